@@ -1,0 +1,215 @@
+//! Every response that is our own: one table from what happened to status, problem and headers
+//! (RFC 9457 problems; RateLimit fields of draft-ietf-httpapi-ratelimit-headers-10).
+
+use crate::{
+    algorithm::Micros, config::Rate, metrics::Outcome, store::StoreError, upstream::UpstreamError,
+};
+use bytes::Bytes;
+use http::{
+    HeaderName, HeaderValue, Response, StatusCode,
+    header::{CONTENT_TYPE, RETRY_AFTER},
+};
+use serde_json::json;
+
+/// Names who made an answer: us, or (on its own 429) the upstream.
+pub const PACEWAY_ORIGIN: HeaderName = HeaderName::from_static("paceway-origin");
+const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
+const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+const SECOND: Micros = 1_000_000;
+
+/// Why a request is not forwarded, or has no response.
+#[derive(Debug)]
+pub enum Failure {
+    /// No route matches.
+    NoRoute,
+    /// The request makes no request for the upstream.
+    BadRequest(&'static str),
+    /// No slot within the budget.
+    Limited {
+        /// The limiter that bound.
+        policy: Policy,
+        /// A lone caller who comes back then is admitted, µs.
+        retry_after: Micros,
+    },
+    /// As many requests as may wait on this route do.
+    QueueFull {
+        /// When a slot is free, µs.
+        retry_after: Micros,
+    },
+    /// The store gave no decision.
+    Store(StoreError),
+    /// The upstream gave no response.
+    Upstream(UpstreamError),
+}
+
+/// What a caller is told about the limiter that bound it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policy {
+    /// The limiter's name.
+    pub name: String,
+    /// Its rate.
+    pub rate: Rate,
+}
+
+// === impl Failure ===
+
+impl Failure {
+    /// What a client sees: the status, the problem's name, its title. One line a variant.
+    fn row(&self) -> (StatusCode, &'static str, &'static str) {
+        use StatusCode as S;
+        match self {
+            Self::NoRoute => (S::NOT_FOUND, "no-route", "No route matches this request"),
+            Self::BadRequest(_) => {
+                (S::BAD_REQUEST, "bad-request", "The request cannot be forwarded")
+            }
+            Self::Limited { .. } => {
+                (S::TOO_MANY_REQUESTS, "quota-exceeded", "Request quota exceeded")
+            }
+            Self::QueueFull { .. } => {
+                (S::SERVICE_UNAVAILABLE, "queue-full", "Too many requests wait")
+            }
+            Self::Store(_) => {
+                (S::SERVICE_UNAVAILABLE, "store-unavailable", "The quota cannot be checked")
+            }
+            Self::Upstream(UpstreamError::Connect(_)) => {
+                (S::BAD_GATEWAY, "upstream-unreachable", "The upstream cannot be reached")
+            }
+            Self::Upstream(UpstreamError::Broken(_)) => {
+                (S::BAD_GATEWAY, "upstream-broken", "The upstream gave no valid response")
+            }
+            Self::Upstream(UpstreamError::ConnectTimeout | UpstreamError::ResponseTimeout) => {
+                (S::GATEWAY_TIMEOUT, "upstream-timeout", "The upstream did not answer in time")
+            }
+        }
+    }
+
+    /// What metrics and the access log call it.
+    pub fn outcome(&self) -> Outcome {
+        match self {
+            Self::NoRoute => Outcome::NoRoute,
+            Self::BadRequest(_) => Outcome::BadRequest,
+            Self::Limited { .. } => Outcome::Refused,
+            Self::QueueFull { .. } => Outcome::QueueFull,
+            Self::Store(_) => Outcome::StoreUnavailable,
+            Self::Upstream(_) => Outcome::UpstreamFailed,
+        }
+    }
+
+    fn detail(&self) -> String {
+        let seconds = |micros: &Micros| *micros as f64 / SECOND as f64;
+        match self {
+            Self::NoRoute => "no route of this gateway matches the path, host and method".into(),
+            Self::BadRequest(why) => (*why).into(),
+            Self::Limited { policy, retry_after } => format!(
+                "the limiter `{}` has no slot within the time this request may wait; \
+                 come back in {:.3} s",
+                policy.name,
+                seconds(retry_after)
+            ),
+            Self::QueueFull { .. } => "as many requests as may wait on this route do so".into(),
+            Self::Store(_) => "the shared quota state gave no answer; nothing was forwarded".into(),
+            Self::Upstream(error) => error.to_string(),
+        }
+    }
+
+    fn retry_after(&self) -> Option<Micros> {
+        match self {
+            Self::Limited { retry_after, .. } | Self::QueueFull { retry_after } => {
+                Some(*retry_after)
+            }
+            Self::Store(_) => Some(SECOND),
+            Self::NoRoute | Self::BadRequest(_) | Self::Upstream(_) => None,
+        }
+    }
+
+    /// The response.
+    pub fn response(&self) -> Response<Bytes> {
+        let (status, name, title) = self.row();
+        let kind = match self {
+            Self::Limited { .. } => QUOTA_EXCEEDED.to_owned(),
+            _ => format!("urn:paceway:problem:{name}"),
+        };
+        let mut problem = json!({
+            "type": kind,
+            "title": title,
+            "status": status.as_u16(),
+            "detail": self.detail(),
+            "code": name,
+        });
+        let retry_after = self.retry_after();
+        if let Some(micros) = retry_after {
+            problem["retry_after_ms"] = ((micros.max(0) + 999) / 1000).into();
+        }
+        if let Self::Limited { policy, .. } = self {
+            problem["violated-policies"] = json!([policy.name]);
+        }
+        let mut response = Response::new(Bytes::from(problem.to_string()));
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, PROBLEM);
+        headers.insert(PACEWAY_ORIGIN, HeaderValue::from_static("gateway"));
+        let Some(micros) = retry_after else { return response };
+        let seconds = whole_seconds(micros);
+        headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        if let Self::Limited { policy, .. } = self {
+            // A name is made of characters that need no escape (config checks it; a library user's may not).
+            let name = policy.name.replace(['"', '\\'], "_");
+            let (quota, window) = policy.rate.per_whole_seconds();
+            let fields = [
+                (RATELIMIT, format!("\"{name}\";r=0;t={seconds}")),
+                (RATELIMIT_POLICY, format!("\"{name}\";q={quota};w={window}")),
+            ];
+            for (field, value) in fields {
+                if let Ok(value) = HeaderValue::from_str(&value) {
+                    headers.insert(field, value);
+                }
+            }
+        }
+        response
+    }
+}
+
+/// Rounded up, at least 1: a caller who comes back then is not too early (RFC 9110 section 10.2.3).
+fn whole_seconds(micros: Micros) -> i64 {
+    ((micros + SECOND - 1) / SECOND).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+    use std::time::Duration;
+
+    fn limited(retry_after: Micros) -> Response<Bytes> {
+        let rate = Rate { count: 10, period: Duration::from_millis(250) };
+        let policy = Policy { name: "search".into(), rate };
+        Failure::Limited { policy, retry_after }.response()
+    }
+
+    #[rstest]
+    #[case::now(0, "1")]
+    #[case::a_bit(1, "1")]
+    #[case::one(1_000_000, "1")]
+    #[case::above_one(1_000_001, "2")]
+    #[case::a_minute(60_000_000, "60")]
+    fn retry_after_is_rounded_up_and_never_0(#[case] micros: Micros, #[case] seconds: &str) {
+        assert_eq!(limited(micros).headers()[RETRY_AFTER], seconds);
+    }
+
+    #[test]
+    fn a_refusal_says_everything_a_caller_needs() {
+        let response = limited(1_234_567);
+        let headers = response.headers();
+        assert_eq!(response.status(), 429);
+        assert_eq!(headers["ratelimit"], "\"search\";r=0;t=2");
+        assert_eq!(headers["ratelimit-policy"], "\"search\";q=40;w=1");
+        assert_eq!(headers["content-type"], "application/problem+json");
+        assert_eq!(headers["paceway-origin"], "gateway");
+        let problem: serde_json::Value = serde_json::from_slice(response.body()).expect("JSON");
+        assert_eq!(problem["type"], QUOTA_EXCEEDED);
+        assert_eq!(problem["violated-policies"], json!(["search"]));
+        assert_eq!(problem["retry_after_ms"], 1235);
+    }
+}

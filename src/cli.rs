@@ -1,0 +1,134 @@
+//! The commands and their exit codes: 0, 1 for a failure, 2 for a usage or configuration error.
+
+mod check;
+mod demo;
+mod explain;
+mod health;
+mod log;
+mod run;
+
+use crate::config::{self, Config};
+use clap::{Parser, Subcommand};
+use std::{
+    io::Write,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+/// Paces calls to APIs that throttle you.
+#[derive(Debug, Parser)]
+#[command(name = "paceway", version, about, max_term_width = 100)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the gateway.
+    Run {
+        /// The configuration [default: paceway.yaml, then config/paceway.yaml].
+        #[arg(long, short, value_name = "FILE")]
+        config: Option<PathBuf>,
+    },
+    /// Check a configuration: say all that is wrong with it, or sum it up.
+    Check {
+        /// The configuration.
+        file: PathBuf,
+    },
+    /// Say which route, limiters and upstream a request gets, and why.
+    Explain {
+        /// The configuration.
+        file: PathBuf,
+        /// As in the request: GET, POST, ...
+        method: String,
+        /// A path, or a whole URL.
+        url: String,
+        /// A header of the request: 'Name: value'.
+        #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
+        headers: Vec<String>,
+    },
+    /// Print the JSON Schema of the configuration.
+    Schema,
+    /// Start a throttled pretend vendor and a gateway before it, to try things out.
+    Demo {
+        /// The gateway's port; 0 takes any.
+        #[arg(long, default_value_t = 8080)]
+        port: u16,
+        /// The admin side's port; 0 takes any.
+        #[arg(long, default_value_t = 9090)]
+        admin_port: u16,
+        /// The vendor's port; 0 takes any.
+        #[arg(long, default_value_t = 8081)]
+        vendor_port: u16,
+    },
+    /// Ask a running gateway whether it is ready; for container health checks.
+    Health {
+        /// Its admin address.
+        #[arg(long, default_value = "127.0.0.1:9090")]
+        admin: SocketAddr,
+    },
+}
+
+const USAGE: u8 = 2;
+
+/// Reads the arguments of the process and does what they say.
+pub fn main() -> ExitCode {
+    // Help and usage errors end the process in here, the latter with 2.
+    let done = match Args::parse().command {
+        Command::Run { config } => run::run(config.as_deref()),
+        Command::Check { file } => check::check(&file),
+        Command::Explain { file, method, url, headers } => {
+            explain::explain(&file, &method, &url, &headers)
+        }
+        Command::Schema => print(config::SCHEMA.trim_end()),
+        Command::Demo { port, admin_port, vendor_port } => {
+            demo::demo(port, admin_port, vendor_port)
+        }
+        Command::Health { admin } => health::health(admin),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // Nothing is left to say it to when stderr is gone.
+            let _ = writeln!(std::io::stderr(), "{}", failure.message);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// What a command says on stderr, and its exit code.
+struct Failure {
+    code: u8,
+    message: String,
+}
+
+// === impl Failure ===
+
+impl Failure {
+    /// The user can mend it in the arguments or the configuration.
+    fn usage(message: impl ToString) -> Self {
+        Self { code: USAGE, message: message.to_string() }
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self { code: 1, message: format!("error: {error:#}") }
+    }
+}
+
+fn load(file: &Path) -> Result<Config, Failure> {
+    Config::load(file).map_err(Failure::usage)
+}
+
+/// A line on stdout; a reader that has left (`| head`) is no error.
+fn print(line: &str) -> Result<(), Failure> {
+    match writeln!(std::io::stdout(), "{line}") {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(anyhow::Error::new(error).context("cannot write").into())
+        }
+        _ => Ok(()),
+    }
+}

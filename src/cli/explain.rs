@@ -1,0 +1,172 @@
+//! `paceway explain`: what a request would get, and why. Nothing is asked and nothing is charged.
+
+use super::{Failure, load, print};
+use crate::{
+    config::{Config, Mode, Route, Store},
+    limit,
+    path::{Suffix, normal},
+    route::{Table, host_of},
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header::HOST};
+use std::{fmt::Write as _, path::Path};
+
+pub(super) fn explain(
+    file: &Path,
+    method: &str,
+    url: &str,
+    headers: &[String],
+) -> Result<(), Failure> {
+    let config = load(file)?;
+    let method = Method::from_bytes(method.as_bytes())
+        .map_err(|_| Failure::usage(format!("error: `{method}` is no method")))?;
+    let uri: Uri = url
+        .parse()
+        .map_err(|_| Failure::usage(format!("error: `{url}` is neither a path nor a URL")))?;
+    if !uri.path().starts_with('/') {
+        return Err(Failure::usage(format!("error: `{url}` has no path that starts with `/`")));
+    }
+    let headers = read_headers(headers)?;
+    print(text(&config, &method, &uri, &headers).trim_end())
+}
+
+fn read_headers(lines: &[String]) -> Result<HeaderMap, Failure> {
+    let mut headers = HeaderMap::new();
+    for line in lines {
+        let pair = line.split_once(':').and_then(|(name, value)| {
+            Some((
+                name.trim().parse::<HeaderName>().ok()?,
+                HeaderValue::from_str(value.trim()).ok()?,
+            ))
+        });
+        let Some((name, value)) = pair else {
+            let message = format!("error: `{line}` is no header; write -H 'Name: value'");
+            return Err(Failure::usage(message));
+        };
+        headers.append(name, value);
+    }
+    Ok(headers)
+}
+
+fn text(config: &Config, method: &Method, uri: &Uri, headers: &HeaderMap) -> String {
+    let host = match uri.authority() {
+        Some(authority) => Some(authority.as_str()),
+        None => headers.get(HOST).and_then(|host| host.to_str().ok()),
+    };
+    let host = host.map(host_of);
+    let mut out = String::new();
+    let mut line = |name: &str, what: String| {
+        // Writing to a string cannot fail.
+        let _ = writeln!(out, "{name:<10} {what}");
+    };
+    let path = normal(uri.path());
+    line(
+        "request",
+        format!("{method} {uri}{}", host.map_or(String::new(), |h| format!(" (host {h})"))),
+    );
+    line("compared", format!("{} (the path in normal form)", String::from_utf8_lossy(&path)));
+    let Some(found) = Table::new(&config.routes).find(method, host, uri.path()) else {
+        line(
+            "route",
+            "none: 404 no-route; add a route with suffix \"*\" to pass such requests".into(),
+        );
+        return out;
+    };
+    let route = &config.routes[found];
+    line("route", format!("{} (routes[{found}]): {}", route.name, why(route)));
+    for (i, other) in config.routes.iter().enumerate().filter(|(i, _)| *i != found) {
+        if let Some(reason) = passed_over(route, other, method, host, &path) {
+            line("", format!("not {} (routes[{i}]): {reason}", other.name));
+        }
+    }
+    let upstream = &config.upstreams[route.upstream];
+    let target = upstream.target.uri(uri.path_and_query());
+    let target = target.map_or_else(|| uri.path().to_owned(), |target| target.to_string());
+    let origin = upstream.target.origin.to_string();
+    line("upstream", format!("{}: {}{target}", upstream.name, origin.trim_end_matches('/')));
+    if !config.limiting {
+        line("limiters", "none work: `limiting: off`".into());
+    } else if route.limiters.is_empty() {
+        line("limiters", "none: forwarded at once".into());
+    }
+    let prefix = match &config.store {
+        Store::Memory => "paceway",
+        Store::Redis { prefix, .. } => prefix,
+    };
+    for limiter in route.limiters.iter().filter(|_| config.limiting) {
+        let from = match upstream.limiters.contains(limiter) {
+            true => format!("of upstream {}", upstream.name),
+            false => "of the route".into(),
+        };
+        let limiter = &config.limiters[*limiter];
+        let mode = match limiter.mode {
+            Mode::Enforce => "",
+            Mode::Observe => ", only observes",
+            Mode::Off => ", off",
+        };
+        line(
+            "limiter",
+            format!(
+                "{}: {} {}, burst {}, cost 1, key {}, {from}{mode}",
+                limiter.name,
+                limiter.algorithm.name(),
+                limiter.rate,
+                limiter.algorithm.capacity(),
+                limit::key(prefix, &limiter.group, &limiter.name),
+            ),
+        );
+    }
+    let wait = crate::gateway::budget(route.max_wait, route.max_wait_cap, headers);
+    let from = if headers.contains_key("prefer") {
+        "from Prefer, within the route's cap"
+    } else {
+        "max_wait"
+    };
+    line("waits", format!("up to {wait:?} ({from}), then 429"));
+    out
+}
+
+fn why(route: &Route) -> String {
+    let suffix = match &route.suffix {
+        Suffix::Any => "suffix * matches every path".to_owned(),
+        Suffix::Segments(bytes) | Suffix::Characters(bytes) => {
+            format!("the longest suffix that matches is {}", String::from_utf8_lossy(bytes))
+        }
+    };
+    let host = route.host.as_ref().map_or(String::new(), |host| format!(", for host {host}"));
+    let methods: Vec<_> = route.methods.iter().map(Method::as_str).collect();
+    let methods = match methods.is_empty() {
+        true => String::new(),
+        false => format!(", for {}", methods.join(", ")),
+    };
+    format!("{suffix}{host}{methods}")
+}
+
+/// Why a route whose suffix matches too was not taken.
+fn passed_over(
+    taken: &Route,
+    other: &Route,
+    method: &Method,
+    host: Option<&str>,
+    path: &[u8],
+) -> Option<String> {
+    let matches = match &other.suffix {
+        Suffix::Any => true,
+        Suffix::Segments(bytes) | Suffix::Characters(bytes) => path.ends_with(bytes),
+    };
+    if !matches {
+        return None;
+    }
+    Some(if !other.methods.is_empty() && !other.methods.contains(method) {
+        format!("it is not for {method}")
+    } else if other
+        .host
+        .as_deref()
+        .is_some_and(|own| !host.is_some_and(|h| h.eq_ignore_ascii_case(own)))
+    {
+        "it is for another host".into()
+    } else if other.suffix.len() < taken.suffix.len() {
+        "its suffix is shorter".into()
+    } else {
+        "it is less specific".into()
+    })
+}

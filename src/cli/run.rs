@@ -1,0 +1,29 @@
+//! `paceway run`: the gateway.
+
+use super::{Failure, load, log};
+use crate::server::Server;
+use std::path::{Path, PathBuf};
+
+const DEFAULTS: [&str; 2] = ["paceway.yaml", "config/paceway.yaml"];
+
+pub(super) fn run(file: Option<&Path>) -> Result<(), Failure> {
+    let file = match file {
+        Some(file) => file.to_owned(),
+        None => default_file()?,
+    };
+    let config = load(&file)?;
+    let (access_log, _flush) = log::start(config.access_log);
+    tracing::info!(file = %file.display(), config = config.summary(), "configuration loaded");
+    let server = Server::bind(config, access_log).map_err(anyhow::Error::new)?;
+    Ok(server.run().map_err(anyhow::Error::new)?)
+}
+
+fn default_file() -> Result<PathBuf, Failure> {
+    let found = DEFAULTS.iter().map(PathBuf::from).find(|file| file.exists());
+    found.ok_or_else(|| {
+        Failure::usage(format!(
+            "error: no configuration: neither {} is here; name one with --config FILE, or try `paceway demo`",
+            DEFAULTS.join(" nor ")
+        ))
+    })
+}

@@ -1,0 +1,263 @@
+//! The configuration: checked, typed, immutable. [`Config::load`] is the only door; nothing behind it
+//! checks again.
+
+mod raw;
+mod unit;
+mod yaml;
+
+pub use unit::Rate;
+
+use crate::{
+    algorithm::Algorithm,
+    path::Suffix,
+    store::redis::RedisUrl,
+    upstream::{Target, Timeouts},
+};
+use http::Method;
+use std::{fmt, net::SocketAddr, num::NonZeroUsize, path::Path, time::Duration};
+
+/// The JSON Schema of the file, for editors.
+pub const SCHEMA: &str = include_str!("config/schema.json");
+
+/// Everything the file says, with every default filled in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Data plane.
+    pub listen: SocketAddr,
+    /// Metrics, health, state.
+    pub admin: SocketAddr,
+    /// Threads of the data plane.
+    pub workers: NonZeroUsize,
+    /// `None`: decided by whether the output is a terminal.
+    pub access_log: Option<AccessLog>,
+    /// How long running and waiting requests may take to finish after SIGTERM.
+    pub drain_timeout: Duration,
+    /// Where limiters keep their state.
+    pub store: Store,
+    /// False forwards everything unlimited.
+    pub limiting: bool,
+    /// At least one; referred to by index.
+    pub upstreams: Vec<Upstream>,
+    /// Referred to by index.
+    pub limiters: Vec<Limiter>,
+    /// At least one; referred to by index.
+    pub routes: Vec<Route>,
+}
+
+/// How an access line is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AccessLog {
+    /// Not at all.
+    Off,
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// Where limiters keep their state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Store {
+    /// In this process.
+    Memory,
+    /// On a Redis server.
+    Redis {
+        /// Which.
+        url: RedisUrl,
+        /// First part of every key.
+        prefix: String,
+        /// Bounds one decision.
+        timeout: Duration,
+    },
+}
+
+/// A throttled API.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Upstream {
+    /// Name in metrics and logs.
+    pub name: String,
+    /// Where it is.
+    pub target: Target,
+    /// How long it may take.
+    pub timeouts: Timeouts,
+    /// Charged for every call to it: indices into [`Config::limiters`].
+    pub limiters: Vec<usize>,
+}
+
+/// A named limiter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limiter {
+    /// Name in metrics, logs and the store.
+    pub name: String,
+    /// The rule.
+    pub algorithm: Algorithm,
+    /// As the user says it.
+    pub rate: Rate,
+    /// Whether it holds, counts, or does nothing.
+    pub mode: Mode,
+    /// Limiters that some request uses together carry the same tag: one slot of a Redis Cluster, one call.
+    pub group: String,
+}
+
+/// What a limiter does with its decisions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Holds and refuses.
+    Enforce,
+    /// Decides and counts, never holds or refuses.
+    Observe,
+    /// Nothing.
+    Off,
+}
+
+/// What happens to requests of one kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// Name in metrics and logs.
+    pub name: String,
+    /// What the path ends in.
+    pub suffix: Suffix,
+    /// Empty: all.
+    pub methods: Vec<Method>,
+    /// In lower case, without port; `None`: all.
+    pub host: Option<String>,
+    /// Index into [`Config::upstreams`].
+    pub upstream: usize,
+    /// The route's own and its upstream's, each once: indices into [`Config::limiters`].
+    pub limiters: Vec<usize>,
+    /// How long a request waits for its slot when it does not say.
+    pub max_wait: Duration,
+    /// How long it waits at most when it does.
+    pub max_wait_cap: Duration,
+    /// Requests that wait at one time in this gateway.
+    pub max_waiting: usize,
+}
+
+/// A line and a column, from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// From 1.
+    pub line: usize,
+    /// From 1, in characters.
+    pub column: usize,
+}
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mistake {
+    /// Where; `None` for the file as a whole.
+    pub place: Option<Place>,
+    /// The key, as `routes[0].suffix`.
+    pub path: String,
+    /// What is wrong and what to do.
+    pub reason: String,
+}
+
+/// Everything that is wrong with a file.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct ConfigError {
+    /// As it was named.
+    pub file: String,
+    /// At least one, in the order of the file.
+    pub mistakes: Vec<Mistake>,
+}
+
+// === impl Config ===
+
+impl Config {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    ///
+    /// All mistakes at once, each with its place.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let file = path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|error| ConfigError {
+            file: file.clone(),
+            mistakes: vec![Mistake {
+                place: None,
+                path: String::new(),
+                reason: format!("cannot be read: {error}"),
+            }],
+        })?;
+        let directory = path.parent().unwrap_or_else(|| Path::new("."));
+        Self::parse(&text, &file, directory, &|name| std::env::var(name).ok())
+    }
+
+    /// Checks a text; `directory` and `variable` are where `${...}` comes from.
+    ///
+    /// # Errors
+    ///
+    /// All mistakes at once, each with its place.
+    pub fn parse(
+        text: &str,
+        file: &str,
+        directory: &Path,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Self, ConfigError> {
+        raw::read(text, &yaml::Outside { directory, variable }).map_err(|mut mistakes| {
+            mistakes.sort_by_key(|mistake| mistake.place);
+            ConfigError { file: file.to_owned(), mistakes }
+        })
+    }
+
+    /// One line for people.
+    pub fn summary(&self) -> String {
+        let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+        let store = match &self.store {
+            Store::Memory => "memory".to_owned(),
+            Store::Redis { url, .. } => format!("redis at {url}"),
+        };
+        format!(
+            "{}, {}, {}; store: {store}; listening on {}, admin on {}",
+            count(self.routes.len(), "route"),
+            count(self.limiters.len(), "limiter"),
+            count(self.upstreams.len(), "upstream"),
+            self.listen,
+            self.admin,
+        )
+    }
+}
+
+// === impl Mode ===
+
+impl Mode {
+    /// The name in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Enforce => "enforce",
+            Self::Observe => "observe",
+            Self::Off => "off",
+        }
+    }
+}
+
+// === impl Mistake ===
+
+impl Mistake {
+    fn new(place: Place, path: &str, reason: impl Into<String>) -> Self {
+        Self { place: Some(place), path: path.to_owned(), reason: reason.into() }
+    }
+}
+
+// === impl ConfigError ===
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, mistake) in self.mistakes.iter().enumerate() {
+            let newline = if i == 0 { "" } else { "\n" };
+            write!(f, "{newline}{}", self.file)?;
+            if let Some(Place { line, column }) = mistake.place {
+                write!(f, ":{line}:{column}")?;
+            }
+            if !mistake.path.is_empty() {
+                write!(f, ": {}", mistake.path)?;
+            }
+            write!(f, ": {}", mistake.reason)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

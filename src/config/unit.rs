@@ -1,0 +1,133 @@
+//! Numbers with units, as users write them: durations and rates.
+
+use std::{fmt, time::Duration};
+
+/// How many in which period.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rate {
+    /// Permits, at least 1.
+    pub count: u64,
+    /// 1 ms to 366 days.
+    pub period: Duration,
+}
+
+const UNITS: &[(&str, u64)] = &[
+    ("us", 1),
+    ("ms", 1_000),
+    ("s", 1_000_000),
+    ("sec", 1_000_000),
+    ("second", 1_000_000),
+    ("m", 60_000_000),
+    ("min", 60_000_000),
+    ("minute", 60_000_000),
+    ("h", 3_600_000_000),
+    ("hour", 3_600_000_000),
+    ("d", 86_400_000_000),
+    ("day", 86_400_000_000),
+];
+const MAX_COUNT: u64 = 1_000_000_000;
+const MIN_PERIOD: Duration = Duration::from_millis(1);
+const MAX_PERIOD: Duration = Duration::from_secs(366 * 86_400);
+
+/// Reads `500ms`, `2s`, `5min`, `1h`, `1d`, or `0`.
+///
+/// # Errors
+///
+/// What is wrong, for behind "`TEXT` ".
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let (number, unit) = split(text);
+    let number = whole(number)?;
+    if unit.is_empty() {
+        return Err("needs a unit: 500ms, 10s, 5min, 1h, 1d".into());
+    }
+    let micros = number.checked_mul(micros(unit)?).ok_or("is too long")?;
+    Ok(Duration::from_micros(micros))
+}
+
+/// Reads `5/s`, `300/min`, `10/250ms`, `50000/day`.
+///
+/// # Errors
+///
+/// What is wrong, for behind "`TEXT` ".
+pub(super) fn rate(text: &str) -> Result<Rate, String> {
+    let Some((count, period)) = text.split_once('/') else {
+        return Err("is not a rate; write COUNT/PERIOD, as in 5/s, 300/min or 10/250ms".into());
+    };
+    let (count, period) = (count.trim(), period.trim());
+    let count = whole(count)?;
+    if count == 0 {
+        return Err("allows nothing; the count must be at least 1".into());
+    }
+    if count > MAX_COUNT {
+        return Err(format!("counts more than {MAX_COUNT}"));
+    }
+    let (number, unit) = split(period);
+    let number = if number.is_empty() { 1 } else { whole(number)? };
+    let micros = number.checked_mul(micros(unit)?).ok_or("has too long a period")?;
+    let period = Duration::from_micros(micros);
+    if !(MIN_PERIOD..=MAX_PERIOD).contains(&period) {
+        return Err("has a period outside of 1ms to 366d".into());
+    }
+    if u128::from(count) > period.as_micros() {
+        return Err("is more than one a microsecond, which no limiter can tell apart".into());
+    }
+    Ok(Rate { count, period })
+}
+
+fn split(text: &str) -> (&str, &str) {
+    let end = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    (text[..end].trim(), text[end..].trim())
+}
+
+pub(super) fn whole(text: &str) -> Result<u64, String> {
+    let bad = |what: &str| Err(format!("{what}; a whole number is wanted"));
+    if text.is_empty() {
+        return bad("has no number");
+    }
+    if text.starts_with('-') {
+        return bad("is negative");
+    }
+    if !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return bad("is not a whole number");
+    }
+    text.parse().or_else(|_| bad("is too large"))
+}
+
+fn micros(unit: &str) -> Result<u64, String> {
+    let found = UNITS.iter().find(|(name, _)| *name == unit);
+    found.map(|(_, micros)| *micros).ok_or_else(|| {
+        format!("has the unknown unit `{unit}`; use ms, s, min, h (hour) or d (day)")
+    })
+}
+
+// === impl Rate ===
+
+impl Rate {
+    /// As `(quota, window)` with a window of whole seconds, the unit of `RateLimit-Policy`.
+    pub fn per_whole_seconds(&self) -> (u64, u64) {
+        let micros = u64::try_from(self.period.as_micros()).unwrap_or(u64::MAX);
+        let (mut a, mut b) = (micros, 1_000_000);
+        while b != 0 {
+            (a, b) = (b, a % b);
+        }
+        let times = 1_000_000 / a;
+        (self.count * times, micros / a)
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let micros = u64::try_from(self.period.as_micros()).unwrap_or(u64::MAX);
+        let names = [("d", 86_400_000_000), ("h", 3_600_000_000), ("min", 60_000_000)];
+        let names = names.into_iter().chain([("s", 1_000_000), ("ms", 1_000), ("us", 1)]);
+        let mut fitting = names.filter(|(_, unit)| micros.is_multiple_of(*unit));
+        let (name, unit) = fitting.next().unwrap_or(("us", 1));
+        match micros / unit {
+            1 => write!(f, "{}/{name}", self.count),
+            n => write!(f, "{}/{n}{name}", self.count),
+        }
+    }
+}

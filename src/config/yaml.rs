@@ -1,0 +1,253 @@
+//! A YAML document as a tree that knows where everything stands, with `${...}` filled in. No rule about
+//! the content of a configuration lives here.
+//!
+//! A tree of our own on serde-saphyr's parser, and not serde, because serde stops at the first mistake.
+
+use super::{Mistake, Place};
+use granit_parser::{Event, Parser, Span};
+use std::{collections::HashMap, path::Path};
+
+/// Nodes a document may have, aliases written out: a bound for documents that explode.
+const MAX_NODES: usize = 200_000;
+const MAX_DEPTH: usize = 64;
+
+/// A value and where it stands.
+#[derive(Debug, Clone)]
+pub(super) struct Node {
+    pub(super) place: Place,
+    pub(super) value: Value,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Value {
+    Scalar(Scalar),
+    List(Vec<Node>),
+    Map(Vec<(Key, Node)>),
+}
+
+/// A scalar with `${...}` filled in.
+#[derive(Debug, Clone)]
+pub(super) struct Scalar {
+    pub(super) text: String,
+    /// As written: what an error may quote, because it holds no secret that came from outside.
+    pub(super) written: String,
+    /// Not in quotes: `null`, `~` and nothing at all mean "no value".
+    plain: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Key {
+    pub(super) place: Place,
+    pub(super) name: String,
+}
+
+/// Where `${NAME}` and `${file:PATH}` come from.
+pub(super) struct Outside<'a> {
+    /// Relative paths start here: the directory of the configuration file.
+    pub(super) directory: &'a Path,
+    /// Reads an environment variable.
+    pub(super) variable: &'a dyn Fn(&str) -> Option<String>,
+}
+
+// === impl Node ===
+
+impl Node {
+    /// Nothing was written: `key:`, `~` or `null`.
+    pub(super) fn is_null(&self) -> bool {
+        let Value::Scalar(scalar) = &self.value else { return false };
+        scalar.plain && matches!(scalar.text.as_str(), "" | "~" | "null" | "Null" | "NULL")
+    }
+}
+
+/// Reads the only document of `text`; mistakes in `${...}` and double keys are noted and read on over.
+///
+/// # Errors
+///
+/// When the text is not YAML.
+pub(super) fn read(
+    text: &str,
+    outside: &Outside<'_>,
+    mistakes: &mut Vec<Mistake>,
+) -> Result<Node, Mistake> {
+    let parser = Parser::new_from_str(text);
+    let mut builder = Builder { parser, outside, mistakes, anchors: HashMap::new(), nodes: 0 };
+    let root = builder.document()?;
+    Ok(root.unwrap_or(Node { place: Place { line: 1, column: 1 }, value: Value::Map(Vec::new()) }))
+}
+
+struct Builder<'a, 't> {
+    parser: Parser<'t, granit_parser::StrInput<'t>>,
+    outside: &'a Outside<'a>,
+    mistakes: &'a mut Vec<Mistake>,
+    anchors: HashMap<usize, Node>,
+    nodes: usize,
+}
+
+// === impl Builder ===
+
+impl<'t> Builder<'_, 't> {
+    fn next(&mut self) -> Result<(Event<'t>, Place), Mistake> {
+        match self.parser.next_event() {
+            Some(Ok((event, span))) => Ok((event, place(&span))),
+            Some(Err(error)) => {
+                let marker = error.marker();
+                let place = Place { line: marker.line(), column: marker.col() + 1 };
+                Err(Mistake::new(place, "", format!("this is not YAML: {}", error.info())))
+            }
+            None => Ok((Event::StreamEnd, Place { line: 1, column: 1 })),
+        }
+    }
+
+    fn document(&mut self) -> Result<Option<Node>, Mistake> {
+        let mut root = None;
+        loop {
+            match self.next()? {
+                (Event::StreamEnd, _) => return Ok(root),
+                (Event::StreamStart | Event::DocumentStart(..) | Event::DocumentEnd, _) => {}
+                (_, place) if root.is_some() => {
+                    return Err(Mistake::new(place, "", "a second document; one file holds one"));
+                }
+                (event, place) => root = Some(self.node(event, place, 0)?),
+            }
+        }
+    }
+
+    fn node(&mut self, event: Event<'t>, place: Place, depth: usize) -> Result<Node, Mistake> {
+        if depth > MAX_DEPTH {
+            return Err(Mistake::new(place, "", "nested too deeply"));
+        }
+        self.count(1, place)?;
+        let (anchor, value) = match event {
+            Event::Scalar(text, style, anchor, _) => {
+                let plain = style == granit_parser::ScalarStyle::Plain;
+                (anchor, Value::Scalar(self.scalar(text.into_owned(), plain, place)))
+            }
+            Event::SequenceStart(_, anchor, _) => (anchor, Value::List(self.list(depth)?)),
+            Event::MappingStart(_, anchor, _) => (anchor, Value::Map(self.map(depth)?)),
+            Event::Alias(id) => {
+                let Some(node) = self.anchors.get(&id).cloned() else {
+                    return Err(Mistake::new(place, "", "an alias inside of its own anchor"));
+                };
+                self.count(size(&node), place)?;
+                return Ok(Node { place, ..node });
+            }
+            _ => return Err(Mistake::new(place, "", "this is not YAML: a value was expected")),
+        };
+        let node = Node { place, value };
+        if anchor != 0 {
+            self.anchors.insert(anchor, node.clone());
+        }
+        Ok(node)
+    }
+
+    fn list(&mut self, depth: usize) -> Result<Vec<Node>, Mistake> {
+        let mut items = Vec::new();
+        loop {
+            match self.next()? {
+                (Event::SequenceEnd, _) => return Ok(items),
+                (event, place) => items.push(self.node(event, place, depth + 1)?),
+            }
+        }
+    }
+
+    fn map(&mut self, depth: usize) -> Result<Vec<(Key, Node)>, Mistake> {
+        let mut entries: Vec<(Key, Node)> = Vec::new();
+        loop {
+            let (event, place) = self.next()?;
+            if event == Event::MappingEnd {
+                return Ok(entries);
+            }
+            let Event::Scalar(name, ..) = event else {
+                return Err(Mistake::new(place, "", "a key must be a plain word"));
+            };
+            let key = Key { place, name: name.into_owned() };
+            let (event, place) = self.next()?;
+            let node = self.node(event, place, depth + 1)?;
+            match entries.iter().find(|(earlier, _)| earlier.name == key.name) {
+                Some((earlier, _)) => self.mistakes.push(Mistake::new(
+                    key.place,
+                    &key.name,
+                    format!("written twice; it stands in line {} already", earlier.place.line),
+                )),
+                None => entries.push((key, node)),
+            }
+        }
+    }
+
+    fn count(&mut self, nodes: usize, place: Place) -> Result<(), Mistake> {
+        self.nodes += nodes;
+        if self.nodes > MAX_NODES {
+            return Err(Mistake::new(place, "", "too large: more than 200000 values"));
+        }
+        Ok(())
+    }
+
+    fn scalar(&mut self, written: String, plain: bool, place: Place) -> Scalar {
+        let text = match fill(&written, self.outside) {
+            Ok(text) => text,
+            Err(reason) => {
+                self.mistakes.push(Mistake::new(place, "", reason));
+                // Anything that draws no second complaint about the same place.
+                return Scalar { text: String::new(), written, plain: true };
+            }
+        };
+        Scalar { text, written, plain }
+    }
+}
+
+fn place(span: &Span) -> Place {
+    Place { line: span.start.line(), column: span.start.col() + 1 }
+}
+
+fn size(node: &Node) -> usize {
+    1 + match &node.value {
+        Value::Scalar(_) => 0,
+        Value::List(items) => items.iter().map(size).sum(),
+        Value::Map(entries) => entries.iter().map(|(_, node)| size(node)).sum(),
+    }
+}
+
+/// Fills `${NAME}`, `${NAME:-default}` and `${file:PATH}` in; `$${` stands for `${` itself.
+fn fill(written: &str, outside: &Outside<'_>) -> Result<String, String> {
+    let mut text = String::with_capacity(written.len());
+    let mut rest = written;
+    while let Some((before, after)) = rest.split_once("${") {
+        if let Some(before) = before.strip_suffix('$') {
+            text.push_str(before);
+            text.push_str("${");
+            rest = after;
+            continue;
+        }
+        let Some((name, after)) = after.split_once('}') else {
+            return Err("`${` without its `}`; write `$${` for the characters themselves".into());
+        };
+        text.push_str(before);
+        text.push_str(&look_up(name, outside)?);
+        rest = after;
+    }
+    text.push_str(rest);
+    Ok(text)
+}
+
+fn look_up(name: &str, outside: &Outside<'_>) -> Result<String, String> {
+    if let Some(path) = name.strip_prefix("file:") {
+        let path = outside.directory.join(path);
+        let text = std::fs::read_to_string(&path)
+            .map_err(|error| format!("`${{file:...}}`: cannot read {}: {error}", path.display()))?;
+        return Ok(text.trim_end_matches(['\n', '\r']).to_owned());
+    }
+    let (name, default) = match name.split_once(":-") {
+        Some((name, default)) => (name, Some(default)),
+        None => (name, None),
+    };
+    let good = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if name.is_empty() || !name.chars().all(good) {
+        return Err(format!("`${{{name}}}` is no name of an environment variable"));
+    }
+    let value = (outside.variable)(name).filter(|value| !value.is_empty() || default.is_none());
+    value.or(default.map(str::to_owned)).ok_or_else(|| {
+        format!(
+            "the environment variable `{name}` is not set; set it, or write `${{{name}:-default}}`"
+        )
+    })
+}

@@ -1,0 +1,358 @@
+//! The way of a request: route ─▶ limit ─▶ upstream, and the answer at the outer edge.
+
+mod plan;
+mod record;
+
+pub use plan::{LimiterPlan, Plan, RoutePlan};
+
+use crate::{
+    answer::{Failure, PACEWAY_ORIGIN},
+    limit::{self, Admission, Slot},
+    metrics::Verdict,
+    route::host_of,
+    store::Store,
+    upstream::{self, Connection, Upstream, headers},
+};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, Version, header::HOST};
+use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
+use record::Record;
+use std::{
+    net::IpAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+use tokio::time::Instant;
+
+const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
+const PREFER: HeaderName = HeaderName::from_static("prefer");
+
+/// The data plane of one worker.
+#[derive(Debug)]
+pub struct Gateway {
+    /// Shared by all workers.
+    plan: Arc<Plan>,
+    /// This worker's connection to where limiters keep their state.
+    store: Arc<dyn Store>,
+    /// This worker's connections, by index of the upstream.
+    upstreams: Vec<Upstream>,
+}
+
+/// The client at the other end of a connection; made once per connection.
+#[derive(Debug, Clone)]
+pub struct Peer {
+    ip: IpAddr,
+    forwarded_for: HeaderValue,
+}
+
+/// The body of a response: the upstream's, streamed, or our own.
+#[derive(Debug)]
+pub enum Body {
+    /// As it comes.
+    Upstream(upstream::Body),
+    /// Until it is taken.
+    Own(Option<Bytes>),
+}
+
+/// A request whose route is known: the only kind that can be limited and forwarded.
+struct Routed<'a> {
+    route: &'a RoutePlan,
+    request: Request<Incoming>,
+}
+
+// === impl Peer ===
+
+impl Peer {
+    /// The client at `ip`.
+    pub fn new(ip: IpAddr) -> Self {
+        let ip = ip.to_canonical();
+        let text = ip.to_string();
+        let forwarded_for = HeaderValue::from_str(&text);
+        // An address is made of characters that a header may hold.
+        Self { ip, forwarded_for: forwarded_for.unwrap_or(HeaderValue::from_static("unknown")) }
+    }
+}
+
+// === impl Gateway ===
+
+impl Gateway {
+    /// The data plane of one worker.
+    pub fn new(plan: Arc<Plan>, store: Arc<dyn Store>, upstreams: Vec<Upstream>) -> Self {
+        Self { plan, store, upstreams }
+    }
+
+    /// Answers a request.
+    pub async fn handle(&self, peer: &Peer, request: Request<Incoming>) -> Response<Body> {
+        let mut record = Record::new(&self.plan, peer.ip, &request);
+        let response = match self.forward(&mut record, peer, request).await {
+            Ok(response) => response,
+            Err(failure) => {
+                record.failed(&failure);
+                failure.response().map(|bytes| Body::Own(Some(bytes)))
+            }
+        };
+        record.answered(response.status());
+        response
+    }
+
+    async fn forward<'a>(
+        &'a self,
+        record: &mut Record<'a>,
+        peer: &Peer,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, Failure> {
+        let routed = self.route(record, request)?;
+        let upstream = &self.upstreams[routed.route.upstream];
+        // Nothing is open: find out whether there is an upstream before a slot is taken for it.
+        let ahead = match upstream.is_cold() {
+            true => Some(upstream.connection().await.map_err(Failure::Upstream)?),
+            false => None,
+        };
+        let slot = self.admit(record, &routed).await?;
+        let connection = match &slot {
+            Some(slot) if !slot.wait.is_zero() => {
+                self.wait(record, routed.route, slot, upstream, ahead).await?
+            }
+            _ => match ahead {
+                Some(connection) => connection,
+                None => upstream.connection().await.map_err(Failure::Upstream)?,
+            },
+        };
+        self.send(record, peer, routed, slot, connection).await
+    }
+
+    fn route<'a>(
+        &'a self,
+        record: &mut Record<'a>,
+        request: Request<Incoming>,
+    ) -> Result<Routed<'a>, Failure> {
+        let uri = request.uri();
+        if !uri.path().starts_with('/') {
+            return Err(Failure::BadRequest("only a request for a path can be forwarded"));
+        }
+        // The authority of an absolute target outranks Host (RFC 9112 section 3.2.2).
+        let host = match uri.authority() {
+            Some(authority) => Some(authority.as_str()),
+            None => request.headers().get(HOST).and_then(|host| host.to_str().ok()),
+        };
+        let found = self.plan.table.find(request.method(), host.map(host_of), uri.path());
+        let route = &self.plan.routes[found.ok_or(Failure::NoRoute)?];
+        record.route(route);
+        Ok(Routed { route, request })
+    }
+
+    /// Asks the route's limiters; `None` where there are none.
+    async fn admit(
+        &self,
+        record: &mut Record<'_>,
+        routed: &Routed<'_>,
+    ) -> Result<Option<Slot>, Failure> {
+        let route = routed.route;
+        let Some(checks) = &route.checks else { return Ok(None) };
+        let wanted = budget(route.max_wait, route.max_wait_cap, routed.request.headers());
+        // Who cannot wait may still go at once.
+        let full = !wanted.is_zero() && route.is_full();
+        let budget = if full { Duration::ZERO } else { wanted };
+        let admission = limit::ask(&self.store, checks, budget).await;
+        let admission = admission.map_err(|error| {
+            tracing::debug!(route = route.name, %error, "undecided");
+            Failure::Store(error)
+        })?;
+        match admission {
+            Admission::Granted(slot) => {
+                record.bound = Some(route.limiters[slot.bound_by]);
+                self.count(record, route, &slot);
+                Ok(Some(slot))
+            }
+            Admission::Refused(decision) => {
+                let limiter = route.limiters[decision.bound_by];
+                record.bound = Some(limiter);
+                let limiter = &self.plan.limiters[limiter];
+                limiter.metrics.count(Verdict::Refuse);
+                let in_time = limit::duration(decision.wait) <= wanted;
+                Err(match full && in_time {
+                    true => Failure::QueueFull { retry_after: decision.wait },
+                    false => Failure::Limited {
+                        policy: limiter.policy.clone(),
+                        retry_after: decision.wait - limit::micros(wanted),
+                    },
+                })
+            }
+        }
+    }
+
+    fn count(&self, record: &mut Record<'_>, route: &RoutePlan, slot: &Slot) {
+        let checks = route.checks.iter().flat_map(|checks| checks.iter());
+        for (i, (check, part)) in checks.zip(slot.parts()).enumerate() {
+            let verdict = match (check.enforce, part.at) {
+                (true, at) if at > 0 && slot.bound_by == i => Verdict::Wait,
+                (true, _) => Verdict::Pass,
+                (false, ..0) => Verdict::WouldRefuse,
+                (false, 0) => Verdict::WouldPass,
+                (false, _) => Verdict::WouldWait,
+            };
+            record.observed |= matches!(verdict, Verdict::WouldWait | Verdict::WouldRefuse);
+            self.plan.limiters[route.limiters[i]].metrics.count(verdict);
+        }
+    }
+
+    /// Holds a request until its slot, with a connection at hand.
+    async fn wait(
+        &self,
+        record: &mut Record<'_>,
+        route: &RoutePlan,
+        slot: &Slot,
+        upstream: &Upstream,
+        ahead: Option<Connection>,
+    ) -> Result<Connection, Failure> {
+        let limiter = &self.plan.limiters[route.limiters[slot.bound_by]];
+        let Some(_waiting) = plan::Waiting::enter(route, limiter) else {
+            return Err(Failure::QueueFull { retry_after: limit::micros(slot.wait) });
+        };
+        let started = Instant::now();
+        if let Some(connection) = ahead {
+            connection.recycle();
+        }
+        slot.near(upstream.lead()).await;
+        let connection = upstream.connection().await.map_err(Failure::Upstream)?;
+        slot.come().await;
+        record.wait = started.elapsed();
+        Ok(connection)
+    }
+
+    async fn send(
+        &self,
+        record: &mut Record<'_>,
+        peer: &Peer,
+        routed: Routed<'_>,
+        mut slot: Option<Slot>,
+        connection: Connection,
+    ) -> Result<Response<Body>, Failure> {
+        let upstream = &self.upstreams[routed.route.upstream];
+        let target = upstream.target();
+        let (mut parts, body) = routed.request.into_parts();
+        let asked_host = parts.uri.authority();
+        let asked_host = asked_host.and_then(|host| HeaderValue::from_str(host.as_str()).ok());
+        parts.uri = target
+            .uri(parts.uri.path_and_query())
+            .ok_or(Failure::BadRequest("the path is too long"))?;
+        parts.version = Version::HTTP_11;
+        headers::to_upstream(&mut parts.headers, &peer.forwarded_for, asked_host, &target.host);
+        if let Some(slot) = &mut slot {
+            slot.spend();
+        }
+        let started = Instant::now();
+        record.sent();
+        let answer = connection.send(Request::from_parts(parts, body)).await;
+        let metrics = &self.plan.upstreams[routed.route.upstream];
+        let mut response = answer.map_err(|error| {
+            if error.is_unsent()
+                && let Some(slot) = slot.take()
+            {
+                slot.give_back();
+            }
+            Failure::Upstream(error)
+        })?;
+        let took = started.elapsed();
+        record.upstream = Some(took);
+        metrics.seconds.record(took);
+        metrics.count(response.status());
+        let fields = response.headers_mut();
+        headers::remove_hop_by_hop(fields);
+        if response.status() == 429 {
+            response.headers_mut().insert(PACEWAY_ORIGIN, HeaderValue::from_static("upstream"));
+        }
+        if !record.wait.is_zero() {
+            let millis = record.wait.as_secs_f64() * 1000.0;
+            if let Ok(value) = HeaderValue::from_str(&format!("paceway;dur={millis:.1}")) {
+                response.headers_mut().append(SERVER_TIMING, value);
+            }
+        }
+        Ok(response.map(Body::Upstream))
+    }
+}
+
+/// How long a request may wait: the route's budget, or its own (RFC 7240 section 4.3) up to the cap.
+pub fn budget(max_wait: Duration, max_wait_cap: Duration, headers: &HeaderMap) -> Duration {
+    let asked = headers.get_all(PREFER).iter().find_map(preferred_wait);
+    asked.map_or(max_wait, |asked| asked.min(max_wait_cap))
+}
+
+/// The `wait` of a `Prefer` field; what is not a number of seconds is not preferred (RFC 7240 section 2).
+fn preferred_wait(value: &HeaderValue) -> Option<Duration> {
+    value.to_str().ok()?.split(',').find_map(|preference| {
+        let (name, seconds) = preference.split(';').next()?.split_once('=')?;
+        if !name.trim().eq_ignore_ascii_case("wait") {
+            return None;
+        }
+        let seconds = seconds.trim().trim_matches('"');
+        let digits = !seconds.is_empty() && seconds.bytes().all(|byte| byte.is_ascii_digit());
+        // More than fits is more than any cap.
+        digits.then(|| Duration::from_secs(seconds.parse().unwrap_or(u32::MAX.into())))
+    })
+}
+
+// === impl Body ===
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        match &mut *self {
+            Self::Upstream(body) => Pin::new(body).poll_frame(cx),
+            Self::Own(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Upstream(body) => body.is_end_stream(),
+            Self::Own(bytes) => bytes.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Upstream(body) => body.size_hint(),
+            Self::Own(bytes) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Outcome;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::plain("wait=5", Some(5))]
+    #[case::zero("wait=0", Some(0))]
+    #[case::among_others("respond-async, Wait = 10; x=y", Some(10))]
+    #[case::quoted("wait=\"7\"", Some(7))]
+    #[case::huge("wait=99999999999999999999999", Some(u64::from(u32::MAX)))]
+    #[case::negative("wait=-1", None)]
+    #[case::no_number("wait=soon", None)]
+    #[case::nothing("wait", None)]
+    #[case::other("waiting=5", None)]
+    fn prefer_wait(#[case] value: &'static str, #[case] seconds: Option<u64>) {
+        let value = HeaderValue::from_static(value);
+        assert_eq!(preferred_wait(&value), seconds.map(Duration::from_secs));
+    }
+
+    #[test]
+    fn outcomes_of_a_forwarded_request_are_three() {
+        assert_eq!(record::forwarded(Duration::ZERO, false), Outcome::Passed);
+        assert_eq!(record::forwarded(Duration::ZERO, true), Outcome::Observed);
+        assert_eq!(record::forwarded(Duration::from_millis(1), true), Outcome::Waited);
+    }
+}

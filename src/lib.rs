@@ -1,0 +1,26 @@
+//! Paceway paces calls to APIs that throttle you: a gateway, and the limiter in it as a library.
+//!
+//! The modules stand in the order of their dependence: each uses only those above it.
+//!
+//! A program that only wants the limiter needs [`Limiter`] (`acquire`, `try_acquire`), [`LimitLayer`] for tower
+//! and axum, and a store: [`store::memory::MemoryStore`], or [`store::redis::RedisStore`] behind
+//! [`store::batch::Batched`] where several processes share one quota. See `examples/`.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod admin;
+pub mod algorithm;
+pub mod answer;
+pub mod cli;
+pub mod config;
+pub mod gateway;
+pub mod limit;
+pub mod metrics;
+pub mod path;
+pub mod route;
+pub mod server;
+pub mod store;
+pub mod upstream;
+
+pub use config::Rate;
+pub use limit::{AcquireError, LimitLayer, Limiter};

@@ -1,0 +1,282 @@
+//! Every metric: name, help, labels, buckets. No other file names one.
+//!
+//! Handles are resolved once, when a configuration is loaded; recording through one costs some ns. Labels
+//! come from the configuration or from closed sets, never from a request.
+
+use crate::store::{StoreError, batch::StoreMetrics};
+use metrics::{
+    Counter, Gauge, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram,
+    gauge, histogram,
+};
+use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
+use std::sync::OnceLock;
+
+const REQUESTS: &str = "paceway_requests_total";
+const DECISIONS: &str = "paceway_decisions_total";
+const WAIT: &str = "paceway_wait_seconds";
+const WAITING: &str = "paceway_waiting";
+const AVAILABLE: &str = "paceway_limiter_available";
+const UPSTREAM_REQUESTS: &str = "paceway_upstream_requests_total";
+const UPSTREAM_SECONDS: &str = "paceway_upstream_seconds";
+const UPSTREAM_THROTTLED: &str = "paceway_upstream_throttled_total";
+const OVERHEAD: &str = "paceway_overhead_seconds";
+const STORE_SECONDS: &str = "paceway_store_seconds";
+const STORE_ERRORS: &str = "paceway_store_errors_total";
+const STORE_UP: &str = "paceway_store_up";
+const BUILD_INFO: &str = "paceway_build_info";
+
+/// Upper bounds in seconds, from the overhead of a request to the longest common wait.
+const BUCKETS: [f64; 18] = [
+    0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+    1.0, 2.5, 5.0, 10.0, 30.0,
+];
+
+/// What became of a request; the `outcome` label and the word in the access log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Forwarded at once.
+    Passed,
+    /// Forwarded when its slot had come.
+    Waited,
+    /// Forwarded, though a limiter in `mode: observe` would have held or refused it.
+    Observed,
+    /// 429: no slot within its budget.
+    Refused,
+    /// 503: too many wait already.
+    QueueFull,
+    /// 404: no route matches.
+    NoRoute,
+    /// 400: a request that cannot be forwarded.
+    BadRequest,
+    /// 503: the store gave no decision.
+    StoreUnavailable,
+    /// 502, 504: the upstream gave no response.
+    UpstreamFailed,
+    /// The client left before the response.
+    Cancelled,
+}
+
+/// What a limiter said; the `decision` label.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Go now.
+    Pass,
+    /// Go later.
+    Wait,
+    /// Not within the budget.
+    Refuse,
+    /// As above, said by a limiter in `mode: observe`.
+    WouldPass,
+    /// As above, said by a limiter in `mode: observe`.
+    WouldWait,
+    /// As above, said by a limiter in `mode: observe`.
+    WouldRefuse,
+}
+
+/// Of one route.
+#[derive(Clone)]
+pub struct RouteMetrics {
+    requests: [Counter; Outcome::ALL.len()],
+    /// Time that forwarded requests were held.
+    pub wait: Histogram,
+    /// Requests that are being held.
+    pub waiting: Gauge,
+}
+
+/// Of one limiter.
+#[derive(Clone)]
+pub struct LimiterMetrics {
+    decisions: [Counter; Verdict::ALL.len()],
+    /// Permits that could be taken now; set at each scrape.
+    pub available: Gauge,
+}
+
+/// Of one upstream.
+pub struct UpstreamMetrics {
+    name: String,
+    /// By status, 100 to 599, made when first seen.
+    requests: Box<[OnceLock<Counter>]>,
+    /// Time to the head of the response.
+    pub seconds: Histogram,
+    /// Its 429s.
+    pub throttled: Counter,
+}
+
+// === impl Outcome ===
+
+impl Outcome {
+    /// All of them, in the order of their declaration.
+    pub const ALL: [Self; 10] = [
+        Self::Passed,
+        Self::Waited,
+        Self::Observed,
+        Self::Refused,
+        Self::QueueFull,
+        Self::NoRoute,
+        Self::BadRequest,
+        Self::StoreUnavailable,
+        Self::UpstreamFailed,
+        Self::Cancelled,
+    ];
+
+    /// The label.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Passed => "passed",
+            Self::Waited => "waited",
+            Self::Observed => "observed",
+            Self::Refused => "refused",
+            Self::QueueFull => "queue_full",
+            Self::NoRoute => "no_route",
+            Self::BadRequest => "bad_request",
+            Self::StoreUnavailable => "store_unavailable",
+            Self::UpstreamFailed => "upstream_failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+// === impl Verdict ===
+
+impl Verdict {
+    /// All of them, in the order of their declaration.
+    pub const ALL: [Self; 6] =
+        [Self::Pass, Self::Wait, Self::Refuse, Self::WouldPass, Self::WouldWait, Self::WouldRefuse];
+
+    /// The label.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Wait => "wait",
+            Self::Refuse => "refuse",
+            Self::WouldPass => "would_pass",
+            Self::WouldWait => "would_wait",
+            Self::WouldRefuse => "would_refuse",
+        }
+    }
+}
+
+// === impl RouteMetrics ===
+
+impl RouteMetrics {
+    /// Handles for the route named `route`.
+    pub fn new(route: &str) -> Self {
+        let requests = Outcome::ALL.map(
+            |outcome| counter!(REQUESTS, "route" => route.to_owned(), "outcome" => outcome.name()),
+        );
+        Self {
+            requests,
+            wait: histogram!(WAIT, "route" => route.to_owned()),
+            waiting: gauge!(WAITING, "route" => route.to_owned()),
+        }
+    }
+
+    /// Counts a request.
+    pub fn count(&self, outcome: Outcome) {
+        self.requests[outcome as usize].increment(1);
+    }
+}
+
+// === impl LimiterMetrics ===
+
+impl LimiterMetrics {
+    /// Handles for the limiter named `limiter`.
+    pub fn new(limiter: &str) -> Self {
+        let decisions = Verdict::ALL.map(|verdict| {
+            counter!(DECISIONS, "limiter" => limiter.to_owned(), "decision" => verdict.name())
+        });
+        Self { decisions, available: gauge!(AVAILABLE, "limiter" => limiter.to_owned()) }
+    }
+
+    /// Counts a decision.
+    pub fn count(&self, verdict: Verdict) {
+        self.decisions[verdict as usize].increment(1);
+    }
+}
+
+// === impl UpstreamMetrics ===
+
+impl UpstreamMetrics {
+    /// Handles for the upstream named `upstream`.
+    pub fn new(upstream: &str) -> Self {
+        Self {
+            name: upstream.to_owned(),
+            requests: (100..600).map(|_| OnceLock::new()).collect(),
+            seconds: histogram!(UPSTREAM_SECONDS, "upstream" => upstream.to_owned()),
+            throttled: counter!(UPSTREAM_THROTTLED, "upstream" => upstream.to_owned()),
+        }
+    }
+
+    /// Counts a response.
+    pub fn count(&self, status: http::StatusCode) {
+        let slot = usize::from(status.as_u16()).checked_sub(100).and_then(|i| self.requests.get(i));
+        // A status that HTTP does not define is counted as the last one that it could.
+        let (slot, status) = match slot {
+            Some(slot) => (slot, status.as_u16()),
+            None => (&self.requests[499], 599),
+        };
+        let upstream = || self.name.clone();
+        slot.get_or_init(|| {
+            counter!(UPSTREAM_REQUESTS, "upstream" => upstream(), "status" => status.to_string())
+        })
+        .increment(1);
+        if status == 429 {
+            self.throttled.increment(1);
+        }
+    }
+}
+
+/// Handles for a store.
+pub fn store() -> StoreMetrics {
+    StoreMetrics {
+        seconds: histogram!(STORE_SECONDS),
+        up: gauge!(STORE_UP),
+        errors: StoreError::KINDS.map(|kind| counter!(STORE_ERRORS, "kind" => kind)),
+    }
+}
+
+/// The handle for what the gateway itself costs a request.
+pub fn overhead() -> Histogram {
+    histogram!(OVERHEAD)
+}
+
+/// Installs the recorder of this process and describes every metric. The caller runs the handle's upkeep:
+/// without it, histograms keep every sample.
+///
+/// # Errors
+///
+/// When this process has a recorder already.
+pub fn install() -> Result<PrometheusHandle, BuildError> {
+    let all_histograms = Matcher::Suffix("_seconds".into());
+    let handle = PrometheusBuilder::new()
+        .set_buckets_for_metric(all_histograms, &BUCKETS)?
+        .install_recorder()?;
+    describe();
+    let version = env!("CARGO_PKG_VERSION");
+    gauge!(BUILD_INFO, "version" => version).set(1.0);
+    Ok(handle)
+}
+
+fn describe() {
+    describe_counter!(REQUESTS, "Requests, by route and by what became of them.");
+    describe_counter!(DECISIONS, "Decisions of a limiter; would_* are those of mode observe.");
+    describe_histogram!(WAIT, Unit::Seconds, "Time that forwarded requests were held.");
+    describe_gauge!(WAITING, "Requests that are being held for their slot.");
+    describe_gauge!(AVAILABLE, "Permits of a limiter that could be taken now.");
+    describe_counter!(UPSTREAM_REQUESTS, "Responses of an upstream, by status.");
+    describe_histogram!(
+        UPSTREAM_SECONDS,
+        Unit::Seconds,
+        "Time from the slot to the head of the upstream's response."
+    );
+    describe_counter!(UPSTREAM_THROTTLED, "Times an upstream said 429.");
+    describe_histogram!(
+        OVERHEAD,
+        Unit::Seconds,
+        "Time to the head of the response, less the wait and the upstream's."
+    );
+    describe_histogram!(STORE_SECONDS, Unit::Seconds, "Time of one call of the store.");
+    describe_counter!(STORE_ERRORS, "Calls of the store without a decision, by kind.");
+    describe_gauge!(STORE_UP, "1 while the store answers.");
+    describe_gauge!(BUILD_INFO, "1, with the version of this program.");
+}

@@ -1,0 +1,142 @@
+//! Which route a request takes: the longest suffix that its path ends in, then the most specific route.
+//! The cost depends on the request's path, not on the number of routes.
+
+use crate::{
+    config,
+    path::{Suffix, normal},
+};
+use http::Method;
+use std::{cmp::Reverse, collections::HashMap};
+
+/// All routes, ready to be searched.
+#[derive(Debug)]
+pub struct Table {
+    /// A trie over segments, last segment first; the root is 0.
+    nodes: Vec<Node>,
+    /// Suffixes of characters by their length, longest first.
+    characters: Vec<(usize, HashMap<Box<[u8]>, Vec<Candidate>>)>,
+    any: Vec<Candidate>,
+}
+
+#[derive(Debug, Default)]
+struct Node {
+    children: HashMap<Box<[u8]>, usize>,
+    /// Routes whose suffix ends here, the more specific first.
+    here: Vec<Candidate>,
+}
+
+#[derive(Debug)]
+struct Candidate {
+    methods: Box<[Method]>,
+    host: Option<Box<str>>,
+    route: usize,
+}
+
+// === impl Table ===
+
+impl Table {
+    /// A table of `routes`; it answers with their indices.
+    pub fn new(routes: &[config::Route]) -> Self {
+        let mut table =
+            Self { nodes: vec![Node::default()], characters: Vec::new(), any: Vec::new() };
+        for (index, route) in routes.iter().enumerate() {
+            let methods = route.methods.clone().into();
+            let host = route.host.clone().map(Into::into);
+            table.place(&route.suffix).push(Candidate { methods, host, route: index });
+        }
+        table.characters.sort_by_key(|(length, _)| Reverse(*length));
+        let lists = table.nodes.iter_mut().map(|node| &mut node.here);
+        let characters = table.characters.iter_mut().flat_map(|(_, map)| map.values_mut());
+        for list in lists.chain(characters).chain([&mut table.any]) {
+            list.sort_by_key(Candidate::rank);
+        }
+        table
+    }
+
+    fn place(&mut self, suffix: &Suffix) -> &mut Vec<Candidate> {
+        match suffix {
+            Suffix::Any => &mut self.any,
+            Suffix::Segments(bytes) => {
+                let mut at = 0;
+                for segment in bytes[1..].rsplit(|byte| *byte == b'/') {
+                    let next = self.nodes.len();
+                    at = *self.nodes[at].children.entry(segment.into()).or_insert(next);
+                    if at == next {
+                        self.nodes.push(Node::default());
+                    }
+                }
+                &mut self.nodes[at].here
+            }
+            Suffix::Characters(bytes) => {
+                let known = self.characters.iter().position(|(length, _)| *length == bytes.len());
+                let i = known.unwrap_or_else(|| {
+                    self.characters.push((bytes.len(), HashMap::new()));
+                    self.characters.len() - 1
+                });
+                self.characters[i].1.entry(bytes.clone()).or_default()
+            }
+        }
+    }
+
+    /// The route of a request; `host` without port, `path` without query, both as the client sent them.
+    pub fn find(&self, method: &Method, host: Option<&str>, path: &str) -> Option<usize> {
+        let path = normal(path);
+        let (length, segments) = self.find_segments(method, host, &path);
+        let longer = self.characters.iter().take_while(|(longer, _)| *longer > length);
+        let characters = longer.filter_map(|(length, map)| {
+            let start = path.len().checked_sub(*length)?;
+            pick(map.get(&path[start..])?, method, host)
+        });
+        characters.into_iter().next().or(segments).or_else(|| pick(&self.any, method, host))
+    }
+
+    /// The longest suffix of whole segments and its length in bytes.
+    fn find_segments(
+        &self,
+        method: &Method,
+        host: Option<&str>,
+        path: &[u8],
+    ) -> (usize, Option<usize>) {
+        let (mut at, mut length, mut best) = (0, 0, (0, None));
+        for segment in path[1..].rsplit(|byte| *byte == b'/') {
+            let Some(&child) = self.nodes[at].children.get(segment) else { break };
+            at = child;
+            length += segment.len() + 1;
+            if let Some(route) = pick(&self.nodes[at].here, method, host) {
+                best = (length, Some(route));
+            }
+        }
+        best
+    }
+}
+
+fn pick(candidates: &[Candidate], method: &Method, host: Option<&str>) -> Option<usize> {
+    let found = candidates.iter().find(|candidate| candidate.accepts(method, host));
+    found.map(|candidate| candidate.route)
+}
+
+// === impl Candidate ===
+
+impl Candidate {
+    fn accepts(&self, method: &Method, host: Option<&str>) -> bool {
+        let same = |own: &str| host.is_some_and(|host| host.eq_ignore_ascii_case(own));
+        (self.methods.is_empty() || self.methods.contains(method))
+            && self.host.as_deref().is_none_or(same)
+    }
+
+    /// The more specific first: a host before methods, few methods before many.
+    fn rank(&self) -> (bool, bool, usize) {
+        (self.host.is_none(), self.methods.is_empty(), self.methods.len())
+    }
+}
+
+/// The host of an authority, without its port.
+pub fn host_of(authority: &str) -> &str {
+    match authority.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+        _ => authority,
+    }
+}
+
+#[cfg(test)]
+mod tests;

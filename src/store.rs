@@ -1,0 +1,198 @@
+//! Where limiters keep their state, and the one promise of such a place: a request is decided once,
+//! against all of its limiters, in one atomic step.
+
+pub mod batch;
+pub mod memory;
+pub mod redis;
+
+use crate::algorithm::{Algorithm, Grant, Level, Micros, reserve};
+use std::{fmt, future::Future, pin::Pin, sync::Arc};
+
+/// A future of a store that does I/O.
+pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// An answer that is there already (the memory store's) or comes later, so that the first kind
+/// costs no allocation.
+pub enum Answer<T> {
+    /// There.
+    Ready(Result<T, StoreError>),
+    /// On its way.
+    Later(BoxFuture<Result<T, StoreError>>),
+}
+
+/// One limiter's part in a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Check {
+    /// Name of the state in the store; the checks of one request share its `{hash tag}`.
+    pub key: Arc<str>,
+    /// The rule.
+    pub algorithm: Algorithm,
+    /// Permits, 1 to the rule's capacity.
+    pub cost: i64,
+    /// False: decide and count, never hold or refuse.
+    pub enforce: bool,
+}
+
+/// A request's limiters, at least one, no key twice. Made once when a configuration is loaded.
+pub type Checks = Arc<[Check]>;
+
+/// The answer for a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// Every enforcing limiter grants the request and has been charged. When false, none has.
+    pub admitted: bool,
+    /// Until the instant of the grant, µs; when refused, until it would have been.
+    pub wait: Micros,
+    /// When refused: the same request, asked this much later by a lone caller, is admitted, µs.
+    pub retry_after: Micros,
+    /// Index of the limiter that bound: the one whose instant came last.
+    pub bound_by: usize,
+    /// Of that limiter, behind this request.
+    pub level: Level,
+    /// What each limiter gave, in the order of the checks; empty when refused.
+    pub parts: reserve::Parts,
+}
+
+/// Why there is no decision.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// No answer in time. Whether the request was charged is unknown; it counts as spent.
+    #[error("the store did not answer within its timeout")]
+    Timeout,
+    /// No connection to it.
+    #[error("the store cannot be reached: {0}")]
+    Unreachable(String),
+    /// It answered with an error.
+    #[error("the store answered: {0}")]
+    Refused(String),
+    /// It answered something that this version does not understand.
+    #[error("the store gave an answer that is not understood")]
+    Protocol,
+    /// The key holds a value that this version of Paceway did not write.
+    #[error(
+        "the key `{0}` of the store holds a foreign value; delete it, or set another `store.prefix`"
+    )]
+    Foreign(Arc<str>),
+}
+
+/// A place that decides.
+///
+/// One call is one atomic step: all enforcing checks are charged, or none is. An implementation passes the
+/// contract tests in `tests/it/contract.rs`.
+pub trait Store: Send + Sync + fmt::Debug {
+    /// Decides one request that may wait up to `budget` µs.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when there is no decision; the caller applies its policy.
+    fn decide(&self, checks: &Checks, budget: Micros) -> Answer<Decision>;
+
+    /// Gives back what an admitted request did not use. Never waits; a store that cannot take it keeps it
+    /// as spent.
+    fn give_back(&self, checks: &Checks, parts: &[reserve::Part]);
+
+    /// How full a limiter is. Changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when that cannot be known.
+    fn look(&self, check: &Check) -> Answer<Level>;
+
+    /// Resolves when everything given back so far has reached the store or cannot reach it.
+    fn flush(&self) -> BoxFuture<()>;
+}
+
+/// One step of a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Entry {
+    /// Decide a request.
+    Decide {
+        /// Its limiters.
+        checks: Checks,
+        /// How long it may wait, µs.
+        budget: Micros,
+    },
+    /// Give one grant back.
+    GiveBack {
+        /// The limiter, with the cost that was paid.
+        check: Check,
+        /// What it gave.
+        grant: Grant,
+    },
+    /// Look at a limiter.
+    Look {
+        /// The limiter.
+        check: Check,
+    },
+}
+
+/// What became of a step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// Of [`Entry::Decide`].
+    Decision(Decision),
+    /// Of [`Entry::GiveBack`]: whether there was something to give back.
+    GivenBack(bool),
+    /// Of [`Entry::Look`].
+    Level(Level),
+    /// The step alone failed.
+    Failed(StoreError),
+}
+
+// === impl Answer ===
+
+impl<T> Answer<T> {
+    /// The answer, whenever it is there.
+    ///
+    /// # Errors
+    ///
+    /// The store's.
+    pub async fn get(self) -> Result<T, StoreError> {
+        match self {
+            Self::Ready(answer) => answer,
+            Self::Later(answer) => answer.await,
+        }
+    }
+}
+
+// === impl Decision ===
+
+impl Decision {
+    /// The decision that `reserved` says for a caller with `budget`.
+    pub fn new(reserved: reserve::Reserved, budget: Micros) -> Self {
+        let admitted = reserved.parts.is_some();
+        Self {
+            admitted,
+            wait: reserved.at,
+            retry_after: if admitted { 0 } else { reserved.at - budget },
+            bound_by: reserved.bound_by,
+            level: reserved.level,
+            parts: reserved.parts.unwrap_or_default(),
+        }
+    }
+}
+
+// === impl StoreError ===
+
+impl StoreError {
+    /// The `kind` label in metrics.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::Unreachable(_) => "unreachable",
+            Self::Refused(_) => "refused",
+            Self::Protocol => "protocol",
+            Self::Foreign(_) => "foreign",
+        }
+    }
+
+    /// Every value that [`Self::kind`] has.
+    pub const KINDS: [&'static str; 5] =
+        ["timeout", "unreachable", "refused", "protocol", "foreign"];
+}
+
+/// The `{hash tag}` of a key: what its Redis Cluster slot is computed from.
+pub fn hash_tag(key: &str) -> &str {
+    let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+    tag.map_or(key, |(tag, _)| if tag.is_empty() { key } else { tag })
+}

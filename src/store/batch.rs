@@ -1,0 +1,310 @@
+//! Group commit around a store that does I/O: at most one call in flight per key group, and everybody who
+//! comes meanwhile goes into the next one, in order. No caller drives a call, so none that leaves
+//! can block the others.
+
+use super::{
+    Answer, BoxFuture, Check, Checks, Decision, Entry, Reply, Store, StoreError, hash_tag,
+};
+use crate::algorithm::{Level, Micros, reserve};
+use metrics::{Counter, Gauge, Histogram};
+use parking_lot::Mutex;
+use std::{
+    collections::{HashMap, VecDeque},
+    fmt,
+    future::Future,
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{
+    sync::{Notify, oneshot},
+    time::{Instant, timeout},
+};
+
+/// Entries a call carries at most; keeps one script run well below a millisecond.
+const BATCH: usize = 128;
+/// Entries that may wait for the next calls of one group. Callers leave after the store's time-out, so only
+/// a store that is stuck gets here; what is over it is answered as an error at once.
+const QUEUE: usize = 65_536;
+
+/// A call that has no answer after this time is forgotten; the driver ends it sooner.
+const GIVE_UP: Duration = Duration::from_secs(10);
+
+/// Executes entries in order, atomically with regard to every other run.
+pub trait Script: Send + Sync + fmt::Debug {
+    /// One reply per entry.
+    ///
+    /// # Errors
+    ///
+    /// When nothing is known of any entry.
+    fn run(&self, entries: Vec<Entry>) -> BoxFuture<Result<Vec<Reply>, StoreError>>;
+}
+
+/// The metrics of a store.
+#[derive(Clone)]
+pub struct StoreMetrics {
+    /// Time of each call that was answered.
+    pub seconds: Histogram,
+    /// 1 while it answers.
+    pub up: Gauge,
+    /// Calls without an answer, by [`StoreError::KINDS`].
+    pub errors: [Counter; StoreError::KINDS.len()],
+}
+
+/// A store over a [`Script`].
+#[derive(Debug, Clone)]
+pub struct Batched(Arc<Inner>);
+
+struct Inner {
+    script: Arc<dyn Script>,
+    timeout: Duration,
+    metrics: StoreMetrics,
+    /// By hash tag. Tags come from the configuration.
+    groups: Mutex<HashMap<Box<str>, Group>>,
+    idle: Notify,
+}
+
+#[derive(Default)]
+struct Group {
+    queue: VecDeque<Queued>,
+    in_flight: bool,
+    /// The call in flight has outlived the time-out: nobody else need wait to learn that.
+    stuck: bool,
+}
+
+struct Queued {
+    entry: Entry,
+    since: Instant,
+    reply: Option<oneshot::Sender<Result<Reply, StoreError>>>,
+}
+
+// === impl Batched ===
+
+impl Batched {
+    /// Group commit around `script`; no caller waits longer than `timeout`.
+    pub fn new(script: Arc<dyn Script>, timeout: Duration, metrics: StoreMetrics) -> Self {
+        let (groups, idle) = (Mutex::default(), Notify::new());
+        Self(Arc::new(Inner { script, timeout, metrics, groups, idle }))
+    }
+
+    /// Joins the queue at once; the future is only the wait for the answer.
+    fn ask(
+        &self,
+        tag: &str,
+        entry: Entry,
+    ) -> impl Future<Output = Result<Reply, StoreError>> + use<> {
+        let (reply, answer) = oneshot::channel();
+        let queued = self.enqueue(tag, Queued { entry, since: Instant::now(), reply: Some(reply) });
+        let limit = self.0.timeout;
+        async move {
+            if !queued {
+                return Err(StoreError::Timeout);
+            }
+            match timeout(limit, answer).await {
+                Ok(Ok(reply)) => reply,
+                // The driver has given up or is gone with its runtime, or the time is up.
+                Ok(Err(_)) | Err(_) => Err(StoreError::Timeout),
+            }
+        }
+    }
+
+    /// False when the group's queue is full or its call is stuck.
+    fn enqueue(&self, tag: &str, queued: Queued) -> bool {
+        let mut groups = self.0.groups.lock();
+        let group = match groups.get_mut(tag) {
+            Some(group) => group,
+            None => groups.entry(tag.into()).or_default(),
+        };
+        let caller = queued.reply.is_some();
+        if (group.stuck && caller) || group.queue.len() >= QUEUE {
+            return false;
+        }
+        group.queue.push_back(queued);
+        if !std::mem::replace(&mut group.in_flight, true) {
+            let (store, tag) = (self.clone(), Box::from(tag));
+            // A task of its own: the caller that found nothing in flight may leave at any time.
+            tokio::spawn(async move { store.drive(tag).await });
+        }
+        true
+    }
+
+    /// Makes calls until the group's queue is empty.
+    async fn drive(&self, tag: Box<str>) {
+        loop {
+            let batch = self.next_batch(&tag);
+            if batch.is_empty() {
+                self.0.idle.notify_waiters();
+                return;
+            }
+            let entries = batch.iter().map(|queued| queued.entry.clone()).collect();
+            let started = Instant::now();
+            let mut call = self.0.script.run(entries);
+            let answer = match timeout(self.0.timeout, &mut call).await {
+                Ok(answer) => answer,
+                Err(_) => {
+                    // What is not known yet is waited for: sent again, it could be charged twice, and
+                    // more calls would only pile up in front of a store that hangs.
+                    self.record(started, &Err(StoreError::Timeout));
+                    self.set_stuck(&tag, true);
+                    let late = timeout(GIVE_UP, call).await;
+                    self.set_stuck(&tag, false);
+                    late.unwrap_or(Err(StoreError::Timeout))
+                }
+            };
+            self.record(started, &answer);
+            self.deliver(batch, answer);
+        }
+    }
+
+    /// The callers that go into the next call; those that have left stay out, and so does the time that the
+    /// others have spent in the queue.
+    fn next_batch(&self, tag: &str) -> Vec<Queued> {
+        let mut groups = self.0.groups.lock();
+        let Some(group) = groups.get_mut(tag) else { return Vec::new() };
+        let mut batch = Vec::with_capacity(group.queue.len().min(BATCH));
+        while batch.len() < BATCH {
+            let Some(mut queued) = group.queue.pop_front() else { break };
+            if queued.reply.as_ref().is_some_and(oneshot::Sender::is_closed) {
+                continue;
+            }
+            if let Entry::Decide { budget, .. } = &mut queued.entry
+                && *budget > 0
+            {
+                let waited = i64::try_from(queued.since.elapsed().as_micros()).unwrap_or(i64::MAX);
+                // Past its budget it may still go now, but it may not wait.
+                *budget = (*budget - waited).max(0);
+            }
+            batch.push(queued);
+        }
+        group.in_flight = !batch.is_empty();
+        batch
+    }
+
+    /// While a group is stuck, whoever asks is answered at once, and so is whoever has asked. What was given
+    /// back stays.
+    fn set_stuck(&self, tag: &str, stuck: bool) {
+        if let Some(group) = self.0.groups.lock().get_mut(tag) {
+            group.stuck = stuck;
+            group.queue.retain(|queued| queued.reply.is_none());
+        }
+    }
+
+    fn deliver(&self, batch: Vec<Queued>, answer: Result<Vec<Reply>, StoreError>) {
+        let count = batch.len();
+        let replies = match answer {
+            Ok(replies) if replies.len() == count => replies.into_iter().map(Ok).collect(),
+            Ok(_) => vec![Err(StoreError::Protocol); count],
+            Err(error) => vec![Err(error); count],
+        };
+        for (queued, reply) in batch.into_iter().zip(replies) {
+            let Some(caller) = queued.reply else { continue };
+            let Err(Ok(Reply::Decision(decision))) = caller.send(reply) else { continue };
+            // Decided for somebody who has left meanwhile.
+            if let Entry::Decide { checks, .. } = queued.entry {
+                self.give_back(&checks, &decision.parts);
+            }
+        }
+    }
+
+    fn record(&self, started: Instant, answer: &Result<Vec<Reply>, StoreError>) {
+        let metrics = &self.0.metrics;
+        metrics.up.set(f64::from(u8::from(answer.is_ok())));
+        match answer {
+            Ok(replies) => {
+                metrics.seconds.record(started.elapsed());
+                for reply in replies {
+                    if let Reply::Failed(error) = reply {
+                        metrics.count(error);
+                    }
+                }
+            }
+            Err(error) => metrics.count(error),
+        }
+    }
+}
+
+impl Store for Batched {
+    fn decide(&self, checks: &Checks, budget: Micros) -> Answer<Decision> {
+        let entry = Entry::Decide { checks: checks.clone(), budget };
+        let answer = self.ask(hash_tag(&checks[0].key), entry);
+        Answer::Later(Box::pin(async move {
+            match answer.await? {
+                Reply::Decision(decision) => Ok(decision),
+                Reply::Failed(error) => Err(error),
+                Reply::GivenBack(_) | Reply::Level(_) => Err(StoreError::Protocol),
+            }
+        }))
+    }
+
+    fn give_back(&self, checks: &Checks, parts: &[reserve::Part]) {
+        if tokio::runtime::Handle::try_current().is_err() {
+            return; // The runtime, and with it the connection, is gone: the grant counts as spent.
+        }
+        for entry in gifts(checks, parts) {
+            self.enqueue(
+                hash_tag(&checks[0].key),
+                Queued { entry, since: Instant::now(), reply: None },
+            );
+        }
+    }
+
+    fn look(&self, check: &Check) -> Answer<Level> {
+        let answer = self.ask(hash_tag(&check.key), Entry::Look { check: check.clone() });
+        Answer::Later(Box::pin(async move {
+            match answer.await? {
+                Reply::Level(level) => Ok(level),
+                Reply::Failed(error) => Err(error),
+                Reply::GivenBack(_) | Reply::Decision(_) => Err(StoreError::Protocol),
+            }
+        }))
+    }
+
+    fn flush(&self) -> BoxFuture<()> {
+        let store = self.clone();
+        Box::pin(async move {
+            loop {
+                let idle = store.0.idle.notified();
+                if store.0.groups.lock().values().all(|group| !group.in_flight) {
+                    return;
+                }
+                idle.await;
+            }
+        })
+    }
+}
+
+// === impl StoreMetrics ===
+
+impl StoreMetrics {
+    fn count(&self, error: &StoreError) {
+        let kind = StoreError::KINDS.iter().position(|kind| *kind == error.kind());
+        if let Some(kind) = kind {
+            self.errors[kind].increment(1);
+        }
+    }
+
+    /// Metrics that go nowhere.
+    pub fn noop() -> Self {
+        Self {
+            seconds: Histogram::noop(),
+            up: Gauge::noop(),
+            errors: std::array::from_fn(|_| Counter::noop()),
+        }
+    }
+}
+
+// === impl Inner ===
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batched").field("script", &self.script).finish_non_exhaustive()
+    }
+}
+
+/// What an admitted request that did not go out gives back.
+pub(super) fn gifts(checks: &Checks, parts: &[reserve::Part]) -> impl Iterator<Item = Entry> {
+    let given = checks.iter().zip(parts).filter(|(_, part)| part.at >= 0);
+    given.map(|(check, part)| Entry::GiveBack { check: check.clone(), grant: part.grant })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,124 @@
+//! The upstream: its connections, kept alive and ready before they are needed, and what can go wrong with
+//! them. It never retries what may have been sent, follows nothing and changes no body.
+
+pub mod headers;
+mod pool;
+
+pub use pool::{Body, Connection, Upstream};
+
+use http::{HeaderValue, Uri, uri::PathAndQuery};
+use std::{error::Error, time::Duration};
+
+/// Where an upstream is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// `http://host:port` or `https://host:port`: what is connected to.
+    pub origin: Uri,
+    /// Its `Host`.
+    pub host: HeaderValue,
+    /// What every path is put behind; empty or `/v2`, never with a `/` at its end.
+    pub base: String,
+}
+
+/// How long an upstream may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timeouts {
+    /// To be connected, TLS included.
+    pub connect: Duration,
+    /// From the slot to the head of the response.
+    pub response: Duration,
+}
+
+/// Why there is no response.
+#[derive(Debug, thiserror::Error)]
+pub enum UpstreamError {
+    /// No connection: refused, no such name, TLS.
+    #[error("the upstream cannot be reached")]
+    Connect(#[source] Box<dyn Error + Send + Sync>),
+    /// No connection in time.
+    #[error("the upstream did not accept a connection in time")]
+    ConnectTimeout,
+    /// No head of a response in time.
+    #[error("the upstream did not answer in time")]
+    ResponseTimeout,
+    /// It closed the connection, or what it said is not HTTP.
+    #[error("the upstream broke off or did not speak HTTP")]
+    Broken(#[source] hyper::Error),
+}
+
+// === impl Target ===
+
+impl Default for Target {
+    fn default() -> Self {
+        Self {
+            origin: Uri::from_static("http://localhost"),
+            host: HeaderValue::from_static("localhost"),
+            base: String::new(),
+        }
+    }
+}
+
+impl Target {
+    /// Reads `http[s]://host[:port][/base/path]`.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, for behind "`TEXT` ".
+    pub fn parse(url: &str) -> Result<Self, &'static str> {
+        let uri: Uri = url.parse().map_err(|_| "is no URL, as in https://api.example/v2")?;
+        let scheme = match uri.scheme_str() {
+            Some(scheme @ ("http" | "https")) => scheme,
+            _ => return Err("is no http:// or https:// URL"),
+        };
+        let authority = uri.authority().ok_or("names no host")?;
+        if authority.as_str().contains('@') {
+            return Err("holds credentials; the upstream would never see them");
+        }
+        if authority.host().is_empty() {
+            return Err("names no host");
+        }
+        if uri.query().is_some() {
+            return Err("has a query; only a base path can be put before requests");
+        }
+        let base = uri.path().trim_end_matches('/').to_owned();
+        let origin = Uri::builder().scheme(scheme).authority(authority.clone()).path_and_query("/");
+        Ok(Self {
+            origin: origin.build().map_err(|_| "is no URL")?,
+            host: HeaderValue::from_str(authority.as_str()).map_err(|_| "has no valid host")?,
+            base,
+        })
+    }
+
+    /// Whether it speaks TLS.
+    pub fn is_https(&self) -> bool {
+        self.origin.scheme_str() == Some("https")
+    }
+
+    /// The target of a request for `path`: as the client sent it, behind the base path.
+    pub fn uri(&self, path: Option<&PathAndQuery>) -> Option<Uri> {
+        let root = PathAndQuery::from_static("/");
+        let path = path.unwrap_or(&root);
+        if self.base.is_empty() {
+            return Some(Uri::from(path.clone()));
+        }
+        let joined = [&self.base, path.as_str()].concat();
+        PathAndQuery::try_from(joined).ok().map(Uri::from)
+    }
+}
+
+// === impl Timeouts ===
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self { connect: Duration::from_secs(2), response: Duration::from_secs(30) }
+    }
+}
+
+// === impl UpstreamError ===
+
+impl UpstreamError {
+    /// Whether the upstream cannot have seen anything of the request.
+    pub fn is_unsent(&self) -> bool {
+        matches!(self, Self::Connect(_) | Self::ConnectTimeout)
+    }
+}

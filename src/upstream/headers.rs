@@ -1,0 +1,124 @@
+//! What changes in the headers on the way, in both directions. Everything not named here passes as it is.
+
+use http::{
+    HeaderMap, HeaderName, HeaderValue,
+    header::{
+        CONNECTION, FORWARDED, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE,
+        TRANSFER_ENCODING, UPGRADE,
+    },
+};
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+
+/// Meant for one connection only (RFC 9110 section 7.6.1), and what clients and proxies misuse as such.
+const HOP_BY_HOP: [HeaderName; 7] = [
+    KEEP_ALIVE,
+    PROXY_CONNECTION,
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    TE,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
+
+/// Removes what was meant for the connection it came on: the fixed names, and those that `Connection`
+/// nominates (RFC 9110 section 7.6.1).
+pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    if headers.contains_key(CONNECTION) {
+        let nominated: Vec<HeaderName> = headers
+            .get_all(CONNECTION)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','))
+            .filter_map(|name| name.trim().parse().ok())
+            // What delimits or routes a message is not the client's to take away.
+            .filter(|name| *name != HOST && *name != http::header::CONTENT_LENGTH)
+            .collect();
+        for name in nominated {
+            headers.remove(name);
+        }
+        headers.remove(CONNECTION);
+    }
+    for name in &HOP_BY_HOP {
+        headers.remove(name);
+    }
+}
+
+/// Turns a client's headers into those for the upstream. Nobody before us is trusted, so what is said of
+/// the client is replaced, never extended.
+pub fn to_upstream(
+    headers: &mut HeaderMap,
+    client: &HeaderValue,
+    asked_host: Option<HeaderValue>,
+    upstream_host: &HeaderValue,
+) {
+    remove_hop_by_hop(headers);
+    headers.remove(FORWARDED);
+    match asked_host.or_else(|| headers.get(HOST).cloned()) {
+        Some(host) => drop(headers.insert(X_FORWARDED_HOST, host)),
+        None => drop(headers.remove(X_FORWARDED_HOST)),
+    }
+    headers.insert(HOST, upstream_host.clone());
+    headers.insert(X_FORWARDED_FOR, client.clone());
+    headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(of: &[(&'static str, &'static str)]) -> HeaderMap {
+        let pairs = of.iter();
+        pairs.map(|(n, v)| (HeaderName::from_static(n), HeaderValue::from_static(v))).collect()
+    }
+
+    #[test]
+    fn hop_by_hop_and_nominated_headers_go_the_rest_stays() {
+        let mut got = headers(&[
+            ("connection", "close, X-Mine"),
+            ("keep-alive", "timeout=5"),
+            ("te", "gzip"),
+            ("transfer-encoding", "chunked"),
+            ("upgrade", "h2c"),
+            ("x-mine", "1"),
+            ("x-other", "2"),
+        ]);
+        remove_hop_by_hop(&mut got);
+        assert_eq!(got, headers(&[("x-other", "2")]));
+    }
+
+    #[test]
+    fn a_nominated_host_or_length_stays() {
+        let mut got = headers(&[
+            ("connection", "host, content-length"),
+            ("host", "a"),
+            ("content-length", "3"),
+        ]);
+        remove_hop_by_hop(&mut got);
+        assert_eq!(got, headers(&[("host", "a"), ("content-length", "3")]));
+    }
+
+    #[test]
+    fn what_a_client_says_of_itself_is_replaced() {
+        let mut got = headers(&[
+            ("host", "api.internal:8080"),
+            ("x-forwarded-for", "6.6.6.6"),
+            ("x-forwarded-proto", "https"),
+            ("x-forwarded-host", "evil"),
+            ("forwarded", "for=6.6.6.6"),
+        ]);
+        let (client, host) = (HeaderValue::from_static("10.0.0.1"), HeaderValue::from_static("up"));
+        to_upstream(&mut got, &client, None, &host);
+        let expected = headers(&[
+            ("host", "up"),
+            ("x-forwarded-for", "10.0.0.1"),
+            ("x-forwarded-proto", "http"),
+            ("x-forwarded-host", "api.internal:8080"),
+        ]);
+        assert_eq!(got, expected);
+    }
+}

@@ -1,0 +1,295 @@
+//! One worker's connections to one upstream. HTTP/1.1, one request at a time each; the newest idle one is
+//! used first, so that those too many grow old and are closed.
+
+use super::{Target, Timeouts, UpstreamError};
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::{Body as _, Frame, SizeHint};
+use hyper::{
+    body::Incoming,
+    client::conn::http1::{Builder, SendRequest},
+};
+use hyper_rustls::HttpsConnector;
+use hyper_util::client::legacy::connect::HttpConnector;
+use parking_lot::Mutex;
+use std::{
+    fmt,
+    pin::Pin,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, interval, timeout},
+};
+use tower::Service as _;
+
+/// An idle connection this old is closed: below the keep-alive of common origins (Node: 5 s), because one
+/// that the origin closes first takes a request down with it.
+const IDLE: Duration = Duration::from_secs(4);
+const MAX_IDLE: usize = 1024;
+/// A connection that is not ready for its next request after this time is dropped.
+const RECYCLE: Duration = Duration::from_secs(5);
+/// Bounds of how long before its slot a request takes a connection.
+const LEAD: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+
+/// An upstream as one worker sees it. Clones share the connections.
+#[derive(Clone)]
+pub struct Upstream(Arc<Inner>);
+
+struct Inner {
+    target: Target,
+    timeouts: Timeouts,
+    connector: HttpsConnector<HttpConnector>,
+    /// Newest last.
+    idle: Mutex<Vec<Idle>>,
+    /// Connections there are or that are being made.
+    open: AtomicUsize,
+    /// How long the last connection took to make, µs.
+    connecting: AtomicU64,
+}
+
+struct Idle {
+    sender: SendRequest<Incoming>,
+    since: Instant,
+}
+
+/// A connection that is ready for one request.
+pub struct Connection {
+    sender: SendRequest<Incoming>,
+    upstream: Upstream,
+}
+
+/// The body of a response; at its end the connection is ready for others.
+#[derive(Debug)]
+pub struct Body {
+    incoming: Incoming,
+    connection: Option<Connection>,
+}
+
+/// Counts a connection in [`Inner::open`].
+struct Counted(Weak<Inner>);
+
+// === impl Upstream ===
+
+impl Upstream {
+    /// Connects nowhere yet. Must be called on the runtime that will use it.
+    pub fn new(
+        target: Target,
+        timeouts: Timeouts,
+        connector: HttpsConnector<HttpConnector>,
+    ) -> Self {
+        let (idle, open) = (Mutex::default(), AtomicUsize::new(0));
+        let connecting = AtomicU64::new(0);
+        let inner = Arc::new(Inner { target, timeouts, connector, idle, open, connecting });
+        tokio::spawn(sweep(Arc::downgrade(&inner)));
+        Self(inner)
+    }
+
+    /// Where it is.
+    pub fn target(&self) -> &Target {
+        &self.0.target
+    }
+
+    /// How long it may take.
+    pub fn timeouts(&self) -> Timeouts {
+        self.0.timeouts
+    }
+
+    /// Whether no connection is there nor being made.
+    pub fn is_cold(&self) -> bool {
+        self.0.open.load(Relaxed) == 0
+    }
+
+    /// How long before its slot a request should take a connection, so that it is ready by then.
+    pub fn lead(&self) -> Duration {
+        let took = Duration::from_micros(self.0.connecting.load(Relaxed));
+        (took * 2).clamp(LEAD.0, LEAD.1)
+    }
+
+    /// A connection: an idle one, or a new one.
+    ///
+    /// # Errors
+    ///
+    /// [`UpstreamError::Connect`], [`UpstreamError::ConnectTimeout`].
+    pub async fn connection(&self) -> Result<Connection, UpstreamError> {
+        if let Some(sender) = self.take_idle() {
+            return Ok(Connection { sender, upstream: self.clone() });
+        }
+        let started = Instant::now();
+        let connecting = timeout(self.0.timeouts.connect, self.connect());
+        let sender = connecting.await.map_err(|_| UpstreamError::ConnectTimeout)??;
+        let took = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.0.connecting.store(took, Relaxed);
+        Ok(Connection { sender, upstream: self.clone() })
+    }
+
+    fn take_idle(&self) -> Option<SendRequest<Incoming>> {
+        let mut idle = self.0.idle.lock();
+        while let Some(Idle { sender, since }) = idle.pop() {
+            if sender.is_ready() && since.elapsed() < IDLE {
+                return Some(sender);
+            }
+        }
+        None
+    }
+
+    async fn connect(&self) -> Result<SendRequest<Incoming>, UpstreamError> {
+        self.0.open.fetch_add(1, Relaxed);
+        let counted = Counted(Arc::downgrade(&self.0));
+        let mut connector = self.0.connector.clone();
+        let stream = connector.call(self.0.target.origin.clone()).await;
+        let stream = stream.map_err(UpstreamError::Connect)?;
+        let handshake = Builder::new().handshake(stream).await;
+        let (mut sender, connection) =
+            handshake.map_err(|error| UpstreamError::Connect(error.into()))?;
+        tokio::spawn(async move {
+            let _counted = counted;
+            // Its end and its errors reach whoever sends on it.
+            let _ = connection.await;
+        });
+        sender.ready().await.map_err(|error| UpstreamError::Connect(error.into()))?;
+        Ok(sender)
+    }
+
+    fn keep(&self, sender: SendRequest<Incoming>) {
+        let mut idle = self.0.idle.lock();
+        if idle.len() < MAX_IDLE {
+            idle.push(Idle { sender, since: Instant::now() });
+        }
+    }
+}
+
+impl fmt::Debug for Upstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Upstream").field(&self.0.target).finish()
+    }
+}
+
+/// Closes what is idle for too long, as long as the upstream is in use.
+async fn sweep(inner: Weak<Inner>) {
+    let mut tick = interval(Duration::from_secs(1));
+    loop {
+        tick.tick().await;
+        let Some(inner) = inner.upgrade() else { return };
+        let fresh = |idle: &Idle| !idle.sender.is_closed() && idle.since.elapsed() < IDLE;
+        inner.idle.lock().retain(fresh);
+    }
+}
+
+// === impl Counted ===
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if let Some(inner) = self.0.upgrade() {
+            inner.open.fetch_sub(1, Relaxed);
+        }
+    }
+}
+
+// === impl Connection ===
+
+impl Connection {
+    /// Sends a request and waits for the head of its response.
+    ///
+    /// A connection that closed while it was idle has sent nothing: then the request goes out on another.
+    ///
+    /// # Errors
+    ///
+    /// [`UpstreamError`].
+    pub async fn send(
+        self,
+        mut request: Request<Incoming>,
+    ) -> Result<Response<Body>, UpstreamError> {
+        let limit = self.upstream.0.timeouts.response;
+        let answered = timeout(limit, async move {
+            let mut connection = self;
+            loop {
+                match connection.sender.try_send_request(request).await {
+                    Ok(response) => {
+                        return Ok(response.map(|incoming| Body::new(incoming, connection)));
+                    }
+                    Err(mut error) => match error.take_message() {
+                        Some(unsent) => request = unsent,
+                        None => return Err(UpstreamError::Broken(error.into_error())),
+                    },
+                }
+                connection = connection.upstream.connection().await?;
+            }
+        });
+        answered.await.map_err(|_| UpstreamError::ResponseTimeout)?
+    }
+
+    /// Keeps it for the next request.
+    pub fn recycle(mut self) {
+        if self.sender.is_ready() {
+            self.upstream.clone().keep(self.sender);
+        } else if !self.sender.is_closed()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            runtime.spawn(async move {
+                if let Ok(Ok(())) = timeout(RECYCLE, self.sender.ready()).await {
+                    self.upstream.clone().keep(self.sender);
+                }
+            });
+        }
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Connection").field(&self.upstream).finish()
+    }
+}
+
+// === impl Body ===
+
+impl Body {
+    fn new(incoming: Incoming, connection: Connection) -> Self {
+        let mut body = Self { incoming, connection: Some(connection) };
+        body.recycle_at_end();
+        body
+    }
+
+    fn recycle_at_end(&mut self) {
+        if self.incoming.is_end_stream()
+            && let Some(connection) = self.connection.take()
+        {
+            connection.recycle();
+        }
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = ready!(Pin::new(&mut self.incoming).poll_frame(cx));
+        match &frame {
+            Some(Ok(_)) => self.recycle_at_end(),
+            Some(Err(_)) => self.connection = None,
+            None => {
+                if let Some(connection) = self.connection.take() {
+                    connection.recycle();
+                }
+            }
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
+    }
+}
