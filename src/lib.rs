@@ -8,19 +8,19 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-pub mod admin;
 pub mod algorithm;
-pub mod answer;
-pub mod cli;
-pub mod config;
-pub mod gateway;
-pub mod limit;
-pub mod metrics;
 pub mod path;
-pub mod route;
-pub mod server;
 pub mod store;
 pub mod upstream;
+pub mod config;
+pub mod metrics;
+pub mod route;
+pub mod answer;
+pub mod limit;
+pub mod gateway;
+pub mod admin;
+pub mod server;
+pub mod cli;
 
 pub use config::Rate;
 pub use limit::{AcquireError, LimitLayer, Limiter};

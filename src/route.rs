@@ -14,9 +14,11 @@ pub struct Table {
     /// A trie over segments, last segment first; the root is 0.
     nodes: Vec<Node>,
     /// Suffixes of characters by their length, longest first.
-    characters: Vec<(usize, HashMap<Box<[u8]>, Vec<Candidate>>)>,
+    characters: Vec<(usize, Suffixes)>,
     any: Vec<Candidate>,
 }
+
+type Suffixes = HashMap<Box<[u8]>, Vec<Candidate>>;
 
 #[derive(Debug, Default)]
 struct Node {
@@ -70,7 +72,7 @@ impl Table {
             Suffix::Characters(bytes) => {
                 let known = self.characters.iter().position(|(length, _)| *length == bytes.len());
                 let i = known.unwrap_or_else(|| {
-                    self.characters.push((bytes.len(), HashMap::new()));
+                    self.characters.push((bytes.len(), Suffixes::new()));
                     self.characters.len() - 1
                 });
                 self.characters[i].1.entry(bytes.clone()).or_default()

@@ -10,7 +10,7 @@ use crate::{
         Store,
         batch::Batched,
         memory::MemoryStore,
-        redis::{ConnectError, RedisStore},
+        redis::{ConnectError, RedisStore, RedisUrl},
     },
     upstream::Upstream,
 };
@@ -108,7 +108,7 @@ enum Phase {
 #[derive(Debug, Clone)]
 enum StoreSource {
     Memory(Arc<MemoryStore>),
-    Redis { url: crate::store::redis::RedisUrl, timeout: Duration },
+    Redis { url: RedisUrl, timeout: Duration, reachable: bool },
 }
 
 // === impl Server ===
@@ -177,7 +177,7 @@ impl Server {
                     .map_err(|error| ServerError::System(error.into()))?;
             }
             drop(ended);
-            let store = source.store()?;
+            let store = source.store().await?;
             let admin = Admin {
                 plan: self.plan.clone(),
                 store,
@@ -263,7 +263,7 @@ struct Worker {
 
 impl Worker {
     async fn run(mut self) -> Result<(), ServerError> {
-        let store = self.source.store()?;
+        let store = self.source.store().await?;
         let upstreams = self.plan.config.upstreams.iter().map(|upstream| {
             Upstream::new(upstream.target.clone(), upstream.timeouts, self.connector.clone())
         });
@@ -357,29 +357,37 @@ impl StoreSource {
         let config::Store::Redis { url, timeout, .. } = &config.store else {
             return Ok(Self::Memory(Arc::default()));
         };
-        match RedisStore::probe(url, PROBE).await {
+        let reachable = match RedisStore::probe(url, PROBE).await {
             Ok(warnings) => {
                 for warning in warnings {
                     tracing::warn!(store = %url, warning, "store");
                 }
+                true
             }
             Err(error @ ConnectError::Refused(_)) => return Err(ServerError::Store(error)),
             Err(error @ ConnectError::Unreachable(_)) => {
                 tracing::warn!(store = %url, %error, "the store is away; limited requests get 503");
+                false
             }
-        }
-        Ok(Self::Redis { url: url.clone(), timeout: *timeout })
+        };
+        Ok(Self::Redis { url: url.clone(), timeout: *timeout, reachable })
     }
 
-    /// A store of the current runtime.
-    fn store(&self) -> Result<Arc<dyn Store>, ServerError> {
-        Ok(match self {
-            Self::Memory(store) => store.clone(),
-            Self::Redis { url, timeout } => {
-                let script = RedisStore::open(url).map_err(ServerError::Store)?;
-                Arc::new(Batched::new(Arc::new(script), *timeout, metrics::store()))
+    /// A store of the current runtime, connected if it can be.
+    async fn store(&self) -> Result<Arc<dyn Store>, ServerError> {
+        let (url, timeout, reachable) = match self {
+            Self::Memory(store) => {
+                metrics::store().up.set(1.0);
+                return Ok(store.clone());
             }
-        })
+            Self::Redis { url, timeout, reachable } => (url, *timeout, *reachable),
+        };
+        let script = RedisStore::open(url).map_err(ServerError::Store)?;
+        // It was there a moment ago; if it is away again, requests are told so one by one.
+        if reachable && let Err(error) = script.connected(PROBE).await {
+            tracing::warn!(store = %url, %error, "the store is away; limited requests get 503");
+        }
+        Ok(Arc::new(Batched::new(Arc::new(script), timeout, metrics::store())))
     }
 }
 

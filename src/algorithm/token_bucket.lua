@@ -133,7 +133,16 @@ function token_bucket.give_back(open, whole, ticks, born, cost)
   local far = math.floor(rule.burst * rule.per / rule.den) + 2 * MAX_BUDGET
   local start = clamp(whole - open.now, far) * rule.den + ticks
   local stop = start + cost * rule.per
-  if born ~= open.born or stop > open.tail or clip(rule, start, 0) + rule.per > stop then return false end
+  if born ~= open.born or stop > open.tail then return false end
+  if stop == open.tail then
+    open.tail = start
+    if holes[#holes] == start then
+      table.remove(holes)
+      open.tail = table.remove(holes)
+    end
+    return true
+  end
+  if clip(rule, start, 0) + rule.per > stop then return false end
   local at = #holes + 1
   for i = 1, #holes, 2 do
     if holes[i] >= start then
@@ -150,10 +159,6 @@ function token_bucket.give_back(open, whole, ticks, born, cost)
   if at > 1 and holes[at - 1] == start then
     table.remove(holes, at - 1)
     table.remove(holes, at - 1)
-  end
-  if holes[#holes] == open.tail then
-    table.remove(holes)
-    open.tail = table.remove(holes)
   end
   drop_shortest_hole_above_bound(holes)
   return true

@@ -164,7 +164,20 @@ impl Open {
         let far = rule.full() / rule.den + 2 * MAX_BUDGET;
         let start = (grant.whole - self.now).clamp(-far, far) * rule.den + grant.ticks;
         let end = start + cost * rule.per;
-        if grant.born != self.born || end > self.tail || rule.clip(start, 0) + rule.per > end {
+        if grant.born != self.born || end > self.tail {
+            return false;
+        }
+        if end == self.tail {
+            // The last grant is undone as if it had never been, however late.
+            self.tail = start;
+            if self.holes.last().is_some_and(|(_, hole_end)| *hole_end == start)
+                && let Some((hole_start, _)) = self.holes.pop()
+            {
+                self.tail = hole_start;
+            }
+            return true;
+        }
+        if rule.clip(start, 0) + rule.per > end {
             return false;
         }
         let at = self.holes.iter().position(|(s, _)| *s >= start).unwrap_or(self.holes.len());
@@ -179,11 +192,6 @@ impl Open {
         }
         if at > 0 && self.holes[at - 1].1 == start {
             self.holes[at - 1].1 = self.holes.remove(at).1;
-        }
-        if self.holes.last().is_some_and(|(_, e)| *e == self.tail)
-            && let Some((s, _)) = self.holes.pop()
-        {
-            self.tail = s;
         }
         self.drop_shortest_hole_above_bound();
         true

@@ -1,1 +1,307 @@
+use super::*;
+use rstest::rstest;
+use std::{collections::HashMap, fs};
 
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    let variables = HashMap::from([("SET", "6380"), ("SECRET", "hunter2"), ("EMPTY", "")]);
+    Config::parse(text, "test.yaml", Path::new("tests"), &|name| {
+        variables.get(name).map(|value| (*value).to_owned())
+    })
+}
+
+/// All messages for `text` behind a beginning that is right.
+fn mistakes(text: &str) -> Vec<String> {
+    let text = format!("upstream: http://a\nroutes: [{{ suffix: \"*\" }}]\n{text}\n");
+    let error = parse(&text).expect_err("must be refused");
+    error.to_string().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn the_first_config_of_the_documentation_is_whole() {
+    let config = parse(
+        "upstream: https://api.vendor.example\nlimiters:\n  account: 500/min\n  search: 5/s\nroutes:\n  \
+         - { suffix: /search, limiters: [search, account], max_wait: 2s }\n  \
+         - { suffix: \"*\", limiters: [account], max_wait: 2s }\n",
+    )
+    .expect("a config");
+    assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
+    assert_eq!(config.admin.to_string(), "127.0.0.1:9090");
+    assert_eq!(config.drain_timeout, Duration::from_secs(30));
+    assert_eq!(config.store, Store::Memory);
+    assert!(config.limiting);
+    assert_eq!(config.upstreams[0].name, "default");
+    assert_eq!(config.limiters[0].algorithm.capacity(), 500);
+    assert_eq!(config.limiters[1].rate.to_string(), "5/s");
+    assert_eq!(config.routes[0].limiters, [1, 0]);
+    assert_eq!(config.routes[0].name, "/search");
+    assert_eq!(config.routes[0].max_wait, Duration::from_secs(2));
+    assert_eq!(config.routes[0].max_wait_cap, Duration::from_secs(2));
+    assert_eq!(config.routes[0].max_waiting, 10_000);
+    // Used together, hence one group, named after its first.
+    assert_eq!(config.limiters[1].group, "account");
+}
+
+#[test]
+fn the_long_forms() {
+    let config = parse(
+        "listen: 0.0.0.0:80\nadmin: '[::1]:81'\nworkers: 3\naccess_log: off\ndrain_timeout: 0\n\
+         store: { url: 'redis://:${SECRET}@r:${SET}/2', prefix: p, timeout: 20ms }\nlimiting: off\n\
+         upstreams:\n  v: { url: 'https://v.example:444/v2/', connect_timeout: 1s, response_timeout: 5s, limiters: [a] }\n\
+         limiters:\n  a: { algorithm: token_bucket, rate: 10/250ms, burst: 3, mode: observe }\n  b: 1/day\n\
+         routes:\n  - { name: n, suffix: .json, methods: [GET], host: H.example, upstream: v, limiters: [b, a],\n      \
+         max_wait: 1s, max_wait_cap: 1min, max_waiting: 7 }\n",
+    )
+    .expect("a config");
+    assert_eq!((config.workers.get(), config.access_log), (3, Some(AccessLog::Off)));
+    assert!(!config.limiting);
+    let Store::Redis { url, prefix, timeout } = &config.store else { panic!("not Redis") };
+    assert_eq!((url.to_string().as_str(), prefix.as_str()), ("r:6380", "p"));
+    assert_eq!(*timeout, Duration::from_millis(20));
+    assert!(!format!("{config:?}").contains("hunter2"), "a secret in Debug");
+    let upstream = &config.upstreams[0];
+    assert_eq!((upstream.target.base.as_str(), upstream.target.is_https()), ("/v2", true));
+    assert_eq!(upstream.timeouts.response, Duration::from_secs(5));
+    assert_eq!(config.limiters[0].mode, Mode::Observe);
+    assert_eq!(config.limiters[0].algorithm.capacity(), 3);
+    let route = &config.routes[0];
+    assert_eq!(route.host.as_deref(), Some("h.example"));
+    assert_eq!(route.limiters, [1, 0], "the upstream's limiter is charged once");
+    assert_eq!(route.max_wait_cap, Duration::from_secs(60));
+}
+
+#[rstest]
+#[case::misspelt_key(
+    "listne: 1",
+    "test.yaml:3:1: listne: unknown key `listne`; did you mean `listen`?"
+)]
+#[case::unknown_key(
+    "store: { flavour: x, url: redis://a }",
+    "test.yaml:3:10: store.flavour: unknown key `flavour`; known here: url, prefix, timeout"
+)]
+#[case::double_key(
+    "listen: 1.1.1.1:1\nlisten: 1.1.1.1:2",
+    "test.yaml:4:1: listen: written twice; it stands in line 3 already"
+)]
+#[case::later_key("tls: {}", "test.yaml:3:1: tls: not supported yet")]
+#[case::later_store_key(
+    "store: { url: redis://a, on_failure: share }",
+    "test.yaml:3:26: store.on_failure: not supported yet"
+)]
+#[case::later_limiter_key(
+    "limiters: { a: { rate: 5/s, key: '{host}' } }",
+    "test.yaml:3:29: limiters.a.key: not supported yet"
+)]
+#[case::later_algorithm(
+    "limiters: { a: { rate: 5/s, algorithm: sliding_window } }",
+    "test.yaml:3:40: limiters.a.algorithm: `sliding_window` is not supported yet"
+)]
+#[case::later_rates(
+    "limiters: { a: { rate: [3/s, 20/min] } }",
+    "test.yaml:3:24: limiters.a.rate: a list of rates is not supported yet"
+)]
+#[case::misspelt_algorithm(
+    "limiters: { a: { rate: 5/s, algorithm: token_buckte } }",
+    "test.yaml:3:40: limiters.a.algorithm: `token_buckte` is no algorithm; did you mean `token_bucket`?"
+)]
+#[case::no_rate(
+    "limiters: { a: { burst: 5 } }",
+    "test.yaml:3:16: limiters.a.rate: is missing, as in `rate: 5/s`"
+)]
+#[case::zero_rate(
+    "limiters: { a: 0/s }",
+    "test.yaml:3:16: limiters.a: `0/s` allows nothing; the count must be at least 1"
+)]
+#[case::negative_rate(
+    "limiters: { a: -5/s }",
+    "test.yaml:3:16: limiters.a: `-5/s` is negative; a whole number is wanted"
+)]
+#[case::nan_rate(
+    "limiters: { a: NaN/s }",
+    "test.yaml:3:16: limiters.a: `NaN/s` is not a whole number; a whole number is wanted"
+)]
+#[case::huge_rate(
+    "limiters: { a: 99999999999999999999/s }",
+    "test.yaml:3:16: limiters.a: `99999999999999999999/s` is too large; a whole number is wanted"
+)]
+#[case::bad_unit(
+    "limiters: { a: 5/fortnight }",
+    "test.yaml:3:16: limiters.a: `5/fortnight` has the unknown unit `fortnight`; use ms, s, min, h (hour) or d (day)"
+)]
+#[case::bare_rate(
+    "limiters: { a: 5 }",
+    "test.yaml:3:16: limiters.a: `5` is not a rate; write COUNT/PERIOD, as in 5/s, 300/min or 10/250ms"
+)]
+#[case::zero_burst(
+    "limiters: { a: { rate: 5/s, burst: 0 } }",
+    "test.yaml:3:36: limiters.a.burst: `0` must be at least 1"
+)]
+#[case::fractional_burst(
+    "limiters: { a: { rate: 5/s, burst: 1.5 } }",
+    "test.yaml:3:36: limiters.a.burst: `1.5` is not a whole number; a whole number is wanted"
+)]
+#[case::bad_name(
+    "limiters: { 'a b': 5/s }",
+    "test.yaml:3:13: limiters.a b: a name holds letters, digits, `_`, `-` and `.`, at most 64"
+)]
+#[case::no_unit(
+    "drain_timeout: 10",
+    "test.yaml:3:16: drain_timeout: `10` needs a unit: 500ms, 10s, 5min, 1h, 1d"
+)]
+#[case::no_address(
+    "listen: :80",
+    "test.yaml:3:9: listen: `:80` is no address; write IP:PORT, as in 127.0.0.1:8080 or [::]:8080"
+)]
+#[case::same_address(
+    "listen: 1.1.1.1:1\nadmin: 1.1.1.1:1",
+    "test.yaml:4:8: admin: the same address as `listen`; the admin side needs its own"
+)]
+#[case::not_a_choice("limiting: maybe", "test.yaml:3:11: limiting: `maybe` is not one of on, off")]
+#[case::not_a_map("limiters: 5", "test.yaml:3:11: limiters: must be a map of `key: value` lines")]
+#[case::not_a_scalar("listen: [1]", "test.yaml:3:9: listen: must be a single value")]
+#[case::unset_variable(
+    "listen: ${NOPE}",
+    "test.yaml:3:9: the environment variable `NOPE` is not set; set it, or write `${NOPE:-default}`"
+)]
+#[case::open_variable(
+    "listen: ${NOPE",
+    "test.yaml:3:9: `${` without its `}`; write `$${` for the characters themselves"
+)]
+#[case::bad_store(
+    "store: mongodb://a",
+    "test.yaml:3:8: store: is not a store URL: `mongodb://` is not a scheme for a store; use `redis://`"
+)]
+#[case::later_store(
+    "store: redis-cluster://a",
+    "test.yaml:3:8: store: is not a store URL: `redis-cluster://` is not supported yet"
+)]
+#[case::no_yaml("a: [", "test.yaml:3:4: this is not YAML: unclosed bracket")]
+fn one_mistake(#[case] text: &str, #[case] message: &str) {
+    let all = mistakes(text);
+    assert!(all.iter().any(|line| line.starts_with(message)), "{all:#?}");
+    assert_eq!(all.len(), 1, "{all:#?}");
+}
+
+#[rstest]
+#[case::tie(
+    "- { suffix: /a, methods: [GET, PUT] }\n- { suffix: /a/, methods: [PUT, POST], name: b }",
+    "test.yaml:4:3: routes[1]: matches the same requests as routes[0] in line 3, and neither is more specific; change its suffix, host or methods"
+)]
+#[case::same_name(
+    "- { suffix: /a, methods: [GET] }\n- { suffix: /a }",
+    "test.yaml:4:3: routes[1]: has the name `/a` of routes[0] in line 3; give it a `name`, which labels metrics and logs"
+)]
+#[case::no_suffix(
+    "- { name: a }",
+    "test.yaml:3:3: routes[0].suffix: is missing; \"*\" matches every path"
+)]
+#[case::star_within(
+    "- { suffix: '/a/*' }",
+    "test.yaml:3:13: routes[0].suffix: `/a/*` may not hold `*`: a suffix is compared as it stands, and only \"*\" alone matches all"
+)]
+#[case::unknown_limiter(
+    "- { suffix: /a, limiters: [serach] }",
+    "test.yaml:3:28: routes[0].limiters[0]: `serach` is no limiter; there is no limiter"
+)]
+#[case::unknown_upstream(
+    "- { suffix: /a, upstream: b }",
+    "test.yaml:3:27: routes[0].upstream: `b` is no upstream; there are: default"
+)]
+#[case::limiter_with_cost(
+    "- { suffix: /a, limiters: [{ limiter: a, cost: 5 }] }",
+    "test.yaml:3:28: routes[0].limiters[0]: a limiter with a cost is not supported yet; write its name alone"
+)]
+#[case::percentage(
+    "- { suffix: /a, max_wait: 50% }",
+    "test.yaml:3:27: routes[0].max_wait: `50%` is a percentage, which is not supported yet; write a duration"
+)]
+#[case::too_long(
+    "- { suffix: /a, max_wait: 2h }",
+    "test.yaml:3:27: routes[0].max_wait: `2h` must be at most 3600s"
+)]
+#[case::cap(
+    "- { suffix: /a, max_wait: 2s, max_wait_cap: 1s }",
+    "test.yaml:3:45: routes[0].max_wait_cap: is below max_wait; no request may wait longer than the cap"
+)]
+#[case::small_method(
+    "- { suffix: /a, methods: [get] }",
+    "test.yaml:3:27: routes[0].methods[0]: `get` must be written in capitals: GET"
+)]
+#[case::host(
+    "- { suffix: /a, host: 'http://a' }",
+    "test.yaml:3:23: routes[0].host: `http://a` is no host name; write it without scheme and port"
+)]
+#[case::no_queue(
+    "- { suffix: /a, max_waiting: 0 }",
+    "test.yaml:3:30: routes[0].max_waiting: `0` must be at least 1"
+)]
+fn one_mistake_in_a_route(#[case] routes: &str, #[case] message: &str) {
+    let error =
+        parse(&format!("upstream: http://a\nroutes:\n{routes}\n")).expect_err("must be refused");
+    assert_eq!(error.to_string(), message);
+}
+
+#[test]
+fn all_mistakes_are_said_at_once_in_the_order_of_the_file() {
+    let all = mistakes("workers: 0\nlimiters: { a: 5/x, b: -1/s }\nstroe: memory");
+    let places: Vec<_> = all.iter().map(|line| &line[..line.find(": ").unwrap()]).collect();
+    assert_eq!(places, ["test.yaml:3:10", "test.yaml:4:16", "test.yaml:4:24", "test.yaml:5:1"]);
+}
+
+#[test]
+fn nothing_that_came_from_outside_is_quoted() {
+    for text in
+        ["listen: ${SECRET}", "store: 'redis://:hunter2@'", "limiters: { a: '${SECRET}/s' }"]
+    {
+        let all = mistakes(text).join("\n");
+        assert!(!all.contains("hunter2"), "{all}");
+    }
+}
+
+#[test]
+fn variables_defaults_files_and_escapes() {
+    let config = |listen: &str| {
+        parse(&format!("upstream: http://a\nroutes: [{{ suffix: \"*\" }}]\nlisten: {listen}\n"))
+            .map(|config| config.listen.port())
+    };
+    assert_eq!(config("127.0.0.1:${SET}"), Ok(6380));
+    assert_eq!(config("127.0.0.1:${UNSET:-7}"), Ok(7));
+    assert_eq!(config("127.0.0.1:${EMPTY:-8}"), Ok(8));
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    fs::write(&file, "127.0.0.1:9\n").expect("written");
+    assert_eq!(config(&format!("${{file:{}}}", file.path().display())), Ok(9));
+    let missing = config("${file:no/such/file}").expect_err("no file").to_string();
+    assert!(missing.contains("cannot read tests/no/such/file"), "{missing}");
+}
+
+#[test]
+fn anchors_work_and_do_not_explode() {
+    let text = "upstream: http://a\nroutes:\n- { suffix: /a, methods: &m [GET] }\n- { suffix: /b, methods: *m }\n";
+    assert_eq!(parse(text).expect("a config").routes[1].methods, [Method::GET]);
+    let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for i in 1..10 {
+        let aliases = vec![format!("*a{}", i - 1); 10].join(", ");
+        bomb.push_str(&format!("a{i}: &a{i} [{aliases}]\n"));
+    }
+    let error = parse(&bomb).expect_err("must be refused").to_string();
+    assert!(error.contains("too large"), "{error}");
+}
+
+#[test]
+fn schema_and_parser_know_the_same_keys() {
+    let schema: serde_json::Value = serde_json::from_str(SCHEMA).expect("JSON");
+    let defined = |place: &str, keys: &raw::Keys| {
+        let object = schema.pointer(place).unwrap_or_else(|| panic!("no {place}"));
+        let mut names: Vec<_> =
+            object["properties"].as_object().expect("properties").keys().collect();
+        let mut keys = keys.now.to_vec();
+        names.sort_unstable();
+        keys.sort_unstable();
+        assert_eq!(names, keys, "{place}");
+        assert_eq!(object["additionalProperties"], false, "{place}");
+    };
+    defined("", &raw::ROOT);
+    defined("/$defs/store", &raw::STORE);
+    defined("/$defs/upstream", &raw::UPSTREAM);
+    defined("/$defs/limiter", &raw::LIMITER);
+    defined("/$defs/route", &raw::ROUTE);
+}

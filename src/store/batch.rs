@@ -17,7 +17,7 @@ use std::{
 };
 use tokio::{
     sync::{Notify, oneshot},
-    time::{Instant, timeout},
+    time::{Instant, timeout, timeout_at},
 };
 
 /// Entries a call carries at most; keeps one script run well below a millisecond.
@@ -94,12 +94,12 @@ impl Batched {
     ) -> impl Future<Output = Result<Reply, StoreError>> + use<> {
         let (reply, answer) = oneshot::channel();
         let queued = self.enqueue(tag, Queued { entry, since: Instant::now(), reply: Some(reply) });
-        let limit = self.0.timeout;
+        let deadline = Instant::now() + self.0.timeout;
         async move {
             if !queued {
                 return Err(StoreError::Timeout);
             }
-            match timeout(limit, answer).await {
+            match timeout_at(deadline, answer).await {
                 Ok(Ok(reply)) => reply,
                 // The driver has given up or is gone with its runtime, or the time is up.
                 Ok(Err(_)) | Err(_) => Err(StoreError::Timeout),
@@ -118,7 +118,11 @@ impl Batched {
         if (group.stuck && caller) || group.queue.len() >= QUEUE {
             return false;
         }
-        group.queue.push_back(queued);
+        match caller {
+            true => group.queue.push_back(queued),
+            // What is given back is there for those who ask already.
+            false => group.queue.push_front(queued),
+        }
         if !std::mem::replace(&mut group.in_flight, true) {
             let (store, tag) = (self.clone(), Box::from(tag));
             // A task of its own: the caller that found nothing in flight may leave at any time.

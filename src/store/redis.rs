@@ -109,6 +109,18 @@ impl RedisStore {
         Ok(Self { client, script: LuaScript::from_lua(SCRIPT) })
     }
 
+    /// Resolves when the first connection stands.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError::Unreachable`] when it does not within `limit`; it is still tried.
+    pub async fn connected(&self, limit: Duration) -> Result<(), ConnectError> {
+        let connected = tokio::time::timeout(limit, self.client.wait_for_connect()).await;
+        let answer =
+            connected.map_err(|_| ConnectError::Unreachable("no answer in time".into()))?;
+        answer.map_err(|error| connect_error(&error))
+    }
+
     /// Connects once and asks what a start needs to know; returns what the operator should be warned of.
     ///
     /// # Errors

@@ -1,1 +1,214 @@
+//! Group commit over the memory rules, on virtual time.
 
+use super::*;
+use crate::{
+    algorithm::{Algorithm, TokenBucket},
+    store::memory::MemoryStore,
+};
+use proptest::prelude::*;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use tokio::time::sleep;
+
+const TIMEOUT: Duration = Duration::from_millis(50);
+
+/// A store some ms away, which may hang and which knows whether two calls were in flight at once.
+#[derive(Debug, Default)]
+struct Far {
+    memory: MemoryStore,
+    calls: AtomicUsize,
+    in_flight: AtomicUsize,
+    overlapped: AtomicBool,
+    hangs: AtomicBool,
+    largest: AtomicUsize,
+}
+
+const FAR: Duration = Duration::from_millis(10);
+
+#[derive(Debug, Clone, Default)]
+struct FarScript(Arc<Far>);
+
+impl Script for FarScript {
+    fn run(&self, entries: Vec<Entry>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
+        let far = self.0.clone();
+        Box::pin(async move {
+            far.calls.fetch_add(1, SeqCst);
+            far.largest.fetch_max(entries.len(), SeqCst);
+            let others = far.in_flight.fetch_add(1, SeqCst);
+            far.overlapped.fetch_or(others > 0, SeqCst);
+            sleep(FAR / 2).await;
+            while far.hangs.load(SeqCst) {
+                sleep(FAR).await;
+            }
+            let replies = far.memory.run(entries).await;
+            sleep(FAR / 2).await;
+            far.in_flight.fetch_sub(1, SeqCst);
+            replies
+        })
+    }
+}
+
+fn far() -> (FarScript, Batched) {
+    let script = FarScript::default();
+    let store = Batched::new(Arc::new(script.clone()), TIMEOUT, StoreMetrics::noop());
+    (script, store)
+}
+
+fn check(key: &str, burst: i64) -> Checks {
+    let rule = TokenBucket::new(1, 3_600_000_000, burst).expect("a rule");
+    let algorithm = Algorithm::TokenBucket(rule);
+    Arc::new([Check { key: key.into(), algorithm, cost: 1, enforce: true }])
+}
+
+async fn passes(store: &Batched, checks: &Checks) -> bool {
+    store.decide(checks, 0).get().await.expect("a decision").admitted
+}
+
+async fn remaining(store: &Batched, checks: &Checks) -> i64 {
+    store.look(&checks[0]).get().await.expect("a level").remaining
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_call_at_a_time_carries_everybody_who_came_meanwhile() {
+    let (far, store) = far();
+    let checks = check("{t}:a", 100);
+    let asks = (0..400).map(|_| {
+        let (store, checks) = (store.clone(), checks.clone());
+        tokio::spawn(async move { passes(&store, &checks).await })
+    });
+    let mut admitted = 0;
+    for ask in asks.collect::<Vec<_>>() {
+        admitted += usize::from(ask.await.expect("task"));
+    }
+    assert_eq!(admitted, 100);
+    assert!(!far.0.overlapped.load(SeqCst));
+    // 128 at most in each; who asks first may go alone.
+    assert!(far.0.calls.load(SeqCst) <= 5, "{:?}", far.0.calls);
+    assert_eq!(far.0.largest.load(SeqCst), BATCH);
+}
+
+#[tokio::test(start_paused = true)]
+async fn groups_do_not_wait_for_each_other() {
+    let (far, store) = far();
+    let (a, b) = (check("{a}:x", 1), check("{b}:x", 1));
+    let started = Instant::now();
+    let both = tokio::join!(passes(&store, &a), passes(&store, &b));
+    assert_eq!(both, (true, true));
+    assert_eq!(started.elapsed(), FAR);
+    assert!(far.0.overlapped.load(SeqCst));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leads_a_batch_and_leaves_blocks_nobody_and_takes_nothing() {
+    let (_, store) = far();
+    let checks = check("{t}:a", 2);
+    for leaves_after in [0, 1, 4, 6, 9] {
+        let (store, checks) = (store.clone(), checks.clone());
+        let leader = {
+            let (store, checks) = (store.clone(), checks.clone());
+            tokio::spawn(async move { passes(&store, &checks).await })
+        };
+        sleep(Duration::from_millis(leaves_after)).await;
+        leader.abort();
+        assert_eq!(remaining(&store, &checks).await, 2, "left after {leaves_after} ms");
+    }
+    assert!(passes(&store, &checks).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_left_before_the_call_is_not_sent() {
+    let (far, store) = far();
+    let checks = check("{t}:a", 2);
+    let first = store.decide(&checks, 0).get();
+    drop(store.decide(&checks, 0));
+    assert!(first.await.expect("a decision").admitted);
+    store.flush().await;
+    assert_eq!(far.0.calls.load(SeqCst), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_hangs_costs_each_caller_at_most_the_timeout_and_later_ones_nothing() {
+    let (far, store) = far();
+    far.0.hangs.store(true, SeqCst);
+    let checks = check("{t}:a", 2);
+    let started = Instant::now();
+    let early = (0..3).map(|_| store.decide(&checks, 0).get()).collect::<Vec<_>>();
+    for ask in early {
+        assert_eq!(ask.await, Err(StoreError::Timeout));
+    }
+    assert_eq!(started.elapsed(), TIMEOUT);
+    sleep(Duration::from_millis(1)).await;
+    let later = Instant::now();
+    assert_eq!(store.decide(&checks, 0).get().await, Err(StoreError::Timeout));
+    assert_eq!(later.elapsed(), Duration::ZERO);
+    assert_eq!(far.0.calls.load(SeqCst), 1, "nothing piles up in front of it");
+    // What was decided for those who left is given back once it answers.
+    far.0.hangs.store(false, SeqCst);
+    store.flush().await;
+    assert_eq!(remaining(&store, &checks).await, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn time_in_the_queue_is_taken_off_the_budget() {
+    let (_, store) = far();
+    let rule = TokenBucket::new(1, 100_000, 1).expect("a rule");
+    let algorithm = Algorithm::TokenBucket(rule);
+    let checks: Checks =
+        Arc::new([Check { key: "{t}:a".into(), algorithm, cost: 1, enforce: true }]);
+    let first = store.decide(&checks, 0);
+    // The second is asked for 10 ms later, when 100 - 10 ms are left until its slot.
+    let second = store.decide(&checks, 96_000);
+    assert!(first.get().await.expect("a decision").admitted);
+    assert!(!second.get().await.expect("a decision").admitted, "86 ms are left of its 96");
+}
+
+#[derive(Debug, Clone)]
+enum Ask {
+    Decide { key: usize, budget: Micros },
+    GiveBack(usize),
+    Look(usize),
+}
+
+proptest! {
+    /// A batch is a serial order of its entries: run at once or one by one, they get the same replies.
+    #[test]
+    fn a_batch_is_its_entries_in_order(asks in prop::collection::vec(prop_oneof![
+        (0..3usize, 0..2_000_000i64).prop_map(|(key, budget)| Ask::Decide { key, budget }),
+        (0..8usize).prop_map(Ask::GiveBack),
+        (0..3usize).prop_map(Ask::Look),
+    ], 1..40), cuts in prop::collection::vec(1..8usize, 40)) {
+        let rule = TokenBucket::new(7, 1_000_000, 3).expect("a rule");
+        let algorithm = Algorithm::TokenBucket(rule);
+        let check = |key: usize| Check {
+            key: format!("{{t}}:{key}").into(), algorithm, cost: 1, enforce: true,
+        };
+        let (one_by_one, batched) = (MemoryStore::default(), MemoryStore::default());
+        let (mut granted, mut entries, mut expected) = (Vec::new(), Vec::new(), Vec::new());
+        for ask in asks {
+            let entry = match ask {
+                Ask::Decide { key, budget } => {
+                    Entry::Decide { checks: Arc::new([check(key)]), budget }
+                }
+                Ask::Look(key) => Entry::Look { check: check(key) },
+                Ask::GiveBack(i) => match granted.get(i).cloned() {
+                    Some((check, grant)) => Entry::GiveBack { check, grant },
+                    None => continue,
+                },
+            };
+            let reply = one_by_one.run_at(1_000_000, std::slice::from_ref(&entry)).remove(0);
+            if let (Reply::Decision(decision), Entry::Decide { checks, .. }) = (&reply, &entry) {
+                granted.extend(decision.parts.iter().map(|part| (checks[0].clone(), part.grant)));
+            }
+            entries.push(entry);
+            expected.push(reply);
+        }
+        let mut replies = Vec::new();
+        let mut rest = &entries[..];
+        for cut in cuts {
+            let (now, later) = rest.split_at(cut.min(rest.len()));
+            replies.extend(batched.run_at(1_000_000, now));
+            rest = later;
+        }
+        replies.extend(batched.run_at(1_000_000, rest));
+        prop_assert_eq!(replies, expected);
+    }
+}

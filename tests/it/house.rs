@@ -1,0 +1,74 @@
+//! The house keeps its order: a module uses only those that stand above it in `src/lib.rs`.
+
+use std::{fs, path::Path};
+
+#[test]
+fn modules_use_only_the_modules_above_them() {
+    let lib = fs::read_to_string("src/lib.rs").expect("src/lib.rs");
+    let order: Vec<&str> =
+        lib.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';')).collect();
+    assert!(order.len() > 10, "the list of modules is not found: {order:?}");
+    let mut checked = 0;
+    for (own, module) in order.iter().enumerate() {
+        for (file, text) in sources(module) {
+            for used in used_modules(&text) {
+                let Some(rank) = order.iter().position(|module| *module == used) else { continue };
+                assert!(rank <= own, "{file} uses `{used}`, which stands below `{module}`");
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked > 50, "only {checked} uses found: the test no longer reads the sources");
+}
+
+/// The files of a module, but for its tests.
+fn sources(module: &str) -> Vec<(String, String)> {
+    let mut files = vec![format!("src/{module}.rs")];
+    let mut folders = vec![format!("src/{module}")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(Path::new(&folder)).into_iter().flatten().flatten() {
+            let path = entry.path().display().to_string();
+            match path.as_str() {
+                _ if entry.path().is_dir() => folders.push(path),
+                _ if path.ends_with("tests.rs") || !path.ends_with(".rs") => {}
+                _ => files.push(path),
+            }
+        }
+    }
+    let read = |file: String| {
+        let text = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{file}: {error}"));
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default().to_owned();
+        (file, code)
+    };
+    files.into_iter().map(read).collect()
+}
+
+/// The first names behind `crate::`, also within `use crate::{...}`.
+fn used_modules(text: &str) -> Vec<String> {
+    let name = |text: &str| -> String {
+        text.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect()
+    };
+    let mut used = Vec::new();
+    for rest in text.split("crate::").skip(1) {
+        let Some(group) = rest.strip_prefix('{') else {
+            used.push(name(rest));
+            continue;
+        };
+        let (mut depth, mut start) = (1, true);
+        for (i, c) in group.char_indices() {
+            match c {
+                '{' => depth += 1,
+                '}' => depth -= 1,
+                _ => {}
+            }
+            if depth == 0 {
+                break;
+            }
+            if depth == 1 && start && c.is_ascii_alphabetic() {
+                used.push(name(&group[i..]));
+            }
+            start = depth == 1 && (c == ',' || (start && c.is_whitespace()));
+        }
+    }
+    used
+}
