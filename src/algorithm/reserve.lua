@@ -27,6 +27,16 @@ end
 
 local states, used, reply = {}, {}, {}
 
+local function write(state)
+  local raw, ttl = state.algorithm.close(state.open)
+  if raw then
+    redis.call('SET', state.key, raw, 'PX', string.format('%.0f', math.ceil(ttl / 1000) + GRACE_MS))
+  elseif state.raw then
+    redis.call('DEL', state.key)
+  end
+  state.raw, state.dirty = raw, false
+end
+
 -- the state of KEYS[k], or nil when its value is foreign
 local function open(k, algorithm, rule)
   local state = states[k]
@@ -43,6 +53,10 @@ local function open(k, algorithm, rule)
       used[#used + 1] = state
     end
     states[k] = state
+  elseif state and not algorithm.same(state.open.rule, rule) then
+    -- Around a change of the configuration one call can carry both rules.
+    if state.dirty then write(state) end
+    state.open = algorithm.open(state.raw, now, rule)
   end
   return state or nil
 end
@@ -138,13 +152,6 @@ while i <= #ARGV do
 end
 
 for _, state in ipairs(used) do
-  if state.dirty then
-    local raw, ttl = state.algorithm.close(state.open)
-    if raw then
-      redis.call('SET', state.key, raw, 'PX', string.format('%.0f', math.ceil(ttl / 1000) + GRACE_MS))
-    elseif state.raw then
-      redis.call('DEL', state.key)
-    end
-  end
+  if state.dirty then write(state) end
 end
 return reply

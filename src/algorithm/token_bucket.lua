@@ -39,6 +39,10 @@ function token_bucket.rule(args, i)
   return { per = tonumber(args[i]), den = tonumber(args[i + 1]), burst = tonumber(args[i + 2]) }
 end
 
+function token_bucket.same(a, b)
+  return a.per == b.per and a.den == b.den and a.burst == b.burst
+end
+
 -- nil for a value that this version did not write
 function token_bucket.open(raw, now, rule)
   local open = { rule = rule, now = now, born = now, tail = 0, holes = {} }
@@ -50,8 +54,9 @@ function token_bucket.open(raw, now, rule)
   local far = math.floor(burst * per / den) + 2 * MAX_BUDGET
   local tail = clamp(whole - now, far) * den + ticks
   if tail <= -den then return open end
-  if per ~= rule.per or den ~= rule.den or burst ~= rule.burst then
-    open.tail = converted(tail, { per = per, den = den, burst = burst }, rule)
+  local old = { per = per, den = den, burst = burst }
+  if not token_bucket.same(old, rule) then
+    open.tail = converted(tail, old, rule)
     return open
   end
   open.tail, open.born = tail, born
@@ -86,6 +91,11 @@ end
 local function absolute(open, tick)
   local den = open.rule.den
   return open.now + math.floor(tick / den), tick % den
+end
+
+local function reset_after(open)
+  local part = open.tail % open.rule.den ~= 0 and 1 or 0
+  return math.max(ceil_div(open.tail, open.rule.den) + part, 0)
 end
 
 local function drop_shortest_hole_above_bound(holes)
@@ -140,6 +150,7 @@ function token_bucket.give_back(open, whole, ticks, born, cost)
       table.remove(holes)
       open.tail = table.remove(holes)
     end
+    if reset_after(open) == 0 then open.tail, open.born, open.holes = 0, open.now, {} end
     return true
   end
   if clip(rule, start, 0) + rule.per > stop then return false end
@@ -162,11 +173,6 @@ function token_bucket.give_back(open, whole, ticks, born, cost)
   end
   drop_shortest_hole_above_bound(holes)
   return true
-end
-
-local function reset_after(open)
-  local part = open.tail % open.rule.den ~= 0 and 1 or 0
-  return math.max(ceil_div(open.tail, open.rule.den) + part, 0)
 end
 
 -- remaining, next, reset_after

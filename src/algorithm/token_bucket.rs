@@ -175,6 +175,9 @@ impl Open {
             {
                 self.tail = hole_start;
             }
+            if self.reset_after() == 0 {
+                *self = Self::new(None, self.now, rule);
+            }
             return true;
         }
         if rule.clip(start, 0) + rule.per > end {
