@@ -2,9 +2,10 @@
 //! caller's request.
 
 use crate::{
+    algorithm::Level,
     config::Mode,
     gateway::{LimiterPlan, Plan},
-    store::Store,
+    store::{Store, StoreError},
 };
 use axum::{
     Json, Router,
@@ -44,12 +45,9 @@ pub fn router(admin: Admin) -> Router {
 }
 
 async fn metrics(State(admin): State<Admin>) -> impl IntoResponse {
-    for limiter in &admin.plan.limiters {
-        if limiter.mode == Mode::Off {
-            continue;
-        }
+    for (limiter, level) in levels(&admin).await {
         // What cannot be known now keeps its last value; the store's metrics say why.
-        if let Ok(level) = admin.store.look(&limiter.check).get().await {
+        if let Some(Ok(level)) = level {
             limiter.metrics.available.set(level.remaining as f64);
         }
     }
@@ -78,14 +76,30 @@ async fn readyz(State(admin): State<Admin>) -> impl IntoResponse {
 }
 
 async fn limiters(State(admin): State<Admin>) -> Json<Value> {
-    let mut all = Vec::new();
-    for limiter in &admin.plan.limiters {
-        all.push(state(&admin, limiter).await);
-    }
+    let levels = levels(&admin).await;
+    let all: Vec<_> = levels.into_iter().map(|(limiter, level)| state(limiter, level)).collect();
     Json(json!({ "limiting": admin.plan.config.limiting, "limiters": all }))
 }
 
-async fn state(admin: &Admin, limiter: &LimiterPlan) -> Value {
+/// Every limiter with its level; `None` where it is off.
+async fn levels(admin: &Admin) -> Vec<(&LimiterPlan, Option<Result<Level, StoreError>>)> {
+    let ask = |limiter: &LimiterPlan| {
+        (limiter.mode != Mode::Off).then(|| admin.store.look(&limiter.check))
+    };
+    // All are asked for before one is awaited: a store that does I/O takes them together.
+    let asked: Vec<_> = admin.plan.limiters.iter().map(|limiter| (limiter, ask(limiter))).collect();
+    let mut levels = Vec::with_capacity(asked.len());
+    for (limiter, answer) in asked {
+        let level = match answer {
+            Some(answer) => Some(answer.get().await),
+            None => None,
+        };
+        levels.push((limiter, level));
+    }
+    levels
+}
+
+fn state(limiter: &LimiterPlan, level: Option<Result<Level, StoreError>>) -> Value {
     let mut state = json!({
         "name": limiter.policy.name,
         "algorithm": limiter.check.algorithm.name(),
@@ -94,17 +108,15 @@ async fn state(admin: &Admin, limiter: &LimiterPlan) -> Value {
         "mode": limiter.mode.name(),
         "waiting": limiter.waiting.load(Relaxed),
     });
-    if limiter.mode == Mode::Off {
-        return state;
-    }
     let millis = |micros: i64| micros as f64 / 1000.0;
-    match admin.store.look(&limiter.check).get().await {
-        Ok(level) => {
+    match level {
+        Some(Ok(level)) => {
             state["level"] = level.remaining.into();
             state["next_slot_ms"] = millis(level.next).into();
             state["reset_ms"] = millis(level.reset_after).into();
         }
-        Err(error) => state["error"] = error.to_string().into(),
+        Some(Err(error)) => state["error"] = error.to_string().into(),
+        None => {}
     }
     state
 }

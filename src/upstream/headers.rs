@@ -3,7 +3,7 @@
 use http::{
     HeaderMap, HeaderName, HeaderValue,
     header::{
-        CONNECTION, FORWARDED, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE,
+        CONNECTION, CONTENT_LENGTH, FORWARDED, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE,
         TRANSFER_ENCODING, UPGRADE,
     },
 };
@@ -36,12 +36,16 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
             .flat_map(|value| value.split(','))
             .filter_map(|name| name.trim().parse().ok())
             // What delimits or routes a message is not the client's to take away.
-            .filter(|name| *name != HOST && *name != http::header::CONTENT_LENGTH)
+            .filter(|name| *name != HOST && *name != CONTENT_LENGTH)
             .collect();
         for name in nominated {
             headers.remove(name);
         }
         headers.remove(CONNECTION);
+    }
+    if headers.contains_key(TRANSFER_ENCODING) {
+        // It overrides a length, which must not outlive it (RFC 9112 section 6.3).
+        headers.remove(CONTENT_LENGTH);
     }
     for name in &HOP_BY_HOP {
         headers.remove(name);
@@ -89,6 +93,13 @@ mod tests {
         ]);
         remove_hop_by_hop(&mut got);
         assert_eq!(got, headers(&[("x-other", "2")]));
+    }
+
+    #[test]
+    fn a_length_beside_a_transfer_coding_goes_with_it() {
+        let mut got = headers(&[("content-length", "3"), ("transfer-encoding", "chunked")]);
+        remove_hop_by_hop(&mut got);
+        assert_eq!(got, headers(&[]));
     }
 
     #[test]
