@@ -2,6 +2,7 @@
 //! checks again.
 
 mod raw;
+mod reader;
 mod unit;
 mod yaml;
 

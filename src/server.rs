@@ -1,31 +1,26 @@
 //! The process around the data plane: sockets, one runtime and one set of connections per worker, and the
 //! way down: stop accepting, finish, give back.
 
+mod socket;
+mod source;
+mod worker;
+
 use crate::{
     admin::{self, Admin},
-    config::{self, Config},
-    gateway::{Gateway, Peer, Plan},
+    config::Config,
+    gateway::Plan,
     metrics,
-    store::{
-        Store,
-        batch::Batched,
-        memory::MemoryStore,
-        redis::{ConnectError, RedisStore, RedisUrl},
-    },
-    upstream::Upstream,
+    store::redis::ConnectError,
 };
-use http::{HeaderValue, Request, header::CONNECTION};
-use hyper::{body::Incoming, server::conn::http1, service::service_fn};
-use hyper_rustls::HttpsConnector;
+use hyper::server::conn::http1;
 use hyper_util::{
-    client::legacy::connect::HttpConnector,
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
 use metrics_exporter_prometheus::PrometheusHandle;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket::{bind, connector};
+use source::StoreSource;
 use std::{
-    convert::Infallible,
     io,
     net::{SocketAddr, TcpListener as StdListener},
     sync::{
@@ -36,23 +31,20 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::TcpListener,
     runtime::{self, Runtime},
     signal::unix::{SignalKind, signal},
     sync::{mpsc, watch},
-    task::JoinSet,
     time::{sleep, timeout},
 };
+use worker::Worker;
 
-const BACKLOG: i32 = 4096;
 /// A client gets this long to send a request's head; between two requests likewise.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 /// After SIGTERM, connections stay open this long for clients that were about to use them; what they get then
 /// says `Connection: close`.
 const LINGER: Duration = Duration::from_secs(1);
 const UPKEEP: Duration = Duration::from_secs(5);
-const PROBE: Duration = Duration::from_secs(2);
-const KEEPALIVE: Duration = Duration::from_secs(60);
 
 /// Why a gateway cannot start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -102,13 +94,6 @@ enum Phase {
     ClosingIdle,
     /// The time is up.
     Aborting,
-}
-
-/// Where one side of the gateway gets its decisions.
-#[derive(Debug, Clone)]
-enum StoreSource {
-    Memory(Arc<MemoryStore>),
-    Redis { url: RedisUrl, timeout: Duration, reachable: bool },
 }
 
 // === impl Server ===
@@ -248,186 +233,12 @@ async fn shutdown_signal() -> Result<&'static str, ServerError> {
     }
 }
 
-/// One core's share of the data plane.
-struct Worker {
-    /// Its own: the kernel spreads connections over the listeners of one port.
-    listener: StdListener,
-    plan: Arc<Plan>,
-    source: StoreSource,
-    connector: HttpsConnector<HttpConnector>,
-    draining: Arc<AtomicBool>,
-    phases: watch::Receiver<Phase>,
-}
-
-// === impl Worker ===
-
-impl Worker {
-    async fn run(mut self) -> Result<(), ServerError> {
-        let store = self.source.store().await?;
-        let upstreams = self.plan.config.upstreams.iter().map(|upstream| {
-            Upstream::new(upstream.target.clone(), upstream.timeouts, self.connector.clone())
-        });
-        let gateway = Gateway::new(self.plan.clone(), store.clone(), upstreams.collect());
-        let gateway = Arc::new(gateway);
-        let listener = TcpListener::from_std(self.listener.try_clone().map_err(system)?);
-        let listener = listener.map_err(system)?;
-        let mut connections = JoinSet::new();
-        let mut drain = self.phases.clone();
-        loop {
-            tokio::select! {
-                accepted = listener.accept() => match accepted {
-                    Ok((stream, peer)) => {
-                        connections.spawn(self.connection(&gateway, stream, peer));
-                    }
-                    Err(error) => {
-                        // Most likely out of file descriptors: wait until some are free.
-                        tracing::warn!(%error, "cannot accept");
-                        sleep(Duration::from_millis(100)).await;
-                    }
-                },
-                _ = drain.wait_for(|phase| *phase >= Phase::Draining) => break,
-                Some(_) = connections.join_next() => {}
-            }
-        }
-        // Those who got through to us before the door closed are still served.
-        while let Ok((stream, peer)) = self.listener.accept() {
-            let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
-            if let Ok(stream) = stream {
-                connections.spawn(self.connection(&gateway, stream, peer));
-            }
-        }
-        drop((listener, self.listener));
-        let all = async { while connections.join_next().await.is_some() {} };
-        tokio::select! {
-            () = all => {}
-            _ = self.phases.wait_for(|phase| *phase == Phase::Aborting) => {}
-        }
-        connections.shutdown().await;
-        // What was not used is on its way back to a store that may be away.
-        let _ = timeout(LINGER, store.flush()).await;
-        Ok(())
-    }
-
-    fn connection(
-        &self,
-        gateway: &Arc<Gateway>,
-        stream: TcpStream,
-        peer: SocketAddr,
-    ) -> impl Future<Output = ()> + Send + use<> {
-        let (gateway, draining) = (gateway.clone(), self.draining.clone());
-        let mut phases = self.phases.clone();
-        let peer = Arc::new(Peer::new(peer.ip()));
-        // Small answers must not wait for a client's delayed acknowledgement.
-        let _ = stream.set_nodelay(true);
-        async move {
-            let service = service_fn(move |request: Request<Incoming>| {
-                let (gateway, peer, draining) = (gateway.clone(), peer.clone(), draining.clone());
-                async move {
-                    let mut response = gateway.handle(&peer, request).await;
-                    if draining.load(Relaxed) {
-                        let close = HeaderValue::from_static("close");
-                        response.headers_mut().insert(CONNECTION, close);
-                    }
-                    Ok::<_, Infallible>(response)
-                }
-            });
-            let connection = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEADER_TIMEOUT)
-                .serve_connection(TokioIo::new(stream), service);
-            tokio::pin!(connection);
-            let closing =
-                async { drop(phases.wait_for(|phase| *phase >= Phase::ClosingIdle).await) };
-            // A connection's error is its client's: it left, or did not speak HTTP and was told so.
-            tokio::select! {
-                _ = connection.as_mut() => {}
-                () = closing => {
-                    connection.as_mut().graceful_shutdown();
-                    let _ = connection.await;
-                }
-            }
-        }
-    }
-}
-
-// === impl StoreSource ===
-
-impl StoreSource {
-    async fn open(config: &Config) -> Result<Self, ServerError> {
-        let config::Store::Redis { url, timeout, .. } = &config.store else {
-            return Ok(Self::Memory(Arc::default()));
-        };
-        let reachable = match RedisStore::probe(url, PROBE).await {
-            Ok(warnings) => {
-                for warning in warnings {
-                    tracing::warn!(store = %url, warning, "store");
-                }
-                true
-            }
-            Err(error @ ConnectError::Refused(_)) => return Err(ServerError::Store(error)),
-            Err(error @ ConnectError::Unreachable(_)) => {
-                tracing::warn!(store = %url, %error, "the store is away; limited requests get 503");
-                false
-            }
-        };
-        Ok(Self::Redis { url: url.clone(), timeout: *timeout, reachable })
-    }
-
-    /// A store of the current runtime, connected if it can be.
-    async fn store(&self) -> Result<Arc<dyn Store>, ServerError> {
-        let (url, timeout, reachable) = match self {
-            Self::Memory(store) => {
-                metrics::store().up.set(1.0);
-                return Ok(store.clone());
-            }
-            Self::Redis { url, timeout, reachable } => (url, *timeout, *reachable),
-        };
-        let script = RedisStore::open(url).map_err(ServerError::Store)?;
-        // It was there a moment ago; if it is away again, requests are told so one by one.
-        if reachable && let Err(error) = script.connected(PROBE).await {
-            tracing::warn!(store = %url, %error, "the store is away; limited requests get 503");
-        }
-        Ok(Arc::new(Batched::new(Arc::new(script), timeout, metrics::store())))
-    }
-}
-
 fn system(error: io::Error) -> ServerError {
     ServerError::System(error.into())
 }
 
 fn new_runtime() -> Result<Runtime, ServerError> {
     runtime::Builder::new_current_thread().enable_all().build().map_err(system)
-}
-
-fn bind(address: SocketAddr, shared: bool) -> io::Result<StdListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_reuse_address(true)?;
-    socket.set_reuse_port(shared)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
-}
-
-/// Connects to upstreams; the system's authorities are read only where an upstream needs them.
-fn connector(config: &Config) -> Result<HttpsConnector<HttpConnector>, ServerError> {
-    let mut http = HttpConnector::new();
-    http.enforce_http(false);
-    http.set_nodelay(true);
-    http.set_keepalive(Some(KEEPALIVE));
-    let builder = hyper_rustls::HttpsConnectorBuilder::new();
-    let builder = if config.upstreams.iter().any(|upstream| upstream.target.is_https()) {
-        builder.with_native_roots().map_err(ServerError::Roots)?
-    } else {
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let tls = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| ServerError::System(error.into()))?
-            .with_root_certificates(rustls::RootCertStore::empty())
-            .with_no_client_auth();
-        builder.with_tls_config(tls)
-    };
-    Ok(builder.https_or_http().enable_http1().wrap_connector(http))
 }
 
 async fn upkeep(metrics: PrometheusHandle) {

@@ -289,7 +289,7 @@ fn anchors_work_and_do_not_explode() {
 #[test]
 fn schema_and_parser_know_the_same_keys() {
     let schema: serde_json::Value = serde_json::from_str(SCHEMA).expect("JSON");
-    let defined = |place: &str, keys: &raw::Keys| {
+    let defined = |place: &str, keys: &reader::Keys| {
         let object = schema.pointer(place).unwrap_or_else(|| panic!("no {place}"));
         let mut names: Vec<_> =
             object["properties"].as_object().expect("properties").keys().collect();

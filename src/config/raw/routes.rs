@@ -1,0 +1,188 @@
+//! `routes`: what they match, what limits them, and whether two of them tie.
+
+use super::ROUTE;
+use crate::{
+    config::{
+        Limiter, Route, Upstream,
+        reader::{Field, NOT_YET, Reader, Section, find, join, positive, span},
+    },
+    path::Suffix,
+};
+use http::Method;
+use std::time::Duration;
+
+const METHODS: &[&str] =
+    &["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE"];
+const MAX_WAIT: Duration = Duration::from_secs(3600);
+
+impl Reader {
+    pub(super) fn routes(
+        &mut self,
+        root: &Section<'_>,
+        limiters: &[Limiter],
+        upstreams: &[Upstream],
+    ) -> Vec<Route> {
+        let Some(field) = root.get("routes") else {
+            let reason = "is missing, and without routes every request is answered 404; \
+                          `- { suffix: \"*\" }` passes all";
+            self.note(root.place, "routes", reason);
+            return Vec::new();
+        };
+        let Some(items) = self.list(&field) else { return Vec::new() };
+        if items.is_empty() {
+            self.note_at(&field, "is empty; `- { suffix: \"*\" }` passes all");
+        }
+        let mut routes: Vec<(Route, Field<'_>)> = Vec::new();
+        for (i, node) in items.iter().enumerate() {
+            let item = field.item(i, node);
+            let Some(route) = self.route(&item, limiters, upstreams) else { continue };
+            self.check_against(&routes, &route, &item);
+            routes.push((route, item));
+        }
+        routes.into_iter().map(|(route, _)| route).collect()
+    }
+
+    fn route(
+        &mut self,
+        field: &Field<'_>,
+        limiters: &[Limiter],
+        upstreams: &[Upstream],
+    ) -> Option<Route> {
+        let section = self.section(field, &ROUTE)?;
+        let path = |key: &str| join(&section.path, key);
+        let (written, suffix) = match section.get("suffix") {
+            Some(field) => {
+                let written = field.scalar().map_or("", |scalar| &scalar.text).to_owned();
+                (written, self.scalar(&field, Suffix::parse))
+            }
+            None => {
+                self.note(section.place, &path("suffix"), "is missing; \"*\" matches every path");
+                (String::new(), None)
+            }
+        };
+        let name = self.get(&section, "name", written, route_name);
+        let methods = self.methods(&section);
+        let host = self.get(&section, "host", None, |text| host(text).map(Some));
+        let upstream = match section.get("upstream") {
+            Some(field) => self.scalar(&field, |name| {
+                find(name, "upstream", upstreams, |upstream| &upstream.name)
+            }),
+            None if upstreams.len() > 1 => {
+                let names: Vec<_> = upstreams.iter().map(|u| u.name.as_str()).collect();
+                let reason = format!("is missing; there is more than one: {}", names.join(", "));
+                self.note(section.place, &path("upstream"), reason);
+                None
+            }
+            None => Some(0),
+        };
+        let mut used = self.used_limiters(&section, limiters);
+        let wait = |text: &str| match text.strip_suffix('%') {
+            Some(_) => Err(format!("is a percentage, which is {NOT_YET}; write a duration")),
+            None => span(text, Duration::ZERO, MAX_WAIT),
+        };
+        let max_wait = self.get(&section, "max_wait", Duration::ZERO, wait);
+        let max_wait_cap = self.get(&section, "max_wait_cap", max_wait, wait);
+        if max_wait_cap < max_wait
+            && let Some(field) = section.get("max_wait_cap")
+        {
+            self.note_at(&field, "is below max_wait; no request may wait longer than the cap");
+        }
+        let max_waiting =
+            self.get(&section, "max_waiting", 10_000, |text| positive(text, 10_000_000));
+        let upstream = upstream.filter(|upstream| *upstream < upstreams.len());
+        for limiter in upstream.map_or(&[][..], |upstream| &upstreams[upstream].limiters) {
+            if !used.contains(limiter) {
+                used.push(*limiter);
+            }
+        }
+        Some(Route {
+            name,
+            suffix: suffix?,
+            methods,
+            host,
+            upstream: upstream?,
+            limiters: used,
+            max_wait,
+            max_wait_cap,
+            max_waiting: usize::try_from(max_waiting).unwrap_or(usize::MAX),
+        })
+    }
+
+    fn methods(&mut self, section: &Section<'_>) -> Vec<Method> {
+        let Some(field) = section.get("methods") else { return Vec::new() };
+        let Some(items) = self.list(&field) else { return Vec::new() };
+        if items.is_empty() {
+            self.note_at(&field, "is empty; leave it out for all methods");
+        }
+        let mut methods = Vec::new();
+        for (i, node) in items.iter().enumerate() {
+            let item = field.item(i, node);
+            let method = self.scalar(&item, |text| {
+                if METHODS.iter().any(|known| known.eq_ignore_ascii_case(text) && *known != text) {
+                    return Err(format!("must be written in capitals: {}", text.to_uppercase()));
+                }
+                Method::from_bytes(text.as_bytes()).map_err(|_| "is no method".to_owned())
+            });
+            let Some(method) = method else { continue };
+            if methods.contains(&method) {
+                self.note_at(&item, "named twice");
+                continue;
+            }
+            methods.push(method);
+        }
+        methods
+    }
+
+    fn check_against(&mut self, routes: &[(Route, Field<'_>)], route: &Route, field: &Field<'_>) {
+        let line = |other: &Field<'_>| other.node.place.line;
+        if let Some((_, other)) = routes.iter().find(|(other, _)| tie(other, route)) {
+            let reason = format!(
+                "matches the same requests as {} in line {}, and neither is more specific; \
+                 change its suffix, host or methods",
+                other.path,
+                line(other)
+            );
+            self.note_at(field, reason);
+        } else if let Some((_, other)) = routes.iter().find(|(other, _)| other.name == route.name) {
+            let reason = format!(
+                "has the name `{}` of {} in line {}; give it a `name`, which labels metrics and logs",
+                route.name,
+                other.path,
+                line(other)
+            );
+            self.note_at(field, reason);
+        }
+    }
+}
+
+/// Whether a request could match both routes with nothing to choose between them.
+fn tie(a: &Route, b: &Route) -> bool {
+    let within = |a: &Route, b: &Route| a.methods.iter().all(|method| b.methods.contains(method));
+    let overlap = match (a.methods.is_empty(), b.methods.is_empty()) {
+        (true, true) => true,
+        (false, false) => {
+            let shared = a.methods.iter().any(|method| b.methods.contains(method));
+            // A proper subset is the more specific one.
+            shared && (within(a, b) == within(b, a))
+        }
+        _ => false,
+    };
+    a.suffix == b.suffix && a.host == b.host && overlap
+}
+
+fn route_name(text: &str) -> Result<String, &'static str> {
+    if text.is_empty() || text.len() > 128 || text.chars().any(char::is_control) {
+        return Err("must be 1 to 128 characters without control characters");
+    }
+    Ok(text.to_owned())
+}
+
+fn host(text: &str) -> Result<String, &'static str> {
+    let good = |c: char| c.is_ascii_alphanumeric() || "-._[]:".contains(c);
+    let port =
+        text.rsplit_once(':').is_some_and(|(host, _)| !host.contains(':') || host.ends_with(']'));
+    if text.is_empty() || !text.chars().all(good) || port {
+        return Err("is no host name; write it without scheme and port");
+    }
+    Ok(text.to_ascii_lowercase())
+}

@@ -1,0 +1,207 @@
+//! Reads sections and values of the file as written, and collects what is wrong with them. Knows no key.
+
+use super::{
+    Mistake, Place, unit,
+    yaml::{self, Node, Scalar, Value},
+};
+use std::{fmt, time::Duration};
+
+pub(super) const NOT_YET: &str = "not supported yet";
+
+/// The keys of one kind of section: those that work, and those of the contract that do not yet.
+pub(super) struct Keys {
+    pub(super) now: &'static [&'static str],
+    pub(super) later: &'static [&'static str],
+}
+
+/// Collects mistakes; what it returns in spite of one is only there to find the next.
+pub(super) struct Reader {
+    pub(super) mistakes: Vec<Mistake>,
+}
+
+/// A map with its name.
+pub(super) struct Section<'n> {
+    pub(super) path: String,
+    pub(super) place: Place,
+    pub(super) entries: &'n [(yaml::Key, Node)],
+}
+
+/// A value with its name.
+pub(super) struct Field<'n> {
+    pub(super) path: String,
+    pub(super) node: &'n Node,
+}
+
+// === impl Section ===
+
+impl<'n> Section<'n> {
+    pub(super) fn get(&self, key: &str) -> Option<Field<'n>> {
+        let (_, node) = self.entries.iter().find(|(k, _)| k.name == key)?;
+        (!node.is_null()).then(|| Field { path: join(&self.path, key), node })
+    }
+}
+
+pub(super) fn join(path: &str, key: &str) -> String {
+    if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
+}
+
+// === impl Field ===
+
+impl<'n> Field<'n> {
+    pub(super) fn scalar(&self) -> Option<&'n Scalar> {
+        match &self.node.value {
+            Value::Scalar(scalar) => Some(scalar),
+            Value::List(_) | Value::Map(_) => None,
+        }
+    }
+
+    pub(super) fn item(&self, i: usize, node: &'n Node) -> Self {
+        Self { path: format!("{}[{i}]", self.path), node }
+    }
+}
+
+// === impl Reader ===
+
+impl Reader {
+    pub(super) fn note(&mut self, place: Place, path: &str, reason: impl fmt::Display) {
+        self.mistakes.push(Mistake::new(place, path, reason.to_string()));
+    }
+
+    pub(super) fn note_at(&mut self, field: &Field<'_>, reason: impl fmt::Display) {
+        self.note(field.node.place, &field.path, reason);
+    }
+
+    pub(super) fn section<'n>(&mut self, field: &Field<'n>, keys: &Keys) -> Option<Section<'n>> {
+        let section = self.map(field)?;
+        for (key, _) in section.entries {
+            let path = join(&section.path, &key.name);
+            if keys.later.contains(&key.name.as_str()) {
+                self.note(key.place, &path, NOT_YET);
+            } else if !keys.now.contains(&key.name.as_str()) {
+                let all = keys.now.iter().chain(keys.later).copied();
+                let known = keys.now.join(", ");
+                let hint =
+                    suggest(&key.name, all).unwrap_or_else(|| format!("known here: {known}"));
+                self.note(key.place, &path, format!("unknown key `{}`; {hint}", key.name));
+            }
+        }
+        Some(section)
+    }
+
+    pub(super) fn map<'n>(&mut self, field: &Field<'n>) -> Option<Section<'n>> {
+        let Value::Map(entries) = &field.node.value else {
+            self.note_at(field, "must be a map of `key: value` lines");
+            return None;
+        };
+        Some(Section { path: field.path.clone(), place: field.node.place, entries })
+    }
+
+    pub(super) fn list<'n>(&mut self, field: &Field<'n>) -> Option<&'n [Node]> {
+        let Value::List(items) = &field.node.value else {
+            self.note_at(field, "must be a list: [one, two]");
+            return None;
+        };
+        Some(items)
+    }
+
+    /// `read` says what is wrong with a text, for behind "`TEXT` ".
+    pub(super) fn scalar<T, E: fmt::Display>(
+        &mut self,
+        field: &Field<'_>,
+        read: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Option<T> {
+        let Some(scalar) = field.scalar() else {
+            self.note_at(field, "must be a single value");
+            return None;
+        };
+        match read(&scalar.text) {
+            Ok(value) => Some(value),
+            Err(reason) => {
+                self.note_at(field, format!("`{}` {reason}", scalar.written));
+                None
+            }
+        }
+    }
+
+    pub(super) fn get<T, E: fmt::Display>(
+        &mut self,
+        section: &Section<'_>,
+        key: &str,
+        default: T,
+        read: impl FnOnce(&str) -> Result<T, E>,
+    ) -> T {
+        let field = section.get(key);
+        field.and_then(|field| self.scalar(&field, read)).unwrap_or(default)
+    }
+
+    pub(super) fn one_of<T: Copy>(
+        &mut self,
+        section: &Section<'_>,
+        key: &str,
+        choices: &[(&str, T)],
+    ) -> Option<T> {
+        let field = section.get(key)?;
+        self.scalar(&field, |text| {
+            let found = choices.iter().find(|(name, _)| *name == text);
+            found.map(|(_, choice)| *choice).ok_or_else(|| {
+                let names: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
+                format!("is not one of {}", names.join(", "))
+            })
+        })
+    }
+
+    pub(super) fn name(&mut self, path: &str, key: &yaml::Key) {
+        let good = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+        if !(1..=64).contains(&key.name.len()) || !key.name.chars().all(good) {
+            self.note(
+                key.place,
+                path,
+                "a name holds letters, digits, `_`, `-` and `.`, at most 64",
+            );
+        }
+    }
+}
+
+pub(super) fn find<T>(
+    name: &str,
+    what: &str,
+    all: &[T],
+    name_of: impl Fn(&T) -> &String,
+) -> Result<usize, String> {
+    all.iter().position(|one| name_of(one) == name).ok_or_else(|| {
+        let names = || all.iter().map(|one| name_of(one).as_str());
+        let hint = suggest(name, names()).unwrap_or_else(|| match all.len() {
+            0 => format!("there is no {what}"),
+            _ => format!("there are: {}", names().collect::<Vec<_>>().join(", ")),
+        });
+        format!("is no {what}; {hint}")
+    })
+}
+
+pub(super) fn suggest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
+    let near = |known: &'a str| {
+        (strsim::damerau_levenshtein(&name.to_lowercase(), &known.to_lowercase()), known)
+    };
+    let (distance, best) = known.map(near).min()?;
+    let close = distance <= 1 + best.chars().count().max(name.chars().count()) / 4;
+    close.then(|| format!("did you mean `{best}`?"))
+}
+
+pub(super) fn positive(text: &str, most: u64) -> Result<u64, String> {
+    match unit::whole(text)? {
+        0 => Err("must be at least 1".into()),
+        number if number > most => Err(format!("must be at most {most}")),
+        number => Ok(number),
+    }
+}
+
+pub(super) fn span(text: &str, least: Duration, most: Duration) -> Result<Duration, String> {
+    let span = unit::duration(text)?;
+    if span < least {
+        return Err(format!("must be at least {least:?}"));
+    }
+    if span > most {
+        return Err(format!("must be at most {}s", most.as_secs()));
+    }
+    Ok(span)
+}
