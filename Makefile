@@ -14,7 +14,7 @@ demo: ## a throttled pretend vendor and a gateway before it
 	$(CARGO) run --release -- demo
 
 test: test-tools ## every test, with a real redis-server
-	$(CARGO) test --all-targets
+	$(CARGO) test --lib --bins --tests --examples
 	$(CARGO) test --doc
 
 lint: lint-tools ## format, clippy, licences and advisories

@@ -41,6 +41,8 @@ use worker::Worker;
 
 /// A client gets this long to send a request's head; between two requests likewise.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+/// A request's head may be this large; what is larger is answered 431.
+const HEADER_BYTES: usize = 32 << 10;
 /// After SIGTERM, connections stay open this long for clients that were about to use them; what they get then
 /// says `Connection: close`.
 const LINGER: Duration = Duration::from_secs(1);

@@ -305,3 +305,63 @@ fn schema_and_parser_know_the_same_keys() {
     defined("/$defs/limiter", &raw::LIMITER);
     defined("/$defs/route", &raw::ROUTE);
 }
+
+/// As a YAML 1.2 reader hands a file to a JSON Schema.
+fn json(node: &yaml::Node) -> serde_json::Value {
+    match &node.value {
+        yaml::Value::Scalar(scalar) => match scalar.written.parse::<i64>() {
+            Ok(number) => number.into(),
+            Err(_) => scalar.written.clone().into(),
+        },
+        yaml::Value::List(items) => items.iter().map(json).collect(),
+        yaml::Value::Map(entries) => {
+            entries.iter().map(|(key, node)| (key.name.clone(), json(node))).collect()
+        }
+    }
+}
+
+/// What the schema and the parser say of a text.
+fn verdicts(text: &str) -> (bool, bool) {
+    let schema = serde_json::from_str(SCHEMA).expect("JSON");
+    let validator = jsonschema::validator_for(&schema).expect("a schema");
+    let outside = yaml::Outside { directory: Path::new("."), variable: &|_| Some("1".into()) };
+    let node = yaml::read(text, &outside, &mut Vec::new()).expect("YAML");
+    (validator.is_valid(&json(&node)), parse(text).is_ok())
+}
+
+#[test]
+fn every_file_under_config_is_right_and_says_so_by_the_schema() {
+    let mut files = 0;
+    for folder in ["config", "deploy"] {
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let ours = folder == "config" || path.ends_with("paceway.yaml");
+            if !ours || path.extension().is_none_or(|extension| extension != "yaml") {
+                continue;
+            }
+            let text = fs::read_to_string(&path).expect("a text");
+            assert_eq!(verdicts(&text), (true, true), "{}", path.display());
+            files += 1;
+        }
+    }
+    assert!(files >= 3, "only {files} found");
+}
+
+#[rstest]
+#[case::unknown_key("colour: red")]
+#[case::bad_rate("limiters: { a: 5 }")]
+#[case::zero_rate("limiters: { a: 0/s }")]
+#[case::no_rate("limiters: { a: { burst: 5 } }")]
+#[case::zero_burst("limiters: { a: { rate: 5/s, burst: 0 } }")]
+#[case::bad_mode("limiters: { a: { rate: 5/s, mode: maybe } }")]
+#[case::later_key("limiters: { a: { rate: 5/s, key: x } }")]
+#[case::bad_name("limiters: { 'a b': 5/s }")]
+#[case::no_unit("drain_timeout: 10")]
+#[case::bad_store("store: mongodb://a")]
+#[case::store_without_url("store: { prefix: a }")]
+#[case::no_workers("workers: 0")]
+#[case::two_forms("upstreams: { a: http://a }")]
+fn what_one_refuses_the_other_does_too(#[case] text: &str) {
+    let text = format!("upstream: http://a\nroutes: [{{ suffix: \"*\" }}]\n{text}\n");
+    assert_eq!(verdicts(&text), (false, false));
+}

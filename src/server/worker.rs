@@ -1,6 +1,8 @@
 //! One core's share of the data plane: its own runtime, listener, connections and store.
 
-use super::{HEADER_TIMEOUT, LINGER, Phase, ServerError, source::StoreSource, system};
+use super::{
+    HEADER_BYTES, HEADER_TIMEOUT, LINGER, Phase, ServerError, source::StoreSource, system,
+};
 use crate::{
     gateway::{Gateway, Peer, Plan},
     upstream::Upstream,
@@ -114,6 +116,7 @@ impl Worker {
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEADER_TIMEOUT)
+                .max_header_size(HEADER_BYTES)
                 .serve_connection(TokioIo::new(stream), service);
             tokio::pin!(connection);
             let closing =

@@ -31,7 +31,12 @@ struct Step {
 #[derive(Debug, Clone)]
 enum What {
     /// Keys used (at least one of three), which of them observe, costs, budget.
-    Decide { used: [bool; 3], observe: [bool; 3], cost: i64, budget: i64 },
+    Decide {
+        used: [bool; 3],
+        observe: [bool; 3],
+        cost: i64,
+        budget: i64,
+    },
     GiveBack(usize),
     Look(usize),
     /// The limiter of a key gets another rule, as after an edit of the configuration.
