@@ -173,18 +173,17 @@ impl RedisStore {
         if !self.client.is_connected() {
             return Err(StoreError::Unreachable("not connected".into()));
         }
-        let mut call = Call::new(now);
-        entries.iter().for_each(|entry| call.push(entry));
-        let hash = self.script.sha1().clone();
-        let sent = self.client.evalsha(hash, call.keys.clone(), call.args.clone()).await;
+        let Call { keys, args, names, .. } = Call::new(now, entries);
+        let sent = self.client.evalsha(self.script.sha1().clone(), keys, args).await;
         let reply: Vec<i64> = match sent {
             // The server has forgotten the script and has executed nothing.
             Err(error) if error.details().starts_with("NOSCRIPT") => {
-                self.client.eval(SCRIPT, call.keys.clone(), call.args).await.map_err(store_error)?
+                let Call { keys, args, .. } = Call::new(now, entries);
+                self.client.eval(SCRIPT, keys, args).await.map_err(store_error)?
             }
             sent => sent.map_err(store_error)?,
         };
-        read(entries, &call.names, &reply).ok_or(StoreError::Protocol)
+        read(entries, &names, &reply).ok_or(StoreError::Protocol)
     }
 }
 
@@ -253,9 +252,11 @@ struct Call {
 // === impl Call ===
 
 impl Call {
-    fn new(now: Option<i64>) -> Self {
+    fn new(now: Option<i64>, entries: &[Entry]) -> Self {
         let args = vec![Value::Integer(now.unwrap_or(-1))];
-        Self { keys: Vec::new(), names: Vec::new(), numbers: HashMap::new(), args }
+        let mut call = Self { keys: Vec::new(), names: Vec::new(), numbers: HashMap::new(), args };
+        entries.iter().for_each(|entry| call.push(entry));
+        call
     }
 
     fn push(&mut self, entry: &Entry) {

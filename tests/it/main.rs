@@ -1,3 +1,14 @@
 //! One binary for everything that starts the real thing: the gateway's own binary, a real redis-server,
 //! real sockets.
 
+mod support;
+
+mod contract;
+mod house;
+mod twins;
+
+mod cli;
+mod failures;
+mod lifecycle;
+mod limits;
+mod proxy;
