@@ -26,6 +26,8 @@ pub enum Failure {
     NoRoute,
     /// The request makes no request for the upstream.
     BadRequest(&'static str),
+    /// More of something than a request may have: 413, 414 or 431, and of what.
+    TooLarge(StatusCode, &'static str),
     /// No slot within the budget.
     Limited {
         /// The limiter that bound.
@@ -64,6 +66,7 @@ impl Failure {
             Self::BadRequest(_) => {
                 (S::BAD_REQUEST, "bad-request", "The request cannot be forwarded")
             }
+            Self::TooLarge(status, _) => (*status, "too-large", "The request is too large"),
             Self::Limited { .. } => {
                 (S::TOO_MANY_REQUESTS, "quota-exceeded", "Request quota exceeded")
             }
@@ -89,7 +92,7 @@ impl Failure {
     pub fn outcome(&self) -> Outcome {
         match self {
             Self::NoRoute => Outcome::NoRoute,
-            Self::BadRequest(_) => Outcome::BadRequest,
+            Self::BadRequest(_) | Self::TooLarge(..) => Outcome::BadRequest,
             Self::Limited { .. } => Outcome::Refused,
             Self::QueueFull { .. } => Outcome::QueueFull,
             Self::Store(_) => Outcome::StoreUnavailable,
@@ -101,7 +104,7 @@ impl Failure {
         let seconds = |micros: &Micros| *micros as f64 / SECOND as f64;
         match self {
             Self::NoRoute => "no route of this gateway matches the path, host and method".into(),
-            Self::BadRequest(why) => (*why).into(),
+            Self::BadRequest(why) | Self::TooLarge(_, why) => (*why).into(),
             Self::Limited { policy, retry_after } => format!(
                 "the limiter `{}` has no slot within the time this request may wait; \
                  come back in {:.3} s",
@@ -120,7 +123,7 @@ impl Failure {
                 Some(*retry_after)
             }
             Self::Store(_) => Some(SECOND),
-            Self::NoRoute | Self::BadRequest(_) | Self::Upstream(_) => None,
+            Self::NoRoute | Self::BadRequest(_) | Self::TooLarge(..) | Self::Upstream(_) => None,
         }
     }
 

@@ -202,6 +202,14 @@ impl Config {
         })
     }
 
+    /// What is allowed and probably not meant.
+    pub fn warnings(&self) -> Vec<String> {
+        let used = |i: usize| self.routes.iter().any(|route| route.limiters.contains(&i));
+        let unused = self.limiters.iter().enumerate().filter(|(i, _)| !used(*i));
+        let text = |name: &str| format!("no route and no upstream uses the limiter `{name}`");
+        unused.map(|(_, limiter)| text(&limiter.name)).collect()
+    }
+
     /// One line for people.
     pub fn summary(&self) -> String {
         let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });

@@ -133,6 +133,12 @@ impl Gateway {
         if !uri.path().starts_with('/') {
             return Err(Failure::BadRequest("only a request for a path can be forwarded"));
         }
+        let hosts = request.headers().get_all(HOST).iter().count();
+        if hosts > 1 || (hosts == 0 && request.version() == Version::HTTP_11) {
+            return Err(Failure::BadRequest(
+                "a request names its host once (RFC 9112 section 3.2)",
+            ));
+        }
         // The authority of an absolute target outranks Host (RFC 9112 section 3.2.2).
         let host = match uri.authority() {
             Some(authority) => Some(authority.as_str()),

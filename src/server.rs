@@ -1,6 +1,7 @@
 //! The process around the data plane: sockets, one runtime and one set of connections per worker, and the
 //! way down: stop accepting, finish, give back.
 
+mod edge;
 mod socket;
 mod source;
 mod worker;
@@ -52,7 +53,7 @@ const UPKEEP: Duration = Duration::from_secs(5);
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// The address is taken, or not ours.
-    #[error("cannot listen on {address} (`{key}`): {source}")]
+    #[error("cannot listen on {address} (`{key}`)")]
     Listen {
         /// As configured.
         address: SocketAddr,
@@ -62,13 +63,13 @@ pub enum ServerError {
         source: io::Error,
     },
     /// The store will never serve us as configured.
-    #[error("the store {0}")]
+    #[error("the store cannot be used")]
     Store(#[source] ConnectError),
     /// No certificates of authorities to check an https upstream with.
-    #[error("cannot read the system's certificate authorities, which https upstreams need: {0}")]
+    #[error("cannot read the system's certificate authorities, which https upstreams need")]
     Roots(#[source] io::Error),
     /// Threads, runtimes, signals, recorders.
-    #[error("cannot start: {0}")]
+    #[error("cannot start")]
     System(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// Never by itself.
     #[error("a worker ended; this is a bug")]

@@ -172,6 +172,18 @@ impl Decision {
     }
 }
 
+// === impl Reply ===
+
+impl Reply {
+    /// Why the step failed, if it did.
+    pub fn error(&self) -> Option<&StoreError> {
+        match self {
+            Self::Failed(error) => Some(error),
+            Self::Decision(_) | Self::GivenBack(_) | Self::Level(_) => None,
+        }
+    }
+}
+
 // === impl StoreError ===
 
 impl StoreError {

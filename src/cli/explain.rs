@@ -121,7 +121,16 @@ fn text(config: &Config, method: &Method, uri: &Uri, headers: &HeaderMap) -> Str
     } else {
         "max_wait"
     };
-    line("waits", format!("up to {wait:?} ({from}), then 429"));
+    if !config.limiting || route.limiters.is_empty() {
+        return out;
+    }
+    line(
+        "waits",
+        match wait.is_zero() {
+            true => format!("not at all ({from}): 429 when there is no slot now"),
+            false => format!("up to {wait:?} ({from}), then 429"),
+        },
+    );
     out
 }
 

@@ -14,6 +14,9 @@ pub(super) fn run(file: Option<&Path>) -> Result<(), Failure> {
     let config = load(&file)?;
     let (access_log, _flush) = log::start(config.access_log);
     tracing::info!(file = %file.display(), config = config.summary(), "configuration loaded");
+    for warning in config.warnings() {
+        tracing::warn!(file = %file.display(), warning, "configuration");
+    }
     let server = Server::bind(config, access_log).map_err(anyhow::Error::new)?;
     Ok(server.run().map_err(anyhow::Error::new)?)
 }

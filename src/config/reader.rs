@@ -51,7 +51,7 @@ impl<'n> Field<'n> {
     pub(super) fn scalar(&self) -> Option<&'n Scalar> {
         match &self.node.value {
             Value::Scalar(scalar) => Some(scalar),
-            Value::List(_) | Value::Map(_) => None,
+            Value::Broken | Value::List(_) | Value::Map(_) => None,
         }
     }
 
@@ -68,6 +68,9 @@ impl Reader {
     }
 
     pub(super) fn note_at(&mut self, field: &Field<'_>, reason: impl fmt::Display) {
+        if matches!(field.node.value, Value::Broken) {
+            return;
+        }
         self.note(field.node.place, &field.path, reason);
     }
 
@@ -117,6 +120,10 @@ impl Reader {
         match read(&scalar.text) {
             Ok(value) => Some(value),
             Err(reason) => {
+                let reason = match scalar.text == scalar.written {
+                    true => reason.to_string(),
+                    false => without_quotes(&reason.to_string()),
+                };
                 self.note_at(field, format!("`{}` {reason}", scalar.written));
                 None
             }
@@ -142,6 +149,12 @@ impl Reader {
     ) -> Option<T> {
         let field = section.get(key)?;
         self.scalar(&field, |text| {
+            // Tools that read YAML 1.1 take `on` and `off` for truth values and write those.
+            let text = match text {
+                "true" => "on",
+                "false" => "off",
+                text => text,
+            };
             let found = choices.iter().find(|(name, _)| *name == text);
             found.map(|(_, choice)| *choice).ok_or_else(|| {
                 let names: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
@@ -160,6 +173,15 @@ impl Reader {
             );
         }
     }
+}
+
+/// A reason that quotes nothing: parts of what `${...}` stands for may be secret.
+fn without_quotes(reason: &str) -> String {
+    let mut out = String::with_capacity(reason.len());
+    for (i, part) in reason.split('`').enumerate() {
+        out.push_str(if i % 2 == 0 { part } else { "`***`" });
+    }
+    out
 }
 
 pub(super) fn find<T>(

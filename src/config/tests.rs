@@ -82,6 +82,10 @@ fn the_long_forms() {
     "listen: 1.1.1.1:1\nlisten: 1.1.1.1:2",
     "test.yaml:4:1: listen: written twice; it stands in line 3 already"
 )]
+#[case::double_key_within(
+    "limiters: { a: { rate: 5/s, rate: 6/s } }",
+    "test.yaml:3:29: limiters.a.rate: written twice; it stands in line 3 already"
+)]
 #[case::later_key("tls: {}", "test.yaml:3:1: tls: not supported yet")]
 #[case::later_store_key(
     "store: { url: redis://a, on_failure: share }",
@@ -160,11 +164,11 @@ fn the_long_forms() {
 #[case::not_a_scalar("listen: [1]", "test.yaml:3:9: listen: must be a single value")]
 #[case::unset_variable(
     "listen: ${NOPE}",
-    "test.yaml:3:9: the environment variable `NOPE` is not set; set it, or write `${NOPE:-default}`"
+    "test.yaml:3:9: listen: the environment variable `NOPE` is not set; set it, or write `${NOPE:-default}`"
 )]
 #[case::open_variable(
     "listen: ${NOPE",
-    "test.yaml:3:9: `${` without its `}`; write `$${` for the characters themselves"
+    "test.yaml:3:9: listen: `${` without its `}`; write `$${` for the characters themselves"
 )]
 #[case::bad_store(
     "store: mongodb://a",
@@ -224,7 +228,7 @@ fn one_mistake(#[case] text: &str, #[case] message: &str) {
 )]
 #[case::small_method(
     "- { suffix: /a, methods: [get] }",
-    "test.yaml:3:27: routes[0].methods[0]: `get` must be written in capitals: GET"
+    "test.yaml:3:27: routes[0].methods[0]: `get` must be written in capitals: `GET`"
 )]
 #[case::host(
     "- { suffix: /a, host: 'http://a' }",
@@ -249,9 +253,14 @@ fn all_mistakes_are_said_at_once_in_the_order_of_the_file() {
 
 #[test]
 fn nothing_that_came_from_outside_is_quoted() {
-    for text in
-        ["listen: ${SECRET}", "store: 'redis://:hunter2@'", "limiters: { a: '${SECRET}/s' }"]
-    {
+    for text in [
+        "listen: ${SECRET}",
+        "store: 'redis://:hunter2@'",
+        "limiters: { a: '${SECRET}/s' }",
+        "limiters: { a: '5/${SECRET}' }",
+        "drain_timeout: '5${SECRET}'",
+        "limiting: '${SECRET}'",
+    ] {
         let all = mistakes(text).join("\n");
         assert!(!all.contains("hunter2"), "{all}");
     }
@@ -269,6 +278,13 @@ fn variables_defaults_files_and_escapes() {
     let file = tempfile::NamedTempFile::new().expect("a file");
     fs::write(&file, "127.0.0.1:9\n").expect("written");
     assert_eq!(config(&format!("${{file:{}}}", file.path().display())), Ok(9));
+    assert!(
+        !parse("upstream: http://a\nroutes: [{ suffix: \"*\" }]\nlimiting: false\n")
+            .expect("a config")
+            .limiting
+    );
+    let unset = parse("upstream: ${UNSET}\nroutes: [{ suffix: \"*\" }]\n").expect_err("unset");
+    assert_eq!(unset.mistakes.len(), 1, "{unset}");
     let missing = config("${file:no/such/file}").expect_err("no file").to_string();
     assert!(missing.contains("cannot read tests/no/such/file"), "{missing}");
 }
@@ -309,6 +325,7 @@ fn schema_and_parser_know_the_same_keys() {
 /// As a YAML 1.2 reader hands a file to a JSON Schema.
 fn json(node: &yaml::Node) -> serde_json::Value {
     match &node.value {
+        yaml::Value::Broken => serde_json::Value::Null,
         yaml::Value::Scalar(scalar) => match scalar.written.parse::<i64>() {
             Ok(number) => number.into(),
             Err(_) => scalar.written.clone().into(),

@@ -20,6 +20,8 @@ pub(super) struct Node {
 
 #[derive(Debug, Clone)]
 pub(super) enum Value {
+    /// What `${...}` asks for is not there: said already, and not to be complained of twice.
+    Broken,
     Scalar(Scalar),
     List(Vec<Node>),
     Map(Vec<(Key, Node)>),
@@ -70,7 +72,8 @@ pub(super) fn read(
     mistakes: &mut Vec<Mistake>,
 ) -> Result<Node, Mistake> {
     let parser = Parser::new_from_str(text);
-    let mut builder = Builder { parser, outside, mistakes, anchors: HashMap::new(), nodes: 0 };
+    let (anchors, path) = (HashMap::new(), Vec::new());
+    let mut builder = Builder { parser, outside, mistakes, anchors, path, nodes: 0 };
     let root = builder.document()?;
     Ok(root.unwrap_or(Node { place: Place { line: 1, column: 1 }, value: Value::Map(Vec::new()) }))
 }
@@ -80,6 +83,8 @@ struct Builder<'a, 't> {
     outside: &'a Outside<'a>,
     mistakes: &'a mut Vec<Mistake>,
     anchors: HashMap<usize, Node>,
+    /// To where we are: `.key` and `[index]`.
+    path: Vec<String>,
     nodes: usize,
 }
 
@@ -120,7 +125,7 @@ impl<'t> Builder<'_, 't> {
         let (anchor, value) = match event {
             Event::Scalar(text, style, anchor, _) => {
                 let plain = style == granit_parser::ScalarStyle::Plain;
-                (anchor, Value::Scalar(self.scalar(text.into_owned(), plain, place)))
+                (anchor, self.scalar(text.into_owned(), plain, place))
             }
             Event::SequenceStart(_, anchor, _) => (anchor, Value::List(self.list(depth)?)),
             Event::MappingStart(_, anchor, _) => (anchor, Value::Map(self.map(depth)?)),
@@ -145,7 +150,11 @@ impl<'t> Builder<'_, 't> {
         loop {
             match self.next()? {
                 (Event::SequenceEnd, _) => return Ok(items),
-                (event, place) => items.push(self.node(event, place, depth + 1)?),
+                (event, place) => {
+                    self.path.push(format!("[{}]", items.len()));
+                    items.push(self.node(event, place, depth + 1)?);
+                    self.path.pop();
+                }
             }
         }
     }
@@ -162,11 +171,14 @@ impl<'t> Builder<'_, 't> {
             };
             let key = Key { place, name: name.into_owned() };
             let (event, place) = self.next()?;
+            self.path.push(format!(".{}", key.name));
             let node = self.node(event, place, depth + 1)?;
+            let path = self.at();
+            self.path.pop();
             match entries.iter().find(|(earlier, _)| earlier.name == key.name) {
                 Some((earlier, _)) => self.mistakes.push(Mistake::new(
                     key.place,
-                    &key.name,
+                    &path,
                     format!("written twice; it stands in line {} already", earlier.place.line),
                 )),
                 None => entries.push((key, node)),
@@ -182,16 +194,19 @@ impl<'t> Builder<'_, 't> {
         Ok(())
     }
 
-    fn scalar(&mut self, written: String, plain: bool, place: Place) -> Scalar {
-        let text = match fill(&written, self.outside) {
-            Ok(text) => text,
+    fn scalar(&mut self, written: String, plain: bool, place: Place) -> Value {
+        match fill(&written, self.outside) {
+            Ok(text) => Value::Scalar(Scalar { text, written, plain }),
             Err(reason) => {
-                self.mistakes.push(Mistake::new(place, "", reason));
-                // Anything that draws no second complaint about the same place.
-                return Scalar { text: String::new(), written, plain: true };
+                let path = self.at();
+                self.mistakes.push(Mistake::new(place, &path, reason));
+                Value::Broken
             }
-        };
-        Scalar { text, written, plain }
+        }
+    }
+
+    fn at(&self) -> String {
+        self.path.concat().trim_start_matches('.').to_owned()
     }
 }
 
@@ -201,7 +216,7 @@ fn place(span: &Span) -> Place {
 
 fn size(node: &Node) -> usize {
     1 + match &node.value {
-        Value::Scalar(_) => 0,
+        Value::Broken | Value::Scalar(_) => 0,
         Value::List(items) => items.iter().map(size).sum(),
         Value::Map(entries) => entries.iter().map(|(_, node)| size(node)).sum(),
     }

@@ -60,6 +60,8 @@ impl StoreSource {
         if reachable && let Err(error) = script.connected(PROBE).await {
             tracing::warn!(store = %url, %error, "the store is away; limited requests get 503");
         }
-        Ok(Arc::new(Batched::new(Arc::new(script), timeout, metrics::store())))
+        let metrics = metrics::store();
+        metrics.up.set(f64::from(u8::from(script.is_connected())));
+        Ok(Arc::new(Batched::new(Arc::new(script), timeout, metrics)))
     }
 }

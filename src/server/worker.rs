@@ -1,7 +1,8 @@
 //! One core's share of the data plane: its own runtime, listener, connections and store.
 
 use super::{
-    HEADER_BYTES, HEADER_TIMEOUT, LINGER, Phase, ServerError, source::StoreSource, system,
+    HEADER_BYTES, HEADER_TIMEOUT, LINGER, Phase, ServerError, edge::Edge, source::StoreSource,
+    system,
 };
 use crate::{
     gateway::{Gateway, Peer, Plan},
@@ -117,7 +118,7 @@ impl Worker {
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEADER_TIMEOUT)
                 .max_header_size(HEADER_BYTES)
-                .serve_connection(TokioIo::new(stream), service);
+                .serve_connection(Edge::new(TokioIo::new(stream)), service);
             tokio::pin!(connection);
             let closing =
                 async { drop(phases.wait_for(|phase| *phase >= Phase::ClosingIdle).await) };

@@ -69,6 +69,8 @@ struct Group {
     in_flight: bool,
     /// The call in flight has outlived the time-out: nobody else need wait to learn that.
     stuck: bool,
+    /// The kind of error that was last told to the log, so that each is told once.
+    told: Option<&'static str>,
 }
 
 struct Queued {
@@ -147,14 +149,14 @@ impl Batched {
                 Err(_) => {
                     // What is not known yet is waited for: sent again, it could be charged twice, and
                     // more calls would only pile up in front of a store that hangs.
-                    self.record(started, &Err(StoreError::Timeout));
+                    self.record(&tag, started, &Err(StoreError::Timeout));
                     self.set_stuck(&tag, true);
                     let late = timeout(GIVE_UP, call).await;
                     self.set_stuck(&tag, false);
                     late.unwrap_or(Err(StoreError::Timeout))
                 }
             };
-            self.record(started, &answer);
+            self.record(&tag, started, &answer);
             self.deliver(batch, answer);
         }
     }
@@ -209,19 +211,38 @@ impl Batched {
         }
     }
 
-    fn record(&self, started: Instant, answer: &Result<Vec<Reply>, StoreError>) {
+    fn record(&self, tag: &str, started: Instant, answer: &Result<Vec<Reply>, StoreError>) {
+        self.tell(tag, answer);
         let metrics = &self.0.metrics;
         metrics.up.set(f64::from(u8::from(answer.is_ok())));
         match answer {
             Ok(replies) => {
                 metrics.seconds.record(started.elapsed());
-                for reply in replies {
-                    if let Reply::Failed(error) = reply {
-                        metrics.count(error);
-                    }
-                }
+                replies.iter().filter_map(Reply::error).for_each(|error| metrics.count(error));
             }
             Err(error) => metrics.count(error),
+        }
+    }
+}
+
+impl Batched {
+    /// Logs when the store begins or ends to fail a group: once a change, not once a request.
+    fn tell(&self, group: &str, answer: &Result<Vec<Reply>, StoreError>) {
+        let error = match answer {
+            Ok(replies) => replies.iter().find_map(Reply::error),
+            Err(error) => Some(error),
+        };
+        let now = error.map(StoreError::kind);
+        let before = match self.0.groups.lock().get_mut(group) {
+            Some(state) => std::mem::replace(&mut state.told, now),
+            None => return,
+        };
+        match error {
+            Some(error) if now != before => {
+                tracing::warn!(group, %error, "the store gives no decisions");
+            }
+            None if before.is_some() => tracing::info!(group, "the store gives decisions again"),
+            _ => {}
         }
     }
 }

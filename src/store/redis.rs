@@ -39,10 +39,10 @@ pub struct RedisStore {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
     /// Nobody answers there: perhaps later.
-    #[error("cannot be reached: {0}")]
+    #[error("it cannot be reached: {0}")]
     Unreachable(String),
     /// It answers and will not serve us: wrong credentials, no such database, too old.
-    #[error("refuses us: {0}")]
+    #[error("it refuses us: {0}")]
     Refused(String),
 }
 
@@ -56,7 +56,7 @@ impl RedisUrl {
     /// What is wrong with it, without quoting it: it may hold a password.
     pub fn parse(url: &str) -> Result<Self, String> {
         let (scheme, rest) =
-            url.split_once("://").ok_or("it has no scheme, as in `redis://host:6379`")?;
+            url.split_once("://").ok_or("write `memory`, or a URL such as `redis://host:6379`")?;
         let config = match scheme {
             "redis" => {
                 let authority = rest.split('/').next().unwrap_or_default();
@@ -69,7 +69,9 @@ impl RedisUrl {
                 {
                     return Err("behind the last `/` stands a database number, 0 to 255".into());
                 }
-                Config::from_url(url).map_err(|error| error.details().to_owned())?
+                Config::from_url(url).map_err(
+                    |_| "it is not of the form `redis://[user:password@]host[:port][/database]`",
+                )?
             }
             "rediss" | "unix" | "redis-cluster" | "redis-sentinel" => {
                 return Err(format!("`{scheme}://` is not supported yet"));
@@ -121,6 +123,11 @@ impl RedisStore {
         answer.map_err(|error| connect_error(&error))
     }
 
+    /// Whether there is a connection now.
+    pub fn is_connected(&self) -> bool {
+        self.client.is_connected()
+    }
+
     /// Connects once and asks what a start needs to know; returns what the operator should be warned of.
     ///
     /// # Errors
@@ -170,7 +177,7 @@ impl RedisStore {
         now: Option<i64>,
         entries: &[Entry],
     ) -> Result<Vec<Reply>, StoreError> {
-        if !self.client.is_connected() {
+        if !self.is_connected() {
             return Err(StoreError::Unreachable("not connected".into()));
         }
         let Call { keys, args, names, .. } = Call::new(now, entries);

@@ -40,7 +40,7 @@ impl Reader {
         };
         let field = Field { path: join(path, &key.name), node };
         let (rate, burst) = match &node.value {
-            Value::Scalar(_) => (self.scalar(&field, unit::rate), None),
+            Value::Scalar(_) | Value::Broken => (self.scalar(&field, unit::rate), None),
             Value::List(_) => {
                 self.note_at(&field, format!("a list of rates is {NOT_YET}"));
                 return limiter;

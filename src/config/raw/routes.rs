@@ -119,7 +119,7 @@ impl Reader {
             let item = field.item(i, node);
             let method = self.scalar(&item, |text| {
                 if METHODS.iter().any(|known| known.eq_ignore_ascii_case(text) && *known != text) {
-                    return Err(format!("must be written in capitals: {}", text.to_uppercase()));
+                    return Err(format!("must be written in capitals: `{}`", text.to_uppercase()));
                 }
                 Method::from_bytes(text.as_bytes()).map_err(|_| "is no method".to_owned())
             });
@@ -184,5 +184,9 @@ fn host(text: &str) -> Result<String, &'static str> {
     if text.is_empty() || !text.chars().all(good) || port {
         return Err("is no host name; write it without scheme and port");
     }
-    Ok(text.to_ascii_lowercase())
+    // As it stands in a request.
+    Ok(match text.contains(':') && !text.starts_with('[') {
+        true => format!("[{}]", text.to_ascii_lowercase()),
+        false => text.to_ascii_lowercase(),
+    })
 }

@@ -62,7 +62,7 @@ impl Reader {
             limiters: Vec::new(),
         };
         let field = Field { path, node };
-        if let Value::Scalar(_) = node.value {
+        if let Value::Scalar(_) | Value::Broken = node.value {
             upstream.target = self.scalar(&field, Target::parse).unwrap_or_default();
             return upstream;
         }

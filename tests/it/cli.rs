@@ -1,0 +1,371 @@
+//! The commands as a person or a script runs them: what they print, where, and how they end.
+
+use crate::support::{Gateway, Upstream, eventually, get, paceway, paceway_in};
+use rstest::rstest;
+use serde_json::Value;
+use std::{fs, net::SocketAddr, process::Output, time::Duration};
+use tokio::time::Instant;
+
+/// Exit code, stdout, stderr.
+fn said(output: &Output) -> (Option<i32>, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// Runs a command in a directory with this `gateway.yaml`.
+fn with_file(yaml: &str, args: &[&str], env: &[(&str, &str)]) -> (Option<i32>, String, String) {
+    let dir = tempfile::tempdir().expect("a directory");
+    fs::write(dir.path().join("gateway.yaml"), yaml).expect("a file");
+    said(&paceway_in(dir.path(), args, env))
+}
+
+const GOOD: &str = "upstream: https://api.vendor.example/v2
+limiters:
+  account: 500/min
+  search: { rate: 5/s, burst: 10 }
+routes:
+  - { suffix: /search, limiters: [search, account], max_wait: 2s }
+  - { name: rest, suffix: \"*\", limiters: [account] }
+";
+
+#[test]
+fn check_sums_a_good_file_up_in_one_line() {
+    let (code, out, err) = with_file(GOOD, &["check", "gateway.yaml"], &[]);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    assert_eq!(out.lines().count(), 1, "{out}");
+    assert!(out.starts_with("gateway.yaml: ok: 2 routes, 2 limiters, 1 upstream"), "{out}");
+}
+
+#[test]
+fn check_finds_every_mistake_at_once_each_with_place_key_reason_and_hint() {
+    let yaml = "upstraem: https://api.vendor.example
+limiters:
+  account: 0/min
+  search: { rate: 5/s, burst: -1, marign: 5ms }
+routes:
+  - { suffix: /search, limiters: [serach], max_wait: 2 }
+  - { suffix: /search, limiters: [account] }
+tls: { cert: a, key: b }
+";
+    let (code, out, err) = with_file(yaml, &["check", "gateway.yaml"], &[]);
+    assert_eq!((code, out.as_str()), (Some(2), ""));
+    let expected = [
+        ("gateway.yaml:1:1: upstraem: ", "did you mean `upstream`?"),
+        ("gateway.yaml:3:12: limiters.account: ", "at least 1"),
+        ("gateway.yaml:4:31: limiters.search.burst: ", "negative"),
+        ("gateway.yaml:4:35: limiters.search.marign: ", "did you mean `margin`?"),
+        ("gateway.yaml:6:35: routes[0].limiters[0]: ", "did you mean `search`?"),
+        ("gateway.yaml:6:54: routes[0].max_wait: ", "needs a unit"),
+        ("gateway.yaml:8:1: tls: ", "not supported yet"),
+    ];
+    for (start, reason) in expected {
+        let found = err.lines().any(|line| line.starts_with(start) && line.contains(reason));
+        assert!(found, "no line {start}...{reason} in\n{err}");
+    }
+    // In the order of the file.
+    let place = |line: &str| -> (usize, usize) {
+        let mut numbers = line.split(':').skip(1).map(|n| n.parse().expect("a number"));
+        (numbers.next().expect("a line"), numbers.next().expect("a column"))
+    };
+    let places: Vec<_> = err.lines().map(place).collect();
+    assert!(places.is_sorted(), "{err}");
+}
+
+#[rstest]
+#[case::no_yaml("upstream: [\n", "gateway.yaml:1:11: ", "not YAML")]
+#[case::a_key_twice(
+    "upstream: http://a\nupstream: http://b\nroutes: [{ suffix: \"*\" }]\n",
+    "gateway.yaml:2:1: upstream: ",
+    "written twice"
+)]
+#[case::nothing("", "gateway.yaml:1:1: upstream: ", "is missing")]
+#[case::no_routes("upstream: http://a\n", "gateway.yaml:1:1: routes: ", "is missing")]
+#[case::a_tie(
+    "upstream: http://a\nroutes:\n  - { suffix: /a, name: x }\n  - { suffix: /%61, name: y }\n",
+    "gateway.yaml:4:5: routes[1]: ",
+    "routes[0] in line 3"
+)]
+#[case::an_unknown_upstream(
+    "upstreams: { vendor: http://a }\nroutes:\n  - { suffix: /a, upstream: vendro }\n",
+    "gateway.yaml:3:29: routes[0].upstream: ",
+    "did you mean `vendor`?"
+)]
+#[case::a_list_of_rates(
+    "upstream: http://a\nlimiters: { a: [3/s, 20/min] }\nroutes: [{ suffix: \"*\" }]\n",
+    "gateway.yaml:2:16: limiters.a: ",
+    "not supported yet"
+)]
+#[case::a_later_algorithm(
+    "upstream: http://a\nlimiters: { a: { rate: 3/s, algorithm: fixed_window } }\nroutes: [{ suffix: \"*\" }]\n",
+    "gateway.yaml:2:40: limiters.a.algorithm: ",
+    "not supported yet"
+)]
+#[case::a_number_that_overflows(
+    "upstream: http://a\nlimiters: { a: 99999999999999999999/s }\nroutes: [{ suffix: \"*\" }]\n",
+    "gateway.yaml:2:16: limiters.a: ",
+    "too large"
+)]
+#[case::nan(
+    "upstream: http://a\nlimiters: { a: { rate: 5/s, burst: .nan } }\nroutes: [{ suffix: \"*\" }]\n",
+    "gateway.yaml:2:36: limiters.a.burst: ",
+    "whole number"
+)]
+#[case::a_variable_that_is_not_set(
+    "upstream: ${PACEWAY_TEST_NOT_SET}\nroutes: [{ suffix: \"*\" }]\n",
+    "gateway.yaml:1:11: ",
+    "`PACEWAY_TEST_NOT_SET` is not set"
+)]
+#[case::a_file_that_is_not_there(
+    "upstream: ${file:nothing.txt}\nroutes: [{ suffix: \"*\" }]\n",
+    "gateway.yaml:1:11: ",
+    "nothing.txt"
+)]
+#[case::an_odd_store(
+    "store: http://a\nupstream: http://a\nroutes: [{ suffix: \"*\" }]\n",
+    "gateway.yaml:1:8: store: ",
+    "not a scheme"
+)]
+#[case::a_later_store(
+    "store: redis-cluster://a\nupstream: http://a\nroutes: [{ suffix: \"*\" }]\n",
+    "gateway.yaml:1:8: store: ",
+    "not supported yet"
+)]
+fn check_names_place_key_and_reason(#[case] yaml: &str, #[case] start: &str, #[case] reason: &str) {
+    let (code, out, err) = with_file(yaml, &["check", "gateway.yaml"], &[]);
+    assert_eq!((code, out.as_str()), (Some(2), ""), "{err}");
+    let found = err.lines().any(|line| line.starts_with(start) && line.contains(reason));
+    assert!(found, "no line {start}...{reason} in\n{err}");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    for args in [&["check", "nothing.yaml"][..], &["run", "--config", "nothing.yaml"]] {
+        let (code, out, err) = said(&paceway(args));
+        assert_eq!((code, out.as_str()), (Some(2), ""));
+        assert!(err.starts_with("nothing.yaml: cannot be read: "), "{err}");
+    }
+}
+
+#[test]
+fn values_come_from_the_environment_and_from_files_and_no_message_holds_them() {
+    let dir = tempfile::tempdir().expect("a directory");
+    fs::write(dir.path().join("url"), "redis://:hunter2@redis:6379/0\n").expect("a file");
+    let yaml = "store: ${file:url}
+upstream: ${VENDOR:-http://fallback.example}
+listen: ${LISTEN}
+routes: [{ suffix: \"*\" }]
+";
+    let file = dir.path().join("gateway.yaml");
+    fs::write(&file, yaml).expect("a file");
+    let env = [("LISTEN", "127.0.0.1:18080")];
+    let args = ["explain", "gateway.yaml", "GET", "/x"];
+    let (code, out, _) = said(&paceway_in(dir.path(), &args, &env));
+    assert_eq!(code, Some(0));
+    assert!(out.contains("http://fallback.example/x"), "{out}");
+    let check = ["check", "gateway.yaml"];
+    let (code, out, err) = said(&paceway_in(dir.path(), &check, &env));
+    assert_eq!(code, Some(0), "{err}");
+    assert!(out.contains("redis at redis:6379") && out.contains("127.0.0.1:18080"), "{out}");
+    assert!(!out.contains("hunter2"), "{out}");
+
+    // Also where it is wrong.
+    fs::write(dir.path().join("url"), "postgres://:hunter2@host").expect("a file");
+    let env = [("LISTEN", "hunter3"), ("VENDOR", "hunter4")];
+    let (code, out, err) = said(&paceway_in(dir.path(), &check, &env));
+    assert_eq!((code, out.as_str()), (Some(2), ""));
+    assert_eq!(err.lines().count(), 3, "{err}");
+    assert!(!err.contains("hunter"), "{err}");
+}
+
+#[rstest]
+#[case::the_longest_suffix(
+    &["GET", "/v2/flights/search?q=1"],
+    &["route search", "/search", "limiter search: token_bucket 5/s, burst 10", "limiter account: token_bucket 500/min",
+      "upstream default: https://api.vendor.example/v2/v2/flights/search?q=1", "waits up to 2s", "not rest"],
+)]
+#[case::a_disguise(&["GET", "/x/..//%73earch/;y"], &["compared /search ", "route search"])]
+#[case::a_whole_url(&["POST", "https://gateway.example/search"], &["route search", "gateway.example"])]
+#[case::all_others(&["GET", "/research"], &["route rest", "limiter account", "waits not at all (max_wait)"])]
+#[case::less_patience(&["GET", "/search", "-H", "Prefer: wait=1"], &["waits up to 1s", "Prefer"])]
+#[case::more_patience(&["GET", "/search", "-H", "Prefer: wait=60"], &["waits up to 2s", "cap"])]
+fn explain_says_what_a_request_gets(#[case] request: &[&str], #[case] expected: &[&str]) {
+    let yaml = GOOD.replace("suffix: /search", "name: search, suffix: /search");
+    let args = [&["explain", "gateway.yaml"], request].concat();
+    let (code, out, err) = with_file(&yaml, &args, &[]);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let words = out.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in expected {
+        assert!(words.contains(part), "no `{part}` in\n{out}");
+    }
+}
+
+#[test]
+fn explain_says_when_no_route_matches() {
+    let yaml = "upstream: http://a\nroutes: [{ suffix: /search, methods: [POST] }]\n";
+    let (code, out, _) = with_file(yaml, &["explain", "gateway.yaml", "GET", "/search"], &[]);
+    assert_eq!(code, Some(0));
+    assert!(out.contains("404 no-route"), "{out}");
+}
+
+#[rstest]
+#[case::no_method(&["GE T", "/"], "method")]
+#[case::no_url(&["GET", "search"], "/")]
+#[case::no_header(&["GET", "/", "-H", "nothing"], "no header")]
+fn explain_refuses_what_is_no_request(#[case] request: &[&str], #[case] reason: &str) {
+    let args = [&["explain", "gateway.yaml"], request].concat();
+    let (code, out, err) = with_file(GOOD, &args, &[]);
+    assert_eq!((code, out.as_str()), (Some(2), ""));
+    assert!(err.starts_with("error: ") && err.contains(reason), "{err}");
+}
+
+#[test]
+fn schema_prints_a_json_schema() {
+    let (code, out, err) = said(&paceway(&["schema"]));
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let schema: Value = serde_json::from_str(&out).expect("JSON");
+    assert!(schema["$schema"].as_str().is_some_and(|url| url.contains("json-schema.org")));
+    let keys = schema["properties"].as_object().expect("properties");
+    for key in ["listen", "admin", "store", "upstream", "upstreams", "limiters", "routes"] {
+        assert!(keys.contains_key(key), "no {key}");
+    }
+    let validator = jsonschema::validator_for(&schema).expect("a valid schema");
+    // A configuration in JSON is one in YAML.
+    let good = serde_json::json!({
+        "upstream": "https://api.vendor.example",
+        "limiters": { "account": "500/min", "search": { "rate": "5/s", "burst": 10 } },
+        "routes": [{ "suffix": "*", "limiters": ["account"], "max_wait": "2s" }],
+    });
+    assert!(validator.is_valid(&good));
+    let (code, _, err) = with_file(&good.to_string(), &["check", "gateway.yaml"], &[]);
+    assert_eq!(code, Some(0), "{err}");
+    let mut bad = good.clone();
+    bad["upstraem"] = true.into();
+    assert!(!validator.is_valid(&bad));
+}
+
+#[rstest]
+#[case::nothing(&[])]
+#[case::an_unknown_command(&["walk"])]
+#[case::an_unknown_option(&["run", "--fast"])]
+#[case::a_missing_argument(&["check"])]
+#[case::a_port_that_is_none(&["demo", "--port", "x"])]
+fn a_wrong_usage_ends_with_2_and_says_so_on_stderr(#[case] args: &[&str]) {
+    let (code, out, err) = said(&paceway(args));
+    assert_eq!((code, out.as_str()), (Some(2), ""));
+    assert!(err.contains("Usage: paceway") || err.contains("try '--help'"), "{err}");
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    let (code, out, _) = said(&paceway(&["--help"]));
+    assert_eq!(code, Some(0));
+    for command in ["run", "check", "explain", "schema", "demo"] {
+        assert!(out.contains(&format!("\n  {command} ")), "no {command} in\n{out}");
+    }
+    let (code, out, _) = said(&paceway(&["--version"]));
+    assert_eq!((code, out.trim()), (Some(0), concat!("paceway ", env!("CARGO_PKG_VERSION"))));
+}
+
+#[test]
+fn run_without_a_configuration_says_where_it_looked() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (code, out, err) = said(&paceway_in(dir.path(), &["run"], &[]));
+    assert_eq!((code, out.as_str()), (Some(2), ""));
+    for part in ["paceway.yaml", "config/paceway.yaml", "--config"] {
+        assert!(err.contains(part), "{err}");
+    }
+}
+
+#[test]
+fn run_with_a_wrong_configuration_says_what_check_says() {
+    let yaml = "upstraem: http://a\nroutes: [{ suffix: \"*\" }]\n";
+    let run = with_file(yaml, &["run", "--config", "gateway.yaml"], &[]);
+    assert_eq!(run.0, Some(2));
+    assert_eq!(run, with_file(yaml, &["check", "gateway.yaml"], &[]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_asks_a_running_gateway_whether_it_is_ready() {
+    let upstream = Upstream::ok().await;
+    let mut gateway =
+        Gateway::start(&format!("upstream: {}\nroutes: [{{ suffix: \"*\" }}]\n", upstream.url()))
+            .await;
+    let admin = gateway.admin.to_string();
+    let (code, out, err) = said(&paceway(&["health", "--admin", &admin]));
+    assert_eq!((code, out.as_str(), err.as_str()), (Some(0), "", ""));
+    gateway.signal("TERM");
+    gateway.end().await;
+    let (code, out, err) = said(&paceway(&["health", "--admin", &admin]));
+    assert_eq!((code, out.as_str()), (Some(1), ""));
+    assert!(err.starts_with("error: ") && err.contains(&admin), "{err}");
+}
+
+/// An address that `demo` prints.
+fn address(out: &str, start: &str) -> SocketAddr {
+    let line = out.lines().find(|line| line.starts_with(start)).expect("a line");
+    let url = line.split("http://").nth(1).expect("an address");
+    url.split(['/', ' ']).next().expect("an address").parse().expect("an address")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_the_demo_the_vendor_refuses_nobody_who_comes_through_the_gateway() {
+    let demo = Gateway::demo(&["--port", "0", "--admin-port", "0", "--vendor-port", "0"]).await;
+    let out = eventually("all is printed", async || {
+        let out = demo.output().0.join("\n");
+        out.contains("Ctrl-C").then_some(out)
+    })
+    .await;
+    let vendor = address(&out, "A pretend vendor");
+    let gateway = address(&out, "The gateway before it");
+    assert_eq!(gateway, demo.listen);
+    assert_eq!(address(&out, "Its state and its metrics"), demo.admin);
+    for address in [vendor, gateway] {
+        let line = |line: &str| line.contains("; do curl ") && line.contains(&address.to_string());
+        let printed = out.lines().any(line);
+        assert!(printed, "a line to try with {address} in\n{out}");
+    }
+
+    // The vendor counts arrivals. Where the machine stalls for a tenth of a second between the gateway's
+    // clock and the vendor's, a call can arrive that much too early behind another: that says nothing of
+    // the gateway, and is tried again.
+    for attempt in 1.. {
+        assert!(attempt <= 10, "the machine stalled ten times");
+        let mut statuses = Vec::new();
+        let mut slowest = Duration::ZERO;
+        for _ in 0..20 {
+            let asked = Instant::now();
+            statuses.push(get(gateway, "/search").await.status);
+            slowest = slowest.max(asked.elapsed());
+        }
+        if statuses == [200; 20] {
+            break;
+        }
+        // 220 ms between two calls, of which 100 ms in five are to spare.
+        assert!(slowest > Duration::from_millis(300), "{statuses:?}, the slowest in {slowest:?}");
+    }
+
+    let refused = eventually("the vendor refuses who comes straight to it", async || {
+        let answer = get(vendor, "/search").await;
+        (answer.status == 429).then_some(answer)
+    })
+    .await;
+    assert_eq!(refused.field("paceway-origin"), None);
+    let metrics = get(demo.admin, "/metrics").await.text();
+    assert!(metrics.contains("paceway_requests_total"), "{metrics}");
+}
+
+#[test]
+fn the_demo_says_which_port_is_taken() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("its address").port().to_string();
+    for (option, others) in [
+        ("--port", ["--admin-port", "--vendor-port"]),
+        ("--admin-port", ["--port", "--vendor-port"]),
+        ("--vendor-port", ["--port", "--admin-port"]),
+    ] {
+        let args = ["demo", option, &port, others[0], "0", others[1], "0"];
+        let (code, _, err) = said(&paceway(&args));
+        assert_eq!(code, Some(1), "{err}");
+        assert!(err.lines().last().is_some_and(|line| line.contains(&port)), "{err}");
+    }
+}

@@ -1,0 +1,568 @@
+//! A gateway's life as its operator sees it: pages, metrics, lines, and the way down.
+
+use crate::support::{Conn, Gateway, Redis, Reply, Upstream, eventually, paceway_in, request};
+use rstest::rstest;
+use serde_json::{Value, json};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    io::Write,
+    process::{Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+use tokio::sync::Semaphore;
+
+/// An upstream that answers nothing until its gate has permits.
+async fn gated() -> (Upstream, Arc<Semaphore>) {
+    let gate = Arc::new(Semaphore::new(0));
+    let behind = gate.clone();
+    (Upstream::start(move |_| Reply::ok().behind(&behind)).await, gate)
+}
+
+async fn until_asked(upstream: &Upstream, count: usize) {
+    let what = format!("{count} calls at the upstream");
+    eventually(&what, async || (upstream.calls().len() >= count).then_some(())).await;
+}
+
+async fn until_draining(gateway: &Gateway) -> Value {
+    eventually("it drains", async || {
+        let page = gateway.page("/readyz").await;
+        (page.status == 503).then(|| page.json())
+    })
+    .await
+}
+
+// ---------------------------------------------------------------------------------------- the way down
+
+/// Sends one request after the other on a connection that is kept, and makes a new one only when told that it
+/// is closed; until nobody listens any more. What failed although it was sent.
+async fn closed_loop(address: std::net::SocketAddr, answered: Arc<AtomicUsize>) -> Vec<String> {
+    let mut failed = Vec::new();
+    while let Ok(mut conn) = Conn::to(address).await {
+        loop {
+            let sent = conn.send(request("GET", "/load", &[])).await;
+            let answer = match sent {
+                Ok(()) => conn.answer().await,
+                Err(error) => Err(error),
+            };
+            match answer {
+                Ok(answer) if answer.status == 200 => {
+                    answered.fetch_add(1, Relaxed);
+                    if answer.field("connection") == Some("close") {
+                        break;
+                    }
+                }
+                Ok(answer) => failed.push(format!("{answer:?}")),
+                Err(error) => {
+                    failed.push(error.to_string());
+                    break;
+                }
+            }
+        }
+    }
+    failed
+}
+
+#[rstest]
+#[case::sigterm("TERM")]
+#[case::sigint("INT")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_under_load_fails_no_request(#[case] signal: &str) {
+    let upstream = Upstream::start(|_| Reply::ok().after(Duration::from_millis(5))).await;
+    // Some go at once and some wait.
+    let mut gateway = Gateway::start(&format!(
+        "upstream: {}
+limiters: {{ load: {{ rate: 500/s, burst: 50 }} }}
+routes: [{{ suffix: \"*\", limiters: [load], max_wait: 20s }}]
+",
+        upstream.url()
+    ))
+    .await;
+    let answered = Arc::<AtomicUsize>::default();
+    let load = (0..16).map(|_| tokio::spawn(closed_loop(gateway.listen, answered.clone())));
+    let load: Vec<_> = load.collect();
+    eventually("load", async || (answered.load(Relaxed) > 300).then_some(())).await;
+    gateway.signal(signal);
+    let mut failed = Vec::new();
+    for task in load {
+        failed.extend(task.await.expect("task"));
+    }
+    assert_eq!(failed, [""; 0], "of {}", answered.load(Relaxed));
+    assert_eq!(gateway.end().await.code(), Some(0));
+    assert_eq!(upstream.calls().len(), answered.load(Relaxed));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_run_or_wait_finish_before_the_end() {
+    let (upstream, gate) = gated().await;
+    let mut gateway = Gateway::start(&format!(
+        "upstream: {}
+limiters: {{ search: {{ rate: 2/s, burst: 1 }} }}
+routes:
+  - {{ suffix: /running }}
+  - {{ name: search, suffix: /search, limiters: [search], max_wait: 20s }}
+",
+        upstream.url()
+    ))
+    .await;
+    let mut asked = vec![gateway.ask("/running", &[]).await];
+    for _ in 0..4 {
+        asked.push(gateway.ask("/search", &[]).await);
+    }
+    until_asked(&upstream, 2).await;
+    gateway.signal("TERM");
+    assert_eq!(until_draining(&gateway).await, json!({ "ready": false, "reasons": ["draining"] }));
+    assert_eq!(gateway.page("/healthz").await.status, 200, "it still lives");
+    eventually("nobody new is let in", async || Conn::to(gateway.listen).await.err()).await;
+    assert!(gateway.is_running());
+
+    gate.add_permits(5);
+    for mut conn in asked {
+        let answer = conn.answer().await.expect("a whole answer");
+        assert_eq!((answer.status, answer.field("connection")), (200, Some("close")));
+    }
+    assert_eq!(gateway.end().await.code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_connections_do_not_hold_up_the_end() {
+    let upstream = Upstream::ok().await;
+    let mut gateway = Gateway::start(&format!(
+        "drain_timeout: 10min\nupstream: {}\nroutes: [{{ suffix: \"*\" }}]\n",
+        upstream.url()
+    ))
+    .await;
+    let mut used = Conn::to(gateway.listen).await.expect("connect");
+    used.send(request("GET", "/", &[])).await.expect("send");
+    assert_eq!(used.answer().await.expect("an answer").status, 200);
+    let unused = Conn::to(gateway.listen).await.expect("connect");
+    let admin = Conn::to(gateway.admin).await.expect("connect");
+    gateway.signal("TERM");
+    assert_eq!(gateway.end().await.code(), Some(0));
+    assert_eq!(used.rest().await, b"");
+    drop((unused, admin));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_drain_timeout_ends_what_is_stuck_and_gives_back_what_waits() {
+    let redis = Redis::start();
+    let (upstream, _never) = gated().await;
+    let yaml = format!(
+        "drain_timeout: 1500ms
+store: {{ url: \"{}\", timeout: 2s }}
+upstream: {}
+limiters: {{ search: {{ rate: 1/hour, burst: 1 }} }}
+routes:
+  - {{ suffix: /stuck }}
+  - {{ name: search, suffix: /search, limiters: [search], max_wait: 1h, max_wait_cap: 1h }}
+",
+        redis.url(),
+        upstream.url()
+    );
+    let mut gateway = Gateway::start(&yaml).await;
+    let mut stuck = gateway.ask("/stuck", &[]).await;
+    let _spends = gateway.ask("/search", &[]).await;
+    until_asked(&upstream, 2).await;
+    let mut waiting = gateway.ask("/search", &[]).await;
+    gateway.until_waiting("search", 1).await;
+    let hour = 3_600_000.0;
+    assert!(gateway.limiter("search").await["next_slot_ms"].as_f64() > Some(hour));
+
+    gateway.signal("TERM");
+    assert!(stuck.answer().await.is_err(), "it got no answer, and is not told that it did");
+    assert!(waiting.answer().await.is_err());
+    assert_eq!(gateway.end().await.code(), Some(0));
+    let next = Gateway::start(&yaml).await;
+    let slot = next.limiter("search").await["next_slot_ms"].as_f64().expect("ms");
+    assert!(slot > 0.0 && slot <= hour, "the slot of the one that waited is free: {slot} ms");
+}
+
+#[rstest]
+#[case::twice_the_same("TERM", "TERM")]
+#[case::impatient_ctrl_c("INT", "INT")]
+#[case::one_of_each("TERM", "INT")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_signal_ends_it_at_once(#[case] first: &str, #[case] second: &str) {
+    let (upstream, _never) = gated().await;
+    let mut gateway = Gateway::start(&format!(
+        "drain_timeout: 10min\nupstream: {}\nroutes: [{{ suffix: \"*\" }}]\n",
+        upstream.url()
+    ))
+    .await;
+    let stuck = gateway.ask("/", &[]).await;
+    until_asked(&upstream, 1).await;
+    gateway.signal(first);
+    until_draining(&gateway).await;
+    assert!(gateway.is_running());
+    gateway.signal(second);
+    let code = gateway.end().await.code().expect("a code, not the signal itself");
+    assert_ne!(code, 0);
+    drop(stuck);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_gateways_do_not_share_a_port() {
+    let upstream = Upstream::ok().await;
+    let rest = format!("upstream: {}\nroutes: [{{ suffix: \"*\" }}]\nworkers: 2\n", upstream.url());
+    let first = Gateway::start(&rest).await;
+    let dir = tempfile::tempdir().expect("a directory");
+    let yaml = format!("listen: {}\nadmin: 127.0.0.1:0\n{rest}", first.listen);
+    fs::write(dir.path().join("paceway.yaml"), yaml).expect("a file");
+    let second = paceway_in(dir.path(), &["run"], &[]);
+    let err = String::from_utf8_lossy(&second.stderr);
+    assert_eq!(second.status.code(), Some(1), "{err}");
+    let last = err.lines().last().expect("a message");
+    assert!(last.contains("`listen`") && last.contains(&first.listen.to_string()), "{last}");
+    for _ in 0..10 {
+        assert_eq!(first.get("/").await.status, 200);
+    }
+}
+
+// ------------------------------------------------------------------------------------------- the pages
+
+/// A gateway with a Redis that has seen one request of each kind, and an observing limiter beside.
+async fn after_traffic(redis: &Redis, upstream: &Upstream) -> Gateway {
+    let gateway = Gateway::start(&format!(
+        "store: {{ url: \"{}\", timeout: 2s }}
+upstreams: {{ vendor: \"{}\" }}
+limiters:
+  account: {{ rate: 1/200ms, burst: 2 }}
+  day: 5/day
+  seen: {{ rate: 1/day, mode: observe }}
+  idle: {{ rate: 1/s, mode: off }}
+routes:
+  - {{ name: search, suffix: /search, limiters: [account], max_wait: 20s }}
+  - {{ name: strict, suffix: /strict, limiters: [day, seen] }}
+  - {{ name: throttled, suffix: /throttled }}
+  - {{ name: odd \"name\\\\, suffix: /odd }}
+",
+        redis.url(),
+        upstream.url()
+    ))
+    .await;
+    let conns = [gateway.ask("/search", &[]).await, gateway.ask("/search", &[]).await];
+    let mut third =
+        gateway.ask("/search?key=hunter2", &[("Authorization", "Bearer hunter3")]).await;
+    for mut conn in conns {
+        assert_eq!(conn.answer().await.expect("an answer").status, 200);
+    }
+    assert_eq!(third.answer().await.expect("an answer").status, 200);
+    for status in [200, 200, 200, 200, 200, 429] {
+        assert_eq!(gateway.get("/strict").await.status, status);
+    }
+    assert_eq!(gateway.get("/throttled").await.status, 429);
+    assert_eq!(gateway.get("/odd").await.status, 200);
+    for i in 0..20 {
+        let target = format!("/nowhere/{i}?key=hunter2");
+        let mut conn = Conn::to(gateway.listen).await.expect("connect");
+        let host =
+            format!("M{i} {target} HTTP/1.1\r\nHost: host-{i}.example\r\nX-Key: k{i}\r\n\r\n");
+        conn.send(host).await.expect("send");
+        assert_eq!(conn.answer().await.expect("an answer").status, 404);
+    }
+    gateway
+}
+
+async fn vendor() -> Upstream {
+    Upstream::start(|call| match call.target.as_str() {
+        "/throttled" => crate::support::reply("429 Too Many Requests", &[], ""),
+        _ => Reply::ok(),
+    })
+    .await
+}
+
+type Labels = [(&'static str, &'static str)];
+
+/// The metrics of the contract that have a meaning now, with their types and labels.
+const METRICS: [(&str, &str, &[&str]); 13] = [
+    ("paceway_requests_total", "counter", &["outcome", "route"]),
+    ("paceway_decisions_total", "counter", &["decision", "limiter"]),
+    ("paceway_wait_seconds", "histogram", &["route"]),
+    ("paceway_waiting", "gauge", &["route"]),
+    ("paceway_limiter_available", "gauge", &["limiter"]),
+    ("paceway_upstream_requests_total", "counter", &["status", "upstream"]),
+    ("paceway_upstream_seconds", "histogram", &["upstream"]),
+    ("paceway_upstream_throttled_total", "counter", &["upstream"]),
+    ("paceway_overhead_seconds", "histogram", &[]),
+    ("paceway_store_seconds", "histogram", &[]),
+    ("paceway_store_errors_total", "counter", &["kind"]),
+    ("paceway_store_up", "gauge", &[]),
+    ("paceway_build_info", "gauge", &["version"]),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_metrics_are_those_of_the_contract_and_pass_promtool() {
+    let (redis, upstream) = (Redis::start(), vendor().await);
+    let gateway = after_traffic(&redis, &upstream).await;
+    let page = gateway.page("/metrics").await;
+    assert_eq!(page.status, 200);
+    let text = page.text();
+
+    let mut promtool = Command::new("promtool");
+    promtool.args(["check", "metrics"]).stdin(Stdio::piped());
+    let promtool = promtool.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut promtool = promtool.expect("promtool, which `make test` installs");
+    let mut stdin = promtool.stdin.take().expect("a pipe");
+    stdin.write_all(text.as_bytes()).expect("write");
+    drop(stdin);
+    let verdict = promtool.wait_with_output().expect("its verdict");
+    let complaints = String::from_utf8_lossy(&verdict.stderr);
+    assert!(verdict.status.success() && complaints.is_empty(), "{complaints}\n{text}");
+
+    let mut found = BTreeMap::new();
+    for line in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+        let (name, kind) = line.split_once(' ').expect("a type");
+        found.insert(name, (kind, BTreeSet::new()));
+    }
+    let mut values = BTreeSet::new();
+    for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let (name, labels) = labels(line);
+        let base = ["_bucket", "_sum", "_count"];
+        let base = base.iter().find_map(|end| found.get_mut(name.strip_suffix(end)?).map(|_| end));
+        let name = base.map_or(name, |end| name.strip_suffix(end).expect("seen above"));
+        let (_, own) = found.get_mut(name).unwrap_or_else(|| panic!("no type of {line}"));
+        for (label, value) in labels.into_iter().filter(|(label, _)| label != "le") {
+            own.insert(label.clone());
+            values.insert((label, value));
+        }
+    }
+    let expected: BTreeMap<_, _> = METRICS
+        .into_iter()
+        .map(|(name, kind, labels)| {
+            (name, (kind, labels.iter().map(|&label| label.to_owned()).collect::<BTreeSet<_>>()))
+        })
+        .collect();
+    assert_eq!(found, expected);
+    for (name, ..) in METRICS {
+        assert!(text.contains(&format!("# HELP {name} ")), "no help on {name}");
+    }
+
+    let closed: [(&str, &[&str]); 8] = [
+        ("route", &["search", "strict", "throttled", "odd \\\"name\\\\", "-"]),
+        (
+            "outcome",
+            &[
+                "passed",
+                "waited",
+                "observed",
+                "refused",
+                "queue_full",
+                "no_route",
+                "bad_request",
+                "store_unavailable",
+                "upstream_failed",
+                "cancelled",
+            ],
+        ),
+        ("limiter", &["account", "day", "seen", "idle"]),
+        ("decision", &["pass", "wait", "refuse", "would_pass", "would_wait", "would_refuse"]),
+        ("upstream", &["vendor"]),
+        ("status", &["200", "429"]),
+        ("kind", &["timeout", "unreachable", "refused", "protocol", "foreign"]),
+        ("version", &[env!("CARGO_PKG_VERSION")]),
+    ];
+    let closed: BTreeMap<_, _> = closed.into_iter().collect();
+    for (label, value) in &values {
+        assert!(closed[label.as_str()].contains(&value.as_str()), "{label}=\"{value}\"");
+    }
+}
+
+/// Name and labels of a series, as written.
+fn labels(line: &str) -> (&str, Vec<(String, String)>) {
+    let (series, _) = line.rsplit_once(' ').expect("a value");
+    let Some((name, rest)) = series.split_once('{') else { return (series, Vec::new()) };
+    let labels = rest.strip_suffix("\"}").expect("the end of the labels").split("\",");
+    let pair = |pair: &str| {
+        let (label, value) = pair.split_once("=\"").expect("a label");
+        (label.to_owned(), value.to_owned())
+    };
+    (name, labels.map(pair).collect())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_metrics_count_what_happened() {
+    let (redis, upstream) = (Redis::start(), vendor().await);
+    let gateway = after_traffic(&redis, &upstream).await;
+    let counted = [
+        ("strict", "passed", 1.0),
+        ("strict", "observed", 4.0),
+        ("strict", "refused", 1.0),
+        ("throttled", "passed", 1.0),
+        ("-", "no_route", 20.0),
+        ("search", "cancelled", 0.0),
+    ];
+    for (route, outcome, count) in counted {
+        assert_eq!(gateway.count(route, outcome).await, count, "{route} {outcome}");
+    }
+    let searches =
+        gateway.count("search", "passed").await + gateway.count("search", "waited").await;
+    assert_eq!(searches, 3.0);
+    let expected: [(&str, &Labels, f64); 11] = [
+        ("paceway_decisions_total", &[("limiter", "day"), ("decision", "pass")], 5.0),
+        ("paceway_decisions_total", &[("limiter", "day"), ("decision", "refuse")], 1.0),
+        ("paceway_decisions_total", &[("limiter", "seen"), ("decision", "would_pass")], 1.0),
+        ("paceway_decisions_total", &[("limiter", "seen"), ("decision", "would_refuse")], 4.0),
+        ("paceway_limiter_available", &[("limiter", "day")], 0.0),
+        ("paceway_upstream_requests_total", &[("upstream", "vendor"), ("status", "200")], 9.0),
+        ("paceway_upstream_requests_total", &[("upstream", "vendor"), ("status", "429")], 1.0),
+        ("paceway_upstream_throttled_total", &[("upstream", "vendor")], 1.0),
+        ("paceway_upstream_seconds_count", &[("upstream", "vendor")], 10.0),
+        ("paceway_wait_seconds_count", &[("route", "search")], 3.0),
+        ("paceway_store_up", &[], 1.0),
+    ];
+    for (name, labels, value) in expected {
+        assert_eq!(gateway.metric(name, labels).await, value, "{name} {labels:?}");
+    }
+    // One for each of the 30 answers, and a store call for no more than were asked.
+    assert_eq!(gateway.metric("paceway_overhead_seconds_count", &[]).await, 31.0);
+    assert!(gateway.metric("paceway_store_seconds_count", &[]).await >= 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_request_has_one_access_line_and_no_line_holds_a_query() {
+    let (redis, upstream) = (Redis::start(), vendor().await);
+    let gateway = after_traffic(&redis, &upstream).await;
+    let lines = eventually("31 lines", async || {
+        let lines = gateway.access();
+        (lines.len() == 31).then_some(lines)
+    })
+    .await;
+    for line in &lines {
+        let keys: BTreeSet<_> =
+            line.as_object().expect("a map").keys().map(String::as_str).collect();
+        let all = [
+            "timestamp",
+            "client",
+            "method",
+            "path",
+            "route",
+            "limiter",
+            "outcome",
+            "wait_ms",
+            "status",
+        ];
+        for key in all {
+            assert!(keys.contains(key), "no {key} in {line}");
+        }
+        assert_eq!(line["client"], "127.0.0.1");
+    }
+    let of = |path: &str| lines.iter().filter(|line| line["path"] == path).collect::<Vec<_>>();
+    let searches = of("/search");
+    assert_eq!(searches.len(), 3);
+    for line in searches {
+        assert_eq!((&line["route"], &line["limiter"]), (&json!("search"), &json!("account")));
+        assert_eq!((&line["method"], &line["status"]), (&json!("GET"), &json!(200)));
+        assert!(line["upstream_ms"].as_f64().is_some_and(|ms| ms > 0.0), "{line}");
+        let waited = line["wait_ms"].as_f64().expect("ms") > 0.0;
+        assert_eq!(line["outcome"], if waited { "waited" } else { "passed" });
+    }
+    let strict = of("/strict");
+    let outcomes: Vec<_> =
+        strict.iter().map(|line| line["outcome"].as_str().expect("it")).collect();
+    assert_eq!(outcomes, ["passed", "observed", "observed", "observed", "observed", "refused"]);
+    let refused = strict[5];
+    assert_eq!((&refused["limiter"], &refused["status"]), (&json!("day"), &json!(429)));
+    assert!(refused["upstream_ms"].is_null(), "the upstream never saw it: {refused}");
+    let nowhere = of("/nowhere/3")[0];
+    assert_eq!((&nowhere["route"], &nowhere["outcome"]), (&json!("-"), &json!("no_route")));
+    assert_eq!((&nowhere["method"], &nowhere["status"]), (&json!("M3"), &json!(404)));
+    let (out, err) = gateway.output();
+    for line in out.iter().chain(&err) {
+        assert!(!line.contains("hunter"), "{line}");
+    }
+}
+
+#[rstest]
+#[case::off("off")]
+#[case::text("text")]
+#[tokio::test(flavor = "multi_thread")]
+async fn access_lines_can_be_texts_or_left_out(#[case] kind: &str) {
+    let upstream = Upstream::ok().await;
+    let mut gateway = Gateway::start(&format!(
+        "access_log: {kind}\nupstream: {}\nroutes: [{{ name: all, suffix: \"*\" }}]\n",
+        upstream.url()
+    ))
+    .await;
+    assert_eq!(gateway.get("/path?query").await.status, 200);
+    gateway.signal("TERM");
+    assert_eq!(gateway.end().await.code(), Some(0));
+    // Whatever is written is written by now.
+    let lines = eventually("the lines", async || {
+        let (out, _) = gateway.output();
+        (kind == "off" || !out.is_empty()).then_some(out)
+    })
+    .await;
+    if kind == "off" {
+        assert_eq!(lines, [""; 0]);
+        return;
+    }
+    assert_eq!(lines.len(), 1);
+    assert!(serde_json::from_str::<Value>(&lines[0]).is_err(), "{lines:?}");
+    for part in ["GET", "/path", "route=\"all\"", "outcome=\"passed\"", "status=200"] {
+        assert!(lines[0].contains(part), "no {part} in {lines:?}");
+    }
+    assert!(!lines[0].contains("query"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_pages_show_health_and_state() {
+    let (redis, upstream) = (Redis::start(), vendor().await);
+    let gateway = after_traffic(&redis, &upstream).await;
+    assert_eq!(gateway.page("/healthz").await.status, 200);
+    let ready = gateway.page("/readyz").await;
+    assert_eq!((ready.status, ready.json()), (200, json!({ "ready": true, "reasons": [] })));
+    assert_eq!(gateway.page("/nothing").await.status, 404);
+
+    let all = gateway.page("/limiters").await.json();
+    assert_eq!(all["limiting"], true);
+    let names: Vec<_> =
+        all["limiters"].as_array().expect("a list").iter().map(|l| &l["name"]).collect();
+    assert_eq!(names, ["account", "day", "seen", "idle"]);
+    let day = gateway.limiter("day").await;
+    for (key, value) in [
+        ("algorithm", json!("token_bucket")),
+        ("rate", json!("5/d")),
+        ("burst", json!(5)),
+        ("mode", json!("enforce")),
+        ("waiting", json!(0)),
+        ("level", json!(0)),
+    ] {
+        assert_eq!(day[key], value, "{key}");
+    }
+    let fifth_of_a_day = 86_400_000.0 / 5.0;
+    let next = day["next_slot_ms"].as_f64().expect("ms");
+    assert!(next > 0.0 && next <= fifth_of_a_day, "{day}");
+    let reset = day["reset_ms"].as_f64().expect("ms");
+    assert!(reset > 4.0 * fifth_of_a_day && reset <= 5.0 * fifth_of_a_day, "{day}");
+    assert_eq!(gateway.limiter("seen").await["mode"], "observe");
+    assert_eq!(gateway.limiter("idle").await["mode"], "off");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn looking_at_the_pages_changes_nothing() {
+    let (redis, upstream) = (Redis::start(), vendor().await);
+    let gateway = after_traffic(&redis, &upstream).await;
+    let key = "paceway:{day}:day";
+    let before = redis.bytes(key);
+    for _ in 0..10 {
+        for page in ["/limiters", "/metrics", "/readyz"] {
+            assert_eq!(gateway.page(page).await.status, 200);
+        }
+    }
+    assert_eq!(redis.bytes(key), before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_admin_side_serves_no_callers_and_the_data_side_no_pages() {
+    let upstream = Upstream::ok().await;
+    let gateway =
+        Gateway::start(&format!("upstream: {}\nroutes: [{{ suffix: /search }}]\n", upstream.url()))
+            .await;
+    assert_eq!(gateway.page("/search").await.status, 404);
+    assert_eq!(gateway.get("/metrics").await.status, 404);
+    assert_eq!(upstream.calls().len(), 0);
+}

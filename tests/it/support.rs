@@ -1,0 +1,70 @@
+//! What the tests start: a redis-server, the gateway's own binary, origins, and sockets to talk to
+//! them. Nothing in here stands in for a part of Paceway.
+//!
+//! No test sleeps until something has happened: it waits for it ([`eventually`]), and every wait ends in a
+//! failure that names what did not come.
+
+mod gateway;
+mod redis;
+mod upstream;
+mod wire;
+
+pub(crate) use gateway::{Gateway, faketime, paceway, paceway_in};
+pub(crate) use redis::{Chaos, Redis, Said};
+pub(crate) use upstream::{Reply, Upstream, reply};
+pub(crate) use wire::{Answer, Conn, Head, get, request};
+
+use std::{
+    net::TcpListener,
+    process,
+    sync::atomic::{AtomicU16, Ordering::Relaxed},
+    time::Duration,
+};
+use tokio::time::{Instant, sleep};
+
+/// Longer than any machine stalls, so that only what never comes fails.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What `look` sees at last.
+pub(crate) async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(seen) = look().await {
+            return seen;
+        }
+        assert!(started.elapsed() < PATIENCE, "in {PATIENCE:?} it never came to this: {what}");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// A port of 127.0.0.1 that nobody listens on. Below those that the system hands out by itself, so that
+/// no connection takes it while a test wants it free, or wants it back.
+pub(crate) fn free_port() -> u16 {
+    const FIRST: u16 = 10_000;
+    const COUNT: u16 = 20_000;
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // Test runs beside this one start elsewhere.
+    let own = u16::try_from(process::id() % u32::from(COUNT)).expect("below COUNT");
+    for _ in 0..COUNT {
+        let offset =
+            (u32::from(own) * 61 + u32::from(NEXT.fetch_add(1, Relaxed))) % u32::from(COUNT);
+        let port = FIRST + u16::try_from(offset).expect("below COUNT");
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no port of 127.0.0.1 is free");
+}
+
+/// Every prefix of `arrivals` at an upstream obeys a token bucket: the k-th was granted between `start` and
+/// its arrival, so it cannot arrive before the rule lets k go. A tenth of a permit is for clocks that drift.
+pub(crate) fn assert_lawful(start: Instant, arrivals: &[Instant], burst: f64, per_second: f64) {
+    let mut sorted = arrivals.to_vec();
+    sorted.sort();
+    for (i, arrival) in sorted.iter().enumerate() {
+        let after = arrival.duration_since(start).as_secs_f64();
+        let most = burst + per_second * after + 0.1;
+        let count = i + 1;
+        assert!((count as f64) <= most, "{count} arrivals in {after:.3} s, where {most:.1} may be");
+    }
+}

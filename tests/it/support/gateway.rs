@@ -1,0 +1,281 @@
+//! The gateway's own binary: started, asked through its admin side, signalled, and ended with the test.
+
+use super::{
+    PATIENCE, eventually,
+    redis::signal,
+    wire::{Answer, Conn, get, request},
+};
+use parking_lot::Mutex;
+use serde_json::Value;
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Output, Stdio},
+    sync::Arc,
+    thread,
+};
+use tokio::time::{Instant, sleep};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_paceway");
+
+/// A running gateway.
+#[derive(Debug)]
+pub(crate) struct Gateway {
+    child: Child,
+    pub(crate) listen: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    stdout: Lines,
+    stderr: Lines,
+    _dir: tempfile::TempDir,
+}
+
+/// What a process has written so far; read all the time, so that it never stops for a full pipe.
+#[derive(Debug, Clone, Default)]
+struct Lines(Arc<Mutex<Vec<String>>>);
+
+/// Runs a command of the binary to its end.
+pub(crate) fn paceway(args: &[&str]) -> Output {
+    paceway_in(Path::new("."), args, &[])
+}
+
+/// The same in a directory and with an environment.
+pub(crate) fn paceway_in(dir: &Path, args: &[&str], env: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(BINARY);
+    command.args(args).current_dir(dir).envs(env.iter().copied()).stdin(Stdio::null());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start");
+    let read = |pipe: Option<Box<dyn Read + Send>>| {
+        thread::spawn(move || {
+            let mut bytes = Vec::new();
+            pipe.expect("a pipe").read_to_end(&mut bytes).expect("its output");
+            bytes
+        })
+    };
+    let stdout = read(child.stdout.take().map(|pipe| Box::new(pipe) as _));
+    let stderr = read(child.stderr.take().map(|pipe| Box::new(pipe) as _));
+    let started = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("its state") {
+            break status;
+        }
+        if started.elapsed() > PATIENCE {
+            child.kill().expect("its end");
+            panic!("`paceway {}` does not end", args.join(" "));
+        }
+        thread::sleep(std::time::Duration::from_millis(5));
+    };
+    let text = |reader: thread::JoinHandle<_>| reader.join().expect("its output");
+    Output { status, stdout: text(stdout), stderr: text(stderr) }
+}
+
+/// The environment of a process whose wall clock is shifted, as in `-2s`.
+pub(crate) fn faketime(shift: &str) -> Vec<(String, String)> {
+    let libraries = fs::read_dir("/usr/lib").expect("/usr/lib").flatten();
+    let candidates = libraries.map(|entry| entry.path().join("faketime/libfaketime.so.1"));
+    let found = candidates.chain([PathBuf::from("/usr/lib/faketime/libfaketime.so.1")]);
+    let library = found.into_iter().find(|path| path.exists());
+    let library = library.expect("libfaketime.so.1, which `make test` installs");
+    [
+        ("LD_PRELOAD", library.to_str().expect("a readable path")),
+        ("FAKETIME", shift),
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+        // Shared memory of a fixed name would tie processes of different shifts together.
+        ("FAKETIME_DISABLE_SHM", "1"),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .into()
+}
+
+// === impl Lines ===
+
+impl Lines {
+    fn of(pipe: impl Read + Send + 'static) -> Self {
+        let lines = Self::default();
+        let written = lines.clone();
+        thread::spawn(move || {
+            for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+                written.0.lock().push(line);
+            }
+        });
+        lines
+    }
+
+    fn all(&self) -> Vec<String> {
+        self.0.lock().clone()
+    }
+
+    fn json(&self) -> Vec<Value> {
+        self.all().iter().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+}
+
+// === impl Gateway ===
+
+impl Gateway {
+    /// With this configuration; it listens where the system likes, unless `yaml` says where.
+    pub(crate) async fn start(yaml: &str) -> Self {
+        Self::start_with(yaml, &[]).await
+    }
+
+    pub(crate) async fn start_with(yaml: &str, env: &[(String, String)]) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("paceway.yaml");
+        fs::write(&file, with_addresses(yaml)).expect("the configuration");
+        let args = ["run".as_ref(), "--config".as_ref(), file.as_os_str()];
+        Self::launch(dir, &args, env).await
+    }
+
+    /// `paceway demo`; what it prints is in [`Self::stdout`].
+    pub(crate) async fn demo(args: &[&str]) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let args: Vec<_> = ["demo"].iter().chain(args).map(|arg| (*arg).as_ref()).collect();
+        Self::launch(dir, &args, &[]).await
+    }
+
+    async fn launch(
+        dir: tempfile::TempDir,
+        args: &[&std::ffi::OsStr],
+        env: &[(String, String)],
+    ) -> Self {
+        let mut command = Command::new(BINARY);
+        command.args(args).current_dir(dir.path()).envs(env.iter().cloned()).stdin(Stdio::null());
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start");
+        let stdout = Lines::of(child.stdout.take().expect("a pipe"));
+        let stderr = Lines::of(child.stderr.take().expect("a pipe"));
+        let heard = stderr.clone();
+        let (listen, admin) = eventually("the gateway listens", async || {
+            if let Some(status) = child.try_wait().expect("its state") {
+                panic!("the gateway ended ({status}): {}", heard.all().join("\n"));
+            }
+            let lines = heard.json();
+            let line = lines.iter().find(|line| line["message"] == "listening")?;
+            let address = |key: &str| line[key].as_str()?.parse().ok();
+            Some((address("listen")?, address("admin")?))
+        })
+        .await;
+        Self { child, listen, admin, stdout, stderr, _dir: dir }
+    }
+
+    pub(crate) async fn get(&self, target: &str) -> Answer {
+        get(self.listen, target).await
+    }
+
+    /// A page of the admin side.
+    pub(crate) async fn page(&self, path: &str) -> Answer {
+        get(self.admin, path).await
+    }
+
+    /// Sends a request for `target` on a connection of its own and leaves the answer to the caller.
+    pub(crate) async fn ask(&self, target: &str, fields: &[(&str, &str)]) -> Conn {
+        let mut conn = Conn::to(self.listen).await.expect("connect");
+        conn.send(request("GET", target, fields)).await.expect("send");
+        conn
+    }
+
+    /// The sum of a metric's series that carry all of `labels`; fails when there is none.
+    pub(crate) async fn metric(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        let text = self.page("/metrics").await.text();
+        let labels: Vec<_> = labels.iter().map(|(k, v)| format!("{k}=\"{v}\"")).collect();
+        let values: Vec<f64> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix(name))
+            .filter(|line| line.starts_with(['{', ' ']))
+            .filter(|line| labels.iter().all(|label| line.contains(label.as_str())))
+            .map(|line| line.rsplit(' ').next().expect("a value").parse().expect("a number"))
+            .collect();
+        assert!(!values.is_empty(), "no series {name} {labels:?} in\n{text}");
+        values.iter().sum()
+    }
+
+    /// Requests of a route with an outcome.
+    pub(crate) async fn count(&self, route: &str, outcome: &str) -> f64 {
+        self.metric("paceway_requests_total", &[("route", route), ("outcome", outcome)]).await
+    }
+
+    /// Waits until that many requests are being held.
+    pub(crate) async fn until_waiting(&self, route: &str, count: usize) {
+        let what = format!("{count} requests wait on {route}");
+        eventually(&what, async || {
+            let waiting = self.metric("paceway_waiting", &[("route", route)]).await;
+            (waiting as usize == count).then_some(())
+        })
+        .await;
+    }
+
+    /// The state of a limiter, from `/limiters`.
+    pub(crate) async fn limiter(&self, name: &str) -> Value {
+        let all = self.page("/limiters").await.json();
+        let found = all["limiters"].as_array().expect("a list").iter().find(|l| l["name"] == name);
+        found.unwrap_or_else(|| panic!("no {name} in {all}")).clone()
+    }
+
+    /// Access lines so far.
+    pub(crate) fn access(&self) -> Vec<Value> {
+        self.stdout.json()
+    }
+
+    /// The access line of the only request for `path`, when it has ended.
+    pub(crate) async fn line(&self, path: &str) -> Value {
+        eventually("the access line", async || {
+            self.access().into_iter().find(|line| line["path"] == path)
+        })
+        .await
+    }
+
+    /// Events so far.
+    pub(crate) fn events(&self) -> Vec<Value> {
+        self.stderr.json()
+    }
+
+    /// Lines on stdout and on stderr so far.
+    pub(crate) fn output(&self) -> (Vec<String>, Vec<String>) {
+        (self.stdout.all(), self.stderr.all())
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        signal(self.child.id(), name);
+    }
+
+    /// How it ended.
+    pub(crate) async fn end(&mut self) -> ExitStatus {
+        let child = &mut self.child;
+        eventually("the gateway ends", async || child.try_wait().expect("its state")).await
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("its state").is_none()
+    }
+
+    /// Asks until a request is answered with `status`.
+    pub(crate) async fn until_answered(&self, target: &str, status: u16) -> Answer {
+        eventually(&format!("{target} is answered with {status}"), async || {
+            let answer = self.get(target).await;
+            if answer.status != status {
+                sleep(std::time::Duration::from_millis(50)).await;
+            }
+            (answer.status == status).then_some(answer)
+        })
+        .await
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if thread::panicking() {
+            eprintln!("the gateway on {} said:\n{}", self.listen, self.stderr.all().join("\n"));
+        }
+    }
+}
+
+/// `yaml`, listening on any port unless it says where.
+fn with_addresses(yaml: &str) -> String {
+    let default = |key: &str| match yaml.lines().any(|line| line.starts_with(&format!("{key}:"))) {
+        true => String::new(),
+        false => format!("{key}: 127.0.0.1:0\n"),
+    };
+    format!("{}{}{yaml}", default("listen"), default("admin"))
+}
