@@ -1,0 +1,153 @@
+//! Decisions per second: the memory store, and a Redis server of its own behind group commit, asked by one
+//! caller and by 64 at once.
+
+use criterion::{BenchmarkGroup, Criterion, Throughput, measurement::WallTime};
+use paceway::{
+    algorithm::{Algorithm, TokenBucket},
+    limit,
+    store::{
+        Answer, Check, Checks, Store,
+        batch::{Batched, StoreMetrics},
+        memory::MemoryStore,
+        redis::{RedisStore, RedisUrl},
+    },
+};
+use std::{
+    hint::black_box,
+    net::TcpListener,
+    process::{Child, Command, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{
+    runtime::{self, Runtime},
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+
+/// More than a run takes, so that there is a state to read and to write, and never a wait.
+const PLENTY: i64 = 1_000_000_000;
+/// Far above what a busy machine needs.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A server that ends with the run.
+struct Redis {
+    child: Child,
+    url: RedisUrl,
+}
+
+fn main() {
+    let mut criterion = Criterion::default().configure_from_args();
+    let mut group = criterion.benchmark_group("decide");
+    group.throughput(Throughput::Elements(1));
+    memory(&mut group);
+    match Redis::start() {
+        Some(server) => redis(&mut group, &server),
+        None => eprintln!("redis-server is not installed: decisions on Redis are skipped"),
+    }
+    group.finish();
+    criterion.final_summary();
+}
+
+fn memory(group: &mut BenchmarkGroup<'_, WallTime>) {
+    let store = MemoryStore::default();
+    let mut bench = |name: &str, checks: Checks, admitted: bool| {
+        group.bench_function(name, |bencher| {
+            bencher.iter(|| match store.decide(black_box(&checks), 0) {
+                Answer::Ready(Ok(decision)) => assert_eq!(decision.admitted, admitted),
+                _ => unreachable!("the memory store answers at once"),
+            });
+        });
+    };
+    bench("memory, admitted", Arc::new([check("one", PLENTY)]), true);
+    bench(
+        "memory, two limiters",
+        Arc::new([check("first", PLENTY), check("second", PLENTY)]),
+        true,
+    );
+    let empty: Checks = Arc::new([check("empty", 1)]);
+    drop(store.decide(&empty, 0));
+    bench("memory, refused", empty, false);
+}
+
+fn redis(group: &mut BenchmarkGroup<'_, WallTime>, server: &Redis) {
+    let runtime = runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let checks: Checks = Arc::new([check("hot", PLENTY)]);
+    let store = runtime.block_on(server.store(&checks));
+    for (callers, name) in [(1, "redis, 1 caller"), (64, "redis, 64 callers")] {
+        group.bench_function(name, |bencher| {
+            bencher.iter_custom(|count| ask(&runtime, &store, &checks, callers, count));
+        });
+    }
+}
+
+/// The time that `count` decisions take when `callers` ask, each one after the other.
+fn ask(
+    runtime: &Runtime,
+    store: &Arc<dyn Store>,
+    checks: &Checks,
+    callers: u64,
+    count: u64,
+) -> Duration {
+    runtime.block_on(async {
+        let started = Instant::now();
+        let mut tasks = JoinSet::new();
+        for caller in 0..callers {
+            let share = count / callers + u64::from(caller < count % callers);
+            let (store, checks) = (store.clone(), checks.clone());
+            tasks.spawn(async move {
+                for _ in 0..share {
+                    let decision = store.decide(&checks, 0).get().await.expect("a decision");
+                    assert!(decision.admitted);
+                }
+            });
+        }
+        tasks.join_all().await;
+        started.elapsed()
+    })
+}
+
+/// A limiter with `burst` permits, 1,000 new ones a second, or one a day where there is but one.
+fn check(name: &str, burst: i64) -> Check {
+    let (count, period) = if burst > 1 { (1_000, 1_000_000) } else { (1, 86_400_000_000) };
+    let rule = TokenBucket::new(count, period, burst).expect("a rule");
+    let key = limit::key("bench", "group", name).into();
+    Check { key, algorithm: Algorithm::TokenBucket(rule), cost: 1, enforce: true }
+}
+
+// === impl Redis ===
+
+impl Redis {
+    /// `None` when it is not installed.
+    fn start() -> Option<Self> {
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+        let port = port.expect("a free port").port();
+        let child = Command::new("redis-server")
+            .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
+            .args(["--save", "", "--appendonly", "no"])
+            .stdout(Stdio::null())
+            .spawn();
+        let url = RedisUrl::parse(&format!("redis://127.0.0.1:{port}")).expect("a URL");
+        Some(Self { child: child.ok()?, url })
+    }
+
+    /// A store that has answered once.
+    async fn store(&self, checks: &Checks) -> Arc<dyn Store> {
+        let script = RedisStore::open(&self.url).expect("a client");
+        let store = Batched::new(Arc::new(script), TIMEOUT, StoreMetrics::noop());
+        let started = Instant::now();
+        while let Err(error) = store.decide(checks, 0).get().await {
+            assert!(started.elapsed() < TIMEOUT, "{error}");
+            sleep(Duration::from_millis(10)).await;
+        }
+        Arc::new(store)
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
