@@ -9,7 +9,8 @@ use http::{
     HeaderName, HeaderValue, Response, StatusCode,
     header::{CONTENT_TYPE, RETRY_AFTER},
 };
-use serde_json::json;
+use serde::Serialize;
+use std::borrow::Cow;
 
 /// Names who made an answer: us, or (on its own 429) the upstream.
 pub const PACEWAY_ORIGIN: HeaderName = HeaderName::from_static("paceway-origin");
@@ -40,6 +41,8 @@ pub enum Failure {
         /// When a slot is free, µs.
         retry_after: Micros,
     },
+    /// The client left while it was held; nobody reads the answer.
+    ClientLeft,
     /// The store gave no decision.
     Store(StoreError),
     /// The upstream gave no response.
@@ -53,6 +56,21 @@ pub struct Policy {
     pub name: String,
     /// Its rate.
     pub rate: Rate,
+}
+
+/// The body (RFC 9457 section 3.1).
+#[derive(Serialize)]
+struct Problem<'a> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    title: &'a str,
+    status: u16,
+    detail: String,
+    code: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<Micros>,
+    #[serde(rename = "violated-policies", skip_serializing_if = "Option::is_none")]
+    violated_policies: Option<[&'a String; 1]>,
 }
 
 // === impl Failure ===
@@ -73,13 +91,14 @@ impl Failure {
             Self::QueueFull { .. } => {
                 (S::SERVICE_UNAVAILABLE, "queue-full", "Too many requests wait")
             }
+            Self::ClientLeft => (S::BAD_REQUEST, "client-left", "The client left"),
             Self::Store(_) => {
                 (S::SERVICE_UNAVAILABLE, "store-unavailable", "The quota cannot be checked")
             }
             Self::Upstream(UpstreamError::Connect(_)) => {
                 (S::BAD_GATEWAY, "upstream-unreachable", "The upstream cannot be reached")
             }
-            Self::Upstream(UpstreamError::Broken(_)) => {
+            Self::Upstream(UpstreamError::Broken(_) | UpstreamError::Invalid(_)) => {
                 (S::BAD_GATEWAY, "upstream-broken", "The upstream gave no valid response")
             }
             Self::Upstream(UpstreamError::ConnectTimeout | UpstreamError::ResponseTimeout) => {
@@ -95,6 +114,7 @@ impl Failure {
             Self::BadRequest(_) | Self::TooLarge(..) => Outcome::BadRequest,
             Self::Limited { .. } => Outcome::Refused,
             Self::QueueFull { .. } => Outcome::QueueFull,
+            Self::ClientLeft => Outcome::Cancelled,
             Self::Store(_) => Outcome::StoreUnavailable,
             Self::Upstream(_) => Outcome::UpstreamFailed,
         }
@@ -112,6 +132,9 @@ impl Failure {
                 seconds(retry_after)
             ),
             Self::QueueFull { .. } => "as many requests as may wait on this route do so".into(),
+            Self::ClientLeft => {
+                "the client closed the connection while the request was held".into()
+            }
             Self::Store(_) => "the shared quota state gave no answer; nothing was forwarded".into(),
             Self::Upstream(error) => error.to_string(),
         }
@@ -123,7 +146,11 @@ impl Failure {
                 Some(*retry_after)
             }
             Self::Store(_) => Some(SECOND),
-            Self::NoRoute | Self::BadRequest(_) | Self::TooLarge(..) | Self::Upstream(_) => None,
+            Self::ClientLeft
+            | Self::NoRoute
+            | Self::BadRequest(_)
+            | Self::TooLarge(..)
+            | Self::Upstream(_) => None,
         }
     }
 
@@ -131,24 +158,24 @@ impl Failure {
     pub fn response(&self) -> Response<Bytes> {
         let (status, name, title) = self.row();
         let kind = match self {
-            Self::Limited { .. } => QUOTA_EXCEEDED.to_owned(),
-            _ => format!("urn:paceway:problem:{name}"),
+            Self::Limited { .. } => Cow::Borrowed(QUOTA_EXCEEDED),
+            _ => Cow::Owned(format!("urn:paceway:problem:{name}")),
         };
-        let mut problem = json!({
-            "type": kind,
-            "title": title,
-            "status": status.as_u16(),
-            "detail": self.detail(),
-            "code": name,
-        });
         let retry_after = self.retry_after();
-        if let Some(micros) = retry_after {
-            problem["retry_after_ms"] = ((micros.max(0) + 999) / 1000).into();
-        }
-        if let Self::Limited { policy, .. } = self {
-            problem["violated-policies"] = json!([policy.name]);
-        }
-        let mut response = Response::new(Bytes::from(problem.to_string()));
+        let problem = Problem {
+            kind: &kind,
+            title,
+            status: status.as_u16(),
+            detail: self.detail(),
+            code: name,
+            retry_after_ms: retry_after.map(|micros| (micros.max(0) + 999) / 1000),
+            violated_policies: match self {
+                Self::Limited { policy, .. } => Some([&policy.name]),
+                _ => None,
+            },
+        };
+        // Strings and numbers: nothing in it cannot be written.
+        let mut response = Response::new(serde_json::to_vec(&problem).unwrap_or_default().into());
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, PROBLEM);
@@ -183,6 +210,7 @@ fn whole_seconds(micros: Micros) -> i64 {
 mod tests {
     use super::*;
     use rstest::rstest;
+    use serde_json::json;
     use std::time::Duration;
 
     fn limited(retry_after: Micros) -> Response<Bytes> {

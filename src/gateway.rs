@@ -11,22 +11,25 @@ use crate::{
     metrics::Verdict,
     route::host_of,
     store::Store,
-    upstream::{self, Connection, Upstream, headers},
+    upstream::{self, Ahead, Connection, Upstream, headers},
 };
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, Version, header::HOST};
-use http_body::{Frame, SizeHint};
+use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use record::Record;
 use std::{
+    fmt,
     net::IpAddr,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
+/// How often a waiting upload is looked after.
+const LOOK: Duration = Duration::from_millis(200);
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 
@@ -42,10 +45,11 @@ pub struct Gateway {
 }
 
 /// The client at the other end of a connection; made once per connection.
-#[derive(Debug, Clone)]
 pub struct Peer {
     ip: IpAddr,
     forwarded_for: HeaderValue,
+    /// Looks whether the client has closed its side of the connection.
+    has_left: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
 /// The body of a response: the upstream's, streamed, or our own.
@@ -63,16 +67,30 @@ struct Routed<'a> {
     request: Request<Incoming>,
 }
 
+impl fmt::Debug for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Peer").field(&self.ip).finish()
+    }
+}
+
 // === impl Peer ===
 
 impl Peer {
-    /// The client at `ip`.
-    pub fn new(ip: IpAddr) -> Self {
+    /// The client at `ip`; `has_left` looks whether it has closed its side of the connection.
+    pub fn new(ip: IpAddr, has_left: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         let ip = ip.to_canonical();
         let text = ip.to_string();
         let forwarded_for = HeaderValue::from_str(&text);
         // An address is made of characters that a header may hold.
-        Self { ip, forwarded_for: forwarded_for.unwrap_or(HeaderValue::from_static("unknown")) }
+        let forwarded_for = forwarded_for.unwrap_or(HeaderValue::from_static("unknown"));
+        Self { ip, forwarded_for, has_left: Box::new(has_left) }
+    }
+
+    /// Resolves when the client has left. Looks from time to time: a socket with unread input does not wake.
+    async fn leaves(&self) {
+        while !(self.has_left)() {
+            sleep(LOOK).await;
+        }
     }
 }
 
@@ -87,15 +105,17 @@ impl Gateway {
     /// Answers a request.
     pub async fn handle(&self, peer: &Peer, request: Request<Incoming>) -> Response<Body> {
         let mut record = Record::new(&self.plan, peer.ip, &request);
-        let response = match self.forward(&mut record, peer, request).await {
-            Ok(response) => response,
-            Err(failure) => {
-                record.failed(&failure);
-                failure.response().map(|bytes| Body::Own(Some(bytes)))
+        match self.forward(&mut record, peer, request).await {
+            Ok(response) => {
+                record.answered(response.status());
+                response
             }
-        };
-        record.answered(response.status());
-        response
+            Err(failure) => {
+                let response = failure.response();
+                record.failed(&failure, response.status());
+                response.map(|bytes| Body::Own(Some(bytes)))
+            }
+        }
     }
 
     async fn forward<'a>(
@@ -106,20 +126,15 @@ impl Gateway {
     ) -> Result<Response<Body>, Failure> {
         let routed = self.route(record, request)?;
         let upstream = &self.upstreams[routed.route.upstream];
-        // Nothing is open: find out whether there is an upstream before a slot is taken for it.
-        let ahead = match upstream.is_cold() {
-            true => Some(upstream.connection().await.map_err(Failure::Upstream)?),
-            false => None,
-        };
+        // Nothing is open: a connection is made while the decision is.
+        let ahead = upstream.connect_ahead();
         let slot = self.admit(record, &routed).await?;
         let connection = match &slot {
             Some(slot) if !slot.wait.is_zero() => {
-                self.wait(record, routed.route, slot, upstream, ahead).await?
+                drop(ahead);
+                self.wait(record, peer, &routed, slot, upstream).await?
             }
-            _ => match ahead {
-                Some(connection) => connection,
-                None => upstream.connection().await.map_err(Failure::Upstream)?,
-            },
+            _ => connection(upstream, ahead).await?,
         };
         self.send(record, peer, routed, slot, connection).await
     }
@@ -209,22 +224,30 @@ impl Gateway {
     async fn wait(
         &self,
         record: &mut Record<'_>,
-        route: &RoutePlan,
+        peer: &Peer,
+        routed: &Routed<'_>,
         slot: &Slot,
         upstream: &Upstream,
-        ahead: Option<Connection>,
     ) -> Result<Connection, Failure> {
-        let limiter = &self.plan.limiters[route.limiters[slot.bound_by]];
-        let Some(_waiting) = plan::Waiting::enter(route, limiter) else {
+        let limiter = &self.plan.limiters[routed.route.limiters[slot.bound_by]];
+        let Some(_waiting) = plan::Waiting::enter(routed.route, limiter) else {
             return Err(Failure::QueueFull { retry_after: limit::micros(slot.wait) });
         };
         let started = Instant::now();
-        if let Some(connection) = ahead {
-            connection.recycle();
-        }
-        slot.near(upstream.lead()).await;
-        let connection = upstream.connection().await.map_err(Failure::Upstream)?;
-        slot.come().await;
+        let held = async {
+            slot.near(upstream.lead()).await;
+            let connection = connection(upstream, None).await?;
+            slot.come().await;
+            Ok(connection)
+        };
+        let connection = match routed.request.body().is_end_stream() {
+            true => held.await?,
+            // With input unread, nobody but us looks whether the client is still there.
+            false => tokio::select! {
+                connection = held => connection?,
+                () = peer.leaves() => return Err(Failure::ClientLeft),
+            },
+        };
         record.wait = started.elapsed();
         Ok(connection)
     }
@@ -266,8 +289,8 @@ impl Gateway {
         record.upstream = Some(took);
         metrics.seconds.record(took);
         metrics.count(response.status());
-        let fields = response.headers_mut();
-        headers::remove_hop_by_hop(fields);
+        headers::check_response(&mut response).map_err(Failure::Upstream)?;
+        headers::remove_hop_by_hop(response.headers_mut());
         if response.status() == 429 {
             response.headers_mut().insert(PACEWAY_ORIGIN, HeaderValue::from_static("upstream"));
         }
@@ -279,6 +302,19 @@ impl Gateway {
         }
         Ok(response.map(Body::Upstream))
     }
+}
+
+/// A connection, the one that was begun ahead if there is one.
+async fn connection(upstream: &Upstream, ahead: Option<Ahead>) -> Result<Connection, Failure> {
+    let made = match ahead {
+        Some(ahead) => ahead.get().await,
+        None => None,
+    };
+    match made {
+        Some(made) => made,
+        None => upstream.connection().await,
+    }
+    .map_err(Failure::Upstream)
 }
 
 /// How long a request may wait: the route's budget, or its own (RFC 7240 section 4.3) up to the cap.

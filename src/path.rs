@@ -81,6 +81,8 @@ fn decode(segment: &[u8], out: &mut Vec<u8>) {
                     decoded => out.push(decoded),
                 }
             }
+            // No escape, so a percent sign, which must not become one with what is decoded behind it.
+            None if byte == b'%' => out.extend(b"%25"),
             None => out.push(byte),
         }
     }
@@ -172,7 +174,8 @@ mod tests {
     #[case::semicolon_is_data("/search%3bx", "/search%3Bx")]
     #[case::nul("/search%00", "/search%00")]
     #[case::backslash("/v2\\search", "/v2/search")]
-    #[case::broken_escape("/%zz/%4", "/%zz/%4")]
+    #[case::broken_escape("/%zz/%4", "/%25zz/%254")]
+    #[case::escape_of_an_escape("/%0%61", "/%250a")]
     #[case::utf8("/caf%c3%a9", "/café")]
     #[case::dots_in_names("/.well-known/a..b", "/.well-known/a..b")]
     fn normal_forms(#[case] path: &str, #[case] expected: &str) {

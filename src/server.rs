@@ -19,7 +19,7 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use metrics_exporter_prometheus::PrometheusHandle;
-use socket::{bind, connector};
+use socket::{connector, ensure_free, listen};
 use source::StoreSource;
 use std::{
     io,
@@ -109,11 +109,10 @@ impl Server {
     /// [`ServerError`].
     pub fn bind(config: Config, access_log: bool) -> Result<Self, ServerError> {
         let metrics = metrics::install().map_err(|error| ServerError::System(error.into()))?;
-        let open = |address, key, shared| {
-            bind(address, shared).map_err(|source| ServerError::Listen { address, key, source })
-        };
+        let failed = |address, key| move |source| ServerError::Listen { address, key, source };
+        let open = |address, key, shared| listen(address, shared).map_err(failed(address, key));
         // Sockets of one port spread its connections, also those of another process: make sure there is none.
-        drop(open(config.listen, "listen", false)?);
+        ensure_free(config.listen).map_err(failed(config.listen, "listen"))?;
         let first = open(config.listen, "listen", true)?;
         let listen = first.local_addr().map_err(|error| ServerError::System(error.into()))?;
         let mut data = vec![first];

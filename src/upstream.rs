@@ -4,7 +4,7 @@
 pub mod headers;
 mod pool;
 
-pub use pool::{Body, Connection, Upstream};
+pub use pool::{Ahead, Body, Connection, Upstream};
 
 use http::{HeaderValue, Uri, uri::PathAndQuery};
 use std::{error::Error, time::Duration};
@@ -44,6 +44,9 @@ pub enum UpstreamError {
     /// It closed the connection, or what it said is not HTTP.
     #[error("the upstream broke off or did not speak HTTP")]
     Broken(#[source] hyper::Error),
+    /// It said what no request of ours can be answered with.
+    #[error("the upstream gave an answer that HTTP does not allow: {0}")]
+    Invalid(&'static str),
 }
 
 // === impl Target ===

@@ -11,7 +11,7 @@
 -- A stored state: version (1 byte), kind, per, den, burst, tail in µs, its ticks, born, then for each
 -- hole start and end in ticks before the tail; little-endian, 8 bytes each behind the first two.
 -- Lua 5.1 numbers are doubles: exact below 2^53, which TokenBucket::new keeps every sum under.
-local VERSION, MAX_HOLES, MAX_BUDGET = 1, 64, 3600000000
+local VERSION, MAX_HOLES, MAX_BUDGET = 1, 2048, 3600000000
 local HEAD, HOLE = '<BBi8i8i8i8i8i8', '<i8i8'
 local token_bucket = { kind = 84, args = 3 }
 
@@ -102,7 +102,7 @@ local function drop_shortest_hole_above_bound(holes)
   while #holes > 2 * MAX_HOLES do
     local shortest, length = 1, holes[2] - holes[1]
     for i = 3, #holes, 2 do
-      if holes[i + 1] - holes[i] < length then shortest, length = i, holes[i + 1] - holes[i] end
+      if holes[i + 1] - holes[i] <= length then shortest, length = i, holes[i + 1] - holes[i] end
     end
     table.remove(holes, shortest)
     table.remove(holes, shortest)
@@ -197,9 +197,11 @@ function token_bucket.close(open)
   local whole, ticks = absolute(open, open.tail)
   local raw = struct.pack(
     HEAD, VERSION, token_bucket.kind, rule.per, rule.den, rule.burst, whole, ticks, open.born)
+  if #holes == 0 then return raw, ttl end
+  local parts = { raw }
   for i = 1, #holes, 2 do
-    raw = raw .. struct.pack(HOLE, open.tail - holes[i], open.tail - holes[i + 1])
+    parts[#parts + 1] = struct.pack(HOLE, open.tail - holes[i], open.tail - holes[i + 1])
   end
-  return raw, ttl
+  return table.concat(parts), ttl
 end
 

@@ -15,9 +15,11 @@
 //! half-open interval of whole µs.
 
 use super::{EXACT, Grant, Level, MAX_BUDGET, Micros};
+use std::cmp::Reverse;
 
-/// Holes kept per bucket; beyond it the shortest is dropped, which is safe and wastes its permits.
-pub const MAX_HOLES: usize = 64;
+/// Holes kept per bucket; beyond it the shortest (of equals the last) is dropped, which is safe and wastes its
+/// permits. Only waiters make holes: those who leave, and those who wait for another limiter.
+pub const MAX_HOLES: usize = 2048;
 
 /// The rule: a permit costs `per / den` µs, and at most `burst` are saved up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -239,8 +241,8 @@ impl Open {
 
     fn drop_shortest_hole_above_bound(&mut self) {
         while self.holes.len() > MAX_HOLES {
-            let lengths = self.holes.iter().enumerate().map(|(i, (s, e))| (e - s, i));
-            let Some((_, shortest)) = lengths.min() else { return };
+            let lengths = self.holes.iter().enumerate().map(|(i, (s, e))| (e - s, Reverse(i)));
+            let Some((_, Reverse(shortest))) = lengths.min() else { return };
             self.holes.remove(shortest);
         }
     }

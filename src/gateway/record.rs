@@ -76,15 +76,14 @@ impl<'a> Record<'a> {
         self.sent = true;
     }
 
-    pub(super) fn failed(&mut self, failure: &Failure) {
+    pub(super) fn failed(&mut self, failure: &Failure, status: StatusCode) {
         self.outcome = failure.outcome();
+        self.status = (self.outcome != Outcome::Cancelled).then_some(status);
     }
 
     pub(super) fn answered(&mut self, status: StatusCode) {
         self.status = Some(status);
-        if self.outcome == Outcome::Cancelled {
-            self.outcome = forwarded(self.wait, self.observed);
-        }
+        self.outcome = forwarded(self.wait, self.observed);
     }
 
     fn log(&self, line: &Line) {

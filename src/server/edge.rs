@@ -1,38 +1,92 @@
-//! The edge of a connection: what the HTTP parser refuses by itself, without a word, is said in our own.
+//! The edge of a connection: its stream, shared by the HTTP parser and by whoever must know whether the client is
+//! still there. What the parser refuses by itself, without a word, is said in our own.
 
 use crate::answer::Failure;
 use http::{Response, StatusCode};
 use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use std::{
+    future::Future,
     io::{self, IoSlice},
-    pin::Pin,
-    task::{Context, Poll, ready},
+    pin::{Pin, pin},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    task::{Context, Poll, Waker, ready},
 };
+use tokio::{io::Interest, net::TcpStream};
 
-/// How the parser's own answers begin behind their status line. No answer that comes from a service does: its
-/// `content-length` stands before a `connection` that the drain adds.
+/// How the parser's own answers go on behind their status line.
 const MARK: &[u8] = b"\r\nconnection: close\r\ncontent-length: 0\r\ndate: ";
 
-/// A stream whose bare refusals become problems.
-pub(super) struct Edge<T> {
-    inner: T,
+/// A connection's stream.
+pub(super) struct Stream {
+    /// Locked by one task only, for no longer than a system call.
+    inner: Mutex<TokioIo<TcpStream>>,
+    /// Requests that the service was asked to answer.
+    requests: AtomicU64,
+}
+
+/// The stream as the HTTP parser sees it.
+pub(super) struct Edge {
+    stream: Arc<Stream>,
+    /// Answers that were written.
+    answers: u64,
     /// What is left of an answer that replaces `replaces` bytes.
     own: Vec<u8>,
     replaces: usize,
 }
 
-// === impl Edge ===
+// === impl Stream ===
 
-impl<T> Edge<T> {
-    pub(super) fn new(inner: T) -> Self {
-        Self { inner, own: Vec::new(), replaces: 0 }
+impl Stream {
+    pub(super) fn new(stream: TcpStream) -> Self {
+        Self { inner: Mutex::new(TokioIo::new(stream)), requests: AtomicU64::new(0) }
+    }
+
+    /// Counts a request that the service answers.
+    pub(super) fn count_request(&self) {
+        self.requests.fetch_add(1, Relaxed);
+    }
+
+    /// Whether the client has closed its side, also behind input that nobody has read.
+    pub(super) fn is_closed_by_client(&self) -> bool {
+        let stream = self.inner.lock();
+        let readiness = pin!(stream.inner().ready(Interest::READABLE));
+        match readiness.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(readiness) => readiness.is_ok_and(|readiness| readiness.is_read_closed()),
+            Poll::Pending => false,
+        }
     }
 }
 
-impl<T: Write + Unpin> Edge<T> {
+// === impl Edge ===
+
+impl Edge {
+    pub(super) fn new(stream: Arc<Stream>) -> Self {
+        Self { stream, answers: 0, own: Vec::new(), replaces: 0 }
+    }
+
+    /// The problem to write in place of `buf`: an answer to no request that the service has seen.
+    fn replacement(&self, buf: &[u8]) -> Option<Vec<u8>> {
+        let unasked = self.answers >= self.stream.requests.load(Relaxed);
+        if unasked { problem(buf) } else { None }
+    }
+
+    /// Counts an answer whose head begins in `buf`, once it is written.
+    fn count(&mut self, buf: &[u8], written: &Poll<io::Result<usize>>) {
+        let interim = buf.get(9) == Some(&b'1');
+        if matches!(written, Poll::Ready(Ok(_))) && buf.starts_with(b"HTTP/1.") && !interim {
+            self.answers += 1;
+        }
+    }
+
     fn poll_own(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         while !self.own.is_empty() {
-            match ready!(Pin::new(&mut self.inner).poll_write(cx, &self.own))? {
+            let mut stream = self.stream.inner.lock();
+            match ready!(Pin::new(&mut *stream).poll_write(cx, &self.own))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 written => drop(self.own.drain(..written)),
             }
@@ -41,41 +95,43 @@ impl<T: Write + Unpin> Edge<T> {
     }
 }
 
-impl<T: Read + Unpin> Read for Edge<T> {
+impl Read for Edge {
     fn poll_read(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_read(cx, buf)
+        Pin::new(&mut *self.stream.inner.lock()).poll_read(cx, buf)
     }
 }
 
-impl<T: Write + Unpin> Write for Edge<T> {
+impl Write for Edge {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         if self.replaces == 0 {
-            let Some(own) = problem(buf) else {
-                return Pin::new(&mut self.inner).poll_write(cx, buf);
+            let Some(own) = self.replacement(buf) else {
+                let written = Pin::new(&mut *self.stream.inner.lock()).poll_write(cx, buf);
+                self.count(buf, &written);
+                return written;
             };
             (self.own, self.replaces) = (own, buf.len());
         }
         self.poll_own(cx)
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_flush(cx)
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.stream.inner.lock()).poll_flush(cx)
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_shutdown(cx)
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.stream.inner.lock()).poll_shutdown(cx)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.inner.is_write_vectored()
+        self.stream.inner.lock().is_write_vectored()
     }
 
     fn poll_write_vectored(
@@ -83,11 +139,13 @@ impl<T: Write + Unpin> Write for Edge<T> {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match bufs {
-            // The parser's answer is all that is left to write on its connection.
-            [only] => self.poll_write(cx, only),
-            _ => Pin::new(&mut self.inner).poll_write_vectored(cx, bufs),
+        if let [only] = bufs {
+            return self.poll_write(cx, only);
         }
+        // With a body behind it, it is no answer of the parser.
+        let written = Pin::new(&mut *self.stream.inner.lock()).poll_write_vectored(cx, bufs);
+        self.count(bufs.first().map_or(&[], |first| first), &written);
+        written
     }
 }
 
@@ -139,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_service_answers_stays() {
+    fn other_answers_stay() {
         let answers: [&[u8]; 3] = [
             b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\ndate: x\r\n\r\n",
             b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\ndate: x\r\n\r\n",

@@ -16,14 +16,24 @@ const BACKLOG: i32 = 4096;
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
 /// Listens; `shared` lets other sockets of this process listen on the same port.
-pub(super) fn bind(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
+pub(super) fn listen(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
+    let socket = bind(address, shared)?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Fails when somebody listens on `address`, sharing it or not. Listens itself at no time.
+pub(super) fn ensure_free(address: SocketAddr) -> io::Result<()> {
+    bind(address, false).map(drop)
+}
+
+fn bind(address: SocketAddr, shared: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(shared)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
+    Ok(socket)
 }
 
 /// Connects to upstreams; the system's authorities are read only where an upstream needs them.

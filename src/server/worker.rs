@@ -1,7 +1,9 @@
 //! One core's share of the data plane: its own runtime, listener, connections and store.
 
 use super::{
-    HEADER_BYTES, HEADER_TIMEOUT, LINGER, Phase, ServerError, edge::Edge, source::StoreSource,
+    HEADER_BYTES, HEADER_TIMEOUT, LINGER, Phase, ServerError,
+    edge::{Edge, Stream},
+    source::StoreSource,
     system,
 };
 use crate::{
@@ -11,10 +13,7 @@ use crate::{
 use http::{HeaderValue, Request, header::CONNECTION};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_rustls::HttpsConnector;
-use hyper_util::{
-    client::legacy::connect::HttpConnector,
-    rt::{TokioIo, TokioTimer},
-};
+use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioTimer};
 use std::{
     convert::Infallible,
     net::{SocketAddr, TcpListener as StdListener},
@@ -99,11 +98,15 @@ impl Worker {
     ) -> impl Future<Output = ()> + Send + use<> {
         let (gateway, draining) = (gateway.clone(), self.draining.clone());
         let mut phases = self.phases.clone();
-        let peer = Arc::new(Peer::new(peer.ip()));
         // Small answers must not wait for a client's delayed acknowledgement.
         let _ = stream.set_nodelay(true);
+        let stream = Arc::new(Stream::new(stream));
+        let watched = stream.clone();
+        let peer = Arc::new(Peer::new(peer.ip(), move || watched.is_closed_by_client()));
         async move {
+            let counted = stream.clone();
             let service = service_fn(move |request: Request<Incoming>| {
+                counted.count_request();
                 let (gateway, peer, draining) = (gateway.clone(), peer.clone(), draining.clone());
                 async move {
                     let mut response = gateway.handle(&peer, request).await;
@@ -118,12 +121,13 @@ impl Worker {
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEADER_TIMEOUT)
                 .max_header_size(HEADER_BYTES)
-                .serve_connection(Edge::new(TokioIo::new(stream)), service);
+                .serve_connection(Edge::new(stream), service);
             tokio::pin!(connection);
             let closing =
                 async { drop(phases.wait_for(|phase| *phase >= Phase::ClosingIdle).await) };
             // A connection's error is its client's: it left, or did not speak HTTP and was told so.
             tokio::select! {
+                biased;
                 _ = connection.as_mut() => {}
                 () = closing => {
                     connection.as_mut().graceful_shutdown();

@@ -26,6 +26,8 @@ const BATCH: usize = 128;
 /// a store that is stuck gets here; what is over it is answered as an error at once.
 const QUEUE: usize = 65_536;
 
+/// A group is told to work again when none of its calls has failed for this long.
+const RECOVERED: Duration = Duration::from_secs(1);
 /// A call that has no answer after this time is forgotten; the driver ends it sooner.
 const GIVE_UP: Duration = Duration::from_secs(10);
 
@@ -69,8 +71,8 @@ struct Group {
     in_flight: bool,
     /// The call in flight has outlived the time-out: nobody else need wait to learn that.
     stuck: bool,
-    /// The kind of error that was last told to the log, so that each is told once.
-    told: Option<&'static str>,
+    /// The kind of error that was last told to the log, so that each is told once, and when it was last seen.
+    told: Option<(&'static str, Instant)>,
 }
 
 struct Queued {
@@ -232,17 +234,21 @@ impl Batched {
             Ok(replies) => replies.iter().find_map(Reply::error),
             Err(error) => Some(error),
         };
-        let now = error.map(StoreError::kind);
-        let before = match self.0.groups.lock().get_mut(group) {
-            Some(state) => std::mem::replace(&mut state.told, now),
-            None => return,
-        };
+        let mut groups = self.0.groups.lock();
+        let Some(Group { told, .. }) = groups.get_mut(group) else { return };
         match error {
-            Some(error) if now != before => {
-                tracing::warn!(group, %error, "the store gives no decisions");
+            Some(error) => {
+                let before = told.replace((error.kind(), Instant::now()));
+                if before.is_none_or(|(kind, _)| kind != error.kind()) {
+                    tracing::warn!(group, %error, "the store gives no decisions");
+                }
             }
-            None if before.is_some() => tracing::info!(group, "the store gives decisions again"),
-            _ => {}
+            // What only reads may work while what writes does not: believe it after a while.
+            None if told.is_some_and(|(_, last)| last.elapsed() >= RECOVERED) => {
+                *told = None;
+                tracing::info!(group, "the store gives decisions again");
+            }
+            None => {}
         }
     }
 }

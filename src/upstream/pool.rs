@@ -7,14 +7,18 @@ use http::{Request, Response};
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::{
     body::Incoming,
-    client::conn::http1::{Builder, SendRequest},
+    client::conn::{
+        TrySendError,
+        http1::{Builder, SendRequest},
+    },
 };
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::HttpConnector;
 use parking_lot::Mutex;
 use std::{
     fmt,
-    pin::Pin,
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
     sync::{
         Arc, Weak,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
@@ -24,7 +28,8 @@ use std::{
 };
 use tokio::{
     runtime::Handle,
-    time::{Instant, interval, timeout},
+    sync::oneshot,
+    time::{Instant, Sleep, interval, sleep, timeout},
 };
 use tower::Service as _;
 
@@ -54,13 +59,21 @@ struct Inner {
 }
 
 struct Idle {
-    sender: SendRequest<Incoming>,
+    wire: Wire,
     since: Instant,
+}
+
+/// One connection.
+struct Wire {
+    sender: SendRequest<Incoming>,
+    /// For the time-outs of its requests, one after the other. It is set anew only when it fires, not for each
+    /// request: most of them leave it as it is.
+    timer: Pin<Box<Sleep>>,
 }
 
 /// A connection that is ready for one request.
 pub struct Connection {
-    sender: SendRequest<Incoming>,
+    wire: Wire,
     upstream: Upstream,
 }
 
@@ -70,6 +83,10 @@ pub struct Body {
     incoming: Incoming,
     connection: Option<Connection>,
 }
+
+/// A connection that is being made.
+#[derive(Debug)]
+pub struct Ahead(oneshot::Receiver<Result<Connection, UpstreamError>>);
 
 /// Counts a connection in [`Inner::open`].
 struct Counted(Weak<Inner>);
@@ -101,7 +118,7 @@ impl Upstream {
     }
 
     /// Whether no connection is there nor being made.
-    pub fn is_cold(&self) -> bool {
+    fn is_cold(&self) -> bool {
         self.0.open.load(Relaxed) == 0
     }
 
@@ -117,22 +134,39 @@ impl Upstream {
     ///
     /// [`UpstreamError::Connect`], [`UpstreamError::ConnectTimeout`].
     pub async fn connection(&self) -> Result<Connection, UpstreamError> {
-        if let Some(sender) = self.take_idle() {
-            return Ok(Connection { sender, upstream: self.clone() });
+        if let Some(wire) = self.take_idle() {
+            return Ok(Connection { wire, upstream: self.clone() });
         }
         let started = Instant::now();
         let connecting = timeout(self.0.timeouts.connect, self.connect());
         let sender = connecting.await.map_err(|_| UpstreamError::ConnectTimeout)??;
         let took = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
         self.0.connecting.store(took, Relaxed);
-        Ok(Connection { sender, upstream: self.clone() })
+        let timer = Box::pin(sleep(self.0.timeouts.response));
+        Ok(Connection { wire: Wire { sender, timer }, upstream: self.clone() })
     }
 
-    fn take_idle(&self) -> Option<SendRequest<Incoming>> {
+    /// Begins to make a connection when none is there nor being made. Whoever drops the receiver leaves it to the
+    /// others.
+    pub fn connect_ahead(&self) -> Option<Ahead> {
+        if !self.is_cold() {
+            return None;
+        }
+        let (made, ahead) = oneshot::channel();
+        let upstream = self.clone();
+        tokio::spawn(async move {
+            if let Err(Ok(connection)) = made.send(upstream.connection().await) {
+                connection.recycle();
+            }
+        });
+        Some(Ahead(ahead))
+    }
+
+    fn take_idle(&self) -> Option<Wire> {
         let mut idle = self.0.idle.lock();
-        while let Some(Idle { sender, since }) = idle.pop() {
-            if sender.is_ready() && since.elapsed() < IDLE {
-                return Some(sender);
+        while let Some(Idle { wire, since }) = idle.pop() {
+            if wire.sender.is_ready() && since.elapsed() < IDLE {
+                return Some(wire);
             }
         }
         None
@@ -156,10 +190,10 @@ impl Upstream {
         Ok(sender)
     }
 
-    fn keep(&self, sender: SendRequest<Incoming>) {
+    fn keep(&self, wire: Wire) {
         let mut idle = self.0.idle.lock();
         if idle.len() < MAX_IDLE {
-            idle.push(Idle { sender, since: Instant::now() });
+            idle.push(Idle { wire, since: Instant::now() });
         }
     }
 }
@@ -176,7 +210,7 @@ async fn sweep(inner: Weak<Inner>) {
     loop {
         tick.tick().await;
         let Some(inner) = inner.upgrade() else { return };
-        let fresh = |idle: &Idle| !idle.sender.is_closed() && idle.since.elapsed() < IDLE;
+        let fresh = |idle: &Idle| !idle.wire.sender.is_closed() && idle.since.elapsed() < IDLE;
         inner.idle.lock().retain(fresh);
     }
 }
@@ -191,6 +225,15 @@ impl Drop for Counted {
     }
 }
 
+// === impl Ahead ===
+
+impl Ahead {
+    /// The connection; `None` when the task that makes it has ended with its runtime.
+    pub async fn get(self) -> Option<Result<Connection, UpstreamError>> {
+        self.0.await.ok()
+    }
+}
+
 // === impl Connection ===
 
 impl Connection {
@@ -202,41 +245,61 @@ impl Connection {
     ///
     /// [`UpstreamError`].
     pub async fn send(
-        self,
+        mut self,
         mut request: Request<Incoming>,
     ) -> Result<Response<Body>, UpstreamError> {
-        let limit = self.upstream.0.timeouts.response;
-        let answered = timeout(limit, async move {
-            let mut connection = self;
-            loop {
-                match connection.sender.try_send_request(request).await {
-                    Ok(response) => {
-                        return Ok(response.map(|incoming| Body::new(incoming, connection)));
-                    }
-                    Err(mut error) => match error.take_message() {
-                        Some(unsent) => request = unsent,
-                        None => return Err(UpstreamError::Broken(error.into_error())),
-                    },
-                }
-                connection = connection.upstream.connection().await?;
-            }
-        });
-        answered.await.map_err(|_| UpstreamError::ResponseTimeout)?
+        let deadline = Instant::now() + self.upstream.0.timeouts.response;
+        loop {
+            let mut error = match self.wire.send(request, deadline).await? {
+                Ok(incoming) => return Ok(incoming.map(|incoming| Body::new(incoming, self))),
+                Err(error) => error,
+            };
+            let unsent = error.take_message();
+            request = unsent.ok_or_else(|| UpstreamError::Broken(error.into_error()))?;
+            self = self.upstream.connection().await?;
+        }
     }
 
     /// Keeps it for the next request.
     pub fn recycle(mut self) {
-        if self.sender.is_ready() {
-            self.upstream.clone().keep(self.sender);
-        } else if !self.sender.is_closed()
+        if self.wire.sender.is_ready() {
+            self.upstream.keep(self.wire);
+        } else if !self.wire.sender.is_closed()
             && let Ok(runtime) = Handle::try_current()
         {
             runtime.spawn(async move {
-                if let Ok(Ok(())) = timeout(RECYCLE, self.sender.ready()).await {
-                    self.upstream.clone().keep(self.sender);
+                if let Ok(Ok(())) = timeout(RECYCLE, self.wire.sender.ready()).await {
+                    self.upstream.keep(self.wire);
                 }
             });
         }
+    }
+}
+
+// === impl Wire ===
+
+impl Wire {
+    /// The response, or what the connection says; an error when neither comes until `deadline`.
+    async fn send(
+        &mut self,
+        request: Request<Incoming>,
+        deadline: Instant,
+    ) -> Result<Result<Response<Incoming>, TrySendError<Request<Incoming>>>, UpstreamError> {
+        let mut answer = pin!(self.sender.try_send_request(request));
+        poll_fn(|cx| {
+            if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
+                return Poll::Ready(Ok(answer));
+            }
+            // Set for an earlier request, it may fire too early, but never too late.
+            while self.timer.as_mut().poll(cx).is_ready() {
+                if Instant::now() >= deadline {
+                    return Poll::Ready(Err(UpstreamError::ResponseTimeout));
+                }
+                self.timer.as_mut().reset(deadline);
+            }
+            Poll::Pending
+        })
+        .await
     }
 }
 

@@ -234,7 +234,7 @@ fn a_change_there_and_back_gives_no_free_burst() {
 #[test]
 fn holes_are_bounded() {
     let mut open = Open::new(None, T0, rule(1, 1000, 1));
-    for i in 0..4 * MAX_HOLES as i64 {
+    for i in 0..2 * MAX_HOLES as i64 {
         // Each leaves a gap before it, as a request does that waits for another limiter.
         let (_, start) = open.earliest(5000 * (i + 1), 1);
         open.take(start, 1);
