@@ -3,7 +3,7 @@
 
 use crate::support::{
     Conn, Gateway, Head, PATIENCE, Redis, Reply, Upstream, assert_lawful, eventually, free_port,
-    paceway_in, request,
+    paceway_in, reply, request,
 };
 use rstest::rstest;
 use socket2::{Domain, Socket, Type};
@@ -635,4 +635,83 @@ async fn many_clients_that_say_nothing_keep_nobody_from_being_served() {
     for _ in 0..5 {
         assert_eq!(gateway.get("/").await.status, 200);
     }
+}
+
+// ------------------------------------------------------------------------------- what an attack found
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_needs_no_upstream() {
+    let port = free_port();
+    let yaml = format!(
+        "upstream: http://127.0.0.1:{port}
+limiters: {{ search: 1/day }}
+routes: [{{ name: search, suffix: \"*\", limiters: [search] }}]
+"
+    );
+    let gateway = Gateway::start(&yaml).await;
+    assert_eq!(gateway.get("/").await.status, 502);
+    assert_eq!(level(&gateway).await, 1, "nothing was sent");
+    let upstream = Upstream::on(port, |_| reply("200 OK", &[("Connection", "close")], "ok")).await;
+    assert_eq!(gateway.get("/").await.status, 200);
+    let before = upstream.connections();
+    for _ in 0..100 {
+        assert_eq!(gateway.get("/").await.status, 429);
+    }
+    let made = upstream.connections() - before;
+    assert!(made <= 10, "{made} connections for refusals");
+    drop(upstream);
+    assert_eq!(gateway.get("/").await.status, 429, "and none when there is nobody");
+}
+
+#[rstest]
+#[case::length("HTTP/1.1 431 Mine\r\nContent-Length: 0\r\n\r\n")]
+#[case::date(
+    "HTTP/1.1 400 Mine\r\nContent-Length: 0\r\nDate: Sat, 21 Nov 2026 10:13:15 GMT\r\n\r\n"
+)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_of_the_upstream_stays_the_upstreams(#[case] bytes: &'static str) {
+    let upstream = Upstream::start(move |_| Reply::raw(bytes)).await;
+    let gateway = Gateway::start(&config(&upstream.url())).await;
+    for fields in [&[("Connection", "close")][..], &[]] {
+        let answer = gateway.ask("/", fields).await.answer().await.expect("an answer");
+        assert_eq!(answer.field("paceway-origin"), None, "{answer:?}");
+        assert_eq!(answer.body, b"");
+    }
+}
+
+#[rstest]
+#[case::an_upgrade(
+    "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
+    502
+)]
+#[case::no_length("HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n", 502)]
+#[case::endless("HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999999\r\n\r\n", 502)]
+#[case::two_lengths("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n", 502)]
+#[case::the_same_twice("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n", 200)]
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_head_request_is_answered_with_is_a_502(
+    #[case] bytes: &'static str,
+    #[case] status: u16,
+) {
+    let upstream = Upstream::start(move |_| Reply::raw(bytes)).await;
+    let gateway = Gateway::start(&config(&upstream.url())).await;
+    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    conn.send(request("HEAD", "/", &[])).await.expect("send");
+    let head = conn.head().await.expect("an answer").expect("a head");
+    assert!(head.start.starts_with(&format!("HTTP/1.1 {status} ")), "{head:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_of_http_1_0_is_answered_for_in_1_1() {
+    let upstream = Upstream::start(|_| {
+        let mut reply = Reply::raw("HTTP/1.0 200 OK\r\n\r\nto the end");
+        reply.close = true;
+        reply
+    })
+    .await;
+    let gateway = Gateway::start(&config(&upstream.url())).await;
+    let answer = gateway.get("/").await;
+    assert_eq!(answer.head.start, "HTTP/1.1 200 OK");
+    assert_eq!(answer.field("transfer-encoding"), Some("chunked"), "its end can be told");
+    assert_eq!(answer.body, b"to the end");
 }

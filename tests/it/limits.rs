@@ -323,6 +323,36 @@ routes: [{ suffix: /search, limiters: [search], max_wait: 4s }]
 }
 
 #[rstest]
+#[case::a_long_body("Content-Length: 40000", 40_000)]
+#[case::an_unfinished_body("Content-Length: 900000", 40_000)]
+#[case::an_unfinished_chunk("Transfer-Encoding: chunked", 0)]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_uploader_who_leaves_the_queue_gives_the_slot_back(
+    #[case] framing: &str,
+    #[case] sent: usize,
+) {
+    let upstream = Upstream::ok().await;
+    let rest = "limiters: { search: { rate: 4/hour, burst: 1 } }
+routes: [{ name: search, suffix: /search, limiters: [search], max_wait: 1h }]
+";
+    let gateway = Gateway::start(&config(None, &upstream, rest)).await;
+    assert_eq!(gateway.get("/search").await.status, 200);
+    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let head = format!("POST /search HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n");
+    conn.send(head).await.expect("send");
+    // More than is read ahead, so that some of it hides the end; less than the socket holds, because of an end behind
+    // what does not fit nobody can know.
+    conn.send(vec![b'x'; sent]).await.expect("send");
+    gateway.until_waiting("search", 1).await;
+    drop(conn);
+    gateway.until_waiting("search", 0).await;
+    let next = gateway.limiter("search").await["next_slot_ms"].as_f64().expect("ms");
+    assert!(next <= 15.0 * 60.0 * 1000.0, "{next}");
+    assert_eq!(gateway.count("search", "cancelled").await, 1.0);
+    assert_eq!(upstream.calls().len(), 1);
+}
+
+#[rstest]
 #[case::memory(None)]
 #[case::redis(Some(Redis::start()))]
 #[tokio::test(flavor = "multi_thread")]

@@ -185,6 +185,30 @@ fn a_request_with_a_slow_limiter_leaves_the_fast_one_to_others() {
 }
 
 #[test]
+fn a_thousand_who_wait_for_a_slow_limiter_leave_the_fast_one_to_others() {
+    let mut slow = AnyOpen::TokenBucket(Open::new(None, T0, rule(10, SECOND, 1)));
+    let mut fast = AnyOpen::TokenBucket(Open::new(None, T0, rule(100, SECOND, 10)));
+    for i in 0..1000 {
+        let mut wants = [
+            Want { open: &mut slow, cost: 1, enforce: true },
+            Want { open: &mut fast, cost: 1, enforce: true },
+        ];
+        assert_eq!(reserve::decide(&mut wants, MAX_BUDGET).at, i * SECOND / 10);
+    }
+    // They use a tenth of it; the rest of 100 s goes to those who need only the fast one.
+    let mut granted = 0;
+    loop {
+        let (at, start) = fast.earliest(0, 1);
+        if at > 90 * SECOND {
+            break;
+        }
+        fast.take(start, 1);
+        granted += 1;
+    }
+    assert!((8_100..=8_120).contains(&granted), "{granted}");
+}
+
+#[test]
 fn an_observing_limiter_changes_nothing_for_the_others() {
     let mut strict = AnyOpen::TokenBucket(Open::new(None, T0, rule(1, SECOND, 1)));
     let mut loose = AnyOpen::TokenBucket(Open::new(None, T0, rule(100, SECOND, 100)));
