@@ -168,7 +168,7 @@ impl Failure {
             status: status.as_u16(),
             detail: self.detail(),
             code: name,
-            retry_after_ms: retry_after.map(|micros| (micros.max(0) + 999) / 1000),
+            retry_after_ms: retry_after.map(|micros| micros.max(0).saturating_add(999) / 1000),
             violated_policies: match self {
                 Self::Limited { policy, .. } => Some([&policy.name]),
                 _ => None,
@@ -203,7 +203,7 @@ impl Failure {
 
 /// Rounded up, at least 1: a caller who comes back then is not too early (RFC 9110 section 10.2.3).
 fn whole_seconds(micros: Micros) -> i64 {
-    ((micros + SECOND - 1) / SECOND).max(1)
+    (micros.saturating_add(SECOND - 1) / SECOND).max(1)
 }
 
 #[cfg(test)]

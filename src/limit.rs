@@ -95,7 +95,7 @@ pub async fn ask(
     }))
 }
 
-/// In µs, as the rules count; what is longer than any wait is as long as the longest.
+/// A budget in µs, as the rules count; what is longer than any wait is as long as the longest.
 pub fn micros(span: Duration) -> Micros {
     i64::try_from(span.as_micros()).unwrap_or(MAX_BUDGET).min(MAX_BUDGET)
 }

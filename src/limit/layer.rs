@@ -1,7 +1,7 @@
 //! The limiter as a `tower::Layer`, for axum and other tower programs: holds a request for its slot, or
 //! answers 429 in its place.
 
-use super::{AcquireError, Limiter, micros};
+use super::{AcquireError, Limiter};
 use crate::answer::Failure;
 use bytes::Bytes;
 use http::{Request, Response};
@@ -87,7 +87,7 @@ impl LimitLayer {
         match error {
             AcquireError::Refused { retry_after } => Failure::Limited {
                 policy: self.limiter.policy.clone(),
-                retry_after: micros(retry_after),
+                retry_after: i64::try_from(retry_after.as_micros()).unwrap_or(i64::MAX),
             },
             AcquireError::Store(error) => Failure::Store(error),
             AcquireError::Impossible { .. } => Failure::BadRequest("the limiter gives no permits"),

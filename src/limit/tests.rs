@@ -88,3 +88,17 @@ async fn the_layer_holds_or_answers_429_in_place_of_the_service() {
     assert_eq!(refused.headers()["retry-after"], "1");
     assert_eq!(refused.headers()["ratelimit-policy"], "\"test\";q=5;w=1");
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_layer_says_the_whole_time_also_beyond_the_longest_wait() {
+    let service = service_fn(async |_: Request<()>| {
+        Ok::<_, Infallible>(Response::new(http_body_util::Full::new(bytes::Bytes::new())))
+    });
+    let rate = Rate { count: 1, period: Duration::from_secs(86_400) };
+    let store = Arc::new(MemoryStore::default());
+    let limiter = Limiter::token_bucket("daily", rate, 1, store).expect("a rule");
+    let mut service = LimitLayer::new(limiter).layer(service);
+    service.call(Request::new(())).await.expect("infallible");
+    let refused = service.call(Request::new(())).await.expect("infallible");
+    assert_eq!(refused.headers()["retry-after"], "86400");
+}

@@ -30,6 +30,20 @@ routes: [{{ name: search, suffix: \"*\", limiters: [search] }}]
     )
 }
 
+/// A gateway whose limiter has nothing left.
+async fn used_up(upstream: &Upstream) -> Gateway {
+    let gateway = Gateway::start(&format!(
+        "upstream: {}
+limiters: {{ search: 1/day }}
+routes: [{{ suffix: \"*\", limiters: [search] }}]
+",
+        upstream.url()
+    ))
+    .await;
+    assert_eq!(gateway.get("/").await.status, 200);
+    gateway
+}
+
 async fn level(gateway: &Gateway) -> i64 {
     gateway.limiter("search").await["level"].as_i64().expect("a level")
 }
@@ -332,15 +346,7 @@ async fn an_upload_that_breaks_off_is_not_passed_as_a_whole_one(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_reaches_a_client_that_is_still_sending(#[case] length: usize) {
     let upstream = Upstream::ok().await;
-    let gateway = Gateway::start(&format!(
-        "upstream: {}
-limiters: {{ search: 1/day }}
-routes: [{{ suffix: \"*\", limiters: [search] }}]
-",
-        upstream.url()
-    ))
-    .await;
-    assert_eq!(gateway.get("/").await.status, 200);
+    let gateway = used_up(&upstream).await;
     for _ in 0..5 {
         let mut conn = Conn::to(gateway.listen).await.expect("connect");
         let head = request("POST", "/", &[("Content-Length", &length.to_string())]);
@@ -356,15 +362,7 @@ routes: [{{ suffix: \"*\", limiters: [search] }}]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_upload_is_never_asked_for() {
     let upstream = Upstream::ok().await;
-    let gateway = Gateway::start(&format!(
-        "upstream: {}
-limiters: {{ search: 1/day }}
-routes: [{{ suffix: \"*\", limiters: [search] }}]
-",
-        upstream.url()
-    ))
-    .await;
-    assert_eq!(gateway.get("/").await.status, 200);
+    let gateway = used_up(&upstream).await;
     let mut conn = Conn::to(gateway.listen).await.expect("connect");
     let fields = [("Expect", "100-continue"), ("Content-Length", "4")];
     conn.send(request("PUT", "/", &fields)).await.expect("send");
