@@ -4,7 +4,7 @@
 use criterion::{BenchmarkGroup, Criterion, Throughput, measurement::WallTime};
 use paceway::{
     algorithm::{Algorithm, TokenBucket},
-    limit,
+    key,
     store::{
         Answer, Check, Checks, Store,
         batch::{Batched, StoreMetrics},
@@ -53,7 +53,7 @@ fn memory(group: &mut BenchmarkGroup<'_, WallTime>) {
     let store = MemoryStore::default();
     let mut bench = |name: &str, checks: Checks, admitted: bool| {
         group.bench_function(name, |bencher| {
-            bencher.iter(|| match store.decide(black_box(&checks), 0) {
+            bencher.iter(|| match store.decide(black_box(&checks), 0, None) {
                 Answer::Ready(Ok(decision)) => assert_eq!(decision.admitted, admitted),
                 _ => unreachable!("the memory store answers at once"),
             });
@@ -66,7 +66,7 @@ fn memory(group: &mut BenchmarkGroup<'_, WallTime>) {
         true,
     );
     let empty: Checks = Arc::new([check("empty", 1)]);
-    drop(store.decide(&empty, 0));
+    drop(store.decide(&empty, 0, None));
     bench("memory, refused", empty, false);
 }
 
@@ -98,7 +98,7 @@ fn ask(
             let (store, checks) = (store.clone(), checks.clone());
             tasks.spawn(async move {
                 for _ in 0..share {
-                    let decision = store.decide(&checks, 0).get().await.expect("a decision");
+                    let decision = store.decide(&checks, 0, None).get().await.expect("a decision");
                     assert!(decision.admitted);
                 }
             });
@@ -112,8 +112,8 @@ fn ask(
 fn check(name: &str, burst: i64) -> Check {
     let (count, period) = if burst > 1 { (1_000, 1_000_000) } else { (1, 86_400_000_000) };
     let rule = TokenBucket::new(count, period, burst).expect("a rule");
-    let key = limit::key("bench", "group", name).into();
-    Check { key, algorithm: Algorithm::TokenBucket(rule), cost: 1, enforce: true }
+    let key = key::state("bench", "group", b'T', name).into();
+    Check { key, algorithm: Algorithm::TokenBucket(rule), cost: 1, enforce: true, overflow: None }
 }
 
 // === impl Redis ===
@@ -137,7 +137,7 @@ impl Redis {
         let script = RedisStore::open(&self.url).expect("a client");
         let store = Batched::new(Arc::new(script), TIMEOUT, StoreMetrics::noop());
         let started = Instant::now();
-        while let Err(error) = store.decide(checks, 0).get().await {
+        while let Err(error) = store.decide(checks, 0, None).get().await {
             assert!(started.elapsed() < TIMEOUT, "{error}");
             sleep(Duration::from_millis(10)).await;
         }

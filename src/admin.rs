@@ -1,21 +1,18 @@
 //! The second listener: metrics, health and state, for operators and their machines. It never sees a
 //! caller's request.
 
-use crate::{
-    algorithm::Level,
-    config::Mode,
-    gateway::{LimiterPlan, Plan},
-    store::{Store, StoreError},
-};
+mod limiters;
+
+use crate::{config::Mode, gateway::Plan, store::Store};
 use axum::{
     Json, Router,
     extract::State,
     http::{StatusCode, header::CONTENT_TYPE},
     response::IntoResponse,
-    routing::get,
+    routing::{get, post},
 };
 use metrics_exporter_prometheus::PrometheusHandle;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering::Relaxed},
@@ -40,15 +37,20 @@ pub fn router(admin: Admin) -> Router {
         .route("/metrics", get(metrics))
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readyz))
-        .route("/limiters", get(limiters))
+        .route("/limiters", get(limiters::all))
+        .route("/limiters/{name}", get(limiters::one).delete(limiters::reset))
+        .route("/limiters/{name}/keys/{key}", get(limiters::one_key).delete(limiters::reset_key))
+        .route("/limiters/{name}/acquire", post(limiters::acquire))
+        .route("/limiters/{name}/renew", post(limiters::renew))
+        .route("/limiters/{name}/release", post(limiters::release))
         .with_state(admin)
 }
 
 async fn metrics(State(admin): State<Admin>) -> impl IntoResponse {
-    for (limiter, level) in levels(&admin).await {
+    for (plan, level) in limiters::levels(&admin).await {
         // What cannot be known now keeps its last value; the store's metrics say why.
         if let Some(Ok(level)) = level {
-            limiter.metrics.available.set(level.remaining as f64);
+            plan.metrics.available.set(level.remaining as f64);
         }
     }
     admin.metrics.run_upkeep();
@@ -61,10 +63,11 @@ async fn readyz(State(admin): State<Admin>) -> impl IntoResponse {
         reasons.push("draining".to_owned());
     }
     let limiting = admin.plan.config.limiting;
-    let asked =
-        admin.plan.limiters.iter().find(|limiter| limiting && limiter.mode == Mode::Enforce);
-    if let Some(limiter) = asked
-        && let Err(error) = admin.store.look(&limiter.check).get().await
+    let mut enforcing =
+        admin.plan.limiters.iter().filter(|plan| limiting && plan.limiter.mode == Mode::Enforce);
+    let asked = enforcing.find_map(|plan| plan.checks.first());
+    if let Some(check) = asked
+        && let Err(error) = admin.store.look(check).get().await
     {
         reasons.push(error.to_string());
     }
@@ -73,50 +76,4 @@ async fn readyz(State(admin): State<Admin>) -> impl IntoResponse {
         false => (StatusCode::SERVICE_UNAVAILABLE, false),
     };
     (status, Json(json!({ "ready": ready, "reasons": reasons })))
-}
-
-async fn limiters(State(admin): State<Admin>) -> Json<Value> {
-    let levels = levels(&admin).await;
-    let all: Vec<_> = levels.into_iter().map(|(limiter, level)| state(limiter, level)).collect();
-    Json(json!({ "limiting": admin.plan.config.limiting, "limiters": all }))
-}
-
-/// Every limiter with its level; `None` where it is off.
-async fn levels(admin: &Admin) -> Vec<(&LimiterPlan, Option<Result<Level, StoreError>>)> {
-    let ask = |limiter: &LimiterPlan| {
-        (limiter.mode != Mode::Off).then(|| admin.store.look(&limiter.check))
-    };
-    // All are asked for before one is awaited: a store that does I/O takes them together.
-    let asked: Vec<_> = admin.plan.limiters.iter().map(|limiter| (limiter, ask(limiter))).collect();
-    let mut levels = Vec::with_capacity(asked.len());
-    for (limiter, answer) in asked {
-        let level = match answer {
-            Some(answer) => Some(answer.get().await),
-            None => None,
-        };
-        levels.push((limiter, level));
-    }
-    levels
-}
-
-fn state(limiter: &LimiterPlan, level: Option<Result<Level, StoreError>>) -> Value {
-    let mut state = json!({
-        "name": limiter.policy.name,
-        "algorithm": limiter.check.algorithm.name(),
-        "rate": limiter.policy.rate.to_string(),
-        "burst": limiter.check.algorithm.capacity(),
-        "mode": limiter.mode.name(),
-        "waiting": limiter.waiting.load(Relaxed),
-    });
-    let millis = |micros: i64| micros as f64 / 1000.0;
-    match level {
-        Some(Ok(level)) => {
-            state["level"] = level.remaining.into();
-            state["next_slot_ms"] = millis(level.next).into();
-            state["reset_ms"] = millis(level.reset_after).into();
-        }
-        Some(Err(error)) => state["error"] = error.to_string().into(),
-        None => {}
-    }
-    state
 }

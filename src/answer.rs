@@ -26,7 +26,7 @@ pub enum Failure {
     /// No route matches.
     NoRoute,
     /// The request makes no request for the upstream.
-    BadRequest(&'static str),
+    BadRequest(Cow<'static, str>),
     /// More of something than a request may have: 413, 414 or 431, and of what.
     TooLarge(StatusCode, &'static str),
     /// No slot within the budget.
@@ -54,8 +54,17 @@ pub enum Failure {
 pub struct Policy {
     /// The limiter's name.
     pub name: String,
-    /// Its rate.
-    pub rate: Rate,
+    /// What it allows.
+    pub quota: Quota,
+}
+
+/// What a limiter allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Quota {
+    /// So many in a period.
+    Rate(Rate),
+    /// So many at one time.
+    Places(i64),
 }
 
 /// The body (RFC 9457 section 3.1).
@@ -124,7 +133,8 @@ impl Failure {
         let seconds = |micros: &Micros| *micros as f64 / SECOND as f64;
         match self {
             Self::NoRoute => "no route of this gateway matches the path, host and method".into(),
-            Self::BadRequest(why) | Self::TooLarge(_, why) => (*why).into(),
+            Self::BadRequest(why) => why.clone().into_owned(),
+            Self::TooLarge(_, why) => (*why).into(),
             Self::Limited { policy, retry_after } => format!(
                 "the limiter `{}` has no slot within the time this request may wait; \
                  come back in {:.3} s",
@@ -186,11 +196,15 @@ impl Failure {
         if let Self::Limited { policy, .. } = self {
             // A name is made of characters that need no escape (config checks it; a library user's may not).
             let name = policy.name.replace(['"', '\\'], "_");
-            let (quota, window) = policy.rate.per_whole_seconds();
-            let fields = [
-                (RATELIMIT, format!("\"{name}\";r=0;t={seconds}")),
-                (RATELIMIT_POLICY, format!("\"{name}\";q={quota};w={window}")),
-            ];
+            let quota = match policy.quota {
+                Quota::Rate(rate) => {
+                    let (quota, window) = rate.per_whole_seconds();
+                    format!("\"{name}\";q={quota};w={window}")
+                }
+                Quota::Places(max) => format!("\"{name}\";q={max};qu=\"concurrent-requests\""),
+            };
+            let fields =
+                [(RATELIMIT, format!("\"{name}\";r=0;t={seconds}")), (RATELIMIT_POLICY, quota)];
             for (field, value) in fields {
                 if let Ok(value) = HeaderValue::from_str(&value) {
                     headers.insert(field, value);
@@ -215,7 +229,7 @@ mod tests {
 
     fn limited(retry_after: Micros) -> Response<Bytes> {
         let rate = Rate { count: 10, period: Duration::from_millis(250) };
-        let policy = Policy { name: "search".into(), rate };
+        let policy = Policy { name: "search".into(), quota: Quota::Rate(rate) };
         Failure::Limited { policy, retry_after }.response()
     }
 

@@ -11,7 +11,7 @@ use crate::config::{self, Config};
 use clap::{Parser, Subcommand};
 use std::{
     io::Write,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -48,6 +48,9 @@ enum Command {
         /// A header of the request: 'Name: value'.
         #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
         headers: Vec<String>,
+        /// Where the connection comes from: the caller, or a proxy.
+        #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+        client_ip: IpAddr,
     },
     /// Print the JSON Schema of the configuration.
     Schema,
@@ -79,8 +82,8 @@ pub fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Run { config } => run::run(config.as_deref()),
         Command::Check { file } => check::check(&file),
-        Command::Explain { file, method, url, headers } => {
-            explain::explain(&file, &method, &url, &headers)
+        Command::Explain { file, method, url, headers, client_ip } => {
+            explain::explain(&file, &method, &url, &headers, client_ip)
         }
         Command::Schema => print(config::SCHEMA.trim_end()),
         Command::Demo { port, admin_port, vendor_port } => {

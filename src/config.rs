@@ -1,20 +1,22 @@
 //! The configuration: checked, typed, immutable. [`Config::load`] is the only door; nothing behind it
 //! checks again.
 
+mod limiter;
 mod raw;
 mod reader;
 mod unit;
 mod yaml;
 
+pub use limiter::{Charge, Limiter, Mode, Scope};
 pub use unit::Rate;
 
 use crate::{
-    algorithm::Algorithm,
     path::Suffix,
     store::redis::RedisUrl,
     upstream::{Target, Timeouts},
 };
 use http::Method;
+use ipnet::IpNet;
 use std::{fmt, net::SocketAddr, num::NonZeroUsize, path::Path, time::Duration};
 
 /// The JSON Schema of the file, for editors.
@@ -33,6 +35,8 @@ pub struct Config {
     pub access_log: Option<AccessLog>,
     /// How long running and waiting requests may take to finish after SIGTERM.
     pub drain_timeout: Duration,
+    /// Whose X-Forwarded-For is believed.
+    pub trusted_proxies: Vec<IpNet>,
     /// Where limiters keep their state.
     pub store: Store,
     /// False forwards everything unlimited.
@@ -81,34 +85,8 @@ pub struct Upstream {
     pub target: Target,
     /// How long it may take.
     pub timeouts: Timeouts,
-    /// Charged for every call to it: indices into [`Config::limiters`].
-    pub limiters: Vec<usize>,
-}
-
-/// A named limiter.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limiter {
-    /// Name in metrics, logs and the store.
-    pub name: String,
-    /// The rule.
-    pub algorithm: Algorithm,
-    /// As the user says it.
-    pub rate: Rate,
-    /// Whether it holds, counts, or does nothing.
-    pub mode: Mode,
-    /// Limiters that some request uses together carry the same tag: one slot of a Redis Cluster, one call.
-    pub group: String,
-}
-
-/// What a limiter does with its decisions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// Holds and refuses.
-    Enforce,
-    /// Decides and counts, never holds or refuses.
-    Observe,
-    /// Nothing.
-    Off,
+    /// Charged for every call to it.
+    pub limiters: Vec<Charge>,
 }
 
 /// What happens to requests of one kind.
@@ -124,8 +102,8 @@ pub struct Route {
     pub host: Option<String>,
     /// Index into [`Config::upstreams`].
     pub upstream: usize,
-    /// The route's own and its upstream's, each once: indices into [`Config::limiters`].
-    pub limiters: Vec<usize>,
+    /// The route's own, then its upstream's; each limiter once, at the cost that the route names.
+    pub limiters: Vec<Charge>,
     /// How long a request waits for its slot when it does not say.
     pub max_wait: Duration,
     /// How long it waits at most when it does.
@@ -204,10 +182,25 @@ impl Config {
 
     /// What is allowed and probably not meant.
     pub fn warnings(&self) -> Vec<String> {
-        let used = |i: usize| self.routes.iter().any(|route| route.limiters.contains(&i));
-        let unused = self.limiters.iter().enumerate().filter(|(i, _)| !used(*i));
-        let text = |name: &str| format!("no route and no upstream uses the limiter `{name}`");
-        unused.map(|(_, limiter)| text(&limiter.name)).collect()
+        let mut warnings = Vec::new();
+        for (i, limiter) in self.limiters.iter().enumerate() {
+            let name = &limiter.name;
+            let uses = |route: &Route| route.limiters.iter().any(|charge| charge.limiter == i);
+            if !self.routes.iter().any(uses) {
+                warnings.push(format!("no route and no upstream uses the limiter `{name}`"));
+            }
+            for (rate, stricter) in limiter.idle_rates() {
+                warnings.push(format!(
+                    "the rate {rate} of the limiter `{name}` never binds: {stricter} is always stricter"
+                ));
+            }
+        }
+        for net in self.trusted_proxies.iter().filter(|net| net.prefix_len() == 0) {
+            warnings.push(format!(
+                "`trusted_proxies` holds {net}, so that every caller can name the address it is counted by"
+            ));
+        }
+        warnings
     }
 
     /// One line for people.
@@ -225,19 +218,6 @@ impl Config {
             self.listen,
             self.admin,
         )
-    }
-}
-
-// === impl Mode ===
-
-impl Mode {
-    /// The name in the configuration.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Enforce => "enforce",
-            Self::Observe => "observe",
-            Self::Off => "off",
-        }
     }
 }
 

@@ -7,10 +7,12 @@ pub use plan::{LimiterPlan, Plan, RoutePlan};
 
 use crate::{
     answer::{Failure, PACEWAY_ORIGIN},
+    config::Mode,
+    key::{self, Parts},
     limit::{self, Admission, Slot},
     metrics::Verdict,
     route::host_of,
-    store::Store,
+    store::{Decision, Store, StoreError},
     upstream::{self, Ahead, Connection, Upstream, headers},
 };
 use bytes::Bytes;
@@ -18,6 +20,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, Version, heade
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use record::Record;
+use smallvec::SmallVec;
 use std::{
     fmt,
     net::IpAddr,
@@ -57,6 +60,8 @@ pub struct Peer {
 pub enum Body {
     /// As it comes.
     Upstream(upstream::Body),
+    /// As it comes; the places are held until it has ended or nobody wants it any more.
+    Holding(upstream::Body, Option<Box<Slot>>),
     /// Until it is taken.
     Own(Option<Bytes>),
 }
@@ -128,13 +133,18 @@ impl Gateway {
         let upstream = &self.upstreams[routed.route.upstream];
         // Nothing is open: a connection is made while the decision is.
         let ahead = upstream.connect_ahead();
-        let slot = self.admit(record, &routed).await?;
-        let connection = match &slot {
-            Some(slot) if !slot.wait.is_zero() => {
-                drop(ahead);
-                self.wait(record, peer, &routed, slot, upstream).await?
+        let admission = self.admit(record, peer, &routed).await?;
+        let (slot, connection) = match admission {
+            Some(Admission::Granted(slot)) if slot.wait.is_zero() => {
+                (Some(slot), connection(upstream, ahead).await?)
             }
-            _ => connection(upstream, ahead).await?,
+            Some(admission) => {
+                drop(ahead);
+                let (slot, connection) =
+                    self.wait(record, peer, &routed, admission, upstream).await?;
+                (Some(slot), connection)
+            }
+            None => (None, connection(upstream, ahead).await?),
         };
         self.send(record, peer, routed, slot, connection).await
     }
@@ -146,20 +156,15 @@ impl Gateway {
     ) -> Result<Routed<'a>, Failure> {
         let uri = request.uri();
         if !uri.path().starts_with('/') {
-            return Err(Failure::BadRequest("only a request for a path can be forwarded"));
+            return Err(Failure::BadRequest("only a request for a path can be forwarded".into()));
         }
         let hosts = request.headers().get_all(HOST).iter().count();
         if hosts > 1 || (hosts == 0 && request.version() == Version::HTTP_11) {
             return Err(Failure::BadRequest(
-                "a request names its host once (RFC 9112 section 3.2)",
+                "a request names its host once (RFC 9112 section 3.2)".into(),
             ));
         }
-        // The authority of an absolute target outranks Host (RFC 9112 section 3.2.2).
-        let host = match uri.authority() {
-            Some(authority) => Some(authority.as_str()),
-            None => request.headers().get(HOST).and_then(|host| host.to_str().ok()),
-        };
-        let found = self.plan.table.find(request.method(), host.map(host_of), uri.path());
+        let found = self.plan.table.find(request.method(), asked_host(&request), uri.path());
         let route = &self.plan.routes[found.ok_or(Failure::NoRoute)?];
         record.route(route);
         Ok(Routed { route, request })
@@ -169,87 +174,150 @@ impl Gateway {
     async fn admit(
         &self,
         record: &mut Record<'_>,
+        peer: &Peer,
         routed: &Routed<'_>,
-    ) -> Result<Option<Slot>, Failure> {
-        let route = routed.route;
-        let Some(checks) = &route.checks else { return Ok(None) };
-        let wanted = budget(route.max_wait, route.max_wait_cap, routed.request.headers());
+    ) -> Result<Option<Admission>, Failure> {
+        let (route, request) = (routed.route, &routed.request);
+        let trusted = &self.plan.config.trusted_proxies;
+        let checks = route.checks(&self.plan.limiters, || Parts {
+            client_ip: key::client_ip(peer.ip, request.headers(), trusted),
+            host: asked_host(request),
+            method: request.method(),
+            uri: request.uri(),
+            headers: request.headers(),
+        });
+        let checks = checks.map_err(|why| Failure::BadRequest(why.into()))?;
+        let Some(checks) = checks else { return Ok(None) };
+        let wanted = budget(route.max_wait, route.max_wait_cap, request.headers());
         // Who cannot wait may still go at once.
         let full = !wanted.is_zero() && route.is_full();
         let budget = if full { Duration::ZERO } else { wanted };
-        let admission = limit::ask(&self.store, checks, budget).await;
-        let admission = admission.map_err(|error| {
-            tracing::debug!(route = route.name, %error, "undecided");
-            Failure::Store(error)
-        })?;
-        match admission {
+        let admission = limit::ask(&self.store, &checks, budget).await;
+        let admission = admission.map_err(|error| undecided(route, error))?;
+        match &admission {
             Admission::Granted(slot) => {
-                record.bound = Some(route.limiters[slot.bound_by]);
-                self.count(record, route, &slot);
-                Ok(Some(slot))
+                record.bound = Some(route.limiter(slot.bound_by));
+                self.count(record, route, slot);
+            }
+            Admission::Queued(place) => {
+                let limiter = route.limiter(place.bound_by);
+                record.bound = Some(limiter);
+                self.plan.limiters[limiter].metrics.count(Verdict::Wait);
             }
             Admission::Refused(decision) => {
-                let limiter = route.limiters[decision.bound_by];
-                record.bound = Some(limiter);
-                let limiter = &self.plan.limiters[limiter];
-                limiter.metrics.count(Verdict::Refuse);
-                let in_time = limit::duration(decision.wait) <= wanted;
-                Err(match full && in_time {
-                    true => Failure::QueueFull { retry_after: decision.wait },
-                    false => Failure::Limited {
-                        policy: limiter.policy.clone(),
-                        retry_after: decision.wait - limit::micros(wanted),
-                    },
-                })
+                if full && decision.wait > 0 && limit::duration(decision.wait) <= wanted {
+                    self.refused(record, route, decision);
+                    return Err(Failure::QueueFull { retry_after: decision.wait });
+                }
+                let late = limit::micros(wanted) - limit::micros(budget);
+                let retry_after = decision.retry_after - late;
+                let decision = Decision { retry_after, ..decision.clone() };
+                return Err(self.refused(record, route, &decision));
             }
         }
+        Ok(Some(admission))
     }
 
+    /// Counts a refusal, and says it.
+    fn refused(&self, record: &mut Record<'_>, route: &RoutePlan, decision: &Decision) -> Failure {
+        let (limiter, rate) = route.owners()[decision.bound_by];
+        record.bound = Some(limiter);
+        let limiter = &self.plan.limiters[limiter];
+        limiter.metrics.count(Verdict::Refuse);
+        let policy = limiter.policies[rate].clone();
+        Failure::Limited { policy, retry_after: decision.retry_after }
+    }
+
+    /// Counts what each limiter said: of several rates the one that said the most.
     fn count(&self, record: &mut Record<'_>, route: &RoutePlan, slot: &Slot) {
-        let checks = route.checks.iter().flat_map(|checks| checks.iter());
-        for (i, (check, part)) in checks.zip(slot.parts()).enumerate() {
-            let verdict = match (check.enforce, part.at) {
+        let mut said: SmallVec<[(usize, Verdict); 4]> = SmallVec::new();
+        for (i, part) in slot.parts().iter().enumerate() {
+            let limiter = route.limiter(i);
+            let enforce = self.plan.limiters[limiter].limiter.mode == Mode::Enforce;
+            let verdict = match (enforce, part.at) {
                 (true, at) if at > 0 && slot.bound_by == i => Verdict::Wait,
                 (true, _) => Verdict::Pass,
                 (false, ..0) => Verdict::WouldRefuse,
                 (false, 0) => Verdict::WouldPass,
                 (false, _) => Verdict::WouldWait,
             };
+            match said.last_mut() {
+                Some((last, most)) if *last == limiter => *most = verdict.max(*most),
+                _ => said.push((limiter, verdict)),
+            }
+        }
+        for (limiter, verdict) in said {
             record.observed |= matches!(verdict, Verdict::WouldWait | Verdict::WouldRefuse);
-            self.plan.limiters[route.limiters[i]].metrics.count(verdict);
+            self.plan.limiters[limiter].metrics.count(verdict);
         }
     }
 
-    /// Holds a request until its slot, with a connection at hand.
+    /// Holds a request until its slot has come and its places are free, with a connection at hand.
     async fn wait(
         &self,
         record: &mut Record<'_>,
         peer: &Peer,
         routed: &Routed<'_>,
-        slot: &Slot,
+        admission: Admission,
         upstream: &Upstream,
-    ) -> Result<Connection, Failure> {
-        let limiter = &self.plan.limiters[routed.route.limiters[slot.bound_by]];
-        let Some(_waiting) = plan::Waiting::enter(routed.route, limiter) else {
-            return Err(Failure::QueueFull { retry_after: limit::micros(slot.wait) });
+    ) -> Result<(Slot, Connection), Failure> {
+        let route = routed.route;
+        let bound = record.bound.unwrap_or(route.limiter(0));
+        let Some(_waiting) = plan::Waiting::enter(route, &self.plan.limiters[bound]) else {
+            let wait = match &admission {
+                Admission::Granted(slot) => slot.wait,
+                Admission::Queued(_) | Admission::Refused(_) => Duration::ZERO,
+            };
+            return Err(Failure::QueueFull { retry_after: limit::micros(wait) });
         };
-        let started = Instant::now();
-        let held = async {
-            slot.near(upstream.lead()).await;
-            let connection = connection(upstream, None).await?;
-            slot.come().await;
-            Ok(connection)
-        };
-        let connection = match routed.request.body().is_end_stream() {
-            true => held.await?,
+        let wanted = budget(route.max_wait, route.max_wait_cap, routed.request.headers());
+        let (started, is_upload) = (Instant::now(), !routed.request.body().is_end_stream());
+        let held = self.held(record, route, admission, upstream, started + wanted);
+        let held = match is_upload {
+            false => held.await?,
             // With input unread, nobody but us looks whether the client is still there.
-            false => tokio::select! {
-                connection = held => connection?,
+            true => tokio::select! {
+                held = held => held?,
                 () = peer.leaves() => return Err(Failure::ClientLeft),
             },
         };
         record.wait = started.elapsed();
-        Ok(connection)
+        Ok(held)
+    }
+
+    async fn held(
+        &self,
+        record: &mut Record<'_>,
+        route: &RoutePlan,
+        mut admission: Admission,
+        upstream: &Upstream,
+        until: Instant,
+    ) -> Result<(Slot, Connection), Failure> {
+        loop {
+            let next = match admission {
+                Admission::Granted(slot) => {
+                    slot.near(upstream.lead()).await;
+                    let connection = connection(upstream, None).await?;
+                    slot.come().await;
+                    let left = until.saturating_duration_since(Instant::now());
+                    if slot.is_late() {
+                        let late = route.limiter(slot.bound_by);
+                        self.plan.limiters[late].metrics.late.increment(1);
+                        slot.ask_again(left).await
+                    } else if slot.is_complete() {
+                        return Ok((slot, connection));
+                    } else {
+                        slot.take_places(left).await
+                    }
+                }
+                Admission::Queued(place) => {
+                    place.called().await;
+                    place.ask_again(until.saturating_duration_since(Instant::now())).await
+                }
+                Admission::Refused(decision) => return Err(self.refused(record, route, &decision)),
+            };
+            admission = next.map_err(|error| undecided(route, error))?;
+        }
     }
 
     async fn send(
@@ -267,7 +335,7 @@ impl Gateway {
         let asked_host = asked_host.and_then(|host| HeaderValue::from_str(host.as_str()).ok());
         parts.uri = target
             .uri(parts.uri.path_and_query())
-            .ok_or(Failure::BadRequest("the path is too long"))?;
+            .ok_or(Failure::BadRequest("the path is too long".into()))?;
         parts.version = Version::HTTP_11;
         headers::to_upstream(&mut parts.headers, &peer.forwarded_for, asked_host, &target.host);
         if let Some(slot) = &mut slot {
@@ -300,8 +368,29 @@ impl Gateway {
                 response.headers_mut().append(SERVER_TIMING, value);
             }
         }
-        Ok(response.map(Body::Upstream))
+        // A response without a body ends here.
+        let slot = slot.filter(|slot| slot.holds_places() && !response.body().is_end_stream());
+        Ok(response.map(|body| match slot {
+            None => Body::Upstream(body),
+            Some(slot) => Body::Holding(body, Some(Box::new(slot))),
+        }))
     }
+}
+
+/// The host that a request is for, without port. The authority of an absolute target outranks Host (RFC 9112
+/// section 3.2.2).
+fn asked_host(request: &Request<Incoming>) -> Option<&str> {
+    let host = match request.uri().authority() {
+        Some(authority) => Some(authority.as_str()),
+        None => request.headers().get(HOST).and_then(|host| host.to_str().ok()),
+    };
+    host.map(host_of)
+}
+
+/// The store gave no decision.
+fn undecided(route: &RoutePlan, error: StoreError) -> Failure {
+    tracing::debug!(route = route.name, %error, "undecided");
+    Failure::Store(error)
 }
 
 /// A connection, the one that was begun ahead if there is one.
@@ -349,20 +438,27 @@ impl http_body::Body for Body {
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         match &mut *self {
             Self::Upstream(body) => Pin::new(body).poll_frame(cx),
+            Self::Holding(body, slot) => {
+                let frame = Pin::new(body).poll_frame(cx);
+                if matches!(frame, Poll::Ready(None | Some(Err(_)))) {
+                    *slot = None;
+                }
+                frame
+            }
             Self::Own(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Upstream(body) => body.is_end_stream(),
+            Self::Upstream(body) | Self::Holding(body, _) => body.is_end_stream(),
             Self::Own(bytes) => bytes.is_none(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Upstream(body) => body.size_hint(),
+            Self::Upstream(body) | Self::Holding(body, _) => body.size_hint(),
             Self::Own(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
             }

@@ -10,8 +10,10 @@
 
 pub mod algorithm;
 pub mod path;
+pub mod suggest;
 pub mod store;
 pub mod upstream;
+pub mod key;
 pub mod config;
 pub mod metrics;
 pub mod route;

@@ -6,15 +6,28 @@ mod layer;
 pub use layer::{LimitLayer, LimitService};
 
 use crate::{
-    algorithm::{Algorithm, MAX_BUDGET, Micros, TokenBucket, reserve},
-    answer::Policy,
+    algorithm::{
+        Algorithm, Grant, MAX_BUDGET, Micros, TokenBucket,
+        reserve::{self, Part},
+    },
+    answer::{Policy, Quota},
     config::Rate,
-    store::{Check, Checks, Decision, Store, StoreError},
+    key,
+    store::{Check, Checks, Decision, Store, StoreError, batch::places, calls::Callable},
 };
 use std::{sync::Arc, time::Duration};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::{
+    task::AbortHandle,
+    time::{Instant, sleep, sleep_until},
+};
 
-/// A granted slot that has not been used. Dropped, it goes to somebody else.
+/// How late a task may wake for a slot of a limiter that says nothing about it: a machine that stands still
+/// for longer would send what has piled up at once.
+const SLACK: Duration = Duration::from_millis(100);
+/// A margin smaller than this is taken for this: timers count in ms.
+const LEAST_SLACK: Duration = Duration::from_millis(5);
+
+/// A granted slot that has not been used, or whose places are still held. Dropped, it goes to somebody else.
 #[derive(Debug)]
 pub struct Slot {
     store: Arc<dyn Store>,
@@ -27,6 +40,22 @@ pub struct Slot {
     /// Index of the check that made it so late.
     pub bound_by: usize,
     spent: bool,
+    /// Who holds its places.
+    ticket: Option<Callable>,
+    renewals: Vec<AbortHandle>,
+    /// The places of a slot whose permits came later.
+    places: Option<Box<Slot>>,
+}
+
+/// A wait for a place that somebody else holds. Dropped, it leaves the queue.
+#[derive(Debug)]
+pub struct Place {
+    store: Arc<dyn Store>,
+    checks: Checks,
+    ticket: Option<Callable>,
+    ask_at: Instant,
+    /// Index of the check whose places are all held.
+    pub bound_by: usize,
 }
 
 /// The store's answer to one who asked.
@@ -34,6 +63,8 @@ pub struct Slot {
 pub enum Admission {
     /// To be used at its instant.
     Granted(Slot),
+    /// To be asked again when called.
+    Queued(Place),
     /// Nothing was taken.
     Refused(Decision),
 }
@@ -79,12 +110,39 @@ pub async fn ask(
     checks: &Checks,
     budget: Duration,
 ) -> Result<Admission, StoreError> {
-    let decision = store.decide(checks, micros(budget)).get().await?;
+    let ticket = checks.iter().any(Check::is_lease).then(|| store.calls().ticket());
+    ask_as(store, checks, budget, ticket).await
+}
+
+async fn ask_as(
+    store: &Arc<dyn Store>,
+    checks: &Checks,
+    budget: Duration,
+    ticket: Option<Callable>,
+) -> Result<Admission, StoreError> {
+    let asked = ticket.as_ref().map(|callable| callable.ticket);
+    // Whoever leaves now leaves its queue, too.
+    let mut place = Place {
+        store: store.clone(),
+        checks: checks.clone(),
+        ticket,
+        ask_at: Instant::now(),
+        bound_by: 0,
+    };
+    let decision = store.decide(checks, micros(budget), asked).get().await?;
+    if let Some(queued) = decision.queued {
+        place.ask_at = Instant::now() + duration(queued.ask_after);
+        place.bound_by = decision.bound_by;
+        if let Some(callable) = &mut place.ticket {
+            callable.ticket.deadline = queued.deadline;
+        }
+        return Ok(Admission::Queued(place));
+    }
     if !decision.admitted {
         return Ok(Admission::Refused(decision));
     }
     let wait = duration(decision.wait);
-    Ok(Admission::Granted(Slot {
+    let mut slot = Slot {
         store: store.clone(),
         checks: checks.clone(),
         parts: decision.parts,
@@ -92,7 +150,31 @@ pub async fn ask(
         wait,
         bound_by: decision.bound_by,
         spent: false,
-    }))
+        ticket: place.ticket.take(),
+        renewals: Vec::new(),
+        places: None,
+    };
+    if slot.ticket.is_some() {
+        slot.renewals = slot.held().map(|(check, part)| renew(store, check, part.grant)).collect();
+    }
+    Ok(Admission::Granted(slot))
+}
+
+/// Renews a lease three times within its time, for as long as it is held.
+fn renew(store: &Arc<dyn Store>, check: &Check, grant: Grant) -> AbortHandle {
+    let (store, check) = (store.clone(), check.clone());
+    let period = duration(check.algorithm.lease().unwrap_or(MAX_BUDGET)) / 3;
+    let renewal = tokio::spawn(async move {
+        loop {
+            sleep(period).await;
+            // A store that is away may be back in time.
+            if let Ok(false) = store.renew(&check, grant).get().await {
+                tracing::warn!(key = %check.key, "a lease expired while it was held");
+                return;
+            }
+        }
+    });
+    renewal.abort_handle()
 }
 
 /// A budget in µs, as the rules count; what is longer than any wait is as long as the longest.
@@ -122,6 +204,67 @@ impl Slot {
         }
     }
 
+    /// Whether its instant is further in the past than the way upstream may vary: what is sent now could meet
+    /// what is sent later.
+    pub fn is_late(&self) -> bool {
+        if self.wait.is_zero() {
+            return false;
+        }
+        let margins = self.checks.iter().map(|check| duration(check.algorithm.margin()));
+        let margin = margins.filter(|margin| !margin.is_zero()).min();
+        let slack = margin.map_or(SLACK, |margin| margin.max(LEAST_SLACK));
+        self.at.elapsed() > slack
+    }
+
+    /// Whether all is taken; places are only when the instant has come.
+    pub fn is_complete(&self) -> bool {
+        self.places.is_some() || !self.parts.contains(&Part::NOT_YET)
+    }
+
+    /// Whether it must be kept until the work is done.
+    pub fn holds_places(&self) -> bool {
+        self.places.is_some() || self.held().next().is_some()
+    }
+
+    /// Takes the places, now that the instant has come. If they are all held the permits go to somebody else, and
+    /// everything is asked for again with a place.
+    ///
+    /// # Errors
+    ///
+    /// The store's.
+    pub async fn take_places(mut self, budget: Duration) -> Result<Admission, StoreError> {
+        let places: Checks = self.checks.iter().filter(|check| check.is_lease()).cloned().collect();
+        match ask_as(&self.store, &places, budget, self.ticket.take()).await? {
+            Admission::Granted(places) => {
+                self.places = Some(Box::new(places));
+                Ok(Admission::Granted(self))
+            }
+            Admission::Queued(place) => {
+                let index =
+                    self.checks.iter().position(|check| check.key == places[place.bound_by].key);
+                let bound_by = index.unwrap_or(0);
+                Ok(Admission::Queued(place.for_all(self.checks.clone(), bound_by)))
+            }
+            Admission::Refused(mut decision) => {
+                let bound = &places[decision.bound_by].key;
+                let index = self.checks.iter().position(|check| check.key == *bound);
+                decision.bound_by = index.unwrap_or(0);
+                Ok(Admission::Refused(decision))
+            }
+        }
+    }
+
+    /// Asks for everything anew; what it had goes to somebody else first.
+    ///
+    /// # Errors
+    ///
+    /// The store's.
+    pub async fn ask_again(self, budget: Duration) -> Result<Admission, StoreError> {
+        let (store, checks) = (self.store.clone(), self.checks.clone());
+        drop(self);
+        ask(&store, &checks, budget).await
+    }
+
     /// Uses the slot: from now on, what is sent is paid for.
     pub fn spend(&mut self) {
         self.spent = true;
@@ -133,15 +276,67 @@ impl Slot {
     }
 
     /// What each limiter gave, in the order of the checks.
-    pub fn parts(&self) -> &[reserve::Part] {
+    pub fn parts(&self) -> &[Part] {
         &self.parts
+    }
+
+    /// Its places.
+    fn held(&self) -> impl Iterator<Item = (&Check, &Part)> {
+        let parts = self.checks.iter().zip(&self.parts);
+        parts.filter(|(check, part)| check.is_lease() && part.at >= 0)
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
+        self.renewals.iter().for_each(AbortHandle::abort);
         if !self.spent {
             self.store.give_back(&self.checks, &self.parts);
+        } else if self.held().next().is_some() {
+            let mut parts = self.parts.clone();
+            let spent =
+                parts.iter_mut().zip(self.checks.iter()).filter(|(_, check)| !check.is_lease());
+            spent.for_each(|(part, _)| *part = Part::NOTHING);
+            self.store.give_back(&self.checks, &parts);
+        }
+    }
+}
+
+// === impl Place ===
+
+impl Place {
+    /// Resolves when it is worth asking again: the place has been handed over, or its holder may have died.
+    pub async fn called(&self) {
+        let Some(ticket) = &self.ticket else { return };
+        tokio::select! {
+            () = ticket.called() => {}
+            () = sleep_until(self.ask_at) => {}
+        }
+    }
+
+    /// Asks for everything again, with the place in the queue.
+    ///
+    /// # Errors
+    ///
+    /// The store's.
+    pub async fn ask_again(mut self, budget: Duration) -> Result<Admission, StoreError> {
+        let ticket = self.ticket.take();
+        ask_as(&self.store, &self.checks, budget, ticket).await
+    }
+
+    fn for_all(mut self, checks: Checks, bound_by: usize) -> Self {
+        let ticket = self.ticket.take();
+        let (store, ask_at) = (self.store.clone(), self.ask_at);
+        Self { store, checks, ticket, ask_at, bound_by }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(Callable { ticket, .. }) = self.ticket.take()
+            && ticket.deadline > 0
+        {
+            self.store.give_back(&self.checks, &places(&self.checks, ticket));
         }
     }
 }
@@ -155,8 +350,9 @@ impl Limiter {
     pub fn token_bucket(name: &str, rate: Rate, burst: u32, store: Arc<dyn Store>) -> Option<Self> {
         let period = i64::try_from(rate.period.as_micros()).ok()?;
         let rule = TokenBucket::new(i64::try_from(rate.count).ok()?, period, i64::from(burst))?;
-        let policy = Policy { name: name.to_owned(), rate };
-        Some(Self { policy, rule, key: key("paceway", name, name).into(), store })
+        let policy = Policy { name: name.to_owned(), quota: Quota::Rate(rate) };
+        let key = key::state("paceway", name, b'T', name).into();
+        Some(Self { policy, rule, key, store })
     }
 
     /// Takes `permits` and waits for them as long as needed; returns how long that was. Callers are
@@ -194,25 +390,28 @@ impl Limiter {
                 slot.spend();
                 Ok(slot.wait)
             }
-            Admission::Refused(decision) => {
-                Err(AcquireError::Refused { retry_after: duration(decision.retry_after) })
+            Admission::Refused(Decision { retry_after, .. }) => {
+                Err(AcquireError::Refused { retry_after: duration(retry_after) })
             }
+            // A token bucket has no places.
+            Admission::Queued(_) => Err(AcquireError::Refused { retry_after: timeout }),
         }
     }
 
     fn checks(&self, permits: u32) -> Result<Checks, AcquireError> {
-        let (cost, most) = (i64::from(permits), self.rule.burst());
+        let (cost, most) = (i64::from(permits), self.rule.capacity());
         if !(1..=most).contains(&cost) {
             return Err(AcquireError::Impossible { asked: permits, most });
         }
         let algorithm = Algorithm::TokenBucket(self.rule);
-        Ok(Arc::new([Check { key: self.key.clone(), algorithm, cost, enforce: true }]))
+        Ok(Arc::new([Check {
+            key: self.key.clone(),
+            algorithm,
+            cost,
+            enforce: true,
+            overflow: None,
+        }]))
     }
-}
-
-/// The name of a limiter's state in a store. Limiters of one `group` share the `{hash tag}`.
-pub fn key(prefix: &str, group: &str, name: &str) -> String {
-    format!("{prefix}:{{{group}}}:{name}")
 }
 
 #[cfg(test)]

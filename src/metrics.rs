@@ -16,6 +16,7 @@ const DECISIONS: &str = "paceway_decisions_total";
 const WAIT: &str = "paceway_wait_seconds";
 const WAITING: &str = "paceway_waiting";
 const AVAILABLE: &str = "paceway_limiter_available";
+const LATE: &str = "paceway_late_wakeups_total";
 const UPSTREAM_REQUESTS: &str = "paceway_upstream_requests_total";
 const UPSTREAM_SECONDS: &str = "paceway_upstream_seconds";
 const UPSTREAM_THROTTLED: &str = "paceway_upstream_throttled_total";
@@ -56,8 +57,8 @@ pub enum Outcome {
     Cancelled,
 }
 
-/// What a limiter said; the `decision` label.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a limiter said; the `decision` label. The later ones say more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     /// Go now.
     Pass,
@@ -89,6 +90,8 @@ pub struct LimiterMetrics {
     decisions: [Counter; Verdict::ALL.len()],
     /// Permits that could be taken now; set at each scrape.
     pub available: Gauge,
+    /// Slots that were not used because their request woke too late for them.
+    pub late: Counter,
 }
 
 /// Of one upstream.
@@ -185,7 +188,11 @@ impl LimiterMetrics {
         let decisions = Verdict::ALL.map(|verdict| {
             counter!(DECISIONS, "limiter" => limiter.to_owned(), "decision" => verdict.name())
         });
-        Self { decisions, available: gauge!(AVAILABLE, "limiter" => limiter.to_owned()) }
+        Self {
+            decisions,
+            available: gauge!(AVAILABLE, "limiter" => limiter.to_owned()),
+            late: counter!(LATE, "limiter" => limiter.to_owned()),
+        }
     }
 
     /// Counts a decision.
@@ -263,6 +270,7 @@ fn describe() {
     describe_histogram!(WAIT, Unit::Seconds, "Time that forwarded requests were held.");
     describe_gauge!(WAITING, "Requests that are being held for their slot.");
     describe_gauge!(AVAILABLE, "Permits of a limiter that could be taken now.");
+    describe_counter!(LATE, "Slots asked for again because their request woke too late for them.");
     describe_counter!(UPSTREAM_REQUESTS, "Responses of an upstream, by status.");
     describe_histogram!(
         UPSTREAM_SECONDS,

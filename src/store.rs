@@ -2,10 +2,16 @@
 //! against all of its limiters, in one atomic step.
 
 pub mod batch;
+pub mod calls;
 pub mod memory;
 pub mod redis;
 
-use crate::algorithm::{Algorithm, Grant, Level, Micros, reserve};
+use crate::algorithm::{
+    Algorithm, Grant, Level, Micros,
+    concurrency::Ticket,
+    reserve::{self, Queued},
+};
+use calls::Calls;
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
 /// A future of a store that does I/O.
@@ -31,6 +37,8 @@ pub struct Check {
     pub cost: i64,
     /// False: decide and count, never hold or refuse.
     pub enforce: bool,
+    /// Where a store that has room for no more keys counts this one together with others.
+    pub overflow: Option<Arc<str>>,
 }
 
 /// A request's limiters, at least one, no key twice. Made once when a configuration is loaded.
@@ -51,6 +59,8 @@ pub struct Decision {
     pub level: Level,
     /// What each limiter gave, in the order of the checks; empty when refused.
     pub parts: reserve::Parts,
+    /// Not admitted yet: a place that somebody else holds is waited for.
+    pub queued: Option<Queued>,
 }
 
 /// Why there is no decision.
@@ -80,16 +90,33 @@ pub enum StoreError {
 /// One call is one atomic step: all enforcing checks are charged, or none is. An implementation passes the
 /// contract tests in `tests/it/contract.rs`.
 pub trait Store: Send + Sync + fmt::Debug {
-    /// Decides one request that may wait up to `budget` µs.
+    /// Decides one request that may wait up to `budget` µs; `ticket` is who asks where places are held.
     ///
     /// # Errors
     ///
     /// [`StoreError`] when there is no decision; the caller applies its policy.
-    fn decide(&self, checks: &Checks, budget: Micros) -> Answer<Decision>;
+    fn decide(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision>;
 
     /// Gives back what an admitted request did not use. Never waits; a store that cannot take it keeps it
     /// as spent.
     fn give_back(&self, checks: &Checks, parts: &[reserve::Part]);
+
+    /// Holds a place for another lease; false when it has expired meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when that cannot be known.
+    fn renew(&self, check: &Check, grant: Grant) -> Answer<bool>;
+
+    /// Forgets the state of a limiter, as if nobody had used it; false when nobody had.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when that cannot be known.
+    fn forget(&self, check: &Check) -> Answer<bool>;
+
+    /// Who waits for a place.
+    fn calls(&self) -> &Arc<Calls>;
 
     /// How full a limiter is. Changes nothing.
     ///
@@ -111,6 +138,8 @@ pub enum Entry {
         checks: Checks,
         /// How long it may wait, µs.
         budget: Micros,
+        /// Who asks where places are held.
+        ticket: Option<Ticket>,
     },
     /// Give one grant back.
     GiveBack {
@@ -118,6 +147,18 @@ pub enum Entry {
         check: Check,
         /// What it gave.
         grant: Grant,
+    },
+    /// Hold a place for another lease.
+    Renew {
+        /// The limiter.
+        check: Check,
+        /// The place.
+        grant: Grant,
+    },
+    /// Forget a state.
+    Forget {
+        /// The limiter.
+        check: Check,
     },
     /// Look at a limiter.
     Look {
@@ -131,8 +172,8 @@ pub enum Entry {
 pub enum Reply {
     /// Of [`Entry::Decide`].
     Decision(Decision),
-    /// Of [`Entry::GiveBack`]: whether there was something to give back.
-    GivenBack(bool),
+    /// Of [`Entry::GiveBack`], [`Entry::Renew`], [`Entry::Forget`]: whether there was something to.
+    Done(bool),
     /// Of [`Entry::Look`].
     Level(Level),
     /// The step alone failed.
@@ -158,17 +199,27 @@ impl<T> Answer<T> {
 // === impl Decision ===
 
 impl Decision {
-    /// The decision that `reserved` says for a caller with `budget`.
-    pub fn new(reserved: reserve::Reserved, budget: Micros) -> Self {
+    /// What `reserved` says.
+    pub fn new(reserved: reserve::Reserved) -> Self {
         let admitted = reserved.parts.is_some();
         Self {
             admitted,
             wait: reserved.at,
-            retry_after: if admitted { 0 } else { reserved.at - budget },
+            retry_after: reserved.retry_after,
             bound_by: reserved.bound_by,
             level: reserved.level,
             parts: reserved.parts.unwrap_or_default(),
+            queued: reserved.queued,
         }
+    }
+}
+
+// === impl Check ===
+
+impl Check {
+    /// Whether it holds a place, not permits.
+    pub fn is_lease(&self) -> bool {
+        matches!(self.algorithm, Algorithm::Concurrency(_))
     }
 }
 
@@ -179,7 +230,7 @@ impl Reply {
     pub fn error(&self) -> Option<&StoreError> {
         match self {
             Self::Failed(error) => Some(error),
-            Self::Decision(_) | Self::GivenBack(_) | Self::Level(_) => None,
+            Self::Decision(_) | Self::Done(_) | Self::Level(_) => None,
         }
     }
 }

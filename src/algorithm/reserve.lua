@@ -5,19 +5,24 @@
 --   ARGV[1]   now in µs, or -1 for the server's TIME (tests bring their own clock)
 --   ARGV[2..] the entries, each one of
 --     D budget n, then n times: k kind cost enforce ARGS…    decide; ARGS are the rule's
---     G k kind cost whole ticks born ARGS…                   give a grant back
+--     T gateway number deadline, then as D                   the same where places are held
+--     R k kind gateway number ARGS…                          renew a lease
+--     X k                                                    forget the state
+--     G k kind cost whole ticks born aux ARGS…               give a grant back
 --     P k kind ARGS…                                         look
 --   reply     flat integers, for each entry one of
---     D  1 at bound remaining next reset_after, then n times: at whole ticks born
---        0 at bound remaining next reset_after               refused; nothing is written
---     G  1 given | 0 nothing to give
+--     D  1 at 0 bound remaining next reset_after, then n times: at whole ticks born aux
+--        0 at retry_after bound remaining next reset_after   refused; nothing is written
+--        2 at 0 bound remaining next reset_after deadline ask_after   waits for a place
+--     G, R, X  1 given, renewed, forgotten | 0 nothing to
 --     P  1 remaining next reset_after
 --     any -1 k                                               KEYS[k] holds a foreign value
 --
 -- A state is read once and written once per call, however many entries use it.
-local algorithms = { [token_bucket.kind] = token_bucket }
--- After a failover to a server whose clock is behind, the state is still there.
-local GRACE_MS = 5000
+local algorithms = {}
+for _, algorithm in ipairs({ token_bucket, leaky_bucket, sliding_window, fixed_window, warm_up, concurrency }) do
+  algorithms[algorithm.kind] = algorithm
+end
 
 local now = tonumber(ARGV[1])
 if now < 0 then
@@ -27,70 +32,117 @@ end
 
 local states, used, reply = {}, {}, {}
 
-local function write(state)
-  local raw, ttl = state.algorithm.close(state.open)
-  if raw then
-    redis.call('SET', state.key, raw, 'PX', string.format('%.0f', math.ceil(ttl / 1000) + GRACE_MS))
-  elseif state.raw then
-    redis.call('DEL', state.key)
-  end
-  state.raw, state.dirty = raw, false
-end
-
 -- the state of KEYS[k], or nil when its value is foreign
 local function open(k, algorithm, rule)
   local state = states[k]
   if state == nil then
-    local raw = redis.pcall('GET', KEYS[k])
-    if type(raw) == 'table' then
-      states[k] = false
-      return nil
-    end
-    local opened = algorithm.open(raw, now, rule)
+    local opened = algorithm.load(KEYS[k], now, rule)
     state = false
     if opened then
-      state = { key = KEYS[k], raw = raw, algorithm = algorithm, open = opened, dirty = false }
+      state = { key = KEYS[k], algorithm = algorithm, open = opened, dirty = false }
       used[#used + 1] = state
     end
     states[k] = state
   elseif state and not algorithm.same(state.open.rule, rule) then
     -- Around a change of the configuration one call can carry both rules.
-    if state.dirty then write(state) end
-    state.open = algorithm.open(state.raw, now, rule)
+    if state.dirty then algorithm.save(state.open, state.key) end
+    state.open, state.dirty = algorithm.load(state.key, now, rule), false
   end
   return state or nil
 end
 
-local function decide(wants, budget)
+local function is_permits(want) return want.enforce and not want.state.algorithm.lease end
+
+-- by how much it would wait longer in this limiter alone than its queue allows, µs
+local function excess(want)
+  local longest = want.state.open.longest_wait
+  if not longest then return 0 end
+  local earliest = want.state.algorithm.earliest(want.state.open, 0, want.cost)
+  return math.max(earliest - longest, 0)
+end
+
+-- Whether every limiter of places has one: true; or the want that has none and, when it may wait for one,
+-- until when and when to ask again.
+local function places(wants, budget, at, ticket)
+  local taken
+  for i, want in ipairs(wants) do
+    if want.enforce and want.state.algorithm.lease then
+      want.free = concurrency.is_free(want.state.open, ticket)
+      if not want.free then taken = taken or i end
+    end
+  end
+  if not taken and at == 0 then return true end
+  for _, want in ipairs(wants) do
+    if want.free then
+      concurrency.give_back(want.state.open, ticket.gateway, ticket.number, ticket.deadline)
+      want.state.dirty = true
+    end
+  end
+  if not taken or at > 0 then return true end
+  if budget <= 0 then return taken end
+  return taken, concurrency.enqueue(wants[taken].state.open, ticket, budget)
+end
+
+local function take(wants, at, budget, ticket)
+  local parts = {}
+  for i, want in ipairs(wants) do
+    local state, enforce = want.state, want.enforce
+    local algorithm, open = state.algorithm, state.open
+    if algorithm.lease then
+      if ticket and enforce and at > 0 then
+        parts[i] = { -2, 0, 0, 0, 0 }
+      elseif ticket and (enforce or concurrency.is_free(open, ticket)) then
+        parts[i] = { 0, concurrency.hold_for(open, ticket) }
+        state.dirty = true
+      else
+        parts[i] = { -1, 0, 0, 0, 0 }
+      end
+    elseif enforce then
+      parts[i] = { at, algorithm.take(open, want.start, want.cost) }
+      state.dirty = true
+    else
+      local would, start = algorithm.earliest(open, 0, want.cost)
+      if would > budget or excess(want) > 0 then
+        parts[i] = { -1, 0, 0, 0, 0 }
+      else
+        parts[i] = { would, algorithm.take(open, start, want.cost) }
+        state.dirty = true
+      end
+    end
+  end
+  return parts
+end
+
+-- at, retry_after, bound, parts, deadline, ask_after
+local function decide(wants, budget, ticket)
   if budget > MAX_BUDGET then budget = MAX_BUDGET end
   local at, bound, enforcing = 0, 1, 0
   for _, want in ipairs(wants) do
-    if want.enforce then enforcing = enforcing + 1 end
+    if is_permits(want) then enforcing = enforcing + 1 end
   end
   repeat
     local later = false
     for i, want in ipairs(wants) do
-      if want.enforce then
+      if is_permits(want) then
         local state = want.state
         local earliest, start = state.algorithm.earliest(state.open, math.min(at, MAX_BUDGET), want.cost)
         want.start = start
         if earliest > at then at, bound, later = earliest, i, true end
       end
     end
-  until not later or enforcing == 1
-  if at > budget then return at, bound, nil end
-  local parts = {}
+  until not later or enforcing <= 1
+  local retry_after = at - budget
   for i, want in ipairs(wants) do
-    local state, would, start = want.state, at, want.start
-    if not want.enforce then would, start = state.algorithm.earliest(state.open, 0, want.cost) end
-    if would > budget then
-      parts[i] = { -1, 0, 0, 0 }
-    else
-      parts[i] = { would, state.algorithm.take(state.open, start, want.cost) }
-      state.dirty = true
+    if is_permits(want) then
+      local more = excess(want)
+      if more > math.max(retry_after, 0) then retry_after, bound = more, i end
     end
   end
-  return at, bound, parts
+  if retry_after > 0 then return at, retry_after, bound, nil end
+  local full, deadline, ask_after = true, nil, nil
+  if ticket then full, deadline, ask_after = places(wants, budget, at, ticket) end
+  if full == true then return at, 0, bound, take(wants, at, budget, ticket) end
+  return at, deadline and 0 or RETRY, full, nil, deadline, ask_after
 end
 
 local function push(...)
@@ -115,7 +167,11 @@ end
 
 while i <= #ARGV do
   local what = next_arg()
-  if what == 'D' then
+  if what == 'D' or what == 'T' then
+    local ticket
+    if what == 'T' then
+      ticket = { gateway = next_number(), number = next_number(), deadline = next_number() }
+    end
     local budget, n = next_number(), next_number()
     local wants, foreign = {}, nil
     for w = 1, n do
@@ -128,22 +184,41 @@ while i <= #ARGV do
     if foreign then
       push(-1, foreign)
     else
-      local at, bound, parts = decide(wants, budget)
+      local at, retry_after, bound, parts, deadline, ask_after = decide(wants, budget, ticket)
       local state = wants[bound].state
-      push(parts and 1 or 0, at, bound, state.algorithm.level(state.open))
+      push(parts and 1 or deadline and 2 or 0, at, retry_after, bound, state.algorithm.level(state.open))
+      if deadline then push(deadline, ask_after) end
       for _, part in ipairs(parts or {}) do push(unpack(part)) end
     end
   elseif what == 'G' then
     local k, algorithm = next_number(), algorithms[next_number()]
-    local cost, whole, ticks, born = next_number(), next_number(), next_number(), next_number()
+    local cost, whole, ticks = next_number(), next_number(), next_number()
+    local born, aux = next_number(), next_number()
     local state = next_state(k, algorithm)
     if not state then
       push(-1, k)
     else
-      local given = algorithm.give_back(state.open, whole, ticks, born, cost)
+      local given = algorithm.give_back(state.open, whole, ticks, born, aux, cost)
       if given then state.dirty = true end
       push(given and 1 or 0)
     end
+  elseif what == 'R' then
+    local k, algorithm = next_number(), algorithms[next_number()]
+    local gateway, number = next_number(), next_number()
+    local state = next_state(k, algorithm)
+    if not state then
+      push(-1, k)
+    else
+      local renewed = algorithm.renew(state.open, gateway, number)
+      state.dirty = true
+      push(renewed and 1 or 0)
+    end
+  elseif what == 'X' then
+    local k = next_number()
+    -- What was decided in this call before goes with it.
+    if states[k] then states[k].dirty = false end
+    states[k] = nil
+    push(redis.call('DEL', KEYS[k]))
   else
     local k, algorithm = next_number(), algorithms[next_number()]
     local state = next_state(k, algorithm)
@@ -152,6 +227,6 @@ while i <= #ARGV do
 end
 
 for _, state in ipairs(used) do
-  if state.dirty then write(state) end
+  if state.dirty then state.algorithm.save(state.open, state.key) end
 end
 return reply

@@ -1,7 +1,10 @@
 //! The loop over a request's limiters: all are charged at one common instant, or none is. Twin of
 //! `reserve.lua`.
 
-use super::{Grant, Level, MAX_BUDGET, Micros, Open};
+use super::{
+    Grant, Level, MAX_BUDGET, Micros, Open,
+    concurrency::{RETRY, Ticket},
+};
 use smallvec::SmallVec;
 
 /// One limiter of a request, opened.
@@ -18,41 +21,66 @@ pub struct Want<'a> {
 /// What one limiter gave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
-    /// Enforcing: the common instant, µs from now. Observing: the instant that it would have said, -1
-    /// when it would have refused.
+    /// Enforcing: the common instant, µs from now. Observing: the instant that it would have said, or
+    /// [`Part::NOTHING`] when it would have refused. A place is never taken for later: [`Part::NOT_YET`].
     pub at: Micros,
-    /// To give it back; meaningless when `at` is -1.
+    /// To give it back; meaningless when `at` is negative.
     pub grant: Grant,
 }
 
 /// Up to two limiters a request are kept in place.
 pub type Parts = SmallVec<[Part; 2]>;
 
+/// The wait for a place that somebody else holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Queued {
+    /// Until when, µs of the store's clock.
+    pub deadline: Micros,
+    /// When to ask again if nobody calls, µs from now.
+    pub ask_after: Micros,
+}
+
 /// What became of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reserved {
     /// When all enforcing limiters can grant, µs from now.
     pub at: Micros,
-    /// The limiter that made it so late; the first when none did.
+    /// When refused: how much later the same request is admitted, µs.
+    pub retry_after: Micros,
+    /// The limiter that made it so late, or whose queue is full; the first when none did.
     pub bound_by: usize,
     /// Of that limiter, after this request.
     pub level: Level,
-    /// One per limiter when admitted; `None` when refused.
+    /// One per limiter when admitted.
     pub parts: Option<Parts>,
+    /// When it waits for a place; it has taken nothing.
+    pub queued: Option<Queued>,
 }
 
-/// Decides one request against all of its limiters (at least one).
+// === impl Part ===
+
+impl Part {
+    /// It would have refused.
+    pub const NOTHING: Self = Self { at: -1, grant: Grant { whole: 0, ticks: 0, born: 0, aux: 0 } };
+    /// To be asked for at the common instant.
+    pub const NOT_YET: Self = Self { at: -2, ..Self::NOTHING };
+}
+
+/// Decides one request against all of its limiters (at least one); `ticket` is who asks where places are
+/// held.
 ///
 /// An instant in the future leaves the time before it free for others: a limiter that could have granted
-/// earlier keeps that room as a hole. A refusal changes nothing.
-pub fn decide(wants: &mut [Want<'_>], budget: Micros) -> Reserved {
+/// earlier keeps that room as a hole. Places are taken only now: a request that must wait for permits asks
+/// for its places when their instant has come, and one that must wait for a place takes no permits. A
+/// refusal changes nothing.
+pub fn decide(wants: &mut [Want<'_>], budget: Micros, ticket: Option<Ticket>) -> Reserved {
     let budget = budget.min(MAX_BUDGET);
     let (mut at, mut bound_by) = (0, 0);
     let mut starts: SmallVec<[i64; 2]> = smallvec::smallvec![0; wants.len()];
-    let enforcing = wants.iter().filter(|want| want.enforce).count();
+    let enforcing = wants.iter().filter(|want| want.is_permits()).count();
     loop {
         let mut later = false;
-        for (i, want) in wants.iter().enumerate().filter(|(_, want)| want.enforce) {
+        for (i, want) in wants.iter().enumerate().filter(|(_, want)| want.is_permits()) {
             // Beyond the longest budget only the refusal is left to compute; the clamp keeps it exact.
             let (earliest, start) = want.open.earliest(at.min(MAX_BUDGET), want.cost);
             starts[i] = start;
@@ -60,24 +88,109 @@ pub fn decide(wants: &mut [Want<'_>], budget: Micros) -> Reserved {
                 (at, bound_by, later) = (earliest, i, true);
             }
         }
-        if !later || enforcing == 1 {
+        if !later || enforcing <= 1 {
             break;
         }
     }
-    if at > budget {
-        let level = wants[bound_by].open.level();
-        return Reserved { at, bound_by, level, parts: None };
+    let mut retry_after = at - budget;
+    for (i, want) in wants.iter().enumerate().filter(|(_, want)| want.is_permits()) {
+        let excess = want.excess();
+        if excess > retry_after.max(0) {
+            (retry_after, bound_by) = (excess, i);
+        }
     }
+    let mut reserved = Reserved {
+        at,
+        retry_after: retry_after.max(0),
+        bound_by,
+        level: Level::default(),
+        parts: None,
+        queued: None,
+    };
+    if retry_after <= 0 {
+        let places = ticket.map_or(Places::Free, |ticket| places(wants, budget, at, ticket));
+        match places {
+            Places::Free => reserved.parts = Some(take(wants, &starts, at, budget, ticket)),
+            Places::Wait(i, queued) => (reserved.bound_by, reserved.queued) = (i, Some(queued)),
+            Places::None(i) => (reserved.bound_by, reserved.retry_after) = (i, RETRY),
+        }
+    }
+    reserved.level = wants[reserved.bound_by].open.level();
+    reserved
+}
+
+enum Places {
+    Free,
+    Wait(usize, Queued),
+    None(usize),
+}
+
+/// Whether every limiter of places has one. If not, the request waits in the first queue that it must, and holds
+/// no place meanwhile that it was called to.
+fn places(wants: &mut [Want<'_>], budget: Micros, at: Micros, ticket: Ticket) -> Places {
+    let enforced = wants.iter_mut().enumerate().filter(|(_, want)| want.enforce);
+    let mut leases: SmallVec<[_; 2]> =
+        enforced.filter_map(|(i, want)| Some((i, want.open.leases()?))).collect();
+    let taken = leases.iter().position(|(_, open)| !open.is_free(ticket));
+    if taken.is_none() && at == 0 {
+        return Places::Free;
+    }
+    for (_, open) in leases.iter_mut().filter(|(_, open)| open.is_free(ticket)) {
+        open.give_back(ticket.grant(), 1);
+    }
+    match taken.filter(|_| at == 0) {
+        None => Places::Free,
+        Some(first) => {
+            let (i, open) = &mut leases[first];
+            let queued = (budget > 0).then(|| open.enqueue(ticket, budget)).flatten();
+            queued.map_or(Places::None(*i), |queued| Places::Wait(*i, queued))
+        }
+    }
+}
+
+fn take(
+    wants: &mut [Want<'_>],
+    starts: &[i64],
+    at: Micros,
+    budget: Micros,
+    ticket: Option<Ticket>,
+) -> Parts {
     let parts = wants.iter_mut().zip(starts).map(|(want, start)| {
-        if want.enforce {
-            return Part { at, grant: want.open.take(start, want.cost) };
+        let (enforce, cost) = (want.enforce, want.cost);
+        if let Some(open) = want.open.leases() {
+            return match ticket {
+                Some(_) if enforce && at > 0 => Part::NOT_YET,
+                Some(ticket) if enforce || open.is_free(ticket) => {
+                    Part { at: 0, grant: open.hold_for(ticket) }
+                }
+                _ => Part::NOTHING,
+            };
         }
-        let (would, start) = want.open.earliest(0, want.cost);
-        if would > budget {
-            return Part { at: -1, grant: Grant::default() };
+        if enforce {
+            return Part { at, grant: want.open.take(*start, cost) };
         }
-        Part { at: would, grant: want.open.take(start, want.cost) }
+        let (would, start) = want.open.earliest(0, cost);
+        match would > budget || want.excess() > 0 {
+            true => Part::NOTHING,
+            false => Part { at: would, grant: want.open.take(start, cost) },
+        }
     });
-    let parts = Some(parts.collect());
-    Reserved { at, bound_by, level: wants[bound_by].open.level(), parts }
+    parts.collect()
+}
+
+// === impl Want ===
+
+impl Want<'_> {
+    /// Counts permits and enforces.
+    fn is_permits(&self) -> bool {
+        self.enforce && !matches!(self.open, Open::Concurrency(_))
+    }
+
+    /// By how much it would wait longer in this limiter alone than its queue allows, µs.
+    fn excess(&self) -> Micros {
+        match self.open.longest_wait() {
+            MAX_BUDGET => 0,
+            longest => (self.open.earliest(0, self.cost).0 - longest).max(0),
+        }
+    }
 }

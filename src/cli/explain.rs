@@ -2,19 +2,21 @@
 
 use super::{Failure, load, print};
 use crate::{
-    config::{Config, Mode, Route, Store},
-    limit,
+    algorithm::Algorithm,
+    config::{Charge, Config, Mode, Route, Scope, Store},
+    key::{self, Cost, Parts},
     path::{Suffix, normal},
     route::{Table, host_of},
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header::HOST};
-use std::{fmt::Write as _, path::Path};
+use std::{fmt::Write as _, net::IpAddr, path::Path};
 
 pub(super) fn explain(
     file: &Path,
     method: &str,
     url: &str,
     headers: &[String],
+    client_ip: IpAddr,
 ) -> Result<(), Failure> {
     let config = load(file)?;
     let method = Method::from_bytes(method.as_bytes())
@@ -26,7 +28,7 @@ pub(super) fn explain(
         return Err(Failure::usage(format!("error: `{url}` has no path that starts with `/`")));
     }
     let headers = read_headers(headers)?;
-    print(text(&config, &method, &uri, &headers).trim_end())
+    print(text(&config, &method, &uri, &headers, client_ip).trim_end())
 }
 
 fn read_headers(lines: &[String]) -> Result<HeaderMap, Failure> {
@@ -47,7 +49,7 @@ fn read_headers(lines: &[String]) -> Result<HeaderMap, Failure> {
     Ok(headers)
 }
 
-fn text(config: &Config, method: &Method, uri: &Uri, headers: &HeaderMap) -> String {
+fn text(config: &Config, method: &Method, uri: &Uri, headers: &HeaderMap, peer: IpAddr) -> String {
     let host = match uri.authority() {
         Some(authority) => Some(authority.as_str()),
         None => headers.get(HOST).and_then(|host| host.to_str().ok()),
@@ -88,32 +90,15 @@ fn text(config: &Config, method: &Method, uri: &Uri, headers: &HeaderMap) -> Str
     } else if route.limiters.is_empty() {
         line("limiters", "none: forwarded at once".into());
     }
-    let prefix = match &config.store {
-        Store::Memory => "paceway",
-        Store::Redis { prefix, .. } => prefix,
-    };
-    for limiter in route.limiters.iter().filter(|_| config.limiting) {
-        let from = match upstream.limiters.contains(limiter) {
+    let client_ip = key::client_ip(peer, headers, &config.trusted_proxies);
+    let parts = Parts { client_ip, host, method, uri, headers };
+    for charge in route.limiters.iter().filter(|_| config.limiting) {
+        let from = match upstream.limiters.contains(charge) {
             true => format!("of upstream {}", upstream.name),
             false => "of the route".into(),
         };
-        let limiter = &config.limiters[*limiter];
-        let mode = match limiter.mode {
-            Mode::Enforce => "",
-            Mode::Observe => ", only observes",
-            Mode::Off => ", off",
-        };
-        line(
-            "limiter",
-            format!(
-                "{}: {} {}, burst {}, cost 1, key {}, {from}{mode}",
-                limiter.name,
-                limiter.algorithm.name(),
-                limiter.rate,
-                limiter.algorithm.capacity(),
-                limit::key(prefix, &limiter.group, &limiter.name),
-            ),
-        );
+        line("limiter", format!("{}, {from}", limiter(config, charge, &parts)));
+        line("", state(config, charge, &parts));
     }
     let wait = crate::gateway::budget(route.max_wait, route.max_wait_cap, headers);
     let from = if headers.contains_key("prefer") {
@@ -132,6 +117,61 @@ fn text(config: &Config, method: &Method, uri: &Uri, headers: &HeaderMap) -> Str
         },
     );
     out
+}
+
+/// The rule, the cost and the mode.
+fn limiter(config: &Config, charge: &Charge, parts: &Parts<'_>) -> String {
+    let limiter = &config.limiters[charge.limiter];
+    let rates: Vec<_> = limiter.rates.iter().map(ToString::to_string).collect();
+    let rates = match &*rates {
+        [rate] => rate.clone(),
+        rates => format!("[{}]", rates.join(", ")),
+    };
+    let rule = limiter.algorithms.first();
+    let rule = rule.map_or_else(String::new, |rule| match rule {
+        Algorithm::Concurrency(rule) => {
+            let lease = crate::limit::duration(rule.lease());
+            format!("concurrency, at most {} held, lease {lease:?}", rule.max())
+        }
+        Algorithm::TokenBucket(_) => {
+            format!("token_bucket {rates}, burst {}", limiter.capacity())
+        }
+        rule => format!("{} {rates}", rule.name()),
+    });
+    let cost = charge.cost.of(parts, limiter.capacity());
+    let cost = cost.map_or_else(|reason| format!("400: {reason}"), |cost| format!("cost {cost}"));
+    let origin = match charge.cost {
+        Cost::Fixed(_) => "",
+        Cost::FromRequest(_) => " (from the request)",
+    };
+    let mode = match limiter.mode {
+        Mode::Enforce => "",
+        Mode::Observe => ", only observes",
+        Mode::Off => ", off",
+    };
+    format!("{}: {rule}, {cost}{origin}{mode}", limiter.name)
+}
+
+/// The bucket, and the names of its states in the store.
+fn state(config: &Config, charge: &Charge, parts: &Parts<'_>) -> String {
+    let prefix = match &config.store {
+        Store::Memory => "paceway",
+        Store::Redis { prefix, .. } => prefix,
+    };
+    let limiter = &config.limiters[charge.limiter];
+    let filled = limiter.key.as_ref().map(|template| template.fill(parts));
+    let names = 0..limiter.algorithms.len();
+    let names =
+        names.map(|part| limiter.store_key(prefix, Some("INSTANCE"), part, filled.as_deref()));
+    let names = names.collect::<Vec<_>>().join(", ");
+    let whose = match limiter.scope {
+        Scope::Cluster => "",
+        Scope::Instance => ", one for each gateway",
+    };
+    match filled {
+        Some(filled) => format!("key {filled}, kept as {names}{whose}"),
+        None => format!("one bucket for all, kept as {names}{whose}"),
+    }
 }
 
 fn why(route: &Route) -> String {

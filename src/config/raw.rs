@@ -3,16 +3,19 @@
 
 mod limiters;
 mod routes;
+mod rules;
 mod upstreams;
 
 use super::{
     AccessLog, Config, Mistake, Store,
     reader::{Field, Keys, Reader, Section, positive, span},
+    unit,
     yaml::{self, Node, Outside, Value},
 };
 use crate::store::redis::RedisUrl;
+use ipnet::{IpNet, Ipv4Net};
 use std::{
-    net::{Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     num::NonZeroUsize,
     thread,
     time::Duration,
@@ -25,6 +28,7 @@ pub(super) const ROOT: Keys = Keys {
         "workers",
         "access_log",
         "drain_timeout",
+        "trusted_proxies",
         "store",
         "limiting",
         "upstream",
@@ -32,15 +36,29 @@ pub(super) const ROOT: Keys = Keys {
         "limiters",
         "routes",
     ],
-    later: &["tls", "trusted_proxies"],
+    later: &["tls"],
 };
 pub(super) const STORE: Keys = Keys { now: &["url", "prefix", "timeout"], later: &["on_failure"] };
 pub(super) const UPSTREAM: Keys =
     Keys { now: &["url", "connect_timeout", "response_timeout", "limiters"], later: &["throttle"] };
 pub(super) const LIMITER: Keys = Keys {
-    now: &["algorithm", "rate", "burst", "mode"],
-    later: &["margin", "capacity", "warm_up", "cold_factor", "max", "lease", "key", "scope"],
+    now: &[
+        "algorithm",
+        "rate",
+        "burst",
+        "margin",
+        "capacity",
+        "warm_up",
+        "cold_factor",
+        "max",
+        "lease",
+        "key",
+        "scope",
+        "mode",
+    ],
+    later: &[],
 };
+pub(super) const CHARGE: Keys = Keys { now: &["limiter", "cost"], later: &[] };
 pub(super) const ROUTE: Keys = Keys {
     now: &[
         "name",
@@ -100,6 +118,7 @@ impl Reader {
             drain_timeout: self.get(&root, "drain_timeout", drain_timeout, |text| {
                 span(text, Duration::ZERO, MAX_TIMEOUT)
             }),
+            trusted_proxies: self.networks(&root),
             store: self.store(&root),
             limiting: self
                 .one_of(&root, "limiting", &[("on", true), ("off", false)])
@@ -110,6 +129,12 @@ impl Reader {
         };
         group(&mut config);
         Some(config)
+    }
+
+    fn networks(&mut self, root: &Section<'_>) -> Vec<IpNet> {
+        let Some(field) = root.get("trusted_proxies") else { return Vec::new() };
+        let items = self.list(&field).unwrap_or_default().iter().enumerate();
+        items.filter_map(|(i, node)| self.scalar(&field.item(i, node), network)).collect()
     }
 
     fn store(&mut self, root: &Section<'_>) -> Store {
@@ -151,26 +176,61 @@ impl Reader {
     }
 }
 
-/// Names the groups of limiters that some route uses together after their first name in the alphabet.
+/// Names the groups of limiters that some route uses together after their first name in the alphabet; a
+/// keyed limiter that is alone in its group spreads.
 fn group(config: &mut Config) {
     let mut leader: Vec<usize> = (0..config.limiters.len()).collect();
     for route in &config.routes {
-        let Some(&first) = route.limiters.first() else { continue };
-        for &limiter in &route.limiters {
-            let (a, b) = (leader[first], leader[limiter]);
+        let Some(first) = route.limiters.first() else { continue };
+        for charge in &route.limiters {
+            let (a, b) = (leader[first.limiter], leader[charge.limiter]);
             leader.iter_mut().filter(|l| **l == b).for_each(|l| *l = a);
         }
     }
     for (i, own) in leader.iter().enumerate() {
-        let members = leader.iter().zip(&config.limiters).filter(|(l, _)| *l == own);
-        let name = members.map(|(_, limiter)| limiter.name.as_str()).min();
+        let members = || leader.iter().zip(&config.limiters).filter(|(l, _)| *l == own);
+        let name = members().map(|(_, limiter)| limiter.name.as_str()).min();
         let name = name.unwrap_or_default().to_owned();
-        config.limiters[i].group = name;
+        let alone = members().count() == 1;
+        let limiter = &mut config.limiters[i];
+        limiter.group = name;
+        limiter.spread = alone && limiter.key.is_some();
     }
 }
 
 fn address(text: &str) -> Result<SocketAddr, &'static str> {
     text.parse().map_err(|_| "is no address; write IP:PORT, as in 127.0.0.1:8080 or [::]:8080")
+}
+
+/// A bare address is a network of its own; an IPv4 network in IPv6 form is meant as IPv4, as addresses are.
+fn network(text: &str) -> Result<IpNet, String> {
+    let (address, bits) = match text.split_once('/') {
+        Some((address, bits)) => (address, Some(bits)),
+        None => (text, None),
+    };
+    let wanted = "is no network; write ADDRESS/BITS, as in 10.0.0.0/8 or fd00::/8, or an address";
+    let address: IpAddr = address.parse().map_err(|_| wanted)?;
+    let most = if address.is_ipv4() { 32 } else { 128 };
+    let bits = match bits {
+        None => most,
+        Some(bits) => unit::whole(bits)
+            .ok()
+            .and_then(|bits| u8::try_from(bits).ok())
+            .filter(|bits| *bits <= most)
+            .ok_or_else(|| format!("is no network: 0 to {most} bits may stand behind the `/`"))?,
+    };
+    let net = IpNet::new(address, bits).map_err(|_| wanted)?;
+    if net.trunc() != net {
+        return Err(format!(
+            "has more address than its {bits} bits; did you mean `{}`?",
+            net.trunc()
+        ));
+    }
+    let mapped = match address.to_canonical() {
+        IpAddr::V4(v4) if bits >= 96 && address.is_ipv6() => Ipv4Net::new(v4, bits - 96).ok(),
+        _ => None,
+    };
+    Ok(mapped.map_or(net, IpNet::V4))
 }
 
 fn workers(text: &str) -> Result<NonZeroUsize, String> {

@@ -4,6 +4,7 @@ use super::{
     Mistake, Place, unit,
     yaml::{self, Node, Scalar, Value},
 };
+use crate::suggest::suggest;
 use std::{fmt, time::Duration};
 
 pub(super) const NOT_YET: &str = "not supported yet";
@@ -198,15 +199,6 @@ pub(super) fn find<T>(
         });
         format!("is no {what}; {hint}")
     })
-}
-
-pub(super) fn suggest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
-    let near = |known: &'a str| {
-        (strsim::damerau_levenshtein(&name.to_lowercase(), &known.to_lowercase()), known)
-    };
-    let (distance, best) = known.map(near).min()?;
-    let close = distance <= 1 + best.chars().count().max(name.chars().count()) / 4;
-    close.then(|| format!("did you mean `{best}`?"))
 }
 
 pub(super) fn positive(text: &str, most: u64) -> Result<u64, String> {

@@ -1,3 +1,5 @@
+mod limiters;
+
 use super::*;
 use rstest::rstest;
 use std::{collections::HashMap, fs};
@@ -16,6 +18,11 @@ fn mistakes(text: &str) -> Vec<String> {
     error.to_string().lines().map(str::to_owned).collect()
 }
 
+/// Indices of the limiters of a route.
+fn charged(route: &Route) -> Vec<usize> {
+    route.limiters.iter().map(|charge| charge.limiter).collect()
+}
+
 #[test]
 fn the_first_config_of_the_documentation_is_whole() {
     let config = parse(
@@ -30,9 +37,9 @@ fn the_first_config_of_the_documentation_is_whole() {
     assert_eq!(config.store, Store::Memory);
     assert!(config.limiting);
     assert_eq!(config.upstreams[0].name, "default");
-    assert_eq!(config.limiters[0].algorithm.capacity(), 500);
-    assert_eq!(config.limiters[1].rate.to_string(), "5/s");
-    assert_eq!(config.routes[0].limiters, [1, 0]);
+    assert_eq!(config.limiters[0].capacity(), 500);
+    assert_eq!(config.limiters[1].rates[0].to_string(), "5/s");
+    assert_eq!(charged(&config.routes[0]), [1, 0]);
     assert_eq!(config.routes[0].name, "/search");
     assert_eq!(config.routes[0].max_wait, Duration::from_secs(2));
     assert_eq!(config.routes[0].max_wait_cap, Duration::from_secs(2));
@@ -62,10 +69,10 @@ fn the_long_forms() {
     assert_eq!((upstream.target.base.as_str(), upstream.target.is_https()), ("/v2", true));
     assert_eq!(upstream.timeouts.response, Duration::from_secs(5));
     assert_eq!(config.limiters[0].mode, Mode::Observe);
-    assert_eq!(config.limiters[0].algorithm.capacity(), 3);
+    assert_eq!(config.limiters[0].capacity(), 3);
     let route = &config.routes[0];
     assert_eq!(route.host.as_deref(), Some("h.example"));
-    assert_eq!(route.limiters, [1, 0], "the upstream's limiter is charged once");
+    assert_eq!(charged(route), [1, 0], "the upstream's limiter is charged once");
     assert_eq!(route.max_wait_cap, Duration::from_secs(60));
 }
 
@@ -90,18 +97,6 @@ fn the_long_forms() {
 #[case::later_store_key(
     "store: { url: redis://a, on_failure: share }",
     "test.yaml:3:26: store.on_failure: not supported yet"
-)]
-#[case::later_limiter_key(
-    "limiters: { a: { rate: 5/s, key: '{host}' } }",
-    "test.yaml:3:29: limiters.a.key: not supported yet"
-)]
-#[case::later_algorithm(
-    "limiters: { a: { rate: 5/s, algorithm: sliding_window } }",
-    "test.yaml:3:40: limiters.a.algorithm: `sliding_window` is not supported yet"
-)]
-#[case::later_rates(
-    "limiters: { a: { rate: [3/s, 20/min] } }",
-    "test.yaml:3:24: limiters.a.rate: a list of rates is not supported yet"
 )]
 #[case::misspelt_algorithm(
     "limiters: { a: { rate: 5/s, algorithm: token_buckte } }",
@@ -210,13 +205,13 @@ fn one_mistake(#[case] text: &str, #[case] message: &str) {
     "- { suffix: /a, upstream: b }",
     "test.yaml:3:27: routes[0].upstream: `b` is no upstream; there are: default"
 )]
-#[case::limiter_with_cost(
-    "- { suffix: /a, limiters: [{ limiter: a, cost: 5 }] }",
-    "test.yaml:3:28: routes[0].limiters[0]: a limiter with a cost is not supported yet; write its name alone"
-)]
-#[case::percentage(
+#[case::percentage_of_nothing(
     "- { suffix: /a, max_wait: 50% }",
-    "test.yaml:3:27: routes[0].max_wait: `50%` is a percentage, which is not supported yet; write a duration"
+    "test.yaml:3:27: routes[0].max_wait: is a percentage of a limiter's period, and no limiter with a rate is enforced here; write a duration"
+)]
+#[case::no_percentage(
+    "- { suffix: /a, max_wait: 0% }",
+    "test.yaml:3:27: routes[0].max_wait: `0%` must be 1% to 10000%"
 )]
 #[case::too_long(
     "- { suffix: /a, max_wait: 2h }",
@@ -319,6 +314,7 @@ fn schema_and_parser_know_the_same_keys() {
     defined("/$defs/store", &raw::STORE);
     defined("/$defs/upstream", &raw::UPSTREAM);
     defined("/$defs/limiter", &raw::LIMITER);
+    defined("/$defs/charge", &raw::CHARGE);
     defined("/$defs/route", &raw::ROUTE);
 }
 
@@ -326,10 +322,12 @@ fn schema_and_parser_know_the_same_keys() {
 fn json(node: &yaml::Node) -> serde_json::Value {
     match &node.value {
         yaml::Value::Broken => serde_json::Value::Null,
-        yaml::Value::Scalar(scalar) => match scalar.written.parse::<i64>() {
-            Ok(number) => number.into(),
-            Err(_) => scalar.written.clone().into(),
-        },
+        yaml::Value::Scalar(scalar) => {
+            let text = &scalar.written;
+            let whole = text.parse::<i64>().map(serde_json::Value::from);
+            let number = whole.or_else(|_| text.parse::<f64>().map(serde_json::Value::from));
+            number.unwrap_or_else(|_| text.clone().into())
+        }
         yaml::Value::List(items) => items.iter().map(json).collect(),
         yaml::Value::Map(entries) => {
             entries.iter().map(|(key, node)| (key.name.clone(), json(node))).collect()
@@ -371,7 +369,20 @@ fn every_file_under_config_is_right_and_says_so_by_the_schema() {
 #[case::no_rate("limiters: { a: { burst: 5 } }")]
 #[case::zero_burst("limiters: { a: { rate: 5/s, burst: 0 } }")]
 #[case::bad_mode("limiters: { a: { rate: 5/s, mode: maybe } }")]
-#[case::later_key("limiters: { a: { rate: 5/s, key: x } }")]
+#[case::later_key("tls: {}")]
+#[case::key_without_braces("limiters: { a: { rate: 5/s, key: client_ip } }")]
+#[case::unknown_part("limiters: { a: { rate: 5/s, key: '{tenant}' } }")]
+#[case::no_rates("limiters: { a: [] }")]
+#[case::burst_of_a_window("limiters: { a: { algorithm: sliding_window, rate: 5/s, burst: 5 } }")]
+#[case::margin_of_a_bucket("limiters: { a: { rate: 5/s, margin: 1s } }")]
+#[case::rate_of_concurrency("limiters: { a: { algorithm: concurrency, max: 4, rate: 5/s } }")]
+#[case::concurrency_without_max("limiters: { a: { algorithm: concurrency } }")]
+#[case::warm_up_without_time("limiters: { a: { algorithm: warm_up, rate: 5/s } }")]
+#[case::cold_factor(
+    "limiters: { a: { algorithm: warm_up, rate: 5/s, warm_up: 4s, cold_factor: 1 } }"
+)]
+#[case::scope("limiters: { a: { rate: 5/s, scope: world } }")]
+#[case::no_network("trusted_proxies: [proxy.internal]")]
 #[case::bad_name("limiters: { 'a b': 5/s }")]
 #[case::no_unit("drain_timeout: 10")]
 #[case::bad_store("store: mongodb://a")]

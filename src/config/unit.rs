@@ -106,6 +106,15 @@ fn micros(unit: &str) -> Result<u64, String> {
 // === impl Rate ===
 
 impl Rate {
+    /// Whether who keeps this rate keeps `other` as well, wherever the windows of both start.
+    pub(super) fn implies(&self, other: &Self) -> bool {
+        let (own, its) = (self.period.as_micros(), other.period.as_micros());
+        let aligned = own.is_multiple_of(its) || its.is_multiple_of(own);
+        // As many of our windows as one of its can touch.
+        let touched = its.div_ceil(own) + u128::from(!aligned);
+        u128::from(other.count) >= u128::from(self.count) * touched
+    }
+
     /// As `(quota, window)` with a window of whole seconds, the unit of `RateLimit-Policy`.
     pub fn per_whole_seconds(&self) -> (u64, u64) {
         let micros = u64::try_from(self.period.as_micros()).unwrap_or(u64::MAX);

@@ -2,9 +2,9 @@
 //! Shared by all workers.
 
 use crate::{
-    answer::Policy,
-    config::{self, Config, Mode},
-    limit,
+    answer::{Policy, Quota},
+    config::{self, Charge, Config, Mode},
+    key::{Cost, Parts},
     metrics::{self, LimiterMetrics, RouteMetrics, UpstreamMetrics},
     route::Table,
     store::{Check, Checks},
@@ -12,6 +12,7 @@ use crate::{
 use ::metrics::Histogram;
 use std::{
     fmt,
+    hash::{BuildHasher, RandomState},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -36,10 +37,12 @@ pub struct Plan {
 /// A route.
 pub struct RoutePlan {
     pub(super) name: String,
-    /// `None`: nothing limits it.
-    pub(super) checks: Option<Checks>,
-    /// Indices of the limiters behind `checks`.
-    pub(super) limiters: Vec<usize>,
+    /// What is charged; empty: nothing limits it.
+    charges: Vec<Charge>,
+    /// Made once, where nothing of it depends on the request.
+    fixed: Option<Checks>,
+    /// For each check, the index of its limiter and of its rate there.
+    owners: Vec<(usize, usize)>,
     pub(super) upstream: usize,
     pub(super) max_wait: Duration,
     pub(super) max_wait_cap: Duration,
@@ -50,16 +53,24 @@ pub struct RoutePlan {
 
 /// A limiter.
 pub struct LimiterPlan {
-    /// What callers are told of it.
-    pub policy: Policy,
-    /// As it is asked for one permit.
-    pub check: Check,
-    /// Whether it holds, counts, or does nothing.
-    pub mode: Mode,
+    /// As configured.
+    pub limiter: config::Limiter,
+    /// What callers are told of it, for each rate.
+    pub policies: Vec<Policy>,
+    /// As it is asked for one permit where it has no key, for each rate.
+    pub checks: Vec<Check>,
+    names: Names,
     /// Requests that wait for it in this gateway.
     pub waiting: AtomicUsize,
     /// Its metrics.
     pub metrics: LimiterMetrics,
+}
+
+/// What stands in the name of every state.
+#[derive(Clone)]
+struct Names {
+    prefix: Arc<str>,
+    instance: Arc<str>,
 }
 
 /// Counts a request that is being held.
@@ -77,8 +88,11 @@ impl Plan {
             config::Store::Memory => "paceway",
             config::Store::Redis { prefix, .. } => prefix,
         };
+        // Another one at each start: nobody else may have it.
+        let instance = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
+        let names = Names { prefix: prefix.into(), instance: instance.into() };
         let limiters: Vec<_> =
-            config.limiters.iter().map(|limiter| LimiterPlan::new(limiter, prefix)).collect();
+            config.limiters.iter().map(|limiter| LimiterPlan::new(limiter, &names)).collect();
         let routes = config.routes.iter();
         let routes =
             routes.map(|route| RoutePlan::new(route, &limiters, config.limiting)).collect();
@@ -106,13 +120,25 @@ impl fmt::Debug for Plan {
 
 impl RoutePlan {
     fn new(route: &config::Route, limiters: &[LimiterPlan], limiting: bool) -> Self {
-        let works = |i: &usize| limiting && limiters[*i].mode != Mode::Off;
-        let used: Vec<usize> = route.limiters.iter().copied().filter(works).collect();
-        let checks: Checks = used.iter().map(|i| limiters[*i].check.clone()).collect();
+        let works =
+            |charge: &&Charge| limiting && limiters[charge.limiter].limiter.mode != Mode::Off;
+        let charges: Vec<Charge> = route.limiters.iter().filter(works).cloned().collect();
+        let owners = charges.iter().flat_map(|charge| {
+            let rates = 0..limiters[charge.limiter].checks.len();
+            rates.map(|rate| (charge.limiter, rate))
+        });
+        let fixed = charges.iter().map(|charge| match charge.cost {
+            Cost::Fixed(cost) if limiters[charge.limiter].limiter.key.is_none() => {
+                Some(limiters[charge.limiter].checks(None, cost))
+            }
+            _ => None,
+        });
+        let fixed = fixed.collect::<Option<Vec<_>>>();
         Self {
             name: route.name.clone(),
-            checks: (!checks.is_empty()).then_some(checks),
-            limiters: used,
+            fixed: fixed.map(|checks| checks.into_iter().flatten().collect()),
+            owners: owners.collect(),
+            charges,
             upstream: route.upstream,
             max_wait: route.max_wait,
             max_wait_cap: route.max_wait_cap,
@@ -120,6 +146,43 @@ impl RoutePlan {
             waiting: AtomicUsize::new(0),
             metrics: RouteMetrics::new(&route.name),
         }
+    }
+
+    /// What the limiters are asked for a request; `None` where nothing limits it.
+    ///
+    /// # Errors
+    ///
+    /// A message for the caller, when the request names a cost that cannot be paid.
+    pub(super) fn checks<'p>(
+        &self,
+        limiters: &[LimiterPlan],
+        parts: impl FnOnce() -> Parts<'p>,
+    ) -> Result<Option<Checks>, String> {
+        if self.charges.is_empty() {
+            return Ok(None);
+        }
+        if let Some(checks) = &self.fixed {
+            return Ok(Some(checks.clone()));
+        }
+        let parts = parts();
+        let mut checks = Vec::with_capacity(self.owners.len());
+        for Charge { limiter, cost } in &self.charges {
+            let plan = &limiters[*limiter];
+            let cost = cost.of(&parts, plan.limiter.capacity())?;
+            let filled = plan.limiter.key.as_ref().map(|template| template.fill(&parts));
+            checks.extend(plan.checks(filled.as_deref(), cost));
+        }
+        Ok(Some(checks.into()))
+    }
+
+    /// The limiter behind a check.
+    pub(super) fn limiter(&self, check: usize) -> usize {
+        self.owners[check].0
+    }
+
+    /// The limiters behind its checks, in their order, with the place of their rate.
+    pub(super) fn owners(&self) -> &[(usize, usize)] {
+        &self.owners
     }
 
     /// Whether as many wait as may.
@@ -131,20 +194,36 @@ impl RoutePlan {
 // === impl LimiterPlan ===
 
 impl LimiterPlan {
-    fn new(limiter: &config::Limiter, prefix: &str) -> Self {
-        let check = Check {
-            key: Arc::from(limit::key(prefix, &limiter.group, &limiter.name)),
-            algorithm: limiter.algorithm,
-            cost: 1,
-            enforce: limiter.mode == Mode::Enforce,
-        };
-        Self {
-            policy: Policy { name: limiter.name.clone(), rate: limiter.rate },
-            check,
-            mode: limiter.mode,
+    fn new(limiter: &config::Limiter, names: &Names) -> Self {
+        let policy = |quota| Policy { name: limiter.name.clone(), quota };
+        let policies = limiter.algorithms.iter().enumerate().map(|(i, rule)| {
+            let rate = limiter.rates.get(i).copied();
+            policy(rate.map_or(Quota::Places(rule.limit()), Quota::Rate))
+        });
+        let mut plan = Self {
+            limiter: limiter.clone(),
+            policies: policies.collect(),
+            checks: Vec::new(),
+            names: names.clone(),
             waiting: AtomicUsize::new(0),
             metrics: LimiterMetrics::new(&limiter.name),
-        }
+        };
+        plan.checks = plan.checks(None, 1);
+        plan
+    }
+
+    /// As it is asked for `cost` permits of the bucket `filled`, for each rate.
+    pub fn checks(&self, filled: Option<&str>, cost: i64) -> Vec<Check> {
+        let (limiter, Names { prefix, instance }) = (&self.limiter, &self.names);
+        let rules = limiter.algorithms.iter().enumerate();
+        let checks = rules.map(|(rate, algorithm)| {
+            let key = |filled| limiter.store_key(prefix, Some(instance), rate, filled).into();
+            // A bucket that no request can name: a hash is 32 digits long.
+            let overflow = filled.map(|_| key(Some("#overflow")));
+            let enforce = limiter.mode == Mode::Enforce;
+            Check { key: key(filled), algorithm: *algorithm, cost, enforce, overflow }
+        });
+        checks.collect()
     }
 }
 

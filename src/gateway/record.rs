@@ -87,7 +87,7 @@ impl<'a> Record<'a> {
     }
 
     fn log(&self, line: &Line) {
-        let bound = self.bound.map(|limiter| self.plan.limiters[limiter].policy.name.as_str());
+        let bound = self.bound.map(|limiter| self.plan.limiters[limiter].limiter.name.as_str());
         let millis = |span: Duration| (span.as_secs_f64() * 1e6).round() / 1e3;
         // The path alone: a query may hold secrets.
         tracing::info!(

@@ -90,7 +90,9 @@ impl LimitLayer {
                 retry_after: i64::try_from(retry_after.as_micros()).unwrap_or(i64::MAX),
             },
             AcquireError::Store(error) => Failure::Store(error),
-            AcquireError::Impossible { .. } => Failure::BadRequest("the limiter gives no permits"),
+            AcquireError::Impossible { .. } => {
+                Failure::BadRequest("the limiter gives no permits".into())
+            }
         }
     }
 }

@@ -20,7 +20,13 @@ const PROBE: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone)]
 pub(super) enum StoreSource {
     Memory(Arc<MemoryStore>),
-    Redis { url: RedisUrl, timeout: Duration, reachable: bool },
+    Redis {
+        url: RedisUrl,
+        timeout: Duration,
+        reachable: bool,
+        /// Somebody may have to wait for a place.
+        places: bool,
+    },
 }
 
 // === impl StoreSource ===
@@ -43,22 +49,29 @@ impl StoreSource {
                 false
             }
         };
-        Ok(Self::Redis { url: url.clone(), timeout: *timeout, reachable })
+        let places = config
+            .limiters
+            .iter()
+            .any(|limiter| limiter.algorithms.iter().any(|rule| rule.lease().is_some()));
+        Ok(Self::Redis { url: url.clone(), timeout: *timeout, reachable, places })
     }
 
     /// A store of the current runtime, connected if it can be.
     pub(super) async fn store(&self) -> Result<Arc<dyn Store>, ServerError> {
-        let (url, timeout, reachable) = match self {
+        let (url, timeout, reachable, places) = match self {
             Self::Memory(store) => {
                 metrics::store().up.set(1.0);
                 return Ok(store.clone());
             }
-            Self::Redis { url, timeout, reachable } => (url, *timeout, *reachable),
+            Self::Redis { url, timeout, reachable, places } => (url, *timeout, *reachable, *places),
         };
         let script = RedisStore::open(url).map_err(ServerError::Store)?;
         // It was there a moment ago; if it is away again, requests are told so one by one.
         if reachable && let Err(error) = script.connected(PROBE).await {
             tracing::warn!(store = %url, %error, "the store is away; limited requests get 503");
+        }
+        if places {
+            script.hear_calls(url).map_err(ServerError::Store)?;
         }
         let metrics = metrics::store();
         metrics.up.set(f64::from(u8::from(script.is_connected())));

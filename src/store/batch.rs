@@ -3,9 +3,10 @@
 //! can block the others.
 
 use super::{
-    Answer, BoxFuture, Check, Checks, Decision, Entry, Reply, Store, StoreError, hash_tag,
+    Answer, BoxFuture, Check, Checks, Decision, Entry, Reply, Store, StoreError, calls::Calls,
+    hash_tag,
 };
-use crate::algorithm::{Level, Micros, reserve};
+use crate::algorithm::{Grant, Level, Micros, concurrency::Ticket, reserve};
 use metrics::{Counter, Gauge, Histogram};
 use parking_lot::Mutex;
 use std::{
@@ -33,6 +34,9 @@ const GIVE_UP: Duration = Duration::from_secs(10);
 
 /// Executes entries in order, atomically with regard to every other run.
 pub trait Script: Send + Sync + fmt::Debug {
+    /// Who waits for a place.
+    fn calls(&self) -> &Arc<Calls>;
+
     /// One reply per entry.
     ///
     /// # Errors
@@ -109,6 +113,17 @@ impl Batched {
                 Ok(Err(_)) | Err(_) => Err(StoreError::Timeout),
             }
         }
+    }
+
+    fn ask_done(&self, key: &str, entry: Entry) -> Answer<bool> {
+        let answer = self.ask(hash_tag(key), entry);
+        Answer::Later(Box::pin(async move {
+            match answer.await? {
+                Reply::Done(done) => Ok(done),
+                Reply::Failed(error) => Err(error),
+                Reply::Decision(_) | Reply::Level(_) => Err(StoreError::Protocol),
+            }
+        }))
     }
 
     /// False when the group's queue is full or its call is stuck.
@@ -207,8 +222,12 @@ impl Batched {
             let Some(caller) = queued.reply else { continue };
             let Err(Ok(Reply::Decision(decision))) = caller.send(reply) else { continue };
             // Decided for somebody who has left meanwhile.
-            if let Entry::Decide { checks, .. } = queued.entry {
+            if let Entry::Decide { checks, ticket, .. } = queued.entry {
                 self.give_back(&checks, &decision.parts);
+                if let (Some(queued), Some(ticket)) = (decision.queued, ticket) {
+                    let ticket = Ticket { deadline: queued.deadline, ..ticket };
+                    self.give_back(&checks, &places(&checks, ticket));
+                }
             }
         }
     }
@@ -254,14 +273,14 @@ impl Batched {
 }
 
 impl Store for Batched {
-    fn decide(&self, checks: &Checks, budget: Micros) -> Answer<Decision> {
-        let entry = Entry::Decide { checks: checks.clone(), budget };
+    fn decide(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision> {
+        let entry = Entry::Decide { checks: checks.clone(), budget, ticket };
         let answer = self.ask(hash_tag(&checks[0].key), entry);
         Answer::Later(Box::pin(async move {
             match answer.await? {
                 Reply::Decision(decision) => Ok(decision),
                 Reply::Failed(error) => Err(error),
-                Reply::GivenBack(_) | Reply::Level(_) => Err(StoreError::Protocol),
+                Reply::Done(_) | Reply::Level(_) => Err(StoreError::Protocol),
             }
         }))
     }
@@ -278,13 +297,25 @@ impl Store for Batched {
         }
     }
 
+    fn renew(&self, check: &Check, grant: Grant) -> Answer<bool> {
+        self.ask_done(&check.key, Entry::Renew { check: check.clone(), grant })
+    }
+
+    fn forget(&self, check: &Check) -> Answer<bool> {
+        self.ask_done(&check.key, Entry::Forget { check: check.clone() })
+    }
+
+    fn calls(&self) -> &Arc<Calls> {
+        self.0.script.calls()
+    }
+
     fn look(&self, check: &Check) -> Answer<Level> {
         let answer = self.ask(hash_tag(&check.key), Entry::Look { check: check.clone() });
         Answer::Later(Box::pin(async move {
             match answer.await? {
                 Reply::Level(level) => Ok(level),
                 Reply::Failed(error) => Err(error),
-                Reply::GivenBack(_) | Reply::Decision(_) => Err(StoreError::Protocol),
+                Reply::Done(_) | Reply::Decision(_) => Err(StoreError::Protocol),
             }
         }))
     }
@@ -335,6 +366,15 @@ impl fmt::Debug for Inner {
 pub(super) fn gifts(checks: &Checks, parts: &[reserve::Part]) -> impl Iterator<Item = Entry> {
     let given = checks.iter().zip(parts).filter(|(_, part)| part.at >= 0);
     given.map(|(check, part)| Entry::GiveBack { check: check.clone(), grant: part.grant })
+}
+
+/// What leaves every queue and place that `ticket` may be in.
+pub fn places(checks: &Checks, ticket: Ticket) -> reserve::Parts {
+    let place = |check: &Check| match check.is_lease() {
+        true => reserve::Part { at: 0, grant: ticket.grant() },
+        false => reserve::Part::NOTHING,
+    };
+    checks.iter().map(place).collect()
 }
 
 #[cfg(test)]

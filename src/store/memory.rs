@@ -1,37 +1,61 @@
 //! The store in this process: the rules executed natively, for one gateway or for tests.
 
 use super::{
-    Answer, BoxFuture, Check, Checks, Decision, Entry, Reply, Store, StoreError, hash_tag,
+    Answer, BoxFuture, Check, Checks, Decision, Entry, Reply, Store, StoreError, calls::Calls,
+    hash_tag,
 };
 use crate::algorithm::{
-    Level, Micros, State,
+    Grant, Level, Micros, Open, State,
+    concurrency::Ticket,
     reserve::{self, Want},
 };
+use indexmap::IndexMap;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::{
-    collections::HashMap,
     hash::{BuildHasher, RandomState},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
 };
 use tokio::time::Instant;
 
 const SHARDS: usize = 64;
+/// States kept at most. Beyond it a key that is new is counted together with all others of its limiter that
+/// are: stricter, never laxer, and nobody's memory. About 0.3 GB when all are in use.
+pub const MAX_KEYS: usize = 1 << 20;
+/// Other states looked at when one is changed, so that those that are past make room for new ones.
+const SWEEP: usize = 2;
 /// So that no instant of a test or of a long-lived process comes near zero, which no rule needs but
 /// a state dump reads better with. About the year 2001.
 const EPOCH: Micros = 1_000_000_000_000_000;
 
-type States = HashMap<Arc<str>, State>;
-
 /// States by key, sharded by hash tag: the keys of one request share a tag, hence one lock.
-///
-/// It holds one state per key that somebody used; keys come from the configuration.
 #[derive(Debug)]
 pub struct MemoryStore {
-    shards: Box<[Mutex<States>]>,
+    shards: Box<[Mutex<Shard>]>,
     hasher: RandomState,
     start: Instant,
+    calls: Arc<Calls>,
+    keys: AtomicUsize,
 }
+
+#[derive(Debug, Default)]
+struct Shard {
+    states: IndexMap<Arc<str>, Kept>,
+    /// Where the sweep goes on.
+    sweep: usize,
+}
+
+#[derive(Debug)]
+struct Kept {
+    state: State,
+    /// From when on it equals an absent one.
+    past: Micros,
+}
+
+type Opened = SmallVec<[(Arc<str>, Open); 2]>;
 
 // === impl MemoryStore ===
 
@@ -41,6 +65,8 @@ impl Default for MemoryStore {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
             start: Instant::now(),
+            calls: Arc::default(),
+            keys: AtomicUsize::new(0),
         }
     }
 }
@@ -51,7 +77,12 @@ impl MemoryStore {
         EPOCH + i64::try_from(self.start.elapsed().as_micros()).unwrap_or(i64::MAX - EPOCH)
     }
 
-    fn shard(&self, key: &str) -> &Mutex<States> {
+    /// How many states it keeps.
+    pub fn keys(&self) -> usize {
+        self.keys.load(Relaxed)
+    }
+
+    fn shard(&self, key: &str) -> &Mutex<Shard> {
         &self.shards[self.hasher.hash_one(hash_tag(key)) as usize % SHARDS]
     }
 
@@ -60,55 +91,171 @@ impl MemoryStore {
         entries
             .iter()
             .map(|entry| match entry {
-                Entry::Decide { checks, budget } => {
-                    Reply::Decision(self.decide_at(now, checks, *budget))
+                Entry::Decide { checks, budget, ticket } => {
+                    Reply::Decision(self.decide_at(now, checks, *budget, *ticket))
                 }
                 Entry::GiveBack { check, grant } => {
-                    let mut states = self.shard(&check.key).lock();
-                    let mut open = check.algorithm.open(states.get(&check.key), now);
-                    let given = open.give_back(*grant, check.cost);
-                    if given {
-                        keep(&mut states, &check.key, open.close());
-                    }
-                    Reply::GivenBack(given)
+                    Reply::Done(self.change(now, check, |open| open.give_back(*grant, check.cost)))
+                }
+                Entry::Renew { check, grant } => Reply::Done(self.change(now, check, |open| {
+                    open.leases().is_some_and(|leases| leases.renew(*grant))
+                })),
+                Entry::Forget { check } => {
+                    let mut shard = self.shard(&check.key).lock();
+                    let gone = shard.states.swap_remove(&check.key).is_some();
+                    self.keys.fetch_sub(usize::from(gone), Relaxed);
+                    Reply::Done(gone)
                 }
                 Entry::Look { check } => Reply::Level(self.look_at(now, check)),
             })
             .collect()
     }
 
-    fn decide_at(&self, now: Micros, checks: &Checks, budget: Micros) -> Decision {
-        let mut states = self.shard(&checks[0].key).lock();
-        let open = |check: &Check| check.algorithm.open(states.get(&check.key), now);
-        let mut opened: SmallVec<[_; 2]> = checks.iter().map(open).collect();
+    fn decide_at(
+        &self,
+        now: Micros,
+        checks: &Checks,
+        budget: Micros,
+        ticket: Option<Ticket>,
+    ) -> Decision {
+        let mut shard = self.shard(&checks[0].key).lock();
+        let mut opened: Opened =
+            checks.iter().map(|check| self.open(&mut shard, check, now)).collect();
         let mut wants: SmallVec<[Want<'_>; 2]> = checks
             .iter()
             .zip(&mut opened)
-            .map(|(check, open)| Want { open, cost: check.cost, enforce: check.enforce })
+            .map(|(check, (_, open))| Want { open, cost: check.cost, enforce: check.enforce })
             .collect();
-        let decision = Decision::new(reserve::decide(&mut wants, budget), budget);
+        let decision = Decision::new(reserve::decide(&mut wants, budget, ticket));
         drop(wants);
-        let parts = checks.iter().zip(opened).zip(&decision.parts);
-        for ((check, open), _) in parts.filter(|(_, part)| part.at >= 0) {
-            keep(&mut states, &check.key, open.close());
+        let mut called = Vec::new();
+        for (i, (key, open)) in opened.into_iter().enumerate() {
+            let taken = decision.parts.get(i).is_some_and(|part| part.at >= 0);
+            called.append(&mut self.put(&mut shard, key, open, taken, now));
         }
+        drop(shard);
+        self.call(called);
         decision
     }
 
+    fn change(&self, now: Micros, check: &Check, change: impl FnOnce(&mut Open) -> bool) -> bool {
+        let mut shard = self.shard(&check.key).lock();
+        let (key, mut open) = self.open(&mut shard, check, now);
+        let changed = change(&mut open);
+        let called = self.put(&mut shard, key, open, changed, now);
+        drop(shard);
+        self.call(called);
+        changed
+    }
+
     fn look_at(&self, now: Micros, check: &Check) -> Level {
-        let states = self.shard(&check.key).lock();
-        check.algorithm.open(states.get(&check.key), now).level()
+        let mut shard = self.shard(&check.key).lock();
+        let (key, open) = self.open(&mut shard, check, now);
+        let level = open.level();
+        let called = self.put(&mut shard, key, open, false, now);
+        drop(shard);
+        self.call(called);
+        level
+    }
+
+    /// The state of a check, under the key where it is.
+    fn open(&self, shard: &mut Shard, check: &Check, now: Micros) -> (Arc<str>, Open) {
+        if let Some(kept) = shard.states.get_mut(&check.key) {
+            return (check.key.clone(), check.algorithm.open(Some(&mut kept.state), now));
+        }
+        match &check.overflow {
+            Some(shared) if self.keys() >= MAX_KEYS => {
+                let kept = shard.states.get_mut(shared).map(|kept| &mut kept.state);
+                (shared.clone(), check.algorithm.open(kept, now))
+            }
+            _ => (check.key.clone(), check.algorithm.open(None, now)),
+        }
+    }
+
+    /// Puts an opened state where it came from: as it is now when it was `changed`, else as it was.
+    fn put(
+        &self,
+        shard: &mut Shard,
+        key: Arc<str>,
+        mut open: Open,
+        changed: bool,
+        now: Micros,
+    ) -> Vec<Ticket> {
+        let leases = open.leases().map(|leases| leases.called());
+        // Leases change by themselves: who has expired is gone.
+        if !changed && leases.is_none() {
+            if let Some(kept) = shard.states.get_mut(&key) {
+                open.put_back(&mut kept.state);
+            }
+            return Vec::new();
+        }
+        match open.close() {
+            Some((state, ttl)) => match shard.states.get_mut(&key) {
+                Some(kept) => *kept = Kept { state, past: now + ttl },
+                None => {
+                    shard.states.insert(key, Kept { state, past: now + ttl });
+                    self.keys.fetch_add(1, Relaxed);
+                }
+            },
+            None => {
+                let gone = shard.states.swap_remove(&key).is_some();
+                self.keys.fetch_sub(usize::from(gone), Relaxed);
+            }
+        }
+        let swept = shard.sweep(now);
+        self.keys.fetch_sub(swept, Relaxed);
+        leases.unwrap_or_default()
+    }
+
+    fn call(&self, called: Vec<Ticket>) {
+        for ticket in called {
+            self.calls.call(ticket.gateway, ticket.number);
+        }
+    }
+}
+
+// === impl Shard ===
+
+impl Shard {
+    /// Looks at the next few states; returns how many were past and are gone.
+    fn sweep(&mut self, now: Micros) -> usize {
+        let before = self.states.len();
+        for _ in 0..SWEEP {
+            if self.sweep >= self.states.len() {
+                self.sweep = 0;
+            }
+            match self.states.get_index(self.sweep) {
+                Some((_, kept)) if kept.past <= now => {
+                    drop(self.states.swap_remove_index(self.sweep))
+                }
+                Some(_) => self.sweep += 1,
+                None => break,
+            }
+        }
+        before - self.states.len()
     }
 }
 
 impl Store for MemoryStore {
-    fn decide(&self, checks: &Checks, budget: Micros) -> Answer<Decision> {
-        Answer::Ready(Ok(self.decide_at(self.now(), checks, budget)))
+    fn decide(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision> {
+        Answer::Ready(Ok(self.decide_at(self.now(), checks, budget, ticket)))
     }
 
     fn give_back(&self, checks: &Checks, parts: &[reserve::Part]) {
         let entries: Vec<_> = super::batch::gifts(checks, parts).collect();
         self.run_at(self.now(), &entries);
+    }
+
+    fn renew(&self, check: &Check, grant: Grant) -> Answer<bool> {
+        self.done(Entry::Renew { check: check.clone(), grant })
+    }
+
+    fn forget(&self, check: &Check) -> Answer<bool> {
+        self.done(Entry::Forget { check: check.clone() })
+    }
+
+    fn calls(&self) -> &Arc<Calls> {
+        &self.calls
     }
 
     fn look(&self, check: &Check) -> Answer<Level> {
@@ -120,19 +267,20 @@ impl Store for MemoryStore {
     }
 }
 
-impl super::batch::Script for MemoryStore {
-    fn run(&self, entries: Vec<Entry>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
-        let replies = self.run_at(self.now(), &entries);
-        Box::pin(std::future::ready(Ok(replies)))
+impl MemoryStore {
+    fn done(&self, entry: Entry) -> Answer<bool> {
+        let replies = self.run_at(self.now(), &[entry]);
+        Answer::Ready(Ok(matches!(replies[..], [Reply::Done(true)])))
     }
 }
 
-fn keep(states: &mut States, key: &Arc<str>, closed: Option<(State, Micros)>) {
-    match closed {
-        Some((state, _)) => match states.get_mut(key) {
-            Some(slot) => *slot = state,
-            None => drop(states.insert(key.clone(), state)),
-        },
-        None => drop(states.remove(key)),
+impl super::batch::Script for MemoryStore {
+    fn calls(&self) -> &Arc<Calls> {
+        &self.calls
+    }
+
+    fn run(&self, entries: Vec<Entry>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
+        let replies = self.run_at(self.now(), &entries);
+        Box::pin(std::future::ready(Ok(replies)))
     }
 }

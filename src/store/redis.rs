@@ -4,12 +4,16 @@
 //! for a server that is away and send them when it is back (asked only while connected), wait for ever
 //! (`batch` bounds every caller, `unresponsive` the connection).
 
-use super::{BoxFuture, Checks, Decision, Entry, Reply, StoreError, batch::Script};
-use crate::algorithm::{Algorithm, Grant, Level, SCRIPT, reserve};
+use super::{BoxFuture, Checks, Decision, Entry, Reply, StoreError, batch::Script, calls::Calls};
+use crate::algorithm::{
+    Algorithm, Grant, Level, SCRIPT,
+    concurrency::Ticket,
+    reserve::{self, Queued},
+};
 use fred::{
     clients::Client,
     error::{Error, ErrorKind},
-    interfaces::{ClientLike, LuaInterface},
+    interfaces::{ClientLike, EventInterface, LuaInterface, PubsubInterface},
     types::{
         Builder, Key, Value,
         config::{Config, ReconnectPolicy},
@@ -17,13 +21,13 @@ use fred::{
     },
 };
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use tokio::sync::broadcast::error::RecvError;
 
 /// A connection whose oldest call is this old is dead.
 const UNRESPONSIVE: Duration = Duration::from_secs(2);
 const RECONNECT: Duration = Duration::from_millis(200);
-/// How the script knows the algorithms.
-const TOKEN_BUCKET: i64 = 84;
-
+/// Before a gateway's number: where the script calls its tickets.
+const CHANNEL: &str = "paceway:call:";
 /// A Redis URL. Its `Debug` hides the password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisUrl(Config);
@@ -33,6 +37,7 @@ pub struct RedisUrl(Config);
 pub struct RedisStore {
     client: Client,
     script: LuaScript,
+    calls: Arc<Calls>,
 }
 
 /// Why a Redis server cannot be used at all.
@@ -108,7 +113,39 @@ impl RedisStore {
         builder.set_policy(ReconnectPolicy::new_constant(0, millis(RECONNECT)));
         let client = builder.build().map_err(|error| refused(&error))?;
         drop(client.connect());
-        Ok(Self { client, script: LuaScript::from_lua(SCRIPT) })
+        Ok(Self { client, script: LuaScript::from_lua(SCRIPT), calls: Arc::default() })
+    }
+
+    /// Hears who is called to a place, on a connection of its own, for as long as the runtime lives. What is lost
+    /// while it is away is made up for by those who wait: they ask again when the first lease expires.
+    ///
+    /// # Errors
+    ///
+    /// When the URL makes no configuration.
+    pub fn hear_calls(&self, url: &RedisUrl) -> Result<(), ConnectError> {
+        let mut builder = builder(url, false);
+        builder.set_policy(ReconnectPolicy::new_constant(0, millis(RECONNECT)));
+        let subscriber = builder.build_subscriber_client().map_err(|error| refused(&error))?;
+        let (calls, channel) = (self.calls.clone(), format!("{CHANNEL}{}", self.calls.gateway()));
+        let mut messages = subscriber.message_rx();
+        drop(subscriber.connect());
+        drop(subscriber.manage_subscriptions());
+        tokio::spawn(async move {
+            // Not answered, it is made again with the connection.
+            let _ = subscriber.subscribe(channel).await;
+            loop {
+                match messages.recv().await {
+                    Ok(message) => {
+                        let number = message.value.convert::<i64>().unwrap_or_default();
+                        calls.call(calls.gateway(), number);
+                    }
+                    // Too many at once: some are lost, and made up for.
+                    Err(RecvError::Lagged(_)) => {}
+                    Err(RecvError::Closed) => return,
+                }
+            }
+        });
+        Ok(())
     }
 
     /// Resolves when the first connection stands.
@@ -195,6 +232,10 @@ impl RedisStore {
 }
 
 impl Script for RedisStore {
+    fn calls(&self) -> &Arc<Calls> {
+        &self.calls
+    }
+
     fn run(&self, entries: Vec<Entry>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
         let store = self.clone();
         Box::pin(async move { store.run_at(None, &entries).await })
@@ -268,8 +309,14 @@ impl Call {
 
     fn push(&mut self, entry: &Entry) {
         match entry {
-            Entry::Decide { checks, budget } => {
-                self.word("D");
+            Entry::Decide { checks, budget, ticket } => {
+                match ticket {
+                    None => self.word("D"),
+                    Some(Ticket { gateway, number, deadline }) => {
+                        self.word("T");
+                        [*gateway, *number, *deadline].into_iter().for_each(|n| self.number(n));
+                    }
+                }
                 self.number(*budget);
                 self.number(checks.len() as i64);
                 for check in checks.iter() {
@@ -282,10 +329,21 @@ impl Call {
             Entry::GiveBack { check, grant } => {
                 self.word("G");
                 self.head(&check.key, &check.algorithm);
-                for number in [check.cost, grant.whole, grant.ticks, grant.born] {
+                for number in [check.cost, grant.whole, grant.ticks, grant.born, grant.aux] {
                     self.number(number);
                 }
                 self.rule(&check.algorithm);
+            }
+            Entry::Renew { check, grant } => {
+                self.word("R");
+                self.head(&check.key, &check.algorithm);
+                self.number(grant.whole);
+                self.number(grant.ticks);
+                self.rule(&check.algorithm);
+            }
+            Entry::Forget { check } => {
+                self.word("X");
+                self.key(&check.key);
             }
             Entry::Look { check } => {
                 self.word("P");
@@ -296,6 +354,11 @@ impl Call {
     }
 
     fn head(&mut self, key: &Arc<str>, algorithm: &Algorithm) {
+        self.key(key);
+        self.number(algorithm.letter().into());
+    }
+
+    fn key(&mut self, key: &Arc<str>) {
         let next = self.keys.len() as i64 + 1;
         let number = *self.numbers.entry(key.clone()).or_insert(next);
         if number == next {
@@ -303,17 +366,10 @@ impl Call {
             self.names.push(key.clone());
         }
         self.number(number);
-        self.number(match algorithm {
-            Algorithm::TokenBucket(_) => TOKEN_BUCKET,
-        });
     }
 
     fn rule(&mut self, algorithm: &Algorithm) {
-        match algorithm {
-            Algorithm::TokenBucket(rule) => {
-                rule.args().into_iter().for_each(|arg| self.number(arg))
-            }
-        }
+        algorithm.args().into_iter().for_each(|arg| self.number(arg));
     }
 
     fn word(&mut self, word: &'static str) {
@@ -337,10 +393,12 @@ fn read(entries: &[Entry], keys: &[Arc<str>], reply: &[i64]) -> Option<Vec<Reply
             continue;
         }
         replies.push(match entry {
-            Entry::Decide { checks, budget } => {
-                Reply::Decision(read_decision(checks, *budget, code == 1, &mut reply)?)
+            Entry::Decide { checks, .. } => {
+                Reply::Decision(read_decision(checks, code, &mut reply)?)
             }
-            Entry::GiveBack { .. } => Reply::GivenBack(code == 1),
+            Entry::GiveBack { .. } | Entry::Renew { .. } | Entry::Forget { .. } => {
+                Reply::Done(code == 1)
+            }
             Entry::Look { .. } => Reply::Level(read_level(&mut reply)?),
         });
     }
@@ -349,23 +407,32 @@ fn read(entries: &[Entry], keys: &[Arc<str>], reply: &[i64]) -> Option<Vec<Reply
 
 fn read_decision(
     checks: &Checks,
-    budget: i64,
-    admitted: bool,
+    code: i64,
     reply: &mut impl Iterator<Item = i64>,
 ) -> Option<Decision> {
-    let at = reply.next()?;
+    let (at, retry_after) = (reply.next()?, reply.next()?);
     let bound_by = usize::try_from(reply.next()? - 1).ok().filter(|i| *i < checks.len())?;
     let level = read_level(reply)?;
+    let queued = match code {
+        2 => Some(Queued { deadline: reply.next()?, ask_after: reply.next()? }),
+        _ => None,
+    };
     let mut part = || {
         let at = reply.next()?;
-        let grant = Grant { whole: reply.next()?, ticks: reply.next()?, born: reply.next()? };
+        let grant = Grant {
+            whole: reply.next()?,
+            ticks: reply.next()?,
+            born: reply.next()?,
+            aux: reply.next()?,
+        };
         Some(reserve::Part { at, grant })
     };
-    let parts = match admitted {
-        true => Some((0..checks.len()).map(|_| part()).collect::<Option<_>>()?),
-        false => None,
+    let parts = match code {
+        1 => Some((0..checks.len()).map(|_| part()).collect::<Option<_>>()?),
+        _ => None,
     };
-    Some(Decision::new(reserve::Reserved { at, bound_by, level, parts }, budget))
+    let reserved = reserve::Reserved { at, retry_after, bound_by, level, parts, queued };
+    Some(Decision::new(reserved))
 }
 
 fn read_level(reply: &mut impl Iterator<Item = i64>) -> Option<Level> {

@@ -90,15 +90,15 @@ tls: { cert: a, key: b }
     "gateway.yaml:3:29: routes[0].upstream: ",
     "did you mean `vendor`?"
 )]
-#[case::a_list_of_rates(
-    "upstream: http://a\nlimiters: { a: [3/s, 20/min] }\nroutes: [{ suffix: \"*\" }]\n",
-    "gateway.yaml:2:16: limiters.a: ",
-    "not supported yet"
+#[case::one_period_twice(
+    "upstream: http://a\nlimiters: { a: [3/s, 20/1s] }\nroutes: [{ suffix: \"*\" }]\n",
+    "gateway.yaml:2:22: limiters.a[1]: ",
+    "the same period as 3/s"
 )]
-#[case::a_later_algorithm(
-    "upstream: http://a\nlimiters: { a: { rate: 3/s, algorithm: fixed_window } }\nroutes: [{ suffix: \"*\" }]\n",
-    "gateway.yaml:2:40: limiters.a.algorithm: ",
-    "not supported yet"
+#[case::a_key_of_another_algorithm(
+    "upstream: http://a\nlimiters: { a: { rate: 3/s, margin: 30ms } }\nroutes: [{ suffix: \"*\" }]\n",
+    "gateway.yaml:2:37: limiters.a.margin: ",
+    "goes with algorithm sliding_window or leaky_bucket"
 )]
 #[case::a_number_that_overflows(
     "upstream: http://a\nlimiters: { a: 99999999999999999999/s }\nroutes: [{ suffix: \"*\" }]\n",
@@ -195,6 +195,34 @@ fn explain_says_what_a_request_gets(#[case] request: &[&str], #[case] expected: 
     assert_eq!((code, err.as_str()), (Some(0), ""));
     let words = out.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in expected {
+        assert!(words.contains(part), "no `{part}` in\n{out}");
+    }
+}
+
+#[rstest]
+#[case::the_peer(&[], "key 127.0.0.1:-, kept as paceway:{account}:T:shop:127.0.0.1:-,", "cost 1 (from the request)")]
+#[case::parts(
+    &["--client-ip", "10.0.0.1", "-H", "X-Forwarded-For: 203.0.113.9", "-H", "X-Shop: a b", "-H", "X-Cost: 3"],
+    "key 203.0.113.9:a%20b, kept as paceway:{account}:T:shop:203.0.113.9:a%20b, paceway:{account}:T:shop/1:203.0.113.9:a%20b",
+    "cost 3 (from the request)"
+)]
+#[case::too_dear(&["-H", "X-Cost: 4"], "key", "400: the cost `4` is not between 1 and 3 (from the request)")]
+fn explain_shows_keys_and_costs(#[case] more: &[&str], #[case] key: &str, #[case] cost: &str) {
+    let yaml = "upstream: http://a\ntrusted_proxies: [10.0.0.0/8]\n\
+                limiters:\n  shop: { rate: [3/s, 20/min], key: '{client_ip}:{header.x-shop}' }\n  \
+                account: { algorithm: concurrency, max: 4, mode: observe, scope: instance }\n\
+                routes: [{ suffix: '*', limiters: [{ limiter: shop, cost: '{header.x-cost}' }, account] }]\n";
+    let args = [&["explain", "gateway.yaml", "GET", "/"], more].concat();
+    let (code, out, err) = with_file(yaml, &args, &[]);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let words = out.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in [
+        key,
+        cost,
+        "limiter shop: token_bucket [3/s, 20/min], burst 3,",
+        "limiter account: concurrency, at most 4 held, lease 60s, cost 1, only observes, of the route",
+        "one bucket for all, kept as paceway:{account}:C:account@INSTANCE, one for each gateway",
+    ] {
         assert!(words.contains(part), "no `{part}` in\n{out}");
     }
 }

@@ -20,11 +20,11 @@ const HOUR: i64 = 3_600_000_000;
 fn check(key: &str, count: i64, period: i64, burst: i64) -> Check {
     let rule = TokenBucket::new(count, period, burst).expect("a rule");
     let algorithm = Algorithm::TokenBucket(rule);
-    Check { key: key.into(), algorithm, cost: 1, enforce: true }
+    Check { key: key.into(), algorithm, cost: 1, enforce: true, overflow: None }
 }
 
 async fn decide(store: &Arc<dyn Store>, checks: &Checks, budget: i64) -> Decision {
-    store.decide(checks, budget).get().await.expect("a decision")
+    store.decide(checks, budget, None).get().await.expect("a decision")
 }
 
 async fn remaining(store: &Arc<dyn Store>, check: &Check) -> i64 {
@@ -147,10 +147,10 @@ async fn a_foreign_value_is_an_error_of_its_key_only() {
     redis.command(&["LPUSH", "{t}:list", "a"]);
     for key in ["{t}:garbage", "{t}:list"] {
         let foreign: Checks = Arc::new([check(key, 1, HOUR, 3)]);
-        let error = store.decide(&foreign, 0).get().await.expect_err("foreign");
+        let error = store.decide(&foreign, 0, None).get().await.expect_err("foreign");
         assert_eq!(error, StoreError::Foreign(key.into()));
         let both: Checks = Arc::new([check("{t}:good", 1, HOUR, 3), foreign[0].clone()]);
-        store.decide(&both, 0).get().await.expect_err("foreign");
+        store.decide(&both, 0, None).get().await.expect_err("foreign");
     }
     let good = check("{t}:good", 1, HOUR, 3);
     assert_eq!(remaining(&store, &good).await, 3, "not charged for what failed");

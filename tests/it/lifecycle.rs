@@ -281,6 +281,7 @@ type Labels = [(&'static str, &'static str)];
 const METRICS: [(&str, &str, &[&str]); 13] = [
     ("paceway_requests_total", "counter", &["outcome", "route"]),
     ("paceway_decisions_total", "counter", &["decision", "limiter"]),
+    ("paceway_late_wakeups_total", "counter", &["limiter"]),
     ("paceway_wait_seconds", "histogram", &["route"]),
     ("paceway_waiting", "gauge", &["route"]),
     ("paceway_limiter_available", "gauge", &["limiter"]),
@@ -546,7 +547,7 @@ async fn the_pages_show_health_and_state() {
 async fn looking_at_the_pages_changes_nothing() {
     let (redis, upstream) = (Redis::start(), vendor().await);
     let gateway = after_traffic(&redis, &upstream).await;
-    let key = "paceway:{day}:day";
+    let key = "paceway:{day}:T:day";
     let before = redis.bytes(key);
     for _ in 0..10 {
         for page in ["/limiters", "/metrics", "/readyz"] {

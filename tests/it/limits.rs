@@ -172,7 +172,7 @@ routes: [{ suffix: /search, limiters: [search], max_wait: 1s }]
     for _ in 0..2 {
         assert_eq!(gateway.get("/search").await.status, 200);
     }
-    let key = "paceway:{search}:search";
+    let key = "paceway:{search}:T:search";
     assert_eq!(redis.keys(), [key]);
     let state = || (redis.bytes(key), redis.command(&["PTTL", key]));
     let (before, ttl) = state();
@@ -665,7 +665,7 @@ routes:
 }
 
 /// Of the limiter `mine` in a group with `other`, which its first name in the alphabet names.
-const KEY: &str = "paceway:{mine}:mine";
+const KEY: &str = "paceway:{mine}:T:mine";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_live_as_long_as_they_matter_and_carry_the_prefix() {
@@ -683,8 +683,8 @@ routes: [{{ suffix: /a, limiters: [a] }}]
     for _ in 0..2 {
         assert_eq!(gateway.get("/a").await.status, 200);
     }
-    assert_eq!(redis.keys(), ["shop:{a}:a"]);
-    let Said::Number(millis) = redis.command(&["PTTL", "shop:{a}:a"]) else {
+    assert_eq!(redis.keys(), ["shop:{a}:T:a"]);
+    let Said::Number(millis) = redis.command(&["PTTL", "shop:{a}:T:a"]) else {
         panic!("no time to live")
     };
     let full_again = 200_000 - i64::try_from(PATIENCE.as_millis()).expect("small");

@@ -6,6 +6,7 @@ mod support;
 mod contract;
 mod house;
 mod twins;
+mod twins_timeline;
 
 mod cli;
 mod failures;

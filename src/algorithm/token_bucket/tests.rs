@@ -1,6 +1,6 @@
 use super::*;
 use crate::algorithm::{
-    Algorithm, Open as AnyOpen, State as AnyState,
+    Algorithm, MAX_HOLES, Open as AnyOpen, State as AnyState,
     reserve::{self, Want},
 };
 use proptest::prelude::*;
@@ -26,7 +26,7 @@ impl Bucket {
 
     /// The instant of the grant, or what `earliest` says when it is beyond `budget`.
     fn ask(&mut self, now: Micros, cost: i64, budget: Micros) -> Result<(Micros, Grant), Micros> {
-        let mut open = Open::new(self.state.as_ref(), now, self.rule);
+        let mut open = Open::new(self.state.as_mut(), now, self.rule);
         let (at, start) = open.earliest(0, cost);
         if at > budget {
             return Err(at);
@@ -37,7 +37,7 @@ impl Bucket {
     }
 
     fn give_back(&mut self, now: Micros, grant: Grant, cost: i64) -> bool {
-        let mut open = Open::new(self.state.as_ref(), now, self.rule);
+        let mut open = Open::new(self.state.as_mut(), now, self.rule);
         let given = open.give_back(grant, cost);
         self.state = open.close().map(|(state, _)| state);
         given
@@ -168,7 +168,7 @@ fn a_request_with_a_slow_limiter_leaves_the_fast_one_to_others() {
             Want { open: &mut slow, cost: 1, enforce: true },
             Want { open: &mut fast, cost: 1, enforce: true },
         ];
-        reserve::decide(&mut wants, budget)
+        reserve::decide(&mut wants, budget, None)
     };
     assert_eq!(both(0).at, 0);
     assert_eq!(both(60 * SECOND).at, 10 * SECOND);
@@ -193,7 +193,7 @@ fn a_thousand_who_wait_for_a_slow_limiter_leave_the_fast_one_to_others() {
             Want { open: &mut slow, cost: 1, enforce: true },
             Want { open: &mut fast, cost: 1, enforce: true },
         ];
-        assert_eq!(reserve::decide(&mut wants, MAX_BUDGET).at, i * SECOND / 10);
+        assert_eq!(reserve::decide(&mut wants, MAX_BUDGET, None).at, i * SECOND / 10);
     }
     // They use a tenth of it; the rest of 100 s goes to those who need only the fast one.
     let mut granted = 0;
@@ -217,7 +217,7 @@ fn an_observing_limiter_changes_nothing_for_the_others() {
             Want { open: &mut strict, cost: 1, enforce: false },
             Want { open: &mut loose, cost: 1, enforce: true },
         ];
-        reserve::decide(&mut wants, 0)
+        reserve::decide(&mut wants, 0, None)
     };
     let first = decide().parts.expect("admitted");
     let second = decide().parts.expect("admitted");
@@ -263,7 +263,7 @@ fn holes_are_bounded() {
         let (_, start) = open.earliest(5000 * (i + 1), 1);
         open.take(start, 1);
     }
-    assert_eq!(open.holes.len(), MAX_HOLES);
+    assert_eq!(open.line.holes.len(), MAX_HOLES);
 }
 
 #[derive(Debug, Clone)]
@@ -428,13 +428,13 @@ proptest! {
             now += after;
             let _ = bucket.ask(now, cost, budget);
         }
-        if let Some((_, ttl)) = Open::new(bucket.state.as_ref(), now, rule).close() {
+        if let Some((_, ttl)) = Open::new(bucket.state.as_mut(), now, rule).close() {
             let then = now + ttl + late;
-            let kept = Open::new(bucket.state.as_ref(), then, rule);
+            let kept = Open::new(bucket.state.as_mut(), then, rule);
             let gone = Open::new(None, then, rule);
             prop_assert_eq!(kept.earliest(0, cost), gone.earliest(0, cost));
             prop_assert_eq!(kept.level(), gone.level());
-            let just_before = Open::new(bucket.state.as_ref(), now + ttl - 1, rule);
+            let just_before = Open::new(bucket.state.as_mut(), now + ttl - 1, rule);
             prop_assert!(just_before.close().is_some());
         }
     }
@@ -446,7 +446,7 @@ proptest! {
         for Step { after, budget, .. } in steps {
             now += after;
             let _ = bucket.ask(now, 1, budget);
-            let level = Open::new(bucket.state.as_ref(), now, rule).level();
+            let level = Open::new(bucket.state.as_mut(), now, rule).level();
             let mut copy = Bucket { rule, state: bucket.state.clone() };
             let taken = (0..).take_while(|_| copy.ask(now, 1, 0).is_ok()).count();
             prop_assert_eq!(level.remaining, taken as i64);
@@ -467,11 +467,11 @@ proptest! {
             // Some requests need only one of them.
             let used = match gives_back { Some(0 | 1) => 0..1, Some(2 | 3) => 1..2, _ => 0..2 };
             let mut open: Vec<_> = used.clone()
-                .map(|i| Algorithm::TokenBucket(rules[i]).open(states[i].as_ref(), now))
+                .map(|i| Algorithm::TokenBucket(rules[i]).open(states[i].as_mut(), now))
                 .collect();
             let mut wants: Vec<_> =
                 open.iter_mut().map(|open| Want { open, cost, enforce: true }).collect();
-            let reserved = reserve::decide(&mut wants, budget);
+            let reserved = reserve::decide(&mut wants, budget, None);
             if reserved.parts.is_some() {
                 for (i, open) in used.zip(open) {
                     states[i] = open.close().map(|(state, _)| state);

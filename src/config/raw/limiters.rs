@@ -1,21 +1,38 @@
-//! `limiters`: their rules, in short and in long form.
+//! `limiters`: what stands in them, in short and in long form, and which of it goes with which algorithm.
 
 use super::LIMITER;
 use crate::{
-    algorithm::{Algorithm, TokenBucket},
+    algorithm::{Algorithm, Concurrency},
     config::{
-        Limiter, Mode, Rate,
-        reader::{Field, NOT_YET, Reader, Section, join, positive, suggest},
+        Limiter, Mode, Rate, Scope,
+        raw::rules::{Kind, Rule},
+        reader::{Field, Reader, Section, join, positive, span},
         unit,
         yaml::{self, Node, Value},
     },
+    key::Template,
 };
 use std::time::Duration;
 
-const LATER_ALGORITHMS: &[&str] =
-    &["sliding_window", "fixed_window", "leaky_bucket", "warm_up", "concurrency"];
+const MAX_RATES: usize = 8;
+const MAX_PERMITS: u64 = 1_000_000_000;
+const HOUR: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+const MILLISECOND: Duration = Duration::from_millis(1);
+
+/// The keys that only some algorithms have.
+const USES: &[(&str, &[Kind])] = &[
+    ("burst", &[Kind::TokenBucket]),
+    ("margin", &[Kind::SlidingWindow, Kind::LeakyBucket]),
+    ("capacity", &[Kind::LeakyBucket]),
+    ("warm_up", &[Kind::WarmUp]),
+    ("cold_factor", &[Kind::WarmUp]),
+    ("max", &[Kind::Concurrency]),
+    ("lease", &[Kind::Concurrency]),
+];
 
 impl Reader {
+    /// A limiter with a mistake has no algorithm.
     pub(super) fn limiters(&mut self, root: &Section<'_>) -> Vec<Limiter> {
         let Some(section) = root.get("limiters").and_then(|field| self.map(&field)) else {
             return Vec::new();
@@ -26,73 +43,231 @@ impl Reader {
 
     fn limiter(&mut self, path: &str, key: &yaml::Key, node: &Node) -> Limiter {
         self.name(&join(path, &key.name), key);
-        let stand_in = Rate { count: 1, period: Duration::from_secs(1) };
-        let bucket = |rate: Rate, burst: u64| {
-            let micros = i64::try_from(rate.period.as_micros()).ok()?;
-            TokenBucket::new(i64::try_from(rate.count).ok()?, micros, i64::try_from(burst).ok()?)
-        };
         let mut limiter = Limiter {
             name: key.name.clone(),
-            algorithm: Algorithm::TokenBucket(TokenBucket::ONE_A_SECOND),
-            rate: stand_in,
+            algorithms: Vec::new(),
+            rates: Vec::new(),
+            key: None,
+            scope: Scope::Cluster,
             mode: Mode::Enforce,
             group: String::new(),
+            spread: false,
         };
         let field = Field { path: join(path, &key.name), node };
-        let (rate, burst) = match &node.value {
-            Value::Scalar(_) | Value::Broken => (self.scalar(&field, unit::rate), None),
-            Value::List(_) => {
-                self.note_at(&field, format!("a list of rates is {NOT_YET}"));
-                return limiter;
-            }
+        let (section, rate) = match &node.value {
             Value::Map(_) => {
                 let Some(section) = self.section(&field, &LIMITER) else { return limiter };
-                let modes =
-                    [("enforce", Mode::Enforce), ("observe", Mode::Observe), ("off", Mode::Off)];
-                limiter.mode = self.one_of(&section, "mode", &modes).unwrap_or(Mode::Enforce);
-                self.get(&section, "algorithm", (), |name| match name {
-                    "token_bucket" => Ok(()),
-                    name if LATER_ALGORITHMS.contains(&name) => Err(format!("is {NOT_YET}")),
-                    name => {
-                        Err(suggest(name, LATER_ALGORITHMS.iter().copied().chain(["token_bucket"]))
-                            .map_or("is no algorithm; use token_bucket".into(), |hint| {
-                                format!("is no algorithm; {hint}")
-                            }))
-                    }
-                });
-                let burst = section.get("burst");
-                let burst = burst.and_then(|field| {
-                    let burst = self.scalar(&field, |text| positive(text, 1_000_000_000))?;
-                    Some((burst, field))
-                });
-                (self.rate(&section), burst)
+                let rate = section.get("rate");
+                (section, rate)
+            }
+            // The short form: a rate or a list of them, and nothing else.
+            _ => {
+                (Section { path: field.path.clone(), place: node.place, entries: &[] }, Some(field))
             }
         };
-        let Some(rate) = rate else { return limiter };
-        limiter.rate = rate;
-        let permits = burst.as_ref().map_or(rate.count, |(burst, _)| *burst);
-        match bucket(rate, permits) {
-            Some(rule) => limiter.algorithm = Algorithm::TokenBucket(rule),
-            None => {
-                let place = burst.as_ref().map_or(node.place, |(_, field)| field.node.place);
-                let reason = format!(
-                    "a bucket of {permits} takes more than 70 years to fill at {rate}; lower `burst`"
-                );
-                self.note(place, &field.path, reason);
-            }
-        }
+        let modes = [("enforce", Mode::Enforce), ("observe", Mode::Observe), ("off", Mode::Off)];
+        limiter.mode = self.one_of(&section, "mode", &modes).unwrap_or(Mode::Enforce);
+        let scopes = [("cluster", Scope::Cluster), ("instance", Scope::Instance)];
+        limiter.scope = self.one_of(&section, "scope", &scopes).unwrap_or(Scope::Cluster);
+        limiter.key = self.get(&section, "key", None, |text| Template::parse(text).map(Some));
+        let Some(kind) = self.get(&section, "algorithm", Some(Kind::TokenBucket), |name| {
+            Kind::parse(name).map(Some)
+        }) else {
+            return limiter;
+        };
+        self.rules(&section, rate, kind, &mut limiter);
         limiter
     }
 
-    fn rate(&mut self, section: &Section<'_>) -> Option<Rate> {
-        let Some(field) = section.get("rate") else {
-            self.note(section.place, &join(&section.path, "rate"), "is missing, as in `rate: 5/s`");
-            return None;
+    fn rules(
+        &mut self,
+        section: &Section<'_>,
+        rate: Option<Field<'_>>,
+        kind: Kind,
+        limiter: &mut Limiter,
+    ) {
+        let before = self.mistakes.len();
+        let misused = self.misused(section, kind);
+        let rule = self.rule(section, kind);
+        let rates = match (&rate, kind) {
+            (None, Kind::Concurrency) => Vec::new(),
+            (Some(field), Kind::Concurrency) => {
+                let reason =
+                    "goes with the other algorithms; what a concurrency limiter bounds is `max`";
+                self.note_at(field, reason);
+                Vec::new()
+            }
+            (Some(field), _) => self.rates_of(section, field, kind),
+            // Whoever names another algorithm's keys more likely forgot to name that algorithm.
+            (None, _) if misused => Vec::new(),
+            (None, _) => {
+                let reason = "is missing, as in `rate: 5/s`";
+                self.note(section.place, &join(&section.path, "rate"), reason);
+                Vec::new()
+            }
         };
-        if let Value::List(_) = field.node.value {
-            self.note_at(&field, format!("a list of rates is {NOT_YET}"));
-            return None;
+        let Some(rule) = rule.filter(|_| self.mistakes.len() == before) else { return };
+        if let Rule::Concurrency { max, lease } = rule {
+            match Concurrency::new(max, lease) {
+                Some(rule) => limiter.algorithms.push(Algorithm::Concurrency(rule)),
+                None => self.note(
+                    section.place,
+                    &section.path,
+                    "cannot be counted exactly; use a smaller `max` or a shorter `lease`",
+                ),
+            }
+            return;
         }
-        self.scalar(&field, unit::rate)
+        for (rate, node) in rates {
+            match rule.at(rate) {
+                Ok(algorithm) => {
+                    limiter.algorithms.push(algorithm);
+                    limiter.rates.push(rate);
+                }
+                Err((key, reason)) => {
+                    let place = section.get(key).map_or(node.place, |field| field.node.place);
+                    self.note(place, &section.path, reason);
+                }
+            }
+        }
+        if self.mistakes.len() > before {
+            limiter.algorithms.clear();
+            limiter.rates.clear();
+        }
     }
+
+    /// A key of another algorithm is a mistake, not a wish.
+    fn misused(&mut self, section: &Section<'_>, kind: Kind) -> bool {
+        let before = self.mistakes.len();
+        let default = if section.get("algorithm").is_none() { ", the default" } else { "" };
+        for (key, kinds) in USES {
+            if let Some(field) = section.get(key).filter(|_| !kinds.contains(&kind)) {
+                let names: Vec<_> = kinds.iter().map(|kind| kind.name()).collect();
+                let reason = format!(
+                    "goes with algorithm {}, and this limiter is a {}{default}",
+                    names.join(" or "),
+                    kind.name()
+                );
+                self.note_at(&field, reason);
+            }
+        }
+        self.mistakes.len() > before
+    }
+
+    /// What an algorithm needs besides its rate.
+    fn rule(&mut self, section: &Section<'_>, kind: Kind) -> Option<Rule> {
+        let extra = |text: &str| span(text, Duration::ZERO, HOUR);
+        let margin = match kind {
+            Kind::SlidingWindow | Kind::LeakyBucket => {
+                micros(self.get(section, "margin", Duration::ZERO, extra))
+            }
+            _ => 0,
+        };
+        Some(match kind {
+            Kind::TokenBucket => {
+                Rule::TokenBucket { burst: self.get(section, "burst", None, permits) }
+            }
+            Kind::SlidingWindow => Rule::SlidingWindow { margin },
+            Kind::FixedWindow => Rule::FixedWindow,
+            Kind::LeakyBucket => {
+                let capacity = self.get(section, "capacity", None, permits);
+                Rule::LeakyBucket { margin, capacity }
+            }
+            Kind::WarmUp => {
+                let cold_factor = self.get(section, "cold_factor", 3.0, cold_factor);
+                let field = self.required(section, "warm_up", "as in `warm_up: 4s`")?;
+                let warm_up = self.scalar(&field, |text| span(text, MILLISECOND, DAY))?;
+                Rule::WarmUp { warm_up: micros(warm_up), cold_factor }
+            }
+            Kind::Concurrency => {
+                let lease = |text: &str| span(text, Duration::from_secs(1), DAY);
+                let lease = self.get(section, "lease", Duration::from_secs(60), lease);
+                let field = self.required(section, "max", "as in `max: 4`")?;
+                let max = self.scalar(&field, permits)??;
+                Rule::Concurrency { max, lease: micros(lease) }
+            }
+        })
+    }
+
+    fn required<'n>(
+        &mut self,
+        section: &Section<'n>,
+        key: &str,
+        example: &str,
+    ) -> Option<Field<'n>> {
+        let field = section.get(key);
+        if field.is_none() {
+            let path = join(&section.path, key);
+            self.note(section.place, &path, format!("is missing, {example}"));
+        }
+        field
+    }
+
+    /// The rates that an algorithm can keep at once.
+    fn rates_of<'n>(
+        &mut self,
+        section: &Section<'_>,
+        field: &Field<'n>,
+        kind: Kind,
+    ) -> Vec<(Rate, &'n Node)> {
+        let rates = self.rates(field);
+        if rates.len() > 1 && !kind.takes_lists() {
+            let reason = format!(
+                "is a list, and a {} takes one rate; lists go with token_bucket, sliding_window and \
+                 fixed_window",
+                kind.name()
+            );
+            self.note_at(field, reason);
+        } else if rates.len() > 1
+            && kind == Kind::TokenBucket
+            && let Some(burst) = section.get("burst")
+        {
+            let reason = "goes with a single rate; in a list each rate's burst is its own count";
+            self.note_at(&burst, reason);
+        }
+        rates
+    }
+
+    /// One rate or a list, the shortest period first.
+    fn rates<'n>(&mut self, field: &Field<'n>) -> Vec<(Rate, &'n Node)> {
+        let Value::List(items) = &field.node.value else {
+            let rate = self.scalar(field, unit::rate);
+            return rate.map(|rate| (rate, field.node)).into_iter().collect();
+        };
+        if !(1..=MAX_RATES).contains(&items.len()) {
+            self.note_at(field, format!("must hold 1 to {MAX_RATES} rates"));
+            return Vec::new();
+        }
+        let mut rates: Vec<(Rate, &Node)> = Vec::new();
+        for (i, node) in items.iter().enumerate() {
+            let item = field.item(i, node);
+            let Some(rate) = self.scalar(&item, unit::rate) else { continue };
+            match rates.iter().find(|(other, _)| other.period == rate.period) {
+                Some((other, _)) => self.note_at(
+                    &item,
+                    format!("has the same period as {other}; keep the stricter of the two"),
+                ),
+                None => rates.push((rate, node)),
+            }
+        }
+        rates.sort_by_key(|(rate, _)| rate.period);
+        rates
+    }
+}
+
+fn permits(text: &str) -> Result<Option<i64>, String> {
+    let permits = positive(text, MAX_PERMITS)?;
+    i64::try_from(permits).map(Some).map_err(|_| "is too large".into())
+}
+
+/// At most a day, which fits.
+fn micros(span: Duration) -> i64 {
+    i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
+}
+
+fn cold_factor(text: &str) -> Result<f64, &'static str> {
+    let reason = "must be a number above 1 and at most 100, as in 3 or 2.5";
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let factor = text.parse().ok().filter(|factor| digits && *factor > 1.0 && *factor <= 100.0);
+    factor.ok_or(reason)
 }

@@ -3,8 +3,9 @@
 use super::ROUTE;
 use crate::{
     config::{
-        Limiter, Route, Upstream,
-        reader::{Field, NOT_YET, Reader, Section, find, join, positive, span},
+        Charge, Limiter, Mode, Rate, Route, Upstream,
+        reader::{Field, Reader, Section, find, join, positive, span},
+        unit,
     },
     path::Suffix,
 };
@@ -14,6 +15,15 @@ use std::time::Duration;
 const METHODS: &[&str] =
     &["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE"];
 const MAX_WAIT: Duration = Duration::from_secs(3600);
+const MAX_PERCENT: u64 = 10_000;
+
+/// A wait budget as written.
+#[derive(Clone, Copy)]
+enum Wait {
+    Span(Duration),
+    /// Of one period of the route's tightest limiter.
+    Percent(u64),
+}
 
 impl Reader {
     pub(super) fn routes(
@@ -75,13 +85,15 @@ impl Reader {
             }
             None => Some(0),
         };
-        let mut used = self.used_limiters(&section, limiters);
-        let wait = |text: &str| match text.strip_suffix('%') {
-            Some(_) => Err(format!("is a percentage, which is {NOT_YET}; write a duration")),
-            None => span(text, Duration::ZERO, MAX_WAIT),
-        };
-        let max_wait = self.get(&section, "max_wait", Duration::ZERO, wait);
-        let max_wait_cap = self.get(&section, "max_wait_cap", max_wait, wait);
+        let mut used = self.charges(&section, limiters);
+        let upstream = upstream.filter(|upstream| *upstream < upstreams.len());
+        for charge in upstream.map_or(&[][..], |upstream| &upstreams[upstream].limiters) {
+            if !used.iter().any(|own| own.limiter == charge.limiter) {
+                used.push(charge.clone());
+            }
+        }
+        let max_wait = self.wait(&section, "max_wait", Duration::ZERO, &used, limiters);
+        let max_wait_cap = self.wait(&section, "max_wait_cap", max_wait, &used, limiters);
         if max_wait_cap < max_wait
             && let Some(field) = section.get("max_wait_cap")
         {
@@ -89,12 +101,6 @@ impl Reader {
         }
         let max_waiting =
             self.get(&section, "max_waiting", 10_000, |text| positive(text, 10_000_000));
-        let upstream = upstream.filter(|upstream| *upstream < upstreams.len());
-        for limiter in upstream.map_or(&[][..], |upstream| &upstreams[upstream].limiters) {
-            if !used.contains(limiter) {
-                used.push(*limiter);
-            }
-        }
         Some(Route {
             name,
             suffix: suffix?,
@@ -106,6 +112,34 @@ impl Reader {
             max_wait_cap,
             max_waiting: usize::try_from(max_waiting).unwrap_or(usize::MAX),
         })
+    }
+
+    fn wait(
+        &mut self,
+        section: &Section<'_>,
+        key: &str,
+        default: Duration,
+        charges: &[Charge],
+        limiters: &[Limiter],
+    ) -> Duration {
+        let Some(field) = section.get(key) else { return default };
+        let percent = match self.scalar(&field, wait) {
+            None => return default,
+            Some(Wait::Span(span)) => return span,
+            Some(Wait::Percent(percent)) => percent,
+        };
+        let used = || charges.iter().map(|charge| &limiters[charge.limiter]);
+        let Some(rate) = tightest(used()) else {
+            // A limiter with a mistake has no rate either.
+            if used().all(|limiter| !limiter.algorithms.is_empty()) {
+                let reason = "is a percentage of a limiter's period, and no limiter with a rate is \
+                              enforced here; write a duration";
+                self.note_at(&field, reason);
+            }
+            return default;
+        };
+        let micros = rate.period.as_micros() * u128::from(percent) / 100;
+        u64::try_from(micros).map_or(MAX_WAIT, Duration::from_micros).min(MAX_WAIT)
     }
 
     fn methods(&mut self, section: &Section<'_>) -> Vec<Method> {
@@ -153,6 +187,26 @@ impl Reader {
             self.note_at(field, reason);
         }
     }
+}
+
+fn wait(text: &str) -> Result<Wait, String> {
+    let Some(percent) = text.strip_suffix('%') else {
+        return span(text, Duration::ZERO, MAX_WAIT).map(Wait::Span);
+    };
+    match unit::whole(percent.trim_end())? {
+        percent @ 1..=MAX_PERCENT => Ok(Wait::Percent(percent)),
+        _ => Err(format!("must be 1% to {MAX_PERCENT}%")),
+    }
+}
+
+/// The rate with the fewest permits a second, of equal ones that with the shortest period.
+fn tightest<'a>(limiters: impl Iterator<Item = &'a Limiter>) -> Option<Rate> {
+    let enforced = limiters.filter(|limiter| limiter.mode == Mode::Enforce);
+    let rates = enforced.flat_map(|limiter| limiter.rates.iter().copied());
+    rates.min_by(|a, b| {
+        let pace = |one: &Rate, other: &Rate| u128::from(one.count) * other.period.as_micros();
+        pace(a, b).cmp(&pace(b, a)).then(a.period.cmp(&b.period))
+    })
 }
 
 /// Whether a request could match both routes with nothing to choose between them.

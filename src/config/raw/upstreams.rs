@@ -1,12 +1,14 @@
 //! `upstream` and `upstreams`, and the limiters that they and routes name.
 
-use super::{MAX_TIMEOUT, UPSTREAM};
+use super::{CHARGE, MAX_TIMEOUT, UPSTREAM};
 use crate::{
+    algorithm::Algorithm,
     config::{
-        Limiter, Upstream,
-        reader::{Field, NOT_YET, Reader, Section, find, join, span},
+        Charge, Limiter, Upstream,
+        reader::{Field, Reader, Section, find, join, span},
         yaml::{self, Node, Value},
     },
+    key::Cost,
     upstream::{Target, Timeouts},
 };
 use std::time::Duration;
@@ -77,36 +79,63 @@ impl Reader {
         let timeouts = &mut upstream.timeouts;
         timeouts.connect = self.get(&section, "connect_timeout", timeouts.connect, limit);
         timeouts.response = self.get(&section, "response_timeout", timeouts.response, limit);
-        upstream.limiters = self.used_limiters(&section, limiters);
+        upstream.limiters = self.charges(&section, limiters);
         upstream
     }
 
-    /// Indices of the limiters that a section names, each once.
-    pub(super) fn used_limiters(
-        &mut self,
-        section: &Section<'_>,
-        limiters: &[Limiter],
-    ) -> Vec<usize> {
+    /// The limiters that a section names, each once.
+    pub(super) fn charges(&mut self, section: &Section<'_>, limiters: &[Limiter]) -> Vec<Charge> {
         let Some(field) = section.get("limiters") else { return Vec::new() };
         let Some(items) = self.list(&field) else { return Vec::new() };
-        let mut used = Vec::new();
+        let mut charges: Vec<Charge> = Vec::new();
         for (i, node) in items.iter().enumerate() {
             let item = field.item(i, node);
-            if let Value::Map(_) = node.value {
-                self.note_at(
-                    &item,
-                    format!("a limiter with a cost is {NOT_YET}; write its name alone"),
-                );
-                continue;
-            }
-            let found = self.scalar(&item, |name| find(name, "limiter", limiters, |l| &l.name));
-            let Some(found) = found else { continue };
-            if used.contains(&found) {
+            let Some(charge) = self.charge(&item, limiters) else { continue };
+            if charges.iter().any(|other| other.limiter == charge.limiter) {
                 self.note_at(&item, "named twice; a request is charged once per limiter");
                 continue;
             }
-            used.push(found);
+            charges.push(charge);
         }
-        used
+        charges
     }
+
+    /// A limiter's name, or a map with a cost.
+    fn charge(&mut self, item: &Field<'_>, limiters: &[Limiter]) -> Option<Charge> {
+        let named = |name: &str| find(name, "limiter", limiters, |limiter| &limiter.name);
+        let Value::Map(_) = item.node.value else {
+            return Some(Charge { limiter: self.scalar(item, named)?, cost: Cost::ONE });
+        };
+        let section = self.section(item, &CHARGE)?;
+        let cost = section.get("cost").map(|field| (self.scalar(&field, Cost::parse), field));
+        let Some(name) = section.get("limiter") else {
+            let path = join(&section.path, "limiter");
+            self.note(section.place, &path, "is missing: the name of the limiter that is charged");
+            return None;
+        };
+        let found = self.scalar(&name, named)?;
+        let Some((cost, field)) = cost else {
+            return Some(Charge { limiter: found, cost: Cost::ONE });
+        };
+        let cost = cost?;
+        if let Some(reason) = never(&cost, &limiters[found]) {
+            self.note_at(&field, reason);
+        }
+        Some(Charge { limiter: found, cost })
+    }
+}
+
+/// Why a limiter never takes a cost.
+fn never(cost: &Cost, limiter: &Limiter) -> Option<String> {
+    if let [Algorithm::Concurrency(_)] = &*limiter.algorithms {
+        let reason = "a concurrency limiter counts requests, each as one; leave the cost out";
+        return (*cost != Cost::ONE).then(|| reason.into());
+    }
+    let (Cost::Fixed(cost), most) = (cost, limiter.capacity()) else { return None };
+    (*cost > most).then(|| {
+        format!(
+            "a cost of {cost} is more than `{}` can ever give at once, which is {most}",
+            limiter.name
+        )
+    })
 }

@@ -28,6 +28,10 @@ const FAR: Duration = Duration::from_millis(10);
 struct FarScript(Arc<Far>);
 
 impl Script for FarScript {
+    fn calls(&self) -> &Arc<Calls> {
+        Script::calls(&self.0.memory)
+    }
+
     fn run(&self, entries: Vec<Entry>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
         let far = self.0.clone();
         Box::pin(async move {
@@ -56,11 +60,11 @@ fn far() -> (FarScript, Batched) {
 fn check(key: &str, burst: i64) -> Checks {
     let rule = TokenBucket::new(1, 3_600_000_000, burst).expect("a rule");
     let algorithm = Algorithm::TokenBucket(rule);
-    Arc::new([Check { key: key.into(), algorithm, cost: 1, enforce: true }])
+    Arc::new([Check { key: key.into(), algorithm, cost: 1, enforce: true, overflow: None }])
 }
 
 async fn passes(store: &Batched, checks: &Checks) -> bool {
-    store.decide(checks, 0).get().await.expect("a decision").admitted
+    store.decide(checks, 0, None).get().await.expect("a decision").admitted
 }
 
 async fn remaining(store: &Batched, checks: &Checks) -> i64 {
@@ -118,8 +122,8 @@ async fn who_leads_a_batch_and_leaves_blocks_nobody_and_takes_nothing() {
 async fn who_left_before_the_call_is_not_sent() {
     let (far, store) = far();
     let checks = check("{t}:a", 2);
-    let first = store.decide(&checks, 0).get();
-    drop(store.decide(&checks, 0));
+    let first = store.decide(&checks, 0, None).get();
+    drop(store.decide(&checks, 0, None));
     assert!(first.await.expect("a decision").admitted);
     store.flush().await;
     assert_eq!(far.0.calls.load(SeqCst), 1);
@@ -131,14 +135,14 @@ async fn a_store_that_hangs_costs_each_caller_at_most_the_timeout_and_later_ones
     far.0.hangs.store(true, SeqCst);
     let checks = check("{t}:a", 2);
     let started = Instant::now();
-    let early = (0..3).map(|_| store.decide(&checks, 0).get()).collect::<Vec<_>>();
+    let early = (0..3).map(|_| store.decide(&checks, 0, None).get()).collect::<Vec<_>>();
     for ask in early {
         assert_eq!(ask.await, Err(StoreError::Timeout));
     }
     assert_eq!(started.elapsed(), TIMEOUT);
     sleep(Duration::from_millis(1)).await;
     let later = Instant::now();
-    assert_eq!(store.decide(&checks, 0).get().await, Err(StoreError::Timeout));
+    assert_eq!(store.decide(&checks, 0, None).get().await, Err(StoreError::Timeout));
     assert_eq!(later.elapsed(), Duration::ZERO);
     assert_eq!(far.0.calls.load(SeqCst), 1, "nothing piles up in front of it");
     // What was decided for those who left is given back once it answers.
@@ -152,11 +156,16 @@ async fn time_in_the_queue_is_taken_off_the_budget() {
     let (_, store) = far();
     let rule = TokenBucket::new(1, 100_000, 1).expect("a rule");
     let algorithm = Algorithm::TokenBucket(rule);
-    let checks: Checks =
-        Arc::new([Check { key: "{t}:a".into(), algorithm, cost: 1, enforce: true }]);
-    let first = store.decide(&checks, 0);
+    let checks: Checks = Arc::new([Check {
+        key: "{t}:a".into(),
+        algorithm,
+        cost: 1,
+        enforce: true,
+        overflow: None,
+    }]);
+    let first = store.decide(&checks, 0, None);
     // The second is asked for 10 ms later, when 100 - 10 ms are left until its slot.
-    let second = store.decide(&checks, 96_000);
+    let second = store.decide(&checks, 96_000, None);
     assert!(first.get().await.expect("a decision").admitted);
     assert!(!second.get().await.expect("a decision").admitted, "86 ms are left of its 96");
 }
@@ -179,14 +188,14 @@ proptest! {
         let rule = TokenBucket::new(7, 1_000_000, 3).expect("a rule");
         let algorithm = Algorithm::TokenBucket(rule);
         let check = |key: usize| Check {
-            key: format!("{{t}}:{key}").into(), algorithm, cost: 1, enforce: true,
+            key: format!("{{t}}:{key}").into(), algorithm, cost: 1, enforce: true, overflow: None,
         };
         let (one_by_one, batched) = (MemoryStore::default(), MemoryStore::default());
         let (mut granted, mut entries, mut expected) = (Vec::new(), Vec::new(), Vec::new());
         for ask in asks {
             let entry = match ask {
                 Ask::Decide { key, budget } => {
-                    Entry::Decide { checks: Arc::new([check(key)]), budget }
+                    Entry::Decide { checks: Arc::new([check(key)]), budget, ticket: None }
                 }
                 Ask::Look(key) => Entry::Look { check: check(key) },
                 Ask::GiveBack(i) => match granted.get(i).cloned() {

@@ -1,0 +1,312 @@
+//! What limiters hold, and decisions for programs that want nothing else.
+
+use super::Admin;
+use crate::{
+    algorithm::{Grant, Level, Micros, concurrency::Ticket},
+    config::Mode,
+    gateway::LimiterPlan,
+    limit,
+    store::{Answer, Check, Checks, StoreError, batch::places},
+};
+use axum::{
+    Json,
+    extract::{Path, State, rejection::JsonRejection},
+    http::{StatusCode, header::CONTENT_TYPE},
+    response::{IntoResponse, Response},
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::{sync::atomic::Ordering::Relaxed, time::Duration};
+
+/// What a program asks for.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Acquire {
+    key: Option<String>,
+    #[serde(default = "one_permit")]
+    cost: i64,
+    #[serde(default)]
+    max_wait_ms: u64,
+}
+
+/// A place that [`acquire`] gave.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Lease {
+    key: Option<String>,
+    lease: String,
+}
+
+/// Why a call gets no answer: status, and what to do.
+#[derive(Debug)]
+pub(super) struct Problem(StatusCode, String);
+
+type Result<T> = std::result::Result<T, Problem>;
+
+fn one_permit() -> i64 {
+    1
+}
+
+// === pages
+
+pub(super) async fn all(State(admin): State<Admin>) -> Json<Value> {
+    let levels = levels(&admin).await;
+    let all: Vec<_> = levels.into_iter().map(|(plan, level)| state(plan, level)).collect();
+    Json(json!({ "limiting": admin.plan.config.limiting, "limiters": all }))
+}
+
+pub(super) async fn one(
+    State(admin): State<Admin>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>> {
+    let plan = admin.limiter(&name)?;
+    let level = match has_level(plan) {
+        true => Some(level(&admin, &plan.checks).await),
+        false => None,
+    };
+    Ok(Json(state(plan, level)))
+}
+
+pub(super) async fn one_key(
+    State(admin): State<Admin>,
+    Path((name, key)): Path<(String, String)>,
+) -> Result<Json<Value>> {
+    let plan = admin.limiter(&name)?;
+    let checks = checks(plan, Some(&key), 1)?;
+    Ok(Json(state(plan, Some(level(&admin, &checks).await))))
+}
+
+pub(super) async fn reset(
+    State(admin): State<Admin>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>> {
+    let plan = admin.limiter(&name)?;
+    forget(&admin, &checks(plan, None, 1)?).await
+}
+
+pub(super) async fn reset_key(
+    State(admin): State<Admin>,
+    Path((name, key)): Path<(String, String)>,
+) -> Result<Json<Value>> {
+    let plan = admin.limiter(&name)?;
+    forget(&admin, &checks(plan, Some(&key), 1)?).await
+}
+
+async fn forget(admin: &Admin, checks: &[Check]) -> Result<Json<Value>> {
+    let mut reset = false;
+    for check in checks {
+        reset |= admin.store.forget(check).get().await?;
+    }
+    Ok(Json(json!({ "reset": reset })))
+}
+
+pub(super) async fn acquire(
+    State(admin): State<Admin>,
+    Path(name): Path<String>,
+    body: std::result::Result<Json<Acquire>, JsonRejection>,
+) -> Result<Json<Value>> {
+    let Json(Acquire { key, cost, max_wait_ms }) = body?;
+    let plan = admin.limiter(&name)?;
+    let checks: Checks = checks(plan, key.as_deref(), cost)?.into();
+    let limit = |i: usize| checks[i].algorithm.limit();
+    if plan.limiter.mode == Mode::Off || !admin.plan.config.limiting {
+        let level = Level { remaining: limit(0), ..Level::default() };
+        return Ok(Json(decision(&name, None, 0, limit(0), level)));
+    }
+    let is_lease = checks.iter().any(Check::is_lease);
+    // Nobody is called on this side: who finds no place asks again.
+    let budget = if is_lease { Duration::ZERO } else { Duration::from_millis(max_wait_ms) };
+    let ticket = is_lease.then(|| admin.store.calls().ticket().ticket);
+    let decided = admin.store.decide(&checks, limit::micros(budget), ticket).get().await?;
+    let limited = (!decided.admitted).then_some(decided.retry_after);
+    let mut answer = decision(&name, limited, decided.wait, limit(decided.bound_by), decided.level);
+    if let (Some(Ticket { gateway, number, .. }), None) = (ticket, limited) {
+        let lease = checks[0].algorithm.lease().unwrap_or_default();
+        answer["lease"] = format!("{gateway}-{number}").into();
+        answer["lease_ms"] = (lease / 1000).into();
+    }
+    Ok(Json(answer))
+}
+
+pub(super) async fn renew(
+    State(admin): State<Admin>,
+    Path(name): Path<String>,
+    body: std::result::Result<Json<Lease>, JsonRejection>,
+) -> Result<Json<Value>> {
+    let (check, grant) = admin.lease(&name, body?.0)?;
+    let renewed = admin.store.renew(&check, grant).get().await?;
+    Ok(Json(json!({ "renewed": renewed })))
+}
+
+pub(super) async fn release(
+    State(admin): State<Admin>,
+    Path(name): Path<String>,
+    body: std::result::Result<Json<Lease>, JsonRejection>,
+) -> Result<Json<Value>> {
+    let (check, grant) = admin.lease(&name, body?.0)?;
+    let checks: Checks = [check].into();
+    let ticket = Ticket { gateway: grant.whole, number: grant.ticks, deadline: 0 };
+    admin.store.give_back(&checks, &places(&checks, ticket));
+    admin.store.flush().await;
+    Ok(Json(json!({ "released": true })))
+}
+
+// === what they share
+
+impl Admin {
+    fn limiter(&self, name: &str) -> Result<&LimiterPlan> {
+        let found = self.plan.limiters.iter().find(|plan| plan.limiter.name == name);
+        let names = || self.plan.limiters.iter().map(|plan| plan.limiter.name.as_str());
+        found.ok_or_else(|| {
+            let names = names().collect::<Vec<_>>().join(", ");
+            Problem(StatusCode::NOT_FOUND, format!("there is no such limiter; there are: {names}"))
+        })
+    }
+
+    fn lease(&self, name: &str, Lease { key, lease }: Lease) -> Result<(Check, Grant)> {
+        let plan = self.limiter(name)?;
+        let check = checks(plan, key.as_deref(), 1)?.into_iter().find(Check::is_lease);
+        let check = check.ok_or_else(|| bad("only a concurrency limiter has leases"))?;
+        let ids = lease.split_once('-').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+        let fits = |id: &i64| (0..1 << 53).contains(id);
+        let (gateway, number) = ids
+            .filter(|(gateway, number)| fits(gateway) && fits(number))
+            .ok_or_else(|| bad("`lease` is not what `acquire` gave"))?;
+        Ok((check, Ticket { gateway, number, deadline: 0 }.grant()))
+    }
+}
+
+fn bad(why: impl Into<String>) -> Problem {
+    Problem(StatusCode::BAD_REQUEST, why.into())
+}
+
+/// As the limiter is asked for one bucket; `key` as somebody types it.
+fn checks(plan: &LimiterPlan, key: Option<&str>, cost: i64) -> Result<Vec<Check>> {
+    let capacity = plan.limiter.capacity();
+    if !(1..=capacity).contains(&cost) {
+        return Err(bad(format!("`cost` must be between 1 and {capacity}")));
+    }
+    match (&plan.limiter.key, key) {
+        (None, None) => Ok(plan.checks(None, cost)),
+        (Some(template), Some(key)) => Ok(plan.checks(Some(&template.canonical(key)), cost)),
+        (Some(template), None) => Err(bad(format!(
+            "this limiter has a bucket for each `{}`; give a key",
+            template.text()
+        ))),
+        (None, Some(_)) => Err(bad("this limiter has one bucket for all; give no key")),
+    }
+}
+
+fn has_level(plan: &LimiterPlan) -> bool {
+    plan.limiter.mode != Mode::Off && plan.limiter.key.is_none()
+}
+
+/// Every limiter with its level; `None` where it is off or has more buckets than one.
+pub(super) async fn levels(
+    admin: &Admin,
+) -> Vec<(&LimiterPlan, Option<std::result::Result<Level, StoreError>>)> {
+    // All are asked for before one is awaited: a store that does I/O takes them together.
+    let asked = admin.plan.limiters.iter().map(|plan| {
+        let checks = plan.checks.iter().filter(|_| has_level(plan));
+        (plan, checks.map(|check| admin.store.look(check)).collect::<Vec<_>>())
+    });
+    let asked: Vec<_> = asked.collect();
+    let mut levels = Vec::with_capacity(asked.len());
+    for (plan, answers) in asked {
+        let has_level = !answers.is_empty();
+        let level = tightest(answers).await;
+        levels.push((plan, has_level.then_some(level)));
+    }
+    levels
+}
+
+async fn level(admin: &Admin, checks: &[Check]) -> std::result::Result<Level, StoreError> {
+    tightest(checks.iter().map(|check| admin.store.look(check)).collect()).await
+}
+
+/// Of several rates: what all of them allow.
+async fn tightest(answers: Vec<Answer<Level>>) -> std::result::Result<Level, StoreError> {
+    let mut all = Level { remaining: i64::MAX, ..Level::default() };
+    for answer in answers {
+        let level = answer.get().await?;
+        all.remaining = all.remaining.min(level.remaining);
+        all.next = all.next.max(level.next);
+        all.reset_after = all.reset_after.max(level.reset_after);
+    }
+    Ok(all)
+}
+
+fn millis(micros: Micros) -> f64 {
+    micros as f64 / 1000.0
+}
+
+/// The figures of a decision; `limited` is the time to come back after.
+fn decision(name: &str, limited: Option<Micros>, wait: Micros, limit: i64, level: Level) -> Value {
+    json!({
+        "limiter": name,
+        "limited": limited.is_some(),
+        "wait_ms": if limited.is_some() { 0.0 } else { millis(wait) },
+        "limit": limit,
+        "remaining": level.remaining,
+        "retry_after_ms": millis(limited.unwrap_or_default()),
+        "reset_after_ms": millis(level.reset_after),
+    })
+}
+
+fn state(plan: &LimiterPlan, level: Option<std::result::Result<Level, StoreError>>) -> Value {
+    let limiter = &plan.limiter;
+    let rule = &plan.checks[0].algorithm;
+    let mut state = json!({
+        "name": limiter.name,
+        "algorithm": rule.name(),
+        "limit": plan.checks.iter().map(|check| check.algorithm.limit()).min(),
+        "mode": limiter.mode.name(),
+        "scope": limiter.scope.name(),
+        "waiting": plan.waiting.load(Relaxed),
+    });
+    let rates: Vec<_> = limiter.rates.iter().map(ToString::to_string).collect();
+    match &*rates {
+        [] => {}
+        [rate] => state["rate"] = rate.as_str().into(),
+        rates => state["rate"] = rates.into(),
+    }
+    if let Some(lease) = rule.lease() {
+        state["lease_ms"] = (lease / 1000).into();
+    }
+    if let Some(template) = &limiter.key {
+        state["key"] = template.text().into();
+    }
+    match level {
+        Some(Ok(level)) => {
+            state["level"] = level.remaining.into();
+            state["next_slot_ms"] = millis(level.next).into();
+            state["reset_ms"] = millis(level.reset_after).into();
+        }
+        Some(Err(error)) => state["error"] = error.to_string().into(),
+        None => {}
+    }
+    state
+}
+
+// === impl Problem ===
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        Self(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
+    }
+}
+
+impl From<JsonRejection> for Problem {
+    fn from(rejection: JsonRejection) -> Self {
+        Self(rejection.status(), rejection.body_text())
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let Self(status, detail) = self;
+        let title = status.canonical_reason().unwrap_or_default();
+        let problem = json!({ "title": title, "status": status.as_u16(), "detail": detail });
+        (status, [(CONTENT_TYPE, "application/problem+json")], problem.to_string()).into_response()
+    }
+}

@@ -1,0 +1,128 @@
+-- Leases: at most so many are held at once, whoever comes later waits in a queue. Twin of concurrency.rs,
+-- which explains the rule.
+--
+-- A stored state is one sorted set: a holder is `gateway number` (8 bytes each) with its expiry (µs) as
+-- score, one who waits is `gateway number deadline` with a negative score that grows in the order of coming.
+-- Who is called hears of it on the channel of its gateway.
+local concurrency = { kind = 67, args = 2, lease = true }
+do
+local HOLDER, WAITER = '<i8i8', '<i8i8i8'
+local CLAIM, MAX_QUEUE = 2000000, 100000
+local FIRST = -4503599627370496
+
+local function plain(number) return string.format('%.0f', number) end
+
+function concurrency.rule(args, i)
+  return { max = tonumber(args[i]), lease = tonumber(args[i + 1]) }
+end
+
+function concurrency.same(a, b) return a.max == b.max and a.lease == b.lease end
+
+local function hold(open, member, lease)
+  local expiry = open.now + lease
+  local new = redis.call('ZADD', open.key, plain(expiry), member)
+  open.held = open.held + new
+  open.expires = math.max(open.expires or 0, expiry)
+end
+
+local function first_waiter(open)
+  return redis.call('ZRANGEBYSCORE', open.key, '-inf', '(0', 'LIMIT', 0, 1)[1]
+end
+
+local function hand_over(open)
+  while open.queued > 0 and open.held < open.rule.max do
+    local member = first_waiter(open)
+    redis.call('ZREM', open.key, member)
+    open.queued = open.queued - 1
+    if #member == 24 then
+      local gateway, number, deadline = struct.unpack(WAITER, member)
+      if deadline > open.now then
+        hold(open, struct.pack(HOLDER, gateway, number), math.min(open.rule.lease, CLAIM))
+        redis.call('PUBLISH', 'paceway:call:' .. plain(gateway), plain(number))
+      end
+    end
+  end
+end
+
+-- nil for a value that this version did not write
+function concurrency.load(key, now, rule)
+  local expired = redis.pcall('ZREMRANGEBYSCORE', key, 0, plain(now))
+  if type(expired) == 'table' then return nil end
+  local open = { rule = rule, now = now, key = key }
+  open.held = redis.call('ZCOUNT', key, 0, '+inf')
+  open.queued = redis.call('ZCARD', key) - open.held
+  hand_over(open)
+  concurrency.save(open, key)
+  return open
+end
+
+-- whether there is a place for a ticket
+function concurrency.is_free(open, ticket)
+  return open.held < open.rule.max
+    or (ticket.deadline ~= 0
+      and redis.call('ZSCORE', open.key, struct.pack(HOLDER, ticket.gateway, ticket.number)) ~= false)
+end
+
+function concurrency.hold_for(open, ticket)
+  hold(open, struct.pack(HOLDER, ticket.gateway, ticket.number), open.rule.lease)
+  return ticket.gateway, ticket.number, 0, 1
+end
+
+local function next_free(open)
+  if open.held < open.rule.max then return 0 end
+  local first = redis.call('ZRANGEBYSCORE', open.key, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  return tonumber(first[2]) - open.now
+end
+
+-- until when it waits, and after how many µs to ask again if nobody calls; nil when the queue is full
+function concurrency.enqueue(open, ticket, budget)
+  local deadline = ticket.deadline
+  if deadline == 0 then deadline = open.now + budget end
+  local member = struct.pack(WAITER, ticket.gateway, ticket.number, deadline)
+  if ticket.deadline == 0 or not redis.call('ZSCORE', open.key, member) then
+    if open.queued >= MAX_QUEUE then return nil end
+    local last = redis.call('ZREVRANGEBYSCORE', open.key, '(0', '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+    local order = math.max(FIRST + open.now, last and tonumber(last) + 1 or FIRST)
+    redis.call('ZADD', open.key, plain(order), member)
+    open.queued, open.expires = open.queued + 1, math.max(open.expires or 0, deadline)
+    concurrency.save(open, open.key)
+  end
+  return deadline, next_free(open)
+end
+
+function concurrency.renew(open, gateway, number)
+  local member = struct.pack(HOLDER, gateway, number)
+  if not redis.call('ZSCORE', open.key, member) then return false end
+  hold(open, member, open.rule.lease)
+  return true
+end
+
+function concurrency.give_back(open, gateway, number, deadline)
+  if redis.call('ZREM', open.key, struct.pack(HOLDER, gateway, number)) == 1 then
+    open.held = open.held - 1
+    hand_over(open)
+    return true
+  end
+  if redis.call('ZREM', open.key, struct.pack(WAITER, gateway, number, deadline)) == 1 then
+    open.queued = open.queued - 1
+    return true
+  end
+  return false
+end
+
+-- remaining, next, reset_after
+function concurrency.level(open)
+  local reset_after = 0
+  if open.held > 0 then
+    reset_after = tonumber(redis.call('ZREVRANGE', open.key, 0, 0, 'WITHSCORES')[2]) - open.now
+  end
+  return math.max(open.rule.max - open.held, 0), next_free(open), reset_after
+end
+
+function concurrency.save(open, key)
+  if open.expires and redis.call('PTTL', key) < (open.expires - open.now) / 1000 then
+    redis.call('PEXPIRE', key, lifetime(open.expires - open.now))
+  end
+  open.expires = nil
+end
+end

@@ -1,0 +1,278 @@
+use super::*;
+use crate::algorithm::{
+    Open as AnyOpen,
+    reserve::{self, Part, Reserved, Want},
+};
+use proptest::prelude::*;
+
+const T0: Micros = 1_700_000_000_000_000;
+const SECOND: Micros = 1_000_000;
+
+fn ticket(number: i64) -> Ticket {
+    Ticket { gateway: 7, number, deadline: 0 }
+}
+
+/// Places with their own clock.
+struct Places {
+    rule: Concurrency,
+    state: Option<State>,
+    now: Micros,
+    called: Vec<i64>,
+}
+
+impl Places {
+    fn new(max: i64, lease: Micros) -> Self {
+        let rule = Concurrency::new(max, lease).expect("a rule");
+        Self { rule, state: None, now: T0, called: Vec::new() }
+    }
+
+    fn with<T>(&mut self, work: impl FnOnce(&mut AnyOpen) -> T) -> T {
+        let mut open = AnyOpen::Concurrency(Open::new(self.state.as_mut(), self.now, self.rule));
+        let done = work(&mut open);
+        let AnyOpen::Concurrency(mut open) = open else { panic!("another algorithm") };
+        self.called.extend(open.called().into_iter().map(|ticket| ticket.number));
+        self.state = open.close().map(|(state, _)| state);
+        done
+    }
+
+    fn ask(&mut self, ticket: Ticket, budget: Micros) -> Reserved {
+        self.with(|open| {
+            reserve::decide(&mut [Want { open, cost: 1, enforce: true }], budget, Some(ticket))
+        })
+    }
+
+    fn release(&mut self, grant: Grant) -> bool {
+        self.with(|open| open.give_back(grant, 1))
+    }
+
+    fn renew(&mut self, grant: Grant) -> bool {
+        self.with(|open| open.leases().expect("leases").renew(grant))
+    }
+
+    fn held(&mut self) -> i64 {
+        let max = self.rule.max;
+        max - self.with(|open| open.level().remaining)
+    }
+}
+
+fn grant(reserved: &Reserved) -> Grant {
+    reserved.parts.as_ref().expect("admitted")[0].grant
+}
+
+#[test]
+fn a_release_calls_the_first_in_the_queue_and_nobody_else() {
+    let mut places = Places::new(2, 60 * SECOND);
+    let first = places.ask(ticket(1), SECOND);
+    places.ask(ticket(2), SECOND);
+    for number in 3..6 {
+        let reserved = places.ask(ticket(number), SECOND);
+        assert_eq!(reserved.queued.map(|queued| queued.deadline), Some(T0 + SECOND));
+    }
+    assert!(places.release(grant(&first)));
+    assert_eq!(places.called, [3]);
+    // The place is held for who was called: a newcomer queues.
+    assert!(places.ask(ticket(9), SECOND).queued.is_some());
+    let deadline = T0 + SECOND;
+    let third = places.ask(Ticket { deadline, ..ticket(3) }, SECOND);
+    assert!(third.parts.is_some());
+    assert_eq!(places.called, [3]);
+}
+
+#[test]
+fn who_cannot_wait_is_refused_and_leaves_no_trace() {
+    let mut places = Places::new(1, 60 * SECOND);
+    places.ask(ticket(1), 0);
+    let before = places.state.clone();
+    let refused = places.ask(ticket(2), 0);
+    assert_eq!((refused.parts, refused.queued, refused.retry_after), (None, None, RETRY));
+    assert_eq!(places.state, before);
+}
+
+#[test]
+fn what_nobody_renews_is_free_after_the_lease_and_a_zombie_changes_nothing() {
+    let mut places = Places::new(1, 60 * SECOND);
+    let zombie = grant(&places.ask(ticket(1), 0));
+    places.now += 59 * SECOND;
+    assert!(places.renew(zombie));
+    places.now += 59 * SECOND;
+    assert!(places.ask(ticket(2), SECOND).queued.is_some());
+    places.now += SECOND;
+    // Whoever touches the state hands the place on; the waiter has left meanwhile.
+    let heir = grant(&places.ask(ticket(3), 0));
+    assert!(!places.renew(zombie), "re-added after expiry");
+    assert!(!places.release(zombie), "released twice");
+    assert_eq!(places.held(), 1);
+    assert!(places.release(heir));
+    assert_eq!(places.state, None);
+}
+
+#[test]
+fn who_was_called_and_does_not_come_loses_the_place_to_the_next() {
+    let mut places = Places::new(1, 60 * SECOND);
+    let first = grant(&places.ask(ticket(1), 0));
+    places.ask(ticket(2), 30 * SECOND);
+    places.ask(ticket(3), 30 * SECOND);
+    places.release(first);
+    assert_eq!(places.called, [2]);
+    places.now += CLAIM;
+    places.held();
+    assert_eq!(places.called, [2, 3]);
+}
+
+#[test]
+fn who_leaves_the_queue_is_not_called() {
+    let mut places = Places::new(1, 60 * SECOND);
+    let first = grant(&places.ask(ticket(1), 0));
+    let queued = places.ask(ticket(2), SECOND).queued.expect("queued");
+    places.ask(ticket(3), SECOND);
+    assert!(places.release(Ticket { deadline: queued.deadline, ..ticket(2) }.grant()));
+    assert!(!places.release(Ticket { deadline: queued.deadline, ..ticket(2) }.grant()));
+    places.release(first);
+    assert_eq!(places.called, [3]);
+}
+
+#[test]
+fn a_larger_limit_calls_as_many_as_now_fit() {
+    let mut places = Places::new(1, 60 * SECOND);
+    (1..5).for_each(|number| drop(places.ask(ticket(number), SECOND)));
+    places.rule = Concurrency::new(3, 60 * SECOND).expect("a rule");
+    assert_eq!(places.held(), 3);
+    assert_eq!(places.called, [2, 3]);
+}
+
+#[test]
+fn two_kinds_of_places_are_taken_together_or_not_at_all() {
+    let (mut a, mut b) = (Places::new(1, 60 * SECOND), Places::new(1, 60 * SECOND));
+    let both = |a: &mut Places, b: &mut Places, ticket| {
+        a.with(|a| {
+            b.with(|b| {
+                let wants = [a, b].map(|open| Want { open, cost: 1, enforce: true });
+                let mut wants = wants;
+                reserve::decide(&mut wants, SECOND, Some(ticket))
+            })
+        })
+    };
+    let holder = grant(&b.ask(ticket(1), 0));
+    let reserved = both(&mut a, &mut b, ticket(2));
+    assert_eq!((reserved.bound_by, reserved.queued.is_some()), (1, true));
+    assert_eq!((a.held(), b.held()), (0, 1));
+    // Called to one, it does not hold it while it waits for the other.
+    a.ask(ticket(3), 0);
+    b.release(holder);
+    assert_eq!((b.called.clone(), b.held()), (vec![2], 1));
+    let deadline = reserved.queued.expect("queued").deadline;
+    let reserved = both(&mut a, &mut b, Ticket { deadline, ..ticket(2) });
+    assert_eq!((reserved.bound_by, reserved.queued.is_some()), (0, true));
+    assert_eq!((a.held(), b.held()), (1, 0));
+}
+
+#[test]
+fn a_request_that_waits_for_permits_takes_its_place_only_then() {
+    let mut places = Places::new(1, 60 * SECOND);
+    let rule = crate::algorithm::TokenBucket::new(1, SECOND, 1).expect("a rule");
+    let mut bucket =
+        AnyOpen::TokenBucket(crate::algorithm::token_bucket::Open::new(None, T0, rule));
+    let mut ask = |places: &mut Places, ticket| {
+        let bucket = &mut bucket;
+        places.with(|open| {
+            let wants = [bucket, open].map(|open| Want { open, cost: 1, enforce: true });
+            let mut wants = wants;
+            reserve::decide(&mut wants, 5 * SECOND, Some(ticket))
+        })
+    };
+    let first = ask(&mut places, ticket(1));
+    places.release(first.parts.expect("admitted")[1].grant);
+    let second = ask(&mut places, ticket(2));
+    assert_eq!((second.at, second.parts.map(|parts| parts[1])), (SECOND, Some(Part::NOT_YET)));
+    assert_eq!(places.held(), 0);
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Wait(Micros),
+    Ask(bool),
+    Release(usize),
+    Renew(usize),
+    Leave(usize),
+    Late(usize),
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    /// Against a list of who holds until when and a list of who waits.
+    #[test]
+    fn never_too_many_never_idle_first_come_first_served(
+        max in 1..4i64,
+        steps in prop::collection::vec(prop_oneof![
+            1 => (0..3 * SECOND).prop_map(Step::Wait),
+            3 => any::<bool>().prop_map(Step::Ask),
+            2 => (0..4usize).prop_map(Step::Release),
+            1 => (0..4usize).prop_map(Step::Renew),
+            1 => (0..4usize).prop_map(Step::Leave),
+            1 => (0..4usize).prop_map(Step::Late),
+        ], 1..80),
+    ) {
+        const LEASE: Micros = 5 * SECOND;
+        const BUDGET: Micros = 4 * SECOND;
+        let mut places = Places::new(max, LEASE);
+        let (mut holding, mut waiting, mut gone) = (Vec::<(i64, Micros)>::new(), Vec::<(i64, Micros)>::new(), Vec::new());
+        let mut expected_calls = Vec::new();
+        for (number, step) in steps.into_iter().enumerate() {
+            let number = i64::try_from(number).expect("few");
+            if let Step::Wait(span) = step {
+                places.now += span;
+            }
+            let now = places.now;
+            macro_rules! settle { () => {
+                let (expired, held): (Vec<_>, Vec<_>) = holding.into_iter().partition(|(_, until)| *until <= now);
+                gone.extend(expired.into_iter().map(|(number, _)| number));
+                holding = held;
+                while (holding.len() as i64) < max && !waiting.is_empty() {
+                    let (number, deadline) = waiting.remove(0);
+                    if deadline > now {
+                        holding.push((number, now + CLAIM));
+                        expected_calls.push(number);
+                    }
+                }
+            } }
+            settle!();
+            match step {
+                Step::Wait(_) => {}
+                Step::Ask(waits) => {
+                    let reserved = places.ask(ticket(number), if waits { BUDGET } else { 0 });
+                    let free = (holding.len() as i64) < max;
+                    prop_assert_eq!(reserved.parts.is_some(), free);
+                    prop_assert_eq!(reserved.queued.is_some(), !free && waits);
+                    if free {
+                        holding.push((number, now + LEASE));
+                    } else if waits {
+                        waiting.push((number, now + BUDGET));
+                    }
+                }
+                Step::Release(i) if i < holding.len() => {
+                    let (number, _) = holding.remove(i);
+                    prop_assert!(places.release(ticket(number).grant()));
+                    settle!();
+                }
+                Step::Renew(i) if i < holding.len() => {
+                    prop_assert!(places.renew(ticket(holding[i].0).grant()));
+                    holding[i].1 = now + LEASE;
+                }
+                Step::Leave(i) if i < waiting.len() => {
+                    let (number, deadline) = waiting.remove(i);
+                    let left = Ticket { deadline, ..ticket(number) };
+                    prop_assert!(places.release(left.grant()));
+                }
+                Step::Late(i) if i < gone.len() => {
+                    prop_assert!(!places.renew(ticket(gone[i]).grant()));
+                    prop_assert!(!places.release(ticket(gone[i]).grant()));
+                }
+                _ => {}
+            }
+            prop_assert_eq!(places.held(), holding.len() as i64);
+            prop_assert!(places.held() <= max);
+            prop_assert_eq!(&places.called, &expected_calls);
+        }
+    }
+}

@@ -1,0 +1,312 @@
+-- Fixed windows of the store's clock with reservations. Twin of fixed_window.rs, which explains the rule:
+-- same names, same order, same arithmetic. Pure: no redis.call.
+--
+-- An open state is a table:
+--   rule   { count, period }   permits, µs
+--   now    µs    of the store's clock
+--   clock  µs    now, or what a state from the future says
+--   floor  µs    nothing is granted before it
+--   born   µs    when the state came into being
+--   own, others  section, { section... }, each one
+--     { period, asked, since, source, runs = { { first, last, count }... } }   windows first to last have
+--     count permits taken each, earliest first
+--
+-- A stored state: version, kind, number of sections (1 byte each), born, clock (8 bytes each), then for
+-- each section period, asked, since, source (8 bytes each), number of runs (4 bytes), and for each run
+-- first, last, count (8 bytes each); little-endian.
+local fixed_window = { kind = 70, args = 2 }
+do
+local HEAD, SECTION, RUN = '<BBBi8i8', '<i8i8i8i8i4', '<i8i8i8'
+local MAX_SECTIONS, UNUSED, MOST = 4, 60000000, 1000000000000
+local MIN_PERIOD, MAX_PERIOD = 1000, 31622400000000
+in_one_string(fixed_window)
+
+local function new_section(period, asked)
+  return { period = period, asked = asked, since = 0, source = 0, runs = {} }
+end
+
+local function window_of(section, instant) return math.floor(instant / section.period) end
+
+local function find(runs, window)
+  local low, high = 1, #runs + 1
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if runs[middle].last < window then low = middle + 1 else high = middle end
+  end
+  return low
+end
+
+local function count_in(section, window)
+  local run = section.runs[find(section.runs, window)]
+  return run and run.first <= window and run.count or 0
+end
+
+local function first_with_room(section, window, most)
+  local runs = section.runs
+  for i = find(runs, window), #runs do
+    local run = runs[i]
+    if run.first > window or run.count <= most then break end
+    window = run.last + 1
+  end
+  return window
+end
+
+local function holds(section, whole, made, period, cost, clock)
+  local placed = whole <= made or whole % period == 0
+  local known = made > section.since or (section.source == period and placed)
+  local window = window_of(section, whole)
+  if not known or window < window_of(section, clock) then return false end
+  local count = count_in(section, window)
+  return count >= cost and count < MOST
+end
+
+local function permits_in(section)
+  local permits = 0
+  for _, run in ipairs(section.runs) do
+    permits = permits + math.min(run.count * (run.last - run.first + 1), MOST)
+  end
+  return permits
+end
+
+local function end_of(section)
+  local run = section.runs[#section.runs]
+  return run and (run.last + 1) * section.period or 0
+end
+
+local function forget_past(section, clock)
+  local runs, window = section.runs, window_of(section, clock)
+  local past = find(runs, window)
+  if past > 1 then
+    local kept = {}
+    for i = past, #runs do kept[#kept + 1] = runs[i] end
+    section.runs = kept
+  end
+  local run = section.runs[1]
+  if run then run.first = math.max(run.first, window) end
+end
+
+local function join(runs, i)
+  local a, b = runs[i - 1], runs[i]
+  if a and b and a.last + 1 == b.first and a.count == b.count then
+    a.last = b.last
+    table.remove(runs, i)
+  end
+end
+
+local function add(section, window, permits)
+  local runs = section.runs
+  local i = find(runs, window)
+  local run = runs[i]
+  if run and run.first <= window then
+    local first, last, count = run.first, run.last, run.count
+    if last > window then table.insert(runs, i + 1, { first = window + 1, last = last, count = count }) end
+    if first < window then
+      table.insert(runs, i, { first = first, last = window - 1, count = count })
+      i = i + 1
+    end
+    run.first, run.last, run.count = window, window, math.min(count + permits, MOST)
+  else
+    table.insert(runs, i, { first = window, last = window, count = permits })
+  end
+  if runs[i].count == 0 then
+    table.remove(runs, i)
+    return
+  end
+  join(runs, i + 1)
+  join(runs, i)
+end
+
+local function bound(runs)
+  while #runs > MAX_HOLES do
+    local cheapest, least
+    for i = #runs, 2, -1 do
+      local a, b = runs[i - 1], runs[i]
+      local lesser = a.count < b.count and a or b
+      local differ = a.count == b.count and 0 or lesser.last - lesser.first + 1
+      local wasted = differ + b.first - a.last - 1
+      if not least or wasted < least then cheapest, least = i, wasted end
+    end
+    local b = table.remove(runs, cheapest)
+    local a = runs[cheapest - 1]
+    a.last, a.count = b.last, math.max(a.count, b.count)
+    join(runs, cheapest)
+    join(runs, cheapest - 1)
+  end
+end
+
+local function converted(period, others, clock)
+  local section, old, most = new_section(period, clock), nil, -1
+  for _, candidate in ipairs(others) do
+    local permits = permits_in(candidate)
+    if permits > most then old, most = candidate, permits end
+  end
+  section.since, section.source = clock, old.period
+  local exact = MAX_HOLES
+  for _, run in ipairs(old.runs) do
+    local first, last, count = run.first, run.last, run.count
+    if first * old.period < clock then
+      add(section, window_of(section, clock), count)
+      first = first + 1
+    end
+    exact = exact - (last - first + 1)
+    if exact >= 0 then
+      for i = first, last do add(section, window_of(section, i * old.period), count) end
+    else
+      count = math.min(count * ceil_div(period, old.period), MOST)
+      first, last = window_of(section, first * old.period), window_of(section, last * old.period)
+      add(section, first, count)
+      if first < last then
+        local runs = section.runs
+        runs[#runs + 1] = { first = first + 1, last = last, count = count }
+        join(runs, #runs)
+      end
+    end
+  end
+  bound(section.runs)
+  return section
+end
+
+-- sections, born, clock; nil for a value that this version did not write
+local function stored(raw)
+  if #raw < 19 then return nil end
+  local version, kind, n, born, clock = struct.unpack(HEAD, raw)
+  if version ~= VERSION or kind ~= fixed_window.kind or n < 1 or n > MAX_SECTIONS then return nil end
+  if born < 0 or born > clock or clock >= EXACT then return nil end
+  local sections, at = {}, 20
+  for s = 1, n do
+    if at + 35 > #raw then return nil end
+    local period, asked, since, source, length = struct.unpack(SECTION, raw, at)
+    at = at + 36
+    if period < MIN_PERIOD or period > MAX_PERIOD or asked < 0 or asked > clock then return nil end
+    if since < 0 or since > clock or source < 0 or source > MAX_PERIOD then return nil end
+    if length < 0 or at + 24 * length - 1 > #raw then return nil end
+    local section = new_section(period, asked)
+    section.since, section.source = since, source
+    local before = window_of(section, clock) - 1
+    for i = 1, length do
+      local first, last, count = struct.unpack(RUN, raw, at)
+      at = at + 24
+      if first <= before or last < first or (last + 1) * period >= EXACT then return nil end
+      if count < 1 or count > MOST then return nil end
+      section.runs[i], before = { first = first, last = last, count = count }, last
+    end
+    sections[s] = section
+  end
+  if at ~= #raw + 1 then return nil end
+  return sections, born, clock
+end
+
+function fixed_window.rule(args, i)
+  return { count = tonumber(args[i]), period = tonumber(args[i + 1]) }
+end
+
+function fixed_window.same(a, b) return a.count == b.count and a.period == b.period end
+
+-- nil for a value that this version did not write
+function fixed_window.read(raw, now, rule)
+  local open = { rule = rule, now = now, clock = now, floor = now, born = now, others = {} }
+  local period = rule.period
+  open.own = new_section(period, now)
+  if not raw then return open end
+  local sections, born, clock = stored(raw)
+  if not sections then return nil end
+  local written = clock
+  clock = math.max(now, written)
+  local past, own, others = true, nil, {}
+  for _, section in ipairs(sections) do
+    if end_of(section) > clock then past = false end
+    if section.period == period then own = own or section else others[#others + 1] = section end
+  end
+  if past then return open end
+  open.clock, open.born, open.others = clock, born, others
+  open.own = own or converted(period, sections, written)
+  for i = 0, #others do
+    local section = others[i] or open.own
+    forget_past(section, clock)
+    if now < clock then
+      open.floor = math.max(open.floor, window_of(section, clock) * section.period)
+    end
+  end
+  return open
+end
+
+function fixed_window.earliest(open, from, cost)
+  local start = math.max(open.now + from, open.floor)
+  local window = window_of(open.own, start)
+  local fit = first_with_room(open.own, window, open.rule.count - cost)
+  local at = fit == window and start or fit * open.rule.period
+  return at - open.now, at
+end
+
+local function reset_after(open)
+  local last = end_of(open.own)
+  for _, section in ipairs(open.others) do last = math.max(last, end_of(section)) end
+  return math.max(last - open.now, 0)
+end
+
+local function used(open)
+  open.own.asked = open.clock
+  if #open.others == 0 then return end
+  local others = {}
+  for _, section in ipairs(open.others) do
+    if open.clock - section.asked <= section.period + UNUSED and #others < MAX_SECTIONS - 1 then
+      others[#others + 1] = section
+    end
+  end
+  open.others = others
+end
+
+function fixed_window.take(open, start, cost)
+  used(open)
+  for i = 0, #open.others do
+    local section = open.others[i] or open.own
+    add(section, window_of(section, start), cost)
+    bound(section.runs)
+  end
+  return start, 0, open.born, open.clock
+end
+
+function fixed_window.give_back(open, whole, _, born, aux, cost)
+  local clock, period = open.clock, open.rule.period
+  if born ~= open.born or not holds(open.own, whole, aux, period, cost, clock) then return false end
+  used(open)
+  for i = 0, #open.others do
+    local section = open.others[i] or open.own
+    if holds(section, whole, aux, period, cost, clock) then
+      add(section, window_of(section, whole), -cost)
+      bound(section.runs)
+    end
+  end
+  if reset_after(open) == 0 then
+    local now = open.now
+    open.clock, open.floor, open.born, open.others = now, now, now, {}
+    open.own = new_section(open.rule.period, now)
+  end
+  return true
+end
+
+-- remaining, next, reset_after
+function fixed_window.level(open)
+  local next = fixed_window.earliest(open, 0, 1)
+  local room = open.rule.count - count_in(open.own, window_of(open.own, open.now))
+  return next == 0 and room or 0, next, reset_after(open)
+end
+
+-- the value to keep and for how many µs it matters; nil when it equals an absent one
+function fixed_window.write(open)
+  local ttl = reset_after(open)
+  if ttl <= 0 then return nil end
+  local parts = {
+    struct.pack(HEAD, VERSION, fixed_window.kind, #open.others + 1, open.born, open.clock)
+  }
+  for i = 0, #open.others do
+    local section = open.others[i] or open.own
+    parts[#parts + 1] = struct.pack(
+      SECTION, section.period, section.asked, section.since, section.source, #section.runs)
+    for _, run in ipairs(section.runs) do
+      parts[#parts + 1] = struct.pack(RUN, run.first, run.last, run.count)
+    end
+  end
+  return table.concat(parts), ttl
+end
+end

@@ -1,0 +1,132 @@
+//! Leaky bucket as a queue: a constant outflow, one permit at a time. Twin of `leaky_bucket.lua`.
+//!
+//! A grant of `n` permits at instant `at` owns the `n·per` ticks of a [`Timeline`] that begin there: what it
+//! takes, those behind it wait for. That is a token bucket of burst 1, but that a greater cost is paid
+//! behind the grant and not before it. So between two grants of one permit lie `period/count + margin` µs,
+//! and `n` permits are followed by `n` times as much. Instants are whole µs and rounded up, intervals are
+//! exact: nothing drifts.
+//!
+//! Source: ITU-T I.371 Annex A (continuous-state leaky bucket); the queue as nginx's `limit_req burst=`.
+
+pub use super::timeline::State;
+
+use super::{
+    Grant, Level, MAX_BUDGET, Micros, ceil_div,
+    timeline::{Pace, Timeline},
+};
+
+/// The rule: one permit every `per / den` µs, and a bounded queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeakyBucket {
+    pace: Pace,
+    margin: Micros,
+    longest_wait: Micros,
+}
+
+/// A state while it is worked on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Open {
+    rule: LeakyBucket,
+    line: Timeline,
+}
+
+// === impl LeakyBucket ===
+
+impl LeakyBucket {
+    /// `count` permits per `period` µs, each of them `margin` µs farther from the next, and `capacity`
+    /// permits that may wait (`None`: as many as their budgets allow). `None` when `count` or `period` is not
+    /// positive, `margin` or `capacity` is negative, more than one permit a µs is asked for, or `count`
+    /// permits take more than 2^52 µs.
+    ///
+    /// A rate whose arithmetic would leave the exact integers is taken as a slower one that does not,
+    /// at most two parts in a million away.
+    pub fn new(count: i64, period: Micros, margin: Micros, capacity: Option<i64>) -> Option<Self> {
+        if count < 1 || period < count || margin < 0 || capacity.is_some_and(|queue| queue < 0) {
+            return None;
+        }
+        let pace = Pace::new(count, margin.checked_mul(count)?.checked_add(period)?, count, 0)?;
+        // Rounded up, as the instants are: the last of the queue waits just as long. One more would
+        // wait a whole permit longer, at least a µs.
+        let longest = |queue: i64| {
+            let ticks = i128::from(queue) * i128::from(pace.per) + i128::from(pace.den) - 1;
+            i64::try_from(ticks / i128::from(pace.den)).unwrap_or(MAX_BUDGET).min(MAX_BUDGET)
+        };
+        Some(Self { pace, margin, longest_wait: capacity.map_or(MAX_BUDGET, longest) })
+    }
+
+    /// How long its queue may be, µs: the time that its capacity takes to flow out; [`MAX_BUDGET`] is no
+    /// bound.
+    pub fn longest_wait(&self) -> Micros {
+        self.longest_wait
+    }
+
+    /// Extra time between two permits, µs.
+    pub fn margin(&self) -> Micros {
+        self.margin
+    }
+
+    /// The greatest cost, permits: the count of the rate.
+    pub fn capacity(&self) -> i64 {
+        self.pace.most
+    }
+
+    /// The arguments of the script, in its order.
+    pub fn args(&self) -> [i64; 4] {
+        [self.pace.per, self.pace.den, self.pace.most, self.longest_wait]
+    }
+}
+
+// === impl Open ===
+
+impl Open {
+    /// Reads a state at `now`. One that is free again equals an absent one; one that another rule wrote
+    /// owes as many permits as before.
+    pub fn new(state: Option<&mut State>, now: Micros, rule: LeakyBucket) -> Self {
+        Self { rule, line: Timeline::new(state, now, rule.pace, converted) }
+    }
+
+    /// The first instant from `from` on (µs from now) at which `cost` permits may be granted, and the
+    /// start of their interval.
+    pub fn earliest(&self, from: Micros, cost: i64) -> (Micros, i64) {
+        let pace = self.rule.pace;
+        let start = self.line.free(from, cost * pace.per);
+        (ceil_div(start, pace.den).max(from), start)
+    }
+
+    /// Takes the interval that [`Self::earliest`] found.
+    pub fn take(&mut self, start: i64, cost: i64) -> Grant {
+        self.line.take(start, cost)
+    }
+
+    /// Gives an unused grant back; false when there is nothing (left) to give back.
+    pub fn give_back(&mut self, grant: Grant, cost: i64) -> bool {
+        self.line.give_back(grant, cost)
+    }
+
+    /// How full it is: one permit can be taken now, or none.
+    pub fn level(&self) -> Level {
+        let next = self.earliest(0, 1).0;
+        Level { remaining: i64::from(next == 0), next, reset_after: self.line.reset_after() }
+    }
+
+    /// The state to keep and how long it matters, µs; `None` when it equals an absent one.
+    pub fn close(self) -> Option<(State, Micros)> {
+        self.line.close()
+    }
+
+    /// [`LeakyBucket::longest_wait`] of its rule.
+    pub fn longest_wait(&self) -> Micros {
+        self.rule.longest_wait
+    }
+}
+
+/// The tail under `new` of a bucket whose tail under `old` is `tail`: as many permits are owed. The only
+/// place with fractions: in doubles on both sides, rounded up.
+fn converted(tail: i64, old: Pace, new: Pace) -> i64 {
+    let owed = tail as f64 / old.per as f64;
+    let most = new.full() + MAX_BUDGET * new.den;
+    ((owed * new.per as f64).ceil().max(0.0) as i64).min(most)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,246 @@
+//! The laws of `LIMITING.md` on random sequences.
+
+use super::*;
+
+#[derive(Debug, Clone)]
+struct Step {
+    after: Micros,
+    cost: i64,
+    budget: Micros,
+    gives_back: Option<usize>,
+}
+
+fn steps(longest: Micros) -> impl Strategy<Value = Vec<Step>> {
+    let budget = prop_oneof![Just(0), 0..4 * longest];
+    let step = (0..longest, 1..4i64, budget, prop::option::weighted(0.3, 0..6usize));
+    let step = step.prop_map(move |(after, cost, budget, gives_back)| Step {
+        after: after * after / longest,
+        cost,
+        budget,
+        gives_back,
+    });
+    prop::collection::vec(step, 1..60)
+}
+
+/// A rule with whole µs a permit, small enough to search by brute force.
+fn small() -> impl Strategy<Value = LeakyBucket> {
+    (3..9i64, 1..30i64, 0..3i64)
+        .prop_map(|(count, per, margin)| rule(count, count * per, margin, None))
+}
+
+fn odd() -> impl Strategy<Value = LeakyBucket> {
+    (3..40i64, 40..900i64, 0..20i64)
+        .prop_map(|(count, period, margin)| rule(count, period, margin, None))
+}
+
+/// From when on another limiter of the request can grant, in permits' times: mostly there is none.
+fn later() -> impl Strategy<Value = Vec<i64>> {
+    let some = prop::collection::vec(prop_oneof![3 => Just(0), 1 => 1..9i64], 60);
+    prop_oneof![Just(vec![0; 60]), some]
+}
+
+/// The law itself: behind a grant the time of its permits is free, but for less than a µs in all.
+fn obeys(rule: LeakyBucket, grants: &mut [(Micros, i64)]) -> bool {
+    grants.sort_unstable();
+    (0..grants.len()).all(|first| {
+        let mut permits = 0;
+        grants[first..].windows(2).all(|pair| {
+            permits += pair[0].1;
+            permits * rule.pace.per < (pair[1].0 - grants[first].0 + 1) * rule.pace.den
+        })
+    })
+}
+
+/// The first µs from `from` on at which `cost` permits overlap no other's: obviously the rule.
+fn brute_force(per: i64, grants: &[(Micros, i64, Grant)], from: Micros, cost: i64) -> Micros {
+    let overlaps = |at: Micros| {
+        grants.iter().any(|(start, n, _)| *start < at + cost * per && at < start + n * per)
+    };
+    (from..).find(|at| !overlaps(*at)).expect("some instant")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn it_is_the_first_free_interval(rule in small(), steps in steps(60), later in later()) {
+        let per = rule.pace.per;
+        // Gaps shorter than a permit are forgotten; where there may be gaps, all is on a grid of permits.
+        let gaps = later.iter().any(|later| *later > 0)
+            || steps.iter().any(|step| step.gives_back.is_some());
+        let grid = if gaps { per } else { 1 };
+        let mut bucket = Bucket { rule, state: None };
+        let (mut grants, mut now) = (Vec::<(Micros, i64, Grant)>::new(), T0);
+        for (Step { after, cost, budget, gives_back }, later) in steps.into_iter().zip(later) {
+            now += after / grid * grid;
+            let from = later * per;
+            let waiting: Vec<_> = (0..grants.len()).filter(|i| grants[*i].0 >= now).collect();
+            if let Some(i) = gives_back.and_then(|i| waiting.get(i)) {
+                let (_, cost, grant) = grants.remove(*i);
+                prop_assert!(bucket.give_back(now, grant, cost));
+            }
+            let expected = brute_force(per, &grants, now + from, cost);
+            if from > 0 {
+                let (at, grant) = bucket.take_from(now, from, cost);
+                prop_assert_eq!(at, expected);
+                grants.push((at, cost, grant));
+                continue;
+            }
+            match bucket.ask(now, cost, budget) {
+                Ok((at, grant)) => {
+                    prop_assert_eq!(at, expected);
+                    grants.push((at, cost, grant));
+                }
+                Err(retry_after) => prop_assert_eq!(now + budget + retry_after, expected),
+            }
+        }
+    }
+
+    #[test]
+    fn never_too_many_whatever_is_given_back(rule in odd(), steps in steps(900), waits in prop::bool::ANY) {
+        let mut bucket = Bucket { rule, state: None };
+        let (mut grants, mut now) = (Vec::new(), T0);
+        for Step { after, cost, budget, gives_back } in steps {
+            now += after;
+            if let Ok((at, grant)) = bucket.ask(now, cost, budget) {
+                grants.push((at, cost, grant));
+            }
+            let leaves: Vec<_> = (0..grants.len()).filter(|i| !waits || grants[*i].0 > now).collect();
+            if let Some(i) = gives_back.and_then(|i| leaves.get(i)) {
+                let (_, cost, grant) = grants.remove(*i);
+                let given = bucket.give_back(now, grant, cost);
+                prop_assert!(given || !waits);
+            }
+        }
+        let mut grants: Vec<_> = grants.into_iter().map(|(at, cost, _)| (at, cost)).collect();
+        prop_assert!(obeys(rule, &mut grants), "{:?}", grants);
+    }
+
+    #[test]
+    fn what_was_given_back_is_there_for_the_next(rule in odd(), waiters in 2..20usize, leaves in 0..20usize) {
+        let mut bucket = Bucket { rule, state: None };
+        let grants: Vec<_> =
+            (0..=waiters).map(|_| bucket.ask(T0, 1, MAX_BUDGET).expect("granted")).collect();
+        let (at, grant) = grants[1 + leaves % waiters];
+        let last = grants[waiters].0;
+        prop_assert!(bucket.give_back(T0, grant, 1));
+        prop_assert!(!bucket.give_back(T0, grant, 1), "twice");
+        prop_assert_eq!(bucket.ask(T0, 1, MAX_BUDGET).expect("granted").0, at);
+        prop_assert!(bucket.ask(T0, 1, MAX_BUDGET).expect("granted").0 > last);
+    }
+
+    #[test]
+    fn retry_after_is_true_and_not_a_microsecond_too_late(
+        rule in odd(),
+        queue in prop::option::of(0..9i64),
+        steps in steps(900),
+    ) {
+        let rule = LeakyBucket { longest_wait: queue.map_or(MAX_BUDGET, |n| n * 10), ..rule };
+        let (mut bucket, mut now) = (Bucket { rule, state: None }, T0);
+        for Step { after, cost, budget, gives_back } in steps {
+            now += after;
+            let before = bucket.state.clone();
+            match bucket.ask(now, cost, budget) {
+                Err(retry) => {
+                    prop_assert_eq!(&bucket.state, &before, "a refusal leaves no trace");
+                    prop_assert!(bucket.copy().ask(now + retry, cost, budget).is_ok(), "too early");
+                    prop_assert!(bucket.copy().ask(now + retry - 1, cost, budget).is_err(), "too late");
+                }
+                Ok((at, grant)) if gives_back.is_some() && at > now => {
+                    prop_assert!(bucket.give_back(now, grant, cost));
+                    prop_assert_eq!(&bucket.state, &before, "as if it had never been");
+                }
+                Ok(_) => {}
+            }
+        }
+    }
+
+    #[test]
+    fn exactly_its_capacity_may_wait(
+        (count, period, capacity) in (1..40i64, 40..900i64, 0..30i64),
+        steps in prop::collection::vec(0..200i64, 1..100),
+    ) {
+        let rule = rule(count, period, 0, Some(capacity));
+        let mut bucket = Bucket { rule, state: None };
+        bucket.ask(T0, 1, 0).expect("granted");
+        for i in 1..=capacity {
+            let at = bucket.ask(T0, 1, MAX_BUDGET).expect("there is room").0 - T0;
+            prop_assert_eq!(at, ceil_div(i * period, count));
+        }
+        let retry = bucket.ask(T0, 1, MAX_BUDGET).expect_err("the queue is full");
+        prop_assert!(bucket.copy().ask(T0 + retry, 1, MAX_BUDGET).is_ok());
+        // In the µs in which one leaves the queue another one may enter.
+        let (mut now, mut waiting) = (T0, Vec::new());
+        for after in steps {
+            now += after;
+            waiting.retain(|at| *at > now + 1);
+            if let Ok((at, _)) = bucket.ask(now, 1, MAX_BUDGET) && at > now + 1 {
+                waiting.push(at);
+            }
+            prop_assert!(waiting.len() as i64 <= capacity);
+        }
+    }
+
+    #[test]
+    fn forgetting_equals_free(rule in odd(), steps in steps(900), late in 0..1000i64, cost in 1..4i64) {
+        let (mut bucket, mut now) = (Bucket { rule, state: None }, T0);
+        for Step { after, cost, budget, .. } in steps {
+            now += after;
+            let _ = bucket.ask(now, cost, budget);
+        }
+        if let Some((_, ttl)) = Open::new(bucket.state.as_mut(), now, rule).close() {
+            let then = now + ttl + late;
+            let kept = Open::new(bucket.state.as_mut(), then, rule);
+            let gone = Open::new(None, then, rule);
+            prop_assert_eq!(kept.earliest(0, cost), gone.earliest(0, cost));
+            prop_assert_eq!(kept.level(), gone.level());
+            let just_before = Open::new(bucket.state.as_mut(), now + ttl - 1, rule);
+            prop_assert!(just_before.close().is_some());
+        }
+    }
+
+    #[test]
+    fn the_level_is_true(rule in odd(), steps in steps(900)) {
+        let (mut bucket, mut now) = (Bucket { rule, state: None }, T0);
+        for Step { after, budget, .. } in steps {
+            now += after;
+            let _ = bucket.ask(now, 1, budget);
+            let level = Open::new(bucket.state.as_mut(), now, rule).level();
+            let mut copy = bucket.copy();
+            let taken = (0..).take_while(|_| copy.ask(now, 1, 0).is_ok()).count();
+            prop_assert_eq!(level.remaining, taken as i64);
+            prop_assert!(bucket.copy().ask(now + level.next, 1, 0).is_ok());
+            prop_assert!(level.next == 0 || bucket.copy().ask(now + level.next - 1, 1, 0).is_err());
+        }
+    }
+
+    #[test]
+    fn two_limiters_pass_all_or_nothing_and_both_obey(rules in (odd(), odd()), steps in steps(900)) {
+        let rules = [rules.0, rules.1];
+        let mut states: [Option<AnyState>; 2] = [None, None];
+        let (mut grants, mut now) = ([Vec::new(), Vec::new()], T0);
+        for Step { after, cost, budget, gives_back } in steps {
+            now += after;
+            // Some requests need only one of them.
+            let used = match gives_back { Some(0 | 1) => 0..1, Some(2 | 3) => 1..2, _ => 0..2 };
+            let mut open: Vec<_> = used.clone()
+                .map(|i| Algorithm::LeakyBucket(rules[i]).open(states[i].as_mut(), now))
+                .collect();
+            let before = open.clone();
+            let mut wants: Vec<_> =
+                open.iter_mut().map(|open| Want { open, cost, enforce: true }).collect();
+            let reserved = reserve::decide(&mut wants, budget, None);
+            if reserved.parts.is_none() {
+                prop_assert_eq!(open, before);
+                continue;
+            }
+            for (i, open) in used.zip(open) {
+                states[i] = open.close().map(|(state, _)| state);
+                grants[i].push((now + reserved.at, cost));
+            }
+        }
+        for (rule, grants) in rules.into_iter().zip(&mut grants) {
+            prop_assert!(obeys(rule, grants), "{:?} {:?}", rule, grants);
+        }
+    }
+}

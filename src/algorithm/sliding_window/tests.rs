@@ -1,0 +1,337 @@
+use super::*;
+use crate::algorithm::MAX_BUDGET;
+use proptest::prelude::*;
+use rstest::rstest;
+
+const T0: Micros = 1_700_000_000_000_000;
+const SECOND: Micros = 1_000_000;
+
+fn rule(count: i64, period: Micros, margin: Micros) -> SlidingWindow {
+    SlidingWindow::new(count, period, margin).expect("a rule")
+}
+
+/// A window with its state, for tests that only ask.
+#[derive(Clone)]
+struct Window {
+    rule: SlidingWindow,
+    state: Option<State>,
+}
+
+impl Window {
+    fn new(count: i64, period: Micros, margin: Micros) -> Self {
+        Self { rule: rule(count, period, margin), state: None }
+    }
+
+    fn open(&mut self, now: Micros) -> Open {
+        Open::new(self.state.as_mut(), now, self.rule)
+    }
+
+    fn keep(&mut self, open: Open) {
+        self.state = open.close().map(|(state, _)| state);
+    }
+
+    /// The instant of the grant, not before `from`, or the wait when it is beyond `budget`.
+    fn ask_from(
+        &mut self,
+        now: Micros,
+        from: Micros,
+        cost: i64,
+        budget: Micros,
+    ) -> Result<(Micros, Grant), Micros> {
+        let mut open = self.open(now);
+        let (at, start) = open.earliest(from, cost);
+        if at > budget {
+            if let Some(state) = &mut self.state {
+                open.put_back(state);
+            }
+            return Err(at);
+        }
+        let grant = open.take(start, cost);
+        self.keep(open);
+        Ok((now + at, grant))
+    }
+
+    fn ask(&mut self, now: Micros, cost: i64, budget: Micros) -> Result<(Micros, Grant), Micros> {
+        self.ask_from(now, 0, cost, budget)
+    }
+
+    fn give_back(&mut self, now: Micros, grant: Grant, cost: i64) -> bool {
+        let mut open = self.open(now);
+        let given = open.give_back(grant, cost);
+        self.keep(open);
+        given
+    }
+
+    fn level(&self, now: Micros) -> Level {
+        self.clone().open(now).level()
+    }
+}
+
+#[rstest]
+#[case::no_permits(0, SECOND, 0)]
+#[case::no_period(1, 0, 0)]
+#[case::negative(-1, SECOND, 0)]
+#[case::negative_margin(1, SECOND, -1)]
+#[case::centuries(1, 1 << 60, 0)]
+#[case::overflow(1, i64::MAX, i64::MAX)]
+fn what_is_no_rule(#[case] count: i64, #[case] period: Micros, #[case] margin: Micros) {
+    assert_eq!(SlidingWindow::new(count, period, margin), None);
+}
+
+#[test]
+fn a_window_gives_its_count_at_once_then_again_a_span_later() {
+    let mut window = Window::new(3, SECOND, 30_000);
+    let at: Vec<_> =
+        (0..7).map(|_| window.ask(T0, 1, MAX_BUDGET).expect("granted").0 - T0).collect();
+    let (one, two) = (SECOND + 30_000, 2 * (SECOND + 30_000));
+    assert_eq!(at, [0, 0, 0, one, one, one, two]);
+}
+
+#[rstest]
+#[case::seven_a_second(7, SECOND)]
+#[case::one_a_day(1, 86_400 * SECOND)]
+#[case::a_prime_a_minute(997, 60 * SECOND)]
+#[case::ten_thousand(10_000, SECOND)]
+fn a_million_saturated_grants_end_at_the_exact_microsecond(
+    #[case] count: i64,
+    #[case] period: Micros,
+) {
+    const GRANTS: i64 = 1_000_000;
+    let mut window = Window::new(count, period, 0);
+    let mut now = T0;
+    for _ in 0..GRANTS {
+        while let Err(at) = window.ask(now, 1, 0) {
+            now += at;
+        }
+    }
+    assert_eq!(now - T0, (GRANTS - 1) / count * period);
+}
+
+#[rstest]
+#[case(20_000, SECOND)]
+#[case(1_000_000, 86_400 * SECOND)]
+fn a_large_window_is_kept_in_grains_and_loses_little(#[case] count: i64, #[case] period: Micros) {
+    let mut window = Window::new(count, period, 0);
+    let (mut now, mut grants) = (T0 + 7, Vec::new());
+    // Bursts of a hundredth, so that grains are shared and not.
+    while grants.len() < 5 * usize::try_from(count).expect("small") {
+        match window.ask(now, count / 100, 0) {
+            Ok((at, _)) => {
+                grants
+                    .extend(std::iter::repeat_n(at, usize::try_from(count / 100).expect("small")));
+                now += period / 1000;
+            }
+            Err(at) => now += at,
+        }
+    }
+    let n = usize::try_from(count).expect("small");
+    assert!((n..grants.len()).all(|k| grants[k] - grants[k - n] >= period));
+    let ideal = (grants.len() as i64 / count - 1) * period;
+    assert!(now - T0 <= ideal + ideal / 100 + period / 10, "{} of {ideal}", now - T0);
+    assert!(window.state.is_some_and(|state| state.ring.len() <= 10_010));
+}
+
+#[test]
+fn who_must_come_later_leaves_the_room_before_to_others() {
+    let mut window = Window::new(2, SECOND, 0);
+    window.ask_from(T0, 5 * SECOND, 1, MAX_BUDGET).expect("granted");
+    let at: Vec<_> =
+        (0..11).map(|_| window.ask(T0, 1, MAX_BUDGET).expect("granted").0 - T0).collect();
+    let s = SECOND;
+    assert_eq!(at, [0, 0, s, s, 2 * s, 2 * s, 3 * s, 3 * s, 4 * s, 4 * s, 5 * s]);
+}
+
+#[test]
+fn nothing_is_given_back_twice_or_to_another_state() {
+    let mut window = Window::new(2, SECOND, 0);
+    let grants: Vec<_> =
+        (0..6).map(|_| window.ask(T0, 1, MAX_BUDGET).expect("granted").1).collect();
+    assert!(window.give_back(T0, grants[2], 1));
+    assert!(window.give_back(T0, grants[3], 1));
+    assert!(!window.give_back(T0, grants[3], 1), "twice");
+    window.state = None;
+    window.ask(T0 + 7, 1, 0).expect("granted");
+    assert!(!window.give_back(T0 + 8, grants[4], 1), "another state");
+}
+
+#[test]
+fn what_lies_ahead_is_bounded() {
+    let mut window = Window::new(1, 10, 0);
+    for i in 0..2 * MAX_HOLES as i64 {
+        window.ask_from(T0, 1000 * (i + 1), 1, MAX_BUDGET).expect("granted");
+    }
+    assert_eq!(window.state.as_ref().map(|state| state.ahead.len()), Some(MAX_HOLES));
+    // The room that was closed is lost, the law is not.
+    assert_eq!(
+        window.ask(T0, 1, MAX_BUDGET).expect("granted").0,
+        T0 + 1000 * MAX_HOLES as i64 + 10
+    );
+}
+
+#[derive(Debug, Clone)]
+struct Step {
+    after: Micros,
+    from: Micros,
+    cost: i64,
+    budget: Micros,
+    gives_back: Option<usize>,
+    rule: usize,
+}
+
+fn steps(longest: Micros) -> impl Strategy<Value = Vec<Step>> {
+    let budget = prop_oneof![Just(0), 0..4 * longest];
+    let from = prop_oneof![3 => Just(0), 1 => 0..2 * longest];
+    let gives_back = prop::option::weighted(0.3, 0..6usize);
+    let step = (0..longest, from, 1..4i64, budget, gives_back, 0..2usize);
+    let step = step.prop_map(move |(after, from, cost, budget, gives_back, rule)| Step {
+        after: after * after / longest,
+        from,
+        cost,
+        budget,
+        gives_back,
+        rule,
+    });
+    prop::collection::vec(step, 1..60)
+}
+
+fn small() -> impl Strategy<Value = SlidingWindow> {
+    (3..9i64, 1..60i64, 0..5i64).prop_map(|(count, period, margin)| rule(count, period, margin))
+}
+
+/// The law itself: in no half-open window of `span` µs more than `count`.
+fn obeys(rule: SlidingWindow, grants: &[(Micros, i64)]) -> bool {
+    grants.iter().all(|(from, _)| {
+        let inside = grants.iter().filter(|(at, _)| (*from..from + rule.span).contains(at));
+        inside.map(|(_, cost)| cost).sum::<i64>() <= rule.count
+    })
+}
+
+/// The first µs from which on one more grant breaks no law: obviously right, and obviously slow.
+fn brute_force(rule: SlidingWindow, grants: &[(Micros, i64)], from: Micros, cost: i64) -> Micros {
+    let fits = |at: Micros| {
+        let near = |other: &&(Micros, i64)| (other.0 - at).abs() < rule.span;
+        let mut all: Vec<_> = grants.iter().filter(near).copied().collect();
+        all.push((at, cost));
+        obeys(rule, &all)
+    };
+    (from..).find(|at| fits(*at)).expect("some instant")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn every_grant_is_the_first_instant_that_the_law_allows(rule in small(), steps in steps(80)) {
+        let mut window = Window { rule, state: None };
+        let (mut grants, mut now) = (Vec::new(), T0);
+        for Step { after, from, cost, budget, gives_back, .. } in steps {
+            now += after;
+            let plain: Vec<_> = grants.iter().map(|(at, cost, _)| (*at, *cost)).collect();
+            let expected = brute_force(rule, &plain, now + from, cost);
+            match window.ask_from(now, from, cost, budget) {
+                Ok((at, grant)) => {
+                    prop_assert_eq!(at, expected);
+                    grants.push((at, cost, grant));
+                }
+                Err(wait) => {
+                    prop_assert_eq!(now + wait, expected);
+                    prop_assert!(wait > budget);
+                }
+            }
+            // Anybody who has not sent may leave, also a little late.
+            let late = now - rule.span / 2;
+            let unsent: Vec<_> = (0..grants.len()).filter(|i| grants[*i].0 > late).collect();
+            if let Some(i) = gives_back.and_then(|i| unsent.get(i)) {
+                let (_, cost, grant) = grants.remove(*i);
+                prop_assert!(window.give_back(now, grant, cost));
+            }
+            let plain: Vec<_> = grants.iter().map(|(at, cost, _)| (*at, *cost)).collect();
+            prop_assert!(obeys(rule, &plain));
+            let level = window.level(now);
+            let mut copy = window.clone();
+            let taken = (0..).take_while(|_| copy.ask(now, 1, 0).is_ok()).count();
+            prop_assert_eq!(level.remaining, taken as i64);
+            prop_assert_eq!(level.next, brute_force(rule, &plain, now, 1) - now);
+        }
+    }
+
+    #[test]
+    fn both_rules_of_a_rolling_change_hold(rules in (small(), small()), steps in steps(80)) {
+        let rules = [rules.0, rules.1];
+        let mut window = Window { rule: rules[0], state: None };
+        let (mut grants, mut now) = ([Vec::new(), Vec::new()], T0);
+        for Step { after, from, cost, budget, rule, .. } in steps {
+            now += after;
+            window.rule = rules[rule];
+            if let Ok((at, _)) = window.ask_from(now, from, cost, budget) {
+                grants[rule].push((at, cost));
+            }
+        }
+        // What gateways of one configuration granted obeys it, whatever the others did.
+        prop_assert!(obeys(rules[0], &grants[0]) && obeys(rules[1], &grants[1]));
+    }
+
+    #[test]
+    fn a_change_gives_nothing_away_and_locks_nobody_out(
+        rules in (small(), small()), steps in steps(80), alternate in any::<bool>(),
+    ) {
+        // The old rule and then the new one, or both by turns. Of a longer span a state knows only from when
+        // it is first asked about.
+        let rules = [rules.0, rules.1];
+        let mut window = Window { rule: rules[0], state: None };
+        let (mut grants, mut now, changed) = (Vec::new(), T0, steps.len() / 2);
+        let mut known = Micros::MAX;
+        for (i, Step { after, cost, budget, rule, .. }) in steps.into_iter().enumerate() {
+            now += after;
+            let used = if alternate { rule } else { usize::from(i >= changed) };
+            window.rule = rules[used];
+            let expected = brute_force(rules[used], &grants, now, cost);
+            let at = match window.ask(now, cost, budget) {
+                Ok((at, _)) => {
+                    grants.push((at, cost));
+                    at
+                }
+                Err(wait) => now + wait,
+            };
+            known = known.min(rules[used].span);
+            match rules[used].span == known {
+                true => prop_assert_eq!(at, expected),
+                false => prop_assert!(at <= expected),
+            }
+        }
+    }
+
+    #[test]
+    fn retry_after_is_true_and_a_refusal_leaves_no_trace(rule in small(), steps in steps(80)) {
+        let mut window = Window { rule, state: None };
+        let mut now = T0;
+        for Step { after, cost, budget, .. } in steps {
+            now += after;
+            let before = window.clone();
+            if let Err(wait) = window.ask(now, cost, budget) {
+                prop_assert_eq!(&window.state, &before.state);
+                let retry = wait - budget;
+                prop_assert!(window.clone().ask(now + retry, cost, budget).is_ok(), "too early");
+                prop_assert!(window.clone().ask(now + retry - 1, cost, budget).is_err(), "too late");
+            }
+        }
+    }
+
+    #[test]
+    fn forgetting_equals_full(rule in small(), steps in steps(80), cost in 1..4i64) {
+        let mut window = Window { rule, state: None };
+        let mut now = T0;
+        for Step { after, from, cost, budget, .. } in steps {
+            now += after;
+            let _ = window.ask_from(now, from, cost, budget);
+        }
+        if let Some((_, ttl)) = window.clone().open(now).close() {
+            let absent = Window { rule, state: None };
+            prop_assert_eq!(window.level(now + ttl), absent.level(now + ttl));
+            let (mut kept, mut gone) = (window.clone(), absent.clone());
+            let then = now + ttl;
+            prop_assert_eq!(kept.open(then).earliest(0, cost), gone.open(then).earliest(0, cost));
+            prop_assert!(window.level(now + ttl - 1) != absent.level(now + ttl - 1));
+        }
+    }
+}

@@ -1,0 +1,169 @@
+-- A virtual line of time on which permits own disjoint intervals, reserved ahead. Twin of timeline.rs, which
+-- explains it: same names, same order, same arithmetic. Pure: no redis.call.
+--
+-- An open state is a table, everything in ticks from now:
+--   rule   { per, den, most, ... }   ticks a permit, ticks a µs, the greatest cost
+--   now    µs    of the store's clock
+--   born   µs    when the state came into being
+--   tail   tick  end of the reserved line
+--   holes  { start1, end1, start2, end2, ... }  free intervals before the tail, earliest first
+--
+-- A stored state: version (1 byte), kind, per, den, most, tail in µs, its ticks, born, then for each
+-- hole start and end in ticks before the tail; little-endian, 8 bytes each behind the first two.
+-- Pace::new keeps every sum below 2^53.
+local clip, absolute, reset_after, free, on_a_timeline
+do
+local HEAD, HOLE = '<BBi8i8i8i8i8i8', '<i8i8'
+
+-- `start`, or `from` (µs) when `start` is a µs or more before it.
+function clip(rule, start, from)
+  from = from * rule.den
+  if start <= from - rule.den then return from end
+  return start
+end
+
+function absolute(rule, now, tick) return now + math.floor(tick / rule.den), tick % rule.den end
+
+local function far(rule) return math.floor(rule.most * rule.per / rule.den) + 2 * MAX_BUDGET end
+
+function reset_after(open)
+  local part = open.tail % open.rule.den ~= 0 and 1 or 0
+  return math.max(ceil_div(open.tail, open.rule.den) + part, 0)
+end
+
+local function drop_shortest_above_bound(holes)
+  while #holes > 2 * MAX_HOLES do
+    local shortest, length = 1, holes[2] - holes[1]
+    for i = 3, #holes, 2 do
+      if holes[i + 1] - holes[i] <= length then shortest, length = i, holes[i + 1] - holes[i] end
+    end
+    table.remove(holes, shortest)
+    table.remove(holes, shortest)
+  end
+end
+
+local function insert_hole(holes, i, s, e)
+  table.insert(holes, i, e)
+  table.insert(holes, i, s)
+end
+
+function free(open, from, length)
+  local rule, holes = open.rule, open.holes
+  for i = 1, #holes, 2 do
+    local s = clip(rule, holes[i], from)
+    if s + length <= holes[i + 1] then return s end
+  end
+  return clip(rule, open.tail, from)
+end
+
+local function take(open, start, cost)
+  local per, holes = open.rule.per, open.holes
+  local stop = start + cost * per
+  local found
+  for i = 1, #holes, 2 do
+    if holes[i] <= start and stop <= holes[i + 1] then
+      found = i
+      break
+    end
+  end
+  if found then
+    local hole_start = table.remove(holes, found)
+    local hole_end = table.remove(holes, found)
+    if hole_end - stop >= per then insert_hole(holes, found, stop, hole_end) end
+    if start - hole_start >= per then insert_hole(holes, found, hole_start, start) end
+  else
+    if start - open.tail >= per then insert_hole(holes, #holes + 1, open.tail, start) end
+    open.tail = stop
+  end
+  drop_shortest_above_bound(holes)
+  local whole, ticks = absolute(open.rule, open.now, start)
+  return whole, ticks, open.born, 0
+end
+
+local function give_back(open, whole, ticks, born, _, cost)
+  local rule, holes = open.rule, open.holes
+  local start = clamp(whole - open.now, far(rule)) * rule.den + ticks
+  local stop = start + cost * rule.per
+  if born ~= open.born or stop > open.tail then return false end
+  if stop == open.tail then
+    open.tail = start
+    if holes[#holes] == start then
+      table.remove(holes)
+      open.tail = table.remove(holes)
+    end
+    if reset_after(open) == 0 then open.tail, open.born, open.holes = 0, open.now, {} end
+    return true
+  end
+  if clip(rule, start, 0) + rule.per > stop then return false end
+  local at = #holes + 1
+  for i = 1, #holes, 2 do
+    if holes[i] >= start then
+      at = i
+      break
+    end
+  end
+  if (at > 1 and holes[at - 1] > start) or (holes[at] and holes[at] < stop) then return false end
+  insert_hole(holes, at, start, stop)
+  if holes[at + 2] == stop then
+    table.remove(holes, at + 1)
+    table.remove(holes, at + 1)
+  end
+  if at > 1 and holes[at - 1] == start then
+    table.remove(holes, at - 1)
+    table.remove(holes, at - 1)
+  end
+  drop_shortest_above_bound(holes)
+  return true
+end
+
+-- Puts an algorithm on a timeline: `converted(tail, old, new)` says the tail of a state that another pace
+-- wrote. It brings its own rule, same, earliest and level.
+function on_a_timeline(algorithm, converted)
+  in_one_string(algorithm)
+  algorithm.take, algorithm.give_back = take, give_back
+
+  -- nil for a value that this version did not write
+  function algorithm.read(raw, now, rule)
+    local open = { rule = rule, now = now, born = now, tail = 0, holes = {} }
+    if not raw then return open end
+    if #raw < 50 or (#raw - 50) % 16 ~= 0 then return nil end
+    local version, kind, per, den, most, whole, ticks, born = struct.unpack(HEAD, raw)
+    if version ~= VERSION or kind ~= algorithm.kind then return nil end
+    if per < den or den < 1 or most < 1 then return nil end
+    local old = { per = per, den = den, most = most }
+    local tail = clamp(whole - now, far(old)) * den + ticks
+    if tail <= -den then return open end
+    if per ~= rule.per or den ~= rule.den or most ~= rule.most then
+      open.tail = converted(tail, old, rule)
+      return open
+    end
+    open.tail, open.born = tail, born
+    local holes = open.holes
+    for at = 51, #raw, 16 do
+      local s, e = struct.unpack(HOLE, raw, at)
+      s, e = tail - s, tail - e
+      if clip(rule, s, 0) + rule.per <= e then
+        holes[#holes + 1] = s
+        holes[#holes + 1] = e
+      end
+    end
+    return open
+  end
+
+  -- the value to keep and for how many µs it matters; nil when it equals an absent one
+  function algorithm.write(open)
+    local ttl = reset_after(open)
+    if ttl <= 0 then return nil end
+    local rule, holes = open.rule, open.holes
+    local whole, ticks = absolute(rule, open.now, open.tail)
+    local raw = struct.pack(
+      HEAD, VERSION, algorithm.kind, rule.per, rule.den, rule.most, whole, ticks, open.born)
+    if #holes == 0 then return raw, ttl end
+    local parts = { raw }
+    for i = 1, #holes, 2 do
+      parts[#parts + 1] = struct.pack(HOLE, open.tail - holes[i], open.tail - holes[i + 1])
+    end
+    return table.concat(parts), ttl
+  end
+end
+end

@@ -1,0 +1,224 @@
+//! A virtual line of time on which permits own disjoint intervals, reserved ahead. Twin of `timeline.lua`. It
+//! never says when a grant may happen: the rules on it do.
+//!
+//! A grant of `n` permits owns `n·per` ticks, and no two grants share a tick. Free is everything behind
+//! `tail`, and the *holes* before it: what waiters gave back, and what a request left free that must come
+//! later because of another limiter.
+//!
+//! Instants are whole µs and intervals are not, so an interval that starts less than a µs before an instant
+//! counts as starting at it: nothing drifts.
+
+use super::{EXACT, Grant, MAX_BUDGET, MAX_HOLES, Micros, ceil_div, gcd};
+use std::cmp::Reverse;
+
+/// How dense the line is: a permit costs `per / den` µs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// Ticks per permit; at least `den`.
+    pub(super) per: i64,
+    /// Ticks per µs.
+    pub(super) den: i64,
+    /// The greatest cost, permits.
+    pub(super) most: i64,
+}
+
+/// What is remembered: the end of the reserved line, and the holes before it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct State {
+    pace: Pace,
+    whole: Micros,
+    ticks: i64,
+    born: Micros,
+    /// Start and end in ticks before the tail, earliest first.
+    holes: Vec<(i64, i64)>,
+}
+
+/// A state while it is worked on: everything in ticks from now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Timeline {
+    pace: Pace,
+    now: Micros,
+    born: Micros,
+    pub(super) tail: i64,
+    pub(super) holes: Vec<(i64, i64)>,
+}
+
+// === impl Pace ===
+
+impl Pace {
+    /// `count` permits per `period` µs, at most `most` of them at once, with room in the arithmetic for
+    /// `spare` µs more. `None` when one of the first three is not positive, when more than one permit a µs is
+    /// asked for, or when `most` take more than 2^52 µs.
+    ///
+    /// A rate whose arithmetic would leave the exact integers (such as 123457 a day) is taken as a slower
+    /// one that does not, at most two parts in a million away.
+    pub(super) fn new(count: i64, period: Micros, most: i64, spare: Micros) -> Option<Self> {
+        if count < 1 || period < count || most < 1 {
+            return None;
+        }
+        let gcd = gcd(count, period);
+        let (per, den) = (period / gcd, count / gcd);
+        let fits = |per: i64, den: i64| {
+            let full = i128::from(per) * i128::from(most);
+            let spare = i128::from(MAX_BUDGET) + i128::from(spare);
+            2 * (full + i128::from(den) * spare) < i128::from(EXACT)
+        };
+        if fits(per, den) {
+            return Some(Self { per, den, most });
+        }
+        // The same span on a coarser tick, rounded up: slower, never faster.
+        (0..).map(|halvings| den >> halvings).take_while(|coarse| *coarse > 0).find_map(|coarse| {
+            let scaled =
+                (i128::from(per) * i128::from(coarse) + i128::from(den) - 1) / i128::from(den);
+            let scaled = i64::try_from(scaled).ok()?;
+            fits(scaled, coarse).then_some(Self { per: scaled, den: coarse, most })
+        })
+    }
+
+    /// What the greatest cost owns, ticks.
+    pub(super) fn full(&self) -> i64 {
+        self.most * self.per
+    }
+
+    /// `start`, or `from` (µs) when `start` is a µs or more before it.
+    pub(super) fn clip(&self, start: i64, from: Micros) -> i64 {
+        let from = from * self.den;
+        if start <= from - self.den { from } else { start }
+    }
+
+    /// A tick from now as an instant: whole µs and ticks above them.
+    pub(super) fn absolute(&self, now: Micros, tick: i64) -> (Micros, i64) {
+        (now + tick.div_euclid(self.den), tick.rem_euclid(self.den))
+    }
+
+    /// No state of this pace is farther from now than this, µs. Only a clock far behind the state's
+    /// goes beyond it: the clamp keeps the arithmetic exact and still refuses.
+    fn far(&self) -> Micros {
+        self.full() / self.den + 2 * MAX_BUDGET
+    }
+}
+
+// === impl Timeline ===
+
+impl Timeline {
+    /// Reads a state at `now`. One that is free again equals an absent one; of one that another pace wrote,
+    /// `converted` says the tail (from the old tail, the old pace and the new one).
+    pub(super) fn new(
+        state: Option<&mut State>,
+        now: Micros,
+        pace: Pace,
+        converted: impl FnOnce(i64, Pace, Pace) -> i64,
+    ) -> Self {
+        let fresh = Self { pace, now, born: now, tail: 0, holes: Vec::new() };
+        let Some(state) = state else { return fresh };
+        let (old, far) = (state.pace, state.pace.far());
+        let tail = (state.whole - now).clamp(-far, far) * old.den + state.ticks;
+        if tail <= -old.den {
+            return fresh;
+        }
+        if old != pace {
+            return Self { tail: converted(tail, old, pace), ..fresh };
+        }
+        let holes = state.holes.iter().map(|(start, end)| (tail - start, tail - end));
+        let holes = holes.filter(|(start, end)| pace.clip(*start, 0) + pace.per <= *end).collect();
+        Self { tail, born: state.born, holes, ..fresh }
+    }
+
+    /// The start of the first free interval of `length` ticks from `from` on (µs from now).
+    pub(super) fn free(&self, from: Micros, length: i64) -> i64 {
+        let hole = self.holes.iter().find_map(|(start, end)| {
+            let start = self.pace.clip(*start, from);
+            (start + length <= *end).then_some(start)
+        });
+        hole.unwrap_or_else(|| self.pace.clip(self.tail, from))
+    }
+
+    /// Takes the interval that [`Self::free`] found.
+    pub(super) fn take(&mut self, start: i64, cost: i64) -> Grant {
+        let (per, end) = (self.pace.per, start + cost * self.pace.per);
+        if let Some(i) = self.holes.iter().position(|(s, e)| *s <= start && end <= *e) {
+            let (hole_start, hole_end) = self.holes.remove(i);
+            if hole_end - end >= per {
+                self.holes.insert(i, (end, hole_end));
+            }
+            if start - hole_start >= per {
+                self.holes.insert(i, (hole_start, start));
+            }
+        } else {
+            if start - self.tail >= per {
+                self.holes.push((self.tail, start));
+            }
+            self.tail = end;
+        }
+        drop_shortest_above_bound(&mut self.holes, |(start, end)| end - start);
+        let (whole, ticks) = self.pace.absolute(self.now, start);
+        Grant { whole, ticks, born: self.born, aux: 0 }
+    }
+
+    /// Gives an unused grant back; false when there is nothing (left) to give back.
+    pub(super) fn give_back(&mut self, grant: Grant, cost: i64) -> bool {
+        let (pace, far) = (self.pace, self.pace.far());
+        let start = (grant.whole - self.now).clamp(-far, far) * pace.den + grant.ticks;
+        let end = start + cost * pace.per;
+        if grant.born != self.born || end > self.tail {
+            return false;
+        }
+        if end == self.tail {
+            // The last grant is undone as if it had never been, however late.
+            self.tail = start;
+            if self.holes.last().is_some_and(|(_, hole_end)| *hole_end == start)
+                && let Some((hole_start, _)) = self.holes.pop()
+            {
+                self.tail = hole_start;
+            }
+            if self.reset_after() == 0 {
+                (self.tail, self.born, self.holes) = (0, self.now, Vec::new());
+            }
+            return true;
+        }
+        if pace.clip(start, 0) + pace.per > end {
+            return false;
+        }
+        let at = self.holes.iter().position(|(s, _)| *s >= start).unwrap_or(self.holes.len());
+        let overlaps = (at > 0 && self.holes[at - 1].1 > start)
+            || self.holes.get(at).is_some_and(|(s, _)| *s < end);
+        if overlaps {
+            return false;
+        }
+        self.holes.insert(at, (start, end));
+        if self.holes.get(at + 1).is_some_and(|(s, _)| *s == end) {
+            self.holes[at].1 = self.holes.remove(at + 1).1;
+        }
+        if at > 0 && self.holes[at - 1].1 == start {
+            self.holes[at - 1].1 = self.holes.remove(at).1;
+        }
+        drop_shortest_above_bound(&mut self.holes, |(start, end)| end - start);
+        true
+    }
+
+    /// Until the state equals an absent one, µs; that one also forgets a part of a µs.
+    pub(super) fn reset_after(&self) -> Micros {
+        let part = i64::from(self.tail.rem_euclid(self.pace.den) != 0);
+        (ceil_div(self.tail, self.pace.den) + part).max(0)
+    }
+
+    /// The state to keep and how long it matters, µs; `None` when it equals an absent one.
+    pub(super) fn close(self) -> Option<(State, Micros)> {
+        let reset_after = self.reset_after();
+        if reset_after <= 0 {
+            return None;
+        }
+        let (whole, ticks) = self.pace.absolute(self.now, self.tail);
+        let holes = self.holes.iter().map(|(s, e)| (self.tail - s, self.tail - e)).collect();
+        Some((State { pace: self.pace, whole, ticks, born: self.born, holes }, reset_after))
+    }
+}
+
+/// Keeps at most [`MAX_HOLES`].
+pub(super) fn drop_shortest_above_bound<T>(holes: &mut Vec<T>, length: impl Fn(&T) -> i64) {
+    while holes.len() > MAX_HOLES {
+        let lengths = holes.iter().enumerate().map(|(i, hole)| (length(hole), Reverse(i)));
+        let Some((_, Reverse(shortest))) = lengths.min() else { return };
+        holes.remove(shortest);
+    }
+}

@@ -1,0 +1,252 @@
+-- A rate that rises from cold to full while it is used. Twin of warm_up.rs, which explains the rule: same
+-- names, same order, same arithmetic, also where it is not in integers. Pure: no redis.call.
+--
+-- An open state is a table, everything in ticks from now:
+--   rule   { per, den, most, window, factor, ... }   ticks a permit, ticks a µs, the greatest cost, the
+--          warm-up in ticks, the cold factor in thousandths; fall, threshold and steep follow from them
+--   now    µs    of the store's clock
+--   born   µs    when the state came into being
+--   tail   tick  end of the reserved line
+--   cold   tick  the coldness there
+--   holes  { { start, stop, cold }, ... }  free intervals before the tail, earliest first
+--
+-- A stored state: version (1 byte), kind, per, den, most, window, factor, tail in µs, its ticks, born, cold,
+-- then for each hole start and end in ticks before the tail and its coldness; little-endian, 8 bytes
+-- each behind the first two. WarmUp::new keeps every sum below 2^53.
+local warm_up = { kind = 87, args = 5 }
+do
+local HEAD, HOLE = '<BBi8i8i8i8i8i8i8i8i8', '<i8i8i8'
+in_one_string(warm_up)
+
+local function with_curve(rule)
+  local factor = rule.factor / 1000
+  rule.fall = 2 * (1000 + rule.factor) / (5000 + rule.factor)
+  rule.threshold = rule.window * rule.fall / 2
+  rule.steep = (factor * factor - 1) / (4 * rule.fall * rule.fall) / rule.window
+  return rule
+end
+
+local function far(rule)
+  return math.floor((rule.most * rule.per + rule.window) / rule.den) + 2 * MAX_BUDGET
+end
+
+local function spend(rule, cold, cost)
+  local stable = cost * rule.per
+  local used, threshold = stable * rule.fall, rule.threshold
+  local above = math.max(cold - threshold, 0)
+  local left = math.max(cold - used - threshold, 0)
+  local extra = (above - left) * (above + left) * rule.steep
+  return stable + math.ceil(extra), math.max(cold - math.floor(used), 0)
+end
+
+local function idle(rule, cold, span) return math.min(cold + span, rule.window) end
+
+local function behind(rule, cold, busy, was, is)
+  local shifted = cold + is - was
+  if cold == 0 and is > was then
+    local above = math.max(was - rule.threshold, 0)
+    local used = (busy - above * above * rule.steep) * rule.fall
+    shifted = math.min(shifted, is - math.floor(used))
+  end
+  return math.max(math.min(shifted, rule.window), 0)
+end
+
+local function span(hole) return hole.stop - hole.start end
+
+local function stop_of(rule, hole, start, cost)
+  local length = spend(rule, idle(rule, hole.cold, start - hole.start), cost)
+  return start + length
+end
+
+local function place(rule, hole, from, cost)
+  local start = clip(rule, hole.start, from)
+  if stop_of(rule, hole, start, cost) <= hole.stop then return start end
+end
+
+local function reset_after(open)
+  local den = open.rule.den
+  local part = open.tail % den ~= 0 and 1 or 0
+  local cold = ceil_div(open.tail + open.rule.window - open.cold, den)
+  return math.max(cold, ceil_div(open.tail, den) + part, 0)
+end
+
+local function spread(open, first, stop, was, is)
+  local rule, holes = open.rule, open.holes
+  for i = first, #holes do
+    local hole = holes[i]
+    local cold = behind(rule, hole.cold, hole.start - stop, was, is)
+    was, is = idle(rule, hole.cold, span(hole)), idle(rule, cold, span(hole))
+    hole.cold, stop = cold, hole.stop
+  end
+  open.cold = behind(rule, open.cold, open.tail - stop, was, is)
+end
+
+local function tidy(open)
+  local kept = {}
+  for _, hole in ipairs(open.holes) do
+    if place(open.rule, hole, 0, 1) then kept[#kept + 1] = hole end
+  end
+  while #kept > MAX_HOLES do
+    local shortest = 1
+    for i, hole in ipairs(kept) do
+      if span(hole) <= span(kept[shortest]) then shortest = i end
+    end
+    table.remove(kept, shortest)
+  end
+  open.holes = kept
+end
+
+local function converted(tail, cold, old, new)
+  cold = idle(old, cold, math.max(-tail, 0))
+  local owed = tail / old.per
+  local most = new.most * new.per + new.window + MAX_BUDGET * new.den
+  tail = math.min(math.max(math.ceil(owed * new.per), 0), most)
+  cold = math.ceil(cold / old.window * new.window)
+  return tail, math.min(cold, new.window)
+end
+
+function warm_up.rule(args, i)
+  return with_curve({
+    per = tonumber(args[i]), den = tonumber(args[i + 1]), most = tonumber(args[i + 2]),
+    window = tonumber(args[i + 3]), factor = tonumber(args[i + 4]),
+  })
+end
+
+function warm_up.same(a, b)
+  return a.per == b.per and a.den == b.den and a.most == b.most and a.window == b.window
+    and a.factor == b.factor
+end
+
+-- nil for a value that this version did not write
+function warm_up.read(raw, now, rule)
+  local open = { rule = rule, now = now, born = now, tail = 0, cold = rule.window, holes = {} }
+  if not raw then return open end
+  if #raw < 74 or (#raw - 74) % 24 ~= 0 then return nil end
+  local version, kind, per, den, most, window, factor, whole, ticks, born, cold =
+    struct.unpack(HEAD, raw)
+  if version ~= VERSION or kind ~= warm_up.kind then return nil end
+  if per < den or den < 1 or most < 1 or window < 1 or factor <= 1000 then return nil end
+  if cold < 0 or cold > window then return nil end
+  local old = { per = per, den = den, most = most, window = window, factor = factor }
+  local tail = clamp(whole - now, far(old)) * den + ticks
+  if tail <= -den and cold - tail >= window then return open end
+  if not warm_up.same(old, rule) then
+    open.tail, open.cold = converted(tail, cold, old, rule)
+    return open
+  end
+  open.tail, open.cold, open.born = tail, cold, born
+  for at = 75, #raw, 24 do
+    local s, e, c = struct.unpack(HOLE, raw, at)
+    local hole = { start = tail - s, stop = tail - e, cold = c }
+    if place(rule, hole, 0, 1) then open.holes[#open.holes + 1] = hole end
+  end
+  return open
+end
+
+function warm_up.earliest(open, from, cost)
+  local rule, start = open.rule, nil
+  for _, hole in ipairs(open.holes) do
+    start = place(rule, hole, from, cost)
+    if start then break end
+  end
+  start = start or clip(rule, open.tail, from)
+  return math.max(ceil_div(start, rule.den), from), start
+end
+
+function warm_up.take(open, start, cost)
+  local rule, holes = open.rule, open.holes
+  local found
+  for i, hole in ipairs(holes) do
+    if hole.start <= start and stop_of(rule, hole, start, cost) <= hole.stop then
+      found = i
+      break
+    end
+  end
+  local aux
+  if found then
+    local hole = table.remove(holes, found)
+    aux = idle(rule, hole.cold, start - hole.start)
+    local length, cold = spend(rule, aux, cost)
+    local rest = { start = start + length, stop = hole.stop, cold = cold }
+    spread(open, found, hole.stop, idle(rule, hole.cold, span(hole)), idle(rule, cold, span(rest)))
+    table.insert(holes, found, rest)
+    table.insert(holes, found, { start = hole.start, stop = start, cold = hole.cold })
+  else
+    local gap = { start = open.tail, stop = start, cold = open.cold }
+    if place(rule, gap, 0, 1) then holes[#holes + 1] = gap end
+    aux = idle(rule, open.cold, start - open.tail)
+    local length, cold = spend(rule, aux, cost)
+    open.tail, open.cold = start + length, cold
+  end
+  tidy(open)
+  local whole, ticks = absolute(rule, open.now, start)
+  return whole, ticks, open.born, aux
+end
+
+function warm_up.give_back(open, whole, ticks, born, aux, cost)
+  local rule, holes = open.rule, open.holes
+  local start = clamp(whole - open.now, far(rule)) * rule.den + ticks
+  local cold = math.max(math.min(aux, rule.window), 0)
+  local length, left = spend(rule, cold, cost)
+  local stop = start + length
+  if born ~= open.born or stop > open.tail then return false end
+  if stop == open.tail then
+    open.tail, open.cold = start, math.max(math.min(cold + open.cold - left, rule.window), 0)
+    if #holes > 0 and holes[#holes].stop == start then
+      local hole = table.remove(holes)
+      open.tail, open.cold = hole.start, hole.cold
+    end
+    if reset_after(open) == 0 then
+      open.tail, open.cold, open.born, open.holes = 0, rule.window, open.now, {}
+    end
+    return true
+  end
+  if not place(rule, { start = start, stop = stop, cold = cold }, 0, 1) then return false end
+  local at = #holes + 1
+  for i, hole in ipairs(holes) do
+    if hole.start >= start then
+      at = i
+      break
+    end
+  end
+  local before, after = holes[at - 1], holes[at]
+  if (before and before.stop > start) or (after and after.start < stop) then return false end
+  local joins = before and before.stop == start
+  if joins then cold = idle(rule, before.cold, span(before)) end
+  local _, behind_it = spend(rule, cold, cost)
+  spread(open, at, stop, behind_it, idle(rule, cold, length))
+  local hole = { start = start, stop = stop, cold = cold }
+  table.insert(holes, at, hole)
+  if after and after.start == stop then
+    hole.stop = after.stop
+    table.remove(holes, at + 1)
+  end
+  if joins then
+    before.stop = hole.stop
+    table.remove(holes, at)
+  end
+  tidy(open)
+  return true
+end
+
+-- remaining, next, reset_after
+function warm_up.level(open)
+  local next = warm_up.earliest(open, 0, 1)
+  return next == 0 and 1 or 0, next, reset_after(open)
+end
+
+-- the value to keep and for how many µs it matters; nil when it equals an absent one
+function warm_up.write(open)
+  local ttl = reset_after(open)
+  if ttl <= 0 then return nil end
+  local rule = open.rule
+  local whole, ticks = absolute(rule, open.now, open.tail)
+  local parts = { struct.pack(
+    HEAD, VERSION, warm_up.kind, rule.per, rule.den, rule.most, rule.window, rule.factor,
+    whole, ticks, open.born, open.cold) }
+  for i, hole in ipairs(open.holes) do
+    parts[i + 1] = struct.pack(HOLE, open.tail - hole.start, open.tail - hole.stop, hole.cold)
+  end
+  return table.concat(parts), ttl
+end
+end

@@ -1,0 +1,345 @@
+//! A rate that rises from cold to full while it is used, with reservations. Twin of `warm_up.lua`.
+//!
+//! Source: Guava's `RateLimiter.SmoothWarmingUp` (`SmoothRateLimiter.java`). Reserving ahead, the holes and
+//! integers are ours.
+//!
+//! The limiter has a *coldness*, from 0 (warm) to `window` (cold, as long as the warm-up): idle time raises it
+//! by as much, a permit lowers it by `fall` permits' time. It is Guava's `storedPermits` times its
+//! `coolDownIntervalMicros`, so half of the curve's figures fall away. A permit owns one stable interval of a
+//! virtual timeline, and on the upper part of the coldness, beyond `threshold`, more: rising to
+//! `cold_factor` times as much when cold, so that the way from there to the threshold takes exactly the
+//! warm-up. As in Guava a grant goes at the start of its interval and the next one waits for its end.
+//!
+//! No two grants share a tick, and each owns at least a stable interval a permit: never faster than the
+//! rate. Free is everything behind `tail`, and the *holes* before it, each with the coldness at its start:
+//! what waiters gave back, and what a request left free that must come later because of another limiter.
+//! Whoever takes or gives back one changes the coldness of what lies behind it; what was granted there stays.
+//!
+//! A warm limiter computes in exact integers. The curve is in doubles, `+ - * /` in the same order in both
+//! twins, rounded to the slower side.
+
+use super::{
+    EXACT, Grant, Level, MAX_BUDGET, Micros, ceil_div,
+    timeline::{Pace, drop_shortest_above_bound},
+};
+
+/// The rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WarmUp {
+    /// The stable rate.
+    pace: Pace,
+    /// The warm-up, ticks.
+    window: i64,
+    /// The cold factor, thousandths.
+    factor: i64,
+}
+
+/// What is remembered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct State {
+    rule: WarmUp,
+    whole: Micros,
+    ticks: i64,
+    born: Micros,
+    cold: i64,
+    /// Starts and ends in ticks before the tail, earliest first.
+    holes: Vec<Hole>,
+}
+
+/// A state while it is worked on: everything in ticks from now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Open {
+    rule: WarmUp,
+    now: Micros,
+    born: Micros,
+    tail: i64,
+    /// The coldness at the tail.
+    cold: i64,
+    holes: Vec<Hole>,
+}
+
+/// A free interval before the tail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Hole {
+    start: i64,
+    end: i64,
+    /// The coldness at its start.
+    cold: i64,
+}
+
+// === impl WarmUp ===
+
+impl WarmUp {
+    /// `count` permits per `period` µs when warm, `cold_factor` times as long between two of them when cold,
+    /// and `warm_up` µs from cold to warm. `None` when `count` or `period` is not positive, more than
+    /// one permit a µs is asked for, `count` permits take more than 2^52 µs, `warm_up` is not in (0, 1 h], or
+    /// `cold_factor`, which counts in thousandths, is not in (1, 100].
+    ///
+    /// A rate whose arithmetic would leave the exact integers is taken as a slower one that does not,
+    /// at most two parts in a million away.
+    pub fn new(count: i64, period: Micros, warm_up: Micros, cold_factor: f64) -> Option<Self> {
+        let factor = (cold_factor * 1000.0).round();
+        if !(1..=MAX_BUDGET).contains(&warm_up) || !(1001.0..=100_000.0).contains(&factor) {
+            return None;
+        }
+        let Pace { per, den, most } = Pace::new(count, period, count, warm_up)?;
+        let longest = per * most + den * (MAX_BUDGET + warm_up);
+        // Ticks as fine as exact integers allow: what each rounding of the curve costs.
+        let finer = (EXACT / 2 - 1) / longest;
+        let pace = Pace { per: per * finer, den: den * finer, most };
+        Some(Self { pace, window: warm_up * pace.den, factor: factor as i64 })
+    }
+
+    /// The greatest cost, permits: the count of the rate.
+    pub fn capacity(&self) -> i64 {
+        self.pace.most
+    }
+
+    /// The arguments of the script, in its order.
+    pub fn args(&self) -> [i64; 5] {
+        [self.pace.per, self.pace.den, self.pace.most, self.window, self.factor]
+    }
+
+    /// By how much a permit lowers the coldness, in stable intervals: Guava's cool-down interval.
+    fn fall(&self) -> f64 {
+        2.0 * (1000 + self.factor) as f64 / (5000 + self.factor) as f64
+    }
+
+    /// The coldness above which permits take longer, ticks.
+    fn threshold(&self) -> f64 {
+        self.window as f64 * self.fall() / 2.0
+    }
+
+    /// What the upper part of the coldness costs: its square times this, ticks; Guava's slope.
+    fn steep(&self) -> f64 {
+        let factor = self.factor as f64 / 1000.0;
+        (factor * factor - 1.0) / (4.0 * self.fall() * self.fall()) / self.window as f64
+    }
+
+    /// No state is farther from now than this, µs.
+    fn far(&self) -> Micros {
+        (self.pace.full() + self.window) / self.pace.den + 2 * MAX_BUDGET
+    }
+
+    /// How long `cost` permits take from a coldness on, and the coldness behind them.
+    fn spend(&self, cold: i64, cost: i64) -> (i64, i64) {
+        let stable = cost * self.pace.per;
+        let (used, threshold) = (stable as f64 * self.fall(), self.threshold());
+        let above = (cold as f64 - threshold).max(0.0);
+        let left = (cold as f64 - used - threshold).max(0.0);
+        let extra = (above - left) * (above + left) * self.steep();
+        (stable + extra.ceil() as i64, (cold - used.floor() as i64).max(0))
+    }
+
+    /// A coldness after `span` idle ticks.
+    fn idle(&self, cold: i64, span: i64) -> i64 {
+        (cold + span).min(self.window)
+    }
+
+    /// The coldness behind `busy` ticks of grants when that before them is no longer `was` but `is`.
+    fn behind(&self, cold: i64, busy: i64, was: i64, is: i64) -> i64 {
+        let mut shifted = cold + is - was;
+        if cold == 0 && is > was {
+            // They had warmth to spare: what they could use up beyond `was` does not arrive here.
+            let above = (was as f64 - self.threshold()).max(0.0);
+            let used = (busy as f64 - above * above * self.steep()) * self.fall();
+            shifted = shifted.min(is - used.floor() as i64);
+        }
+        shifted.clamp(0, self.window)
+    }
+
+    /// Where `cost` permits start in a hole, from `from` µs on; `None` when they have no room.
+    fn place(&self, hole: &Hole, from: Micros, cost: i64) -> Option<i64> {
+        let start = self.pace.clip(hole.start, from);
+        (self.end(hole, start, cost) <= hole.end).then_some(start)
+    }
+
+    /// Where `cost` permits end that start within a hole.
+    fn end(&self, hole: &Hole, start: i64, cost: i64) -> i64 {
+        start + self.spend(self.idle(hole.cold, start - hole.start), cost).0
+    }
+}
+
+// === impl Open ===
+
+impl Open {
+    /// Reads a state at `now`. One that is cold again equals an absent one; of one that another rule wrote
+    /// the permits owed and the part of coldness stay.
+    pub fn new(state: Option<&mut State>, now: Micros, rule: WarmUp) -> Self {
+        let fresh = Self { rule, now, born: now, tail: 0, cold: rule.window, holes: Vec::new() };
+        let Some(state) = state else { return fresh };
+        let (old, far) = (state.rule, state.rule.far());
+        let (cold, den) = (state.cold, old.pace.den);
+        let tail = (state.whole - now).clamp(-far, far) * den + state.ticks;
+        if tail <= -den && cold - tail >= old.window {
+            return fresh;
+        }
+        if old != rule {
+            let (tail, cold) = converted(tail, cold, old, rule);
+            return Self { tail, cold, ..fresh };
+        }
+        let holes = state.holes.iter().map(|hole| hole.before(tail));
+        let holes = holes.filter(|hole| rule.place(hole, 0, 1).is_some()).collect();
+        Self { tail, cold, born: state.born, holes, ..fresh }
+    }
+
+    /// The first instant from `from` on (µs from now) at which `cost` permits may be granted, and the
+    /// start of their interval.
+    pub fn earliest(&self, from: Micros, cost: i64) -> (Micros, i64) {
+        let rule = self.rule;
+        let hole = self.holes.iter().find_map(|hole| rule.place(hole, from, cost));
+        let start = hole.unwrap_or_else(|| rule.pace.clip(self.tail, from));
+        (ceil_div(start, rule.pace.den).max(from), start)
+    }
+
+    /// Takes the interval that [`Self::earliest`] found.
+    pub fn take(&mut self, start: i64, cost: i64) -> Grant {
+        let rule = self.rule;
+        let inside = |hole: &Hole| hole.start <= start && rule.end(hole, start, cost) <= hole.end;
+        let aux;
+        if let Some(i) = self.holes.iter().position(inside) {
+            let hole = self.holes.remove(i);
+            aux = rule.idle(hole.cold, start - hole.start);
+            let (length, cold) = rule.spend(aux, cost);
+            let rest = Hole { start: start + length, cold, ..hole };
+            self.spread(
+                i,
+                hole.end,
+                rule.idle(hole.cold, hole.span()),
+                rule.idle(cold, rest.span()),
+            );
+            self.holes.insert(i, rest);
+            self.holes.insert(i, Hole { end: start, ..hole });
+        } else {
+            let gap = Hole { start: self.tail, end: start, cold: self.cold };
+            if rule.place(&gap, 0, 1).is_some() {
+                self.holes.push(gap);
+            }
+            aux = rule.idle(self.cold, start - self.tail);
+            let (length, cold) = rule.spend(aux, cost);
+            (self.tail, self.cold) = (start + length, cold);
+        }
+        self.tidy();
+        let (whole, ticks) = rule.pace.absolute(self.now, start);
+        Grant { whole, ticks, born: self.born, aux }
+    }
+
+    /// Gives an unused grant back; false when there is nothing (left) to give back.
+    pub fn give_back(&mut self, grant: Grant, cost: i64) -> bool {
+        let (rule, far) = (self.rule, self.rule.far());
+        let start = (grant.whole - self.now).clamp(-far, far) * rule.pace.den + grant.ticks;
+        let mut cold = grant.aux.clamp(0, rule.window);
+        let (length, left) = rule.spend(cold, cost);
+        let end = start + length;
+        if grant.born != self.born || end > self.tail {
+            return false;
+        }
+        if end == self.tail {
+            // The last grant is undone as if it had never been, however late.
+            (self.tail, self.cold) = (start, (cold + self.cold - left).clamp(0, rule.window));
+            if self.holes.last().is_some_and(|hole| hole.end == start)
+                && let Some(hole) = self.holes.pop()
+            {
+                (self.tail, self.cold) = (hole.start, hole.cold);
+            }
+            if self.reset_after() == 0 {
+                *self = Self::new(None, self.now, rule);
+            }
+            return true;
+        }
+        if rule.place(&Hole { start, end, cold }, 0, 1).is_none() {
+            return false;
+        }
+        let at = self.holes.iter().position(|hole| hole.start >= start).unwrap_or(self.holes.len());
+        let overlaps = (at > 0 && self.holes[at - 1].end > start)
+            || self.holes.get(at).is_some_and(|hole| hole.start < end);
+        if overlaps {
+            return false;
+        }
+        let joins = at > 0 && self.holes[at - 1].end == start;
+        if joins {
+            cold = rule.idle(self.holes[at - 1].cold, self.holes[at - 1].span());
+        }
+        self.spread(at, end, rule.spend(cold, cost).1, rule.idle(cold, length));
+        self.holes.insert(at, Hole { start, end, cold });
+        if self.holes.get(at + 1).is_some_and(|hole| hole.start == end) {
+            self.holes[at].end = self.holes.remove(at + 1).end;
+        }
+        if joins {
+            self.holes[at - 1].end = self.holes.remove(at).end;
+        }
+        self.tidy();
+        true
+    }
+
+    /// How full it is: one permit can be taken now, or none.
+    pub fn level(&self) -> Level {
+        let next = self.earliest(0, 1).0;
+        Level { remaining: i64::from(next == 0), next, reset_after: self.reset_after() }
+    }
+
+    /// The state to keep and how long it matters, µs; `None` when it equals an absent one.
+    pub fn close(self) -> Option<(State, Micros)> {
+        let reset_after = self.reset_after();
+        if reset_after <= 0 {
+            return None;
+        }
+        let (rule, born, cold) = (self.rule, self.born, self.cold);
+        let (whole, ticks) = rule.pace.absolute(self.now, self.tail);
+        let holes = self.holes.iter().map(|hole| hole.before(self.tail)).collect();
+        Some((State { rule, whole, ticks, born, cold, holes }, reset_after))
+    }
+
+    /// Until the state equals an absent one, which is cold and also forgets a part of a µs.
+    fn reset_after(&self) -> Micros {
+        let Pace { den, .. } = self.rule.pace;
+        let part = i64::from(self.tail.rem_euclid(den) != 0);
+        let cold = ceil_div(self.tail + self.rule.window - self.cold, den);
+        cold.max(ceil_div(self.tail, den) + part).max(0)
+    }
+
+    /// The coldness at `end`, which the hole `first` and all behind it follow, is no longer `was` but `is`.
+    fn spread(&mut self, first: usize, mut end: i64, mut was: i64, mut is: i64) {
+        let rule = self.rule;
+        for hole in &mut self.holes[first..] {
+            let cold = rule.behind(hole.cold, hole.start - end, was, is);
+            (was, is) = (rule.idle(hole.cold, hole.span()), rule.idle(cold, hole.span()));
+            (hole.cold, end) = (cold, hole.end);
+        }
+        self.cold = rule.behind(self.cold, self.tail - end, was, is);
+    }
+
+    /// Keeps the holes that have room for a permit, as many as may be.
+    fn tidy(&mut self) {
+        let rule = self.rule;
+        self.holes.retain(|hole| rule.place(hole, 0, 1).is_some());
+        drop_shortest_above_bound(&mut self.holes, Hole::span);
+    }
+}
+
+// === impl Hole ===
+
+impl Hole {
+    fn span(&self) -> i64 {
+        self.end - self.start
+    }
+
+    /// From ticks from now to ticks before the tail, or back.
+    fn before(&self, tail: i64) -> Self {
+        Self { start: tail - self.start, end: tail - self.end, cold: self.cold }
+    }
+}
+
+/// The tail and its coldness under `new` of a state of `old`: as many permits are owed, and as great a part
+/// of the warm-up is left. Rounded up, to the slower side.
+fn converted(tail: i64, cold: i64, old: WarmUp, new: WarmUp) -> (i64, i64) {
+    let cold = old.idle(cold, (-tail).max(0));
+    let owed = tail as f64 / old.pace.per as f64;
+    let most = new.pace.full() + new.window + MAX_BUDGET * new.pace.den;
+    let tail = ((owed * new.pace.per as f64).ceil().max(0.0) as i64).min(most);
+    let cold = (cold as f64 / old.window as f64 * new.window as f64).ceil() as i64;
+    (tail, cold.min(new.window))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,221 @@
+//! The laws of `LIMITING.md` on random sequences.
+
+use super::*;
+
+#[derive(Debug, Clone)]
+struct Step {
+    after: Micros,
+    cost: i64,
+    budget: Micros,
+    gives_back: Option<usize>,
+}
+
+fn steps(longest: Micros) -> impl Strategy<Value = Vec<Step>> {
+    let budget = prop_oneof![Just(0), 0..4 * longest];
+    let step = (0..longest, 1..4i64, budget, prop::option::weighted(0.3, 0..6usize));
+    let step = step.prop_map(move |(after, cost, budget, gives_back)| Step {
+        after: after * after / longest,
+        cost,
+        budget,
+        gives_back,
+    });
+    prop::collection::vec(step, 1..60)
+}
+
+/// Permits of 1 to 300 µs, and up to a few hundred of them in a warm-up.
+fn odd() -> impl Strategy<Value = WarmUp> {
+    (3..40i64, 40..900i64, 1..6_000i64, 1.001..20.0f64)
+        .prop_map(|(count, period, warm_up, factor)| rule(count, period, warm_up, factor))
+}
+
+/// Behind a grant the stable time of its permits is free, but for less than a µs in all.
+fn obeys(rule: WarmUp, grants: &mut [(Micros, i64)]) -> bool {
+    grants.sort_unstable();
+    (0..grants.len()).all(|first| {
+        let mut permits = 0;
+        grants[first..].windows(2).all(|pair| {
+            permits += pair[0].1;
+            permits * rule.pace.per < (pair[1].0 - grants[first].0 + 1) * rule.pace.den
+        })
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    /// Rounding in all: up to the whole µs of the instant, and a tick a grant in its length and in its
+    /// coldness, which later costs as much again. Ticks are very fine here, so it is never a second µs.
+    #[test]
+    fn saturated_it_is_guavas_within_two_microseconds(
+        (count, period) in (3..40i64, 40..900_000i64),
+        warm_up in 1..20_000_000i64,
+        factor in 1001..20_000i64,
+        costs in prop::collection::vec(1..4i64, 1..300),
+    ) {
+        let cold_factor = factor as f64 / 1000.0;
+        let mut limiter = Limiter::new(rule(count, period, warm_up, cold_factor));
+        let mut guava = Guava::new(period as f64 / count as f64, warm_up as f64, cold_factor);
+        for cost in costs {
+            let at = limiter.ask(T0, cost, MAX_BUDGET).expect("granted").0 - T0;
+            let expected = guava.reserve(0.0, cost as f64);
+            prop_assert!(at as f64 >= expected - 0.01, "{} before {}", at, expected);
+            prop_assert!(at as f64 <= expected + 2.0, "{} after {}", at, expected);
+        }
+    }
+
+    /// Who comes less than a µs behind the end of an interval starts at the end, and by so much less it
+    /// gets colder: a µs a grant, and what a µs of coldness can cost.
+    #[test]
+    fn with_pauses_it_is_guavas_within_microseconds_a_grant(
+        (count, period) in (3..40i64, 4_000..900_000i64),
+        warm_up in 1..20_000_000i64,
+        factor in 1001..20_000i64,
+        steps in steps(2_000_000),
+    ) {
+        let cold_factor = factor as f64 / 1000.0;
+        let rule = rule(count, period, warm_up, cold_factor);
+        let mut guava = Guava::new(period as f64 / count as f64, warm_up as f64, cold_factor);
+        let (mut limiter, mut now, mut bound) = (Limiter::new(rule), T0, 2.0);
+        for Step { after, cost, .. } in steps {
+            now += after;
+            let at = limiter.ask(now, cost, MAX_BUDGET).expect("granted").0 - T0;
+            let expected = guava.reserve((now - T0) as f64, cost as f64);
+            prop_assert!((at as f64 - expected).abs() <= bound, "{} {}", at, expected);
+            bound += 1.0 + (cold_factor - 1.0) / rule.fall();
+        }
+    }
+
+    #[test]
+    fn never_too_many_whatever_is_given_back(
+        rule in odd(),
+        steps in steps(900),
+        waits in prop::bool::ANY,
+        later in prop::collection::vec(prop_oneof![Just(0), 0..3000i64], 60),
+    ) {
+        let mut limiter = Limiter::new(rule);
+        let (mut grants, mut now) = (Vec::new(), T0);
+        for (Step { after, cost, budget, gives_back }, from) in steps.into_iter().zip(later) {
+            now += after;
+            if from > 0 {
+                let (at, grant) = limiter.take_from(now, from, cost);
+                prop_assert!(at >= now + from);
+                grants.push((at, cost, grant));
+            } else if let Ok((at, grant)) = limiter.ask(now, cost, budget) {
+                grants.push((at, cost, grant));
+            }
+            let leaves: Vec<_> = (0..grants.len()).filter(|i| !waits || grants[*i].0 > now).collect();
+            if let Some(i) = gives_back.and_then(|i| leaves.get(i)) {
+                let (_, cost, grant) = grants.remove(*i);
+                let given = limiter.give_back(now, grant, cost);
+                prop_assert!(given || !waits);
+            }
+            let open = limiter.open(now);
+            prop_assert!((0..=rule.window).contains(&open.cold));
+            prop_assert!(open.holes.iter().all(|hole| (0..=rule.window).contains(&hole.cold)));
+        }
+        let mut grants: Vec<_> = grants.into_iter().map(|(at, cost, _)| (at, cost)).collect();
+        prop_assert!(obeys(rule, &mut grants), "{:?}", grants);
+    }
+
+    #[test]
+    fn what_was_given_back_is_there_for_the_next(rule in odd(), waiters in 2..20usize, leaves in 0..20usize) {
+        let mut limiter = Limiter::new(rule);
+        let grants: Vec<_> =
+            (0..=waiters).map(|_| limiter.ask(T0, 1, MAX_BUDGET).expect("granted")).collect();
+        let (at, grant) = grants[1 + leaves % waiters];
+        let before = limiter.open(T0);
+        prop_assert!(limiter.give_back(T0, grant, 1));
+        prop_assert!(!limiter.give_back(T0, grant, 1), "twice");
+        prop_assert_eq!(limiter.ask(T0, 1, MAX_BUDGET).expect("granted").0, at);
+        let open = limiter.open(T0);
+        prop_assert_eq!((open.tail, &open.holes), (before.tail, &before.holes));
+        prop_assert!((open.cold - before.cold).abs() <= 2, "{} {}", open.cold, before.cold);
+        prop_assert!(limiter.ask(T0, 1, MAX_BUDGET).expect("granted").0 > grants[waiters].0);
+    }
+
+    #[test]
+    fn retry_after_is_true_and_not_a_microsecond_too_late(rule in odd(), steps in steps(900)) {
+        let (mut limiter, mut now) = (Limiter::new(rule), T0);
+        for Step { after, cost, budget, gives_back } in steps {
+            now += after;
+            let before = limiter.state.clone();
+            match limiter.ask(now, cost, budget) {
+                Err(retry) => {
+                    prop_assert_eq!(&limiter.state, &before, "a refusal leaves no trace");
+                    prop_assert!(limiter.copy().ask(now + retry, cost, budget).is_ok(), "too early");
+                    prop_assert!(limiter.copy().ask(now + retry - 1, cost, budget).is_err(), "too late");
+                }
+                Ok((at, grant)) if gives_back.is_some() && at > now => {
+                    prop_assert!(limiter.give_back(now, grant, cost));
+                    prop_assert_eq!(&limiter.state, &before, "as if it had never been");
+                }
+                Ok(_) => {}
+            }
+        }
+    }
+
+    #[test]
+    fn forgetting_equals_cold(rule in odd(), steps in steps(900), late in 0..1000i64, cost in 1..4i64) {
+        let (mut limiter, mut now) = (Limiter::new(rule), T0);
+        for Step { after, cost, budget, .. } in steps {
+            now += after;
+            let _ = limiter.ask(now, cost, budget);
+        }
+        if let Some((_, ttl)) = limiter.open(now).close() {
+            let then = now + ttl + late;
+            let (mut kept, mut gone) = (limiter.open(then), Open::new(None, then, rule));
+            let start = kept.earliest(0, cost);
+            prop_assert_eq!(start, gone.earliest(0, cost));
+            prop_assert_eq!(kept.level(), gone.level());
+            kept.take(start.1, cost);
+            gone.take(start.1, cost);
+            prop_assert_eq!((kept.tail, kept.cold), (gone.tail, gone.cold));
+            prop_assert!(limiter.open(now + ttl - 1).close().is_some());
+        }
+    }
+
+    #[test]
+    fn the_level_is_true(rule in odd(), steps in steps(900)) {
+        let (mut limiter, mut now) = (Limiter::new(rule), T0);
+        for Step { after, budget, .. } in steps {
+            now += after;
+            let _ = limiter.ask(now, 1, budget);
+            let level = limiter.open(now).level();
+            let mut copy = limiter.copy();
+            let taken = (0..).take_while(|_| copy.ask(now, 1, 0).is_ok()).count();
+            prop_assert_eq!(level.remaining, taken as i64);
+            prop_assert!(limiter.copy().ask(now + level.next, 1, 0).is_ok());
+            prop_assert!(level.next == 0 || limiter.copy().ask(now + level.next - 1, 1, 0).is_err());
+        }
+    }
+
+    #[test]
+    fn two_limiters_pass_all_or_nothing_and_both_obey(rules in (odd(), odd()), steps in steps(900)) {
+        let rules = [rules.0, rules.1];
+        let mut states: [Option<AnyState>; 2] = [None, None];
+        let (mut grants, mut now) = ([Vec::new(), Vec::new()], T0);
+        for Step { after, cost, budget, gives_back } in steps {
+            now += after;
+            // Some requests need only one of them.
+            let used = match gives_back { Some(0 | 1) => 0..1, Some(2 | 3) => 1..2, _ => 0..2 };
+            let mut open: Vec<_> = used.clone()
+                .map(|i| Algorithm::WarmUp(rules[i]).open(states[i].as_mut(), now))
+                .collect();
+            let before = open.clone();
+            let mut wants: Vec<_> =
+                open.iter_mut().map(|open| Want { open, cost, enforce: true }).collect();
+            let reserved = reserve::decide(&mut wants, budget, None);
+            if reserved.parts.is_none() {
+                prop_assert_eq!(open, before);
+                continue;
+            }
+            for (i, open) in used.zip(open) {
+                states[i] = open.close().map(|(state, _)| state);
+                grants[i].push((now + reserved.at, cost));
+            }
+        }
+        for (rule, grants) in rules.into_iter().zip(&mut grants) {
+            prop_assert!(obeys(rule, grants), "{:?} {:?}", rule, grants);
+        }
+    }
+}

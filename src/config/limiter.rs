@@ -1,0 +1,135 @@
+//! A limiter as configured, and the names of its states. Holds none.
+
+use super::Rate;
+use crate::{
+    algorithm::Algorithm,
+    key::{self, Cost, Template},
+};
+
+/// A named limiter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limiter {
+    /// Name in metrics, logs and the store.
+    pub name: String,
+    /// The rules, one for each rate; of a concurrency limiter the only one.
+    pub algorithms: Vec<Algorithm>,
+    /// As the user says them, the shortest period first, none twice; a concurrency limiter has none.
+    pub rates: Vec<Rate>,
+    /// Which bucket a request belongs to; `None`: one for all.
+    pub key: Option<Template>,
+    /// Who shares its state.
+    pub scope: Scope,
+    /// Whether it holds, counts, or does nothing.
+    pub mode: Mode,
+    /// Limiters that some request uses together carry the same tag: one slot of a Redis Cluster, one call.
+    pub group: String,
+    /// Its keys have tags of their own, so that a cluster spreads them: it is alone in its group.
+    pub spread: bool,
+}
+
+/// Who shares the state of a limiter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// All gateways on one store.
+    Cluster,
+    /// Nobody: each gateway has its own.
+    Instance,
+}
+
+/// A limiter that a request is charged to, and for how much.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Charge {
+    /// Index into [`Config::limiters`](super::Config::limiters).
+    pub limiter: usize,
+    /// At most the limiter's capacity.
+    pub cost: Cost,
+}
+
+/// What a limiter does with its decisions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Holds and refuses.
+    Enforce,
+    /// Decides and counts, never holds or refuses.
+    Observe,
+    /// Nothing.
+    Off,
+}
+
+// === impl Limiter ===
+
+impl Limiter {
+    /// The greatest cost that it can ever grant, permits.
+    pub fn capacity(&self) -> i64 {
+        let capacity = |algorithm: &Algorithm| match algorithm {
+            Algorithm::Concurrency(_) => 1,
+            rule => rule.capacity(),
+        };
+        self.algorithms.iter().map(capacity).min().unwrap_or(i64::MAX)
+    }
+
+    /// The name of a state in the store: of the rate with index `part`, in gateway `instance`, for the key
+    /// `filled`. All states that one request needs have one hash tag.
+    pub fn store_key(
+        &self,
+        prefix: &str,
+        instance: Option<&str>,
+        part: usize,
+        filled: Option<&str>,
+    ) -> String {
+        let mut name = self.name.clone();
+        if part > 0 {
+            name.push_str(&format!("/{part}"));
+        }
+        if let (Scope::Instance, Some(instance)) = (self.scope, instance) {
+            name.push('@');
+            name.push_str(instance);
+        }
+        if let Some(filled) = filled {
+            name.push(':');
+            name.push_str(filled);
+        }
+        let letter = self.algorithms.first().map_or(b'-', Algorithm::letter);
+        match filled.filter(|_| self.spread) {
+            Some(filled) => {
+                let tag = format!("{}.{:02}", self.group, key::spread(filled));
+                key::state(prefix, &tag, letter, &name)
+            }
+            None => key::state(prefix, &self.group, letter, &name),
+        }
+    }
+
+    /// Rates that can never bind, each with one that is always stricter.
+    pub(super) fn idle_rates(&self) -> impl Iterator<Item = (Rate, Rate)> {
+        self.rates.iter().filter_map(|rate| {
+            let mut others = self.rates.iter().filter(|other| other.period != rate.period);
+            let stricter = others.find(|other| other.implies(rate))?;
+            Some((*rate, *stricter))
+        })
+    }
+}
+
+// === impl Scope ===
+
+impl Scope {
+    /// The name in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cluster => "cluster",
+            Self::Instance => "instance",
+        }
+    }
+}
+
+// === impl Mode ===
+
+impl Mode {
+    /// The name in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Enforce => "enforce",
+            Self::Observe => "observe",
+            Self::Off => "off",
+        }
+    }
+}

@@ -1,0 +1,444 @@
+//! Limiters in all their forms, who is charged, and the names of their states.
+
+use super::{charged, mistakes, parse, verdicts};
+use crate::{
+    algorithm::Algorithm,
+    config::{Config, Limiter, Mode, Scope},
+    key::Cost,
+};
+use rstest::rstest;
+use std::{collections::HashSet, time::Duration};
+
+/// A config with one route for each list of limiters.
+fn with(limiters: &str, routes: &[&str]) -> Config {
+    let mut text = format!("upstream: http://a\nlimiters: {{ {limiters} }}\nroutes:\n");
+    for (i, route) in routes.iter().enumerate() {
+        text.push_str(&format!("- {{ suffix: /{i}, {route} }}\n"));
+    }
+    parse(&text).expect("a config")
+}
+
+fn limiter(text: &str) -> Limiter {
+    with(&format!("a: {text}"), &["limiters: [a]"]).limiters.remove(0)
+}
+
+#[rstest]
+#[case::short("5/s", "T 5/s", 5)]
+#[case::short_list("[3/s, 20/min]", "T 3/s 20/min", 3)]
+#[case::sorted("{ rate: [20/min, 3/s, 100/hour] }", "T 3/s 20/min 100/h", 3)]
+#[case::the_least("{ rate: [500/s, 20/min] }", "T 500/s 20/min", 20)]
+#[case::burst("{ rate: 5/s, burst: 9 }", "T 5/s", 9)]
+#[case::burst_of_a_list_of_one("{ rate: [5/s], burst: 9 }", "T 5/s", 9)]
+#[case::sliding(
+    "{ algorithm: sliding_window, rate: [3/s, 20/min], margin: 30ms }",
+    "S 3/s 20/min",
+    3
+)]
+#[case::fixed("{ algorithm: fixed_window, rate: [3/s, 20/min] }", "F 3/s 20/min", 3)]
+#[case::warm_up("{ algorithm: warm_up, rate: 5/s, warm_up: 4s, cold_factor: 2.5 }", "W 5/s", 5)]
+#[case::concurrency("{ algorithm: concurrency, max: 4, lease: 30s }", "C", 1)]
+fn forms(#[case] text: &str, #[case] expected: &str, #[case] capacity: i64) {
+    let limiter = limiter(text);
+    let mut shown = char::from(limiter.algorithms[0].letter()).to_string();
+    limiter.rates.iter().for_each(|rate| shown.push_str(&format!(" {rate}")));
+    assert_eq!((shown.as_str(), limiter.capacity()), (expected, capacity));
+    assert_eq!(limiter.algorithms.len(), limiter.rates.len().max(1));
+}
+
+#[test]
+fn what_stands_in_the_keys_reaches_the_rules() {
+    let margin = |text: &str| limiter(text).algorithms[0].margin();
+    assert_eq!(margin("{ algorithm: sliding_window, rate: 5/s, margin: 30ms }"), 30_000);
+    assert_eq!(
+        margin("{ algorithm: leaky_bucket, rate: 5/s, margin: 20ms, capacity: 10 }"),
+        20_000
+    );
+    assert_eq!(margin("{ algorithm: sliding_window, rate: 5/s }"), 0);
+    let held = limiter("{ algorithm: concurrency, max: 4 }");
+    let [Algorithm::Concurrency(rule)] = &*held.algorithms else { panic!("not concurrency") };
+    assert_eq!((rule.max(), rule.lease()), (4, 60_000_000));
+    let limiter = limiter("{ rate: 5/s, key: '{header.x-shop}', scope: instance, mode: off }");
+    assert_eq!((limiter.scope, limiter.mode), (Scope::Instance, Mode::Off));
+    assert!(limiter.key.is_some());
+}
+
+/// The mark `@` stands before the place that the message names.
+#[rstest]
+#[case::burst_of_a_window(
+    "{ algorithm: sliding_window, rate: 5/s, burst: @5 }",
+    "limiters.a.burst: goes with algorithm token_bucket, and this limiter is a sliding_window"
+)]
+#[case::margin_of_the_default(
+    "{ rate: 5/s, margin: @1s }",
+    "limiters.a.margin: goes with algorithm sliding_window or leaky_bucket, and this limiter is a token_bucket, the default"
+)]
+#[case::capacity(
+    "{ rate: 5/s, algorithm: fixed_window, capacity: @1 }",
+    "limiters.a.capacity: goes with algorithm leaky_bucket, and this limiter is a fixed_window"
+)]
+#[case::warm_up_of_another(
+    "{ rate: 5/s, warm_up: @1s }",
+    "limiters.a.warm_up: goes with algorithm warm_up, and this limiter is a token_bucket, the default"
+)]
+#[case::max_without_its_algorithm(
+    "{ max: @4 }",
+    "limiters.a.max: goes with algorithm concurrency, and this limiter is a token_bucket, the default"
+)]
+#[case::rate_of_concurrency(
+    "{ algorithm: concurrency, max: 4, rate: @5/s }",
+    "limiters.a.rate: goes with the other algorithms; what a concurrency limiter bounds is `max`"
+)]
+#[case::no_max("@{ algorithm: concurrency }", "limiters.a.max: is missing, as in `max: 4`")]
+#[case::max_zero("{ algorithm: concurrency, max: @0 }", "limiters.a.max: `0` must be at least 1")]
+#[case::short_lease(
+    "{ algorithm: concurrency, max: 4, lease: @500ms }",
+    "limiters.a.lease: `500ms` must be at least 1s"
+)]
+#[case::long_lease(
+    "{ algorithm: concurrency, max: 4, lease: @25h }",
+    "limiters.a.lease: `25h` must be at most 86400s"
+)]
+#[case::long_margin(
+    "{ algorithm: leaky_bucket, rate: 5/s, margin: @2h }",
+    "limiters.a.margin: `2h` must be at most 3600s"
+)]
+#[case::negative_capacity(
+    "{ algorithm: leaky_bucket, rate: 5/s, capacity: @-1 }",
+    "limiters.a.capacity: `-1` is negative; a whole number is wanted"
+)]
+#[case::no_warm_up(
+    "@{ algorithm: warm_up, rate: 5/s }",
+    "limiters.a.warm_up: is missing, as in `warm_up: 4s`"
+)]
+#[case::cold_factor_one(
+    "{ algorithm: warm_up, rate: 5/s, warm_up: 4s, cold_factor: @1 }",
+    "limiters.a.cold_factor: `1` must be a number above 1 and at most 100, as in 3 or 2.5"
+)]
+#[case::cold_factor_nan(
+    "{ algorithm: warm_up, rate: 5/s, warm_up: 4s, cold_factor: @NaN }",
+    "limiters.a.cold_factor: `NaN` must be a number above 1 and at most 100, as in 3 or 2.5"
+)]
+#[case::cold_factor_huge(
+    "{ algorithm: warm_up, rate: 5/s, warm_up: 4s, cold_factor: @1000 }",
+    "limiters.a.cold_factor: `1000` must be a number above 1 and at most 100, as in 3 or 2.5"
+)]
+#[case::list_of_a_leaky_bucket(
+    "{ algorithm: leaky_bucket, rate: @[3/s, 20/min] }",
+    "limiters.a.rate: is a list, and a leaky_bucket takes one rate; lists go with token_bucket, sliding_window and fixed_window"
+)]
+#[case::list_of_warm_up(
+    "{ algorithm: warm_up, warm_up: 4s, rate: @[3/s, 20/min] }",
+    "limiters.a.rate: is a list, and a warm_up takes one rate; lists go with token_bucket, sliding_window and fixed_window"
+)]
+#[case::burst_of_a_list(
+    "{ rate: [3/s, 20/min], burst: @5 }",
+    "limiters.a.burst: goes with a single rate; in a list each rate's burst is its own count"
+)]
+#[case::no_rates("{ rate: @[] }", "limiters.a.rate: must hold 1 to 8 rates")]
+#[case::no_rates_in_short("@[]", "limiters.a: must hold 1 to 8 rates")]
+#[case::too_many_rates(
+    "@[1/s, 2/2s, 3/3s, 4/4s, 5/5s, 6/6s, 7/7s, 8/8s, 9/9s]",
+    "limiters.a: must hold 1 to 8 rates"
+)]
+#[case::one_period_twice(
+    "[60/min, 3/s, @70/60s]",
+    "limiters.a[2]: has the same period as 60/min; keep the stricter of the two"
+)]
+#[case::bad_rate_in_a_list(
+    "{ rate: [3/s, @0/min] }",
+    "limiters.a.rate[1]: `0/min` allows nothing; the count must be at least 1"
+)]
+#[case::slow_bucket(
+    "{ rate: 1/day, burst: @1000000 }",
+    "limiters.a: a bucket of 1000000 takes more than 70 years to fill at 1/d; lower `burst`"
+)]
+#[case::unknown_algorithm(
+    "{ rate: 5/s, algorithm: @gcra }",
+    "limiters.a.algorithm: `gcra` is no algorithm; there are: token_bucket, sliding_window, fixed_window, leaky_bucket, warm_up, concurrency"
+)]
+#[case::misspelt_scope(
+    "{ rate: 5/s, scope: @world }",
+    "limiters.a.scope: `world` is not one of cluster, instance"
+)]
+#[case::key(
+    "{ rate: 5/s, key: @'{client-ip}' }",
+    "limiters.a.key: `{client-ip}` has the unknown part `{client-ip}`; did you mean `{client_ip}`?"
+)]
+#[case::misspelt_key(
+    "{ rate: 5/s, @cold_faktor: 3 }",
+    "limiters.a.cold_faktor: unknown key `cold_faktor`; did you mean `cold_factor`?"
+)]
+fn one_mistake_in_a_limiter(#[case] text: &str, #[case] message: &str) {
+    let text = format!("limiters: {{ a: {text} }}");
+    let column = text.find('@').expect("a mark") + 1;
+    assert_eq!(mistakes(&text.replace('@', "")), [format!("test.yaml:3:{column}: {message}")]);
+}
+
+#[test]
+fn all_mistakes_in_a_limiter_are_said_at_once() {
+    let all = mistakes("limiters: { a: { rate: 0/s, burst: 0, key: '', scope: x } }");
+    assert_eq!(all.len(), 4, "{all:#?}");
+    let all = mistakes("limiters: { a: { algorithm: warm_up } }");
+    assert_eq!(all.len(), 2, "{all:#?}");
+    let all =
+        mistakes("limiters: { a: { algorithm: warm_up, rate: '${UNSET}', warm_up: '${UNSET}' } }");
+    assert_eq!(all.len(), 2, "{all:#?}");
+}
+
+#[test]
+fn a_part_of_a_key_that_came_from_outside_is_not_quoted() {
+    let all = mistakes("limiters: { a: { rate: 5/s, key: '{${SECRET}}' } }").join("\n");
+    assert!(all.contains("unknown part") && !all.contains("hunter2"), "{all}");
+}
+
+#[test]
+fn a_charge_has_a_cost_and_the_routes_own_wins() {
+    let config = parse(
+        "upstreams: { v: { url: 'http://a', limiters: [{ limiter: a, cost: 2 }, b] } }\n\
+         limiters: { a: 5/s, b: 5/s, c: 5/s }\n\
+         routes:\n\
+         - { suffix: /0 }\n\
+         - { suffix: /1, limiters: [c, { limiter: a, cost: '{header.x-cost}' }, { limiter: b, cost: 5 }] }\n",
+    )
+    .expect("a config");
+    let costs = |route: usize| {
+        let charges = config.routes[route].limiters.iter();
+        charges.map(|charge| charge.cost.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (charged(&config.routes[0]), costs(0)),
+        (vec![0, 1], vec![Cost::Fixed(2), Cost::ONE])
+    );
+    let template = Cost::parse("{header.x-cost}").expect("a cost");
+    assert_eq!(charged(&config.routes[1]), [2, 0, 1]);
+    assert_eq!(costs(1), [Cost::ONE, template, Cost::Fixed(5)]);
+}
+
+#[rstest]
+#[case::above(
+    "{ limiter: a, cost: @6 }",
+    "routes[0].limiters[0].cost: a cost of 6 is more than `a` can ever give at once, which is 5"
+)]
+#[case::above_one_of_a_list(
+    "{ limiter: l, cost: @4 }",
+    "routes[0].limiters[0].cost: a cost of 4 is more than `l` can ever give at once, which is 3"
+)]
+#[case::zero(
+    "{ limiter: a, cost: @0 }",
+    "routes[0].limiters[0].cost: `0` is no cost; a cost is a whole number, at least 1, or a part such as `{header.x-cost}`"
+)]
+#[case::negative(
+    "{ limiter: a, cost: @-1 }",
+    "routes[0].limiters[0].cost: `-1` is negative; a cost is a whole number, at least 1, or a part such as `{header.x-cost}`"
+)]
+#[case::word(
+    "{ limiter: a, cost: @lots }",
+    "routes[0].limiters[0].cost: `lots` is not a number that can be a cost; a cost is a whole number, at least 1, or a part such as `{header.x-cost}`"
+)]
+#[case::template(
+    "{ limiter: a, cost: @'{header}' }",
+    "routes[0].limiters[0].cost: `{header}` has the part `{header}`, which needs the name of a header, as in `{header.x-shop}`"
+)]
+#[case::concurrency(
+    "{ limiter: c, cost: @2 }",
+    "routes[0].limiters[0].cost: a concurrency limiter counts requests, each as one; leave the cost out"
+)]
+#[case::concurrency_by_template(
+    "{ limiter: c, cost: @'{query.n}' }",
+    "routes[0].limiters[0].cost: a concurrency limiter counts requests, each as one; leave the cost out"
+)]
+#[case::unknown(
+    "{ limiter: @aa, cost: 2 }",
+    "routes[0].limiters[0].limiter: `aa` is no limiter; did you mean `a`?"
+)]
+#[case::no_limiter(
+    "@{ cost: 2 }",
+    "routes[0].limiters[0].limiter: is missing: the name of the limiter that is charged"
+)]
+#[case::misspelt(
+    "{ limiter: a, @costs: 2 }",
+    "routes[0].limiters[0].costs: unknown key `costs`; did you mean `cost`?"
+)]
+#[case::twice(
+    "a, @{ limiter: a, cost: 2 }",
+    "routes[0].limiters[1]: named twice; a request is charged once per limiter"
+)]
+fn one_mistake_in_a_charge(#[case] charge: &str, #[case] message: &str) {
+    let route = format!("  - {{ suffix: /a, limiters: [{charge}] }}");
+    let column = route.find('@').expect("a mark") + 1;
+    let text = format!(
+        "upstream: http://a\nlimiters: {{ a: 5/s, l: [3/s, 20/min], c: {{ algorithm: concurrency, max: 4 }} }}\n\
+         routes:\n{}\n",
+        route.replace('@', "")
+    );
+    let error = parse(&text).expect_err("must be refused").to_string();
+    assert_eq!(error, format!("test.yaml:4:{column}: {message}"));
+}
+
+#[test]
+fn a_mistake_in_a_limiter_is_said_once() {
+    let all = mistakes(
+        "limiters: { a: 0/s }\nupstreams: ~\nx: &r { suffix: /a, limiters: [{ limiter: a, cost: 5 }], max_wait: 50% }",
+    );
+    assert_eq!(all.len(), 2, "the limiter, and the key `x`: {all:#?}");
+}
+
+#[rstest]
+#[case::half("a: 5/s", "[a]", "50%", 500)]
+#[case::of_the_slowest("a: 5/s, b: 60/min", "[a, b]", "50%", 30_000)]
+#[case::of_a_list("a: [3/s, 20/min]", "[a]", "10%", 6_000)]
+#[case::of_what_is_enforced("a: 5/s, b: { rate: 60/min, mode: observe }", "[a, b]", "100%", 1_000)]
+#[case::not_of_concurrency(
+    "a: 5/s, b: { algorithm: concurrency, max: 1 }",
+    "[a, b]",
+    "100%",
+    1_000
+)]
+#[case::of_equals_the_shorter("a: 60/min, b: 1/s", "[a, b]", "100%", 1_000)]
+#[case::more_than_a_period("a: 5/s", "[a]", "10000%", 100_000)]
+#[case::never_above_an_hour("a: 5/day", "[a]", "50%", 3_600_000)]
+fn a_wait_in_percent(
+    #[case] limiters: &str,
+    #[case] used: &str,
+    #[case] wait: &str,
+    #[case] millis: u64,
+) {
+    let route = format!("limiters: {used}, max_wait: {wait}, max_wait_cap: 10000%");
+    let route = with(limiters, &[&route]).routes.remove(0);
+    assert_eq!(route.max_wait, Duration::from_millis(millis));
+    assert!(route.max_wait_cap >= route.max_wait);
+}
+
+#[test]
+fn a_wait_in_percent_counts_the_limiters_of_the_upstream() {
+    let text = "upstreams: { v: { url: 'http://a', limiters: [a] } }\nlimiters: { a: 6/min }\n\
+                routes: [{ suffix: /a, max_wait: 1% }]\n";
+    assert_eq!(parse(text).expect("a config").routes[0].max_wait, Duration::from_millis(600));
+}
+
+#[test]
+fn networks() {
+    let text = "trusted_proxies: [10.0.0.0/8, '::1', 192.0.2.7, 'fd00::/8', '::ffff:10.1.0.0/112']\n\
+                upstream: http://a\nroutes: [{ suffix: '*' }]\n";
+    let config = parse(text).expect("a config");
+    let shown: Vec<_> = config.trusted_proxies.iter().map(ToString::to_string).collect();
+    assert_eq!(shown, ["10.0.0.0/8", "::1/128", "192.0.2.7/32", "fd00::/8", "10.1.0.0/16"]);
+    assert!(config.warnings().is_empty());
+}
+
+#[rstest]
+#[case::host_bits(
+    "[10.1.2.3/8]",
+    "19: trusted_proxies[0]: `10.1.2.3/8` has more address than its 8 bits; did you mean `10.0.0.0/8`?"
+)]
+#[case::name(
+    "[proxy]",
+    "19: trusted_proxies[0]: `proxy` is no network; write ADDRESS/BITS, as in 10.0.0.0/8 or fd00::/8, or an address"
+)]
+#[case::bits(
+    "[10.0.0.0/33]",
+    "19: trusted_proxies[0]: `10.0.0.0/33` is no network: 0 to 32 bits may stand behind the `/`"
+)]
+#[case::mask(
+    "['fd00::/ffff::']",
+    "19: trusted_proxies[0]: `fd00::/ffff::` is no network: 0 to 128 bits may stand behind the `/`"
+)]
+#[case::no_list("10.0.0.0/8", "18: trusted_proxies: must be a list: [one, two]")]
+fn no_network(#[case] text: &str, #[case] message: &str) {
+    assert_eq!(mistakes(&format!("trusted_proxies: {text}")), [format!("test.yaml:3:{message}")]);
+}
+
+#[test]
+fn warnings() {
+    let config = with(
+        "a: [3/s, 180/min, 179/62s], b: [500/s, 20/min], c: [3/s, 20/min], d: [3/2s, 9/3s, 4/5s]",
+        &["limiters: [a, b, c]"],
+    );
+    assert_eq!(
+        config.warnings(),
+        [
+            "the rate 180/min of the limiter `a` never binds: 3/s is always stricter",
+            "the rate 500/s of the limiter `b` never binds: 20/min is always stricter",
+            "no route and no upstream uses the limiter `d`",
+            "the rate 9/3s of the limiter `d` never binds: 3/2s is always stricter",
+        ]
+    );
+    let text = "trusted_proxies: ['::/0']\nupstream: http://a\nroutes: [{ suffix: '*' }]\n";
+    let warnings = parse(text).expect("a config").warnings();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].contains("`trusted_proxies` holds ::/0"), "{warnings:?}");
+}
+
+#[test]
+fn limiters_of_one_request_have_one_tag_and_lone_keyed_ones_many() {
+    let key = "key: '{client_ip}'";
+    let config = with(
+        &format!(
+            "c: {{ rate: [3/s, 20/min], {key} }}, b: 5/s, z: {{ rate: 5/s, {key} }}, lone: 5/s"
+        ),
+        &["limiters: [c, b]", "limiters: [z]", "limiters: [lone]"],
+    );
+    let [c, b, z, lone] = &*config.limiters else { panic!("not four") };
+    let plain = |limiter: &Limiter, part, filled| limiter.store_key("p", Some("i1"), part, filled);
+    assert_eq!(plain(c, 0, Some("::1")), "p:{b}:T:c:::1");
+    assert_eq!(plain(c, 1, Some("::1")), "p:{b}:T:c/1:::1");
+    assert_eq!(plain(b, 0, None), "p:{b}:T:b");
+    assert_eq!(plain(lone, 0, None), "p:{lone}:T:lone");
+    // printf ::1 | sha256sum: ef..., mod 64
+    assert_eq!(plain(z, 0, Some("::1")), "p:{z.47}:T:z:::1");
+    assert_eq!([c.spread, b.spread, z.spread, lone.spread], [false, false, true, false]);
+    let tag = |i: u32| {
+        let key = z.store_key("p", None, 0, Some(&format!("10.0.0.{i}")));
+        key.split(['{', '}']).nth(1).expect("a tag").to_owned()
+    };
+    let tags: HashSet<_> = (0..1000).map(tag).collect();
+    assert_eq!(tags.len(), 64);
+}
+
+#[test]
+fn the_state_of_an_instance_is_its_own() {
+    let limiter = limiter("{ rate: [3/s, 20/min], key: '{host}', scope: instance }");
+    let name = |part| limiter.store_key("paceway", Some("gw-1"), part, Some("h"));
+    let tag = name(0).split("}:").next().expect("a tag").to_owned();
+    assert_eq!(name(0), format!("{tag}}}:T:a@gw-1:h"));
+    assert_eq!(name(1), format!("{tag}}}:T:a/1@gw-1:h"));
+    let shared = self::limiter("{ rate: 3/s }");
+    assert_eq!(shared.store_key("paceway", Some("gw-1"), 0, None), "paceway:{a}:T:a");
+}
+
+#[rstest]
+#[case::lists("limiters: { a: [3/s, 20/min], b: { rate: [3/s], burst: 5 } }")]
+#[case::sliding(
+    "limiters: { a: { algorithm: sliding_window, rate: [3/s, 20/min], margin: 30ms } }"
+)]
+#[case::leaky("limiters: { a: { algorithm: leaky_bucket, rate: 5/s, capacity: 10, margin: 0 } }")]
+#[case::warm_up(
+    "limiters: { a: { algorithm: warm_up, rate: 5/s, warm_up: 4s, cold_factor: 2.5 } }"
+)]
+#[case::concurrency("limiters: { a: { algorithm: concurrency, max: 4, lease: 1min } }")]
+#[case::keys(
+    "limiters: { a: { rate: 5/s, key: 'x:{header.x-shop}{segment.2}', scope: instance } }"
+)]
+#[case::proxies("trusted_proxies: [10.0.0.0/8, '::1', '${SET:-10.0.0.1}']")]
+fn what_one_takes_the_other_does_too(#[case] text: &str) {
+    let text = format!("upstream: http://a\nroutes: [{{ suffix: \"*\" }}]\n{text}\n");
+    let verdicts = verdicts(&text);
+    assert!(verdicts.0, "the schema refuses");
+    // `${SET}` is a port in these tests.
+    assert!(verdicts.1 || text.contains("SET"), "{:?}", parse(&text));
+}
+
+#[rstest]
+#[case::charges(
+    "limiters: [a, { limiter: b, cost: 5 }, { limiter: c, cost: '{header.x-cost}' }], max_wait: 50%, max_wait_cap: 200%",
+    true
+)]
+#[case::zero_cost("limiters: [{ limiter: a, cost: 0 }]", false)]
+#[case::two_parts("limiters: [{ limiter: a, cost: '{host}{path}' }]", false)]
+#[case::no_percentage("limiters: [a], max_wait: 0%", false)]
+fn both_judge_a_route_alike(#[case] route: &str, #[case] good: bool) {
+    let text = format!(
+        "upstream: http://a\nlimiters: {{ a: 5/s, b: 5/s, c: 5/s }}\nroutes: [{{ suffix: /a, {route} }}]\n"
+    );
+    assert_eq!(verdicts(&text), (good, good));
+}

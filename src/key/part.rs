@@ -1,0 +1,145 @@
+//! The parts of a request that a template can name, and their values. Escapes nothing.
+
+use super::Parts;
+use crate::{path::normal, suggest::nearest};
+use http::{HeaderMap, HeaderName};
+use std::borrow::Cow;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Part {
+    ClientIp,
+    Host,
+    Method,
+    Path,
+    Header(HeaderName),
+    Query(String),
+    /// From 0.
+    Segment(usize),
+}
+
+pub(super) const KNOWN: &[&str] =
+    &["client_ip", "host", "method", "path", "header", "query", "segment"];
+const MAX_SEGMENT: usize = 1000;
+pub(super) const SECRET_HEADERS: &[&str] =
+    &["authorization", "cookie", "proxy-authorization", "x-api-key"];
+pub(super) const SECRET_PARAMETERS: &[&str] =
+    &["key", "api_key", "apikey", "token", "access_token"];
+
+// === impl Part ===
+
+impl Part {
+    pub(super) fn parse(name: &str) -> Result<Self, String> {
+        let (kind, of) = match name.split_once('.') {
+            Some((kind, of)) => (kind, Some(of)),
+            None => (name, None),
+        };
+        let wants = |what: &str| Err(format!("has the part `{{{name}}}`, which {what}"));
+        match (kind, of) {
+            ("client_ip", None) => Ok(Self::ClientIp),
+            ("host", None) => Ok(Self::Host),
+            ("method", None) => Ok(Self::Method),
+            ("path", None) => Ok(Self::Path),
+            ("client_ip" | "host" | "method" | "path", Some(_)) => {
+                wants(&format!("takes no name; write `{{{kind}}}`"))
+            }
+            ("header", None | Some("")) => {
+                wants("needs the name of a header, as in `{header.x-shop}`")
+            }
+            ("header", Some(of)) => HeaderName::from_bytes(of.as_bytes())
+                .map(Self::Header)
+                .or_else(|_| wants(&format!("is none: `{of}` is no name of a header"))),
+            ("query", None | Some("")) => {
+                wants("needs the name of a query parameter, as in `{query.shop}`")
+            }
+            ("query", Some(of)) => Ok(Self::Query(of.to_owned())),
+            ("segment", of) => match of.map(str::parse) {
+                Some(Ok(n @ 1..=MAX_SEGMENT)) => Ok(Self::Segment(n - 1)),
+                _ => wants("needs the number of a segment of the path, from 1: `{segment.1}`"),
+            },
+            _ => {
+                let of = of.map_or(String::new(), |of| format!(".{of}"));
+                let hint = match nearest(kind, KNOWN.iter().copied()) {
+                    Some(kind) => format!("did you mean `{{{kind}{of}}}`?"),
+                    None => "there are {client_ip}, {host}, {method}, {path}, {header.NAME}, \
+                             {query.NAME} and {segment.N}"
+                        .into(),
+                };
+                Err(format!("has the unknown part `{{{name}}}`; {hint}"))
+            }
+        }
+    }
+
+    pub(super) fn is_secret(&self) -> bool {
+        match self {
+            Self::Header(name) => SECRET_HEADERS.contains(&name.as_str()),
+            Self::Query(name) => {
+                SECRET_PARAMETERS.iter().any(|secret| secret.eq_ignore_ascii_case(name))
+            }
+            _ => false,
+        }
+    }
+
+    /// `None` when the request has none.
+    pub(super) fn value<'a>(&self, parts: &Parts<'a>) -> Option<Cow<'a, [u8]>> {
+        match self {
+            Self::ClientIp => Some(parts.client_ip.to_string().into_bytes().into()),
+            Self::Host => Some(parts.host?.to_ascii_lowercase().into_bytes().into()),
+            Self::Method => Some(parts.method.as_str().as_bytes().into()),
+            Self::Path => Some(normal(parts.uri.path())),
+            Self::Header(name) => header(parts.headers, name),
+            Self::Query(name) => parameter(parts.uri.query()?, name),
+            Self::Segment(n) => segment(parts.uri.path(), *n),
+        }
+    }
+}
+
+/// All fields of that name, joined (RFC 9110 section 5.3).
+fn header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a, [u8]>> {
+    let mut fields = headers.get_all(name).iter();
+    let mut value = Cow::Borrowed(fields.next()?.as_bytes());
+    for field in fields {
+        let value = value.to_mut();
+        value.push(b',');
+        value.extend_from_slice(field.as_bytes());
+    }
+    Some(value)
+}
+
+/// The first parameter of that name.
+fn parameter<'a>(query: &'a str, name: &str) -> Option<Cow<'a, [u8]>> {
+    query.split('&').find_map(|pair| {
+        let (own, value) = pair.split_once('=').unwrap_or((pair, ""));
+        (*decoded(own) == *name.as_bytes()).then(|| decoded(value))
+    })
+}
+
+/// As forms are encoded (WHATWG URL, application/x-www-form-urlencoded): a broken escape stays.
+fn decoded(text: &str) -> Cow<'_, [u8]> {
+    let bytes = text.as_bytes();
+    if !bytes.iter().any(|byte| matches!(byte, b'%' | b'+')) {
+        return bytes.into();
+    }
+    let hex = |i: usize| bytes.get(i).and_then(|byte| char::from(*byte).to_digit(16));
+    let (mut out, mut i) = (Vec::with_capacity(bytes.len()), 0);
+    while let Some(&byte) = bytes.get(i) {
+        let escaped = (byte == b'%').then(|| hex(i + 1).zip(hex(i + 2))).flatten();
+        let escaped = escaped.and_then(|(high, low)| u8::try_from(high << 4 | low).ok());
+        out.push(escaped.unwrap_or(if byte == b'+' { b' ' } else { byte }));
+        i += if escaped.is_some() { 3 } else { 1 };
+    }
+    out.into()
+}
+
+/// A segment of the normal form, so that no spelling of a path has a bucket of its own.
+fn segment(path: &str, n: usize) -> Option<Cow<'_, [u8]>> {
+    match normal(path) {
+        Cow::Borrowed(path) => nth(path, n).map(Cow::from),
+        Cow::Owned(path) => nth(&path, n).map(|segment| segment.to_vec().into()),
+    }
+}
+
+/// Of a path in normal form, which starts with a slash and has an empty segment only as the root.
+fn nth(path: &[u8], n: usize) -> Option<&[u8]> {
+    let mut segments = path.split(|byte| *byte == b'/').skip(1);
+    segments.nth(n).filter(|segment| !segment.is_empty())
+}

@@ -1,0 +1,353 @@
+use super::{
+    escape::is_hash,
+    part::{SECRET_HEADERS, SECRET_PARAMETERS},
+    *,
+};
+use http::{HeaderName, HeaderValue, Request};
+use ipnet::IpNet;
+use proptest::prelude::*;
+use rstest::rstest;
+
+/// A request by its target and headers.
+fn request(target: &str, headers: &[(&str, &[u8])]) -> Request<()> {
+    let mut request = Request::post(target).body(()).expect("a request");
+    for (name, value) in headers {
+        let name = HeaderName::from_bytes(name.as_bytes()).expect("a name");
+        request.headers_mut().append(name, HeaderValue::from_bytes(value).expect("a value"));
+    }
+    request
+}
+
+fn parts(request: &Request<()>) -> Parts<'_> {
+    Parts {
+        client_ip: "2001:db8::1".parse().expect("an address"),
+        host: Some("API.Example"),
+        method: request.method(),
+        uri: request.uri(),
+        headers: request.headers(),
+    }
+}
+
+fn template(text: &str) -> Template {
+    Template::parse(text).expect("a template")
+}
+
+#[rstest]
+#[case::client("{client_ip}", "2001:db8::1")]
+#[case::host("{host}", "api.example")]
+#[case::method("{method}", "POST")]
+#[case::path("{path}", "/v2/a/b%20c/%252F")]
+#[case::first_segment("{segment.1}", "v2")]
+#[case::another_segment("{segment.3}", "b%20c")]
+#[case::no_segment("{segment.5}", "-")]
+#[case::header("{header.X-Shop}", "7")]
+#[case::header_twice("{header.x-twice}", "a,b")]
+#[case::no_header("{header.x-none}", "-")]
+#[case::a_dash("{header.x-dash}", "%2D")]
+#[case::an_empty_header("{header.x-empty}", "")]
+#[case::not_ascii("{header.x-latin}", "caf%E9")]
+#[case::always_escaped("{header.x-odd}", "%7Ba%7D%25%23%09b|c")]
+#[case::query("{query.q}", "a%20b%20c")]
+#[case::escaped_name("{query.a b}", "1")]
+#[case::empty_query("{query.e}", "")]
+#[case::bare_query("{query.f}", "")]
+#[case::no_query("{query.nope}", "-")]
+#[case::broken_escape("{query.z}", "%25zz%254")]
+#[case::text("shop-{header.x-shop}/x", "shop-7/x")]
+#[case::delimiter("{client_ip}:{header.x-shop}", "2001%3Adb8%3A%3A1:7")]
+#[case::delimiter_in_all("{header.x-shop}:{client_ip}", "7:2001%3Adb8%3A%3A1")]
+#[case::touching("{header.x-shop}{header.x-odd}", "7|%7Ba%7D%25%23%09b%7Cc")]
+#[case::missing_between_dashes("{header.x-none}-{header.x-dash}", "%2d-%2D")]
+fn filled(#[case] text: &str, #[case] key: &str) {
+    let request = request(
+        "//v2/./a/b%20c;x=1/%2f?q=a+b%20c&q=2&a%20b=1&e=&f&z=%zz%4",
+        &[
+            ("x-shop", b"7"),
+            ("x-twice", b"a"),
+            ("x-twice", b"b"),
+            ("x-dash", b"-"),
+            ("x-empty", b""),
+            ("x-latin", b"caf\xe9"),
+            ("x-odd", b"{a}%#\tb|c"),
+        ],
+    );
+    assert_eq!(template(text).fill(&parts(&request)), key);
+}
+
+#[test]
+fn the_root_has_no_segment_and_a_request_may_have_no_host() {
+    let request = request("/", &[]);
+    let parts = Parts { host: None, ..parts(&request) };
+    assert_eq!(template("{host},{segment.1},{path}").fill(&parts), "-,-,/");
+}
+
+#[rstest]
+#[case::authorization("{header.Authorization}", true)]
+#[case::cookie("{host}:{header.cookie}", true)]
+#[case::proxy("{header.proxy-authorization}", true)]
+#[case::api_key("{header.x-api-key}", true)]
+#[case::key("{query.key}", true)]
+#[case::token("{query.Access_Token}", true)]
+#[case::shop("{header.x-shop}", false)]
+#[case::page("{query.page}", false)]
+fn credentials_are_never_shown(#[case] text: &str, #[case] secret: bool) {
+    let mut target = String::from("/");
+    for (i, name) in SECRET_PARAMETERS.iter().chain(&["Access_Token", "page"]).enumerate() {
+        target.push_str(&format!("{}{name}=hunter2", if i == 0 { '?' } else { '&' }));
+    }
+    let names = SECRET_HEADERS.iter().chain(&["x-shop"]);
+    let headers: Vec<_> = names.map(|name| (*name, &b"hunter2"[..])).collect();
+    let request = request(&target, &headers);
+    let template = template(text);
+    let key = template.fill(&parts(&request));
+    assert_eq!(template.is_secret(), secret);
+    assert_eq!(key.contains("hunter2"), !secret, "{key}");
+    assert_eq!(is_hash(&key), secret, "{key}");
+    assert_eq!(template.canonical(&key), key);
+}
+
+#[test]
+fn a_credential_is_found_by_itself_or_by_its_hash() {
+    let request = request("/", &[("authorization", b"Bearer a%2Db")]);
+    let template = template("{header.authorization}");
+    // What is typed is taken as a key: `%2D` there is the escape of a dash.
+    assert_ne!(template.fill(&parts(&request)), template.canonical("Bearer a%2Db"));
+    assert_eq!(template.fill(&parts(&request)), template.canonical("Bearer a%252Db"));
+}
+
+#[test]
+fn a_long_key_is_its_hash() {
+    let fill = |value: &[u8]| {
+        let request = request("/", &[("x", value)]);
+        template("{header.x}").fill(&parts(&request))
+    };
+    assert_eq!(fill(&[b'a'; MAX_LEN]), "a".repeat(MAX_LEN));
+    // printf 'a%.0s' {1..129} | sha256sum | head -c 32
+    let hash = "#c12cb024a2e5551cca0e08fce8f1c5e3";
+    assert_eq!(fill(&[b'a'; MAX_LEN + 1]), hash);
+    assert_eq!(canonical(&"a".repeat(MAX_LEN + 1)), hash);
+    assert!(is_hash(&fill(&[0xe9; 43])), "43 escapes are 129 characters");
+    assert_eq!(fill(&[0xe9; 42]).len(), 126);
+}
+
+#[rstest]
+#[case::empty("", "is empty; name a part of the request, as in `{client_ip}`")]
+#[case::forgotten_braces("client_ip", "names no part of the request; did you mean `{client_ip}`?")]
+#[case::text_alone(
+    "tenant",
+    "names no part of the request; parts stand in braces, as in `{client_ip}`"
+)]
+#[case::unknown("{client-ip}", "has the unknown part `{client-ip}`; did you mean `{client_ip}`?")]
+#[case::misspelt_kind(
+    "{headers.x-shop}",
+    "has the unknown part `{headers.x-shop}`; did you mean `{header.x-shop}`?"
+)]
+#[case::far(
+    "{tenant}",
+    "has the unknown part `{tenant}`; there are {client_ip}, {host}, {method}, {path}, {header.NAME}, {query.NAME} and {segment.N}"
+)]
+#[case::nothing(
+    "{}",
+    "has the unknown part `{}`; there are {client_ip}, {host}, {method}, {path}, {header.NAME}, {query.NAME} and {segment.N}"
+)]
+#[case::open("{host", "has a `{` without its `}`")]
+#[case::open_before_another("{host{path}", "has a `{` without its `}`")]
+#[case::close("host}", "has a `}` without its `{`")]
+#[case::doubled("{{host}}", "has a `{` without its `}`")]
+#[case::header_without_a_name(
+    "{header}",
+    "has the part `{header}`, which needs the name of a header, as in `{header.x-shop}`"
+)]
+#[case::bad_header(
+    "{header.x shop}",
+    "has the part `{header.x shop}`, which is none: `x shop` is no name of a header"
+)]
+#[case::query_without_a_name(
+    "{query.}",
+    "has the part `{query.}`, which needs the name of a query parameter, as in `{query.shop}`"
+)]
+#[case::segment_zero(
+    "{segment.0}",
+    "has the part `{segment.0}`, which needs the number of a segment of the path, from 1: `{segment.1}`"
+)]
+#[case::segment_of_nothing(
+    "{segment}",
+    "has the part `{segment}`, which needs the number of a segment of the path, from 1: `{segment.1}`"
+)]
+#[case::name_too_many("{host.a}", "has the part `{host.a}`, which takes no name; write `{host}`")]
+#[case::space(
+    "a {host}",
+    "has ' ' outside of braces, where only visible ASCII characters but % and # may stand"
+)]
+#[case::percent(
+    "{host}%20{path}",
+    "has '%' outside of braces, where only visible ASCII characters but % and # may stand"
+)]
+fn no_template(#[case] text: &str, #[case] reason: &str) {
+    assert_eq!(Template::parse(text), Err(reason.to_owned()));
+}
+
+#[rstest]
+#[case::plain("shop-7", "shop-7")]
+#[case::space("a b", "a%20b")]
+#[case::escape("a%2Fb%zz%4", "a%2Fb%25zz%254")]
+#[case::braces("{a}", "%7Ba%7D")]
+#[case::hash("#0123#", "#0123%23")]
+#[case::utf8("é", "%C3%A9")]
+#[case::missing("-", "-")]
+fn typed(#[case] text: &str, #[case] key: &str) {
+    assert_eq!(canonical(text), key);
+}
+
+#[rstest]
+#[case::peer("203.0.113.9", &["1.1.1.1"], "203.0.113.9")]
+#[case::mapped_peer("::ffff:203.0.113.9", &[], "203.0.113.9")]
+#[case::one_proxy("10.0.0.1", &["1.1.1.1"], "1.1.1.1")]
+#[case::mapped_proxy("::ffff:10.0.0.1", &["1.1.1.1"], "1.1.1.1")]
+#[case::a_lie_before_it("10.0.0.1", &["9.9.9.9, 1.1.1.1"], "1.1.1.1")]
+#[case::a_chain("10.0.0.1", &["9.9.9.9, 1.1.1.1,10.0.0.3 , 10.0.0.2"], "1.1.1.1")]
+#[case::many_lines("10.0.0.1", &["9.9.9.9", "1.1.1.1", "10.0.0.2"], "1.1.1.1")]
+#[case::all_trusted("10.0.0.1", &["10.0.0.3, 10.0.0.2"], "10.0.0.3")]
+#[case::none_named("10.0.0.1", &[], "10.0.0.1")]
+#[case::garbage("10.0.0.1", &["1.1.1.1, unknown, 10.0.0.2"], "10.0.0.2")]
+#[case::garbage_at_once("10.0.0.1", &["1.1.1.1, x"], "10.0.0.1")]
+#[case::empty_elements("10.0.0.1", &["1.1.1.1,, ,"], "1.1.1.1")]
+#[case::port("10.0.0.1", &["1.1.1.1:443"], "1.1.1.1")]
+#[case::bad_port("10.0.0.1", &["1.1.1.1:99999"], "10.0.0.1")]
+#[case::v6("fd00::1", &["2001:db8::1"], "2001:db8::1")]
+#[case::bracketed("fd00::1", &["[2001:db8::1]"], "2001:db8::1")]
+#[case::bracketed_port("fd00::1", &["[2001:db8::1]:443"], "2001:db8::1")]
+#[case::mapped("10.0.0.1", &["::ffff:1.1.1.1"], "1.1.1.1")]
+#[case::not_text("10.0.0.1", &["1.1.1.1\u{e9}"], "10.0.0.1")]
+fn callers(#[case] peer: &str, #[case] lines: &[&str], #[case] expected: &str) {
+    let trusted: [IpNet; 2] = ["10.0.0.0/8", "fd00::/8"].map(|net| net.parse().expect("a network"));
+    let lines: Vec<_> = lines.iter().map(|line| ("x-forwarded-for", line.as_bytes())).collect();
+    let request = request("/", &lines);
+    let client = client_ip(peer.parse().expect("an address"), request.headers(), &trusted);
+    assert_eq!(client.to_string(), expected);
+}
+
+#[rstest]
+#[case::number(b"5", Ok(5))]
+#[case::all(b"500", Ok(500))]
+#[case::leading_zeros(b"0005", Ok(5))]
+#[case::zero(b"0", Err("the cost `0` is not between 1 and 500"))]
+#[case::above(b"501", Err("the cost `501` is not between 1 and 500"))]
+#[case::negative(b"-1", Err("the cost `-1` is not between 1 and 500"))]
+#[case::plus(b"+1", Err("the cost `+1` is not between 1 and 500"))]
+#[case::fraction(b"1.5", Err("the cost `1.5` is not between 1 and 500"))]
+#[case::nan(b"NaN", Err("the cost `NaN` is not between 1 and 500"))]
+#[case::empty(b"", Err("the cost `` is not between 1 and 500"))]
+#[case::dash(b"-", Err("the cost `-` is not between 1 and 500"))]
+#[case::huge(
+    b"99999999999999999999999999999999999999",
+    Err("the cost `99999999999999999999999999999999...` is not between 1 and 500")
+)]
+#[case::odd(b"\xe9`\t", Err("the cost `???` is not between 1 and 500"))]
+fn costs(#[case] value: &[u8], #[case] expected: Result<i64, &str>) {
+    let request = request("/", &[("x-cost", value)]);
+    let cost = Cost::parse("{header.x-cost}").expect("a cost");
+    assert_eq!(cost.of(&parts(&request), 500), expected.map_err(str::to_owned));
+}
+
+#[test]
+fn a_cost_that_the_request_does_not_name_is_one() {
+    let request = request("/", &[]);
+    let cost = Cost::parse("{header.x-cost}").expect("a cost");
+    assert_eq!(cost.of(&parts(&request), 500), Ok(1));
+    assert_eq!(Cost::parse("7").expect("a cost").of(&parts(&request), 500), Ok(7));
+}
+
+#[rstest]
+#[case::zero("0", "is no cost")]
+#[case::negative("-5", "is negative")]
+#[case::fraction("1.5", "is not a number")]
+#[case::word("many", "is not a number")]
+#[case::huge("9223372036854775808", "is not a number")]
+#[case::two_parts("{host}{path}", "is more than one part")]
+#[case::credential("{header.cookie}", "is a credential")]
+#[case::unknown("{cost}", "has the unknown part")]
+fn no_cost(#[case] text: &str, #[case] reason: &str) {
+    let error = Cost::parse(text).expect_err("no cost");
+    assert!(error.starts_with(reason), "{error}");
+}
+
+/// A value of a header, or none.
+fn value() -> impl Strategy<Value = Option<Vec<u8>>> {
+    let alphabet = prop::sample::select(b"ab%2Dd-:|#{} \xe9".to_vec());
+    prop::option::of(prop::collection::vec(alphabet, 0..5))
+}
+
+proptest! {
+    /// Texts that could be mistaken for values, escapes and missing parts.
+    #[test]
+    fn different_requests_have_different_keys(
+        before in "[a2D:|-]{0,2}",
+        between in prop::collection::vec("[a2D:|-]{0,2}", 2),
+        after in "[a2D:|-]{0,2}",
+        one in prop::collection::vec(value(), 3),
+        other in prop::collection::vec(value(), 3),
+    ) {
+        let template = template(&format!(
+            "{before}{{header.h0}}{}{{header.h1}}{}{{header.h2}}{after}", between[0], between[1]
+        ));
+        let fill = |values: &[Option<Vec<u8>>]| {
+            let names = ["h0", "h1", "h2"];
+            let held: Vec<_> = names.into_iter().zip(values)
+                .filter_map(|(name, value)| Some((name, value.as_deref()?)))
+                .collect();
+            template.fill(&parts(&request("/", &held)))
+        };
+        prop_assert_eq!(fill(&one) == fill(&other), one == other);
+    }
+
+    #[test]
+    fn a_key_is_short_visible_and_its_own_canonical_form(
+        value in prop::collection::vec(0x20..=0xff_u8, 0..200),
+        query in "[a-z%0-9+&=]{0,60}",
+    ) {
+        let value: Vec<u8> = value.into_iter().filter(|byte| *byte != 0x7f).collect();
+        let request = request(&format!("/{query}?q={query}"), &[("x", &value)]);
+        for text in ["{header.x}", "{header.x}:{query.q}", "{path}{header.x}-{host}", "{query.token}"] {
+            let template = template(text);
+            let key = template.fill(&parts(&request));
+            prop_assert!(key.len() <= MAX_LEN);
+            let good = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'{' | b'}');
+            prop_assert!(key.bytes().all(good));
+            prop_assert_eq!(template.canonical(&key), key.clone());
+        }
+    }
+
+    #[test]
+    fn no_spelling_of_a_path_has_its_own_key(
+        segments in prop::collection::vec("[a-z]{1,4}", 1..5),
+        disguises in prop::collection::vec(0..6_u8, 5),
+    ) {
+        let plain: String = segments.iter().map(|segment| format!("/{segment}")).collect();
+        let disguised: String = segments.iter().zip(disguises).map(|(s, disguise)| match disguise {
+            0 => format!("//{s}"),
+            1 => format!("/./{s}"),
+            2 => format!("/x/../{s}"),
+            3 => format!("/%2e/{s};a=b"),
+            4 => s.bytes().fold("/".to_owned(), |all, byte| format!("{all}%{byte:02x}")),
+            _ => format!("/{s}/y/%2E%2e"),
+        }).collect();
+        let fill = |path: &str| {
+            let keys = ["{path}", "{segment.1}", "{segment.2}", "{segment.4}"].map(template);
+            keys.map(|template| template.fill(&parts(&request(path, &[]))))
+        };
+        prop_assert_eq!(fill(&disguised), fill(&plain));
+    }
+
+    #[test]
+    fn a_cost_is_never_out_of_bounds(value in prop::collection::vec(0x20..0x7f_u8, 0..8), most in 1..1000_i64) {
+        let request = request("/", &[("x-cost", &value)]);
+        let cost = Cost::parse("{header.x-cost}").expect("a cost").of(&parts(&request), most);
+        prop_assert!(cost.is_err_and(|reason| reason.len() < 100) || cost_in(&value, most));
+    }
+}
+
+fn cost_in(value: &[u8], most: i64) -> bool {
+    let number: Option<i64> = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+    number.is_some_and(|number| (1..=most).contains(&number))
+}

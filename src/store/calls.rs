@@ -1,0 +1,82 @@
+//! Who waits for a place, and how the store calls them.
+
+use crate::algorithm::concurrency::Ticket;
+use parking_lot::Mutex;
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher, RandomState},
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering::Relaxed},
+    },
+};
+use tokio::sync::Notify;
+
+/// The tickets of one connection to a store.
+#[derive(Debug)]
+pub struct Calls {
+    gateway: i64,
+    next: AtomicI64,
+    /// One per request that holds or waits for a place; gone with it.
+    waiting: Mutex<HashMap<i64, Arc<Notify>>>,
+}
+
+/// A ticket that can be called. Dropped, it cannot any more.
+#[derive(Debug)]
+pub struct Callable {
+    /// Who asks.
+    pub ticket: Ticket,
+    called: Arc<Notify>,
+    calls: Arc<Calls>,
+}
+
+// === impl Calls ===
+
+impl Default for Calls {
+    fn default() -> Self {
+        // A number that no other gateway has: 52 random bits, above zero.
+        let random = RandomState::new().hash_one(std::process::id());
+        let gateway = i64::try_from(random >> 12).unwrap_or(0).max(1);
+        Self { gateway, next: AtomicI64::new(1), waiting: Mutex::default() }
+    }
+}
+
+impl Calls {
+    /// The number that stands in all of its tickets.
+    pub fn gateway(&self) -> i64 {
+        self.gateway
+    }
+
+    /// A new ticket.
+    pub fn ticket(self: &Arc<Self>) -> Callable {
+        let number = self.next.fetch_add(1, Relaxed);
+        let called = Arc::new(Notify::new());
+        self.waiting.lock().insert(number, called.clone());
+        let ticket = Ticket { gateway: self.gateway, number, deadline: 0 };
+        Callable { ticket, called, calls: self.clone() }
+    }
+
+    /// Wakes who has this ticket, if it is one of ours and somebody still waits.
+    pub fn call(&self, gateway: i64, number: i64) {
+        if gateway == self.gateway
+            && let Some(called) = self.waiting.lock().get(&number)
+        {
+            called.notify_one();
+        }
+    }
+}
+
+// === impl Callable ===
+
+impl Callable {
+    /// Resolves when it has been called, once for each call.
+    pub async fn called(&self) {
+        self.called.notified().await;
+    }
+}
+
+impl Drop for Callable {
+    fn drop(&mut self) {
+        self.calls.waiting.lock().remove(&self.ticket.number);
+    }
+}

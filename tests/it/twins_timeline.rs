@@ -1,0 +1,129 @@
+//! Twins of the rules on a timeline: leaky buckets and warm-ups, alone and in one request with a token bucket.
+
+use crate::{
+    support::Redis,
+    twins::{T0, connect, say_the_same, token_bucket},
+};
+use paceway::{
+    algorithm::{Algorithm, LeakyBucket, TokenBucket, WarmUp},
+    store::{Check, Checks, Entry, Reply, StoreError, memory::MemoryStore},
+};
+use proptest::prelude::*;
+
+/// Rates from one in three hours to 80,000 a second, also such as need rounding.
+fn rate() -> impl Strategy<Value = (i64, i64)> + Clone {
+    let odd = prop_oneof![
+        Just((7, 1_000_000)),
+        Just((80_000, 1_000_000)),
+        Just((3, 10_800_000_000)),
+        Just((123_457, 86_400_000_000)),
+        Just((999_983, 1_000_000)),
+        Just((1_000_000, 1_000_000)),
+    ];
+    prop_oneof![3 => (3..50i64, 50..3_000_000i64), 1 => odd]
+}
+
+fn leaky_bucket() -> BoxedStrategy<Algorithm> {
+    let margin = prop_oneof![Just(0), 0..1_000i64];
+    let any = (rate(), margin, prop::option::of(0..40i64));
+    any.prop_map(|((count, period), margin, queue)| {
+        let rule = LeakyBucket::new(count, period, margin, queue);
+        Algorithm::LeakyBucket(rule.expect("a rule"))
+    })
+    .boxed()
+}
+
+fn warm_up() -> BoxedStrategy<Algorithm> {
+    let factor = prop_oneof![Just(3.0), 1.001..100.0f64];
+    let warm_up = prop_oneof![1..100_000i64, 1..60_000_000i64, 1..3_600_000_000i64];
+    let any = (rate(), warm_up, factor);
+    any.prop_map(|((count, period), warm_up, factor)| {
+        Algorithm::WarmUp(WarmUp::new(count, period, warm_up, factor).expect("a rule"))
+    })
+    .boxed()
+}
+
+#[test]
+fn leaky_buckets_say_the_same_step_by_step() {
+    say_the_same(leaky_bucket(), 60);
+}
+
+#[test]
+fn warm_ups_say_the_same_step_by_step() {
+    say_the_same(warm_up(), 60);
+}
+
+#[test]
+fn all_on_a_timeline_say_the_same_step_by_step() {
+    say_the_same(prop_oneof![token_bucket(), leaky_bucket(), warm_up()].boxed(), 60);
+}
+
+fn single(key: &str, algorithm: Algorithm) -> Checks {
+    std::sync::Arc::new([Check {
+        key: key.into(),
+        algorithm,
+        cost: 1,
+        enforce: true,
+        overflow: None,
+    }])
+}
+
+fn examples() -> [Algorithm; 3] {
+    [
+        Algorithm::TokenBucket(TokenBucket::new(7, 1_000_000, 3).expect("a rule")),
+        Algorithm::LeakyBucket(LeakyBucket::new(7, 1_000_000, 0, Some(100)).expect("a rule")),
+        Algorithm::WarmUp(WarmUp::new(7, 1_000_000, 5_000_000, 3.0).expect("a rule")),
+    ]
+}
+
+#[tokio::test]
+async fn a_value_of_another_version_or_kind_or_length_is_foreign() {
+    let redis = Redis::start();
+    let store = connect(&redis).await;
+    for (i, rule) in examples().into_iter().enumerate() {
+        let key = format!("{{{i}}}");
+        let ask =
+            [Entry::Decide { checks: single(&key, rule), budget: 3_600_000_000, ticket: None }];
+        let foreign = Ok(vec![Reply::Failed(StoreError::Foreign(key.as_str().into()))]);
+        store.run_at(Some(T0), &ask).await.expect("admitted");
+        for command in [
+            &["SETRANGE", &key, "0", "\u{7f}"][..],
+            &["SETRANGE", &key, "0", "\u{1}Z"],
+            &["SET", &key, "hello"],
+            &["SET", &key, ""],
+        ] {
+            redis.command(command);
+            let replies = store.run_at(Some(T0), &ask).await;
+            assert_eq!(replies, foreign, "{command:?}");
+        }
+        redis.command(&["DEL", &key]);
+        redis.command(&["HSET", &key, "a", "b"]);
+        let replies = store.run_at(Some(T0), &ask).await;
+        assert_eq!(replies, foreign, "a hash");
+    }
+}
+
+#[tokio::test]
+async fn a_thousand_saturated_grants_with_leavers_say_the_same() -> Result<(), StoreError> {
+    let redis = Redis::start();
+    let store = connect(&redis).await;
+    for (i, rule) in examples().into_iter().enumerate() {
+        let (memory, key) = (MemoryStore::default(), format!("{{many{i}}}"));
+        let checks = single(&key, rule);
+        for step in 0..250 {
+            let ask = Entry::Decide { checks: checks.clone(), budget: 600_000_000, ticket: None };
+            let now = T0 + step * 300_000;
+            let asks = vec![ask; 4];
+            let expected = memory.run_at(now, &asks);
+            assert_eq!(store.run_at(Some(now), &asks).await?, expected);
+            let Reply::Decision(second) = &expected[1] else { panic!("{expected:?}") };
+            let leaves = second
+                .parts
+                .iter()
+                .map(|part| Entry::GiveBack { check: checks[0].clone(), grant: part.grant });
+            let leaves: Vec<_> = leaves.filter(|_| step % 3 == 0).collect();
+            assert_eq!(store.run_at(Some(now), &leaves).await?, memory.run_at(now, &leaves));
+        }
+    }
+    Ok(())
+}
