@@ -2,7 +2,7 @@
 
 use super::Admin;
 use crate::{
-    algorithm::{Grant, Level, Micros, concurrency::Ticket},
+    algorithm::{Algorithm, Grant, Level, Micros, concurrency::Ticket},
     config::Mode,
     gateway::LimiterPlan,
     limit,
@@ -269,6 +269,9 @@ fn state(plan: &LimiterPlan, level: Option<std::result::Result<Level, StoreError
         [] => {}
         [rate] => state["rate"] = rate.as_str().into(),
         rates => state["rate"] = rates.into(),
+    }
+    if let Algorithm::TokenBucket(_) = rule {
+        state["burst"] = limiter.capacity().into();
     }
     if let Some(lease) = rule.lease() {
         state["lease_ms"] = (lease / 1000).into();
