@@ -11,5 +11,6 @@ mod twins_timeline;
 mod cli;
 mod failures;
 mod lifecycle;
+mod limiters;
 mod limits;
 mod proxy;
