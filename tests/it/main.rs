@@ -6,6 +6,7 @@ mod support;
 mod contract;
 mod house;
 mod twins;
+mod twins_fixed_window;
 mod twins_timeline;
 
 mod cli;

@@ -1,0 +1,359 @@
+//! What an upstream refuses, and how much of its quota is used: policy × upstream × delay that varies, on
+//! virtual time. The policies are the rules of this crate; the same run prints the same numbers.
+//!
+//! ```sh
+//! cargo run --release --example simulate
+//! cargo run --release --example simulate -- --markdown
+//! ```
+//!
+//! Ends with exit code 1 when a law is broken.
+
+use paceway::{
+    algorithm::{Algorithm, FixedWindow, LeakyBucket, Micros, SlidingWindow, TokenBucket},
+    store::{Check, Entry, Reply, memory::MemoryStore},
+};
+use std::{collections::VecDeque, env, io::Write, process::ExitCode};
+
+const MS: Micros = 1_000;
+const SECOND: Micros = 1_000_000;
+/// Period of every quota.
+const T: Micros = SECOND;
+/// A second boundary of the store's clock.
+const EPOCH: Micros = 1_000_000_000_000_000;
+/// The shortest way from grant to upstream.
+const BASE_DELAY: Micros = 20 * MS;
+/// By how much longer the way may be.
+const JITTERS: [Micros; 4] = [0, 5 * MS, 30 * MS, 50 * MS];
+const MAX_WAIT: Micros = 500 * MS;
+/// Offered, as a multiple of the quota.
+const LOAD: i64 = 2;
+const SEEDS: u64 = 3;
+const LEGEND: &str =
+    "A cell: calls that the upstream refused, of those sent · share of the quota that it accepted.
+N per T is the quota; J is the jitter, the most by which the delay to the upstream varies.
+";
+
+/// A limiter before the upstream, and what is known of it.
+struct Policy {
+    name: &'static str,
+    rule: Algorithm,
+    /// Upstreams that never refuse it.
+    never_refused_by: &'static [Upstream],
+    /// How long it takes for N calls when saturated, µs: at the upstreams above, at least the quota times T / this,
+    /// less 1 %, is used.
+    span: Micros,
+}
+
+/// How an upstream enforces N per T on what arrives. What it refuses does not count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Upstream {
+    /// N in any T.
+    SlidingLog,
+    /// N in each window of T, of any phase.
+    FixedWindow,
+    /// N per T flow into a bucket of N.
+    TokenBucket,
+    /// Any two are T/N apart.
+    Burst1,
+}
+
+/// What one upstream saw of one policy.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    sent: i64,
+    refused: i64,
+    /// What the quota was.
+    quota: i64,
+}
+
+/// One policy with one jitter.
+struct Row {
+    policy: Policy,
+    jitter: Micros,
+    /// In the order of [`Upstream::ALL`].
+    seen: [Seen; 4],
+}
+
+/// SplitMix64 (Steele, Lea, Flood 2014).
+struct Random(u64);
+
+fn main() -> ExitCode {
+    let markdown = env::args().any(|arg| arg == "--markdown");
+    let mut out = std::io::stdout();
+    let mut broken = Vec::new();
+    // A reader who has closed the pipe has read enough, but not the verdict: that is a failure, too.
+    if writeln!(out, "{LEGEND}").is_err() {
+        return ExitCode::FAILURE;
+    }
+    for count in [5, 50] {
+        let rows = simulate(count, 600 * SECOND, SEEDS);
+        broken.extend(rows.iter().flat_map(|row| row.broken_laws(count)));
+        let lines = rows.iter().map(Row::cells);
+        let head =
+            ["policy", "jitter", "sent", "sliding log", "fixed window", "token bucket", "burst 1"];
+        let lines: Vec<_> = [head.map(str::to_owned)].into_iter().chain(lines).collect();
+        let title =
+            format!("{count}/s, {SEEDS} × 10 min, offered {LOAD} × the quota, max_wait 500 ms");
+        if writeln!(out, "{title}\n\n{}", table(&lines, markdown)).is_err() {
+            return ExitCode::FAILURE;
+        }
+    }
+    let verdict = match broken.is_empty() {
+        true => "Every law holds.".to_owned(),
+        false => format!("Broken:\n{}", broken.join("\n")),
+    };
+    match writeln!(out, "{verdict}") {
+        Ok(()) if broken.is_empty() => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    }
+}
+
+/// Every policy for `count` per second with every jitter, for `duration` µs and `seeds` times.
+fn simulate(count: i64, duration: Micros, seeds: u64) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for jitter in JITTERS {
+        for policy in Policy::all(count, jitter) {
+            let mut seen = [Seen::default(); 4];
+            for seed in 0..seeds {
+                let requests = requests(count, duration, &mut Random(seed));
+                let sent = grants(policy.rule, &requests, duration);
+                let arrivals = arrivals(&sent, jitter, &mut Random(seed ^ 0xa5a5));
+                let phase = Random(seed ^ 0x5a5a).below(T);
+                for (upstream, seen) in Upstream::ALL.into_iter().zip(&mut seen) {
+                    let accepted = upstream.accepted(&arrivals, count, phase);
+                    seen.sent += sent.len() as i64;
+                    seen.refused += sent.len() as i64 - accepted;
+                    seen.quota += count * duration / T;
+                }
+            }
+            rows.push(Row { policy, jitter, seen });
+        }
+    }
+    rows
+}
+
+/// When requests come: a Poisson process, given how many there are.
+fn requests(count: i64, duration: Micros, random: &mut Random) -> Vec<Micros> {
+    let many = LOAD * count * duration / T;
+    let mut instants: Vec<_> = (0..many).map(|_| random.below(duration)).collect();
+    instants.sort_unstable();
+    instants
+}
+
+/// When the limiter lets them go, up to `duration`.
+fn grants(rule: Algorithm, requests: &[Micros], duration: Micros) -> Vec<Micros> {
+    let store = MemoryStore::default();
+    let check = Check { key: "it".into(), algorithm: rule, cost: 1, enforce: true, overflow: None };
+    let ask = [Entry::Decide { checks: [check].into(), budget: MAX_WAIT, ticket: None }];
+    let granted = requests.iter().filter_map(|now| match &store.run_at(EPOCH + now, &ask)[..] {
+        [Reply::Decision(decision)] if decision.admitted => Some(now + decision.wait),
+        _ => None,
+    });
+    granted.filter(|at| *at < duration).collect()
+}
+
+/// When they are at the upstream, in its order.
+fn arrivals(sent: &[Micros], jitter: Micros, random: &mut Random) -> Vec<Micros> {
+    let mut delay = || BASE_DELAY + random.below(jitter + 1);
+    let mut instants: Vec<_> = sent.iter().map(|at| at + delay()).collect();
+    instants.sort_unstable();
+    instants
+}
+
+// === impl Policy ===
+
+impl Policy {
+    fn all(count: i64, jitter: Micros) -> Vec<Self> {
+        use Upstream::{Burst1, FixedWindow as Window, SlidingLog, TokenBucket as Bucket};
+        const ANY_WINDOW: &[Upstream] = &[SlidingLog, Window, Bucket];
+        const EVERY: &[Upstream] = &[SlidingLog, Window, Bucket, Burst1];
+        let within = |margin, upstreams| if margin >= jitter { upstreams } else { &[][..] };
+        let ring = |margin| SlidingWindow::new(count, T, margin).map(Algorithm::SlidingWindow);
+        let leaky = |margin| LeakyBucket::new(count, T, margin, None).map(Algorithm::LeakyBucket);
+        let bucket =
+            |n, period, burst| TokenBucket::new(n, period, burst).map(Algorithm::TokenBucket);
+        let fixed = FixedWindow::new(count, T).map(Algorithm::FixedWindow);
+        let (j, n) = (jitter, count);
+        let policies = [
+            ("sliding_window, margin 0", ring(0), T, within(0, ANY_WINDOW)),
+            ("sliding_window, margin J/2", ring(j / 2), T + j / 2, within(j / 2, ANY_WINDOW)),
+            ("sliding_window, margin J", ring(j), T + j, ANY_WINDOW),
+            ("sliding_window, margin 2 J", ring(2 * j), T + 2 * j, ANY_WINDOW),
+            ("token_bucket N/T, burst N", bucket(n, T, n), T, within(0, &[Bucket])),
+            ("token_bucket N/2T, burst N/2 (half)", bucket(n, 2 * T, n / 2), 2 * T, &[]),
+            ("token_bucket N/T, burst 1", bucket(n, T, 1), T, within(0, EVERY)),
+            ("token_bucket N/(T+J), burst 1", bucket(n, T + j, 1), T + j, ANY_WINDOW),
+            ("fixed_window N/T", fixed, T, &[]),
+            ("leaky_bucket N/T", leaky(0), T, within(0, EVERY)),
+            ("leaky_bucket N/T, margin J", leaky(j), T + n * j, EVERY),
+        ];
+        let mut all: Vec<Self> = Vec::new();
+        for (name, rule, span, never_refused_by) in policies {
+            // Without a jitter some are the same.
+            if let Some(rule) = rule.filter(|rule| all.iter().all(|policy| policy.rule != *rule)) {
+                all.push(Self { name, rule, span, never_refused_by });
+            }
+        }
+        all
+    }
+}
+
+// === impl Upstream ===
+
+impl Upstream {
+    const ALL: [Self; 4] = [Self::SlidingLog, Self::FixedWindow, Self::TokenBucket, Self::Burst1];
+
+    /// How many of `arrivals` it accepts; its windows begin `phase` µs before the clock's.
+    fn accepted(self, arrivals: &[Micros], count: i64, phase: Micros) -> i64 {
+        match self {
+            Self::SlidingLog => sliding_log(arrivals, count),
+            Self::FixedWindow => fixed_window(arrivals, count, phase),
+            Self::TokenBucket => bucket(arrivals, count, count),
+            Self::Burst1 => bucket(arrivals, count, 1),
+        }
+    }
+}
+
+fn sliding_log(arrivals: &[Micros], count: i64) -> i64 {
+    let (mut log, mut accepted) = (VecDeque::new(), 0);
+    for at in arrivals {
+        while log.front().is_some_and(|first| first + T <= *at) {
+            log.pop_front();
+        }
+        if (log.len() as i64) < count {
+            log.push_back(*at);
+            accepted += 1;
+        }
+    }
+    accepted
+}
+
+fn fixed_window(arrivals: &[Micros], count: i64, phase: Micros) -> i64 {
+    let (mut window, mut used, mut accepted) = (-1, 0, 0);
+    for at in arrivals {
+        let current = (at + phase) / T;
+        if current != window {
+            (window, used) = (current, 0);
+        }
+        if used < count {
+            used += 1;
+            accepted += 1;
+        }
+    }
+    accepted
+}
+
+/// In units of 1/`count` µs, so that nothing is rounded.
+fn bucket(arrivals: &[Micros], count: i64, burst: i64) -> i64 {
+    let (mut empty_until, mut accepted) = (0, 0);
+    for at in arrivals {
+        let new = empty_until.max(at * count) + T;
+        if new - at * count <= burst * T {
+            empty_until = new;
+            accepted += 1;
+        }
+    }
+    accepted
+}
+
+// === impl Row ===
+
+impl Row {
+    fn cells(&self) -> [String; 7] {
+        let [log, window, bucket, burst_1] = self.seen.map(|seen| seen.cell());
+        let jitter = format!("{} ms", self.jitter / MS);
+        [
+            self.policy.name.to_owned(),
+            jitter,
+            self.seen[0].sent.to_string(),
+            log,
+            window,
+            bucket,
+            burst_1,
+        ]
+    }
+
+    /// What is not as it must be, in words.
+    fn broken_laws(&self, count: i64) -> Vec<String> {
+        let of = format!("{} at {count}/s, jitter {} ms", self.policy.name, self.jitter / MS);
+        let mut broken = Vec::new();
+        for (upstream, seen) in Upstream::ALL.iter().zip(self.seen) {
+            if !self.policy.never_refused_by.contains(upstream) {
+                continue;
+            }
+            if seen.refused > 0 {
+                broken.push(format!("{of}: {upstream:?} refused {}", seen.refused));
+            }
+            let least = T as f64 / self.policy.span as f64 - 0.01;
+            if seen.share() < least {
+                broken.push(format!("{of}: {upstream:?} used {:.4} < {least:.4}", seen.share()));
+            }
+        }
+        // If nothing was refused without a margin, the simulation would show nothing.
+        let rule = self.policy.rule;
+        let no_margin = matches!(rule, Algorithm::SlidingWindow(_)) && rule.margin() == 0;
+        if no_margin && self.jitter >= 50 * MS && self.seen[0].refused == 0 {
+            broken.push(format!("{of}: no refusal in the negative control"));
+        }
+        broken
+    }
+}
+
+// === impl Seen ===
+
+impl Seen {
+    /// Of the quota, what was accepted.
+    fn share(self) -> f64 {
+        (self.sent - self.refused) as f64 / self.quota as f64
+    }
+
+    fn cell(self) -> String {
+        let refused = 100.0 * self.refused as f64 / self.sent as f64;
+        let refused = match self.refused {
+            0 => "0".to_owned(),
+            n => format!("{n} ({refused:.1} %)"),
+        };
+        format!("{refused} · {:.1} %", 100.0 * self.share())
+    }
+}
+
+// === impl Random ===
+
+impl Random {
+    /// 0 to `bound` - 1, evenly.
+    fn below(&mut self, bound: i64) -> i64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let mixed = mixed ^ (mixed >> 31);
+        ((u128::from(mixed) * bound as u128) >> 64) as i64
+    }
+}
+
+/// Columns of equal width, also as markdown.
+fn table(lines: &[[String; 7]], markdown: bool) -> String {
+    let width = |i: usize| lines.iter().map(|line| line[i].chars().count()).max().unwrap_or(0);
+    let widths: Vec<_> = (0..7).map(width).collect();
+    let line = |line: &[String; 7]| {
+        let cells = line.iter().zip(&widths).map(|(cell, width)| match cell == &line[0] {
+            true => format!("{cell:<width$}"),
+            false => format!("{cell:>width$}"),
+        });
+        let cells: Vec<_> = cells.collect();
+        if markdown { format!("| {} |\n", cells.join(" | ")) } else { cells.join("  ") + "\n" }
+    };
+    let mut lines: Vec<_> = lines.iter().map(line).collect();
+    if markdown {
+        lines.insert(1, "|---|--:|--:|--:|--:|--:|--:|\n".to_owned());
+    }
+    lines.concat()
+}
+
+#[test]
+fn the_laws_hold_in_a_shorter_run() {
+    for count in [5, 50] {
+        let rows = simulate(count, 60 * SECOND, 1);
+        let broken: Vec<_> = rows.iter().flat_map(|row| row.broken_laws(count)).collect();
+        assert_eq!(broken, Vec::<String>::new());
+    }
+}
