@@ -25,6 +25,8 @@ const SHARDS: usize = 64;
 /// States kept at most. Beyond it a key that is new is counted together with all others of its limiter that
 /// are: stricter, never laxer, and nobody's memory. About 0.3 GB when all are in use.
 pub const MAX_KEYS: usize = 1 << 20;
+/// A state is kept this much longer than it matters, µs, as on Redis: a test's clock may go back.
+const GRACE: Micros = 5_000_000;
 /// Other states looked at when one is changed, so that those that are past make room for new ones.
 const SWEEP: usize = 2;
 /// So that no instant of a test or of a long-lived process comes near zero, which no rule needs but
@@ -191,9 +193,9 @@ impl MemoryStore {
         }
         match open.close() {
             Some((state, ttl)) => match shard.states.get_mut(&key) {
-                Some(kept) => *kept = Kept { state, past: now + ttl },
+                Some(kept) => *kept = Kept { state, past: now + ttl + GRACE },
                 None => {
-                    shard.states.insert(key, Kept { state, past: now + ttl });
+                    shard.states.insert(key, Kept { state, past: now + ttl + GRACE });
                     self.keys.fetch_add(1, Relaxed);
                 }
             },

@@ -311,7 +311,11 @@ async fn a_foreign_value_is_an_error_of_its_key(#[case] damage: fn(Vec<u8>) -> V
     let redis = Redis::start();
     let store = connect(&redis).await;
     let [good, bad] = ["{k}:good", "{k}:bad"].map(|key| single(key, fixed_window(5, HOUR), 1));
-    let ask = |check: &Check| Entry::Decide { checks: Arc::new([check.clone()]), budget: 0, ticket: None };
+    let ask = |check: &Check| Entry::Decide {
+        checks: Arc::new([check.clone()]),
+        budget: 0,
+        ticket: None,
+    };
     store.run_at(Some(T0), &[ask(&good)]).await.expect("admitted");
     let value = redis.bytes("{k}:good");
     assert_eq!(value.len(), 55 + RUN);
