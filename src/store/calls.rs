@@ -56,13 +56,16 @@ impl Calls {
         Callable { ticket, called, calls: self.clone() }
     }
 
-    /// Wakes who has this ticket, if it is one of ours and somebody still waits.
-    pub fn call(&self, gateway: i64, number: i64) {
-        if gateway == self.gateway
-            && let Some(called) = self.waiting.lock().get(&number)
-        {
+    /// Wakes who has this ticket, if somebody still waits with it.
+    pub fn call(&self, number: i64) {
+        if let Some(called) = self.waiting.lock().get(&number) {
             called.notify_one();
         }
+    }
+
+    /// Wakes all: calls may have been lost.
+    pub fn call_all(&self) {
+        self.waiting.lock().values().for_each(|called| called.notify_one());
     }
 }
 

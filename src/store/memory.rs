@@ -211,7 +211,7 @@ impl MemoryStore {
 
     fn call(&self, called: Vec<Ticket>) {
         for ticket in called {
-            self.calls.call(ticket.gateway, ticket.number);
+            self.calls.call(ticket.number);
         }
     }
 }

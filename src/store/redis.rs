@@ -21,7 +21,7 @@ use fred::{
     },
 };
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
-use tokio::sync::broadcast::error::RecvError;
+use tokio::{sync::broadcast::error::RecvError, time::sleep};
 
 /// A connection whose oldest call is this old is dead.
 const UNRESPONSIVE: Duration = Duration::from_secs(2);
@@ -116,8 +116,8 @@ impl RedisStore {
         Ok(Self { client, script: LuaScript::from_lua(SCRIPT), calls: Arc::default() })
     }
 
-    /// Hears who is called to a place, on a connection of its own, for as long as the runtime lives. What is lost
-    /// while it is away is made up for by those who wait: they ask again when the first lease expires.
+    /// Hears who is called to a place, on a connection of its own, for as long as the runtime lives. Calls that were
+    /// lost while there was none are made up for: whoever waits asks again when there is one.
     ///
     /// # Errors
     ///
@@ -125,23 +125,25 @@ impl RedisStore {
     pub fn hear_calls(&self, url: &RedisUrl) -> Result<(), ConnectError> {
         let mut builder = builder(url, false);
         builder.set_policy(ReconnectPolicy::new_constant(0, millis(RECONNECT)));
-        let subscriber = builder.build_subscriber_client().map_err(|error| refused(&error))?;
+        let client = builder.build().map_err(|error| refused(&error))?;
+        let (mut connections, mut messages) = (client.reconnect_rx(), client.message_rx());
+        drop(client.connect());
         let (calls, channel) = (self.calls.clone(), format!("{CHANNEL}{}", self.calls.gateway()));
-        let mut messages = subscriber.message_rx();
-        drop(subscriber.connect());
-        drop(subscriber.manage_subscriptions());
         tokio::spawn(async move {
-            // Not answered, it is made again with the connection.
-            let _ = subscriber.subscribe(channel).await;
+            let mut heard = false;
             loop {
-                match messages.recv().await {
-                    Ok(message) => {
-                        let number = message.value.convert::<i64>().unwrap_or_default();
-                        calls.call(calls.gateway(), number);
-                    }
-                    // Too many at once: some are lost, and made up for.
-                    Err(RecvError::Lagged(_)) => {}
-                    Err(RecvError::Closed) => return,
+                if !heard && client.subscribe(channel.as_str()).await.is_ok() {
+                    heard = true;
+                    calls.call_all();
+                }
+                tokio::select! {
+                    message = messages.recv() => match message {
+                        Ok(message) => calls.call(message.value.convert().unwrap_or_default()),
+                        Err(RecvError::Lagged(_)) => calls.call_all(),
+                        Err(RecvError::Closed) => return,
+                    },
+                    _ = connections.recv() => heard = false,
+                    () = sleep(RECONNECT), if !heard => {}
                 }
             }
         });

@@ -1,0 +1,431 @@
+//! What a decision costs in each algorithm, however many permits its rule has: time of the script on a Redis server of
+//! the bench's own, bytes a key, and decisions per second of the memory store. With `-- keys`: what a million keys cost
+//! the memory store, that those which are past go, and that they are never too many.
+#![allow(clippy::print_stdout, reason = "a table is what it is for")]
+
+use paceway::{
+    algorithm::{
+        Algorithm, Concurrency, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket, WarmUp,
+        concurrency::Ticket,
+    },
+    key,
+    store::{
+        Check, Checks, Entry, Reply,
+        memory::{MAX_KEYS, MemoryStore},
+        redis::{RedisStore, RedisUrl},
+    },
+};
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    io::{self, BufRead, BufReader, Read, Write},
+    net::{TcpListener, TcpStream},
+    process::{Child, Command, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{runtime, time::Instant};
+
+const T0: i64 = 1_700_000_000_000_000;
+/// Virtual time does not let a key of a real server live longer: a case is asked again before this has gone by.
+const PERIOD: i64 = 100_000_000;
+const PATIENCE: Duration = Duration::from_secs(5);
+const SIZES: [i64; 3] = [5, 100, 10_000];
+const BATCH: i64 = 16;
+/// One after the other over all cases, so that what disturbs the machine hits all alike.
+const ROUNDS: usize = 7;
+/// Decisions a round, on Redis and in memory.
+const CALLS: i64 = 320;
+const NATIVE: i64 = 50_000;
+const HOUR: i64 = 3_600_000_000;
+
+fn main() {
+    let args: Vec<String> = env::args().skip(1).collect();
+    // `cargo test --all-targets` runs every bench, and not as one.
+    if !args.iter().any(|arg| arg == "--bench") {
+        return;
+    }
+    if args.iter().any(|arg| arg == "keys") {
+        return keys();
+    }
+    match Redis::start() {
+        Some(server) => {
+            let runtime = runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("a runtime").block_on(script(&server));
+        }
+        None => eprintln!("redis-server is not installed: the script is skipped"),
+    }
+    native();
+}
+
+// === a saturated limiter on virtual time
+
+/// One call of a store.
+type Call = (i64, Vec<Entry>);
+
+fn rules(n: i64) -> [Algorithm; 6] {
+    [
+        Algorithm::TokenBucket(TokenBucket::new(n, PERIOD, n).expect("a rule")),
+        Algorithm::SlidingWindow(SlidingWindow::new(n, PERIOD, 0).expect("a rule")),
+        Algorithm::FixedWindow(FixedWindow::new(n, PERIOD).expect("a rule")),
+        Algorithm::LeakyBucket(LeakyBucket::new(n, PERIOD, 0, None).expect("a rule")),
+        Algorithm::WarmUp(WarmUp::new(n, PERIOD, PERIOD / 10, 3.0).expect("a rule")),
+        Algorithm::Concurrency(Concurrency::new(n, HOUR).expect("a rule")),
+    ]
+}
+
+/// A limiter from which as much is taken as its rule allows, `step` permits at an instant.
+struct Case {
+    checks: Checks,
+    n: i64,
+    step: i64,
+    now: i64,
+    /// Of the places: held, oldest first.
+    held: std::ops::Range<i64>,
+}
+
+// === impl Case ===
+
+impl Case {
+    fn all(step: i64) -> Vec<Self> {
+        let cases = SIZES.into_iter().flat_map(|n| rules(n).map(|rule| Self::new(rule, n, step)));
+        cases.collect()
+    }
+
+    fn new(algorithm: Algorithm, n: i64, step: i64) -> Self {
+        let name = format!("{n}:{step}");
+        let key = key::state("bench", &name, algorithm.letter(), &name).into();
+        let check = Check { key, algorithm, cost: 1, enforce: true, overflow: None };
+        Self { checks: Arc::new([check]), n, step: step.min(n), now: T0, held: 0..0 }
+    }
+
+    fn algorithm(&self) -> &Algorithm {
+        &self.checks[0].algorithm
+    }
+
+    fn is_lease(&self) -> bool {
+        self.checks[0].is_lease()
+    }
+
+    /// The first calls: until the state is as large as it gets.
+    fn fill(&mut self) -> Vec<Call> {
+        let burst = matches!(self.algorithm(), Algorithm::TokenBucket(_)) || self.is_lease();
+        if burst {
+            let all = (0..self.n).map(|_| self.decision()).collect();
+            return vec![(self.now, all)];
+        }
+        // The ring gets rid of slots that are past when they are as many as the others.
+        (0..3 * self.n / self.step).map(|_| self.next()).collect()
+    }
+
+    /// The next call: at an instant at which all of it is admitted.
+    fn next(&mut self) -> Call {
+        // Rounded up: an instant early, and it would be refused.
+        let permits = self.n / self.step * self.step;
+        self.now += (PERIOD * self.step + permits - 1) / permits;
+        (self.now, (0..self.step).map(|_| self.decision()).collect())
+    }
+
+    fn decision(&mut self) -> Entry {
+        let budget = match self.algorithm() {
+            // A queue of those who wait is what they are made of.
+            Algorithm::LeakyBucket(_) | Algorithm::WarmUp(_) => HOUR,
+            _ => 0,
+        };
+        self.held.end += 1;
+        let ticket = self.is_lease().then(|| ticket(self.held.end));
+        Entry::Decide { checks: self.checks.clone(), budget, ticket }
+    }
+
+    /// The next calls and, for places, what must be given back before them.
+    fn chunk(&mut self, calls: i64) -> (Vec<Call>, Vec<Call>) {
+        let calls = if self.is_lease() { calls.min(self.n / self.step) } else { calls };
+        let back = (0..if self.is_lease() { calls } else { 0 }).map(|_| self.back()).collect();
+        (back, (0..calls).map(|_| self.next()).collect())
+    }
+
+    fn back(&mut self) -> Call {
+        let entries = (0..self.step).map(|_| {
+            self.held.start += 1;
+            let grant = Ticket { deadline: 0, ..ticket(self.held.start) }.grant();
+            Entry::GiveBack { check: self.checks[0].clone(), grant }
+        });
+        (self.now, entries.collect())
+    }
+
+    /// A decision that comes too early.
+    fn refused(&self) -> Entry {
+        let ticket = self.is_lease().then(|| ticket(i64::MAX >> 12));
+        Entry::Decide { checks: self.checks.clone(), budget: 0, ticket }
+    }
+}
+
+fn ticket(number: i64) -> Ticket {
+    Ticket { gateway: 4_503_599_627_370_495, number, deadline: 0 }
+}
+
+fn is_given(reply: &Reply) -> bool {
+    match reply {
+        Reply::Decision(decision) => decision.admitted,
+        Reply::Done(done) => *done,
+        _ => false,
+    }
+}
+
+// === the script
+
+/// Per decision or return, µs.
+#[derive(Default)]
+struct Times {
+    alone: Vec<f64>,
+    batched: Vec<f64>,
+    refused: Vec<f64>,
+    back: Vec<f64>,
+    back_batched: Vec<f64>,
+}
+
+async fn script(server: &Redis) {
+    let store = server.store().await;
+    let (mut alone, mut batched) = (Case::all(1), Case::all(BATCH));
+    for case in alone.iter_mut().chain(&mut batched) {
+        for (now, entries) in case.fill() {
+            for entries in entries.chunks(128) {
+                store.run_at(Some(now), entries).await.expect("replies");
+            }
+        }
+    }
+    let mut times: Vec<Times> = alone.iter().map(|_| Times::default()).collect();
+    for _ in 0..ROUNDS {
+        for ((one, many), times) in alone.iter_mut().zip(&mut batched).zip(&mut times) {
+            let (back, took) = server.round(&store, one, CALLS).await;
+            times.alone.push(took);
+            times.back.extend(back);
+            let (back, took) = server.round(&store, many, CALLS).await;
+            times.batched.push(took);
+            times.back_batched.extend(back);
+        }
+    }
+    for case in &alone {
+        // A fixed window has room until it has ended.
+        while is_given(&store.run_at(Some(case.now), &[case.refused()]).await.expect("one")[0]) {}
+    }
+    for _ in 0..ROUNDS {
+        for (case, times) in alone.iter().zip(&mut times) {
+            let calls = vec![(case.now, vec![case.refused()]); CALLS as usize];
+            times.refused.push(server.time(&store, &calls, false).await);
+        }
+    }
+    println!(
+        "{:<16}{:>7}{:>10}{:>10}{:>10}{:>8}{:>8}{:>8}{:>12}",
+        "µs of script",
+        "N",
+        "alone",
+        "of 16",
+        "refused",
+        "ratio",
+        "of 16",
+        "refused",
+        "bytes a key"
+    );
+    let mut base = BTreeMap::new();
+    for (case, times) in alone.iter().zip(&mut times) {
+        let took =
+            [&mut times.alone, &mut times.batched, &mut times.refused].map(|times| median(times));
+        let base = base.entry(case.n).or_insert(took);
+        let [alone, batched, refused] = took;
+        let [by_alone, by_batched, by_refused] = [0, 1, 2].map(|i| took[i] / base[i]);
+        let bytes = server.bytes(&case.checks[0].key);
+        println!(
+            "{:<16}{:>7}{alone:>10.1}{batched:>10.1}{refused:>10.1}{by_alone:>8.2}{by_batched:>8.2}{by_refused:>8.2}{bytes:>12}",
+            case.algorithm().name(),
+            case.n
+        );
+        if case.is_lease() {
+            let [alone, batched] =
+                [&mut times.back, &mut times.back_batched].map(|times| median(times));
+            println!("{:<16}{:>7}{alone:>10.1}{batched:>10.1}", "  given back", case.n);
+        }
+    }
+}
+
+fn median(times: &mut [f64]) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+/// A server that ends with the run.
+struct Redis {
+    child: Child,
+    port: u16,
+}
+
+// === impl Redis ===
+
+impl Redis {
+    /// `None` when it is not installed.
+    fn start() -> Option<Self> {
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+        let port = port.expect("a free port").port();
+        let child = Command::new("redis-server")
+            .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
+            .args(["--save", "", "--appendonly", "no"])
+            .stdout(Stdio::null())
+            .spawn();
+        Some(Self { child: child.ok()?, port })
+    }
+
+    async fn store(&self) -> RedisStore {
+        let url = RedisUrl::parse(&format!("redis://127.0.0.1:{}", self.port)).expect("a URL");
+        let store = RedisStore::open(&url).expect("a client");
+        store.connected(PATIENCE).await.expect("a server");
+        store
+    }
+
+    /// A round of a case: µs of a return, where there is one, and of a decision.
+    async fn round(&self, store: &RedisStore, case: &mut Case, count: i64) -> (Vec<f64>, f64) {
+        let (mut returns, mut decisions, mut left) = (Vec::new(), Vec::new(), count / case.step);
+        while left > 0 {
+            let (back, calls) = case.chunk(left.min(64));
+            if !back.is_empty() {
+                returns.push(self.time(store, &back, true).await);
+            }
+            decisions.push(self.time(store, &calls, true).await);
+            left -= calls.len() as i64;
+        }
+        (returns, decisions.iter().sum::<f64>() / decisions.len() as f64)
+    }
+
+    /// µs of script per entry; all of them are given, or none is.
+    async fn time(&self, store: &RedisStore, calls: &[Call], given: bool) -> f64 {
+        let before = self.script_time();
+        for (now, entries) in calls {
+            let replies = store.run_at(Some(*now), entries).await.expect("replies");
+            assert!(replies.iter().all(|reply| is_given(reply) == given), "{replies:?}");
+        }
+        let entries: usize = calls.iter().map(|(_, entries)| entries.len()).sum();
+        (self.script_time() - before) as f64 / entries as f64
+    }
+
+    /// Of all calls so far, µs.
+    fn script_time(&self) -> u64 {
+        let stats = self.command(&["INFO", "commandstats"]).expect("statistics");
+        let mut lines = stats.lines();
+        let line = lines.find_map(|line| line.strip_prefix("cmdstat_evalsha:"));
+        let time =
+            line.and_then(|line| line.split(',').find_map(|part| part.strip_prefix("usec=")));
+        time.map_or(0, |time| time.parse().expect("a number"))
+    }
+
+    fn bytes(&self, key: &str) -> String {
+        self.command(&["MEMORY", "USAGE", key, "SAMPLES", "0"]).expect("a number")
+    }
+
+    /// One command on a connection of its own, answered by a number or a text.
+    fn command(&self, words: &[&str]) -> io::Result<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        stream.write_all((words.join(" ") + "\r\n").as_bytes())?;
+        let (mut from, mut line) = (BufReader::new(stream), String::new());
+        from.read_line(&mut line)?;
+        let Some(length) = line.trim_end().strip_prefix('$') else {
+            return Ok(line.trim_end().trim_start_matches(':').to_owned());
+        };
+        let mut text = vec![0; length.parse().map_err(io::Error::other)?];
+        from.read_exact(&mut text)?;
+        String::from_utf8(text).map_err(io::Error::other)
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+// === the memory store
+
+fn native() {
+    let store = MemoryStore::default();
+    let mut cases = Case::all(1);
+    for (now, entries) in cases.iter_mut().flat_map(Case::fill) {
+        store.run_at(now, &entries);
+    }
+    let mut rates = vec![Vec::new(); cases.len()];
+    for _ in 0..ROUNDS {
+        for (case, rates) in cases.iter_mut().zip(&mut rates) {
+            let calls: Vec<_> = (0..NATIVE)
+                .flat_map(|_| {
+                    let (back, calls) = case.chunk(1);
+                    back.into_iter().chain(calls)
+                })
+                .collect();
+            let started = Instant::now();
+            let given = calls.iter().all(|(now, call)| is_given(&store.run_at(*now, call)[0]));
+            rates.push(NATIVE as f64 / started.elapsed().as_secs_f64() / 1e6);
+            assert!(given);
+        }
+    }
+    println!("\n{:<16}{:>7}{:>24}", "memory", "N", "million decisions/s");
+    for (case, rates) in cases.iter().zip(&mut rates) {
+        println!("{:<16}{:>7}{:>24.1}", case.algorithm().name(), case.n, median(rates));
+    }
+}
+
+// === many keys
+
+fn keys() {
+    let million = 1_000_000;
+    for algorithm in [
+        Algorithm::TokenBucket(TokenBucket::new(5, 1_000_000, 5).expect("a rule")),
+        Algorithm::SlidingWindow(SlidingWindow::new(5, 1_000_000, 0).expect("a rule")),
+    ] {
+        let (store, before) = (MemoryStore::default(), resident());
+        let ask = |now: i64, i: i64| store.run_at(now, &[stranger(algorithm, i)]);
+        // All five permits, each at its own instant.
+        (0..5).for_each(|n| (0..million).for_each(|i| drop(ask(T0 + n, i))));
+        let bytes = (resident() - before) as f64 / million as f64;
+        println!("{}: {} keys in use, {bytes:.0} bytes each", algorithm.name(), store.keys());
+        for used in 1..=4 {
+            (0..million / 4).for_each(|_| drop(ask(T0 + 2_000_000, used)));
+            println!(
+                "  all past, then {} decisions on others: {} keys",
+                used * million / 4,
+                store.keys()
+            );
+        }
+        let most = (2 * million..4 * million).map(|i| {
+            ask(T0 + 4_000_000, i);
+            store.keys()
+        });
+        let most = most.max().expect("some");
+        println!(
+            "  {} strangers at once: {most} keys of {MAX_KEYS}, {} MB",
+            2 * million,
+            resident() >> 20
+        );
+        assert!(most <= MAX_KEYS);
+    }
+}
+
+/// A request of the client number `i`.
+fn stranger(algorithm: Algorithm, i: i64) -> Entry {
+    let key = |name: &str| -> Arc<str> {
+        let tag = format!("route:{}", i % 1_000);
+        key::state("paceway", &tag, algorithm.letter(), name).into()
+    };
+    let check = Check {
+        key: key(&format!("per_client:2001:db8::{i:x}")),
+        algorithm,
+        cost: 1,
+        enforce: true,
+        overflow: Some(key("per_client:#overflow")),
+    };
+    Entry::Decide { checks: Arc::new([check]), budget: 0, ticket: None }
+}
+
+/// Memory of this process, bytes.
+fn resident() -> u64 {
+    let pages = fs::read_to_string("/proc/self/statm").expect("a Linux");
+    let pages = pages.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    pages.map_or(0, |pages| pages * 4096)
+}

@@ -1,0 +1,440 @@
+//! Draws what each algorithm grants, from the rules of this crate on virtual time, into `docs/pictures`. The same
+//! rules draw the same pictures; a test compares them with those that are checked in.
+//!
+//! ```sh
+//! cargo run --example pictures
+//! ```
+
+use paceway::{
+    algorithm::{
+        Algorithm, Concurrency, FixedWindow, Grant, LeakyBucket, Micros, SlidingWindow,
+        TokenBucket, WarmUp, concurrency::Ticket,
+    },
+    store::{Check, Decision, Entry, Reply, memory::MemoryStore},
+};
+use std::{collections::VecDeque, fmt::Write, fs, io, path::Path};
+
+const MS: Micros = 1_000;
+const SECOND: Micros = 1_000_000;
+/// A second boundary of the store's clock.
+const EPOCH: Micros = 1_000_000_000_000_000;
+/// Of the limiters with a rate: 5 per second.
+const COUNT: i64 = 5;
+const MAX_WAIT: Micros = SECOND;
+/// For how long a call holds its place.
+const WORK: Micros = 300 * MS;
+const PLACES: i64 = 4;
+
+/// What happened, and what it is measured by.
+struct Picture {
+    name: &'static str,
+    settings: &'static str,
+    seconds: i64,
+    /// When each came, and whether it was granted.
+    requests: Vec<(Micros, bool)>,
+    grants: Vec<Micros>,
+    /// A step line: from this instant on, this value.
+    curve: Vec<(Micros, f64)>,
+    curve_name: &'static str,
+    /// A line through these points, which the curve never crosses.
+    bound: Vec<(Micros, f64)>,
+    bound_name: &'static str,
+    /// Where windows begin.
+    marks: Vec<Micros>,
+}
+
+fn main() -> io::Result<()> {
+    fs::create_dir_all(directory())?;
+    for picture in pictures() {
+        fs::write(picture.path(), picture.svg())?;
+    }
+    Ok(())
+}
+
+fn directory() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/pictures"))
+}
+
+fn pictures() -> Vec<Picture> {
+    [token_bucket(), leaky_bucket(), sliding_window(), fixed_window(), warm_up(), concurrency()]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+// === what is drawn ===
+
+fn token_bucket() -> Option<Picture> {
+    let rule = Algorithm::TokenBucket(TokenBucket::new(COUNT, SECOND, COUNT)?);
+    let picture = Picture::of(rule, &burst_then_steady(), 0);
+    Some(Picture {
+        name: "token_bucket",
+        settings: "rate 5/s, burst 5, max_wait 1s",
+        bound: filling(&picture.grants, COUNT, picture.seconds),
+        bound_name: "allowed: sent + what is in the bucket",
+        curve: total(&picture.grants),
+        curve_name: "sent so far",
+        ..picture
+    })
+}
+
+fn leaky_bucket() -> Option<Picture> {
+    let rule = Algorithm::LeakyBucket(LeakyBucket::new(COUNT, SECOND, 0, Some(3))?);
+    let picture = Picture::of(rule, &burst_then_steady(), 0);
+    Some(Picture {
+        name: "leaky_bucket",
+        settings: "rate 5/s, capacity 3, max_wait 1s",
+        bound: filling(&picture.grants, 1, picture.seconds),
+        bound_name: "allowed: one more each 200 ms",
+        curve: total(&picture.grants),
+        curve_name: "sent so far",
+        ..picture
+    })
+}
+
+fn sliding_window() -> Option<Picture> {
+    let rule = Algorithm::SlidingWindow(SlidingWindow::new(COUNT, SECOND, 0)?);
+    let picture = Picture::of(rule, &burst_then_steady(), 0);
+    let sent = picture.grants.iter().map(|at| (*at, 1.0));
+    let forgotten = picture.grants.iter().map(|at| (at + SECOND, -1.0));
+    Some(Picture {
+        name: "sliding_window",
+        settings: "rate 5/s, no margin, max_wait 1s",
+        curve: sum(sent.chain(forgotten)),
+        curve_name: "sent in the last second",
+        bound: level(COUNT as f64, picture.seconds),
+        bound_name: "allowed: 5",
+        ..picture
+    })
+}
+
+fn fixed_window() -> Option<Picture> {
+    let rule = Algorithm::FixedWindow(FixedWindow::new(COUNT, SECOND)?);
+    // The burst comes late in a window, which shows what a fixed window allows around its end.
+    let phase = 700 * MS;
+    let picture = Picture::of(rule, &burst_then_steady(), phase);
+    let marks: Vec<_> = (1..=picture.seconds).map(|i| i * SECOND - phase).collect();
+    let sent = picture.grants.iter().map(|at| (*at, 1.0));
+    let emptied = picture.grants.iter().map(|at| ((at + phase) / SECOND + 1) * SECOND - phase);
+    Some(Picture {
+        name: "fixed_window",
+        settings: "rate 5/s, max_wait 1s; the dashed lines are the ends of windows",
+        curve: sum(sent.chain(emptied.map(|end| (end, -1.0)))),
+        curve_name: "sent in this window",
+        bound: level(COUNT as f64, picture.seconds),
+        bound_name: "allowed: 5",
+        marks,
+        ..picture
+    })
+}
+
+fn warm_up() -> Option<Picture> {
+    let rule = Algorithm::WarmUp(WarmUp::new(COUNT, SECOND, 4 * SECOND, 3.0)?);
+    // More than enough for 6 s, a pause of 5 s, and again for 4 s.
+    let steady = (0..120).map(|i| i * 125 * MS);
+    let requests: Vec<_> = steady.filter(|at| !(6 * SECOND..11 * SECOND).contains(at)).collect();
+    let picture = Picture::of(rule, &requests, 0);
+    let pairs = picture.grants.windows(2);
+    Some(Picture {
+        name: "warm_up",
+        settings: "rate 5/s, warm_up 4s, cold_factor 3, max_wait 1s; 8 requests a second, and a pause",
+        seconds: 16,
+        curve: pairs.map(|pair| (pair[0], SECOND as f64 / (pair[1] - pair[0]) as f64)).collect(),
+        curve_name: "per second (1 / time to the next)",
+        bound: level(COUNT as f64, 16),
+        bound_name: "full rate: 5/s",
+        ..picture
+    })
+}
+
+fn concurrency() -> Option<Picture> {
+    let rule = Algorithm::Concurrency(Concurrency::new(PLACES, 60 * SECOND)?);
+    let steady = (0..20).map(|i| 2 * SECOND + i * 50 * MS);
+    let requests: Vec<_> = [0; 20].into_iter().chain(steady).collect();
+    let (granted, grants) = held(rule, &requests);
+    let taken = grants.iter().map(|at| (*at, 1.0));
+    let released = grants.iter().map(|at| (at + WORK, -1.0));
+    Some(Picture {
+        name: "concurrency",
+        settings: "max 4, calls of 300 ms, max_wait 1s",
+        seconds: 4,
+        requests: requests.into_iter().zip(granted).collect(),
+        curve: sum(taken.chain(released)),
+        curve_name: "places held",
+        grants,
+        bound: level(PLACES as f64, 4),
+        bound_name: "allowed: 4",
+        marks: Vec::new(),
+    })
+}
+
+/// 20 at once, and from 3 s to 6.5 s 8 a second: more than the 5 that are allowed.
+fn burst_then_steady() -> Vec<Micros> {
+    [0; 20].into_iter().chain((0..=28).map(|i| 3 * SECOND + i * 125 * MS)).collect()
+}
+
+// === the rules at work ===
+
+fn check(algorithm: Algorithm) -> Check {
+    Check { key: "it".into(), algorithm, cost: 1, enforce: true, overflow: None }
+}
+
+fn decide(store: &MemoryStore, now: Micros, rule: Algorithm, ask: Option<Ticket>) -> Decision {
+    let entry = Entry::Decide { checks: [check(rule)].into(), budget: MAX_WAIT, ticket: ask };
+    match store.run_at(EPOCH + now, &[entry]).pop() {
+        Some(Reply::Decision(decision)) => decision,
+        other => unreachable!("a decision is asked for and this is answered: {other:?}"),
+    }
+}
+
+/// Requests that hold a place for [`WORK`]: which were granted, and when.
+fn held(rule: Algorithm, requests: &[Micros]) -> (Vec<bool>, Vec<Micros>) {
+    let store = MemoryStore::default();
+    let (mut granted, mut grants) = (vec![false; requests.len()], Vec::new());
+    let mut releases: VecDeque<(Micros, Grant)> = VecDeque::new();
+    let mut queue: VecDeque<(usize, Ticket)> = VecDeque::new();
+    let mut ask = |now, i: usize, ticket, releases: &mut VecDeque<_>| {
+        let decision = decide(&store, now, rule, Some(ticket));
+        if let Some(part) = decision.parts.first() {
+            granted[i] = true;
+            grants.push(now);
+            releases.push_back((now + WORK, part.grant));
+        }
+        decision.queued.map(|queued| Ticket { deadline: queued.deadline, ..ticket })
+    };
+    let mut coming = requests.iter().copied().enumerate().peekable();
+    loop {
+        let arrives = coming.peek().map(|(_, at)| *at);
+        let ends = releases.front().map(|(at, _)| *at);
+        match (arrives, ends) {
+            (None, None) => break,
+            // Who comes when a place becomes free comes behind those who wait.
+            (arrival, Some(end)) if arrival.is_none_or(|at| end <= at) => {
+                let Some((_, grant)) = releases.pop_front() else { break };
+                store.run_at(EPOCH + end, &[Entry::GiveBack { check: check(rule), grant }]);
+                queue.retain(|(_, ticket)| ticket.deadline > EPOCH + end);
+                if let Some((i, ticket)) = queue.pop_front() {
+                    // It was called by the release.
+                    ask(end, i, ticket, &mut releases);
+                }
+            }
+            _ => {
+                let Some((i, at)) = coming.next() else { break };
+                let ticket = Ticket { gateway: 1, number: i as i64, deadline: 0 };
+                queue.extend(ask(at, i, ticket, &mut releases).map(|ticket| (i, ticket)));
+            }
+        }
+    }
+    (granted, grants)
+}
+
+/// The sum of steps up to each instant.
+fn sum(steps: impl Iterator<Item = (Micros, f64)>) -> Vec<(Micros, f64)> {
+    let mut steps: Vec<_> = steps.collect();
+    steps.sort_by_key(|(at, _)| *at);
+    let mut sums: Vec<(Micros, f64)> = vec![(0, 0.0)];
+    for (at, step) in steps {
+        let last = sums[sums.len() - 1];
+        match last.0 == at {
+            true => sums.pop(),
+            false => None,
+        };
+        sums.push((at, last.1 + step));
+    }
+    sums
+}
+
+fn total(grants: &[Micros]) -> Vec<(Micros, f64)> {
+    sum(grants.iter().map(|at| (*at, 1.0)))
+}
+
+fn level(value: f64, seconds: i64) -> Vec<(Micros, f64)> {
+    vec![(0, value), (seconds * SECOND, value)]
+}
+
+/// What may have been sent by each instant at most, given what was sent before it: it rises with the rate, up
+/// to `burst` above that.
+fn filling(grants: &[Micros], burst: i64, seconds: i64) -> Vec<(Micros, f64)> {
+    let per = SECOND / COUNT;
+    // µs until the bucket is empty again if nothing more were sent.
+    let (mut last, mut left, mut line) = (0, burst * per, vec![(0, burst as f64)]);
+    for (sent, at) in grants.iter().copied().chain([seconds * SECOND]).enumerate() {
+        let full = last + burst * per - left;
+        if full < at {
+            line.push((full, (sent as i64 + burst) as f64));
+        }
+        left = (left + at - last).min(burst * per);
+        line.push((at, sent as f64 + left as f64 / per as f64));
+        (left, last) = (left - per, at);
+    }
+    line
+}
+
+// === impl Picture ===
+
+const LEFT: f64 = 110.0;
+const WIDTH: f64 = 590.0;
+/// The lower edges of the two rows and of the chart.
+const REQUESTS: i64 = 160;
+const GRANTS: i64 = 205;
+const CHART: f64 = 330.0;
+const CHART_HEIGHT: f64 = 90.0;
+const HEAD: &str = r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 370" width="720" height="370" font-family="sans-serif" font-size="12" fill="#222">
+"##;
+const BLUE: &str = "#1f6fb4";
+const RED: &str = "#c8322b";
+const ORANGE: &str = "#b35a00";
+
+impl Picture {
+    /// A limiter with a rate; `phase` is where in a second of the store's clock the picture begins.
+    fn of(rule: Algorithm, requests: &[Micros], phase: Micros) -> Self {
+        let store = MemoryStore::default();
+        let (mut came, mut grants) = (Vec::new(), Vec::new());
+        for now in requests {
+            let decision = decide(&store, phase + now, rule, None);
+            came.push((*now, decision.admitted));
+            grants.extend(decision.admitted.then_some(now + decision.wait));
+        }
+        Self {
+            name: rule.name(),
+            settings: "",
+            seconds: 8,
+            requests: came,
+            grants,
+            curve: Vec::new(),
+            curve_name: "",
+            bound: Vec::new(),
+            bound_name: "",
+            marks: Vec::new(),
+        }
+    }
+
+    fn path(&self) -> std::path::PathBuf {
+        directory().join(format!("{}.svg", self.name))
+    }
+
+    fn svg(&self) -> String {
+        let (passed, refused): (Vec<_>, Vec<_>) = self.requests.iter().partition(|(_, ok)| *ok);
+        let instants = |of: Vec<(Micros, bool)>| of.into_iter().map(|(at, _)| at).collect();
+        let (passed, refused): (Vec<_>, Vec<_>) = (instants(passed), instants(refused));
+        let shown = self.curve.iter().filter(|(at, _)| *at <= self.seconds * SECOND);
+        let curve = shown.fold(String::new(), |path, (at, value)| {
+            let (x, y) = (self.x(*at), self.y(*value));
+            if path.is_empty() { format!("M{x} {y}") } else { format!("{path}H{x}V{y}") }
+        });
+        let bound: Vec<_> = self
+            .bound
+            .iter()
+            .map(|(at, value)| format!("{} {}", self.x(*at), self.y(*value)))
+            .collect();
+        let (end, chart_top) = (self.x(self.seconds * SECOND), CHART - CHART_HEIGHT);
+        let dashed = format!("fill=\"none\" stroke=\"{ORANGE}\" stroke-dasharray=\"5 3\"");
+        let solid = format!("fill=\"none\" stroke=\"{BLUE}\" stroke-width=\"1.5\"");
+        let [blue, red, orange] = [BLUE, RED, ORANGE].map(|color| format!("fill=\"{color}\""));
+        [
+            HEAD.to_owned(),
+            format!("<title>{}: {}</title>\n", self.name, self.settings),
+            "<rect width=\"720\" height=\"370\" fill=\"#fff\"/>\n".to_owned(),
+            text(12.0, 24.0, "font-weight=\"bold\"", self.name),
+            text(12.0, 44.0, "", self.settings),
+            text(12.0, 148.0, "", "requests"),
+            text(12.0, 160.0, &red, "(red: refused)"),
+            text(12.0, 205.0, "", "sent upstream"),
+            self.axis(),
+            path(&blue, &self.dots(&passed, REQUESTS, &[])),
+            path(&red, &self.dots(&refused, REQUESTS, &passed)),
+            path(&blue, &self.dots(&self.grants, GRANTS, &[])),
+            path(&dashed, &format!("M{}", bound.join("L"))),
+            path(&solid, &format!("{curve}H{end}")),
+            text(LEFT, chart_top - 8.0, &blue, self.curve_name),
+            text(LEFT + 250.0, chart_top - 8.0, &orange, self.bound_name),
+            "</svg>\n".to_owned(),
+        ]
+        .concat()
+    }
+
+    /// Seconds, values, and where windows begin.
+    fn axis(&self) -> String {
+        let mut lines = String::new();
+        let mut out = String::new();
+        for second in 0..=self.seconds {
+            let x = self.x(second * SECOND);
+            let _ = write!(lines, "M{x} {REQUESTS}v4M{x} {GRANTS}v4M{x} {CHART}v4");
+            let _ =
+                writeln!(out, "<text x=\"{x}\" y=\"348\" text-anchor=\"middle\">{second} s</text>");
+        }
+        let top = self.greatest();
+        let step = [1, 5, 10, 20].into_iter().find(|step| top / f64::from(*step) <= 6.0);
+        for value in (0..=top as i64).step_by(step.unwrap_or(50) as usize) {
+            let y = self.y(value as f64);
+            let _ = write!(lines, "M{LEFT} {y}h-4");
+            let _ = writeln!(
+                out,
+                "<text x=\"102\" y=\"{}\" text-anchor=\"end\">{value}</text>",
+                y + 4.0
+            );
+        }
+        let [requests, grants, chart] = [REQUESTS as f64, GRANTS as f64, CHART];
+        for y in [requests, grants, chart] {
+            let _ = write!(lines, "M{LEFT} {y}h{WIDTH}");
+        }
+        let _ = write!(lines, "M{LEFT} {CHART}v-{CHART_HEIGHT}");
+        let marks = self.marks.iter().map(|at| format!("M{} 54V{CHART}", self.x(*at)));
+        let marks: String = marks.collect();
+        out.push_str(&path("stroke=\"#888\"", &lines));
+        if !marks.is_empty() {
+            out.push_str(&path("stroke=\"#bbb\" stroke-dasharray=\"2 3\"", &marks));
+        }
+        out
+    }
+
+    /// A square for each, those of the same instant upon each other and upon those of `below`.
+    fn dots(&self, instants: &[Micros], edge: i64, below: &[Micros]) -> String {
+        let under = |i: usize, at| {
+            let same = |others: &[Micros]| others.iter().filter(|other| **other == at).count();
+            same(below) + same(&instants[..i])
+        };
+        let dots = instants.iter().enumerate().map(|(i, at)| {
+            let y = edge - 5 - 5 * under(i, *at) as i64;
+            format!("M{:.1} {y}h4v4h-4z", self.x(*at) - 2.0)
+        });
+        dots.collect()
+    }
+
+    fn greatest(&self) -> f64 {
+        let values = self.curve.iter().chain(&self.bound).map(|(_, value)| *value);
+        values.fold(1.0, f64::max) * 1.1
+    }
+
+    fn x(&self, at: Micros) -> f64 {
+        tenth(LEFT + WIDTH * at as f64 / (self.seconds * SECOND) as f64)
+    }
+
+    fn y(&self, value: f64) -> f64 {
+        tenth(CHART - CHART_HEIGHT * value / self.greatest())
+    }
+}
+
+fn tenth(value: f64) -> f64 {
+    (value * 10.0).round() / 10.0
+}
+
+fn path(style: &str, d: &str) -> String {
+    format!("<path {style} d=\"{d}\"/>\n")
+}
+
+fn text(x: f64, y: f64, style: &str, words: &str) -> String {
+    format!("<text x=\"{x}\" y=\"{y}\" {style}>{words}</text>\n")
+}
+
+#[test]
+fn the_pictures_in_the_docs_are_those_of_the_rules() {
+    let drawn = pictures();
+    assert_eq!(drawn.len(), 6);
+    for picture in drawn {
+        let kept = fs::read_to_string(picture.path()).unwrap_or_default();
+        let (name, fresh) = (picture.name, picture.svg());
+        assert!(kept == fresh, "docs/pictures/{name}.svg: run `cargo run --example pictures`");
+        assert!(fresh.len() < 15_000, "{name} is {} bytes", fresh.len());
+    }
+}
