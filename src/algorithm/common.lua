@@ -35,3 +35,6 @@ local function in_one_string(algorithm)
     end
   end
 end
+
+-- How each algorithm is made, by its kind: a call makes only those that it uses.
+local make = {}

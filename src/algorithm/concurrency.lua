@@ -4,8 +4,9 @@
 -- A stored state is one sorted set: a holder is `gateway number` (8 bytes each) with its expiry (µs) as
 -- score, one who waits is `gateway number deadline` with a negative score that grows in the order of coming.
 -- Who is called hears of it on the channel of its gateway.
+make[67] = function()
 local concurrency = { kind = 67, args = 2, lease = true }
-do
+
 local HOLDER, WAITER = '<i8i8', '<i8i8i8'
 local CLAIM, MAX_QUEUE = 2000000, 100000
 local FIRST = -4503599627370496
@@ -125,4 +126,5 @@ function concurrency.save(open, key)
   end
   open.expires = nil
 end
+return concurrency
 end

@@ -14,8 +14,9 @@
 -- A stored state: version, kind, number of sections (1 byte each), born, clock (8 bytes each), then for
 -- each section period, asked, since, source (8 bytes each), number of runs (4 bytes), and for each run
 -- first, last, count (8 bytes each); little-endian.
+make[70] = function()
 local fixed_window = { kind = 70, args = 2 }
-do
+
 local HEAD, SECTION, RUN = '<BBBi8i8', '<i8i8i8i8i4', '<i8i8i8'
 local MAX_SECTIONS, UNUSED, MOST = 4, 60000000, 1000000000000
 local MIN_PERIOD, MAX_PERIOD = 1000, 31622400000000
@@ -309,4 +310,5 @@ function fixed_window.write(open)
   end
   return table.concat(parts), ttl
 end
+return fixed_window
 end

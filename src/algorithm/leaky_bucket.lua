@@ -3,9 +3,9 @@
 --
 -- A rule is { per, den, most, longest_wait }: the last is in µs, nil without a bound, and is also in the open
 -- state. States are those of timeline.lua.
+make[76] = function()
 local leaky_bucket = { kind = 76, args = 4 }
-do
-on_a_timeline(leaky_bucket, function(tail, old, new)
+local free, reset_after = on_a_timeline(leaky_bucket, function(tail, old, new)
   local owed = tail / old.per
   local most = new.most * new.per + MAX_BUDGET * new.den
   return math.min(math.max(math.ceil(owed * new.per), 0), most)
@@ -42,4 +42,5 @@ function leaky_bucket.level(open)
   local next = leaky_bucket.earliest(open, 0, 1)
   return next == 0 and 1 or 0, next, reset_after(open)
 end
+return leaky_bucket
 end

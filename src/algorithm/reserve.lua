@@ -19,9 +19,15 @@
 --     any -1 k                                               KEYS[k] holds a foreign value
 --
 -- A state is read once and written once per call, however many entries use it.
-local algorithms = {}
-for _, algorithm in ipairs({ token_bucket, leaky_bucket, sliding_window, fixed_window, warm_up, concurrency }) do
-  algorithms[algorithm.kind] = algorithm
+local made = {}
+
+local function algorithm_of(kind)
+  local algorithm = made[kind]
+  if not algorithm then
+    algorithm = make[kind]()
+    made[kind] = algorithm
+  end
+  return algorithm
 end
 
 local now = tonumber(ARGV[1])
@@ -67,20 +73,21 @@ local function places(wants, budget, at, ticket)
   local taken
   for i, want in ipairs(wants) do
     if want.enforce and want.state.algorithm.lease then
-      want.free = concurrency.is_free(want.state.open, ticket)
+      want.free = want.state.algorithm.is_free(want.state.open, ticket)
       if not want.free then taken = taken or i end
     end
   end
   if not taken and at == 0 then return true end
   for _, want in ipairs(wants) do
     if want.free then
-      concurrency.give_back(want.state.open, ticket.gateway, ticket.number, ticket.deadline)
+      want.state.algorithm.give_back(want.state.open, ticket.gateway, ticket.number, ticket.deadline)
       want.state.dirty = true
     end
   end
   if not taken or at > 0 then return true end
   if budget <= 0 then return taken end
-  return taken, concurrency.enqueue(wants[taken].state.open, ticket, budget)
+  local state = wants[taken].state
+  return taken, state.algorithm.enqueue(state.open, ticket, budget)
 end
 
 local function take(wants, at, budget, ticket)
@@ -91,8 +98,8 @@ local function take(wants, at, budget, ticket)
     if algorithm.lease then
       if ticket and enforce and at > 0 then
         parts[i] = { -2, 0, 0, 0, 0 }
-      elseif ticket and (enforce or concurrency.is_free(open, ticket)) then
-        parts[i] = { 0, concurrency.hold_for(open, ticket) }
+      elseif ticket and (enforce or algorithm.is_free(open, ticket)) then
+        parts[i] = { 0, algorithm.hold_for(open, ticket) }
         state.dirty = true
       else
         parts[i] = { -1, 0, 0, 0, 0 }
@@ -175,7 +182,7 @@ while i <= #ARGV do
     local budget, n = next_number(), next_number()
     local wants, foreign = {}, nil
     for w = 1, n do
-      local k, algorithm = next_number(), algorithms[next_number()]
+      local k, algorithm = next_number(), algorithm_of(next_number())
       local cost, enforce = next_number(), next_arg() == '1'
       local state = next_state(k, algorithm)
       if not state then foreign = foreign or k end
@@ -191,7 +198,7 @@ while i <= #ARGV do
       for _, part in ipairs(parts or {}) do push(unpack(part)) end
     end
   elseif what == 'G' then
-    local k, algorithm = next_number(), algorithms[next_number()]
+    local k, algorithm = next_number(), algorithm_of(next_number())
     local cost, whole, ticks = next_number(), next_number(), next_number()
     local born, aux = next_number(), next_number()
     local state = next_state(k, algorithm)
@@ -203,7 +210,7 @@ while i <= #ARGV do
       push(given and 1 or 0)
     end
   elseif what == 'R' then
-    local k, algorithm = next_number(), algorithms[next_number()]
+    local k, algorithm = next_number(), algorithm_of(next_number())
     local gateway, number = next_number(), next_number()
     local state = next_state(k, algorithm)
     if not state then
@@ -220,7 +227,7 @@ while i <= #ARGV do
     states[k] = nil
     push(redis.call('DEL', KEYS[k]))
   else
-    local k, algorithm = next_number(), algorithms[next_number()]
+    local k, algorithm = next_number(), algorithm_of(next_number())
     local state = next_state(k, algorithm)
     if not state then push(-1, k) else push(1, algorithm.level(state.open)) end
   end

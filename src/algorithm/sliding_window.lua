@@ -12,8 +12,9 @@
 -- lives until, first slot, count, entries ahead), then slots of 16 bytes: some that are past, the ring from
 -- `first` on (instant, permits up to it), and behind it what lies ahead (instant, permits). A long ring is
 -- read and written in pieces: a decision costs the same whatever its count.
+make[83] = function()
 local sliding_window = { kind = 83, args = 3 }
-do
+
 local HEAD, HEAD_SIZE, ENTRY, SIZE = '<BBi8i8i8i8i8i8i8i8i8i8i4i4i4', 94, '<i8i8', 16
 -- Slots read at once; a state that is not longer is read and written whole.
 local CHUNK, SMALL = 32, 24
@@ -450,4 +451,5 @@ function sliding_window.save(open, key)
   redis.call('SETRANGE', key, 0, head(open))
   if longer then redis.call('PEXPIRE', key, lifetime(open.lives - open.now)) end
 end
+return sliding_window
 end

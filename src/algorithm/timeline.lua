@@ -11,22 +11,23 @@
 -- A stored state: version (1 byte), kind, per, den, most, tail in µs, its ticks, born, then for each
 -- hole start and end in ticks before the tail; little-endian, 8 bytes each behind the first two.
 -- Pace::new keeps every sum below 2^53.
-local clip, absolute, reset_after, free, on_a_timeline
-do
-local HEAD, HOLE = '<BBi8i8i8i8i8i8', '<i8i8'
-
 -- `start`, or `from` (µs) when `start` is a µs or more before it.
-function clip(rule, start, from)
+local function clip(rule, start, from)
   from = from * rule.den
   if start <= from - rule.den then return from end
   return start
 end
 
-function absolute(rule, now, tick) return now + math.floor(tick / rule.den), tick % rule.den end
+local function absolute(rule, now, tick) return now + math.floor(tick / rule.den), tick % rule.den end
+
+-- Puts an algorithm on a timeline: `converted(tail, old, new)` says the tail of a state that another pace
+-- wrote. It brings its own rule, same, earliest and level, for which it gets free and reset_after.
+local function on_a_timeline(algorithm, converted)
+local HEAD, HOLE = '<BBi8i8i8i8i8i8', '<i8i8'
 
 local function far(rule) return math.floor(rule.most * rule.per / rule.den) + 2 * MAX_BUDGET end
 
-function reset_after(open)
+local function reset_after(open)
   local part = open.tail % open.rule.den ~= 0 and 1 or 0
   return math.max(ceil_div(open.tail, open.rule.den) + part, 0)
 end
@@ -47,7 +48,7 @@ local function insert_hole(holes, i, s, e)
   table.insert(holes, i, s)
 end
 
-function free(open, from, length)
+local function free(open, from, length)
   local rule, holes = open.rule, open.holes
   for i = 1, #holes, 2 do
     local s = clip(rule, holes[i], from)
@@ -116,54 +117,52 @@ local function give_back(open, whole, ticks, born, _, cost)
   return true
 end
 
--- Puts an algorithm on a timeline: `converted(tail, old, new)` says the tail of a state that another pace
--- wrote. It brings its own rule, same, earliest and level.
-function on_a_timeline(algorithm, converted)
-  in_one_string(algorithm)
-  algorithm.take, algorithm.give_back = take, give_back
+in_one_string(algorithm)
+algorithm.take, algorithm.give_back = take, give_back
 
-  -- nil for a value that this version did not write
-  function algorithm.read(raw, now, rule)
-    local open = { rule = rule, now = now, born = now, tail = 0, holes = {} }
-    if not raw then return open end
-    if #raw < 50 or (#raw - 50) % 16 ~= 0 then return nil end
-    local version, kind, per, den, most, whole, ticks, born = struct.unpack(HEAD, raw)
-    if version ~= VERSION or kind ~= algorithm.kind then return nil end
-    if per < den or den < 1 or most < 1 then return nil end
-    local old = { per = per, den = den, most = most }
-    local tail = clamp(whole - now, far(old)) * den + ticks
-    if tail <= -den then return open end
-    if per ~= rule.per or den ~= rule.den or most ~= rule.most then
-      open.tail = converted(tail, old, rule)
-      return open
-    end
-    open.tail, open.born = tail, born
-    local holes = open.holes
-    for at = 51, #raw, 16 do
-      local s, e = struct.unpack(HOLE, raw, at)
-      s, e = tail - s, tail - e
-      if clip(rule, s, 0) + rule.per <= e then
-        holes[#holes + 1] = s
-        holes[#holes + 1] = e
-      end
-    end
+-- nil for a value that this version did not write
+function algorithm.read(raw, now, rule)
+  local open = { rule = rule, now = now, born = now, tail = 0, holes = {} }
+  if not raw then return open end
+  if #raw < 50 or (#raw - 50) % 16 ~= 0 then return nil end
+  local version, kind, per, den, most, whole, ticks, born = struct.unpack(HEAD, raw)
+  if version ~= VERSION or kind ~= algorithm.kind then return nil end
+  if per < den or den < 1 or most < 1 then return nil end
+  local old = { per = per, den = den, most = most }
+  local tail = clamp(whole - now, far(old)) * den + ticks
+  if tail <= -den then return open end
+  if per ~= rule.per or den ~= rule.den or most ~= rule.most then
+    open.tail = converted(tail, old, rule)
     return open
   end
-
-  -- the value to keep and for how many µs it matters; nil when it equals an absent one
-  function algorithm.write(open)
-    local ttl = reset_after(open)
-    if ttl <= 0 then return nil end
-    local rule, holes = open.rule, open.holes
-    local whole, ticks = absolute(rule, open.now, open.tail)
-    local raw = struct.pack(
-      HEAD, VERSION, algorithm.kind, rule.per, rule.den, rule.most, whole, ticks, open.born)
-    if #holes == 0 then return raw, ttl end
-    local parts = { raw }
-    for i = 1, #holes, 2 do
-      parts[#parts + 1] = struct.pack(HOLE, open.tail - holes[i], open.tail - holes[i + 1])
+  open.tail, open.born = tail, born
+  local holes = open.holes
+  for at = 51, #raw, 16 do
+    local s, e = struct.unpack(HOLE, raw, at)
+    s, e = tail - s, tail - e
+    if clip(rule, s, 0) + rule.per <= e then
+      holes[#holes + 1] = s
+      holes[#holes + 1] = e
     end
-    return table.concat(parts), ttl
   end
+  return open
 end
+
+-- the value to keep and for how many µs it matters; nil when it equals an absent one
+function algorithm.write(open)
+  local ttl = reset_after(open)
+  if ttl <= 0 then return nil end
+  local rule, holes = open.rule, open.holes
+  local whole, ticks = absolute(rule, open.now, open.tail)
+  local raw = struct.pack(
+    HEAD, VERSION, algorithm.kind, rule.per, rule.den, rule.most, whole, ticks, open.born)
+  if #holes == 0 then return raw, ttl end
+  local parts = { raw }
+  for i = 1, #holes, 2 do
+    parts[#parts + 1] = struct.pack(HOLE, open.tail - holes[i], open.tail - holes[i + 1])
+  end
+  return table.concat(parts), ttl
+end
+
+return free, reset_after
 end

@@ -2,9 +2,9 @@
 -- explains the rule: same names, same order, same arithmetic. Pure: no redis.call.
 --
 -- A rule is { per, den, most }: most is the burst. States are those of timeline.lua.
+make[84] = function()
 local token_bucket = { kind = 84, args = 3 }
-do
-on_a_timeline(token_bucket, function(tail, old, new)
+local free, reset_after = on_a_timeline(token_bucket, function(tail, old, new)
   local owed = tail / old.per + (new.most - old.most)
   local most = new.most * new.per + MAX_BUDGET * new.den
   return math.min(math.max(math.ceil(owed * new.per), 0), most)
@@ -39,4 +39,5 @@ function token_bucket.level(open)
   local next = token_bucket.earliest(open, 0, 1)
   return remaining, next, reset_after(open)
 end
+return token_bucket
 end

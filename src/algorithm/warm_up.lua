@@ -13,8 +13,9 @@
 -- A stored state: version (1 byte), kind, per, den, most, window, factor, tail in µs, its ticks, born, cold,
 -- then for each hole start and end in ticks before the tail and its coldness; little-endian, 8 bytes
 -- each behind the first two. WarmUp::new keeps every sum below 2^53.
+make[87] = function()
 local warm_up = { kind = 87, args = 5 }
-do
+
 local HEAD, HOLE = '<BBi8i8i8i8i8i8i8i8i8', '<i8i8i8'
 in_one_string(warm_up)
 
@@ -249,4 +250,5 @@ function warm_up.write(open)
   end
   return table.concat(parts), ttl
 end
+return warm_up
 end
