@@ -1,0 +1,384 @@
+//! What an upstream that throttles sees of several gateways on one Redis: how often it refuses, and how much of its quota
+//! is used. Real gateways, a redis-server of the bench's own, an upstream that counts what arrives. Ends with 1 when a
+//! limiter did not keep its word. `-- SECONDS` sets for how long requests are offered, 15 by default.
+#![allow(clippy::print_stdout, reason = "a table is what it is for")]
+
+use parking_lot::Mutex;
+use std::{
+    collections::VecDeque,
+    env, fs, io,
+    net::{SocketAddr, TcpListener as Port},
+    process::{Child, Command, ExitCode, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+    time::{Instant, sleep, sleep_until, timeout},
+};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One line of the table.
+struct Case {
+    limiter: &'static str,
+    gateways: usize,
+    max_wait: &'static str,
+    /// Permits per second, and what the upstream accepts: so many in any second, or a bucket of so many.
+    rate: f64,
+    upstream: Law,
+    /// Times the rate.
+    offered: f64,
+    /// Of the quota, at least.
+    share: f64,
+}
+
+#[derive(Clone, Copy)]
+enum Law {
+    SlidingLog(usize),
+    Bucket(f64),
+}
+
+/// An upstream that counts what arrives and refuses what is too much.
+struct Upstream {
+    address: SocketAddr,
+    calls: Arc<Mutex<Calls>>,
+}
+
+#[derive(Default)]
+struct Calls {
+    accepted: Vec<Instant>,
+    refused: usize,
+    /// Under way, and the most that ever were.
+    busy: usize,
+    busiest: usize,
+}
+
+/// Killed with the bench.
+struct Process(Child);
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let args: Vec<String> = env::args().skip(1).collect();
+    // `cargo test --all-targets` runs every bench, and not as one.
+    if !args.iter().any(|arg| arg == "--bench") {
+        return ExitCode::SUCCESS;
+    }
+    let seconds = args.iter().find_map(|arg| arg.parse().ok()).unwrap_or(15.0);
+    println!(
+        "{:<58}{:>8}{:>8}{:>8}{:>10}{:>10}{:>7}{:>12}",
+        "limiter", "offered", "passed", "refused", "upstream", "quota", "late", "delay"
+    );
+    let mut kept = true;
+    for case in cases() {
+        kept &= case.run(seconds).await.expect("a run");
+    }
+    kept &= places().await.expect("a run");
+    if kept { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn cases() -> [Case; 4] {
+    let window = |limiter, count, share| Case {
+        limiter,
+        gateways: 3,
+        max_wait: "500ms",
+        rate: count as f64,
+        upstream: Law::SlidingLog(count),
+        offered: 2.0,
+        share,
+    };
+    [
+        window("{ algorithm: sliding_window, rate: 5/s, margin: 30ms }", 5, 0.93),
+        window("{ algorithm: sliding_window, rate: 50/s, margin: 30ms }", 50, 0.93),
+        // The vendor's rule is the limiter's, and its bucket larger by what delay may do.
+        Case {
+            limiter: "{ rate: 70/s, burst: 10 }",
+            gateways: 3,
+            max_wait: "500ms",
+            rate: 70.0,
+            upstream: Law::Bucket(10.0 + 70.0 * 0.1),
+            offered: 3.0,
+            share: 0.99,
+        },
+        Case {
+            limiter: "{ rate: 1000/s, burst: 50 }",
+            gateways: 3,
+            max_wait: "500ms",
+            rate: 1000.0,
+            upstream: Law::Bucket(50.0 + 1000.0 * 0.1),
+            offered: 2.0,
+            share: 0.99,
+        },
+    ]
+}
+
+// === impl Case ===
+
+impl Case {
+    /// Whether the limiter kept its word.
+    async fn run(&self, seconds: f64) -> io::Result<bool> {
+        let upstream = Upstream::start(Some((self.upstream, self.rate)), Duration::ZERO).await?;
+        let rest = format!(
+            "limiters: {{ it: {} }}\nroutes: [{{ suffix: /x, limiters: [it], max_wait: {} }}]\n",
+            self.limiter, self.max_wait
+        );
+        let stage = Stage::set(self.gateways, &upstream, &rest).await?;
+        let offered = (self.rate * self.offered * seconds) as u32;
+        let pause = Duration::from_secs_f64(1.0 / (self.rate * self.offered));
+        let (started, mut requests) = (Instant::now(), JoinSet::new());
+        for i in 0..offered {
+            sleep_until(started + pause * i).await;
+            requests.spawn(stage.request(i as usize));
+        }
+        let end = Instant::now();
+        let (mut passed, mut refused) = (0, 0);
+        while let Some(status) = requests.join_next().await {
+            match status.map_err(io::Error::other)?? {
+                200 => passed += 1,
+                429 => refused += 1,
+                status => println!("an answer {status}"),
+            }
+        }
+        let late = stage.late().await?;
+        let calls = upstream.calls.lock();
+        let within = calls.accepted.iter().filter(|at| **at <= end).count() as f64;
+        let share = within / (self.rate * (end - started).as_secs_f64());
+        let early = match self.upstream {
+            Law::SlidingLog(count) => too_early(&calls.accepted, count),
+            Law::Bucket(_) => Duration::ZERO,
+        };
+        println!(
+            "{:<58}{offered:>8}{passed:>8}{refused:>8}{:>10}{:>9.1}%{late:>7}{:>9.1} ms",
+            self.limiter,
+            calls.refused,
+            share * 100.0,
+            early.as_secs_f64() * 1e3
+        );
+        Ok(calls.refused == 0 && share >= self.share && passed + refused == offered)
+    }
+}
+
+/// By how much the tightest `count + 1` calls came closer together than the limiter's margin would have them.
+fn too_early(arrivals: &[Instant], count: usize) -> Duration {
+    let spans = arrivals.windows(count + 1).map(|calls| calls[count] - calls[0]);
+    let least = spans.min().unwrap_or(Duration::from_secs(2));
+    Duration::from_millis(1030).saturating_sub(least)
+}
+
+/// 80 requests through 4 places over two gateways.
+async fn places() -> io::Result<bool> {
+    let upstream = Upstream::start(None, Duration::from_millis(100)).await?;
+    let rest = "limiters: { it: { algorithm: concurrency, max: 4 } }\n\
+                routes: [{ suffix: /x, limiters: [it], max_wait: 10s }]\n";
+    let stage = Stage::set(2, &upstream, rest).await?;
+    let (started, mut requests) = (Instant::now(), JoinSet::new());
+    (0..80).for_each(|i| drop(requests.spawn(stage.request(i))));
+    let mut passed = 0;
+    while let Some(status) = requests.join_next().await {
+        passed += usize::from(status.map_err(io::Error::other)?? == 200);
+    }
+    let took = started.elapsed();
+    let busiest = upstream.calls.lock().busiest;
+    println!(
+        "\nconcurrency, max 4, 80 at once, 100 ms each, 2 gateways: {passed} passed, at most {busiest} at a time, {:.2} s",
+        took.as_secs_f64()
+    );
+    Ok(passed == 80 && busiest == 4 && took < Duration::from_millis(2600))
+}
+
+// === impl Upstream ===
+
+impl Upstream {
+    async fn start(law: Option<(Law, f64)>, work: Duration) -> io::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let (address, calls) = (listener.local_addr()?, Arc::<Mutex<Calls>>::default());
+        let (log, bucket) = (calls.clone(), Arc::new(Mutex::new(None)));
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (calls, bucket) = (log.clone(), bucket.clone());
+                // A connection's error is its client's.
+                tokio::spawn(async move { drop(serve(stream, &calls, &bucket, law, work).await) });
+            }
+        });
+        Ok(Self { address, calls })
+    }
+}
+
+/// Level and instant of the vendor's bucket.
+type Bucket = Mutex<Option<(f64, Instant)>>;
+
+async fn serve(
+    mut stream: TcpStream,
+    calls: &Mutex<Calls>,
+    bucket: &Bucket,
+    law: Option<(Law, f64)>,
+    work: Duration,
+) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    while head(&mut stream).await?.is_some() {
+        let accepted = {
+            let (mut calls, now) = (calls.lock(), Instant::now());
+            calls.busy += 1;
+            calls.busiest = calls.busiest.max(calls.busy);
+            let accepted = law.is_none_or(|(law, rate)| allows(law, rate, &calls, bucket, now));
+            if accepted {
+                calls.accepted.push(now)
+            } else {
+                calls.refused += 1
+            }
+            accepted
+        };
+        sleep(work).await;
+        calls.lock().busy -= 1;
+        let status = if accepted { "200 OK" } else { "429 Too Many Requests" };
+        let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
+        stream.write_all(answer.as_bytes()).await?;
+    }
+    Ok(())
+}
+
+fn allows(law: Law, rate: f64, calls: &Calls, bucket: &Bucket, now: Instant) -> bool {
+    match law {
+        Law::SlidingLog(count) => {
+            let nth = calls.accepted.len().checked_sub(count).map(|i| calls.accepted[i]);
+            nth.is_none_or(|nth| now - nth >= Duration::from_secs(1))
+        }
+        Law::Bucket(most) => {
+            let mut bucket = bucket.lock();
+            let (level, at) = bucket.unwrap_or((most, now));
+            let level = (level + (now - at).as_secs_f64() * rate).min(most);
+            let allowed = level >= 1.0;
+            *bucket = Some((if allowed { level - 1.0 } else { level }, now));
+            allowed
+        }
+    }
+}
+
+// === the gateways and their Redis
+
+struct Stage {
+    gateways: Vec<SocketAddr>,
+    admins: Vec<SocketAddr>,
+    /// Connections that nobody uses.
+    idle: Arc<Mutex<Vec<VecDeque<TcpStream>>>>,
+    _processes: Vec<Process>,
+    _dir: TempDir,
+}
+
+// === impl Stage ===
+
+impl Stage {
+    async fn set(count: usize, upstream: &Upstream, rest: &str) -> io::Result<Self> {
+        let (dir, redis) = (tempfile::tempdir()?, free_port()?);
+        let mut processes = vec![
+            Command::new("redis-server")
+                .args(["--bind", "127.0.0.1", "--port", &redis.port().to_string()])
+                .args(["--save", "", "--appendonly", "no"])
+                .stdout(Stdio::null())
+                .spawn()
+                .map(Process)?,
+        ];
+        until_open(redis).await?;
+        let (mut gateways, mut admins) = (Vec::new(), Vec::new());
+        for i in 0..count {
+            let (listen, admin) = (free_port()?, free_port()?);
+            let file = dir.path().join(format!("{i}.yaml"));
+            let yaml = format!(
+                "listen: {listen}\nadmin: {admin}\nupstream: http://{}\n\
+                 store: {{ url: \"redis://{redis}\", timeout: 2s }}\n{rest}",
+                upstream.address
+            );
+            fs::write(&file, yaml)?;
+            processes.push(
+                Command::new(env!("CARGO_BIN_EXE_paceway"))
+                    .args(["run", "--config"])
+                    .arg(&file)
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::null())
+                    .spawn()
+                    .map(Process)?,
+            );
+            gateways.push(listen);
+            admins.push(admin);
+        }
+        for gateway in &gateways {
+            until_open(*gateway).await?;
+        }
+        let idle = Arc::new(Mutex::new((0..count).map(|_| VecDeque::new()).collect()));
+        Ok(Self { gateways, admins, idle, _processes: processes, _dir: dir })
+    }
+
+    /// Tasks that woke too late to send.
+    async fn late(&self) -> io::Result<u64> {
+        let mut late = 0;
+        for admin in &self.admins {
+            let mut stream = TcpStream::connect(admin).await?;
+            let asked = b"GET /metrics HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n";
+            stream.write_all(asked).await?;
+            let mut page = String::new();
+            stream.read_to_string(&mut page).await?;
+            let counts = page.lines().filter(|line| line.starts_with("paceway_late_wakeups_total"));
+            late +=
+                counts.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum::<u64>();
+        }
+        Ok(late)
+    }
+
+    /// The status of the answer to a request; gateways take turns.
+    fn request(&self, number: usize) -> impl Future<Output = io::Result<u16>> + Send + 'static {
+        let (i, idle) = (number % self.gateways.len(), self.idle.clone());
+        let gateway = self.gateways[i];
+        async move {
+            let kept = idle.lock()[i].pop_front();
+            let mut stream = match kept {
+                Some(stream) => stream,
+                None => TcpStream::connect(gateway).await?,
+            };
+            stream.set_nodelay(true)?;
+            stream.write_all(b"GET /x HTTP/1.1\r\nHost: bench\r\n\r\n").await?;
+            let answer = timeout(PATIENCE, head(&mut stream)).await??;
+            let answer = answer.ok_or(io::ErrorKind::UnexpectedEof)?;
+            let status = answer.get(9..12).and_then(|status| status.parse().ok());
+            let status = status.ok_or(io::ErrorKind::InvalidData)?;
+            if status == 200 {
+                idle.lock()[i].push_back(stream);
+            }
+            Ok(status)
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Up to the end of the fields; none of our messages has a body that somebody reads.
+async fn head(stream: &mut TcpStream) -> io::Result<Option<String>> {
+    let (mut text, mut piece) = (Vec::new(), [0; 2048]);
+    while !text.windows(4).any(|end| end == b"\r\n\r\n") {
+        match stream.read(&mut piece).await? {
+            0 => return Ok(None),
+            more => text.extend_from_slice(&piece[..more]),
+        }
+    }
+    Ok(Some(String::from_utf8_lossy(&text).into_owned()))
+}
+
+fn free_port() -> io::Result<SocketAddr> {
+    Port::bind("127.0.0.1:0")?.local_addr()
+}
+
+async fn until_open(address: SocketAddr) -> io::Result<()> {
+    let opened = async {
+        while TcpStream::connect(address).await.is_err() {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, opened).await.map_err(io::Error::from)
+}
