@@ -3,7 +3,9 @@
 
 use criterion::{BenchmarkGroup, Criterion, Throughput, measurement::WallTime};
 use paceway::{
-    algorithm::{Algorithm, TokenBucket},
+    algorithm::{
+        Algorithm, FixedWindow, LeakyBucket, MAX_BUDGET, SlidingWindow, TokenBucket, WarmUp,
+    },
     key,
     store::{
         Answer, Check, Checks, Store,
@@ -51,23 +53,35 @@ fn main() {
 
 fn memory(group: &mut BenchmarkGroup<'_, WallTime>) {
     let store = MemoryStore::default();
-    let mut bench = |name: &str, checks: Checks, admitted: bool| {
+    let mut bench = |name: &str, checks: Checks, budget: i64, admitted: bool| {
         group.bench_function(name, |bencher| {
-            bencher.iter(|| match store.decide(black_box(&checks), 0, None) {
+            bencher.iter(|| match store.decide(black_box(&checks), budget, None) {
                 Answer::Ready(Ok(decision)) => assert_eq!(decision.admitted, admitted),
                 _ => unreachable!("the memory store answers at once"),
             });
         });
     };
-    bench("memory, admitted", Arc::new([check("one", PLENTY)]), true);
+    bench("memory, admitted", Arc::new([check("one", PLENTY)]), 0, true);
     bench(
         "memory, two limiters",
         Arc::new([check("first", PLENTY), check("second", PLENTY)]),
+        0,
         true,
     );
     let empty: Checks = Arc::new([check("empty", 1)]);
     drop(store.decide(&empty, 0, None));
-    bench("memory, refused", empty, false);
+    bench("memory, refused", empty, 0, false);
+    let (window, day) = (1_000_000, 86_400_000_000);
+    for rule in [
+        SlidingWindow::new(PLENTY / 100, window, 0).map(Algorithm::SlidingWindow),
+        FixedWindow::new(PLENTY, day).map(Algorithm::FixedWindow),
+        LeakyBucket::new(window, window, 0, None).map(Algorithm::LeakyBucket),
+        WarmUp::new(window, window, window, 3.0).map(Algorithm::WarmUp),
+    ] {
+        let algorithm = rule.expect("a rule");
+        let name = format!("memory, {}", algorithm.name());
+        bench(&name, Arc::new([Check { algorithm, ..check(&name, PLENTY) }]), MAX_BUDGET, true);
+    }
 }
 
 fn redis(group: &mut BenchmarkGroup<'_, WallTime>, server: &Redis) {

@@ -256,6 +256,29 @@ impl StoreError {
 
 /// The `{hash tag}` of a key: what its Redis Cluster slot is computed from.
 pub fn hash_tag(key: &str) -> &str {
-    let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
-    tag.map_or(key, |(tag, _)| if tag.is_empty() { key } else { tag })
+    // On bytes: it is on the way of each decision.
+    let find = |from: usize, what| key.as_bytes()[from..].iter().position(|byte| *byte == what);
+    let start = find(0, b'{').map_or(0, |at| at + 1);
+    match find(start, b'}').filter(|_| start > 0) {
+        Some(length) if length > 0 => &key[start..start + length],
+        _ => key,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    /// As Redis Cluster reads it: between the first `{` and the next `}`, when something is there.
+    #[rstest]
+    #[case("paceway:{account}:T:search", "account")]
+    #[case("a{b}{c}", "b")]
+    #[case("a}b{c}d", "c")]
+    #[case("{}a{b}", "{}a{b}")]
+    #[case("a{b", "a{b")]
+    #[case("a}b", "a}b")]
+    #[case("", "")]
+    fn hash_tag(#[case] key: &str, #[case] tag: &str) {
+        assert_eq!(super::hash_tag(key), tag);
+    }
 }

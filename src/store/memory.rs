@@ -9,15 +9,13 @@ use crate::algorithm::{
     concurrency::Ticket,
     reserve::{self, Want},
 };
+use ahash::RandomState;
 use indexmap::IndexMap;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use std::{
-    hash::{BuildHasher, RandomState},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::Relaxed},
 };
 use tokio::time::Instant;
 
@@ -45,7 +43,7 @@ pub struct MemoryStore {
 
 #[derive(Debug, Default)]
 struct Shard {
-    states: IndexMap<Arc<str>, Kept>,
+    states: IndexMap<Arc<str>, Kept, RandomState>,
     /// Where the sweep goes on.
     sweep: usize,
 }
@@ -57,7 +55,8 @@ struct Kept {
     past: Micros,
 }
 
-type Opened = SmallVec<[(Arc<str>, Open); 2]>;
+/// And whether it is the state of all who came when there were too many.
+type Opened = (Open, bool);
 
 // === impl MemoryStore ===
 
@@ -121,19 +120,19 @@ impl MemoryStore {
         ticket: Option<Ticket>,
     ) -> Decision {
         let mut shard = self.shard(&checks[0].key).lock();
-        let mut opened: Opened =
+        let mut opened: SmallVec<[Opened; 2]> =
             checks.iter().map(|check| self.open(&mut shard, check, now)).collect();
         let mut wants: SmallVec<[Want<'_>; 2]> = checks
             .iter()
             .zip(&mut opened)
-            .map(|(check, (_, open))| Want { open, cost: check.cost, enforce: check.enforce })
+            .map(|(check, (open, _))| Want { open, cost: check.cost, enforce: check.enforce })
             .collect();
         let decision = Decision::new(reserve::decide(&mut wants, budget, ticket));
         drop(wants);
         let mut called = Vec::new();
-        for (i, (key, open)) in opened.into_iter().enumerate() {
+        for (i, (check, opened)) in checks.iter().zip(opened).enumerate() {
             let taken = decision.parts.get(i).is_some_and(|part| part.at >= 0);
-            called.append(&mut self.put(&mut shard, key, open, taken, now));
+            called.append(&mut self.put(&mut shard, check, opened, taken, now));
         }
         drop(shard);
         self.call(called);
@@ -142,9 +141,9 @@ impl MemoryStore {
 
     fn change(&self, now: Micros, check: &Check, change: impl FnOnce(&mut Open) -> bool) -> bool {
         let mut shard = self.shard(&check.key).lock();
-        let (key, mut open) = self.open(&mut shard, check, now);
-        let changed = change(&mut open);
-        let called = self.put(&mut shard, key, open, changed, now);
+        let mut opened = self.open(&mut shard, check, now);
+        let changed = change(&mut opened.0);
+        let called = self.put(&mut shard, check, opened, changed, now);
         drop(shard);
         self.call(called);
         changed
@@ -152,25 +151,24 @@ impl MemoryStore {
 
     fn look_at(&self, now: Micros, check: &Check) -> Level {
         let mut shard = self.shard(&check.key).lock();
-        let (key, open) = self.open(&mut shard, check, now);
-        let level = open.level();
-        let called = self.put(&mut shard, key, open, false, now);
+        let opened = self.open(&mut shard, check, now);
+        let level = opened.0.level();
+        let called = self.put(&mut shard, check, opened, false, now);
         drop(shard);
         self.call(called);
         level
     }
 
-    /// The state of a check, under the key where it is.
-    fn open(&self, shard: &mut Shard, check: &Check, now: Micros) -> (Arc<str>, Open) {
+    fn open(&self, shard: &mut Shard, check: &Check, now: Micros) -> Opened {
         if let Some(kept) = shard.states.get_mut(&check.key) {
-            return (check.key.clone(), check.algorithm.open(Some(&mut kept.state), now));
+            return (check.algorithm.open(Some(&mut kept.state), now), false);
         }
         match &check.overflow {
             Some(shared) if self.keys() >= MAX_KEYS => {
                 let kept = shard.states.get_mut(shared).map(|kept| &mut kept.state);
-                (shared.clone(), check.algorithm.open(kept, now))
+                (check.algorithm.open(kept, now), true)
             }
-            _ => (check.key.clone(), check.algorithm.open(None, now)),
+            _ => (check.algorithm.open(None, now), false),
         }
     }
 
@@ -178,29 +176,31 @@ impl MemoryStore {
     fn put(
         &self,
         shard: &mut Shard,
-        key: Arc<str>,
-        mut open: Open,
+        check: &Check,
+        (mut open, is_shared): Opened,
         changed: bool,
         now: Micros,
     ) -> Vec<Ticket> {
+        let shared = check.overflow.as_ref().filter(|_| is_shared);
+        let key = shared.unwrap_or(&check.key);
         let leases = open.leases().map(|leases| leases.called());
         // Leases change by themselves: who has expired is gone.
         if !changed && leases.is_none() {
-            if let Some(kept) = shard.states.get_mut(&key) {
+            if let Some(kept) = shard.states.get_mut(key) {
                 open.put_back(&mut kept.state);
             }
             return Vec::new();
         }
         match open.close() {
-            Some((state, ttl)) => match shard.states.get_mut(&key) {
+            Some((state, ttl)) => match shard.states.get_mut(key) {
                 Some(kept) => *kept = Kept { state, past: now + ttl + GRACE },
                 None => {
-                    shard.states.insert(key, Kept { state, past: now + ttl + GRACE });
+                    shard.states.insert(key.clone(), Kept { state, past: now + ttl + GRACE });
                     self.keys.fetch_add(1, Relaxed);
                 }
             },
             None => {
-                let gone = shard.states.swap_remove(&key).is_some();
+                let gone = shard.states.swap_remove(key).is_some();
                 self.keys.fetch_sub(usize::from(gone), Relaxed);
             }
         }
