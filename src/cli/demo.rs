@@ -22,10 +22,9 @@ use tokio::time::Instant;
 const QUOTA: usize = 5;
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// The vendor counts arrivals in a sliding window. Spacing of a fifth of a window and a little more keeps below it
-/// even when a request is some ms longer on its way than the one five before it; a bucket that lets a
-/// burst go would not.
-const RATE: &str = "{ rate: 5/1100ms, burst: 1 }";
+/// The vendor counts arrivals in a sliding window. The margin keeps below it even when a request is up to 100 ms
+/// faster on its way than the one five before it.
+const LIMITER: &str = "{ algorithm: sliding_window, rate: 5/s, margin: 100ms }";
 
 type Arrivals = Arc<Mutex<VecDeque<Instant>>>;
 
@@ -33,7 +32,7 @@ pub(super) fn demo(port: u16, admin_port: u16, vendor_port: u16) -> Result<(), F
     let vendor = start_vendor(vendor_port)?;
     let text = format!(
         "listen: 127.0.0.1:{port}\nadmin: 127.0.0.1:{admin_port}\nupstream: http://{vendor}\n\
-         limiters: {{ vendor: {RATE} }}\n\
+         limiters: {{ vendor: {LIMITER} }}\n\
          routes: [{{ name: all, suffix: \"*\", limiters: [vendor], max_wait: 30s }}]\n"
     );
     let config = Config::parse(&text, "demo", Path::new("."), &|_| None).map_err(Failure::usage)?;
