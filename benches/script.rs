@@ -170,6 +170,7 @@ fn is_given(reply: &Reply) -> bool {
     match reply {
         Reply::Decision(decision) => decision.admitted,
         Reply::Done(done) => *done,
+        Reply::HandedOver => true,
         _ => false,
     }
 }

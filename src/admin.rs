@@ -49,8 +49,8 @@ pub fn router(admin: Admin) -> Router {
 async fn metrics(State(admin): State<Admin>) -> impl IntoResponse {
     for (plan, level) in limiters::levels(&admin).await {
         // What cannot be known now keeps its last value; the store's metrics say why.
-        if let Some(Ok(level)) = level {
-            plan.metrics.available.set(level.remaining as f64);
+        if let (Some(Ok(level)), Some(available)) = (level, &plan.metrics.available) {
+            available.set(level.remaining as f64);
         }
     }
     admin.metrics.run_upkeep();

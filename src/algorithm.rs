@@ -323,3 +323,6 @@ fn ceil_div(a: i64, b: i64) -> i64 {
 fn gcd(a: i64, b: i64) -> i64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
+
+#[cfg(test)]
+mod tests;

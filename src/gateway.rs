@@ -205,9 +205,12 @@ impl Gateway {
                 self.plan.limiters[limiter].metrics.count(Verdict::Wait);
             }
             Admission::Refused(decision) => {
-                if full && decision.wait > 0 && limit::duration(decision.wait) <= wanted {
+                let is_place = checks[decision.bound_by].is_lease();
+                let fits = decision.wait > 0 && limit::duration(decision.wait) <= wanted;
+                if full && (is_place || fits) {
                     self.refused(record, route, decision);
-                    return Err(Failure::QueueFull { retry_after: decision.wait });
+                    let retry_after = if is_place { decision.retry_after } else { decision.wait };
+                    return Err(Failure::QueueFull { retry_after });
                 }
                 let late = limit::micros(wanted) - limit::micros(budget);
                 let retry_after = decision.retry_after - late;

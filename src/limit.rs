@@ -131,7 +131,7 @@ async fn ask_as(
     };
     let decision = store.decide(checks, micros(budget), asked).get().await?;
     if let Some(queued) = decision.queued {
-        place.ask_at = Instant::now() + duration(queued.ask_after);
+        place.ask_at = Instant::now() + duration(queued.ask_after).min(budget);
         place.bound_by = decision.bound_by;
         if let Some(callable) = &mut place.ticket {
             callable.ticket.deadline = queued.deadline;
@@ -305,7 +305,8 @@ impl Drop for Slot {
 // === impl Place ===
 
 impl Place {
-    /// Resolves when it is worth asking again: the place has been handed over, or its holder may have died.
+    /// Resolves when it is worth asking again: the place has been handed over, its holder may have died, or the
+    /// budget is at its end and only the refusal is left.
     pub async fn called(&self) {
         let Some(ticket) = &self.ticket else { return };
         tokio::select! {

@@ -88,8 +88,8 @@ pub struct RouteMetrics {
 #[derive(Clone)]
 pub struct LimiterMetrics {
     decisions: [Counter; Verdict::ALL.len()],
-    /// Permits that could be taken now; set at each scrape.
-    pub available: Gauge,
+    /// Permits that could be taken now, of a limiter with one state; set at each scrape.
+    pub available: Option<Gauge>,
     /// Slots that were not used because their request woke too late for them.
     pub late: Counter,
 }
@@ -183,14 +183,14 @@ impl RouteMetrics {
 // === impl LimiterMetrics ===
 
 impl LimiterMetrics {
-    /// Handles for the limiter named `limiter`.
-    pub fn new(limiter: &str) -> Self {
+    /// Handles for the limiter named `limiter`; `is_one` unless it has a state for each key, or none.
+    pub fn new(limiter: &str, is_one: bool) -> Self {
         let decisions = Verdict::ALL.map(|verdict| {
             counter!(DECISIONS, "limiter" => limiter.to_owned(), "decision" => verdict.name())
         });
         Self {
             decisions,
-            available: gauge!(AVAILABLE, "limiter" => limiter.to_owned()),
+            available: is_one.then(|| gauge!(AVAILABLE, "limiter" => limiter.to_owned())),
             late: counter!(LATE, "limiter" => limiter.to_owned()),
         }
     }

@@ -174,6 +174,8 @@ pub enum Reply {
     Decision(Decision),
     /// Of [`Entry::GiveBack`], [`Entry::Renew`], [`Entry::Forget`]: whether there was something to.
     Done(bool),
+    /// Of [`Entry::GiveBack`]: a place went to somebody who waits, and who may be gone without a word.
+    HandedOver,
     /// Of [`Entry::Look`].
     Level(Level),
     /// The step alone failed.
@@ -230,7 +232,7 @@ impl Reply {
     pub fn error(&self) -> Option<&StoreError> {
         match self {
             Self::Failed(error) => Some(error),
-            Self::Decision(_) | Self::Done(_) | Self::Level(_) => None,
+            Self::Decision(_) | Self::Done(_) | Self::HandedOver | Self::Level(_) => None,
         }
     }
 }

@@ -39,7 +39,9 @@ local function hand_over(open)
       local gateway, number, deadline = struct.unpack(WAITER, member)
       if deadline > open.now then
         hold(open, struct.pack(HOLDER, gateway, number), math.min(open.rule.lease, CLAIM))
-        redis.call('PUBLISH', 'paceway:call:' .. plain(gateway), plain(number))
+        open.handed_over = true
+        -- Denied, it must not end the script after what it has written: the waiter asks again by itself.
+        redis.pcall('PUBLISH', 'paceway:call:' .. plain(gateway), plain(number))
       end
     end
   end
@@ -47,8 +49,7 @@ end
 
 -- nil for a value that this version did not write
 function concurrency.load(key, now, rule)
-  local expired = redis.pcall('ZREMRANGEBYSCORE', key, 0, plain(now))
-  if type(expired) == 'table' then return nil end
+  if not ask('ZREMRANGEBYSCORE', key, 0, plain(now)) then return nil end
   local open = { rule = rule, now = now, key = key }
   open.held = redis.call('ZCOUNT', key, 0, '+inf')
   open.queued = redis.call('ZCARD', key) - open.held

@@ -14,7 +14,7 @@ use std::{
 
 /// For how long somebody who was called holds a place without having asked again, µs. Longer than a call of the
 /// store, short enough that a gateway which died in the queue costs little.
-const CLAIM: Micros = 2_000_000;
+pub const CLAIM: Micros = 2_000_000;
 /// Who waits in one queue at most; beyond it is refused.
 const MAX_QUEUE: usize = 100_000;
 /// What a refused caller is told: nobody knows when a place will be free. 1 s.

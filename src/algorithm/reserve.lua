@@ -1,5 +1,4 @@
--- Executes a batch of entries in order. The only redis.call of the script; `decide` is the twin of
--- reserve.rs.
+-- Executes a batch of entries in order; `decide` is the twin of reserve.rs.
 --
 --   KEYS[k]   the states; the keys of one call share a {hash tag}
 --   ARGV[1]   now in µs, or -1 for the server's TIME (tests bring their own clock)
@@ -14,7 +13,7 @@
 --     D  1 at 0 bound remaining next reset_after, then n times: at whole ticks born aux
 --        0 at retry_after bound remaining next reset_after   refused; nothing is written
 --        2 at 0 bound remaining next reset_after deadline ask_after   waits for a place
---     G, R, X  1 given, renewed, forgotten | 0 nothing to
+--     G, R, X  1 given, renewed, forgotten | 0 nothing to | 2 given, and somebody who waits was called
 --     P  1 remaining next reset_after
 --     any -1 k                                               KEYS[k] holds a foreign value
 --
@@ -49,7 +48,10 @@ local function open(k, algorithm, rule)
       used[#used + 1] = state
     end
     states[k] = state
-  elseif state and not algorithm.same(state.open.rule, rule) then
+    return state or nil
+  end
+  if state then state.open.handed_over = nil end
+  if state and not algorithm.same(state.open.rule, rule) then
     -- Around a change of the configuration one call can carry both rules.
     if state.dirty then algorithm.save(state.open, state.key) end
     state.open, state.dirty = algorithm.load(state.key, now, rule), false
@@ -207,7 +209,7 @@ while i <= #ARGV do
     else
       local given = algorithm.give_back(state.open, whole, ticks, born, aux, cost)
       if given then state.dirty = true end
-      push(given and 1 or 0)
+      push(state.open.handed_over and 2 or given and 1 or 0)
     end
   elseif what == 'R' then
     local k, algorithm = next_number(), algorithm_of(next_number())

@@ -367,8 +367,8 @@ end
 
 -- nil for a value that this version did not write
 function sliding_window.load(key, now, rule)
-  local raw = redis.pcall('GETRANGE', key, 0, HEAD_SIZE + CHUNK * SIZE - 1)
-  if type(raw) == 'table' then return nil end
+  local raw = ask('GETRANGE', key, 0, HEAD_SIZE + CHUNK * SIZE - 1)
+  if not raw then return nil end
   local open = { rule = rule, now = now, key = key, fresh = true, ahead = {}, hint = 0 }
   if raw == '' then return open end
   if #raw < HEAD_SIZE then return nil end

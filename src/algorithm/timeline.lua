@@ -8,7 +8,7 @@
 --   tail   tick  end of the reserved line
 --   holes  { start1, end1, start2, end2, ... }  free intervals before the tail, earliest first
 --
--- A stored state: version (1 byte), kind, per, den, most, tail in µs, its ticks, born, then for each
+-- A stored state: version (1 byte), kind, per, den, most, tail in µs, its ticks, born, written, then for each
 -- hole start and end in ticks before the tail; little-endian, 8 bytes each behind the first two.
 -- Pace::new keeps every sum below 2^53.
 -- `start`, or `from` (µs) when `start` is a µs or more before it.
@@ -23,7 +23,7 @@ local function absolute(rule, now, tick) return now + math.floor(tick / rule.den
 -- Puts an algorithm on a timeline: `converted(tail, old, new)` says the tail of a state that another pace
 -- wrote. It brings its own rule, same, earliest and level, for which it gets free and reset_after.
 local function on_a_timeline(algorithm, converted)
-local HEAD, HOLE = '<BBi8i8i8i8i8i8', '<i8i8'
+local HEAD, HOLE = '<BBi8i8i8i8i8i8i8', '<i8i8'
 
 local function far(rule) return math.floor(rule.most * rule.per / rule.den) + 2 * MAX_BUDGET end
 
@@ -124,20 +124,24 @@ algorithm.take, algorithm.give_back = take, give_back
 function algorithm.read(raw, now, rule)
   local open = { rule = rule, now = now, born = now, tail = 0, holes = {} }
   if not raw then return open end
-  if #raw < 50 or (#raw - 50) % 16 ~= 0 then return nil end
-  local version, kind, per, den, most, whole, ticks, born = struct.unpack(HEAD, raw)
+  if #raw < 58 or (#raw - 58) % 16 ~= 0 then return nil end
+  local version, kind, per, den, most, whole, ticks, born, written = struct.unpack(HEAD, raw)
   if version ~= VERSION or kind ~= algorithm.kind then return nil end
   if per < den or den < 1 or most < 1 then return nil end
   local old = { per = per, den = den, most = most }
-  local tail = clamp(whole - now, far(old)) * den + ticks
+  local function tail_at(instant) return clamp(whole - instant, far(old)) * den + ticks end
+  local tail = tail_at(now)
   if tail <= -den then return open end
   if per ~= rule.per or den ~= rule.den or most ~= rule.most then
-    open.tail = converted(tail, old, rule)
+    local since = math.max(clamp(now - written, far(rule)), 0)
+    local before = converted(tail_at(math.min(written, now)), old, rule) - since * rule.den
+    tail = math.min(converted(tail, old, rule), before)
+    if tail > -rule.den then open.tail = tail end
     return open
   end
   open.tail, open.born = tail, born
   local holes = open.holes
-  for at = 51, #raw, 16 do
+  for at = 59, #raw, 16 do
     local s, e = struct.unpack(HOLE, raw, at)
     s, e = tail - s, tail - e
     if clip(rule, s, 0) + rule.per <= e then
@@ -155,7 +159,7 @@ function algorithm.write(open)
   local rule, holes = open.rule, open.holes
   local whole, ticks = absolute(rule, open.now, open.tail)
   local raw = struct.pack(
-    HEAD, VERSION, algorithm.kind, rule.per, rule.den, rule.most, whole, ticks, open.born)
+    HEAD, VERSION, algorithm.kind, rule.per, rule.den, rule.most, whole, ticks, open.born, open.now)
   if #holes == 0 then return raw, ttl end
   local parts = { raw }
   for i = 1, #holes, 2 do

@@ -29,6 +29,7 @@ pub struct State {
     whole: Micros,
     ticks: i64,
     born: Micros,
+    written: Micros,
     /// Start and end in ticks before the tail, earliest first.
     holes: Vec<(i64, i64)>,
 }
@@ -102,22 +103,29 @@ impl Pace {
 
 impl Timeline {
     /// Reads a state at `now`. One that is free again equals an absent one; of one that another pace wrote,
-    /// `converted` says the tail (from the old tail, the old pace and the new one).
+    /// `converted` says the tail (from the old tail, the old pace and the new one). Since it was written it
+    /// has flowed at the faster of both: a refusal writes nothing, and at the slower one everybody who
+    /// comes back in time would be refused again.
     pub(super) fn new(
         state: Option<&mut State>,
         now: Micros,
         pace: Pace,
-        converted: impl FnOnce(i64, Pace, Pace) -> i64,
+        converted: impl Fn(i64, Pace, Pace) -> i64,
     ) -> Self {
         let fresh = Self { pace, now, born: now, tail: 0, holes: Vec::new() };
         let Some(state) = state else { return fresh };
         let (old, far) = (state.pace, state.pace.far());
-        let tail = (state.whole - now).clamp(-far, far) * old.den + state.ticks;
+        let tail_at =
+            |instant: Micros| (state.whole - instant).clamp(-far, far) * old.den + state.ticks;
+        let tail = tail_at(now);
         if tail <= -old.den {
             return fresh;
         }
         if old != pace {
-            return Self { tail: converted(tail, old, pace), ..fresh };
+            let since = (now - state.written).clamp(0, pace.far());
+            let before = converted(tail_at(state.written.min(now)), old, pace) - since * pace.den;
+            let tail = converted(tail, old, pace).min(before);
+            return if tail <= -pace.den { fresh } else { Self { tail, ..fresh } };
         }
         let holes = state.holes.iter().map(|(start, end)| (tail - start, tail - end));
         let holes = holes.filter(|(start, end)| pace.clip(*start, 0) + pace.per <= *end).collect();
@@ -210,7 +218,8 @@ impl Timeline {
         }
         let (whole, ticks) = self.pace.absolute(self.now, self.tail);
         let holes = self.holes.iter().map(|(s, e)| (self.tail - s, self.tail - e)).collect();
-        Some((State { pace: self.pace, whole, ticks, born: self.born, holes }, reset_after))
+        let (pace, born, written) = (self.pace, self.born, self.now);
+        Some((State { pace, whole, ticks, born, written, holes }, reset_after))
     }
 }
 

@@ -10,13 +10,13 @@
 --   cold   tick  the coldness there
 --   holes  { { start, stop, cold }, ... }  free intervals before the tail, earliest first
 --
--- A stored state: version (1 byte), kind, per, den, most, window, factor, tail in µs, its ticks, born, cold,
--- then for each hole start and end in ticks before the tail and its coldness; little-endian, 8 bytes
--- each behind the first two. WarmUp::new keeps every sum below 2^53.
+-- A stored state: version (1 byte), kind, per, den, most, window, factor, tail in µs, its ticks, born,
+-- written, cold, then for each hole start and end in ticks before the tail and its coldness; little-endian,
+-- 8 bytes each behind the first two. WarmUp::new keeps every sum below 2^53.
 make[87] = function()
 local warm_up = { kind = 87, args = 5 }
 
-local HEAD, HOLE = '<BBi8i8i8i8i8i8i8i8i8', '<i8i8i8'
+local HEAD, HOLE = '<BBi8i8i8i8i8i8i8i8i8i8', '<i8i8i8'
 in_one_string(warm_up)
 
 local function with_curve(rule)
@@ -122,21 +122,27 @@ end
 function warm_up.read(raw, now, rule)
   local open = { rule = rule, now = now, born = now, tail = 0, cold = rule.window, holes = {} }
   if not raw then return open end
-  if #raw < 74 or (#raw - 74) % 24 ~= 0 then return nil end
-  local version, kind, per, den, most, window, factor, whole, ticks, born, cold =
+  if #raw < 82 or (#raw - 82) % 24 ~= 0 then return nil end
+  local version, kind, per, den, most, window, factor, whole, ticks, born, written, cold =
     struct.unpack(HEAD, raw)
   if version ~= VERSION or kind ~= warm_up.kind then return nil end
   if per < den or den < 1 or most < 1 or window < 1 or factor <= 1000 then return nil end
   if cold < 0 or cold > window then return nil end
   local old = { per = per, den = den, most = most, window = window, factor = factor }
-  local tail = clamp(whole - now, far(old)) * den + ticks
+  local function tail_at(instant) return clamp(whole - instant, far(old)) * den + ticks end
+  local tail = tail_at(now)
   if tail <= -den and cold - tail >= window then return open end
   if not warm_up.same(old, rule) then
-    open.tail, open.cold = converted(tail, cold, old, rule)
+    local since = math.max(clamp(now - written, far(rule)), 0)
+    local before = converted(tail_at(math.min(written, now)), cold, old, rule)
+    tail, cold = converted(tail, cold, old, rule)
+    if tail > 0 then tail = math.min(tail, before - since * rule.den) end
+    local forgotten = tail <= -rule.den and cold - tail >= rule.window
+    if not forgotten then open.tail, open.cold = tail, cold end
     return open
   end
   open.tail, open.cold, open.born = tail, cold, born
-  for at = 75, #raw, 24 do
+  for at = 83, #raw, 24 do
     local s, e, c = struct.unpack(HOLE, raw, at)
     local hole = { start = tail - s, stop = tail - e, cold = c }
     if place(rule, hole, 0, 1) then open.holes[#open.holes + 1] = hole end
@@ -244,7 +250,7 @@ function warm_up.write(open)
   local whole, ticks = absolute(rule, open.now, open.tail)
   local parts = { struct.pack(
     HEAD, VERSION, warm_up.kind, rule.per, rule.den, rule.most, rule.window, rule.factor,
-    whole, ticks, open.born, open.cold) }
+    whole, ticks, open.born, open.now, open.cold) }
   for i, hole in ipairs(open.holes) do
     parts[i + 1] = struct.pack(HOLE, open.tail - hole.start, open.tail - hole.stop, hole.cold)
   end

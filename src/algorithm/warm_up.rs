@@ -41,6 +41,7 @@ pub struct State {
     whole: Micros,
     ticks: i64,
     born: Micros,
+    written: Micros,
     cold: i64,
     /// Starts and ends in ticks before the tail, earliest first.
     holes: Vec<Hole>,
@@ -164,19 +165,28 @@ impl WarmUp {
 
 impl Open {
     /// Reads a state at `now`. One that is cold again equals an absent one; of one that another rule wrote
-    /// the permits owed and the part of coldness stay.
+    /// the permits owed and the part of coldness stay; since it was written those have flowed at the faster
+    /// rate of both, as on a [`Timeline`](super::timeline::Timeline).
     pub fn new(state: Option<&mut State>, now: Micros, rule: WarmUp) -> Self {
         let fresh = Self { rule, now, born: now, tail: 0, cold: rule.window, holes: Vec::new() };
         let Some(state) = state else { return fresh };
         let (old, far) = (state.rule, state.rule.far());
         let (cold, den) = (state.cold, old.pace.den);
-        let tail = (state.whole - now).clamp(-far, far) * den + state.ticks;
+        let tail_at =
+            |instant: Micros| (state.whole - instant).clamp(-far, far) * den + state.ticks;
+        let tail = tail_at(now);
         if tail <= -den && cold - tail >= old.window {
             return fresh;
         }
         if old != rule {
-            let (tail, cold) = converted(tail, cold, old, rule);
-            return Self { tail, cold, ..fresh };
+            let since = (now - state.written).clamp(0, rule.far());
+            let (before, _) = converted(tail_at(state.written.min(now)), cold, old, rule);
+            let (mut tail, cold) = converted(tail, cold, old, rule);
+            if tail > 0 {
+                tail = tail.min(before - since * rule.pace.den);
+            }
+            let forgotten = tail <= -rule.pace.den && cold - tail >= rule.window;
+            return if forgotten { fresh } else { Self { tail, cold, ..fresh } };
         }
         let holes = state.holes.iter().map(|hole| hole.before(tail));
         let holes = holes.filter(|hole| rule.place(hole, 0, 1).is_some()).collect();
@@ -284,10 +294,10 @@ impl Open {
         if reset_after <= 0 {
             return None;
         }
-        let (rule, born, cold) = (self.rule, self.born, self.cold);
+        let (rule, born, written, cold) = (self.rule, self.born, self.now, self.cold);
         let (whole, ticks) = rule.pace.absolute(self.now, self.tail);
         let holes = self.holes.iter().map(|hole| hole.before(self.tail)).collect();
-        Some((State { rule, whole, ticks, born, cold, holes }, reset_after))
+        Some((State { rule, whole, ticks, born, written, cold, holes }, reset_after))
     }
 
     /// Until the state equals an absent one, which is cold and also forgets a part of a µs.

@@ -200,13 +200,14 @@ impl LimiterPlan {
             let rate = limiter.rates.get(i).copied();
             policy(rate.map_or(Quota::Places(rule.limit()), Quota::Rate))
         });
+        let is_one = limiter.key.is_none() && limiter.mode != Mode::Off;
         let mut plan = Self {
             limiter: limiter.clone(),
             policies: policies.collect(),
             checks: Vec::new(),
             names: names.clone(),
             waiting: AtomicUsize::new(0),
-            metrics: LimiterMetrics::new(&limiter.name),
+            metrics: LimiterMetrics::new(&limiter.name, is_one),
         };
         plan.checks = plan.checks(None, 1);
         plan

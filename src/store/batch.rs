@@ -6,11 +6,15 @@ use super::{
     Answer, BoxFuture, Check, Checks, Decision, Entry, Reply, Store, StoreError, calls::Calls,
     hash_tag,
 };
-use crate::algorithm::{Grant, Level, Micros, concurrency::Ticket, reserve};
+use crate::algorithm::{
+    Grant, Level, Micros,
+    concurrency::{CLAIM, Ticket},
+    reserve,
+};
 use metrics::{Counter, Gauge, Histogram};
 use parking_lot::Mutex;
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     fmt,
     future::Future,
     sync::Arc,
@@ -18,7 +22,7 @@ use std::{
 };
 use tokio::{
     sync::{Notify, oneshot},
-    time::{Instant, timeout, timeout_at},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 
 /// Entries a call carries at most; keeps one script run well below a millisecond.
@@ -67,6 +71,8 @@ struct Inner {
     /// By hash tag. Tags come from the configuration.
     groups: Mutex<HashMap<Box<str>, Group>>,
     idle: Notify,
+    /// Places that were handed over a moment ago, by key.
+    watched: Mutex<HashSet<Arc<str>>>,
 }
 
 #[derive(Default)]
@@ -82,7 +88,15 @@ struct Group {
 struct Queued {
     entry: Entry,
     since: Instant,
-    reply: Option<oneshot::Sender<Result<Reply, StoreError>>>,
+    reply: Option<oneshot::Sender<Delivery>>,
+}
+
+/// A reply on its way to its caller. When nobody takes it, because the caller has left before or after it was
+/// sent, what was decided goes to somebody else.
+struct Delivery {
+    store: Batched,
+    entry: Entry,
+    reply: Option<Result<Reply, StoreError>>,
 }
 
 // === impl Batched ===
@@ -90,8 +104,8 @@ struct Queued {
 impl Batched {
     /// Group commit around `script`; no caller waits longer than `timeout`.
     pub fn new(script: Arc<dyn Script>, timeout: Duration, metrics: StoreMetrics) -> Self {
-        let (groups, idle) = (Mutex::default(), Notify::new());
-        Self(Arc::new(Inner { script, timeout, metrics, groups, idle }))
+        let (groups, watched, idle) = (Mutex::default(), Mutex::default(), Notify::new());
+        Self(Arc::new(Inner { script, timeout, metrics, groups, idle, watched }))
     }
 
     /// Joins the queue at once; the future is only the wait for the answer.
@@ -108,7 +122,7 @@ impl Batched {
                 return Err(StoreError::Timeout);
             }
             match timeout_at(deadline, answer).await {
-                Ok(Ok(reply)) => reply,
+                Ok(Ok(delivery)) => delivery.take(),
                 // The driver has given up or is gone with its runtime, or the time is up.
                 Ok(Err(_)) | Err(_) => Err(StoreError::Timeout),
             }
@@ -121,7 +135,7 @@ impl Batched {
             match answer.await? {
                 Reply::Done(done) => Ok(done),
                 Reply::Failed(error) => Err(error),
-                Reply::Decision(_) | Reply::Level(_) => Err(StoreError::Protocol),
+                _ => Err(StoreError::Protocol),
             }
         }))
     }
@@ -218,18 +232,35 @@ impl Batched {
             Ok(_) => vec![Err(StoreError::Protocol); count],
             Err(error) => vec![Err(error); count],
         };
-        for (queued, reply) in batch.into_iter().zip(replies) {
-            let Some(caller) = queued.reply else { continue };
-            let Err(Ok(Reply::Decision(decision))) = caller.send(reply) else { continue };
-            // Decided for somebody who has left meanwhile.
-            if let Entry::Decide { checks, ticket, .. } = queued.entry {
-                self.give_back(&checks, &decision.parts);
-                if let (Some(queued), Some(ticket)) = (decision.queued, ticket) {
-                    let ticket = Ticket { deadline: queued.deadline, ..ticket };
-                    self.give_back(&checks, &places(&checks, ticket));
-                }
+        for (Queued { entry, reply: caller, .. }, reply) in batch.into_iter().zip(replies) {
+            if let Some(caller) = caller {
+                let delivery = Delivery { store: self.clone(), entry, reply: Some(reply) };
+                drop(caller.send(delivery));
+            } else if let (Entry::GiveBack { check, .. }, Ok(Reply::HandedOver)) = (entry, reply) {
+                self.watch(check);
             }
         }
+    }
+
+    /// Looks at the places of `check` when a claim on one of them has expired, which gives it to the next in the queue:
+    /// the gateway that was called may be dead, and nobody else knows of the claim.
+    fn watch(&self, check: Check) {
+        if !self.0.watched.lock().insert(check.key.clone()) {
+            return;
+        }
+        let store = self.clone();
+        tokio::spawn(async move {
+            let mut claim = CLAIM;
+            loop {
+                sleep(Duration::from_micros(claim.unsigned_abs())).await;
+                match store.look(&check).get().await {
+                    // What expires later than a claim is somebody's who lives, or known to those who wait.
+                    Ok(level) if (1..=CLAIM).contains(&level.next) => claim = level.next,
+                    Ok(_) | Err(_) => break,
+                }
+            }
+            store.0.watched.lock().remove(&check.key);
+        });
     }
 
     fn record(&self, tag: &str, started: Instant, answer: &Result<Vec<Reply>, StoreError>) {
@@ -280,7 +311,7 @@ impl Store for Batched {
             match answer.await? {
                 Reply::Decision(decision) => Ok(decision),
                 Reply::Failed(error) => Err(error),
-                Reply::Done(_) | Reply::Level(_) => Err(StoreError::Protocol),
+                _ => Err(StoreError::Protocol),
             }
         }))
     }
@@ -315,7 +346,7 @@ impl Store for Batched {
             match answer.await? {
                 Reply::Level(level) => Ok(level),
                 Reply::Failed(error) => Err(error),
-                Reply::Done(_) | Reply::Decision(_) => Err(StoreError::Protocol),
+                _ => Err(StoreError::Protocol),
             }
         }))
     }
@@ -331,6 +362,26 @@ impl Store for Batched {
                 idle.await;
             }
         })
+    }
+}
+
+// === impl Delivery ===
+
+impl Delivery {
+    fn take(mut self) -> Result<Reply, StoreError> {
+        self.reply.take().unwrap_or(Err(StoreError::Protocol))
+    }
+}
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        let Some(Ok(Reply::Decision(decision))) = self.reply.take() else { return };
+        let Entry::Decide { checks, ticket, .. } = &self.entry else { return };
+        self.store.give_back(checks, &decision.parts);
+        if let (Some(queued), Some(ticket)) = (decision.queued, *ticket) {
+            let ticket = Ticket { deadline: queued.deadline, ..ticket };
+            self.store.give_back(checks, &places(checks, ticket));
+        }
     }
 }
 

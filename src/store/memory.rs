@@ -96,11 +96,16 @@ impl MemoryStore {
                     Reply::Decision(self.decide_at(now, checks, *budget, *ticket))
                 }
                 Entry::GiveBack { check, grant } => {
-                    Reply::Done(self.change(now, check, |open| open.give_back(*grant, check.cost)))
+                    match self.change(now, check, |open| open.give_back(*grant, check.cost)) {
+                        (_, true) => Reply::HandedOver,
+                        (given, false) => Reply::Done(given),
+                    }
                 }
-                Entry::Renew { check, grant } => Reply::Done(self.change(now, check, |open| {
-                    open.leases().is_some_and(|leases| leases.renew(*grant))
-                })),
+                Entry::Renew { check, grant } => {
+                    let renew =
+                        |open: &mut Open| open.leases().is_some_and(|leases| leases.renew(*grant));
+                    Reply::Done(self.change(now, check, renew).0)
+                }
                 Entry::Forget { check } => {
                     let mut shard = self.shard(&check.key).lock();
                     let gone = shard.states.swap_remove(&check.key).is_some();
@@ -139,14 +144,21 @@ impl MemoryStore {
         decision
     }
 
-    fn change(&self, now: Micros, check: &Check, change: impl FnOnce(&mut Open) -> bool) -> bool {
+    /// Whether it changed, and whether somebody was called.
+    fn change(
+        &self,
+        now: Micros,
+        check: &Check,
+        change: impl FnOnce(&mut Open) -> bool,
+    ) -> (bool, bool) {
         let mut shard = self.shard(&check.key).lock();
         let mut opened = self.open(&mut shard, check, now);
         let changed = change(&mut opened.0);
         let called = self.put(&mut shard, check, opened, changed, now);
         drop(shard);
+        let has_called = !called.is_empty();
         self.call(called);
-        changed
+        (changed, has_called)
     }
 
     fn look_at(&self, now: Micros, check: &Check) -> Level {

@@ -129,12 +129,30 @@ impl RedisStore {
         let (mut connections, mut messages) = (client.reconnect_rx(), client.message_rx());
         drop(client.connect());
         let (calls, channel) = (self.calls.clone(), format!("{CHANNEL}{}", self.calls.gateway()));
+        let caller = self.client.clone();
         tokio::spawn(async move {
-            let mut heard = false;
+            // The first connection is told like any other.
+            let (mut is_new, mut warned) = (false, false);
             loop {
-                if !heard && client.subscribe(channel.as_str()).await.is_ok() {
-                    heard = true;
-                    calls.call_all();
+                if is_new {
+                    match can_call(&client, &caller, &channel).await {
+                        Ok(()) => {
+                            is_new = false;
+                            calls.call_all();
+                        }
+                        Err(error) if error.details().starts_with("NOPERM") && !warned => {
+                            warned = true;
+                            let error = error.details();
+                            tracing::warn!(
+                                channel,
+                                error,
+                                "who waits for a place cannot be called"
+                            );
+                        }
+                        // Tried again.
+                        // Tried again.
+                        Err(_) => {}
+                    }
                 }
                 tokio::select! {
                     message = messages.recv() => match message {
@@ -142,8 +160,8 @@ impl RedisStore {
                         Err(RecvError::Lagged(_)) => calls.call_all(),
                         Err(RecvError::Closed) => return,
                     },
-                    _ = connections.recv() => heard = false,
-                    () = sleep(RECONNECT), if !heard => {}
+                    _ = connections.recv() => is_new = true,
+                    () = sleep(RECONNECT), if is_new => {}
                 }
             }
         });
@@ -265,6 +283,18 @@ fn builder(url: &RedisUrl, fail_fast: bool) -> Builder {
 
 fn millis(span: Duration) -> u32 {
     u32::try_from(span.as_millis()).unwrap_or(u32::MAX)
+}
+
+/// Hears `channel`, and sees that it is heard: the driver says nothing of a subscription that is denied.
+async fn can_call(listener: &Client, caller: &Client, channel: &str) -> Result<(), Error> {
+    listener.subscribe(channel).await?;
+    // No ticket has this number.
+    match caller.is_connected() {
+        true if caller.publish::<i64, _, _>(channel, 0).await? == 0 => {
+            Err(Error::new(ErrorKind::Auth, "NOPERM to subscribe"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn refused(error: &Error) -> ConnectError {
@@ -398,6 +428,7 @@ fn read(entries: &[Entry], keys: &[Arc<str>], reply: &[i64]) -> Option<Vec<Reply
             Entry::Decide { checks, .. } => {
                 Reply::Decision(read_decision(checks, code, &mut reply)?)
             }
+            Entry::GiveBack { .. } if code == 2 => Reply::HandedOver,
             Entry::GiveBack { .. } | Entry::Renew { .. } | Entry::Forget { .. } => {
                 Reply::Done(code == 1)
             }

@@ -1,8 +1,9 @@
 //! The limiters of every kind from the outside: what arrives at the upstream, and what the admin side decides.
 
-use crate::support::{Answer, Conn, Gateway, Redis, Reply, Upstream, request};
+use crate::support::{Answer, Conn, Gateway, Redis, Reply, Said, Upstream, eventually, request};
 use rstest::rstest;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
+use tokio::sync::Semaphore;
 
 fn config(redis: &Redis, upstream: &Upstream, rest: &str) -> String {
     let url = redis.url();
@@ -88,4 +89,92 @@ async fn every_key_has_its_bucket_and_a_cost_that_cannot_be_paid_is_400() {
     let page = gateway.page("/limiters/shop/keys/a").await;
     let page: serde_json::Value = serde_json::from_slice(&page.body).expect("JSON");
     assert_eq!(page["level"], 0);
+}
+
+#[tokio::test]
+async fn a_full_queue_without_a_free_place_is_503() {
+    let gate = Arc::new(Semaphore::new(0));
+    let held = gate.clone();
+    let upstream = Upstream::start(move |_| Reply::ok().behind(&held)).await;
+    let gateway = Gateway::start(&format!(
+        "upstream: {}\n\
+         limiters: {{ one: {{ algorithm: concurrency, max: 1 }} }}\n\
+         routes: [{{ name: search, suffix: /search, limiters: [one], max_wait: 10min, max_waiting: 1 }}]\n",
+        upstream.url()
+    ))
+    .await;
+    let mut first = gateway.ask("/search", &[]).await;
+    eventually("the first has the place", async || (upstream.arrivals().len() == 1).then_some(()))
+        .await;
+    let mut second = gateway.ask("/search", &[]).await;
+    gateway.until_waiting("search", 1).await;
+    let third = gateway.get("/search").await;
+    assert_eq!((third.status, third.problem().as_str()), (503, "queue-full"));
+    assert_eq!(third.field("retry-after"), Some("1"));
+    gate.add_permits(2);
+    for waiter in [&mut first, &mut second] {
+        assert_eq!(waiter.answer().await.expect("an answer").status, 200);
+    }
+}
+
+// ------------------------------------------------------------------------------------ rights on Redis
+
+const ALL: &str = "limiters:\n\
+    \x20 token: 100/s\n\
+    \x20 window: { algorithm: sliding_window, rate: [100/s, 20000/min], margin: 30ms }\n\
+    \x20 fixed: { algorithm: fixed_window, rate: 100/s }\n\
+    \x20 leaky: { algorithm: leaky_bucket, rate: 100/s }\n\
+    \x20 warm: { algorithm: warm_up, rate: 100/s, warm_up: 100ms }\n\
+    \x20 places: { algorithm: concurrency, max: 2 }\n\
+    routes: [{ suffix: /search, limiters: [token, window, fixed, leaky, warm, places], max_wait: 1min }]\n";
+
+/// A gateway whose user of Redis has these rights.
+async fn with_rights(redis: &Redis, upstream: &Upstream, rights: &str) -> Gateway {
+    let words = ["ACL", "SETUSER", "paceway", "on", ">secret"];
+    let words: Vec<_> = words.into_iter().chain(rights.split_whitespace()).collect();
+    assert_eq!(redis.command(&words), Said::Line("OK".into()));
+    let url = redis.url().replace("redis://", "redis://paceway:secret@");
+    let store = format!("store: {{ url: \"{url}\", timeout: 2s }}\nupstream: {}\n", upstream.url());
+    Gateway::start(&(store + ALL)).await
+}
+
+#[tokio::test]
+async fn the_rights_that_the_docs_name_are_enough() {
+    let docs = include_str!("../../docs/limiting.md");
+    let line = docs.lines().find_map(|line| line.strip_prefix("ACL SETUSER paceway on >PASSWORD "));
+    let (redis, upstream) = (Redis::start(), Upstream::ok().await);
+    let gateway = with_rights(&redis, &upstream, line.expect("the line")).await;
+    let answers = all(&[gateway], 30).await;
+    assert!(answers.iter().all(|answer| answer.status == 200));
+}
+
+#[tokio::test]
+async fn a_right_that_is_missing_is_not_a_foreign_value() {
+    let (redis, upstream) = (Redis::start(), Upstream::ok().await);
+    let gateway = with_rights(&redis, &upstream, "~* &* +@all -get").await;
+    let answer = gateway.get("/search").await;
+    assert_eq!((answer.status, answer.problem().as_str()), (503, "store-unavailable"));
+    assert!(gateway.metric("paceway_store_errors_total", &[("kind", "refused")]).await >= 1.0);
+    assert_eq!(gateway.metric("paceway_store_errors_total", &[("kind", "foreign")]).await, 0.0);
+    let page = gateway.limiter("token").await;
+    assert!(
+        page["error"].as_str().is_some_and(|error| error.contains("run this command")),
+        "{page}"
+    );
+}
+
+#[rstest]
+#[case("~* &* +@all -subscribe")]
+#[case("~* &* +@all -publish")]
+#[tokio::test]
+async fn who_cannot_be_called_is_in_the_log(#[case] rights: &str) {
+    let (redis, upstream) = (Redis::start(), Upstream::ok().await);
+    let gateway = with_rights(&redis, &upstream, rights).await;
+    let said = "who waits for a place cannot be called";
+    eventually("it is in the log", async || {
+        let events = gateway.events();
+        events.into_iter().find(|event| event["message"] == said && event["level"] == "WARN")
+    })
+    .await;
+    assert_eq!(gateway.get("/search").await.status, 200);
 }

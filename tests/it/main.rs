@@ -5,12 +5,16 @@ mod support;
 
 mod contract;
 mod house;
+mod laws;
+mod leaving;
 mod twins;
 mod twins_fixed_window;
 mod twins_timeline;
 
 mod cli;
+mod decisions;
 mod failures;
+mod leases;
 mod lifecycle;
 mod limiters;
 mod limits;

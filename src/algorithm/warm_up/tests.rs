@@ -72,6 +72,7 @@ impl Limiter {
 }
 
 /// Guava's `SmoothRateLimiter.SmoothWarmingUp` as published, but for its truncation to whole µs.
+#[derive(Clone)]
 struct Guava {
     stable: f64,
     cool_down: f64,
@@ -102,6 +103,16 @@ impl Guava {
         self.next_free += self.wait_time(spent) + (permits - spent) * self.stable;
         self.stored -= spent;
         at
+    }
+
+    /// Edited: as many permits are owed, which flow at the faster rate since the last one was `written`, and
+    /// as great a part is stored.
+    fn edited(&self, new: Self, now: f64, written: f64) -> Self {
+        let idle = (now - self.next_free).max(0.0) / self.cool_down;
+        let stored = (self.stored + idle).min(self.max) / self.max * new.max;
+        let after = |instant: f64| instant + (self.next_free - instant) / self.stable * new.stable;
+        let next_free = if idle > 0.0 { now } else { after(now).min(after(written)) };
+        Self { stored, next_free, ..new }
     }
 
     fn wait_time(&self, permits: f64) -> f64 {

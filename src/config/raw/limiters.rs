@@ -176,7 +176,7 @@ impl Reader {
             Kind::WarmUp => {
                 let cold_factor = self.get(section, "cold_factor", 3.0, cold_factor);
                 let field = self.required(section, "warm_up", "as in `warm_up: 4s`")?;
-                let warm_up = self.scalar(&field, |text| span(text, MILLISECOND, DAY))?;
+                let warm_up = self.scalar(&field, |text| span(text, MILLISECOND, HOUR))?;
                 Rule::WarmUp { warm_up: micros(warm_up), cold_factor }
             }
             Kind::Concurrency => {

@@ -1,0 +1,165 @@
+//! The laws of `LIMITING.md` for all algorithms alike, also several in one request, against models that know nothing
+//! of how the rules work. What only one of them promises stands beside it.
+
+mod changes;
+mod together;
+mod upstream;
+
+use super::{
+    reserve::{self, Reserved, Want},
+    *,
+};
+use proptest::prelude::*;
+
+const T0: Micros = 1_700_000_000_000_000;
+
+/// A limiter: its rule, what that allows in the words of a user, and its state.
+#[derive(Debug, Clone)]
+struct Limiter {
+    rule: Algorithm,
+    law: Law,
+    state: Option<State>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Law {
+    /// In any `t` µs at most `burst + t·count/period` permits.
+    Bucket { count: i64, period: Micros, burst: i64 },
+    /// Behind a grant the time of its permits is free.
+    Paced { count: i64, period: Micros },
+    /// In any half-open window of `span` µs at most `count`.
+    Sliding { count: i64, span: Micros },
+    /// In each window since the epoch at most `count`.
+    Fixed { count: i64, period: Micros },
+}
+
+// === impl Limiter ===
+
+impl Limiter {
+    fn new(rule: Algorithm, law: Law) -> Self {
+        Self { rule, law, state: None }
+    }
+
+    fn token_bucket(count: i64, period: Micros, burst: i64) -> Self {
+        let rule = TokenBucket::new(count, period, burst).expect("a rule");
+        Self::new(Algorithm::TokenBucket(rule), Law::Bucket { count, period, burst })
+    }
+
+    /// With a queue as long as their budgets allow.
+    fn leaky_bucket(count: i64, period: Micros, margin: Micros) -> Self {
+        let rule = LeakyBucket::new(count, period, margin, None).expect("a rule");
+        let law = Law::Paced { count, period: period + count * margin };
+        Self::new(Algorithm::LeakyBucket(rule), law)
+    }
+
+    fn warm_up(count: i64, period: Micros, warm_up: Micros, cold_factor: f64) -> Self {
+        let rule = WarmUp::new(count, period, warm_up, cold_factor).expect("a rule");
+        Self::new(Algorithm::WarmUp(rule), Law::Paced { count, period })
+    }
+
+    fn sliding_window(count: i64, period: Micros, margin: Micros) -> Self {
+        let rule = SlidingWindow::new(count, period, margin).expect("a rule");
+        Self::new(Algorithm::SlidingWindow(rule), Law::Sliding { count, span: period + margin })
+    }
+
+    fn fixed_window(count: i64, period: Micros) -> Self {
+        let rule = FixedWindow::new(count, period).expect("a rule");
+        Self::new(Algorithm::FixedWindow(rule), Law::Fixed { count, period })
+    }
+
+    fn open(&self, now: Micros) -> Open {
+        self.rule.open(self.state.clone().as_mut(), now)
+    }
+
+    fn keep(&mut self, open: Open) {
+        self.state = open.close().map(|(state, _)| state);
+    }
+
+    fn give_back(&mut self, now: Micros, grant: Grant, cost: i64) -> bool {
+        let mut open = self.open(now);
+        let given = open.give_back(grant, cost);
+        self.keep(open);
+        given
+    }
+
+    /// A request for this one alone.
+    fn ask(&mut self, now: Micros, cost: i64, budget: Micros) -> Result<(Micros, Grant), Micros> {
+        let reserved = decide(&mut [self], now, cost, budget);
+        let parts = reserved.parts.ok_or(reserved.retry_after)?;
+        Ok((now + reserved.at, parts[0].grant))
+    }
+}
+
+// === impl Law ===
+
+impl Law {
+    /// Whether grants (instant and permits) obey it: every two of them, and what lies between.
+    fn holds(self, grants: &[(Micros, i64)]) -> bool {
+        let mut grants = grants.to_vec();
+        grants.sort_unstable();
+        let permits = |grants: &[(Micros, i64)]| grants.iter().map(|(_, cost)| cost).sum::<i64>();
+        (0..grants.len()).all(|i| {
+            (i..grants.len()).all(|j| {
+                let (first, last) = (grants[i].0, grants[j].0);
+                let through = permits(&grants[i..=j]);
+                // Instants are whole µs: the rule's own lie up to one before them.
+                let span = last - first + 1;
+                match self {
+                    Self::Bucket { count, period, burst } => {
+                        (through - burst) * period <= span * count
+                    }
+                    Self::Paced { count, period } => {
+                        i == j || permits(&grants[i..j]) * period < span * count
+                    }
+                    Self::Sliding { count, span } => last - first >= span || through <= count,
+                    Self::Fixed { count, period } => {
+                        last / period > first / period || through <= count
+                    }
+                }
+            })
+        })
+    }
+}
+
+/// Decides one request as a store does: a refusal keeps nothing.
+fn decide(limiters: &mut [&mut Limiter], now: Micros, cost: i64, budget: Micros) -> Reserved {
+    let mut open: Vec<_> = limiters.iter().map(|limiter| limiter.open(now)).collect();
+    let mut wants: Vec<_> =
+        open.iter_mut().map(|open| Want { open, cost, enforce: true }).collect();
+    let reserved = reserve::decide(&mut wants, budget, None);
+    if reserved.parts.is_some() {
+        limiters.iter_mut().zip(open).for_each(|(limiter, open)| limiter.keep(open));
+    }
+    reserved
+}
+
+fn token_bucket() -> BoxedStrategy<Limiter> {
+    let any = (3..30i64, 100..2_000i64, 3..8i64);
+    any.prop_map(|(count, period, burst)| Limiter::token_bucket(count, period, burst)).boxed()
+}
+
+fn leaky_bucket() -> BoxedStrategy<Limiter> {
+    let any = (3..30i64, 100..2_000i64, 0..20i64);
+    any.prop_map(|(count, period, margin)| Limiter::leaky_bucket(count, period, margin)).boxed()
+}
+
+fn warm_up() -> BoxedStrategy<Limiter> {
+    let any = (3..30i64, 100..2_000i64, 1..4_000i64, 1.001..9.0f64);
+    let rule = |(count, period, window, factor)| Limiter::warm_up(count, period, window, factor);
+    any.prop_map(rule).boxed()
+}
+
+fn sliding_window() -> BoxedStrategy<Limiter> {
+    let any = (3..9i64, 1..600i64, 0..50i64);
+    any.prop_map(|(count, period, margin)| Limiter::sliding_window(count, period, margin)).boxed()
+}
+
+fn fixed_window() -> BoxedStrategy<Limiter> {
+    let any = (3..9i64, 1_000..1_500i64);
+    any.prop_map(|(count, period)| Limiter::fixed_window(count, period)).boxed()
+}
+
+/// Takes at least three permits at once; one takes some ten to some hundred µs.
+fn any_limiter() -> BoxedStrategy<Limiter> {
+    prop_oneof![token_bucket(), leaky_bucket(), warm_up(), sliding_window(), fixed_window()].boxed()
+}

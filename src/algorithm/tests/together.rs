@@ -1,0 +1,122 @@
+//! Limiters of all kinds, alone and several in one request.
+
+use super::*;
+
+#[derive(Debug, Clone)]
+struct Step {
+    after: Micros,
+    used: [bool; 3],
+    cost: i64,
+    budget: Micros,
+    leaves: Option<usize>,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let after = prop_oneof![Just(0), 0..100i64, 0..1_000i64];
+    let budget = prop_oneof![Just(0), 0..1_000i64, 0..4_000i64];
+    let leaves = prop::option::weighted(0.3, 0..6usize);
+    let step = (after, any::<[bool; 3]>(), 1..4i64, budget, leaves);
+    let step = step.prop_map(|(after, used, cost, budget, leaves)| Step {
+        after,
+        used,
+        cost,
+        budget,
+        leaves,
+    });
+    prop::collection::vec(step, 1..40)
+}
+
+/// A request that was let in.
+#[derive(Debug)]
+struct Held {
+    at: Micros,
+    cost: i64,
+    grants: Vec<(usize, Grant)>,
+}
+
+fn used(limiters: &mut [Limiter; 3], used: [bool; 3]) -> (Vec<usize>, Vec<&mut Limiter>) {
+    let all = used == [false; 3];
+    limiters.iter_mut().enumerate().filter(|(i, _)| all || used[*i]).unzip()
+}
+
+/// The first instant from now on at which each of them, asked alone, says "now".
+fn first_common(limiters: &[&mut Limiter], now: Micros, cost: i64) -> Micros {
+    let open: Vec<_> = limiters.iter().map(|limiter| limiter.open(now)).collect();
+    let fits = |at: &Micros| open.iter().all(|open| open.earliest(*at, cost).0 == *at);
+    (0..).find(fits).expect("some instant")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    /// Laws 1, 3, 4, 5 and 6 for requests with any limiters, whose callers come and leave.
+    #[test]
+    fn requests_take_all_or_nothing_at_the_first_instant_that_suits_all(
+        mut limiters in [any_limiter(), any_limiter(), any_limiter()],
+        steps in steps(),
+    ) {
+        let (mut held, mut now) = (Vec::<Held>::new(), T0);
+        for step in steps {
+            now += step.after;
+            let waiting: Vec<_> = (0..held.len()).filter(|i| held[*i].at > now).collect();
+            if let Some(i) = step.leaves.and_then(|i| waiting.get(i)) {
+                let Held { at, cost, grants } = held.remove(*i);
+                for (i, grant) in &grants {
+                    prop_assert!(limiters[*i].give_back(now, *grant, cost));
+                }
+                // What it had would be its own again.
+                let mut copies: Vec<_> = grants.iter().map(|(i, _)| limiters[*i].clone()).collect();
+                let again = decide(&mut copies.iter_mut().collect::<Vec<_>>(), now, cost, at - now);
+                prop_assert!(again.parts.is_some() && now + again.at <= at);
+            }
+            let before = limiters.clone().map(|limiter| limiter.state);
+            let (indices, mut using) = used(&mut limiters, step.used);
+            let expected = first_common(&using, now, step.cost);
+            let reserved = decide(&mut using, now, step.cost, step.budget);
+            prop_assert_eq!(reserved.at, expected);
+            let Some(parts) = reserved.parts else {
+                let ask = |after: Micros| {
+                    let mut copies: Vec<_> = using.iter().map(|limiter| (*limiter).clone()).collect();
+                    let mut copies: Vec<_> = copies.iter_mut().collect();
+                    decide(&mut copies, now + after, step.cost, step.budget).parts.is_some()
+                };
+                prop_assert!(ask(reserved.retry_after), "too early");
+                prop_assert!(!ask(reserved.retry_after - 1), "too late");
+                prop_assert_eq!(limiters.clone().map(|limiter| limiter.state), before);
+                continue;
+            };
+            prop_assert!(reserved.at <= step.budget);
+            prop_assert_eq!(parts.len(), indices.len());
+            let grants = indices.into_iter().zip(parts.iter().map(|part| part.grant)).collect();
+            held.push(Held { at: now + reserved.at, cost: step.cost, grants });
+        }
+        for (i, limiter) in limiters.iter().enumerate() {
+            let uses = |held: &&Held| held.grants.iter().any(|(used, _)| *used == i);
+            let grants: Vec<_> = held.iter().filter(uses).map(|held| (held.at, held.cost)).collect();
+            prop_assert!(limiter.law.holds(&grants), "{:?} {:?}", limiter, grants);
+        }
+    }
+
+    /// Law 7: only what somebody gave back is had before those who wait.
+    #[test]
+    fn who_comes_first_is_served_first(mut limiter in any_limiter(), steps in steps()) {
+        let (mut waiting, mut free, mut now) = (Vec::new(), Vec::new(), T0);
+        for Step { after, leaves, .. } in steps {
+            now += after;
+            waiting.retain(|(at, _)| *at > now);
+            if let Some(i) = leaves.filter(|i| *i < waiting.len()) {
+                let (at, grant) = waiting.remove(i);
+                prop_assert!(limiter.give_back(now, grant, 1));
+                free.push(at);
+            }
+            let Ok((at, grant)) = limiter.ask(now, 1, MAX_BUDGET) else { continue };
+            let last = waiting.iter().map(|(at, _)| *at).max().unwrap_or(now);
+            let given = free.iter().position(|free| *free <= at);
+            prop_assert!(at >= last || given.is_some(), "{} before {}", at, last);
+            if at < last {
+                given.map(|i| free.swap_remove(i));
+            }
+            waiting.push((at, grant));
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! What is decided for whom: by the admin side for programs that want nothing but a decision, and for callers
+//! by every switch of a limiter.
+
+use crate::support::{Answer, Conn, Gateway, Redis, Reply, Upstream, eventually, request};
+use rstest::rstest;
+use serde_json::{Value, json};
+use std::time::Duration;
+use tokio::time::sleep;
+
+fn config(redis: &Redis, upstream: &Upstream, rest: &str) -> String {
+    let url = redis.url();
+    format!("store: {{ url: \"{url}\", timeout: 2s }}\nupstream: {}\n{rest}", upstream.url())
+}
+
+async fn two_gateways(yaml: &str) -> [Gateway; 2] {
+    [Gateway::start(yaml).await, Gateway::start(yaml).await]
+}
+
+async fn statuses(gateway: &Gateway, count: usize) -> Vec<u16> {
+    let mut statuses = Vec::new();
+    for _ in 0..count {
+        statuses.push(gateway.get("/search").await.status);
+    }
+    statuses
+}
+
+async fn answers(conns: Vec<Conn>) -> Vec<Answer> {
+    let ask = |mut conn: Conn| tokio::spawn(async move { conn.answer().await });
+    let tasks: Vec<_> = conns.into_iter().map(ask).collect();
+    let mut answers = Vec::new();
+    for task in tasks {
+        answers.push(task.await.expect("task").expect("a whole answer"));
+    }
+    answers
+}
+
+/// One call of the admin side: its status and what it says.
+async fn call(gateway: &Gateway, method: &str, path: &str, body: &str) -> (u16, Value) {
+    let length = body.len().to_string();
+    let fields = [("Content-Type", "application/json"), ("Content-Length", &*length)];
+    let mut conn = Conn::to(gateway.admin).await.expect("connect");
+    conn.send(request(method, path, &fields) + body).await.expect("send");
+    let answer = conn.answer_to(method).await.expect("a whole answer");
+    (answer.status, answer.json())
+}
+
+async fn post(gateway: &Gateway, path: &str, body: Value) -> Value {
+    let (status, said) = call(gateway, "POST", path, &body.to_string()).await;
+    assert_eq!(status, 200, "{said}");
+    said
+}
+
+async fn delete(gateway: &Gateway, path: &str) -> Value {
+    let (status, said) = call(gateway, "DELETE", path, "").await;
+    assert_eq!(status, 200, "{said}");
+    said
+}
+
+// ------------------------------------------------------------------------------- decisions and nothing else
+
+const FOUR_KINDS: &str = "limiters:
+  all: { rate: 4/hour, burst: 3 }
+  shop: { rate: 1/hour, burst: 2, key: \"{header.x-shop}\" }
+  places: { algorithm: concurrency, max: 1, lease: 1h }
+  idle: { rate: 1/hour, mode: off }
+routes: [{ suffix: /search, limiters: [all, idle] }, { suffix: \"*\", limiters: [shop, places] }]
+";
+
+async fn four_kinds() -> (Redis, Upstream, Gateway) {
+    let (redis, upstream) = (Redis::start(), Upstream::ok().await);
+    let gateway = Gateway::start(&config(&redis, &upstream, FOUR_KINDS)).await;
+    (redis, upstream, gateway)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn permits_are_granted_now_or_later_or_refused_until_an_instant() {
+    const QUARTER: f64 = 900_000.0;
+    let (_redis, _upstream, gateway) = four_kinds().await;
+    let acquire = async |body: Value| post(&gateway, "/limiters/all/acquire", body).await;
+    let ms = |said: &Value, key: &str| said[key].as_f64().expect("ms");
+
+    let now = acquire(json!({})).await;
+    for (key, value) in [
+        ("limiter", json!("all")),
+        ("limited", json!(false)),
+        ("wait_ms", json!(0.0)),
+        ("retry_after_ms", json!(0.0)),
+        ("limit", json!(3)),
+        ("remaining", json!(2)),
+    ] {
+        assert_eq!(now[key], value, "{key}");
+    }
+    assert_eq!(acquire(json!({ "cost": 2 })).await["remaining"], 0);
+
+    let refused = acquire(json!({ "max_wait_ms": 600_000 })).await;
+    assert_eq!(refused["limited"], true, "{refused}");
+    assert_eq!(refused["wait_ms"], 0.0);
+    let retry_after = ms(&refused, "retry_after_ms");
+    assert!(retry_after > 0.0 && retry_after <= QUARTER - 600_000.0, "{refused}");
+
+    let later = acquire(json!({ "cost": 2, "max_wait_ms": 3_600_000 })).await;
+    assert_eq!(later["limited"], false, "{later}");
+    let wait = ms(&later, "wait_ms");
+    assert!(wait > QUARTER && wait <= 2.0 * QUARTER, "{later}");
+    assert_eq!(gateway.get("/search").await.status, 429, "callers count with programs");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_key_is_asked_for_and_reset_by_itself() {
+    let (_redis, _upstream, gateway) = four_kinds().await;
+    let limited = async |key: &str| {
+        let body = json!({ "key": key, "cost": 2 });
+        post(&gateway, "/limiters/shop/acquire", body).await["limited"] == true
+    };
+    for key in ["a", "b"] {
+        assert!(!limited(key).await, "{key}");
+        assert!(limited(key).await, "{key}");
+    }
+    assert_eq!(delete(&gateway, "/limiters/shop/keys/a").await, json!({ "reset": true }));
+    assert_eq!(delete(&gateway, "/limiters/shop/keys/a").await, json!({ "reset": false }));
+    assert_eq!(delete(&gateway, "/limiters/shop/keys/c").await, json!({ "reset": false }));
+    assert!(limited("b").await, "its neighbour was reset");
+    assert!(!limited("a").await, "it is full again");
+
+    assert_eq!(statuses(&gateway, 4).await, [200, 200, 200, 429]);
+    assert_eq!(delete(&gateway, "/limiters/all").await, json!({ "reset": true }));
+    assert_eq!(statuses(&gateway, 4).await, [200, 200, 200, 429]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_decided_is_a_problem_that_takes_nothing() {
+    let (redis, _upstream, gateway) = four_kinds().await;
+    for (method, path, body, status, hint) in [
+        ("POST", "all/acquire", "{", 400, ""),
+        ("POST", "all/acquire", "", 400, ""),
+        ("POST", "all/acquire", "{\"costs\":1}", 422, "costs"),
+        ("POST", "all/acquire", "{\"cost\":\"1\"}", 422, "cost"),
+        ("POST", "all/acquire", "{\"max_wait_ms\":-1}", 422, "max_wait_ms"),
+        ("POST", "none/acquire", "{}", 404, "all, shop, places, idle"),
+        ("DELETE", "none", "", 404, "all, shop, places, idle"),
+        ("POST", "all/acquire", "{\"cost\":0}", 400, "between 1 and 3"),
+        ("POST", "all/acquire", "{\"cost\":-1}", 400, "between 1 and 3"),
+        ("POST", "all/acquire", "{\"cost\":4}", 400, "between 1 and 3"),
+        ("POST", "places/acquire", "{\"cost\":2}", 400, "between 1 and 1"),
+        ("POST", "shop/acquire", "{}", 400, "{header.x-shop}"),
+        ("DELETE", "shop", "", 400, "{header.x-shop}"),
+        ("POST", "all/acquire", "{\"key\":\"a\"}", 400, "give no key"),
+        ("DELETE", "all/keys/a", "", 400, "give no key"),
+        ("POST", "all/renew", "{\"lease\":\"1-1\"}", 400, "concurrency"),
+        ("POST", "places/renew", "{}", 422, "lease"),
+        ("POST", "places/release", "{\"lease\":\"mine\"}", 400, "`acquire` gave"),
+    ] {
+        let (said, problem) = call(&gateway, method, &format!("/limiters/{path}"), body).await;
+        let asked = format!("{method} {path} {body}: {problem}");
+        assert_eq!((said, &problem["status"]), (status, &json!(status)), "{asked}");
+        assert!(problem["detail"].as_str().expect("a detail").contains(hint), "{asked}");
+    }
+    assert_eq!(redis.keys(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_is_taken_renewed_and_released() {
+    let (redis, _upstream, gateway) = four_kinds().await;
+    let acquire = async || post(&gateway, "/limiters/places/acquire", json!({})).await;
+    let with = async |what: &str, lease: &Value| {
+        post(&gateway, &format!("/limiters/places/{what}"), json!({ "lease": lease })).await
+    };
+    let first = acquire().await;
+    assert_eq!(first["limited"], false, "{first}");
+    assert_eq!(first["lease_ms"], 3_600_000);
+    let lease = &first["lease"];
+    assert_eq!(with("renew", lease).await, json!({ "renewed": true }));
+
+    let refused = acquire().await;
+    assert_eq!((&refused["limited"], &refused["lease"]), (&json!(true), &Value::Null), "{refused}");
+    assert_eq!(refused["retry_after_ms"], 1000.0);
+
+    with("release", lease).await;
+    assert_eq!(with("renew", lease).await, json!({ "renewed": false }));
+    let second = acquire().await;
+    assert_eq!(second["limited"], false, "{second}");
+    with("release", lease).await;
+    assert_eq!(with("renew", &second["lease"]).await, json!({ "renewed": true }));
+    with("release", &second["lease"]).await;
+    assert_eq!(redis.keys(), [""; 0]);
+}
+
+// ------------------------------------------------------------------------------- who shares, who counts, who waits
+
+#[rstest]
+#[case::cluster("", [200, 200, 200, 429, 429, 429, 429, 429])]
+#[case::instance(", scope: instance", [200, 200, 200, 429, 200, 200, 200, 429])]
+#[tokio::test(flavor = "multi_thread")]
+async fn gateways_share_a_limiter_unless_its_scope_is_the_instance(
+    #[case] scope: &str,
+    #[case] expected: [u16; 8],
+) {
+    let (redis, upstream) = (Redis::start(), Upstream::ok().await);
+    let rest = format!(
+        "limiters: {{ search: {{ rate: 1/hour, burst: 3{scope} }} }}
+routes: [{{ suffix: /search, limiters: [search] }}]
+"
+    );
+    let [one, other] = two_gateways(&config(&redis, &upstream, &rest)).await;
+    let all = [statuses(&one, 4).await, statuses(&other, 4).await].concat();
+    assert_eq!(all, expected);
+}
+
+/// What a limiter decided, in the order pass, wait, refuse, would_pass, would_wait, would_refuse.
+async fn decisions(gateway: &Gateway, limiter: &str) -> [f64; 6] {
+    let mut counts = [0.0; 6];
+    let kinds = ["pass", "wait", "refuse", "would_pass", "would_wait", "would_refuse"];
+    for (count, kind) in counts.iter_mut().zip(kinds) {
+        let labels = [("limiter", limiter), ("decision", kind)];
+        *count = gateway.metric("paceway_decisions_total", &labels).await;
+    }
+    counts
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_observes_neither_holds_nor_refuses_nor_costs_the_one_beside_it() {
+    let (redis, upstream) = (Redis::start(), Upstream::ok().await);
+    // Within 50 min: one now, then after 20 and 40 min, and no fourth.
+    let rest = "limiters:
+  seen: { rate: 3/hour, burst: 1, mode: observe }
+  kept: { rate: 1/hour, burst: 5 }
+routes: [{ name: search, suffix: /search, limiters: [seen, kept], max_wait: 50min }]
+";
+    let gateway = Gateway::start(&config(&redis, &upstream, rest)).await;
+    for left in [4, 3, 2, 1, 0] {
+        let answer = gateway.get("/search").await;
+        assert_eq!((answer.status, answer.field("server-timing")), (200, None));
+        assert_eq!(gateway.limiter("kept").await["level"], left);
+    }
+    assert_eq!(statuses(&gateway, 2).await, [429, 429]);
+    assert_eq!(decisions(&gateway, "seen").await, [0.0, 0.0, 0.0, 1.0, 2.0, 2.0]);
+    assert_eq!(decisions(&gateway, "kept").await, [5.0, 0.0, 2.0, 0.0, 0.0, 0.0]);
+    assert_eq!(gateway.count("search", "observed").await, 4.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_limiting_off_all_pass_and_no_limiter_counts() {
+    let (redis, upstream) = (Redis::start(), Upstream::ok().await);
+    let rest = "limiting: off
+limiters: { search: 1/hour, places: { algorithm: concurrency, max: 1 } }
+routes: [{ name: search, suffix: /search, limiters: [search, places] }]
+";
+    let gateway = Gateway::start(&config(&redis, &upstream, rest)).await;
+    assert_eq!(statuses(&gateway, 5).await, [200; 5]);
+    for limiter in ["search", "places"] {
+        assert_eq!(decisions(&gateway, limiter).await, [0.0; 6], "{limiter}");
+        for _ in 0..2 {
+            let path = format!("/limiters/{limiter}/acquire");
+            assert_eq!(post(&gateway, &path, json!({})).await["limited"], false, "{limiter}");
+        }
+    }
+    assert_eq!(gateway.count("search", "passed").await, 5.0);
+    assert_eq!(redis.keys(), [""; 0]);
+}
+
+#[rstest]
+// A slot each 9 min: two come within half of 45 min.
+#[case::half("50%", "[search]", 2)]
+// The seventh would come after 63 min.
+#[case::at_most_an_hour("150%", "[search]", 6)]
+// Within 43 min.
+#[case::of_the_tightest("3%", "[search, day]", 4)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_percentage_is_a_part_of_the_tightest_period(
+    #[case] max_wait: &str,
+    #[case] limiters: &str,
+    #[case] wait: usize,
+) {
+    let (redis, upstream) = (Redis::start(), Upstream::ok().await);
+    let rest = format!(
+        "limiters: {{ search: {{ rate: 5/45min, burst: 2 }}, day: 50/day }}
+routes: [{{ name: search, suffix: /search, limiters: {limiters}, max_wait: {max_wait} }}]
+"
+    );
+    let gateway = Gateway::start(&config(&redis, &upstream, &rest)).await;
+    assert_eq!(statuses(&gateway, 2).await, [200, 200]);
+    let mut held = Vec::new();
+    for waiting in 1..=wait {
+        held.push(gateway.ask("/search", &[]).await);
+        gateway.until_waiting("search", waiting).await;
+    }
+    assert_eq!(statuses(&gateway, 2).await, [429, 429]);
+}
+
+#[rstest]
+#[case::trusted("trusted_proxies: [127.0.0.0/8]\n", [200, 429, 200, 429, 200])]
+#[case::unknown("trusted_proxies: [10.0.0.0/8]\n", [200, 429, 429, 429, 429])]
+#[case::nobody_is_trusted("", [200, 429, 429, 429, 429])]
+#[tokio::test(flavor = "multi_thread")]
+async fn who_calls_is_said_by_proxies_that_are_trusted_and_by_nobody_else(
+    #[case] trusted: &str,
+    #[case] expected: [u16; 5],
+) {
+    let (redis, upstream) = (Redis::start(), Upstream::ok().await);
+    let rest = format!(
+        "{trusted}limiters: {{ caller: {{ rate: 1/hour, key: \"{{client_ip}}\" }} }}
+routes: [{{ suffix: /search, limiters: [caller] }}]
+"
+    );
+    let gateway = Gateway::start(&config(&redis, &upstream, &rest)).await;
+    // The fourth claims to be somebody else, in front of what the proxy has added.
+    let callers = ["192.0.2.1", "192.0.2.1", "192.0.2.2", "192.0.2.9, 192.0.2.2", "192.0.2.9"];
+    let mut statuses = Vec::new();
+    for caller in callers {
+        let mut conn = gateway.ask("/search", &[("X-Forwarded-For", caller)]).await;
+        statuses.push(conn.answer().await.expect("a whole answer").status);
+    }
+    assert_eq!(statuses, expected);
+}
+
+// ------------------------------------------------------------------------------- late, and crosswise
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_piled_up_while_a_gateway_slept_does_not_go_out_at_once() {
+    let (redis, upstream) = (Redis::start(), Upstream::ok().await);
+    // The margin is for what delays this test's own upstream, too.
+    let rest = "limiters: { search: { algorithm: sliding_window, rate: 10/s, margin: 250ms } }
+routes: [{ name: search, suffix: /search, limiters: [search], max_wait: 60s }]
+";
+    let gateway = Gateway::start(&config(&redis, &upstream, rest)).await;
+    // Three windows for somebody else: ours begin when this test has long been ready.
+    for _ in 0..3 {
+        let body = json!({ "cost": 10, "max_wait_ms": 10_000 });
+        let said = post(&gateway, "/limiters/search/acquire", body).await;
+        assert_eq!(said["limited"], false, "{said}");
+    }
+    let mut conns = Vec::new();
+    for _ in 0..30 {
+        conns.push(gateway.ask("/search", &[]).await);
+    }
+    gateway.until_waiting("search", 30).await;
+    gateway.signal("STOP");
+    // Beyond the first instants: 3 × 1.25 s after the first window.
+    sleep(Duration::from_secs(4)).await;
+    gateway.signal("CONT");
+    assert!(answers(conns).await.iter().all(|answer| answer.status == 200));
+    let mut arrivals = upstream.arrivals();
+    arrivals.sort();
+    assert_eq!(arrivals.len(), 30);
+    let spans: Vec<_> = (10..30).map(|k| arrivals[k] - arrivals[k - 10]).collect();
+    assert!(spans.iter().all(|span| *span >= Duration::from_secs(1)), "{spans:?}");
+    assert!(gateway.metric("paceway_late_wakeups_total", &[("limiter", "search")]).await >= 1.0);
+}
+
+#[rstest]
+#[case::permits_and_places("{ rate: 50/s, burst: 1 }")]
+#[case::places_and_places("{ algorithm: concurrency, max: 2 }")]
+#[tokio::test(flavor = "multi_thread")]
+async fn routes_that_ask_in_opposite_orders_do_not_stop_each_other(#[case] a: &str) {
+    const WORK: Duration = Duration::from_millis(20);
+    const COUNT: usize = 40;
+    let (redis, upstream) = (Redis::start(), Upstream::start(|_| Reply::ok().after(WORK)).await);
+    let rest = format!(
+        "limiters: {{ a: {a}, b: {{ algorithm: concurrency, max: 2 }} }}
+routes:
+  - {{ suffix: /ab, limiters: [a, b], max_wait: 60s }}
+  - {{ suffix: /ba, limiters: [b, a], max_wait: 60s }}
+"
+    );
+    let gateways = two_gateways(&config(&redis, &upstream, &rest)).await;
+    let mut conns = Vec::new();
+    for i in 0..COUNT {
+        let target = ["/ab", "/ba"][i / 2 % 2];
+        conns.push(gateways[i % 2].ask(target, &[]).await);
+    }
+    assert!(answers(conns).await.iter().all(|answer| answer.status == 200));
+    let mut arrivals = upstream.arrivals();
+    arrivals.sort();
+    assert_eq!(arrivals.len(), COUNT);
+    assert!((2..COUNT).all(|k| arrivals[k] - arrivals[k - 2] >= WORK), "three at once");
+    eventually("all places are free", async || {
+        redis.keys().iter().all(|key| !key.contains(":C:")).then_some(())
+    })
+    .await;
+}

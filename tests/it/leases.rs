@@ -1,0 +1,320 @@
+//! Places that calls hold: until their answer has ended and no longer, whatever becomes of clients, of
+//! gateways, and of the messages between them.
+
+use crate::support::{Conn, Gateway, Redis, Reply, Said, Upstream, eventually, request};
+use parking_lot::Mutex;
+use rstest::rstest;
+use std::{sync::Arc, time::Duration};
+use tokio::{sync::Semaphore, time::Instant};
+
+/// Longer than the patience of a test: who gets a place gets it from its holder, not from the clock.
+const ONE: &str = "max: 1, lease: 60s";
+/// Three renewals each: two may come late on a busy machine.
+const ONE_SHORT: &str = "max: 1, lease: 3s";
+
+fn config(redis: &Redis, upstream: &Upstream, places: &str) -> String {
+    format!(
+        "store: {{ url: \"{}\", timeout: 2s }}
+upstream: {}
+limiters: {{ places: {{ algorithm: concurrency, {places} }} }}
+routes: [{{ name: search, suffix: /search, limiters: [places], max_wait: 5min }}]
+",
+        redis.url(),
+        upstream.url()
+    )
+}
+
+async fn two_gateways(yaml: &str) -> [Gateway; 2] {
+    [Gateway::start(yaml).await, Gateway::start(yaml).await]
+}
+
+/// An upstream that answers nothing until its gate has permits.
+async fn gated() -> (Upstream, Arc<Semaphore>) {
+    let gate = Arc::new(Semaphore::new(0));
+    let behind = gate.clone();
+    (Upstream::start(move |_| Reply::ok().behind(&behind)).await, gate)
+}
+
+async fn until_asked(upstream: &Upstream, count: usize) {
+    let what = format!("{count} calls at the upstream");
+    eventually(&what, async || (upstream.calls().len() >= count).then_some(())).await;
+}
+
+async fn assert_passed(conn: &mut Conn) {
+    assert_eq!(conn.answer().await.expect("a whole answer").status, 200);
+}
+
+// ------------------------------------------------------------------------------- who waits for a place
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_is_lost_is_made_up_for() {
+    const COUNT: usize = 12;
+    let (redis, (upstream, gate)) = (Redis::start(), gated().await);
+    let gateways = two_gateways(&config(&redis, &upstream, ONE)).await;
+    let mut conns = vec![gateways[0].ask("/search", &[]).await];
+    until_asked(&upstream, 1).await;
+    for gateway in gateways.iter().cycle().take(COUNT - 1) {
+        conns.push(gateway.ask("/search", &[]).await);
+    }
+    gateways[0].until_waiting("search", COUNT / 2).await;
+    gateways[1].until_waiting("search", COUNT / 2 - 1).await;
+    for count in 1..=COUNT {
+        until_asked(&upstream, count).await;
+        assert_eq!(
+            upstream.calls().len(),
+            count,
+            "nobody has been answered since the last one came"
+        );
+        let killed = redis.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        assert!(matches!(killed, Said::Number(1..)), "nobody listens for calls: {killed:?}");
+        gate.add_permits(1);
+    }
+    for conn in &mut conns {
+        assert_passed(conn).await;
+    }
+}
+
+#[rstest]
+#[case::without_a_body("GET", "")]
+#[case::with_a_body("POST", "body")]
+#[tokio::test(flavor = "multi_thread")]
+async fn who_leaves_the_queue_leaves_its_turn_to_the_next(
+    #[case] method: &str,
+    #[case] body: &str,
+) {
+    let (redis, (upstream, gate)) = (Redis::start(), gated().await);
+    let [gateway, other] = two_gateways(&config(&redis, &upstream, ONE)).await;
+    let mut holder = gateway.ask("/search", &[]).await;
+    until_asked(&upstream, 1).await;
+    let mut leaving = Vec::new();
+    for waiting in 1..=3 {
+        let mut conn = Conn::to(gateway.listen).await.expect("connect");
+        let length = body.len().to_string();
+        let head = request(method, "/search", &[("Content-Length", &length)]);
+        conn.send(head + body).await.expect("send");
+        gateway.until_waiting("search", waiting).await;
+        leaving.push(conn);
+    }
+    let mut last = other.ask("/search", &[]).await;
+    other.until_waiting("search", 1).await;
+    drop(leaving);
+    gateway.until_waiting("search", 0).await;
+    gate.add_permits(2);
+    assert_passed(&mut holder).await;
+    assert_passed(&mut last).await;
+    assert_eq!(upstream.calls().len(), 2);
+    other.until_waiting("search", 0).await;
+    eventually("the place is free", async || {
+        let page = gateway.page("/limiters/places").await.json();
+        (page["level"] == 1 && page["waiting"] == 0).then_some(())
+    })
+    .await;
+    assert_eq!(redis.keys(), [""; 0], "nobody holds a place or waits for one");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_finds_no_place_within_its_budget_is_refused_at_its_end() {
+    let (redis, (upstream, gate)) = (Redis::start(), gated().await);
+    let [gateway, other] = two_gateways(&config(&redis, &upstream, ONE)).await;
+    let mut holder = gateway.ask("/search", &[]).await;
+    until_asked(&upstream, 1).await;
+    let asked = Instant::now();
+    let mut impatient = other.ask("/search", &[("Prefer", "wait=1")]).await;
+    let refused = impatient.answer().await.expect("an answer before the lease ends");
+    assert_eq!((refused.status, refused.field("retry-after")), (429, Some("1")));
+    assert_eq!(refused.problem(), "quota-exceeded");
+    assert!(refused.at - asked >= Duration::from_secs(1));
+    gate.add_permits(2);
+    assert_passed(&mut holder).await;
+    assert_eq!(other.get("/search").await.status, 200, "nobody else is in the queue");
+}
+
+// ------------------------------------------------------------------------------- how long a place is held
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_is_renewed_for_as_long_as_its_call_runs() {
+    const WORK: Duration = Duration::from_secs(9);
+    let redis = Redis::start();
+    let upstream = Upstream::start(|call| match call.target.as_str() {
+        "/long/search" => Reply::ok().after(WORK),
+        _ => Reply::ok(),
+    })
+    .await;
+    let [gateway, other] = two_gateways(&config(&redis, &upstream, ONE_SHORT)).await;
+    let mut long = gateway.ask("/long/search", &[]).await;
+    until_asked(&upstream, 1).await;
+    assert_eq!(other.get("/search").await.status, 200);
+    assert_passed(&mut long).await;
+    let arrivals = upstream.arrivals();
+    assert!(arrivals[1] - arrivals[0] >= WORK, "it came after {:?}", arrivals[1] - arrivals[0]);
+}
+
+/// What happened at an upstream, in order.
+type Events = Arc<Mutex<Vec<&'static str>>>;
+
+/// Sends the second part of each response when the gate lets it.
+async fn halting(start: &'static str, end: &'static str) -> (Upstream, Arc<Semaphore>, Events) {
+    let (gate, events) = (Arc::new(Semaphore::new(0)), Events::default());
+    let (behind, happened) = (gate.clone(), events.clone());
+    let upstream = Upstream::raw(move |mut conn| {
+        let (gate, events) = (behind.clone(), happened.clone());
+        async move {
+            let Ok(Some(_)) = conn.head().await else { return };
+            events.lock().push("asked");
+            let head = format!("HTTP/1.1 200 OK\r\nConnection: close\r\n{start}");
+            conn.send(head).await.expect("send");
+            gate.acquire().await.expect("an open gate").forget();
+            events.lock().push("ended");
+            conn.send(end).await.expect("send");
+        }
+    })
+    .await;
+    (upstream, gate, events)
+}
+
+const CHUNKED: &str = "Transfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n";
+
+#[rstest]
+#[case::in_chunks(CHUNKED, "6\r\nsecond\r\n0\r\n\r\n")]
+#[case::of_known_length("Content-Length: 11\r\n\r\nfirst", "second")]
+#[case::until_the_end("\r\nfirst", "second")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_is_held_until_the_body_has_ended(
+    #[case] start: &'static str,
+    #[case] end: &'static str,
+) {
+    let redis = Redis::start();
+    let (upstream, gate, events) = halting(start, end).await;
+    let [gateway, other] = two_gateways(&config(&redis, &upstream, ONE)).await;
+    let mut first = gateway.ask("/search", &[]).await;
+    first.until("first").await.expect("the first piece");
+    let mut second = other.ask("/search", &[]).await;
+    other.until_waiting("search", 1).await;
+    gate.add_permits(2);
+    first.until("second").await.expect("the second piece");
+    assert_eq!(second.answer().await.expect("a whole answer").text(), "firstsecond");
+    assert_eq!(*events.lock(), ["asked", "ended", "asked", "ended"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_leaves_in_the_middle_of_the_body_leaves_its_place() {
+    let redis = Redis::start();
+    let (upstream, _gate, events) = halting(CHUNKED, "0\r\n\r\n").await;
+    let [gateway, other] = two_gateways(&config(&redis, &upstream, ONE)).await;
+    let mut first = gateway.ask("/search", &[]).await;
+    first.until("first").await.expect("the first piece");
+    let mut second = other.ask("/search", &[]).await;
+    other.until_waiting("search", 1).await;
+    assert_eq!(*events.lock(), ["asked"]);
+    drop(first);
+    second.until("first").await.expect("the first piece of its own answer");
+    assert_eq!(*events.lock(), ["asked", "asked"]);
+}
+
+// ------------------------------------------------------------------------------- gateways that die or sleep
+
+#[tokio::test(flavor = "multi_thread")]
+async fn places_of_a_gateway_that_was_killed_are_free_when_their_leases_end() {
+    let (redis, (upstream, gate)) = (Redis::start(), gated().await);
+    let [mut doomed, other] = two_gateways(&config(&redis, &upstream, "max: 2, lease: 3s")).await;
+    let _lost = [doomed.ask("/search", &[]).await, doomed.ask("/search", &[]).await];
+    until_asked(&upstream, 2).await;
+    let mut waiting = Vec::new();
+    for _ in 0..4 {
+        waiting.push(other.ask("/search", &[]).await);
+    }
+    other.until_waiting("search", 4).await;
+    let looked = Instant::now();
+    // Renewals that come after this look can only make it later.
+    let held = other.limiter("places").await["next_slot_ms"].as_f64().expect("ms");
+    doomed.signal("KILL");
+    doomed.end().await;
+    gate.add_permits(6);
+    for conn in &mut waiting {
+        assert_passed(conn).await;
+    }
+    let arrivals = upstream.arrivals();
+    assert_eq!(arrivals.len(), 6);
+    let after = arrivals[2] - looked;
+    assert!(held > 0.0 && after >= Duration::from_secs_f64(held / 1000.0), "{after:?}, {held} ms");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_slept_over_its_lease_changes_nothing_when_it_wakes() {
+    let redis = Redis::start();
+    let gates = [(); 2].map(|()| Arc::new(Semaphore::new(0)));
+    let behind = gates.clone();
+    let upstream = Upstream::start(move |call| match call.target.as_str() {
+        "/sleeper/search" => Reply::ok().behind(&behind[0]),
+        "/heir/search" => Reply::ok().behind(&behind[1]),
+        _ => Reply::ok(),
+    })
+    .await;
+    let [mut sleeper, other] = two_gateways(&config(&redis, &upstream, ONE_SHORT)).await;
+    let mut slept = sleeper.ask("/sleeper/search", &[]).await;
+    until_asked(&upstream, 1).await;
+    sleeper.signal("STOP");
+    let mut heir = other.ask("/heir/search", &[]).await;
+    until_asked(&upstream, 2).await;
+    let mut third = other.ask("/search", &[]).await;
+    other.until_waiting("search", 1).await;
+
+    sleeper.signal("CONT");
+    eventually("it learns that its lease is gone", async || {
+        let expired = "a lease expired while it was held";
+        sleeper.events().iter().any(|event| event["message"] == expired).then_some(())
+    })
+    .await;
+    gates[0].add_permits(1);
+    assert_passed(&mut slept).await;
+    // When it has ended, all that it had to give back has arrived.
+    sleeper.signal("TERM");
+    assert!(sleeper.end().await.success());
+
+    let ended = Instant::now();
+    gates[1].add_permits(1);
+    assert_passed(&mut heir).await;
+    assert_passed(&mut third).await;
+    let arrivals = upstream.arrivals();
+    assert_eq!(arrivals.len(), 3);
+    assert!(arrivals[2] >= ended, "the third came while the heir's call was running");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_is_stopped_gives_its_places_and_its_turns_back() {
+    let (redis, (upstream, gate)) = (Redis::start(), gated().await);
+    let yaml = format!("drain_timeout: 0\n{}", config(&redis, &upstream, ONE));
+    let [mut stopped, other] = two_gateways(&yaml).await;
+    let _held = stopped.ask("/search", &[]).await;
+    until_asked(&upstream, 1).await;
+    let _waiting = stopped.ask("/search", &[]).await;
+    stopped.until_waiting("search", 1).await;
+    let mut next = other.ask("/search", &[]).await;
+    other.until_waiting("search", 1).await;
+    stopped.signal("TERM");
+    stopped.end().await;
+    until_asked(&upstream, 2).await;
+    gate.add_permits(2);
+    assert_passed(&mut next).await;
+}
+
+#[rstest]
+#[case::killed("KILL")]
+#[case::asleep("STOP")]
+#[tokio::test(flavor = "multi_thread")]
+async fn turns_of_a_gateway_that_does_not_hear_go_to_the_next(#[case] signal: &str) {
+    let (redis, (upstream, gate)) = (Redis::start(), gated().await);
+    let [deaf, other] = two_gateways(&config(&redis, &upstream, ONE)).await;
+    let mut holder = other.ask("/search", &[]).await;
+    until_asked(&upstream, 1).await;
+    let _first = [deaf.ask("/search", &[]).await, deaf.ask("/search", &[]).await];
+    deaf.until_waiting("search", 2).await;
+    let mut last = other.ask("/search", &[]).await;
+    other.until_waiting("search", 1).await;
+    // The start's own "all who wait ask again" would hide what is asked here.
+    eventually("all can be called", async || (redis.calls_of("publish") >= 6).then_some(())).await;
+    deaf.signal(signal);
+    gate.add_permits(2);
+    assert_passed(&mut holder).await;
+    assert_passed(&mut last).await;
+}

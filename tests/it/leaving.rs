@@ -1,0 +1,184 @@
+//! Whoever leaves, at any point of the way to its slot, leaves nothing behind: over memory on virtual time, and over
+//! a real Redis.
+
+use crate::support::Redis;
+use paceway::{
+    algorithm::{Algorithm, Concurrency, SlidingWindow, TokenBucket},
+    limit::{self, Admission, Slot},
+    store::{
+        Check, Checks, Store,
+        batch::{Batched, StoreMetrics},
+        memory::MemoryStore,
+        redis::{RedisStore, RedisUrl},
+    },
+};
+use rstest::rstest;
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
+use tokio::time::{Instant, sleep};
+
+/// Long enough for any machine; no test is about it.
+const LIMIT: Duration = Duration::from_secs(20);
+/// Until a permit comes back.
+const PERIOD: Duration = Duration::from_millis(200);
+/// What two clocks and a slow machine may make of an instant: far less than a permit.
+const TOLERANCE: Duration = Duration::from_millis(90);
+/// More polls than any wait takes.
+const ENDLESS: usize = 50;
+
+/// Limiters of a group of their own that give two at once; by their letters.
+fn checks(group: &str, letters: &str) -> Checks {
+    let period = limit::micros(PERIOD);
+    let check = |letter: char| {
+        let algorithm = match letter {
+            'T' => Algorithm::TokenBucket(TokenBucket::new(1, period, 2).expect("a rule")),
+            'S' => Algorithm::SlidingWindow(SlidingWindow::new(2, period, 0).expect("a rule")),
+            _ => Algorithm::Concurrency(Concurrency::new(2, 60_000_000).expect("a rule")),
+        };
+        let key = format!("{{{group}}}:{letter}").into();
+        Check { key, algorithm, cost: 1, enforce: true, overflow: None }
+    };
+    letters.chars().map(check).collect()
+}
+
+/// The way of a request to its slot, as the gateway goes it.
+async fn held(store: Arc<dyn Store>, checks: Checks) -> Slot {
+    let until = Instant::now() + LIMIT;
+    let mut admission = limit::ask(&store, &checks, LIMIT).await;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        admission = match admission.expect("a decision") {
+            Admission::Granted(slot) => {
+                slot.near(PERIOD / 10).await;
+                slot.come().await;
+                match slot.is_complete() {
+                    true => return slot,
+                    false => slot.take_places(left).await,
+                }
+            }
+            Admission::Queued(place) => {
+                place.called().await;
+                place.ask_again(left).await
+            }
+            Admission::Refused(decision) => panic!("there is time enough: {decision:?}"),
+        };
+    }
+}
+
+/// Polls `future` up to `polls` times, whenever it is woken; then nobody does for a time, and it is dropped.
+async fn leave<T>(polls: usize, unpolled: Duration, future: impl Future<Output = T>) -> Option<T> {
+    let (mut future, mut polled) = (pin!(future), 0);
+    let ended = poll_fn(|cx| {
+        while polled < polls {
+            polled += 1;
+            match future.as_mut().poll(cx) {
+                Poll::Ready(ended) => return Poll::Ready(Some(ended)),
+                Poll::Pending if polled < polls => return Poll::Pending,
+                Poll::Pending => {}
+            }
+        }
+        Poll::Ready(None)
+    })
+    .await;
+    if ended.is_none() && !unpolled.is_zero() {
+        sleep(unpolled).await;
+    }
+    ended
+}
+
+/// Until each limiter of permits is full again, and how many places are free.
+async fn levels(store: &Arc<dyn Store>, checks: &Checks) -> Vec<(Duration, i64)> {
+    store.flush().await;
+    let mut levels = Vec::new();
+    for check in checks.iter() {
+        let level = store.look(check).get().await.expect("a level");
+        levels.push(match check.is_lease() {
+            true => (Duration::ZERO, level.remaining),
+            false => (limit::duration(level.reset_after), 0),
+        });
+    }
+    levels
+}
+
+/// Two others take all that is there at once, and hold their places for longer than until the next permit.
+/// Somebody who comes then leaves at every await point of its way, and at the end of it.
+async fn whoever_leaves_leaves_nothing_behind(store: Arc<dyn Store>, letters: &str) {
+    for (others, unpolled) in [(0, 0), (2, 0), (2, 2)] {
+        let mut ended = false;
+        for polls in 0..ENDLESS {
+            let group = format!("{letters}:{others}:{unpolled}:{polls}");
+            let checks = checks(&group, letters);
+            let (start, mut working) = (Instant::now(), Vec::new());
+            for _ in 0..others {
+                let mut slot = held(store.clone(), checks.clone()).await;
+                slot.spend();
+                working.push(slot);
+            }
+            let before = levels(&store, &checks).await;
+            let work = tokio::spawn(async move {
+                sleep(PERIOD * 3 / 2).await;
+                drop(working);
+            });
+            let slot = leave(polls, PERIOD * unpolled, held(store.clone(), checks.clone())).await;
+            ended = slot.is_some();
+            drop(slot);
+            work.abort();
+            let _ = work.await;
+            let after = levels(&store, &checks).await;
+            for ((before, _), (after, places)) in before.into_iter().zip(after) {
+                let expected = before.saturating_sub(start.elapsed());
+                assert!(after.abs_diff(expected) < TOLERANCE, "{group}: {after:?} {expected:?}");
+                assert!(before > Duration::ZERO || places == 2 || others == 0, "{group}: {places}");
+            }
+            let calls = format!("{:?}", store.calls());
+            assert!(calls.contains("waiting: Mutex { data: {} }"), "{group}: {calls}");
+            if ended {
+                break;
+            }
+        }
+        assert!(ended, "{letters}: it never came to an end");
+    }
+}
+
+#[rstest]
+#[case::permits("T")]
+#[case::window("S")]
+#[case::places("C")]
+#[case::permits_and_places("TC")]
+#[tokio::test(start_paused = true)]
+async fn memory(#[case] letters: &str) {
+    whoever_leaves_leaves_nothing_behind(Arc::new(MemoryStore::default()), letters).await;
+}
+
+#[rstest]
+#[case::permits("T")]
+#[case::window("S")]
+#[case::places("C")]
+#[case::permits_and_places("TC")]
+#[tokio::test(start_paused = true)]
+async fn group_commit(#[case] letters: &str) {
+    let script = Arc::new(MemoryStore::default());
+    let store = Batched::new(script, LIMIT, StoreMetrics::noop());
+    whoever_leaves_leaves_nothing_behind(Arc::new(store), letters).await;
+}
+
+#[rstest]
+#[case::permits("T")]
+#[case::window("S")]
+#[case::places("C")]
+#[case::permits_and_places("TC")]
+#[tokio::test]
+async fn redis(#[case] letters: &str) {
+    let redis = Redis::start();
+    let url = RedisUrl::parse(&redis.url()).expect("a URL");
+    let script = RedisStore::open(&url).expect("a store");
+    script.connected(LIMIT).await.expect("a connection");
+    script.hear_calls(&url).expect("a connection");
+    let store = Batched::new(Arc::new(script), LIMIT, StoreMetrics::noop());
+    whoever_leaves_leaves_nothing_behind(Arc::new(store), letters).await;
+}
