@@ -390,16 +390,17 @@ fn keys() {
         (0..5).for_each(|n| (0..million).for_each(|i| drop(ask(T0 + n, i))));
         let bytes = (resident() - before) as f64 / million as f64;
         println!("{}: {} keys in use, {bytes:.0} bytes each", algorithm.name(), store.keys());
-        for used in 1..=4 {
-            (0..million / 4).for_each(|_| drop(ask(T0 + 10_000_000, used)));
+        for quarter in 1..=4 {
+            let used = GROUPS as i64;
+            (0..million / 4).for_each(|n| drop(ask(T0 + (10 + n / used) * 1_000_000, n % used)));
             println!(
                 "  all past, then {} decisions on others: {} keys",
-                used * million / 4,
+                quarter * million / 4,
                 store.keys()
             );
         }
         let most = (2 * million..4 * million).map(|i| {
-            ask(T0 + 20_000_000, i);
+            ask(T0 + 1_000_000_000, i);
             store.keys()
         });
         let most = most.max().expect("some");

@@ -61,12 +61,47 @@ end
 
 local function is_permits(want) return want.enforce and not want.state.algorithm.lease end
 
--- by how much it would wait longer in this limiter alone than its queue allows, µs
-local function excess(want)
+-- by how much who comes at `from` would wait longer in this limiter alone than its queue allows, µs
+local function excess(want, from)
   local longest = want.state.open.longest_wait
   if not longest then return 0 end
-  local earliest = want.state.algorithm.earliest(want.state.open, 0, want.cost)
-  return math.max(earliest - longest, 0)
+  local earliest = want.state.algorithm.earliest(want.state.open, math.min(from, MAX_BUDGET), want.cost)
+  return math.max(earliest - from - longest, 0)
+end
+
+-- the first instant from `from` on at which all enforcing limiters can grant, and the one that made it so late
+local function common(wants, from)
+  local at, bound, enforcing = from, 1, 0
+  for _, want in ipairs(wants) do
+    if is_permits(want) then enforcing = enforcing + 1 end
+  end
+  repeat
+    local later = false
+    for i, want in ipairs(wants) do
+      if is_permits(want) then
+        local state = want.state
+        local earliest, start = state.algorithm.earliest(state.open, math.min(at, MAX_BUDGET), want.cost)
+        want.start = start
+        if earliest > at then at, bound, later = earliest, i, true end
+      end
+    end
+  until not later or enforcing <= 1
+  return at, bound
+end
+
+-- The first instant from `retry_after` on at which no limiter's own queue is too long for it and which is
+-- within the budget, and the limiter that made it so late: `bound` when none did.
+local function fitting_all_queues(wants, budget, retry_after, bound)
+  while true do
+    local before = retry_after
+    for i, want in ipairs(wants) do
+      local more = is_permits(want) and excess(want, retry_after) or 0
+      if more > 0 then retry_after, bound = retry_after + more, i end
+    end
+    if retry_after == before then return retry_after, bound end
+    local at, i = common(wants, retry_after)
+    if at - budget > retry_after then retry_after, bound = at - budget, i end
+  end
 end
 
 -- Whether every limiter of places has one: true; or the want that has none and, when it may wait for one,
@@ -111,7 +146,7 @@ local function take(wants, at, budget, ticket)
       state.dirty = true
     else
       local would, start = algorithm.earliest(open, 0, want.cost)
-      if would > budget or excess(want) > 0 then
+      if would > budget or excess(want, 0) > 0 then
         parts[i] = { -1, 0, 0, 0, 0 }
       else
         parts[i] = { would, algorithm.take(open, start, want.cost) }
@@ -125,28 +160,9 @@ end
 -- at, retry_after, bound, parts, deadline, ask_after
 local function decide(wants, budget, ticket)
   if budget > MAX_BUDGET then budget = MAX_BUDGET end
-  local at, bound, enforcing = 0, 1, 0
-  for _, want in ipairs(wants) do
-    if is_permits(want) then enforcing = enforcing + 1 end
-  end
-  repeat
-    local later = false
-    for i, want in ipairs(wants) do
-      if is_permits(want) then
-        local state = want.state
-        local earliest, start = state.algorithm.earliest(state.open, math.min(at, MAX_BUDGET), want.cost)
-        want.start = start
-        if earliest > at then at, bound, later = earliest, i, true end
-      end
-    end
-  until not later or enforcing <= 1
-  local retry_after = at - budget
-  for i, want in ipairs(wants) do
-    if is_permits(want) then
-      local more = excess(want)
-      if more > math.max(retry_after, 0) then retry_after, bound = more, i end
-    end
-  end
+  local at, bound = common(wants, 0)
+  local retry_after
+  retry_after, bound = fitting_all_queues(wants, budget, math.max(at - budget, 0), bound)
   if retry_after > 0 then return at, retry_after, bound, nil end
   local full, deadline, ask_after = true, nil, nil
   if ticket then full, deadline, ask_after = places(wants, budget, at, ticket) end

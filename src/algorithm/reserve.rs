@@ -75,8 +75,29 @@ impl Part {
 /// refusal changes nothing.
 pub fn decide(wants: &mut [Want<'_>], budget: Micros, ticket: Option<Ticket>) -> Reserved {
     let budget = budget.min(MAX_BUDGET);
-    let (mut at, mut bound_by) = (0, 0);
     let mut starts: SmallVec<[i64; 2]> = smallvec::smallvec![0; wants.len()];
+    let (at, mut bound_by) = common(wants, 0, &mut starts);
+    let mut retry_after = (at - budget).max(0);
+    if let Some((later, i)) = fitting_all_queues(wants, budget, retry_after) {
+        (retry_after, bound_by) = (later, i);
+    }
+    let mut reserved =
+        Reserved { at, retry_after, bound_by, level: Level::default(), parts: None, queued: None };
+    if retry_after == 0 {
+        let places = ticket.map_or(Places::Free, |ticket| places(wants, budget, at, ticket));
+        match places {
+            Places::Free => reserved.parts = Some(take(wants, &starts, at, budget, ticket)),
+            Places::Wait(i, queued) => (reserved.bound_by, reserved.queued) = (i, Some(queued)),
+            Places::None(i) => (reserved.bound_by, reserved.retry_after) = (i, RETRY),
+        }
+    }
+    reserved.level = wants[reserved.bound_by].open.level();
+    reserved
+}
+
+/// The first instant from `from` on at which all enforcing limiters can grant, and the one that made it so late.
+fn common(wants: &[Want<'_>], from: Micros, starts: &mut [i64]) -> (Micros, usize) {
+    let (mut at, mut bound_by) = (from, 0);
     let enforcing = wants.iter().filter(|want| want.is_permits()).count();
     loop {
         let mut later = false;
@@ -89,34 +110,34 @@ pub fn decide(wants: &mut [Want<'_>], budget: Micros, ticket: Option<Ticket>) ->
             }
         }
         if !later || enforcing <= 1 {
-            break;
+            return (at, bound_by);
         }
     }
-    let mut retry_after = at - budget;
-    for (i, want) in wants.iter().enumerate().filter(|(_, want)| want.is_permits()) {
-        let excess = want.excess();
-        if excess > retry_after.max(0) {
-            (retry_after, bound_by) = (excess, i);
+}
+
+/// Who would wait longer in a limiter alone than its queue allows is refused, too: the first instant from
+/// `from` on that is none of these and within the budget, with the limiter that made it so late. `None` when it is
+/// `from`.
+fn fitting_all_queues(wants: &[Want<'_>], budget: Micros, from: Micros) -> Option<(Micros, usize)> {
+    let (mut retry_after, mut bound_by) = (from, None);
+    loop {
+        let before = retry_after;
+        for (i, want) in wants.iter().enumerate().filter(|(_, want)| want.is_permits()) {
+            let excess = want.excess(retry_after);
+            if excess > 0 {
+                (retry_after, bound_by) = (retry_after + excess, Some(i));
+            }
+        }
+        if retry_after == before {
+            return bound_by.map(|i| (retry_after, i));
+        }
+        // Room that was there for the others may be past by then.
+        let mut starts: SmallVec<[i64; 2]> = smallvec::smallvec![0; wants.len()];
+        let (at, i) = common(wants, retry_after, &mut starts);
+        if at - budget > retry_after {
+            (retry_after, bound_by) = (at - budget, Some(i));
         }
     }
-    let mut reserved = Reserved {
-        at,
-        retry_after: retry_after.max(0),
-        bound_by,
-        level: Level::default(),
-        parts: None,
-        queued: None,
-    };
-    if retry_after <= 0 {
-        let places = ticket.map_or(Places::Free, |ticket| places(wants, budget, at, ticket));
-        match places {
-            Places::Free => reserved.parts = Some(take(wants, &starts, at, budget, ticket)),
-            Places::Wait(i, queued) => (reserved.bound_by, reserved.queued) = (i, Some(queued)),
-            Places::None(i) => (reserved.bound_by, reserved.retry_after) = (i, RETRY),
-        }
-    }
-    reserved.level = wants[reserved.bound_by].open.level();
-    reserved
 }
 
 enum Places {
@@ -170,7 +191,7 @@ fn take(
             return Part { at, grant: want.open.take(*start, cost) };
         }
         let (would, start) = want.open.earliest(0, cost);
-        match would > budget || want.excess() > 0 {
+        match would > budget || want.excess(0) > 0 {
             true => Part::NOTHING,
             false => Part { at: would, grant: want.open.take(start, cost) },
         }
@@ -186,11 +207,14 @@ impl Want<'_> {
         self.enforce && !matches!(self.open, Open::Concurrency(_))
     }
 
-    /// By how much it would wait longer in this limiter alone than its queue allows, µs.
-    fn excess(&self) -> Micros {
+    /// By how much who comes at `from` would wait longer in this limiter alone than its queue allows, µs.
+    fn excess(&self, from: Micros) -> Micros {
         match self.open.longest_wait() {
             MAX_BUDGET => 0,
-            longest => (self.open.earliest(0, self.cost).0 - longest).max(0),
+            longest => {
+                let (earliest, _) = self.open.earliest(from.min(MAX_BUDGET), self.cost);
+                (earliest - from - longest).max(0)
+            }
         }
     }
 }

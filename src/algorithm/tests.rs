@@ -45,9 +45,8 @@ impl Limiter {
         Self::new(Algorithm::TokenBucket(rule), Law::Bucket { count, period, burst })
     }
 
-    /// With a queue as long as their budgets allow.
-    fn leaky_bucket(count: i64, period: Micros, margin: Micros) -> Self {
-        let rule = LeakyBucket::new(count, period, margin, None).expect("a rule");
+    fn leaky_bucket(count: i64, period: Micros, margin: Micros, capacity: Option<i64>) -> Self {
+        let rule = LeakyBucket::new(count, period, margin, capacity).expect("a rule");
         let law = Law::Paced { count, period: period + count * margin };
         Self::new(Algorithm::LeakyBucket(rule), law)
     }
@@ -139,8 +138,9 @@ fn token_bucket() -> BoxedStrategy<Limiter> {
 }
 
 fn leaky_bucket() -> BoxedStrategy<Limiter> {
-    let any = (3..30i64, 100..2_000i64, 0..20i64);
-    any.prop_map(|(count, period, margin)| Limiter::leaky_bucket(count, period, margin)).boxed()
+    let any = (3..30i64, 100..2_000i64, 0..20i64, prop::option::of(0..6i64));
+    let rule = |(count, period, margin, queue)| Limiter::leaky_bucket(count, period, margin, queue);
+    any.prop_map(rule).boxed()
 }
 
 fn warm_up() -> BoxedStrategy<Limiter> {

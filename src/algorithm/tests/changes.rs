@@ -36,7 +36,7 @@ fn slow(law: Law, common: Option<i64>) -> Limiter {
         Law::Bucket { count, period, burst } => {
             Limiter::token_bucket(count, 1_000 * period, common.unwrap_or(burst))
         }
-        Law::Paced { count, period } => Limiter::leaky_bucket(count, 1_000 * period, 0),
+        Law::Paced { count, period } => Limiter::leaky_bucket(count, 1_000 * period, 0, None),
         law => panic!("{law:?} does not flow"),
     }
 }
@@ -151,7 +151,7 @@ proptest! {
         const DAY: Micros = 86_400_000_000;
         let pair = |count, period| match kind {
             0 => Limiter::token_bucket(count, period, count),
-            1 => Limiter::leaky_bucket(count, period, 0),
+            1 => Limiter::leaky_bucket(count, period, 0, None),
             _ => Limiter::warm_up(count, period, 1, 2.0),
         };
         let (mut limiter, edited) = (pair(1, DAY), pair(1, 100_000));

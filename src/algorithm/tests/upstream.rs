@@ -92,7 +92,7 @@ proptest! {
         steps in steps(),
     ) {
         let mut limiter = match leaky {
-            true => Limiter::leaky_bucket(count, period, margin),
+            true => Limiter::leaky_bucket(count, period, margin, None),
             false => Limiter::sliding_window(count, period, margin),
         };
         let arrivals = arrivals(&mut limiter, margin, steps);
