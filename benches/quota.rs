@@ -304,8 +304,8 @@ impl Stage {
             gateways.push(listen);
             admins.push(admin);
         }
-        for gateway in &gateways {
-            until_open(*gateway).await?;
+        for admin in &admins {
+            until_ready(*admin).await?;
         }
         let idle = Arc::new(Mutex::new((0..count).map(|_| VecDeque::new()).collect()));
         Ok(Self { gateways, admins, idle, _processes: processes, _dir: dir })
@@ -315,11 +315,7 @@ impl Stage {
     async fn late(&self) -> io::Result<u64> {
         let mut late = 0;
         for admin in &self.admins {
-            let mut stream = TcpStream::connect(admin).await?;
-            let asked = b"GET /metrics HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n";
-            stream.write_all(asked).await?;
-            let mut page = String::new();
-            stream.read_to_string(&mut page).await?;
+            let page = page(*admin, "/metrics").await?;
             let counts = page.lines().filter(|line| line.starts_with("paceway_late_wakeups_total"));
             late +=
                 counts.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum::<u64>();
@@ -372,6 +368,24 @@ async fn head(stream: &mut TcpStream) -> io::Result<Option<String>> {
 
 fn free_port() -> io::Result<SocketAddr> {
     Port::bind("127.0.0.1:0")?.local_addr()
+}
+
+async fn page(admin: SocketAddr, path: &str) -> io::Result<String> {
+    let mut stream = TcpStream::connect(admin).await?;
+    let asked = format!("GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n");
+    stream.write_all(asked.as_bytes()).await?;
+    let mut page = String::new();
+    stream.read_to_string(&mut page).await?;
+    Ok(page)
+}
+
+async fn until_ready(admin: SocketAddr) -> io::Result<()> {
+    let ready = async {
+        while !page(admin, "/readyz").await.is_ok_and(|page| page.starts_with("HTTP/1.1 200 ")) {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, ready).await.map_err(io::Error::from)
 }
 
 async fn until_open(address: SocketAddr) -> io::Result<()> {

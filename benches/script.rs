@@ -392,7 +392,8 @@ fn keys() {
         println!("{}: {} keys in use, {bytes:.0} bytes each", algorithm.name(), store.keys());
         for quarter in 1..=4 {
             let used = GROUPS as i64;
-            (0..million / 4).for_each(|n| drop(ask(T0 + (10 + n / used) * 1_000_000, n % used)));
+            (0..million / 4)
+                .for_each(|n| drop(ask(T0 + (quarter * 1_000 + n / used) * 1_000_000, n % used)));
             println!(
                 "  all past, then {} decisions on others: {} keys",
                 quarter * million / 4,
@@ -400,7 +401,7 @@ fn keys() {
             );
         }
         let most = (2 * million..4 * million).map(|i| {
-            ask(T0 + 1_000_000_000, i);
+            ask(T0 + 10_000_000_000, i);
             store.keys()
         });
         let most = most.max().expect("some");

@@ -176,27 +176,38 @@ fn take(
     budget: Micros,
     ticket: Option<Ticket>,
 ) -> Parts {
-    let parts = wants.iter_mut().zip(starts).map(|(want, start)| {
-        let (enforce, cost) = (want.enforce, want.cost);
-        if let Some(open) = want.open.leases() {
-            return match ticket {
-                Some(_) if enforce && at > 0 => Part::NOT_YET,
-                Some(ticket) if enforce || open.is_free(ticket) => {
-                    Part { at: 0, grant: open.hold_for(ticket) }
-                }
-                _ => Part::NOTHING,
-            };
-        }
-        if enforce {
-            return Part { at, grant: want.open.take(*start, cost) };
-        }
-        let (would, start) = want.open.earliest(0, cost);
-        match would > budget || want.excess(0) > 0 {
-            true => Part::NOTHING,
-            false => Part { at: would, grant: want.open.take(start, cost) },
-        }
-    });
-    parts.collect()
+    let mut parts = Parts::new();
+    for (want, start) in wants.iter_mut().zip(starts) {
+        parts.push(take_one(want, *start, at, budget, ticket));
+    }
+    parts
+}
+
+fn take_one(
+    want: &mut Want<'_>,
+    start: i64,
+    at: Micros,
+    budget: Micros,
+    ticket: Option<Ticket>,
+) -> Part {
+    let (enforce, cost) = (want.enforce, want.cost);
+    if let Some(open) = want.open.leases() {
+        return match ticket {
+            Some(_) if enforce && at > 0 => Part::NOT_YET,
+            Some(ticket) if enforce || open.is_free(ticket) => {
+                Part { at: 0, grant: open.hold_for(ticket) }
+            }
+            _ => Part::NOTHING,
+        };
+    }
+    if enforce {
+        return Part { at, grant: want.open.take(start, cost) };
+    }
+    let (would, start) = want.open.earliest(0, cost);
+    match would > budget || want.excess(0) > 0 {
+        true => Part::NOTHING,
+        false => Part { at: would, grant: want.open.take(start, cost) },
+    }
 }
 
 // === impl Want ===
