@@ -88,12 +88,13 @@ proptest! {
     /// Permits of 0.1 to 1 s, so that 6 ms for what is rounded tell a lost permit from none.
     #[test]
     fn with_edits_it_is_guavas_with_edits(
-        rules in prop::collection::vec((3..10i64, 5_000_000..20_000_000i64, 1.1..9.0f64), 3),
+        rules in prop::collection::vec((3..10i64, 5_000_000..20_000_000i64, 1_100..9_000i64), 3),
         steps in steps(3_000_000),
         used in prop::collection::vec(0..3usize, 60),
     ) {
-        let ours = |i: usize| rule(rules[i].0, 3_000_000, rules[i].1, rules[i].2);
-        let guavas = |i: usize| Guava::new(3_000_000.0 / rules[i].0 as f64, rules[i].1 as f64, rules[i].2);
+        let factor = |i: usize| rules[i].2 as f64 / 1000.0;
+        let ours = |i: usize| rule(rules[i].0, 3_000_000, rules[i].1, factor(i));
+        let guavas = |i: usize| Guava::new(3_000_000.0 / rules[i].0 as f64, rules[i].1 as f64, factor(i));
         let (mut limiter, mut guava) = (Limiter::new(ours(0)), guavas(0));
         let (mut now, mut written, mut last) = (0, 0, 0);
         for (Step { after, cost, budget, .. }, used) in steps.into_iter().zip(used) {
