@@ -304,6 +304,8 @@ function sliding_window.give_back(open, at, _, born, _, cost)
         table.remove(ahead, i)
         table.remove(ahead, i)
       end
+      local popped = pop_while(open, function(last) return last > now and last > at - span end)
+      for j = 1, #popped, 2 do insert_ahead(open, popped[j], popped[j + 1]) end
       open.fresh = is_past(open)
       return true
     end

@@ -326,6 +326,7 @@ impl Open {
         if self.fresh || grant.born != state.born {
             return false;
         }
+        // What is in the future and within a span of it may have been placed because of it.
         if let Ok(i) = state.ahead.binary_search_by_key(&at, |(at, _)| *at)
             && state.ahead[i].1 >= cost
         {
@@ -333,10 +334,11 @@ impl Open {
             if state.ahead[i].1 == 0 {
                 state.ahead.remove(i);
             }
+            let popped = state.pop_while(|last| last > now && last > at - span);
+            popped.into_iter().for_each(|(at, permits)| state.insert_ahead(at, permits));
             self.fresh = state.is_past(now);
             return true;
         }
-        // What is in the future and within a span of it may have been placed because of it.
         let open = |last: Micros| last >= at || (last > now && last > at - span);
         let mut popped = state.pop_while(open);
         let found = popped.iter().position(|(other, n)| *other == at && *n >= cost);

@@ -142,6 +142,18 @@ fn who_must_come_later_leaves_the_room_before_to_others() {
 }
 
 #[test]
+fn room_that_somebody_ahead_kept_closed_is_free_when_it_leaves() {
+    let mut window = Window::new(5, 48, 0);
+    let (_, second) = window.ask_from(T0, 54, 2, MAX_BUDGET).expect("granted");
+    window.ask(T0, 3, 0).expect("granted");
+    assert_eq!(window.ask(T0, 3, 48).expect("granted").0, T0 + 48);
+    let (at, last) = window.ask(T0 + 24, 1, 72).expect("granted");
+    assert_eq!(at, T0 + 96, "behind it all is taken");
+    assert!(window.give_back(T0 + 24, last, 1) && window.give_back(T0 + 24, second, 2));
+    assert_eq!(window.level(T0 + 24).next, 0);
+}
+
+#[test]
 fn nothing_is_given_back_twice_or_to_another_state() {
     let mut window = Window::new(2, SECOND, 0);
     let grants: Vec<_> =
