@@ -11,6 +11,7 @@ use axum::{
     response::IntoResponse,
     routing::{get, post},
 };
+use limiters::Problem;
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::json;
 use std::sync::{
@@ -43,6 +44,10 @@ pub fn router(admin: Admin) -> Router {
         .route("/limiters/{name}/acquire", post(limiters::acquire))
         .route("/limiters/{name}/renew", post(limiters::renew))
         .route("/limiters/{name}/release", post(limiters::release))
+        .fallback(async || Problem(StatusCode::NOT_FOUND, "there is no such page".into()))
+        .method_not_allowed_fallback(async || {
+            Problem(StatusCode::METHOD_NOT_ALLOWED, "this page has other methods".into())
+        })
         .with_state(admin)
 }
 

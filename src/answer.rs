@@ -130,7 +130,8 @@ impl Failure {
     }
 
     fn detail(&self) -> String {
-        let seconds = |micros: &Micros| *micros as f64 / SECOND as f64;
+        // Who reads it must not come too early.
+        let seconds = |micros: &Micros| (*micros as f64 / 1000.0).ceil() / 1000.0;
         match self {
             Self::NoRoute => "no route of this gateway matches the path, host and method".into(),
             Self::BadRequest(why) => why.clone().into_owned(),

@@ -275,17 +275,18 @@ impl Gateway {
         };
         let wanted = budget(route.max_wait, route.max_wait_cap, routed.request.headers());
         let (started, is_upload) = (Instant::now(), !routed.request.body().is_end_stream());
+        record.waits_since = Some(started);
         let held = self.held(record, route, admission, upstream, started + wanted);
         let held = match is_upload {
-            false => held.await?,
+            false => held.await,
             // With input unread, nobody but us looks whether the client is still there.
             true => tokio::select! {
-                held = held => held?,
-                () = peer.leaves() => return Err(Failure::ClientLeft),
+                held = held => held,
+                () = peer.leaves() => Err(Failure::ClientLeft),
             },
         };
-        record.wait = started.elapsed();
-        Ok(held)
+        record.waited();
+        held
     }
 
     async fn held(

@@ -2,7 +2,7 @@
 
 use super::Admin;
 use crate::{
-    algorithm::{Algorithm, Grant, Level, Micros, concurrency::Ticket},
+    algorithm::{Algorithm, Grant, Level, MAX_BUDGET, Micros, concurrency::Ticket},
     config::Mode,
     gateway::LimiterPlan,
     limit,
@@ -39,7 +39,7 @@ pub(super) struct Lease {
 
 /// Why a call gets no answer: status, and what to do.
 #[derive(Debug)]
-pub(super) struct Problem(StatusCode, String);
+pub(super) struct Problem(pub(super) StatusCode, pub(super) String);
 
 type Result<T> = std::result::Result<T, Problem>;
 
@@ -73,7 +73,9 @@ pub(super) async fn one_key(
 ) -> Result<Json<Value>> {
     let plan = admin.limiter(&name)?;
     let checks = checks(plan, Some(&key), 1)?;
-    Ok(Json(state(plan, Some(level(&admin, &checks).await))))
+    let mut state = state(plan, Some(level(&admin, &checks).await));
+    state["key"] = key.into();
+    Ok(Json(state))
 }
 
 pub(super) async fn reset(
@@ -120,7 +122,9 @@ pub(super) async fn acquire(
     let decided = admin.store.decide(&checks, limit::micros(budget), ticket).get().await?;
     let limited = (!decided.admitted).then_some(decided.retry_after);
     let mut answer = decision(&name, limited, decided.wait, limit(decided.bound_by), decided.level);
-    if let (Some(Ticket { gateway, number, .. }), None) = (ticket, limited) {
+    // One that only observes, and would have refused, gives no place.
+    let has_place = decided.parts.first().is_some_and(|part| part.at == 0);
+    if let Some(Ticket { gateway, number, .. }) = ticket.filter(|_| has_place) {
         let lease = checks[0].algorithm.lease().unwrap_or_default();
         answer["lease"] = format!("{gateway}-{number}").into();
         answer["lease_ms"] = (lease / 1000).into();
@@ -190,8 +194,10 @@ fn checks(plan: &LimiterPlan, key: Option<&str>, cost: i64) -> Result<Vec<Check>
         (None, None) => Ok(plan.checks(None, cost)),
         (Some(template), Some(key)) => Ok(plan.checks(Some(&template.canonical(key)), cost)),
         (Some(template), None) => Err(bad(format!(
-            "this limiter has a bucket for each `{}`; give a key",
-            template.text()
+            "this limiter has a bucket for each `{}`; name one, as `key` in the body or in \
+             /limiters/{}/keys/KEY",
+            template.text(),
+            plan.limiter.name
         ))),
         (None, Some(_)) => Err(bad("this limiter has one bucket for all; give no key")),
     }
@@ -273,6 +279,12 @@ fn state(plan: &LimiterPlan, level: Option<std::result::Result<Level, StoreError
     if let Algorithm::TokenBucket(_) = rule {
         state["burst"] = limiter.capacity().into();
     }
+    if rule.margin() > 0 {
+        state["margin_ms"] = millis(rule.margin()).into();
+    }
+    if rule.longest_wait() < MAX_BUDGET {
+        state["longest_wait_ms"] = millis(rule.longest_wait()).into();
+    }
     if let Some(lease) = rule.lease() {
         state["lease_ms"] = (lease / 1000).into();
     }
@@ -309,7 +321,7 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let Self(status, detail) = self;
         let title = status.canonical_reason().unwrap_or_default();
-        let problem = json!({ "title": title, "status": status.as_u16(), "detail": detail });
+        let problem = json!({ "type": "about:blank", "title": title, "status": status.as_u16(), "detail": detail });
         (status, [(CONTENT_TYPE, "application/problem+json")], problem.to_string()).into_response()
     }
 }

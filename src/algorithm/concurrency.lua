@@ -112,6 +112,14 @@ function concurrency.give_back(open, gateway, number, deadline)
   return false
 end
 
+-- who waits stays, and gets what is free now
+function concurrency.forget(open)
+  local gone = redis.call('ZREMRANGEBYSCORE', open.key, 0, '+inf')
+  open.held = 0
+  hand_over(open)
+  return gone > 0
+end
+
 -- remaining, next, reset_after
 function concurrency.level(open)
   local reset_after = 0

@@ -205,6 +205,14 @@ impl Open {
         waiting.and_then(|i| self.state.queue.remove(i)).is_some()
     }
 
+    /// All places are free; who waits gets them. False when none was held.
+    pub fn forget(&mut self) -> bool {
+        self.state.expiries.clear();
+        let held = !mem::take(&mut self.state.holders).is_empty();
+        self.hand_over();
+        held
+    }
+
     /// The first instant from `from` on at which one may be had, as far as that can be known.
     pub fn earliest(&self, from: Micros, _cost: i64) -> (Micros, i64) {
         (from.max(self.next()), 0)

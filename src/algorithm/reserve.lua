@@ -6,7 +6,7 @@
 --     D budget n, then n times: k kind cost enforce ARGS…    decide; ARGS are the rule's
 --     T gateway number deadline, then as D                   the same where places are held
 --     R k kind gateway number ARGS…                          renew a lease
---     X k                                                    forget the state
+--     X k kind ARGS…                                         forget the state
 --     G k kind cost whole ticks born aux ARGS…               give a grant back
 --     P k kind ARGS…                                         look
 --   reply     flat integers, for each entry one of
@@ -239,11 +239,17 @@ while i <= #ARGV do
       push(renewed and 1 or 0)
     end
   elseif what == 'X' then
-    local k = next_number()
-    -- What was decided in this call before goes with it.
-    if states[k] then states[k].dirty = false end
-    states[k] = nil
-    push(redis.call('DEL', KEYS[k]))
+    local k, algorithm = next_number(), algorithm_of(next_number())
+    local state = next_state(k, algorithm)
+    if state and algorithm.forget then
+      state.dirty = true
+      push(algorithm.forget(state.open) and 1 or 0)
+    else
+      -- What was decided in this call before goes with it.
+      if state then state.dirty = false end
+      states[k] = nil
+      push(redis.call('DEL', KEYS[k]))
+    end
   else
     local k, algorithm = next_number(), algorithm_of(next_number())
     local state = next_state(k, algorithm)

@@ -23,6 +23,8 @@ pub(super) struct Record<'a> {
     pub(super) observed: bool,
     /// How long it was held.
     pub(super) wait: Duration,
+    /// Since when it is being held.
+    pub(super) waits_since: Option<Instant>,
     /// Until the head of the upstream's response.
     pub(super) upstream: Option<Duration>,
     line: Option<Line>,
@@ -63,6 +65,7 @@ impl<'a> Record<'a> {
             bound: None,
             observed: false,
             wait: Duration::ZERO,
+            waits_since: None,
             upstream: None,
             line,
         }
@@ -70,6 +73,13 @@ impl<'a> Record<'a> {
 
     pub(super) fn route(&mut self, route: &'a RoutePlan) {
         self.route = Some(route);
+    }
+
+    /// It is held no longer.
+    pub(super) fn waited(&mut self) {
+        if let Some(since) = self.waits_since.take() {
+            self.wait = since.elapsed();
+        }
     }
 
     pub(super) fn sent(&mut self) {
@@ -107,6 +117,8 @@ impl<'a> Record<'a> {
 
 impl Drop for Record<'_> {
     fn drop(&mut self) {
+        // Whoever left did so while it was held.
+        self.waited();
         let metrics = self.route.map_or(&self.plan.no_route, |route| &route.metrics);
         metrics.count(self.outcome);
         if self.sent {

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::algorithm::{
     Grant, Level, Micros, Open, State,
-    concurrency::Ticket,
+    concurrency::{self, Ticket},
     reserve::{self, Want},
 };
 use ahash::RandomState;
@@ -105,6 +105,11 @@ impl MemoryStore {
                     let renew =
                         |open: &mut Open| open.leases().is_some_and(|leases| leases.renew(*grant));
                     Reply::Done(self.change(now, check, renew).0)
+                }
+                Entry::Forget { check } if check.is_lease() => {
+                    let forget =
+                        |open: &mut Open| open.leases().is_some_and(concurrency::Open::forget);
+                    Reply::Done(self.change(now, check, forget).0)
                 }
                 Entry::Forget { check } => {
                     let mut shard = self.shard(&check.key).lock();

@@ -375,7 +375,8 @@ impl Call {
             }
             Entry::Forget { check } => {
                 self.word("X");
-                self.key(&check.key);
+                self.head(&check.key, &check.algorithm);
+                self.rule(&check.algorithm);
             }
             Entry::Look { check } => {
                 self.word("P");

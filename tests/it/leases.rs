@@ -119,14 +119,33 @@ async fn who_finds_no_place_within_its_budget_is_refused_at_its_end() {
     let mut holder = gateway.ask("/search", &[]).await;
     until_asked(&upstream, 1).await;
     let asked = Instant::now();
-    let mut impatient = other.ask("/search", &[("Prefer", "wait=1")]).await;
+    let mut impatient = other.ask("/late/search", &[("Prefer", "wait=1")]).await;
     let refused = impatient.answer().await.expect("an answer before the lease ends");
     assert_eq!((refused.status, refused.field("retry-after")), (429, Some("1")));
     assert_eq!(refused.problem(), "quota-exceeded");
     assert!(refused.at - asked >= Duration::from_secs(1));
+    let line = other.line("/late/search").await;
+    assert!(line["wait_ms"].as_f64().is_some_and(|wait| wait >= 1000.0), "{line}");
     gate.add_permits(2);
     assert_passed(&mut holder).await;
     assert_eq!(other.get("/search").await.status, 200, "nobody else is in the queue");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_gets_the_place_of_a_limiter_that_is_reset() {
+    let (redis, (upstream, gate)) = (Redis::start(), gated().await);
+    let [gateway, other] = two_gateways(&config(&redis, &upstream, ONE)).await;
+    let mut holder = gateway.ask("/search", &[]).await;
+    until_asked(&upstream, 1).await;
+    let mut waiter = other.ask("/search", &[]).await;
+    other.until_waiting("search", 1).await;
+    let mut admin = Conn::to(gateway.admin).await.expect("connect");
+    admin.send(request("DELETE", "/limiters/places", &[])).await.expect("send");
+    assert_eq!(admin.answer().await.expect("an answer").json()["reset"], true);
+    until_asked(&upstream, 2).await;
+    gate.add_permits(2);
+    assert_passed(&mut holder).await;
+    assert_passed(&mut waiter).await;
 }
 
 // ------------------------------------------------------------------------------- how long a place is held
