@@ -2,7 +2,7 @@
 
 use super::{Failure, load, print};
 use crate::{
-    algorithm::Algorithm,
+    algorithm::{Algorithm, MAX_BUDGET},
     config::{Charge, Config, Mode, Route, Scope, Store},
     key::{self, Cost, Parts},
     path::{Suffix, normal},
@@ -109,6 +109,11 @@ fn text(config: &Config, method: &Method, uri: &Uri, headers: &HeaderMap, peer: 
     if !config.limiting || route.limiters.is_empty() {
         return out;
     }
+    let enforces = |charge: &Charge| config.limiters[charge.limiter].mode == Mode::Enforce;
+    if !route.limiters.iter().any(enforces) {
+        line("waits", "never: no limiter enforces".into());
+        return out;
+    }
     line(
         "waits",
         match wait.is_zero() {
@@ -138,11 +143,19 @@ fn limiter(config: &Config, charge: &Charge, parts: &Parts<'_>) -> String {
         }
         rule => format!("{} {rates}", rule.name()),
     });
+    let first = limiter.algorithms.first();
+    let margin = first.map_or(0, Algorithm::margin);
+    let margin = (margin > 0).then(|| format!(", margin {:?}", crate::limit::duration(margin)));
+    let rule = rule + &margin.unwrap_or_default();
+    let longest = first.map_or(MAX_BUDGET, Algorithm::longest_wait);
+    let longest = (longest < MAX_BUDGET)
+        .then(|| format!(", a queue of {:?}", crate::limit::duration(longest)));
+    let rule = rule + &longest.unwrap_or_default();
     let cost = charge.cost.of(parts, limiter.capacity());
     let cost = cost.map_or_else(|reason| format!("400: {reason}"), |cost| format!("cost {cost}"));
-    let origin = match charge.cost {
-        Cost::Fixed(_) => "",
-        Cost::FromRequest(_) => " (from the request)",
+    let origin = match &charge.cost {
+        Cost::Fixed(_) => String::new(),
+        Cost::FromRequest(template) => format!(" ({})", template.text()),
     };
     let mode = match limiter.mode {
         Mode::Enforce => "",

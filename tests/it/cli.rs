@@ -200,13 +200,13 @@ fn explain_says_what_a_request_gets(#[case] request: &[&str], #[case] expected: 
 }
 
 #[rstest]
-#[case::the_peer(&[], "key 127.0.0.1:-, kept as paceway:{account}:T:shop:127.0.0.1:-,", "cost 1 (from the request)")]
+#[case::the_peer(&[], "key 127.0.0.1:-, kept as paceway:{account}:T:shop:127.0.0.1:-,", "cost 1 ({header.x-cost})")]
 #[case::parts(
     &["--client-ip", "10.0.0.1", "-H", "X-Forwarded-For: 203.0.113.9", "-H", "X-Shop: a b", "-H", "X-Cost: 3"],
     "key 203.0.113.9:a%20b, kept as paceway:{account}:T:shop:203.0.113.9:a%20b, paceway:{account}:T:shop/1:203.0.113.9:a%20b",
-    "cost 3 (from the request)"
+    "cost 3 ({header.x-cost})"
 )]
-#[case::too_dear(&["-H", "X-Cost: 4"], "key", "400: the cost `4` is not between 1 and 3 (from the request)")]
+#[case::too_dear(&["-H", "X-Cost: 4"], "key", "400: the cost `4` is not between 1 and 3 ({header.x-cost})")]
 fn explain_shows_keys_and_costs(#[case] more: &[&str], #[case] key: &str, #[case] cost: &str) {
     let yaml = "upstream: http://a\ntrusted_proxies: [10.0.0.0/8]\n\
                 limiters:\n  shop: { rate: [3/s, 20/min], key: '{client_ip}:{header.x-shop}' }\n  \
@@ -225,6 +225,25 @@ fn explain_shows_keys_and_costs(#[case] more: &[&str], #[case] key: &str, #[case
     ] {
         assert!(words.contains(part), "no `{part}` in\n{out}");
     }
+}
+
+#[rstest]
+#[case::margin(
+    "{ algorithm: sliding_window, rate: 5/s, margin: 30ms }",
+    "sliding_window 5/s, margin 30ms,"
+)]
+#[case::queue(
+    "{ algorithm: leaky_bucket, rate: 5/s, capacity: 10 }",
+    "leaky_bucket 5/s, a queue of 2s,"
+)]
+#[case::observing("{ rate: 5/s, mode: observe }", "waits never: no limiter enforces")]
+fn explain_shows_the_rule(#[case] limiter: &str, #[case] expected: &str) {
+    let yaml = format!(
+        "upstream: http://a\nlimiters: {{ it: {limiter} }}\nroutes: [{{ suffix: '*', limiters: [it] }}]\n"
+    );
+    let (_, out, _) = with_file(&yaml, &["explain", "gateway.yaml", "GET", "/"], &[]);
+    let words = out.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains(expected), "{out}");
 }
 
 #[test]
