@@ -33,6 +33,8 @@ use tokio::time::{Instant, sleep};
 
 /// How often a waiting upload is looked after.
 const LOOK: Duration = Duration::from_millis(200);
+/// The same for who has sent all of its request: almost always the parser notices.
+const LOOK_RARELY: Duration = Duration::from_secs(1);
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 
@@ -92,9 +94,9 @@ impl Peer {
     }
 
     /// Resolves when the client has left. Looks from time to time: a socket with unread input does not wake.
-    async fn leaves(&self) {
+    async fn leaves(&self, look: Duration) {
         while !(self.has_left)() {
-            sleep(LOOK).await;
+            sleep(look).await;
         }
     }
 }
@@ -136,7 +138,18 @@ impl Gateway {
         let admission = self.admit(record, peer, &routed).await?;
         let (slot, connection) = match admission {
             Some(Admission::Granted(slot)) if slot.wait.is_zero() => {
-                (Some(slot), connection(upstream, ahead).await?)
+                let connection = connection(upstream, ahead).await?;
+                match slot.is_late() {
+                    false => (Some(slot), connection),
+                    // It was long in the making: what is sent now could meet what is sent later.
+                    true => {
+                        connection.recycle();
+                        let late = Admission::Granted(slot);
+                        let (slot, connection) =
+                            self.wait(record, peer, &routed, late, upstream).await?;
+                        (Some(slot), connection)
+                    }
+                }
             }
             Some(admission) => {
                 drop(ahead);
@@ -277,13 +290,11 @@ impl Gateway {
         let (started, is_upload) = (Instant::now(), !routed.request.body().is_end_stream());
         record.waits_since = Some(started);
         let held = self.held(record, route, admission, upstream, started + wanted);
-        let held = match is_upload {
-            false => held.await,
-            // With input unread, nobody but us looks whether the client is still there.
-            true => tokio::select! {
-                held = held => held,
-                () = peer.leaves() => Err(Failure::ClientLeft),
-            },
+        // With input unread, be it a body or the next request, nobody but us looks whether the client is still there.
+        let look = if is_upload { LOOK } else { LOOK_RARELY };
+        let held = tokio::select! {
+            held = held => held,
+            () = peer.leaves(look) => Err(Failure::ClientLeft),
         };
         record.waited();
         held

@@ -207,9 +207,6 @@ impl Slot {
     /// Whether its instant is further in the past than the way upstream may vary: what is sent now could meet
     /// what is sent later.
     pub fn is_late(&self) -> bool {
-        if self.wait.is_zero() {
-            return false;
-        }
         let margins = self.checks.iter().map(|check| duration(check.algorithm.margin()));
         let margin = margins.filter(|margin| !margin.is_zero()).min();
         let slack = margin.map_or(SLACK, |margin| margin.max(LEAST_SLACK));

@@ -69,7 +69,10 @@ pub enum StoreError {
     /// No answer in time. Whether the request was charged is unknown; it counts as spent.
     #[error("the store did not answer within its timeout")]
     Timeout,
-    /// No connection to it.
+    /// No connection to it: it was not asked.
+    #[error("the store cannot be reached: not connected")]
+    NotConnected,
+    /// The connection ended before the answer came. Whether the request was charged is unknown.
     #[error("the store cannot be reached: {0}")]
     Unreachable(String),
     /// It answered with an error.
@@ -244,7 +247,7 @@ impl StoreError {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Timeout => "timeout",
-            Self::Unreachable(_) => "unreachable",
+            Self::NotConnected | Self::Unreachable(_) => "unreachable",
             Self::Refused(_) => "refused",
             Self::Protocol => "protocol",
             Self::Foreign(_) => "foreign",

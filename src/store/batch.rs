@@ -33,6 +33,8 @@ const QUEUE: usize = 65_536;
 
 /// A group is told to work again when none of its calls has failed for this long.
 const RECOVERED: Duration = Duration::from_secs(1);
+/// How long to wait before what was lost is given back again.
+const MAKE_UP: Duration = Duration::from_millis(500);
 /// A call that has no answer after this time is forgotten; the driver ends it sooner.
 const GIVE_UP: Duration = Duration::from_secs(10);
 
@@ -232,7 +234,9 @@ impl Batched {
             Ok(_) => vec![Err(StoreError::Protocol); count],
             Err(error) => vec![Err(error); count],
         };
-        for (Queued { entry, reply: caller, .. }, reply) in batch.into_iter().zip(replies) {
+        for (queued, reply) in batch.into_iter().zip(replies) {
+            self.make_up_for(&queued, &reply);
+            let Queued { entry, reply: caller, .. } = queued;
             if let Some(caller) = caller {
                 let delivery = Delivery { store: self.clone(), entry, reply: Some(reply) };
                 drop(caller.send(delivery));
@@ -240,6 +244,37 @@ impl Batched {
                 self.watch(check);
             }
         }
+    }
+
+    /// Places are given back until the store has heard it, which it may twice: a ticket is nobody else's. Without that
+    /// a lost answer, or a lost release, would keep a place from everybody for as long as a lease.
+    fn make_up_for(&self, queued: &Queued, reply: &Result<Reply, StoreError>) {
+        let Err(error) = reply else { return };
+        let releases = match &queued.entry {
+            Entry::GiveBack { check, .. } if check.is_lease() => {
+                let lease = check.algorithm.lease().unwrap_or_default();
+                let is_past =
+                    queued.since.elapsed().as_micros() >= u128::from(lease.unsigned_abs());
+                if is_past { Vec::new() } else { vec![(queued.entry.clone(), queued.since)] }
+            }
+            Entry::Decide { checks, ticket: Some(ticket), .. }
+                if *error != StoreError::NotConnected =>
+            {
+                let parts = places(checks, *ticket);
+                gifts(checks, &parts).map(|entry| (entry, Instant::now())).collect()
+            }
+            _ => return,
+        };
+        let store = self.clone();
+        tokio::spawn(async move {
+            // Not before the store has worked off what it was sent on a connection that is gone.
+            sleep(MAKE_UP).await;
+            for (entry, since) in releases {
+                let Entry::GiveBack { check, .. } = &entry else { continue };
+                let tag = hash_tag(&check.key).to_owned();
+                store.enqueue(&tag, Queued { entry, since, reply: None });
+            }
+        });
     }
 
     /// Looks at the places of `check` when a claim on one of them has expired, which gives it to the next in the queue:

@@ -26,6 +26,8 @@ use tokio::{sync::broadcast::error::RecvError, time::sleep};
 /// A connection whose oldest call is this old is dead.
 const UNRESPONSIVE: Duration = Duration::from_secs(2);
 const RECONNECT: Duration = Duration::from_millis(200);
+/// So often in a row, and it is no accident.
+const DENIED: u32 = 10;
 /// Before a gateway's number: where the script calls its tickets.
 const CHANNEL: &str = "paceway:call:";
 /// A Redis URL. Its `Debug` hides the password.
@@ -132,24 +134,26 @@ impl RedisStore {
         let caller = self.client.clone();
         tokio::spawn(async move {
             // The first connection is told like any other.
-            let (mut is_new, mut warned) = (false, false);
+            let (mut is_new, mut failed) = (false, 0);
             loop {
                 if is_new {
                     match can_call(&client, &caller, &channel).await {
                         Ok(()) => {
-                            is_new = false;
+                            (is_new, failed) = (false, 0);
                             calls.call_all();
                         }
-                        Err(error) if error.details().starts_with("NOPERM") && !warned => {
-                            warned = true;
-                            let error = error.details();
-                            tracing::warn!(
-                                channel,
-                                error,
-                                "who waits for a place cannot be called"
-                            );
+                        // Just made, a subscription may not be there yet.
+                        Err(error) if error.details().starts_with("NOPERM") => {
+                            failed += 1;
+                            if failed == DENIED {
+                                let error = error.details();
+                                tracing::warn!(
+                                    channel,
+                                    error,
+                                    "who waits for a place cannot be called"
+                                );
+                            }
                         }
-                        // Tried again.
                         // Tried again.
                         Err(_) => {}
                     }
@@ -235,7 +239,7 @@ impl RedisStore {
         entries: &[Entry],
     ) -> Result<Vec<Reply>, StoreError> {
         if !self.is_connected() {
-            return Err(StoreError::Unreachable("not connected".into()));
+            return Err(StoreError::NotConnected);
         }
         let Call { keys, args, names, .. } = Call::new(now, entries);
         let sent = self.client.evalsha(self.script.sha1().clone(), keys, args).await;

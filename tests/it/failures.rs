@@ -104,9 +104,8 @@ routes: [{{ name: search, suffix: \"*\", limiters: [search, day], max_wait: 30s 
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_that_accepts_no_connection_in_time_is_a_504_and_costs_nothing() {
-    // One that listens and never accepts: when its queue is full, the system answers no further client.
+/// One that listens and never accepts: when its queue is full, the system answers no further client.
+async fn full_listener() -> (SocketAddr, (Socket, Vec<Conn>)) {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
     socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("a port");
     socket.listen(1).expect("listening");
@@ -116,10 +115,56 @@ async fn an_upstream_that_accepts_no_connection_in_time_is_a_504_and_costs_nothi
         queue.push(conn);
         assert!(queue.len() < 1000, "the queue never gets full");
     }
+    (address, (socket, queue))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_accepts_no_connection_in_time_is_a_504_and_costs_nothing() {
+    let (address, _queue) = full_listener().await;
     let gateway = Gateway::start(&config(&format!("http://{address}"))).await;
     let answer = gateway.get("/").await;
     assert_eq!((answer.status, answer.problem().as_str()), (504, "upstream-timeout"));
     assert_eq!(level(&gateway).await, 100);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_whose_connection_came_late_is_asked_for_again() {
+    // Whoever connects to a full queue tries again after a second.
+    let (address, queue) = full_listener().await;
+    let gateway = Gateway::start(&format!(
+        "upstreams: {{ vendor: {{ url: \"http://{address}\", connect_timeout: 20s }} }}
+limiters: {{ search: {{ algorithm: sliding_window, rate: 100/s, margin: 30ms }} }}
+routes: [{{ suffix: /search, limiters: [search], max_wait: 10s }}]
+"
+    ))
+    .await;
+    let mut asked = gateway.ask("/search", &[]).await;
+    eventually("the slot is taken", async || {
+        (gateway.metric("paceway_decisions_total", &[("decision", "pass")]).await >= 1.0)
+            .then_some(())
+    })
+    .await;
+    let (listener, conns) = queue;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    drop(conns);
+    listener.set_nonblocking(true).expect("nonblocking");
+    let listener = tokio::net::TcpListener::from_std(listener.into()).expect("a listener");
+    tokio::spawn(async move {
+        loop {
+            let Ok((stream, _)) = listener.accept().await else { return };
+            tokio::spawn(async move {
+                let mut conn = Conn::over(stream);
+                while let Ok(Some(_)) = conn.request().await {
+                    let sent = conn.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await;
+                    if sent.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(asked.answer().await.expect("an answer").status, 200);
+    assert!(gateway.metric("paceway_late_wakeups_total", &[("limiter", "search")]).await >= 1.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,7 @@
 //! Places that calls hold: until their answer has ended and no longer, whatever becomes of clients, of
 //! gateways, and of the messages between them.
 
-use crate::support::{Conn, Gateway, Redis, Reply, Said, Upstream, eventually, request};
+use crate::support::{Chaos, Conn, Gateway, Redis, Reply, Said, Upstream, eventually, request};
 use parking_lot::Mutex;
 use rstest::rstest;
 use std::{sync::Arc, time::Duration};
@@ -146,6 +146,44 @@ async fn who_waits_gets_the_place_of_a_limiter_that_is_reset() {
     gate.add_permits(2);
     assert_passed(&mut holder).await;
     assert_passed(&mut waiter).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_whose_answer_was_lost_is_given_back() {
+    let (redis, (upstream, _gate)) = (Redis::start(), gated().await);
+    let proxy = Chaos::before(&redis).await;
+    let yaml = config(&redis, &upstream, ONE).replace(&redis.url(), &proxy.url());
+    let gateway = Gateway::start(&yaml.replace("timeout: 2s", "timeout: 100ms")).await;
+    gateway.until_answered("/none", 404).await;
+    let calls = redis.calls_of("evalsha") + redis.calls_of("eval");
+    proxy.hold();
+    let answer = gateway.get("/search").await;
+    assert_eq!((answer.status, answer.problem().as_str()), (503, "store-unavailable"));
+    let executed =
+        async || (redis.calls_of("evalsha") + redis.calls_of("eval") > calls).then_some(());
+    eventually("the place is taken", executed).await;
+    redis.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    proxy.release();
+    eventually("the place is free", async || {
+        (gateway.limiter("places").await["level"] == 1).then_some(())
+    })
+    .await;
+    assert!(upstream.calls().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_leaves_behind_the_start_of_another_request_is_gone_all_the_same() {
+    let (redis, (upstream, gate)) = (Redis::start(), gated().await);
+    let [gateway, other] = two_gateways(&config(&redis, &upstream, ONE)).await;
+    let mut holder = gateway.ask("/search", &[]).await;
+    until_asked(&upstream, 1).await;
+    let mut leaving = other.ask("/search", &[]).await;
+    leaving.send("G").await.expect("send");
+    other.until_waiting("search", 1).await;
+    drop(leaving);
+    other.until_waiting("search", 0).await;
+    gate.add_permits(1);
+    assert_passed(&mut holder).await;
 }
 
 // ------------------------------------------------------------------------------- how long a place is held
