@@ -38,10 +38,13 @@ local function hand_over(open)
     if #member == 24 then
       local gateway, number, deadline = struct.unpack(WAITER, member)
       if deadline > open.now then
-        hold(open, struct.pack(HOLDER, gateway, number), math.min(open.rule.lease, CLAIM))
-        open.handed_over = true
         -- Denied, it must not end the script after what it has written: the waiter asks again by itself.
-        redis.pcall('PUBLISH', 'paceway:call:' .. plain(gateway), plain(number))
+        local heard = redis.pcall('PUBLISH', 'paceway:call:' .. plain(gateway), plain(number))
+        -- A gateway that nobody hears is dead, or asks for all of its waiters again when it is back.
+        if heard ~= 0 then
+          hold(open, struct.pack(HOLDER, gateway, number), math.min(open.rule.lease, CLAIM))
+          open.handed_over = true
+        end
       end
     end
   end

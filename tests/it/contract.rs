@@ -116,7 +116,7 @@ macro_rules! contract {
         }
         mod redis {
             $(#[tokio::test] async fn $test() {
-                let redis = super::Redis::start();
+                let redis = super::Redis::that_is_heard();
                 super::$test(super::shared(&redis).await).await;
             })*
         }
@@ -141,7 +141,7 @@ async fn shared(redis: &Redis) -> Arc<dyn Store> {
 
 #[tokio::test]
 async fn a_foreign_value_is_an_error_of_its_key_only() {
-    let redis = Redis::start();
+    let redis = Redis::that_is_heard();
     let store = shared(&redis).await;
     redis.command(&["SET", "{t}:garbage", "not ours"]);
     redis.command(&["LPUSH", "{t}:list", "a"]);
@@ -161,7 +161,7 @@ async fn a_foreign_value_is_an_error_of_its_key_only() {
 
 #[tokio::test]
 async fn a_flushed_script_is_loaded_again_and_changes_nothing() {
-    let redis = Redis::start();
+    let redis = Redis::that_is_heard();
     let store = shared(&redis).await;
     let checks: Checks = Arc::new([check("{t}:flush", 1, HOUR, 3)]);
     let mut admitted = Vec::new();

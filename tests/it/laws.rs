@@ -56,7 +56,7 @@ fn ask(check: &Check, budget: i64, number: i64) -> Entry {
 /// Laws 3 and 10, on the server's own clock.
 #[tokio::test]
 async fn a_refusal_changes_no_byte_and_a_key_lives_as_long_as_it_matters() {
-    let redis = Redis::start();
+    let redis = Redis::that_is_heard();
     let store = connect(&redis).await;
     for rule in examples(0) {
         let key = format!("{{{}}}", rule.name());
@@ -123,7 +123,7 @@ fn asks() -> impl Strategy<Value = Vec<(bool, i64, Ask)>> {
 #[case::concurrency([5, 5, 5])]
 #[case::three_kinds([1, 2, 5])]
 fn a_batch_is_its_entries_in_order(#[case] kinds: [usize; 3]) {
-    let servers = [Redis::start(), Redis::start()];
+    let servers = [Redis::that_is_heard(), Redis::that_is_heard()];
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let stores = servers.each_ref().map(|redis| runtime.block_on(connect(redis)));
     let case = AtomicU64::new(0);
@@ -229,7 +229,7 @@ impl Script for Noted {
 async fn what_is_asked_together_is_answered_as_in_some_order(
     #[values(0, 1, 2, 3, 4, 5)] kind: usize,
 ) {
-    let redis = Redis::start();
+    let redis = Redis::that_is_heard();
     let notes = Arc::<Mutex<Vec<_>>>::default();
     let (clock, inner) = (Arc::new(AtomicI64::new(T0)), connect(&redis).await);
     let script = Noted { redis: inner, clock, notes: notes.clone() };

@@ -375,3 +375,26 @@ async fn turns_of_a_gateway_that_does_not_hear_go_to_the_next(#[case] signal: &s
     assert_passed(&mut holder).await;
     assert_passed(&mut last).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_gateway_costs_its_turns_no_time() {
+    const DEAD: usize = 40;
+    let (redis, (upstream, gate)) = (Redis::start(), gated().await);
+    let [mut dead, other] = two_gateways(&config(&redis, &upstream, ONE)).await;
+    eventually("all can be called", async || (redis.calls_of("publish") >= 6).then_some(())).await;
+    let mut holder = other.ask("/search", &[]).await;
+    until_asked(&upstream, 1).await;
+    let mut turns = Vec::new();
+    for _ in 0..DEAD {
+        turns.push(dead.ask("/search", &[]).await);
+    }
+    dead.until_waiting("search", DEAD).await;
+    let mut last = other.ask("/search", &[]).await;
+    other.until_waiting("search", 1).await;
+    dead.signal("KILL");
+    dead.end().await;
+    gate.add_permits(2);
+    assert_passed(&mut holder).await;
+    // 2 s for each of the dead would be longer than a test waits.
+    assert_passed(&mut last).await;
+}

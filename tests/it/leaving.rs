@@ -174,7 +174,7 @@ async fn group_commit(#[case] letters: &str) {
 #[case::permits_and_places("TC")]
 #[tokio::test]
 async fn redis(#[case] letters: &str) {
-    let redis = Redis::start();
+    let redis = Redis::that_is_heard();
     let url = RedisUrl::parse(&redis.url()).expect("a URL");
     let script = RedisStore::open(&url).expect("a store");
     script.connected(LIMIT).await.expect("a connection");

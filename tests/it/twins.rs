@@ -135,7 +135,7 @@ fn memory_and_redis_say_the_same_step_by_step(
 
 /// Runs random sequences of up to `steps` steps on limiters with such rules.
 pub(crate) fn say_the_same(rule: BoxedStrategy<Algorithm>, steps: usize) {
-    let redis = Redis::start();
+    let redis = Redis::that_is_heard();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let store = runtime.block_on(connect(&redis));
     let case = AtomicU64::new(0);
@@ -279,7 +279,7 @@ fn single(key: &str, rule: TokenBucket) -> Checks {
 
 #[tokio::test]
 async fn a_refused_call_leaves_the_key_byte_for_byte_and_its_ttl_alone() {
-    let redis = Redis::start();
+    let redis = Redis::that_is_heard();
     let store = connect(&redis).await;
     let checks = single("{k}", TokenBucket::new(1, 3_600_000_000, 1).expect("a rule"));
     let ask = [Entry::Decide { checks, budget: 0, ticket: None }];
@@ -296,7 +296,7 @@ async fn a_refused_call_leaves_the_key_byte_for_byte_and_its_ttl_alone() {
 
 #[tokio::test]
 async fn every_key_lives_until_its_state_equals_an_absent_one() {
-    let redis = Redis::start();
+    let redis = Redis::that_is_heard();
     let store = connect(&redis).await;
     for (i, (count, period, burst)) in
         [(1, 3_600_000_000, 5), (7, 1_000_000, 7), (100, 60_000_000, 3)].into_iter().enumerate()

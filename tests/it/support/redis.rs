@@ -47,6 +47,17 @@ impl Redis {
         Self::with(&[])
     }
 
+    /// With somebody who hears all calls to places, where a test has no gateways that do.
+    pub(crate) fn that_is_heard() -> Self {
+        let redis = Self::start();
+        let mut ear = TcpStream::connect(("127.0.0.1", redis.port)).expect("a connection");
+        ear.write_all(b"PSUBSCRIBE paceway:call:*\r\n").expect("a subscription");
+        let mut ear = BufReader::new(ear);
+        ear.read_line(&mut String::new()).expect("its answer");
+        thread::spawn(move || std::io::copy(&mut ear, &mut std::io::sink()));
+        redis
+    }
+
     /// With more arguments on the command line.
     pub(crate) fn with(args: &[&str]) -> Self {
         let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
