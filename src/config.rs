@@ -2,6 +2,7 @@
 //! checks again.
 
 mod limiter;
+mod quotes;
 mod raw;
 mod reader;
 mod unit;

@@ -115,7 +115,7 @@ impl Reader {
         read: impl FnOnce(&str) -> Result<T, E>,
     ) -> Option<T> {
         let Some(scalar) = field.scalar() else {
-            self.note_at(field, "must be a single value");
+            self.note_at(field, not_single(field));
             return None;
         };
         match read(&scalar.text) {
@@ -173,6 +173,18 @@ impl Reader {
                 "a name holds letters, digits, `_`, `-` and `.`, at most 64",
             );
         }
+    }
+}
+
+/// A template without quotes is a map with one key.
+fn not_single(field: &Field<'_>) -> String {
+    let template = field.path.ends_with(".key") || field.path.ends_with(".cost");
+    match &field.node.value {
+        Value::Map(entries) if template => match &**entries {
+            [(key, node)] if node.is_null() => format!("needs quotes: `\"{{{}}}\"`", key.name),
+            _ => "must be a single value; a template needs quotes".into(),
+        },
+        _ => "must be a single value".into(),
     }
 }
 

@@ -1,3 +1,4 @@
+mod hints;
 mod limiters;
 
 use super::*;
