@@ -214,7 +214,11 @@ pub(super) fn find<T>(
 }
 
 pub(super) fn positive(text: &str, most: u64) -> Result<u64, String> {
-    match unit::whole(text)? {
+    let negative = |reason| match text.starts_with('-') {
+        true => "must be at least 1".into(),
+        false => reason,
+    };
+    match unit::whole(text).map_err(negative)? {
         0 => Err("must be at least 1".into()),
         number if number > most => Err(format!("must be at most {most}")),
         number => Ok(number),
@@ -224,10 +228,10 @@ pub(super) fn positive(text: &str, most: u64) -> Result<u64, String> {
 pub(super) fn span(text: &str, least: Duration, most: Duration) -> Result<Duration, String> {
     let span = unit::duration(text)?;
     if span < least {
-        return Err(format!("must be at least {least:?}"));
+        return Err(format!("must be at least {}", unit::Span(least)));
     }
     if span > most {
-        return Err(format!("must be at most {}s", most.as_secs()));
+        return Err(format!("must be at most {}", unit::Span(most)));
     }
     Ok(span)
 }

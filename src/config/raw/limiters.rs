@@ -54,6 +54,10 @@ impl Reader {
             spread: false,
         };
         let field = Field { path: join(path, &key.name), node };
+        if node.is_null() {
+            self.note(key.place, &field.path, "is missing its rate, as in `search: 5/s`");
+            return limiter;
+        }
         let (section, rate) = match &node.value {
             Value::Map(_) => {
                 let Some(section) = self.section(&field, &LIMITER) else { return limiter };

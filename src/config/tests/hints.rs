@@ -29,6 +29,62 @@ use rstest::rstest;
     "{ rate: 5/s, key: @'${NOPE}-{client_ip}' }",
     "limiters.a.key: the environment variable `NOPE` is not set; set it, or write `${NOPE:-default}`"
 )]
+#[case::rates_in_quotes(
+    "{ rate: @'5/s, 100/min' }",
+    "limiters.a.rate: `5/s, 100/min` holds several rates; write a list without quotes: `[5/s, 100/min]`"
+)]
+#[case::list_in_quotes(
+    "@'[5/s, 100/min]'",
+    "limiters.a: `[5/s, 100/min]` holds several rates; write a list without quotes: `[5/s, 100/min]`"
+)]
+#[case::two_slashes(
+    "@5/s/s",
+    "limiters.a: `5/s/s` has more than one `/`; write COUNT/PERIOD, as in 5/s or 10/250ms"
+)]
+#[case::empty_period("@5/", "limiters.a: `5/` needs a unit behind the `/`, as in 5/s or 10/250ms")]
+#[case::fraction("@1.5/s", "limiters.a: `1.5/s` is not a whole number; write `3/2s`")]
+#[case::fraction_of_a_second(
+    "@0.5/10s",
+    "limiters.a: `0.5/10s` is not a whole number; write `1/20s`"
+)]
+#[case::fraction_of_a_period(
+    "@5/1.5s",
+    "limiters.a: `5/1.5s` is not a whole number; write `5/1500ms`"
+)]
+#[case::thousand("@1k/s", "limiters.a: `1k/s` is not a whole number; write `1000/s`")]
+#[case::underscore("@1_000/s", "limiters.a: `1_000/s` is not a whole number; write `1000/s`")]
+#[case::comma("@'1,000/s'", "limiters.a: `1,000/s` is not a whole number; write `1000/s`")]
+#[case::another_comma("@'1,5/s'", "limiters.a: `1,5/s` is not a whole number")]
+#[case::no_number("@/s", "limiters.a: `/s` needs a whole number")]
+#[case::week("@5/week", "limiters.a: `5/week` has the unknown unit `week`; write `5/7d`")]
+#[case::two_months(
+    "@5/2months",
+    "limiters.a: `5/2months` has the unknown unit `months`; write `5/60d`"
+)]
+#[case::capital("@5/S", "limiters.a: `5/S` has the unknown unit `S`; write `5/s`")]
+#[case::plural("@5/seconds", "limiters.a: `5/seconds` has the unknown unit `seconds`; write `5/s`")]
+#[case::too_long(
+    "@5/year, b: 1/s",
+    "limiters.a: `5/year` has the unknown unit `year`; write `5/365d`"
+)]
+#[case::max_with_a_unit(
+    "{ algorithm: concurrency, max: @4/s }",
+    "limiters.a.max: `4/s` is a rate, and this is a count without a unit: `4`"
+)]
+#[case::burst_with_a_unit(
+    "{ rate: 5/s, burst: @5/s }",
+    "limiters.a.burst: `5/s` is a rate, and this is a count without a unit: `5`"
+)]
+#[case::burst_in_thousands(
+    "{ rate: 5/s, burst: @1k }",
+    "limiters.a.burst: `1k` is not a whole number; write `1000`"
+)]
+#[case::fraction_of_a_margin(
+    "{ algorithm: sliding_window, rate: 5/s, margin: @1.5s }",
+    "limiters.a.margin: `1.5s` is not a whole number; write `1500ms`"
+)]
+#[case::missing("5/s, @b: ", "limiters.b: is missing its rate, as in `search: 5/s`")]
+#[case::null("5/s, @b: ~", "limiters.b: is missing its rate, as in `search: 5/s`")]
 fn one_message_for_a_limiter(#[case] text: &str, #[case] message: &str) {
     let text = format!("limiters: {{ a: {text} }}");
     let column = text.find('@').expect("a mark") + 1;
@@ -41,6 +97,15 @@ fn one_message_for_a_limiter(#[case] text: &str, #[case] message: &str) {
     "suffix: /a, limiters: [{ limiter: a, cost: @{header.x-cost} }]",
     "routes[0].limiters[0].cost: needs quotes: `\"{header.x-cost}\"`"
 )]
+#[case::fraction_of_a_wait(
+    "suffix: /a, max_wait: @0.5h",
+    "routes[0].max_wait: `0.5h` is not a whole number; write `30min`"
+)]
+#[case::capital_of_a_wait(
+    "suffix: /a, max_wait: @2S",
+    "routes[0].max_wait: `2S` has the unknown unit `S`; write `2s`"
+)]
+#[case::negative_wait("suffix: /a, max_wait: @-2s", "routes[0].max_wait: `-2s` is negative")]
 fn one_message_for_a_route(#[case] route: &str, #[case] message: &str) {
     let route = format!("- {{ {route} }}");
     let column = route.find('@').expect("a mark") + 1;

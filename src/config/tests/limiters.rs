@@ -96,15 +96,15 @@ fn what_stands_in_the_keys_reaches_the_rules() {
 )]
 #[case::long_lease(
     "{ algorithm: concurrency, max: 4, lease: @25h }",
-    "limiters.a.lease: `25h` must be at most 86400s"
+    "limiters.a.lease: `25h` must be at most 1d"
 )]
 #[case::long_margin(
     "{ algorithm: leaky_bucket, rate: 5/s, margin: @2h }",
-    "limiters.a.margin: `2h` must be at most 3600s"
+    "limiters.a.margin: `2h` must be at most 1h"
 )]
 #[case::negative_capacity(
     "{ algorithm: leaky_bucket, rate: 5/s, capacity: @-1 }",
-    "limiters.a.capacity: `-1` is negative; a whole number is wanted"
+    "limiters.a.capacity: `-1` must be at least 1"
 )]
 #[case::no_warm_up(
     "@{ algorithm: warm_up, rate: 5/s }",
