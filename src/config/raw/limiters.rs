@@ -60,13 +60,17 @@ impl Reader {
         }
         let (section, rate) = match &node.value {
             Value::Map(_) => {
-                let Some(section) = self.section(&field, &LIMITER) else { return limiter };
+                let named = |key: &str| uses(&field, key);
+                let Some(section) = self.section_with(&field, &LIMITER, named) else {
+                    return limiter;
+                };
                 let rate = section.get("rate");
                 (section, rate)
             }
             // The short form: a rate or a list of them, and nothing else.
             _ => {
-                (Section { path: field.path.clone(), place: node.place, entries: &[] }, Some(field))
+                let (path, place) = (field.path.clone(), node.place);
+                (Section { path, place, entries: &[], meant: Vec::new() }, Some(field))
             }
         };
         let modes = [("enforce", Mode::Enforce), ("observe", Mode::Observe), ("off", Mode::Off)];
@@ -74,11 +78,12 @@ impl Reader {
         let scopes = [("cluster", Scope::Cluster), ("instance", Scope::Instance)];
         limiter.scope = self.one_of(&section, "scope", &scopes).unwrap_or(Scope::Cluster);
         limiter.key = self.get(&section, "key", None, |text| Template::parse(text).map(Some));
-        let Some(kind) = self.get(&section, "algorithm", Some(Kind::TokenBucket), |name| {
-            Kind::parse(name).map(Some)
-        }) else {
-            return limiter;
+        let kind = match section.get("algorithm") {
+            Some(field) => self.scalar(&field, Kind::parse),
+            None => Some(Kind::TokenBucket),
         };
+        // What else is wrong depends on the algorithm.
+        let Some(kind) = kind else { return limiter };
         self.rules(&section, rate, kind, &mut limiter);
         limiter
     }
@@ -245,6 +250,12 @@ impl Reader {
         let mut rates: Vec<(Rate, &Node)> = Vec::new();
         for (i, node) in items.iter().enumerate() {
             let item = field.item(i, node);
+            if let Value::Map(_) = node.value {
+                let reason = "must be a rate alone, as in [5/s, 100/min]; in a list each rate's burst is \
+                              its own count";
+                self.note_at(&item, reason);
+                continue;
+            }
             let Some(rate) = self.scalar(&item, unit::rate) else { continue };
             match rates.iter().find(|(other, _)| other.period == rate.period) {
                 Some((other, _)) => self.note_at(
@@ -256,6 +267,27 @@ impl Reader {
         }
         rates.sort_by_key(|(rate, _)| rate.period);
         rates
+    }
+}
+
+/// Whether the limiter of that section may have a key, as far as its algorithm is known.
+fn uses(field: &Field<'_>, key: &str) -> bool {
+    let kind = match &field.node.value {
+        Value::Map(entries) => entries.iter().find(|(key, _)| key.name == "algorithm"),
+        _ => None,
+    };
+    let kind = match kind {
+        Some((_, node)) => match &node.value {
+            Value::Scalar(scalar) => Kind::parse(&scalar.text).ok(),
+            _ => None,
+        },
+        None => Some(Kind::TokenBucket),
+    };
+    let kinds = USES.iter().find(|(name, _)| *name == key).map(|(_, kinds)| *kinds);
+    match (kind, kinds) {
+        (Some(Kind::Concurrency), None) => key != "rate",
+        (Some(kind), Some(kinds)) => kinds.contains(&kind),
+        _ => true,
     }
 }
 

@@ -85,6 +85,59 @@ use rstest::rstest;
 )]
 #[case::missing("5/s, @b: ", "limiters.b: is missing its rate, as in `search: 5/s`")]
 #[case::null("5/s, @b: ~", "limiters.b: is missing its rate, as in `search: 5/s`")]
+#[case::type_(
+    "{ rate: 5/s, @type: sliding_window, margin: 1s }",
+    "limiters.a.type: unknown key `type`; did you mean `algorithm`?"
+)]
+#[case::misspelt_algorithm(
+    "{ rate: 5/s, algorithm: @slidng_window, margin: 1s }",
+    "limiters.a.algorithm: `slidng_window` is no algorithm; did you mean `sliding_window`?"
+)]
+#[case::limit(
+    "{ @limit: 5/s }",
+    "limiters.a.limit: unknown key `limit`; did you mean `rate` or `max`?"
+)]
+#[case::limit_at_a_time(
+    "{ algorithm: concurrency, @limit: 4 }",
+    "limiters.a.limit: unknown key `limit`; did you mean `rate` or `max`?"
+)]
+#[case::misspelt_rate("{ @rat: 5/s }", "limiters.a.rat: unknown key `rat`; did you mean `rate`?")]
+#[case::period(
+    "{ rate: 5/s, @period: 1s }",
+    "limiters.a.period: unknown key `period`; a period is a part of the rate, as in `rate: 5/s`"
+)]
+#[case::wait_of_a_route(
+    "{ rate: 5/s, @max_wait: 2s }",
+    "limiters.a.max_wait: unknown key `max_wait`; it belongs to the route"
+)]
+#[case::cost_of_a_route(
+    "{ rate: 5/s, @cost: 2 }",
+    "limiters.a.cost: unknown key `cost`; it belongs to the route, as in `limiters: [{ limiter: a, cost: 5 }]`"
+)]
+#[case::keys_of_a_bucket(
+    "{ rate: 5/s, @colour: red }",
+    "limiters.a.colour: unknown key `colour`; known here: algorithm, rate, burst, key, scope, mode"
+)]
+#[case::keys_of_a_window(
+    "{ algorithm: sliding_window, rate: 5/s, @colour: red }",
+    "limiters.a.colour: unknown key `colour`; known here: algorithm, rate, margin, key, scope, mode"
+)]
+#[case::keys_of_concurrency(
+    "{ algorithm: concurrency, max: 4, @colour: red }",
+    "limiters.a.colour: unknown key `colour`; known here: algorithm, max, lease, key, scope, mode"
+)]
+#[case::map_in_a_list(
+    "[@{ rate: 5/s, burst: 2 }, 100/min]",
+    "limiters.a[0]: must be a rate alone, as in [5/s, 100/min]; in a list each rate's burst is its own count"
+)]
+#[case::scope(
+    "{ rate: 5/s, scope: @clusters }",
+    "limiters.a.scope: `clusters` is not one of cluster, instance; did you mean `cluster`?"
+)]
+#[case::mode(
+    "{ rate: 5/s, mode: @enforced }",
+    "limiters.a.mode: `enforced` is not one of enforce, observe, off; did you mean `enforce`?"
+)]
 fn one_message_for_a_limiter(#[case] text: &str, #[case] message: &str) {
     let text = format!("limiters: {{ a: {text} }}");
     let column = text.find('@').expect("a mark") + 1;
@@ -106,6 +159,32 @@ fn one_message_for_a_limiter(#[case] text: &str, #[case] message: &str) {
     "routes[0].max_wait: `2S` has the unknown unit `S`; write `2s`"
 )]
 #[case::negative_wait("suffix: /a, max_wait: @-2s", "routes[0].max_wait: `-2s` is negative")]
+#[case::rate_of_a_limiter(
+    "suffix: /a, @rate: 5/s",
+    "routes[0].rate: unknown key `rate`; it belongs to a limiter under `limiters:` at the top, which the route names"
+)]
+#[case::path("@path: /a", "routes[0].path: unknown key `path`; did you mean `suffix`?")]
+#[case::misspelt_suffix(
+    "@sufix: /a",
+    "routes[0].sufix: unknown key `sufix`; did you mean `suffix`?"
+)]
+#[case::rate_as_a_limiter(
+    "suffix: /a, limiters: [@5/s]",
+    "routes[0].limiters[0]: `5/s` is a rate; write it under `limiters:` at the top, as in `NAME: 5/s`, and its name here"
+)]
+#[case::short_cost(
+    "suffix: /a, limiters: [@{ a: 2 }]",
+    "routes[0].limiters[0]: a cost is written `{ limiter: a, cost: 2 }`"
+)]
+#[case::short_cost_of_the_request(
+    "suffix: /a, limiters: [@{ a: '{header.x-cost}' }]",
+    "routes[0].limiters[0]: a cost is written `{ limiter: a, cost: 5 }`"
+)]
+#[case::name_of_a_limiter(
+    "suffix: /a, limiters: [{ @name: a, cost: 5 }]",
+    "routes[0].limiters[0].name: unknown key `name`; write it as in `{ limiter: a, cost: 5 }`"
+)]
+#[case::no_list("suffix: /a, limiters: @a", "routes[0].limiters: must be a list: `[a]`")]
 fn one_message_for_a_route(#[case] route: &str, #[case] message: &str) {
     let route = format!("- {{ {route} }}");
     let column = route.find('@').expect("a mark") + 1;
@@ -139,4 +218,32 @@ fn what_is_not_yaml_for_want_of_quotes(#[case] text: &str, #[case] wanted: Optio
         Some(hint) => assert!(error.ends_with(&hint), "{error}"),
         None => assert!(!error.contains("quotes"), "{error}"),
     }
+}
+
+/// The only message for a whole file but its upstream.
+#[rstest]
+#[case::limiter(
+    "limiter: { a: 5/s }\nroutes: [{ suffix: /a, limiters: [a] }]",
+    "2:1: limiter: unknown key `limiter`; did you mean `limiters`?"
+)]
+#[case::rate_limits(
+    "rate_limits: { a: 5/s }\nroutes: [{ suffix: /a, limiters: [a], max_wait: 50% }]",
+    "2:1: rate_limits: unknown key `rate_limits`; did you mean `limiters`?"
+)]
+#[case::route("route: [{ suffix: /a }]", "2:1: route: unknown key `route`; did you mean `routes`?")]
+#[case::routes_by_name(
+    "routes: { a: { suffix: /a } }",
+    "2:9: routes: must be a list, each route behind a `-`, as in `- { suffix: /search, limiters: [search] }`"
+)]
+fn one_message_for_a_file(#[case] text: &str, #[case] message: &str) {
+    let error = parse(&format!("upstream: http://a\n{text}\n")).expect_err("must be refused");
+    assert_eq!(error.to_string(), format!("test.yaml:{message}"));
+}
+
+#[test]
+fn one_message_for_a_misspelt_upstream() {
+    let text = "upstrems: { v: http://a }\nroutes: [{ suffix: /a, upstream: v }]\n";
+    let error = parse(text).expect_err("must be refused").to_string();
+    let message = "test.yaml:1:1: upstrems: unknown key `upstrems`; did you mean `upstreams`?";
+    assert_eq!(error, message);
 }

@@ -343,7 +343,7 @@ fn networks() {
     "['fd00::/ffff::']",
     "19: trusted_proxies[0]: `fd00::/ffff::` is no network: 0 to 128 bits may stand behind the `/`"
 )]
-#[case::no_list("10.0.0.0/8", "18: trusted_proxies: must be a list: [one, two]")]
+#[case::no_list("10.0.0.0/8", "18: trusted_proxies: must be a list: `[10.0.0.0/8]`")]
 fn no_network(#[case] text: &str, #[case] message: &str) {
     assert_eq!(mistakes(&format!("trusted_proxies: {text}")), [format!("test.yaml:3:{message}")]);
 }
