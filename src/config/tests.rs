@@ -357,6 +357,8 @@ fn every_file_under_config_is_right_and_says_so_by_the_schema() {
             }
             let text = fs::read_to_string(&path).expect("a text");
             assert_eq!(verdicts(&text), (true, true), "{}", path.display());
+            let warnings = parse(&text).expect("a config").warnings();
+            assert!(warnings.is_empty(), "{}: {warnings:?}", path.display());
             files += 1;
         }
     }

@@ -150,6 +150,10 @@ fn one_message_for_a_limiter(#[case] text: &str, #[case] message: &str) {
     "suffix: /a, limiters: [{ limiter: a, cost: @{header.x-cost} }]",
     "routes[0].limiters[0].cost: needs quotes: `\"{header.x-cost}\"`"
 )]
+#[case::cost_that_is_no_number(
+    "suffix: /a, limiters: [{ limiter: a, cost: @'{client_ip}' }]",
+    "routes[0].limiters[0].cost: `{client_ip}` is never a number; a cost comes from a part such as `{header.x-cost}`"
+)]
 #[case::fraction_of_a_wait(
     "suffix: /a, max_wait: @0.5h",
     "routes[0].max_wait: `0.5h` is not a whole number; write `30min`"
