@@ -270,8 +270,8 @@ pub(super) fn find<T>(
 }
 
 pub(super) fn positive(text: &str, most: u64) -> Result<u64, String> {
-    let negative = |reason| match text.starts_with('-') {
-        true => "must be at least 1".into(),
+    let negative = |reason: String| match text.starts_with('-') {
+        true => format!("{reason}; it must be at least 1"),
         false => reason,
     };
     match unit::whole(text).map_err(negative)? {

@@ -34,11 +34,27 @@ const USES: &[(&str, &[Kind])] = &[
 impl Reader {
     /// A limiter with a mistake has no algorithm.
     pub(super) fn limiters(&mut self, root: &Section<'_>) -> Vec<Limiter> {
-        let Some(section) = root.get("limiters").and_then(|field| self.map(&field)) else {
-            return Vec::new();
+        let Some(field) = root.get("limiters") else { return Vec::new() };
+        let maps = match &field.node.value {
+            // Read on: routes refer to them.
+            Value::List(items) => {
+                self.note_at(
+                    &field,
+                    "must be a map of `NAME: RATE` lines; take the `-` before them away",
+                );
+                items.iter().filter(|item| matches!(item.value, Value::Map(_))).collect()
+            }
+            _ => vec![field.node],
         };
-        let named = section.entries.iter();
-        named.map(|(key, node)| self.limiter(&section.path, key, node)).collect()
+        let mut limiters = Vec::new();
+        for node in maps {
+            let Some(section) = self.map(&Field { path: field.path.clone(), node }) else {
+                continue;
+            };
+            let named = section.entries.iter();
+            limiters.extend(named.map(|(key, node)| self.limiter(&section.path, key, node)));
+        }
+        limiters
     }
 
     fn limiter(&mut self, path: &str, key: &yaml::Key, node: &Node) -> Limiter {

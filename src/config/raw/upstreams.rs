@@ -87,6 +87,10 @@ impl Reader {
     /// The limiters that a section names, each once.
     pub(super) fn charges(&mut self, section: &Section<'_>, limiters: &[Limiter]) -> Vec<Charge> {
         let Some(field) = section.get("limiters") else { return Vec::new() };
+        if let Value::Map(_) = field.node.value {
+            self.note_at(&field, "must be a list, as in `[a, { limiter: b, cost: 5 }]`");
+            return Vec::new();
+        }
         let Some(items) = self.list(&field) else { return Vec::new() };
         let mut charges: Vec<Charge> = Vec::new();
         for (i, node) in items.iter().enumerate() {

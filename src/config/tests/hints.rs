@@ -188,6 +188,10 @@ fn one_message_for_a_limiter(#[case] text: &str, #[case] message: &str) {
     "suffix: /a, limiters: [{ @name: a, cost: 5 }]",
     "routes[0].limiters[0].name: unknown key `name`; write it as in `{ limiter: a, cost: 5 }`"
 )]
+#[case::costs_by_name(
+    "suffix: /a, limiters: @{ a: 5 }",
+    "routes[0].limiters: must be a list, as in `[a, { limiter: b, cost: 5 }]`"
+)]
 #[case::no_list("suffix: /a, limiters: @a", "routes[0].limiters: must be a list: `[a]`")]
 fn one_message_for_a_route(#[case] route: &str, #[case] message: &str) {
     let route = format!("- {{ {route} }}");
@@ -233,6 +237,10 @@ fn what_is_not_yaml_for_want_of_quotes(#[case] text: &str, #[case] wanted: Optio
 #[case::rate_limits(
     "rate_limits: { a: 5/s }\nroutes: [{ suffix: /a, limiters: [a], max_wait: 50% }]",
     "2:1: rate_limits: unknown key `rate_limits`; did you mean `limiters`?"
+)]
+#[case::list_of_limiters(
+    "limiters: [{ a: 5/s }, { b: 5/s }]\nroutes: [{ suffix: /a, limiters: [a, b] }]",
+    "2:11: limiters: must be a map of `NAME: RATE` lines; take the `-` before them away"
 )]
 #[case::route("route: [{ suffix: /a }]", "2:1: route: unknown key `route`; did you mean `routes`?")]
 #[case::routes_by_name(

@@ -104,7 +104,7 @@ fn what_stands_in_the_keys_reaches_the_rules() {
 )]
 #[case::negative_capacity(
     "{ algorithm: leaky_bucket, rate: 5/s, capacity: @-1 }",
-    "limiters.a.capacity: `-1` must be at least 1"
+    "limiters.a.capacity: `-1` is negative; it must be at least 1"
 )]
 #[case::no_warm_up(
     "@{ algorithm: warm_up, rate: 5/s }",
