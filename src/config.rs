@@ -2,9 +2,11 @@
 //! checks again.
 
 mod limiter;
+mod quotes;
 mod raw;
 mod reader;
 mod unit;
+mod warnings;
 mod yaml;
 
 pub use limiter::{Charge, Limiter, Mode, Scope};
@@ -178,29 +180,6 @@ impl Config {
             mistakes.sort_by_key(|mistake| mistake.place);
             ConfigError { file: file.to_owned(), mistakes }
         })
-    }
-
-    /// What is allowed and probably not meant.
-    pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = Vec::new();
-        for (i, limiter) in self.limiters.iter().enumerate() {
-            let name = &limiter.name;
-            let uses = |route: &Route| route.limiters.iter().any(|charge| charge.limiter == i);
-            if !self.routes.iter().any(uses) {
-                warnings.push(format!("no route and no upstream uses the limiter `{name}`"));
-            }
-            for (rate, stricter) in limiter.idle_rates() {
-                warnings.push(format!(
-                    "the rate {rate} of the limiter `{name}` never binds: {stricter} is always stricter"
-                ));
-            }
-        }
-        for net in self.trusted_proxies.iter().filter(|net| net.prefix_len() == 0) {
-            warnings.push(format!(
-                "`trusted_proxies` holds {net}, so that every caller can name the address it is counted by"
-            ));
-        }
-        warnings
     }
 
     /// One line for people.

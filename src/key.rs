@@ -57,6 +57,11 @@ enum Piece {
 /// Stands between two parts that touch: without it `ab` and `c` were `a` and `bc`.
 const SEPARATOR: &str = "|";
 
+/// Whether `{NAME}` is a part that a template can have.
+pub fn is_part(name: &str) -> bool {
+    Part::parse(name).is_ok()
+}
+
 /// The name of a state in a store; states whose names have one `{tag}` can be decided on together.
 pub fn state(prefix: &str, tag: &str, letter: u8, name: &str) -> String {
     format!("{prefix}:{{{tag}}}:{}:{name}", char::from(letter))
@@ -78,6 +83,10 @@ impl Template {
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.is_empty() {
             return Err("is empty; name a part of the request, as in `{client_ip}`".into());
+        }
+        if text.contains("{{") || text.contains("}}") {
+            let single = text.replace("{{", "{").replace("}}", "}");
+            return Err(format!("has double braces; parts stand in single ones: `{single}`"));
         }
         let pieces = pieces(text)?;
         let is_part = |piece: &Piece| matches!(piece, Piece::Part(_));

@@ -1,14 +1,17 @@
 //! The file as written, checked against the contract: unknown keys are mistakes, all mistakes are found at
 //! once, and each knows its place.
 
+mod keys;
 mod limiters;
 mod routes;
 mod rules;
 mod upstreams;
 
+pub(super) use keys::{CHARGE, LIMITER, ROOT, ROUTE, STORE, UPSTREAM};
+
 use super::{
     AccessLog, Config, Mistake, Store,
-    reader::{Field, Keys, Reader, Section, positive, span},
+    reader::{Field, Reader, Section, positive, span},
     unit,
     yaml::{self, Node, Outside, Value},
 };
@@ -19,59 +22,6 @@ use std::{
     num::NonZeroUsize,
     thread,
     time::Duration,
-};
-
-pub(super) const ROOT: Keys = Keys {
-    now: &[
-        "listen",
-        "admin",
-        "workers",
-        "access_log",
-        "drain_timeout",
-        "trusted_proxies",
-        "store",
-        "limiting",
-        "upstream",
-        "upstreams",
-        "limiters",
-        "routes",
-    ],
-    later: &["tls"],
-};
-pub(super) const STORE: Keys = Keys { now: &["url", "prefix", "timeout"], later: &["on_failure"] };
-pub(super) const UPSTREAM: Keys =
-    Keys { now: &["url", "connect_timeout", "response_timeout", "limiters"], later: &["throttle"] };
-pub(super) const LIMITER: Keys = Keys {
-    now: &[
-        "algorithm",
-        "rate",
-        "burst",
-        "margin",
-        "capacity",
-        "warm_up",
-        "cold_factor",
-        "max",
-        "lease",
-        "key",
-        "scope",
-        "mode",
-    ],
-    later: &[],
-};
-pub(super) const CHARGE: Keys = Keys { now: &["limiter", "cost"], later: &[] };
-pub(super) const ROUTE: Keys = Keys {
-    now: &[
-        "name",
-        "suffix",
-        "methods",
-        "host",
-        "upstream",
-        "limiters",
-        "max_wait",
-        "max_wait_cap",
-        "max_waiting",
-    ],
-    later: &[],
 };
 
 const MAX_TIMEOUT: Duration = Duration::from_secs(86_400);

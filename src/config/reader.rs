@@ -4,7 +4,7 @@ use super::{
     Mistake, Place, unit,
     yaml::{self, Node, Scalar, Value},
 };
-use crate::suggest::suggest;
+use crate::suggest::{nearest, suggest};
 use std::{fmt, time::Duration};
 
 pub(super) const NOT_YET: &str = "not supported yet";
@@ -13,6 +13,16 @@ pub(super) const NOT_YET: &str = "not supported yet";
 pub(super) struct Keys {
     pub(super) now: &'static [&'static str],
     pub(super) later: &'static [&'static str],
+    pub(super) others: &'static [Other],
+}
+
+/// A key that is none, and what who writes it has in mind.
+pub(super) struct Other {
+    pub(super) name: &'static str,
+    /// Keys that are not missing when this one is there.
+    pub(super) meant: &'static [&'static str],
+    /// In place of "did you mean".
+    pub(super) says: Option<&'static str>,
 }
 
 /// Collects mistakes; what it returns in spite of one is only there to find the next.
@@ -25,7 +35,12 @@ pub(super) struct Section<'n> {
     pub(super) path: String,
     pub(super) place: Place,
     pub(super) entries: &'n [(yaml::Key, Node)],
+    /// Known keys that an unknown one was meant to be, which has been said.
+    pub(super) meant: Vec<(&'static str, &'n Node)>,
 }
+
+/// What stands for a value whose key was said to be wrong.
+static BROKEN: Node = Node { place: Place { line: 1, column: 1 }, value: Value::Broken };
 
 /// A value with its name.
 pub(super) struct Field<'n> {
@@ -33,11 +48,37 @@ pub(super) struct Field<'n> {
     pub(super) node: &'n Node,
 }
 
+// === impl Keys ===
+
+impl Keys {
+    /// What to say of an unknown key, and the keys that it was meant to be.
+    fn hint(&self, name: &str, listed: impl Fn(&str) -> bool) -> (String, Vec<&'static str>) {
+        if let Some(other) = self.others.iter().find(|other| other.name == name) {
+            let names: Vec<_> = other.meant.iter().map(|meant| format!("`{meant}`")).collect();
+            let ask = || format!("did you mean {}?", names.join(" or "));
+            return (other.says.map_or_else(ask, str::to_owned), other.meant.to_vec());
+        }
+        match nearest(name, self.now.iter().chain(self.later).copied()) {
+            Some(best) => (format!("did you mean `{best}`?"), vec![best]),
+            None => {
+                let known: Vec<_> = self.now.iter().copied().filter(|key| listed(key)).collect();
+                (format!("known here: {}", known.join(", ")), Vec::new())
+            }
+        }
+    }
+}
+
 // === impl Section ===
 
 impl<'n> Section<'n> {
     pub(super) fn get(&self, key: &str) -> Option<Field<'n>> {
-        let (_, node) = self.entries.iter().find(|(k, _)| k.name == key)?;
+        let Some((_, node)) = self.entries.iter().find(|(k, _)| k.name == key) else {
+            let (_, node) = self.meant.iter().find(|(name, _)| *name == key)?;
+            // What is in a map or list is read, because others refer to it.
+            let node =
+                if let Value::Map(_) | Value::List(_) = node.value { *node } else { &BROKEN };
+            return Some(Field { path: join(&self.path, key), node });
+        };
         (!node.is_null()).then(|| Field { path: join(&self.path, key), node })
     }
 }
@@ -76,16 +117,24 @@ impl Reader {
     }
 
     pub(super) fn section<'n>(&mut self, field: &Field<'n>, keys: &Keys) -> Option<Section<'n>> {
-        let section = self.map(field)?;
-        for (key, _) in section.entries {
+        self.section_with(field, keys, |_| true)
+    }
+
+    /// `listed` says which keys are named where nothing better can be said of an unknown one.
+    pub(super) fn section_with<'n>(
+        &mut self,
+        field: &Field<'n>,
+        keys: &Keys,
+        listed: impl Fn(&str) -> bool,
+    ) -> Option<Section<'n>> {
+        let mut section = self.map(field)?;
+        for (key, node) in section.entries {
             let path = join(&section.path, &key.name);
             if keys.later.contains(&key.name.as_str()) {
                 self.note(key.place, &path, NOT_YET);
             } else if !keys.now.contains(&key.name.as_str()) {
-                let all = keys.now.iter().chain(keys.later).copied();
-                let known = keys.now.join(", ");
-                let hint =
-                    suggest(&key.name, all).unwrap_or_else(|| format!("known here: {known}"));
+                let (hint, meant) = keys.hint(&key.name, &listed);
+                section.meant.extend(meant.into_iter().map(|name| (name, node)));
                 self.note(key.place, &path, format!("unknown key `{}`; {hint}", key.name));
             }
         }
@@ -97,12 +146,17 @@ impl Reader {
             self.note_at(field, "must be a map of `key: value` lines");
             return None;
         };
-        Some(Section { path: field.path.clone(), place: field.node.place, entries })
+        let (path, place) = (field.path.clone(), field.node.place);
+        Some(Section { path, place, entries, meant: Vec::new() })
     }
 
     pub(super) fn list<'n>(&mut self, field: &Field<'n>) -> Option<&'n [Node]> {
         let Value::List(items) = &field.node.value else {
-            self.note_at(field, "must be a list: [one, two]");
+            let reason = match field.scalar() {
+                Some(scalar) => format!("must be a list: `[{}]`", scalar.written),
+                None => "must be a list: [one, two]".into(),
+            };
+            self.note_at(field, reason);
             return None;
         };
         Some(items)
@@ -115,7 +169,7 @@ impl Reader {
         read: impl FnOnce(&str) -> Result<T, E>,
     ) -> Option<T> {
         let Some(scalar) = field.scalar() else {
-            self.note_at(field, "must be a single value");
+            self.note_at(field, not_single(field));
             return None;
         };
         match read(&scalar.text) {
@@ -159,7 +213,9 @@ impl Reader {
             let found = choices.iter().find(|(name, _)| *name == text);
             found.map(|(_, choice)| *choice).ok_or_else(|| {
                 let names: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
-                format!("is not one of {}", names.join(", "))
+                let hint = suggest(text, names.iter().copied());
+                let hint = hint.map_or(String::new(), |hint| format!("; {hint}"));
+                format!("is not one of {}{hint}", names.join(", "))
             })
         })
     }
@@ -173,6 +229,18 @@ impl Reader {
                 "a name holds letters, digits, `_`, `-` and `.`, at most 64",
             );
         }
+    }
+}
+
+/// A template without quotes is a map with one key.
+fn not_single(field: &Field<'_>) -> String {
+    let template = field.path.ends_with(".key") || field.path.ends_with(".cost");
+    match &field.node.value {
+        Value::Map(entries) if template => match &**entries {
+            [(key, node)] if node.is_null() => format!("needs quotes: `\"{{{}}}\"`", key.name),
+            _ => "must be a single value; a template needs quotes".into(),
+        },
+        _ => "must be a single value".into(),
     }
 }
 
@@ -202,7 +270,11 @@ pub(super) fn find<T>(
 }
 
 pub(super) fn positive(text: &str, most: u64) -> Result<u64, String> {
-    match unit::whole(text)? {
+    let negative = |reason: String| match text.starts_with('-') {
+        true => format!("{reason}; it must be at least 1"),
+        false => reason,
+    };
+    match unit::whole(text).map_err(negative)? {
         0 => Err("must be at least 1".into()),
         number if number > most => Err(format!("must be at most {most}")),
         number => Ok(number),
@@ -212,10 +284,10 @@ pub(super) fn positive(text: &str, most: u64) -> Result<u64, String> {
 pub(super) fn span(text: &str, least: Duration, most: Duration) -> Result<Duration, String> {
     let span = unit::duration(text)?;
     if span < least {
-        return Err(format!("must be at least {least:?}"));
+        return Err(format!("must be at least {}", unit::Span(least)));
     }
     if span > most {
-        return Err(format!("must be at most {}s", most.as_secs()));
+        return Err(format!("must be at most {}", unit::Span(most)));
     }
     Ok(span)
 }

@@ -1,5 +1,7 @@
 //! Numbers with units, as users write them: durations and rates.
 
+mod meant;
+
 use std::{fmt, time::Duration};
 
 /// How many in which period.
@@ -10,6 +12,9 @@ pub struct Rate {
     /// 1 ms to 366 days.
     pub period: Duration,
 }
+
+/// A duration as users write it: in the largest unit that fits.
+pub(super) struct Span(pub(super) Duration);
 
 const UNITS: &[(&str, u64)] = &[
     ("us", 1),
@@ -39,12 +44,12 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
         return Ok(Duration::ZERO);
     }
     let (number, unit) = split(text);
-    let number = whole(number)?;
     if unit.is_empty() {
         return Err("needs a unit: 500ms, 10s, 5min, 1h, 1d".into());
     }
-    let micros = number.checked_mul(micros(unit)?).ok_or("is too long")?;
-    Ok(Duration::from_micros(micros))
+    let read = digits(number).and_then(|number| Ok((number, micros(unit)?)));
+    let (number, micros) = read.map_err(|reason| meant::duration(number, unit, reason))?;
+    Ok(Duration::from_micros(number.checked_mul(micros).ok_or("is too long")?))
 }
 
 /// Reads `5/s`, `300/min`, `10/250ms`, `50000/day`.
@@ -53,19 +58,38 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 ///
 /// What is wrong, for behind "`TEXT` ".
 pub(super) fn rate(text: &str) -> Result<Rate, String> {
+    read_rate(text).map_err(|reason| meant::rate(text, reason))
+}
+
+/// Reads a number without unit.
+///
+/// # Errors
+///
+/// What is wrong, for behind "`TEXT` ".
+pub(super) fn whole(text: &str) -> Result<u64, String> {
+    digits(text).map_err(|reason| meant::whole(text, reason))
+}
+
+fn read_rate(text: &str) -> Result<Rate, String> {
     let Some((count, period)) = text.split_once('/') else {
         return Err("is not a rate; write COUNT/PERIOD, as in 5/s, 300/min or 10/250ms".into());
     };
     let (count, period) = (count.trim(), period.trim());
-    let count = whole(count)?;
-    if count == 0 {
-        return Err("allows nothing; the count must be at least 1".into());
-    }
+    let count = match digits(count) {
+        Ok(0) => return Err("allows nothing; the count must be at least 1".into()),
+        Err(_) if count.starts_with('-') => {
+            return Err("is negative; the count must be at least 1".into());
+        }
+        count => count?,
+    };
     if count > MAX_COUNT {
         return Err(format!("counts more than {MAX_COUNT}"));
     }
     let (number, unit) = split(period);
-    let number = if number.is_empty() { 1 } else { whole(number)? };
+    if unit.is_empty() {
+        return Err("needs a unit behind the `/`, as in 5/s or 10/250ms".into());
+    }
+    let number = if number.is_empty() { 1 } else { digits(number)? };
     let micros = number.checked_mul(micros(unit)?).ok_or("has too long a period")?;
     let period = Duration::from_micros(micros);
     if !(MIN_PERIOD..=MAX_PERIOD).contains(&period) {
@@ -82,18 +106,17 @@ fn split(text: &str) -> (&str, &str) {
     (text[..end].trim(), text[end..].trim())
 }
 
-pub(super) fn whole(text: &str) -> Result<u64, String> {
-    let bad = |what: &str| Err(format!("{what}; a whole number is wanted"));
+fn digits(text: &str) -> Result<u64, String> {
     if text.is_empty() {
-        return bad("has no number");
+        return Err("needs a whole number".into());
     }
     if text.starts_with('-') {
-        return bad("is negative");
+        return Err("is negative".into());
     }
     if !text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return bad("is not a whole number");
+        return Err("is not a whole number".into());
     }
-    text.parse().or_else(|_| bad("is too large"))
+    text.parse().map_err(|_| "is too large".into())
 }
 
 fn micros(unit: &str) -> Result<u64, String> {
@@ -101,6 +124,23 @@ fn micros(unit: &str) -> Result<u64, String> {
     found.map(|(_, micros)| *micros).ok_or_else(|| {
         format!("has the unknown unit `{unit}`; use ms, s, min, h (hour) or d (day)")
     })
+}
+
+fn gcd(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+/// How many of the largest unit that fits.
+fn largest(span: Duration) -> (u64, &'static str) {
+    let micros = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+    let names = [("d", 86_400_000_000), ("h", 3_600_000_000), ("min", 60_000_000)];
+    let names = names.into_iter().chain([("s", 1_000_000), ("ms", 1_000), ("us", 1)]);
+    let mut fitting = names.filter(|(_, unit)| micros.is_multiple_of(*unit));
+    let (name, unit) = fitting.next().unwrap_or(("us", 1));
+    (micros / unit, name)
 }
 
 // === impl Rate ===
@@ -118,25 +158,25 @@ impl Rate {
     /// As `(quota, window)` with a window of whole seconds, the unit of `RateLimit-Policy`.
     pub fn per_whole_seconds(&self) -> (u64, u64) {
         let micros = u64::try_from(self.period.as_micros()).unwrap_or(u64::MAX);
-        let (mut a, mut b) = (micros, 1_000_000);
-        while b != 0 {
-            (a, b) = (b, a % b);
-        }
-        let times = 1_000_000 / a;
-        (self.count * times, micros / a)
+        let common = gcd(micros, 1_000_000);
+        (self.count * (1_000_000 / common), micros / common)
     }
 }
 
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let micros = u64::try_from(self.period.as_micros()).unwrap_or(u64::MAX);
-        let names = [("d", 86_400_000_000), ("h", 3_600_000_000), ("min", 60_000_000)];
-        let names = names.into_iter().chain([("s", 1_000_000), ("ms", 1_000), ("us", 1)]);
-        let mut fitting = names.filter(|(_, unit)| micros.is_multiple_of(*unit));
-        let (name, unit) = fitting.next().unwrap_or(("us", 1));
-        match micros / unit {
-            1 => write!(f, "{}/{name}", self.count),
-            n => write!(f, "{}/{n}{name}", self.count),
+        match largest(self.period) {
+            (1, name) => write!(f, "{}/{name}", self.count),
+            (n, name) => write!(f, "{}/{n}{name}", self.count),
         }
+    }
+}
+
+// === impl Span ===
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (n, name) = largest(self.0);
+        write!(f, "{n}{name}")
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! A tree of our own on serde-saphyr's parser, and not serde, because serde stops at the first mistake.
 
-use super::{Mistake, Place};
+use super::{Mistake, Place, quotes};
+use crate::key::is_part;
 use granit_parser::{Event, Parser, Span};
 use std::{collections::HashMap, path::Path};
 
@@ -74,8 +75,17 @@ pub(super) fn read(
     let parser = Parser::new_from_str(text);
     let (anchors, path) = (HashMap::new(), Vec::new());
     let mut builder = Builder { parser, outside, mistakes, anchors, path, nodes: 0 };
-    let root = builder.document()?;
+    let root = builder.document().map_err(|mistake| with_hint(mistake, text))?;
     Ok(root.unwrap_or(Node { place: Place { line: 1, column: 1 }, value: Value::Map(Vec::new()) }))
+}
+
+/// A mistake that ends the reading, with what lacks quotes in its line.
+fn with_hint(mut mistake: Mistake, text: &str) -> Mistake {
+    let line = mistake.place.and_then(|place| text.lines().nth(place.line.saturating_sub(1)));
+    if let Some(wanted) = line.and_then(quotes::wanted) {
+        mistake.reason.push_str(&format!("; it needs quotes: `\"{wanted}\"`"));
+    }
+    mistake
 }
 
 struct Builder<'a, 't> {
@@ -199,6 +209,10 @@ impl<'t> Builder<'_, 't> {
             Ok(text) => Value::Scalar(Scalar { text, written, plain }),
             Err(reason) => {
                 let path = self.at();
+                let reason = match path.ends_with(".key") || path.ends_with(".cost") {
+                    true => part_of_a_request(&written, self.outside).unwrap_or(reason),
+                    false => reason,
+                };
                 self.mistakes.push(Mistake::new(place, &path, reason));
                 Value::Broken
             }
@@ -242,6 +256,15 @@ fn fill(written: &str, outside: &Outside<'_>) -> Result<String, String> {
     }
     text.push_str(rest);
     Ok(text)
+}
+
+/// Somebody wrote `${client_ip}`, which is no variable but a part of a request.
+fn part_of_a_request(written: &str, outside: &Outside<'_>) -> Option<String> {
+    let mut names = written.split("${").skip(1).filter_map(|rest| Some(rest.split_once('}')?.0));
+    let name = names.find(|name| is_part(name) && (outside.variable)(name).is_none())?;
+    Some(format!(
+        "`${{{name}}}` is a variable, and none of this name is set; did you mean `{{{name}}}`?"
+    ))
 }
 
 fn look_up(name: &str, outside: &Outside<'_>) -> Result<String, String> {

@@ -1,6 +1,6 @@
 //! What a request costs at one limiter. Never charges it.
 
-use super::{Parts, Template};
+use super::{Part, Parts, Template};
 
 /// Permits that a request takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +29,11 @@ impl Cost {
             let template = Template::parse(text)?;
             if template.only().is_none() {
                 return Err("is more than one part; a cost is one, as in `{header.x-cost}`".into());
+            }
+            if template.only().is_some_and(Part::is_never_a_number) {
+                return Err(
+                    "is never a number; a cost comes from a part such as `{header.x-cost}`".into(),
+                );
             }
             if template.is_secret() {
                 return Err("is a credential; a cost comes from another part".into());

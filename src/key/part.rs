@@ -79,6 +79,11 @@ impl Part {
         }
     }
 
+    /// Whether no request has a number there.
+    pub(super) fn is_never_a_number(&self) -> bool {
+        matches!(self, Self::ClientIp | Self::Host | Self::Method | Self::Path)
+    }
+
     /// `None` when the request has none.
     pub(super) fn value<'a>(&self, parts: &Parts<'a>) -> Option<Cow<'a, [u8]>> {
         match self {

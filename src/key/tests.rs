@@ -153,7 +153,7 @@ fn a_long_key_is_its_hash() {
 #[case::open("{host", "has a `{` without its `}`")]
 #[case::open_before_another("{host{path}", "has a `{` without its `}`")]
 #[case::close("host}", "has a `}` without its `{`")]
-#[case::doubled("{{host}}", "has a `{` without its `}`")]
+#[case::doubled("{{host}}", "has double braces; parts stand in single ones: `{host}`")]
 #[case::header_without_a_name(
     "{header}",
     "has the part `{header}`, which needs the name of a header, as in `{header.x-shop}`"
@@ -267,6 +267,10 @@ fn a_cost_that_the_request_does_not_name_is_one() {
 #[case::two_parts("{host}{path}", "is more than one part")]
 #[case::credential("{header.cookie}", "is a credential")]
 #[case::unknown("{cost}", "has the unknown part")]
+#[case::client("{client_ip}", "is never a number")]
+#[case::host("{host}", "is never a number")]
+#[case::method("{method}", "is never a number")]
+#[case::path("{path}", "is never a number")]
 fn no_cost(#[case] text: &str, #[case] reason: &str) {
     let error = Cost::parse(text).expect_err("no cost");
     assert!(error.starts_with(reason), "{error}");

@@ -34,11 +34,27 @@ const USES: &[(&str, &[Kind])] = &[
 impl Reader {
     /// A limiter with a mistake has no algorithm.
     pub(super) fn limiters(&mut self, root: &Section<'_>) -> Vec<Limiter> {
-        let Some(section) = root.get("limiters").and_then(|field| self.map(&field)) else {
-            return Vec::new();
+        let Some(field) = root.get("limiters") else { return Vec::new() };
+        let maps = match &field.node.value {
+            // Read on: routes refer to them.
+            Value::List(items) => {
+                self.note_at(
+                    &field,
+                    "must be a map of `NAME: RATE` lines; take the `-` before them away",
+                );
+                items.iter().filter(|item| matches!(item.value, Value::Map(_))).collect()
+            }
+            _ => vec![field.node],
         };
-        let named = section.entries.iter();
-        named.map(|(key, node)| self.limiter(&section.path, key, node)).collect()
+        let mut limiters = Vec::new();
+        for node in maps {
+            let Some(section) = self.map(&Field { path: field.path.clone(), node }) else {
+                continue;
+            };
+            let named = section.entries.iter();
+            limiters.extend(named.map(|(key, node)| self.limiter(&section.path, key, node)));
+        }
+        limiters
     }
 
     fn limiter(&mut self, path: &str, key: &yaml::Key, node: &Node) -> Limiter {
@@ -54,15 +70,23 @@ impl Reader {
             spread: false,
         };
         let field = Field { path: join(path, &key.name), node };
+        if node.is_null() {
+            self.note(key.place, &field.path, "is missing its rate, as in `search: 5/s`");
+            return limiter;
+        }
         let (section, rate) = match &node.value {
             Value::Map(_) => {
-                let Some(section) = self.section(&field, &LIMITER) else { return limiter };
+                let named = |key: &str| uses(&field, key);
+                let Some(section) = self.section_with(&field, &LIMITER, named) else {
+                    return limiter;
+                };
                 let rate = section.get("rate");
                 (section, rate)
             }
             // The short form: a rate or a list of them, and nothing else.
             _ => {
-                (Section { path: field.path.clone(), place: node.place, entries: &[] }, Some(field))
+                let (path, place) = (field.path.clone(), node.place);
+                (Section { path, place, entries: &[], meant: Vec::new() }, Some(field))
             }
         };
         let modes = [("enforce", Mode::Enforce), ("observe", Mode::Observe), ("off", Mode::Off)];
@@ -70,11 +94,12 @@ impl Reader {
         let scopes = [("cluster", Scope::Cluster), ("instance", Scope::Instance)];
         limiter.scope = self.one_of(&section, "scope", &scopes).unwrap_or(Scope::Cluster);
         limiter.key = self.get(&section, "key", None, |text| Template::parse(text).map(Some));
-        let Some(kind) = self.get(&section, "algorithm", Some(Kind::TokenBucket), |name| {
-            Kind::parse(name).map(Some)
-        }) else {
-            return limiter;
+        let kind = match section.get("algorithm") {
+            Some(field) => self.scalar(&field, Kind::parse),
+            None => Some(Kind::TokenBucket),
         };
+        // What else is wrong depends on the algorithm.
+        let Some(kind) = kind else { return limiter };
         self.rules(&section, rate, kind, &mut limiter);
         limiter
     }
@@ -241,6 +266,12 @@ impl Reader {
         let mut rates: Vec<(Rate, &Node)> = Vec::new();
         for (i, node) in items.iter().enumerate() {
             let item = field.item(i, node);
+            if let Value::Map(_) = node.value {
+                let reason = "must be a rate alone, as in [5/s, 100/min]; in a list each rate's burst is \
+                              its own count";
+                self.note_at(&item, reason);
+                continue;
+            }
             let Some(rate) = self.scalar(&item, unit::rate) else { continue };
             match rates.iter().find(|(other, _)| other.period == rate.period) {
                 Some((other, _)) => self.note_at(
@@ -252,6 +283,27 @@ impl Reader {
         }
         rates.sort_by_key(|(rate, _)| rate.period);
         rates
+    }
+}
+
+/// Whether the limiter of that section may have a key, as far as its algorithm is known.
+fn uses(field: &Field<'_>, key: &str) -> bool {
+    let kind = match &field.node.value {
+        Value::Map(entries) => entries.iter().find(|(key, _)| key.name == "algorithm"),
+        _ => None,
+    };
+    let kind = match kind {
+        Some((_, node)) => match &node.value {
+            Value::Scalar(scalar) => Kind::parse(&scalar.text).ok(),
+            _ => None,
+        },
+        None => Some(Kind::TokenBucket),
+    };
+    let kinds = USES.iter().find(|(name, _)| *name == key).map(|(_, kinds)| *kinds);
+    match (kind, kinds) {
+        (Some(Kind::Concurrency), None) => key != "rate",
+        (Some(kind), Some(kinds)) => kinds.contains(&kind),
+        _ => true,
     }
 }
 

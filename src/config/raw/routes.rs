@@ -6,6 +6,7 @@ use crate::{
         Charge, Limiter, Mode, Rate, Route, Upstream,
         reader::{Field, Reader, Section, find, join, positive, span},
         unit,
+        yaml::Value,
     },
     path::Suffix,
 };
@@ -38,6 +39,12 @@ impl Reader {
             self.note(root.place, "routes", reason);
             return Vec::new();
         };
+        if let Value::Map(_) = field.node.value {
+            let reason = "must be a list, each route behind a `-`, as in \
+                          `- { suffix: /search, limiters: [search] }`";
+            self.note_at(&field, reason);
+            return Vec::new();
+        }
         let Some(items) = self.list(&field) else { return Vec::new() };
         if items.is_empty() {
             self.note_at(&field, "is empty; `- { suffix: \"*\" }` passes all");
@@ -74,6 +81,8 @@ impl Reader {
         let methods = self.methods(&section);
         let host = self.get(&section, "host", None, |text| host(text).map(Some));
         let upstream = match section.get("upstream") {
+            // That there is none has been said.
+            Some(_) if upstreams.is_empty() => None,
             Some(field) => self.scalar(&field, |name| {
                 find(name, "upstream", upstreams, |upstream| &upstream.name)
             }),

@@ -6,6 +6,7 @@ use crate::{
     config::{
         Charge, Limiter, Upstream,
         reader::{Field, Reader, Section, find, join, span},
+        unit,
         yaml::{self, Node, Value},
     },
     key::Cost,
@@ -86,6 +87,10 @@ impl Reader {
     /// The limiters that a section names, each once.
     pub(super) fn charges(&mut self, section: &Section<'_>, limiters: &[Limiter]) -> Vec<Charge> {
         let Some(field) = section.get("limiters") else { return Vec::new() };
+        if let Value::Map(_) = field.node.value {
+            self.note_at(&field, "must be a list, as in `[a, { limiter: b, cost: 5 }]`");
+            return Vec::new();
+        }
         let Some(items) = self.list(&field) else { return Vec::new() };
         let mut charges: Vec<Charge> = Vec::new();
         for (i, node) in items.iter().enumerate() {
@@ -102,10 +107,29 @@ impl Reader {
 
     /// A limiter's name, or a map with a cost.
     fn charge(&mut self, item: &Field<'_>, limiters: &[Limiter]) -> Option<Charge> {
-        let named = |name: &str| find(name, "limiter", limiters, |limiter| &limiter.name);
-        let Value::Map(_) = item.node.value else {
+        let named = |name: &str| {
+            if unit::rate(name).is_ok() {
+                let reason = "is a rate; write it under `limiters:` at the top, as in `NAME: 5/s`, and \
+                              its name here";
+                return Err(reason.into());
+            }
+            find(name, "limiter", limiters, |limiter| &limiter.name)
+        };
+        let Value::Map(entries) = &item.node.value else {
             return Some(Charge { limiter: self.scalar(item, named)?, cost: Cost::ONE });
         };
+        if let [(key, node)] = &**entries
+            && limiters.iter().any(|limiter| limiter.name == key.name)
+            && !CHARGE.now.contains(&key.name.as_str())
+        {
+            let cost = match &node.value {
+                Value::Scalar(scalar) if scalar.written.parse::<u32>().is_ok() => &scalar.written,
+                _ => "5",
+            };
+            let reason = format!("a cost is written `{{ limiter: {}, cost: {cost} }}`", key.name);
+            self.note_at(item, reason);
+            return None;
+        }
         let section = self.section(item, &CHARGE)?;
         let cost = section.get("cost").map(|field| (self.scalar(&field, Cost::parse), field));
         let Some(name) = section.get("limiter") else {

@@ -1,0 +1,261 @@
+//! What a newcomer gets wrong, and that one message says how to put it right.
+
+use super::{mistakes, parse};
+use rstest::rstest;
+
+/// The only message for a limiter `a`; `@` stands before the place that it names.
+#[rstest]
+#[case::key(
+    "{ rate: 5/s, key: @{header.x-shop} }",
+    "limiters.a.key: needs quotes: `\"{header.x-shop}\"`"
+)]
+#[case::key_of_more(
+    "{ rate: 5/s, key: @{ client_ip: host } }",
+    "limiters.a.key: must be a single value; a template needs quotes"
+)]
+#[case::double_braces(
+    "{ rate: 5/s, key: @'{{client_ip}}:{{host}}' }",
+    "limiters.a.key: `{{client_ip}}:{{host}}` has double braces; parts stand in single ones: `{client_ip}:{host}`"
+)]
+#[case::variable(
+    "{ rate: 5/s, key: @'${client_ip}' }",
+    "limiters.a.key: `${client_ip}` is a variable, and none of this name is set; did you mean `{client_ip}`?"
+)]
+#[case::variable_with_a_name(
+    "{ rate: 5/s, key: @'x-${header.x-shop}' }",
+    "limiters.a.key: `${header.x-shop}` is a variable, and none of this name is set; did you mean `{header.x-shop}`?"
+)]
+#[case::another_variable(
+    "{ rate: 5/s, key: @'${NOPE}-{client_ip}' }",
+    "limiters.a.key: the environment variable `NOPE` is not set; set it, or write `${NOPE:-default}`"
+)]
+#[case::rates_in_quotes(
+    "{ rate: @'5/s, 100/min' }",
+    "limiters.a.rate: `5/s, 100/min` holds several rates; write a list without quotes: `[5/s, 100/min]`"
+)]
+#[case::list_in_quotes(
+    "@'[5/s, 100/min]'",
+    "limiters.a: `[5/s, 100/min]` holds several rates; write a list without quotes: `[5/s, 100/min]`"
+)]
+#[case::two_slashes(
+    "@5/s/s",
+    "limiters.a: `5/s/s` has more than one `/`; write COUNT/PERIOD, as in 5/s or 10/250ms"
+)]
+#[case::empty_period("@5/", "limiters.a: `5/` needs a unit behind the `/`, as in 5/s or 10/250ms")]
+#[case::fraction("@1.5/s", "limiters.a: `1.5/s` is not a whole number; write `3/2s`")]
+#[case::fraction_of_a_second(
+    "@0.5/10s",
+    "limiters.a: `0.5/10s` is not a whole number; write `1/20s`"
+)]
+#[case::fraction_of_a_period(
+    "@5/1.5s",
+    "limiters.a: `5/1.5s` is not a whole number; write `5/1500ms`"
+)]
+#[case::thousand("@1k/s", "limiters.a: `1k/s` is not a whole number; write `1000/s`")]
+#[case::underscore("@1_000/s", "limiters.a: `1_000/s` is not a whole number; write `1000/s`")]
+#[case::comma("@'1,000/s'", "limiters.a: `1,000/s` is not a whole number; write `1000/s`")]
+#[case::another_comma("@'1,5/s'", "limiters.a: `1,5/s` is not a whole number")]
+#[case::no_number("@/s", "limiters.a: `/s` needs a whole number")]
+#[case::week("@5/week", "limiters.a: `5/week` has the unknown unit `week`; write `5/7d`")]
+#[case::two_months(
+    "@5/2months",
+    "limiters.a: `5/2months` has the unknown unit `months`; write `5/60d`"
+)]
+#[case::capital("@5/S", "limiters.a: `5/S` has the unknown unit `S`; write `5/s`")]
+#[case::plural("@5/seconds", "limiters.a: `5/seconds` has the unknown unit `seconds`; write `5/s`")]
+#[case::too_long(
+    "@5/year, b: 1/s",
+    "limiters.a: `5/year` has the unknown unit `year`; write `5/365d`"
+)]
+#[case::max_with_a_unit(
+    "{ algorithm: concurrency, max: @4/s }",
+    "limiters.a.max: `4/s` is a rate, and this is a count without a unit: `4`"
+)]
+#[case::burst_with_a_unit(
+    "{ rate: 5/s, burst: @5/s }",
+    "limiters.a.burst: `5/s` is a rate, and this is a count without a unit: `5`"
+)]
+#[case::burst_in_thousands(
+    "{ rate: 5/s, burst: @1k }",
+    "limiters.a.burst: `1k` is not a whole number; write `1000`"
+)]
+#[case::fraction_of_a_margin(
+    "{ algorithm: sliding_window, rate: 5/s, margin: @1.5s }",
+    "limiters.a.margin: `1.5s` is not a whole number; write `1500ms`"
+)]
+#[case::missing("5/s, @b: ", "limiters.b: is missing its rate, as in `search: 5/s`")]
+#[case::null("5/s, @b: ~", "limiters.b: is missing its rate, as in `search: 5/s`")]
+#[case::type_(
+    "{ rate: 5/s, @type: sliding_window, margin: 1s }",
+    "limiters.a.type: unknown key `type`; did you mean `algorithm`?"
+)]
+#[case::misspelt_algorithm(
+    "{ rate: 5/s, algorithm: @slidng_window, margin: 1s }",
+    "limiters.a.algorithm: `slidng_window` is no algorithm; did you mean `sliding_window`?"
+)]
+#[case::limit(
+    "{ @limit: 5/s }",
+    "limiters.a.limit: unknown key `limit`; did you mean `rate` or `max`?"
+)]
+#[case::limit_at_a_time(
+    "{ algorithm: concurrency, @limit: 4 }",
+    "limiters.a.limit: unknown key `limit`; did you mean `rate` or `max`?"
+)]
+#[case::misspelt_rate("{ @rat: 5/s }", "limiters.a.rat: unknown key `rat`; did you mean `rate`?")]
+#[case::period(
+    "{ rate: 5/s, @period: 1s }",
+    "limiters.a.period: unknown key `period`; a period is a part of the rate, as in `rate: 5/s`"
+)]
+#[case::wait_of_a_route(
+    "{ rate: 5/s, @max_wait: 2s }",
+    "limiters.a.max_wait: unknown key `max_wait`; it belongs to the route"
+)]
+#[case::cost_of_a_route(
+    "{ rate: 5/s, @cost: 2 }",
+    "limiters.a.cost: unknown key `cost`; it belongs to the route, as in `limiters: [{ limiter: a, cost: 5 }]`"
+)]
+#[case::keys_of_a_bucket(
+    "{ rate: 5/s, @colour: red }",
+    "limiters.a.colour: unknown key `colour`; known here: algorithm, rate, burst, key, scope, mode"
+)]
+#[case::keys_of_a_window(
+    "{ algorithm: sliding_window, rate: 5/s, @colour: red }",
+    "limiters.a.colour: unknown key `colour`; known here: algorithm, rate, margin, key, scope, mode"
+)]
+#[case::keys_of_concurrency(
+    "{ algorithm: concurrency, max: 4, @colour: red }",
+    "limiters.a.colour: unknown key `colour`; known here: algorithm, max, lease, key, scope, mode"
+)]
+#[case::map_in_a_list(
+    "[@{ rate: 5/s, burst: 2 }, 100/min]",
+    "limiters.a[0]: must be a rate alone, as in [5/s, 100/min]; in a list each rate's burst is its own count"
+)]
+#[case::scope(
+    "{ rate: 5/s, scope: @clusters }",
+    "limiters.a.scope: `clusters` is not one of cluster, instance; did you mean `cluster`?"
+)]
+#[case::mode(
+    "{ rate: 5/s, mode: @enforced }",
+    "limiters.a.mode: `enforced` is not one of enforce, observe, off; did you mean `enforce`?"
+)]
+fn one_message_for_a_limiter(#[case] text: &str, #[case] message: &str) {
+    let text = format!("limiters: {{ a: {text} }}");
+    let column = text.find('@').expect("a mark") + 1;
+    assert_eq!(mistakes(&text.replace('@', "")), [format!("test.yaml:3:{column}: {message}")]);
+}
+
+/// The only message for a route; `@` stands before the place that it names.
+#[rstest]
+#[case::cost(
+    "suffix: /a, limiters: [{ limiter: a, cost: @{header.x-cost} }]",
+    "routes[0].limiters[0].cost: needs quotes: `\"{header.x-cost}\"`"
+)]
+#[case::cost_that_is_no_number(
+    "suffix: /a, limiters: [{ limiter: a, cost: @'{client_ip}' }]",
+    "routes[0].limiters[0].cost: `{client_ip}` is never a number; a cost comes from a part such as `{header.x-cost}`"
+)]
+#[case::fraction_of_a_wait(
+    "suffix: /a, max_wait: @0.5h",
+    "routes[0].max_wait: `0.5h` is not a whole number; write `30min`"
+)]
+#[case::capital_of_a_wait(
+    "suffix: /a, max_wait: @2S",
+    "routes[0].max_wait: `2S` has the unknown unit `S`; write `2s`"
+)]
+#[case::negative_wait("suffix: /a, max_wait: @-2s", "routes[0].max_wait: `-2s` is negative")]
+#[case::rate_of_a_limiter(
+    "suffix: /a, @rate: 5/s",
+    "routes[0].rate: unknown key `rate`; it belongs to a limiter under `limiters:` at the top, which the route names"
+)]
+#[case::path("@path: /a", "routes[0].path: unknown key `path`; did you mean `suffix`?")]
+#[case::misspelt_suffix(
+    "@sufix: /a",
+    "routes[0].sufix: unknown key `sufix`; did you mean `suffix`?"
+)]
+#[case::rate_as_a_limiter(
+    "suffix: /a, limiters: [@5/s]",
+    "routes[0].limiters[0]: `5/s` is a rate; write it under `limiters:` at the top, as in `NAME: 5/s`, and its name here"
+)]
+#[case::short_cost(
+    "suffix: /a, limiters: [@{ a: 2 }]",
+    "routes[0].limiters[0]: a cost is written `{ limiter: a, cost: 2 }`"
+)]
+#[case::short_cost_of_the_request(
+    "suffix: /a, limiters: [@{ a: '{header.x-cost}' }]",
+    "routes[0].limiters[0]: a cost is written `{ limiter: a, cost: 5 }`"
+)]
+#[case::name_of_a_limiter(
+    "suffix: /a, limiters: [{ @name: a, cost: 5 }]",
+    "routes[0].limiters[0].name: unknown key `name`; write it as in `{ limiter: a, cost: 5 }`"
+)]
+#[case::costs_by_name(
+    "suffix: /a, limiters: @{ a: 5 }",
+    "routes[0].limiters: must be a list, as in `[a, { limiter: b, cost: 5 }]`"
+)]
+#[case::no_list("suffix: /a, limiters: @a", "routes[0].limiters: must be a list: `[a]`")]
+fn one_message_for_a_route(#[case] route: &str, #[case] message: &str) {
+    let route = format!("- {{ {route} }}");
+    let column = route.find('@').expect("a mark") + 1;
+    let route = route.replace('@', "");
+    let text = format!("upstream: http://a\nlimiters: {{ a: 5/s, b: 5/s }}\nroutes:\n{route}\n");
+    let error = parse(&text).expect_err("must be refused").to_string();
+    assert_eq!(error, format!("test.yaml:4:{column}: {message}"));
+}
+
+#[rstest]
+#[case::star("routes: [{ suffix: * }]", Some("*"))]
+#[case::star_in_a_block("routes:\n- suffix: *", Some("*"))]
+#[case::star_and_more("routes:\n- suffix: *.json # all", Some("*.json"))]
+#[case::star_in_a_list("routes: [{ suffix: /a, methods: [*] }]", Some("*"))]
+#[case::part_in_a_map(
+    "limiters: { a: { rate: 5/s, key: shop-{client_ip} } }",
+    Some("shop-{client_ip}")
+)]
+#[case::part_and_more("limiters:\n  a:\n    key: {header.x-a}:{host}", Some("{header.x-a}:{host}"))]
+#[case::double_braces("limiters:\n  a:\n    key: {{client_ip}}", Some("{client_ip}"))]
+#[case::variable("limiters: { a: { key: ${client_ip} } }", Some("{client_ip}"))]
+#[case::other("a: [", None)]
+#[case::star_in_quotes("routes: [{ suffix: '*' ]", None)]
+#[case::star_in_a_comment("routes: [{ suffix: /a ] # not *", None)]
+#[case::other_braces("routes: [{ suffix: /a }}]", None)]
+fn what_is_not_yaml_for_want_of_quotes(#[case] text: &str, #[case] wanted: Option<&str>) {
+    let error = parse(text).expect_err("must be refused").to_string();
+    assert_eq!(error.lines().count(), 1, "{error}");
+    let hint = wanted.map(|wanted| format!("; it needs quotes: `\"{wanted}\"`"));
+    match hint {
+        Some(hint) => assert!(error.ends_with(&hint), "{error}"),
+        None => assert!(!error.contains("quotes"), "{error}"),
+    }
+}
+
+/// The only message for a whole file but its upstream.
+#[rstest]
+#[case::limiter(
+    "limiter: { a: 5/s }\nroutes: [{ suffix: /a, limiters: [a] }]",
+    "2:1: limiter: unknown key `limiter`; did you mean `limiters`?"
+)]
+#[case::rate_limits(
+    "rate_limits: { a: 5/s }\nroutes: [{ suffix: /a, limiters: [a], max_wait: 50% }]",
+    "2:1: rate_limits: unknown key `rate_limits`; did you mean `limiters`?"
+)]
+#[case::list_of_limiters(
+    "limiters: [{ a: 5/s }, { b: 5/s }]\nroutes: [{ suffix: /a, limiters: [a, b] }]",
+    "2:11: limiters: must be a map of `NAME: RATE` lines; take the `-` before them away"
+)]
+#[case::route("route: [{ suffix: /a }]", "2:1: route: unknown key `route`; did you mean `routes`?")]
+#[case::routes_by_name(
+    "routes: { a: { suffix: /a } }",
+    "2:9: routes: must be a list, each route behind a `-`, as in `- { suffix: /search, limiters: [search] }`"
+)]
+fn one_message_for_a_file(#[case] text: &str, #[case] message: &str) {
+    let error = parse(&format!("upstream: http://a\n{text}\n")).expect_err("must be refused");
+    assert_eq!(error.to_string(), format!("test.yaml:{message}"));
+}
+
+#[test]
+fn one_message_for_a_misspelt_upstream() {
+    let text = "upstrems: { v: http://a }\nroutes: [{ suffix: /a, upstream: v }]\n";
+    let error = parse(text).expect_err("must be refused").to_string();
+    let message = "test.yaml:1:1: upstrems: unknown key `upstrems`; did you mean `upstreams`?";
+    assert_eq!(error, message);
+}

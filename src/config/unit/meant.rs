@@ -1,0 +1,106 @@
+//! What somebody meant by a number, a rate or a duration that is none. Accepts nothing: it only words hints.
+
+use super::{Rate, Span, UNITS, read_rate};
+use std::time::Duration;
+
+/// Units that are no fixed time or have another name here.
+const OTHERS: &[(&str, u64)] = &[
+    ("w", 7 * 86_400_000_000),
+    ("week", 7 * 86_400_000_000),
+    ("month", 30 * 86_400_000_000),
+    ("year", 365 * 86_400_000_000),
+];
+
+/// Why a text is no rate, from what `read_rate` says of it.
+pub(super) fn rate(text: &str, reason: String) -> String {
+    if let Some(list) = list(text) {
+        return format!("holds several rates; write a list without quotes: `[{list}]`");
+    }
+    if text.matches('/').count() > 1 {
+        return "has more than one `/`; write COUNT/PERIOD, as in 5/s or 10/250ms".into();
+    }
+    let meant = near_rate(text).map(|rate| rate.to_string());
+    hinted(reason, meant.filter(|meant| read_rate(meant).is_ok()))
+}
+
+/// Why a text is no duration, from what is said of it.
+pub(super) fn duration(number: &str, unit: &str, reason: String) -> String {
+    let meant = || {
+        let ((num, den), micros) = (number_near(number)?, unit_near(unit)?);
+        let micros = num.checked_mul(micros).filter(|micros| micros.is_multiple_of(den))? / den;
+        Some(Span(Duration::from_micros(micros)).to_string())
+    };
+    hinted(reason, meant())
+}
+
+/// Why a text is no whole number, from what is said of it.
+pub(super) fn whole(text: &str, reason: String) -> String {
+    if read_rate(text).is_ok() {
+        let count = text.split('/').next().unwrap_or_default().trim();
+        return format!("is a rate, and this is a count without a unit: `{count}`");
+    }
+    let meant = number_near(text).filter(|(_, den)| *den == 1);
+    hinted(reason, meant.map(|(whole, _)| whole.to_string()))
+}
+
+/// The reason without its general advice, and what to write.
+fn hinted(reason: String, meant: Option<String>) -> String {
+    match meant {
+        Some(meant) => {
+            format!("{}; write `{meant}`", reason.split(';').next().unwrap_or_default())
+        }
+        None => reason,
+    }
+}
+
+/// `5/s, 100/min` or `[5/s, 100/min]`, without brackets.
+fn list(text: &str) -> Option<String> {
+    let items: Vec<_> = text.trim_matches(['[', ']', ' ']).split(',').map(str::trim).collect();
+    let several = items.len() > 1 || text.starts_with('[');
+    (several && items.iter().all(|item| item.contains('/'))).then(|| items.join(", "))
+}
+
+fn near_rate(text: &str) -> Option<Rate> {
+    let (count, period) = text.split_once('/')?;
+    let (number, unit) = super::split(period);
+    let (count, fraction) = number_near(count.trim())?;
+    let (number, parts) = if number.is_empty() { (1, 1) } else { number_near(number)? };
+    let micros = unit_near(unit)?.checked_mul(number)?.checked_mul(fraction)?;
+    let (count, micros) = match micros.is_multiple_of(parts) {
+        true => (count, micros / parts),
+        false => (count.checked_mul(parts)?, micros),
+    };
+    Some(Rate { count, period: Duration::from_micros(micros) })
+}
+
+/// `1.5`, `1_000`, `1,000`, `1k` or `2M` as a fraction in lowest terms.
+fn number_near(text: &str) -> Option<(u64, u64)> {
+    let (text, times) = match text.char_indices().last()? {
+        (end, 'k' | 'K') => (&text[..end], 1_000),
+        (end, 'M') => (&text[..end], 1_000_000),
+        _ => (text, 1),
+    };
+    let groups = text.split(',').skip(1).all(|group| group.len() == 3);
+    let digits = text.replace(if groups { ['_', ',', ' '] } else { ['_', '_', ' '] }, "");
+    let (whole, part) = digits.split_once('.').unwrap_or((&digits, ""));
+    if whole.is_empty() || part.len() > 6 {
+        return None;
+    }
+    // No sign, nor anything else that `parse` takes.
+    if !whole.bytes().chain(part.bytes()).all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let den = 10_u64.pow(u32::try_from(part.len()).ok()?);
+    let num = format!("{whole}{part}").parse::<u64>().ok()?.checked_mul(times)?;
+    let common = super::gcd(num, den);
+    Some((num / common, den / common))
+}
+
+fn unit_near(unit: &str) -> Option<u64> {
+    let micros = |unit: &str| {
+        let found = UNITS.iter().chain(OTHERS).find(|(name, _)| *name == unit);
+        found.map(|(_, micros)| *micros)
+    };
+    let small = unit.to_lowercase();
+    micros(unit).or_else(|| micros(&small)).or_else(|| micros(small.strip_suffix('s')?))
+}

@@ -1,0 +1,99 @@
+//! What is allowed and probably not meant. Refuses nothing.
+
+use super::{Config, Limiter, Mode, Rate, Route, Store, unit::Span};
+use crate::algorithm::Algorithm;
+use std::time::Duration;
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+// === impl Config ===
+
+impl Config {
+    /// What is allowed and probably not meant.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        for (i, limiter) in self.limiters.iter().enumerate() {
+            let name = &limiter.name;
+            let uses = |route: &Route| route.limiters.iter().any(|charge| charge.limiter == i);
+            if !self.routes.iter().any(uses) {
+                warnings.push(format!("no route and no upstream uses the limiter `{name}`"));
+            }
+            for (rate, stricter) in limiter.idle_rates() {
+                warnings.push(format!(
+                    "the rate {rate} of the limiter `{name}` never binds: {stricter} is always stricter"
+                ));
+            }
+            warnings.extend(self.daily_windows(limiter));
+            warnings.extend(costly_margin(limiter));
+        }
+        for route in &self.routes {
+            warnings.extend(self.nothing_waits(route));
+        }
+        for net in self.trusted_proxies.iter().filter(|net| net.prefix_len() == 0) {
+            warnings.push(format!(
+                "`trusted_proxies` holds {net}, so that every caller can name the address it is counted by"
+            ));
+        }
+        warnings
+    }
+
+    /// Nothing can wait for a limiter that spaces calls.
+    fn nothing_waits(&self, route: &Route) -> Option<String> {
+        // A caller may lengthen its wait up to the cap.
+        if !route.max_wait_cap.is_zero() {
+            return None;
+        }
+        let mut used = route.limiters.iter().map(|charge| &self.limiters[charge.limiter]);
+        let (limiter, kind) = used.find_map(|limiter| match limiter.algorithms.first()? {
+            _ if limiter.mode != Mode::Enforce => None,
+            Algorithm::LeakyBucket(_) => Some((limiter, "leaky_bucket")),
+            Algorithm::WarmUp(_) => Some((limiter, "warm_up")),
+            _ => None,
+        })?;
+        Some(format!(
+            "nothing can wait on the route `{}` for its {kind} `{}`, which spaces calls: set its `max_wait`",
+            route.name, limiter.name
+        ))
+    }
+
+    /// The clock of this process knows no midnight.
+    fn daily_windows(&self, limiter: &Limiter) -> Option<String> {
+        let Some(Algorithm::FixedWindow(_)) = limiter.algorithms.first() else { return None };
+        let rate = limiter.rates.iter().find(|rate| rate.period >= DAY)?;
+        (self.store == Store::Memory).then(|| {
+            format!(
+                "the windows of the limiter `{}` with {rate} do not begin at midnight: with `store: memory` \
+                 they begin with the process",
+                limiter.name
+            )
+        })
+    }
+}
+
+/// A margin that leaves less than half of the quota.
+fn costly_margin(limiter: &Limiter) -> Option<String> {
+    let rule = limiter.algorithms.first()?;
+    let margin = Duration::from_micros(u64::try_from(rule.margin()).ok()?);
+    let padded = |rate: &Rate| {
+        let times = match rule {
+            Algorithm::LeakyBucket(_) => u128::from(rate.count),
+            _ => 1,
+        };
+        rate.period.as_micros() + margin.as_micros() * times
+    };
+    // The fewest permits in the longest time, as long as `period` says.
+    let tightest = |period: &dyn Fn(&Rate) -> u128| {
+        let rates = limiter.rates.iter().map(|rate| (u128::from(rate.count), period(rate)));
+        rates.min_by(|a, b| (a.0 * b.1).cmp(&(b.0 * a.1)))
+    };
+    let (count, period) = tightest(&|rate| rate.period.as_micros())?;
+    let (left, longer) = tightest(&padded)?;
+    let percent = 100 * left * period / (longer * count);
+    (percent < 50).then(|| {
+        format!(
+            "the margin {} of the limiter `{}` leaves {percent} % of its quota",
+            Span(margin),
+            limiter.name
+        )
+    })
+}
