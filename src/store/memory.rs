@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 const SHARDS: usize = 64;
 /// States kept at most. Beyond it a key that is new is counted together with all others of its limiter that
-/// are: stricter, never laxer, and nobody's memory. About 0.3 GB when all are in use.
+/// are: stricter while it lasts, and nobody's memory. About 0.3 GB when all are in use.
 pub const MAX_KEYS: usize = 1 << 20;
 /// A state is kept this much longer than it matters, µs, as on Redis: a test's clock may go back.
 const GRACE: Micros = 5_000_000;
