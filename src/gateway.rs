@@ -111,7 +111,9 @@ impl Gateway {
 
     /// Answers a request.
     pub async fn handle(&self, peer: &Peer, request: Request<Incoming>) -> Response<Body> {
-        let mut record = Record::new(&self.plan, peer.ip, &request);
+        let trusted = &self.plan.config.trusted_proxies;
+        let client = key::client_ip(peer.ip, request.headers(), trusted);
+        let mut record = Record::new(&self.plan, client, &request);
         match self.forward(&mut record, peer, request).await {
             Ok(response) => {
                 record.answered(response.status());
@@ -352,7 +354,9 @@ impl Gateway {
             .uri(parts.uri.path_and_query())
             .ok_or(Failure::BadRequest("the path is too long".into()))?;
         parts.version = Version::HTTP_11;
-        headers::to_upstream(&mut parts.headers, &peer.forwarded_for, asked_host, &target.host);
+        let is_trusted = key::is_trusted(peer.ip, &self.plan.config.trusted_proxies);
+        let (peer, host) = (&peer.forwarded_for, &target.host);
+        headers::to_upstream(&mut parts.headers, peer, is_trusted, asked_host, host);
         if let Some(slot) = &mut slot {
             slot.spend();
         }

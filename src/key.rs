@@ -9,7 +9,7 @@ mod cost;
 mod escape;
 mod part;
 
-pub use client::client_ip;
+pub use client::{client_ip, is_trusted};
 pub use cost::Cost;
 pub use escape::{MAX_LEN, canonical};
 

@@ -12,7 +12,7 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// What is no address ends the reading at the proxy that wrote it, so that nobody chooses a bucket with
 /// garbage. When all addresses are trusted, the first of them is the caller.
 pub fn client_ip(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
-    let is_trusted = |ip: IpAddr| trusted.iter().any(|net| net.contains(&ip));
+    let is_trusted = |ip: IpAddr| is_trusted(ip, trusted);
     let mut client = peer.to_canonical();
     if !is_trusted(client) {
         return client;
@@ -28,6 +28,11 @@ pub fn client_ip(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr
         }
     }
     client
+}
+
+/// Whether it is one of the proxies that are believed.
+pub fn is_trusted(ip: IpAddr, trusted: &[IpNet]) -> bool {
+    trusted.iter().any(|net| net.contains(&ip))
 }
 
 /// `IP`, `IP:PORT`, `[IPv6]` or `[IPv6]:PORT`.

@@ -90,23 +90,43 @@ pub fn check_response<B>(response: &mut Response<B>) -> Result<(), UpstreamError
     Ok(())
 }
 
-/// Turns a client's headers into those for the upstream. Nobody before us is trusted, so what is said of
-/// the client is replaced, never extended.
+/// Turns a client's headers into those for the upstream. What is said of the client is replaced, unless the
+/// peer is a proxy that is trusted: then its address is added to X-Forwarded-For, and the rest stays.
 pub fn to_upstream(
     headers: &mut HeaderMap,
-    client: &HeaderValue,
+    peer: &HeaderValue,
+    is_trusted: bool,
     asked_host: Option<HeaderValue>,
     upstream_host: &HeaderValue,
 ) {
     remove_hop_by_hop(headers);
     headers.remove(FORWARDED);
-    match asked_host.or_else(|| headers.get(HOST).cloned()) {
-        Some(host) => drop(headers.insert(X_FORWARDED_HOST, host)),
-        None => drop(headers.remove(X_FORWARDED_HOST)),
+    if !is_trusted || !headers.contains_key(X_FORWARDED_HOST) {
+        match asked_host.or_else(|| headers.get(HOST).cloned()) {
+            Some(host) => drop(headers.insert(X_FORWARDED_HOST, host)),
+            None => drop(headers.remove(X_FORWARDED_HOST)),
+        }
     }
     headers.insert(HOST, upstream_host.clone());
-    headers.insert(X_FORWARDED_FOR, client.clone());
-    headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
+    let through = if is_trusted { through(headers, peer) } else { None };
+    headers.insert(X_FORWARDED_FOR, through.unwrap_or_else(|| peer.clone()));
+    if !is_trusted || !headers.contains_key(X_FORWARDED_PROTO) {
+        headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
+    }
+}
+
+/// The way that a trusted proxy tells, with the proxy at its end; `None` when it tells nothing.
+fn through(headers: &HeaderMap, peer: &HeaderValue) -> Option<HeaderValue> {
+    let told = headers.get_all(X_FORWARDED_FOR).iter().filter(|told| !told.is_empty());
+    let mut way = told.fold(Vec::new(), |mut way, told| {
+        way.extend([told.as_bytes(), b", "].concat());
+        way
+    });
+    if way.is_empty() {
+        return None;
+    }
+    way.extend(peer.as_bytes());
+    HeaderValue::from_bytes(&way).ok()
 }
 
 #[cfg(test)]
@@ -152,6 +172,25 @@ mod tests {
     }
 
     #[test]
+    fn what_a_trusted_proxy_says_stays_with_its_address_behind() {
+        let mut got = headers(&[
+            ("host", "api.internal"),
+            ("x-forwarded-for", "6.6.6.6, 203.0.113.9"),
+            ("x-forwarded-proto", "https"),
+        ]);
+        got.append("x-forwarded-for", HeaderValue::from_static("10.0.0.2"));
+        let (peer, host) = (HeaderValue::from_static("10.0.0.1"), HeaderValue::from_static("up"));
+        to_upstream(&mut got, &peer, true, None, &host);
+        let expected = headers(&[
+            ("host", "up"),
+            ("x-forwarded-for", "6.6.6.6, 203.0.113.9, 10.0.0.2, 10.0.0.1"),
+            ("x-forwarded-proto", "https"),
+            ("x-forwarded-host", "api.internal"),
+        ]);
+        assert_eq!(got, expected);
+    }
+
+    #[test]
     fn what_a_client_says_of_itself_is_replaced() {
         let mut got = headers(&[
             ("host", "api.internal:8080"),
@@ -161,7 +200,7 @@ mod tests {
             ("forwarded", "for=6.6.6.6"),
         ]);
         let (client, host) = (HeaderValue::from_static("10.0.0.1"), HeaderValue::from_static("up"));
-        to_upstream(&mut got, &client, None, &host);
+        to_upstream(&mut got, &client, false, None, &host);
         let expected = headers(&[
             ("host", "up"),
             ("x-forwarded-for", "10.0.0.1"),

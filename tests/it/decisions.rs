@@ -313,6 +313,23 @@ routes: [{{ suffix: /search, limiters: [caller] }}]
     assert_eq!(statuses, expected);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn behind_a_trusted_proxy_the_upstream_hears_of_the_whole_way() {
+    let upstream = Upstream::ok().await;
+    let yaml = format!(
+        "upstream: {}\ntrusted_proxies: [127.0.0.0/8]\nlimiting: off\nroutes: [{{ suffix: \"*\" }}]\n",
+        upstream.url()
+    );
+    let gateway = Gateway::start(&yaml).await;
+    let fields = [("X-Forwarded-For", "6.6.6.6, 192.0.2.2"), ("X-Forwarded-Proto", "https")];
+    let mut conn = gateway.ask("/search", &fields).await;
+    assert_eq!(conn.answer().await.expect("a whole answer").status, 200);
+    let head = &upstream.calls()[0].head;
+    assert_eq!(head.all("x-forwarded-for"), ["6.6.6.6, 192.0.2.2, 127.0.0.1"]);
+    assert_eq!(head.all("x-forwarded-proto"), ["https"]);
+    assert_eq!(gateway.line("/search").await["client"], "192.0.2.2");
+}
+
 // ------------------------------------------------------------------------------- late, and crosswise
 
 #[tokio::test(flavor = "multi_thread")]
