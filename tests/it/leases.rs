@@ -164,7 +164,15 @@ async fn a_place_whose_answer_was_lost_is_given_back() {
     let executed =
         async || (redis.calls_of("evalsha") + redis.calls_of("eval") > calls).then_some(());
     eventually("the place is taken", executed).await;
-    redis.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    // Once for the caller that waited in vain, once when the driver gives the connection up.
+    eventually("the answer is lost", async || {
+        let mut errors = 0.0;
+        for kind in ["timeout", "unreachable"] {
+            errors += gateway.metric("paceway_store_errors_total", &[("kind", kind)]).await;
+        }
+        (errors >= 2.0).then_some(())
+    })
+    .await;
     proxy.release();
     eventually("the place is free", free).await;
     assert_eq!(upstream.calls().len(), 1);
