@@ -288,13 +288,18 @@ impl Batched {
             let mut claim = CLAIM;
             loop {
                 sleep(Duration::from_micros(claim.unsigned_abs())).await;
-                match store.look(&check).get().await {
+                // Before the look: what is handed over behind it is watched anew.
+                store.0.watched.lock().remove(&check.key);
+                claim = match store.look(&check).get().await {
+                    Ok(level) if (1..=CLAIM).contains(&level.next) => level.next,
                     // What expires later than a claim is somebody's who lives, or known to those who wait.
-                    Ok(level) if (1..=CLAIM).contains(&level.next) => claim = level.next,
-                    Ok(_) | Err(_) => break,
+                    Ok(_) => return,
+                    Err(_) => CLAIM,
+                };
+                if !store.0.watched.lock().insert(check.key.clone()) {
+                    return;
                 }
             }
-            store.0.watched.lock().remove(&check.key);
         });
     }
 
