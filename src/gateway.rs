@@ -19,6 +19,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, Version, header::HOST};
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
+use ipnet::IpNet;
 use record::Record;
 use smallvec::SmallVec;
 use std::{
@@ -53,6 +54,8 @@ pub struct Gateway {
 pub struct Peer {
     ip: IpAddr,
     forwarded_for: HeaderValue,
+    /// One of the proxies that are believed.
+    is_trusted: bool,
     /// Looks whether the client has closed its side of the connection.
     has_left: Box<dyn Fn() -> bool + Send + Sync>,
 }
@@ -83,14 +86,20 @@ impl fmt::Debug for Peer {
 // === impl Peer ===
 
 impl Peer {
-    /// The client at `ip`; `has_left` looks whether it has closed its side of the connection.
-    pub fn new(ip: IpAddr, has_left: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+    /// The client at `ip`, maybe one of the `trusted` proxies; `has_left` looks whether it has closed its side of the
+    /// connection.
+    pub fn new(
+        ip: IpAddr,
+        trusted: &[IpNet],
+        has_left: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> Self {
         let ip = ip.to_canonical();
         let text = ip.to_string();
         let forwarded_for = HeaderValue::from_str(&text);
         // An address is made of characters that a header may hold.
         let forwarded_for = forwarded_for.unwrap_or(HeaderValue::from_static("unknown"));
-        Self { ip, forwarded_for, has_left: Box::new(has_left) }
+        let is_trusted = key::is_trusted(ip, trusted);
+        Self { ip, forwarded_for, is_trusted, has_left: Box::new(has_left) }
     }
 
     /// Resolves when the client has left. Looks from time to time: a socket with unread input does not wake.
@@ -111,9 +120,7 @@ impl Gateway {
 
     /// Answers a request.
     pub async fn handle(&self, peer: &Peer, request: Request<Incoming>) -> Response<Body> {
-        let trusted = &self.plan.config.trusted_proxies;
-        let client = key::client_ip(peer.ip, request.headers(), trusted);
-        let mut record = Record::new(&self.plan, client, &request);
+        let mut record = Record::new(&self.plan, peer.ip, &request);
         match self.forward(&mut record, peer, request).await {
             Ok(response) => {
                 record.answered(response.status());
@@ -138,30 +145,27 @@ impl Gateway {
         // Nothing is open: a connection is made while the decision is.
         let ahead = upstream.connect_ahead();
         let admission = self.admit(record, peer, &routed).await?;
-        let (slot, connection) = match admission {
+        let admission = match admission {
+            None => {
+                let connection = connection(upstream, ahead).await?;
+                return self.send(record, peer, routed, None, connection).await;
+            }
             Some(Admission::Granted(slot)) if slot.wait.is_zero() => {
                 let connection = connection(upstream, ahead).await?;
-                match slot.is_late() {
-                    false => (Some(slot), connection),
-                    // It was long in the making: what is sent now could meet what is sent later.
-                    true => {
-                        connection.recycle();
-                        let late = Admission::Granted(slot);
-                        let (slot, connection) =
-                            self.wait(record, peer, &routed, late, upstream).await?;
-                        (Some(slot), connection)
-                    }
+                if !slot.is_late() {
+                    return self.send(record, peer, routed, Some(slot), connection).await;
                 }
+                // It was long in the making: what is sent now could meet what is sent later.
+                connection.recycle();
+                Admission::Granted(slot)
             }
             Some(admission) => {
                 drop(ahead);
-                let (slot, connection) =
-                    self.wait(record, peer, &routed, admission, upstream).await?;
-                (Some(slot), connection)
+                admission
             }
-            None => (None, connection(upstream, ahead).await?),
         };
-        self.send(record, peer, routed, slot, connection).await
+        let (slot, connection) = self.wait(record, peer, &routed, admission, upstream).await?;
+        self.send(record, peer, routed, Some(slot), connection).await
     }
 
     fn route<'a>(
@@ -354,9 +358,8 @@ impl Gateway {
             .uri(parts.uri.path_and_query())
             .ok_or(Failure::BadRequest("the path is too long".into()))?;
         parts.version = Version::HTTP_11;
-        let is_trusted = key::is_trusted(peer.ip, &self.plan.config.trusted_proxies);
-        let (peer, host) = (&peer.forwarded_for, &target.host);
-        headers::to_upstream(&mut parts.headers, peer, is_trusted, asked_host, host);
+        let (address, is_trusted) = (&peer.forwarded_for, peer.is_trusted);
+        headers::to_upstream(&mut parts.headers, address, is_trusted, asked_host, &target.host);
         if let Some(slot) = &mut slot {
             slot.spend();
         }

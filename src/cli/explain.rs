@@ -132,8 +132,8 @@ fn limiter(config: &Config, charge: &Charge, parts: &Parts<'_>) -> String {
         [rate] => rate.clone(),
         rates => format!("[{}]", rates.join(", ")),
     };
-    let rule = limiter.algorithms.first();
-    let rule = rule.map_or_else(String::new, |rule| match rule {
+    let first = limiter.algorithms.first();
+    let mut rule = first.map_or_else(String::new, |rule| match rule {
         Algorithm::Concurrency(rule) => {
             let lease = crate::limit::duration(rule.lease());
             format!("concurrency, at most {} held, lease {lease:?}", rule.max())
@@ -143,14 +143,13 @@ fn limiter(config: &Config, charge: &Charge, parts: &Parts<'_>) -> String {
         }
         rule => format!("{} {rates}", rule.name()),
     });
-    let first = limiter.algorithms.first();
-    let margin = first.map_or(0, Algorithm::margin);
-    let margin = (margin > 0).then(|| format!(", margin {:?}", crate::limit::duration(margin)));
-    let rule = rule + &margin.unwrap_or_default();
-    let longest = first.map_or(MAX_BUDGET, Algorithm::longest_wait);
-    let longest = (longest < MAX_BUDGET)
-        .then(|| format!(", a queue of {:?}", crate::limit::duration(longest)));
-    let rule = rule + &longest.unwrap_or_default();
+    let margin = first.map(Algorithm::margin).filter(|margin| *margin > 0);
+    let queue = first.map(Algorithm::longest_wait).filter(|longest| *longest < MAX_BUDGET);
+    for (name, span) in [("margin", margin), ("a queue of", queue)] {
+        if let Some(span) = span {
+            rule += &format!(", {name} {:?}", crate::limit::duration(span));
+        }
+    }
     let cost = charge.cost.of(parts, limiter.capacity());
     let cost = cost.map_or_else(|reason| format!("400: {reason}"), |cost| format!("cost {cost}"));
     let origin = match &charge.cost {

@@ -1,7 +1,7 @@
 //! What is counted and logged of a request: written when it ends, however it ends.
 
 use super::{Plan, RoutePlan};
-use crate::{answer::Failure, metrics::Outcome};
+use crate::{answer::Failure, key, metrics::Outcome};
 use http::{Method, Request, StatusCode, Uri};
 use std::{net::IpAddr, time::Duration};
 use tokio::time::Instant;
@@ -49,9 +49,9 @@ pub(super) fn forwarded(wait: Duration, observed: bool) -> Outcome {
 // === impl Record ===
 
 impl<'a> Record<'a> {
-    pub(super) fn new<B>(plan: &'a Plan, client: IpAddr, request: &Request<B>) -> Self {
+    pub(super) fn new<B>(plan: &'a Plan, peer: IpAddr, request: &Request<B>) -> Self {
         let line = plan.access_log.then(|| Line {
-            client,
+            client: key::client_ip(peer, request.headers(), &plan.config.trusted_proxies),
             method: request.method().clone(),
             uri: request.uri().clone(),
         });

@@ -102,7 +102,8 @@ impl Worker {
         let _ = stream.set_nodelay(true);
         let stream = Arc::new(Stream::new(stream));
         let watched = stream.clone();
-        let peer = Arc::new(Peer::new(peer.ip(), move || watched.is_closed_by_client()));
+        let trusted = &self.plan.config.trusted_proxies;
+        let peer = Arc::new(Peer::new(peer.ip(), trusted, move || watched.is_closed_by_client()));
         async move {
             let counted = stream.clone();
             let service = service_fn(move |request: Request<Incoming>| {

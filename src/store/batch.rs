@@ -190,7 +190,7 @@ impl Batched {
                 }
             };
             self.record(&tag, started, &answer);
-            self.deliver(batch, answer);
+            self.deliver(&tag, batch, answer);
         }
     }
 
@@ -227,7 +227,7 @@ impl Batched {
         }
     }
 
-    fn deliver(&self, batch: Vec<Queued>, answer: Result<Vec<Reply>, StoreError>) {
+    fn deliver(&self, tag: &str, batch: Vec<Queued>, answer: Result<Vec<Reply>, StoreError>) {
         let count = batch.len();
         let replies = match answer {
             Ok(replies) if replies.len() == count => replies.into_iter().map(Ok).collect(),
@@ -235,7 +235,7 @@ impl Batched {
             Err(error) => vec![Err(error); count],
         };
         for (queued, reply) in batch.into_iter().zip(replies) {
-            self.make_up_for(&queued, &reply);
+            self.make_up_for(tag, &queued, &reply);
             let Queued { entry, reply: caller, .. } = queued;
             if let Some(caller) = caller {
                 let delivery = Delivery { store: self.clone(), entry, reply: Some(reply) };
@@ -248,30 +248,28 @@ impl Batched {
 
     /// Places are given back until the store has heard it, which it may twice: a ticket is nobody else's. Without that
     /// a lost answer, or a lost release, would keep a place from everybody for as long as a lease.
-    fn make_up_for(&self, queued: &Queued, reply: &Result<Reply, StoreError>) {
+    fn make_up_for(&self, tag: &str, queued: &Queued, reply: &Result<Reply, StoreError>) {
         let Err(error) = reply else { return };
-        let releases = match &queued.entry {
-            Entry::GiveBack { check, .. } if check.is_lease() => {
+        let (releases, since): (Vec<_>, _) = match &queued.entry {
+            Entry::GiveBack { check, .. } => {
                 let lease = check.algorithm.lease().unwrap_or_default();
-                let is_past =
-                    queued.since.elapsed().as_micros() >= u128::from(lease.unsigned_abs());
-                if is_past { Vec::new() } else { vec![(queued.entry.clone(), queued.since)] }
+                if queued.since.elapsed() >= Duration::from_micros(lease.unsigned_abs()) {
+                    return; // A place that is free by now, or permits.
+                }
+                (vec![queued.entry.clone()], queued.since)
             }
             Entry::Decide { checks, ticket: Some(ticket), .. }
                 if *error != StoreError::NotConnected =>
             {
-                let parts = places(checks, *ticket);
-                gifts(checks, &parts).map(|entry| (entry, Instant::now())).collect()
+                (gifts(checks, &places(checks, *ticket)).collect(), Instant::now())
             }
             _ => return,
         };
-        let store = self.clone();
+        let (store, tag) = (self.clone(), tag.to_owned());
         tokio::spawn(async move {
             // Not before the store has worked off what it was sent on a connection that is gone.
             sleep(MAKE_UP).await;
-            for (entry, since) in releases {
-                let Entry::GiveBack { check, .. } = &entry else { continue };
-                let tag = hash_tag(&check.key).to_owned();
+            for entry in releases {
                 store.enqueue(&tag, Queued { entry, since, reply: None });
             }
         });
