@@ -1,6 +1,7 @@
 //! The configuration: checked, typed, immutable. [`Config::load`] is the only door; nothing behind it
 //! checks again.
 
+mod http;
 mod limiter;
 mod quotes;
 mod raw;
@@ -9,15 +10,16 @@ mod unit;
 mod warnings;
 mod yaml;
 
+pub use http::{Client, Limits, ServerTls};
 pub use limiter::{Charge, Limiter, Mode, Scope};
 pub use unit::Rate;
 
 use crate::{
     path::Suffix,
     store::redis::RedisUrl,
-    upstream::{Target, Timeouts},
+    upstream::{ClientTls, Target, Timeouts, headers::Rules},
 };
-use http::Method;
+use ::http::Method;
 use ipnet::IpNet;
 use std::{fmt, net::SocketAddr, num::NonZeroUsize, path::Path, time::Duration};
 
@@ -37,8 +39,18 @@ pub struct Config {
     pub access_log: Option<AccessLog>,
     /// How long running and waiting requests may take to finish after SIGTERM.
     pub drain_timeout: Duration,
+    /// Certificates for the data plane; `None`: clear text.
+    pub tls: Option<ServerTls>,
     /// Whose X-Forwarded-For is believed.
     pub trusted_proxies: Vec<IpNet>,
+    /// Connections of trusted proxies begin with a PROXY protocol header.
+    pub proxy_protocol: bool,
+    /// What clients may take their time for.
+    pub client: Client,
+    /// How large a request may be.
+    pub limits: Limits,
+    /// Names of query parameters and headers whose values no log shows, besides those that never are.
+    pub redact: Vec<String>,
     /// Where limiters keep their state.
     pub store: Store,
     /// False forwards everything unlimited.
@@ -83,10 +95,22 @@ pub enum Store {
 pub struct Upstream {
     /// Name in metrics and logs.
     pub name: String,
-    /// Where it is.
-    pub target: Target,
+    /// Where it is: at least one.
+    pub targets: Vec<Target>,
     /// How long it may take.
     pub timeouts: Timeouts,
+    /// Idle connections that one gateway keeps to it.
+    pub pool_size: usize,
+    /// It is spoken to in HTTP/2.
+    pub http2: bool,
+    /// How an https upstream is checked, and what it is shown.
+    pub tls: ClientTls,
+    /// It gets the client's `Host` in place of its own.
+    pub preserve_host: bool,
+    /// It gets `Forwarded` (RFC 7239) beside the X-Forwarded fields.
+    pub forwarded: bool,
+    /// What changes in headers on the way to it and back.
+    pub headers: Rules,
     /// Charged for every call to it.
     pub limiters: Vec<Charge>,
 }
@@ -112,6 +136,8 @@ pub struct Route {
     pub max_wait_cap: Duration,
     /// Requests that wait at one time in this gateway.
     pub max_waiting: usize,
+    /// What changes in headers, after what its upstream changes.
+    pub headers: Rules,
 }
 
 /// A line and a column, from 1.

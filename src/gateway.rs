@@ -1,8 +1,10 @@
 //! The way of a request: route ─▶ limit ─▶ upstream, and the answer at the outer edge.
 
+mod peer;
 mod plan;
 mod record;
 
+pub use peer::Peer;
 pub use plan::{LimiterPlan, Plan, RoutePlan};
 
 use crate::{
@@ -13,24 +15,21 @@ use crate::{
     metrics::Verdict,
     route::host_of,
     store::{Decision, Store, StoreError},
-    upstream::{self, Ahead, Connection, Upstream, headers},
+    upstream::{self, Ahead, Connection, Upload, Upstream, headers},
 };
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, Version, header::HOST};
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
-use ipnet::IpNet;
 use record::Record;
 use smallvec::SmallVec;
 use std::{
-    fmt,
-    net::IpAddr,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 /// How often a waiting upload is looked after.
 const LOOK: Duration = Duration::from_millis(200);
@@ -50,16 +49,6 @@ pub struct Gateway {
     upstreams: Vec<Upstream>,
 }
 
-/// The client at the other end of a connection; made once per connection.
-pub struct Peer {
-    ip: IpAddr,
-    forwarded_for: HeaderValue,
-    /// One of the proxies that are believed.
-    is_trusted: bool,
-    /// Looks whether the client has closed its side of the connection.
-    has_left: Box<dyn Fn() -> bool + Send + Sync>,
-}
-
 /// The body of a response: the upstream's, streamed, or our own.
 #[derive(Debug)]
 pub enum Body {
@@ -75,39 +64,6 @@ pub enum Body {
 struct Routed<'a> {
     route: &'a RoutePlan,
     request: Request<Incoming>,
-}
-
-impl fmt::Debug for Peer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Peer").field(&self.ip).finish()
-    }
-}
-
-// === impl Peer ===
-
-impl Peer {
-    /// The client at `ip`, maybe one of the `trusted` proxies; `has_left` looks whether it has closed its side of the
-    /// connection.
-    pub fn new(
-        ip: IpAddr,
-        trusted: &[IpNet],
-        has_left: impl Fn() -> bool + Send + Sync + 'static,
-    ) -> Self {
-        let ip = ip.to_canonical();
-        let text = ip.to_string();
-        let forwarded_for = HeaderValue::from_str(&text);
-        // An address is made of characters that a header may hold.
-        let forwarded_for = forwarded_for.unwrap_or(HeaderValue::from_static("unknown"));
-        let is_trusted = key::is_trusted(ip, trusted);
-        Self { ip, forwarded_for, is_trusted, has_left: Box::new(has_left) }
-    }
-
-    /// Resolves when the client has left. Looks from time to time: a socket with unread input does not wake.
-    async fn leaves(&self, look: Duration) {
-        while !(self.has_left)() {
-            sleep(look).await;
-        }
-    }
 }
 
 // === impl Gateway ===
@@ -140,7 +96,7 @@ impl Gateway {
         peer: &Peer,
         request: Request<Incoming>,
     ) -> Result<Response<Body>, Failure> {
-        let routed = self.route(record, request)?;
+        let routed = self.route(record, peer, request)?;
         let upstream = &self.upstreams[routed.route.upstream];
         // Nothing is open: a connection is made while the decision is.
         let ahead = upstream.connect_ahead();
@@ -171,8 +127,12 @@ impl Gateway {
     fn route<'a>(
         &'a self,
         record: &mut Record<'a>,
+        peer: &Peer,
         request: Request<Incoming>,
     ) -> Result<Routed<'a>, Failure> {
+        if peer.framed_twice(&request) {
+            return Err(Failure::BadRequest("both Content-Length and Transfer-Encoding".into()));
+        }
         let uri = request.uri();
         if !uri.path().starts_with('/') {
             return Err(Failure::BadRequest("only a request for a path can be forwarded".into()));
@@ -365,7 +325,7 @@ impl Gateway {
         }
         let started = Instant::now();
         record.sent();
-        let answer = connection.send(Request::from_parts(parts, body)).await;
+        let answer = connection.send(Request::from_parts(parts, Upload::new(body))).await;
         let metrics = &self.plan.upstreams[routed.route.upstream];
         let mut response = answer.map_err(|error| {
             if error.is_unsent()

@@ -11,6 +11,7 @@
 pub mod algorithm;
 pub mod path;
 pub mod suggest;
+pub mod tls;
 pub mod store;
 pub mod upstream;
 pub mod key;

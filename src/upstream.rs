@@ -3,11 +3,14 @@
 
 pub mod headers;
 mod pool;
+mod upload;
 
 pub use pool::{Ahead, Body, Connection, Upstream};
+pub use upload::Upload;
 
+use crate::tls::KeyPair;
 use http::{HeaderValue, Uri, uri::PathAndQuery};
-use std::{error::Error, time::Duration};
+use std::{error::Error, path::PathBuf, time::Duration};
 
 /// Where an upstream is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +30,19 @@ pub struct Timeouts {
     pub connect: Duration,
     /// From the slot to the head of the response.
     pub response: Duration,
+    /// A connection that was idle for so long is closed.
+    pub idle: Duration,
+}
+
+/// How an https upstream is checked, and what it is shown.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClientTls {
+    /// Authorities in PEM; `None`: the system's.
+    pub ca: Option<PathBuf>,
+    /// What we are, for upstreams that ask.
+    pub client_cert: Option<KeyPair>,
+    /// The name that its certificate must have; `None`: the host of its URL.
+    pub server_name: Option<String>,
 }
 
 /// Why there is no response.
@@ -113,7 +129,13 @@ impl Target {
 
 impl Default for Timeouts {
     fn default() -> Self {
-        Self { connect: Duration::from_secs(2), response: Duration::from_secs(30) }
+        Self {
+            connect: Duration::from_secs(2),
+            response: Duration::from_secs(30),
+            // Below the keep-alive of common origins (Node: 5 s): a connection that the origin closes first may
+            // take a request down with it.
+            idle: Duration::from_secs(4),
+        }
     }
 }
 

@@ -81,9 +81,9 @@ fn text(config: &Config, method: &Method, uri: &Uri, headers: &HeaderMap, peer: 
         }
     }
     let upstream = &config.upstreams[route.upstream];
-    let target = upstream.target.uri(uri.path_and_query());
+    let target = upstream.targets[0].uri(uri.path_and_query());
     let target = target.map_or_else(|| uri.path().to_owned(), |target| target.to_string());
-    let origin = upstream.target.origin.to_string();
+    let origin = upstream.targets[0].origin.to_string();
     line("upstream", format!("{}: {}{target}", upstream.name, origin.trim_end_matches('/')));
     if !config.limiting {
         line("limiters", "none work: `limiting: off`".into());

@@ -10,7 +10,7 @@ mod upstreams;
 pub(super) use keys::{CHARGE, LIMITER, ROOT, ROUTE, STORE, UPSTREAM};
 
 use super::{
-    AccessLog, Config, Mistake, Store,
+    AccessLog, Client, Config, Limits, Mistake, Store,
     reader::{Field, Reader, Section, positive, span},
     unit,
     yaml::{self, Node, Outside, Value},
@@ -68,7 +68,12 @@ impl Reader {
             drain_timeout: self.get(&root, "drain_timeout", drain_timeout, |text| {
                 span(text, Duration::ZERO, MAX_TIMEOUT)
             }),
+            tls: None,
             trusted_proxies: self.networks(&root),
+            proxy_protocol: false,
+            client: Client::default(),
+            limits: Limits::default(),
+            redact: Vec::new(),
             store: self.store(&root),
             limiting: self
                 .one_of(&root, "limiting", &[("on", true), ("off", false)])

@@ -67,7 +67,7 @@ fn the_long_forms() {
     assert_eq!(*timeout, Duration::from_millis(20));
     assert!(!format!("{config:?}").contains("hunter2"), "a secret in Debug");
     let upstream = &config.upstreams[0];
-    assert_eq!((upstream.target.base.as_str(), upstream.target.is_https()), ("/v2", true));
+    assert_eq!((upstream.targets[0].base.as_str(), upstream.targets[0].is_https()), ("/v2", true));
     assert_eq!(upstream.timeouts.response, Duration::from_secs(5));
     assert_eq!(config.limiters[0].mode, Mode::Observe);
     assert_eq!(config.limiters[0].capacity(), 3);

@@ -1,7 +1,7 @@
 //! Sockets: those that listen, and the connector that reaches upstreams.
 
 use super::ServerError;
-use crate::config::Config;
+use crate::{config::Config, upstream::Target};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::HttpConnector;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -43,16 +43,17 @@ pub(super) fn connector(config: &Config) -> Result<HttpsConnector<HttpConnector>
     http.set_nodelay(true);
     http.set_keepalive(Some(KEEPALIVE));
     let builder = hyper_rustls::HttpsConnectorBuilder::new();
-    let builder = if config.upstreams.iter().any(|upstream| upstream.target.is_https()) {
-        builder.with_native_roots().map_err(ServerError::Roots)?
-    } else {
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let tls = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| ServerError::System(error.into()))?
-            .with_root_certificates(rustls::RootCertStore::empty())
-            .with_no_client_auth();
-        builder.with_tls_config(tls)
-    };
+    let builder =
+        if config.upstreams.iter().any(|upstream| upstream.targets.iter().any(Target::is_https)) {
+            builder.with_native_roots().map_err(ServerError::Roots)?
+        } else {
+            let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+            let tls = rustls::ClientConfig::builder_with_provider(provider)
+                .with_safe_default_protocol_versions()
+                .map_err(|error| ServerError::System(error.into()))?
+                .with_root_certificates(rustls::RootCertStore::empty())
+                .with_no_client_auth();
+            builder.with_tls_config(tls)
+        };
     Ok(builder.https_or_http().enable_http1().wrap_connector(http))
 }

@@ -47,7 +47,7 @@ impl Worker {
     pub(super) async fn run(mut self) -> Result<(), ServerError> {
         let store = self.source.store().await?;
         let upstreams = self.plan.config.upstreams.iter().map(|upstream| {
-            Upstream::new(upstream.target.clone(), upstream.timeouts, self.connector.clone())
+            Upstream::new(upstream.targets[0].clone(), upstream.timeouts, self.connector.clone())
         });
         let gateway = Gateway::new(self.plan.clone(), store.clone(), upstreams.collect());
         let gateway = Arc::new(gateway);
@@ -100,10 +100,12 @@ impl Worker {
         let mut phases = self.phases.clone();
         // Small answers must not wait for a client's delayed acknowledgement.
         let _ = stream.set_nodelay(true);
+        let port = stream.local_addr().map_or(0, |address| address.port());
         let stream = Arc::new(Stream::new(stream));
         let watched = stream.clone();
         let trusted = &self.plan.config.trusted_proxies;
-        let peer = Arc::new(Peer::new(peer.ip(), trusted, move || watched.is_closed_by_client()));
+        let peer =
+            Arc::new(Peer::new(peer.ip(), port, trusted, move || watched.is_closed_by_client()));
         async move {
             let counted = stream.clone();
             let service = service_fn(move |request: Request<Incoming>| {

@@ -26,6 +26,43 @@ static HOP_BY_HOP: [HeaderName; 7] = [
     UPGRADE,
 ];
 
+/// What an operator changes in headers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// Of requests.
+    pub request: Edits,
+    /// Of responses.
+    pub response: Edits,
+}
+
+/// Changes in the headers of a message.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Edits {
+    /// These go.
+    pub remove: Vec<HeaderName>,
+    /// Each replaces all of its name.
+    pub set: Vec<(HeaderName, HeaderValue)>,
+    /// Each stands behind those of its name.
+    pub add: Vec<(HeaderName, HeaderValue)>,
+}
+
+// === impl Edits ===
+
+impl Edits {
+    /// Removes, then sets, then adds.
+    pub fn apply(&self, headers: &mut HeaderMap) {
+        for name in &self.remove {
+            headers.remove(name);
+        }
+        for (name, value) in &self.set {
+            headers.insert(name, value.clone());
+        }
+        for (name, value) in &self.add {
+            headers.append(name, value.clone());
+        }
+    }
+}
+
 /// Removes what was meant for the connection it came on: the fixed names, and those that `Connection`
 /// nominates (RFC 9110 section 7.6.1).
 pub fn remove_hop_by_hop(headers: &mut HeaderMap) {

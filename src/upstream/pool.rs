@@ -1,7 +1,7 @@
 //! One worker's connections to one upstream. HTTP/1.1, one request at a time each; the newest idle one is
 //! used first, so that those too many grow old and are closed.
 
-use super::{Target, Timeouts, UpstreamError};
+use super::{Target, Timeouts, Upload, UpstreamError};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::{Body as _, Frame, SizeHint};
@@ -33,9 +33,6 @@ use tokio::{
 };
 use tower::Service as _;
 
-/// An idle connection this old is closed: below the keep-alive of common origins (Node: 5 s), because one
-/// that the origin closes first takes a request down with it.
-const IDLE: Duration = Duration::from_secs(4);
 const MAX_IDLE: usize = 1024;
 /// A connection that is not ready for its next request after this time is dropped.
 const RECYCLE: Duration = Duration::from_secs(5);
@@ -65,7 +62,7 @@ struct Idle {
 
 /// One connection.
 struct Wire {
-    sender: SendRequest<Incoming>,
+    sender: SendRequest<Upload>,
     /// For the time-outs of its requests, one after the other. It is set anew only when it fires, not for each
     /// request: most of them leave it as it is.
     timer: Pin<Box<Sleep>>,
@@ -165,14 +162,14 @@ impl Upstream {
     fn take_idle(&self) -> Option<Wire> {
         let mut idle = self.0.idle.lock();
         while let Some(Idle { wire, since }) = idle.pop() {
-            if wire.sender.is_ready() && since.elapsed() < IDLE {
+            if wire.sender.is_ready() && since.elapsed() < self.0.timeouts.idle {
                 return Some(wire);
             }
         }
         None
     }
 
-    async fn connect(&self) -> Result<SendRequest<Incoming>, UpstreamError> {
+    async fn connect(&self) -> Result<SendRequest<Upload>, UpstreamError> {
         self.0.open.fetch_add(1, Relaxed);
         let counted = Counted(Arc::downgrade(&self.0));
         let mut connector = self.0.connector.clone();
@@ -210,7 +207,8 @@ async fn sweep(inner: Weak<Inner>) {
     loop {
         tick.tick().await;
         let Some(inner) = inner.upgrade() else { return };
-        let fresh = |idle: &Idle| !idle.wire.sender.is_closed() && idle.since.elapsed() < IDLE;
+        let timeout = inner.timeouts.idle;
+        let fresh = |idle: &Idle| !idle.wire.sender.is_closed() && idle.since.elapsed() < timeout;
         inner.idle.lock().retain(fresh);
     }
 }
@@ -246,7 +244,7 @@ impl Connection {
     /// [`UpstreamError`].
     pub async fn send(
         mut self,
-        mut request: Request<Incoming>,
+        mut request: Request<Upload>,
     ) -> Result<Response<Body>, UpstreamError> {
         let deadline = Instant::now() + self.upstream.0.timeouts.response;
         loop {
@@ -282,9 +280,9 @@ impl Wire {
     /// The response, or what the connection says; an error when neither comes until `deadline`.
     async fn send(
         &mut self,
-        request: Request<Incoming>,
+        request: Request<Upload>,
         deadline: Instant,
-    ) -> Result<Result<Response<Incoming>, TrySendError<Request<Incoming>>>, UpstreamError> {
+    ) -> Result<Result<Response<Incoming>, TrySendError<Request<Upload>>>, UpstreamError> {
         let mut answer = pin!(self.sender.try_send_request(request));
         poll_fn(|cx| {
             if let Poll::Ready(answer) = answer.as_mut().poll(cx) {

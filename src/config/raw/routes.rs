@@ -9,6 +9,7 @@ use crate::{
         yaml::Value,
     },
     path::Suffix,
+    upstream::headers::Rules,
 };
 use http::Method;
 use std::time::Duration;
@@ -120,6 +121,7 @@ impl Reader {
             max_wait,
             max_wait_cap,
             max_waiting: usize::try_from(max_waiting).unwrap_or(usize::MAX),
+            headers: Rules::default(),
         })
     }
 

@@ -10,23 +10,17 @@ use crate::{
         yaml::{self, Node, Value},
     },
     key::Cost,
-    upstream::{Target, Timeouts},
+    upstream::{ClientTls, Target, Timeouts, headers::Rules},
 };
 use std::time::Duration;
 
 impl Reader {
     pub(super) fn upstreams(&mut self, root: &Section<'_>, limiters: &[Limiter]) -> Vec<Upstream> {
         let (short, long) = (root.get("upstream"), root.get("upstreams"));
-        let timeouts = Timeouts::default();
         match (short, long) {
             (Some(short), None) => {
                 let target = self.scalar(&short, Target::parse);
-                let named = |target| Upstream {
-                    name: "default".into(),
-                    target,
-                    timeouts,
-                    limiters: Vec::new(),
-                };
+                let named = |target| Upstream { targets: vec![target], ..plain("default") };
                 target.map(named).into_iter().collect()
             }
             (None, Some(long)) => {
@@ -58,21 +52,16 @@ impl Reader {
     ) -> Upstream {
         let path = join(path, &key.name);
         self.name(&path, key);
-        let mut upstream = Upstream {
-            name: key.name.clone(),
-            target: Target::default(),
-            timeouts: Timeouts::default(),
-            limiters: Vec::new(),
-        };
+        let mut upstream = plain(&key.name);
         let field = Field { path, node };
         if let Value::Scalar(_) | Value::Broken = node.value {
-            upstream.target = self.scalar(&field, Target::parse).unwrap_or_default();
+            upstream.targets = vec![self.scalar(&field, Target::parse).unwrap_or_default()];
             return upstream;
         }
         let Some(section) = self.section(&field, &UPSTREAM) else { return upstream };
         match section.get("url") {
             Some(url) => {
-                upstream.target = self.scalar(&url, Target::parse).unwrap_or_default();
+                upstream.targets = vec![self.scalar(&url, Target::parse).unwrap_or_default()];
             }
             None => self.note(section.place, &join(&section.path, "url"), "is missing"),
         }
@@ -146,6 +135,22 @@ impl Reader {
             self.note_at(&field, reason);
         }
         Some(Charge { limiter: found, cost })
+    }
+}
+
+/// With every default, and nowhere yet.
+fn plain(name: &str) -> Upstream {
+    Upstream {
+        name: name.to_owned(),
+        targets: vec![Target::default()],
+        timeouts: Timeouts::default(),
+        pool_size: 1024,
+        http2: false,
+        tls: ClientTls::default(),
+        preserve_host: false,
+        forwarded: false,
+        headers: Rules::default(),
+        limiters: Vec::new(),
     }
 }
 
