@@ -51,6 +51,8 @@ pub struct Config {
     pub limits: Limits,
     /// Names of query parameters and headers whose values no log shows, besides those that never are.
     pub redact: Vec<String>,
+    /// DNS servers that names of upstreams are asked of; empty: the system's.
+    pub resolver: Vec<SocketAddr>,
     /// Where limiters keep their state.
     pub store: Store,
     /// False forwards everything unlimited.
@@ -61,6 +63,8 @@ pub struct Config {
     pub limiters: Vec<Limiter>,
     /// At least one; referred to by index.
     pub routes: Vec<Route>,
+    /// Keys of headers that look secret and stand in the file in clear text.
+    clear_secrets: Vec<String>,
 }
 
 /// How an access line is written.

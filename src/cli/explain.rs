@@ -3,13 +3,13 @@
 use super::{Failure, load, print};
 use crate::{
     algorithm::{Algorithm, MAX_BUDGET},
-    config::{Charge, Config, Mode, Route, Scope, Store},
+    config::{Charge, Config, Mode, Route, Scope, Store, Upstream},
     key::{self, Cost, Parts},
     path::{Suffix, normal},
     route::{Table, host_of},
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header::HOST};
-use std::{fmt::Write as _, net::IpAddr, path::Path};
+use std::{borrow::Cow, fmt::Write as _, net::IpAddr, path::Path};
 
 pub(super) fn explain(
     file: &Path,
@@ -84,7 +84,15 @@ fn text(config: &Config, method: &Method, uri: &Uri, headers: &HeaderMap, peer: 
     let target = upstream.targets[0].uri(uri.path_and_query());
     let target = target.map_or_else(|| uri.path().to_owned(), |target| target.to_string());
     let origin = upstream.targets[0].origin.to_string();
-    line("upstream", format!("{}: {}{target}", upstream.name, origin.trim_end_matches('/')));
+    let others = match upstream.targets.len() {
+        1 => String::new(),
+        addresses => format!(" (one of {addresses} addresses)"),
+    };
+    let origin = origin.trim_end_matches('/');
+    line("upstream", format!("{}: {origin}{target}{others}", upstream.name));
+    for change in changes(upstream, route) {
+        line("headers", change);
+    }
     if !config.limiting {
         line("limiters", "none work: `limiting: off`".into());
     } else if route.limiters.is_empty() {
@@ -122,6 +130,36 @@ fn text(config: &Config, method: &Method, uri: &Uri, headers: &HeaderMap, peer: 
         },
     );
     out
+}
+
+/// What changes in headers, in the order in which it does.
+fn changes(upstream: &Upstream, route: &Route) -> Vec<String> {
+    let mut all = Vec::new();
+    let of_upstream = format!("of upstream {}", upstream.name);
+    let (first, then) = (&upstream.headers, &route.headers);
+    for (what, pair) in [
+        ("request", [&first.request, &then.request]),
+        ("response", [&first.response, &then.response]),
+    ] {
+        for (edits, from) in pair.into_iter().zip([&*of_upstream, "of the route"]) {
+            let removed = edits.remove.iter().map(|name| format!("removes {name}"));
+            let set =
+                edits.set.iter().map(|(name, value)| format!("sets {name}: {}", shown(value)));
+            let added =
+                edits.add.iter().map(|(name, value)| format!("adds {name}: {}", shown(value)));
+            all.extend(
+                removed.chain(set).chain(added).map(|change| format!("{what} {change}, {from}")),
+            );
+        }
+    }
+    all
+}
+
+fn shown(value: &HeaderValue) -> Cow<'_, str> {
+    match value.is_sensitive() {
+        true => "***".into(),
+        false => String::from_utf8_lossy(value.as_bytes()),
+    }
 }
 
 /// The rule, the cost and the mode.

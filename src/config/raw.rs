@@ -1,24 +1,27 @@
 //! The file as written, checked against the contract: unknown keys are mistakes, all mistakes are found at
 //! once, and each knows its place.
 
+mod certificates;
+mod clients;
+mod headers;
 mod keys;
 mod limiters;
 mod routes;
 mod rules;
 mod upstreams;
 
-pub(super) use keys::{CHARGE, LIMITER, ROOT, ROUTE, STORE, UPSTREAM};
+pub(super) use keys::{
+    CERTIFICATE, CHARGE, CLIENT, EDITS, HEADERS, LIMITER, LIMITS, ROOT, ROUTE, STORE, TLS, UPSTREAM,
+};
 
 use super::{
-    AccessLog, Client, Config, Limits, Mistake, Store,
+    AccessLog, Config, Mistake, Store,
     reader::{Field, Reader, Section, positive, span},
-    unit,
     yaml::{self, Node, Outside, Value},
 };
 use crate::store::redis::RedisUrl;
-use ipnet::{IpNet, Ipv4Net};
 use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::{Ipv4Addr, SocketAddr},
     num::NonZeroUsize,
     thread,
     time::Duration,
@@ -36,7 +39,8 @@ pub(super) fn read(text: &str, outside: &Outside<'_>) -> Result<Config, Vec<Mist
             return Err(mistakes);
         }
     };
-    let mut reader = Reader { mistakes };
+    let directory = outside.directory.to_owned();
+    let mut reader = Reader { mistakes, directory, clear_secrets: Vec::new() };
     match reader.config(&root) {
         Some(config) if reader.mistakes.is_empty() => Ok(config),
         _ => Err(reader.mistakes),
@@ -45,15 +49,9 @@ pub(super) fn read(text: &str, outside: &Outside<'_>) -> Result<Config, Vec<Mist
 
 impl Reader {
     fn config(&mut self, root: &Node) -> Option<Config> {
-        let root = self.section(&Field { path: String::new(), node: root }, &ROOT)?;
-        let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let listen = self.get(&root, "listen", local(8080), address);
-        let admin = self.get(&root, "admin", local(9090), address);
-        if listen == admin && listen.port() != 0 {
-            let field = root.get("admin").or(root.get("listen"));
-            let place = field.map_or(root.place, |field| field.node.place);
-            self.note(place, "admin", "the same address as `listen`; the admin side needs its own");
-        }
+        let mut root = self.section(&Field { path: String::new(), node: root }, &ROOT)?;
+        self.find_misplaced_quotas(&mut root);
+        let (listen, admin) = self.addresses(&root);
         let cores = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         let logs = [("off", AccessLog::Off), ("text", AccessLog::Text), ("json", AccessLog::Json)];
         let drain_timeout = Duration::from_secs(30);
@@ -68,12 +66,13 @@ impl Reader {
             drain_timeout: self.get(&root, "drain_timeout", drain_timeout, |text| {
                 span(text, Duration::ZERO, MAX_TIMEOUT)
             }),
-            tls: None,
+            tls: self.server_tls(&root),
             trusted_proxies: self.networks(&root),
-            proxy_protocol: false,
-            client: Client::default(),
-            limits: Limits::default(),
-            redact: Vec::new(),
+            proxy_protocol: self.proxy_protocol(&root),
+            client: self.client(&root),
+            limits: self.limits(&root),
+            redact: self.redact(&root),
+            resolver: self.resolver(&root),
             store: self.store(&root),
             limiting: self
                 .one_of(&root, "limiting", &[("on", true), ("off", false)])
@@ -81,15 +80,22 @@ impl Reader {
             upstreams,
             limiters,
             routes,
+            clear_secrets: std::mem::take(&mut self.clear_secrets),
         };
         group(&mut config);
         Some(config)
     }
 
-    fn networks(&mut self, root: &Section<'_>) -> Vec<IpNet> {
-        let Some(field) = root.get("trusted_proxies") else { return Vec::new() };
-        let items = self.list(&field).unwrap_or_default().iter().enumerate();
-        items.filter_map(|(i, node)| self.scalar(&field.item(i, node), network)).collect()
+    fn addresses(&mut self, root: &Section<'_>) -> (SocketAddr, SocketAddr) {
+        let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let listen = self.get(root, "listen", local(8080), address);
+        let admin = self.get(root, "admin", local(9090), address);
+        if listen == admin && listen.port() != 0 {
+            let field = root.get("admin").or(root.get("listen"));
+            let place = field.map_or(root.place, |field| field.node.place);
+            self.note(place, "admin", "the same address as `listen`; the admin side needs its own");
+        }
+        (listen, admin)
     }
 
     fn store(&mut self, root: &Section<'_>) -> Store {
@@ -155,37 +161,6 @@ fn group(config: &mut Config) {
 
 fn address(text: &str) -> Result<SocketAddr, &'static str> {
     text.parse().map_err(|_| "is no address; write IP:PORT, as in 127.0.0.1:8080 or [::]:8080")
-}
-
-/// A bare address is a network of its own; an IPv4 network in IPv6 form is meant as IPv4, as addresses are.
-fn network(text: &str) -> Result<IpNet, String> {
-    let (address, bits) = match text.split_once('/') {
-        Some((address, bits)) => (address, Some(bits)),
-        None => (text, None),
-    };
-    let wanted = "is no network; write ADDRESS/BITS, as in 10.0.0.0/8 or fd00::/8, or an address";
-    let address: IpAddr = address.parse().map_err(|_| wanted)?;
-    let most = if address.is_ipv4() { 32 } else { 128 };
-    let bits = match bits {
-        None => most,
-        Some(bits) => unit::whole(bits)
-            .ok()
-            .and_then(|bits| u8::try_from(bits).ok())
-            .filter(|bits| *bits <= most)
-            .ok_or_else(|| format!("is no network: 0 to {most} bits may stand behind the `/`"))?,
-    };
-    let net = IpNet::new(address, bits).map_err(|_| wanted)?;
-    if net.trunc() != net {
-        return Err(format!(
-            "has more address than its {bits} bits; did you mean `{}`?",
-            net.trunc()
-        ));
-    }
-    let mapped = match address.to_canonical() {
-        IpAddr::V4(v4) if bits >= 96 && address.is_ipv6() => Ipv4Net::new(v4, bits - 96).ok(),
-        _ => None,
-    };
-    Ok(mapped.map_or(net, IpNet::V4))
 }
 
 fn workers(text: &str) -> Result<NonZeroUsize, String> {

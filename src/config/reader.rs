@@ -5,7 +5,7 @@ use super::{
     yaml::{self, Node, Scalar, Value},
 };
 use crate::suggest::{nearest, suggest};
-use std::{fmt, time::Duration};
+use std::{fmt, path::PathBuf, time::Duration};
 
 pub(super) const NOT_YET: &str = "not supported yet";
 
@@ -28,6 +28,10 @@ pub(super) struct Other {
 /// Collects mistakes; what it returns in spite of one is only there to find the next.
 pub(super) struct Reader {
     pub(super) mistakes: Vec<Mistake>,
+    /// Where relative paths start.
+    pub(super) directory: PathBuf,
+    /// Keys of headers that look secret and stand in the file in clear text.
+    pub(super) clear_secrets: Vec<String>,
 }
 
 /// A map with its name.
@@ -220,6 +224,11 @@ impl Reader {
         })
     }
 
+    /// Off unless it says otherwise.
+    pub(super) fn switch(&mut self, section: &Section<'_>, key: &str) -> bool {
+        self.one_of(section, key, &[("on", true), ("off", false)]).unwrap_or(false)
+    }
+
     pub(super) fn name(&mut self, path: &str, key: &yaml::Key) {
         let good = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
         if !(1..=64).contains(&key.name.len()) || !key.name.chars().all(good) {
@@ -244,13 +253,13 @@ fn not_single(field: &Field<'_>) -> String {
     }
 }
 
-/// A reason that quotes nothing: parts of what `${...}` stands for may be secret.
+/// A reason that quotes nothing: parts of what `${...}` stands for may be secret. They may hold a backtick too, so
+/// what is between the first and the last goes.
 fn without_quotes(reason: &str) -> String {
-    let mut out = String::with_capacity(reason.len());
-    for (i, part) in reason.split('`').enumerate() {
-        out.push_str(if i % 2 == 0 { part } else { "`***`" });
+    match (reason.split_once('`'), reason.rsplit_once('`')) {
+        (Some((before, _)), Some((_, behind))) => format!("{before}`***`{behind}"),
+        _ => reason.to_owned(),
     }
-    out
 }
 
 pub(super) fn find<T>(
@@ -278,6 +287,22 @@ pub(super) fn positive(text: &str, most: u64) -> Result<u64, String> {
         0 => Err("must be at least 1".into()),
         number if number > most => Err(format!("must be at most {most}")),
         number => Ok(number),
+    }
+}
+
+/// Zero included.
+pub(super) fn at_most(text: &str, most: u64) -> Result<u64, String> {
+    match unit::whole(text)? {
+        number if number > most => Err(format!("must be at most {most}")),
+        number => Ok(number),
+    }
+}
+
+pub(super) fn bytes(text: &str, least: usize, most: usize) -> Result<usize, String> {
+    match usize::try_from(unit::size(text)?) {
+        Ok(size) if size < least => Err(format!("must be at least {}", unit::Bytes::from(least))),
+        Ok(size) if size <= most => Ok(size),
+        _ => Err(format!("must be at most {}", unit::Bytes::from(most))),
     }
 }
 

@@ -1,5 +1,8 @@
+mod headers;
 mod hints;
+mod http;
 mod limiters;
+mod upstreams;
 
 use super::*;
 use rstest::rstest;
@@ -94,7 +97,6 @@ fn the_long_forms() {
     "limiters: { a: { rate: 5/s, rate: 6/s } }",
     "test.yaml:3:29: limiters.a.rate: written twice; it stands in line 3 already"
 )]
-#[case::later_key("tls: {}", "test.yaml:3:1: tls: not supported yet")]
 #[case::later_store_key(
     "store: { url: redis://a, on_failure: share }",
     "test.yaml:3:26: store.on_failure: not supported yet"
@@ -317,6 +319,12 @@ fn schema_and_parser_know_the_same_keys() {
     defined("/$defs/limiter", &raw::LIMITER);
     defined("/$defs/charge", &raw::CHARGE);
     defined("/$defs/route", &raw::ROUTE);
+    defined("/$defs/tls", &raw::TLS);
+    defined("/$defs/certificate", &raw::CERTIFICATE);
+    defined("/$defs/client", &raw::CLIENT);
+    defined("/$defs/limits", &raw::LIMITS);
+    defined("/$defs/headers", &raw::HEADERS);
+    defined("/$defs/edits", &raw::EDITS);
 }
 
 /// As a YAML 1.2 reader hands a file to a JSON Schema.
@@ -372,7 +380,15 @@ fn every_file_under_config_is_right_and_says_so_by_the_schema() {
 #[case::no_rate("limiters: { a: { burst: 5 } }")]
 #[case::zero_burst("limiters: { a: { rate: 5/s, burst: 0 } }")]
 #[case::bad_mode("limiters: { a: { rate: 5/s, mode: maybe } }")]
-#[case::later_key("tls: {}")]
+#[case::tls_without_files("tls: {}")]
+#[case::no_switch("proxy_protocol: maybe")]
+#[case::client_without_unit("client: { header_timeout: 10 }")]
+#[case::unknown_client_key("client: { timeout: 10s }")]
+#[case::bad_size("limits: { header_bytes: 32 kilo }")]
+#[case::no_headers("limits: { headers: 0 }")]
+#[case::empty_body("limits: { body: 0 }")]
+#[case::spaced_name("redact: ['a b']")]
+#[case::named_resolver("resolver: [dns.internal]")]
 #[case::key_without_braces("limiters: { a: { rate: 5/s, key: client_ip } }")]
 #[case::unknown_part("limiters: { a: { rate: 5/s, key: '{tenant}' } }")]
 #[case::no_rates("limiters: { a: [] }")]

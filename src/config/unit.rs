@@ -1,4 +1,4 @@
-//! Numbers with units, as users write them: durations and rates.
+//! Numbers with units, as users write them: durations, rates and sizes.
 
 mod meant;
 
@@ -16,6 +16,9 @@ pub struct Rate {
 /// A duration as users write it: in the largest unit that fits.
 pub(super) struct Span(pub(super) Duration);
 
+/// A number of bytes as users write it: in the largest unit that fits.
+pub(super) struct Bytes(u64);
+
 const UNITS: &[(&str, u64)] = &[
     ("us", 1),
     ("ms", 1_000),
@@ -29,6 +32,16 @@ const UNITS: &[(&str, u64)] = &[
     ("hour", 3_600_000_000),
     ("d", 86_400_000_000),
     ("day", 86_400_000_000),
+];
+const SIZES: &[(&str, u64)] = &[
+    ("B", 1),
+    ("kB", 1_000),
+    ("KB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
 ];
 const MAX_COUNT: u64 = 1_000_000_000;
 const MIN_PERIOD: Duration = Duration::from_millis(1);
@@ -68,6 +81,23 @@ pub(super) fn rate(text: &str) -> Result<Rate, String> {
 /// What is wrong, for behind "`TEXT` ".
 pub(super) fn whole(text: &str) -> Result<u64, String> {
     digits(text).map_err(|reason| meant::whole(text, reason))
+}
+
+/// Reads `32KiB`, `1MiB`, `500B`, `10MB`, or a number of bytes.
+///
+/// # Errors
+///
+/// What is wrong, for behind "`TEXT` ".
+pub(super) fn size(text: &str) -> Result<u64, String> {
+    let (number, unit) = split(text);
+    let of = |unit: &str| match SIZES.iter().find(|(name, _)| *name == unit) {
+        Some((_, bytes)) => Ok(*bytes),
+        None if unit.is_empty() => Ok(1),
+        None => Err(format!("has the unknown unit `{unit}`; use B, KiB, MiB, GiB, KB, MB or GB")),
+    };
+    let read = digits(number).and_then(|number| Ok((number, of(unit)?)));
+    let (number, bytes) = read.map_err(|reason| meant::size(number, unit, reason))?;
+    Ok(number.checked_mul(bytes).ok_or("is too large")?)
 }
 
 fn read_rate(text: &str) -> Result<Rate, String> {
@@ -178,5 +208,28 @@ impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (n, name) = largest(self.0);
         write!(f, "{n}{name}")
+    }
+}
+
+// === impl Bytes ===
+
+impl From<usize> for Bytes {
+    fn from(bytes: usize) -> Self {
+        Self(u64::try_from(bytes).unwrap_or(u64::MAX))
+    }
+}
+
+impl From<u64> for Bytes {
+    fn from(bytes: u64) -> Self {
+        Self(bytes)
+    }
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fits = |(_, unit): &&(&str, u64)| self.0 >= *unit && self.0.is_multiple_of(*unit);
+        let (name, unit) =
+            SIZES.iter().filter(fits).max_by_key(|(_, unit)| unit).unwrap_or(&SIZES[0]);
+        write!(f, "{}{name}", self.0 / unit)
     }
 }

@@ -4,6 +4,8 @@ use super::{Config, Limiter, Mode, Rate, Route, Store, unit::Span};
 use crate::algorithm::Algorithm;
 use std::time::Duration;
 
+/// Servers keep an idle connection for 5 to 75 seconds.
+const LONG_IDLE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(86_400);
 
 // === impl Config ===
@@ -32,6 +34,21 @@ impl Config {
         for net in self.trusted_proxies.iter().filter(|net| net.prefix_len() == 0) {
             warnings.push(format!(
                 "`trusted_proxies` holds {net}, so that every caller can name the address it is counted by"
+            ));
+        }
+        for upstream in self.upstreams.iter().filter(|upstream| upstream.timeouts.idle > LONG_IDLE)
+        {
+            warnings.push(format!(
+                "the idle_timeout {} of the upstream `{}` is longer than most servers keep a connection: who \
+                 closes first should be the gateway",
+                Span(upstream.timeouts.idle),
+                upstream.name
+            ));
+        }
+        for key in &self.clear_secrets {
+            warnings.push(format!(
+                "`{key}` looks secret and stands in the file in clear text: take it from outside, as in \
+                 `${{file:/run/secrets/NAME}}`"
             ));
         }
         warnings

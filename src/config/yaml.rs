@@ -6,11 +6,13 @@
 use super::{Mistake, Place, quotes};
 use crate::key::is_part;
 use granit_parser::{Event, Parser, Span};
-use std::{collections::HashMap, path::Path};
+use std::{collections::HashMap, fmt, fs::File, io::Read as _, path::Path};
 
 /// Nodes a document may have, aliases written out: a bound for documents that explode.
 const MAX_NODES: usize = 200_000;
 const MAX_DEPTH: usize = 64;
+/// Bytes of a file that `${file:PATH}` reads.
+const MAX_FILE: u64 = 1 << 20;
 
 /// A value and where it stands.
 #[derive(Debug, Clone)]
@@ -269,10 +271,7 @@ fn part_of_a_request(written: &str, outside: &Outside<'_>) -> Option<String> {
 
 fn look_up(name: &str, outside: &Outside<'_>) -> Result<String, String> {
     if let Some(path) = name.strip_prefix("file:") {
-        let path = outside.directory.join(path);
-        let text = std::fs::read_to_string(&path)
-            .map_err(|error| format!("`${{file:...}}`: cannot read {}: {error}", path.display()))?;
-        return Ok(text.trim_end_matches(['\n', '\r']).to_owned());
+        return read_file(&outside.directory.join(path));
     }
     let (name, default) = match name.split_once(":-") {
         Some((name, default)) => (name, Some(default)),
@@ -288,4 +287,17 @@ fn look_up(name: &str, outside: &Outside<'_>) -> Result<String, String> {
             "the environment variable `{name}` is not set; set it, or write `${{{name}:-default}}`"
         )
     })
+}
+
+/// The text of a file without newlines at its end.
+fn read_file(path: &Path) -> Result<String, String> {
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_string(&mut text));
+    let failed =
+        |why: &dyn fmt::Display| format!("`${{file:...}}`: cannot read {}: {why}", path.display());
+    match read {
+        Err(error) => Err(failed(&error)),
+        Ok(_) if text.len() as u64 > MAX_FILE => Err(failed(&"it is larger than 1MiB")),
+        Ok(_) => Ok(text.trim_end_matches(['\n', '\r']).to_owned()),
+    }
 }

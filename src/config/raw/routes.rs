@@ -9,7 +9,6 @@ use crate::{
         yaml::Value,
     },
     path::Suffix,
-    upstream::headers::Rules,
 };
 use http::Method;
 use std::time::Duration;
@@ -121,7 +120,7 @@ impl Reader {
             max_wait,
             max_wait_cap,
             max_waiting: usize::try_from(max_waiting).unwrap_or(usize::MAX),
-            headers: Rules::default(),
+            headers: self.header_rules(&section),
         })
     }
 

@@ -5,7 +5,7 @@ use crate::{
     algorithm::Algorithm,
     config::{
         Charge, Limiter, Upstream,
-        reader::{Field, Reader, Section, find, join, span},
+        reader::{Field, Reader, Section, at_most, find, join, span},
         unit,
         yaml::{self, Node, Value},
     },
@@ -14,11 +14,18 @@ use crate::{
 };
 use std::time::Duration;
 
+const MAX_TARGETS: usize = 100;
+
 impl Reader {
     pub(super) fn upstreams(&mut self, root: &Section<'_>, limiters: &[Limiter]) -> Vec<Upstream> {
         let (short, long) = (root.get("upstream"), root.get("upstreams"));
         match (short, long) {
             (Some(short), None) => {
+                if let Value::List(_) | Value::Map(_) = short.node.value {
+                    let reason = "must be a URL; more than that is written `upstreams: { NAME: { url: ... } }`";
+                    self.note_at(&short, reason);
+                    return Vec::new();
+                }
                 let target = self.scalar(&short, Target::parse);
                 let named = |target| Upstream { targets: vec![target], ..plain("default") };
                 target.map(named).into_iter().collect()
@@ -59,18 +66,76 @@ impl Reader {
             return upstream;
         }
         let Some(section) = self.section(&field, &UPSTREAM) else { return upstream };
-        match section.get("url") {
-            Some(url) => {
-                upstream.targets = vec![self.scalar(&url, Target::parse).unwrap_or_default()];
-            }
-            None => self.note(section.place, &join(&section.path, "url"), "is missing"),
+        let targets = self.targets(&section);
+        upstream.tls = self.client_tls(&section, targets.first().map(Target::is_https));
+        if !targets.is_empty() {
+            upstream.targets = targets;
         }
         let limit = |text: &str| span(text, Duration::from_millis(1), MAX_TIMEOUT);
         let timeouts = &mut upstream.timeouts;
         timeouts.connect = self.get(&section, "connect_timeout", timeouts.connect, limit);
         timeouts.response = self.get(&section, "response_timeout", timeouts.response, limit);
+        timeouts.idle = self.get(&section, "idle_timeout", timeouts.idle, limit);
+        upstream.pool_size = self.get(&section, "pool_size", upstream.pool_size, pool_size);
+        upstream.http2 = self.switch(&section, "http2");
+        upstream.preserve_host = self.switch(&section, "preserve_host");
+        upstream.forwarded = self.switch(&section, "forwarded");
+        upstream.headers = self.header_rules(&section);
         upstream.limiters = self.charges(&section, limiters);
         upstream
+    }
+
+    /// `url` or `urls`; none when what is written there is wrong.
+    fn targets(&mut self, section: &Section<'_>) -> Vec<Target> {
+        let (one, several) = (section.get("url"), section.get("urls"));
+        match (one, several) {
+            (Some(url), None) => {
+                if let Value::List(_) = url.node.value {
+                    self.note_at(&url, "must be a single value; a list is written `urls`");
+                    return Vec::new();
+                }
+                self.scalar(&url, Target::parse).into_iter().collect()
+            }
+            (None, Some(urls)) => self.addresses_of(&urls),
+            (Some(_), Some(urls)) => {
+                self.note_at(&urls, "stands beside `url`; keep one of them");
+                Vec::new()
+            }
+            (None, None) => {
+                self.note(section.place, &join(&section.path, "url"), "is missing");
+                Vec::new()
+            }
+        }
+    }
+
+    /// Addresses of one API: what differs is only where it is.
+    fn addresses_of(&mut self, field: &Field<'_>) -> Vec<Target> {
+        let Some(items) = self.list(field) else { return Vec::new() };
+        if !(1..=MAX_TARGETS).contains(&items.len()) {
+            self.note_at(field, format!("must hold 1 to {MAX_TARGETS} URLs"));
+        }
+        let mut targets: Vec<Target> = Vec::new();
+        for (i, node) in items.iter().enumerate() {
+            let item = field.item(i, node);
+            let Some(target) = self.scalar(&item, Target::parse) else { continue };
+            let first = targets.first().unwrap_or(&target);
+            if first.is_https() != target.is_https() {
+                self.note_at(
+                    &item,
+                    "has another scheme than the first; all are http:// or all https://",
+                );
+            } else if first.base != target.base {
+                self.note_at(
+                    &item,
+                    "has another base path than the first; they are addresses of one API",
+                );
+            } else if targets.iter().any(|other| address(other) == address(&target)) {
+                self.note_at(&item, "named twice");
+            } else {
+                targets.push(target);
+            }
+        }
+        targets
     }
 
     /// The limiters that a section names, each once.
@@ -136,6 +201,17 @@ impl Reader {
         }
         Some(Charge { limiter: found, cost })
     }
+}
+
+/// The host, in lower case, and the port.
+fn address(target: &Target) -> (String, u16) {
+    let default = if target.is_https() { 443 } else { 80 };
+    let host = target.origin.host().unwrap_or_default().to_ascii_lowercase();
+    (host, target.origin.port_u16().unwrap_or(default))
+}
+
+fn pool_size(text: &str) -> Result<usize, String> {
+    usize::try_from(at_most(text, 100_000)?).map_err(|_| "is too large".into())
 }
 
 /// With every default, and nowhere yet.

@@ -1,6 +1,6 @@
 //! What somebody meant by a number, a rate or a duration that is none. Accepts nothing: it only words hints.
 
-use super::{Rate, Span, UNITS, read_rate};
+use super::{Bytes, Rate, SIZES, Span, UNITS, read_rate};
 use std::time::Duration;
 
 /// Units that are no fixed time or have another name here.
@@ -29,6 +29,16 @@ pub(super) fn duration(number: &str, unit: &str, reason: String) -> String {
         let ((num, den), micros) = (number_near(number)?, unit_near(unit)?);
         let micros = num.checked_mul(micros).filter(|micros| micros.is_multiple_of(den))? / den;
         Some(Span(Duration::from_micros(micros)).to_string())
+    };
+    hinted(reason, meant())
+}
+
+/// Why a text is no size, from what is said of it.
+pub(super) fn size(number: &str, unit: &str, reason: String) -> String {
+    let meant = || {
+        let ((num, den), bytes) = (number_near(number)?, size_near(unit)?);
+        let bytes = num.checked_mul(bytes).filter(|bytes| bytes.is_multiple_of(den))? / den;
+        Some(Bytes::from(bytes).to_string())
     };
     hinted(reason, meant())
 }
@@ -103,4 +113,17 @@ fn unit_near(unit: &str) -> Option<u64> {
     };
     let small = unit.to_lowercase();
     micros(unit).or_else(|| micros(&small)).or_else(|| micros(small.strip_suffix('s')?))
+}
+
+/// `k`, `m` and `g` of other gateways are powers of 1024.
+fn size_near(unit: &str) -> Option<u64> {
+    let small = unit.to_lowercase();
+    let small = small.strip_suffix("ytes").or(small.strip_suffix("yte")).unwrap_or(&small);
+    match small {
+        "" => Some(1),
+        "k" | "ki" | "kib" => Some(1 << 10),
+        "m" | "mi" | "mib" => Some(1 << 20),
+        "g" | "gi" | "gib" => Some(1 << 30),
+        _ => SIZES.iter().find(|(name, _)| name.to_lowercase() == small).map(|(_, bytes)| *bytes),
+    }
 }

@@ -1,0 +1,183 @@
+//! `tls` of clients and of upstreams: the files it names are read and checked here, and read again where they are
+//! used. Quotes nothing that is in them.
+
+use super::{CERTIFICATE, TLS};
+use crate::{
+    config::{
+        ServerTls,
+        reader::{Field, Reader, Section, join},
+        unit::Bytes,
+        yaml::Value,
+    },
+    tls::{self, KeyPair, TlsError},
+    upstream::ClientTls,
+};
+use rustls::{
+    RootCertStore, crypto::aws_lc_rs::default_provider, pki_types::ServerName, sign::CertifiedKey,
+};
+use std::{fs, path::PathBuf};
+
+const MAX_CERTIFICATES: usize = 1000;
+/// A file of all public authorities has a quarter of it.
+const MAX_FILE: u64 = 1 << 20;
+
+impl Reader {
+    pub(super) fn server_tls(&mut self, root: &Section<'_>) -> Option<ServerTls> {
+        let section = self.section(&root.get("tls")?, &TLS)?;
+        let first = self.pair(&section);
+        let mut certificates: Vec<KeyPair> = first.into_iter().collect();
+        if let Some(field) = section.get("certificates") {
+            let items = self.list(&field).unwrap_or_default();
+            if items.len() > MAX_CERTIFICATES {
+                self.note_at(&field, format!("must hold at most {MAX_CERTIFICATES}"));
+                return None;
+            }
+            for (i, node) in items.iter().enumerate() {
+                let item = field.item(i, node);
+                let Some(section) = self.section(&item, &CERTIFICATE) else { continue };
+                let Some(pair) = self.pair(&section) else { continue };
+                match certificates.contains(&pair) {
+                    true => self.note_at(&item, "named twice"),
+                    false => certificates.push(pair),
+                }
+            }
+        }
+        let client_ca = self.authorities(&section, "client_ca");
+        Some(ServerTls { certificates, client_ca })
+    }
+
+    /// `is_https` is `None` where the URL is wrong already.
+    pub(super) fn client_tls(
+        &mut self,
+        section: &Section<'_>,
+        is_https: Option<bool>,
+    ) -> ClientTls {
+        if is_https == Some(false) {
+            for key in ["ca", "client_cert", "server_name"] {
+                if let Some(field) = section.get(key) {
+                    let reason =
+                        "goes with https, and the URL of this upstream begins with `http://`";
+                    self.note_at(&field, reason);
+                }
+            }
+            return ClientTls::default();
+        }
+        let client_cert = section.get("client_cert").and_then(|field| match &field.node.value {
+            Value::Map(_) => {
+                let section = self.section(&field, &CERTIFICATE)?;
+                self.pair(&section)
+            }
+            _ => {
+                let file = self.file(&field)?;
+                self.checked(KeyPair { cert: file.clone(), key: file }, &field, &field)
+            }
+        });
+        ClientTls {
+            ca: self.authorities(section, "ca"),
+            client_cert,
+            server_name: self.get(section, "server_name", None, |text| server_name(text).map(Some)),
+        }
+    }
+
+    /// `cert` and `key` of a section.
+    fn pair(&mut self, section: &Section<'_>) -> Option<KeyPair> {
+        let mut file = |key: &str| {
+            let Some(field) = section.get(key) else {
+                let path = join(&section.path, key);
+                self.note(section.place, &path, format!("is missing, as in `{key}: {key}.pem`"));
+                return None;
+            };
+            let file = self.file(&field);
+            file.map(|file| (field, file))
+        };
+        let (cert, key) = (file("cert"), file("key"));
+        let ((cert_field, cert), (key_field, key)) = (cert?, key?);
+        self.checked(KeyPair { cert, key }, &cert_field, &key_field)
+    }
+
+    /// A pair whose certificate and key can be read and belong together.
+    fn checked(&mut self, pair: KeyPair, cert: &Field<'_>, key: &Field<'_>) -> Option<KeyPair> {
+        if let Err(error) = tls::certificates(&pair.cert) {
+            self.refuse(cert, &error.reason);
+            return None;
+        }
+        let (chain, secret) = match pair.load() {
+            Ok(loaded) => loaded,
+            Err(TlsError { reason, .. }) => {
+                let text = fs::read_to_string(&pair.key).unwrap_or_default();
+                match text.contains("ENCRYPTED") {
+                    true => self.refuse(key, "holds a private key that is encrypted; decrypt it"),
+                    false => self.refuse(key, &reason),
+                }
+                return None;
+            }
+        };
+        match CertifiedKey::from_der(chain, secret, &default_provider()) {
+            Ok(_) => Some(pair),
+            Err(rustls::Error::InvalidCertificate(_)) => {
+                self.refuse(cert, "holds a certificate that is no X.509");
+                None
+            }
+            Err(rustls::Error::InconsistentKeys(_)) => {
+                let reason = match cert.node.place == key.node.place {
+                    true => "holds a key that is not the one of its first certificate",
+                    false => "holds a key that is not the one of the certificate in `cert`",
+                };
+                self.refuse(key, reason);
+                None
+            }
+            Err(_) => {
+                self.refuse(key, "holds a private key of a kind that cannot be used");
+                None
+            }
+        }
+    }
+
+    /// A file with certificates of authorities.
+    fn authorities(&mut self, section: &Section<'_>, key: &str) -> Option<PathBuf> {
+        let field = section.get(key)?;
+        let file = self.file(&field)?;
+        match tls::certificates(&file) {
+            Err(error) => self.refuse(&field, &error.reason),
+            Ok(all) => match RootCertStore::empty().add_parsable_certificates(all) {
+                (0, _) => self.refuse(&field, "holds no certificate that an authority can have"),
+                _ => return Some(file),
+            },
+        }
+        None
+    }
+
+    /// The path of a file that is there; relative ones start at the directory of the configuration.
+    fn file(&mut self, field: &Field<'_>) -> Option<PathBuf> {
+        let directory = self.directory.clone();
+        self.scalar(field, |text| {
+            if text.is_empty() {
+                return Err("names no file".to_owned());
+            }
+            let file = directory.join(text);
+            let found = file.metadata().map_err(|error| match file.is_absolute() {
+                true => format!("cannot be read: {error}"),
+                false => format!("cannot be read as `{}`: {error}", file.display()),
+            })?;
+            if !found.is_file() {
+                return Err("is no file".into());
+            }
+            match found.len() > MAX_FILE {
+                true => Err(format!("is larger than {}", Bytes::from(MAX_FILE))),
+                false => Ok(file),
+            }
+        })
+    }
+
+    fn refuse(&mut self, field: &Field<'_>, reason: &str) {
+        let written = field.scalar().map_or("", |scalar| &scalar.written);
+        self.note_at(field, format!("`{written}` {reason}"));
+    }
+}
+
+fn server_name(text: &str) -> Result<String, &'static str> {
+    match ServerName::try_from(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(_) => Err("is no host name; write it without scheme and port"),
+    }
+}

@@ -1,0 +1,180 @@
+//! `headers`: what operators change in those of requests and responses. Quotes no value, because it may be a secret.
+
+use super::{EDITS, HEADERS};
+use crate::{
+    config::{
+        reader::{Field, Reader, Section, join},
+        yaml::{Key, Value},
+    },
+    upstream::headers::{Edits, Rules},
+};
+use http::{HeaderName, HeaderValue};
+
+/// Changes of one kind in one section.
+const MAX_CHANGES: usize = 100;
+const MAX_VALUE: usize = 8 << 10;
+
+/// Headers that say where a message ends or where it goes, and the rest that is for one connection only.
+const FRAMING: &[&str] = &[
+    "connection",
+    "content-length",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+impl Reader {
+    pub(super) fn header_rules(&mut self, section: &Section<'_>) -> Rules {
+        let Some(field) = section.get("headers") else { return Rules::default() };
+        let Some(section) = self.section(&field, &HEADERS) else { return Rules::default() };
+        Rules {
+            request: self.edits(&section, "request"),
+            response: self.edits(&section, "response"),
+        }
+    }
+
+    fn edits(&mut self, section: &Section<'_>, key: &str) -> Edits {
+        let Some(field) = section.get(key) else { return Edits::default() };
+        let Some(section) = self.section(&field, &EDITS) else { return Edits::default() };
+        let set = self.values(&section, "set");
+        let add = self.values(&section, "add");
+        Edits { remove: self.removed(&section, &set), set, add }
+    }
+
+    /// `set` or `add`: a map of names and values.
+    fn values(&mut self, section: &Section<'_>, key: &str) -> Vec<(HeaderName, HeaderValue)> {
+        let Some(field) = section.get(key) else { return Vec::new() };
+        if let Value::List(_) = field.node.value {
+            self.note_at(&field, "must be a map, as in `{ x-shop: 7 }`");
+            return Vec::new();
+        }
+        let Some(section) = self.map(&field) else { return Vec::new() };
+        let (mut names, mut values) = (Vec::new(), Vec::new());
+        for (named, node) in section.entries {
+            let path = join(&section.path, &named.name);
+            let Some(name) = self.header_name(named, &path) else { continue };
+            if names.contains(&name) {
+                self.note(named.place, &path, "named twice; upper and lower case are one name");
+                continue;
+            }
+            names.push(name.clone());
+            let field = Field { path, node };
+            let fields = match &node.value {
+                Value::List(items) if key == "add" => {
+                    items.iter().enumerate().map(|(i, node)| field.item(i, node)).collect()
+                }
+                Value::List(_) => {
+                    self.note_at(&field, "must be a single value; a list of them goes with `add`");
+                    continue;
+                }
+                _ => vec![field],
+            };
+            let read = fields.iter().filter_map(|field| self.header_value(&name, field));
+            values.extend(read.map(|value| (name.clone(), value)));
+        }
+        if values.len() > MAX_CHANGES {
+            self.note_at(&field, format!("must hold at most {MAX_CHANGES}"));
+        }
+        values
+    }
+
+    fn header_name(&mut self, key: &Key, path: &str) -> Option<HeaderName> {
+        match name(&key.name) {
+            Ok(name) => Some(name),
+            Err(reason) => {
+                self.note(key.place, path, format!("`{}` {reason}", key.name));
+                None
+            }
+        }
+    }
+
+    /// What came from outside or goes with a name that looks secret is shown nowhere.
+    fn header_value(&mut self, name: &HeaderName, field: &Field<'_>) -> Option<HeaderValue> {
+        if field.node.is_null() {
+            self.note_at(
+                field,
+                "has no value; write '' for an empty one, or list it under `remove`",
+            );
+            return None;
+        }
+        let Some(scalar) = field.scalar() else {
+            self.note_at(field, "must be a single value");
+            return None;
+        };
+        let text = scalar.text.trim_matches([' ', '\t']);
+        if text.len() > MAX_VALUE {
+            self.note_at(field, "is longer than 8KiB");
+            return None;
+        }
+        let Ok(mut value) = HeaderValue::from_bytes(text.as_bytes()) else {
+            self.note_at(
+                field,
+                "holds a line break or another control character, which no header may",
+            );
+            return None;
+        };
+        let is_from_outside = scalar.text != scalar.written;
+        let is_secret = looks_secret(name);
+        if is_secret && !is_from_outside && !text.is_empty() {
+            self.clear_secrets.push(field.path.clone());
+        }
+        value.set_sensitive(is_from_outside || is_secret);
+        Some(value)
+    }
+
+    fn removed(
+        &mut self,
+        section: &Section<'_>,
+        set: &[(HeaderName, HeaderValue)],
+    ) -> Vec<HeaderName> {
+        let Some(field) = section.get("remove") else { return Vec::new() };
+        let items = self.list(&field).unwrap_or_default();
+        let mut names = Vec::new();
+        for (i, node) in items.iter().enumerate() {
+            let item = field.item(i, node);
+            let Some(name) = self.scalar(&item, name) else { continue };
+            if names.contains(&name) {
+                self.note_at(&item, "named twice");
+            } else if set.iter().any(|(set, _)| *set == name) {
+                self.note_at(&item, "is removed and set; `set` alone replaces what was there");
+            }
+            names.push(name);
+        }
+        if names.len() > MAX_CHANGES {
+            self.note_at(&field, format!("must hold at most {MAX_CHANGES}"));
+        }
+        names
+    }
+}
+
+/// A name that an operator may change, in lower case.
+fn name(text: &str) -> Result<HeaderName, String> {
+    if text.starts_with(':') {
+        return Err("is a part of the request line, no header".into());
+    }
+    let name = HeaderName::from_bytes(text.as_bytes());
+    let name = name.map_err(|_| "is no name of a header".to_owned())?;
+    match name.as_str() {
+        "host" => {
+            Err("is not changed here; the upstream gets the host of its URL, or the client's with \
+                       `preserve_host: true`"
+                .into())
+        }
+        "paceway-origin" => Err("is what the gateway says of itself".into()),
+        name if FRAMING.contains(&name) => {
+            Err("is for one connection and where its messages end, which the gateway sees to"
+                .into())
+        }
+        _ => Ok(name),
+    }
+}
+
+/// Whether who reads the name expects a credential.
+fn looks_secret(name: &HeaderName) -> bool {
+    let name = name.as_str().replace('_', "-");
+    let parts = ["authorization", "api-key", "apikey", "token", "secret", "password", "cookie"];
+    parts.iter().any(|part| name.contains(part))
+}
