@@ -339,7 +339,7 @@ impl Gateway {
         record.upstream = Some(took);
         metrics.seconds.record(took);
         metrics.count(response.status());
-        headers::check_response(&mut response).map_err(Failure::Upstream)?;
+        headers::check_response(&mut response, false).map_err(Failure::Upstream)?;
         headers::remove_hop_by_hop(response.headers_mut());
         if response.status() == 429 {
             response.headers_mut().insert(PACEWAY_ORIGIN, HeaderValue::from_static("upstream"));

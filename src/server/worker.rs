@@ -10,7 +10,7 @@ use crate::{
     gateway::{Gateway, Peer, Plan},
     upstream::Upstream,
 };
-use http::{HeaderValue, Request, header::CONNECTION};
+use http::{HeaderValue, Request, StatusCode, header::CONNECTION};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_rustls::HttpsConnector;
 use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioTimer};
@@ -113,7 +113,7 @@ impl Worker {
                 let (gateway, peer, draining) = (gateway.clone(), peer.clone(), draining.clone());
                 async move {
                     let mut response = gateway.handle(&peer, request).await;
-                    if draining.load(Relaxed) {
+                    if draining.load(Relaxed) && response.status() != StatusCode::SWITCHING_PROTOCOLS {
                         let close = HeaderValue::from_static("close");
                         response.headers_mut().insert(CONNECTION, close);
                     }
@@ -124,7 +124,8 @@ impl Worker {
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEADER_TIMEOUT)
                 .max_header_size(HEADER_BYTES)
-                .serve_connection(Edge::new(stream), service);
+                .serve_connection(Edge::new(stream), service)
+                .with_upgrades();
             tokio::pin!(connection);
             let closing =
                 async { drop(phases.wait_for(|phase| *phase >= Phase::ClosingIdle).await) };
