@@ -1,6 +1,8 @@
 //! Every response that is our own: one table from what happened to status, problem and headers
 //! (RFC 9457 problems; RateLimit fields of draft-ietf-httpapi-ratelimit-headers-10).
 
+pub mod grpc;
+
 use crate::{
     algorithm::Micros, config::Rate, metrics::Outcome, store::StoreError, upstream::UpstreamError,
 };
@@ -41,7 +43,9 @@ pub enum Failure {
         /// When a slot is free, µs.
         retry_after: Micros,
     },
-    /// The client left while it was held; nobody reads the answer.
+    /// The client sent nothing of its body for too long.
+    BodyTimeout,
+    /// The client left before the answer; nobody reads it.
     ClientLeft,
     /// The store gave no decision.
     Store(StoreError),
@@ -100,6 +104,9 @@ impl Failure {
             Self::QueueFull { .. } => {
                 (S::SERVICE_UNAVAILABLE, "queue-full", "Too many requests wait")
             }
+            Self::BodyTimeout => {
+                (S::REQUEST_TIMEOUT, "body-timeout", "The request's body did not come in time")
+            }
             Self::ClientLeft => (S::BAD_REQUEST, "client-left", "The client left"),
             Self::Store(_) => {
                 (S::SERVICE_UNAVAILABLE, "store-unavailable", "The quota cannot be checked")
@@ -120,7 +127,7 @@ impl Failure {
     pub fn outcome(&self) -> Outcome {
         match self {
             Self::NoRoute => Outcome::NoRoute,
-            Self::BadRequest(_) | Self::TooLarge(..) => Outcome::BadRequest,
+            Self::BadRequest(_) | Self::TooLarge(..) | Self::BodyTimeout => Outcome::BadRequest,
             Self::Limited { .. } => Outcome::Refused,
             Self::QueueFull { .. } => Outcome::QueueFull,
             Self::ClientLeft => Outcome::Cancelled,
@@ -143,9 +150,8 @@ impl Failure {
                 seconds(retry_after)
             ),
             Self::QueueFull { .. } => "as many requests as may wait on this route do so".into(),
-            Self::ClientLeft => {
-                "the client closed the connection while the request was held".into()
-            }
+            Self::BodyTimeout => "the client sent nothing of its body for too long".into(),
+            Self::ClientLeft => "the client closed the connection before the answer".into(),
             Self::Store(_) => "the shared quota state gave no answer; nothing was forwarded".into(),
             Self::Upstream(error) => error.to_string(),
         }
@@ -157,12 +163,25 @@ impl Failure {
                 Some(*retry_after)
             }
             Self::Store(_) => Some(SECOND),
-            Self::ClientLeft
+            Self::BodyTimeout
+            | Self::ClientLeft
             | Self::NoRoute
             | Self::BadRequest(_)
             | Self::TooLarge(..)
             | Self::Upstream(_) => None,
         }
+    }
+
+    fn retry_after_ms(&self) -> Option<Micros> {
+        self.retry_after().map(|micros| micros.max(0).saturating_add(999) / 1000)
+    }
+
+    /// Whether the client's connection ends with the answer: where its next request would begin nobody knows.
+    pub fn ends_connection(&self) -> bool {
+        matches!(
+            self,
+            Self::BadRequest(_) | Self::TooLarge(..) | Self::BodyTimeout | Self::ClientLeft
+        )
     }
 
     /// The response.
@@ -179,7 +198,7 @@ impl Failure {
             status: status.as_u16(),
             detail: self.detail(),
             code: name,
-            retry_after_ms: retry_after.map(|micros| micros.max(0).saturating_add(999) / 1000),
+            retry_after_ms: self.retry_after_ms(),
             violated_policies: match self {
                 Self::Limited { policy, .. } => Some([&policy.name]),
                 _ => None,

@@ -1,42 +1,42 @@
 //! The way of a request: route ─▶ limit ─▶ upstream, and the answer at the outer edge.
 
+mod body;
+mod budget;
+mod interim;
 mod peer;
 mod plan;
 mod record;
+mod tunnel;
+mod upgrade;
 
+pub use body::Body;
+pub use budget::budget;
 pub use peer::Peer;
 pub use plan::{LimiterPlan, Plan, RoutePlan};
 
 use crate::{
-    answer::{Failure, PACEWAY_ORIGIN},
+    answer::{Failure, PACEWAY_ORIGIN, grpc},
     config::Mode,
     key::{self, Parts},
     limit::{self, Admission, Slot},
     metrics::Verdict,
     route::host_of,
     store::{Decision, Store, StoreError},
-    upstream::{self, Ahead, Connection, Upload, Upstream, headers},
+    upstream::{Ahead, Connection, Control, Fault, Terms, Upload, Upstream, headers},
 };
-use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, Version, header::HOST};
-use http_body::{Body as _, Frame, SizeHint};
+use http::{
+    HeaderName, HeaderValue, Request, Response, StatusCode, Version,
+    header::{CONNECTION, HOST},
+};
 use hyper::body::Incoming;
 use record::Record;
 use smallvec::SmallVec;
-use std::{
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
+use tunnel::Tunnels;
+use upgrade::{Switched, Upgrade};
 
-/// How often a waiting upload is looked after.
-const LOOK: Duration = Duration::from_millis(200);
-/// The same for who has sent all of its request: almost always the parser notices.
-const LOOK_RARELY: Duration = Duration::from_secs(1);
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
-const PREFER: HeaderName = HeaderName::from_static("prefer");
 
 /// The data plane of one worker.
 #[derive(Debug)]
@@ -47,23 +47,16 @@ pub struct Gateway {
     store: Arc<dyn Store>,
     /// This worker's connections, by index of the upstream.
     upstreams: Vec<Upstream>,
-}
-
-/// The body of a response: the upstream's, streamed, or our own.
-#[derive(Debug)]
-pub enum Body {
-    /// As it comes.
-    Upstream(upstream::Body),
-    /// As it comes; the places are held until it has ended or nobody wants it any more.
-    Holding(upstream::Body, Option<Box<Slot>>),
-    /// Until it is taken.
-    Own(Option<Bytes>),
+    tunnels: Tunnels,
 }
 
 /// A request whose route is known: the only kind that can be limited and forwarded.
 struct Routed<'a> {
     route: &'a RoutePlan,
-    request: Request<Incoming>,
+    request: Request<Upload>,
+    upgrade: Option<Upgrade>,
+    /// Its client sends no body before it is asked for it.
+    is_expected: bool,
 }
 
 // === impl Gateway ===
@@ -71,32 +64,56 @@ struct Routed<'a> {
 impl Gateway {
     /// The data plane of one worker.
     pub fn new(plan: Arc<Plan>, store: Arc<dyn Store>, upstreams: Vec<Upstream>) -> Self {
-        Self { plan, store, upstreams }
+        Self { plan, store, upstreams, tunnels: Tunnels::new() }
     }
 
     /// Answers a request.
-    pub async fn handle(&self, peer: &Peer, request: Request<Incoming>) -> Response<Body> {
+    pub async fn handle(&self, peer: &Arc<Peer>, request: Request<Incoming>) -> Response<Body> {
         let mut record = Record::new(&self.plan, peer.ip, &request);
-        match self.forward(&mut record, peer, request).await {
+        let is_grpc = grpc::is_call(&request);
+        let answer = tokio::select! {
+            biased;
+            answer = self.forward(&mut record, peer, request) => answer,
+            () = peer.leaves() => Err(Failure::ClientLeft),
+        };
+        match answer {
             Ok(response) => {
                 record.answered(response.status());
                 response
             }
             Err(failure) => {
-                let response = failure.response();
+                let mut response = failure.response();
                 record.failed(&failure, response.status());
-                response.map(|bytes| Body::Own(Some(bytes)))
+                if is_grpc {
+                    response = failure.grpc_response();
+                } else if failure.ends_connection() {
+                    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                }
+                response.map(Body::own)
             }
         }
+    }
+
+    /// Resolves when no tunnel is open any more.
+    pub async fn tunnels_ended(&self) {
+        self.tunnels.ended().await;
+    }
+
+    /// Cuts all tunnels.
+    pub fn cut_tunnels(&self) {
+        self.tunnels.cut();
     }
 
     async fn forward<'a>(
         &'a self,
         record: &mut Record<'a>,
-        peer: &Peer,
+        peer: &Arc<Peer>,
         request: Request<Incoming>,
     ) -> Result<Response<Body>, Failure> {
-        let routed = self.route(record, peer, request)?;
+        let mut routed = self.route(record, peer, request)?;
+        if !routed.is_expected {
+            routed.request.body_mut().look_ahead().await.map_err(spoilt)?;
+        }
         let upstream = &self.upstreams[routed.route.upstream];
         // Nothing is open: a connection is made while the decision is.
         let ahead = upstream.connect_ahead();
@@ -120,7 +137,7 @@ impl Gateway {
                 admission
             }
         };
-        let (slot, connection) = self.wait(record, peer, &routed, admission, upstream).await?;
+        let (slot, connection) = self.wait(record, &routed, admission, upstream).await?;
         self.send(record, peer, routed, Some(slot), connection).await
     }
 
@@ -128,8 +145,9 @@ impl Gateway {
         &'a self,
         record: &mut Record<'a>,
         peer: &Peer,
-        request: Request<Incoming>,
+        mut request: Request<Incoming>,
     ) -> Result<Routed<'a>, Failure> {
+        let mut upgrade = Upgrade::asked(&mut request);
         if peer.framed_twice(&request) {
             return Err(Failure::BadRequest("both Content-Length and Transfer-Encoding".into()));
         }
@@ -146,7 +164,16 @@ impl Gateway {
         let found = self.plan.table.find(request.method(), asked_host(&request), uri.path());
         let route = &self.plan.routes[found.ok_or(Failure::NoRoute)?];
         record.route(route);
-        Ok(Routed { route, request })
+        let is_h2 = request.version() == Version::HTTP_2;
+        let config = &self.plan.config;
+        let terms = Terms { limit: config.limits.body, patience: config.client.body_timeout };
+        let mut request = request.map(|incoming| Upload::new(incoming, is_h2, terms));
+        let upstream_is_h2 = config.upstreams[route.upstream].http2;
+        if upstream_is_h2 && upgrade.take().is_some_and(|upgrade| upgrade.is_by_h2()) {
+            return Err(Failure::BadRequest("this upstream takes no WebSockets".into()));
+        }
+        let is_expected = interim::expects(&mut request, upstream_is_h2);
+        Ok(Routed { route, request, upgrade, is_expected })
     }
 
     /// Asks the route's limiters; `None` where there are none.
@@ -238,7 +265,6 @@ impl Gateway {
     async fn wait(
         &self,
         record: &mut Record<'_>,
-        peer: &Peer,
         routed: &Routed<'_>,
         admission: Admission,
         upstream: &Upstream,
@@ -253,15 +279,9 @@ impl Gateway {
             return Err(Failure::QueueFull { retry_after: limit::micros(wait) });
         };
         let wanted = budget(route.max_wait, route.max_wait_cap, routed.request.headers());
-        let (started, is_upload) = (Instant::now(), !routed.request.body().is_end_stream());
+        let started = Instant::now();
         record.waits_since = Some(started);
-        let held = self.held(record, route, admission, upstream, started + wanted);
-        // With input unread, be it a body or the next request, nobody but us looks whether the client is still there.
-        let look = if is_upload { LOOK } else { LOOK_RARELY };
-        let held = tokio::select! {
-            held = held => held,
-            () = peer.leaves(look) => Err(Failure::ClientLeft),
-        };
+        let held = self.held(record, route, admission, upstream, started + wanted).await;
         record.waited();
         held
     }
@@ -304,14 +324,16 @@ impl Gateway {
     async fn send(
         &self,
         record: &mut Record<'_>,
-        peer: &Peer,
+        peer: &Arc<Peer>,
         routed: Routed<'_>,
         mut slot: Option<Slot>,
         connection: Connection,
     ) -> Result<Response<Body>, Failure> {
         let upstream = &self.upstreams[routed.route.upstream];
         let target = upstream.target();
+        let upgrade = routed.upgrade;
         let (mut parts, body) = routed.request.into_parts();
+        let (version, upload) = (parts.version, body.control());
         let asked_host = parts.uri.authority();
         let asked_host = asked_host.and_then(|host| HeaderValue::from_str(host.as_str()).ok());
         parts.uri = target
@@ -320,14 +342,24 @@ impl Gateway {
         parts.version = Version::HTTP_11;
         let (address, is_trusted) = (&peer.forwarded_for, peer.is_trusted);
         headers::to_upstream(&mut parts.headers, address, is_trusted, asked_host, &target.host);
+        if let Some(upgrade) = &upgrade {
+            upgrade.ask(&mut parts.headers);
+        }
+        let mut request = Request::from_parts(parts, body);
+        if version == Version::HTTP_11 || upload.is_some() {
+            interim::pass(&mut request, (version == Version::HTTP_11).then_some(peer), &upload);
+        }
         if let Some(slot) = &mut slot {
             slot.spend();
         }
         let started = Instant::now();
         record.sent();
-        let answer = connection.send(Request::from_parts(parts, Upload::new(body))).await;
+        let answer = connection.send(request).await;
         let metrics = &self.plan.upstreams[routed.route.upstream];
         let mut response = answer.map_err(|error| {
+            if let Some(fault) = upload.as_ref().and_then(Control::fault) {
+                return spoilt(fault);
+            }
             if error.is_unsent()
                 && let Some(slot) = slot.take()
             {
@@ -339,7 +371,10 @@ impl Gateway {
         record.upstream = Some(took);
         metrics.seconds.record(took);
         metrics.count(response.status());
-        headers::check_response(&mut response).map_err(Failure::Upstream)?;
+        let is_h2 = response.version() == Version::HTTP_2;
+        headers::check_response(&mut response, upgrade.is_some()).map_err(Failure::Upstream)?;
+        let switched = Switched::from(upgrade, &mut response).map_err(Failure::Upstream)?;
+        let unasked = upload.and_then(|upload| upload.answered());
         headers::remove_hop_by_hop(response.headers_mut());
         if response.status() == 429 {
             response.headers_mut().insert(PACEWAY_ORIGIN, HeaderValue::from_static("upstream"));
@@ -350,23 +385,42 @@ impl Gateway {
                 response.headers_mut().append(SERVER_TIMING, value);
             }
         }
-        // A response without a body ends here.
-        let slot = slot.filter(|slot| slot.holds_places() && !response.body().is_end_stream());
-        Ok(response.map(|body| match slot {
-            None => Body::Upstream(body),
-            Some(slot) => Body::Holding(body, Some(Box::new(slot))),
-        }))
+        if let Some(switched) = switched {
+            switched.answer(&mut response);
+            let slot = slot.filter(Slot::holds_places);
+            self.tunnels.begin(switched.ends, slot, &routed.route.metrics.tunnels);
+            return Ok(response.map(|_| Body::empty()));
+        }
+        if unasked.is_some() {
+            // What the client sends now may be its body, or the next request.
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        let mut response = response.map(|body| Body::streamed(body, is_h2, peer.leaving()));
+        response.body_mut().keep(slot, unasked);
+        Ok(response)
     }
 }
 
 /// The host that a request is for, without port. The authority of an absolute target outranks Host (RFC 9112
 /// section 3.2.2).
-fn asked_host(request: &Request<Incoming>) -> Option<&str> {
+fn asked_host<B>(request: &Request<B>) -> Option<&str> {
     let host = match request.uri().authority() {
         Some(authority) => Some(authority.as_str()),
         None => request.headers().get(HOST).and_then(|host| host.to_str().ok()),
     };
     host.map(host_of)
+}
+
+/// The body has no end.
+fn spoilt(fault: Fault) -> Failure {
+    match fault {
+        Fault::Malformed => Failure::BadRequest(fault.to_string().into()),
+        Fault::TooLarge => {
+            Failure::TooLarge(StatusCode::PAYLOAD_TOO_LARGE, "the body is larger than it may be")
+        }
+        Fault::Slow => Failure::BodyTimeout,
+        Fault::Left | Fault::Unwanted => Failure::ClientLeft,
+    }
 }
 
 /// The store gave no decision.
@@ -388,86 +442,10 @@ async fn connection(upstream: &Upstream, ahead: Option<Ahead>) -> Result<Connect
     .map_err(Failure::Upstream)
 }
 
-/// How long a request may wait: the route's budget, or its own (RFC 7240 section 4.3) up to the cap.
-pub fn budget(max_wait: Duration, max_wait_cap: Duration, headers: &HeaderMap) -> Duration {
-    let asked = headers.get_all(PREFER).iter().find_map(preferred_wait);
-    asked.map_or(max_wait, |asked| asked.min(max_wait_cap))
-}
-
-/// The `wait` of a `Prefer` field; what is not a number of seconds is not preferred (RFC 7240 section 2).
-fn preferred_wait(value: &HeaderValue) -> Option<Duration> {
-    value.to_str().ok()?.split(',').find_map(|preference| {
-        let (name, seconds) = preference.split(';').next()?.split_once('=')?;
-        if !name.trim().eq_ignore_ascii_case("wait") {
-            return None;
-        }
-        let seconds = seconds.trim().trim_matches('"');
-        let digits = !seconds.is_empty() && seconds.bytes().all(|byte| byte.is_ascii_digit());
-        // More than fits is more than any cap.
-        digits.then(|| Duration::from_secs(seconds.parse().unwrap_or(u32::MAX.into())))
-    })
-}
-
-// === impl Body ===
-
-impl http_body::Body for Body {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        match &mut *self {
-            Self::Upstream(body) => Pin::new(body).poll_frame(cx),
-            Self::Holding(body, slot) => {
-                let frame = Pin::new(body).poll_frame(cx);
-                if matches!(frame, Poll::Ready(None | Some(Err(_)))) {
-                    *slot = None;
-                }
-                frame
-            }
-            Self::Own(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Upstream(body) | Self::Holding(body, _) => body.is_end_stream(),
-            Self::Own(bytes) => bytes.is_none(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Upstream(body) | Self::Holding(body, _) => body.size_hint(),
-            Self::Own(bytes) => {
-                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::metrics::Outcome;
-    use rstest::rstest;
-
-    #[rstest]
-    #[case::plain("wait=5", Some(5))]
-    #[case::zero("wait=0", Some(0))]
-    #[case::among_others("respond-async, Wait = 10; x=y", Some(10))]
-    #[case::quoted("wait=\"7\"", Some(7))]
-    #[case::huge("wait=99999999999999999999999", Some(u64::from(u32::MAX)))]
-    #[case::negative("wait=-1", None)]
-    #[case::no_number("wait=soon", None)]
-    #[case::nothing("wait", None)]
-    #[case::other("waiting=5", None)]
-    fn prefer_wait(#[case] value: &'static str, #[case] seconds: Option<u64>) {
-        let value = HeaderValue::from_static(value);
-        assert_eq!(preferred_wait(&value), seconds.map(Duration::from_secs));
-    }
 
     #[test]
     fn outcomes_of_a_forwarded_request_are_three() {

@@ -15,6 +15,7 @@ const REQUESTS: &str = "paceway_requests_total";
 const DECISIONS: &str = "paceway_decisions_total";
 const WAIT: &str = "paceway_wait_seconds";
 const WAITING: &str = "paceway_waiting";
+const TUNNELS: &str = "paceway_tunnels";
 const AVAILABLE: &str = "paceway_limiter_available";
 const LATE: &str = "paceway_late_wakeups_total";
 const UPSTREAM_REQUESTS: &str = "paceway_upstream_requests_total";
@@ -47,7 +48,7 @@ pub enum Outcome {
     QueueFull,
     /// 404: no route matches.
     NoRoute,
-    /// 400: a request that cannot be forwarded.
+    /// 400, 408, 413: a request that cannot be forwarded.
     BadRequest,
     /// 503: the store gave no decision.
     StoreUnavailable,
@@ -82,6 +83,8 @@ pub struct RouteMetrics {
     pub wait: Histogram,
     /// Requests that are being held.
     pub waiting: Gauge,
+    /// Upgraded connections that are open.
+    pub tunnels: Gauge,
 }
 
 /// Of one limiter.
@@ -171,6 +174,7 @@ impl RouteMetrics {
             requests,
             wait: histogram!(WAIT, "route" => route.to_owned()),
             waiting: gauge!(WAITING, "route" => route.to_owned()),
+            tunnels: gauge!(TUNNELS, "route" => route.to_owned()),
         }
     }
 
@@ -269,6 +273,7 @@ fn describe() {
     describe_counter!(DECISIONS, "Decisions of a limiter; would_* are those of mode observe.");
     describe_histogram!(WAIT, Unit::Seconds, "Time that forwarded requests were held.");
     describe_gauge!(WAITING, "Requests that are being held for their slot.");
+    describe_gauge!(TUNNELS, "Connections that were upgraded, such as WebSockets, and are open.");
     describe_gauge!(AVAILABLE, "Permits of a limiter that could be taken now.");
     describe_counter!(LATE, "Slots asked for again because their request woke too late for them.");
     describe_counter!(UPSTREAM_REQUESTS, "Responses of an upstream, by status.");

@@ -6,7 +6,7 @@ mod pool;
 mod upload;
 
 pub use pool::{Ahead, Body, Connection, Upstream};
-pub use upload::Upload;
+pub use upload::{Control, Fault, Terms, Unasked, Upload};
 
 use crate::tls::KeyPair;
 use http::{HeaderValue, Uri, uri::PathAndQuery};

@@ -3,8 +3,19 @@
 use crate::key;
 use http::{HeaderMap, HeaderValue, Request, StatusCode};
 use ipnet::IpNet;
-use std::{fmt, net::IpAddr, time::Duration};
-use tokio::time::sleep;
+use std::{
+    fmt,
+    future::{Future, poll_fn},
+    net::IpAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// How often a client is looked after while the parser does not.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// The client at the other end of a connection; made once per connection.
 pub struct Peer {
@@ -18,20 +29,30 @@ pub struct Peer {
     /// Our port, as it knows it.
     #[expect(dead_code, reason = "issue 4 in the making")]
     pub(super) port: HeaderValue,
-    /// Looks whether the client has closed its side of the connection.
-    has_left: Box<dyn Fn() -> bool + Send + Sync>,
+    has_left: HasLeft,
+}
+
+/// Looks whether the client has closed its side of the connection; `None`: the parser waits for input, and ends the
+/// request by itself.
+type HasLeft = Arc<dyn Fn() -> Option<bool> + Send + Sync>;
+
+/// Looks after a client for as long as something is done for it.
+pub(super) struct Leaving {
+    has_left: HasLeft,
+    /// Made when the parser stops to look for the first time. It almost never does.
+    timer: Option<Pin<Box<Sleep>>>,
 }
 
 // === impl Peer ===
 
 impl Peer {
     /// The client at `ip`, maybe one of the `trusted` proxies; `has_left` looks whether it has closed its side of the
-    /// connection.
+    /// connection, and says `None` while the parser waits for input.
     pub fn new(
         ip: IpAddr,
         port: u16,
         trusted: &[IpNet],
-        has_left: impl Fn() -> bool + Send + Sync + 'static,
+        has_left: impl Fn() -> Option<bool> + Send + Sync + 'static,
     ) -> Self {
         let ip = ip.to_canonical();
         let text = ip.to_string();
@@ -40,14 +61,18 @@ impl Peer {
         let forwarded_for = forwarded_for.unwrap_or(HeaderValue::from_static("unknown"));
         let is_trusted = key::is_trusted(ip, trusted);
         let (port, is_tls) = (HeaderValue::from(port), false);
-        Self { ip, forwarded_for, is_trusted, is_tls, port, has_left: Box::new(has_left) }
+        Self { ip, forwarded_for, is_trusted, is_tls, port, has_left: Arc::new(has_left) }
     }
 
-    /// Resolves when the client has left. Looks from time to time: a socket with unread input does not wake.
-    pub(super) async fn leaves(&self, look: Duration) {
-        while !(self.has_left)() {
-            sleep(look).await;
-        }
+    /// Looks after the client.
+    pub(super) fn leaving(&self) -> Leaving {
+        Leaving { has_left: self.has_left.clone(), timer: None }
+    }
+
+    /// Resolves when the client has left.
+    pub(super) async fn leaves(&self) {
+        let mut leaving = self.leaving();
+        poll_fn(|cx| leaving.poll(cx)).await;
     }
 
     /// Whether the head of this request had a Content-Length beside its Transfer-Encoding, which the parser conceals.
@@ -56,8 +81,36 @@ impl Peer {
     }
 
     /// Passes an interim response (1xx, RFC 9110 section 15.2) on, where the connection can take one.
-    #[expect(dead_code, reason = "issue 4 in the making")]
     pub(super) fn inform(&self, _status: StatusCode, _headers: &HeaderMap) {}
+}
+
+// === impl Leaving ===
+
+impl Leaving {
+    /// Ready when the client has left. The task must be that of the connection, or one that ends with it: what is
+    /// done for a client is polled whenever the parser has looked at its input.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            match (self.has_left)() {
+                None => {
+                    self.timer = None;
+                    return Poll::Pending;
+                }
+                Some(true) => return Poll::Ready(()),
+                Some(false) => {}
+            }
+            // A socket with unread input does not wake.
+            let next = || Box::pin(sleep_until(Instant::now() + LOOK));
+            ready!(self.timer.get_or_insert_with(next).as_mut().poll(cx));
+            self.timer = None;
+        }
+    }
+}
+
+impl fmt::Debug for Leaving {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Leaving").finish()
+    }
 }
 
 impl fmt::Debug for Peer {

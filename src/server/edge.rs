@@ -12,7 +12,7 @@ use std::{
     pin::{Pin, pin},
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     task::{Context, Poll, Waker, ready},
 };
@@ -27,6 +27,8 @@ pub(super) struct Stream {
     inner: Mutex<TokioIo<TcpStream>>,
     /// Requests that the service was asked to answer.
     requests: AtomicU64,
+    /// The parser waits for input: it will notice by itself when the client leaves.
+    is_watched: AtomicBool,
 }
 
 /// The stream as the HTTP parser sees it.
@@ -43,7 +45,8 @@ pub(super) struct Edge {
 
 impl Stream {
     pub(super) fn new(stream: TcpStream) -> Self {
-        Self { inner: Mutex::new(TokioIo::new(stream)), requests: AtomicU64::new(0) }
+        let (inner, requests) = (Mutex::new(TokioIo::new(stream)), AtomicU64::new(0));
+        Self { inner, requests, is_watched: AtomicBool::new(false) }
     }
 
     /// Counts a request that the service answers.
@@ -51,14 +54,18 @@ impl Stream {
         self.requests.fetch_add(1, Relaxed);
     }
 
-    /// Whether the client has closed its side, also behind input that nobody has read.
-    pub(super) fn is_closed_by_client(&self) -> bool {
+    /// Whether the client has closed its side, also behind input that nobody has read; `None` while the parser waits
+    /// for input, and will notice by itself.
+    pub(super) fn is_closed_by_client(&self) -> Option<bool> {
+        if self.is_watched.load(Relaxed) {
+            return None;
+        }
         let stream = self.inner.lock();
         let readiness = pin!(stream.inner().ready(Interest::READABLE));
-        match readiness.poll(&mut Context::from_waker(Waker::noop())) {
+        Some(match readiness.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(readiness) => readiness.is_ok_and(|readiness| readiness.is_read_closed()),
             Poll::Pending => false,
-        }
+        })
     }
 }
 
@@ -101,7 +108,9 @@ impl Read for Edge {
         cx: &mut Context<'_>,
         buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.stream.inner.lock()).poll_read(cx, buf)
+        let read = Pin::new(&mut *self.stream.inner.lock()).poll_read(cx, buf);
+        self.stream.is_watched.store(read.is_pending(), Relaxed);
+        read
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{
     gateway::{Gateway, Peer, Plan},
     upstream::Upstream,
 };
-use http::{HeaderValue, Request, header::CONNECTION};
+use http::{HeaderValue, Request, StatusCode, header::CONNECTION};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_rustls::HttpsConnector;
 use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioTimer};
@@ -79,12 +79,17 @@ impl Worker {
             }
         }
         drop((listener, self.listener));
-        let all = async { while connections.join_next().await.is_some() {} };
+        let all = async {
+            while connections.join_next().await.is_some() {}
+            gateway.tunnels_ended().await;
+        };
         tokio::select! {
             () = all => {}
             _ = self.phases.wait_for(|phase| *phase == Phase::Aborting) => {}
         }
+        gateway.cut_tunnels();
         connections.shutdown().await;
+        gateway.tunnels_ended().await;
         // What was not used is on its way back to a store that may be away.
         let _ = timeout(LINGER, store.flush()).await;
         Ok(())
@@ -113,7 +118,9 @@ impl Worker {
                 let (gateway, peer, draining) = (gateway.clone(), peer.clone(), draining.clone());
                 async move {
                     let mut response = gateway.handle(&peer, request).await;
-                    if draining.load(Relaxed) {
+                    if draining.load(Relaxed)
+                        && response.status() != StatusCode::SWITCHING_PROTOCOLS
+                    {
                         let close = HeaderValue::from_static("close");
                         response.headers_mut().insert(CONNECTION, close);
                     }
@@ -124,7 +131,8 @@ impl Worker {
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEADER_TIMEOUT)
                 .max_header_size(HEADER_BYTES)
-                .serve_connection(Edge::new(stream), service);
+                .serve_connection(Edge::new(stream), service)
+                .with_upgrades();
             tokio::pin!(connection);
             let closing =
                 async { drop(phases.wait_for(|phase| *phase >= Phase::ClosingIdle).await) };

@@ -102,8 +102,11 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
 /// # Errors
 ///
 /// [`UpstreamError::Invalid`].
-pub fn check_response<B>(response: &mut Response<B>) -> Result<(), UpstreamError> {
-    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+pub fn check_response<B>(
+    response: &mut Response<B>,
+    upgrade_asked: bool,
+) -> Result<(), UpstreamError> {
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS && !upgrade_asked {
         return Err(UpstreamError::Invalid("an upgrade that was not asked for"));
     }
     *response.version_mut() = Version::HTTP_11;

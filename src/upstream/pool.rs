@@ -181,7 +181,7 @@ impl Upstream {
         tokio::spawn(async move {
             let _counted = counted;
             // Its end and its errors reach whoever sends on it.
-            let _ = connection.await;
+            let _ = connection.with_upgrades().await;
         });
         sender.ready().await.map_err(|error| UpstreamError::Connect(error.into()))?;
         Ok(sender)

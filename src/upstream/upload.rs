@@ -1,44 +1,349 @@
-//! The body of a request on its way to the upstream, streamed.
+//! The body of a request on its way to the upstream: streamed, counted, held until the upstream wants it, and given
+//! up when its client breaks the rules. It never holds more than what was looked at ahead.
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use parking_lot::Mutex;
 use std::{
+    collections::VecDeque,
+    error::Error,
+    future::{Future, poll_fn},
+    io,
     pin::Pin,
-    task::{Context, Poll},
+    sync::Arc,
+    task::{Context, Poll, Waker, ready},
+    time::Duration,
+};
+use tokio::{
+    task::yield_now,
+    time::{Instant, Sleep, sleep_until},
 };
 
-/// The body of a request, as it comes.
+/// An upstream that says nothing for so long gets the body unasked (RFC 9110 section 10.1.1).
+const GO_AHEAD: Duration = Duration::from_secs(1);
+/// Of a body without a length, so much is looked at before anything is charged: frames, and bytes after which no
+/// other is taken.
+const AHEAD: (usize, usize) = (16, 16 << 10);
+
+/// The body of a request.
 #[derive(Debug)]
 pub struct Upload {
     incoming: Incoming,
+    /// `None`: there is no body.
+    watch: Option<Box<Watch>>,
+}
+
+/// What a client may do with a body.
+#[derive(Debug, Clone, Copy)]
+pub struct Terms {
+    /// Bytes; `None`: any number.
+    pub limit: Option<u64>,
+    /// Between two pieces.
+    pub patience: Duration,
+}
+
+/// Why a body has no end. The upstream never takes it for a whole one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// Its framing is none.
+    #[error("the body is not framed as HTTP frames it")]
+    Malformed,
+    /// It is larger than it may be.
+    #[error("the body is too large")]
+    TooLarge,
+    /// Nothing came for too long.
+    #[error("the body did not come in time")]
+    Slow,
+    /// The client broke off.
+    #[error("the client broke off in the middle of the body")]
+    Left,
+    /// The upstream answered without it.
+    #[error("nobody wants the body any more")]
+    Unwanted,
+}
+
+/// What becomes of an upload, for who waits for the answer to it.
+#[derive(Debug, Clone)]
+pub struct Control(Arc<Mutex<State>>);
+
+/// An answer came before the body was asked for: with this, the wish for it ends.
+#[derive(Debug)]
+pub struct Unasked(Control);
+
+#[derive(Debug)]
+struct Watch {
+    is_h2: bool,
+    /// Taken before it was wanted.
+    ahead: VecDeque<Frame<Bytes>>,
+    /// The last piece has been taken.
+    has_ended: bool,
+    /// Bytes that may still come.
+    left: u64,
+    patience: Duration,
+    /// Nothing has come yet, and must until then.
+    until: Option<Instant>,
+    /// Made when it is needed for the first time; most bodies come without a pause.
+    timer: Option<Pin<Box<Sleep>>>,
+    /// The upstream is to ask for it.
+    is_held: bool,
+    state: Control,
+}
+
+#[derive(Debug)]
+struct State {
+    gate: Gate,
+    fault: Option<Fault>,
+    waker: Option<Waker>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Gate {
+    Open,
+    /// Until the upstream asks for the body.
+    Closed,
+    /// The upstream has answered without it, and its answer is under way.
+    Barred,
+    /// So has it, and that was all.
+    Over,
 }
 
 // === impl Upload ===
 
 impl Upload {
-    /// As it comes.
-    pub fn new(incoming: Incoming) -> Self {
-        Self { incoming }
+    /// The body as it comes; `is_h2` says from what kind of connection.
+    pub fn new(incoming: Incoming, is_h2: bool, terms: Terms) -> Self {
+        if incoming.is_end_stream() {
+            return Self { incoming, watch: None };
+        }
+        let state = State { gate: Gate::Open, fault: None, waker: None };
+        let watch = Watch {
+            is_h2,
+            ahead: VecDeque::new(),
+            has_ended: false,
+            left: terms.limit.unwrap_or(u64::MAX),
+            patience: terms.patience,
+            until: None,
+            timer: None,
+            is_held: false,
+            state: Control(Arc::new(Mutex::new(state))),
+        };
+        Self { incoming, watch: Some(Box::new(watch)) }
+    }
+
+    /// What becomes of it; `None` where there is no body.
+    pub fn control(&self) -> Option<Control> {
+        self.watch.as_ref().map(|watch| watch.state.clone())
+    }
+
+    /// Takes nothing until the upstream asks for it, or has been silent for a second.
+    pub fn hold(&mut self) {
+        if let Some(watch) = &mut self.watch {
+            watch.is_held = true;
+            watch.state.0.lock().gate = Gate::Closed;
+        }
+    }
+
+    /// Looks at what has come already, where its framing can be wrong. Waits for nobody: a connection is only given
+    /// the time to hand on what it has read.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`].
+    pub async fn look_ahead(&mut self) -> Result<(), Fault> {
+        let has_length = self.incoming.size_hint().exact().is_some();
+        let Some(watch) = &mut self.watch else { return Ok(()) };
+        if has_length || watch.is_h2 {
+            return Ok(());
+        }
+        let mut bytes = 0;
+        while watch.ahead.len() < AHEAD.0 && bytes < AHEAD.1 {
+            let incoming = &mut self.incoming;
+            let taken = poll_fn(|cx| Poll::Ready(watch.take(incoming, cx))).await;
+            let Poll::Ready(Some(frame)) = taken else { break };
+            let frame = frame?;
+            bytes += frame.data_ref().map_or(0, Bytes::len);
+            watch.ahead.push_back(frame);
+            yield_now().await;
+        }
+        Ok(())
     }
 }
 
 impl Body for Upload {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = Fault;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        Pin::new(&mut self.incoming).poll_frame(cx)
+    ) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
+        let Self { incoming, watch } = &mut *self;
+        let Some(watch) = watch else { return Poll::Ready(None) };
+        if watch.is_held
+            && let Err(fault) = ready!(watch.asked_for(cx))
+        {
+            return Poll::Ready(Some(Err(fault)));
+        }
+        if let Some(frame) = watch.ahead.pop_front() {
+            return Poll::Ready(Some(Ok(frame)));
+        }
+        let frame = match watch.take(incoming, cx) {
+            Poll::Ready(frame) => frame,
+            Poll::Pending => Some(Err(ready!(watch.slow(cx)))),
+        };
+        if let Some(Err(fault)) = &frame {
+            watch.state.0.lock().fault = Some(*fault);
+        }
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.incoming.is_end_stream()
+        match &self.watch {
+            None => true,
+            // Whether a body without a length has ended is seen when its end is taken.
+            Some(watch) => {
+                !watch.has_ended && watch.ahead.is_empty() && self.incoming.is_end_stream()
+            }
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
         self.incoming.size_hint()
+    }
+}
+
+// === impl Watch ===
+
+impl Watch {
+    /// The next piece that the client sent.
+    fn take(
+        &mut self,
+        incoming: &mut Incoming,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
+        if self.has_ended {
+            return Poll::Ready(None);
+        }
+        let frame = ready!(Pin::new(&mut *incoming).poll_frame(cx));
+        self.until = None;
+        Poll::Ready(match frame {
+            Some(Ok(frame)) => {
+                let length = frame.data_ref().map_or(0, |data| data.len() as u64);
+                match self.left.checked_sub(length) {
+                    Some(left) => self.left = left,
+                    None => return Poll::Ready(Some(Err(Fault::TooLarge))),
+                }
+                Some(Ok(frame))
+            }
+            Some(Err(error)) => Some(Err(Fault::of(&error))),
+            // A stream that its client resets without an error is given out as one that has ended.
+            None if self.is_h2 && !incoming.is_end_stream() => Some(Err(Fault::Left)),
+            None => {
+                self.has_ended = true;
+                None
+            }
+        })
+    }
+
+    /// Resolves when the body may go.
+    fn asked_for(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
+        let gate = {
+            let mut state = self.state.0.lock();
+            if matches!(state.gate, Gate::Closed | Gate::Barred) {
+                state.waker = Some(cx.waker().clone());
+            }
+            state.gate
+        };
+        match gate {
+            Gate::Closed => {
+                ready!(self.in_time(GO_AHEAD, cx));
+                self.state.go_on();
+            }
+            Gate::Barred => return Poll::Pending,
+            Gate::Over => return Poll::Ready(Err(Fault::Unwanted)),
+            Gate::Open => {}
+        }
+        (self.is_held, self.until, self.timer) = (false, None, None);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Resolves when nothing has come for too long.
+    fn slow(&mut self, cx: &mut Context<'_>) -> Poll<Fault> {
+        self.in_time(self.patience, cx).map(|()| Fault::Slow)
+    }
+
+    /// Resolves `patience` after it was asked for the first time.
+    fn in_time(&mut self, patience: Duration, cx: &mut Context<'_>) -> Poll<()> {
+        let until = *self.until.get_or_insert_with(|| Instant::now() + patience);
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(until)));
+        // Set for an earlier piece, it may fire too early, but never too late.
+        while timer.as_mut().poll(cx).is_ready() {
+            if Instant::now() >= until {
+                return Poll::Ready(());
+            }
+            timer.as_mut().reset(until);
+        }
+        Poll::Pending
+    }
+}
+
+// === impl Fault ===
+
+impl Fault {
+    /// What the connection of the client says of its body.
+    fn of(error: &hyper::Error) -> Self {
+        let mut source = error.source();
+        while let Some(cause) = source {
+            if let Some(cause) = cause.downcast_ref::<io::Error>() {
+                return match cause.kind() {
+                    io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => Self::Malformed,
+                    _ => Self::Left,
+                };
+            }
+            source = cause.source();
+        }
+        Self::Left
+    }
+}
+
+// === impl Control ===
+
+impl Control {
+    /// Why the upload has failed, if so.
+    pub fn fault(&self) -> Option<Fault> {
+        self.0.lock().fault
+    }
+
+    /// The upstream asks for the body.
+    pub fn go_on(&self) {
+        self.turn(Gate::Closed, Gate::Open);
+    }
+
+    /// The upstream has answered; did it so before it asked for the body, nobody will any more.
+    pub fn answered(&self) -> Option<Unasked> {
+        self.turn(Gate::Closed, Gate::Barred).then(|| Unasked(self.clone()))
+    }
+
+    fn turn(&self, from: Gate, to: Gate) -> bool {
+        let mut state = self.0.lock();
+        if state.gate != from {
+            return false;
+        }
+        state.gate = to;
+        let waker = state.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        true
+    }
+}
+
+// === impl Unasked ===
+
+impl Drop for Unasked {
+    fn drop(&mut self) {
+        self.0.turn(Gate::Barred, Gate::Over);
     }
 }

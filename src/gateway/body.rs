@@ -1,0 +1,128 @@
+//! The body of a response: the upstream's, streamed, or our own. It never ends well when the upstream's did not.
+
+use super::peer::Leaving;
+use crate::{
+    limit::Slot,
+    upstream::{self, Unasked},
+};
+use bytes::Bytes;
+use http_body::{Body as _, Frame, SizeHint};
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+/// The body of a response.
+#[derive(Debug)]
+pub struct Body(Source);
+
+/// Why a response has no end. Its client never takes it for a whole one.
+#[derive(Debug, thiserror::Error)]
+pub enum Cut {
+    /// The upstream broke off.
+    #[error("the upstream broke off")]
+    Upstream(#[source] hyper::Error),
+    /// It reset the stream without an error.
+    #[error("the upstream reset the stream")]
+    Reset,
+    /// Nobody reads it.
+    #[error("the client has left")]
+    ClientLeft,
+}
+
+#[derive(Debug)]
+enum Source {
+    Streamed(Streamed),
+    /// Until it is taken.
+    Own(Option<Bytes>),
+}
+
+#[derive(Debug)]
+struct Streamed {
+    body: upstream::Body,
+    is_h2: bool,
+    client: Leaving,
+    /// Its places are held until the body has ended or nobody wants it any more.
+    slot: Option<Box<Slot>>,
+    /// The request's body was never asked for; that is over when this body is.
+    unasked: Option<Unasked>,
+}
+
+// === impl Body ===
+
+impl Body {
+    /// As it comes from the upstream, by HTTP/2 or not, for as long as the client is there.
+    pub(super) fn streamed(body: upstream::Body, is_h2: bool, client: Leaving) -> Self {
+        Self(Source::Streamed(Streamed { body, is_h2, client, slot: None, unasked: None }))
+    }
+
+    /// Our own.
+    pub(super) fn own(bytes: Bytes) -> Self {
+        Self(Source::Own((!bytes.is_empty()).then_some(bytes)))
+    }
+
+    /// None.
+    pub(super) fn empty() -> Self {
+        Self(Source::Own(None))
+    }
+
+    /// Keeps these until it has ended.
+    pub(super) fn keep(&mut self, slot: Option<Slot>, unasked: Option<Unasked>) {
+        // A response without a body ends here.
+        if let Source::Streamed(streamed) = &mut self.0
+            && !streamed.body.is_end_stream()
+        {
+            streamed.slot = slot.filter(Slot::holds_places).map(Box::new);
+            streamed.unasked = unasked;
+        }
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = Cut;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        match &mut self.0 {
+            Source::Streamed(streamed) => streamed.poll_frame(cx),
+            Source::Own(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Source::Streamed(streamed) => streamed.body.is_end_stream(),
+            Source::Own(bytes) => bytes.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Source::Streamed(streamed) => streamed.body.size_hint(),
+            Source::Own(bytes) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+            }
+        }
+    }
+}
+
+// === impl Streamed ===
+
+impl Streamed {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        let end = match Pin::new(&mut self.body).poll_frame(cx) {
+            Poll::Ready(Some(Ok(frame))) => return Poll::Ready(Some(Ok(frame))),
+            Poll::Pending if self.client.poll(cx).is_pending() => return Poll::Pending,
+            Poll::Pending => Some(Err(Cut::ClientLeft)),
+            Poll::Ready(Some(Err(error))) => Some(Err(Cut::Upstream(error))),
+            // A stream that is reset without an error is given out as one that has ended.
+            Poll::Ready(None) if self.is_h2 && !self.body.is_end_stream() => Some(Err(Cut::Reset)),
+            Poll::Ready(None) => None,
+        };
+        (self.slot, self.unasked) = (None, None);
+        Poll::Ready(end)
+    }
+}

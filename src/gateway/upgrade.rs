@@ -1,0 +1,212 @@
+//! Requests that ask for another protocol: HTTP/1.1 upgrades (RFC 9110 section 7.8), and WebSockets over HTTP/2
+//! (RFC 8441), which go on as the former. It knows no protocol but by its name.
+
+use crate::upstream::UpstreamError;
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version,
+    header::{CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE},
+};
+use http_body::Body;
+use hyper::{
+    ext::Protocol,
+    upgrade::{self, OnUpgrade},
+};
+use sha1::{Digest, Sha1};
+use std::hash::{BuildHasher, RandomState};
+
+/// What makes an accepted key (RFC 6455 section 1.3).
+const WEBSOCKET: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+
+/// What a client asks for.
+pub(super) struct Upgrade {
+    /// The names, as they go to the upstream.
+    protocols: HeaderValue,
+    /// The client's side of the tunnel, once it has the answer.
+    client: OnUpgrade,
+    /// Of a client that speaks HTTP/2 and needs no key.
+    key: Option<HeaderValue>,
+}
+
+/// What the upstream agreed to.
+pub(super) struct Switched {
+    /// Client and upstream, once each is ready.
+    pub(super) ends: (OnUpgrade, OnUpgrade),
+    /// `None` for a WebSocket over HTTP/2.
+    protocol: Option<HeaderValue>,
+}
+
+// === impl Upgrade ===
+
+impl Upgrade {
+    /// What `request` asks for. A WebSocket over HTTP/2 becomes a GET. With a body nothing is asked for: it would
+    /// have to be read to its end first.
+    pub(super) fn asked<B: Body>(request: &mut Request<B>) -> Option<Self> {
+        if request.version() == Version::HTTP_2 {
+            return Self::asked_by_h2(request);
+        }
+        if request.version() != Version::HTTP_11
+            || !request.headers().contains_key(UPGRADE)
+            || !request.body().is_end_stream()
+            || !tokens(request.headers(), &CONNECTION)
+                .any(|word| word.eq_ignore_ascii_case("upgrade"))
+        {
+            return None;
+        }
+        let names: Vec<_> =
+            tokens(request.headers(), &UPGRADE).filter(|name| may_go(name)).collect();
+        let protocols = HeaderValue::from_str(&names.join(", ")).ok();
+        let protocols = protocols.filter(|names| !names.is_empty())?;
+        Some(Self { protocols, client: upgrade::on(request), key: None })
+    }
+
+    fn asked_by_h2<B>(request: &mut Request<B>) -> Option<Self> {
+        let protocol = request.extensions().get::<Protocol>()?;
+        if request.method() != Method::CONNECT || protocol.as_str() != "websocket" {
+            return None;
+        }
+        request.extensions_mut().remove::<Protocol>();
+        *request.method_mut() = Method::GET;
+        // It only has to be another one each time.
+        let nonce = [(); 2].map(|()| RandomState::new().hash_one(WEBSOCKET).to_be_bytes()).concat();
+        let key = HeaderValue::from_str(&BASE64.encode(nonce)).ok()?;
+        let protocols = HeaderValue::from_static("websocket");
+        Some(Self { protocols, client: upgrade::on(request), key: Some(key) })
+    }
+
+    /// Whether it is a WebSocket over HTTP/2, which cannot go on as another request.
+    pub(super) fn is_by_h2(&self) -> bool {
+        self.key.is_some()
+    }
+
+    /// Asks the upstream for it.
+    pub(super) fn ask(&self, headers: &mut HeaderMap) {
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, self.protocols.clone());
+        if let Some(key) = &self.key {
+            headers.insert(SEC_WEBSOCKET_KEY, key.clone());
+            headers.entry(SEC_WEBSOCKET_VERSION).or_insert(HeaderValue::from_static("13"));
+        }
+    }
+
+    /// The protocol that the upstream's 101 names.
+    fn protocol(&self, headers: &HeaderMap) -> Result<HeaderValue, UpstreamError> {
+        const OTHER: UpstreamError = UpstreamError::Invalid("an upgrade to what was not asked for");
+        let asked = self.protocols.to_str().unwrap_or_default();
+        let is_asked = |name: &&str| words(asked).any(|asked| asked.eq_ignore_ascii_case(name));
+        let names: Vec<_> = tokens(headers, &UPGRADE).collect();
+        if names.is_empty() || !names.iter().all(is_asked) {
+            return Err(OTHER);
+        }
+        if let Some(key) = &self.key
+            && headers.get(SEC_WEBSOCKET_ACCEPT) != accepted(key).as_ref()
+        {
+            return Err(UpstreamError::Invalid("a WebSocket with another key"));
+        }
+        HeaderValue::from_str(&names.join(", ")).map_err(|_| OTHER)
+    }
+}
+
+// === impl Switched ===
+
+impl Switched {
+    /// What `upgrade` came to; `None` where the upstream's answer is an ordinary one.
+    ///
+    /// # Errors
+    ///
+    /// [`UpstreamError::Invalid`] when it switches to something that was not asked for.
+    pub(super) fn from<B>(
+        upgrade: Option<Upgrade>,
+        response: &mut Response<B>,
+    ) -> Result<Option<Self>, UpstreamError> {
+        let Some(upgrade) = upgrade else { return Ok(None) };
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            return Ok(None);
+        }
+        let protocol = upgrade.protocol(response.headers())?;
+        let protocol = upgrade.key.is_none().then_some(protocol);
+        Ok(Some(Self { ends: (upgrade.client, upgrade::on(response)), protocol }))
+    }
+
+    /// Makes the upstream's 101 one for the client, after its headers have lost what was meant for one hop.
+    pub(super) fn answer<B>(&self, response: &mut Response<B>) {
+        let headers = response.headers_mut();
+        match &self.protocol {
+            Some(protocol) => {
+                headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+                headers.insert(UPGRADE, protocol.clone());
+            }
+            None => {
+                headers.remove(SEC_WEBSOCKET_ACCEPT);
+                *response.status_mut() = StatusCode::OK;
+            }
+        }
+    }
+}
+
+/// What a server answers to a key.
+fn accepted(key: &HeaderValue) -> Option<HeaderValue> {
+    let digest = Sha1::new().chain_update(key.as_bytes()).chain_update(WEBSOCKET).finalize();
+    HeaderValue::from_str(&BASE64.encode(digest)).ok()
+}
+
+/// HTTP and TLS concern this connection; we have our own ways to them.
+fn may_go(name: &str) -> bool {
+    let name = name.split('/').next().unwrap_or_default();
+    !["h2c", "h2", "http", "tls"].iter().any(|ours| name.eq_ignore_ascii_case(ours))
+}
+
+/// The words of a list (RFC 9110 section 5.6.1).
+fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
+    headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).flat_map(words)
+}
+
+fn words(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',').map(str::trim).filter(|word| !word.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::Empty;
+
+    fn request(fields: &[(&str, &str)]) -> Request<Empty<bytes::Bytes>> {
+        let builder = Request::get("/");
+        let builder =
+            fields.iter().fold(builder, |builder, (name, value)| builder.header(*name, *value));
+        builder.body(Empty::new()).expect("a request")
+    }
+
+    #[test]
+    fn the_key_of_the_rfc_is_accepted_as_there() {
+        let key = HeaderValue::from_static("dGhlIHNhbXBsZSBub25jZQ==");
+        assert_eq!(accepted(&key).expect("a value"), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+    }
+
+    #[test]
+    fn what_concerns_our_connection_is_not_asked_for() {
+        let names = "h2c, WebSocket, HTTP/2.0, TLS/1.0, irc/6.9";
+        let mut wished = request(&[("connection", "keep-alive, Upgrade"), ("upgrade", names)]);
+        let upgrade = Upgrade::asked(&mut wished).expect("some are left");
+        let mut headers = HeaderMap::new();
+        upgrade.ask(&mut headers);
+        assert_eq!(headers["upgrade"], "WebSocket, irc/6.9");
+        assert_eq!(headers["connection"], "upgrade");
+        for (connection, names) in [("upgrade", "h2c"), ("keep-alive", "websocket")] {
+            let mut other = request(&[("connection", connection), ("upgrade", names)]);
+            assert!(Upgrade::asked(&mut other).is_none(), "{connection} {names}");
+        }
+    }
+
+    #[test]
+    fn an_answer_names_what_was_asked_for() {
+        let mut wished = request(&[("connection", "upgrade"), ("upgrade", "websocket")]);
+        let upgrade = Upgrade::asked(&mut wished).expect("a wish");
+        let answer = |name| HeaderMap::from_iter([(UPGRADE, HeaderValue::from_static(name))]);
+        assert_eq!(upgrade.protocol(&answer("WebSocket")).expect("asked for"), "WebSocket");
+        for other in ["h2c", "", "websocket, h2c"] {
+            assert!(upgrade.protocol(&answer(other)).is_err(), "{other}");
+        }
+        assert!(upgrade.protocol(&HeaderMap::new()).is_err());
+    }
+}
