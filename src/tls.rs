@@ -1,4 +1,6 @@
-//! Certificates and keys, read from PEM files. Knows neither servers nor clients.
+//! Certificates and keys, read from PEM files. Opens no connection.
+
+pub mod server;
 
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem, pem::PemObject as _};
 use std::path::{Path, PathBuf};

@@ -1,0 +1,170 @@
+//! How clients are met over TLS: certificates by the name that a client asks for. Never falls back to less than TLS 1.2.
+
+use super::{KeyPair, TlsError, certificates};
+use rustls::{
+    RootCertStore, ServerConfig,
+    crypto::{CryptoProvider, aws_lc_rs},
+    pki_types::CertificateDer,
+    server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier},
+    sign::CertifiedKey,
+};
+use std::{
+    collections::HashMap,
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+use webpki::EndEntityCert;
+
+/// What we speak inside, best first (RFC 7301).
+const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
+
+/// The certificates that clients are shown.
+#[derive(Debug)]
+struct Shown {
+    /// For clients that name no host, or none of theirs.
+    first: Arc<CertifiedKey>,
+    /// By name, in lower case. `*.example.com` stands for one label more.
+    by_name: HashMap<String, Arc<CertifiedKey>>,
+}
+
+/// What tells one version of a file from the next, also behind symbolic links that are swapped: device, inode, size,
+/// and when it was changed.
+pub type Version = Option<(u64, u64, u64, i64, i64)>;
+
+/// Reads everything that clients are met with.
+///
+/// # Errors
+///
+/// The file that cannot be read or used, and why.
+pub fn config(pairs: &[KeyPair], client_ca: Option<&Path>) -> Result<ServerConfig, TlsError> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let shown = Shown::load(pairs, &provider)?;
+    let builder = ServerConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| unusable(&pairs[0].cert, error))?;
+    let builder = match client_ca {
+        None => builder.with_no_client_auth(),
+        Some(file) => {
+            let mut roots = RootCertStore::empty();
+            for certificate in certificates(file)? {
+                roots.add(certificate).map_err(|error| unusable(file, error))?;
+            }
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            builder.with_client_cert_verifier(verifier.build().map_err(|e| unusable(file, e))?)
+        }
+    };
+    let mut config = builder.with_cert_resolver(Arc::new(shown));
+    config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).into();
+    Ok(config)
+}
+
+/// All files that [`config`] reads.
+pub fn files<'a>(
+    pairs: &'a [KeyPair],
+    client_ca: Option<&'a Path>,
+) -> impl Iterator<Item = &'a Path> {
+    pairs.iter().flat_map(|pair| [pair.cert.as_path(), pair.key.as_path()]).chain(client_ca)
+}
+
+/// The version of a file that is there now; `None` when it cannot be seen.
+pub fn version(file: &Path) -> Version {
+    let seen: io::Result<_> = fs::metadata(file);
+    seen.ok().map(|it| (it.dev(), it.ino(), it.size(), it.mtime(), it.mtime_nsec()))
+}
+
+fn unusable(file: &Path, error: impl ToString) -> TlsError {
+    TlsError { file: file.to_owned(), reason: format!("cannot be used: {}", error.to_string()) }
+}
+
+// === impl Shown ===
+
+impl Shown {
+    fn load(pairs: &[KeyPair], provider: &CryptoProvider) -> Result<Self, TlsError> {
+        let (mut first, mut by_name) = (None, HashMap::new());
+        for pair in pairs {
+            let (chain, key) = pair.load()?;
+            let names = names(&chain[0]).map_err(|error| unusable(&pair.cert, error))?;
+            let key = CertifiedKey::from_der(chain, key, provider);
+            let key = Arc::new(key.map_err(|error| unusable(&pair.key, error))?);
+            for name in names {
+                // Of two for one name the first is shown.
+                by_name.entry(name).or_insert_with(|| key.clone());
+            }
+            first.get_or_insert(key);
+        }
+        let nothing = || TlsError { file: PathBuf::new(), reason: "no certificate".into() };
+        Ok(Self { first: first.ok_or_else(nothing)?, by_name })
+    }
+
+    fn find(&self, name: Option<&str>) -> &Arc<CertifiedKey> {
+        let Some(name) = name else { return &self.first };
+        let name = name.to_ascii_lowercase();
+        let wildcard = || Some(format!("*.{}", name.split_once('.')?.1));
+        let found = self.by_name.get(&name).or_else(|| self.by_name.get(&wildcard()?));
+        found.unwrap_or(&self.first)
+    }
+}
+
+impl ResolvesServerCert for Shown {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.find(hello.server_name()).clone())
+    }
+}
+
+/// The names that a certificate is for (RFC 9525 section 6.3: never its common name).
+fn names(certificate: &CertificateDer<'_>) -> Result<Vec<String>, webpki::Error> {
+    let certificate = EndEntityCert::try_from(certificate)?;
+    Ok(certificate.valid_dns_names().map(str::to_ascii_lowercase).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+    use std::fs;
+
+    fn pair(directory: &Path, file: &str, names: &[&str]) -> KeyPair {
+        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        let made = rcgen::generate_simple_self_signed(names).unwrap();
+        let file = directory.join(file);
+        fs::write(&file, made.cert.pem() + &made.signing_key.serialize_pem()).unwrap();
+        KeyPair { cert: file.clone(), key: file }
+    }
+
+    #[rstest]
+    #[case::no_name(None, 0)]
+    #[case::exact(Some("b.example"), 1)]
+    #[case::case_is_nothing(Some("B.Example"), 1)]
+    #[case::wildcard(Some("x.w.example"), 2)]
+    #[case::exact_before_wildcard(Some("a.w.example"), 3)]
+    #[case::one_label_only(Some("x.y.w.example"), 0)]
+    #[case::the_bare_name(Some("w.example"), 0)]
+    #[case::unknown(Some("other.example"), 0)]
+    fn the_certificate_is_the_one_that_names_the_host(
+        #[case] name: Option<&str>,
+        #[case] shown: usize,
+    ) {
+        let directory = tempfile::tempdir().unwrap();
+        let pairs = [
+            pair(directory.path(), "0", &["a.example"]),
+            pair(directory.path(), "1", &["b.example"]),
+            pair(directory.path(), "2", &["*.w.example"]),
+            pair(directory.path(), "3", &["a.w.example"]),
+        ];
+        let all = Shown::load(&pairs, &aws_lc_rs::default_provider()).unwrap();
+        let expected = pairs[shown].load().unwrap().0;
+        assert_eq!(all.find(name).cert, expected);
+    }
+
+    #[test]
+    fn a_key_of_another_certificate_is_found_at_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let (one, other) =
+            (pair(directory.path(), "0", &["a"]), pair(directory.path(), "1", &["a"]));
+        let mixed = KeyPair { cert: one.cert, key: other.key.clone() };
+        let error = config(&[mixed], None).unwrap_err();
+        assert_eq!(error.file, other.key);
+    }
+}
