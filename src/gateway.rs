@@ -3,6 +3,9 @@
 mod peer;
 mod plan;
 mod record;
+mod redact;
+mod trace;
+mod vet;
 
 pub use peer::Peer;
 pub use plan::{LimiterPlan, Plan, RoutePlan};
@@ -15,10 +18,16 @@ use crate::{
     metrics::Verdict,
     route::host_of,
     store::{Decision, Store, StoreError},
-    upstream::{self, Ahead, Connection, Upload, Upstream, headers},
+    upstream::{
+        self, Ahead, Connection, Upload, Upstream,
+        headers::{self, Way},
+    },
 };
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, Version, header::HOST};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Request, Response, Version,
+    header::{CONNECTION, HOST},
+};
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use record::Record;
@@ -30,6 +39,7 @@ use std::{
     time::Duration,
 };
 use tokio::time::Instant;
+use trace::{Ids, X_REQUEST_ID};
 
 /// How often a waiting upload is looked after.
 const LOOK: Duration = Duration::from_millis(200);
@@ -47,6 +57,7 @@ pub struct Gateway {
     store: Arc<dyn Store>,
     /// This worker's connections, by index of the upstream.
     upstreams: Vec<Upstream>,
+    ids: Ids,
 }
 
 /// The body of a response: the upstream's, streamed, or our own.
@@ -71,20 +82,27 @@ struct Routed<'a> {
 impl Gateway {
     /// The data plane of one worker.
     pub fn new(plan: Arc<Plan>, store: Arc<dyn Store>, upstreams: Vec<Upstream>) -> Self {
-        Self { plan, store, upstreams }
+        Self { plan, store, upstreams, ids: Ids::new() }
     }
 
     /// Answers a request.
-    pub async fn handle(&self, peer: &Peer, request: Request<Incoming>) -> Response<Body> {
-        let mut record = Record::new(&self.plan, peer.ip, &request);
+    pub async fn handle(&self, peer: &Peer, mut request: Request<Incoming>) -> Response<Body> {
+        let id = self.ids.of(request.headers_mut());
+        let is_http2 = request.version() == Version::HTTP_2;
+        let mut record = Record::new(&self.plan, peer.ip, id, &request);
         match self.forward(&mut record, peer, request).await {
             Ok(response) => {
                 record.answered(response.status());
                 response
             }
             Err(failure) => {
-                let response = failure.response();
+                let mut response = failure.response();
                 record.failed(&failure, response.status());
+                response.headers_mut().insert(X_REQUEST_ID, record.id.clone());
+                if failure.ends_connection() && !is_http2 {
+                    let close = HeaderValue::from_static("close");
+                    response.headers_mut().insert(CONNECTION, close);
+                }
                 response.map(|bytes| Body::Own(Some(bytes)))
             }
         }
@@ -130,19 +148,8 @@ impl Gateway {
         peer: &Peer,
         request: Request<Incoming>,
     ) -> Result<Routed<'a>, Failure> {
-        if peer.framed_twice(&request) {
-            return Err(Failure::BadRequest("both Content-Length and Transfer-Encoding".into()));
-        }
+        vet::vet(peer, &self.plan.config.limits, &request)?;
         let uri = request.uri();
-        if !uri.path().starts_with('/') {
-            return Err(Failure::BadRequest("only a request for a path can be forwarded".into()));
-        }
-        let hosts = request.headers().get_all(HOST).iter().count();
-        if hosts > 1 || (hosts == 0 && request.version() == Version::HTTP_11) {
-            return Err(Failure::BadRequest(
-                "a request names its host once (RFC 9112 section 3.2)".into(),
-            ));
-        }
         let found = self.plan.table.find(request.method(), asked_host(&request), uri.path());
         let route = &self.plan.routes[found.ok_or(Failure::NoRoute)?];
         record.route(route);
@@ -312,14 +319,28 @@ impl Gateway {
         let upstream = &self.upstreams[routed.route.upstream];
         let target = upstream.target();
         let (mut parts, body) = routed.request.into_parts();
+        let config = &self.plan.config.upstreams[routed.route.upstream];
         let asked_host = parts.uri.authority();
         let asked_host = asked_host.and_then(|host| HeaderValue::from_str(host.as_str()).ok());
+        let way = Way {
+            peer: &peer.forwarded_for,
+            port: &peer.port,
+            is_tls: peer.is_tls,
+            is_trusted: peer.is_trusted,
+            version: parts.version,
+            asked_host,
+            upstream_host: &target.host,
+            preserve_host: config.preserve_host,
+            forwarded: config.forwarded,
+            is_http2: config.http2,
+            is_open: !body.is_end_stream(),
+        };
+        headers::to_upstream(&mut parts.headers, &way);
+        routed.route.rules.iter().for_each(|rules| rules.request.apply(&mut parts.headers));
         parts.uri = target
             .uri(parts.uri.path_and_query())
             .ok_or(Failure::BadRequest("the path is too long".into()))?;
         parts.version = Version::HTTP_11;
-        let (address, is_trusted) = (&peer.forwarded_for, peer.is_trusted);
-        headers::to_upstream(&mut parts.headers, address, is_trusted, asked_host, &target.host);
         if let Some(slot) = &mut slot {
             slot.spend();
         }
@@ -339,8 +360,10 @@ impl Gateway {
         record.upstream = Some(took);
         metrics.seconds.record(took);
         metrics.count(response.status());
+        let version = response.version();
         headers::check_response(&mut response).map_err(Failure::Upstream)?;
-        headers::remove_hop_by_hop(response.headers_mut());
+        headers::to_client(response.headers_mut(), version);
+        response.headers_mut().entry(X_REQUEST_ID).or_insert_with(|| record.id.clone());
         if response.status() == 429 {
             response.headers_mut().insert(PACEWAY_ORIGIN, HeaderValue::from_static("upstream"));
         }
@@ -350,6 +373,7 @@ impl Gateway {
                 response.headers_mut().append(SERVER_TIMING, value);
             }
         }
+        routed.route.rules.iter().for_each(|rules| rules.response.apply(response.headers_mut()));
         // A response without a body ends here.
         let slot = slot.filter(|slot| slot.holds_places() && !response.body().is_end_stream());
         Ok(response.map(|body| match slot {
