@@ -9,7 +9,7 @@ use crate::{
 use bytes::Bytes;
 use http::{
     HeaderName, HeaderValue, Response, StatusCode,
-    header::{CONTENT_TYPE, RETRY_AFTER},
+    header::{ALLOW, CONTENT_TYPE, RETRY_AFTER},
 };
 use serde::Serialize;
 use std::borrow::Cow;
@@ -19,6 +19,9 @@ pub const PACEWAY_ORIGIN: HeaderName = HeaderName::from_static("paceway-origin")
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
+/// What RFC 9110 and 5789 define but for CONNECT and TRACE; others pass, too.
+const ALLOWED: HeaderValue =
+    HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const SECOND: Micros = 1_000_000;
 
@@ -29,6 +32,14 @@ pub enum Failure {
     NoRoute,
     /// The request makes no request for the upstream.
     BadRequest(Cow<'static, str>),
+    /// The request is not what HTTP says, or not for a gateway; whoever sent it may not agree on where it ends.
+    Malformed(Cow<'static, str>),
+    /// A method that is not for a gateway: 405.
+    Method,
+    /// A transfer coding that nobody here knows: 501.
+    Coding,
+    /// It expects what nobody here knows: 417.
+    Expectation,
     /// More of something than a request may have: 413, 414 or 431, and of what.
     TooLarge(StatusCode, &'static str),
     /// No slot within the budget.
@@ -97,6 +108,16 @@ impl Failure {
             Self::BadRequest(_) => {
                 (S::BAD_REQUEST, "bad-request", "The request cannot be forwarded")
             }
+            Self::Malformed(_) => (S::BAD_REQUEST, "bad-request", "The request is malformed"),
+            Self::Method => {
+                (S::METHOD_NOT_ALLOWED, "method-not-allowed", "The method is not forwarded")
+            }
+            Self::Coding => {
+                (S::NOT_IMPLEMENTED, "not-implemented", "The transfer coding is not known")
+            }
+            Self::Expectation => {
+                (S::EXPECTATION_FAILED, "expectation-failed", "The expectation is not known")
+            }
             Self::TooLarge(status, _) => (*status, "too-large", "The request is too large"),
             Self::Limited { .. } => {
                 (S::TOO_MANY_REQUESTS, "quota-exceeded", "Request quota exceeded")
@@ -127,7 +148,13 @@ impl Failure {
     pub fn outcome(&self) -> Outcome {
         match self {
             Self::NoRoute => Outcome::NoRoute,
-            Self::BadRequest(_) | Self::TooLarge(..) | Self::BodyTimeout => Outcome::BadRequest,
+            Self::BadRequest(_)
+            | Self::Malformed(_)
+            | Self::Method
+            | Self::Coding
+            | Self::Expectation
+            | Self::BodyTimeout
+            | Self::TooLarge(..) => Outcome::BadRequest,
             Self::Limited { .. } => Outcome::Refused,
             Self::QueueFull { .. } => Outcome::QueueFull,
             Self::ClientLeft => Outcome::Cancelled,
@@ -141,7 +168,10 @@ impl Failure {
         let seconds = |micros: &Micros| (*micros as f64 / 1000.0).ceil() / 1000.0;
         match self {
             Self::NoRoute => "no route of this gateway matches the path, host and method".into(),
-            Self::BadRequest(why) => why.clone().into_owned(),
+            Self::BadRequest(why) | Self::Malformed(why) => why.clone().into_owned(),
+            Self::Method => "CONNECT and TRACE are not forwarded".into(),
+            Self::Coding => "a body is `chunked` and nothing else, or has a length".into(),
+            Self::Expectation => "the only expectation that can be met is 100-continue".into(),
             Self::TooLarge(_, why) => (*why).into(),
             Self::Limited { policy, retry_after } => format!(
                 "the limiter `{}` has no slot within the time this request may wait; \
@@ -167,6 +197,10 @@ impl Failure {
             | Self::ClientLeft
             | Self::NoRoute
             | Self::BadRequest(_)
+            | Self::Malformed(_)
+            | Self::Method
+            | Self::Coding
+            | Self::Expectation
             | Self::TooLarge(..)
             | Self::Upstream(_) => None,
         }
@@ -176,11 +210,16 @@ impl Failure {
         self.retry_after().map(|micros| micros.max(0).saturating_add(999) / 1000)
     }
 
-    /// Whether the client's connection ends with the answer: where its next request would begin nobody knows.
+    /// Whether the connection must not be used again: whoever sent this may take what follows for something else.
     pub fn ends_connection(&self) -> bool {
         matches!(
             self,
-            Self::BadRequest(_) | Self::TooLarge(..) | Self::BodyTimeout | Self::ClientLeft
+            Self::Malformed(_)
+                | Self::Method
+                | Self::Coding
+                | Self::TooLarge(..)
+                | Self::BodyTimeout
+                | Self::ClientLeft
         )
     }
 
@@ -210,6 +249,9 @@ impl Failure {
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, PROBLEM);
         headers.insert(PACEWAY_ORIGIN, HeaderValue::from_static("gateway"));
+        if matches!(self, Self::Method) {
+            headers.insert(ALLOW, ALLOWED);
+        }
         let Some(micros) = retry_after else { return response };
         let seconds = whole_seconds(micros);
         headers.insert(RETRY_AFTER, HeaderValue::from(seconds));

@@ -6,8 +6,11 @@ mod interim;
 mod peer;
 mod plan;
 mod record;
+mod redact;
+mod trace;
 mod tunnel;
 mod upgrade;
+mod vet;
 
 pub use body::Body;
 pub use budget::budget;
@@ -22,17 +25,22 @@ use crate::{
     metrics::Verdict,
     route::host_of,
     store::{Decision, Store, StoreError},
-    upstream::{Ahead, Connection, Control, Fault, Terms, Upload, Upstream, headers},
+    upstream::{
+        Ahead, Connection, Control, Fault, Terms, Upload, Upstream,
+        headers::{self, Way},
+    },
 };
 use http::{
     HeaderName, HeaderValue, Request, Response, StatusCode, Version,
     header::{CONNECTION, HOST},
 };
+use http_body::Body as _;
 use hyper::body::Incoming;
 use record::Record;
 use smallvec::SmallVec;
 use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
+use trace::{Ids, X_REQUEST_ID};
 use tunnel::Tunnels;
 use upgrade::{Switched, Upgrade};
 
@@ -48,6 +56,7 @@ pub struct Gateway {
     /// This worker's connections, by index of the upstream.
     upstreams: Vec<Upstream>,
     tunnels: Tunnels,
+    ids: Ids,
 }
 
 /// A request whose route is known: the only kind that can be limited and forwarded.
@@ -64,12 +73,14 @@ struct Routed<'a> {
 impl Gateway {
     /// The data plane of one worker.
     pub fn new(plan: Arc<Plan>, store: Arc<dyn Store>, upstreams: Vec<Upstream>) -> Self {
-        Self { plan, store, upstreams, tunnels: Tunnels::new() }
+        Self { plan, store, upstreams, tunnels: Tunnels::new(), ids: Ids::new() }
     }
 
     /// Answers a request.
-    pub async fn handle(&self, peer: &Arc<Peer>, request: Request<Incoming>) -> Response<Body> {
-        let mut record = Record::new(&self.plan, peer.ip, &request);
+    pub async fn handle(&self, peer: &Arc<Peer>, mut request: Request<Incoming>) -> Response<Body> {
+        let id = self.ids.of(request.headers_mut());
+        let is_http2 = request.version() == Version::HTTP_2;
+        let mut record = Record::new(&self.plan, peer.ip, id, &request);
         let is_grpc = grpc::is_call(&request);
         let answer = tokio::select! {
             biased;
@@ -86,9 +97,10 @@ impl Gateway {
                 record.failed(&failure, response.status());
                 if is_grpc {
                     response = failure.grpc_response();
-                } else if failure.ends_connection() {
+                } else if failure.ends_connection() && !is_http2 {
                     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 }
+                response.headers_mut().insert(X_REQUEST_ID, record.id.clone());
                 response.map(Body::own)
             }
         }
@@ -147,20 +159,9 @@ impl Gateway {
         peer: &Peer,
         mut request: Request<Incoming>,
     ) -> Result<Routed<'a>, Failure> {
+        vet::vet(peer, &self.plan.config.limits, &request)?;
         let mut upgrade = Upgrade::asked(&mut request);
-        if peer.framed_twice(&request) {
-            return Err(Failure::BadRequest("both Content-Length and Transfer-Encoding".into()));
-        }
         let uri = request.uri();
-        if !uri.path().starts_with('/') {
-            return Err(Failure::BadRequest("only a request for a path can be forwarded".into()));
-        }
-        let hosts = request.headers().get_all(HOST).iter().count();
-        if hosts > 1 || (hosts == 0 && request.version() == Version::HTTP_11) {
-            return Err(Failure::BadRequest(
-                "a request names its host once (RFC 9112 section 3.2)".into(),
-            ));
-        }
         let found = self.plan.table.find(request.method(), asked_host(&request), uri.path());
         let route = &self.plan.routes[found.ok_or(Failure::NoRoute)?];
         record.route(route);
@@ -334,14 +335,28 @@ impl Gateway {
         let upgrade = routed.upgrade;
         let (mut parts, body) = routed.request.into_parts();
         let (version, upload) = (parts.version, body.control());
+        let config = &self.plan.config.upstreams[routed.route.upstream];
         let asked_host = parts.uri.authority();
         let asked_host = asked_host.and_then(|host| HeaderValue::from_str(host.as_str()).ok());
+        let way = Way {
+            peer: &peer.forwarded_for,
+            port: &peer.port,
+            is_tls: peer.is_tls,
+            is_trusted: peer.is_trusted,
+            version: parts.version,
+            asked_host,
+            upstream_host: &target.host,
+            preserve_host: config.preserve_host,
+            forwarded: config.forwarded,
+            is_http2: config.http2,
+            is_open: !body.is_end_stream(),
+        };
+        headers::to_upstream(&mut parts.headers, &way);
+        routed.route.rules.iter().for_each(|rules| rules.request.apply(&mut parts.headers));
         parts.uri = target
             .uri(parts.uri.path_and_query())
             .ok_or(Failure::BadRequest("the path is too long".into()))?;
         parts.version = Version::HTTP_11;
-        let (address, is_trusted) = (&peer.forwarded_for, peer.is_trusted);
-        headers::to_upstream(&mut parts.headers, address, is_trusted, asked_host, &target.host);
         if let Some(upgrade) = &upgrade {
             upgrade.ask(&mut parts.headers);
         }
@@ -371,11 +386,12 @@ impl Gateway {
         record.upstream = Some(took);
         metrics.seconds.record(took);
         metrics.count(response.status());
-        let is_h2 = response.version() == Version::HTTP_2;
+        let version = response.version();
         headers::check_response(&mut response, upgrade.is_some()).map_err(Failure::Upstream)?;
         let switched = Switched::from(upgrade, &mut response).map_err(Failure::Upstream)?;
         let unasked = upload.and_then(|upload| upload.answered());
-        headers::remove_hop_by_hop(response.headers_mut());
+        headers::to_client(response.headers_mut(), version);
+        response.headers_mut().entry(X_REQUEST_ID).or_insert_with(|| record.id.clone());
         if response.status() == 429 {
             response.headers_mut().insert(PACEWAY_ORIGIN, HeaderValue::from_static("upstream"));
         }
@@ -385,6 +401,7 @@ impl Gateway {
                 response.headers_mut().append(SERVER_TIMING, value);
             }
         }
+        routed.route.rules.iter().for_each(|rules| rules.response.apply(response.headers_mut()));
         if let Some(switched) = switched {
             switched.answer(&mut response);
             let slot = slot.filter(Slot::holds_places);
@@ -395,6 +412,7 @@ impl Gateway {
             // What the client sends now may be its body, or the next request.
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
+        let is_h2 = version == Version::HTTP_2;
         let mut response = response.map(|body| Body::streamed(body, is_h2, peer.leaving()));
         response.body_mut().keep(slot, unasked);
         Ok(response)
@@ -414,7 +432,7 @@ fn asked_host<B>(request: &Request<B>) -> Option<&str> {
 /// The body has no end.
 fn spoilt(fault: Fault) -> Failure {
     match fault {
-        Fault::Malformed => Failure::BadRequest(fault.to_string().into()),
+        Fault::Malformed => Failure::Malformed(fault.to_string().into()),
         Fault::TooLarge => {
             Failure::TooLarge(StatusCode::PAYLOAD_TOO_LARGE, "the body is larger than it may be")
         }

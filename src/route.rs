@@ -132,12 +132,13 @@ impl Candidate {
     }
 }
 
-/// The host of an authority, without its port.
+/// The host of an authority, without its port and the final dot of a full name (RFC 1034 section 3.1).
 pub fn host_of(authority: &str) -> &str {
-    match authority.rsplit_once(':') {
+    let host = match authority.rsplit_once(':') {
         Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
         _ => authority,
-    }
+    };
+    host.strip_suffix('.').unwrap_or(host)
 }
 
 #[cfg(test)]

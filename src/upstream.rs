@@ -1,6 +1,7 @@
 //! The upstream: its connections, kept alive and ready before they are needed, and what can go wrong with
 //! them. It never retries what may have been sent, follows nothing and changes no body.
 
+pub mod forwarded;
 pub mod headers;
 mod pool;
 mod upload;
@@ -117,10 +118,13 @@ impl Target {
     pub fn uri(&self, path: Option<&PathAndQuery>) -> Option<Uri> {
         let root = PathAndQuery::from_static("/");
         let path = path.unwrap_or(&root);
-        if self.base.is_empty() {
+        // `*` is the server, behind whatever path (RFC 9112 section 3.2.4).
+        if self.base.is_empty() || path.as_str() == "*" {
             return Some(Uri::from(path.clone()));
         }
-        let joined = [&self.base, path.as_str()].concat();
+        // An absolute target may have a query and no path.
+        let slash = if path.as_str().starts_with('/') { "" } else { "/" };
+        let joined = [&self.base, slash, path.as_str()].concat();
         PathAndQuery::try_from(joined).ok().map(Uri::from)
     }
 }

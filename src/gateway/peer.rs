@@ -24,10 +24,8 @@ pub struct Peer {
     /// One of the proxies that are believed.
     pub(super) is_trusted: bool,
     /// It speaks TLS with us.
-    #[expect(dead_code, reason = "issue 4 in the making")]
     pub(super) is_tls: bool,
     /// Our port, as it knows it.
-    #[expect(dead_code, reason = "issue 4 in the making")]
     pub(super) port: HeaderValue,
     has_left: HasLeft,
 }

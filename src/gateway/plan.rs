@@ -1,6 +1,7 @@
 //! A configuration made ready for requests: what can be looked up, allocated or named once is done here.
 //! Shared by all workers.
 
+use super::redact::Redactor;
 use crate::{
     answer::{Policy, Quota},
     config::{self, Charge, Config, Mode},
@@ -8,6 +9,7 @@ use crate::{
     metrics::{self, LimiterMetrics, RouteMetrics, UpstreamMetrics},
     route::Table,
     store::{Check, Checks},
+    upstream::headers::Rules,
 };
 use ::metrics::Histogram;
 use std::{
@@ -31,7 +33,8 @@ pub struct Plan {
     pub(super) upstreams: Vec<UpstreamMetrics>,
     pub(super) no_route: RouteMetrics,
     pub(super) overhead: Histogram,
-    pub(super) access_log: bool,
+    /// `None`: no access lines are written.
+    pub(super) redactor: Option<Redactor>,
 }
 
 /// A route.
@@ -44,6 +47,8 @@ pub struct RoutePlan {
     /// For each check, the index of its limiter and of its rate there.
     owners: Vec<(usize, usize)>,
     pub(super) upstream: usize,
+    /// What the operator changes in headers: of the upstream, then of the route.
+    pub(super) rules: [Rules; 2],
     pub(super) max_wait: Duration,
     pub(super) max_wait_cap: Duration,
     pub(super) max_waiting: usize,
@@ -94,8 +99,7 @@ impl Plan {
         let limiters: Vec<_> =
             config.limiters.iter().map(|limiter| LimiterPlan::new(limiter, &names)).collect();
         let routes = config.routes.iter();
-        let routes =
-            routes.map(|route| RoutePlan::new(route, &limiters, config.limiting)).collect();
+        let routes = routes.map(|route| RoutePlan::new(route, &limiters, &config)).collect();
         let upstreams = config.upstreams.iter();
         Self {
             table: Table::new(&config.routes),
@@ -104,7 +108,7 @@ impl Plan {
             upstreams: upstreams.map(|upstream| UpstreamMetrics::new(&upstream.name)).collect(),
             no_route: RouteMetrics::new("-"),
             overhead: metrics::overhead(),
-            access_log,
+            redactor: access_log.then(|| Redactor::new(&config.redact)),
             config,
         }
     }
@@ -119,9 +123,10 @@ impl fmt::Debug for Plan {
 // === impl RoutePlan ===
 
 impl RoutePlan {
-    fn new(route: &config::Route, limiters: &[LimiterPlan], limiting: bool) -> Self {
-        let works =
-            |charge: &&Charge| limiting && limiters[charge.limiter].limiter.mode != Mode::Off;
+    fn new(route: &config::Route, limiters: &[LimiterPlan], config: &Config) -> Self {
+        let works = |charge: &&Charge| {
+            config.limiting && limiters[charge.limiter].limiter.mode != Mode::Off
+        };
         let charges: Vec<Charge> = route.limiters.iter().filter(works).cloned().collect();
         let owners = charges.iter().flat_map(|charge| {
             let rates = 0..limiters[charge.limiter].checks.len();
@@ -140,6 +145,7 @@ impl RoutePlan {
             owners: owners.collect(),
             charges,
             upstream: route.upstream,
+            rules: [config.upstreams[route.upstream].headers.clone(), route.headers.clone()],
             max_wait: route.max_wait,
             max_wait_cap: route.max_wait_cap,
             max_waiting: route.max_waiting,

@@ -1,8 +1,8 @@
 //! What is counted and logged of a request: written when it ends, however it ends.
 
-use super::{Plan, RoutePlan};
+use super::{Plan, RoutePlan, redact::Redactor, trace, vet};
 use crate::{answer::Failure, key, metrics::Outcome};
-use http::{Method, Request, StatusCode, Uri};
+use http::{HeaderValue, Method, Request, StatusCode, Uri, Version, header::HOST};
 use std::{net::IpAddr, time::Duration};
 use tokio::time::Instant;
 
@@ -12,6 +12,8 @@ const CLIENT_LEFT: u16 = 499;
 /// One request.
 pub(super) struct Record<'a> {
     plan: &'a Plan,
+    /// Its `X-Request-Id`.
+    pub(super) id: HeaderValue,
     route: Option<&'a RoutePlan>,
     started: Instant,
     outcome: Outcome,
@@ -27,13 +29,17 @@ pub(super) struct Record<'a> {
     pub(super) waits_since: Option<Instant>,
     /// Until the head of the upstream's response.
     pub(super) upstream: Option<Duration>,
-    line: Option<Line>,
+    line: Option<Line<'a>>,
 }
 
-/// What only the access log needs.
-struct Line {
+/// What only the access log needs. No header is shown but those that say who asked for what.
+struct Line<'a> {
+    redactor: &'a Redactor,
+    trace_id: Option<Box<str>>,
     client: IpAddr,
+    version: Version,
     method: Method,
+    host: Option<HeaderValue>,
     uri: Uri,
 }
 
@@ -49,14 +55,24 @@ pub(super) fn forwarded(wait: Duration, observed: bool) -> Outcome {
 // === impl Record ===
 
 impl<'a> Record<'a> {
-    pub(super) fn new<B>(plan: &'a Plan, peer: IpAddr, request: &Request<B>) -> Self {
-        let line = plan.access_log.then(|| Line {
+    pub(super) fn new<B>(
+        plan: &'a Plan,
+        peer: IpAddr,
+        id: HeaderValue,
+        request: &Request<B>,
+    ) -> Self {
+        let line = plan.redactor.as_ref().map(|redactor| Line {
+            redactor,
+            trace_id: trace::trace_id(request.headers()).map(Into::into),
             client: key::client_ip(peer, request.headers(), &plan.config.trusted_proxies),
+            version: request.version(),
             method: request.method().clone(),
+            host: request.headers().get(HOST).cloned(),
             uri: request.uri().clone(),
         });
         Self {
             plan,
+            id,
             route: None,
             started: Instant::now(),
             outcome: Outcome::Cancelled,
@@ -96,22 +112,53 @@ impl<'a> Record<'a> {
         self.outcome = forwarded(self.wait, self.observed);
     }
 
-    fn log(&self, line: &Line) {
+    fn log(&self, line: &Line<'_>) {
         let bound = self.bound.map(|limiter| self.plan.limiters[limiter].limiter.name.as_str());
         let millis = |span: Duration| (span.as_secs_f64() * 1e6).round() / 1e3;
-        // The path alone: a query may hold secrets.
+        let upstream = self.route.map(|route| &self.plan.config.upstreams[route.upstream].name);
         tracing::info!(
             target: "paceway::access",
+            request_id = self.id.to_str().unwrap_or("-"),
+            trace_id = line.trace_id.as_deref(),
             client = %line.client,
-            method = line.method.as_str(),
-            path = line.uri.path(),
+            protocol = line.protocol(),
+            method = line.method(),
+            host = line.host(),
+            path = &*line.redactor.path(line.uri.path()),
+            query = line.uri.query().map(|query| line.redactor.query(query)).as_deref(),
             route = self.route.map_or("-", |route| &route.name),
+            upstream = upstream.map(String::as_str),
             limiter = bound.unwrap_or("-"),
             outcome = self.outcome.name(),
             wait_ms = millis(self.wait),
             upstream_ms = self.upstream.map(millis),
             status = self.status.map_or(CLIENT_LEFT, |status| status.as_u16()),
         );
+    }
+}
+
+// === impl Line ===
+
+impl Line<'_> {
+    fn protocol(&self) -> &'static str {
+        match self.version {
+            Version::HTTP_10 => "HTTP/1.0",
+            Version::HTTP_2 => "h2",
+            _ => "HTTP/1.1",
+        }
+    }
+
+    /// As it was sent; a name that is longer than any of ours has no end worth a look.
+    fn method(&self) -> &str {
+        let method = self.method.as_str();
+        &method[..method.len().min(32)]
+    }
+
+    /// What the request was for, if that is a host.
+    fn host(&self) -> Option<&str> {
+        let own = self.host.as_ref().and_then(|host| host.to_str().ok());
+        let host = self.uri.authority().map(|authority| authority.as_str()).or(own)?;
+        (host.len() <= 260 && vet::is_host(host.as_bytes())).then_some(host)
     }
 }
 

@@ -167,7 +167,7 @@ fn problem(buf: &[u8]) -> Option<Vec<u8>> {
     let status = StatusCode::from_bytes(&buf[9..12]).ok()?;
     let failure = match status {
         StatusCode::BAD_REQUEST => {
-            Failure::BadRequest("this is not a request as HTTP/1.1 writes it".into())
+            Failure::Malformed("this is not a request as HTTP/1.1 writes it".into())
         }
         StatusCode::URI_TOO_LONG => Failure::TooLarge(status, "the target is too long"),
         StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => Failure::TooLarge(

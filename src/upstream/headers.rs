@@ -1,19 +1,35 @@
-//! What changes in the headers on the way, in both directions. Everything not named here passes as it is.
+//! What changes in the headers on the way, in both directions. Everything not named here passes as it is: fields of
+//! one name keep their number and order, values their bytes, obs-text among them (RFC 9110 section 5.5).
+//!
+//! Of a request, in this order:
+//!
+//! 1. what was meant for the connection goes: the fixed names and those that `Connection` nominates (RFC 9110
+//!    section 7.6.1), a length beside a transfer coding too (RFC 9112 section 6.3); `TE: trailers` is said anew
+//!    (RFC 9110 section 10.1.4);
+//! 2. several `Cookie` fields become one (RFC 9113 section 8.2.3);
+//! 3. the upstream hears who asked for what (RFC 7239; [`super::forwarded`]);
+//! 4. `Host` becomes the upstream's, or what was asked for (RFC 9112 section 3.2.2);
+//! 5. `Via` gets an element (RFC 9110 section 7.6.3);
+//! 6. a body that does not say its length is chunked (RFC 9112 section 6.1), whatever the method;
+//! 7. the operator's rules, of the upstream, then of the route ([`Edits`]).
+//!
+//! Of a response: 1, 5 and 7. `Server`, `Content-Type` and the like are never made up. `Date` is, by hyper: who
+//! forwards a response without one records when it came (RFC 9110 section 6.6.1).
 
-use super::UpstreamError;
+use super::{
+    UpstreamError,
+    forwarded::{self, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PORT, X_FORWARDED_PROTO},
+};
 use http::{
     HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version,
     header::{
-        CONNECTION, CONTENT_LENGTH, FORWARDED, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE,
-        TRANSFER_ENCODING, UPGRADE,
+        CONNECTION, CONTENT_LENGTH, COOKIE, FORWARDED, HOST, PROXY_AUTHENTICATE,
+        PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE, VIA,
     },
 };
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
-const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
 /// Meant for one connection only (RFC 9110 section 7.6.1), and what clients and proxies misuse as such.
 static HOP_BY_HOP: [HeaderName; 7] = [
@@ -25,6 +41,45 @@ static HOP_BY_HOP: [HeaderName; 7] = [
     TRANSFER_ENCODING,
     UPGRADE,
 ];
+
+/// What delimits or routes a message, or tells its way, is not the other side's to take away.
+static KEPT: [HeaderName; 8] = [
+    HOST,
+    CONTENT_LENGTH,
+    VIA,
+    FORWARDED,
+    X_FORWARDED_FOR,
+    X_FORWARDED_HOST,
+    X_FORWARDED_PORT,
+    X_FORWARDED_PROTO,
+];
+
+/// What is known of a request besides its headers.
+#[derive(Debug)]
+pub struct Way<'a> {
+    /// The address of the peer.
+    pub peer: &'a HeaderValue,
+    /// Our port, as the peer knows it.
+    pub port: &'a HeaderValue,
+    /// It came over TLS.
+    pub is_tls: bool,
+    /// The peer is a proxy that is believed.
+    pub is_trusted: bool,
+    /// In which it came.
+    pub version: Version,
+    /// The authority of its target; outranks `Host`.
+    pub asked_host: Option<HeaderValue>,
+    /// The upstream's `Host`.
+    pub upstream_host: &'a HeaderValue,
+    /// The upstream gets the client's `Host` instead.
+    pub preserve_host: bool,
+    /// The upstream gets `Forwarded`.
+    pub forwarded: bool,
+    /// The upstream is spoken to in HTTP/2.
+    pub is_http2: bool,
+    /// It has a body whose end is not known.
+    pub is_open: bool,
+}
 
 /// What an operator changes in headers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -78,8 +133,7 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
             .filter_map(|value| value.to_str().ok())
             .flat_map(|value| value.split(','))
             .filter_map(|name| name.trim().parse().ok())
-            // What delimits or routes a message is not the client's to take away.
-            .filter(|name| *name != HOST && *name != CONTENT_LENGTH)
+            .filter(|name| !KEPT.contains(name))
             .collect();
         for name in nominated {
             headers.remove(name);
@@ -130,123 +184,72 @@ pub fn check_response<B>(
     Ok(())
 }
 
-/// Turns a client's headers into those for the upstream. What is said of the client is replaced, unless the
-/// peer is a proxy that is trusted: then its address is added to X-Forwarded-For, and the rest stays.
-pub fn to_upstream(
-    headers: &mut HeaderMap,
-    peer: &HeaderValue,
-    is_trusted: bool,
-    asked_host: Option<HeaderValue>,
-    upstream_host: &HeaderValue,
-) {
+/// Turns a client's headers into those for the upstream.
+pub fn to_upstream(headers: &mut HeaderMap, way: &Way<'_>) {
+    let wants_trailers = wants_trailers(headers);
     remove_hop_by_hop(headers);
-    headers.remove(FORWARDED);
-    if !is_trusted || !headers.contains_key(X_FORWARDED_HOST) {
-        match asked_host.or_else(|| headers.get(HOST).cloned()) {
-            Some(host) => drop(headers.insert(X_FORWARDED_HOST, host)),
-            None => drop(headers.remove(X_FORWARDED_HOST)),
+    if wants_trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+        if !way.is_http2 {
+            headers.insert(CONNECTION, HeaderValue::from_static("te"));
         }
     }
-    headers.insert(HOST, upstream_host.clone());
-    let through = if is_trusted { through(headers, peer) } else { None };
-    headers.insert(X_FORWARDED_FOR, through.unwrap_or_else(|| peer.clone()));
-    if !is_trusted || !headers.contains_key(X_FORWARDED_PROTO) {
-        headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
+    join_cookies(headers);
+    forwarded::say(headers, way);
+    match (way.preserve_host, &way.asked_host) {
+        (true, Some(asked)) => drop(headers.insert(HOST, asked.clone())),
+        (true, None) if headers.contains_key(HOST) => {}
+        (true, None) | (false, _) => drop(headers.insert(HOST, way.upstream_host.clone())),
+    }
+    headers.append(VIA, via(way.version));
+    if way.is_open && !way.is_http2 && !headers.contains_key(CONTENT_LENGTH) {
+        // Without it hyper drops the body of a GET.
+        headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
 }
 
-/// The way that a trusted proxy tells, with the proxy at its end; `None` when it tells nothing.
-fn through(headers: &HeaderMap, peer: &HeaderValue) -> Option<HeaderValue> {
-    let told = headers.get_all(X_FORWARDED_FOR).iter().filter(|told| !told.is_empty());
-    let mut way = told.fold(Vec::new(), |mut way, told| {
-        way.extend([told.as_bytes(), b", "].concat());
-        way
-    });
-    if way.is_empty() {
-        return None;
+/// Turns the upstream's headers into those for the client; `version` is that of the upstream's response.
+pub fn to_client(headers: &mut HeaderMap, version: Version) {
+    remove_hop_by_hop(headers);
+    headers.append(VIA, via(version));
+}
+
+/// By whom a message was received, and in which version (RFC 9110 section 7.6.3).
+fn via(version: Version) -> HeaderValue {
+    HeaderValue::from_static(match version {
+        Version::HTTP_09 | Version::HTTP_10 => "1.0 paceway",
+        Version::HTTP_2 => "2.0 paceway",
+        _ => "1.1 paceway",
+    })
+}
+
+/// Whether the client takes trailers: the one member of `TE` that may go on.
+fn wants_trailers(headers: &HeaderMap) -> bool {
+    let members = |value: &HeaderValue| {
+        let mut members = value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+        members.any(|member| member.eq_ignore_ascii_case(b"trailers"))
+    };
+    headers.get_all(TE).iter().any(members)
+}
+
+/// HTTP/2 clients send cookies in pieces; who does not know HTTP/2 wants one field (RFC 9113 section 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let mut all = headers.get_all(COOKIE).iter();
+    let (Some(_), Some(_)) = (all.next(), all.next()) else { return };
+    let all: Vec<_> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if let Ok(joined) = HeaderValue::from_bytes(&all.join(&b"; "[..])) {
+        headers.insert(COOKIE, joined);
     }
-    way.extend(peer.as_bytes());
-    HeaderValue::from_bytes(&way).ok()
+}
+
+// === impl Way ===
+
+impl Way<'_> {
+    /// The scheme in which it came.
+    pub fn proto(&self) -> &'static str {
+        if self.is_tls { "https" } else { "http" }
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn headers(of: &[(&'static str, &'static str)]) -> HeaderMap {
-        let pairs = of.iter();
-        pairs.map(|(n, v)| (HeaderName::from_static(n), HeaderValue::from_static(v))).collect()
-    }
-
-    #[test]
-    fn hop_by_hop_and_nominated_headers_go_the_rest_stays() {
-        let mut got = headers(&[
-            ("connection", "close, X-Mine"),
-            ("keep-alive", "timeout=5"),
-            ("te", "gzip"),
-            ("transfer-encoding", "chunked"),
-            ("upgrade", "h2c"),
-            ("x-mine", "1"),
-            ("x-other", "2"),
-        ]);
-        remove_hop_by_hop(&mut got);
-        assert_eq!(got, headers(&[("x-other", "2")]));
-    }
-
-    #[test]
-    fn a_length_beside_a_transfer_coding_goes_with_it() {
-        let mut got = headers(&[("content-length", "3"), ("transfer-encoding", "chunked")]);
-        remove_hop_by_hop(&mut got);
-        assert_eq!(got, headers(&[]));
-    }
-
-    #[test]
-    fn a_nominated_host_or_length_stays() {
-        let mut got = headers(&[
-            ("connection", "host, content-length"),
-            ("host", "a"),
-            ("content-length", "3"),
-        ]);
-        remove_hop_by_hop(&mut got);
-        assert_eq!(got, headers(&[("host", "a"), ("content-length", "3")]));
-    }
-
-    #[test]
-    fn what_a_trusted_proxy_says_stays_with_its_address_behind() {
-        let mut got = headers(&[
-            ("host", "api.internal"),
-            ("x-forwarded-for", "6.6.6.6, 203.0.113.9"),
-            ("x-forwarded-proto", "https"),
-        ]);
-        got.append("x-forwarded-for", HeaderValue::from_static("10.0.0.2"));
-        let (peer, host) = (HeaderValue::from_static("10.0.0.1"), HeaderValue::from_static("up"));
-        to_upstream(&mut got, &peer, true, None, &host);
-        let expected = headers(&[
-            ("host", "up"),
-            ("x-forwarded-for", "6.6.6.6, 203.0.113.9, 10.0.0.2, 10.0.0.1"),
-            ("x-forwarded-proto", "https"),
-            ("x-forwarded-host", "api.internal"),
-        ]);
-        assert_eq!(got, expected);
-    }
-
-    #[test]
-    fn what_a_client_says_of_itself_is_replaced() {
-        let mut got = headers(&[
-            ("host", "api.internal:8080"),
-            ("x-forwarded-for", "6.6.6.6"),
-            ("x-forwarded-proto", "https"),
-            ("x-forwarded-host", "evil"),
-            ("forwarded", "for=6.6.6.6"),
-        ]);
-        let (client, host) = (HeaderValue::from_static("10.0.0.1"), HeaderValue::from_static("up"));
-        to_upstream(&mut got, &client, false, None, &host);
-        let expected = headers(&[
-            ("host", "up"),
-            ("x-forwarded-for", "10.0.0.1"),
-            ("x-forwarded-proto", "http"),
-            ("x-forwarded-host", "api.internal:8080"),
-        ]);
-        assert_eq!(got, expected);
-    }
-}
+mod tests;

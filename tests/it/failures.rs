@@ -296,7 +296,7 @@ fn posted(fields: &str, body: &str) -> String {
 #[case::http2("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".into())]
 #[case::odd_version("GET / HTTP/9.9\r\nHost: a\r\n\r\n".into())]
 #[case::a_path_without_a_slash("GET search HTTP/1.1\r\nHost: a\r\n\r\n".into())]
-#[case::all_of_the_server("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n".into())]
+#[case::all_of_the_server("GET * HTTP/1.1\r\nHost: a\r\n\r\n".into())]
 #[case::a_tunnel("CONNECT a.example:443 HTTP/1.1\r\nHost: a.example:443\r\n\r\n".into())]
 #[case::a_name_with_a_space("GET / HTTP/1.1\r\nHost: a\r\nBad Name: 1\r\n\r\n".into())]
 #[case::a_space_before_the_colon("GET / HTTP/1.1\r\nHost: a\r\nName : 1\r\n\r\n".into())]
@@ -325,7 +325,7 @@ async fn what_is_no_request_is_refused_and_reaches_nobody(#[case] bytes: String)
 #[case::too_many_headers(many_headers(), 431)]
 #[case::too_long_a_header(long_header(2 << 20), 431)]
 #[case::no_http("hello, is anybody there?\r\n\r\n".into(), 400)]
-#[case::all_of_the_server("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n".into(), 400)]
+#[case::all_of_the_server("GET * HTTP/1.1\r\nHost: a\r\n\r\n".into(), 400)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_of_what_is_no_request_says_whose_it_is(
     #[case] bytes: String,

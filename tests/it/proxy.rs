@@ -142,17 +142,23 @@ async fn what_was_meant_for_one_hop_stays_there_and_the_rest_passes() {
     names.sort();
     let expected = [
         "authorization",
+        "connection",
         "cookie",
         "host",
+        "te",
+        "via",
         "x-forwarded-for",
         "x-forwarded-host",
+        "x-forwarded-port",
         "x-forwarded-proto",
         "x-many",
         "x-many",
+        "x-request-id",
     ];
     assert_eq!(names, expected, "nothing more, such as a user agent or an accepted encoding");
     assert_eq!(call.head.get("authorization"), Some("Bearer abc"));
     assert_eq!(call.head.all("x-many"), ["1", "2"]);
+    assert_eq!((call.head.get("connection"), call.head.get("te")), (Some("te"), Some("trailers")));
 
     assert_eq!(answer.head.start, "HTTP/1.1 200 As You Like It");
     for gone in ["connection", "x-internal", "keep-alive", "proxy-authenticate", "upgrade"] {

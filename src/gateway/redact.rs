@@ -1,0 +1,218 @@
+//! Paths and queries as a log may show them: without the values of parameters that are secrets by their name, and no
+//! longer than a line can bear. Never logs by itself.
+
+use std::{borrow::Cow, collections::HashSet};
+
+/// What a log shows of a path, and of a query.
+const MOST: usize = 1024;
+const HIDDEN: &str = "***";
+/// A name that holds one of these is a secret's. Names are compared in small letters, without `-` and `_`.
+const PARTS: [&str; 12] = [
+    "token",
+    "secret",
+    "passw",
+    "passphrase",
+    "signature",
+    "credential",
+    "apikey",
+    "accesskey",
+    "privatekey",
+    "session",
+    "jwt",
+    "authoriz",
+];
+/// So is a name that is one of these.
+const WHOLE: [&str; 14] = [
+    "key",
+    "code",
+    "auth",
+    "sig",
+    "pwd",
+    "pass",
+    "pin",
+    "otp",
+    "sid",
+    "hmac",
+    "bearer",
+    "samlresponse",
+    "samlrequest",
+    "assertion",
+];
+
+/// Knows which parameters are secrets.
+#[derive(Debug)]
+pub(super) struct Redactor {
+    /// Names of the operator's, folded.
+    own: HashSet<String>,
+}
+
+// === impl Redactor ===
+
+impl Redactor {
+    pub(super) fn new(names: &[String]) -> Self {
+        Self { own: names.iter().map(|name| fold(name.as_bytes())).collect() }
+    }
+
+    /// A path: as it was sent, but for the values of its parameters (`;jsessionid=...`) that are secrets.
+    pub(super) fn path<'a>(&self, path: &'a str) -> Cow<'a, str> {
+        if !path.contains(';') {
+            return short(path.into());
+        }
+        short(self.hide(path, &[';', '/']))
+    }
+
+    /// A query, without its `?`.
+    pub(super) fn query<'a>(&self, query: &'a str) -> Cow<'a, str> {
+        short(self.hide(query, &['&', ';']))
+    }
+
+    /// `text` with the values of secrets hidden; its parameters stand between `delimiters`.
+    fn hide<'a>(&self, text: &'a str, delimiters: &[char]) -> Cow<'a, str> {
+        let mut hidden = String::new();
+        let mut shown = 0;
+        for parameter in text.split(delimiters) {
+            let Some((name, value)) = parameter.split_once('=') else { continue };
+            if value.is_empty() || !(self.is_secret(name) || self.holds_secret(value)) {
+                continue;
+            }
+            // It is a part of `text`.
+            let start = value.as_ptr() as usize - text.as_ptr() as usize;
+            hidden.push_str(&text[shown..start]);
+            hidden.push_str(HIDDEN);
+            shown = start + value.len();
+        }
+        if shown == 0 {
+            return text.into();
+        }
+        hidden.push_str(&text[shown..]);
+        hidden.into()
+    }
+
+    /// Whether a value is a URL or a form, as in `?to=https%3A%2F%2Fx%2F%3Ftoken%3D...`, with a secret in it.
+    fn holds_secret(&self, value: &str) -> bool {
+        if !value.contains(['=', '%']) {
+            return false;
+        }
+        let value = decode(value.as_bytes());
+        let inner = value.split(|byte| matches!(byte, b'?' | b'&' | b';' | b'#'));
+        inner.into_iter().any(|parameter| {
+            let name = parameter.split(|byte| *byte == b'=').next().unwrap_or_default();
+            name.len() < parameter.len() && self.is_secret_name(name)
+        })
+    }
+
+    fn is_secret(&self, name: &str) -> bool {
+        self.is_secret_name(&decode(name.as_bytes()))
+    }
+
+    /// Also of `a[token]` and `a.token`.
+    fn is_secret_name(&self, name: &[u8]) -> bool {
+        let parts = name.split(|byte| matches!(byte, b'[' | b']' | b'.'));
+        parts.map(fold).any(|part| {
+            PARTS.iter().any(|secret| part.contains(secret))
+                || WHOLE.contains(&part.as_str())
+                || self.own.contains(&part)
+        })
+    }
+}
+
+/// In small letters, and without what spellings of one name differ in.
+fn fold(name: &[u8]) -> String {
+    let name = String::from_utf8_lossy(name);
+    let kept = name.chars().filter(|c| !matches!(c, '-' | '_' | ' ' | '+'));
+    kept.map(|c| c.to_ascii_lowercase()).collect()
+}
+
+/// Without percent-encoding.
+fn decode(text: &[u8]) -> Cow<'_, [u8]> {
+    if !text.contains(&b'%') {
+        return text.into();
+    }
+    let hex = |byte: Option<&u8>| (*byte? as char).to_digit(16);
+    let mut out = Vec::with_capacity(text.len());
+    let mut i = 0;
+    while i < text.len() {
+        let escape =
+            (text[i] == b'%').then(|| Some((hex(text.get(i + 1))?, hex(text.get(i + 2))?)));
+        match escape.flatten() {
+            Some((high, low)) => {
+                out.push((high << 4 | low) as u8);
+                i += 3;
+            }
+            None => {
+                out.push(text[i]);
+                i += 1;
+            }
+        }
+    }
+    out.into()
+}
+
+fn short(text: Cow<'_, str>) -> Cow<'_, str> {
+    if text.len() <= MOST {
+        return text;
+    }
+    let end = (0..=MOST).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    match text {
+        Cow::Borrowed(text) => text[..end].into(),
+        Cow::Owned(mut text) => {
+            text.truncate(end);
+            text.into()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::none("a=1&b=&c", "a=1&b=&c")]
+    #[case::token("a=1&token=s3&b=2", "a=1&token=***&b=2")]
+    #[case::api_key("api_key=s3", "api_key=***")]
+    #[case::in_capitals("API-KEY=s3", "API-KEY=***")]
+    #[case::escaped("%74oken=s3&api%5Fkey=s3", "%74oken=***&api%5Fkey=***")]
+    #[case::within_a_name(
+        "X-Amz-Signature=s3&refresh_token=s3",
+        "X-Amz-Signature=***&refresh_token=***"
+    )]
+    #[case::in_brackets("user[password]=s3&a%5Btoken%5D=s3", "user[password]=***&a%5Btoken%5D=***")]
+    #[case::behind_a_semicolon("a=1;token=s3", "a=1;token=***")]
+    #[case::with_an_equals_sign("sig=s3==&a", "sig=***&a")]
+    #[case::code("code=s3&zip_code=1&encode=2", "code=***&zip_code=1&encode=2")]
+    #[case::in_a_url("to=http://x/?token=s3", "to=***")]
+    #[case::in_an_escaped_url("to=http%3A%2F%2Fx%2F%3Fa%3D1%26token%3Ds3&b", "to=***&b")]
+    #[case::of_the_operator("Shop-Pass_Word=1&vendor-id=s3", "Shop-Pass_Word=***&vendor-id=***")]
+    #[case::author_is_none("author=me&keyword=x&pinned=1", "author=me&keyword=x&pinned=1")]
+    fn queries(#[case] query: &str, #[case] shown: &str) {
+        let redactor = Redactor::new(&["VENDOR_ID".into()]);
+        assert_eq!(redactor.query(query), shown);
+    }
+
+    #[rstest]
+    #[case::plain("/a/b", "/a/b")]
+    #[case::a_session("/a;jsessionid=s3/b;v=1", "/a;jsessionid=***/b;v=1")]
+    fn paths(#[case] path: &str, #[case] shown: &str) {
+        assert_eq!(Redactor::new(&[]).path(path), shown);
+    }
+
+    #[test]
+    fn long_ones_are_cut_behind_what_is_hidden() {
+        let query = format!("{}&token={}", "é".repeat(500), "s3".repeat(1000));
+        let shown = Redactor::new(&[]).query(&query).into_owned();
+        assert_eq!(shown, format!("{}&token=***", "é".repeat(500)));
+        let path = format!("/{}", "é".repeat(1000));
+        assert_eq!(Redactor::new(&[]).path(&path).len(), 1023);
+    }
+
+    proptest! {
+        #[test]
+        fn no_query_breaks_it_and_no_secret_shows(before in "[a=&;%\\[é]{0,12}", name in "(token|%74oken|X-API-KEY|a\\[sig\\])") {
+            let query = format!("{before}&{name}=s3cr3t");
+            let shown = Redactor::new(&[]).query(&query).into_owned();
+            prop_assert!(!shown.contains("s3cr3t"), "{}", shown);
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! What a request must be before anything is asked, charged or forwarded for it: one message that everybody on its
+//! way reads alike (RFC 9110, 9112, 9113). Reads no body. hyper has refused before what is no HTTP at all.
+
+use super::Peer;
+use crate::{answer::Failure, config::Limits};
+use http::{
+    HeaderMap, HeaderValue, Method, Request, StatusCode, Version,
+    header::{CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING},
+    uri::Authority,
+};
+use hyper::ext::Protocol;
+use std::net::Ipv6Addr;
+
+/// Registered transfer codings (RFC 9112 section 7) beside `chunked`: known, and not taken off or passed on.
+const CODINGS: [&[u8]; 6] =
+    [b"gzip", b"x-gzip", b"compress", b"x-compress", b"deflate", b"identity"];
+
+/// Refuses what is malformed, too large, or not for a gateway.
+///
+/// # Errors
+///
+/// [`Failure::Malformed`] (400), [`Failure::TooLarge`] (413, 414, 431), [`Failure::Method`] (405),
+/// [`Failure::Expectation`] (417), [`Failure::Coding`] (501).
+pub(super) fn vet<B>(peer: &Peer, limits: &Limits, request: &Request<B>) -> Result<(), Failure> {
+    if peer.framed_twice(request) {
+        return malformed("both Content-Length and Transfer-Encoding (RFC 9112 section 6.1)");
+    }
+    method(request)?;
+    target(request)?;
+    size(limits, request)?;
+    host(request)?;
+    coding(request)?;
+    length(limits, request.headers())?;
+    for expected in request.headers().get_all(EXPECT) {
+        if !expected.as_bytes().eq_ignore_ascii_case(b"100-continue") {
+            return Err(Failure::Expectation);
+        }
+    }
+    Ok(())
+}
+
+fn malformed<T>(why: &'static str) -> Result<T, Failure> {
+    Err(Failure::Malformed(why.into()))
+}
+
+/// A tunnel or an echo is not what a gateway is for. Methods are case-sensitive (RFC 9110 section 9.1), but some
+/// origins fold them: then `get` would take the route of another method. nginx refuses small letters, too.
+fn method<B>(request: &Request<B>) -> Result<(), Failure> {
+    let method = request.method();
+    match *method {
+        Method::GET | Method::POST => Ok(()),
+        // WebSockets over HTTP/2 (RFC 8441).
+        Method::CONNECT if request.extensions().get::<Protocol>().is_some() => Ok(()),
+        Method::CONNECT | Method::TRACE => Err(Failure::Method),
+        _ if method.as_str().bytes().any(|byte| byte.is_ascii_lowercase()) => {
+            malformed("a method is written in capitals")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Origin-form, absolute-form, and `*` for OPTIONS (RFC 9112 section 3.2). A fragment has been cut off by hyper's
+/// parser, from what is matched and from what is forwarded.
+fn target<B>(request: &Request<B>) -> Result<(), Failure> {
+    let uri = request.uri();
+    if let Some(scheme) = uri.scheme_str()
+        && !scheme.eq_ignore_ascii_case("http")
+        && !scheme.eq_ignore_ascii_case("https")
+    {
+        return malformed("the target is no http or https URL");
+    }
+    if uri.path() == "*" {
+        return match *request.method() == Method::OPTIONS && uri.query().is_none() {
+            true => Ok(()),
+            false => malformed("the target `*` is for OPTIONS alone (RFC 9112 section 3.2.4)"),
+        };
+    }
+    if !uri.path().starts_with('/') {
+        return malformed("the target is neither a path nor a URL (RFC 9112 section 3.2)");
+    }
+    Ok(())
+}
+
+fn size<B>(limits: &Limits, request: &Request<B>) -> Result<(), Failure> {
+    let uri = request.uri();
+    let scheme = uri.scheme_str().map_or(0, |scheme| scheme.len() + "://".len());
+    let authority = uri.authority().map_or(0, |authority| authority.as_str().len());
+    let target = uri.path_and_query().map_or(0, |target| target.as_str().len());
+    // In HTTP/2 all parts always come, each on its own.
+    let whole = if is_http2(request) { target } else { scheme + authority + target };
+    if whole > limits.uri {
+        return Err(Failure::TooLarge(StatusCode::URI_TOO_LONG, "the target is too long"));
+    }
+    // What came as HTTP/1.1 its parser has measured.
+    if !is_http2(request) {
+        return Ok(());
+    }
+    let headers = request.headers();
+    let too_large =
+        |what| Err(Failure::TooLarge(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, what));
+    if headers.len() > limits.headers {
+        return too_large("there are too many headers");
+    }
+    // As many bytes as HTTP/1.1 would write.
+    let bytes = |(name, value): (&http::HeaderName, &HeaderValue)| {
+        name.as_str().len() + value.len() + ": \r\n".len()
+    };
+    if authority + target + headers.iter().map(bytes).sum::<usize>() > limits.header_bytes {
+        return too_large("the headers are too large");
+    }
+    Ok(())
+}
+
+/// One host, and the same wherever it is named (RFC 9112 section 3.2, RFC 9113 section 8.3.1).
+fn host<B>(request: &Request<B>) -> Result<(), Failure> {
+    let authority = request.uri().authority();
+    if authority.is_some_and(|authority| !is_host(authority.as_str().as_bytes())) {
+        return malformed("the target's host is none");
+    }
+    let mut hosts = request.headers().get_all(HOST).iter();
+    let Some(host) = hosts.next() else {
+        let is_needed = match is_http2(request) {
+            true => authority.is_none(),
+            false => request.version() == Version::HTTP_11,
+        };
+        return match is_needed {
+            true => malformed("a request names its host (RFC 9112 section 3.2)"),
+            false => Ok(()),
+        };
+    };
+    if hosts.next().is_some() {
+        return malformed("a request names its host once (RFC 9112 section 3.2)");
+    }
+    if !is_host(host.as_bytes()) {
+        return malformed("`Host` is no host with or without a port (RFC 9110 section 7.2)");
+    }
+    let differs = |authority: &Authority| {
+        !authority.as_str().as_bytes().eq_ignore_ascii_case(host.as_bytes())
+    };
+    // In HTTP/1.1 the target outranks `Host`, which goes.
+    if is_http2(request) && authority.is_some_and(differs) {
+        return malformed("`:authority` and `Host` differ (RFC 9113 section 8.3.1)");
+    }
+    Ok(())
+}
+
+/// `host[:port]` (RFC 3986 section 3.2): without credentials, escapes, or what never was in a name.
+pub(super) fn is_host(text: &[u8]) -> bool {
+    let (host, port) = match text {
+        [b'[', rest @ ..] => {
+            let Some(end) = rest.iter().position(|byte| *byte == b']') else { return false };
+            let address = std::str::from_utf8(&rest[..end]);
+            if address.map_or(true, |address| address.parse::<Ipv6Addr>().is_err()) {
+                return false;
+            }
+            match &rest[end + 1..] {
+                b"" => return true,
+                [b':', port @ ..] => (&rest[..end], port),
+                _ => return false,
+            }
+        }
+        _ => match text.iter().position(|byte| *byte == b':') {
+            Some(colon) => (&text[..colon], &text[colon + 1..]),
+            None => (text, &b""[..]),
+        },
+    };
+    let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(byte);
+    let is_bracketed = text.first() == Some(&b'[');
+    let port = std::str::from_utf8(port).unwrap_or("?");
+    !host.is_empty()
+        && (is_bracketed || host.iter().all(is_name))
+        && port.bytes().all(|byte| byte.is_ascii_digit())
+        && (port.is_empty() || port.parse::<u16>().is_ok())
+}
+
+/// A body is `chunked` and nothing else, or has a length (RFC 9112 section 6.1).
+fn coding<B>(request: &Request<B>) -> Result<(), Failure> {
+    let mut codings = request.headers().get_all(TRANSFER_ENCODING).iter();
+    let Some(first) = codings.next() else { return Ok(()) };
+    if request.version() != Version::HTTP_11 {
+        return malformed("Transfer-Encoding is for HTTP/1.1 alone (RFC 9112 section 6.1)");
+    }
+    if codings.next().is_none() && first.as_bytes().eq_ignore_ascii_case(b"chunked") {
+        return Ok(());
+    }
+    let all = request.headers().get_all(TRANSFER_ENCODING).iter();
+    let all = all.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    let (mut chunked, mut last_is_chunked, mut is_known) = (0, false, true);
+    for coding in all.map(<[u8]>::trim_ascii) {
+        last_is_chunked = coding.eq_ignore_ascii_case(b"chunked");
+        chunked += usize::from(last_is_chunked);
+        is_known &= last_is_chunked
+            || coding.is_empty()
+            || CODINGS.iter().any(|known| coding.eq_ignore_ascii_case(known));
+    }
+    match (is_known, chunked, last_is_chunked) {
+        (true, 2.., _) => malformed("a body is chunked once (RFC 9112 section 6.1)"),
+        (true, _, false) => malformed("`chunked` is the last coding (RFC 9112 section 6.1)"),
+        _ => Err(Failure::Coding),
+    }
+}
+
+/// hyper has read it, and refused what is no number or differs from another.
+fn length(limits: &Limits, headers: &HeaderMap) -> Result<(), Failure> {
+    let Some(most) = limits.body else { return Ok(()) };
+    let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+    match length.and_then(|length| length.parse::<u64>().ok()) {
+        Some(length) if length > most => {
+            Err(Failure::TooLarge(StatusCode::PAYLOAD_TOO_LARGE, "the body is too large"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn is_http2<B>(request: &Request<B>) -> bool {
+    request.version() == Version::HTTP_2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::answer::Failure as F;
+    use rstest::rstest;
+
+    fn refused(request: http::request::Builder, limits: Limits) -> Option<u16> {
+        let peer = Peer::new([127, 0, 0, 1].into(), 80, &[], || Some(false));
+        let request = request.body(()).unwrap();
+        let failure: Option<F> = vet(&peer, &limits, &request).err();
+        failure.map(|failure| failure.response().status().as_u16())
+    }
+
+    #[rstest]
+    #[case::name("api.example", true)]
+    #[case::one_label("localhost", true)]
+    #[case::final_dot("api.example.", true)]
+    #[case::underscore("a_b.example:8080", true)]
+    #[case::port("api.example:443", true)]
+    #[case::empty_port("api.example:", true)]
+    #[case::ipv4("192.0.2.1:80", true)]
+    #[case::ipv6("[2001:db8::1]:80", true)]
+    #[case::ipv6_alone("[::1]", true)]
+    #[case::empty("", false)]
+    #[case::port_alone(":80", false)]
+    #[case::credentials("u:p@api.example", false)]
+    #[case::user("u@api.example", false)]
+    #[case::space("a b", false)]
+    #[case::path("a/b", false)]
+    #[case::query("a?b", false)]
+    #[case::fragment("a#b", false)]
+    #[case::backslash("a\\b", false)]
+    #[case::quote("a\"b", false)]
+    #[case::escape("a%2eb", false)]
+    #[case::obs_text("caf\u{e9}", false)]
+    #[case::bare_ipv6("::1", false)]
+    #[case::open_bracket("[::1", false)]
+    #[case::text_behind_brackets("[::1]x", false)]
+    #[case::no_address("[api]", false)]
+    #[case::zone("[fe80::1%25eth0]", false)]
+    #[case::port_that_is_none("a:b", false)]
+    #[case::port_with_a_sign("a:+1", false)]
+    #[case::port_too_high("a:65536", false)]
+    #[case::two_ports("a:1:2", false)]
+    fn hosts(#[case] text: &str, #[case] is: bool) {
+        assert_eq!(is_host(text.as_bytes()), is);
+    }
+
+    #[rstest]
+    #[case::alike("a.example", Some("A.example"), None)]
+    #[case::no_host("a.example", None, None)]
+    #[case::they_differ("a.example", Some("b.example"), Some(400))]
+    #[case::by_a_port("a.example", Some("a.example:80"), Some(400))]
+    fn the_authority_of_http2_is_the_host(
+        #[case] authority: &str,
+        #[case] host: Option<&str>,
+        #[case] status: Option<u16>,
+    ) {
+        let request = Request::builder().version(Version::HTTP_2);
+        let mut request = request.uri(format!("https://{authority}/"));
+        if let Some(host) = host {
+            request = request.header(HOST, host);
+        }
+        assert_eq!(refused(request, Limits::default()), status);
+    }
+
+    #[test]
+    fn http2_without_any_host_is_refused() {
+        let request = Request::builder().version(Version::HTTP_2).uri("/");
+        assert_eq!(refused(request, Limits::default()), Some(400));
+    }
+
+    #[rstest]
+    #[case::a_tunnel("CONNECT", false, Some(405))]
+    #[case::a_websocket("CONNECT", true, None)]
+    #[case::an_echo("TRACE", false, Some(405))]
+    #[case::small_letters("get", false, Some(400))]
+    #[case::any_other("M-SEARCH", false, None)]
+    fn methods(#[case] method: &str, #[case] protocol: bool, #[case] status: Option<u16>) {
+        let request = Request::builder().version(Version::HTTP_2).uri("https://a/").method(method);
+        let request = match protocol {
+            true => request.extension(Protocol::from_static("websocket")),
+            false => request,
+        };
+        assert_eq!(refused(request, Limits::default()), status);
+    }
+
+    #[rstest]
+    #[case::few(2, 10, None)]
+    #[case::too_many(3, 10, Some(431))]
+    #[case::too_large(1, 1000, Some(431))]
+    fn headers_of_http2_are_counted(
+        #[case] number: usize,
+        #[case] length: usize,
+        #[case] status: Option<u16>,
+    ) {
+        let mut request = Request::builder().version(Version::HTTP_2).uri("https://a/");
+        for _ in 0..number {
+            request = request.header("x", "x".repeat(length));
+        }
+        let limits = Limits { headers: 2, header_bytes: 1000, ..Limits::default() };
+        assert_eq!(refused(request, limits), status);
+    }
+
+    #[rstest]
+    #[case::other_scheme("ftp://a/", Some(400))]
+    #[case::credentials("https://u:p@a/", Some(400))]
+    #[case::json("https://a/{\"a\":[1|2]}", None)]
+    fn targets_of_http2(#[case] target: &str, #[case] status: Option<u16>) {
+        let request = Request::builder().version(Version::HTTP_2).uri(target);
+        assert_eq!(refused(request, Limits::default()), status);
+    }
+}

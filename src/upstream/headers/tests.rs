@@ -1,0 +1,140 @@
+use super::*;
+use rstest::rstest;
+
+fn headers(of: &[(&'static str, &'static str)]) -> HeaderMap {
+    let pairs = of.iter();
+    pairs.map(|(n, v)| (HeaderName::from_static(n), HeaderValue::from_static(v))).collect()
+}
+
+#[test]
+fn hop_by_hop_and_nominated_headers_go_the_rest_stays() {
+    let mut got = headers(&[
+        ("connection", "close, X-Mine"),
+        ("keep-alive", "timeout=5"),
+        ("te", "gzip"),
+        ("transfer-encoding", "chunked"),
+        ("upgrade", "h2c"),
+        ("x-mine", "1"),
+        ("x-other", "2"),
+    ]);
+    remove_hop_by_hop(&mut got);
+    assert_eq!(got, headers(&[("x-other", "2")]));
+}
+
+#[test]
+fn a_length_beside_a_transfer_coding_goes_with_it() {
+    let mut got = headers(&[("content-length", "3"), ("transfer-encoding", "chunked")]);
+    remove_hop_by_hop(&mut got);
+    assert_eq!(got, headers(&[]));
+}
+
+#[test]
+fn a_nominated_host_or_length_stays() {
+    let mut got =
+        headers(&[("connection", "host, content-length"), ("host", "a"), ("content-length", "3")]);
+    remove_hop_by_hop(&mut got);
+    assert_eq!(got, headers(&[("host", "a"), ("content-length", "3")]));
+}
+
+fn to_upstream_with(
+    sent: &[(&'static str, &'static str)],
+    change: impl Fn(&mut Way<'_>),
+) -> HeaderMap {
+    let [peer, port, host] = ["10.0.0.1", "80", "up"].map(HeaderValue::from_static);
+    let mut way = Way {
+        peer: &peer,
+        port: &port,
+        is_tls: false,
+        is_trusted: false,
+        version: Version::HTTP_11,
+        asked_host: None,
+        upstream_host: &host,
+        preserve_host: false,
+        forwarded: false,
+        is_http2: false,
+        is_open: false,
+    };
+    change(&mut way);
+    let mut got = headers(sent);
+    to_upstream(&mut got, &way);
+    got
+}
+
+fn all(headers: &HeaderMap, name: &str) -> Vec<String> {
+    let values = headers.get_all(name).iter();
+    values.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect()
+}
+
+#[rstest]
+#[case::alone(&["trailers"], true)]
+#[case::in_any_case(&["Trailers"], true)]
+#[case::among_others(&["gzip;q=0.5, trailers", "deflate"], true)]
+#[case::of_several(&["gzip", "trailers"], true)]
+#[case::another(&["gzip"], false)]
+#[case::weighed(&["trailers;q=1"], false)]
+#[case::longer(&["xtrailers"], false)]
+fn of_te_trailers_are_kept(#[case] sent: &[&'static str], #[case] kept: bool) {
+    let mut sent: Vec<_> = sent.iter().map(|value| ("te", *value)).collect();
+    sent.push(("connection", "te"));
+    let got = to_upstream_with(&sent, |_| {});
+    let expected = |name| if kept { vec![name] } else { vec![] };
+    assert_eq!(all(&got, "te"), expected("trailers"));
+    assert_eq!(all(&got, "connection"), expected("te"));
+    let got = to_upstream_with(&sent, |way| way.is_http2 = true);
+    assert_eq!(all(&got, "connection"), [""; 0]);
+}
+
+#[test]
+fn what_tells_the_way_cannot_be_nominated() {
+    let names = "via, forwarded, x-forwarded-for, x-forwarded-proto, x-forwarded-host";
+    let sent = [("connection", names), ("via", "1.1 a"), ("x-forwarded-for", "6.6.6.6")];
+    let got = to_upstream_with(&sent, |way| way.is_trusted = true);
+    assert_eq!(all(&got, "via"), ["1.1 a", "1.1 paceway"]);
+    assert_eq!(all(&got, "x-forwarded-for"), ["6.6.6.6, 10.0.0.1"]);
+}
+
+#[rstest]
+#[case::as_usual(false, None, Some("h"), "up")]
+#[case::preserved(true, None, Some("h"), "h")]
+#[case::the_target_outranks(true, Some("a"), Some("h"), "a")]
+#[case::none_to_preserve(true, None, None, "up")]
+fn hosts(
+    #[case] preserve: bool,
+    #[case] asked: Option<&'static str>,
+    #[case] host: Option<&'static str>,
+    #[case] expected: &str,
+) {
+    let sent: Vec<_> = host.map(|host| ("host", host)).into_iter().collect();
+    let got = to_upstream_with(&sent, |way| {
+        way.preserve_host = preserve;
+        way.asked_host = asked.map(HeaderValue::from_static);
+    });
+    assert_eq!(all(&got, "host"), [expected]);
+}
+
+#[test]
+fn pieces_of_cookies_are_joined() {
+    let got = to_upstream_with(&[("cookie", "a=1"), ("cookie", "b=2; c=3")], |_| {});
+    assert_eq!(all(&got, "cookie"), ["a=1; b=2; c=3"]);
+}
+
+#[test]
+fn an_open_body_is_chunked_and_a_length_stays() {
+    let open = |way: &mut Way<'_>| way.is_open = true;
+    assert_eq!(all(&to_upstream_with(&[], open), "transfer-encoding"), ["chunked"]);
+    let got = to_upstream_with(&[("content-length", "3")], open);
+    assert_eq!(all(&got, "transfer-encoding"), [""; 0]);
+    let both = |way: &mut Way<'_>| (way.is_open, way.is_http2) = (true, true);
+    assert_eq!(all(&to_upstream_with(&[], both), "transfer-encoding"), [""; 0]);
+}
+
+#[rstest]
+#[case::old(Version::HTTP_10, "1.0 paceway")]
+#[case::usual(Version::HTTP_11, "1.1 paceway")]
+#[case::new(Version::HTTP_2, "2.0 paceway")]
+fn via_tells_the_version_it_came_in(#[case] version: Version, #[case] expected: &str) {
+    assert_eq!(all(&to_upstream_with(&[], |way| way.version = version), "via"), [expected]);
+    let mut response = headers(&[("via", "1.1 cdn")]);
+    to_client(&mut response, version);
+    assert_eq!(all(&response, "via"), ["1.1 cdn", expected]);
+}
