@@ -309,8 +309,7 @@ impl Gateway {
         mut slot: Option<Slot>,
         connection: Connection,
     ) -> Result<Response<Body>, Failure> {
-        let upstream = &self.upstreams[routed.route.upstream];
-        let target = upstream.target();
+        let target = connection.target();
         let (mut parts, body) = routed.request.into_parts();
         let asked_host = parts.uri.authority();
         let asked_host = asked_host.and_then(|host| HeaderValue::from_str(host.as_str()).ok());
@@ -339,7 +338,6 @@ impl Gateway {
         record.upstream = Some(took);
         metrics.seconds.record(took);
         metrics.count(response.status());
-        headers::check_response(&mut response).map_err(Failure::Upstream)?;
         headers::remove_hop_by_hop(response.headers_mut());
         if response.status() == 429 {
             response.headers_mut().insert(PACEWAY_ORIGIN, HeaderValue::from_static("upstream"));

@@ -11,7 +11,7 @@ use std::{
 /// The body of a request, as it comes.
 #[derive(Debug)]
 pub struct Upload {
-    incoming: Incoming,
+    incoming: Option<Incoming>,
 }
 
 // === impl Upload ===
@@ -19,7 +19,12 @@ pub struct Upload {
 impl Upload {
     /// As it comes.
     pub fn new(incoming: Incoming) -> Self {
-        Self { incoming }
+        Self { incoming: Some(incoming) }
+    }
+
+    /// Of a request that has none.
+    pub fn none() -> Self {
+        Self { incoming: None }
     }
 }
 
@@ -31,14 +36,17 @@ impl Body for Upload {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        Pin::new(&mut self.incoming).poll_frame(cx)
+        match &mut self.incoming {
+            Some(incoming) => Pin::new(incoming).poll_frame(cx),
+            None => Poll::Ready(None),
+        }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.incoming.is_end_stream()
+        self.incoming.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.incoming.size_hint()
+        self.incoming.as_ref().map_or(SizeHint::with_exact(0), Body::size_hint)
     }
 }
