@@ -76,12 +76,18 @@ fn check_coding(headers: &HeaderMap, has_length: bool) -> Result<(), UpstreamErr
     Ok(())
 }
 
-/// Whether the connection that it came on may be used again: by who said HTTP/1.0 the parser takes later requests
-/// to be understood as such, and where no body can follow, one that was announced may follow all the same.
+/// Whether the connection that it came on may be used again. Not by who said HTTP/1.0: the parser takes later
+/// requests to be understood as such. Not where no body can follow and one was announced, which may follow all
+/// the same. Not behind a 408, which servers say to a connection and not to a request: it may have come before
+/// ours, and the answer to ours be still to come.
 pub(super) fn leaves_in_step<B>(response: &Response<B>) -> bool {
-    let headers = response.headers();
-    let announces =
-        || headers.contains_key(CONTENT_LENGTH) || headers.contains_key(TRANSFER_ENCODING);
-    response.version() != Version::HTTP_10
-        && !(response.status() == StatusCode::NO_CONTENT && announces())
+    let announces = || {
+        let headers = response.headers();
+        headers.contains_key(CONTENT_LENGTH) || headers.contains_key(TRANSFER_ENCODING)
+    };
+    match response.status() {
+        StatusCode::REQUEST_TIMEOUT => false,
+        StatusCode::NO_CONTENT if announces() => false,
+        _ => response.version() != Version::HTTP_10,
+    }
 }
