@@ -330,8 +330,7 @@ impl Gateway {
         mut slot: Option<Slot>,
         connection: Connection,
     ) -> Result<Response<Body>, Failure> {
-        let upstream = &self.upstreams[routed.route.upstream];
-        let target = upstream.target();
+        let target = connection.target();
         let upgrade = routed.upgrade;
         let (mut parts, body) = routed.request.into_parts();
         let (version, upload) = (parts.version, body.control());
@@ -386,8 +385,7 @@ impl Gateway {
         record.upstream = Some(took);
         metrics.seconds.record(took);
         metrics.count(response.status());
-        let version = response.version();
-        headers::check_response(&mut response, upgrade.is_some()).map_err(Failure::Upstream)?;
+        let version = std::mem::replace(response.version_mut(), Version::HTTP_11);
         let switched = Switched::from(upgrade, &mut response).map_err(Failure::Upstream)?;
         let unasked = upload.and_then(|upload| upload.answered());
         headers::to_client(response.headers_mut(), version);

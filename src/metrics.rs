@@ -3,7 +3,10 @@
 //! Handles are resolved once, when a configuration is loaded; recording through one costs some ns. Labels
 //! come from the configuration or from closed sets, never from a request.
 
-use crate::store::{StoreError, batch::StoreMetrics};
+use crate::{
+    store::{StoreError, batch::StoreMetrics},
+    upstream::AddressMetrics,
+};
 use metrics::{
     Counter, Gauge, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram,
     gauge, histogram,
@@ -21,6 +24,8 @@ const LATE: &str = "paceway_late_wakeups_total";
 const UPSTREAM_REQUESTS: &str = "paceway_upstream_requests_total";
 const UPSTREAM_SECONDS: &str = "paceway_upstream_seconds";
 const UPSTREAM_THROTTLED: &str = "paceway_upstream_throttled_total";
+const UPSTREAM_ADDRESSES: &str = "paceway_upstream_addresses";
+const UPSTREAM_EJECTIONS: &str = "paceway_upstream_ejections_total";
 const OVERHEAD: &str = "paceway_overhead_seconds";
 const STORE_SECONDS: &str = "paceway_store_seconds";
 const STORE_ERRORS: &str = "paceway_store_errors_total";
@@ -246,6 +251,17 @@ pub fn store() -> StoreMetrics {
     }
 }
 
+/// Handles for the addresses of the upstream named `upstream`.
+pub fn addresses(upstream: &str) -> AddressMetrics {
+    let of =
+        |state| gauge!(UPSTREAM_ADDRESSES, "upstream" => upstream.to_owned(), "state" => state);
+    AddressMetrics {
+        up: of("up"),
+        ejected: of("ejected"),
+        ejections: counter!(UPSTREAM_EJECTIONS, "upstream" => upstream.to_owned()),
+    }
+}
+
 /// The handle for what the gateway itself costs a request.
 pub fn overhead() -> Histogram {
     histogram!(OVERHEAD)
@@ -283,6 +299,8 @@ fn describe() {
         "Time from the slot to the head of the upstream's response."
     );
     describe_counter!(UPSTREAM_THROTTLED, "Times an upstream said 429.");
+    describe_gauge!(UPSTREAM_ADDRESSES, "Addresses of an upstream, by whether requests go there.");
+    describe_counter!(UPSTREAM_EJECTIONS, "Times an address was put out because it did not work.");
     describe_histogram!(
         OVERHEAD,
         Unit::Seconds,

@@ -12,6 +12,7 @@ use crate::{
     gateway::Plan,
     metrics,
     store::redis::ConnectError,
+    upstream::{self, TrustError},
 };
 use hyper::server::conn::http1;
 use hyper_util::{
@@ -19,7 +20,7 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use metrics_exporter_prometheus::PrometheusHandle;
-use socket::{connector, ensure_free, listen};
+use socket::{ensure_free, listen, sites};
 use source::StoreSource;
 use std::{
     io,
@@ -65,9 +66,14 @@ pub enum ServerError {
     /// The store will never serve us as configured.
     #[error("the store cannot be used")]
     Store(#[source] ConnectError),
-    /// No certificates of authorities to check an https upstream with.
-    #[error("cannot read the system's certificate authorities, which https upstreams need")]
-    Roots(#[source] io::Error),
+    /// An https upstream cannot be spoken to as configured.
+    #[error("the upstream `{name}` cannot be used")]
+    Upstream {
+        /// As configured.
+        name: String,
+        /// Its certificates, or its name.
+        source: TrustError,
+    },
     /// Threads, runtimes, signals, recorders.
     #[error("cannot start")]
     System(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -140,7 +146,8 @@ impl Server {
         let main = new_runtime()?;
         main.block_on(async move {
             let source = StoreSource::open(&self.plan.config).await?;
-            let connector = connector(&self.plan.config)?;
+            let sites = sites(&self.plan.config)?;
+            upstream::follow(&sites, &[]);
             let draining = Arc::new(AtomicBool::new(false));
             let (phase, phases) = watch::channel(Phase::Running);
             let (ended, mut ends) = mpsc::channel(1);
@@ -149,7 +156,7 @@ impl Server {
                     listener,
                     plan: self.plan.clone(),
                     source: source.clone(),
-                    connector: connector.clone(),
+                    sites: sites.clone(),
                     draining: draining.clone(),
                     phases: phases.clone(),
                 };

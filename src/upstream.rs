@@ -1,17 +1,35 @@
 //! The upstream: its connections, kept alive and ready before they are needed, and what can go wrong with
 //! them. It never retries what may have been sent, follows nothing and changes no body.
 
+mod balance;
+mod body;
+mod connect;
+mod connection;
 pub mod forwarded;
+mod h1;
+mod h2;
 pub mod headers;
+mod names;
 mod pool;
+mod response;
+mod site;
+mod stream;
+mod trust;
 mod upload;
 
-pub use pool::{Ahead, Body, Connection, Upstream};
+pub use body::Body;
+pub use connection::Connection;
+pub use names::follow;
+pub use pool::{Ahead, Upstream};
+pub use response::check_response;
+pub use site::{Settings, Site};
+pub use trust::TrustError;
 pub use upload::{Control, Fault, Terms, Unasked, Upload};
 
 use crate::tls::KeyPair;
 use http::{HeaderValue, Uri, uri::PathAndQuery};
-use std::{error::Error, path::PathBuf, time::Duration};
+use metrics::{Counter, Gauge};
+use std::{error::Error, fmt, path::PathBuf, time::Duration};
 
 /// Where an upstream is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +63,20 @@ pub struct ClientTls {
     /// The name that its certificate must have; `None`: the host of its URL.
     pub server_name: Option<String>,
 }
+
+/// Of the addresses of an upstream.
+#[derive(Clone)]
+pub struct AddressMetrics {
+    /// Those that requests go to.
+    pub up: Gauge,
+    /// Those that are out for a time.
+    pub ejected: Gauge,
+    /// Times that one was put out.
+    pub ejections: Counter,
+}
+
+/// An error with all that led to it, in one line.
+struct Chain<'a>(&'a dyn Error);
 
 /// Why there is no response.
 #[derive(Debug, thiserror::Error)]
@@ -140,6 +172,20 @@ impl Default for Timeouts {
             // take a request down with it.
             idle: Duration::from_secs(4),
         }
+    }
+}
+
+// === impl Chain ===
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self.0, f)?;
+        let mut cause = self.0.source();
+        while let Some(error) = cause {
+            write!(f, ": {error}")?;
+            cause = error.source();
+        }
+        Ok(())
     }
 }
 

@@ -1,19 +1,19 @@
-//! Sockets: those that listen, and the connector that reaches upstreams.
+//! Sockets: those that listen, and where those to upstreams lead.
 
 use super::ServerError;
-use crate::{config::Config, upstream::Target};
-use hyper_rustls::HttpsConnector;
-use hyper_util::client::legacy::connect::HttpConnector;
+use crate::{
+    config::{self, Config},
+    metrics,
+    upstream::{Settings, Site},
+};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::{
     io,
     net::{SocketAddr, TcpListener},
     sync::Arc,
-    time::Duration,
 };
 
 const BACKLOG: i32 = 4096;
-const KEEPALIVE: Duration = Duration::from_secs(60);
 
 /// Listens; `shared` lets other sockets of this process listen on the same port.
 pub(super) fn listen(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
@@ -36,24 +36,20 @@ fn bind(address: SocketAddr, shared: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Connects to upstreams; the system's authorities are read only where an upstream needs them.
-pub(super) fn connector(config: &Config) -> Result<HttpsConnector<HttpConnector>, ServerError> {
-    let mut http = HttpConnector::new();
-    http.enforce_http(false);
-    http.set_nodelay(true);
-    http.set_keepalive(Some(KEEPALIVE));
-    let builder = hyper_rustls::HttpsConnectorBuilder::new();
-    let builder =
-        if config.upstreams.iter().any(|upstream| upstream.targets.iter().any(Target::is_https)) {
-            builder.with_native_roots().map_err(ServerError::Roots)?
-        } else {
-            let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-            let tls = rustls::ClientConfig::builder_with_provider(provider)
-                .with_safe_default_protocol_versions()
-                .map_err(|error| ServerError::System(error.into()))?
-                .with_root_certificates(rustls::RootCertStore::empty())
-                .with_no_client_auth();
-            builder.with_tls_config(tls)
+/// The upstreams, as all workers share them; the system's authorities are read only where one needs them.
+pub(super) fn sites(config: &Config) -> Result<Vec<Arc<Site>>, ServerError> {
+    let mut roots = None;
+    let site = |upstream: &config::Upstream| {
+        let settings = Settings {
+            name: upstream.name.clone(),
+            targets: upstream.targets.clone(),
+            timeouts: upstream.timeouts,
+            pool_size: upstream.pool_size,
+            http2: upstream.http2,
+            tls: upstream.tls.clone(),
         };
-    Ok(builder.https_or_http().enable_http1().wrap_connector(http))
+        Site::new(settings, metrics::addresses(&upstream.name), &mut roots)
+            .map_err(|source| ServerError::Upstream { name: upstream.name.clone(), source })
+    };
+    config.upstreams.iter().map(site).collect()
 }

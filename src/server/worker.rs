@@ -8,12 +8,11 @@ use super::{
 };
 use crate::{
     gateway::{Gateway, Peer, Plan},
-    upstream::Upstream,
+    upstream::{Site, Upstream},
 };
 use http::{HeaderValue, Request, StatusCode, header::CONNECTION};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
-use hyper_rustls::HttpsConnector;
-use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioTimer};
+use hyper_util::rt::TokioTimer;
 use std::{
     convert::Infallible,
     net::{SocketAddr, TcpListener as StdListener},
@@ -36,7 +35,8 @@ pub(super) struct Worker {
     pub(super) listener: StdListener,
     pub(super) plan: Arc<Plan>,
     pub(super) source: StoreSource,
-    pub(super) connector: HttpsConnector<HttpConnector>,
+    /// Shared by all workers.
+    pub(super) sites: Vec<Arc<Site>>,
     pub(super) draining: Arc<AtomicBool>,
     pub(super) phases: watch::Receiver<Phase>,
 }
@@ -46,9 +46,8 @@ pub(super) struct Worker {
 impl Worker {
     pub(super) async fn run(mut self) -> Result<(), ServerError> {
         let store = self.source.store().await?;
-        let upstreams = self.plan.config.upstreams.iter().map(|upstream| {
-            Upstream::new(upstream.targets[0].clone(), upstream.timeouts, self.connector.clone())
-        });
+        let workers = self.plan.config.workers;
+        let upstreams = self.sites.iter().map(|site| Upstream::new(site.clone(), workers));
         let gateway = Gateway::new(self.plan.clone(), store.clone(), upstreams.collect());
         let gateway = Arc::new(gateway);
         let listener = TcpListener::from_std(self.listener.try_clone().map_err(system)?);

@@ -16,12 +16,11 @@
 //! Of a response: 1, 5 and 7. `Server`, `Content-Type` and the like are never made up. `Date` is, by hyper: who
 //! forwards a response without one records when it came (RFC 9110 section 6.6.1).
 
-use super::{
-    UpstreamError,
-    forwarded::{self, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PORT, X_FORWARDED_PROTO},
+use super::forwarded::{
+    self, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PORT, X_FORWARDED_PROTO,
 };
 use http::{
-    HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version,
+    HeaderMap, HeaderName, HeaderValue, Version,
     header::{
         CONNECTION, CONTENT_LENGTH, COOKIE, FORWARDED, HOST, PROXY_AUTHENTICATE,
         PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE, VIA,
@@ -147,41 +146,6 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     for name in &HOP_BY_HOP {
         headers.remove(name);
     }
-}
-
-/// Refuses what no request of ours can be answered with, and makes the rest an answer of this connection's
-/// version: an upgrade nobody asked for, lengths that differ or are none (RFC 9112 section 6.3), also where no
-/// body follows.
-///
-/// # Errors
-///
-/// [`UpstreamError::Invalid`].
-pub fn check_response<B>(
-    response: &mut Response<B>,
-    upgrade_asked: bool,
-) -> Result<(), UpstreamError> {
-    if response.status() == StatusCode::SWITCHING_PROTOCOLS && !upgrade_asked {
-        return Err(UpstreamError::Invalid("an upgrade that was not asked for"));
-    }
-    *response.version_mut() = Version::HTTP_11;
-    let mut lengths = response.headers().get_all(CONTENT_LENGTH).iter();
-    let Some(first) = lengths.next() else { return Ok(()) };
-    let number = first.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
-    if number.is_none_or(|text| text.parse::<u64>().is_err()) {
-        return Err(UpstreamError::Invalid("a length that is none"));
-    }
-    let (mut twice, mut differ) = (false, false);
-    for other in lengths {
-        (twice, differ) = (true, differ || other != first);
-    }
-    if differ {
-        return Err(UpstreamError::Invalid("two lengths"));
-    }
-    if twice {
-        let first = first.clone();
-        response.headers_mut().insert(CONTENT_LENGTH, first);
-    }
-    Ok(())
 }
 
 /// Turns a client's headers into those for the upstream.

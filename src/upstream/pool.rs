@@ -1,84 +1,84 @@
-//! One worker's connections to one upstream. HTTP/1.1, one request at a time each; the newest idle one is
-//! used first, so that those too many grow old and are closed.
+//! One worker's connections to one upstream: kept while idle, made when there is none. The newest idle one is used
+//! first, so that those too many grow old and are closed.
 
-use super::{Target, Timeouts, Upload, UpstreamError};
-use bytes::Bytes;
-use http::{Request, Response};
-use http_body::{Body as _, Frame, SizeHint};
-use hyper::{
-    body::Incoming,
-    client::conn::{
-        TrySendError,
-        http1::{Builder, SendRequest},
-    },
+use super::{
+    Connection, Site, Target, Timeouts, UpstreamError,
+    balance::{Address, Chosen, Fault, Group},
+    connect::{ConnectError, open},
+    connection::Wire,
+    h1::H1,
+    h2::{H2, H2Stream},
 };
-use hyper_rustls::HttpsConnector;
-use hyper_util::client::legacy::connect::HttpConnector;
+use arc_swap::{ArcSwap, Cache};
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use std::{
     fmt,
-    future::{Future, poll_fn},
-    pin::{Pin, pin},
+    num::NonZeroUsize,
     sync::{
         Arc, Weak,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
-    task::{Context, Poll, ready},
     time::Duration,
 };
 use tokio::{
     runtime::Handle,
     sync::oneshot,
-    time::{Instant, Sleep, interval, sleep, timeout},
+    time::{Instant, interval, timeout},
 };
-use tower::Service as _;
 
-const MAX_IDLE: usize = 1024;
 /// A connection that is not ready for its next request after this time is dropped.
 const RECYCLE: Duration = Duration::from_secs(5);
 /// Bounds of how long before its slot a request takes a connection.
 const LEAD: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// Time-outs for connecting that one request may spend on several addresses.
+const ATTEMPTS: u32 = 3;
 
 /// An upstream as one worker sees it. Clones share the connections.
 #[derive(Clone)]
 pub struct Upstream(Arc<Inner>);
 
 struct Inner {
-    target: Target,
-    timeouts: Timeouts,
-    connector: HttpsConnector<HttpConnector>,
-    /// Newest last.
-    idle: Mutex<Vec<Idle>>,
+    site: Arc<Site>,
+    /// Idle connections at most.
+    keeps: usize,
+    shelves: Mutex<Shelves>,
     /// Connections there are or that are being made.
     open: AtomicUsize,
     /// How long the last connection took to make, µs.
     connecting: AtomicU64,
 }
 
+struct Shelves {
+    /// The addresses there are now.
+    group: Cache<Arc<ArcSwap<Group>>, Arc<Group>>,
+    /// One for each address that has been connected to.
+    all: Vec<Shelf>,
+}
+
+/// The connections to one address.
+struct Shelf {
+    address: Arc<Address>,
+    /// Newest last.
+    idle: Vec<Idle>,
+    /// Those of HTTP/2, in use or not.
+    lines: Vec<H2>,
+    /// Held to make one of those: others wait for it and share it.
+    making: Arc<tokio::sync::Mutex<()>>,
+}
+
 struct Idle {
-    wire: Wire,
+    wire: H1,
+    address: Arc<Address>,
     since: Instant,
 }
 
-/// One connection.
-struct Wire {
-    sender: SendRequest<Upload>,
-    /// For the time-outs of its requests, one after the other. It is set anew only when it fires, not for each
-    /// request: most of them leave it as it is.
-    timer: Pin<Box<Sleep>>,
-}
-
-/// A connection that is ready for one request.
-pub struct Connection {
-    wire: Wire,
-    upstream: Upstream,
-}
-
-/// The body of a response; at its end the connection is ready for others.
-#[derive(Debug)]
-pub struct Body {
-    incoming: Incoming,
-    connection: Option<Connection>,
+/// Where the connection for a request comes from.
+enum Next {
+    Ready(Connection),
+    Connect(Arc<Address>, Option<Chosen>),
+    /// There is no address, or no other.
+    Nowhere,
 }
 
 /// A connection that is being made.
@@ -91,32 +91,35 @@ struct Counted(Weak<Inner>);
 // === impl Upstream ===
 
 impl Upstream {
-    /// Connects nowhere yet. Must be called on the runtime that will use it.
-    pub fn new(
-        target: Target,
-        timeouts: Timeouts,
-        connector: HttpsConnector<HttpConnector>,
-    ) -> Self {
-        let (idle, open) = (Mutex::default(), AtomicUsize::new(0));
-        let connecting = AtomicU64::new(0);
-        let inner = Arc::new(Inner { target, timeouts, connector, idle, open, connecting });
+    /// Connects nowhere yet. Must be called on the runtime that will use it, one of `workers`.
+    pub fn new(site: Arc<Site>, workers: NonZeroUsize) -> Self {
+        let keeps = match site.settings.pool_size {
+            0 => 0,
+            size => (size / workers).max(1),
+        };
+        let group = Cache::new(site.group.clone());
+        let inner = Arc::new(Inner {
+            site,
+            keeps,
+            shelves: Mutex::new(Shelves { group, all: Vec::new() }),
+            open: AtomicUsize::new(0),
+            connecting: AtomicU64::new(0),
+        });
         tokio::spawn(sweep(Arc::downgrade(&inner)));
         Self(inner)
     }
 
-    /// Where it is.
-    pub fn target(&self) -> &Target {
-        &self.0.target
-    }
-
     /// How long it may take.
     pub fn timeouts(&self) -> Timeouts {
-        self.0.timeouts
+        self.0.site.settings.timeouts
     }
 
-    /// Whether no connection is there nor being made.
-    fn is_cold(&self) -> bool {
-        self.0.open.load(Relaxed) == 0
+    pub(super) fn site(&self) -> &Site {
+        &self.0.site
+    }
+
+    pub(super) fn target_of(&self, address: &Address) -> &Target {
+        &self.0.site.settings.targets[address.target]
     }
 
     /// How long before its slot a request should take a connection, so that it is ready by then.
@@ -125,28 +128,23 @@ impl Upstream {
         (took * 2).clamp(LEAD.0, LEAD.1)
     }
 
-    /// A connection: an idle one, or a new one.
+    /// A connection: an idle one, or a new one. An address that cannot be reached is passed over for the next.
     ///
     /// # Errors
     ///
     /// [`UpstreamError::Connect`], [`UpstreamError::ConnectTimeout`].
     pub async fn connection(&self) -> Result<Connection, UpstreamError> {
-        if let Some(wire) = self.take_idle() {
-            return Ok(Connection { wire, upstream: self.clone() });
+        match self.next(&[], true) {
+            Next::Ready(connection) => Ok(connection),
+            Next::Connect(address, chosen) => Box::pin(self.make(address, chosen, true)).await,
+            Next::Nowhere => Box::pin(self.first()).await,
         }
-        let started = Instant::now();
-        let connecting = timeout(self.0.timeouts.connect, self.connect());
-        let sender = connecting.await.map_err(|_| UpstreamError::ConnectTimeout)??;
-        let took = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
-        self.0.connecting.store(took, Relaxed);
-        let timer = Box::pin(sleep(self.0.timeouts.response));
-        Ok(Connection { wire: Wire { sender, timer }, upstream: self.clone() })
     }
 
     /// Begins to make a connection when none is there nor being made. Whoever drops the receiver leaves it to the
     /// others.
     pub fn connect_ahead(&self) -> Option<Ahead> {
-        if !self.is_cold() {
+        if self.0.open.load(Relaxed) != 0 {
             return None;
         }
         let (made, ahead) = oneshot::channel();
@@ -159,57 +157,223 @@ impl Upstream {
         Some(Ahead(ahead))
     }
 
-    fn take_idle(&self) -> Option<Wire> {
-        let mut idle = self.0.idle.lock();
-        while let Some(Idle { wire, since }) = idle.pop() {
-            if wire.sender.is_ready() && since.elapsed() < self.0.timeouts.idle {
-                return Some(wire);
-            }
+    /// A new connection, to the address of an old one if it can be reached.
+    pub(super) async fn fresh(&self, last: &Arc<Address>) -> Result<Connection, UpstreamError> {
+        let group = self.0.site.group.load_full();
+        if group.contains(last) {
+            return self.make(last.clone(), group.again(last), false).await;
         }
-        None
+        match self.next(&[], false) {
+            Next::Ready(connection) => Ok(connection),
+            Next::Connect(address, chosen) => self.make(address, chosen, false).await,
+            Next::Nowhere => self.first().await,
+        }
     }
 
-    async fn connect(&self) -> Result<SendRequest<Upload>, UpstreamError> {
+    /// The first connection of all, as soon as an address is known.
+    async fn first(&self) -> Result<Connection, UpstreamError> {
+        self.0.site.first_address(self.timeouts().connect).await?;
+        match self.next(&[], true) {
+            Next::Ready(connection) => Ok(connection),
+            Next::Connect(address, chosen) => self.make(address, chosen, true).await,
+            Next::Nowhere => Err(UpstreamError::ConnectTimeout),
+        }
+    }
+
+    /// The connection for a request that could not reach some addresses. `may_reuse` allows an idle one.
+    fn next(&self, tried: &[Arc<Address>], may_reuse: bool) -> Next {
+        let mut shelves = self.0.shelves.lock();
+        let Shelves { group, all } = &mut *shelves;
+        let group = group.load();
+        let (address, chosen) = match &*group.addresses {
+            [only] if tried.is_empty() => (only, None),
+            [_] | [] => return Next::Nowhere,
+            _ => match group.choose(Instant::now(), tried) {
+                Some(chosen) => (&chosen.address.clone(), Some(chosen)),
+                None => return Next::Nowhere,
+            },
+        };
+        let shelf = all.iter_mut().find(|shelf| Arc::ptr_eq(&shelf.address, address));
+        let limit = self.0.site.settings.timeouts.idle;
+        let (wire, address) = match shelf.and_then(|shelf| shelf.take(limit, may_reuse)) {
+            Some(taken) => taken,
+            None => return Next::Connect(address.clone(), chosen),
+        };
+        Next::Ready(Connection { wire, address, chosen, upstream: self.clone() })
+    }
+
+    /// A new connection, to this address or another.
+    async fn make(
+        &self,
+        mut address: Arc<Address>,
+        mut chosen: Option<Chosen>,
+        may_reuse: bool,
+    ) -> Result<Connection, UpstreamError> {
+        let site = &self.0.site;
+        let limit = self.timeouts().connect;
+        let until = Instant::now() + limit * ATTEMPTS;
+        let mut tried = SmallVec::<[Arc<Address>; 4]>::new();
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let error = match timeout(limit.min(left), self.connect(&address)).await {
+                Ok(Ok(wire)) => {
+                    site.reached(&address);
+                    return Ok(Connection { wire, address, chosen, upstream: self.clone() });
+                }
+                Ok(Err(error)) => UpstreamError::Connect(Box::new(error)),
+                Err(_) => UpstreamError::ConnectTimeout,
+            };
+            site.failed(&address, chosen.as_mut(), Fault::Unreachable, &error);
+            drop(chosen);
+            tried.push(address);
+            if Instant::now() >= until {
+                return Err(error);
+            }
+            (address, chosen) = match self.next(&tried, may_reuse) {
+                Next::Ready(connection) => return Ok(connection),
+                Next::Connect(address, chosen) => (address, chosen),
+                Next::Nowhere => return Err(error),
+            };
+        }
+    }
+
+    async fn connect(&self, address: &Arc<Address>) -> Result<Wire, ConnectError> {
+        if !self.0.site.settings.http2 {
+            return self.connect_now(address).await;
+        }
+        let making = self.0.shelves.lock().of(address).making.clone();
+        // Others may be making what we can share. What they make of HTTP/1.1 they keep for themselves.
+        let _turn = match self.0.site.is_old.load(Relaxed) {
+            false => Some(making.lock().await),
+            true => None,
+        };
+        let line = self.0.shelves.lock().of(address).stream();
+        match line {
+            Some(stream) => Ok(Wire::Many(stream)),
+            None => self.connect_now(address).await,
+        }
+    }
+
+    async fn connect_now(&self, address: &Arc<Address>) -> Result<Wire, ConnectError> {
         self.0.open.fetch_add(1, Relaxed);
         let counted = Counted(Arc::downgrade(&self.0));
-        let mut connector = self.0.connector.clone();
-        let stream = connector.call(self.0.target.origin.clone()).await;
-        let stream = stream.map_err(UpstreamError::Connect)?;
-        let handshake = Builder::new().handshake(stream).await;
-        let (mut sender, connection) =
-            handshake.map_err(|error| UpstreamError::Connect(error.into()))?;
-        tokio::spawn(async move {
-            let _counted = counted;
-            // Its end and its errors reach whoever sends on it.
-            let _ = connection.with_upgrades().await;
-        });
-        sender.ready().await.map_err(|error| UpstreamError::Connect(error.into()))?;
-        Ok(sender)
+        let started = Instant::now();
+        let site = &self.0.site;
+        let (stream, http2) = open(site, address).await?;
+        let failed = |error| ConnectError::Http(address.sockets[0], error);
+        let wire = if http2 {
+            let line = H2::over(stream, counted).await.map_err(failed)?;
+            let first = line.first();
+            self.0.shelves.lock().of(address).lines.push(line);
+            Wire::Many(first)
+        } else {
+            if site.settings.http2 && !site.is_old.swap(true, Relaxed) {
+                let upstream = &*site.settings.name;
+                tracing::info!(upstream, "does not choose HTTP/2, and is spoken to in HTTP/1.1");
+            }
+            let limit = self.timeouts().response;
+            Wire::One(H1::over(stream, limit, counted).await.map_err(failed)?)
+        };
+        let took = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.0.connecting.store(took, Relaxed);
+        Ok(wire)
     }
 
-    fn keep(&self, wire: Wire) {
-        let mut idle = self.0.idle.lock();
-        if idle.len() < MAX_IDLE {
-            idle.push(Idle { wire, since: Instant::now() });
+    /// Puts a connection back, unless there are enough, or its address is none any more.
+    fn shelve(&self, wire: H1, address: Arc<Address>) {
+        let mut shelves = self.0.shelves.lock();
+        let idle: usize = shelves.all.iter().map(|shelf| shelf.idle.len()).sum();
+        if idle < self.0.keeps && shelves.group.load().contains(&address) {
+            let since = Instant::now();
+            shelves.of(&address).idle.push(Idle { wire, address, since });
         }
     }
 }
 
 impl fmt::Debug for Upstream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Upstream").field(&self.0.target).finish()
+        f.debug_tuple("Upstream").field(&self.0.site).finish()
     }
 }
 
-/// Closes what is idle for too long, as long as the upstream is in use.
+/// Keeps a connection whose response has ended for the next request, once its request has as well.
+pub(super) fn keep(upstream: &Upstream, mut wire: H1, address: Arc<Address>) {
+    if wire.is_last {
+        return;
+    }
+    if wire.is_ready() {
+        upstream.shelve(wire, address);
+    } else if !wire.is_closed()
+        && let Ok(runtime) = Handle::try_current()
+    {
+        let upstream = upstream.clone();
+        runtime.spawn(async move {
+            if let Ok(true) = timeout(RECYCLE, wire.ready()).await {
+                upstream.shelve(wire, address);
+            }
+        });
+    }
+}
+
+/// Closes what is idle for too long or leads nowhere, as long as the upstream is in use.
 async fn sweep(inner: Weak<Inner>) {
     let mut tick = interval(Duration::from_secs(1));
     loop {
         tick.tick().await;
         let Some(inner) = inner.upgrade() else { return };
-        let timeout = inner.timeouts.idle;
-        let fresh = |idle: &Idle| !idle.wire.sender.is_closed() && idle.since.elapsed() < timeout;
-        inner.idle.lock().retain(fresh);
+        let limit = inner.site.settings.timeouts.idle;
+        let mut shelves = inner.shelves.lock();
+        let Shelves { group, all } = &mut *shelves;
+        let group = group.load();
+        all.retain_mut(|shelf| {
+            shelf.sweep(if inner.keeps == 0 { Duration::ZERO } else { limit });
+            group.contains(&shelf.address)
+        });
+    }
+}
+
+// === impl Shelves ===
+
+impl Shelves {
+    fn of(&mut self, address: &Arc<Address>) -> &mut Shelf {
+        let found = self.all.iter().position(|shelf| Arc::ptr_eq(&shelf.address, address));
+        let at = found.unwrap_or_else(|| {
+            self.all.push(Shelf {
+                address: address.clone(),
+                idle: Vec::new(),
+                lines: Vec::new(),
+                making: Arc::default(),
+            });
+            self.all.len() - 1
+        });
+        &mut self.all[at]
+    }
+}
+
+// === impl Shelf ===
+
+impl Shelf {
+    fn take(&mut self, limit: Duration, may_reuse: bool) -> Option<(Wire, Arc<Address>)> {
+        if let Some(stream) = self.stream() {
+            return Some((Wire::Many(stream), self.address.clone()));
+        }
+        while may_reuse && let Some(Idle { wire, address, since }) = self.idle.pop() {
+            if wire.is_ready() && since.elapsed() < limit {
+                return Some((Wire::One(wire), address));
+            }
+        }
+        None
+    }
+
+    /// Room for a request on a connection of HTTP/2.
+    fn stream(&self) -> Option<H2Stream> {
+        self.lines.iter().find_map(H2::stream)
+    }
+
+    fn sweep(&mut self, limit: Duration) {
+        self.idle.retain(|idle| !idle.wire.is_closed() && idle.since.elapsed() < limit);
+        let is_old = |line: &H2| line.idle_since().is_some_and(|since| since.elapsed() >= limit);
+        self.lines.retain(|line| line.is_open() && !is_old(line));
     }
 }
 
@@ -229,128 +393,5 @@ impl Ahead {
     /// The connection; `None` when the task that makes it has ended with its runtime.
     pub async fn get(self) -> Option<Result<Connection, UpstreamError>> {
         self.0.await.ok()
-    }
-}
-
-// === impl Connection ===
-
-impl Connection {
-    /// Sends a request and waits for the head of its response.
-    ///
-    /// A connection that closed while it was idle has sent nothing: then the request goes out on another.
-    ///
-    /// # Errors
-    ///
-    /// [`UpstreamError`].
-    pub async fn send(
-        mut self,
-        mut request: Request<Upload>,
-    ) -> Result<Response<Body>, UpstreamError> {
-        let deadline = Instant::now() + self.upstream.0.timeouts.response;
-        loop {
-            let mut error = match self.wire.send(request, deadline).await? {
-                Ok(incoming) => return Ok(incoming.map(|incoming| Body::new(incoming, self))),
-                Err(error) => error,
-            };
-            let unsent = error.take_message();
-            request = unsent.ok_or_else(|| UpstreamError::Broken(error.into_error()))?;
-            self = self.upstream.connection().await?;
-        }
-    }
-
-    /// Keeps it for the next request.
-    pub fn recycle(mut self) {
-        if self.wire.sender.is_ready() {
-            self.upstream.keep(self.wire);
-        } else if !self.wire.sender.is_closed()
-            && let Ok(runtime) = Handle::try_current()
-        {
-            runtime.spawn(async move {
-                if let Ok(Ok(())) = timeout(RECYCLE, self.wire.sender.ready()).await {
-                    self.upstream.keep(self.wire);
-                }
-            });
-        }
-    }
-}
-
-// === impl Wire ===
-
-impl Wire {
-    /// The response, or what the connection says; an error when neither comes until `deadline`.
-    async fn send(
-        &mut self,
-        request: Request<Upload>,
-        deadline: Instant,
-    ) -> Result<Result<Response<Incoming>, TrySendError<Request<Upload>>>, UpstreamError> {
-        let mut answer = pin!(self.sender.try_send_request(request));
-        poll_fn(|cx| {
-            if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
-                return Poll::Ready(Ok(answer));
-            }
-            // Set for an earlier request, it may fire too early, but never too late.
-            while self.timer.as_mut().poll(cx).is_ready() {
-                if Instant::now() >= deadline {
-                    return Poll::Ready(Err(UpstreamError::ResponseTimeout));
-                }
-                self.timer.as_mut().reset(deadline);
-            }
-            Poll::Pending
-        })
-        .await
-    }
-}
-
-impl fmt::Debug for Connection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Connection").field(&self.upstream).finish()
-    }
-}
-
-// === impl Body ===
-
-impl Body {
-    fn new(incoming: Incoming, connection: Connection) -> Self {
-        let mut body = Self { incoming, connection: Some(connection) };
-        body.recycle_at_end();
-        body
-    }
-
-    fn recycle_at_end(&mut self) {
-        if self.incoming.is_end_stream()
-            && let Some(connection) = self.connection.take()
-        {
-            connection.recycle();
-        }
-    }
-}
-
-impl http_body::Body for Body {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let frame = ready!(Pin::new(&mut self.incoming).poll_frame(cx));
-        match &frame {
-            Some(Ok(_)) => self.recycle_at_end(),
-            Some(Err(_)) => self.connection = None,
-            None => {
-                if let Some(connection) = self.connection.take() {
-                    connection.recycle();
-                }
-            }
-        }
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.incoming.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.incoming.size_hint()
     }
 }

@@ -29,7 +29,6 @@ const AHEAD: (usize, usize) = (16, 16 << 10);
 /// The body of a request.
 #[derive(Debug)]
 pub struct Upload {
-    incoming: Incoming,
     /// `None`: there is no body.
     watch: Option<Box<Watch>>,
 }
@@ -73,6 +72,7 @@ pub struct Unasked(Control);
 
 #[derive(Debug)]
 struct Watch {
+    incoming: Incoming,
     is_h2: bool,
     /// Taken before it was wanted.
     ahead: VecDeque<Frame<Bytes>>,
@@ -114,10 +114,11 @@ impl Upload {
     /// The body as it comes; `is_h2` says from what kind of connection.
     pub fn new(incoming: Incoming, is_h2: bool, terms: Terms) -> Self {
         if incoming.is_end_stream() {
-            return Self { incoming, watch: None };
+            return Self::none();
         }
         let state = State { gate: Gate::Open, fault: None, waker: None };
         let watch = Watch {
+            incoming,
             is_h2,
             ahead: VecDeque::new(),
             has_ended: false,
@@ -128,7 +129,12 @@ impl Upload {
             is_held: false,
             state: Control(Arc::new(Mutex::new(state))),
         };
-        Self { incoming, watch: Some(Box::new(watch)) }
+        Self { watch: Some(Box::new(watch)) }
+    }
+
+    /// Of a request that has none.
+    pub fn none() -> Self {
+        Self { watch: None }
     }
 
     /// What becomes of it; `None` where there is no body.
@@ -151,15 +157,13 @@ impl Upload {
     ///
     /// [`Fault`].
     pub async fn look_ahead(&mut self) -> Result<(), Fault> {
-        let has_length = self.incoming.size_hint().exact().is_some();
         let Some(watch) = &mut self.watch else { return Ok(()) };
-        if has_length || watch.is_h2 {
+        if watch.incoming.size_hint().exact().is_some() || watch.is_h2 {
             return Ok(());
         }
         let mut bytes = 0;
         while watch.ahead.len() < AHEAD.0 && bytes < AHEAD.1 {
-            let incoming = &mut self.incoming;
-            let taken = poll_fn(|cx| Poll::Ready(watch.take(incoming, cx))).await;
+            let taken = poll_fn(|cx| Poll::Ready(watch.take(cx))).await;
             let Poll::Ready(Some(frame)) = taken else { break };
             let frame = frame?;
             bytes += frame.data_ref().map_or(0, Bytes::len);
@@ -178,8 +182,7 @@ impl Body for Upload {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
-        let Self { incoming, watch } = &mut *self;
-        let Some(watch) = watch else { return Poll::Ready(None) };
+        let Some(watch) = &mut self.watch else { return Poll::Ready(None) };
         if watch.is_held
             && let Err(fault) = ready!(watch.asked_for(cx))
         {
@@ -188,7 +191,7 @@ impl Body for Upload {
         if let Some(frame) = watch.ahead.pop_front() {
             return Poll::Ready(Some(Ok(frame)));
         }
-        let frame = match watch.take(incoming, cx) {
+        let frame = match watch.take(cx) {
             Poll::Ready(frame) => frame,
             Poll::Pending => Some(Err(ready!(watch.slow(cx)))),
         };
@@ -199,17 +202,14 @@ impl Body for Upload {
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.watch {
-            None => true,
-            // Whether a body without a length has ended is seen when its end is taken.
-            Some(watch) => {
-                !watch.has_ended && watch.ahead.is_empty() && self.incoming.is_end_stream()
-            }
-        }
+        // Whether a body without a length has ended is seen when its end is taken.
+        self.watch.as_ref().is_none_or(|watch| {
+            !watch.has_ended && watch.ahead.is_empty() && watch.incoming.is_end_stream()
+        })
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.incoming.size_hint()
+        self.watch.as_ref().map_or(SizeHint::with_exact(0), |watch| watch.incoming.size_hint())
     }
 }
 
@@ -217,15 +217,11 @@ impl Body for Upload {
 
 impl Watch {
     /// The next piece that the client sent.
-    fn take(
-        &mut self,
-        incoming: &mut Incoming,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
+    fn take(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
         if self.has_ended {
             return Poll::Ready(None);
         }
-        let frame = ready!(Pin::new(&mut *incoming).poll_frame(cx));
+        let frame = ready!(Pin::new(&mut self.incoming).poll_frame(cx));
         self.until = None;
         Poll::Ready(match frame {
             Some(Ok(frame)) => {
@@ -238,7 +234,7 @@ impl Watch {
             }
             Some(Err(error)) => Some(Err(Fault::of(&error))),
             // A stream that its client resets without an error is given out as one that has ended.
-            None if self.is_h2 && !incoming.is_end_stream() => Some(Err(Fault::Left)),
+            None if self.is_h2 && !self.incoming.is_end_stream() => Some(Err(Fault::Left)),
             None => {
                 self.has_ended = true;
                 None

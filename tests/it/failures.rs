@@ -213,7 +213,6 @@ routes: [{{ suffix: \"*\", limiters: [search], max_wait: 10s }}]
 }
 
 #[rstest]
-#[case::nothing("")]
 #[case::no_http("220 smtp.example ready\r\n")]
 #[case::half_a_head("HTTP/1.1 200 OK\r\nContent-Le")]
 #[case::no_status("HTTP/1.1 abc\r\n\r\n")]

@@ -19,3 +19,4 @@ mod lifecycle;
 mod limiters;
 mod limits;
 mod proxy;
+mod upstreams;

@@ -1,0 +1,54 @@
+//! A connection to an address, TLS included. Speaks no HTTP and keeps nothing.
+
+use super::{Site, balance::Address, stream::Stream};
+use socket2::{SockRef, TcpKeepalive};
+use std::{io, net::SocketAddr, time::Duration};
+use tokio::net::TcpStream;
+
+/// A peer that is silent for so long is asked whether it is still there.
+const KEEPALIVE: Duration = Duration::from_secs(60);
+
+/// Why there is none.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ConnectError {
+    #[error("cannot connect to {0}")]
+    Tcp(SocketAddr, #[source] io::Error),
+    #[error("no TLS with {0}")]
+    Tls(SocketAddr, #[source] io::Error),
+    #[error("no HTTP with {0}")]
+    Http(SocketAddr, #[source] hyper::Error),
+}
+
+/// Connects; true when HTTP/2 is to be spoken.
+pub(super) async fn open(site: &Site, address: &Address) -> Result<(Stream, bool), ConnectError> {
+    let (stream, socket) = tcp(address).await?;
+    let http2 = site.settings.http2;
+    let Some(trust) = &site.trust else { return Ok((Stream::plain(stream), http2)) };
+    let connector = trust.connector(&site.settings.name);
+    let stream = connector.connect(trust.name(address.target), stream).await;
+    let stream = stream.map_err(|error| ConnectError::Tls(socket, error))?;
+    let chosen = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    Ok((Stream::tls(stream), http2 && chosen))
+}
+
+async fn tcp(address: &Address) -> Result<(TcpStream, SocketAddr), ConnectError> {
+    let mut sockets = address.sockets.iter();
+    loop {
+        // There is at least one.
+        let Some(socket) = sockets.next() else {
+            let none = SocketAddr::from(([0, 0, 0, 0], 0));
+            return Err(ConnectError::Tcp(none, io::ErrorKind::AddrNotAvailable.into()));
+        };
+        match TcpStream::connect(socket).await {
+            Ok(stream) => {
+                // Requests are written whole: nothing follows that could be waited for.
+                let _ = stream.set_nodelay(true);
+                let keepalive = TcpKeepalive::new().with_time(KEEPALIVE);
+                let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
+                return Ok((stream, *socket));
+            }
+            Err(error) if sockets.len() == 0 => return Err(ConnectError::Tcp(*socket, error)),
+            Err(_) => {}
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! A connection that is ready for one request: how the request is sent, and when it is sent once more. Nothing is
+//! repeated that the upstream may have acted upon.
+
+use super::{
+    Body, Target, Upload, UpstreamError,
+    balance::{Address, Chosen, Fault},
+    h1::{H1, Sent, is_end, is_idempotent},
+    h2::{H2Stream, is_refused},
+    pool::{Upstream, keep},
+    response::{check_response, leaves_in_step},
+};
+use http::{
+    Request, Response, StatusCode,
+    header::{HOST, UPGRADE},
+    request::Parts,
+};
+use http_body::Body as _;
+use hyper::body::Incoming;
+use std::{fmt, sync::Arc};
+use tokio::time::Instant;
+
+/// A connection that is ready for one request.
+pub struct Connection {
+    pub(super) wire: Wire,
+    pub(super) address: Arc<Address>,
+    /// Where there was a choice.
+    pub(super) chosen: Option<Chosen>,
+    pub(super) upstream: Upstream,
+}
+
+pub(super) enum Wire {
+    One(H1),
+    Many(H2Stream),
+}
+
+/// A request without a body, to be sent once more when the first has come to nothing.
+struct Spare {
+    head: Parts,
+    /// What had come on the connection before it was sent.
+    read: u64,
+}
+
+// === impl Connection ===
+
+impl Connection {
+    /// Where it leads: requests name its host, behind its base path.
+    pub fn target(&self) -> &Target {
+        self.upstream.target_of(&self.address)
+    }
+
+    /// Sends a request and waits for the head of its response.
+    ///
+    /// It is sent once more, on a fresh connection, when the upstream has seen nothing of it, has said that it did
+    /// nothing with it (RFC 9113 section 8.7), or when a connection that was kept idle ended without a byte of
+    /// an answer and the request may be repeated (RFC 9110 section 9.2.2).
+    ///
+    /// # Errors
+    ///
+    /// [`UpstreamError`].
+    pub async fn send(mut self, request: Request<Upload>) -> Result<Response<Body>, UpstreamError> {
+        let deadline = Instant::now() + self.upstream.timeouts().response;
+        let is_upgrade = request.headers().contains_key(UPGRADE);
+        let spare = self.spare(&request);
+        match self.dispatch(request, deadline).await {
+            Ok(Sent::Answer(response)) => self.answered(response, is_upgrade),
+            Err(error) => Err(self.failed(error)),
+            Ok(Sent::Unsent(request, _)) => {
+                Box::pin(self.once_more(*request, deadline, is_upgrade)).await
+            }
+            Ok(Sent::Failed(error)) => match spare {
+                Some(spare) if self.may_repeat(&spare, &error) => {
+                    let request = Request::from_parts(spare.head, Upload::none());
+                    Box::pin(self.once_more(request, deadline, is_upgrade)).await
+                }
+                _ => Err(self.failed(UpstreamError::Broken(error))),
+            },
+        }
+    }
+
+    /// Keeps it for the next request.
+    pub fn recycle(self) {
+        if let Wire::One(wire) = self.wire {
+            keep(&self.upstream, wire, self.address);
+        }
+    }
+
+    async fn dispatch(
+        &mut self,
+        request: Request<Upload>,
+        deadline: Instant,
+    ) -> Result<Sent, UpstreamError> {
+        match &mut self.wire {
+            Wire::One(wire) => wire.send(request, deadline).await,
+            Wire::Many(wire) => {
+                // What only upstreams of several versions pay stays out of the way of the others.
+                let target = self.upstream.target_of(&self.address);
+                Box::pin(wire.send(request, target, deadline)).await
+            }
+        }
+    }
+
+    /// A copy of a request that may have to be sent once more. A fresh connection has no excuse.
+    fn spare(&self, request: &Request<Upload>) -> Option<Spare> {
+        let (may_fail, read) = match &self.wire {
+            Wire::One(wire) => (wire.is_used && is_idempotent(request.method()), wire.read()),
+            Wire::Many(_) => (true, 0),
+        };
+        if !may_fail || !request.body().is_end_stream() {
+            return None;
+        }
+        let mut copy = Request::new(());
+        *copy.method_mut() = request.method().clone();
+        *copy.uri_mut() = request.uri().clone();
+        *copy.headers_mut() = request.headers().clone();
+        *copy.extensions_mut() = request.extensions().clone();
+        Some(Spare { head: copy.into_parts().0, read })
+    }
+
+    fn may_repeat(&self, spare: &Spare, error: &hyper::Error) -> bool {
+        match &self.wire {
+            Wire::One(wire) => wire.read() == spare.read && is_end(error),
+            Wire::Many(_) => is_refused(error),
+        }
+    }
+
+    /// On a fresh connection, to the same address if it can be reached. It is the last time.
+    async fn once_more(
+        self,
+        mut request: Request<Upload>,
+        deadline: Instant,
+        is_upgrade: bool,
+    ) -> Result<Response<Body>, UpstreamError> {
+        if let Wire::Many(wire) = &self.wire {
+            wire.retire();
+        }
+        let mut other = self.upstream.fresh(&self.address).await?;
+        let host = &other.target().host;
+        if other.address.target != self.address.target
+            && request.headers().get(HOST) == Some(&self.target().host)
+        {
+            request.headers_mut().insert(HOST, host.clone());
+        }
+        drop(self);
+        match other.dispatch(request, deadline).await {
+            Ok(Sent::Answer(response)) => other.answered(response, is_upgrade),
+            Ok(Sent::Unsent(_, error) | Sent::Failed(error)) => {
+                Err(other.failed(UpstreamError::Broken(error)))
+            }
+            Err(error) => Err(other.failed(error)),
+        }
+    }
+
+    fn answered(
+        mut self,
+        mut response: Response<Incoming>,
+        is_upgrade: bool,
+    ) -> Result<Response<Body>, UpstreamError> {
+        if let Some(chosen) = &mut self.chosen {
+            self.upstream.site().answered(chosen);
+        }
+        let is_upgrade = match &mut self.wire {
+            Wire::One(wire) => {
+                wire.is_used = true;
+                wire.is_last = !leaves_in_step(&response);
+                is_upgrade
+            }
+            Wire::Many(_) => false,
+        };
+        // What is refused takes its connection along.
+        check_response(&mut response, is_upgrade)?;
+        let is_upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        Ok(response.map(|incoming| match is_upgraded {
+            true => Body::upgraded(incoming, self),
+            false => Body::new(incoming, self),
+        }))
+    }
+
+    fn failed(&mut self, error: UpstreamError) -> UpstreamError {
+        // When the client's side of it broke off, the upstream is not to blame.
+        let is_ours = matches!(&error, UpstreamError::Broken(error) if error.is_user());
+        if !is_ours {
+            let (address, chosen) = (&self.address, self.chosen.as_mut());
+            self.upstream.site().failed(address, chosen, Fault::NoAnswer, &error);
+        }
+        error
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Connection").field(&self.address).finish()
+    }
+}

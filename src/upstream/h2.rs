@@ -1,0 +1,249 @@
+//! An HTTP/2 connection: many requests at a time. What a request of HTTP/1.1 becomes on it, and back.
+
+use super::{
+    Target, Upload, UpstreamError,
+    h1::{HEAD_BYTES, Sent},
+    stream::{Stream, Traffic},
+};
+use h2::Reason;
+use http::{
+    HeaderName, HeaderValue, Request, Uri, Version,
+    header::{CONNECTION, HOST, TE, TRANSFER_ENCODING, UPGRADE},
+};
+use hyper::client::conn::http2::{Builder, Connection, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use parking_lot::Mutex;
+use std::{
+    error::Error as _,
+    future::{Future, poll_fn},
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+    },
+    task::Poll,
+    time::Duration,
+};
+use tokio::time::{Instant, timeout_at};
+
+/// What one response may be ahead of its reader: a slow client holds so much of our memory. Over a way of 50 ms it
+/// is 10 MB/s.
+const STREAM_WINDOW: u32 = 512 << 10;
+/// The same for all responses of a connection. 32 slow readers do not hold up the others.
+const CONNECTION_WINDOW: u32 = 16 << 20;
+/// What one upload may be ahead of the upstream.
+const SEND_BUFFER: usize = 256 << 10;
+/// Streams before the upstream has said how many it takes: the least that RFC 9113 section 6.5.2 recommends.
+const FIRST_STREAMS: usize = 100;
+/// Streams that we have reset are remembered, so that what is still on its way to them is no error of the
+/// connection. Clients leave in crowds.
+const RESET_STREAMS: usize = 1024;
+/// A connection with requests under way and nothing said is pinged. gRPC servers end those that ping more often
+/// than every 5 minutes.
+const PING: Duration = Duration::from_secs(310);
+/// Without an answer for so long the connection is given up.
+const PONG: Duration = Duration::from_secs(20);
+
+/// Meant for one HTTP/1.1 connection (RFC 9113 section 8.2.2).
+static CONNECTION_SPECIFIC: [HeaderName; 5] = [
+    CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
+
+type Wire = Connection<TokioIo<Stream>, Upload, TokioExecutor>;
+
+/// An HTTP/2 connection.
+#[derive(Clone)]
+pub(super) struct H2 {
+    sender: SendRequest<Upload>,
+    line: Arc<Line>,
+}
+
+/// What the requests of a connection share.
+struct Line {
+    streams: AtomicUsize,
+    /// New requests go elsewhere.
+    is_retired: AtomicBool,
+    /// Until it has ended.
+    wire: Mutex<Option<Wire>>,
+    traffic: Arc<Traffic>,
+    /// When the last stream ended.
+    idle_since: Mutex<Instant>,
+}
+
+/// A connection with one more stream.
+pub(super) struct H2Stream(H2);
+
+// === impl H2 ===
+
+impl H2 {
+    /// Over a stream that is connected; `guard` is held as long as the connection lives.
+    pub(super) async fn over<G: Send + 'static>(
+        stream: Stream,
+        guard: G,
+    ) -> Result<Self, hyper::Error> {
+        let traffic = stream.traffic();
+        let mut builder = Builder::new(TokioExecutor::new());
+        builder
+            .timer(TokioTimer::new())
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_send_buf_size(SEND_BUFFER)
+            .max_header_list_size(HEAD_BYTES as u32)
+            .initial_max_send_streams(FIRST_STREAMS)
+            .max_concurrent_reset_streams(RESET_STREAMS)
+            .keep_alive_interval(PING)
+            .keep_alive_timeout(PONG);
+        let (sender, wire) = builder.handshake(TokioIo::new(stream)).await?;
+        let line = Arc::new(Line {
+            streams: AtomicUsize::new(0),
+            is_retired: AtomicBool::new(false),
+            wire: Mutex::new(Some(wire)),
+            traffic,
+            idle_since: Mutex::new(Instant::now()),
+        });
+        let driven = line.clone();
+        tokio::spawn(async move {
+            let _guard = guard;
+            poll_fn(|cx| {
+                let mut wire = driven.wire.lock();
+                let ended = wire.as_mut().is_none_or(|wire| Pin::new(wire).poll(cx).is_ready());
+                // With it go the requests that nobody has taken: back to those who sent them.
+                let gone = if ended { wire.take() } else { None };
+                drop(wire);
+                drop(gone);
+                if ended { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+        });
+        Ok(Self { sender, line })
+    }
+
+    /// One more stream, when there is room for it.
+    pub(super) fn stream(&self) -> Option<H2Stream> {
+        if !self.is_open() {
+            return None;
+        }
+        let wire = self.line.wire.lock();
+        let most = wire.as_ref()?.current_max_send_streams();
+        if self.line.streams.load(Relaxed) >= most {
+            return None;
+        }
+        self.line.streams.fetch_add(1, Relaxed);
+        drop(wire);
+        Some(H2Stream(self.clone()))
+    }
+
+    /// The first stream of a connection that is new.
+    pub(super) fn first(&self) -> H2Stream {
+        self.line.streams.fetch_add(1, Relaxed);
+        H2Stream(self.clone())
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        !self.sender.is_closed() && !self.line.is_retired.load(Relaxed)
+    }
+
+    /// Since when it has had no stream.
+    pub(super) fn idle_since(&self) -> Option<Instant> {
+        (self.line.streams.load(Relaxed) == 0).then(|| *self.line.idle_since.lock())
+    }
+}
+
+// === impl H2Stream ===
+
+impl H2Stream {
+    /// The answer to a request, or why there is none.
+    ///
+    /// # Errors
+    ///
+    /// [`UpstreamError::ResponseTimeout`].
+    pub(super) async fn send(
+        &mut self,
+        request: Request<Upload>,
+        target: &Target,
+        deadline: Instant,
+    ) -> Result<Sent, UpstreamError> {
+        let H2 { sender, line } = &mut self.0;
+        let before = line.traffic.read();
+        let answer = sender.try_send_request(to_h2(request, target));
+        let Ok(answer) = timeout_at(deadline, answer).await else {
+            if line.traffic.read() == before {
+                // Nothing at all was said, to nobody: others shall not wait for it as well.
+                line.is_retired.store(true, Relaxed);
+            }
+            return Err(UpstreamError::ResponseTimeout);
+        };
+        Ok(match answer.map_err(Sent::from_error) {
+            Ok(response) => Sent::Answer(response),
+            Err(Sent::Unsent(request, error)) => {
+                line.is_retired.store(true, Relaxed);
+                Sent::Unsent(Box::new(to_h1(*request)), error)
+            }
+            Err(failed) => failed,
+        })
+    }
+
+    /// New requests go elsewhere.
+    pub(super) fn retire(&self) {
+        self.0.line.is_retired.store(true, Relaxed);
+    }
+}
+
+impl Drop for H2Stream {
+    fn drop(&mut self) {
+        let line = &self.0.line;
+        if line.streams.fetch_sub(1, Relaxed) == 1 {
+            *line.idle_since.lock() = Instant::now();
+        }
+    }
+}
+
+/// Whether the upstream has said that it did nothing with a request: it refused the stream, or went away and named
+/// an earlier one as the last (RFC 9113 section 8.7).
+pub(super) fn is_refused(error: &hyper::Error) -> bool {
+    let Some(error) = error.source().and_then(|source| source.downcast_ref::<h2::Error>()) else {
+        return false;
+    };
+    let refused = error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM);
+    error.is_remote() && (refused || error.is_go_away())
+}
+
+/// A request of HTTP/1.1 as HTTP/2 has it: the target whole, `Host` in it, no field of the connection (RFC 9113
+/// sections 8.2.2 and 8.3.1).
+fn to_h2(mut request: Request<Upload>, target: &Target) -> Request<Upload> {
+    let headers = request.headers_mut();
+    let host = headers.remove(HOST);
+    for name in &CONNECTION_SPECIFIC {
+        headers.remove(name);
+    }
+    let is_trailers = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"trailers");
+    if headers.contains_key(TE) && !headers.get_all(TE).iter().all(is_trailers) {
+        headers.remove(TE);
+    }
+    let host = host.as_ref().unwrap_or(&target.host);
+    let mut parts = std::mem::take(request.uri_mut()).into_parts();
+    parts.scheme = target.origin.scheme().cloned();
+    parts.authority =
+        host.as_bytes().try_into().ok().or_else(|| target.origin.authority().cloned());
+    *request.uri_mut() = Uri::from_parts(parts).unwrap_or_else(|_| target.origin.clone());
+    *request.version_mut() = Version::HTTP_2;
+    request
+}
+
+/// The way back, for a request that was not sent and may go out on another kind of connection.
+fn to_h1(mut request: Request<Upload>) -> Request<Upload> {
+    let mut parts = std::mem::take(request.uri_mut()).into_parts();
+    parts.scheme = None;
+    let authority = parts.authority.take();
+    let host = authority.and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
+    if let Some(host) = host {
+        request.headers_mut().insert(HOST, host);
+    }
+    *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
+    *request.version_mut() = Version::HTTP_11;
+    request
+}

@@ -1,0 +1,91 @@
+//! The heads of an upstream's responses: what is refused, and what the parser makes of the rest. Framing itself is
+//! the parser's.
+
+use super::UpstreamError;
+use http::{
+    HeaderMap, Response, StatusCode, Version,
+    header::{CONTENT_LENGTH, TRANSFER_ENCODING},
+};
+use http_body::Body;
+
+/// Refuses what no request of ours can be answered with: an upgrade nobody asked for, lengths that differ or are none, two framings, codings that we cannot
+/// undo (RFC 9112 section 6), also where no body follows.
+///
+/// # Errors
+///
+/// [`UpstreamError::Invalid`].
+pub fn check_response<B: Body>(
+    response: &mut Response<B>,
+    upgrade_asked: bool,
+) -> Result<(), UpstreamError> {
+    let status = response.status();
+    if status == StatusCode::SWITCHING_PROTOCOLS && !upgrade_asked {
+        return Err(UpstreamError::Invalid("an upgrade that was not asked for"));
+    }
+    if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
+        return Err(UpstreamError::Invalid("an interim response in place of the final one"));
+    }
+    let has_length = check_lengths(response.headers_mut())?;
+    // A body of known length was framed by it: then there is no coding, or the parser would have preferred it.
+    let is_sized = response.body().size_hint().exact().is_some_and(|length| length > 0);
+    if !is_sized {
+        check_coding(response.headers(), has_length)?;
+    }
+    if status == StatusCode::NO_CONTENT || status == StatusCode::SWITCHING_PROTOCOLS {
+        // It has no content to have a length (RFC 9110 section 8.6).
+        response.headers_mut().remove(CONTENT_LENGTH);
+    }
+    Ok(())
+}
+
+/// Makes one of several equal lengths; false when there is none.
+fn check_lengths(headers: &mut HeaderMap) -> Result<bool, UpstreamError> {
+    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
+    let Some(first) = lengths.next() else { return Ok(false) };
+    let number = first.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    if number.is_none_or(|text| text.parse::<u64>().is_err()) {
+        return Err(UpstreamError::Invalid("a length that is none"));
+    }
+    let (mut twice, mut differ) = (false, false);
+    for other in lengths {
+        (twice, differ) = (true, differ || other != first);
+    }
+    if differ {
+        return Err(UpstreamError::Invalid("two lengths"));
+    }
+    if twice {
+        let first = first.clone();
+        headers.insert(CONTENT_LENGTH, first);
+    }
+    Ok(true)
+}
+
+/// Only `chunked` alone, and no length beside it (RFC 9112 sections 6.1 and 6.3).
+fn check_coding(headers: &HeaderMap, has_length: bool) -> Result<(), UpstreamError> {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    let Some(coding) = codings.next() else { return Ok(()) };
+    if has_length {
+        return Err(UpstreamError::Invalid("both a length and a transfer coding"));
+    }
+    let is_chunked = coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
+    if !is_chunked || codings.next().is_some() {
+        return Err(UpstreamError::Invalid("a transfer coding other than chunked"));
+    }
+    Ok(())
+}
+
+/// Whether the connection that it came on may be used again. Not by who said HTTP/1.0: the parser takes later
+/// requests to be understood as such. Not where no body can follow and one was announced, which may follow all
+/// the same. Not behind a 408, which servers say to a connection and not to a request: it may have come before
+/// ours, and the answer to ours be still to come.
+pub(super) fn leaves_in_step<B>(response: &Response<B>) -> bool {
+    let announces = || {
+        let headers = response.headers();
+        headers.contains_key(CONTENT_LENGTH) || headers.contains_key(TRANSFER_ENCODING)
+    };
+    match response.status() {
+        StatusCode::REQUEST_TIMEOUT => false,
+        StatusCode::NO_CONTENT if announces() => false,
+        _ => response.version() != Version::HTTP_10,
+    }
+}

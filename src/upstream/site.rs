@@ -1,0 +1,297 @@
+//! An upstream as all workers share it: its targets, the addresses that they have now, and who of them works.
+//! Opens no connection and asks no DNS server.
+
+use super::{
+    AddressMetrics, Chain, ClientTls, Target, Timeouts, TrustError, UpstreamError,
+    balance::{Address, Change, Chosen, Fault, Group},
+    trust::Trust,
+};
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use rustls::RootCertStore;
+use smallvec::SmallVec;
+use std::{
+    error::Error,
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+use tokio::{sync::watch, time::Instant};
+
+/// Addresses of one upstream. Beyond them, those that its names have are left out.
+const MAX_ADDRESSES: usize = 64;
+
+/// What the configuration says of an upstream's connections.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Name in metrics and logs.
+    pub name: String,
+    /// Where it is: at least one, all of one scheme and base path.
+    pub targets: Vec<Target>,
+    /// How long it may take.
+    pub timeouts: Timeouts,
+    /// Idle connections that all workers keep to it.
+    pub pool_size: usize,
+    /// It is spoken to in HTTP/2.
+    pub http2: bool,
+    /// How an https upstream is checked, and what it is shown.
+    pub tls: ClientTls,
+}
+
+/// An upstream as all workers share it.
+pub struct Site {
+    pub(super) settings: Settings,
+    /// Of https upstreams.
+    pub(super) trust: Option<Trust>,
+    /// What requests choose from.
+    pub(super) group: Arc<ArcSwap<Group>>,
+    /// By target: what its name stands for, and why it stands for nothing.
+    names: Mutex<Vec<Named>>,
+    /// Told when a name has been looked up, well or not.
+    looked_up: watch::Sender<()>,
+    /// It was said that it does not choose HTTP/2.
+    pub(super) is_old: AtomicBool,
+    metrics: AddressMetrics,
+}
+
+#[derive(Default)]
+struct Named {
+    addresses: Vec<Arc<Address>>,
+    failure: Option<Arc<dyn Error + Send + Sync>>,
+    /// The log says that it is not found.
+    is_noted: bool,
+}
+
+/// A name whose addresses are not known.
+#[derive(Debug, thiserror::Error)]
+#[error("no address of {name} is known")]
+struct Unknown {
+    name: String,
+    source: Option<Arc<dyn Error + Send + Sync>>,
+}
+
+// === impl Site ===
+
+impl Site {
+    /// Connects nowhere. `roots` are the system's authorities: read by the first upstream that needs them.
+    ///
+    /// # Errors
+    ///
+    /// [`TrustError`].
+    pub fn new(
+        settings: Settings,
+        metrics: AddressMetrics,
+        roots: &mut Option<Arc<RootCertStore>>,
+    ) -> Result<Arc<Self>, TrustError> {
+        let Settings { tls, http2, targets, .. } = &settings;
+        let is_https = targets.iter().any(Target::is_https);
+        let trust = is_https.then(|| Trust::new(tls, *http2, targets, roots)).transpose()?;
+        let fixed = targets.iter().enumerate().map(|(i, target)| {
+            let addresses = target.fixed_sockets().map(|sockets| Address::new(i, sockets));
+            Named { addresses: addresses.map(Arc::new).into_iter().collect(), ..Named::default() }
+        });
+        let site = Self {
+            trust,
+            group: Arc::new(ArcSwap::from_pointee(Group::new(Vec::new()))),
+            names: Mutex::new(fixed.collect()),
+            looked_up: watch::Sender::new(()),
+            is_old: AtomicBool::new(false),
+            metrics,
+            settings,
+        };
+        site.regroup(&site.names.lock());
+        Ok(Arc::new(site))
+    }
+
+    /// The targets that only DNS knows the addresses of.
+    pub(super) fn unresolved(&self) -> impl Iterator<Item = (usize, &Target)> {
+        let targets = self.settings.targets.iter().enumerate();
+        targets.filter(|(_, target)| target.fixed_sockets().is_none())
+    }
+
+    /// What a target's name stands for now.
+    pub(super) fn resolved(&self, target: usize, ips: impl Iterator<Item = IpAddr>) {
+        let port = self.settings.targets[target].port();
+        let mut names = self.names.lock();
+        let named = &mut names[target];
+        let mut addresses: Vec<Arc<Address>> = Vec::new();
+        for socket in ips.take(MAX_ADDRESSES).map(|ip| SocketAddr::new(ip, port)) {
+            let is_same = |address: &&Arc<Address>| address.sockets[..] == [socket];
+            if addresses.iter().any(|address| is_same(&address)) {
+                continue;
+            }
+            // What is known of it stays known.
+            let known = named.addresses.iter().find(is_same).cloned();
+            addresses.push(known.unwrap_or_else(|| Arc::new(Address::new(target, [socket]))));
+        }
+        let is_same = addresses.len() == named.addresses.len()
+            && addresses.iter().all(|new| named.addresses.iter().any(|old| Arc::ptr_eq(old, new)));
+        let was_noted = std::mem::take(&mut named.is_noted);
+        named.failure = None;
+        if !is_same {
+            named.addresses = addresses;
+            self.regroup(&names);
+        }
+        if was_noted {
+            let name = self.settings.targets[target].host_name();
+            tracing::info!(upstream = self.settings.name, name, "resolved again");
+        }
+        drop(names);
+        self.looked_up.send_replace(());
+    }
+
+    /// A target's name was not found; what it stood for before stays.
+    pub(super) fn not_resolved(&self, target: usize, error: impl Error + Send + Sync + 'static) {
+        let name = self.settings.targets[target].host_name();
+        let mut names = self.names.lock();
+        let named = &mut names[target];
+        if !std::mem::replace(&mut named.is_noted, true) {
+            tracing::warn!(
+                upstream = self.settings.name,
+                name,
+                kept = named.addresses.len(),
+                error = %Chain(&error),
+                "cannot be resolved"
+            );
+        }
+        named.failure = Some(Arc::new(error));
+        drop(names);
+        self.looked_up.send_replace(());
+    }
+
+    /// The addresses of all targets, as workers see them from now on.
+    fn regroup(&self, names: &[Named]) {
+        let all = names.iter().flat_map(|named| &named.addresses);
+        let group = Group::new(all.take(MAX_ADDRESSES).cloned().collect());
+        if let [only] = &*group.addresses {
+            only.pardon();
+        }
+        self.group.store(Arc::new(group));
+        self.measure();
+    }
+
+    fn measure(&self) {
+        let group = self.group.load();
+        let out = group.addresses.iter().filter(|address| address.is_out()).count();
+        self.metrics.ejected.set(out as f64);
+        self.metrics.up.set((group.addresses.len() - out) as f64);
+    }
+
+    /// Waits for the first address; it fails when a name was looked up in vain, or in `limit`.
+    pub(super) async fn first_address(&self, limit: Duration) -> Result<(), UpstreamError> {
+        let mut looked_up = self.looked_up.subscribe();
+        let known = async {
+            loop {
+                looked_up.mark_unchanged();
+                if !self.group.load().addresses.is_empty() {
+                    return Ok(());
+                }
+                let in_vain = self.names.lock().iter().position(|named| named.failure.is_some());
+                if let Some(target) = in_vain {
+                    return Err(self.unknown(target));
+                }
+                if looked_up.changed().await.is_err() {
+                    return Err(self.unknown(0));
+                }
+            }
+        };
+        tokio::time::timeout(limit, known).await.unwrap_or_else(|_| Err(self.unknown(0)))
+    }
+
+    fn unknown(&self, target: usize) -> UpstreamError {
+        let name = self.settings.targets[target].host_name().to_owned();
+        let source = self.names.lock()[target].failure.clone();
+        UpstreamError::Connect(Box::new(Unknown { name, source }))
+    }
+
+    /// A connection is there.
+    pub(super) fn reached(&self, address: &Address) {
+        if !address.is_out() && address.is_noted.swap(false, Relaxed) {
+            tracing::info!(upstream = self.settings.name, %address, "can be reached again");
+        }
+    }
+
+    /// A request had no connection or no answer.
+    pub(super) fn failed(
+        &self,
+        address: &Address,
+        chosen: Option<&mut Chosen>,
+        fault: Fault,
+        error: &UpstreamError,
+    ) {
+        let group = self.group.load();
+        let change = chosen.and_then(|chosen| group.failed(chosen, fault, Instant::now()));
+        let upstream = &*self.settings.name;
+        if let Some(Change::Ejected(_)) = change {
+            self.metrics.ejections.increment(1);
+            self.measure();
+        } else if fault == Fault::NoAnswer {
+            return;
+        }
+        if address.is_noted.swap(true, Relaxed) {
+            tracing::debug!(upstream, %address, error = %Chain(error), "still fails");
+            return;
+        }
+        match change {
+            Some(Change::Ejected(span)) => tracing::warn!(
+                upstream, %address, for_s = span.as_secs_f64(), error = %Chain(error), "ejected"
+            ),
+            _ => {
+                tracing::warn!(upstream, %address, error = %Chain(error), "cannot be reached");
+            }
+        }
+    }
+
+    /// A request had its answer.
+    pub(super) fn answered(&self, chosen: &mut Chosen) {
+        if chosen.succeeded().is_some() {
+            self.measure();
+            chosen.address.is_noted.store(false, Relaxed);
+            let upstream = &*self.settings.name;
+            tracing::info!(upstream, address = %chosen.address, "answers again, and is used again");
+        }
+    }
+}
+
+impl fmt::Debug for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Site").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.sockets[0].fmt(f)
+    }
+}
+
+// === impl Target ===
+
+impl Target {
+    /// Its host as a name: an IPv6 address without brackets.
+    pub(super) fn host_name(&self) -> &str {
+        let host = self.origin.host().unwrap_or_default();
+        host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+    }
+
+    fn port(&self) -> u16 {
+        let default = if self.is_https() { 443 } else { 80 };
+        self.origin.port_u16().unwrap_or(default)
+    }
+
+    /// Where it is, when that takes no DNS. `localhost` never does (RFC 6761 section 6.3).
+    fn fixed_sockets(&self) -> Option<SmallVec<[SocketAddr; 2]>> {
+        let name = self.host_name();
+        let at = |ip| SocketAddr::new(ip, self.port());
+        if let Ok(ip) = name.parse::<IpAddr>() {
+            return Some([at(ip)].into_iter().collect());
+        }
+        let local = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+        let is_local = name.trim_end_matches('.').eq_ignore_ascii_case("localhost");
+        is_local.then(|| local.map(at).into_iter().collect())
+    }
+}

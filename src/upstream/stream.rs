@@ -1,0 +1,144 @@
+//! The bytes of a connection to an upstream, TLS or not, and how many came. Knows no HTTP.
+
+use std::{
+    io::{self, IoSlice},
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    task::{Context, Poll, ready},
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+};
+use tokio_rustls::client::TlsStream;
+
+/// What an upstream may say before the head of its response has ended, bytes: interim responses (1xx) are
+/// skipped by the parser, any number of them. Far above what the parser reads at a time.
+const BEFORE_THE_BODY: u64 = 1 << 20;
+
+/// A connection's bytes.
+pub(super) struct Stream {
+    io: Io,
+    traffic: Arc<Traffic>,
+}
+
+enum Io {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// How many bytes came. Only the worker of the connection writes it.
+#[derive(Debug)]
+pub(super) struct Traffic {
+    read: AtomicU64,
+    /// As many may come at all.
+    limit: AtomicU64,
+}
+
+// === impl Traffic ===
+
+impl Traffic {
+    pub(super) fn read(&self) -> u64 {
+        self.read.load(Relaxed)
+    }
+
+    /// From now on the head of a response is awaited.
+    pub(super) fn awaits_head(&self) {
+        self.limit.store(self.read() + BEFORE_THE_BODY, Relaxed);
+    }
+
+    /// It has come: a body may be as long as it likes.
+    pub(super) fn has_head(&self) {
+        self.limit.store(u64::MAX, Relaxed);
+    }
+}
+
+// === impl Stream ===
+
+impl Stream {
+    pub(super) fn plain(stream: TcpStream) -> Self {
+        Self::new(Io::Plain(stream))
+    }
+
+    pub(super) fn tls(stream: TlsStream<TcpStream>) -> Self {
+        Self::new(Io::Tls(Box::new(stream)))
+    }
+
+    fn new(io: Io) -> Self {
+        let (read, limit) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
+        Self { io, traffic: Arc::new(Traffic { read, limit }) }
+    }
+
+    pub(super) fn traffic(&self) -> Arc<Traffic> {
+        self.traffic.clone()
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.traffic.read() >= self.traffic.limit.load(Relaxed) {
+            let reason = "more was said before the head of the response had ended than may be";
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, reason)));
+        }
+        let before = buf.filled().len();
+        ready!(match &mut self.io {
+            Io::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            Io::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+        })?;
+        let came = buf.filled().len() - before;
+        self.traffic.read.store(self.traffic.read() + came as u64, Relaxed);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match &mut self.io {
+            Io::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
+            Io::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.io {
+            Io::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Io::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.io {
+            Io::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Io::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match &mut self.io {
+            Io::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Io::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match &self.io {
+            Io::Plain(stream) => stream.is_write_vectored(),
+            Io::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+}
