@@ -331,11 +331,13 @@ fn schema_and_parser_know_the_same_keys() {
 fn json(node: &yaml::Node) -> serde_json::Value {
     match &node.value {
         yaml::Value::Broken => serde_json::Value::Null,
+        _ if node.is_null() => serde_json::Value::Null,
         yaml::Value::Scalar(scalar) => {
             let text = &scalar.written;
             let whole = text.parse::<i64>().map(serde_json::Value::from);
             let number = whole.or_else(|_| text.parse::<f64>().map(serde_json::Value::from));
-            number.unwrap_or_else(|_| text.clone().into())
+            let word = || text.parse::<bool>().map(serde_json::Value::from);
+            number.or_else(|_| word()).unwrap_or_else(|_| text.clone().into())
         }
         yaml::Value::List(items) => items.iter().map(json).collect(),
         yaml::Value::Map(entries) => {
@@ -411,4 +413,44 @@ fn every_file_under_config_is_right_and_says_so_by_the_schema() {
 fn what_one_refuses_the_other_does_too(#[case] text: &str) {
     let text = format!("upstream: http://a\nroutes: [{{ suffix: \"*\" }}]\n{text}\n");
     assert_eq!(verdicts(&text), (false, false));
+}
+
+#[rstest]
+#[case::client(
+    "client: { header_timeout: 10s, idle_timeout: 75s, body_timeout: 30s, max_connections: 0 }"
+)]
+#[case::limits("limits: { header_bytes: 32KiB, headers: 100, body: none, uri: 512 }")]
+#[case::sizes("limits: { body: 10 MB, uri: 8kB }")]
+#[case::nothing("client:\nlimits:\nredact:\nresolver:\ntls:\nproxy_protocol:")]
+#[case::names("redact: [token, 'a[b]', '${SECRET}']")]
+#[case::resolver("resolver: [10.0.0.2, '10.0.0.2:5353', 'fd00::1', '[fd00::2]:53']")]
+#[case::proxies("trusted_proxies: [10.0.0.0/8]\nproxy_protocol: on")]
+fn what_one_accepts_the_other_does_too(#[case] text: &str) {
+    let text = format!("upstream: http://a\nroutes: [{{ suffix: \"*\" }}]\n{text}\n");
+    assert_eq!(verdicts(&text), (true, true));
+}
+
+#[rstest]
+#[case::urls("urls: [http://a, http://b]", true)]
+#[case::switches(
+    "url: http://a, http2: true, preserve_host: off, forwarded: on, pool_size: 0",
+    true
+)]
+#[case::both("url: http://a, urls: [http://b]", false)]
+#[case::no_urls("urls: []", false)]
+#[case::nowhere("http2: true", false)]
+#[case::no_switch("url: http://a, http2: h2c", false)]
+#[case::large_pool("url: http://a, pool_size: 100001", false)]
+#[case::headers(
+    "url: http://a, headers: { request: { set: { a: 1, b: '${SECRET}' }, add: { c: [d, e] }, remove: [f] }, response: }",
+    true
+)]
+#[case::framing("url: http://a, headers: { request: { set: { Content-Length: 1 } } }", false)]
+#[case::value_list("url: http://a, headers: { request: { set: { a: [b] } } }", false)]
+#[case::no_value("url: http://a, headers: { request: { set: { a: ~ } } }", false)]
+#[case::direction("url: http://a, headers: { set: { a: b } }", false)]
+#[case::no_name("url: http://a, headers: { response: { remove: ['a b'] } }", false)]
+fn both_say_the_same_of_an_upstream(#[case] upstream: &str, #[case] good: bool) {
+    let text = format!("upstreams: {{ v: {{ {upstream} }} }}\nroutes: [{{ suffix: \"*\" }}]\n");
+    assert_eq!(verdicts(&text), (good, good));
 }

@@ -15,7 +15,10 @@ use crate::{
 use rustls::{
     RootCertStore, crypto::aws_lc_rs::default_provider, pki_types::ServerName, sign::CertifiedKey,
 };
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 const MAX_CERTIFICATES: usize = 1000;
 /// A file of all public authorities has a quarter of it.
@@ -155,7 +158,7 @@ impl Reader {
                 return Err("names no file".to_owned());
             }
             let file = directory.join(text);
-            let found = file.metadata().map_err(|error| match file.is_absolute() {
+            let found = file.metadata().map_err(|error| match Path::new(text).is_absolute() {
                 true => format!("cannot be read: {error}"),
                 false => format!("cannot be read as `{}`: {error}", file.display()),
             })?;

@@ -139,7 +139,10 @@ impl Reader {
             if names.contains(&name) {
                 self.note_at(&item, "named twice");
             } else if set.iter().any(|(set, _)| *set == name) {
-                self.note_at(&item, "is removed and set; `set` alone replaces what was there");
+                self.note_at(
+                    &item,
+                    format!("`{name}` is removed and set; `set` alone replaces what was there"),
+                );
             }
             names.push(name);
         }

@@ -1,1 +1,524 @@
+//! How clients are served: time-outs, sizes, proxies, names no log shows, and the certificates.
 
+use super::{mistakes, parse};
+use crate::config::{Client, Config, ConfigError, Limits};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+use rstest::rstest;
+use std::{fs, num::NonZeroUsize, path::Path, time::Duration};
+
+fn good(text: &str) -> Config {
+    let text = format!("upstream: http://a\nroutes: [{{ suffix: \"*\" }}]\n{text}\n");
+    parse(&text).expect("a config")
+}
+
+/// The only message; `@` stands before the place that it names.
+fn one_message(text: &str, message: &str) {
+    let (line, column) = text
+        .lines()
+        .enumerate()
+        .find_map(|(i, line)| Some((i + 3, line.find('@')? + 1)))
+        .expect("a mark");
+    assert_eq!(
+        mistakes(&text.replacen('@', "", 1)),
+        [format!("test.yaml:{line}:{column}: {message}")]
+    );
+}
+
+#[test]
+fn what_is_not_said_is_the_default() {
+    let config = good("");
+    assert_eq!((config.client, config.limits), (Client::default(), Limits::default()));
+    assert_eq!(config.client.header_timeout, Duration::from_secs(10));
+    assert_eq!(config.client.idle_timeout, Duration::from_secs(75));
+    assert_eq!(config.client.body_timeout, Duration::from_secs(30));
+    assert_eq!(config.client.max_connections, None);
+    assert_eq!((config.limits.header_bytes, config.limits.headers), (32 << 10, 100));
+    assert_eq!((config.limits.body, config.limits.uri), (None, 8 << 10));
+    assert!(config.tls.is_none() && !config.proxy_protocol);
+    assert!(config.redact.is_empty() && config.resolver.is_empty());
+    // As if nothing was written.
+    assert_eq!(good("client:\nlimits: ~\ntls:\nredact:\nresolver:\nproxy_protocol:"), config);
+    assert_eq!(good("client: {}\nlimits: {}\nredact: []\nresolver: []"), config);
+}
+
+#[test]
+fn what_clients_may_take() {
+    let config = good(
+        "client: { header_timeout: 1s, idle_timeout: 2min, body_timeout: 3ms, max_connections: 7 }\n\
+         limits: { header_bytes: 64KiB, headers: 50, body: 10MB, uri: 16KiB }",
+    );
+    let (client, limits) = (config.client, config.limits);
+    assert_eq!(client.header_timeout, Duration::from_secs(1));
+    assert_eq!(client.idle_timeout, Duration::from_secs(120));
+    assert_eq!(client.body_timeout, Duration::from_millis(3));
+    assert_eq!(client.max_connections, NonZeroUsize::new(7));
+    assert_eq!((limits.header_bytes, limits.headers), (64 << 10, 50));
+    assert_eq!((limits.body, limits.uri), (Some(10_000_000), 16 << 10));
+    assert_eq!(good("client: { max_connections: 0 }").client.max_connections, None);
+    assert_eq!(good("limits: { body: none }").limits.body, None);
+}
+
+#[rstest]
+#[case::bytes("500B", 500)]
+#[case::bare("512", 512)]
+#[case::spaced("1 KiB", 1024)]
+#[case::decimal("4kB", 4_000)]
+#[case::capitals("4KB", 4_000)]
+#[case::binary("4KiB", 4_096)]
+#[case::mega("1MB", 1_000_000)]
+#[case::mebi("1MiB", 1 << 20)]
+#[case::giga("2GB", 2_000_000_000)]
+#[case::gibi("2GiB", 2 << 30)]
+fn sizes(#[case] text: &str, #[case] bytes: u64) {
+    assert_eq!(good(&format!("limits: {{ body: {text} }}")).limits.body, Some(bytes));
+}
+
+#[test]
+fn the_request_line_is_a_part_of_the_headers() {
+    let limits = good("limits: { header_bytes: 4KiB }").limits;
+    assert_eq!(limits.uri, 2 << 10, "no more than half");
+    assert_eq!(good("limits: { header_bytes: 4KiB, uri: 4095 }").limits.uri, 4095);
+}
+
+#[rstest]
+#[case::no_unit(
+    "header_timeout: @10",
+    "client.header_timeout: `10` needs a unit: 500ms, 10s, 5min, 1h, 1d"
+)]
+#[case::nothing("header_timeout: @0", "client.header_timeout: `0` must be at least 1ms")]
+#[case::too_short("body_timeout: @1us", "client.body_timeout: `1us` must be at least 1ms")]
+#[case::too_long("idle_timeout: @2d", "client.idle_timeout: `2d` must be at most 1d")]
+#[case::negative("max_connections: @-1", "client.max_connections: `-1` is negative")]
+#[case::too_many(
+    "max_connections: @10000001",
+    "client.max_connections: `10000001` must be at most 10000000"
+)]
+#[case::thousands(
+    "max_connections: @10k",
+    "client.max_connections: `10k` is not a whole number; write `10000`"
+)]
+#[case::timeout(
+    "@timeout: 5s",
+    "client.timeout: unknown key `timeout`; did you mean `header_timeout` or `body_timeout`?"
+)]
+#[case::nginx(
+    "@keepalive_timeout: 5s",
+    "client.keepalive_timeout: unknown key `keepalive_timeout`; did you mean `idle_timeout`?"
+)]
+#[case::envoy(
+    "@request_headers_timeout: 5s",
+    "client.request_headers_timeout: unknown key `request_headers_timeout`; did you mean `header_timeout`?"
+)]
+#[case::haproxy(
+    "@maxconn: 5",
+    "client.maxconn: unknown key `maxconn`; did you mean `max_connections`?"
+)]
+#[case::near(
+    "@idle_timout: 5s",
+    "client.idle_timout: unknown key `idle_timout`; did you mean `idle_timeout`?"
+)]
+#[case::far(
+    "@colour: red",
+    "client.colour: unknown key `colour`; known here: header_timeout, idle_timeout, body_timeout, max_connections"
+)]
+fn one_message_for_clients(#[case] text: &str, #[case] message: &str) {
+    one_message(&format!("client: {{ {text} }}"), message);
+}
+
+#[rstest]
+#[case::too_small("header_bytes: @1000", "limits.header_bytes: `1000` must be at least 1KiB")]
+#[case::too_large("header_bytes: @2MiB", "limits.header_bytes: `2MiB` must be at most 1MiB")]
+#[case::nginx_unit(
+    "header_bytes: @32k",
+    "limits.header_bytes: `32k` has the unknown unit `k`; write `32KiB`"
+)]
+#[case::kubernetes_unit(
+    "body: @10Mi",
+    "limits.body: `10Mi` has the unknown unit `Mi`; write `10MiB`"
+)]
+#[case::small_unit(
+    "body: @10mib",
+    "limits.body: `10mib` has the unknown unit `mib`; write `10MiB`"
+)]
+#[case::words(
+    "body: @10 bytes",
+    "limits.body: `10 bytes` has the unknown unit `bytes`; write `10B`"
+)]
+#[case::other_unit(
+    "body: @10 kilo",
+    "limits.body: `10 kilo` has the unknown unit `kilo`; use B, KiB, MiB, GiB, KB, MB or GB"
+)]
+#[case::fraction("body: @1.5MiB", "limits.body: `1.5MiB` is not a whole number; write `1536KiB`")]
+#[case::no_fraction("body: @0.3B", "limits.body: `0.3B` is not a whole number")]
+#[case::negative("body: @-1KiB", "limits.body: `-1KiB` is negative")]
+#[case::unlimited("body: @unlimited", "limits.body: `unlimited` needs a whole number")]
+#[case::nothing("body: @0", "limits.body: `0` would refuse every body; write `none` for any size")]
+#[case::overflow("body: @99999999999GiB", "limits.body: `99999999999GiB` is too large")]
+#[case::no_headers("headers: @0", "limits.headers: `0` must be at least 1")]
+#[case::many_headers("headers: @1001", "limits.headers: `1001` must be at most 1000")]
+#[case::small_uri("uri: @63", "limits.uri: `63` must be at least 64B")]
+#[case::large_uri("header_bytes: 1MiB, uri: @64001", "limits.uri: `64001` must be at most 64KB")]
+#[case::uri_above_headers(
+    "uri: @32KiB",
+    "limits.uri: must be below `header_bytes`, which is 32KiB and counts it too"
+)]
+#[case::uri_above_small_headers(
+    "header_bytes: 4KiB, uri: @4KiB",
+    "limits.uri: must be below `header_bytes`, which is 4KiB and counts it too"
+)]
+#[case::nginx(
+    "@client_max_body_size: 5MiB",
+    "limits.client_max_body_size: unknown key `client_max_body_size`; did you mean `body`?"
+)]
+#[case::max_body(
+    "@max_body_size: 5MiB",
+    "limits.max_body_size: unknown key `max_body_size`; did you mean `body`?"
+)]
+#[case::buffers(
+    "@large_client_header_buffers: 8KiB",
+    "limits.large_client_header_buffers: unknown key `large_client_header_buffers`; did you mean `header_bytes`?"
+)]
+#[case::far(
+    "@colour: red",
+    "limits.colour: unknown key `colour`; known here: header_bytes, headers, body, uri"
+)]
+fn one_message_for_limits(#[case] text: &str, #[case] message: &str) {
+    one_message(&format!("limits: {{ {text} }}"), message);
+}
+
+#[test]
+fn quotas_under_limits_are_said_once_and_read() {
+    let text = "upstream: http://a\nlimits: { a: 5/s, b: { rate: 5/s } }\n\
+                routes: [{ suffix: /a, limiters: [a, b], max_wait: 50% }]\n";
+    let error = parse(text).expect_err("must be refused").to_string();
+    let message =
+        "test.yaml:2:9: limits: holds quotas, which stand under `limiters`; did you mean that?";
+    assert_eq!(error, message);
+}
+
+#[test]
+fn names_in_lower_case_and_servers_with_their_port() {
+    let config = good(
+        "redact: [X-Shop-Secret, sig, 'a[b]']\nresolver: [10.0.0.2, '10.0.0.3:5353', 'fd00::1', '[fd00::2]', '[fd00::3]:54']",
+    );
+    assert_eq!(config.redact, ["x-shop-secret", "sig", "a[b]"]);
+    let servers: Vec<_> = config.resolver.iter().map(ToString::to_string).collect();
+    let expected = ["10.0.0.2:53", "10.0.0.3:5353", "[fd00::1]:53", "[fd00::2]:53", "[fd00::3]:54"];
+    assert_eq!(servers, expected);
+}
+
+#[rstest]
+#[case::no_list("redact: @sig", "redact: must be a list: `[sig]`")]
+#[case::empty("redact: [@'']", "redact[0]: `` is no name of a query parameter or a header")]
+#[case::spaced("redact: [@a b]", "redact[0]: `a b` is no name of a query parameter or a header")]
+#[case::twice("redact: [sig, @SIG]", "redact[1]: named twice")]
+#[case::name(
+    "resolver: [@dns.internal]",
+    "resolver[0]: `dns.internal` is no address; write IP or IP:PORT, as in 10.0.0.2 or \"[fd00::1]:53\""
+)]
+#[case::no_port(
+    "resolver: [@'10.0.0.2:0']",
+    "resolver[0]: `10.0.0.2:0` names the port 0, which nobody listens on"
+)]
+#[case::same_server("resolver: [10.0.0.2, @'10.0.0.2:53']", "resolver[1]: named twice")]
+#[case::many_servers(
+    "resolver: @[1.1.1.1, 1.1.1.2, 1.1.1.3, 1.1.1.4, 1.1.1.5, 1.1.1.6, 1.1.1.7, 1.1.1.8, 1.1.1.9]",
+    "resolver: must hold at most 8"
+)]
+#[case::same_proxy("trusted_proxies: [10.0.0.1, @10.0.0.1/32]", "trusted_proxies[1]: named twice")]
+#[case::nobody(
+    "proxy_protocol: @on",
+    "proxy_protocol: is on, and nobody may speak it; name the proxies before the gateway, as in `trusted_proxies: [10.0.0.0/8]`"
+)]
+#[case::nobody_named(
+    "trusted_proxies: []\nproxy_protocol: @on",
+    "proxy_protocol: is on, and nobody may speak it; name the proxies before the gateway, as in `trusted_proxies: [10.0.0.0/8]`"
+)]
+#[case::no_network(
+    "trusted_proxies: [@proxy]\nproxy_protocol: on",
+    "trusted_proxies[0]: `proxy` is no network; write ADDRESS/BITS, as in 10.0.0.0/8 or fd00::/8, or an address"
+)]
+#[case::no_switch("proxy_protocol: @v2", "proxy_protocol: `v2` is not one of on, off")]
+#[case::ssl("@ssl: on", "ssl: unknown key `ssl`; did you mean `tls`?")]
+#[case::timeout(
+    "@timeout: 5s",
+    "timeout: unknown key `timeout`; time-outs of clients stand under `client`, of an upstream under `upstreams.NAME`"
+)]
+#[case::keepalive(
+    "@keepalive_timeout: 5s",
+    "keepalive_timeout: unknown key `keepalive_timeout`; what clients may take is written `client: { header_timeout, idle_timeout, body_timeout, max_connections }`"
+)]
+#[case::body_size(
+    "@client_max_body_size: 5MiB",
+    "client_max_body_size: unknown key `client_max_body_size`; the size of a body is written `limits: { body: 10MiB }`"
+)]
+#[case::headers(
+    "@add_headers: { a: b }",
+    "add_headers: unknown key `add_headers`; changes of headers belong to an upstream or a route"
+)]
+#[case::cert(
+    "@cert: a",
+    "cert: unknown key `cert`; certificates are written `tls: { cert: FILE, key: FILE }`"
+)]
+#[case::resolvers(
+    "@resolvers: [10.0.0.2]",
+    "resolvers: unknown key `resolvers`; did you mean `resolver`?"
+)]
+fn one_message_for_the_process(#[case] text: &str, #[case] message: &str) {
+    // What is in a section that is not one here is no matter.
+    one_message(text, message);
+}
+
+#[test]
+fn the_proxy_protocol_of_somebody() {
+    let config = good("trusted_proxies: [10.0.0.0/8]\nproxy_protocol: on");
+    assert!(config.proxy_protocol);
+    assert!(good("trusted_proxies: [10.0.0.0/8]\nproxy_protocol: true").proxy_protocol);
+    assert!(!good("proxy_protocol: off").proxy_protocol);
+}
+
+/// A directory with what a gateway is given.
+struct Files(tempfile::TempDir);
+
+impl Files {
+    fn new() -> Self {
+        let files = Self(tempfile::tempdir().expect("a directory"));
+        for name in ["a", "b"] {
+            let key = KeyPair::generate().expect("a key");
+            let params = CertificateParams::new(vec![format!("{name}.example")]).expect("names");
+            let cert = params.self_signed(&key).expect("a certificate").pem();
+            files.put(&format!("{name}.pem"), &cert);
+            files.put(&format!("{name}.key"), &key.serialize_pem());
+            files.put(&format!("{name}-both.pem"), &[cert, key.serialize_pem()].concat());
+        }
+        let mut params = CertificateParams::new(Vec::new()).expect("names");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("a key");
+        files.put("ca.pem", &params.self_signed(&key).expect("a certificate").pem());
+        files.put("mixed.pem", &[files.get("a.pem"), files.get("b.key")].concat());
+        files.put("garbage.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
+        files.put("torn.pem", "-----BEGIN CERTIFICATE-----\nAA!A\n-----END CERTIFICATE-----\n");
+        let locked =
+            "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
+        files.put("locked.key", locked);
+        files.put("garbage.key", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n");
+        files.put("empty.pem", "");
+        files.put("large.pem", &"#".repeat((1 << 20) + 1));
+        files
+    }
+
+    fn put(&self, name: &str, text: &str) {
+        fs::write(self.0.path().join(name), text).expect("written");
+    }
+
+    fn get(&self, name: &str) -> String {
+        fs::read_to_string(self.0.path().join(name)).expect("a file")
+    }
+
+    fn parse(&self, text: &str) -> Result<Config, ConfigError> {
+        Config::parse(text, "test.yaml", self.0.path(), &|name| {
+            (name == "FILE").then(|| "nowhere.pem".to_owned())
+        })
+    }
+
+    fn at(&self, name: &str) -> std::path::PathBuf {
+        self.0.path().join(name)
+    }
+}
+
+const ROUTES: &str = "routes: [{ suffix: \"*\" }]\n";
+
+#[test]
+fn certificates_by_paths_that_start_at_the_file() {
+    let files = Files::new();
+    let absolute = files.at("b.key").display().to_string();
+    let config = files.parse(&format!(
+        "upstreams:\n  v: {{ urls: ['https://a', 'https://b'], ca: ca.pem, client_cert: {{ cert: a.pem, key: a.key }}, server_name: v.example }}\n  \
+         w: {{ url: 'https://a', client_cert: b-both.pem, server_name: 10.0.0.1 }}\n\
+         tls: {{ cert: a.pem, key: ./a.key, client_ca: ca.pem, certificates: [{{ cert: b.pem, key: {absolute} }}, {{ cert: a-both.pem, key: a-both.pem }}] }}\n\
+         routes: [{{ suffix: \"*\", upstream: v }}]\n"
+    ));
+    let config = config.expect("a config");
+    let tls = config.tls.expect("certificates");
+    let named: Vec<_> = tls.certificates.iter().map(|pair| (&*pair.cert, &*pair.key)).collect();
+    let paths = ["a.pem", "./a.key", "b.pem", "b.key", "a-both.pem", "a-both.pem"]
+        .map(|name| files.at(name));
+    let expected: Vec<(&Path, &Path)> =
+        paths.chunks(2).map(|pair| (&*pair[0], &*pair[1])).collect();
+    assert_eq!(named, expected);
+    assert_eq!(tls.client_ca, Some(files.at("ca.pem")));
+    let (v, w) = (&config.upstreams[0].tls, &config.upstreams[1].tls);
+    assert_eq!(
+        (v.ca.as_deref(), v.server_name.as_deref()),
+        (Some(&*files.at("ca.pem")), Some("v.example"))
+    );
+    assert_eq!(v.client_cert.as_ref().expect("a pair").key, files.at("a.key"));
+    let both = w.client_cert.as_ref().expect("a pair");
+    assert_eq!((&both.cert, &both.key), (&files.at("b-both.pem"), &files.at("b-both.pem")));
+    assert_eq!((w.ca.as_ref(), w.server_name.as_deref()), (None, Some("10.0.0.1")));
+}
+
+#[rstest]
+#[case::no_files("tls: @{}", "tls.cert: is missing, as in `cert: cert.pem`")]
+#[case::no_key("tls: @{ cert: a.pem }", "tls.key: is missing, as in `key: key.pem`")]
+#[case::switch("tls: @on", "tls: must be a map of `key: value` lines")]
+#[case::not_there(
+    "tls: { cert: @none.pem, key: a.key }",
+    "tls.cert: `none.pem` cannot be read as `DIR/none.pem`: No such file or directory (os error 2)"
+)]
+#[case::not_there_at_all(
+    "tls: { cert: @/none/a.pem, key: a.key }",
+    "tls.cert: `/none/a.pem` cannot be read: No such file or directory (os error 2)"
+)]
+#[case::from_outside(
+    "tls: { cert: @'${FILE}', key: a.key }",
+    "tls.cert: `${FILE}` cannot be read as `***`: No such file or directory (os error 2)"
+)]
+#[case::no_name("tls: { cert: @'', key: a.key }", "tls.cert: `` names no file")]
+#[case::directory("tls: { cert: @., key: a.key }", "tls.cert: `.` is no file")]
+#[case::device("tls: { cert: @/dev/zero, key: a.key }", "tls.cert: `/dev/zero` is no file")]
+#[case::large("tls: { cert: @large.pem, key: a.key }", "tls.cert: `large.pem` is larger than 1MiB")]
+#[case::empty(
+    "tls: { cert: @empty.pem, key: a.key }",
+    "tls.cert: `empty.pem` holds no certificate in PEM"
+)]
+#[case::torn(
+    "tls: { cert: @torn.pem, key: a.key }",
+    "tls.cert: `torn.pem` holds a certificate that is no PEM"
+)]
+#[case::garbage(
+    "tls: { cert: @garbage.pem, key: a.key }",
+    "tls.cert: `garbage.pem` holds a certificate that is no X.509"
+)]
+#[case::swapped(
+    "tls: { cert: @a.key, key: a.pem }",
+    "tls.cert: `a.key` holds no certificate in PEM"
+)]
+#[case::certificate_as_key(
+    "tls: { cert: a.pem, key: @a.pem }",
+    "tls.key: `a.pem` holds no private key in PEM"
+)]
+#[case::locked(
+    "tls: { cert: a.pem, key: @locked.key }",
+    "tls.key: `locked.key` holds a private key that is encrypted; decrypt it"
+)]
+#[case::odd_key(
+    "tls: { cert: a.pem, key: @garbage.key }",
+    "tls.key: `garbage.key` holds a private key of a kind that cannot be used"
+)]
+#[case::another_key(
+    "tls: { cert: a.pem, key: @b.key }",
+    "tls.key: `b.key` holds a key that is not the one of the certificate in `cert`"
+)]
+#[case::another_key_inside(
+    "tls: { cert: mixed.pem, key: @mixed.pem }",
+    "tls.key: `mixed.pem` holds a key that is not the one of the certificate in `cert`"
+)]
+#[case::more(
+    "tls: { cert: a.pem, key: a.key, certificates: [{ cert: b.pem, key: @a.key }] }",
+    "tls.certificates[0].key: `a.key` holds a key that is not the one of the certificate in `cert`"
+)]
+#[case::twice(
+    "tls: { cert: a.pem, key: a.key, certificates: [@{ cert: a.pem, key: a.key }] }",
+    "tls.certificates[0]: named twice"
+)]
+#[case::no_list(
+    "tls: { cert: a.pem, key: a.key, certificates: @{ cert: b.pem, key: b.key } }",
+    "tls.certificates: must be a list: [one, two]"
+)]
+#[case::authority(
+    "tls: { cert: a.pem, key: a.key, client_ca: @a.key }",
+    "tls.client_ca: `a.key` holds no certificate in PEM"
+)]
+#[case::odd_authority(
+    "tls: { cert: a.pem, key: a.key, client_ca: @garbage.pem }",
+    "tls.client_ca: `garbage.pem` holds no certificate that an authority can have"
+)]
+#[case::nginx(
+    "tls: { @ssl_certificate: a.pem, key: a.key }",
+    "tls.ssl_certificate: unknown key `ssl_certificate`; did you mean `cert`?"
+)]
+#[case::ca(
+    "tls: { cert: a.pem, key: a.key, @ca: ca.pem }",
+    "tls.ca: unknown key `ca`; did you mean `client_ca`?"
+)]
+#[case::versions(
+    "tls: { cert: a.pem, key: a.key, @min_version: 1.3 }",
+    "tls.min_version: unknown key `min_version`; TLS 1.2 and 1.3 and HTTP/1.1 and 2 are always offered"
+)]
+fn one_message_for_certificates(#[case] text: &str, #[case] message: &str) {
+    let files = Files::new();
+    let column = text.find('@').expect("a mark") + 1;
+    let text = format!("upstream: http://a\n{ROUTES}{}\n", text.replacen('@', "", 1));
+    let error = files.parse(&text).expect_err("must be refused").to_string();
+    let message = message.replace("DIR", &files.0.path().display().to_string());
+    let expected = format!("test.yaml:3:{column}: {message}");
+    // Without any file both are missing.
+    assert!(error.lines().any(|line| line == expected), "{error}");
+    assert_eq!(error.lines().count(), if text.contains("tls: {}") { 2 } else { 1 }, "{error}");
+}
+
+#[rstest]
+#[case::ca_in_clear_text(
+    "url: http://a, ca: @ca.pem",
+    "ca: goes with https, and the URL of this upstream begins with `http://`"
+)]
+#[case::cert_in_clear_text(
+    "url: http://a, client_cert: @a-both.pem",
+    "client_cert: goes with https, and the URL of this upstream begins with `http://`"
+)]
+#[case::name_in_clear_text(
+    "url: http://a, server_name: @a",
+    "server_name: goes with https, and the URL of this upstream begins with `http://`"
+)]
+#[case::ca("url: https://a, ca: @a.key", "ca: `a.key` holds no certificate in PEM")]
+#[case::list_of_authorities("url: https://a, ca: @[ca.pem]", "ca: must be a single value")]
+#[case::pair(
+    "url: https://a, client_cert: { cert: a.pem, key: @b.key }",
+    "client_cert.key: `b.key` holds a key that is not the one of the certificate in `cert`"
+)]
+#[case::no_key(
+    "url: https://a, client_cert: @a.pem",
+    "client_cert: `a.pem` holds no private key in PEM"
+)]
+#[case::mixed(
+    "url: https://a, client_cert: @mixed.pem",
+    "client_cert: `mixed.pem` holds a key that is not the one of its first certificate"
+)]
+#[case::key_missing(
+    "url: https://a, client_cert: @{ cert: a.pem }",
+    "client_cert.key: is missing, as in `key: key.pem`"
+)]
+#[case::name(
+    "url: https://a, server_name: @'a:443'",
+    "server_name: `a:443` is no host name; write it without scheme and port"
+)]
+#[case::tls(
+    "url: https://a, @tls: { ca: ca.pem }",
+    "tls: unknown key `tls`; an https:// URL speaks TLS; `ca`, `client_cert` and `server_name` stand in the upstream itself"
+)]
+#[case::insecure(
+    "url: https://a, @insecure_skip_verify: true",
+    "insecure_skip_verify: unknown key `insecure_skip_verify`; certificates are always checked; name the authority of this one in `ca`"
+)]
+#[case::sni("url: https://a, @sni: b", "sni: unknown key `sni`; did you mean `server_name`?")]
+#[case::cert(
+    "url: https://a, @cert: a.pem",
+    "cert: unknown key `cert`; what we show to the upstream is written `client_cert: { cert: FILE, key: FILE }`"
+)]
+fn one_message_for_the_tls_of_an_upstream(#[case] text: &str, #[case] message: &str) {
+    let files = Files::new();
+    let text = format!("upstreams: {{ v: {{ {text} }} }}");
+    let column = text.find('@').expect("a mark") + 1;
+    let text = format!("{}\n{ROUTES}", text.replacen('@', "", 1));
+    let error = files.parse(&text).expect_err("must be refused").to_string();
+    assert_eq!(error, format!("test.yaml:1:{column}: upstreams.v.{message}"));
+}
+
+#[test]
+fn a_url_that_is_wrong_is_the_only_mistake_of_its_tls() {
+    let files = Files::new();
+    let text = format!("upstreams: {{ v: {{ url: 'ftp://a', ca: ca.pem }} }}\n{ROUTES}");
+    let error = files.parse(&text).expect_err("must be refused");
+    assert_eq!(error.mistakes.len(), 1, "{error}");
+}

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Fuzzes: each target runs on its seeds and on what earlier runs kept in target/fuzz/corpus. An input that breaks a
+# promise stops it and is left in target/fuzz/found.
+#   deploy/tools/fuzz.sh [RUNS] [TARGET...]     inputs a target (default: 20 seconds a target); default: all targets
+# Neither nightly nor cargo-fuzz is needed: what libFuzzer steers by is a pass of any rustc.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+bound=-max_total_time=20
+if [[ "${1:-}" =~ ^[0-9]+$ ]]; then
+  bound=-runs=$1
+  shift
+fi
+targets=("$@")
+[ ${#targets[@]} -gt 0 ] || mapfile -t targets < <(cd fuzz/fuzz_targets && printf '%s\n' *.rs | sed 's/\.rs$//')
+
+# With a --target, these are not for build scripts.
+host=$(rustc -vV | sed -n 's/^host: //p')
+coverage='-Cpasses=sancov-module'
+for what in level=4 inline-8bit-counters pc-table trace-compares; do
+  coverage+=" -Cllvm-args=-sanitizer-coverage-$what"
+done
+RUSTFLAGS=$coverage cargo build --release --locked --manifest-path fuzz/Cargo.toml --target "$host" \
+  --target-dir target/fuzz "${targets[@]/#/--bin=}"
+
+mkdir -p target/fuzz/found
+for target in "${targets[@]}"; do
+  corpus=target/fuzz/corpus/$target
+  mkdir -p "$corpus"
+  words=()
+  [ ! -f "fuzz/$target.dict" ] || words=("-dict=fuzz/$target.dict")
+  log=target/fuzz/$target.log
+  if ! "target/fuzz/$host/release/$target" "$bound" "-seed=${SEED:-1}" -max_len=2048 -timeout=10 \
+    "-artifact_prefix=target/fuzz/found/$target-" "${words[@]}" "$corpus" "fuzz/seeds/$target" >"$log" 2>&1; then
+    tail -n 60 "$log" >&2
+    echo "fuzz: $target: an input that breaks it is in target/fuzz/found" >&2
+    exit 1
+  fi
+  grep '^Done' "$log" | sed "s/^Done/fuzz: $target: no finding in/"
+done

@@ -1,0 +1,81 @@
+//! The configuration: any text is read or refused with places inside of it, and no error says what a variable holds.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use paceway::config::{Config, ConfigError};
+use std::path::Path;
+
+/// Stands in every value that comes from outside.
+const SECRET: &str = "hunter2";
+
+fuzz_target!(|data: &[u8]| {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    // Other files than ours are none of a fuzzer's business.
+    if text.contains(SECRET) || text.contains("..") || text.contains("/dev") || text.contains("/proc") {
+        return;
+    }
+    let parsed = Config::parse(text, "fuzz.yaml", Path::new("/nonexistent"), &variable);
+    match parsed {
+        Ok(config) => accepted(&config),
+        Err(error) => refused(text, &error),
+    }
+});
+
+fn variable(name: &str) -> Option<String> {
+    Some(match name {
+        "PORT" => "8080".into(),
+        "PLAIN" => SECRET.into(),
+        "RATE" => format!("5/{SECRET}"),
+        "SPAN" => format!("5{SECRET}"),
+        "URL" => format!("http://{SECRET}@a/"),
+        "REDIS" => format!("redis://:{SECRET}@"),
+        "TICK" => format!("a`{SECRET}"),
+        "TICKS" => format!("`{SECRET}` {{{{x}}}} `"),
+        "PART" => format!("{{{SECRET}}}"),
+        "LINES" => format!("{SECRET}\r\n{SECRET}"),
+        "EMPTY" => String::new(),
+        _ => return None,
+    })
+}
+
+fn accepted(config: &Config) {
+    assert!(!config.routes.is_empty() && !config.upstreams.is_empty());
+    for route in &config.routes {
+        assert!(route.upstream < config.upstreams.len());
+        assert!(route.max_wait <= route.max_wait_cap);
+        for charge in &route.limiters {
+            assert!(!config.limiters[charge.limiter].algorithms.is_empty());
+        }
+    }
+    assert!(config.limits.uri < config.limits.header_bytes);
+    assert!(!config.proxy_protocol || !config.trusted_proxies.is_empty());
+    for upstream in &config.upstreams {
+        assert!(!upstream.targets.is_empty());
+        for rules in [&upstream.headers.request, &upstream.headers.response] {
+            for (_, value) in rules.set.iter().chain(&rules.add) {
+                assert!(value.is_sensitive() || !contains(value.as_bytes(), SECRET.as_bytes()));
+            }
+        }
+    }
+    let _ = config.warnings();
+    let _ = config.summary();
+}
+
+fn refused(text: &str, error: &ConfigError) {
+    assert!(!error.mistakes.is_empty());
+    assert!(error.mistakes.is_sorted_by_key(|mistake| mistake.place), "{error}");
+    // All that ends a line in YAML, old or new.
+    let lines = text.split(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']).count();
+    for mistake in &error.mistakes {
+        let place = mistake.place.expect("a place");
+        assert!((1..=lines + 1).contains(&place.line), "{place:?} of {lines}: {error}");
+        assert!((1..=text.chars().count() + 2).contains(&place.column), "{place:?}: {error}");
+        assert!(!mistake.reason.is_empty());
+    }
+    let said = error.to_string();
+    assert!(!said.contains(SECRET), "{said}");
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|window| window == part)
+}
