@@ -11,6 +11,7 @@ mod twins;
 mod twins_fixed_window;
 mod twins_timeline;
 
+mod addresses;
 mod cli;
 mod decisions;
 mod failures;

@@ -3,7 +3,7 @@
 use super::wire::{Conn, Head};
 use parking_lot::Mutex;
 use std::{
-    net::SocketAddr,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -17,6 +17,9 @@ use tokio::{
     time::{Instant, sleep},
 };
 use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
+
+/// Any port.
+const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// An origin; it ends with the test.
 #[derive(Debug)]
@@ -101,10 +104,18 @@ impl Upstream {
         port: u16,
         handle: impl Fn(&Call) -> Reply + Send + Sync + 'static,
     ) -> Self {
+        Self::at(([127, 0, 0, 1], port), handle).await
+    }
+
+    /// On an address of the test's choice.
+    pub(crate) async fn at(
+        address: impl Into<SocketAddr>,
+        handle: impl Fn(&Call) -> Reply + Send + Sync + 'static,
+    ) -> Self {
         let log = Arc::<Log>::default();
         let (handle, calls) = (Arc::new(handle), log.clone());
         let serve = move |stream| serve(Conn::over(stream), handle.clone(), calls.clone());
-        Self::listen(port, log, serve).await
+        Self::listen(address.into(), log, serve).await
     }
 
     /// Answers 200 to everything, over TLS.
@@ -120,22 +131,22 @@ impl Upstream {
                 serve(Conn::over(stream), Arc::new(|_: &Call| Reply::ok()), calls).await;
             }
         };
-        Self::listen(0, log, serve).await
+        Self::listen(LOCAL, log, serve).await
     }
 
     /// Every connection is in the hands of `serve`.
     pub(crate) async fn raw<F: Future<Output = ()> + Send + 'static>(
         serve: impl Fn(Conn) -> F + Send + 'static,
     ) -> Self {
-        Self::listen(0, Arc::default(), move |stream| serve(Conn::over(stream))).await
+        Self::listen(LOCAL, Arc::default(), move |stream| serve(Conn::over(stream))).await
     }
 
     async fn listen<F: Future<Output = ()> + Send + 'static>(
-        port: u16,
+        address: SocketAddr,
         log: Arc<Log>,
         serve: impl Fn(TcpStream) -> F + Send + 'static,
     ) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("a port");
+        let listener = TcpListener::bind(address).await.expect("a port");
         let address = listener.local_addr().expect("its address");
         let counted = log.clone();
         let task = tokio::spawn(async move {

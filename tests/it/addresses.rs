@@ -1,0 +1,355 @@
+//! Upstreams with several addresses: who is chosen, who is put out and comes back, and what names stand for.
+
+use crate::support::{Conn, Dns, Gateway, Reply, Says, Upstream, eventually, free_port, reply};
+use rstest::rstest;
+use socket2::{Domain, Socket, Type};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{sync::Semaphore, time::timeout};
+
+const A: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
+const B: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+
+async fn before(urls: &[String], more: &str) -> Gateway {
+    let urls: Vec<_> = urls.iter().map(|url| format!("\"{url}\"")).collect();
+    Gateway::start(&format!(
+        "workers: 2
+upstreams: {{ vendor: {{ urls: [{}], connect_timeout: 500ms{more} }} }}
+limiters: {{ day: 1000/day }}
+routes: [{{ name: all, suffix: \"*\", limiters: [day] }}]
+",
+        urls.join(", ")
+    ))
+    .await
+}
+
+/// Before `http://api.test:PORT`, with a server that says what it stands for.
+async fn named(dns: &Dns, port: u16, more: &str) -> Gateway {
+    Gateway::start(&format!(
+        "workers: 2
+resolver: [\"{}\"]
+upstreams: {{ vendor: {{ url: \"http://api.test:{port}\"{more} }} }}
+routes: [{{ name: all, suffix: \"*\" }}]
+",
+        dns.address()
+    ))
+    .await
+}
+
+/// Addresses of the upstream in a state.
+async fn addresses(gateway: &Gateway, state: &str) -> f64 {
+    gateway.metric("paceway_upstream_addresses", &[("state", state)]).await
+}
+
+async fn ejections(gateway: &Gateway) -> f64 {
+    gateway.metric("paceway_upstream_ejections_total", &[("upstream", "vendor")]).await
+}
+
+fn said(gateway: &Gateway, message: &str) -> usize {
+    gateway.events().iter().filter(|event| event["message"] == message).count()
+}
+
+/// One that listens and never accepts: when its queue is full, the system answers no further client.
+async fn black_hole() -> (SocketAddr, (Socket, Vec<Conn>)) {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("a port");
+    socket.listen(1).expect("listening");
+    let address = socket.local_addr().expect("its address").as_socket().expect("of TCP");
+    let mut queue = Vec::new();
+    while let Ok(Ok(conn)) = timeout(Duration::from_millis(300), Conn::to(address)).await {
+        queue.push(conn);
+        assert!(queue.len() < 1000, "the queue never gets full");
+    }
+    (address, (socket, queue))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_addresses_share_the_work_each_by_its_own_name() {
+    let first = Upstream::ok().await;
+    let second = Upstream::at((Ipv6Addr::LOCALHOST, 0), |_| Reply::ok()).await;
+    let gateway = before(&[first.url() + "/v2", second.url() + "/v2"], "").await;
+    for _ in 0..20 {
+        assert_eq!(gateway.get("/x").await.status, 200);
+    }
+    for upstream in [&first, &second] {
+        let calls = upstream.calls();
+        assert!((5..=15).contains(&calls.len()), "{} of 20", calls.len());
+        for call in calls {
+            assert_eq!(call.target, "/v2/x");
+            assert_eq!(call.head.get("host"), Some(&*upstream.address().to_string()));
+        }
+    }
+    assert_eq!(addresses(&gateway, "up").await, 2.0);
+    assert_eq!(addresses(&gateway, "ejected").await, 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_one_with_the_fewest_calls_in_flight_is_chosen() {
+    let gate = Arc::new(Semaphore::new(0));
+    let held = gate.clone();
+    let slow = Upstream::start(move |_| Reply::ok().behind(&held)).await;
+    let quick = Upstream::ok().await;
+    let gateway = before(&[slow.url(), quick.url()], "").await;
+    // One call at least goes to the slow one, and stays there.
+    let mut waiting = Vec::new();
+    while slow.calls().is_empty() {
+        waiting.push(gateway.ask("/", &[]).await);
+        eventually("the call has arrived", async || {
+            (slow.calls().len() + quick.calls().len() == waiting.len()).then_some(())
+        })
+        .await;
+    }
+    for _ in 0..20 {
+        assert_eq!(gateway.get("/").await.status, 200);
+    }
+    assert_eq!(slow.calls().len(), 1, "nobody else went there");
+    gate.add_permits(100);
+    for mut conn in waiting {
+        assert_eq!(conn.answer().await.expect("an answer").status, 200);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_address_costs_nobody_a_request_and_is_used_again_when_it_lives() {
+    let port = free_port();
+    let alive = Upstream::ok().await;
+    let gateway = before(&[format!("http://127.0.0.1:{port}"), alive.url()], "").await;
+    for _ in 0..20 {
+        assert_eq!(gateway.get("/").await.status, 200);
+    }
+    assert_eq!(alive.calls().len(), 20);
+    assert_eq!(gateway.limiter("day").await["level"], 980, "one permit each");
+    assert_eq!(addresses(&gateway, "ejected").await, 1.0);
+    assert_eq!(addresses(&gateway, "up").await, 1.0);
+    assert_eq!(said(&gateway, "ejected"), 1);
+    let before = ejections(&gateway).await;
+    assert!(before >= 1.0);
+
+    let back = Upstream::on(port, |_| Reply::ok()).await;
+    eventually("it is used again", async || {
+        assert_eq!(gateway.get("/").await.status, 200);
+        (!back.calls().is_empty()).then_some(())
+    })
+    .await;
+    eventually("it is said to be", async || (addresses(&gateway, "up").await == 2.0).then_some(()))
+        .await;
+    assert_eq!(said(&gateway, "ejected"), 1, "said once");
+    assert_eq!(said(&gateway, "answers again, and is used again"), 1);
+    assert!(gateway.count("all", "upstream_failed").await < 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_that_accepts_no_connection_is_passed_over() {
+    let (dead, _queue) = black_hole().await;
+    let alive = Upstream::ok().await;
+    let gateway = before(&[format!("http://{dead}"), alive.url()], "").await;
+    for _ in 0..10 {
+        assert_eq!(gateway.get("/").await.status, 200);
+    }
+    assert_eq!(alive.calls().len(), 10);
+    assert!(ejections(&gateway).await >= 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_no_address_can_be_reached_each_is_tried_and_nothing_is_spent() {
+    let dead = || format!("http://127.0.0.1:{}", free_port());
+    let gateway = before(&[dead(), dead(), dead()], "").await;
+    for _ in 0..5 {
+        let answer = gateway.get("/").await;
+        assert_eq!((answer.status, answer.problem().as_str()), (502, "upstream-unreachable"));
+    }
+    assert_eq!(gateway.limiter("day").await["level"], 1000);
+    assert_eq!(addresses(&gateway, "up").await, 1.0, "the last one stays");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_that_comes_back_while_the_last_one_is_dead_is_found_at_once() {
+    let (port, other) = (free_port(), free_port());
+    let urls = [port, other].map(|port| format!("http://127.0.0.1:{port}"));
+    let gateway = before(&urls, "").await;
+    assert_eq!(gateway.get("/").await.status, 502);
+    // Which of them is out is not known here: both orders must do.
+    for port in [port, other] {
+        let _alive =
+            Upstream::on(port, |_| reply("200 OK", &[("Connection", "close")], "ok")).await;
+        assert_eq!(gateway.get("/").await.status, 200);
+    }
+}
+
+#[rstest]
+#[case::no_answer_in_time(false)]
+#[case::broken_off(true)]
+#[tokio::test(flavor = "multi_thread")]
+async fn three_calls_without_an_answer_put_an_address_out(#[case] breaks_off: bool) {
+    let never = Arc::new(Semaphore::new(0));
+    let bad = Upstream::start(move |_| match breaks_off {
+        true => Reply::raw(""),
+        false => Reply::ok().behind(&never),
+    })
+    .await;
+    let good = Upstream::ok().await;
+    let gateway = before(&[bad.url(), good.url()], ", response_timeout: 100ms").await;
+    let mut failed = 0;
+    eventually("it is put out", async || {
+        let status = gateway.get("/").await.status;
+        assert!([200, 502, 504].contains(&status), "{status}");
+        failed += usize::from(status != 200);
+        (ejections(&gateway).await >= 1.0).then_some(())
+    })
+    .await;
+    assert_eq!(failed, 3);
+    assert_eq!(addresses(&gateway, "ejected").await, 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn localhost_takes_no_dns_and_either_address() {
+    let silent = Dns::start(Says::Nothing).await;
+    for ip in [A, IpAddr::V6(Ipv6Addr::LOCALHOST)] {
+        let upstream = Upstream::at((ip, 0), |_| Reply::ok()).await;
+        let gateway = Gateway::start(&format!(
+            "resolver: [\"{}\"]
+upstream: http://localhost:{}
+routes: [{{ suffix: \"*\" }}]
+",
+            silent.address(),
+            upstream.address().port()
+        ))
+        .await;
+        assert_eq!(gateway.get("/").await.status, 200);
+        assert_eq!(addresses(&gateway, "up").await, 1.0);
+    }
+}
+
+// -------------------------------------------------------------------------------------------- names
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_addresses_of_a_name_are_used() {
+    let a = Upstream::at((A, 0), |_| Reply::ok()).await;
+    let port = a.address().port();
+    let b = Upstream::at((B, port), |_| Reply::ok()).await;
+    let dns = Dns::start(Says::Addresses(vec![A, B], 60)).await;
+    let gateway = named(&dns, port, "").await;
+    for _ in 0..20 {
+        assert_eq!(gateway.get("/").await.status, 200);
+    }
+    for upstream in [&a, &b] {
+        assert!((5..=15).contains(&upstream.calls().len()), "{}", upstream.calls().len());
+        assert_eq!(upstream.calls()[0].head.get("host"), Some(&*format!("api.test:{port}")));
+    }
+    assert_eq!(dns.asked(), 2, "one lookup for all workers, and not again before its time");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_is_looked_up_again_when_its_time_is_up() {
+    let a = Upstream::at((A, 0), |_| Reply::ok()).await;
+    let port = a.address().port();
+    let b = Upstream::at((B, port), |_| Reply::ok()).await;
+    // It says 0, which is taken for a second.
+    let dns = Dns::start(Says::Addresses(vec![A], 0)).await;
+    let gateway = named(&dns, port, "").await;
+    assert_eq!(gateway.get("/").await.status, 200);
+    assert_eq!((a.calls().len(), b.calls().len()), (1, 0));
+    dns.say(Says::Addresses(vec![B], 60));
+    let mut calls = 1;
+    eventually("the new address is used", async || {
+        assert_eq!(gateway.get("/").await.status, 200);
+        calls += 1;
+        (b.calls().len() == 1).then_some(())
+    })
+    .await;
+    // The idle connections to the old one are good, and yet not used.
+    for _ in 0..20 {
+        assert_eq!(gateway.get("/").await.status, 200);
+    }
+    assert_eq!((a.calls().len(), b.calls().len()), (calls - 1, 21));
+}
+
+#[rstest]
+#[case::no_such_name(Says::NoSuchName)]
+#[case::failure(Says::Failure)]
+#[case::no_address(Says::Addresses(Vec::new(), 60))]
+#[case::no_answer(Says::Nothing)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lookup_that_fails_keeps_what_was_known(#[case] then: Says) {
+    let upstream = Upstream::ok().await;
+    let port = upstream.address().port();
+    let dns = Dns::start(Says::Addresses(vec![A], 0)).await;
+    let gateway = named(&dns, port, "").await;
+    assert_eq!(gateway.get("/").await.status, 200);
+    dns.say(then);
+    eventually("it is said that the name is not found", async || {
+        assert_eq!(gateway.get("/").await.status, 200);
+        (said(&gateway, "cannot be resolved") == 1).then_some(())
+    })
+    .await;
+    assert_eq!(gateway.get("/").await.status, 200);
+    dns.say(Says::Addresses(vec![A], 0));
+    eventually("it is found again", async || {
+        assert_eq!(gateway.get("/").await.status, 200);
+        (said(&gateway, "resolved again") == 1).then_some(())
+    })
+    .await;
+    assert_eq!(said(&gateway, "cannot be resolved"), 1, "said once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_does_not_exist_is_a_502_until_it_does() {
+    let upstream = Upstream::ok().await;
+    let dns = Dns::start(Says::NoSuchName).await;
+    let gateway = named(&dns, upstream.address().port(), "").await;
+    let answer = gateway.get("/").await;
+    assert_eq!((answer.status, answer.problem().as_str()), (502, "upstream-unreachable"));
+    assert_eq!(addresses(&gateway, "up").await, 0.0);
+    dns.say(Says::Addresses(vec![A], 60));
+    gateway.until_answered("/", 200).await;
+    assert_eq!(addresses(&gateway, "up").await, 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dns_server_that_is_silent_costs_no_more_than_a_connect() {
+    let upstream = Upstream::ok().await;
+    let dns = Dns::start(Says::Nothing).await;
+    let gateway = named(&dns, upstream.address().port(), ", connect_timeout: 100ms").await;
+    let answer = gateway.get("/").await;
+    assert_eq!((answer.status, answer.problem().as_str()), (502, "upstream-unreachable"));
+    dns.say(Says::Addresses(vec![A], 60));
+    gateway.until_answered("/", 200).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_families_of_addresses_are_asked_for() {
+    let upstream = Upstream::at((Ipv6Addr::LOCALHOST, 0), |_| Reply::ok()).await;
+    let dns = Dns::start(Says::Addresses(vec![Ipv6Addr::LOCALHOST.into()], 60)).await;
+    let gateway = named(&dns, upstream.address().port(), "").await;
+    assert_eq!(gateway.get("/").await.status, 200);
+    assert_eq!(upstream.calls().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_addresses_64_are_used() {
+    let upstream = Upstream::ok().await;
+    // As many as a message without extensions holds, behind each of three ports.
+    let many = (1..=25).map(|n| Ipv4Addr::new(127, 0, 0, n).into()).collect();
+    let dns = Dns::start(Says::Addresses(many, 60)).await;
+    let ports = [upstream.address().port(), free_port(), free_port()];
+    let urls = ports.map(|port| format!("\"http://api.test:{port}\""));
+    let gateway = Gateway::start(&format!(
+        "resolver: [\"{}\"]
+upstreams: {{ vendor: {{ urls: [{}] }} }}
+routes: [{{ name: all, suffix: \"*\" }}]
+",
+        dns.address(),
+        urls.join(", ")
+    ))
+    .await;
+    gateway.until_answered("/", 200).await;
+    eventually("all are known", async || {
+        let all = addresses(&gateway, "up").await + addresses(&gateway, "ejected").await;
+        assert!(all <= 64.0, "{all}");
+        (all == 64.0).then_some(())
+    })
+    .await;
+}
