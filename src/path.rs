@@ -1,5 +1,6 @@
 //! The normal form of a path, for matching only: what is forwarded stays as the client sent it. No two
-//! spellings that common origins serve as one resource have two normal forms.
+//! spellings that common origins serve as one resource have two normal forms, but where origins read one spelling
+//! in several ways: then there are several readings.
 
 use std::borrow::Cow;
 
@@ -19,31 +20,75 @@ pub enum Suffix {
 /// `/` and `\` separate segments; a segment ends at its first `;` (parameters); escapes are decoded, but
 /// for the delimiters `/ \ % ; ? #` and control characters, whose escapes stay, in capitals; empty
 /// segments and `.` vanish, `..` takes the segment before it along (RFC 3986 section 6.2.2, WHATWG URL
-/// for `\`). A query or fragment must be cut off before.
+/// for `\`). A query or fragment must be cut off before. Case counts: an origin that folds it (IIS) needs a route
+/// for each case that it wants limited.
 pub fn normal(path: &str) -> Cow<'_, [u8]> {
     let bytes = path.as_bytes();
     if is_normal(bytes) {
         return Cow::Borrowed(bytes);
     }
-    let mut out = Vec::with_capacity(bytes.len() + 1);
-    for segment in bytes.split(|byte| matches!(byte, b'/' | b'\\')) {
-        let segment = segment.split(|byte| *byte == b';').next().unwrap_or_default();
-        let start = out.len();
-        out.push(b'/');
-        decode(segment, &mut out);
-        match &out[start + 1..] {
-            b"" | b"." => out.truncate(start),
-            b".." => {
-                let before = out[..start].iter().rposition(|byte| *byte == b'/');
-                out.truncate(before.unwrap_or(0));
+    Cow::Owned(read(bytes, 0))
+}
+
+// How an origin may differ from the normal form. Each is a bit, so that all that a path has in it can be combined.
+
+/// `;` is a character as any other (nginx, Apache, Node, WSGI), not the start of parameters (Tomcat).
+const SEMICOLON: u8 = 1;
+/// `\` is a character as any other (nginx, Apache), not a slash (IIS, WHATWG URL).
+const BACKSLASH: u8 = 2;
+/// Escaped slashes separate (nginx, IIS, Go, WSGI), and `%u` escapes are some (IIS).
+const ESCAPED: u8 = 4;
+/// `..` takes an empty segment along (RFC 3986 section 5.2.4, WHATWG URL): `/a//..` is `/a/`.
+const EMPTY: u8 = 8;
+/// Escaped dots are no dot segments (Java's URI.normalize).
+const DOTS: u8 = 16;
+
+/// Parameters run to the next `/`, also past a `\` (Tomcat).
+const PARAMETERS: u8 = 32;
+
+/// What origins may take a path for that is not its normal form; none for almost all. At most 63 of them, each as long
+/// as the path at most.
+pub fn readings(path: &str) -> impl Iterator<Item = Vec<u8>> {
+    let bytes = path.as_bytes();
+    let differences = if is_normal(bytes) { 0 } else { differences(bytes) };
+    let possible = (1..=differences).filter(move |reading| reading & !differences == 0);
+    possible.map(move |reading| read(bytes, reading))
+}
+
+/// Whether its readings cost little: who needs many ways to read a long path is up to no good.
+pub fn is_legible(path: &str) -> bool {
+    const MOST: usize = 64 << 10;
+    path.len() <= MOST >> 6
+        || is_normal(path.as_bytes())
+        || path.len() << differences(path.as_bytes()).count_ones() <= MOST
+}
+
+/// Which differences matter to a path.
+fn differences(path: &[u8]) -> u8 {
+    let (mut found, mut backslash, mut previous) = (0, false, b' ');
+    for (i, byte) in path.iter().enumerate() {
+        found |= match byte {
+            b';' => SEMICOLON,
+            b'\\' => {
+                backslash = true;
+                BACKSLASH
             }
-            _ => {}
-        }
+            b'.' if previous == b'.' => EMPTY,
+            b'%' => match path.get(i + 1..).unwrap_or_default() {
+                [b'2', b'e' | b'E', ..] => EMPTY | DOTS,
+                [b'2', b'f' | b'F', ..] => ESCAPED,
+                [b'5', b'c' | b'C', ..] => ESCAPED | BACKSLASH,
+                [b'u' | b'U', ..] => ESCAPED,
+                _ => 0,
+            },
+            _ => 0,
+        };
+        previous = *byte;
     }
-    if out.is_empty() {
-        out.push(b'/');
+    match backslash && found & SEMICOLON != 0 {
+        true => found | PARAMETERS,
+        false => found,
     }
-    Cow::Owned(out)
 }
 
 /// The common case, without a copy; may say no to what is normal.
@@ -63,33 +108,105 @@ fn is_normal(bytes: &[u8]) -> bool {
     bytes.first() == Some(&b'/') && (previous != b'/' || bytes.len() == 1)
 }
 
-fn decode(segment: &[u8], out: &mut Vec<u8>) {
-    let mut rest = segment;
-    while let Some((&byte, after)) = rest.split_first() {
-        let escaped = (byte == b'%').then(|| Some((hex(*after.first()?)?, hex(*after.get(1)?)?)));
-        rest = after;
-        match escaped.flatten() {
-            Some((high, low)) => {
-                rest = &after[2..];
-                match high << 4 | low {
-                    b'/' | b'\\' | b'%' | b';' | b'?' | b'#' | 0..0x20 | 0x7f => {
-                        out.push(b'%');
-                        out.extend(
-                            [high, low].map(|digit| b"0123456789ABCDEF"[usize::from(digit)]),
-                        );
-                    }
-                    decoded => out.push(decoded),
+/// A path as an origin with these differences reads it.
+fn read(path: &[u8], differences: u8) -> Vec<u8> {
+    let differs = |difference| differences & difference != 0;
+    let flat = flat(path, differences);
+    let mut out = Vec::with_capacity(flat.len());
+    for segment in flat.split(|byte| *byte == b'/') {
+        match segment {
+            b"." => {}
+            b"" if !differs(EMPTY) => {}
+            b".." => {
+                let before = out.iter().rposition(|byte| *byte == b'/');
+                out.truncate(before.unwrap_or(0));
+            }
+            _ => {
+                out.push(b'/');
+                // Dots again, now that they cannot be segments.
+                let mut rest = segment;
+                while let Some((byte, after)) = rest.split_first() {
+                    let dot = after.strip_prefix(b"2E").filter(|_| *byte == b'%' && differs(DOTS));
+                    out.push(if dot.is_some() { b'.' } else { *byte });
+                    rest = dot.unwrap_or(after);
                 }
             }
-            // No escape, so a percent sign, which must not become one with what is decoded behind it.
-            None if byte == b'%' => out.extend(b"%25"),
-            None => out.push(byte),
+        }
+    }
+    if differs(EMPTY) {
+        // What is empty has done its work.
+        out.dedup_by(|one, before| *one == b'/' && *before == b'/');
+        if out.len() > 1 && out.last() == Some(&b'/') {
+            out.pop();
+        }
+    }
+    if out.is_empty() {
+        out.push(b'/');
+    }
+    out
+}
+
+/// Decoded, and without parameters. A `/` in it separates: one that is data stays escaped.
+fn flat(path: &[u8], differences: u8) -> Vec<u8> {
+    let differs = |difference| differences & difference != 0;
+    let is_separator = |byte: &u8| *byte == b'/' || *byte == b'\\' && !differs(PARAMETERS);
+    let mut flat = Vec::with_capacity(path.len() + 1);
+    let mut rest = path;
+    loop {
+        let end = rest.iter().position(is_separator).unwrap_or(rest.len());
+        let segment = &rest[..end];
+        let name = segment.iter().position(|byte| *byte == b';' && !differs(SEMICOLON));
+        decode(&segment[..name.unwrap_or(segment.len())], differences, &mut flat);
+        let Some((separator, behind)) = rest[end..].split_first() else { return flat };
+        flat.push(if differs(BACKSLASH) { *separator } else { b'/' });
+        rest = behind;
+    }
+}
+
+fn decode(segment: &[u8], differences: u8, out: &mut Vec<u8>) {
+    let differs = |difference| differences & difference != 0;
+    let mut rest = segment;
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        if byte != b'%' {
+            out.push(if byte == b'\\' && !differs(BACKSLASH) { b'/' } else { byte });
+            continue;
+        }
+        if let (true, [b'u' | b'U', after @ ..]) = (differs(ESCAPED), after)
+            && let Some(decoded) = hex(after, 4).and_then(char::from_u32)
+        {
+            rest = &after[4..];
+            match decoded {
+                '/' => out.push(b'/'),
+                '\\' if !differs(BACKSLASH) => out.push(b'/'),
+                _ => out.extend(decoded.encode_utf8(&mut [0; 4]).bytes()),
+            }
+            continue;
+        }
+        // No escape, so a percent sign, which must not become one with what is decoded behind it.
+        let Some(decoded) = hex(after, 2).and_then(|code| u8::try_from(code).ok()) else {
+            out.extend(b"%25");
+            continue;
+        };
+        rest = &after[2..];
+        match decoded {
+            b'/' if differs(ESCAPED) => out.push(b'/'),
+            b'\\' if differs(ESCAPED) && !differs(BACKSLASH) => out.push(b'/'),
+            b'.' if differs(DOTS) => out.extend(b"%2E"),
+            b'/' | b'\\' | b'%' | b';' | b'?' | b'#' | 0..0x20 | 0x7f => {
+                out.push(b'%');
+                let digits = [decoded >> 4, decoded & 15];
+                out.extend(digits.map(|digit| b"0123456789ABCDEF"[usize::from(digit)]));
+            }
+            decoded => out.push(decoded),
         }
     }
 }
 
-fn hex(digit: u8) -> Option<u8> {
-    (digit as char).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
+/// The number that the first `length` digits are.
+fn hex(digits: &[u8], length: usize) -> Option<u32> {
+    let digits = digits.get(..length)?;
+    digits.iter().try_fold(0, |all, digit| Some(all << 4 | (*digit as char).to_digit(16)?))
 }
 
 // === impl Suffix ===
@@ -129,7 +246,7 @@ impl Suffix {
                     return Err("can never match: paths are compared with dot segments resolved");
                 }
             }
-            decode(segment.as_bytes(), &mut characters);
+            decode(segment.as_bytes(), 0, &mut characters);
         }
         Ok(Self::Characters(characters.into()))
     }
@@ -149,81 +266,4 @@ impl Suffix {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use rstest::rstest;
-
-    #[rstest]
-    #[case::plain("/v2/search", "/v2/search")]
-    #[case::root("/", "/")]
-    #[case::empty("", "/")]
-    #[case::double("//v2///search", "/v2/search")]
-    #[case::trailing("/v2/search/", "/v2/search")]
-    #[case::dot("/v2/./search/.", "/v2/search")]
-    #[case::dot_dot("/v2/x/../search", "/v2/search")]
-    #[case::above_root("/../../search", "/search")]
-    #[case::escaped_dots("/v2/x/%2e%2E/search", "/v2/search")]
-    #[case::unreserved("/v2/%73e%61rch", "/v2/search")]
-    #[case::sub_delims("/a%40b%3A", "/a@b:")]
-    #[case::parameters("/v2/search;x=1", "/v2/search")]
-    #[case::parameters_within("/v2;a/search;b;c", "/v2/search")]
-    #[case::parameters_on_dots("/v2/x/..;a/search", "/v2/search")]
-    #[case::slash_is_data("/v2%2fsearch", "/v2%2Fsearch")]
-    #[case::percent_is_data("/%2573earch", "/%2573earch")]
-    #[case::semicolon_is_data("/search%3bx", "/search%3Bx")]
-    #[case::nul("/search%00", "/search%00")]
-    #[case::backslash("/v2\\search", "/v2/search")]
-    #[case::broken_escape("/%zz/%4", "/%25zz/%254")]
-    #[case::escape_of_an_escape("/%0%61", "/%250a")]
-    #[case::utf8("/caf%c3%a9", "/café")]
-    #[case::dots_in_names("/.well-known/a..b", "/.well-known/a..b")]
-    fn normal_forms(#[case] path: &str, #[case] expected: &str) {
-        assert_eq!(String::from_utf8_lossy(&normal(path)), expected);
-    }
-
-    #[rstest]
-    #[case::any("*", Ok(Suffix::Any))]
-    #[case::segments("/v2/search/", Ok(Suffix::Segments((*b"/v2/search").into())))]
-    #[case::escaped("/%73earch", Ok(Suffix::Segments((*b"/search").into())))]
-    #[case::characters(".json", Ok(Suffix::Characters((*b".json").into())))]
-    #[case::empty("", Err("is empty; write \"*\" for every path"))]
-    fn suffixes(#[case] text: &str, #[case] expected: Result<Suffix, &'static str>) {
-        assert_eq!(Suffix::parse(text), expected);
-    }
-
-    proptest! {
-        #[test]
-        fn the_normal_form_is_its_own(path in "/[a-c./\\\\;%0-9ef]{0,24}") {
-            let once = normal(&path).into_owned();
-            let once = String::from_utf8_lossy(&once).into_owned();
-            prop_assert_eq!(normal(&once), once.as_bytes());
-        }
-
-        #[test]
-        fn a_fast_yes_is_what_the_slow_way_says(path in "(/[a-c.]{0,3}){1,5}") {
-            let slow = normal(&format!("{path};")).into_owned();
-            prop_assert_eq!(normal(&path).into_owned(), slow);
-        }
-
-        /// Spellings that origins commonly serve as one: each step of a disguise changes nothing.
-        #[test]
-        fn a_disguise_changes_nothing(
-            segments in prop::collection::vec("[a-z]{1,4}", 1..5),
-            disguises in prop::collection::vec(0..8u8, 5),
-        ) {
-            let plain: String = segments.iter().map(|segment| format!("/{segment}")).collect();
-            let disguised: String = segments.iter().zip(disguises).map(|(s, disguise)| match disguise {
-                0 => format!("//{s}"),
-                1 => format!("/./{s}"),
-                2 => format!("/x/../{s}"),
-                3 => format!("/%2e/{s};a=b"),
-                4 => s.bytes().fold("/".to_owned(), |all, byte| format!("{all}%{byte:02x}")),
-                5 => format!("\\{s}"),
-                6 => format!("/{s}/"),
-                _ => format!("/{s}/y/%2E%2e"),
-            }).collect();
-            prop_assert_eq!(normal(&disguised), normal(&plain));
-        }
-    }
-}
+mod tests;

@@ -3,7 +3,7 @@
 
 use crate::{
     config,
-    path::{Suffix, normal},
+    path::{Suffix, normal, readings},
 };
 use http::Method;
 use std::{cmp::Reverse, collections::HashMap};
@@ -81,15 +81,35 @@ impl Table {
     }
 
     /// The route of a request; `host` without port, `path` without query, both as the client sent them.
+    ///
+    /// Where origins read a path in several ways, the longest suffix of all readings counts: no spelling gets past the
+    /// route that an origin's own reading has.
     pub fn find(&self, method: &Method, host: Option<&str>, path: &str) -> Option<usize> {
-        let path = normal(path);
-        let (length, segments) = self.find_segments(method, host, &path);
+        let normal = self.find_reading(method, host, &normal(path));
+        let others = readings(path).map(|path| self.find_reading(method, host, &path));
+        let longer =
+            |best: (usize, _), other: (usize, _)| if other.0 > best.0 { other } else { best };
+        others.fold(normal, longer).1
+    }
+
+    /// The longest suffix of one reading and its length in bytes.
+    fn find_reading(
+        &self,
+        method: &Method,
+        host: Option<&str>,
+        path: &[u8],
+    ) -> (usize, Option<usize>) {
+        let (length, segments) = self.find_segments(method, host, path);
         let longer = self.characters.iter().take_while(|(longer, _)| *longer > length);
-        let characters = longer.filter_map(|(length, map)| {
+        let mut characters = longer.filter_map(|(length, map)| {
             let start = path.len().checked_sub(*length)?;
-            pick(map.get(&path[start..])?, method, host)
+            Some((*length, pick(map.get(&path[start..])?, method, host)?))
         });
-        characters.into_iter().next().or(segments).or_else(|| pick(&self.any, method, host))
+        match (characters.next(), segments) {
+            (Some((length, route)), _) => (length, Some(route)),
+            (None, Some(route)) => (length, Some(route)),
+            (None, None) => (0, pick(&self.any, method, host)),
+        }
     }
 
     /// The longest suffix of whole segments and its length in bytes.

@@ -2,7 +2,7 @@
 //! way reads alike (RFC 9110, 9112, 9113). Reads no body. hyper has refused before what is no HTTP at all.
 
 use super::Peer;
-use crate::{answer::Failure, config::Limits};
+use crate::{answer::Failure, config::Limits, path::is_legible};
 use http::{
     HeaderMap, HeaderValue, Method, Request, StatusCode, Version,
     header::{CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING},
@@ -26,8 +26,8 @@ pub(super) fn vet<B>(peer: &Peer, limits: &Limits, request: &Request<B>) -> Resu
         return malformed("both Content-Length and Transfer-Encoding (RFC 9112 section 6.1)");
     }
     method(request)?;
-    target(request)?;
     size(limits, request)?;
+    target(request)?;
     host(request)?;
     coding(request)?;
     length(limits, request.headers())?;
@@ -77,6 +77,9 @@ fn target<B>(request: &Request<B>) -> Result<(), Failure> {
     }
     if !uri.path().starts_with('/') {
         return malformed("the target is neither a path nor a URL (RFC 9112 section 3.2)");
+    }
+    if !is_legible(uri.path()) {
+        return malformed("the path can be read in too many ways");
     }
     Ok(())
 }
@@ -217,115 +220,4 @@ fn is_http2<B>(request: &Request<B>) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::answer::Failure as F;
-    use rstest::rstest;
-
-    fn refused(request: http::request::Builder, limits: Limits) -> Option<u16> {
-        let peer = Peer::new([127, 0, 0, 1].into(), 80, &[], || Some(false));
-        let request = request.body(()).unwrap();
-        let failure: Option<F> = vet(&peer, &limits, &request).err();
-        failure.map(|failure| failure.response().status().as_u16())
-    }
-
-    #[rstest]
-    #[case::name("api.example", true)]
-    #[case::one_label("localhost", true)]
-    #[case::final_dot("api.example.", true)]
-    #[case::underscore("a_b.example:8080", true)]
-    #[case::port("api.example:443", true)]
-    #[case::empty_port("api.example:", true)]
-    #[case::ipv4("192.0.2.1:80", true)]
-    #[case::ipv6("[2001:db8::1]:80", true)]
-    #[case::ipv6_alone("[::1]", true)]
-    #[case::empty("", false)]
-    #[case::port_alone(":80", false)]
-    #[case::credentials("u:p@api.example", false)]
-    #[case::user("u@api.example", false)]
-    #[case::space("a b", false)]
-    #[case::path("a/b", false)]
-    #[case::query("a?b", false)]
-    #[case::fragment("a#b", false)]
-    #[case::backslash("a\\b", false)]
-    #[case::quote("a\"b", false)]
-    #[case::escape("a%2eb", false)]
-    #[case::obs_text("caf\u{e9}", false)]
-    #[case::bare_ipv6("::1", false)]
-    #[case::open_bracket("[::1", false)]
-    #[case::text_behind_brackets("[::1]x", false)]
-    #[case::no_address("[api]", false)]
-    #[case::zone("[fe80::1%25eth0]", false)]
-    #[case::port_that_is_none("a:b", false)]
-    #[case::port_with_a_sign("a:+1", false)]
-    #[case::port_too_high("a:65536", false)]
-    #[case::two_ports("a:1:2", false)]
-    fn hosts(#[case] text: &str, #[case] is: bool) {
-        assert_eq!(is_host(text.as_bytes()), is);
-    }
-
-    #[rstest]
-    #[case::alike("a.example", Some("A.example"), None)]
-    #[case::no_host("a.example", None, None)]
-    #[case::they_differ("a.example", Some("b.example"), Some(400))]
-    #[case::by_a_port("a.example", Some("a.example:80"), Some(400))]
-    fn the_authority_of_http2_is_the_host(
-        #[case] authority: &str,
-        #[case] host: Option<&str>,
-        #[case] status: Option<u16>,
-    ) {
-        let request = Request::builder().version(Version::HTTP_2);
-        let mut request = request.uri(format!("https://{authority}/"));
-        if let Some(host) = host {
-            request = request.header(HOST, host);
-        }
-        assert_eq!(refused(request, Limits::default()), status);
-    }
-
-    #[test]
-    fn http2_without_any_host_is_refused() {
-        let request = Request::builder().version(Version::HTTP_2).uri("/");
-        assert_eq!(refused(request, Limits::default()), Some(400));
-    }
-
-    #[rstest]
-    #[case::a_tunnel("CONNECT", false, Some(405))]
-    #[case::a_websocket("CONNECT", true, None)]
-    #[case::an_echo("TRACE", false, Some(405))]
-    #[case::small_letters("get", false, Some(400))]
-    #[case::any_other("M-SEARCH", false, None)]
-    fn methods(#[case] method: &str, #[case] protocol: bool, #[case] status: Option<u16>) {
-        let request = Request::builder().version(Version::HTTP_2).uri("https://a/").method(method);
-        let request = match protocol {
-            true => request.extension(Protocol::from_static("websocket")),
-            false => request,
-        };
-        assert_eq!(refused(request, Limits::default()), status);
-    }
-
-    #[rstest]
-    #[case::few(2, 10, None)]
-    #[case::too_many(3, 10, Some(431))]
-    #[case::too_large(1, 1000, Some(431))]
-    fn headers_of_http2_are_counted(
-        #[case] number: usize,
-        #[case] length: usize,
-        #[case] status: Option<u16>,
-    ) {
-        let mut request = Request::builder().version(Version::HTTP_2).uri("https://a/");
-        for _ in 0..number {
-            request = request.header("x", "x".repeat(length));
-        }
-        let limits = Limits { headers: 2, header_bytes: 1000, ..Limits::default() };
-        assert_eq!(refused(request, limits), status);
-    }
-
-    #[rstest]
-    #[case::other_scheme("ftp://a/", Some(400))]
-    #[case::credentials("https://u:p@a/", Some(400))]
-    #[case::json("https://a/{\"a\":[1|2]}", None)]
-    fn targets_of_http2(#[case] target: &str, #[case] status: Option<u16>) {
-        let request = Request::builder().version(Version::HTTP_2).uri(target);
-        assert_eq!(refused(request, Limits::default()), status);
-    }
-}
+mod tests;

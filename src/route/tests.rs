@@ -1,3 +1,5 @@
+mod origins;
+
 use super::*;
 use crate::config::Config;
 use rstest::rstest;

@@ -1,0 +1,100 @@
+use super::*;
+use proptest::prelude::*;
+use rstest::rstest;
+
+#[rstest]
+#[case::plain("/v2/search", "/v2/search")]
+#[case::root("/", "/")]
+#[case::empty("", "/")]
+#[case::double("//v2///search", "/v2/search")]
+#[case::trailing("/v2/search/", "/v2/search")]
+#[case::dot("/v2/./search/.", "/v2/search")]
+#[case::dot_dot("/v2/x/../search", "/v2/search")]
+#[case::above_root("/../../search", "/search")]
+#[case::escaped_dots("/v2/x/%2e%2E/search", "/v2/search")]
+#[case::unreserved("/v2/%73e%61rch", "/v2/search")]
+#[case::sub_delims("/a%40b%3A", "/a@b:")]
+#[case::parameters("/v2/search;x=1", "/v2/search")]
+#[case::parameters_within("/v2;a/search;b;c", "/v2/search")]
+#[case::parameters_on_dots("/v2/x/..;a/search", "/v2/search")]
+#[case::slash_is_data("/v2%2fsearch", "/v2%2Fsearch")]
+#[case::percent_is_data("/%2573earch", "/%2573earch")]
+#[case::semicolon_is_data("/search%3bx", "/search%3Bx")]
+#[case::nul("/search%00", "/search%00")]
+#[case::backslash("/v2\\search", "/v2/search")]
+#[case::broken_escape("/%zz/%4", "/%25zz/%254")]
+#[case::escape_of_an_escape("/%0%61", "/%250a")]
+#[case::utf8("/caf%c3%a9", "/café")]
+#[case::dots_in_names("/.well-known/a..b", "/.well-known/a..b")]
+fn normal_forms(#[case] path: &str, #[case] expected: &str) {
+    assert_eq!(String::from_utf8_lossy(&normal(path)), expected);
+}
+
+#[rstest]
+#[case::any("*", Ok(Suffix::Any))]
+#[case::segments("/v2/search/", Ok(Suffix::Segments((*b"/v2/search").into())))]
+#[case::escaped("/%73earch", Ok(Suffix::Segments((*b"/search").into())))]
+#[case::characters(".json", Ok(Suffix::Characters((*b".json").into())))]
+#[case::empty("", Err("is empty; write \"*\" for every path"))]
+fn suffixes(#[case] text: &str, #[case] expected: Result<Suffix, &'static str>) {
+    assert_eq!(Suffix::parse(text), expected);
+}
+
+#[rstest]
+#[case::plain("/v2/search", &[])]
+#[case::escapes_that_nobody_doubts("/caf%c3%a9/", &[])]
+#[case::semicolon("/a;x/b", &["/a;x/b"])]
+#[case::escaped_slash("/a%2fb", &["/a/b"])]
+#[case::escaped_slash_and_dots("/x/..%2fa", &["/a", "/x/..%2Fa", "/a"])]
+#[case::empty_before_dots("/a//..", &["/a"])]
+#[case::backslash("/x/a\\b/..", &["/x", "/x/a", "/x"])]
+#[case::escaped_dots("/a/%2e%2e/..", &["/", "/a", "/a"])]
+#[case::percent_u("/%u0061%u002fb", &["/a/b"])]
+fn further_readings(#[case] path: &str, #[case] expected: &[&str]) {
+    let all: Vec<_> = readings(path).map(|path| String::from_utf8(path).unwrap()).collect();
+    assert_eq!(all, expected);
+}
+
+proptest! {
+    #[test]
+    fn readings_are_few_and_no_longer_than_the_path(path in "/[a-c./\\\\;%0-9ef]{0,24}") {
+        let all: Vec<_> = readings(&path).collect();
+        prop_assert!(all.len() < 64);
+        // A percent sign that begins no escape is written as one.
+        prop_assert!(all.iter().all(|reading| reading.len() <= 3 * path.len()));
+        prop_assert!(all.iter().all(|reading| reading[0] == b'/'));
+    }
+
+    #[test]
+    fn the_normal_form_is_its_own(path in "/[a-c./\\\\;%0-9ef]{0,24}") {
+        let once = normal(&path).into_owned();
+        let once = String::from_utf8_lossy(&once).into_owned();
+        prop_assert_eq!(normal(&once), once.as_bytes());
+    }
+
+    #[test]
+    fn a_fast_yes_is_what_the_slow_way_says(path in "(/[a-c.]{0,3}){1,5}") {
+        let slow = normal(&format!("{path};")).into_owned();
+        prop_assert_eq!(normal(&path).into_owned(), slow);
+    }
+
+    /// Spellings that origins commonly serve as one: each step of a disguise changes nothing.
+    #[test]
+    fn a_disguise_changes_nothing(
+        segments in prop::collection::vec("[a-z]{1,4}", 1..5),
+        disguises in prop::collection::vec(0..8u8, 5),
+    ) {
+        let plain: String = segments.iter().map(|segment| format!("/{segment}")).collect();
+        let disguised: String = segments.iter().zip(disguises).map(|(s, disguise)| match disguise {
+            0 => format!("//{s}"),
+            1 => format!("/./{s}"),
+            2 => format!("/x/../{s}"),
+            3 => format!("/%2e/{s};a=b"),
+            4 => s.bytes().fold("/".to_owned(), |all, byte| format!("{all}%{byte:02x}")),
+            5 => format!("\\{s}"),
+            6 => format!("/{s}/"),
+            _ => format!("/{s}/y/%2E%2e"),
+        }).collect();
+        prop_assert_eq!(normal(&disguised), normal(&plain));
+    }
+}
