@@ -11,11 +11,14 @@ mod twins;
 mod twins_fixed_window;
 mod twins_timeline;
 
+mod bodies;
 mod cli;
 mod decisions;
 mod failures;
+mod leavers;
 mod leases;
 mod lifecycle;
 mod limiters;
 mod limits;
+mod memory;
 mod proxy;
