@@ -12,12 +12,17 @@ mod twins_fixed_window;
 mod twins_timeline;
 
 mod addresses;
+mod bodies;
 mod cli;
 mod decisions;
 mod failures;
+mod grpc;
+mod leavers;
 mod leases;
 mod lifecycle;
 mod limiters;
 mod limits;
+mod memory;
 mod proxy;
 mod upstreams;
+mod upgrades;

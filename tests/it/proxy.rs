@@ -1,12 +1,12 @@
 //! What passes through the gateway, in both directions, and what does not.
 
 use crate::support::{
-    Answer, Conn, Gateway, PATIENCE, Reply, Upstream, eventually, reply, request,
+    Answer, Conn, Gateway, PATIENCE, Reply, Upstream, eventually, reached, reply, request,
 };
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rstest::rstest;
 use std::{net::SocketAddr, sync::Arc};
-use tokio::{sync::Semaphore, time::timeout};
+use tokio::sync::Semaphore;
 use tokio_rustls::rustls::{ServerConfig, crypto::aws_lc_rs, pki_types::PrivateKeyDer};
 
 /// A gateway that forwards everything.
@@ -23,12 +23,6 @@ async fn exchange(address: SocketAddr, bytes: impl AsRef<[u8]>) -> Answer {
     let mut conn = Conn::to(address).await.expect("connect");
     conn.send(bytes).await.expect("send");
     conn.answer().await.expect("a whole answer")
-}
-
-/// Waits for the other side of a test to get there.
-async fn reached(place: &Semaphore, what: &str) {
-    let permit = timeout(PATIENCE, place.acquire()).await;
-    permit.unwrap_or_else(|_| panic!("it never came to this: {what}")).expect("open").forget();
 }
 
 fn closed() -> Arc<Semaphore> {

@@ -22,7 +22,10 @@ use std::{
     sync::atomic::{AtomicU16, Ordering::Relaxed},
     time::Duration,
 };
-use tokio::time::{Instant, sleep};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep, timeout},
+};
 
 /// Longer than any machine stalls, so that only what never comes fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -37,6 +40,12 @@ pub(crate) async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Opt
         assert!(started.elapsed() < PATIENCE, "in {PATIENCE:?} it never came to this: {what}");
         sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// Waits for the other side of a test to get there.
+pub(crate) async fn reached(place: &Semaphore, what: &str) {
+    let permit = timeout(PATIENCE, place.acquire()).await;
+    permit.unwrap_or_else(|_| panic!("it never came to this: {what}")).expect("open").forget();
 }
 
 /// A port of 127.0.0.1 that nobody listens on. Below those that the system hands out by itself, so that

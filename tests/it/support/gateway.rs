@@ -234,6 +234,10 @@ impl Gateway {
         (self.stdout.all(), self.stderr.all())
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn signal(&self, name: &str) {
         signal(self.child.id(), name);
     }

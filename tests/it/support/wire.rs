@@ -211,6 +211,22 @@ impl Conn {
         }
     }
 
+    /// Takes so many bytes and forgets them.
+    pub(crate) async fn skip(&mut self, length: usize) -> Result<()> {
+        let mut left = length;
+        loop {
+            let now = left.min(self.buffer.len());
+            self.buffer.drain(..now);
+            left -= now;
+            if left == 0 {
+                return Ok(());
+            }
+            if !self.fill().await? {
+                return Err(broken());
+            }
+        }
+    }
+
     async fn exactly(&mut self, length: usize) -> Result<Vec<u8>> {
         while self.buffer.len() < length {
             if !self.fill().await? {

@@ -1,0 +1,499 @@
+//! Bodies both ways: what they may cost, when they are asked for, how they end, and who is told when they do not.
+
+use crate::support::{Answer, Conn, Gateway, Reply, Upstream, reached, reply, request};
+use parking_lot::Mutex;
+use rstest::rstest;
+use std::{sync::Arc, time::Duration};
+use tokio::sync::Semaphore;
+
+const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+
+/// A gateway that forwards everything, with more keys at the root of its configuration.
+async fn before(upstream: &Upstream, keys: &str) -> Gateway {
+    let routes = "routes: [{ name: all, suffix: \"*\" }]";
+    Gateway::start(&format!("upstream: {}\n{keys}\n{routes}\n", upstream.url())).await
+}
+
+/// The same, where one request a day may pass.
+async fn before_one_a_day(upstream: &Upstream) -> Gateway {
+    let routes = "limiters: { a: 1/day }\nroutes: [{ name: all, suffix: \"*\", limiters: [a] }]";
+    Gateway::start(&format!("upstream: {}\n{routes}\n", upstream.url())).await
+}
+
+fn closed() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(0))
+}
+
+/// An upstream that takes whatever comes on each of its connections, answers nothing, and writes down what it had
+/// when the connection ended. Says when it has something, and when it has seen the end.
+async fn silent() -> (Upstream, Arc<Semaphore>, Arc<Semaphore>, Arc<Mutex<Vec<String>>>) {
+    let (began, ended, seen) = (closed(), closed(), Arc::<Mutex<Vec<String>>>::default());
+    let (begins, ends, sees) = (began.clone(), ended.clone(), seen.clone());
+    let upstream = Upstream::raw(move |mut conn| {
+        let (begins, ends, sees) = (begins.clone(), ends.clone(), sees.clone());
+        async move {
+            // A connection may be made ahead and never used.
+            let Ok(Some(head)) = conn.head().await else { return };
+            begins.add_permits(1);
+            let rest = conn.rest().await;
+            sees.lock().push(format!("{}|{}", head.start, String::from_utf8_lossy(&rest)));
+            ends.add_permits(1);
+        }
+    })
+    .await;
+    (upstream, began, ended, seen)
+}
+
+async fn open(gateway: &Gateway, bytes: impl AsRef<[u8]>) -> Conn {
+    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    conn.send(bytes).await.expect("send");
+    conn
+}
+
+fn chunked(method: &str, target: &str, body: &str) -> String {
+    request(method, target, &[("Transfer-Encoding", "chunked")]) + body
+}
+
+/// The answer, behind which the connection ends.
+async fn last_answer(conn: &mut Conn) -> Answer {
+    let answer = conn.answer().await.expect("an answer");
+    assert_eq!(answer.field("connection"), Some("close"), "{answer:?}");
+    assert_eq!(conn.rest().await, b"", "nothing follows");
+    answer
+}
+
+// === what a body may cost ===
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_above_the_limit_is_refused_and_never_whole_for_the_upstream() {
+    let (upstream, _, ended, seen) = silent().await;
+    let gateway = before(&upstream, "limits: { body: 10 }").await;
+    let mut conn = open(&gateway, chunked("POST", "/", "5\r\nhello\r\n")).await;
+    conn.send("6\r\n world\r\n0\r\n\r\n").await.expect("send");
+    let answer = last_answer(&mut conn).await;
+    assert_eq!((answer.status, answer.problem().as_str()), (413, "too-large"));
+    assert_eq!(gateway.count("all", "bad_request").await, 1.0);
+    if upstream.connections() > 0 {
+        reached(&ended, "the upstream sees the end of its connection").await;
+        assert!(!seen.lock().iter().any(|seen| seen.contains("0\r\n\r\n")), "{seen:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_grows_above_the_limit_on_its_way_is_broken_off() {
+    let (upstream, began, ended, seen) = silent().await;
+    let gateway = before(&upstream, "limits: { body: 10 }").await;
+    let mut conn = open(&gateway, chunked("POST", "/", "5\r\nhello\r\n")).await;
+    reached(&began, "the upstream has the head").await;
+    conn.send("6\r\n world\r\n0\r\n\r\n").await.expect("send");
+    let answer = last_answer(&mut conn).await;
+    assert_eq!((answer.status, answer.problem().as_str()), (413, "too-large"));
+    reached(&ended, "the upstream sees the end of its connection").await;
+    assert_eq!(seen.lock().as_slice(), ["POST / HTTP/1.1|5\r\nhello\r\n"]);
+}
+
+#[rstest]
+#[case::chunked("Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n5\r\nworld\r\n0\r\n\r\n")]
+#[case::with_a_length("Content-Length: 10\r\n\r\nhelloworld")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_as_large_as_it_may_be_passes(#[case] rest: &str) {
+    let upstream = Upstream::ok().await;
+    let gateway = before(&upstream, "limits: { body: 10 }").await;
+    let mut conn = open(&gateway, format!("POST / HTTP/1.1\r\nHost: a\r\n{rest}")).await;
+    assert_eq!(conn.answer().await.expect("an answer").status, 200);
+    assert_eq!(upstream.calls()[0].body, b"helloworld");
+}
+
+#[rstest]
+#[case::chunked("Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", "5\r\nhello\r\n")]
+#[case::with_a_length("Content-Length: 10\r\n\r\nhello", "hello")]
+#[case::before_its_first_byte("Content-Length: 10\r\n\r\n", "")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_stops_coming_is_given_up(#[case] sent: &str, #[case] arrives: &str) {
+    let (upstream, _, ended, seen) = silent().await;
+    let gateway = before(&upstream, "client: { body_timeout: 300ms }").await;
+    let mut conn = open(&gateway, format!("POST / HTTP/1.1\r\nHost: a\r\n{sent}")).await;
+    let answer = last_answer(&mut conn).await;
+    assert_eq!((answer.status, answer.problem().as_str()), (408, "body-timeout"));
+    reached(&ended, "the upstream sees the end of its connection").await;
+    assert_eq!(seen.lock().as_slice(), [format!("POST / HTTP/1.1|{arrives}")]);
+    assert_eq!(gateway.count("all", "bad_request").await, 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_comes_slowly_and_steadily_is_taken() {
+    let upstream = Upstream::ok().await;
+    let gateway = before(&upstream, "client: { body_timeout: 2s }").await;
+    let mut conn = open(&gateway, chunked("POST", "/", "")).await;
+    // Together longer than one piece may take.
+    for _ in 0..30 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        conn.send("1\r\nx\r\n").await.expect("send");
+    }
+    conn.send("0\r\n\r\n").await.expect("send");
+    assert_eq!(conn.answer().await.expect("an answer").status, 200);
+}
+
+// === how a body may not be framed ===
+
+#[rstest]
+#[case::no_size("zz\r\nhello\r\n0\r\n\r\n")]
+#[case::no_size_at_all("\r\nhello\r\n0\r\n\r\n")]
+#[case::negative("-5\r\nhello\r\n0\r\n\r\n")]
+#[case::a_prefix("0x5\r\nhello\r\n0\r\n\r\n")]
+#[case::too_large_a_size("fffffffffffffffff\r\nhello\r\n0\r\n\r\n")]
+#[case::more_than_its_size("5\r\nhello world\r\n0\r\n\r\n")]
+#[case::less_than_its_size("6\r\nhello\r\n0\r\n\r\n")]
+#[case::the_second_one("5\r\nhello\r\nzz\r\nworld\r\n0\r\n\r\n")]
+#[case::the_third_one("5\r\nhello\r\n5\r\nworld\r\n5 5\r\nagain\r\n0\r\n\r\n")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_chunk_beside_the_head_is_refused_before_anything_is_charged(#[case] body: &str) {
+    let upstream = Upstream::ok().await;
+    let gateway = before_one_a_day(&upstream).await;
+    let mut conn = open(&gateway, chunked("POST", "/", body)).await;
+    let answer = last_answer(&mut conn).await;
+    assert_eq!((answer.status, answer.problem().as_str()), (400, "bad-request"));
+    assert_eq!(upstream.connections(), 0, "the upstream hears nothing");
+    assert_eq!(gateway.get("/").await.status, 200, "the permit is still there");
+    assert_eq!(gateway.count("all", "bad_request").await, 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_chunk_later_on_breaks_the_call_off_and_its_permit_is_spent() {
+    let (upstream, began, ended, seen) = silent().await;
+    let gateway = before_one_a_day(&upstream).await;
+    let mut conn = open(&gateway, chunked("POST", "/", "5\r\nhello\r\n")).await;
+    reached(&began, "the upstream has the head").await;
+    conn.send("zz\r\nworld\r\n0\r\n\r\n").await.expect("send");
+    let answer = last_answer(&mut conn).await;
+    assert_eq!((answer.status, answer.problem().as_str()), (400, "bad-request"));
+    reached(&ended, "the upstream sees the end of its connection").await;
+    assert_eq!(seen.lock().as_slice(), ["POST / HTTP/1.1|5\r\nhello\r\n"]);
+    assert_eq!(gateway.get("/").await.status, 429);
+}
+
+#[rstest]
+#[case::chunked("Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", "5\r\nhello\r\n")]
+#[case::within_a_chunk("Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n9\r\nwo", "5\r\nhello\r\n")]
+#[case::with_a_length("Content-Length: 10\r\n\r\nhello", "hello")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_breaks_off_breaks_its_call_off(#[case] sent: &str, #[case] arrives: &str) {
+    let (upstream, began, ended, seen) = silent().await;
+    let gateway = before(&upstream, "").await;
+    let conn = open(&gateway, format!("POST /x HTTP/1.1\r\nHost: a\r\n{sent}")).await;
+    reached(&began, "the upstream has the head").await;
+    drop(conn);
+    reached(&ended, "the upstream sees the end of its connection").await;
+    let seen = seen.lock()[0].clone();
+    assert!(seen.starts_with(&format!("POST /x HTTP/1.1|{arrives}")), "{seen}");
+    assert!(!seen.contains("0\r\n\r\n"), "not whole: {seen}");
+    assert_eq!(gateway.line("/x").await["outcome"], "cancelled");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_breaks_off_in_an_upload_is_not_the_clients_fault() {
+    let upstream = Upstream::raw(|mut conn| async move {
+        let _ = conn.head().await;
+    })
+    .await;
+    let gateway = before(&upstream, "").await;
+    let mut conn = open(&gateway, chunked("POST", "/", "5\r\nhello\r\n")).await;
+    let answer = conn.answer().await.expect("an answer");
+    assert_eq!((answer.status, answer.problem().as_str()), (502, "upstream-broken"));
+    assert_eq!(gateway.count("all", "upstream_failed").await, 1.0);
+}
+
+// === trailers ===
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trailers_that_are_announced_pass_both_ways() {
+    let (ended, seen) = (closed(), Arc::<Mutex<String>>::default());
+    let (ends, sees) = (ended.clone(), seen.clone());
+    let upstream = Upstream::raw(move |mut conn| {
+        let (ends, sees) = (ends.clone(), sees.clone());
+        async move {
+            let Ok(Some(head)) = conn.head().await else { return };
+            *sees.lock() = conn.until("\r\n\r\n").await.expect("a body with trailers");
+            assert_eq!(head.get("trailer"), Some("x-sum"));
+            let head = "HTTP/1.1 200 OK\r\nTrailer: X-Check\r\nTransfer-Encoding: chunked\r\n\r\n";
+            conn.send(head).await.expect("send");
+            conn.send("2\r\nok\r\n0\r\nX-Check: 1\r\nX-Other: 2\r\n\r\n").await.expect("send");
+            ends.add_permits(1);
+        }
+    })
+    .await;
+    let gateway = before(&upstream, "").await;
+    let fields = [("Transfer-Encoding", "chunked"), ("Trailer", "x-sum"), ("TE", "trailers")];
+    let body = "5\r\nhello\r\n0\r\nX-Sum: 9\r\nX-Unannounced: 1\r\n\r\n";
+    let mut conn = open(&gateway, request("POST", "/", &fields) + body).await;
+    let head = conn.head().await.expect("an answer").expect("a head");
+    assert_eq!(head.get("trailer"), Some("X-Check"));
+    let rest = conn.until("\r\n\r\n").await.expect("a body with trailers");
+    assert_eq!(rest, "2\r\nok\r\n0\r\nx-check: 1\r\n\r\n");
+    reached(&ended, "the upstream is done").await;
+    assert_eq!(*seen.lock(), "5\r\nhello\r\n0\r\nx-sum: 9\r\n\r\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_does_not_take_trailers_gets_the_body_without_them() {
+    let bytes = "HTTP/1.1 200 OK\r\nTrailer: X-Check\r\nTransfer-Encoding: chunked\r\n\r\n\
+                 2\r\nok\r\n0\r\nX-Check: 1\r\n\r\n";
+    let upstream = Upstream::start(move |_| Reply::raw(bytes)).await;
+    let gateway = before(&upstream, "").await;
+    let mut conn = open(&gateway, request("GET", "/", &[])).await;
+    conn.head().await.expect("an answer").expect("a head");
+    assert_eq!(conn.until("\r\n\r\n").await.expect("a body"), "2\r\nok\r\n0\r\n\r\n");
+}
+
+// === Expect: 100-continue ===
+
+const EXPECTS: [(&str, &str); 2] = [("Expect", "100-continue"), ("Content-Length", "4")];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_body_is_asked_for_when_the_upstream_asks_for_it() {
+    let (asked, go_on) = (closed(), closed());
+    let (asks, gate) = (asked.clone(), go_on.clone());
+    let upstream = Upstream::raw(move |mut conn| {
+        let (asks, gate) = (asks.clone(), gate.clone());
+        async move {
+            let Ok(Some(head)) = conn.head().await else { return };
+            assert_eq!(head.get("expect"), Some("100-continue"));
+            asks.add_permits(1);
+            reached(&gate, "the test lets it go on").await;
+            conn.send("HTTP/1.1 100 Continue\r\n\r\n").await.expect("send");
+            assert_eq!(conn.until("data").await.expect("the body"), "data", "asked for once");
+            conn.send(OK).await.expect("send");
+        }
+    })
+    .await;
+    let gateway = before(&upstream, "").await;
+    let mut conn = open(&gateway, request("PUT", "/", &EXPECTS)).await;
+    reached(&asked, "the upstream has the head").await;
+    go_on.add_permits(1);
+    assert_eq!(
+        conn.until("\r\n\r\n").await.expect("the go-ahead"),
+        "HTTP/1.1 100 Continue\r\n\r\n"
+    );
+    conn.send("data").await.expect("send");
+    assert_eq!(conn.answer().await.expect("an answer").text(), "ok");
+}
+
+#[rstest]
+#[case::unauthorized("401 Unauthorized")]
+#[case::too_large("413 Content Too Large")]
+#[case::expectation_failed("417 Expectation Failed")]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_without_the_body_ends_the_wish_for_it(#[case] status: &'static str) {
+    let ended = closed();
+    let ends = ended.clone();
+    let upstream = Upstream::raw(move |mut conn| {
+        let ends = ends.clone();
+        async move {
+            let Ok(Some(_)) = conn.head().await else { return };
+            let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 2\r\n\r\nno");
+            conn.send(answer).await.expect("send");
+            assert_eq!(conn.rest().await, b"", "neither a body nor another request");
+            ends.add_permits(1);
+        }
+    })
+    .await;
+    let gateway = before(&upstream, "").await;
+    let mut conn = open(&gateway, request("PUT", "/", &EXPECTS)).await;
+    let head = conn.head().await.expect("an answer").expect("a head");
+    assert_eq!(head.start, format!("HTTP/1.1 {status}"), "and no 100 before it");
+    assert_eq!(head.get("connection"), Some("close"));
+    assert_eq!(conn.rest().await, b"no", "nothing follows");
+    reached(&ended, "the upstream sees the end of its connection").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_never_asks_gets_the_body_nevertheless() {
+    let upstream = Upstream::raw(|mut conn| async move {
+        let Ok(Some(_)) = conn.head().await else { return };
+        conn.until("data").await.expect("the body");
+        conn.send(OK).await.expect("send");
+    })
+    .await;
+    let gateway = before(&upstream, "").await;
+    let mut conn = open(&gateway, request("PUT", "/", &EXPECTS)).await;
+    conn.until("HTTP/1.1 100 Continue\r\n\r\n").await.expect("the go-ahead");
+    conn.send("data").await.expect("send");
+    assert_eq!(conn.answer().await.expect("an answer").text(), "ok");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_does_not_wait_for_the_go_ahead_is_served() {
+    let upstream =
+        Upstream::start(|call| reply("200 OK", &[], &String::from_utf8_lossy(&call.body))).await;
+    let gateway = before(&upstream, "").await;
+    let mut conn = open(&gateway, request("PUT", "/", &EXPECTS) + "data").await;
+    assert_eq!(conn.answer().await.expect("an answer").text(), "data");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_that_is_refused_is_never_asked_for() {
+    let upstream = Upstream::ok().await;
+    let gateway = before_one_a_day(&upstream).await;
+    assert_eq!(gateway.get("/").await.status, 200);
+    let mut conn = open(&gateway, request("PUT", "/", &EXPECTS)).await;
+    let head = conn.head().await.expect("an answer").expect("a head");
+    assert_eq!(head.start, "HTTP/1.1 429 Too Many Requests", "and no 100 before it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_that_is_held_is_asked_for_when_its_slot_has_come() {
+    let upstream = Upstream::ok().await;
+    let gateway = Gateway::start(&format!(
+        "upstream: {}
+limiters: {{ a: {{ rate: 1/500ms, burst: 1 }} }}
+routes: [{{ name: all, suffix: \"*\", limiters: [a], max_wait: 20s }}]
+",
+        upstream.url()
+    ))
+    .await;
+    let mut ahead = [gateway.ask("/", &[]).await, gateway.ask("/", &[]).await];
+    gateway.until_waiting("all", 1).await;
+    let mut conn = open(&gateway, request("PUT", "/", &EXPECTS)).await;
+    conn.until("HTTP/1.1 100 Continue\r\n\r\n").await.expect("the go-ahead");
+    assert_eq!(upstream.arrivals().len(), 2, "those before it have been let through");
+    conn.send("data").await.expect("send");
+    let answer = conn.answer().await.expect("an answer");
+    assert!(answer.status == 200 && answer.held_ms() > 0.0, "{answer:?}");
+    for conn in &mut ahead {
+        assert_eq!(conn.answer().await.expect("an answer").status, 200);
+    }
+}
+
+#[rstest]
+#[case::an_old_client(
+    "PUT / HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\ndata",
+    "data"
+)]
+#[case::nothing_to_send("GET / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n\r\n", "")]
+#[case::an_empty_body(
+    "PUT / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 0\r\n\r\n",
+    ""
+)]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_expectation_without_a_meaning_goes(#[case] bytes: &str, #[case] body: &str) {
+    let upstream = Upstream::ok().await;
+    let gateway = before(&upstream, "").await;
+    let mut conn = open(&gateway, bytes).await;
+    let head = conn.head().await.expect("an answer").expect("a head");
+    assert!(head.start.ends_with(" 200 OK"), "{head:?}");
+    let call = &upstream.calls()[0];
+    assert_eq!((call.head.get("expect"), call.body.as_slice()), (None, body.as_bytes()));
+}
+
+// === interim responses ===
+
+#[tokio::test(flavor = "multi_thread")]
+async fn early_hints_pass_without_what_was_meant_for_one_hop() {
+    let upstream = Upstream::start(|_| {
+        let hints =
+            "HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\nConnection: X-Mine\r\nX-Mine: 1\r\n\r\n";
+        Reply { bytes: [hints, OK].concat().into_bytes(), ..Reply::default() }
+    })
+    .await;
+    let gateway = before(&upstream, "").await;
+    let mut conn = open(&gateway, request("GET", "/", &[])).await;
+    let hints = conn.head().await.expect("hints").expect("a head");
+    assert_eq!(hints.start, "HTTP/1.1 103 Early Hints");
+    assert_eq!(hints.fields, [("link".to_owned(), "</a.css>".to_owned())]);
+    assert_eq!(conn.answer().await.expect("an answer").text(), "ok");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_endless_interim_responses_only_some_pass() {
+    let upstream = Upstream::start(|_| {
+        let hints = "HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n".repeat(100);
+        Reply { bytes: [&hints, OK].concat().into_bytes(), ..Reply::default() }
+    })
+    .await;
+    let gateway = before(&upstream, "").await;
+    let mut conn = open(&gateway, request("GET", "/", &[])).await;
+    let mut hints = 0;
+    while conn.head().await.expect("a head").expect("a head").start.contains("103") {
+        hints += 1;
+    }
+    assert_eq!(hints, 16);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_old_client_hears_nothing_of_interim_responses() {
+    let upstream = Upstream::start(|_| {
+        let hints = "HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n";
+        Reply { bytes: [hints, OK].concat().into_bytes(), ..Reply::default() }
+    })
+    .await;
+    let gateway = before(&upstream, "").await;
+    let mut conn = open(&gateway, "GET / HTTP/1.0\r\n\r\n").await;
+    let text = String::from_utf8(conn.rest().await).expect("text");
+    assert!(text.starts_with("HTTP/1.0 200 OK\r\n"), "{text}");
+}
+
+// === responses that break off ===
+
+#[rstest]
+#[case::short_of_its_length("Content-Length: 100\r\n\r\nfirst")]
+#[case::without_the_last_chunk("Transfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n")]
+#[case::within_a_chunk("Transfer-Encoding: chunked\r\n\r\n20\r\nfirst")]
+#[case::with_a_bad_chunk("Transfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\nzz\r\n0\r\n\r\n")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_that_breaks_off_never_looks_whole(#[case] rest: &'static str) {
+    let upstream = Upstream::start(move |_| Reply::raw(format!("HTTP/1.1 200 OK\r\n{rest}"))).await;
+    let gateway = before(&upstream, "").await;
+    let mut conn = open(&gateway, request("GET", "/", &[])).await;
+    let broken = conn.answer().await.expect_err("it breaks off");
+    assert_ne!(broken.kind(), std::io::ErrorKind::TimedOut, "at once");
+}
+
+#[rstest]
+#[case::head("HEAD", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", Some("5"))]
+#[case::head_chunked("HEAD", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", None)]
+#[case::no_content("GET", "HTTP/1.1 204 No Content\r\n\r\n", None)]
+#[case::no_content_with_a_length(
+    "GET",
+    "HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n",
+    None
+)]
+#[case::not_modified("GET", "HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", None)]
+#[case::not_modified_chunked(
+    "GET",
+    "HTTP/1.1 304 Not Modified\r\nTransfer-Encoding: chunked\r\n\r\n",
+    None
+)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_that_has_no_body_has_none(
+    #[case] method: &str,
+    #[case] bytes: &'static str,
+    #[case] length: Option<&str>,
+) {
+    let upstream = Upstream::start(move |call| match call.target.as_str() {
+        "/none" => Reply { bytes: bytes.into(), ..Reply::default() },
+        _ => Reply::ok(),
+    })
+    .await;
+    let gateway = before(&upstream, "").await;
+    let mut conn = open(&gateway, request(method, "/none", &[])).await;
+    let none = conn.answer_to(method).await.expect("an answer");
+    assert_eq!(none.field("content-length"), length, "{none:?}");
+    conn.send(request("GET", "/next", &[])).await.expect("send");
+    assert_eq!(conn.answer().await.expect("the next answer").text(), "ok");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_old_client_keeps_its_connection_where_it_asks_for_it() {
+    let upstream = Upstream::ok().await;
+    let gateway = before(&upstream, "").await;
+    let mut conn = open(&gateway, "").await;
+    for _ in 0..2 {
+        conn.send("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n").await.expect("send");
+        let answer = conn.answer().await.expect("an answer");
+        assert_eq!(answer.text(), "ok");
+        assert_eq!(answer.field("connection"), Some("keep-alive"));
+    }
+    conn.send("GET / HTTP/1.0\r\n\r\n").await.expect("send");
+    assert_eq!(conn.answer().await.expect("an answer").text(), "ok");
+    assert_eq!(conn.rest().await, b"", "it ends");
+}

@@ -1,0 +1,437 @@
+//! Connections that change their protocol: HTTP/1.1 upgrades, WebSockets over HTTP/2, and the tunnels that follow.
+
+use crate::support::{Conn, Gateway, Reply, Upstream, eventually, reached, reply, request};
+use bytes::Bytes;
+use http_body_util::Empty;
+use hyper::{Request, StatusCode, client::conn::http2, ext::Protocol};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rstest::rstest;
+use std::sync::Arc;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    sync::Semaphore,
+};
+
+const WEBSOCKET: [(&str, &str); 4] = [
+    ("Connection", "Upgrade"),
+    ("Upgrade", "websocket"),
+    ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+    ("Sec-WebSocket-Version", "13"),
+];
+const SWITCHED: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\n\
+    Upgrade: websocket\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
+
+async fn before(upstream: &Upstream, keys: &str) -> Gateway {
+    let routes = "routes: [{ name: all, suffix: \"*\" }]";
+    Gateway::start(&format!("upstream: {}\n{keys}\n{routes}\n", upstream.url())).await
+}
+
+fn closed() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(0))
+}
+
+/// An upstream that agrees to every upgrade, sends back what comes until it ends, says when that is, and then `last`.
+async fn echo(last: &'static str) -> (Upstream, Arc<Semaphore>) {
+    let ended = closed();
+    let ends = ended.clone();
+    let upstream = Upstream::raw(move |mut conn| {
+        let ends = ends.clone();
+        async move {
+            let Ok(Some(head)) = conn.head().await else { return };
+            if head.get("upgrade").is_none() {
+                let _ = conn.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
+                return;
+            }
+            conn.send(switched(head.get("sec-websocket-key").expect("a key"))).await.expect("send");
+            while let Ok(line) = conn.until("\n").await {
+                conn.send(line).await.expect("send");
+            }
+            // Whoever has cut it takes nothing more.
+            let _ = conn.send(last).await;
+            ends.add_permits(1);
+        }
+    })
+    .await;
+    (upstream, ended)
+}
+
+/// The answer to a key.
+fn switched(key: &str) -> String {
+    use base64::{Engine as _, engine::general_purpose::STANDARD};
+    use sha1::{Digest, Sha1};
+    let key = format!("{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
+    let accept = STANDARD.encode(Sha1::digest(key));
+    SWITCHED.replace("s3pPLMBiTxaQ9kYGzzhZRbK+xOo=", &accept)
+}
+
+/// A client whose connection has become a tunnel.
+async fn tunnel(gateway: &Gateway, target: &str) -> Conn {
+    let mut conn = gateway.ask(target, &WEBSOCKET).await;
+    let head = conn.head().await.expect("an answer").expect("a head");
+    assert_eq!(head.start, "HTTP/1.1 101 Switching Protocols");
+    conn
+}
+
+async fn says(conn: &mut Conn, line: &str) {
+    conn.send(line).await.expect("send");
+    assert_eq!(conn.until("\n").await.expect("the echo"), line);
+}
+
+async fn until_open(gateway: &Gateway, count: f64) {
+    eventually("so many tunnels are open", async || {
+        let open = gateway.metric("paceway_tunnels", &[("route", "all")]).await;
+        (open == count).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_websocket_passes_with_its_handshake() {
+    let (seen, sees) = (closed(), closed());
+    let tell = sees.clone();
+    let upstream = Upstream::raw(move |mut conn| {
+        let (seen, tell) = (seen.clone(), tell.clone());
+        async move {
+            let Ok(Some(head)) = conn.head().await else { return };
+            assert_eq!(head.start, "GET /chat HTTP/1.1");
+            assert_eq!(head.get("connection"), Some("upgrade"));
+            assert_eq!(head.get("upgrade"), Some("websocket"));
+            assert_eq!(head.get("sec-websocket-key"), Some("dGhlIHNhbXBsZSBub25jZQ=="));
+            assert_eq!(head.get("sec-websocket-version"), Some("13"));
+            seen.add_permits(1);
+            // The first octets of the other protocol come with the head.
+            conn.send(format!("{SWITCHED}welcome\n")).await.expect("send");
+            while let Ok(line) = conn.until("\n").await {
+                conn.send(line).await.expect("send");
+            }
+            tell.add_permits(1);
+        }
+    })
+    .await;
+    let gateway = before(&upstream, "").await;
+    let mut conn = gateway.ask("/chat", &WEBSOCKET).await;
+    let head = conn.head().await.expect("an answer").expect("a head");
+    assert_eq!(head.start, "HTTP/1.1 101 Switching Protocols");
+    assert_eq!(head.get("connection"), Some("upgrade"));
+    assert_eq!(head.get("upgrade"), Some("websocket"));
+    assert_eq!(head.get("sec-websocket-accept"), Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="));
+    assert_eq!(conn.until("\n").await.expect("a line"), "welcome\n");
+    says(&mut conn, "hello\n").await;
+    says(&mut conn, "\u{0}HTTP/1.1 200 OK\r\n").await;
+    let line = gateway.line("/chat").await;
+    assert_eq!((line["outcome"].as_str(), line["status"].as_u64()), (Some("passed"), Some(101)));
+    assert_eq!(gateway.count("all", "passed").await, 1.0);
+    until_open(&gateway, 1.0).await;
+    drop(conn);
+    reached(&sees, "the upstream sees the end of the tunnel").await;
+    until_open(&gateway, 0.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_client_says_before_it_has_the_answer_is_not_lost() {
+    let (upstream, _) = echo("").await;
+    let gateway = before(&upstream, "").await;
+    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    conn.send(request("GET", "/", &WEBSOCKET) + "early\n").await.expect("send");
+    conn.head().await.expect("an answer").expect("a head");
+    assert_eq!(conn.until("\n").await.expect("the echo"), "early\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_direction_may_end_before_the_other() {
+    let (upstream, _) = echo("the last word").await;
+    let gateway = before(&upstream, "").await;
+    let mut conn = tunnel(&gateway, "/").await;
+    says(&mut conn, "hello\n").await;
+    conn.close_write().await.expect("the end of it");
+    assert_eq!(conn.rest().await, b"the last word");
+    until_open(&gateway, 0.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_upstreams_direction_may_end_first() {
+    let heard = closed();
+    let hears = heard.clone();
+    let upstream = Upstream::raw(move |mut conn| {
+        let hears = hears.clone();
+        async move {
+            let Ok(Some(_)) = conn.head().await else { return };
+            conn.send(format!("{SWITCHED}bye\n")).await.expect("send");
+            conn.close_write().await.expect("the end of it");
+            assert_eq!(conn.rest().await, b"the last word");
+            hears.add_permits(1);
+        }
+    })
+    .await;
+    let gateway = before(&upstream, "").await;
+    let mut conn = tunnel(&gateway, "/").await;
+    assert_eq!(conn.rest().await, b"bye\n");
+    conn.send("the last word").await.expect("send");
+    conn.close_write().await.expect("the end of it");
+    reached(&heard, "the upstream has heard it").await;
+    until_open(&gateway, 0.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_is_held_as_long_as_the_tunnel() {
+    let (upstream, _) = echo("").await;
+    let gateway = Gateway::start(&format!(
+        "upstream: {}
+limiters: {{ a: {{ algorithm: concurrency, max: 1 }} }}
+routes: [{{ name: all, suffix: \"*\", limiters: [a] }}]
+",
+        upstream.url()
+    ))
+    .await;
+    let mut conn = tunnel(&gateway, "/").await;
+    for _ in 0..3 {
+        says(&mut conn, "still here\n").await;
+        assert_eq!(gateway.get("/").await.status, 429);
+    }
+    drop(conn);
+    gateway.until_answered("/", 200).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tunnel_is_charged_once_at_its_handshake() {
+    let (upstream, _) = echo("").await;
+    let gateway = Gateway::start(&format!(
+        "upstream: {}
+limiters: {{ a: {{ rate: 2/day, burst: 2 }} }}
+routes: [{{ name: all, suffix: \"*\", limiters: [a] }}]
+",
+        upstream.url()
+    ))
+    .await;
+    let mut conn = tunnel(&gateway, "/").await;
+    for _ in 0..5 {
+        says(&mut conn, "no request\n").await;
+    }
+    drop(tunnel(&gateway, "/").await);
+    let mut refused = gateway.ask("/", &WEBSOCKET).await;
+    let answer = refused.answer().await.expect("an answer");
+    assert_eq!((answer.status, answer.problem().as_str()), (429, "quota-exceeded"));
+    says(&mut conn, "and this one stays\n").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_is_no_upgrade_is_an_ordinary_one() {
+    let upstream = Upstream::start(|call| match call.head.get("upgrade") {
+        Some(_) => reply("403 Forbidden", &[], "no"),
+        None => Reply::ok(),
+    })
+    .await;
+    let gateway = before(&upstream, "").await;
+    let mut conn = gateway.ask("/", &WEBSOCKET).await;
+    let answer = conn.answer().await.expect("an answer");
+    assert_eq!((answer.status, answer.text().as_str()), (403, "no"));
+    conn.send(request("GET", "/", &[])).await.expect("send");
+    assert_eq!(conn.answer().await.expect("the next answer").text(), "ok");
+    assert_eq!(gateway.metric("paceway_tunnels", &[]).await, 0.0);
+}
+
+#[rstest]
+#[case::nobody_asked("GET / HTTP/1.1\r\nHost: a\r\n\r\n", SWITCHED)]
+#[case::for_something_else(
+    "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
+    "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n"
+)]
+#[case::for_nothing(
+    "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
+    "HTTP/1.1 101 Switching Protocols\r\n\r\n"
+)]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgrade_that_was_not_asked_for_is_refused(
+    #[case] bytes: &str,
+    #[case] answer: &'static str,
+) {
+    let upstream =
+        Upstream::start(move |_| Reply { bytes: answer.into(), ..Reply::default() }).await;
+    let gateway = before(&upstream, "").await;
+    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    conn.send(bytes).await.expect("send");
+    let answer = conn.answer().await.expect("an answer");
+    assert_eq!((answer.status, answer.problem().as_str()), (502, "upstream-broken"));
+}
+
+#[rstest]
+#[case::http2_in_clear_text(
+    "Connection: upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: \r\n"
+)]
+#[case::another_http("Connection: upgrade\r\nUpgrade: HTTP/2.0\r\n")]
+#[case::tls("Connection: upgrade\r\nUpgrade: TLS/1.0\r\n")]
+#[case::not_nominated("Upgrade: websocket\r\n")]
+#[case::with_a_body("Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 4\r\n")]
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_upgraded_goes_on_as_an_ordinary_request(#[case] fields: &str) {
+    let upstream = Upstream::ok().await;
+    let gateway = before(&upstream, "").await;
+    let body = if fields.contains("Content-Length") { "data" } else { "" };
+    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let bytes = format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}\r\n{body}");
+    conn.send(bytes).await.expect("send");
+    assert_eq!(conn.answer().await.expect("an answer").status, 200);
+    let call = &upstream.calls()[0];
+    for gone in ["upgrade", "connection", "http2-settings"] {
+        assert_eq!(call.head.get(gone), None, "{gone}");
+    }
+    assert_eq!(call.body, body.as_bytes());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_old_client_upgrades_nothing() {
+    let upstream = Upstream::ok().await;
+    let gateway = before(&upstream, "").await;
+    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let bytes = "GET / HTTP/1.0\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
+    conn.send(bytes).await.expect("send");
+    assert_eq!(conn.answer().await.expect("an answer").status, 200);
+    assert_eq!(upstream.calls()[0].head.get("upgrade"), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_several_protocols_those_of_our_own_connection_stay_here() {
+    let upstream = Upstream::ok().await;
+    let gateway = before(&upstream, "").await;
+    let fields = [("Connection", "upgrade"), ("Upgrade", "h2c, websocket, irc/6.9")];
+    let mut conn = gateway.ask("/", &fields).await;
+    assert_eq!(conn.answer().await.expect("an answer").status, 200);
+    assert_eq!(upstream.calls()[0].head.get("upgrade"), Some("websocket, irc/6.9"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_leaves_in_the_middle_of_a_handshake_leaves_no_tunnel() {
+    let (asked, ended) = (closed(), closed());
+    let (asks, ends) = (asked.clone(), ended.clone());
+    let upstream = Upstream::raw(move |mut conn| {
+        let (asks, ends) = (asks.clone(), ends.clone());
+        async move {
+            let Ok(Some(_)) = conn.head().await else { return };
+            asks.add_permits(1);
+            conn.rest().await;
+            ends.add_permits(1);
+        }
+    })
+    .await;
+    let gateway = before(&upstream, "").await;
+    let conn = gateway.ask("/", &WEBSOCKET).await;
+    reached(&asked, "the upstream has the handshake").await;
+    drop(conn);
+    reached(&ended, "the upstream sees the end of its connection").await;
+    until_open(&gateway, 0.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_waits_for_tunnels_and_then_cuts_them() {
+    let (upstream, ended) = echo("").await;
+    let mut gateway = before(&upstream, "drain_timeout: 3s").await;
+    let (mut leaves, mut stays) = (tunnel(&gateway, "/").await, tunnel(&gateway, "/").await);
+    gateway.signal("TERM");
+    eventually("it drains", async || {
+        gateway.events().iter().any(|event| event["message"] == "draining").then_some(())
+    })
+    .await;
+    says(&mut leaves, "still here\n").await;
+    says(&mut stays, "still here\n").await;
+    drop(leaves);
+    reached(&ended, "one tunnel has ended by itself").await;
+    says(&mut stays, "and here\n").await;
+    assert_eq!(stays.rest().await, b"", "cut");
+    assert!(gateway.end().await.success());
+    reached(&ended, "so has the upstream's side").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_is_over_when_the_last_tunnel_has_ended() {
+    let (upstream, _) = echo("").await;
+    let mut gateway = before(&upstream, "drain_timeout: 10m").await;
+    let mut conn = tunnel(&gateway, "/").await;
+    gateway.signal("TERM");
+    eventually("it drains", async || {
+        gateway.events().iter().any(|event| event["message"] == "draining").then_some(())
+    })
+    .await;
+    says(&mut conn, "still here\n").await;
+    drop(conn);
+    assert!(gateway.end().await.success());
+}
+
+// === WebSockets over HTTP/2 (RFC 8441) ===
+
+type H2 = http2::SendRequest<Empty<Bytes>>;
+
+/// A client with prior knowledge of HTTP/2.
+async fn h2(gateway: &Gateway) -> H2 {
+    let stream = TcpStream::connect(gateway.listen).await.expect("connect");
+    let builder = http2::Builder::new(TokioExecutor::new());
+    let (client, connection) = builder.handshake(TokioIo::new(stream)).await.expect("a handshake");
+    tokio::spawn(connection);
+    client
+}
+
+fn extended(protocol: &'static str) -> Request<Empty<Bytes>> {
+    Request::connect("http://gateway.test/chat")
+        .extension(Protocol::from_static(protocol))
+        .header("sec-websocket-version", "13")
+        .header("sec-websocket-protocol", "chat")
+        .body(Empty::new())
+        .expect("a request")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_websocket_over_http2_goes_on_as_an_upgrade() {
+    let (upstream, ended) = echo("the last word").await;
+    let gateway = before(&upstream, "").await;
+    let mut client = h2(&gateway).await;
+    client.ready().await.expect("the settings");
+    let mut answer = client.send_request(extended("websocket")).await.expect("an answer");
+    assert_eq!(answer.status(), StatusCode::OK);
+    for gone in ["connection", "upgrade", "sec-websocket-accept"] {
+        assert_eq!(answer.headers().get(gone), None, "{gone}");
+    }
+    let upgraded = hyper::upgrade::on(&mut answer).await.expect("a tunnel");
+    let mut tunnel = TokioIo::new(upgraded);
+    let mut echo = [0; 6];
+    for _ in 0..3 {
+        tunnel.write_all(b"hello\n").await.expect("send");
+        tunnel.read_exact(&mut echo).await.expect("the echo");
+        assert_eq!(&echo, b"hello\n");
+    }
+    until_open(&gateway, 1.0).await;
+    tunnel.shutdown().await.expect("the end of it");
+    let mut last = Vec::new();
+    tunnel.read_to_end(&mut last).await.expect("the rest");
+    assert_eq!(last, b"the last word");
+    reached(&ended, "the upstream sees the end").await;
+    until_open(&gateway, 0.0).await;
+}
+
+#[rstest]
+#[case::another_key("Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n")]
+#[case::no_key("")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_websocket_with_another_key_is_none(#[case] accept: &'static str) {
+    let head = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n";
+    let upstream = Upstream::start(move |_| Reply {
+        bytes: format!("{head}{accept}\r\n").into_bytes(),
+        ..Reply::default()
+    })
+    .await;
+    let gateway = before(&upstream, "").await;
+    let answer = h2(&gateway).await.send_request(extended("websocket")).await.expect("an answer");
+    assert_eq!(answer.status(), StatusCode::BAD_GATEWAY);
+    until_open(&gateway, 0.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_refuses_a_websocket_over_http2_is_heard() {
+    let upstream = Upstream::start(|_| reply("403 Forbidden", &[], "no")).await;
+    let gateway = before(&upstream, "").await;
+    let answer = h2(&gateway).await.send_request(extended("websocket")).await.expect("an answer");
+    assert_eq!(answer.status(), StatusCode::FORBIDDEN);
+    let call = &upstream.calls()[0];
+    assert_eq!(call.head.start, "GET /chat HTTP/1.1");
+    assert_eq!(call.head.get("sec-websocket-protocol"), Some("chat"));
+    assert!(call.head.get("sec-websocket-key").is_some_and(|key| key.len() == 24));
+}
