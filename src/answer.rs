@@ -28,7 +28,11 @@ pub enum Failure {
     /// The request makes no request for the upstream.
     BadRequest(Cow<'static, str>),
     /// More of something than a request may have: 413, 414 or 431, and of what.
-    TooLarge(StatusCode, &'static str),
+    TooLarge(StatusCode, Cow<'static, str>),
+    /// The head of a request was not whole in time.
+    HeadTimeout,
+    /// As many clients as may be connected are.
+    TooManyConnections,
     /// No slot within the budget.
     Limited {
         /// The limiter that bound.
@@ -94,6 +98,12 @@ impl Failure {
                 (S::BAD_REQUEST, "bad-request", "The request cannot be forwarded")
             }
             Self::TooLarge(status, _) => (*status, "too-large", "The request is too large"),
+            Self::HeadTimeout => {
+                (S::REQUEST_TIMEOUT, "request-timeout", "The request did not come in time")
+            }
+            Self::TooManyConnections => {
+                (S::SERVICE_UNAVAILABLE, "too-many-connections", "Too many clients are connected")
+            }
             Self::Limited { .. } => {
                 (S::TOO_MANY_REQUESTS, "quota-exceeded", "Request quota exceeded")
             }
@@ -116,13 +126,18 @@ impl Failure {
         }
     }
 
+    /// Whether nothing more of this client's connection may be trusted or taken: a malformed or oversized request.
+    pub fn ends_connection(&self) -> bool {
+        matches!(self.row().0.as_u16(), 400 | 408 | 413 | 414 | 431 | 501)
+    }
+
     /// What metrics and the access log call it.
     pub fn outcome(&self) -> Outcome {
         match self {
             Self::NoRoute => Outcome::NoRoute,
-            Self::BadRequest(_) | Self::TooLarge(..) => Outcome::BadRequest,
+            Self::BadRequest(_) | Self::TooLarge(..) | Self::HeadTimeout => Outcome::BadRequest,
             Self::Limited { .. } => Outcome::Refused,
-            Self::QueueFull { .. } => Outcome::QueueFull,
+            Self::QueueFull { .. } | Self::TooManyConnections => Outcome::QueueFull,
             Self::ClientLeft => Outcome::Cancelled,
             Self::Store(_) => Outcome::StoreUnavailable,
             Self::Upstream(_) => Outcome::UpstreamFailed,
@@ -135,7 +150,9 @@ impl Failure {
         match self {
             Self::NoRoute => "no route of this gateway matches the path, host and method".into(),
             Self::BadRequest(why) => why.clone().into_owned(),
-            Self::TooLarge(_, why) => (*why).into(),
+            Self::TooLarge(_, why) => why.clone().into_owned(),
+            Self::HeadTimeout => "the headers were not complete in time".into(),
+            Self::TooManyConnections => "as many clients as may be connected are".into(),
             Self::Limited { policy, retry_after } => format!(
                 "the limiter `{}` has no slot within the time this request may wait; \
                  come back in {:.3} s",
@@ -156,8 +173,9 @@ impl Failure {
             Self::Limited { retry_after, .. } | Self::QueueFull { retry_after } => {
                 Some(*retry_after)
             }
-            Self::Store(_) => Some(SECOND),
+            Self::Store(_) | Self::TooManyConnections => Some(SECOND),
             Self::ClientLeft
+            | Self::HeadTimeout
             | Self::NoRoute
             | Self::BadRequest(_)
             | Self::TooLarge(..)

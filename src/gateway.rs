@@ -4,7 +4,7 @@ mod peer;
 mod plan;
 mod record;
 
-pub use peer::Peer;
+pub use peer::{Line, Peer};
 pub use plan::{LimiterPlan, Plan, RoutePlan};
 
 use crate::{
@@ -18,7 +18,10 @@ use crate::{
     upstream::{self, Ahead, Connection, Upload, Upstream, headers},
 };
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, Version, header::HOST};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version,
+    header::{CONNECTION, HOST},
+};
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use record::Record;
@@ -77,17 +80,27 @@ impl Gateway {
     /// Answers a request.
     pub async fn handle(&self, peer: &Peer, request: Request<Incoming>) -> Response<Body> {
         let mut record = Record::new(&self.plan, peer.ip, &request);
+        let version = request.version();
         match self.forward(&mut record, peer, request).await {
             Ok(response) => {
                 record.answered(response.status());
                 response
             }
             Err(failure) => {
-                let response = failure.response();
+                let mut response = failure.response();
                 record.failed(&failure, response.status());
+                if failure.ends_connection() && version < Version::HTTP_2 {
+                    let close = HeaderValue::from_static("close");
+                    response.headers_mut().insert(CONNECTION, close);
+                }
                 response.map(|bytes| Body::Own(Some(bytes)))
             }
         }
+    }
+
+    /// Counts and logs what was no request; it was answered with `status`.
+    pub fn unparsed(&self, peer: &Peer, status: StatusCode) {
+        record::unparsed(&self.plan, peer.ip, status);
     }
 
     async fn forward<'a>(

@@ -1,9 +1,12 @@
 //! The client at the other end of a connection, and what only its connection knows. Made once per connection.
 
 use crate::key;
-use http::{HeaderMap, HeaderValue, Request, StatusCode};
+use http::{
+    HeaderMap, HeaderValue, Request, StatusCode,
+    header::{CONTENT_LENGTH, TRANSFER_ENCODING},
+};
 use ipnet::IpNet;
-use std::{fmt, net::IpAddr, time::Duration};
+use std::{fmt, net::IpAddr, sync::Arc, time::Duration};
 use tokio::time::sleep;
 
 /// The client at the other end of a connection; made once per connection.
@@ -18,20 +21,32 @@ pub struct Peer {
     /// Our port, as it knows it.
     #[expect(dead_code, reason = "issue 4 in the making")]
     pub(super) port: HeaderValue,
-    /// Looks whether the client has closed its side of the connection.
-    has_left: Box<dyn Fn() -> bool + Send + Sync>,
+    line: Arc<dyn Line>,
+}
+
+/// What a connection can do for the requests on it.
+pub trait Line: Send + Sync {
+    /// Whether the client has closed its side.
+    fn has_left(&self) -> bool;
+
+    /// Whether the head that was parsed last may have had a Content-Length beside its Transfer-Encoding. Says yes when
+    /// it cannot be sure.
+    fn framed_twice(&self) -> bool;
+
+    /// Sends a whole interim response before the final one; does nothing where it cannot.
+    fn inform(&self, response: &[u8]);
 }
 
 // === impl Peer ===
 
 impl Peer {
-    /// The client at `ip`, maybe one of the `trusted` proxies; `has_left` looks whether it has closed its side of the
-    /// connection.
+    /// The client at `ip`, maybe one of the `trusted` proxies, who asked for our `port`.
     pub fn new(
         ip: IpAddr,
         port: u16,
+        is_tls: bool,
         trusted: &[IpNet],
-        has_left: impl Fn() -> bool + Send + Sync + 'static,
+        line: Arc<dyn Line>,
     ) -> Self {
         let ip = ip.to_canonical();
         let text = ip.to_string();
@@ -39,25 +54,40 @@ impl Peer {
         // An address is made of characters that a header may hold.
         let forwarded_for = forwarded_for.unwrap_or(HeaderValue::from_static("unknown"));
         let is_trusted = key::is_trusted(ip, trusted);
-        let (port, is_tls) = (HeaderValue::from(port), false);
-        Self { ip, forwarded_for, is_trusted, is_tls, port, has_left: Box::new(has_left) }
+        Self { ip, forwarded_for, is_trusted, is_tls, port: HeaderValue::from(port), line }
     }
 
     /// Resolves when the client has left. Looks from time to time: a socket with unread input does not wake.
     pub(super) async fn leaves(&self, look: Duration) {
-        while !(self.has_left)() {
+        while !self.line.has_left() {
             sleep(look).await;
         }
     }
 
     /// Whether the head of this request had a Content-Length beside its Transfer-Encoding, which the parser conceals.
-    pub(super) fn framed_twice<B>(&self, _request: &Request<B>) -> bool {
-        false
+    pub(super) fn framed_twice<B>(&self, request: &Request<B>) -> bool {
+        // HTTP/2 has no Transfer-Encoding; its parser refuses it.
+        request.headers().contains_key(TRANSFER_ENCODING)
+            && (request.headers().contains_key(CONTENT_LENGTH) || self.line.framed_twice())
     }
 
-    /// Passes an interim response (1xx, RFC 9110 section 15.2) on, where the connection can take one.
+    /// Passes an interim response (1xx, RFC 9110 section 15.2) on, where the connection can take one. A switch of
+    /// protocols is none.
     #[expect(dead_code, reason = "issue 4 in the making")]
-    pub(super) fn inform(&self, _status: StatusCode, _headers: &HeaderMap) {}
+    pub(super) fn inform(&self, status: StatusCode, headers: &HeaderMap) {
+        if !status.is_informational() || status == StatusCode::SWITCHING_PROTOCOLS {
+            return;
+        }
+        let reason = status.canonical_reason().unwrap_or_default();
+        let mut response = format!("HTTP/1.1 {} {reason}\r\n", status.as_str()).into_bytes();
+        for (name, value) in headers {
+            for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+                response.extend(part);
+            }
+        }
+        response.extend(b"\r\n");
+        self.line.inform(&response);
+    }
 }
 
 impl fmt::Debug for Peer {
