@@ -41,7 +41,11 @@ pub enum Failure {
     /// It expects what nobody here knows: 417.
     Expectation,
     /// More of something than a request may have: 413, 414 or 431, and of what.
-    TooLarge(StatusCode, &'static str),
+    TooLarge(StatusCode, Cow<'static, str>),
+    /// The head of a request was not whole in time.
+    HeadTimeout,
+    /// As many clients as may be connected are.
+    TooManyConnections,
     /// No slot within the budget.
     Limited {
         /// The limiter that bound.
@@ -119,6 +123,12 @@ impl Failure {
                 (S::EXPECTATION_FAILED, "expectation-failed", "The expectation is not known")
             }
             Self::TooLarge(status, _) => (*status, "too-large", "The request is too large"),
+            Self::HeadTimeout => {
+                (S::REQUEST_TIMEOUT, "request-timeout", "The request did not come in time")
+            }
+            Self::TooManyConnections => {
+                (S::SERVICE_UNAVAILABLE, "too-many-connections", "Too many clients are connected")
+            }
             Self::Limited { .. } => {
                 (S::TOO_MANY_REQUESTS, "quota-exceeded", "Request quota exceeded")
             }
@@ -153,10 +163,11 @@ impl Failure {
             | Self::Method
             | Self::Coding
             | Self::Expectation
+            | Self::HeadTimeout
             | Self::BodyTimeout
             | Self::TooLarge(..) => Outcome::BadRequest,
             Self::Limited { .. } => Outcome::Refused,
-            Self::QueueFull { .. } => Outcome::QueueFull,
+            Self::QueueFull { .. } | Self::TooManyConnections => Outcome::QueueFull,
             Self::ClientLeft => Outcome::Cancelled,
             Self::Store(_) => Outcome::StoreUnavailable,
             Self::Upstream(_) => Outcome::UpstreamFailed,
@@ -172,7 +183,9 @@ impl Failure {
             Self::Method => "CONNECT and TRACE are not forwarded".into(),
             Self::Coding => "a body is `chunked` and nothing else, or has a length".into(),
             Self::Expectation => "the only expectation that can be met is 100-continue".into(),
-            Self::TooLarge(_, why) => (*why).into(),
+            Self::TooLarge(_, why) => why.clone().into_owned(),
+            Self::HeadTimeout => "the headers were not complete in time".into(),
+            Self::TooManyConnections => "as many clients as may be connected are".into(),
             Self::Limited { policy, retry_after } => format!(
                 "the limiter `{}` has no slot within the time this request may wait; \
                  come back in {:.3} s",
@@ -192,8 +205,9 @@ impl Failure {
             Self::Limited { retry_after, .. } | Self::QueueFull { retry_after } => {
                 Some(*retry_after)
             }
-            Self::Store(_) => Some(SECOND),
-            Self::BodyTimeout
+            Self::Store(_) | Self::TooManyConnections => Some(SECOND),
+            Self::HeadTimeout
+            | Self::BodyTimeout
             | Self::ClientLeft
             | Self::NoRoute
             | Self::BadRequest(_)
@@ -218,6 +232,7 @@ impl Failure {
                 | Self::Method
                 | Self::Coding
                 | Self::TooLarge(..)
+                | Self::HeadTimeout
                 | Self::BodyTimeout
                 | Self::ClientLeft
         )

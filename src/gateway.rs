@@ -14,7 +14,7 @@ mod vet;
 
 pub use body::Body;
 pub use budget::budget;
-pub use peer::Peer;
+pub use peer::{Line, Peer};
 pub use plan::{LimiterPlan, Plan, RoutePlan};
 
 use crate::{
@@ -114,6 +114,11 @@ impl Gateway {
     /// Cuts all tunnels.
     pub fn cut_tunnels(&self) {
         self.tunnels.cut();
+    }
+
+    /// Counts and logs what was no request; it was answered with `status`.
+    pub fn unparsed(&self, peer: &Peer, status: StatusCode) {
+        record::unparsed(&self.plan, peer.ip, status);
     }
 
     async fn forward<'a>(
@@ -431,9 +436,10 @@ fn asked_host<B>(request: &Request<B>) -> Option<&str> {
 fn spoilt(fault: Fault) -> Failure {
     match fault {
         Fault::Malformed => Failure::Malformed(fault.to_string().into()),
-        Fault::TooLarge => {
-            Failure::TooLarge(StatusCode::PAYLOAD_TOO_LARGE, "the body is larger than it may be")
-        }
+        Fault::TooLarge => Failure::TooLarge(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "the body is larger than it may be".into(),
+        ),
         Fault::Slow => Failure::BodyTimeout,
         Fault::Left | Fault::Unwanted => Failure::ClientLeft,
     }

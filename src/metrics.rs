@@ -27,6 +27,8 @@ const UPSTREAM_THROTTLED: &str = "paceway_upstream_throttled_total";
 const UPSTREAM_ADDRESSES: &str = "paceway_upstream_addresses";
 const UPSTREAM_EJECTIONS: &str = "paceway_upstream_ejections_total";
 const OVERHEAD: &str = "paceway_overhead_seconds";
+const CONNECTIONS: &str = "paceway_connections";
+const CONNECTIONS_REFUSED: &str = "paceway_connections_refused_total";
 const STORE_SECONDS: &str = "paceway_store_seconds";
 const STORE_ERRORS: &str = "paceway_store_errors_total";
 const STORE_UP: &str = "paceway_store_up";
@@ -78,6 +80,42 @@ pub enum Verdict {
     WouldWait,
     /// As above, said by a limiter in `mode: observe`.
     WouldRefuse,
+}
+
+/// What a client speaks with us; the `protocol` label.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP/1.0 and 1.1.
+    Http1,
+    /// In clear text or over TLS.
+    Http2,
+    /// What was HTTP/1.1 before its upgrade.
+    Tunnel,
+}
+
+/// Why a connection of a client was ended by us; the `reason` label.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// `max_connections` are open.
+    Limit,
+    /// No agreement on TLS, or no certificate that is ours to trust.
+    Tls,
+    /// A trusted proxy that does not begin with its header.
+    ProxyProtocol,
+    /// No whole request, or handshake, within `header_timeout`.
+    HeaderTimeout,
+    /// It took nothing of a response within `body_timeout`.
+    Stalled,
+    /// It broke the rules of HTTP/2, or asked for too much.
+    Http2,
+}
+
+/// Of clients' connections.
+#[derive(Clone)]
+pub struct ConnectionMetrics {
+    /// By [`Protocol`].
+    open: [Gauge; Protocol::ALL.len()],
+    refused: [Counter; Refusal::ALL.len()],
 }
 
 /// Of one route.
@@ -163,6 +201,72 @@ impl Verdict {
             Self::WouldPass => "would_pass",
             Self::WouldWait => "would_wait",
             Self::WouldRefuse => "would_refuse",
+        }
+    }
+}
+
+// === impl Protocol ===
+
+impl Protocol {
+    /// All of them, in the order of their declaration.
+    pub const ALL: [Self; 3] = [Self::Http1, Self::Http2, Self::Tunnel];
+
+    /// The label.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Http1 => "http1",
+            Self::Http2 => "http2",
+            Self::Tunnel => "tunnel",
+        }
+    }
+}
+
+// === impl Refusal ===
+
+impl Refusal {
+    /// All of them, in the order of their declaration.
+    pub const ALL: [Self; 6] = [
+        Self::Limit,
+        Self::Tls,
+        Self::ProxyProtocol,
+        Self::HeaderTimeout,
+        Self::Stalled,
+        Self::Http2,
+    ];
+
+    /// The label.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Limit => "limit",
+            Self::Tls => "tls",
+            Self::ProxyProtocol => "proxy_protocol",
+            Self::HeaderTimeout => "header_timeout",
+            Self::Stalled => "stalled",
+            Self::Http2 => "http2",
+        }
+    }
+}
+
+// === impl ConnectionMetrics ===
+
+impl ConnectionMetrics {
+    /// The handle for connections that speak `protocol`.
+    pub fn open(&self, protocol: Protocol) -> &Gauge {
+        &self.open[protocol as usize]
+    }
+
+    /// Counts a connection that we ended.
+    pub fn refuse(&self, reason: Refusal) {
+        self.refused[reason as usize].increment(1);
+    }
+}
+
+impl Default for ConnectionMetrics {
+    fn default() -> Self {
+        Self {
+            open: Protocol::ALL.map(|protocol| gauge!(CONNECTIONS, "protocol" => protocol.name())),
+            refused: Refusal::ALL
+                .map(|reason| counter!(CONNECTIONS_REFUSED, "reason" => reason.name())),
         }
     }
 }
@@ -306,6 +410,8 @@ fn describe() {
         Unit::Seconds,
         "Time to the head of the response, less the wait and the upstream's."
     );
+    describe_gauge!(CONNECTIONS, "Connections of clients, by what they speak.");
+    describe_counter!(CONNECTIONS_REFUSED, "Connections of clients that were ended, by reason.");
     describe_histogram!(STORE_SECONDS, Unit::Seconds, "Time of one call of the store.");
     describe_counter!(STORE_ERRORS, "Calls of the store without a decision, by kind.");
     describe_gauge!(STORE_UP, "1 while the store answers.");

@@ -1,9 +1,16 @@
 //! The process around the data plane: sockets, one runtime and one set of connections per worker, and the
 //! way down: stop accepting, finish, give back.
 
+mod certificates;
+mod clock;
+mod connection;
 mod edge;
+mod http2;
+mod proxy_protocol;
+mod seats;
 mod socket;
 mod source;
+mod transport;
 mod worker;
 
 use crate::{
@@ -12,6 +19,7 @@ use crate::{
     gateway::Plan,
     metrics,
     store::redis::ConnectError,
+    tls::TlsError,
     upstream::{self, TrustError},
 };
 use hyper::server::conn::http1;
@@ -20,6 +28,7 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use metrics_exporter_prometheus::PrometheusHandle;
+use seats::Seats;
 use socket::{ensure_free, listen, sites};
 use source::StoreSource;
 use std::{
@@ -36,15 +45,15 @@ use tokio::{
     net::TcpListener,
     runtime::{self, Runtime},
     signal::unix::{SignalKind, signal},
-    sync::{mpsc, watch},
+    sync::{Semaphore, mpsc, watch},
     time::{sleep, timeout},
 };
 use worker::Worker;
 
-/// A client gets this long to send a request's head; between two requests likewise.
+/// Somebody who asks the admin side gets this long to send a request's head; between two requests likewise.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
-/// A request's head may be this large; what is larger is answered 431.
-const HEADER_BYTES: usize = 32 << 10;
+/// Clients of one worker that are told at one time that there is no seat for them; more of them are told nothing.
+const TURNED_AWAY: usize = 64;
 /// After SIGTERM, connections stay open this long for clients that were about to use them; what they get then
 /// says `Connection: close`.
 const LINGER: Duration = Duration::from_secs(1);
@@ -74,6 +83,9 @@ pub enum ServerError {
         /// Its certificates, or its name.
         source: TrustError,
     },
+    /// No certificates to show to clients.
+    #[error("the certificates for clients cannot be used")]
+    Tls(#[source] TlsError),
     /// Threads, runtimes, signals, recorders.
     #[error("cannot start")]
     System(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -149,6 +161,8 @@ impl Server {
             let sites = sites(&self.plan.config)?;
             upstream::follow(&sites, &[]);
             let draining = Arc::new(AtomicBool::new(false));
+            let tls = self.plan.config.tls.clone().map(certificates::open).transpose()?;
+            let seats = Arc::new(Seats::new(self.plan.config.client.max_connections));
             let (phase, phases) = watch::channel(Phase::Running);
             let (ended, mut ends) = mpsc::channel(1);
             for (i, listener) in self.data.into_iter().enumerate() {
@@ -157,6 +171,9 @@ impl Server {
                     plan: self.plan.clone(),
                     source: source.clone(),
                     sites: sites.clone(),
+                    tls: tls.clone(),
+                    seats: seats.clone(),
+                    turned_away: Arc::new(Semaphore::new(TURNED_AWAY)),
                     draining: draining.clone(),
                     phases: phases.clone(),
                 };

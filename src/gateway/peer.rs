@@ -1,7 +1,10 @@
 //! The client at the other end of a connection, and what only its connection knows. Made once per connection.
 
 use crate::key;
-use http::{HeaderMap, HeaderValue, Request, StatusCode};
+use http::{
+    HeaderMap, HeaderValue, Request, StatusCode,
+    header::{CONTENT_LENGTH, TRANSFER_ENCODING},
+};
 use ipnet::IpNet;
 use std::{
     fmt,
@@ -27,16 +30,25 @@ pub struct Peer {
     pub(super) is_tls: bool,
     /// Our port, as it knows it.
     pub(super) port: HeaderValue,
-    has_left: HasLeft,
+    line: Arc<dyn Line>,
 }
 
-/// Looks whether the client has closed its side of the connection; `None`: the parser waits for input, and ends the
-/// request by itself.
-type HasLeft = Arc<dyn Fn() -> Option<bool> + Send + Sync>;
+/// What a connection can do for the requests on it.
+pub trait Line: Send + Sync {
+    /// Whether the client has closed its side; `None`: the parser waits for input, and ends the request by itself.
+    fn has_left(&self) -> Option<bool>;
+
+    /// Whether the head that was parsed last may have had a Content-Length beside its Transfer-Encoding. Says yes when
+    /// it cannot be sure.
+    fn framed_twice(&self) -> bool;
+
+    /// Sends a whole interim response before the final one; does nothing where it cannot.
+    fn inform(&self, response: &[u8]);
+}
 
 /// Looks after a client for as long as something is done for it.
 pub(super) struct Leaving {
-    has_left: HasLeft,
+    line: Arc<dyn Line>,
     /// Made when the parser stops to look for the first time. It almost never does.
     timer: Option<Pin<Box<Sleep>>>,
 }
@@ -44,13 +56,13 @@ pub(super) struct Leaving {
 // === impl Peer ===
 
 impl Peer {
-    /// The client at `ip`, maybe one of the `trusted` proxies; `has_left` looks whether it has closed its side of the
-    /// connection, and says `None` while the parser waits for input.
+    /// The client at `ip`, maybe one of the `trusted` proxies, who asked for our `port`.
     pub fn new(
         ip: IpAddr,
         port: u16,
+        is_tls: bool,
         trusted: &[IpNet],
-        has_left: impl Fn() -> Option<bool> + Send + Sync + 'static,
+        line: Arc<dyn Line>,
     ) -> Self {
         let ip = ip.to_canonical();
         let text = ip.to_string();
@@ -58,13 +70,12 @@ impl Peer {
         // An address is made of characters that a header may hold.
         let forwarded_for = forwarded_for.unwrap_or(HeaderValue::from_static("unknown"));
         let is_trusted = key::is_trusted(ip, trusted);
-        let (port, is_tls) = (HeaderValue::from(port), false);
-        Self { ip, forwarded_for, is_trusted, is_tls, port, has_left: Arc::new(has_left) }
+        Self { ip, forwarded_for, is_trusted, is_tls, port: HeaderValue::from(port), line }
     }
 
     /// Looks after the client.
     pub(super) fn leaving(&self) -> Leaving {
-        Leaving { has_left: self.has_left.clone(), timer: None }
+        Leaving { line: self.line.clone(), timer: None }
     }
 
     /// Resolves when the client has left.
@@ -74,12 +85,28 @@ impl Peer {
     }
 
     /// Whether the head of this request had a Content-Length beside its Transfer-Encoding, which the parser conceals.
-    pub(super) fn framed_twice<B>(&self, _request: &Request<B>) -> bool {
-        false
+    pub(super) fn framed_twice<B>(&self, request: &Request<B>) -> bool {
+        // HTTP/2 has no Transfer-Encoding; its parser refuses it.
+        request.headers().contains_key(TRANSFER_ENCODING)
+            && (request.headers().contains_key(CONTENT_LENGTH) || self.line.framed_twice())
     }
 
-    /// Passes an interim response (1xx, RFC 9110 section 15.2) on, where the connection can take one.
-    pub(super) fn inform(&self, _status: StatusCode, _headers: &HeaderMap) {}
+    /// Passes an interim response (1xx, RFC 9110 section 15.2) on, where the connection can take one. A switch of
+    /// protocols is none.
+    pub(super) fn inform(&self, status: StatusCode, headers: &HeaderMap) {
+        if !status.is_informational() || status == StatusCode::SWITCHING_PROTOCOLS {
+            return;
+        }
+        let reason = status.canonical_reason().unwrap_or_default();
+        let mut response = format!("HTTP/1.1 {} {reason}\r\n", status.as_str()).into_bytes();
+        for (name, value) in headers {
+            for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+                response.extend(part);
+            }
+        }
+        response.extend(b"\r\n");
+        self.line.inform(&response);
+    }
 }
 
 // === impl Leaving ===
@@ -89,7 +116,7 @@ impl Leaving {
     /// done for a client is polled whenever the parser has looked at its input.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            match (self.has_left)() {
+            match self.line.has_left() {
                 None => {
                     self.timer = None;
                     return Poll::Pending;

@@ -52,6 +52,25 @@ pub(super) fn forwarded(wait: Duration, observed: bool) -> Outcome {
     }
 }
 
+/// Counts and logs what was answered without having become a request.
+pub(super) fn unparsed(plan: &Plan, client: IpAddr, status: StatusCode) {
+    let outcome = Outcome::BadRequest;
+    plan.no_route.count(outcome);
+    if plan.redactor.is_some() {
+        tracing::info!(
+            target: "paceway::access",
+            client = %client,
+            method = "-",
+            path = "-",
+            route = "-",
+            limiter = "-",
+            outcome = outcome.name(),
+            wait_ms = 0.0,
+            status = status.as_u16(),
+        );
+    }
+}
+
 // === impl Record ===
 
 impl<'a> Record<'a> {

@@ -92,24 +92,26 @@ fn size<B>(limits: &Limits, request: &Request<B>) -> Result<(), Failure> {
     // In HTTP/2 all parts always come, each on its own.
     let whole = if is_http2(request) { target } else { scheme + authority + target };
     if whole > limits.uri {
-        return Err(Failure::TooLarge(StatusCode::URI_TOO_LONG, "the target is too long"));
+        let why = format!("the target of the request is longer than {} bytes", limits.uri);
+        return Err(Failure::TooLarge(StatusCode::URI_TOO_LONG, why.into()));
     }
     // What came as HTTP/1.1 its parser has measured.
     if !is_http2(request) {
         return Ok(());
     }
     let headers = request.headers();
-    let too_large =
-        |what| Err(Failure::TooLarge(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, what));
+    let too_large = |why: String| {
+        Err(Failure::TooLarge(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, why.into()))
+    };
     if headers.len() > limits.headers {
-        return too_large("there are too many headers");
+        return too_large(format!("there are more than {} headers", limits.headers));
     }
     // As many bytes as HTTP/1.1 would write.
     let bytes = |(name, value): (&http::HeaderName, &HeaderValue)| {
         name.as_str().len() + value.len() + ": \r\n".len()
     };
     if authority + target + headers.iter().map(bytes).sum::<usize>() > limits.header_bytes {
-        return too_large("the headers are too large");
+        return too_large(format!("the headers are larger than {} bytes", limits.header_bytes));
     }
     Ok(())
 }
@@ -209,7 +211,8 @@ fn length(limits: &Limits, headers: &HeaderMap) -> Result<(), Failure> {
     let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
     match length.and_then(|length| length.parse::<u64>().ok()) {
         Some(length) if length > most => {
-            Err(Failure::TooLarge(StatusCode::PAYLOAD_TOO_LARGE, "the body is too large"))
+            let why = format!("the body is larger than {most} bytes");
+            Err(Failure::TooLarge(StatusCode::PAYLOAD_TOO_LARGE, why.into()))
         }
         _ => Ok(()),
     }

@@ -1,217 +1,441 @@
-//! The edge of a connection: its stream, shared by the HTTP parser and by whoever must know whether the client is
-//! still there. What the parser refuses by itself, without a word, is said in our own.
+//! The edge of a connection: its stream, shared by the HTTP parser and by whoever must know what the parser keeps to
+//! itself. What the parser refuses without a word is said in our own. Parses nothing that the parser has accepted.
 
-use crate::answer::Failure;
-use http::{Response, StatusCode};
+mod heads;
+
+pub(super) use heads::serialized;
+
+use super::{seats::Seat, transport::Transport};
+use crate::{config::Limits, gateway::Line, metrics::Protocol};
+use bytes::BufMut;
+use heads::{has_both_framings, problem};
+use http::{StatusCode, Version};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use std::{
-    future::Future,
-    io::{self, IoSlice},
+    future::poll_fn,
+    io::{self, ErrorKind, IoSlice},
+    mem,
     pin::{Pin, pin},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-    },
+    sync::Arc,
     task::{Context, Poll, Waker, ready},
 };
-use tokio::{io::Interest, net::TcpStream};
+use tokio::io::{AsyncReadExt, AsyncWrite};
 
-/// How the parser's own answers go on behind their status line.
-const MARK: &[u8] = b"\r\nconnection: close\r\ncontent-length: 0\r\ndate: ";
+/// Of interim responses that wait for being written; what is more is not passed on.
+const INTERIM_BYTES: usize = 16 << 10;
+/// One read: this much at first, and while most of it stays empty.
+const READ_LEAST: usize = 4 << 10;
+/// One read of a client that sends faster.
+const READ_MOST: usize = 64 << 10;
 
 /// A connection's stream.
 pub(super) struct Stream {
+    limits: Limits,
     /// Locked by one task only, for no longer than a system call.
-    inner: Mutex<TokioIo<TcpStream>>,
-    /// Requests that the service was asked to answer.
-    requests: AtomicU64,
-    /// The parser waits for input: it will notice by itself when the client leaves.
-    is_watched: AtomicBool,
+    inner: Mutex<Inner>,
 }
 
 /// The stream as the HTTP parser sees it.
-pub(super) struct Edge {
-    stream: Arc<Stream>,
-    /// Answers that were written.
-    answers: u64,
-    /// What is left of an answer that replaces `replaces` bytes.
+pub(super) struct Edge(pub(super) Arc<Stream>);
+
+/// What a connection waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// Nothing that is the client's to do.
+    Nothing,
+    /// The first byte.
+    Start,
+    /// The rest of a head.
+    Head,
+    /// The next request.
+    Request,
+    /// The client takes what is written to it.
+    Write,
+}
+
+struct Inner {
+    transport: Transport,
+    seat: Seat,
+    /// Somebody wants to know of requests and answers: HTTP/1, before an upgrade.
+    is_heeded: bool,
+    /// Input that may hold the head that is parsed next: what came since the last one, or at least the last read.
+    read: Vec<u8>,
+    /// So much of its end the parser has not seen yet.
+    unread: usize,
+    /// How much to read at once.
+    next: usize,
+    /// The client has ended its side.
+    is_at_end: bool,
+    /// The parser waits for input: it will notice by itself when the client leaves.
+    is_watched: bool,
+    /// No request has come yet.
+    is_fresh: bool,
+    /// The head of a request has begun.
+    has_head: bool,
+    /// The service is at work on a request.
+    is_open: bool,
+    /// Likewise, or the body of its response has not ended.
+    is_active: bool,
+    /// Likewise, or some of the response is not written.
+    is_busy: bool,
+    /// The last request was HTTP/1.0, which knows no interim responses (RFC 9110 section 15.2).
+    is_old: bool,
+    /// The parser has nothing left to write.
+    is_clean: bool,
+    /// The client takes nothing more at present.
+    is_blocked: bool,
+    /// How often it did again.
+    unblocked: u32,
+    /// Interim responses to write when they can be.
+    interim: Vec<u8>,
+    /// What we write before, or in place of, what the parser writes.
     own: Vec<u8>,
+    /// So much of what the parser writes is replaced.
     replaces: usize,
+    /// What the parser refused by itself.
+    refused: Option<StatusCode>,
+    /// Of the task that serves the connection.
+    waker: Option<Waker>,
 }
 
 // === impl Stream ===
 
 impl Stream {
-    pub(super) fn new(stream: TcpStream) -> Self {
-        let (inner, requests) = (Mutex::new(TokioIo::new(stream)), AtomicU64::new(0));
-        Self { inner, requests, is_watched: AtomicBool::new(false) }
+    /// Of a client that has sent `early` already.
+    pub(super) fn new(
+        transport: Transport,
+        early: Vec<u8>,
+        protocol: Protocol,
+        mut seat: Seat,
+        limits: Limits,
+    ) -> Self {
+        seat.speaks(protocol);
+        let inner = Inner {
+            transport,
+            seat,
+            is_heeded: protocol == Protocol::Http1,
+            unread: early.len(),
+            read: early,
+            next: READ_LEAST,
+            is_at_end: false,
+            is_watched: false,
+            is_fresh: true,
+            has_head: false,
+            is_open: false,
+            is_active: false,
+            is_busy: false,
+            is_old: false,
+            is_clean: true,
+            is_blocked: false,
+            unblocked: 0,
+            interim: Vec::new(),
+            own: Vec::new(),
+            replaces: 0,
+            refused: None,
+            waker: None,
+        };
+        Self { limits, inner: Mutex::new(inner) }
     }
 
-    /// Counts a request that the service answers.
-    pub(super) fn count_request(&self) {
-        self.requests.fetch_add(1, Relaxed);
+    /// The service begins with a request.
+    pub(super) fn begin(&self, version: Version) {
+        let mut inner = self.inner.lock();
+        (inner.is_open, inner.is_active, inner.is_busy) = (true, true, true);
+        (inner.is_fresh, inner.has_head) = (false, false);
+        inner.is_old = version == Version::HTTP_10;
     }
 
-    /// Whether the client has closed its side, also behind input that nobody has read; `None` while the parser waits
-    /// for input, and will notice by itself.
-    pub(super) fn is_closed_by_client(&self) -> Option<bool> {
-        if self.is_watched.load(Relaxed) {
-            return None;
-        }
-        let stream = self.inner.lock();
-        let readiness = pin!(stream.inner().ready(Interest::READABLE));
-        Some(match readiness.poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(readiness) => readiness.is_ok_and(|readiness| readiness.is_read_closed()),
-            Poll::Pending => false,
+    /// The service has answered.
+    pub(super) fn answered(&self) {
+        self.inner.lock().is_open = false;
+    }
+
+    /// The body of the answer has ended, or nobody wants it any more.
+    pub(super) fn end(&self) {
+        self.inner.lock().is_active = false;
+    }
+
+    /// From now on it is no HTTP any more.
+    pub(super) fn becomes_tunnel(&self) {
+        let mut inner = self.inner.lock();
+        inner.is_heeded = false;
+        inner.seat.speaks(Protocol::Tunnel);
+    }
+
+    /// Whether the parser has nothing to do with it any more.
+    pub(super) fn is_heeded(&self) -> bool {
+        self.inner.lock().is_heeded
+    }
+
+    /// What the connection waits for, and a number that changes with each step forward. Remembers the task, which is
+    /// woken when there is something to write that the parser does not know of.
+    pub(super) fn waits(&self, cx: &Context<'_>) -> (Wait, u32) {
+        let mut inner = self.inner.lock();
+        inner.waker.get_or_insert_with(|| cx.waker().clone());
+        let wait = if inner.is_blocked {
+            Wait::Write
+        } else if inner.is_busy {
+            Wait::Nothing
+        } else if inner.has_head {
+            Wait::Head
+        } else if inner.is_fresh {
+            Wait::Start
+        } else {
+            Wait::Request
+        };
+        (wait, inner.unblocked)
+    }
+
+    /// What the parser refused by itself, and has been answered with.
+    pub(super) fn refused(&self) -> Option<StatusCode> {
+        self.inner.lock().refused
+    }
+
+    /// Writes `bytes` when the parser does so no more.
+    pub(super) async fn say(&self, bytes: &[u8]) -> io::Result<()> {
+        self.inner.lock().own.extend(bytes);
+        poll_fn(|cx| {
+            let mut inner = self.inner.lock();
+            ready!(inner.poll_own(cx))?;
+            Pin::new(&mut inner.transport).poll_flush(cx)
         })
+        .await
+    }
+
+    /// Ends our side, and takes no more than `most` bytes of what the client still sends, so that it reads our last
+    /// words before it hears that nobody listens (RFC 9112 section 9.6).
+    pub(super) async fn close(&self, mut most: usize) {
+        let shut = poll_fn(|cx| Pin::new(&mut self.inner.lock().transport).poll_shutdown(cx)).await;
+        let mut sink = [0; 4096];
+        while shut.is_ok() && most > 0 {
+            let taken = poll_fn(|cx| {
+                let inner = self.inner.lock();
+                let tcp = inner.transport.tcp();
+                loop {
+                    ready!(tcp.poll_read_ready(cx))?;
+                    match tcp.try_read(&mut sink) {
+                        Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                        taken => return Poll::Ready(taken),
+                    }
+                }
+            });
+            match taken.await {
+                Ok(taken) if taken > 0 => most = most.saturating_sub(taken),
+                _ => return,
+            }
+        }
+    }
+
+    /// Whether the client may be sending something that nobody will read.
+    pub(super) fn is_unread(&self) -> bool {
+        let inner = self.inner.lock();
+        !inner.is_at_end && matches!(inner.transport.tcp().try_read(&mut [0; 64]), Ok(1..))
+    }
+
+    /// The connection ends at once, and with it what was written and not taken.
+    pub(super) fn reset(&self) {
+        let inner = self.inner.lock();
+        let _ = socket2::SockRef::from(inner.transport.tcp()).set_linger(Some(Default::default()));
+    }
+}
+
+impl Line for Stream {
+    fn has_left(&self) -> Option<bool> {
+        let inner = self.inner.lock();
+        // In HTTP/2 the parser never stops to look.
+        let is_watched = inner.is_watched || !inner.is_heeded;
+        (!is_watched).then(|| inner.transport.is_closed_by_client())
+    }
+
+    fn framed_twice(&self) -> bool {
+        has_both_framings(&self.inner.lock().read)
+    }
+
+    fn inform(&self, response: &[u8]) {
+        let mut inner = self.inner.lock();
+        let fits = inner.interim.len() + response.len() <= INTERIM_BYTES;
+        if inner.is_heeded && inner.is_open && !inner.is_old && fits {
+            inner.interim.extend(response);
+            if let Some(waker) = &inner.waker {
+                waker.wake_by_ref();
+            }
+        }
+    }
+}
+
+// === impl Inner ===
+
+impl Inner {
+    /// Reads what the parser gets next, and keeps it; how much it is.
+    fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        room: usize,
+        head: usize,
+    ) -> Poll<io::Result<usize>> {
+        if self.is_active {
+            // The parser reads on behind a request only when it has used up all that it had.
+            self.read.clear();
+        } else if self.read.len() > head {
+            // No head is longer than that.
+            self.read.drain(..self.read.len() - head);
+        }
+        let most = self.next.min(room);
+        self.read.reserve(most);
+        let mut limited = (&mut self.read).limit(most);
+        let Poll::Ready(count) = pin!(self.transport.read_buf(&mut limited)).poll(cx)? else {
+            if !self.is_busy && self.read.capacity() > 4 * READ_LEAST {
+                self.read.shrink_to(READ_LEAST);
+                self.next = READ_LEAST;
+            }
+            return Poll::Pending;
+        };
+        if count == self.next {
+            self.next = READ_MOST.min(2 * self.next);
+        } else if count < self.next / 4 {
+            self.next = READ_LEAST.max(self.next / 2);
+        }
+        self.is_at_end = count == 0;
+        Poll::Ready(Ok(count))
+    }
+
+    /// Writes what stands before `buf`. `Some` when it stood in its place.
+    fn poll_before(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+        limits: &Limits,
+    ) -> Poll<io::Result<Option<usize>>> {
+        if self.is_clean && self.own.is_empty() {
+            mem::swap(&mut self.own, &mut self.interim);
+            if !self.is_busy
+                && let Some((status, problem)) = problem(buf, &self.read, limits)
+            {
+                (self.own, self.replaces, self.refused) = (problem, buf.len(), Some(status));
+            }
+        }
+        if self.own.is_empty() && self.replaces == 0 {
+            return Poll::Ready(Ok(None));
+        }
+        ready!(self.poll_own(cx))?;
+        let replaced = mem::take(&mut self.replaces);
+        Poll::Ready(Ok((replaced > 0).then_some(replaced)))
+    }
+
+    fn poll_own(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.own.is_empty() {
+            match ready!(Pin::new(&mut self.transport).poll_write(cx, &self.own))? {
+                0 => return Poll::Ready(Err(ErrorKind::WriteZero.into())),
+                written => drop(self.own.drain(..written)),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.is_clean = true;
+        if !self.interim.is_empty() {
+            if !self.is_open {
+                // The final response has been written meanwhile.
+                self.interim.clear();
+            } else if self.own.is_empty() {
+                mem::swap(&mut self.own, &mut self.interim);
+            }
+        }
+        ready!(self.poll_own(cx))?;
+        ready!(Pin::new(&mut self.transport).poll_flush(cx))?;
+        self.is_busy &= self.is_active;
+        Poll::Ready(Ok(()))
+    }
+
+    /// Keeps in mind whether the client takes what is written.
+    fn heed<T>(&mut self, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_pending() {
+            self.is_blocked = true;
+        } else if self.is_blocked {
+            self.is_blocked = false;
+            self.unblocked = self.unblocked.wrapping_add(1);
+        }
+        written
     }
 }
 
 // === impl Edge ===
 
-impl Edge {
-    pub(super) fn new(stream: Arc<Stream>) -> Self {
-        Self { stream, answers: 0, own: Vec::new(), replaces: 0 }
-    }
-
-    /// The problem to write in place of `buf`: an answer to no request that the service has seen.
-    fn replacement(&self, buf: &[u8]) -> Option<Vec<u8>> {
-        let unasked = self.answers >= self.stream.requests.load(Relaxed);
-        if unasked { problem(buf) } else { None }
-    }
-
-    /// Counts an answer whose head begins in `buf`, once it is written.
-    fn count(&mut self, buf: &[u8], written: &Poll<io::Result<usize>>) {
-        let interim = buf.get(9) == Some(&b'1');
-        if matches!(written, Poll::Ready(Ok(_))) && buf.starts_with(b"HTTP/1.") && !interim {
-            self.answers += 1;
-        }
-    }
-
-    fn poll_own(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        while !self.own.is_empty() {
-            let mut stream = self.stream.inner.lock();
-            match ready!(Pin::new(&mut *stream).poll_write(cx, &self.own))? {
-                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                written => drop(self.own.drain(..written)),
-            }
-        }
-        Poll::Ready(Ok(std::mem::take(&mut self.replaces)))
-    }
-}
-
 impl Read for Edge {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        buf: ReadBufCursor<'_>,
+        mut buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        let read = Pin::new(&mut *self.stream.inner.lock()).poll_read(cx, buf);
-        self.stream.is_watched.store(read.is_pending(), Relaxed);
-        read
+        let inner = &mut *self.0.inner.lock();
+        if inner.unread == 0 {
+            if !inner.is_heeded {
+                inner.read = Vec::new();
+                ready!(Pin::new(&mut TokioIo::new(&mut inner.transport)).poll_read(cx, buf))?;
+                inner.is_fresh = false;
+                return Poll::Ready(Ok(()));
+            }
+            let head = self.0.limits.header_bytes;
+            let filled = inner.poll_fill(cx, buf.remaining(), head);
+            inner.is_watched = filled.is_pending();
+            inner.unread = ready!(filled)?;
+        }
+        let start = inner.read.len() - inner.unread;
+        let count = inner.unread.min(buf.remaining());
+        let new = &inner.read[start..start + count];
+        // Empty lines before a request are none of it (RFC 9112 section 2.2).
+        inner.has_head |= !inner.is_active && new.iter().any(|byte| !b"\r\n".contains(byte));
+        buf.put_slice(new);
+        inner.unread -= count;
+        Poll::Ready(Ok(()))
     }
 }
 
 impl Write for Edge {
     fn poll_write(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if self.replaces == 0 {
-            let Some(own) = self.replacement(buf) else {
-                let written = Pin::new(&mut *self.stream.inner.lock()).poll_write(cx, buf);
-                self.count(buf, &written);
-                return written;
-            };
-            (self.own, self.replaces) = (own, buf.len());
-        }
-        self.poll_own(cx)
+        self.poll_write_vectored(cx, &[IoSlice::new(buf)])
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.stream.inner.lock()).poll_flush(cx)
+        let inner = &mut *self.0.inner.lock();
+        let flushed = match inner.is_heeded {
+            true => inner.poll_flush(cx),
+            false => Pin::new(&mut inner.transport).poll_flush(cx),
+        };
+        inner.heed(flushed)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.stream.inner.lock()).poll_shutdown(cx)
+        Pin::new(&mut self.0.inner.lock().transport).poll_shutdown(cx)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.inner.lock().is_write_vectored()
+        self.0.inner.lock().transport.is_write_vectored()
     }
 
     fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        if let [only] = bufs {
-            return self.poll_write(cx, only);
+        let inner = &mut *self.0.inner.lock();
+        if inner.is_heeded {
+            // With a body behind it, it is no answer of the parser.
+            let whole: &[u8] = if let [only] = bufs { only } else { &[] };
+            let before = inner.poll_before(cx, whole, &self.0.limits);
+            if let Some(replaced) = ready!(inner.heed(before))? {
+                return Poll::Ready(Ok(replaced));
+            }
         }
-        // With a body behind it, it is no answer of the parser.
-        let written = Pin::new(&mut *self.stream.inner.lock()).poll_write_vectored(cx, bufs);
-        self.count(bufs.first().map_or(&[], |first| first), &written);
-        written
-    }
-}
-
-/// The problem in place of a bare refusal; `None` for everything else.
-fn problem(buf: &[u8]) -> Option<Vec<u8>> {
-    // Almost everything ends here.
-    let status = buf.strip_prefix(b"HTTP/1.1 4")?;
-    let line = status.iter().position(|byte| *byte == b'\r')?;
-    let date = status[line..].strip_prefix(MARK)?.strip_suffix(b"\r\n\r\n")?;
-    let status = StatusCode::from_bytes(&buf[9..12]).ok()?;
-    let failure = match status {
-        StatusCode::BAD_REQUEST => {
-            Failure::Malformed("this is not a request as HTTP/1.1 writes it".into())
-        }
-        StatusCode::URI_TOO_LONG => Failure::TooLarge(status, "the target is too long"),
-        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => Failure::TooLarge(
-            status,
-            "there are more than 100 headers, or more than 32 KiB of them",
-        ),
-        _ => return None,
-    };
-    Some(serialized(&failure.response(), date))
-}
-
-fn serialized(response: &Response<bytes::Bytes>, date: &[u8]) -> Vec<u8> {
-    let (status, body) = (response.status(), response.body());
-    let reason = status.canonical_reason().unwrap_or_default();
-    let mut out = format!("HTTP/1.1 {} {reason}\r\n", status.as_u16()).into_bytes();
-    for (name, value) in response.headers() {
-        out.extend([name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
-    }
-    out.extend(format!("connection: close\r\ncontent-length: {}\r\ndate: ", body.len()).bytes());
-    out.extend([date, b"\r\n\r\n", body].concat());
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_bare_refusal_becomes_a_problem_with_its_date() {
-        let bare = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n\
-            content-length: 0\r\ndate: Sat, 21 Nov 2026 10:13:15 GMT\r\n\r\n";
-        let text = String::from_utf8(problem(bare).expect("a problem")).expect("text");
-        assert!(text.starts_with("HTTP/1.1 431 Request Header Fields Too Large\r\n"), "{text}");
-        assert!(text.contains("\r\npaceway-origin: gateway\r\n"), "{text}");
-        assert!(text.contains("\r\ndate: Sat, 21 Nov 2026 10:13:15 GMT\r\n\r\n{"), "{text}");
-    }
-
-    #[test]
-    fn other_answers_stay() {
-        let answers: [&[u8]; 3] = [
-            b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\ndate: x\r\n\r\n",
-            b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\ndate: x\r\n\r\n",
-            b"HTTP/1.1 404 Not Found\r\nserver: x\r\n\r\n",
-        ];
-        assert_eq!(answers.map(problem), [None, None, None]);
+        let written = Pin::new(&mut inner.transport).poll_write_vectored(cx, bufs);
+        inner.is_clean &= written.is_pending();
+        inner.heed(written)
     }
 }

@@ -6,18 +6,22 @@ use crate::{
     metrics,
     upstream::{Settings, Site},
 };
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 use std::{
     io,
     net::{SocketAddr, TcpListener},
     sync::Arc,
+    time::Duration,
 };
 
 const BACKLOG: i32 = 4096;
+const KEEPALIVE: Duration = Duration::from_secs(60);
 
 /// Listens; `shared` lets other sockets of this process listen on the same port.
 pub(super) fn listen(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
     let socket = bind(address, shared)?;
+    // Connections take it over: a client that is gone without a word is noticed.
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
 }

@@ -1,33 +1,28 @@
 //! One core's share of the data plane: its own runtime, listener, connections and store.
 
 use super::{
-    HEADER_BYTES, HEADER_TIMEOUT, LINGER, Phase, ServerError,
-    edge::{Edge, Stream},
+    LINGER, Phase, ServerError,
+    connection::{Door, turn_away},
+    seats::Seats,
     source::StoreSource,
     system,
 };
 use crate::{
-    gateway::{Gateway, Peer, Plan},
+    gateway::{Gateway, Plan},
     upstream::{Site, Upstream},
 };
-use http::{HeaderValue, Request, StatusCode, header::CONNECTION};
-use hyper::{body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::rt::TokioTimer;
 use std::{
-    convert::Infallible,
     net::{SocketAddr, TcpListener as StdListener},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::watch,
+    sync::{Semaphore, watch},
     task::JoinSet,
     time::{sleep, timeout},
 };
+use tokio_rustls::rustls::ServerConfig;
 
 /// One core's share of the data plane.
 pub(super) struct Worker {
@@ -37,6 +32,12 @@ pub(super) struct Worker {
     pub(super) source: StoreSource,
     /// Shared by all workers.
     pub(super) sites: Vec<Arc<Site>>,
+    /// `None`: clear text.
+    pub(super) tls: Option<watch::Receiver<Arc<ServerConfig>>>,
+    /// Those of all workers.
+    pub(super) seats: Arc<Seats>,
+    /// Bounds the clients that are told at one time that there is no seat.
+    pub(super) turned_away: Arc<Semaphore>,
     pub(super) draining: Arc<AtomicBool>,
     pub(super) phases: watch::Receiver<Phase>,
 }
@@ -48,8 +49,15 @@ impl Worker {
         let store = self.source.store().await?;
         let workers = self.plan.config.workers;
         let upstreams = self.sites.iter().map(|site| Upstream::new(site.clone(), workers));
-        let gateway = Gateway::new(self.plan.clone(), store.clone(), upstreams.collect());
-        let gateway = Arc::new(gateway);
+        let door = Arc::new(Door {
+            gateway: Gateway::new(self.plan.clone(), store.clone(), upstreams.collect()),
+            plan: self.plan.clone(),
+            tls: self.tls.take(),
+            port: self.listener.local_addr().map_err(system)?.port(),
+            seats: self.seats.clone(),
+            draining: self.draining.clone(),
+            phases: self.phases.clone(),
+        });
         let listener = TcpListener::from_std(self.listener.try_clone().map_err(system)?);
         let listener = listener.map_err(system)?;
         let mut connections = JoinSet::new();
@@ -57,8 +65,8 @@ impl Worker {
         loop {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
-                    Ok((stream, peer)) => {
-                        connections.spawn(self.connection(&gateway, stream, peer));
+                    Ok((tcp, address)) => {
+                        self.welcome(&door, &mut connections, tcp, address);
                     }
                     Err(error) => {
                         // Most likely out of file descriptors: wait until some are free.
@@ -71,79 +79,53 @@ impl Worker {
             }
         }
         // Those who got through to us before the door closed are still served.
-        while let Ok((stream, peer)) = self.listener.accept() {
-            let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
-            if let Ok(stream) = stream {
-                connections.spawn(self.connection(&gateway, stream, peer));
+        while let Ok((tcp, address)) = self.listener.accept() {
+            let tcp = tcp.set_nonblocking(true).and_then(|()| TcpStream::from_std(tcp));
+            if let Ok(tcp) = tcp {
+                self.welcome(&door, &mut connections, tcp, address);
             }
         }
         drop((listener, self.listener));
         let all = async {
             while connections.join_next().await.is_some() {}
-            gateway.tunnels_ended().await;
+            door.gateway.tunnels_ended().await;
+        };
+        let aborted = async {
+            let _ = self.phases.wait_for(|phase| *phase == Phase::Aborting).await;
+            // Connections hear of it too, and let go of everything before they end.
+            sleep(LINGER).await;
         };
         tokio::select! {
             () = all => {}
-            _ = self.phases.wait_for(|phase| *phase == Phase::Aborting) => {}
+            () = aborted => {}
         }
-        gateway.cut_tunnels();
+        door.gateway.cut_tunnels();
         connections.shutdown().await;
-        gateway.tunnels_ended().await;
+        door.gateway.tunnels_ended().await;
         // What was not used is on its way back to a store that may be away.
         let _ = timeout(LINGER, store.flush()).await;
         Ok(())
     }
 
-    fn connection(
+    /// A client has come: there is a seat for it, or it is told that there is none.
+    fn welcome(
         &self,
-        gateway: &Arc<Gateway>,
-        stream: TcpStream,
-        peer: SocketAddr,
-    ) -> impl Future<Output = ()> + Send + use<> {
-        let (gateway, draining) = (gateway.clone(), self.draining.clone());
-        let mut phases = self.phases.clone();
+        door: &Arc<Door>,
+        connections: &mut JoinSet<()>,
+        tcp: TcpStream,
+        address: SocketAddr,
+    ) {
         // Small answers must not wait for a client's delayed acknowledgement.
-        let _ = stream.set_nodelay(true);
-        let port = stream.local_addr().map_or(0, |address| address.port());
-        let stream = Arc::new(Stream::new(stream));
-        let watched = stream.clone();
-        let trusted = &self.plan.config.trusted_proxies;
-        let peer =
-            Arc::new(Peer::new(peer.ip(), port, trusted, move || watched.is_closed_by_client()));
-        async move {
-            let counted = stream.clone();
-            let service = service_fn(move |request: Request<Incoming>| {
-                counted.count_request();
-                let (gateway, peer, draining) = (gateway.clone(), peer.clone(), draining.clone());
-                async move {
-                    let mut response = gateway.handle(&peer, request).await;
-                    if draining.load(Relaxed)
-                        && response.status() != StatusCode::SWITCHING_PROTOCOLS
-                    {
-                        let close = HeaderValue::from_static("close");
-                        response.headers_mut().insert(CONNECTION, close);
-                    }
-                    Ok::<_, Infallible>(response)
-                }
+        let _ = tcp.set_nodelay(true);
+        if let Some(seat) = door.seats.take() {
+            connections.spawn(door.clone().serve(tcp, address, seat));
+        } else if door.tls.is_none()
+            && let Ok(permit) = self.turned_away.clone().try_acquire_owned()
+        {
+            connections.spawn(async move {
+                turn_away(tcp).await;
+                drop(permit);
             });
-            let connection = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEADER_TIMEOUT)
-                .max_header_size(HEADER_BYTES)
-                .serve_connection(Edge::new(stream), service)
-                .with_upgrades();
-            tokio::pin!(connection);
-            let closing =
-                async { drop(phases.wait_for(|phase| *phase >= Phase::ClosingIdle).await) };
-            // A connection's error is its client's: it left, or did not speak HTTP and was told so.
-            tokio::select! {
-                biased;
-                _ = connection.as_mut() => {}
-                () = closing => {
-                    connection.as_mut().graceful_shutdown();
-                    let _ = connection.await;
-                }
-            }
         }
     }
 }

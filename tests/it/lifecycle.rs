@@ -278,7 +278,7 @@ async fn vendor() -> Upstream {
 type Labels = [(&'static str, &'static str)];
 
 /// The metrics of the contract that have a meaning now, with their types and labels.
-const METRICS: [(&str, &str, &[&str]); 14] = [
+const METRICS: [(&str, &str, &[&str]); 16] = [
     ("paceway_requests_total", "counter", &["outcome", "route"]),
     ("paceway_decisions_total", "counter", &["decision", "limiter"]),
     ("paceway_late_wakeups_total", "counter", &["limiter"]),
@@ -289,6 +289,8 @@ const METRICS: [(&str, &str, &[&str]); 14] = [
     ("paceway_upstream_seconds", "histogram", &["upstream"]),
     ("paceway_upstream_throttled_total", "counter", &["upstream"]),
     ("paceway_overhead_seconds", "histogram", &[]),
+    ("paceway_connections", "gauge", &["protocol"]),
+    ("paceway_connections_refused_total", "counter", &["reason"]),
     ("paceway_store_seconds", "histogram", &[]),
     ("paceway_store_errors_total", "counter", &["kind"]),
     ("paceway_store_up", "gauge", &[]),
@@ -342,7 +344,7 @@ async fn the_metrics_are_those_of_the_contract_and_pass_promtool() {
         assert!(text.contains(&format!("# HELP {name} ")), "no help on {name}");
     }
 
-    let closed: [(&str, &[&str]); 8] = [
+    let closed: [(&str, &[&str]); 10] = [
         ("route", &["search", "strict", "throttled", "odd \\\"name\\\\", "-"]),
         (
             "outcome",
@@ -364,6 +366,8 @@ async fn the_metrics_are_those_of_the_contract_and_pass_promtool() {
         ("upstream", &["vendor"]),
         ("status", &["200", "429"]),
         ("kind", &["timeout", "unreachable", "refused", "protocol", "foreign"]),
+        ("protocol", &["http1", "http2", "tunnel"]),
+        ("reason", &["limit", "tls", "proxy_protocol", "header_timeout", "stalled", "http2"]),
         ("version", &[env!("CARGO_PKG_VERSION")]),
     ];
     let closed: BTreeMap<_, _> = closed.into_iter().collect();

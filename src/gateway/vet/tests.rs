@@ -1,9 +1,24 @@
 use super::*;
-use crate::answer::Failure as F;
+use crate::{answer::Failure as F, gateway::Line};
 use rstest::rstest;
+use std::sync::Arc;
+
+struct Silent;
+
+impl Line for Silent {
+    fn has_left(&self) -> Option<bool> {
+        None
+    }
+
+    fn framed_twice(&self) -> bool {
+        false
+    }
+
+    fn inform(&self, _response: &[u8]) {}
+}
 
 fn refused(request: http::request::Builder, limits: Limits) -> Option<u16> {
-    let peer = Peer::new([127, 0, 0, 1].into(), 80, &[], || Some(false));
+    let peer = Peer::new([127, 0, 0, 1].into(), 80, false, &[], Arc::new(Silent));
     let request = request.body(()).unwrap();
     let failure: Option<F> = vet(&peer, &limits, &request).err();
     failure.map(|failure| failure.response().status().as_u16())

@@ -1,0 +1,187 @@
+//! HTTP/2 with clients: what one connection may ask for, and its streams, which never outlive it.
+
+use crate::{config::Limits, gateway::Body};
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use hyper::{rt::Executor, server::conn::http2};
+use hyper_util::rt::TokioTimer;
+use parking_lot::Mutex;
+use std::{
+    future::poll_fn,
+    mem,
+    pin::{Pin, pin},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+use tokio::{
+    task::JoinSet,
+    task_local,
+    time::{Sleep, sleep},
+};
+
+/// Requests at one time; more are refused, and may be sent again. nginx's number, and HTTP/2 advises no fewer than 100.
+const STREAMS: u32 = 128;
+/// Of streams that were reset before we had a look at them; more of them is an attack (CVE-2023-44487).
+const RESET_UNSEEN: usize = 20;
+/// Of streams that we had to reset for what was wrong with them.
+const RESET_FOR_ERRORS: usize = 64;
+/// Of a request's body, not yet forwarded: fills a line of 50 ms at 5 MB/s.
+const STREAM_WINDOW: u32 = 256 << 10;
+/// Of all bodies of a connection together, so that some that wait for their slot do not stop the others. What a
+/// connection can make us hold.
+const CONNECTION_WINDOW: u32 = 2 << 20;
+/// Of one response, not yet written.
+const SEND_BUFFER: usize = 64 << 10;
+/// A response is passed on in pieces of one frame: whoever takes one in time is not stalled.
+const PIECE: usize = 16 << 10;
+/// A connection that says nothing is asked whether it is alive, and ended when it does not answer.
+const PING_AFTER: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The streams of one connection.
+#[derive(Clone)]
+pub(super) struct Streams {
+    tasks: Arc<Mutex<JoinSet<()>>>,
+    /// A response that nobody takes is given up after this.
+    stalled: Duration,
+}
+
+/// A response's body, in pieces; says when one has been taken.
+pub(super) struct Pieces {
+    body: Body,
+    /// What is left of a larger piece.
+    rest: Bytes,
+    taken: Arc<Taken>,
+}
+
+/// Counts the pieces of a response that were handed over, and those behind which it was asked for more: odd while one
+/// waits for the client to make room.
+type Taken = AtomicU64;
+
+task_local! {
+    static TAKEN: Arc<Taken>;
+}
+
+/// A connection's limits.
+pub(super) fn builder(streams: Streams, limits: &Limits) -> http2::Builder<Streams> {
+    let mut builder = http2::Builder::new(streams);
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS)
+        .max_pending_accept_reset_streams(RESET_UNSEEN)
+        .max_local_error_reset_streams(RESET_FOR_ERRORS)
+        .max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX))
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buf_size(SEND_BUFFER)
+        .keep_alive_interval(PING_AFTER)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .enable_connect_protocol();
+    builder
+}
+
+// === impl Streams ===
+
+impl Streams {
+    pub(super) fn new(stalled: Duration) -> Self {
+        Self { tasks: Arc::default(), stalled }
+    }
+
+    /// Whether there are none; wakes when one ends.
+    pub(super) fn poll_none(&self, cx: &mut Context<'_>) -> bool {
+        let mut tasks = self.tasks.lock();
+        loop {
+            match tasks.poll_join_next(cx) {
+                Poll::Ready(Some(_)) => {}
+                Poll::Ready(None) => return true,
+                Poll::Pending => return false,
+            }
+        }
+    }
+
+    /// Ends those that are left, and waits until they have let go of everything.
+    pub(super) async fn end(&self) {
+        let mut tasks = mem::take(&mut *self.tasks.lock());
+        tasks.shutdown().await;
+    }
+}
+
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Streams {
+    fn execute(&self, stream: F) {
+        let stream = unless_stalled(stream, self.stalled);
+        self.tasks.lock().spawn(stream);
+    }
+}
+
+/// Gives `stream` up when a piece of its response has not been taken for too long. The window of a stream is the
+/// client's to open, and nothing but this minds when it never does.
+async fn unless_stalled(stream: impl Future<Output = ()>, limit: Duration) {
+    let taken = Arc::<Taken>::default();
+    let mut stream = pin!(TAKEN.scope(taken.clone(), stream));
+    let mut stalled: Option<(u64, Pin<Box<Sleep>>)> = None;
+    poll_fn(|cx| {
+        if stream.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        let count = taken.load(Relaxed);
+        if count % 2 == 0 {
+            stalled = None;
+            return Poll::Pending;
+        }
+        match &mut stalled {
+            Some((since, timer)) if *since == count => timer.as_mut().poll(cx),
+            _ => stalled.insert((count, Box::pin(sleep(limit)))).1.as_mut().poll(cx),
+        }
+    })
+    .await;
+}
+
+// === impl Pieces ===
+
+impl Pieces {
+    /// For a response of the task that asks.
+    pub(super) fn of(body: Body) -> Self {
+        let taken = TAKEN.try_with(Arc::clone).unwrap_or_default();
+        Self { body, rest: Bytes::new(), taken }
+    }
+}
+
+impl http_body::Body for Pieces {
+    type Data = Bytes;
+    type Error = <Body as http_body::Body>::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = &mut *self;
+        if this.taken.load(Relaxed) % 2 == 1 {
+            this.taken.fetch_add(1, Relaxed);
+        }
+        if this.rest.is_empty() {
+            match ready!(Pin::new(&mut this.body).poll_frame(cx)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => this.rest = data,
+                    Err(other) => return Poll::Ready(Some(Ok(other))),
+                },
+                end => return Poll::Ready(end),
+            }
+        }
+        let piece = this.rest.split_to(this.rest.len().min(PIECE));
+        this.taken.fetch_add(1, Relaxed);
+        Poll::Ready(Some(Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        // Asked for before the first piece only.
+        self.body.size_hint()
+    }
+}
