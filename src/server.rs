@@ -159,7 +159,7 @@ impl Server {
         main.block_on(async move {
             let source = StoreSource::open(&self.plan.config).await?;
             let sites = sites(&self.plan.config)?;
-            upstream::follow(&sites, &[]);
+            upstream::follow(&sites, &self.plan.config.resolver);
             let draining = Arc::new(AtomicBool::new(false));
             let tls = self.plan.config.tls.clone().map(certificates::open).transpose()?;
             let seats = Arc::new(Seats::new(self.plan.config.client.max_connections));
