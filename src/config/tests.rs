@@ -1,3 +1,4 @@
+mod certificates;
 mod headers;
 mod hints;
 mod http;
