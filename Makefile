@@ -2,7 +2,7 @@
 CARGO ?= cargo
 CONFIG ?= config/quickstart.yaml
 
-.PHONY: help run demo test lint bench fmt tools test-tools lint-tools bench-tools
+.PHONY: help run demo test lint bench fuzz fmt tools test-tools lint-tools bench-tools
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -19,14 +19,19 @@ test: test-tools ## every test, with a real redis-server
 
 lint: lint-tools ## format, clippy, licences and advisories
 	$(CARGO) fmt --check
+	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
 	$(CARGO) clippy --all-targets -- -D warnings
 	@deploy/tools/deny.sh
 
 bench: bench-tools ## speed and cost of a request; writes nothing
 	@benches/run.sh
 
+fuzz: ## look for inputs that break promises; RUNS a target (default: 20 seconds), TARGETS (default: all)
+	@deploy/tools/fuzz.sh $(RUNS) $(TARGETS)
+
 fmt: ## format everything
 	$(CARGO) fmt
+	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
 
 test-tools:
 	@deploy/tools/install.sh redis-server:redis-server faketime:faketime promtool:prometheus

@@ -11,7 +11,11 @@ const SECRET: &str = "hunter2";
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
     // Other files than ours are none of a fuzzer's business.
-    if text.contains(SECRET) || text.contains("..") || text.contains("/dev") || text.contains("/proc") {
+    if text.contains(SECRET)
+        || text.contains("..")
+        || text.contains("/dev")
+        || text.contains("/proc")
+    {
         return;
     }
     let parsed = Config::parse(text, "fuzz.yaml", Path::new("/nonexistent"), &variable);

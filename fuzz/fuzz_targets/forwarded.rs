@@ -34,9 +34,12 @@ fuzz_target!(|data: &[u8]| {
     if found != peer && !is_trusted(found, &trusted) {
         let mut longer = HeaderMap::new();
         longer.append("x-forwarded-for", HeaderValue::from_static("6.6.6.6, x, 10.0.0.1,"));
-        longer.extend(headers.get_all("x-forwarded-for").iter().map(|value| {
-            (http::HeaderName::from_static("x-forwarded-for"), value.clone())
-        }));
+        longer.extend(
+            headers
+                .get_all("x-forwarded-for")
+                .iter()
+                .map(|value| (http::HeaderName::from_static("x-forwarded-for"), value.clone())),
+        );
         assert_eq!(client_ip(peer, &longer, &trusted), found);
     }
 });

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 fuzz_target!(|data: &[u8]| {
     let Some((times, fields)) = data.split_at_checked(4) else { return };
-    let seconds = |at: usize| Duration::from_millis(u64::from(u16::from_be_bytes([times[at], times[at + 1]])));
+    let seconds = |at: usize| {
+        Duration::from_millis(u64::from(u16::from_be_bytes([times[at], times[at + 1]])))
+    };
     let (max_wait, more) = (seconds(0), seconds(2));
     let cap = max_wait + more;
     let mut headers = HeaderMap::new();

@@ -64,7 +64,10 @@ fn slowly(routes: &[Route], method: &Method, host: Option<&str>, path: &str) -> 
     let path = normal(path);
     let matches = |route: &Route| {
         (route.methods.is_empty() || route.methods.contains(method))
-            && route.host.as_ref().is_none_or(|own| host.is_some_and(|h| h.eq_ignore_ascii_case(own)))
+            && route
+                .host
+                .as_ref()
+                .is_none_or(|own| host.is_some_and(|h| h.eq_ignore_ascii_case(own)))
             && match &route.suffix {
                 Suffix::Any => true,
                 // `/` is the root path alone.

@@ -4,15 +4,15 @@
 mod certificates;
 mod clients;
 mod headers;
+mod http_keys;
 mod keys;
 mod limiters;
 mod routes;
 mod rules;
 mod upstreams;
 
-pub(super) use keys::{
-    CERTIFICATE, CHARGE, CLIENT, EDITS, HEADERS, LIMITER, LIMITS, ROOT, ROUTE, STORE, TLS, UPSTREAM,
-};
+pub(super) use http_keys::{CERTIFICATE, CLIENT, EDITS, HEADERS, LIMITS, TLS, UPSTREAM};
+pub(super) use keys::{CHARGE, LIMITER, ROOT, ROUTE, STORE};
 
 use super::{
     AccessLog, Config, Mistake, Store,

@@ -1,3 +1,4 @@
+mod certificates;
 mod headers;
 mod hints;
 mod http;
@@ -9,7 +10,13 @@ use rstest::rstest;
 use std::{collections::HashMap, fs};
 
 fn parse(text: &str) -> Result<Config, ConfigError> {
-    let variables = HashMap::from([("SET", "6380"), ("SECRET", "hunter2"), ("EMPTY", "")]);
+    let variables = HashMap::from([
+        ("SET", "6380"),
+        ("SECRET", "hunter2"),
+        ("EMPTY", ""),
+        // Quotes of our own, which may not end the hiding.
+        ("TICKS", "` hunter2 {{x}} `"),
+    ]);
     Config::parse(text, "test.yaml", Path::new("tests"), &|name| {
         variables.get(name).map(|value| (*value).to_owned())
     })
@@ -258,10 +265,18 @@ fn nothing_that_came_from_outside_is_quoted() {
         "limiters: { a: '5/${SECRET}' }",
         "drain_timeout: '5${SECRET}'",
         "limiting: '${SECRET}'",
+        "redact: ['${TICKS}']",
+        "resolver: ['${TICKS}']",
+        "limiters: { a: { rate: 5/s, key: '${TICKS}' } }",
+        "tls: { cert: '${SECRET}', key: '${SECRET}' }",
     ] {
         let all = mistakes(text).join("\n");
         assert!(!all.contains("hunter2"), "{all}");
     }
+    let named = "{ name: '${SECRET}', suffix: ";
+    let text = format!("upstream: http://a\nroutes: [{named} /a }}, {named} /b }}]\n");
+    let error = parse(&text).expect_err("must be refused").to_string();
+    assert!(error.contains("has the name of routes[0] in line 2"), "{error}");
 }
 
 #[test]

@@ -247,6 +247,43 @@ fn explain_shows_the_rule(#[case] limiter: &str, #[case] expected: &str) {
 }
 
 #[test]
+fn explain_shows_changes_of_headers_but_no_secret() {
+    let yaml = "upstreams:\n  v:\n    urls: [http://a, http://b]\n    headers:\n      \
+                request: { set: { x-api-key: '${PACEWAY_TEST_KEY}', x-tenant: us }, remove: [cookie] }\n      \
+                response: { set: { authorization: in-clear } }\n\
+                routes: [{ suffix: '*', headers: { response: { add: { x-by: [a, b] } } } }]\n";
+    let args = ["explain", "gateway.yaml", "GET", "/x"];
+    let (code, out, _) = with_file(yaml, &args, &[("PACEWAY_TEST_KEY", "hunter2")]);
+    assert_eq!(code, Some(0));
+    let words = out.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in [
+        "upstream v: http://a/x (one of 2 addresses)",
+        "headers request removes cookie, of upstream v headers request sets x-api-key: ***, of upstream v",
+        "headers request sets x-tenant: us, of upstream v",
+        "headers response sets authorization: ***, of upstream v",
+        "headers response adds x-by: a, of the route headers response adds x-by: b, of the route",
+    ] {
+        assert!(words.contains(part), "no `{part}` in\n{out}");
+    }
+    assert!(!out.contains("hunter2") && !out.contains("in-clear"), "{out}");
+}
+
+#[test]
+fn check_reads_the_files_of_tls() {
+    let yaml =
+        "upstream: http://a\ntls: { cert: none.pem, key: none.key }\nroutes: [{ suffix: '*' }]\n";
+    let (code, out, err) = with_file(yaml, &["check", "gateway.yaml"], &[]);
+    assert_eq!((code, out.as_str()), (Some(2), ""));
+    let lines: Vec<_> = err.lines().collect();
+    assert_eq!(lines.len(), 2, "{err}");
+    assert!(
+        lines[0].starts_with("gateway.yaml:2:14: tls.cert: `none.pem` cannot be read"),
+        "{err}"
+    );
+    assert!(lines[1].starts_with("gateway.yaml:2:29: tls.key: `none.key` cannot be read"), "{err}");
+}
+
+#[test]
 fn explain_says_when_no_route_matches() {
     let yaml = "upstream: http://a\nroutes: [{ suffix: /search, methods: [POST] }]\n";
     let (code, out, _) = with_file(yaml, &["explain", "gateway.yaml", "GET", "/search"], &[]);

@@ -188,15 +188,27 @@ impl Reader {
             );
             self.note_at(field, reason);
         } else if let Some((_, other)) = routes.iter().find(|(other, _)| other.name == route.name) {
+            let name = match is_written(field, &route.name) {
+                true => format!("`{}` ", route.name),
+                false => String::new(),
+            };
             let reason = format!(
-                "has the name `{}` of {} in line {}; give it a `name`, which labels metrics and logs",
-                route.name,
+                "has the name {name}of {} in line {}; give it a `name`, which labels metrics and logs",
                 other.path,
                 line(other)
             );
             self.note_at(field, reason);
         }
     }
+}
+
+/// Whether the name of a route stands in the file as it is: what comes from outside may be secret.
+fn is_written(route: &Field<'_>, name: &str) -> bool {
+    let Value::Map(entries) = &route.node.value else { return false };
+    entries.iter().any(|(key, node)| match &node.value {
+        Value::Scalar(scalar) => matches!(&*key.name, "name" | "suffix") && scalar.written == name,
+        _ => false,
+    })
 }
 
 fn wait(text: &str) -> Result<Wait, String> {

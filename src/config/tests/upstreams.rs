@@ -1,4 +1,4 @@
-//! Where upstreams are and how they are spoken to; their certificates stand in `http.rs`.
+//! Where upstreams are and how they are spoken to; their certificates stand in `certificates.rs`.
 
 use super::parse;
 use crate::config::Config;
