@@ -204,7 +204,7 @@ impl Served {
         let end = {
             let served = self.clone();
             let service = service_fn(move |request: Request<Incoming>| {
-                served.stream.begin(request.version());
+                served.stream.begin(&request);
                 served.clone().answer(request)
             });
             let limits = &self.door.plan.config.limits;

@@ -12,6 +12,7 @@ mod twins_fixed_window;
 mod twins_timeline;
 
 mod cli;
+mod connections;
 mod decisions;
 mod failures;
 mod leases;
