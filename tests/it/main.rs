@@ -20,3 +20,4 @@ mod lifecycle;
 mod limiters;
 mod limits;
 mod proxy;
+mod tls;
