@@ -307,6 +307,7 @@ impl Served {
                 return End::Aborted;
             }
             close(connection.as_mut());
+            clock.hurry();
             phase = Phase::Aborting;
         }
     }

@@ -117,10 +117,10 @@ impl Stream {
             seat,
             is_heeded: protocol == Protocol::Http1,
             unread: early.len(),
-            read: early,
             next: READ_LEAST,
             is_at_end: false,
-            is_fresh: true,
+            is_fresh: early.is_empty(),
+            read: early,
             has_head: false,
             is_open: false,
             is_active: false,
@@ -384,7 +384,8 @@ impl Read for Edge {
         let count = inner.unread.min(buf.remaining());
         let new = &inner.read[start..start + count];
         // Empty lines before a request are none of it (RFC 9112 section 2.2).
-        inner.has_head |= !inner.is_active && new.iter().any(|byte| !b"\r\n".contains(byte));
+        let is_some = new.iter().any(|byte| !b"\r\n".contains(byte));
+        inner.has_head |= inner.is_heeded && !inner.is_active && is_some;
         buf.put_slice(new);
         inner.unread -= count;
         Poll::Ready(Ok(()))

@@ -15,6 +15,7 @@ mod cli;
 mod connections;
 mod decisions;
 mod failures;
+mod http2;
 mod leases;
 mod lifecycle;
 mod limiters;

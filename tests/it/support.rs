@@ -4,11 +4,13 @@
 //! No test sleeps until something has happened: it waits for it ([`eventually`]), and every wait ends in a
 //! failure that names what did not come.
 
+mod frames;
 mod gateway;
 mod redis;
 mod upstream;
 mod wire;
 
+pub(crate) use frames::{Frames, PREFACE, block, frame, headers};
 pub(crate) use gateway::{Gateway, faketime, paceway, paceway_in};
 pub(crate) use redis::{Chaos, Redis, Said};
 pub(crate) use upstream::{Reply, Upstream, reply};

@@ -219,7 +219,7 @@ impl Conn {
         }
     }
 
-    async fn exactly(&mut self, length: usize) -> Result<Vec<u8>> {
+    pub(crate) async fn exactly(&mut self, length: usize) -> Result<Vec<u8>> {
         while self.buffer.len() < length {
             if !self.fill().await? {
                 return Err(broken());
