@@ -439,3 +439,6 @@ impl Write for Edge {
         inner.heed(written)
     }
 }
+
+#[cfg(test)]
+mod tests;
