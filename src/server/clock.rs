@@ -1,7 +1,7 @@
 //! How long a connection may wait for its client. One timer a connection, which requests that are served in time do not
 //! touch.
 
-use super::edge::Wait;
+use super::{LINGER, edge::Wait};
 use crate::config::Client;
 use std::{
     pin::{Pin, pin},
@@ -29,6 +29,13 @@ pub(super) struct Clock {
 impl Clock {
     pub(super) fn new(limits: Client) -> Self {
         Self { limits, waits: (Wait::Nothing, 0), until: None, timer: None }
+    }
+
+    /// From now on nobody may take long to say that nothing more comes.
+    pub(super) fn hurry(&mut self) {
+        self.limits.idle_timeout = self.limits.idle_timeout.min(LINGER);
+        // What is waited for now has to be asked anew.
+        self.waits = (Wait::Nothing, 0);
     }
 
     /// Ready with what has been waited for too long. To be polled after everything that happens.

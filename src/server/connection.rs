@@ -205,7 +205,7 @@ impl Served {
         let end = {
             let served = self.clone();
             let service = service_fn(move |request: Request<Incoming>| {
-                served.stream.begin(request.version());
+                served.stream.begin(&request);
                 served.clone().answer(request)
             });
             let limits = &self.door.plan.config.limits;
@@ -309,6 +309,7 @@ impl Served {
                 return End::Aborted;
             }
             close(connection.as_mut());
+            clock.hurry();
             phase = Phase::Aborting;
         }
     }

@@ -9,7 +9,7 @@ use super::{seats::Seat, transport::Transport};
 use crate::{config::Limits, gateway::Line, metrics::Protocol};
 use bytes::BufMut;
 use heads::{has_both_framings, problem};
-use http::{StatusCode, Version};
+use http::{Request, StatusCode, Version, header::TRANSFER_ENCODING};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
@@ -82,6 +82,8 @@ struct Inner {
     is_busy: bool,
     /// The last request was HTTP/1.0, which knows no interim responses (RFC 9110 section 15.2).
     is_old: bool,
+    /// The last request may have had both lengths and codings.
+    is_framed_twice: bool,
     /// The parser has nothing left to write.
     is_clean: bool,
     /// The client takes nothing more at present.
@@ -117,16 +119,17 @@ impl Stream {
             seat,
             is_heeded: protocol == Protocol::Http1,
             unread: early.len(),
-            read: early,
             next: READ_LEAST,
             is_at_end: false,
             is_watched: false,
-            is_fresh: true,
+            is_fresh: early.is_empty(),
+            read: early,
             has_head: false,
             is_open: false,
             is_active: false,
             is_busy: false,
             is_old: false,
+            is_framed_twice: false,
             is_clean: true,
             is_blocked: false,
             unblocked: 0,
@@ -139,12 +142,14 @@ impl Stream {
         Self { limits, inner: Mutex::new(inner) }
     }
 
-    /// The service begins with a request.
-    pub(super) fn begin(&self, version: Version) {
+    /// The service begins with a request. To be called before the parser reads on.
+    pub(super) fn begin<B>(&self, request: &Request<B>) {
+        let has_coding = request.headers().contains_key(TRANSFER_ENCODING);
         let mut inner = self.inner.lock();
         (inner.is_open, inner.is_active, inner.is_busy) = (true, true, true);
         (inner.is_fresh, inner.has_head) = (false, false);
-        inner.is_old = version == Version::HTTP_10;
+        inner.is_old = request.version() == Version::HTTP_10;
+        inner.is_framed_twice = has_coding && has_both_framings(&inner.read);
     }
 
     /// The service has answered.
@@ -250,7 +255,7 @@ impl Line for Stream {
     }
 
     fn framed_twice(&self) -> bool {
-        has_both_framings(&self.inner.lock().read)
+        self.inner.lock().is_framed_twice
     }
 
     fn inform(&self, response: &[u8]) {
@@ -387,7 +392,8 @@ impl Read for Edge {
         let count = inner.unread.min(buf.remaining());
         let new = &inner.read[start..start + count];
         // Empty lines before a request are none of it (RFC 9112 section 2.2).
-        inner.has_head |= !inner.is_active && new.iter().any(|byte| !b"\r\n".contains(byte));
+        let is_some = new.iter().any(|byte| !b"\r\n".contains(byte));
+        inner.has_head |= inner.is_heeded && !inner.is_active && is_some;
         buf.put_slice(new);
         inner.unread -= count;
         Poll::Ready(Ok(()))
@@ -429,9 +435,11 @@ impl Write for Edge {
         if inner.is_heeded {
             // With a body behind it, it is no answer of the parser.
             let whole: &[u8] = if let [only] = bufs { only } else { &[] };
-            let before = inner.poll_before(cx, whole, &self.0.limits);
-            if let Some(replaced) = ready!(inner.heed(before))? {
-                return Poll::Ready(Ok(replaced));
+            let Poll::Ready(before) = inner.poll_before(cx, whole, &self.0.limits) else {
+                return inner.heed(Poll::Pending);
+            };
+            if let Some(replaced) = before? {
+                return inner.heed(Poll::Ready(Ok(replaced)));
             }
         }
         let written = Pin::new(&mut inner.transport).poll_write_vectored(cx, bufs);
@@ -439,3 +447,6 @@ impl Write for Edge {
         inner.heed(written)
     }
 }
+
+#[cfg(test)]
+mod tests;

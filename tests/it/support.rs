@@ -5,12 +5,14 @@
 //! failure that names what did not come.
 
 mod dns;
+mod frames;
 mod gateway;
 mod redis;
 mod upstream;
 mod wire;
 
 pub(crate) use dns::{Dns, Says};
+pub(crate) use frames::{Frames, PREFACE, block, frame, headers};
 pub(crate) use gateway::{Gateway, faketime, paceway, paceway_in};
 pub(crate) use redis::{Chaos, Redis, Said};
 pub(crate) use upstream::{Reply, Upstream, reply};

@@ -41,10 +41,11 @@ fn long_target(limits: &Limits) -> Failure {
     Failure::TooLarge(StatusCode::URI_TOO_LONG, why.into())
 }
 
+/// Whether there is a line that long, and it is none of a header: those have their colon before any space.
 fn has_long_target(read: &[u8], limits: &Limits) -> bool {
-    let start = read.iter().position(|byte| !b"\r\n".contains(byte)).unwrap_or_default();
-    let line = read[start..].split(|byte| *byte == b'\n').next().unwrap_or_default();
-    line.len() > limits.uri + AROUND_TARGET
+    let is_long = |line: &&[u8]| line.len() > limits.uri + AROUND_TARGET;
+    let is_request = |line: &[u8]| line.iter().find(|byte| b" :".contains(byte)) == Some(&b' ');
+    read.split(|byte| *byte == b'\n').filter(is_long).any(is_request)
 }
 
 /// A response as HTTP/1.1 writes it, behind which the connection ends.
@@ -107,11 +108,15 @@ mod tests {
     #[test]
     fn where_the_target_is_too_long_that_is_said() {
         let limits = Limits { uri: 100, ..Limits::default() };
-        let read = format!("\r\nGET /{} HTTP/1.1\r\nHost: x\r\n", "a".repeat(140));
         let bare = bare("431 Request Header Fields Too Large");
-        let (status, problem) = problem(&bare, read.as_bytes(), &limits).unwrap();
-        assert_eq!(status, 414);
-        assert!(problem.starts_with(b"HTTP/1.1 414 URI Too Long\r\n"));
+        for (start, expected) in
+            [("GET /", 414), ("GET http://a/", 414), ("GET / HTTP/1.1\r\nCookie: ", 431)]
+        {
+            let read = format!("\r\n{start}{}", "a".repeat(140));
+            let (status, problem) = problem(&bare, read.as_bytes(), &limits).unwrap();
+            assert_eq!(status, expected);
+            assert!(problem.starts_with(format!("HTTP/1.1 {expected} ").as_bytes()));
+        }
     }
 
     #[test]

@@ -159,6 +159,14 @@ impl Conn {
         Self { stream: Box::new(stream), buffer: Vec::new() }
     }
 
+    /// Both directions, for use at the same time.
+    pub(crate) fn split(self) -> (Self, Self) {
+        let (read, write) = tokio::io::split(self.stream);
+        let reader = tokio::io::join(read, tokio::io::empty());
+        let writer = tokio::io::join(tokio::io::empty(), write);
+        (Self { stream: Box::new(reader), buffer: self.buffer }, Self::over(writer))
+    }
+
     pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) -> Result<()> {
         limit(self.stream.write_all(bytes.as_ref())).await
     }
@@ -227,7 +235,7 @@ impl Conn {
         }
     }
 
-    async fn exactly(&mut self, length: usize) -> Result<Vec<u8>> {
+    pub(crate) async fn exactly(&mut self, length: usize) -> Result<Vec<u8>> {
         while self.buffer.len() < length {
             if !self.fill().await? {
                 return Err(broken());

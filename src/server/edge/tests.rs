@@ -1,0 +1,130 @@
+//! Interim responses: between what the parser writes, never within it.
+
+use super::*;
+use crate::server::seats::Seats;
+use ::bytes::Bytes;
+use http::Response;
+use http_body_util::{BodyExt, Full, combinators::BoxBody};
+use hyper::{server::conn::http1, service::service_fn};
+use std::{convert::Infallible, time::Duration};
+use tokio::{
+    io::AsyncWriteExt,
+    net::{TcpListener, TcpStream},
+    sync::Notify,
+    time::{sleep, timeout},
+};
+
+const HINTS: &[u8] = b"HTTP/1.1 103 Early Hints\r\nlink: </a.css>\r\n\r\n";
+
+/// A connection whose requests are answered by `answer`; the client's end of it.
+async fn serve<F>(answer: impl Fn(Arc<Stream>) -> F + Send + 'static) -> TcpStream
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (tcp, _) = listener.accept().await.unwrap();
+    let seat = Arc::new(Seats::new(None)).take().unwrap();
+    let transport = Transport::Plain(tcp);
+    let stream = Stream::new(transport, Vec::new(), Protocol::Http1, seat, Limits::default());
+    let stream = Arc::new(stream);
+    tokio::spawn(async move {
+        let shared = stream.clone();
+        let service = service_fn(move |request: Request<hyper::body::Incoming>| {
+            shared.begin(&request);
+            let (stream, answered) = (shared.clone(), answer(shared.clone()));
+            async move {
+                answered.await;
+                stream.answered();
+                let body: BoxBody<Bytes, Infallible> = Full::new(Bytes::from_static(b"ok")).boxed();
+                Ok::<_, Infallible>(Response::new(body))
+            }
+        });
+        let mut connection =
+            pin!(http1::Builder::new().serve_connection(Edge(stream.clone()), service));
+        poll_fn(|cx| {
+            stream.waits(cx);
+            connection.as_mut().poll(cx)
+        })
+        .await
+    });
+    client
+}
+
+/// What comes until `mark` has come.
+async fn until(client: &mut TcpStream, mark: &str) -> String {
+    let mut read = Vec::new();
+    while !String::from_utf8_lossy(&read).contains(mark) {
+        let count = timeout(Duration::from_secs(20), client.read_buf(&mut read)).await;
+        assert_ne!(count.unwrap().unwrap(), 0, "{}", String::from_utf8_lossy(&read));
+    }
+    String::from_utf8(read).unwrap()
+}
+
+const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+
+#[tokio::test]
+async fn hints_come_at_once_and_before_the_answer() {
+    let go_on = Arc::new(Notify::new());
+    let waits = go_on.clone();
+    let mut client = serve(move |stream| {
+        let waits = waits.clone();
+        async move {
+            // Somebody else's task tells of it, as an upstream's connection does.
+            tokio::spawn(async move {
+                sleep(Duration::from_millis(20)).await;
+                stream.inform(HINTS);
+            });
+            waits.notified().await;
+        }
+    })
+    .await;
+    for _ in 0..2 {
+        client.write_all(REQUEST).await.unwrap();
+        assert_eq!(until(&mut client, "\r\n\r\n").await.as_bytes(), HINTS);
+        go_on.notify_one();
+        let answer = until(&mut client, "ok").await;
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn hints_that_come_with_the_answer_stand_before_it() {
+    let mut client = serve(|stream| async move { stream.inform(HINTS) }).await;
+    client.write_all(&REQUEST.repeat(2)).await.unwrap();
+    let all = until(&mut client, "ok").await;
+    let all = match all.matches("ok").count() {
+        2 => all,
+        _ => all + &until(&mut client, "ok").await,
+    };
+    let starts: Vec<_> = all.split("HTTP/1.1 ").map(|part| part.get(..3).unwrap_or("")).collect();
+    assert_eq!(starts, ["", "103", "200", "103", "200"], "{all}");
+}
+
+#[tokio::test]
+async fn an_old_client_gets_none() {
+    let mut client = serve(|stream| async move { stream.inform(HINTS) }).await;
+    client.write_all(b"GET / HTTP/1.0\r\nHost: x\r\n\r\n").await.unwrap();
+    assert!(until(&mut client, "ok").await.starts_with("HTTP/1.0 200 OK\r\n"));
+}
+
+#[tokio::test]
+async fn what_comes_too_late_or_is_too_much_is_not_passed_on() {
+    let mut client = serve(|stream| async move {
+        stream.inform(&b"HTTP/1.1 103 Early Hints\r\n\r\n".repeat(1000));
+        let late = stream.clone();
+        tokio::spawn(async move {
+            while late.inner.lock().is_open {
+                sleep(Duration::from_millis(1)).await;
+            }
+            late.inform(HINTS);
+        });
+    })
+    .await;
+    for _ in 0..2 {
+        client.write_all(REQUEST).await.unwrap();
+        let answer = until(&mut client, "ok").await;
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && !answer.contains("103"), "{answer}");
+        sleep(Duration::from_millis(20)).await;
+    }
+}
