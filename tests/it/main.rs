@@ -20,4 +20,5 @@ mod lifecycle;
 mod limiters;
 mod limits;
 mod proxy;
+mod upstream_tls;
 mod upstreams;
