@@ -205,11 +205,18 @@ impl Drop for H2Stream {
 /// Whether the upstream has said that it did nothing with a request: it refused the stream, or went away and named
 /// an earlier one as the last (RFC 9113 section 8.7).
 pub(super) fn is_refused(error: &hyper::Error) -> bool {
-    let Some(error) = error.source().and_then(|source| source.downcast_ref::<h2::Error>()) else {
-        return false;
-    };
+    let Some(error) = cause(error) else { return false };
     let refused = error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM);
     error.is_remote() && (refused || error.is_go_away())
+}
+
+/// Whether we have reset the stream: the client broke its upload off.
+pub(super) fn is_own_reset(error: &hyper::Error) -> bool {
+    cause(error).is_some_and(|error| error.is_reset() && !error.is_remote() && !error.is_library())
+}
+
+fn cause(error: &hyper::Error) -> Option<&h2::Error> {
+    error.source().and_then(|source| source.downcast_ref())
 }
 
 /// A request of HTTP/1.1 as HTTP/2 has it: the target whole, `Host` in it, no field of the connection (RFC 9113

@@ -20,5 +20,6 @@ mod lifecycle;
 mod limiters;
 mod limits;
 mod proxy;
+mod upstream_h2;
 mod upstream_tls;
 mod upstreams;
