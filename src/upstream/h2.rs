@@ -254,3 +254,55 @@ fn to_h1(mut request: Request<Upload>) -> Request<Upload> {
     *request.version_mut() = Version::HTTP_11;
     request
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Method;
+    use rstest::rstest;
+
+    fn target() -> Target {
+        Target::parse("https://api.example:8443/v2").expect("a target")
+    }
+
+    fn asked(method: Method, uri: &str) -> Request<Upload> {
+        let request = Request::builder().method(method).uri(uri).header("host", "other.example");
+        request.body(Upload::none()).expect("a request")
+    }
+
+    #[rstest]
+    #[case::path("/a//b?c=d", "https://other.example/a//b?c=d")]
+    #[case::root("/", "https://other.example/")]
+    #[case::asterisk("*", "https://other.example*")]
+    fn a_target_becomes_whole_and_goes_back(#[case] uri: &str, #[case] whole: &str) {
+        let request = to_h2(asked(Method::OPTIONS, uri), &target());
+        assert_eq!(request.uri().to_string(), whole);
+        assert_eq!((request.version(), request.headers().get(HOST)), (Version::HTTP_2, None));
+        let request = to_h1(request);
+        assert_eq!(request.uri().to_string(), uri);
+        assert_eq!(request.version(), Version::HTTP_11);
+        assert_eq!(request.headers()[HOST], "other.example");
+    }
+
+    #[rstest]
+    #[case::trailers("trailers", true)]
+    #[case::in_capitals("Trailers", true)]
+    #[case::more("trailers, gzip", false)]
+    #[case::other("gzip", false)]
+    fn of_te_only_trailers_stay(#[case] te: &str, #[case] stays: bool) {
+        let mut request = asked(Method::POST, "/");
+        request.headers_mut().insert(TE, HeaderValue::from_str(te).expect("a value"));
+        request.headers_mut().insert(UPGRADE, HeaderValue::from_static("x"));
+        let request = to_h2(request, &target());
+        assert_eq!(request.headers().contains_key(TE), stays);
+        assert!(!request.headers().contains_key(UPGRADE));
+    }
+
+    #[test]
+    fn what_names_no_host_is_for_the_target() {
+        let mut request = asked(Method::GET, "/");
+        request.headers_mut().remove(HOST);
+        let request = to_h2(request, &target());
+        assert_eq!(request.uri().to_string(), "https://api.example:8443/");
+    }
+}

@@ -86,10 +86,13 @@ routes: [{{ name: all, suffix: \"*\" }}]
 }
 
 /// What the log says of a connection that cannot be made.
-fn why(gateway: &Gateway) -> String {
-    let events = gateway.events();
-    let events: Vec<_> =
-        events.iter().filter(|event| event["message"] == "cannot be reached").collect();
+async fn why(gateway: &Gateway) -> String {
+    let events = eventually("it is said", async || {
+        let events: Vec<_> =
+            gateway.events().into_iter().filter(|event| event["level"] == "WARN").collect();
+        (!events.is_empty()).then_some(events)
+    })
+    .await;
     assert_eq!(events.len(), 1, "said once: {events:?}");
     events[0]["error"].as_str().expect("a reason").to_owned()
 }
@@ -121,7 +124,7 @@ async fn one_of_another_authority_is_not_and_the_log_says_why() {
         let answer = gateway.get("/").await;
         assert_eq!((answer.status, answer.problem().as_str()), (502, "upstream-unreachable"));
     }
-    assert!(why(&gateway).contains("invalid peer certificate"), "{}", why(&gateway));
+    assert!(why(&gateway).await.contains("invalid peer certificate"));
     assert!(upstream.calls().is_empty(), "nothing was said to somebody unknown");
 }
 
@@ -173,9 +176,12 @@ async fn an_upstream_that_asks_who_we_are_is_shown_our_certificate_as_it_is_now(
     .await;
     write(dir.path(), "key.pem", &right_key);
     assert_eq!(gateway.until_answered("/", 200).await.text(), "ok");
-    let events = gateway.events();
-    let said = |message: &str| events.iter().filter(|e| e["message"] == message).count();
-    assert_eq!((said("the certificates for it have changed"), said(unusable)), (1, 1));
+    let said = |message: &str| gateway.events().iter().filter(|e| e["message"] == message).count();
+    eventually("the change is said", async || {
+        (said("the certificates for it have changed") == 1).then_some(())
+    })
+    .await;
+    assert_eq!(said(unusable), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -190,10 +196,7 @@ async fn an_upstream_that_asks_who_we_are_gets_no_answer_from_who_is_nobody() {
     }
     assert!(upstream.calls().is_empty());
     // With TLS 1.3 the upstream says so behind the handshake.
-    let events = gateway.events();
-    let said = events.iter().filter(|event| event["level"] == "WARN").collect::<Vec<_>>();
-    assert_eq!(said.len(), 1, "{said:?}");
-    let error = said[0]["error"].as_str().expect("a reason");
+    let error = why(&gateway).await;
     assert!(error.contains("CertificateRequired"), "{error}");
 }
 
@@ -260,5 +263,79 @@ async fn a_clear_text_upstream_behind_an_https_url_is_a_502() {
     let gateway = Gateway::start(&config(&upstream, &format!(", ca: \"{ca}\""))).await;
     let answer = gateway.get("/").await;
     assert_eq!((answer.status, answer.problem().as_str()), (502, "upstream-unreachable"));
-    assert!(why(&gateway).contains("no TLS with"), "{}", why(&gateway));
+    assert!(why(&gateway).await.contains("no TLS with"));
+}
+
+/// Over TLS, one that speaks the protocol that was chosen, and says which. Others are in order of its preference.
+async fn choosing(
+    authority: &Authority,
+    offers: &[&str],
+) -> (std::net::SocketAddr, impl Drop + use<>) {
+    let mut server = authority.server("127.0.0.1", DEFAULT_VERSIONS, None);
+    server.alpn_protocols = offers.iter().map(|name| name.as_bytes().to_vec()).collect();
+    let acceptor = TlsAcceptor::from(Arc::new(server));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("its address");
+    let task = tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                let Ok(stream) = acceptor.accept(stream).await else { return };
+                let chosen = stream.get_ref().1.alpn_protocol().map(<[u8]>::to_vec);
+                if chosen.as_deref() == Some(b"h2") {
+                    let mut wire = h2::server::handshake(stream).await.expect("a handshake");
+                    while let Some(Ok((request, mut respond))) = wire.accept().await {
+                        let scheme = request.uri().scheme_str().unwrap_or_default();
+                        let body = format!("h2 {scheme}");
+                        let response = http::Response::new(());
+                        let mut stream = respond.send_response(response, false).expect("sent");
+                        stream.send_data(body.into(), true).expect("sent");
+                    }
+                    return;
+                }
+                let mut conn = Conn::over(stream);
+                while let Ok(Some(_)) = conn.head().await {
+                    let chosen = String::from_utf8_lossy(chosen.as_deref().unwrap_or(b"none"));
+                    let length = chosen.len();
+                    let answer =
+                        format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{chosen}");
+                    if conn.send(answer).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    (address, AbortOnDrop(task))
+}
+
+#[rstest]
+#[case::of_both(true, &["h2", "http/1.1"], "h2 https")]
+#[case::of_an_old_one(true, &["http/1.1"], "http/1.1")]
+#[case::of_one_that_does_not_choose(true, &[], "none")]
+#[case::when_it_is_not_asked_for(false, &["h2", "http/1.1"], "http/1.1")]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_over_tls_chooses_http_2_when_it_is_offered(
+    #[case] http2: bool,
+    #[case] offers: &[&str],
+    #[case] expected: &str,
+) {
+    let (dir, authority) = (tempfile::tempdir().expect("a directory"), Authority::new());
+    let (address, _task) = choosing(&authority, offers).await;
+    let ca = write(dir.path(), "ca.pem", &authority.pem);
+    let gateway = Gateway::start(&format!(
+        "upstreams: {{ vendor: {{ url: \"https://{address}\", ca: \"{ca}\", http2: {http2} }} }}
+routes: [{{ suffix: \"*\" }}]
+"
+    ))
+    .await;
+    for _ in 0..5 {
+        assert_eq!(gateway.get("/").await.text(), expected);
+    }
+    let old = "does not choose HTTP/2, and is spoken to in HTTP/1.1";
+    let said = || gateway.events().iter().filter(|event| event["message"] == old).count();
+    match http2 && !expected.starts_with("h2") {
+        true => eventually("it is said", async || (said() == 1).then_some(())).await,
+        false => assert_eq!(said(), 0),
+    }
 }
