@@ -5,7 +5,7 @@ use super::{
     Body, Target, Upload, UpstreamError,
     balance::{Address, Chosen, Fault},
     h1::{H1, Sent, is_end, is_idempotent},
-    h2::{H2Stream, is_refused},
+    h2::{H2Stream, is_own_reset, is_refused},
     pool::{Upstream, keep},
     response::{check_response, leaves_in_step},
 };
@@ -177,7 +177,10 @@ impl Connection {
 
     fn failed(&mut self, error: UpstreamError) -> UpstreamError {
         // When the client's side of it broke off, the upstream is not to blame.
-        let is_ours = matches!(&error, UpstreamError::Broken(error) if error.is_user());
+        let is_ours = match &error {
+            UpstreamError::Broken(error) => error.is_user() || is_own_reset(error),
+            _ => false,
+        };
         if !is_ours {
             let (address, chosen) = (&self.address, self.chosen.as_mut());
             self.upstream.site().failed(address, chosen, Fault::NoAnswer, &error);

@@ -205,11 +205,18 @@ impl Drop for H2Stream {
 /// Whether the upstream has said that it did nothing with a request: it refused the stream, or went away and named
 /// an earlier one as the last (RFC 9113 section 8.7).
 pub(super) fn is_refused(error: &hyper::Error) -> bool {
-    let Some(error) = error.source().and_then(|source| source.downcast_ref::<h2::Error>()) else {
-        return false;
-    };
+    let Some(error) = cause(error) else { return false };
     let refused = error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM);
     error.is_remote() && (refused || error.is_go_away())
+}
+
+/// Whether we have reset the stream: the client broke its upload off.
+pub(super) fn is_own_reset(error: &hyper::Error) -> bool {
+    cause(error).is_some_and(|error| error.is_reset() && !error.is_remote() && !error.is_library())
+}
+
+fn cause(error: &hyper::Error) -> Option<&h2::Error> {
+    error.source().and_then(|source| source.downcast_ref())
 }
 
 /// A request of HTTP/1.1 as HTTP/2 has it: the target whole, `Host` in it, no field of the connection (RFC 9113
@@ -246,4 +253,56 @@ fn to_h1(mut request: Request<Upload>) -> Request<Upload> {
     *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
     *request.version_mut() = Version::HTTP_11;
     request
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Method;
+    use rstest::rstest;
+
+    fn target() -> Target {
+        Target::parse("https://api.example:8443/v2").expect("a target")
+    }
+
+    fn asked(method: Method, uri: &str) -> Request<Upload> {
+        let request = Request::builder().method(method).uri(uri).header("host", "other.example");
+        request.body(Upload::none()).expect("a request")
+    }
+
+    #[rstest]
+    #[case::path("/a//b?c=d", "https://other.example/a//b?c=d")]
+    #[case::root("/", "https://other.example/")]
+    #[case::asterisk("*", "https://other.example*")]
+    fn a_target_becomes_whole_and_goes_back(#[case] uri: &str, #[case] whole: &str) {
+        let request = to_h2(asked(Method::OPTIONS, uri), &target());
+        assert_eq!(request.uri().to_string(), whole);
+        assert_eq!((request.version(), request.headers().get(HOST)), (Version::HTTP_2, None));
+        let request = to_h1(request);
+        assert_eq!(request.uri().to_string(), uri);
+        assert_eq!(request.version(), Version::HTTP_11);
+        assert_eq!(request.headers()[HOST], "other.example");
+    }
+
+    #[rstest]
+    #[case::trailers("trailers", true)]
+    #[case::in_capitals("Trailers", true)]
+    #[case::more("trailers, gzip", false)]
+    #[case::other("gzip", false)]
+    fn of_te_only_trailers_stay(#[case] te: &str, #[case] stays: bool) {
+        let mut request = asked(Method::POST, "/");
+        request.headers_mut().insert(TE, HeaderValue::from_str(te).expect("a value"));
+        request.headers_mut().insert(UPGRADE, HeaderValue::from_static("x"));
+        let request = to_h2(request, &target());
+        assert_eq!(request.headers().contains_key(TE), stays);
+        assert!(!request.headers().contains_key(UPGRADE));
+    }
+
+    #[test]
+    fn what_names_no_host_is_for_the_target() {
+        let mut request = asked(Method::GET, "/");
+        request.headers_mut().remove(HOST);
+        let request = to_h2(request, &target());
+        assert_eq!(request.uri().to_string(), "https://api.example:8443/");
+    }
 }

@@ -24,6 +24,8 @@ use tokio::{sync::watch, time::Instant};
 
 /// Addresses of one upstream. Beyond them, those that its names have are left out.
 const MAX_ADDRESSES: usize = 64;
+/// How often the log is told that requests have no answer.
+const QUIET: Duration = Duration::from_secs(60);
 
 /// What the configuration says of an upstream's connections.
 #[derive(Debug, Clone)]
@@ -55,6 +57,8 @@ pub struct Site {
     looked_up: watch::Sender<()>,
     /// It was said that it does not choose HTTP/2.
     pub(super) is_old: AtomicBool,
+    /// Until then the log is told of no more requests without an answer.
+    quiet_until: Mutex<Option<Instant>>,
     metrics: AddressMetrics,
 }
 
@@ -100,6 +104,7 @@ impl Site {
             names: Mutex::new(fixed.collect()),
             looked_up: watch::Sender::new(()),
             is_old: AtomicBool::new(false),
+            quiet_until: Mutex::default(),
             metrics,
             settings,
         };
@@ -230,7 +235,7 @@ impl Site {
             self.metrics.ejections.increment(1);
             self.measure();
         } else if fault == Fault::NoAnswer {
-            return;
+            return self.no_answer(address, error);
         }
         if address.is_noted.swap(true, Relaxed) {
             tracing::debug!(upstream, %address, error = %Chain(error), "still fails");
@@ -244,6 +249,18 @@ impl Site {
                 tracing::warn!(upstream, %address, error = %Chain(error), "cannot be reached");
             }
         }
+    }
+
+    /// Says so from time to time: it may be some request's own fault, or each one's.
+    fn no_answer(&self, address: &Address, error: &UpstreamError) {
+        let (now, upstream) = (Instant::now(), &*self.settings.name);
+        let mut quiet_until = self.quiet_until.lock();
+        if quiet_until.is_some_and(|until| now < until) {
+            tracing::debug!(upstream, %address, error = %Chain(error), "gave no answer");
+            return;
+        }
+        *quiet_until = Some(now + QUIET);
+        tracing::warn!(upstream, %address, error = %Chain(error), "gave no answer");
     }
 
     /// A request had its answer.

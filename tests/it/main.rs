@@ -28,4 +28,6 @@ mod memory;
 mod proxy;
 mod tls;
 mod upgrades;
+mod upstream_h2;
+mod upstream_tls;
 mod upstreams;

@@ -4,11 +4,17 @@
 use crate::support::{Conn, Gateway, PATIENCE, Upstream, eventually, request};
 use parking_lot::Mutex;
 use rstest::rstest;
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering::Relaxed},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
 };
-use tokio::{sync::Semaphore, time::timeout};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout},
+};
 
 /// One worker, so that idle connections are found again.
 async fn before(upstream: &Upstream) -> Gateway {
@@ -452,4 +458,119 @@ async fn a_request_is_sent_once_more_and_not_twice() {
     assert_eq!(status, 502);
     assert_eq!(calls.load(Relaxed), asked + 1);
     assert_eq!(spent(&gateway).await, asked as i64);
+}
+
+// ----------------------------------------------------------------------------------------- the pool
+
+/// One worker, and what the configuration says of the pool.
+async fn pooled(upstream: &Upstream, settings: &str) -> Gateway {
+    Gateway::start(&format!(
+        "workers: 1
+upstreams: {{ vendor: {{ url: \"{}\", {settings} }} }}
+routes: [{{ name: all, suffix: \"*\" }}]
+",
+        upstream.url()
+    ))
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_of_nothing_keeps_no_connection() {
+    let (upstream, _log) = saying(Vec::new(), false).await;
+    let gateway = pooled(&upstream, "pool_size: 0").await;
+    for _ in 0..10 {
+        assert_eq!(gets(&gateway, "/x").await, Whole("/x"));
+    }
+    assert_eq!(upstream.connections(), 10);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn beyond_the_size_of_the_pool_connections_are_closed() {
+    let gate = Arc::new(Semaphore::new(0));
+    let (arrived, closed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (held, seen, ended) = (gate.clone(), arrived.clone(), closed.clone());
+    let upstream = Upstream::raw(move |mut conn| {
+        let (held, seen, ended) = (held.clone(), seen.clone(), ended.clone());
+        async move {
+            while let Ok(Some(_)) = conn.head().await {
+                seen.fetch_add(1, Relaxed);
+                held.acquire().await.expect("open").forget();
+                if conn.send(own("ok")).await.is_err() {
+                    break;
+                }
+            }
+            ended.fetch_add(1, Relaxed);
+        }
+    })
+    .await;
+    let gateway = pooled(&upstream, "pool_size: 3, idle_timeout: 60s").await;
+    let mut conns = Vec::new();
+    for _ in 0..10 {
+        conns.push(gateway.ask("/", &[]).await);
+    }
+    eventually("all are under way", async || (arrived.load(Relaxed) == 10).then_some(())).await;
+    gate.add_permits(10);
+    for conn in &mut conns {
+        assert_eq!(conn.answer().await.expect("an answer").status, 200);
+    }
+    eventually("seven are closed", async || (closed.load(Relaxed) == 7).then_some(())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_is_idle_for_long_is_closed() {
+    let ended = Arc::new(Semaphore::new(0));
+    let end = ended.clone();
+    let upstream = Upstream::raw(move |mut conn| {
+        let end = end.clone();
+        async move {
+            let Ok(Some(_)) = conn.head().await else { return };
+            conn.send(own("ok")).await.expect("send");
+            assert!(conn.rest().await.is_empty(), "no second request");
+            end.add_permits(1);
+        }
+    })
+    .await;
+    let gateway = pooled(&upstream, "idle_timeout: 100ms").await;
+    assert_eq!(gets(&gateway, "/").await, Whole("ok"));
+    let permit = timeout(PATIENCE, ended.acquire()).await;
+    permit.expect("the gateway closes it").expect("open").forget();
+}
+
+#[rstest]
+#[case::before_the_response("")]
+#[case::in_the_middle_of_it("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nfirst")]
+#[case::in_the_middle_of_chunks(
+    "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n"
+)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_leaves_ends_its_upstream_call_within_100_ms(#[case] sent: &'static str) {
+    let (asked, ended) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let (has_asked, has_ended) = (asked.clone(), ended.clone());
+    let upstream = Upstream::raw(move |mut conn| {
+        let (asked, ended) = (has_asked.clone(), has_ended.clone());
+        async move {
+            let Ok(Some(_)) = conn.head().await else { return };
+            conn.send(sent).await.expect("send");
+            asked.add_permits(1);
+            conn.rest().await;
+            ended.add_permits(1);
+        }
+    })
+    .await;
+    let gateway = before(&upstream).await;
+    // The best of some: a busy machine adds to it, and takes nothing away.
+    let mut best = Duration::MAX;
+    for _ in 0..5 {
+        let mut conn = gateway.ask("/", &[]).await;
+        asked.acquire().await.expect("open").forget();
+        if !sent.is_empty() {
+            conn.until("first").await.expect("the first piece");
+        }
+        drop(conn);
+        let left = Instant::now();
+        let permit = timeout(PATIENCE, ended.acquire()).await;
+        permit.expect("the gateway closes it").expect("open").forget();
+        best = best.min(left.elapsed());
+    }
+    assert!(best < Duration::from_millis(100), "{best:?}");
 }

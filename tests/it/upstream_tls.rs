@@ -1,0 +1,341 @@
+//! Upstreams over TLS: whom the gateway believes, and what it shows of itself.
+
+use crate::support::{Conn, Gateway, Upstream, eventually};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rstest::rstest;
+use std::{fs, path::Path, sync::Arc};
+use tokio::net::TcpStream;
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        DEFAULT_VERSIONS, RootCertStore, ServerConfig, SupportedProtocolVersion,
+        crypto::aws_lc_rs,
+        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+        server::WebPkiClientVerifier,
+        version::{TLS12, TLS13},
+    },
+};
+
+/// An authority that signs what a test needs.
+struct Authority {
+    pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new([]).expect("parameters");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("a key");
+        let pem = params.self_signed(&key).expect("a certificate").pem();
+        Self { pem, issuer: Issuer::new(params, key) }
+    }
+
+    /// A certificate for `name` and its key, in PEM.
+    fn sign(&self, name: &str) -> (String, String) {
+        let key = KeyPair::generate().expect("a key");
+        let params = CertificateParams::new([name.to_owned()]).expect("parameters");
+        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
+        (certificate.pem(), key.serialize_pem())
+    }
+
+    /// A server called `name`; with `clients` it asks for a certificate of that authority.
+    fn server(
+        &self,
+        name: &str,
+        versions: &[&'static SupportedProtocolVersion],
+        clients: Option<&Self>,
+    ) -> ServerConfig {
+        let (certificate, key) = self.sign(name);
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider.clone());
+        let builder = builder.with_protocol_versions(versions).expect("versions");
+        let builder = match clients {
+            None => builder.with_no_client_auth(),
+            Some(clients) => {
+                let mut roots = RootCertStore::empty();
+                roots.add(der(&clients.pem)).expect("an authority");
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(roots.into(), provider).build();
+                builder.with_client_cert_verifier(verifier.expect("a verifier"))
+            }
+        };
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("a key");
+        builder.with_single_cert(vec![der(&certificate)], key).expect("a certificate")
+    }
+}
+
+fn der(pem: &str) -> CertificateDer<'static> {
+    CertificateDer::from_pem_slice(pem.as_bytes()).expect("a certificate")
+}
+
+fn write(dir: &Path, name: &str, text: &str) -> String {
+    let file = dir.join(name);
+    fs::write(&file, text).expect("a file");
+    file.to_str().expect("a readable path").to_owned()
+}
+
+fn config(upstream: &Upstream, more: &str) -> String {
+    format!(
+        "workers: 1
+upstreams: {{ vendor: {{ url: \"https://{}\"{more} }} }}
+routes: [{{ name: all, suffix: \"*\" }}]
+",
+        upstream.address()
+    )
+}
+
+/// What the log says of a connection that cannot be made.
+async fn why(gateway: &Gateway) -> String {
+    let events = eventually("it is said", async || {
+        let events: Vec<_> =
+            gateway.events().into_iter().filter(|event| event["level"] == "WARN").collect();
+        (!events.is_empty()).then_some(events)
+    })
+    .await;
+    assert_eq!(events.len(), 1, "said once: {events:?}");
+    events[0]["error"].as_str().expect("a reason").to_owned()
+}
+
+#[rstest]
+#[case::both(DEFAULT_VERSIONS)]
+#[case::tls_1_2(&[&TLS12])]
+#[case::tls_1_3(&[&TLS13])]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_of_our_own_authority_is_believed(
+    #[case] versions: &[&'static SupportedProtocolVersion],
+) {
+    let (dir, authority) = (tempfile::tempdir().expect("a directory"), Authority::new());
+    let upstream = Upstream::tls(authority.server("127.0.0.1", versions, None)).await;
+    let ca = write(dir.path(), "ca.pem", &authority.pem);
+    let gateway = Gateway::start(&config(&upstream, &format!(", ca: \"{ca}\""))).await;
+    for _ in 0..3 {
+        assert_eq!(gateway.get("/").await.text(), "ok");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_of_another_authority_is_not_and_the_log_says_why() {
+    let (dir, authority) = (tempfile::tempdir().expect("a directory"), Authority::new());
+    let upstream = Upstream::tls(authority.server("127.0.0.1", DEFAULT_VERSIONS, None)).await;
+    let ca = write(dir.path(), "ca.pem", &Authority::new().pem);
+    let gateway = Gateway::start(&config(&upstream, &format!(", ca: \"{ca}\""))).await;
+    for _ in 0..3 {
+        let answer = gateway.get("/").await;
+        assert_eq!((answer.status, answer.problem().as_str()), (502, "upstream-unreachable"));
+    }
+    assert!(why(&gateway).await.contains("invalid peer certificate"));
+    assert!(upstream.calls().is_empty(), "nothing was said to somebody unknown");
+}
+
+#[rstest]
+#[case::of_the_certificate("api.test", true)]
+#[case::another("other.test", false)]
+#[case::an_address("127.0.0.9", false)]
+#[tokio::test(flavor = "multi_thread")]
+async fn the_name_of_the_configuration_is_the_one_that_counts(
+    #[case] name: &str,
+    #[case] is_believed: bool,
+) {
+    let (dir, authority) = (tempfile::tempdir().expect("a directory"), Authority::new());
+    let upstream = Upstream::tls(authority.server("api.test", DEFAULT_VERSIONS, None)).await;
+    let ca = write(dir.path(), "ca.pem", &authority.pem);
+    let more = format!(", ca: \"{ca}\", server_name: {name}");
+    let gateway = Gateway::start(&config(&upstream, &more)).await;
+    let answer = gateway.get("/").await;
+    assert_eq!(answer.status, if is_believed { 200 } else { 502 });
+    if is_believed {
+        let host = upstream.address().to_string();
+        assert_eq!(upstream.calls()[0].head.get("host"), Some(&*host), "Host stays the URL's");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_asks_who_we_are_is_shown_our_certificate_as_it_is_now() {
+    let (dir, authority) = (tempfile::tempdir().expect("a directory"), Authority::new());
+    let clients = Authority::new();
+    let server = authority.server("127.0.0.1", DEFAULT_VERSIONS, Some(&clients));
+    let upstream = Upstream::tls(server).await;
+    let ca = write(dir.path(), "ca.pem", &authority.pem);
+    // Somebody else's, at first.
+    let (wrong, key) = Authority::new().sign("gateway.test");
+    let cert = write(dir.path(), "cert.pem", &wrong);
+    let key = write(dir.path(), "key.pem", &key);
+    let more = format!(", ca: \"{ca}\", client_cert: {{ cert: \"{cert}\", key: \"{key}\" }}");
+    let gateway = Gateway::start(&config(&upstream, &more)).await;
+    assert_eq!(gateway.get("/").await.status, 502);
+
+    // A certificate without its key, as between two writes: the old pair stays.
+    let (right, right_key) = clients.sign("gateway.test");
+    write(dir.path(), "cert.pem", &right);
+    let unusable = "the certificates for it have changed and cannot be used: the old ones stay";
+    eventually("it is said that they do not fit", async || {
+        assert_eq!(gateway.get("/").await.status, 502);
+        gateway.events().iter().any(|event| event["message"] == unusable).then_some(())
+    })
+    .await;
+    write(dir.path(), "key.pem", &right_key);
+    assert_eq!(gateway.until_answered("/", 200).await.text(), "ok");
+    let said = |message: &str| gateway.events().iter().filter(|e| e["message"] == message).count();
+    eventually("the change is said", async || {
+        (said("the certificates for it have changed") == 1).then_some(())
+    })
+    .await;
+    assert_eq!(said(unusable), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_asks_who_we_are_gets_no_answer_from_who_is_nobody() {
+    let (dir, authority) = (tempfile::tempdir().expect("a directory"), Authority::new());
+    let server = authority.server("127.0.0.1", DEFAULT_VERSIONS, Some(&Authority::new()));
+    let upstream = Upstream::tls(server).await;
+    let ca = write(dir.path(), "ca.pem", &authority.pem);
+    let gateway = Gateway::start(&config(&upstream, &format!(", ca: \"{ca}\""))).await;
+    for _ in 0..3 {
+        assert_eq!(gateway.get("/").await.status, 502);
+    }
+    assert!(upstream.calls().is_empty());
+    // With TLS 1.3 the upstream says so behind the handshake.
+    let error = why(&gateway).await;
+    assert!(error.contains("CertificateRequired"), "{error}");
+}
+
+/// An upstream over TLS whose connections end as `says_so`: with the notice that TLS has for it, or without.
+async fn ending(authority: &Authority, says_so: bool) -> (std::net::SocketAddr, impl Drop + use<>) {
+    let server = authority.server("127.0.0.1", DEFAULT_VERSIONS, None);
+    let acceptor = TlsAcceptor::from(Arc::new(server));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("its address");
+    let serve = async move |stream: TcpStream| {
+        let Ok(stream) = acceptor.accept(stream).await else { return };
+        let mut conn = Conn::over(stream);
+        let Ok(Some(_)) = conn.head().await else { return };
+        conn.send("HTTP/1.1 200 OK\r\n\r\nall of it").await.expect("send");
+        if says_so {
+            conn.close_write().await.expect("the end");
+        }
+    };
+    let task = tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            serve(stream).await;
+        }
+    });
+    (address, AbortOnDrop(task))
+}
+
+struct AbortOnDrop(tokio::task::JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+#[rstest]
+#[case::said(true)]
+#[case::cut_off(false)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_only_the_end_ends_is_whole_when_tls_says_so(#[case] says_so: bool) {
+    let (dir, authority) = (tempfile::tempdir().expect("a directory"), Authority::new());
+    let (address, _task) = ending(&authority, says_so).await;
+    let ca = write(dir.path(), "ca.pem", &authority.pem);
+    let gateway = Gateway::start(&format!(
+        "upstreams: {{ vendor: {{ url: \"https://{address}\", ca: \"{ca}\" }} }}
+routes: [{{ suffix: \"*\" }}]
+"
+    ))
+    .await;
+    let answer = gateway.ask("/", &[]).await.answer().await;
+    assert_eq!(answer.is_ok(), says_so, "{answer:?}");
+    if let Ok(answer) = answer {
+        assert_eq!(answer.text(), "all of it");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clear_text_upstream_behind_an_https_url_is_a_502() {
+    let upstream = Upstream::raw(|mut conn| async move {
+        let _ = conn.send("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n").await;
+    })
+    .await;
+    let (dir, authority) = (tempfile::tempdir().expect("a directory"), Authority::new());
+    let ca = write(dir.path(), "ca.pem", &authority.pem);
+    let gateway = Gateway::start(&config(&upstream, &format!(", ca: \"{ca}\""))).await;
+    let answer = gateway.get("/").await;
+    assert_eq!((answer.status, answer.problem().as_str()), (502, "upstream-unreachable"));
+    assert!(why(&gateway).await.contains("no TLS with"));
+}
+
+/// Over TLS, one that speaks the protocol that was chosen, and says which. Others are in order of its preference.
+async fn choosing(
+    authority: &Authority,
+    offers: &[&str],
+) -> (std::net::SocketAddr, impl Drop + use<>) {
+    let mut server = authority.server("127.0.0.1", DEFAULT_VERSIONS, None);
+    server.alpn_protocols = offers.iter().map(|name| name.as_bytes().to_vec()).collect();
+    let acceptor = TlsAcceptor::from(Arc::new(server));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("its address");
+    let task = tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                let Ok(stream) = acceptor.accept(stream).await else { return };
+                let chosen = stream.get_ref().1.alpn_protocol().map(<[u8]>::to_vec);
+                if chosen.as_deref() == Some(b"h2") {
+                    let mut wire = h2::server::handshake(stream).await.expect("a handshake");
+                    while let Some(Ok((request, mut respond))) = wire.accept().await {
+                        let scheme = request.uri().scheme_str().unwrap_or_default();
+                        let body = format!("h2 {scheme}");
+                        let response = http::Response::new(());
+                        let mut stream = respond.send_response(response, false).expect("sent");
+                        stream.send_data(body.into(), true).expect("sent");
+                    }
+                    return;
+                }
+                let mut conn = Conn::over(stream);
+                while let Ok(Some(_)) = conn.head().await {
+                    let chosen = String::from_utf8_lossy(chosen.as_deref().unwrap_or(b"none"));
+                    let length = chosen.len();
+                    let answer =
+                        format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{chosen}");
+                    if conn.send(answer).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    (address, AbortOnDrop(task))
+}
+
+#[rstest]
+#[case::of_both(true, &["h2", "http/1.1"], "h2 https")]
+#[case::of_an_old_one(true, &["http/1.1"], "http/1.1")]
+#[case::of_one_that_does_not_choose(true, &[], "none")]
+#[case::when_it_is_not_asked_for(false, &["h2", "http/1.1"], "http/1.1")]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_over_tls_chooses_http_2_when_it_is_offered(
+    #[case] http2: bool,
+    #[case] offers: &[&str],
+    #[case] expected: &str,
+) {
+    let (dir, authority) = (tempfile::tempdir().expect("a directory"), Authority::new());
+    let (address, _task) = choosing(&authority, offers).await;
+    let ca = write(dir.path(), "ca.pem", &authority.pem);
+    let gateway = Gateway::start(&format!(
+        "upstreams: {{ vendor: {{ url: \"https://{address}\", ca: \"{ca}\", http2: {http2} }} }}
+routes: [{{ suffix: \"*\" }}]
+"
+    ))
+    .await;
+    for _ in 0..5 {
+        assert_eq!(gateway.get("/").await.text(), expected);
+    }
+    let old = "does not choose HTTP/2, and is spoken to in HTTP/1.1";
+    let said = || gateway.events().iter().filter(|event| event["message"] == old).count();
+    match http2 && !expected.starts_with("h2") {
+        true => eventually("it is said", async || (said() == 1).then_some(())).await,
+        false => assert_eq!(said(), 0),
+    }
+}
