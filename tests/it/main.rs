@@ -18,4 +18,6 @@ mod leases;
 mod lifecycle;
 mod limiters;
 mod limits;
+mod messages;
 mod proxy;
+mod smuggling;
