@@ -72,8 +72,15 @@ fn one(bytes: &[u8], strict: bool) -> Result<(Seen, usize, bool), End> {
     let [method, target, version] = line.split(' ').collect::<Vec<_>>()[..] else {
         return Err(End::Malformed);
     };
-    if method.is_empty() || !target.starts_with('/') || !matches!(version, "HTTP/1.1" | "HTTP/1.0")
+    let is_method = |byte: u8| is_token(byte) && !byte.is_ascii_lowercase();
+    if method.is_empty()
+        || !method.bytes().all(is_method)
+        || !target.starts_with('/')
+        || !matches!(version, "HTTP/1.1" | "HTTP/1.0")
     {
+        return Err(End::Malformed);
+    }
+    if matches!(method, "CONNECT" | "TRACE") {
         return Err(End::Malformed);
     }
     let mut fields: Vec<(String, Vec<u8>)> = Vec::new();
@@ -92,13 +99,19 @@ fn one(bytes: &[u8], strict: bool) -> Result<(Seen, usize, bool), End> {
     if all("host").len() != 1 && (strict || version == "HTTP/1.1") {
         return Err(End::Malformed);
     }
-    let connection = all("connection").concat().to_ascii_lowercase();
-    let mut keeps = version == "HTTP/1.1" && connection != b"close";
+    let connection = all("connection").join(&b',').to_ascii_lowercase();
+    let has = |option: &[u8]| {
+        connection.split(|byte| *byte == b',').any(|own| own.trim_ascii() == option)
+    };
+    let mut keeps = match version {
+        "HTTP/1.1" => !has(b"close"),
+        _ => has(b"keep-alive") && !has(b"close"),
+    };
     let (codings, lengths) = (all("transfer-encoding"), all("content-length"));
     let (body, rest) = match (&codings[..], &lengths[..]) {
         ([], []) => (Vec::new(), rest),
         ([], [first, others @ ..]) => {
-            let same = others.iter().all(|other| other == first);
+            let same = others.iter().all(|other| number(other, 10) == number(first, 10));
             if !same || (strict && !others.is_empty()) {
                 return Err(End::Malformed);
             }
@@ -121,12 +134,15 @@ fn one(bytes: &[u8], strict: bool) -> Result<(Seen, usize, bool), End> {
     Ok((Seen { target: target.to_owned(), body }, bytes.len() - rest.len(), keeps))
 }
 
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
 fn field(line: &[u8]) -> Result<(String, Vec<u8>), End> {
     let colon = line.iter().position(|byte| *byte == b':').ok_or(End::Malformed)?;
     let (name, value) = (&line[..colon], &line[colon + 1..]);
-    let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
     let is_text = |byte: &u8| *byte == b'\t' || (*byte >= 0x20 && *byte != 0x7f);
-    if name.is_empty() || !name.iter().all(is_token) || !value.iter().all(is_text) {
+    if name.is_empty() || !name.iter().copied().all(is_token) || !value.iter().all(is_text) {
         return Err(End::Malformed);
     }
     let space = |byte: &u8| !matches!(byte, b' ' | b'\t');
@@ -157,6 +173,15 @@ fn chunks(mut rest: &[u8], strict: bool) -> Result<(Vec<u8>, &[u8]), End> {
             false => line[..name].trim_ascii_end(),
         };
         let size = number(size, 16).ok_or(End::Malformed)?;
+        if size == 0 && !strict {
+            if let Some(rest) = rest.strip_prefix(b"\r\n") {
+                return Ok((body, rest));
+            }
+            // hyper looks for CRLF CRLF and nothing else: behind a bare LF it sees fewer requests than are there, and
+            // never more.
+            let end = rest.windows(4).position(|part| part == b"\r\n\r\n").ok_or(End::Open)?;
+            return Ok((body, &rest[end + 4..]));
+        }
         if size == 0 {
             loop {
                 let (line, behind) = take_line(rest, true)?;
@@ -264,14 +289,10 @@ async fn differ(messages: &[String]) {
         if is_strict {
             assert!(got.len() + 1 >= truth.len(), "{context}");
         }
-        if end == End::Malformed {
-            let is_ours = answer.contains("paceway-origin: gateway");
-            assert!(
-                is_ours || got.len() < truth.len() || truth.is_empty() || answer.is_empty(),
-                "{context}"
-            );
-            refused += usize::from(is_ours);
-        }
+        // The end of what the client sends may have come first.
+        let is_ours = answer.contains("paceway-origin: gateway") || answer.is_empty();
+        assert!(is_ours || !truth.is_empty(), "{context}");
+        refused += usize::from(truth.is_empty() && is_ours);
         whole += usize::from(!got.is_empty());
     }
     assert!(arrived.keys().all(|key| *key == "last"), "{arrived:?}");
@@ -320,9 +341,6 @@ async fn known_ambiguities_arrive_as_one_request_or_not_at_all() {
         ),
         format!(
             "POST /N/ HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: {length}\r\n\r\n{SMUGGLED}"
-        ),
-        format!(
-            "POST /N/ HTTP/1.1\r\nHost: a\r\nExpect: x\r\nContent-Length: {length}\r\n\r\n{SMUGGLED}"
         ),
         // Nominated.
         post(&format!("Connection: content-length\r\nContent-Length: {length}"), SMUGGLED),
@@ -428,39 +446,36 @@ async fn random_ambiguities_arrive_as_one_request_or_not_at_all() {
             state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         usize::try_from((state >> 33) % n as u64).expect("small")
     };
+    // The sounder the earlier.
     let lines = [
         "Content-Length: 4",
+        "Transfer-Encoding: chunked",
+        "Transfer-Encoding: Chunked ",
+        "Transfer-Encoding:	chunked",
         "Content-Length: 0",
         "Content-Length: 38",
-        "Content-Length: 04",
-        "Content-Length: 4 ",
-        "Content-Length:4",
-        "Content-Length: +4",
+        "content-length: 04",
+        "Content-Length:4 ",
+        "X: y",
+        "X:",
+        "Connection: transfer-encoding",
+        "Connection: content-length",
+        "Connection: close",
+        "TE: trailers",
+        "Trailer: X",
+        "Transfer_Encoding: chunked",
+        "Expect: 100-continue",
         "Content-Length: 4,4",
+        "Content-Length: +4",
         "Content-Length : 4",
-        "content-length: 4",
-        "Transfer-Encoding: chunked",
-        "transfer-encoding: Chunked",
-        "Transfer-Encoding: chunked ",
-        "Transfer-Encoding:\tchunked",
         "Transfer-Encoding: xchunked",
         "Transfer-Encoding: identity",
         "Transfer-Encoding: gzip, chunked",
         "Transfer-Encoding : chunked",
-        "Transfer_Encoding: chunked",
-        "Connection: close",
-        "Connection: transfer-encoding",
-        "Connection: content-length",
-        "X: y",
-        "X:",
-        "Expect: 100-continue",
-        "TE: trailers",
-        "Trailer: X",
         " folded",
         "X\r: y",
     ];
-    let ends =
-        ["\r\n", "\r\n", "\r\n", "\r\n", "\r\n", "\r\n", "\n", "\r", "\r\r\n", " \r\n", "\0\r\n"];
+    let ends = ["\n", "\r", "\r\r\n", " \r\n", "\0\r\n"];
     let pieces = [
         "4\r\nbody\r\n",
         "4\r\nbody\r\n",
@@ -497,8 +512,8 @@ async fn random_ambiguities_arrive_as_one_request_or_not_at_all() {
     for _ in 0..1500 {
         let mut message = format!("{}\r\nHost: a\r\n", starts[below(starts.len())]);
         for _ in 0..=below(3) {
-            let odd = ends[below(ends.len())];
-            message += &format!("{}{odd}", lines[below(lines.len())]);
+            let odd = if below(8) == 0 { ends[below(ends.len())] } else { "\r\n" };
+            message += &format!("{}{odd}", lines[below(lines.len()).min(below(lines.len()))]);
         }
         message += if below(20) == 0 { "\n" } else { "\r\n" };
         for _ in 0..below(5) {
