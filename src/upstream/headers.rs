@@ -6,7 +6,7 @@
 //! 1. what was meant for the connection goes: the fixed names and those that `Connection` nominates (RFC 9110
 //!    section 7.6.1), a length beside a transfer coding too (RFC 9112 section 6.3); `TE: trailers` is said anew
 //!    (RFC 9110 section 10.1.4);
-//! 2. several `Cookie` fields become one (RFC 9113 section 8.2.3);
+//! 2. names that some origins take for one of ours, such as `X_Forwarded_For`, go; several `Cookie` fields become one (RFC 9113 section 8.2.3);
 //! 3. the upstream hears who asked for what (RFC 7239; [`super::forwarded`]);
 //! 4. `Host` becomes the upstream's, or what was asked for (RFC 9112 section 3.2.2);
 //! 5. `Via` gets an element (RFC 9110 section 7.6.3);
@@ -158,6 +158,7 @@ pub fn to_upstream(headers: &mut HeaderMap, way: &Way<'_>) {
             headers.insert(CONNECTION, HeaderValue::from_static("te"));
         }
     }
+    remove_lookalikes(headers);
     join_cookies(headers);
     forwarded::say(headers, way);
     match (way.preserve_host, &way.asked_host) {
@@ -194,6 +195,21 @@ fn wants_trailers(headers: &HeaderMap) -> bool {
         members.any(|member| member.eq_ignore_ascii_case(b"trailers"))
     };
     headers.get_all(TE).iter().any(members)
+}
+
+/// CGI and its heirs (WSGI, PHP) read `X_Forwarded_For` as X-Forwarded-For: what is ours to say, nobody else says so.
+fn remove_lookalikes(headers: &mut HeaderMap) {
+    if !headers.keys().any(|name| name.as_str().contains('_')) {
+        return;
+    }
+    let is_ours = |name: &HeaderName| {
+        let plain = name.as_str().replace('_', "-");
+        plain != name.as_str() && KEPT.iter().chain(&HOP_BY_HOP).any(|own| own.as_str() == plain)
+    };
+    let ours: Vec<_> = headers.keys().filter(|name| is_ours(name)).cloned().collect();
+    for name in ours {
+        headers.remove(name);
+    }
 }
 
 /// HTTP/2 clients send cookies in pieces; who does not know HTTP/2 wants one field (RFC 9113 section 8.2.3).

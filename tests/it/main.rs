@@ -31,3 +31,6 @@ mod upgrades;
 mod upstream_h2;
 mod upstream_tls;
 mod upstreams;
+mod messages;
+mod proxy;
+mod smuggling;

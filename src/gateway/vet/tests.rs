@@ -125,3 +125,12 @@ fn targets_of_http2(#[case] target: &str, #[case] status: Option<u16>) {
     let request = Request::builder().version(Version::HTTP_2).uri(target);
     assert_eq!(refused(request, Limits::default()), status);
 }
+
+#[rstest]
+#[case::none(None, "999", None)]
+#[case::as_much_as_may(Some(4), "4", None)]
+#[case::more(Some(4), "5", Some(413))]
+fn lengths(#[case] body: Option<u64>, #[case] length: &str, #[case] status: Option<u16>) {
+    let request = Request::builder().uri("/").header(HOST, "a").header(CONTENT_LENGTH, length);
+    assert_eq!(refused(request, Limits { body, ..Limits::default() }), status);
+}

@@ -138,3 +138,11 @@ fn via_tells_the_version_it_came_in(#[case] version: Version, #[case] expected: 
     to_client(&mut response, version);
     assert_eq!(all(&response, "via"), ["1.1 cdn", expected]);
 }
+
+#[test]
+fn what_origins_take_for_a_name_of_ours_goes() {
+    let sent = [("x_forwarded-for", "6.6.6.6"), ("content_length", "7"), ("x_other", "1")];
+    let got = to_upstream_with(&sent, |_| {});
+    assert_eq!((got.get("x_forwarded-for"), got.get("content_length")), (None, None));
+    assert_eq!(all(&got, "x_other"), ["1"]);
+}

@@ -208,6 +208,14 @@ impl Conn {
         }
     }
 
+    /// What comes next, at least a byte; `None` at the end.
+    pub(crate) async fn some(&mut self) -> Result<Option<Vec<u8>>> {
+        if self.buffer.is_empty() && !self.fill().await? {
+            return Ok(None);
+        }
+        Ok(Some(std::mem::take(&mut self.buffer)))
+    }
+
     /// All that comes until the connection ends, in whatever way.
     pub(crate) async fn rest(&mut self) -> Vec<u8> {
         loop {
