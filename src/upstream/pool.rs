@@ -1,7 +1,7 @@
 //! One worker's connections to one upstream. HTTP/1.1, one request at a time each; the newest idle one is
 //! used first, so that those too many grow old and are closed.
 
-use super::{Target, Timeouts, Upload, UpstreamError};
+use super::{Control, Target, Timeouts, Upload, UpstreamError};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::{Body as _, Frame, SizeHint};
@@ -246,8 +246,12 @@ impl Connection {
         mut self,
         mut request: Request<Upload>,
     ) -> Result<Response<Body>, UpstreamError> {
-        let deadline = Instant::now() + self.upstream.0.timeouts.response;
+        let patience = self.upstream.0.timeouts.response;
+        let upload = request.body().control();
+        let deadline = Instant::now() + patience;
         loop {
+            let taken_at = || upload.as_ref().and_then(Control::taken_at);
+            let deadline = || taken_at().map_or(deadline, |at| deadline.max(at + patience));
             let mut error = match self.wire.send(request, deadline).await? {
                 Ok(incoming) => return Ok(incoming.map(|incoming| Body::new(incoming, self))),
                 Err(error) => error,
@@ -277,11 +281,11 @@ impl Connection {
 // === impl Wire ===
 
 impl Wire {
-    /// The response, or what the connection says; an error when neither comes until `deadline`.
+    /// The response, or what the connection says; an error when neither comes until `deadline`, which may move.
     async fn send(
         &mut self,
         request: Request<Upload>,
-        deadline: Instant,
+        deadline: impl Fn() -> Instant,
     ) -> Result<Result<Response<Incoming>, TrySendError<Request<Upload>>>, UpstreamError> {
         let mut answer = pin!(self.sender.try_send_request(request));
         poll_fn(|cx| {
@@ -290,6 +294,7 @@ impl Wire {
             }
             // Set for an earlier request, it may fire too early, but never too late.
             while self.timer.as_mut().poll(cx).is_ready() {
+                let deadline = deadline();
                 if Instant::now() >= deadline {
                     return Poll::Ready(Err(UpstreamError::ResponseTimeout));
                 }
