@@ -70,7 +70,7 @@ impl Gateway {
     /// Answers a request.
     pub async fn handle(&self, peer: &Arc<Peer>, request: Request<Incoming>) -> Response<Body> {
         let mut record = Record::new(&self.plan, peer.ip, &request);
-        let is_grpc = grpc::is_call(&request);
+        let (is_grpc, version) = (grpc::is_call(&request), request.version());
         let answer = tokio::select! {
             biased;
             answer = self.forward(&mut record, peer, request) => answer,
@@ -86,7 +86,7 @@ impl Gateway {
                 record.failed(&failure, response.status());
                 if is_grpc {
                     response = failure.grpc_response();
-                } else if failure.ends_connection() {
+                } else if failure.ends_connection() && version < Version::HTTP_2 {
                     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 }
                 response.map(Body::own)
@@ -391,7 +391,7 @@ impl Gateway {
             self.tunnels.begin(switched.ends, slot, &routed.route.metrics.tunnels);
             return Ok(response.map(|_| Body::empty()));
         }
-        if unasked.is_some() {
+        if unasked.is_some() && version < Version::HTTP_2 {
             // What the client sends now may be its body, or the next request.
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }

@@ -95,6 +95,17 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
+/// Removes from the trailers of a request what an upstream that takes them for headers (RFC 9110 section 6.5.1) would
+/// believe to be ours.
+pub fn remove_from_trailers(trailers: &mut HeaderMap) {
+    remove_hop_by_hop(trailers);
+    for name in
+        [HOST, CONTENT_LENGTH, FORWARDED, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO]
+    {
+        trailers.remove(name);
+    }
+}
+
 /// Refuses what no request of ours can be answered with, and makes the rest an answer of this connection's
 /// version: an upgrade nobody asked for, lengths that differ or are none (RFC 9112 section 6.3), also where no
 /// body follows.
