@@ -411,7 +411,7 @@ impl Gateway {
             self.tunnels.begin(switched.ends, slot, &routed.route.metrics.tunnels);
             return Ok(response.map(|_| Body::empty()));
         }
-        if unasked.is_some() {
+        if unasked.is_some() && version < Version::HTTP_2 {
             // What the client sends now may be its body, or the next request.
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }

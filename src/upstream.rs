@@ -47,7 +47,7 @@ pub struct Target {
 pub struct Timeouts {
     /// To be connected, TLS included.
     pub connect: Duration,
-    /// From the slot to the head of the response.
+    /// From the slot, or from the last piece of the request's body that it took, to the head of the response.
     pub response: Duration,
     /// A connection that was idle for so long is closed.
     pub idle: Duration,

@@ -2,7 +2,7 @@
 //! repeated that the upstream may have acted upon.
 
 use super::{
-    Body, Target, Upload, UpstreamError,
+    Body, Control, Target, Upload, UpstreamError,
     balance::{Address, Chosen, Fault},
     h1::{H1, Sent, is_end, is_idempotent},
     h2::{H2Stream, is_own_reset, is_refused},
@@ -16,7 +16,7 @@ use http::{
 };
 use http_body::Body as _;
 use hyper::body::Incoming;
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 /// A connection that is ready for one request.
@@ -31,6 +31,13 @@ pub struct Connection {
 pub(super) enum Wire {
     One(H1),
     Many(H2Stream),
+}
+
+/// Until when the head of a response must come: counted from the last piece of the request that the upstream took.
+pub(super) struct Deadline {
+    patience: Duration,
+    least: Instant,
+    upload: Option<Control>,
 }
 
 /// A request without a body, to be sent once more when the first has come to nothing.
@@ -58,19 +65,19 @@ impl Connection {
     ///
     /// [`UpstreamError`].
     pub async fn send(mut self, request: Request<Upload>) -> Result<Response<Body>, UpstreamError> {
-        let deadline = Instant::now() + self.upstream.timeouts().response;
+        let deadline = Deadline::of(&request, self.upstream.timeouts().response);
         let is_upgrade = request.headers().contains_key(UPGRADE);
         let spare = self.spare(&request);
-        match self.dispatch(request, deadline).await {
+        match self.dispatch(request, &deadline).await {
             Ok(Sent::Answer(response)) => self.answered(response, is_upgrade),
             Err(error) => Err(self.failed(error)),
             Ok(Sent::Unsent(request, _)) => {
-                Box::pin(self.once_more(*request, deadline, is_upgrade)).await
+                Box::pin(self.once_more(*request, &deadline, is_upgrade)).await
             }
             Ok(Sent::Failed(error)) => match spare {
                 Some(spare) if self.may_repeat(&spare, &error) => {
                     let request = Request::from_parts(spare.head, Upload::none());
-                    Box::pin(self.once_more(request, deadline, is_upgrade)).await
+                    Box::pin(self.once_more(request, &deadline, is_upgrade)).await
                 }
                 _ => Err(self.failed(UpstreamError::Broken(error))),
             },
@@ -87,7 +94,7 @@ impl Connection {
     async fn dispatch(
         &mut self,
         request: Request<Upload>,
-        deadline: Instant,
+        deadline: &Deadline,
     ) -> Result<Sent, UpstreamError> {
         match &mut self.wire {
             Wire::One(wire) => wire.send(request, deadline).await,
@@ -127,7 +134,7 @@ impl Connection {
     async fn once_more(
         self,
         mut request: Request<Upload>,
-        deadline: Instant,
+        deadline: &Deadline,
         is_upgrade: bool,
     ) -> Result<Response<Body>, UpstreamError> {
         if let Wire::Many(wire) = &self.wire {
@@ -186,6 +193,20 @@ impl Connection {
             self.upstream.site().failed(address, chosen, Fault::NoAnswer, &error);
         }
         error
+    }
+}
+
+// === impl Deadline ===
+
+impl Deadline {
+    fn of(request: &Request<Upload>, patience: Duration) -> Self {
+        Self { patience, least: Instant::now() + patience, upload: request.body().control() }
+    }
+
+    /// It may move, never back.
+    pub(super) fn at(&self) -> Instant {
+        let taken_at = self.upload.as_ref().and_then(Control::taken_at);
+        taken_at.map_or(self.least, |at| self.least.max(at + self.patience))
     }
 }
 

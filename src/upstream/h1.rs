@@ -2,6 +2,7 @@
 
 use super::{
     Upload, UpstreamError,
+    connection::Deadline,
     stream::{Stream, Traffic},
 };
 use http::{Method, Request, Response};
@@ -92,7 +93,7 @@ impl H1 {
     pub(super) async fn send(
         &mut self,
         request: Request<Upload>,
-        deadline: Instant,
+        deadline: &Deadline,
     ) -> Result<Sent, UpstreamError> {
         self.traffic.awaits_head();
         let mut answer = pin!(self.sender.try_send_request(request));
@@ -102,6 +103,7 @@ impl H1 {
             }
             // Set for an earlier request, it may fire too early, but never too late.
             while self.timer.as_mut().poll(cx).is_ready() {
+                let deadline = deadline.at();
                 if Instant::now() >= deadline {
                     return Poll::Ready(Err(UpstreamError::ResponseTimeout));
                 }

@@ -2,6 +2,7 @@
 
 use super::{
     Target, Upload, UpstreamError,
+    connection::Deadline,
     h1::{HEAD_BYTES, Sent},
     stream::{Stream, Traffic},
 };
@@ -16,7 +17,7 @@ use parking_lot::Mutex;
 use std::{
     error::Error as _,
     future::{Future, poll_fn},
-    pin::Pin,
+    pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
@@ -165,12 +166,20 @@ impl H2Stream {
         &mut self,
         request: Request<Upload>,
         target: &Target,
-        deadline: Instant,
+        deadline: &Deadline,
     ) -> Result<Sent, UpstreamError> {
         let H2 { sender, line } = &mut self.0;
         let before = line.traffic.read();
-        let answer = sender.try_send_request(to_h2(request, target));
-        let Ok(answer) = timeout_at(deadline, answer).await else {
+        let mut answer = pin!(sender.try_send_request(to_h2(request, target)));
+        let mut until = deadline.at();
+        let answer = loop {
+            match timeout_at(until, answer.as_mut()).await {
+                Ok(answer) => break Some(answer),
+                Err(_) if deadline.at() > until => until = deadline.at(),
+                Err(_) => break None,
+            }
+        };
+        let Some(answer) = answer else {
             if line.traffic.read() == before {
                 // Nothing at all was said, to nobody: others shall not wait for it as well.
                 line.is_retired.store(true, Relaxed);

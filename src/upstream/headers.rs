@@ -148,6 +148,17 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
+/// Removes from the trailers of a request what an upstream that takes them for headers (RFC 9110 section 6.5.1) would
+/// believe to be ours.
+pub fn remove_from_trailers(trailers: &mut HeaderMap) {
+    remove_hop_by_hop(trailers);
+    remove_lookalikes(trailers);
+    let who_asked = [X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PORT, X_FORWARDED_PROTO];
+    for name in [HOST, CONTENT_LENGTH, FORWARDED, VIA].iter().chain(&who_asked) {
+        trailers.remove(name);
+    }
+}
+
 /// Turns a client's headers into those for the upstream.
 pub fn to_upstream(headers: &mut HeaderMap, way: &Way<'_>) {
     let wants_trailers = wants_trailers(headers);

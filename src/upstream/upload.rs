@@ -1,6 +1,7 @@
 //! The body of a request on its way to the upstream: streamed, counted, held until the upstream wants it, and given
 //! up when its client breaks the rules. It never holds more than what was looked at ahead.
 
+use super::headers;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
@@ -94,6 +95,8 @@ struct Watch {
 struct State {
     gate: Gate,
     fault: Option<Fault>,
+    /// When the last piece went on its way.
+    taken_at: Option<Instant>,
     waker: Option<Waker>,
 }
 
@@ -116,7 +119,7 @@ impl Upload {
         if incoming.is_end_stream() {
             return Self::none();
         }
-        let state = State { gate: Gate::Open, fault: None, waker: None };
+        let state = State { gate: Gate::Open, fault: None, taken_at: None, waker: None };
         let watch = Watch {
             incoming,
             is_h2,
@@ -195,9 +198,12 @@ impl Body for Upload {
             Poll::Ready(frame) => frame,
             Poll::Pending => Some(Err(ready!(watch.slow(cx)))),
         };
-        if let Some(Err(fault)) = &frame {
-            watch.state.0.lock().fault = Some(*fault);
+        let mut state = watch.state.0.lock();
+        match &frame {
+            Some(Err(fault)) => state.fault = Some(*fault),
+            _ => state.taken_at = Some(Instant::now()),
         }
+        drop(state);
         Poll::Ready(frame)
     }
 
@@ -224,7 +230,10 @@ impl Watch {
         let frame = ready!(Pin::new(&mut self.incoming).poll_frame(cx));
         self.until = None;
         Poll::Ready(match frame {
-            Some(Ok(frame)) => {
+            Some(Ok(mut frame)) => {
+                if let Some(trailers) = frame.trailers_mut() {
+                    headers::remove_from_trailers(trailers);
+                }
                 let length = frame.data_ref().map_or(0, |data| data.len() as u64);
                 match self.left.checked_sub(length) {
                     Some(left) => self.left = left,
@@ -309,6 +318,11 @@ impl Control {
     /// Why the upload has failed, if so.
     pub fn fault(&self) -> Option<Fault> {
         self.0.lock().fault
+    }
+
+    /// When the upstream took a piece for the last time.
+    pub fn taken_at(&self) -> Option<Instant> {
+        self.0.lock().taken_at
     }
 
     /// The upstream asks for the body.

@@ -278,7 +278,7 @@ async fn vendor() -> Upstream {
 type Labels = [(&'static str, &'static str)];
 
 /// The metrics of the contract that have a meaning now, with their types and labels.
-const METRICS: [(&str, &str, &[&str]); 16] = [
+const METRICS: [(&str, &str, &[&str]); 19] = [
     ("paceway_requests_total", "counter", &["outcome", "route"]),
     ("paceway_decisions_total", "counter", &["decision", "limiter"]),
     ("paceway_late_wakeups_total", "counter", &["limiter"]),
@@ -288,12 +288,15 @@ const METRICS: [(&str, &str, &[&str]); 16] = [
     ("paceway_upstream_requests_total", "counter", &["status", "upstream"]),
     ("paceway_upstream_seconds", "histogram", &["upstream"]),
     ("paceway_upstream_throttled_total", "counter", &["upstream"]),
+    ("paceway_upstream_addresses", "gauge", &["state", "upstream"]),
+    ("paceway_upstream_ejections_total", "counter", &["upstream"]),
     ("paceway_overhead_seconds", "histogram", &[]),
     ("paceway_connections", "gauge", &["protocol"]),
     ("paceway_connections_refused_total", "counter", &["reason"]),
     ("paceway_store_seconds", "histogram", &[]),
     ("paceway_store_errors_total", "counter", &["kind"]),
     ("paceway_store_up", "gauge", &[]),
+    ("paceway_tunnels", "gauge", &["route"]),
     ("paceway_build_info", "gauge", &["version"]),
 ];
 
