@@ -12,6 +12,7 @@ mod twins_fixed_window;
 mod twins_timeline;
 
 mod cli;
+mod clients;
 mod decisions;
 mod failures;
 mod leases;
