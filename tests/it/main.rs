@@ -14,6 +14,7 @@ mod twins_timeline;
 mod addresses;
 mod bodies;
 mod cli;
+mod clients;
 mod connections;
 mod decisions;
 mod failures;
