@@ -6,7 +6,8 @@
 //! 1. what was meant for the connection goes: the fixed names and those that `Connection` nominates (RFC 9110
 //!    section 7.6.1), a length beside a transfer coding too (RFC 9112 section 6.3); `TE: trailers` is said anew
 //!    (RFC 9110 section 10.1.4);
-//! 2. names that some origins take for one of ours, such as `X_Forwarded_For`, go; several `Cookie` fields become one (RFC 9113 section 8.2.3);
+//! 2. names that some origins take for one of ours, such as `X_Forwarded_For`, go; several `Cookie` fields become
+//!    one (RFC 9113 section 8.2.3);
 //! 3. the upstream hears who asked for what (RFC 7239; [`super::forwarded`]);
 //! 4. `Host` becomes the upstream's, or what was asked for (RFC 9112 section 3.2.2);
 //! 5. `Via` gets an element (RFC 9110 section 7.6.3);

@@ -1,0 +1,180 @@
+//! What changes in headers on the way, both ways, and what does not.
+
+use crate::support::{Answer, Conn, Gateway, Head, Reply, Upstream, reply, request};
+use rstest::rstest;
+
+/// A gateway with these keys beside its only upstream's URL, and these lines at the root.
+async fn before(upstream: &Upstream, keys: &str, root: &str) -> Gateway {
+    let url = upstream.url();
+    Gateway::start(&format!(
+        "{root}\nupstreams: {{ vendor: {{ url: \"{url}\"{keys} }} }}\nroutes: [{{ name: all, suffix: \"*\" }}]\n"
+    ))
+    .await
+}
+
+async fn exchange(gateway: &Gateway, bytes: impl AsRef<[u8]>) -> Answer {
+    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    conn.send(bytes).await.expect("send");
+    conn.answer().await.expect("a whole answer")
+}
+
+/// What the upstream got of a GET with these fields.
+async fn arrived(upstream: &Upstream, gateway: &Gateway, fields: &[(&str, &str)]) -> Head {
+    assert_eq!(exchange(gateway, request("GET", "/", fields)).await.status, 200);
+    upstream.calls().pop().expect("a call").head
+}
+
+const TOLD: [(&str, &str); 5] = [
+    ("X-Forwarded-For", "203.0.113.9, 10.0.0.9"),
+    ("X-Forwarded-Proto", "https"),
+    ("X-Forwarded-Host", "shop.example"),
+    ("X-Forwarded-Port", "443"),
+    ("Forwarded", "for=203.0.113.9;proto=https, for=10.0.0.9"),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_is_believed() {
+    let upstream = Upstream::ok().await;
+    let gateway = before(&upstream, "", "").await;
+    let mut lies = TOLD.to_vec();
+    lies.push(("X_Forwarded_For", "6.6.6.6"));
+    let head = arrived(&upstream, &gateway, &lies).await;
+    assert_eq!(head.all("x-forwarded-for"), ["127.0.0.1"]);
+    assert_eq!(head.all("x-forwarded-proto"), ["http"]);
+    assert_eq!(head.all("x-forwarded-host"), ["gateway.test"]);
+    assert_eq!(head.all("x-forwarded-port"), [gateway.listen.port().to_string()]);
+    assert_eq!(head.all("forwarded"), [""; 0]);
+    assert_eq!(head.all("x_forwarded_for"), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trusted_proxy_is_believed_and_named() {
+    let upstream = Upstream::ok().await;
+    let gateway = before(&upstream, "", "trusted_proxies: [127.0.0.0/8]").await;
+    let head = arrived(&upstream, &gateway, &TOLD).await;
+    assert_eq!(head.all("x-forwarded-for"), ["203.0.113.9, 10.0.0.9, 127.0.0.1"]);
+    assert_eq!(head.all("x-forwarded-proto"), ["https"]);
+    assert_eq!(head.all("x-forwarded-host"), ["shop.example"]);
+    assert_eq!(head.all("x-forwarded-port"), ["443"]);
+    assert_eq!(head.all("forwarded"), [""; 0]);
+}
+
+#[rstest]
+#[case::nobody("", TOLD[4].1, &[OWN])]
+#[case::a_trusted_proxy("trusted_proxies: [127.0.0.0/8]", TOLD[4].1, &[TOLD[4].1, OWN])]
+#[case::an_open_quote("trusted_proxies: [127.0.0.0/8]", "for=\"203.0.113.9", &[OWN])]
+#[tokio::test(flavor = "multi_thread")]
+async fn forwarded_is_said_where_it_is_wished_for(
+    #[case] root: &str,
+    #[case] told: &str,
+    #[case] expected: &[&str],
+) {
+    let upstream = Upstream::ok().await;
+    let gateway = before(&upstream, ", forwarded: on", root).await;
+    let head = arrived(&upstream, &gateway, &[("Forwarded", told)]).await;
+    assert_eq!(head.all("forwarded"), expected);
+}
+
+const OWN: &str = "for=127.0.0.1;host=gateway.test;proto=http";
+
+#[rstest]
+#[case::a_field("GET / HTTP/1.1\r\nHost: Shop.example:81\r\n\r\n", "Shop.example:81")]
+#[case::a_url("GET http://a.example/ HTTP/1.1\r\nHost: b.example\r\n\r\n", "a.example")]
+#[tokio::test(flavor = "multi_thread")]
+async fn the_clients_host_can_be_preserved(#[case] bytes: &str, #[case] host: &str) {
+    let upstream = Upstream::ok().await;
+    let gateway = before(&upstream, ", preserve_host: true", "").await;
+    assert_eq!(exchange(&gateway, bytes).await.status, 200);
+    assert_eq!(upstream.calls()[0].head.all("host"), [host]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_operators_rules_come_last() {
+    let upstream = Upstream::start(|_| {
+        reply("200 OK", &[("Server", "origin"), ("X-Many", "1"), ("X-Internal", "1")], "ok")
+    })
+    .await;
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("key");
+    std::fs::write(&file, "s3cret").expect("a file");
+    let gateway = Gateway::start(&format!(
+        "upstreams:
+  vendor:
+    url: {}
+    headers:
+      request:
+        set: {{ x-api-key: \"${{file:{}}}\", x-both: upstream, via: mine }}
+        remove: [cookie, x-forwarded-for]
+      response: {{ remove: [server], set: {{ x-both: upstream }} }}
+routes:
+  - suffix: /x
+    headers:
+      request: {{ set: {{ x-both: route }}, add: {{ x-many: \"2\" }} }}
+      response: {{ add: {{ x-many: \"2\" }}, set: {{ x-both: route }}, remove: [x-internal] }}
+",
+        upstream.url(),
+        file.display()
+    ))
+    .await;
+    let fields = [("X-Api-Key", "theirs"), ("Cookie", "a=1"), ("X-Many", "1")];
+    let answer = exchange(&gateway, request("GET", "/x", &fields)).await;
+    let head = &upstream.calls()[0].head;
+    for (name, values) in [
+        ("x-api-key", &["s3cret"][..]),
+        ("x-both", &["route"]),
+        ("x-many", &["1", "2"]),
+        ("via", &["mine"]),
+        ("cookie", &[]),
+        ("x-forwarded-for", &[]),
+    ] {
+        assert_eq!(head.all(name), values, "{name}");
+    }
+    assert_eq!(answer.head.all("server"), [""; 0]);
+    assert_eq!(answer.head.all("x-internal"), [""; 0]);
+    assert_eq!(answer.head.all("x-both"), ["route"]);
+    assert_eq!(answer.head.all("x-many"), ["1", "2"]);
+    let own = exchange(&gateway, request("GET", "/nowhere", &[])).await;
+    assert_eq!((own.status, own.head.all("x-both").len()), (404, 0), "no rule is for our answers");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_passes_as_it_is() {
+    let upstream = Upstream::start(|call| {
+        let head: &[u8] = match call.target.as_str() {
+            "/old" => b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
+            _ => {
+                b"HTTP/1.1 203 Fine\r\nX: b\r\nSet-Cookie: a=1\r\nX: a\r\nSet-Cookie: b=2\r\nX: b\r\n\
+                  Y: caf\xe9 \xc3\xa9\r\nDate: Thu, 01 Jan 1970 00:00:00 GMT\r\nVia: 1.1 cdn\r\n\
+                  Connection: x-hop, content-length, host\r\nX-Hop: 1\r\nKeep-Alive: timeout=5\r\n\
+                  Proxy-Authenticate: x\r\nTrailer: Z\r\nContent-Length: 2\r\n\r\nok"
+            }
+        };
+        Reply { bytes: head.to_vec(), ..Reply::default() }
+    })
+    .await;
+    let gateway = before(&upstream, "", "").await;
+    let mut conn = gateway.ask("/", &[("Connection", "close")]).await;
+    let text = conn.rest().await;
+    assert!(text.windows(8).any(|part| part == b"caf\xe9 \xc3\xa9\r"), "obs-text as it came");
+    let answer = gateway.get("/").await;
+    assert_eq!(answer.head.start, "HTTP/1.1 203 Fine");
+    for (name, values) in [
+        ("x", &["b", "a", "b"][..]),
+        ("set-cookie", &["a=1", "b=2"]),
+        ("date", &["Thu, 01 Jan 1970 00:00:00 GMT"]),
+        ("via", &["1.1 cdn", "1.1 paceway"]),
+        ("trailer", &["Z"]),
+        ("content-length", &["2"]),
+        ("connection", &[]),
+        ("x-hop", &[]),
+        ("keep-alive", &[]),
+        ("proxy-authenticate", &[]),
+        ("server", &[]),
+        ("content-type", &[]),
+    ] {
+        assert_eq!(answer.head.all(name), values, "{name}");
+    }
+    let old = gateway.get("/old").await;
+    assert_eq!(old.head.all("via"), ["1.0 paceway"]);
+    assert_eq!(old.head.all("date").len(), 1, "who forwards it says when it came");
+}
