@@ -5,7 +5,7 @@ use rstest::rstest;
 use std::fs;
 
 /// What goes through, and how much more of memory than a small body needs it may take.
-const SIZE: usize = 256 << 20;
+const SIZE: usize = 1 << 30;
 const MOST: u64 = 8 << 20;
 const PIECE: usize = 1 << 18;
 

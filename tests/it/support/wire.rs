@@ -229,18 +229,17 @@ impl Conn {
 
     /// Takes so many bytes and forgets them.
     pub(crate) async fn skip(&mut self, length: usize) -> Result<()> {
-        let mut left = length;
-        loop {
-            let now = left.min(self.buffer.len());
-            self.buffer.drain(..now);
-            left -= now;
-            if left == 0 {
-                return Ok(());
-            }
-            if !self.fill().await? {
-                return Err(broken());
+        let buffered = length.min(self.buffer.len());
+        self.buffer.drain(..buffered);
+        let (mut left, mut forgotten) = (length - buffered, vec![0; 1 << 18]);
+        while left > 0 {
+            let most = left.min(forgotten.len());
+            match limit(self.stream.read(&mut forgotten[..most])).await? {
+                0 => return Err(broken()),
+                read => left -= read,
             }
         }
+        Ok(())
     }
 
     pub(crate) async fn exactly(&mut self, length: usize) -> Result<Vec<u8>> {
