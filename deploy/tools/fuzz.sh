@@ -13,13 +13,7 @@ fi
 targets=("$@")
 [ ${#targets[@]} -gt 0 ] || mapfile -t targets < <(cd fuzz/fuzz_targets && printf '%s\n' *.rs | sed 's/\.rs$//')
 
-# With a --target, these are not for build scripts.
-host=$(rustc -vV | sed -n 's/^host: //p')
-coverage='-Cpasses=sancov-module'
-for what in level=4 inline-8bit-counters pc-table trace-compares; do
-  coverage+=" -Cllvm-args=-sanitizer-coverage-$what"
-done
-RUSTFLAGS=$coverage cargo build --release --locked --manifest-path fuzz/Cargo.toml --target "$host" \
+RUSTC_WRAPPER=$PWD/deploy/tools/fuzz-rustc.sh cargo build --locked --manifest-path fuzz/Cargo.toml \
   --target-dir target/fuzz "${targets[@]/#/--bin=}"
 
 mkdir -p target/fuzz/found
@@ -29,7 +23,7 @@ for target in "${targets[@]}"; do
   words=()
   [ ! -f "fuzz/$target.dict" ] || words=("-dict=fuzz/$target.dict")
   log=target/fuzz/$target.log
-  if ! "target/fuzz/$host/release/$target" "$bound" "-seed=${SEED:-1}" -max_len=2048 -timeout=10 \
+  if ! "target/fuzz/debug/$target" "$bound" "-seed=${SEED:-1}" -max_len=2048 -timeout=10 \
     "-artifact_prefix=target/fuzz/found/$target-" "${words[@]}" "$corpus" "fuzz/seeds/$target" >"$log" 2>&1; then
     tail -n 60 "$log" >&2
     echo "fuzz: $target: an input that breaks it is in target/fuzz/found" >&2

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# rustc for fuzz.sh: what is ours and what parses for us tells libFuzzer where it has been; the rest of the tree is
+# built as it is.
+set -euo pipefail
+coverage=(-Cpasses=sancov-module)
+for what in level=4 inline-8bit-counters pc-table trace-compares; do
+  coverage+=("-Cllvm-args=-sanitizer-coverage-$what")
+done
+case " $* " in
+  *' --crate-name paceway '* | *' --crate-name granit_parser '* | *' fuzz_targets/'*) exec "$@" "${coverage[@]}" ;;
+  *) exec "$@" ;;
+esac
