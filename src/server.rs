@@ -4,6 +4,7 @@
 mod certificates;
 mod clock;
 mod connection;
+mod door;
 mod edge;
 mod http2;
 mod proxy_protocol;

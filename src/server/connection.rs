@@ -1,20 +1,17 @@
-//! A connection of a client, from the moment that it is accepted to its end. Knows nothing of routes and limits.
+//! A connection that speaks HTTP, to its end. Knows nothing of routes and limits.
 
 use super::{
     LINGER, Phase,
     clock::Clock,
+    door::Door,
     edge::{Edge, Stream, Wait, serialized},
     http2::{self, Pieces, Streams},
-    proxy_protocol::{self, Source},
-    seats::{Seat, Seats},
-    transport::Transport,
 };
 use crate::{
     answer::Failure,
-    config::{Client, Limits},
-    gateway::{Body, Gateway, Peer, Plan},
-    key,
-    metrics::{Protocol, Refusal},
+    config::Limits,
+    gateway::{Body, Peer},
+    metrics::Refusal,
 };
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header::CONNECTION};
@@ -30,8 +27,6 @@ use hyper::{
 use std::{
     convert::Infallible,
     future::poll_fn,
-    io,
-    net::SocketAddr,
     pin::{Pin, pin},
     sync::{
         Arc,
@@ -39,50 +34,18 @@ use std::{
     },
     task::{Context, Poll},
 };
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-    sync::watch,
-    time::timeout,
-};
-use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
+use tokio::time::timeout;
 
-/// How a client that speaks HTTP/2 in clear text begins (RFC 9113 section 3.4).
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// What is read to tell one protocol from the other: a whole request, most of the time.
-const FIRST_READ: usize = 4 << 10;
 /// Of a request that was refused, still under way: so much is taken while the client hears of it.
 const LAST_WORDS: usize = 4 << 20;
 
-/// Where clients come in: what the connections of one worker share.
-pub(super) struct Door {
-    pub(super) gateway: Gateway,
-    pub(super) plan: Arc<Plan>,
-    /// `None`: clear text.
-    pub(super) tls: Option<watch::Receiver<Arc<ServerConfig>>>,
-    /// Our port.
-    pub(super) port: u16,
-    /// Those of all workers.
-    pub(super) seats: Arc<Seats>,
-    pub(super) draining: Arc<AtomicBool>,
-    pub(super) phases: watch::Receiver<Phase>,
-}
-
 /// A connection that speaks HTTP.
-struct Served {
+pub(super) struct Served {
     door: Arc<Door>,
     peer: Arc<Peer>,
     stream: Arc<Stream>,
     /// A request was refused, and the connection with it.
     refused: AtomicBool,
-}
-
-/// A client that has said who it is and what it speaks.
-struct Opened {
-    transport: Transport,
-    early: Vec<u8>,
-    protocol: Protocol,
-    source: Source,
 }
 
 /// How a connection came to its end.
@@ -101,107 +64,14 @@ struct Watched {
     served: Arc<Served>,
 }
 
-// === impl Door ===
-
-impl Door {
-    /// Serves a client until it leaves, or keeps us waiting for too long, or the gateway stops.
-    pub(super) async fn serve(self: Arc<Self>, tcp: TcpStream, address: SocketAddr, seat: Seat) {
-        let mut phases = self.phases.clone();
-        let opened = tokio::select! {
-            biased;
-            opened = timeout(self.client().header_timeout, self.open(tcp, address)) => opened,
-            _ = phases.wait_for(|phase| *phase >= Phase::ClosingIdle) => return,
-        };
-        let opened = match opened {
-            Ok(Ok(opened)) => opened,
-            Ok(Err(Some(reason))) => return self.seats.refuse(reason),
-            // It left.
-            Ok(Err(None)) => return,
-            Err(_) => return self.seats.refuse(Refusal::HeaderTimeout),
-        };
-        let Opened { transport, early, protocol, source } = opened;
-        let config = &self.plan.config;
-        let is_tls = matches!(transport, Transport::Tls(_));
-        let stream = Arc::new(Stream::new(transport, early, protocol, seat, config.limits));
-        let trusted = &config.trusted_proxies;
-        let peer = Peer::new(source.ip, source.port, is_tls, trusted, stream.clone());
-        let peer = Arc::new(peer);
-        let served = Served { door: self, peer, stream, refused: AtomicBool::new(false) };
-        match protocol {
-            Protocol::Http2 => Arc::new(served).http2().await,
-            Protocol::Http1 | Protocol::Tunnel => Arc::new(served).http1().await,
-        }
-    }
-
-    /// Learns who the client is and what it speaks.
-    async fn open(
-        &self,
-        mut tcp: TcpStream,
-        address: SocketAddr,
-    ) -> Result<Opened, Option<Refusal>> {
-        let config = &self.plan.config;
-        let mut source = Source { ip: address.ip(), port: self.port };
-        let ip = source.ip.to_canonical();
-        if config.proxy_protocol && key::is_trusted(ip, &config.trusted_proxies) {
-            let read = proxy_protocol::read(&mut tcp).await;
-            source = read.map_err(|_| Some(Refusal::ProxyProtocol))?.unwrap_or(source);
-        }
-        let Some(tls) = &self.tls else {
-            let (protocol, early) = listen(&mut tcp).await.map_err(|_| None)?;
-            return Ok(Opened { transport: Transport::Plain(tcp), early, protocol, source });
-        };
-        let acceptor = TlsAcceptor::from(tls.borrow().clone());
-        let accepted = Box::pin(acceptor.accept(tcp)).await;
-        let tls = Box::new(accepted.map_err(|_| Some(Refusal::Tls))?);
-        let protocol = match tls.get_ref().1.alpn_protocol() {
-            Some(b"h2") => Protocol::Http2,
-            _ => Protocol::Http1,
-        };
-        Ok(Opened { transport: Transport::Tls(tls), early: Vec::new(), protocol, source })
-    }
-
-    fn client(&self) -> Client {
-        self.plan.config.client
-    }
-}
-
-/// What a client speaks in clear text, and what it has said so far. Reads instead of peeking, so that a client that
-/// stops in the middle is waited for, and one that does not costs no call more.
-async fn listen(tcp: &mut TcpStream) -> io::Result<(Protocol, Vec<u8>)> {
-    let mut early = Vec::with_capacity(FIRST_READ);
-    loop {
-        let is_end = tcp.read_buf(&mut early).await? == 0;
-        let length = early.len().min(PREFACE.len());
-        if is_end && length == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        if is_end || early[..length] != PREFACE[..length] {
-            return Ok((Protocol::Http1, early));
-        }
-        if length == PREFACE.len() {
-            return Ok((Protocol::Http2, early));
-        }
-    }
-}
-
-/// Tells a client for which there is no seat so.
-pub(super) async fn turn_away(mut tcp: TcpStream) {
-    let problem = serialized(&Failure::TooManyConnections.response(), None);
-    let said = async {
-        tcp.write_all(&problem).await?;
-        tcp.shutdown().await?;
-        // Until it has heard.
-        let mut sink = [0; 1024];
-        while tcp.read(&mut sink).await? > 0 {}
-        io::Result::Ok(())
-    };
-    let _ = timeout(LINGER, said).await;
-}
-
 // === impl Served ===
 
 impl Served {
-    async fn http1(self: Arc<Self>) {
+    pub(super) fn new(door: Arc<Door>, peer: Arc<Peer>, stream: Arc<Stream>) -> Arc<Self> {
+        Arc::new(Self { door, peer, stream, refused: AtomicBool::new(false) })
+    }
+
+    pub(super) async fn http1(self: Arc<Self>) {
         let end = {
             let served = self.clone();
             let service = service_fn(move |request: Request<Incoming>| {
@@ -238,18 +108,16 @@ impl Served {
         if !response.status().is_success() && response.headers().contains_key(CONNECTION) {
             self.refused.store(true, Relaxed);
         }
-        let is_switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-        if self.door.draining.load(Relaxed) && !is_switched {
-            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        }
-        if is_switched {
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             self.stream.becomes_tunnel();
+        } else if self.door.draining.load(Relaxed) {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         self.stream.answered();
         Ok(response.map(|body| Watched { body, served: self }))
     }
 
-    async fn http2(self: Arc<Self>) {
+    pub(super) async fn http2(self: Arc<Self>) {
         let streams = Streams::new(self.door.client().body_timeout);
         let end = {
             let served = self.clone();

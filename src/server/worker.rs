@@ -2,7 +2,7 @@
 
 use super::{
     LINGER, Phase, ServerError,
-    connection::{Door, turn_away},
+    door::{Door, turn_away},
     seats::Seats,
     source::StoreSource,
     system,

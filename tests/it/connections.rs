@@ -29,6 +29,14 @@ async fn refused(gateway: &Gateway, reason: &str) -> f64 {
     gateway.metric("paceway_connections_refused_total", &[("reason", reason)]).await
 }
 
+/// A connection may end a moment before it is counted.
+async fn until_refused(gateway: &Gateway, reason: &str, count: usize) {
+    eventually(&format!("{count} refused: {reason}"), async || {
+        (refused(gateway, reason).await as usize == count).then_some(())
+    })
+    .await;
+}
+
 /// Waits until that many connections speak `protocol`.
 async fn until_open(gateway: &Gateway, protocol: &str, count: usize) {
     eventually(&format!("{count} connections of {protocol}"), async || {
@@ -50,7 +58,7 @@ async fn a_head_that_stops_in_the_middle_is_answered_408() {
     assert_eq!((answer.status, answer.problem().as_str()), (408, "request-timeout"));
     assert_eq!(answer.field("connection"), Some("close"));
     assert!(conn.rest().await.is_empty());
-    assert_eq!(refused(&gateway, "header_timeout").await, 1.0);
+    until_refused(&gateway, "header_timeout", 1).await;
     assert_eq!(gateway.count("-", "bad_request").await, 1.0);
     let line = gateway.line("-").await;
     assert_eq!((&line["status"], &line["client"]), (&408.into(), &"127.0.0.1".into()));
@@ -85,7 +93,7 @@ async fn who_says_nothing_is_left_without_a_word() {
     let upstream = Upstream::ok().await;
     let gateway = with(&upstream, "client: { header_timeout: 200ms }").await;
     assert_eq!(ends(&gateway, "").await, "");
-    assert_eq!(refused(&gateway, "header_timeout").await, 1.0);
+    until_refused(&gateway, "header_timeout", 1).await;
     assert_eq!(gateway.count("-", "bad_request").await, 0.0);
 }
 
@@ -153,8 +161,7 @@ async fn who_takes_nothing_of_a_response_is_left_and_holds_nothing() {
     );
     let gateway = Gateway::start(&yaml).await;
     let _stalled = gateway.ask("/", &[]).await;
-    eventually("it is left", async || (refused(&gateway, "stalled").await == 1.0).then_some(()))
-        .await;
+    until_refused(&gateway, "stalled", 1).await;
     // Its place is free for somebody else.
     let mut next = gateway.ask("/", &[]).await;
     assert!(next.until("\r\n\r\n").await.expect("a head").starts_with("HTTP/1.1 200"));
@@ -356,7 +363,7 @@ async fn above_max_connections_clients_are_turned_away() {
     assert_eq!(answer.field("retry-after"), Some("1"));
     assert_eq!(answer.field("connection"), Some("close"));
     assert_eq!(third.rest().await, b"");
-    assert_eq!(refused(&gateway, "limit").await, 1.0);
+    until_refused(&gateway, "limit", 1).await;
     assert_eq!(upstream.calls().len(), 2);
     drop(first);
     gateway.until_answered("/", 200).await;

@@ -292,7 +292,6 @@ fn posted(fields: &str, body: &str) -> String {
 #[case::a_long_path(format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(100 << 10)))]
 #[case::no_http("hello, is anybody there?\r\n\r\n".into())]
 #[case::tls("\u{16}\u{3}\u{1}\u{2}\u{0}\u{1}\u{0}\u{1}\u{fc}\u{3}\u{3}\r\n\r\n".into())]
-#[case::http2("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".into())]
 #[case::odd_version("GET / HTTP/9.9\r\nHost: a\r\n\r\n".into())]
 #[case::a_path_without_a_slash("GET search HTTP/1.1\r\nHost: a\r\n\r\n".into())]
 #[case::all_of_the_server("GET * HTTP/1.1\r\nHost: a\r\n\r\n".into())]

@@ -2,13 +2,13 @@
 
 use super::*;
 use crate::server::seats::Seats;
-use ::bytes::Bytes;
+use bytes::Bytes;
 use http::Response;
 use http_body_util::{BodyExt, Full, combinators::BoxBody};
 use hyper::{server::conn::http1, service::service_fn};
-use std::{convert::Infallible, time::Duration};
+use std::{convert::Infallible, pin::pin, time::Duration};
 use tokio::{
-    io::AsyncWriteExt,
+    io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     sync::Notify,
     time::{sleep, timeout},
