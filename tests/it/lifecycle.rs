@@ -278,7 +278,7 @@ async fn vendor() -> Upstream {
 type Labels = [(&'static str, &'static str)];
 
 /// The metrics of the contract that have a meaning now, with their types and labels.
-const METRICS: [(&str, &str, &[&str]); 14] = [
+const METRICS: [(&str, &str, &[&str]); 16] = [
     ("paceway_requests_total", "counter", &["outcome", "route"]),
     ("paceway_decisions_total", "counter", &["decision", "limiter"]),
     ("paceway_late_wakeups_total", "counter", &["limiter"]),
@@ -288,6 +288,8 @@ const METRICS: [(&str, &str, &[&str]); 14] = [
     ("paceway_upstream_requests_total", "counter", &["status", "upstream"]),
     ("paceway_upstream_seconds", "histogram", &["upstream"]),
     ("paceway_upstream_throttled_total", "counter", &["upstream"]),
+    ("paceway_upstream_addresses", "gauge", &["state", "upstream"]),
+    ("paceway_upstream_ejections_total", "counter", &["upstream"]),
     ("paceway_overhead_seconds", "histogram", &[]),
     ("paceway_store_seconds", "histogram", &[]),
     ("paceway_store_errors_total", "counter", &["kind"]),
@@ -342,7 +344,7 @@ async fn the_metrics_are_those_of_the_contract_and_pass_promtool() {
         assert!(text.contains(&format!("# HELP {name} ")), "no help on {name}");
     }
 
-    let closed: [(&str, &[&str]); 8] = [
+    let closed: [(&str, &[&str]); 9] = [
         ("route", &["search", "strict", "throttled", "odd \\\"name\\\\", "-"]),
         (
             "outcome",
@@ -362,6 +364,7 @@ async fn the_metrics_are_those_of_the_contract_and_pass_promtool() {
         ("limiter", &["account", "day", "seen", "idle"]),
         ("decision", &["pass", "wait", "refuse", "would_pass", "would_wait", "would_refuse"]),
         ("upstream", &["vendor"]),
+        ("state", &["up", "ejected"]),
         ("status", &["200", "429"]),
         ("kind", &["timeout", "unreachable", "refused", "protocol", "foreign"]),
         ("version", &[env!("CARGO_PKG_VERSION")]),
