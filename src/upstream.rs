@@ -12,6 +12,7 @@ pub mod headers;
 mod names;
 mod pool;
 mod response;
+mod shelf;
 mod site;
 mod stream;
 mod trust;

@@ -72,12 +72,12 @@ impl Connection {
             Ok(Sent::Answer(response)) => self.answered(response, is_upgrade),
             Err(error) => Err(self.failed(error)),
             Ok(Sent::Unsent(request, _)) => {
-                Box::pin(self.once_more(*request, &deadline, is_upgrade)).await
+                Box::pin(self.once_more(*request, None, &deadline, is_upgrade)).await
             }
             Ok(Sent::Failed(error)) => match spare {
                 Some(spare) if self.may_repeat(&spare, &error) => {
                     let request = Request::from_parts(spare.head, Upload::none());
-                    Box::pin(self.once_more(request, &deadline, is_upgrade)).await
+                    Box::pin(self.once_more(request, Some(error), &deadline, is_upgrade)).await
                 }
                 _ => Err(self.failed(UpstreamError::Broken(error))),
             },
@@ -130,17 +130,20 @@ impl Connection {
         }
     }
 
-    /// On a fresh connection, to the same address if it can be reached. It is the last time.
+    /// On a fresh connection, to the same address if it can be reached. It is the last time. `first` is why the
+    /// first did not do, where the upstream may have seen it.
     async fn once_more(
         self,
         mut request: Request<Upload>,
+        first: Option<hyper::Error>,
         deadline: &Deadline,
         is_upgrade: bool,
     ) -> Result<Response<Body>, UpstreamError> {
         if let Wire::Many(wire) = &self.wire {
             wire.retire();
         }
-        let mut other = self.upstream.fresh(&self.address).await?;
+        let other = self.upstream.fresh(&self.address).await;
+        let mut other = other.map_err(|error| first.map_or(error, UpstreamError::Broken))?;
         let host = &other.target().host;
         if other.address.target != self.address.target
             && request.headers().get(HOST) == Some(&self.target().host)
@@ -165,17 +168,17 @@ impl Connection {
         if let Some(chosen) = &mut self.chosen {
             self.upstream.site().answered(chosen);
         }
-        let is_upgrade = match &mut self.wire {
+        let is_upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        let may_upgrade = match &mut self.wire {
             Wire::One(wire) => {
                 wire.is_used = true;
-                wire.is_last = !leaves_in_step(&response);
+                wire.is_last = is_upgraded || !leaves_in_step(&response);
                 is_upgrade
             }
             Wire::Many(_) => false,
         };
         // What is refused takes its connection along.
-        check_response(&mut response, is_upgrade)?;
-        let is_upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        check_response(&mut response, may_upgrade)?;
         Ok(response.map(|incoming| match is_upgraded {
             true => Body::upgraded(incoming, self),
             false => Body::new(incoming, self),

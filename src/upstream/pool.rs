@@ -3,13 +3,13 @@
 
 use super::{
     Connection, Site, Target, Timeouts, UpstreamError,
-    balance::{Address, Chosen, Fault, Group},
+    balance::{Address, Chosen, Fault},
     connect::{ConnectError, open},
     connection::Wire,
     h1::H1,
-    h2::{H2, H2Stream},
+    h2::H2,
+    shelf::Shelves,
 };
-use arc_swap::{ArcSwap, Cache};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::{
@@ -49,30 +49,6 @@ struct Inner {
     connecting: AtomicU64,
 }
 
-struct Shelves {
-    /// The addresses there are now.
-    group: Cache<Arc<ArcSwap<Group>>, Arc<Group>>,
-    /// One for each address that has been connected to.
-    all: Vec<Shelf>,
-}
-
-/// The connections to one address.
-struct Shelf {
-    address: Arc<Address>,
-    /// Newest last.
-    idle: Vec<Idle>,
-    /// Those of HTTP/2, in use or not.
-    lines: Vec<H2>,
-    /// Held to make one of those: others wait for it and share it.
-    making: Arc<tokio::sync::Mutex<()>>,
-}
-
-struct Idle {
-    wire: H1,
-    address: Arc<Address>,
-    since: Instant,
-}
-
 /// Where the connection for a request comes from.
 enum Next {
     Ready(Connection),
@@ -97,11 +73,10 @@ impl Upstream {
             0 => 0,
             size => (size / workers).max(1),
         };
-        let group = Cache::new(site.group.clone());
         let inner = Arc::new(Inner {
+            shelves: Mutex::new(Shelves::new(site.group.clone())),
             site,
             keeps,
-            shelves: Mutex::new(Shelves { group, all: Vec::new() }),
             open: AtomicUsize::new(0),
             connecting: AtomicU64::new(0),
         });
@@ -278,16 +253,6 @@ impl Upstream {
         self.0.connecting.store(took, Relaxed);
         Ok(wire)
     }
-
-    /// Puts a connection back, unless there are enough, or its address is none any more.
-    fn shelve(&self, wire: H1, address: Arc<Address>) {
-        let mut shelves = self.0.shelves.lock();
-        let idle: usize = shelves.all.iter().map(|shelf| shelf.idle.len()).sum();
-        if idle < self.0.keeps && shelves.group.load().contains(&address) {
-            let since = Instant::now();
-            shelves.of(&address).idle.push(Idle { wire, address, since });
-        }
-    }
 }
 
 impl fmt::Debug for Upstream {
@@ -302,14 +267,14 @@ pub(super) fn keep(upstream: &Upstream, mut wire: H1, address: Arc<Address>) {
         return;
     }
     if wire.is_ready() {
-        upstream.shelve(wire, address);
+        upstream.0.shelves.lock().put(wire, address, upstream.0.keeps);
     } else if !wire.is_closed()
         && let Ok(runtime) = Handle::try_current()
     {
         let upstream = upstream.clone();
         runtime.spawn(async move {
             if let Ok(true) = timeout(RECYCLE, wire.ready()).await {
-                upstream.shelve(wire, address);
+                upstream.0.shelves.lock().put(wire, address, upstream.0.keeps);
             }
         });
     }
@@ -322,58 +287,8 @@ async fn sweep(inner: Weak<Inner>) {
         tick.tick().await;
         let Some(inner) = inner.upgrade() else { return };
         let limit = inner.site.settings.timeouts.idle;
-        let mut shelves = inner.shelves.lock();
-        let Shelves { group, all } = &mut *shelves;
-        let group = group.load();
-        all.retain_mut(|shelf| {
-            shelf.sweep(if inner.keeps == 0 { Duration::ZERO } else { limit });
-            group.contains(&shelf.address)
-        });
-    }
-}
-
-// === impl Shelves ===
-
-impl Shelves {
-    fn of(&mut self, address: &Arc<Address>) -> &mut Shelf {
-        let found = self.all.iter().position(|shelf| Arc::ptr_eq(&shelf.address, address));
-        let at = found.unwrap_or_else(|| {
-            self.all.push(Shelf {
-                address: address.clone(),
-                idle: Vec::new(),
-                lines: Vec::new(),
-                making: Arc::default(),
-            });
-            self.all.len() - 1
-        });
-        &mut self.all[at]
-    }
-}
-
-// === impl Shelf ===
-
-impl Shelf {
-    fn take(&mut self, limit: Duration, may_reuse: bool) -> Option<(Wire, Arc<Address>)> {
-        if let Some(stream) = self.stream() {
-            return Some((Wire::Many(stream), self.address.clone()));
-        }
-        while may_reuse && let Some(Idle { wire, address, since }) = self.idle.pop() {
-            if wire.is_ready() && since.elapsed() < limit {
-                return Some((Wire::One(wire), address));
-            }
-        }
-        None
-    }
-
-    /// Room for a request on a connection of HTTP/2.
-    fn stream(&self) -> Option<H2Stream> {
-        self.lines.iter().find_map(H2::stream)
-    }
-
-    fn sweep(&mut self, limit: Duration) {
-        self.idle.retain(|idle| !idle.wire.is_closed() && idle.since.elapsed() < limit);
-        let is_old = |line: &H2| line.idle_since().is_some_and(|since| since.elapsed() >= limit);
-        self.lines.retain(|line| line.is_open() && !is_old(line));
+        let limit = if inner.keeps == 0 { Duration::ZERO } else { limit };
+        inner.shelves.lock().sweep(limit);
     }
 }
 

@@ -347,7 +347,7 @@ async fn the_metrics_are_those_of_the_contract_and_pass_promtool() {
         assert!(text.contains(&format!("# HELP {name} ")), "no help on {name}");
     }
 
-    let closed: [(&str, &[&str]); 10] = [
+    let closed: [(&str, &[&str]); 11] = [
         ("route", &["search", "strict", "throttled", "odd \\\"name\\\\", "-"]),
         (
             "outcome",
@@ -367,6 +367,7 @@ async fn the_metrics_are_those_of_the_contract_and_pass_promtool() {
         ("limiter", &["account", "day", "seen", "idle"]),
         ("decision", &["pass", "wait", "refuse", "would_pass", "would_wait", "would_refuse"]),
         ("upstream", &["vendor"]),
+        ("state", &["up", "ejected"]),
         ("status", &["200", "429"]),
         ("kind", &["timeout", "unreachable", "refused", "protocol", "foreign"]),
         ("protocol", &["http1", "http2", "tunnel"]),

@@ -460,6 +460,51 @@ async fn a_request_is_sent_once_more_and_not_twice() {
     assert_eq!(spent(&gateway).await, asked as i64);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_sent_is_spent_though_it_cannot_be_sent_again() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("its address");
+    let met = Arc::new(AtomicUsize::new(0));
+    let counted = met.clone();
+    // With the first connection that is used again the upstream is gone.
+    let task = tokio::spawn(async move {
+        let (gone, mut is_gone) = tokio::sync::mpsc::channel::<tokio::sync::oneshot::Sender<()>>(1);
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                closed = is_gone.recv() => {
+                    drop(listener);
+                    let _ = closed.expect("somebody waits").send(());
+                    return;
+                }
+            };
+            let (gone, counted) = (gone.clone(), counted.clone());
+            let mut conn = Conn::over(accepted.expect("a connection").0);
+            tokio::spawn(async move {
+                let Ok(Some(_)) = conn.head().await else { return };
+                conn.send(own("ok")).await.expect("send");
+                let Ok(Some(_)) = conn.head().await else { return };
+                counted.fetch_add(1, Relaxed);
+                let (closed, is_closed) = tokio::sync::oneshot::channel();
+                gone.send(closed).await.expect("the listener");
+                is_closed.await.expect("its end");
+            });
+        }
+    });
+    let gateway = Gateway::start(&format!(
+        "workers: 1
+upstream: http://{address}
+limiters: {{ day: 1000/day }}
+routes: [{{ name: all, suffix: \"*\", limiters: [day] }}]
+"
+    ))
+    .await;
+    let (status, asked) = until_met(&gateway, &met, "GET", "").await;
+    assert_eq!(status, 502);
+    assert_eq!(spent(&gateway).await, asked as i64);
+    task.await.expect("the upstream");
+}
+
 // ----------------------------------------------------------------------------------------- the pool
 
 /// One worker, and what the configuration says of the pool.

@@ -1,0 +1,110 @@
+//! Where a worker's connections to an upstream lie while nobody uses them, by address. Makes none.
+
+use super::{
+    balance::{Address, Group},
+    connection::Wire,
+    h1::H1,
+    h2::{H2, H2Stream},
+};
+use arc_swap::{ArcSwap, Cache};
+use std::{sync::Arc, time::Duration};
+use tokio::time::Instant;
+
+/// The connections of one worker to one upstream that are not in use, and those that can be shared.
+pub(super) struct Shelves {
+    /// The addresses there are now.
+    pub(super) group: Cache<Arc<ArcSwap<Group>>, Arc<Group>>,
+    /// One for each address that has been connected to.
+    pub(super) all: Vec<Shelf>,
+}
+
+/// The connections to one address.
+pub(super) struct Shelf {
+    pub(super) address: Arc<Address>,
+    /// Newest last.
+    idle: Vec<Idle>,
+    /// Those of HTTP/2, in use or not.
+    pub(super) lines: Vec<H2>,
+    /// Held to make one of those: others wait for it and share it.
+    pub(super) making: Arc<tokio::sync::Mutex<()>>,
+}
+
+struct Idle {
+    wire: H1,
+    address: Arc<Address>,
+    since: Instant,
+}
+
+// === impl Shelves ===
+
+impl Shelves {
+    pub(super) fn new(group: Arc<ArcSwap<Group>>) -> Self {
+        Self { group: Cache::new(group), all: Vec::new() }
+    }
+
+    /// Puts a connection back, unless there are `most`, or its address is none any more.
+    pub(super) fn put(&mut self, wire: H1, address: Arc<Address>, most: usize) {
+        let idle: usize = self.all.iter().map(|shelf| shelf.idle.len()).sum();
+        if idle < most && self.group.load().contains(&address) {
+            let since = Instant::now();
+            self.of(&address).idle.push(Idle { wire, address, since });
+        }
+    }
+
+    /// Lets go of what is idle for `limit`, or leads nowhere.
+    pub(super) fn sweep(&mut self, limit: Duration) {
+        let Self { group, all } = self;
+        let group = group.load();
+        all.retain_mut(|shelf| {
+            shelf.sweep(limit);
+            group.contains(&shelf.address)
+        });
+    }
+
+    /// Those to an address.
+    pub(super) fn of(&mut self, address: &Arc<Address>) -> &mut Shelf {
+        let found = self.all.iter().position(|shelf| Arc::ptr_eq(&shelf.address, address));
+        let at = found.unwrap_or_else(|| {
+            self.all.push(Shelf {
+                address: address.clone(),
+                idle: Vec::new(),
+                lines: Vec::new(),
+                making: Arc::default(),
+            });
+            self.all.len() - 1
+        });
+        &mut self.all[at]
+    }
+}
+
+// === impl Shelf ===
+
+impl Shelf {
+    /// A connection for a request; `may_reuse` allows one that was idle, for less than `limit`.
+    pub(super) fn take(
+        &mut self,
+        limit: Duration,
+        may_reuse: bool,
+    ) -> Option<(Wire, Arc<Address>)> {
+        if let Some(stream) = self.stream() {
+            return Some((Wire::Many(stream), self.address.clone()));
+        }
+        while may_reuse && let Some(Idle { wire, address, since }) = self.idle.pop() {
+            if wire.is_ready() && since.elapsed() < limit {
+                return Some((Wire::One(wire), address));
+            }
+        }
+        None
+    }
+
+    /// Room for a request on a connection of HTTP/2.
+    pub(super) fn stream(&self) -> Option<H2Stream> {
+        self.lines.iter().find_map(H2::stream)
+    }
+
+    fn sweep(&mut self, limit: Duration) {
+        self.idle.retain(|idle| !idle.wire.is_closed() && idle.since.elapsed() < limit);
+        let is_old = |line: &H2| line.idle_since().is_some_and(|since| since.elapsed() >= limit);
+        self.lines.retain(|line| line.is_open() && !is_old(line));
+    }
+}
