@@ -46,13 +46,18 @@ fn method<B>(request: &Request<B>) -> Result<(), Failure> {
     match *method {
         Method::GET | Method::POST => Ok(()),
         // WebSockets over HTTP/2 (RFC 8441).
-        Method::CONNECT if request.extensions().get::<Protocol>().is_some() => Ok(()),
+        Method::CONNECT if is_websocket(request) => Ok(()),
         Method::CONNECT | Method::TRACE => Err(Failure::Method),
         _ if method.as_str().bytes().any(|byte| byte.is_ascii_lowercase()) => {
             malformed("a method is written in capitals")
         }
         _ => Ok(()),
     }
+}
+
+fn is_websocket<B>(request: &Request<B>) -> bool {
+    let protocol = request.extensions().get::<Protocol>();
+    protocol.is_some_and(|protocol| protocol.as_str() == "websocket")
 }
 
 /// Origin-form, absolute-form, and `*` for OPTIONS (RFC 9112 section 3.2). A fragment has been cut off by hyper's

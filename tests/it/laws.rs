@@ -268,5 +268,6 @@ async fn what_is_asked_together_is_answered_as_in_some_order(
         let own = said.iter().position(|reply| **reply == Reply::Decision(decision.clone()));
         said.swap_remove(own.unwrap_or_else(|| panic!("nobody said {decision:?}")));
     }
-    assert!(notes.len() > 240);
+    // All but those who left before they were asked for.
+    assert!(notes.len() >= 240);
 }

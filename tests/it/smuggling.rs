@@ -5,6 +5,7 @@
 use crate::support::{Conn, Gateway, Upstream, eventually};
 use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc};
+use tokio::sync::Semaphore;
 
 /// A request as a parser saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -246,19 +247,30 @@ async fn strict_upstream() -> (Upstream, Arc<Mutex<Log>>) {
 async fn differ(messages: &[String]) {
     let (upstream, log) = strict_upstream().await;
     let url = upstream.url();
-    let yaml = format!("access_log: off\nupstream: {url}\nroutes: [{{ suffix: \"*\" }}]\n");
+    // What waits for more of its message waits in vain.
+    let client = "{ header_timeout: 300ms, idle_timeout: 300ms, body_timeout: 300ms }";
+    let yaml = format!(
+        "access_log: off\nclient: {client}\nupstream: {url}\nroutes: [{{ suffix: \"*\" }}]\n"
+    );
     let gateway = Gateway::start(&yaml).await;
-    let (mut sent, mut answers) = (Vec::new(), Vec::new());
-    for (n, message) in messages.iter().enumerate() {
+    let (listen, seats) = (gateway.listen, Arc::new(Semaphore::new(64)));
+    let talks = messages.iter().enumerate().map(|(n, message)| {
         let end = "GET /N/end HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
         let bytes = format!("{message}{end}").replace("/N/", &format!("/{n}/"));
-        let mut conn = Conn::to(gateway.listen).await.expect("connect");
-        // It may be told to go before it has said it all.
-        let _ = conn.send(&bytes).await;
-        // What waits for more of its body gets the end of it.
-        let _ = conn.close_write().await;
-        answers.push(String::from_utf8_lossy(&conn.rest().await).into_owned());
+        let seats = seats.clone();
+        tokio::spawn(async move {
+            let _seat = seats.acquire().await.expect("open");
+            let mut conn = Conn::to(listen).await.expect("connect");
+            // It may be told to go before it has said it all.
+            let _ = conn.send(&bytes).await;
+            (bytes, String::from_utf8_lossy(&conn.rest().await).into_owned())
+        })
+    });
+    let (mut sent, mut answers) = (Vec::new(), Vec::new());
+    for talk in talks.collect::<Vec<_>>() {
+        let (bytes, answer) = talk.await.expect("a talk");
         sent.push(bytes);
+        answers.push(answer);
     }
     // Behind what is still on its way.
     assert_eq!(gateway.get("/last/").await.status, 200);

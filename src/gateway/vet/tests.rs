@@ -84,16 +84,21 @@ fn http2_without_any_host_is_refused() {
 }
 
 #[rstest]
-#[case::a_tunnel("CONNECT", false, Some(405))]
-#[case::a_websocket("CONNECT", true, None)]
-#[case::an_echo("TRACE", false, Some(405))]
-#[case::small_letters("get", false, Some(400))]
-#[case::any_other("M-SEARCH", false, None)]
-fn methods(#[case] method: &str, #[case] protocol: bool, #[case] status: Option<u16>) {
+#[case::a_tunnel("CONNECT", None, Some(405))]
+#[case::a_websocket("CONNECT", Some("websocket"), None)]
+#[case::another_protocol("CONNECT", Some("connect-udp"), Some(405))]
+#[case::an_echo("TRACE", None, Some(405))]
+#[case::small_letters("get", None, Some(400))]
+#[case::any_other("M-SEARCH", None, None)]
+fn methods(
+    #[case] method: &str,
+    #[case] protocol: Option<&'static str>,
+    #[case] status: Option<u16>,
+) {
     let request = Request::builder().version(Version::HTTP_2).uri("https://a/").method(method);
     let request = match protocol {
-        true => request.extension(Protocol::from_static("websocket")),
-        false => request,
+        Some(protocol) => request.extension(Protocol::from_static(protocol)),
+        None => request,
     };
     assert_eq!(refused(request, Limits::default()), status);
 }
