@@ -13,7 +13,7 @@ fi
 targets=("$@")
 [ ${#targets[@]} -gt 0 ] || mapfile -t targets < <(cd fuzz/fuzz_targets && printf '%s\n' *.rs | sed 's/\.rs$//')
 
-RUSTC_WRAPPER=$PWD/deploy/tools/fuzz-rustc.sh cargo build --locked --manifest-path fuzz/Cargo.toml \
+RUSTC_WRAPPER=$PWD/deploy/tools/fuzz-rustc.sh cargo build --manifest-path fuzz/Cargo.toml \
   --target-dir target/fuzz "${targets[@]/#/--bin=}"
 
 mkdir -p target/fuzz/found
