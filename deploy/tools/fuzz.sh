@@ -13,7 +13,7 @@ fi
 targets=("$@")
 [ ${#targets[@]} -gt 0 ] || mapfile -t targets < <(cd fuzz/fuzz_targets && printf '%s\n' *.rs | sed 's/\.rs$//')
 
-RUSTC_WRAPPER=$PWD/deploy/tools/fuzz-rustc.sh cargo build --locked --manifest-path fuzz/Cargo.toml \
+RUSTC_WRAPPER=$PWD/deploy/tools/fuzz-rustc.sh cargo build --manifest-path fuzz/Cargo.toml \
   --target-dir target/fuzz "${targets[@]/#/--bin=}"
 
 mkdir -p target/fuzz/found
@@ -22,8 +22,11 @@ for target in "${targets[@]}"; do
   mkdir -p "$corpus"
   words=()
   [ ! -f "fuzz/$target.dict" ] || words=("-dict=fuzz/$target.dict")
+  # A whole file; a path or a header.
+  longest=256
+  [ "$target" != config ] || longest=2048
   log=target/fuzz/$target.log
-  if ! "target/fuzz/debug/$target" "$bound" "-seed=${SEED:-1}" -max_len=2048 -timeout=10 \
+  if ! "target/fuzz/debug/$target" "$bound" "-seed=${SEED:-1}" -max_len=$longest -timeout=10 \
     "-artifact_prefix=target/fuzz/found/$target-" "${words[@]}" "$corpus" "fuzz/seeds/$target" >"$log" 2>&1; then
     tail -n 60 "$log" >&2
     echo "fuzz: $target: an input that breaks it is in target/fuzz/found" >&2
