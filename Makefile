@@ -13,7 +13,7 @@ run: ## run the gateway with CONFIG (default: config/quickstart.yaml)
 demo: ## a throttled pretend vendor and a gateway before it
 	$(CARGO) run --release -- demo
 
-test: test-tools ## every test, with a real redis-server
+test: test-tools ## every test, with a real redis-server and real clients
 	$(CARGO) test --lib --bins --tests --examples
 	$(CARGO) test --doc
 
@@ -26,7 +26,10 @@ lint: lint-tools ## format, clippy, licences and advisories
 bench: bench-tools ## speed and cost of a request; writes nothing
 	@benches/run.sh
 
-fuzz: ## look for inputs that break promises; RUNS a target (default: 20 seconds), TARGETS (default: all)
+soak: ## mixed traffic of good and bad clients for SECONDS (default: 600), and what it leaves
+	$(CARGO) bench --bench soak -- $(SECONDS)
+
+fuzz: fuzz-tools ## look for inputs that break promises; RUNS a target (default: 20 seconds), TARGETS (default: all)
 	@deploy/tools/fuzz.sh $(RUNS) $(TARGETS)
 
 fmt: ## format everything
@@ -34,7 +37,12 @@ fmt: ## format everything
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
 
 test-tools:
-	@deploy/tools/install.sh redis-server:redis-server faketime:faketime promtool:prometheus
+	@deploy/tools/install.sh redis-server:redis-server faketime:faketime promtool:prometheus \
+	  curl:curl h2load:nghttp2-client python3:python3
+	@deploy/tools/clients.sh
+
+fuzz-tools:
+	@deploy/tools/install.sh c++:g++
 
 lint-tools:
 	@command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny@0.20.2

@@ -3,7 +3,7 @@
 
 mod limiters;
 
-use crate::{config::Mode, gateway::Plan, store::Store};
+use crate::{config::Mode, gateway::Plan, metrics, store::Store};
 use axum::{
     Json, Router,
     extract::State,
@@ -18,6 +18,7 @@ use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering::Relaxed},
 };
+use tokio::runtime::RuntimeMetrics;
 
 /// What the pages show.
 #[derive(Clone)]
@@ -30,12 +31,14 @@ pub struct Admin {
     pub metrics: PrometheusHandle,
     /// No new connections are accepted any more.
     pub draining: Arc<AtomicBool>,
+    /// Of the workers.
+    pub runtimes: Vec<RuntimeMetrics>,
 }
 
 /// The pages.
 pub fn router(admin: Admin) -> Router {
     Router::new()
-        .route("/metrics", get(metrics))
+        .route("/metrics", get(measured))
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readyz))
         .route("/limiters", get(limiters::all))
@@ -51,13 +54,15 @@ pub fn router(admin: Admin) -> Router {
         .with_state(admin)
 }
 
-async fn metrics(State(admin): State<Admin>) -> impl IntoResponse {
+async fn measured(State(admin): State<Admin>) -> impl IntoResponse {
     for (plan, level) in limiters::levels(&admin).await {
         // What cannot be known now keeps its last value; the store's metrics say why.
         if let (Some(Ok(level)), Some(available)) = (level, &plan.metrics.available) {
             available.set(level.remaining as f64);
         }
     }
+    let tasks: usize = admin.runtimes.iter().map(RuntimeMetrics::num_alive_tasks).sum();
+    metrics::tasks().set(tasks as f64);
     admin.metrics.run_upkeep();
     ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], admin.metrics.render())
 }

@@ -32,6 +32,7 @@ const CONNECTIONS_REFUSED: &str = "paceway_connections_refused_total";
 const STORE_SECONDS: &str = "paceway_store_seconds";
 const STORE_ERRORS: &str = "paceway_store_errors_total";
 const STORE_UP: &str = "paceway_store_up";
+const TASKS: &str = "paceway_tasks";
 const BUILD_INFO: &str = "paceway_build_info";
 
 /// Upper bounds in seconds, from the overhead of a request to the longest common wait.
@@ -366,6 +367,11 @@ pub fn addresses(upstream: &str) -> AddressMetrics {
     }
 }
 
+/// The handle for the tasks of the data plane; set at each scrape.
+pub fn tasks() -> Gauge {
+    gauge!(TASKS)
+}
+
 /// The handle for what the gateway itself costs a request.
 pub fn overhead() -> Histogram {
     histogram!(OVERHEAD)
@@ -415,5 +421,9 @@ fn describe() {
     describe_histogram!(STORE_SECONDS, Unit::Seconds, "Time of one call of the store.");
     describe_counter!(STORE_ERRORS, "Calls of the store without a decision, by kind.");
     describe_gauge!(STORE_UP, "1 while the store answers.");
+    describe_gauge!(
+        TASKS,
+        "Tasks of the data plane: connections of both sides, and what goes on for them."
+    );
     describe_gauge!(BUILD_INFO, "1, with the version of this program.");
 }

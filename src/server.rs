@@ -166,6 +166,7 @@ impl Server {
             let seats = Arc::new(Seats::new(self.plan.config.client.max_connections));
             let (phase, phases) = watch::channel(Phase::Running);
             let (ended, mut ends) = mpsc::channel(1);
+            let mut runtimes = Vec::new();
             for (i, listener) in self.data.into_iter().enumerate() {
                 let worker = Worker {
                     listener,
@@ -179,6 +180,7 @@ impl Server {
                     phases: phases.clone(),
                 };
                 let (runtime, ended) = (new_runtime()?, ended.clone());
+                runtimes.push(runtime.metrics());
                 thread::Builder::new()
                     .name(format!("worker-{i}"))
                     .spawn(move || {
@@ -195,6 +197,7 @@ impl Server {
                 store,
                 metrics: self.metrics.clone(),
                 draining: draining.clone(),
+                runtimes,
             };
             tokio::spawn(serve_admin(self.admin, admin));
             tokio::spawn(upkeep(self.metrics));
