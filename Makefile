@@ -2,7 +2,7 @@
 CARGO ?= cargo
 CONFIG ?= config/quickstart.yaml
 
-.PHONY: help run demo test lint bench fuzz fmt tools test-tools lint-tools bench-tools
+.PHONY: help run demo test lint bench soak fuzz fmt test-tools lint-tools bench-tools fuzz-tools
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
