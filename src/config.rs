@@ -15,6 +15,7 @@ pub use limiter::{Charge, Limiter, Mode, Scope};
 pub use unit::Rate;
 
 use crate::{
+    key::Cost,
     path::Suffix,
     store::redis::RedisUrl,
     upstream::{ClientTls, Target, Timeouts, headers::Rules},
@@ -227,6 +228,22 @@ impl Config {
             self.listen,
             self.admin,
         )
+    }
+}
+
+// === impl Route ===
+
+impl Route {
+    /// Whether all that limits `other` limits this one, and at no smaller cost.
+    pub fn covers(&self, other: &Self) -> bool {
+        let costs_as_much = |own: &Charge, theirs: &Charge| match (&own.cost, &theirs.cost) {
+            (Cost::Fixed(own), Cost::Fixed(theirs)) => own >= theirs,
+            (own, theirs) => own == theirs,
+        };
+        other.limiters.iter().all(|theirs| {
+            let own = self.limiters.iter().find(|own| own.limiter == theirs.limiter);
+            own.is_some_and(|own| costs_as_much(own, theirs))
+        })
     }
 }
 

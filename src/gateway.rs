@@ -23,7 +23,7 @@ use crate::{
     key::{self, Parts},
     limit::{self, Admission, Slot},
     metrics::Verdict,
-    route::host_of,
+    route::{Ambiguous, host_of},
     store::{Decision, Store, StoreError},
     upstream::{
         Ahead, Connection, Control, Fault, Terms, Upload, Upstream,
@@ -44,6 +44,7 @@ use trace::{Ids, X_REQUEST_ID};
 use tunnel::Tunnels;
 use upgrade::{Switched, Upgrade};
 
+const AMBIGUOUS: &str = "servers read this path in several ways, and each has another route here";
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 /// The data plane of one worker.
@@ -167,7 +168,11 @@ impl Gateway {
         vet::vet(peer, &self.plan.config.limits, &request)?;
         let mut upgrade = Upgrade::asked(&mut request);
         let uri = request.uri();
-        let found = self.plan.table.find(request.method(), asked_host(&request), uri.path());
+        let routes = &self.plan.config.routes;
+        let covers = |one: usize, other: usize| routes[one].covers(&routes[other]);
+        let (method, host) = (request.method(), asked_host(&request));
+        let found = self.plan.table.find_covering(method, host, uri.path(), covers);
+        let found = found.map_err(|Ambiguous| Failure::Malformed(AMBIGUOUS.into()))?;
         let route = &self.plan.routes[found.ok_or(Failure::NoRoute)?];
         record.route(route);
         let is_h2 = request.version() == Version::HTTP_2;

@@ -22,8 +22,8 @@ pub enum Suffix {
 /// segments and `.` vanish, `..` takes the segment before it along (RFC 3986 section 6.2.2, WHATWG URL
 /// for `\`). A query or fragment must be cut off before. Case counts: an origin that folds it (IIS) needs a route
 /// for each case that it wants limited.
-pub fn normal(path: &str) -> Cow<'_, [u8]> {
-    let bytes = path.as_bytes();
+pub fn normal<P: AsRef<[u8]> + ?Sized>(path: &P) -> Cow<'_, [u8]> {
+    let bytes = path.as_ref();
     if is_normal(bytes) {
         return Cow::Borrowed(bytes);
     }
@@ -36,8 +36,8 @@ pub fn normal(path: &str) -> Cow<'_, [u8]> {
 const SEMICOLON: u8 = 1;
 /// `\` is a character as any other (nginx, Apache), not a slash (IIS, WHATWG URL).
 const BACKSLASH: u8 = 2;
-/// Escaped slashes separate (nginx, IIS, Go, WSGI), and `%u` escapes are some (IIS).
-const ESCAPED: u8 = 4;
+/// `%u` escapes are some (IIS). Other escaped slashes are data, also for those origins that decode them first.
+const UNICODE: u8 = 4;
 /// `..` takes an empty segment along (RFC 3986 section 5.2.4, WHATWG URL): `/a//..` is `/a/`.
 const EMPTY: u8 = 8;
 /// Escaped dots are no dot segments (Java's URI.normalize).
@@ -76,9 +76,7 @@ fn differences(path: &[u8]) -> u8 {
             b'.' if previous == b'.' => EMPTY,
             b'%' => match path.get(i + 1..).unwrap_or_default() {
                 [b'2', b'e' | b'E', ..] => EMPTY | DOTS,
-                [b'2', b'f' | b'F', ..] => ESCAPED,
-                [b'5', b'c' | b'C', ..] => ESCAPED | BACKSLASH,
-                [b'u' | b'U', ..] => ESCAPED,
+                [b'u' | b'U', ..] => UNICODE,
                 _ => 0,
             },
             _ => 0,
@@ -172,7 +170,7 @@ fn decode(segment: &[u8], differences: u8, out: &mut Vec<u8>) {
             out.push(if byte == b'\\' && !differs(BACKSLASH) { b'/' } else { byte });
             continue;
         }
-        if let (true, [b'u' | b'U', after @ ..]) = (differs(ESCAPED), after)
+        if let (true, [b'u' | b'U', after @ ..]) = (differs(UNICODE), after)
             && let Some(decoded) = hex(after, 4).and_then(char::from_u32)
         {
             rest = &after[4..];
@@ -190,8 +188,6 @@ fn decode(segment: &[u8], differences: u8, out: &mut Vec<u8>) {
         };
         rest = &after[2..];
         match decoded {
-            b'/' if differs(ESCAPED) => out.push(b'/'),
-            b'\\' if differs(ESCAPED) && !differs(BACKSLASH) => out.push(b'/'),
             b'.' if differs(DOTS) => out.extend(b"%2E"),
             b'/' | b'\\' | b'%' | b';' | b'?' | b'#' | 0..0x20 | 0x7f => {
                 out.push(b'%');

@@ -6,6 +6,7 @@ use crate::{
     path::{Suffix, normal, readings},
 };
 use http::Method;
+use smallvec::SmallVec;
 use std::{cmp::Reverse, collections::HashMap};
 
 /// All routes, ready to be searched.
@@ -17,6 +18,10 @@ pub struct Table {
     characters: Vec<(usize, Suffixes)>,
     any: Vec<Candidate>,
 }
+
+/// Origins read a path in several ways, and each is limited in another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ambiguous;
 
 type Suffixes = HashMap<Box<[u8]>, Vec<Candidate>>;
 
@@ -81,35 +86,51 @@ impl Table {
     }
 
     /// The route of a request; `host` without port, `path` without query, both as the client sent them.
-    ///
-    /// Where origins read a path in several ways, the longest suffix of all readings counts: no spelling gets past the
-    /// route that an origin's own reading has.
     pub fn find(&self, method: &Method, host: Option<&str>, path: &str) -> Option<usize> {
-        let normal = self.find_reading(method, host, &normal(path));
-        let others = readings(path).map(|path| self.find_reading(method, host, &path));
-        let longer =
-            |best: (usize, _), other: (usize, _)| if other.0 > best.0 { other } else { best };
-        others.fold(normal, longer).1
+        self.find_reading(method, host, &normal(path))
     }
 
-    /// The longest suffix of one reading and its length in bytes.
-    fn find_reading(
+    /// The same where origins read a path in several ways: a route that `covers` those of all readings, so that no
+    /// spelling gets past what limits the path that an origin serves.
+    ///
+    /// # Errors
+    ///
+    /// No route covers the others.
+    pub fn find_covering(
         &self,
         method: &Method,
         host: Option<&str>,
-        path: &[u8],
-    ) -> (usize, Option<usize>) {
+        path: &str,
+        covers: impl Fn(usize, usize) -> bool,
+    ) -> Result<Option<usize>, Ambiguous> {
+        let Some(own) = self.find(method, host, path) else { return Ok(None) };
+        let others = readings(path).filter_map(|reading| {
+            let found = self.find_reading(method, host, &reading);
+            // What it reads may have another spelling itself, and is then limited as its normal form is.
+            match found.filter(|route| !self.any.iter().any(|any| any.route == *route)) {
+                None => self.find_reading(method, host, &normal(&reading)),
+                specific => specific,
+            }
+        });
+        let mut routes = SmallVec::<[usize; 4]>::from_slice(&[own]);
+        for route in others {
+            if !routes.contains(&route) {
+                routes.push(route);
+            }
+        }
+        let covering = routes.iter().find(|one| routes.iter().all(|other| covers(**one, *other)));
+        covering.map(|route| Some(*route)).ok_or(Ambiguous)
+    }
+
+    /// The route with the longest suffix of one reading.
+    fn find_reading(&self, method: &Method, host: Option<&str>, path: &[u8]) -> Option<usize> {
         let (length, segments) = self.find_segments(method, host, path);
         let longer = self.characters.iter().take_while(|(longer, _)| *longer > length);
         let mut characters = longer.filter_map(|(length, map)| {
             let start = path.len().checked_sub(*length)?;
-            Some((*length, pick(map.get(&path[start..])?, method, host)?))
+            pick(map.get(&path[start..])?, method, host)
         });
-        match (characters.next(), segments) {
-            (Some((length, route)), _) => (length, Some(route)),
-            (None, Some(route)) => (length, Some(route)),
-            (None, None) => (0, pick(&self.any, method, host)),
-        }
+        characters.next().or(segments).or_else(|| pick(&self.any, method, host))
     }
 
     /// The longest suffix of whole segments and its length in bytes.

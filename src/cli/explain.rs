@@ -6,7 +6,7 @@ use crate::{
     config::{Charge, Config, Mode, Route, Scope, Store, Upstream},
     key::{self, Cost, Parts},
     path::{Suffix, normal},
-    route::{Table, host_of},
+    route::{Ambiguous, Table, host_of},
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header::HOST};
 use std::{borrow::Cow, fmt::Write as _, net::IpAddr, path::Path};
@@ -66,12 +66,21 @@ fn text(config: &Config, method: &Method, uri: &Uri, headers: &HeaderMap, peer: 
         format!("{method} {uri}{}", host.map_or(String::new(), |h| format!(" (host {h})"))),
     );
     line("compared", format!("{} (the path in normal form)", String::from_utf8_lossy(&path)));
-    let Some(found) = Table::new(&config.routes).find(method, host, uri.path()) else {
-        line(
-            "route",
-            "none: 404 no-route; add a route with suffix \"*\" to pass such requests".into(),
-        );
-        return out;
+    let covers = |one: usize, other: usize| config.routes[one].covers(&config.routes[other]);
+    let found = Table::new(&config.routes).find_covering(method, host, uri.path(), covers);
+    let found = match found {
+        Ok(Some(found)) => found,
+        Ok(None) => {
+            let what = "none: 404 no-route; add a route with suffix \"*\" to pass such requests";
+            line("route", what.into());
+            return out;
+        }
+        Err(Ambiguous) => {
+            let what =
+                "none: 400, servers read this path in several ways, and each has another route";
+            line("route", what.into());
+            return out;
+        }
     };
     let route = &config.routes[found];
     line("route", format!("{} (routes[{found}]): {}", route.name, why(route)));
