@@ -130,6 +130,7 @@ impl Reader {
         match RedisUrl::parse(&scalar.text) {
             Ok(url) => Store::Redis { url, prefix, timeout },
             Err(reason) => {
+                let reason = scalar.said(&reason);
                 self.note_at(url, format!("is not a store URL: {reason}"));
                 Store::Memory
             }

@@ -179,10 +179,7 @@ impl Reader {
         match read(&scalar.text) {
             Ok(value) => Some(value),
             Err(reason) => {
-                let reason = match scalar.text == scalar.written {
-                    true => reason.to_string(),
-                    false => without_quotes(&reason.to_string()),
-                };
+                let reason = scalar.said(&reason.to_string());
                 self.note_at(field, format!("`{}` {reason}", scalar.written));
                 None
             }
@@ -250,15 +247,6 @@ fn not_single(field: &Field<'_>) -> String {
             _ => "must be a single value; a template needs quotes".into(),
         },
         _ => "must be a single value".into(),
-    }
-}
-
-/// A reason that quotes nothing: parts of what `${...}` stands for may be secret. They may hold a backtick too, so
-/// what is between the first and the last goes.
-fn without_quotes(reason: &str) -> String {
-    match (reason.split_once('`'), reason.rsplit_once('`')) {
-        (Some((before, _)), Some((_, behind))) => format!("{before}`***`{behind}"),
-        _ => reason.to_owned(),
     }
 }
 

@@ -261,6 +261,7 @@ fn nothing_that_came_from_outside_is_quoted() {
     for text in [
         "listen: ${SECRET}",
         "store: 'redis://:hunter2@'",
+        "store: '${SECRET}redis://a'",
         "limiters: { a: '${SECRET}/s' }",
         "limiters: { a: '5/${SECRET}' }",
         "drain_timeout: '5${SECRET}'",

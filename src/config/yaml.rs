@@ -64,6 +64,26 @@ impl Node {
     }
 }
 
+// === impl Scalar ===
+
+impl Scalar {
+    /// Whether a variable or a file is in it: it may be secret.
+    pub(super) fn is_from_outside(&self) -> bool {
+        self.text != self.written
+    }
+
+    /// What is wrong with it, without what it quotes when that may be secret. It may hold a backtick too, so what is
+    /// between the first and the last goes.
+    pub(super) fn said(&self, reason: &str) -> String {
+        match (reason.split_once('`'), reason.rsplit_once('`')) {
+            (Some((before, _)), Some((_, behind))) if self.is_from_outside() => {
+                format!("{before}`***`{behind}")
+            }
+            _ => reason.to_owned(),
+        }
+    }
+}
+
 /// Reads the only document of `text`; mistakes in `${...}` and double keys are noted and read on over.
 ///
 /// # Errors

@@ -116,7 +116,7 @@ impl Reader {
             );
             return None;
         };
-        let is_from_outside = scalar.text != scalar.written;
+        let is_from_outside = scalar.is_from_outside();
         let is_secret = looks_secret(name);
         if is_secret && !is_from_outside && !text.is_empty() {
             self.clear_secrets.push(field.path.clone());
