@@ -13,7 +13,7 @@ run: ## run the gateway with CONFIG (default: config/quickstart.yaml)
 demo: ## a throttled pretend vendor and a gateway before it
 	$(CARGO) run --release -- demo
 
-test: test-tools ## every test, with a real redis-server
+test: test-tools ## every test, with a real redis-server and real clients
 	$(CARGO) test --lib --bins --tests --examples
 	$(CARGO) test --doc
 
@@ -34,7 +34,8 @@ fmt: ## format everything
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
 
 test-tools:
-	@deploy/tools/install.sh redis-server:redis-server faketime:faketime promtool:prometheus
+	@deploy/tools/install.sh redis-server:redis-server faketime:faketime promtool:prometheus curl:curl h2load:nghttp2-client
+	@deploy/tools/clients.sh
 
 lint-tools:
 	@command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny@0.20.2
