@@ -14,6 +14,7 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
 FROM gcr.io/distroless/cc-debian12:nonroot
 COPY --from=build /out/paceway /paceway
 # In a container, set `listen: 0.0.0.0:8080`; `admin: 0.0.0.0:9090` only where another container scrapes it.
+# Certificates and secrets are mounted; the user (65532) must be able to read them.
 EXPOSE 8080 9090
 # Asks /readyz on 127.0.0.1:9090. With another `admin` port, say so: paceway health --admin 127.0.0.1:PORT.
 HEALTHCHECK --interval=5s --timeout=4s --start-period=5s --retries=3 CMD ["/paceway", "health"]

@@ -1,5 +1,5 @@
 //! The upstream: its connections, kept alive and ready before they are needed, and what can go wrong with
-//! them. It never retries what may have been sent, follows nothing and changes no body.
+//! them. It repeats nothing that the upstream may have acted upon, follows nothing and changes no body.
 
 mod balance;
 mod body;

@@ -37,6 +37,35 @@ fn check_sums_a_good_file_up_in_one_line() {
 }
 
 #[test]
+fn the_examples_of_the_docs_are_good() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let write = |file: &str, text: String| fs::write(dir.path().join(file), text).expect("a file");
+    for folder in ["tls", "secrets"] {
+        fs::create_dir(dir.path().join(folder)).expect("a folder");
+    }
+    for (name, key) in
+        [("cert", "key.pem"), ("other", "other.key"), ("clients", "-"), ("vendor-ca", "-")]
+    {
+        let made = rcgen::generate_simple_self_signed([format!("{name}.example")]);
+        let made = made.expect("a certificate");
+        write(&format!("tls/{name}.pem"), made.cert.pem());
+        write(&format!("tls/{key}"), made.signing_key.serialize_pem());
+    }
+    write("secrets/vendor", "hunter2\n".into());
+    let pages = [include_str!("../../docs/http.md"), include_str!("../../README.md")];
+    let blocks = pages.iter().flat_map(|page| page.split("```yaml\n").skip(1));
+    // What is not whole is a part of a file.
+    let whole = blocks.map(|block| block.split("```").next().expect("an end"));
+    let whole: Vec<_> = whole.filter(|block| block.contains("upstream")).collect();
+    assert!(whole.len() > 12, "the examples are not found: {}", whole.len());
+    for example in whole {
+        write("gateway.yaml", example.into());
+        let (code, out, err) = said(&paceway_in(dir.path(), &["check", "gateway.yaml"], &[]));
+        assert_eq!((code, err.as_str()), (Some(0), ""), "{example}{out}");
+    }
+}
+
+#[test]
 fn check_finds_every_mistake_at_once_each_with_place_key_reason_and_hint() {
     let yaml = "upstraem: https://api.vendor.example
 limiters:
