@@ -198,12 +198,17 @@ fn coding<B>(request: &Request<B>) -> Result<(), Failure> {
     }
 }
 
-/// hyper has read it, and refused what is no number or differs from another.
+/// One number. In HTTP/1.1 the parser has seen to that; in HTTP/2 an empty one comes through, and several.
 fn length(limits: &Limits, headers: &HeaderMap) -> Result<(), Failure> {
-    let Some(most) = limits.body else { return Ok(()) };
-    let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
-    match length.and_then(|length| length.parse::<u64>().ok()) {
-        Some(length) if length > most => {
+    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
+    let Some(length) = lengths.next() else { return Ok(()) };
+    let digits = length.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    let number = digits.and_then(|digits| digits.parse::<u64>().ok());
+    let (Some(number), None) = (number, lengths.next()) else {
+        return malformed("`Content-Length` is one number (RFC 9110 section 8.6)");
+    };
+    match limits.body {
+        Some(most) if number > most => {
             let why = format!("the body is larger than {most} bytes");
             Err(Failure::TooLarge(StatusCode::PAYLOAD_TOO_LARGE, why.into()))
         }

@@ -123,7 +123,7 @@ fn headers_of_http2_are_counted(
 #[rstest]
 #[case::other_scheme("ftp://a/", Some(400))]
 #[case::credentials("https://u:p@a/", Some(400))]
-#[case::many_readings(&format!("https://a{}", "/%2e;\\\\%2f".repeat(200)), Some(400))]
+#[case::many_readings(&format!("https://a{}", "/%2e;\\\\%u0061".repeat(200)), Some(400))]
 #[case::long_and_plain(&format!("https://a{}", "/a%2f;b".repeat(1000)), None)]
 #[case::json("https://a/{\"a\":[1|2]}", None)]
 fn targets_of_http2(#[case] target: &str, #[case] status: Option<u16>) {
@@ -138,4 +138,19 @@ fn targets_of_http2(#[case] target: &str, #[case] status: Option<u16>) {
 fn lengths(#[case] body: Option<u64>, #[case] length: &str, #[case] status: Option<u16>) {
     let request = Request::builder().uri("/").header(HOST, "a").header(CONTENT_LENGTH, length);
     assert_eq!(refused(request, Limits { body, ..Limits::default() }), status);
+}
+
+#[rstest]
+#[case::one(&["5"], None)]
+#[case::none_in_it(&[""], Some(400))]
+#[case::an_empty_one_behind(&["0", ""], Some(400))]
+#[case::two_alike(&["5", "5"], Some(400))]
+#[case::a_sign(&["+5"], Some(400))]
+#[case::too_many_digits(&["99999999999999999999"], Some(400))]
+fn a_length_is_one_number(#[case] lengths: &[&str], #[case] status: Option<u16>) {
+    let mut request = Request::builder().version(Version::HTTP_2).uri("https://a/").method("POST");
+    for length in lengths {
+        request = request.header(CONTENT_LENGTH, *length);
+    }
+    assert_eq!(refused(request, Limits::default()), status);
 }
