@@ -165,7 +165,7 @@ impl Gateway {
         mut request: Request<Incoming>,
     ) -> Result<Routed<'a>, Failure> {
         vet::vet(peer, &self.plan.config.limits, &request)?;
-        let mut upgrade = Upgrade::asked(&mut request);
+        let upgrade = Upgrade::asked(&mut request);
         let uri = request.uri();
         let found = self.plan.table.find(request.method(), asked_host(&request), uri.path());
         let route = &self.plan.routes[found.ok_or(Failure::NoRoute)?];
@@ -174,11 +174,7 @@ impl Gateway {
         let config = &self.plan.config;
         let terms = Terms { limit: config.limits.body, patience: config.client.body_timeout };
         let mut request = request.map(|incoming| Upload::new(incoming, is_h2, terms));
-        let upstream_is_h2 = config.upstreams[route.upstream].http2;
-        if upstream_is_h2 && upgrade.take().is_some_and(|upgrade| upgrade.is_by_h2()) {
-            return Err(Failure::BadRequest("this upstream takes no WebSockets".into()));
-        }
-        let is_expected = interim::expects(&mut request, upstream_is_h2);
+        let is_expected = interim::expects(&mut request);
         Ok(Routed { route, request, upgrade, is_expected })
     }
 
@@ -337,6 +333,9 @@ impl Gateway {
     ) -> Result<Response<Body>, Failure> {
         let target = connection.target();
         let upgrade = routed.upgrade;
+        if connection.is_http2() && upgrade.as_ref().is_some_and(Upgrade::is_by_h2) {
+            return Err(Failure::BadRequest("this upstream takes no WebSockets".into()));
+        }
         let (mut parts, body) = routed.request.into_parts();
         let (version, upload) = (parts.version, body.control());
         let config = &self.plan.config.upstreams[routed.route.upstream];
@@ -352,7 +351,6 @@ impl Gateway {
             upstream_host: &target.host,
             preserve_host: config.preserve_host,
             forwarded: config.forwarded,
-            is_http2: config.http2,
             is_open: !body.is_end_stream(),
         };
         headers::to_upstream(&mut parts.headers, &way);

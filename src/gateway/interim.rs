@@ -16,9 +16,8 @@ use std::sync::{
 /// Those of one request that are passed on.
 const MOST: usize = 16;
 
-/// Whether the client of `request` sends no body before it is asked for it. The upstream is to ask, unless it speaks
-/// HTTP/2, where its 100 does not reach us.
-pub(super) fn expects(request: &mut Request<Upload>, upstream_is_h2: bool) -> bool {
+/// Whether the client of `request` sends no body before it is asked for it, by the upstream.
+pub(super) fn expects(request: &mut Request<Upload>) -> bool {
     let Some(expect) = request.headers().get(EXPECT) else { return false };
     let is_expected = expect.as_bytes().eq_ignore_ascii_case(b"100-continue");
     if request.body().is_end_stream() || request.version() < Version::HTTP_11 {
@@ -26,9 +25,7 @@ pub(super) fn expects(request: &mut Request<Upload>, upstream_is_h2: bool) -> bo
         request.headers_mut().remove(EXPECT);
         return false;
     }
-    if is_expected && upstream_is_h2 {
-        request.headers_mut().remove(EXPECT);
-    } else if is_expected {
+    if is_expected {
         request.body_mut().hold();
     }
     is_expected

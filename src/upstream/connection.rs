@@ -55,6 +55,11 @@ impl Connection {
         self.upstream.target_of(&self.address)
     }
 
+    /// Whether it speaks HTTP/2, which knows no upgrades.
+    pub fn is_http2(&self) -> bool {
+        matches!(self.wire, Wire::Many(_))
+    }
+
     /// Sends a request and waits for the head of its response.
     ///
     /// It is sent once more, on a fresh connection, when the upstream has seen nothing of it, has said that it did
