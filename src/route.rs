@@ -6,7 +6,7 @@ use crate::{
     path::{Suffix, normal, readings},
 };
 use http::Method;
-use std::{cmp::Reverse, collections::HashMap};
+use std::{borrow::Cow, cmp::Reverse, collections::HashMap};
 
 /// All routes, ready to be searched.
 #[derive(Debug)]
@@ -85,7 +85,12 @@ impl Table {
     /// Where origins read a path in several ways, the longest suffix of all readings counts: no spelling gets past the
     /// route that an origin's own reading has.
     pub fn find(&self, method: &Method, host: Option<&str>, path: &str) -> Option<usize> {
-        let normal = self.find_reading(method, host, &normal(path));
+        let normal = normal(path);
+        let is_normal = matches!(normal, Cow::Borrowed(_));
+        let normal = self.find_reading(method, host, &normal);
+        if is_normal {
+            return normal.1;
+        }
         let others = readings(path).map(|path| self.find_reading(method, host, &path));
         let longer =
             |best: (usize, _), other: (usize, _)| if other.0 > best.0 { other } else { best };
