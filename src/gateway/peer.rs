@@ -7,6 +7,7 @@ use http::{
 };
 use ipnet::IpNet;
 use std::{
+    borrow::Borrow,
     fmt,
     future::{Future, poll_fn},
     net::IpAddr,
@@ -47,8 +48,8 @@ pub trait Line: Send + Sync {
 }
 
 /// Looks after a client for as long as something is done for it.
-pub(super) struct Leaving {
-    line: Arc<dyn Line>,
+pub(super) struct Leaving<L = Arc<dyn Line>> {
+    line: L,
     /// Made when the parser stops to look for the first time. It almost never does.
     timer: Option<Pin<Box<Sleep>>>,
 }
@@ -80,7 +81,7 @@ impl Peer {
 
     /// Resolves when the client has left.
     pub(super) async fn leaves(&self) {
-        let mut leaving = self.leaving();
+        let mut leaving = Leaving { line: &self.line, timer: None };
         poll_fn(|cx| leaving.poll(cx)).await;
     }
 
@@ -111,12 +112,12 @@ impl Peer {
 
 // === impl Leaving ===
 
-impl Leaving {
+impl<L: Borrow<Arc<dyn Line>>> Leaving<L> {
     /// Ready when the client has left. The task must be that of the connection, or one that ends with it: what is
     /// done for a client is polled whenever the parser has looked at its input.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            match self.line.has_left() {
+            match self.line.borrow().has_left() {
                 None => {
                     self.timer = None;
                     return Poll::Pending;
