@@ -80,7 +80,7 @@ impl Gateway {
             answer = self.forward(&mut record, peer, request) => answer,
             () = peer.leaves() => Err(Failure::ClientLeft),
         };
-        match answer {
+        let mut response = match answer {
             Ok(response) => {
                 record.answered(response.status());
                 response
@@ -96,7 +96,11 @@ impl Gateway {
                 response.headers_mut().insert(X_REQUEST_ID, record.id.clone());
                 response.map(Body::own)
             }
+        };
+        if !is_http2 && peer.ends.are_doubtful() {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
+        response
     }
 
     /// Resolves when no tunnel is open any more.
@@ -166,7 +170,7 @@ impl Gateway {
         let is_h2 = request.version() == Version::HTTP_2;
         let config = &self.plan.config;
         let terms = Terms { limit: config.limits.body, patience: config.client.body_timeout };
-        let mut request = request.map(|incoming| Upload::new(incoming, is_h2, terms));
+        let mut request = request.map(|incoming| Upload::new(incoming, is_h2, terms, &peer.ends));
         let is_expected = expects(&mut request);
         Ok(Routed { route, request, upgrade, is_expected })
     }

@@ -5,6 +5,7 @@ mod balance;
 mod body;
 mod connect;
 mod connection;
+mod ends;
 pub mod forwarded;
 mod h1;
 mod h2;
@@ -20,6 +21,7 @@ mod upload;
 
 pub use body::Body;
 pub use connection::Connection;
+pub use ends::Ends;
 pub use names::follow;
 pub use pool::{Ahead, Upstream};
 pub use response::check_response;

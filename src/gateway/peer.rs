@@ -1,6 +1,6 @@
 //! The client at the other end of a connection, and what only its connection knows. Made once per connection.
 
-use crate::key;
+use crate::{key, upstream::Ends};
 use http::{
     HeaderMap, HeaderValue, Request, StatusCode,
     header::{CONTENT_LENGTH, TRANSFER_ENCODING},
@@ -31,6 +31,8 @@ pub struct Peer {
     pub(super) is_tls: bool,
     /// Our port, as it knows it.
     pub(super) port: HeaderValue,
+    /// Of its requests.
+    pub(super) ends: Arc<Ends>,
     line: Arc<dyn Line>,
 }
 
@@ -71,7 +73,8 @@ impl Peer {
         // An address is made of characters that a header may hold.
         let forwarded_for = forwarded_for.unwrap_or(HeaderValue::from_static("unknown"));
         let is_trusted = key::is_trusted(ip, trusted);
-        Self { ip, forwarded_for, is_trusted, is_tls, port: HeaderValue::from(port), line }
+        let (port, ends) = (HeaderValue::from(port), Arc::default());
+        Self { ip, forwarded_for, is_trusted, is_tls, port, ends, line }
     }
 
     /// Looks after the client.
