@@ -1,5 +1,6 @@
 //! The way of a request: route ─▶ limit ─▶ upstream, and the answer at the outer edge.
 
+mod admit;
 mod body;
 mod budget;
 mod interim;
@@ -7,6 +8,7 @@ mod peer;
 mod plan;
 mod record;
 mod redact;
+mod send;
 mod trace;
 mod tunnel;
 mod upgrade;
@@ -18,34 +20,26 @@ pub use peer::{Line, Peer};
 pub use plan::{LimiterPlan, Plan, RoutePlan};
 
 use crate::{
-    answer::{Failure, PACEWAY_ORIGIN, grpc},
-    config::Mode,
-    key::{self, Parts},
-    limit::{self, Admission, Slot},
-    metrics::Verdict,
+    answer::{Failure, grpc},
+    limit::Admission,
     route::{Ambiguous, host_of},
-    store::{Decision, Store, StoreError},
-    upstream::{
-        Ahead, Connection, Control, Fault, Terms, Upload, Upstream,
-        headers::{self, Way},
-    },
+    store::Store,
+    upstream::{Ahead, Connection, Terms, Upload, Upstream},
 };
 use http::{
-    HeaderName, HeaderValue, Request, Response, StatusCode, Version,
-    header::{CONNECTION, HOST},
+    HeaderValue, Request, Response, StatusCode, Version,
+    header::{CONNECTION, EXPECT, HOST},
 };
 use http_body::Body as _;
 use hyper::body::Incoming;
 use record::Record;
-use smallvec::SmallVec;
-use std::{sync::Arc, time::Duration};
-use tokio::time::Instant;
+use send::spoilt;
+use std::sync::Arc;
 use trace::{Ids, X_REQUEST_ID};
 use tunnel::Tunnels;
-use upgrade::{Switched, Upgrade};
+use upgrade::Upgrade;
 
 const AMBIGUOUS: &str = "servers read this path in several ways, and each has another route here";
-const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 /// The data plane of one worker.
 #[derive(Debug)]
@@ -88,7 +82,7 @@ impl Gateway {
             answer = self.forward(&mut record, peer, request) => answer,
             () = peer.leaves() => Err(Failure::ClientLeft),
         };
-        match answer {
+        let mut response = match answer {
             Ok(response) => {
                 record.answered(response.status());
                 response
@@ -104,7 +98,11 @@ impl Gateway {
                 response.headers_mut().insert(X_REQUEST_ID, record.id.clone());
                 response.map(Body::own)
             }
+        };
+        if !is_http2 && peer.ends.are_doubtful() {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
+        response
     }
 
     /// Resolves when no tunnel is open any more.
@@ -166,7 +164,7 @@ impl Gateway {
         mut request: Request<Incoming>,
     ) -> Result<Routed<'a>, Failure> {
         vet::vet(peer, &self.plan.config.limits, &request)?;
-        let mut upgrade = Upgrade::asked(&mut request);
+        let upgrade = Upgrade::asked(&mut request);
         let uri = request.uri();
         let routes = &self.plan.config.routes;
         let covers = |one: usize, other: usize| routes[one].covers(&routes[other]);
@@ -178,252 +176,9 @@ impl Gateway {
         let is_h2 = request.version() == Version::HTTP_2;
         let config = &self.plan.config;
         let terms = Terms { limit: config.limits.body, patience: config.client.body_timeout };
-        let mut request = request.map(|incoming| Upload::new(incoming, is_h2, terms));
-        let upstream_is_h2 = config.upstreams[route.upstream].http2;
-        if upstream_is_h2 && upgrade.take().is_some_and(|upgrade| upgrade.is_by_h2()) {
-            return Err(Failure::BadRequest("this upstream takes no WebSockets".into()));
-        }
-        let is_expected = interim::expects(&mut request, upstream_is_h2);
+        let mut request = request.map(|incoming| Upload::new(incoming, is_h2, terms, &peer.ends));
+        let is_expected = expects(&mut request);
         Ok(Routed { route, request, upgrade, is_expected })
-    }
-
-    /// Asks the route's limiters; `None` where there are none.
-    async fn admit(
-        &self,
-        record: &mut Record<'_>,
-        peer: &Peer,
-        routed: &Routed<'_>,
-    ) -> Result<Option<Admission>, Failure> {
-        let (route, request) = (routed.route, &routed.request);
-        let trusted = &self.plan.config.trusted_proxies;
-        let checks = route.checks(&self.plan.limiters, || Parts {
-            client_ip: key::client_ip(peer.ip, request.headers(), trusted),
-            host: asked_host(request),
-            method: request.method(),
-            uri: request.uri(),
-            headers: request.headers(),
-        });
-        let checks = checks.map_err(|why| Failure::BadRequest(why.into()))?;
-        let Some(checks) = checks else { return Ok(None) };
-        let wanted = budget(route.max_wait, route.max_wait_cap, request.headers());
-        // Who cannot wait may still go at once.
-        let full = !wanted.is_zero() && route.is_full();
-        let budget = if full { Duration::ZERO } else { wanted };
-        let admission = limit::ask(&self.store, &checks, budget).await;
-        let admission = admission.map_err(|error| undecided(route, error))?;
-        match &admission {
-            Admission::Granted(slot) => {
-                record.bound = Some(route.limiter(slot.bound_by));
-                self.count(record, route, slot);
-            }
-            Admission::Queued(place) => {
-                let limiter = route.limiter(place.bound_by);
-                record.bound = Some(limiter);
-                self.plan.limiters[limiter].metrics.count(Verdict::Wait);
-            }
-            Admission::Refused(decision) => {
-                let is_place = checks[decision.bound_by].is_lease();
-                let fits = decision.wait > 0 && limit::duration(decision.wait) <= wanted;
-                if full && (is_place || fits) {
-                    self.refused(record, route, decision);
-                    let retry_after = if is_place { decision.retry_after } else { decision.wait };
-                    return Err(Failure::QueueFull { retry_after });
-                }
-                let late = limit::micros(wanted) - limit::micros(budget);
-                let retry_after = decision.retry_after - late;
-                let decision = Decision { retry_after, ..decision.clone() };
-                return Err(self.refused(record, route, &decision));
-            }
-        }
-        Ok(Some(admission))
-    }
-
-    /// Counts a refusal, and says it.
-    fn refused(&self, record: &mut Record<'_>, route: &RoutePlan, decision: &Decision) -> Failure {
-        let (limiter, rate) = route.owners()[decision.bound_by];
-        record.bound = Some(limiter);
-        let limiter = &self.plan.limiters[limiter];
-        limiter.metrics.count(Verdict::Refuse);
-        let policy = limiter.policies[rate].clone();
-        Failure::Limited { policy, retry_after: decision.retry_after }
-    }
-
-    /// Counts what each limiter said: of several rates the one that said the most.
-    fn count(&self, record: &mut Record<'_>, route: &RoutePlan, slot: &Slot) {
-        let mut said: SmallVec<[(usize, Verdict); 4]> = SmallVec::new();
-        for (i, part) in slot.parts().iter().enumerate() {
-            let limiter = route.limiter(i);
-            let enforce = self.plan.limiters[limiter].limiter.mode == Mode::Enforce;
-            let verdict = match (enforce, part.at) {
-                (true, at) if at > 0 && slot.bound_by == i => Verdict::Wait,
-                (true, _) => Verdict::Pass,
-                (false, ..0) => Verdict::WouldRefuse,
-                (false, 0) => Verdict::WouldPass,
-                (false, _) => Verdict::WouldWait,
-            };
-            match said.last_mut() {
-                Some((last, most)) if *last == limiter => *most = verdict.max(*most),
-                _ => said.push((limiter, verdict)),
-            }
-        }
-        for (limiter, verdict) in said {
-            record.observed |= matches!(verdict, Verdict::WouldWait | Verdict::WouldRefuse);
-            self.plan.limiters[limiter].metrics.count(verdict);
-        }
-    }
-
-    /// Holds a request until its slot has come and its places are free, with a connection at hand.
-    async fn wait(
-        &self,
-        record: &mut Record<'_>,
-        routed: &Routed<'_>,
-        admission: Admission,
-        upstream: &Upstream,
-    ) -> Result<(Slot, Connection), Failure> {
-        let route = routed.route;
-        let bound = record.bound.unwrap_or(route.limiter(0));
-        let Some(_waiting) = plan::Waiting::enter(route, &self.plan.limiters[bound]) else {
-            let wait = match &admission {
-                Admission::Granted(slot) => slot.wait,
-                Admission::Queued(_) | Admission::Refused(_) => Duration::ZERO,
-            };
-            return Err(Failure::QueueFull { retry_after: limit::micros(wait) });
-        };
-        let wanted = budget(route.max_wait, route.max_wait_cap, routed.request.headers());
-        let started = Instant::now();
-        record.waits_since = Some(started);
-        let held = self.held(record, route, admission, upstream, started + wanted).await;
-        record.waited();
-        held
-    }
-
-    async fn held(
-        &self,
-        record: &mut Record<'_>,
-        route: &RoutePlan,
-        mut admission: Admission,
-        upstream: &Upstream,
-        until: Instant,
-    ) -> Result<(Slot, Connection), Failure> {
-        loop {
-            let next = match admission {
-                Admission::Granted(slot) => {
-                    slot.near(upstream.lead()).await;
-                    let connection = connection(upstream, None).await?;
-                    slot.come().await;
-                    let left = until.saturating_duration_since(Instant::now());
-                    if slot.is_late() {
-                        let late = route.limiter(slot.bound_by);
-                        self.plan.limiters[late].metrics.late.increment(1);
-                        slot.ask_again(left).await
-                    } else if slot.is_complete() {
-                        return Ok((slot, connection));
-                    } else {
-                        slot.take_places(left).await
-                    }
-                }
-                Admission::Queued(place) => {
-                    place.called().await;
-                    place.ask_again(until.saturating_duration_since(Instant::now())).await
-                }
-                Admission::Refused(decision) => return Err(self.refused(record, route, &decision)),
-            };
-            admission = next.map_err(|error| undecided(route, error))?;
-        }
-    }
-
-    async fn send(
-        &self,
-        record: &mut Record<'_>,
-        peer: &Arc<Peer>,
-        routed: Routed<'_>,
-        mut slot: Option<Slot>,
-        connection: Connection,
-    ) -> Result<Response<Body>, Failure> {
-        let target = connection.target();
-        let upgrade = routed.upgrade;
-        let (mut parts, body) = routed.request.into_parts();
-        let (version, upload) = (parts.version, body.control());
-        let config = &self.plan.config.upstreams[routed.route.upstream];
-        let asked_host = parts.uri.authority();
-        let asked_host = asked_host.and_then(|host| HeaderValue::from_str(host.as_str()).ok());
-        let way = Way {
-            peer: &peer.forwarded_for,
-            port: &peer.port,
-            is_tls: peer.is_tls,
-            is_trusted: peer.is_trusted,
-            version: parts.version,
-            asked_host,
-            upstream_host: &target.host,
-            preserve_host: config.preserve_host,
-            forwarded: config.forwarded,
-            is_http2: config.http2,
-            is_open: !body.is_end_stream(),
-        };
-        headers::to_upstream(&mut parts.headers, &way);
-        routed.route.rules.iter().for_each(|rules| rules.request.apply(&mut parts.headers));
-        parts.uri = target
-            .uri(parts.uri.path_and_query())
-            .ok_or(Failure::BadRequest("the path is too long".into()))?;
-        parts.version = Version::HTTP_11;
-        if let Some(upgrade) = &upgrade {
-            upgrade.ask(&mut parts.headers);
-        }
-        let mut request = Request::from_parts(parts, body);
-        if version == Version::HTTP_11 || upload.is_some() {
-            interim::pass(&mut request, (version == Version::HTTP_11).then_some(peer), &upload);
-        }
-        if let Some(slot) = &mut slot {
-            slot.spend();
-        }
-        let started = Instant::now();
-        record.sent();
-        let answer = connection.send(request).await;
-        let metrics = &self.plan.upstreams[routed.route.upstream];
-        let mut response = answer.map_err(|error| {
-            if let Some(fault) = upload.as_ref().and_then(Control::fault) {
-                return spoilt(fault);
-            }
-            if error.is_unsent()
-                && let Some(slot) = slot.take()
-            {
-                slot.give_back();
-            }
-            Failure::Upstream(error)
-        })?;
-        let took = started.elapsed();
-        record.upstream = Some(took);
-        metrics.seconds.record(took);
-        metrics.count(response.status());
-        let version = std::mem::replace(response.version_mut(), Version::HTTP_11);
-        let switched = Switched::from(upgrade, &mut response).map_err(Failure::Upstream)?;
-        let unasked = upload.and_then(|upload| upload.answered());
-        headers::to_client(response.headers_mut(), version);
-        response.headers_mut().entry(X_REQUEST_ID).or_insert_with(|| record.id.clone());
-        if response.status() == 429 {
-            response.headers_mut().insert(PACEWAY_ORIGIN, HeaderValue::from_static("upstream"));
-        }
-        if !record.wait.is_zero() {
-            let millis = record.wait.as_secs_f64() * 1000.0;
-            if let Ok(value) = HeaderValue::from_str(&format!("paceway;dur={millis:.1}")) {
-                response.headers_mut().append(SERVER_TIMING, value);
-            }
-        }
-        routed.route.rules.iter().for_each(|rules| rules.response.apply(response.headers_mut()));
-        if let Some(switched) = switched {
-            switched.answer(&mut response);
-            let slot = slot.filter(Slot::holds_places);
-            self.tunnels.begin(switched.ends, slot, &routed.route.metrics.tunnels);
-            return Ok(response.map(|_| Body::empty()));
-        }
-        if unasked.is_some() && version < Version::HTTP_2 {
-            // What the client sends now may be its body, or the next request.
-            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        }
-        let is_h2 = version == Version::HTTP_2;
-        let mut response = response.map(|body| Body::streamed(body, is_h2, peer.leaving()));
-        response.body_mut().keep(slot, unasked);
-        Ok(response)
     }
 }
 
@@ -437,23 +192,19 @@ fn asked_host<B>(request: &Request<B>) -> Option<&str> {
     host.map(host_of)
 }
 
-/// The body has no end.
-fn spoilt(fault: Fault) -> Failure {
-    match fault {
-        Fault::Malformed => Failure::Malformed(fault.to_string().into()),
-        Fault::TooLarge => Failure::TooLarge(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "the body is larger than it may be".into(),
-        ),
-        Fault::Slow => Failure::BodyTimeout,
-        Fault::Left | Fault::Unwanted => Failure::ClientLeft,
+/// Whether the client of `request` sends no body before it is asked for it, by the upstream.
+fn expects(request: &mut Request<Upload>) -> bool {
+    let Some(expect) = request.headers().get(EXPECT) else { return false };
+    let is_expected = expect.as_bytes().eq_ignore_ascii_case(b"100-continue");
+    if request.body().is_end_stream() || request.version() < Version::HTTP_11 {
+        // Nothing to wait for; nobody who knows of it (RFC 9110 section 10.1.1).
+        request.headers_mut().remove(EXPECT);
+        return false;
     }
-}
-
-/// The store gave no decision.
-fn undecided(route: &RoutePlan, error: StoreError) -> Failure {
-    tracing::debug!(route = route.name, %error, "undecided");
-    Failure::Store(error)
+    if is_expected {
+        request.body_mut().hold();
+    }
+    is_expected
 }
 
 /// A connection, the one that was begun ahead if there is one.
@@ -473,6 +224,7 @@ async fn connection(upstream: &Upstream, ahead: Option<Ahead>) -> Result<Connect
 mod tests {
     use super::*;
     use crate::metrics::Outcome;
+    use std::time::Duration;
 
     #[test]
     fn outcomes_of_a_forwarded_request_are_three() {

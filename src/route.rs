@@ -7,7 +7,7 @@ use crate::{
 };
 use http::Method;
 use smallvec::SmallVec;
-use std::{cmp::Reverse, collections::HashMap};
+use std::{borrow::Cow, cmp::Reverse, collections::HashMap};
 
 /// All routes, ready to be searched.
 #[derive(Debug)]
@@ -103,7 +103,11 @@ impl Table {
         path: &str,
         covers: impl Fn(usize, usize) -> bool,
     ) -> Result<Option<usize>, Ambiguous> {
-        let Some(own) = self.find(method, host, path) else { return Ok(None) };
+        let normal_form = normal(path);
+        let Some(own) = self.find_reading(method, host, &normal_form) else { return Ok(None) };
+        if matches!(normal_form, Cow::Borrowed(_)) {
+            return Ok(Some(own));
+        }
         let others = readings(path).filter_map(|reading| {
             let found = self.find_reading(method, host, &reading);
             // What it reads may have another spelling itself, and is then limited as its normal form is.

@@ -3,7 +3,11 @@
 pub mod server;
 
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem, pem::PemObject as _};
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
 
 /// A certificate with its chain, and its key. Both may be in one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,6 +17,11 @@ pub struct KeyPair {
     /// A private key in PEM: PKCS #8, PKCS #1 or SEC 1.
     pub key: PathBuf,
 }
+
+/// Tells one content of a file from the next, also behind symbolic links that are swapped: device, inode, size, and when
+/// it was changed.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Stamp(u64, u64, u64, i64, i64);
 
 /// Why a file makes no certificate or key.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +45,16 @@ impl KeyPair {
         let certificates = certificates(&self.cert)?;
         let key = PrivateKeyDer::from_pem_file(&self.key);
         Ok((certificates, key.map_err(|error| failed(&self.key, &error, "private key"))?))
+    }
+}
+
+// === impl Stamp ===
+
+impl Stamp {
+    /// `None` where no file can be seen.
+    pub fn of(file: &Path) -> Option<Self> {
+        let seen = fs::metadata(file).ok()?;
+        Some(Self(seen.dev(), seen.ino(), seen.size(), seen.mtime(), seen.mtime_nsec()))
     }
 }
 

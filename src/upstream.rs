@@ -5,6 +5,7 @@ mod balance;
 mod body;
 mod connect;
 mod connection;
+mod ends;
 pub mod forwarded;
 mod h1;
 mod h2;
@@ -20,6 +21,7 @@ mod upload;
 
 pub use body::Body;
 pub use connection::Connection;
+pub use ends::Ends;
 pub use names::follow;
 pub use pool::{Ahead, Upstream};
 pub use response::check_response;
@@ -94,6 +96,9 @@ pub enum UpstreamError {
     /// It closed the connection, or what it said is not HTTP.
     #[error("the upstream broke off or did not speak HTTP")]
     Broken(#[source] hyper::Error),
+    /// It closed the connection before anything of the request was on its way.
+    #[error("the upstream took no request")]
+    Unsent(#[source] hyper::Error),
     /// It said what no request of ours can be answered with.
     #[error("the upstream gave an answer that HTTP does not allow: {0}")]
     Invalid(&'static str),
@@ -195,6 +200,6 @@ impl fmt::Display for Chain<'_> {
 impl UpstreamError {
     /// Whether the upstream cannot have seen anything of the request.
     pub fn is_unsent(&self) -> bool {
-        matches!(self, Self::Connect(_) | Self::ConnectTimeout)
+        matches!(self, Self::Connect(_) | Self::ConnectTimeout | Self::Unsent(_))
     }
 }

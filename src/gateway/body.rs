@@ -72,7 +72,7 @@ impl Body {
         if let Source::Streamed(streamed) = &mut self.0
             && !streamed.body.is_end_stream()
         {
-            streamed.slot = slot.filter(Slot::holds_places).map(Box::new);
+            streamed.slot = slot.map(Box::new);
             streamed.unasked = unasked;
         }
     }

@@ -2,11 +2,7 @@
 
 use super::Peer;
 use crate::upstream::{Control, Upload, headers};
-use http::{
-    Request, StatusCode, Version,
-    header::{CONTENT_LENGTH, EXPECT},
-};
-use http_body::Body as _;
+use http::{Request, StatusCode, header::CONTENT_LENGTH};
 use hyper::ext::on_informational;
 use std::sync::{
     Arc,
@@ -16,24 +12,6 @@ use std::sync::{
 /// Those of one request that are passed on.
 const MOST: usize = 16;
 
-/// Whether the client of `request` sends no body before it is asked for it. The upstream is to ask, unless it speaks
-/// HTTP/2, where its 100 does not reach us.
-pub(super) fn expects(request: &mut Request<Upload>, upstream_is_h2: bool) -> bool {
-    let Some(expect) = request.headers().get(EXPECT) else { return false };
-    let is_expected = expect.as_bytes().eq_ignore_ascii_case(b"100-continue");
-    if request.body().is_end_stream() || request.version() < Version::HTTP_11 {
-        // Nothing to wait for; nobody who knows of it (RFC 9110 section 10.1.1).
-        request.headers_mut().remove(EXPECT);
-        return false;
-    }
-    if is_expected && upstream_is_h2 {
-        request.headers_mut().remove(EXPECT);
-    } else if is_expected {
-        request.body_mut().hold();
-    }
-    is_expected
-}
-
 /// Passes on what the upstream says before its answer to `request`. Its 100 lets the body go, and stays here: the
 /// client gets one of its own when its body is asked for. Over HTTP/2 there is no `peer` to tell: nobody knows for
 /// which of its requests.
@@ -42,6 +20,9 @@ pub(super) fn pass(
     peer: Option<&Arc<Peer>>,
     upload: &Option<Control>,
 ) {
+    if peer.is_none() && upload.is_none() {
+        return;
+    }
     let (peer, upload, count) = (peer.cloned(), upload.clone(), AtomicUsize::new(0));
     on_informational(request, move |response| {
         if response.status() == StatusCode::CONTINUE {

@@ -1,12 +1,13 @@
 //! The client at the other end of a connection, and what only its connection knows. Made once per connection.
 
-use crate::key;
+use crate::{key, upstream::Ends};
 use http::{
     HeaderMap, HeaderValue, Request, StatusCode,
     header::{CONTENT_LENGTH, TRANSFER_ENCODING},
 };
 use ipnet::IpNet;
 use std::{
+    borrow::Borrow,
     fmt,
     future::{Future, poll_fn},
     net::IpAddr,
@@ -30,6 +31,8 @@ pub struct Peer {
     pub(super) is_tls: bool,
     /// Our port, as it knows it.
     pub(super) port: HeaderValue,
+    /// Of its requests.
+    pub(super) ends: Arc<Ends>,
     line: Arc<dyn Line>,
 }
 
@@ -47,8 +50,8 @@ pub trait Line: Send + Sync {
 }
 
 /// Looks after a client for as long as something is done for it.
-pub(super) struct Leaving {
-    line: Arc<dyn Line>,
+pub(super) struct Leaving<L = Arc<dyn Line>> {
+    line: L,
     /// Made when the parser stops to look for the first time. It almost never does.
     timer: Option<Pin<Box<Sleep>>>,
 }
@@ -70,7 +73,8 @@ impl Peer {
         // An address is made of characters that a header may hold.
         let forwarded_for = forwarded_for.unwrap_or(HeaderValue::from_static("unknown"));
         let is_trusted = key::is_trusted(ip, trusted);
-        Self { ip, forwarded_for, is_trusted, is_tls, port: HeaderValue::from(port), line }
+        let (port, ends) = (HeaderValue::from(port), Arc::default());
+        Self { ip, forwarded_for, is_trusted, is_tls, port, ends, line }
     }
 
     /// Looks after the client.
@@ -80,7 +84,7 @@ impl Peer {
 
     /// Resolves when the client has left.
     pub(super) async fn leaves(&self) {
-        let mut leaving = self.leaving();
+        let mut leaving = Leaving { line: &self.line, timer: None };
         poll_fn(|cx| leaving.poll(cx)).await;
     }
 
@@ -111,12 +115,12 @@ impl Peer {
 
 // === impl Leaving ===
 
-impl Leaving {
+impl<L: Borrow<Arc<dyn Line>>> Leaving<L> {
     /// Ready when the client has left. The task must be that of the connection, or one that ends with it: what is
     /// done for a client is polled whenever the parser has looked at its input.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            match self.line.has_left() {
+            match self.line.borrow().has_left() {
                 None => {
                     self.timer = None;
                     return Poll::Pending;

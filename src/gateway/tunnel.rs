@@ -1,7 +1,6 @@
 //! Tunnels: two connections that speak another protocol by now, each octet of one passed to the other. Nothing in
 //! them is looked at, and no time-out of ours ends them but that of the drain.
 
-use crate::limit::Slot;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use metrics::Gauge;
@@ -31,12 +30,17 @@ impl Tunnels {
         Self { open: watch::Sender::new(0), cut: watch::Sender::new(false) }
     }
 
-    /// Begins a tunnel when both sides are ready for it; the places of `slot` are held until its end.
-    pub(super) fn begin(&self, ends: (OnUpgrade, OnUpgrade), slot: Option<Slot>, gauge: &Gauge) {
+    /// Begins a tunnel when both sides are ready for it; what it holds, `held`, goes at its end.
+    pub(super) fn begin(
+        &self,
+        ends: (OnUpgrade, OnUpgrade),
+        held: impl Send + 'static,
+        gauge: &Gauge,
+    ) {
         let counted = Counted::new(&self.open, gauge);
         let mut cut = self.cut.subscribe();
         tokio::spawn(async move {
-            let (_counted, _slot) = (counted, slot);
+            let _held = (counted, held);
             tokio::select! {
                 // Its end and its errors are seen by both sides.
                 _ = pass(ends) => {}

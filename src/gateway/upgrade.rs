@@ -81,7 +81,7 @@ impl Upgrade {
 
     /// Asks the upstream for it.
     pub(super) fn ask(&self, headers: &mut HeaderMap) {
-        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.append(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, self.protocols.clone());
         if let Some(key) = &self.key {
             headers.insert(SEC_WEBSOCKET_KEY, key.clone());
@@ -114,12 +114,16 @@ impl Switched {
     ///
     /// # Errors
     ///
-    /// [`UpstreamError::Invalid`] when it switches to something that was not asked for.
+    /// [`UpstreamError::Invalid`] when it switches to something that was not asked for, and when it succeeds without
+    /// a switch where success alone would open a WebSocket (RFC 8441 section 5).
     pub(super) fn from<B>(
         upgrade: Option<Upgrade>,
         response: &mut Response<B>,
     ) -> Result<Option<Self>, UpstreamError> {
         let Some(upgrade) = upgrade else { return Ok(None) };
+        if upgrade.is_by_h2() && response.status().is_success() {
+            return Err(UpstreamError::Invalid("no WebSocket where one was asked for"));
+        }
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Ok(None);
         }

@@ -21,6 +21,9 @@ pub(super) fn vet<B>(peer: &Peer, limits: &Limits, request: &Request<B>) -> Resu
     if peer.framed_twice(request) {
         return malformed("both Content-Length and Transfer-Encoding (RFC 9112 section 6.1)");
     }
+    if !peer.ends.are_seen() {
+        return malformed("the end of the request before this one is in doubt");
+    }
     method(request)?;
     size(limits, request)?;
     target(request)?;

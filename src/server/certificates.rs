@@ -3,10 +3,7 @@
 use super::{ServerError, system};
 use crate::{
     config,
-    tls::{
-        TlsError,
-        server::{self, Version},
-    },
+    tls::{Stamp, TlsError, server},
 };
 use std::{sync::Arc, time::Duration};
 use tokio::{
@@ -27,9 +24,9 @@ pub(super) type Current = watch::Receiver<Arc<ServerConfig>>;
 pub(super) fn open(tls: config::ServerTls) -> Result<Current, ServerError> {
     let hangup = signal(SignalKind::hangup()).map_err(system)?;
     // Before they are read, so that a change meanwhile is seen.
-    let versions = versions(&tls);
+    let stamps = stamps(&tls);
     let (sender, current) = watch::channel(Arc::new(load(&tls).map_err(ServerError::Tls)?));
-    tokio::spawn(follow(tls, versions, hangup, sender));
+    tokio::spawn(follow(tls, stamps, hangup, sender));
     Ok(current)
 }
 
@@ -37,14 +34,14 @@ fn load(tls: &config::ServerTls) -> Result<ServerConfig, TlsError> {
     server::config(&tls.certificates, tls.client_ca.as_deref())
 }
 
-fn versions(tls: &config::ServerTls) -> Vec<Version> {
+fn stamps(tls: &config::ServerTls) -> Vec<Option<Stamp>> {
     let files = server::files(&tls.certificates, tls.client_ca.as_deref());
-    files.map(server::version).collect()
+    files.map(Stamp::of).collect()
 }
 
 async fn follow(
     tls: config::ServerTls,
-    mut seen: Vec<Version>,
+    mut seen: Vec<Option<Stamp>>,
     mut hangup: Signal,
     sender: watch::Sender<Arc<ServerConfig>>,
 ) {
@@ -53,7 +50,7 @@ async fn follow(
             signal = hangup.recv() => signal.is_some(),
             () = sleep(LOOK) => false,
         };
-        let now = versions(&tls);
+        let now = stamps(&tls);
         if !asked && now == seen {
             continue;
         }

@@ -10,8 +10,6 @@ use rustls::{
 };
 use std::{
     collections::HashMap,
-    fs, io,
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -28,10 +26,6 @@ struct Shown {
     /// By name, in lower case. `*.example.com` stands for one label more.
     by_name: HashMap<String, Arc<CertifiedKey>>,
 }
-
-/// What tells one version of a file from the next, also behind symbolic links that are swapped: device, inode, size,
-/// and when it was changed.
-pub type Version = Option<(u64, u64, u64, i64, i64)>;
 
 /// Reads everything that clients are met with.
 ///
@@ -66,12 +60,6 @@ pub fn files<'a>(
     client_ca: Option<&'a Path>,
 ) -> impl Iterator<Item = &'a Path> {
     pairs.iter().flat_map(|pair| [pair.cert.as_path(), pair.key.as_path()]).chain(client_ca)
-}
-
-/// The version of a file that is there now; `None` when it cannot be seen.
-pub fn version(file: &Path) -> Version {
-    let seen: io::Result<_> = fs::metadata(file);
-    seen.ok().map(|it| (it.dev(), it.ino(), it.size(), it.mtime(), it.mtime_nsec()))
 }
 
 fn unusable(file: &Path, error: impl ToString) -> TlsError {

@@ -55,29 +55,42 @@ impl Connection {
         self.upstream.target_of(&self.address)
     }
 
+    /// Whether it speaks HTTP/2, which knows no upgrades.
+    pub fn is_http2(&self) -> bool {
+        matches!(self.wire, Wire::Many(_))
+    }
+
     /// Sends a request and waits for the head of its response.
     ///
     /// It is sent once more, on a fresh connection, when the upstream has seen nothing of it, has said that it did
     /// nothing with it (RFC 9113 section 8.7), or when a connection that was kept idle ended without a byte of
     /// an answer and the request may be repeated (RFC 9110 section 9.2.2).
     ///
+    /// `prepare` has a last word each time that it goes out in HTTP/1.1.
+    ///
     /// # Errors
     ///
     /// [`UpstreamError`].
-    pub async fn send(mut self, request: Request<Upload>) -> Result<Response<Body>, UpstreamError> {
+    pub async fn send(
+        mut self,
+        request: Request<Upload>,
+        prepare: impl Fn(&mut Request<Upload>) + Sync,
+    ) -> Result<Response<Body>, UpstreamError> {
         let deadline = Deadline::of(&request, self.upstream.timeouts().response);
         let is_upgrade = request.headers().contains_key(UPGRADE);
         let spare = self.spare(&request);
-        match self.dispatch(request, &deadline).await {
+        match self.dispatch(request, &deadline, &prepare).await {
             Ok(Sent::Answer(response)) => self.answered(response, is_upgrade),
             Err(error) => Err(self.failed(error)),
             Ok(Sent::Unsent(request, _)) => {
-                Box::pin(self.once_more(*request, None, &deadline, is_upgrade)).await
+                Box::pin(self.once_more(*request, None, &deadline, &prepare, is_upgrade)).await
             }
             Ok(Sent::Failed(error)) => match spare {
                 Some(spare) if self.may_repeat(&spare, &error) => {
                     let request = Request::from_parts(spare.head, Upload::none());
-                    Box::pin(self.once_more(request, Some(error), &deadline, is_upgrade)).await
+                    let again =
+                        self.once_more(request, Some(error), &deadline, &prepare, is_upgrade);
+                    Box::pin(again).await
                 }
                 _ => Err(self.failed(UpstreamError::Broken(error))),
             },
@@ -93,11 +106,15 @@ impl Connection {
 
     async fn dispatch(
         &mut self,
-        request: Request<Upload>,
+        mut request: Request<Upload>,
         deadline: &Deadline,
+        prepare: &(impl Fn(&mut Request<Upload>) + Sync),
     ) -> Result<Sent, UpstreamError> {
         match &mut self.wire {
-            Wire::One(wire) => wire.send(request, deadline).await,
+            Wire::One(wire) => {
+                prepare(&mut request);
+                wire.send(request, deadline).await
+            }
             Wire::Many(wire) => {
                 // What only upstreams of several versions pay stays out of the way of the others.
                 let target = self.upstream.target_of(&self.address);
@@ -119,7 +136,6 @@ impl Connection {
         *copy.method_mut() = request.method().clone();
         *copy.uri_mut() = request.uri().clone();
         *copy.headers_mut() = request.headers().clone();
-        *copy.extensions_mut() = request.extensions().clone();
         Some(Spare { head: copy.into_parts().0, read })
     }
 
@@ -137,11 +153,13 @@ impl Connection {
         mut request: Request<Upload>,
         first: Option<hyper::Error>,
         deadline: &Deadline,
+        prepare: &(impl Fn(&mut Request<Upload>) + Sync),
         is_upgrade: bool,
     ) -> Result<Response<Body>, UpstreamError> {
         if let Wire::Many(wire) = &self.wire {
             wire.retire();
         }
+        let is_unsent = first.is_none();
         let other = self.upstream.fresh(&self.address).await;
         let mut other = other.map_err(|error| first.map_or(error, UpstreamError::Broken))?;
         let host = &other.target().host;
@@ -151,8 +169,11 @@ impl Connection {
             request.headers_mut().insert(HOST, host.clone());
         }
         drop(self);
-        match other.dispatch(request, deadline).await {
+        match other.dispatch(request, deadline, prepare).await {
             Ok(Sent::Answer(response)) => other.answered(response, is_upgrade),
+            Ok(Sent::Unsent(_, error)) if is_unsent => {
+                Err(other.failed(UpstreamError::Unsent(error)))
+            }
             Ok(Sent::Unsent(_, error) | Sent::Failed(error)) => {
                 Err(other.failed(UpstreamError::Broken(error)))
             }

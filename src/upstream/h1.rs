@@ -95,6 +95,10 @@ impl H1 {
         request: Request<Upload>,
         deadline: &Deadline,
     ) -> Result<Sent, UpstreamError> {
+        if self.timer.deadline() > deadline.at() {
+            // The first request of this connection, after it was sent in vain on another.
+            self.timer.as_mut().reset(deadline.at());
+        }
         self.traffic.awaits_head();
         let mut answer = pin!(self.sender.try_send_request(request));
         let answer = poll_fn(|cx| {

@@ -1,16 +1,18 @@
 //! An HTTP/2 connection: many requests at a time. What a request of HTTP/1.1 becomes on it, and back.
 
 use super::{
-    Target, Upload, UpstreamError,
+    Control, Target, Upload, UpstreamError,
     connection::Deadline,
     h1::{HEAD_BYTES, Sent},
+    headers,
     stream::{Stream, Traffic},
 };
 use h2::Reason;
 use http::{
     HeaderName, HeaderValue, Request, Uri, Version,
-    header::{CONNECTION, HOST, TE, TRANSFER_ENCODING, UPGRADE},
+    header::{CONNECTION, EXPECT, HOST, TE, TRANSFER_ENCODING, UPGRADE},
 };
+use http_body::Body as _;
 use hyper::client::conn::http2::{Builder, Connection, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
@@ -231,6 +233,10 @@ fn cause(error: &hyper::Error) -> Option<&h2::Error> {
 /// A request of HTTP/1.1 as HTTP/2 has it: the target whole, `Host` in it, no field of the connection (RFC 9113
 /// sections 8.2.2 and 8.3.1).
 fn to_h2(mut request: Request<Upload>, target: &Target) -> Request<Upload> {
+    if request.headers_mut().remove(EXPECT).is_some() {
+        // Its 100 would not reach us.
+        request.body().control().as_ref().map(Control::go_on);
+    }
     let headers = request.headers_mut();
     let host = headers.remove(HOST);
     for name in &CONNECTION_SPECIFIC {
@@ -261,6 +267,8 @@ fn to_h1(mut request: Request<Upload>) -> Request<Upload> {
     }
     *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
     *request.version_mut() = Version::HTTP_11;
+    let (has_te, is_open) = (request.headers().contains_key(TE), !request.body().is_end_stream());
+    headers::for_connection(request.headers_mut(), has_te, is_open);
     request
 }
 
@@ -291,6 +299,17 @@ mod tests {
         assert_eq!(request.uri().to_string(), uri);
         assert_eq!(request.version(), Version::HTTP_11);
         assert_eq!(request.headers()[HOST], "other.example");
+    }
+
+    #[test]
+    fn what_is_said_of_a_connection_goes_and_comes_back() {
+        let mut request = asked(Method::GET, "/");
+        for (name, value) in [(TE, "trailers"), (CONNECTION, "te")] {
+            request.headers_mut().insert(name, HeaderValue::from_static(value));
+        }
+        let request = to_h2(request, &target());
+        assert_eq!(request.headers().get(CONNECTION), None);
+        assert_eq!(to_h1(request).headers()[CONNECTION], "te");
     }
 
     #[rstest]

@@ -75,8 +75,6 @@ pub struct Way<'a> {
     pub preserve_host: bool,
     /// The upstream gets `Forwarded`.
     pub forwarded: bool,
-    /// The upstream is spoken to in HTTP/2.
-    pub is_http2: bool,
     /// It has a body whose end is not known.
     pub is_open: bool,
 }
@@ -166,9 +164,6 @@ pub fn to_upstream(headers: &mut HeaderMap, way: &Way<'_>) {
     remove_hop_by_hop(headers);
     if wants_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
-        if !way.is_http2 {
-            headers.insert(CONNECTION, HeaderValue::from_static("te"));
-        }
     }
     remove_lookalikes(headers);
     join_cookies(headers);
@@ -179,7 +174,16 @@ pub fn to_upstream(headers: &mut HeaderMap, way: &Way<'_>) {
         (true, None) | (false, _) => drop(headers.insert(HOST, way.upstream_host.clone())),
     }
     headers.append(VIA, via(way.version));
-    if way.is_open && !way.is_http2 && !headers.contains_key(CONTENT_LENGTH) {
+    for_connection(headers, wants_trailers, way.is_open);
+}
+
+/// Says what a connection of HTTP/1.1 must be told; one of HTTP/2 takes it back. Which it is nobody knows before there
+/// is one.
+pub(super) fn for_connection(headers: &mut HeaderMap, has_te: bool, is_open: bool) {
+    if has_te {
+        headers.insert(CONNECTION, HeaderValue::from_static("te"));
+    }
+    if is_open && !headers.contains_key(CONTENT_LENGTH) {
         // Without it hyper drops the body of a GET.
         headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }

@@ -1,6 +1,7 @@
 //! The names of upstreams, looked up again whenever their time is up. One task a name, for all workers.
 
-use super::{Site, trust::Stamp};
+use super::Site;
+use crate::tls::Stamp;
 use hickory_resolver::{
     TokioResolver,
     config::{ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolverConfig, ResolverOpts},

@@ -2,13 +2,13 @@
 //! again; connections that are open stay as they are.
 
 use super::{ClientTls, Target};
-use crate::tls::{self, TlsError};
+use crate::tls::{self, Stamp, TlsError};
 use parking_lot::Mutex;
 use rustls::{
     ClientConfig, RootCertStore, crypto::aws_lc_rs, pki_types::InvalidDnsNameError,
     pki_types::ServerName,
 };
-use std::{fs, io, os::unix::fs::MetadataExt, path::Path, sync::Arc, time::Duration};
+use std::{io, path::Path, sync::Arc, time::Duration};
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
@@ -60,20 +60,6 @@ struct Current {
     connector: TlsConnector,
     stamps: Vec<Option<Stamp>>,
     looked: Instant,
-}
-
-/// Tells one content of a file from another.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Stamp(u64, u64, u64, i64, i64);
-
-// === impl Stamp ===
-
-impl Stamp {
-    /// `None` where there is no file.
-    pub(super) fn of(file: &Path) -> Option<Self> {
-        let seen = fs::metadata(file).ok()?;
-        Some(Self(seen.dev(), seen.ino(), seen.size(), seen.mtime(), seen.mtime_nsec()))
-    }
 }
 
 // === impl Trust ===

@@ -1,7 +1,7 @@
 //! The body of a request on its way to the upstream: streamed, counted, held until the upstream wants it, and given
 //! up when its client breaks the rules. It never holds more than what was looked at ahead.
 
-use super::headers;
+use super::{Ends, headers};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
@@ -88,6 +88,8 @@ struct Watch {
     timer: Option<Pin<Box<Sleep>>>,
     /// The upstream is to ask for it.
     is_held: bool,
+    /// Until its end has been seen; `None` where its framing cannot be wrong.
+    ends: Option<Arc<Ends>>,
     state: Control,
 }
 
@@ -114,10 +116,15 @@ enum Gate {
 // === impl Upload ===
 
 impl Upload {
-    /// The body as it comes; `is_h2` says from what kind of connection.
-    pub fn new(incoming: Incoming, is_h2: bool, terms: Terms) -> Self {
+    /// The body as it comes; `is_h2` says from what kind of connection, one of HTTP/1 has `ends`.
+    pub fn new(incoming: Incoming, is_h2: bool, terms: Terms, ends: &Arc<Ends>) -> Self {
         if incoming.is_end_stream() {
             return Self::none();
+        }
+        let is_sized = incoming.size_hint().exact().is_some();
+        let ends = (!is_sized && !is_h2).then(|| ends.clone());
+        if let Some(ends) = &ends {
+            ends.open();
         }
         let state = State { gate: Gate::Open, fault: None, taken_at: None, waker: None };
         let watch = Watch {
@@ -130,6 +137,7 @@ impl Upload {
             until: None,
             timer: None,
             is_held: false,
+            ends,
             state: Control(Arc::new(Mutex::new(state))),
         };
         Self { watch: Some(Box::new(watch)) }
@@ -161,7 +169,7 @@ impl Upload {
     /// [`Fault`].
     pub async fn look_ahead(&mut self) -> Result<(), Fault> {
         let Some(watch) = &mut self.watch else { return Ok(()) };
-        if watch.incoming.size_hint().exact().is_some() || watch.is_h2 {
+        if watch.ends.is_none() {
             return Ok(());
         }
         let mut bytes = 0;
@@ -233,6 +241,7 @@ impl Watch {
             Some(Ok(mut frame)) => {
                 if let Some(trailers) = frame.trailers_mut() {
                     headers::remove_from_trailers(trailers);
+                    self.doubt();
                 }
                 let length = frame.data_ref().map_or(0, |data| data.len() as u64);
                 match self.left.checked_sub(length) {
@@ -246,9 +255,18 @@ impl Watch {
             None if self.is_h2 && !self.incoming.is_end_stream() => Some(Err(Fault::Left)),
             None => {
                 self.has_ended = true;
+                if let Some(ends) = self.ends.take() {
+                    ends.seen();
+                }
                 None
             }
         })
+    }
+
+    fn doubt(&mut self) {
+        if let Some(ends) = self.ends.take() {
+            ends.doubt();
+        }
     }
 
     /// Resolves when the body may go.
@@ -290,6 +308,12 @@ impl Watch {
             timer.as_mut().reset(until);
         }
         Poll::Pending
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.doubt();
     }
 }
 

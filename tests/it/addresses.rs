@@ -1,6 +1,8 @@
 //! Upstreams with several addresses: who is chosen, who is put out and comes back, and what names stand for.
 
-use crate::support::{Conn, Dns, Gateway, Reply, Says, Upstream, eventually, free_port, reply};
+use crate::support::{
+    Call, Conn, Dns, Gateway, Reply, Says, Upstream, eventually, free_port, reply,
+};
 use rstest::rstest;
 use socket2::{Domain, Socket, Type};
 use std::{
@@ -110,6 +112,36 @@ async fn the_one_with_the_fewest_calls_in_flight_is_chosen() {
     for mut conn in waiting {
         assert_eq!(conn.answer().await.expect("an answer").status, 200);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tunnel_is_a_call_in_flight_until_its_end() {
+    let handle = |call: &Call| match call.head.get("upgrade") {
+        Some(_) => Reply::raw(
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: any\r\n\r\n",
+        ),
+        None => Reply::ok(),
+    };
+    let (one, other) = (Upstream::start(handle).await, Upstream::start(handle).await);
+    let gateway = before(&[one.url(), other.url()], "").await;
+    let mut tunnel = gateway.ask("/", &[("Connection", "upgrade"), ("Upgrade", "any")]).await;
+    let head = tunnel.head().await.expect("an answer").expect("a head");
+    assert!(head.start.contains("101"), "{}", head.start);
+    let (busy, free) = if one.calls().is_empty() { (other, one) } else { (one, other) };
+    for _ in 0..10 {
+        assert_eq!(gateway.get("/").await.status, 200);
+    }
+    assert_eq!(
+        (busy.calls().len(), free.calls().len()),
+        (1, 10),
+        "nobody goes where the tunnel is"
+    );
+    drop(tunnel);
+    eventually("the place of the tunnel is free", async || {
+        gateway.get("/").await;
+        (busy.calls().len() > 1).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -254,6 +254,42 @@ async fn who_does_not_take_trailers_gets_the_body_without_them() {
     assert_eq!(conn.until("\r\n\r\n").await.expect("a body"), "2\r\nok\r\n0\r\n\r\n");
 }
 
+/// hyper takes a bare LF in trailers for the end of a line, and one line more than it should for the end of them. Who
+/// sees the end of the request there must not get the answer to the next for that to what follows.
+#[rstest]
+#[case::trailers("X: a\r\n\r\n")]
+#[case::an_end_by_bare_line_feeds("X: a\n\nGET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n")]
+#[case::nothing_before_it("\nGET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n")]
+#[tokio::test(flavor = "multi_thread")]
+async fn behind_trailers_the_connection_is_closed(#[case] trailers: &str) {
+    let upstream = Upstream::ok().await;
+    let gateway = before(&upstream, "").await;
+    let mut conn = open(&gateway, chunked("POST", "/", &format!("0\r\n{trailers}"))).await;
+    let answer = conn.answer().await.expect("an answer");
+    assert_eq!((answer.status, answer.field("connection")), (200, Some("close")));
+    assert_eq!(conn.rest().await, b"");
+    assert_eq!(upstream.calls().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn behind_trailers_that_come_later_than_the_answer_it_is_closed_as_well() {
+    let upstream = Upstream::raw(|mut conn| async move {
+        while let Ok(Some(_)) = conn.head().await {
+            let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+            conn.send(head).await.expect("send");
+            let _ = conn.until("\r\n\r\n").await;
+            conn.send("0\r\n\r\n").await.expect("send");
+        }
+    })
+    .await;
+    let gateway = before(&upstream, "").await;
+    let mut conn = open(&gateway, chunked("POST", "/", "2\r\nok\r\n")).await;
+    conn.head().await.expect("an answer").expect("a head");
+    conn.send("0\r\nX: a\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n").await.expect("send");
+    assert_eq!(conn.until("0\r\n\r\n").await.expect("the end"), "0\r\n\r\n");
+    assert_eq!(last_answer(&mut conn).await.status, 400);
+}
+
 // === Expect: 100-continue ===
 
 const EXPECTS: [(&str, &str); 2] = [("Expect", "100-continue"), ("Content-Length", "4")];

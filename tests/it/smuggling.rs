@@ -127,8 +127,9 @@ fn one(bytes: &[u8], strict: bool) -> Result<(Seen, usize, bool), End> {
             if strict && !lengths.is_empty() {
                 return Err(End::Malformed);
             }
-            keeps &= lengths.is_empty();
-            chunks(rest, strict)?
+            let (body, rest, is_believed) = chunks(rest, strict)?;
+            keeps &= lengths.is_empty() && is_believed;
+            (body, rest)
         }
         _ => return Err(End::Malformed),
     };
@@ -162,7 +163,8 @@ fn number(digits: &[u8], radix: u32) -> Option<u64> {
     })
 }
 
-fn chunks(mut rest: &[u8], strict: bool) -> Result<(Vec<u8>, &[u8]), End> {
+/// What they hold, what follows, and whether that is believed.
+fn chunks(mut rest: &[u8], strict: bool) -> Result<(Vec<u8>, &[u8], bool), End> {
     let mut body = Vec::new();
     loop {
         // Its line ends are CRLF and nothing else, or the next hop sees another.
@@ -176,19 +178,18 @@ fn chunks(mut rest: &[u8], strict: bool) -> Result<(Vec<u8>, &[u8]), End> {
         let size = number(size, 16).ok_or(End::Malformed)?;
         if size == 0 && !strict {
             if let Some(rest) = rest.strip_prefix(b"\r\n") {
-                return Ok((body, rest));
+                return Ok((body, rest, true));
             }
-            // hyper looks for CRLF CRLF and nothing else: behind a bare LF it sees fewer requests than are there, and
-            // never more.
+            // hyper looks for CRLF CRLF and nothing else, behind a bare LF too: nothing behind trailers is believed.
             let end = rest.windows(4).position(|part| part == b"\r\n\r\n").ok_or(End::Open)?;
-            return Ok((body, &rest[end + 4..]));
+            return Ok((body, &rest[end + 4..], false));
         }
         if size == 0 {
             loop {
                 let (line, behind) = take_line(rest, true)?;
                 rest = behind;
                 if line.is_empty() {
-                    return Ok((body, rest));
+                    return Ok((body, rest, true));
                 }
                 field(line)?;
             }

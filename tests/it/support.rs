@@ -15,7 +15,7 @@ pub(crate) use dns::{Dns, Says};
 pub(crate) use frames::{Frames, PREFACE, block, frame, headers};
 pub(crate) use gateway::{Gateway, faketime, paceway, paceway_in};
 pub(crate) use redis::{Chaos, Redis, Said};
-pub(crate) use upstream::{Reply, Upstream, reply};
+pub(crate) use upstream::{Call, Reply, Upstream, reply};
 pub(crate) use wire::{Answer, Conn, Head, get, request};
 
 use std::{

@@ -435,3 +435,12 @@ async fn an_upstream_that_refuses_a_websocket_over_http2_is_heard() {
     assert_eq!(call.head.get("sec-websocket-protocol"), Some("chat"));
     assert!(call.head.get("sec-websocket-key").is_some_and(|key| key.len() == 24));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_knows_no_websockets_opens_none_over_http2() {
+    let upstream = Upstream::start(|_| reply("200 OK", &[], "")).await;
+    let gateway = before(&upstream, "").await;
+    let answer = h2(&gateway).await.send_request(extended("websocket")).await.expect("an answer");
+    assert_eq!(answer.status(), StatusCode::BAD_GATEWAY, "200 would open it (RFC 8441 section 5)");
+    until_open(&gateway, 0.0).await;
+}

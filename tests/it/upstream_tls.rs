@@ -339,3 +339,41 @@ routes: [{{ suffix: \"*\" }}]
         false => assert_eq!(said(), 0),
     }
 }
+
+/// What an upstream chooses is known when it is connected to, and only then what a request needs to be on it.
+#[rstest]
+#[case::a_body_without_a_length("", "GET", "Transfer-Encoding: chunked", "5\r\nhello\r\n0\r\n\r\n")]
+#[case::trailers("connection: te", "GET", "TE: trailers", "")]
+#[case::an_upgrade("upgrade: websocket", "GET", "Connection: Upgrade\r\nUpgrade: websocket", "")]
+#[case::an_expectation(
+    "expect: 100-continue",
+    "POST",
+    "Expect: 100-continue\r\nContent-Length: 5",
+    "hello"
+)]
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_does_not_choose_http_2_gets_whole_requests_of_http_1(
+    #[case] told: &str,
+    #[case] method: &str,
+    #[case] fields: &str,
+    #[case] body: &str,
+) {
+    let (dir, authority) = (tempfile::tempdir().expect("a directory"), Authority::new());
+    let upstream = Upstream::tls(authority.server("127.0.0.1", DEFAULT_VERSIONS, None)).await;
+    let ca = write(dir.path(), "ca.pem", &authority.pem);
+    let gateway = Gateway::start(&config(&upstream, &format!(", ca: \"{ca}\", http2: true"))).await;
+    // The first one finds it out, the second one knows.
+    for count in 1..=2 {
+        let mut conn = Conn::to(gateway.listen).await.expect("connect");
+        let head = format!("{method} / HTTP/1.1\r\nHost: a\r\n{fields}\r\n\r\n");
+        conn.send(head + body).await.expect("send");
+        assert_eq!(conn.answer().await.expect("an answer").status, 200);
+        let call = upstream.calls().pop().expect("a call");
+        assert_eq!((upstream.calls().len(), upstream.connections()), (count, 1));
+        let expected = if body.is_empty() { "" } else { "hello" };
+        assert_eq!(String::from_utf8_lossy(&call.body), expected);
+        if let Some((name, value)) = told.split_once(": ") {
+            assert_eq!(call.head.get(name), Some(value));
+        }
+    }
+}

@@ -44,8 +44,12 @@ fn long_target(limits: &Limits) -> Failure {
 /// Whether there is a line that long, and it is none of a header: those have their colon before any space.
 fn has_long_target(read: &[u8], limits: &Limits) -> bool {
     let is_long = |line: &&[u8]| line.len() > limits.uri + AROUND_TARGET;
-    let is_request = |line: &[u8]| line.iter().find(|byte| b" :".contains(byte)) == Some(&b' ');
-    read.split(|byte| *byte == b'\n').filter(is_long).any(is_request)
+    read.split(|byte| *byte == b'\n').filter(is_long).any(begins_request)
+}
+
+/// Whether a line may begin a request. In a head that the parser accepts no other does: names have no spaces.
+fn begins_request(line: &[u8]) -> bool {
+    line.iter().find(|byte| b" :".contains(byte)) == Some(&b' ')
 }
 
 /// A response as HTTP/1.1 writes it, behind which the connection ends.
@@ -69,14 +73,15 @@ pub(in crate::server) fn serialized(response: &Response<Bytes>, date: Option<&[u
 pub(super) fn has_both_framings(read: &[u8]) -> bool {
     let (mut length, mut coding) = (false, false);
     for line in read.split(|byte| *byte == b'\n') {
+        if matches!(line, b"" | b"\r") || begins_request(line) {
+            (length, coding) = (false, false);
+            continue;
+        }
         let name = line.split(|byte| *byte == b':').next().unwrap_or_default();
         length |= name.eq_ignore_ascii_case(b"content-length");
         coding |= name.eq_ignore_ascii_case(b"transfer-encoding");
         if length && coding {
             return true;
-        }
-        if matches!(line, b"" | b"\r") {
-            (length, coding) = (false, false);
         }
     }
     false
@@ -147,6 +152,10 @@ mod tests {
     )]
     #[case::its_body(
         "Transfer-Encoding: chunked\r\n\r\n11\r\nContent-Length: 5\r\n0\r\n\r\n",
+        false
+    )]
+    #[case::behind_a_body_that_ends_like_a_header(
+        "X: y\r\n\r\nContent-Length: 5\nPOST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n",
         false
     )]
     fn framings_of_one_message(#[case] fields: &str, #[case] both: bool) {

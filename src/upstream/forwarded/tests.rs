@@ -20,7 +20,6 @@ fn way<'a>(peer: &'a HeaderValue, port: &'a HeaderValue, host: &'a HeaderValue) 
         upstream_host: host,
         preserve_host: false,
         forwarded: false,
-        is_http2: false,
         is_open: false,
     }
 }

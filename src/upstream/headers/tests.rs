@@ -51,7 +51,6 @@ fn to_upstream_with(
         upstream_host: &host,
         preserve_host: false,
         forwarded: false,
-        is_http2: false,
         is_open: false,
     };
     change(&mut way);
@@ -80,8 +79,6 @@ fn of_te_trailers_are_kept(#[case] sent: &[&'static str], #[case] kept: bool) {
     let expected = |name| if kept { vec![name] } else { vec![] };
     assert_eq!(all(&got, "te"), expected("trailers"));
     assert_eq!(all(&got, "connection"), expected("te"));
-    let got = to_upstream_with(&sent, |way| way.is_http2 = true);
-    assert_eq!(all(&got, "connection"), [""; 0]);
 }
 
 #[test]
@@ -124,8 +121,6 @@ fn an_open_body_is_chunked_and_a_length_stays() {
     assert_eq!(all(&to_upstream_with(&[], open), "transfer-encoding"), ["chunked"]);
     let got = to_upstream_with(&[("content-length", "3")], open);
     assert_eq!(all(&got, "transfer-encoding"), [""; 0]);
-    let both = |way: &mut Way<'_>| (way.is_open, way.is_http2) = (true, true);
-    assert_eq!(all(&to_upstream_with(&[], both), "transfer-encoding"), [""; 0]);
 }
 
 #[rstest]

@@ -1,0 +1,171 @@
+//! Between route and upstream: what the limiters say of a request, and how it is held until its slot has come.
+
+use super::{Gateway, Routed, asked_host, budget::budget, connection, plan, record::Record};
+use crate::{
+    answer::Failure,
+    config::Mode,
+    gateway::{Peer, RoutePlan},
+    key::{self, Parts},
+    limit::{self, Admission, Slot},
+    metrics::Verdict,
+    store::{Decision, StoreError},
+    upstream::{Connection, Upstream},
+};
+use smallvec::SmallVec;
+use std::time::Duration;
+use tokio::time::Instant;
+
+// === impl Gateway ===
+
+impl Gateway {
+    /// Asks the route's limiters; `None` where there are none.
+    pub(super) async fn admit(
+        &self,
+        record: &mut Record<'_>,
+        peer: &Peer,
+        routed: &Routed<'_>,
+    ) -> Result<Option<Admission>, Failure> {
+        let (route, request) = (routed.route, &routed.request);
+        let trusted = &self.plan.config.trusted_proxies;
+        let checks = route.checks(&self.plan.limiters, || Parts {
+            client_ip: key::client_ip(peer.ip, request.headers(), trusted),
+            host: asked_host(request),
+            method: request.method(),
+            uri: request.uri(),
+            headers: request.headers(),
+        });
+        let checks = checks.map_err(|why| Failure::BadRequest(why.into()))?;
+        let Some(checks) = checks else { return Ok(None) };
+        let wanted = budget(route.max_wait, route.max_wait_cap, request.headers());
+        // Who cannot wait may still go at once.
+        let full = !wanted.is_zero() && route.is_full();
+        let budget = if full { Duration::ZERO } else { wanted };
+        let admission = limit::ask(&self.store, &checks, budget).await;
+        let admission = admission.map_err(|error| undecided(route, error))?;
+        match &admission {
+            Admission::Granted(slot) => {
+                record.bound = Some(route.limiter(slot.bound_by));
+                self.count(record, route, slot);
+            }
+            Admission::Queued(place) => {
+                let limiter = route.limiter(place.bound_by);
+                record.bound = Some(limiter);
+                self.plan.limiters[limiter].metrics.count(Verdict::Wait);
+            }
+            Admission::Refused(decision) => {
+                let is_place = checks[decision.bound_by].is_lease();
+                let fits = decision.wait > 0 && limit::duration(decision.wait) <= wanted;
+                if full && (is_place || fits) {
+                    self.refused(record, route, decision);
+                    let retry_after = if is_place { decision.retry_after } else { decision.wait };
+                    return Err(Failure::QueueFull { retry_after });
+                }
+                let late = limit::micros(wanted) - limit::micros(budget);
+                let retry_after = decision.retry_after - late;
+                let decision = Decision { retry_after, ..decision.clone() };
+                return Err(self.refused(record, route, &decision));
+            }
+        }
+        Ok(Some(admission))
+    }
+
+    /// Counts a refusal, and says it.
+    fn refused(&self, record: &mut Record<'_>, route: &RoutePlan, decision: &Decision) -> Failure {
+        let (limiter, rate) = route.owners()[decision.bound_by];
+        record.bound = Some(limiter);
+        let limiter = &self.plan.limiters[limiter];
+        limiter.metrics.count(Verdict::Refuse);
+        let policy = limiter.policies[rate].clone();
+        Failure::Limited { policy, retry_after: decision.retry_after }
+    }
+
+    /// Counts what each limiter said: of several rates the one that said the most.
+    fn count(&self, record: &mut Record<'_>, route: &RoutePlan, slot: &Slot) {
+        let mut said: SmallVec<[(usize, Verdict); 4]> = SmallVec::new();
+        for (i, part) in slot.parts().iter().enumerate() {
+            let limiter = route.limiter(i);
+            let enforce = self.plan.limiters[limiter].limiter.mode == Mode::Enforce;
+            let verdict = match (enforce, part.at) {
+                (true, at) if at > 0 && slot.bound_by == i => Verdict::Wait,
+                (true, _) => Verdict::Pass,
+                (false, ..0) => Verdict::WouldRefuse,
+                (false, 0) => Verdict::WouldPass,
+                (false, _) => Verdict::WouldWait,
+            };
+            match said.last_mut() {
+                Some((last, most)) if *last == limiter => *most = verdict.max(*most),
+                _ => said.push((limiter, verdict)),
+            }
+        }
+        for (limiter, verdict) in said {
+            record.observed |= matches!(verdict, Verdict::WouldWait | Verdict::WouldRefuse);
+            self.plan.limiters[limiter].metrics.count(verdict);
+        }
+    }
+
+    /// Holds a request until its slot has come and its places are free, with a connection at hand.
+    pub(super) async fn wait(
+        &self,
+        record: &mut Record<'_>,
+        routed: &Routed<'_>,
+        admission: Admission,
+        upstream: &Upstream,
+    ) -> Result<(Slot, Connection), Failure> {
+        let route = routed.route;
+        let bound = record.bound.unwrap_or(route.limiter(0));
+        let Some(_waiting) = plan::Waiting::enter(route, &self.plan.limiters[bound]) else {
+            let wait = match &admission {
+                Admission::Granted(slot) => slot.wait,
+                Admission::Queued(_) | Admission::Refused(_) => Duration::ZERO,
+            };
+            return Err(Failure::QueueFull { retry_after: limit::micros(wait) });
+        };
+        let wanted = budget(route.max_wait, route.max_wait_cap, routed.request.headers());
+        let started = Instant::now();
+        record.waits_since = Some(started);
+        let held = self.held(record, route, admission, upstream, started + wanted).await;
+        record.waited();
+        held
+    }
+
+    async fn held(
+        &self,
+        record: &mut Record<'_>,
+        route: &RoutePlan,
+        mut admission: Admission,
+        upstream: &Upstream,
+        until: Instant,
+    ) -> Result<(Slot, Connection), Failure> {
+        loop {
+            let next = match admission {
+                Admission::Granted(slot) => {
+                    slot.near(upstream.lead()).await;
+                    let connection = connection(upstream, None).await?;
+                    slot.come().await;
+                    let left = until.saturating_duration_since(Instant::now());
+                    if slot.is_late() {
+                        let late = route.limiter(slot.bound_by);
+                        self.plan.limiters[late].metrics.late.increment(1);
+                        slot.ask_again(left).await
+                    } else if slot.is_complete() {
+                        return Ok((slot, connection));
+                    } else {
+                        slot.take_places(left).await
+                    }
+                }
+                Admission::Queued(place) => {
+                    place.called().await;
+                    place.ask_again(until.saturating_duration_since(Instant::now())).await
+                }
+                Admission::Refused(decision) => return Err(self.refused(record, route, &decision)),
+            };
+            admission = next.map_err(|error| undecided(route, error))?;
+        }
+    }
+}
+
+/// The store gave no decision.
+fn undecided(route: &RoutePlan, error: StoreError) -> Failure {
+    tracing::debug!(route = route.name, %error, "undecided");
+    Failure::Store(error)
+}
