@@ -24,7 +24,7 @@ use crate::{
     limit::Admission,
     route::{Ambiguous, host_of},
     store::Store,
-    upstream::{Ahead, Connection, Terms, Upload, Upstream},
+    upstream::{Ahead, Connection, Terms, Upload, Upstream, headers},
 };
 use http::{
     HeaderValue, Request, Response, StatusCode, Version,
@@ -75,7 +75,7 @@ impl Gateway {
     pub async fn handle(&self, peer: &Arc<Peer>, mut request: Request<Incoming>) -> Response<Body> {
         let id = self.ids.of(request.headers_mut());
         let is_http2 = request.version() == Version::HTTP_2;
-        let mut record = Record::new(&self.plan, peer.ip, id, &request);
+        let mut record = Record::new(&self.plan, peer, id, &request);
         let is_grpc = grpc::is_call(&request);
         let answer = tokio::select! {
             biased;
@@ -165,6 +165,7 @@ impl Gateway {
     ) -> Result<Routed<'a>, Failure> {
         vet::vet(peer, &self.plan.config.limits, &request)?;
         let upgrade = Upgrade::asked(&mut request);
+        headers::remove_nominated(request.headers_mut());
         let uri = request.uri();
         let routes = &self.plan.config.routes;
         let covers = |one: usize, other: usize| routes[one].covers(&routes[other]);

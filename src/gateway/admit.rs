@@ -5,7 +5,7 @@ use crate::{
     answer::Failure,
     config::Mode,
     gateway::{Peer, RoutePlan},
-    key::{self, Parts},
+    key::Parts,
     limit::{self, Admission, Slot},
     metrics::Verdict,
     store::{Decision, StoreError},
@@ -28,7 +28,7 @@ impl Gateway {
         let (route, request) = (routed.route, &routed.request);
         let trusted = &self.plan.config.trusted_proxies;
         let checks = route.checks(&self.plan.limiters, || Parts {
-            client_ip: key::client_ip(peer.ip, request.headers(), trusted),
+            client_ip: peer.client_ip(request.headers(), trusted),
             host: asked_host(request),
             method: request.method(),
             uri: request.uri(),

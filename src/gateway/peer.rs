@@ -77,6 +77,14 @@ impl Peer {
         Self { ip, forwarded_for, is_trusted, is_tls, port, ends, line }
     }
 
+    /// Who calls: the peer, or whom it says it speaks for, if it is believed.
+    pub(super) fn client_ip(&self, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
+        match self.is_trusted {
+            true => key::client_ip(self.ip, headers, trusted),
+            false => self.ip,
+        }
+    }
+
     /// Looks after the client.
     pub(super) fn leaving(&self) -> Leaving {
         Leaving { line: self.line.clone(), timer: None }

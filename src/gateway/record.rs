@@ -1,7 +1,7 @@
 //! What is counted and logged of a request: written when it ends, however it ends.
 
-use super::{Plan, RoutePlan, redact::Redactor, trace, vet};
-use crate::{answer::Failure, key, metrics::Outcome};
+use super::{Peer, Plan, RoutePlan, redact::Redactor, trace, vet};
+use crate::{answer::Failure, metrics::Outcome};
 use http::{HeaderValue, Method, Request, StatusCode, Uri, Version, header::HOST};
 use std::{net::IpAddr, time::Duration};
 use tokio::time::Instant;
@@ -76,14 +76,14 @@ pub(super) fn unparsed(plan: &Plan, client: IpAddr, status: StatusCode) {
 impl<'a> Record<'a> {
     pub(super) fn new<B>(
         plan: &'a Plan,
-        peer: IpAddr,
+        peer: &Peer,
         id: HeaderValue,
         request: &Request<B>,
     ) -> Self {
         let line = plan.redactor.as_ref().map(|redactor| Line {
             redactor,
             trace_id: trace::trace_id(request.headers()).map(Into::into),
-            client: key::client_ip(peer, request.headers(), &plan.config.trusted_proxies),
+            client: peer.client_ip(request.headers(), &plan.config.trusted_proxies),
             version: request.version(),
             method: request.method().clone(),
             host: request.headers().get(HOST).cloned(),

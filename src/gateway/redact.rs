@@ -7,7 +7,7 @@ use std::{borrow::Cow, collections::HashSet};
 const MOST: usize = 1024;
 const HIDDEN: &str = "***";
 /// A name that holds one of these is a secret's. Names are compared in small letters, without `-` and `_`.
-const PARTS: [&str; 12] = [
+const PARTS: [&str; 15] = [
     "token",
     "secret",
     "passw",
@@ -20,9 +20,12 @@ const PARTS: [&str; 12] = [
     "session",
     "jwt",
     "authoriz",
+    "keypair",
+    "passcode",
+    "verifier",
 ];
 /// So is a name that is one of these.
-const WHOLE: [&str; 14] = [
+const WHOLE: [&str; 19] = [
     "key",
     "code",
     "auth",
@@ -37,6 +40,11 @@ const WHOLE: [&str; 14] = [
     "samlresponse",
     "samlrequest",
     "assertion",
+    "sign",
+    "hash",
+    "ticket",
+    "pw",
+    "creds",
 ];
 
 /// Knows which parameters are secrets.

@@ -52,6 +52,8 @@ struct Opened {
     early: Vec<u8>,
     protocol: Protocol,
     source: Source,
+    /// A proxy does not tell for whom it speaks: what is claimed behind it is nobody's word.
+    is_anonymous: bool,
 }
 
 // === impl Door ===
@@ -72,11 +74,11 @@ impl Door {
             Ok(Err(None)) => return,
             Err(_) => return self.seats.refuse(Refusal::HeaderTimeout),
         };
-        let Opened { transport, early, protocol, source } = opened;
+        let Opened { transport, early, protocol, source, is_anonymous } = opened;
         let config = &self.plan.config;
         let is_tls = matches!(transport, Transport::Tls(_));
         let stream = Arc::new(Stream::new(transport, early, protocol, seat, config.limits));
-        let trusted = &config.trusted_proxies;
+        let trusted = if is_anonymous { &[][..] } else { &config.trusted_proxies };
         let peer = Peer::new(source.ip, source.port, is_tls, trusted, stream.clone());
         let served = Served::new(self, Arc::new(peer), stream);
         match protocol {
@@ -93,14 +95,23 @@ impl Door {
     ) -> Result<Opened, Option<Refusal>> {
         let config = &self.plan.config;
         let mut source = Source { ip: address.ip(), port: self.port };
+        let mut is_anonymous = false;
         let ip = source.ip.to_canonical();
         if config.proxy_protocol && key::is_trusted(ip, &config.trusted_proxies) {
             let read = proxy_protocol::read(&mut tcp).await;
-            source = read.map_err(|_| Some(Refusal::ProxyProtocol))?.unwrap_or(source);
+            let told = read.map_err(|_| Some(Refusal::ProxyProtocol))?;
+            is_anonymous = told.is_none();
+            source = told.unwrap_or(source);
         }
         let Some(tls) = &self.tls else {
             let (protocol, early) = listen(&mut tcp).await.map_err(|_| None)?;
-            return Ok(Opened { transport: Transport::Plain(tcp), early, protocol, source });
+            return Ok(Opened {
+                transport: Transport::Plain(tcp),
+                early,
+                protocol,
+                source,
+                is_anonymous,
+            });
         };
         let acceptor = TlsAcceptor::from(tls.borrow().clone());
         let accepted = Box::pin(acceptor.accept(tcp)).await;
@@ -109,7 +120,8 @@ impl Door {
             Some(b"h2") => Protocol::Http2,
             _ => Protocol::Http1,
         };
-        Ok(Opened { transport: Transport::Tls(tls), early: Vec::new(), protocol, source })
+        let (transport, early) = (Transport::Tls(tls), Vec::new());
+        Ok(Opened { transport, early, protocol, source, is_anonymous })
     }
 
     /// What clients may take their time for.

@@ -92,6 +92,7 @@ impl Worker {
         };
         let aborted = async {
             let _ = self.phases.wait_for(|phase| *phase == Phase::Aborting).await;
+            door.gateway.cut_tunnels();
             // Connections hear of it too, and let go of everything before they end.
             sleep(LINGER).await;
         };

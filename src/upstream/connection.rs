@@ -80,7 +80,7 @@ impl Connection {
         let is_upgrade = request.headers().contains_key(UPGRADE);
         let spare = self.spare(&request);
         match self.dispatch(request, &deadline, &prepare).await {
-            Ok(Sent::Answer(response)) => self.answered(response, is_upgrade),
+            Ok(Sent::Answer(response)) => self.answered(response, is_upgrade, &deadline),
             Err(error) => Err(self.failed(error)),
             Ok(Sent::Unsent(request, _)) => {
                 Box::pin(self.once_more(*request, None, &deadline, &prepare, is_upgrade)).await
@@ -170,7 +170,7 @@ impl Connection {
         }
         drop(self);
         match other.dispatch(request, deadline, prepare).await {
-            Ok(Sent::Answer(response)) => other.answered(response, is_upgrade),
+            Ok(Sent::Answer(response)) => other.answered(response, is_upgrade, deadline),
             Ok(Sent::Unsent(_, error)) if is_unsent => {
                 Err(other.failed(UpstreamError::Unsent(error)))
             }
@@ -185,6 +185,7 @@ impl Connection {
         mut self,
         mut response: Response<Incoming>,
         is_upgrade: bool,
+        deadline: &Deadline,
     ) -> Result<Response<Body>, UpstreamError> {
         if let Some(chosen) = &mut self.chosen {
             self.upstream.site().answered(chosen);
@@ -193,7 +194,8 @@ impl Connection {
         let may_upgrade = match &mut self.wire {
             Wire::One(wire) => {
                 wire.is_used = true;
-                wire.is_last = is_upgraded || !leaves_in_step(&response);
+                // Of a request that it had not read to its end, the rest may be the next one to it.
+                wire.is_last = is_upgraded || deadline.is_early() || !leaves_in_step(&response);
                 is_upgrade
             }
             Wire::Many(_) => false,
@@ -225,6 +227,11 @@ impl Connection {
 impl Deadline {
     fn of(request: &Request<Upload>, patience: Duration) -> Self {
         Self { patience, least: Instant::now() + patience, upload: request.body().control() }
+    }
+
+    /// Some of the request is still to be sent.
+    fn is_early(&self) -> bool {
+        self.upload.as_ref().is_some_and(|upload| !upload.has_ended())
     }
 
     /// It may move, never back.

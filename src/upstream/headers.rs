@@ -27,6 +27,7 @@ use http::{
         PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE, VIA,
     },
 };
+use smallvec::SmallVec;
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
@@ -116,6 +117,29 @@ impl Edits {
     }
 }
 
+/// Removes what `Connection` nominates: what goes no further is not what a request is counted by, either. Fields of a
+/// fixed meaning stay for those who read them.
+pub fn remove_nominated(headers: &mut HeaderMap) {
+    if !headers.contains_key(CONNECTION) {
+        return;
+    }
+    let nominated: SmallVec<[HeaderName; 4]> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(str::trim)
+        .filter(|name| {
+            !name.eq_ignore_ascii_case("close") && !name.eq_ignore_ascii_case("keep-alive")
+        })
+        .filter_map(|name| name.parse().ok())
+        .filter(|name| !KEPT.contains(name) && !HOP_BY_HOP.contains(name))
+        .collect();
+    for name in nominated {
+        headers.remove(name);
+    }
+}
+
 /// Removes what was meant for the connection it came on: the fixed names, and those that `Connection`
 /// nominates (RFC 9110 section 7.6.1).
 pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
@@ -124,20 +148,8 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     if !headers.keys().any(ours) {
         return;
     }
-    if headers.contains_key(CONNECTION) {
-        let nominated: Vec<HeaderName> = headers
-            .get_all(CONNECTION)
-            .iter()
-            .filter_map(|value| value.to_str().ok())
-            .flat_map(|value| value.split(','))
-            .filter_map(|name| name.trim().parse().ok())
-            .filter(|name| !KEPT.contains(name))
-            .collect();
-        for name in nominated {
-            headers.remove(name);
-        }
-        headers.remove(CONNECTION);
-    }
+    remove_nominated(headers);
+    headers.remove(CONNECTION);
     if headers.contains_key(TRANSFER_ENCODING) {
         // It overrides a length, which must not outlive it (RFC 9112 section 6.3).
         headers.remove(CONTENT_LENGTH);

@@ -119,7 +119,8 @@ impl Upstream {
     /// Begins to make a connection when none is there nor being made. Whoever drops the receiver leaves it to the
     /// others.
     pub fn connect_ahead(&self) -> Option<Ahead> {
-        if self.0.open.load(Relaxed) != 0 {
+        // Where none is kept, one that nobody needs would be for nothing.
+        if self.0.open.load(Relaxed) != 0 || self.0.keeps == 0 {
             return None;
         }
         let (made, ahead) = oneshot::channel();

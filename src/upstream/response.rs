@@ -75,17 +75,18 @@ fn check_coding(headers: &HeaderMap, has_length: bool) -> Result<(), UpstreamErr
 }
 
 /// Whether the connection that it came on may be used again. Not by who said HTTP/1.0: the parser takes later
-/// requests to be understood as such. Not where no body can follow and one was announced, which may follow all
-/// the same. Not behind a 408, which servers say to a connection and not to a request: it may have come before
-/// ours, and the answer to ours be still to come.
-pub(super) fn leaves_in_step<B>(response: &Response<B>) -> bool {
-    let announces = || {
+/// requests to be understood as such. Not where no body can follow and one was announced (HEAD, 204, 304), which may
+/// follow all the same and be taken for the answer to the next request. Not behind a 408, which servers say to a
+/// connection and not to a request: it may have come before ours, and the answer to ours be still to come.
+pub(super) fn leaves_in_step<B: Body>(response: &Response<B>) -> bool {
+    let announces_more = || {
         let headers = response.headers();
-        headers.contains_key(CONTENT_LENGTH) || headers.contains_key(TRANSFER_ENCODING)
+        headers.contains_key(TRANSFER_ENCODING)
+            || headers.get(CONTENT_LENGTH).is_some_and(|length| length != "0")
     };
     match response.status() {
         StatusCode::REQUEST_TIMEOUT => false,
-        StatusCode::NO_CONTENT if announces() => false,
+        _ if response.body().is_end_stream() && announces_more() => false,
         _ => response.version() != Version::HTTP_10,
     }
 }

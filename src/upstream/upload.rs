@@ -99,6 +99,8 @@ struct State {
     fault: Option<Fault>,
     /// When the last piece went on its way.
     taken_at: Option<Instant>,
+    /// There is no more to take.
+    has_ended: bool,
     waker: Option<Waker>,
 }
 
@@ -126,7 +128,8 @@ impl Upload {
         if let Some(ends) = &ends {
             ends.open();
         }
-        let state = State { gate: Gate::Open, fault: None, taken_at: None, waker: None };
+        let state =
+            State { gate: Gate::Open, fault: None, taken_at: None, has_ended: false, waker: None };
         let watch = Watch {
             incoming,
             is_h2,
@@ -206,7 +209,9 @@ impl Body for Upload {
             Poll::Ready(frame) => frame,
             Poll::Pending => Some(Err(ready!(watch.slow(cx)))),
         };
+        let has_ended = watch.has_ended || watch.incoming.is_end_stream();
         let mut state = watch.state.0.lock();
+        state.has_ended |= has_ended;
         match &frame {
             Some(Err(fault)) => state.fault = Some(*fault),
             _ => state.taken_at = Some(Instant::now()),
@@ -342,6 +347,11 @@ impl Control {
     /// Why the upload has failed, if so.
     pub fn fault(&self) -> Option<Fault> {
         self.0.lock().fault
+    }
+
+    /// Whether all of it went on its way.
+    pub fn has_ended(&self) -> bool {
+        self.0.lock().has_ended
     }
 
     /// When the upstream took a piece for the last time.

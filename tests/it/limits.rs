@@ -708,3 +708,42 @@ routes:
     assert_eq!(fast.status, 200);
     drop(waiting);
 }
+
+/// What goes no further is not what a request is counted by.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_nominated_header_is_no_key() {
+    let upstream = Upstream::ok().await;
+    let gateway = Gateway::start(&format!(
+        "upstream: {}\nlimiters: {{ shop: {{ rate: 1/hour, key: \"{{header.x-shop}}\" }} }}\n\
+         routes: [{{ suffix: \"*\", limiters: [shop] }}]\n",
+        upstream.url()
+    ))
+    .await;
+    for (i, expected) in [200, 429, 429].into_iter().enumerate() {
+        let shop = format!("s{i}");
+        let fields = [("X-Shop", shop.as_str()), ("Connection", "x-shop")];
+        let mut conn = gateway.ask("/", &fields).await;
+        assert_eq!(conn.answer().await.expect("an answer").status, expected);
+    }
+    assert_eq!(upstream.calls().len(), 1);
+}
+
+/// The reading of an origin may not be the one that the gateway is led to.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_spelling_chooses_a_route_without_the_limiter() {
+    let upstream = Upstream::ok().await;
+    let gateway = Gateway::start(&format!(
+        "upstream: {}\nlimiters: {{ search: 1/hour }}\nroutes:\n\
+         - {{ suffix: /search, limiters: [search] }}\n- {{ suffix: /public/health }}\n",
+        upstream.url()
+    ))
+    .await;
+    assert_eq!(gateway.get("/search").await.status, 200);
+    for path in ["/public/health;/../../../search", "/a/search/public/health//..//.."] {
+        let answer = gateway.get(path).await;
+        assert!([400, 404, 429].contains(&answer.status), "{path}: {answer:?}");
+    }
+    // An escaped slash is data.
+    assert_eq!(gateway.get("/public/health;%2f..%2f..%2fsearch").await.status, 200);
+    assert_eq!(gateway.get("/v2%2fsearch").await.status, 404);
+}

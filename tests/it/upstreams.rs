@@ -319,6 +319,69 @@ async fn a_body_in_answer_to_head_reaches_nobody() {
     }
 }
 
+/// Sends what must not be there when the next request is: on a connection of its own nobody hears it.
+#[rstest]
+#[case::head("HEAD", "200 OK")]
+#[case::not_modified("GET", "304 Not Modified")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_comes_late_reaches_nobody(#[case] method: &str, #[case] status: &str) {
+    let late = format!("HTTP/1.1 {status}\r\nContent-Length: 40\r\n\r\n");
+    let upstream = Upstream::raw(move |mut conn| {
+        let late = late.clone();
+        async move {
+            while let Ok(Some(head)) = conn.head().await {
+                let target = head.start.split(' ').nth(1).unwrap_or_default().to_owned();
+                if target != "/late" {
+                    let _ = conn.send(own(&target)).await;
+                    continue;
+                }
+                conn.send(&late).await.expect("send");
+                // Only whoever uses the connection again gets this.
+                if conn.head().await.is_ok_and(|head| head.is_some()) {
+                    let _ = conn.send("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nbad").await;
+                }
+                return;
+            }
+        }
+    })
+    .await;
+    let gateway = before(&upstream).await;
+    for _ in 0..3 {
+        let mut conn = Conn::to(gateway.listen).await.expect("connect");
+        conn.send(request(method, "/late", &[])).await.expect("send");
+        conn.answer_to("HEAD").await.expect("an answer");
+        assert_eq!(gets(&gateway, "/next").await, Whole("/next"));
+    }
+}
+
+/// The rest of an upload that its upstream has answered without reading may be the next request to it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_was_answered_early_is_not_used_again() {
+    let upstream = Upstream::raw(|mut conn| async move {
+        while let Ok(Some(head)) = conn.head().await {
+            let target = head.start.split(' ').nth(1).unwrap_or_default().to_owned();
+            let answer = match target.as_str() {
+                "/early" => "HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n".to_owned(),
+                target => own(target),
+            };
+            if conn.send(answer).await.is_err() {
+                return;
+            }
+        }
+    })
+    .await;
+    let gateway = before(&upstream).await;
+    let smuggled = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
+    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    let length = smuggled.len().to_string();
+    conn.send(request("POST", "/early", &[("Content-Length", &length)])).await.expect("send");
+    assert_eq!(conn.answer().await.expect("an answer").status, 401);
+    let _ = conn.send(smuggled).await;
+    for _ in 0..3 {
+        assert_eq!(gets(&gateway, "/next").await, Whole("/next"));
+    }
+}
+
 // ---------------------------------------------------------------------------------------- once more
 
 /// How a connection that has answered before meets its next request.
