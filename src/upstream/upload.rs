@@ -1,8 +1,13 @@
 //! The body of a request on its way to the upstream: streamed, counted, held until the upstream wants it, and given
 //! up when its client breaks the rules. It never holds more than what was looked at ahead.
 
+mod control;
+
+pub use control::{Control, Unasked};
+
 use super::{Ends, headers};
 use bytes::Bytes;
+use control::{Gate, State};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
@@ -13,7 +18,7 @@ use std::{
     io,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, Waker, ready},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 use tokio::{
@@ -63,14 +68,6 @@ pub enum Fault {
     Unwanted,
 }
 
-/// What becomes of an upload, for who waits for the answer to it.
-#[derive(Debug, Clone)]
-pub struct Control(Arc<Mutex<State>>);
-
-/// An answer came before the body was asked for: with this, the wish for it ends.
-#[derive(Debug)]
-pub struct Unasked(Control);
-
 #[derive(Debug)]
 struct Watch {
     incoming: Incoming,
@@ -91,28 +88,6 @@ struct Watch {
     /// Until its end has been seen; `None` where its framing cannot be wrong.
     ends: Option<Arc<Ends>>,
     state: Control,
-}
-
-#[derive(Debug)]
-struct State {
-    gate: Gate,
-    fault: Option<Fault>,
-    /// When the last piece went on its way.
-    taken_at: Option<Instant>,
-    /// There is no more to take.
-    has_ended: bool,
-    waker: Option<Waker>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Gate {
-    Open,
-    /// Until the upstream asks for the body.
-    Closed,
-    /// The upstream has answered without it, and its answer is under way.
-    Barred,
-    /// So has it, and that was all.
-    Over,
 }
 
 // === impl Upload ===
@@ -338,56 +313,5 @@ impl Fault {
             source = cause.source();
         }
         Self::Left
-    }
-}
-
-// === impl Control ===
-
-impl Control {
-    /// Why the upload has failed, if so.
-    pub fn fault(&self) -> Option<Fault> {
-        self.0.lock().fault
-    }
-
-    /// Whether all of it went on its way.
-    pub fn has_ended(&self) -> bool {
-        self.0.lock().has_ended
-    }
-
-    /// When the upstream took a piece for the last time.
-    pub fn taken_at(&self) -> Option<Instant> {
-        self.0.lock().taken_at
-    }
-
-    /// The upstream asks for the body.
-    pub fn go_on(&self) {
-        self.turn(Gate::Closed, Gate::Open);
-    }
-
-    /// The upstream has answered; did it so before it asked for the body, nobody will any more.
-    pub fn answered(&self) -> Option<Unasked> {
-        self.turn(Gate::Closed, Gate::Barred).then(|| Unasked(self.clone()))
-    }
-
-    fn turn(&self, from: Gate, to: Gate) -> bool {
-        let mut state = self.0.lock();
-        if state.gate != from {
-            return false;
-        }
-        state.gate = to;
-        let waker = state.waker.take();
-        drop(state);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-        true
-    }
-}
-
-// === impl Unasked ===
-
-impl Drop for Unasked {
-    fn drop(&mut self) {
-        self.0.turn(Gate::Barred, Gate::Over);
     }
 }

@@ -1,0 +1,88 @@
+//! What becomes of an upload, for who waits for the answer to it: when it may go, how far it is, why it failed. Moves no
+//! body.
+
+use super::Fault;
+use parking_lot::Mutex;
+use std::{sync::Arc, task::Waker};
+use tokio::time::Instant;
+
+/// What becomes of an upload, for who waits for the answer to it.
+#[derive(Debug, Clone)]
+pub struct Control(pub(super) Arc<Mutex<State>>);
+
+/// An answer came before the body was asked for: with this, the wish for it ends.
+#[derive(Debug)]
+pub struct Unasked(Control);
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) gate: Gate,
+    pub(super) fault: Option<Fault>,
+    /// When the last piece went on its way.
+    pub(super) taken_at: Option<Instant>,
+    /// There is no more to take.
+    pub(super) has_ended: bool,
+    pub(super) waker: Option<Waker>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Gate {
+    Open,
+    /// Until the upstream asks for the body.
+    Closed,
+    /// The upstream has answered without it, and its answer is under way.
+    Barred,
+    /// So has it, and that was all.
+    Over,
+}
+
+// === impl Control ===
+
+impl Control {
+    /// Why the upload has failed, if so.
+    pub fn fault(&self) -> Option<Fault> {
+        self.0.lock().fault
+    }
+
+    /// Whether all of it went on its way.
+    pub fn has_ended(&self) -> bool {
+        self.0.lock().has_ended
+    }
+
+    /// When the upstream took a piece for the last time.
+    pub fn taken_at(&self) -> Option<Instant> {
+        self.0.lock().taken_at
+    }
+
+    /// The upstream asks for the body.
+    pub fn go_on(&self) {
+        self.turn(Gate::Closed, Gate::Open);
+    }
+
+    /// The upstream has answered; did it so before it asked for the body, nobody will any more.
+    pub fn answered(&self) -> Option<Unasked> {
+        self.turn(Gate::Closed, Gate::Barred).then(|| Unasked(self.clone()))
+    }
+
+    fn turn(&self, from: Gate, to: Gate) -> bool {
+        let mut state = self.0.lock();
+        if state.gate != from {
+            return false;
+        }
+        state.gate = to;
+        let waker = state.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        true
+    }
+}
+
+// === impl Unasked ===
+
+impl Drop for Unasked {
+    fn drop(&mut self) {
+        self.0.turn(Gate::Barred, Gate::Over);
+    }
+}
