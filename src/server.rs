@@ -178,15 +178,7 @@ impl Server {
                     draining: draining.clone(),
                     phases: phases.clone(),
                 };
-                let (runtime, ended) = (new_runtime()?, ended.clone());
-                thread::Builder::new()
-                    .name(format!("worker-{i}"))
-                    .spawn(move || {
-                        let result = runtime.block_on(worker.run());
-                        // Nobody listens only when the process is on its way out.
-                        let _ = ended.blocking_send(result);
-                    })
-                    .map_err(|error| ServerError::System(error.into()))?;
+                start(worker, i, ended.clone())?;
             }
             drop(ended);
             let store = source.store().await?;
@@ -213,6 +205,22 @@ impl Server {
             drain(&phase, &mut ends, self.plan.config.drain_timeout).await
         })
     }
+}
+
+/// Runs a worker on a thread of its own, which says how it `ended`.
+fn start(
+    worker: Worker,
+    i: usize,
+    ended: mpsc::Sender<Result<(), ServerError>>,
+) -> Result<(), ServerError> {
+    let runtime = new_runtime()?;
+    let work = move || {
+        let result = runtime.block_on(worker.run());
+        // Nobody listens only when the process is on its way out.
+        let _ = ended.blocking_send(result);
+    };
+    thread::Builder::new().name(format!("worker-{i}")).spawn(work).map_err(system)?;
+    Ok(())
 }
 
 /// Takes the workers down, one phase after the other.
