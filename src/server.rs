@@ -44,7 +44,7 @@ use std::{
 };
 use tokio::{
     net::TcpListener,
-    runtime::{self, Runtime},
+    runtime::{self, Runtime, RuntimeMetrics},
     signal::unix::{SignalKind, signal},
     sync::{Semaphore, mpsc, watch},
     time::{sleep, timeout},
@@ -179,16 +179,7 @@ impl Server {
                     draining: draining.clone(),
                     phases: phases.clone(),
                 };
-                let (runtime, ended) = (new_runtime()?, ended.clone());
-                runtimes.push(runtime.metrics());
-                thread::Builder::new()
-                    .name(format!("worker-{i}"))
-                    .spawn(move || {
-                        let result = runtime.block_on(worker.run());
-                        // Nobody listens only when the process is on its way out.
-                        let _ = ended.blocking_send(result);
-                    })
-                    .map_err(|error| ServerError::System(error.into()))?;
+                runtimes.push(start(worker, i, ended.clone())?);
             }
             drop(ended);
             let store = source.store().await?;
@@ -216,6 +207,23 @@ impl Server {
             drain(&phase, &mut ends, self.plan.config.drain_timeout).await
         })
     }
+}
+
+/// Runs a worker on a thread of its own, which says how it `ended`.
+fn start(
+    worker: Worker,
+    i: usize,
+    ended: mpsc::Sender<Result<(), ServerError>>,
+) -> Result<RuntimeMetrics, ServerError> {
+    let runtime = new_runtime()?;
+    let metrics = runtime.metrics();
+    let work = move || {
+        let result = runtime.block_on(worker.run());
+        // Nobody listens only when the process is on its way out.
+        let _ = ended.blocking_send(result);
+    };
+    thread::Builder::new().name(format!("worker-{i}")).spawn(work).map_err(system)?;
+    Ok(metrics)
 }
 
 /// Takes the workers down, one phase after the other.

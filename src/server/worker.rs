@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     gateway::{Gateway, Plan},
+    store::Store,
     upstream::{Site, Upstream},
 };
 use std::{
@@ -47,45 +48,10 @@ pub(super) struct Worker {
 impl Worker {
     pub(super) async fn run(mut self) -> Result<(), ServerError> {
         let store = self.source.store().await?;
-        let workers = self.plan.config.workers;
-        let upstreams = self.sites.iter().map(|site| Upstream::new(site.clone(), workers));
-        let door = Arc::new(Door {
-            gateway: Gateway::new(self.plan.clone(), store.clone(), upstreams.collect()),
-            plan: self.plan.clone(),
-            tls: self.tls.take(),
-            port: self.listener.local_addr().map_err(system)?.port(),
-            seats: self.seats.clone(),
-            draining: self.draining.clone(),
-            phases: self.phases.clone(),
-        });
-        let listener = TcpListener::from_std(self.listener.try_clone().map_err(system)?);
-        let listener = listener.map_err(system)?;
+        let door = self.door(store.clone())?;
         let mut connections = JoinSet::new();
-        let mut drain = self.phases.clone();
-        loop {
-            tokio::select! {
-                accepted = listener.accept() => match accepted {
-                    Ok((tcp, address)) => {
-                        self.welcome(&door, &mut connections, tcp, address);
-                    }
-                    Err(error) => {
-                        // Most likely out of file descriptors: wait until some are free.
-                        tracing::warn!(%error, "cannot accept");
-                        sleep(Duration::from_millis(100)).await;
-                    }
-                },
-                _ = drain.wait_for(|phase| *phase >= Phase::Draining) => break,
-                Some(_) = connections.join_next() => {}
-            }
-        }
-        // Those who got through to us before the door closed are still served.
-        while let Ok((tcp, address)) = self.listener.accept() {
-            let tcp = tcp.set_nonblocking(true).and_then(|()| TcpStream::from_std(tcp));
-            if let Ok(tcp) = tcp {
-                self.welcome(&door, &mut connections, tcp, address);
-            }
-        }
-        drop((listener, self.listener));
+        self.accept(&door, &mut connections).await?;
+        drop(self.listener);
         let all = async {
             while connections.join_next().await.is_some() {}
             door.gateway.tunnels_ended().await;
@@ -105,6 +71,55 @@ impl Worker {
         door.gateway.tunnels_ended().await;
         // What was not used is on its way back to a store that may be away.
         let _ = timeout(LINGER, store.flush()).await;
+        Ok(())
+    }
+
+    fn door(&self, store: Arc<dyn Store>) -> Result<Arc<Door>, ServerError> {
+        let workers = self.plan.config.workers;
+        let upstreams = self.sites.iter().map(|site| Upstream::new(site.clone(), workers));
+        Ok(Arc::new(Door {
+            gateway: Gateway::new(self.plan.clone(), store, upstreams.collect()),
+            plan: self.plan.clone(),
+            tls: self.tls.clone(),
+            port: self.listener.local_addr().map_err(system)?.port(),
+            seats: self.seats.clone(),
+            draining: self.draining.clone(),
+            phases: self.phases.clone(),
+        }))
+    }
+
+    /// Lets clients in until the gateway drains.
+    async fn accept(
+        &self,
+        door: &Arc<Door>,
+        connections: &mut JoinSet<()>,
+    ) -> Result<(), ServerError> {
+        let listener = TcpListener::from_std(self.listener.try_clone().map_err(system)?);
+        let listener = listener.map_err(system)?;
+        let mut drain = self.phases.clone();
+        loop {
+            tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok((tcp, address)) => {
+                        self.welcome(door, connections, tcp, address);
+                    }
+                    Err(error) => {
+                        // Most likely out of file descriptors: wait until some are free.
+                        tracing::warn!(%error, "cannot accept");
+                        sleep(Duration::from_millis(100)).await;
+                    }
+                },
+                _ = drain.wait_for(|phase| *phase >= Phase::Draining) => break,
+                Some(_) = connections.join_next() => {}
+            }
+        }
+        // Those who got through to us before the door closed are still served.
+        while let Ok((tcp, address)) = self.listener.accept() {
+            let tcp = tcp.set_nonblocking(true).and_then(|()| TcpStream::from_std(tcp));
+            if let Ok(tcp) = tcp {
+                self.welcome(door, connections, tcp, address);
+            }
+        }
         Ok(())
     }
 

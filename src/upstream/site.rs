@@ -22,7 +22,7 @@ use std::{
 };
 use tokio::{sync::watch, time::Instant};
 
-/// Addresses of one upstream. Beyond them, those that its names have are left out.
+/// Addresses of one upstream, unless more are named. Beyond them, those that its names have are left out.
 const MAX_ADDRESSES: usize = 64;
 /// How often the log is told that requests have no answer.
 const QUIET: Duration = Duration::from_secs(60);
@@ -171,7 +171,8 @@ impl Site {
     /// The addresses of all targets, as workers see them from now on.
     fn regroup(&self, names: &[Named]) {
         let all = names.iter().flat_map(|named| &named.addresses);
-        let group = Group::new(all.take(MAX_ADDRESSES).cloned().collect());
+        let most = MAX_ADDRESSES.max(names.len());
+        let group = Group::new(all.take(most).cloned().collect());
         if let [only] = &*group.addresses {
             only.pardon();
         }
@@ -310,5 +311,28 @@ impl Target {
         let local = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
         let is_local = name.trim_end_matches('.').eq_ignore_ascii_case("localhost");
         is_local.then(|| local.map(at).into_iter().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use metrics::{Counter, Gauge};
+
+    #[test]
+    fn every_address_that_is_named_is_used() {
+        let target = |i| Target::parse(&format!("http://127.0.0.1:{i}")).expect("a target");
+        let settings = Settings {
+            name: "vendor".into(),
+            targets: (1..=100).map(target).collect(),
+            timeouts: Timeouts::default(),
+            pool_size: 1,
+            http2: false,
+            tls: ClientTls::default(),
+        };
+        let noop = Gauge::noop;
+        let metrics = AddressMetrics { up: noop(), ejected: noop(), ejections: Counter::noop() };
+        let site = Site::new(settings, metrics, &mut None).expect("a site");
+        assert_eq!(site.group.load().addresses.len(), 100);
     }
 }
