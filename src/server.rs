@@ -45,7 +45,7 @@ use std::{
 use tokio::{
     net::TcpListener,
     runtime::{self, Runtime, RuntimeMetrics},
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     sync::{Semaphore, mpsc, watch},
     time::{sleep, timeout},
 };
@@ -163,6 +163,9 @@ impl Server {
             upstream::follow(&sites, &self.plan.config.resolver);
             let draining = Arc::new(AtomicBool::new(false));
             let tls = self.plan.config.tls.clone().map(certificates::open).transpose()?;
+            if tls.is_none() {
+                tokio::spawn(outlive_hangups(signal(SignalKind::hangup()).map_err(system)?));
+            }
             let seats = Arc::new(Seats::new(self.plan.config.client.max_connections));
             let (phase, phases) = watch::channel(Phase::Running);
             let (ended, mut ends) = mpsc::channel(1);
@@ -259,6 +262,13 @@ async fn drain(
     tracing::warn!(limit_s = limit.as_secs_f64(), "drain_timeout is over: closing what is left");
     phase.send_replace(Phase::Aborting);
     all_ended.await
+}
+
+/// Whoever asks for certificates to be read again does not mean the end where there are none.
+async fn outlive_hangups(mut hangups: Signal) {
+    while hangups.recv().await.is_some() {
+        tracing::info!("SIGHUP: there are no certificates to read again");
+    }
 }
 
 /// Until one of the signals that end a process politely; its name.

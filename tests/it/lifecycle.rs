@@ -582,3 +582,19 @@ async fn the_admin_side_serves_no_callers_and_the_data_side_no_pages() {
     assert_eq!(gateway.get("/metrics").await.status, 404);
     assert_eq!(upstream.calls().len(), 0);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_certificates_a_hangup_changes_nothing() {
+    let upstream = Upstream::ok().await;
+    let mut gateway =
+        Gateway::start(&format!("upstream: {}\nroutes: [{{ suffix: \"*\" }}]\n", upstream.url()))
+            .await;
+    gateway.signal("HUP");
+    eventually("it has heard of it", async || {
+        let message = |event: serde_json::Value| event["message"].as_str().map(str::to_owned);
+        gateway.events().into_iter().filter_map(message).find(|text| text.starts_with("SIGHUP"))
+    })
+    .await;
+    assert!(gateway.is_running());
+    assert_eq!(gateway.get("/").await.status, 200);
+}
