@@ -67,8 +67,8 @@ fn text(config: &Config, method: &Method, uri: &Uri, headers: &HeaderMap, peer: 
     );
     line("compared", format!("{} (the path in normal form)", String::from_utf8_lossy(&path)));
     let covers = |one: usize, other: usize| config.routes[one].covers(&config.routes[other]);
-    let found = Table::new(&config.routes).find_covering(method, host, uri.path(), covers);
-    let found = match found {
+    let table = Table::new(&config.routes);
+    let found = match table.find_covering(method, host, uri.path(), covers) {
         Ok(Some(found)) => found,
         Ok(None) => {
             let what = "none: 404 no-route; add a route with suffix \"*\" to pass such requests";
@@ -83,8 +83,13 @@ fn text(config: &Config, method: &Method, uri: &Uri, headers: &HeaderMap, peer: 
         }
     };
     let route = &config.routes[found];
-    line("route", format!("{} (routes[{found}]): {}", route.name, why(route)));
-    for (i, other) in config.routes.iter().enumerate().filter(|(i, _)| *i != found) {
+    let is_own = table.find(method, host, uri.path()) == Some(found);
+    let why = match is_own {
+        true => why(route),
+        false => "servers read this path in several ways; it has the limiters of all".into(),
+    };
+    line("route", format!("{} (routes[{found}]): {why}", route.name));
+    for (i, other) in config.routes.iter().enumerate().filter(|(i, _)| is_own && *i != found) {
         if let Some(reason) = passed_over(route, other, method, host, &path) {
             line("", format!("not {} (routes[{i}]): {reason}", other.name));
         }

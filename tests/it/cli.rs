@@ -485,3 +485,20 @@ fn the_demo_says_which_port_is_taken() {
         assert!(err.lines().last().is_some_and(|line| line.contains(&port)), "{err}");
     }
 }
+
+/// Other readings of a path count where they are limited otherwise.
+#[rstest]
+#[case::one_covers_the_other(
+    "a, b",
+    "route /search (routes[0]): servers read this path in several ways; it has the limiters of all"
+)]
+#[case::none_does("a", "route none: 400, servers read this path in several ways")]
+fn explain_says_when_a_path_is_read_in_several_ways(#[case] search: &str, #[case] expected: &str) {
+    let yaml = format!(
+        "upstream: http://a\nlimiters: {{ a: 1/s, b: 1/s }}\nroutes:\n- {{ suffix: /search, limiters: [{search}] }}\n\
+         - {{ suffix: \"*\", limiters: [b] }}\n"
+    );
+    let (_, out, _) = with_file(&yaml, &["explain", "gateway.yaml", "GET", "/search//.."], &[]);
+    let words = out.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains(expected), "{out}");
+}
