@@ -14,7 +14,7 @@ mod tunnel;
 mod upgrade;
 mod vet;
 
-pub use body::Body;
+pub use body::{Body, Cut};
 pub use budget::budget;
 pub use peer::{Line, Peer};
 pub use plan::{LimiterPlan, Plan, RoutePlan};

@@ -22,9 +22,9 @@ mod upload;
 pub use body::Body;
 pub use connection::Connection;
 pub use ends::Ends;
+pub use h1::{Broken, Tunnel};
 pub use names::follow;
 pub use pool::{Ahead, Upstream};
-pub use response::check_response;
 pub use site::{Settings, Site};
 pub use trust::TrustError;
 pub use upload::{Control, Fault, Terms, Unasked, Upload};
@@ -95,10 +95,10 @@ pub enum UpstreamError {
     ResponseTimeout,
     /// It closed the connection, or what it said is not HTTP.
     #[error("the upstream broke off or did not speak HTTP")]
-    Broken(#[source] hyper::Error),
+    Broken(#[source] Broken),
     /// It closed the connection before anything of the request was on its way.
     #[error("the upstream took no request")]
-    Unsent(#[source] hyper::Error),
+    Unsent(#[source] Broken),
     /// It said what no request of ours can be answered with.
     #[error("the upstream gave an answer that HTTP does not allow: {0}")]
     Invalid(&'static str),

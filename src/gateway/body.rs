@@ -21,7 +21,7 @@ pub struct Body(Source);
 pub enum Cut {
     /// The upstream broke off.
     #[error("the upstream broke off")]
-    Upstream(#[source] hyper::Error),
+    Upstream(#[source] upstream::Broken),
     /// It reset the stream without an error.
     #[error("the upstream reset the stream")]
     Reset,

@@ -48,7 +48,7 @@ impl Gateway {
         record.sent();
         let hears = (version == Version::HTTP_11).then_some(peer);
         let started = Instant::now();
-        let answer = connection.send(request, |request| interim::pass(request, hears, &upload));
+        let answer = connection.send(request, interim::pass(hears, &upload));
         let mut response =
             answer.await.map_err(|error| unanswered(error, upload.as_ref(), slot.take()))?;
         let took = started.elapsed();
@@ -56,14 +56,17 @@ impl Gateway {
         let metrics = &self.plan.upstreams[route.upstream];
         metrics.seconds.record(took);
         metrics.count(response.status());
-        let switched = Switched::from(upgrade, &mut response).map_err(Failure::Upstream)?;
+        let switched = Switched::from(upgrade, &response).map_err(Failure::Upstream)?;
         let is_h2 = response.version() == Version::HTTP_2;
         for_client(route, record, &mut response);
         let slot = slot.filter(Slot::holds_places);
         if let Some(switched) = switched {
             switched.answer(&mut response);
             let (head, body) = response.into_parts();
-            self.tunnels.begin(switched.ends, (slot, body), &route.metrics.tunnels);
+            // Only such an answer switches.
+            let tunnel =
+                body.tunnel().ok_or(Failure::Upstream(UpstreamError::Invalid("a switch")))?;
+            self.tunnels.begin((switched.client, tunnel), slot, &route.metrics.tunnels);
             return Ok(Response::from_parts(head, Body::empty()));
         }
         let unasked = upload.and_then(|upload| upload.answered());

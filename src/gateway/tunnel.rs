@@ -1,6 +1,7 @@
 //! Tunnels: two connections that speak another protocol by now, each octet of one passed to the other. Nothing in
 //! them is looked at, and no time-out of ours ends them but that of the drain.
 
+use crate::upstream::Tunnel;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use metrics::Gauge;
@@ -30,10 +31,10 @@ impl Tunnels {
         Self { open: watch::Sender::new(0), cut: watch::Sender::new(false) }
     }
 
-    /// Begins a tunnel when both sides are ready for it; what it holds, `held`, goes at its end.
+    /// Begins a tunnel when the client is ready for it; what it holds, `held`, goes at its end.
     pub(super) fn begin(
         &self,
-        ends: (OnUpgrade, OnUpgrade),
+        ends: (OnUpgrade, Tunnel),
         held: impl Send + 'static,
         gauge: &Gauge,
     ) {
@@ -79,9 +80,8 @@ impl Drop for Counted {
 }
 
 /// Until both directions have ended, or one has failed. The end of one is passed on, and the other goes on.
-async fn pass((client, upstream): (OnUpgrade, OnUpgrade)) -> io::Result<()> {
-    let sides = tokio::try_join!(client, upstream).map_err(io::Error::other)?;
-    let (mut client, mut upstream) = (TokioIo::new(sides.0), TokioIo::new(sides.1));
+async fn pass((client, mut upstream): (OnUpgrade, Tunnel)) -> io::Result<()> {
+    let mut client = TokioIo::new(client.await.map_err(io::Error::other)?);
     copy_bidirectional_with_sizes(&mut client, &mut upstream, BUFFER, BUFFER).await?;
     Ok(())
 }

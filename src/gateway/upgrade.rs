@@ -30,8 +30,8 @@ pub(super) struct Upgrade {
 
 /// What the upstream agreed to.
 pub(super) struct Switched {
-    /// Client and upstream, once each is ready.
-    pub(super) ends: (OnUpgrade, OnUpgrade),
+    /// The client's side of the tunnel, once it is ready.
+    pub(super) client: OnUpgrade,
     /// `None` for a WebSocket over HTTP/2.
     protocol: Option<HeaderValue>,
 }
@@ -118,7 +118,7 @@ impl Switched {
     /// a switch where success alone would open a WebSocket (RFC 8441 section 5).
     pub(super) fn from<B>(
         upgrade: Option<Upgrade>,
-        response: &mut Response<B>,
+        response: &Response<B>,
     ) -> Result<Option<Self>, UpstreamError> {
         let Some(upgrade) = upgrade else { return Ok(None) };
         if upgrade.is_by_h2() && response.status().is_success() {
@@ -129,7 +129,7 @@ impl Switched {
         }
         let protocol = upgrade.protocol(response.headers())?;
         let protocol = upgrade.key.is_none().then_some(protocol);
-        Ok(Some(Self { ends: (upgrade.client, upgrade::on(response)), protocol }))
+        Ok(Some(Self { client: upgrade.client, protocol }))
     }
 
     /// Makes the upstream's 101 one for the client, after its headers have lost what was meant for one hop.

@@ -1,6 +1,9 @@
 //! HTTP/2 with clients: what one connection may ask for, and its streams, which never outlive it.
 
-use crate::{config::Limits, gateway::Body};
+use crate::{
+    config::Limits,
+    gateway::{Body, Cut},
+};
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use hyper::{rt::Executor, server::conn::http2};
@@ -55,6 +58,8 @@ pub(super) struct Pieces {
     body: Body,
     /// What is left of a larger piece.
     rest: Bytes,
+    /// Why there is no more.
+    cut: Option<Cut>,
     taken: Arc<Taken>,
 }
 
@@ -146,13 +151,13 @@ impl Pieces {
     /// For a response of the task that asks.
     pub(super) fn of(body: Body) -> Self {
         let taken = TAKEN.try_with(Arc::clone).unwrap_or_default();
-        Self { body, rest: Bytes::new(), taken }
+        Self { body, rest: Bytes::new(), cut: None, taken }
     }
 }
 
 impl http_body::Body for Pieces {
     type Data = Bytes;
-    type Error = <Body as http_body::Body>::Error;
+    type Error = Cut;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
@@ -162,13 +167,22 @@ impl http_body::Body for Pieces {
         if this.taken.load(Relaxed) % 2 == 1 {
             this.taken.fetch_add(1, Relaxed);
         }
+        if let Some(cut) = this.cut.take() {
+            return Poll::Ready(Some(Err(cut)));
+        }
         if this.rest.is_empty() {
             match ready!(Pin::new(&mut this.body).poll_frame(cx)) {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => this.rest = data,
                     Err(other) => return Poll::Ready(Some(Ok(other))),
                 },
-                end => return Poll::Ready(end),
+                Some(Err(cut)) => {
+                    // A reset takes along what is not written yet.
+                    this.cut = Some(cut);
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                None => return Poll::Ready(None),
             }
         }
         let piece = this.rest.split_to(this.rest.len().min(PIECE));

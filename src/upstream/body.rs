@@ -1,6 +1,10 @@
 //! The body of a response, streamed; at its end the connection goes back.
 
-use super::Connection;
+use super::{
+    Broken, Connection, Tunnel,
+    connection::Wire,
+    h1::{Early, framing::Decoder},
+};
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
@@ -12,26 +16,70 @@ use std::{
 /// The body of a response; at its end the connection is ready for others. Dropped before, it ends the call.
 #[derive(Debug)]
 pub struct Body {
-    incoming: Incoming,
+    source: Source,
+    /// Until it has ended.
     connection: Option<Connection>,
+}
+
+#[derive(Debug)]
+enum Source {
+    /// All of it, until it is taken.
+    Whole(Option<Bytes>),
+    /// From an HTTP/1.1 connection.
+    One(Decoder),
+    /// From one that is still taking the request.
+    Early(Decoder, Early),
+    /// From an HTTP/2 connection.
+    Many(Incoming),
+    /// From one that is no longer HTTP.
+    Upgraded,
 }
 
 // === impl Body ===
 
 impl Body {
-    pub(super) fn new(incoming: Incoming, connection: Connection) -> Self {
-        let mut body = Self { incoming, connection: Some(connection) };
+    /// From an HTTP/1.1 connection, to be taken out of its frames.
+    pub(super) fn one(decoder: Decoder, mut connection: Connection) -> Self {
+        let whole = match &mut connection.wire {
+            Wire::One(wire) => wire.whole(decoder),
+            Wire::Many(_) => None,
+        };
+        if let Some(bytes) = whole {
+            connection.recycle();
+            let source = Source::Whole((!bytes.is_empty()).then_some(bytes));
+            return Self { source, connection: None };
+        }
+        Self { source: Source::One(decoder), connection: Some(connection) }
+    }
+
+    /// From an HTTP/1.1 connection that is still taking the request.
+    pub(super) fn early(decoder: Decoder, early: Early) -> Self {
+        Self { source: Source::Early(decoder, early), connection: None }
+    }
+
+    /// From an HTTP/2 connection.
+    pub(super) fn many(incoming: Incoming, connection: Connection) -> Self {
+        let mut body = Self { source: Source::Many(incoming), connection: Some(connection) };
         body.recycle_at_end();
         body
     }
 
     /// Of a connection that is no longer HTTP: it counts as in use as long as this is held.
-    pub(super) fn upgraded(incoming: Incoming, connection: Connection) -> Self {
-        Self { incoming, connection: Some(connection) }
+    pub(super) fn upgraded(connection: Connection) -> Self {
+        Self { source: Source::Upgraded, connection: Some(connection) }
+    }
+
+    /// The connection, if it is no longer HTTP.
+    pub fn tunnel(self) -> Option<Tunnel> {
+        let Connection { wire, chosen, .. } = self.connection?;
+        match (self.source, wire) {
+            (Source::Upgraded, Wire::One(wire)) => Some(Tunnel::new(wire, chosen)),
+            _ => None,
+        }
     }
 
     fn recycle_at_end(&mut self) {
-        if self.incoming.is_end_stream()
+        if self.is_end_stream()
             && let Some(connection) = self.connection.take()
         {
             connection.recycle();
@@ -41,18 +89,32 @@ impl Body {
 
 impl http_body::Body for Body {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = Broken;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let frame = ready!(Pin::new(&mut self.incoming).poll_frame(cx));
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        let this = &mut *self;
+        let frame = match (&mut this.source, &mut this.connection) {
+            (Source::Whole(bytes), _) => {
+                return Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes))));
+            }
+            (Source::One(decoder), Some(Connection { wire: Wire::One(wire), .. })) => {
+                ready!(wire.poll_body(decoder, cx))
+            }
+            (Source::Early(decoder, early), _) => ready!(early.poll_body(decoder, cx)),
+            (Source::Many(incoming), Some(_)) => {
+                ready!(Pin::new(incoming).poll_frame(cx)).map(|frame| frame.map_err(Broken::from))
+            }
+            // It has ended.
+            _ => None,
+        };
         match &frame {
-            Some(Ok(_)) => self.recycle_at_end(),
-            Some(Err(_)) => self.connection = None,
+            Some(Ok(_)) => this.recycle_at_end(),
+            Some(Err(_)) => this.connection = None,
             None => {
-                if let Some(connection) = self.connection.take() {
+                if let Some(connection) = this.connection.take() {
                     connection.recycle();
                 }
             }
@@ -61,10 +123,22 @@ impl http_body::Body for Body {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.incoming.is_end_stream()
+        match &self.source {
+            Source::Whole(bytes) => bytes.is_none(),
+            Source::One(decoder) | Source::Early(decoder, _) => decoder.is_done(),
+            Source::Many(incoming) => incoming.is_end_stream(),
+            Source::Upgraded => true,
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.incoming.size_hint()
+        match &self.source {
+            Source::Whole(bytes) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+            }
+            Source::One(decoder) | Source::Early(decoder, _) => decoder.size_hint(),
+            Source::Many(incoming) => incoming.size_hint(),
+            Source::Upgraded => SizeHint::with_exact(0),
+        }
     }
 }

@@ -2,17 +2,16 @@
 //! repeated that the upstream may have acted upon.
 
 use super::{
-    Body, Control, Target, Upload, UpstreamError,
+    Body, Broken, Control, Target, Upload, UpstreamError,
     balance::{Address, Chosen, Fault},
-    h1::{H1, Sent, is_end, is_idempotent},
-    h2::{H2Stream, is_own_reset, is_refused},
+    h1::{self, Early, H1, Sending, framing::Decoder, is_idempotent},
+    h2::{self, H2Stream, is_own_reset, is_refused},
     pool::{Upstream, keep},
     response::{check_response, leaves_in_step},
 };
 use http::{
-    Request, Response, StatusCode,
+    HeaderMap, Method, Request, Response, StatusCode,
     header::{HOST, UPGRADE},
-    request::Parts,
 };
 use http_body::Body as _;
 use hyper::body::Incoming;
@@ -29,7 +28,7 @@ pub struct Connection {
 }
 
 pub(super) enum Wire {
-    One(H1),
+    One(Box<H1>),
     Many(H2Stream),
 }
 
@@ -40,11 +39,16 @@ pub(super) struct Deadline {
     upload: Option<Control>,
 }
 
-/// A request without a body, to be sent once more when the first has come to nothing.
-struct Spare {
-    head: Parts,
-    /// What had come on the connection before it was sent.
-    read: u64,
+/// What became of a request.
+enum Outcome {
+    /// From a connection of HTTP/1.1: where its body ends, what is left of the request, and whether other answers may
+    /// follow.
+    One(Response<Decoder>, Option<Sending>, bool),
+    /// From one of HTTP/2.
+    Many(Response<Incoming>),
+    /// It may be sent once more; why, and whether the upstream may have seen it.
+    Again(Box<Request<Upload>>, Broken, bool),
+    Failed(UpstreamError),
 }
 
 // === impl Connection ===
@@ -60,13 +64,12 @@ impl Connection {
         matches!(self.wire, Wire::Many(_))
     }
 
-    /// Sends a request and waits for the head of its response.
+    /// Sends a request and waits for the head of its response. `inform` hears of interim ones (1xx), where the
+    /// connection is HTTP/1.1.
     ///
     /// It is sent once more, on a fresh connection, when the upstream has seen nothing of it, has said that it did
     /// nothing with it (RFC 9113 section 8.7), or when a connection that was kept idle ended without a byte of
     /// an answer and the request may be repeated (RFC 9110 section 9.2.2).
-    ///
-    /// `prepare` has a last word each time that it goes out in HTTP/1.1.
     ///
     /// # Errors
     ///
@@ -74,26 +77,17 @@ impl Connection {
     pub async fn send(
         mut self,
         request: Request<Upload>,
-        prepare: impl Fn(&mut Request<Upload>) + Sync,
+        inform: impl Fn(StatusCode, HeaderMap) + Sync,
     ) -> Result<Response<Body>, UpstreamError> {
         let deadline = Deadline::of(&request, self.upstream.timeouts().response);
         let is_upgrade = request.headers().contains_key(UPGRADE);
-        let spare = self.spare(&request);
-        match self.dispatch(request, &deadline, &prepare).await {
-            Ok(Sent::Answer(response)) => self.answered(response, is_upgrade, &deadline),
-            Err(error) => Err(self.failed(error)),
-            Ok(Sent::Unsent(request, _)) => {
-                Box::pin(self.once_more(*request, None, &deadline, &prepare, is_upgrade)).await
+        match self.dispatch(request, &deadline, &inform).await {
+            Outcome::Again(request, why, is_seen) => {
+                let why = (why, is_seen);
+                let again = self.once_more(*request, why, &deadline, &inform, is_upgrade);
+                Box::pin(again).await
             }
-            Ok(Sent::Failed(error)) => match spare {
-                Some(spare) if self.may_repeat(&spare, &error) => {
-                    let request = Request::from_parts(spare.head, Upload::none());
-                    let again =
-                        self.once_more(request, Some(error), &deadline, &prepare, is_upgrade);
-                    Box::pin(again).await
-                }
-                _ => Err(self.failed(UpstreamError::Broken(error))),
-            },
+            outcome => self.outcome(outcome, is_upgrade),
         }
     }
 
@@ -106,62 +100,35 @@ impl Connection {
 
     async fn dispatch(
         &mut self,
-        mut request: Request<Upload>,
+        request: Request<Upload>,
         deadline: &Deadline,
-        prepare: &(impl Fn(&mut Request<Upload>) + Sync),
-    ) -> Result<Sent, UpstreamError> {
+        inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
+    ) -> Outcome {
         match &mut self.wire {
-            Wire::One(wire) => {
-                prepare(&mut request);
-                wire.send(request, deadline).await
-            }
+            Wire::One(wire) => dispatch_one(wire, request, deadline, inform).await,
             Wire::Many(wire) => {
                 // What only upstreams of several versions pay stays out of the way of the others.
                 let target = self.upstream.target_of(&self.address);
-                Box::pin(wire.send(request, target, deadline)).await
+                Box::pin(dispatch_many(wire, request, target, deadline)).await
             }
         }
     }
 
-    /// A copy of a request that may have to be sent once more. A fresh connection has no excuse.
-    fn spare(&self, request: &Request<Upload>) -> Option<Spare> {
-        let (may_fail, read) = match &self.wire {
-            Wire::One(wire) => (wire.is_used && is_idempotent(request.method()), wire.read()),
-            Wire::Many(_) => (true, 0),
-        };
-        if !may_fail || !request.body().is_end_stream() {
-            return None;
-        }
-        let mut copy = Request::new(());
-        *copy.method_mut() = request.method().clone();
-        *copy.uri_mut() = request.uri().clone();
-        *copy.headers_mut() = request.headers().clone();
-        Some(Spare { head: copy.into_parts().0, read })
-    }
-
-    fn may_repeat(&self, spare: &Spare, error: &hyper::Error) -> bool {
-        match &self.wire {
-            Wire::One(wire) => wire.read() == spare.read && is_end(error),
-            Wire::Many(_) => is_refused(error),
-        }
-    }
-
-    /// On a fresh connection, to the same address if it can be reached. It is the last time. `first` is why the
-    /// first did not do, where the upstream may have seen it.
+    /// On a fresh connection, to the same address if it can be reached. It is the last time.
     async fn once_more(
         self,
         mut request: Request<Upload>,
-        first: Option<hyper::Error>,
+        (first, is_seen): (Broken, bool),
         deadline: &Deadline,
-        prepare: &(impl Fn(&mut Request<Upload>) + Sync),
+        inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
         is_upgrade: bool,
     ) -> Result<Response<Body>, UpstreamError> {
         if let Wire::Many(wire) = &self.wire {
             wire.retire();
         }
-        let is_unsent = first.is_none();
         let other = self.upstream.fresh(&self.address).await;
-        let mut other = other.map_err(|error| first.map_or(error, UpstreamError::Broken))?;
+        let mut other =
+            other.map_err(|error| if is_seen { UpstreamError::Broken(first) } else { error })?;
         let host = &other.target().host;
         if other.address.target != self.address.target
             && request.headers().get(HOST) == Some(&self.target().host)
@@ -169,49 +136,81 @@ impl Connection {
             request.headers_mut().insert(HOST, host.clone());
         }
         drop(self);
-        match other.dispatch(request, deadline, prepare).await {
-            Ok(Sent::Answer(response)) => other.answered(response, is_upgrade, deadline),
-            Ok(Sent::Unsent(_, error)) if is_unsent => {
-                Err(other.failed(UpstreamError::Unsent(error)))
+        let outcome = match other.dispatch(request, deadline, inform).await {
+            Outcome::Again(_, error, false) if !is_seen => {
+                Outcome::Failed(UpstreamError::Unsent(error))
             }
-            Ok(Sent::Unsent(_, error) | Sent::Failed(error)) => {
-                Err(other.failed(UpstreamError::Broken(error)))
+            Outcome::Again(_, error, _) => Outcome::Failed(UpstreamError::Broken(error)),
+            outcome => outcome,
+        };
+        other.outcome(outcome, is_upgrade)
+    }
+
+    fn outcome(
+        mut self,
+        outcome: Outcome,
+        is_upgrade: bool,
+    ) -> Result<Response<Body>, UpstreamError> {
+        match outcome {
+            Outcome::Failed(error) => Err(self.failed(error)),
+            Outcome::Again(_, error, _) => Err(self.failed(UpstreamError::Broken(error))),
+            Outcome::One(response, sending, stays_open) => {
+                self.answered_one(response, sending, stays_open, is_upgrade)
             }
-            Err(error) => Err(other.failed(error)),
+            Outcome::Many(mut response) => {
+                self.answered();
+                // What is refused takes its connection along.
+                check_response(&mut response, false)?;
+                Ok(response.map(|incoming| Body::many(incoming, self)))
+            }
         }
     }
 
-    fn answered(
+    fn answered_one(
         mut self,
-        mut response: Response<Incoming>,
+        mut response: Response<Decoder>,
+        sending: Option<Sending>,
+        stays_open: bool,
         is_upgrade: bool,
-        deadline: &Deadline,
     ) -> Result<Response<Body>, UpstreamError> {
+        self.answered();
+        check_response(&mut response, is_upgrade)?;
+        let decoder = *response.body();
+        let is_upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        if let Wire::One(wire) = &mut self.wire {
+            wire.is_used = true;
+            wire.is_last = !stays_open
+                || is_upgraded
+                || decoder == Decoder::Open
+                || !leaves_in_step(&response, !decoder.is_done());
+        }
+        let body = match (sending, self.wire) {
+            // Of a request that it had not read to its end, the rest may be the next one to it.
+            (Some(sending), Wire::One(wire)) => {
+                Body::early(decoder, Early::new(wire, self.chosen, sending))
+            }
+            (_, wire) => {
+                let connection = Self { wire, ..self };
+                match is_upgraded {
+                    true => Body::upgraded(connection),
+                    false => Body::one(decoder, connection),
+                }
+            }
+        };
+        Ok(response.map(|_| body))
+    }
+
+    fn answered(&mut self) {
         if let Some(chosen) = &mut self.chosen {
             self.upstream.site().answered(chosen);
         }
-        let is_upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-        let may_upgrade = match &mut self.wire {
-            Wire::One(wire) => {
-                wire.is_used = true;
-                // Of a request that it had not read to its end, the rest may be the next one to it.
-                wire.is_last = is_upgraded || deadline.is_early() || !leaves_in_step(&response);
-                is_upgrade
-            }
-            Wire::Many(_) => false,
-        };
-        // What is refused takes its connection along.
-        check_response(&mut response, may_upgrade)?;
-        Ok(response.map(|incoming| match is_upgraded {
-            true => Body::upgraded(incoming, self),
-            false => Body::new(incoming, self),
-        }))
     }
 
     fn failed(&mut self, error: UpstreamError) -> UpstreamError {
         // When the client's side of it broke off, the upstream is not to blame.
         let is_ours = match &error {
-            UpstreamError::Broken(error) => error.is_user() || is_own_reset(error),
+            UpstreamError::Broken(Broken::Upload(_) | Broken::Length) => true,
+            UpstreamError::Broken(Broken::Http2(error)) => error.is_user() || is_own_reset(error),
             _ => false,
         };
         if !is_ours {
@@ -222,16 +221,75 @@ impl Connection {
     }
 }
 
+async fn dispatch_one(
+    wire: &mut H1,
+    request: Request<Upload>,
+    deadline: &Deadline,
+    inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
+) -> Outcome {
+    let (head, upload) = request.into_parts();
+    let has_body = !upload.is_end_stream();
+    let mut sending = Sending::new(&head.headers, upload);
+    let sent = match wire.send(&head, &mut sending, deadline, inform).await {
+        Ok(sent) => sent,
+        Err(error) => return Outcome::Failed(error),
+    };
+    match sent {
+        h1::Sent::Answer(response, stays_open) => {
+            let decoder = Decoder::of(&head.method, &response);
+            let early = sending.is_some().then_some(sending);
+            Outcome::One(response.map(|()| decoder), early, stays_open)
+        }
+        h1::Sent::Unsent(why) => {
+            let request = Request::from_parts(head, sending.upload);
+            Outcome::Again(Box::new(request), why, false)
+        }
+        h1::Sent::Failed(why) => {
+            // A fresh connection has no excuse.
+            let may_repeat = wire.is_used && !has_body && is_idempotent(&head.method);
+            match may_repeat && wire.is_silent() && why.is_end() {
+                true => {
+                    let request = Request::from_parts(head, sending.upload);
+                    Outcome::Again(Box::new(request), why, true)
+                }
+                false => Outcome::Failed(UpstreamError::Broken(why)),
+            }
+        }
+    }
+}
+
+async fn dispatch_many(
+    wire: &mut H2Stream,
+    request: Request<Upload>,
+    target: &Target,
+    deadline: &Deadline,
+) -> Outcome {
+    let spare = request.body().is_end_stream().then(|| copy(&request));
+    match wire.send(request, target, deadline).await {
+        Ok(h2::Sent::Answer(response)) => Outcome::Many(response),
+        Ok(h2::Sent::Unsent(request, why)) => Outcome::Again(request, why.into(), false),
+        Ok(h2::Sent::Failed(why)) => match spare {
+            Some(spare) if is_refused(&why) => Outcome::Again(Box::new(spare), why.into(), true),
+            _ => Outcome::Failed(UpstreamError::Broken(why.into())),
+        },
+        Err(error) => Outcome::Failed(error),
+    }
+}
+
+/// A copy of a request without a body.
+fn copy(request: &Request<Upload>) -> Request<Upload> {
+    let mut copy = Request::new(Upload::none());
+    *copy.method_mut() = Method::clone(request.method());
+    *copy.uri_mut() = request.uri().clone();
+    *copy.headers_mut() = request.headers().clone();
+    copy
+}
+
 // === impl Deadline ===
 
 impl Deadline {
     fn of(request: &Request<Upload>, patience: Duration) -> Self {
         Self { patience, least: Instant::now() + patience, upload: request.body().control() }
-    }
-
-    /// Some of the request is still to be sent.
-    fn is_early(&self) -> bool {
-        self.upload.as_ref().is_some_and(|upload| !upload.has_ended())
     }
 
     /// It may move, never back.

@@ -1,109 +1,167 @@
-//! An HTTP/1.1 connection: one request at a time, and how it ended when it had no answer.
+//! An HTTP/1.1 connection: one request at a time, and how it ended when it had no answer. Driven by whoever waits for
+//! the answer, so that nobody else has to be woken.
 
-use super::{
-    Upload, UpstreamError,
-    connection::Deadline,
-    stream::{Stream, Traffic},
-};
-use http::{Method, Request, Response};
-use hyper::{
-    body::Incoming,
-    client::conn::{
-        TrySendError,
-        http1::{Builder, SendRequest},
-    },
-};
-use hyper_util::rt::TokioIo;
+mod early;
+pub(super) mod framing;
+mod head;
+mod output;
+mod tunnel;
+
+pub(super) use early::Early;
+pub(super) use head::HEAD_BYTES;
+pub(super) use output::Sending;
+pub use tunnel::Tunnel;
+
+use super::{Fault, UpstreamError, connection::Deadline, pool::Counted, stream::Stream};
+use bytes::{Bytes, BytesMut};
+use framing::Decoder;
+use head::Head;
+use http::{HeaderMap, Method, Response, StatusCode, request::Parts};
+use http_body::Frame;
+use output::Output;
 use std::{
-    error::Error as _,
     future::{Future, poll_fn},
     io::{self, ErrorKind},
     pin::{Pin, pin},
-    sync::Arc,
-    task::Poll,
+    task::{Context, Poll, Waker, ready},
     time::Duration,
 };
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, ReadBuf},
+    time::{Instant, Sleep, sleep},
+};
 
-/// The head of a response may be this large; common servers stop at 8 to 32 KiB.
-pub(super) const HEAD_BYTES: usize = 64 << 10;
+/// One read: this much at first, and while most of it stays empty.
+const READ_LEAST: usize = 4 << 10;
+/// One read of an upstream that sends faster.
+const READ_MOST: usize = 64 << 10;
+/// What an upstream may say before the head of its response has ended: interim responses (1xx), any number of them.
+const BEFORE_THE_ANSWER: usize = 1 << 20;
 
 /// An HTTP/1.1 connection.
 pub(super) struct H1 {
-    sender: SendRequest<Upload>,
+    io: Stream,
+    /// What has come and was not taken.
+    input: BytesMut,
+    /// How much to read at once.
+    next: usize,
+    /// Octets that have come since the last request.
+    came: usize,
+    output: Output,
     /// For the time-outs of its requests, one after the other. It is set anew only when it fires, not for each
     /// request: most of them leave it as it is.
     timer: Pin<Box<Sleep>>,
-    traffic: Arc<Traffic>,
     /// It has answered before, and may have been closed since.
     pub(super) is_used: bool,
     /// What comes behind its response belongs to nobody.
     pub(super) is_last: bool,
+    _counted: Counted,
+}
+
+/// Why an upstream's answer has no beginning or no end.
+#[derive(Debug, thiserror::Error)]
+pub enum Broken {
+    /// The connection failed.
+    #[error("the connection failed")]
+    Io(#[from] io::Error),
+    /// It ended too early.
+    #[error("the connection ended")]
+    Ended,
+    /// What came is no head, or no trailers.
+    #[error("this is not as HTTP/1.1 writes it")]
+    Syntax(#[from] httparse::Error),
+    /// What came is no chunk.
+    #[error("this is no chunk as HTTP/1.1 frames it")]
+    Chunk,
+    /// It has no end.
+    #[error("there is no end of {0}")]
+    Limit(&'static str),
+    /// The request is not as long as it says.
+    #[error("the body of the request has not the length that was announced")]
+    Length,
+    /// The client's side of it broke off.
+    #[error(transparent)]
+    Upload(#[from] Fault),
+    /// Of HTTP/2.
+    #[error(transparent)]
+    Http2(#[from] hyper::Error),
 }
 
 /// What became of a request.
 pub(super) enum Sent {
-    Answer(Response<Incoming>),
+    /// And whether what follows on the connection may be another answer.
+    Answer(Response<()>, bool),
     /// Nothing of it was written.
-    Unsent(Box<Request<Upload>>, hyper::Error),
+    Unsent(Broken),
     /// All of it may have been.
-    Failed(hyper::Error),
+    Failed(Broken),
 }
 
 // === impl H1 ===
 
 impl H1 {
-    /// Over a stream that is connected; `guard` is held as long as the connection lives.
-    pub(super) async fn over<G: Send + 'static>(
-        stream: Stream,
-        response_timeout: Duration,
-        guard: G,
-    ) -> Result<Self, hyper::Error> {
-        let traffic = stream.traffic();
-        let handshake = Builder::new().max_header_size(HEAD_BYTES).handshake(TokioIo::new(stream));
-        let (mut sender, connection) = handshake.await?;
-        tokio::spawn(async move {
-            let _guard = guard;
-            // Its end and its errors reach whoever sends on it.
-            let _ = connection.with_upgrades().await;
-        });
-        sender.ready().await?;
-        let timer = Box::pin(sleep(response_timeout));
-        Ok(Self { sender, timer, traffic, is_used: false, is_last: false })
+    /// Over a stream that is connected.
+    pub(super) fn over(io: Stream, response_timeout: Duration, counted: Counted) -> Box<Self> {
+        Box::new(Self {
+            io,
+            input: BytesMut::new(),
+            next: READ_LEAST,
+            came: 0,
+            output: Output::default(),
+            timer: Box::pin(sleep(response_timeout)),
+            is_used: false,
+            is_last: false,
+            _counted: counted,
+        })
     }
 
-    pub(super) fn is_ready(&self) -> bool {
-        self.sender.is_ready()
+    /// Whether nothing has come that nobody asked for, the end included.
+    pub(super) fn is_ready(&mut self) -> bool {
+        let mut nothing = [0; 1];
+        let mut cx = Context::from_waker(Waker::noop());
+        let came = Pin::new(&mut self.io).poll_read(&mut cx, &mut ReadBuf::new(&mut nothing));
+        !self.is_last && self.input.is_empty() && came.is_pending()
     }
 
-    pub(super) fn is_closed(&self) -> bool {
-        self.sender.is_closed()
-    }
-
-    /// Waits until the last request is over, body and all; false when the connection is.
-    pub(super) async fn ready(&mut self) -> bool {
-        self.sender.ready().await.is_ok()
-    }
-
-    /// The answer to a request, or why there is none.
+    /// The answer to a request, or why there is none. `inform` hears of interim ones.
     ///
     /// # Errors
     ///
     /// [`UpstreamError::ResponseTimeout`].
     pub(super) async fn send(
         &mut self,
-        request: Request<Upload>,
+        head: &Parts,
+        sending: &mut Sending,
         deadline: &Deadline,
+        inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
     ) -> Result<Sent, UpstreamError> {
-        if self.timer.deadline() > deadline.at() {
+        let until = deadline.at();
+        if self.timer.deadline() > until {
             // The first request of this connection, after it was sent in vain on another.
-            self.timer.as_mut().reset(deadline.at());
+            self.timer.as_mut().reset(until);
         }
-        self.traffic.awaits_head();
-        let mut answer = pin!(self.sender.try_send_request(request));
-        let answer = poll_fn(|cx| {
-            if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
-                return Poll::Ready(Ok(answer));
+        head::write(head, &mut self.output.text);
+        (self.came, self.output.count) = (0, 0);
+        let mut sent = None;
+        poll_fn(|cx| {
+            if sent.is_none() {
+                match self.output.poll_all(&mut self.io, sending, cx) {
+                    Poll::Ready(Err(broken @ (Broken::Upload(_) | Broken::Length))) => {
+                        return Poll::Ready(Ok(Sent::Failed(broken)));
+                    }
+                    // What the upstream has said before it broke off may be an answer.
+                    Poll::Ready(end) => sent = Some(end),
+                    Poll::Pending => {}
+                }
+            }
+            if let Poll::Ready(answer) = self.poll_head(cx, inform) {
+                return Poll::Ready(Ok(match (answer, sent.take()) {
+                    (Ok(Head { response, stays_open }), end) => {
+                        Sent::Answer(response, stays_open && !matches!(end, Some(Err(_))))
+                    }
+                    (Err(_), Some(Err(broken))) if self.is_unsent(sending) => Sent::Unsent(broken),
+                    (Err(_), Some(Err(broken))) | (Err(broken), _) => Sent::Failed(broken),
+                }));
             }
             // Set for an earlier request, it may fire too early, but never too late.
             while self.timer.as_mut().poll(cx).is_ready() {
@@ -115,27 +173,106 @@ impl H1 {
             }
             Poll::Pending
         })
-        .await?;
-        self.traffic.has_head();
-        Ok(match answer {
-            Ok(response) => Sent::Answer(response),
-            Err(error) => Sent::from_error(error),
-        })
+        .await
     }
 
-    /// How many bytes have come.
-    pub(super) fn read(&self) -> u64 {
-        self.traffic.read()
+    fn is_unsent(&self, sending: &Sending) -> bool {
+        self.output.count == 0 && self.came == 0 && !sending.is_some()
+    }
+
+    /// Whether the upstream has not said anything since the last request.
+    pub(super) fn is_silent(&self) -> bool {
+        self.came == 0
+    }
+
+    fn poll_head(
+        &mut self,
+        cx: &mut Context<'_>,
+        inform: &impl Fn(StatusCode, HeaderMap),
+    ) -> Poll<Result<Head, Broken>> {
+        loop {
+            while !self.input.is_empty()
+                && let Some(head) = head::take(&mut self.input)?
+            {
+                let status = head.response.status();
+                if !status.is_informational() || status == StatusCode::SWITCHING_PROTOCOLS {
+                    return Poll::Ready(Ok(head));
+                }
+                inform(status, head.response.into_parts().0.headers);
+            }
+            if self.came >= BEFORE_THE_ANSWER {
+                return Poll::Ready(Err(Broken::Limit("what comes before the answer")));
+            }
+            if ready!(self.poll_fill(cx))? == 0 {
+                return Poll::Ready(Err(Broken::Ended));
+            }
+        }
+    }
+
+    /// The next piece of a body; `None` at its end.
+    pub(super) fn poll_body(
+        &mut self,
+        decoder: &mut Decoder,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        loop {
+            match decoder.take(&mut self.input) {
+                Ok(None) if decoder.is_done() => return Poll::Ready(None),
+                Ok(None) => {}
+                frame => return Poll::Ready(frame.transpose()),
+            }
+            match ready!(self.poll_fill(cx)) {
+                Ok(0) => match decoder.end() {
+                    Ok(()) => return Poll::Ready(None),
+                    Err(broken) => return Poll::Ready(Some(Err(broken))),
+                },
+                Ok(_) => {}
+                Err(error) => return Poll::Ready(Some(Err(error.into()))),
+            }
+        }
+    }
+
+    /// All of a body, if it is there already and nothing else is.
+    pub(super) fn whole(&mut self, decoder: Decoder) -> Option<Bytes> {
+        let length = decoder.size_hint().exact()?;
+        (length == self.input.len() as u64).then(|| self.input.split().freeze())
+    }
+
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        self.input.reserve(self.next);
+        let count = ready!(pin!(self.io.read_buf(&mut self.input)).poll(cx))?;
+        self.came = self.came.saturating_add(count);
+        if count >= self.next {
+            self.next = READ_MOST.min(2 * self.next);
+        } else if count < self.next / 4 {
+            self.next = READ_LEAST.max(self.next / 2);
+        }
+        Poll::Ready(Ok(count))
+    }
+
+    /// Its response has been taken: what is left of this request is forgotten.
+    pub(super) fn rest(&mut self) {
+        if self.next > READ_LEAST {
+            self.next = READ_LEAST;
+            self.input = BytesMut::new();
+        }
     }
 }
 
-// === impl Sent ===
+// === impl Broken ===
 
-impl Sent {
-    pub(super) fn from_error(mut error: TrySendError<Request<Upload>>) -> Self {
-        match error.take_message() {
-            Some(request) => Self::Unsent(Box::new(request), error.into_error()),
-            None => Self::Failed(error.into_error()),
+impl Broken {
+    /// Whether the peer ended the connection, rather than say something wrong.
+    pub(super) fn is_end(&self) -> bool {
+        use ErrorKind::{
+            BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof,
+        };
+        const ENDS: [ErrorKind; 5] =
+            [BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof];
+        match self {
+            Self::Ended => true,
+            Self::Io(error) => ENDS.contains(&error.kind()),
+            _ => false,
         }
     }
 }
@@ -143,13 +280,4 @@ impl Sent {
 /// Whether a request may be made twice (RFC 9110 section 9.2.2).
 pub(super) fn is_idempotent(method: &Method) -> bool {
     [Method::GET, Method::HEAD, Method::OPTIONS, Method::PUT, Method::DELETE].contains(method)
-}
-
-/// Whether the peer ended the connection, rather than say something wrong.
-pub(super) fn is_end(error: &hyper::Error) -> bool {
-    use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof};
-    const ENDS: [ErrorKind; 5] =
-        [BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof];
-    let io = error.source().and_then(|source| source.downcast_ref::<io::Error>());
-    error.is_incomplete_message() || io.is_some_and(|io| ENDS.contains(&io.kind()))
 }

@@ -3,17 +3,23 @@
 use super::{
     Control, Target, Upload, UpstreamError,
     connection::Deadline,
-    h1::{HEAD_BYTES, Sent},
+    h1::HEAD_BYTES,
     headers,
     stream::{Stream, Traffic},
 };
 use h2::Reason;
 use http::{
-    HeaderName, HeaderValue, Request, Uri, Version,
+    HeaderName, HeaderValue, Request, Response, Uri, Version,
     header::{CONNECTION, EXPECT, HOST, TE, TRANSFER_ENCODING, UPGRADE},
 };
 use http_body::Body as _;
-use hyper::client::conn::http2::{Builder, Connection, SendRequest};
+use hyper::{
+    body::Incoming,
+    client::conn::{
+        TrySendError,
+        http2::{Builder, Connection, SendRequest},
+    },
+};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use std::{
@@ -57,6 +63,15 @@ static CONNECTION_SPECIFIC: [HeaderName; 5] = [
 ];
 
 type Wire = Connection<TokioIo<Stream>, Upload, TokioExecutor>;
+
+/// What became of a request.
+pub(super) enum Sent {
+    Answer(Response<Incoming>),
+    /// Nothing of it was written.
+    Unsent(Box<Request<Upload>>, hyper::Error),
+    /// All of it may have been.
+    Failed(hyper::Error),
+}
 
 /// An HTTP/2 connection.
 #[derive(Clone)]
@@ -209,6 +224,17 @@ impl Drop for H2Stream {
         let line = &self.0.line;
         if line.streams.fetch_sub(1, Relaxed) == 1 {
             *line.idle_since.lock() = Instant::now();
+        }
+    }
+}
+
+// === impl Sent ===
+
+impl Sent {
+    fn from_error(mut error: TrySendError<Request<Upload>>) -> Self {
+        match error.take_message() {
+            Some(request) => Self::Unsent(Box::new(request), error.into_error()),
+            None => Self::Failed(error.into_error()),
         }
     }
 }

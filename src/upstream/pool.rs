@@ -22,13 +22,10 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    runtime::Handle,
     sync::oneshot,
     time::{Instant, interval, timeout},
 };
 
-/// A connection that is not ready for its next request after this time is dropped.
-const RECYCLE: Duration = Duration::from_secs(5);
 /// Bounds of how long before its slot a request takes a connection.
 const LEAD: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 /// Time-outs for connecting that one request may spend on several addresses.
@@ -62,7 +59,7 @@ enum Next {
 pub struct Ahead(oneshot::Receiver<Result<Connection, UpstreamError>>);
 
 /// Counts a connection in [`Inner::open`].
-struct Counted(Weak<Inner>);
+pub(super) struct Counted(Weak<Inner>);
 
 // === impl Upstream ===
 
@@ -248,7 +245,7 @@ impl Upstream {
                 tracing::info!(upstream, "does not choose HTTP/2, and is spoken to in HTTP/1.1");
             }
             let limit = self.timeouts().response;
-            Wire::One(H1::over(stream, limit, counted).await.map_err(failed)?)
+            Wire::One(H1::over(stream, limit, counted))
         };
         let took = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
         self.0.connecting.store(took, Relaxed);
@@ -262,22 +259,11 @@ impl fmt::Debug for Upstream {
     }
 }
 
-/// Keeps a connection whose response has ended for the next request, once its request has as well.
-pub(super) fn keep(upstream: &Upstream, mut wire: H1, address: Arc<Address>) {
-    if wire.is_last {
-        return;
-    }
-    if wire.is_ready() {
+/// Keeps a connection whose response has ended for the next request.
+pub(super) fn keep(upstream: &Upstream, mut wire: Box<H1>, address: Arc<Address>) {
+    if !wire.is_last {
+        wire.rest();
         upstream.0.shelves.lock().put(wire, address, upstream.0.keeps);
-    } else if !wire.is_closed()
-        && let Ok(runtime) = Handle::try_current()
-    {
-        let upstream = upstream.clone();
-        runtime.spawn(async move {
-            if let Ok(true) = timeout(RECYCLE, wire.ready()).await {
-                upstream.0.shelves.lock().put(wire, address, upstream.0.keeps);
-            }
-        });
     }
 }
 

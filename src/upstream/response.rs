@@ -1,20 +1,18 @@
-//! The heads of an upstream's responses: what is refused, and what the parser makes of the rest. Framing itself is
-//! the parser's.
+//! The heads of an upstream's responses: what is refused, and behind which of them a connection may be used again.
 
 use super::UpstreamError;
 use http::{
     HeaderMap, Response, StatusCode, Version,
     header::{CONTENT_LENGTH, TRANSFER_ENCODING},
 };
-use http_body::Body;
 
-/// Refuses what no request of ours can be answered with: an upgrade nobody asked for, lengths that differ or are none, two framings, codings that we cannot
-/// undo (RFC 9112 section 6), also where no body follows.
+/// Refuses what no request of ours can be answered with: an upgrade nobody asked for, lengths that differ or are none,
+/// two framings, codings that we cannot undo (RFC 9112 section 6), also where no body follows.
 ///
 /// # Errors
 ///
 /// [`UpstreamError::Invalid`].
-pub fn check_response<B: Body>(
+pub(super) fn check_response<B>(
     response: &mut Response<B>,
     upgrade_asked: bool,
 ) -> Result<(), UpstreamError> {
@@ -26,11 +24,7 @@ pub fn check_response<B: Body>(
         return Err(UpstreamError::Invalid("an interim response in place of the final one"));
     }
     let has_length = check_lengths(response.headers_mut())?;
-    // A body of known length was framed by it: then there is no coding, or the parser would have preferred it.
-    let is_sized = response.body().size_hint().exact().is_some_and(|length| length > 0);
-    if !is_sized {
-        check_coding(response.headers(), has_length)?;
-    }
+    check_coding(response, has_length)?;
     if status == StatusCode::NO_CONTENT || status == StatusCode::SWITCHING_PROTOCOLS {
         // It has no content to have a length (RFC 9110 section 8.6).
         response.headers_mut().remove(CONTENT_LENGTH);
@@ -61,9 +55,12 @@ fn check_lengths(headers: &mut HeaderMap) -> Result<bool, UpstreamError> {
 }
 
 /// Only `chunked` alone, and no length beside it (RFC 9112 sections 6.1 and 6.3).
-fn check_coding(headers: &HeaderMap, has_length: bool) -> Result<(), UpstreamError> {
-    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+fn check_coding<B>(response: &Response<B>, has_length: bool) -> Result<(), UpstreamError> {
+    let mut codings = response.headers().get_all(TRANSFER_ENCODING).iter();
     let Some(coding) = codings.next() else { return Ok(()) };
+    if response.version() == Version::HTTP_10 {
+        return Err(UpstreamError::Invalid("a transfer coding in HTTP/1.0"));
+    }
     if has_length {
         return Err(UpstreamError::Invalid("both a length and a transfer coding"));
     }
@@ -74,11 +71,11 @@ fn check_coding(headers: &HeaderMap, has_length: bool) -> Result<(), UpstreamErr
     Ok(())
 }
 
-/// Whether the connection that it came on may be used again. Not by who said HTTP/1.0: the parser takes later
-/// requests to be understood as such. Not where no body can follow and one was announced (HEAD, 204, 304), which may
-/// follow all the same and be taken for the answer to the next request. Not behind a 408, which servers say to a
-/// connection and not to a request: it may have come before ours, and the answer to ours be still to come.
-pub(super) fn leaves_in_step<B: Body>(response: &Response<B>) -> bool {
+/// Whether the connection that it came on may be used again; `has_body` says whether one follows. Not where none can
+/// and one was announced (HEAD, 204, 304), which may follow all the same and be taken for the answer to the next
+/// request. Not behind a 408, which servers say to a connection and not to a request: it may have come before ours, and
+/// the answer to ours be still to come.
+pub(super) fn leaves_in_step<B>(response: &Response<B>, has_body: bool) -> bool {
     let announces_more = || {
         let headers = response.headers();
         headers.contains_key(TRANSFER_ENCODING)
@@ -86,7 +83,7 @@ pub(super) fn leaves_in_step<B: Body>(response: &Response<B>) -> bool {
     };
     match response.status() {
         StatusCode::REQUEST_TIMEOUT => false,
-        _ if response.body().is_end_stream() && announces_more() => false,
+        _ if !has_body && announces_more() => false,
         _ => response.version() != Version::HTTP_10,
     }
 }

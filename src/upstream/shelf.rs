@@ -30,7 +30,7 @@ pub(super) struct Shelf {
 }
 
 struct Idle {
-    wire: H1,
+    wire: Box<H1>,
     address: Arc<Address>,
     since: Instant,
 }
@@ -43,7 +43,7 @@ impl Shelves {
     }
 
     /// Puts a connection back, unless there are `most`, or its address is none any more.
-    pub(super) fn put(&mut self, wire: H1, address: Arc<Address>, most: usize) {
+    pub(super) fn put(&mut self, wire: Box<H1>, address: Arc<Address>, most: usize) {
         let idle: usize = self.all.iter().map(|shelf| shelf.idle.len()).sum();
         if idle < most && self.group.load().contains(&address) {
             let since = Instant::now();
@@ -89,7 +89,7 @@ impl Shelf {
         if let Some(stream) = self.stream() {
             return Some((Wire::Many(stream), self.address.clone()));
         }
-        while may_reuse && let Some(Idle { wire, address, since }) = self.idle.pop() {
+        while may_reuse && let Some(Idle { mut wire, address, since }) = self.idle.pop() {
             if wire.is_ready() && since.elapsed() < limit {
                 return Some((Wire::One(wire), address));
             }
@@ -103,7 +103,7 @@ impl Shelf {
     }
 
     fn sweep(&mut self, limit: Duration) {
-        self.idle.retain(|idle| !idle.wire.is_closed() && idle.since.elapsed() < limit);
+        self.idle.retain_mut(|idle| idle.wire.is_ready() && idle.since.elapsed() < limit);
         let is_old = |line: &H2| line.idle_since().is_some_and(|since| since.elapsed() >= limit);
         self.lines.retain(|line| line.is_open() && !is_old(line));
     }

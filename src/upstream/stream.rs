@@ -15,10 +15,6 @@ use tokio::{
 };
 use tokio_rustls::client::TlsStream;
 
-/// What an upstream may say before the head of its response has ended, bytes: interim responses (1xx) are
-/// skipped by the parser, any number of them. Far above what the parser reads at a time.
-const BEFORE_THE_BODY: u64 = 1 << 20;
-
 /// A connection's bytes.
 pub(super) struct Stream {
     io: Io,
@@ -34,8 +30,6 @@ enum Io {
 #[derive(Debug)]
 pub(super) struct Traffic {
     read: AtomicU64,
-    /// As many may come at all.
-    limit: AtomicU64,
 }
 
 // === impl Traffic ===
@@ -43,16 +37,6 @@ pub(super) struct Traffic {
 impl Traffic {
     pub(super) fn read(&self) -> u64 {
         self.read.load(Relaxed)
-    }
-
-    /// From now on the head of a response is awaited.
-    pub(super) fn awaits_head(&self) {
-        self.limit.store(self.read() + BEFORE_THE_BODY, Relaxed);
-    }
-
-    /// It has come: a body may be as long as it likes.
-    pub(super) fn has_head(&self) {
-        self.limit.store(u64::MAX, Relaxed);
     }
 }
 
@@ -68,8 +52,7 @@ impl Stream {
     }
 
     fn new(io: Io) -> Self {
-        let (read, limit) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
-        Self { io, traffic: Arc::new(Traffic { read, limit }) }
+        Self { io, traffic: Arc::new(Traffic { read: AtomicU64::new(0) }) }
     }
 
     pub(super) fn traffic(&self) -> Arc<Traffic> {
@@ -83,10 +66,6 @@ impl AsyncRead for Stream {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.traffic.read() >= self.traffic.limit.load(Relaxed) {
-            let reason = "more was said before the head of the response had ended than may be";
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, reason)));
-        }
         let before = buf.filled().len();
         ready!(match &mut self.io {
             Io::Plain(stream) => Pin::new(stream).poll_read(cx, buf),

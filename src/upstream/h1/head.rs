@@ -1,0 +1,208 @@
+//! The heads of HTTP/1.1 messages: how ours are written, and what an upstream's are read as. Decides nothing.
+
+use super::Broken;
+use bytes::BytesMut;
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version, header::CONNECTION,
+    request::Parts,
+};
+use httparse::{ParserConfig, Status};
+use hyper::ext::ReasonPhrase;
+use std::mem::MaybeUninit;
+
+/// The head of a response may be this large; common servers stop at 8 to 32 KiB.
+pub(in crate::upstream) const HEAD_BYTES: usize = 64 << 10;
+/// And have so many fields.
+const FIELDS: usize = 100;
+
+/// The head of a response.
+pub(super) struct Head {
+    pub(super) response: Response<()>,
+    /// What follows on the connection may be another response.
+    pub(super) stays_open: bool,
+}
+
+/// Writes the head of a request (RFC 9112 sections 3 and 5).
+pub(super) fn write(head: &Parts, out: &mut Vec<u8>) {
+    let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
+    // An absolute target may have a query and no path (RFC 9112 section 3.2.1).
+    let slash = if target.starts_with('?') { "/" } else { "" };
+    for part in [head.method.as_str(), " ", slash, target, " HTTP/1.1\r\n"] {
+        out.extend_from_slice(part.as_bytes());
+    }
+    write_fields(head.headers.iter(), out);
+}
+
+/// Writes fields, and the empty line behind them.
+pub(super) fn write_fields<'a>(
+    fields: impl Iterator<Item = (&'a HeaderName, &'a HeaderValue)>,
+    out: &mut Vec<u8>,
+) {
+    for (name, value) in fields {
+        out.extend_from_slice(name.as_str().as_bytes());
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(value.as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Takes the head of a response from what has come; `None` while its end has not.
+///
+/// # Errors
+///
+/// [`Broken::Syntax`], [`Broken::Limit`].
+pub(super) fn take(input: &mut BytesMut) -> Result<Option<Head>, Broken> {
+    let mut fields = [const { MaybeUninit::uninit() }; FIELDS];
+    let mut response = httparse::Response::new(&mut []);
+    let parsed = ParserConfig::default().parse_response_with_uninit_headers(
+        &mut response,
+        input,
+        &mut fields,
+    )?;
+    let length = match parsed {
+        Status::Complete(length) if length <= HEAD_BYTES => length,
+        Status::Partial if input.len() < HEAD_BYTES => return Ok(None),
+        _ => return Err(Broken::Limit("a head this large")),
+    };
+    let status = response.code.and_then(|code| StatusCode::from_u16(code).ok());
+    let status = status.ok_or(Broken::Syntax(httparse::Error::Status))?;
+    let mut head = Response::new(());
+    *head.status_mut() = status;
+    *head.version_mut() =
+        if response.version == Some(1) { Version::HTTP_11 } else { Version::HTTP_10 };
+    let reason = response.reason.filter(|reason| Some(*reason) != status.canonical_reason());
+    if let Some(Ok(reason)) =
+        reason.map(|reason| ReasonPhrase::try_from(reason.as_bytes().to_vec()))
+    {
+        head.extensions_mut().insert(reason);
+    }
+    // Values share the octets that came.
+    let start = input.as_ptr() as usize;
+    let mut places = [(0, 0); FIELDS];
+    let count = response.headers.len();
+    let headers = head.headers_mut();
+    headers.reserve(count);
+    let mut names: smallvec::SmallVec<[HeaderName; 16]> = smallvec::SmallVec::new();
+    for (field, place) in response.headers.iter().zip(&mut places) {
+        names.push(name(field.name)?);
+        *place = (field.value.as_ptr() as usize - start, field.value.len());
+    }
+    let octets = input.split_to(length).freeze();
+    let mut stays_open = head.version() == Version::HTTP_11;
+    for (name, (start, length)) in names.into_iter().zip(places) {
+        let value = HeaderValue::from_maybe_shared(octets.slice(start..start + length));
+        let value = value.map_err(|_| Broken::Syntax(httparse::Error::HeaderValue))?;
+        if name == CONNECTION && has_close(&value) {
+            stays_open = false;
+        }
+        head.headers_mut().append(name, value);
+    }
+    Ok(Some(Head { response: head, stays_open }))
+}
+
+/// Takes trailers, and the empty line behind them; `None` while that has not come.
+///
+/// # Errors
+///
+/// [`Broken::Syntax`], [`Broken::Limit`].
+pub(super) fn take_trailers(input: &mut BytesMut) -> Result<Option<HeaderMap>, Broken> {
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS];
+    let (length, trailers) = match httparse::parse_headers(input, &mut fields)? {
+        Status::Complete((length, fields)) if length <= HEAD_BYTES => {
+            let mut trailers = HeaderMap::with_capacity(fields.len());
+            for field in fields {
+                let value = HeaderValue::from_bytes(field.value);
+                let value = value.map_err(|_| Broken::Syntax(httparse::Error::HeaderValue))?;
+                trailers.append(name(field.name)?, value);
+            }
+            (length, trailers)
+        }
+        Status::Partial if input.len() < HEAD_BYTES => return Ok(None),
+        _ => return Err(Broken::Limit("trailers this large")),
+    };
+    let _ = input.split_to(length);
+    Ok(Some(trailers))
+}
+
+fn name(name: &str) -> Result<HeaderName, Broken> {
+    let name = HeaderName::from_bytes(name.as_bytes());
+    name.map_err(|_| Broken::Syntax(httparse::Error::HeaderName))
+}
+
+fn has_close(value: &HeaderValue) -> bool {
+    let mut options = value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+    options.any(|option| option.eq_ignore_ascii_case(b"close"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Request;
+    use rstest::rstest;
+
+    fn taken(text: &str) -> Result<Option<Head>, Broken> {
+        take(&mut BytesMut::from(text))
+    }
+
+    #[test]
+    fn a_request_is_written_as_it_is() {
+        let request = Request::post("/a?b=c").header("host", "x").header("a", "1").header("a", "2");
+        let (head, ()) = request.body(()).expect("a request").into_parts();
+        let mut out = Vec::new();
+        write(&head, &mut out);
+        assert_eq!(out, b"POST /a?b=c HTTP/1.1\r\nhost: x\r\na: 1\r\na: 2\r\n\r\n");
+    }
+
+    #[test]
+    fn a_query_alone_gets_a_path() {
+        let (head, ()) = Request::get("http://a?b").body(()).expect("a request").into_parts();
+        let mut out = Vec::new();
+        write(&head, &mut out);
+        assert_eq!(out, b"GET /?b HTTP/1.1\r\n\r\n");
+    }
+
+    #[test]
+    fn a_response_is_read_with_what_stands_behind_it_left() {
+        let mut input = BytesMut::from("HTTP/1.1 200 Fine\r\nA: 1\r\nb:2\r\na: 3\r\n\r\nrest");
+        let Head { response, stays_open } = take(&mut input).expect("a head").expect("whole");
+        assert_eq!((response.status(), stays_open), (StatusCode::OK, true));
+        let all: Vec<_> = response.headers().get_all("a").iter().collect();
+        assert_eq!(all, ["1", "3"]);
+        assert_eq!(response.headers()["b"], "2");
+        let reason = response.extensions().get::<ReasonPhrase>().expect("its own");
+        assert_eq!(reason.as_bytes(), b"Fine");
+        assert_eq!(input, "rest");
+    }
+
+    #[rstest]
+    #[case::current("HTTP/1.1 204 No Content\r\n\r\n", true)]
+    #[case::old("HTTP/1.0 204 No Content\r\n\r\n", false)]
+    #[case::closing("HTTP/1.1 204 No Content\r\nConnection: x, Close\r\n\r\n", false)]
+    #[case::twice("HTTP/1.1 204 X\r\nConnection: close\r\nConnection: keep-alive\r\n\r\n", false)]
+    fn connections_that_stay(#[case] text: &str, #[case] stays: bool) {
+        assert_eq!(taken(text).expect("a head").expect("whole").stays_open, stays);
+    }
+
+    #[rstest]
+    #[case::no_http("SSH-2.0-x\r\n")]
+    #[case::other_version("HTTP/2.0 200 OK\r\n\r\n")]
+    #[case::no_status("HTTP/1.1 20 OK\r\n\r\n")]
+    #[case::low_status("HTTP/1.1 099 OK\r\n\r\n")]
+    #[case::no_colon("HTTP/1.1 200 OK\r\nA\r\n\r\n")]
+    #[case::space_before_colon("HTTP/1.1 200 OK\r\nA : b\r\n\r\n")]
+    #[case::folded("HTTP/1.1 200 OK\r\nA: b\r\n c\r\n\r\n")]
+    #[case::nul("HTTP/1.1 200 OK\r\nA: \0\r\n\r\n")]
+    fn what_is_no_response(#[case] text: &str) {
+        assert!(matches!(taken(text), Err(Broken::Syntax(_))), "{text:?}");
+    }
+
+    #[test]
+    fn heads_have_bounds() {
+        let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "a: b\r\n".repeat(FIELDS + 1));
+        assert!(taken(&many).is_err());
+        let endless = format!("HTTP/1.1 200 OK\r\na: {}", "b".repeat(HEAD_BYTES));
+        assert!(matches!(taken(&endless), Err(Broken::Limit(_))));
+        assert!(taken("HTTP/1.1 200 OK\r\na: b\r\n").expect("no error").is_none());
+    }
+}

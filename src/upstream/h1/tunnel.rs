@@ -1,0 +1,61 @@
+//! A connection that speaks another protocol by now.
+
+use super::H1;
+use crate::upstream::balance::Chosen;
+use bytes::Buf;
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// A connection that speaks another protocol by now. It counts as in use.
+pub struct Tunnel {
+    wire: Box<H1>,
+    _chosen: Option<Chosen>,
+}
+
+// === impl Tunnel ===
+
+impl Tunnel {
+    pub(in crate::upstream) fn new(wire: Box<H1>, chosen: Option<Chosen>) -> Self {
+        Self { wire, _chosen: chosen }
+    }
+}
+
+impl AsyncRead for Tunnel {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let H1 { io, input, .. } = &mut *self.wire;
+        if input.is_empty() {
+            return Pin::new(io).poll_read(cx, buf);
+        }
+        // What came with the answer.
+        let count = input.len().min(buf.remaining());
+        buf.put_slice(&input[..count]);
+        input.advance(count);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Tunnel {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.wire.io).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.wire.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.wire.io).poll_shutdown(cx)
+    }
+}
