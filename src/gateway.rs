@@ -21,10 +21,13 @@ pub use plan::{LimiterPlan, Plan, RoutePlan};
 
 use crate::{
     answer::{Failure, grpc},
-    limit::Admission,
+    limit::{Admission, Slot},
     route::{Ambiguous, host_of},
     store::Store,
-    upstream::{Ahead, Connection, Terms, Upload, Upstream, headers},
+    upstream::{
+        Ahead, Connection, Terms, Upload, Upstream,
+        headers::{self, Seen},
+    },
 };
 use http::{
     HeaderValue, Request, Response, StatusCode, Version,
@@ -34,7 +37,7 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 use record::Record;
 use send::spoilt;
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 use trace::{Ids, X_REQUEST_ID};
 use tunnel::Tunnels;
 use upgrade::Upgrade;
@@ -58,9 +61,23 @@ pub struct Gateway {
 struct Routed<'a> {
     route: &'a RoutePlan,
     request: Request<Upload>,
+    seen: Seen,
     upgrade: Option<Upgrade>,
     /// Its client sends no body before it is asked for it.
     is_expected: bool,
+}
+
+// === impl Routed ===
+
+impl Routed<'_> {
+    /// How long it may wait.
+    fn budget(&self) -> Duration {
+        match self.seen.has(Seen::PATIENCE) {
+            true => budget(self.route.max_wait, self.route.max_wait_cap, self.request.headers()),
+            // The cap is for those who ask.
+            false => self.route.max_wait,
+        }
+    }
 }
 
 // === impl Gateway ===
@@ -72,15 +89,18 @@ impl Gateway {
     }
 
     /// Answers a request.
-    pub async fn handle(&self, peer: &Arc<Peer>, mut request: Request<Incoming>) -> Response<Body> {
-        let id = self.ids.of(request.headers_mut());
+    pub async fn handle(&self, peer: &Arc<Peer>, request: Request<Incoming>) -> Response<Body> {
         let is_http2 = request.version() == Version::HTTP_2;
-        let mut record = Record::new(&self.plan, peer, id, &request);
-        let is_grpc = grpc::is_call(&request);
-        let answer = tokio::select! {
-            biased;
-            answer = self.forward(&mut record, peer, request) => answer,
-            () = peer.leaves() => Err(Failure::ClientLeft),
+        // What only a failure needs to know of it is found out before it becomes another.
+        let is_grpc = is_http2 && grpc::is_call(&request);
+        let (mut record, routed) = self.begin(peer, request);
+        let answer = match routed {
+            Ok(mut routed) => tokio::select! {
+                biased;
+                answer = self.forward(&mut record, peer, &mut routed) => answer,
+                () = peer.leaves() => Err(Failure::ClientLeft),
+            },
+            Err(failure) => Err(failure),
         };
         let mut response = match answer {
             Ok(response) => {
@@ -95,7 +115,7 @@ impl Gateway {
                 } else if failure.ends_connection() && !is_http2 {
                     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 }
-                response.headers_mut().insert(X_REQUEST_ID, record.id.clone());
+                response.headers_mut().insert(&X_REQUEST_ID, record.id.clone());
                 response.map(Body::own)
             }
         };
@@ -103,6 +123,19 @@ impl Gateway {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         response
+    }
+
+    /// What can be known of a request without asking anybody. No future holds it twice for that.
+    fn begin(
+        &self,
+        peer: &Peer,
+        mut request: Request<Incoming>,
+    ) -> (Record<'_>, Result<Routed<'_>, Failure>) {
+        let seen = Seen::of(request.headers());
+        let id = self.ids.of(request.headers_mut(), seen);
+        let mut record = Record::new(&self.plan, peer, id, &request);
+        let routed = self.route(&mut record, peer, request, seen);
+        (record, routed)
     }
 
     /// Resolves when no tunnel is open any more.
@@ -120,41 +153,38 @@ impl Gateway {
         record::unparsed(&self.plan, peer.ip, status);
     }
 
-    async fn forward<'a>(
-        &'a self,
-        record: &mut Record<'a>,
+    async fn forward(
+        &self,
+        record: &mut Record<'_>,
         peer: &Arc<Peer>,
-        request: Request<Incoming>,
+        routed: &mut Routed<'_>,
     ) -> Result<Response<Body>, Failure> {
-        let mut routed = self.route(record, peer, request)?;
         if !routed.is_expected {
             routed.request.body_mut().look_ahead().await.map_err(spoilt)?;
         }
         let upstream = &self.upstreams[routed.route.upstream];
         // Nothing is open: a connection is made while the decision is.
         let ahead = upstream.connect_ahead();
-        let admission = self.admit(record, peer, &routed).await?;
-        let admission = match admission {
+        let (mut slot, waits) = at_once(self.admit(record, peer, routed).await?);
+        let connection = match waits {
             None => {
                 let connection = connection(upstream, ahead).await?;
-                return self.send(record, peer, routed, None, connection).await;
-            }
-            Some(Admission::Granted(slot)) if slot.wait.is_zero() => {
-                let connection = connection(upstream, ahead).await?;
-                if !slot.is_late() {
-                    return self.send(record, peer, routed, Some(slot), connection).await;
+                match slot.take_if(|slot| slot.is_late()) {
+                    None => connection,
+                    // It was long in the making: what is sent now could meet what is sent later.
+                    Some(late) => {
+                        connection.recycle();
+                        let waits = Box::new(Admission::Granted(late));
+                        self.wait(record, routed, waits, upstream, &mut slot).await?
+                    }
                 }
-                // It was long in the making: what is sent now could meet what is sent later.
-                connection.recycle();
-                Admission::Granted(slot)
             }
-            Some(admission) => {
+            Some(waits) => {
                 drop(ahead);
-                admission
+                self.wait(record, routed, waits, upstream, &mut slot).await?
             }
         };
-        let (slot, connection) = self.wait(record, &routed, admission, upstream).await?;
-        self.send(record, peer, routed, Some(slot), connection).await
+        self.send(record, peer, routed, &mut slot, connection).await
     }
 
     fn route<'a>(
@@ -162,10 +192,13 @@ impl Gateway {
         record: &mut Record<'a>,
         peer: &Peer,
         mut request: Request<Incoming>,
+        seen: Seen,
     ) -> Result<Routed<'a>, Failure> {
-        vet::vet(peer, &self.plan.config.limits, &request)?;
-        let upgrade = Upgrade::asked(&mut request);
-        headers::remove_nominated(request.headers_mut());
+        vet::vet(peer, &self.plan.config.limits, &request, seen)?;
+        let upgrade = Upgrade::asked(&mut request, seen);
+        if seen.has(Seen::CONNECTION) {
+            headers::remove_nominated(request.headers_mut());
+        }
         let uri = request.uri();
         let routes = &self.plan.config.routes;
         let covers = |one: usize, other: usize| routes[one].covers(&routes[other]);
@@ -178,8 +211,17 @@ impl Gateway {
         let config = &self.plan.config;
         let terms = Terms { limit: config.limits.body, patience: config.client.body_timeout };
         let mut request = request.map(|incoming| Upload::new(incoming, is_h2, terms, &peer.ends));
-        let is_expected = expects(&mut request);
-        Ok(Routed { route, request, upgrade, is_expected })
+        let is_expected = seen.has(Seen::EXPECT) && expects(&mut request);
+        Ok(Routed { route, request, seen, upgrade, is_expected })
+    }
+}
+
+/// What goes at once, and what has to wait.
+fn at_once(admission: Option<Admission>) -> (Option<Slot>, Option<Box<Admission>>) {
+    match admission {
+        None => (None, None),
+        Some(Admission::Granted(slot)) if slot.wait.is_zero() => (Some(slot), None),
+        Some(waits) => (None, Some(Box::new(waits))),
     }
 }
 
@@ -225,7 +267,6 @@ async fn connection(upstream: &Upstream, ahead: Option<Ahead>) -> Result<Connect
 mod tests {
     use super::*;
     use crate::metrics::Outcome;
-    use std::time::Duration;
 
     #[test]
     fn outcomes_of_a_forwarded_request_are_three() {

@@ -13,7 +13,7 @@ use crate::{
     answer::{Policy, Quota},
     config::Rate,
     key,
-    store::{Check, Checks, Decision, Store, StoreError, batch::places, calls::Callable},
+    store::{Answer, Check, Checks, Decision, Store, StoreError, batch::places, calls::Callable},
 };
 use std::{sync::Arc, time::Duration};
 use tokio::{
@@ -111,7 +111,13 @@ pub async fn ask(
     budget: Duration,
 ) -> Result<Admission, StoreError> {
     let ticket = checks.iter().any(Check::is_lease).then(|| store.calls().ticket());
-    ask_as(store, checks, budget, ticket).await
+    let (answer, place) = begin(store, checks, budget, ticket);
+    // An answer that is there already has no future to go through.
+    let decision = match answer {
+        Answer::Ready(decision) => decision?,
+        Answer::Later(decision) => decision.await?,
+    };
+    Ok(admission(store, checks, budget, decision, place))
 }
 
 async fn ask_as(
@@ -120,26 +126,47 @@ async fn ask_as(
     budget: Duration,
     ticket: Option<Callable>,
 ) -> Result<Admission, StoreError> {
+    let (answer, place) = begin(store, checks, budget, ticket);
+    Ok(admission(store, checks, budget, answer.get().await?, place))
+}
+
+/// Asks. Whoever leaves before the answer leaves its queue, too, with the place.
+fn begin(
+    store: &Arc<dyn Store>,
+    checks: &Checks,
+    budget: Duration,
+    ticket: Option<Callable>,
+) -> (Answer<Decision>, Option<Place>) {
     let asked = ticket.as_ref().map(|callable| callable.ticket);
-    // Whoever leaves now leaves its queue, too.
-    let mut place = Place {
+    let place = ticket.map(|ticket| Place {
         store: store.clone(),
         checks: checks.clone(),
-        ticket,
+        ticket: Some(ticket),
         ask_at: Instant::now(),
         bound_by: 0,
-    };
-    let decision = store.decide(checks, micros(budget), asked).get().await?;
-    if let Some(queued) = decision.queued {
+    });
+    (store.decide(checks, micros(budget), asked), place)
+}
+
+fn admission(
+    store: &Arc<dyn Store>,
+    checks: &Checks,
+    budget: Duration,
+    decision: Decision,
+    mut place: Option<Place>,
+) -> Admission {
+    if let Some(queued) = decision.queued
+        && let Some(mut place) = place.take()
+    {
         place.ask_at = Instant::now() + duration(queued.ask_after).min(budget);
         place.bound_by = decision.bound_by;
         if let Some(callable) = &mut place.ticket {
             callable.ticket.deadline = queued.deadline;
         }
-        return Ok(Admission::Queued(place));
+        return Admission::Queued(place);
     }
     if !decision.admitted {
-        return Ok(Admission::Refused(decision));
+        return Admission::Refused(decision);
     }
     let wait = duration(decision.wait);
     let mut slot = Slot {
@@ -150,14 +177,14 @@ async fn ask_as(
         wait,
         bound_by: decision.bound_by,
         spent: false,
-        ticket: place.ticket.take(),
+        ticket: place.and_then(|mut place| place.ticket.take()),
         renewals: Vec::new(),
         places: None,
     };
     if slot.ticket.is_some() {
         slot.renewals = slot.held().map(|(check, part)| renew(store, check, part.grant)).collect();
     }
-    Ok(Admission::Granted(slot))
+    Admission::Granted(slot)
 }
 
 /// Renews a lease three times within its time, for as long as it is held.

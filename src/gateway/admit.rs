@@ -1,6 +1,6 @@
 //! Between route and upstream: what the limiters say of a request, and how it is held until its slot has come.
 
-use super::{Gateway, Routed, asked_host, budget::budget, connection, plan, record::Record};
+use super::{Gateway, Routed, asked_host, connection, plan, record::Record};
 use crate::{
     answer::Failure,
     config::Mode,
@@ -36,7 +36,7 @@ impl Gateway {
         });
         let checks = checks.map_err(|why| Failure::BadRequest(why.into()))?;
         let Some(checks) = checks else { return Ok(None) };
-        let wanted = budget(route.max_wait, route.max_wait_cap, request.headers());
+        let wanted = routed.budget();
         // Who cannot wait may still go at once.
         let full = !wanted.is_zero() && route.is_full();
         let budget = if full { Duration::ZERO } else { wanted };
@@ -103,29 +103,33 @@ impl Gateway {
         }
     }
 
-    /// Holds a request until its slot has come and its places are free, with a connection at hand.
+    /// Holds a request until its slot has come and its places are free, with a connection at hand. `slot` becomes that.
     pub(super) async fn wait(
         &self,
         record: &mut Record<'_>,
         routed: &Routed<'_>,
-        admission: Admission,
+        admission: Box<Admission>,
         upstream: &Upstream,
-    ) -> Result<(Slot, Connection), Failure> {
+        slot: &mut Option<Slot>,
+    ) -> Result<Connection, Failure> {
         let route = routed.route;
         let bound = record.bound.unwrap_or(route.limiter(0));
         let Some(_waiting) = plan::Waiting::enter(route, &self.plan.limiters[bound]) else {
-            let wait = match &admission {
+            let wait = match &*admission {
                 Admission::Granted(slot) => slot.wait,
                 Admission::Queued(_) | Admission::Refused(_) => Duration::ZERO,
             };
             return Err(Failure::QueueFull { retry_after: limit::micros(wait) });
         };
-        let wanted = budget(route.max_wait, route.max_wait_cap, routed.request.headers());
+        let wanted = routed.budget();
         let started = Instant::now();
         record.waits_since = Some(started);
-        let held = self.held(record, route, admission, upstream, started + wanted).await;
+        // Most requests never wait, and none should be larger for it.
+        let held = Box::pin(self.held(record, route, *admission, upstream, started + wanted)).await;
         record.waited();
-        held
+        let (granted, connection) = held?;
+        *slot = Some(granted);
+        Ok(connection)
     }
 
     async fn held(

@@ -1,10 +1,7 @@
 //! The client at the other end of a connection, and what only its connection knows. Made once per connection.
 
 use crate::{key, upstream::Ends};
-use http::{
-    HeaderMap, HeaderValue, Request, StatusCode,
-    header::{CONTENT_LENGTH, TRANSFER_ENCODING},
-};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use ipnet::IpNet;
 use std::{
     borrow::Borrow,
@@ -96,11 +93,11 @@ impl Peer {
         poll_fn(|cx| leaving.poll(cx)).await;
     }
 
-    /// Whether the head of this request had a Content-Length beside its Transfer-Encoding, which the parser conceals.
-    pub(super) fn framed_twice<B>(&self, request: &Request<B>) -> bool {
+    /// Whether the head of this request, which has a Transfer-Encoding, had a Content-Length beside it. The parser
+    /// conceals that.
+    pub(super) fn framed_twice(&self, has_length: bool) -> bool {
         // HTTP/2 has no Transfer-Encoding; its parser refuses it.
-        request.headers().contains_key(TRANSFER_ENCODING)
-            && (request.headers().contains_key(CONTENT_LENGTH) || self.line.framed_twice())
+        has_length || self.line.framed_twice()
     }
 
     /// Passes an interim response (1xx, RFC 9110 section 15.2) on, where the connection can take one. A switch of

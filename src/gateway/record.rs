@@ -29,7 +29,7 @@ pub(super) struct Record<'a> {
     pub(super) waits_since: Option<Instant>,
     /// Until the head of the upstream's response.
     pub(super) upstream: Option<Duration>,
-    line: Option<Line<'a>>,
+    line: Option<Box<Line<'a>>>,
 }
 
 /// What only the access log needs. No header is shown but those that say who asked for what.
@@ -80,7 +80,7 @@ impl<'a> Record<'a> {
         id: HeaderValue,
         request: &Request<B>,
     ) -> Self {
-        let line = plan.redactor.as_ref().map(|redactor| Line {
+        let line = |redactor| Line {
             redactor,
             trace_id: trace::trace_id(request.headers()).map(Into::into),
             client: peer.client_ip(request.headers(), &plan.config.trusted_proxies),
@@ -88,7 +88,7 @@ impl<'a> Record<'a> {
             method: request.method().clone(),
             host: request.headers().get(HOST).cloned(),
             uri: request.uri().clone(),
-        });
+        };
         Self {
             plan,
             id,
@@ -102,7 +102,7 @@ impl<'a> Record<'a> {
             wait: Duration::ZERO,
             waits_since: None,
             upstream: None,
-            line,
+            line: plan.redactor.as_ref().map(|redactor| Box::new(line(redactor))),
         }
     }
 

@@ -8,15 +8,14 @@ use super::{
 };
 use crate::{
     answer::{Failure, PACEWAY_ORIGIN},
+    config,
     limit::Slot,
     upstream::{
-        Connection, Control, Fault, Target, Upload, UpstreamError,
-        headers::{self, Way},
+        Connection, Control, Fault, Target, UpstreamError,
+        headers::{self, Own, Way},
     },
 };
-use http::{
-    HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version, header::CONNECTION,
-};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version, header::CONNECTION};
 use http_body::Body as _;
 use std::{mem, sync::Arc};
 use tokio::time::Instant;
@@ -31,24 +30,26 @@ impl Gateway {
         &self,
         record: &mut Record<'_>,
         peer: &Arc<Peer>,
-        routed: Routed<'_>,
-        mut slot: Option<Slot>,
+        routed: &mut Routed<'_>,
+        slot: &mut Option<Slot>,
         connection: Connection,
     ) -> Result<Response<Body>, Failure> {
-        let Routed { route, request, upgrade, .. } = routed;
-        if connection.is_http2() && upgrade.as_ref().is_some_and(Upgrade::is_by_h2) {
+        let route = routed.route;
+        if connection.is_http2() && routed.upgrade.as_ref().is_some_and(Upgrade::is_by_h2) {
             return Err(Failure::BadRequest("this upstream takes no WebSockets".into()));
         }
-        let (version, upload) = (request.version(), request.body().control());
-        let target = connection.target();
-        let request = self.for_upstream(route, peer, request, upgrade.as_ref(), target)?;
-        if let Some(slot) = &mut slot {
+        let (version, upload) = (routed.request.version(), routed.request.body().control());
+        let upgrade = routed.upgrade.take();
+        let (config, target) = (&self.plan.config.upstreams[route.upstream], connection.target());
+        let mut own = routed.for_upstream(config, upgrade.as_ref(), &record.id, peer, target)?;
+        if let Some(slot) = slot {
             slot.spend();
         }
         record.sent();
         let hears = (version == Version::HTTP_11).then_some(peer);
         let started = Instant::now();
-        let answer = connection.send(request, interim::pass(hears, &upload));
+        let inform = interim::pass(hears, &upload);
+        let answer = connection.send(&mut routed.request, &mut own, inform);
         let mut response =
             answer.await.map_err(|error| unanswered(error, upload.as_ref(), slot.take()))?;
         let took = started.elapsed();
@@ -59,7 +60,7 @@ impl Gateway {
         let switched = Switched::from(upgrade, &response).map_err(Failure::Upstream)?;
         let is_h2 = response.version() == Version::HTTP_2;
         for_client(route, record, &mut response);
-        let slot = slot.filter(Slot::holds_places);
+        let slot = slot.take_if(|slot| slot.holds_places());
         if let Some(switched) = switched {
             switched.answer(&mut response);
             let (head, body) = response.into_parts();
@@ -78,42 +79,50 @@ impl Gateway {
         response.body_mut().keep(slot, unasked);
         Ok(response)
     }
+}
 
-    /// A request as its upstream gets it.
+impl Routed<'_> {
+    /// Makes the request what its upstream gets, together with what is returned: who asked for what.
     fn for_upstream(
-        &self,
-        route: &RoutePlan,
-        peer: &Peer,
-        request: Request<Upload>,
+        &mut self,
+        config: &config::Upstream,
         upgrade: Option<&Upgrade>,
+        id: &HeaderValue,
+        peer: &Peer,
         target: &Target,
-    ) -> Result<Request<Upload>, Failure> {
-        let (mut parts, body) = request.into_parts();
-        let config = &self.plan.config.upstreams[route.upstream];
-        let asked_host = parts.uri.authority();
+    ) -> Result<Own, Failure> {
+        let (seen, request) = (self.seen, &mut self.request);
+        let asked_host = request.uri().authority();
         let asked_host = asked_host.and_then(|host| HeaderValue::from_str(host.as_str()).ok());
         let way = Way {
             peer: &peer.forwarded_for,
             port: &peer.port,
             is_tls: peer.is_tls,
             is_trusted: peer.is_trusted,
-            version: parts.version,
+            version: request.version(),
             asked_host,
             upstream_host: &target.host,
             preserve_host: config.preserve_host,
             forwarded: config.forwarded,
-            is_open: !body.is_end_stream(),
+            is_open: !request.body().is_end_stream(),
         };
-        headers::to_upstream(&mut parts.headers, &way);
-        route.rules.iter().for_each(|rules| rules.request.apply(&mut parts.headers));
-        parts.uri = target
-            .uri(parts.uri.path_and_query())
-            .ok_or(Failure::BadRequest("the path is too long".into()))?;
-        parts.version = Version::HTTP_11;
-        if let Some(upgrade) = upgrade {
-            upgrade.ask(&mut parts.headers);
+        let mut own = headers::to_upstream(request.headers_mut(), seen, &way);
+        own.set(&X_REQUEST_ID, id.clone());
+        let rules = self.route.rules.iter().map(|rules| &rules.request);
+        if upgrade.is_some() || rules.clone().any(|rules| !rules.is_empty()) {
+            own.merge_into(request.headers_mut());
+            rules.for_each(|rules| rules.apply(request.headers_mut()));
         }
-        Ok(Request::from_parts(parts, body))
+        // Most are as they came.
+        if !target.base.is_empty() || request.uri().authority().is_some() {
+            let uri = target.uri(request.uri().path_and_query());
+            *request.uri_mut() = uri.ok_or(Failure::BadRequest("the path is too long".into()))?;
+        }
+        *request.version_mut() = Version::HTTP_11;
+        if let Some(upgrade) = upgrade {
+            upgrade.ask(request.headers_mut());
+        }
+        Ok(own)
     }
 }
 
@@ -123,7 +132,7 @@ fn for_client<B>(route: &RoutePlan, record: &Record<'_>, response: &mut Response
     let status = response.status();
     let headers: &mut HeaderMap = response.headers_mut();
     headers::to_client(headers, version);
-    headers.entry(X_REQUEST_ID).or_insert_with(|| record.id.clone());
+    headers.entry(&X_REQUEST_ID).or_insert_with(|| record.id.clone());
     if status == StatusCode::TOO_MANY_REQUESTS {
         headers.insert(PACEWAY_ORIGIN, HeaderValue::from_static("upstream"));
     }

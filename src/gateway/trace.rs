@@ -1,24 +1,35 @@
 //! By what a request is told from others: its `X-Request-Id`, kept or made, and the trace that it is part of (W3C Trace
 //! Context). They are names, not secrets.
 
+use crate::upstream::headers::Seen;
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use std::{
-    hash::{BuildHasher, RandomState},
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-};
+use parking_lot::Mutex;
+use std::hash::{BuildHasher, RandomState};
 
 /// Kept when it is sane, made otherwise, and said both ways.
-pub(super) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(super) static X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const MAX_ID: usize = 128;
+/// Digits of an id that is made.
+const DIGITS: usize = 32;
+/// So many are made at once: one allocation for all.
+const BLOCK: usize = 64;
 
 /// Makes ids of 128 bits that no two requests of any gateways share. One a worker.
 #[derive(Debug)]
 pub(super) struct Ids {
     /// Random: one of 2^64.
     high: u64,
+    next: Mutex<Next>,
+}
+
+#[derive(Debug)]
+struct Next {
     /// Random at first; then it counts.
-    low: AtomicU64,
+    low: u64,
+    /// Those that are made already.
+    made: Bytes,
 }
 
 // === impl Ids ===
@@ -27,32 +38,46 @@ impl Ids {
     pub(super) fn new() -> Self {
         // Each state is keyed by the system's random numbers.
         let random = |of: u8| RandomState::new().hash_one(of);
-        Self { high: random(0) ^ random(1).rotate_left(32), low: random(2).into() }
+        let next = Next { low: random(2), made: Bytes::new() };
+        Self { high: random(0) ^ random(1).rotate_left(32), next: Mutex::new(next) }
     }
 
-    /// The request's own id, or a new one in its place.
-    pub(super) fn of(&self, headers: &mut HeaderMap) -> HeaderValue {
+    /// The id of a request with these headers: its own, or a new one. What cannot be its id goes.
+    pub(super) fn of(&self, headers: &mut HeaderMap, seen: Seen) -> HeaderValue {
+        if !seen.has(Seen::REQUEST_ID) {
+            return self.next();
+        }
         let mut own = headers.get_all(&X_REQUEST_ID).iter();
         if let (Some(id), None) = (own.next(), own.next())
             && is_sane(id.as_bytes())
         {
             return id.clone();
         }
-        let id = self.next();
-        headers.insert(X_REQUEST_ID, id.clone());
-        id
+        headers.remove(&X_REQUEST_ID);
+        self.next()
     }
 
     fn next(&self) -> HeaderValue {
-        let low = mix(self.low.fetch_add(1, Relaxed));
-        let mut text = [0; 32];
-        for (i, digit) in text.iter_mut().enumerate() {
-            let half = if i < 16 { self.high } else { low };
-            let nibble = half >> (60 - 4 * (i % 16)) & 15;
-            *digit = b"0123456789abcdef"[nibble as usize];
+        let mut next = self.next.lock();
+        if next.made.is_empty() {
+            next.made = self.block(next.low).into();
+            next.low = next.low.wrapping_add(BLOCK as u64);
         }
+        let id = next.made.split_to(DIGITS);
+        drop(next);
         // Digits are what a header may hold.
-        HeaderValue::from_bytes(&text).unwrap_or(HeaderValue::from_static("-"))
+        HeaderValue::from_maybe_shared(id).unwrap_or(HeaderValue::from_static("-"))
+    }
+
+    fn block(&self, low: u64) -> Vec<u8> {
+        let mut text = Vec::with_capacity(BLOCK * DIGITS);
+        for count in 0..BLOCK as u64 {
+            for half in [self.high, mix(low.wrapping_add(count))] {
+                let nibbles = (0..16).map(|i| half >> (60 - 4 * i) & 15);
+                text.extend(nibbles.map(|nibble| b"0123456789abcdef"[nibble as usize]));
+            }
+        }
+        text
     }
 }
 
@@ -134,11 +159,12 @@ mod tests {
         {
             let mut headers = HeaderMap::new();
             for id in &sent {
-                headers.append(X_REQUEST_ID, value(id));
+                headers.append(&X_REQUEST_ID, value(id));
             }
-            let id = Ids::new().of(&mut headers);
+            let seen = Seen::of(&headers);
+            let id = Ids::new().of(&mut headers, seen);
             assert_eq!(id == value(&longest), kept);
-            assert_eq!(headers.get_all(X_REQUEST_ID).iter().collect::<Vec<_>>(), [&id]);
+            assert_eq!(headers.contains_key(&X_REQUEST_ID), kept);
         }
     }
 

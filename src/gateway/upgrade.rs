@@ -1,7 +1,7 @@
 //! Requests that ask for another protocol: HTTP/1.1 upgrades (RFC 9110 section 7.8), and WebSockets over HTTP/2
 //! (RFC 8441), which go on as the former. It knows no protocol but by its name.
 
-use crate::upstream::UpstreamError;
+use crate::upstream::{UpstreamError, headers::Seen};
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version,
@@ -39,14 +39,14 @@ pub(super) struct Switched {
 // === impl Upgrade ===
 
 impl Upgrade {
-    /// What `request` asks for. A WebSocket over HTTP/2 becomes a GET. With a body nothing is asked for: it would
+    /// What `request` asks for, which has the fields `seen`. A WebSocket over HTTP/2 becomes a GET. With a body nothing is asked for: it would
     /// have to be read to its end first.
-    pub(super) fn asked<B: Body>(request: &mut Request<B>) -> Option<Self> {
+    pub(super) fn asked<B: Body>(request: &mut Request<B>, seen: Seen) -> Option<Self> {
         if request.version() == Version::HTTP_2 {
             return Self::asked_by_h2(request);
         }
         if request.version() != Version::HTTP_11
-            || !request.headers().contains_key(UPGRADE)
+            || !seen.has(Seen::UPGRADE)
             || !request.body().is_end_stream()
             || !tokens(request.headers(), &CONNECTION)
                 .any(|word| word.eq_ignore_ascii_case("upgrade"))
@@ -181,6 +181,11 @@ mod tests {
         builder.body(Empty::new()).expect("a request")
     }
 
+    fn asked(request: &mut Request<Empty<bytes::Bytes>>) -> Option<Upgrade> {
+        let seen = Seen::of(request.headers());
+        Upgrade::asked(request, seen)
+    }
+
     #[test]
     fn the_key_of_the_rfc_is_accepted_as_there() {
         let key = HeaderValue::from_static("dGhlIHNhbXBsZSBub25jZQ==");
@@ -191,21 +196,21 @@ mod tests {
     fn what_concerns_our_connection_is_not_asked_for() {
         let names = "h2c, WebSocket, HTTP/2.0, TLS/1.0, irc/6.9";
         let mut wished = request(&[("connection", "keep-alive, Upgrade"), ("upgrade", names)]);
-        let upgrade = Upgrade::asked(&mut wished).expect("some are left");
+        let upgrade = asked(&mut wished).expect("some are left");
         let mut headers = HeaderMap::new();
         upgrade.ask(&mut headers);
         assert_eq!(headers["upgrade"], "WebSocket, irc/6.9");
         assert_eq!(headers["connection"], "upgrade");
         for (connection, names) in [("upgrade", "h2c"), ("keep-alive", "websocket")] {
             let mut other = request(&[("connection", connection), ("upgrade", names)]);
-            assert!(Upgrade::asked(&mut other).is_none(), "{connection} {names}");
+            assert!(asked(&mut other).is_none(), "{connection} {names}");
         }
     }
 
     #[test]
     fn an_answer_names_what_was_asked_for() {
         let mut wished = request(&[("connection", "upgrade"), ("upgrade", "websocket")]);
-        let upgrade = Upgrade::asked(&mut wished).expect("a wish");
+        let upgrade = asked(&mut wished).expect("a wish");
         let answer = |name| HeaderMap::from_iter([(UPGRADE, HeaderValue::from_static(name))]);
         assert_eq!(upgrade.protocol(&answer("WebSocket")).expect("asked for"), "WebSocket");
         for other in ["h2c", "", "websocket, h2c"] {

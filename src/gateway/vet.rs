@@ -2,7 +2,7 @@
 //! way reads alike (RFC 9110, 9112, 9113). Reads no body. hyper has refused before what is no HTTP at all.
 
 use super::Peer;
-use crate::{answer::Failure, config::Limits, path::is_legible};
+use crate::{answer::Failure, config::Limits, path::is_legible, upstream::headers::Seen};
 use http::{
     HeaderMap, HeaderValue, Method, Request, StatusCode, Version,
     header::{CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING},
@@ -11,14 +11,20 @@ use http::{
 use hyper::ext::Protocol;
 use std::net::Ipv6Addr;
 
-/// Refuses what is malformed, too large, or not for a gateway.
+/// Refuses what is malformed, too large, or not for a gateway; `seen` are the fields of the request.
 ///
 /// # Errors
 ///
 /// [`Failure::Malformed`] (400), [`Failure::TooLarge`] (413, 414, 431), [`Failure::Method`] (405),
 /// [`Failure::Expectation`] (417), [`Failure::Coding`] (501).
-pub(super) fn vet<B>(peer: &Peer, limits: &Limits, request: &Request<B>) -> Result<(), Failure> {
-    if peer.framed_twice(request) {
+pub(super) fn vet<B>(
+    peer: &Peer,
+    limits: &Limits,
+    request: &Request<B>,
+    seen: Seen,
+) -> Result<(), Failure> {
+    let is_coded = seen.has(Seen::TRANSFER_ENCODING);
+    if is_coded && peer.framed_twice(seen.has(Seen::CONTENT_LENGTH)) {
         return malformed("both Content-Length and Transfer-Encoding (RFC 9112 section 6.1)");
     }
     if !peer.ends.are_seen() {
@@ -28,14 +34,18 @@ pub(super) fn vet<B>(peer: &Peer, limits: &Limits, request: &Request<B>) -> Resu
     size(limits, request)?;
     target(request)?;
     host(request)?;
-    coding(request)?;
-    length(limits, request.headers())?;
-    for expected in request.headers().get_all(EXPECT) {
-        if !expected.as_bytes().eq_ignore_ascii_case(b"100-continue") {
-            return Err(Failure::Expectation);
-        }
+    if is_coded {
+        coding(request)?;
     }
-    Ok(())
+    if seen.has(Seen::CONTENT_LENGTH) {
+        length(limits, request.headers())?;
+    }
+    let as_expected =
+        |expected: &HeaderValue| expected.as_bytes().eq_ignore_ascii_case(b"100-continue");
+    match seen.has(Seen::EXPECT) && !request.headers().get_all(EXPECT).iter().all(as_expected) {
+        true => Err(Failure::Expectation),
+        false => Ok(()),
+    }
 }
 
 fn malformed<T>(why: &'static str) -> Result<T, Failure> {
@@ -153,6 +163,23 @@ fn host<B>(request: &Request<B>) -> Result<(), Failure> {
     Ok(())
 }
 
+/// What may stand in the name of a host.
+static IN_NAMES: [bool; 256] = {
+    let mut names = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        names[byte] = (byte as u8).is_ascii_alphanumeric();
+        byte += 1;
+    }
+    let others = b"-._~!$&'()*+,;=";
+    let mut i = 0;
+    while i < others.len() {
+        names[others[i] as usize] = true;
+        i += 1;
+    }
+    names
+};
+
 /// `host[:port]` (RFC 3986 section 3.2): without credentials, escapes, or what never was in a name.
 pub(super) fn is_host(text: &[u8]) -> bool {
     let (host, port) = match text {
@@ -173,7 +200,7 @@ pub(super) fn is_host(text: &[u8]) -> bool {
             None => (text, &b""[..]),
         },
     };
-    let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(byte);
+    let is_name = |byte: &u8| IN_NAMES[usize::from(*byte)];
     let is_bracketed = text.first() == Some(&b'[');
     let port = std::str::from_utf8(port).unwrap_or("?");
     !host.is_empty()

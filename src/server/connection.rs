@@ -93,9 +93,10 @@ impl Served {
         };
         // The connection is gone, and with it its request and all that was held for it.
         match end {
-            End::Over(_) if self.stream.is_heeded() => self.part().await,
+            // No connection should be larger for how some of them end.
+            End::Over(_) if self.stream.is_heeded() => Box::pin(self.part()).await,
             End::Over(_) | End::Aborted => {}
-            End::Late(Wait::Head) => self.give_up().await,
+            End::Late(Wait::Head) => Box::pin(self.give_up()).await,
             End::Late(wait) => self.late(wait),
         }
     }

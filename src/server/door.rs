@@ -82,7 +82,7 @@ impl Door {
         let peer = Peer::new(source.ip, source.port, is_tls, trusted, stream.clone());
         let served = Served::new(self, Arc::new(peer), stream);
         match protocol {
-            Protocol::Http2 => served.http2().await,
+            Protocol::Http2 => Box::pin(served.http2()).await,
             Protocol::Http1 | Protocol::Tunnel => served.http1().await,
         }
     }

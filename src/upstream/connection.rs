@@ -6,6 +6,7 @@ use super::{
     balance::{Address, Chosen, Fault},
     h1::{self, Early, H1, Sending, framing::Decoder, is_idempotent},
     h2::{self, H2Stream, is_own_reset, is_refused},
+    headers::Own,
     pool::{Upstream, keep},
     response::{check_response, leaves_in_step},
 };
@@ -15,7 +16,7 @@ use http::{
 };
 use http_body::Body as _;
 use hyper::body::Incoming;
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, mem, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 /// A connection that is ready for one request.
@@ -41,14 +42,25 @@ pub(super) struct Deadline {
 
 /// What became of a request.
 enum Outcome {
-    /// From a connection of HTTP/1.1: where its body ends, what is left of the request, and whether other answers may
-    /// follow.
-    One(Response<Decoder>, Option<Sending>, bool),
+    One(Answer),
     /// From one of HTTP/2.
     Many(Response<Incoming>),
     /// It may be sent once more; why, and whether the upstream may have seen it.
-    Again(Box<Request<Upload>>, Broken, bool),
+    Again(Broken, bool),
     Failed(UpstreamError),
+}
+
+/// From a connection of HTTP/1.1.
+struct Answer {
+    response: Response<()>,
+    /// To a HEAD.
+    is_bare: bool,
+    /// To a request that asked for an upgrade.
+    is_upgrade: bool,
+    /// What is left of the request.
+    sending: Option<Sending>,
+    /// Other answers may follow.
+    stays_open: bool,
 }
 
 // === impl Connection ===
@@ -64,7 +76,7 @@ impl Connection {
         matches!(self.wire, Wire::Many(_))
     }
 
-    /// Sends a request and waits for the head of its response. `inform` hears of interim ones (1xx), where the
+    /// Sends a request, with our own fields, and waits for the head of its response. `inform` hears of interim ones (1xx), where the
     /// connection is HTTP/1.1.
     ///
     /// It is sent once more, on a fresh connection, when the upstream has seen nothing of it, has said that it did
@@ -76,18 +88,17 @@ impl Connection {
     /// [`UpstreamError`].
     pub async fn send(
         mut self,
-        request: Request<Upload>,
+        request: &mut Request<Upload>,
+        own: &mut Own,
         inform: impl Fn(StatusCode, HeaderMap) + Sync,
     ) -> Result<Response<Body>, UpstreamError> {
-        let deadline = Deadline::of(&request, self.upstream.timeouts().response);
-        let is_upgrade = request.headers().contains_key(UPGRADE);
-        match self.dispatch(request, &deadline, &inform).await {
-            Outcome::Again(request, why, is_seen) => {
+        let deadline = Deadline::of(request, self.upstream.timeouts().response);
+        match self.dispatch(request, own, &deadline, &inform).await {
+            Outcome::Again(why, is_seen) => {
                 let why = (why, is_seen);
-                let again = self.once_more(*request, why, &deadline, &inform, is_upgrade);
-                Box::pin(again).await
+                Box::pin(self.once_more(request, own, why, &deadline, &inform)).await
             }
-            outcome => self.outcome(outcome, is_upgrade),
+            outcome => self.outcome(outcome),
         }
     }
 
@@ -100,15 +111,17 @@ impl Connection {
 
     async fn dispatch(
         &mut self,
-        request: Request<Upload>,
+        request: &mut Request<Upload>,
+        own: &mut Own,
         deadline: &Deadline,
         inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
     ) -> Outcome {
         match &mut self.wire {
-            Wire::One(wire) => dispatch_one(wire, request, deadline, inform).await,
+            Wire::One(wire) => dispatch_one(wire, request, own, deadline, inform).await,
             Wire::Many(wire) => {
                 // What only upstreams of several versions pay stays out of the way of the others.
                 let target = self.upstream.target_of(&self.address);
+                own.merge_into(request.headers_mut());
                 Box::pin(dispatch_many(wire, request, target, deadline)).await
             }
         }
@@ -117,11 +130,11 @@ impl Connection {
     /// On a fresh connection, to the same address if it can be reached. It is the last time.
     async fn once_more(
         self,
-        mut request: Request<Upload>,
+        request: &mut Request<Upload>,
+        own: &mut Own,
         (first, is_seen): (Broken, bool),
         deadline: &Deadline,
         inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
-        is_upgrade: bool,
     ) -> Result<Response<Body>, UpstreamError> {
         if let Wire::Many(wire) = &self.wire {
             wire.retire();
@@ -129,34 +142,28 @@ impl Connection {
         let other = self.upstream.fresh(&self.address).await;
         let mut other =
             other.map_err(|error| if is_seen { UpstreamError::Broken(first) } else { error })?;
-        let host = &other.target().host;
-        if other.address.target != self.address.target
-            && request.headers().get(HOST) == Some(&self.target().host)
+        let host = own.get_mut(&HOST).or_else(|| request.headers_mut().get_mut(HOST));
+        if let Some(host) = host
+            && *host == self.target().host
         {
-            request.headers_mut().insert(HOST, host.clone());
+            *host = other.target().host.clone();
         }
         drop(self);
-        let outcome = match other.dispatch(request, deadline, inform).await {
-            Outcome::Again(_, error, false) if !is_seen => {
+        let outcome = match other.dispatch(request, own, deadline, inform).await {
+            Outcome::Again(error, false) if !is_seen => {
                 Outcome::Failed(UpstreamError::Unsent(error))
             }
-            Outcome::Again(_, error, _) => Outcome::Failed(UpstreamError::Broken(error)),
+            Outcome::Again(error, _) => Outcome::Failed(UpstreamError::Broken(error)),
             outcome => outcome,
         };
-        other.outcome(outcome, is_upgrade)
+        other.outcome(outcome)
     }
 
-    fn outcome(
-        mut self,
-        outcome: Outcome,
-        is_upgrade: bool,
-    ) -> Result<Response<Body>, UpstreamError> {
+    fn outcome(mut self, outcome: Outcome) -> Result<Response<Body>, UpstreamError> {
         match outcome {
             Outcome::Failed(error) => Err(self.failed(error)),
-            Outcome::Again(_, error, _) => Err(self.failed(UpstreamError::Broken(error))),
-            Outcome::One(response, sending, stays_open) => {
-                self.answered_one(response, sending, stays_open, is_upgrade)
-            }
+            Outcome::Again(error, _) => Err(self.failed(UpstreamError::Broken(error))),
+            Outcome::One(answer) => self.answered_one(answer),
             Outcome::Many(mut response) => {
                 self.answered();
                 // What is refused takes its connection along.
@@ -166,23 +173,18 @@ impl Connection {
         }
     }
 
-    fn answered_one(
-        mut self,
-        mut response: Response<Decoder>,
-        sending: Option<Sending>,
-        stays_open: bool,
-        is_upgrade: bool,
-    ) -> Result<Response<Body>, UpstreamError> {
+    fn answered_one(mut self, answer: Answer) -> Result<Response<Body>, UpstreamError> {
+        let Answer { mut response, is_bare, is_upgrade, sending, stays_open } = answer;
         self.answered();
-        check_response(&mut response, is_upgrade)?;
-        let decoder = *response.body();
+        let length = check_response(&mut response, is_upgrade)?;
+        let decoder = Decoder::of(is_bare, response.status(), length);
         let is_upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         if let Wire::One(wire) = &mut self.wire {
             wire.is_used = true;
             wire.is_last = !stays_open
                 || is_upgraded
                 || decoder == Decoder::Open
-                || !leaves_in_step(&response, !decoder.is_done());
+                || !leaves_in_step(&response, length, !decoder.is_done());
         }
         let body = match (sending, self.wire) {
             // Of a request that it had not read to its end, the rest may be the next one to it.
@@ -223,35 +225,31 @@ impl Connection {
 
 async fn dispatch_one(
     wire: &mut H1,
-    request: Request<Upload>,
+    request: &mut Request<Upload>,
+    own: &Own,
     deadline: &Deadline,
     inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
 ) -> Outcome {
-    let (head, upload) = request.into_parts();
-    let has_body = !upload.is_end_stream();
-    let mut sending = Sending::new(&head.headers, upload);
-    let sent = match wire.send(&head, &mut sending, deadline, inform).await {
+    let mut sending = Sending::of(request);
+    let has_body = sending.is_some();
+    let sent = match wire.send(request, own, &mut sending, deadline, inform).await {
         Ok(sent) => sent,
         Err(error) => return Outcome::Failed(error),
     };
     match sent {
-        h1::Sent::Answer(response, stays_open) => {
-            let decoder = Decoder::of(&head.method, &response);
-            let early = sending.is_some().then_some(sending);
-            Outcome::One(response.map(|()| decoder), early, stays_open)
-        }
-        h1::Sent::Unsent(why) => {
-            let request = Request::from_parts(head, sending.upload);
-            Outcome::Again(Box::new(request), why, false)
-        }
+        h1::Sent::Answer(response, stays_open) => Outcome::One(Answer {
+            response,
+            is_bare: request.method() == Method::HEAD,
+            is_upgrade: request.headers().contains_key(UPGRADE),
+            sending: sending.is_some().then_some(sending),
+            stays_open,
+        }),
+        h1::Sent::Unsent(why) => Outcome::Again(why, false),
         h1::Sent::Failed(why) => {
             // A fresh connection has no excuse.
-            let may_repeat = wire.is_used && !has_body && is_idempotent(&head.method);
+            let may_repeat = wire.is_used && !has_body && is_idempotent(request.method());
             match may_repeat && wire.is_silent() && why.is_end() {
-                true => {
-                    let request = Request::from_parts(head, sending.upload);
-                    Outcome::Again(Box::new(request), why, true)
-                }
+                true => Outcome::Again(why, true),
                 false => Outcome::Failed(UpstreamError::Broken(why)),
             }
         }
@@ -260,16 +258,22 @@ async fn dispatch_one(
 
 async fn dispatch_many(
     wire: &mut H2Stream,
-    request: Request<Upload>,
+    request: &mut Request<Upload>,
     target: &Target,
     deadline: &Deadline,
 ) -> Outcome {
-    let spare = request.body().is_end_stream().then(|| copy(&request));
-    match wire.send(request, target, deadline).await {
+    let spare = request.body().is_end_stream().then(|| copy(request));
+    match wire.send(mem::take(request), target, deadline).await {
         Ok(h2::Sent::Answer(response)) => Outcome::Many(response),
-        Ok(h2::Sent::Unsent(request, why)) => Outcome::Again(request, why.into(), false),
+        Ok(h2::Sent::Unsent(unsent, why)) => {
+            *request = *unsent;
+            Outcome::Again(why.into(), false)
+        }
         Ok(h2::Sent::Failed(why)) => match spare {
-            Some(spare) if is_refused(&why) => Outcome::Again(Box::new(spare), why.into(), true),
+            Some(spare) if is_refused(&why) => {
+                *request = spare;
+                Outcome::Again(why.into(), true)
+            }
             _ => Outcome::Failed(UpstreamError::Broken(why.into())),
         },
         Err(error) => Outcome::Failed(error),
@@ -278,7 +282,7 @@ async fn dispatch_many(
 
 /// A copy of a request without a body.
 fn copy(request: &Request<Upload>) -> Request<Upload> {
-    let mut copy = Request::new(Upload::none());
+    let mut copy = Request::new(Upload::default());
     *copy.method_mut() = Method::clone(request.method());
     *copy.uri_mut() = request.uri().clone();
     *copy.headers_mut() = request.headers().clone();

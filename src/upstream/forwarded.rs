@@ -1,7 +1,7 @@
 //! What the upstream is told of who asked for what: X-Forwarded-For, -Proto, -Host and -Port, and where it is wished
 //! for, Forwarded (RFC 7239). Nobody is believed but proxies that are trusted.
 
-use super::headers::Way;
+use super::headers::{Own, Seen, Way};
 use http::{
     HeaderMap, HeaderName, HeaderValue,
     header::{FORWARDED, HOST},
@@ -12,36 +12,41 @@ pub(super) const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwa
 pub(super) const X_FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
 pub(super) const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-/// Says who asked for what. Must come before the upstream's `Host` is written.
+static FOR_NAME: HeaderName = X_FORWARDED_FOR;
+static HOST_NAME: HeaderName = X_FORWARDED_HOST;
+static PORT_NAME: HeaderName = X_FORWARDED_PORT;
+static PROTO_NAME: HeaderName = X_FORWARDED_PROTO;
+static FORWARDED_NAME: HeaderName = FORWARDED;
+
+/// Says who asked for what. `seen` are the fields of the client, whose `Host` is still among them.
 ///
 /// X-Forwarded-For and Forwarded list the way: behind a trusted proxy its address is appended. The others are what
 /// the first proxy saw: behind a trusted proxy they stay as it wrote them.
-pub(super) fn say(headers: &mut HeaderMap, way: &Way<'_>) {
+pub(super) fn say(headers: &mut HeaderMap, seen: Seen, way: &Way<'_>, own: &mut Own) {
     let host = way.asked_host.clone().or_else(|| headers.get(HOST).cloned());
     if way.forwarded {
-        forwarded(headers, way, host.as_ref());
-    } else {
+        forwarded(headers, way, host.as_ref(), own);
+    } else if seen.has(Seen::FORWARDED) {
         headers.remove(FORWARDED);
     }
+    let is_told = |name| way.is_trusted && seen.has(Seen::FORWARDED) && headers.contains_key(name);
+    let (has_proto, has_port) = (is_told(X_FORWARDED_PROTO), is_told(X_FORWARDED_PORT));
+    let has_host = is_told(X_FORWARDED_HOST);
     // Who tells the scheme and not the port means the scheme's own.
-    let is_told = |headers: &HeaderMap, name| way.is_trusted && headers.contains_key(name);
-    if !is_told(headers, X_FORWARDED_PORT) {
-        match is_told(headers, X_FORWARDED_PROTO) {
-            true => drop(headers.remove(X_FORWARDED_PORT)),
-            false => drop(headers.insert(X_FORWARDED_PORT, way.port.clone())),
-        }
+    if !has_port && !has_proto {
+        own.set(&PORT_NAME, way.port.clone());
     }
-    if !is_told(headers, X_FORWARDED_PROTO) {
-        headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(way.proto()));
+    if !has_proto {
+        own.set(&PROTO_NAME, way.proto());
     }
-    if !is_told(headers, X_FORWARDED_HOST) {
-        match host {
-            Some(host) => drop(headers.insert(X_FORWARDED_HOST, host)),
-            None => drop(headers.remove(X_FORWARDED_HOST)),
-        }
+    match host {
+        _ if has_host => {}
+        Some(host) => own.set(&HOST_NAME, host),
+        None => drop(headers.remove(X_FORWARDED_HOST)),
     }
-    let through = if way.is_trusted { through(headers, way.peer) } else { None };
-    headers.insert(X_FORWARDED_FOR, through.unwrap_or_else(|| way.peer.clone()));
+    let is_told = way.is_trusted && seen.has(Seen::FORWARDED);
+    let through = if is_told { through(headers, way.peer) } else { None };
+    own.set(&FOR_NAME, through.unwrap_or_else(|| way.peer.clone()));
 }
 
 /// The way that a trusted proxy tells, with the proxy at its end; `None` when it tells nothing.
@@ -59,15 +64,15 @@ fn through(headers: &HeaderMap, peer: &HeaderValue) -> Option<HeaderValue> {
 }
 
 /// Appends an element to what a trusted proxy tells. An open quote in that would swallow it: then it stands alone.
-fn forwarded(headers: &mut HeaderMap, way: &Way<'_>, host: Option<&HeaderValue>) {
+fn forwarded(headers: &HeaderMap, way: &Way<'_>, host: Option<&HeaderValue>, own: &mut Own) {
     let told = headers.get_all(FORWARDED).iter();
     let is_sound = way.is_trusted && told.map(HeaderValue::as_bytes).all(is_list);
-    let own = HeaderValue::from_bytes(&element(way, host));
+    let element = HeaderValue::from_bytes(&element(way, host));
     // It is made of what headers may hold.
-    let own = own.unwrap_or(HeaderValue::from_static("for=unknown"));
+    let element = element.unwrap_or(HeaderValue::from_static("for=unknown"));
     match is_sound {
-        true => drop(headers.append(FORWARDED, own)),
-        false => drop(headers.insert(FORWARDED, own)),
+        true => own.add(&FORWARDED_NAME, element),
+        false => own.set(&FORWARDED_NAME, element),
     }
 }
 

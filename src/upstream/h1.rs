@@ -12,11 +12,13 @@ pub(super) use head::HEAD_BYTES;
 pub(super) use output::Sending;
 pub use tunnel::Tunnel;
 
-use super::{Fault, UpstreamError, connection::Deadline, pool::Counted, stream::Stream};
+use super::{
+    Fault, Upload, UpstreamError, connection::Deadline, headers::Own, pool::Counted, stream::Stream,
+};
 use bytes::{Bytes, BytesMut};
 use framing::Decoder;
 use head::Head;
-use http::{HeaderMap, Method, Response, StatusCode, request::Parts};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::Frame;
 use output::Output;
 use std::{
@@ -130,7 +132,8 @@ impl H1 {
     /// [`UpstreamError::ResponseTimeout`].
     pub(super) async fn send(
         &mut self,
-        head: &Parts,
+        request: &Request<Upload>,
+        own: &Own,
         sending: &mut Sending,
         deadline: &Deadline,
         inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
@@ -140,9 +143,9 @@ impl H1 {
             // The first request of this connection, after it was sent in vain on another.
             self.timer.as_mut().reset(until);
         }
-        head::write(head, &mut self.output.text);
+        head::write(request, own, &mut self.output.text);
         (self.came, self.output.count) = (0, 0);
-        let mut sent = None;
+        let (mut sent, has_body) = (None, sending.is_some());
         poll_fn(|cx| {
             if sent.is_none() {
                 match self.output.poll_all(&mut self.io, sending, cx) {
@@ -159,7 +162,9 @@ impl H1 {
                     (Ok(Head { response, stays_open }), end) => {
                         Sent::Answer(response, stays_open && !matches!(end, Some(Err(_))))
                     }
-                    (Err(_), Some(Err(broken))) if self.is_unsent(sending) => Sent::Unsent(broken),
+                    (Err(_), Some(Err(broken))) if self.is_untouched() && !has_body => {
+                        Sent::Unsent(broken)
+                    }
                     (Err(_), Some(Err(broken))) | (Err(broken), _) => Sent::Failed(broken),
                 }));
             }
@@ -176,8 +181,9 @@ impl H1 {
         .await
     }
 
-    fn is_unsent(&self, sending: &Sending) -> bool {
-        self.output.count == 0 && self.came == 0 && !sending.is_some()
+    /// Whether nothing went either way since the last request.
+    fn is_untouched(&self) -> bool {
+        self.output.count == 0 && self.came == 0
     }
 
     /// Whether the upstream has not said anything since the last request.

@@ -310,7 +310,7 @@ mod tests {
 
     fn asked(method: Method, uri: &str) -> Request<Upload> {
         let request = Request::builder().method(method).uri(uri).header("host", "other.example");
-        request.body(Upload::none()).expect("a request")
+        request.body(Upload::default()).expect("a request")
     }
 
     #[rstest]

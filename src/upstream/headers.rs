@@ -17,6 +17,12 @@
 //! Of a response: 1, 5 and 7. `Server`, `Content-Type` and the like are never made up. `Date` is, by hyper: who
 //! forwards a response without one records when it came (RFC 9110 section 6.6.1).
 
+mod own;
+mod seen;
+
+pub use own::Own;
+pub use seen::Seen;
+
 use super::forwarded::{
     self, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PORT, X_FORWARDED_PROTO,
 };
@@ -54,6 +60,12 @@ static KEPT: [HeaderName; 8] = [
     X_FORWARDED_PORT,
     X_FORWARDED_PROTO,
 ];
+
+static TE_NAME: HeaderName = TE;
+static HOST_NAME: HeaderName = HOST;
+static VIA_NAME: HeaderName = VIA;
+static CONNECTION_NAME: HeaderName = CONNECTION;
+static TRANSFER_ENCODING_NAME: HeaderName = TRANSFER_ENCODING;
 
 /// What is known of a request besides its headers.
 #[derive(Debug)]
@@ -103,6 +115,11 @@ pub struct Edits {
 // === impl Edits ===
 
 impl Edits {
+    /// Whether it changes nothing.
+    pub fn is_empty(&self) -> bool {
+        self.remove.is_empty() && self.set.is_empty() && self.add.is_empty()
+    }
+
     /// Removes, then sets, then adds.
     pub fn apply(&self, headers: &mut HeaderMap) {
         for name in &self.remove {
@@ -143,9 +160,8 @@ pub fn remove_nominated(headers: &mut HeaderMap) {
 /// Removes what was meant for the connection it came on: the fixed names, and those that `Connection`
 /// nominates (RFC 9110 section 7.6.1).
 pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    // Most messages have none: one look at each name is cheaper than a search for each of ours.
-    let ours = |name: &HeaderName| *name == CONNECTION || HOP_BY_HOP.contains(name);
-    if !headers.keys().any(ours) {
+    // Most messages have none.
+    if !Seen::of(headers).has(Seen::HOP_BY_HOP) {
         return;
     }
     remove_nominated(headers);
@@ -170,33 +186,43 @@ pub fn remove_from_trailers(trailers: &mut HeaderMap) {
     }
 }
 
-/// Turns a client's headers into those for the upstream.
-pub fn to_upstream(headers: &mut HeaderMap, way: &Way<'_>) {
-    let wants_trailers = wants_trailers(headers);
-    remove_hop_by_hop(headers);
-    if wants_trailers {
-        headers.insert(TE, HeaderValue::from_static("trailers"));
-    }
-    remove_lookalikes(headers);
-    join_cookies(headers);
-    forwarded::say(headers, way);
+/// Turns a client's headers into those for the upstream, together with what is returned. `seen` are those fields.
+pub fn to_upstream(headers: &mut HeaderMap, seen: Seen, way: &Way<'_>) -> Own {
+    let mut own = Own::default();
+    // What a server looks for first.
     match (way.preserve_host, &way.asked_host) {
-        (true, Some(asked)) => drop(headers.insert(HOST, asked.clone())),
+        (true, Some(asked)) => own.set(&HOST_NAME, asked.clone()),
         (true, None) if headers.contains_key(HOST) => {}
-        (true, None) | (false, _) => drop(headers.insert(HOST, way.upstream_host.clone())),
+        (true, None) | (false, _) => own.set(&HOST_NAME, way.upstream_host.clone()),
     }
-    headers.append(VIA, via(way.version));
-    for_connection(headers, wants_trailers, way.is_open);
+    let wants_trailers = seen.has(Seen::TE) && wants_trailers(headers);
+    if seen.has(Seen::HOP_BY_HOP) {
+        remove_hop_by_hop(headers);
+    }
+    if seen.has(Seen::UNDERSCORE) {
+        remove_lookalikes(headers);
+    }
+    if seen.has(Seen::COOKIE) {
+        join_cookies(headers);
+    }
+    forwarded::say(headers, seen, way, &mut own);
+    own.add(&VIA_NAME, via(way.version));
+    if wants_trailers {
+        own.set(&TE_NAME, const { HeaderValue::from_static("trailers") });
+        own.set(&CONNECTION_NAME, const { HeaderValue::from_static("te") });
+    }
+    if way.is_open && !headers.contains_key(CONTENT_LENGTH) {
+        own.set(&TRANSFER_ENCODING_NAME, const { HeaderValue::from_static("chunked") });
+    }
+    own
 }
 
-/// Says what a connection of HTTP/1.1 must be told; one of HTTP/2 takes it back. Which it is nobody knows before there
-/// is one.
+/// Says what a connection of HTTP/1.1 must be told, of a request that one of HTTP/2 has not taken.
 pub(super) fn for_connection(headers: &mut HeaderMap, has_te: bool, is_open: bool) {
     if has_te {
         headers.insert(CONNECTION, HeaderValue::from_static("te"));
     }
     if is_open && !headers.contains_key(CONTENT_LENGTH) {
-        // Without it hyper drops the body of a GET.
         headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
 }
@@ -209,11 +235,11 @@ pub fn to_client(headers: &mut HeaderMap, version: Version) {
 
 /// By whom a message was received, and in which version (RFC 9110 section 7.6.3).
 fn via(version: Version) -> HeaderValue {
-    HeaderValue::from_static(match version {
-        Version::HTTP_09 | Version::HTTP_10 => "1.0 paceway",
-        Version::HTTP_2 => "2.0 paceway",
-        _ => "1.1 paceway",
-    })
+    match version {
+        Version::HTTP_09 | Version::HTTP_10 => const { HeaderValue::from_static("1.0 paceway") },
+        Version::HTTP_2 => const { HeaderValue::from_static("2.0 paceway") },
+        _ => const { HeaderValue::from_static("1.1 paceway") },
+    }
 }
 
 /// Whether the client takes trailers: the one member of `TE` that may go on.
@@ -227,9 +253,6 @@ fn wants_trailers(headers: &HeaderMap) -> bool {
 
 /// CGI and its heirs (WSGI, PHP) read `X_Forwarded_For` as X-Forwarded-For: what is ours to say, nobody else says so.
 fn remove_lookalikes(headers: &mut HeaderMap) {
-    if !headers.keys().any(|name| name.as_str().contains('_')) {
-        return;
-    }
     let is_ours = |name: &HeaderName| {
         let plain = name.as_str().replace('_', "-");
         plain != name.as_str() && KEPT.iter().chain(&HOP_BY_HOP).any(|own| own.as_str() == plain)
@@ -254,8 +277,11 @@ fn join_cookies(headers: &mut HeaderMap) {
 
 impl Way<'_> {
     /// The scheme in which it came.
-    pub fn proto(&self) -> &'static str {
-        if self.is_tls { "https" } else { "http" }
+    pub fn proto(&self) -> HeaderValue {
+        match self.is_tls {
+            true => const { HeaderValue::from_static("https") },
+            false => const { HeaderValue::from_static("http") },
+        }
     }
 }
 

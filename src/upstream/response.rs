@@ -2,9 +2,17 @@
 
 use super::UpstreamError;
 use http::{
-    HeaderMap, Response, StatusCode, Version,
+    HeaderMap, HeaderValue, Response, StatusCode, Version,
     header::{CONTENT_LENGTH, TRANSFER_ENCODING},
 };
+
+/// What the head of a response says of its body (RFC 9112 section 6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Length {
+    Known(u64),
+    Chunked,
+    Unknown,
+}
 
 /// Refuses what no request of ours can be answered with: an upgrade nobody asked for, lengths that differ or are none,
 /// two framings, codings that we cannot undo (RFC 9112 section 6), also where no body follows.
@@ -15,7 +23,7 @@ use http::{
 pub(super) fn check_response<B>(
     response: &mut Response<B>,
     upgrade_asked: bool,
-) -> Result<(), UpstreamError> {
+) -> Result<Length, UpstreamError> {
     let status = response.status();
     if status == StatusCode::SWITCHING_PROTOCOLS && !upgrade_asked {
         return Err(UpstreamError::Invalid("an upgrade that was not asked for"));
@@ -23,23 +31,25 @@ pub(super) fn check_response<B>(
     if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
         return Err(UpstreamError::Invalid("an interim response in place of the final one"));
     }
-    let has_length = check_lengths(response.headers_mut())?;
-    check_coding(response, has_length)?;
+    let version = response.version();
+    let headers = response.headers_mut();
+    let length = check_length(headers)?;
+    if let Some(coding) = headers.get(TRANSFER_ENCODING) {
+        check_coding(headers, coding, version, length.is_some())?;
+        return Ok(Length::Chunked);
+    }
     if status == StatusCode::NO_CONTENT || status == StatusCode::SWITCHING_PROTOCOLS {
         // It has no content to have a length (RFC 9110 section 8.6).
-        response.headers_mut().remove(CONTENT_LENGTH);
+        headers.remove(CONTENT_LENGTH);
     }
-    Ok(())
+    Ok(length.map_or(Length::Unknown, Length::Known))
 }
 
-/// Makes one of several equal lengths; false when there is none.
-fn check_lengths(headers: &mut HeaderMap) -> Result<bool, UpstreamError> {
+/// Makes one of several equal lengths.
+fn check_length(headers: &mut HeaderMap) -> Result<Option<u64>, UpstreamError> {
     let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
-    let Some(first) = lengths.next() else { return Ok(false) };
-    let number = first.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
-    if number.is_none_or(|text| text.parse::<u64>().is_err()) {
-        return Err(UpstreamError::Invalid("a length that is none"));
-    }
+    let Some(first) = lengths.next() else { return Ok(None) };
+    let length = number(first.as_bytes()).ok_or(UpstreamError::Invalid("a length that is none"))?;
     let (mut twice, mut differ) = (false, false);
     for other in lengths {
         (twice, differ) = (true, differ || other != first);
@@ -51,21 +61,33 @@ fn check_lengths(headers: &mut HeaderMap) -> Result<bool, UpstreamError> {
         let first = first.clone();
         headers.insert(CONTENT_LENGTH, first);
     }
-    Ok(true)
+    Ok(Some(length))
+}
+
+/// Digits alone.
+fn number(text: &[u8]) -> Option<u64> {
+    let digit = |number: u64, byte: &u8| {
+        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
+        number.checked_mul(10)?.checked_add(digit)
+    };
+    if text.is_empty() { None } else { text.iter().try_fold(0, digit) }
 }
 
 /// Only `chunked` alone, and no length beside it (RFC 9112 sections 6.1 and 6.3).
-fn check_coding<B>(response: &Response<B>, has_length: bool) -> Result<(), UpstreamError> {
-    let mut codings = response.headers().get_all(TRANSFER_ENCODING).iter();
-    let Some(coding) = codings.next() else { return Ok(()) };
-    if response.version() == Version::HTTP_10 {
+fn check_coding(
+    headers: &HeaderMap,
+    coding: &HeaderValue,
+    version: Version,
+    has_length: bool,
+) -> Result<(), UpstreamError> {
+    if version == Version::HTTP_10 {
         return Err(UpstreamError::Invalid("a transfer coding in HTTP/1.0"));
     }
     if has_length {
         return Err(UpstreamError::Invalid("both a length and a transfer coding"));
     }
     let is_chunked = coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
-    if !is_chunked || codings.next().is_some() {
+    if !is_chunked || headers.get_all(TRANSFER_ENCODING).iter().count() > 1 {
         return Err(UpstreamError::Invalid("a transfer coding other than chunked"));
     }
     Ok(())
@@ -75,15 +97,27 @@ fn check_coding<B>(response: &Response<B>, has_length: bool) -> Result<(), Upstr
 /// and one was announced (HEAD, 204, 304), which may follow all the same and be taken for the answer to the next
 /// request. Not behind a 408, which servers say to a connection and not to a request: it may have come before ours, and
 /// the answer to ours be still to come.
-pub(super) fn leaves_in_step<B>(response: &Response<B>, has_body: bool) -> bool {
-    let announces_more = || {
-        let headers = response.headers();
-        headers.contains_key(TRANSFER_ENCODING)
-            || headers.get(CONTENT_LENGTH).is_some_and(|length| length != "0")
-    };
-    match response.status() {
-        StatusCode::REQUEST_TIMEOUT => false,
-        _ if !has_body && announces_more() => false,
-        _ => response.version() != Version::HTTP_10,
+pub(super) fn leaves_in_step<B>(response: &Response<B>, length: Length, has_body: bool) -> bool {
+    let announces_none = matches!(length, Length::Known(0) | Length::Unknown);
+    response.status() != StatusCode::REQUEST_TIMEOUT
+        && (has_body || announces_none)
+        && response.version() != Version::HTTP_10
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::usual(b"128", Some(128))]
+    #[case::zeros(b"007", Some(7))]
+    #[case::most(b"18446744073709551615", Some(u64::MAX))]
+    #[case::more(b"18446744073709551616", None)]
+    #[case::sign(b"+1", None)]
+    #[case::list(b"1, 1", None)]
+    #[case::nothing(b"", None)]
+    fn lengths(#[case] text: &[u8], #[case] length: Option<u64>) {
+        assert_eq!(number(text), length);
     }
 }

@@ -32,8 +32,8 @@ const GO_AHEAD: Duration = Duration::from_secs(1);
 /// other is taken.
 const AHEAD: (usize, usize) = (16, 16 << 10);
 
-/// The body of a request.
-#[derive(Debug)]
+/// The body of a request. The default is none.
+#[derive(Debug, Default)]
 pub struct Upload {
     /// `None`: there is no body.
     watch: Option<Box<Watch>>,
@@ -96,7 +96,7 @@ impl Upload {
     /// The body as it comes; `is_h2` says from what kind of connection, one of HTTP/1 has `ends`.
     pub fn new(incoming: Incoming, is_h2: bool, terms: Terms, ends: &Arc<Ends>) -> Self {
         if incoming.is_end_stream() {
-            return Self::none();
+            return Self::default();
         }
         let is_sized = incoming.size_hint().exact().is_some();
         let ends = (!is_sized && !is_h2).then(|| ends.clone());
@@ -119,11 +119,6 @@ impl Upload {
             state: Control(Arc::new(Mutex::new(state))),
         };
         Self { watch: Some(Box::new(watch)) }
-    }
-
-    /// Of a request that has none.
-    pub fn none() -> Self {
-        Self { watch: None }
     }
 
     /// What becomes of it; `None` where there is no body.

@@ -20,7 +20,7 @@ impl Line for Silent {
 fn refused(request: http::request::Builder, limits: Limits) -> Option<u16> {
     let peer = Peer::new([127, 0, 0, 1].into(), 80, false, &[], Arc::new(Silent));
     let request = request.body(()).unwrap();
-    let failure: Option<F> = vet(&peer, &limits, &request).err();
+    let failure: Option<F> = vet(&peer, &limits, &request, Seen::of(request.headers())).err();
     failure.map(|failure| failure.response().status().as_u16())
 }
 

@@ -33,7 +33,9 @@ fn told(
     let mut way = way(&peer, &port, &host);
     change(&mut way);
     let mut got = headers(sent);
-    say(&mut got, &way);
+    let (seen, mut own) = (Seen::of(&got), Own::default());
+    say(&mut got, seen, &way, &mut own);
+    own.merge_into(&mut got);
     got
 }
 

@@ -2,11 +2,9 @@
 //! a request's is put into its own.
 
 use super::{Broken, head};
+use crate::upstream::response::Length;
 use bytes::{Buf, Bytes, BytesMut};
-use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode,
-    header::{CONTENT_LENGTH, TRANSFER_ENCODING},
-};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header::CONTENT_LENGTH};
 use http_body::{Frame, SizeHint};
 use httparse::Status;
 use std::io::Write;
@@ -48,22 +46,17 @@ pub(super) enum Encoder {
 // === impl Decoder ===
 
 impl Decoder {
-    /// What follows the head of a response, which has been checked (RFC 9112 section 6.3).
-    pub(in crate::upstream) fn of<B>(method: &Method, response: &Response<B>) -> Self {
-        let status = response.status();
+    /// What follows the head of a response that has been checked (RFC 9112 section 6.3); `is_bare` where it is one to a
+    /// HEAD.
+    pub(in crate::upstream) fn of(is_bare: bool, status: StatusCode, length: Length) -> Self {
         let has_none = status.is_informational()
             || [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&status);
-        if has_none || *method == Method::HEAD {
-            return Self::Done;
-        }
-        let headers = response.headers();
-        let length =
-            headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         match length {
-            Some(0) => Self::Done,
-            Some(length) => Self::Sized(length),
-            None if headers.contains_key(TRANSFER_ENCODING) => Self::Chunks(Chunks::Size),
-            None => Self::Open,
+            _ if is_bare || has_none => Self::Done,
+            Length::Known(0) => Self::Done,
+            Length::Known(length) => Self::Sized(length),
+            Length::Chunked => Self::Chunks(Chunks::Size),
+            Length::Unknown => Self::Open,
         }
     }
 
@@ -317,7 +310,7 @@ mod tests {
                 out.extend(&data);
                 out.extend(encoder.behind(&data));
             }
-            let trailers = HeaderMap::from_iter([(TRANSFER_ENCODING, "x".parse().expect("a value"))]);
+            let trailers = HeaderMap::from_iter([(CONTENT_LENGTH, "x".parse().expect("a value"))]);
             encoder.end(trailers.iter(), &mut out).expect("no length");
             let (data, decoder) = decoded(CHUNKS, &[&out]).expect("chunks");
             prop_assert_eq!(data, pieces.concat());

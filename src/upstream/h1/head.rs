@@ -1,19 +1,22 @@
 //! The heads of HTTP/1.1 messages: how ours are written, and what an upstream's are read as. Decides nothing.
 
 use super::Broken;
+use crate::upstream::headers::Own;
 use bytes::BytesMut;
 use http::{
-    HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version, header::CONNECTION,
-    request::Parts,
+    HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version, header::CONNECTION,
 };
 use httparse::{ParserConfig, Status};
 use hyper::ext::ReasonPhrase;
+use smallvec::SmallVec;
 use std::mem::MaybeUninit;
 
 /// The head of a response may be this large; common servers stop at 8 to 32 KiB.
 pub(in crate::upstream) const HEAD_BYTES: usize = 64 << 10;
 /// And have so many fields.
 const FIELDS: usize = 100;
+/// So many that are added on the way to the client need no more room.
+const OWN_FIELDS: usize = 2;
 
 /// The head of a response.
 pub(super) struct Head {
@@ -22,15 +25,15 @@ pub(super) struct Head {
     pub(super) stays_open: bool,
 }
 
-/// Writes the head of a request (RFC 9112 sections 3 and 5).
-pub(super) fn write(head: &Parts, out: &mut Vec<u8>) {
-    let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
+/// Writes the head of a request (RFC 9112 sections 3 and 5), with our own fields.
+pub(super) fn write<B>(request: &Request<B>, own: &Own, out: &mut Vec<u8>) {
+    let target = request.uri().path_and_query().map_or("/", |target| target.as_str());
     // An absolute target may have a query and no path (RFC 9112 section 3.2.1).
     let slash = if target.starts_with('?') { "/" } else { "" };
-    for part in [head.method.as_str(), " ", slash, target, " HTTP/1.1\r\n"] {
+    for part in [request.method().as_str(), " ", slash, target, " HTTP/1.1\r\n"] {
         out.extend_from_slice(part.as_bytes());
     }
-    write_fields(head.headers.iter(), out);
+    write_fields(own.with(request.headers()), out);
 }
 
 /// Writes fields, and the empty line behind them.
@@ -69,8 +72,8 @@ pub(super) fn take(input: &mut BytesMut) -> Result<Option<Head>, Broken> {
     let status = status.ok_or(Broken::Syntax(httparse::Error::Status))?;
     let mut head = Response::new(());
     *head.status_mut() = status;
-    *head.version_mut() =
-        if response.version == Some(1) { Version::HTTP_11 } else { Version::HTTP_10 };
+    let version = if response.version == Some(1) { Version::HTTP_11 } else { Version::HTTP_10 };
+    *head.version_mut() = version;
     let reason = response.reason.filter(|reason| Some(*reason) != status.canonical_reason());
     if let Some(Ok(reason)) =
         reason.map(|reason| ReasonPhrase::try_from(reason.as_bytes().to_vec()))
@@ -79,24 +82,24 @@ pub(super) fn take(input: &mut BytesMut) -> Result<Option<Head>, Broken> {
     }
     // Values share the octets that came.
     let start = input.as_ptr() as usize;
-    let mut places = [(0, 0); FIELDS];
-    let count = response.headers.len();
-    let headers = head.headers_mut();
-    headers.reserve(count);
-    let mut names: smallvec::SmallVec<[HeaderName; 16]> = smallvec::SmallVec::new();
-    for (field, place) in response.headers.iter().zip(&mut places) {
-        names.push(name(field.name)?);
-        *place = (field.value.as_ptr() as usize - start, field.value.len());
+    let place = |part: &[u8]| (part.as_ptr() as usize - start, part.len());
+    let mut places = SmallVec::<[_; 24]>::new();
+    for field in response.headers.iter() {
+        places.push((place(field.name.as_bytes()), place(field.value)));
     }
     let octets = input.split_to(length).freeze();
-    let mut stays_open = head.version() == Version::HTTP_11;
-    for (name, (start, length)) in names.into_iter().zip(places) {
-        let value = HeaderValue::from_maybe_shared(octets.slice(start..start + length));
+    let headers = head.headers_mut();
+    // And those that the gateway adds.
+    headers.reserve(places.len() + OWN_FIELDS);
+    let mut stays_open = version == Version::HTTP_11;
+    for ((name_at, name_length), (at, length)) in places {
+        let name = name(&octets[name_at..name_at + name_length])?;
+        let value = HeaderValue::from_maybe_shared(octets.slice(at..at + length));
         let value = value.map_err(|_| Broken::Syntax(httparse::Error::HeaderValue))?;
         if name == CONNECTION && has_close(&value) {
             stays_open = false;
         }
-        head.headers_mut().append(name, value);
+        headers.append(name, value);
     }
     Ok(Some(Head { response: head, stays_open }))
 }
@@ -114,7 +117,7 @@ pub(super) fn take_trailers(input: &mut BytesMut) -> Result<Option<HeaderMap>, B
             for field in fields {
                 let value = HeaderValue::from_bytes(field.value);
                 let value = value.map_err(|_| Broken::Syntax(httparse::Error::HeaderValue))?;
-                trailers.append(name(field.name)?, value);
+                trailers.append(name(field.name.as_bytes())?, value);
             }
             (length, trailers)
         }
@@ -125,8 +128,8 @@ pub(super) fn take_trailers(input: &mut BytesMut) -> Result<Option<HeaderMap>, B
     Ok(Some(trailers))
 }
 
-fn name(name: &str) -> Result<HeaderName, Broken> {
-    let name = HeaderName::from_bytes(name.as_bytes());
+fn name(name: &[u8]) -> Result<HeaderName, Broken> {
+    let name = HeaderName::from_bytes(name);
     name.map_err(|_| Broken::Syntax(httparse::Error::HeaderName))
 }
 
@@ -138,7 +141,6 @@ fn has_close(value: &HeaderValue) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http::Request;
     use rstest::rstest;
 
     fn taken(text: &str) -> Result<Option<Head>, Broken> {
@@ -148,17 +150,17 @@ mod tests {
     #[test]
     fn a_request_is_written_as_it_is() {
         let request = Request::post("/a?b=c").header("host", "x").header("a", "1").header("a", "2");
-        let (head, ()) = request.body(()).expect("a request").into_parts();
+        let request = request.body(()).expect("a request");
         let mut out = Vec::new();
-        write(&head, &mut out);
+        write(&request, &Own::default(), &mut out);
         assert_eq!(out, b"POST /a?b=c HTTP/1.1\r\nhost: x\r\na: 1\r\na: 2\r\n\r\n");
     }
 
     #[test]
     fn a_query_alone_gets_a_path() {
-        let (head, ()) = Request::get("http://a?b").body(()).expect("a request").into_parts();
+        let request = Request::get("http://a?b").body(()).expect("a request");
         let mut out = Vec::new();
-        write(&head, &mut out);
+        write(&request, &Own::default(), &mut out);
         assert_eq!(out, b"GET /?b HTTP/1.1\r\n\r\n");
     }
 

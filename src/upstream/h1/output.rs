@@ -3,7 +3,7 @@
 use super::{Broken, framing::Encoder};
 use crate::upstream::{Upload, stream::Stream};
 use bytes::{Buf, Bytes};
-use http::{HeaderMap, HeaderName, header::TRAILER};
+use http::{HeaderMap, HeaderName, Request, header::TRAILER};
 use http_body::Body;
 use std::{
     io::{self, ErrorKind, IoSlice},
@@ -34,7 +34,7 @@ pub(super) struct Output {
 /// The body of a request, as long as some of it is left.
 #[derive(Debug)]
 pub(in crate::upstream) struct Sending {
-    pub(in crate::upstream) upload: Upload,
+    upload: Upload,
     /// `None`: there is no more.
     encoder: Option<Encoder>,
     /// The trailers that the upstream knows of (RFC 9110 section 6.6.2). Others go no further.
@@ -134,8 +134,10 @@ impl Output {
 // === impl Sending ===
 
 impl Sending {
-    /// The body of a request with these headers.
-    pub(in crate::upstream) fn new(headers: &HeaderMap, upload: Upload) -> Self {
+    /// The body of a request, which has none any more.
+    pub(in crate::upstream) fn of(request: &mut Request<Upload>) -> Self {
+        let upload = mem::take(request.body_mut());
+        let headers = request.headers();
         let encoder = (!upload.is_end_stream()).then(|| Encoder::of(headers));
         let mut announced = Vec::new();
         if encoder.is_some() {

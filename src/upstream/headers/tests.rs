@@ -55,7 +55,8 @@ fn to_upstream_with(
     };
     change(&mut way);
     let mut got = headers(sent);
-    to_upstream(&mut got, &way);
+    let seen = Seen::of(&got);
+    to_upstream(&mut got, seen, &way).merge_into(&mut got);
     got
 }
 

@@ -1,0 +1,85 @@
+//! What a gateway says in a request, beside what its client said. It goes out with the client's headers without having
+//! been among them, which would cost a search for each.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use smallvec::SmallVec;
+
+/// The fields that a gateway adds to a request.
+#[derive(Debug, Default)]
+pub struct Own {
+    /// Each replaces all of its name.
+    set: SmallVec<[(&'static HeaderName, HeaderValue); 6]>,
+    /// Each stands behind those of its name.
+    added: SmallVec<[(&'static HeaderName, HeaderValue); 1]>,
+}
+
+// === impl Own ===
+
+impl Own {
+    /// In place of what there is of this name.
+    pub fn set(&mut self, name: &'static HeaderName, value: HeaderValue) {
+        self.set.push((name, value));
+    }
+
+    /// Behind what there is of this name.
+    pub fn add(&mut self, name: &'static HeaderName, value: HeaderValue) {
+        self.added.push((name, value));
+    }
+
+    /// Puts them among others, where they are changed by others. None are left.
+    pub fn merge_into(&mut self, headers: &mut HeaderMap) {
+        for (name, value) in self.set.drain(..) {
+            headers.insert(name, value);
+        }
+        for (name, value) in self.added.drain(..) {
+            headers.append(name, value);
+        }
+    }
+
+    /// All fields of a request whose client said `headers`, in the order in which they are written.
+    pub fn with<'a>(
+        &'a self,
+        headers: &'a HeaderMap,
+    ) -> impl Iterator<Item = (&'a HeaderName, &'a HeaderValue)> {
+        let stays =
+            |(name, _): &(&HeaderName, &HeaderValue)| !self.set.iter().any(|(own, _)| own == name);
+        let set = self.set.iter().map(|(name, value)| (*name, value));
+        let added = self.added.iter().map(|(name, value)| (*name, value));
+        set.chain(headers.iter().filter(stays)).chain(added)
+    }
+
+    /// What it says of `name` in place of others.
+    pub fn get_mut(&mut self, name: &HeaderName) -> Option<&mut HeaderValue> {
+        self.set.iter_mut().find(|(own, _)| *own == name).map(|(_, value)| value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    static NAMES: [HeaderName; 4] =
+        [http::header::HOST, http::header::VIA, http::header::TE, http::header::ACCEPT];
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_what_would_be_merged(
+            sent in prop::collection::vec((0..4usize, 0..9u32), 0..6),
+            set in prop::collection::hash_map(0..4usize, 0..9u32, 0..3),
+            added in prop::collection::vec((0..4usize, 0..9u32), 0..3),
+        ) {
+            let mut headers = HeaderMap::new();
+            for (name, value) in sent {
+                headers.append(&NAMES[name], value.into());
+            }
+            let mut own = Own::default();
+            set.into_iter().for_each(|(name, value)| own.set(&NAMES[name], value.into()));
+            added.into_iter().for_each(|(name, value)| own.add(&NAMES[name], value.into()));
+            let written: HeaderMap =
+                own.with(&headers).map(|(name, value)| (name.clone(), value.clone())).collect();
+            own.merge_into(&mut headers);
+            prop_assert_eq!(written, headers);
+        }
+    }
+}
