@@ -47,6 +47,11 @@ pub fn run(bench: &Bench<'_>, file: &Path, record: bool) -> io::Result<bool> {
     if count <= most {
         let change = (count / recorded.count - 1.0) * 100.0;
         println!("recorded: {}, now {change:+.1} %, allowed: +3 %", recorded.count);
+        if count * TOLERANCE < recorded.count {
+            println!(
+                "much cheaper: record it with `make instructions RECORD=1`, so that it stays so"
+            );
+        }
         return Ok(true);
     }
     eprintln!(

@@ -21,7 +21,8 @@ pub struct Cores(Option<String>);
 pub struct Layout {
     pub measured: Cores,
     pub load: Cores,
-    pub all: Cores,
+    /// The first two.
+    pub two: Cores,
 }
 
 // === impl Cores ===
@@ -41,10 +42,14 @@ impl Layout {
             eprintln!(
                 "one core, or no taskset: what is measured and what loads it share their cores"
             );
-            return Self { measured: Cores(None), load: Cores(None), all: Cores(None) };
+            return Self { measured: Cores(None), load: Cores(None), two: Cores(None) };
         }
         let load = if count == 2 { "1".to_owned() } else { format!("1-{}", count - 1) };
-        Self { measured: Cores(Some("0".into())), load: Cores(Some(load)), all: Cores(None) }
+        Self {
+            measured: Cores(Some("0".into())),
+            load: Cores(Some(load)),
+            two: Cores(Some("0,1".into())),
+        }
     }
 }
 

@@ -33,6 +33,9 @@ use std::{
 
 const USAGE: &str = "paceway-cost bench GATEWAY ROOT | gate GATEWAY FILE [record]";
 
+/// The peers, and what measures.
+const TOOLS: [&str; 6] = ["nginx", "haproxy", "redis-server", "wrk", "valgrind", "vgdb"];
+
 /// Removed at the end, whatever the end is.
 struct Scratch(PathBuf);
 
@@ -93,6 +96,12 @@ fn bench(gateway: &Path, root: &Path) -> io::Result<bool> {
         ("instructions", parts::instructions::measure),
     ];
     let settings = Settings::read()?;
+    for tool in TOOLS.into_iter().filter(|tool| !machine::has(tool)) {
+        eprintln!("{tool} is not installed: what needs it is left out");
+    }
+    if stage::nginx_modules().is_none() {
+        eprintln!("nginx has no Lua module: what needs it is left out");
+    }
     let scratch = Scratch::new()?;
     let stage = Stage::set(&scratch.0, gateway)?;
     let bench = Bench { stage: &stage, settings: &settings };
@@ -108,9 +117,9 @@ fn bench(gateway: &Path, root: &Path) -> io::Result<bool> {
         }
     }
     println!("{}", report.text());
-    if settings.is_complete() && whole {
+    if settings.is_complete() && whole && report.is_complete() {
         let intro = format!(
-            "Measured {} on {}; {}. {} rounds of {} s.\n",
+            "Measured {} on {};\n{}.\n{} rounds of {} s.\n",
             machine::today(),
             machine::describe(),
             stage::versions(),
@@ -121,7 +130,9 @@ fn bench(gateway: &Path, root: &Path) -> io::Result<bool> {
         fs::write(root.join("docs/performance.svg"), picture::draw(&report.bars))?;
         eprintln!("written: docs/performance.md, docs/performance.svg");
     } else {
-        eprintln!("docs/performance.md is written by a run of all parts with 8 rounds or more");
+        eprintln!(
+            "docs/performance.md is not written: this takes all parts, all peers and 8 rounds or more"
+        );
     }
     Ok(whole)
 }

@@ -62,6 +62,7 @@ impl<'a> Bench<'a> {
             cores: &self.stage.layout.load,
             dir: &self.stage.dir,
             seconds: self.settings.seconds,
+            threads: 1,
             connections: 64,
             address: server.address,
             path: ask.path,

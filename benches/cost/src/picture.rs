@@ -12,8 +12,9 @@ const TITLE: f64 = 44.0;
 
 const STYLE: &str = "\
 .page{fill:#fff}text{fill:#222}.ours{fill:#1f6fb4}.theirs{fill:#9aa0a6}.one{stroke:#666}\
+.value{paint-order:stroke;stroke:#fff;stroke-width:4}\
 @media(prefers-color-scheme:dark){.page{fill:#0d1117}text{fill:#e6edf3}.ours{fill:#58a6ff}\
-.theirs{fill:#6e7681}.one{stroke:#9aa0a6}}";
+.theirs{fill:#6e7681}.one{stroke:#9aa0a6}.value{stroke:#0d1117}}";
 
 /// Bars of one group stand together, in order.
 pub fn draw(bars: &[Bar]) -> String {
@@ -39,31 +40,34 @@ fn draw_group(out: &mut String, bars: &[Bar], top: f64) -> std::fmt::Result {
     let group = bars.first().map_or("", |bar| bar.group);
     writeln!(out, "<text x=\"12\" y=\"{}\" font-weight=\"bold\">{group}</text>", top + 30.0)?;
     let ratio = most < 1000.0;
+    let y = |i: usize| top + TITLE + LINE * i as f64;
+    let length = |bar: &Bar| bar.value / most * LONGEST;
     for (i, bar) in bars.iter().enumerate() {
-        let y = top + TITLE + LINE * i as f64;
-        let length = bar.value / most * LONGEST;
         let class = if bar.name.starts_with("paceway") { "ours" } else { "theirs" };
-        let value = if ratio { format!("{:.2}", bar.value) } else { thousands(bar.value) };
         let name = bar.name.replace('`', "");
         writeln!(
             out,
-            "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{name}</text>",
+            "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{name}</text>\n\
+             <rect class=\"{class}\" x=\"{LEFT}\" y=\"{}\" width=\"{:.1}\" height=\"17\"/>",
             LEFT - 8.0,
-            y + 13.0
+            y(i) + 13.0,
+            y(i),
+            length(bar)
         )?;
-        writeln!(
-            out,
-            "<rect class=\"{class}\" x=\"{LEFT}\" y=\"{y}\" width=\"{length:.1}\" height=\"17\"/>"
-        )?;
-        writeln!(out, "<text x=\"{:.1}\" y=\"{}\">{value}</text>", LEFT + length + 6.0, y + 13.0)?;
     }
     if ratio {
         let x = LEFT + LONGEST / most;
-        let (start, end) = (top + TITLE - 4.0, top + TITLE + LINE * bars.len() as f64 - 3.0);
+        let (start, end) = (y(0) - 4.0, y(bars.len()) - 3.0);
         writeln!(
             out,
             "<path class=\"one\" stroke-dasharray=\"3 3\" d=\"M{x:.1} {start}V{end}\"/>"
         )?;
+    }
+    // After the line, so that none is crossed by it.
+    for (i, bar) in bars.iter().enumerate() {
+        let value = if ratio { format!("{:.2}", bar.value) } else { thousands(bar.value) };
+        let x = LEFT + length(bar) + 6.0;
+        writeln!(out, "<text class=\"value\" x=\"{x:.1}\" y=\"{}\">{value}</text>", y(i) + 13.0)?;
     }
     Ok(())
 }

@@ -20,8 +20,8 @@ use std::{
 const PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
 
-/// Those that run. `None`: this process is about to end, nothing starts any more.
-static RUNNING: Mutex<Option<Vec<Shared>>> = Mutex::new(Some(Vec::new()));
+/// Those that run. Who ends this process keeps the lock, so that nothing starts or is judged any more.
+static RUNNING: Mutex<Vec<Shared>> = Mutex::new(Vec::new());
 static STARTED: AtomicUsize = AtomicUsize::new(0);
 
 type Shared = Arc<Mutex<Child>>;
@@ -54,8 +54,8 @@ pub fn end_with_signals(dir: PathBuf) -> io::Result<()> {
             let came = signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready());
             if came { Poll::Ready(()) } else { Poll::Pending }
         }));
-        let running = lock(&RUNNING).take();
-        running.iter().flatten().for_each(|child| end(child));
+        let running = lock(&RUNNING);
+        running.iter().for_each(|child| end(child));
         let _ = fs::remove_dir_all(&dir);
         process::exit(130);
     });
@@ -82,9 +82,6 @@ impl Process {
         words.extend(command.iter().map(String::as_str));
         let file = File::create(&output)?;
         let mut running = lock(&RUNNING);
-        let Some(running) = running.as_mut() else {
-            return Err(io::ErrorKind::Interrupted.into());
-        };
         let child = Command::new(words[0])
             .args(&words[1..])
             .current_dir(dir)
@@ -186,9 +183,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         end(&self.child);
-        if let Some(running) = lock(&RUNNING).as_mut() {
-            running.retain(|child| !Arc::ptr_eq(child, &self.child));
-        }
+        lock(&RUNNING).retain(|child| !Arc::ptr_eq(child, &self.child));
     }
 }
 

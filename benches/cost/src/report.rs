@@ -99,6 +99,11 @@ impl Report {
         self.bars.extend(other.bars);
     }
 
+    /// Whether no figure is missing.
+    pub fn is_complete(&self) -> bool {
+        self.rows.iter().all(|row| row.measured.is_ok())
+    }
+
     /// All tables, in Markdown.
     pub fn text(&self) -> String {
         let mut text = String::new();

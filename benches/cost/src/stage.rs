@@ -27,9 +27,8 @@ pub struct Stage {
     pub layout: Layout,
     /// A temporary one.
     pub dir: PathBuf,
-    pub origin: SocketAddr,
+    pub origin: Server,
     gateway: PathBuf,
-    _origin: Process,
 }
 
 /// A server that is measured.
@@ -44,6 +43,7 @@ pub struct Server {
 /// How a gateway differs from the usual one.
 #[derive(Debug, Clone)]
 pub struct Gateway {
+    pub origin: SocketAddr,
     pub redis: Option<SocketAddr>,
     pub workers: usize,
     pub cores: Cores,
@@ -57,20 +57,26 @@ pub struct Gateway {
 
 impl Stage {
     pub fn set(dir: &Path, gateway: &Path) -> io::Result<Self> {
+        let gateway = fs::canonicalize(gateway)
+            .map_err(|error| io::Error::other(format!("{}: {error}", gateway.display())))?;
         for (name, text) in SCRIPTS.iter().chain(&[("limit.lua", LUA)]) {
             fs::write(dir.join(name), text)?;
         }
-        let (layout, origin) = (Layout::new(), free_port()?);
-        let command = own(&["--serve", &origin.to_string()])?;
-        let process =
-            Process::start(&layout.load, dir, &command)?.until_open(&[origin], &command)?;
-        Ok(Self { layout, dir: dir.into(), origin, gateway: gateway.into(), _origin: process })
+        let layout = Layout::new();
+        let origin = origin(dir, &layout.load)?;
+        Ok(Self { layout, dir: dir.into(), origin, gateway })
+    }
+
+    /// One more, on other cores.
+    pub fn another_origin(&self, cores: &Cores) -> io::Result<Server> {
+        origin(&self.dir, cores)
     }
 
     /// One worker, the memory store, on the measured core.
     pub fn usual(&self) -> Gateway {
         let cores = self.layout.measured.clone();
-        Gateway { redis: None, workers: 1, cores, routes: 0, under: Vec::new() }
+        let origin = self.origin.address;
+        Gateway { origin, redis: None, workers: 1, cores, routes: 0, under: Vec::new() }
     }
 
     pub fn paceway(&self, gateway: &Gateway) -> io::Result<Server> {
@@ -84,6 +90,7 @@ impl Stage {
             address,
             &[
                 ("ADMIN", &admin.to_string()),
+                ("ORIGIN", &gateway.origin.to_string()),
                 ("WORKERS", &gateway.workers.to_string()),
                 ("STORE", &store),
             ],
@@ -177,9 +184,19 @@ impl Stage {
 
     fn fill(&self, template: &str, listen: SocketAddr, values: &[(&str, &str)]) -> String {
         let text = template.replace("@LISTEN@", &listen.to_string());
-        let text = text.replace("@ORIGIN@", &self.origin.to_string());
-        values.iter().fold(text, |text, (name, value)| text.replace(&format!("@{name}@"), value))
+        let text = values
+            .iter()
+            .fold(text, |text, (name, value)| text.replace(&format!("@{name}@"), value));
+        // Where nothing else was asked for.
+        text.replace("@ORIGIN@", &self.origin.address.to_string())
     }
+}
+
+fn origin(dir: &Path, cores: &Cores) -> io::Result<Server> {
+    let address = free_port()?;
+    let command = own(&["--serve", &address.to_string()])?;
+    let process = Process::start(cores, dir, &command)?.until_open(&[address], &command)?;
+    Ok(Server { address, admin: None, process })
 }
 
 /// This program in another role.

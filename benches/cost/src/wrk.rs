@@ -16,6 +16,7 @@ pub struct Wrk<'a> {
     pub cores: &'a Cores,
     pub dir: &'a Path,
     pub seconds: u64,
+    pub threads: u32,
     pub connections: u32,
     pub address: SocketAddr,
     pub path: &'a str,
@@ -37,7 +38,7 @@ impl Wrk<'_> {
     pub fn run(&self) -> io::Result<Load> {
         let mut command: Vec<String> = vec![
             "wrk".into(),
-            "-t1".into(),
+            format!("-t{}", self.threads),
             format!("-c{}", self.connections),
             format!("-d{}s", self.seconds),
             "--timeout=30s".into(),

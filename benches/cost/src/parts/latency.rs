@@ -34,7 +34,7 @@ pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
         _ => None,
     };
     let mut loads =
-        vec![("straight to the origin", stage.origin), ("paceway, memory", memory.address)];
+        vec![("straight to the origin", stage.origin.address), ("paceway, memory", memory.address)];
     let others =
         [("nginx `limit_req`", &nginx), ("paceway, Redis", &shared), ("nginx + Lua, Redis", &lua)];
     loads

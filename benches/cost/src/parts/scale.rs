@@ -5,7 +5,7 @@ use super::{Ask, Bench, Sample, cpu_ratio, line, missing};
 use crate::{
     process::Process,
     report::{Report, Row, Table, Target},
-    rounds::{Turn, rounds},
+    rounds::{Spread, Turn, rounds},
     stage::{Gateway, Server, own},
 };
 use std::{io, time::Duration};
@@ -13,6 +13,8 @@ use std::{io, time::Duration};
 const FEW: usize = 10;
 const ROUTES: usize = 10_000;
 const KEYS: usize = 1_000_000;
+/// Bytes that a live key needs in any case.
+const LEAST: f64 = 32.0;
 
 pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
     if let Some(why) = missing(&["wrk"]) {
@@ -37,14 +39,21 @@ fn routes(bench: &Bench<'_>) -> io::Result<Report> {
 fn keys(bench: &Bench<'_>) -> io::Result<Report> {
     let stage = bench.stage;
     let (few, many) = (stage.paceway(&stage.usual())?, stage.paceway(&stage.usual())?);
+    let before = many.process.rss()?;
     let (address, count) = (many.address.to_string(), KEYS.to_string());
     let command = own(&["--keys", &address, "/v1/keyed", &count])?;
     Process::run(&stage.layout.load, &stage.dir, &command, Duration::from_secs(600))?;
-    compare(
+    let bytes = (many.process.rss()? - before) * 1024.0 / KEYS as f64;
+    if bytes < LEAST {
+        return Err(io::Error::other(format!("{bytes:.0} bytes a key: they did not stay")));
+    }
+    let mut report = compare(
         bench,
         ("10^6 live keys against 10: CPU per request", ["10 live keys", "10^6 live keys"]),
         [(&few, Ask::keys("/v1/keyed", FEW)), (&many, Ask::keys("/v1/keyed", KEYS))],
-    )
+    )?;
+    report.rows.push(Row::new("memory of a live key, bytes", 0, None, Spread::one(bytes)));
+    Ok(report)
 }
 
 fn compare(
