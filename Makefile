@@ -2,10 +2,10 @@
 CARGO ?= cargo
 CONFIG ?= config/quickstart.yaml
 
-.PHONY: help run demo test lint bench soak fuzz fmt test-tools lint-tools bench-tools fuzz-tools
+.PHONY: help run demo test lint bench micro instructions soak fuzz fmt test-tools lint-tools bench-tools fuzz-tools
 
 help: ## list the commands
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 run: ## run the gateway with CONFIG (default: config/quickstart.yaml)
 	$(CARGO) run --release -- run --config $(CONFIG)
@@ -20,11 +20,20 @@ test: test-tools ## every test, with a real redis-server and real clients
 lint: lint-tools ## format, clippy, licences and advisories
 	$(CARGO) fmt --check
 	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
+	$(CARGO) fmt --check --manifest-path benches/cost/Cargo.toml
 	$(CARGO) clippy --all-targets -- -D warnings
+	$(CARGO) clippy --all-targets --locked --manifest-path benches/cost/Cargo.toml --target-dir target/cost -- -D warnings
 	@deploy/tools/deny.sh
 
-bench: bench-tools ## speed and cost of a request; writes nothing
-	@benches/run.sh
+bench: bench-tools ## the cost of a request beside nginx and haproxy; ROUNDS, DURATION, ONLY="cpu redis" set what and how long
+	@benches/run.sh bench
+
+micro: ## the cost of a decision and of finding a route (criterion)
+	$(CARGO) bench --profile profiling --bench decide --bench route -- --noplot \
+	  --warm-up-time 0.5 --measurement-time 2 --sample-size 20
+
+instructions: instructions-tools ## instructions per request against benches/instructions.txt; RECORD=1 records them
+	@benches/run.sh gate $(if $(RECORD),record)
 
 soak: ## mixed traffic of good and bad clients for SECONDS (default: 600), and what it leaves
 	$(CARGO) bench --bench soak -- $(SECONDS)
@@ -35,6 +44,7 @@ fuzz: fuzz-tools ## look for inputs that break promises; RUNS a target (default:
 fmt: ## format everything
 	$(CARGO) fmt
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
+	$(CARGO) fmt --manifest-path benches/cost/Cargo.toml
 
 test-tools:
 	@deploy/tools/install.sh redis-server:redis-server faketime:faketime promtool:prometheus \
@@ -47,5 +57,9 @@ fuzz-tools:
 lint-tools:
 	@command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny@0.20.2
 
-bench-tools:
-	@deploy/tools/install.sh redis-server:redis-server wrk:wrk valgrind:valgrind nginx:nginx-light
+bench-tools: instructions-tools
+	@deploy/tools/install.sh redis-server:redis-server wrk:wrk nginx:nginx-light haproxy:haproxy \
+	  /usr/lib/nginx/modules/ngx_http_lua_module.so:libnginx-mod-http-lua
+
+instructions-tools:
+	@deploy/tools/install.sh valgrind:valgrind

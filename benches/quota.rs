@@ -3,12 +3,16 @@
 //! limiter did not keep its word. `-- SECONDS` sets for how long requests are offered, 15 by default.
 #![allow(clippy::print_stdout, reason = "a table is what it is for")]
 
+#[path = "support/gateway.rs"]
+mod gateway;
+
+use gateway::{PATIENCE, Process, free_port, page, until_ready};
 use parking_lot::Mutex;
 use std::{
     collections::VecDeque,
     env, fs, io,
-    net::{SocketAddr, TcpListener as Port},
-    process::{Child, Command, ExitCode, Stdio},
+    net::SocketAddr,
+    process::{Command, ExitCode, Stdio},
     sync::Arc,
     time::Duration,
 };
@@ -19,8 +23,6 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep, sleep_until, timeout},
 };
-
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// One line of the table.
 struct Case {
@@ -56,9 +58,6 @@ struct Calls {
     busy: usize,
     busiest: usize,
 }
-
-/// Killed with the bench.
-struct Process(Child);
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -347,13 +346,6 @@ impl Stage {
     }
 }
 
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Up to the end of the fields; none of our messages has a body that somebody reads.
 async fn head(stream: &mut TcpStream) -> io::Result<Option<String>> {
     let (mut text, mut piece) = (Vec::new(), [0; 2048]);
@@ -364,28 +356,6 @@ async fn head(stream: &mut TcpStream) -> io::Result<Option<String>> {
         }
     }
     Ok(Some(String::from_utf8_lossy(&text).into_owned()))
-}
-
-fn free_port() -> io::Result<SocketAddr> {
-    Port::bind("127.0.0.1:0")?.local_addr()
-}
-
-async fn page(admin: SocketAddr, path: &str) -> io::Result<String> {
-    let mut stream = TcpStream::connect(admin).await?;
-    let asked = format!("GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n");
-    stream.write_all(asked.as_bytes()).await?;
-    let mut page = String::new();
-    stream.read_to_string(&mut page).await?;
-    Ok(page)
-}
-
-async fn until_ready(admin: SocketAddr) -> io::Result<()> {
-    let ready = async {
-        while !page(admin, "/readyz").await.is_ok_and(|page| page.starts_with("HTTP/1.1 200 ")) {
-            sleep(Duration::from_millis(10)).await;
-        }
-    };
-    timeout(PATIENCE, ready).await.map_err(io::Error::from)
 }
 
 async fn until_open(address: SocketAddr) -> io::Result<()> {

@@ -1,27 +1,20 @@
 #!/usr/bin/env bash
-# `make bench`: decisions, routes, and what a request costs. Writes nothing into the repository but what cargo builds.
+# `make bench` and `make instructions`: builds the gateway as users get it (profile `profiling`: the release build with
+# line tables) and what measures it, and starts that.
+#   benches/run.sh bench             ROUNDS, DURATION (seconds of load in a round) and ONLY (some parts) can be set
+#   benches/run.sh gate [record]     compares user instructions per request with benches/instructions.txt, or records them
 set -euo pipefail
 cd "$(dirname "$0")/.."
+target=${CARGO_TARGET_DIR:-$PWD/target}
 
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
-export CRITERION_HOME=$tmp/criterion
+# Dependencies get other features where tests and benches are built, too: only this is the program of the users.
+cargo build --locked --profile profiling --bin paceway
+cargo build --locked --release --manifest-path benches/cost/Cargo.toml --target-dir "$target/cost"
+cost=$target/cost/release/paceway-cost
+gateway=$target/profiling/paceway
 
-for bench in decide route; do
-  echo "measuring: $bench" >&2
-  cargo bench --quiet --profile profiling --bench "$bench" -- --noplot --output-format bencher \
-    --warm-up-time 0.5 --measurement-time 2 --sample-size 20 | tee -a "$tmp/times" >&2
-done
-benches/request.sh >"$tmp/requests"
-
-awk '
-  # test decide/memory, admitted ... bench:         242 ns/iter (+/- 8)
-  match($0, / \.\.\. bench: +[0-9,]+ ns/) {
-    name = substr($0, 6, RSTART - 6)
-    ns = substr($0, RSTART, RLENGTH); gsub(/[^0-9]/, "", ns)
-    split(name, part, "/")
-    if (part[1] != group) printf "\n%-28s %10s %12s\n", "a " (group = part[1]), "ns", "per second"
-    sub(/^[^\/]*\//, "", name)
-    printf "%-28s %10d %12d\n", name, ns, 1e9 / ns
-  }' "$tmp/times"
-cat "$tmp/requests"
+case ${1:-bench} in
+  bench) exec "$cost" bench "$gateway" "$PWD" ;;
+  gate) exec "$cost" gate "$gateway" benches/instructions.txt ${2:+record} ;;
+  *) echo "usage: benches/run.sh bench | gate [record]" >&2; exit 2 ;;
+esac

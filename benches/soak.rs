@@ -2,7 +2,11 @@
 //! tasks over time. Ends with 1 when something grows or stays. `-- SECONDS` sets for how long, 600 by default.
 #![allow(clippy::print_stdout, reason = "a table is what it is for")]
 
+#[path = "support/gateway.rs"]
+mod gateway;
+
 use bytes::Bytes;
+use gateway::{PATIENCE, Process, free_port, page, until_ready};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -10,8 +14,8 @@ use parking_lot::Mutex;
 use std::{
     collections::BTreeMap,
     env, fs, io,
-    net::{SocketAddr, TcpListener as Port},
-    process::{Child, Command, ExitCode, Stdio},
+    net::SocketAddr,
+    process::{Command, ExitCode, Stdio},
     sync::Arc,
     time::Duration,
 };
@@ -22,7 +26,6 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-const PATIENCE: Duration = Duration::from_secs(30);
 const MEBIBYTE: usize = 1 << 20;
 
 /// How often something ended in which way.
@@ -36,9 +39,6 @@ struct Held {
     connections: f64,
     tasks: f64,
 }
-
-/// Killed with the bench.
-struct Process(Child);
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -393,33 +393,4 @@ async fn held(gateway: &Process, admin: SocketAddr) -> io::Result<Held> {
         lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     };
     Ok(Held { rss_kib, fds, connections: sum("paceway_connections{"), tasks: sum("paceway_tasks") })
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn free_port() -> io::Result<SocketAddr> {
-    Port::bind("127.0.0.1:0")?.local_addr()
-}
-
-async fn page(admin: SocketAddr, path: &str) -> io::Result<String> {
-    let mut stream = TcpStream::connect(admin).await?;
-    let asked = format!("GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n");
-    stream.write_all(asked.as_bytes()).await?;
-    let mut page = String::new();
-    stream.read_to_string(&mut page).await?;
-    Ok(page)
-}
-
-async fn until_ready(admin: SocketAddr) -> io::Result<()> {
-    let ready = async {
-        while !page(admin, "/readyz").await.is_ok_and(|page| page.starts_with("HTTP/1.1 200 ")) {
-            sleep(Duration::from_millis(10)).await;
-        }
-    };
-    timeout(PATIENCE, ready).await.map_err(io::Error::from)
 }

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Installs what is missing: each argument is COMMAND:PACKAGE (of Debian or Ubuntu).
+# Installs what is missing: each argument is COMMAND:PACKAGE (of Debian or Ubuntu), or FILE:PACKAGE with a whole path.
 set -euo pipefail
 missing=()
 for pair in "$@"; do
+  [[ $pair == /* && -e ${pair%%:*} ]] && continue
   command -v "${pair%%:*}" >/dev/null || [ -x "/usr/sbin/${pair%%:*}" ] || missing+=("${pair##*:}")
 done
 [ ${#missing[@]} -eq 0 ] && exit 0

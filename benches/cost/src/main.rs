@@ -1,0 +1,162 @@
+//! What a limited, proxied request costs, beside what nginx and others spend on the same work, on one machine and in
+//! the same rounds. `benches/run.sh` builds and starts it.
+#![allow(
+    clippy::disallowed_types,
+    reason = "it measures real time; no test runs it on virtual time"
+)]
+
+mod client;
+mod gate;
+mod machine;
+mod origin;
+mod pace;
+mod parts;
+mod picture;
+mod process;
+mod report;
+mod rounds;
+mod settings;
+mod stage;
+mod wrk;
+
+use parts::Bench;
+use report::Report;
+use settings::Settings;
+use stage::Stage;
+use std::{
+    env, fs, io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
+
+const USAGE: &str = "paceway-cost bench GATEWAY ROOT | gate GATEWAY FILE [record]";
+
+/// The peers, and what measures.
+const TOOLS: [&str; 6] = ["nginx", "haproxy", "redis-server", "wrk", "valgrind", "vgdb"];
+
+/// Removed at the end, whatever the end is.
+struct Scratch(PathBuf);
+
+fn main() -> ExitCode {
+    let args: Vec<String> = env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let ended = match args.as_slice() {
+        ["bench", gateway, root] => bench(Path::new(gateway), Path::new(root)),
+        ["gate", gateway, file] => gate(Path::new(gateway), Path::new(file), false),
+        ["gate", gateway, file, "record"] => gate(Path::new(gateway), Path::new(file), true),
+        role => play(role).map(|()| true),
+    };
+    match ended {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The other ends of what is measured.
+fn play(role: &[&str]) -> io::Result<()> {
+    match role {
+        ["--serve", address] => origin::serve(address),
+        ["--repeat", address, path, count] => client::repeat(parse(address)?, path, parse(count)?),
+        ["--keys", address, path, count] => client::each_key(parse(address)?, path, parse(count)?),
+        ["--hold", address, path, count] => {
+            client::hold(parse(address)?, path, parse(count)?, true)
+        }
+        ["--wait", address, path, count] => {
+            client::hold(parse(address)?, path, parse(count)?, false)
+        }
+        ["--pace", address, path, rate, seconds] => {
+            let address: SocketAddr = parse(address)?;
+            pace::run(address, path, parse(rate)?, Duration::from_secs(parse(seconds)?))
+        }
+        _ => Err(io::Error::other(USAGE)),
+    }
+}
+
+fn parse<T: std::str::FromStr>(text: &str) -> io::Result<T> {
+    text.parse().map_err(|_| io::Error::other(format!("{text}: {USAGE}")))
+}
+
+type Part = fn(&Bench<'_>) -> io::Result<Report>;
+
+/// Whether all that was asked for was measured.
+fn bench(gateway: &Path, root: &Path) -> io::Result<bool> {
+    let parts: [(&str, Part); 7] = [
+        ("cpu", parts::cpu::measure),
+        ("redis", parts::redis::measure),
+        ("latency", parts::latency::measure),
+        ("memory", parts::memory::measure),
+        ("workers", parts::workers::measure),
+        ("scale", parts::scale::measure),
+        ("instructions", parts::instructions::measure),
+    ];
+    let settings = Settings::read()?;
+    for tool in TOOLS.into_iter().filter(|tool| !machine::has(tool)) {
+        eprintln!("{tool} is not installed: what needs it is left out");
+    }
+    if stage::nginx_modules().is_none() {
+        eprintln!("nginx has no Lua module: what needs it is left out");
+    }
+    let scratch = Scratch::new()?;
+    let stage = Stage::set(&scratch.0, gateway)?;
+    let bench = Bench { stage: &stage, settings: &settings };
+    let (mut report, mut whole) = (Report::default(), true);
+    for (name, measure) in parts.into_iter().filter(|(name, _)| settings.wants(name)) {
+        eprintln!("{name}");
+        match measure(&bench) {
+            Ok(part) => report.add(part),
+            Err(error) => {
+                eprintln!("{name}: NOT MEASURED: {error}");
+                whole = false;
+            }
+        }
+    }
+    println!("{}", report.text());
+    if settings.is_complete() && whole && report.is_complete() {
+        let intro = format!(
+            "Measured {} on {};\n{}.\n{} rounds of {} s.\n",
+            machine::today(),
+            machine::describe(),
+            stage::versions(),
+            settings.rounds,
+            settings.seconds
+        );
+        report.write(&root.join("docs/performance.md"), &intro)?;
+        fs::write(root.join("docs/performance.svg"), picture::draw(&report.bars))?;
+        eprintln!("written: docs/performance.md, docs/performance.svg");
+    } else {
+        eprintln!(
+            "docs/performance.md is not written: this takes all parts, all peers and 8 rounds or more"
+        );
+    }
+    Ok(whole)
+}
+
+fn gate(gateway: &Path, file: &Path, record: bool) -> io::Result<bool> {
+    let settings = Settings::read()?;
+    let scratch = Scratch::new()?;
+    let stage = Stage::set(&scratch.0, gateway)?;
+    gate::run(&Bench { stage: &stage, settings: &settings }, file, record)
+}
+
+// === impl Scratch ===
+
+impl Scratch {
+    fn new() -> io::Result<Self> {
+        let dir = env::temp_dir().join(format!("paceway-cost-{}", std::process::id()));
+        fs::create_dir(&dir)?;
+        process::end_with_signals(dir.clone())?;
+        Ok(Self(dir))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

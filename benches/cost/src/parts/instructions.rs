@@ -1,0 +1,117 @@
+//! User instructions of a request, counted by callgrind: what no other load of the machine changes.
+
+use super::{Bench, missing};
+use crate::{
+    client::page,
+    machine::find,
+    process::Process,
+    report::{Bar, Report, Row, Table, Target},
+    rounds::Spread,
+    stage::{Gateway, Server, nginx_modules, own},
+};
+use std::{fs, io, time::Duration};
+
+/// Before anything counts: connections, pools and caches are there.
+const WARM: u32 = 2000;
+const REQUESTS: u32 = 20_000;
+const PATIENCE: Duration = Duration::from_secs(300);
+
+pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
+    if let Some(why) = missing(&["valgrind", "vgdb"]) {
+        return Err(io::Error::other(why));
+    }
+    let stage = bench.stage;
+    let count =
+        |name: &'static str, server: io::Result<Server>| -> io::Result<(&'static str, f64)> {
+            eprint!("{name} ");
+            Ok((name, requests(bench, &server?)?))
+        };
+    let under = under(bench);
+    let mut counts: Vec<(&'static str, f64)> = vec![count("paceway, memory", gateway(bench))?];
+    let redis = missing(&["redis-server"]).is_none().then(|| stage.redis()).transpose()?;
+    if let Some(redis) = &redis {
+        let gateway = Gateway { redis: Some(redis.address), under: under.clone(), ..stage.usual() };
+        counts.push(count("paceway, Redis", stage.paceway(&gateway))?);
+    }
+    if missing(&["nginx"]).is_none() {
+        counts.push(count("nginx `limit_req`", stage.nginx(None, &under))?);
+        if let (Some(redis), Some(_)) = (&redis, nginx_modules()) {
+            counts.push(count("nginx + Lua, Redis", stage.nginx(Some(redis.address), &under))?);
+        }
+    }
+    if missing(&["haproxy"]).is_none() {
+        counts.push(count("haproxy", stage.haproxy(&under))?);
+    }
+    eprintln!();
+    let target = Target::AtMost { must: 36_000.0, aim: Some(29_000.0) };
+    let row = Row::new(
+        "user instructions per request, memory store",
+        0,
+        Some(target),
+        Spread::one(counts[0].1),
+    );
+    let table = Table {
+        head: vec!["callgrind", "user instructions per request"],
+        rows: counts
+            .iter()
+            .map(|(name, count)| vec![(*name).into(), format!("{count:.0}")])
+            .collect(),
+    };
+    let bar = |(name, value): (&'static str, f64)| Bar {
+        group: "User instructions per request",
+        name,
+        value,
+    };
+    Ok(Report { rows: vec![row], tables: vec![table], bars: counts.into_iter().map(bar).collect() })
+}
+
+/// The usual gateway, under callgrind.
+pub fn gateway(bench: &Bench<'_>) -> io::Result<Server> {
+    bench.stage.paceway(&Gateway { under: under(bench), ..bench.stage.usual() })
+}
+
+fn under(bench: &Bench<'_>) -> Vec<String> {
+    let dir = bench.stage.dir.display();
+    vec![
+        "valgrind".into(),
+        "--tool=callgrind".into(),
+        format!("--vgdb-prefix={dir}/vgdb"),
+        format!("--callgrind-out-file={dir}/callgrind.%p"),
+    ]
+}
+
+/// What `server`, which runs under callgrind, spends on a request. Counters are set to zero when it is warm and read
+/// while it runs: nothing of its start, such as a calibration of clocks, is in them, and nothing of its end.
+pub fn requests(bench: &Bench<'_>, server: &Server) -> io::Result<f64> {
+    let stage = bench.stage;
+    let send = |count: u32| {
+        let address = server.address.to_string();
+        let command = own(&["--repeat", &address, "/v1/search", &count.to_string()])?;
+        Process::run(&stage.layout.load, &stage.dir, &command, PATIENCE)
+    };
+    // What a scrape does for the requests before it belongs to them.
+    let scrape = || server.admin.map_or(Ok(String::new()), |admin| page(admin, "/metrics"));
+    send(WARM)?;
+    scrape()?;
+    tell(bench, server, "zero")?;
+    send(REQUESTS)?;
+    scrape()?;
+    tell(bench, server, "dump")?;
+    let file = stage.dir.join(format!("callgrind.{}.1", server.process.id()));
+    let text = fs::read_to_string(&file)?;
+    let total = text.lines().find_map(|line| line.strip_prefix("totals: ")?.trim().parse().ok());
+    let total: f64 = total.ok_or_else(|| io::Error::other("callgrind says no total"))?;
+    Ok(total / f64::from(REQUESTS))
+}
+
+fn tell(bench: &Bench<'_>, server: &Server, what: &str) -> io::Result<()> {
+    let stage = bench.stage;
+    let vgdb = find("vgdb").ok_or(io::ErrorKind::NotFound)?;
+    let command = [
+        vgdb.display().to_string(),
+        format!("--vgdb-prefix={}/vgdb", stage.dir.display()),
+        format!("--pid={}", server.process.id()),
+        what.to_owned(),
+    ];
+    Process::run(&stage.layout.load, &stage.dir, &command, PATIENCE).map(drop)
+}

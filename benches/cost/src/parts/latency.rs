@@ -1,0 +1,102 @@
+//! The median latency that a server adds to a request at 2,000 requests per second: with it, minus straight to the origin.
+
+use super::{Bench, missing};
+use crate::{
+    process::Process,
+    report::{Report, Row, Table, Target},
+    rounds::{Spread, Turn, rounds},
+    stage::{Gateway, nginx_modules, own},
+};
+use std::{io, net::SocketAddr, time::Duration};
+
+const RATE: u32 = 2000;
+
+/// Of one round, in µs.
+#[derive(Debug)]
+struct Latency {
+    median: f64,
+    p99: f64,
+}
+
+pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
+    let stage = bench.stage;
+    let memory = stage.paceway(&stage.usual())?;
+    let nginx = missing(&["nginx"]).is_none().then(|| stage.nginx(None, &[])).transpose()?;
+    let redis = missing(&["redis-server"]).is_none().then(|| stage.redis()).transpose()?;
+    let shared = redis
+        .as_ref()
+        .map(|redis| stage.paceway(&Gateway { redis: Some(redis.address), ..stage.usual() }));
+    let shared = shared.transpose()?;
+    let lua = match &redis {
+        Some(redis) if nginx.is_some() && nginx_modules().is_some() => {
+            Some(stage.nginx(Some(redis.address), &[])?)
+        }
+        _ => None,
+    };
+    let mut loads =
+        vec![("straight to the origin", stage.origin.address), ("paceway, memory", memory.address)];
+    let others =
+        [("nginx `limit_req`", &nginx), ("paceway, Redis", &shared), ("nginx + Lua, Redis", &lua)];
+    loads
+        .extend(others.iter().filter_map(|(name, server)| Some((*name, server.as_ref()?.address))));
+
+    let turns: Vec<Turn<'_, Latency>> = loads
+        .iter()
+        .map(|(_, address)| Box::new(|| pace(bench, *address)) as Turn<'_, Latency>)
+        .collect();
+    let samples = rounds(bench.settings.rounds, &turns)?;
+    let of = |name: &str| loads.iter().position(|(own, _)| *own == name).map(|i| &samples[i]);
+    // What a server adds, by round.
+    let added = |own: &[Latency]| -> Vec<f64> {
+        own.iter().zip(&samples[0]).map(|(own, direct)| own.median - direct.median).collect()
+    };
+    let row = |what, ours: &str, theirs: &str| Row {
+        what,
+        target: Some(Target::AtMost { must: 1.15, aim: Some(1.0) }),
+        decimals: 2,
+        measured: match (of(ours), of(theirs)) {
+            (Some(ours), Some(theirs)) => {
+                let (ours, theirs) = (added(ours), added(theirs));
+                Ok(Spread::of(ours.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs)))
+            }
+            _ => Err("a part of it is not installed".into()),
+        },
+    };
+    let rows = vec![
+        row(
+            "added median latency at 2,000/s, memory / nginx `limit_req`",
+            "paceway, memory",
+            "nginx `limit_req`",
+        ),
+        row(
+            "added median latency at 2,000/s, Redis / nginx + Lua",
+            "paceway, Redis",
+            "nginx + Lua, Redis",
+        ),
+    ];
+    let lines = loads.iter().zip(&samples).map(|((name, _), own)| {
+        let median = Spread::of(own.iter().map(|sample| sample.median));
+        let p99 = Spread::of(own.iter().map(|sample| sample.p99));
+        let added = match own.as_ptr() == samples[0].as_ptr() {
+            true => String::new(),
+            false => format!("{:.0}", Spread::of(added(own).into_iter())),
+        };
+        vec![(*name).to_owned(), format!("{median:.0}"), added, format!("{:.0}", p99.median)]
+    });
+    let head = vec!["2,000 requests/s", "median, µs", "added to the median, µs", "99 %, µs"];
+    let table = Table { head, rows: lines.collect() };
+    Ok(Report { rows, tables: vec![table], bars: Vec::new() })
+}
+
+fn pace(bench: &Bench<'_>, address: SocketAddr) -> io::Result<Latency> {
+    let (stage, seconds) = (bench.stage, bench.settings.seconds);
+    let (address, rate, span) = (address.to_string(), RATE.to_string(), seconds.to_string());
+    let command = own(&["--pace", &address, "/v1/search", &rate, &span])?;
+    let within = Duration::from_secs(seconds + 60);
+    let text = Process::run(&stage.layout.load, &stage.dir, &command, within)?;
+    let mut fields = text.split_whitespace().map_while(|field| field.parse().ok());
+    match (fields.next(), fields.next()) {
+        (Some(median), Some(p99)) => Ok(Latency { median, p99 }),
+        _ => Err(io::Error::other(format!("no latency: {text}"))),
+    }
+}

@@ -1,0 +1,244 @@
+//! What stands on loopback for a measurement: the origin, the gateway, its peers, Redis.
+
+use crate::{
+    client::page,
+    machine::{Cores, Layout, find, free_port, line_of},
+    process::Process,
+};
+use std::{
+    env, fs, io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+const PACEWAY: &str = include_str!("../peers/paceway.yaml");
+const NGINX: &str = include_str!("../peers/nginx.conf");
+const HAPROXY: &str = include_str!("../peers/haproxy.cfg");
+const LUA: &str = include_str!("../peers/limit.lua");
+/// What wrk runs.
+const SCRIPTS: [(&str, &str); 2] = [
+    ("keys.lua", include_str!("../peers/keys.lua")),
+    ("paths.lua", include_str!("../peers/paths.lua")),
+];
+
+/// What stands on loopback.
+#[derive(Debug)]
+pub struct Stage {
+    pub layout: Layout,
+    /// A temporary one.
+    pub dir: PathBuf,
+    pub origin: Server,
+    gateway: PathBuf,
+}
+
+/// A server that is measured.
+#[derive(Debug)]
+pub struct Server {
+    pub address: SocketAddr,
+    /// Of a gateway.
+    pub admin: Option<SocketAddr>,
+    pub process: Process,
+}
+
+/// How a gateway differs from the usual one.
+#[derive(Debug, Clone)]
+pub struct Gateway {
+    pub origin: SocketAddr,
+    pub redis: Option<SocketAddr>,
+    pub workers: usize,
+    pub cores: Cores,
+    /// More of these, `/r0` and so on.
+    pub routes: usize,
+    /// Before the command.
+    pub under: Vec<String>,
+}
+
+// === impl Stage ===
+
+impl Stage {
+    pub fn set(dir: &Path, gateway: &Path) -> io::Result<Self> {
+        let gateway = fs::canonicalize(gateway)
+            .map_err(|error| io::Error::other(format!("{}: {error}", gateway.display())))?;
+        for (name, text) in SCRIPTS.iter().chain(&[("limit.lua", LUA)]) {
+            fs::write(dir.join(name), text)?;
+        }
+        let layout = Layout::new();
+        let origin = origin(dir, &layout.load)?;
+        Ok(Self { layout, dir: dir.into(), origin, gateway })
+    }
+
+    /// One more, on other cores.
+    pub fn another_origin(&self, cores: &Cores) -> io::Result<Server> {
+        origin(&self.dir, cores)
+    }
+
+    /// One worker, the memory store, on the measured core.
+    pub fn usual(&self) -> Gateway {
+        let cores = self.layout.measured.clone();
+        let origin = self.origin.address;
+        Gateway { origin, redis: None, workers: 1, cores, routes: 0, under: Vec::new() }
+    }
+
+    pub fn paceway(&self, gateway: &Gateway) -> io::Result<Server> {
+        let (address, admin) = (free_port()?, free_port()?);
+        // Valgrind is slow: nothing may run into the usual time-out.
+        let store = gateway.redis.map_or("memory".into(), |redis| {
+            format!("{{ url: \"redis://{redis}\", timeout: 10s }}")
+        });
+        let mut text = self.fill(
+            PACEWAY,
+            address,
+            &[
+                ("ADMIN", &admin.to_string()),
+                ("ORIGIN", &gateway.origin.to_string()),
+                ("WORKERS", &gateway.workers.to_string()),
+                ("STORE", &store),
+            ],
+        );
+        for i in 0..gateway.routes {
+            text.push_str(&format!("  - {{ suffix: /r{i}, limiters: [plenty], max_wait: 2s }}\n"));
+        }
+        let file = self.dir.join(format!("paceway-{}.yaml", address.port()));
+        fs::write(&file, text)?;
+        let mut command = gateway.under.clone();
+        command.extend([path(&self.gateway), "run".into(), "--config".into(), path(&file)]);
+        let process = Process::start(&gateway.cores, &self.dir, &command)?
+            .until_open(&[address, admin], &command)?;
+        page(admin, "/readyz")?;
+        Ok(Server { address, admin: Some(admin), process })
+    }
+
+    /// With `limit_req`, or with a decision in `redis` for each request.
+    pub fn nginx(&self, redis: Option<SocketAddr>, under: &[String]) -> io::Result<Server> {
+        let (modules, lua, limit) = match redis {
+            None => {
+                (String::new(), String::new(), "limit_req zone=plenty burst=100000 nodelay;".into())
+            }
+            Some(redis) => {
+                let modules =
+                    nginx_modules().ok_or_else(|| io::Error::other("nginx has no Lua"))?;
+                let (host, port) = (redis.ip(), redis.port());
+                (
+                    modules.map(|module| format!("load_module {};\n", path(&module))).concat(),
+                    format!("lua_package_path \"{}/?.lua;;\";", path(&self.dir)),
+                    format!(
+                        "access_by_lua_block {{ return require(\"limit\").pass(\"{host}\", {port}) }}"
+                    ),
+                )
+            }
+        };
+        let address = free_port()?;
+        let text = self.fill(
+            NGINX,
+            address,
+            &[("MODULES", &modules), ("LUA", &lua), ("LIMIT", &limit), ("DIR", &path(&self.dir))],
+        );
+        let file = self.dir.join(format!("nginx-{}.conf", address.port()));
+        fs::write(&file, text)?;
+        let command = ["-p", &path(&self.dir), "-e", "stderr", "-c", &path(&file)];
+        self.peer("nginx", &command, address, under)
+    }
+
+    pub fn haproxy(&self, under: &[String]) -> io::Result<Server> {
+        let address = free_port()?;
+        let file = self.dir.join(format!("haproxy-{}.cfg", address.port()));
+        fs::write(&file, self.fill(HAPROXY, address, &[]))?;
+        self.peer("haproxy", &["-db", "-f", &path(&file)], address, under)
+    }
+
+    fn peer(
+        &self,
+        name: &str,
+        args: &[&str],
+        address: SocketAddr,
+        under: &[String],
+    ) -> io::Result<Server> {
+        let mut command = under.to_vec();
+        command.push(find(name).map_or(name.to_owned(), |file| path(&file)));
+        command.extend(args.iter().map(|arg| (*arg).to_owned()));
+        let process = Process::start(&self.layout.measured, &self.dir, &command)?
+            .until_open(&[address], &command)?;
+        Ok(Server { address, admin: None, process })
+    }
+
+    /// An empty Redis, where the load runs.
+    pub fn redis(&self) -> io::Result<Server> {
+        let address = free_port()?;
+        let port = address.port().to_string();
+        let words = [
+            "redis-server",
+            "--bind",
+            "127.0.0.1",
+            "--port",
+            &port,
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+        ];
+        let command = words.map(String::from).to_vec();
+        let process = Process::start(&self.layout.load, &self.dir, &command)?
+            .until_open(&[address], &command)?;
+        Ok(Server { address, admin: None, process })
+    }
+
+    fn fill(&self, template: &str, listen: SocketAddr, values: &[(&str, &str)]) -> String {
+        let text = template.replace("@LISTEN@", &listen.to_string());
+        let text = values
+            .iter()
+            .fold(text, |text, (name, value)| text.replace(&format!("@{name}@"), value));
+        // Where nothing else was asked for.
+        text.replace("@ORIGIN@", &self.origin.address.to_string())
+    }
+}
+
+fn origin(dir: &Path, cores: &Cores) -> io::Result<Server> {
+    let address = free_port()?;
+    let command = own(&["--serve", &address.to_string()])?;
+    let process = Process::start(cores, dir, &command)?.until_open(&[address], &command)?;
+    Ok(Server { address, admin: None, process })
+}
+
+/// This program in another role.
+pub fn own(args: &[&str]) -> io::Result<Vec<String>> {
+    let program = path(&env::current_exe()?);
+    Ok([program].into_iter().chain(args.iter().map(|arg| (*arg).to_owned())).collect())
+}
+
+/// The modules that nginx needs for Lua, where the distribution has them.
+pub fn nginx_modules() -> Option<[PathBuf; 2]> {
+    let arguments = nginx_arguments();
+    let folder = arguments.split(' ').find_map(|word| word.strip_prefix("--modules-path="))?;
+    let files =
+        ["ndk_http_module.so", "ngx_http_lua_module.so"].map(|file| Path::new(folder).join(file));
+    files.iter().all(|file| file.is_file()).then_some(files)
+}
+
+fn nginx_arguments() -> String {
+    let Some(nginx) = find("nginx") else { return String::new() };
+    let output = std::process::Command::new(nginx).arg("-V").output();
+    output
+        .map_or(String::new(), |output| String::from_utf8_lossy(&output.stderr).replace('\n', " "))
+}
+
+/// The versions of those that are there.
+pub fn versions() -> String {
+    let version = |line: String, before: &str| {
+        let rest = line.split_once(before)?.1.to_owned();
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        Some(rest[..end].to_owned())
+    };
+    let found = [
+        ("nginx", version(line_of("nginx", &["-v"]), "nginx/")),
+        ("haproxy", version(line_of("haproxy", &["-v"]), "version ")),
+        ("redis-server", version(line_of("redis-server", &["--version"]), "v=")),
+        ("rustc", version(line_of("rustc", &["--version"]), "rustc ")),
+    ];
+    let words =
+        found.into_iter().filter_map(|(name, version)| Some(format!("{name} {}", version?)));
+    words.collect::<Vec<_>>().join(", ")
+}
+
+fn path(path: &Path) -> String {
+    path.display().to_string()
+}

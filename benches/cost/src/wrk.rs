@@ -1,0 +1,84 @@
+//! wrk, the load of 64 keep-alive connections, and what it says.
+
+use crate::{machine::Cores, process::Process};
+use std::{io, net::SocketAddr, path::Path, time::Duration};
+
+/// What every answer has to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expect {
+    Success,
+    Refusal,
+}
+
+/// One load.
+#[derive(Debug, Clone, Copy)]
+pub struct Wrk<'a> {
+    pub cores: &'a Cores,
+    pub dir: &'a Path,
+    pub seconds: u64,
+    pub threads: u32,
+    pub connections: u32,
+    pub address: SocketAddr,
+    pub path: &'a str,
+    pub expect: Expect,
+    /// One of the scripts in `dir`, and how many keys or paths it varies.
+    pub script: Option<(&'a str, usize)>,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Load {
+    pub requests: f64,
+    pub per_second: f64,
+}
+
+// === impl Wrk ===
+
+impl Wrk<'_> {
+    pub fn run(&self) -> io::Result<Load> {
+        let mut command: Vec<String> = vec![
+            "wrk".into(),
+            format!("-t{}", self.threads),
+            format!("-c{}", self.connections),
+            format!("-d{}s", self.seconds),
+            "--timeout=30s".into(),
+        ];
+        if let Some((script, _)) = self.script {
+            command.extend(["-s".into(), self.dir.join(script).display().to_string()]);
+        }
+        command.push(format!("http://{}{}", self.address, self.path));
+        if let Some((_, count)) = self.script {
+            command.extend(["--".into(), count.to_string()]);
+        }
+        let within = Duration::from_secs(self.seconds + 60);
+        let text = Process::run(self.cores, self.dir, &command, within)?;
+        self.read(&text).ok_or_else(|| io::Error::other(format!("{}: {text}", command.join(" "))))
+    }
+
+    /// `None`: the answers were not what they have to be.
+    fn read(&self, text: &str) -> Option<Load> {
+        let requests: f64 = text
+            .lines()
+            .find_map(|line| line.split_once(" requests in "))?
+            .0
+            .trim()
+            .parse()
+            .ok()?;
+        let per_second: f64 = text
+            .lines()
+            .find_map(|line| line.strip_prefix("Requests/sec:"))?
+            .trim()
+            .parse()
+            .ok()?;
+        let others =
+            text.lines().find_map(|line| line.trim().strip_prefix("Non-2xx or 3xx responses:"));
+        let others: f64 = others.map_or(Some(0.0), |others| others.trim().parse().ok())?;
+        let expected = match self.expect {
+            Expect::Success => others == 0.0,
+            // The first one of all may pass.
+            Expect::Refusal => others + 1.0 >= requests,
+        };
+        (requests > 0.0 && expected && !text.contains("Socket errors"))
+            .then_some(Load { requests, per_second })
+    }
+}
