@@ -52,8 +52,21 @@ struct Streamed {
 
 impl Body {
     /// As it comes from the upstream, by HTTP/2 or not, for as long as the client is there.
-    pub(super) fn streamed(body: upstream::Body, is_h2: bool, client: Leaving) -> Self {
-        Self(Source::Streamed(Streamed { body, is_h2, client, slot: None, unasked: None }))
+    pub(super) fn streamed(
+        body: upstream::Body,
+        is_h2: bool,
+        client: impl FnOnce() -> Leaving,
+    ) -> Self {
+        match body.whole() {
+            Ok(bytes) => Self::own(bytes),
+            Err(body) => Self(Source::Streamed(Streamed {
+                body,
+                is_h2,
+                client: client(),
+                slot: None,
+                unasked: None,
+            })),
+        }
     }
 
     /// Our own.

@@ -15,7 +15,7 @@ use std::{
 };
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// How often a client is looked after while the parser does not.
+/// How often a client is looked after that has sent more than is read.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The client at the other end of a connection; made once per connection.
@@ -35,8 +35,10 @@ pub struct Peer {
 
 /// What a connection can do for the requests on it.
 pub trait Line: Send + Sync {
-    /// Whether the client has closed its side; `None`: the parser waits for input, and ends the request by itself.
-    fn has_left(&self) -> Option<bool>;
+    /// Whether the client has closed its side, of which the task hears while it is pending: the parser does not look
+    /// while a request is being answered. Ready with false where there is input that nobody reads, behind which the
+    /// end cannot be heard.
+    fn poll_left(&self, cx: &mut Context<'_>) -> Poll<bool>;
 
     /// Whether the head that was parsed last may have had a Content-Length beside its Transfer-Encoding. Says yes when
     /// it cannot be sure.
@@ -49,7 +51,7 @@ pub trait Line: Send + Sync {
 /// Looks after a client for as long as something is done for it.
 pub(super) struct Leaving<L = Arc<dyn Line>> {
     line: L,
-    /// Made when the parser stops to look for the first time. It almost never does.
+    /// Made when more has come than is read. It almost never does.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -125,13 +127,13 @@ impl<L: Borrow<Arc<dyn Line>>> Leaving<L> {
     /// done for a client is polled whenever the parser has looked at its input.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            match self.line.borrow().has_left() {
-                None => {
+            match self.line.borrow().poll_left(cx) {
+                Poll::Pending => {
                     self.timer = None;
                     return Poll::Pending;
                 }
-                Some(true) => return Poll::Ready(()),
-                Some(false) => {}
+                Poll::Ready(true) => return Poll::Ready(()),
+                Poll::Ready(false) => {}
             }
             // A socket with unread input does not wake.
             let next = || Box::pin(sleep_until(Instant::now() + LOOK));

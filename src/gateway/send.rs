@@ -75,7 +75,7 @@ impl Gateway {
             // What the client sends now may be its body, or the next request.
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        let mut response = response.map(|body| Body::streamed(body, is_h2, peer.leaving()));
+        let mut response = response.map(|body| Body::streamed(body, is_h2, || peer.leaving()));
         response.body_mut().keep(slot, unasked);
         Ok(response)
     }

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     answer::Failure,
-    config::Limits,
+    config::{Client, Limits},
     gateway::{Body, Peer},
     metrics::Refusal,
 };
@@ -33,9 +33,13 @@ use std::{
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     task::{Context, Poll},
+    time::Duration,
 };
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
+/// A connection that has had no request for so long gives its buffers back: most of what it costs, and little to make
+/// anew.
+const REST: Duration = Duration::from_millis(500);
 /// Of a request that was refused, still under way: so much is taken while the client hears of it.
 const LAST_WORDS: usize = 4 << 20;
 
@@ -72,24 +76,15 @@ impl Served {
     }
 
     pub(super) async fn http1(self: Arc<Self>) {
-        let end = {
-            let served = self.clone();
-            let service = service_fn(move |request: Request<Incoming>| {
-                served.stream.begin(&request);
-                served.clone().answer(request)
-            });
-            let limits = &self.door.plan.config.limits;
-            let mut builder = http1::Builder::new();
-            builder.header_read_timeout(None).max_header_size(limits.header_bytes);
-            // Any other number costs every request a little.
-            if limits.headers != Limits::default().headers {
-                builder.max_headers(limits.headers);
+        let idle = self.door.client().idle_timeout;
+        let end = loop {
+            match self.parsed(idle.min(REST)).await {
+                End::Late(Wait::Request) if idle > REST => {}
+                end => break end,
             }
-            let connection = builder.serve_connection(Edge(self.stream.clone()), service);
-            let connection = pin!(connection.with_upgrades());
-            let close =
-                |connection: Pin<&mut UpgradeableConnection<_, _>>| connection.graceful_shutdown();
-            self.drive(connection, close, Phase::ClosingIdle, |cx| self.stream.waits(cx)).await
+            if let Some(end) = Box::pin(self.rest(idle - REST)).await {
+                break end;
+            }
         };
         // The connection is gone, and with it its request and all that was held for it.
         match end {
@@ -98,6 +93,43 @@ impl Served {
             End::Over(_) | End::Aborted => {}
             End::Late(Wait::Head) => Box::pin(self.give_up()).await,
             End::Late(wait) => self.late(wait),
+        }
+    }
+
+    /// Requests, until there has been none for `idle`.
+    async fn parsed(self: &Arc<Self>, idle: Duration) -> End {
+        let served = self.clone();
+        let service = service_fn(move |request: Request<Incoming>| {
+            served.stream.begin(&request);
+            served.clone().answer(request)
+        });
+        let limits = &self.door.plan.config.limits;
+        let mut builder = http1::Builder::new();
+        builder.header_read_timeout(None).max_header_size(limits.header_bytes);
+        // Whether the client has left while it is being answered is looked after without a buffer to read into.
+        builder.half_close(true);
+        // Any other number costs every request a little.
+        if limits.headers != Limits::default().headers {
+            builder.max_headers(limits.headers);
+        }
+        let connection = builder.serve_connection(Edge(self.stream.clone()), service);
+        let connection = pin!(connection.with_upgrades());
+        let close =
+            |connection: Pin<&mut UpgradeableConnection<_, _>>| connection.graceful_shutdown();
+        let client = Client { idle_timeout: idle, ..self.door.client() };
+        let clock = Clock::new(client);
+        self.drive(connection, clock, close, Phase::ClosingIdle, |cx| self.stream.waits(cx)).await
+    }
+
+    /// Nothing, until more comes or there was nothing for `limit`: then it is the end.
+    async fn rest(&self, limit: Duration) -> Option<End> {
+        self.stream.rest();
+        let mut phases = self.door.phases.clone();
+        tokio::select! {
+            biased;
+            () = self.stream.more() => None,
+            _ = phases.wait_for(|now| *now >= Phase::ClosingIdle) => Some(End::Over(Ok(()))),
+            () = sleep(limit) => Some(End::Late(Wait::Request)),
         }
     }
 
@@ -136,7 +168,8 @@ impl Served {
                 (Wait::Start | Wait::Request, _) if !streams.poll_none(cx) => (Wait::Nothing, 0),
                 waits => waits,
             };
-            let end = self.drive(connection.as_mut(), close, Phase::Draining, waits).await;
+            let clock = Clock::new(self.door.client());
+            let end = self.drive(connection.as_mut(), clock, close, Phase::Draining, waits).await;
             if let End::Late(Wait::Start | Wait::Request) = end {
                 // It is told so; that nothing more comes of it is not its choice.
                 close(connection.as_mut());
@@ -156,11 +189,12 @@ impl Served {
     async fn drive<C: Future<Output = hyper::Result<()>>>(
         &self,
         mut connection: Pin<&mut C>,
+        mut clock: Clock,
         close: impl Fn(Pin<&mut C>),
         mut phase: Phase,
         waits: impl Fn(&mut Context<'_>) -> (Wait, u32),
     ) -> End {
-        let (mut clock, mut phases) = (Clock::new(self.door.client()), self.door.phases.clone());
+        let mut phases = self.door.phases.clone();
         loop {
             let end = poll_fn(|cx| {
                 if let Poll::Ready(ended) = connection.as_mut().poll(cx) {

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use std::{
     future::poll_fn,
     io::{self, ErrorKind},
+    mem,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker, ready},
@@ -59,6 +60,8 @@ struct Inner {
     is_heeded: bool,
     /// Input that may hold the head that is parsed next: what came since the last one, or at least the last read.
     read: Vec<u8>,
+    /// Where in it the last read begins.
+    last: usize,
     /// So much of its end the parser has not seen yet.
     unread: usize,
     /// How much to read at once.
@@ -121,6 +124,7 @@ impl Stream {
             is_watched: false,
             is_fresh: early.is_empty(),
             read: early,
+            last: 0,
             has_head: false,
             is_open: false,
             is_active: false,
@@ -147,6 +151,9 @@ impl Stream {
         (inner.is_fresh, inner.has_head) = (false, false);
         inner.is_old = request.version() == Version::HTTP_10;
         inner.is_framed_twice = has_coding && has_both_framings(&inner.read);
+        // What came before the end of this head holds none of the next.
+        let last = mem::take(&mut inner.last);
+        inner.read.drain(..last);
     }
 
     /// The service has answered.
@@ -164,6 +171,19 @@ impl Stream {
         let mut inner = self.inner.lock();
         inner.is_heeded = false;
         inner.seat.speaks(Protocol::Tunnel);
+    }
+
+    /// Gives back what only a request needs, while there is none.
+    pub(super) fn rest(&self) {
+        let mut inner = self.inner.lock();
+        (inner.read, inner.own, inner.interim) = Default::default();
+        inner.last = 0;
+        inner.next = READ_LEAST;
+    }
+
+    /// Resolves when the client has sent more, or has left.
+    pub(super) async fn more(&self) {
+        poll_fn(|cx| self.inner.lock().transport.tcp().poll_read_ready(cx).map(drop)).await;
     }
 
     /// Whether the parser has nothing to do with it any more.
@@ -244,11 +264,16 @@ impl Stream {
 }
 
 impl Line for Stream {
-    fn has_left(&self) -> Option<bool> {
+    fn poll_left(&self, cx: &mut Context<'_>) -> Poll<bool> {
         let inner = self.inner.lock();
-        // In HTTP/2 the parser never stops to look.
-        let is_watched = inner.is_watched || !inner.is_heeded;
-        (!is_watched).then(|| inner.transport.is_closed_by_client())
+        // In HTTP/2 the parser never stops to look; in HTTP/1 it does so for bodies alone.
+        if inner.is_watched
+            || !inner.is_heeded
+            || inner.transport.tcp().poll_read_ready(cx).is_pending()
+        {
+            return Poll::Pending;
+        }
+        Poll::Ready(inner.transport.is_closed_by_client())
     }
 
     fn framed_twice(&self) -> bool {

@@ -78,6 +78,18 @@ impl Body {
         }
     }
 
+    /// All of it, if that is there already; what is left of it otherwise.
+    ///
+    /// # Errors
+    ///
+    /// The body.
+    pub fn whole(self) -> Result<Bytes, Self> {
+        match self.source {
+            Source::Whole(bytes) => Ok(bytes.unwrap_or_default()),
+            _ => Err(self),
+        }
+    }
+
     fn recycle_at_end(&mut self) {
         if self.is_end_stream()
             && let Some(connection) = self.connection.take()

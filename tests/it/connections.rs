@@ -3,7 +3,7 @@
 
 use crate::support::{Conn, Gateway, Reply, Upstream, eventually, reply, request};
 use rstest::rstest;
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 use tokio::sync::Semaphore;
 
 const ROUTES: &str = "routes: [{ name: all, suffix: \"*\", limiters: [few] }]\n\
@@ -110,6 +110,32 @@ async fn between_requests_idle_timeout_counts(#[case] then: &str) {
     conn.send(then).await.expect("send");
     assert_eq!(conn.rest().await, b"");
     assert_eq!(refused(&gateway, "header_timeout").await, 0.0);
+    until_open(&gateway, "http1", 0).await;
+}
+
+/// A connection without requests gives its buffers back after half a second.
+#[rstest]
+#[case::still(Duration::ZERO)]
+#[case::at_rest(Duration::from_millis(1200))]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_at_rest_is_served_again(#[case] pause: Duration) {
+    let upstream = Upstream::ok().await;
+    let gateway = with(&upstream, "client: { header_timeout: 60s, idle_timeout: 60s }").await;
+    let mut conn = connect(&gateway).await;
+    for _ in 0..2 {
+        conn.send(request("GET", "/", &[]).repeat(2)).await.expect("send");
+        for _ in 0..2 {
+            assert_eq!(conn.answer().await.expect("an answer").status, 200);
+        }
+        tokio::time::sleep(pause).await;
+        // The head comes in pieces, the first of them nothing.
+        for piece in ["\r\n", "GET / HTTP/1.1\r\nHo", "st: a\r\n\r\n"] {
+            conn.send(piece).await.expect("send");
+            tokio::time::sleep(pause).await;
+        }
+        assert_eq!(conn.answer().await.expect("an answer").status, 200);
+    }
+    drop(conn);
     until_open(&gateway, "http1", 0).await;
 }
 

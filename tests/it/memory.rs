@@ -70,5 +70,7 @@ async fn a_large_body_needs_no_more_than_a_small_one(#[case] up: usize, #[case] 
     let small = peak(&gateway);
     exchange(&gateway, up, down).await;
     let large = peak(&gateway);
-    assert!(large - small <= MOST, "{} KiB more", (large - small) >> 10);
+    // The kernel counts it roughly: it may even be a little less.
+    let more = large.saturating_sub(small);
+    assert!(more <= MOST, "{} KiB more", more >> 10);
 }

@@ -1,13 +1,16 @@
 use super::*;
 use crate::{answer::Failure as F, gateway::Line};
 use rstest::rstest;
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+};
 
 struct Silent;
 
 impl Line for Silent {
-    fn has_left(&self) -> Option<bool> {
-        None
+    fn poll_left(&self, _cx: &mut Context<'_>) -> Poll<bool> {
+        Poll::Pending
     }
 
     fn framed_twice(&self) -> bool {

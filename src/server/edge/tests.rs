@@ -40,8 +40,9 @@ where
                 Ok::<_, Infallible>(Response::new(body))
             }
         });
-        let mut connection =
-            pin!(http1::Builder::new().serve_connection(Edge(stream.clone()), service));
+        let mut connection = pin!(
+            http1::Builder::new().half_close(true).serve_connection(Edge(stream.clone()), service)
+        );
         poll_fn(|cx| {
             stream.waits(cx);
             connection.as_mut().poll(cx)
@@ -127,4 +128,22 @@ async fn what_comes_too_late_or_is_too_much_is_not_passed_on() {
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && !answer.contains("103"), "{answer}");
         sleep(Duration::from_millis(20)).await;
     }
+}
+
+#[tokio::test]
+async fn of_what_was_read_only_the_last_is_kept() {
+    let kept = Arc::new(Mutex::new(0));
+    let most = kept.clone();
+    let mut client = serve(move |stream| {
+        let read = stream.inner.lock().read.len();
+        let mut most = most.lock();
+        *most = read.max(*most);
+        async {}
+    })
+    .await;
+    for _ in 0..50 {
+        client.write_all(REQUEST).await.unwrap();
+        until(&mut client, "ok").await;
+    }
+    assert!(*kept.lock() <= REQUEST.len(), "{kept:?} bytes");
 }

@@ -30,6 +30,7 @@ impl Inner {
             // No head is longer than that.
             self.read.drain(..self.read.len() - head);
         }
+        self.last = self.read.len();
         let most = self.next.min(room);
         self.read.reserve(most);
         let mut limited = (&mut self.read).limit(most);
