@@ -13,7 +13,11 @@ local function clamp(x, far)
   return x
 end
 
-local function lifetime(micros) return string.format('%.0f', math.ceil(micros / 1000) + GRACE_MS) end
+local function lifetime(micros)
+  local ms = math.ceil(micros / 1000) + GRACE_MS
+  -- An integer of C is written faster, and may have no more than 32 bits.
+  return string.format(ms < 2147483648 and '%d' or '%.0f', ms)
+end
 
 -- The answer of a command on a key; nil where the key holds a value of another type.
 local function ask(...)

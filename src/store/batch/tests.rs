@@ -1,6 +1,6 @@
 //! Group commit over the memory rules, on virtual time.
 
-use super::*;
+use super::{lane::BATCH, *};
 use crate::{
     algorithm::{Algorithm, TokenBucket},
     store::memory::MemoryStore,
@@ -32,7 +32,7 @@ impl Script for FarScript {
         Script::calls(&self.0.memory)
     }
 
-    fn run(&self, entries: Vec<Entry>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
+    fn run(&self, entries: Arc<Vec<Entry>>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
         let far = self.0.clone();
         Box::pin(async move {
             far.calls.fetch_add(1, SeqCst);
