@@ -47,6 +47,7 @@ pub const STATE_VERSION: u8 = 1;
 pub const SCRIPT: &str = concat!(
     include_str!("algorithm/common.lua"),
     include_str!("algorithm/plain.lua"),
+    include_str!("algorithm/state.lua"),
     include_str!("algorithm/timeline.lua"),
     include_str!("algorithm/token_bucket.lua"),
     include_str!("algorithm/leaky_bucket.lua"),

@@ -20,33 +20,43 @@ if now < 0 then
   now = time[1] * 1000000 + time[2]
 end
 
+-- The states of the first n keys; a text that is none for a value of another type.
+local function one_by_one(n)
+  local states = {}
+  for k = 1, n do
+    local raw = redis.pcall('GET', KEYS[k])
+    if type(raw) == 'table' and raw.err then
+      if not string.find(raw.err, 'WRONGTYPE', 1, true) then error(raw.err, 0) end
+      raw = ''
+    end
+    states[k] = raw
+  end
+  return states
+end
+
 -- what the long way reads, and what it says
 local args, reply = ARGV, {}
 
 if #ARGV[2] > 0 then
   local pack, unpack_from, floor, call = struct.pack, struct.unpack, math.floor, redis.call
   local plain = ARGV[2]
-  local groups, at = unpack_from('<I2', plain)
+  local groups, head, den, full, length, far, alike, count, least, greatest, at =
+    unpack_from('<I2c26dddddddd', plain)
 
   local states
   if groups > 1 then states = redis.pcall('MGET', unpack(KEYS, 1, groups)) end
-  if not states or states.err then
-    states = {}
-    for k = 1, groups do
-      local raw = ask('GET', KEYS[k])
-      states[k] = raw == nil and '' or raw
-    end
-  end
+  if not states or states.err then states = one_by_one(groups) end
 
-  local said, n, long, lived, ttl = { now }, 1, nil, nil, nil
-  local head, den, full, length, far, alike = nil, 0, 0, 0, 0, 0
+  local said, n, long, lived, ttl = { now, 0, 0, 0 }, 1, nil, nil, nil
   for k = 1, groups do
-    if alike == 0 then
-      head, den, full, length, far, alike, at = unpack_from('<c26ddddd', plain, at)
+    if k > 1 then
+      if alike == 0 then
+        head, den, full, length, far, alike, at = unpack_from('<c26ddddd', plain, at)
+      end
+      count, least, greatest, at = unpack_from('<ddd', plain, at)
     end
     alike = alike - 1
-    local count, least, greatest, budgets = unpack_from('<ddd', plain, at)
-    at = budgets
+    local budgets = at
     if least < greatest then at = at + 8 * count end
 
     local raw, tail, born, admitted = states[k], 0, now, 0

@@ -93,7 +93,8 @@ impl RedisUrl {
         let mut servers = self.0.server.hosts().into_iter();
         let server = servers.next().ok_or(ConnectError::Refused("no server".into()))?;
         Ok(Address {
-            host: server.host.to_string(),
+            // An IPv6 address stands in brackets in a URL only.
+            host: server.host.trim_matches(['[', ']']).to_owned(),
             port: server.port,
             user: username.clone(),
             password: password.clone(),
@@ -323,5 +324,30 @@ fn connect_error(error: &Error) -> ConnectError {
             ConnectError::Unreachable(error.details().to_owned())
         }
         _ => refused(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("redis://redis", "redis", 6379, None, None, None)]
+    #[case("redis://10.0.0.1:7000/3", "10.0.0.1", 7000, None, None, Some(3))]
+    #[case("redis://:p%40ss@[::1]:7000", "::1", 7000, None, Some("p@ss"), None)]
+    #[case("redis://ann:secret@redis:7000/0", "redis", 7000, Some("ann"), Some("secret"), Some(0))]
+    fn the_address_of_a_url(
+        #[case] url: &str,
+        #[case] host: &str,
+        #[case] port: u16,
+        #[case] user: Option<&str>,
+        #[case] password: Option<&str>,
+        #[case] database: Option<u8>,
+    ) {
+        let address = RedisUrl::parse(url).expect("a URL").address().expect("a server");
+        assert_eq!((&*address.host, address.port), (host, port));
+        assert_eq!((address.user.as_deref(), address.password.as_deref()), (user, password));
+        assert_eq!(address.database, database);
     }
 }

@@ -235,6 +235,23 @@ impl Line {
     }
 }
 
+// === impl Batch ===
+
+impl Batch {
+    fn time_out(&self) {
+        for caller in self.callers.iter().filter_map(|(_, caller)| caller.as_ref()) {
+            caller.answer(Err(StoreError::Timeout));
+        }
+    }
+}
+
+impl Drop for Batch {
+    /// Whoever still waits: the runtime of the driver has ended before the call.
+    fn drop(&mut self) {
+        self.time_out();
+    }
+}
+
 /// Ends with its runtime, or the store.
 struct Driven(Arc<Lane>);
 
@@ -271,9 +288,7 @@ impl Lane {
                 // What is not known yet is waited for: sent again, it could be charged twice, and
                 // more calls would only pile up in front of a store that hangs.
                 self.record(&batch, &Err(StoreError::Timeout));
-                for caller in batch.callers.iter().filter_map(|(_, caller)| caller.as_ref()) {
-                    caller.answer(Err(StoreError::Timeout));
-                }
+                batch.time_out();
                 self.set_stuck(true);
                 let late = timeout(GIVE_UP, call).await;
                 self.set_stuck(false);
@@ -349,15 +364,15 @@ impl Lane {
         }
     }
 
-    fn deliver(&self, store: &Batched, batch: Batch, answer: Result<Vec<Reply>, StoreError>) {
-        let count = batch.entries.len();
+    fn deliver(&self, store: &Batched, mut batch: Batch, answer: Result<Vec<Reply>, StoreError>) {
+        let (count, callers) = (batch.entries.len(), mem::take(&mut batch.callers));
         let (replies, error) = match answer {
             Ok(replies) if replies.len() == count => (replies, None),
             Ok(_) => (Vec::new(), Some(StoreError::Protocol)),
             Err(error) => (Vec::new(), Some(error)),
         };
         let mut replies = replies.into_iter();
-        for (entry, (since, caller)) in batch.entries.iter().zip(batch.callers) {
+        for (entry, (since, caller)) in batch.entries.iter().zip(callers) {
             let reply = match (&error, replies.next()) {
                 (None, Some(reply)) => Ok(reply),
                 (error, _) => Err(error.clone().unwrap_or(StoreError::Protocol)),

@@ -48,14 +48,20 @@ impl Told {
             None => self.0.insert(group.into(), seen),
         };
         if before.is_none_or(|(kind, _)| kind != error.kind()) {
-            tracing::warn!(group, %error, "the store gives no decisions");
+            match group {
+                "" => tracing::warn!(%error, "the store gives no decisions"),
+                group => tracing::warn!(group, %error, "the store gives no decisions"),
+            }
         }
     }
 
     fn worked(&mut self, group: &str) {
         if self.0.get(group).is_some_and(|(_, last)| last.elapsed() >= RECOVERED) {
             self.0.remove(group);
-            tracing::info!(group, "the store gives decisions again");
+            match group {
+                "" => tracing::info!("the store gives decisions again"),
+                group => tracing::info!(group, "the store gives decisions again"),
+            }
         }
     }
 }
