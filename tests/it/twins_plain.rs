@@ -223,11 +223,11 @@ async fn a_foreign_value_is_an_error_of_its_group_only(#[case] keys: &[&str]) {
 async fn any_number_of_keys_goes_into_one_call() {
     let redis = Redis::that_is_heard();
     let store = connect(&redis).await;
-    let mut entries: Vec<_> = (0..1500).map(|i| ask(&plain(&format!("{{k}}:{i}"), 2))).collect();
-    entries.extend([0, 0, 1400, 1400].map(|i| ask(&plain(&format!("{{k}}:{i}"), 2))));
+    let mut entries: Vec<_> = (0..6000).map(|i| ask(&plain(&format!("{{k}}:{i}"), 2))).collect();
+    entries.extend([0, 0, 5900, 5900].map(|i| ask(&plain(&format!("{{k}}:{i}"), 2))));
     let said = admitted(&store, &entries).await;
-    assert!(said[..1500].iter().all(|said| *said == Ok(true)));
-    assert_eq!(said[1500..], [Ok(true), Ok(false), Ok(true), Ok(false)]);
+    assert!(said[..6000].iter().all(|said| *said == Ok(true)));
+    assert_eq!(said[6000..], [Ok(true), Ok(false), Ok(true), Ok(false)]);
 }
 
 /// A user who may not read many keys at once reads them one by one.
