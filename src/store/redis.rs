@@ -4,6 +4,7 @@
 //! is asked where that does not count: at the start, and to be called to places. What it would do on its own and must
 //! not, as the link does not: send a command twice (`max_command_attempts` is 1), wait for ever (`unresponsive`).
 
+mod answer;
 mod call;
 mod link;
 mod resp;
