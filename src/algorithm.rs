@@ -43,9 +43,11 @@ pub const MAX_HOLES: usize = 2048;
 /// The first byte of every stored state; another one is foreign and never decided on.
 pub const STATE_VERSION: u8 = 1;
 
-/// The Redis script: the twins of all the rules here, then the loop.
+/// The Redis script: the short way of plain requests, the twins of all the rules here, then the loop.
 pub const SCRIPT: &str = concat!(
     include_str!("algorithm/common.lua"),
+    include_str!("algorithm/plain.lua"),
+    include_str!("algorithm/state.lua"),
     include_str!("algorithm/timeline.lua"),
     include_str!("algorithm/token_bucket.lua"),
     include_str!("algorithm/leaky_bucket.lua"),

@@ -24,6 +24,8 @@ pub enum Answer<T> {
     Ready(Result<T, StoreError>),
     /// On its way.
     Later(BoxFuture<Result<T, StoreError>>),
+    /// In a batch, and how it is read there.
+    Asked(batch::Asked, fn(Reply) -> Option<T>),
 }
 
 /// One limiter's part in a request.
@@ -197,6 +199,10 @@ impl<T> Answer<T> {
         match self {
             Self::Ready(answer) => answer,
             Self::Later(answer) => answer.await,
+            Self::Asked(answer, read) => match answer.await? {
+                Reply::Failed(error) => Err(error),
+                reply => read(reply).ok_or(StoreError::Protocol),
+            },
         }
     }
 }
@@ -225,6 +231,21 @@ impl Check {
     /// Whether it holds a place, not permits.
     pub fn is_lease(&self) -> bool {
         matches!(self.algorithm, Algorithm::Concurrency(_))
+    }
+}
+
+// === impl Entry ===
+
+impl Entry {
+    /// The limiters that it is about.
+    pub fn checks(&self) -> &[Check] {
+        match self {
+            Self::Decide { checks, .. } => checks,
+            Self::GiveBack { check, .. }
+            | Self::Renew { check, .. }
+            | Self::Forget { check }
+            | Self::Look { check } => std::slice::from_ref(check),
+        }
     }
 }
 

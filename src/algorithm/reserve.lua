@@ -1,15 +1,15 @@
 -- Executes a batch of entries in order; `decide` is the twin of reserve.rs.
 --
---   KEYS[k]   the states; the keys of one call share a {hash tag}
---   ARGV[1]   now in µs, or -1 for the server's TIME (tests bring their own clock)
---   ARGV[2..] the entries, each one of
+--   KEYS[k]   the states; on a cluster the keys of one call share a {hash tag}
+--   ARGV[1,2] as plain.lua says
+--   ARGV[3..] the entries, each one of
 --     D budget n, then n times: k kind cost enforce ARGS…    decide; ARGS are the rule's
 --     T gateway number deadline, then as D                   the same where places are held
 --     R k kind gateway number ARGS…                          renew a lease
 --     X k kind ARGS…                                         forget the state
 --     G k kind cost whole ticks born aux ARGS…               give a grant back
 --     P k kind ARGS…                                         look
---   reply     flat integers, for each entry one of
+--   reply     what plain.lua says, then flat integers, for each entry one of
 --     D  1 at 0 bound remaining next reset_after, then n times: at whole ticks born aux
 --        0 at retry_after bound remaining next reset_after   refused; nothing is written
 --        2 at 0 bound remaining next reset_after deadline ask_after   waits for a place
@@ -29,13 +29,7 @@ local function algorithm_of(kind)
   return algorithm
 end
 
-local now = tonumber(ARGV[1])
-if now < 0 then
-  local time = redis.call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
-
-local states, used, reply = {}, {}, {}
+local states, used = {}, {}
 
 -- the state of KEYS[k], or nil when its value is foreign
 local function open(k, algorithm, rule)
@@ -174,23 +168,23 @@ local function push(...)
   for i = 1, select('#', ...) do reply[#reply + 1] = (select(i, ...)) end
 end
 
-local i = 2
+local i = 3
 
 local function next_arg()
   i = i + 1
-  return ARGV[i - 1]
+  return args[i - 1]
 end
 
 local function next_number() return tonumber(next_arg()) end
 
--- the state that the rule at ARGV[i] asks for
+-- the state that the rule at args[i] asks for
 local function next_state(k, algorithm)
-  local rule = algorithm.rule(ARGV, i)
+  local rule = algorithm.rule(args, i)
   i = i + algorithm.args
   return open(k, algorithm, rule)
 end
 
-while i <= #ARGV do
+while i <= #args do
   local what = next_arg()
   if what == 'D' or what == 'T' then
     local ticket

@@ -94,7 +94,7 @@ impl Pace {
 
     /// No state of this pace is farther from now than this, µs. Only a clock far behind the state's
     /// goes beyond it: the clamp keeps the arithmetic exact and still refuses.
-    fn far(&self) -> Micros {
+    pub(super) fn far(&self) -> Micros {
         self.full() / self.den + 2 * MAX_BUDGET
     }
 }
@@ -130,6 +130,14 @@ impl Timeline {
         let holes = state.holes.iter().map(|(start, end)| (tail - start, tail - end));
         let holes = holes.filter(|(start, end)| pace.clip(*start, 0) + pace.per <= *end).collect();
         Self { tail, born: state.born, holes, ..fresh }
+    }
+
+    /// A line as a store says that it stands; `None` when none can stand so, whatever the store says.
+    pub(super) fn without_holes(pace: Pace, now: Micros, tail: i64, born: Micros) -> Option<Self> {
+        let far = (pace.far() + 1) * pace.den;
+        let known = (0..EXACT).contains(&now) && (0..EXACT).contains(&born);
+        let is_one = known && (1 - pace.den..=far).contains(&tail);
+        is_one.then_some(Self { pace, now, born, tail, holes: Vec::new() })
     }
 
     /// The start of the first free interval of `length` ticks from `from` on (µs from now).

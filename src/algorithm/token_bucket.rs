@@ -62,6 +62,11 @@ impl TokenBucket {
         [self.per, self.den, self.burst]
     }
 
+    /// No state of this rule is farther from now than this, µs.
+    pub(crate) fn far(&self) -> Micros {
+        self.pace().far()
+    }
+
     fn pace(&self) -> Pace {
         Pace { per: self.per, den: self.den, most: self.burst }
     }
@@ -74,6 +79,12 @@ impl Open {
     /// keeps its level.
     pub fn new(state: Option<&mut State>, now: Micros, rule: TokenBucket) -> Self {
         Self { rule, line: Timeline::new(state, now, rule.pace(), converted) }
+    }
+
+    /// A bucket without holes as `plain.lua` found it, `None` when it finds none so.
+    pub fn plain(rule: TokenBucket, now: Micros, tail: i64, born: Micros) -> Option<Self> {
+        let line = Timeline::without_holes(rule.pace(), now, tail, born)?;
+        Some(Self { rule, line })
     }
 
     /// The first instant from `from` on (µs from now) at which `cost` permits may be granted, and the

@@ -312,7 +312,7 @@ impl super::batch::Script for MemoryStore {
         &self.calls
     }
 
-    fn run(&self, entries: Vec<Entry>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
+    fn run(&self, entries: Arc<Vec<Entry>>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
         let replies = self.run_at(self.now(), &entries);
         Box::pin(std::future::ready(Ok(replies)))
     }

@@ -1,15 +1,17 @@
 //! The store that gateways share: one Lua script on a Redis server. The only file that names the driver.
 //!
-//! What the driver would do on its own and must not: retry a charge (`max_command_attempts` is 1), keep calls
-//! for a server that is away and send them when it is back (asked only while connected), wait for ever
-//! (`batch` bounds every caller, `unresponsive` the connection).
+//! Decisions go over a connection of our own (`link`), which costs a fraction of what the driver does. The driver
+//! is asked where that does not count: at the start, and to be called to places. What it would do on its own and must
+//! not, as the link does not: send a command twice (`max_command_attempts` is 1), wait for ever (`unresponsive`).
 
-use super::{BoxFuture, Checks, Decision, Entry, Reply, StoreError, batch::Script, calls::Calls};
-use crate::algorithm::{
-    Algorithm, Grant, Level, SCRIPT,
-    concurrency::Ticket,
-    reserve::{self, Queued},
-};
+mod answer;
+mod call;
+mod link;
+mod resp;
+
+use super::{BoxFuture, Entry, Reply, StoreError, batch::Script, calls::Calls};
+use crate::algorithm::SCRIPT;
+use call::Call;
 use fred::{
     clients::Client,
     error::{Error, ErrorKind},
@@ -20,12 +22,10 @@ use fred::{
         scripts::Script as LuaScript,
     },
 };
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use link::{Address, Link, RECONNECT, UNRESPONSIVE};
+use std::{fmt, sync::Arc, time::Duration};
 use tokio::{sync::broadcast::error::RecvError, time::sleep};
 
-/// A connection whose oldest call is this old is dead.
-const UNRESPONSIVE: Duration = Duration::from_secs(2);
-const RECONNECT: Duration = Duration::from_millis(200);
 /// So often in a row, and it is no accident.
 const DENIED: u32 = 10;
 /// Before a gateway's number: where the script calls its tickets.
@@ -37,8 +37,9 @@ pub struct RedisUrl(Config);
 /// One pipelined connection to a Redis server.
 #[derive(Clone)]
 pub struct RedisStore {
-    client: Client,
-    script: LuaScript,
+    link: Arc<Link>,
+    /// By which the server knows the script.
+    hash: Arc<str>,
     calls: Arc<Calls>,
 }
 
@@ -87,6 +88,20 @@ impl RedisUrl {
         };
         Ok(Self(config))
     }
+
+    fn address(&self) -> Result<Address, ConnectError> {
+        let Config { username, password, database, .. } = &self.0;
+        let mut servers = self.0.server.hosts().into_iter();
+        let server = servers.next().ok_or(ConnectError::Refused("no server".into()))?;
+        Ok(Address {
+            // An IPv6 address stands in brackets in a URL only.
+            host: server.host.trim_matches(['[', ']']).to_owned(),
+            port: server.port,
+            user: username.clone(),
+            password: password.clone(),
+            database: *database,
+        })
+    }
 }
 
 impl fmt::Debug for RedisUrl {
@@ -109,13 +124,11 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// When the URL makes no configuration.
+    /// When the URL names no server.
     pub fn open(url: &RedisUrl) -> Result<Self, ConnectError> {
-        let mut builder = builder(url, false);
-        builder.set_policy(ReconnectPolicy::new_constant(0, millis(RECONNECT)));
-        let client = builder.build().map_err(|error| refused(&error))?;
-        drop(client.connect());
-        Ok(Self { client, script: LuaScript::from_lua(SCRIPT), calls: Arc::default() })
+        let link = Arc::new(Link::open(url.address()?));
+        let hash = LuaScript::from_lua(SCRIPT).sha1().to_string().into();
+        Ok(Self { link, hash, calls: Arc::default() })
     }
 
     /// Hears who is called to a place, on a connection of its own, for as long as the runtime lives. Calls that were
@@ -131,7 +144,7 @@ impl RedisStore {
         let (mut connections, mut messages) = (client.reconnect_rx(), client.message_rx());
         drop(client.connect());
         let (calls, channel) = (self.calls.clone(), format!("{CHANNEL}{}", self.calls.gateway()));
-        let caller = self.client.clone();
+        let caller = self.link.clone();
         tokio::spawn(async move {
             // The first connection is told like any other.
             let (mut is_new, mut failed) = (false, 0);
@@ -176,17 +189,14 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// [`ConnectError::Unreachable`] when it does not within `limit`; it is still tried.
+    /// Why it does not: after `limit`, or when the server refuses us. It is still tried.
     pub async fn connected(&self, limit: Duration) -> Result<(), ConnectError> {
-        let connected = tokio::time::timeout(limit, self.client.wait_for_connect()).await;
-        let answer =
-            connected.map_err(|_| ConnectError::Unreachable("no answer in time".into()))?;
-        answer.map_err(|error| connect_error(&error))
+        self.link.connected(limit).await
     }
 
     /// Whether there is a connection now.
     pub fn is_connected(&self) -> bool {
-        self.client.is_connected()
+        self.link.is_connected()
     }
 
     /// Connects once and asks what a start needs to know; returns what the operator should be warned of.
@@ -213,7 +223,7 @@ impl RedisStore {
             let _ = client.quit().await;
             connection.abort();
             answer.map_err(|error| refused(&error))?;
-            Ok(policy.unwrap_or_default())
+            Ok::<_, ConnectError>(policy.unwrap_or_default())
         };
         let answer = tokio::time::timeout(limit, asked).await;
         let policy =
@@ -238,20 +248,18 @@ impl RedisStore {
         now: Option<i64>,
         entries: &[Entry],
     ) -> Result<Vec<Reply>, StoreError> {
-        if !self.is_connected() {
-            return Err(StoreError::NotConnected);
-        }
-        let Call { keys, args, names, .. } = Call::new(now, entries);
-        let sent = self.client.evalsha(self.script.sha1().clone(), keys, args).await;
-        let reply: Vec<i64> = match sent {
+        let call = Call::new(now, entries);
+        let said = match self.link.call(&call.command("EVALSHA", &self.hash)).await? {
             // The server has forgotten the script and has executed nothing.
-            Err(error) if error.details().starts_with("NOSCRIPT") => {
-                let Call { keys, args, .. } = Call::new(now, entries);
-                self.client.eval(SCRIPT, keys, args).await.map_err(store_error)?
+            resp::Value::Error(error) if error.starts_with("NOSCRIPT") => {
+                self.link.call(&call.command("EVAL", SCRIPT)).await?
             }
-            sent => sent.map_err(store_error)?,
+            said => said,
         };
-        read(entries, &names, &reply).ok_or(StoreError::Protocol)
+        match said {
+            resp::Value::Error(error) => Err(StoreError::Refused(error)),
+            said => call.read(&said).ok_or(StoreError::Protocol),
+        }
     }
 }
 
@@ -260,7 +268,12 @@ impl Script for RedisStore {
         &self.calls
     }
 
-    fn run(&self, entries: Vec<Entry>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
+    fn lane<'k>(&self, _: &'k str) -> &'k str {
+        // One server has all keys.
+        ""
+    }
+
+    fn run(&self, entries: Arc<Vec<Entry>>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
         let store = self.clone();
         Box::pin(async move { store.run_at(None, &entries).await })
     }
@@ -290,14 +303,15 @@ fn millis(span: Duration) -> u32 {
 }
 
 /// Hears `channel`, and sees that it is heard: the driver says nothing of a subscription that is denied.
-async fn can_call(listener: &Client, caller: &Client, channel: &str) -> Result<(), Error> {
+async fn can_call(listener: &Client, caller: &Link, channel: &str) -> Result<(), Error> {
     listener.subscribe(channel).await?;
     // No ticket has this number.
-    match caller.is_connected() {
-        true if caller.publish::<i64, _, _>(channel, 0).await? == 0 => {
-            Err(Error::new(ErrorKind::Auth, "NOPERM to subscribe"))
-        }
-        _ => Ok(()),
+    let publish = resp::command(&[b"PUBLISH", channel.as_bytes(), b"0"]);
+    match caller.call(&publish).await {
+        Ok(resp::Value::Number(0)) => Err(Error::new(ErrorKind::Auth, "NOPERM to subscribe")),
+        Ok(resp::Value::Error(error)) => Err(Error::new(ErrorKind::Auth, error)),
+        Ok(_) | Err(StoreError::NotConnected) => Ok(()),
+        Err(error) => Err(Error::new(ErrorKind::IO, error.to_string())),
     }
 }
 
@@ -314,165 +328,27 @@ fn connect_error(error: &Error) -> ConnectError {
     }
 }
 
-fn store_error(error: Error) -> StoreError {
-    match error.kind() {
-        ErrorKind::Timeout => StoreError::Timeout,
-        ErrorKind::IO | ErrorKind::Canceled | ErrorKind::Routing => {
-            StoreError::Unreachable(error.details().to_owned())
-        }
-        ErrorKind::Parse | ErrorKind::Protocol => StoreError::Protocol,
-        _ => StoreError::Refused(error.details().to_owned()),
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("redis://redis", "redis", 6379, None, None, None)]
+    #[case("redis://10.0.0.1:7000/3", "10.0.0.1", 7000, None, None, Some(3))]
+    #[case("redis://:p%40ss@[::1]:7000", "::1", 7000, None, Some("p@ss"), None)]
+    #[case("redis://ann:secret@redis:7000/0", "redis", 7000, Some("ann"), Some("secret"), Some(0))]
+    fn the_address_of_a_url(
+        #[case] url: &str,
+        #[case] host: &str,
+        #[case] port: u16,
+        #[case] user: Option<&str>,
+        #[case] password: Option<&str>,
+        #[case] database: Option<u8>,
+    ) {
+        let address = RedisUrl::parse(url).expect("a URL").address().expect("a server");
+        assert_eq!((&*address.host, address.port), (host, port));
+        assert_eq!((address.user.as_deref(), address.password.as_deref()), (user, password));
+        assert_eq!(address.database, database);
     }
-}
-
-/// The keys and arguments of one script call, as `reserve.lua` reads them.
-struct Call {
-    keys: Vec<Key>,
-    names: Vec<Arc<str>>,
-    numbers: HashMap<Arc<str>, i64>,
-    args: Vec<Value>,
-}
-
-// === impl Call ===
-
-impl Call {
-    fn new(now: Option<i64>, entries: &[Entry]) -> Self {
-        let args = vec![Value::Integer(now.unwrap_or(-1))];
-        let mut call = Self { keys: Vec::new(), names: Vec::new(), numbers: HashMap::new(), args };
-        entries.iter().for_each(|entry| call.push(entry));
-        call
-    }
-
-    fn push(&mut self, entry: &Entry) {
-        match entry {
-            Entry::Decide { checks, budget, ticket } => {
-                match ticket {
-                    None => self.word("D"),
-                    Some(Ticket { gateway, number, deadline }) => {
-                        self.word("T");
-                        [*gateway, *number, *deadline].into_iter().for_each(|n| self.number(n));
-                    }
-                }
-                self.number(*budget);
-                self.number(checks.len() as i64);
-                for check in checks.iter() {
-                    self.head(&check.key, &check.algorithm);
-                    self.number(check.cost);
-                    self.number(i64::from(check.enforce));
-                    self.rule(&check.algorithm);
-                }
-            }
-            Entry::GiveBack { check, grant } => {
-                self.word("G");
-                self.head(&check.key, &check.algorithm);
-                for number in [check.cost, grant.whole, grant.ticks, grant.born, grant.aux] {
-                    self.number(number);
-                }
-                self.rule(&check.algorithm);
-            }
-            Entry::Renew { check, grant } => {
-                self.word("R");
-                self.head(&check.key, &check.algorithm);
-                self.number(grant.whole);
-                self.number(grant.ticks);
-                self.rule(&check.algorithm);
-            }
-            Entry::Forget { check } => {
-                self.word("X");
-                self.head(&check.key, &check.algorithm);
-                self.rule(&check.algorithm);
-            }
-            Entry::Look { check } => {
-                self.word("P");
-                self.head(&check.key, &check.algorithm);
-                self.rule(&check.algorithm);
-            }
-        }
-    }
-
-    fn head(&mut self, key: &Arc<str>, algorithm: &Algorithm) {
-        self.key(key);
-        self.number(algorithm.letter().into());
-    }
-
-    fn key(&mut self, key: &Arc<str>) {
-        let next = self.keys.len() as i64 + 1;
-        let number = *self.numbers.entry(key.clone()).or_insert(next);
-        if number == next {
-            self.keys.push(Key::from(key.as_ref()));
-            self.names.push(key.clone());
-        }
-        self.number(number);
-    }
-
-    fn rule(&mut self, algorithm: &Algorithm) {
-        algorithm.args().into_iter().for_each(|arg| self.number(arg));
-    }
-
-    fn word(&mut self, word: &'static str) {
-        self.args.push(Value::from_static_str(word));
-    }
-
-    fn number(&mut self, number: i64) {
-        self.args.push(Value::Integer(number));
-    }
-}
-
-/// The script's flat reply; `None` when it is not one.
-fn read(entries: &[Entry], keys: &[Arc<str>], reply: &[i64]) -> Option<Vec<Reply>> {
-    let mut reply = reply.iter().copied();
-    let mut replies = Vec::with_capacity(entries.len());
-    for entry in entries {
-        let code = reply.next()?;
-        if code < 0 {
-            let key = keys.get(usize::try_from(reply.next()? - 1).ok()?)?;
-            replies.push(Reply::Failed(StoreError::Foreign(key.clone())));
-            continue;
-        }
-        replies.push(match entry {
-            Entry::Decide { checks, .. } => {
-                Reply::Decision(read_decision(checks, code, &mut reply)?)
-            }
-            Entry::GiveBack { .. } if code == 2 => Reply::HandedOver,
-            Entry::GiveBack { .. } | Entry::Renew { .. } | Entry::Forget { .. } => {
-                Reply::Done(code == 1)
-            }
-            Entry::Look { .. } => Reply::Level(read_level(&mut reply)?),
-        });
-    }
-    reply.next().is_none().then_some(replies)
-}
-
-fn read_decision(
-    checks: &Checks,
-    code: i64,
-    reply: &mut impl Iterator<Item = i64>,
-) -> Option<Decision> {
-    let (at, retry_after) = (reply.next()?, reply.next()?);
-    let bound_by = usize::try_from(reply.next()? - 1).ok().filter(|i| *i < checks.len())?;
-    let level = read_level(reply)?;
-    let queued = match code {
-        2 => Some(Queued { deadline: reply.next()?, ask_after: reply.next()? }),
-        _ => None,
-    };
-    let mut part = || {
-        let at = reply.next()?;
-        let grant = Grant {
-            whole: reply.next()?,
-            ticks: reply.next()?,
-            born: reply.next()?,
-            aux: reply.next()?,
-        };
-        Some(reserve::Part { at, grant })
-    };
-    let parts = match code {
-        1 => Some((0..checks.len()).map(|_| part()).collect::<Option<_>>()?),
-        _ => None,
-    };
-    let reserved = reserve::Reserved { at, retry_after, bound_by, level, parts, queued };
-    Some(Decision::new(reserved))
-}
-
-fn read_level(reply: &mut impl Iterator<Item = i64>) -> Option<Level> {
-    Some(Level { remaining: reply.next()?, next: reply.next()?, reset_after: reply.next()? })
 }

@@ -210,13 +210,13 @@ impl Script for Noted {
         Script::calls(&self.redis)
     }
 
-    fn run(&self, entries: Vec<Entry>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
+    fn run(&self, entries: Arc<Vec<Entry>>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
         let (redis, notes) = (self.redis.clone(), self.notes.clone());
         let now = self.clock.fetch_add(1_000, Relaxed);
         Box::pin(async move {
             let replies = redis.run_at(Some(now), &entries).await?;
             let mut notes = notes.lock();
-            let said = entries.into_iter().zip(&replies);
+            let said = entries.iter().cloned().zip(&replies);
             notes.extend(said.map(|(entry, reply)| (now, entry, reply.clone())));
             Ok(replies)
         })

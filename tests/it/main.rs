@@ -9,6 +9,7 @@ mod laws;
 mod leaving;
 mod twins;
 mod twins_fixed_window;
+mod twins_plain;
 mod twins_timeline;
 
 mod addresses;
@@ -31,6 +32,7 @@ mod memory;
 mod messages;
 mod proxy;
 mod smuggling;
+mod store_hostile;
 mod tls;
 mod upgrades;
 mod upstream_h2;

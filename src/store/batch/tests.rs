@@ -1,6 +1,6 @@
 //! Group commit over the memory rules, on virtual time.
 
-use super::*;
+use super::{lane::BATCH, *};
 use crate::{
     algorithm::{Algorithm, TokenBucket},
     store::memory::MemoryStore,
@@ -32,7 +32,7 @@ impl Script for FarScript {
         Script::calls(&self.0.memory)
     }
 
-    fn run(&self, entries: Vec<Entry>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
+    fn run(&self, entries: Arc<Vec<Entry>>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
         let far = self.0.clone();
         Box::pin(async move {
             far.calls.fetch_add(1, SeqCst);
@@ -168,6 +168,62 @@ async fn time_in_the_queue_is_taken_off_the_budget() {
     let second = store.decide(&checks, 96_000, None);
     assert!(first.get().await.expect("a decision").admitted);
     assert!(!second.get().await.expect("a decision").admitted, "86 ms are left of its 96");
+}
+
+/// Each caller's time is its own, whatever is in flight: who asked 30 ms into a call is told 50 ms later, not with those
+/// that made it.
+#[tokio::test(start_paused = true)]
+async fn each_caller_is_told_when_its_own_time_is_up() {
+    let (far, store) = far();
+    let checks = check("{t}:a", 2);
+    // In flight for 40 ms, so that the next call begins late.
+    far.0.hangs.store(true, SeqCst);
+    let slow = tokio::spawn({
+        let (store, checks) = (store.clone(), checks.clone());
+        async move { store.decide(&checks, 0, None).get().await }
+    });
+    sleep(Duration::from_millis(20)).await;
+    let started = Instant::now();
+    let next = tokio::spawn({
+        let (store, checks) = (store.clone(), checks.clone());
+        async move { (store.decide(&checks, 0, None).get().await, Instant::now()) }
+    });
+    sleep(Duration::from_millis(15)).await;
+    far.0.hangs.store(false, SeqCst);
+    assert!(slow.await.expect("a task").expect("a decision").admitted);
+    far.0.hangs.store(true, SeqCst);
+    let (said, at) = next.await.expect("a task");
+    assert_eq!(said, Err(StoreError::Timeout));
+    assert_eq!(at - started, TIMEOUT);
+    far.0.hangs.store(false, SeqCst);
+    store.flush().await;
+    assert_eq!(remaining(&store, &checks).await, 1);
+}
+
+#[test]
+fn who_waits_hears_of_the_end_of_the_runtime_that_makes_the_calls() {
+    let runtime = || {
+        let builder = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        builder.expect("a runtime")
+    };
+    let (far, store) = far();
+    far.0.hangs.store(true, SeqCst);
+    let (first, second) = (runtime(), runtime());
+    let checks = check("{t}:a", 2);
+    let asked = first.block_on(async {
+        let asked = [(); 2].map(|()| store.decide(&checks, 0, None));
+        tokio::task::yield_now().await;
+        let queued = store.decide(&checks, 0, None);
+        (asked, queued)
+    });
+    drop(first);
+    let ([a, b], queued) = asked;
+    for asked in [a, b, queued] {
+        assert_eq!(second.block_on(asked.get()), Err(StoreError::Timeout));
+    }
+    far.0.hangs.store(false, SeqCst);
+    // And others can make them.
+    assert!(second.block_on(passes(&store, &checks)));
 }
 
 #[derive(Debug, Clone)]

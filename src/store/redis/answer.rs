@@ -1,0 +1,178 @@
+//! What the script says to a call, as replies. Believes nothing that it cannot have said.
+
+use super::{
+    call::{Call, Plain},
+    resp::Value,
+};
+use crate::{
+    algorithm::{
+        EXACT, Grant, Level, Open,
+        reserve::{self, Queued, Want},
+        token_bucket,
+    },
+    store::{Checks, Decision, Entry, Reply, StoreError},
+};
+use std::collections::HashMap;
+
+// === impl Call ===
+
+impl Call<'_> {
+    /// The script's reply, entry by entry; `None` when it is not one.
+    pub(super) fn read(&self, reply: &Value) -> Option<Vec<Reply>> {
+        let (packed, numbers) = match reply {
+            Value::Bytes(packed) => (packed, &[][..]),
+            Value::List(list) => match &**list {
+                [Value::Bytes(packed), numbers @ ..] => (packed, numbers),
+                _ => return None,
+            },
+            _ => return None,
+        };
+        let mut steps = self.steps(packed)?;
+        let mut numbers = Numbers(numbers.iter());
+        let mut long = Vec::new();
+        // What went the long way comes first, group by group.
+        for (place, _) in (0..).zip(&steps).filter(|(_, step)| step.is_none()) {
+            for (i, entry) in
+                self.entries.iter().enumerate().filter(|(i, _)| self.places[*i] == place)
+            {
+                long.push((i, self.read_one(entry, &mut numbers)?));
+            }
+        }
+        let mut long = Replies::new(long);
+        let mut replies = Vec::with_capacity(self.entries.len());
+        for (i, (entry, place)) in self.entries.iter().zip(&self.places).enumerate() {
+            replies.push(match steps.get_mut(*place as usize) {
+                Some(Some(step)) => Reply::Decision(step.decide(entry)?),
+                Some(None) => long.take(i)?,
+                None => self.read_one(entry, &mut numbers)?,
+            });
+        }
+        let agreed = steps.iter().flatten().all(|step| step.admitted == 0);
+        (numbers.0.len() == 0 && agreed).then_some(replies)
+    }
+
+    /// Where each group's bucket stood; `None` for those that went the long way.
+    fn steps(&self, packed: &[u8]) -> Option<Vec<Option<Step>>> {
+        if self.groups.is_empty() {
+            return packed.is_empty().then(Vec::new);
+        }
+        let (numbers, rest) = packed.as_chunks::<8>();
+        let mut numbers = numbers.iter().map(|bytes| integer(f64::from_le_bytes(*bytes)));
+        let mut next = || numbers.next().flatten();
+        let now = next()?;
+        let mut steps = Vec::with_capacity(self.groups.len());
+        for group in &self.groups {
+            let [admitted, tail, born] = [next()?, next()?, next()?];
+            steps.push(match admitted {
+                -1 => None,
+                _ => {
+                    let open = token_bucket::Open::plain(group.rule, now, tail, born)?;
+                    Some(Step { open: Open::TokenBucket(open), admitted })
+                }
+            });
+        }
+        (numbers.next().is_none() && rest.is_empty()).then_some(steps)
+    }
+
+    fn read_one(&self, entry: &Entry, numbers: &mut Numbers<'_>) -> Option<Reply> {
+        let code = numbers.next()?;
+        if code < 0 {
+            let key = self.keys.get(usize::try_from(numbers.next()?.checked_sub(1)?).ok()?)?;
+            return Some(Reply::Failed(StoreError::Foreign((*key).clone())));
+        }
+        Some(match entry {
+            Entry::Decide { checks, .. } => Reply::Decision(read_decision(checks, code, numbers)?),
+            Entry::GiveBack { .. } if code == 2 => Reply::HandedOver,
+            Entry::GiveBack { .. } | Entry::Renew { .. } | Entry::Forget { .. } => {
+                Reply::Done(code == 1)
+            }
+            Entry::Look { .. } => Reply::Level(read_level(numbers)?),
+        })
+    }
+}
+
+/// What Lua's numbers hold exactly.
+fn integer(double: f64) -> Option<i64> {
+    let is_one = double.fract() == 0.0 && double.abs() < EXACT as f64;
+    is_one.then_some(double as i64)
+}
+
+/// A bucket as a group found it, and how many of the group it has admitted.
+struct Step {
+    open: Open,
+    admitted: i64,
+}
+
+// === impl Step ===
+
+impl Step {
+    /// What was decided for the next request of the group.
+    fn decide(&mut self, entry: &Entry) -> Option<Decision> {
+        let Plain { check, budget, .. } = Plain::of(entry)?;
+        let want = Want { open: &mut self.open, cost: check.cost, enforce: true };
+        let decision = Decision::new(reserve::decide(&mut [want], budget, None));
+        self.admitted -= i64::from(decision.admitted);
+        Some(decision)
+    }
+}
+
+/// Replies with the places of their entries, not in their order.
+struct Replies(HashMap<usize, Reply>);
+
+// === impl Replies ===
+
+impl Replies {
+    fn new(replies: Vec<(usize, Reply)>) -> Self {
+        Self(replies.into_iter().collect())
+    }
+
+    fn take(&mut self, i: usize) -> Option<Reply> {
+        self.0.remove(&i)
+    }
+}
+
+struct Numbers<'r>(std::slice::Iter<'r, Value>);
+
+// === impl Numbers ===
+
+impl Numbers<'_> {
+    fn next(&mut self) -> Option<i64> {
+        match self.0.next()? {
+            Value::Number(number) => Some(*number),
+            _ => None,
+        }
+    }
+}
+
+fn read_decision(checks: &Checks, code: i64, numbers: &mut Numbers<'_>) -> Option<Decision> {
+    let (at, retry_after) = (numbers.next()?, numbers.next()?);
+    let bound_by = usize::try_from(numbers.next()?.checked_sub(1)?).ok()?;
+    if bound_by >= checks.len() {
+        return None;
+    }
+    let level = read_level(numbers)?;
+    let queued = match code {
+        2 => Some(Queued { deadline: numbers.next()?, ask_after: numbers.next()? }),
+        _ => None,
+    };
+    let mut part = || {
+        let at = numbers.next()?;
+        let grant = Grant {
+            whole: numbers.next()?,
+            ticks: numbers.next()?,
+            born: numbers.next()?,
+            aux: numbers.next()?,
+        };
+        Some(reserve::Part { at, grant })
+    };
+    let parts = match code {
+        1 => Some((0..checks.len()).map(|_| part()).collect::<Option<_>>()?),
+        _ => None,
+    };
+    let reserved = reserve::Reserved { at, retry_after, bound_by, level, parts, queued };
+    Some(Decision::new(reserved))
+}
+
+fn read_level(numbers: &mut Numbers<'_>) -> Option<Level> {
+    Some(Level { remaining: numbers.next()?, next: numbers.next()?, reset_after: numbers.next()? })
+}

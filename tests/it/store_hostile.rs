@@ -1,0 +1,329 @@
+//! The connection to a store whose server misbehaves: each call ends, with what is known of it, nothing is sent twice,
+//! and the next connection works.
+
+use paceway::{
+    algorithm::{Algorithm, TokenBucket},
+    store::{
+        Check, Entry, Reply, StoreError,
+        redis::{ConnectError, RedisStore, RedisUrl},
+    },
+};
+use rstest::rstest;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    task::JoinHandle,
+    time::{Instant, sleep, timeout},
+};
+
+const NOW: i64 = 1_700_000_000_000_000;
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// What the server does with the first connection; all others are served well.
+#[derive(Debug, Clone, Copy)]
+enum Manner {
+    /// Says this to the first command and closes.
+    SaysAndCloses(&'static str),
+    /// Says this to each command.
+    Says(&'static str),
+    /// A good answer, a byte at a time.
+    Dribbles,
+    /// A good answer with another one behind it.
+    SaysTwice,
+    /// This many zeros behind a promise of more.
+    Promises(usize),
+    IsSilent,
+    /// Closes before anything is asked.
+    Closes,
+    Works,
+}
+
+struct Server {
+    url: RedisUrl,
+    connections: Arc<AtomicUsize>,
+    commands: Arc<AtomicUsize>,
+    task: JoinHandle<()>,
+}
+
+// === impl Server ===
+
+impl Server {
+    async fn start(manner: Manner) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("its address").port();
+        let url = RedisUrl::parse(&format!("redis://127.0.0.1:{port}")).expect("a URL");
+        let (connections, commands) =
+            (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+        let (made, asked) = (connections.clone(), commands.clone());
+        let task = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let manner = if made.fetch_add(1, SeqCst) == 0 { manner } else { Manner::Works };
+                // Its errors are its client's.
+                let asked = asked.clone();
+                tokio::spawn(async move { drop(serve(stream, manner, asked).await) });
+            }
+        });
+        Self { url, connections, commands, task }
+    }
+
+    async fn store(&self) -> RedisStore {
+        let store = RedisStore::open(&self.url).expect("a store");
+        store.connected(LIMIT).await.expect("a connection");
+        store
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// A bucket that was never used, and one request admitted.
+fn good() -> Vec<u8> {
+    let numbers = [NOW as f64, 1.0, 0.0, NOW as f64];
+    let packed: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+    [b"$32\r\n", &packed[..], b"\r\n"].concat()
+}
+
+async fn serve(
+    mut stream: TcpStream,
+    manner: Manner,
+    commands: Arc<AtomicUsize>,
+) -> std::io::Result<()> {
+    if let Manner::Closes = manner {
+        return Ok(());
+    }
+    let mut bytes = vec![0; 1 << 20];
+    loop {
+        // A command comes in one piece here, but for the text of the script.
+        let count = match stream.read(&mut bytes).await? {
+            0 => return Ok(()),
+            count if !bytes[..count].starts_with(b"*") => continue,
+            // Two calls may come at once.
+            count => bytes[..count].windows(7).filter(|word| word == b"EVALSHA").count().max(1),
+        };
+        commands.fetch_add(count, SeqCst);
+        match manner {
+            Manner::SaysAndCloses(words) => return stream.write_all(words.as_bytes()).await,
+            Manner::Says(words) => stream.write_all(words.as_bytes()).await?,
+            Manner::Dribbles => {
+                stream.set_nodelay(true)?;
+                for byte in good() {
+                    stream.write_all(&[byte]).await?;
+                    sleep(Duration::from_millis(1)).await;
+                }
+            }
+            Manner::SaysTwice => stream.write_all(&[good(), good()].concat()).await?,
+            Manner::Promises(count) => {
+                stream.write_all(b"$8388000\r\n").await?;
+                stream.write_all(&vec![0; count]).await?;
+                return Ok(());
+            }
+            Manner::IsSilent => {}
+            Manner::Works | Manner::Closes => stream.write_all(&good().repeat(count)).await?,
+        }
+    }
+}
+
+fn ask() -> Entry {
+    let algorithm = Algorithm::TokenBucket(TokenBucket::new(1, 1_000_000, 3).expect("a rule"));
+    let check = Check { key: "{k}".into(), algorithm, cost: 1, enforce: true, overflow: None };
+    Entry::Decide { checks: Arc::new([check]), budget: 0, ticket: None }
+}
+
+async fn decide(store: &RedisStore) -> Result<bool, StoreError> {
+    let asked = timeout(LIMIT, store.run_at(None, &[ask()])).await.expect("an end");
+    asked.map(|replies| match &replies[..] {
+        [Reply::Decision(decision)] => decision.admitted,
+        replies => panic!("{replies:?}"),
+    })
+}
+
+/// It is decided again, on a new connection or the same.
+async fn assert_recovers(store: &RedisStore) {
+    let started = Instant::now();
+    while decide(store).await != Ok(true) {
+        assert!(started.elapsed() < LIMIT, "it does not come back");
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[rstest]
+#[case::nothing("", "unreachable")]
+#[case::half_a_list("*8\r\n:1\r\n", "unreachable")]
+#[case::half_of_bytes("$32\r\n12345678", "unreachable")]
+#[case::half_a_number(":1", "unreachable")]
+#[case::http("HTTP/1.1 400 Bad Request\r\n\r\n", "protocol")]
+#[case::zeros("\0\0\0\0\0\0\0\0", "protocol")]
+#[case::long_bytes("$99999999999\r\n", "protocol")]
+#[case::long_list("*2147483647\r\n", "protocol")]
+#[case::negative("$-7\r\n", "protocol")]
+#[case::resp3("%1\r\n+a\r\n:1\r\n", "protocol")]
+#[case::deep("*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n", "protocol")]
+#[tokio::test]
+async fn what_is_no_reply_ends_the_connection(#[case] words: &'static str, #[case] kind: &str) {
+    let server = Server::start(Manner::SaysAndCloses(words)).await;
+    let store = server.store().await;
+    let error = decide(&store).await.expect_err("no answer");
+    assert_eq!(error.kind(), kind, "{error}");
+    assert_eq!(server.commands.load(SeqCst), 1, "sent twice");
+    assert_recovers(&store).await;
+    assert_eq!(server.connections.load(SeqCst), 2);
+}
+
+#[rstest]
+#[case::number(":5\r\n")]
+#[case::line("+OK\r\n")]
+#[case::null("$-1\r\n")]
+#[case::null_list("*-1\r\n")]
+#[case::empty("$0\r\n\r\n")]
+#[case::empty_list("*0\r\n")]
+#[case::short_bytes("$3\r\nabc\r\n")]
+#[case::too_few("$8\r\nabcdefgh\r\n")]
+#[case::absurd("$32\r\nzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz\r\n")]
+#[case::the_long_way_without_words("*1\r\n$0\r\n\r\n")]
+#[case::no_integers("$32\r\n????????????????????????????????\r\n")]
+#[case::numbers_alone("*2\r\n:1\r\n:2\r\n")]
+#[tokio::test]
+async fn a_reply_to_something_else_is_not_believed(#[case] words: &'static str) {
+    let server = Server::start(Manner::Says(words)).await;
+    let store = server.store().await;
+    for _ in 0..3 {
+        assert_eq!(decide(&store).await, Err(StoreError::Protocol));
+    }
+    assert_eq!(server.connections.load(SeqCst), 1, "it speaks as a server does");
+}
+
+#[rstest]
+#[case::loading("-LOADING Redis is loading the dataset in memory\r\n")]
+#[case::busy("-BUSY Redis is busy running a script.\r\n")]
+#[case::full("-OOM command not allowed when used memory > 'maxmemory'.\r\n")]
+#[case::replica("-READONLY You can't write against a read only replica.\r\n")]
+#[case::moved("-MOVED 1234 127.0.0.1:7001\r\n")]
+#[case::rights("-NOPERM this user has no permissions\r\n")]
+#[case::empty("-\r\n")]
+#[tokio::test]
+async fn an_error_is_told_in_the_servers_words(#[case] words: &'static str) {
+    let server = Server::start(Manner::Says(words)).await;
+    let store = server.store().await;
+    let error = decide(&store).await;
+    assert_eq!(error, Err(StoreError::Refused(words[1..].trim_end().to_owned())));
+    assert_eq!((server.commands.load(SeqCst), server.connections.load(SeqCst)), (1, 1));
+}
+
+#[tokio::test]
+async fn a_server_that_never_knows_the_script_is_told_it_once_a_call() {
+    let server = Server::start(Manner::Says("-NOSCRIPT No matching script.\r\n")).await;
+    let store = server.store().await;
+    let error = decide(&store).await.expect_err("no answer");
+    assert_eq!(error.kind(), "refused");
+    assert_eq!(server.commands.load(SeqCst), 2);
+}
+
+#[tokio::test]
+async fn a_reply_that_dribbles_is_one() {
+    let server = Server::start(Manner::Dribbles).await;
+    let store = server.store().await;
+    assert_eq!(decide(&store).await, Ok(true));
+    assert_eq!(server.connections.load(SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_reply_that_nobody_asked_for_is_nobodys_answer() {
+    let server = Server::start(Manner::SaysTwice).await;
+    let store = server.store().await;
+    assert_eq!(decide(&store).await, Ok(true));
+    assert_recovers(&store).await;
+    assert!(server.connections.load(SeqCst) <= 2);
+}
+
+#[tokio::test]
+async fn a_long_reply_that_is_cut_is_none() {
+    let server = Server::start(Manner::Promises(3_000_000)).await;
+    let store = server.store().await;
+    assert_eq!(decide(&store).await.map_err(|error| error.kind()), Err("unreachable"));
+    assert_recovers(&store).await;
+}
+
+#[tokio::test]
+async fn a_server_that_says_nothing_is_given_up() {
+    let server = Server::start(Manner::IsSilent).await;
+    let store = server.store().await;
+    let calls = [(); 3].map(|()| {
+        let store = store.clone();
+        tokio::spawn(async move { decide(&store).await })
+    });
+    for call in calls {
+        let error = call.await.expect("a task").expect_err("no answer");
+        assert_eq!(error.kind(), "unreachable", "{error}");
+    }
+    assert!(server.commands.load(SeqCst) <= 3, "sent twice");
+    assert_recovers(&store).await;
+}
+
+#[tokio::test]
+async fn who_leaves_takes_nobody_elses_answer() {
+    let server = Server::start(Manner::Works).await;
+    let store = server.store().await;
+    for _ in 0..20 {
+        let left = tokio::spawn({
+            let store = store.clone();
+            async move { decide(&store).await }
+        });
+        tokio::task::yield_now().await;
+        left.abort();
+        assert_eq!(decide(&store).await, Ok(true));
+    }
+    assert_eq!(server.connections.load(SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_connection_that_ends_unused_is_made_again_before_it_is_needed() {
+    let server = Server::start(Manner::Closes).await;
+    let store = server.store().await;
+    let started = Instant::now();
+    while server.connections.load(SeqCst) < 2 || !store.is_connected() {
+        assert!(started.elapsed() < LIMIT, "it is not made again");
+        sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(decide(&store).await, Ok(true));
+}
+
+#[tokio::test]
+async fn without_a_server_nothing_is_asked_and_nobody_waits() {
+    let port = crate::support::free_port();
+    let url = RedisUrl::parse(&format!("redis://127.0.0.1:{port}")).expect("a URL");
+    let store = RedisStore::open(&url).expect("a store");
+    let connected = store.connected(Duration::from_millis(300)).await;
+    assert!(matches!(connected, Err(ConnectError::Unreachable(_))), "{connected:?}");
+    assert_eq!(decide(&store).await, Err(StoreError::NotConnected));
+}
+
+#[rstest]
+#[case::wrong_password("-WRONGPASS invalid username-password pair\r\n")]
+#[case::no_redis("SSH-2.0-OpenSSH_9.2\r\n")]
+#[tokio::test]
+async fn a_server_that_refuses_the_login_is_told_of(#[case] words: &'static str) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("its address").port();
+    let task = tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let asked = Arc::default();
+            tokio::spawn(async move { drop(serve(stream, Manner::Says(words), asked).await) });
+        }
+    });
+    let url = RedisUrl::parse(&format!("redis://:secret@127.0.0.1:{port}")).expect("a URL");
+    let store = RedisStore::open(&url).expect("a store");
+    let connected = store.connected(LIMIT).await;
+    assert!(matches!(connected, Err(ConnectError::Refused(_))), "{connected:?}");
+    assert!(!store.is_connected());
+    task.abort();
+}

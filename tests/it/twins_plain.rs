@@ -1,0 +1,277 @@
+//! Two ways of the script through one rule: many plain requests in one step, and each by itself. The same replies, the
+//! memory store's too, and the same bytes behind.
+
+use crate::{
+    support::Redis,
+    twins::{T0, connect, token_bucket},
+};
+use paceway::{
+    algorithm::{Algorithm, Concurrency, Grant, TokenBucket, concurrency::Ticket},
+    store::{
+        Check, Checks, Entry, Reply, Store, StoreError,
+        batch::{Batched, StoreMetrics},
+        memory::MemoryStore,
+        redis::RedisStore,
+    },
+};
+use proptest::{prelude::*, test_runner::TestRunner};
+use rstest::rstest;
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+const HOUR: i64 = 3_600_000_000;
+
+#[derive(Debug, Clone)]
+struct Call {
+    after: i64,
+    asks: Vec<Ask>,
+}
+
+#[derive(Debug, Clone)]
+enum Ask {
+    /// So many for one key, all for one cost, each with a budget of its own or all with one.
+    Same {
+        key: usize,
+        cost: i64,
+        budgets: Vec<i64>,
+    },
+    /// One for two keys: none of the two has a group then.
+    Both(i64),
+    Observe(usize),
+    GiveBack(usize),
+}
+
+/// `plain`: nothing leaves a hole, and the clock goes back, too.
+fn calls(plain: bool) -> impl Strategy<Value = Vec<Call>> {
+    let budget = || prop_oneof![3 => Just(0), 2 => 0..3_000_000i64, 1 => 0..2 * HOUR];
+    let budgets = prop_oneof![
+        (budget(), 1..20usize).prop_map(|(budget, count)| vec![budget; count]),
+        prop::collection::vec(budget(), 1..20),
+    ];
+    let cost = prop_oneof![4 => Just(1), 1 => 1..4i64];
+    let same = (0..3usize, cost, budgets)
+        .prop_map(|(key, cost, budgets)| Ask::Same { key, cost, budgets })
+        .boxed();
+    let ask = match plain {
+        true => same,
+        false => prop_oneof![
+            8 => same,
+            1 => budget().prop_map(Ask::Both),
+            1 => (0..3usize).prop_map(Ask::Observe),
+            2 => (0..9usize).prop_map(Ask::GiveBack),
+        ]
+        .boxed(),
+    };
+    let back = if plain { -2_000_000 } else { 0 };
+    let after = prop_oneof![Just(0), 0..1_000i64, 0..3_000_000i64, 0..3 * HOUR, back..1i64];
+    let call = (after, prop::collection::vec(ask, 1..4));
+    prop::collection::vec(call.prop_map(|(after, asks)| Call { after, asks }), 1..20)
+}
+
+#[rstest]
+fn the_short_way_is_the_long_way(#[values(true, false)] plain: bool) {
+    let servers = [Redis::that_is_heard(), Redis::that_is_heard()];
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let stores = servers.each_ref().map(|redis| runtime.block_on(connect(redis)));
+    let case = AtomicU64::new(0);
+    let mut runner = TestRunner::new(ProptestConfig::with_cases(256));
+    let rules = [token_bucket(), token_bucket(), token_bucket()];
+    let result = runner.run(&(rules, calls(plain)), |(rules, calls)| {
+        let case = case.fetch_add(1, Relaxed);
+        let key = |i: usize| format!("{{{case}}}:{i}");
+        let check = |i: usize, cost: i64| Check {
+            key: key(i).into(),
+            algorithm: rules[i],
+            cost: cost.min(rules[i].capacity()),
+            enforce: true,
+            overflow: None,
+        };
+        let (memory, mut now, mut granted) = (MemoryStore::default(), T0, Vec::new());
+        for Call { after, asks } in calls {
+            now += after;
+            let entries: Vec<_> =
+                asks.into_iter().flat_map(|ask| entries(ask, &check, &mut granted)).collect();
+            let said = runtime.block_on(compare(&stores, &memory, now, &entries))?.into_iter();
+            for (entry, reply) in entries.into_iter().zip(said) {
+                let (Entry::Decide { checks, .. }, Reply::Decision(decision)) = (entry, reply)
+                else {
+                    continue;
+                };
+                let given = checks.iter().zip(decision.parts).filter(|(_, part)| part.at >= 0);
+                granted.extend(given.map(|(check, part)| (check.clone(), part.grant)));
+            }
+            for i in 0..3 {
+                let [short, long] =
+                    servers.each_ref().map(|redis| redis.command(&["DUMP", &key(i)]));
+                prop_assert_eq!(short, long);
+            }
+        }
+        Ok(())
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+}
+
+fn entries(
+    ask: Ask,
+    check: &impl Fn(usize, i64) -> Check,
+    granted: &mut Vec<(Check, Grant)>,
+) -> Vec<Entry> {
+    let decide = |checks: &[Check], budget| Entry::Decide {
+        checks: Checks::from(checks),
+        budget,
+        ticket: None,
+    };
+    match ask {
+        Ask::Same { key, cost, budgets } => {
+            let check = check(key, cost);
+            budgets.into_iter().map(|budget| decide(std::slice::from_ref(&check), budget)).collect()
+        }
+        Ask::Both(budget) => vec![decide(&[check(0, 1), check(1, 1)], budget)],
+        Ask::Observe(key) => vec![decide(&[Check { enforce: false, ..check(key, 1) }], 0)],
+        Ask::GiveBack(i) if i < granted.len() => {
+            let last = granted.len() - 1;
+            let (check, grant) = granted.swap_remove(last - i);
+            vec![Entry::GiveBack { check, grant }]
+        }
+        Ask::GiveBack(_) => Vec::new(),
+    }
+}
+
+/// On the second, each key is looked at behind it all: what a group does cannot be.
+async fn compare(
+    [short, long]: &[RedisStore; 2],
+    memory: &MemoryStore,
+    now: i64,
+    entries: &[Entry],
+) -> Result<Vec<Reply>, TestCaseError> {
+    if entries.is_empty() {
+        return Ok(Vec::new());
+    }
+    let expected = memory.run_at(now, entries);
+    let said = short.run_at(Some(now), entries).await;
+    prop_assert_eq!(said.as_ref(), Ok(&expected));
+    let mut seen = HashSet::new();
+    let checks = entries.iter().flat_map(|entry| entry.checks().iter());
+    let looks = checks
+        .filter(|check| seen.insert(check.key.clone()))
+        .map(|check| Entry::Look { check: check.clone() });
+    let looked_at: Vec<_> = entries.iter().cloned().chain(looks).collect();
+    let mut said = long
+        .run_at(Some(now), &looked_at)
+        .await
+        .map_err(|error| TestCaseError::fail(error.to_string()))?;
+    said.truncate(entries.len());
+    prop_assert_eq!(&said, &expected);
+    Ok(expected)
+}
+
+fn bucket(key: &str, burst: i64) -> Check {
+    let rule = TokenBucket::new(1, HOUR, burst).expect("a rule");
+    Check {
+        key: key.into(),
+        algorithm: Algorithm::TokenBucket(rule),
+        cost: 1,
+        enforce: true,
+        overflow: None,
+    }
+}
+
+fn ask(check: &Check) -> Entry {
+    Entry::Decide { checks: Arc::new([check.clone()]), budget: 0, ticket: None }
+}
+
+/// A call that says how many of its requests were admitted.
+async fn admitted(store: &RedisStore, entries: &[Entry]) -> Vec<Result<bool, StoreError>> {
+    let replies = store.run_at(None, entries).await.expect("replies");
+    let said = replies.into_iter().map(|reply| match reply {
+        Reply::Decision(decision) => Ok(decision.admitted),
+        Reply::Failed(error) => Err(error),
+        reply => panic!("{reply:?}"),
+    });
+    said.collect()
+}
+
+/// Foreign values cost nobody else's group anything, one group or many, absent or not.
+#[rstest]
+#[case::alone(&["{k}:list"])]
+#[case::of_many(&["{k}:list", "{k}:good", "{k}:text", "{k}:other"])]
+#[tokio::test]
+async fn a_foreign_value_is_an_error_of_its_group_only(#[case] keys: &[&str]) {
+    let redis = Redis::that_is_heard();
+    let store = connect(&redis).await;
+    redis.command(&["LPUSH", "{k}:list", "a"]);
+    redis.command(&["SET", "{k}:text", "not ours"]);
+    for burst in [3, 3, 3] {
+        let entries: Vec<_> = keys.iter().map(|key| ask(&bucket(key, burst))).collect();
+        let said = admitted(&store, &entries).await;
+        for (key, said) in keys.iter().zip(said) {
+            match key.ends_with("list") || key.ends_with("text") {
+                true => assert_eq!(said, Err(StoreError::Foreign((*key).into()))),
+                false => assert_eq!(said, Ok(true)),
+            }
+        }
+    }
+    if keys.len() > 1 {
+        assert_eq!(admitted(&store, &[ask(&bucket("{k}:good", 3))]).await, [Ok(false)]);
+        assert_eq!(redis.bytes("{k}:text"), b"not ours");
+    }
+}
+
+/// More keys than a call has groups, and one of them more often than it may.
+#[tokio::test]
+async fn any_number_of_keys_goes_into_one_call() {
+    let redis = Redis::that_is_heard();
+    let store = connect(&redis).await;
+    let mut entries: Vec<_> = (0..6000).map(|i| ask(&bucket(&format!("{{k}}:{i}"), 2))).collect();
+    entries.extend([0, 0, 5900, 5900].map(|i| ask(&bucket(&format!("{{k}}:{i}"), 2))));
+    let said = admitted(&store, &entries).await;
+    assert!(said[..6000].iter().all(|said| *said == Ok(true)));
+    assert_eq!(said[6000..], [Ok(true), Ok(false), Ok(true), Ok(false)]);
+}
+
+/// A user who may not read many keys at once reads them one by one.
+#[tokio::test]
+async fn rights_of_an_earlier_version_are_enough() {
+    let redis = Redis::that_is_heard();
+    redis.command(&["ACL", "SETUSER", "default", "-mget"]);
+    let store = connect(&redis).await;
+    let entries = ["{k}:a", "{k}:b", "{k}:a"].map(|key| ask(&bucket(key, 1)));
+    assert_eq!(admitted(&store, &entries).await, [Ok(true), Ok(true), Ok(false)]);
+}
+
+/// Limiters share calls, and still what is refused to one of them is not refused to the others.
+#[tokio::test]
+async fn a_limiter_that_is_refused_takes_no_other_with_it_for_long() {
+    let redis = Redis::that_is_heard();
+    redis.command(&["ACL", "SETUSER", "default", "-zadd"]);
+    let script = Arc::new(connect(&redis).await);
+    let store = Batched::new(script, Duration::from_secs(20), StoreMetrics::noop());
+    let rule = Concurrency::new(100, HOUR).expect("a rule");
+    let refused = Check { algorithm: Algorithm::Concurrency(rule), ..bucket("{a}:C", 1) };
+    let checks = [refused, bucket("{b}:T", 100)].map(|check| Checks::from([check]));
+    for round in 0..3 {
+        let asks = (0..20).map(|i| {
+            let (store, checks) = (store.clone(), checks[i % 2].clone());
+            let number = i64::try_from(i).expect("few") + 1;
+            let ticket = Some(Ticket { gateway: 1, number, deadline: 0 });
+            let ticket = ticket.filter(|_| checks[0].is_lease());
+            tokio::spawn(async move { (i % 2, store.decide(&checks, 0, ticket).get().await) })
+        });
+        let mut worked = [0; 2];
+        for ask in asks.collect::<Vec<_>>() {
+            let (i, said) = ask.await.expect("a task");
+            worked[i] += usize::from(said.is_ok());
+        }
+        if round > 0 {
+            assert_eq!(worked, [0, 10], "in round {round}");
+        }
+    }
+}
