@@ -37,8 +37,8 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 use record::Record;
 use send::spoilt;
-use std::{sync::Arc, time::Duration};
-use trace::{Ids, X_REQUEST_ID};
+use std::{mem, sync::Arc, time::Duration};
+use trace::Ids;
 use tunnel::Tunnels;
 use upgrade::Upgrade;
 
@@ -88,44 +88,40 @@ impl Gateway {
         Self { plan, store, upstreams, tunnels: Tunnels::new(), ids: Ids::new() }
     }
 
-    /// Answers a request.
-    pub async fn handle(&self, peer: &Arc<Peer>, request: Request<Incoming>) -> Response<Body> {
+    /// Answers a request. It is looked at now, so that the future need not hold it as it came.
+    pub fn handle<'a>(
+        &'a self,
+        peer: &'a Arc<Peer>,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Response<Body>> + 'a {
         let is_http2 = request.version() == Version::HTTP_2;
-        // What only a failure needs to know of it is found out before it becomes another.
+        // Nobody else is to be told in another way.
         let is_grpc = is_http2 && grpc::is_call(&request);
-        let (mut record, routed) = self.begin(peer, request);
-        let answer = match routed {
-            Ok(mut routed) => tokio::select! {
-                biased;
-                answer = self.forward(&mut record, peer, &mut routed) => answer,
-                () = peer.leaves() => Err(Failure::ClientLeft),
-            },
-            Err(failure) => Err(failure),
-        };
-        let mut response = match answer {
-            Ok(response) => {
-                record.answered(response.status());
-                response
-            }
-            Err(failure) => {
-                let mut response = failure.response();
-                record.failed(&failure, response.status());
-                if is_grpc {
-                    response = failure.grpc_response();
-                } else if failure.ends_connection() && !is_http2 {
-                    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        let (mut record, mut routed) = self.begin(peer, request);
+        async move {
+            let answer = match &mut routed {
+                Ok(routed) => tokio::select! {
+                    biased;
+                    answer = self.forward(&mut record, peer, routed) => answer,
+                    () = peer.leaves() => Err(Failure::ClientLeft),
+                },
+                Err(failure) => Err(mem::replace(failure, Failure::NoRoute)),
+            };
+            let mut response = match answer {
+                Ok(response) => {
+                    record.answered(response.status());
+                    response
                 }
-                response.headers_mut().insert(&X_REQUEST_ID, record.id.clone());
-                response.map(Body::own)
+                Err(failure) => record.refusal(&failure, is_http2, is_grpc).map(Body::own),
+            };
+            if !is_http2 && peer.ends.are_doubtful() {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
-        };
-        if !is_http2 && peer.ends.are_doubtful() {
-            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            response
         }
-        response
     }
 
-    /// What can be known of a request without asking anybody. No future holds it twice for that.
+    /// What can be known of a request without asking anybody.
     fn begin(
         &self,
         peer: &Peer,

@@ -115,7 +115,7 @@ pub async fn ask(
     // An answer that is there already has no future to go through.
     let decision = match answer {
         Answer::Ready(decision) => decision?,
-        Answer::Later(decision) => decision.await?,
+        later => later.get().await?,
     };
     Ok(admission(store, checks, budget, decision, place))
 }

@@ -150,16 +150,17 @@ impl Gateway {
                     if slot.is_late() {
                         let late = route.limiter(slot.bound_by);
                         self.plan.limiters[late].metrics.late.increment(1);
-                        slot.ask_again(left).await
+                        Box::pin(slot.ask_again(left)).await
                     } else if slot.is_complete() {
                         return Ok((slot, connection));
                     } else {
-                        slot.take_places(left).await
+                        Box::pin(slot.take_places(left)).await
                     }
                 }
                 Admission::Queued(place) => {
                     place.called().await;
-                    place.ask_again(until.saturating_duration_since(Instant::now())).await
+                    let left = until.saturating_duration_since(Instant::now());
+                    Box::pin(place.ask_again(left)).await
                 }
                 Admission::Refused(decision) => return Err(self.refused(record, route, &decision)),
             };

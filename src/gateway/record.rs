@@ -1,8 +1,17 @@
 //! What is counted and logged of a request: written when it ends, however it ends.
 
-use super::{Peer, Plan, RoutePlan, redact::Redactor, trace, vet};
+use super::{
+    Peer, Plan, RoutePlan,
+    redact::Redactor,
+    trace::{self, X_REQUEST_ID},
+    vet,
+};
 use crate::{answer::Failure, metrics::Outcome};
-use http::{HeaderValue, Method, Request, StatusCode, Uri, Version, header::HOST};
+use bytes::Bytes;
+use http::{
+    HeaderValue, Method, Request, Response, StatusCode, Uri, Version,
+    header::{CONNECTION, HOST},
+};
 use std::{net::IpAddr, time::Duration};
 use tokio::time::Instant;
 
@@ -121,9 +130,27 @@ impl<'a> Record<'a> {
         self.sent = true;
     }
 
-    pub(super) fn failed(&mut self, failure: &Failure, status: StatusCode) {
+    fn failed(&mut self, failure: &Failure, status: StatusCode) {
         self.outcome = failure.outcome();
         self.status = (self.outcome != Outcome::Cancelled).then_some(status);
+    }
+
+    /// What its client is told instead of an answer.
+    pub(super) fn refusal(
+        &mut self,
+        failure: &Failure,
+        is_http2: bool,
+        is_grpc: bool,
+    ) -> Response<Bytes> {
+        let mut response = failure.response();
+        self.failed(failure, response.status());
+        if is_grpc {
+            response = failure.grpc_response();
+        } else if failure.ends_connection() && !is_http2 {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response.headers_mut().insert(&X_REQUEST_ID, self.id.clone());
+        response
     }
 
     pub(super) fn answered(&mut self, status: StatusCode) {

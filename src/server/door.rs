@@ -141,6 +141,8 @@ async fn listen(tcp: &mut TcpStream) -> io::Result<(Protocol, Vec<u8>)> {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         if is_end || early[..length] != PREFACE[..length] {
+            // It may be all of a request that waits for long.
+            early.shrink_to_fit();
             return Ok((Protocol::Http1, early));
         }
         if length == PREFACE.len() {
