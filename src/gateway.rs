@@ -163,18 +163,21 @@ impl Gateway {
         let ahead = upstream.connect_ahead();
         let (mut slot, waits) = at_once(self.admit(record, peer, routed).await?);
         let connection = match waits {
-            None => {
-                let connection = connection(upstream, ahead).await?;
-                match slot.take_if(|slot| slot.is_late()) {
-                    None => connection,
-                    // It was long in the making: what is sent now could meet what is sent later.
-                    Some(late) => {
-                        connection.recycle();
-                        let waits = Box::new(Admission::Granted(late));
-                        self.wait(record, routed, waits, upstream, &mut slot).await?
+            None => match upstream.idle() {
+                Some(connection) => connection,
+                None => {
+                    let connection = connection(upstream, ahead).await?;
+                    match slot.take_if(|slot| slot.is_late()) {
+                        None => connection,
+                        // It was long in the making: what is sent now could meet what is sent later.
+                        Some(late) => {
+                            connection.recycle();
+                            let waits = Box::new(Admission::Granted(late));
+                            self.wait(record, routed, waits, upstream, &mut slot).await?
+                        }
                     }
                 }
-            }
+            },
             Some(waits) => {
                 drop(ahead);
                 self.wait(record, routed, waits, upstream, &mut slot).await?

@@ -49,7 +49,7 @@ impl Gateway {
         let hears = (version == Version::HTTP_11).then_some(peer);
         let started = Instant::now();
         let inform = interim::pass(hears, &upload);
-        let answer = connection.send(&mut routed.request, &mut own, inform);
+        let answer = connection.send(&mut routed.request, &mut own, started, inform);
         let mut response =
             answer.await.map_err(|error| unanswered(error, upload.as_ref(), slot.take()))?;
         let took = started.elapsed();

@@ -194,19 +194,26 @@ impl Served {
         mut phase: Phase,
         waits: impl Fn(&mut Context<'_>) -> (Wait, u32),
     ) -> End {
-        let mut phases = self.door.phases.clone();
+        let (mut phases, seen) = (self.door.phases.clone(), self.door.phases.clone());
         loop {
+            let mut is_time = pin!(phases.wait_for(move |now| *now >= phase));
+            let mut is_heard = false;
             let end = poll_fn(|cx| {
                 if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
-                    return Poll::Ready(End::Over(ended));
+                    return Poll::Ready(Some(End::Over(ended)));
+                }
+                // It wakes this task once asked. To ask each time would be work for each request.
+                if !is_heard || seen.has_changed().unwrap_or(true) {
+                    is_heard = true;
+                    if is_time.as_mut().poll(cx).is_ready() {
+                        return Poll::Ready(None);
+                    }
                 }
                 let waits = waits(cx);
-                clock.poll(cx, waits).map(End::Late)
+                clock.poll(cx, waits).map(|wait| Some(End::Late(wait)))
             });
-            tokio::select! {
-                biased;
-                end = end => return end,
-                _ = phases.wait_for(|now| *now >= phase) => {}
+            if let Some(end) = end.await {
+                return end;
             }
             if phase == Phase::Aborting {
                 return End::Aborted;

@@ -76,7 +76,7 @@ impl Connection {
         matches!(self.wire, Wire::Many(_))
     }
 
-    /// Sends a request, with our own fields, and waits for the head of its response. `inform` hears of interim ones (1xx), where the
+    /// Sends a request, with our own fields, from `now` on, and waits for the head of its response. `inform` hears of interim ones (1xx), where the
     /// connection is HTTP/1.1.
     ///
     /// It is sent once more, on a fresh connection, when the upstream has seen nothing of it, has said that it did
@@ -90,9 +90,10 @@ impl Connection {
         mut self,
         request: &mut Request<Upload>,
         own: &mut Own,
+        now: Instant,
         inform: impl Fn(StatusCode, HeaderMap) + Sync,
     ) -> Result<Response<Body>, UpstreamError> {
-        let deadline = Deadline::of(request, self.upstream.timeouts().response);
+        let deadline = Deadline::of(request, now, self.upstream.timeouts().response);
         match self.dispatch(request, own, &deadline, &inform).await {
             Outcome::Again(why, is_seen) => {
                 let why = (why, is_seen);
@@ -292,8 +293,8 @@ fn copy(request: &Request<Upload>) -> Request<Upload> {
 // === impl Deadline ===
 
 impl Deadline {
-    fn of(request: &Request<Upload>, patience: Duration) -> Self {
-        Self { patience, least: Instant::now() + patience, upload: request.body().control() }
+    fn of(request: &Request<Upload>, now: Instant, patience: Duration) -> Self {
+        Self { patience, least: now + patience, upload: request.body().control() }
     }
 
     /// It may move, never back.

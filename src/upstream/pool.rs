@@ -100,6 +100,16 @@ impl Upstream {
         (took * 2).clamp(LEAD.0, LEAD.1)
     }
 
+    /// An idle connection, if there is one and no choice between addresses.
+    pub fn idle(&self) -> Option<Connection> {
+        let mut shelves = self.0.shelves.lock();
+        let Shelves { group, all } = &mut *shelves;
+        let [only] = &*group.load().addresses else { return None };
+        let shelf = all.iter_mut().find(|shelf| Arc::ptr_eq(&shelf.address, only))?;
+        let (wire, address) = shelf.take(self.0.site.settings.timeouts.idle, true)?;
+        Some(Connection { wire, address, chosen: None, upstream: self.clone() })
+    }
+
     /// A connection: an idle one, or a new one. An address that cannot be reached is passed over for the next.
     ///
     /// # Errors
