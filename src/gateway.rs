@@ -18,6 +18,7 @@ pub use body::{Body, Cut};
 pub use budget::budget;
 pub use peer::{Line, Peer};
 pub use plan::{LimiterPlan, Plan, RoutePlan};
+pub use record::Left;
 
 use crate::{
     answer::{Failure, grpc},

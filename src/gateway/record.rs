@@ -18,6 +18,10 @@ use tokio::time::Instant;
 /// nginx's name for a request whose client left.
 const CLIENT_LEFT: u16 = 499;
 
+/// Of a response that nobody is there to read.
+#[derive(Debug, Clone, Copy)]
+pub struct Left;
+
 /// One request.
 pub(super) struct Record<'a> {
     plan: &'a Plan,
@@ -148,6 +152,9 @@ impl<'a> Record<'a> {
             response = failure.grpc_response();
         } else if failure.ends_connection() && !is_http2 {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        if self.outcome == Outcome::Cancelled {
+            response.extensions_mut().insert(Left);
         }
         response.headers_mut().insert(&X_REQUEST_ID, self.id.clone());
         response

@@ -13,6 +13,10 @@ use tokio::{
     time::{Instant, Sleep, sleep_until},
 };
 
+/// A connection that has had no request for so long gives its buffers back: most of what it costs, and little to make
+/// anew.
+pub(super) const REST: Duration = Duration::from_millis(500);
+
 /// How long a connection may wait for its client.
 pub(super) struct Clock {
     limits: Client,
@@ -66,6 +70,7 @@ impl Clock {
             Wait::Nothing => None,
             Wait::Start | Wait::Head => Some(self.limits.header_timeout),
             Wait::Request => Some(self.limits.idle_timeout),
+            Wait::Rest => Some(REST.min(self.limits.idle_timeout)),
             Wait::Write => Some(self.limits.body_timeout),
         }
     }

@@ -2,15 +2,15 @@
 
 use super::{
     LINGER, Phase,
-    clock::Clock,
+    clock::{Clock, REST},
     door::Door,
     edge::{Edge, Stream, Wait, serialized},
     http2::{self, Pieces, Streams},
 };
 use crate::{
     answer::Failure,
-    config::{Client, Limits},
-    gateway::{Body, Peer},
+    config::Limits,
+    gateway::{Body, Cut, Left, Peer},
     metrics::Refusal,
 };
 use bytes::Bytes;
@@ -32,14 +32,10 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
-    task::{Context, Poll},
-    time::Duration,
+    task::{Context, Poll, ready},
 };
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
-/// A connection that has had no request for so long gives its buffers back: most of what it costs, and little to make
-/// anew.
-const REST: Duration = Duration::from_millis(500);
 /// Of a request that was refused, still under way: so much is taken while the client hears of it.
 const LAST_WORDS: usize = 4 << 20;
 
@@ -65,6 +61,8 @@ enum End {
 /// The body of a response; tells the connection when it has ended.
 struct Watched {
     body: Body,
+    /// Why there is no more.
+    cut: Option<Cut>,
     served: Arc<Served>,
 }
 
@@ -77,12 +75,20 @@ impl Served {
 
     pub(super) async fn http1(self: Arc<Self>) {
         let idle = self.door.client().idle_timeout;
+        // What is no request does not make it less idle.
+        let mut rests: Option<(u32, Instant)> = None;
         let end = loop {
-            match self.parsed(idle.min(REST)).await {
-                End::Late(Wait::Request) if idle > REST => {}
+            match self.parsed().await {
+                End::Late(Wait::Rest) => {}
                 end => break end,
             }
-            if let Some(end) = Box::pin(self.rest(idle - REST)).await {
+            let requests = self.stream.requests();
+            let until = match rests {
+                Some((same, until)) if same == requests => until,
+                _ => Instant::now() + idle.saturating_sub(REST),
+            };
+            rests = Some((requests, until));
+            if let Some(end) = Box::pin(self.rest(until)).await {
                 break end;
             }
         };
@@ -96,8 +102,8 @@ impl Served {
         }
     }
 
-    /// Requests, until there has been none for `idle`.
-    async fn parsed(self: &Arc<Self>, idle: Duration) -> End {
+    /// Requests, until there is none any more, and the parser holds nothing.
+    async fn parsed(self: &Arc<Self>) -> End {
         let served = self.clone();
         let service = service_fn(move |request: Request<Incoming>| {
             served.stream.begin(&request);
@@ -116,20 +122,19 @@ impl Served {
         let connection = pin!(connection.with_upgrades());
         let close =
             |connection: Pin<&mut UpgradeableConnection<_, _>>| connection.graceful_shutdown();
-        let client = Client { idle_timeout: idle, ..self.door.client() };
-        let clock = Clock::new(client);
+        let clock = Clock::new(self.door.client());
         self.drive(connection, clock, close, Phase::ClosingIdle, |cx| self.stream.waits(cx)).await
     }
 
-    /// Nothing, until more comes or there was nothing for `limit`: then it is the end.
-    async fn rest(&self, limit: Duration) -> Option<End> {
+    /// Nothing, until more comes or it is too late for that: then it is the end.
+    async fn rest(&self, until: Instant) -> Option<End> {
         self.stream.rest();
         let mut phases = self.door.phases.clone();
         tokio::select! {
             biased;
             () = self.stream.more() => None,
             _ = phases.wait_for(|now| *now >= Phase::ClosingIdle) => Some(End::Over(Ok(()))),
-            () = sleep(limit) => Some(End::Late(Wait::Request)),
+            () = sleep_until(until) => Some(End::Late(Wait::Rest)),
         }
     }
 
@@ -138,7 +143,9 @@ impl Served {
         request: Request<Incoming>,
     ) -> Result<Response<Watched>, Infallible> {
         let mut response = self.door.gateway.handle(&self.peer, request).await;
-        if !response.status().is_success() && response.headers().contains_key(CONNECTION) {
+        if response.extensions().get::<Left>().is_some() {
+            self.stream.abandon();
+        } else if !response.status().is_success() && response.headers().contains_key(CONNECTION) {
             self.refused.store(true, Relaxed);
         }
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
@@ -147,7 +154,7 @@ impl Served {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         self.stream.answered();
-        Ok(response.map(|body| Watched { body, served: self }))
+        Ok(response.map(|body| Watched { body, cut: None, served: self }))
     }
 
     pub(super) async fn http2(self: Arc<Self>) {
@@ -256,7 +263,7 @@ impl Served {
                 self.stream.reset();
                 self.door.seats.refuse(Refusal::Stalled);
             }
-            Wait::Request | Wait::Nothing => {}
+            Wait::Request | Wait::Rest | Wait::Nothing => {}
         }
     }
 }
@@ -272,13 +279,24 @@ fn is_offence(error: &hyper::Error) -> bool {
 
 impl http_body::Body for Watched {
     type Data = Bytes;
-    type Error = <Body as http_body::Body>::Error;
+    type Error = Cut;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+    ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        if let Some(cut) = self.cut.take() {
+            return Poll::Ready(Some(Err(cut)));
+        }
+        match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+            Some(Err(cut)) => {
+                // What came before is written first: the parser ends at once.
+                self.cut = Some(cut);
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            frame => Poll::Ready(frame),
+        }
     }
 
     fn is_end_stream(&self) -> bool {

@@ -10,6 +10,7 @@ use super::{seats::Seat, transport::Transport};
 use crate::{config::Limits, gateway::Line, metrics::Protocol};
 use heads::has_both_framings;
 use http::{Request, StatusCode, Version, header::TRANSFER_ENCODING};
+use http_body::Body;
 use parking_lot::Mutex;
 use std::{
     future::poll_fn,
@@ -49,6 +50,8 @@ pub(super) enum Wait {
     Head,
     /// The next request.
     Request,
+    /// Likewise, and the parser holds nothing of it.
+    Rest,
     /// The client takes what is written to it.
     Write,
 }
@@ -74,6 +77,10 @@ struct Inner {
     is_fresh: bool,
     /// The head of a request has begun.
     has_head: bool,
+    /// Nothing has come behind the last request: neither a body nor the beginning of another.
+    is_bare: bool,
+    /// Requests so far.
+    requests: u32,
     /// The service is at work on a request.
     is_open: bool,
     /// Likewise, or the body of its response has not ended.
@@ -86,6 +93,8 @@ struct Inner {
     is_framed_twice: bool,
     /// The parser has nothing left to write.
     is_clean: bool,
+    /// Nobody would read what is written.
+    is_abandoned: bool,
     /// The client takes nothing more at present.
     is_blocked: bool,
     /// How often it did again.
@@ -126,12 +135,15 @@ impl Stream {
             read: early,
             last: 0,
             has_head: false,
+            is_bare: false,
+            requests: 0,
             is_open: false,
             is_active: false,
             is_busy: false,
             is_old: false,
             is_framed_twice: false,
             is_clean: true,
+            is_abandoned: false,
             is_blocked: false,
             unblocked: 0,
             interim: Vec::new(),
@@ -144,13 +156,16 @@ impl Stream {
     }
 
     /// The service begins with a request. To be called before the parser reads on.
-    pub(super) fn begin<B>(&self, request: &Request<B>) {
+    pub(super) fn begin<B: Body>(&self, request: &Request<B>) {
         let has_coding = request.headers().contains_key(TRANSFER_ENCODING);
         let mut inner = self.inner.lock();
         (inner.is_open, inner.is_active, inner.is_busy) = (true, true, true);
         (inner.is_fresh, inner.has_head) = (false, false);
         inner.is_old = request.version() == Version::HTTP_10;
         inner.is_framed_twice = has_coding && has_both_framings(&inner.read);
+        // A head that has only begun does not end with an empty line.
+        inner.is_bare = request.body().is_end_stream() && inner.read.ends_with(b"\r\n\r\n");
+        inner.requests = inner.requests.wrapping_add(1);
         // What came before the end of this head holds none of the next.
         let last = mem::take(&mut inner.last);
         inner.read.drain(..last);
@@ -171,6 +186,16 @@ impl Stream {
         let mut inner = self.inner.lock();
         inner.is_heeded = false;
         inner.seat.speaks(Protocol::Tunnel);
+    }
+
+    /// How many requests have begun.
+    pub(super) fn requests(&self) -> u32 {
+        self.inner.lock().requests
+    }
+
+    /// Nothing is written any more: nobody is there to read it.
+    pub(super) fn abandon(&self) {
+        self.inner.lock().is_abandoned = true;
     }
 
     /// Gives back what only a request needs, while there is none.
@@ -204,10 +229,12 @@ impl Stream {
             Wait::Head
         } else if inner.is_fresh {
             Wait::Start
+        } else if inner.is_bare && inner.is_watched && inner.unread == 0 {
+            Wait::Rest
         } else {
             Wait::Request
         };
-        (wait, inner.unblocked)
+        (wait, inner.unblocked.wrapping_add(inner.requests))
     }
 
     /// What the parser refused by itself, and has been answered with.

@@ -238,11 +238,11 @@ async fn dispatch_one(
         Err(error) => return Outcome::Failed(error),
     };
     match sent {
-        h1::Sent::Answer(response, stays_open) => Outcome::One(Answer {
+        h1::Sent::Answer(response, stays_open, is_sent) => Outcome::One(Answer {
             response,
             is_bare: request.method() == Method::HEAD,
             is_upgrade: request.headers().contains_key(UPGRADE),
-            sending: sending.is_some().then_some(sending),
+            sending: (!is_sent).then_some(sending),
             stays_open,
         }),
         h1::Sent::Unsent(why) => Outcome::Again(why, false),

@@ -91,8 +91,8 @@ pub enum Broken {
 
 /// What became of a request.
 pub(super) enum Sent {
-    /// And whether what follows on the connection may be another answer.
-    Answer(Response<()>, bool),
+    /// Whether what follows on the connection may be another answer, and whether all of the request went before it.
+    Answer(Response<()>, bool, bool),
     /// Nothing of it was written.
     Unsent(Broken),
     /// All of it may have been.
@@ -122,7 +122,7 @@ impl H1 {
         let mut nothing = [0; 1];
         let mut cx = Context::from_waker(Waker::noop());
         let came = Pin::new(&mut self.io).poll_read(&mut cx, &mut ReadBuf::new(&mut nothing));
-        !self.is_last && self.input.is_empty() && came.is_pending()
+        self.is_clean() && came.is_pending()
     }
 
     /// The answer to a request, or why there is none. `inform` hears of interim ones.
@@ -160,7 +160,8 @@ impl H1 {
             if let Poll::Ready(answer) = self.poll_head(cx, inform) {
                 return Poll::Ready(Ok(match (answer, sent.take()) {
                     (Ok(Head { response, stays_open }), end) => {
-                        Sent::Answer(response, stays_open && !matches!(end, Some(Err(_))))
+                        let (is_sent, has_failed) = (end.is_some(), matches!(end, Some(Err(_))));
+                        Sent::Answer(response, stays_open && !has_failed, is_sent)
                     }
                     (Err(_), Some(Err(broken))) if self.is_untouched() && !has_body => {
                         Sent::Unsent(broken)
@@ -256,12 +257,21 @@ impl H1 {
         Poll::Ready(Ok(count))
     }
 
-    /// Its response has been taken: what is left of this request is forgotten.
-    pub(super) fn rest(&mut self) {
+    /// Whether nothing is left of the last request and its answer, and nothing stands behind it.
+    fn is_clean(&self) -> bool {
+        !self.is_last && self.input.is_empty() && self.output.is_empty()
+    }
+
+    /// Its response has been taken: whether it can be kept. Then it gives large buffers back.
+    pub(super) fn rest(&mut self) -> bool {
+        if !self.is_clean() {
+            return false;
+        }
         if self.next > READ_LEAST {
             self.next = READ_LEAST;
             self.input = BytesMut::new();
         }
+        true
     }
 }
 

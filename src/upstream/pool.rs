@@ -271,8 +271,7 @@ impl fmt::Debug for Upstream {
 
 /// Keeps a connection whose response has ended for the next request.
 pub(super) fn keep(upstream: &Upstream, mut wire: Box<H1>, address: Arc<Address>) {
-    if !wire.is_last {
-        wire.rest();
+    if wire.rest() {
         upstream.0.shelves.lock().put(wire, address, upstream.0.keeps);
     }
 }

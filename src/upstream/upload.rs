@@ -121,6 +121,11 @@ impl Upload {
         Self { watch: Some(Box::new(watch)) }
     }
 
+    /// Whether there never was one.
+    pub(super) fn is_none(&self) -> bool {
+        self.watch.is_none()
+    }
+
     /// What becomes of it; `None` where there is no body.
     pub fn control(&self) -> Option<Control> {
         self.watch.as_ref().map(|watch| watch.state.clone())

@@ -139,6 +139,82 @@ async fn a_connection_at_rest_is_served_again(#[case] pause: Duration) {
     until_open(&gateway, "http1", 0).await;
 }
 
+/// Its parser holds the beginning of the next head, which must not be lost with it.
+#[rstest]
+#[case::between_fields("GET /next HTTP/1.1\r\nHost: a\r\n", "X: y\r\n\r\n")]
+#[case::before_the_end(
+    "POST /next HTTP/1.1\r\nHost: a\r\nContent-Length: 44\r\n",
+    "\r\nGET /smuggled HTTP/1.1\r\nHost: a\r\nA: 345678\r\n\r\n"
+)]
+#[case::within_a_name("GET /next HTTP/1.1\r\nHos", "t: a\r\n\r\n")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_rests_only_when_nothing_has_begun(#[case] start: &str, #[case] rest: &str) {
+    let seen: Arc<parking_lot::Mutex<Vec<String>>> = Arc::default();
+    let log = seen.clone();
+    let upstream = Upstream::raw(move |mut conn| {
+        let log = log.clone();
+        async move {
+            while let Ok(Some(head)) = conn.head().await {
+                let size = head.get("content-length").and_then(|size| size.parse().ok());
+                conn.skip(size.unwrap_or(0)).await.expect("the body");
+                log.lock().push(head.start.clone());
+                conn.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await.expect("send");
+            }
+        }
+    })
+    .await;
+    let gateway = with(&upstream, "client: { header_timeout: 60s, idle_timeout: 60s }").await;
+    for first in [
+        request("GET", "/one", &[]),
+        "POST /one HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc".into(),
+    ] {
+        seen.lock().clear();
+        let mut conn = connect(&gateway).await;
+        conn.send(format!("{first}{start}")).await.expect("send");
+        assert_eq!(conn.answer().await.expect("an answer").status, 200);
+        tokio::time::sleep(Duration::from_millis(1200)).await;
+        conn.send(rest).await.expect("send");
+        assert_eq!(conn.answer().await.expect("an answer").status, 200);
+        let targets: Vec<_> =
+            seen.lock().iter().map(|line| line.split(' ').nth(1).map(str::to_owned)).collect();
+        assert_eq!(targets, [Some("/one".to_owned()), Some("/next".to_owned())]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_never_pauses_never_rests() {
+    let upstream = Upstream::ok().await;
+    let gateway = Gateway::start(&format!(
+        "upstream: {}\nworkers: 1\nroutes: [{{ suffix: /only }}]\n",
+        upstream.url()
+    ))
+    .await;
+    let mut conn = connect(&gateway).await;
+    let until = tokio::time::Instant::now() + Duration::from_millis(1500);
+    while tokio::time::Instant::now() < until {
+        conn.send(request("GET", "/nowhere", &[]).repeat(50)).await.expect("send");
+        for _ in 0..50 {
+            assert_eq!(conn.answer().await.expect("an answer").status, 404);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn empty_lines_make_no_connection_less_idle() {
+    let upstream = Upstream::ok().await;
+    let gateway = with(&upstream, "client: { header_timeout: 60s, idle_timeout: 1s }").await;
+    let mut conn = connect(&gateway).await;
+    conn.send(request("GET", "/", &[])).await.expect("send");
+    assert_eq!(conn.answer().await.expect("an answer").status, 200);
+    // It ends the sooner or the later, but it ends: the last of these cannot be sent.
+    let mut sent = 0;
+    while conn.send("\r\n").await.is_ok() {
+        sent += 1;
+        assert!(sent < 200, "still open");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_response_under_way_is_not_idle() {
     let gate = Arc::new(Semaphore::new(0));

@@ -683,3 +683,22 @@ async fn a_client_that_leaves_ends_its_upstream_call_within_100_ms(#[case] sent:
     }
     assert!(best < Duration::from_millis(100), "{best:?}");
 }
+
+/// What stands behind a response ends its connection, however fast that came.
+#[rstest]
+#[case::small(100)]
+#[case::large(300_000)]
+#[tokio::test(flavor = "multi_thread")]
+async fn what_stands_behind_a_body_is_nobodys_answer(#[case] size: usize) {
+    let body = "x".repeat(size);
+    let bytes =
+        format!("HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n{body}{}", own("for nobody"));
+    let (upstream, _log) = saying(bytes.into(), false).await;
+    let gateway = before(&upstream).await;
+    for _ in 0..5 {
+        let mut conn = Conn::to(gateway.listen).await.expect("connect");
+        conn.send(request("GET", "/bad", &[])).await.expect("send");
+        assert_eq!(conn.answer().await.expect("an answer").body.len(), size);
+        assert_eq!(gets(&gateway, "/next").await, Whole("/next"));
+    }
+}

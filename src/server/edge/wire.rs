@@ -179,6 +179,9 @@ impl Write for Edge {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let inner = &mut *self.0.inner.lock();
+        if inner.is_abandoned {
+            return Poll::Ready(Err(ErrorKind::BrokenPipe.into()));
+        }
         if inner.is_heeded {
             // With a body behind it, it is no answer of the parser.
             let whole: &[u8] = if let [only] = bufs { only } else { &[] };

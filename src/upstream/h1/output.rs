@@ -3,7 +3,10 @@
 use super::{Broken, framing::Encoder};
 use crate::upstream::{Upload, stream::Stream};
 use bytes::{Buf, Bytes};
-use http::{HeaderMap, HeaderName, Request, header::TRAILER};
+use http::{
+    HeaderMap, HeaderName, Request,
+    header::{TRAILER, TRANSFER_ENCODING},
+};
 use http_body::Body;
 use std::{
     io::{self, ErrorKind, IoSlice},
@@ -44,7 +47,7 @@ pub(in crate::upstream) struct Sending {
 // === impl Output ===
 
 impl Output {
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.written == self.text.len() && self.has_room()
     }
 
@@ -138,7 +141,12 @@ impl Sending {
     pub(in crate::upstream) fn of(request: &mut Request<Upload>) -> Self {
         let upload = mem::take(request.body_mut());
         let headers = request.headers();
-        let encoder = (!upload.is_end_stream()).then(|| Encoder::of(headers));
+        let is_chunked = !upload.is_none() && headers.contains_key(TRANSFER_ENCODING);
+        let encoder = match is_chunked {
+            // What is said counts: the body may have ended meanwhile.
+            true => Some(Encoder::Chunks),
+            false => (!upload.is_end_stream()).then(|| Encoder::of(headers)),
+        };
         let mut announced = Vec::new();
         if encoder.is_some() {
             let values = headers.get_all(TRAILER).iter().filter_map(|value| value.to_str().ok());
