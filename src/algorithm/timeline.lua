@@ -50,9 +50,11 @@ end
 
 local function free(open, from, length)
   local rule, holes = open.rule, open.holes
+  local too_early = (from - 1) * rule.den
   for i = 1, #holes, 2 do
-    local s = clip(rule, holes[i], from)
-    if s + length <= holes[i + 1] then return s end
+    -- whoever left may have started less than a µs before `from`: in a larger hole that does not show
+    local s = math.min(clip(rule, holes[i], from), holes[i + 1] - length)
+    if s >= holes[i] and s > too_early then return s end
   end
   return clip(rule, open.tail, from)
 end

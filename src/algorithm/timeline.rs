@@ -142,9 +142,11 @@ impl Timeline {
 
     /// The start of the first free interval of `length` ticks from `from` on (µs from now).
     pub(super) fn free(&self, from: Micros, length: i64) -> i64 {
+        let too_early = (from - 1) * self.pace.den;
         let hole = self.holes.iter().find_map(|(start, end)| {
-            let start = self.pace.clip(*start, from);
-            (start + length <= *end).then_some(start)
+            // Whoever left may have started less than a µs before `from`: in a larger hole that does not show.
+            let at = self.pace.clip(*start, from).min(end - length);
+            (at >= *start && at > too_early).then_some(at)
         });
         hole.unwrap_or_else(|| self.pace.clip(self.tail, from))
     }
