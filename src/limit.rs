@@ -111,13 +111,7 @@ pub async fn ask(
     budget: Duration,
 ) -> Result<Admission, StoreError> {
     let ticket = checks.iter().any(Check::is_lease).then(|| store.calls().ticket());
-    let (answer, place) = begin(store, checks, budget, ticket);
-    // An answer that is there already has no future to go through.
-    let decision = match answer {
-        Answer::Ready(decision) => decision?,
-        later => later.get().await?,
-    };
-    Ok(admission(store, checks, budget, decision, place))
+    ask_as(store, checks, budget, ticket).await
 }
 
 async fn ask_as(
@@ -127,7 +121,12 @@ async fn ask_as(
     ticket: Option<Callable>,
 ) -> Result<Admission, StoreError> {
     let (answer, place) = begin(store, checks, budget, ticket);
-    Ok(admission(store, checks, budget, answer.get().await?, place))
+    // An answer that is there already has no future to go through.
+    let decision = match answer {
+        Answer::Ready(decision) => decision?,
+        later => later.get().await?,
+    };
+    Ok(admission(store, checks, budget, decision, place))
 }
 
 /// Asks. Whoever leaves before the answer leaves its queue, too, with the place.

@@ -39,8 +39,8 @@ pub(super) struct Switched {
 // === impl Upgrade ===
 
 impl Upgrade {
-    /// What `request` asks for, which has the fields `seen`. A WebSocket over HTTP/2 becomes a GET. With a body nothing is asked for: it would
-    /// have to be read to its end first.
+    /// What `request` asks for, which has the fields `seen`. A WebSocket over HTTP/2 becomes a GET. With a body nothing
+    /// is asked for: it would have to be read to its end first.
     pub(super) fn asked<B: Body>(request: &mut Request<B>, seen: Seen) -> Option<Self> {
         if request.version() == Version::HTTP_2 {
             return Self::asked_by_h2(request);

@@ -2,7 +2,12 @@
 //! way reads alike (RFC 9110, 9112, 9113). Reads no body. hyper has refused before what is no HTTP at all.
 
 use super::Peer;
-use crate::{answer::Failure, config::Limits, path::is_legible, upstream::headers::Seen};
+use crate::{
+    answer::Failure,
+    config::Limits,
+    path::is_legible,
+    upstream::headers::{self, Seen},
+};
 use http::{
     HeaderMap, HeaderValue, Method, Request, StatusCode, Version,
     header::{CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING},
@@ -229,12 +234,10 @@ fn coding<B>(request: &Request<B>) -> Result<(), Failure> {
 }
 
 /// One number. In HTTP/1.1 the parser has seen to that; in HTTP/2 an empty one comes through, and several.
-fn length(limits: &Limits, headers: &HeaderMap) -> Result<(), Failure> {
-    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
+fn length(limits: &Limits, fields: &HeaderMap) -> Result<(), Failure> {
+    let mut lengths = fields.get_all(CONTENT_LENGTH).iter();
     let Some(length) = lengths.next() else { return Ok(()) };
-    let digits = length.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
-    let number = digits.and_then(|digits| digits.parse::<u64>().ok());
-    let (Some(number), None) = (number, lengths.next()) else {
+    let (Some(number), None) = (headers::number(length.as_bytes()), lengths.next()) else {
         return malformed("`Content-Length` is one number (RFC 9110 section 8.6)");
     };
     match limits.body {

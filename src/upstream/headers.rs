@@ -242,6 +242,15 @@ fn via(version: Version) -> HeaderValue {
     }
 }
 
+/// The number that a `Content-Length` is: digits alone (RFC 9110 section 8.6).
+pub fn number(text: &[u8]) -> Option<u64> {
+    let digit = |number: u64, byte: &u8| {
+        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
+        number.checked_mul(10)?.checked_add(digit)
+    };
+    if text.is_empty() { None } else { text.iter().try_fold(0, digit) }
+}
+
 /// Whether the client takes trailers: the one member of `TE` that may go on.
 fn wants_trailers(headers: &HeaderMap) -> bool {
     let members = |value: &HeaderValue| {

@@ -1,6 +1,6 @@
 //! The heads of an upstream's responses: what is refused, and behind which of them a connection may be used again.
 
-use super::UpstreamError;
+use super::{UpstreamError, headers::number};
 use http::{
     HeaderMap, HeaderValue, Response, StatusCode, Version,
     header::{CONTENT_LENGTH, TRANSFER_ENCODING},
@@ -64,15 +64,6 @@ fn check_length(headers: &mut HeaderMap) -> Result<Option<u64>, UpstreamError> {
     Ok(Some(length))
 }
 
-/// Digits alone.
-fn number(text: &[u8]) -> Option<u64> {
-    let digit = |number: u64, byte: &u8| {
-        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
-        number.checked_mul(10)?.checked_add(digit)
-    };
-    if text.is_empty() { None } else { text.iter().try_fold(0, digit) }
-}
-
 /// Only `chunked` alone, and no length beside it (RFC 9112 sections 6.1 and 6.3).
 fn check_coding(
     headers: &HeaderMap,
@@ -102,22 +93,4 @@ pub(super) fn leaves_in_step<B>(response: &Response<B>, length: Length, has_body
     response.status() != StatusCode::REQUEST_TIMEOUT
         && (has_body || announces_none)
         && response.version() != Version::HTTP_10
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use rstest::rstest;
-
-    #[rstest]
-    #[case::usual(b"128", Some(128))]
-    #[case::zeros(b"007", Some(7))]
-    #[case::most(b"18446744073709551615", Some(u64::MAX))]
-    #[case::more(b"18446744073709551616", None)]
-    #[case::sign(b"+1", None)]
-    #[case::list(b"1, 1", None)]
-    #[case::nothing(b"", None)]
-    fn lengths(#[case] text: &[u8], #[case] length: Option<u64>) {
-        assert_eq!(number(text), length);
-    }
 }

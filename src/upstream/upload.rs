@@ -103,8 +103,7 @@ impl Upload {
         if let Some(ends) = &ends {
             ends.open();
         }
-        let state =
-            State { gate: Gate::Open, fault: None, taken_at: None, has_ended: false, waker: None };
+        let state = State { gate: Gate::Open, fault: None, taken_at: None, waker: None };
         let watch = Watch {
             incoming,
             is_h2,
@@ -184,9 +183,7 @@ impl Body for Upload {
             Poll::Ready(frame) => frame,
             Poll::Pending => Some(Err(ready!(watch.slow(cx)))),
         };
-        let has_ended = watch.has_ended || watch.incoming.is_end_stream();
         let mut state = watch.state.0.lock();
-        state.has_ended |= has_ended;
         match &frame {
             Some(Err(fault)) => state.fault = Some(*fault),
             _ => state.taken_at = Some(Instant::now()),

@@ -2,7 +2,7 @@
 //! a request's is put into its own.
 
 use super::{Broken, head};
-use crate::upstream::response::Length;
+use crate::upstream::{headers::number, response::Length};
 use bytes::{Buf, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header::CONTENT_LENGTH};
 use http_body::{Frame, SizeHint};
@@ -167,8 +167,7 @@ fn size(input: &mut BytesMut) -> Result<Option<u64>, Broken> {
 impl Encoder {
     /// Of a request that has a body.
     pub(super) fn of(headers: &HeaderMap) -> Self {
-        let length =
-            headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        let length = headers.get(CONTENT_LENGTH).and_then(|length| number(length.as_bytes()));
         length.map_or(Self::Chunks, Self::Sized)
     }
 

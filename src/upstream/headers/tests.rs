@@ -142,3 +142,15 @@ fn what_origins_take_for_a_name_of_ours_goes() {
     assert_eq!((got.get("x_forwarded-for"), got.get("content_length")), (None, None));
     assert_eq!(all(&got, "x_other"), ["1"]);
 }
+
+#[rstest]
+#[case::usual(b"128", Some(128))]
+#[case::zeros(b"007", Some(7))]
+#[case::most(b"18446744073709551615", Some(u64::MAX))]
+#[case::more(b"18446744073709551616", None)]
+#[case::sign(b"+1", None)]
+#[case::list(b"1, 1", None)]
+#[case::nothing(b"", None)]
+fn lengths(#[case] text: &[u8], #[case] length: Option<u64>) {
+    assert_eq!(number(text), length);
+}

@@ -20,8 +20,6 @@ pub(super) struct State {
     pub(super) fault: Option<Fault>,
     /// When the last piece went on its way.
     pub(super) taken_at: Option<Instant>,
-    /// There is no more to take.
-    pub(super) has_ended: bool,
     pub(super) waker: Option<Waker>,
 }
 
@@ -42,11 +40,6 @@ impl Control {
     /// Why the upload has failed, if so.
     pub fn fault(&self) -> Option<Fault> {
         self.0.lock().fault
-    }
-
-    /// Whether all of it went on its way.
-    pub fn has_ended(&self) -> bool {
-        self.0.lock().has_ended
     }
 
     /// When the upstream took a piece for the last time.
