@@ -1,18 +1,32 @@
 //! Every metric: name, help, labels, buckets. No other file names one.
 //!
 //! Handles are resolved once, when a configuration is loaded; recording through one costs some ns. Labels
-//! come from the configuration or from closed sets, never from a request.
+//! come from the configuration or from closed sets, never from a request. What every request is counted in lies
+//! together and is written here; the rest is the exporter's.
+
+mod times;
+
+pub use times::Times;
 
 use crate::{
     store::{StoreError, batch::StoreMetrics},
     upstream::AddressMetrics,
 };
 use metrics::{
-    Counter, Gauge, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram,
+    Counter, Gauge, Unit, counter, describe_counter, describe_gauge, describe_histogram,
     gauge, histogram,
 };
-use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
-use std::sync::OnceLock;
+use metrics_exporter_prometheus::{
+    BuildError, Matcher, PrometheusBuilder, PrometheusHandle,
+    formatting::{sanitize_label_value, write_help_line, write_type_line},
+};
+use std::{
+    fmt::Write,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
 
 const REQUESTS: &str = "paceway_requests_total";
 const DECISIONS: &str = "paceway_decisions_total";
@@ -34,12 +48,6 @@ const STORE_ERRORS: &str = "paceway_store_errors_total";
 const STORE_UP: &str = "paceway_store_up";
 const TASKS: &str = "paceway_tasks";
 const BUILD_INFO: &str = "paceway_build_info";
-
-/// Upper bounds in seconds, from the overhead of a request to the longest common wait.
-const BUCKETS: [f64; 18] = [
-    0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
-    1.0, 2.5, 5.0, 10.0, 30.0,
-];
 
 /// What became of a request; the `outcome` label and the word in the access log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,11 +128,13 @@ pub struct ConnectionMetrics {
 }
 
 /// Of one route.
-#[derive(Clone)]
 pub struct RouteMetrics {
-    requests: [Counter; Outcome::ALL.len()],
+    /// By [`Outcome`].
+    requests: [AtomicU64; Outcome::ALL.len()],
     /// Time that forwarded requests were held.
-    pub wait: Histogram,
+    pub wait: Times,
+    /// `route="NAME"`.
+    label: String,
     /// Requests that are being held.
     pub waiting: Gauge,
     /// Upgraded connections that are open.
@@ -147,7 +157,7 @@ pub struct UpstreamMetrics {
     /// By status, 100 to 599, made when first seen.
     requests: Box<[OnceLock<Counter>]>,
     /// Time to the head of the response.
-    pub seconds: Histogram,
+    pub seconds: Times,
     /// Its 429s.
     pub throttled: Counter,
 }
@@ -277,12 +287,10 @@ impl Default for ConnectionMetrics {
 impl RouteMetrics {
     /// Handles for the route named `route`.
     pub fn new(route: &str) -> Self {
-        let requests = Outcome::ALL.map(
-            |outcome| counter!(REQUESTS, "route" => route.to_owned(), "outcome" => outcome.name()),
-        );
         Self {
-            requests,
-            wait: histogram!(WAIT, "route" => route.to_owned()),
+            requests: Default::default(),
+            wait: Times::default(),
+            label: label("route", route),
             waiting: gauge!(WAITING, "route" => route.to_owned()),
             tunnels: gauge!(TUNNELS, "route" => route.to_owned()),
         }
@@ -290,7 +298,7 @@ impl RouteMetrics {
 
     /// Counts a request.
     pub fn count(&self, outcome: Outcome) {
-        self.requests[outcome as usize].increment(1);
+        self.requests[outcome as usize].fetch_add(1, Relaxed);
     }
 }
 
@@ -323,7 +331,7 @@ impl UpstreamMetrics {
         Self {
             name: upstream.to_owned(),
             requests: (100..600).map(|_| OnceLock::new()).collect(),
-            seconds: histogram!(UPSTREAM_SECONDS, "upstream" => upstream.to_owned()),
+            seconds: Times::default(),
             throttled: counter!(UPSTREAM_THROTTLED, "upstream" => upstream.to_owned()),
         }
     }
@@ -372,9 +380,43 @@ pub fn tasks() -> Gauge {
     gauge!(TASKS)
 }
 
-/// The handle for what the gateway itself costs a request.
-pub fn overhead() -> Histogram {
-    histogram!(OVERHEAD)
+/// All metrics as text: those of `exporter`, and what the requests of all `routes` and `upstreams` were counted in, with
+/// the `overhead` of the gateway itself.
+pub fn text<'a>(
+    exporter: &PrometheusHandle,
+    routes: impl Iterator<Item = &'a RouteMetrics> + Clone,
+    upstreams: &[UpstreamMetrics],
+    overhead: &Times,
+) -> String {
+    let mut text = exporter.render();
+    family(&mut text, REQUESTS, "counter", "Requests, by route and by what became of them.");
+    for RouteMetrics { requests, label, .. } in routes.clone() {
+        for (count, outcome) in requests.iter().zip(Outcome::ALL) {
+            let (outcome, count) = (outcome.name(), count.load(Relaxed));
+            // A string takes whatever is written.
+            let _ = writeln!(text, "{REQUESTS}{{{label},outcome=\"{outcome}\"}} {count}");
+        }
+    }
+    family(&mut text, WAIT, "histogram", "Time that forwarded requests were held.");
+    routes.for_each(|route| route.wait.write(&mut text, WAIT, &route.label));
+    let help = "Time from the slot to the head of the upstream's response.";
+    family(&mut text, UPSTREAM_SECONDS, "histogram", help);
+    for upstream in upstreams {
+        upstream.seconds.write(&mut text, UPSTREAM_SECONDS, &label("upstream", &upstream.name));
+    }
+    let help = "Time to the head of the response, less the wait and the upstream's.";
+    family(&mut text, OVERHEAD, "histogram", help);
+    overhead.write(&mut text, OVERHEAD, "");
+    text
+}
+
+fn family(text: &mut String, name: &str, kind: &str, help: &str) {
+    write_help_line(text, name, None, None, help);
+    write_type_line(text, name, None, None, kind);
+}
+
+fn label(name: &str, value: &str) -> String {
+    format!("{name}=\"{}\"", sanitize_label_value(value))
 }
 
 /// Installs the recorder of this process and describes every metric. The caller runs the handle's upkeep:
@@ -386,7 +428,7 @@ pub fn overhead() -> Histogram {
 pub fn install() -> Result<PrometheusHandle, BuildError> {
     let all_histograms = Matcher::Suffix("_seconds".into());
     let handle = PrometheusBuilder::new()
-        .set_buckets_for_metric(all_histograms, &BUCKETS)?
+        .set_buckets_for_metric(all_histograms, &Times::bounds())?
         .install_recorder()?;
     describe();
     let version = env!("CARGO_PKG_VERSION");
@@ -395,27 +437,15 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
 }
 
 fn describe() {
-    describe_counter!(REQUESTS, "Requests, by route and by what became of them.");
     describe_counter!(DECISIONS, "Decisions of a limiter; would_* are those of mode observe.");
-    describe_histogram!(WAIT, Unit::Seconds, "Time that forwarded requests were held.");
     describe_gauge!(WAITING, "Requests that are being held for their slot.");
     describe_gauge!(TUNNELS, "Connections that were upgraded, such as WebSockets, and are open.");
     describe_gauge!(AVAILABLE, "Permits of a limiter that could be taken now.");
     describe_counter!(LATE, "Slots asked for again because their request woke too late for them.");
     describe_counter!(UPSTREAM_REQUESTS, "Responses of an upstream, by status.");
-    describe_histogram!(
-        UPSTREAM_SECONDS,
-        Unit::Seconds,
-        "Time from the slot to the head of the upstream's response."
-    );
     describe_counter!(UPSTREAM_THROTTLED, "Times an upstream said 429.");
     describe_gauge!(UPSTREAM_ADDRESSES, "Addresses of an upstream, by whether requests go there.");
     describe_counter!(UPSTREAM_EJECTIONS, "Times an address was put out because it did not work.");
-    describe_histogram!(
-        OVERHEAD,
-        Unit::Seconds,
-        "Time to the head of the response, less the wait and the upstream's."
-    );
     describe_gauge!(CONNECTIONS, "Connections of clients, by what they speak.");
     describe_counter!(CONNECTIONS_REFUSED, "Connections of clients that were ended, by reason.");
     describe_histogram!(STORE_SECONDS, Unit::Seconds, "Time of one call of the store.");

@@ -5,9 +5,10 @@ use crate::{
     config,
     path::{Suffix, normal, readings},
 };
+use ahash::HashMap;
 use http::Method;
 use smallvec::SmallVec;
-use std::{borrow::Cow, cmp::Reverse, collections::HashMap};
+use std::{borrow::Cow, cmp::Reverse};
 
 /// All routes, ready to be searched.
 #[derive(Debug)]
@@ -16,20 +17,25 @@ pub struct Table {
     nodes: Vec<Node>,
     /// Suffixes of characters by their length, longest first.
     characters: Vec<(usize, Suffixes)>,
-    any: Vec<Candidate>,
+    any: Candidates,
 }
 
 /// Origins read a path in several ways, and each is limited in another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ambiguous;
 
-type Suffixes = HashMap<Box<[u8]>, Vec<Candidate>>;
+type Suffixes = HashMap<Text, Candidates>;
+/// What most suffixes and segments fit into, so that a look at one among thousands is not one more at what it points to.
+type Text = SmallVec<[u8; 24]>;
+/// Most are alone.
+type Candidates = SmallVec<[Candidate; 1]>;
 
 #[derive(Debug, Default)]
 struct Node {
-    children: HashMap<Box<[u8]>, usize>,
+    /// `None` where no suffix is longer.
+    children: Option<Box<HashMap<Text, usize>>>,
     /// Routes whose suffix ends here, the more specific first.
-    here: Vec<Candidate>,
+    here: Candidates,
 }
 
 #[derive(Debug)]
@@ -45,7 +51,7 @@ impl Table {
     /// A table of `routes`; it answers with their indices.
     pub fn new(routes: &[config::Route]) -> Self {
         let mut table =
-            Self { nodes: vec![Node::default()], characters: Vec::new(), any: Vec::new() };
+            Self { nodes: vec![Node::default()], characters: Vec::new(), any: Candidates::new() };
         for (index, route) in routes.iter().enumerate() {
             let methods = route.methods.clone().into();
             let host = route.host.clone().map(Into::into);
@@ -60,14 +66,15 @@ impl Table {
         table
     }
 
-    fn place(&mut self, suffix: &Suffix) -> &mut Vec<Candidate> {
+    fn place(&mut self, suffix: &Suffix) -> &mut Candidates {
         match suffix {
             Suffix::Any => &mut self.any,
             Suffix::Segments(bytes) => {
                 let mut at = 0;
                 for segment in bytes[1..].rsplit(|byte| *byte == b'/') {
                     let next = self.nodes.len();
-                    at = *self.nodes[at].children.entry(segment.into()).or_insert(next);
+                    let children = self.nodes[at].children.get_or_insert_default();
+                    at = *children.entry(segment.into()).or_insert(next);
                     if at == next {
                         self.nodes.push(Node::default());
                     }
@@ -77,10 +84,10 @@ impl Table {
             Suffix::Characters(bytes) => {
                 let known = self.characters.iter().position(|(length, _)| *length == bytes.len());
                 let i = known.unwrap_or_else(|| {
-                    self.characters.push((bytes.len(), Suffixes::new()));
+                    self.characters.push((bytes.len(), Suffixes::default()));
                     self.characters.len() - 1
                 });
-                self.characters[i].1.entry(bytes.clone()).or_default()
+                self.characters[i].1.entry(Text::from_slice(bytes)).or_default()
             }
         }
     }
@@ -146,7 +153,8 @@ impl Table {
     ) -> (usize, Option<usize>) {
         let (mut at, mut length, mut best) = (0, 0, (0, None));
         for segment in path[1..].rsplit(|byte| *byte == b'/') {
-            let Some(&child) = self.nodes[at].children.get(segment) else { break };
+            let children = self.nodes[at].children.as_deref();
+            let Some(&child) = children.and_then(|children| children.get(segment)) else { break };
             at = child;
             length += segment.len() + 1;
             if let Some(route) = pick(&self.nodes[at].here, method, host) {

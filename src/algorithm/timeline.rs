@@ -30,8 +30,8 @@ pub struct State {
     ticks: i64,
     born: Micros,
     written: Micros,
-    /// Start and end in ticks before the tail, earliest first.
-    holes: Vec<(i64, i64)>,
+    /// Start and end in ticks before the tail, earliest first. Most have none.
+    holes: Box<[(i64, i64)]>,
 }
 
 /// A state while it is worked on: everything in ticks from now.

@@ -108,7 +108,7 @@ impl Routed<'_> {
         };
         let mut own = headers::to_upstream(request.headers_mut(), seen, &way);
         own.set(&X_REQUEST_ID, id.clone());
-        let rules = self.route.rules.iter().map(|rules| &rules.request);
+        let rules = self.route.rules.as_deref().into_iter().flatten().map(|rules| &rules.request);
         if upgrade.is_some() || rules.clone().any(|rules| !rules.is_empty()) {
             own.merge_into(request.headers_mut());
             rules.for_each(|rules| rules.apply(request.headers_mut()));
@@ -142,7 +142,7 @@ fn for_client<B>(route: &RoutePlan, record: &Record<'_>, response: &mut Response
             headers.append(SERVER_TIMING, value);
         }
     }
-    route.rules.iter().for_each(|rules| rules.response.apply(headers));
+    route.rules.as_deref().into_iter().flatten().for_each(|rules| rules.response.apply(headers));
 }
 
 /// Why there is no answer. Where nothing was sent, `slot` goes to somebody else.

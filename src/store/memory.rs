@@ -1,17 +1,19 @@
 //! The store in this process: the rules executed natively, for one gateway or for tests.
 
+mod shard;
+
 use super::{
     Answer, BoxFuture, Check, Checks, Decision, Entry, Reply, Store, StoreError, calls::Calls,
     hash_tag,
 };
 use crate::algorithm::{
-    Grant, Level, Micros, Open, State,
+    Grant, Level, Micros, Open,
     concurrency::{self, Ticket},
     reserve::{self, Want},
 };
 use ahash::RandomState;
-use indexmap::IndexMap;
 use parking_lot::Mutex;
+use shard::{Print, Shard};
 use smallvec::SmallVec;
 use std::sync::{
     Arc,
@@ -21,12 +23,10 @@ use tokio::time::Instant;
 
 const SHARDS: usize = 64;
 /// States kept at most. Beyond it a key that is new is counted together with all others of its limiter that
-/// are: stricter while it lasts, and nobody's memory. About 0.3 GB when all are in use.
+/// are: stricter while it lasts, and nobody's memory. About 0.2 GB when all are in use.
 pub const MAX_KEYS: usize = 1 << 20;
 /// A state is kept this much longer than it matters, µs, as on Redis: a test's clock may go back.
 const GRACE: Micros = 5_000_000;
-/// Other states looked at when one is changed, so that those that are past make room for new ones.
-const SWEEP: usize = 2;
 /// So that no instant of a test or of a long-lived process comes near zero, which no rule needs but
 /// a state dump reads better with. About the year 2001.
 const EPOCH: Micros = 1_000_000_000_000_000;
@@ -35,28 +35,15 @@ const EPOCH: Micros = 1_000_000_000_000_000;
 #[derive(Debug)]
 pub struct MemoryStore {
     shards: Box<[Mutex<Shard>]>,
-    hasher: RandomState,
+    /// The second makes prints longer; nobody outside knows either.
+    hashers: [RandomState; 2],
     start: Instant,
     calls: Arc<Calls>,
     keys: AtomicUsize,
 }
 
-#[derive(Debug, Default)]
-struct Shard {
-    states: IndexMap<Arc<str>, Kept, RandomState>,
-    /// Where the sweep goes on.
-    sweep: usize,
-}
-
-#[derive(Debug)]
-struct Kept {
-    state: State,
-    /// From when on it equals an absent one.
-    past: Micros,
-}
-
-/// And whether it is the state of all who came when there were too many.
-type Opened = (Open, bool);
+/// A state that is worked on, where it goes back to, and whether it is the one of all who came when there were too many.
+type Opened = (Open, Print, bool);
 
 // === impl MemoryStore ===
 
@@ -64,7 +51,7 @@ impl Default for MemoryStore {
     fn default() -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            hasher: RandomState::new(),
+            hashers: [RandomState::new(), RandomState::new()],
             start: Instant::now(),
             calls: Arc::default(),
             keys: AtomicUsize::new(0),
@@ -84,7 +71,11 @@ impl MemoryStore {
     }
 
     fn shard(&self, key: &str) -> &Mutex<Shard> {
-        &self.shards[self.hasher.hash_one(hash_tag(key)) as usize % SHARDS]
+        &self.shards[self.hashers[0].hash_one(hash_tag(key)) as usize % SHARDS]
+    }
+
+    fn print(&self, key: &str) -> Print {
+        Print(self.hashers.each_ref().map(|hasher| hasher.hash_one(key)))
     }
 
     /// Executes `entries` in order at `now` (tests bring their own clock).
@@ -112,8 +103,7 @@ impl MemoryStore {
                     Reply::Done(self.change(now, check, forget).0)
                 }
                 Entry::Forget { check } => {
-                    let mut shard = self.shard(&check.key).lock();
-                    let gone = shard.states.swap_remove(&check.key).is_some();
+                    let gone = self.shard(&check.key).lock().remove(self.print(&check.key));
                     self.keys.fetch_sub(usize::from(gone), Relaxed);
                     Reply::Done(gone)
                 }
@@ -137,7 +127,7 @@ impl MemoryStore {
             let mut wants = [Want { open: &mut opened.0, cost, enforce }];
             let decision = Decision::new(reserve::decide(&mut wants, budget, ticket));
             let taken = decision.parts.first().is_some_and(|part| part.at >= 0);
-            let called = self.put(&mut shard, check, opened, taken, now);
+            let called = self.put(&mut shard, opened, taken, now);
             drop(shard);
             self.call(called);
             return decision;
@@ -148,15 +138,15 @@ impl MemoryStore {
             opened.push(self.open(&mut shard, check, now));
         }
         let mut wants: SmallVec<[Want<'_>; 2]> = SmallVec::new();
-        for (check, (open, _)) in checks.iter().zip(&mut opened) {
+        for (check, (open, ..)) in checks.iter().zip(&mut opened) {
             wants.push(Want { open, cost: check.cost, enforce: check.enforce });
         }
         let decision = Decision::new(reserve::decide(&mut wants, budget, ticket));
         drop(wants);
         let mut called = Vec::new();
-        for (i, (check, opened)) in checks.iter().zip(opened).enumerate() {
+        for (i, opened) in opened.into_iter().enumerate() {
             let taken = decision.parts.get(i).is_some_and(|part| part.at >= 0);
-            called.append(&mut self.put(&mut shard, check, opened, taken, now));
+            called.append(&mut self.put(&mut shard, opened, taken, now));
         }
         drop(shard);
         self.call(called);
@@ -173,7 +163,7 @@ impl MemoryStore {
         let mut shard = self.shard(&check.key).lock();
         let mut opened = self.open(&mut shard, check, now);
         let changed = change(&mut opened.0);
-        let called = self.put(&mut shard, check, opened, changed, now);
+        let called = self.put(&mut shard, opened, changed, now);
         drop(shard);
         let has_called = !called.is_empty();
         self.call(called);
@@ -184,22 +174,27 @@ impl MemoryStore {
         let mut shard = self.shard(&check.key).lock();
         let opened = self.open(&mut shard, check, now);
         let level = opened.0.level();
-        let called = self.put(&mut shard, check, opened, false, now);
+        let called = self.put(&mut shard, opened, false, now);
         drop(shard);
         self.call(called);
         level
     }
 
     fn open(&self, shard: &mut Shard, check: &Check, now: Micros) -> Opened {
-        if let Some(kept) = shard.states.get_mut(&check.key) {
-            return (check.algorithm.open(Some(&mut kept.state), now), false);
+        let print = self.print(&check.key);
+        if let Some(state) = shard.find(print) {
+            return (state.open(&check.algorithm, now), print, false);
         }
         match &check.overflow {
             Some(shared) if self.keys() >= MAX_KEYS => {
-                let kept = shard.states.get_mut(shared).map(|kept| &mut kept.state);
-                (check.algorithm.open(kept, now), true)
+                let print = self.print(shared);
+                let open = match shard.find(print) {
+                    Some(state) => state.open(&check.algorithm, now),
+                    None => check.algorithm.open(None, now),
+                };
+                (open, print, true)
             }
-            _ => (check.algorithm.open(None, now), false),
+            _ => (check.algorithm.open(None, now), print, false),
         }
     }
 
@@ -207,36 +202,28 @@ impl MemoryStore {
     fn put(
         &self,
         shard: &mut Shard,
-        check: &Check,
-        (mut open, is_shared): Opened,
+        (mut open, print, _): Opened,
         changed: bool,
         now: Micros,
     ) -> Vec<Ticket> {
-        let shared = check.overflow.as_ref().filter(|_| is_shared);
-        let key = shared.unwrap_or(&check.key);
         let leases = open.leases().map(|leases| leases.called());
         // Leases change by themselves: who has expired is gone.
         if !changed && leases.is_none() {
-            if let Some(kept) = shard.states.get_mut(key) {
-                open.put_back(&mut kept.state);
+            if let Some(state) = shard.find(print) {
+                state.put_back(open);
             }
             return Vec::new();
         }
+        let before = shard.len();
         match open.close() {
-            Some((state, ttl)) => match shard.states.get_mut(key) {
-                Some(kept) => *kept = Kept { state, past: now + ttl + GRACE },
-                None => {
-                    shard.states.insert(key.clone(), Kept { state, past: now + ttl + GRACE });
-                    self.keys.fetch_add(1, Relaxed);
-                }
-            },
-            None => {
-                let gone = shard.states.swap_remove(key).is_some();
-                self.keys.fetch_sub(usize::from(gone), Relaxed);
-            }
+            Some((state, ttl)) => shard.put(print, state, now + ttl + GRACE),
+            None => drop(shard.remove(print)),
         }
-        let swept = shard.sweep(now);
-        self.keys.fetch_sub(swept, Relaxed);
+        shard.sweep(now);
+        let after = shard.len();
+        // Never below zero, not even for a moment.
+        self.keys.fetch_add(after.saturating_sub(before), Relaxed);
+        self.keys.fetch_sub(before.saturating_sub(after), Relaxed);
         leases.unwrap_or_default()
     }
 
@@ -244,28 +231,6 @@ impl MemoryStore {
         for ticket in called {
             self.calls.call(ticket.number);
         }
-    }
-}
-
-// === impl Shard ===
-
-impl Shard {
-    /// Looks at the next few states; returns how many were past and are gone.
-    fn sweep(&mut self, now: Micros) -> usize {
-        let before = self.states.len();
-        for _ in 0..SWEEP {
-            if self.sweep >= self.states.len() {
-                self.sweep = 0;
-            }
-            match self.states.get_index(self.sweep) {
-                Some((_, kept)) if kept.past <= now => {
-                    drop(self.states.swap_remove_index(self.sweep))
-                }
-                Some(_) => self.sweep += 1,
-                None => break,
-            }
-        }
-        before - self.states.len()
     }
 }
 

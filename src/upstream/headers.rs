@@ -112,6 +112,15 @@ pub struct Edits {
     pub add: Vec<(HeaderName, HeaderValue)>,
 }
 
+// === impl Rules ===
+
+impl Rules {
+    /// Whether they change nothing.
+    pub fn is_empty(&self) -> bool {
+        self.request.is_empty() && self.response.is_empty()
+    }
+}
+
 // === impl Edits ===
 
 impl Edits {

@@ -1,0 +1,117 @@
+//! A histogram for what is measured at each request: counters that lie together and are never collected. Those of the
+//! exporter keep each sample, with the time at which it came, in blocks of their own until somebody does.
+
+use std::{
+    fmt::Write,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
+
+/// Upper bounds in ns, from the overhead of a request to the longest common wait.
+const BOUNDS: [u64; 18] = [
+    50_000,
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    25_000_000,
+    50_000_000,
+    100_000_000,
+    250_000_000,
+    500_000_000,
+    1_000_000_000,
+    2_500_000_000,
+    5_000_000_000,
+    10_000_000_000,
+    30_000_000_000,
+];
+
+/// How long something took, how often.
+#[derive(Debug, Default)]
+pub struct Times {
+    /// In ns.
+    sum: AtomicU64,
+    /// Up to each bound, and beyond the last.
+    counts: [AtomicU64; BOUNDS.len() + 1],
+}
+
+// === impl Times ===
+
+impl Times {
+    /// Upper bounds in seconds.
+    pub fn bounds() -> [f64; BOUNDS.len()] {
+        BOUNDS.map(|nanos| nanos as f64 / 1e9)
+    }
+
+    /// Counts one.
+    pub fn record(&self, span: Duration) {
+        let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        let bucket = BOUNDS.iter().position(|bound| nanos <= *bound).unwrap_or(BOUNDS.len());
+        self.counts[bucket].fetch_add(1, Relaxed);
+        if nanos > 0 {
+            self.sum.fetch_add(nanos, Relaxed);
+        }
+    }
+
+    /// Writes it as the histogram `name` with `labels` (`route="search"`, or nothing).
+    pub(super) fn write(&self, text: &mut String, name: &str, labels: &str) {
+        let comma = if labels.is_empty() { "" } else { "," };
+        let mut count = 0;
+        let bounds = Self::bounds().map(Some).into_iter().chain([None]);
+        for (own, bound) in self.counts.iter().zip(bounds) {
+            count += own.load(Relaxed);
+            // A string takes whatever is written.
+            let _ = match bound {
+                Some(bound) => {
+                    writeln!(text, "{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {count}")
+                }
+                None => writeln!(text, "{name}_bucket{{{labels}{comma}le=\"+Inf\"}} {count}"),
+            };
+        }
+        let braced = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
+        let sum = self.sum.load(Relaxed) as f64 / 1e9;
+        let _ = writeln!(text, "{name}_sum{braced} {sum}\n{name}_count{braced} {count}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_counts_up_to_the_bounds_that_it_does_not_exceed() {
+        let times = Times::default();
+        for micros in [0, 50, 51, 100, 30_000_000, 30_000_001] {
+            times.record(Duration::from_micros(micros));
+        }
+        let mut text = String::new();
+        times.write(&mut text, "t_seconds", "route=\"a\"");
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines[0], "t_seconds_bucket{route=\"a\",le=\"0.00005\"} 2");
+        assert_eq!(lines[1], "t_seconds_bucket{route=\"a\",le=\"0.0001\"} 4");
+        assert_eq!(lines[17], "t_seconds_bucket{route=\"a\",le=\"30\"} 5");
+        assert_eq!(lines[18], "t_seconds_bucket{route=\"a\",le=\"+Inf\"} 6");
+        assert_eq!(lines[19], "t_seconds_sum{route=\"a\"} 60.000202");
+        assert_eq!(lines[20], "t_seconds_count{route=\"a\"} 6");
+        assert_eq!(lines.len(), 21);
+    }
+
+    #[test]
+    fn without_labels_there_are_no_braces() {
+        let mut text = String::new();
+        Times::default().write(&mut text, "t", "");
+        assert!(text.starts_with("t_bucket{le=\"0.00005\"} 0\n"), "{text}");
+        assert!(text.ends_with("t_sum 0\nt_count 0\n"), "{text}");
+    }
+
+    /// A sum of ns in 64 bits lasts for centuries of spans; one alone cannot break it.
+    #[test]
+    fn the_longest_span_counts() {
+        let times = Times::default();
+        times.record(Duration::MAX);
+        assert_eq!(times.counts[BOUNDS.len()].load(Relaxed), 1);
+    }
+}
