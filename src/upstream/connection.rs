@@ -239,9 +239,10 @@ async fn dispatch_one(
     };
     match sent {
         h1::Sent::Answer(response, stays_open, is_sent) => Outcome::One(Answer {
-            response,
             is_bare: request.method() == Method::HEAD,
-            is_upgrade: request.headers().contains_key(UPGRADE),
+            is_upgrade: response.status() == StatusCode::SWITCHING_PROTOCOLS
+                && request.headers().contains_key(UPGRADE),
+            response,
             sending: (!is_sent).then_some(sending),
             stays_open,
         }),

@@ -22,6 +22,7 @@ pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
     let gateway = bench.stage.paceway(&gateway)?;
     let lua = missing(&["nginx"]).is_none() && nginx_modules().is_some();
     let lua = lua.then(|| bench.stage.nginx(Some(their_redis.address), &[])).transpose()?;
+    let alone = bench.stage.paceway(&bench.stage.usual())?;
 
     let mut loads: Vec<(&str, &Server, &Server, Ask<'_>)> = vec![
         ("paceway, hot key", &gateway, &redis, Ask::path("/v1/search")),
@@ -31,13 +32,14 @@ pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
         loads.push(("nginx + Lua, hot key", lua, &their_redis, Ask::path("/v1/search")));
         loads.push(("nginx + Lua, 1,000 keys", lua, &their_redis, Ask::keys("/v1/search", KEYS)));
     }
-    let turns: Vec<Turn<'_, Sample>> = loads
-        .iter()
-        .map(|(_, server, redis, ask)| {
-            Box::new(|| bench.load(server, Some(redis), *ask)) as Turn<'_, Sample>
-        })
-        .collect();
-    let samples = rounds(bench.settings.rounds, &turns)?;
+    let turns = loads.iter().map(|(_, server, redis, ask)| {
+        Box::new(|| bench.load(server, Some(redis), *ask)) as Turn<'_, Sample>
+    });
+    let without = || bench.load(&alone, None, Ask::path("/v1/search"));
+    let turns: Vec<Turn<'_, Sample>> =
+        turns.chain([Box::new(without) as Turn<'_, Sample>]).collect();
+    let mut samples = rounds(bench.settings.rounds, &turns)?;
+    let memory = samples.pop().unwrap_or_default();
 
     let of_redis = |i: usize| Spread::of(samples[i].iter().map(|sample| sample.redis));
     let ratio = |what, i: usize, target| Row {
@@ -53,6 +55,13 @@ pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
     let mut rows = vec![
         ratio("Redis, hot key: CPU per request / nginx + Lua", 0, at_most(0.8, 0.65)),
         ratio("Redis, 1,000 keys: CPU per request / nginx + Lua", 1, None),
+        // Whoever asks less often, with slots leased in blocks, can come down to it.
+        Row::new(
+            "Redis, hot key: CPU per request / memory store",
+            2,
+            None,
+            cpu_ratio(&samples[0], &memory),
+        ),
         Row::new("Redis' own CPU per request, hot key, µs", 1, at_most(5.0, 4.0), of_redis(0)),
         Row::new("Redis' own CPU per request, 1,000 keys, µs", 1, at_most(14.0, 7.0), of_redis(1)),
     ];
