@@ -1,17 +1,20 @@
 #!/usr/bin/env bash
-# `make bench` and `make instructions`: builds the gateway as users get it (profile `profiling`: the release build with
-# line tables) and what measures it, and starts that.
+# `make bench` and `make instructions`: builds the gateway and what measures it, and starts that. `bench` measures what
+# users get (profile `profiling`: the release build with line tables); `gate` counts what is built sooner
+# (profile `counted`: without optimization across crates).
 #   benches/run.sh bench             ROUNDS, DURATION (seconds of load in a round) and ONLY (some parts) can be set
 #   benches/run.sh gate [record]     compares user instructions per request with benches/instructions.txt, or records them
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-$PWD/target}
 
+profile=profiling
+[ "${1:-bench}" != gate ] || profile=counted
 # Dependencies get other features where tests and benches are built, too: only this is the program of the users.
-cargo build --locked --profile profiling --bin paceway
+cargo build --locked --profile "$profile" --bin paceway
 cargo build --locked --release --manifest-path benches/cost/Cargo.toml --target-dir "$target/cost"
 cost=$target/cost/release/paceway-cost
-gateway=$target/profiling/paceway
+gateway=$target/$profile/paceway
 
 case ${1:-bench} in
   bench) exec "$cost" bench "$gateway" "$PWD" ;;

@@ -22,6 +22,8 @@ mod upload;
 pub use body::Body;
 pub use connection::Connection;
 pub use ends::Ends;
+#[cfg(fuzzing)]
+pub use h1::fuzzing;
 pub use h1::{Broken, Tunnel};
 pub use names::follow;
 pub use pool::{Ahead, Upstream};

@@ -6,6 +6,8 @@
 
 mod answer;
 mod call;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod link;
 mod resp;
 

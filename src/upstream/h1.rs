@@ -3,6 +3,8 @@
 
 mod early;
 pub(super) mod framing;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod head;
 mod output;
 mod tunnel;

@@ -58,7 +58,7 @@ pub fn run(bench: &Bench<'_>, file: &Path, record: bool) -> io::Result<bool> {
         "A request needs {count} user instructions; recorded are {}, allowed {most:.0}.\n\
          recorded with: {}\n\
          built with:    {compiler}\n\
-         Where they go: valgrind --tool=callgrind on target/profiling/paceway, then callgrind_annotate.\n\
+         Where they go: valgrind --tool=callgrind on target/counted/paceway, then callgrind_annotate.\n\
          If it is another compiler or a dependency that was updated, or if the feature is worth it, record the new\n\
          figure with `make instructions RECORD=1` in a commit that says why.",
         recorded.count, recorded.compiler
@@ -71,8 +71,8 @@ pub fn run(bench: &Bench<'_>, file: &Path, record: bool) -> io::Result<bool> {
 impl Recorded {
     fn text(&self) -> String {
         format!(
-            "# User instructions per request (GET, HTTP/1.1, kept-alive, memory store, one limiter), counted by\n\
-             # callgrind. CI fails above this and 3 %. Renewed by `make instructions RECORD=1`.\n\
+            "# User instructions per request (GET, HTTP/1.1, kept-alive, memory store, one limiter) of the profile\n\
+             # `counted`, by callgrind. CI fails above this and 3 %. Renewed by `make instructions RECORD=1`.\n\
              {}\n\
              {}\n",
             self.count, self.compiler

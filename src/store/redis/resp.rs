@@ -45,9 +45,9 @@ enum Stop {
 pub(super) fn parse(bytes: &[u8]) -> Result<Parsed, Malformed> {
     let mut at = 0;
     match value(bytes, &mut at, 0) {
-        Ok(value) => Ok(Parsed::Reply(value, at)),
+        Ok(value) if at <= LONGEST => Ok(Parsed::Reply(value, at)),
         Err(Stop::Needs(length)) if length <= LONGEST => Ok(Parsed::Needs(length)),
-        Err(_) => Err(Malformed),
+        _ => Err(Malformed),
     }
 }
 
@@ -202,25 +202,27 @@ fn write_digits(word: &mut [u8; NUMBER], mut number: u64) -> usize {
     }
 }
 
+/// Writes a reply as a server does.
+#[cfg(any(test, fuzzing))]
+pub(super) fn encode(value: &Value, out: &mut Vec<u8>) {
+    match value {
+        Value::Line(line) => out.extend(format!("+{line}\r\n").bytes()),
+        Value::Error(line) => out.extend(format!("-{line}\r\n").bytes()),
+        Value::Number(number) => out.extend(format!(":{number}\r\n").bytes()),
+        Value::Nothing => out.extend(b"$-1\r\n"),
+        Value::Bytes(bytes) => push(out, bytes),
+        Value::List(list) => {
+            head(out, list.len());
+            list.iter().for_each(|value| encode(value, out));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
     use rstest::rstest;
-
-    fn encode(value: &Value, out: &mut Vec<u8>) {
-        match value {
-            Value::Line(line) => out.extend(format!("+{line}\r\n").bytes()),
-            Value::Error(line) => out.extend(format!("-{line}\r\n").bytes()),
-            Value::Number(number) => out.extend(format!(":{number}\r\n").bytes()),
-            Value::Nothing => out.extend(b"$-1\r\n"),
-            Value::Bytes(bytes) => push(out, bytes),
-            Value::List(list) => {
-                head(out, list.len());
-                list.iter().for_each(|value| encode(value, out));
-            }
-        }
-    }
 
     fn values() -> impl Strategy<Value = Value> {
         let leaf = || {
@@ -283,6 +285,19 @@ mod tests {
     #[case::deep("*1\r\n*1\r\n*1\r\n:1\r\n")]
     fn what_is_no_reply_is_refused(#[case] bytes: &str) {
         assert_eq!(parse(bytes.as_bytes()), Err(Malformed));
+    }
+
+    #[test]
+    fn what_is_too_long_is_refused_in_one_piece_too() {
+        let reply = |length: usize| {
+            let text = vec![b'x'; length - 20];
+            [b"*2\r\n:1\r\n$".as_slice(), format!("{}\r\n", text.len()).as_bytes(), &text, b"\r\n"]
+                .concat()
+        };
+        let longest = reply(LONGEST);
+        assert_eq!(longest.len(), LONGEST);
+        assert!(matches!(parse(&longest), Ok(Parsed::Reply(_, LONGEST))));
+        assert_eq!(parse(&reply(LONGEST + 1)), Err(Malformed));
     }
 
     #[test]

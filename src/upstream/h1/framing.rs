@@ -153,12 +153,12 @@ fn size(input: &mut BytesMut) -> Result<Option<u64>, Broken> {
     match httparse::parse_chunk_size(input).map_err(|_| Broken::Chunk)? {
         // A bare LF may end the line for others.
         Status::Complete((length, _)) if input[..length - 2].contains(&b'\n') => Err(Broken::Chunk),
-        Status::Complete((length, size)) => {
+        Status::Complete((length, size)) if length <= SIZE_LINE => {
             input.advance(length);
             Ok(Some(size))
         }
         Status::Partial if input.len() < SIZE_LINE => Ok(None),
-        Status::Partial => Err(Broken::Limit("a line this long before a chunk")),
+        _ => Err(Broken::Limit("a line this long before a chunk")),
     }
 }
 
@@ -273,6 +273,11 @@ mod tests {
     fn lines_and_trailers_have_bounds() {
         let endless = format!("2;{}", "x".repeat(SIZE_LINE));
         assert!(decoded(CHUNKS, &[endless.as_bytes()]).is_err());
+        // The same bound for a line that comes in one piece.
+        let extension = "x".repeat(SIZE_LINE - 4);
+        let line = |more| format!("2;{extension}{more}\r\nok\r\n0\r\n\r\n");
+        assert!(decoded(CHUNKS, &[line("").as_bytes()]).is_ok());
+        assert!(decoded(CHUNKS, &[line("x").as_bytes()]).is_err());
         let endless = format!("0\r\n{}", "a: b\r\n".repeat(20_000));
         assert!(decoded(CHUNKS, &[endless.as_bytes()]).is_err());
     }

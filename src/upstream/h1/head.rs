@@ -14,7 +14,7 @@ use std::mem::MaybeUninit;
 /// The head of a response may be this large; common servers stop at 8 to 32 KiB.
 pub(in crate::upstream) const HEAD_BYTES: usize = 64 << 10;
 /// And have so many fields.
-const FIELDS: usize = 100;
+pub(super) const FIELDS: usize = 100;
 /// So many that are added on the way to the client need no more room.
 const OWN_FIELDS: usize = 2;
 

@@ -1,0 +1,113 @@
+//! The door to this module for the targets of `fuzz/`, which alone are built with `--cfg fuzzing`. Decides nothing.
+
+use super::{
+    Broken,
+    framing::{Chunks, Decoder, Encoder},
+    head,
+};
+use crate::upstream::{UpstreamError, response::check_response};
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, Response};
+use http_body::Frame;
+use hyper::ext::ReasonPhrase;
+
+/// The most octets of a head, or of trailers.
+pub const HEAD_BYTES: usize = head::HEAD_BYTES;
+/// The most fields of one.
+pub const FIELDS: usize = head::FIELDS;
+
+/// The head of a response.
+pub struct Head {
+    /// All but its body.
+    pub response: Response<()>,
+    /// The words behind the status, if they are not the usual ones.
+    pub reason: Option<Vec<u8>>,
+    /// What follows may be another response.
+    pub stays_open: bool,
+}
+
+/// What is still to come of a body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Body(Decoder);
+
+/// Takes a head, when all of it is there.
+///
+/// # Errors
+///
+/// As those of the gateway.
+pub fn take_head(input: &mut BytesMut) -> Result<Option<Head>, Broken> {
+    let Some(head::Head { response, stays_open }) = head::take(input)? else { return Ok(None) };
+    let reason = response.extensions().get::<ReasonPhrase>();
+    let reason = reason.map(|reason| reason.as_bytes().to_vec());
+    Ok(Some(Head { response, reason, stays_open }))
+}
+
+/// A body as it goes to an upstream.
+///
+/// # Errors
+///
+/// When it has not the length that is announced.
+pub fn framed(
+    length: Option<u64>,
+    pieces: &[Bytes],
+    trailers: &HeaderMap,
+) -> Result<Vec<u8>, Broken> {
+    let mut encoder = length.map_or(Encoder::Chunks, Encoder::Sized);
+    let mut out = Vec::new();
+    for data in pieces {
+        encoder.before(data, &mut out)?;
+        out.extend_from_slice(data);
+        out.extend_from_slice(encoder.behind(data));
+    }
+    encoder.end(trailers.iter(), &mut out)?;
+    Ok(out)
+}
+
+// === impl Body ===
+
+impl Body {
+    /// There is none.
+    pub const NONE: Self = Self(Decoder::Done);
+    /// All until the connection ends.
+    pub const OPEN: Self = Self(Decoder::Open);
+    /// Chunks.
+    pub const CHUNKS: Self = Self(Decoder::Chunks(Chunks::Size));
+
+    /// So many octets.
+    pub fn sized(length: u64) -> Self {
+        if length == 0 { Self::NONE } else { Self(Decoder::Sized(length)) }
+    }
+
+    /// What follows a head; `is_bare` for one to a HEAD.
+    ///
+    /// # Errors
+    ///
+    /// As those of the gateway.
+    pub fn of(
+        response: &mut Response<()>,
+        is_bare: bool,
+        upgrade_asked: bool,
+    ) -> Result<Self, UpstreamError> {
+        let length = check_response(response, upgrade_asked)?;
+        Ok(Self(Decoder::of(is_bare, response.status(), length)))
+    }
+
+    /// Takes the next piece, if some of it is there.
+    ///
+    /// # Errors
+    ///
+    /// As those of the gateway.
+    pub fn take(&mut self, input: &mut BytesMut) -> Result<Option<Frame<Bytes>>, Broken> {
+        self.0.take(input)
+    }
+
+    /// Whether all of it has been taken.
+    pub fn is_done(&self) -> bool {
+        self.0.is_done()
+    }
+
+    /// The connection has ended; whether the body may, too.
+    pub fn may_end(mut self) -> bool {
+        self.0.end().is_ok()
+    }
+}
