@@ -64,7 +64,10 @@ async fn measured(State(admin): State<Admin>) -> impl IntoResponse {
     let tasks: usize = admin.runtimes.iter().map(RuntimeMetrics::num_alive_tasks).sum();
     metrics::tasks().set(tasks as f64);
     admin.metrics.run_upkeep();
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], admin.plan.measured(&admin.metrics))
+    (
+        [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
+        admin.plan.measured(&admin.metrics),
+    )
 }
 
 async fn readyz(State(admin): State<Admin>) -> impl IntoResponse {

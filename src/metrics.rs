@@ -13,8 +13,8 @@ use crate::{
     upstream::AddressMetrics,
 };
 use metrics::{
-    Counter, Gauge, Unit, counter, describe_counter, describe_gauge, describe_histogram,
-    gauge, histogram,
+    Counter, Gauge, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge,
+    histogram,
 };
 use metrics_exporter_prometheus::{
     BuildError, Matcher, PrometheusBuilder, PrometheusHandle,

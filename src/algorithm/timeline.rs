@@ -30,8 +30,23 @@ pub struct State {
     ticks: i64,
     born: Micros,
     written: Micros,
-    /// Start and end in ticks before the tail, earliest first. Most have none.
-    holes: Box<[(i64, i64)]>,
+    /// Start and end in ticks before the tail, earliest first.
+    holes: Vec<(i64, i64)>,
+}
+
+/// A [`State`] in half of the room, for one who keeps a million of them; its pace is kept elsewhere.
+#[derive(Debug)]
+pub(crate) struct Packed {
+    whole: Micros,
+    ticks: i64,
+    born: Micros,
+    written: Micros,
+    /// `None`: no holes. One pointer, where a box of a slice is two words.
+    #[expect(
+        clippy::box_collection,
+        reason = "it is seldom there, and then small beside its room"
+    )]
+    holes: Option<Box<Vec<(i64, i64)>>>,
 }
 
 /// A state while it is worked on: everything in ticks from now.
@@ -96,6 +111,45 @@ impl Pace {
     /// goes beyond it: the clamp keeps the arithmetic exact and still refuses.
     pub(super) fn far(&self) -> Micros {
         self.full() / self.den + 2 * MAX_BUDGET
+    }
+}
+
+// === impl State ===
+
+impl State {
+    /// What is kept apart of what is packed.
+    pub(crate) fn pace(&self) -> Pace {
+        self.pace
+    }
+}
+
+// === impl Packed ===
+
+impl Packed {
+    /// Without its pace.
+    pub(crate) fn new(state: State) -> Self {
+        let State { pace: _, whole, ticks, born, written, holes } = state;
+        let holes = (!holes.is_empty()).then(|| Box::new(holes));
+        Self { whole, ticks, born, written, holes }
+    }
+
+    /// What it was made of. Its holes are only lent: they are not in it when this one is packed anew.
+    pub(crate) fn unpack(&mut self, pace: Pace) -> State {
+        let Self { whole, ticks, born, written, .. } = *self;
+        let holes = self.holes.as_deref_mut().map(std::mem::take).unwrap_or_default();
+        State { pace, whole, ticks, born, written, holes }
+    }
+
+    /// Puts the holes of `state` back.
+    pub(crate) fn repack(&mut self, state: State) {
+        if let Some(holes) = &mut self.holes {
+            **holes = state.holes;
+        }
+    }
+
+    /// From when on it equals an absent one.
+    pub(crate) fn past(&self) -> Micros {
+        self.whole + i64::from(self.ticks > 0)
     }
 }
 

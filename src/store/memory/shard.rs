@@ -1,7 +1,12 @@
 //! A part of the states. A state is found by a print of its key and lies with it in one place: among a million of them each
 //! look at another place is one at memory.
 
-use crate::algorithm::{Algorithm, Micros, Open, State, token_bucket};
+use super::GRACE;
+use crate::algorithm::{
+    Algorithm, Micros, Open, State, TokenBucket,
+    timeline::{self, Pace},
+    token_bucket,
+};
 use hashbrown::{HashTable, hash_table::Entry};
 use std::mem;
 
@@ -11,6 +16,8 @@ const SWEEP: u32 = 1;
 const SWEEP_FOR_NEW: u32 = 4;
 /// So many at once: they lie behind each other.
 const STRIDE: u32 = 32;
+/// Rules of which token buckets are packed: those of a configuration and of some before it.
+const MOST_PACES: u32 = 1024;
 
 /// Stands for a key: 128 bits of hashes that nobody outside can compute. That two keys have one is less likely than that
 /// a machine miscounts.
@@ -21,24 +28,26 @@ pub(super) struct Print(pub(super) [u64; 2]);
 #[derive(Debug, Default)]
 pub(super) struct Shard {
     states: HashTable<Kept>,
+    paces: Vec<Pace>,
     /// Where the sweep goes on, and how far it may.
     sweep: usize,
     due: u32,
 }
 
+/// One cache line.
 #[derive(Debug)]
+#[repr(align(64))]
 struct Kept {
     print: Print,
-    /// From when on it equals an absent one.
-    past: Micros,
     state: Packed,
 }
 
-/// A state, small where it is of the usual kind.
 #[derive(Debug)]
-pub(super) enum Packed {
-    TokenBucket(token_bucket::State),
-    Other(Box<State>),
+enum Packed {
+    /// The usual kind, with the place of its pace among those of the shard.
+    TokenBucket(u32, timeline::Packed),
+    /// With when it equals an absent one.
+    Other(Micros, Box<State>),
 }
 
 // === impl Shard ===
@@ -48,27 +57,70 @@ impl Shard {
         self.states.len()
     }
 
-    pub(super) fn find(&mut self, print: Print) -> Option<&mut Packed> {
-        let kept = self.states.find_mut(print.0[0], |kept| kept.print == print);
-        kept.map(|kept| &mut kept.state)
+    fn find(&mut self, print: Print) -> Option<(&mut Packed, &[Pace])> {
+        let kept = self.states.find_mut(print.0[0], |kept| kept.print == print)?;
+        Some((&mut kept.state, &self.paces))
     }
 
-    pub(super) fn put(&mut self, print: Print, state: State, past: Micros) {
-        let entry = self.states.entry(
-            print.0[0],
-            |kept| kept.print == print,
-            |kept| kept.print.0[0],
-        );
-        match entry {
+    /// As [`Algorithm::open`]; `None` when there is no state.
+    pub(super) fn open(
+        &mut self,
+        print: Print,
+        algorithm: &Algorithm,
+        now: Micros,
+    ) -> Option<Open> {
+        let (state, paces) = self.find(print)?;
+        Some(match (state, algorithm) {
+            (Packed::TokenBucket(pace, packed), Algorithm::TokenBucket(rule)) => {
+                open(packed, paces.get(*pace as usize), *rule, now)
+            }
+            (Packed::Other(_, state), algorithm) => algorithm.open(Some(state), now),
+            // A key names its algorithm: never.
+            (Packed::TokenBucket(..), algorithm) => algorithm.open(None, now),
+        })
+    }
+
+    /// As [`Open::put_back`].
+    pub(super) fn put_back(&mut self, print: Print, open: Open) {
+        if let Some((Packed::Other(_, state), _)) = self.find(print) {
+            open.put_back(state);
+        }
+    }
+
+    /// Keeps a state that matters for `ttl` µs.
+    pub(super) fn put(&mut self, print: Print, state: State, now: Micros, ttl: Micros) {
+        let state = self.packed(state, now + ttl);
+        let hash = |kept: &Kept| kept.print.0[0];
+        match self.states.entry(print.0[0], |kept| kept.print == print, hash) {
             Entry::Occupied(mut entry) => {
-                let kept = entry.get_mut();
-                kept.past = past;
-                kept.state.set(state);
+                entry.get_mut().state = state;
                 self.due += SWEEP;
             }
             Entry::Vacant(entry) => {
-                entry.insert(Kept { print, past, state: Packed::new(state) });
+                entry.insert(Kept { print, state });
                 self.due += SWEEP_FOR_NEW;
+            }
+        }
+    }
+
+    fn packed(&mut self, state: State, past: Micros) -> Packed {
+        let state = match state {
+            State::TokenBucket(state) => state,
+            other => return Packed::Other(past, Box::new(other)),
+        };
+        let pace = state.pace();
+        let known = self.paces.iter().position(|known| *known == pace);
+        let place = known.unwrap_or_else(|| {
+            self.paces.push(pace);
+            self.paces.len() - 1
+        });
+        match u32::try_from(place) {
+            Ok(place) if place < MOST_PACES => {
+                Packed::TokenBucket(place, timeline::Packed::new(state))
+            }
+            _ => {
+                self.paces.truncate(MOST_PACES as usize);
+                Packed::Other(past, Box::new(State::TokenBucket(state)))
             }
         }
     }
@@ -88,7 +140,7 @@ impl Shard {
             if self.sweep >= self.states.num_buckets() {
                 self.sweep = 0;
             }
-            if self.states.get_bucket(self.sweep).is_some_and(|kept| kept.past <= now)
+            if self.states.get_bucket(self.sweep).is_some_and(|kept| kept.past() <= now)
                 && let Ok(entry) = self.states.get_bucket_entry(self.sweep)
             {
                 entry.remove();
@@ -98,41 +150,29 @@ impl Shard {
     }
 }
 
-// === impl Packed ===
-
-impl Packed {
-    fn new(state: State) -> Self {
-        match state {
-            State::TokenBucket(state) => Self::TokenBucket(state),
-            other => Self::Other(Box::new(other)),
-        }
+fn open(
+    packed: &mut timeline::Packed,
+    pace: Option<&Pace>,
+    rule: TokenBucket,
+    now: Micros,
+) -> Open {
+    let mut state = pace.map(|pace| packed.unpack(*pace));
+    let open = token_bucket::Open::new(state.as_mut(), now, rule);
+    if let Some(state) = state {
+        packed.repack(state);
     }
+    Open::TokenBucket(open)
+}
 
-    fn set(&mut self, state: State) {
-        match (self, state) {
-            (Self::TokenBucket(kept), State::TokenBucket(state)) => *kept = state,
-            (Self::Other(kept), state) => **kept = state,
-            // A key names its algorithm: never.
-            (kept, state) => *kept = Self::new(state),
-        }
-    }
+// === impl Kept ===
 
-    /// As [`Algorithm::open`].
-    pub(super) fn open(&mut self, algorithm: &Algorithm, now: Micros) -> Open {
-        match (self, algorithm) {
-            (Self::TokenBucket(state), Algorithm::TokenBucket(rule)) => {
-                Open::TokenBucket(token_bucket::Open::new(Some(state), now, *rule))
+impl Kept {
+    fn past(&self) -> Micros {
+        GRACE
+            + match &self.state {
+                Packed::TokenBucket(_, state) => state.past(),
+                Packed::Other(past, _) => *past,
             }
-            (Self::Other(state), algorithm) => algorithm.open(Some(state), now),
-            (Self::TokenBucket(_), algorithm) => algorithm.open(None, now),
-        }
-    }
-
-    /// As [`Open::put_back`].
-    pub(super) fn put_back(&mut self, open: Open) {
-        if let Self::Other(state) = self {
-            open.put_back(state);
-        }
     }
 }
 
@@ -141,12 +181,19 @@ mod tests {
     use super::*;
     use crate::algorithm::TokenBucket;
 
-    fn state(now: Micros) -> State {
-        let rule = Algorithm::TokenBucket(TokenBucket::ONE_A_SECOND);
-        let mut open = rule.open(None, now);
+    const RULE: Algorithm = Algorithm::TokenBucket(TokenBucket::ONE_A_SECOND);
+
+    fn state(now: Micros) -> (State, Micros) {
+        let mut open = RULE.open(None, now);
         let (_, start) = open.earliest(0, 1);
         open.take(start, 1);
-        open.close().expect("a state").0
+        open.close().expect("a state")
+    }
+
+    fn put(shard: &mut Shard, number: u64, now: Micros) {
+        let (state, ttl) = state(now);
+        shard.put(print(number), state, now, ttl);
+        shard.sweep(now);
     }
 
     fn print(number: u64) -> Print {
@@ -155,41 +202,61 @@ mod tests {
 
     #[test]
     fn a_state_takes_little_room() {
-        assert!(size_of::<Kept>() <= 96, "{}", size_of::<Kept>());
+        assert_eq!(size_of::<Kept>(), 64);
     }
 
     #[test]
     fn prints_that_agree_in_their_hash_alone_are_two() {
         let (mut shard, one, other) = (Shard::default(), Print([7, 1]), Print([7, 2]));
-        shard.put(one, state(1), 10);
-        assert!(shard.find(other).is_none() && !shard.remove(other));
-        shard.put(other, state(2), 10);
-        assert!(shard.len() == 2 && shard.remove(one) && shard.find(other).is_some());
+        let (state, ttl) = state(0);
+        shard.put(one, state.clone(), 0, ttl);
+        assert!(shard.open(other, &RULE, 0).is_none() && !shard.remove(other));
+        shard.put(other, state, 0, ttl);
+        assert!(shard.len() == 2 && shard.remove(one) && shard.open(other, &RULE, 0).is_some());
+    }
+
+    /// Holes among them, and whatever the pace.
+    #[test]
+    fn what_is_packed_is_what_it_was() {
+        let mut shard = Shard::default();
+        for count in 1..=i64::from(MOST_PACES) + 10 {
+            let rule = TokenBucket::new(count, 10_000_000, 20).expect("a rule");
+            let rule = Algorithm::TokenBucket(rule);
+            let mut open = rule.open(None, 5);
+            let mut grants = Vec::new();
+            for _ in 0..40 {
+                let (_, start) = open.earliest(0, 1);
+                grants.push(open.take(start, 1));
+            }
+            assert!(open.give_back(grants[30], 1), "a hole");
+            let (mut state, ttl) = open.close().expect("a state");
+            let expected = rule.open(Some(&mut state), 1000);
+            shard.put(print(count as u64), state, 5, ttl);
+            for _ in 0..2 {
+                assert_eq!(shard.open(print(count as u64), &rule, 1000), Some(expected.clone()));
+            }
+        }
+        assert_eq!(shard.paces.len(), MOST_PACES as usize);
     }
 
     /// However many come, once each: those that are past go as others come.
     #[test]
     fn what_is_past_makes_room_for_what_is_new() {
         let (mut shard, mut most) = (Shard::default(), 0);
-        for now in 0..100_000 {
-            shard.put(print(now as u64), state(now), now + 100);
-            shard.sweep(now);
+        for number in 0..20_000 {
+            put(&mut shard, number, number as Micros * 100_000);
             most = most.max(shard.len());
         }
-        assert!((100..1_000).contains(&most), "{most}");
+        assert!((60..1_000).contains(&most), "{most}");
     }
 
     /// Also where nobody new comes.
     #[test]
     fn what_is_past_goes_while_one_is_changed() {
         let mut shard = Shard::default();
-        for number in 0..1_000 {
-            shard.put(print(number), state(1), 100);
-        }
-        for now in 100..5_000 {
-            shard.put(print(0), state(now), now + 100);
-            shard.sweep(now);
-        }
+        (0..1_000).for_each(|number| put(&mut shard, number, 0));
+        assert_eq!(shard.len(), 1_000);
+        (0..5_000).for_each(|step| put(&mut shard, 0, GRACE + 2_000_000 + step));
         assert_eq!(shard.len(), 1);
     }
 }
