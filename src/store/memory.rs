@@ -5,7 +5,7 @@ use super::{
     hash_tag,
 };
 use crate::algorithm::{
-    Grant, Level, Micros, Open, State,
+    Grant, Level, Loss, Micros, Open, State,
     concurrency::{self, Ticket},
     reserve::{self, Want},
 };
@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::sync::{
     Arc,
-    atomic::{AtomicUsize, Ordering::Relaxed},
+    atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed},
 };
 use tokio::time::Instant;
 
@@ -39,6 +39,8 @@ pub struct MemoryStore {
     start: Instant,
     calls: Arc<Calls>,
     keys: AtomicUsize,
+    /// When [`Self::lose`] was called last, µs; 0 for never.
+    lost: AtomicI64,
 }
 
 #[derive(Debug, Default)]
@@ -55,8 +57,13 @@ struct Kept {
     past: Micros,
 }
 
-/// And whether it is the state of all who came when there were too many.
-type Opened = (Open, bool);
+struct Opened {
+    open: Open,
+    /// It is the state of all who came when there were too many.
+    is_shared: bool,
+    /// The state that is kept was not opened: it is from before a loss.
+    is_lost: bool,
+}
 
 // === impl MemoryStore ===
 
@@ -68,6 +75,7 @@ impl Default for MemoryStore {
             start: Instant::now(),
             calls: Arc::default(),
             keys: AtomicUsize::new(0),
+            lost: AtomicI64::new(0),
         }
     }
 }
@@ -81,6 +89,13 @@ impl MemoryStore {
     /// How many states it keeps.
     pub fn keys(&self) -> usize {
         self.keys.load(Relaxed)
+    }
+
+    /// Nothing is known of what was granted before `now`, as behind a restart of a server: it counts as far as it can.
+    /// The states stay, and are not believed. By itself this store loses nothing: it is how the Redis store's losses
+    /// are specified.
+    pub fn lose(&self, now: Micros) {
+        self.lost.store(now, Relaxed);
     }
 
     fn shard(&self, key: &str) -> &Mutex<Shard> {
@@ -111,12 +126,7 @@ impl MemoryStore {
                         |open: &mut Open| open.leases().is_some_and(concurrency::Open::forget);
                     Reply::Done(self.change(now, check, forget).0)
                 }
-                Entry::Forget { check } => {
-                    let mut shard = self.shard(&check.key).lock();
-                    let gone = shard.states.swap_remove(&check.key).is_some();
-                    self.keys.fetch_sub(usize::from(gone), Relaxed);
-                    Reply::Done(gone)
-                }
+                Entry::Forget { check } => Reply::Done(self.forget_at(now, check)),
                 Entry::Look { check } => Reply::Level(self.look_at(now, check)),
             })
             .collect()
@@ -134,7 +144,7 @@ impl MemoryStore {
             // Most requests have one.
             let mut opened = self.open(&mut shard, check, now);
             let (enforce, cost) = (check.enforce, check.cost);
-            let mut wants = [Want { open: &mut opened.0, cost, enforce }];
+            let mut wants = [Want { open: &mut opened.open, cost, enforce }];
             let decision = Decision::new(reserve::decide(&mut wants, budget, ticket));
             let taken = decision.parts.first().is_some_and(|part| part.at >= 0);
             let called = self.put(&mut shard, check, opened, taken, now);
@@ -148,7 +158,7 @@ impl MemoryStore {
             opened.push(self.open(&mut shard, check, now));
         }
         let mut wants: SmallVec<[Want<'_>; 2]> = SmallVec::new();
-        for (check, (open, _)) in checks.iter().zip(&mut opened) {
+        for (check, Opened { open, .. }) in checks.iter().zip(&mut opened) {
             wants.push(Want { open, cost: check.cost, enforce: check.enforce });
         }
         let decision = Decision::new(reserve::decide(&mut wants, budget, ticket));
@@ -163,6 +173,23 @@ impl MemoryStore {
         decision
     }
 
+    fn forget_at(&self, now: Micros, check: &Check) -> bool {
+        let mut shard = self.shard(&check.key).lock();
+        let gone = shard.states.swap_remove(&check.key).is_some();
+        self.keys.fetch_sub(usize::from(gone), Relaxed);
+        let absent = self.open_state(check, None, now).open.level();
+        // Absent, it would be one that is lost for as long as that matters.
+        if absent.reset_after > 0
+            && let Some(state) = check.algorithm.unused(now)
+        {
+            let past = now + absent.reset_after + GRACE;
+            shard.states.insert(check.key.clone(), Kept { state, past });
+            self.keys.fetch_add(1, Relaxed);
+            return true;
+        }
+        gone
+    }
+
     /// Whether it changed, and whether somebody was called.
     fn change(
         &self,
@@ -172,7 +199,7 @@ impl MemoryStore {
     ) -> (bool, bool) {
         let mut shard = self.shard(&check.key).lock();
         let mut opened = self.open(&mut shard, check, now);
-        let changed = change(&mut opened.0);
+        let changed = change(&mut opened.open);
         let called = self.put(&mut shard, check, opened, changed, now);
         drop(shard);
         let has_called = !called.is_empty();
@@ -183,7 +210,7 @@ impl MemoryStore {
     fn look_at(&self, now: Micros, check: &Check) -> Level {
         let mut shard = self.shard(&check.key).lock();
         let opened = self.open(&mut shard, check, now);
-        let level = opened.0.level();
+        let level = opened.open.level();
         let called = self.put(&mut shard, check, opened, false, now);
         drop(shard);
         self.call(called);
@@ -192,15 +219,30 @@ impl MemoryStore {
 
     fn open(&self, shard: &mut Shard, check: &Check, now: Micros) -> Opened {
         if let Some(kept) = shard.states.get_mut(&check.key) {
-            return (check.algorithm.open(Some(&mut kept.state), now), false);
+            return self.open_state(check, Some(&mut kept.state), now);
         }
         match &check.overflow {
             Some(shared) if self.keys() >= MAX_KEYS => {
                 let kept = shard.states.get_mut(shared).map(|kept| &mut kept.state);
-                (check.algorithm.open(kept, now), true)
+                Opened { is_shared: true, ..self.open_state(check, kept, now) }
             }
-            _ => (check.algorithm.open(None, now), false),
+            _ => self.open_state(check, None, now),
         }
+    }
+
+    fn open_state(&self, check: &Check, state: Option<&mut State>, now: Micros) -> Opened {
+        let Some(loss) = self.loss(check) else {
+            let open = check.algorithm.open(state, now);
+            return Opened { open, is_shared: false, is_lost: false };
+        };
+        let is_lost = state.as_ref().is_some_and(|state| loss.takes(state));
+        let open = check.algorithm.open_behind(loss, state, now);
+        Opened { open, is_shared: false, is_lost }
+    }
+
+    fn loss(&self, check: &Check) -> Option<Loss> {
+        let at = self.lost.load(Relaxed);
+        (at > 0).then_some(Loss { at, hidden: check.hidden })
     }
 
     /// Puts an opened state where it came from: as it is now when it was `changed`, else as it was.
@@ -208,7 +250,7 @@ impl MemoryStore {
         &self,
         shard: &mut Shard,
         check: &Check,
-        (mut open, is_shared): Opened,
+        Opened { mut open, is_shared, is_lost }: Opened,
         changed: bool,
         now: Micros,
     ) -> Vec<Ticket> {
@@ -217,7 +259,7 @@ impl MemoryStore {
         let leases = open.leases().map(|leases| leases.called());
         // Leases change by themselves: who has expired is gone.
         if !changed && leases.is_none() {
-            if let Some(kept) = shard.states.get_mut(key) {
+            if let Some(kept) = shard.states.get_mut(key).filter(|_| !is_lost) {
                 open.put_back(&mut kept.state);
             }
             return Vec::new();

@@ -105,14 +105,14 @@ impl Redis {
         }
     }
 
-    /// All keys.
+    /// All keys of states: without the marker beside them.
     pub(crate) fn keys(&self) -> Vec<String> {
         let Said::List(keys) = self.command(&["KEYS", "*"]) else { panic!("no list of keys") };
         let name = |key| match key {
             Said::Bytes(Some(bytes)) => String::from_utf8(bytes).expect("a readable key"),
             said => panic!("{said:?} is no key"),
         };
-        keys.into_iter().map(name).collect()
+        keys.into_iter().map(name).filter(|name| !name.ends_with(":marker")).collect()
     }
 
     /// How often a command was called.
