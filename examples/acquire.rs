@@ -44,7 +44,7 @@ async fn store() -> Result<Arc<dyn Store>, Box<dyn Error>> {
     // Wrong credentials are told here; after that, a server that is away is an error of each call.
     RedisStore::probe(&url, Duration::from_secs(2)).await?;
     let script =
-        Arc::new(RedisStore::open(&url, &Markers::new("acquire", metrics::Counter::noop()))?);
+        Arc::new(RedisStore::open(&url, &Markers::new("paceway", metrics::Counter::noop()))?);
     script.connected(Duration::from_secs(2)).await?;
     Ok(Arc::new(Batched::new(script, Duration::from_millis(100), StoreMetrics::noop())))
 }
