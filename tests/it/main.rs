@@ -8,6 +8,7 @@ mod house;
 mod laws;
 mod leaving;
 mod losses;
+mod markers;
 mod twins;
 mod twins_fixed_window;
 mod twins_plain;
