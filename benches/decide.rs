@@ -11,7 +11,7 @@ use paceway::{
         Answer, Check, Checks, Store,
         batch::{Batched, StoreMetrics},
         memory::MemoryStore,
-        redis::{RedisStore, RedisUrl},
+        redis::{Markers, RedisStore, RedisUrl},
     },
 };
 use std::{
@@ -127,7 +127,14 @@ fn check(name: &str, burst: i64) -> Check {
     let (count, period) = if burst > 1 { (1_000, 1_000_000) } else { (1, 86_400_000_000) };
     let rule = TokenBucket::new(count, period, burst).expect("a rule");
     let key = key::state("bench", "group", b'T', name).into();
-    Check { key, algorithm: Algorithm::TokenBucket(rule), cost: 1, enforce: true, overflow: None }
+    Check {
+        key,
+        algorithm: Algorithm::TokenBucket(rule),
+        cost: 1,
+        enforce: true,
+        hidden: 0,
+        overflow: None,
+    }
 }
 
 // === impl Redis ===
@@ -148,7 +155,9 @@ impl Redis {
 
     /// A store that has answered once.
     async fn store(&self, checks: &Checks) -> Arc<dyn Store> {
-        let script = RedisStore::open(&self.url).expect("a client");
+        let script =
+            RedisStore::open(&self.url, &Markers::new("paceway", metrics::Counter::noop()))
+                .expect("a client");
         let store = Batched::new(Arc::new(script), TIMEOUT, StoreMetrics::noop());
         let started = Instant::now();
         while let Err(error) = store.decide(checks, 0, None).get().await {

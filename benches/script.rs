@@ -12,7 +12,7 @@ use paceway::{
     store::{
         Check, Checks, Entry, Reply,
         memory::{MAX_KEYS, MemoryStore},
-        redis::{RedisStore, RedisUrl},
+        redis::{Markers, RedisStore, RedisUrl},
     },
 };
 use std::{
@@ -97,7 +97,7 @@ impl Case {
     fn new(algorithm: Algorithm, n: i64, step: i64) -> Self {
         let name = format!("{n}:{step}");
         let key = key::state("bench", &name, algorithm.letter(), &name).into();
-        let check = Check { key, algorithm, cost: 1, enforce: true, overflow: None };
+        let check = Check { key, algorithm, cost: 1, enforce: true, hidden: 0, overflow: None };
         Self { checks: Arc::new([check]), n, step: step.min(n), now: T0, held: 0..0 }
     }
 
@@ -278,7 +278,8 @@ impl Redis {
 
     async fn store(&self) -> RedisStore {
         let url = RedisUrl::parse(&format!("redis://127.0.0.1:{}", self.port)).expect("a URL");
-        let store = RedisStore::open(&url).expect("a client");
+        let store = RedisStore::open(&url, &Markers::new("paceway", metrics::Counter::noop()))
+            .expect("a client");
         store.connected(PATIENCE).await.expect("a server");
         store
     }
@@ -426,6 +427,7 @@ fn stranger(algorithm: Algorithm, i: i64) -> Entry {
         algorithm,
         cost: 1,
         enforce: true,
+        hidden: 0,
         overflow: Some(key("per_client:#overflow")),
     };
     Entry::Decide { checks: Arc::new([check]), budget: 0, ticket: None }

@@ -12,7 +12,7 @@ use paceway::{
         Store,
         batch::{Batched, StoreMetrics},
         memory::MemoryStore,
-        redis::{RedisStore, RedisUrl},
+        redis::{Markers, RedisStore, RedisUrl},
     },
 };
 use std::{env, error::Error, io::Write, sync::Arc, time::Duration};
@@ -43,7 +43,8 @@ async fn store() -> Result<Arc<dyn Store>, Box<dyn Error>> {
     let url = RedisUrl::parse(&url)?;
     // Wrong credentials are told here; after that, a server that is away is an error of each call.
     RedisStore::probe(&url, Duration::from_secs(2)).await?;
-    let script = Arc::new(RedisStore::open(&url)?);
+    let script =
+        Arc::new(RedisStore::open(&url, &Markers::new("paceway", metrics::Counter::noop()))?);
     script.connected(Duration::from_secs(2)).await?;
     Ok(Arc::new(Batched::new(script, Duration::from_millis(100), StoreMetrics::noop())))
 }

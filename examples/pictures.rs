@@ -176,7 +176,7 @@ fn burst_then_steady() -> Vec<Micros> {
 // === the rules at work ===
 
 fn check(algorithm: Algorithm) -> Check {
-    Check { key: "it".into(), algorithm, cost: 1, enforce: true, overflow: None }
+    Check { key: "it".into(), algorithm, cost: 1, enforce: true, hidden: 0, overflow: None }
 }
 
 fn decide(store: &MemoryStore, now: Micros, rule: Algorithm, ask: Option<Ticket>) -> Decision {

@@ -10,6 +10,7 @@
 pub mod concurrency;
 pub mod fixed_window;
 pub mod leaky_bucket;
+pub mod loss;
 pub mod reserve;
 pub mod sliding_window;
 pub mod timeline;
@@ -19,6 +20,7 @@ pub mod warm_up;
 pub use concurrency::Concurrency;
 pub use fixed_window::FixedWindow;
 pub use leaky_bucket::LeakyBucket;
+pub use loss::Loss;
 pub use sliding_window::SlidingWindow;
 pub use token_bucket::TokenBucket;
 pub use warm_up::WarmUp;
@@ -40,12 +42,14 @@ pub(crate) const EXACT: i64 = 1 << 53;
 /// another limiter.
 pub const MAX_HOLES: usize = 2048;
 
-/// The first byte of every stored state; another one is foreign and never decided on.
+/// The first byte of every stored state; another one is foreign and never decided on. From 2 on the keys name it,
+/// too, so that two versions on one store leave each other alone.
 pub const STATE_VERSION: u8 = 1;
 
 /// The Redis script: the short way of plain requests, the twins of all the rules here, then the loop.
 pub const SCRIPT: &str = concat!(
     include_str!("algorithm/common.lua"),
+    include_str!("algorithm/marker.lua"),
     include_str!("algorithm/plain.lua"),
     include_str!("algorithm/state.lua"),
     include_str!("algorithm/timeline.lua"),
@@ -314,6 +318,14 @@ impl Open {
             | Self::WarmUp(_)
             | Self::Concurrency(_) => MAX_BUDGET,
         }
+    }
+}
+
+/// What stands in the names of keys of a version: nothing of the first one.
+pub fn in_names(version: u8) -> String {
+    match version {
+        1 => String::new(),
+        later => later.to_string(),
     }
 }
 

@@ -13,7 +13,10 @@ pub use client::{client_ip, is_trusted};
 pub use cost::Cost;
 pub use escape::{MAX_LEN, canonical};
 
-use crate::suggest::nearest;
+use crate::{
+    algorithm::{STATE_VERSION, in_names},
+    suggest::nearest,
+};
 use escape::{Escapes, bounded, escape_text, is_hash};
 use http::{HeaderMap, Method, Uri};
 use part::{KNOWN, Part};
@@ -64,7 +67,7 @@ pub fn is_part(name: &str) -> bool {
 
 /// The name of a state in a store; states whose names have one `{tag}` can be decided on together.
 pub fn state(prefix: &str, tag: &str, letter: u8, name: &str) -> String {
-    format!("{prefix}:{{{tag}}}:{}:{name}", char::from(letter))
+    format!("{prefix}:{{{tag}}}:{}{}:{name}", char::from(letter), in_names(STATE_VERSION))
 }
 
 /// A number below 64 that depends on the key alone, for spreading keys over a cluster.

@@ -15,7 +15,13 @@ use crate::{
     key,
     store::{Answer, Check, Checks, Decision, Store, StoreError, batch::places, calls::Callable},
 };
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 use tokio::{
     task::AbortHandle,
     time::{Instant, sleep, sleep_until},
@@ -76,6 +82,8 @@ pub struct Limiter {
     rule: TokenBucket,
     key: Arc<str>,
     store: Arc<dyn Store>,
+    /// Of all slots so far, µs: as far ahead others may have some.
+    longest_wait: Arc<AtomicI64>,
 }
 
 /// Why a [`Limiter`] gave no permits.
@@ -376,7 +384,7 @@ impl Limiter {
         let rule = TokenBucket::new(i64::try_from(rate.count).ok()?, period, i64::from(burst))?;
         let policy = Policy { name: name.to_owned(), quota: Quota::Rate(rate) };
         let key = key::state("paceway", name, b'T', name).into();
-        Some(Self { policy, rule, key, store })
+        Some(Self { policy, rule, key, store, longest_wait: Arc::default() })
     }
 
     /// Takes `permits` and waits for them as long as needed; returns how long that was. Callers are
@@ -410,6 +418,7 @@ impl Limiter {
         let checks = self.checks(permits)?;
         match ask(&self.store, &checks, timeout).await? {
             Admission::Granted(mut slot) => {
+                self.longest_wait.fetch_max(micros(slot.wait), Relaxed);
                 slot.come().await;
                 slot.spend();
                 Ok(slot.wait)
@@ -433,6 +442,7 @@ impl Limiter {
             algorithm,
             cost,
             enforce: true,
+            hidden: algorithm.hidden(self.longest_wait.load(Relaxed), cost),
             overflow: None,
         }]))
     }

@@ -45,6 +45,7 @@ const CONNECTIONS: &str = "paceway_connections";
 const CONNECTIONS_REFUSED: &str = "paceway_connections_refused_total";
 const STORE_SECONDS: &str = "paceway_store_seconds";
 const STORE_ERRORS: &str = "paceway_store_errors_total";
+const STORE_LOSSES: &str = "paceway_store_losses_total";
 const STORE_UP: &str = "paceway_store_up";
 const TASKS: &str = "paceway_tasks";
 const BUILD_INFO: &str = "paceway_build_info";
@@ -364,6 +365,11 @@ pub fn store() -> StoreMetrics {
     }
 }
 
+/// The handle for losses of the store's states.
+pub fn store_losses() -> Counter {
+    counter!(STORE_LOSSES)
+}
+
 /// Handles for the addresses of the upstream named `upstream`.
 pub fn addresses(upstream: &str) -> AddressMetrics {
     let of =
@@ -450,6 +456,7 @@ fn describe() {
     describe_counter!(CONNECTIONS_REFUSED, "Connections of clients that were ended, by reason.");
     describe_histogram!(STORE_SECONDS, Unit::Seconds, "Time of one call of the store.");
     describe_counter!(STORE_ERRORS, "Calls of the store without a decision, by kind.");
+    describe_counter!(STORE_LOSSES, "Times the store had lost states, or may have.");
     describe_gauge!(STORE_UP, "1 while the store answers.");
     describe_gauge!(
         TASKS,

@@ -39,6 +39,9 @@ pub struct Check {
     pub cost: i64,
     /// False: decide and count, never hold or refuse.
     pub enforce: bool,
+    /// For how long behind a loss of the store's states grants from before it can count, µs:
+    /// [`Algorithm::hidden`].
+    pub hidden: Micros,
     /// Where a store that has room for no more keys counts this one together with others.
     pub overflow: Option<Arc<str>>,
 }

@@ -19,6 +19,11 @@ end
 
 function concurrency.same(a, b) return a.max == b.max and a.lease == b.lease end
 
+-- until then nobody knows who else holds a place: nobody new gets one, and whoever renews a lease holds on
+local function is_unknown(open) return open.now < open.unknown_until end
+
+local function has_room(open) return open.held < open.rule.max and not is_unknown(open) end
+
 local function hold(open, member, lease)
   local expiry = open.now + lease
   local new = redis.call('ZADD', open.key, plain(expiry), member)
@@ -31,29 +36,30 @@ local function first_waiter(open)
 end
 
 local function hand_over(open)
-  while open.queued > 0 and open.held < open.rule.max do
+  while open.queued > 0 and (has_room(open) or is_unknown(open)) do
     local member = first_waiter(open)
+    local gateway, number, deadline
+    if #member == 24 then gateway, number, deadline = struct.unpack(WAITER, member) end
+    local waits = deadline and deadline > open.now
+    if waits and is_unknown(open) then break end
     redis.call('ZREM', open.key, member)
     open.queued = open.queued - 1
-    if #member == 24 then
-      local gateway, number, deadline = struct.unpack(WAITER, member)
-      if deadline > open.now then
-        -- Denied, it must not end the script after what it has written: the waiter asks again by itself.
-        local heard = redis.pcall('PUBLISH', 'paceway:call:' .. plain(gateway), plain(number))
-        -- A gateway that nobody hears is dead, or asks for all of its waiters again when it is back.
-        if heard ~= 0 then
-          hold(open, struct.pack(HOLDER, gateway, number), math.min(open.rule.lease, CLAIM))
-          open.handed_over = true
-        end
+    if waits then
+      -- Denied, it must not end the script after what it has written: the waiter asks again by itself.
+      local heard = redis.pcall('PUBLISH', 'paceway:call:' .. plain(gateway), plain(number))
+      -- A gateway that nobody hears is dead, or asks for all of its waiters again when it is back.
+      if heard ~= 0 then
+        hold(open, struct.pack(HOLDER, gateway, number), math.min(open.rule.lease, CLAIM))
+        open.handed_over = true
       end
     end
   end
 end
 
 -- nil for a value that this version did not write
-function concurrency.load(key, now, rule)
+function concurrency.load(key, now, rule, hidden)
   if not ask('ZREMRANGEBYSCORE', key, 0, plain(now)) then return nil end
-  local open = { rule = rule, now = now, key = key }
+  local open = { rule = rule, now = now, key = key, unknown_until = lost > 0 and lost + hidden or 0 }
   open.held = redis.call('ZCOUNT', key, 0, '+inf')
   open.queued = redis.call('ZCARD', key) - open.held
   hand_over(open)
@@ -63,7 +69,7 @@ end
 
 -- whether there is a place for a ticket
 function concurrency.is_free(open, ticket)
-  return open.held < open.rule.max
+  return has_room(open)
     or (ticket.deadline ~= 0
       and redis.call('ZSCORE', open.key, struct.pack(HOLDER, ticket.gateway, ticket.number)) ~= false)
 end
@@ -74,9 +80,12 @@ function concurrency.hold_for(open, ticket)
 end
 
 local function next_free(open)
-  if open.held < open.rule.max then return 0 end
-  local first = redis.call('ZRANGEBYSCORE', open.key, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-  return tonumber(first[2]) - open.now
+  local expiry = open.now
+  if open.held >= open.rule.max then
+    local first = redis.call('ZRANGEBYSCORE', open.key, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+    expiry = tonumber(first[2])
+  end
+  return math.max(expiry, open.unknown_until) - open.now
 end
 
 -- until when it waits, and after how many µs to ask again if nobody calls; nil when the queue is full
@@ -97,7 +106,7 @@ end
 
 function concurrency.renew(open, gateway, number)
   local member = struct.pack(HOLDER, gateway, number)
-  if not redis.call('ZSCORE', open.key, member) then return false end
+  if not is_unknown(open) and not redis.call('ZSCORE', open.key, member) then return false end
   hold(open, member, open.rule.lease)
   return true
 end
@@ -125,11 +134,10 @@ end
 
 -- remaining, next, reset_after
 function concurrency.level(open)
-  local reset_after = 0
-  if open.held > 0 then
-    reset_after = tonumber(redis.call('ZREVRANGE', open.key, 0, 0, 'WITHSCORES')[2]) - open.now
-  end
-  return math.max(open.rule.max - open.held, 0), next_free(open), reset_after
+  local last, room = open.now, 0
+  if open.held > 0 then last = tonumber(redis.call('ZREVRANGE', open.key, 0, 0, 'WITHSCORES')[2]) end
+  if has_room(open) then room = open.rule.max - open.held end
+  return room, next_free(open), math.max(last, open.unknown_until) - open.now
 end
 
 function concurrency.save(open, key)

@@ -55,6 +55,8 @@ pub struct Open {
     now: Micros,
     state: State,
     called: Vec<Ticket>,
+    /// Until then nobody knows who else holds a place.
+    unknown_until: Micros,
 }
 
 // === impl Concurrency ===
@@ -110,8 +112,19 @@ impl Ticket {
 impl Open {
     /// Reads a state at `now`, forgets who has expired, and hands their places on.
     pub fn new(state: Option<&mut State>, now: Micros, rule: Concurrency) -> Self {
+        Self::held_until(0, state, now, rule)
+    }
+
+    /// The same of a state that has lost holders, whose leases end at `unknown_until`. Before it nobody new gets a place,
+    /// and whoever renews a lease holds on, known or not.
+    pub fn held_until(
+        unknown_until: Micros,
+        state: Option<&mut State>,
+        now: Micros,
+        rule: Concurrency,
+    ) -> Self {
         let state = state.map(mem::take).unwrap_or_default();
-        let mut open = Self { rule, now, state, called: Vec::new() };
+        let mut open = Self { rule, now, state, called: Vec::new(), unknown_until };
         while let Some((expiry, id)) = open.state.expiries.first().copied()
             && expiry <= now
         {
@@ -126,6 +139,14 @@ impl Open {
         self.state.holders.len() as i64
     }
 
+    fn is_unknown(&self) -> bool {
+        self.now < self.unknown_until
+    }
+
+    fn has_room(&self) -> bool {
+        self.held() < self.rule.max && !self.is_unknown()
+    }
+
     fn hold(&mut self, id: Id, lease: Micros) {
         let expiry = self.now + lease;
         if let Some(before) = self.state.holders.insert(id, expiry) {
@@ -135,9 +156,11 @@ impl Open {
     }
 
     fn hand_over(&mut self) {
-        while self.held() < self.rule.max
-            && let Some((id, deadline)) = self.state.queue.pop_front()
+        let is_over = |open: &Self, deadline| open.is_unknown() && deadline <= open.now;
+        while let Some((id, deadline)) = self.state.queue.front().copied()
+            && (self.has_room() || is_over(self, deadline))
         {
+            self.state.queue.pop_front();
             if deadline > self.now {
                 self.hold(id, self.rule.lease.min(CLAIM));
                 self.called.push(Ticket { gateway: id.0, number: id.1, deadline });
@@ -147,7 +170,7 @@ impl Open {
 
     /// Whether there is a place for `ticket`.
     pub fn is_free(&self, ticket: Ticket) -> bool {
-        self.held() < self.rule.max || self.state.holders.contains_key(&ticket.id())
+        self.has_room() || self.state.holders.contains_key(&ticket.id())
     }
 
     /// Takes a place.
@@ -175,16 +198,17 @@ impl Open {
 
     /// Until the first lease expires, µs.
     fn next(&self) -> Micros {
-        match self.held() < self.rule.max {
-            true => 0,
-            false => self.state.expiries.first().map_or(0, |(expiry, _)| expiry - self.now),
-        }
+        let expiry = match self.held() < self.rule.max {
+            true => None,
+            false => self.state.expiries.first().map(|(expiry, _)| *expiry),
+        };
+        expiry.unwrap_or(self.now).max(self.unknown_until) - self.now
     }
 
     /// Holds on for another lease; false when it has expired.
     pub fn renew(&mut self, grant: Grant) -> bool {
         let id = Ticket::of(grant).id();
-        let holds = self.state.holders.contains_key(&id);
+        let holds = self.is_unknown() || self.state.holders.contains_key(&id);
         if holds {
             self.hold(id, self.rule.lease);
         }
@@ -230,8 +254,10 @@ impl Open {
 
     /// How many more may be held, and until when the others are at most.
     pub fn level(&self) -> Level {
-        let reset_after = self.state.expiries.last().map_or(0, |(expiry, _)| expiry - self.now);
-        Level { remaining: (self.rule.max - self.held()).max(0), next: self.next(), reset_after }
+        let last = self.state.expiries.last().map_or(self.now, |(expiry, _)| *expiry);
+        let room = if self.has_room() { self.rule.max - self.held() } else { 0 };
+        let reset_after = last.max(self.unknown_until) - self.now;
+        Level { remaining: room, next: self.next(), reset_after }
     }
 
     /// Those who got a place that they waited for.

@@ -20,7 +20,13 @@ local fixed_window = { kind = 70, args = 2 }
 local HEAD, SECTION, RUN = '<BBBi8i8', '<i8i8i8i8i4', '<i8i8i8'
 local MAX_SECTIONS, UNUSED, MOST = 4, 60000000, 1000000000000
 local MIN_PERIOD, MAX_PERIOD = 1000, 31622400000000
-in_one_string(fixed_window)
+in_one_string(fixed_window, function(rule, now, from, to)
+  local function window(instant) return math.floor(instant / rule.period) end
+  local first, last, run = math.max(window(from), window(now)), window(to), ''
+  if first <= last then run = struct.pack(RUN, first, last, rule.count) end
+  return struct.pack(HEAD, VERSION, fixed_window.kind, 1, now, now)
+    .. struct.pack(SECTION, rule.period, now, 0, 0, #run / 24) .. run
+end, 4)
 
 local function new_section(period, asked)
   return { period = period, asked = asked, since = 0, source = 0, runs = {} }

@@ -13,7 +13,7 @@
 //! When the clock goes back, windows that were past stay so: instants before the windows of the greatest
 //! `now` that wrote the state are never granted.
 
-use super::{Grant, Level, Micros};
+use super::{Grant, Level, Loss, Micros};
 use section::Section;
 use smallvec::{SmallVec, smallvec};
 
@@ -76,9 +76,23 @@ impl FixedWindow {
         self.count
     }
 
+    /// No room in any window in which something can have been promised before `loss`.
+    pub(super) fn used_up(&self, loss: Loss, now: Micros) -> State {
+        let own = Section::full(self.period, now, self.count, [loss.at, loss.until()]);
+        State { born: now, clock: now, sections: smallvec![own] }
+    }
+
     /// The arguments of the script, in its order.
     pub fn args(&self) -> [i64; 2] {
         [self.count, self.period]
+    }
+}
+
+// === impl State ===
+
+impl State {
+    pub(super) fn born(&self) -> Micros {
+        self.born
     }
 }
 

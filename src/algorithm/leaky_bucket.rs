@@ -11,7 +11,7 @@
 pub use super::timeline::State;
 
 use super::{
-    Grant, Level, MAX_BUDGET, Micros, ceil_div,
+    Grant, Level, Loss, MAX_BUDGET, Micros, ceil_div,
     timeline::{Pace, Timeline},
 };
 
@@ -68,6 +68,15 @@ impl LeakyBucket {
     /// The greatest cost, permits: the count of the rate.
     pub fn capacity(&self) -> i64 {
         self.pace.most
+    }
+
+    /// How far ahead of its instant the interval of a grant of `cost` can end, µs.
+    pub(super) fn longest_debt(&self, cost: i64) -> Micros {
+        ceil_div(cost.min(self.pace.most) * self.pace.per, self.pace.den)
+    }
+
+    pub(super) fn used_up(&self, loss: Loss, now: Micros) -> State {
+        State::used_up(self.pace, loss, now)
     }
 
     /// The arguments of the script, in its order.

@@ -3,24 +3,28 @@
 -- What is decided is what token_bucket.lua decides, one after the other; the gateway, which knows the budgets, works
 -- the answers out by the same rule from where the bucket stood.
 --
---   KEYS[1..n]  the states of the n groups, no key twice, none of which another entry of the call uses
+--   KEYS[1]     the marker
+--   KEYS[2..]   the states of the n groups, no key twice, none of which another entry of the call uses
 --   ARGV[1]     now in µs, or -1 for the server's TIME (tests bring their own clock)
 --   ARGV[2]     empty, or n (2 bytes) and for groups of one rule and cost in a row: the 26 bytes that a state of the
 --               rule begins with; as doubles ticks a µs, ticks of a full bucket, ticks of one request, the longest way
---               from now in µs, the number of these groups; and for each of them the number of its requests, their
+--               from now in µs, for how many µs behind a loss of states grants from before it
+--               can count, the number of these groups; and for each of them the number of its requests, their
 --               least and greatest budget, and where these differ the budget of each
+--   ARGV[3]     the marker as the gateway knows it: see marker.lua
 --   reply       doubles: now, then for each group admitted, tail, born, before the step. admitted is -1 where the
 --               state is not that plain or foreign: those go the long way, ahead of the other entries.
 --
 -- Little-endian all: integers in doubles, because Lua's are and eight single bytes take eight times as long. When
--- nothing goes the long way the reply is this string, else a list that begins with it.
+-- nothing goes the long way the reply is this string, else a list that begins with it. Such a list ends in the marker
+-- when the gateway does not know that one.
 local now = tonumber(ARGV[1])
 if now < 0 then
   local time = redis.call('TIME')
   now = time[1] * 1000000 + time[2]
 end
 
--- The states of the first n keys; a text that is none for a value of another type.
+-- The values of the first n keys; a text that is no state for one of another type.
 local function one_by_one(n)
   local states = {}
   for k = 1, n do
@@ -40,18 +44,18 @@ local args, reply = ARGV, {}
 if #ARGV[2] > 0 then
   local pack, unpack_from, floor, call = struct.pack, struct.unpack, math.floor, redis.call
   local plain = ARGV[2]
-  local groups, head, den, full, length, far, alike, count, least, greatest, at =
-    unpack_from('<I2c26dddddddd', plain)
+  local groups, head, den, full, length, far, hidden, alike, count, least, greatest, at =
+    unpack_from('<I2c26ddddddddd', plain)
 
-  local states
-  if groups > 1 then states = redis.pcall('MGET', unpack(KEYS, 1, groups)) end
-  if not states or states.err then states = one_by_one(groups) end
+  local states = redis.pcall('MGET', unpack(KEYS, 1, groups + 1))
+  if states.err then states = one_by_one(groups + 1) end
+  heed(states[1], now)
 
   local said, n, long, lived, ttl = { now, 0, 0, 0 }, 1, nil, nil, nil
   for k = 1, groups do
     if k > 1 then
       if alike == 0 then
-        head, den, full, length, far, alike, at = unpack_from('<c26ddddd', plain, at)
+        head, den, full, length, far, hidden, alike, at = unpack_from('<c26dddddd', plain, at)
       end
       count, least, greatest, at = unpack_from('<ddd', plain, at)
     end
@@ -59,17 +63,25 @@ if #ARGV[2] > 0 then
     local budgets = at
     if least < greatest then at = at + 8 * count end
 
-    local raw, tail, born, admitted = states[k], 0, now, 0
+    local raw, tail, born, admitted = states[k + 1], 0, now, 0
+    local is_lost = lost > 0
     if raw then
       admitted = -1
       if #raw == 58 then
         local its_head, whole, ticks, since = unpack_from('<c26i8i8i8', raw)
         if its_head == head then
           admitted = 0
-          local ahead = clamp(whole - now, far) * den + ticks
-          if ahead > -den then tail, born = ahead, since end
+          if since >= lost then
+            is_lost = false
+            local ahead = clamp(whole - now, far) * den + ticks
+            if ahead > -den then tail, born = ahead, since end
+          end
         end
       end
+    end
+    if is_lost then
+      local ahead = clamp(lost + hidden - now, far) * den
+      if ahead > -den then tail = ahead end
     end
 
     if admitted == 0 then
@@ -94,8 +106,8 @@ if #ARGV[2] > 0 then
         if ticks > 0 then whole = whole + 2 end
         if whole ~= lived then lived, ttl = whole, lifetime(whole) end
         if raw then
-          call('SET', KEYS[k], state, 'PX', ttl)
-        elseif not call('SET', KEYS[k], state, 'PX', ttl, 'NX') then
+          call('SET', KEYS[k + 1], state, 'PX', ttl)
+        elseif not call('SET', KEYS[k + 1], state, 'PX', ttl, 'NX') then
           -- What MGET does not show: a value of another type.
           admitted = -1
         end
@@ -106,13 +118,13 @@ if #ARGV[2] > 0 then
     n = n + 3
     if admitted < 0 then
       if not long then
-        long = { ARGV[1], '' }
+        long = { ARGV[1], '', '' }
       end
       local _, kind, per, _, most = unpack_from('<BBi8i8i8', head)
       for i = 0, count - 1 do
         local budget = least
         if least < greatest then budget = unpack_from('<d', plain, budgets + 8 * i) end
-        for _, arg in ipairs({ 'D', budget, 1, k, kind, length / per, '1', per, den, most }) do
+        for _, arg in ipairs({ 'D', budget, 1, k + 1, kind, length / per, '1', hidden, per, den, most }) do
           long[#long + 1] = arg
         end
       end
@@ -120,11 +132,12 @@ if #ARGV[2] > 0 then
   end
 
   reply[1] = pack(n == 4 and '<dddd' or '<' .. string.rep('d', n), unpack(said))
-  if not long and #ARGV == 2 then return reply[1] end
+  if not long and not told and #ARGV == 3 then return reply[1] end
   if long then
-    for i = 3, #ARGV do long[#long + 1] = ARGV[i] end
+    for i = 4, #ARGV do long[#long + 1] = ARGV[i] end
     args = long
   end
 else
+  heed(one_by_one(1)[1], now)
   reply[1] = ''
 end

@@ -1,15 +1,16 @@
 -- Executes a batch of entries in order; `decide` is the twin of reserve.rs.
 --
---   KEYS[k]   the states; on a cluster the keys of one call share a {hash tag}
---   ARGV[1,2] as plain.lua says
---   ARGV[3..] the entries, each one of
---     D budget n, then n times: k kind cost enforce ARGS…    decide; ARGS are the rule's
+--   KEYS[k]   the states, and the marker; on a cluster the keys of one call share a {hash tag}
+--   ARGV[1-3] as plain.lua says
+--   ARGV[4..] the entries, each one of
+--     D budget n, then n times: k kind cost enforce ARGS…    decide; ARGS are, in µs, for how long behind a loss of
+--                                                            states grants from before it can count, then the rule's
 --     T gateway number deadline, then as D                   the same where places are held
 --     R k kind gateway number ARGS…                          renew a lease
 --     X k kind ARGS…                                         forget the state
 --     G k kind cost whole ticks born aux ARGS…               give a grant back
 --     P k kind ARGS…                                         look
---   reply     what plain.lua says, then flat integers, for each entry one of
+--   reply     what plain.lua says, then (ahead of a marker) flat integers, for each entry one of
 --     D  1 at 0 bound remaining next reset_after, then n times: at whole ticks born aux
 --        0 at retry_after bound remaining next reset_after   refused; nothing is written
 --        2 at 0 bound remaining next reset_after deadline ask_after   waits for a place
@@ -32,13 +33,13 @@ end
 local states, used = {}, {}
 
 -- the state of KEYS[k], or nil when its value is foreign
-local function open(k, algorithm, rule)
+local function open(k, algorithm, rule, hidden)
   local state = states[k]
   if state == nil then
-    local opened = algorithm.load(KEYS[k], now, rule)
+    local opened = algorithm.load(KEYS[k], now, rule, hidden)
     state = false
     if opened then
-      state = { key = KEYS[k], algorithm = algorithm, open = opened, dirty = false }
+      state = { key = KEYS[k], algorithm = algorithm, open = opened, dirty = false, hidden = hidden }
       used[#used + 1] = state
     end
     states[k] = state
@@ -48,7 +49,7 @@ local function open(k, algorithm, rule)
   if state and not algorithm.same(state.open.rule, rule) then
     -- Around a change of the configuration one call can carry both rules.
     if state.dirty then algorithm.save(state.open, state.key) end
-    state.open, state.dirty = algorithm.load(state.key, now, rule), false
+    state.open, state.dirty = algorithm.load(state.key, now, rule, hidden), false
   end
   return state or nil
 end
@@ -168,7 +169,7 @@ local function push(...)
   for i = 1, select('#', ...) do reply[#reply + 1] = (select(i, ...)) end
 end
 
-local i = 3
+local i = 4
 
 local function next_arg()
   i = i + 1
@@ -179,9 +180,9 @@ local function next_number() return tonumber(next_arg()) end
 
 -- the state that the rule at args[i] asks for
 local function next_state(k, algorithm)
-  local rule = algorithm.rule(args, i)
+  local hidden, rule = next_number(), algorithm.rule(args, i)
   i = i + algorithm.args
-  return open(k, algorithm, rule)
+  return open(k, algorithm, rule, hidden)
 end
 
 while i <= #args do
@@ -242,7 +243,18 @@ while i <= #args do
       -- What was decided in this call before goes with it.
       if state then state.dirty = false end
       states[k] = nil
-      push(redis.call('DEL', KEYS[k]))
+      local gone = redis.call('DEL', KEYS[k])
+      if state and lost > 0 then
+        -- Absent, it would be one that is lost for as long as that matters.
+        local rule, hidden = state.open.rule, state.hidden
+        local absent = algorithm.load(KEYS[k], now, rule, hidden)
+        local _, _, reset_after = algorithm.level(absent)
+        if reset_after > 0 then
+          redis.call('SET', KEYS[k], algorithm.unused(rule, now), 'PX', lifetime(reset_after))
+          gone = 1
+        end
+      end
+      push(gone)
     end
   else
     local k, algorithm = next_number(), algorithm_of(next_number())
@@ -254,4 +266,5 @@ end
 for _, state in ipairs(used) do
   if state.dirty then state.algorithm.save(state.open, state.key) end
 end
+reply[#reply + 1] = told
 return reply

@@ -367,12 +367,24 @@ end
 
 -- === the key
 
+-- as many as may be, all at the last instant that can have been promised before the loss
+local function use_up(open, hidden)
+  local at, count = grained(open.rule, lost + hidden), open.rule.count
+  open.fresh, open.born, open.floor, open.base, open.most = false, open.now, 0, 0, count
+  open.span, open.closed_count, open.closed_span = open.rule.span, count, open.rule.span
+  open.first, open.count, open.written, open.new = 0, 1, 0, { at, count }
+  open.chunk, open.from, open.to, open.whole, open.ahead = '', 0, 0, true, {}
+  find_last(open)
+  open.fresh = is_past(open)
+  return open
+end
+
 -- nil for a value that this version did not write
-function sliding_window.load(key, now, rule)
+function sliding_window.load(key, now, rule, hidden)
   local raw = ask('GETRANGE', key, 0, HEAD_SIZE + CHUNK * SIZE - 1)
   if not raw then return nil end
   local open = { rule = rule, now = now, key = key, fresh = true, ahead = {}, hint = 0 }
-  if raw == '' then return open end
+  if raw == '' then return is_lost() and use_up(open, hidden) or open end
   if #raw < HEAD_SIZE then return nil end
   local version, kind, born, floor, base, last, total, span, most, closed_count, closed_span, lives, first, count, ahead =
     struct.unpack(HEAD, raw)
@@ -383,6 +395,7 @@ function sliding_window.load(key, now, rule)
   local slots = first + count + ahead
   if slots <= CHUNK and #raw < HEAD_SIZE + slots * SIZE then return nil end
   open.exists = true
+  if is_lost(born) then return use_up(open, hidden) end
   open.chunk, open.from, open.to = string.sub(raw, HEAD_SIZE + 1), 0, math.floor((#raw - HEAD_SIZE) / SIZE)
   if ahead > 0 then
     local stored = open.chunk
@@ -421,6 +434,14 @@ local function head(open)
   return struct.pack(
     HEAD, VERSION, sliding_window.kind, open.born, open.floor, open.base, open.last, open.total, open.span,
     open.most, open.closed_count, open.closed_span, open.lives, open.first, open.count, #open.ahead / 2)
+end
+
+-- what is kept of one that comes into being now and of which nothing is used
+function sliding_window.unused(rule, now)
+  return head({
+    born = now, floor = 0, base = 0, last = 0, total = 0, span = rule.span, most = rule.count,
+    closed_count = rule.count, closed_span = rule.span, lives = now, first = 0, count = 0, ahead = {},
+  })
 end
 
 function sliding_window.save(open, key)

@@ -14,7 +14,7 @@
 //! Above 10,000 permits the instants are kept in grains of a ten thousandth of the period, rounded up,
 //! and the span is one grain longer: still never too many, at the price of two parts in ten thousand.
 
-use super::{EXACT, Grant, Level, MAX_HOLES, Micros, ceil_div};
+use super::{EXACT, Grant, Level, Loss, MAX_HOLES, Micros, ceil_div};
 use std::{collections::VecDeque, mem};
 
 /// Instants kept exactly.
@@ -102,6 +102,18 @@ impl SlidingWindow {
         [self.count, self.span, self.grain]
     }
 
+    /// As many as may be, all at the last instant that can have been promised before `loss`.
+    pub(super) fn used_up(&self, loss: Loss, now: Micros) -> State {
+        State {
+            born: now,
+            ring: VecDeque::from([(self.grained(loss.until()), self.count)]),
+            span: self.span,
+            most: self.count,
+            closed_by: (self.count, self.span),
+            ..State::default()
+        }
+    }
+
     /// As it is kept: the end of its grain.
     fn grained(&self, instant: Micros) -> Micros {
         ceil_div(instant, self.grain) * self.grain
@@ -111,6 +123,10 @@ impl SlidingWindow {
 // === impl State ===
 
 impl State {
+    pub(super) fn born(&self) -> Micros {
+        self.born
+    }
+
     /// How many permits stand in the ring or before it.
     fn total(&self) -> i64 {
         self.ring.back().map_or(self.base, |(_, cum)| *cum)

@@ -6,14 +6,26 @@ local function ask(...)
   if not string.find(answer.err, 'WRONGTYPE', 1, true) then error(answer.err, 0) end
 end
 
+-- Whether a state that was born then, or is absent (nil), is lost: what is written behind a loss is opened behind it,
+-- and is born then.
+local function is_lost(born) return lost > 0 and (not born or born < lost) end
+
 -- The state of an algorithm that keeps all of it in one short string: `read(raw, now, rule)` makes an
--- open state of it, nil of a foreign value; `write(open)` says what to keep and for how many µs it matters.
-local function in_one_string(algorithm)
-  function algorithm.load(key, now, rule)
+-- open state of it, nil of a foreign value; `write(open)` says what to keep and for how many µs it matters;
+-- `used_up(rule, now, from, to)` is the string of one that comes into being now and is used up between these instants;
+-- `born_at` is where in a string its birth stands.
+local function in_one_string(algorithm, used_up, born_at)
+  function algorithm.unused(rule, now) return used_up(rule, now, 0, 0) end
+
+  function algorithm.load(key, now, rule, hidden)
     local raw = ask('GET', key)
     if raw == nil then return nil end
     local open = algorithm.read(raw, now, rule)
-    if open then open.kept = raw end
+    if not open then return nil end
+    if lost > 0 and is_lost(raw and struct.unpack('<i8', raw, born_at)) then
+      open = algorithm.read(used_up(rule, now, lost, lost + hidden), now, rule)
+    end
+    open.kept = raw
     return open
   end
 

@@ -163,3 +163,9 @@ fn fixed_window() -> BoxedStrategy<Limiter> {
 fn any_limiter() -> BoxedStrategy<Limiter> {
     prop_oneof![token_bucket(), leaky_bucket(), warm_up(), sliding_window(), fixed_window()].boxed()
 }
+
+#[test]
+fn the_keys_of_another_version_have_other_names() {
+    let names = [STATE_VERSION, STATE_VERSION + 1, STATE_VERSION + 2].map(in_names);
+    assert_eq!(names, ["", "2", "3"]);
+}

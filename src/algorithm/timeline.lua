@@ -119,7 +119,9 @@ local function give_back(open, whole, ticks, born, _, cost)
   return true
 end
 
-in_one_string(algorithm)
+in_one_string(algorithm, function(rule, now, _, to)
+  return struct.pack(HEAD, VERSION, algorithm.kind, rule.per, rule.den, rule.most, to, 0, now, now)
+end, 43)
 algorithm.take, algorithm.give_back = take, give_back
 
 -- nil for a value that this version did not write

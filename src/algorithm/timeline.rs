@@ -8,7 +8,7 @@
 //! Instants are whole µs and intervals are not, so an interval that starts less than a µs before an instant
 //! counts as starting at it: nothing drifts.
 
-use super::{EXACT, Grant, MAX_BUDGET, MAX_HOLES, Micros, ceil_div, gcd};
+use super::{EXACT, Grant, Loss, MAX_BUDGET, MAX_HOLES, Micros, ceil_div, gcd};
 use std::cmp::Reverse;
 
 /// How dense the line is: a permit costs `per / den` µs.
@@ -117,6 +117,16 @@ impl Pace {
 // === impl State ===
 
 impl State {
+    /// Of which no more is known than that nothing from before `loss` reaches beyond its end.
+    pub(super) fn used_up(pace: Pace, loss: Loss, now: Micros) -> Self {
+        let (whole, ticks, holes) = (loss.until(), 0, Vec::new());
+        Self { pace, whole, ticks, born: now, written: now, holes }
+    }
+
+    pub(super) fn born(&self) -> Micros {
+        self.born
+    }
+
     /// What is kept apart of what is packed.
     pub(crate) fn pace(&self) -> Pace {
         self.pace
@@ -145,6 +155,10 @@ impl Packed {
         if let Some(holes) = &mut self.holes {
             **holes = state.holes;
         }
+    }
+
+    pub(crate) fn born(&self) -> Micros {
+        self.born
     }
 
     /// From when on it equals an absent one.

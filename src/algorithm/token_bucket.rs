@@ -14,7 +14,7 @@
 pub use super::timeline::State;
 
 use super::{
-    Grant, Level, MAX_BUDGET, Micros, ceil_div,
+    Grant, Level, Loss, MAX_BUDGET, Micros, ceil_div,
     timeline::{Pace, Timeline},
 };
 
@@ -65,6 +65,15 @@ impl TokenBucket {
     /// No state of this rule is farther from now than this, µs.
     pub(crate) fn far(&self) -> Micros {
         self.pace().far()
+    }
+
+    /// How far ahead of its instant a grant's interval can end, µs.
+    pub(super) fn longest_debt(&self) -> Micros {
+        ceil_div(self.pace().full(), self.den)
+    }
+
+    pub(super) fn used_up(&self, loss: Loss, now: Micros) -> State {
+        State::used_up(self.pace(), loss, now)
     }
 
     fn pace(&self) -> Pace {

@@ -17,7 +17,11 @@ make[87] = function()
 local warm_up = { kind = 87, args = 5 }
 
 local HEAD, HOLE = '<BBi8i8i8i8i8i8i8i8i8i8', '<i8i8i8'
-in_one_string(warm_up)
+in_one_string(warm_up, function(rule, now, _, to)
+  return struct.pack(
+    HEAD, VERSION, warm_up.kind, rule.per, rule.den, rule.most, rule.window, rule.factor,
+    to, 0, now, now, rule.window)
+end, 59)
 
 local function with_curve(rule)
   local factor = rule.factor / 1000

@@ -19,7 +19,7 @@
 //! twins, rounded to the slower side.
 
 use super::{
-    EXACT, Grant, Level, MAX_BUDGET, Micros, ceil_div,
+    EXACT, Grant, Level, Loss, MAX_BUDGET, Micros, ceil_div,
     timeline::{Pace, drop_shortest_above_bound},
 };
 
@@ -96,6 +96,17 @@ impl WarmUp {
         self.pace.most
     }
 
+    /// How far ahead of its instant the interval of a grant of `cost` can end, µs.
+    pub(super) fn longest_debt(&self, cost: i64) -> Micros {
+        ceil_div(self.spend(self.window, cost.min(self.pace.most)).0, self.pace.den)
+    }
+
+    /// Of which no more is known than that nothing from before `loss` reaches beyond its end: cold.
+    pub(super) fn used_up(&self, loss: Loss, now: Micros) -> State {
+        let (whole, ticks, cold, holes) = (loss.until(), 0, self.window, Vec::new());
+        State { rule: *self, whole, ticks, born: now, written: now, cold, holes }
+    }
+
     /// The arguments of the script, in its order.
     pub fn args(&self) -> [i64; 5] {
         [self.pace.per, self.pace.den, self.pace.most, self.window, self.factor]
@@ -158,6 +169,14 @@ impl WarmUp {
     /// Where `cost` permits end that start within a hole.
     fn end(&self, hole: &Hole, start: i64, cost: i64) -> i64 {
         start + self.spend(self.idle(hole.cold, start - hole.start), cost).0
+    }
+}
+
+// === impl State ===
+
+impl State {
+    pub(super) fn born(&self) -> Micros {
+        self.born
     }
 }
 

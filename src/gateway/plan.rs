@@ -3,9 +3,11 @@
 
 use super::redact::Redactor;
 use crate::{
+    algorithm::Micros,
     answer::{Policy, Quota},
     config::{self, Charge, Config, Mode},
     key::{Cost, Parts},
+    limit::micros,
     metrics::{self, LimiterMetrics, RouteMetrics, Times, UpstreamMetrics},
     route::Table,
     store::{Check, Checks},
@@ -68,10 +70,20 @@ pub struct LimiterPlan {
     /// As it is asked for one permit where it has no key, for each rate.
     pub checks: Vec<Check>,
     names: Names,
+    is_used: Use,
     /// Requests that wait for it in this gateway.
     pub waiting: AtomicUsize,
     /// Its metrics.
     pub metrics: LimiterMetrics,
+}
+
+/// What the routes make of a limiter.
+#[derive(Clone, Copy)]
+struct Use {
+    /// Of its requests the longest, µs.
+    wait: Micros,
+    /// The greatest, permits.
+    cost: i64,
 }
 
 /// What stands in the name of every state.
@@ -99,8 +111,10 @@ impl Plan {
         // Another one at each start: nobody else may have it.
         let instance = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
         let names = Names { prefix: prefix.into(), instance: instance.into() };
-        let limiters: Vec<_> =
-            config.limiters.iter().map(|limiter| LimiterPlan::new(limiter, &names)).collect();
+        let limiters = config.limiters.iter().enumerate();
+        let limiters: Vec<_> = limiters
+            .map(|(i, limiter)| LimiterPlan::new(limiter, &names, Use::of(i, &config)))
+            .collect();
         let routes = config.routes.iter();
         let routes = routes.map(|route| RoutePlan::new(route, &limiters, &config)).collect();
         let upstreams = config.upstreams.iter();
@@ -210,7 +224,7 @@ impl RoutePlan {
 // === impl LimiterPlan ===
 
 impl LimiterPlan {
-    fn new(limiter: &config::Limiter, names: &Names) -> Self {
+    fn new(limiter: &config::Limiter, names: &Names, is_used: Use) -> Self {
         let policy = |quota| Policy { name: limiter.name.clone(), quota };
         let policies = limiter.algorithms.iter().enumerate().map(|(i, rule)| {
             let rate = limiter.rates.get(i).copied();
@@ -222,6 +236,7 @@ impl LimiterPlan {
             policies: policies.collect(),
             checks: Vec::new(),
             names: names.clone(),
+            is_used,
             waiting: AtomicUsize::new(0),
             metrics: LimiterMetrics::new(&limiter.name, is_one),
         };
@@ -238,9 +253,31 @@ impl LimiterPlan {
             // A bucket that no request can name: a hash is 32 digits long.
             let overflow = filled.map(|_| key(Some("#overflow")));
             let enforce = limiter.mode == Mode::Enforce;
-            Check { key: key(filled), algorithm: *algorithm, cost, enforce, overflow }
+            let hidden = algorithm.hidden(self.is_used.wait, self.is_used.cost);
+            Check { key: key(filled), algorithm: *algorithm, cost, enforce, hidden, overflow }
         });
         checks.collect()
+    }
+}
+
+// === impl Use ===
+
+impl Use {
+    /// Of the limiter at place `i`.
+    fn of(i: usize, config: &Config) -> Self {
+        let most = config.limiters[i].capacity();
+        let mut all = Self { wait: 0, cost: 1 };
+        for route in &config.routes {
+            for charge in route.limiters.iter().filter(|charge| charge.limiter == i) {
+                let cost = match charge.cost {
+                    Cost::Fixed(cost) => cost,
+                    Cost::FromRequest(_) => most,
+                };
+                let wait = micros(route.max_wait.max(route.max_wait_cap));
+                all = Self { wait: all.wait.max(wait), cost: all.cost.max(cost) };
+            }
+        }
+        all
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{
         Store,
         batch::Batched,
         memory::MemoryStore,
-        redis::{ConnectError, RedisStore, RedisUrl},
+        redis::{ConnectError, Markers, RedisStore, RedisUrl},
     },
 };
 use std::{sync::Arc, time::Duration};
@@ -24,6 +24,7 @@ pub(super) enum StoreSource {
         url: RedisUrl,
         timeout: Duration,
         reachable: bool,
+        markers: Arc<Markers>,
         /// Somebody may have to wait for a place.
         places: bool,
     },
@@ -33,7 +34,7 @@ pub(super) enum StoreSource {
 
 impl StoreSource {
     pub(super) async fn open(config: &Config) -> Result<Self, ServerError> {
-        let config::Store::Redis { url, timeout, .. } = &config.store else {
+        let config::Store::Redis { url, timeout, prefix, .. } = &config.store else {
             return Ok(Self::Memory(Arc::default()));
         };
         let reachable = match RedisStore::probe(url, PROBE).await {
@@ -53,19 +54,22 @@ impl StoreSource {
             .limiters
             .iter()
             .any(|limiter| limiter.algorithms.iter().any(|rule| rule.lease().is_some()));
-        Ok(Self::Redis { url: url.clone(), timeout: *timeout, reachable, places })
+        let markers = Markers::new(prefix, metrics::store_losses());
+        Ok(Self::Redis { url: url.clone(), timeout: *timeout, reachable, markers, places })
     }
 
     /// A store of the current runtime, connected if it can be.
     pub(super) async fn store(&self) -> Result<Arc<dyn Store>, ServerError> {
-        let (url, timeout, reachable, places) = match self {
+        let (url, timeout, reachable, markers, places) = match self {
             Self::Memory(store) => {
                 metrics::store().up.set(1.0);
                 return Ok(store.clone());
             }
-            Self::Redis { url, timeout, reachable, places } => (url, *timeout, *reachable, *places),
+            Self::Redis { url, timeout, reachable, markers, places } => {
+                (url, *timeout, *reachable, markers, *places)
+            }
         };
-        let script = RedisStore::open(url).map_err(ServerError::Store)?;
+        let script = RedisStore::open(url, markers).map_err(ServerError::Store)?;
         // It was there a moment ago; if it is away again, requests are told so one by one.
         if reachable && let Err(error) = script.connected(PROBE).await {
             tracing::warn!(store = %url, %error, "the store is away; limited requests get 503");

@@ -7,17 +7,17 @@ use super::{
     hash_tag,
 };
 use crate::algorithm::{
-    Grant, Level, Micros, Open,
+    Grant, Level, Loss, Micros, Open,
     concurrency::{self, Ticket},
     reserve::{self, Want},
 };
 use ahash::RandomState;
 use parking_lot::Mutex;
-use shard::{Print, Shard};
+use shard::{Place, Print, Shard};
 use smallvec::SmallVec;
 use std::sync::{
     Arc,
-    atomic::{AtomicUsize, Ordering::Relaxed},
+    atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed},
 };
 use tokio::time::Instant;
 
@@ -40,10 +40,18 @@ pub struct MemoryStore {
     start: Instant,
     calls: Arc<Calls>,
     keys: AtomicUsize,
+    /// When [`Self::lose`] was called last, µs; 0 for never.
+    lost: AtomicI64,
 }
 
-/// A state that is worked on, where it goes back to, and whether it is the one of all who came when there were too many.
-type Opened = (Open, Print, bool);
+/// A state that is worked on.
+struct Opened {
+    open: Open,
+    /// Where it goes back to: the state of all who came when there were too many, perhaps.
+    print: Print,
+    /// `None`: nothing is kept there, or nothing that counts.
+    place: Option<Place>,
+}
 
 // === impl MemoryStore ===
 
@@ -55,6 +63,7 @@ impl Default for MemoryStore {
             start: Instant::now(),
             calls: Arc::default(),
             keys: AtomicUsize::new(0),
+            lost: AtomicI64::new(0),
         }
     }
 }
@@ -68,6 +77,13 @@ impl MemoryStore {
     /// How many states it keeps.
     pub fn keys(&self) -> usize {
         self.keys.load(Relaxed)
+    }
+
+    /// Nothing is known of what was granted before `now`, as behind a restart of a server: it counts as far as it can.
+    /// The states stay, and are not believed. By itself this store loses nothing: it is how the Redis store's losses
+    /// are specified.
+    pub fn lose(&self, now: Micros) {
+        self.lost.store(now, Relaxed);
     }
 
     fn shard(&self, key: &str) -> &Mutex<Shard> {
@@ -102,11 +118,7 @@ impl MemoryStore {
                         |open: &mut Open| open.leases().is_some_and(concurrency::Open::forget);
                     Reply::Done(self.change(now, check, forget).0)
                 }
-                Entry::Forget { check } => {
-                    let gone = self.shard(&check.key).lock().remove(self.print(&check.key));
-                    self.keys.fetch_sub(usize::from(gone), Relaxed);
-                    Reply::Done(gone)
-                }
+                Entry::Forget { check } => Reply::Done(self.forget_at(now, check)),
                 Entry::Look { check } => Reply::Level(self.look_at(now, check)),
             })
             .collect()
@@ -124,7 +136,7 @@ impl MemoryStore {
             // Most requests have one.
             let mut opened = self.open(&mut shard, check, now);
             let (enforce, cost) = (check.enforce, check.cost);
-            let mut wants = [Want { open: &mut opened.0, cost, enforce }];
+            let mut wants = [Want { open: &mut opened.open, cost, enforce }];
             let decision = Decision::new(reserve::decide(&mut wants, budget, ticket));
             let taken = decision.parts.first().is_some_and(|part| part.at >= 0);
             let called = self.put(&mut shard, opened, taken, now);
@@ -138,7 +150,7 @@ impl MemoryStore {
             opened.push(self.open(&mut shard, check, now));
         }
         let mut wants: SmallVec<[Want<'_>; 2]> = SmallVec::new();
-        for (check, (open, ..)) in checks.iter().zip(&mut opened) {
+        for (check, Opened { open, .. }) in checks.iter().zip(&mut opened) {
             wants.push(Want { open, cost: check.cost, enforce: check.enforce });
         }
         let decision = Decision::new(reserve::decide(&mut wants, budget, ticket));
@@ -153,6 +165,21 @@ impl MemoryStore {
         decision
     }
 
+    fn forget_at(&self, now: Micros, check: &Check) -> bool {
+        let (mut shard, print) = (self.shard(&check.key).lock(), self.print(&check.key));
+        let before = shard.len();
+        let gone = shard.remove(print);
+        let left = absent(check, self.loss(check), now).level().reset_after;
+        // Absent, it would be one that is lost for as long as that matters.
+        let unused = check.algorithm.unused(now).filter(|_| left > 0);
+        let is_kept = unused.is_some();
+        if let Some(state) = unused {
+            shard.keep_until(print, state, now + left);
+        }
+        self.count(before, shard.len());
+        gone || is_kept
+    }
+
     /// Whether it changed, and whether somebody was called.
     fn change(
         &self,
@@ -162,7 +189,7 @@ impl MemoryStore {
     ) -> (bool, bool) {
         let mut shard = self.shard(&check.key).lock();
         let mut opened = self.open(&mut shard, check, now);
-        let changed = change(&mut opened.0);
+        let changed = change(&mut opened.open);
         let called = self.put(&mut shard, opened, changed, now);
         drop(shard);
         let has_called = !called.is_empty();
@@ -173,7 +200,7 @@ impl MemoryStore {
     fn look_at(&self, now: Micros, check: &Check) -> Level {
         let mut shard = self.shard(&check.key).lock();
         let opened = self.open(&mut shard, check, now);
-        let level = opened.0.level();
+        let level = opened.open.level();
         let called = self.put(&mut shard, opened, false, now);
         drop(shard);
         self.call(called);
@@ -182,50 +209,83 @@ impl MemoryStore {
 
     fn open(&self, shard: &mut Shard, check: &Check, now: Micros) -> Opened {
         let print = self.print(&check.key);
-        if let Some(open) = shard.open(print, &check.algorithm, now) {
-            return (open, print, false);
-        }
+        let place = shard.find(print);
         match &check.overflow {
-            Some(shared) if self.keys() >= MAX_KEYS => {
+            Some(shared) if place.is_none() && self.keys() >= MAX_KEYS => {
                 let print = self.print(shared);
-                let open = shard.open(print, &check.algorithm, now);
-                (open.unwrap_or_else(|| check.algorithm.open(None, now)), print, true)
+                let place = shard.find(print);
+                self.open_at(shard, print, place, check, now)
             }
-            _ => (check.algorithm.open(None, now), print, false),
+            _ => self.open_at(shard, print, place, check, now),
         }
+    }
+
+    fn open_at(
+        &self,
+        shard: &mut Shard,
+        print: Print,
+        place: Option<Place>,
+        check: &Check,
+        now: Micros,
+    ) -> Opened {
+        let loss = self.loss(check);
+        if let Some(place) = place
+            && let Some(open) = shard.open(place, &check.algorithm, loss, now)
+        {
+            return Opened { open, print, place: Some(place) };
+        }
+        Opened { open: absent(check, loss, now), print, place: None }
+    }
+
+    fn loss(&self, check: &Check) -> Option<Loss> {
+        let at = self.lost.load(Relaxed);
+        (at > 0).then_some(Loss { at, hidden: check.hidden })
     }
 
     /// Puts an opened state where it came from: as it is now when it was `changed`, else as it was.
     fn put(
         &self,
         shard: &mut Shard,
-        (mut open, print, _): Opened,
+        Opened { mut open, print, place }: Opened,
         changed: bool,
         now: Micros,
     ) -> Vec<Ticket> {
         let leases = open.leases().map(|leases| leases.called());
         // Leases change by themselves: who has expired is gone.
         if !changed && leases.is_none() {
-            shard.put_back(print, open);
+            if let Some(place) = place {
+                shard.put_back(place, open);
+            }
             return Vec::new();
         }
         let before = shard.len();
         match open.close() {
-            Some((state, ttl)) => shard.put(print, state, now, ttl),
+            Some((state, ttl)) => shard.put(print, place, state, now + ttl),
             None => drop(shard.remove(print)),
         }
         shard.sweep(now);
-        let after = shard.len();
+        self.count(before, shard.len());
+        leases.unwrap_or_default()
+    }
+
+    fn count(&self, before: usize, after: usize) {
         // Never below zero, not even for a moment.
         self.keys.fetch_add(after.saturating_sub(before), Relaxed);
         self.keys.fetch_sub(before.saturating_sub(after), Relaxed);
-        leases.unwrap_or_default()
     }
 
     fn call(&self, called: Vec<Ticket>) {
         for ticket in called {
             self.calls.call(ticket.number);
         }
+    }
+}
+
+/// A state that nobody has written, or that is lost.
+fn absent(check: &Check, loss: Option<Loss>, now: Micros) -> Open {
+    match loss {
+        None => check.algorithm.open(None, now),
+        Some(loss) => check.algorithm.open_behind(loss, None, now),
     }
 }
 

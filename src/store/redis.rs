@@ -8,8 +8,12 @@ mod answer;
 mod call;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod identity;
 mod link;
+mod marker;
 mod resp;
+
+pub use marker::Markers;
 
 use super::{BoxFuture, Entry, Reply, StoreError, batch::Script, calls::Calls};
 use crate::algorithm::SCRIPT;
@@ -40,6 +44,7 @@ pub struct RedisUrl(Config);
 #[derive(Clone)]
 pub struct RedisStore {
     link: Arc<Link>,
+    markers: Arc<Markers>,
     /// By which the server knows the script.
     hash: Arc<str>,
     calls: Arc<Calls>,
@@ -122,15 +127,16 @@ impl fmt::Display for RedisUrl {
 // === impl RedisStore ===
 
 impl RedisStore {
-    /// Connects in the background of the current runtime, and again whenever the connection is lost.
+    /// Connects in the background of the current runtime, and again whenever the connection is lost. `markers` are
+    /// those of the process.
     ///
     /// # Errors
     ///
     /// When the URL names no server.
-    pub fn open(url: &RedisUrl) -> Result<Self, ConnectError> {
-        let link = Arc::new(Link::open(url.address()?));
+    pub fn open(url: &RedisUrl, markers: &Arc<Markers>) -> Result<Self, ConnectError> {
+        let link = Arc::new(Link::open(url.address()?, markers.clone()));
         let hash = LuaScript::from_lua(SCRIPT).sha1().to_string().into();
-        Ok(Self { link, hash, calls: Arc::default() })
+        Ok(Self { link, markers: markers.clone(), hash, calls: Arc::default() })
     }
 
     /// Hears who is called to a place, on a connection of its own, for as long as the runtime lives. Calls that were
@@ -250,7 +256,10 @@ impl RedisStore {
         now: Option<i64>,
         entries: &[Entry],
     ) -> Result<Vec<Reply>, StoreError> {
-        let call = Call::new(now, entries);
+        let Some(first) = entries.first() else { return Ok(Vec::new()) };
+        let lane = self.lane(&first.checks()[0].key);
+        let expected = self.markers.expected(lane);
+        let call = Call::new(now, self.markers.key(lane), expected, entries);
         let said = match self.link.call(&call.command("EVALSHA", &self.hash)).await? {
             // The server has forgotten the script and has executed nothing.
             resp::Value::Error(error) if error.starts_with("NOSCRIPT") => {
@@ -260,7 +269,13 @@ impl RedisStore {
         };
         match said {
             resp::Value::Error(error) => Err(StoreError::Refused(error)),
-            said => call.read(&said).ok_or(StoreError::Protocol),
+            said => {
+                let (replies, marker) = call.read(&said).ok_or(StoreError::Protocol)?;
+                if let Some(marker) = marker {
+                    self.markers.learn(lane, expected, marker);
+                }
+                Ok(replies)
+            }
         }
     }
 }

@@ -8,7 +8,7 @@ use paceway::{
         Check, Checks, Decision, Store, StoreError,
         batch::{Batched, StoreMetrics},
         memory::MemoryStore,
-        redis::{RedisStore, RedisUrl},
+        redis::{Markers, RedisStore, RedisUrl},
     },
 };
 use std::{sync::Arc, time::Duration};
@@ -20,7 +20,7 @@ const HOUR: i64 = 3_600_000_000;
 fn check(key: &str, count: i64, period: i64, burst: i64) -> Check {
     let rule = TokenBucket::new(count, period, burst).expect("a rule");
     let algorithm = Algorithm::TokenBucket(rule);
-    Check { key: key.into(), algorithm, cost: 1, enforce: true, overflow: None }
+    Check { key: key.into(), algorithm, cost: 1, enforce: true, hidden: 0, overflow: None }
 }
 
 async fn decide(store: &Arc<dyn Store>, checks: &Checks, budget: i64) -> Decision {
@@ -134,7 +134,8 @@ contract!(
 
 async fn shared(redis: &Redis) -> Arc<dyn Store> {
     let url = RedisUrl::parse(&redis.url()).expect("a URL");
-    let script = RedisStore::open(&url).expect("a store");
+    let script = RedisStore::open(&url, &Markers::new("paceway", metrics::Counter::noop()))
+        .expect("a store");
     script.connected(LIMIT).await.expect("a connection");
     Arc::new(Batched::new(Arc::new(script), LIMIT, StoreMetrics::noop()))
 }

@@ -45,7 +45,7 @@ fn examples(edit: i64) -> [Algorithm; 6] {
 }
 
 fn check(key: &str, algorithm: Algorithm) -> Check {
-    Check { key: key.into(), algorithm, cost: 1, enforce: true, overflow: None }
+    Check { key: key.into(), algorithm, cost: 1, enforce: true, hidden: 0, overflow: None }
 }
 
 fn ask(check: &Check, budget: i64, number: i64) -> Entry {

@@ -9,7 +9,7 @@ use paceway::{
         Check, Checks, Store,
         batch::{Batched, StoreMetrics},
         memory::MemoryStore,
-        redis::{RedisStore, RedisUrl},
+        redis::{Markers, RedisStore, RedisUrl},
     },
 };
 use rstest::rstest;
@@ -41,7 +41,7 @@ fn checks(group: &str, letters: &str) -> Checks {
             _ => Algorithm::Concurrency(Concurrency::new(2, 60_000_000).expect("a rule")),
         };
         let key = format!("{{{group}}}:{letter}").into();
-        Check { key, algorithm, cost: 1, enforce: true, overflow: None }
+        Check { key, algorithm, cost: 1, enforce: true, hidden: 0, overflow: None }
     };
     letters.chars().map(check).collect()
 }
@@ -176,7 +176,8 @@ async fn group_commit(#[case] letters: &str) {
 async fn redis(#[case] letters: &str) {
     let redis = Redis::that_is_heard();
     let url = RedisUrl::parse(&redis.url()).expect("a URL");
-    let script = RedisStore::open(&url).expect("a store");
+    let script = RedisStore::open(&url, &Markers::new("paceway", metrics::Counter::noop()))
+        .expect("a store");
     script.connected(LIMIT).await.expect("a connection");
     script.hear_calls(&url).expect("a connection");
     let store = Batched::new(Arc::new(script), LIMIT, StoreMetrics::noop());

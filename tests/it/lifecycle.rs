@@ -278,7 +278,7 @@ async fn vendor() -> Upstream {
 type Labels = [(&'static str, &'static str)];
 
 /// The metrics of the contract that have a meaning now, with their types and labels.
-const METRICS: [(&str, &str, &[&str]); 20] = [
+const METRICS: [(&str, &str, &[&str]); 21] = [
     ("paceway_requests_total", "counter", &["outcome", "route"]),
     ("paceway_decisions_total", "counter", &["decision", "limiter"]),
     ("paceway_late_wakeups_total", "counter", &["limiter"]),
@@ -295,6 +295,7 @@ const METRICS: [(&str, &str, &[&str]); 20] = [
     ("paceway_connections_refused_total", "counter", &["reason"]),
     ("paceway_store_seconds", "histogram", &[]),
     ("paceway_store_errors_total", "counter", &["kind"]),
+    ("paceway_store_losses_total", "counter", &[]),
     ("paceway_store_up", "gauge", &[]),
     ("paceway_tunnels", "gauge", &["route"]),
     ("paceway_tasks", "gauge", &[]),

@@ -5,7 +5,7 @@ use paceway::{
     algorithm::{Algorithm, TokenBucket},
     store::{
         Check, Entry, Reply, StoreError,
-        redis::{ConnectError, RedisStore, RedisUrl},
+        redis::{ConnectError, Markers, RedisStore, RedisUrl},
     },
 };
 use rstest::rstest;
@@ -74,7 +74,8 @@ impl Server {
     }
 
     async fn store(&self) -> RedisStore {
-        let store = RedisStore::open(&self.url).expect("a store");
+        let store = RedisStore::open(&self.url, &Markers::new("paceway", metrics::Counter::noop()))
+            .expect("a store");
         store.connected(LIMIT).await.expect("a connection");
         store
     }
@@ -107,6 +108,11 @@ async fn serve(
         let count = match stream.read(&mut bytes).await? {
             0 => return Ok(()),
             count if !bytes[..count].starts_with(b"*") => continue,
+            count if bytes[..count].ends_with(b"\r\nserver\r\n") => {
+                // Who it is, it never says.
+                stream.write_all(b"-NOPERM\r\n").await?;
+                continue;
+            }
             // Two calls may come at once.
             count => bytes[..count].windows(7).filter(|word| word == b"EVALSHA").count().max(1),
         };
@@ -135,7 +141,8 @@ async fn serve(
 
 fn ask() -> Entry {
     let algorithm = Algorithm::TokenBucket(TokenBucket::new(1, 1_000_000, 3).expect("a rule"));
-    let check = Check { key: "{k}".into(), algorithm, cost: 1, enforce: true, overflow: None };
+    let check =
+        Check { key: "{k}".into(), algorithm, cost: 1, enforce: true, hidden: 0, overflow: None };
     Entry::Decide { checks: Arc::new([check]), budget: 0, ticket: None }
 }
 
@@ -301,7 +308,8 @@ async fn a_connection_that_ends_unused_is_made_again_before_it_is_needed() {
 async fn without_a_server_nothing_is_asked_and_nobody_waits() {
     let port = crate::support::free_port();
     let url = RedisUrl::parse(&format!("redis://127.0.0.1:{port}")).expect("a URL");
-    let store = RedisStore::open(&url).expect("a store");
+    let store = RedisStore::open(&url, &Markers::new("paceway", metrics::Counter::noop()))
+        .expect("a store");
     let connected = store.connected(Duration::from_millis(300)).await;
     assert!(matches!(connected, Err(ConnectError::Unreachable(_))), "{connected:?}");
     assert_eq!(decide(&store).await, Err(StoreError::NotConnected));
@@ -321,7 +329,8 @@ async fn a_server_that_refuses_the_login_is_told_of(#[case] words: &'static str)
         }
     });
     let url = RedisUrl::parse(&format!("redis://:secret@127.0.0.1:{port}")).expect("a URL");
-    let store = RedisStore::open(&url).expect("a store");
+    let store = RedisStore::open(&url, &Markers::new("paceway", metrics::Counter::noop()))
+        .expect("a store");
     let connected = store.connected(LIMIT).await;
     assert!(matches!(connected, Err(ConnectError::Refused(_))), "{connected:?}");
     assert!(!store.is_connected());

@@ -2,14 +2,16 @@
 //! on random sequences, on one virtual clock.
 
 use crate::support::{Redis, Said};
+use metrics::Counter;
 use paceway::{
     algorithm::{
         Algorithm, Concurrency, FixedWindow, Grant, SlidingWindow, TokenBucket, concurrency::Ticket,
     },
+    key,
     store::{
         Check, Checks, Entry, Reply,
         memory::MemoryStore,
-        redis::{RedisStore, RedisUrl},
+        redis::{Markers, RedisStore, RedisUrl},
     },
 };
 use proptest::{prelude::*, test_runner::TestRunner};
@@ -48,6 +50,10 @@ enum What {
     AskAgain(usize),
     /// The limiter of a key gets another rule, as after an edit of the configuration.
     Change(usize, Algorithm),
+    /// The store loses what it knows: the states themselves, or only that they are all.
+    Lose {
+        states: bool,
+    },
 }
 
 pub(crate) fn token_bucket() -> BoxedStrategy<Algorithm> {
@@ -115,6 +121,9 @@ fn step(rule: BoxedStrategy<Algorithm>) -> impl Strategy<Value = Step> {
         1 => (0..5usize).prop_map(What::AskAgain),
         1 => (0..30usize).prop_map(What::Forget),
         1 => (0..3usize, rule).prop_map(|(key, rule)| What::Change(key, rule)),
+        1 => any::<[bool; 3]>().prop_filter_map("seldom", |[seldom, also, states]| {
+            (seldom && also).then_some(What::Lose { states })
+        }),
     ];
     (spans(), what).prop_map(|(after, what)| Step { after, what })
 }
@@ -137,7 +146,6 @@ fn memory_and_redis_say_the_same_step_by_step(
 pub(crate) fn say_the_same(rule: BoxedStrategy<Algorithm>, steps: usize) {
     let redis = Redis::that_is_heard();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let store = runtime.block_on(connect(&redis));
     let case = AtomicU64::new(0);
     let cases = ProptestConfig::default().cases * 60 / u32::try_from(steps).expect("few");
     let mut runner = TestRunner::new(ProptestConfig::with_cases(cases));
@@ -145,7 +153,7 @@ pub(crate) fn say_the_same(rule: BoxedStrategy<Algorithm>, steps: usize) {
     let strategy = (rules, prop::collection::vec(step(rule), 1..steps));
     let result = runner.run(&strategy, |(rules, steps)| {
         let case = case.fetch_add(1, Relaxed);
-        runtime.block_on(compare(&store, case, rules, steps))
+        runtime.block_on(compare(&redis, case, rules, steps))
     });
     if let Err(error) = result {
         panic!("{error}");
@@ -153,8 +161,13 @@ pub(crate) fn say_the_same(rule: BoxedStrategy<Algorithm>, steps: usize) {
 }
 
 pub(crate) async fn connect(redis: &Redis) -> RedisStore {
+    connect_as(redis, "paceway").await
+}
+
+/// As a gateway of its own, whose keys have this prefix.
+pub(crate) async fn connect_as(redis: &Redis, prefix: &str) -> RedisStore {
     let url = RedisUrl::parse(&redis.url()).expect("a URL");
-    let store = RedisStore::open(&url).expect("a store");
+    let store = RedisStore::open(&url, &Markers::new(prefix, Counter::noop())).expect("a store");
     store.connected(LIMIT).await.expect("a connection");
     store
 }
@@ -165,6 +178,11 @@ struct SoFar {
     granted: Vec<(Check, Grant)>,
     queued: Vec<(Checks, Ticket)>,
     tickets: i64,
+    /// The store has been asked, so that there is something to lose.
+    met: bool,
+    /// It has lost it, and nobody has met that yet.
+    lost: bool,
+    has_lost: bool,
 }
 
 impl SoFar {
@@ -175,21 +193,25 @@ impl SoFar {
 }
 
 async fn compare(
-    redis: &RedisStore,
+    server: &Redis,
     case: u64,
     mut rules: [Algorithm; 3],
     steps: Vec<Step>,
 ) -> Result<(), TestCaseError> {
     let memory = MemoryStore::default();
+    // Each case has a clock of its own, and so a marker.
+    let prefix = format!("twins{case}");
+    let redis = &connect_as(server, &prefix).await;
     // As in a configuration, a key names the algorithm of its state.
     let key = |i: usize, rule: Algorithm| -> Arc<str> {
-        format!("twins:{{{case}}}:{}:{i}", char::from(rule.letter())).into()
+        key::state(&prefix, &case.to_string(), rule.letter(), &i.to_string()).into()
     };
     let check = |rules: &[Algorithm; 3], i: usize, cost: i64, enforce: bool| Check {
         key: key(i, rules[i]),
         algorithm: rules[i],
         cost: cost.min(rules[i].capacity()),
         enforce,
+        hidden: rules[i].hidden(700_000, 3),
         overflow: None,
     };
     let mut now = T0;
@@ -223,7 +245,26 @@ async fn compare(
             What::GiveBack(_) | What::Renew(_) | What::AskAgain(_) | What::Forget(_) => continue,
             What::Look(i) => Entry::Look { check: check(&rules, i, 1, true) },
             What::Change(i, rule) => {
-                rules[i] = rule;
+                // What is not there is lost, and virtual time expires no key of a real server: under a rule that
+                // remembers longer that would show.
+                if !so_far.has_lost {
+                    rules[i] = rule;
+                }
+                continue;
+            }
+            What::Lose { states } => {
+                run(redis, &memory, now, &mut batch, &mut so_far).await?;
+                server.command(&["DEL", &format!("{prefix}:marker")]);
+                // Those of places stay: what they say is true, if not all that is.
+                for (i, rule) in rules.iter().enumerate().filter(|(_, rule)| rule.lease().is_none())
+                {
+                    if states {
+                        server.command(&["DEL", &key(i, *rule)]);
+                    }
+                }
+                (so_far.lost, so_far.has_lost) = (so_far.met, true);
+                // What came into being at the very instant of the loss would be taken for younger.
+                now += after.max(1);
                 continue;
             }
         };
@@ -247,6 +288,10 @@ async fn run(
     if batch.is_empty() {
         return Ok(());
     }
+    if std::mem::take(&mut so_far.lost) {
+        memory.lose(now);
+    }
+    so_far.met = true;
     let expected = memory.run_at(now, batch);
     let mut replies = redis.run_at(Some(now), batch).await;
     // Whether a state that is past is still there differs: virtual time expires no key of a real server.
@@ -274,7 +319,14 @@ async fn run(
 
 fn single(key: &str, rule: TokenBucket) -> Checks {
     let algorithm = Algorithm::TokenBucket(rule);
-    Arc::new([Check { key: key.into(), algorithm, cost: 1, enforce: true, overflow: None }])
+    Arc::new([Check {
+        key: key.into(),
+        algorithm,
+        cost: 1,
+        enforce: true,
+        hidden: 0,
+        overflow: None,
+    }])
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use paceway::{
     store::{
         Check, Checks, Entry, Reply, StoreError,
         memory::MemoryStore,
-        redis::{RedisStore, RedisUrl},
+        redis::{Markers, RedisStore, RedisUrl},
     },
 };
 use proptest::{prelude::*, test_runner::TestRunner};
@@ -104,7 +104,8 @@ fn memory_and_redis_say_the_same_step_by_step() {
 
 async fn connect(redis: &Redis) -> RedisStore {
     let url = RedisUrl::parse(&redis.url()).expect("a URL");
-    let store = RedisStore::open(&url).expect("a store");
+    let store = RedisStore::open(&url, &Markers::new("paceway", metrics::Counter::noop()))
+        .expect("a store");
     store.connected(LIMIT).await.expect("a connection");
     store
 }
@@ -119,7 +120,7 @@ async fn compare(
     let keys: [Arc<str>; 3] = [0, 1, 2].map(|i| format!("windows:{{{case}}}:{i}").into());
     let check = |i: usize, rule: usize, cost: i64, enforce: bool| {
         let algorithm = rules[(i + rule) % rules.len()];
-        Check { key: keys[i].clone(), algorithm, cost, enforce, overflow: None }
+        Check { key: keys[i].clone(), algorithm, cost, enforce, hidden: 0, overflow: None }
     };
     let (mut now, mut granted) = (T0, Vec::<(Check, Grant)>::new());
     let mut batch = Vec::new();
@@ -177,7 +178,7 @@ async fn run(
 }
 
 fn single(key: &str, algorithm: Algorithm, cost: i64) -> Check {
-    Check { key: key.into(), algorithm, cost, enforce: true, overflow: None }
+    Check { key: key.into(), algorithm, cost, enforce: true, hidden: 0, overflow: None }
 }
 
 /// Longer than any state of the random steps: runs up to their bound and above it, then other periods.

@@ -90,6 +90,7 @@ fn the_short_way_is_the_long_way(#[values(true, false)] plain: bool) {
             algorithm: rules[i],
             cost: cost.min(rules[i].capacity()),
             enforce: true,
+            hidden: 0,
             overflow: None,
         };
         let (memory, mut now, mut granted) = (MemoryStore::default(), T0, Vec::new());
@@ -180,6 +181,7 @@ fn bucket(key: &str, burst: i64) -> Check {
         algorithm: Algorithm::TokenBucket(rule),
         cost: 1,
         enforce: true,
+        hidden: 0,
         overflow: None,
     }
 }

@@ -64,6 +64,7 @@ fn single(key: &str, algorithm: Algorithm) -> Checks {
         algorithm,
         cost: 1,
         enforce: true,
+        hidden: 0,
         overflow: None,
     }])
 }

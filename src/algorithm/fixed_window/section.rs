@@ -35,6 +35,14 @@ impl Section {
         Self { period, asked, since: 0, source: 0, runs: SmallVec::new() }
     }
 
+    /// With `count` permits in each window from the first instant to the last.
+    pub(super) fn full(period: Micros, asked: Micros, count: i64, from_to: [Micros; 2]) -> Self {
+        let mut section = Self::new(period, asked);
+        let [first, last] = from_to.map(|instant| section.window(instant));
+        section.runs.push(Run { first, last, count });
+        section
+    }
+
     /// The section of a period that is not kept, at the instant of the last write: the permits of the one of
     /// `others` that has most of them, each at the start of its window, those of a window that had begun at
     /// `clock`. That instant does not move while nobody is admitted, so a long window that is full under

@@ -60,7 +60,14 @@ fn far() -> (FarScript, Batched) {
 fn check(key: &str, burst: i64) -> Checks {
     let rule = TokenBucket::new(1, 3_600_000_000, burst).expect("a rule");
     let algorithm = Algorithm::TokenBucket(rule);
-    Arc::new([Check { key: key.into(), algorithm, cost: 1, enforce: true, overflow: None }])
+    Arc::new([Check {
+        key: key.into(),
+        algorithm,
+        cost: 1,
+        enforce: true,
+        hidden: 0,
+        overflow: None,
+    }])
 }
 
 async fn passes(store: &Batched, checks: &Checks) -> bool {
@@ -161,6 +168,7 @@ async fn time_in_the_queue_is_taken_off_the_budget() {
         algorithm,
         cost: 1,
         enforce: true,
+        hidden: 0,
         overflow: None,
     }]);
     let first = store.decide(&checks, 0, None);
@@ -244,7 +252,7 @@ proptest! {
         let rule = TokenBucket::new(7, 1_000_000, 3).expect("a rule");
         let algorithm = Algorithm::TokenBucket(rule);
         let check = |key: usize| Check {
-            key: format!("{{t}}:{key}").into(), algorithm, cost: 1, enforce: true, overflow: None,
+            key: format!("{{t}}:{key}").into(), algorithm, cost: 1, enforce: true, hidden: 0, overflow: None,
         };
         let (one_by_one, batched) = (MemoryStore::default(), MemoryStore::default());
         let (mut granted, mut entries, mut expected) = (Vec::new(), Vec::new(), Vec::new());

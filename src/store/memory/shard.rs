@@ -3,7 +3,7 @@
 
 use super::GRACE;
 use crate::algorithm::{
-    Algorithm, Micros, Open, State, TokenBucket,
+    Algorithm, Loss, Micros, Open, State, TokenBucket,
     timeline::{self, Pace},
     token_bucket,
 };
@@ -23,6 +23,9 @@ const MOST_PACES: u32 = 1024;
 /// a machine miscounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Print(pub(super) [u64; 2]);
+
+/// Where a state lies until others come or go.
+pub(super) type Place = usize;
 
 /// States by print.
 #[derive(Debug, Default)]
@@ -57,50 +60,67 @@ impl Shard {
         self.states.len()
     }
 
-    fn find(&mut self, print: Print) -> Option<(&mut Packed, &[Pace])> {
-        let kept = self.states.find_mut(print.0[0], |kept| kept.print == print)?;
-        Some((&mut kept.state, &self.paces))
+    pub(super) fn find(&self, print: Print) -> Option<Place> {
+        self.states.find_bucket_index(print.0[0], |kept| kept.print == print)
     }
 
-    /// As [`Algorithm::open`]; `None` when there is no state.
+    /// As [`Algorithm::open`], and [`Algorithm::open_behind`] a loss; `None` when no state is there that counts.
     pub(super) fn open(
         &mut self,
-        print: Print,
+        place: Place,
         algorithm: &Algorithm,
+        loss: Option<Loss>,
         now: Micros,
     ) -> Option<Open> {
-        let (state, paces) = self.find(print)?;
-        Some(match (state, algorithm) {
+        match (&mut self.states.get_bucket_mut(place)?.state, algorithm) {
             (Packed::TokenBucket(pace, packed), Algorithm::TokenBucket(rule)) => {
-                open(packed, paces.get(*pace as usize), *rule, now)
+                let is_lost = loss.is_some_and(|loss| packed.born() < loss.at);
+                let pace = self.paces.get(*pace as usize).filter(|_| !is_lost)?;
+                Some(open(packed, *pace, *rule, now))
             }
-            (Packed::Other(_, state), algorithm) => algorithm.open(Some(state), now),
+            (Packed::Other(_, state), algorithm) => match loss {
+                None => Some(algorithm.open(Some(state), now)),
+                Some(loss) if loss.takes(state) => None,
+                Some(loss) => Some(algorithm.open_behind(loss, Some(state), now)),
+            },
             // A key names its algorithm: never.
-            (Packed::TokenBucket(..), algorithm) => algorithm.open(None, now),
-        })
+            (Packed::TokenBucket(..), _) => None,
+        }
     }
 
     /// As [`Open::put_back`].
-    pub(super) fn put_back(&mut self, print: Print, open: Open) {
-        if let Some((Packed::Other(_, state), _)) = self.find(print) {
+    pub(super) fn put_back(&mut self, place: Place, open: Open) {
+        let kept = self.states.get_bucket_mut(place).map(|kept| &mut kept.state);
+        if let Some(Packed::Other(_, state)) = kept {
             open.put_back(state);
         }
     }
 
-    /// Keeps a state that matters for `ttl` µs.
-    pub(super) fn put(&mut self, print: Print, state: State, now: Micros, ttl: Micros) {
-        let state = self.packed(state, now + ttl);
-        let hash = |kept: &Kept| kept.print.0[0];
-        match self.states.entry(print.0[0], |kept| kept.print == print, hash) {
-            Entry::Occupied(mut entry) => {
-                entry.get_mut().state = state;
+    /// Keeps a state that equals an absent one from `past` on; `place` is where one of this print was, perhaps.
+    pub(super) fn put(&mut self, print: Print, place: Option<Place>, state: State, past: Micros) {
+        let state = self.packed(state, past);
+        let kept = place.and_then(|place| self.states.get_bucket_mut(place));
+        match kept.filter(|kept| kept.print == print) {
+            Some(kept) => {
+                kept.state = state;
                 self.due += SWEEP;
             }
-            Entry::Vacant(entry) => {
-                entry.insert(Kept { print, state });
-                self.due += SWEEP_FOR_NEW;
-            }
+            None => self.insert(print, state),
         }
+    }
+
+    /// The same of one that matters for longer than it says itself.
+    pub(super) fn keep_until(&mut self, print: Print, state: State, past: Micros) {
+        self.insert(print, Packed::Other(past, Box::new(state)));
+    }
+
+    fn insert(&mut self, print: Print, state: Packed) {
+        let hash = |kept: &Kept| kept.print.0[0];
+        match self.states.entry(print.0[0], |kept| kept.print == print, hash) {
+            Entry::Occupied(mut entry) => entry.get_mut().state = state,
+            Entry::Vacant(entry) => drop(entry.insert(Kept { print, state })),
+        }
+        self.due += SWEEP_FOR_NEW;
     }
 
     fn packed(&mut self, state: State, past: Micros) -> Packed {
@@ -150,17 +170,10 @@ impl Shard {
     }
 }
 
-fn open(
-    packed: &mut timeline::Packed,
-    pace: Option<&Pace>,
-    rule: TokenBucket,
-    now: Micros,
-) -> Open {
-    let mut state = pace.map(|pace| packed.unpack(*pace));
-    let open = token_bucket::Open::new(state.as_mut(), now, rule);
-    if let Some(state) = state {
-        packed.repack(state);
-    }
+fn open(packed: &mut timeline::Packed, pace: Pace, rule: TokenBucket, now: Micros) -> Open {
+    let mut state = packed.unpack(pace);
+    let open = token_bucket::Open::new(Some(&mut state), now, rule);
+    packed.repack(state);
     Open::TokenBucket(open)
 }
 
@@ -191,8 +204,8 @@ mod tests {
     }
 
     fn put(shard: &mut Shard, number: u64, now: Micros) {
-        let (state, ttl) = state(now);
-        shard.put(print(number), state, now, ttl);
+        let (print, (state, ttl)) = (print(number), state(now));
+        shard.put(print, shard.find(print), state, now + ttl);
         shard.sweep(now);
     }
 
@@ -209,10 +222,10 @@ mod tests {
     fn prints_that_agree_in_their_hash_alone_are_two() {
         let (mut shard, one, other) = (Shard::default(), Print([7, 1]), Print([7, 2]));
         let (state, ttl) = state(0);
-        shard.put(one, state.clone(), 0, ttl);
-        assert!(shard.open(other, &RULE, 0).is_none() && !shard.remove(other));
-        shard.put(other, state, 0, ttl);
-        assert!(shard.len() == 2 && shard.remove(one) && shard.open(other, &RULE, 0).is_some());
+        shard.put(one, None, state.clone(), ttl);
+        assert!(shard.find(other).is_none() && !shard.remove(other));
+        shard.put(other, shard.find(one), state, ttl);
+        assert!(shard.len() == 2 && shard.remove(one) && shard.find(other).is_some());
     }
 
     /// Holes among them, and whatever the pace.
@@ -231,9 +244,10 @@ mod tests {
             assert!(open.give_back(grants[30], 1), "a hole");
             let (mut state, ttl) = open.close().expect("a state");
             let expected = rule.open(Some(&mut state), 1000);
-            shard.put(print(count as u64), state, 5, ttl);
+            shard.put(print(count as u64), None, state, 5 + ttl);
             for _ in 0..2 {
-                assert_eq!(shard.open(print(count as u64), &rule, 1000), Some(expected.clone()));
+                let place = shard.find(print(count as u64)).expect("a state");
+                assert_eq!(shard.open(place, &rule, None, 1000), Some(expected.clone()));
             }
         }
         assert_eq!(shard.paces.len(), MOST_PACES as usize);

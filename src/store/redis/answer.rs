@@ -2,6 +2,7 @@
 
 use super::{
     call::{Call, Plain},
+    marker::Marker,
     resp::Value,
 };
 use crate::{
@@ -17,8 +18,8 @@ use std::collections::HashMap;
 // === impl Call ===
 
 impl Call<'_> {
-    /// The script's reply, entry by entry; `None` when it is not one.
-    pub(super) fn read(&self, reply: &Value) -> Option<Vec<Reply>> {
+    /// The script's reply, entry by entry, and the marker when it is not the one expected; `None` when it is no reply.
+    pub(super) fn read(&self, reply: &Value) -> Option<(Vec<Reply>, Option<Marker>)> {
         let (packed, numbers) = match reply {
             Value::Bytes(packed) => (packed, &[][..]),
             Value::List(list) => match &**list {
@@ -26,6 +27,10 @@ impl Call<'_> {
                 _ => return None,
             },
             _ => return None,
+        };
+        let (marker, numbers) = match numbers {
+            [numbers @ .., Value::Bytes(marker)] => (Some(Marker::parse(marker)?), numbers),
+            numbers => (None, numbers),
         };
         let mut steps = self.steps(packed)?;
         let mut numbers = Numbers(numbers.iter());
@@ -48,7 +53,7 @@ impl Call<'_> {
             });
         }
         let agreed = steps.iter().flatten().all(|step| step.admitted == 0);
-        (numbers.0.len() == 0 && agreed).then_some(replies)
+        (numbers.0.len() == 0 && agreed).then_some((replies, marker))
     }
 
     /// Where each group's bucket stood; `None` for those that went the long way.
@@ -77,7 +82,7 @@ impl Call<'_> {
     fn read_one(&self, entry: &Entry, numbers: &mut Numbers<'_>) -> Option<Reply> {
         let code = numbers.next()?;
         if code < 0 {
-            let key = self.keys.get(usize::try_from(numbers.next()?.checked_sub(1)?).ok()?)?;
+            let key = self.keys.get(usize::try_from(numbers.next()?.checked_sub(2)?).ok()?)?;
             return Some(Reply::Failed(StoreError::Foreign((*key).clone())));
         }
         Some(match entry {

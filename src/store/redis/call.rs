@@ -3,7 +3,7 @@
 //! Requests that ask one token bucket alone, all for one cost, are a *group*: as many numbers as one of them,
 //! and decided in one step (`plain.lua`). Everything else is written out entry by entry (`reserve.lua`).
 
-use super::resp;
+use super::{marker::Expected, resp};
 use crate::{
     algorithm::{Algorithm, MAX_BUDGET, Micros, STATE_VERSION, TokenBucket, concurrency::Ticket},
     store::{Check, Entry},
@@ -22,6 +22,7 @@ pub(super) struct Call<'e> {
     /// For each entry its group.
     pub(super) places: Vec<u32>,
     pub(super) groups: Vec<Group<'e>>,
+    marker: String,
     /// Of the groups, then of the other entries.
     pub(super) keys: Vec<&'e Arc<str>>,
     numbers: HashMap<&'e str, usize>,
@@ -61,12 +62,18 @@ impl<'e> Plain<'e> {
 // === impl Call ===
 
 impl<'e> Call<'e> {
-    /// `now` is `None` for the server's clock.
-    pub(super) fn new(now: Option<Micros>, entries: &'e [Entry]) -> Self {
+    /// `now` is `None` for the server's clock; `marker` is the name of the one that is `expected`.
+    pub(super) fn new(
+        now: Option<Micros>,
+        marker: String,
+        expected: Expected,
+        entries: &'e [Entry],
+    ) -> Self {
         let mut call = Self {
             entries,
             places: Vec::with_capacity(entries.len()),
             groups: Vec::new(),
+            marker,
             keys: Vec::new(),
             numbers: HashMap::default(),
             args: Vec::with_capacity(128),
@@ -84,6 +91,7 @@ impl<'e> Call<'e> {
         }
         call.number(now.unwrap_or(-1));
         call.push_groups();
+        call.word(expected.to_string().as_bytes());
         for (entry, place) in entries.iter().zip(std::mem::take(&mut call.places)) {
             if place == ALONE {
                 call.push(entry);
@@ -96,11 +104,12 @@ impl<'e> Call<'e> {
     /// The command that has the server execute it, by the script's `hash` or its text.
     pub(super) fn command(&self, by: &str, script: &str) -> Vec<u8> {
         let keys = self.keys.iter().map(|key| key.len() + 8).sum::<usize>();
-        let mut out = Vec::with_capacity(64 + script.len() + keys + self.args.len());
-        resp::head(&mut out, 3 + self.keys.len() + self.words);
+        let mut out = Vec::with_capacity(128 + script.len() + keys + self.args.len());
+        resp::head(&mut out, 4 + self.keys.len() + self.words);
         resp::push(&mut out, by.as_bytes());
         resp::push(&mut out, script.as_bytes());
-        resp::push_number(&mut out, self.keys.len() as i64);
+        resp::push_number(&mut out, self.keys.len() as i64 + 1);
+        resp::push(&mut out, self.marker.as_bytes());
         self.keys.iter().for_each(|key| resp::push(&mut out, key.as_bytes()));
         out.extend_from_slice(&self.args);
         out
@@ -171,7 +180,9 @@ impl<'e> Call<'e> {
             numbers.iter().for_each(|n| packed.extend_from_slice(&(*n as f64).to_le_bytes()));
         };
         let mut place = 0;
-        let alike = |a: &Group<'_>, b: &Group<'_>| a.rule == b.rule && a.check.cost == b.check.cost;
+        let alike = |a: &Group<'_>, b: &Group<'_>| {
+            (a.rule, a.check.cost, a.check.hidden) == (b.rule, b.check.cost, b.check.hidden)
+        };
         for groups in self.groups.chunk_by(alike) {
             let Group { check, rule, .. } = groups[0];
             let [per, den, most] = rule.args();
@@ -180,7 +191,7 @@ impl<'e> Call<'e> {
                 packed.extend_from_slice(&number.to_le_bytes());
             }
             let (full, length, count) = (most * per, check.cost * per, groups.len() as i64);
-            doubles(&mut packed, &[den, full, length, rule.far(), count]);
+            doubles(&mut packed, &[den, full, length, rule.far(), check.hidden, count]);
             for Group { count, least, greatest, .. } in groups {
                 doubles(&mut packed, &[*count, *least, *greatest]);
                 if least < greatest {
@@ -212,7 +223,7 @@ impl<'e> Call<'e> {
                     self.head(check);
                     self.number(check.cost);
                     self.number(i64::from(check.enforce));
-                    self.rule(&check.algorithm);
+                    self.rule(check);
                 }
             }
             Entry::GiveBack { check, grant } => {
@@ -221,24 +232,24 @@ impl<'e> Call<'e> {
                 for number in [check.cost, grant.whole, grant.ticks, grant.born, grant.aux] {
                     self.number(number);
                 }
-                self.rule(&check.algorithm);
+                self.rule(check);
             }
             Entry::Renew { check, grant } => {
                 self.word(b"R");
                 self.head(check);
                 self.number(grant.whole);
                 self.number(grant.ticks);
-                self.rule(&check.algorithm);
+                self.rule(check);
             }
             Entry::Forget { check } => {
                 self.word(b"X");
                 self.head(check);
-                self.rule(&check.algorithm);
+                self.rule(check);
             }
             Entry::Look { check } => {
                 self.word(b"P");
                 self.head(check);
-                self.rule(&check.algorithm);
+                self.rule(check);
             }
         }
     }
@@ -249,12 +260,14 @@ impl<'e> Call<'e> {
         if number == next {
             self.keys.push(&check.key);
         }
-        self.number(number as i64 + 1);
+        // Behind the marker, and counted from 1.
+        self.number(number as i64 + 2);
         self.number(check.algorithm.letter().into());
     }
 
-    fn rule(&mut self, algorithm: &Algorithm) {
-        algorithm.args().into_iter().for_each(|arg| self.number(arg));
+    fn rule(&mut self, check: &Check) {
+        self.number(check.hidden);
+        check.algorithm.args().into_iter().for_each(|arg| self.number(arg));
     }
 
     fn word(&mut self, word: &[u8]) {

@@ -2,7 +2,7 @@
 //! a server that is away, and gives up a connection whose oldest call has no answer.
 
 use super::{
-    ConnectError,
+    ConnectError, Markers, identity,
     resp::{self, Parsed, Value},
 };
 use crate::store::StoreError;
@@ -83,11 +83,11 @@ struct Call {
 
 impl Link {
     /// Connects in the background of the current runtime.
-    pub(super) fn open(address: Address) -> Self {
+    pub(super) fn open(address: Address, markers: Arc<Markers>) -> Self {
         let shared = Arc::<Shared>::default();
         let away = Status::Away(ConnectError::Unreachable("no answer in time".into()));
         let (say, status) = watch::channel(away);
-        let task = tokio::spawn(keep(address, shared.clone(), say)).abort_handle();
+        let task = tokio::spawn(keep(address, markers, shared.clone(), say)).abort_handle();
         Self { shared, status, task }
     }
 
@@ -197,7 +197,7 @@ impl Address {
 }
 
 /// The one reply that is on its way.
-async fn read_one(stream: &mut TcpStream) -> io::Result<Value> {
+pub(super) async fn read_one(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Value> {
     let mut bytes = Vec::new();
     loop {
         match resp::parse(&bytes).map_err(|_| no_redis())? {
@@ -231,9 +231,14 @@ fn silent() -> io::Error {
 }
 
 /// Connects, and again when the connection is lost, until the link is dropped.
-async fn keep(address: Address, shared: Arc<Shared>, say: watch::Sender<Status>) {
+async fn keep(
+    address: Address,
+    markers: Arc<Markers>,
+    shared: Arc<Shared>,
+    say: watch::Sender<Status>,
+) {
     loop {
-        let connected = timeout(UNRESPONSIVE, address.connect()).await;
+        let connected = timeout(UNRESPONSIVE, met(&address, &markers)).await;
         let connected = connected.unwrap_or_else(|_| Err(silent().into()));
         let why = match connected {
             Err(why) => why,
@@ -259,6 +264,16 @@ async fn keep(address: Address, shared: Arc<Shared>, say: watch::Sender<Status>)
         });
         sleep(RECONNECT).await;
     }
+}
+
+/// A new connection, and the markers know where it leads to: before the first call goes there.
+async fn met(address: &Address, markers: &Markers) -> Result<TcpStream, ConnectError> {
+    let mut stream = address.connect().await?;
+    if let Some(run) = identity::run_of(&mut stream).await? {
+        // One server has all lanes.
+        markers.meet("", &run, |_| true);
+    }
+    Ok(stream)
 }
 
 /// Until the connection ends: why.

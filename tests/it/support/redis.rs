@@ -7,7 +7,7 @@ use std::{
     process::{Child, Command, Stdio},
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicU16, AtomicUsize, Ordering::Relaxed},
     },
     thread,
     time::Duration,
@@ -105,14 +105,14 @@ impl Redis {
         }
     }
 
-    /// All keys.
+    /// All keys of states: without the marker beside them.
     pub(crate) fn keys(&self) -> Vec<String> {
         let Said::List(keys) = self.command(&["KEYS", "*"]) else { panic!("no list of keys") };
         let name = |key| match key {
             Said::Bytes(Some(bytes)) => String::from_utf8(bytes).expect("a readable key"),
             said => panic!("{said:?} is no key"),
         };
-        keys.into_iter().map(name).collect()
+        keys.into_iter().map(name).filter(|name| !name.ends_with(":marker")).collect()
     }
 
     /// How often a command was called.
@@ -216,6 +216,8 @@ fn read(from: &mut impl BufRead) -> std::io::Result<Said> {
 #[derive(Debug)]
 pub(crate) struct Chaos {
     port: u16,
+    /// Of the server that new connections lead to.
+    to: Arc<AtomicU16>,
     hold: watch::Sender<bool>,
     asked: Arc<AtomicUsize>,
     task: JoinHandle<()>,
@@ -229,12 +231,18 @@ impl Chaos {
         let port = listener.local_addr().expect("its address").port();
         let (hold, held) = watch::channel(false);
         let asked = Arc::<AtomicUsize>::default();
-        let task = tokio::spawn(accept(listener, redis.port, held, asked.clone()));
-        Self { port, hold, asked, task }
+        let to = Arc::new(AtomicU16::new(redis.port));
+        let task = tokio::spawn(accept(listener, to.clone(), held, asked.clone()));
+        Self { port, to, hold, asked, task }
     }
 
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/0", self.port)
+    }
+
+    /// New connections lead to another server, as behind a failover.
+    pub(crate) fn lead_to(&self, redis: &Redis) {
+        self.to.store(redis.port, Relaxed);
     }
 
     /// From now on no answer comes through.
@@ -261,12 +269,13 @@ impl Drop for Chaos {
 
 async fn accept(
     listener: net::TcpListener,
-    to: u16,
+    to: Arc<AtomicU16>,
     held: watch::Receiver<bool>,
     asked: Arc<AtomicUsize>,
 ) {
     let mut connections = tokio::task::JoinSet::new();
     while let Ok((client, _)) = listener.accept().await {
+        let to = to.load(Relaxed);
         let Ok(server) = net::TcpStream::connect(("127.0.0.1", to)).await else { continue };
         let (mut from_client, mut to_client) = client.into_split();
         let (mut from_server, mut to_server) = server.into_split();

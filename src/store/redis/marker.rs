@@ -1,0 +1,154 @@
+//! What this process knows of the states on a server: the marker that stands beside them, and which run of a server had
+//! them. Twin of `marker.lua`, which judges. Never asks: calls and connections tell it.
+//!
+//! A server that has lost its states has lost the marker with them. One that comes back with states of a moment ago, as a
+//! replica does that is promoted, has the marker and is another run: then the next call says that it is in doubt.
+
+use crate::algorithm::{Micros, STATE_VERSION, in_names};
+use ahash::HashMap;
+use metrics::Counter;
+use parking_lot::Mutex;
+use std::{fmt, sync::Arc, time::Duration};
+use tokio::time::Instant;
+
+/// How often a marker is told to live longer, far less than it lives.
+const RENEWED: Duration = Duration::from_secs(24 * 60 * 60);
+/// Digits of an instant of a server.
+const DIGITS: usize = 16;
+
+/// The markers that a process knows. All of its connections to one store share them.
+pub struct Markers {
+    prefix: Box<str>,
+    losses: Counter,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// By lane. Lanes come from the configuration.
+    lanes: HashMap<Box<str>, Lane>,
+    /// By the place of a server its run.
+    runs: HashMap<Box<str>, Box<str>>,
+}
+
+struct Lane {
+    marker: Marker,
+    /// Its server may have lost writes since.
+    in_doubt: bool,
+    renewed: Instant,
+}
+
+/// Of states that are known from `at` on: since the first gateway came, or since they were lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Marker {
+    lost: bool,
+    at: Micros,
+}
+
+/// What a call says of the marker that it expects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Expected {
+    marker: Option<Marker>,
+    in_doubt: bool,
+    renews: bool,
+}
+
+// === impl Markers ===
+
+impl Markers {
+    /// For the states whose names begin with `prefix`; each loss that is met is counted.
+    pub fn new(prefix: &str, losses: Counter) -> Arc<Self> {
+        Arc::new(Self { prefix: prefix.into(), losses, known: Mutex::default() })
+    }
+
+    /// The name of the marker of a lane: on one server, or beside the states of a hash tag.
+    pub(super) fn key(&self, lane: &str) -> String {
+        let (prefix, version) = (&self.prefix, in_names(STATE_VERSION));
+        match lane.is_empty() {
+            true => format!("{prefix}:marker{version}"),
+            false => format!("{prefix}:{{{lane}}}:marker{version}"),
+        }
+    }
+
+    /// What the next call on a lane is to say.
+    pub(super) fn expected(&self, lane: &str) -> Expected {
+        let mut known = self.known.lock();
+        let Some(lane) = known.lanes.get_mut(lane) else { return Expected::default() };
+        let renews = !lane.in_doubt && lane.renewed.elapsed() >= RENEWED;
+        if renews {
+            // Should the call not come through, the next day is early enough.
+            lane.renewed = Instant::now();
+        }
+        Expected { marker: Some(lane.marker), in_doubt: lane.in_doubt, renews }
+    }
+
+    /// A call that said `expected` was told another marker.
+    pub(super) fn learn(&self, lane: &str, expected: Expected, marker: Marker) {
+        let mut known = self.known.lock();
+        let before = known.lanes.get(lane);
+        let is_loss = marker.lost && before.is_some_and(|before| before.marker != marker);
+        // A doubt that came up behind the call is not settled by it.
+        let in_doubt = before.is_some_and(|before| before.in_doubt) && !expected.in_doubt;
+        known.lanes.insert(lane.into(), Lane { marker, in_doubt, renewed: Instant::now() });
+        drop(known);
+        if is_loss {
+            self.losses.increment(1);
+            let message = "the store has lost states, or may have: limiters go on as if all that can \
+                           have been granted before had been";
+            match lane.is_empty() {
+                true => tracing::warn!("{message}"),
+                false => tracing::warn!(lane, "{message}"),
+            }
+        }
+    }
+
+    /// A new connection leads to the run `run` of the server at `place`. Where another run was there before, what is
+    /// known of the lanes that are there is in doubt.
+    pub(super) fn meet(&self, place: &str, run: &str, is_there: impl Fn(&str) -> bool) {
+        let mut known = self.known.lock();
+        let before = known.runs.insert(place.into(), run.into());
+        if before.is_some_and(|before| *before != *run) {
+            let lanes = known.lanes.iter_mut().filter(|(lane, _)| is_there(lane));
+            lanes.for_each(|(_, lane)| lane.in_doubt = true);
+        }
+    }
+}
+
+impl fmt::Debug for Markers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Markers").field("prefix", &self.prefix).finish_non_exhaustive()
+    }
+}
+
+// === impl Marker ===
+
+impl Marker {
+    /// Reads what the script says; `None` of what it never says.
+    pub(super) fn parse(text: &[u8]) -> Option<Self> {
+        let (kind, digits) = text.split_first()?;
+        let lost = match kind {
+            b'N' => false,
+            b'L' => true,
+            _ => return None,
+        };
+        let is_instant =
+            (1..=DIGITS).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit);
+        let at = std::str::from_utf8(digits).ok().filter(|_| is_instant)?.parse().ok()?;
+        Some(Self { lost, at })
+    }
+}
+
+impl fmt::Display for Expected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(Marker { lost, at }) = self.marker else { return Ok(()) };
+        let sign = match (self.in_doubt, self.renews) {
+            (true, _) => "?",
+            (false, true) => "+",
+            (false, false) => "",
+        };
+        write!(f, "{}{at}{sign}", if lost { 'L' } else { 'N' })
+    }
+}
+
+#[cfg(test)]
+mod tests;

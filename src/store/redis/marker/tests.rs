@@ -1,0 +1,83 @@
+use super::*;
+use rstest::rstest;
+use tokio::time::advance;
+
+fn markers() -> Arc<Markers> {
+    Markers::new("shop", Counter::noop())
+}
+
+/// A call on `lane` is told `marker`; returns what it had said.
+fn told(markers: &Markers, lane: &str, marker: &str) -> String {
+    let expected = markers.expected(lane);
+    markers.learn(lane, expected, Marker::parse(marker.as_bytes()).expect("a marker"));
+    expected.to_string()
+}
+
+fn says(markers: &Markers, lane: &str) -> String {
+    markers.expected(lane).to_string()
+}
+
+#[rstest]
+#[case::of_one_server("", "shop:marker")]
+#[case::of_a_hash_tag("account", "shop:{account}:marker")]
+fn the_name_of_a_marker(#[case] lane: &str, #[case] name: &str) {
+    assert_eq!(markers().key(lane), name);
+}
+
+#[rstest]
+#[case::empty("")]
+#[case::another_kind("X1700000000000000")]
+#[case::no_instant("L")]
+#[case::not_a_number("L17e14")]
+#[case::a_sign("L+1700000000000000")]
+#[case::too_long("L17000000000000000")]
+fn what_is_no_marker(#[case] text: &str) {
+    assert_eq!(Marker::parse(text.as_bytes()), None);
+}
+
+#[test]
+fn a_call_says_what_the_last_one_was_told_of_its_lane() {
+    let markers = markers();
+    assert_eq!(told(&markers, "", "N5"), "", "nothing is known at first");
+    assert_eq!(told(&markers, "", "L7"), "N5");
+    assert_eq!((says(&markers, ""), says(&markers, "a")), ("L7".into(), String::new()));
+}
+
+#[test]
+fn another_run_of_a_server_is_a_doubt_until_a_call_that_said_so_is_answered() {
+    let markers = markers();
+    markers.meet("", "one", |_| true);
+    told(&markers, "", "N5");
+    markers.meet("", "one", |_| true);
+    assert_eq!(says(&markers, ""), "N5", "the same run");
+    let before = markers.expected("");
+    markers.meet("", "two", |_| true);
+    markers.learn("", before, Marker { lost: true, at: 7 });
+    assert_eq!(says(&markers, ""), "L7?", "an answer from before it settles nothing");
+    assert_eq!(told(&markers, "", "L9"), "L7?");
+    assert_eq!(says(&markers, ""), "L9");
+}
+
+#[test]
+fn a_doubt_is_of_the_lanes_that_are_there() {
+    let markers = markers();
+    for lane in ["a", "b"] {
+        told(&markers, lane, "N5");
+    }
+    for run in ["one", "two"] {
+        markers.meet("10.0.0.1:6379", run, |lane| lane == "a");
+        markers.meet("10.0.0.2:6379", "three", |lane| lane == "b");
+    }
+    assert_eq!((says(&markers, "a"), says(&markers, "b")), ("N5?".into(), "N5".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn once_a_day_a_call_says_that_the_marker_is_to_live_longer() {
+    let markers = markers();
+    told(&markers, "", "N5");
+    for _ in 0..3 {
+        assert_eq!(says(&markers, ""), "N5");
+        advance(RENEWED).await;
+        assert_eq!(says(&markers, ""), "N5+");
+    }
+}

@@ -1,0 +1,184 @@
+//! A server that loses states under load, or seems to, and the gateways that use it: they go on within the law, as if
+//! everything that can have been granted had been.
+
+use crate::support::{Conn, Gateway, Redis, Reply, Upstream, assert_lawful, eventually, get};
+use rstest::rstest;
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+use tokio::{
+    sync::Semaphore,
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+
+const RATE: f64 = 40.0;
+
+fn config(redis: &Redis, upstream: &Upstream) -> String {
+    format!(
+        "store: {{ url: \"{}\", timeout: 2s }}
+workers: 2
+upstream: {}
+limiters: {{ it: {{ rate: 40/s, burst: 40 }} }}
+routes: [{{ name: it, suffix: /it, limiters: [it], max_wait: 400ms }}]
+",
+        redis.url(),
+        upstream.url()
+    )
+}
+
+/// Clients that ask without a pause for as long as it lives, and what they were answered.
+struct Load {
+    stop: Arc<AtomicBool>,
+    clients: JoinSet<Vec<u16>>,
+}
+
+impl Load {
+    fn new() -> Self {
+        Self { stop: Arc::default(), clients: JoinSet::new() }
+    }
+
+    fn on(&mut self, gateway: SocketAddr) {
+        for _ in 0..6 {
+            let stop = self.stop.clone();
+            self.clients.spawn(async move {
+                let mut statuses = Vec::new();
+                while !stop.load(Relaxed) {
+                    let status = get(gateway, "/it").await.status;
+                    statuses.push(status);
+                    if status != 200 {
+                        sleep(Duration::from_millis(10)).await;
+                    }
+                }
+                statuses
+            });
+        }
+    }
+
+    async fn end(self) -> Vec<u16> {
+        self.stop.store(true, Relaxed);
+        self.clients.join_all().await.concat()
+    }
+}
+
+async fn until_passed(upstream: &Upstream, more: usize) {
+    let count = upstream.calls().len() + more;
+    eventually("more requests pass", async || (upstream.calls().len() >= count).then_some(()))
+        .await;
+}
+
+async fn losses(gateways: &[Gateway]) -> Vec<f64> {
+    let mut all = Vec::new();
+    for gateway in gateways {
+        all.push(gateway.metric("paceway_store_losses_total", &[]).await);
+    }
+    all
+}
+
+fn warnings(gateway: &Gateway) -> usize {
+    let is_one = |event: &serde_json::Value| {
+        event["level"] == "WARN" && event.to_string().contains("the store has lost states")
+    };
+    gateway.events().iter().filter(|event| is_one(event)).count()
+}
+
+#[derive(Debug, Clone, Copy)]
+enum What {
+    Flushes,
+    RestartsEmpty,
+    RestartsWithItsData,
+    ForgetsScripts,
+    Reloads,
+}
+
+#[rstest]
+#[case::flushed(What::Flushes, 1.0)]
+#[case::restarted_empty(What::RestartsEmpty, 1.0)]
+#[case::restarted_with_its_data(What::RestartsWithItsData, 1.0)]
+#[case::without_scripts(What::ForgetsScripts, 0.0)]
+#[case::reloaded_and_stuck(What::Reloads, 0.0)]
+#[tokio::test(flavor = "multi_thread")]
+async fn the_law_holds_across_what_a_server_does(#[case] what: What, #[case] lost: f64) {
+    let mut redis = match what {
+        What::RestartsWithItsData => {
+            Redis::with(&["--appendonly", "yes", "--appendfsync", "always"])
+        }
+        What::Reloads => Redis::with(&["--enable-debug-command", "yes"]),
+        _ => Redis::start(),
+    };
+    let upstream = Upstream::ok().await;
+    let yaml = config(&redis, &upstream);
+    let start = Instant::now();
+    let mut gateways = vec![Gateway::start(&yaml).await, Gateway::start(&yaml).await];
+    let mut load = Load::new();
+    gateways.iter().for_each(|gateway| load.on(gateway.listen));
+    until_passed(&upstream, 60).await;
+    match what {
+        What::Flushes => drop(redis.command(&["FLUSHALL"])),
+        What::RestartsEmpty | What::RestartsWithItsData => {
+            redis.kill();
+            redis.start_again();
+        }
+        What::ForgetsScripts => {
+            for _ in 0..20 {
+                redis.command(&["SCRIPT", "FLUSH"]);
+                until_passed(&upstream, 1).await;
+            }
+        }
+        What::Reloads => {
+            redis.command(&["DEBUG", "RELOAD"]);
+            redis.command(&["DEBUG", "SLEEP", "0.3"]);
+        }
+    }
+    // A newcomer that is the first to come behind a loss cannot know of it.
+    eventually("it is met", async || (losses(&gateways).await == [lost; 2]).then_some(())).await;
+    gateways.push(Gateway::start(&yaml).await);
+    load.on(gateways[2].listen);
+    until_passed(&upstream, 60).await;
+    let statuses = load.end().await;
+    assert_lawful(start, &upstream.arrivals(), RATE, RATE);
+    // While it starts or loads it decides nothing.
+    let is_away = !matches!(what, What::Flushes | What::ForgetsScripts);
+    let expected: &[u16] = if is_away { &[200, 429, 503] } else { &[200, 429] };
+    assert_eq!(statuses.iter().find(|status| !expected.contains(status)), None);
+    assert_eq!(losses(&gateways[..2]).await, [lost; 2]);
+    for gateway in &gateways[..2] {
+        assert_eq!(warnings(gateway) as f64, lost, "{:?}", gateway.events());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_holds_a_place_keeps_it_and_nobody_gets_another() {
+    let (redis, gate) = (Redis::start(), Arc::new(Semaphore::new(0)));
+    let behind = gate.clone();
+    let upstream = Upstream::start(move |_| Reply::ok().behind(&behind)).await;
+    let yaml = format!(
+        "store: {{ url: \"{}\", timeout: 2s }}
+upstream: {}
+limiters: {{ places: {{ algorithm: concurrency, max: 1, lease: 3s }} }}
+routes: [{{ name: it, suffix: /it, limiters: [places], max_wait: 5min }}]
+",
+        redis.url(),
+        upstream.url()
+    );
+    let [one, other] = [Gateway::start(&yaml).await, Gateway::start(&yaml).await];
+    let mut holder: Conn = one.ask("/it", &[]).await;
+    eventually("it is held", async || (upstream.calls().len() == 1).then_some(())).await;
+    assert_eq!(other.limiter("places").await["level"], 0, "the other has asked once, too");
+    redis.command(&["FLUSHALL"]);
+    let lost = Instant::now();
+    let mut waiter = other.ask("/it", &[]).await;
+    other.until_waiting("it", 1).await;
+    // Two leases later the holder's is still renewed.
+    sleep(Duration::from_secs(6).saturating_sub(lost.elapsed())).await;
+    assert_eq!(upstream.calls().len(), 1, "one place, one call");
+    gate.add_permits(2);
+    assert_eq!(holder.answer().await.expect("an answer").status, 200);
+    assert_eq!(waiter.answer().await.expect("an answer").status, 200);
+    assert_eq!(warnings(&one), 1, "{:?}", one.events());
+}

@@ -1,0 +1,201 @@
+//! The marker beside the states of a server: who finds that states were lost, who believes it, and what is made of a
+//! marker that is none.
+
+use crate::{
+    support::{Chaos, PATIENCE, Redis, Said, eventually},
+    twins::{T0, connect_as},
+};
+use metrics::Counter;
+use paceway::{
+    algorithm::{Algorithm, TokenBucket},
+    store::{
+        Check, Entry, Reply,
+        redis::{Markers, RedisStore, RedisUrl},
+    },
+};
+use rstest::rstest;
+use std::sync::Arc;
+
+const HOUR: i64 = 3_600_000_000;
+const MARKER: &str = "p:marker";
+const KEY: &str = "p:{k}:T:k";
+
+/// Three permits, one more each hour.
+fn bucket() -> Check {
+    let algorithm = Algorithm::TokenBucket(TokenBucket::new(1, HOUR, 3).expect("a rule"));
+    let hidden = algorithm.hidden(0, 1);
+    Check { key: KEY.into(), algorithm, cost: 1, enforce: true, hidden, overflow: None }
+}
+
+/// What is left at `now`, as a store sees it that has its own idea of the marker.
+async fn left(store: &RedisStore, now: i64) -> i64 {
+    let replies = store.run_at(Some(now), &[Entry::Look { check: bucket() }]).await;
+    let Ok([Reply::Level(level)]) = replies.as_deref() else { panic!("{replies:?}") };
+    level.remaining
+}
+
+async fn gateway(redis: &Redis) -> RedisStore {
+    connect_as(redis, "p").await
+}
+
+fn marker(redis: &Redis) -> String {
+    String::from_utf8(redis.bytes(MARKER)).expect("text")
+}
+
+#[tokio::test]
+async fn a_server_that_nobody_has_used_has_lost_nothing() {
+    let redis = Redis::start();
+    let (one, other) = (gateway(&redis).await, gateway(&redis).await);
+    assert_eq!((left(&one, T0).await, left(&other, T0 + 1).await), (3, 3));
+    assert_eq!(marker(&redis), format!("N{T0}"));
+    let Said::Number(millis) = redis.command(&["PTTL", MARKER]) else { panic!("no TTL") };
+    assert!(millis > 366 * 24 * 3_600_000, "longer than any limiter remembers: {millis} ms");
+}
+
+#[tokio::test]
+async fn who_meets_a_loss_tells_the_others_and_what_is_gone_was_used_up_then() {
+    let redis = Redis::start();
+    let (one, other) = (gateway(&redis).await, gateway(&redis).await);
+    assert_eq!((left(&one, T0).await, left(&other, T0).await), (3, 3));
+    redis.command(&["FLUSHALL"]);
+    redis.command(&["SCRIPT", "FLUSH"]);
+    let lost = T0 + 1_000;
+    assert_eq!(left(&one, lost).await, 0);
+    assert_eq!(left(&other, lost + HOUR - 1).await, 0);
+    assert_eq!(left(&other, lost + HOUR).await, 1);
+    assert_eq!(marker(&redis), format!("L{lost}"), "it was lost once");
+    assert_eq!(left(&gateway(&redis).await, lost + 2 * HOUR).await, 2, "who is new learns of it");
+    assert_eq!(left(&one, lost + 3 * HOUR).await, 3, "and then it is over");
+}
+
+#[tokio::test]
+async fn a_newcomer_that_comes_first_behind_a_loss_hides_it_from_nobody() {
+    let redis = Redis::start();
+    let old = gateway(&redis).await;
+    assert_eq!(left(&old, T0).await, 3);
+    redis.command(&["FLUSHALL"]);
+    let new = gateway(&redis).await;
+    assert_eq!(left(&new, T0 + 10).await, 3, "nothing tells it of a loss");
+    assert_eq!(left(&old, T0 + 20).await, 0);
+    assert_eq!(left(&new, T0 + 30).await, 0);
+    assert_eq!(marker(&redis), format!("L{}", T0 + 20));
+}
+
+/// What a replica had that lags behind: an older marker, and older states.
+#[rstest]
+#[case::of_the_first_use(format!("N{}", T0 - 5))]
+#[case::of_a_loss_before(format!("L{}", T0 - 5))]
+#[tokio::test]
+async fn an_older_marker_is_a_loss(#[case] older: String) {
+    let redis = Redis::start();
+    let store = gateway(&redis).await;
+    let take = Entry::Decide { checks: Arc::new([bucket()]), budget: 0, ticket: None };
+    store.run_at(Some(T0), &[take]).await.expect("a permit");
+    redis.command(&["SET", MARKER, &older]);
+    assert_eq!(left(&store, T0 + 9).await, 0, "the state is there, and too old to be believed");
+    assert_eq!(marker(&redis), format!("L{}", T0 + 9));
+}
+
+#[rstest]
+#[case::text(&["SET", MARKER, "x"])]
+#[case::empty(&["SET", MARKER, ""])]
+#[case::binary(&["SET", MARKER, "L\u{0}\u{1}"])]
+#[case::of_the_far_future(&["SET", MARKER, "L9999999999999999"])]
+#[case::with_a_sign(&["SET", MARKER, "L1700000000000000?"])]
+#[case::list(&["RPUSH", MARKER, "L1700000000000000"])]
+#[tokio::test]
+async fn a_marker_that_is_none_is_a_loss_for_everybody(
+    #[case] command: &[&str],
+    #[values(false, true)] is_known: bool,
+    #[values(false, true)] in_a_group: bool,
+) {
+    let redis = Redis::start();
+    let store = gateway(&redis).await;
+    if is_known {
+        assert_eq!(left(&store, T0).await, 3);
+    }
+    redis.command(&["DEL", MARKER]);
+    redis.command(command);
+    let lost = T0 + 7;
+    if in_a_group {
+        let ask = Entry::Decide { checks: Arc::new([bucket()]), budget: 0, ticket: None };
+        let replies = store.run_at(Some(lost), &[ask]).await;
+        let Ok([Reply::Decision(decision)]) = replies.as_deref() else { panic!("{replies:?}") };
+        assert!(!decision.admitted);
+    }
+    assert_eq!(left(&store, lost).await, 0);
+    assert_eq!(left(&store, lost + HOUR).await, 1);
+    assert_eq!(marker(&redis), format!("L{lost}"));
+}
+
+#[tokio::test]
+async fn without_the_right_to_ask_who_the_server_is_a_loss_is_met_by_the_marker() {
+    let redis = Redis::start();
+    redis.command(&["ACL", "SETUSER", "default", "-info"]);
+    let store = gateway(&redis).await;
+    assert_eq!(left(&store, T0).await, 3);
+    redis.command(&["FLUSHALL"]);
+    assert_eq!(left(&store, T0 + 1).await, 0);
+}
+
+#[tokio::test]
+async fn a_limiter_that_is_reset_behind_a_loss_is_open_at_once() {
+    let redis = Redis::start();
+    let store = gateway(&redis).await;
+    assert_eq!(left(&store, T0).await, 3);
+    redis.command(&["FLUSHALL"]);
+    assert_eq!(left(&store, T0 + 1).await, 0);
+    let reset = store.run_at(Some(T0 + 2), &[Entry::Forget { check: bucket() }]).await;
+    assert_eq!(reset, Ok(vec![Reply::Done(true)]));
+    assert_eq!(left(&store, T0 + 3).await, 3);
+    let Said::Number(millis) = redis.command(&["PTTL", KEY]) else { panic!("no TTL") };
+    assert!((1..=4 * 3_600_000).contains(&millis), "as long as the loss matters: {millis} ms");
+}
+
+#[tokio::test]
+async fn what_a_promoted_replica_has_missed_is_not_granted_again() {
+    let mut master = Redis::start();
+    let port = master.port().to_string();
+    let replica = Redis::with(&["--replicaof", "127.0.0.1", &port]);
+    let proxy = Chaos::before(&master).await;
+    let url = RedisUrl::parse(&proxy.url()).expect("a URL");
+    let store = RedisStore::open(&url, &Markers::new("p", Counter::noop())).expect("a store");
+    store.connected(PATIENCE).await.expect("a connection");
+    let take = [Entry::Decide { checks: Arc::new([bucket()]), budget: 0, ticket: None }];
+    store.run_at(None, &take).await.expect("a permit");
+    eventually("the replica has it", async || (replica.keys() == [KEY]).then_some(())).await;
+    // From here on it misses what the master does.
+    replica.command(&["REPLICAOF", "NO", "ONE"]);
+    for _ in 0..2 {
+        store.run_at(None, &take).await.expect("a permit");
+    }
+    let before = marker(&replica);
+    proxy.lead_to(&replica);
+    master.kill();
+    let look = [Entry::Look { check: bucket() }];
+    let replies =
+        eventually("it is connected again", async || store.run_at(None, &look).await.ok()).await;
+    let [Reply::Level(level)] = &replies[..] else { panic!("{replies:?}") };
+    assert_eq!(level.remaining, 0);
+    assert_ne!(marker(&replica), before);
+}
+
+/// One that has names and values of its own, with the same prefix.
+#[tokio::test]
+async fn another_version_on_the_server_neither_disturbs_nor_is_disturbed() {
+    let redis = Redis::start();
+    let store = gateway(&redis).await;
+    let theirs = ["p:marker2", "p:{k}:T2:k", "p:{k}:marker2"];
+    for key in theirs {
+        redis.command(&["SET", key, "of version 2"]);
+    }
+    let take = Entry::Decide { checks: Arc::new([bucket()]), budget: 0, ticket: None };
+    for now in [T0, T0 + 1] {
+        store.run_at(Some(now), std::slice::from_ref(&take)).await.expect("a permit");
+    }
+    redis.command(&["DEL", "p:marker2"]);
+    assert_eq!(left(&store, T0 + 2).await, 1);
+    for key in &theirs[1..] {
+        assert_eq!(redis.bytes(key), b"of version 2");
+    }
+}
