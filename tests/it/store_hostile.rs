@@ -167,7 +167,7 @@ async fn assert_recovers(store: &RedisStore) {
 #[case::long_list("*2147483647\r\n", "protocol")]
 #[case::negative("$-7\r\n", "protocol")]
 #[case::resp3("%1\r\n+a\r\n:1\r\n", "protocol")]
-#[case::deep("*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n", "protocol")]
+#[case::deep("*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n", "protocol")]
 #[tokio::test]
 async fn what_is_no_reply_ends_the_connection(#[case] words: &'static str, #[case] kind: &str) {
     let server = Server::start(Manner::SaysAndCloses(words)).await;

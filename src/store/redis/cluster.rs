@@ -1,0 +1,373 @@
+//! A Redis Cluster: one link to each of its masters, and the map of who has which slot, which follows what the Cluster
+//! says. A node that is away is an error for its own slots, at once, and for nobody else's.
+
+use super::{
+    ConnectError,
+    connect::{Access, Target, ask},
+    ear::Ear,
+    link::{Link, UNRESPONSIVE},
+    reason::refusal,
+    resp::{self, Value},
+    slots::{Redirect, SLOTS, View, slot},
+    url::Place,
+};
+use crate::store::{StoreError, calls::Calls};
+use parking_lot::Mutex;
+use std::{
+    collections::{HashMap, HashSet},
+    fmt, mem,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+use tokio::{
+    sync::{Notify, watch},
+    task::AbortHandle,
+    time::{Instant, sleep, timeout},
+};
+
+/// How often a command is sent on, or tried again where its keys are on their way.
+const TRIES: usize = 16;
+const TRY_AGAIN: Duration = Duration::from_millis(5);
+/// A node with an older call may be lost: others are asked whether it is.
+const SLOW: Duration = Duration::from_millis(250);
+/// How often the nodes are looked at, and the least time between two maps.
+const LOOK: Duration = Duration::from_millis(100);
+/// A map is read again after this time though nothing is wrong with it.
+const OLD: Duration = Duration::from_secs(10);
+/// For one server that is asked for the map, before the next is.
+const ASK: Duration = Duration::from_millis(500);
+/// A Cluster has fewer.
+const MOST_NODES: usize = 1000;
+
+/// A Cluster. Dropped, its connections end.
+pub(super) struct Cluster {
+    shared: Arc<Shared>,
+    state: watch::Receiver<Option<Result<(), ConnectError>>>,
+    task: AbortHandle,
+}
+
+struct Shared {
+    access: Arc<Access>,
+    seeds: Vec<Place>,
+    map: Mutex<Map>,
+    /// The map is wrong somewhere.
+    stale: Notify,
+}
+
+#[derive(Default)]
+struct Map {
+    /// By slot; empty before the first map is known.
+    owners: Vec<Option<Arc<Node>>>,
+    nodes: HashMap<Place, Arc<Node>>,
+    /// Servers that stand by, and know the map as well.
+    replicas: Vec<Place>,
+    /// Who is called to places, if anybody is.
+    calls: Option<Arc<Calls>>,
+}
+
+struct Node {
+    place: Place,
+    link: Link,
+    /// The script counts who hears a call on its own server only.
+    ear: Mutex<Option<Ear>>,
+    /// It has said that it serves no slots.
+    is_down: AtomicBool,
+}
+
+// === impl Cluster ===
+
+impl Cluster {
+    /// Connects in the background of the current runtime.
+    pub(super) fn open(access: Arc<Access>, seeds: Vec<Place>) -> Self {
+        let (map, stale) = (Mutex::default(), Notify::new());
+        let shared = Arc::new(Shared { access, seeds, map, stale });
+        let (say, state) = watch::channel(None);
+        let task = tokio::spawn(follow(shared.clone(), say)).abort_handle();
+        Self { shared, state, task }
+    }
+
+    /// Whether each slot has a server that there is a connection to.
+    pub(super) fn is_connected(&self) -> bool {
+        let map = self.shared.map.lock();
+        let is_up =
+            |node: &Option<Arc<Node>>| node.as_ref().is_some_and(|node| node.link.is_connected());
+        !map.owners.is_empty() && map.owners.iter().all(is_up)
+    }
+
+    /// Resolves when the map is known and its servers are connected to.
+    ///
+    /// # Errors
+    ///
+    /// Why not, after `limit`; at once when a server refuses us.
+    pub(super) async fn connected(&self, limit: Duration) -> Result<(), ConnectError> {
+        let end = Instant::now() + limit;
+        let mut state = self.state.clone();
+        let is_known = |state: &Option<Result<(), ConnectError>>| {
+            matches!(state, Some(Ok(()) | Err(ConnectError::Refused(_))))
+        };
+        drop(timeout(limit, state.wait_for(is_known)).await);
+        let known = state.borrow().clone();
+        known.unwrap_or_else(|| Err(ConnectError::Unreachable("no answer in time".into())))?;
+        let nodes: Vec<_> = self.shared.map.lock().nodes.values().cloned().collect();
+        for node in nodes {
+            node.link.connected(end.saturating_duration_since(Instant::now())).await?;
+        }
+        Ok(())
+    }
+
+    /// From now on hears, at each server, who is called to a place.
+    pub(super) fn hear(&self, calls: &Arc<Calls>) {
+        let mut map = self.shared.map.lock();
+        map.calls = Some(calls.clone());
+        for node in map.nodes.values() {
+            node.hear(&self.shared.access, calls);
+        }
+    }
+
+    /// Sends a command to the server that has `key`, and waits for its reply.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Link::call`].
+    pub(super) async fn call(&self, key: &str, command: &[u8]) -> Result<Value, StoreError> {
+        let slot = slot(key);
+        let mut node = self.shared.owner(slot)?;
+        let (mut asking, mut tries) = (false, 0);
+        loop {
+            let said = node.call(command, asking).await;
+            let said = said.inspect_err(|_| self.shared.stale.notify_one())?;
+            let Value::Error(words) = &said else {
+                node.is_down.store(false, Relaxed);
+                return Ok(said);
+            };
+            let redirect = Redirect::of(words, &node.place);
+            let is_down = words.starts_with("CLUSTERDOWN");
+            node.is_down.store(is_down, Relaxed);
+            if is_down || matches!(redirect, Some(Redirect::Moved(_))) {
+                self.shared.stale.notify_one();
+            }
+            tries += 1;
+            asking = matches!(redirect, Some(Redirect::Ask(_)));
+            node = match redirect {
+                Some(_) if tries == TRIES => return Ok(said),
+                None => return Ok(said),
+                Some(Redirect::Moved(place)) => self.shared.moved(slot, &place)?,
+                Some(Redirect::Ask(place)) => self.shared.node(&place)?,
+                Some(Redirect::Again) => {
+                    sleep(TRY_AGAIN).await;
+                    self.shared.owner(slot)?
+                }
+            };
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster").field("connected", &self.is_connected()).finish_non_exhaustive()
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    fn owner(&self, slot: u16) -> Result<Arc<Node>, StoreError> {
+        let owner = self.map.lock().owners.get(usize::from(slot)).cloned().flatten();
+        owner.ok_or_else(|| {
+            self.stale.notify_one();
+            StoreError::NotConnected
+        })
+    }
+
+    fn moved(&self, slot: u16, place: &Place) -> Result<Arc<Node>, StoreError> {
+        let node = self.node(place)?;
+        if let Some(owner) = self.map.lock().owners.get_mut(usize::from(slot)) {
+            *owner = Some(node.clone());
+        }
+        Ok(node)
+    }
+
+    /// The node at `place`, with a new link where there was none.
+    fn node(&self, place: &Place) -> Result<Arc<Node>, StoreError> {
+        self.map.lock().node(&self.access, place).ok_or(StoreError::Protocol)
+    }
+
+    /// Takes over what a server says of slots whose owner may be lost. It may know less than we do: of its own slots, an
+    /// owner that is well says itself when they have moved.
+    fn apply(&self, view: View) {
+        let mut map = self.map.lock();
+        let old = mem::take(&mut map.owners);
+        let mut owners = vec![None; usize::from(SLOTS)];
+        for (first, last, place) in &view.ranges {
+            let node = map.node(&self.access, place);
+            if let Some(owners) = owners.get_mut(usize::from(*first)..=usize::from(*last)) {
+                owners.fill(node);
+            }
+        }
+        let ails: HashMap<_, _> =
+            map.nodes.iter().map(|(place, node)| (place.clone(), node.ails())).collect();
+        let is_well = |node: &Arc<Node>| ails.get(&node.place) == Some(&false);
+        for (owner, old) in owners.iter_mut().zip(old) {
+            if old.as_ref().is_some_and(is_well) {
+                *owner = old;
+            }
+        }
+        let current: HashSet<_> = owners.iter().flatten().map(|node| &node.place).collect();
+        map.nodes.retain(|place, node| {
+            // One without slots may be about to get some.
+            let stays =
+                current.contains(place) || (is_well(node) && !view.replicas.contains(place));
+            if !stays && !is_well(node) {
+                // Nobody waits for a server that has been replaced.
+                node.link.give_up();
+            }
+            stays
+        });
+        map.owners = owners;
+        map.replicas = view.replicas;
+    }
+
+    /// Whether a server that has slots may be lost.
+    fn ails(&self) -> bool {
+        let map = self.map.lock();
+        map.owners.iter().all(Option::is_none) || map.nodes.values().any(|node| node.ails())
+    }
+
+    /// Servers that may know the map, those that answer first.
+    fn knowing(&self) -> Vec<(Place, Option<Arc<Node>>)> {
+        let map = self.map.lock();
+        let well = map.nodes.values().filter(|node| !node.ails());
+        let mut all: Vec<_> = well.map(|node| (node.place.clone(), Some(node.clone()))).collect();
+        for place in map.replicas.iter().chain(&self.seeds).chain(map.nodes.keys()) {
+            if !all.iter().any(|(known, _)| known == place) {
+                all.push((place.clone(), None));
+            }
+        }
+        all
+    }
+
+    /// What one server says of all.
+    async fn view(&self, place: &Place, node: Option<Arc<Node>>) -> Result<View, ConnectError> {
+        let words: [&[u8]; 2] = [b"CLUSTER", b"SLOTS"];
+        let said = match node {
+            Some(node) => {
+                let said = node.link.call(&resp::command(&words)).await;
+                said.map_err(|error| ConnectError::Unreachable(format!("{place}: {error}")))?
+            }
+            None => ask(&mut self.access.connect(place).await?, place, &words).await?,
+        };
+        if let Value::Error(words) = &said {
+            return Err(refusal(place, &self.access.login, words));
+        }
+        let view = View::read(&said, place).filter(|view| !view.ranges.is_empty());
+        view.ok_or_else(|| ConnectError::Unreachable(format!("{place}: it knows of no slots yet")))
+    }
+}
+
+// === impl Map ===
+
+impl Map {
+    fn node(&mut self, access: &Arc<Access>, place: &Place) -> Option<Arc<Node>> {
+        if let Some(node) = self.nodes.get(place) {
+            return Some(node.clone());
+        }
+        if self.nodes.len() >= MOST_NODES {
+            return None;
+        }
+        let link = Link::open(access.clone(), Target::Server(place.clone()));
+        let node = Arc::new(Node {
+            place: place.clone(),
+            link,
+            ear: Mutex::default(),
+            is_down: AtomicBool::new(false),
+        });
+        if let Some(calls) = &self.calls {
+            node.hear(access, calls);
+        }
+        self.nodes.insert(place.clone(), node.clone());
+        Some(node)
+    }
+}
+
+// === impl Node ===
+
+impl Node {
+    fn hear(&self, access: &Arc<Access>, calls: &Arc<Calls>) {
+        let target = Target::Server(self.place.clone());
+        *self.ear.lock() = Some(Ear::open(access.clone(), target, calls.clone()));
+    }
+
+    /// Whether another server may have its place by now.
+    fn ails(&self) -> bool {
+        self.is_down.load(Relaxed) || self.link.ails(SLOW)
+    }
+
+    async fn call(&self, command: &[u8], asking: bool) -> Result<Value, StoreError> {
+        if !self.link.is_connected() {
+            // One that has just been heard of.
+            self.link.tried().await;
+        }
+        match asking {
+            true => self.link.call_behind(&resp::command(&[b"ASKING"]), command).await,
+            false => self.link.call(command).await,
+        }
+    }
+}
+
+/// Keeps the map, until the Cluster is dropped.
+async fn follow(shared: Arc<Shared>, say: watch::Sender<Option<Result<(), ConnectError>>>) {
+    // Not always the same one is asked: it may be the one that is wrong.
+    let mut turn = 0;
+    loop {
+        let result = refresh(&shared, turn).await;
+        turn += 1;
+        say.send_if_modified(|state| {
+            let is_new = state.as_ref() != Some(&result);
+            if is_new && let Err(error @ ConnectError::Refused(_)) = &result {
+                tracing::warn!(%error, "the store");
+            }
+            *state = Some(result);
+            is_new
+        });
+        let read = Instant::now();
+        sleep(LOOK).await;
+        while timeout(LOOK, shared.stale.notified()).await.is_err() {
+            if shared.ails() || read.elapsed() >= OLD {
+                break;
+            }
+        }
+    }
+}
+
+/// Asks one server after the other, until one knows who has which slot.
+async fn refresh(shared: &Shared, turn: usize) -> Result<(), ConnectError> {
+    let mut knowing = shared.knowing();
+    let well = knowing.iter().take_while(|(_, node)| node.is_some()).count();
+    // Those that answer by turns, then the others by turns: not all of them fit into one time-out.
+    knowing[..well].rotate_left(if well > 0 { turn % well } else { 0 });
+    let others = knowing.len() - well;
+    knowing[well..].rotate_left(if others > 0 { turn % others } else { 0 });
+    let mut why = ConnectError::Unreachable("no server is known".into());
+    for (place, node) in knowing {
+        let asked = timeout(ASK.min(UNRESPONSIVE), shared.view(&place, node)).await;
+        match asked {
+            Ok(Ok(view)) => {
+                shared.apply(view);
+                return Ok(());
+            }
+            Ok(Err(error @ ConnectError::Refused(_))) => return Err(error),
+            Ok(Err(error)) => why = error,
+            Err(_) => why = ConnectError::Unreachable(format!("{place}: no answer in time")),
+        }
+    }
+    Err(why)
+}
