@@ -268,6 +268,30 @@ async fn a_master_that_becomes_a_replica_under_us() {
     }
 }
 
+/// It lives and answers, as on the wrong side of a split network; what the Sentinels say counts.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_that_is_none_for_the_sentinels() {
+    let sentinels = Sentinels::start().await;
+    let (upstream, _gate) = upstream().await;
+    let gateways = two(&format!("{}, timeout: 2s", sentinels.url()), &upstream).await;
+    for gateway in &gateways {
+        until_steady(gateway, "/many").await;
+    }
+    assert_eq!(sentinels.servers[1].command(&["REPLICAOF", "NO", "ONE"]), Said::Line("OK".into()));
+    sentinels.name(1);
+    let calls = |server: usize| sentinels.servers[server].calls_of("evalsha");
+    eventually("nobody asks the old one", async || {
+        let before = [calls(0), calls(1)];
+        for gateway in &gateways {
+            for _ in 0..20 {
+                gateway.get("/many").await;
+            }
+        }
+        (calls(0) == before[0] && calls(1) >= before[1] + 40).then_some(())
+    })
+    .await;
+}
+
 // -------------------------------------------------------------------------------------------- a Cluster
 
 fn key(limiter: &str) -> String {
@@ -386,6 +410,35 @@ async fn a_node_that_is_lost_and_replaced(#[case] killed: bool) {
     for answers in lost.map(Load::end) {
         let answers = answers.await;
         assert_eq!(count(&answers, 200) + count(&answers, 503), answers.len());
+    }
+}
+
+/// Nobody takes its place, and it does not even say no.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_hangs_holds_up_nobody_elses_limiters() {
+    let cluster = Cluster::start(3, 0).await;
+    let (upstream, _gate) = upstream().await;
+    let gateways = two(&format!("{}, timeout: 2s", cluster.url()), &upstream).await;
+    cluster.bring(&key("many"), 0).await;
+    cluster.bring(&key("more"), 1).await;
+    for gateway in &gateways {
+        until_steady(gateway, "/many").await;
+        until_steady(gateway, "/more").await;
+    }
+    let stays = gateways.each_ref().map(|gateway| Load::on(gateway, "/more"));
+    cluster.nodes[0].freeze();
+    for gateway in &gateways {
+        gateway.until_answered("/many", 503).await;
+    }
+    sleep(Duration::from_secs(3)).await;
+    cluster.nodes[0].thaw();
+    for gateway in &gateways {
+        until_steady(gateway, "/many").await;
+    }
+    for answers in stays.map(Load::end) {
+        let answers = answers.await;
+        let suffered: Vec<_> = answers.iter().filter(|(_, status)| *status != 200).collect();
+        assert!(suffered.is_empty(), "on a healthy node: {suffered:?} of {}", answers.len());
     }
 }
 

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::tls::client::{Chain, ClientTls, Connector};
 use std::{
+    future::pending,
     io,
     sync::{
         Arc,
@@ -20,11 +21,13 @@ use std::{
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpStream, UnixStream},
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 /// For one Sentinel, before the next is asked.
 const SENTINEL: Duration = Duration::from_millis(500);
+/// How often Sentinels are asked whether a master still is one.
+const WATCH: Duration = Duration::from_secs(1);
 
 /// How all servers of a store are connected to.
 pub(super) struct Access {
@@ -134,6 +137,21 @@ impl Target {
             Self::Master(sentinels) => sentinels.connect(access).await,
         }
     }
+
+    /// Resolves when a connection to `place` does not lead to the right server any more, as far as that can be known
+    /// from others.
+    pub(super) async fn has_left(&self, access: &Access, place: &Place) {
+        match self {
+            Self::Server(_) => pending().await,
+            Self::Master(sentinels) => loop {
+                sleep(WATCH).await;
+                // While none of them answers, nothing is known.
+                if sentinels.named(access).await.is_ok_and(|named| named != *place) {
+                    return;
+                }
+            },
+        }
+    }
 }
 
 // === impl Sentinels ===
@@ -166,6 +184,21 @@ impl Sentinels {
             }
         }
         Err(why.unwrap_or(ConnectError::Refused("it names no Sentinel".into())))
+    }
+
+    /// Who is the master, says the first that answers.
+    async fn named(&self, access: &Access) -> Result<Place, ConnectError> {
+        let mut why = ConnectError::Unreachable("no Sentinel answers".into());
+        let first = self.first.load(Relaxed);
+        for i in 0..self.places.len() {
+            let place = &self.places[(first + i) % self.places.len()];
+            match timeout(SENTINEL, self.ask(access, place)).await {
+                Ok(Ok(named)) => return Ok(named),
+                Ok(Err(error)) => why = error,
+                Err(_) => {}
+            }
+        }
+        Err(why)
     }
 
     /// Who is the master, says the Sentinel at `place`.

@@ -51,7 +51,12 @@ async fn keep(access: Arc<Access>, target: Target, calls: Arc<Calls>) {
                 Ok(Ok(Value::Error(words))) => Heard::Refused(words),
                 Ok(Ok(_)) => {
                     let (mut from, mut to) = stream.into_split();
-                    listen(&mut from, &mut to, &channel, &calls).await
+                    tokio::select! {
+                        heard = listen(&mut from, &mut to, &channel, &calls) => heard,
+                        () = target.has_left(&access, &place) => {
+                            Heard::Lost(io::Error::other("the Sentinels name another server"))
+                        }
+                    }
                 }
                 Ok(Err(error)) => Heard::Lost(io::Error::other(error)),
                 Err(late) => Heard::Lost(late.into()),

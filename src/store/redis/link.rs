@@ -226,7 +226,12 @@ async fn keep(
                 let (mut from, to) = stream.into_split();
                 shared.0.lock().to = Some(to);
                 say.send_replace(Status::Up);
-                let error = serve(&mut from, &shared).await;
+                let error = tokio::select! {
+                    error = serve(&mut from, &shared) => error,
+                    () = target.has_left(&access, &place) => {
+                        io::Error::other("the Sentinels name another server")
+                    }
+                };
                 tracing::debug!(%error, server = %place, "a connection to the store is lost");
                 shared.lose(&error);
                 last = Some(place);

@@ -82,6 +82,20 @@ impl Sentinels {
         all.iter().copied().find(|master| all.iter().filter(|it| *it == master).count() >= 2)
     }
 
+    /// Has all of them watch over another server, and forget what they knew.
+    pub(crate) fn name(&self, server: usize) {
+        let port = self.servers[server].port().to_string();
+        for sentinel in &self.sentinels {
+            for words in [
+                &["SENTINEL", "REMOVE", NAME][..],
+                &["SENTINEL", "MONITOR", NAME, "127.0.0.1", &port, "2"],
+            ] {
+                let said = command(sentinel.port, words).expect("an answer");
+                assert_eq!(said, Said::Line("OK".into()));
+            }
+        }
+    }
+
     /// Ends one of them; the other two are still most of them.
     pub(crate) fn kill_one(&mut self) {
         self.sentinels.remove(0);
