@@ -194,6 +194,14 @@ async fn servers_of_another_kind() {
     let sentinels = Sentinels::start().await;
     assert_refused(&at("redis", sentinels.port(), ""), &["is a Sentinel: write redis-sentinel://"]);
     assert_refused(
+        &at(
+            "redis-sentinel",
+            sentinels.port(),
+            "/main?sentinel_user=ann&sentinel_password=open-sesame",
+        ),
+        &["WRONGPASS", "are wrong"],
+    );
+    assert_refused(
         &at("redis-sentinel", sentinels.port(), "/main"),
         &["knows no master `main`", "`sentinel monitor`"],
     );

@@ -13,7 +13,7 @@ use tokio::{
 };
 
 /// `{TAG}` of the keys of each limiter's group is its name: nobody uses two together.
-const LIMITERS: &str = "{ five: 5/day, many: 1000000/day, more: 1000000/day, fifty: 50/day,
+const LIMITERS: &str = "{ pair: 1000000/day, pear: 1000000/day, five: 5/day, many: 1000000/day, more: 1000000/day, fifty: 50/day,
   keyed: { rate: 1000000/day, key: \"{query.k}\" },
   place: { algorithm: concurrency, max: 1, lease: 60s } }";
 
@@ -21,13 +21,15 @@ const LIMITERS: &str = "{ five: 5/day, many: 1000000/day, more: 1000000/day, fif
 async fn two(store: &str, upstream: &Upstream) -> [Arc<Gateway>; 2] {
     let routes = ["five", "many", "more", "fifty", "keyed", "place"]
         .map(|name| format!("{{ suffix: /{name}, limiters: [{name}], max_wait: 1min }}"));
+    // Of a group whose keys are two.
+    let both = "{ suffix: /both, limiters: [pair, pear], max_wait: 1min }";
     let (url, more) = store.split_once(", ").expect("a time-out");
     let yaml = format!(
         "store: {{ url: \"{url}\", {more} }}
 workers: 2
 upstream: {}
 limiters: {LIMITERS}
-routes: [{}]
+routes: [{both}, {}]
 ",
         upstream.url(),
         routes
@@ -193,7 +195,10 @@ async fn behind_sentinels() {
     for server in &sentinels.servers {
         set_user(server, &[&rights(DOCS, "paceway")[..], &["+role"]].concat());
     }
+    let asks = "+sentinel|get-master-addr-by-name";
+    sentinels.all(&["ACL", "SETUSER", "ann", "on", ">hidden", "-@all", asks]);
     let url = sentinels.url().replace("//", "//paceway:secret@");
+    let url = format!("{url}?sentinel_user=ann&sentinel_password=hidden");
     // The first one that is asked need not live.
     sentinels.kill_one();
     assert_works(&format!("{url}, timeout: 2s")).await;
@@ -340,6 +345,7 @@ async fn a_slot_that_moves_in_the_middle() {
     let gateways = two(&format!("{}, timeout: 2s", cluster.url()), &upstream).await;
     let load = gateways.each_ref().map(|gateway| Load::on(gateway, "/fifty"));
     let others = gateways.each_ref().map(|gateway| Load::on(gateway, "/keyed?k=1"));
+    let both = gateways.each_ref().map(|gateway| Load::on(gateway, "/both"));
     let key = key("fifty");
     let from = cluster.owner(&key);
     let to = (from + 1) % 3;
@@ -365,7 +371,17 @@ async fn a_slot_that_moves_in_the_middle() {
         assert_eq!(count(&answers, 200) + count(&answers, 429), answers.len());
     }
     assert_eq!(passed, 50);
-    for answers in others.map(Load::end) {
+    // The keys of two limiters, which go over in one step, as `redis-cli --cluster reshard` does it.
+    let key = self::key("pair");
+    let from = cluster.owner(&key);
+    let to = (from + 1) % 3;
+    cluster.begin_to_move(&key, from, to);
+    until_called(from).await;
+    cluster.move_keys(&key, from, to);
+    until_called(to).await;
+    cluster.end_to_move(&key, from, to);
+    until_called(to).await;
+    for answers in others.into_iter().chain(both).map(Load::end) {
         let answers = answers.await;
         assert_eq!(count(&answers, 200), answers.len());
     }

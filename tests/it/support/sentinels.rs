@@ -82,18 +82,19 @@ impl Sentinels {
         all.iter().copied().find(|master| all.iter().filter(|it| *it == master).count() >= 2)
     }
 
+    /// One command to each of them.
+    pub(crate) fn all(&self, words: &[&str]) {
+        for sentinel in &self.sentinels {
+            let said = command(sentinel.port, words).expect("an answer");
+            assert_eq!(said, Said::Line("OK".into()), "{words:?}");
+        }
+    }
+
     /// Has all of them watch over another server, and forget what they knew.
     pub(crate) fn name(&self, server: usize) {
         let port = self.servers[server].port().to_string();
-        for sentinel in &self.sentinels {
-            for words in [
-                &["SENTINEL", "REMOVE", NAME][..],
-                &["SENTINEL", "MONITOR", NAME, "127.0.0.1", &port, "2"],
-            ] {
-                let said = command(sentinel.port, words).expect("an answer");
-                assert_eq!(said, Said::Line("OK".into()));
-            }
-        }
+        self.all(&["SENTINEL", "REMOVE", NAME]);
+        self.all(&["SENTINEL", "MONITOR", NAME, "127.0.0.1", &port, "2"]);
     }
 
     /// Ends one of them; the other two are still most of them.
