@@ -9,7 +9,7 @@ use super::{
     ear::Ear,
     link::Link,
     resp::{self, Value},
-    slots::{Redirect, slot},
+    slots::{MOST_NODES, Redirect, slot},
     url::Place,
 };
 use crate::store::{StoreError, calls::Calls};
@@ -35,8 +35,6 @@ const TRIES: usize = 16;
 const TRY_AGAIN: Duration = Duration::from_millis(5);
 /// A node with an older call may be lost: others are asked whether it is.
 const SLOW: Duration = Duration::from_millis(250);
-/// A Cluster has fewer.
-const MOST_NODES: usize = 1000;
 
 /// A Cluster. Dropped, its connections end.
 pub(super) struct Cluster {

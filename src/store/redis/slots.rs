@@ -5,6 +5,8 @@ use crate::store::hash_tag;
 
 /// Of any Cluster.
 pub(super) const SLOTS: u16 = 16_384;
+/// A Cluster has fewer.
+pub(super) const MOST_NODES: usize = 1000;
 
 /// Which server has which slots, as one server sees it.
 #[derive(Debug, PartialEq, Eq)]
@@ -57,7 +59,9 @@ impl View {
             }
             for replica in replicas {
                 let replica = server(replica, asked).filter(|it| !view.replicas.contains(it));
-                view.replicas.extend(replica);
+                if view.replicas.len() < MOST_NODES {
+                    view.replicas.extend(replica);
+                }
             }
         }
         Some(view)

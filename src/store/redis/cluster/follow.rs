@@ -12,7 +12,7 @@ use crate::store::redis::{
 use std::{
     collections::{HashMap, HashSet},
     mem,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
 use tokio::{
@@ -71,7 +71,9 @@ async fn refresh(shared: &Shared, turn: usize) -> Result<(), ConnectError> {
                 shared.apply(view);
                 return Ok(());
             }
-            Ok(Err(error @ ConnectError::Refused(_))) => return Err(error),
+            // What one refuses says more than that another is away.
+            Ok(Err(error @ ConnectError::Refused(_))) => why = error,
+            _ if matches!(why, ConnectError::Refused(_)) => {}
             Ok(Err(error)) => why = error,
             Err(_) => why = ConnectError::Unreachable(format!("{place}: no answer in time")),
         }
@@ -113,6 +115,10 @@ impl Shared {
             }
             stays
         });
+        for node in map.nodes.values() {
+            // That has been looked after: until it says so again.
+            node.is_down.store(false, Relaxed);
+        }
         map.owners = owners;
         map.replicas = view.replicas;
     }
