@@ -303,17 +303,17 @@ fn key(limiter: &str) -> String {
     format!("paceway:{{{limiter}}}")
 }
 
+/// The URL for a user with the rights that the docs name.
+fn with_users(cluster: &Cluster) -> String {
+    let rights = [&rights(DOCS, "paceway")[..], &["+cluster|slots", "+asking"]].concat();
+    cluster.nodes.iter().for_each(|node| set_user(node, &rights));
+    cluster.url().replace("//", "//paceway:secret@")
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn as_a_cluster() {
     let cluster = Cluster::start(3, 0).await;
-    for node in &cluster.nodes {
-        set_user(node, &rights(DOCS, "paceway"));
-        assert_eq!(
-            node.command(&["ACL", "SETUSER", "paceway", "+cluster|slots"]),
-            Said::Line("OK".into())
-        );
-    }
-    let url = cluster.url().replace("//", "//paceway:secret@");
+    let url = with_users(&cluster);
     let (gateways, _upstream) = assert_works(&format!("{url}, timeout: 2s")).await;
     // Keys are everywhere.
     for i in 0..64 {
@@ -342,7 +342,8 @@ async fn a_cluster_over_tls() {
 async fn a_slot_that_moves_in_the_middle() {
     let cluster = Cluster::start(3, 0).await;
     let (upstream, _gate) = upstream().await;
-    let gateways = two(&format!("{}, timeout: 2s", cluster.url()), &upstream).await;
+    // That of commands which follow a slot is a right of its own.
+    let gateways = two(&format!("{}, timeout: 2s", with_users(&cluster)), &upstream).await;
     let load = gateways.each_ref().map(|gateway| Load::on(gateway, "/fifty"));
     let others = gateways.each_ref().map(|gateway| Load::on(gateway, "/keyed?k=1"));
     let both = gateways.each_ref().map(|gateway| Load::on(gateway, "/both"));

@@ -120,6 +120,10 @@ async fn node(
     let mut stream = access.connect(place).await?;
     let mut server = Server { access, stream: &mut stream, place };
     server.is_fit("cluster").await?;
+    // What slots on their way ask for.
+    if let Value::Error(words) = server.ask(&[b"ASKING"]).await? {
+        return Err(server.refused(&words));
+    }
     // One in 16,384 names is in a given slot; no master has so few that none of these is its own.
     let is_own = |slot: u16| {
         let mut own = view.ranges.iter().filter(|(.., owner)| owner == place);
