@@ -42,9 +42,9 @@ async fn store() -> Result<Arc<dyn Store>, Box<dyn Error>> {
     let Some(url) = env::args().nth(1) else { return Ok(Arc::new(MemoryStore::default())) };
     let url = RedisUrl::parse(&url)?;
     // Wrong credentials are told here; after that, a server that is away is an error of each call.
-    RedisStore::probe(&url, Duration::from_secs(2)).await?;
-    let script =
-        Arc::new(RedisStore::open(&url, &Markers::new("paceway", metrics::Counter::noop()))?);
+    RedisStore::probe(&url, "paceway", Duration::from_secs(2)).await?;
+    let markers = Markers::new("paceway", metrics::Counter::noop());
+    let script = Arc::new(RedisStore::open(&url, &markers)?);
     script.connected(Duration::from_secs(2)).await?;
     Ok(Arc::new(Batched::new(script, Duration::from_millis(100), StoreMetrics::noop())))
 }

@@ -1,5 +1,6 @@
 //! Certificates and keys, read from PEM files. Opens no connection.
 
+pub mod client;
 pub mod server;
 
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem, pem::PemObject as _};

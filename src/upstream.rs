@@ -19,6 +19,7 @@ mod stream;
 mod trust;
 mod upload;
 
+pub use crate::tls::client::{ClientTls, TrustError};
 pub use body::Body;
 pub use connection::Connection;
 pub use ends::Ends;
@@ -28,13 +29,12 @@ pub use h1::{Broken, Tunnel};
 pub use names::follow;
 pub use pool::{Ahead, Upstream};
 pub use site::{Settings, Site};
-pub use trust::TrustError;
 pub use upload::{Control, Fault, Terms, Unasked, Upload};
 
-use crate::tls::KeyPair;
+use crate::tls::client::Chain;
 use http::{HeaderValue, Uri, uri::PathAndQuery};
 use metrics::{Counter, Gauge};
-use std::{error::Error, fmt, path::PathBuf, time::Duration};
+use std::{error::Error, time::Duration};
 
 /// Where an upstream is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,17 +58,6 @@ pub struct Timeouts {
     pub idle: Duration,
 }
 
-/// How an https upstream is checked, and what it is shown.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ClientTls {
-    /// Authorities in PEM; `None`: the system's.
-    pub ca: Option<PathBuf>,
-    /// What we are, for upstreams that ask.
-    pub client_cert: Option<KeyPair>,
-    /// The name that its certificate must have; `None`: the host of its URL.
-    pub server_name: Option<String>,
-}
-
 /// Of the addresses of an upstream.
 #[derive(Clone)]
 pub struct AddressMetrics {
@@ -79,9 +68,6 @@ pub struct AddressMetrics {
     /// Times that one was put out.
     pub ejections: Counter,
 }
-
-/// An error with all that led to it, in one line.
-struct Chain<'a>(&'a dyn Error);
 
 /// Why there is no response.
 #[derive(Debug, thiserror::Error)]
@@ -180,20 +166,6 @@ impl Default for Timeouts {
             // take a request down with it.
             idle: Duration::from_secs(4),
         }
-    }
-}
-
-// === impl Chain ===
-
-impl fmt::Display for Chain<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self.0, f)?;
-        let mut cause = self.0.source();
-        while let Some(error) = cause {
-            write!(f, ": {error}")?;
-            cause = error.source();
-        }
-        Ok(())
     }
 }
 

@@ -41,8 +41,8 @@ pub(super) fn start(access: Option<AccessLog>) -> (bool, WorkerGuard) {
         .with_env_var(VARIABLE)
         .from_env_lossy();
     let mut filter = filter;
-    // These report in their own words what we report in ours; access lines go to stdout.
-    for quiet in ["fred=off", "hickory=off", "paceway::access=off"] {
+    // It reports in its own words what we report in ours; access lines go to stdout.
+    for quiet in ["hickory=off", "paceway::access=off"] {
         if let Ok(directive) = quiet.parse() {
             filter = filter.add_directive(directive);
         }

@@ -11,7 +11,7 @@ mod routes;
 mod rules;
 mod upstreams;
 
-pub(super) use http_keys::{CERTIFICATE, CLIENT, EDITS, HEADERS, LIMITS, TLS, UPSTREAM};
+pub(super) use http_keys::{CERTIFICATE, CLIENT, EDITS, HEADERS, LIMITS, STORE_TLS, TLS, UPSTREAM};
 pub(super) use keys::{CHARGE, LIMITER, ROOT, ROUTE, STORE};
 
 use super::{
@@ -127,8 +127,15 @@ impl Reader {
             self.note_at(url, "must be a single value");
             return Store::Memory;
         };
+        let tls = section.and_then(|section| section.get("tls"));
         match RedisUrl::parse(&scalar.text) {
-            Ok(url) => Store::Redis { url, prefix, timeout },
+            Ok(url) => match tls {
+                Some(tls) => {
+                    let tls = self.store_tls(&tls, url.is_tls());
+                    Store::Redis { url: url.with_tls(tls), prefix, timeout }
+                }
+                None => Store::Redis { url, prefix, timeout },
+            },
             Err(reason) => {
                 let reason = scalar.said(&reason);
                 self.note_at(url, format!("is not a store URL: {reason}"));

@@ -94,7 +94,7 @@ fn the_long_forms() {
 )]
 #[case::unknown_key(
     "store: { flavour: x, url: redis://a }",
-    "test.yaml:3:10: store.flavour: unknown key `flavour`; known here: url, prefix, timeout"
+    "test.yaml:3:10: store.flavour: unknown key `flavour`; known here: url, prefix, timeout, tls"
 )]
 #[case::double_key(
     "listen: 1.1.1.1:1\nlisten: 1.1.1.1:2",
@@ -177,11 +177,23 @@ fn the_long_forms() {
 )]
 #[case::bad_store(
     "store: mongodb://a",
-    "test.yaml:3:8: store: is not a store URL: `mongodb://` is not a scheme for a store; use `redis://`"
+    "test.yaml:3:8: store: is not a store URL: `mongodb://` is not a scheme for a store; use `redis://`, `rediss://`, `redis-sentinel://`, `redis-cluster://` or `unix:`"
 )]
-#[case::later_store(
-    "store: redis-cluster://a",
-    "test.yaml:3:8: store: is not a store URL: `redis-cluster://` is not supported yet"
+#[case::cluster_with_a_database(
+    "store: redis-cluster://a/1",
+    "test.yaml:3:8: store: is not a store URL: a Redis Cluster has no databases but 0; end the URL behind its hosts"
+)]
+#[case::tls_of_clear_text(
+    "store: { url: redis://a, tls: { server_name: a } }",
+    "test.yaml:3:31: store.tls: goes with `rediss://`, `rediss-sentinel://` and `rediss-cluster://`"
+)]
+#[case::no_name_of_the_store(
+    "store: { url: rediss://a, tls: { server_name: 'a:1' } }",
+    "test.yaml:3:47: store.tls.server_name: `a:1` is no host name; write it without scheme and port"
+)]
+#[case::store_password_as_a_key(
+    "store: { url: redis://a, password: p }",
+    "test.yaml:3:26: store.password: unknown key `password`; it stands in the URL, as in redis://USER:PASSWORD@HOST:PORT/DATABASE or redis-sentinel://HOST:PORT,HOST:PORT/MASTER"
 )]
 #[case::no_yaml("a: [", "test.yaml:3:4: this is not YAML: unclosed bracket")]
 fn one_mistake(#[case] text: &str, #[case] message: &str) {
@@ -262,6 +274,8 @@ fn nothing_that_came_from_outside_is_quoted() {
         "listen: ${SECRET}",
         "store: 'redis://:hunter2@'",
         "store: '${SECRET}redis://a'",
+        "store: 'redis-sentinel://a/m?sentinel_user=hunter2'",
+        "store: 'unix:hunter2'",
         "limiters: { a: '${SECRET}/s' }",
         "limiters: { a: '5/${SECRET}' }",
         "drain_timeout: '5${SECRET}'",
@@ -331,6 +345,7 @@ fn schema_and_parser_know_the_same_keys() {
     };
     defined("", &raw::ROOT);
     defined("/$defs/store", &raw::STORE);
+    defined("/$defs/store_tls", &raw::STORE_TLS);
     defined("/$defs/upstream", &raw::UPSTREAM);
     defined("/$defs/limiter", &raw::LIMITER);
     defined("/$defs/charge", &raw::CHARGE);

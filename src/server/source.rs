@@ -34,10 +34,10 @@ pub(super) enum StoreSource {
 
 impl StoreSource {
     pub(super) async fn open(config: &Config) -> Result<Self, ServerError> {
-        let config::Store::Redis { url, timeout, prefix, .. } = &config.store else {
+        let config::Store::Redis { url, timeout, prefix } = &config.store else {
             return Ok(Self::Memory(Arc::default()));
         };
-        let reachable = match RedisStore::probe(url, PROBE).await {
+        let reachable = match RedisStore::probe(url, prefix, PROBE).await {
             Ok(warnings) => {
                 for warning in warnings {
                     tracing::warn!(store = %url, warning, "store");
@@ -75,7 +75,7 @@ impl StoreSource {
             tracing::warn!(store = %url, %error, "the store is away; limited requests get 503");
         }
         if places {
-            script.hear_calls(url).map_err(ServerError::Store)?;
+            script.hear_calls();
         }
         let metrics = metrics::store();
         metrics.up.set(f64::from(u8::from(script.is_connected())));

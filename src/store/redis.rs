@@ -1,53 +1,65 @@
-//! The store that gateways share: one Lua script on a Redis server. The only file that names the driver.
-//!
-//! Decisions go over a connection of our own (`link`), which costs a fraction of what the driver does. The driver
-//! is asked where that does not count: at the start, and to be called to places. What it would do on its own and must
-//! not, as the link does not: send a command twice (`max_command_attempts` is 1), wait for ever (`unresponsive`).
+//! The store that gateways share: one Lua script on Redis servers, over connections of our own (`link`). One server, the
+//! one that Sentinels name, or the nodes of a Cluster.
 
 mod answer;
 mod call;
+mod cluster;
+mod connect;
+mod ear;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod identity;
 mod link;
 mod marker;
+mod probe;
+mod reader;
+mod reason;
 mod resp;
+mod slots;
+mod stream;
+mod url;
 
 pub use marker::Markers;
+pub use url::RedisUrl;
 
-use super::{BoxFuture, Entry, Reply, StoreError, batch::Script, calls::Calls};
+use super::{BoxFuture, Entry, Reply, StoreError, batch::Script, calls::Calls, hash_tag};
 use crate::algorithm::SCRIPT;
 use call::Call;
-use fred::{
-    clients::Client,
-    error::{Error, ErrorKind},
-    interfaces::{ClientLike, EventInterface, LuaInterface, PubsubInterface},
-    types::{
-        Builder, Key, Value,
-        config::{Config, ReconnectPolicy},
-        scripts::Script as LuaScript,
-    },
+use cluster::Cluster;
+use connect::{Access, Target};
+use ear::Ear;
+use link::Link;
+use resp::Value;
+use sha1::{Digest, Sha1};
+use std::{
+    fmt::{self, Write},
+    sync::{Arc, OnceLock},
+    time::Duration,
 };
-use link::{Address, Link, RECONNECT, UNRESPONSIVE};
-use std::{fmt, sync::Arc, time::Duration};
-use tokio::{sync::broadcast::error::RecvError, time::sleep};
+use url::Servers;
 
-/// So often in a row, and it is no accident.
-const DENIED: u32 = 10;
-/// Before a gateway's number: where the script calls its tickets.
-const CHANNEL: &str = "paceway:call:";
-/// A Redis URL. Its `Debug` hides the password.
-#[derive(Clone, PartialEq, Eq)]
-pub struct RedisUrl(Config);
-
-/// One pipelined connection to a Redis server.
+/// The Redis servers of a store, and one pipelined connection to each that has keys.
 #[derive(Clone)]
 pub struct RedisStore {
-    link: Arc<Link>,
+    servers: Connected,
     markers: Arc<Markers>,
-    /// By which the server knows the script.
+    /// By which the servers know the script.
     hash: Arc<str>,
     calls: Arc<Calls>,
+}
+
+#[derive(Clone)]
+enum Connected {
+    One(Arc<One>),
+    Cluster(Arc<Cluster>),
+}
+
+/// One server, whichever it is now.
+struct One {
+    link: Link,
+    ear: OnceLock<Ear>,
+    access: Arc<Access>,
+    target: Target,
 }
 
 /// Why a Redis server cannot be used at all.
@@ -61,189 +73,86 @@ pub enum ConnectError {
     Refused(String),
 }
 
-// === impl RedisUrl ===
-
-impl RedisUrl {
-    /// Reads `redis://[user:password@]host[:port][/database]`.
-    ///
-    /// # Errors
-    ///
-    /// What is wrong with it, without quoting it: it may hold a password.
-    pub fn parse(url: &str) -> Result<Self, String> {
-        let (scheme, rest) =
-            url.split_once("://").ok_or("write `memory`, or a URL such as `redis://host:6379`")?;
-        let config = match scheme {
-            "redis" => {
-                let authority = rest.split('/').next().unwrap_or_default();
-                if authority.rsplit('@').next().is_none_or(str::is_empty) {
-                    return Err("it names no host, as in `redis://host:6379`".into());
-                }
-                if let Some((_, database)) = rest.split_once('/')
-                    && !database.is_empty()
-                    && database.parse::<u8>().is_err()
-                {
-                    return Err("behind the last `/` stands a database number, 0 to 255".into());
-                }
-                Config::from_url(url).map_err(
-                    |_| "it is not of the form `redis://[user:password@]host[:port][/database]`",
-                )?
-            }
-            "rediss" | "unix" | "redis-cluster" | "redis-sentinel" => {
-                return Err(format!("`{scheme}://` is not supported yet"));
-            }
-            _ => return Err(format!("`{scheme}://` is not a scheme for a store; use `redis://`")),
-        };
-        Ok(Self(config))
-    }
-
-    fn address(&self) -> Result<Address, ConnectError> {
-        let Config { username, password, database, .. } = &self.0;
-        let mut servers = self.0.server.hosts().into_iter();
-        let server = servers.next().ok_or(ConnectError::Refused("no server".into()))?;
-        Ok(Address {
-            // An IPv6 address stands in brackets in a URL only.
-            host: server.host.trim_matches(['[', ']']).to_owned(),
-            port: server.port,
-            user: username.clone(),
-            password: password.clone(),
-            database: *database,
-        })
-    }
-}
-
-impl fmt::Debug for RedisUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("RedisUrl").field(&self.0.server).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Display for RedisUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let servers: Vec<_> = self.0.server.hosts().iter().map(ToString::to_string).collect();
-        f.write_str(&servers.join(","))
-    }
-}
-
 // === impl RedisStore ===
 
 impl RedisStore {
-    /// Connects in the background of the current runtime, and again whenever the connection is lost. `markers` are
-    /// those of the process.
+    /// Connects in the background of the current runtime, and again whenever a connection is lost. `markers` are those
+    /// of the process.
     ///
     /// # Errors
     ///
-    /// When the URL names no server.
+    /// Certificates that cannot be used.
     pub fn open(url: &RedisUrl, markers: &Arc<Markers>) -> Result<Self, ConnectError> {
-        let link = Arc::new(Link::open(url.address()?, markers.clone()));
-        let hash = LuaScript::from_lua(SCRIPT).sha1().to_string().into();
-        Ok(Self { link, markers: markers.clone(), hash, calls: Arc::default() })
-    }
-
-    /// Hears who is called to a place, on a connection of its own, for as long as the runtime lives. Calls that were
-    /// lost while there was none are made up for: whoever waits asks again when there is one.
-    ///
-    /// # Errors
-    ///
-    /// When the URL makes no configuration.
-    pub fn hear_calls(&self, url: &RedisUrl) -> Result<(), ConnectError> {
-        let mut builder = builder(url, false);
-        builder.set_policy(ReconnectPolicy::new_constant(0, millis(RECONNECT)));
-        let client = builder.build().map_err(|error| refused(&error))?;
-        let (mut connections, mut messages) = (client.reconnect_rx(), client.message_rx());
-        drop(client.connect());
-        let (calls, channel) = (self.calls.clone(), format!("{CHANNEL}{}", self.calls.gateway()));
-        let caller = self.link.clone();
-        tokio::spawn(async move {
-            // The first connection is told like any other.
-            let (mut is_new, mut failed) = (false, 0);
-            loop {
-                if is_new {
-                    match can_call(&client, &caller, &channel).await {
-                        Ok(()) => {
-                            (is_new, failed) = (false, 0);
-                            calls.call_all();
-                        }
-                        // Just made, a subscription may not be there yet.
-                        Err(error) if error.details().starts_with("NOPERM") => {
-                            failed += 1;
-                            if failed == DENIED {
-                                let error = error.details();
-                                tracing::warn!(
-                                    channel,
-                                    error,
-                                    "who waits for a place cannot be called"
-                                );
-                            }
-                        }
-                        // Tried again.
-                        Err(_) => {}
-                    }
-                }
-                tokio::select! {
-                    message = messages.recv() => match message {
-                        Ok(message) => calls.call(message.value.convert().unwrap_or_default()),
-                        Err(RecvError::Lagged(_)) => calls.call_all(),
-                        Err(RecvError::Closed) => return,
-                    },
-                    _ = connections.recv() => is_new = true,
-                    () = sleep(RECONNECT), if is_new => {}
-                }
+        let access = Arc::new(Access::new(url)?);
+        let servers = match (Target::of(url), &*url.servers) {
+            (None, Servers::Cluster(seeds)) => {
+                Connected::Cluster(Arc::new(Cluster::open(access, seeds.clone(), markers)))
             }
-        });
-        Ok(())
+            (None, _) => return Err(ConnectError::Refused("no server".into())),
+            (Some(target), _) => {
+                let known = markers.clone();
+                // One server has all lanes, whichever the Sentinels name.
+                let met = Arc::new(move |_: &_, run: &_| known.meet("", run, |_| true));
+                let link = Link::open(access.clone(), target.clone(), met);
+                Connected::One(Arc::new(One { link, ear: OnceLock::new(), access, target }))
+            }
+        };
+        let (markers, hash) = (markers.clone(), hash(SCRIPT).into());
+        Ok(Self { servers, markers, hash, calls: Arc::default() })
     }
 
-    /// Resolves when the first connection stands.
+    /// From now on hears who is called to a place, for as long as the store lives.
+    pub fn hear_calls(&self) {
+        match &self.servers {
+            Connected::One(one) => {
+                let ear = || Ear::open(one.access.clone(), one.target.clone(), self.calls.clone());
+                one.ear.get_or_init(ear);
+            }
+            Connected::Cluster(cluster) => cluster.hear(&self.calls),
+        }
+    }
+
+    /// Resolves when the first connection stands; of a Cluster, that to each server that has slots.
     ///
     /// # Errors
     ///
     /// Why it does not: after `limit`, or when the server refuses us. It is still tried.
     pub async fn connected(&self, limit: Duration) -> Result<(), ConnectError> {
-        self.link.connected(limit).await
+        match &self.servers {
+            Connected::One(one) => one.link.connected(limit).await,
+            Connected::Cluster(cluster) => cluster.connected(limit).await,
+        }
     }
 
-    /// Whether there is a connection now.
+    /// Whether there is a connection now; of a Cluster, to each server that has slots.
     pub fn is_connected(&self) -> bool {
-        self.link.is_connected()
+        match &self.servers {
+            Connected::One(one) => one.link.is_connected(),
+            Connected::Cluster(cluster) => cluster.is_connected(),
+        }
     }
 
-    /// Connects once and asks what a start needs to know; returns what the operator should be warned of.
+    /// Connects once and asks what a start needs to know; returns what the operator should be warned of. `prefix` is the
+    /// first part of every key: two with it are written and deleted.
     ///
     /// # Errors
     ///
     /// [`ConnectError`].
-    pub async fn probe(url: &RedisUrl, limit: Duration) -> Result<Vec<String>, ConnectError> {
-        let mut builder = builder(url, true);
-        builder.with_connection_config(|connection| connection.connection_timeout = limit);
-        let client = builder.build().map_err(|error| refused(&error))?;
-        let asked = async {
-            let connection = client.init().await.map_err(|error| connect_error(&error))?;
-            let policy: Result<Vec<String>, Error> = client
-                .custom(
-                    fred::cmd!("CONFIG"),
-                    vec![Value::from("GET"), Value::from("maxmemory-policy")],
-                )
-                .await;
-            let answer: Result<i64, Error> = client
-                .eval("return #struct.pack('<i8', 1)", Vec::<Key>::new(), Vec::<Value>::new())
-                .await;
-            // Nobody is left to hear of it.
-            let _ = client.quit().await;
-            connection.abort();
-            answer.map_err(|error| refused(&error))?;
-            Ok::<_, ConnectError>(policy.unwrap_or_default())
-        };
-        let answer = tokio::time::timeout(limit, asked).await;
-        let policy =
-            answer.map_err(|_| ConnectError::Unreachable("no answer in time".into()))??;
-        Ok(policy
-            .get(1)
-            .filter(|policy| *policy != "noeviction")
-            .map(|policy| {
-                format!("its maxmemory-policy is `{policy}`: an evicted key forgets its limit; set `noeviction`")
-            })
-            .into_iter()
-            .collect())
+    pub async fn probe(
+        url: &RedisUrl,
+        prefix: &str,
+        limit: Duration,
+    ) -> Result<Vec<String>, ConnectError> {
+        probe::probe(url, prefix, limit).await
+    }
+
+    /// Sends a command to the server that has `key`, once, and waits for its reply.
+    async fn call(&self, key: &str, command: &[u8]) -> Result<Value, StoreError> {
+        match &self.servers {
+            Connected::One(one) => one.link.call(command).await,
+            // Boxed, so that a call to a single server takes no room for it.
+            Connected::Cluster(cluster) => Box::pin(cluster.call(key, command)).await,
+        }
     }
 
     /// Executes `entries` in order at `now` (µs since 1970; `None`: the server's clock).
@@ -257,18 +166,20 @@ impl RedisStore {
         entries: &[Entry],
     ) -> Result<Vec<Reply>, StoreError> {
         let Some(first) = entries.first() else { return Ok(Vec::new()) };
-        let lane = self.lane(&first.checks()[0].key);
+        // All have one hash tag, where that matters.
+        let key = first.checks().first().map_or("", |check| &*check.key);
+        let lane = self.lane(key);
         let expected = self.markers.expected(lane);
         let call = Call::new(now, self.markers.key(lane), expected, entries);
-        let said = match self.link.call(&call.command("EVALSHA", &self.hash)).await? {
+        let said = match self.call(key, &call.command("EVALSHA", &self.hash)).await? {
             // The server has forgotten the script and has executed nothing.
-            resp::Value::Error(error) if error.starts_with("NOSCRIPT") => {
-                self.link.call(&call.command("EVAL", SCRIPT)).await?
+            Value::Error(error) if error.starts_with("NOSCRIPT") => {
+                self.call(key, &call.command("EVAL", SCRIPT)).await?
             }
             said => said,
         };
         match said {
-            resp::Value::Error(error) => Err(StoreError::Refused(error)),
+            Value::Error(error) => Err(StoreError::Refused(error)),
             said => {
                 let (replies, marker) = call.read(&said).ok_or(StoreError::Protocol)?;
                 if let Some(marker) = marker {
@@ -285,9 +196,12 @@ impl Script for RedisStore {
         &self.calls
     }
 
-    fn lane<'k>(&self, _: &'k str) -> &'k str {
-        // One server has all keys.
-        ""
+    fn lane<'k>(&self, key: &'k str) -> &'k str {
+        match self.servers {
+            // One server has all keys.
+            Connected::One(_) => "",
+            Connected::Cluster(_) => hash_tag(key),
+        }
     }
 
     fn run(&self, entries: Arc<Vec<Entry>>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
@@ -302,70 +216,20 @@ impl fmt::Debug for RedisStore {
     }
 }
 
-fn builder(url: &RedisUrl, fail_fast: bool) -> Builder {
-    let mut builder = Builder::from_config(Config { fail_fast, ..url.0.clone() });
-    builder.with_connection_config(|connection| {
-        connection.max_command_attempts = 1;
-        connection.connection_timeout = UNRESPONSIVE;
-        connection.internal_command_timeout = UNRESPONSIVE;
-        connection.unresponsive.max_timeout = Some(UNRESPONSIVE);
-        connection.unresponsive.interval = UNRESPONSIVE / 4;
-        connection.tcp.nodelay = Some(true);
-    });
-    builder
-}
-
-fn millis(span: Duration) -> u32 {
-    u32::try_from(span.as_millis()).unwrap_or(u32::MAX)
-}
-
-/// Hears `channel`, and sees that it is heard: the driver says nothing of a subscription that is denied.
-async fn can_call(listener: &Client, caller: &Link, channel: &str) -> Result<(), Error> {
-    listener.subscribe(channel).await?;
-    // No ticket has this number.
-    let publish = resp::command(&[b"PUBLISH", channel.as_bytes(), b"0"]);
-    match caller.call(&publish).await {
-        Ok(resp::Value::Number(0)) => Err(Error::new(ErrorKind::Auth, "NOPERM to subscribe")),
-        Ok(resp::Value::Error(error)) => Err(Error::new(ErrorKind::Auth, error)),
-        Ok(_) | Err(StoreError::NotConnected) => Ok(()),
-        Err(error) => Err(Error::new(ErrorKind::IO, error.to_string())),
-    }
-}
-
-fn refused(error: &Error) -> ConnectError {
-    ConnectError::Refused(error.details().to_owned())
-}
-
-fn connect_error(error: &Error) -> ConnectError {
-    match error.kind() {
-        ErrorKind::IO | ErrorKind::Timeout | ErrorKind::Canceled | ErrorKind::Routing => {
-            ConnectError::Unreachable(error.details().to_owned())
-        }
-        _ => refused(error),
-    }
+/// By which a server knows a script.
+fn hash(script: &str) -> String {
+    Sha1::digest(script).iter().fold(String::new(), |mut hash, byte| {
+        // Into a text that always succeeds.
+        let _ = write!(hash, "{byte:02x}");
+        hash
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use rstest::rstest;
-
-    #[rstest]
-    #[case("redis://redis", "redis", 6379, None, None, None)]
-    #[case("redis://10.0.0.1:7000/3", "10.0.0.1", 7000, None, None, Some(3))]
-    #[case("redis://:p%40ss@[::1]:7000", "::1", 7000, None, Some("p@ss"), None)]
-    #[case("redis://ann:secret@redis:7000/0", "redis", 7000, Some("ann"), Some("secret"), Some(0))]
-    fn the_address_of_a_url(
-        #[case] url: &str,
-        #[case] host: &str,
-        #[case] port: u16,
-        #[case] user: Option<&str>,
-        #[case] password: Option<&str>,
-        #[case] database: Option<u8>,
-    ) {
-        let address = RedisUrl::parse(url).expect("a URL").address().expect("a server");
-        assert_eq!((&*address.host, address.port), (host, port));
-        assert_eq!((address.user.as_deref(), address.password.as_deref()), (user, password));
-        assert_eq!(address.database, database);
+    /// As `redis-cli script load 'return 1'` says.
+    #[test]
+    fn hash_of_a_script() {
+        assert_eq!(super::hash("return 1"), "e0e1f9fabfc9d4800c877a703b823ac0578ff8db");
     }
 }

@@ -154,10 +154,10 @@ store: { url: redis://a, on_failure: share }
     "gateway.yaml:1:8: store: ",
     "not a scheme"
 )]
-#[case::a_later_store(
-    "store: redis-cluster://a\nupstream: http://a\nroutes: [{ suffix: \"*\" }]\n",
+#[case::sentinels_of_nobody(
+    "store: redis-sentinel://a\nupstream: http://a\nroutes: [{ suffix: \"*\" }]\n",
     "gateway.yaml:1:8: store: ",
-    "not supported yet"
+    "the name that the Sentinels have"
 )]
 fn check_names_place_key_and_reason(#[case] yaml: &str, #[case] start: &str, #[case] reason: &str) {
     let (code, out, err) = with_file(yaml, &["check", "gateway.yaml"], &[]);

@@ -1,6 +1,6 @@
 //! What a store promises, on every store.
 
-use crate::support::Redis;
+use crate::support::{Authority, Cluster, Redis};
 use paceway::{
     AcquireError, Limiter, Rate,
     algorithm::{Algorithm, TokenBucket},
@@ -10,6 +10,7 @@ use paceway::{
         memory::MemoryStore,
         redis::{Markers, RedisStore, RedisUrl},
     },
+    tls::client::ClientTls,
 };
 use std::{sync::Arc, time::Duration};
 
@@ -120,6 +121,23 @@ macro_rules! contract {
                 super::$test(super::shared(&redis).await).await;
             })*
         }
+        mod tls {
+            $(#[tokio::test] async fn $test() {
+                let authority = super::Authority::new();
+                let (_redis, port) = authority.redis("no");
+                let url = super::RedisUrl::parse(&format!("rediss://localhost:{port}"));
+                let ca = Some(authority.file().into());
+                let tls = super::ClientTls { ca, ..super::ClientTls::default() };
+                super::$test(super::store(&url.expect("a URL").with_tls(tls)).await).await;
+            })*
+        }
+        mod cluster {
+            $(#[tokio::test] async fn $test() {
+                let cluster = super::Cluster::start(3, 0).await;
+                let url = super::RedisUrl::parse(&cluster.url()).expect("a URL");
+                super::$test(super::store(&url).await).await;
+            })*
+        }
     };
 }
 contract!(
@@ -133,9 +151,12 @@ contract!(
 );
 
 async fn shared(redis: &Redis) -> Arc<dyn Store> {
-    let url = RedisUrl::parse(&redis.url()).expect("a URL");
-    let script = RedisStore::open(&url, &Markers::new("paceway", metrics::Counter::noop()))
-        .expect("a store");
+    store(&RedisUrl::parse(&redis.url()).expect("a URL")).await
+}
+
+async fn store(url: &RedisUrl) -> Arc<dyn Store> {
+    let script =
+        RedisStore::open(url, &Markers::new("paceway", metrics::Counter::noop())).expect("a store");
     script.connected(LIMIT).await.expect("a connection");
     Arc::new(Batched::new(Arc::new(script), LIMIT, StoreMetrics::noop()))
 }

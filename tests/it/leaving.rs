@@ -179,7 +179,7 @@ async fn redis(#[case] letters: &str) {
     let script = RedisStore::open(&url, &Markers::new("paceway", metrics::Counter::noop()))
         .expect("a store");
     script.connected(LIMIT).await.expect("a connection");
-    script.hear_calls(&url).expect("a connection");
+    script.hear_calls();
     let store = Batched::new(Arc::new(script), LIMIT, StoreMetrics::noop());
     whoever_leaves_leaves_nothing_behind(Arc::new(store), letters).await;
 }

@@ -174,7 +174,7 @@ async fn assert_recovers(store: &RedisStore) {
 #[case::long_list("*2147483647\r\n", "protocol")]
 #[case::negative("$-7\r\n", "protocol")]
 #[case::resp3("%1\r\n+a\r\n:1\r\n", "protocol")]
-#[case::deep("*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n", "protocol")]
+#[case::deep("*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n", "protocol")]
 #[tokio::test]
 async fn what_is_no_reply_ends_the_connection(#[case] words: &'static str, #[case] kind: &str) {
     let server = Server::start(Manner::SaysAndCloses(words)).await;
@@ -210,10 +210,8 @@ async fn a_reply_to_something_else_is_not_believed(#[case] words: &'static str) 
 }
 
 #[rstest]
-#[case::loading("-LOADING Redis is loading the dataset in memory\r\n")]
 #[case::busy("-BUSY Redis is busy running a script.\r\n")]
 #[case::full("-OOM command not allowed when used memory > 'maxmemory'.\r\n")]
-#[case::replica("-READONLY You can't write against a read only replica.\r\n")]
 #[case::moved("-MOVED 1234 127.0.0.1:7001\r\n")]
 #[case::rights("-NOPERM this user has no permissions\r\n")]
 #[case::empty("-\r\n")]
@@ -224,6 +222,85 @@ async fn an_error_is_told_in_the_servers_words(#[case] words: &'static str) {
     let error = decide(&store).await;
     assert_eq!(error, Err(StoreError::Refused(words[1..].trim_end().to_owned())));
     assert_eq!((server.commands.load(SeqCst), server.connections.load(SeqCst)), (1, 1));
+}
+
+/// Nothing was executed, and another server may have its place: it is looked for anew, once all have their answers.
+#[rstest]
+#[case::loading("-LOADING Redis is loading the dataset in memory\r\n")]
+#[case::replica("-READONLY You can't write against a read only replica.\r\n")]
+#[case::cut_off("-MASTERDOWN Link with MASTER is down\r\n")]
+#[tokio::test]
+async fn a_server_that_is_the_wrong_one_is_left(#[case] words: &'static str) {
+    let server = Server::start(Manner::Says(words)).await;
+    let store = server.store().await;
+    let error = decide(&store).await;
+    assert_eq!(error, Err(StoreError::Refused(words[1..].trim_end().to_owned())));
+    assert_recovers(&store).await;
+    assert_eq!(server.connections.load(SeqCst), 2);
+}
+
+/// A Cluster of one, which answers all but the question for its slots with `says`.
+async fn cluster(says: &'static str) -> (RedisStore, Arc<AtomicUsize>, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("its address").port();
+    let commands = Arc::<AtomicUsize>::default();
+    let asked = commands.clone();
+    let task = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let asked = asked.clone();
+            tokio::spawn(async move {
+                let slots = format!(
+                    "*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$9\r\n127.0.0.1\r\n:{port}\r\n$1\r\na\r\n"
+                );
+                let says = says.replace("PORT", &port.to_string());
+                let mut bytes = vec![0; 1 << 20];
+                while let Ok(count @ 1..) = stream.read(&mut bytes).await {
+                    // Several commands may come at once.
+                    let mut answer = String::new();
+                    for at in 0..count {
+                        let rest = &bytes[at..count];
+                        if rest.starts_with(b"SLOTS") {
+                            answer += &slots;
+                        } else if rest.starts_with(b"ASKING") {
+                            answer += "+OK\r\n";
+                        } else if rest.starts_with(b"EVALSHA") {
+                            asked.fetch_add(1, SeqCst);
+                            answer += &says;
+                        }
+                    }
+                    if stream.write_all(answer.as_bytes()).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    let url = RedisUrl::parse(&format!("redis-cluster://127.0.0.1:{port}")).expect("a URL");
+    let store = RedisStore::open(&url, &Markers::new("paceway", metrics::Counter::noop()))
+        .expect("a store");
+    store.connected(LIMIT).await.expect("a connection");
+    (store, commands, task)
+}
+
+/// From one to the other and back for ever, if one let it.
+#[rstest]
+#[case::moved("-MOVED 1 127.0.0.1:PORT\r\n", "MOVED", 16)]
+#[case::asked("-ASK 1 127.0.0.1:PORT\r\n", "ASK", 16)]
+#[case::halfway("-TRYAGAIN Multiple keys request during rehashing of slot\r\n", "TRYAGAIN", 16)]
+#[case::down("-CLUSTERDOWN Hash slot not served\r\n", "CLUSTERDOWN", 1)]
+#[tokio::test]
+async fn a_command_is_sent_on_a_few_times_at_most(
+    #[case] says: &'static str,
+    #[case] start: &str,
+    #[case] times: usize,
+) {
+    let (store, commands, task) = cluster(says).await;
+    match decide(&store).await {
+        Err(StoreError::Refused(error)) => assert!(error.starts_with(start), "{error}"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(commands.load(SeqCst), times);
+    task.abort();
 }
 
 #[tokio::test]

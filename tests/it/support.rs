@@ -4,17 +4,23 @@
 //! No test sleeps until something has happened: it waits for it ([`eventually`]), and every wait ends in a
 //! failure that names what did not come.
 
+mod authority;
+mod cluster;
 mod dns;
 mod frames;
 mod gateway;
 mod redis;
+mod sentinels;
 mod upstream;
 mod wire;
 
+pub(crate) use authority::Authority;
+pub(crate) use cluster::Cluster;
 pub(crate) use dns::{Dns, Says};
 pub(crate) use frames::{Frames, PREFACE, block, frame, headers};
 pub(crate) use gateway::{Gateway, faketime, paceway, paceway_in};
 pub(crate) use redis::{Chaos, Redis, Said};
+pub(crate) use sentinels::Sentinels;
 pub(crate) use upstream::{Call, Reply, Upstream, reply};
 pub(crate) use wire::{Answer, Conn, Head, get, request};
 

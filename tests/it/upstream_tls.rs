@@ -1,73 +1,16 @@
 //! Upstreams over TLS: whom the gateway believes, and what it shows of itself.
 
-use crate::support::{Conn, Gateway, Upstream, eventually};
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use crate::support::{Authority, Conn, Gateway, Upstream, eventually};
 use rstest::rstest;
 use std::{fs, path::Path, sync::Arc};
 use tokio::net::TcpStream;
 use tokio_rustls::{
     TlsAcceptor,
     rustls::{
-        DEFAULT_VERSIONS, RootCertStore, ServerConfig, SupportedProtocolVersion,
-        crypto::aws_lc_rs,
-        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
-        server::WebPkiClientVerifier,
+        DEFAULT_VERSIONS, SupportedProtocolVersion,
         version::{TLS12, TLS13},
     },
 };
-
-/// An authority that signs what a test needs.
-struct Authority {
-    pem: String,
-    issuer: Issuer<'static, KeyPair>,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::new([]).expect("parameters");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().expect("a key");
-        let pem = params.self_signed(&key).expect("a certificate").pem();
-        Self { pem, issuer: Issuer::new(params, key) }
-    }
-
-    /// A certificate for `name` and its key, in PEM.
-    fn sign(&self, name: &str) -> (String, String) {
-        let key = KeyPair::generate().expect("a key");
-        let params = CertificateParams::new([name.to_owned()]).expect("parameters");
-        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
-        (certificate.pem(), key.serialize_pem())
-    }
-
-    /// A server called `name`; with `clients` it asks for a certificate of that authority.
-    fn server(
-        &self,
-        name: &str,
-        versions: &[&'static SupportedProtocolVersion],
-        clients: Option<&Self>,
-    ) -> ServerConfig {
-        let (certificate, key) = self.sign(name);
-        let provider = Arc::new(aws_lc_rs::default_provider());
-        let builder = ServerConfig::builder_with_provider(provider.clone());
-        let builder = builder.with_protocol_versions(versions).expect("versions");
-        let builder = match clients {
-            None => builder.with_no_client_auth(),
-            Some(clients) => {
-                let mut roots = RootCertStore::empty();
-                roots.add(der(&clients.pem)).expect("an authority");
-                let verifier =
-                    WebPkiClientVerifier::builder_with_provider(roots.into(), provider).build();
-                builder.with_client_cert_verifier(verifier.expect("a verifier"))
-            }
-        };
-        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("a key");
-        builder.with_single_cert(vec![der(&certificate)], key).expect("a certificate")
-    }
-}
-
-fn der(pem: &str) -> CertificateDer<'static> {
-    CertificateDer::from_pem_slice(pem.as_bytes()).expect("a certificate")
-}
 
 fn write(dir: &Path, name: &str, text: &str) -> String {
     let file = dir.join(name);

@@ -1,7 +1,7 @@
-//! `tls` of clients and of upstreams: the files it names are read and checked here, and read again where they are
+//! `tls` of clients, of upstreams and of the store: the files it names are read and checked here, and read again where they are
 //! used. Quotes nothing that is in them.
 
-use super::{CERTIFICATE, TLS};
+use super::{CERTIFICATE, STORE_TLS, TLS};
 use crate::{
     config::{
         ServerTls,
@@ -79,6 +79,23 @@ impl Reader {
             ca: self.authorities(section, "ca"),
             client_cert,
             server_name: self.get(section, "server_name", None, |text| server_name(text).map(Some)),
+        }
+    }
+
+    /// `store.tls`.
+    pub(super) fn store_tls(&mut self, field: &Field<'_>, is_tls: bool) -> ClientTls {
+        if !is_tls {
+            let reason = "goes with `rediss://`, `rediss-sentinel://` and `rediss-cluster://`";
+            self.note_at(field, reason);
+            return ClientTls::default();
+        }
+        let Some(section) = self.section(field, &STORE_TLS) else { return ClientTls::default() };
+        let is_pair = ["cert", "key"].iter().any(|key| section.get(key).is_some());
+        ClientTls {
+            ca: self.authorities(&section, "ca"),
+            client_cert: if is_pair { self.pair(&section) } else { None },
+            server_name: self
+                .get(&section, "server_name", None, |text| server_name(text).map(Some)),
         }
     }
 

@@ -36,6 +36,24 @@ pub(in crate::config) const CERTIFICATE: Keys = Keys {
     ],
 };
 
+pub(in crate::config) const STORE_TLS: Keys = Keys {
+    now: &["ca", "cert", "key", "server_name"],
+    later: &[],
+    others: &[
+        meant("ca_file", &["ca"]),
+        meant("ca_cert", &["ca"]),
+        meant("certificate", &["cert"]),
+        meant("client_cert", &["cert"]),
+        meant("crt", &["cert"]),
+        meant("private_key", &["key"]),
+        meant("client_key", &["key"]),
+        meant("sni", &["server_name"]),
+        elsewhere("insecure", ALWAYS_CHECKED),
+        elsewhere("insecure_skip_verify", ALWAYS_CHECKED),
+        elsewhere("verify", ALWAYS_CHECKED),
+    ],
+};
+
 pub(in crate::config) const CLIENT: Keys = Keys {
     now: &["header_timeout", "idle_timeout", "body_timeout", "max_connections"],
     later: &[],

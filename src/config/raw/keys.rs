@@ -59,8 +59,26 @@ pub(in crate::config) const ROOT: Keys = Keys {
         elsewhere("key", CERTS),
     ],
 };
-pub(in crate::config) const STORE: Keys =
-    Keys { now: &["url", "prefix", "timeout"], later: &["on_failure"], others: &[] };
+pub(in crate::config) const STORE: Keys = Keys {
+    now: &["url", "prefix", "timeout", "tls"],
+    later: &["on_failure"],
+    others: &[
+        meant("ssl", &["tls"]),
+        elsewhere("host", STORE_URL),
+        elsewhere("port", STORE_URL),
+        elsewhere("user", STORE_URL),
+        elsewhere("username", STORE_URL),
+        elsewhere("password", STORE_URL),
+        elsewhere("db", STORE_URL),
+        elsewhere("database", STORE_URL),
+        elsewhere("sentinels", STORE_URL),
+        elsewhere("master_name", STORE_URL),
+        elsewhere("ca", STORE_CERTS),
+        elsewhere("cert", STORE_CERTS),
+        elsewhere("key", STORE_CERTS),
+        elsewhere("server_name", STORE_CERTS),
+    ],
+};
 pub(in crate::config) const LIMITER: Keys = Keys {
     now: &[
         "algorithm",
@@ -144,6 +162,10 @@ pub(super) const CLIENTS: &str = "what clients may take is written `client: { he
                        body_timeout, max_connections }`";
 const BODY: &str = "the size of a body is written `limits: { body: 10MiB }`";
 const CERTS: &str = "certificates are written `tls: { cert: FILE, key: FILE }`";
+const STORE_URL: &str = "it stands in the URL, as in redis://USER:PASSWORD@HOST:PORT/DATABASE or \
+                         redis-sentinel://HOST:PORT,HOST:PORT/MASTER";
+const STORE_CERTS: &str =
+    "it is written `tls: { ca: FILE, cert: FILE, key: FILE, server_name: NAME }`";
 const CHANGES: &str = "changes of headers belong to an upstream or a route";
 pub(super) const SET: &str =
     "it is written `headers: { request: { set: { NAME: VALUE } } }`, or `response`";

@@ -2,25 +2,25 @@
 //! a server that is away, and gives up a connection whose oldest call has no answer.
 
 use super::{
-    ConnectError, Markers, identity,
-    resp::{self, Parsed, Value},
+    ConnectError,
+    connect::{Access, Target, no_redis},
+    identity::{self, Run},
+    reader::Reader,
+    reason,
+    resp::Value,
+    stream::{Incoming, Outgoing, Stream},
+    url::Place,
 };
 use crate::store::StoreError;
 use parking_lot::Mutex;
 use std::{
     collections::VecDeque,
     fmt, io,
-    pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker},
     time::Duration,
 };
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
-    net::{
-        TcpStream,
-        tcp::{OwnedReadHalf, OwnedWriteHalf},
-    },
     sync::{oneshot, watch},
     task::AbortHandle,
     time::{Instant, interval, sleep, timeout},
@@ -31,20 +31,11 @@ pub(super) const UNRESPONSIVE: Duration = Duration::from_secs(2);
 pub(super) const RECONNECT: Duration = Duration::from_millis(200);
 /// Calls without an answer, and bytes that the socket does not take yet. Who calls one after the other, as group commit
 /// does, meets neither.
-const MOST_CALLS: usize = 1024;
+const MOST_CALLS: usize = 4096;
 const MOST_UNSENT: usize = 16 * 1024 * 1024;
-/// Of the buffer for replies; a larger reply makes it grow while it lasts.
-const BUFFER: usize = 16 * 1024;
 
-/// Where a server is, and who asks.
-#[derive(Clone)]
-pub(super) struct Address {
-    pub(super) host: String,
-    pub(super) port: u16,
-    pub(super) user: Option<String>,
-    pub(super) password: Option<String>,
-    pub(super) database: Option<u8>,
-}
+/// Told of each new connection, and which run of a server it leads to.
+pub(super) type Met = Arc<dyn Fn(&Place, &Run) + Send + Sync>;
 
 /// A connection. Dropped, it ends.
 pub(super) struct Link {
@@ -55,6 +46,8 @@ pub(super) struct Link {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Status {
+    /// Nothing is known yet.
+    New,
     Up,
     Away(ConnectError),
 }
@@ -65,11 +58,13 @@ struct Shared(Mutex<State>);
 #[derive(Default)]
 struct State {
     /// None while it is away.
-    to: Option<OwnedWriteHalf>,
+    to: Option<Outgoing>,
     /// What the socket has not taken yet.
     unsent: Vec<u8>,
     /// The calls that are to be answered, oldest first.
     calls: VecDeque<Call>,
+    /// The server has said that it is the wrong one: what it was asked is answered, and nothing more is sent.
+    leaving: bool,
     /// Of the task that reads, for when there is something unsent.
     reader: Option<Waker>,
 }
@@ -83,11 +78,10 @@ struct Call {
 
 impl Link {
     /// Connects in the background of the current runtime.
-    pub(super) fn open(address: Address, markers: Arc<Markers>) -> Self {
+    pub(super) fn open(access: Arc<Access>, target: Target, met: Met) -> Self {
         let shared = Arc::<Shared>::default();
-        let away = Status::Away(ConnectError::Unreachable("no answer in time".into()));
-        let (say, status) = watch::channel(away);
-        let task = tokio::spawn(keep(address, markers, shared.clone(), say)).abort_handle();
+        let (say, status) = watch::channel(Status::New);
+        let task = tokio::spawn(keep(access, target, met, shared.clone(), say)).abort_handle();
         Self { shared, status, task }
     }
 
@@ -103,14 +97,36 @@ impl Link {
     /// Why there is none, after `limit`; at once when the server refuses us.
     pub(super) async fn connected(&self, limit: Duration) -> Result<(), ConnectError> {
         let mut status = self.status.clone();
-        let known = |status: &Status| !matches!(status, Status::Away(ConnectError::Unreachable(_)));
+        let known = |status: &Status| {
+            !matches!(status, Status::New | Status::Away(ConnectError::Unreachable(_)))
+        };
         let waited = timeout(limit, status.wait_for(known)).await;
         drop(waited);
         let now = status.borrow().clone();
         match now {
             Status::Up => Ok(()),
+            Status::New => Err(ConnectError::Unreachable("no answer in time".into())),
             Status::Away(why) => Err(why),
         }
+    }
+
+    /// Resolves when the first attempt to connect has ended, one way or the other.
+    pub(super) async fn tried(&self) {
+        // When its task is gone, so are the attempts.
+        let _ = self.status.clone().wait_for(|status| *status != Status::New).await;
+    }
+
+    /// Whether it is of no use now: no connection, or a call that has no answer for so long.
+    pub(super) fn ails(&self, limit: Duration) -> bool {
+        let state = self.shared.0.lock();
+        let oldest = state.calls.front().map(|call| call.since);
+        state.to.is_none() || oldest.is_some_and(|since| since.elapsed() >= limit)
+    }
+
+    /// Ends it, and all calls on it.
+    pub(super) fn give_up(&self) {
+        self.task.abort();
+        self.shared.lose(&io::Error::other("another server has taken its place"));
     }
 
     /// Sends a command, and waits for its reply.
@@ -119,17 +135,39 @@ impl Link {
     ///
     /// [`StoreError::NotConnected`] when it was not sent. An error that the server says is a [`Value`].
     pub(super) async fn call(&self, command: &[u8]) -> Result<Value, StoreError> {
-        let answer = self.send(command)?;
+        let answer = self.send(command, 1)?;
+        Self::answer(answer).await
+    }
+
+    /// The same with another command directly before it, whose reply nobody is told.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Self::call`].
+    pub(super) async fn call_behind(
+        &self,
+        first: &[u8],
+        command: &[u8],
+    ) -> Result<Value, StoreError> {
+        let answer = self.send(&[first, command].concat(), 2)?;
+        Self::answer(answer).await
+    }
+
+    async fn answer(
+        answer: oneshot::Receiver<Result<Value, StoreError>>,
+    ) -> Result<Value, StoreError> {
         let gone = || StoreError::Unreachable("the connection is given up".into());
         answer.await.unwrap_or_else(|_| Err(gone()))
     }
 
+    /// Commands of which each has a reply; that of the last one is told.
     fn send(
         &self,
         command: &[u8],
+        replies: usize,
     ) -> Result<oneshot::Receiver<Result<Value, StoreError>>, StoreError> {
         let mut state = self.shared.0.lock();
-        let State { to: Some(to), unsent, calls, .. } = &mut *state else {
+        let State { to: Some(to), unsent, calls, leaving: false, .. } = &mut *state else {
             return Err(StoreError::NotConnected);
         };
         if calls.len() >= MOST_CALLS || unsent.len() + command.len() > MOST_UNSENT {
@@ -141,7 +179,11 @@ impl Link {
             false => 0,
         };
         let (reply, answer) = oneshot::channel();
-        calls.push_back(Call { since: Instant::now(), reply });
+        let since = Instant::now();
+        for _ in 1..replies {
+            calls.push_back(Call { since, reply: oneshot::channel().0 });
+        }
+        calls.push_back(Call { since, reply });
         if sent < command.len() {
             unsent.extend_from_slice(&command[sent..]);
             let reader = state.reader.take();
@@ -164,91 +206,41 @@ impl fmt::Debug for Link {
     }
 }
 
-// === impl Address ===
-
-impl Address {
-    /// A new connection, ready for commands.
-    async fn connect(&self) -> Result<TcpStream, ConnectError> {
-        let mut stream = TcpStream::connect((&*self.host, self.port)).await?;
-        stream.set_nodelay(true)?;
-        let mut commands = Vec::new();
-        match (&self.user, &self.password) {
-            (Some(user), Some(password)) => {
-                commands.push(resp::command(&[b"AUTH", user.as_bytes(), password.as_bytes()]));
-            }
-            (None, Some(password)) => {
-                commands.push(resp::command(&[b"AUTH", password.as_bytes()]));
-            }
-            (_, None) => {}
-        }
-        if let Some(database) = self.database {
-            commands.push(resp::command(&[b"SELECT", database.to_string().as_bytes()]));
-        }
-        for command in commands {
-            stream.write_all(&command).await?;
-            match read_one(&mut stream).await? {
-                Value::Error(error) => return Err(ConnectError::Refused(error)),
-                Value::Line(_) => {}
-                _ => return Err(no_redis().into()),
-            }
-        }
-        Ok(stream)
-    }
-}
-
-/// The one reply that is on its way.
-pub(super) async fn read_one(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Value> {
-    let mut bytes = Vec::new();
-    loop {
-        match resp::parse(&bytes).map_err(|_| no_redis())? {
-            Parsed::Reply(value, length) if length == bytes.len() => return Ok(value),
-            Parsed::Reply(..) => return Err(no_redis()),
-            Parsed::Needs(_) if stream.read_buf(&mut bytes).await? == 0 => return Err(closed()),
-            Parsed::Needs(_) => {}
-        }
-    }
-}
-
-impl From<io::Error> for ConnectError {
-    fn from(error: io::Error) -> Self {
-        match error.kind() {
-            io::ErrorKind::InvalidData => Self::Refused(error.to_string()),
-            _ => Self::Unreachable(error.to_string()),
-        }
-    }
-}
-
-fn no_redis() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "it does not speak as a Redis server does")
-}
-
-fn closed() -> io::Error {
-    io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection")
-}
-
 fn silent() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "a call has no answer")
 }
 
 /// Connects, and again when the connection is lost, until the link is dropped.
 async fn keep(
-    address: Address,
-    markers: Arc<Markers>,
+    access: Arc<Access>,
+    target: Target,
+    met: Met,
     shared: Arc<Shared>,
     say: watch::Sender<Status>,
 ) {
+    let mut last = None;
     loop {
-        let connected = timeout(UNRESPONSIVE, met(&address, &markers)).await;
-        let connected = connected.unwrap_or_else(|_| Err(silent().into()));
+        let connected = timeout(UNRESPONSIVE, connect(&access, &target, &met)).await;
+        let silent = || ConnectError::Unreachable(silent().to_string());
+        let connected = connected.unwrap_or_else(|_| Err(silent()));
         let why = match connected {
             Err(why) => why,
-            Ok(stream) => {
+            Ok((stream, place)) => {
+                if last.as_ref().is_some_and(|last| *last != place) {
+                    tracing::info!(server = %place, "the store has another master");
+                }
                 let (mut from, to) = stream.into_split();
                 shared.0.lock().to = Some(to);
                 say.send_replace(Status::Up);
-                let error = serve(&mut from, &shared).await;
-                tracing::debug!(%error, "a connection to the store is lost");
+                let error = tokio::select! {
+                    error = serve(&mut from, &shared) => error,
+                    () = target.has_left(&access, &place) => {
+                        io::Error::other("the Sentinels name another server")
+                    }
+                };
+                tracing::debug!(%error, server = %place, "a connection to the store is lost");
                 shared.lose(&error);
+                last = Some(place);
                 ConnectError::Unreachable(error.to_string())
             }
         };
@@ -266,19 +258,22 @@ async fn keep(
     }
 }
 
-/// A new connection, and the markers know where it leads to: before the first call goes there.
-async fn met(address: &Address, markers: &Markers) -> Result<TcpStream, ConnectError> {
-    let mut stream = address.connect().await?;
-    if let Some(run) = identity::run_of(&mut stream).await? {
-        // One server has all lanes.
-        markers.meet("", &run, |_| true);
+/// A new connection, of which is known where it leads to before the first call goes there.
+async fn connect(
+    access: &Access,
+    target: &Target,
+    met: &Met,
+) -> Result<(Stream, Place), ConnectError> {
+    let (mut stream, place) = target.connect(access).await?;
+    if let Some(run) = identity::run_of(&mut stream, &place).await? {
+        met(&place, &run);
     }
-    Ok(stream)
+    Ok((stream, place))
 }
 
 /// Until the connection ends: why.
-async fn serve(from: &mut OwnedReadHalf, shared: &Shared) -> io::Error {
-    let mut reader = Reader { buffer: vec![0; BUFFER], filled: 0, needs: 1 };
+async fn serve(from: &mut Incoming, shared: &Shared) -> io::Error {
+    let mut reader = Reader::new();
     // Not one a call: those are answered in time.
     let mut watch = interval(UNRESPONSIVE / 4);
     std::future::poll_fn(|cx| {
@@ -299,71 +294,24 @@ async fn serve(from: &mut OwnedReadHalf, shared: &Shared) -> io::Error {
     .await
 }
 
-/// Bytes that came, and are no whole reply yet.
-struct Reader {
-    buffer: Vec<u8>,
-    filled: usize,
-    /// With fewer bytes there is no reply.
-    needs: usize,
-}
-
-// === impl Reader ===
-
-impl Reader {
-    /// Hands on all replies that are there; resolves when there will be no more.
-    fn poll(
-        &mut self,
-        from: &mut OwnedReadHalf,
-        cx: &mut Context<'_>,
-        mut hand_on: impl FnMut(Value) -> bool,
-    ) -> Poll<io::Error> {
-        loop {
-            let mut buffer = ReadBuf::new(&mut self.buffer[self.filled..]);
-            match Pin::new(&mut *from).poll_read(cx, &mut buffer) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Err(error)) => return Poll::Ready(error),
-                Poll::Ready(Ok(())) if buffer.filled().is_empty() => return Poll::Ready(closed()),
-                Poll::Ready(Ok(())) => self.filled += buffer.filled().len(),
-            }
-            if let Err(error) = self.hand_on(&mut hand_on) {
-                return Poll::Ready(error);
-            }
-        }
-    }
-
-    fn hand_on(&mut self, hand_on: &mut impl FnMut(Value) -> bool) -> io::Result<()> {
-        let mut done = 0;
-        while self.filled - done >= self.needs {
-            match resp::parse(&self.buffer[done..self.filled]).map_err(|_| no_redis())? {
-                Parsed::Needs(length) => self.needs = length,
-                Parsed::Reply(value, length) => {
-                    (done, self.needs) = (done + length, 1);
-                    // Nobody asked for that.
-                    if !hand_on(value) {
-                        return Err(no_redis());
-                    }
-                }
-            }
-        }
-        self.buffer.copy_within(done..self.filled, 0);
-        self.filled -= done;
-        let room = if self.needs > BUFFER / 2 { self.needs + BUFFER } else { BUFFER };
-        if self.buffer.len() != room {
-            self.buffer.resize(room, 0);
-            self.buffer.shrink_to(room);
-        }
-        Ok(())
-    }
-}
-
 // === impl Shared ===
 
 impl Shared {
-    /// The next reply is the oldest call's; false when there is none.
-    fn answer(&self, value: Value) -> bool {
-        let call = self.0.lock().calls.pop_front();
+    /// The next reply is the oldest call's. An error when nobody asked for it, and behind the last one of a server that
+    /// is the wrong one.
+    fn answer(&self, value: Value) -> io::Result<()> {
+        let mut state = self.0.lock();
+        let call = state.calls.pop_front().ok_or_else(no_redis)?;
+        if let Value::Error(words) = &value
+            && reason::is_elsewhere(words)
+        {
+            state.leaving = true;
+        }
+        let is_over = state.leaving && state.calls.is_empty();
+        drop(state);
         // Who called may have left.
-        call.map(|call| call.reply.send(Ok(value))).is_some()
+        drop(call.reply.send(Ok(value)));
+        if is_over { Err(io::Error::other("it is the wrong server now")) } else { Ok(()) }
     }
 
     fn oldest(&self) -> Option<Instant> {
@@ -375,10 +323,13 @@ impl Shared {
         let State { to, unsent, reader, .. } = &mut *self.0.lock();
         if let Some(to) = to {
             while !unsent.is_empty() {
-                match Pin::new(&mut *to).poll_write(cx, unsent) {
+                match to.poll_write(cx, unsent) {
                     Poll::Ready(sent) => drop(unsent.drain(..sent?)),
                     Poll::Pending => break,
                 }
+            }
+            if let Poll::Ready(Err(error)) = to.poll_flush(cx) {
+                return Err(error);
             }
         }
         if !reader.as_ref().is_some_and(|reader| reader.will_wake(cx.waker())) {

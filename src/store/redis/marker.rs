@@ -4,6 +4,7 @@
 //! A server that has lost its states has lost the marker with them. One that comes back with states of a moment ago, as a
 //! replica does that is promoted, has the marker and is another run: then the next call says that it is in doubt.
 
+use super::identity::Run;
 use crate::algorithm::{Micros, STATE_VERSION, in_names};
 use ahash::HashMap;
 use metrics::Counter;
@@ -28,7 +29,7 @@ struct Known {
     /// By lane. Lanes come from the configuration.
     lanes: HashMap<Box<str>, Lane>,
     /// By the place of a server its run.
-    runs: HashMap<Box<str>, Box<str>>,
+    runs: HashMap<Box<str>, Run>,
 }
 
 struct Lane {
@@ -102,12 +103,14 @@ impl Markers {
         }
     }
 
-    /// A new connection leads to the run `run` of the server at `place`. Where another run was there before, what is
-    /// known of the lanes that are there is in doubt.
-    pub(super) fn meet(&self, place: &str, run: &str, is_there: impl Fn(&str) -> bool) {
+    /// A new connection leads to the run `run` of the server at `place`. Where another run was there before, or that one
+    /// has taken the place of another server since, what is known of the lanes that are there is in doubt.
+    pub(super) fn meet(&self, place: &str, run: &Run, is_there: impl Fn(&str) -> bool) {
         let mut known = self.known.lock();
-        let before = known.runs.insert(place.into(), run.into());
-        if before.is_some_and(|before| *before != *run) {
+        let before = known.runs.insert(place.into(), run.clone());
+        let promoted_before = before.as_ref().and_then(|before| before.promoted_at);
+        let is_promoted = run.promoted_at.is_some() && run.promoted_at != promoted_before;
+        if is_promoted || before.is_some_and(|before| before.id != run.id) {
             let lanes = known.lanes.iter_mut().filter(|(lane, _)| is_there(lane));
             lanes.for_each(|(_, lane)| lane.in_doubt = true);
         }

@@ -87,15 +87,8 @@ impl Redis {
         self.try_command(words).unwrap_or_else(|e| panic!("{words:?}: {e}"))
     }
 
-    fn try_command(&self, words: &[&str]) -> std::io::Result<Said> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        let mut command = format!("*{}\r\n", words.len());
-        for word in words {
-            command += &format!("${}\r\n{word}\r\n", word.len());
-        }
-        stream.write_all(command.as_bytes())?;
-        read(&mut BufReader::new(stream))
+    pub(crate) fn try_command(&self, words: &[&str]) -> std::io::Result<Said> {
+        command(self.port, words)
     }
 
     pub(crate) fn bytes(&self, key: &str) -> Vec<u8> {
@@ -171,14 +164,30 @@ impl Drop for Redis {
     }
 }
 
+/// One command to whoever listens on a port.
+pub(super) fn command(port: u16, words: &[&str]) -> std::io::Result<Said> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut command = format!("*{}\r\n", words.len());
+    for word in words {
+        command += &format!("${}\r\n{word}\r\n", word.len());
+    }
+    stream.write_all(command.as_bytes())?;
+    read(&mut BufReader::new(stream))
+}
+
 fn launch(port: u16, args: &[String], dir: &tempfile::TempDir) -> Child {
-    let bin = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".into());
+    let bin = binary();
     let mut command = Command::new(&bin);
     command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
     command.args(["--appendonly", "no"]).args(args);
     command.current_dir(dir.path()).stdin(Stdio::null()).stdout(Stdio::null());
     let child = command.stderr(Stdio::null()).spawn();
     child.unwrap_or_else(|e| panic!("cannot start {bin}: {e}; `make test` installs it"))
+}
+
+pub(super) fn binary() -> String {
+    std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".into())
 }
 
 pub(super) fn signal(pid: u32, name: &str) {

@@ -35,6 +35,43 @@ fn what_is_no_marker(#[case] text: &str) {
     assert_eq!(Marker::parse(text.as_bytes()), None);
 }
 
+fn run(id: &str) -> Run {
+    Run { id: id.into(), promoted_at: None }
+}
+
+#[test]
+fn who_takes_the_place_of_another_is_a_doubt_once() {
+    let markers = markers();
+    told(&markers, "", "N5");
+    let promoted = |at| Run { promoted_at: Some(at), ..run("one") };
+    for (run, says_then) in [
+        (run("one"), "N5"),
+        (promoted(7), "N5?"),
+        (promoted(7), "L9"),
+        // What it followed is forgotten after an hour without replicas.
+        (run("one"), "L9"),
+        (promoted(8), "L9?"),
+    ] {
+        markers.meet("", &run, |_| true);
+        assert_eq!(says(&markers, ""), says_then);
+        if says_then == "N5?" {
+            told(&markers, "", "L9");
+        }
+    }
+}
+
+/// A replica that nobody knew has the slots of a node that is lost.
+#[test]
+fn a_server_that_is_new_and_was_promoted_is_a_doubt() {
+    let markers = markers();
+    told(&markers, "a", "N5");
+    markers.meet("10.0.0.2:6379", &run("two"), |_| true);
+    assert_eq!(says(&markers, "a"), "N5", "a slot may move to a server that is new");
+    let promoted = Run { promoted_at: Some(7), ..run("three") };
+    markers.meet("10.0.0.3:6379", &promoted, |_| true);
+    assert_eq!(says(&markers, "a"), "N5?");
+}
+
 #[test]
 fn a_call_says_what_the_last_one_was_told_of_its_lane() {
     let markers = markers();
@@ -46,12 +83,12 @@ fn a_call_says_what_the_last_one_was_told_of_its_lane() {
 #[test]
 fn another_run_of_a_server_is_a_doubt_until_a_call_that_said_so_is_answered() {
     let markers = markers();
-    markers.meet("", "one", |_| true);
+    markers.meet("", &run("one"), |_| true);
     told(&markers, "", "N5");
-    markers.meet("", "one", |_| true);
+    markers.meet("", &run("one"), |_| true);
     assert_eq!(says(&markers, ""), "N5", "the same run");
     let before = markers.expected("");
-    markers.meet("", "two", |_| true);
+    markers.meet("", &run("two"), |_| true);
     markers.learn("", before, Marker { lost: true, at: 7 });
     assert_eq!(says(&markers, ""), "L7?", "an answer from before it settles nothing");
     assert_eq!(told(&markers, "", "L9"), "L7?");
@@ -64,9 +101,9 @@ fn a_doubt_is_of_the_lanes_that_are_there() {
     for lane in ["a", "b"] {
         told(&markers, lane, "N5");
     }
-    for run in ["one", "two"] {
-        markers.meet("10.0.0.1:6379", run, |lane| lane == "a");
-        markers.meet("10.0.0.2:6379", "three", |lane| lane == "b");
+    for id in ["one", "two"] {
+        markers.meet("10.0.0.1:6379", &run(id), |lane| lane == "a");
+        markers.meet("10.0.0.2:6379", &run("three"), |lane| lane == "b");
     }
     assert_eq!((says(&markers, "a"), says(&markers, "b")), ("N5?".into(), "N5".into()));
 }

@@ -1,0 +1,265 @@
+//! What a start asks a store's servers before anything depends on them: whether they are what the URL says, let us in,
+//! and let us do all that limiters do. Changes nothing but two keys of its own, which it deletes.
+
+use super::{
+    ConnectError,
+    connect::{Access, Target, ask},
+    reason::refusal,
+    resp::Value,
+    slots::{View, slot},
+    stream::Stream,
+    url::{Place, RedisUrl, Servers},
+};
+use rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs};
+use std::{sync::Arc, time::Duration};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+use tokio_rustls::TlsConnector;
+
+const SCRIPT: &str = include_str!("probe.lua");
+/// Scripts that ask for the time and then write came with it.
+const LEAST: u32 = 5;
+/// To find out whether the other side speaks TLS.
+const GUESS: Duration = Duration::from_millis(300);
+
+/// Asks the servers of `url`, where keys begin with `prefix`; returns what the operator should be warned of.
+pub(super) async fn probe(
+    url: &RedisUrl,
+    prefix: &str,
+    limit: Duration,
+) -> Result<Vec<String>, ConnectError> {
+    let access = Access::new(url)?;
+    // A server that waits for something else says nothing; then there is time to find out what.
+    let limit = limit.saturating_sub(GUESS);
+    let asked = timeout(limit, all(url, &access, prefix)).await;
+    let late = || ConnectError::Unreachable("no answer in time".into());
+    let error = match asked.unwrap_or_else(|_| Err(late())) {
+        Err(error @ ConnectError::Unreachable(_)) => error,
+        result => return result,
+    };
+    let places = match &*url.servers {
+        Servers::One(place) => std::slice::from_ref(place),
+        Servers::Sentinels { places, .. } | Servers::Cluster(places) => places,
+    };
+    match places.first() {
+        Some(Place::Tcp { host, port }) => {
+            Err(guess(host, *port, access.is_tls()).await.unwrap_or(error))
+        }
+        _ => Err(error),
+    }
+}
+
+async fn all(url: &RedisUrl, access: &Access, prefix: &str) -> Result<Vec<String>, ConnectError> {
+    if let Some(target) = Target::of(url) {
+        let (mut stream, place) = target.connect(access).await?;
+        // Two tags: only a server that has all slots takes them in one call.
+        let keys = ["1", "2"].map(|tag| format!("{prefix}:{{probe.{tag}}}"));
+        let mut server = Server { access, stream: &mut stream, place: &place };
+        server.is_fit("standalone").await?;
+        server.obeys(&keys).await?;
+        return Ok(server.warnings().await?.into_iter().collect());
+    }
+    let Servers::Cluster(seeds) = &*url.servers else { return Ok(Vec::new()) };
+    let view = view(access, seeds).await?;
+    let mut masters: Vec<&Place> = view.ranges.iter().map(|(.., place)| place).collect();
+    masters.sort_unstable_by_key(|place| place.to_string());
+    masters.dedup();
+    let (mut warnings, mut away) = (Vec::new(), Vec::new());
+    for place in &masters {
+        match node(access, place, &view, prefix).await {
+            Ok(warning) => warnings.extend(warning),
+            Err(error @ ConnectError::Refused(_)) => return Err(error),
+            Err(error) => away.push(error),
+        }
+    }
+    if away.len() == masters.len()
+        && let Some(error) = away.pop()
+    {
+        return Err(error);
+    }
+    warnings.extend(away.iter().map(|error| format!("one of its servers is away: {error}")));
+    Ok(warnings)
+}
+
+/// What the first seed that answers says of the Cluster.
+async fn view(access: &Access, seeds: &[Place]) -> Result<View, ConnectError> {
+    let mut why = ConnectError::Unreachable("it names no server".into());
+    for place in seeds {
+        let asked = async {
+            let mut stream = access.connect(place).await?;
+            Server { access, stream: &mut stream, place }.is_fit("cluster").await?;
+            match ask(&mut stream, place, &[b"CLUSTER", b"SLOTS"]).await? {
+                Value::Error(words) => Err(refusal(place, &access.login, &words)),
+                said => {
+                    let view = View::read(&said, place).filter(|view| !view.ranges.is_empty());
+                    let none = || {
+                        ConnectError::Unreachable(format!("{place}: its Cluster has no slots yet"))
+                    };
+                    view.ok_or_else(none)
+                }
+            }
+        };
+        match asked.await {
+            Err(error @ ConnectError::Unreachable(_)) => why = error,
+            known => return known,
+        }
+    }
+    Err(why)
+}
+
+/// One master of a Cluster.
+async fn node(
+    access: &Access,
+    place: &Place,
+    view: &View,
+    prefix: &str,
+) -> Result<Option<String>, ConnectError> {
+    let mut stream = access.connect(place).await?;
+    let mut server = Server { access, stream: &mut stream, place };
+    server.is_fit("cluster").await?;
+    // What slots on their way ask for.
+    if let Value::Error(words) = server.ask(&[b"ASKING"]).await? {
+        return Err(server.refused(&words));
+    }
+    // One in 16,384 names is in a given slot; no master has so few that none of these is its own.
+    let is_own = |slot: u16| {
+        let mut own = view.ranges.iter().filter(|(.., owner)| owner == place);
+        own.any(|(first, last, _)| (*first..=*last).contains(&slot))
+    };
+    let mut keys =
+        (0..100_000).map(|i| format!("{prefix}:{{probe.{i}}}")).filter(|key| is_own(slot(key)));
+    if let Some(key) = keys.next() {
+        server.obeys(&[format!("{key}:1"), format!("{key}:2")]).await?;
+    }
+    server.warnings().await
+}
+
+/// A server that is being asked.
+struct Server<'a> {
+    access: &'a Access,
+    stream: &'a mut Stream,
+    place: &'a Place,
+}
+
+// === impl Server ===
+
+impl Server<'_> {
+    async fn ask(&mut self, words: &[&[u8]]) -> Result<Value, ConnectError> {
+        ask(self.stream, self.place, words).await
+    }
+
+    fn refused(&self, words: &str) -> ConnectError {
+        refusal(self.place, &self.access.login, words)
+    }
+
+    fn unfit(&self, what: &str) -> ConnectError {
+        ConnectError::Refused(format!("{} {what}", self.place))
+    }
+
+    /// New enough, and of the kind that the URL says; `mode` is how it calls that. It may not be allowed to tell.
+    async fn is_fit(&mut self, mode: &str) -> Result<(), ConnectError> {
+        let info = match self.ask(&[b"INFO", b"server"]).await? {
+            Value::Bytes(info) => String::from_utf8_lossy(&info).into_owned(),
+            Value::Error(words) if words.starts_with("NOPERM") => return Ok(()),
+            Value::Error(words) => return Err(self.refused(&words)),
+            _ => return Ok(()),
+        };
+        let field = |name: &str| {
+            info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+        };
+        if let Some(version) = field("redis_version") {
+            let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+            if major.is_some_and(|major| major < LEAST) {
+                let what = format!("is Redis {version}: Paceway needs Redis {LEAST} or later");
+                return Err(self.unfit(&what));
+            }
+        }
+        match field("redis_mode") {
+            Some("cluster") if mode != "cluster" => Err(self.unfit(
+                "is a node of a Cluster: write redis-cluster:// in place of redis://",
+            )),
+            Some("standalone") if mode == "cluster" => Err(self.unfit(
+                "is no node of a Cluster: write redis:// in place of redis-cluster://",
+            )),
+            Some("sentinel") => Err(self.unfit(
+                "is a Sentinel: write redis-sentinel://HOST:PORT/NAME with the name that it has for the master",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// It runs scripts, and they may do all that ours do.
+    async fn obeys(&mut self, keys: &[String; 2]) -> Result<(), ConnectError> {
+        let [first, second] = keys;
+        let eval =
+            [b"EVAL".as_slice(), SCRIPT.as_bytes(), b"2", first.as_bytes(), second.as_bytes()];
+        match self.ask(&eval).await? {
+            Value::Error(words) => return Err(self.refused(&words)),
+            Value::List(parts) => {
+                if let [Value::Bytes(command), Value::Bytes(error)] = &parts[..] {
+                    let [command, error] =
+                        [command, error].map(|text| String::from_utf8_lossy(text));
+                    // The first word tells what kind of error it is.
+                    return Err(self.refused(&format!("{error} ({command})")));
+                }
+            }
+            _ => return Err(self.unfit("does not run scripts as Redis does")),
+        }
+        // No script has it.
+        match self.ask(&[b"EVALSHA", &[b'0'; 40], b"0"]).await? {
+            Value::Error(words) if words.starts_with("NOSCRIPT") => Ok(()),
+            Value::Error(words) => Err(self.refused(&words)),
+            _ => Err(self.unfit("does not run scripts as Redis does")),
+        }
+    }
+
+    async fn warnings(&mut self) -> Result<Option<String>, ConnectError> {
+        // It may not be allowed to tell.
+        let Value::List(parts) = self.ask(&[b"CONFIG", b"GET", b"maxmemory-policy"]).await? else {
+            return Ok(None);
+        };
+        Ok(match parts.get(1) {
+            Some(Value::Bytes(policy)) if policy != b"noeviction" => {
+                let policy = String::from_utf8_lossy(policy);
+                Some(format!(
+                    "the maxmemory-policy of {} is `{policy}`: an evicted key forgets its limit; set `noeviction`",
+                    self.place
+                ))
+            }
+            _ => None,
+        })
+    }
+}
+
+/// Whether it is TLS that one side speaks and the other does not.
+async fn guess(host: &str, port: u16, is_tls: bool) -> Option<ConnectError> {
+    let (ours, theirs) = if is_tls { ("rediss", "redis") } else { ("redis", "rediss") };
+    let look = async {
+        let mut stream = TcpStream::connect((host, port)).await.ok()?;
+        if is_tls {
+            stream.write_all(b"PING\r\n").await.ok()?;
+            let mut first = [0];
+            stream.read_exact(&mut first).await.ok()?;
+            return matches!(first, [b'+' | b'-']).then_some("it does not speak TLS");
+        }
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let builder =
+            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        // Nobody is believed: that its certificate is refused is the sign.
+        let config =
+            builder.ok()?.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
+        let name = rustls::pki_types::ServerName::try_from(host.to_owned()).ok()?;
+        let error = TlsConnector::from(Arc::new(config)).connect(name, stream).await.err()?;
+        let said = error.get_ref()?.downcast_ref::<rustls::Error>()?;
+        matches!(said, rustls::Error::InvalidCertificate(_) | rustls::Error::AlertReceived(_))
+            .then_some("it speaks TLS")
+    };
+    let what = timeout(GUESS, look).await.ok()??;
+    Some(ConnectError::Refused(format!(
+        "{}: {what}: write {theirs}:// in place of {ours}://",
+        Place::tcp(host, port)
+    )))
+}

@@ -1,0 +1,161 @@
+//! What a server's refusal means, and what whoever runs the gateway can do. Talks to nobody.
+
+use super::{
+    ConnectError,
+    url::{Login, Place},
+};
+use std::io;
+
+/// What a server says while it is about to work, or to be replaced: waiting helps.
+const PASSING: [&str; 9] = [
+    "LOADING",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+    "BUSY",
+    "OOM",
+    "MISCONF",
+    "NOREPLICAS",
+    "ERR max number of clients",
+];
+/// Of a server whose place is another's now. Nothing was executed.
+const NOT_HERE: [&str; 3] = ["READONLY", "MASTERDOWN", "LOADING"];
+
+/// Why `place` will not serve us, in words that say what to do.
+pub(super) fn refusal(place: &Place, login: &Login, words: &str) -> ConnectError {
+    let words = without_arguments(words);
+    if PASSING.iter().any(|start| words.starts_with(start)) {
+        return ConnectError::Unreachable(format!("{place} says: {words}"));
+    }
+    let advice = advice(login, words);
+    let stop = if advice.is_empty() { "" } else { "; " };
+    ConnectError::Refused(format!("{place} says: {words}{stop}{advice}"))
+}
+
+/// Why a connection to `place` failed.
+pub(super) fn failure(place: &Place, error: &io::Error) -> ConnectError {
+    let inner = error.get_ref();
+    if let Some(tls) = inner.and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        return ConnectError::Refused(format!("{place} by TLS: {tls}{}", tls_advice(tls)));
+    }
+    match error.kind() {
+        io::ErrorKind::InvalidData => ConnectError::Refused(format!("{place}: {error}")),
+        // A right of the file system.
+        io::ErrorKind::PermissionDenied => ConnectError::Refused(format!(
+            "{place}: {error}; let the user that runs Paceway connect to it"
+        )),
+        _ => ConnectError::Unreachable(format!("{place}: {error}")),
+    }
+}
+
+/// Whether an error means that another server is to be asked from now on.
+pub(super) fn is_elsewhere(words: &str) -> bool {
+    NOT_HERE.iter().any(|start| words.starts_with(start))
+}
+
+/// Redis repeats the arguments of a command that it does not know, and one of ours is a password.
+fn without_arguments(words: &str) -> &str {
+    let end = words.find(", with args beginning").or(words.find("with args beginning"));
+    words[..end.unwrap_or(words.len())].trim_end_matches([',', ' '])
+}
+
+fn advice(login: &Login, words: &str) -> &'static str {
+    let has = |part: &str| words.contains(part);
+    match () {
+        () if words.starts_with("NOAUTH") => {
+            "it asks for a password: write it into the URL, as in redis://:${REDIS_PASSWORD}@HOST"
+        }
+        () if words.starts_with("WRONGPASS") || has("invalid password") => {
+            "user or password in the URL are wrong, or the user is off"
+        }
+        () if has("without any password configured") || has("no password is set") => {
+            "it has no password: take that out of the URL"
+        }
+        () if login.user.is_some() && has("wrong number of arguments for 'auth'") => {
+            "it knows no users, which came with Redis 6: take the user out of the URL, or use a newer server"
+        }
+        () if has("DB index") || has("SELECT is not allowed") => {
+            "there is no such database: change the number at the end of the URL"
+        }
+        () if words.starts_with("NOPERM") || has("user executing the script") => {
+            "give its user the right: docs/limiting.md lists those that Paceway needs"
+        }
+        () if words.starts_with("READONLY") || has("write against a read only replica") => {
+            "it is a replica: name the master, or its Sentinels as in redis-sentinel://HOST:26379/NAME"
+        }
+        () if words.starts_with("MOVED") || words.starts_with("CROSSSLOT") => {
+            "it is a node of a Cluster: write redis-cluster:// in place of redis://"
+        }
+        () if has("cluster support disabled") => {
+            "it is no node of a Cluster: write redis:// in place of redis-cluster://"
+        }
+        () if words.starts_with("ERR Write commands not allowed after") => "use Redis 5 or later",
+        () if has("unknown command") || has("nknown Redis command") => {
+            "Paceway needs this command: do not rename it, and use Redis 5 or later"
+        }
+        () if words.starts_with("DENIED") => {
+            "its protected mode lets nobody in: give it a password, or switch protected-mode off"
+        }
+        () => "",
+    }
+}
+
+fn tls_advice(error: &rustls::Error) -> &'static str {
+    use rustls::{AlertDescription as Alert, CertificateError as Bad, Error};
+    match error {
+        Error::InvalidCertificate(Bad::UnknownIssuer | Bad::BadSignature) => {
+            "; name the authority of its certificate in `store.tls.ca`"
+        }
+        Error::InvalidCertificate(Bad::NotValidForName | Bad::NotValidForNameContext { .. }) => {
+            "; its certificate is for another name: write that one in `store.tls.server_name`"
+        }
+        Error::InvalidCertificate(_) => "; its certificate cannot be believed",
+        Error::AlertReceived(
+            Alert::CertificateRequired
+            | Alert::HandshakeFailure
+            | Alert::BadCertificate
+            | Alert::UnknownCA
+            | Alert::CertificateUnknown
+            | Alert::CertificateExpired
+            | Alert::AccessDenied,
+        ) => {
+            "; it wants a certificate of ours: name one that it believes in `store.tls.cert` and `store.tls.key`"
+        }
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("NOAUTH Authentication required.", false, "write it into the URL")]
+    #[case("WRONGPASS invalid username-password pair or user is disabled.", false, "are wrong")]
+    #[case("ERR DB index is out of range", false, "no such database")]
+    #[case("NOPERM this user has no permissions to run the 'eval' command", false, "lists those")]
+    #[case("ERR The user executing the script can't run this command", false, "lists those")]
+    #[case("READONLY You can't write against a read only replica.", false, "name the master")]
+    #[case("ERR unknown command 'EVAL', with args beginning with: 'x'", false, "do not rename it")]
+    #[case("LOADING Redis is loading the dataset in memory", true, "LOADING")]
+    #[case("OOM command not allowed when used memory > 'maxmemory'.", true, "OOM")]
+    #[case("ERR what nobody knows", false, "ERR what nobody knows")]
+    fn what_to_do(#[case] words: &str, #[case] passes: bool, #[case] advice: &str) {
+        let error = refusal(&Place::tcp("redis", 6379), &Login::default(), words);
+        assert_eq!(matches!(error, ConnectError::Unreachable(_)), passes, "{error}");
+        let error = error.to_string();
+        assert!(error.contains(advice) && error.contains("redis:6379"), "{error}");
+    }
+
+    #[test]
+    fn a_password_that_comes_back_is_not_told() {
+        for words in [
+            "ERR unknown command 'AUTH', with args beginning with: 'hunter2' ",
+            "ERR unknown command `AUTH`, with args beginning with: `ann`, `hunter2`, ",
+        ] {
+            let error = refusal(&Place::tcp("redis", 6379), &Login::default(), words).to_string();
+            assert!(error.contains("AUTH") && !error.contains("hunter2"), "{error}");
+        }
+    }
+}

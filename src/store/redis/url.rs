@@ -1,0 +1,265 @@
+//! What the URL of a store says: which servers, who asks, which database. Connects nowhere, and quotes nothing that
+//! may be secret.
+
+mod read;
+
+use crate::tls::client::ClientTls;
+use read::{decode, read_database, read_login, read_options, read_places, unknown_option};
+use std::{fmt, path::PathBuf};
+
+/// A Redis URL, and how its servers are checked. Its `Debug` hides passwords.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RedisUrl {
+    pub(super) servers: Box<Servers>,
+    pub(super) login: Login,
+    pub(super) database: Option<u8>,
+    /// `None`: clear text.
+    pub(super) tls: Option<Box<ClientTls>>,
+}
+
+/// Which servers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Servers {
+    One(Place),
+    Sentinels {
+        places: Vec<Place>,
+        master: String,
+        login: Login,
+    },
+    /// Of a Redis Cluster, to ask for all others.
+    Cluster(Vec<Place>),
+}
+
+/// Where a server listens.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Place {
+    Tcp { host: String, port: u16 },
+    Unix(PathBuf),
+}
+
+/// Who asks.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(super) struct Login {
+    pub(super) user: Option<String>,
+    pub(super) password: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    One,
+    Sentinel,
+    Cluster,
+}
+
+// === impl RedisUrl ===
+
+impl RedisUrl {
+    /// Reads
+    ///
+    /// - `redis://[[user]:password@]host[:port][/database]`
+    /// - `unix:/path[?database=N]` or `unix://[[user]:password@]/path[?database=N]`
+    /// - `redis-sentinel://[[user]:password@]host[:port][,...]/master[/database][?sentinel_user=...&sentinel_password=...]`
+    /// - `redis-cluster://[[user]:password@]host[:port][,...]`
+    ///
+    /// and `rediss://`, `rediss-sentinel://` and `rediss-cluster://`, which are the same over TLS.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, without quoting it: it may hold a password.
+    pub fn parse(url: &str) -> Result<Self, String> {
+        if url.contains(char::is_whitespace) || url.contains(char::is_control) {
+            return Err("it holds a space; write `%20` for one in a password".into());
+        }
+        let (url, options) = match url.split_once('?') {
+            Some((url, options)) => (url, read_options(options)?),
+            None => (url, Vec::new()),
+        };
+        if let Some(rest) = url.strip_prefix("unix:") {
+            return Self::unix(rest, options);
+        }
+        let (scheme, rest) =
+            url.split_once("://").ok_or("write `memory`, or a URL such as `redis://host:6379`")?;
+        let (kind, is_tls) = match scheme {
+            "redis" => (Kind::One, false),
+            "rediss" => (Kind::One, true),
+            "redis-sentinel" => (Kind::Sentinel, false),
+            "rediss-sentinel" => (Kind::Sentinel, true),
+            "redis-cluster" => (Kind::Cluster, false),
+            "rediss-cluster" => (Kind::Cluster, true),
+            _ => {
+                return Err(format!(
+                    "`{scheme}://` is not a scheme for a store; use `redis://`, `rediss://`, `redis-sentinel://`, \
+                     `redis-cluster://` or `unix:`"
+                ));
+            }
+        };
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        if path.contains('@') {
+            return Err("write `%2F` for `/` in a user or password".into());
+        }
+        let (login, hosts) = read_login(authority)?;
+        let mut places = read_places(hosts, kind)?;
+        let mut url = Self {
+            servers: Box::new(Servers::Cluster(Vec::new())),
+            login,
+            database: None,
+            tls: is_tls.then(Box::default),
+        };
+        let servers = match kind {
+            Kind::One => {
+                url.database = read_database(path)?;
+                if places.len() > 1 {
+                    return Err(
+                        "it names several servers; `redis-cluster://` and `redis-sentinel://` do"
+                            .into(),
+                    );
+                }
+                Servers::One(places.remove(0))
+            }
+            Kind::Cluster if !matches!(path, "" | "0") => {
+                return Err(
+                    "a Redis Cluster has no databases but 0; end the URL behind its hosts".into()
+                );
+            }
+            Kind::Cluster => Servers::Cluster(places),
+            Kind::Sentinel => {
+                let (master, database) = path.split_once('/').unwrap_or((path, ""));
+                if master.is_empty() {
+                    return Err("behind the hosts stands the name that the Sentinels have for the master, as in \
+                                `redis-sentinel://host:26379/mymaster`"
+                        .into());
+                }
+                url.database = read_database(database)?;
+                let mut login = Login::default();
+                for (name, value) in options {
+                    match name {
+                        "sentinel_user" => login.user = Some(value),
+                        "sentinel_password" => login.password = Some(value),
+                        _ => return Err(unknown_option(name)),
+                    }
+                }
+                if login.user.is_some() && login.password.is_none() {
+                    return Err("it names a `sentinel_user` and no `sentinel_password`".into());
+                }
+                let master = decode(master)?;
+                *url.servers = Servers::Sentinels { places, master, login };
+                return Ok(url);
+            }
+        };
+        *url.servers = servers;
+        match options.first() {
+            Some((name, _)) => Err(unknown_option(name)),
+            None => Ok(url),
+        }
+    }
+
+    fn unix(rest: &str, options: Vec<(&str, String)>) -> Result<Self, String> {
+        let (login, path) = match rest.strip_prefix("//") {
+            Some(rest) => {
+                let start = rest.find('/').unwrap_or(rest.len());
+                let (authority, path) = rest.split_at(start);
+                match authority {
+                    "" => (Login::default(), path),
+                    _ => {
+                        let (login, host) = read_login(authority)?;
+                        if !host.is_empty() {
+                            return Err(
+                                "a path begins with `/`, as in `unix:/run/redis.sock`".into()
+                            );
+                        }
+                        (login, path)
+                    }
+                }
+            }
+            None => (Login::default(), rest),
+        };
+        if !path.starts_with('/') || path.ends_with('/') {
+            return Err("it names no socket, as in `unix:/run/redis.sock`".into());
+        }
+        let mut database = None;
+        for (name, value) in options {
+            match name {
+                "database" | "db" => database = read_database(&value)?,
+                _ => return Err(unknown_option(name)),
+            }
+        }
+        let servers = Box::new(Servers::One(Place::Unix(decode(path)?.into())));
+        Ok(Self { servers, login, database, tls: None })
+    }
+
+    /// Whether its servers are spoken to over TLS.
+    pub fn is_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// The same with other settings for TLS, where it is spoken.
+    #[must_use]
+    pub fn with_tls(self, tls: ClientTls) -> Self {
+        let tls = self.tls.is_some().then(|| Box::new(tls));
+        Self { tls, ..self }
+    }
+}
+
+impl fmt::Debug for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RedisUrl").field(&self.servers).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list =
+            |places: &[Place]| places.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        match &*self.servers {
+            Servers::One(place) => write!(f, "{place}"),
+            Servers::Sentinels { places, master, .. } => {
+                write!(f, "{master}, by the Sentinels at {}", list(places))
+            }
+            Servers::Cluster(places) => write!(f, "the Cluster of {}", list(places)),
+        }
+    }
+}
+
+// === impl Place ===
+
+impl Place {
+    pub(super) fn tcp(host: &str, port: u16) -> Self {
+        Self::Tcp { host: host.to_owned(), port }
+    }
+
+    /// What stands in an answer of a server, `host:port`; `asked` is the host of that server, which it may leave out.
+    pub(super) fn told(text: &str, asked: &Self) -> Option<Self> {
+        let (host, port) = text.rsplit_once(':')?;
+        Self::at(host, port.parse().ok()?, asked)
+    }
+
+    /// The same in two parts.
+    pub(super) fn at(host: &str, port: u16, asked: &Self) -> Option<Self> {
+        match (host.trim_matches(['[', ']']), asked) {
+            ("?", _) | ("", Self::Unix(_)) => None,
+            ("", Self::Tcp { host, .. }) => Some(Self::tcp(host, port)),
+            (host, _) => Some(Self::tcp(host, port)),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Self::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+// === impl Login ===
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+//! The parts of a URL: who asks, servers, options, and what a `%` stands for. Quotes nothing of them.
+
+use super::{Kind, Login, Place};
+
+const PORT: u16 = 6379;
+const SENTINEL_PORT: u16 = 26379;
+/// Of a list of addresses.
+const MOST_SERVERS: usize = 100;
+
+/// Who asks, and what stands behind the `@`.
+pub(super) fn read_login(authority: &str) -> Result<(Login, &str), String> {
+    let Some((login, rest)) = authority.rsplit_once('@') else {
+        return Ok((Login::default(), authority));
+    };
+    let Some((user, password)) = login.split_once(':') else {
+        return Err("before the `@` stands `user:password`, or `:password`".into());
+    };
+    let user = Some(decode(user)?).filter(|user| !user.is_empty());
+    // Of users, some have none; of servers without users, none means that nobody is asked.
+    let password = Some(decode(password)?).filter(|word| user.is_some() || !word.is_empty());
+    Ok((Login { user, password }, rest))
+}
+
+pub(super) fn read_places(hosts: &str, kind: Kind) -> Result<Vec<Place>, String> {
+    let default = if kind == Kind::Sentinel { SENTINEL_PORT } else { PORT };
+    let places = hosts.split(',').map(|host| read_place(host, default));
+    let places = places.collect::<Result<Vec<_>, _>>()?;
+    match places.len() > MOST_SERVERS {
+        true => Err(format!("it names more than {MOST_SERVERS} servers")),
+        false => Ok(places),
+    }
+}
+
+fn read_place(text: &str, default: u16) -> Result<Place, String> {
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (host, port) = rest.split_once(']').ok_or("a `[` has no `]`")?;
+            (host, port.strip_prefix(':').or(port.is_empty().then_some("")))
+        }
+        None => {
+            let (host, port) = text.split_once(':').unwrap_or((text, ""));
+            (host, Some(port))
+        }
+    };
+    if host.is_empty() {
+        return Err("it names no host, as in `redis://host:6379`".into());
+    }
+    let port = match port {
+        Some("") => default,
+        port => port.and_then(|port| port.parse().ok()).filter(|port| *port > 0).ok_or(
+            "behind the `:` of a host stands its port, 1 to 65535. An IPv6 address stands in `[` and `]`; in a password, \
+             write `%2F` for `/`, `%3F` for `?` and `%40` for `@`",
+        )?,
+    };
+    Ok(Place::tcp(host, port))
+}
+
+pub(super) fn read_database(text: &str) -> Result<Option<u8>, String> {
+    match text {
+        "" => Ok(None),
+        _ => match text.parse() {
+            Ok(number) => Ok(Some(number)),
+            Err(_) => Err("where a database number stands, 0 to 255, is something else".into()),
+        },
+    }
+}
+
+pub(super) fn read_options(text: &str) -> Result<Vec<(&str, String)>, String> {
+    let options = text.split('&').filter(|option| !option.is_empty());
+    let read = |option| -> Result<_, String> {
+        let (name, value) = str::split_once(option, '=').ok_or(
+            "behind the `?` stand options, as in `NAME=VALUE&NAME=VALUE`; write `%3F` for a `?` in a password",
+        )?;
+        Ok((name, decode(value)?))
+    };
+    options.map(read).collect()
+}
+
+/// A name is quoted where it can be one only.
+pub(super) fn unknown_option(name: &str) -> String {
+    match name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_') && name.len() < 32 {
+        true => format!("it has no option `{name}`"),
+        false => "it has no such option behind the `?`; write `%3F` for a `?` in a password".into(),
+    }
+}
+
+/// Resolves `%40`.
+pub(super) fn decode(text: &str) -> Result<String, String> {
+    let broken = || {
+        "a `%` stands for itself as `%25`, and otherwise before two hexadecimal digits".to_owned()
+    };
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, behind)) = rest.split_first() {
+        rest = behind;
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let (digits, behind) = rest.split_at_checked(2).ok_or_else(broken)?;
+        if !digits.iter().all(u8::is_ascii_hexdigit) {
+            return Err(broken());
+        }
+        let digits = str::from_utf8(digits).map_err(|_| broken())?;
+        bytes.push(u8::from_str_radix(digits, 16).map_err(|_| broken())?);
+        rest = behind;
+    }
+    String::from_utf8(bytes).map_err(|_| "what its `%` stand for is no UTF-8".to_owned())
+}

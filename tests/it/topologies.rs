@@ -1,0 +1,488 @@
+//! Stores of every kind: over TLS, through a socket, behind Sentinels, as a Cluster. Two gateways share each limit, and
+//! go on when servers change their places.
+
+use crate::support::{
+    Authority, Cluster, Gateway, Redis, Reply, Said, Sentinels, Upstream, eventually,
+};
+use rstest::rstest;
+use std::{sync::Arc, time::Duration};
+use tokio::{
+    sync::{Semaphore, oneshot},
+    task::JoinHandle,
+    time::{Instant, sleep},
+};
+
+/// `{TAG}` of the keys of each limiter's group is its name: nobody uses two together.
+const LIMITERS: &str = "{ pair: 1000000/day, pear: 1000000/day, five: 5/day, many: 1000000/day, more: 1000000/day, fifty: 50/day,
+  keyed: { rate: 1000000/day, key: \"{query.k}\" },
+  place: { algorithm: concurrency, max: 1, lease: 60s } }";
+
+/// `store` is a URL, with more keys of `store` behind it.
+async fn two(store: &str, upstream: &Upstream) -> [Arc<Gateway>; 2] {
+    let routes = ["five", "many", "more", "fifty", "keyed", "place"]
+        .map(|name| format!("{{ suffix: /{name}, limiters: [{name}], max_wait: 1min }}"));
+    // Of a group whose keys are two.
+    let both = "{ suffix: /both, limiters: [pair, pear], max_wait: 1min }";
+    let (url, more) = store.split_once(", ").expect("a time-out");
+    let yaml = format!(
+        "store: {{ url: \"{url}\", {more} }}
+workers: 2
+upstream: {}
+limiters: {LIMITERS}
+routes: [{both}, {}]
+",
+        upstream.url(),
+        routes
+            .join(", ")
+            .replace("five], max_wait: 1min", "five]")
+            .replace("fifty], max_wait: 1min", "fifty]"),
+    );
+    [Arc::new(Gateway::start(&yaml).await), Arc::new(Gateway::start(&yaml).await)]
+}
+
+/// Five of ten requests pass, whoever is asked.
+async fn assert_shared(gateways: &[Arc<Gateway>; 2]) {
+    let mut passed = 0;
+    for gateway in gateways.iter().cycle().take(10) {
+        let answer = gateway.get("/five").await;
+        assert!(matches!(answer.status, 200 | 429), "{answer:?}");
+        passed += usize::from(answer.status == 200);
+    }
+    assert_eq!(passed, 5);
+}
+
+/// Who waits for a place is called when it is free, by whichever gateway.
+async fn assert_called(gateways: &[Arc<Gateway>; 2], gate: &Semaphore) {
+    let mut first = gateways[0].ask("/place", &[]).await;
+    eventually("the place is taken", async || {
+        (gateways[1].limiter("place").await["level"] == 0).then_some(())
+    })
+    .await;
+    let mut second = gateways[1].ask("/place", &[]).await;
+    gateways[1].until_waiting("/place", 1).await;
+    gate.add_permits(2);
+    assert_eq!(first.answer().await.expect("an answer").status, 200);
+    // Far sooner than the lease ends.
+    assert_eq!(second.answer().await.expect("an answer").status, 200);
+}
+
+/// Answers calls for the place when its gate has permits, all others at once.
+async fn upstream() -> (Upstream, Arc<Semaphore>) {
+    let gate = Arc::new(Semaphore::new(0));
+    let behind = gate.clone();
+    let upstream = Upstream::start(move |call| match call.head.start.contains("/place") {
+        true => Reply::ok().behind(&behind),
+        false => Reply::ok(),
+    });
+    (upstream.await, gate)
+}
+
+/// Two gateways on a store share a limit and call each other, and have nothing to complain of.
+async fn assert_works(store: &str) -> ([Arc<Gateway>; 2], Upstream) {
+    let (upstream, gate) = upstream().await;
+    let gateways = two(store, &upstream).await;
+    assert_shared(&gateways).await;
+    assert_called(&gateways, &gate).await;
+    for gateway in &gateways {
+        let complaints: Vec<_> =
+            gateway.events().into_iter().filter(|event| event["level"] == "WARN").collect();
+        assert!(complaints.is_empty(), "{complaints:?}");
+    }
+    (gateways, upstream)
+}
+
+/// Twenty requests in a row pass: each worker gets some of them.
+async fn until_steady(gateway: &Gateway, path: &str) {
+    eventually(&format!("{path} works"), async || {
+        for _ in 0..20 {
+            if gateway.get(path).await.status != 200 {
+                return None;
+            }
+        }
+        Some(())
+    })
+    .await;
+}
+
+/// Asks for a path all the time, until it is told to stop; the statuses, with the instant of each.
+struct Load {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<Vec<(Instant, u16)>>,
+}
+
+impl Load {
+    fn on(gateway: &Arc<Gateway>, path: &'static str) -> Self {
+        let (stop, mut stopped) = oneshot::channel();
+        let gateway = gateway.clone();
+        let task = tokio::spawn(async move {
+            let mut answers = Vec::new();
+            while stopped.try_recv() == Err(oneshot::error::TryRecvError::Empty) {
+                let status = gateway.get(path).await.status;
+                answers.push((Instant::now(), status));
+                sleep(Duration::from_millis(5)).await;
+            }
+            answers
+        });
+        Self { stop, task }
+    }
+
+    async fn end(self) -> Vec<(Instant, u16)> {
+        self.stop.send(()).expect("it runs");
+        self.task.await.expect("a task")
+    }
+}
+
+fn count(answers: &[(Instant, u16)], status: u16) -> usize {
+    answers.iter().filter(|(_, it)| *it == status).count()
+}
+
+// ------------------------------------------------------------------------------------------- one server
+
+#[rstest]
+#[case::tls_1_3("no", "TLSv1.3")]
+#[case::tls_1_2_with_certificates_of_ours("yes", "TLSv1.2")]
+#[tokio::test(flavor = "multi_thread")]
+async fn over_tls(#[case] who: &str, #[case] version: &str) {
+    let authority = Authority::new();
+    let (words, port) = authority.arguments("redis.internal", who);
+    let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
+    words.extend(["--tls-protocols", version]);
+    let _redis = Redis::with(&words);
+    let (ca, (cert, key)) = (authority.file(), authority.files("paceway"));
+    let ours = if who == "yes" { format!(", cert: {cert}, key: {key}") } else { String::new() };
+    let tls = format!("tls: {{ ca: {ca}, server_name: redis.internal{ours} }}");
+    assert_works(&format!("rediss://127.0.0.1:{port}, timeout: 2s, {tls}")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn through_a_socket() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("redis.sock");
+    let path = path.to_str().expect("a readable path");
+    let _redis = Redis::with(&["--unixsocket", path, "--requirepass", "a/b"]);
+    assert_works(&format!("unix://:a%2Fb@{path}?database=3, timeout: 2s")).await;
+}
+
+/// The first line of `docs` that gives rights to a user, without what the test sets itself.
+fn rights<'d>(docs: &'d str, of: &str) -> Vec<&'d str> {
+    let start = format!("ACL SETUSER {of} on >PASSWORD ");
+    let line = docs.lines().find_map(|line| line.strip_prefix(start.as_str()));
+    line.expect("a line with rights").split_whitespace().collect()
+}
+
+const DOCS: &str = include_str!("../../docs/limiting.md");
+
+fn set_user(redis: &Redis, rights: &[&str]) {
+    let words = ["ACL", "SETUSER", "paceway", "reset", "on", ">secret"];
+    let said = redis.command(&[&words, rights].concat());
+    assert_eq!(said, Said::Line("OK".into()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_the_rights_that_the_docs_name() {
+    let redis = Redis::start();
+    set_user(&redis, &rights(DOCS, "paceway"));
+    redis.command(&["CONFIG", "SET", "requirepass", "another"]);
+    assert_works(&format!("redis://paceway:secret@127.0.0.1:{}/0, timeout: 2s", redis.port()))
+        .await;
+}
+
+// -------------------------------------------------------------------------------------------- Sentinels
+
+#[tokio::test(flavor = "multi_thread")]
+async fn behind_sentinels() {
+    let mut sentinels = Sentinels::start().await;
+    for server in &sentinels.servers {
+        set_user(server, &[&rights(DOCS, "paceway")[..], &["+role"]].concat());
+    }
+    let asks = "+sentinel|get-master-addr-by-name";
+    sentinels.all(&["ACL", "SETUSER", "ann", "on", ">hidden", "-@all", asks]);
+    let url = sentinels.url().replace("//", "//paceway:secret@");
+    let url = format!("{url}?sentinel_user=ann&sentinel_password=hidden");
+    // The first one that is asked need not live.
+    sentinels.kill_one();
+    assert_works(&format!("{url}, timeout: 2s")).await;
+}
+
+#[rstest]
+#[case::killed(true)]
+#[case::frozen(false)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_that_is_replaced_in_the_middle(#[case] killed: bool) {
+    let mut sentinels = Sentinels::start().await;
+    let (upstream, _gate) = upstream().await;
+    let gateways = two(&format!("{}, timeout: 200ms", sentinels.url()), &upstream).await;
+    assert_shared(&gateways).await;
+    // What the replica has is what survives.
+    eventually("the replica has it all", async || {
+        let keys = |server: &Redis| server.keys().len();
+        (keys(&sentinels.servers[1]) == keys(&sentinels.servers[0])).then_some(())
+    })
+    .await;
+    let load = gateways.each_ref().map(|gateway| Load::on(gateway, "/many"));
+    sleep(Duration::from_millis(200)).await;
+    if killed {
+        sentinels.servers[0].kill();
+    } else {
+        sentinels.servers[0].freeze();
+    }
+    eventually("the replica is the master", async || (sentinels.master() == Some(1)).then_some(()))
+        .await;
+    for gateway in &gateways {
+        until_steady(gateway, "/many").await;
+        assert_eq!(gateway.get("/five").await.status, 429, "it is the same state");
+    }
+    for answers in load.map(Load::end) {
+        let answers = answers.await;
+        assert_eq!(count(&answers, 200) + count(&answers, 503), answers.len());
+    }
+    let said = "the store has another master";
+    for gateway in &gateways {
+        assert!(gateway.events().iter().any(|event| event["message"] == said));
+    }
+    // The old one comes back as a replica, and nobody asks it.
+    if killed {
+        sentinels.servers[0].start_again();
+    } else {
+        sentinels.servers[0].thaw();
+    }
+    eventually("the old master follows the new one", async || {
+        let said = format!("{:?}", sentinels.servers[0].command(&["ROLE"]));
+        said.contains(&format!("{:?}", Said::Bytes(Some(b"slave".into())))).then_some(())
+    })
+    .await;
+    for gateway in &gateways {
+        assert_eq!(gateway.get("/five").await.status, 429);
+        assert_eq!(gateway.get("/many").await.status, 200);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_that_becomes_a_replica_under_us() {
+    let sentinels = Sentinels::start().await;
+    let (upstream, _gate) = upstream().await;
+    let gateways = two(&format!("{}, timeout: 200ms", sentinels.url()), &upstream).await;
+    assert_shared(&gateways).await;
+    // It still answers, READONLY, on the connections that it has.
+    let new = sentinels.servers[1].port().to_string();
+    assert_eq!(sentinels.servers[1].command(&["REPLICAOF", "NO", "ONE"]), Said::Line("OK".into()));
+    let said = sentinels.servers[0].command(&["REPLICAOF", "127.0.0.1", &new]);
+    assert_eq!(said, Said::Line("OK".into()));
+    for gateway in &gateways {
+        gateway.until_answered("/many", 200).await;
+    }
+}
+
+/// It lives and answers, as on the wrong side of a split network; what the Sentinels say counts.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_that_is_none_for_the_sentinels() {
+    let sentinels = Sentinels::start().await;
+    let (upstream, _gate) = upstream().await;
+    let gateways = two(&format!("{}, timeout: 2s", sentinels.url()), &upstream).await;
+    for gateway in &gateways {
+        until_steady(gateway, "/many").await;
+    }
+    assert_eq!(sentinels.servers[1].command(&["REPLICAOF", "NO", "ONE"]), Said::Line("OK".into()));
+    sentinels.name(1);
+    let calls = |server: usize| sentinels.servers[server].calls_of("evalsha");
+    eventually("nobody asks the old one", async || {
+        let before = [calls(0), calls(1)];
+        for gateway in &gateways {
+            for _ in 0..20 {
+                gateway.get("/many").await;
+            }
+        }
+        (calls(0) == before[0] && calls(1) >= before[1] + 40).then_some(())
+    })
+    .await;
+}
+
+// -------------------------------------------------------------------------------------------- a Cluster
+
+fn key(limiter: &str) -> String {
+    format!("paceway:{{{limiter}}}")
+}
+
+/// The URL for a user with the rights that the docs name.
+fn with_users(cluster: &Cluster) -> String {
+    let rights = [&rights(DOCS, "paceway")[..], &["+cluster|slots", "+asking"]].concat();
+    cluster.nodes.iter().for_each(|node| set_user(node, &rights));
+    cluster.url().replace("//", "//paceway:secret@")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn as_a_cluster() {
+    let cluster = Cluster::start(3, 0).await;
+    let url = with_users(&cluster);
+    let (gateways, _upstream) = assert_works(&format!("{url}, timeout: 2s")).await;
+    // Keys are everywhere.
+    for i in 0..64 {
+        assert_eq!(gateways[i % 2].get(&format!("/keyed?k={i}")).await.status, 200);
+    }
+    for node in &cluster.nodes {
+        assert!(!node.keys().is_empty());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_over_tls() {
+    let authority = Authority::new();
+    let cluster = Cluster::with(3, 0, || {
+        let mut args = authority.arguments("redis.internal", "no").0;
+        args.extend(["--tls-cluster", "yes"].map(str::to_owned));
+        args
+    });
+    let cluster = cluster.await;
+    let tls = format!("tls: {{ ca: {}, server_name: redis.internal }}", authority.file());
+    assert_works(&format!("{}, timeout: 2s, {tls}", cluster.tls_url())).await;
+}
+
+/// Nobody is told of it: all are 200 or 429, and fifty pass.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_that_moves_in_the_middle() {
+    let cluster = Cluster::start(3, 0).await;
+    let (upstream, _gate) = upstream().await;
+    // That of commands which follow a slot is a right of its own.
+    let gateways = two(&format!("{}, timeout: 2s", with_users(&cluster)), &upstream).await;
+    let load = gateways.each_ref().map(|gateway| Load::on(gateway, "/fifty"));
+    let others = gateways.each_ref().map(|gateway| Load::on(gateway, "/keyed?k=1"));
+    let both = gateways.each_ref().map(|gateway| Load::on(gateway, "/both"));
+    let key = key("fifty");
+    let from = cluster.owner(&key);
+    let to = (from + 1) % 3;
+    let calls = |node: usize| cluster.nodes[node].calls_of("evalsha");
+    let until_called = async |node: usize| {
+        let before = calls(node);
+        eventually("it is asked", async || (calls(node) > before + 20).then_some(())).await;
+    };
+    until_called(from).await;
+    cluster.begin_to_move(&key, from, to);
+    until_called(from).await;
+    cluster.move_keys(&key, from, to);
+    // ASK: the old one sends each command on.
+    until_called(to).await;
+    cluster.nodes[to].command(&["SCRIPT", "FLUSH"]);
+    until_called(to).await;
+    cluster.end_to_move(&key, from, to);
+    until_called(to).await;
+    let mut passed = 0;
+    for answers in load.map(Load::end) {
+        let answers = answers.await;
+        passed += count(&answers, 200);
+        assert_eq!(count(&answers, 200) + count(&answers, 429), answers.len());
+    }
+    assert_eq!(passed, 50);
+    // The keys of two limiters, which go over in one step, as `redis-cli --cluster reshard` does it.
+    let key = self::key("pair");
+    let from = cluster.owner(&key);
+    let to = (from + 1) % 3;
+    cluster.begin_to_move(&key, from, to);
+    until_called(from).await;
+    cluster.move_keys(&key, from, to);
+    until_called(to).await;
+    cluster.end_to_move(&key, from, to);
+    until_called(to).await;
+    for answers in others.into_iter().chain(both).map(Load::end) {
+        let answers = answers.await;
+        assert_eq!(count(&answers, 200), answers.len());
+    }
+}
+
+#[rstest]
+#[case::killed(true)]
+#[case::frozen(false)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_is_lost_and_replaced(#[case] killed: bool) {
+    let mut cluster = Cluster::start(3, 1).await;
+    let (upstream, _gate) = upstream().await;
+    let gateways = two(&format!("{}, timeout: 2s", cluster.url()), &upstream).await;
+    // The first node has a replica.
+    cluster.bring(&key("many"), 0).await;
+    cluster.bring(&key("more"), 1).await;
+    for gateway in &gateways {
+        until_steady(gateway, "/many").await;
+        until_steady(gateway, "/more").await;
+    }
+    let lost = gateways.each_ref().map(|gateway| Load::on(gateway, "/many"));
+    let stays = gateways.each_ref().map(|gateway| Load::on(gateway, "/more"));
+    sleep(Duration::from_millis(200)).await;
+    if killed {
+        cluster.nodes[0].kill();
+    } else {
+        cluster.nodes[0].freeze();
+    }
+    eventually("the replica has its slots", async || {
+        (cluster.owner_by(1, &key("many")) == 3).then_some(())
+    })
+    .await;
+    for gateway in &gateways {
+        until_steady(gateway, "/many").await;
+    }
+    for answers in stays.map(Load::end) {
+        let answers = answers.await;
+        let suffered: Vec<_> = answers.iter().filter(|(_, status)| *status != 200).collect();
+        assert!(suffered.is_empty(), "on a healthy node: {suffered:?} of {}", answers.len());
+        assert!(answers.len() > 10);
+    }
+    for answers in lost.map(Load::end) {
+        let answers = answers.await;
+        assert_eq!(count(&answers, 200) + count(&answers, 503), answers.len());
+    }
+}
+
+/// Nobody takes its place, and it does not even say no.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_hangs_holds_up_nobody_elses_limiters() {
+    let cluster = Cluster::start(3, 0).await;
+    let (upstream, _gate) = upstream().await;
+    let gateways = two(&format!("{}, timeout: 2s", cluster.url()), &upstream).await;
+    cluster.bring(&key("many"), 0).await;
+    cluster.bring(&key("more"), 1).await;
+    for gateway in &gateways {
+        until_steady(gateway, "/many").await;
+        until_steady(gateway, "/more").await;
+    }
+    let stays = gateways.each_ref().map(|gateway| Load::on(gateway, "/more"));
+    cluster.nodes[0].freeze();
+    for gateway in &gateways {
+        gateway.until_answered("/many", 503).await;
+    }
+    sleep(Duration::from_secs(3)).await;
+    cluster.nodes[0].thaw();
+    for gateway in &gateways {
+        until_steady(gateway, "/many").await;
+    }
+    for answers in stays.map(Load::end) {
+        let answers = answers.await;
+        let suffered: Vec<_> = answers.iter().filter(|(_, status)| *status != 200).collect();
+        assert!(suffered.is_empty(), "on a healthy node: {suffered:?} of {}", answers.len());
+    }
+}
+
+/// Nobody takes its place: its slots are an error at once, the others work, and it works again when it is back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_is_lost_and_comes_back() {
+    let mut cluster = Cluster::start(3, 0).await;
+    let (upstream, _gate) = upstream().await;
+    let gateways = two(&format!("{}, timeout: 2s", cluster.url()), &upstream).await;
+    cluster.bring(&key("many"), 0).await;
+    cluster.bring(&key("more"), 1).await;
+    for gateway in &gateways {
+        until_steady(gateway, "/more").await;
+    }
+    let stays = gateways.each_ref().map(|gateway| Load::on(gateway, "/more"));
+    cluster.nodes[0].kill();
+    for gateway in &gateways {
+        gateway.until_answered("/many", 503).await;
+        assert_eq!(gateway.get("/many").await.status, 503);
+        assert_eq!(gateway.get("/more").await.status, 200);
+    }
+    cluster.nodes[0].start_again();
+    for gateway in &gateways {
+        until_steady(gateway, "/many").await;
+    }
+    for answers in stays.map(Load::end) {
+        let answers = answers.await;
+        assert_eq!(count(&answers, 200), answers.len(), "no request on a healthy node suffers");
+    }
+}
