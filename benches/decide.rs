@@ -8,7 +8,7 @@ use paceway::{
     },
     key,
     store::{
-        Answer, Check, Checks, Store,
+        Answer, Check, Checks, OnFailure, Store,
         batch::{Batched, StoreMetrics},
         memory::MemoryStore,
         redis::{RedisStore, RedisUrl},
@@ -127,7 +127,14 @@ fn check(name: &str, burst: i64) -> Check {
     let (count, period) = if burst > 1 { (1_000, 1_000_000) } else { (1, 86_400_000_000) };
     let rule = TokenBucket::new(count, period, burst).expect("a rule");
     let key = key::state("bench", "group", b'T', name).into();
-    Check { key, algorithm: Algorithm::TokenBucket(rule), cost: 1, enforce: true, overflow: None }
+    Check {
+        key,
+        algorithm: Algorithm::TokenBucket(rule),
+        cost: 1,
+        enforce: true,
+        overflow: None,
+        on_failure: OnFailure::Reject,
+    }
 }
 
 // === impl Redis ===

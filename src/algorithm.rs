@@ -11,6 +11,7 @@ pub mod concurrency;
 pub mod fixed_window;
 pub mod leaky_bucket;
 pub mod reserve;
+mod share;
 pub mod sliding_window;
 pub mod timeline;
 pub mod token_bucket;

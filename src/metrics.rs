@@ -4,7 +4,7 @@
 //! come from the configuration or from closed sets, never from a request.
 
 use crate::{
-    store::{StoreError, batch::StoreMetrics},
+    store::{Source, StoreError, batch::StoreMetrics, health::HealthMetrics},
     upstream::AddressMetrics,
 };
 use metrics::{
@@ -32,6 +32,8 @@ const CONNECTIONS_REFUSED: &str = "paceway_connections_refused_total";
 const STORE_SECONDS: &str = "paceway_store_seconds";
 const STORE_ERRORS: &str = "paceway_store_errors_total";
 const STORE_UP: &str = "paceway_store_up";
+const STORE_BREAKER: &str = "paceway_store_breaker_state";
+const STORE_GATEWAYS: &str = "paceway_store_gateways";
 const TASKS: &str = "paceway_tasks";
 const BUILD_INFO: &str = "paceway_build_info";
 
@@ -134,7 +136,7 @@ pub struct RouteMetrics {
 /// Of one limiter.
 #[derive(Clone)]
 pub struct LimiterMetrics {
-    decisions: [Counter; Verdict::ALL.len()],
+    decisions: [[Counter; Verdict::ALL.len()]; Source::ALL.len()],
     /// Permits that could be taken now, of a limiter with one state; set at each scrape.
     pub available: Option<Gauge>,
     /// Slots that were not used because their request woke too late for them.
@@ -299,19 +301,26 @@ impl RouteMetrics {
 impl LimiterMetrics {
     /// Handles for the limiter named `limiter`; `is_one` unless it has a state for each key, or none.
     pub fn new(limiter: &str, is_one: bool) -> Self {
-        let decisions = Verdict::ALL.map(|verdict| {
-            counter!(DECISIONS, "limiter" => limiter.to_owned(), "decision" => verdict.name())
-        });
+        let said = |source: Source| {
+            Verdict::ALL.map(|verdict| {
+                counter!(
+                    DECISIONS,
+                    "limiter" => limiter.to_owned(),
+                    "decision" => verdict.name(),
+                    "source" => source.name()
+                )
+            })
+        };
         Self {
-            decisions,
+            decisions: Source::ALL.map(said),
             available: is_one.then(|| gauge!(AVAILABLE, "limiter" => limiter.to_owned())),
             late: counter!(LATE, "limiter" => limiter.to_owned()),
         }
     }
 
     /// Counts a decision.
-    pub fn count(&self, verdict: Verdict) {
-        self.decisions[verdict as usize].increment(1);
+    pub fn count(&self, verdict: Verdict, source: Source) {
+        self.decisions[source as usize][verdict as usize].increment(1);
     }
 }
 
@@ -356,6 +365,15 @@ pub fn store() -> StoreMetrics {
     }
 }
 
+/// Handles for the health of a store.
+pub fn store_health() -> HealthMetrics {
+    HealthMetrics {
+        breaker: gauge!(STORE_BREAKER),
+        gateways: gauge!(STORE_GATEWAYS),
+        up: gauge!(STORE_UP),
+    }
+}
+
 /// Handles for the addresses of the upstream named `upstream`.
 pub fn addresses(upstream: &str) -> AddressMetrics {
     let of =
@@ -396,7 +414,10 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
 
 fn describe() {
     describe_counter!(REQUESTS, "Requests, by route and by what became of them.");
-    describe_counter!(DECISIONS, "Decisions of a limiter; would_* are those of mode observe.");
+    describe_counter!(
+        DECISIONS,
+        "Decisions of a limiter, by who decided; would_* are those of mode observe."
+    );
     describe_histogram!(WAIT, Unit::Seconds, "Time that forwarded requests were held.");
     describe_gauge!(WAITING, "Requests that are being held for their slot.");
     describe_gauge!(TUNNELS, "Connections that were upgraded, such as WebSockets, and are open.");
@@ -421,6 +442,11 @@ fn describe() {
     describe_histogram!(STORE_SECONDS, Unit::Seconds, "Time of one call of the store.");
     describe_counter!(STORE_ERRORS, "Calls of the store without a decision, by kind.");
     describe_gauge!(STORE_UP, "1 while the store answers.");
+    describe_gauge!(
+        STORE_BREAKER,
+        "Whether the store is asked: 0 it is, 1 about to be again, 2 it is not."
+    );
+    describe_gauge!(STORE_GATEWAYS, "Gateways that live on the store, as it last said.");
     describe_gauge!(
         TASKS,
         "Tasks of the data plane: connections of both sides, and what goes on for them."

@@ -114,6 +114,17 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// The limiters that work and have one state for all, as they are asked for one permit.
+    pub fn levels(&self) -> Vec<Check> {
+        let works = |plan: &&LimiterPlan| {
+            let limiter = &plan.limiter;
+            self.config.limiting && limiter.mode != Mode::Off && limiter.key.is_none()
+        };
+        self.limiters.iter().filter(works).flat_map(|plan| plan.checks.clone()).collect()
+    }
+}
+
 impl fmt::Debug for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Plan").field("config", &self.config).finish_non_exhaustive()
@@ -228,7 +239,8 @@ impl LimiterPlan {
             // A bucket that no request can name: a hash is 32 digits long.
             let overflow = filled.map(|_| key(Some("#overflow")));
             let enforce = limiter.mode == Mode::Enforce;
-            Check { key: key(filled), algorithm: *algorithm, cost, enforce, overflow }
+            let on_failure = limiter.without_store(rate);
+            Check { key: key(filled), algorithm: *algorithm, cost, enforce, overflow, on_failure }
         });
         checks.collect()
     }

@@ -5,8 +5,9 @@ use crate::{
     config::{self, Config},
     metrics,
     store::{
-        Store,
-        batch::Batched,
+        Check, Store, StoreError,
+        guard::{Guard, Process},
+        health::Health,
         memory::MemoryStore,
         redis::{ConnectError, RedisStore, RedisUrl},
     },
@@ -23,7 +24,8 @@ pub(super) enum StoreSource {
     Redis {
         url: RedisUrl,
         timeout: Duration,
-        reachable: bool,
+        /// Shared by all sides.
+        process: Arc<Process>,
         /// Somebody may have to wait for a place.
         places: bool,
     },
@@ -33,48 +35,70 @@ pub(super) enum StoreSource {
 
 impl StoreSource {
     pub(super) async fn open(config: &Config) -> Result<Self, ServerError> {
-        let config::Store::Redis { url, timeout, .. } = &config.store else {
+        let config::Store::Redis { url, timeout, prefix, .. } = &config.store else {
             return Ok(Self::Memory(Arc::default()));
         };
-        let reachable = match RedisStore::probe(url, PROBE).await {
+        let process = Process::new(prefix, Health::new(metrics::store_health()));
+        match RedisStore::probe(url, PROBE).await {
             Ok(warnings) => {
                 for warning in warnings {
                     tracing::warn!(store = %url, warning, "store");
                 }
-                true
             }
             Err(error @ ConnectError::Refused(_)) => return Err(ServerError::Store(error)),
-            Err(error @ ConnectError::Unreachable(_)) => {
-                tracing::warn!(store = %url, %error, "the store is away; limited requests get 503");
-                false
+            Err(ConnectError::Unreachable(why)) => {
+                process.health.open(&StoreError::Unreachable(why))
             }
-        };
+        }
         let places = config
             .limiters
             .iter()
             .any(|limiter| limiter.algorithms.iter().any(|rule| rule.lease().is_some()));
-        Ok(Self::Redis { url: url.clone(), timeout: *timeout, reachable, places })
+        Ok(Self::Redis { url: url.clone(), timeout: *timeout, process, places })
+    }
+
+    /// How the store is; the memory is never away.
+    pub(super) fn health(&self) -> Option<Arc<Health>> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Redis { process, .. } => Some(process.health.clone()),
+        }
     }
 
     /// A store of the current runtime, connected if it can be.
     pub(super) async fn store(&self) -> Result<Arc<dyn Store>, ServerError> {
-        let (url, timeout, reachable, places) = match self {
+        self.connect(None).await
+    }
+
+    /// The same, which keeps the process known to the store; `looked` are the limiters that have one state.
+    pub(super) async fn kept(&self, looked: Vec<Check>) -> Result<Arc<dyn Store>, ServerError> {
+        self.connect(Some(looked)).await
+    }
+
+    async fn connect(&self, looked: Option<Vec<Check>>) -> Result<Arc<dyn Store>, ServerError> {
+        let (url, timeout, process, places) = match self {
             Self::Memory(store) => {
                 metrics::store().up.set(1.0);
                 return Ok(store.clone());
             }
-            Self::Redis { url, timeout, reachable, places } => (url, *timeout, *reachable, *places),
+            Self::Redis { url, timeout, process, places } => (url, *timeout, process, *places),
         };
         let script = RedisStore::open(url).map_err(ServerError::Store)?;
-        // It was there a moment ago; if it is away again, requests are told so one by one.
-        if reachable && let Err(error) = script.connected(PROBE).await {
-            tracing::warn!(store = %url, %error, "the store is away; limited requests get 503");
+        // It was there a moment ago.
+        if process.health.is_closed()
+            && let Err(error) = script.connected(PROBE).await
+        {
+            process.health.open(&StoreError::Unreachable(error.to_string()));
         }
         if places {
             script.hear_calls(url).map_err(ServerError::Store)?;
         }
         let metrics = metrics::store();
         metrics.up.set(f64::from(u8::from(script.is_connected())));
-        Ok(Arc::new(Batched::new(Arc::new(script), timeout, metrics)))
+        let script = Arc::new(script);
+        Ok(Arc::new(match looked {
+            None => Guard::new(script, timeout, metrics, process.clone()),
+            Some(looked) => Guard::keeper(script, timeout, metrics, process.clone(), looked),
+        }))
     }
 }

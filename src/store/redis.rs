@@ -7,9 +7,14 @@
 mod answer;
 mod call;
 mod link;
+mod presence;
 mod resp;
 
-use super::{BoxFuture, Entry, Reply, StoreError, batch::Script, calls::Calls};
+use super::{
+    BoxFuture, Entry, Reply, StoreError,
+    batch::{Beat, Script},
+    calls::Calls,
+};
 use crate::algorithm::SCRIPT;
 use call::Call;
 use fred::{
@@ -276,6 +281,11 @@ impl Script for RedisStore {
     fn run(&self, entries: Arc<Vec<Entry>>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
         let store = self.clone();
         Box::pin(async move { store.run_at(None, &entries).await })
+    }
+
+    fn beat(&self, key: Arc<str>, id: Arc<str>) -> BoxFuture<Result<Beat, StoreError>> {
+        let store = self.clone();
+        Box::pin(async move { store.say_alive(&key, &id).await })
     }
 }
 

@@ -152,8 +152,7 @@ async fn the_rights_that_the_docs_name_are_enough() {
 async fn a_right_that_is_missing_is_not_a_foreign_value() {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
     let gateway = with_rights(&redis, &upstream, "~* &* +@all -get").await;
-    let answer = gateway.get("/search").await;
-    assert_eq!((answer.status, answer.problem().as_str()), (503, "store-unavailable"));
+    assert_eq!(gateway.get("/search").await.status, 200, "by its share");
     assert!(gateway.metric("paceway_store_errors_total", &[("kind", "refused")]).await >= 1.0);
     assert_eq!(gateway.metric("paceway_store_errors_total", &[("kind", "foreign")]).await, 0.0);
     let page = gateway.limiter("token").await;

@@ -13,6 +13,7 @@ mod twins_plain;
 mod twins_timeline;
 
 mod addresses;
+mod away;
 mod bodies;
 mod cli;
 mod clients;

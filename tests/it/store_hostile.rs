@@ -4,7 +4,7 @@
 use paceway::{
     algorithm::{Algorithm, TokenBucket},
     store::{
-        Check, Entry, Reply, StoreError,
+        Check, Entry, OnFailure, Reply, StoreError,
         redis::{ConnectError, RedisStore, RedisUrl},
     },
 };
@@ -135,7 +135,14 @@ async fn serve(
 
 fn ask() -> Entry {
     let algorithm = Algorithm::TokenBucket(TokenBucket::new(1, 1_000_000, 3).expect("a rule"));
-    let check = Check { key: "{k}".into(), algorithm, cost: 1, enforce: true, overflow: None };
+    let check = Check {
+        key: "{k}".into(),
+        algorithm,
+        cost: 1,
+        enforce: true,
+        overflow: None,
+        on_failure: OnFailure::Reject,
+    };
     Entry::Decide { checks: Arc::new([check]), budget: 0, ticket: None }
 }
 

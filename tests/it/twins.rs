@@ -7,7 +7,7 @@ use paceway::{
         Algorithm, Concurrency, FixedWindow, Grant, SlidingWindow, TokenBucket, concurrency::Ticket,
     },
     store::{
-        Check, Checks, Entry, Reply,
+        Check, Checks, Entry, OnFailure, Reply,
         memory::MemoryStore,
         redis::{RedisStore, RedisUrl},
     },
@@ -191,6 +191,7 @@ async fn compare(
         cost: cost.min(rules[i].capacity()),
         enforce,
         overflow: None,
+        on_failure: OnFailure::Reject,
     };
     let mut now = T0;
     let mut so_far = SoFar::default();
@@ -274,7 +275,14 @@ async fn run(
 
 fn single(key: &str, rule: TokenBucket) -> Checks {
     let algorithm = Algorithm::TokenBucket(rule);
-    Arc::new([Check { key: key.into(), algorithm, cost: 1, enforce: true, overflow: None }])
+    Arc::new([Check {
+        key: key.into(),
+        algorithm,
+        cost: 1,
+        enforce: true,
+        overflow: None,
+        on_failure: OnFailure::Reject,
+    }])
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use crate::{
 use paceway::{
     algorithm::{Algorithm, Concurrency, Grant, TokenBucket, concurrency::Ticket},
     store::{
-        Check, Checks, Entry, Reply, Store, StoreError,
+        Check, Checks, Entry, OnFailure, Reply, Store, StoreError,
         batch::{Batched, StoreMetrics},
         memory::MemoryStore,
         redis::RedisStore,
@@ -91,6 +91,7 @@ fn the_short_way_is_the_long_way(#[values(true, false)] plain: bool) {
             cost: cost.min(rules[i].capacity()),
             enforce: true,
             overflow: None,
+            on_failure: OnFailure::Reject,
         };
         let (memory, mut now, mut granted) = (MemoryStore::default(), T0, Vec::new());
         for Call { after, asks } in calls {
@@ -181,6 +182,7 @@ fn bucket(key: &str, burst: i64) -> Check {
         cost: 1,
         enforce: true,
         overflow: None,
+        on_failure: OnFailure::Reject,
     }
 }
 

@@ -6,7 +6,7 @@ use crate::{
 };
 use paceway::{
     algorithm::{Algorithm, LeakyBucket, TokenBucket, WarmUp},
-    store::{Check, Checks, Entry, Reply, StoreError, memory::MemoryStore},
+    store::{Check, Checks, Entry, OnFailure, Reply, StoreError, memory::MemoryStore},
 };
 use proptest::prelude::*;
 
@@ -65,6 +65,7 @@ fn single(key: &str, algorithm: Algorithm) -> Checks {
         cost: 1,
         enforce: true,
         overflow: None,
+        on_failure: OnFailure::Reject,
     }])
 }
 

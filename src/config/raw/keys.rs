@@ -59,8 +59,16 @@ pub(in crate::config) const ROOT: Keys = Keys {
         elsewhere("key", CERTS),
     ],
 };
-pub(in crate::config) const STORE: Keys =
-    Keys { now: &["url", "prefix", "timeout"], later: &["on_failure"], others: &[] };
+pub(in crate::config) const STORE: Keys = Keys {
+    now: &["url", "prefix", "timeout", "on_failure"],
+    later: &[],
+    others: &[
+        meant("fallback", &["on_failure"]),
+        meant("failure_mode", &["on_failure"]),
+        meant("fail_open", &["on_failure"]),
+        meant("on_error", &["on_failure"]),
+    ],
+};
 pub(in crate::config) const LIMITER: Keys = Keys {
     now: &[
         "algorithm",
@@ -75,12 +83,15 @@ pub(in crate::config) const LIMITER: Keys = Keys {
         "key",
         "scope",
         "mode",
+        "on_failure",
     ],
     later: &[],
     others: &[
         meant("type", &["algorithm"]),
         meant("kind", &["algorithm"]),
         meant("limit", &["rate", "max"]),
+        meant("fallback", &["on_failure"]),
+        meant("failure_mode", &["on_failure"]),
         Other { name: "period", meant: &["rate"], says: Some(PERIOD) },
         Other { name: "window", meant: &["rate"], says: Some(PERIOD) },
         Other { name: "interval", meant: &["rate"], says: Some(PERIOD) },

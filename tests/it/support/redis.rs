@@ -7,7 +7,7 @@ use std::{
     process::{Child, Command, Stdio},
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     thread,
     time::Duration,
@@ -105,14 +105,14 @@ impl Redis {
         }
     }
 
-    /// All keys.
+    /// All keys, but for the set of gateways that live.
     pub(crate) fn keys(&self) -> Vec<String> {
         let Said::List(keys) = self.command(&["KEYS", "*"]) else { panic!("no list of keys") };
         let name = |key| match key {
             Said::Bytes(Some(bytes)) => String::from_utf8(bytes).expect("a readable key"),
             said => panic!("{said:?} is no key"),
         };
-        keys.into_iter().map(name).collect()
+        keys.into_iter().map(name).filter(|key| !key.ends_with(":{gateways}")).collect()
     }
 
     /// How often a command was called.
@@ -217,6 +217,7 @@ fn read(from: &mut impl BufRead) -> std::io::Result<Said> {
 pub(crate) struct Chaos {
     port: u16,
     hold: watch::Sender<bool>,
+    delay: Arc<AtomicU64>,
     asked: Arc<AtomicUsize>,
     task: JoinHandle<()>,
 }
@@ -229,8 +230,10 @@ impl Chaos {
         let port = listener.local_addr().expect("its address").port();
         let (hold, held) = watch::channel(false);
         let asked = Arc::<AtomicUsize>::default();
-        let task = tokio::spawn(accept(listener, redis.port, held, asked.clone()));
-        Self { port, hold, asked, task }
+        let delay = Arc::<AtomicU64>::default();
+        let late = Late { held, delay: delay.clone() };
+        let task = tokio::spawn(accept(listener, redis.port, late, asked.clone()));
+        Self { port, hold, delay, asked, task }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -247,6 +250,12 @@ impl Chaos {
         self.hold.send_replace(false);
     }
 
+    /// From now on answers come so much later.
+    pub(crate) fn delay(&self, span: Duration) {
+        let millis = span.as_millis().try_into().expect("a short time");
+        self.delay.store(millis, Relaxed);
+    }
+
     /// Bytes asked so far.
     pub(crate) fn asked(&self) -> usize {
         self.asked.load(Relaxed)
@@ -259,12 +268,15 @@ impl Drop for Chaos {
     }
 }
 
-async fn accept(
-    listener: net::TcpListener,
-    to: u16,
+/// When answers come through.
+#[derive(Debug, Clone)]
+struct Late {
     held: watch::Receiver<bool>,
-    asked: Arc<AtomicUsize>,
-) {
+    /// ms.
+    delay: Arc<AtomicU64>,
+}
+
+async fn accept(listener: net::TcpListener, to: u16, late: Late, asked: Arc<AtomicUsize>) {
     let mut connections = tokio::task::JoinSet::new();
     while let Ok((client, _)) = listener.accept().await {
         let Ok(server) = net::TcpStream::connect(("127.0.0.1", to)).await else { continue };
@@ -280,10 +292,11 @@ async fn accept(
                 }
             }
         });
-        let mut held = held.clone();
+        let Late { mut held, delay } = late.clone();
         connections.spawn(async move {
             let mut bytes = vec![0; 65_536];
             while let Ok(count @ 1..) = from_server.read(&mut bytes).await {
+                tokio::time::sleep(Duration::from_millis(delay.load(Relaxed))).await;
                 let released = held.wait_for(|held| !held).await.is_ok();
                 if !released || to_client.write_all(&bytes[..count]).await.is_err() {
                     return;
