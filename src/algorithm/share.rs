@@ -3,6 +3,9 @@
 
 use super::{Algorithm, Level, Micros};
 
+/// Windows ahead that are counted at most.
+const WINDOWS: usize = 256;
+
 // === impl Algorithm ===
 
 impl Algorithm {
@@ -28,26 +31,56 @@ impl Algorithm {
         }
     }
 
-    /// How many permits a limiter at `level` has given beyond those at `known`, as far as they still matter. Rounded up;
-    /// of windows that lie ahead each counts as full.
-    pub fn unpaid(&self, level: Level, known: Level) -> i64 {
-        match self {
-            Self::TokenBucket(rule) => rule.permits(level.reset_after - known.reset_after),
-            Self::LeakyBucket(rule) => rule.permits(level.reset_after - known.reset_after),
-            // Its reset is when it is cold, which it owes nobody.
-            Self::WarmUp(rule) => rule.permits(level.next - known.next),
-            Self::SlidingWindow(_) | Self::FixedWindow(_) => {
-                (self.used(level, self) - self.used(known, self)).max(0)
+    /// What a limiter at `level` has given beyond what was there at `known`, `elapsed` µs ago, as far as it still
+    /// matters: so many permits, so long from now. `given` is how many that were in all. Rounded up; of windows that lie
+    /// ahead each counts as full.
+    pub fn unpaid(
+        &self,
+        level: Level,
+        known: Level,
+        elapsed: Micros,
+        given: i64,
+    ) -> Vec<(Micros, i64)> {
+        let left = known.after(elapsed);
+        let at_once = |permits| if permits > 0 { vec![(0, permits)] } else { Vec::new() };
+        let window = match self {
+            Self::TokenBucket(rule) => {
+                return at_once(rule.permits(level.reset_after - left.reset_after));
             }
-            Self::Concurrency(_) => 0,
-        }
+            Self::LeakyBucket(rule) => {
+                return at_once(rule.permits(level.reset_after - left.reset_after));
+            }
+            // Its reset is when it is cold, which it owes nobody.
+            Self::WarmUp(rule) => return at_once(rule.permits(level.next - left.next)),
+            Self::Concurrency(_) => return Vec::new(),
+            Self::SlidingWindow(rule) => rule.span(),
+            Self::FixedWindow(rule) => rule.period(),
+        };
+        let (own, ahead) = (self.limit(), self.ahead(level));
+        // Those that were known may have made room meanwhile: the difference says nothing.
+        let now = self.used(level, self).min(given);
+        let from = self.ahead(left) + 1;
+        let later = (from.max(1)..=ahead).map(|i| match self {
+            // In its middle, for the clocks may differ a little.
+            Self::FixedWindow(_) => (level.reset_after - (ahead - i) * window - window / 2, own),
+            _ => (i * window, own),
+        });
+        let now = (now > 0).then_some((0, now));
+        // None lies farther ahead than the longest wait, but that may be many.
+        // Those of now last: where they find no room they must not take that of the others.
+        later.take(if given > 0 { WINDOWS } else { 0 }).chain(now).collect()
     }
 
-    /// How many permits of this share are gone when `whole` stands at `level`: it is full again at the same instant.
-    pub fn begin(&self, whole: &Self, level: Level) -> i64 {
+    /// The pieces in which permits of this share are taken from a fresh state, so that it is as full as `whole` at
+    /// `level`: it is full again at the same instant.
+    pub fn begin(&self, whole: &Self, level: Level) -> Vec<i64> {
         match self {
-            Self::SlidingWindow(_) | Self::FixedWindow(_) => self.used(level, whole),
-            _ => self.unpaid(level, Level::default()),
+            Self::SlidingWindow(_) | Self::FixedWindow(_) => {
+                let ahead = usize::try_from(self.ahead(level)).unwrap_or(0).min(WINDOWS);
+                let now = Some(self.used(level, whole)).filter(|now| *now > 0);
+                now.into_iter().chain(std::iter::repeat_n(self.limit(), ahead)).collect()
+            }
+            _ => self.unpaid(level, Level::default(), 0, 0).into_iter().map(|(_, n)| n).collect(),
         }
     }
 
@@ -59,18 +92,23 @@ impl Algorithm {
         }
     }
 
-    /// The permits of the windows that are not past, when `whole` stands at `level`.
-    fn used(&self, level: Level, whole: &Self) -> i64 {
-        let ahead = match self {
-            _ if level.reset_after <= 0 => return 0,
-            Self::SlidingWindow(rule) => (level.reset_after - 1) / rule.span(),
-            Self::FixedWindow(rule) => (level.reset_after - 1) / rule.period(),
+    /// How many windows behind the one that is now have permits in use.
+    fn ahead(&self, level: Level) -> i64 {
+        match self {
+            Self::SlidingWindow(rule) => (level.reset_after - 1).max(0) / rule.span(),
+            Self::FixedWindow(rule) => (level.reset_after - 1).max(0) / rule.period(),
             _ => 0,
-        };
+        }
+    }
+
+    /// The permits of this share in the window that is now, when `whole` stands at `level`.
+    fn used(&self, level: Level, whole: &Self) -> i64 {
+        if level.reset_after <= 0 {
+            return 0;
+        }
         let (own, all) = (i128::from(self.limit()), i128::from(whole.limit()));
         let used = i128::from((whole.limit() - level.remaining).max(0));
-        let used = (used * own + all - 1) / all + own * i128::from(ahead);
-        i64::try_from(used).unwrap_or(i64::MAX)
+        i64::try_from((used * own + all - 1) / all).unwrap_or(i64::MAX)
     }
 }
 

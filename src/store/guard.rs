@@ -114,7 +114,7 @@ impl Guard {
             health.opened().await;
             while !health.is_closed() {
                 if self.probe().await {
-                    health.answered.notify_one();
+                    health.wake.notify_one();
                 }
                 sleep(PROBE).await;
             }
@@ -168,7 +168,8 @@ impl Guard {
 
 impl Store for Guard {
     fn decide(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision> {
-        match self.process.health.is_closed() {
+        let Process { health, local, .. } = &*self.process;
+        match health.is_closed() && !local.decides(checks) {
             true => self.store.decide(checks, budget, ticket),
             false => Answer::Ready(Err(StoreError::NotConnected)),
         }
@@ -186,7 +187,12 @@ impl Store for Guard {
             return Err(error);
         }
         let Process { local, health, .. } = &*self.process;
-        Ok(local.decide(health, checks, budget, ticket).unwrap_or_else(|| passed(checks)))
+        let is_new = local.is_empty();
+        let decision = local.decide(health, checks, budget, ticket);
+        if is_new {
+            health.wake.notify_one();
+        }
+        Ok(decision.unwrap_or_else(|| passed(checks)))
     }
 
     fn is_away(&self) -> bool {

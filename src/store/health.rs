@@ -63,8 +63,9 @@ pub struct Health {
     gateways: AtomicI64,
     clock: Mutex<Clock>,
     members: Mutex<Vec<Weak<Member>>>,
-    /// Told when a member has an answer again.
-    pub(super) answered: Notify,
+    /// Told when there is something to do for who keeps the process: a member has an answer again, or a request was
+    /// decided without the store.
+    pub(super) wake: Notify,
     /// Levels and places.
     pub known: Known,
     metrics: HealthMetrics,
@@ -110,7 +111,7 @@ impl Health {
             gateways: AtomicI64::new(1),
             clock: Mutex::new(Clock { said: EPOCH, at: Instant::now() }),
             members: Mutex::default(),
-            answered: Notify::new(),
+            wake: Notify::new(),
             known: Known::default(),
             metrics,
         })
@@ -189,16 +190,16 @@ impl Health {
         self.call_all();
     }
 
-    /// The store is asked again; returns for how long it was not.
-    pub(super) fn close(&self) -> Duration {
+    /// The store is asked again; returns for how long it was not, if so.
+    pub(super) fn close(&self) -> Option<Duration> {
         let mut away = self.away.lock();
-        let since = away.take().map(|(since, _)| since.elapsed());
+        let (since, _) = away.take()?;
         for member in self.members() {
             member.misses.store(0, SeqCst);
         }
         self.set(Breaker::Closed);
         self.metrics.up.set(1.0);
-        since.unwrap_or_default()
+        Some(since.elapsed())
     }
 
     /// Whether every worker has had an answer since the breaker opened.

@@ -245,7 +245,6 @@ routes: [{ name: search, suffix: /search, limiters: [search] }]
     // Three of each worker, and those that meet a busy machine.
     assert!(slow <= 12, "{slow} of 60 requests took as long as the store's time-out");
     until_breaker(&gateway, OPEN).await;
-    assert_eq!(events(&gateway, "the store is away"), 1, "{:?}", gateway.events());
     match silence {
         Silence::Frozen => redis.thaw(),
         Silence::Paused => drop(redis.command(&["CLIENT", "UNPAUSE"])),
@@ -256,6 +255,7 @@ routes: [{ name: search, suffix: /search, limiters: [search] }]
         (events(&gateway, "the store answers again") == 1).then_some(())
     })
     .await;
+    assert_eq!(events(&gateway, "the store is away"), 1, "{:?}", gateway.events());
     let before = decided_by(&gateway, "shared").await;
     assert_eq!(statuses(&gateway, "/search", 5).await, [200; 5]);
     assert_eq!(decided_by(&gateway, "shared").await, before + 5.0);

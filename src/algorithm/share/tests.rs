@@ -169,7 +169,7 @@ proptest! {
         let later = NOW + pause;
         (0..taken).for_each(|_| _ = take(&store, rule, 1, later));
         let now = level(&store, rule, later);
-        let owed = rule.unpaid(now, known.after(pause));
+        let owed: i64 = rule.unpaid(now, known, pause, taken).iter().map(|(_, permits)| permits).sum();
         match rule {
             // Each window that is not past counts as full; when those before are past, nothing of them is known.
             Algorithm::SlidingWindow(_) | Algorithm::FixedWindow(_) => {
@@ -193,8 +193,8 @@ proptest! {
         let share = rule.share(gateways, period, 1);
         let own = MemoryStore::default();
         let since = NOW - share.since(was.reset_after);
-        for _ in 0..share.begin(&rule, was) {
-            take(&own, share.endless(), 1, since);
+        for permits in share.begin(&rule, was) {
+            take(&own, share.endless(), permits, since);
         }
         let is = level(&own, share, NOW);
         match rule {

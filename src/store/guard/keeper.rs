@@ -7,14 +7,35 @@ use crate::{
     store::{Check, Store, StoreError},
 };
 use std::time::Duration;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 /// Signs of life while all is well.
 const BEAT: Duration = Duration::from_secs(1);
 /// Limiters and keys whose charges are on their way at one time.
 const AT_ONCE: usize = 64;
-/// What was decided while the last charge was on its way is little; what is left then comes with the next sign of life.
-const ROUNDS: usize = 3;
+/// How much later than this one other gateways may see that the store is back: what they have not charged by then would
+/// be granted twice.
+const OTHERS: Duration = Duration::from_millis(400);
+/// Until then it charges so often, so that little comes late.
+const CHARGE: Duration = Duration::from_millis(20);
+/// What is decided while the last charge is on its way is little; what is left then comes a moment later.
+const ROUNDS: usize = 2;
+
+/// A store that answers again.
+struct Back {
+    /// Since when it has what was decided without it.
+    since: Instant,
+    /// How much that was.
+    charged: i64,
+}
+
+// === impl Back ===
+
+impl Back {
+    fn now() -> Self {
+        Self { since: Instant::now(), charged: 0 }
+    }
+}
 
 // === impl Guard ===
 
@@ -22,26 +43,27 @@ impl Guard {
     /// For as long as its runtime lives.
     pub(super) async fn keep(self, looked: Vec<Check>) {
         let health = &self.process.health;
+        let mut back = None;
         loop {
-            if self.probe().await {
-                match health.is_closed() {
-                    true => {
+            match self.probe().await && (health.is_closed() || health.all_answered()) {
+                true => {
+                    if health.is_closed() {
                         self.member.is_well();
                         self.look_at(&looked).await;
-                        self.settle().await;
                     }
-                    false if health.all_answered() => self.come_back().await,
-                    false => {}
+                    self.bring_back(&mut back).await;
                 }
+                false => back = None,
             }
             match health.is_closed() && self.process.local.is_empty() {
                 true => tokio::select! {
                     () = sleep(BEAT) => {}
                     () = health.opened() => {}
+                    () = health.wake.notified() => {}
                 },
                 false => tokio::select! {
-                    () = sleep(PROBE) => {}
-                    () = health.answered.notified() => {}
+                    () = sleep(if back.is_some() { CHARGE } else { PROBE }) => {}
+                    () = health.wake.notified() => {}
                 },
             }
         }
@@ -56,50 +78,51 @@ impl Guard {
         }
     }
 
-    /// The store answers: it learns what it missed, and is asked again.
-    async fn come_back(&self) {
-        let (dues, _) = self.process.local.due(false);
-        let charged = match self.charge(dues).await {
-            Ok(charged) => charged,
-            Err(_) => return self.member.probed(false),
-        };
-        let health = &self.process.health;
-        let away = health.close();
-        // Who waits for a place here waits there.
-        health.call_all();
-        let later = self.settle().await;
-        tracing::info!(
-            away_s = away.as_secs_f64(),
-            charged = charged + later,
-            "the store answers again, and has what was decided without it"
-        );
-    }
-
-    /// Charges what was decided here, until there is nothing left of it; returns how much that was.
-    async fn settle(&self) -> i64 {
+    /// The store answers: it learns what it missed, and is asked again when all gateways can have told it.
+    async fn bring_back(&self, back: &mut Option<Back>) {
         let (health, local) = (&self.process.health, &self.process.local);
-        let mut sum = 0;
+        if health.is_closed() && local.is_empty() {
+            *back = None;
+            return;
+        }
+        let charged = self.charge(local.due(false)).await;
+        let Ok(charged) = charged else {
+            *back = None;
+            return self.member.probed(false);
+        };
+        let Back { since, charged: sum } = back.get_or_insert_with(Back::now);
+        *sum += charged;
+        if since.elapsed() < OTHERS {
+            return;
+        }
+        let away = health.close();
         for _ in 0..ROUNDS {
-            let (dues, places) = local.due(true);
-            if places {
+            let Ok(charged) = self.charge(local.due(true)).await else { break };
+            *sum += charged;
+            if local.forget() {
                 health.call_all();
             }
-            if dues.is_empty() {
+            if local.is_empty() {
                 break;
             }
-            match self.charge(dues).await {
-                Ok(charged) => sum += charged,
-                Err(_) => break,
-            }
         }
-        sum
+        if let Some(away) = away {
+            // Who waits for a place here waits there.
+            health.call_all();
+            tracing::info!(
+                away_s = away.as_secs_f64(),
+                charged = *sum,
+                "the store answers again, and has what was decided without it"
+            );
+        }
+        *back = None;
     }
 
     /// Returns how much was charged.
     ///
     /// # Errors
     ///
-    /// When the store is away again: what has not been charged then is still due, but for what may have been.
+    /// When the store is away again: what is not known to be charged then is still due.
     async fn charge(&self, dues: Vec<Due>) -> Result<i64, StoreError> {
         let (mut sum, mut away) = (0, None);
         for dues in dues.chunks(AT_ONCE) {
@@ -123,11 +146,11 @@ impl Guard {
                 }
                 match &failed {
                     None => sum += due.count,
-                    Some(StoreError::NotConnected | StoreError::Refused(_)) => {
-                        self.process.local.unpaid(due);
-                    }
-                    // It may have been charged, and is not charged again; or it can be charged nowhere.
-                    Some(_) => {}
+                    // It can be charged nowhere.
+                    Some(StoreError::Foreign(_)) => {}
+                    // An answer that comes too late is undone. One that never comes may have been a charge: twice is
+                    // safe, and not at all is not.
+                    Some(_) => self.process.local.unpaid(due),
                 }
                 away = failed.filter(StoreError::is_silence).or(away);
             }

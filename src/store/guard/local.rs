@@ -4,7 +4,7 @@
 use super::unasked;
 use crate::{
     algorithm::{
-        Algorithm, Concurrency, Level, MAX_BUDGET, Micros,
+        Algorithm, Concurrency, Grant, Level, MAX_BUDGET, Micros, TokenBucket,
         concurrency::Ticket,
         reserve::{Part, Parts},
     },
@@ -17,7 +17,13 @@ use crate::{
 };
 use ahash::RandomState;
 use parking_lot::Mutex;
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
+};
 
 /// Limiters and keys with a state of their own; those beyond share one for each limiter.
 const MAX_ACCOUNTS: usize = 65_536;
@@ -30,6 +36,8 @@ const ANY_PLACES: i64 = 1 << 40;
 #[derive(Debug, Default)]
 pub(super) struct Local {
     book: Mutex<Option<Book>>,
+    /// Whether there is one; asked for each decision.
+    is_open: AtomicBool,
     /// Those of all workers have joined it.
     calls: Arc<Calls>,
 }
@@ -50,8 +58,12 @@ struct Account {
     check: Check,
     /// The part of its level that the shared state has, too, and when it stood so.
     known: (Level, Micros),
+    /// Permits that were given since.
+    given: i64,
     /// Who holds a place, and whether the shared state knows.
     places: HashMap<Holder, bool>,
+    /// The shared state decides again: only what was taken last is to be charged yet.
+    closing: bool,
 }
 
 /// What is to be charged to the shared state.
@@ -63,6 +75,7 @@ pub(super) struct Due {
     /// Permits and places.
     pub(super) count: i64,
     before: (Level, Micros),
+    given: i64,
 }
 
 // === impl Local ===
@@ -72,9 +85,20 @@ impl Local {
         &self.calls
     }
 
-    /// Whether there is anything that the shared state may not know.
+    /// Whether there is nothing that the shared state may not know.
     pub(super) fn is_empty(&self) -> bool {
-        self.book.lock().is_none()
+        !self.is_open.load(SeqCst)
+    }
+
+    /// Whether one of `checks` was decided here and the shared state has not been told: until then it would grant the
+    /// same permits again.
+    pub(super) fn decides(&self, checks: &Checks) -> bool {
+        !self.is_empty()
+            && self.book.lock().as_ref().is_some_and(|book| {
+                checks.iter().any(|check| {
+                    book.accounts.get(&check.key).is_some_and(|account| !account.closing)
+                })
+            })
     }
 
     /// Decides for those of `checks` that are to be decided here; `None` when there are none.
@@ -92,6 +116,7 @@ impl Local {
         }
         let mut book = self.book.lock();
         let book = book.get_or_insert_with(|| Book::new(health, self.calls.clone()));
+        self.is_open.store(true, SeqCst);
         let now = book.clock.now();
         let own: Vec<usize> = (0..checks.len()).filter(|i| is_own(&checks[*i])).collect();
         let shares: Checks = own.iter().map(|i| book.account(health, &checks[*i], now)).collect();
@@ -102,10 +127,15 @@ impl Local {
             let mut parts: Parts = checks.iter().map(unasked).collect();
             for ((i, share), part) in own.iter().zip(shares.iter()).zip(&decision.parts) {
                 parts[*i] = *part;
-                if let (true, 0.., Some(ticket)) = (share.is_lease(), part.at, ticket)
-                    && let Some(account) = book.accounts.get_mut(&share.key)
-                {
-                    account.places.insert((ticket.gateway, ticket.number), false);
+                let Some(account) = book.accounts.get_mut(&share.key).filter(|_| part.at >= 0)
+                else {
+                    continue;
+                };
+                match ticket.filter(|_| share.is_lease()) {
+                    Some(ticket) => {
+                        account.places.insert((ticket.gateway, ticket.number), false);
+                    }
+                    None => account.given += share.cost,
                 }
             }
             decision.parts = parts;
@@ -140,7 +170,7 @@ impl Local {
     }
 
     /// Holds a place for another lease; whether it is held here and the shared store does not know of it.
-    pub(super) fn renew(&self, check: &Check, grant: crate::algorithm::Grant) -> bool {
+    pub(super) fn renew(&self, check: &Check, grant: Grant) -> bool {
         let Some(book) = &mut *self.book.lock() else { return false };
         let ticket = Ticket::of(grant);
         let places = book.accounts.get(&check.key).map(|account| &account.places);
@@ -153,46 +183,46 @@ impl Local {
         renewed == Some(Reply::Done(true)) && !charged
     }
 
-    /// What is to be charged to the shared state, and counts as charged from now on. `forget`: whoever has nothing
-    /// to pay is forgotten; whether somebody may wait for a place of one of them.
-    pub(super) fn due(&self, forget: bool) -> (Vec<Due>, bool) {
-        let mut slot = self.book.lock();
-        let Some(book) = &mut *slot else { return (Vec::new(), false) };
+    /// What is to be charged to the shared state, and counts as charged from now on. `closing`: from now on that state
+    /// decides.
+    pub(super) fn due(&self, closing: bool) -> Vec<Due> {
+        let Some(book) = &mut *self.book.lock() else { return Vec::new() };
         let now = book.clock.now();
         let keys: Vec<Arc<str>> = book.accounts.keys().cloned().collect();
-        let dues: Vec<Due> = keys.iter().filter_map(|key| book.due(key, now)).collect();
-        if !forget {
-            return (dues, false);
-        }
+        book.accounts.values_mut().for_each(|account| account.closing = closing);
+        keys.iter().filter_map(|key| book.due(key, now)).collect()
+    }
+
+    /// Forgets who is closing and has paid; whether somebody may wait there for a place.
+    pub(super) fn forget(&self) -> bool {
+        let mut slot = self.book.lock();
+        let Some(book) = &mut *slot else { return false };
+        let now = book.clock.now();
+        let closing = book.accounts.iter().filter(|(_, account)| account.closing);
+        let closing: Vec<_> = closing.map(|(key, _)| key.clone()).collect();
         let mut places = false;
-        let Book { accounts, states, .. } = book;
-        let owing: std::collections::HashSet<&Arc<str>> = dues.iter().map(|due| &due.key).collect();
-        accounts.retain(|key, account| {
-            let stays = owing.contains(key);
-            if !stays {
-                places |= account.check.is_lease();
-                states.run_at(now, &[Entry::Forget { check: account.check.clone() }]);
+        for key in closing {
+            match book.due(&key, now) {
+                Some(due) => book.unpaid(&due),
+                None => {
+                    let account = book.accounts.remove(&key);
+                    let check = account.map(|account| account.check);
+                    places |= check.as_ref().is_some_and(Check::is_lease);
+                    check.and_then(|check| book.run(now, Entry::Forget { check }));
+                }
             }
-            stays
-        });
-        drop(owing);
+        }
         if book.accounts.is_empty() {
             *slot = None;
+            self.is_open.store(false, SeqCst);
         }
-        (dues, places)
+        places
     }
 
     /// The shared state has not got it.
     pub(super) fn unpaid(&self, due: &Due) {
-        let mut book = self.book.lock();
-        let account = book.as_mut().and_then(|book| book.accounts.get_mut(&due.key));
-        if let Some(account) = account {
-            account.known = due.before;
-            for ticket in due.asks.iter().filter_map(|(_, ticket)| *ticket) {
-                if let Some(charged) = account.places.get_mut(&(ticket.gateway, ticket.number)) {
-                    *charged = false;
-                }
-            }
+        if let Some(book) = &mut *self.book.lock() {
+            book.unpaid(due);
         }
     }
 }
@@ -252,14 +282,15 @@ impl Book {
             }
         } else if let Some((level, ago)) = health.known.level(&check.key) {
             let level = level.after(i64::try_from(ago.as_micros()).unwrap_or(i64::MAX));
-            let permits = share.algorithm.begin(&check.algorithm, level);
             let since = now - share.algorithm.since(level.reset_after);
-            for checks in pieces(&share, permits) {
-                self.run(since, Entry::Decide { checks, budget: MAX_BUDGET, ticket: None });
+            for permits in share.algorithm.begin(&check.algorithm, level) {
+                for checks in takes(&share, 0, permits) {
+                    self.run(since, Entry::Decide { checks, budget: MAX_BUDGET, ticket: None });
+                }
             }
         }
         let known = (self.level(&share, now), now);
-        Account { check, known, places }
+        Account { check, known, given: 0, places, closing: false }
     }
 
     fn level(&self, share: &Check, now: Micros) -> Level {
@@ -280,7 +311,11 @@ impl Book {
                 let account = self.accounts.get_mut(&share.key)?;
                 account.places.remove(&(ticket.gateway, ticket.number))
             }
-            false => Some(false),
+            false => {
+                let account = self.accounts.get_mut(&share.key)?;
+                account.given = (account.given - share.cost).max(0);
+                Some(false)
+            }
         };
         self.run(self.clock.now(), Entry::GiveBack { check: share, grant: part.grant });
         // Who waits has no place yet, and waits here.
@@ -294,8 +329,9 @@ impl Book {
         let level = self.level(&share, now);
         let account = self.accounts.get_mut(key)?;
         let before = account.known;
-        let whole = Check { algorithm: account.check.algorithm.endless(), ..account.check.clone() };
-        let mut due = Due { key: key.clone(), asks: Vec::new(), count: 0, before };
+        let whole = account.check.clone();
+        let mut due =
+            Due { key: key.clone(), asks: Vec::new(), count: 0, before, given: account.given };
         if share.is_lease() {
             for (holder, charged) in account.places.iter_mut().filter(|(_, charged)| !**charged) {
                 *charged = true;
@@ -305,22 +341,59 @@ impl Book {
                 due.count += 1;
             }
         } else {
-            due.count = share.algorithm.unpaid(level, before.0.after(now - before.1));
-            due.asks = pieces(&whole, due.count).map(|checks| (checks, None)).collect();
-            account.known = (level, now);
+            for (delay, permits) in
+                share.algorithm.unpaid(level, before.0, now - before.1, account.given)
+            {
+                due.count += permits;
+                due.asks.extend(takes(&whole, delay, permits).map(|checks| (checks, None)));
+            }
+            (account.known, account.given) = ((level, now), 0);
         }
         (due.count > 0).then_some(due)
     }
+
+    /// It is still due, and decided here.
+    fn unpaid(&mut self, due: &Due) {
+        let Some(account) = self.accounts.get_mut(&due.key) else { return };
+        (account.known, account.closing) = (due.before, false);
+        account.given += due.given;
+        for ticket in due.asks.iter().filter_map(|(_, ticket)| *ticket) {
+            if let Some(charged) = account.places.get_mut(&(ticket.gateway, ticket.number)) {
+                *charged = false;
+            }
+        }
+    }
 }
 
-/// Requests that take so many permits whatever the level.
-fn pieces(check: &Check, permits: i64) -> impl Iterator<Item = Checks> + use<> {
+/// Requests, to be made in this order, that take so many permits from the state of `check`, whatever its level, not before `delay` µs from now.
+fn takes(check: &Check, delay: Micros, permits: i64) -> impl Iterator<Item = Checks> + use<> {
     let check = Check { algorithm: check.algorithm.endless(), enforce: false, ..check.clone() };
+    // One that the whole can grant at once stays in one piece: it stands for one window.
     let (mut left, most) = (permits, check.algorithm.capacity());
-    let pieces = std::iter::from_fn(move || {
+    let costs = std::iter::from_fn(move || {
         let cost = left.min(most);
         left -= cost;
-        (cost > 0).then(|| [Check { cost, ..check.clone() }].into())
+        (cost > 0).then_some(cost)
     });
-    pieces.take(PIECES)
+    costs.take(PIECES).flat_map(move |cost| {
+        let check = Check { cost, ..check.clone() };
+        match wait_for(&check, delay) {
+            None => vec![[check].into()],
+            Some(wait) => {
+                let both = [wait.clone(), Check { enforce: true, ..check }];
+                vec![[wait].into(), both.into()]
+            }
+        }
+    })
+}
+
+/// A limiter that nobody else uses. Used once, it grants again after `delay` µs: a request that needs it, too, comes no
+/// sooner.
+fn wait_for(check: &Check, delay: Micros) -> Option<Check> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let rule = TokenBucket::new(1, delay.min(MAX_BUDGET), 1)?;
+    let nonce = RandomState::new().hash_one(NEXT.fetch_add(1, SeqCst));
+    let key = format!("{}:#wait:{nonce:016x}", check.key).into();
+    let algorithm = Algorithm::TokenBucket(rule);
+    Some(Check { key, algorithm, cost: 1, enforce: true, ..check.clone() })
 }
