@@ -132,9 +132,20 @@ impl Guard {
         answered
     }
 
-    /// Says that this gateway lives. Who waits longer than the time-out waits to the end, so that there is never more
-    /// than one of them on a connection.
+    /// Says that this gateway lives.
     async fn beat(&self) -> Result<Beat, StoreError> {
+        // An answer that comes too late may be the first of a store that is back: other gateways see that now, too.
+        for _ in 0..2 {
+            if let Some(beat) = self.beat_once().await? {
+                return Ok(beat);
+            }
+        }
+        Err(StoreError::Timeout)
+    }
+
+    /// `None` when the answer came too late. Who waits longer than the time-out waits to the end, so that there is never
+    /// more than one of them on a connection.
+    async fn beat_once(&self) -> Result<Option<Beat>, StoreError> {
         let Process { health, gateways, uncounted, .. } = &*self.process;
         let mut beat = self.script.beat(gateways.clone(), health.id.clone());
         let started = Instant::now();
@@ -142,7 +153,7 @@ impl Guard {
             match timeout(self.timeout, &mut beat).await {
                 Ok(answer) if started.elapsed() <= self.timeout => break answer,
                 Ok(Err(error)) => break Err(error),
-                Ok(Ok(_)) => return Err(StoreError::Timeout),
+                Ok(Ok(_)) => return Ok(None),
                 Err(_) if started.elapsed() >= GIVE_UP => return Err(StoreError::Timeout),
                 Err(_) => {
                     self.metrics.count(&StoreError::Timeout);
@@ -162,7 +173,7 @@ impl Guard {
                 }
             }
         }
-        answer
+        answer.map(Some)
     }
 }
 

@@ -162,10 +162,11 @@ async fn a_place_whose_answer_was_lost_is_given_back() {
     let free = async || (gateway.limiter("places").await["level"] == 1).then_some(());
     eventually("the first place is free again", free).await;
     proxy.hold();
-    let answer = gateway.get("/search").await;
-    assert_eq!((answer.status, answer.problem().as_str()), (503, "store-unavailable"));
+    let mut conn = gateway.ask("/search", &[]).await;
     let taken = async || (!redis.keys().is_empty()).then_some(());
     eventually("the place is taken", taken).await;
+    let answer = conn.answer().await.expect("an answer");
+    assert_eq!((answer.status, answer.problem().as_str()), (503, "store-unavailable"));
     // Once for the caller that waited in vain, once when the driver gives the connection up.
     eventually("the answer is lost", async || {
         let mut errors = 0.0;

@@ -461,7 +461,7 @@ fn outages() -> impl Strategy<Value = Outage> {
 
 /// What gateways take while some of them have seen that the store is away, or back, and others have not.
 fn unknown(outage: Outage) -> usize {
-    6 * (outage.gateways - 1)
+    10 * (outage.gateways - 1)
 }
 
 /// Runs on virtual time.
