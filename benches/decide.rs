@@ -8,7 +8,7 @@ use paceway::{
     },
     key,
     store::{
-        Answer, Check, Checks, Store,
+        Answer, Check, Checks, OnFailure, Store,
         batch::{Batched, StoreMetrics},
         memory::MemoryStore,
         redis::{Markers, RedisStore, RedisUrl},
@@ -134,6 +134,7 @@ fn check(name: &str, burst: i64) -> Check {
         enforce: true,
         hidden: 0,
         overflow: None,
+        on_failure: OnFailure::Reject,
     }
 }
 

@@ -10,7 +10,7 @@ use paceway::{
     },
     key,
     store::{
-        Check, Checks, Entry, Reply,
+        Check, Checks, Entry, OnFailure, Reply,
         memory::{MAX_KEYS, MemoryStore},
         redis::{Markers, RedisStore, RedisUrl},
     },
@@ -97,7 +97,15 @@ impl Case {
     fn new(algorithm: Algorithm, n: i64, step: i64) -> Self {
         let name = format!("{n}:{step}");
         let key = key::state("bench", &name, algorithm.letter(), &name).into();
-        let check = Check { key, algorithm, cost: 1, enforce: true, hidden: 0, overflow: None };
+        let check = Check {
+            key,
+            algorithm,
+            cost: 1,
+            enforce: true,
+            hidden: 0,
+            overflow: None,
+            on_failure: OnFailure::Reject,
+        };
         Self { checks: Arc::new([check]), n, step: step.min(n), now: T0, held: 0..0 }
     }
 
@@ -429,6 +437,7 @@ fn stranger(algorithm: Algorithm, i: i64) -> Entry {
         enforce: true,
         hidden: 0,
         overflow: Some(key("per_client:#overflow")),
+        on_failure: OnFailure::Reject,
     };
     Entry::Decide { checks: Arc::new([check]), budget: 0, ticket: None }
 }

@@ -10,7 +10,7 @@
 
 use paceway::{
     algorithm::{Algorithm, FixedWindow, LeakyBucket, Micros, SlidingWindow, TokenBucket},
-    store::{Check, Entry, Reply, memory::MemoryStore},
+    store::{Check, Entry, OnFailure, Reply, memory::MemoryStore},
 };
 use std::{collections::VecDeque, env, io::Write, process::ExitCode};
 
@@ -150,6 +150,7 @@ fn grants(rule: Algorithm, requests: &[Micros], duration: Micros) -> Vec<Micros>
         enforce: true,
         hidden: 0,
         overflow: None,
+        on_failure: OnFailure::Reject,
     };
     let ask = [Entry::Decide { checks: [check].into(), budget: MAX_WAIT, ticket: None }];
     let granted = requests.iter().filter_map(|now| match &store.run_at(EPOCH + now, &ask)[..] {

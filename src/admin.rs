@@ -3,7 +3,15 @@
 
 mod limiters;
 
-use crate::{config::Mode, gateway::Plan, metrics, store::Store};
+use crate::{
+    config::{Mode, OnFailure},
+    gateway::Plan,
+    metrics,
+    store::{
+        Store,
+        health::{Breaker, Health},
+    },
+};
 use axum::{
     Json, Router,
     extract::State,
@@ -27,6 +35,8 @@ pub struct Admin {
     pub plan: Arc<Plan>,
     /// This side's own connection.
     pub store: Arc<dyn Store>,
+    /// How it is; `None`: it is this process.
+    pub health: Option<Arc<Health>>,
     /// Renders `/metrics`.
     pub metrics: PrometheusHandle,
     /// No new connections are accepted any more.
@@ -76,17 +86,45 @@ async fn readyz(State(admin): State<Admin>) -> impl IntoResponse {
         reasons.push("draining".to_owned());
     }
     let limiting = admin.plan.config.limiting;
-    let mut enforcing =
-        admin.plan.limiters.iter().filter(|plan| limiting && plan.limiter.mode == Mode::Enforce);
-    let asked = enforcing.find_map(|plan| plan.checks.first());
+    let enforcing =
+        || admin.plan.limiters.iter().filter(|plan| limiting && plan.limiter.mode == Mode::Enforce);
+    // Others are served as they say, whatever the store does.
+    let needs_store = enforcing().next().is_some()
+        && enforcing().all(|plan| plan.limiter.on_failure == OnFailure::Reject);
+    let away = admin.health.as_ref().and_then(|health| health.away());
+    let asked = enforcing().find_map(|plan| plan.checks.first()).filter(|_| away.is_none());
     if let Some(check) = asked
         && let Err(error) = admin.store.look(check).get().await
+        && (needs_store || error.is_of_a_key())
     {
         reasons.push(error.to_string());
+    }
+    if let Some((_, why)) = away.filter(|_| needs_store) {
+        reasons.push(format!("{why}; every limiter has `on_failure: reject`"));
     }
     let (status, ready) = match reasons.is_empty() {
         true => (StatusCode::OK, true),
         false => (StatusCode::SERVICE_UNAVAILABLE, false),
     };
-    (status, Json(json!({ "ready": ready, "reasons": reasons })))
+    let mut said = json!({ "ready": ready, "reasons": reasons });
+    if let Some(health) = &admin.health {
+        said["store"] = store(health);
+    }
+    (status, Json(said))
+}
+
+/// Where limits are decided now.
+fn store(health: &Health) -> serde_json::Value {
+    let (breaker, decides) = match health.breaker() {
+        Breaker::Closed => ("closed", "the store"),
+        Breaker::HalfOpen => ("half-open", "this gateway, by `on_failure`"),
+        Breaker::Open => ("open", "this gateway, by `on_failure`"),
+    };
+    let mut said =
+        json!({ "breaker": breaker, "gateways": health.gateways(), "decided_by": decides });
+    if let Some((span, why)) = health.away() {
+        said["away_s"] = span.as_secs().into();
+        said["why"] = why.to_string().into();
+    }
+    said
 }

@@ -12,6 +12,7 @@ pub mod fixed_window;
 pub mod leaky_bucket;
 pub mod loss;
 pub mod reserve;
+mod share;
 pub mod sliding_window;
 pub mod timeline;
 pub mod token_bucket;

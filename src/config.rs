@@ -11,7 +11,7 @@ mod warnings;
 mod yaml;
 
 pub use http::{Client, Limits, ServerTls};
-pub use limiter::{Charge, Limiter, Mode, Scope};
+pub use limiter::{Charge, Limiter, Mode, OnFailure, Scope};
 pub use unit::Rate;
 
 use crate::{
@@ -92,6 +92,8 @@ pub enum Store {
         prefix: String,
         /// Bounds one decision.
         timeout: Duration,
+        /// What limiters do while it gives no decisions, unless they say it.
+        on_failure: OnFailure,
     },
 }
 

@@ -13,7 +13,10 @@ use crate::{
     answer::{Policy, Quota},
     config::Rate,
     key,
-    store::{Answer, Check, Checks, Decision, Store, StoreError, batch::places, calls::Callable},
+    store::{
+        Answer, Check, Checks, Decision, OnFailure, Source, Store, StoreError, batch::places,
+        calls::Callable,
+    },
 };
 use std::{
     sync::{
@@ -33,6 +36,9 @@ const SLACK: Duration = Duration::from_millis(100);
 /// A margin smaller than this is taken for this: timers count in ms.
 const LEAST_SLACK: Duration = Duration::from_millis(5);
 
+/// A lease that could not be renewed is tried again so soon.
+const RENEW_AGAIN: Duration = Duration::from_secs(1);
+
 /// A granted slot that has not been used, or whose places are still held. Dropped, it goes to somebody else.
 #[derive(Debug)]
 pub struct Slot {
@@ -45,6 +51,8 @@ pub struct Slot {
     pub wait: Duration,
     /// Index of the check that made it so late.
     pub bound_by: usize,
+    /// Who granted it, and takes it back.
+    pub source: Source,
     spent: bool,
     /// Who holds its places.
     ticket: Option<Callable>,
@@ -60,6 +68,8 @@ pub struct Place {
     checks: Checks,
     ticket: Option<Callable>,
     ask_at: Instant,
+    /// Whose queue it is.
+    pub source: Source,
     /// Index of the check whose places are all held.
     pub bound_by: usize,
 }
@@ -131,8 +141,19 @@ async fn ask_as(
     let (answer, place) = begin(store, checks, budget, ticket);
     // An answer that is there already has no future to go through.
     let decision = match answer {
-        Answer::Ready(decision) => decision?,
-        later => later.get().await?,
+        Answer::Ready(Ok(decision)) => decision,
+        answer => {
+            let asked = Instant::now();
+            match answer.get().await {
+                Ok(decision) => decision,
+                Err(error) => {
+                    let left = budget.saturating_sub(asked.elapsed());
+                    let ticket = place.as_ref().and_then(|place| place.ticket.as_ref());
+                    let ticket = ticket.map(|callable| callable.ticket);
+                    store.decide_without(error, checks, micros(left), ticket)?
+                }
+            }
+        }
     };
     Ok(admission(store, checks, budget, decision, place))
 }
@@ -150,6 +171,7 @@ fn begin(
         checks: checks.clone(),
         ticket: Some(ticket),
         ask_at: Instant::now(),
+        source: Source::Shared,
         bound_by: 0,
     });
     (store.decide(checks, micros(budget), asked), place)
@@ -166,7 +188,7 @@ fn admission(
         && let Some(mut place) = place.take()
     {
         place.ask_at = Instant::now() + duration(queued.ask_after).min(budget);
-        place.bound_by = decision.bound_by;
+        (place.bound_by, place.source) = (decision.bound_by, decision.source);
         if let Some(callable) = &mut place.ticket {
             callable.ticket.deadline = queued.deadline;
         }
@@ -183,28 +205,36 @@ fn admission(
         at: Instant::now() + wait,
         wait,
         bound_by: decision.bound_by,
+        source: decision.source,
         spent: false,
         ticket: place.and_then(|mut place| place.ticket.take()),
         renewals: Vec::new(),
         places: None,
     };
     if slot.ticket.is_some() {
-        slot.renewals = slot.held().map(|(check, part)| renew(store, check, part.grant)).collect();
+        let source = slot.source;
+        let held = slot.held().map(|(check, part)| renew(store, source, check, part.grant));
+        slot.renewals = held.collect();
     }
     Admission::Granted(slot)
 }
 
 /// Renews a lease three times within its time, for as long as it is held.
-fn renew(store: &Arc<dyn Store>, check: &Check, grant: Grant) -> AbortHandle {
+fn renew(store: &Arc<dyn Store>, source: Source, check: &Check, grant: Grant) -> AbortHandle {
     let (store, check) = (store.clone(), check.clone());
     let period = duration(check.algorithm.lease().unwrap_or(MAX_BUDGET)) / 3;
     let renewal = tokio::spawn(async move {
+        let mut pause = period;
         loop {
-            sleep(period).await;
-            // A store that is away may be back in time.
-            if let Ok(false) = store.renew(&check, grant).get().await {
-                tracing::warn!(key = %check.key, "a lease expired while it was held");
-                return;
+            sleep(pause).await;
+            pause = match store.renew(source, &check, grant).get().await {
+                Ok(true) => period,
+                Ok(false) => {
+                    tracing::warn!(key = %check.key, "a lease expired while it was held");
+                    return;
+                }
+                // A store that is away may be back in time.
+                Err(_) => period.min(RENEW_AGAIN),
             }
         }
     });
@@ -322,13 +352,13 @@ impl Drop for Slot {
     fn drop(&mut self) {
         self.renewals.iter().for_each(AbortHandle::abort);
         if !self.spent {
-            self.store.give_back(&self.checks, &self.parts);
+            self.store.give_back(self.source, &self.checks, &self.parts);
         } else if self.held().next().is_some() {
             let mut parts = self.parts.clone();
             let spent =
                 parts.iter_mut().zip(self.checks.iter()).filter(|(_, check)| !check.is_lease());
             spent.for_each(|(part, _)| *part = Part::NOTHING);
-            self.store.give_back(&self.checks, &parts);
+            self.store.give_back(self.source, &self.checks, &parts);
         }
     }
 }
@@ -346,20 +376,25 @@ impl Place {
         }
     }
 
-    /// Asks for everything again, with the place in the queue.
+    /// Asks for everything again, with the place in the queue; without it when who keeps that queue decides no longer.
     ///
     /// # Errors
     ///
     /// The store's.
     pub async fn ask_again(mut self, budget: Duration) -> Result<Admission, StoreError> {
+        if self.store.is_away() != (self.source == Source::Local) {
+            let (store, checks) = (self.store.clone(), self.checks.clone());
+            drop(self);
+            return ask(&store, &checks, budget).await;
+        }
         let ticket = self.ticket.take();
         ask_as(&self.store, &self.checks, budget, ticket).await
     }
 
     fn for_all(mut self, checks: Checks, bound_by: usize) -> Self {
         let ticket = self.ticket.take();
-        let (store, ask_at) = (self.store.clone(), self.ask_at);
-        Self { store, checks, ticket, ask_at, bound_by }
+        let (store, ask_at, source) = (self.store.clone(), self.ask_at, self.source);
+        Self { store, checks, ticket, ask_at, source, bound_by }
     }
 }
 
@@ -368,7 +403,7 @@ impl Drop for Place {
         if let Some(Callable { ticket, .. }) = self.ticket.take()
             && ticket.deadline > 0
         {
-            self.store.give_back(&self.checks, &places(&self.checks, ticket));
+            self.store.give_back(self.source, &self.checks, &places(&self.checks, ticket));
         }
     }
 }
@@ -444,6 +479,8 @@ impl Limiter {
             enforce: true,
             hidden: algorithm.hidden(self.longest_wait.load(Relaxed), cost),
             overflow: None,
+            // Nobody can be asked how many share it.
+            on_failure: OnFailure::Reject,
         }]))
     }
 }

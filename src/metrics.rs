@@ -9,7 +9,7 @@ mod times;
 pub use times::Times;
 
 use crate::{
-    store::{StoreError, batch::StoreMetrics},
+    store::{Source, StoreError, batch::StoreMetrics, health::HealthMetrics},
     upstream::AddressMetrics,
 };
 use metrics::{
@@ -47,6 +47,8 @@ const STORE_SECONDS: &str = "paceway_store_seconds";
 const STORE_ERRORS: &str = "paceway_store_errors_total";
 const STORE_LOSSES: &str = "paceway_store_losses_total";
 const STORE_UP: &str = "paceway_store_up";
+const STORE_BREAKER: &str = "paceway_store_breaker_state";
+const STORE_GATEWAYS: &str = "paceway_store_gateways";
 const TASKS: &str = "paceway_tasks";
 const BUILD_INFO: &str = "paceway_build_info";
 
@@ -128,9 +130,10 @@ pub struct ConnectionMetrics {
     refused: [Counter; Refusal::ALL.len()],
 }
 
-/// Of one route.
+/// Of one route. What most requests are counted in is one cache line: the last of `requests` and the first of `wait`.
+#[repr(C, align(64))]
 pub struct RouteMetrics {
-    /// By [`Outcome`].
+    /// By [`Outcome`], the last one first.
     requests: [AtomicU64; Outcome::ALL.len()],
     /// Time that forwarded requests were held.
     pub wait: Times,
@@ -145,7 +148,7 @@ pub struct RouteMetrics {
 /// Of one limiter.
 #[derive(Clone)]
 pub struct LimiterMetrics {
-    decisions: [Counter; Verdict::ALL.len()],
+    decisions: [[Counter; Verdict::ALL.len()]; Source::ALL.len()],
     /// Permits that could be taken now, of a limiter with one state; set at each scrape.
     pub available: Option<Gauge>,
     /// Slots that were not used because their request woke too late for them.
@@ -299,7 +302,7 @@ impl RouteMetrics {
 
     /// Counts a request.
     pub fn count(&self, outcome: Outcome) {
-        self.requests[outcome as usize].fetch_add(1, Relaxed);
+        self.requests[Outcome::ALL.len() - 1 - outcome as usize].fetch_add(1, Relaxed);
     }
 }
 
@@ -308,19 +311,26 @@ impl RouteMetrics {
 impl LimiterMetrics {
     /// Handles for the limiter named `limiter`; `is_one` unless it has a state for each key, or none.
     pub fn new(limiter: &str, is_one: bool) -> Self {
-        let decisions = Verdict::ALL.map(|verdict| {
-            counter!(DECISIONS, "limiter" => limiter.to_owned(), "decision" => verdict.name())
-        });
+        let said = |source: Source| {
+            Verdict::ALL.map(|verdict| {
+                counter!(
+                    DECISIONS,
+                    "limiter" => limiter.to_owned(),
+                    "decision" => verdict.name(),
+                    "source" => source.name()
+                )
+            })
+        };
         Self {
-            decisions,
+            decisions: Source::ALL.map(said),
             available: is_one.then(|| gauge!(AVAILABLE, "limiter" => limiter.to_owned())),
             late: counter!(LATE, "limiter" => limiter.to_owned()),
         }
     }
 
     /// Counts a decision.
-    pub fn count(&self, verdict: Verdict) {
-        self.decisions[verdict as usize].increment(1);
+    pub fn count(&self, verdict: Verdict, source: Source) {
+        self.decisions[source as usize][verdict as usize].increment(1);
     }
 }
 
@@ -370,6 +380,15 @@ pub fn store_losses() -> Counter {
     counter!(STORE_LOSSES)
 }
 
+/// Handles for the health of a store.
+pub fn store_health() -> HealthMetrics {
+    HealthMetrics {
+        breaker: gauge!(STORE_BREAKER),
+        gateways: gauge!(STORE_GATEWAYS),
+        up: gauge!(STORE_UP),
+    }
+}
+
 /// Handles for the addresses of the upstream named `upstream`.
 pub fn addresses(upstream: &str) -> AddressMetrics {
     let of =
@@ -397,7 +416,7 @@ pub fn text<'a>(
     let mut text = exporter.render();
     family(&mut text, REQUESTS, "counter", "Requests, by route and by what became of them.");
     for RouteMetrics { requests, label, .. } in routes.clone() {
-        for (count, outcome) in requests.iter().zip(Outcome::ALL) {
+        for (count, outcome) in requests.iter().rev().zip(Outcome::ALL) {
             let (outcome, count) = (outcome.name(), count.load(Relaxed));
             // A string takes whatever is written.
             let _ = writeln!(text, "{REQUESTS}{{{label},outcome=\"{outcome}\"}} {count}");
@@ -443,7 +462,10 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
 }
 
 fn describe() {
-    describe_counter!(DECISIONS, "Decisions of a limiter; would_* are those of mode observe.");
+    describe_counter!(
+        DECISIONS,
+        "Decisions of a limiter, by who decided; would_* are those of mode observe."
+    );
     describe_gauge!(WAITING, "Requests that are being held for their slot.");
     describe_gauge!(TUNNELS, "Connections that were upgraded, such as WebSockets, and are open.");
     describe_gauge!(AVAILABLE, "Permits of a limiter that could be taken now.");
@@ -458,6 +480,11 @@ fn describe() {
     describe_counter!(STORE_ERRORS, "Calls of the store without a decision, by kind.");
     describe_counter!(STORE_LOSSES, "Times the store had lost states, or may have.");
     describe_gauge!(STORE_UP, "1 while the store answers.");
+    describe_gauge!(
+        STORE_BREAKER,
+        "Whether the store is asked: 0 it is, 1 about to be again, 2 it is not."
+    );
+    describe_gauge!(STORE_GATEWAYS, "Gateways that live on the store, as it last said.");
     describe_gauge!(
         TASKS,
         "Tasks of the data plane: connections of both sides, and what goes on for them."

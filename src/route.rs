@@ -30,7 +30,9 @@ type Text = SmallVec<[u8; 24]>;
 /// Most are alone.
 type Candidates = SmallVec<[Candidate; 1]>;
 
+/// One cache line.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 struct Node {
     /// `None` where no suffix is longer.
     children: Option<Box<HashMap<Text, usize>>>,

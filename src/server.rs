@@ -185,10 +185,11 @@ impl Server {
                 runtimes.push(start(worker, i, ended.clone())?);
             }
             drop(ended);
-            let store = source.store().await?;
+            let store = source.kept(self.plan.levels()).await?;
             let admin = Admin {
                 plan: self.plan.clone(),
                 store,
+                health: source.health(),
                 metrics: self.metrics.clone(),
                 draining: draining.clone(),
                 runtimes,

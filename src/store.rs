@@ -3,6 +3,8 @@
 
 pub mod batch;
 pub mod calls;
+pub mod guard;
+pub mod health;
 pub mod memory;
 pub mod redis;
 
@@ -44,6 +46,35 @@ pub struct Check {
     pub hidden: Micros,
     /// Where a store that has room for no more keys counts this one together with others.
     pub overflow: Option<Arc<str>>,
+    /// What is done when the store gives no decision.
+    pub on_failure: OnFailure,
+}
+
+/// What a limiter does when the store gives no decision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnFailure {
+    /// Each gateway enforces its share, at least one permit in `period` µs.
+    Share {
+        /// Of its rate.
+        period: Micros,
+    },
+    /// The gateway enforces the whole rule: nobody else shares its state.
+    Whole,
+    /// Requests pass.
+    Allow,
+    /// Requests that it must decide are refused.
+    Reject,
+}
+
+/// Who decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// The store.
+    Shared,
+    /// This gateway by itself, because the store gave no decision.
+    Local,
+    /// Nobody: [`OnFailure::Allow`].
+    None,
 }
 
 /// A request's limiters, at least one, no key twice. Made once when a configuration is loaded.
@@ -66,6 +97,8 @@ pub struct Decision {
     pub parts: reserve::Parts,
     /// Not admitted yet: a place that somebody else holds is waited for.
     pub queued: Option<Queued>,
+    /// Who decided, and is given back to.
+    pub source: Source,
 }
 
 /// Why there is no decision.
@@ -105,16 +138,36 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// [`StoreError`] when there is no decision; the caller applies its policy.
     fn decide(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision>;
 
-    /// Gives back what an admitted request did not use. Never waits; a store that cannot take it keeps it
-    /// as spent.
-    fn give_back(&self, checks: &Checks, parts: &[reserve::Part]);
+    /// Decides a request for which [`Self::decide`] had an error, by what its limiters say is done then.
+    ///
+    /// # Errors
+    ///
+    /// The same error, when they say that nothing is.
+    fn decide_without(
+        &self,
+        error: StoreError,
+        _checks: &Checks,
+        _budget: Micros,
+        _ticket: Option<Ticket>,
+    ) -> Result<Decision, StoreError> {
+        Err(error)
+    }
 
-    /// Holds a place for another lease; false when it has expired meanwhile.
+    /// Whether it is away, so that who waits for a place in it waits in vain.
+    fn is_away(&self) -> bool {
+        false
+    }
+
+    /// Gives back what an admitted request did not use of a decision by `source`. Never waits; a store that cannot
+    /// take it keeps it as spent.
+    fn give_back(&self, source: Source, checks: &Checks, parts: &[reserve::Part]);
+
+    /// Holds a place that `source` gave for another lease; false when it has expired meanwhile.
     ///
     /// # Errors
     ///
     /// [`StoreError`] when that cannot be known.
-    fn renew(&self, check: &Check, grant: Grant) -> Answer<bool>;
+    fn renew(&self, source: Source, check: &Check, grant: Grant) -> Answer<bool>;
 
     /// Forgets the state of a limiter, as if nobody had used it; false when nobody had.
     ///
@@ -224,6 +277,7 @@ impl Decision {
             level: reserved.level,
             parts: reserved.parts.unwrap_or_default(),
             queued: reserved.queued,
+            source: Source::Shared,
         }
     }
 }
@@ -264,9 +318,35 @@ impl Reply {
     }
 }
 
+// === impl Source ===
+
+impl Source {
+    /// All of them, in the order of their declaration.
+    pub const ALL: [Self; 3] = [Self::Shared, Self::Local, Self::None];
+
+    /// The `source` label in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Shared => "shared",
+            Self::Local => "local",
+            Self::None => "none",
+        }
+    }
+}
+
 // === impl StoreError ===
 
 impl StoreError {
+    /// Whether nothing was heard that could be understood.
+    pub fn is_silence(&self) -> bool {
+        !matches!(self, Self::Refused(_) | Self::Foreign(_))
+    }
+
+    /// Whether it is about one key, not about the store.
+    pub fn is_of_a_key(&self) -> bool {
+        matches!(self, Self::Foreign(_))
+    }
+
     /// The `kind` label in metrics.
     pub fn kind(&self) -> &'static str {
         match self {

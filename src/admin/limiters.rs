@@ -6,7 +6,7 @@ use crate::{
     config::Mode,
     gateway::LimiterPlan,
     limit,
-    store::{Answer, Check, Checks, StoreError, batch::places},
+    store::{Answer, Check, Checks, Source, StoreError, batch::places},
 };
 use axum::{
     Json,
@@ -119,7 +119,11 @@ pub(super) async fn acquire(
     // Nobody is called on this side: who finds no place asks again.
     let budget = if is_lease { Duration::ZERO } else { Duration::from_millis(max_wait_ms) };
     let ticket = is_lease.then(|| admin.store.calls().ticket().ticket);
-    let decided = admin.store.decide(&checks, limit::micros(budget), ticket).get().await?;
+    let budget = limit::micros(budget);
+    let decided = match admin.store.decide(&checks, budget, ticket).get().await {
+        Ok(decided) => decided,
+        Err(error) => admin.store.decide_without(error, &checks, budget, ticket)?,
+    };
     let limited = (!decided.admitted).then_some(decided.retry_after);
     let mut answer = decision(&name, limited, decided.wait, limit(decided.bound_by), decided.level);
     // One that only observes, and would have refused, gives no place.
@@ -138,7 +142,7 @@ pub(super) async fn renew(
     body: std::result::Result<Json<Lease>, JsonRejection>,
 ) -> Result<Json<Value>> {
     let (check, grant) = admin.lease(&name, body?.0)?;
-    let renewed = admin.store.renew(&check, grant).get().await?;
+    let renewed = admin.store.renew(Source::Shared, &check, grant).get().await?;
     Ok(Json(json!({ "renewed": renewed })))
 }
 
@@ -150,7 +154,7 @@ pub(super) async fn release(
     let (check, grant) = admin.lease(&name, body?.0)?;
     let checks: Checks = [check].into();
     let ticket = Ticket { gateway: grant.whole, number: grant.ticks, deadline: 0 };
-    admin.store.give_back(&checks, &places(&checks, ticket));
+    admin.store.give_back(Source::Shared, &checks, &places(&checks, ticket));
     admin.store.flush().await;
     Ok(Json(json!({ "released": true })))
 }

@@ -84,6 +84,11 @@ impl Concurrency {
         self.lease
     }
 
+    /// One gateway's share of it, see [`Algorithm::share`](super::Algorithm::share).
+    pub(super) fn share(&self, gateways: i64) -> Self {
+        Self { max: (self.max / gateways).max(1), ..*self }
+    }
+
     /// The arguments of the script, in its order.
     pub fn args(&self) -> [i64; 2] {
         [self.max, self.lease]
@@ -102,7 +107,8 @@ impl Ticket {
         Grant { whole: self.gateway, ticks: self.number, born: self.deadline, aux: 1 }
     }
 
-    fn of(grant: Grant) -> Self {
+    /// Whose place `grant` is.
+    pub fn of(grant: Grant) -> Self {
         Self { gateway: grant.whole, number: grant.ticks, deadline: grant.born }
     }
 }

@@ -82,6 +82,16 @@ impl FixedWindow {
         State { born: now, clock: now, sections: smallvec![own] }
     }
 
+    /// How long a window is, µs.
+    pub(super) fn period(&self) -> Micros {
+        self.period
+    }
+
+    /// One gateway's share of it, see [`Algorithm::share`](super::Algorithm::share).
+    pub(super) fn share(&self, gateways: i64, cost: i64) -> Self {
+        Self { count: (self.count / gateways).max(cost).min(self.count), ..*self }
+    }
+
     /// The arguments of the script, in its order.
     pub fn args(&self) -> [i64; 2] {
         [self.count, self.period]

@@ -79,6 +79,28 @@ impl LeakyBucket {
         State::used_up(self.pace, loss, now)
     }
 
+    /// One gateway's share of it, see [`Algorithm::share`](super::Algorithm::share). Its margin stays, and so does the
+    /// time that its queue may take.
+    pub(super) fn share(&self, gateways: i64, period: Micros) -> Self {
+        let Pace { per, den, most } = self.pace;
+        let margin = i128::from(self.margin) * i128::from(den);
+        let slower = (i128::from(per) - margin) * i128::from(gateways);
+        let slower = slower.min(i128::from(period) * i128::from(den)) + margin;
+        let pace = i64::try_from(slower).ok().and_then(|per| Pace::new(den, per, most, 0));
+        let pace = pace.or_else(|| Pace::new(1, period.checked_add(self.margin)?, most, 0));
+        Self { pace: pace.unwrap_or(self.pace), ..*self }
+    }
+
+    /// The same with a queue of any length.
+    pub(super) fn endless(&self) -> Self {
+        Self { longest_wait: MAX_BUDGET, ..*self }
+    }
+
+    /// How many permits take so long, µs.
+    pub(super) fn permits(&self, span: Micros) -> i64 {
+        self.pace.permits(span)
+    }
+
     /// The arguments of the script, in its order.
     pub fn args(&self) -> [i64; 4] {
         [self.pace.per, self.pace.den, self.pace.most, self.longest_wait]

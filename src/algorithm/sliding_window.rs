@@ -97,6 +97,16 @@ impl SlidingWindow {
         self.margin
     }
 
+    /// How long a window is, µs, as it is kept.
+    pub(super) fn span(&self) -> Micros {
+        self.span
+    }
+
+    /// One gateway's share of it, see [`Algorithm::share`](super::Algorithm::share).
+    pub(super) fn share(&self, gateways: i64, cost: i64) -> Self {
+        Self { count: (self.count / gateways).max(cost).min(self.count), ..*self }
+    }
+
     /// The arguments of the script, in its order.
     pub fn args(&self) -> [i64; 3] {
         [self.count, self.span, self.grain]

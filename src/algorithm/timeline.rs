@@ -91,6 +91,30 @@ impl Pace {
         })
     }
 
+    /// The pace of one of `gateways` that keep this one together, but not slower than a permit in `period` µs; at most
+    /// `most` at once.
+    pub(super) fn share(
+        self,
+        gateways: i64,
+        period: Micros,
+        most: i64,
+        spare: Micros,
+    ) -> Option<Self> {
+        let slowest = i128::from(period) * i128::from(self.den);
+        let slower = self.per.checked_mul(gateways);
+        match slower.filter(|per| i128::from(*per) <= slowest) {
+            Some(per) => Self::new(self.den, per, most, spare),
+            None => Self::new(1, period, most, spare),
+        }
+    }
+
+    /// How many permits take so long, rounded up but for the 2 µs by which a time is rounded.
+    pub(super) fn permits(&self, span: Micros) -> i64 {
+        let ticks = i128::from((span - 2).max(0)) * i128::from(self.den);
+        let per = i128::from(self.per);
+        i64::try_from((ticks + per - 1) / per).unwrap_or(i64::MAX)
+    }
+
     /// What the greatest cost owns, ticks.
     pub(super) fn full(&self) -> i64 {
         self.most * self.per

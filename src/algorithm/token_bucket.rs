@@ -57,6 +57,20 @@ impl TokenBucket {
         self.burst
     }
 
+    /// One gateway's share of it, see [`Algorithm::share`](super::Algorithm::share).
+    pub(super) fn share(&self, gateways: i64, period: Micros, cost: i64) -> Self {
+        let burst = (self.burst / gateways).max(cost).min(self.burst);
+        match self.pace().share(gateways, period, burst, 0) {
+            Some(Pace { per, den, most: burst }) => Self { per, den, burst },
+            None => Self { burst, ..*self },
+        }
+    }
+
+    /// How many permits take so long, µs.
+    pub(super) fn permits(&self, span: Micros) -> i64 {
+        self.pace().permits(span)
+    }
+
     /// The arguments of the script, in its order.
     pub fn args(&self) -> [i64; 3] {
         [self.per, self.den, self.burst]

@@ -83,12 +83,34 @@ impl WarmUp {
         if !(1..=MAX_BUDGET).contains(&warm_up) || !(1001.0..=100_000.0).contains(&factor) {
             return None;
         }
-        let Pace { per, den, most } = Pace::new(count, period, count, warm_up)?;
+        let pace = Pace::new(count, period, count, warm_up)?;
+        Some(Self::finer(pace, warm_up, factor as i64))
+    }
+
+    /// With ticks as fine as exact integers allow: what each rounding of the curve costs.
+    fn finer(pace: Pace, warm_up: Micros, factor: i64) -> Self {
+        let Pace { per, den, most } = pace;
         let longest = per * most + den * (MAX_BUDGET + warm_up);
-        // Ticks as fine as exact integers allow: what each rounding of the curve costs.
         let finer = (EXACT / 2 - 1) / longest;
         let pace = Pace { per: per * finer, den: den * finer, most };
-        Some(Self { pace, window: warm_up * pace.den, factor: factor as i64 })
+        Self { pace, window: warm_up * pace.den, factor }
+    }
+
+    /// One gateway's share of it, see [`Algorithm::share`](super::Algorithm::share).
+    pub(super) fn share(&self, gateways: i64, period: Micros) -> Self {
+        if gateways == 1 {
+            return *self;
+        }
+        let warm_up = self.window / self.pace.den;
+        match self.pace.share(gateways, period, self.pace.most, warm_up) {
+            Some(pace) => Self::finer(pace, warm_up, self.factor),
+            None => *self,
+        }
+    }
+
+    /// How many permits of a warm limiter take so long, µs.
+    pub(super) fn permits(&self, span: Micros) -> i64 {
+        self.pace.permits(span)
     }
 
     /// The greatest cost, permits: the count of the rate.

@@ -4,7 +4,9 @@ use super::Rate;
 use crate::{
     algorithm::Algorithm,
     key::{self, Cost, Template},
+    store,
 };
+use std::time::Duration;
 
 /// A named limiter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +23,8 @@ pub struct Limiter {
     pub scope: Scope,
     /// Whether it holds, counts, or does nothing.
     pub mode: Mode,
+    /// What it does while the store gives no decisions.
+    pub on_failure: OnFailure,
     /// Limiters that some request uses together carry the same tag: one slot of a Redis Cluster, one call.
     pub group: String,
     /// Its keys have tags of their own, so that a cluster spreads them: it is alone in its group.
@@ -54,6 +58,17 @@ pub enum Mode {
     Observe,
     /// Nothing.
     Off,
+}
+
+/// What a limiter does while the store gives no decisions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnFailure {
+    /// Each gateway enforces its share.
+    Share,
+    /// Requests pass.
+    Allow,
+    /// Requests are refused.
+    Reject,
 }
 
 // === impl Limiter ===
@@ -99,6 +114,19 @@ impl Limiter {
         }
     }
 
+    /// What the rule of the rate with index `part` does then: of a limiter that nobody shares all is its own.
+    pub fn without_store(&self, part: usize) -> store::OnFailure {
+        let period = self.rates.get(part).map_or(Duration::MAX, |rate| rate.period);
+        match (self.on_failure, self.scope) {
+            (OnFailure::Share, Scope::Cluster) => store::OnFailure::Share {
+                period: i64::try_from(period.as_micros()).unwrap_or(i64::MAX),
+            },
+            (OnFailure::Share, Scope::Instance) => store::OnFailure::Whole,
+            (OnFailure::Allow, _) => store::OnFailure::Allow,
+            (OnFailure::Reject, _) => store::OnFailure::Reject,
+        }
+    }
+
     /// Rates that can never bind, each with one that is always stricter.
     pub(super) fn idle_rates(&self) -> impl Iterator<Item = (Rate, Rate)> {
         self.rates.iter().filter_map(|rate| {
@@ -117,6 +145,22 @@ impl Scope {
         match self {
             Self::Cluster => "cluster",
             Self::Instance => "instance",
+        }
+    }
+}
+
+// === impl OnFailure ===
+
+impl OnFailure {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Share, Self::Allow, Self::Reject];
+
+    /// The name in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Share => "share",
+            Self::Allow => "allow",
+            Self::Reject => "reject",
         }
     }
 }

@@ -15,7 +15,7 @@ pub(super) use http_keys::{CERTIFICATE, CLIENT, EDITS, HEADERS, LIMITS, STORE_TL
 pub(super) use keys::{CHARGE, LIMITER, ROOT, ROUTE, STORE};
 
 use super::{
-    AccessLog, Config, Mistake, Store,
+    AccessLog, Config, Mistake, OnFailure, Store,
     reader::{Field, Reader, Section, positive, span},
     yaml::{self, Node, Outside, Value},
 };
@@ -55,7 +55,8 @@ impl Reader {
         let cores = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         let logs = [("off", AccessLog::Off), ("text", AccessLog::Text), ("json", AccessLog::Json)];
         let drain_timeout = Duration::from_secs(30);
-        let limiters = self.limiters(&root);
+        let store = self.store(&root);
+        let limiters = self.limiters(&root, &store);
         let upstreams = self.upstreams(&root, &limiters);
         let routes = self.routes(&root, &limiters, &upstreams);
         let mut config = Config {
@@ -73,7 +74,7 @@ impl Reader {
             limits: self.limits(&root),
             redact: self.redact(&root),
             resolver: self.resolver(&root),
-            store: self.store(&root),
+            store,
             limiting: self
                 .one_of(&root, "limiting", &[("on", true), ("off", false)])
                 .unwrap_or(true),
@@ -114,14 +115,21 @@ impl Reader {
         self.redis(&url, Some(&section))
     }
 
+    /// Of the store, or of a limiter.
+    fn on_failure(&mut self, section: &Section<'_>) -> Option<OnFailure> {
+        self.one_of(section, "on_failure", &OnFailure::ALL.map(|all| (all.name(), all)))
+    }
+
     /// The URL may hold a password, so no error quotes it.
     fn redis(&mut self, url: &Field<'_>, section: Option<&Section<'_>>) -> Store {
         let (mut prefix, mut timeout) = ("paceway".to_owned(), Duration::from_millis(50));
+        let mut on_failure = OnFailure::Share;
         if let Some(section) = section {
             prefix = self.get(section, "prefix", prefix, key_prefix);
             timeout = self.get(section, "timeout", timeout, |text| {
                 span(text, Duration::from_millis(1), Duration::from_secs(60))
             });
+            on_failure = self.on_failure(section).unwrap_or(on_failure);
         }
         let Some(scalar) = url.scalar() else {
             self.note_at(url, "must be a single value");
@@ -132,9 +140,9 @@ impl Reader {
             Ok(url) => match tls {
                 Some(tls) => {
                     let tls = self.store_tls(&tls, url.is_tls());
-                    Store::Redis { url: url.with_tls(tls), prefix, timeout }
+                    Store::Redis { url: url.with_tls(tls), prefix, timeout, on_failure }
                 }
-                None => Store::Redis { url, prefix, timeout },
+                None => Store::Redis { url, prefix, timeout, on_failure },
             },
             Err(reason) => {
                 let reason = scalar.said(&reason);

@@ -63,16 +63,21 @@ fn the_first_config_of_the_documentation_is_whole() {
 fn the_long_forms() {
     let config = parse(
         "listen: 0.0.0.0:80\nadmin: '[::1]:81'\nworkers: 3\naccess_log: off\ndrain_timeout: 0\n\
-         store: { url: 'redis://:${SECRET}@r:${SET}/2', prefix: p, timeout: 20ms }\nlimiting: off\n\
+         store: { url: 'redis://:${SECRET}@r:${SET}/2', prefix: p, timeout: 20ms, on_failure: allow }\nlimiting: off\n\
          upstreams:\n  v: { url: 'https://v.example:444/v2/', connect_timeout: 1s, response_timeout: 5s, limiters: [a] }\n\
-         limiters:\n  a: { algorithm: token_bucket, rate: 10/250ms, burst: 3, mode: observe }\n  b: 1/day\n\
+         limiters:\n  a: { algorithm: token_bucket, rate: 10/250ms, burst: 3, mode: observe, on_failure: reject }\n  b: 1/day\n\
          routes:\n  - { name: n, suffix: .json, methods: [GET], host: H.example, upstream: v, limiters: [b, a],\n      \
          max_wait: 1s, max_wait_cap: 1min, max_waiting: 7 }\n",
     )
     .expect("a config");
     assert_eq!((config.workers.get(), config.access_log), (3, Some(AccessLog::Off)));
     assert!(!config.limiting);
-    let Store::Redis { url, prefix, timeout } = &config.store else { panic!("not Redis") };
+    let Store::Redis { url, prefix, timeout, on_failure } = &config.store else {
+        panic!("not Redis")
+    };
+    assert_eq!(*on_failure, OnFailure::Allow);
+    let policies: Vec<_> = config.limiters.iter().map(|limiter| limiter.on_failure).collect();
+    assert_eq!(policies, [OnFailure::Reject, OnFailure::Allow]);
     assert_eq!((url.to_string().as_str(), prefix.as_str()), ("r:6380", "p"));
     assert_eq!(*timeout, Duration::from_millis(20));
     assert!(!format!("{config:?}").contains("hunter2"), "a secret in Debug");
@@ -94,7 +99,7 @@ fn the_long_forms() {
 )]
 #[case::unknown_key(
     "store: { flavour: x, url: redis://a }",
-    "test.yaml:3:10: store.flavour: unknown key `flavour`; known here: url, prefix, timeout, tls"
+    "test.yaml:3:10: store.flavour: unknown key `flavour`; known here: url, prefix, timeout, tls, on_failure"
 )]
 #[case::double_key(
     "listen: 1.1.1.1:1\nlisten: 1.1.1.1:2",
@@ -104,9 +109,17 @@ fn the_long_forms() {
     "limiters: { a: { rate: 5/s, rate: 6/s } }",
     "test.yaml:3:29: limiters.a.rate: written twice; it stands in line 3 already"
 )]
-#[case::later_store_key(
-    "store: { url: redis://a, on_failure: share }",
-    "test.yaml:3:26: store.on_failure: not supported yet"
+#[case::unknown_policy(
+    "store: { url: redis://a, on_failure: shard }",
+    "test.yaml:3:38: store.on_failure: `shard` is not one of share, allow, reject; did you mean `share`?"
+)]
+#[case::unknown_policy_of_a_limiter(
+    "limiters: { a: { rate: 5/s, on_failure: open } }",
+    "test.yaml:3:41: limiters.a.on_failure: `open` is not one of share, allow, reject"
+)]
+#[case::policy_of_others(
+    "store: { url: redis://a, failure_mode: allow }",
+    "test.yaml:3:26: store.failure_mode: unknown key `failure_mode`; did you mean `on_failure`?"
 )]
 #[case::misspelt_algorithm(
     "limiters: { a: { rate: 5/s, algorithm: token_buckte } }",

@@ -1,6 +1,6 @@
 //! What is allowed and probably not meant. Refuses nothing.
 
-use super::{Config, Limiter, Mode, Rate, Route, Store, unit::Span};
+use super::{Config, Limiter, Mode, OnFailure, Rate, Route, Store, unit::Span};
 use crate::algorithm::Algorithm;
 use std::time::Duration;
 
@@ -27,6 +27,11 @@ impl Config {
             }
             warnings.extend(self.daily_windows(limiter));
             warnings.extend(costly_margin(limiter));
+            if self.store == Store::Memory && limiter.on_failure != OnFailure::Share {
+                warnings.push(format!(
+                    "`on_failure` of the limiter `{name}` is for a store that can be away; `store: memory` never is"
+                ));
+            }
         }
         for route in &self.routes {
             warnings.extend(self.nothing_waits(route));

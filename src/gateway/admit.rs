@@ -50,7 +50,7 @@ impl Gateway {
             Admission::Queued(place) => {
                 let limiter = route.limiter(place.bound_by);
                 record.bound = Some(limiter);
-                self.plan.limiters[limiter].metrics.count(Verdict::Wait);
+                self.plan.limiters[limiter].metrics.count(Verdict::Wait, place.source);
             }
             Admission::Refused(decision) => {
                 let is_place = checks[decision.bound_by].is_lease();
@@ -71,10 +71,10 @@ impl Gateway {
 
     /// Counts a refusal, and says it.
     fn refused(&self, record: &mut Record<'_>, route: &RoutePlan, decision: &Decision) -> Failure {
-        let (limiter, rate) = route.owners()[decision.bound_by];
+        let (limiter, rate) = route.owner(decision.bound_by);
         record.bound = Some(limiter);
         let limiter = &self.plan.limiters[limiter];
-        limiter.metrics.count(Verdict::Refuse);
+        limiter.metrics.count(Verdict::Refuse, decision.source);
         let policy = limiter.policies[rate].clone();
         Failure::Limited { policy, retry_after: decision.retry_after }
     }
@@ -99,7 +99,7 @@ impl Gateway {
         }
         for (limiter, verdict) in said {
             record.observed |= matches!(verdict, Verdict::WouldWait | Verdict::WouldRefuse);
-            self.plan.limiters[limiter].metrics.count(verdict);
+            self.plan.limiters[limiter].metrics.count(verdict, slot.source);
         }
     }
 

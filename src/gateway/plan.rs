@@ -16,6 +16,7 @@ use crate::{
 use metrics_exporter_prometheus::PrometheusHandle;
 use smallvec::SmallVec;
 use std::{
+    collections::HashMap,
     fmt,
     hash::{BuildHasher, RandomState},
     sync::{
@@ -44,10 +45,10 @@ pub struct Plan {
 /// is one from memory.
 #[repr(C, align(64))]
 pub struct RoutePlan {
-    /// Made once, where nothing of it depends on the request.
+    /// Made once, where nothing of it depends on the request; routes with the same charges share them.
     fixed: Option<Checks>,
     /// For each check, the index of its limiter and of its rate there.
-    owners: SmallVec<[(usize, usize); 1]>,
+    owners: SmallVec<[(u32, u32); 1]>,
     pub(super) upstream: usize,
     pub(super) metrics: Arc<RouteMetrics>,
     /// What the operator changes in headers: of the upstream, then of the route. `None`: nothing.
@@ -115,8 +116,9 @@ impl Plan {
         let limiters: Vec<_> = limiters
             .map(|(i, limiter)| LimiterPlan::new(limiter, &names, Use::of(i, &config)))
             .collect();
-        let routes = config.routes.iter();
-        let routes = routes.map(|route| RoutePlan::new(route, &limiters, &config)).collect();
+        let (routes, mut shared) = (config.routes.iter(), HashMap::new());
+        let routes = routes.map(|route| RoutePlan::new(route, &limiters, &config, &mut shared));
+        let routes = routes.collect();
         let upstreams = config.upstreams.iter();
         Self {
             table: Table::new(&config.routes),
@@ -135,6 +137,15 @@ impl Plan {
         let routes = self.routes.iter().map(|route| &*route.metrics).chain([&self.no_route]);
         metrics::text(exporter, routes, &self.upstreams, &self.overhead)
     }
+
+    /// The limiters that work and have one state for all, as they are asked for one permit.
+    pub fn levels(&self) -> Vec<Check> {
+        let works = |plan: &&LimiterPlan| {
+            let limiter = &plan.limiter;
+            self.config.limiting && limiter.mode != Mode::Off && limiter.key.is_none()
+        };
+        self.limiters.iter().filter(works).flat_map(|plan| plan.checks.clone()).collect()
+    }
 }
 
 impl fmt::Debug for Plan {
@@ -146,26 +157,37 @@ impl fmt::Debug for Plan {
 // === impl RoutePlan ===
 
 impl RoutePlan {
-    fn new(route: &config::Route, limiters: &[LimiterPlan], config: &Config) -> Self {
+    fn new(
+        route: &config::Route,
+        limiters: &[LimiterPlan],
+        config: &Config,
+        shared: &mut HashMap<Vec<(usize, i64)>, Checks>,
+    ) -> Self {
         let works = |charge: &&Charge| {
             config.limiting && limiters[charge.limiter].limiter.mode != Mode::Off
         };
         let charges: Vec<Charge> = route.limiters.iter().filter(works).cloned().collect();
         let owners = charges.iter().flat_map(|charge| {
             let rates = 0..limiters[charge.limiter].checks.len();
-            rates.map(|rate| (charge.limiter, rate))
+            rates.map(|rate| (charge.limiter as u32, rate as u32))
         });
         let fixed = charges.iter().map(|charge| match charge.cost {
             Cost::Fixed(cost) if limiters[charge.limiter].limiter.key.is_none() => {
-                Some(limiters[charge.limiter].checks(None, cost))
+                Some((charge.limiter, cost))
             }
             _ => None,
         });
         let fixed = fixed.collect::<Option<Vec<_>>>().filter(|_| !charges.is_empty());
+        let fixed = fixed.map(|fixed| {
+            let checks =
+                fixed.iter().flat_map(|(limiter, cost)| limiters[*limiter].checks(None, *cost));
+            let checks = checks.collect();
+            shared.entry(fixed).or_insert(checks).clone()
+        });
         let rules = [config.upstreams[route.upstream].headers.clone(), route.headers.clone()];
         Self {
             name: route.name.clone(),
-            fixed: fixed.map(|checks| checks.into_iter().flatten().collect()),
+            fixed,
             owners: owners.collect(),
             charges,
             upstream: route.upstream,
@@ -207,12 +229,13 @@ impl RoutePlan {
 
     /// The limiter behind a check.
     pub(super) fn limiter(&self, check: usize) -> usize {
-        self.owners[check].0
+        self.owners[check].0 as usize
     }
 
-    /// The limiters behind its checks, in their order, with the place of their rate.
-    pub(super) fn owners(&self) -> &[(usize, usize)] {
-        &self.owners
+    /// The limiter behind a check, and the place of its rate.
+    pub(super) fn owner(&self, check: usize) -> (usize, usize) {
+        let (limiter, rate) = self.owners[check];
+        (limiter as usize, rate as usize)
     }
 
     /// Whether as many wait as may.
@@ -254,7 +277,8 @@ impl LimiterPlan {
             let overflow = filled.map(|_| key(Some("#overflow")));
             let enforce = limiter.mode == Mode::Enforce;
             let hidden = algorithm.hidden(self.is_used.wait, self.is_used.cost);
-            Check { key: key(filled), algorithm: *algorithm, cost, enforce, hidden, overflow }
+            let (algorithm, on_failure) = (*algorithm, limiter.without_store(rate));
+            Check { key: key(filled), algorithm, cost, enforce, hidden, overflow, on_failure }
         });
         checks.collect()
     }

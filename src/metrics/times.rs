@@ -31,6 +31,7 @@ const BOUNDS: [u64; 18] = [
 
 /// How long something took, how often.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub struct Times {
     /// In ns.
     sum: AtomicU64,

@@ -5,8 +5,9 @@ use crate::{
     config::{self, Config},
     metrics,
     store::{
-        Store,
-        batch::Batched,
+        Check, Store, StoreError,
+        guard::{Guard, Process},
+        health::Health,
         memory::MemoryStore,
         redis::{ConnectError, Markers, RedisStore, RedisUrl},
     },
@@ -23,8 +24,9 @@ pub(super) enum StoreSource {
     Redis {
         url: RedisUrl,
         timeout: Duration,
-        reachable: bool,
         markers: Arc<Markers>,
+        /// Shared by all sides.
+        process: Arc<Process>,
         /// Somebody may have to wait for a place.
         places: bool,
     },
@@ -34,51 +36,73 @@ pub(super) enum StoreSource {
 
 impl StoreSource {
     pub(super) async fn open(config: &Config) -> Result<Self, ServerError> {
-        let config::Store::Redis { url, timeout, prefix } = &config.store else {
+        let config::Store::Redis { url, timeout, prefix, .. } = &config.store else {
             return Ok(Self::Memory(Arc::default()));
         };
-        let reachable = match RedisStore::probe(url, prefix, PROBE).await {
+        let process = Process::new(prefix, Health::new(metrics::store_health()));
+        match RedisStore::probe(url, prefix, PROBE).await {
             Ok(warnings) => {
                 for warning in warnings {
                     tracing::warn!(store = %url, warning, "store");
                 }
-                true
             }
             Err(error @ ConnectError::Refused(_)) => return Err(ServerError::Store(error)),
-            Err(error @ ConnectError::Unreachable(_)) => {
-                tracing::warn!(store = %url, %error, "the store is away; limited requests get 503");
-                false
+            Err(ConnectError::Unreachable(why)) => {
+                process.health.open(&StoreError::Unreachable(why))
             }
-        };
+        }
         let places = config
             .limiters
             .iter()
             .any(|limiter| limiter.algorithms.iter().any(|rule| rule.lease().is_some()));
         let markers = Markers::new(prefix, metrics::store_losses());
-        Ok(Self::Redis { url: url.clone(), timeout: *timeout, reachable, markers, places })
+        Ok(Self::Redis { url: url.clone(), timeout: *timeout, markers, process, places })
+    }
+
+    /// How the store is; the memory is never away.
+    pub(super) fn health(&self) -> Option<Arc<Health>> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Redis { process, .. } => Some(process.health.clone()),
+        }
     }
 
     /// A store of the current runtime, connected if it can be.
     pub(super) async fn store(&self) -> Result<Arc<dyn Store>, ServerError> {
-        let (url, timeout, reachable, markers, places) = match self {
+        self.connect(None).await
+    }
+
+    /// The same, which keeps the process known to the store; `looked` are the limiters that have one state.
+    pub(super) async fn kept(&self, looked: Vec<Check>) -> Result<Arc<dyn Store>, ServerError> {
+        self.connect(Some(looked)).await
+    }
+
+    async fn connect(&self, looked: Option<Vec<Check>>) -> Result<Arc<dyn Store>, ServerError> {
+        let (url, timeout, markers, process, places) = match self {
             Self::Memory(store) => {
                 metrics::store().up.set(1.0);
                 return Ok(store.clone());
             }
-            Self::Redis { url, timeout, reachable, markers, places } => {
-                (url, *timeout, *reachable, markers, *places)
+            Self::Redis { url, timeout, markers, process, places } => {
+                (url, *timeout, markers, process, *places)
             }
         };
         let script = RedisStore::open(url, markers).map_err(ServerError::Store)?;
-        // It was there a moment ago; if it is away again, requests are told so one by one.
-        if reachable && let Err(error) = script.connected(PROBE).await {
-            tracing::warn!(store = %url, %error, "the store is away; limited requests get 503");
+        // It was there a moment ago.
+        if process.health.is_closed()
+            && let Err(error) = script.connected(PROBE).await
+        {
+            process.health.open(&StoreError::Unreachable(error.to_string()));
         }
         if places {
             script.hear_calls();
         }
         let metrics = metrics::store();
         metrics.up.set(f64::from(u8::from(script.is_connected())));
-        Ok(Arc::new(Batched::new(Arc::new(script), timeout, metrics)))
+        let script = Arc::new(script);
+        Ok(Arc::new(match looked {
+            None => Guard::new(script, timeout, metrics, process.clone()),
+            Some(looked) => Guard::keeper(script, timeout, metrics, process.clone(), looked),
+        }))
     }
 }

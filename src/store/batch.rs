@@ -9,8 +9,8 @@ mod told;
 pub use asked::Asked;
 
 use super::{
-    Answer, BoxFuture, Check, Checks, Decision, Entry, Reply, Store, StoreError, calls::Calls,
-    hash_tag,
+    Answer, BoxFuture, Check, Checks, Decision, Entry, Reply, Source, Store, StoreError,
+    calls::Calls, hash_tag, health::Member,
 };
 use crate::algorithm::{
     Grant, Level, Micros,
@@ -47,12 +47,35 @@ pub trait Script: Send + Sync + fmt::Debug {
         hash_tag(key)
     }
 
+    /// Whether lanes have servers of their own: that one is away says nothing of the others.
+    fn has_many_servers(&self) -> bool {
+        false
+    }
+
     /// One reply per entry.
     ///
     /// # Errors
     ///
     /// When nothing is known of any entry.
     fn run(&self, entries: Arc<Vec<Entry>>) -> BoxFuture<Result<Vec<Reply>, StoreError>>;
+
+    /// Says that the gateway `id` lives, in the set named `key`; who has not said so for a while is no longer in it.
+    ///
+    /// # Errors
+    ///
+    /// When it was not heard, or that is unknown.
+    fn beat(&self, _key: Arc<str>, _id: Arc<str>) -> BoxFuture<Result<Beat, StoreError>> {
+        Box::pin(std::future::ready(Ok(Beat { gateways: 1, now: None })))
+    }
+}
+
+/// The answer to a sign of life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Beat {
+    /// How many gateways live, this one among them.
+    pub gateways: i64,
+    /// The store's clock, if it has one of its own.
+    pub now: Option<Micros>,
 }
 
 /// The metrics of a store.
@@ -74,6 +97,8 @@ struct Inner {
     script: Arc<dyn Script>,
     timeout: Duration,
     metrics: StoreMetrics,
+    /// Hears what becomes of each call.
+    member: Option<Arc<Member>>,
     /// By what [`Script::lane`] says. Tags come from the configuration.
     lanes: Mutex<HashMap<Box<str>, Arc<Lane>, RandomState>>,
     idle: Arc<Notify>,
@@ -86,8 +111,18 @@ struct Inner {
 impl Batched {
     /// Group commit around `script`; no caller waits longer than `timeout`.
     pub fn new(script: Arc<dyn Script>, timeout: Duration, metrics: StoreMetrics) -> Self {
+        Self::heard_by(None, script, timeout, metrics)
+    }
+
+    /// The same, with a `member` that hears what becomes of each call.
+    pub(super) fn heard_by(
+        member: Option<Arc<Member>>,
+        script: Arc<dyn Script>,
+        timeout: Duration,
+        metrics: StoreMetrics,
+    ) -> Self {
         let (lanes, watched, idle) = (Mutex::default(), Mutex::default(), Arc::default());
-        Self(Arc::new(Inner { script, timeout, metrics, lanes, idle, watched }))
+        Self(Arc::new(Inner { script, timeout, metrics, member, lanes, idle, watched }))
     }
 
     /// Joins the queue at once; what is returned is only the wait for the answer.
@@ -106,6 +141,9 @@ impl Batched {
 
     /// False when the queue is full or its call is stuck.
     fn enqueue(&self, entry: Entry, since: Instant, caller: Option<Arc<Wait>>) -> bool {
+        if let (Entry::GiveBack { check, grant }, Some(member)) = (&entry, &self.0.member) {
+            member.given_back(check, *grant);
+        }
         let lane = self.lane(self.0.script.lane(&entry.checks()[0].key));
         lane.push(&self.0, Queued { entry, since, caller })
     }
@@ -122,10 +160,10 @@ impl Batched {
 
     /// Gives back what was decided for somebody who has left.
     fn undo(&self, checks: &Checks, ticket: Option<Ticket>, decision: &Decision) {
-        self.give_back(checks, &decision.parts);
+        self.give_back(Source::Shared, checks, &decision.parts);
         if let (Some(queued), Some(ticket)) = (decision.queued, ticket) {
             let ticket = Ticket { deadline: queued.deadline, ..ticket };
-            self.give_back(checks, &places(checks, ticket));
+            self.give_back(Source::Shared, checks, &places(checks, ticket));
         }
     }
 
@@ -195,7 +233,7 @@ impl Store for Batched {
         })
     }
 
-    fn give_back(&self, checks: &Checks, parts: &[reserve::Part]) {
+    fn give_back(&self, _: Source, checks: &Checks, parts: &[reserve::Part]) {
         if tokio::runtime::Handle::try_current().is_err() {
             return; // The runtime, and with it the connection, is gone: the grant counts as spent.
         }
@@ -204,7 +242,7 @@ impl Store for Batched {
         }
     }
 
-    fn renew(&self, check: &Check, grant: Grant) -> Answer<bool> {
+    fn renew(&self, _: Source, check: &Check, grant: Grant) -> Answer<bool> {
         self.ask_done(Entry::Renew { check: check.clone(), grant })
     }
 
@@ -240,7 +278,7 @@ impl Store for Batched {
 // === impl StoreMetrics ===
 
 impl StoreMetrics {
-    fn count(&self, error: &StoreError) {
+    pub(super) fn count(&self, error: &StoreError) {
         let kind = StoreError::KINDS.iter().position(|kind| *kind == error.kind());
         if let Some(kind) = kind {
             self.errors[kind].increment(1);

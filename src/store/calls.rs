@@ -6,7 +6,7 @@ use std::{
     collections::HashMap,
     hash::{BuildHasher, RandomState},
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicI64, Ordering::Relaxed},
     },
 };
@@ -19,6 +19,8 @@ pub struct Calls {
     next: AtomicI64,
     /// One per request that holds or waits for a place; gone with it.
     waiting: Mutex<HashMap<i64, Arc<Notify>>>,
+    /// Of other connections of this process, by the number in their tickets; as many as live.
+    others: Mutex<HashMap<i64, Weak<Calls>>>,
 }
 
 /// A ticket that can be called. Dropped, it cannot any more.
@@ -37,7 +39,12 @@ impl Default for Calls {
         // A number that no other gateway has: 52 random bits, above zero.
         let random = RandomState::new().hash_one(std::process::id());
         let gateway = i64::try_from(random >> 12).unwrap_or(0).max(1);
-        Self { gateway, next: AtomicI64::new(1), waiting: Mutex::default() }
+        Self {
+            gateway,
+            next: AtomicI64::new(1),
+            waiting: Mutex::default(),
+            others: Mutex::default(),
+        }
     }
 }
 
@@ -60,6 +67,24 @@ impl Calls {
     pub fn call(&self, number: i64) {
         if let Some(called) = self.waiting.lock().get(&number) {
             called.notify_one();
+        }
+    }
+
+    /// From now on who has a ticket of `other` is called here, too.
+    pub fn join(&self, other: &Arc<Self>) {
+        let mut others = self.others.lock();
+        others.retain(|_, other| other.strong_count() > 0);
+        others.insert(other.gateway, Arc::downgrade(other));
+    }
+
+    /// Wakes who has `ticket`, be it of these or of those that joined.
+    pub fn call_holder_of(&self, ticket: Ticket) {
+        if ticket.gateway == self.gateway {
+            return self.call(ticket.number);
+        }
+        let other = self.others.lock().get(&ticket.gateway).and_then(Weak::upgrade);
+        if let Some(other) = other {
+            other.call(ticket.number);
         }
     }
 

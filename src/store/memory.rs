@@ -3,8 +3,8 @@
 mod shard;
 
 use super::{
-    Answer, BoxFuture, Check, Checks, Decision, Entry, Reply, Store, StoreError, calls::Calls,
-    hash_tag,
+    Answer, BoxFuture, Check, Checks, Decision, Entry, Reply, Source, Store, StoreError,
+    calls::Calls, hash_tag,
 };
 use crate::algorithm::{
     Grant, Level, Loss, Micros, Open,
@@ -57,18 +57,23 @@ struct Opened {
 
 impl Default for MemoryStore {
     fn default() -> Self {
-        Self {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            hashers: [RandomState::new(), RandomState::new()],
-            start: Instant::now(),
-            calls: Arc::default(),
-            keys: AtomicUsize::new(0),
-            lost: AtomicI64::new(0),
-        }
+        Self::calling(Arc::default())
     }
 }
 
 impl MemoryStore {
+    /// One that calls those whose tickets are of `calls`, or joined to them.
+    pub fn calling(calls: Arc<Calls>) -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            hashers: [RandomState::new(), RandomState::new()],
+            start: Instant::now(),
+            calls,
+            keys: AtomicUsize::new(0),
+            lost: AtomicI64::new(0),
+        }
+    }
+
     /// The store's clock: it never goes back.
     fn now(&self) -> Micros {
         EPOCH + i64::try_from(self.start.elapsed().as_micros()).unwrap_or(i64::MAX - EPOCH)
@@ -276,7 +281,7 @@ impl MemoryStore {
 
     fn call(&self, called: Vec<Ticket>) {
         for ticket in called {
-            self.calls.call(ticket.number);
+            self.calls.call_holder_of(ticket);
         }
     }
 }
@@ -294,12 +299,12 @@ impl Store for MemoryStore {
         Answer::Ready(Ok(self.decide_at(self.now(), checks, budget, ticket)))
     }
 
-    fn give_back(&self, checks: &Checks, parts: &[reserve::Part]) {
+    fn give_back(&self, _: Source, checks: &Checks, parts: &[reserve::Part]) {
         let entries: Vec<_> = super::batch::gifts(checks, parts).collect();
         self.run_at(self.now(), &entries);
     }
 
-    fn renew(&self, check: &Check, grant: Grant) -> Answer<bool> {
+    fn renew(&self, _: Source, check: &Check, grant: Grant) -> Answer<bool> {
         self.done(Entry::Renew { check: check.clone(), grant })
     }
 

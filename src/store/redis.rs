@@ -11,6 +11,7 @@ pub mod fuzzing;
 mod identity;
 mod link;
 mod marker;
+mod presence;
 mod probe;
 mod reader;
 mod reason;
@@ -22,7 +23,12 @@ mod url;
 pub use marker::Markers;
 pub use url::RedisUrl;
 
-use super::{BoxFuture, Entry, Reply, StoreError, batch::Script, calls::Calls, hash_tag};
+use super::{
+    BoxFuture, Entry, Reply, StoreError,
+    batch::{Beat, Script},
+    calls::Calls,
+    hash_tag,
+};
 use crate::algorithm::SCRIPT;
 use call::Call;
 use cluster::Cluster;
@@ -204,9 +210,18 @@ impl Script for RedisStore {
         }
     }
 
+    fn has_many_servers(&self) -> bool {
+        matches!(self.servers, Connected::Cluster(_))
+    }
+
     fn run(&self, entries: Arc<Vec<Entry>>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
         let store = self.clone();
         Box::pin(async move { store.run_at(None, &entries).await })
+    }
+
+    fn beat(&self, key: Arc<str>, id: Arc<str>) -> BoxFuture<Result<Beat, StoreError>> {
+        let store = self.clone();
+        Box::pin(async move { store.say_alive(&key, &id).await })
     }
 }
 

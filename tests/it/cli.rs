@@ -74,7 +74,7 @@ limiters:
 routes:
   - { suffix: /search, limiters: [serach], max_wait: 2 }
   - { suffix: /search, limiters: [account] }
-store: { url: redis://a, on_failure: share }
+store: { url: redis://a, on_failure: shard }
 ";
     let (code, out, err) = with_file(yaml, &["check", "gateway.yaml"], &[]);
     assert_eq!((code, out.as_str()), (Some(2), ""));
@@ -85,7 +85,7 @@ store: { url: redis://a, on_failure: share }
         ("gateway.yaml:4:35: limiters.search.marign: ", "did you mean `margin`?"),
         ("gateway.yaml:6:35: routes[0].limiters[0]: ", "did you mean `search`?"),
         ("gateway.yaml:6:54: routes[0].max_wait: ", "needs a unit"),
-        ("gateway.yaml:8:26: store.on_failure: ", "not supported yet"),
+        ("gateway.yaml:8:38: store.on_failure: ", "did you mean `share`?"),
     ];
     for (start, reason) in expected {
         let found = err.lines().any(|line| line.starts_with(start) && line.contains(reason));

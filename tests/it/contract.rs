@@ -5,7 +5,7 @@ use paceway::{
     AcquireError, Limiter, Rate,
     algorithm::{Algorithm, TokenBucket},
     store::{
-        Check, Checks, Decision, Store, StoreError,
+        Check, Checks, Decision, OnFailure, Source, Store, StoreError,
         batch::{Batched, StoreMetrics},
         memory::MemoryStore,
         redis::{Markers, RedisStore, RedisUrl},
@@ -21,7 +21,15 @@ const HOUR: i64 = 3_600_000_000;
 fn check(key: &str, count: i64, period: i64, burst: i64) -> Check {
     let rule = TokenBucket::new(count, period, burst).expect("a rule");
     let algorithm = Algorithm::TokenBucket(rule);
-    Check { key: key.into(), algorithm, cost: 1, enforce: true, hidden: 0, overflow: None }
+    Check {
+        key: key.into(),
+        algorithm,
+        cost: 1,
+        enforce: true,
+        hidden: 0,
+        overflow: None,
+        on_failure: OnFailure::Reject,
+    }
 }
 
 async fn decide(store: &Arc<dyn Store>, checks: &Checks, budget: i64) -> Decision {
@@ -72,7 +80,7 @@ async fn what_is_given_back_goes_to_the_next(store: Arc<dyn Store>) {
         decide(&store, &checks, HOUR).await,
         decide(&store, &checks, HOUR).await,
     ];
-    store.give_back(&checks, &grants[1].parts);
+    store.give_back(Source::Shared, &checks, &grants[1].parts);
     store.flush().await;
     let next = decide(&store, &checks, HOUR).await;
     assert_eq!(next.parts[0].grant, grants[1].parts[0].grant);

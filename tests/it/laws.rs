@@ -10,7 +10,7 @@ use paceway::{
         concurrency::Ticket,
     },
     store::{
-        BoxFuture, Check, Checks, Decision, Entry, Reply, Store, StoreError,
+        BoxFuture, Check, Checks, Decision, Entry, OnFailure, Reply, Source, Store, StoreError,
         batch::{Batched, Script, StoreMetrics},
         calls::Calls,
         memory::MemoryStore,
@@ -45,7 +45,15 @@ fn examples(edit: i64) -> [Algorithm; 6] {
 }
 
 fn check(key: &str, algorithm: Algorithm) -> Check {
-    Check { key: key.into(), algorithm, cost: 1, enforce: true, hidden: 0, overflow: None }
+    Check {
+        key: key.into(),
+        algorithm,
+        cost: 1,
+        enforce: true,
+        hidden: 0,
+        overflow: None,
+        on_failure: OnFailure::Reject,
+    }
 }
 
 fn ask(check: &Check, budget: i64, number: i64) -> Entry {
@@ -248,7 +256,7 @@ async fn what_is_asked_together_is_answered_as_in_some_order(
             let decision = answer.await.expect("a decision");
             // Some of those who wait leave.
             if i % 3 == 0 {
-                store.give_back(&checks, &decision.parts);
+                store.give_back(Source::Shared, &checks, &decision.parts);
             }
             Some(decision)
         })

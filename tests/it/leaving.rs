@@ -6,7 +6,7 @@ use paceway::{
     algorithm::{Algorithm, Concurrency, SlidingWindow, TokenBucket},
     limit::{self, Admission, Slot},
     store::{
-        Check, Checks, Store,
+        Check, Checks, OnFailure, Store,
         batch::{Batched, StoreMetrics},
         memory::MemoryStore,
         redis::{Markers, RedisStore, RedisUrl},
@@ -41,7 +41,15 @@ fn checks(group: &str, letters: &str) -> Checks {
             _ => Algorithm::Concurrency(Concurrency::new(2, 60_000_000).expect("a rule")),
         };
         let key = format!("{{{group}}}:{letter}").into();
-        Check { key, algorithm, cost: 1, enforce: true, hidden: 0, overflow: None }
+        Check {
+            key,
+            algorithm,
+            cost: 1,
+            enforce: true,
+            hidden: 0,
+            overflow: None,
+            on_failure: OnFailure::Reject,
+        }
     };
     letters.chars().map(check).collect()
 }

@@ -278,9 +278,9 @@ async fn vendor() -> Upstream {
 type Labels = [(&'static str, &'static str)];
 
 /// The metrics of the contract that have a meaning now, with their types and labels.
-const METRICS: [(&str, &str, &[&str]); 21] = [
+const METRICS: [(&str, &str, &[&str]); 23] = [
     ("paceway_requests_total", "counter", &["outcome", "route"]),
-    ("paceway_decisions_total", "counter", &["decision", "limiter"]),
+    ("paceway_decisions_total", "counter", &["decision", "limiter", "source"]),
     ("paceway_late_wakeups_total", "counter", &["limiter"]),
     ("paceway_wait_seconds", "histogram", &["route"]),
     ("paceway_waiting", "gauge", &["route"]),
@@ -297,6 +297,8 @@ const METRICS: [(&str, &str, &[&str]); 21] = [
     ("paceway_store_errors_total", "counter", &["kind"]),
     ("paceway_store_losses_total", "counter", &[]),
     ("paceway_store_up", "gauge", &[]),
+    ("paceway_store_breaker_state", "gauge", &[]),
+    ("paceway_store_gateways", "gauge", &[]),
     ("paceway_tunnels", "gauge", &["route"]),
     ("paceway_tasks", "gauge", &[]),
     ("paceway_build_info", "gauge", &["version"]),
@@ -349,7 +351,7 @@ async fn the_metrics_are_those_of_the_contract_and_pass_promtool() {
         assert!(text.contains(&format!("# HELP {name} ")), "no help on {name}");
     }
 
-    let closed: [(&str, &[&str]); 11] = [
+    let closed: [(&str, &[&str]); 12] = [
         ("route", &["search", "strict", "throttled", "odd \\\"name\\\\", "-"]),
         (
             "outcome",
@@ -368,6 +370,7 @@ async fn the_metrics_are_those_of_the_contract_and_pass_promtool() {
         ),
         ("limiter", &["account", "day", "seen", "idle"]),
         ("decision", &["pass", "wait", "refuse", "would_pass", "would_wait", "would_refuse"]),
+        ("source", &["shared", "local", "none"]),
         ("upstream", &["vendor"]),
         ("state", &["up", "ejected"]),
         ("status", &["200", "429"]),
@@ -531,7 +534,9 @@ async fn the_pages_show_health_and_state() {
     let gateway = after_traffic(&redis, &upstream).await;
     assert_eq!(gateway.page("/healthz").await.status, 200);
     let ready = gateway.page("/readyz").await;
-    assert_eq!((ready.status, ready.json()), (200, json!({ "ready": true, "reasons": [] })));
+    let store = json!({ "breaker": "closed", "gateways": 1, "decided_by": "the store" });
+    let expected = json!({ "ready": true, "reasons": [], "store": store });
+    assert_eq!((ready.status, ready.json()), (200, expected));
     assert_eq!(gateway.page("/nothing").await.status, 404);
 
     let all = gateway.page("/limiters").await.json();

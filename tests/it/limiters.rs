@@ -154,8 +154,7 @@ async fn a_right_that_is_missing_is_not_a_foreign_value() {
     let gateway = with_rights(&redis, &upstream, "~* &* +@all").await;
     // At the start it would be an error.
     assert_eq!(redis.command(&["ACL", "SETUSER", "paceway", "-get"]), Said::Line("OK".into()));
-    let answer = gateway.get("/search").await;
-    assert_eq!((answer.status, answer.problem().as_str()), (503, "store-unavailable"));
+    assert_eq!(gateway.get("/search").await.status, 200, "by its share");
     assert!(gateway.metric("paceway_store_errors_total", &[("kind", "refused")]).await >= 1.0);
     assert_eq!(gateway.metric("paceway_store_errors_total", &[("kind", "foreign")]).await, 0.0);
     let page = gateway.limiter("token").await;

@@ -21,7 +21,7 @@ const RATE: f64 = 40.0;
 
 fn config(redis: &Redis, upstream: &Upstream) -> String {
     format!(
-        "store: {{ url: \"{}\", timeout: 2s }}
+        "store: {{ url: \"{}\", timeout: 2s, on_failure: reject }}
 workers: 2
 upstream: {}
 limiters: {{ it: {{ rate: 40/s, burst: 40 }} }}

@@ -15,12 +15,14 @@ mod twins_plain;
 mod twins_timeline;
 
 mod addresses;
+mod away;
 mod bodies;
 mod cli;
 mod clients;
 mod connections;
 mod decisions;
 mod failures;
+mod faults;
 mod grpc;
 mod headers;
 mod http2;

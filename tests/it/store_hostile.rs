@@ -4,7 +4,7 @@
 use paceway::{
     algorithm::{Algorithm, TokenBucket},
     store::{
-        Check, Entry, Reply, StoreError,
+        Check, Entry, OnFailure, Reply, StoreError,
         redis::{ConnectError, Markers, RedisStore, RedisUrl},
     },
 };
@@ -108,7 +108,7 @@ async fn serve(
         let count = match stream.read(&mut bytes).await? {
             0 => return Ok(()),
             count if !bytes[..count].starts_with(b"*") => continue,
-            count if bytes[..count].ends_with(b"\r\nserver\r\n") => {
+            count if bytes[..count].ends_with(b"\r\nINFO\r\n") => {
                 // Who it is, it never says.
                 stream.write_all(b"-NOPERM\r\n").await?;
                 continue;
@@ -141,8 +141,15 @@ async fn serve(
 
 fn ask() -> Entry {
     let algorithm = Algorithm::TokenBucket(TokenBucket::new(1, 1_000_000, 3).expect("a rule"));
-    let check =
-        Check { key: "{k}".into(), algorithm, cost: 1, enforce: true, hidden: 0, overflow: None };
+    let check = Check {
+        key: "{k}".into(),
+        algorithm,
+        cost: 1,
+        enforce: true,
+        hidden: 0,
+        overflow: None,
+        on_failure: OnFailure::Reject,
+    };
     Entry::Decide { checks: Arc::new([check]), budget: 0, ticket: None }
 }
 
@@ -261,6 +268,9 @@ async fn cluster(says: &'static str) -> (RedisStore, Arc<AtomicUsize>, JoinHandl
                         let rest = &bytes[at..count];
                         if rest.starts_with(b"SLOTS") {
                             answer += &slots;
+                        } else if rest.starts_with(b"INFO") {
+                            // Who it is, it never says.
+                            answer += "-NOPERM\r\n";
                         } else if rest.starts_with(b"ASKING") {
                             answer += "+OK\r\n";
                         } else if rest.starts_with(b"EVALSHA") {

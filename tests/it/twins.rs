@@ -9,7 +9,7 @@ use paceway::{
     },
     key,
     store::{
-        Check, Checks, Entry, Reply,
+        Check, Checks, Entry, OnFailure, Reply,
         memory::MemoryStore,
         redis::{Markers, RedisStore, RedisUrl},
     },
@@ -213,6 +213,7 @@ async fn compare(
         enforce,
         hidden: rules[i].hidden(700_000, 3),
         overflow: None,
+        on_failure: OnFailure::Reject,
     };
     let mut now = T0;
     let mut so_far = SoFar::default();
@@ -326,6 +327,7 @@ fn single(key: &str, rule: TokenBucket) -> Checks {
         enforce: true,
         hidden: 0,
         overflow: None,
+        on_failure: OnFailure::Reject,
     }])
 }
 

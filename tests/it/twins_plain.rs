@@ -8,7 +8,7 @@ use crate::{
 use paceway::{
     algorithm::{Algorithm, Concurrency, Grant, TokenBucket, concurrency::Ticket},
     store::{
-        Check, Checks, Entry, Reply, Store, StoreError,
+        Check, Checks, Entry, OnFailure, Reply, Store, StoreError,
         batch::{Batched, StoreMetrics},
         memory::MemoryStore,
         redis::RedisStore,
@@ -92,6 +92,7 @@ fn the_short_way_is_the_long_way(#[values(true, false)] plain: bool) {
             enforce: true,
             hidden: 0,
             overflow: None,
+            on_failure: OnFailure::Reject,
         };
         let (memory, mut now, mut granted) = (MemoryStore::default(), T0, Vec::new());
         for Call { after, asks } in calls {
@@ -183,6 +184,7 @@ fn bucket(key: &str, burst: i64) -> Check {
         enforce: true,
         hidden: 0,
         overflow: None,
+        on_failure: OnFailure::Reject,
     }
 }
 

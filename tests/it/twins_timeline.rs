@@ -6,7 +6,7 @@ use crate::{
 };
 use paceway::{
     algorithm::{Algorithm, LeakyBucket, TokenBucket, WarmUp},
-    store::{Check, Checks, Entry, Reply, StoreError, memory::MemoryStore},
+    store::{Check, Checks, Entry, OnFailure, Reply, StoreError, memory::MemoryStore},
 };
 use proptest::prelude::*;
 
@@ -66,6 +66,7 @@ fn single(key: &str, algorithm: Algorithm) -> Checks {
         enforce: true,
         hidden: 0,
         overflow: None,
+        on_failure: OnFailure::Reject,
     }])
 }
 

@@ -60,8 +60,8 @@ pub(in crate::config) const ROOT: Keys = Keys {
     ],
 };
 pub(in crate::config) const STORE: Keys = Keys {
-    now: &["url", "prefix", "timeout", "tls"],
-    later: &["on_failure"],
+    now: &["url", "prefix", "timeout", "tls", "on_failure"],
+    later: &[],
     others: &[
         meant("ssl", &["tls"]),
         elsewhere("host", STORE_URL),
@@ -77,6 +77,10 @@ pub(in crate::config) const STORE: Keys = Keys {
         elsewhere("cert", STORE_CERTS),
         elsewhere("key", STORE_CERTS),
         elsewhere("server_name", STORE_CERTS),
+        meant("fallback", &["on_failure"]),
+        meant("failure_mode", &["on_failure"]),
+        meant("fail_open", &["on_failure"]),
+        meant("on_error", &["on_failure"]),
     ],
 };
 pub(in crate::config) const LIMITER: Keys = Keys {
@@ -93,12 +97,15 @@ pub(in crate::config) const LIMITER: Keys = Keys {
         "key",
         "scope",
         "mode",
+        "on_failure",
     ],
     later: &[],
     others: &[
         meant("type", &["algorithm"]),
         meant("kind", &["algorithm"]),
         meant("limit", &["rate", "max"]),
+        meant("fallback", &["on_failure"]),
+        meant("failure_mode", &["on_failure"]),
         Other { name: "period", meant: &["rate"], says: Some(PERIOD) },
         Other { name: "window", meant: &["rate"], says: Some(PERIOD) },
         Other { name: "interval", meant: &["rate"], says: Some(PERIOD) },

@@ -4,7 +4,7 @@ use super::LIMITER;
 use crate::{
     algorithm::{Algorithm, Concurrency},
     config::{
-        Limiter, Mode, Rate, Scope,
+        Limiter, Mode, OnFailure, Rate, Scope, Store,
         raw::rules::{Kind, Rule},
         reader::{Field, Reader, Section, join, positive, span},
         unit,
@@ -33,7 +33,7 @@ const USES: &[(&str, &[Kind])] = &[
 
 impl Reader {
     /// A limiter with a mistake has no algorithm.
-    pub(super) fn limiters(&mut self, root: &Section<'_>) -> Vec<Limiter> {
+    pub(super) fn limiters(&mut self, root: &Section<'_>, store: &Store) -> Vec<Limiter> {
         let Some(field) = root.get("limiters") else { return Vec::new() };
         let maps = match &field.node.value {
             // Read on: routes refer to them.
@@ -46,18 +46,30 @@ impl Reader {
             }
             _ => vec![field.node],
         };
+        let on_failure = match store {
+            Store::Memory => OnFailure::Share,
+            Store::Redis { on_failure, .. } => *on_failure,
+        };
         let mut limiters = Vec::new();
         for node in maps {
             let Some(section) = self.map(&Field { path: field.path.clone(), node }) else {
                 continue;
             };
             let named = section.entries.iter();
-            limiters.extend(named.map(|(key, node)| self.limiter(&section.path, key, node)));
+            limiters.extend(
+                named.map(|(key, node)| self.limiter(&section.path, key, node, on_failure)),
+            );
         }
         limiters
     }
 
-    fn limiter(&mut self, path: &str, key: &yaml::Key, node: &Node) -> Limiter {
+    fn limiter(
+        &mut self,
+        path: &str,
+        key: &yaml::Key,
+        node: &Node,
+        on_failure: OnFailure,
+    ) -> Limiter {
         self.name(&join(path, &key.name), key);
         let mut limiter = Limiter {
             name: key.name.clone(),
@@ -66,6 +78,7 @@ impl Reader {
             key: None,
             scope: Scope::Cluster,
             mode: Mode::Enforce,
+            on_failure,
             group: String::new(),
             spread: false,
         };
@@ -93,6 +106,7 @@ impl Reader {
         limiter.mode = self.one_of(&section, "mode", &modes).unwrap_or(Mode::Enforce);
         let scopes = [("cluster", Scope::Cluster), ("instance", Scope::Instance)];
         limiter.scope = self.one_of(&section, "scope", &scopes).unwrap_or(Scope::Cluster);
+        limiter.on_failure = self.on_failure(&section).unwrap_or(on_failure);
         limiter.key = self.get(&section, "key", None, |text| Template::parse(text).map(Some));
         let kind = match section.get("algorithm") {
             Some(field) => self.scalar(&field, Kind::parse),

@@ -418,6 +418,13 @@ fn warnings() {
     "max_wait: 1s",
     Some("the margin 50ms of the limiter `a` leaves 28 % of its quota")
 )]
+#[case::a_store_that_is_never_away(
+    "a: { rate: 5/s, on_failure: allow }",
+    "",
+    Some(
+        "`on_failure` of the limiter `a` is for a store that can be away; `store: memory` never is"
+    )
+)]
 fn one_warning(#[case] limiters: &str, #[case] route: &str, #[case] warning: Option<&str>) {
     let config = with(limiters, &[&format!("limiters: [a], {route}")]);
     assert_eq!(config.warnings(), warning.into_iter().collect::<Vec<_>>());

@@ -287,15 +287,17 @@ impl Lane {
             None => {
                 // What is not known yet is waited for: sent again, it could be charged twice, and
                 // more calls would only pile up in front of a store that hangs.
-                self.record(&batch, &Err(StoreError::Timeout));
+                self.record(&batch, &Err(StoreError::Timeout), false);
                 batch.time_out();
                 self.set_stuck(true);
                 let late = timeout(GIVE_UP, call).await;
                 self.set_stuck(false);
-                late.unwrap_or(Err(StoreError::Timeout))
+                let late = late.unwrap_or(Err(StoreError::Timeout));
+                self.record(&batch, &late, true);
+                return self.deliver(&store, batch, late);
             }
         };
-        self.record(&batch, &answer);
+        self.record(&batch, &answer, false);
         self.deliver(&store, batch, answer);
     }
 
@@ -346,15 +348,23 @@ impl Lane {
         .await
     }
 
-    fn record(&self, batch: &Batch, answer: &Result<Vec<Reply>, StoreError>) {
+    /// `late`: it was told as timed out before.
+    fn record(&self, batch: &Batch, answer: &Result<Vec<Reply>, StoreError>, late: bool) {
+        let member = &batch.store.member;
+        if let Some(member) = member {
+            member.heard(&batch.entries, answer, late);
+        }
         let mut line = self.line.lock();
-        line.told.hear(&self.name, &batch.entries, answer);
+        // Where somebody hears of all calls, who also tells of them.
+        if member.is_none() || !matches!(answer, Err(error) if error.is_silence()) {
+            line.told.hear(&self.name, &batch.entries, answer);
+        }
         if let Err(StoreError::Refused(_)) = answer {
             line.refused = Some(Instant::now());
         }
         drop(line);
         let metrics = &batch.store.metrics;
-        metrics.up.set(f64::from(u8::from(answer.is_ok())));
+        metrics.up.set(f64::from(u8::from(answer.is_ok() && !late)));
         match answer {
             Ok(replies) => {
                 metrics.seconds.record(batch.started.elapsed());

@@ -3,7 +3,7 @@
 use super::{lane::BATCH, *};
 use crate::{
     algorithm::{Algorithm, TokenBucket},
-    store::memory::MemoryStore,
+    store::{OnFailure, memory::MemoryStore},
 };
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -67,6 +67,7 @@ fn check(key: &str, burst: i64) -> Checks {
         enforce: true,
         hidden: 0,
         overflow: None,
+        on_failure: OnFailure::Reject,
     }])
 }
 
@@ -170,6 +171,7 @@ async fn time_in_the_queue_is_taken_off_the_budget() {
         enforce: true,
         hidden: 0,
         overflow: None,
+        on_failure: OnFailure::Reject,
     }]);
     let first = store.decide(&checks, 0, None);
     // The second is asked for 10 ms later, when 100 - 10 ms are left until its slot.
@@ -252,7 +254,7 @@ proptest! {
         let rule = TokenBucket::new(7, 1_000_000, 3).expect("a rule");
         let algorithm = Algorithm::TokenBucket(rule);
         let check = |key: usize| Check {
-            key: format!("{{t}}:{key}").into(), algorithm, cost: 1, enforce: true, hidden: 0, overflow: None,
+            key: format!("{{t}}:{key}").into(), algorithm, cost: 1, enforce: true, hidden: 0, overflow: None, on_failure: OnFailure::Reject,
         };
         let (one_by_one, batched) = (MemoryStore::default(), MemoryStore::default());
         let (mut granted, mut entries, mut expected) = (Vec::new(), Vec::new(), Vec::new());

@@ -10,10 +10,10 @@ use crate::algorithm::{
 use hashbrown::{HashTable, hash_table::Entry};
 use std::mem;
 
-/// Other places looked at for each state that is changed, and for each that is new, so that those that are past make
-/// room: a table is never less than half full of places that were in use.
+/// Quarters of another place that are looked at for each state that is changed, and for each that is new, so that those
+/// that are past make room: a table is never less than half full of places that were in use.
 const SWEEP: u32 = 1;
-const SWEEP_FOR_NEW: u32 = 4;
+const SWEEP_FOR_NEW: u32 = 16;
 /// So many at once: they lie behind each other.
 const STRIDE: u32 = 32;
 /// Rules of which token buckets are packed: those of a configuration and of some before it.
@@ -153,10 +153,10 @@ impl Shard {
 
     /// Looks at the next few places when enough has been put, and drops what is past.
     pub(super) fn sweep(&mut self, now: Micros) {
-        if self.due < STRIDE {
+        if self.due < STRIDE * 4 {
             return;
         }
-        for _ in 0..mem::take(&mut self.due) {
+        for _ in 0..mem::take(&mut self.due) / 4 {
             if self.sweep >= self.states.num_buckets() {
                 self.sweep = 0;
             }
@@ -270,7 +270,7 @@ mod tests {
         let mut shard = Shard::default();
         (0..1_000).for_each(|number| put(&mut shard, number, 0));
         assert_eq!(shard.len(), 1_000);
-        (0..5_000).for_each(|step| put(&mut shard, 0, GRACE + 2_000_000 + step));
+        (0..20_000).for_each(|step| put(&mut shard, 0, GRACE + 2_000_000 + step));
         assert_eq!(shard.len(), 1);
     }
 }

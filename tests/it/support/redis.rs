@@ -7,7 +7,7 @@ use std::{
     process::{Child, Command, Stdio},
     sync::{
         Arc,
-        atomic::{AtomicU16, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicU16, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     thread,
     time::Duration,
@@ -87,6 +87,16 @@ impl Redis {
         self.try_command(words).unwrap_or_else(|e| panic!("{words:?}: {e}"))
     }
 
+    /// One command, whose answer comes later, or never.
+    pub(crate) fn begin(&self, words: &[&str]) {
+        let (port, words) = (self.port, words.iter().map(|word| (*word).to_owned()));
+        let words: Vec<String> = words.collect();
+        thread::spawn(move || {
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            drop(command(port, &words));
+        });
+    }
+
     pub(crate) fn try_command(&self, words: &[&str]) -> std::io::Result<Said> {
         command(self.port, words)
     }
@@ -98,14 +108,15 @@ impl Redis {
         }
     }
 
-    /// All keys of states: without the marker beside them.
+    /// All keys of states: without the marker beside them, and without the set of gateways that live.
     pub(crate) fn keys(&self) -> Vec<String> {
         let Said::List(keys) = self.command(&["KEYS", "*"]) else { panic!("no list of keys") };
         let name = |key| match key {
             Said::Bytes(Some(bytes)) => String::from_utf8(bytes).expect("a readable key"),
             said => panic!("{said:?} is no key"),
         };
-        keys.into_iter().map(name).filter(|name| !name.ends_with(":marker")).collect()
+        let is_other = |key: &String| key.ends_with(":marker") || key.ends_with(":{gateways}");
+        keys.into_iter().map(name).filter(|key| !is_other(key)).collect()
     }
 
     /// How often a command was called.
@@ -228,6 +239,7 @@ pub(crate) struct Chaos {
     /// Of the server that new connections lead to.
     to: Arc<AtomicU16>,
     hold: watch::Sender<bool>,
+    delay: Arc<AtomicU64>,
     asked: Arc<AtomicUsize>,
     task: JoinHandle<()>,
 }
@@ -241,8 +253,10 @@ impl Chaos {
         let (hold, held) = watch::channel(false);
         let asked = Arc::<AtomicUsize>::default();
         let to = Arc::new(AtomicU16::new(redis.port));
-        let task = tokio::spawn(accept(listener, to.clone(), held, asked.clone()));
-        Self { port, to, hold, asked, task }
+        let delay = Arc::<AtomicU64>::default();
+        let late = Late { held, delay: delay.clone() };
+        let task = tokio::spawn(accept(listener, to.clone(), late, asked.clone()));
+        Self { port, to, hold, delay, asked, task }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -264,6 +278,12 @@ impl Chaos {
         self.hold.send_replace(false);
     }
 
+    /// From now on answers come so much later.
+    pub(crate) fn delay(&self, span: Duration) {
+        let millis = span.as_millis().try_into().expect("a short time");
+        self.delay.store(millis, Relaxed);
+    }
+
     /// Bytes asked so far.
     pub(crate) fn asked(&self) -> usize {
         self.asked.load(Relaxed)
@@ -276,10 +296,18 @@ impl Drop for Chaos {
     }
 }
 
+/// When answers come through.
+#[derive(Debug, Clone)]
+struct Late {
+    held: watch::Receiver<bool>,
+    /// ms.
+    delay: Arc<AtomicU64>,
+}
+
 async fn accept(
     listener: net::TcpListener,
     to: Arc<AtomicU16>,
-    held: watch::Receiver<bool>,
+    late: Late,
     asked: Arc<AtomicUsize>,
 ) {
     let mut connections = tokio::task::JoinSet::new();
@@ -298,10 +326,11 @@ async fn accept(
                 }
             }
         });
-        let mut held = held.clone();
+        let Late { mut held, delay } = late.clone();
         connections.spawn(async move {
             let mut bytes = vec![0; 65_536];
             while let Ok(count @ 1..) = from_server.read(&mut bytes).await {
+                tokio::time::sleep(Duration::from_millis(delay.load(Relaxed))).await;
                 let released = held.wait_for(|held| !held).await.is_ok();
                 if !released || to_client.write_all(&bytes[..count]).await.is_err() {
                     return;

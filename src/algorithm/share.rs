@@ -1,0 +1,127 @@
+//! A rule that several gateways keep without asking each other: what is left of it for one of them, how that one
+//! begins from what was last known, and what it owes when they share one state again. Only arithmetic.
+
+use super::{Algorithm, Level, Micros};
+
+/// Windows ahead that are counted at most.
+const WINDOWS: usize = 256;
+
+// === impl Algorithm ===
+
+impl Algorithm {
+    /// The rule of one of `gateways` (at least 1) that keep this one together, each on its own. Never below one permit in
+    /// `period` µs, and never too small for a request of `cost` permits: as many gateways as that is less than the
+    /// share of then grant more than the whole in sum.
+    pub fn share(&self, gateways: i64, period: Micros, cost: i64) -> Self {
+        match self {
+            Self::TokenBucket(rule) => Self::TokenBucket(rule.share(gateways, period, cost)),
+            Self::LeakyBucket(rule) => Self::LeakyBucket(rule.share(gateways, period)),
+            Self::SlidingWindow(rule) => Self::SlidingWindow(rule.share(gateways, cost)),
+            Self::FixedWindow(rule) => Self::FixedWindow(rule.share(gateways, cost)),
+            Self::WarmUp(rule) => Self::WarmUp(rule.share(gateways, period)),
+            Self::Concurrency(rule) => Self::Concurrency(rule.share(gateways)),
+        }
+    }
+
+    /// The same rule for permits that are spent already: nobody is refused because the queue is full.
+    pub fn endless(&self) -> Self {
+        match self {
+            Self::LeakyBucket(rule) => Self::LeakyBucket(rule.endless()),
+            rule => *rule,
+        }
+    }
+
+    /// What a limiter at `level` has given beyond what was there at `known`, `elapsed` µs ago, as far as it still
+    /// matters: so many permits, so long from now. `given` is how many that were in all. Rounded up; of windows that lie
+    /// ahead each counts as full.
+    pub fn unpaid(
+        &self,
+        level: Level,
+        known: Level,
+        elapsed: Micros,
+        given: i64,
+    ) -> Vec<(Micros, i64)> {
+        let left = known.after(elapsed);
+        let at_once = |permits| if permits > 0 { vec![(0, permits)] } else { Vec::new() };
+        let window = match self {
+            Self::TokenBucket(rule) => {
+                return at_once(rule.permits(level.reset_after - left.reset_after));
+            }
+            Self::LeakyBucket(rule) => {
+                return at_once(rule.permits(level.reset_after - left.reset_after));
+            }
+            // Its reset is when it is cold, which it owes nobody.
+            Self::WarmUp(rule) => return at_once(rule.permits(level.next - left.next)),
+            Self::Concurrency(_) => return Vec::new(),
+            Self::SlidingWindow(rule) => rule.span(),
+            Self::FixedWindow(rule) => rule.period(),
+        };
+        let (own, ahead) = (self.limit(), self.ahead(level));
+        // Those that were known may have made room meanwhile: the difference says nothing.
+        let now = self.used(level, self).min(given);
+        let from = self.ahead(left) + 1;
+        let later = (from.max(1)..=ahead).map(|i| match self {
+            // In its middle, for the clocks may differ a little.
+            Self::FixedWindow(_) => (level.reset_after - (ahead - i) * window - window / 2, own),
+            _ => (i * window, own),
+        });
+        let now = (now > 0).then_some((0, now));
+        // None lies farther ahead than the longest wait, but that may be many.
+        // Those of now last: where they find no room they must not take that of the others.
+        later.take(if given > 0 { WINDOWS } else { 0 }).chain(now).collect()
+    }
+
+    /// The pieces in which permits of this share are taken from a fresh state, so that it is as full as `whole` at
+    /// `level`: it is full again at the same instant.
+    pub fn begin(&self, whole: &Self, level: Level) -> Vec<i64> {
+        match self {
+            Self::SlidingWindow(_) | Self::FixedWindow(_) => {
+                let ahead = usize::try_from(self.ahead(level)).unwrap_or(0).min(WINDOWS);
+                let now = Some(self.used(level, whole)).filter(|now| *now > 0);
+                now.into_iter().chain(std::iter::repeat_n(self.limit(), ahead)).collect()
+            }
+            _ => self.unpaid(level, Level::default(), 0, 0).into_iter().map(|(_, n)| n).collect(),
+        }
+    }
+
+    /// How much earlier than now permits are gone that are back in `reset_after` µs: those of a window are at once.
+    pub fn since(&self, reset_after: Micros) -> Micros {
+        match self {
+            Self::SlidingWindow(rule) => (rule.span() - reset_after).max(0),
+            _ => 0,
+        }
+    }
+
+    /// How many windows behind the one that is now have permits in use.
+    fn ahead(&self, level: Level) -> i64 {
+        match self {
+            Self::SlidingWindow(rule) => (level.reset_after - 1).max(0) / rule.span(),
+            Self::FixedWindow(rule) => (level.reset_after - 1).max(0) / rule.period(),
+            _ => 0,
+        }
+    }
+
+    /// The permits of this share in the window that is now, when `whole` stands at `level`.
+    fn used(&self, level: Level, whole: &Self) -> i64 {
+        if level.reset_after <= 0 {
+            return 0;
+        }
+        let (own, all) = (i128::from(self.limit()), i128::from(whole.limit()));
+        let used = i128::from((whole.limit() - level.remaining).max(0));
+        i64::try_from((used * own + all - 1) / all).unwrap_or(i64::MAX)
+    }
+}
+
+// === impl Level ===
+
+impl Level {
+    /// What is left of it after `span` µs in which nothing was taken. Permits of windows come back all at once.
+    #[must_use]
+    pub fn after(self, span: Micros) -> Self {
+        let left = |time: Micros| (time - span).max(0);
+        Self { next: left(self.next), reset_after: left(self.reset_after), ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests;

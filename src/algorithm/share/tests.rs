@@ -1,0 +1,206 @@
+//! Shares keep the whole rule together, begin as full as it was, and owe what they took.
+
+use super::*;
+use crate::{
+    algorithm::{
+        Concurrency, FixedWindow, LeakyBucket, MAX_BUDGET, SlidingWindow, TokenBucket, WarmUp,
+    },
+    store::{Check, Entry, OnFailure, Reply, memory::MemoryStore},
+};
+use proptest::prelude::*;
+use rstest::rstest;
+
+const SECOND: Micros = 1_000_000;
+const NOW: Micros = 1_700_000_000_000_000;
+
+fn token(count: i64, period: Micros, burst: i64) -> Algorithm {
+    Algorithm::TokenBucket(TokenBucket::new(count, period, burst).expect("a rule"))
+}
+
+fn leaky(count: i64, period: Micros, margin: Micros, capacity: Option<i64>) -> Algorithm {
+    let rule = LeakyBucket::new(count, period, margin, capacity);
+    Algorithm::LeakyBucket(rule.expect("a rule"))
+}
+
+fn sliding(count: i64, period: Micros) -> Algorithm {
+    Algorithm::SlidingWindow(SlidingWindow::new(count, period, 0).expect("a rule"))
+}
+
+fn fixed(count: i64, period: Micros) -> Algorithm {
+    Algorithm::FixedWindow(FixedWindow::new(count, period).expect("a rule"))
+}
+
+fn warm_up(count: i64, period: Micros) -> Algorithm {
+    Algorithm::WarmUp(WarmUp::new(count, period, SECOND, 3.0).expect("a rule"))
+}
+
+fn places(max: i64) -> Algorithm {
+    Algorithm::Concurrency(Concurrency::new(max, SECOND).expect("a rule"))
+}
+
+#[rstest]
+#[case::rate_and_burst(token(40, SECOND, 40), 2, token(20, SECOND, 20))]
+#[case::a_fraction_of_a_permit(token(5, SECOND, 5), 2, token(5, 2 * SECOND, 2))]
+#[case::one_a_period_at_least(token(5, SECOND, 2), 10, token(1, SECOND, 1))]
+#[case::one_of_one_a_day(token(1, 86_400 * SECOND, 1), 3, token(1, 86_400 * SECOND, 1))]
+#[case::spacing(leaky(10, SECOND, 0, None), 4, leaky(10, 4 * SECOND, 0, None))]
+#[case::windows(sliding(100, 60 * SECOND), 3, sliding(33, 60 * SECOND))]
+#[case::a_window_of_one(sliding(2, SECOND), 3, sliding(1, SECOND))]
+#[case::fixed_windows(fixed(500, 60 * SECOND), 2, fixed(250, 60 * SECOND))]
+#[case::warming_up(warm_up(10, SECOND), 2, warm_up(10, 2 * SECOND))]
+#[case::a_place_at_least(places(4), 8, places(1))]
+#[case::places(places(9), 2, places(4))]
+fn one_of_so_many_gateways(
+    #[case] whole: Algorithm,
+    #[case] gateways: i64,
+    #[case] share: Algorithm,
+) {
+    let period = match whole {
+        Algorithm::TokenBucket(_) if whole.capacity() == 1 => 86_400 * SECOND,
+        _ => SECOND,
+    };
+    assert_eq!(whole.share(gateways, period, 1), share);
+}
+
+#[test]
+fn the_margin_stays_and_so_does_the_time_that_a_queue_may_take() {
+    let whole = leaky(10, SECOND, 20_000, Some(5));
+    let share = whole.share(4, SECOND, 1);
+    assert_eq!((share.margin(), share.longest_wait()), (20_000, whole.longest_wait()));
+    // 400 ms and the margin between two.
+    let store = MemoryStore::default();
+    let waits: Vec<_> = (0..2).map(|_| take(&store, share.endless(), 1, NOW)).collect();
+    assert_eq!(waits, [0, 420_000]);
+}
+
+#[test]
+fn a_share_is_never_too_small_for_a_request() {
+    for whole in [token(10, SECOND, 10), sliding(10, SECOND), fixed(10, SECOND)] {
+        assert_eq!(whole.share(5, SECOND, 7).capacity(), 7, "{whole:?}");
+    }
+}
+
+fn rules() -> impl Strategy<Value = (Algorithm, Micros)> {
+    let counted = (1..2000i64, prop_oneof![Just(SECOND), Just(60 * SECOND), 1000..SECOND]);
+    (counted, 1..300i64, 0..6u8).prop_filter_map("a rule", |((count, period), burst, kind)| {
+        let rule = match kind {
+            0 => Algorithm::TokenBucket(TokenBucket::new(count, period, burst)?),
+            1 => Algorithm::LeakyBucket(LeakyBucket::new(count, period, burst, None)?),
+            2 => Algorithm::SlidingWindow(SlidingWindow::new(count, period, burst)?),
+            3 => Algorithm::FixedWindow(FixedWindow::new(count, period)?),
+            4 => Algorithm::WarmUp(WarmUp::new(count, period, SECOND, 3.0)?),
+            _ => Algorithm::Concurrency(Concurrency::new(count, period)?),
+        };
+        Some((rule, period))
+    })
+}
+
+fn check(algorithm: Algorithm, cost: i64, enforce: bool) -> Check {
+    let (key, on_failure) = ("k".into(), OnFailure::Reject);
+    Check { key, algorithm, cost, enforce, hidden: 0, overflow: None, on_failure }
+}
+
+/// When `cost` permits are granted that are asked for at `now` by who waits as long as it takes.
+fn take(store: &MemoryStore, rule: Algorithm, cost: i64, now: Micros) -> Micros {
+    let checks = [check(rule, cost, true)].into();
+    let entry = Entry::Decide { checks, budget: MAX_BUDGET, ticket: None };
+    match &store.run_at(now, &[entry])[..] {
+        [Reply::Decision(decision)] if decision.admitted => decision.wait,
+        said => panic!("{said:?}"),
+    }
+}
+
+fn level(store: &MemoryStore, rule: Algorithm, now: Micros) -> Level {
+    match &store.run_at(now, &[Entry::Look { check: check(rule, 1, true) }])[..] {
+        [Reply::Level(level)] => *level,
+        said => panic!("{said:?}"),
+    }
+}
+
+proptest! {
+    #[test]
+    fn alone_a_gateway_has_the_whole((rule, period) in rules()) {
+        prop_assert_eq!(rule.share(1, period, 1), rule);
+    }
+
+    /// What each of all gateways grants by a time, one that has the whole grants by then, too. (A warm-up begins cold at
+    /// each of them: slower.)
+    #[test]
+    fn all_shares_together_are_no_more_than_the_whole(
+        (rule, period) in rules(), gateways in 1..20i64, asked in 1..60i64,
+    ) {
+        // Below that each has one permit a period, and one at once.
+        let one_each = token(gateways, period.max(gateways), 1);
+        let interval = |rule: &Algorithm| match rule {
+            Algorithm::TokenBucket(_) | Algorithm::LeakyBucket(_) => {
+                let store = MemoryStore::default();
+                take(&store, rule.endless(), rule.limit(), NOW);
+                let before = take(&store, rule.endless(), 1, NOW);
+                take(&store, rule.endless(), 1, NOW) - before
+            }
+            _ => 0,
+        };
+        let is_limit = !matches!(rule, Algorithm::WarmUp(_) | Algorithm::Concurrency(_));
+        prop_assume!(is_limit && rule.limit() >= gateways && interval(&rule) <= interval(&one_each));
+        let (share, store) = (rule.share(gateways, period, 1), MemoryStore::default());
+        let last = (0..asked).map(|_| take(&store, share.endless(), 1, NOW)).max().unwrap_or(0);
+        let whole = MemoryStore::default();
+        let all = (0..asked * gateways).map(|_| take(&whole, rule.endless(), 1, NOW));
+        let end = all.max().unwrap_or(0);
+        let margin = rule.margin() * (gateways - 1) * asked;
+        // One at a time, but one of each gateway.
+        let at_once = match rule {
+            Algorithm::LeakyBucket(_) => interval(&rule) * (gateways - 1) + gateways,
+            _ => 0,
+        };
+        prop_assert!(last + margin + at_once + 2 >= end, "{last} {end}");
+    }
+
+    /// What was taken is owed, whatever was taken before.
+    #[test]
+    fn what_was_taken_is_owed(
+        (rule, _) in rules(), before in 0..50i64, taken in 0..50i64, pause in 0..SECOND,
+    ) {
+        prop_assume!(rule.lease().is_none());
+        let store = MemoryStore::default();
+        let rule = rule.endless();
+        (0..before).for_each(|_| _ = take(&store, rule, 1, NOW));
+        let known = level(&store, rule, NOW);
+        let later = NOW + pause;
+        (0..taken).for_each(|_| _ = take(&store, rule, 1, later));
+        let now = level(&store, rule, later);
+        let owed: i64 = rule.unpaid(now, known, pause, taken).iter().map(|(_, permits)| permits).sum();
+        match rule {
+            // Each window that is not past counts as full; when those before are past, nothing of them is known.
+            Algorithm::SlidingWindow(_) | Algorithm::FixedWindow(_) => {
+                let ahead = now.reset_after > 0 && known.after(pause).reset_after > 0;
+                prop_assert!(owed >= taken || ahead, "{} of {}", owed, taken);
+            }
+            Algorithm::WarmUp(_) => prop_assert!(owed + 1 >= taken, "{} of {}", owed, taken),
+            _ => prop_assert!((taken..=taken + 1).contains(&(owed.max(taken))), "{} of {}", owed, taken),
+        }
+    }
+
+    /// A share that begins from a level is full again when the whole is.
+    #[test]
+    fn a_share_begins_as_full_as_the_whole_was(
+        (rule, period) in rules(), gateways in 1..8i64, used in 1..60i64,
+    ) {
+        prop_assume!(rule.lease().is_none());
+        let whole = MemoryStore::default();
+        (0..used).for_each(|_| _ = take(&whole, rule.endless(), 1, NOW));
+        let was = level(&whole, rule, NOW);
+        let share = rule.share(gateways, period, 1);
+        let own = MemoryStore::default();
+        let since = NOW - share.since(was.reset_after);
+        for permits in share.begin(&rule, was) {
+            take(&own, share.endless(), permits, since);
+        }
+        let is = level(&own, share, NOW);
+        match rule {
+            // It is cold again, or nearly.
+            Algorithm::WarmUp(_) => prop_assert!(is.next >= was.next - 2, "{:?} {:?}", is, was),
+            _ => prop_assert!(is.reset_after + 4 >= was.reset_after, "{:?} {:?}", is, was),
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! What a gateway does when its store gives no decision: each limiter says it (`on_failure`). A store around a worker's
+//! [`Batched`] that asks it while the breaker is closed, and decides by itself while it is not.
+
+mod keeper;
+mod local;
+
+use super::{
+    Answer, BoxFuture, Check, Checks, Decision, OnFailure, Source, Store, StoreError,
+    batch::{Batched, Beat, Script, StoreMetrics},
+    calls::Calls,
+    health::{Health, Member},
+};
+use crate::algorithm::{Grant, Level, Micros, concurrency::Ticket, reserve::Part};
+use local::Local;
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+use tokio::time::{Instant, sleep, timeout};
+
+/// While the store is away each worker asks for a sign of life so often.
+const PROBE: Duration = Duration::from_millis(200);
+/// A sign of life that is not answered by then is given up; the connection is, sooner.
+const GIVE_UP: Duration = Duration::from_secs(10);
+
+/// What all workers of a process know of their store, and decide without it.
+#[derive(Debug)]
+pub struct Process {
+    /// How the store is.
+    pub health: Arc<Health>,
+    local: Local,
+    /// Of the set of gateways that live.
+    gateways: Arc<str>,
+    /// The store does not let us count gateways: told once.
+    uncounted: AtomicBool,
+}
+
+/// One worker's store.
+#[derive(Clone)]
+pub struct Guard {
+    store: Batched,
+    script: Arc<dyn Script>,
+    timeout: Duration,
+    metrics: StoreMetrics,
+    process: Arc<Process>,
+    member: Arc<Member>,
+}
+
+// === impl Process ===
+
+impl Process {
+    /// Of a gateway whose keys begin with `prefix`.
+    pub fn new(prefix: &str, health: Arc<Health>) -> Arc<Self> {
+        let gateways = format!("{prefix}:{{gateways}}").into();
+        Arc::new(Self {
+            health,
+            local: Local::default(),
+            gateways,
+            uncounted: AtomicBool::new(false),
+        })
+    }
+}
+
+// === impl Guard ===
+
+impl Guard {
+    /// A worker's store over `script`, whose decisions take `timeout` at most. While the store is away, a task of the
+    /// current runtime asks it for signs of life.
+    pub fn new(
+        script: Arc<dyn Script>,
+        timeout: Duration,
+        metrics: StoreMetrics,
+        process: Arc<Process>,
+    ) -> Self {
+        let guard = Self::without_probes(script, timeout, metrics, process);
+        tokio::spawn(guard.clone().probe_while_away());
+        guard
+    }
+
+    /// The one of a process that keeps it known to the store, and brings the store back. `looked` are the limiters whose
+    /// level is to be known also when nobody asks them.
+    pub fn keeper(
+        script: Arc<dyn Script>,
+        timeout: Duration,
+        metrics: StoreMetrics,
+        process: Arc<Process>,
+        looked: Vec<Check>,
+    ) -> Self {
+        let guard = Self::without_probes(script, timeout, metrics, process);
+        tokio::spawn(guard.clone().keep(looked));
+        guard
+    }
+
+    fn without_probes(
+        script: Arc<dyn Script>,
+        timeout: Duration,
+        metrics: StoreMetrics,
+        process: Arc<Process>,
+    ) -> Self {
+        let member = process.health.join(script.calls().clone(), script.has_many_servers());
+        process.local.calls().join(script.calls());
+        let store =
+            Batched::heard_by(Some(member.clone()), script.clone(), timeout, metrics.clone());
+        Self { store, script, timeout, metrics, process, member }
+    }
+
+    async fn probe_while_away(self) {
+        let health = &self.process.health;
+        loop {
+            health.opened().await;
+            while !health.is_closed() {
+                if self.probe().await {
+                    health.wake.notify_one();
+                }
+                sleep(PROBE).await;
+            }
+        }
+    }
+
+    /// Whether the store answers in time.
+    async fn probe(&self) -> bool {
+        let answer = self.beat().await;
+        let answered = match &answer {
+            Ok(_) | Err(StoreError::Refused(_)) => true,
+            Err(_) => false,
+        };
+        self.member.probed(answered);
+        answered
+    }
+
+    /// Says that this gateway lives.
+    async fn beat(&self) -> Result<Beat, StoreError> {
+        // An answer that comes too late may be the first of a store that is back: other gateways see that now, too.
+        for _ in 0..2 {
+            if let Some(beat) = self.beat_once().await? {
+                return Ok(beat);
+            }
+        }
+        Err(StoreError::Timeout)
+    }
+
+    /// `None` when the answer came too late. Who waits longer than the time-out waits to the end, so that there is never
+    /// more than one of them on a connection.
+    async fn beat_once(&self) -> Result<Option<Beat>, StoreError> {
+        let Process { health, gateways, uncounted, .. } = &*self.process;
+        let mut beat = self.script.beat(gateways.clone(), health.id.clone());
+        let started = Instant::now();
+        let answer = loop {
+            match timeout(self.timeout, &mut beat).await {
+                Ok(answer) if started.elapsed() <= self.timeout => break answer,
+                Ok(Err(error)) => break Err(error),
+                Ok(Ok(_)) => return Ok(None),
+                Err(_) if started.elapsed() >= GIVE_UP => return Err(StoreError::Timeout),
+                Err(_) => {
+                    self.metrics.count(&StoreError::Timeout);
+                    self.member.missed(&StoreError::Timeout);
+                }
+            }
+        };
+        match &answer {
+            Ok(beat) => health.counted(beat.gateways, beat.now),
+            Err(error) => {
+                self.metrics.count(error);
+                self.member.missed(error);
+                if let StoreError::Refused(_) = error
+                    && !uncounted.swap(true, Relaxed)
+                {
+                    tracing::warn!(%error, key = %gateways, "the gateways on the store cannot be counted");
+                }
+            }
+        }
+        answer.map(Some)
+    }
+}
+
+impl Store for Guard {
+    fn decide(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision> {
+        let Process { health, local, .. } = &*self.process;
+        match health.is_closed() && !local.decides(checks) {
+            true => self.store.decide(checks, budget, ticket),
+            false => Answer::Ready(Err(StoreError::NotConnected)),
+        }
+    }
+
+    fn decide_without(
+        &self,
+        error: StoreError,
+        checks: &Checks,
+        budget: Micros,
+        ticket: Option<Ticket>,
+    ) -> Result<Decision, StoreError> {
+        let rejects = |check: &Check| check.enforce && check.on_failure == OnFailure::Reject;
+        if error.is_of_a_key() || checks.iter().any(rejects) {
+            return Err(error);
+        }
+        let Process { local, health, .. } = &*self.process;
+        let is_new = local.is_empty();
+        let decision = local.decide(health, checks, budget, ticket);
+        if is_new {
+            health.wake.notify_one();
+        }
+        Ok(decision.unwrap_or_else(|| passed(checks)))
+    }
+
+    fn is_away(&self) -> bool {
+        !self.process.health.is_closed()
+    }
+
+    fn give_back(&self, source: Source, checks: &Checks, parts: &[Part]) {
+        let local = &self.process.local;
+        match source {
+            Source::Shared => {
+                self.store.give_back(source, checks, parts);
+                // The gateway's own count of places has them, too.
+                local.leave(checks, parts);
+            }
+            // A place that was charged meanwhile is the store's.
+            Source::Local => {
+                if let Some(charged) = local.give_back(checks, parts) {
+                    self.store.give_back(Source::Shared, checks, &charged);
+                }
+            }
+            Source::None => {}
+        }
+    }
+
+    fn renew(&self, source: Source, check: &Check, grant: Grant) -> Answer<bool> {
+        if self.process.local.renew(check, grant) {
+            return Answer::Ready(Ok(true));
+        }
+        match self.is_away() {
+            true => Answer::Ready(Err(StoreError::NotConnected)),
+            false => self.store.renew(source, check, grant),
+        }
+    }
+
+    fn forget(&self, check: &Check) -> Answer<bool> {
+        match self.is_away() {
+            true => Answer::Ready(Err(StoreError::NotConnected)),
+            false => self.store.forget(check),
+        }
+    }
+
+    fn calls(&self) -> &Arc<Calls> {
+        self.store.calls()
+    }
+
+    fn look(&self, check: &Check) -> Answer<Level> {
+        match self.is_away() {
+            true => Answer::Ready(Err(StoreError::NotConnected)),
+            false => self.store.look(check),
+        }
+    }
+
+    fn flush(&self) -> BoxFuture<()> {
+        self.store.flush()
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard").field("store", &self.store).finish_non_exhaustive()
+    }
+}
+
+/// Nobody decides: it goes at once.
+fn passed(checks: &Checks) -> Decision {
+    Decision {
+        admitted: true,
+        wait: 0,
+        retry_after: 0,
+        bound_by: 0,
+        level: Level::default(),
+        parts: checks.iter().map(unasked).collect(),
+        queued: None,
+        source: Source::None,
+    }
+}
+
+/// What a limiter gives that is not asked.
+fn unasked(check: &Check) -> Part {
+    match check.is_lease() {
+        true => Part::NOTHING,
+        false => Part { at: 0, grant: Grant::default() },
+    }
+}
+
+#[cfg(test)]
+mod tests;

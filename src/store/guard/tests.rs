@@ -1,0 +1,521 @@
+//! Guards over the memory rules, on virtual time.
+
+use super::*;
+use crate::{
+    algorithm::{Algorithm, Concurrency, FixedWindow, MAX_BUDGET, SlidingWindow, TokenBucket},
+    store::{
+        Entry, Reply,
+        health::{Breaker, HealthMetrics},
+        memory::MemoryStore,
+    },
+};
+use metrics::Gauge;
+use parking_lot::Mutex;
+use proptest::prelude::*;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+const TIMEOUT: Duration = Duration::from_millis(50);
+const HOUR: Micros = 3_600_000_000;
+
+/// What a store does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Mood {
+    #[default]
+    Works,
+    Hangs,
+    /// Answers come, too late.
+    IsSlow,
+    IsGone,
+    /// Decisions, not signs of life.
+    Refuses,
+}
+
+#[derive(Debug, Default)]
+struct Far {
+    memory: MemoryStore,
+    mood: Mutex<Mood>,
+    gateways: AtomicUsize,
+    calls: AtomicUsize,
+    probes: AtomicUsize,
+    /// Signs of life under way, and the most there were.
+    under_way: AtomicUsize,
+    most: AtomicUsize,
+}
+
+#[derive(Debug, Clone, Default)]
+struct FarScript(Arc<Far>);
+
+// === impl Far ===
+
+impl Far {
+    async fn answers(&self) -> Result<(), StoreError> {
+        loop {
+            let mood = *self.mood.lock();
+            match mood {
+                Mood::Works => return Ok(()),
+                Mood::Refuses => return Err(StoreError::Refused("NOPERM".into())),
+                Mood::IsGone => return Err(StoreError::NotConnected),
+                Mood::IsSlow => {
+                    sleep(4 * TIMEOUT).await;
+                    return Ok(());
+                }
+                Mood::Hangs => sleep(Duration::from_millis(5)).await,
+            }
+        }
+    }
+}
+
+impl Script for FarScript {
+    fn calls(&self) -> &Arc<Calls> {
+        Script::calls(&self.0.memory)
+    }
+
+    fn run(&self, entries: Arc<Vec<Entry>>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
+        let far = self.0.clone();
+        Box::pin(async move {
+            far.calls.fetch_add(1, SeqCst);
+            far.answers().await?;
+            far.memory.run(entries).await
+        })
+    }
+
+    fn beat(&self, _: Arc<str>, _: Arc<str>) -> BoxFuture<Result<Beat, StoreError>> {
+        let far = self.0.clone();
+        Box::pin(async move {
+            far.probes.fetch_add(1, SeqCst);
+            let under_way = far.under_way.fetch_add(1, SeqCst) + 1;
+            far.most.fetch_max(under_way, SeqCst);
+            let answer = far.answers().await;
+            far.under_way.fetch_sub(1, SeqCst);
+            match answer {
+                Err(StoreError::Refused(_)) | Ok(()) => {
+                    let gateways = far.gateways.load(SeqCst).max(1);
+                    Ok(Beat { gateways: i64::try_from(gateways).unwrap_or(1), now: None })
+                }
+                Err(error) => Err(error),
+            }
+        })
+    }
+}
+
+/// A process with two sides, of which the second keeps it.
+fn guards(gateways: usize) -> (Arc<Far>, [Guard; 2]) {
+    let script = FarScript::default();
+    script.0.gateways.store(gateways, SeqCst);
+    let guards = process(&script);
+    (script.0, guards)
+}
+
+fn process(script: &FarScript) -> [Guard; 2] {
+    let gauge = Gauge::noop;
+    let metrics = HealthMetrics { breaker: gauge(), gateways: gauge(), up: gauge() };
+    let process = Process::new("paceway", Health::new(metrics));
+    let script: Arc<dyn Script> = Arc::new(script.clone());
+    let noop = StoreMetrics::noop;
+    let guard = Guard::new(script.clone(), TIMEOUT, noop(), process.clone());
+    [guard, Guard::keeper(script, TIMEOUT, noop(), process, Vec::new())]
+}
+
+fn check(algorithm: Algorithm, on_failure: OnFailure) -> Check {
+    let overflow = None;
+    Check {
+        key: "{t}:a".into(),
+        algorithm,
+        cost: 1,
+        enforce: true,
+        hidden: 0,
+        overflow,
+        on_failure,
+    }
+}
+
+const SHARE: OnFailure = OnFailure::Share { period: HOUR };
+
+/// `burst` at once, and one more an hour.
+fn bucket(burst: i64, on_failure: OnFailure) -> Checks {
+    let rule = TokenBucket::new(1, HOUR, burst).expect("a rule");
+    [check(Algorithm::TokenBucket(rule), on_failure)].into()
+}
+
+async fn ask(guard: &Guard, checks: &Checks, budget: Micros) -> Result<Decision, StoreError> {
+    match guard.decide(checks, budget, None).get().await {
+        Err(error) => guard.decide_without(error, checks, budget, None),
+        decided => decided,
+    }
+}
+
+/// Of `count` requests at once, how many pass, and who decided the last.
+async fn pass(guard: &Guard, checks: &Checks, count: usize) -> (usize, Source) {
+    let (mut passed, mut source) = (0, Source::None);
+    for _ in 0..count {
+        let decision = ask(guard, checks, 0).await.expect("a decision");
+        passed += usize::from(decision.admitted);
+        source = decision.source;
+    }
+    (passed, source)
+}
+
+async fn until(guard: &Guard, breaker: Breaker) {
+    let health = &guard.process.health;
+    for _ in 0..1000 {
+        if health.breaker() == breaker {
+            return;
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the breaker does not come to {breaker:?}");
+}
+
+fn set(far: &Far, mood: Mood) {
+    *far.mood.lock() = mood;
+}
+
+/// Until the process has been counted, between two signs of life.
+async fn settled() {
+    sleep(Duration::from_millis(2500)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn three_calls_without_an_answer_open_the_breaker_and_nobody_waits_any_more() {
+    let (far, [guard, _]) = guards(1);
+    let checks = bucket(100, SHARE);
+    settled().await;
+    set(&far, Mood::IsSlow);
+    let (mut waited, mut calls) = (0, 0);
+    for _ in 0..50 {
+        let asked = Instant::now();
+        assert_eq!(pass(&guard, &checks, 1).await, (1, Source::Local));
+        assert!(asked.elapsed() <= TIMEOUT, "{:?}", asked.elapsed());
+        waited += usize::from(asked.elapsed() > Duration::ZERO);
+        if guard.is_away() && calls == 0 {
+            calls = far.calls.load(SeqCst);
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    assert!((1..=3).contains(&waited), "{waited} waited");
+    assert!(guard.is_away());
+    // But for what is given back because it came too late.
+    assert!(far.calls.load(SeqCst) <= calls + 1, "{calls} and then {:?}", far.calls);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_hangs_is_known_to_though_nobody_asks_it() {
+    let (far, [guard, _]) = guards(1);
+    settled().await;
+    set(&far, Mood::Hangs);
+    until(&guard, Breaker::Open).await;
+    let checks = bucket(100, SHARE);
+    let asked = Instant::now();
+    assert_eq!(pass(&guard, &checks, 1).await, (1, Source::Local));
+    assert_eq!((asked.elapsed(), far.calls.load(SeqCst)), (Duration::ZERO, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_slow_call_opens_nothing_and_what_it_cost_is_charged() {
+    let (far, [guard, _]) = guards(1);
+    let checks = bucket(10, SHARE);
+    settled().await;
+    set(&far, Mood::Hangs);
+    assert_eq!(pass(&guard, &checks, 1).await, (1, Source::Local));
+    set(&far, Mood::Works);
+    settled().await;
+    assert_eq!(guard.process.health.breaker(), Breaker::Closed);
+    assert!(guard.process.local.is_empty());
+    // What the late call took was given back when its answer came; what was decided here is charged.
+    assert_eq!(far.memory.look(&checks[0]).get().await.expect("a level").remaining, 9);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_connection_opens_at_once_and_is_probed_one_at_a_time() {
+    let (far, [guard, _]) = guards(1);
+    let checks = bucket(10, OnFailure::Reject);
+    settled().await;
+    set(&far, Mood::IsGone);
+    assert_eq!(ask(&guard, &checks, 0).await, Err(StoreError::NotConnected));
+    assert_eq!(guard.process.health.breaker(), Breaker::Open);
+    set(&far, Mood::Hangs);
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(guard.process.health.breaker(), Breaker::Open);
+    // One of each side.
+    assert!(far.most.load(SeqCst) <= 2, "{:?}", far.most);
+    set(&far, Mood::Works);
+    let back = Instant::now();
+    until(&guard, Breaker::Closed).await;
+    assert!(back.elapsed() < Duration::from_secs(1), "{:?}", back.elapsed());
+    assert_eq!(pass(&guard, &checks, 1).await, (1, Source::Shared));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_away_for_long_is_charged_what_is_still_owed() {
+    let (far, [guard, _]) = guards(1);
+    let checks = bucket(10, SHARE);
+    assert_eq!(pass(&guard, &checks, 4).await, (4, Source::Shared));
+    set(&far, Mood::IsGone);
+    assert_eq!(
+        pass(&guard, &checks, 20).await,
+        (6, Source::Local),
+        "from the level that was known"
+    );
+    // Two come back, and one of them is used.
+    sleep(Duration::from_secs(2 * 3600 + 60)).await;
+    assert_eq!(pass(&guard, &checks, 1).await, (1, Source::Local));
+    set(&far, Mood::Works);
+    until(&guard, Breaker::Closed).await;
+    settled().await;
+    assert!(guard.process.local.is_empty());
+    assert_eq!(pass(&guard, &checks, 9).await, (1, Source::Shared));
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_several_gateways_each_has_a_part() {
+    let (far, [guard, _]) = guards(4);
+    let checks = bucket(10, SHARE);
+    settled().await;
+    set(&far, Mood::IsGone);
+    assert_eq!(pass(&guard, &checks, 9).await, (2, Source::Local));
+    // One permit an hour each, as the whole has: a share is never less.
+    sleep(Duration::from_secs(3600)).await;
+    assert_eq!(pass(&guard, &checks, 9).await, (1, Source::Local));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slot_that_was_not_used_is_not_charged() {
+    let (far, [guard, _]) = guards(1);
+    let checks = bucket(10, SHARE);
+    settled().await;
+    set(&far, Mood::IsGone);
+    let used = ask(&guard, &checks, 0).await.expect("a decision");
+    let unused = ask(&guard, &checks, 0).await.expect("a decision");
+    assert!(used.admitted && unused.admitted);
+    guard.give_back(unused.source, &checks, &unused.parts);
+    set(&far, Mood::Works);
+    until(&guard, Breaker::Closed).await;
+    settled().await;
+    assert_eq!(far.memory.look(&checks[0]).get().await.expect("a level").remaining, 9);
+    // Nor is it given to the store, which has not granted it.
+    guard.give_back(used.source, &checks, &used.parts);
+    guard.flush().await;
+    assert_eq!(far.memory.look(&checks[0]).get().await.expect("a level").remaining, 9);
+}
+
+/// Reservations ahead are charged, too: who comes behind the return waits behind them.
+#[tokio::test(start_paused = true)]
+async fn who_waits_here_keeps_its_slot_and_others_come_behind_it() {
+    let (far, [guard, _]) = guards(1);
+    let checks = bucket(1, SHARE);
+    settled().await;
+    set(&far, Mood::IsGone);
+    let mut waits = Vec::new();
+    for _ in 0..3 {
+        waits.push(ask(&guard, &checks, 3 * HOUR).await.expect("a decision"));
+    }
+    assert_eq!(waits.iter().filter(|decision| decision.admitted).count(), 2, "an hour at most");
+    set(&far, Mood::Works);
+    until(&guard, Breaker::Closed).await;
+    settled().await;
+    let level = far.memory.look(&checks[0]).get().await.expect("a level");
+    assert!((HOUR..=2 * HOUR).contains(&level.next), "{level:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_window_goes_on_as_it_was() {
+    let (far, [guard, _]) = guards(2);
+    settled().await;
+    let rule = SlidingWindow::new(10, HOUR, 0).expect("a rule");
+    let checks: Checks = [check(Algorithm::SlidingWindow(rule), SHARE)].into();
+    assert_eq!(pass(&guard, &checks, 4).await, (4, Source::Shared));
+    sleep(Duration::from_secs(1800)).await;
+    set(&far, Mood::IsGone);
+    assert_eq!(pass(&guard, &checks, 9).await, (3, Source::Local), "5 for each, less 2");
+    sleep(Duration::from_secs(1800)).await;
+    assert_eq!(
+        pass(&guard, &checks, 9).await,
+        (2, Source::Local),
+        "those that were known are past"
+    );
+    set(&far, Mood::Works);
+    until(&guard, Breaker::Closed).await;
+    settled().await;
+    assert_eq!(pass(&guard, &checks, 9).await, (5, Source::Shared));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_refuses_is_there() {
+    let (far, [guard, _]) = guards(1);
+    let checks = bucket(5, SHARE);
+    settled().await;
+    set(&far, Mood::Refuses);
+    assert_eq!(pass(&guard, &checks, 9).await, (5, Source::Local));
+    settled().await;
+    assert_eq!(guard.process.health.breaker(), Breaker::Closed);
+    assert_eq!(pass(&guard, &checks, 9).await, (0, Source::Local), "it is not forgotten");
+    set(&far, Mood::Works);
+    settled().await;
+    assert!(guard.process.local.is_empty());
+    assert_eq!(pass(&guard, &checks, 9).await, (0, Source::Shared));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_is_the_stores_when_it_is_back_and_given_back_there() {
+    let (far, [guard, _]) = guards(1);
+    settled().await;
+    let rule = Concurrency::new(2, MAX_BUDGET).expect("a rule");
+    let checks: Checks = [check(Algorithm::Concurrency(rule), SHARE)].into();
+    let mut tickets = Vec::new();
+    let mut place = async || {
+        let callable = guard.calls().ticket();
+        let ticket = Some(callable.ticket);
+        tickets.push(callable);
+        match guard.decide(&checks, 0, ticket).get().await {
+            Err(error) => guard.decide_without(error, &checks, 0, ticket),
+            decided => decided,
+        }
+        .expect("a decision")
+    };
+    let shared = place().await;
+    set(&far, Mood::IsGone);
+    let local = place().await;
+    assert_eq!((shared.source, local.source), (Source::Shared, Source::Local));
+    assert!(!place().await.admitted, "the store's place counts here as well");
+    set(&far, Mood::Works);
+    until(&guard, Breaker::Closed).await;
+    settled().await;
+    assert!(!place().await.admitted, "and the place from here counts there");
+    assert_eq!(guard.renew(local.source, &checks[0], local.parts[0].grant).get().await, Ok(true));
+    for decision in [&shared, &local] {
+        guard.give_back(decision.source, &checks, &decision.parts);
+    }
+    guard.flush().await;
+    assert_eq!(far.memory.look(&checks[0]).get().await.expect("a level").remaining, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn limiters_that_let_pass_take_nothing() {
+    let (far, [guard, _]) = guards(1);
+    settled().await;
+    set(&far, Mood::IsGone);
+    let (lax, strict) = (bucket(1, OnFailure::Allow), bucket(3, SHARE));
+    let lax = Check { key: "{t}:lax".into(), ..lax[0].clone() };
+    let both: Checks = [lax.clone(), strict[0].clone()].into();
+    assert_eq!(pass(&guard, &both, 5).await, (3, Source::Local));
+    let refused = ask(&guard, &both, 0).await.expect("a decision");
+    assert_eq!((refused.admitted, refused.bound_by), (false, 1));
+    assert_eq!(pass(&guard, &[lax.clone()].into(), 5).await, (5, Source::None));
+    // A foreign value is about its key, whatever the policy.
+    let foreign = StoreError::Foreign("k".into());
+    assert_eq!(guard.decide_without(foreign.clone(), &[lax].into(), 0, None), Err(foreign));
+}
+
+/// An outage, and who meets it.
+#[derive(Debug, Clone, Copy)]
+struct Outage {
+    mood: Mood,
+    gateways: usize,
+    /// Ticks of 10 ms.
+    from: usize,
+    until: usize,
+    /// How long requests may wait, µs.
+    budget: Micros,
+}
+
+const TICKS: usize = 1300;
+const SECOND: Micros = 1_000_000;
+
+/// Gateways that are asked all the time, before, during and behind an outage: when each request was granted, µs of the
+/// store's clock.
+async fn granted_around(rule: Algorithm, outage: Outage) -> Vec<Micros> {
+    let script = FarScript::default();
+    let created = Instant::now();
+    script.0.gateways.store(outage.gateways, SeqCst);
+    let processes: Vec<_> = (0..outage.gateways).map(|_| process(&script)).collect();
+    settled().await;
+    let checks: Checks = [check(rule, OnFailure::Share { period: SECOND })].into();
+    let mut grants = Vec::new();
+    for tick in 0..TICKS {
+        if tick == outage.from {
+            set(&script.0, outage.mood);
+        }
+        if tick == outage.until {
+            set(&script.0, Mood::Works);
+        }
+        for [guard, _] in &processes {
+            let decision = ask(guard, &checks, outage.budget).await.expect("a decision");
+            if decision.admitted {
+                let now = i64::try_from(created.elapsed().as_micros()).expect("a short time");
+                grants.push(now + decision.wait);
+            }
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    for [guard, _] in &processes {
+        assert!(!guard.is_away() && guard.process.local.is_empty());
+    }
+    grants.sort_unstable();
+    grants
+}
+
+fn outages() -> impl Strategy<Value = Outage> {
+    let moods = prop_oneof![Just(Mood::IsGone), Just(Mood::Hangs), Just(Mood::IsSlow)];
+    let budgets = prop_oneof![Just(0), Just(700_000), Just(2_500_000)];
+    let spans = (50..400usize, 10..500usize);
+    (moods, 1..4usize, spans, budgets).prop_map(|(mood, gateways, (from, length), budget)| Outage {
+        mood,
+        gateways,
+        from,
+        until: from + length,
+        budget,
+    })
+}
+
+/// What gateways take while some of them have seen that the store is away, or back, and others have not.
+fn unknown(outage: Outage) -> usize {
+    10 * (outage.gateways - 1)
+}
+
+/// Runs on virtual time.
+fn grants(rule: Algorithm, outage: Outage) -> Vec<Micros> {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_time().start_paused(true).build().expect("a runtime");
+    runtime.block_on(granted_around(rule, outage))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    #[test]
+    fn a_bucket_keeps_its_law_through_an_outage(outage in outages()) {
+        let rule = TokenBucket::new(40, SECOND, 12).expect("a rule");
+        let grants = grants(Algorithm::TokenBucket(rule), outage);
+        for (i, from) in grants.iter().enumerate() {
+            for (j, to) in grants.iter().enumerate().skip(i) {
+                let most = 12.0 + 40.0 * (to - from) as f64 / 1e6;
+                let count = (j - i + 1) as f64;
+                prop_assert!(count <= most + unknown(outage) as f64, "{count} of {most:.1} from {from} to {to}");
+            }
+        }
+        // And it is used: a part is lost with calls that were not answered, and where one state becomes several.
+        let all = 40.0 * (grants[grants.len() - 1] - grants[0]) as f64 / 1e6;
+        prop_assert!(grants.len() as f64 >= 0.9 * all, "{} of {all}", grants.len());
+    }
+
+    /// Of requests that go at once. Reservations ahead are not charged at their instants, see docs/limiting.md.
+    #[test]
+    fn a_sliding_window_keeps_its_law_through_an_outage(outage in outages()) {
+        let outage = Outage { budget: 0, ..outage };
+        let rule = SlidingWindow::new(36, SECOND, 0).expect("a rule");
+        let grants = grants(Algorithm::SlidingWindow(rule), outage);
+        for (i, from) in grants.iter().enumerate() {
+            let count = grants[i..].iter().take_while(|at| **at < from + SECOND).count();
+            prop_assert!(count <= 36 + unknown(outage), "{count} in the second from {from} on");
+        }
+    }
+
+    #[test]
+    fn fixed_windows_keep_their_law_through_an_outage(outage in outages()) {
+        let rule = FixedWindow::new(36, SECOND).expect("a rule");
+        let grants = grants(Algorithm::FixedWindow(rule), outage);
+        for window in grants.chunk_by(|a, b| a / SECOND == b / SECOND) {
+            prop_assert!(window.len() <= 36 + unknown(outage), "{} in {:?}", window.len(), window);
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! A TCP proxy that does what networks do: it delays, swallows, or cuts.
+
+use std::time::Duration;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{
+        TcpListener, TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::watch,
+    task::{JoinHandle, JoinSet},
+    time::sleep,
+};
+
+/// What happens to bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Weather {
+    Fair,
+    /// So much later, each way.
+    Slow(Duration),
+    /// Nothing comes through, and nobody is told.
+    Swallows,
+    /// Connections end, and none is made.
+    Cut,
+}
+
+/// Stands before a server.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) port: u16,
+    weather: watch::Sender<Weather>,
+    task: JoinHandle<()>,
+}
+
+// === impl Link ===
+
+impl Link {
+    pub(super) async fn before(port: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let own = listener.local_addr().expect("its address").port();
+        let (weather, seen) = watch::channel(Weather::Fair);
+        Self { port: own, weather, task: tokio::spawn(accept(listener, port, seen)) }
+    }
+
+    pub(super) fn set(&self, weather: Weather) {
+        self.weather.send_replace(weather);
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn accept(listener: TcpListener, to: u16, weather: watch::Receiver<Weather>) {
+    let mut connections = JoinSet::new();
+    while let Ok((client, _)) = listener.accept().await {
+        while connections.try_join_next().is_some() {}
+        if *weather.borrow() == Weather::Cut {
+            continue;
+        }
+        let Ok(server) = TcpStream::connect(("127.0.0.1", to)).await else { continue };
+        let _ = (client.set_nodelay(true), server.set_nodelay(true));
+        let (from_client, to_client) = client.into_split();
+        let (from_server, to_server) = server.into_split();
+        connections.spawn(pass(from_client, to_server, weather.clone()));
+        connections.spawn(pass(from_server, to_client, weather.clone()));
+    }
+}
+
+/// Until one side ends, or the link is cut; then both halves are dropped.
+async fn pass(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut weather: watch::Receiver<Weather>,
+) {
+    let mut bytes = vec![0; 65_536];
+    loop {
+        let mut seen = weather.clone();
+        let count = tokio::select! {
+            read = from.read(&mut bytes) => match read {
+                Ok(count @ 1..) => count,
+                _ => return,
+            },
+            _ = seen.wait_for(|weather| *weather == Weather::Cut) => return,
+        };
+        let now = *weather.borrow_and_update();
+        if let Weather::Slow(span) = now {
+            sleep(span).await;
+        }
+        let passes = |weather: &Weather| *weather != Weather::Swallows;
+        match weather.wait_for(passes).await.map(|weather| *weather) {
+            Ok(Weather::Cut) | Err(_) => return,
+            Ok(_) => {}
+        }
+        if to.write_all(&bytes[..count]).await.is_err() {
+            return;
+        }
+    }
+}
