@@ -2,7 +2,7 @@
 CARGO ?= cargo
 CONFIG ?= config/quickstart.yaml
 
-.PHONY: help run demo test lint bench micro instructions soak fuzz fmt test-tools lint-tools bench-tools fuzz-tools
+.PHONY: help run demo test lint bench micro instructions soak failures fuzz fmt test-tools lint-tools bench-tools fuzz-tools
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -37,6 +37,9 @@ instructions: instructions-tools ## instructions per request against benches/ins
 
 soak: ## mixed traffic of good and bad clients for SECONDS (default: 600), and what it leaves
 	$(CARGO) bench --bench soak -- $(SECONDS)
+
+failures: test-tools ## faults of the store under each policy; writes the table of docs/failures.md
+	@deploy/tools/failures.sh
 
 fuzz: fuzz-tools ## look for inputs that break promises; RUNS a target (default: 20 seconds), TARGETS (default: all)
 	@deploy/tools/fuzz.sh $(RUNS) $(TARGETS)

@@ -259,7 +259,7 @@ impl MemoryStore {
         // Leases change by themselves: who has expired is gone.
         if !changed && leases.is_none() {
             if let Some(place) = place {
-                shard.put_back(place, open);
+                shard.put_back(print, place, open);
             }
             return Vec::new();
         }
@@ -274,9 +274,12 @@ impl MemoryStore {
     }
 
     fn count(&self, before: usize, after: usize) {
-        // Never below zero, not even for a moment.
-        self.keys.fetch_add(after.saturating_sub(before), Relaxed);
-        self.keys.fetch_sub(before.saturating_sub(after), Relaxed);
+        // As a rule they are equal, and then no other worker need hear of it.
+        match after.checked_sub(before) {
+            Some(0) => {}
+            Some(more) => drop(self.keys.fetch_add(more, Relaxed)),
+            None => drop(self.keys.fetch_sub(before - after, Relaxed)),
+        }
     }
 
     fn call(&self, called: Vec<Ticket>) {

@@ -143,8 +143,9 @@ impl Fault {
             }
             Self::WrongType => {
                 for key in redis.keys().iter().filter(|key| key.ends_with(":it")) {
-                    redis.command(&["DEL", key]);
-                    redis.command(&["LPUSH", key, "somebody else's"]);
+                    // In one step: between two, gateways would make it anew.
+                    let script = "redis.call('DEL', KEYS[1]); redis.call('LPUSH', KEYS[1], 'x')";
+                    redis.command(&["EVAL", script, "1", key]);
                 }
             }
         }

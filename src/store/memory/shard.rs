@@ -88,10 +88,12 @@ impl Shard {
         }
     }
 
-    /// As [`Open::put_back`].
-    pub(super) fn put_back(&mut self, place: Place, open: Open) {
-        let kept = self.states.get_bucket_mut(place).map(|kept| &mut kept.state);
-        if let Some(Packed::Other(_, state)) = kept {
+    /// As [`Open::put_back`], of what was opened at `place`; others may have come or gone since.
+    pub(super) fn put_back(&mut self, print: Print, place: Place, open: Open) {
+        let stayed = self.states.get_bucket(place).is_some_and(|kept| kept.print == print);
+        let place = if stayed { Some(place) } else { self.find(print) };
+        let kept = place.and_then(|place| self.states.get_bucket_mut(place));
+        if let Some(Packed::Other(_, state)) = kept.map(|kept| &mut kept.state) {
             open.put_back(state);
         }
     }
@@ -192,7 +194,7 @@ impl Kept {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::TokenBucket;
+    use crate::algorithm::{SlidingWindow, TokenBucket};
 
     const RULE: Algorithm = Algorithm::TokenBucket(TokenBucket::ONE_A_SECOND);
 
@@ -226,6 +228,29 @@ mod tests {
         assert!(shard.find(other).is_none() && !shard.remove(other));
         shard.put(other, shard.find(one), state, ttl);
         assert!(shard.len() == 2 && shard.remove(one) && shard.find(other).is_some());
+    }
+
+    /// What it remembers is out while it is opened, and others of its request may come meanwhile.
+    #[test]
+    fn what_is_put_back_finds_its_state_wherever_that_is_by_now() {
+        let window = SlidingWindow::new(3, 1_000_000, 0).expect("a rule");
+        let (rule, mut shard) = (Algorithm::SlidingWindow(window), Shard::default());
+        let mut open = rule.open(None, 0);
+        let (_, start) = open.earliest(0, 2);
+        open.take(start, 2);
+        let level = open.level();
+        let (state, ttl) = open.close().expect("a state");
+        shard.put(print(0), None, state, ttl);
+        for number in 1..100 {
+            let place = shard.find(print(0)).expect("a state");
+            let open = shard.open(place, &rule, None, 0).expect("a state");
+            put(&mut shard, number, 0);
+            shard.put_back(print(0), place, open);
+            let place = shard.find(print(0)).expect("a state");
+            let open = shard.open(place, &rule, None, 0).expect("a state");
+            assert_eq!(open.level(), level);
+            shard.put_back(print(0), place, open);
+        }
     }
 
     /// Holes among them, and whatever the pace.
