@@ -139,7 +139,8 @@ fn line<'b>(bytes: &'b [u8], at: &mut usize, longest: usize) -> Result<&'b [u8],
             None => Err(Stop::Needs(*at + end + 2)),
         },
         None if rest.len() > longest => Err(Stop::Malformed),
-        None => Err(Stop::Needs(bytes.len() + 1)),
+        // At least its end.
+        None => Err(Stop::Needs((bytes.len() + 1).max(*at + 2))),
     }
 }
 
@@ -304,5 +305,18 @@ mod tests {
     fn a_line_without_end_is_refused_in_time() {
         let line = [b"-".as_slice(), &[b'x'; LINE + 1]].concat();
         assert_eq!(parse(&line), Err(Malformed));
+    }
+
+    /// More bytes never make it wait for less.
+    #[test]
+    fn what_is_needed_grows() {
+        let text = b"*4\r\n*2\r\n:1\r\n:92\r\n*";
+        let needed = |length: usize| match parse(&text[..length]) {
+            Ok(Parsed::Needs(needed)) => needed,
+            other => panic!("{other:?}"),
+        };
+        for length in 1..text.len() {
+            assert!(needed(length) <= needed(length + 1), "{length}");
+        }
     }
 }
