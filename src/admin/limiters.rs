@@ -195,8 +195,10 @@ fn checks(plan: &LimiterPlan, key: Option<&str>, cost: i64) -> Result<Vec<Check>
         return Err(bad(format!("`cost` must be between 1 and {capacity}")));
     }
     match (&plan.limiter.key, key) {
-        (None, None) => Ok(plan.checks(None, cost)),
-        (Some(template), Some(key)) => Ok(plan.checks(Some(&template.canonical(key)), cost)),
+        (None, None) => Ok(plan.checks(None, cost).collect()),
+        (Some(template), Some(key)) => {
+            Ok(plan.checks(Some(&template.canonical(key)), cost).collect())
+        }
         (Some(template), None) => Err(bad(format!(
             "this limiter has a bucket for each `{}`; name one, as `key` in the body or in \
              /limiters/{}/keys/KEY",

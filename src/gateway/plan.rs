@@ -71,7 +71,6 @@ pub struct LimiterPlan {
     /// As it is asked for one permit where it has no key, for each rate.
     pub checks: Vec<Check>,
     names: Names,
-    is_used: Use,
     /// Requests that wait for it in this gateway.
     pub waiting: AtomicUsize,
     /// Its metrics.
@@ -254,33 +253,41 @@ impl LimiterPlan {
             policy(rate.map_or(Quota::Places(rule.limit()), Quota::Rate))
         });
         let is_one = limiter.key.is_none() && limiter.mode != Mode::Off;
-        let mut plan = Self {
+        let rules = limiter.algorithms.iter().enumerate();
+        let checks = rules.map(|(rate, algorithm)| {
+            // A bucket that no request can name: a hash is 32 digits long.
+            let overflow =
+                limiter.key.is_some().then(|| names.key(limiter, rate, Some("#overflow")));
+            Check {
+                key: names.key(limiter, rate, None),
+                algorithm: *algorithm,
+                cost: 1,
+                enforce: limiter.mode == Mode::Enforce,
+                hidden: algorithm.hidden(is_used.wait, is_used.cost),
+                overflow,
+                on_failure: limiter.without_store(rate),
+            }
+        });
+        Self {
             limiter: limiter.clone(),
             policies: policies.collect(),
-            checks: Vec::new(),
+            checks: checks.collect(),
             names: names.clone(),
-            is_used,
             waiting: AtomicUsize::new(0),
             metrics: LimiterMetrics::new(&limiter.name, is_one),
-        };
-        plan.checks = plan.checks(None, 1);
-        plan
+        }
     }
 
     /// As it is asked for `cost` permits of the bucket `filled`, for each rate.
-    pub fn checks(&self, filled: Option<&str>, cost: i64) -> Vec<Check> {
-        let (limiter, Names { prefix, instance }) = (&self.limiter, &self.names);
-        let rules = limiter.algorithms.iter().enumerate();
-        let checks = rules.map(|(rate, algorithm)| {
-            let key = |filled| limiter.store_key(prefix, Some(instance), rate, filled).into();
-            // A bucket that no request can name: a hash is 32 digits long.
-            let overflow = filled.map(|_| key(Some("#overflow")));
-            let enforce = limiter.mode == Mode::Enforce;
-            let hidden = algorithm.hidden(self.is_used.wait, self.is_used.cost);
-            let (algorithm, on_failure) = (*algorithm, limiter.without_store(rate));
-            Check { key: key(filled), algorithm, cost, enforce, hidden, overflow, on_failure }
-        });
-        checks.collect()
+    pub fn checks(&self, filled: Option<&str>, cost: i64) -> impl Iterator<Item = Check> {
+        self.checks.iter().enumerate().map(move |(rate, check)| {
+            let key = match filled {
+                None => check.key.clone(),
+                filled => self.names.key(&self.limiter, rate, filled),
+            };
+            let overflow = check.overflow.clone().filter(|_| filled.is_some());
+            Check { key, cost, overflow, ..*check }
+        })
     }
 }
 
@@ -302,6 +309,15 @@ impl Use {
             }
         }
         all
+    }
+}
+
+// === impl Names ===
+
+impl Names {
+    /// Of the state of the bucket `filled`.
+    fn key(&self, limiter: &config::Limiter, rate: usize, filled: Option<&str>) -> Arc<str> {
+        limiter.store_key(&self.prefix, Some(&self.instance), rate, filled).into()
     }
 }
 

@@ -253,6 +253,11 @@ impl Member {
         }
     }
 
+    /// Whether the breaker tells of calls without an answer.
+    pub(super) fn tells(&self) -> bool {
+        !self.is_one_of_many
+    }
+
     /// A call had no answer. One that was refused had: who refuses is there, and fast.
     pub(super) fn missed(&self, error: &StoreError) {
         match error {

@@ -91,9 +91,10 @@ async fn the_law_holds_and_everybody_is_answered(
     stage.until_well().await;
     let well = Instant::now();
     sleep(spans.after).await;
+    let end = Instant::now();
     stage.end().await;
 
-    let run = Run { start, broken, mended, well, end: Instant::now() };
+    let run = Run { start, broken, mended, well, end };
     let (limited, probes, arrivals) = (stage.limited(), stage.probes(), stage.arrivals());
     let over = over_the_law(&arrivals);
     run.write_down(fault, policy, &limited, &probes, &arrivals, over);
@@ -281,7 +282,7 @@ impl Run {
             p99(probes, self.broken, opening),
             p99(probes, opening, self.mended),
             used(opening, self.mended),
-            used(self.well, self.end - Duration::from_millis(300)),
+            used(self.well, self.end),
             if policy == Policy::Allow { "-".to_owned() } else { format!("{over:.1}") },
             (self.well - self.mended).as_secs_f64(),
         );

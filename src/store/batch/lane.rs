@@ -355,8 +355,9 @@ impl Lane {
             member.heard(&batch.entries, answer, late);
         }
         let mut line = self.line.lock();
-        // Where somebody hears of all calls, who also tells of them.
-        if member.is_none() || !matches!(answer, Err(error) if error.is_silence()) {
+        // Where a breaker hears of all calls, it also tells of them.
+        let is_told = member.as_ref().is_some_and(|member| member.tells());
+        if !is_told || !matches!(answer, Err(error) if error.is_silence()) {
             line.told.hear(&self.name, &batch.entries, answer);
         }
         if let Err(StoreError::Refused(_)) = answer {

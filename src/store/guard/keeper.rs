@@ -45,7 +45,10 @@ impl Guard {
         let health = &self.process.health;
         let mut back = None;
         loop {
-            match self.probe().await && (health.is_closed() || health.all_answered()) {
+            let answered = self.probe().await;
+            // The server that counts gateways may be away alone: others have something to be charged.
+            let is_there = answered || (self.script.has_many_servers() && health.is_closed());
+            match is_there && (health.is_closed() || health.all_answered()) {
                 true => {
                     if health.is_closed() {
                         self.member.is_well();

@@ -161,6 +161,9 @@ impl Local {
 
     /// The places of the shared store that are left count here no longer.
     pub(super) fn leave(&self, checks: &Checks, parts: &[Part]) {
+        if self.is_empty() {
+            return;
+        }
         if let Some(book) = &mut *self.book.lock() {
             let given = checks.iter().zip(parts).filter(|(check, _)| check.is_lease());
             for (check, part) in given.filter(|(_, part)| part.at >= 0) {
@@ -171,6 +174,9 @@ impl Local {
 
     /// Holds a place for another lease; whether it is held here and the shared store does not know of it.
     pub(super) fn renew(&self, check: &Check, grant: Grant) -> bool {
+        if self.is_empty() {
+            return false;
+        }
         let Some(book) = &mut *self.book.lock() else { return false };
         let ticket = Ticket::of(grant);
         let places = book.accounts.get(&check.key).map(|account| &account.places);

@@ -3,9 +3,16 @@
 use super::Policy;
 use crate::support::{Conn, Gateway, PATIENCE, Upstream, eventually, request};
 use parking_lot::Mutex;
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 use tokio::{
-    task::{JoinHandle, JoinSet},
+    task::JoinHandle,
     time::{Instant, interval, timeout},
 };
 
@@ -32,6 +39,8 @@ pub(super) struct Stage {
     upstream: Upstream,
     limited: Arc<Mutex<Vec<Seen>>>,
     probes: Arc<Mutex<Vec<Seen>>>,
+    /// Of both kinds.
+    sent: Arc<AtomicUsize>,
     load: Vec<JoinHandle<()>>,
 }
 
@@ -71,21 +80,19 @@ routes:
             Some(())
         })
         .await;
-        Self {
-            gateways,
-            upstream,
-            limited: Arc::default(),
-            probes: Arc::default(),
-            load: Vec::new(),
-        }
+        let (limited, probes, sent) = (Arc::default(), Arc::default(), Arc::default());
+        Self { gateways, upstream, limited, probes, sent, load: Vec::new() }
     }
 
     pub(super) fn begin(&mut self) {
         let addresses: Vec<_> = self.gateways.iter().map(|gateway| gateway.listen).collect();
         let pause = Duration::from_secs_f64(1.0 / OFFERED);
-        self.load.push(tokio::spawn(offer("/x", addresses.clone(), pause, self.limited.clone())));
-        let pause = PROBE / GATEWAYS as u32;
-        self.load.push(tokio::spawn(offer("/free", addresses, pause, self.probes.clone())));
+        for (target, pause, log) in
+            [("/x", pause, &self.limited), ("/free", PROBE / GATEWAYS as u32, &self.probes)]
+        {
+            let log = (self.sent.clone(), log.clone());
+            self.load.push(tokio::spawn(offer(target, addresses.clone(), pause, log)));
+        }
     }
 
     /// Until every gateway decides by the store again.
@@ -101,13 +108,18 @@ routes:
         .await;
     }
 
-    /// No more requests; all that were sent have been answered.
+    /// No more requests; resolves when all that were sent have been answered, or were not in time.
     pub(super) async fn end(&mut self) {
         for load in self.load.drain(..) {
             load.abort();
+            // Nothing is sent behind that.
+            drop(load.await);
         }
-        // Those under way have their own tasks.
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        eventually("all requests have come to their end", async || {
+            let ended = self.limited.lock().len() + self.probes.lock().len();
+            (ended == self.sent.load(SeqCst)).then_some(())
+        })
+        .await;
     }
 
     pub(super) fn limited(&self) -> Vec<Seen> {
@@ -133,20 +145,20 @@ async fn offer(
     target: &'static str,
     gateways: Vec<SocketAddr>,
     pause: Duration,
-    log: Arc<Mutex<Vec<Seen>>>,
+    (count, log): (Arc<AtomicUsize>, Arc<Mutex<Vec<Seen>>>),
 ) {
-    let (mut ticks, mut tasks) = (interval(pause), JoinSet::new());
+    let mut ticks = interval(pause);
     for gateway in gateways.iter().cycle() {
         ticks.tick().await;
-        while tasks.try_join_next().is_some() {}
         let (gateway, log) = (*gateway, log.clone());
-        // Not ended with the load: each is to be answered.
-        tasks.spawn(tokio::spawn(async move {
+        count.fetch_add(1, SeqCst);
+        // Goes on when the load has ended: each is to be answered.
+        tokio::spawn(async move {
             let sent = Instant::now();
-            let status = timeout(PATIENCE, ask(gateway, target)).await;
+            let status = timeout(PATIENCE / 2, ask(gateway, target)).await;
             let status = status.ok().and_then(Result::ok).unwrap_or(0);
             log.lock().push(Seen { sent, took: sent.elapsed(), status });
-        }));
+        });
     }
 }
 
