@@ -175,7 +175,7 @@ impl Gateway {
         if !routed.is_expected {
             routed.request.body_mut().look_ahead().await.map_err(spoilt)?;
         }
-        let upstream = &self.upstreams[routed.route.upstream];
+        let upstream = &self.upstreams[routed.route.upstream()];
         // Nothing is open: a connection is made while the decision is.
         let ahead = upstream.connect_ahead();
         let (mut slot, waits) = at_once(self.admit(record, peer, routed).await?);

@@ -172,7 +172,8 @@ impl<'a> Record<'a> {
     fn log(&self, line: &Line<'_>) {
         let bound = self.bound.map(|limiter| self.plan.limiters[limiter].limiter.name.as_str());
         let millis = |span: Duration| (span.as_secs_f64() * 1e6).round() / 1e3;
-        let upstream = self.route.map(|(route, _)| &self.plan.config.upstreams[route.upstream].name);
+        let upstream =
+            self.route.map(|(route, _)| &self.plan.config.upstreams[route.upstream()].name);
         tracing::info!(
             target: "paceway::access",
             request_id = self.id.to_str().unwrap_or("-"),
