@@ -3,6 +3,7 @@
 
 mod keeper;
 mod local;
+mod slots;
 
 use super::{
     Answer, BoxFuture, Check, Checks, Decision, OnFailure, Source, Store, StoreError,

@@ -404,6 +404,52 @@ async fn two_gateways_share_a_rate_without_their_store(#[case] outage: Outage) {
     assert!(later <= 10.0 + 40.0 * span + 8.0, "{later} in {span} s behind the return");
 }
 
+/// Requests wait when the store comes back: their slots lie ahead, and nobody gets these again.
+#[rstest]
+#[case::of_both(2)]
+#[case::of_one(1)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_window_has_room_for_who_waits_when_its_store_is_back(#[case] waiting: usize) {
+    const COUNT: usize = 36;
+    // What both take while one has seen that the store is away, or back, and the other has not.
+    const MORE: usize = 9;
+    let (redis, upstream) = (Redis::start(), Upstream::ok().await);
+    let rest = "limiters: { search: { algorithm: sliding_window, rate: 36/s, margin: 200ms } }
+routes: [{ name: search, suffix: /search, limiters: [search], max_wait: 1500ms }]
+";
+    let yaml = config(&redis.url(), "timeout: 100ms", &upstream, rest);
+    let gateways = [Gateway::start(&yaml).await, Gateway::start(&yaml).await];
+    for gateway in &gateways {
+        until_gateways(gateway, 2.0).await;
+    }
+    let load = Load::on(&gateways[..waiting], 60);
+    sleep(Duration::from_secs(1)).await;
+    redis.freeze();
+    for gateway in &gateways {
+        until_breaker(gateway, OPEN).await;
+    }
+    sleep(Duration::from_secs(3)).await;
+    assert!(decided_by(&gateways[0], "local").await > 0.0);
+    redis.thaw();
+    for gateway in &gateways {
+        until_breaker(gateway, CLOSED).await;
+    }
+    let later = Load::on(&gateways[waiting..], 15);
+    sleep(Duration::from_secs(4)).await;
+    let answers = [load.end().await, later.end().await].concat();
+    assert!(answers.iter().all(|status| [200, 429].contains(status)), "{answers:?}");
+    let mut arrivals = upstream.arrivals();
+    arrivals.sort();
+    let within = |from: &Instant| between(&arrivals, *from, *from + Duration::from_secs(1));
+    for (i, from) in arrivals.iter().enumerate() {
+        let (count, after) = (within(from), *from - arrivals[0]);
+        assert!(
+            count <= COUNT + MORE,
+            "{count} in a second, the {i}th on, {after:?} after the first"
+        );
+    }
+}
+
 /// kill -9 of a gateway: the others count it for three seconds and no longer, and have their quota.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_that_is_gone_is_counted_no_longer() {
