@@ -1,7 +1,7 @@
 //! A server that loses states under load, or seems to, and the gateways that use it: they go on within the law, as if
 //! everything that can have been granted had been.
 
-use crate::support::{Conn, Gateway, Redis, Reply, Upstream, assert_lawful, eventually, get};
+use crate::support::{Conn, Gateway, Redis, Reply, Said, Upstream, assert_lawful, eventually, get};
 use rstest::rstest;
 use std::{
     net::SocketAddr,
@@ -181,4 +181,41 @@ routes: [{{ name: it, suffix: /it, limiters: [places], max_wait: 5min }}]
     assert_eq!(holder.answer().await.expect("an answer").status, 200);
     assert_eq!(waiter.answer().await.expect("an answer").status, 200);
     assert_eq!(warnings(&one), 1, "{:?}", one.events());
+}
+
+/// Of the keys of a limiter the state is evicted, and not the marker.
+#[tokio::test(flavor = "multi_thread")]
+async fn evicted_states_are_lost_and_closed() {
+    let (redis, upstream) = (Redis::start(), Upstream::ok().await);
+    let yaml = format!(
+        "store: {{ url: \"{}\", timeout: 2s, on_failure: reject }}
+upstream: {}
+limiters: {{ it: {{ rate: 1/hour, burst: 3 }} }}
+routes: [{{ name: it, suffix: /it, limiters: [it] }}]
+",
+        redis.url(),
+        upstream.url()
+    );
+    let gateways = [Gateway::start(&yaml).await, Gateway::start(&yaml).await];
+    for gateway in &gateways {
+        assert_eq!(gateway.get("/it").await.status, 200);
+    }
+    // What has the shortest time to live goes first: the state, and then some of these.
+    let filler = "for i = 1, 2000 do redis.call('SET', 'filler:' .. i, string.rep('x', 1000), 'EX', 864000) end";
+    redis.command(&["EVAL", filler, "0"]);
+    redis.command(&["CONFIG", "SET", "maxmemory-samples", "64"]);
+    redis.command(&["CONFIG", "SET", "maxmemory-policy", "volatile-ttl"]);
+    redis.command(&["CONFIG", "SET", "maxmemory", "2000000"]);
+    eventually("the state is evicted", async || {
+        redis.command(&["SET", "another", "key"]);
+        (redis.command(&["EXISTS", "paceway:{it}:T:it"]) == Said::Number(0)).then_some(())
+    })
+    .await;
+    redis.command(&["CONFIG", "SET", "maxmemory", "0"]);
+    eventually("it is met", async || (losses(&gateways).await == [1.0; 2]).then_some(())).await;
+    for gateway in &gateways {
+        assert_eq!(gateway.get("/it").await.status, 429);
+        assert_eq!(warnings(gateway), 1, "{:?}", gateway.events());
+    }
+    assert_eq!(upstream.calls().len(), 2);
 }
