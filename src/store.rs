@@ -77,6 +77,17 @@ pub enum Source {
     None,
 }
 
+/// What a gateway grants by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// How many share the rule.
+    pub gateways: i64,
+    /// What is left of it for one of them.
+    pub rule: Algorithm,
+    /// How full that is.
+    pub level: Level,
+}
+
 /// A request's limiters, at least one, no key twice. Made once when a configuration is loaded.
 pub type Checks = Arc<[Check]>;
 
@@ -156,6 +167,12 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Whether it is away, so that who waits for a place in it waits in vain.
     fn is_away(&self) -> bool {
         false
+    }
+
+    /// By what this gateway decides while the store is away; `None` while it is not, and of a limiter that has another
+    /// policy. Changes nothing.
+    fn share(&self, _check: &Check) -> Option<Share> {
+        None
     }
 
     /// Gives back what an admitted request did not use of a decision by `source`. Never waits; a store that cannot

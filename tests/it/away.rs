@@ -5,6 +5,7 @@ use crate::support::{
     Answer, Chaos, Conn, Gateway, Redis, Reply, Upstream, eventually, reached, request,
 };
 use rstest::rstest;
+use serde_json::Value;
 use std::{
     sync::{
         Arc,
@@ -204,6 +205,54 @@ async fn a_store_that_refuses_is_no_reason_to_refuse() {
         (gateway.limiter("search").await["level"] == 0).then_some(())
     })
     .await;
+}
+
+/// The pages tell what a gateway grants by itself, and how full that is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_share_is_shown_while_it_is_in_use() {
+    let (mut redis, upstream) = (Redis::start(), Upstream::ok().await);
+    let rest = "limiters:
+  flowing: { rate: 5/hour, burst: 9 }
+  windows: { algorithm: fixed_window, rate: [5/day, 100/7d] }
+  places: { algorithm: concurrency, max: 4 }
+  keyed: { rate: 6/hour, key: '{query.k}' }
+  own: { rate: 5/hour, scope: instance }
+  lax: { rate: 5/hour, on_failure: allow }
+routes: [{ suffix: /search, limiters: [flowing] }, { suffix: '*', limiters: [windows, places, keyed, own, lax] }]
+";
+    let yaml = config(&redis.url(), "timeout: 2s", &upstream, rest);
+    let (gateway, other) = (Gateway::start(&yaml).await, Gateway::start(&yaml).await);
+    until_gateways(&gateway, 2.0).await;
+    until_gateways(&other, 2.0).await;
+    let before = gateway.limiter("flowing").await;
+    assert_eq!((&before["on_failure"], &before["share"]), (&"share".into(), &Value::Null));
+    redis.kill();
+    until_breaker(&gateway, OPEN).await;
+    let mut shares = Vec::new();
+    for name in ["flowing", "windows", "places", "keyed", "own", "lax"] {
+        let share = gateway.limiter(name).await["share"].clone();
+        shares.push((
+            share["gateways"].clone(),
+            share["limit"].clone(),
+            share["rate"].clone(),
+            share["level"].clone(),
+        ));
+    }
+    let rates = serde_json::json!(["2/d", "50/7d"]);
+    let expected = [
+        (2.into(), 4.into(), "5/2h".into(), 4.into()),
+        (2.into(), 2.into(), rates, 2.into()),
+        (2.into(), 2.into(), Value::Null, 2.into()),
+        (2.into(), 3.into(), "3/h".into(), Value::Null),
+        (1.into(), 5.into(), "5/h".into(), 5.into()),
+        (Value::Null, Value::Null, Value::Null, Value::Null),
+    ];
+    assert_eq!(shares, expected);
+    assert_eq!(statuses(&gateway, "/search", 3).await, [200; 3]);
+    assert_eq!(gateway.limiter("flowing").await["share"]["level"], 1);
+    assert_eq!(gateway.limiter("lax").await["on_failure"], "allow");
+    let one = gateway.page("/limiters/keyed/keys/a").await.json();
+    assert_eq!(one["share"]["level"], 3, "{one}");
 }
 
 // ------------------------------------------------------------------------------------- time

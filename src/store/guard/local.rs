@@ -12,7 +12,7 @@ use crate::{
         reserve::{Part, Parts},
     },
     store::{
-        Check, Checks, Decision, Entry, OnFailure, Reply, Source,
+        Check, Checks, Decision, Entry, OnFailure, Reply, Share, Source,
         calls::Calls,
         health::{Clock, Health, Holder},
         memory::MemoryStore,
@@ -81,6 +81,11 @@ pub(super) struct Due {
     slots: Slots,
 }
 
+/// Whether a gateway decides it by itself.
+pub(super) fn is_own(check: &Check) -> bool {
+    matches!(check.on_failure, OnFailure::Share { .. } | OnFailure::Whole)
+}
+
 // === impl Local ===
 
 impl Local {
@@ -112,8 +117,6 @@ impl Local {
         budget: Micros,
         ticket: Option<Ticket>,
     ) -> Option<Decision> {
-        let is_own =
-            |check: &Check| matches!(check.on_failure, OnFailure::Share { .. } | OnFailure::Whole);
         if !checks.iter().any(is_own) {
             return None;
         }
@@ -148,6 +151,29 @@ impl Local {
         }
         decision.bound_by = own[decision.bound_by];
         Some(decision)
+    }
+
+    /// By what `check` is decided here, and how full that is.
+    pub(super) fn look(&self, health: &Health, check: &Check) -> Share {
+        let shown = |book: &Book, known: Option<Level>| {
+            let rule = book.share(check, check.key.clone());
+            let now = book.clock.now();
+            let gateways = match check.on_failure {
+                OnFailure::Whole => 1,
+                _ => book.gateways,
+            };
+            let level = known.unwrap_or_else(|| book.level(&rule, now));
+            Share { gateways, rule: rule.algorithm, level }
+        };
+        if let Some(book) = &*self.book.lock()
+            && book.accounts.contains_key(&check.key)
+        {
+            return shown(book, None);
+        }
+        // As it would begin.
+        let book = Book::new(health, Arc::default());
+        let account = book.begin(health, check.clone(), book.clock.now());
+        shown(&book, Some(account.known.0))
     }
 
     /// Takes back what was decided here; returns the places that are the shared store's by now.
