@@ -302,6 +302,32 @@ impl Decision {
 // === impl Check ===
 
 impl Check {
+    /// One permit of `algorithm`, whose state is named `key`. It enforces, counts nothing that was lost, and refuses when
+    /// the store gives no decision.
+    pub fn new(key: impl Into<Arc<str>>, algorithm: Algorithm) -> Self {
+        let on_failure = OnFailure::Reject;
+        let key = key.into();
+        Self { key, algorithm, cost: 1, enforce: true, hidden: 0, overflow: None, on_failure }
+    }
+
+    /// The same for `cost` permits.
+    #[must_use]
+    pub fn with_cost(self, cost: i64) -> Self {
+        Self { cost, ..self }
+    }
+
+    /// The same with grants from before a loss that can count for so long, µs.
+    #[must_use]
+    pub fn with_hidden(self, hidden: Micros) -> Self {
+        Self { hidden, ..self }
+    }
+
+    /// The same with something else that is done when the store gives no decision.
+    #[must_use]
+    pub fn with_on_failure(self, on_failure: OnFailure) -> Self {
+        Self { on_failure, ..self }
+    }
+
     /// Whether it holds a place, not permits.
     pub fn is_lease(&self) -> bool {
         matches!(self.algorithm, Algorithm::Concurrency(_))

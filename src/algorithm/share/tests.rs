@@ -5,7 +5,7 @@ use crate::{
     algorithm::{
         Concurrency, FixedWindow, LeakyBucket, MAX_BUDGET, SlidingWindow, TokenBucket, WarmUp,
     },
-    store::{Check, Entry, OnFailure, Reply, memory::MemoryStore},
+    store::{Check, Entry, Reply, memory::MemoryStore},
 };
 use proptest::prelude::*;
 use rstest::rstest;
@@ -96,8 +96,7 @@ fn rules() -> impl Strategy<Value = (Algorithm, Micros)> {
 }
 
 fn check(algorithm: Algorithm, cost: i64, enforce: bool) -> Check {
-    let (key, on_failure) = ("k".into(), OnFailure::Reject);
-    Check { key, algorithm, cost, enforce, hidden: 0, overflow: None, on_failure }
+    Check { enforce, ..Check::new("k", algorithm).with_cost(cost) }
 }
 
 /// When `cost` permits are granted that are asked for at `now` by who waits as long as it takes.

@@ -120,16 +120,7 @@ fn process(script: &FarScript) -> [Guard; 2] {
 }
 
 fn check(algorithm: Algorithm, on_failure: OnFailure) -> Check {
-    let overflow = None;
-    Check {
-        key: "{t}:a".into(),
-        algorithm,
-        cost: 1,
-        enforce: true,
-        hidden: 0,
-        overflow,
-        on_failure,
-    }
+    Check::new("{t}:a", algorithm).with_on_failure(on_failure)
 }
 
 const SHARE: OnFailure = OnFailure::Share { period: HOUR };

@@ -23,8 +23,7 @@ fn bucket() -> Algorithm {
 }
 
 fn check(algorithm: Algorithm) -> Check {
-    let (key, on_failure) = ("{t}:a".into(), OnFailure::Whole);
-    Check { key, algorithm, cost: 1, enforce: true, hidden: 0, overflow: None, on_failure }
+    Check::new("{t}:a", algorithm).with_on_failure(OnFailure::Whole)
 }
 
 /// When each of the permits that are `due` is taken, and how many at once.
