@@ -4,6 +4,7 @@ mod admit;
 mod body;
 mod budget;
 mod interim;
+mod ledger;
 mod peer;
 mod plan;
 mod record;
@@ -16,6 +17,7 @@ mod vet;
 
 pub use body::{Body, Cut};
 pub use budget::budget;
+pub use ledger::Ledger;
 pub use peer::{Line, Peer};
 pub use plan::{LimiterPlan, Plan, RoutePlan};
 pub use record::Left;
@@ -36,6 +38,7 @@ use http::{
 };
 use http_body::Body as _;
 use hyper::body::Incoming;
+use ledger::RouteLedger;
 use record::Record;
 use send::spoilt;
 use std::{mem, sync::Arc, time::Duration};
@@ -50,6 +53,8 @@ const AMBIGUOUS: &str = "servers read this path in several ways, and each has an
 pub struct Gateway {
     /// Shared by all workers.
     plan: Arc<Plan>,
+    /// Which of them this is.
+    worker: usize,
     /// This worker's connection to where limiters keep their state.
     store: Arc<dyn Store>,
     /// This worker's connections, by index of the upstream.
@@ -61,6 +66,7 @@ pub struct Gateway {
 /// A request whose route is known: the only kind that can be limited and forwarded.
 struct Routed<'a> {
     route: &'a RoutePlan,
+    own: &'a RouteLedger,
     request: Request<Upload>,
     seen: Seen,
     upgrade: Option<Upgrade>,
@@ -84,9 +90,19 @@ impl Routed<'_> {
 // === impl Gateway ===
 
 impl Gateway {
-    /// The data plane of one worker.
-    pub fn new(plan: Arc<Plan>, store: Arc<dyn Store>, upstreams: Vec<Upstream>) -> Self {
-        Self { plan, store, upstreams, tunnels: Tunnels::new(), ids: Ids::new() }
+    /// The data plane of one of the workers of `plan`.
+    pub fn new(
+        plan: Arc<Plan>,
+        worker: usize,
+        store: Arc<dyn Store>,
+        upstreams: Vec<Upstream>,
+    ) -> Self {
+        Self { plan, worker, store, upstreams, tunnels: Tunnels::new(), ids: Ids::new() }
+    }
+
+    /// Where this worker counts.
+    fn own(&self) -> &Ledger {
+        &self.plan.ledgers[self.worker]
     }
 
     /// Answers a request. It is looked at now, so that the future need not hold it as it came.
@@ -130,7 +146,7 @@ impl Gateway {
     ) -> (Record<'_>, Result<Routed<'_>, Failure>) {
         let seen = Seen::of(request.headers());
         let id = self.ids.of(request.headers_mut(), seen);
-        let mut record = Record::new(&self.plan, peer, id, &request);
+        let mut record = Record::new(&self.plan, self.own(), peer, id, &request);
         let routed = self.route(&mut record, peer, request, seen);
         (record, routed)
     }
@@ -147,7 +163,7 @@ impl Gateway {
 
     /// Counts and logs what was no request; it was answered with `status`.
     pub fn unparsed(&self, peer: &Peer, status: StatusCode) {
-        record::unparsed(&self.plan, peer.ip, status);
+        record::unparsed(&self.plan, self.own(), peer.ip, status);
     }
 
     async fn forward(
@@ -159,7 +175,7 @@ impl Gateway {
         if !routed.is_expected {
             routed.request.body_mut().look_ahead().await.map_err(spoilt)?;
         }
-        let upstream = &self.upstreams[routed.route.upstream];
+        let upstream = &self.upstreams[routed.route.upstream()];
         // Nothing is open: a connection is made while the decision is.
         let ahead = upstream.connect_ahead();
         let (mut slot, waits) = at_once(self.admit(record, peer, routed).await?);
@@ -205,14 +221,15 @@ impl Gateway {
         let (method, host) = (request.method(), asked_host(&request));
         let found = self.plan.table.find_covering(method, host, uri.path(), covers);
         let found = found.map_err(|Ambiguous| Failure::Malformed(AMBIGUOUS.into()))?;
-        let route = &self.plan.routes[found.ok_or(Failure::NoRoute)?];
-        record.route(route);
+        let found = found.ok_or(Failure::NoRoute)?;
+        let (route, own) = (&self.plan.routes[found], &self.own().routes[found]);
+        record.route(route, own);
         let is_h2 = request.version() == Version::HTTP_2;
         let config = &self.plan.config;
         let terms = Terms { limit: config.limits.body, patience: config.client.body_timeout };
         let mut request = request.map(|incoming| Upload::new(incoming, is_h2, terms, &peer.ends));
         let is_expected = seen.has(Seen::EXPECT) && expects(&mut request);
-        Ok(Routed { route, request, seen, upgrade, is_expected })
+        Ok(Routed { route, own, request, seen, upgrade, is_expected })
     }
 }
 

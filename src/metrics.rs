@@ -4,12 +4,16 @@
 //! come from the configuration or from closed sets, never from a request. What every request is counted in lies
 //! together and is written here; the rest is the exporter's.
 
+mod counts;
+mod labels;
 mod times;
 
+pub use counts::{Decisions, Outcomes, Statuses};
+pub use labels::{Outcome, Protocol, Refusal, Verdict};
 pub use times::Times;
 
 use crate::{
-    store::{Source, StoreError, batch::StoreMetrics, health::HealthMetrics},
+    store::{StoreError, batch::StoreMetrics, health::HealthMetrics},
     upstream::AddressMetrics,
 };
 use metrics::{
@@ -20,14 +24,6 @@ use metrics_exporter_prometheus::{
     BuildError, Matcher, PrometheusBuilder, PrometheusHandle,
     formatting::{sanitize_label_value, write_help_line, write_type_line},
 };
-use std::{
-    fmt::Write,
-    sync::{
-        OnceLock,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-};
-
 const REQUESTS: &str = "paceway_requests_total";
 const DECISIONS: &str = "paceway_decisions_total";
 const WAIT: &str = "paceway_wait_seconds";
@@ -52,76 +48,6 @@ const STORE_GATEWAYS: &str = "paceway_store_gateways";
 const TASKS: &str = "paceway_tasks";
 const BUILD_INFO: &str = "paceway_build_info";
 
-/// What became of a request; the `outcome` label and the word in the access log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// Forwarded at once.
-    Passed,
-    /// Forwarded when its slot had come.
-    Waited,
-    /// Forwarded, though a limiter in `mode: observe` would have held or refused it.
-    Observed,
-    /// 429: no slot within its budget.
-    Refused,
-    /// 503: too many wait already.
-    QueueFull,
-    /// 404: no route matches.
-    NoRoute,
-    /// 400, 408, 413: a request that cannot be forwarded.
-    BadRequest,
-    /// 503: the store gave no decision.
-    StoreUnavailable,
-    /// 502, 504: the upstream gave no response.
-    UpstreamFailed,
-    /// The client left before the response.
-    Cancelled,
-}
-
-/// What a limiter said; the `decision` label. The later ones say more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verdict {
-    /// Go now.
-    Pass,
-    /// Go later.
-    Wait,
-    /// Not within the budget.
-    Refuse,
-    /// As above, said by a limiter in `mode: observe`.
-    WouldPass,
-    /// As above, said by a limiter in `mode: observe`.
-    WouldWait,
-    /// As above, said by a limiter in `mode: observe`.
-    WouldRefuse,
-}
-
-/// What a client speaks with us; the `protocol` label.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protocol {
-    /// HTTP/1.0 and 1.1.
-    Http1,
-    /// In clear text or over TLS.
-    Http2,
-    /// What was HTTP/1.1 before its upgrade.
-    Tunnel,
-}
-
-/// Why a connection of a client was ended by us; the `reason` label.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
-    /// `max_connections` are open.
-    Limit,
-    /// No agreement on TLS, or no certificate that is ours to trust.
-    Tls,
-    /// A trusted proxy that does not begin with its header.
-    ProxyProtocol,
-    /// No whole request, or handshake, within `header_timeout`.
-    HeaderTimeout,
-    /// It took nothing of a response within `body_timeout`.
-    Stalled,
-    /// It broke the rules of HTTP/2, or asked for too much.
-    Http2,
-}
-
 /// Of clients' connections.
 #[derive(Clone)]
 pub struct ConnectionMetrics {
@@ -130,13 +56,8 @@ pub struct ConnectionMetrics {
     refused: [Counter; Refusal::ALL.len()],
 }
 
-/// Of one route. What most requests are counted in is one cache line: the last of `requests` and the first of `wait`.
-#[repr(C, align(64))]
+/// Of one route.
 pub struct RouteMetrics {
-    /// By [`Outcome`], the last one first.
-    requests: [AtomicU64; Outcome::ALL.len()],
-    /// Time that forwarded requests were held.
-    pub wait: Times,
     /// `route="NAME"`.
     label: String,
     /// Requests that are being held.
@@ -146,9 +67,9 @@ pub struct RouteMetrics {
 }
 
 /// Of one limiter.
-#[derive(Clone)]
 pub struct LimiterMetrics {
-    decisions: [[Counter; Verdict::ALL.len()]; Source::ALL.len()],
+    /// `limiter="NAME"`.
+    label: String,
     /// Permits that could be taken now, of a limiter with one state; set at each scrape.
     pub available: Option<Gauge>,
     /// Slots that were not used because their request woke too late for them.
@@ -157,109 +78,23 @@ pub struct LimiterMetrics {
 
 /// Of one upstream.
 pub struct UpstreamMetrics {
-    name: String,
-    /// By status, 100 to 599, made when first seen.
-    requests: Box<[OnceLock<Counter>]>,
-    /// Time to the head of the response.
-    pub seconds: Times,
+    /// `upstream="NAME"`.
+    label: String,
     /// Its 429s.
     pub throttled: Counter,
 }
 
-// === impl Outcome ===
-
-impl Outcome {
-    /// All of them, in the order of their declaration.
-    pub const ALL: [Self; 10] = [
-        Self::Passed,
-        Self::Waited,
-        Self::Observed,
-        Self::Refused,
-        Self::QueueFull,
-        Self::NoRoute,
-        Self::BadRequest,
-        Self::StoreUnavailable,
-        Self::UpstreamFailed,
-        Self::Cancelled,
-    ];
-
-    /// The label.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Passed => "passed",
-            Self::Waited => "waited",
-            Self::Observed => "observed",
-            Self::Refused => "refused",
-            Self::QueueFull => "queue_full",
-            Self::NoRoute => "no_route",
-            Self::BadRequest => "bad_request",
-            Self::StoreUnavailable => "store_unavailable",
-            Self::UpstreamFailed => "upstream_failed",
-            Self::Cancelled => "cancelled",
-        }
-    }
-}
-
-// === impl Verdict ===
-
-impl Verdict {
-    /// All of them, in the order of their declaration.
-    pub const ALL: [Self; 6] =
-        [Self::Pass, Self::Wait, Self::Refuse, Self::WouldPass, Self::WouldWait, Self::WouldRefuse];
-
-    /// The label.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Pass => "pass",
-            Self::Wait => "wait",
-            Self::Refuse => "refuse",
-            Self::WouldPass => "would_pass",
-            Self::WouldWait => "would_wait",
-            Self::WouldRefuse => "would_refuse",
-        }
-    }
-}
-
-// === impl Protocol ===
-
-impl Protocol {
-    /// All of them, in the order of their declaration.
-    pub const ALL: [Self; 3] = [Self::Http1, Self::Http2, Self::Tunnel];
-
-    /// The label.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Http1 => "http1",
-            Self::Http2 => "http2",
-            Self::Tunnel => "tunnel",
-        }
-    }
-}
-
-// === impl Refusal ===
-
-impl Refusal {
-    /// All of them, in the order of their declaration.
-    pub const ALL: [Self; 6] = [
-        Self::Limit,
-        Self::Tls,
-        Self::ProxyProtocol,
-        Self::HeaderTimeout,
-        Self::Stalled,
-        Self::Http2,
-    ];
-
-    /// The label.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Limit => "limit",
-            Self::Tls => "tls",
-            Self::ProxyProtocol => "proxy_protocol",
-            Self::HeaderTimeout => "header_timeout",
-            Self::Stalled => "stalled",
-            Self::Http2 => "http2",
-        }
-    }
+/// What the workers count, to be told beside what the exporter has. Each part has its labels, and is added up over the
+/// workers when it is asked for.
+pub struct Counted<R, L, U> {
+    /// Of each route.
+    pub routes: R,
+    /// Of each limiter.
+    pub limiters: L,
+    /// Of each upstream.
+    pub upstreams: U,
+    /// Of the gateway itself.
+    pub overhead: Times,
 }
 
 // === impl ConnectionMetrics ===
@@ -292,17 +127,10 @@ impl RouteMetrics {
     /// Handles for the route named `route`.
     pub fn new(route: &str) -> Self {
         Self {
-            requests: Default::default(),
-            wait: Times::default(),
             label: label("route", route),
             waiting: gauge!(WAITING, "route" => route.to_owned()),
             tunnels: gauge!(TUNNELS, "route" => route.to_owned()),
         }
-    }
-
-    /// Counts a request.
-    pub fn count(&self, outcome: Outcome) {
-        self.requests[Outcome::ALL.len() - 1 - outcome as usize].fetch_add(1, Relaxed);
     }
 }
 
@@ -311,26 +139,11 @@ impl RouteMetrics {
 impl LimiterMetrics {
     /// Handles for the limiter named `limiter`; `is_one` unless it has a state for each key, or none.
     pub fn new(limiter: &str, is_one: bool) -> Self {
-        let said = |source: Source| {
-            Verdict::ALL.map(|verdict| {
-                counter!(
-                    DECISIONS,
-                    "limiter" => limiter.to_owned(),
-                    "decision" => verdict.name(),
-                    "source" => source.name()
-                )
-            })
-        };
         Self {
-            decisions: Source::ALL.map(said),
+            label: label("limiter", limiter),
             available: is_one.then(|| gauge!(AVAILABLE, "limiter" => limiter.to_owned())),
             late: counter!(LATE, "limiter" => limiter.to_owned()),
         }
-    }
-
-    /// Counts a decision.
-    pub fn count(&self, verdict: Verdict, source: Source) {
-        self.decisions[source as usize][verdict as usize].increment(1);
     }
 }
 
@@ -340,28 +153,8 @@ impl UpstreamMetrics {
     /// Handles for the upstream named `upstream`.
     pub fn new(upstream: &str) -> Self {
         Self {
-            name: upstream.to_owned(),
-            requests: (100..600).map(|_| OnceLock::new()).collect(),
-            seconds: Times::default(),
+            label: label("upstream", upstream),
             throttled: counter!(UPSTREAM_THROTTLED, "upstream" => upstream.to_owned()),
-        }
-    }
-
-    /// Counts a response.
-    pub fn count(&self, status: http::StatusCode) {
-        let slot = usize::from(status.as_u16()).checked_sub(100).and_then(|i| self.requests.get(i));
-        // A status that HTTP does not define is counted as the last one that it could.
-        let (slot, status) = match slot {
-            Some(slot) => (slot, status.as_u16()),
-            None => (&self.requests[499], 599),
-        };
-        let upstream = || self.name.clone();
-        slot.get_or_init(|| {
-            counter!(UPSTREAM_REQUESTS, "upstream" => upstream(), "status" => status.to_string())
-        })
-        .increment(1);
-        if status == 429 {
-            self.throttled.increment(1);
         }
     }
 }
@@ -405,33 +198,41 @@ pub fn tasks() -> Gauge {
     gauge!(TASKS)
 }
 
-/// All metrics as text: those of `exporter`, and what the requests of all `routes` and `upstreams` were counted in, with
-/// the `overhead` of the gateway itself.
+/// All metrics as text: those of `exporter`, and what the workers counted.
 pub fn text<'a>(
     exporter: &PrometheusHandle,
-    routes: impl Iterator<Item = &'a RouteMetrics> + Clone,
-    upstreams: &[UpstreamMetrics],
-    overhead: &Times,
+    counted: Counted<
+        impl Iterator<Item = (&'a RouteMetrics, Outcomes, Times)>,
+        impl Iterator<Item = (&'a LimiterMetrics, Decisions)>,
+        impl Iterator<Item = (&'a UpstreamMetrics, Statuses, Times)>,
+    >,
 ) -> String {
     let mut text = exporter.render();
+    // All of a family stands together, and each route has a part in two.
+    let (mut waits, mut seconds) = (String::new(), String::new());
     family(&mut text, REQUESTS, "counter", "Requests, by route and by what became of them.");
-    for RouteMetrics { requests, label, .. } in routes.clone() {
-        for (count, outcome) in requests.iter().rev().zip(Outcome::ALL) {
-            let (outcome, count) = (outcome.name(), count.load(Relaxed));
-            // A string takes whatever is written.
-            let _ = writeln!(text, "{REQUESTS}{{{label},outcome=\"{outcome}\"}} {count}");
-        }
+    family(&mut waits, WAIT, "histogram", "Time that forwarded requests were held.");
+    for (route, outcomes, wait) in counted.routes {
+        outcomes.write(&mut text, REQUESTS, &route.label);
+        wait.write(&mut waits, WAIT, &route.label);
     }
-    family(&mut text, WAIT, "histogram", "Time that forwarded requests were held.");
-    routes.for_each(|route| route.wait.write(&mut text, WAIT, &route.label));
+    text.push_str(&waits);
+    let help = "Decisions of a limiter, by who decided; would_* are those of mode observe.";
+    family(&mut text, DECISIONS, "counter", help);
+    for (limiter, decisions) in counted.limiters {
+        decisions.write(&mut text, DECISIONS, &limiter.label);
+    }
+    family(&mut text, UPSTREAM_REQUESTS, "counter", "Responses of an upstream, by status.");
     let help = "Time from the slot to the head of the upstream's response.";
-    family(&mut text, UPSTREAM_SECONDS, "histogram", help);
-    for upstream in upstreams {
-        upstream.seconds.write(&mut text, UPSTREAM_SECONDS, &label("upstream", &upstream.name));
+    family(&mut seconds, UPSTREAM_SECONDS, "histogram", help);
+    for (upstream, statuses, times) in counted.upstreams {
+        statuses.write(&mut text, UPSTREAM_REQUESTS, &upstream.label);
+        times.write(&mut seconds, UPSTREAM_SECONDS, &upstream.label);
     }
+    text.push_str(&seconds);
     let help = "Time to the head of the response, less the wait and the upstream's.";
     family(&mut text, OVERHEAD, "histogram", help);
-    overhead.write(&mut text, OVERHEAD, "");
+    counted.overhead.write(&mut text, OVERHEAD, "");
     text
 }
 
@@ -462,15 +263,10 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
 }
 
 fn describe() {
-    describe_counter!(
-        DECISIONS,
-        "Decisions of a limiter, by who decided; would_* are those of mode observe."
-    );
     describe_gauge!(WAITING, "Requests that are being held for their slot.");
     describe_gauge!(TUNNELS, "Connections that were upgraded, such as WebSockets, and are open.");
     describe_gauge!(AVAILABLE, "Permits of a limiter that could be taken now.");
     describe_counter!(LATE, "Slots asked for again because their request woke too late for them.");
-    describe_counter!(UPSTREAM_REQUESTS, "Responses of an upstream, by status.");
     describe_counter!(UPSTREAM_THROTTLED, "Times an upstream said 429.");
     describe_gauge!(UPSTREAM_ADDRESSES, "Addresses of an upstream, by whether requests go there.");
     describe_counter!(UPSTREAM_EJECTIONS, "Times an address was put out because it did not work.");

@@ -35,9 +35,17 @@ type Candidates = SmallVec<[Candidate; 1]>;
 #[repr(align(64))]
 struct Node {
     /// `None` where no suffix is longer.
-    children: Option<Box<HashMap<Text, usize>>>,
+    children: Option<Box<HashMap<Text, Child>>>,
     /// Routes whose suffix ends here, the more specific first.
     here: Candidates,
+}
+
+/// What stands behind a segment.
+#[derive(Debug, Clone, Copy)]
+enum Child {
+    Node(usize),
+    /// The usual end: a route that takes every request, and no suffix that is longer.
+    Route(usize),
 }
 
 #[derive(Debug)]
@@ -65,7 +73,25 @@ impl Table {
         for list in lists.chain(characters).chain([&mut table.any]) {
             list.sort_by_key(Candidate::rank);
         }
+        table.shorten();
         table
+    }
+
+    /// Names the routes at usual ends where they are looked for, so that nobody looks at their nodes.
+    fn shorten(&mut self) {
+        let ends = self.nodes.iter().map(|node| match (&node.children, &node.here[..]) {
+            (None, [only]) if only.takes_all() => Some(Child::Route(only.route)),
+            _ => None,
+        });
+        let ends: Vec<_> = ends.collect();
+        let children = self.nodes.iter_mut().filter_map(|node| node.children.as_mut());
+        for child in children.flat_map(|children| children.values_mut()) {
+            if let Child::Node(at) = *child
+                && let Some(end) = ends[at]
+            {
+                *child = end;
+            }
+        }
     }
 
     fn place(&mut self, suffix: &Suffix) -> &mut Candidates {
@@ -76,7 +102,12 @@ impl Table {
                 for segment in bytes[1..].rsplit(|byte| *byte == b'/') {
                     let next = self.nodes.len();
                     let children = self.nodes[at].children.get_or_insert_default();
-                    at = *children.entry(segment.into()).or_insert(next);
+                    // Only whole tables are shortened.
+                    if let Child::Node(known) =
+                        children.entry(segment.into()).or_insert(Child::Node(next))
+                    {
+                        at = *known;
+                    }
                     if at == next {
                         self.nodes.push(Node::default());
                     }
@@ -157,8 +188,11 @@ impl Table {
         for segment in path[1..].rsplit(|byte| *byte == b'/') {
             let children = self.nodes[at].children.as_deref();
             let Some(&child) = children.and_then(|children| children.get(segment)) else { break };
-            at = child;
             length += segment.len() + 1;
+            match child {
+                Child::Route(route) => return (length, Some(route)),
+                Child::Node(node) => at = node,
+            }
             if let Some(route) = pick(&self.nodes[at].here, method, host) {
                 best = (length, Some(route));
             }
@@ -175,6 +209,10 @@ fn pick(candidates: &[Candidate], method: &Method, host: Option<&str>) -> Option
 // === impl Candidate ===
 
 impl Candidate {
+    fn takes_all(&self) -> bool {
+        self.methods.is_empty() && self.host.is_none()
+    }
+
     fn accepts(&self, method: &Method, host: Option<&str>) -> bool {
         let same = |own: &str| host.is_some_and(|host| host.eq_ignore_ascii_case(own));
         (self.methods.is_empty() || self.methods.contains(method))

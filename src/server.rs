@@ -170,10 +170,11 @@ impl Server {
             let (phase, phases) = watch::channel(Phase::Running);
             let (ended, mut ends) = mpsc::channel(1);
             let mut runtimes = Vec::new();
-            for (i, listener) in self.data.into_iter().enumerate() {
+            for (number, listener) in self.data.into_iter().enumerate() {
                 let worker = Worker {
                     listener,
                     plan: self.plan.clone(),
+                    number,
                     source: source.clone(),
                     sites: sites.clone(),
                     tls: tls.clone(),
@@ -182,7 +183,7 @@ impl Server {
                     draining: draining.clone(),
                     phases: phases.clone(),
                 };
-                runtimes.push(start(worker, i, ended.clone())?);
+                runtimes.push(start(worker, ended.clone())?);
             }
             drop(ended);
             let store = source.kept(self.plan.levels()).await?;
@@ -216,17 +217,16 @@ impl Server {
 /// Runs a worker on a thread of its own, which says how it `ended`.
 fn start(
     worker: Worker,
-    i: usize,
     ended: mpsc::Sender<Result<(), ServerError>>,
 ) -> Result<RuntimeMetrics, ServerError> {
     let runtime = new_runtime()?;
-    let metrics = runtime.metrics();
+    let (metrics, name) = (runtime.metrics(), format!("worker-{}", worker.number));
     let work = move || {
         let result = runtime.block_on(worker.run());
         // Nobody listens only when the process is on its way out.
         let _ = ended.blocking_send(result);
     };
-    thread::Builder::new().name(format!("worker-{i}")).spawn(work).map_err(system)?;
+    thread::Builder::new().name(name).spawn(work).map_err(system)?;
     Ok(metrics)
 }
 

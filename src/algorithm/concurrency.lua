@@ -88,10 +88,11 @@ local function next_free(open)
   return math.max(expiry, open.unknown_until) - open.now
 end
 
--- until when it waits, and after how many µs to ask again if nobody calls; nil when the queue is full
+-- until when it waits, and after how many µs to ask again if nobody calls; nil when the queue is full, or the time over
 function concurrency.enqueue(open, ticket, budget)
   local deadline = ticket.deadline
   if deadline == 0 then deadline = open.now + budget end
+  if deadline <= open.now then return nil end
   local member = struct.pack(WAITER, ticket.gateway, ticket.number, deadline)
   if ticket.deadline == 0 or not redis.call('ZSCORE', open.key, member) then
     if open.queued >= MAX_QUEUE then return nil end

@@ -185,7 +185,7 @@ impl Open {
         Ticket { deadline: 0, ..ticket }.grant()
     }
 
-    /// Waits in the queue for `budget` µs, or goes on waiting. `None` when the queue is full.
+    /// Waits in the queue for `budget` µs, or goes on waiting. `None` when the queue is full, or the time over.
     pub fn enqueue(&mut self, ticket: Ticket, budget: Micros) -> Option<Queued> {
         let waits =
             |(id, deadline): &(Id, Micros)| (*id, *deadline) == (ticket.id(), ticket.deadline);
@@ -193,6 +193,9 @@ impl Open {
             0 => self.now + budget,
             deadline => deadline,
         };
+        if deadline <= self.now {
+            return None;
+        }
         if ticket.deadline == 0 || !self.state.queue.iter().any(waits) {
             if self.state.queue.len() >= MAX_QUEUE {
                 return None;

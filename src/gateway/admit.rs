@@ -8,7 +8,7 @@ use crate::{
     key::Parts,
     limit::{self, Admission, Slot},
     metrics::Verdict,
-    store::{Decision, StoreError},
+    store::{Decision, Source, StoreError},
     upstream::{Connection, Upstream},
 };
 use smallvec::SmallVec;
@@ -27,13 +27,17 @@ impl Gateway {
     ) -> Result<Option<Admission>, Failure> {
         let (route, request) = (routed.route, &routed.request);
         let trusted = &self.plan.config.trusted_proxies;
-        let checks = route.checks(&self.plan.limiters, || Parts {
+        let parts = || Parts {
             client_ip: peer.client_ip(request.headers(), trusted),
             host: asked_host(request),
             method: request.method(),
             uri: request.uri(),
             headers: request.headers(),
-        });
+        };
+        let checks = match &routed.own.fixed {
+            Some(checks) => Ok(Some(checks.clone())),
+            None => route.checks(&self.plan.limiters, parts),
+        };
         let checks = checks.map_err(|why| Failure::BadRequest(why.into()))?;
         let Some(checks) = checks else { return Ok(None) };
         let wanted = routed.budget();
@@ -50,7 +54,7 @@ impl Gateway {
             Admission::Queued(place) => {
                 let limiter = route.limiter(place.bound_by);
                 record.bound = Some(limiter);
-                self.plan.limiters[limiter].metrics.count(Verdict::Wait, place.source);
+                self.decided(limiter, Verdict::Wait, place.source);
             }
             Admission::Refused(decision) => {
                 let is_place = checks[decision.bound_by].is_lease();
@@ -69,13 +73,16 @@ impl Gateway {
         Ok(Some(admission))
     }
 
+    fn decided(&self, limiter: usize, verdict: Verdict, source: Source) {
+        self.own().limiters[limiter].decisions.count(verdict, source);
+    }
+
     /// Counts a refusal, and says it.
     fn refused(&self, record: &mut Record<'_>, route: &RoutePlan, decision: &Decision) -> Failure {
         let (limiter, rate) = route.owner(decision.bound_by);
         record.bound = Some(limiter);
-        let limiter = &self.plan.limiters[limiter];
-        limiter.metrics.count(Verdict::Refuse, decision.source);
-        let policy = limiter.policies[rate].clone();
+        self.decided(limiter, Verdict::Refuse, decision.source);
+        let policy = self.plan.limiters[limiter].policies[rate].clone();
         Failure::Limited { policy, retry_after: decision.retry_after }
     }
 
@@ -99,7 +106,7 @@ impl Gateway {
         }
         for (limiter, verdict) in said {
             record.observed |= matches!(verdict, Verdict::WouldWait | Verdict::WouldRefuse);
-            self.plan.limiters[limiter].metrics.count(verdict, slot.source);
+            self.decided(limiter, verdict, slot.source);
         }
     }
 

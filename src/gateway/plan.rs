@@ -1,19 +1,18 @@
 //! A configuration made ready for requests: what can be looked up, allocated or named once is done here.
 //! Shared by all workers.
 
-use super::redact::Redactor;
+use super::{ledger::Ledger, redact::Redactor};
 use crate::{
     algorithm::Micros,
     answer::{Policy, Quota},
     config::{self, Charge, Config, Mode},
     key::{Cost, Parts},
     limit::micros,
-    metrics::{self, LimiterMetrics, RouteMetrics, Times, UpstreamMetrics},
+    metrics::{LimiterMetrics, RouteMetrics, UpstreamMetrics},
     route::Table,
     store::{Check, Checks},
     upstream::headers::Rules,
 };
-use metrics_exporter_prometheus::PrometheusHandle;
 use smallvec::SmallVec;
 use std::{
     collections::HashMap,
@@ -21,7 +20,7 @@ use std::{
     hash::{BuildHasher, RandomState},
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -36,29 +35,28 @@ pub struct Plan {
     pub limiters: Vec<LimiterPlan>,
     pub(super) upstreams: Vec<UpstreamMetrics>,
     pub(super) no_route: RouteMetrics,
-    pub(super) overhead: Times,
+    /// By index of the worker.
+    pub(super) ledgers: Box<[Ledger]>,
     /// `None`: no access lines are written.
     pub(super) redactor: Option<Redactor>,
 }
 
-/// A route. What every request reads of it stands first, in two cache lines: with thousands of routes each one read
-/// is one from memory.
+/// A route. What every request reads of it stands first, in one cache line: with thousands of routes each one read is one
+/// from memory.
 #[repr(C, align(64))]
 pub struct RoutePlan {
-    /// Made once, where nothing of it depends on the request; routes with the same charges share them.
-    fixed: Option<Checks>,
     /// For each check, the index of its limiter and of its rate there.
     owners: SmallVec<[(u32, u32); 1]>,
-    pub(super) upstream: usize,
-    pub(super) metrics: Arc<RouteMetrics>,
+    pub(super) max_wait: Duration,
     /// What the operator changes in headers: of the upstream, then of the route. `None`: nothing.
     pub(super) rules: Option<Box<[Rules; 2]>>,
-    pub(super) max_wait: Duration,
+    upstream: u32,
+    max_waiting: u32,
+    waiting: AtomicU32,
     pub(super) max_wait_cap: Duration,
-    pub(super) max_waiting: usize,
-    pub(super) waiting: AtomicUsize,
     /// What is charged; empty: nothing limits it.
     charges: Vec<Charge>,
+    pub(super) metrics: RouteMetrics,
     pub(super) name: String,
 }
 
@@ -115,26 +113,23 @@ impl Plan {
         let limiters: Vec<_> = limiters
             .map(|(i, limiter)| LimiterPlan::new(limiter, &names, Use::of(i, &config)))
             .collect();
-        let (routes, mut shared) = (config.routes.iter(), HashMap::new());
-        let routes = routes.map(|route| RoutePlan::new(route, &limiters, &config, &mut shared));
-        let routes = routes.collect();
+        let routes = config.routes.iter().map(|route| RoutePlan::new(route, &limiters, &config));
+        let routes: Vec<_> = routes.collect();
+        let mut shared = HashMap::new();
+        let fixed: Vec<_> =
+            routes.iter().map(|route| route.fixed(&limiters, &mut shared)).collect();
+        let ledger = |_| Ledger::new(&fixed, limiters.len(), config.upstreams.len());
         let upstreams = config.upstreams.iter();
         Self {
+            ledgers: (0..config.workers.get()).map(ledger).collect(),
             table: Table::new(&config.routes),
             routes,
             limiters,
             upstreams: upstreams.map(|upstream| UpstreamMetrics::new(&upstream.name)).collect(),
             no_route: RouteMetrics::new("-"),
-            overhead: Times::default(),
             redactor: access_log.then(|| Redactor::new(&config.redact)),
             config,
         }
-    }
-
-    /// All metrics, those of `exporter` among them, as text.
-    pub fn measured(&self, exporter: &PrometheusHandle) -> String {
-        let routes = self.routes.iter().map(|route| &*route.metrics).chain([&self.no_route]);
-        metrics::text(exporter, routes, &self.upstreams, &self.overhead)
     }
 
     /// The limiters that work and have one state for all, as they are asked for one permit.
@@ -156,12 +151,7 @@ impl fmt::Debug for Plan {
 // === impl RoutePlan ===
 
 impl RoutePlan {
-    fn new(
-        route: &config::Route,
-        limiters: &[LimiterPlan],
-        config: &Config,
-        shared: &mut HashMap<Vec<(usize, i64)>, Checks>,
-    ) -> Self {
+    fn new(route: &config::Route, limiters: &[LimiterPlan], config: &Config) -> Self {
         let works = |charge: &&Charge| {
             config.limiting && limiters[charge.limiter].limiter.mode != Mode::Off
         };
@@ -170,36 +160,43 @@ impl RoutePlan {
             let rates = 0..limiters[charge.limiter].checks.len();
             rates.map(|rate| (charge.limiter as u32, rate as u32))
         });
-        let fixed = charges.iter().map(|charge| match charge.cost {
+        let rules = [config.upstreams[route.upstream].headers.clone(), route.headers.clone()];
+        Self {
+            name: route.name.clone(),
+            owners: owners.collect(),
+            charges,
+            // There are not as many.
+            upstream: u32::try_from(route.upstream).unwrap_or(u32::MAX),
+            rules: rules.iter().any(|rules| !rules.is_empty()).then(|| Box::new(rules)),
+            max_wait: route.max_wait,
+            max_wait_cap: route.max_wait_cap,
+            max_waiting: u32::try_from(route.max_waiting).unwrap_or(u32::MAX),
+            waiting: AtomicU32::new(0),
+            metrics: RouteMetrics::new(&route.name),
+        }
+    }
+
+    /// What the limiters are asked, where nothing of it depends on the request. Routes with the same charges share it,
+    /// by limiters and costs.
+    fn fixed(
+        &self,
+        limiters: &[LimiterPlan],
+        shared: &mut HashMap<Vec<(usize, i64)>, Checks>,
+    ) -> Option<Checks> {
+        let fixed = self.charges.iter().map(|charge| match charge.cost {
             Cost::Fixed(cost) if limiters[charge.limiter].limiter.key.is_none() => {
                 Some((charge.limiter, cost))
             }
             _ => None,
         });
-        let fixed = fixed.collect::<Option<Vec<_>>>().filter(|_| !charges.is_empty());
-        let fixed = fixed.map(|fixed| {
-            let checks =
-                fixed.iter().flat_map(|(limiter, cost)| limiters[*limiter].checks(None, *cost));
-            let checks = checks.collect();
-            shared.entry(fixed).or_insert(checks).clone()
-        });
-        let rules = [config.upstreams[route.upstream].headers.clone(), route.headers.clone()];
-        Self {
-            name: route.name.clone(),
-            fixed,
-            owners: owners.collect(),
-            charges,
-            upstream: route.upstream,
-            rules: rules.iter().any(|rules| !rules.is_empty()).then(|| Box::new(rules)),
-            max_wait: route.max_wait,
-            max_wait_cap: route.max_wait_cap,
-            max_waiting: route.max_waiting,
-            waiting: AtomicUsize::new(0),
-            metrics: Arc::new(RouteMetrics::new(&route.name)),
-        }
+        let fixed = fixed.collect::<Option<Vec<_>>>().filter(|fixed| !fixed.is_empty())?;
+        let checks =
+            fixed.iter().flat_map(|(limiter, cost)| limiters[*limiter].checks(None, *cost));
+        let checks = checks.collect();
+        Some(shared.entry(fixed).or_insert(checks).clone())
     }
 
-    /// What the limiters are asked for a request; `None` where nothing limits it.
+    /// What the limiters are asked for a request, where that is not the same for all; `None` where nothing limits it.
     ///
     /// # Errors
     ///
@@ -209,9 +206,6 @@ impl RoutePlan {
         limiters: &[LimiterPlan],
         parts: impl FnOnce() -> Parts<'p>,
     ) -> Result<Option<Checks>, String> {
-        if let Some(checks) = &self.fixed {
-            return Ok(Some(checks.clone()));
-        }
         if self.charges.is_empty() {
             return Ok(None);
         }
@@ -235,6 +229,11 @@ impl RoutePlan {
     pub(super) fn owner(&self, check: usize) -> (usize, usize) {
         let (limiter, rate) = self.owners[check];
         (limiter as usize, rate as usize)
+    }
+
+    /// The index of its upstream.
+    pub(super) fn upstream(&self) -> usize {
+        self.upstream as usize
     }
 
     /// Whether as many wait as may.
@@ -341,5 +340,16 @@ impl Drop for Waiting<'_> {
         self.route.waiting.fetch_sub(1, Relaxed);
         self.limiter.waiting.fetch_sub(1, Relaxed);
         self.route.metrics.waiting.decrement(1.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::offset_of;
+
+    #[test]
+    fn what_every_request_reads_of_a_route_is_one_cache_line() {
+        assert!(offset_of!(RoutePlan, max_wait_cap) <= 64);
     }
 }

@@ -1,7 +1,8 @@
 //! What is counted and logged of a request: written when it ends, however it ends.
 
 use super::{
-    Peer, Plan, RoutePlan,
+    Ledger, Peer, Plan, RoutePlan,
+    ledger::RouteLedger,
     redact::Redactor,
     trace::{self, X_REQUEST_ID},
     vet,
@@ -25,9 +26,10 @@ pub struct Left;
 /// One request.
 pub(super) struct Record<'a> {
     plan: &'a Plan,
+    ledger: &'a Ledger,
     /// Its `X-Request-Id`.
     pub(super) id: HeaderValue,
-    route: Option<&'a RoutePlan>,
+    route: Option<(&'a RoutePlan, &'a RouteLedger)>,
     started: Instant,
     outcome: Outcome,
     status: Option<StatusCode>,
@@ -66,9 +68,9 @@ pub(super) fn forwarded(wait: Duration, observed: bool) -> Outcome {
 }
 
 /// Counts and logs what was answered without having become a request.
-pub(super) fn unparsed(plan: &Plan, client: IpAddr, status: StatusCode) {
+pub(super) fn unparsed(plan: &Plan, ledger: &Ledger, client: IpAddr, status: StatusCode) {
     let outcome = Outcome::BadRequest;
-    plan.no_route.count(outcome);
+    ledger.no_route.requests.count(outcome);
     if plan.redactor.is_some() {
         tracing::info!(
             target: "paceway::access",
@@ -89,6 +91,7 @@ pub(super) fn unparsed(plan: &Plan, client: IpAddr, status: StatusCode) {
 impl<'a> Record<'a> {
     pub(super) fn new<B>(
         plan: &'a Plan,
+        ledger: &'a Ledger,
         peer: &Peer,
         id: HeaderValue,
         request: &Request<B>,
@@ -104,6 +107,7 @@ impl<'a> Record<'a> {
         };
         Self {
             plan,
+            ledger,
             id,
             route: None,
             started: Instant::now(),
@@ -119,8 +123,8 @@ impl<'a> Record<'a> {
         }
     }
 
-    pub(super) fn route(&mut self, route: &'a RoutePlan) {
-        self.route = Some(route);
+    pub(super) fn route(&mut self, route: &'a RoutePlan, own: &'a RouteLedger) {
+        self.route = Some((route, own));
     }
 
     /// It is held no longer.
@@ -168,7 +172,8 @@ impl<'a> Record<'a> {
     fn log(&self, line: &Line<'_>) {
         let bound = self.bound.map(|limiter| self.plan.limiters[limiter].limiter.name.as_str());
         let millis = |span: Duration| (span.as_secs_f64() * 1e6).round() / 1e3;
-        let upstream = self.route.map(|route| &self.plan.config.upstreams[route.upstream].name);
+        let upstream =
+            self.route.map(|(route, _)| &self.plan.config.upstreams[route.upstream()].name);
         tracing::info!(
             target: "paceway::access",
             request_id = self.id.to_str().unwrap_or("-"),
@@ -179,7 +184,7 @@ impl<'a> Record<'a> {
             host = line.host(),
             path = &*line.redactor.path(line.uri.path()),
             query = line.uri.query().map(|query| line.redactor.query(query)).as_deref(),
-            route = self.route.map_or("-", |route| &route.name),
+            route = self.route.map_or("-", |(route, _)| &route.name),
             upstream = upstream.map(String::as_str),
             limiter = bound.unwrap_or("-"),
             outcome = self.outcome.name(),
@@ -219,15 +224,16 @@ impl Drop for Record<'_> {
     fn drop(&mut self) {
         // Whoever left did so while it was held.
         self.waited();
-        let metrics = self.route.map_or(&self.plan.no_route, |route| &route.metrics);
-        metrics.count(self.outcome);
+        let own = self.route.map_or(&self.ledger.no_route, |(_, own)| own);
+        own.requests.count(self.outcome);
         if self.sent {
-            metrics.wait.record(self.wait);
+            own.wait.record(self.wait);
         }
         // Of a response that never came nobody knows how much was the upstream's.
         if self.status.is_some() && self.outcome != Outcome::UpstreamFailed {
             let upstream = self.upstream.unwrap_or_default();
-            self.plan.overhead.record(self.started.elapsed().saturating_sub(self.wait + upstream));
+            let spent = self.started.elapsed().saturating_sub(self.wait + upstream);
+            self.ledger.overhead.0.record(spent);
         }
         if let Some(line) = &self.line {
             self.log(line);

@@ -40,7 +40,7 @@ impl Gateway {
         }
         let (version, upload) = (routed.request.version(), routed.request.body().control());
         let upgrade = routed.upgrade.take();
-        let (config, target) = (&self.plan.config.upstreams[route.upstream], connection.target());
+        let (config, target) = (&self.plan.config.upstreams[route.upstream()], connection.target());
         let mut own = routed.for_upstream(config, upgrade.as_ref(), &record.id, peer, target)?;
         if let Some(slot) = slot {
             slot.spend();
@@ -54,9 +54,12 @@ impl Gateway {
             answer.await.map_err(|error| unanswered(error, upload.as_ref(), slot.take()))?;
         let took = started.elapsed();
         record.upstream = Some(took);
-        let metrics = &self.plan.upstreams[route.upstream];
-        metrics.seconds.record(took);
-        metrics.count(response.status());
+        let own = &self.own().upstreams[route.upstream()];
+        own.seconds.record(took);
+        own.statuses.count(response.status());
+        if response.status() == StatusCode::TOO_MANY_REQUESTS {
+            self.plan.upstreams[route.upstream()].throttled.increment(1);
+        }
         let switched = Switched::from(upgrade, &response).map_err(Failure::Upstream)?;
         let is_h2 = response.version() == Version::HTTP_2;
         for_client(route, record, &mut response);

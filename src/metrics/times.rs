@@ -1,6 +1,7 @@
 //! A histogram for what is measured at each request: counters that lie together and are never collected. Those of the
 //! exporter keep each sample, with the time at which it came, in blocks of their own until somebody does.
 
+use super::counts::add;
 use std::{
     fmt::Write,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -55,6 +56,12 @@ impl Times {
         if nanos > 0 {
             self.sum.fetch_add(nanos, Relaxed);
         }
+    }
+
+    /// Adds what another worker measured.
+    pub fn add(&self, other: &Self) {
+        let own = self.counts.iter().chain([&self.sum]);
+        own.zip(other.counts.iter().chain([&other.sum])).for_each(|(to, other)| add(to, other));
     }
 
     /// Writes it as the histogram `name` with `labels` (`route="search"`, or nothing).

@@ -20,7 +20,7 @@ const PROBE: Duration = Duration::from_secs(2);
 /// Where one side of the gateway gets its decisions.
 #[derive(Debug, Clone)]
 pub(super) enum StoreSource {
-    Memory(Arc<MemoryStore>),
+    Memory(MemoryStore),
     Redis {
         url: RedisUrl,
         timeout: Duration,
@@ -37,7 +37,7 @@ pub(super) enum StoreSource {
 impl StoreSource {
     pub(super) async fn open(config: &Config) -> Result<Self, ServerError> {
         let config::Store::Redis { url, timeout, prefix, .. } = &config.store else {
-            return Ok(Self::Memory(Arc::default()));
+            return Ok(Self::Memory(MemoryStore::default()));
         };
         let process = Process::new(prefix, Health::new(metrics::store_health()));
         match RedisStore::probe(url, prefix, PROBE).await {
@@ -81,7 +81,8 @@ impl StoreSource {
         let (url, timeout, markers, process, places) = match self {
             Self::Memory(store) => {
                 metrics::store().up.set(1.0);
-                return Ok(store.clone());
+                // An `Arc` for each side: who holds it is counted at each request.
+                return Ok(Arc::new(store.clone()));
             }
             Self::Redis { url, timeout, markers, process, places } => {
                 (url, *timeout, markers, process, *places)

@@ -30,6 +30,8 @@ pub(super) struct Worker {
     /// Its own: the kernel spreads connections over the listeners of one port.
     pub(super) listener: StdListener,
     pub(super) plan: Arc<Plan>,
+    /// Which one it is of those of the plan.
+    pub(super) number: usize,
     pub(super) source: StoreSource,
     /// Shared by all workers.
     pub(super) sites: Vec<Arc<Site>>,
@@ -78,7 +80,7 @@ impl Worker {
         let workers = self.plan.config.workers;
         let upstreams = self.sites.iter().map(|site| Upstream::new(site.clone(), workers));
         Ok(Arc::new(Door {
-            gateway: Gateway::new(self.plan.clone(), store, upstreams.collect()),
+            gateway: Gateway::new(self.plan.clone(), self.number, store, upstreams.collect()),
             plan: self.plan.clone(),
             tls: self.tls.clone(),
             port: self.listener.local_addr().map_err(system)?.port(),

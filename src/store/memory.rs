@@ -31,18 +31,28 @@ const GRACE: Micros = 5_000_000;
 /// a state dump reads better with. About the year 2001.
 const EPOCH: Micros = 1_000_000_000_000_000;
 
-/// States by key, sharded by hash tag: the keys of one request share a tag, hence one lock.
-#[derive(Debug)]
+/// States by key, sharded by hash tag: the keys of one request share a tag, hence one lock. Clones share the states.
+#[derive(Debug, Clone)]
 pub struct MemoryStore {
-    shards: Box<[Mutex<Shard>]>,
     /// The second makes prints longer; nobody outside knows either.
     hashers: [RandomState; 2],
     start: Instant,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    shards: Box<[Locked]>,
     calls: Arc<Calls>,
     keys: AtomicUsize,
-    /// When [`Self::lose`] was called last, µs; 0 for never.
+    /// When [`MemoryStore::lose`] was called last, µs; 0 for never.
     lost: AtomicI64,
 }
+
+/// Who locks one does not keep others from its neighbours.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Locked(Mutex<Shard>);
 
 /// A state that is worked on.
 struct Opened {
@@ -64,13 +74,16 @@ impl Default for MemoryStore {
 impl MemoryStore {
     /// One that calls those whose tickets are of `calls`, or joined to them.
     pub fn calling(calls: Arc<Calls>) -> Self {
-        Self {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            hashers: [RandomState::new(), RandomState::new()],
-            start: Instant::now(),
+        let shared = Shared {
+            shards: (0..SHARDS).map(|_| Locked::default()).collect(),
             calls,
             keys: AtomicUsize::new(0),
             lost: AtomicI64::new(0),
+        };
+        Self {
+            hashers: [RandomState::new(), RandomState::new()],
+            start: Instant::now(),
+            shared: Arc::new(shared),
         }
     }
 
@@ -81,18 +94,18 @@ impl MemoryStore {
 
     /// How many states it keeps.
     pub fn keys(&self) -> usize {
-        self.keys.load(Relaxed)
+        self.shared.keys.load(Relaxed)
     }
 
     /// Nothing is known of what was granted before `now`, as behind a restart of a server: it counts as far as it can.
     /// The states stay, and are not believed. By itself this store loses nothing: it is how the Redis store's losses
     /// are specified.
     pub fn lose(&self, now: Micros) {
-        self.lost.store(now, Relaxed);
+        self.shared.lost.store(now, Relaxed);
     }
 
     fn shard(&self, key: &str) -> &Mutex<Shard> {
-        &self.shards[self.hashers[0].hash_one(hash_tag(key)) as usize % SHARDS]
+        &self.shared.shards[self.hashers[0].hash_one(hash_tag(key)) as usize % SHARDS].0
     }
 
     fn print(&self, key: &str) -> Print {
@@ -243,7 +256,7 @@ impl MemoryStore {
     }
 
     fn loss(&self, check: &Check) -> Option<Loss> {
-        let at = self.lost.load(Relaxed);
+        let at = self.shared.lost.load(Relaxed);
         (at > 0).then_some(Loss { at, hidden: check.hidden })
     }
 
@@ -277,14 +290,14 @@ impl MemoryStore {
         // As a rule they are equal, and then no other worker need hear of it.
         match after.checked_sub(before) {
             Some(0) => {}
-            Some(more) => drop(self.keys.fetch_add(more, Relaxed)),
-            None => drop(self.keys.fetch_sub(before - after, Relaxed)),
+            Some(more) => drop(self.shared.keys.fetch_add(more, Relaxed)),
+            None => drop(self.shared.keys.fetch_sub(before - after, Relaxed)),
         }
     }
 
     fn call(&self, called: Vec<Ticket>) {
         for ticket in called {
-            self.calls.call_holder_of(ticket);
+            self.shared.calls.call_holder_of(ticket);
         }
     }
 }
@@ -316,7 +329,7 @@ impl Store for MemoryStore {
     }
 
     fn calls(&self) -> &Arc<Calls> {
-        &self.calls
+        &self.shared.calls
     }
 
     fn look(&self, check: &Check) -> Answer<Level> {
@@ -337,7 +350,7 @@ impl MemoryStore {
 
 impl super::batch::Script for MemoryStore {
     fn calls(&self) -> &Arc<Calls> {
-        &self.calls
+        &self.shared.calls
     }
 
     fn run(&self, entries: Arc<Vec<Entry>>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {

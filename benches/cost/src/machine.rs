@@ -21,6 +21,7 @@ pub struct Cores(Option<String>);
 pub struct Layout {
     pub measured: Cores,
     pub load: Cores,
+    pub second: Cores,
     /// The first two.
     pub two: Cores,
 }
@@ -42,12 +43,14 @@ impl Layout {
             eprintln!(
                 "one core, or no taskset: what is measured and what loads it share their cores"
             );
-            return Self { measured: Cores(None), load: Cores(None), two: Cores(None) };
+            let any = || Cores(None);
+            return Self { measured: any(), load: any(), second: any(), two: any() };
         }
         let load = if count == 2 { "1".to_owned() } else { format!("1-{}", count - 1) };
         Self {
             measured: Cores(Some("0".into())),
             load: Cores(Some(load)),
+            second: Cores(Some("1".into())),
             two: Cores(Some("0,1".into())),
         }
     }

@@ -101,13 +101,18 @@ impl Process {
         command: &[String],
         within: Duration,
     ) -> io::Result<String> {
-        let (process, started) = (Self::start(cores, dir, command)?, Instant::now());
+        Self::start(cores, dir, command)?.finish(command, within)
+    }
+
+    /// Waits for its end, and returns what it printed.
+    pub fn finish(self, command: &[String], within: Duration) -> io::Result<String> {
+        let started = Instant::now();
         loop {
-            match process.ended()? {
-                Some(status) if status.success() => return process.output(),
-                Some(status) => return Err(process.failed(&format!("{status}"), command)),
+            match self.ended()? {
+                Some(status) if status.success() => return self.output(),
+                Some(status) => return Err(self.failed(&format!("{status}"), command)),
                 None if started.elapsed() > within => {
-                    return Err(process.failed("too slow", command));
+                    return Err(self.failed("too slow", command));
                 }
                 None => thread::sleep(POLL),
             }

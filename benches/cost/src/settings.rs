@@ -31,6 +31,11 @@ impl Settings {
         Ok(Self { rounds: rounds as usize, seconds, parts })
     }
 
+    /// The same, with rounds of another length.
+    pub fn with_seconds(&self, seconds: u64) -> Self {
+        Self { seconds, ..self.clone() }
+    }
+
     pub fn wants(&self, part: &str) -> bool {
         self.parts.is_empty() || self.parts.iter().any(|wanted| wanted == part)
     }

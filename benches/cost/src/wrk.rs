@@ -32,10 +32,32 @@ pub struct Load {
     pub per_second: f64,
 }
 
+/// One that loads.
+pub struct Running<'a> {
+    wrk: &'a Wrk<'a>,
+    process: Process,
+    command: Vec<String>,
+}
+
+// === impl Running ===
+
+impl Running<'_> {
+    pub fn finish(self) -> io::Result<Load> {
+        let within = Duration::from_secs(self.wrk.seconds + 60);
+        let text = self.process.finish(&self.command, within)?;
+        let load = self.wrk.read(&text);
+        load.ok_or_else(|| io::Error::other(format!("{}: {text}", self.command.join(" "))))
+    }
+}
+
 // === impl Wrk ===
 
 impl Wrk<'_> {
     pub fn run(&self) -> io::Result<Load> {
+        self.start()?.finish()
+    }
+
+    pub fn start(&self) -> io::Result<Running<'_>> {
         let mut command: Vec<String> = vec![
             "wrk".into(),
             format!("-t{}", self.threads),
@@ -50,9 +72,8 @@ impl Wrk<'_> {
         if let Some((_, count)) = self.script {
             command.extend(["--".into(), count.to_string()]);
         }
-        let within = Duration::from_secs(self.seconds + 60);
-        let text = Process::run(self.cores, self.dir, &command, within)?;
-        self.read(&text).ok_or_else(|| io::Error::other(format!("{}: {text}", command.join(" "))))
+        let process = Process::start(self.cores, self.dir, &command)?;
+        Ok(Running { wrk: self, process, command })
     }
 
     /// `None`: the answers were not what they have to be.

@@ -87,6 +87,20 @@ fn who_cannot_wait_is_refused_and_leaves_no_trace() {
     assert_eq!(places.state, before);
 }
 
+/// However long it says that it may wait: in a queue it would only be in the way.
+#[test]
+fn whose_time_is_over_does_not_wait_on() {
+    let mut places = Places::new(1, SECOND);
+    places.ask(ticket(1), 0);
+    let queued = places.ask(ticket(2), SECOND / 2).queued.expect("a queue");
+    let again = Ticket { deadline: queued.deadline, ..ticket(2) };
+    places.now += SECOND / 2 - 1;
+    assert!(places.ask(again, SECOND).queued.is_some(), "it still waits");
+    places.now += 1;
+    let asked = places.ask(again, SECOND);
+    assert!(asked.parts.is_none() && asked.queued.is_none());
+}
+
 #[test]
 fn what_nobody_renews_is_free_after_the_lease_and_a_zombie_changes_nothing() {
     let mut places = Places::new(1, 60 * SECOND);

@@ -4,7 +4,10 @@
 //! (gateway, load and origin share it) is compared with one of two cores and twice the load: the gateway has to share
 //! alike in both. Counted are requests per second of CPU that the workers got, which contention between them would make
 //! less, times the workers in use: the kernel spreads connections over them, and the busier one is full first. Two
-//! workers that disturb each other in nothing and are equally busy give 2.
+//! workers that disturb each other in nothing and are equally busy give 2, if the cores do not disturb each other.
+//!
+//! Whether they do, a third system shows: that of one core twice, at the same time, with nothing shared but the machine.
+//! What it gains is the CPU that is there for a second worker.
 
 use super::{Ask, Bench, missing};
 use crate::{
@@ -30,28 +33,60 @@ struct Work {
     spread: f64,
 }
 
+/// A gateway with its origin, on the same cores as its load.
+struct System {
+    cores: Cores,
+    /// Of the load.
+    threads: u32,
+    gateway: Server,
+    _origin: Server,
+}
+
 pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
     if let Some(why) = missing(&["wrk"]) {
         return Err(io::Error::other(why));
     }
     let stage = bench.stage;
-    let (first, both) = (&stage.layout.measured, &stage.layout.two);
-    let origins = (stage.another_origin(first)?, stage.another_origin(both)?);
-    let gateway = |workers, cores: &Cores, origin: &Server| {
-        let cores = cores.clone();
-        stage.paceway(&Gateway { workers, cores, origin: origin.address, ..stage.usual() })
+    let (first, second, both) = (&stage.layout.measured, &stage.layout.second, &stage.layout.two);
+    let system = |workers, cores: &Cores| -> io::Result<System> {
+        let (cores, origin) = (cores.clone(), stage.another_origin(cores)?);
+        let usual = stage.usual();
+        let gateway = Gateway { workers, cores: cores.clone(), origin: origin.address, ..usual };
+        Ok(System {
+            cores,
+            threads: workers as u32,
+            gateway: stage.paceway(&gateway)?,
+            _origin: origin,
+        })
     };
-    let (one, two) = (gateway(1, first, &origins.0)?, gateway(2, both, &origins.1)?);
-    let turns: [Turn<'_, Work>; 2] =
-        [Box::new(|| work(bench, first, 1, &one)), Box::new(|| work(bench, both, 2, &two))];
+    let (one, another, two) = (system(1, first)?, system(1, second)?, system(2, both)?);
+    let turns: [Turn<'_, Work>; 3] = [
+        Box::new(|| work(bench, &[&one])),
+        Box::new(|| work(bench, &[&two])),
+        Box::new(|| work(bench, &[&one, &another])),
+    ];
     let samples = rounds(bench.settings.rounds, &turns)?;
-    let gain = paired(&samples[1], &samples[0], |two, one| one.cpu / two.cpu * two.spread);
-    let row = Row::new(
-        "2 workers against 1: requests per CPU-second × workers in use",
-        2,
-        Some(Target::AtLeast { must: 1.7 }),
-        gain,
-    );
+    let gain = |more: &Work, one: &Work| one.cpu / more.cpu * more.spread;
+    let rows = vec![
+        Row::new(
+            "2 workers against 1: requests per CPU-second × workers in use",
+            2,
+            None,
+            paired(&samples[1], &samples[0], gain),
+        ),
+        Row::new(
+            "2 gateways that share nothing against 1: the same",
+            2,
+            None,
+            paired(&samples[2], &samples[0], gain),
+        ),
+        Row::new(
+            "2 workers against 1, where 2 gateways count as 2",
+            2,
+            Some(Target::AtLeast { must: 1.7 }),
+            paired(&samples[1], &samples[2], |two, apart| gain(two, apart) / apart.spread * 2.0),
+        ),
+    ];
     let line = |name: &str, own: &[Work]| {
         let rate = Spread::of(own.iter().map(|work| work.per_second)).median;
         let cpu = Spread::of(own.iter().map(|work| work.cpu));
@@ -65,25 +100,44 @@ pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
             "CPU, µs per request",
             "workers in use",
         ],
-        rows: vec![line("1 worker, 1 core", &samples[0]), line("2 workers, 2 cores", &samples[1])],
+        rows: vec![
+            line("1 worker, 1 core", &samples[0]),
+            line("2 workers, 2 cores", &samples[1]),
+            line("2 gateways, 1 worker and 1 core each", &samples[2]),
+        ],
     };
-    Ok(Report { rows: vec![row], tables: vec![table], bars: Vec::new() })
+    Ok(Report { rows, tables: vec![table], bars: Vec::new() })
 }
 
-fn work(bench: &Bench<'_>, cores: &Cores, threads: u32, server: &Server) -> io::Result<Work> {
-    let wrk = bench.wrk(server, Ask::path("/v1/search"));
-    let before = workers(server)?;
-    let load = Wrk { cores, threads, connections: CONNECTIONS * threads, ..wrk }.run()?;
-    let after = workers(server)?;
+/// Loads all of `systems` at once.
+fn work(bench: &Bench<'_>, systems: &[&System]) -> io::Result<Work> {
+    let all = || -> io::Result<Vec<u64>> {
+        let each = systems.iter().map(|system| workers(&system.gateway));
+        Ok(each.collect::<io::Result<Vec<_>>>()?.concat())
+    };
+    let loads: Vec<_> = systems
+        .iter()
+        .map(|System { cores, threads, gateway, .. }| Wrk {
+            cores,
+            threads: *threads,
+            connections: CONNECTIONS * threads,
+            ..bench.wrk(gateway, Ask::path("/v1/search"))
+        })
+        .collect();
+    let before = all()?;
+    let running = loads.iter().map(Wrk::start).collect::<io::Result<Vec<_>>>()?;
+    let (mut requests, mut per_second) = (0.0, 0.0);
+    for load in running {
+        let load = load.finish()?;
+        requests += load.requests;
+        per_second += load.per_second;
+    }
+    let after = all()?;
     let spent: Vec<f64> =
         after.iter().zip(&before).map(|(after, before)| (after - before) as f64).collect();
     let total: f64 = spent.iter().sum();
     let busiest = spent.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
-    Ok(Work {
-        per_second: load.per_second,
-        cpu: total / 1e3 / load.requests,
-        spread: total / busiest,
-    })
+    Ok(Work { per_second, cpu: total / 1e3 / requests, spread: total / busiest })
 }
 
 /// CPU time of each worker so far.

@@ -1,0 +1,166 @@
+//! What requests are counted in: by one worker each, and added up for whoever asks. Two workers that count in one place
+//! wait for each other.
+
+use super::{Outcome, Verdict};
+use crate::store::Source;
+use http::StatusCode;
+use std::{
+    fmt::Write,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+/// What HTTP defines begins here (RFC 9110 section 15).
+const FIRST: u16 = 100;
+const STATUSES: usize = 500;
+
+/// Requests by what became of them.
+#[derive(Debug, Default)]
+pub struct Outcomes {
+    /// The last one first: what most requests are counted in stands at the end.
+    counts: [AtomicU64; Outcome::ALL.len()],
+}
+
+/// Decisions by who decided what.
+#[derive(Debug, Default)]
+pub struct Decisions {
+    counts: [[AtomicU64; Verdict::ALL.len()]; Source::ALL.len()],
+}
+
+/// Responses by status.
+#[derive(Debug)]
+pub struct Statuses {
+    counts: Box<[AtomicU64]>,
+}
+
+pub(super) fn add(to: &AtomicU64, other: &AtomicU64) {
+    to.fetch_add(other.load(Relaxed), Relaxed);
+}
+
+// === impl Outcomes ===
+
+impl Outcomes {
+    /// Counts a request.
+    pub fn count(&self, outcome: Outcome) {
+        self.counts[Outcome::ALL.len() - 1 - outcome as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Adds what another worker counted.
+    pub fn add(&self, other: &Self) {
+        self.counts.iter().zip(&other.counts).for_each(|(to, other)| add(to, other));
+    }
+
+    /// Writes a line for each outcome; `labels` are `route="search"`.
+    pub(super) fn write(&self, text: &mut String, name: &str, labels: &str) {
+        for (count, outcome) in self.counts.iter().rev().zip(Outcome::ALL) {
+            let (outcome, count) = (outcome.name(), count.load(Relaxed));
+            // A string takes whatever is written.
+            let _ = writeln!(text, "{name}{{{labels},outcome=\"{outcome}\"}} {count}");
+        }
+    }
+}
+
+// === impl Decisions ===
+
+impl Decisions {
+    /// Counts a decision.
+    pub fn count(&self, verdict: Verdict, source: Source) {
+        self.counts[source as usize][verdict as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Adds what another worker counted.
+    pub fn add(&self, other: &Self) {
+        let own = self.counts.iter().flatten();
+        own.zip(other.counts.iter().flatten()).for_each(|(to, other)| add(to, other));
+    }
+
+    /// Writes a line for each source and decision; `labels` are `limiter="search"`.
+    pub(super) fn write(&self, text: &mut String, name: &str, labels: &str) {
+        for (counts, source) in self.counts.iter().zip(Source::ALL) {
+            for (count, verdict) in counts.iter().zip(Verdict::ALL) {
+                let (decision, source) = (verdict.name(), source.name());
+                let count = count.load(Relaxed);
+                let _ = writeln!(
+                    text,
+                    "{name}{{{labels},decision=\"{decision}\",source=\"{source}\"}} {count}"
+                );
+            }
+        }
+    }
+}
+
+// === impl Statuses ===
+
+impl Default for Statuses {
+    fn default() -> Self {
+        Self { counts: (0..STATUSES).map(|_| AtomicU64::new(0)).collect() }
+    }
+}
+
+impl Statuses {
+    /// Counts a response. A status that HTTP does not define is counted as the last one that it could.
+    pub fn count(&self, status: StatusCode) {
+        let place = usize::from(status.as_u16().saturating_sub(FIRST)).min(STATUSES - 1);
+        self.counts[place].fetch_add(1, Relaxed);
+    }
+
+    /// Adds what another worker counted.
+    pub fn add(&self, other: &Self) {
+        self.counts.iter().zip(&other.counts).for_each(|(to, other)| add(to, other));
+    }
+
+    /// Writes a line for each status that was seen; `labels` are `upstream="search"`.
+    pub(super) fn write(&self, text: &mut String, name: &str, labels: &str) {
+        for (status, count) in (FIRST..).zip(&self.counts) {
+            let count = count.load(Relaxed);
+            if count > 0 {
+                let _ = writeln!(text, "{name}{{{labels},status=\"{status}\"}} {count}");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_add_up() {
+        let (all, others) = (Outcomes::default(), [Outcomes::default(), Outcomes::default()]);
+        others[0].count(Outcome::Passed);
+        others.iter().for_each(|own| own.count(Outcome::Cancelled));
+        others.iter().for_each(|own| all.add(own));
+        let mut text = String::new();
+        all.write(&mut text, "r", "route=\"a\"");
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines.len(), Outcome::ALL.len());
+        assert_eq!(lines[0], "r{route=\"a\",outcome=\"passed\"} 1");
+        assert_eq!(lines[9], "r{route=\"a\",outcome=\"cancelled\"} 2");
+    }
+
+    #[test]
+    fn decisions_have_their_place() {
+        let (all, own) = (Decisions::default(), Decisions::default());
+        own.count(Verdict::WouldRefuse, Source::Local);
+        all.add(&own);
+        all.add(&own);
+        let mut text = String::new();
+        all.write(&mut text, "d", "limiter=\"a\"");
+        let seen: Vec<_> = text.lines().filter(|line| !line.ends_with(" 0")).collect();
+        assert_eq!(seen, ["d{limiter=\"a\",decision=\"would_refuse\",source=\"local\"} 2"]);
+        assert_eq!(text.lines().count(), 18);
+    }
+
+    #[test]
+    fn only_statuses_that_were_seen_are_told() {
+        let (all, own) = (Statuses::default(), Statuses::default());
+        for status in [200, 204, 599, 600, 999, 100] {
+            own.count(StatusCode::from_u16(status).expect("a status"));
+        }
+        all.add(&own);
+        let mut text = String::new();
+        all.write(&mut text, "u", "upstream=\"a\"");
+        let lines = ["100\"} 1", "200\"} 1", "204\"} 1", "599\"} 3"];
+        let lines = lines.map(|end| format!("u{{upstream=\"a\",status=\"{end}\n"));
+        assert_eq!(text, lines.concat());
+    }
+}
