@@ -215,6 +215,16 @@ limiters:
         self.until_decided("allow", &[("source", "none")], &[0.0; GATEWAYS]).await;
     }
 
+    /// Until a request of each policy has been answered 503: nobody knows what may pass.
+    pub(super) async fn until_turned_away(&self) {
+        for policy in Policy::ALL {
+            eventually(&format!("503: {}", policy.name()), async || {
+                self.limited(policy).iter().any(|seen| seen.status == 503).then_some(())
+            })
+            .await;
+        }
+    }
+
     /// Until each gateway has asked the node that nothing happens to once more.
     pub(super) async fn until_healthy(&self) {
         let before = self.shared("healthy").await;
