@@ -469,6 +469,34 @@ async fn a_node_that_hangs_holds_up_nobody_elses_limiters() {
     }
 }
 
+/// While a slot moves, what has no state yet gets one at the new node, wherever the marker is by then.
+#[rstest]
+#[case::that_nobody_has_used(false, false)]
+#[case::whose_marker_has_stayed(true, false)]
+#[case::whose_marker_has_gone_before(true, true)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limiter_without_a_state_whose_slot_is_moving(#[case] used: bool, #[case] moved: bool) {
+    let cluster = Cluster::start(3, 0).await;
+    let (upstream, _gate) = upstream().await;
+    let key = key("five");
+    cluster.bring(&key, 0).await;
+    let gateways = two(&format!("{}, timeout: 2s", with_users(&cluster)), &upstream).await;
+    if used {
+        assert_eq!(gateways[0].get("/five").await.status, 200);
+        cluster.nodes[0].command(&["DEL", &format!("{key}:T:five")]);
+    }
+    cluster.begin_to_move(&key, 0, 1);
+    if moved {
+        cluster.move_keys(&key, 0, 1);
+    }
+    assert_shared(&gateways).await;
+    cluster.move_keys(&key, 0, 1);
+    cluster.end_to_move(&key, 0, 1);
+    for gateway in &gateways {
+        assert_eq!(gateway.get("/five").await.status, 429);
+    }
+}
+
 /// Nobody takes its place: its slots are an error at once, the others work, and it works again when it is back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_is_lost_and_comes_back() {

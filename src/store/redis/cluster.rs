@@ -29,12 +29,11 @@ use std::{
 use tokio::{
     sync::{Notify, watch},
     task::AbortHandle,
-    time::{Instant, sleep, timeout},
+    time::{Instant, timeout},
 };
 
-/// How often a command is sent on, or tried again where its keys are on their way.
+/// How often a command is sent on.
 const TRIES: usize = 16;
-const TRY_AGAIN: Duration = Duration::from_millis(5);
 /// A node with an older call may be lost: others are asked whether it is.
 const SLOW: Duration = Duration::from_millis(250);
 
@@ -156,10 +155,6 @@ impl Cluster {
                 None => return Ok(said),
                 Some(Redirect::Moved(place)) => self.shared.moved(slot, &place)?,
                 Some(Redirect::Ask(place)) => self.shared.node(&place)?,
-                Some(Redirect::Again) => {
-                    sleep(TRY_AGAIN).await;
-                    self.shared.owner(slot)?
-                }
             };
         }
     }
