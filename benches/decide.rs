@@ -8,7 +8,7 @@ use paceway::{
     },
     key,
     store::{
-        Answer, Check, Checks, OnFailure, Store,
+        Answer, Check, Checks, Store,
         batch::{Batched, StoreMetrics},
         memory::MemoryStore,
         redis::{Markers, RedisStore, RedisUrl},
@@ -126,16 +126,8 @@ fn ask(
 fn check(name: &str, burst: i64) -> Check {
     let (count, period) = if burst > 1 { (1_000, 1_000_000) } else { (1, 86_400_000_000) };
     let rule = TokenBucket::new(count, period, burst).expect("a rule");
-    let key = key::state("bench", "group", b'T', name).into();
-    Check {
-        key,
-        algorithm: Algorithm::TokenBucket(rule),
-        cost: 1,
-        enforce: true,
-        hidden: 0,
-        overflow: None,
-        on_failure: OnFailure::Reject,
-    }
+    let key = key::state("bench", "group", b'T', name);
+    Check::new(key, Algorithm::TokenBucket(rule))
 }
 
 // === impl Redis ===

@@ -10,7 +10,7 @@ use paceway::{
     },
     key,
     store::{
-        Check, Checks, Entry, OnFailure, Reply,
+        Check, Checks, Entry, Reply,
         memory::{MAX_KEYS, MemoryStore},
         redis::{Markers, RedisStore, RedisUrl},
     },
@@ -96,16 +96,8 @@ impl Case {
 
     fn new(algorithm: Algorithm, n: i64, step: i64) -> Self {
         let name = format!("{n}:{step}");
-        let key = key::state("bench", &name, algorithm.letter(), &name).into();
-        let check = Check {
-            key,
-            algorithm,
-            cost: 1,
-            enforce: true,
-            hidden: 0,
-            overflow: None,
-            on_failure: OnFailure::Reject,
-        };
+        let key = key::state("bench", &name, algorithm.letter(), &name);
+        let check = Check::new(key, algorithm);
         Self { checks: Arc::new([check]), n, step: step.min(n), now: T0, held: 0..0 }
     }
 
@@ -431,13 +423,8 @@ fn stranger(algorithm: Algorithm, i: i64) -> Entry {
         key::state("paceway", &tag, algorithm.letter(), name).into()
     };
     let check = Check {
-        key: key(&format!("per_client:2001:db8::{i:x}")),
-        algorithm,
-        cost: 1,
-        enforce: true,
-        hidden: 0,
         overflow: Some(key("per_client:#overflow")),
-        on_failure: OnFailure::Reject,
+        ..Check::new(key(&format!("per_client:2001:db8::{i:x}")), algorithm)
     };
     Entry::Decide { checks: Arc::new([check]), budget: 0, ticket: None }
 }

@@ -10,7 +10,7 @@ use paceway::{
         Algorithm, Concurrency, FixedWindow, Grant, LeakyBucket, Micros, SlidingWindow,
         TokenBucket, WarmUp, concurrency::Ticket,
     },
-    store::{Check, Decision, Entry, OnFailure, Reply, memory::MemoryStore},
+    store::{Check, Decision, Entry, Reply, memory::MemoryStore},
 };
 use std::{collections::VecDeque, fmt::Write, fs, io, path::Path};
 
@@ -176,15 +176,7 @@ fn burst_then_steady() -> Vec<Micros> {
 // === the rules at work ===
 
 fn check(algorithm: Algorithm) -> Check {
-    Check {
-        key: "it".into(),
-        algorithm,
-        cost: 1,
-        enforce: true,
-        hidden: 0,
-        overflow: None,
-        on_failure: OnFailure::Reject,
-    }
+    Check::new("it", algorithm)
 }
 
 fn decide(store: &MemoryStore, now: Micros, rule: Algorithm, ask: Option<Ticket>) -> Decision {

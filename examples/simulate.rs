@@ -10,7 +10,7 @@
 
 use paceway::{
     algorithm::{Algorithm, FixedWindow, LeakyBucket, Micros, SlidingWindow, TokenBucket},
-    store::{Check, Entry, OnFailure, Reply, memory::MemoryStore},
+    store::{Check, Entry, Reply, memory::MemoryStore},
 };
 use std::{collections::VecDeque, env, io::Write, process::ExitCode};
 
@@ -143,15 +143,7 @@ fn requests(count: i64, duration: Micros, random: &mut Random) -> Vec<Micros> {
 /// When the limiter lets them go, up to `duration`.
 fn grants(rule: Algorithm, requests: &[Micros], duration: Micros) -> Vec<Micros> {
     let store = MemoryStore::default();
-    let check = Check {
-        key: "it".into(),
-        algorithm: rule,
-        cost: 1,
-        enforce: true,
-        hidden: 0,
-        overflow: None,
-        on_failure: OnFailure::Reject,
-    };
+    let check = Check::new("it", rule);
     let ask = [Entry::Decide { checks: [check].into(), budget: MAX_WAIT, ticket: None }];
     let granted = requests.iter().filter_map(|now| match &store.run_at(EPOCH + now, &ask)[..] {
         [Reply::Decision(decision)] if decision.admitted => Some(now + decision.wait),

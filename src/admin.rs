@@ -2,6 +2,7 @@
 //! caller's request.
 
 mod limiters;
+mod shown;
 
 use crate::{
     config::{Mode, OnFailure},

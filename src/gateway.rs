@@ -26,7 +26,7 @@ use crate::{
     answer::{Failure, grpc},
     limit::{Admission, Slot},
     route::{Ambiguous, host_of},
-    store::Store,
+    store::{Checks, Store},
     upstream::{
         Ahead, Connection, Terms, Upload, Upstream,
         headers::{self, Seen},
@@ -38,7 +38,6 @@ use http::{
 };
 use http_body::Body as _;
 use hyper::body::Incoming;
-use ledger::RouteLedger;
 use record::Record;
 use send::spoilt;
 use std::{mem, sync::Arc, time::Duration};
@@ -66,25 +65,15 @@ pub struct Gateway {
 /// A request whose route is known: the only kind that can be limited and forwarded.
 struct Routed<'a> {
     route: &'a RoutePlan,
-    own: &'a RouteLedger,
+    /// What its limiters are asked, where that is the same for all of its requests.
+    fixed: Option<Checks>,
+    /// How long it may wait.
+    budget: Duration,
     request: Request<Upload>,
     seen: Seen,
     upgrade: Option<Upgrade>,
     /// Its client sends no body before it is asked for it.
     is_expected: bool,
-}
-
-// === impl Routed ===
-
-impl Routed<'_> {
-    /// How long it may wait.
-    fn budget(&self) -> Duration {
-        match self.seen.has(Seen::PATIENCE) {
-            true => budget(self.route.max_wait, self.route.max_wait_cap, self.request.headers()),
-            // The cap is for those who ask.
-            false => self.route.max_wait,
-        }
-    }
 }
 
 // === impl Gateway ===
@@ -223,13 +212,20 @@ impl Gateway {
         let found = found.map_err(|Ambiguous| Failure::Malformed(AMBIGUOUS.into()))?;
         let found = found.ok_or(Failure::NoRoute)?;
         let (route, own) = (&self.plan.routes[found], &self.own().routes[found]);
+        // Both are far away where there are thousands: what is read of them together comes together.
+        let (fixed, max_wait) = (own.fixed.clone(), route.max_wait);
         record.route(route, own);
         let is_h2 = request.version() == Version::HTTP_2;
         let config = &self.plan.config;
         let terms = Terms { limit: config.limits.body, patience: config.client.body_timeout };
         let mut request = request.map(|incoming| Upload::new(incoming, is_h2, terms, &peer.ends));
         let is_expected = seen.has(Seen::EXPECT) && expects(&mut request);
-        Ok(Routed { route, own, request, seen, upgrade, is_expected })
+        let budget = match seen.has(Seen::PATIENCE) {
+            true => budget(max_wait, route.max_wait_cap, request.headers()),
+            // The cap is for those who ask.
+            false => max_wait,
+        };
+        Ok(Routed { route, fixed, budget, request, seen, upgrade, is_expected })
     }
 }
 

@@ -14,8 +14,7 @@ use crate::{
     config::Rate,
     key,
     store::{
-        Answer, Check, Checks, Decision, OnFailure, Source, Store, StoreError, batch::places,
-        calls::Callable,
+        Answer, Check, Checks, Decision, Source, Store, StoreError, batch::places, calls::Callable,
     },
 };
 use std::{
@@ -472,16 +471,10 @@ impl Limiter {
             return Err(AcquireError::Impossible { asked: permits, most });
         }
         let algorithm = Algorithm::TokenBucket(self.rule);
-        Ok(Arc::new([Check {
-            key: self.key.clone(),
-            algorithm,
-            cost,
-            enforce: true,
-            hidden: algorithm.hidden(self.longest_wait.load(Relaxed), cost),
-            overflow: None,
-            // Nobody can be asked how many share it.
-            on_failure: OnFailure::Reject,
-        }]))
+        // It refuses without the store: nobody can be asked how many share it.
+        Ok(Arc::new([Check::new(self.key.clone(), algorithm)
+            .with_cost(cost)
+            .with_hidden(algorithm.hidden(self.longest_wait.load(Relaxed), cost))]))
     }
 }
 

@@ -77,6 +77,17 @@ pub enum Source {
     None,
 }
 
+/// What a gateway grants by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// How many share the rule.
+    pub gateways: i64,
+    /// What is left of it for one of them.
+    pub rule: Algorithm,
+    /// How full that is.
+    pub level: Level,
+}
+
 /// A request's limiters, at least one, no key twice. Made once when a configuration is loaded.
 pub type Checks = Arc<[Check]>;
 
@@ -156,6 +167,12 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Whether it is away, so that who waits for a place in it waits in vain.
     fn is_away(&self) -> bool {
         false
+    }
+
+    /// By what this gateway decides while the store is away; `None` while it is not, and of a limiter that has another
+    /// policy. Changes nothing.
+    fn share(&self, _check: &Check) -> Option<Share> {
+        None
     }
 
     /// Gives back what an admitted request did not use of a decision by `source`. Never waits; a store that cannot
@@ -285,6 +302,32 @@ impl Decision {
 // === impl Check ===
 
 impl Check {
+    /// One permit of `algorithm`, whose state is named `key`. It enforces, counts nothing that was lost, and refuses when
+    /// the store gives no decision.
+    pub fn new(key: impl Into<Arc<str>>, algorithm: Algorithm) -> Self {
+        let on_failure = OnFailure::Reject;
+        let key = key.into();
+        Self { key, algorithm, cost: 1, enforce: true, hidden: 0, overflow: None, on_failure }
+    }
+
+    /// The same for `cost` permits.
+    #[must_use]
+    pub fn with_cost(self, cost: i64) -> Self {
+        Self { cost, ..self }
+    }
+
+    /// The same with grants from before a loss that can count for so long, µs.
+    #[must_use]
+    pub fn with_hidden(self, hidden: Micros) -> Self {
+        Self { hidden, ..self }
+    }
+
+    /// The same with something else that is done when the store gives no decision.
+    #[must_use]
+    pub fn with_on_failure(self, on_failure: OnFailure) -> Self {
+        Self { on_failure, ..self }
+    }
+
     /// Whether it holds a place, not permits.
     pub fn is_lease(&self) -> bool {
         matches!(self.algorithm, Algorithm::Concurrency(_))

@@ -1,8 +1,11 @@
 //! What limiters hold, and decisions for programs that want nothing else.
 
-use super::Admin;
+use super::{
+    Admin,
+    shown::{self, decision, state},
+};
 use crate::{
-    algorithm::{Algorithm, Grant, Level, MAX_BUDGET, Micros, concurrency::Ticket},
+    algorithm::{Grant, Level, concurrency::Ticket},
     config::Mode,
     gateway::LimiterPlan,
     limit,
@@ -16,7 +19,7 @@ use axum::{
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::{sync::atomic::Ordering::Relaxed, time::Duration};
+use std::time::Duration;
 
 /// What a program asks for.
 #[derive(Debug, Deserialize)]
@@ -51,7 +54,8 @@ fn one_permit() -> i64 {
 
 pub(super) async fn all(State(admin): State<Admin>) -> Json<Value> {
     let levels = levels(&admin).await;
-    let all: Vec<_> = levels.into_iter().map(|(plan, level)| state(plan, level)).collect();
+    let all = levels.into_iter().map(|(plan, level)| state(&admin, plan, &plan.checks, level));
+    let all: Vec<_> = all.collect();
     Json(json!({ "limiting": admin.plan.config.limiting, "limiters": all }))
 }
 
@@ -64,7 +68,7 @@ pub(super) async fn one(
         true => Some(level(&admin, &plan.checks).await),
         false => None,
     };
-    Ok(Json(state(plan, level)))
+    Ok(Json(state(&admin, plan, &plan.checks, level)))
 }
 
 pub(super) async fn one_key(
@@ -73,7 +77,8 @@ pub(super) async fn one_key(
 ) -> Result<Json<Value>> {
     let plan = admin.limiter(&name)?;
     let checks = checks(plan, Some(&key), 1)?;
-    let mut state = state(plan, Some(level(&admin, &checks).await));
+    let level = level(&admin, &checks).await;
+    let mut state = state(&admin, plan, &checks, Some(level));
     state["key"] = key.into();
     Ok(Json(state))
 }
@@ -238,75 +243,11 @@ async fn level(admin: &Admin, checks: &[Check]) -> std::result::Result<Level, St
 
 /// Of several rates: what all of them allow.
 async fn tightest(answers: Vec<Answer<Level>>) -> std::result::Result<Level, StoreError> {
-    let mut all = Level { remaining: i64::MAX, ..Level::default() };
+    let mut all = Vec::with_capacity(answers.len());
     for answer in answers {
-        let level = answer.get().await?;
-        all.remaining = all.remaining.min(level.remaining);
-        all.next = all.next.max(level.next);
-        all.reset_after = all.reset_after.max(level.reset_after);
+        all.push(answer.get().await?);
     }
-    Ok(all)
-}
-
-fn millis(micros: Micros) -> f64 {
-    micros as f64 / 1000.0
-}
-
-/// The figures of a decision; `limited` is the time to come back after.
-fn decision(name: &str, limited: Option<Micros>, wait: Micros, limit: i64, level: Level) -> Value {
-    json!({
-        "limiter": name,
-        "limited": limited.is_some(),
-        "wait_ms": if limited.is_some() { 0.0 } else { millis(wait) },
-        "limit": limit,
-        "remaining": level.remaining,
-        "retry_after_ms": millis(limited.unwrap_or_default()),
-        "reset_after_ms": millis(level.reset_after),
-    })
-}
-
-fn state(plan: &LimiterPlan, level: Option<std::result::Result<Level, StoreError>>) -> Value {
-    let limiter = &plan.limiter;
-    let rule = &plan.checks[0].algorithm;
-    let mut state = json!({
-        "name": limiter.name,
-        "algorithm": rule.name(),
-        "limit": plan.checks.iter().map(|check| check.algorithm.limit()).min(),
-        "mode": limiter.mode.name(),
-        "scope": limiter.scope.name(),
-        "waiting": plan.waiting.load(Relaxed),
-    });
-    let rates: Vec<_> = limiter.rates.iter().map(ToString::to_string).collect();
-    match &*rates {
-        [] => {}
-        [rate] => state["rate"] = rate.as_str().into(),
-        rates => state["rate"] = rates.into(),
-    }
-    if let Algorithm::TokenBucket(_) = rule {
-        state["burst"] = limiter.capacity().into();
-    }
-    if rule.margin() > 0 {
-        state["margin_ms"] = millis(rule.margin()).into();
-    }
-    if rule.longest_wait() < MAX_BUDGET {
-        state["longest_wait_ms"] = millis(rule.longest_wait()).into();
-    }
-    if let Some(lease) = rule.lease() {
-        state["lease_ms"] = (lease / 1000).into();
-    }
-    if let Some(template) = &limiter.key {
-        state["key"] = template.text().into();
-    }
-    match level {
-        Some(Ok(level)) => {
-            state["level"] = level.remaining.into();
-            state["next_slot_ms"] = millis(level.next).into();
-            state["reset_ms"] = millis(level.reset_after).into();
-        }
-        Some(Err(error)) => state["error"] = error.to_string().into(),
-        None => {}
-    }
-    state
+    Ok(shown::tightest(all))
 }
 
 // === impl Problem ===

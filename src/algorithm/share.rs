@@ -31,44 +31,34 @@ impl Algorithm {
         }
     }
 
-    /// What a limiter at `level` has given beyond what was there at `known`, `elapsed` µs ago, as far as it still
-    /// matters: so many permits, so long from now. `given` is how many that were in all. Rounded up; of windows that lie
-    /// ahead each counts as full.
-    pub fn unpaid(
-        &self,
-        level: Level,
-        known: Level,
-        elapsed: Micros,
-        given: i64,
-    ) -> Vec<(Micros, i64)> {
-        let left = known.after(elapsed);
-        let at_once = |permits| if permits > 0 { vec![(0, permits)] } else { Vec::new() };
-        let window = match self {
-            Self::TokenBucket(rule) => {
-                return at_once(rule.permits(level.reset_after - left.reset_after));
-            }
-            Self::LeakyBucket(rule) => {
-                return at_once(rule.permits(level.reset_after - left.reset_after));
-            }
+    /// How many permits a limiter at `level` owes beyond what it does at `known`, both of now, rounded up. None where
+    /// permits do not flow back one by one: what is owed there, their instants say.
+    pub fn owed(&self, level: Level, known: Level) -> i64 {
+        match self {
+            Self::TokenBucket(rule) => rule.permits(level.reset_after - known.reset_after),
+            Self::LeakyBucket(rule) => rule.permits(level.reset_after - known.reset_after),
             // Its reset is when it is cold, which it owes nobody.
-            Self::WarmUp(rule) => return at_once(rule.permits(level.next - left.next)),
-            Self::Concurrency(_) => return Vec::new(),
+            Self::WarmUp(rule) => rule.permits(level.next - known.next),
+            Self::SlidingWindow(_) | Self::FixedWindow(_) | Self::Concurrency(_) => 0,
+        }
+    }
+
+    /// When a permit that was given at `at` is charged to another state: in the middle of its window, for clocks may
+    /// differ a little.
+    pub fn slot(&self, at: Micros) -> Micros {
+        match self {
+            Self::FixedWindow(rule) => at - at.rem_euclid(rule.period()) + rule.period() / 2,
+            _ => at,
+        }
+    }
+
+    /// How long behind its [slot](Self::slot) a permit counts, where [`Self::owed`] does not tell, µs.
+    pub fn counts_for(&self) -> Micros {
+        match self {
             Self::SlidingWindow(rule) => rule.span(),
-            Self::FixedWindow(rule) => rule.period(),
-        };
-        let (own, ahead) = (self.limit(), self.ahead(level));
-        // Those that were known may have made room meanwhile: the difference says nothing.
-        let now = self.used(level, self).min(given);
-        let from = self.ahead(left) + 1;
-        let later = (from.max(1)..=ahead).map(|i| match self {
-            // In its middle, for the clocks may differ a little.
-            Self::FixedWindow(_) => (level.reset_after - (ahead - i) * window - window / 2, own),
-            _ => (i * window, own),
-        });
-        let now = (now > 0).then_some((0, now));
-        // None lies farther ahead than the longest wait, but that may be many.
-        // Those of now last: where they find no room they must not take that of the others.
-        later.take(if given > 0 { WINDOWS } else { 0 }).chain(now).collect()
+            Self::FixedWindow(rule) => rule.period() - rule.period() / 2,
+            _ => 0,
+        }
     }
 
     /// The pieces in which permits of this share are taken from a fresh state, so that it is as full as `whole` at
@@ -80,7 +70,10 @@ impl Algorithm {
                 let now = Some(self.used(level, whole)).filter(|now| *now > 0);
                 now.into_iter().chain(std::iter::repeat_n(self.limit(), ahead)).collect()
             }
-            _ => self.unpaid(level, Level::default(), 0, 0).into_iter().map(|(_, n)| n).collect(),
+            _ => {
+                let owed = self.owed(level, Level::default());
+                Some(owed).filter(|owed| *owed > 0).into_iter().collect()
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 use super::{Failure, load, print};
 use crate::{
     algorithm::{Algorithm, MAX_BUDGET},
-    config::{Charge, Config, Mode, Route, Scope, Store, Upstream},
+    config::{Charge, Config, Mode, OnFailure, Route, Scope, Store, Upstream},
     key::{self, Cost, Parts},
     path::{Suffix, normal},
     route::{Ambiguous, Table, host_of},
@@ -121,6 +121,9 @@ fn text(config: &Config, method: &Method, uri: &Uri, headers: &HeaderMap, peer: 
         };
         line("limiter", format!("{}, {from}", limiter(config, charge, &parts)));
         line("", state(config, charge, &parts));
+        if let Some(what) = without_store(config, charge) {
+            line("", what);
+        }
     }
     let wait = crate::gateway::budget(route.max_wait, route.max_wait_cap, headers);
     let from = if headers.contains_key("prefer") {
@@ -236,6 +239,24 @@ fn state(config: &Config, charge: &Charge, parts: &Parts<'_>) -> String {
         Some(filled) => format!("key {filled}, kept as {names}{whose}"),
         None => format!("one bucket for all, kept as {names}{whose}"),
     }
+}
+
+/// What is done when the store is away, if it can be.
+fn without_store(config: &Config, charge: &Charge) -> Option<String> {
+    let limiter = &config.limiters[charge.limiter];
+    if config.store == Store::Memory || limiter.mode == Mode::Off {
+        return None;
+    }
+    let what = match (limiter.on_failure, limiter.scope) {
+        (OnFailure::Share, Scope::Instance) => "each gateway goes on with the whole rule",
+        (OnFailure::Share, Scope::Cluster) => {
+            "each gateway enforces its share, the rule / gateways that live"
+        }
+        (OnFailure::Allow, _) => "it lets requests pass",
+        (OnFailure::Reject, _) if limiter.mode == Mode::Observe => "it counts nothing",
+        (OnFailure::Reject, _) => "503 store-unavailable",
+    };
+    Some(format!("on_failure {}: without the store {what}", limiter.on_failure.name()))
 }
 
 fn why(route: &Route) -> String {

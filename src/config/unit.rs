@@ -191,6 +191,22 @@ impl Rate {
         let common = gcd(micros, 1_000_000);
         (self.count * (1_000_000 / common), micros / common)
     }
+
+    /// What is left of it for one of `gateways`, at least one permit a period. `flows`: permits come one by one, so that
+    /// parts of one in a period are something.
+    pub fn share(self, gateways: u64, flows: bool) -> Self {
+        let gateways = gateways.max(1);
+        let (count, rest) = (self.count / gateways, self.count % gateways);
+        let slower = u32::try_from(gateways).ok().and_then(|n| self.period.checked_mul(n));
+        match slower.filter(|_| flows && count > 0 && rest > 0) {
+            Some(period) => {
+                let common = gcd(self.count, gateways);
+                let period = u32::try_from(common).map_or(period, |common| period / common);
+                Self { count: self.count / common, period }
+            }
+            None => Self { count: count.max(1), ..self },
+        }
+    }
 }
 
 impl fmt::Display for Rate {

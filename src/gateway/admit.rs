@@ -34,13 +34,13 @@ impl Gateway {
             uri: request.uri(),
             headers: request.headers(),
         };
-        let checks = match &routed.own.fixed {
+        let checks = match &routed.fixed {
             Some(checks) => Ok(Some(checks.clone())),
             None => route.checks(&self.plan.limiters, parts),
         };
         let checks = checks.map_err(|why| Failure::BadRequest(why.into()))?;
         let Some(checks) = checks else { return Ok(None) };
-        let wanted = routed.budget();
+        let wanted = routed.budget;
         // Who cannot wait may still go at once.
         let full = !wanted.is_zero() && route.is_full();
         let budget = if full { Duration::ZERO } else { wanted };
@@ -128,7 +128,7 @@ impl Gateway {
             };
             return Err(Failure::QueueFull { retry_after: limit::micros(wait) });
         };
-        let wanted = routed.budget();
+        let wanted = routed.budget;
         let started = Instant::now();
         record.waits_since = Some(started);
         // Most requests never wait, and none should be larger for it.

@@ -67,6 +67,11 @@ pub trait Script: Send + Sync + fmt::Debug {
     fn beat(&self, _key: Arc<str>, _id: Arc<str>) -> BoxFuture<Result<Beat, StoreError>> {
         Box::pin(std::future::ready(Ok(Beat { gateways: 1, now: None })))
     }
+
+    /// Looks whether the store still has what it was given. What is found to be lost, later calls know.
+    fn inspect(&self) -> BoxFuture<()> {
+        Box::pin(std::future::ready(()))
+    }
 }
 
 /// The answer to a sign of life.

@@ -3,9 +3,10 @@
 
 mod keeper;
 mod local;
+mod slots;
 
 use super::{
-    Answer, BoxFuture, Check, Checks, Decision, OnFailure, Source, Store, StoreError,
+    Answer, BoxFuture, Check, Checks, Decision, OnFailure, Share, Source, Store, StoreError,
     batch::{Batched, Beat, Script, StoreMetrics},
     calls::Calls,
     health::{Health, Member},
@@ -208,6 +209,11 @@ impl Store for Guard {
 
     fn is_away(&self) -> bool {
         !self.process.health.is_closed()
+    }
+
+    fn share(&self, check: &Check) -> Option<Share> {
+        let Process { local, health, .. } = &*self.process;
+        (self.is_away() && local::is_own(check)).then(|| local.look(health, check))
     }
 
     fn give_back(&self, source: Source, checks: &Checks, parts: &[Part]) {

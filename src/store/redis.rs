@@ -10,6 +10,7 @@ mod ear;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod identity;
+mod info;
 mod link;
 mod marker;
 mod presence;
@@ -154,6 +155,20 @@ impl RedisStore {
         probe::probe(url, prefix, limit).await
     }
 
+    /// Asks the servers that have said which run they are what they have evicted since.
+    async fn ask_for_evicted(&self) {
+        match &self.servers {
+            Connected::One(one) if self.markers.knows("") => {
+                let said = one.link.call(&identity::command()).await;
+                if let Some(run) = said.ok().as_ref().and_then(identity::read) {
+                    self.markers.look("", &run, |_| true);
+                }
+            }
+            Connected::One(_) => {}
+            Connected::Cluster(cluster) => cluster.ask_for_evicted(&self.markers).await,
+        }
+    }
+
     /// Sends a command to the server that has `key`, once, and waits for its reply.
     async fn call(&self, key: &str, command: &[u8]) -> Result<Value, StoreError> {
         match &self.servers {
@@ -244,6 +259,11 @@ impl Script for RedisStore {
     fn beat(&self, key: Arc<str>, id: Arc<str>) -> BoxFuture<Result<Beat, StoreError>> {
         let store = self.clone();
         Box::pin(async move { store.say_alive(&key, &id).await })
+    }
+
+    fn inspect(&self) -> BoxFuture<()> {
+        let store = self.clone();
+        Box::pin(async move { store.ask_for_evicted().await })
     }
 }
 

@@ -5,6 +5,7 @@ use crate::support::{
     Answer, Chaos, Conn, Gateway, Redis, Reply, Upstream, eventually, reached, request,
 };
 use rstest::rstest;
+use serde_json::Value;
 use std::{
     sync::{
         Arc,
@@ -206,6 +207,54 @@ async fn a_store_that_refuses_is_no_reason_to_refuse() {
     .await;
 }
 
+/// The pages tell what a gateway grants by itself, and how full that is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_share_is_shown_while_it_is_in_use() {
+    let (mut redis, upstream) = (Redis::start(), Upstream::ok().await);
+    let rest = "limiters:
+  flowing: { rate: 5/hour, burst: 9 }
+  windows: { algorithm: fixed_window, rate: [5/day, 100/7d] }
+  places: { algorithm: concurrency, max: 4 }
+  keyed: { rate: 6/hour, key: '{query.k}' }
+  own: { rate: 5/hour, scope: instance }
+  lax: { rate: 5/hour, on_failure: allow }
+routes: [{ suffix: /search, limiters: [flowing] }, { suffix: '*', limiters: [windows, places, keyed, own, lax] }]
+";
+    let yaml = config(&redis.url(), "timeout: 2s", &upstream, rest);
+    let (gateway, other) = (Gateway::start(&yaml).await, Gateway::start(&yaml).await);
+    until_gateways(&gateway, 2.0).await;
+    until_gateways(&other, 2.0).await;
+    let before = gateway.limiter("flowing").await;
+    assert_eq!((&before["on_failure"], &before["share"]), (&"share".into(), &Value::Null));
+    redis.kill();
+    until_breaker(&gateway, OPEN).await;
+    let mut shares = Vec::new();
+    for name in ["flowing", "windows", "places", "keyed", "own", "lax"] {
+        let share = gateway.limiter(name).await["share"].clone();
+        shares.push((
+            share["gateways"].clone(),
+            share["limit"].clone(),
+            share["rate"].clone(),
+            share["level"].clone(),
+        ));
+    }
+    let rates = serde_json::json!(["2/d", "50/7d"]);
+    let expected = [
+        (2.into(), 4.into(), "5/2h".into(), 4.into()),
+        (2.into(), 2.into(), rates, 2.into()),
+        (2.into(), 2.into(), Value::Null, 2.into()),
+        (2.into(), 3.into(), "3/h".into(), Value::Null),
+        (1.into(), 5.into(), "5/h".into(), 5.into()),
+        (Value::Null, Value::Null, Value::Null, Value::Null),
+    ];
+    assert_eq!(shares, expected);
+    assert_eq!(statuses(&gateway, "/search", 3).await, [200; 3]);
+    assert_eq!(gateway.limiter("flowing").await["share"]["level"], 1);
+    assert_eq!(gateway.limiter("lax").await["on_failure"], "allow");
+    let one = gateway.page("/limiters/keyed/keys/a").await.json();
+    assert_eq!(one["share"]["level"], 3, "{one}");
+}
+
 // ------------------------------------------------------------------------------------- time
 
 /// What makes a store silent, and ends it.
@@ -402,6 +451,52 @@ async fn two_gateways_share_a_rate_without_their_store(#[case] outage: Outage) {
     // Behind the return as well.
     let (later, span) = (between(&arrivals, back, ended) as f64, (ended - back).as_secs_f64());
     assert!(later <= 10.0 + 40.0 * span + 8.0, "{later} in {span} s behind the return");
+}
+
+/// Requests wait when the store comes back: their slots lie ahead, and nobody gets these again.
+#[rstest]
+#[case::of_both(2)]
+#[case::of_one(1)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_window_has_room_for_who_waits_when_its_store_is_back(#[case] waiting: usize) {
+    const COUNT: usize = 36;
+    // What both take while one has seen that the store is away, or back, and the other has not.
+    const MORE: usize = 9;
+    let (redis, upstream) = (Redis::start(), Upstream::ok().await);
+    let rest = "limiters: { search: { algorithm: sliding_window, rate: 36/s, margin: 200ms } }
+routes: [{ name: search, suffix: /search, limiters: [search], max_wait: 1500ms }]
+";
+    let yaml = config(&redis.url(), "timeout: 100ms", &upstream, rest);
+    let gateways = [Gateway::start(&yaml).await, Gateway::start(&yaml).await];
+    for gateway in &gateways {
+        until_gateways(gateway, 2.0).await;
+    }
+    let load = Load::on(&gateways[..waiting], 60);
+    sleep(Duration::from_secs(1)).await;
+    redis.freeze();
+    for gateway in &gateways {
+        until_breaker(gateway, OPEN).await;
+    }
+    sleep(Duration::from_secs(3)).await;
+    assert!(decided_by(&gateways[0], "local").await > 0.0);
+    redis.thaw();
+    for gateway in &gateways {
+        until_breaker(gateway, CLOSED).await;
+    }
+    let later = Load::on(&gateways[waiting..], 15);
+    sleep(Duration::from_secs(4)).await;
+    let answers = [load.end().await, later.end().await].concat();
+    assert!(answers.iter().all(|status| [200, 429].contains(status)), "{answers:?}");
+    let mut arrivals = upstream.arrivals();
+    arrivals.sort();
+    let within = |from: &Instant| between(&arrivals, *from, *from + Duration::from_secs(1));
+    for (i, from) in arrivals.iter().enumerate() {
+        let (count, after) = (within(from), *from - arrivals[0]);
+        assert!(
+            count <= COUNT + MORE,
+            "{count} in a second, the {i}th on, {after:?} after the first"
+        );
+    }
 }
 
 /// kill -9 of a gateway: the others count it for three seconds and no longer, and have their quota.

@@ -275,6 +275,29 @@ fn explain_shows_the_rule(#[case] limiter: &str, #[case] expected: &str) {
     assert!(words.contains(expected), "{out}");
 }
 
+#[rstest]
+#[case::share(
+    "{ rate: 5/s }",
+    "on_failure share: without the store each gateway enforces its share"
+)]
+#[case::whole(
+    "{ rate: 5/s, scope: instance }",
+    "on_failure share: without the store each gateway goes on with the whole rule"
+)]
+#[case::allow("{ rate: 5/s, on_failure: allow }", "on_failure allow: without the store it lets")]
+#[case::reject("{ rate: 5/s, on_failure: reject }", "on_failure reject: without the store 503")]
+fn explain_shows_what_is_done_without_the_store(#[case] limiter: &str, #[case] expected: &str) {
+    let yaml = format!(
+        "upstream: http://a\nlimiters: {{ it: {limiter} }}\nroutes: [{{ suffix: '*', limiters: [it] }}]\n"
+    );
+    let args = ["explain", "gateway.yaml", "GET", "/"];
+    let (_, out, _) = with_file(&format!("store: redis://a\n{yaml}"), &args, &[]);
+    let words = out.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains(expected), "{out}");
+    let (_, out, _) = with_file(&yaml, &args, &[]);
+    assert!(!out.contains("on_failure"), "the memory store is never away: {out}");
+}
+
 #[test]
 fn explain_shows_changes_of_headers_but_no_secret() {
     let yaml = "upstreams:\n  v:\n    urls: [http://a, http://b]\n    headers:\n      \

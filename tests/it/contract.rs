@@ -5,7 +5,7 @@ use paceway::{
     AcquireError, Limiter, Rate,
     algorithm::{Algorithm, TokenBucket},
     store::{
-        Check, Checks, Decision, OnFailure, Source, Store, StoreError,
+        Check, Checks, Decision, Source, Store, StoreError,
         batch::{Batched, StoreMetrics},
         memory::MemoryStore,
         redis::{Markers, RedisStore, RedisUrl},
@@ -21,15 +21,7 @@ const HOUR: i64 = 3_600_000_000;
 fn check(key: &str, count: i64, period: i64, burst: i64) -> Check {
     let rule = TokenBucket::new(count, period, burst).expect("a rule");
     let algorithm = Algorithm::TokenBucket(rule);
-    Check {
-        key: key.into(),
-        algorithm,
-        cost: 1,
-        enforce: true,
-        hidden: 0,
-        overflow: None,
-        on_failure: OnFailure::Reject,
-    }
+    Check::new(key, algorithm)
 }
 
 async fn decide(store: &Arc<dyn Store>, checks: &Checks, budget: i64) -> Decision {

@@ -10,7 +10,7 @@ use paceway::{
         concurrency::Ticket,
     },
     store::{
-        BoxFuture, Check, Checks, Decision, Entry, OnFailure, Reply, Source, Store, StoreError,
+        BoxFuture, Check, Checks, Decision, Entry, Reply, Source, Store, StoreError,
         batch::{Batched, Script, StoreMetrics},
         calls::Calls,
         memory::MemoryStore,
@@ -45,15 +45,7 @@ fn examples(edit: i64) -> [Algorithm; 6] {
 }
 
 fn check(key: &str, algorithm: Algorithm) -> Check {
-    Check {
-        key: key.into(),
-        algorithm,
-        cost: 1,
-        enforce: true,
-        hidden: 0,
-        overflow: None,
-        on_failure: OnFailure::Reject,
-    }
+    Check::new(key, algorithm)
 }
 
 fn ask(check: &Check, budget: i64, number: i64) -> Entry {

@@ -6,7 +6,7 @@ use paceway::{
     algorithm::{Algorithm, Concurrency, SlidingWindow, TokenBucket},
     limit::{self, Admission, Slot},
     store::{
-        Check, Checks, OnFailure, Store,
+        Check, Checks, Store,
         batch::{Batched, StoreMetrics},
         memory::MemoryStore,
         redis::{Markers, RedisStore, RedisUrl},
@@ -40,16 +40,8 @@ fn checks(group: &str, letters: &str) -> Checks {
             'S' => Algorithm::SlidingWindow(SlidingWindow::new(2, period, 0).expect("a rule")),
             _ => Algorithm::Concurrency(Concurrency::new(2, 60_000_000).expect("a rule")),
         };
-        let key = format!("{{{group}}}:{letter}").into();
-        Check {
-            key,
-            algorithm,
-            cost: 1,
-            enforce: true,
-            hidden: 0,
-            overflow: None,
-            on_failure: OnFailure::Reject,
-        }
+        let key = format!("{{{group}}}:{letter}");
+        Check::new(key, algorithm)
     };
     letters.chars().map(check).collect()
 }

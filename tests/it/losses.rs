@@ -6,7 +6,7 @@ use paceway::{
         Algorithm, Concurrency, FixedWindow, Grant, LeakyBucket, SlidingWindow, TokenBucket,
         WarmUp, concurrency::Ticket,
     },
-    store::{Check, Entry, OnFailure, Reply, memory::MemoryStore},
+    store::{Check, Entry, Reply, memory::MemoryStore},
 };
 use proptest::prelude::*;
 use rstest::rstest;
@@ -54,15 +54,7 @@ fn granted(algorithm: Algorithm, before: Vec<Step>, behind: Vec<Step>, gap: i64)
     let hidden = algorithm.hidden(WAIT, COST);
     let check = |cost: i64| {
         let cost = cost.min(algorithm.capacity());
-        Check {
-            key: "{k}".into(),
-            algorithm,
-            cost,
-            enforce: true,
-            hidden,
-            overflow: None,
-            on_failure: OnFailure::Reject,
-        }
+        Check::new("{k}", algorithm).with_cost(cost).with_hidden(hidden)
     };
     let (mut now, mut all) = (T0, Vec::<Granted>::new());
     let mut run = |now: &mut i64, steps: Vec<Step>| {
@@ -189,15 +181,7 @@ proptest! {
 fn a_limiter_that_is_reset_behind_a_loss_is_open_at_once(#[case] algorithm: Algorithm) {
     let store = MemoryStore::default();
     let hidden = algorithm.hidden(WAIT, COST);
-    let check = Check {
-        key: "{k}".into(),
-        algorithm,
-        cost: 1,
-        enforce: true,
-        hidden,
-        overflow: None,
-        on_failure: OnFailure::Reject,
-    };
+    let check = Check::new("{k}", algorithm).with_hidden(hidden);
     let ask = |now| {
         let ask = Entry::Decide { checks: Arc::new([check.clone()]), budget: 0, ticket: None };
         let replies = store.run_at(now, &[ask]);
@@ -216,15 +200,7 @@ const LEASE: i64 = 60_000_000;
 fn place() -> Check {
     let algorithm = Algorithm::Concurrency(Concurrency::new(2, LEASE).expect("a rule"));
     let hidden = algorithm.hidden(WAIT, 1);
-    Check {
-        key: "{k}".into(),
-        algorithm,
-        cost: 1,
-        enforce: true,
-        hidden,
-        overflow: None,
-        on_failure: OnFailure::Reject,
-    }
+    Check::new("{k}", algorithm).with_hidden(hidden)
 }
 
 fn take(store: &MemoryStore, now: i64, number: i64) -> Option<Grant> {

@@ -1,7 +1,9 @@
 //! A server that loses states under load, or seems to, and the gateways that use it: they go on within the law, as if
 //! everything that can have been granted had been.
 
-use crate::support::{Conn, Gateway, Redis, Reply, Upstream, assert_lawful, eventually, get};
+use crate::support::{
+    Cluster, Conn, Gateway, Redis, Reply, Said, Upstream, assert_lawful, eventually, get,
+};
 use rstest::rstest;
 use std::{
     net::SocketAddr,
@@ -181,4 +183,76 @@ routes: [{{ name: it, suffix: /it, limiters: [places], max_wait: 5min }}]
     assert_eq!(holder.answer().await.expect("an answer").status, 200);
     assert_eq!(waiter.answer().await.expect("an answer").status, 200);
     assert_eq!(warnings(&one), 1, "{:?}", one.events());
+}
+
+/// A server evicts the state that has `key` and more, but no marker.
+async fn evict(redis: &Redis, key: &str) {
+    // What has the shortest time to live goes first: the state, and then some of these.
+    let filler = "for i = 1, 1000 do redis.call('SET', KEYS[1] .. i, string.rep('x', 1000), 'EX', 864000) end";
+    redis.command(&["EVAL", filler, "1", key]);
+    redis.command(&["CONFIG", "SET", "maxmemory-samples", "64"]);
+    redis.command(&["CONFIG", "SET", "maxmemory-policy", "volatile-ttl"]);
+    let Said::Bytes(Some(memory)) = redis.command(&["INFO", "memory"]) else { panic!("no text") };
+    let memory = String::from_utf8(memory).expect("text");
+    let used = memory.lines().find_map(|line| line.strip_prefix("used_memory:"));
+    let used: u64 = used.expect("a size").parse().expect("a number");
+    redis.command(&["CONFIG", "SET", "maxmemory", &(used - 200_000).to_string()]);
+    eventually("the state is evicted", async || {
+        redis.command(&["SET", &format!("{key}:another"), "key"]);
+        (redis.command(&["EXISTS", key]) == Said::Number(0)).then_some(())
+    })
+    .await;
+    redis.command(&["CONFIG", "SET", "maxmemory", "0"]);
+}
+
+const THREE: &str =
+    "limiters: { it: { rate: 1/hour, burst: 3 }, other: { rate: 1/hour, burst: 3 } }
+routes: [{ suffix: /it, limiters: [it] }, { suffix: /other, limiters: [other] }]
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn evicted_states_are_lost_and_closed() {
+    let (redis, upstream) = (Redis::start(), Upstream::ok().await);
+    let yaml = format!(
+        "store: {{ url: \"{}\", timeout: 2s, on_failure: reject }}\nupstream: {}\n{THREE}",
+        redis.url(),
+        upstream.url()
+    );
+    let gateways = [Gateway::start(&yaml).await, Gateway::start(&yaml).await];
+    for gateway in &gateways {
+        assert_eq!(gateway.get("/it").await.status, 200);
+    }
+    evict(&redis, "paceway:{it}:T:it").await;
+    let are_met = async || losses(&gateways).await.iter().all(|count| *count >= 1.0).then_some(());
+    eventually("it is met", are_met).await;
+    for gateway in &gateways {
+        assert_eq!(gateway.get("/it").await.status, 429);
+        assert!(warnings(gateway) >= 1, "{:?}", gateway.events());
+    }
+    assert_eq!(upstream.calls().len(), 2);
+}
+
+/// What another node has is not lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_evicts_closes_its_own_limiters() {
+    let (cluster, upstream) = (Cluster::start(3, 0).await, Upstream::ok().await);
+    let [it, other] = ["paceway:{it}:T:it", "paceway:{other}:T:other"];
+    cluster.bring(it, 0).await;
+    cluster.bring(other, 1).await;
+    let yaml = format!(
+        "store: {{ url: \"{}\", timeout: 2s, on_failure: reject }}\nupstream: {}\n{THREE}",
+        cluster.url(),
+        upstream.url()
+    );
+    let gateway = Gateway::start(&yaml).await;
+    for target in ["/it", "/other"] {
+        gateway.until_answered(target, 200).await;
+    }
+    evict(&cluster.nodes[0], it).await;
+    eventually("it is met", async || {
+        (gateway.metric("paceway_store_losses_total", &[]).await > 0.0).then_some(())
+    })
+    .await;
+    let answers = [gateway.get("/it").await.status, gateway.get("/other").await.status];
+    assert_eq!(answers, [429, 200], "{:?}", gateway.events());
 }

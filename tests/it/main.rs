@@ -21,6 +21,7 @@ mod cli;
 mod clients;
 mod connections;
 mod decisions;
+mod deploy;
 mod failures;
 mod faults;
 mod grpc;

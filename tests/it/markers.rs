@@ -9,7 +9,7 @@ use metrics::Counter;
 use paceway::{
     algorithm::{Algorithm, TokenBucket},
     store::{
-        Check, Entry, OnFailure, Reply,
+        Check, Entry, Reply,
         redis::{Markers, RedisStore, RedisUrl},
     },
 };
@@ -24,15 +24,7 @@ const KEY: &str = "p:{k}:T:k";
 fn bucket() -> Check {
     let algorithm = Algorithm::TokenBucket(TokenBucket::new(1, HOUR, 3).expect("a rule"));
     let hidden = algorithm.hidden(0, 1);
-    Check {
-        key: KEY.into(),
-        algorithm,
-        cost: 1,
-        enforce: true,
-        hidden,
-        overflow: None,
-        on_failure: OnFailure::Reject,
-    }
+    Check::new(KEY, algorithm).with_hidden(hidden)
 }
 
 /// What is left at `now`, as a store sees it that has its own idea of the marker.

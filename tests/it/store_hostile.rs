@@ -4,7 +4,7 @@
 use paceway::{
     algorithm::{Algorithm, TokenBucket},
     store::{
-        Check, Entry, OnFailure, Reply, StoreError,
+        Check, Entry, Reply, StoreError,
         redis::{ConnectError, Markers, RedisStore, RedisUrl},
     },
 };
@@ -141,15 +141,7 @@ async fn serve(
 
 fn ask() -> Entry {
     let algorithm = Algorithm::TokenBucket(TokenBucket::new(1, 1_000_000, 3).expect("a rule"));
-    let check = Check {
-        key: "{k}".into(),
-        algorithm,
-        cost: 1,
-        enforce: true,
-        hidden: 0,
-        overflow: None,
-        on_failure: OnFailure::Reject,
-    };
+    let check = Check::new("{k}", algorithm);
     Entry::Decide { checks: Arc::new([check]), budget: 0, ticket: None }
 }
 

@@ -9,7 +9,7 @@ use paceway::{
     },
     key,
     store::{
-        Check, Checks, Entry, OnFailure, Reply,
+        Check, Checks, Entry, Reply,
         memory::MemoryStore,
         redis::{Markers, RedisStore, RedisUrl},
     },
@@ -207,13 +207,10 @@ async fn compare(
         key::state(&prefix, &case.to_string(), rule.letter(), &i.to_string()).into()
     };
     let check = |rules: &[Algorithm; 3], i: usize, cost: i64, enforce: bool| Check {
-        key: key(i, rules[i]),
-        algorithm: rules[i],
-        cost: cost.min(rules[i].capacity()),
         enforce,
-        hidden: rules[i].hidden(700_000, 3),
-        overflow: None,
-        on_failure: OnFailure::Reject,
+        ..Check::new(key(i, rules[i]), rules[i])
+            .with_cost(cost.min(rules[i].capacity()))
+            .with_hidden(rules[i].hidden(700_000, 3))
     };
     let mut now = T0;
     let mut so_far = SoFar::default();
@@ -320,15 +317,7 @@ async fn run(
 
 fn single(key: &str, rule: TokenBucket) -> Checks {
     let algorithm = Algorithm::TokenBucket(rule);
-    Arc::new([Check {
-        key: key.into(),
-        algorithm,
-        cost: 1,
-        enforce: true,
-        hidden: 0,
-        overflow: None,
-        on_failure: OnFailure::Reject,
-    }])
+    Arc::new([Check::new(key, algorithm)])
 }
 
 #[tokio::test]

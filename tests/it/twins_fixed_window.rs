@@ -4,7 +4,7 @@ use crate::support::{Redis, Said};
 use paceway::{
     algorithm::{Algorithm, FixedWindow, Grant, MAX_HOLES},
     store::{
-        Check, Checks, Entry, OnFailure, Reply, StoreError,
+        Check, Checks, Entry, Reply, StoreError,
         memory::MemoryStore,
         redis::{Markers, RedisStore, RedisUrl},
     },
@@ -120,15 +120,7 @@ async fn compare(
     let keys: [Arc<str>; 3] = [0, 1, 2].map(|i| format!("windows:{{{case}}}:{i}").into());
     let check = |i: usize, rule: usize, cost: i64, enforce: bool| {
         let algorithm = rules[(i + rule) % rules.len()];
-        Check {
-            key: keys[i].clone(),
-            algorithm,
-            cost,
-            enforce,
-            hidden: 0,
-            overflow: None,
-            on_failure: OnFailure::Reject,
-        }
+        Check { enforce, ..Check::new(keys[i].clone(), algorithm).with_cost(cost) }
     };
     let (mut now, mut granted) = (T0, Vec::<(Check, Grant)>::new());
     let mut batch = Vec::new();
@@ -186,15 +178,7 @@ async fn run(
 }
 
 fn single(key: &str, algorithm: Algorithm, cost: i64) -> Check {
-    Check {
-        key: key.into(),
-        algorithm,
-        cost,
-        enforce: true,
-        hidden: 0,
-        overflow: None,
-        on_failure: OnFailure::Reject,
-    }
+    Check::new(key, algorithm).with_cost(cost)
 }
 
 /// Longer than any state of the random steps: runs up to their bound and above it, then other periods.

@@ -8,7 +8,7 @@ use crate::{
 use paceway::{
     algorithm::{Algorithm, Concurrency, Grant, TokenBucket, concurrency::Ticket},
     store::{
-        Check, Checks, Entry, OnFailure, Reply, Store, StoreError,
+        Check, Checks, Entry, Reply, Store, StoreError,
         batch::{Batched, StoreMetrics},
         memory::MemoryStore,
         redis::RedisStore,
@@ -85,14 +85,8 @@ fn the_short_way_is_the_long_way(#[values(true, false)] plain: bool) {
     let result = runner.run(&(rules, calls(plain)), |(rules, calls)| {
         let case = case.fetch_add(1, Relaxed);
         let key = |i: usize| format!("{{{case}}}:{i}");
-        let check = |i: usize, cost: i64| Check {
-            key: key(i).into(),
-            algorithm: rules[i],
-            cost: cost.min(rules[i].capacity()),
-            enforce: true,
-            hidden: 0,
-            overflow: None,
-            on_failure: OnFailure::Reject,
+        let check = |i: usize, cost: i64| {
+            Check::new(key(i), rules[i]).with_cost(cost.min(rules[i].capacity()))
         };
         let (memory, mut now, mut granted) = (MemoryStore::default(), T0, Vec::new());
         for Call { after, asks } in calls {
@@ -177,15 +171,7 @@ async fn compare(
 
 fn bucket(key: &str, burst: i64) -> Check {
     let rule = TokenBucket::new(1, HOUR, burst).expect("a rule");
-    Check {
-        key: key.into(),
-        algorithm: Algorithm::TokenBucket(rule),
-        cost: 1,
-        enforce: true,
-        hidden: 0,
-        overflow: None,
-        on_failure: OnFailure::Reject,
-    }
+    Check::new(key, Algorithm::TokenBucket(rule))
 }
 
 fn ask(check: &Check) -> Entry {

@@ -6,7 +6,7 @@ use crate::{
 };
 use paceway::{
     algorithm::{Algorithm, LeakyBucket, TokenBucket, WarmUp},
-    store::{Check, Checks, Entry, OnFailure, Reply, StoreError, memory::MemoryStore},
+    store::{Check, Checks, Entry, Reply, StoreError, memory::MemoryStore},
 };
 use proptest::prelude::*;
 
@@ -59,15 +59,7 @@ fn all_on_a_timeline_say_the_same_step_by_step() {
 }
 
 fn single(key: &str, algorithm: Algorithm) -> Checks {
-    std::sync::Arc::new([Check {
-        key: key.into(),
-        algorithm,
-        cost: 1,
-        enforce: true,
-        hidden: 0,
-        overflow: None,
-        on_failure: OnFailure::Reject,
-    }])
+    std::sync::Arc::new([Check::new(key, algorithm)])
 }
 
 fn examples() -> [Algorithm; 3] {

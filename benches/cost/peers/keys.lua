@@ -1,4 +1,5 @@
--- wrk: a header with one of so many keys, in random order.
+-- wrk: a header with one of so many keys, in random order. However many there are, as many different requests, as in
+-- paths.lua.
 function init(args)
   count = tonumber(args[1])
   math.randomseed(1)
@@ -6,5 +7,6 @@ function init(args)
 end
 
 function request()
-  return head .. math.random(0, count - 1) .. "\r\n\r\n"
+  local number = math.random(0, 999999)
+  return head .. number % count .. "\r\nX-N: " .. number .. "\r\n\r\n"
 end

@@ -511,3 +511,26 @@ fn both_judge_a_route_alike(#[case] route: &str, #[case] good: bool) {
     );
     assert_eq!(verdicts(&text), (good, good));
 }
+
+/// Of permits that come one by one a part in a period is something, of windows it is not.
+#[rstest]
+#[case::whole("40/s", 2, true, "20/s")]
+#[case::parts("5/s", 2, true, "5/2s")]
+#[case::parts_in_lowest_terms("10/min", 4, true, "5/2min")]
+#[case::windows("5/s", 2, false, "2/s")]
+#[case::one_at_least("2/h", 3, true, "1/h")]
+#[case::one_a_window_at_least("2/h", 3, false, "1/h")]
+#[case::alone("7/250ms", 1, true, "7/250ms")]
+#[case::of_nobody("7/s", 0, true, "7/s")]
+fn the_part_of_a_rate(
+    #[case] rate: &str,
+    #[case] gateways: u64,
+    #[case] flows: bool,
+    #[case] part: &str,
+) {
+    let yaml = format!(
+        "upstream: http://a\nlimiters: {{ it: {rate} }}\nroutes: [{{ suffix: '*', limiters: [it] }}]\n"
+    );
+    let rates = &parse(&yaml).expect("a config").limiters[0].rates;
+    assert_eq!(rates[0].share(gateways, flows).to_string(), part);
+}

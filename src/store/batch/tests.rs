@@ -3,7 +3,7 @@
 use super::{lane::BATCH, *};
 use crate::{
     algorithm::{Algorithm, TokenBucket},
-    store::{OnFailure, memory::MemoryStore},
+    store::memory::MemoryStore,
 };
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -60,15 +60,7 @@ fn far() -> (FarScript, Batched) {
 fn check(key: &str, burst: i64) -> Checks {
     let rule = TokenBucket::new(1, 3_600_000_000, burst).expect("a rule");
     let algorithm = Algorithm::TokenBucket(rule);
-    Arc::new([Check {
-        key: key.into(),
-        algorithm,
-        cost: 1,
-        enforce: true,
-        hidden: 0,
-        overflow: None,
-        on_failure: OnFailure::Reject,
-    }])
+    Arc::new([Check::new(key, algorithm)])
 }
 
 async fn passes(store: &Batched, checks: &Checks) -> bool {
@@ -164,15 +156,7 @@ async fn time_in_the_queue_is_taken_off_the_budget() {
     let (_, store) = far();
     let rule = TokenBucket::new(1, 100_000, 1).expect("a rule");
     let algorithm = Algorithm::TokenBucket(rule);
-    let checks: Checks = Arc::new([Check {
-        key: "{t}:a".into(),
-        algorithm,
-        cost: 1,
-        enforce: true,
-        hidden: 0,
-        overflow: None,
-        on_failure: OnFailure::Reject,
-    }]);
+    let checks: Checks = Arc::new([Check::new("{t}:a", algorithm)]);
     let first = store.decide(&checks, 0, None);
     // The second is asked for 10 ms later, when 100 - 10 ms are left until its slot.
     let second = store.decide(&checks, 96_000, None);
@@ -253,9 +237,7 @@ proptest! {
     ], 1..40), cuts in prop::collection::vec(1..8usize, 40)) {
         let rule = TokenBucket::new(7, 1_000_000, 3).expect("a rule");
         let algorithm = Algorithm::TokenBucket(rule);
-        let check = |key: usize| Check {
-            key: format!("{{t}}:{key}").into(), algorithm, cost: 1, enforce: true, hidden: 0, overflow: None, on_failure: OnFailure::Reject,
-        };
+        let check = |key: usize| Check::new(format!("{{t}}:{key}"), algorithm);
         let (one_by_one, batched) = (MemoryStore::default(), MemoryStore::default());
         let (mut granted, mut entries, mut expected) = (Vec::new(), Vec::new(), Vec::new());
         for ask in asks {

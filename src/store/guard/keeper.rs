@@ -7,7 +7,7 @@ use crate::{
     store::{Check, Store, StoreError},
 };
 use std::time::Duration;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 /// Signs of life while all is well.
 const BEAT: Duration = Duration::from_secs(1);
@@ -52,6 +52,8 @@ impl Guard {
                 true => {
                     if health.is_closed() {
                         self.member.is_well();
+                        // What is not answered in time is asked for again in a moment.
+                        drop(timeout(self.timeout, self.script.inspect()).await);
                         self.look_at(&looked).await;
                     }
                     self.bring_back(&mut back).await;

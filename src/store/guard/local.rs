@@ -1,15 +1,18 @@
 //! Decisions of this gateway alone: each limiter by its share of the rule, from the level that was last known. And what
 //! they took, so that it can be charged to the state that all share when that is there again.
 
-use super::unasked;
+use super::{
+    slots::{Slots, charges},
+    unasked,
+};
 use crate::{
     algorithm::{
-        Algorithm, Concurrency, Grant, Level, MAX_BUDGET, Micros, TokenBucket,
+        Algorithm, Concurrency, Grant, Level, MAX_BUDGET, Micros,
         concurrency::Ticket,
         reserve::{Part, Parts},
     },
     store::{
-        Check, Checks, Decision, Entry, OnFailure, Reply, Source,
+        Check, Checks, Decision, Entry, OnFailure, Reply, Share, Source,
         calls::Calls,
         health::{Clock, Health, Holder},
         memory::MemoryStore,
@@ -21,13 +24,13 @@ use std::{
     collections::HashMap,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+        atomic::{AtomicBool, Ordering::SeqCst},
     },
 };
 
 /// Limiters and keys with a state of their own; those beyond share one for each limiter.
 const MAX_ACCOUNTS: usize = 65_536;
-/// Pieces in which permits are taken or charged at most, each as much as the limiter can grant at once.
+/// Pieces in which permits are taken at most, each as much as the limiter can grant at once.
 const PIECES: usize = 256;
 /// More places than anybody holds.
 const ANY_PLACES: i64 = 1 << 40;
@@ -58,8 +61,8 @@ struct Account {
     check: Check,
     /// The part of its level that the shared state has, too, and when it stood so.
     known: (Level, Micros),
-    /// Permits that were given since.
-    given: i64,
+    /// What was given since.
+    slots: Slots,
     /// Who holds a place, and whether the shared state knows.
     places: HashMap<Holder, bool>,
     /// The shared state decides again: only what was taken last is to be charged yet.
@@ -75,7 +78,12 @@ pub(super) struct Due {
     /// Permits and places.
     pub(super) count: i64,
     before: (Level, Micros),
-    given: i64,
+    slots: Slots,
+}
+
+/// Whether a gateway decides it by itself.
+pub(super) fn is_own(check: &Check) -> bool {
+    matches!(check.on_failure, OnFailure::Share { .. } | OnFailure::Whole)
 }
 
 // === impl Local ===
@@ -109,8 +117,6 @@ impl Local {
         budget: Micros,
         ticket: Option<Ticket>,
     ) -> Option<Decision> {
-        let is_own =
-            |check: &Check| matches!(check.on_failure, OnFailure::Share { .. } | OnFailure::Whole);
         if !checks.iter().any(is_own) {
             return None;
         }
@@ -135,13 +141,39 @@ impl Local {
                     Some(ticket) => {
                         account.places.insert((ticket.gateway, ticket.number), false);
                     }
-                    None => account.given += share.cost,
+                    None => {
+                        let grant = (part.grant.whole, now + part.at);
+                        account.slots.add(&share.algorithm, now, grant, share.cost);
+                    }
                 }
             }
             decision.parts = parts;
         }
         decision.bound_by = own[decision.bound_by];
         Some(decision)
+    }
+
+    /// By what `check` is decided here, and how full that is.
+    pub(super) fn look(&self, health: &Health, check: &Check) -> Share {
+        let shown = |book: &Book, known: Option<Level>| {
+            let rule = book.share(check, check.key.clone());
+            let now = book.clock.now();
+            let gateways = match check.on_failure {
+                OnFailure::Whole => 1,
+                _ => book.gateways,
+            };
+            let level = known.unwrap_or_else(|| book.level(&rule, now));
+            Share { gateways, rule: rule.algorithm, level }
+        };
+        if let Some(book) = &*self.book.lock()
+            && book.accounts.contains_key(&check.key)
+        {
+            return shown(book, None);
+        }
+        // As it would begin.
+        let book = Book::new(health, Arc::default());
+        let account = book.begin(health, check.clone(), book.clock.now());
+        shown(&book, Some(account.known.0))
     }
 
     /// Takes back what was decided here; returns the places that are the shared store's by now.
@@ -290,13 +322,13 @@ impl Book {
             let level = level.after(i64::try_from(ago.as_micros()).unwrap_or(i64::MAX));
             let since = now - share.algorithm.since(level.reset_after);
             for permits in share.algorithm.begin(&check.algorithm, level) {
-                for checks in takes(&share, 0, permits) {
+                for checks in takes(&share, permits) {
                     self.run(since, Entry::Decide { checks, budget: MAX_BUDGET, ticket: None });
                 }
             }
         }
         let known = (self.level(&share, now), now);
-        Account { check, known, given: 0, places, closing: false }
+        Account { check, known, slots: Slots::default(), places, closing: false }
     }
 
     fn level(&self, share: &Check, now: Micros) -> Level {
@@ -319,7 +351,7 @@ impl Book {
             }
             false => {
                 let account = self.accounts.get_mut(&share.key)?;
-                account.given = (account.given - share.cost).max(0);
+                account.slots.give_back(&share.algorithm, part.grant.whole, share.cost);
                 Some(false)
             }
         };
@@ -337,7 +369,7 @@ impl Book {
         let before = account.known;
         let whole = account.check.clone();
         let mut due =
-            Due { key: key.clone(), asks: Vec::new(), count: 0, before, given: account.given };
+            Due { key: key.clone(), asks: Vec::new(), count: 0, before, slots: Slots::default() };
         if share.is_lease() {
             for (holder, charged) in account.places.iter_mut().filter(|(_, charged)| !**charged) {
                 *charged = true;
@@ -347,13 +379,11 @@ impl Book {
                 due.count += 1;
             }
         } else {
-            for (delay, permits) in
-                share.algorithm.unpaid(level, before.0, now - before.1, account.given)
-            {
-                due.count += permits;
-                due.asks.extend(takes(&whole, delay, permits).map(|checks| (checks, None)));
-            }
-            (account.known, account.given) = ((level, now), 0);
+            let owed = share.algorithm.owed(level, before.0.after(now - before.1));
+            let (slots, permits) = account.slots.take(&share.algorithm, now, |ahead| owed - ahead);
+            due.count = permits.iter().map(|(_, permits)| permits).sum();
+            due.asks = charges(&whole, &permits).into_iter().map(|ask| (ask, None)).collect();
+            (due.slots, account.known) = (slots, (level, now));
         }
         (due.count > 0).then_some(due)
     }
@@ -362,7 +392,7 @@ impl Book {
     fn unpaid(&mut self, due: &Due) {
         let Some(account) = self.accounts.get_mut(&due.key) else { return };
         (account.known, account.closing) = (due.before, false);
-        account.given += due.given;
+        account.slots.put_back(&due.slots);
         for ticket in due.asks.iter().filter_map(|(_, ticket)| *ticket) {
             if let Some(charged) = account.places.get_mut(&(ticket.gateway, ticket.number)) {
                 *charged = false;
@@ -371,35 +401,15 @@ impl Book {
     }
 }
 
-/// Requests, to be made in this order, that take so many permits from the state of `check`, whatever its level, not before `delay` µs from now.
-fn takes(check: &Check, delay: Micros, permits: i64) -> impl Iterator<Item = Checks> + use<> {
+/// Requests, to be made in this order, that take so many permits from the fresh state of `check`. Each stands for what the
+/// limiter grants at once: a window.
+fn takes(check: &Check, permits: i64) -> impl Iterator<Item = Checks> + use<> {
     let check = Check { algorithm: check.algorithm.endless(), enforce: false, ..check.clone() };
-    // One that the whole can grant at once stays in one piece: it stands for one window.
     let (mut left, most) = (permits, check.algorithm.capacity());
     let costs = std::iter::from_fn(move || {
         let cost = left.min(most);
         left -= cost;
         (cost > 0).then_some(cost)
     });
-    costs.take(PIECES).flat_map(move |cost| {
-        let check = Check { cost, ..check.clone() };
-        match wait_for(&check, delay) {
-            None => vec![[check].into()],
-            Some(wait) => {
-                let both = [wait.clone(), Check { enforce: true, ..check }];
-                vec![[wait].into(), both.into()]
-            }
-        }
-    })
-}
-
-/// A limiter that nobody else uses. Used once, it grants again after `delay` µs: a request that needs it, too, comes no
-/// sooner.
-fn wait_for(check: &Check, delay: Micros) -> Option<Check> {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let rule = TokenBucket::new(1, delay.min(MAX_BUDGET), 1)?;
-    let nonce = RandomState::new().hash_one(NEXT.fetch_add(1, SeqCst));
-    let key = format!("{}:#wait:{nonce:016x}", check.key).into();
-    let algorithm = Algorithm::TokenBucket(rule);
-    Some(Check { key, algorithm, cost: 1, enforce: true, ..check.clone() })
+    costs.take(PIECES).map(move |cost| [Check { cost, ..check.clone() }].into())
 }

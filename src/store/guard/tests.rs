@@ -1,8 +1,13 @@
 //! Guards over the memory rules, on virtual time.
 
+mod outages;
+
 use super::*;
 use crate::{
-    algorithm::{Algorithm, Concurrency, FixedWindow, MAX_BUDGET, SlidingWindow, TokenBucket},
+    algorithm::{
+        Algorithm, Concurrency, FixedWindow, LeakyBucket, MAX_BUDGET, SlidingWindow, TokenBucket,
+        WarmUp,
+    },
     store::{
         Entry, Reply,
         health::{Breaker, HealthMetrics},
@@ -117,16 +122,7 @@ fn process(script: &FarScript) -> [Guard; 2] {
 }
 
 fn check(algorithm: Algorithm, on_failure: OnFailure) -> Check {
-    let overflow = None;
-    Check {
-        key: "{t}:a".into(),
-        algorithm,
-        cost: 1,
-        enforce: true,
-        hidden: 0,
-        overflow,
-        on_failure,
-    }
+    Check::new("{t}:a", algorithm).with_on_failure(on_failure)
 }
 
 const SHARE: OnFailure = OnFailure::Share { period: HOUR };
@@ -389,6 +385,51 @@ async fn a_place_is_the_stores_when_it_is_back_and_given_back_there() {
     assert_eq!(far.memory.look(&checks[0]).get().await.expect("a level").remaining, 2);
 }
 
+/// Asks for a place, which is this ticket's.
+async fn place(guard: &Guard, checks: &Checks) -> (Decision, crate::store::calls::Callable) {
+    let callable = guard.calls().ticket();
+    let ticket = Some(callable.ticket);
+    let decision = match guard.decide(checks, 0, ticket).get().await {
+        Err(error) => guard.decide_without(error, checks, 0, ticket),
+        decided => decided,
+    };
+    (decision.expect("a decision"), callable)
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_gateways_hold_no_more_places_than_there_are_through_an_outage() {
+    let script = FarScript::default();
+    script.0.gateways.store(2, SeqCst);
+    let processes = [process(&script), process(&script)];
+    settled().await;
+    let rule = Concurrency::new(4, MAX_BUDGET).expect("a rule");
+    let checks: Checks = [check(Algorithm::Concurrency(rule), SHARE)].into();
+    let mut held = Vec::new();
+    for tick in 0..600 {
+        match tick {
+            100 => set(&script.0, Mood::IsGone),
+            300 => set(&script.0, Mood::Works),
+            _ => {}
+        }
+        // One each from the store, and the others without it.
+        for [guard, _] in processes.iter().filter(|_| tick == 50 || tick > 100) {
+            let asked = place(guard, &checks).await;
+            held.extend(Some((guard, asked)).filter(|(_, (decision, _))| decision.admitted));
+        }
+        assert!(held.len() <= 4, "{} at {tick}", held.len());
+        sleep(Duration::from_millis(10)).await;
+    }
+    let local = held.iter().filter(|(_, (decision, _))| decision.source == Source::Local);
+    assert_eq!((held.len(), local.count()), (4, 2));
+    assert!(processes.iter().all(|[guard, _]| !guard.is_away() && guard.process.local.is_empty()));
+    for (guard, (decision, _)) in &held {
+        guard.give_back(decision.source, &checks, &decision.parts);
+        guard.flush().await;
+    }
+    let level = script.0.memory.look(&checks[0]).get().await.expect("a level");
+    assert_eq!(level.remaining, 4);
+}
+
 #[tokio::test(start_paused = true)]
 async fn limiters_that_let_pass_take_nothing() {
     let (far, [guard, _]) = guards(1);
@@ -404,118 +445,4 @@ async fn limiters_that_let_pass_take_nothing() {
     // A foreign value is about its key, whatever the policy.
     let foreign = StoreError::Foreign("k".into());
     assert_eq!(guard.decide_without(foreign.clone(), &[lax].into(), 0, None), Err(foreign));
-}
-
-/// An outage, and who meets it.
-#[derive(Debug, Clone, Copy)]
-struct Outage {
-    mood: Mood,
-    gateways: usize,
-    /// Ticks of 10 ms.
-    from: usize,
-    until: usize,
-    /// How long requests may wait, µs.
-    budget: Micros,
-}
-
-const TICKS: usize = 1300;
-const SECOND: Micros = 1_000_000;
-
-/// Gateways that are asked all the time, before, during and behind an outage: when each request was granted, µs of the
-/// store's clock.
-async fn granted_around(rule: Algorithm, outage: Outage) -> Vec<Micros> {
-    let script = FarScript::default();
-    let created = Instant::now();
-    script.0.gateways.store(outage.gateways, SeqCst);
-    let processes: Vec<_> = (0..outage.gateways).map(|_| process(&script)).collect();
-    settled().await;
-    let checks: Checks = [check(rule, OnFailure::Share { period: SECOND })].into();
-    let mut grants = Vec::new();
-    for tick in 0..TICKS {
-        if tick == outage.from {
-            set(&script.0, outage.mood);
-        }
-        if tick == outage.until {
-            set(&script.0, Mood::Works);
-        }
-        for [guard, _] in &processes {
-            let decision = ask(guard, &checks, outage.budget).await.expect("a decision");
-            if decision.admitted {
-                let now = i64::try_from(created.elapsed().as_micros()).expect("a short time");
-                grants.push(now + decision.wait);
-            }
-        }
-        sleep(Duration::from_millis(10)).await;
-    }
-    for [guard, _] in &processes {
-        assert!(!guard.is_away() && guard.process.local.is_empty());
-    }
-    grants.sort_unstable();
-    grants
-}
-
-fn outages() -> impl Strategy<Value = Outage> {
-    let moods = prop_oneof![Just(Mood::IsGone), Just(Mood::Hangs), Just(Mood::IsSlow)];
-    let budgets = prop_oneof![Just(0), Just(700_000), Just(2_500_000)];
-    let spans = (50..400usize, 10..500usize);
-    (moods, 1..4usize, spans, budgets).prop_map(|(mood, gateways, (from, length), budget)| Outage {
-        mood,
-        gateways,
-        from,
-        until: from + length,
-        budget,
-    })
-}
-
-/// What gateways take while some of them have seen that the store is away, or back, and others have not.
-fn unknown(outage: Outage) -> usize {
-    10 * (outage.gateways - 1)
-}
-
-/// Runs on virtual time.
-fn grants(rule: Algorithm, outage: Outage) -> Vec<Micros> {
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_time().start_paused(true).build().expect("a runtime");
-    runtime.block_on(granted_around(rule, outage))
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
-
-    #[test]
-    fn a_bucket_keeps_its_law_through_an_outage(outage in outages()) {
-        let rule = TokenBucket::new(40, SECOND, 12).expect("a rule");
-        let grants = grants(Algorithm::TokenBucket(rule), outage);
-        for (i, from) in grants.iter().enumerate() {
-            for (j, to) in grants.iter().enumerate().skip(i) {
-                let most = 12.0 + 40.0 * (to - from) as f64 / 1e6;
-                let count = (j - i + 1) as f64;
-                prop_assert!(count <= most + unknown(outage) as f64, "{count} of {most:.1} from {from} to {to}");
-            }
-        }
-        // And it is used: a part is lost with calls that were not answered, and where one state becomes several.
-        let all = 40.0 * (grants[grants.len() - 1] - grants[0]) as f64 / 1e6;
-        prop_assert!(grants.len() as f64 >= 0.9 * all, "{} of {all}", grants.len());
-    }
-
-    /// Of requests that go at once. Reservations ahead are not charged at their instants, see docs/limiting.md.
-    #[test]
-    fn a_sliding_window_keeps_its_law_through_an_outage(outage in outages()) {
-        let outage = Outage { budget: 0, ..outage };
-        let rule = SlidingWindow::new(36, SECOND, 0).expect("a rule");
-        let grants = grants(Algorithm::SlidingWindow(rule), outage);
-        for (i, from) in grants.iter().enumerate() {
-            let count = grants[i..].iter().take_while(|at| **at < from + SECOND).count();
-            prop_assert!(count <= 36 + unknown(outage), "{count} in the second from {from} on");
-        }
-    }
-
-    #[test]
-    fn fixed_windows_keep_their_law_through_an_outage(outage in outages()) {
-        let rule = FixedWindow::new(36, SECOND).expect("a rule");
-        let grants = grants(Algorithm::FixedWindow(rule), outage);
-        for window in grants.chunk_by(|a, b| a / SECOND == b / SECOND) {
-            prop_assert!(window.len() <= 36 + unknown(outage), "{} in {:?}", window.len(), window);
-        }
-    }
 }

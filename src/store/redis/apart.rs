@@ -109,22 +109,14 @@ mod tests {
     use super::*;
     use crate::{
         algorithm::{Algorithm, TokenBucket},
-        store::{Check, OnFailure},
+        store::Check,
     };
 
     #[test]
     fn those_of_the_same_keys_go_together() {
         let rule = TokenBucket::new(1, 1_000_000, 1).expect("a rule");
         let decide = |keys: &[&str]| {
-            let check = |key: &&str| Check {
-                key: (*key).into(),
-                algorithm: Algorithm::TokenBucket(rule),
-                cost: 1,
-                enforce: true,
-                hidden: 0,
-                overflow: None,
-                on_failure: OnFailure::Reject,
-            };
+            let check = |key: &&str| Check::new(*key, Algorithm::TokenBucket(rule));
             let checks = keys.iter().map(check).collect();
             Entry::Decide { checks, budget: 0, ticket: None }
         };

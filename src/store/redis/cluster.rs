@@ -7,7 +7,7 @@ use super::{
     ConnectError,
     connect::{Access, Target},
     ear::Ear,
-    identity::Run,
+    identity::{self, Run},
     link::{Link, Met},
     marker::Markers,
     resp::{self, Value},
@@ -28,7 +28,7 @@ use std::{
 };
 use tokio::{
     sync::{Notify, watch},
-    task::AbortHandle,
+    task::{AbortHandle, JoinSet},
     time::{Instant, timeout},
 };
 
@@ -126,6 +126,23 @@ impl Cluster {
         }
     }
 
+    /// Asks each server that has said which run it is what it has evicted since; one that is silent keeps no other.
+    pub(super) async fn ask_for_evicted(&self, markers: &Arc<Markers>) {
+        let nodes: Vec<_> = self.shared.map.lock().nodes.values().cloned().collect();
+        let mut asked = JoinSet::new();
+        for node in nodes.into_iter().filter(|node| markers.knows(&node.place.to_string())) {
+            let (shared, markers) = (self.shared.clone(), markers.clone());
+            asked.spawn(async move {
+                let said = node.link.call(&identity::command()).await;
+                if let Some(run) = said.ok().as_ref().and_then(identity::read) {
+                    let place = &node.place;
+                    markers.look(&place.to_string(), &run, |lane| shared.has(lane, place));
+                }
+            });
+        }
+        while asked.join_next().await.is_some() {}
+    }
+
     /// Sends a command to the server that has `key`, and waits for its reply.
     ///
     /// # Errors
@@ -175,6 +192,13 @@ impl fmt::Debug for Cluster {
 // === impl Shared ===
 
 impl Shared {
+    /// Whether the slot of a lane is of the server at `place`.
+    fn has(&self, lane: &str, place: &Place) -> bool {
+        let map = self.map.lock();
+        let owner = map.owners.get(usize::from(slot(lane))).and_then(Option::as_ref);
+        owner.is_some_and(|owner| owner.place == *place)
+    }
+
     fn owner(&self, slot: u16) -> Result<Arc<Node>, StoreError> {
         let owner = self.map.lock().owners.get(usize::from(slot)).cloned().flatten();
         owner.ok_or_else(|| {
@@ -202,12 +226,7 @@ impl Shared {
 fn meets(shared: Weak<Shared>, markers: Arc<Markers>) -> Met {
     Arc::new(move |place: &Place, run: &Run| {
         let Some(shared) = shared.upgrade() else { return };
-        let is_there = |lane: &str| {
-            let map = shared.map.lock();
-            let owner = map.owners.get(usize::from(slot(lane))).and_then(Option::as_ref);
-            owner.is_some_and(|owner| owner.place == *place)
-        };
-        markers.meet(&place.to_string(), run, is_there);
+        markers.meet(&place.to_string(), run, |lane| shared.has(lane, place));
     })
 }
 

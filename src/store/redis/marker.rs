@@ -2,7 +2,8 @@
 //! them. Twin of `marker.lua`, which judges. Never asks: calls and connections tell it.
 //!
 //! A server that has lost its states has lost the marker with them. One that comes back with states of a moment ago, as a
-//! replica does that is promoted, has the marker and is another run: then the next call says that it is in doubt.
+//! replica does that is promoted, has the marker and is another run: then the next call says that it is in doubt. So it
+//! does when the server has evicted keys: which ones, nobody knows.
 
 use super::identity::Run;
 use crate::algorithm::{Micros, STATE_VERSION, in_names};
@@ -14,6 +15,8 @@ use tokio::time::Instant;
 
 /// How often a marker is told to live longer, far less than it lives.
 const RENEWED: Duration = Duration::from_secs(24 * 60 * 60);
+/// How soon behind a loss evicted keys are another one: who evicts all the time must not close limiters for good.
+const AGAIN: Duration = Duration::from_secs(10);
 /// Digits of an instant of a server.
 const DIGITS: usize = 16;
 
@@ -28,14 +31,18 @@ pub struct Markers {
 struct Known {
     /// By lane. Lanes come from the configuration.
     lanes: HashMap<Box<str>, Lane>,
-    /// By the place of a server its run.
-    runs: HashMap<Box<str>, Run>,
+    /// By the place of a server its run, and when that was looked at.
+    runs: HashMap<Box<str>, (Run, Instant)>,
 }
 
 struct Lane {
     marker: Marker,
     /// Its server may have lost writes since.
     in_doubt: bool,
+    /// Keys have been evicted since it was lost: a doubt when that is long enough ago.
+    evicted: bool,
+    /// When a loss was last met here.
+    lost: Option<Instant>,
     renewed: Instant,
 }
 
@@ -101,7 +108,12 @@ impl Markers {
         let is_loss = marker.lost && before.is_some_and(|before| before.marker != marker);
         // A doubt that came up behind the call is not settled by it.
         let in_doubt = before.is_some_and(|before| before.in_doubt) && !expected.in_doubt;
-        known.lanes.insert(lane.into(), Lane { marker, in_doubt, renewed: Instant::now() });
+        let now = Instant::now();
+        let lost = if is_loss { Some(now) } else { before.and_then(|before| before.lost) };
+        // Who has met the loss looks on.
+        let evicted = !is_loss && before.is_some_and(|before| before.evicted);
+        let learned = Lane { marker, in_doubt, evicted, lost, renewed: now };
+        known.lanes.insert(lane.into(), learned);
         drop(known);
         if is_loss {
             self.losses.increment(1);
@@ -118,12 +130,46 @@ impl Markers {
     /// has taken the place of another server since, what is known of the lanes that are there is in doubt.
     pub(super) fn meet(&self, place: &str, run: &Run, is_there: impl Fn(&str) -> bool) {
         let mut known = self.known.lock();
-        let before = known.runs.insert(place.into(), run.clone());
-        let promoted_before = before.as_ref().and_then(|before| before.promoted_at);
+        let before = known.runs.insert(place.into(), (run.clone(), Instant::now()));
+        let promoted_before = before.as_ref().and_then(|(before, _)| before.promoted_at);
         let is_promoted = run.promoted_at.is_some() && run.promoted_at != promoted_before;
-        if is_promoted || before.is_some_and(|before| before.id != run.id) {
-            let lanes = known.lanes.iter_mut().filter(|(lane, _)| is_there(lane));
-            lanes.for_each(|(_, lane)| lane.in_doubt = true);
+        let lanes = known.lanes.iter_mut().filter(|(lane, _)| is_there(lane));
+        let lanes = lanes.map(|(_, lane)| lane);
+        match before {
+            Some((before, looked)) if before.id == run.id && !is_promoted => {
+                let has_evicted = run.evicted > before.evicted;
+                lanes.for_each(|lane| lane.look(has_evicted, looked));
+            }
+            None if !is_promoted => {}
+            _ => lanes.for_each(|lane| lane.in_doubt = true),
+        }
+    }
+
+    /// Whether a server at `place` has said what run it is.
+    pub(super) fn knows(&self, place: &str) -> bool {
+        self.known.lock().runs.contains_key(place)
+    }
+
+    /// What the server at `place` says while a connection lasts. What comes late, from a run before, says nothing.
+    pub(super) fn look(&self, place: &str, run: &Run, is_there: impl Fn(&str) -> bool) {
+        let is_it = |(known, _): &(Run, Instant)| known.id == run.id;
+        let is_known = self.known.lock().runs.get(place).is_some_and(is_it);
+        if is_known {
+            self.meet(place, run, is_there);
+        }
+    }
+}
+
+// === impl Lane ===
+
+impl Lane {
+    /// Its server was asked, and before at `looked`, for the keys that it has evicted.
+    fn look(&mut self, has_evicted: bool, looked: Instant) {
+        // Whoever met a loss since has seen them, or sees what comes behind.
+        let is_seen = self.lost.is_some_and(|lost| lost >= looked);
+        self.evicted |= has_evicted && !is_seen;
+        if self.evicted && self.lost.is_none_or(|lost| lost.elapsed() >= AGAIN) {
+            (self.evicted, self.in_doubt) = (false, true);
         }
     }
 }

@@ -4,6 +4,7 @@
 use super::{
     ConnectError,
     connect::{Access, Target, ask},
+    info::Info,
     reason::refusal,
     resp::Value,
     slots::{View, slot},
@@ -161,23 +162,21 @@ impl Server<'_> {
 
     /// New enough, and of the kind that the URL says; `mode` is how it calls that. It may not be allowed to tell.
     async fn is_fit(&mut self, mode: &str) -> Result<(), ConnectError> {
-        let info = match self.ask(&[b"INFO", b"server"]).await? {
-            Value::Bytes(info) => String::from_utf8_lossy(&info).into_owned(),
+        let said = match self.ask(&[b"INFO", b"server"]).await? {
+            Value::Bytes(said) => said,
             Value::Error(words) if words.starts_with("NOPERM") => return Ok(()),
             Value::Error(words) => return Err(self.refused(&words)),
             _ => return Ok(()),
         };
-        let field = |name: &str| {
-            info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
-        };
-        if let Some(version) = field("redis_version") {
+        let info = Info::new(&said);
+        if let Some(version) = info.get("redis_version") {
             let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
             if major.is_some_and(|major| major < LEAST) {
                 let what = format!("is Redis {version}: Paceway needs Redis {LEAST} or later");
                 return Err(self.unfit(&what));
             }
         }
-        match field("redis_mode") {
+        match info.get("redis_mode") {
             Some("cluster") if mode != "cluster" => Err(self.unfit(
                 "is a node of a Cluster: write redis-cluster:// in place of redis://",
             )),
@@ -225,7 +224,7 @@ impl Server<'_> {
             Some(Value::Bytes(policy)) if policy != b"noeviction" => {
                 let policy = String::from_utf8_lossy(policy);
                 Some(format!(
-                    "the maxmemory-policy of {} is `{policy}`: an evicted key forgets its limit; set `noeviction`",
+                    "the maxmemory-policy of {} is `{policy}`: limiters go on as behind a loss when it evicts keys; set `noeviction`",
                     self.place
                 ))
             }

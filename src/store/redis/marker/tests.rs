@@ -36,7 +36,7 @@ fn what_is_no_marker(#[case] text: &str) {
 }
 
 fn run(id: &str) -> Run {
-    Run { id: id.into(), promoted_at: None }
+    Run { id: id.into(), promoted_at: None, evicted: 0 }
 }
 
 #[test]
@@ -117,4 +117,55 @@ async fn once_a_day_a_call_says_that_the_marker_is_to_live_longer() {
         advance(RENEWED).await;
         assert_eq!(says(&markers, ""), "N5+");
     }
+}
+
+/// Seen each second by each of two gateways, of which one is first: it is one loss.
+#[tokio::test(start_paused = true)]
+async fn evicted_keys_are_a_doubt_of_who_sees_them_first() {
+    let [one, other] = [markers(), markers()];
+    let evicting = |evicted| Run { evicted, ..run("one") };
+    for markers in [&one, &other] {
+        markers.meet("", &evicting(3), |_| true);
+        told(markers, "", "N5");
+        markers.look("", &evicting(3), |_| true);
+        assert_eq!(says(markers, ""), "N5");
+    }
+    advance(Duration::from_secs(1)).await;
+    one.look("", &evicting(4), |_| true);
+    assert_eq!(told(&one, "", "L7"), "N5?");
+    assert_eq!(told(&other, "", "L7"), "N5");
+    other.look("", &evicting(4), |_| true);
+    advance(AGAIN).await;
+    for markers in [&one, &other] {
+        markers.look("", &evicting(4), |_| true);
+        assert_eq!(says(markers, ""), "L7");
+    }
+}
+
+/// A server that evicts all the time.
+#[tokio::test(start_paused = true)]
+async fn evicted_keys_are_another_loss_after_a_while() {
+    let (markers, mut losses) = (markers(), 0);
+    markers.meet("", &run("one"), |_| true);
+    told(&markers, "", "N5");
+    for second in 1..=60 {
+        advance(Duration::from_secs(1)).await;
+        markers.look("", &Run { evicted: second, ..run("one") }, |_| true);
+        if says(&markers, "").ends_with('?') {
+            losses += 1;
+            told(&markers, "", &format!("L{second}"));
+        }
+    }
+    assert_eq!(losses, 6);
+}
+
+#[test]
+fn what_another_run_has_evicted_says_nothing_of_this_one() {
+    let markers = markers();
+    markers.look("", &Run { evicted: 9, ..run("one") }, |_| true);
+    assert!(!markers.knows(""), "only a connection says which run there is");
+    markers.meet("", &run("two"), |_| true);
+    told(&markers, "", "N5");
+    markers.look("", &Run { evicted: 9, ..run("one") }, |_| true);
+    assert_eq!((says(&markers, "").as_str(), markers.knows("")), ("N5", true));
 }

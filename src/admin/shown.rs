@@ -1,0 +1,131 @@
+//! Limiters and decisions as the admin pages show them. Asks no store but this process.
+
+use super::Admin;
+use crate::{
+    algorithm::{Algorithm, Level, MAX_BUDGET, Micros},
+    config::Mode,
+    gateway::LimiterPlan,
+    store::{Check, Share, StoreError},
+};
+use serde_json::{Value, json};
+use std::sync::atomic::Ordering::Relaxed;
+
+fn millis(micros: Micros) -> f64 {
+    micros as f64 / 1000.0
+}
+
+/// The figures of a decision; `limited` is the time to come back after.
+pub(super) fn decision(
+    name: &str,
+    limited: Option<Micros>,
+    wait: Micros,
+    limit: i64,
+    level: Level,
+) -> Value {
+    json!({
+        "limiter": name,
+        "limited": limited.is_some(),
+        "wait_ms": if limited.is_some() { 0.0 } else { millis(wait) },
+        "limit": limit,
+        "remaining": level.remaining,
+        "retry_after_ms": millis(limited.unwrap_or_default()),
+        "reset_after_ms": millis(level.reset_after),
+    })
+}
+
+/// A limiter, how full it is, and who decides it if the store does not; `checks` are those of the bucket that is shown.
+pub(super) fn state(
+    admin: &Admin,
+    plan: &LimiterPlan,
+    checks: &[Check],
+    level: Option<Result<Level, StoreError>>,
+) -> Value {
+    let limiter = &plan.limiter;
+    let rule = &plan.checks[0].algorithm;
+    let mut state = json!({
+        "name": limiter.name,
+        "algorithm": rule.name(),
+        "limit": plan.checks.iter().map(|check| check.algorithm.limit()).min(),
+        "mode": limiter.mode.name(),
+        "scope": limiter.scope.name(),
+        "waiting": plan.waiting.load(Relaxed),
+    });
+    let rates: Vec<_> = limiter.rates.iter().map(ToString::to_string).collect();
+    match &*rates {
+        [] => {}
+        [rate] => state["rate"] = rate.as_str().into(),
+        rates => state["rate"] = rates.into(),
+    }
+    if let Algorithm::TokenBucket(_) = rule {
+        state["burst"] = limiter.capacity().into();
+    }
+    if rule.margin() > 0 {
+        state["margin_ms"] = millis(rule.margin()).into();
+    }
+    if rule.longest_wait() < MAX_BUDGET {
+        state["longest_wait_ms"] = millis(rule.longest_wait()).into();
+    }
+    if let Some(lease) = rule.lease() {
+        state["lease_ms"] = (lease / 1000).into();
+    }
+    if let Some(template) = &limiter.key {
+        state["key"] = template.text().into();
+    }
+    let has_level = level.is_some();
+    match level {
+        Some(Ok(level)) => show(&mut state, level),
+        Some(Err(error)) => state["error"] = error.to_string().into(),
+        None => {}
+    }
+    if admin.health.is_some() {
+        state["on_failure"] = limiter.on_failure.name().into();
+        if let Some(share) = share(admin, plan, checks, has_level) {
+            state["share"] = share;
+        }
+    }
+    state
+}
+
+/// What this gateway grants of it by itself, while it does.
+fn share(admin: &Admin, plan: &LimiterPlan, checks: &[Check], has_level: bool) -> Option<Value> {
+    let limiter = &plan.limiter;
+    if limiter.mode == Mode::Off {
+        return None;
+    }
+    let shares: Vec<Share> =
+        checks.iter().map(|check| admin.store.share(check)).collect::<Option<_>>()?;
+    let gateways = shares.first()?.gateways;
+    let mut shown = json!({
+        "gateways": gateways,
+        "limit": shares.iter().map(|share| share.rule.limit()).min(),
+    });
+    let flows = !matches!(shares[0].rule, Algorithm::SlidingWindow(_) | Algorithm::FixedWindow(_));
+    let gateways = u64::try_from(gateways).unwrap_or(1);
+    let rates = limiter.rates.iter().map(|rate| rate.share(gateways, flows).to_string());
+    match &*rates.collect::<Vec<_>>() {
+        [] => {}
+        [rate] => shown["rate"] = rate.as_str().into(),
+        rates => shown["rate"] = rates.into(),
+    }
+    if has_level {
+        show(&mut shown, tightest(shares.iter().map(|share| share.level)));
+    }
+    Some(shown)
+}
+
+fn show(state: &mut Value, level: Level) {
+    state["level"] = level.remaining.into();
+    state["next_slot_ms"] = millis(level.next).into();
+    state["reset_ms"] = millis(level.reset_after).into();
+}
+
+/// Of several rates: what all of them allow.
+pub(super) fn tightest(levels: impl IntoIterator<Item = Level>) -> Level {
+    let mut all = Level { remaining: i64::MAX, ..Level::default() };
+    for level in levels {
+        all.remaining = all.remaining.min(level.remaining);
+        all.next = all.next.max(level.next);
+        all.reset_after = all.reset_after.max(level.reset_after);
+    }
+    all
+}

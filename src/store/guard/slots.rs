@@ -1,0 +1,154 @@
+//! When permits were given that the shared state does not know of, and the requests that charge them there. Of each that
+//! still matters by itself the instant is kept: charged at another one, it would leave room that is not there.
+
+use crate::{
+    algorithm::{Algorithm, MAX_BUDGET, Micros, SlidingWindow},
+    store::{Check, Checks},
+};
+use std::{
+    collections::BTreeMap,
+    hash::{BuildHasher, RandomState},
+    sync::atomic::{AtomicU64, Ordering::SeqCst},
+};
+
+/// Instants of one limiter that are kept; what comes beyond counts at the one before it.
+const MAX_SLOTS: usize = 10_000;
+/// Requests that charge a limiter at one time, about: of so many permits each is charged alone.
+const PIECES: i64 = 256;
+
+/// Permits of one limiter.
+#[derive(Debug, Default)]
+pub(super) struct Slots {
+    /// By what names them when they are given back.
+    all: BTreeMap<Micros, Slot>,
+    /// Those whose instants matter no more.
+    past: i64,
+}
+
+#[derive(Debug)]
+struct Slot {
+    at: Micros,
+    permits: i64,
+}
+
+// === impl Slots ===
+
+impl Slots {
+    /// `permits` were given at `at`, by a grant of `rule` whose `whole` is this.
+    pub(super) fn add(
+        &mut self,
+        rule: &Algorithm,
+        now: Micros,
+        (whole, at): (Micros, Micros),
+        permits: i64,
+    ) {
+        self.forget(rule, now);
+        let name = rule.slot(whole);
+        let is_full = self.all.len() >= MAX_SLOTS && !self.all.contains_key(&name);
+        let before = self.all.range(..name).next_back().map(|(name, _)| *name);
+        let name = before.filter(|_| is_full).unwrap_or(name);
+        let slot = self.all.entry(name).or_insert(Slot { at: rule.slot(at), permits: 0 });
+        slot.permits += permits;
+    }
+
+    /// They are not used.
+    pub(super) fn give_back(&mut self, rule: &Algorithm, whole: Micros, permits: i64) {
+        let name = rule.slot(whole);
+        match self.all.get_mut(&name) {
+            Some(slot) if slot.permits > permits => slot.permits -= permits,
+            Some(_) => drop(self.all.remove(&name)),
+            None => self.past = (self.past - permits).max(0),
+        }
+    }
+
+    /// Takes all; of those that are past, as far as it can be told, not more than `owed` says, given how many are not.
+    pub(super) fn take(
+        &mut self,
+        rule: &Algorithm,
+        now: Micros,
+        owed: impl FnOnce(i64) -> i64,
+    ) -> (Self, Vec<(Micros, i64)>) {
+        self.forget(rule, now);
+        let taken = std::mem::take(self);
+        let slots = taken.all.values().map(|slot| ((slot.at - now).max(0), slot.permits));
+        let mut due: Vec<_> = slots.collect();
+        // Those of now last: where they find no room they must not take that of the others.
+        due.sort_by_key(|(delay, _)| (*delay == 0, *delay));
+        let ahead = due.iter().map(|(_, permits)| permits).sum();
+        let past = owed(ahead).clamp(0, taken.past);
+        if past > 0 {
+            due.push((0, past));
+        }
+        (taken, due)
+    }
+
+    /// Puts back what [`Self::take`] took.
+    pub(super) fn put_back(&mut self, taken: &Self) {
+        self.past += taken.past;
+        for (name, Slot { at, permits }) in &taken.all {
+            self.all.entry(*name).or_insert(Slot { at: *at, permits: 0 }).permits += permits;
+        }
+    }
+
+    fn forget(&mut self, rule: &Algorithm, now: Micros) {
+        while let Some(first) = self.all.first_entry()
+            && first.get().at + rule.counts_for() <= now
+        {
+            self.past += first.remove().permits;
+        }
+    }
+}
+
+/// Requests, to be made in this order, that take permits from the state of `check`, whatever its level: so many, not
+/// before so many µs from now.
+pub(super) fn charges(check: &Check, due: &[(Micros, i64)]) -> Vec<Checks> {
+    let check = Check { algorithm: check.algorithm.endless(), enforce: false, ..check.clone() };
+    let all = due.iter().map(|(_, permits)| permits).sum::<i64>();
+    // Each alone takes the first room that there is. A greater one would pass over small room, and leave it to others.
+    let most = ((all + PIECES - 1) / PIECES).clamp(1, check.algorithm.capacity());
+    let mut pieces: Vec<(Micros, i64)> = Vec::new();
+    for (delay, permits) in due {
+        let mut left = *permits;
+        while left > 0 {
+            let room = pieces.last().map_or(0, |(first, cost)| {
+                // What is due now is not before what is due later.
+                if (*first == 0) == (*delay == 0) { most - cost } else { 0 }
+            });
+            let cost = left.min(if room > 0 { room } else { most });
+            match pieces.last_mut().filter(|_| room > 0) {
+                Some((_, sum)) => *sum += cost,
+                None => pieces.push((*delay, cost)),
+            }
+            left -= cost;
+        }
+    }
+    let at_once = pieces.chunk_by(|a, b| a.0 == b.0).flat_map(|pieces| {
+        let costs = pieces.iter().map(|(_, cost)| Check { cost: *cost, ..check.clone() });
+        match wait_for(&check, pieces[0].0, pieces.len()) {
+            None => costs.map(|check| [check].into()).collect::<Vec<Checks>>(),
+            Some(wait) => {
+                let all: Checks = [wait.clone()].into();
+                let one = Check { cost: 1, ..wait };
+                let both =
+                    costs.map(|check| [one.clone(), Check { enforce: true, ..check }].into());
+                std::iter::once(all).chain(both).collect()
+            }
+        }
+    });
+    at_once.collect()
+}
+
+/// A limiter that nobody else uses. Used up once, it grants `count` permits after `delay` µs: a request that needs it,
+/// too, comes no sooner.
+fn wait_for(check: &Check, delay: Micros, count: usize) -> Option<Check> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let count = i64::try_from(count).ok()?;
+    let rule = SlidingWindow::new(count, delay.min(MAX_BUDGET), 0)?;
+    let nonce = RandomState::new().hash_one(NEXT.fetch_add(1, SeqCst));
+    let key = format!("{}:#wait:{nonce:016x}", check.key).into();
+    let algorithm = Algorithm::SlidingWindow(rule);
+    Some(Check { key, algorithm, cost: count, enforce: true, hidden: 0, ..check.clone() })
+}
+
+#[cfg(test)]
+mod tests;

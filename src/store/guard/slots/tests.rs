@@ -1,0 +1,111 @@
+//! What is charged, and when.
+
+use super::*;
+use crate::{
+    algorithm::{FixedWindow, TokenBucket},
+    store::{Entry, OnFailure, Reply, memory::MemoryStore},
+};
+use rstest::rstest;
+
+const NOW: Micros = 1_700_000_000_000_000;
+const SECOND: Micros = 1_000_000;
+
+fn window() -> Algorithm {
+    Algorithm::SlidingWindow(SlidingWindow::new(10, SECOND, 0).expect("a rule"))
+}
+
+fn fixed() -> Algorithm {
+    Algorithm::FixedWindow(FixedWindow::new(10, SECOND).expect("a rule"))
+}
+
+fn bucket() -> Algorithm {
+    Algorithm::TokenBucket(TokenBucket::new(10, SECOND, 10).expect("a rule"))
+}
+
+fn check(algorithm: Algorithm) -> Check {
+    Check::new("{t}:a", algorithm).with_on_failure(OnFailure::Whole)
+}
+
+/// When each of the permits that are `due` is taken, and how many at once.
+fn taken(store: &MemoryStore, algorithm: Algorithm, due: &[(Micros, i64)]) -> Vec<(Micros, i64)> {
+    let asks = charges(&check(algorithm), due);
+    let mut all = Vec::new();
+    for checks in asks {
+        let cost = checks[checks.len() - 1].cost;
+        let is_own = checks[checks.len() - 1].key == "{t}:a".into();
+        let ask = Entry::Decide { checks, budget: MAX_BUDGET, ticket: None };
+        match &store.run_at(NOW, &[ask])[..] {
+            [Reply::Decision(decision)] if decision.admitted => {
+                let at = decision.parts[decision.parts.len() - 1].at;
+                all.extend(Some((at, cost)).filter(|_| is_own));
+            }
+            said => panic!("{said:?}"),
+        }
+    }
+    all
+}
+
+#[rstest]
+#[case::window(window())]
+#[case::fixed(fixed())]
+#[case::bucket(bucket())]
+fn each_permit_is_taken_at_its_instant(#[case] rule: Algorithm) {
+    let ahead = [(250_000, 1), (1_250_000, 2), (1_250_001, 1)];
+    let all = taken(&MemoryStore::default(), rule, &ahead);
+    assert_eq!(all, [(250_000, 1), (1_250_000, 1), (1_250_000, 1), (1_250_001, 1)]);
+}
+
+#[test]
+fn what_is_past_takes_all_room_that_is_left() {
+    let store = MemoryStore::default();
+    let all = taken(&store, window(), &[(100_000, 4), (999_999, 4), (0, 4)]);
+    assert_eq!(all[8..], [(0, 1), (0, 1), (SECOND, 1), (SECOND, 1)]);
+}
+
+#[test]
+fn many_are_taken_in_pieces() {
+    let rule = Algorithm::SlidingWindow(SlidingWindow::new(5000, SECOND, 0).expect("a rule"));
+    let due: Vec<_> = (1..=600).map(|i| (i * 1000, 1)).chain([(0, 400)]).collect();
+    let all = taken(&MemoryStore::default(), rule, &due);
+    assert!(all.len() <= 260, "{}", all.len());
+    assert_eq!(all.iter().map(|(_, permits)| permits).sum::<i64>(), 1000);
+    assert_eq!((all[0], all[1]), ((1000, 4), (5000, 4)));
+    assert!(all[150..].iter().all(|(at, _)| *at == 0), "what is past is not taken later");
+}
+
+#[test]
+fn nothing_is_charged_that_is_past_given_back_or_taken_already() {
+    let (rule, mut slots) = (window(), Slots::default());
+    slots.add(&rule, NOW, (NOW, NOW), 3);
+    slots.add(&rule, NOW + SECOND / 2, (NOW + SECOND, NOW + SECOND), 2);
+    slots.give_back(&rule, NOW + SECOND, 1);
+    let now = NOW + SECOND - 1;
+    let (taken, due) = slots.take(&rule, now, |_| 0);
+    assert_eq!(due, [(1, 1), (0, 3)]);
+    assert_eq!(slots.take(&rule, now, |_| 0).1, []);
+    slots.put_back(&taken);
+    assert_eq!(slots.take(&rule, now + 1, |_| 0).1, [(0, 1)], "three are past");
+}
+
+/// Of a bucket what is owed counts, but not beyond what was given.
+#[rstest]
+#[case::all(9, &[(SECOND, 1), (0, 3)])]
+#[case::some_flowed_back(3, &[(SECOND, 1), (0, 2)])]
+#[case::all_flowed_back(0, &[(SECOND, 1)])]
+fn a_bucket_owes_what_has_not_flowed_back(#[case] owed: i64, #[case] expected: &[(Micros, i64)]) {
+    let (rule, mut slots) = (bucket(), Slots::default());
+    slots.add(&rule, NOW, (NOW, NOW), 3);
+    slots.add(&rule, NOW, (NOW + SECOND + 5, NOW + SECOND), 1);
+    assert_eq!(slots.take(&rule, NOW, |ahead| owed - ahead).1, expected);
+}
+
+#[test]
+fn what_is_kept_is_bounded() {
+    let (rule, mut slots) = (bucket(), Slots::default());
+    for i in 1..=2 * MAX_SLOTS as i64 {
+        slots.add(&rule, NOW, (NOW + i, NOW + i), 1);
+    }
+    assert_eq!(slots.all.len(), MAX_SLOTS);
+    let due = slots.take(&rule, NOW, |_| 0).1;
+    assert_eq!(due.iter().map(|(_, permits)| permits).sum::<i64>(), 2 * MAX_SLOTS as i64);
+}

@@ -1,0 +1,155 @@
+//! The laws of all rules through an outage, whoever asks, and however long requests may wait.
+
+use super::*;
+
+/// An outage, and who meets it.
+#[derive(Debug, Clone, Copy)]
+struct Outage {
+    mood: Mood,
+    gateways: usize,
+    /// Ticks of 10 ms.
+    from: usize,
+    until: usize,
+    /// How long requests may wait, µs.
+    budget: Micros,
+    /// Only the first gateway is asked until the others have the store again; they are then, for who cannot wait.
+    is_alone: bool,
+}
+
+const TICKS: usize = 1300;
+const SECOND: Micros = 1_000_000;
+
+// === impl Outage ===
+
+impl Outage {
+    /// How long requests of the `i`th gateway may wait, if there are any.
+    fn budget_of(&self, i: usize, tick: usize, is_away: bool) -> Option<Micros> {
+        match self.is_alone && i > 0 {
+            true => (tick >= self.until && !is_away).then_some(0),
+            false => Some(self.budget),
+        }
+    }
+
+    /// What gateways take while some of them have seen that the store is away, or back, and others have not.
+    fn unknown(&self) -> usize {
+        10 * (self.gateways - 1)
+    }
+}
+
+/// Gateways that are asked all the time, before, during and behind an outage: when each request was granted, µs of the
+/// store's clock.
+async fn granted_around(rule: Algorithm, outage: Outage) -> Vec<Micros> {
+    let script = FarScript::default();
+    let created = Instant::now();
+    script.0.gateways.store(outage.gateways, SeqCst);
+    let processes: Vec<_> = (0..outage.gateways).map(|_| process(&script)).collect();
+    settled().await;
+    let checks: Checks = [check(rule, OnFailure::Share { period: SECOND })].into();
+    let mut grants = Vec::new();
+    for tick in 0..TICKS {
+        if tick == outage.from {
+            set(&script.0, outage.mood);
+        }
+        if tick == outage.until {
+            set(&script.0, Mood::Works);
+        }
+        for (i, [guard, _]) in processes.iter().enumerate() {
+            let Some(budget) = outage.budget_of(i, tick, guard.is_away()) else { continue };
+            let decision = ask(guard, &checks, budget).await.expect("a decision");
+            if decision.admitted {
+                let now = i64::try_from(created.elapsed().as_micros()).expect("a short time");
+                grants.push(now + decision.wait);
+            }
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    for [guard, _] in &processes {
+        assert!(!guard.is_away() && guard.process.local.is_empty());
+    }
+    grants.sort_unstable();
+    grants
+}
+
+fn outages() -> impl Strategy<Value = Outage> {
+    let moods = prop_oneof![Just(Mood::IsGone), Just(Mood::Hangs), Just(Mood::IsSlow)];
+    let budgets = prop_oneof![Just(0), Just(700_000), Just(2_500_000)];
+    let spans = (50..400usize, 10..500usize);
+    (moods, 1..4usize, spans, budgets, any::<bool>()).prop_map(
+        |(mood, gateways, (from, length), budget, is_alone)| Outage {
+            mood,
+            gateways,
+            from,
+            until: from + length,
+            budget,
+            is_alone,
+        },
+    )
+}
+
+/// Runs on virtual time.
+fn grants(rule: Algorithm, outage: Outage) -> Vec<Micros> {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_time().start_paused(true).build().expect("a runtime");
+    runtime.block_on(granted_around(rule, outage))
+}
+
+/// `burst` at once and 40 a second, in any interval.
+fn flows(grants: &[Micros], burst: usize) -> Result<(), TestCaseError> {
+    for (i, from) in grants.iter().enumerate() {
+        for (j, to) in grants.iter().enumerate().skip(i) {
+            let most = burst as f64 + 40.0 * (to - from) as f64 / 1e6;
+            let count = (j - i + 1) as f64;
+            prop_assert!(count <= most, "{count} of {most:.1} from {from} to {to}");
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn a_bucket_keeps_its_law_through_an_outage(outage in outages()) {
+        let rule = TokenBucket::new(40, SECOND, 12).expect("a rule");
+        let grants = grants(Algorithm::TokenBucket(rule), outage);
+        flows(&grants, 12 + outage.unknown())?;
+        // And it is used: a part is lost with calls that were not answered, and where one state becomes several.
+        let all = 40.0 * (grants[grants.len() - 1] - grants[0]) as f64 / 1e6;
+        let some = if outage.is_alone { 0.3 } else { 0.9 };
+        prop_assert!(grants.len() as f64 >= some * all, "{} of {all}", grants.len());
+    }
+
+    /// One at a time, but one of each gateway.
+    #[test]
+    fn a_queue_keeps_its_law_through_an_outage(outage in outages()) {
+        let rule = LeakyBucket::new(40, SECOND, 0, None).expect("a rule");
+        let grants = grants(Algorithm::LeakyBucket(rule), outage);
+        flows(&grants, outage.gateways + outage.unknown())?;
+    }
+
+    #[test]
+    fn a_warm_up_keeps_its_law_through_an_outage(outage in outages()) {
+        let rule = WarmUp::new(40, SECOND, SECOND, 3.0).expect("a rule");
+        let grants = grants(Algorithm::WarmUp(rule), outage);
+        flows(&grants, outage.gateways + outage.unknown())?;
+    }
+
+    #[test]
+    fn a_sliding_window_keeps_its_law_through_an_outage(outage in outages()) {
+        let rule = SlidingWindow::new(36, SECOND, 0).expect("a rule");
+        let grants = grants(Algorithm::SlidingWindow(rule), outage);
+        for (i, from) in grants.iter().enumerate() {
+            let count = grants[i..].iter().take_while(|at| **at < from + SECOND).count();
+            prop_assert!(count <= 36 + outage.unknown(), "{count} in the second from {from} on");
+        }
+    }
+
+    #[test]
+    fn fixed_windows_keep_their_law_through_an_outage(outage in outages()) {
+        let rule = FixedWindow::new(36, SECOND).expect("a rule");
+        let grants = grants(Algorithm::FixedWindow(rule), outage);
+        for window in grants.chunk_by(|a, b| a / SECOND == b / SECOND) {
+            prop_assert!(window.len() <= 36 + outage.unknown(), "{} in {:?}", window.len(), window);
+        }
+    }
+}

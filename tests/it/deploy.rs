@@ -1,0 +1,85 @@
+//! What stands in `deploy/`: alerts that fire, and panels of metrics that there are.
+
+use crate::lifecycle::METRICS;
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::Path,
+    process::{Command, Output},
+};
+
+const ALERTS: &str = "deploy/alerts.yaml";
+const DASHBOARD: &str = "deploy/grafana/dashboards/paceway.json";
+
+fn read(file: &str) -> String {
+    fs::read_to_string(file).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+fn promtool(words: &[&str], file: &Path) -> Output {
+    let said = Command::new("promtool").args(words).arg(file).output();
+    said.expect("promtool, which `make test` installs")
+}
+
+fn assert_success(said: &Output) {
+    let text = [&said.stdout, &said.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+    assert!(said.status.success(), "{}", text.concat());
+}
+
+#[test]
+fn alerts_are_rules_and_fire_for_faults_of_the_store() {
+    assert_success(&promtool(&["check", "rules"], Path::new(ALERTS)));
+    let dir = tempfile::tempdir().expect("a folder");
+    let [alerts, tests] = ["alerts.yaml", "tests.yaml"].map(|name| dir.path().join(name));
+    // Their words may change.
+    let text = read(ALERTS);
+    let rules = text.lines().filter(|line| !line.trim_start().starts_with("description:"));
+    let rules: Vec<_> = rules.collect();
+    fs::write(&alerts, rules.join("\n")).expect("a file");
+    let asked = read("tests/it/alerts.yaml").replace("ALERTS", &alerts.display().to_string());
+    fs::write(&tests, asked).expect("a file");
+    assert_success(&promtool(&["test", "rules"], &tests));
+}
+
+fn named(text: &str) -> BTreeSet<&str> {
+    let starts = text.match_indices("paceway_").map(|(start, _)| &text[start..]);
+    let end = |rest: &str| {
+        rest.find(|c: char| !c.is_ascii_lowercase() && c != '_' && !c.is_ascii_digit())
+    };
+    starts.map(|rest| &rest[..end(rest).unwrap_or(rest.len())]).collect()
+}
+
+#[test]
+fn alerts_and_panels_are_of_metrics_that_there_are() {
+    for file in [ALERTS, DASHBOARD] {
+        let text = read(file);
+        let names = named(&text);
+        assert!(names.len() > 10, "{file}: {names:?}");
+        for name in names {
+            let series = ["_bucket", "_sum", "_count"];
+            let name = series.iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+            assert!(METRICS.iter().any(|(known, ..)| *known == name), "{file} has {name}");
+        }
+    }
+}
+
+/// What is to be seen of the store, and of who decides without it.
+#[test]
+fn the_dashboard_shows_how_the_store_is() {
+    let text = read(DASHBOARD);
+    let names = named(&text);
+    for name in [
+        "paceway_store_up",
+        "paceway_store_breaker_state",
+        "paceway_store_gateways",
+        "paceway_store_losses_total",
+        "paceway_store_errors_total",
+        "paceway_store_seconds_bucket",
+    ] {
+        assert!(names.contains(name), "no panel has {name}");
+    }
+    let dashboard: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let ids: BTreeSet<_> = panels.iter().map(|panel| panel["id"].as_u64()).collect();
+    assert_eq!(ids.len(), panels.len(), "each panel has an id of its own");
+    assert!(text.contains("sum by (source) (rate(paceway_decisions_total"), "who decides");
+}
