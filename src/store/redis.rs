@@ -121,7 +121,7 @@ impl RedisStore {
         }
     }
 
-    /// Resolves when the first connection stands; of a Cluster, that to each server that has slots.
+    /// Resolves when the first connection stands; of a Cluster, those to all servers, or to some after `limit`.
     ///
     /// # Errors
     ///
@@ -249,6 +249,10 @@ impl Script for RedisStore {
 
     fn has_many_servers(&self) -> bool {
         matches!(self.servers, Connected::Cluster(_))
+    }
+
+    fn answers(&self) -> bool {
+        matches!(&self.servers, Connected::Cluster(cluster) if cluster.answers())
     }
 
     fn run(&self, entries: Arc<Vec<Entry>>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {

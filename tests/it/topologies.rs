@@ -497,6 +497,42 @@ async fn a_limiter_without_a_state_whose_slot_is_moving(#[case] used: bool, #[ca
     }
 }
 
+/// The node that counts the gateways is away when they start: limiters on other nodes are decided there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_hangs_at_the_start_holds_up_nobody_elses_limiters() {
+    let cluster = Cluster::start(3, 0).await;
+    let (upstream, _gate) = upstream().await;
+    cluster.bring(&key("gateways"), 0).await;
+    cluster.bring(&key("more"), 1).await;
+    cluster.nodes[0].freeze();
+    let gateways = two(&format!("{}, timeout: 2s", cluster.url()), &upstream).await;
+    for gateway in &gateways {
+        until_steady(gateway, "/more").await;
+    }
+    cluster.nodes[0].thaw();
+}
+
+/// All are away when gateways start, and then all come back but the one that counts the gateways.
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_that_come_back_behind_the_start_without_the_one_that_counts() {
+    let mut cluster = Cluster::start(3, 0).await;
+    let (upstream, _gate) = upstream().await;
+    cluster.bring(&key("gateways"), 0).await;
+    cluster.bring(&key("more"), 1).await;
+    cluster.nodes.iter().for_each(Redis::freeze);
+    let gateways = two(&format!("{}, timeout: 2s", cluster.url()), &upstream).await;
+    cluster.nodes[1].thaw();
+    cluster.nodes[2].thaw();
+    for gateway in &gateways {
+        until_steady(gateway, "/more").await;
+    }
+    // The first has been silent for longer than anybody waits for it.
+    cluster.nodes[0].kill();
+    for gateway in &gateways {
+        until_steady(gateway, "/more").await;
+    }
+}
+
 /// Nobody takes its place: its slots are an error at once, the others work, and it works again when it is back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_is_lost_and_comes_back() {

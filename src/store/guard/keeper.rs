@@ -90,10 +90,14 @@ impl Guard {
             *back = None;
             return;
         }
-        let charged = self.charge(local.due(false)).await;
-        let Ok(charged) = charged else {
-            *back = None;
-            return self.member.probed(false);
+        let charged = match self.charge(local.due(false)).await {
+            Ok(charged) => charged,
+            // What is owed to one of many servers is owed until that one is back, and keeps nobody from the others.
+            Err(_) if self.script.answers() && !health.is_closed() => 0,
+            Err(_) => {
+                *back = None;
+                return self.member.probed(false);
+            }
         };
         let Back { since, charged: sum } = back.get_or_insert_with(Back::now);
         *sum += charged;
