@@ -213,7 +213,8 @@ impl Server<'_> {
                 return Err(self.unfit(&what));
             }
         }
-        match info.get("redis_mode") {
+        // Valkey has another name for it.
+        match info.get("redis_mode").or_else(|| info.get("server_mode")) {
             Some("cluster") if mode != "cluster" => Err(self.unfit(
                 "is a node of a Cluster: write redis-cluster:// in place of redis://",
             )),
@@ -239,7 +240,7 @@ impl Server<'_> {
                     let [command, error] =
                         [command, error].map(|text| String::from_utf8_lossy(text));
                     // The first word tells what kind of error it is.
-                    return Err(self.refused(&format!("{error} ({command})")));
+                    return Err(self.refused(&format!("{} ({command})", error.trim_end())));
                 }
             }
             _ => return Err(self.unfit("does not run scripts as Redis does")),
