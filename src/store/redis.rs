@@ -6,6 +6,7 @@ mod apart;
 mod call;
 mod cluster;
 mod connect;
+mod dial;
 mod ear;
 #[cfg(fuzzing)]
 pub mod fuzzing;

@@ -4,6 +4,7 @@
 use super::{
     ConnectError,
     connect::{Access, Target, ask},
+    dial::dial,
     info::Info,
     reason::refusal,
     resp::Value,
@@ -15,7 +16,6 @@ use rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs};
 use std::{collections::HashSet, sync::Arc, time::Duration};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
     task::JoinSet,
     time::{Instant, timeout},
 };
@@ -275,7 +275,7 @@ impl Server<'_> {
 async fn guess(host: &str, port: u16, is_tls: bool) -> Option<ConnectError> {
     let (ours, theirs) = if is_tls { ("rediss", "redis") } else { ("redis", "rediss") };
     let look = async {
-        let mut stream = TcpStream::connect((host, port)).await.ok()?;
+        let mut stream = dial(host, port).await.ok()?;
         if is_tls {
             stream.write_all(b"PING\r\n").await.ok()?;
             let mut first = [0];
