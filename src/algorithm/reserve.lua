@@ -243,18 +243,13 @@ while i <= #args do
       -- What was decided in this call before goes with it.
       if state then state.dirty = false end
       states[k] = nil
-      local gone = redis.call('DEL', KEYS[k])
-      if state and lost > 0 then
-        -- Absent, it would be one that is lost for as long as that matters.
-        local rule, hidden = state.open.rule, state.hidden
-        local absent = algorithm.load(KEYS[k], now, rule, hidden)
-        local _, _, reset_after = algorithm.level(absent)
-        if reset_after > 0 then
-          redis.call('SET', KEYS[k], algorithm.unused(rule, now), 'PX', lifetime(reset_after))
-          gone = 1
-        end
+      local gone
+      if state then
+        gone = vacate(algorithm, KEYS[k], now, state.open.rule, state.hidden)
+      else
+        gone = redis.call('DEL', KEYS[k]) == 1
       end
-      push(gone)
+      push(gone and 1 or 0)
     end
   else
     local k, algorithm = next_number(), algorithm_of(next_number())

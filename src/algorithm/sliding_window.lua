@@ -383,7 +383,7 @@ end
 function sliding_window.load(key, now, rule, hidden)
   local raw = ask('GETRANGE', key, 0, HEAD_SIZE + CHUNK * SIZE - 1)
   if not raw then return nil end
-  local open = { rule = rule, now = now, key = key, fresh = true, ahead = {}, hint = 0 }
+  local open = { rule = rule, hidden = hidden, now = now, key = key, fresh = true, ahead = {}, hint = 0 }
   if raw == '' then return is_lost() and use_up(open, hidden) or open end
   if #raw < HEAD_SIZE then return nil end
   local version, kind, born, floor, base, last, total, span, most, closed_count, closed_span, lives, first, count, ahead =
@@ -448,7 +448,7 @@ function sliding_window.save(open, key)
   local ttl = 0
   if not open.fresh then ttl = last_of_all(open) + open.span - open.now end
   if ttl <= 0 then
-    if open.exists then redis.call('DEL', key) end
+    if open.exists then vacate(sliding_window, key, open.now, open.rule, open.hidden) end
     return
   end
   local tail = pack_all(open.new) .. pack_all(open.ahead)

@@ -57,6 +57,8 @@ pub struct Open {
     rule: SlidingWindow,
     now: Micros,
     state: State,
+    /// As it was, where this rule is another than the one before.
+    before: Option<Box<State>>,
     /// The state equals an absent one.
     fresh: bool,
 }
@@ -265,12 +267,14 @@ impl Open {
     pub fn new(state: Option<&mut State>, now: Micros, rule: SlidingWindow) -> Self {
         let mut state = state.map(mem::take).unwrap_or_default();
         let fresh = state.is_past(now);
+        let mut before = None;
         if !fresh && state.closed_by != (rule.count, rule.span) {
+            before = Some(Box::new(state.clone()));
             // Under another rule there may be room between those who wait.
             let popped = state.pop_while(|last| last > now);
             popped.into_iter().for_each(|(at, permits)| state.insert_ahead(at, permits));
         }
-        Self { rule, now, state, fresh }
+        Self { rule, now, state, before, fresh }
     }
 
     /// The first instant from `from` on (µs from now) at which `cost` permits may be granted, and how it is
@@ -427,9 +431,9 @@ impl Open {
         (ttl > 0).then_some((self.state, ttl))
     }
 
-    /// Nothing was taken.
+    /// Nothing was taken: the next one may come under the earlier rule.
     pub fn put_back(self, state: &mut State) {
-        *state = self.state;
+        *state = self.before.map_or(self.state, |before| *before);
     }
 }
 

@@ -10,6 +10,17 @@ end
 -- and is born then.
 local function is_lost(born) return lost > 0 and (not born or born < lost) end
 
+-- Leaves a key as if nobody had used it. Behind a loss an absent state is one that is lost, for as long as that matters:
+-- until then one stays that says that it is not. Whether there is a state now, or was.
+local function vacate(algorithm, key, now, rule, hidden)
+  local gone = redis.call('DEL', key) == 1
+  if lost == 0 then return gone end
+  local _, _, left = algorithm.level(algorithm.load(key, now, rule, hidden))
+  if left <= 0 then return gone end
+  redis.call('SET', key, algorithm.unused(rule, now), 'PX', lifetime(left))
+  return true
+end
+
 -- The state of an algorithm that keeps all of it in one short string: `read(raw, now, rule)` makes an
 -- open state of it, nil of a foreign value; `write(open)` says what to keep and for how many µs it matters;
 -- `used_up(rule, now, from, to)` is the string of one that comes into being now and is used up between these instants;
@@ -25,7 +36,7 @@ local function in_one_string(algorithm, used_up, born_at)
     if lost > 0 and is_lost(raw and struct.unpack('<i8', raw, born_at)) then
       open = algorithm.read(used_up(rule, now, lost, lost + hidden), now, rule)
     end
-    open.kept = raw
+    open.kept, open.hidden = raw, hidden
     return open
   end
 
@@ -34,7 +45,7 @@ local function in_one_string(algorithm, used_up, born_at)
     if raw then
       redis.call('SET', key, raw, 'PX', lifetime(ttl))
     elseif open.kept then
-      redis.call('DEL', key)
+      vacate(algorithm, key, open.now, open.rule, open.hidden)
     end
   end
 end

@@ -157,7 +157,7 @@ impl MemoryStore {
             let mut wants = [Want { open: &mut opened.open, cost, enforce }];
             let decision = Decision::new(reserve::decide(&mut wants, budget, ticket));
             let taken = decision.parts.first().is_some_and(|part| part.at >= 0);
-            let called = self.put(&mut shard, opened, taken, now);
+            let called = self.put(&mut shard, check, opened, taken, now);
             drop(shard);
             self.call(called);
             return decision;
@@ -174,9 +174,9 @@ impl MemoryStore {
         let decision = Decision::new(reserve::decide(&mut wants, budget, ticket));
         drop(wants);
         let mut called = Vec::new();
-        for (i, opened) in opened.into_iter().enumerate() {
+        for (i, (check, opened)) in checks.iter().zip(opened).enumerate() {
             let taken = decision.parts.get(i).is_some_and(|part| part.at >= 0);
-            called.append(&mut self.put(&mut shard, opened, taken, now));
+            called.append(&mut self.put(&mut shard, check, opened, taken, now));
         }
         drop(shard);
         self.call(called);
@@ -186,16 +186,23 @@ impl MemoryStore {
     fn forget_at(&self, now: Micros, check: &Check) -> bool {
         let (mut shard, print) = (self.shard(&check.key).lock(), self.print(&check.key));
         let before = shard.len();
+        let (gone, is_kept) = self.vacate(&mut shard, print, check, now);
+        self.count(before, shard.len());
+        gone || is_kept
+    }
+
+    /// Makes a state one that nobody has used. Absent, it would be one that is lost for as long as that matters. Whether
+    /// there was one, and whether there is one now.
+    fn vacate(&self, shard: &mut Shard, print: Print, check: &Check, now: Micros) -> (bool, bool) {
         let gone = shard.remove(print);
-        let left = absent(check, self.loss(check), now).level().reset_after;
-        // Absent, it would be one that is lost for as long as that matters.
+        let Some(loss) = self.loss(check) else { return (gone, false) };
+        let left = absent(check, Some(loss), now).level().reset_after;
         let unused = check.algorithm.unused(now).filter(|_| left > 0);
         let is_kept = unused.is_some();
         if let Some(state) = unused {
             shard.keep_until(print, state, now + left);
         }
-        self.count(before, shard.len());
-        gone || is_kept
+        (gone, is_kept)
     }
 
     /// Whether it changed, and whether somebody was called.
@@ -208,7 +215,7 @@ impl MemoryStore {
         let mut shard = self.shard(&check.key).lock();
         let mut opened = self.open(&mut shard, check, now);
         let changed = change(&mut opened.open);
-        let called = self.put(&mut shard, opened, changed, now);
+        let called = self.put(&mut shard, check, opened, changed, now);
         drop(shard);
         let has_called = !called.is_empty();
         self.call(called);
@@ -219,7 +226,7 @@ impl MemoryStore {
         let mut shard = self.shard(&check.key).lock();
         let opened = self.open(&mut shard, check, now);
         let level = opened.open.level();
-        let called = self.put(&mut shard, opened, false, now);
+        let called = self.put(&mut shard, check, opened, false, now);
         drop(shard);
         self.call(called);
         level
@@ -264,6 +271,7 @@ impl MemoryStore {
     fn put(
         &self,
         shard: &mut Shard,
+        check: &Check,
         Opened { mut open, print, place }: Opened,
         changed: bool,
         now: Micros,
@@ -279,7 +287,7 @@ impl MemoryStore {
         let before = shard.len();
         match open.close() {
             Some((state, ttl)) => shard.put(print, place, state, now + ttl),
-            None => drop(shard.remove(print)),
+            None => drop(self.vacate(shard, print, check, now)),
         }
         shard.sweep(now);
         self.count(before, shard.len());

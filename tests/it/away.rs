@@ -516,6 +516,27 @@ async fn a_gateway_that_is_gone_is_counted_no_longer() {
     assert_eq!(statuses(&gateway, "/search", 6).await, [200, 200, 200, 200, 200, 429]);
 }
 
+/// Without the store nobody can know that the other is gone, or only cut off: its share is nobody's.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_share_of_a_gateway_that_dies_without_the_store_is_nobodys() {
+    let (mut redis, upstream) = (Redis::start(), Upstream::ok().await);
+    let rest = "limiters: { search: { rate: 1/hour, burst: 4 } }
+routes: [{ name: search, suffix: /search, limiters: [search] }]
+";
+    let yaml = config(&redis.url(), "timeout: 2s", &upstream, rest);
+    let [gateway, mut doomed] = [Gateway::start(&yaml).await, Gateway::start(&yaml).await];
+    until_gateways(&gateway, 2.0).await;
+    until_gateways(&doomed, 2.0).await;
+    redis.kill();
+    until_breaker(&gateway, OPEN).await;
+    doomed.signal("KILL");
+    doomed.end().await;
+    // With the store it would count no longer by then.
+    sleep(Duration::from_millis(3500)).await;
+    assert_eq!(statuses(&gateway, "/search", 4).await, [200, 200, 429, 429]);
+    until_gateways(&gateway, 2.0).await;
+}
+
 // ------------------------------------------------------------------------------------- places
 
 /// Who waits for a place when the store dies gets it from the gateway, and nobody gets one that is still held.

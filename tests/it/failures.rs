@@ -664,6 +664,37 @@ routes: [{{ name: search, suffix: \"*\", limiters: [search], max_wait: 20s }}]
     assert_eq!(ready.status, 200, "{}", ready.text());
 }
 
+/// The slots that its requests waited for are lost, and nothing else is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_is_killed_costs_what_it_held() {
+    let (redis, upstream) = (Redis::start(), Upstream::ok().await);
+    let yaml = format!(
+        "store: {{ url: \"{}\", timeout: 2s }}
+upstream: {}
+limiters: {{ search: {{ rate: 2/hour, burst: 3 }} }}
+routes: [{{ name: search, suffix: \"*\", limiters: [search], max_wait: 1h }}]
+",
+        redis.url(),
+        upstream.url()
+    );
+    let mut doomed = Gateway::start(&yaml).await;
+    let other = Gateway::start(&yaml).await;
+    for _ in 0..3 {
+        assert_eq!(doomed.get("/").await.status, 200);
+    }
+    let _lost = doomed.ask("/", &[]).await;
+    doomed.until_waiting("search", 1).await;
+    doomed.signal("KILL");
+    doomed.end().await;
+    let mut refused = other.ask("/", &[("Prefer", "wait=0")]).await;
+    let refused = refused.answer().await.expect("an answer");
+    assert_eq!(refused.status, 429);
+    let seconds: u64 = refused.field("retry-after").expect("it").parse().expect("seconds");
+    // The first slot, half an hour ahead, is the one that was held.
+    assert!((1801..=3600).contains(&seconds), "{seconds} s until there is a permit");
+    assert_eq!(upstream.calls().len(), 3);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn many_clients_that_say_nothing_keep_nobody_from_being_served() {
     let upstream = Upstream::ok().await;

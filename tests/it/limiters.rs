@@ -1,6 +1,8 @@
 //! The limiters of every kind from the outside: what arrives at the upstream, and what the admin side decides.
 
-use crate::support::{Answer, Conn, Gateway, Redis, Reply, Said, Upstream, eventually, request};
+use crate::support::{
+    Answer, Conn, Gateway, Redis, Reply, Said, Upstream, eventually, request, rights,
+};
 use rstest::rstest;
 use std::{sync::Arc, time::Duration};
 use tokio::sync::Semaphore;
@@ -140,10 +142,8 @@ async fn with_rights(redis: &Redis, upstream: &Upstream, rights: &str) -> Gatewa
 
 #[tokio::test]
 async fn the_rights_that_the_docs_name_are_enough() {
-    let docs = include_str!("../../docs/limiting.md");
-    let line = docs.lines().find_map(|line| line.strip_prefix("ACL SETUSER paceway on >PASSWORD "));
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
-    let gateway = with_rights(&redis, &upstream, line.expect("the line")).await;
+    let gateway = with_rights(&redis, &upstream, &rights().join(" ")).await;
     let answers = all(&[gateway], 30).await;
     assert!(answers.iter().all(|answer| answer.status == 200));
 }

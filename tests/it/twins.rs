@@ -142,6 +142,29 @@ fn memory_and_redis_say_the_same_step_by_step(
     say_the_same(rule, steps);
 }
 
+/// A reset behind a loss is not forgotten when a grant of before the loss is given back to it.
+#[tokio::test]
+async fn what_was_reset_behind_a_loss_stays_so_when_an_older_grant_is_given_back() {
+    let redis = Redis::start();
+    let rule =
+        |count, period| Algorithm::TokenBucket(TokenBucket::new(count, period, 3).expect("a rule"));
+    // 50 µs and 374 µs a permit.
+    let rules = [rule(20_000, 1_000_000), rule(20_000, 1_000_000), rule(500, 187_000)];
+    let decide = |used, budget| What::Decide { used, observe: [false; 3], cost: 1, budget };
+    let step = |after, what| Step { after, what };
+    let steps = vec![
+        step(0, decide([false, true, true], 0)),
+        step(0, What::Lose { states: false }),
+        step(0, decide([false; 3], 700_374)),
+        step(0, What::Forget(2)),
+        step(1, decide([false; 3], 700_049)),
+        step(1, decide([false, true, false], 0)),
+        step(0, What::GiveBack(0)),
+        step(0, decide([false, false, true], 0)),
+    ];
+    compare(&redis, 0, rules, steps).await.expect("the same");
+}
+
 /// Runs random sequences of up to `steps` steps on limiters with such rules.
 pub(crate) fn say_the_same(rule: BoxedStrategy<Algorithm>, steps: usize) {
     let redis = Redis::that_is_heard();

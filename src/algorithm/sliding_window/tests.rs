@@ -153,6 +153,22 @@ fn room_that_somebody_ahead_kept_closed_is_free_when_it_leaves() {
     assert_eq!(window.level(T0 + 24).next, 0);
 }
 
+/// As on Redis, where who takes nothing writes nothing.
+#[test]
+fn who_asks_under_another_rule_and_takes_nothing_leaves_what_was_closed() {
+    let kept = rule(3, 1_000_000, 0);
+    let mut open = Open::new(None, T0, kept);
+    for _ in 0..4 {
+        let (_, start) = open.earliest(0, 3);
+        open.take(start, 3);
+    }
+    let mut state = open.close().map(|(state, _)| state);
+    let before = state.clone();
+    let other = Open::new(state.as_mut(), T0, rule(5, 2_000_000, 0));
+    other.put_back(state.as_mut().expect("a state"));
+    assert_eq!(state, before);
+}
+
 #[test]
 fn nothing_is_given_back_twice_or_to_another_state() {
     let mut window = Window::new(2, SECOND, 0);

@@ -6,7 +6,7 @@ use crate::{
     algorithm::MAX_BUDGET,
     store::{Check, Store, StoreError},
 };
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 use tokio::time::{Instant, sleep, timeout};
 
 /// Signs of life while all is well.
@@ -43,7 +43,7 @@ impl Guard {
     /// For as long as its runtime lives.
     pub(super) async fn keep(self, looked: Vec<Check>) {
         let health = &self.process.health;
-        let mut back = None;
+        let (mut back, mut lanes_back) = (None, HashMap::new());
         loop {
             let answered = self.probe().await;
             // The server that counts gateways may be away alone: others have something to be charged.
@@ -56,7 +56,10 @@ impl Guard {
                         drop(timeout(self.timeout, self.script.inspect()).await);
                         self.look_at(&looked).await;
                     }
-                    self.bring_back(&mut back).await;
+                    match self.script.has_many_servers() {
+                        true => self.bring_lanes_back(&mut lanes_back).await,
+                        false => self.bring_back(&mut back).await,
+                    }
                 }
                 false => back = None,
             }
@@ -67,7 +70,10 @@ impl Guard {
                     () = health.wake.notified() => {}
                 },
                 false => tokio::select! {
-                    () = sleep(if back.is_some() { CHARGE } else { PROBE }) => {}
+                    () = sleep(match back.is_some() || !lanes_back.is_empty() {
+                        true => CHARGE,
+                        false => PROBE,
+                    }) => {}
                     () = health.wake.notified() => {}
                 },
             }
@@ -90,14 +96,10 @@ impl Guard {
             *back = None;
             return;
         }
-        let charged = match self.charge(local.due(false)).await {
-            Ok(charged) => charged,
-            // What is owed to one of many servers is owed until that one is back, and keeps nobody from the others.
-            Err(_) if self.script.answers() && !health.is_closed() => 0,
-            Err(_) => {
-                *back = None;
-                return self.member.probed(false);
-            }
+        let charged = self.charge(local.due(|_| true, false)).await;
+        let Ok(charged) = charged else {
+            *back = None;
+            return self.member.probed(false);
         };
         let Back { since, charged: sum } = back.get_or_insert_with(Back::now);
         *sum += charged;
@@ -106,7 +108,7 @@ impl Guard {
         }
         let away = health.close();
         for _ in 0..ROUNDS {
-            let Ok(charged) = self.charge(local.due(true)).await else { break };
+            let Ok(charged) = self.charge(local.due(|_| true, true)).await else { break };
             *sum += charged;
             if local.forget() {
                 health.call_all();
@@ -125,6 +127,39 @@ impl Guard {
             );
         }
         *back = None;
+    }
+
+    /// Of several servers each that answers is brought back by itself, whatever the others do. `back`: since when those of
+    /// a lane have what was decided without them.
+    async fn bring_lanes_back(&self, back: &mut HashMap<Box<str>, Instant>) {
+        let (health, local) = (&self.process.health, &self.process.local);
+        // What has not been charged is decided here all the same.
+        if let Some(away) = health.close() {
+            health.call_all();
+            tracing::info!(away_s = away.as_secs_f64(), "the store answers again");
+        }
+        let lanes = local.lanes(|key| self.script.lane(key));
+        back.retain(|lane, _| lanes.contains(lane));
+        for lane in lanes {
+            let is_meant = |key: &str| self.script.lane(key) == &*lane;
+            if self.charge(local.due(is_meant, false)).await.is_err() {
+                back.remove(&lane);
+                continue;
+            }
+            if back.entry(lane.clone()).or_insert_with(Instant::now).elapsed() < OTHERS {
+                continue;
+            }
+            for _ in 0..ROUNDS {
+                if self.charge(local.due(is_meant, true)).await.is_err() {
+                    break;
+                }
+                if local.forget() {
+                    health.call_all();
+                }
+            }
+            // What has come meanwhile begins anew.
+            back.remove(&lane);
+        }
     }
 
     /// Returns how much was charged.

@@ -21,7 +21,7 @@ use crate::{
 use ahash::RandomState;
 use parking_lot::Mutex;
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::SeqCst},
@@ -221,14 +221,26 @@ impl Local {
         renewed == Some(Reply::Done(true)) && !charged
     }
 
-    /// What is to be charged to the shared state, and counts as charged from now on. `closing`: from now on that state
-    /// decides.
-    pub(super) fn due(&self, closing: bool) -> Vec<Due> {
+    /// What is to be charged to the shared state of the keys that `is_meant` means, and counts as charged from now on.
+    /// `closing`: from now on that state decides.
+    pub(super) fn due(&self, is_meant: impl Fn(&str) -> bool, closing: bool) -> Vec<Due> {
         let Some(book) = &mut *self.book.lock() else { return Vec::new() };
         let now = book.clock.now();
-        let keys: Vec<Arc<str>> = book.accounts.keys().cloned().collect();
-        book.accounts.values_mut().for_each(|account| account.closing = closing);
+        let meant = book.accounts.iter_mut().filter(|(key, _)| is_meant(key));
+        let keys: Vec<Arc<str>> = meant
+            .map(|(key, account)| {
+                account.closing = closing;
+                key.clone()
+            })
+            .collect();
         keys.iter().filter_map(|key| book.due(key, now)).collect()
+    }
+
+    /// The lanes of all keys that are decided here, by what `lane` says.
+    pub(super) fn lanes(&self, lane: impl Fn(&str) -> &str) -> HashSet<Box<str>> {
+        let book = self.book.lock();
+        let keys = book.iter().flat_map(|book| book.accounts.keys());
+        keys.map(|key| lane(key).into()).collect()
     }
 
     /// Forgets who is closing and has paid; whether somebody may wait there for a place.

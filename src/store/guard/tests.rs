@@ -9,7 +9,7 @@ use crate::{
         WarmUp,
     },
     store::{
-        Entry, Reply,
+        Entry, Reply, hash_tag,
         health::{Breaker, HealthMetrics},
         memory::MemoryStore,
     },
@@ -42,6 +42,8 @@ struct Far {
     gateways: AtomicUsize,
     calls: AtomicUsize,
     probes: AtomicUsize,
+    /// The lane whose server is gone, where lanes have servers of their own.
+    gone: Mutex<Option<&'static str>>,
     /// Signs of life under way, and the most there were.
     under_way: AtomicUsize,
     most: AtomicUsize,
@@ -75,10 +77,18 @@ impl Script for FarScript {
         Script::calls(&self.0.memory)
     }
 
+    fn has_many_servers(&self) -> bool {
+        self.0.gone.lock().is_some()
+    }
+
     fn run(&self, entries: Arc<Vec<Entry>>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
         let far = self.0.clone();
         Box::pin(async move {
             far.calls.fetch_add(1, SeqCst);
+            let gone = *far.gone.lock();
+            if gone.is_some_and(|gone| hash_tag(&entries[0].checks()[0].key) == gone) {
+                return Err(StoreError::NotConnected);
+            }
             far.answers().await?;
             far.memory.run(entries).await
         })
@@ -239,6 +249,33 @@ async fn a_lost_connection_opens_at_once_and_is_probed_one_at_a_time() {
     until(&guard, Breaker::Closed).await;
     assert!(back.elapsed() < Duration::from_secs(1), "{:?}", back.elapsed());
     assert_eq!(pass(&guard, &checks, 1).await, (1, Source::Shared));
+}
+
+/// One of several servers: limiters that are not its own come back though it does not.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_stays_away_keeps_none_but_its_own_limiters_here() {
+    let script = FarScript::default();
+    *script.0.gone.lock() = Some("lost");
+    let [guard, _] = process(&script);
+    let of = |key: &str| -> Checks {
+        [Check { key: key.into(), ..bucket(1000, SHARE)[0].clone() }].into()
+    };
+    let (lost, other) = (of("{lost}:a"), of("{other}:a"));
+    settled().await;
+    // A call to the healthy one is late, once.
+    set(&script.0, Mood::Hangs);
+    assert_eq!(pass(&guard, &other, 1).await, (1, Source::Local));
+    set(&script.0, Mood::Works);
+    for _ in 0..100 {
+        assert_eq!(pass(&guard, &lost, 1).await, (1, Source::Local));
+        sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(pass(&guard, &other, 1).await, (1, Source::Shared));
+    *script.0.gone.lock() = Some("nobody");
+    settled().await;
+    assert_eq!(pass(&guard, &lost, 1).await, (1, Source::Shared));
+    // All that were decided here have been charged.
+    assert_eq!(script.0.memory.look(&lost[0]).get().await.expect("a level").remaining, 1000 - 101);
 }
 
 #[tokio::test(start_paused = true)]

@@ -35,7 +35,8 @@ struct Sentinel {
 impl Sentinels {
     /// They replace a master that is silent for half a second.
     pub(crate) async fn start() -> Self {
-        let master = Redis::start();
+        // By itself it waits five seconds for further replicas.
+        let master = Redis::with(&["--repl-diskless-sync-delay", "0"]);
         let port = master.port().to_string();
         let replica = Redis::with(&["--replicaof", &format!("127.0.0.1 {port}")]);
         eventually("the replica follows", async || {
@@ -69,17 +70,13 @@ impl Sentinels {
         self.sentinels[0].port
     }
 
-    /// The place in [`Self::servers`] of the one that is the master, in the eyes of most.
-    pub(crate) fn master(&self) -> Option<usize> {
-        let named = |sentinel: &Sentinel| {
+    /// Whether all of them name this one of [`Self::servers`].
+    pub(crate) fn all_name(&self, server: usize) -> bool {
+        let port = Said::Bytes(Some(self.servers[server].port().to_string().into_bytes()));
+        self.sentinels.iter().all(|sentinel| {
             let words = ["SENTINEL", "get-master-addr-by-name", NAME];
-            let Ok(Said::List(parts)) = command(sentinel.port, &words) else { return None };
-            let Said::Bytes(Some(port)) = parts.get(1)? else { return None };
-            let port: u16 = str::from_utf8(port).ok()?.parse().ok()?;
-            self.servers.iter().position(|server| server.port() == port)
-        };
-        let all: Vec<_> = self.sentinels.iter().filter_map(named).collect();
-        all.iter().copied().find(|master| all.iter().filter(|it| *it == master).count() >= 2)
+            matches!(command(sentinel.port, &words), Ok(Said::List(parts)) if parts.get(1) == Some(&port))
+        })
     }
 
     /// One command to each of them.

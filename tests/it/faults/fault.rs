@@ -1,0 +1,187 @@
+//! What goes wrong with a store, and goes on for the length of an outage.
+
+use super::{
+    Policy,
+    link::Weather,
+    servers::{Servers, Step},
+};
+use crate::support::{Redis, eventually};
+use std::time::Duration;
+use tokio::time::{Instant, sleep, sleep_until};
+
+/// What goes wrong. In a Cluster it is one node to which it happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    Stopped,
+    RestartedEmpty,
+    RestartedWithAof,
+    Paused,
+    Sleeps,
+    SlowLink,
+    SwallowingLink,
+    CutLink,
+    ScriptsFlushed,
+    Flushed,
+    Evicting,
+    WrongType,
+    /// Until a replica is master. It comes back as one that has no data.
+    KilledAndReplaced,
+    /// Until a replica is master. It goes on as if nothing had been.
+    StoppedAndReplaced,
+    SlotsMove,
+}
+
+// === impl Fault ===
+
+impl Fault {
+    /// For the server.
+    pub(super) fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::RestartedWithAof => &["--appendonly", "yes", "--appendfsync", "always"],
+            // Let through on purpose; the gateway warns of the policy.
+            Self::Sleeps => &["--enable-debug-command", "yes"],
+            _ => &[],
+        }
+    }
+
+    pub(super) fn begin(self, servers: &mut Servers, outage: Duration) {
+        let millis = outage.as_millis().to_string();
+        match self {
+            Self::Stopped | Self::StoppedAndReplaced => servers.suffers().freeze(),
+            Self::RestartedEmpty | Self::RestartedWithAof | Self::KilledAndReplaced => {
+                servers.suffers().kill();
+            }
+            Self::Paused => {
+                drop(servers.suffers().command(&["CLIENT", "PAUSE", &millis, "ALL"]));
+            }
+            Self::Sleeps => {
+                servers.suffers().begin(&["DEBUG", "SLEEP", &outage.as_secs_f64().to_string()]);
+            }
+            Self::SlowLink => servers.link().set(Weather::Slow(Duration::from_millis(300))),
+            Self::SwallowingLink => servers.link().set(Weather::Swallows),
+            Self::CutLink => servers.link().set(Weather::Cut),
+            Self::ScriptsFlushed => drop(servers.suffers().command(&["SCRIPT", "FLUSH"])),
+            Self::Flushed => drop(servers.suffers().command(&["FLUSHALL"])),
+            Self::Evicting => {
+                let redis = servers.suffers();
+                redis.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-random"]);
+                redis.command(&["CONFIG", "SET", "maxmemory", "1"]);
+            }
+            Self::WrongType => {
+                let redis = servers.suffers();
+                for key in states(redis) {
+                    // In one step: between two, gateways would make it anew.
+                    let script = "redis.call('DEL', KEYS[1]); redis.call('LPUSH', KEYS[1], 'x')";
+                    redis.command(&["EVAL", script, "1", &key]);
+                }
+            }
+            Self::SlotsMove => servers.move_slots(Step::Begin),
+        }
+    }
+
+    /// Waits for as long as it is to last, from `broken` on. Until the instant that it returns a server that is out was out,
+    /// and nobody else in its place.
+    pub(super) async fn last(
+        self,
+        servers: &Servers,
+        broken: Instant,
+        outage: Duration,
+    ) -> Instant {
+        match self {
+            Self::KilledAndReplaced | Self::StoppedAndReplaced => {
+                let mut gone = Instant::now();
+                eventually("a replica is master", async || {
+                    let asked = Instant::now();
+                    if servers.are_replaced() {
+                        return Some(());
+                    }
+                    gone = asked;
+                    None
+                })
+                .await;
+                gone
+            }
+            Self::SlotsMove => {
+                for step in [Step::Keys, Step::End] {
+                    sleep(outage / 3).await;
+                    servers.move_slots(step);
+                }
+                sleep(outage / 3).await;
+                Instant::now()
+            }
+            Self::Paused | Self::Sleeps => {
+                // By itself it ends so much later than it began.
+                sleep_until(broken + outage).await;
+                broken + outage
+            }
+            _ => {
+                sleep(outage).await;
+                Instant::now()
+            }
+        }
+    }
+
+    pub(super) fn end(self, servers: &mut Servers) {
+        match self {
+            Self::Stopped | Self::StoppedAndReplaced => servers.suffers().thaw(),
+            Self::RestartedEmpty | Self::RestartedWithAof | Self::KilledAndReplaced => {
+                servers.suffers().start_again();
+            }
+            Self::SlowLink | Self::SwallowingLink | Self::CutLink => {
+                servers.link().set(Weather::Fair);
+            }
+            Self::Evicting => {
+                drop(servers.suffers().command(&["CONFIG", "SET", "maxmemory", "0"]));
+            }
+            Self::WrongType => {
+                let redis = servers.suffers();
+                for key in states(redis) {
+                    redis.command(&["DEL", &key]);
+                }
+            }
+            Self::Paused
+            | Self::Sleeps
+            | Self::ScriptsFlushed
+            | Self::Flushed
+            | Self::SlotsMove => {}
+        }
+    }
+
+    /// Whether no decision comes while it lasts.
+    pub(super) fn is_outage(self) -> bool {
+        !matches!(self, Self::ScriptsFlushed | Self::Flushed | Self::WrongType | Self::SlotsMove)
+    }
+
+    /// Whether another server has the place of the one that is out, and keeps it.
+    pub(super) fn is_replaced(self) -> bool {
+        matches!(self, Self::KilledAndReplaced | Self::StoppedAndReplaced)
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Stopped => "SIGSTOP, SIGCONT",
+            Self::RestartedEmpty => "SIGKILL, restart empty",
+            Self::RestartedWithAof => "SIGKILL, restart with AOF",
+            Self::Paused => "`CLIENT PAUSE`",
+            Self::Sleeps => "`DEBUG SLEEP`",
+            Self::SlowLink => "link slow by 300 ms each way",
+            Self::SwallowingLink => "link swallows everything",
+            Self::CutLink => "link cut",
+            Self::ScriptsFlushed => "`SCRIPT FLUSH`",
+            Self::Flushed => "`FLUSHALL`",
+            Self::Evicting => "`maxmemory` reached, keys evicted",
+            Self::WrongType => "the key holds a list",
+            Self::KilledAndReplaced => "SIGKILL, a replica takes over",
+            Self::StoppedAndReplaced => "SIGSTOP, a replica takes over",
+            Self::SlotsMove => "slots move to another node",
+        }
+    }
+}
+
+/// The keys of the limiters that hold somebody.
+fn states(redis: &Redis) -> Vec<String> {
+    let is_one = |key: &String| {
+        Policy::ALL.iter().any(|policy| key.ends_with(&format!(":{}", policy.name())))
+    };
+    redis.keys().into_iter().filter(is_one).collect()
+}
