@@ -4,7 +4,8 @@
 --
 --   KEYS[1]  the marker
 --   ARGV[3]  what the gateway knows it to be; empty where it knows none yet. Behind it `?` when the server may have
---            lost writes since, `+` when the marker is to live longer.
+--            lost writes since, `+` when the marker is to live longer, `=` when the gateway has asked for it just before:
+--            then KEYS[1] is another key, because the marker may be on another node.
 local MARKER_LIVES = '34560000000'
 
 -- when states were lost, 0 where that is not known of any; and the marker, where the gateway does not know it
@@ -24,6 +25,8 @@ end
 
 -- the marker that holds from now on, of the one that is there (false: none)
 local function judge(marker, known, now)
+  local asked = string.match(known, '^(%w+)=$')
+  if asked then return asked end
   local kind, at, own_sign = read_marker(marker or '', now)
   local known_kind, known_at, sign = read_marker(known, now)
   if own_sign ~= '' then

@@ -3,7 +3,7 @@
 -- What is decided is what token_bucket.lua decides, one after the other; the gateway, which knows the budgets, works
 -- the answers out by the same rule from where the bucket stood.
 --
---   KEYS[1]     the marker
+--   KEYS[1]     the marker, or what marker.lua says
 --   KEYS[2..]   the states of the n groups, no key twice, none of which another entry of the call uses
 --   ARGV[1]     now in µs, or -1 for the server's TIME (tests bring their own clock)
 --   ARGV[2]     empty, or n (2 bytes) and for groups of one rule and cost in a row: the 26 bytes that a state of the

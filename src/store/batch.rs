@@ -52,6 +52,11 @@ pub trait Script: Send + Sync + fmt::Debug {
         false
     }
 
+    /// Whether one of many servers answers, as far as is known, though it may not be the one that was asked.
+    fn answers(&self) -> bool {
+        false
+    }
+
     /// One reply per entry.
     ///
     /// # Errors

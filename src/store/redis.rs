@@ -2,9 +2,11 @@
 //! one that Sentinels name, or the nodes of a Cluster.
 
 mod answer;
+mod apart;
 mod call;
 mod cluster;
 mod connect;
+mod dial;
 mod ear;
 #[cfg(fuzzing)]
 pub mod fuzzing;
@@ -36,6 +38,7 @@ use cluster::Cluster;
 use connect::{Access, Target};
 use ear::Ear;
 use link::Link;
+use marker::Marker;
 use resp::Value;
 use sha1::{Digest, Sha1};
 use std::{
@@ -119,7 +122,7 @@ impl RedisStore {
         }
     }
 
-    /// Resolves when the first connection stands; of a Cluster, that to each server that has slots.
+    /// Resolves when the first connection stands; of a Cluster, those to all servers, or to some after `limit`.
     ///
     /// # Errors
     ///
@@ -190,8 +193,34 @@ impl RedisStore {
         // All have one hash tag, where that matters.
         let key = first.checks().first().map_or("", |check| &*check.key);
         let lane = self.lane(key);
+        match self.run_together(now, lane, entries).await {
+            // Boxed: slots seldom move, and never on a single server.
+            Err(StoreError::Refused(words)) if apart::are_apart(&words) => {
+                Box::pin(self.run_apart(now, lane, entries)).await
+            }
+            result => result,
+        }
+    }
+
+    /// All in one call, and the marker with them.
+    async fn run_together(
+        &self,
+        now: Option<i64>,
+        lane: &str,
+        entries: &[Entry],
+    ) -> Result<Vec<Reply>, StoreError> {
         let expected = self.markers.expected(lane);
         let call = Call::new(now, self.markers.key(lane), expected, entries);
+        let (replies, marker) = self.execute(&call).await?;
+        if let Some(marker) = marker {
+            self.markers.learn(lane, expected, marker);
+        }
+        Ok(replies)
+    }
+
+    /// Sends a call of the script; what it says, and the marker when it is not the one expected.
+    async fn execute(&self, call: &Call<'_>) -> Result<(Vec<Reply>, Option<Marker>), StoreError> {
+        let key = call.marker();
         let said = match self.call(key, &call.command("EVALSHA", &self.hash)).await? {
             // The server has forgotten the script and has executed nothing.
             Value::Error(error) if error.starts_with("NOSCRIPT") => {
@@ -201,13 +230,7 @@ impl RedisStore {
         };
         match said {
             Value::Error(error) => Err(StoreError::Refused(error)),
-            said => {
-                let (replies, marker) = call.read(&said).ok_or(StoreError::Protocol)?;
-                if let Some(marker) = marker {
-                    self.markers.learn(lane, expected, marker);
-                }
-                Ok(replies)
-            }
+            said => call.read(&said).ok_or(StoreError::Protocol),
         }
     }
 }
@@ -227,6 +250,10 @@ impl Script for RedisStore {
 
     fn has_many_servers(&self) -> bool {
         matches!(self.servers, Connected::Cluster(_))
+    }
+
+    fn answers(&self) -> bool {
+        matches!(&self.servers, Connected::Cluster(cluster) if cluster.answers())
     }
 
     fn run(&self, entries: Arc<Vec<Entry>>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {

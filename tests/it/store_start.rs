@@ -130,6 +130,14 @@ fn a_server_that_is_too_old() {
     assert_refused(&url, &["Write commands not allowed", "Redis 5 or later"]);
 }
 
+/// As Valkey 8.1 says it.
+#[test]
+fn a_sentinel_that_calls_its_mode_by_another_name() {
+    let info = bytes("redis_version:7.2.4\r\nserver_name:valkey\r\nserver_mode:sentinel\r\n");
+    let url = format!("redis://127.0.0.1:{}", actor(vec![info]));
+    assert_refused(&url, &["is a Sentinel: write redis-sentinel://"]);
+}
+
 #[rstest]
 #[case("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", "an HTTP server")]
 #[case("SSH-2.0-OpenSSH_9.2\r\n", "does not speak as a Redis server does")]

@@ -333,3 +333,67 @@ async fn a_slot_that_moves_in_the_middle() {
         assert_eq!(count(&answers, 200), answers.len());
     }
 }
+
+/// While a slot moves, what has no state yet gets one at the new node, wherever the marker is by then.
+#[rstest]
+#[case::that_nobody_has_used(false, false)]
+#[case::whose_marker_has_stayed(true, false)]
+#[case::whose_marker_has_gone_before(true, true)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limiter_without_a_state_whose_slot_is_moving(#[case] used: bool, #[case] moved: bool) {
+    let cluster = Cluster::start(3, 0).await;
+    let (upstream, _gate) = upstream().await;
+    let key = key("five");
+    cluster.bring(&key, 0).await;
+    let gateways = two(&format!("{}, timeout: 2s", with_users(&cluster)), &upstream).await;
+    if used {
+        assert_eq!(gateways[0].get("/five").await.status, 200);
+        cluster.nodes[0].command(&["DEL", &format!("{key}:T:five")]);
+    }
+    cluster.begin_to_move(&key, 0, 1);
+    if moved {
+        cluster.move_keys(&key, 0, 1);
+    }
+    assert_shared(&gateways).await;
+    cluster.move_keys(&key, 0, 1);
+    cluster.end_to_move(&key, 0, 1);
+    for gateway in &gateways {
+        assert_eq!(gateway.get("/five").await.status, 429);
+    }
+}
+
+/// The node that counts the gateways is away when they start: limiters on other nodes are decided there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_hangs_at_the_start_holds_up_nobody_elses_limiters() {
+    let cluster = Cluster::start(3, 0).await;
+    let (upstream, _gate) = upstream().await;
+    cluster.bring(&key("gateways"), 0).await;
+    cluster.bring(&key("more"), 1).await;
+    cluster.nodes[0].freeze();
+    let gateways = two(&format!("{}, timeout: 2s", cluster.url()), &upstream).await;
+    for gateway in &gateways {
+        until_steady(gateway, "/more").await;
+    }
+    cluster.nodes[0].thaw();
+}
+
+/// All are away when gateways start, and then all come back but the one that counts the gateways.
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_that_come_back_behind_the_start_without_the_one_that_counts() {
+    let mut cluster = Cluster::start(3, 0).await;
+    let (upstream, _gate) = upstream().await;
+    cluster.bring(&key("gateways"), 0).await;
+    cluster.bring(&key("more"), 1).await;
+    cluster.nodes.iter().for_each(Redis::freeze);
+    let gateways = two(&format!("{}, timeout: 2s", cluster.url()), &upstream).await;
+    cluster.nodes[1].thaw();
+    cluster.nodes[2].thaw();
+    for gateway in &gateways {
+        until_steady(gateway, "/more").await;
+    }
+    // The first has been silent for longer than anybody waits for it.
+    cluster.nodes[0].kill();
+    for gateway in &gateways {
+        until_steady(gateway, "/more").await;
+    }
+}

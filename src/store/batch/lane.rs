@@ -385,6 +385,8 @@ impl Lane {
         let mut replies = replies.into_iter();
         for (entry, (since, caller)) in batch.entries.iter().zip(callers) {
             let reply = match (&error, replies.next()) {
+                // It was in a call of its own, of which nothing is known.
+                (None, Some(Reply::Failed(error))) if error.is_silence() => Err(error),
                 (None, Some(reply)) => Ok(reply),
                 (error, _) => Err(error.clone().unwrap_or(StoreError::Protocol)),
             };

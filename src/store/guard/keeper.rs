@@ -56,7 +56,7 @@ impl Guard {
                         drop(timeout(self.timeout, self.script.inspect()).await);
                         self.look_at(&looked).await;
                     }
-                    match health.is_closed() && self.script.has_many_servers() {
+                    match self.script.has_many_servers() {
                         true => self.bring_lanes_back(&mut lanes_back).await,
                         false => self.bring_back(&mut back).await,
                     }
@@ -133,6 +133,11 @@ impl Guard {
     /// a lane have what was decided without them.
     async fn bring_lanes_back(&self, back: &mut HashMap<Box<str>, Instant>) {
         let (health, local) = (&self.process.health, &self.process.local);
+        // What has not been charged is decided here all the same.
+        if let Some(away) = health.close() {
+            health.call_all();
+            tracing::info!(away_s = away.as_secs_f64(), "the store answers again");
+        }
         let lanes = local.lanes(|key| self.script.lane(key));
         back.retain(|lane, _| lanes.contains(lane));
         for lane in lanes {

@@ -101,6 +101,11 @@ impl<'e> Call<'e> {
         call
     }
 
+    /// The first of its keys.
+    pub(super) fn marker(&self) -> &str {
+        &self.marker
+    }
+
     /// The command that has the server execute it, by the script's `hash` or its text.
     pub(super) fn command(&self, by: &str, script: &str) -> Vec<u8> {
         let keys = self.keys.iter().map(|key| key.len() + 8).sum::<usize>();

@@ -29,12 +29,11 @@ use std::{
 use tokio::{
     sync::{Notify, watch},
     task::{AbortHandle, JoinSet},
-    time::{Instant, sleep, timeout},
+    time::{Instant, timeout},
 };
 
-/// How often a command is sent on, or tried again where its keys are on their way.
+/// How often a command is sent on.
 const TRIES: usize = 16;
-const TRY_AGAIN: Duration = Duration::from_millis(5);
 /// A node with an older call may be lost: others are asked whether it is.
 const SLOW: Duration = Duration::from_millis(250);
 
@@ -97,11 +96,11 @@ impl Cluster {
         !map.owners.is_empty() && map.owners.iter().all(is_up)
     }
 
-    /// Resolves when the map is known and its servers are connected to.
+    /// Resolves when the map is known and its servers are connected to; after `limit`, when one is.
     ///
     /// # Errors
     ///
-    /// Why not, after `limit`; at once when a server refuses us.
+    /// Why none is, after `limit`; at once when a server refuses us.
     pub(super) async fn connected(&self, limit: Duration) -> Result<(), ConnectError> {
         let end = Instant::now() + limit;
         let mut state = self.state.clone();
@@ -112,10 +111,21 @@ impl Cluster {
         let known = state.borrow().clone();
         known.unwrap_or_else(|| Err(ConnectError::Unreachable("no answer in time".into())))?;
         let nodes: Vec<_> = self.shared.map.lock().nodes.values().cloned().collect();
+        let (mut is_one_there, mut why) = (false, None);
         for node in nodes {
-            node.link.connected(end.saturating_duration_since(Instant::now())).await?;
+            let left = end.saturating_duration_since(Instant::now());
+            match node.link.connected(left).await {
+                Ok(()) => is_one_there = true,
+                Err(error @ ConnectError::Refused(_)) => return Err(error),
+                Err(error) => why = Some(error),
+            }
         }
-        Ok(())
+        why.filter(|_| !is_one_there).map_or(Ok(()), Err)
+    }
+
+    /// Whether some server answers, as far as is known.
+    pub(super) fn answers(&self) -> bool {
+        self.shared.map.lock().nodes.values().any(|node| !node.ails())
     }
 
     /// From now on hears, at each server, who is called to a place.
@@ -173,10 +183,6 @@ impl Cluster {
                 None => return Ok(said),
                 Some(Redirect::Moved(place)) => self.shared.moved(slot, &place)?,
                 Some(Redirect::Ask(place)) => self.shared.node(&place)?,
-                Some(Redirect::Again) => {
-                    sleep(TRY_AGAIN).await;
-                    self.shared.owner(slot)?
-                }
             };
         }
     }

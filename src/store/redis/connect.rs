@@ -3,6 +3,7 @@
 
 use super::{
     ConnectError,
+    dial::dial,
     reason::{failure, refusal},
     resp::{self, Parsed, Value},
     stream::Stream,
@@ -20,7 +21,7 @@ use std::{
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpStream, UnixStream},
+    net::UnixStream,
     time::{sleep, timeout},
 };
 
@@ -97,11 +98,8 @@ impl Access {
             Place::Unix(path) => {
                 return UnixStream::connect(path).await.map(Stream::Unix).map_err(failed);
             }
-            Place::Tcp { host, port } => {
-                (host, TcpStream::connect((host.as_str(), *port)).await.map_err(failed)?)
-            }
+            Place::Tcp { host, port } => (host, dial(host, *port).await.map_err(failed)?),
         };
-        stream.set_nodelay(true).map_err(failed)?;
         let Some(Tls { settings, connector }) = &self.tls else { return Ok(Stream::Tcp(stream)) };
         let name = settings.name_of(host);
         let name = name.map_err(|error| ConnectError::Refused(Chain(&error).to_string()))?;

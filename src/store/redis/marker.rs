@@ -59,6 +59,8 @@ pub(super) struct Expected {
     marker: Option<Marker>,
     in_doubt: bool,
     renews: bool,
+    /// The call does not have the marker with it, which was asked for before.
+    is_sure: bool,
 }
 
 // === impl Markers ===
@@ -87,7 +89,16 @@ impl Markers {
             // Should the call not come through, the next day is early enough.
             lane.renewed = Instant::now();
         }
-        Expected { marker: Some(lane.marker), in_doubt: lane.in_doubt, renews }
+        let (marker, in_doubt) = (Some(lane.marker), lane.in_doubt);
+        Expected { marker, in_doubt, renews, is_sure: false }
+    }
+
+    /// What a call says that does not have the marker with it, behind one that had; `None` when the lane is in doubt again.
+    pub(super) fn settled(&self, lane: &str) -> Option<Expected> {
+        let known = self.known.lock();
+        let lane = known.lanes.get(lane).filter(|lane| !lane.in_doubt)?;
+        let marker = Some(lane.marker);
+        Some(Expected { marker, in_doubt: false, renews: false, is_sure: true })
     }
 
     /// A call that said `expected` was told another marker.
@@ -190,10 +201,11 @@ impl Marker {
 impl fmt::Display for Expected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(Marker { lost, at }) = self.marker else { return Ok(()) };
-        let sign = match (self.in_doubt, self.renews) {
-            (true, _) => "?",
-            (false, true) => "+",
-            (false, false) => "",
+        let sign = match (self.is_sure, self.in_doubt, self.renews) {
+            (true, ..) => "=",
+            (_, true, _) => "?",
+            (_, _, true) => "+",
+            _ => "",
         };
         write!(f, "{}{at}{sign}", if lost { 'L' } else { 'N' })
     }

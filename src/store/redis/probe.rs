@@ -4,6 +4,7 @@
 use super::{
     ConnectError,
     connect::{Access, Target, ask},
+    dial::dial,
     info::Info,
     reason::refusal,
     resp::Value,
@@ -12,11 +13,11 @@ use super::{
     url::{Place, RedisUrl, Servers},
 };
 use rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs};
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-    time::timeout,
+    task::JoinSet,
+    time::{Instant, timeout},
 };
 use tokio_rustls::TlsConnector;
 
@@ -32,11 +33,18 @@ pub(super) async fn probe(
     prefix: &str,
     limit: Duration,
 ) -> Result<Vec<String>, ConnectError> {
-    let access = Access::new(url)?;
+    let access = Arc::new(Access::new(url)?);
     // A server that waits for something else says nothing; then there is time to find out what.
     let limit = limit.saturating_sub(GUESS);
-    let asked = timeout(limit, all(url, &access, prefix)).await;
-    let late = || ConnectError::Unreachable("no answer in time".into());
+    let asked = async {
+        match &*url.servers {
+            Servers::Cluster(seeds) => {
+                cluster(&access, seeds, prefix, Instant::now() + limit).await
+            }
+            _ => one(url, &access, prefix).await,
+        }
+    };
+    let asked = timeout(limit, asked).await;
     let error = match asked.unwrap_or_else(|_| Err(late())) {
         Err(error @ ConnectError::Unreachable(_)) => error,
         result => return result,
@@ -53,42 +61,68 @@ pub(super) async fn probe(
     }
 }
 
-async fn all(url: &RedisUrl, access: &Access, prefix: &str) -> Result<Vec<String>, ConnectError> {
-    if let Some(target) = Target::of(url) {
-        let (mut stream, place) = target.connect(access).await?;
-        // Two tags: only a server that has all slots takes them in one call.
-        let keys = ["1", "2"].map(|tag| format!("{prefix}:{{probe.{tag}}}"));
-        let mut server = Server { access, stream: &mut stream, place: &place };
-        server.is_fit("standalone").await?;
-        server.obeys(&keys).await?;
-        return Ok(server.warnings().await?.into_iter().collect());
+fn late() -> ConnectError {
+    ConnectError::Unreachable("no answer in time".into())
+}
+
+async fn one(url: &RedisUrl, access: &Access, prefix: &str) -> Result<Vec<String>, ConnectError> {
+    let Some(target) = Target::of(url) else { return Ok(Vec::new()) };
+    let (mut stream, place) = target.connect(access).await?;
+    // Two tags: only a server that has all slots takes them in one call.
+    let keys = ["1", "2"].map(|tag| format!("{prefix}:{{probe.{tag}}}"));
+    let mut server = Server { access, stream: &mut stream, place: &place };
+    server.is_fit("standalone").await?;
+    server.obeys(&keys).await?;
+    Ok(server.warnings().await?.into_iter().collect())
+}
+
+/// A node that is silent keeps nobody from the others.
+async fn cluster(
+    access: &Arc<Access>,
+    seeds: &[Place],
+    prefix: &str,
+    end: Instant,
+) -> Result<Vec<String>, ConnectError> {
+    let view = Arc::new(view(access, seeds, end).await?);
+    let masters: HashSet<Place> = view.ranges.iter().map(|(.., place)| place.clone()).collect();
+    // What is left is for what a silent one leaves to say.
+    let limit = left(end) / 2;
+    let mut asked = JoinSet::new();
+    for place in masters {
+        let (access, view, prefix) = (access.clone(), view.clone(), prefix.to_owned());
+        asked.spawn(async move {
+            let said = timeout(limit, node(&access, &place, &view, &prefix)).await;
+            said.unwrap_or_else(|_| {
+                Err(ConnectError::Unreachable(format!("{place}: no answer in time")))
+            })
+        });
     }
-    let Servers::Cluster(seeds) = &*url.servers else { return Ok(Vec::new()) };
-    let view = view(access, seeds).await?;
-    let mut masters: Vec<&Place> = view.ranges.iter().map(|(.., place)| place).collect();
-    masters.sort_unstable_by_key(|place| place.to_string());
-    masters.dedup();
-    let (mut warnings, mut away) = (Vec::new(), Vec::new());
-    for place in &masters {
-        match node(access, place, &view, prefix).await {
-            Ok(warning) => warnings.extend(warning),
+    let (mut warnings, mut away, mut is_one_there) = (Vec::new(), Vec::new(), false);
+    for said in asked.join_all().await {
+        match said {
+            Ok(warning) => {
+                is_one_there = true;
+                warnings.extend(warning);
+            }
             Err(error @ ConnectError::Refused(_)) => return Err(error),
             Err(error) => away.push(error),
         }
     }
-    if away.len() == masters.len()
-        && let Some(error) = away.pop()
-    {
+    if !is_one_there && let Some(error) = away.pop() {
         return Err(error);
     }
     warnings.extend(away.iter().map(|error| format!("one of its servers is away: {error}")));
     Ok(warnings)
 }
 
+fn left(end: Instant) -> Duration {
+    end.saturating_duration_since(Instant::now())
+}
+
 /// What the first seed that answers says of the Cluster.
-async fn view(access: &Access, seeds: &[Place]) -> Result<View, ConnectError> {
+async fn view(access: &Access, seeds: &[Place], end: Instant) -> Result<View, ConnectError> {
     let mut why = ConnectError::Unreachable("it names no server".into());
-    for place in seeds {
+    for (place, others) in seeds.iter().zip((0..seeds.len()).rev()) {
         let asked = async {
             let mut stream = access.connect(place).await?;
             Server { access, stream: &mut stream, place }.is_fit("cluster").await?;
@@ -103,9 +137,12 @@ async fn view(access: &Access, seeds: &[Place]) -> Result<View, ConnectError> {
                 }
             }
         };
-        match asked.await {
-            Err(error @ ConnectError::Unreachable(_)) => why = error,
-            known => return known,
+        // As much for each seed that is left, and for its Cluster.
+        let parts = u32::try_from(others).map_or(u32::MAX, |others| others.saturating_add(2));
+        match timeout(left(end) / parts, asked).await {
+            Err(_) => why = ConnectError::Unreachable(format!("{place}: no answer in time")),
+            Ok(Err(error @ ConnectError::Unreachable(_))) => why = error,
+            Ok(known) => return known,
         }
     }
     Err(why)
@@ -176,7 +213,8 @@ impl Server<'_> {
                 return Err(self.unfit(&what));
             }
         }
-        match info.get("redis_mode") {
+        // Valkey has another name for it.
+        match info.get("redis_mode").or_else(|| info.get("server_mode")) {
             Some("cluster") if mode != "cluster" => Err(self.unfit(
                 "is a node of a Cluster: write redis-cluster:// in place of redis://",
             )),
@@ -202,7 +240,7 @@ impl Server<'_> {
                     let [command, error] =
                         [command, error].map(|text| String::from_utf8_lossy(text));
                     // The first word tells what kind of error it is.
-                    return Err(self.refused(&format!("{error} ({command})")));
+                    return Err(self.refused(&format!("{} ({command})", error.trim_end())));
                 }
             }
             _ => return Err(self.unfit("does not run scripts as Redis does")),
@@ -237,7 +275,7 @@ impl Server<'_> {
 async fn guess(host: &str, port: u16, is_tls: bool) -> Option<ConnectError> {
     let (ours, theirs) = if is_tls { ("rediss", "redis") } else { ("redis", "rediss") };
     let look = async {
-        let mut stream = TcpStream::connect((host, port)).await.ok()?;
+        let mut stream = dial(host, port).await.ok()?;
         if is_tls {
             stream.write_all(b"PING\r\n").await.ok()?;
             let mut first = [0];

@@ -23,7 +23,7 @@ const NOT_HERE: [&str; 3] = ["READONLY", "MASTERDOWN", "LOADING"];
 
 /// Why `place` will not serve us, in words that say what to do.
 pub(super) fn refusal(place: &Place, login: &Login, words: &str) -> ConnectError {
-    let words = without_arguments(words);
+    let words = plainly(words);
     if PASSING.iter().any(|start| words.starts_with(start)) {
         return ConnectError::Unreachable(format!("{place} says: {words}"));
     }
@@ -50,7 +50,24 @@ pub(super) fn failure(place: &Place, error: &io::Error) -> ConnectError {
 
 /// Whether an error means that another server is to be asked from now on.
 pub(super) fn is_elsewhere(words: &str) -> bool {
+    let words = unwrapped(words);
     NOT_HERE.iter().any(|start| words.starts_with(start))
+}
+
+/// What can be told: on one line, and without what we have said.
+fn plainly(words: &str) -> &str {
+    let words = unwrapped(words);
+    let words = words.split(['\r', '\n']).find(|line| !line.is_empty()).unwrap_or_default();
+    without_arguments(words)
+}
+
+/// What a command said to a script: before Redis 7 the server puts the place in the script before it.
+fn unwrapped(words: &str) -> &str {
+    let of_a_script = ["ERR Error running script", "@user_script:"];
+    match words.split_once(": -") {
+        Some((_, inner)) if of_a_script.iter().any(|start| words.starts_with(start)) => inner,
+        _ => words,
+    }
 }
 
 /// Redis repeats the arguments of a command that it does not know, and one of ours is a password.
@@ -68,6 +85,9 @@ fn advice(login: &Login, words: &str) -> &'static str {
         () if words.starts_with("WRONGPASS") || has("invalid password") => {
             "user or password in the URL are wrong, or the user is off"
         }
+        () if words.starts_with("DENIED") => {
+            "its protected mode lets nobody in: give it a password, or switch protected-mode off"
+        }
         () if has("without any password configured") || has("no password is set") => {
             "it has no password: take that out of the URL"
         }
@@ -77,7 +97,10 @@ fn advice(login: &Login, words: &str) -> &'static str {
         () if has("DB index") || has("SELECT is not allowed") => {
             "there is no such database: change the number at the end of the URL"
         }
-        () if words.starts_with("NOPERM") || has("user executing the script") => {
+        () if words.starts_with("NOPERM")
+            || has("user executing the script")
+            || words.starts_with("ERR ACL failure in script") =>
+        {
             "give its user the right: docs/limiting.md lists those that Paceway needs"
         }
         () if words.starts_with("READONLY") || has("write against a read only replica") => {
@@ -92,9 +115,6 @@ fn advice(login: &Login, words: &str) -> &'static str {
         () if words.starts_with("ERR Write commands not allowed after") => "use Redis 5 or later",
         () if has("unknown command") || has("nknown Redis command") => {
             "Paceway needs this command: do not rename it, and use Redis 5 or later"
-        }
-        () if words.starts_with("DENIED") => {
-            "its protected mode lets nobody in: give it a password, or switch protected-mode off"
         }
         () => "",
     }
@@ -141,11 +161,50 @@ mod tests {
     #[case("LOADING Redis is loading the dataset in memory", true, "LOADING")]
     #[case("OOM command not allowed when used memory > 'maxmemory'.", true, "OOM")]
     #[case("ERR what nobody knows", false, "ERR what nobody knows")]
+    #[case::memory_of_a_script_in_redis_6(
+        "@user_script: 26: -OOM command not allowed when used memory > 'maxmemory'.\r\n (SET)",
+        true,
+        "says: OOM"
+    )]
+    #[case::right_of_a_script_in_redis_6(
+        "@user_script: 1: The user executing the script can't run this command or subcommand",
+        false,
+        "lists those"
+    )]
+    #[case::right_of_a_script_since_redis_8_and_in_valkey(
+        "ERR ACL failure in script: User ann has no permissions to run the 'setrange' command (SETRANGE)",
+        false,
+        "lists those"
+    )]
+    #[case::protected_mode(
+        "DENIED Redis is running in protected mode because protected mode is enabled and no password is set for the default user.",
+        false,
+        "switch protected-mode off"
+    )]
     fn what_to_do(#[case] words: &str, #[case] passes: bool, #[case] advice: &str) {
         let error = refusal(&Place::tcp("redis", 6379), &Login::default(), words);
         assert_eq!(matches!(error, ConnectError::Unreachable(_)), passes, "{error}");
         let error = error.to_string();
         assert!(error.contains(advice) && error.contains("redis:6379"), "{error}");
+        assert!(!error.contains(char::is_control), "{error:?}");
+    }
+
+    /// A connection does not stay with a master that has become a replica.
+    #[rstest]
+    #[case::of_redis_7(
+        "READONLY You can't write against a read only replica. script: 4e6d, on @user_script:1.",
+        true
+    )]
+    #[case::of_redis_6(
+        "ERR Error running script (call to f_a006146212a026ee8ccc6cfa308420473933fd44): @user_script:180: \
+         @user_script: 180: -READONLY You can't write against a read only replica.\r\n",
+        true
+    )]
+    #[case::of_a_master_that_loads("LOADING Redis is loading the dataset in memory", true)]
+    #[case::that_is_full("OOM command not allowed when used memory > 'maxmemory'.", false)]
+    #[case::of_a_key_of_that_name("ERR what nobody knows: -READONLY", false)]
+    fn what_is_said_by_a_server_whose_place_is_anothers(#[case] words: &str, #[case] is_so: bool) {
+        assert_eq!(is_elsewhere(words), is_so);
     }
 
     #[test]

@@ -24,8 +24,6 @@ pub(super) enum Redirect {
     Moved(Place),
     /// The slot is on its way there: for this command alone.
     Ask(Place),
-    /// Of the keys of the command, some are there already.
-    Again,
 }
 
 /// The slot of a key: CRC-16 (XMODEM) of its hash tag.
@@ -87,9 +85,6 @@ impl Redirect {
     pub(super) fn of(words: &str, asked: &Place) -> Option<Self> {
         let mut parts = words.split(' ');
         let kind = parts.next()?;
-        if kind == "TRYAGAIN" {
-            return Some(Self::Again);
-        }
         if !matches!(kind, "MOVED" | "ASK") {
             return None;
         }
@@ -118,7 +113,7 @@ mod tests {
     #[case("MOVED 3999 :6381", Some(Redirect::Moved(Place::tcp("asked", 6381))))]
     #[case("MOVED 3999 fe80::1:6381", Some(Redirect::Moved(Place::tcp("fe80::1", 6381))))]
     #[case("ASK 3999 node-1.example:6381", Some(Redirect::Ask(Place::tcp("node-1.example", 6381))))]
-    #[case("TRYAGAIN Multiple keys request during rehashing of slot", Some(Redirect::Again))]
+    #[case("TRYAGAIN Multiple keys request during rehashing of slot", None)]
     #[case("MOVED", None)]
     #[case("MOVED 3999 ?:1", None)]
     #[case("MOVED 3999 10.0.0.1:x", None)]
