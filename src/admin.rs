@@ -100,7 +100,12 @@ async fn readyz(State(admin): State<Admin>) -> impl IntoResponse {
     {
         reasons.push(error.to_string());
     }
-    if let Some((_, why)) = away.filter(|_| needs_store) {
+    // One that answers each call with an error decides as little as one that is away.
+    let failed = admin.health.as_ref().filter(|_| away.is_none()).and_then(|health| {
+        let failures = enforcing().map(|plan| health.failure(&plan.checks[0].key));
+        failures.collect::<Option<Vec<_>>>()?.into_iter().next()
+    });
+    if let Some(why) = away.map(|(_, why)| why).or(failed).filter(|_| needs_store) {
         reasons.push(format!("{why}; every limiter has `on_failure: reject`"));
     }
     let (status, ready) = match reasons.is_empty() {
@@ -116,13 +121,26 @@ async fn readyz(State(admin): State<Admin>) -> impl IntoResponse {
 
 /// Where limits are decided now.
 fn store(health: &Health) -> serde_json::Value {
+    const ALONE: &str = "this gateway, by `on_failure`";
+    let failures = health.failures();
     let (breaker, decides) = match health.breaker() {
-        Breaker::Closed => ("closed", "the store"),
-        Breaker::HalfOpen => ("half-open", "this gateway, by `on_failure`"),
-        Breaker::Open => ("open", "this gateway, by `on_failure`"),
+        Breaker::Closed if failures.is_empty() => ("closed", "the store"),
+        Breaker::Closed if failures.iter().any(|(group, ..)| group.is_empty()) => ("closed", ALONE),
+        Breaker::Closed => ("closed", "the store, but for groups that get no decisions"),
+        Breaker::HalfOpen => ("half-open", ALONE),
+        Breaker::Open => ("open", ALONE),
     };
     let mut said =
         json!({ "breaker": breaker, "gateways": health.gateways(), "decided_by": decides });
+    let failures: Vec<_> = failures
+        .into_iter()
+        .map(|(group, span, why)| {
+            json!({ "group": group, "for_s": span.as_secs(), "why": why.to_string() })
+        })
+        .collect();
+    if !failures.is_empty() {
+        said["no_decisions"] = failures.into();
+    }
     if let Some((span, why)) = health.away() {
         said["away_s"] = span.as_secs().into();
         said["why"] = why.to_string().into();

@@ -163,7 +163,6 @@ impl UpstreamMetrics {
 pub fn store() -> StoreMetrics {
     StoreMetrics {
         seconds: histogram!(STORE_SECONDS),
-        up: gauge!(STORE_UP),
         errors: StoreError::KINDS.map(|kind| counter!(STORE_ERRORS, "kind" => kind)),
     }
 }
@@ -173,12 +172,17 @@ pub fn store_losses() -> Counter {
     counter!(STORE_LOSSES)
 }
 
+/// The handle for whether the store gives decisions.
+pub fn store_up() -> Gauge {
+    gauge!(STORE_UP)
+}
+
 /// Handles for the health of a store.
 pub fn store_health() -> HealthMetrics {
     HealthMetrics {
         breaker: gauge!(STORE_BREAKER),
         gateways: gauge!(STORE_GATEWAYS),
-        up: gauge!(STORE_UP),
+        up: store_up(),
     }
 }
 

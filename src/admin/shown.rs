@@ -77,7 +77,11 @@ pub(super) fn state(
         Some(Err(error)) => state["error"] = error.to_string().into(),
         None => {}
     }
-    if admin.health.is_some() {
+    if let Some(health) = &admin.health {
+        // What only reads may work while what decides does not.
+        if let Some(why) = checks.iter().find_map(|check| health.failure(&check.key)) {
+            state["error"] = why.to_string().into();
+        }
         state["on_failure"] = limiter.on_failure.name().into();
         if let Some(share) = share(admin, plan, checks, has_level) {
             state["share"] = share;

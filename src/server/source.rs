@@ -80,7 +80,7 @@ impl StoreSource {
     async fn connect(&self, looked: Option<Vec<Check>>) -> Result<Arc<dyn Store>, ServerError> {
         let (url, timeout, markers, process, places) = match self {
             Self::Memory(store) => {
-                metrics::store().up.set(1.0);
+                metrics::store_up().set(1.0);
                 // An `Arc` for each side: who holds it is counted at each request.
                 return Ok(Arc::new(store.clone()));
             }
@@ -99,7 +99,6 @@ impl StoreSource {
             script.hear_calls();
         }
         let metrics = metrics::store();
-        metrics.up.set(f64::from(u8::from(script.is_connected())));
         let script = Arc::new(script);
         Ok(Arc::new(match looked {
             None => Guard::new(script, timeout, metrics, process.clone()),

@@ -4,7 +4,6 @@
 
 mod asked;
 mod lane;
-mod told;
 
 pub use asked::Asked;
 
@@ -20,7 +19,7 @@ use crate::algorithm::{
 use ahash::RandomState;
 use asked::Wait;
 use lane::{Lane, Queued};
-use metrics::{Counter, Gauge, Histogram};
+use metrics::{Counter, Histogram};
 use parking_lot::Mutex;
 use std::{
     collections::{HashMap, HashSet},
@@ -73,6 +72,9 @@ pub trait Script: Send + Sync + fmt::Debug {
         Box::pin(std::future::ready(Ok(Beat { gateways: 1, now: None })))
     }
 
+    /// Makes the connection anew: it answers later than those of other workers, or not at all.
+    fn renew(&self) {}
+
     /// Looks whether the store still has what it was given. What is found to be lost, later calls know.
     fn inspect(&self) -> BoxFuture<()> {
         Box::pin(std::future::ready(()))
@@ -93,8 +95,6 @@ pub struct Beat {
 pub struct StoreMetrics {
     /// Time of each call that was answered.
     pub seconds: Histogram,
-    /// 1 while it answers.
-    pub up: Gauge,
     /// Calls without an answer, by [`StoreError::KINDS`].
     pub errors: [Counter; StoreError::KINDS.len()],
 }
@@ -297,11 +297,7 @@ impl StoreMetrics {
 
     /// Metrics that go nowhere.
     pub fn noop() -> Self {
-        Self {
-            seconds: Histogram::noop(),
-            up: Gauge::noop(),
-            errors: std::array::from_fn(|_| Counter::noop()),
-        }
+        Self { seconds: Histogram::noop(), errors: std::array::from_fn(|_| Counter::noop()) }
     }
 }
 

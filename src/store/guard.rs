@@ -124,14 +124,29 @@ impl Guard {
 
     /// Whether the store answers in time.
     async fn probe(&self) -> bool {
-        let answer = self.beat().await;
-        let answered = match &answer {
+        let started = Instant::now();
+        let answered = match self.beat().await {
             Ok(_) | Err(StoreError::Refused(_)) => true,
             // The server that counts gateways may be away alone.
             Err(_) => self.script.answers(),
         };
-        self.member.probed(answered);
+        let took = started.elapsed();
+        if took > self.timeout {
+            // There was one that was late.
+            self.member.probed(None);
+        }
+        self.member.probed(answered.then_some(took <= self.timeout / 2));
+        if !answered {
+            self.cure();
+        }
         answered
+    }
+
+    /// A connection that answers late, or not at all, while others of this process do is not waited for.
+    fn cure(&self) {
+        if self.member.is_sick() {
+            self.script.renew();
+        }
     }
 
     /// Says that this gateway lives.
@@ -160,11 +175,17 @@ impl Guard {
                 Err(_) => {
                     self.metrics.count(&StoreError::Timeout);
                     self.member.missed(&StoreError::Timeout);
+                    self.cure();
                 }
             }
         };
         match &answer {
-            Ok(beat) => health.counted(beat.gateways, beat.now),
+            Ok(beat) => {
+                health.counted(beat.gateways, beat.now);
+                if !self.script.has_many_servers() {
+                    health.wrote();
+                }
+            }
             Err(error) => {
                 self.metrics.count(error);
                 self.member.missed(error);
@@ -214,7 +235,8 @@ impl Store for Guard {
 
     fn share(&self, check: &Check) -> Option<Share> {
         let Process { local, health, .. } = &*self.process;
-        (self.is_away() && local::is_own(check)).then(|| local.look(health, check))
+        ((self.is_away() || health.failure(&check.key).is_some()) && local::is_own(check))
+            .then(|| local.look(health, check))
     }
 
     fn give_back(&self, source: Source, checks: &Checks, parts: &[Part]) {

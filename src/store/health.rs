@@ -1,20 +1,26 @@
 //! How a store is, as all workers of this process together know it: a breaker, the gateways that live, and what was
 //! last heard of levels. Never asks the store; who does tells it here.
 
+mod breaker;
 mod known;
+mod member;
+mod told;
 
 pub(super) use known::Holder;
 pub use known::Known;
+pub use member::Member;
+pub(super) use told::Told;
 
-use super::{Check, Entry, Reply, StoreError, calls::Calls};
-use crate::algorithm::{Grant, Micros, concurrency::Ticket};
+use super::{StoreError, calls::Calls, hash_tag};
+use crate::algorithm::Micros;
+use breaker::{Answers, Recent, Trust};
 use metrics::Gauge;
 use parking_lot::Mutex;
 use std::{
     hash::{BuildHasher, RandomState},
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, Ordering::SeqCst},
+        atomic::{AtomicI64, AtomicU8, Ordering::SeqCst},
     },
     time::Duration,
 };
@@ -23,8 +29,6 @@ use tokio::{
     time::Instant,
 };
 
-/// So many calls of one worker in a row without an answer open the breaker.
-const MISSES: u32 = 3;
 /// The clock of decisions here when no store has ever said its own, µs since 1970: about the year 2001, as that of the
 /// memory store.
 const EPOCH: Micros = 1_000_000_000_000_000;
@@ -34,7 +38,7 @@ const EPOCH: Micros = 1_000_000_000_000_000;
 pub enum Breaker {
     /// It is.
     Closed,
-    /// It is not yet: some worker has had an answer, not all.
+    /// It is not yet: some worker has had an answer, not all, or not for long enough.
     HalfOpen,
     /// It is not.
     Open,
@@ -47,7 +51,7 @@ pub struct HealthMetrics {
     pub breaker: Gauge,
     /// How many gateways live.
     pub gateways: Gauge,
-    /// 1 while the store answers.
+    /// 1 while the store gives decisions.
     pub up: Gauge,
 }
 
@@ -60,6 +64,9 @@ pub struct Health {
     states: watch::Sender<Breaker>,
     /// Since when the store is away, and why.
     away: Mutex<Option<(Instant, StoreError)>>,
+    trust: Mutex<Trust>,
+    /// Why it gives no decisions though it is asked.
+    told: Arc<Told>,
     gateways: AtomicI64,
     clock: Mutex<Clock>,
     members: Mutex<Vec<Weak<Member>>>,
@@ -69,18 +76,6 @@ pub struct Health {
     /// Levels and places.
     pub known: Known,
     metrics: HealthMetrics,
-}
-
-/// One worker's connection to the store.
-pub struct Member {
-    health: Arc<Health>,
-    calls: Arc<Calls>,
-    misses: AtomicU32,
-    /// Calls without an answer are those of one server of several: each limiter that meets one is decided here, and the
-    /// breaker stays as it is.
-    is_one_of_many: bool,
-    /// Since the breaker opened.
-    answered: AtomicBool,
 }
 
 /// The store's clock, as far as it was heard.
@@ -106,11 +101,14 @@ impl Health {
         let id = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
         metrics.breaker.set(0.0);
         metrics.gateways.set(1.0);
+        metrics.up.set(1.0);
         Arc::new(Self {
             id: id.into(),
             breaker: AtomicU8::new(Breaker::Closed as u8),
             states: watch::Sender::new(Breaker::Closed),
             away: Mutex::default(),
+            trust: Mutex::default(),
+            told: Arc::default(),
             gateways: AtomicI64::new(1),
             clock: Mutex::new(Clock { said: EPOCH, at: Instant::now() }),
             members: Mutex::default(),
@@ -122,8 +120,9 @@ impl Health {
 
     /// A further connection, or those to several servers, whose waiters have tickets of `calls`.
     pub(super) fn join(self: &Arc<Self>, calls: Arc<Calls>, is_one_of_many: bool) -> Arc<Member> {
-        let (health, misses, answered) = (self.clone(), AtomicU32::new(0), AtomicBool::new(false));
-        let member = Arc::new(Member { health, calls, misses, is_one_of_many, answered });
+        let (health, recent) = (self.clone(), Recent::default());
+        let (answers, renewed) = (Mutex::default(), Mutex::default());
+        let member = Arc::new(Member { health, calls, recent, is_one_of_many, answers, renewed });
         let mut members = self.members.lock();
         members.retain(|member| member.strong_count() > 0);
         members.push(Arc::downgrade(&member));
@@ -143,6 +142,19 @@ impl Health {
     /// How long the store has been away, if it is, and why.
     pub fn away(&self) -> Option<(Duration, StoreError)> {
         self.away.lock().as_ref().map(|(since, why)| (since.elapsed(), why.clone()))
+    }
+
+    /// Why limiters have no decisions though the store is asked, by the hash tags of their keys (nothing: all), and since
+    /// when: it refuses, or one server of several is silent.
+    pub fn failures(&self) -> Vec<(Box<str>, Duration, StoreError)> {
+        self.told.failures()
+    }
+
+    /// The same for those with `key`.
+    pub fn failure(&self, key: &str) -> Option<StoreError> {
+        let is_of = |group: &str| group.is_empty() || group == hash_tag(key);
+        let failures = self.failures();
+        failures.into_iter().find(|(group, ..)| is_of(group)).map(|(_, _, why)| why)
     }
 
     /// Gateways that lived when the store last said so, at least this one.
@@ -179,11 +191,13 @@ impl Health {
             }
             *away = Some((Instant::now(), why.clone()));
             for member in self.members() {
-                member.answered.store(false, SeqCst);
+                *member.answers.lock() = None;
             }
+            let slow = matches!(why, StoreError::Timeout | StoreError::Protocol);
+            self.trust.lock().opened(Instant::now(), slow);
             self.set(Breaker::Open);
         }
-        self.metrics.up.set(0.0);
+        self.show();
         tracing::warn!(
             error = %why,
             gateways = self.gateways(),
@@ -198,16 +212,26 @@ impl Health {
         let mut away = self.away.lock();
         let (since, _) = away.take()?;
         for member in self.members() {
-            member.misses.store(0, SeqCst);
+            member.recent.forget();
         }
+        self.trust.lock().closed(Instant::now());
         self.set(Breaker::Closed);
-        self.metrics.up.set(1.0);
+        self.show();
         Some(since.elapsed())
     }
 
-    /// Whether every worker has had an answer since the breaker opened.
-    pub(super) fn all_answered(&self) -> bool {
-        self.members().iter().all(|member| member.answered.load(SeqCst))
+    /// Whether every worker has had answers for long enough since the breaker opened.
+    pub(super) fn is_believed(&self) -> bool {
+        let (trust, now) = (self.trust.lock(), Instant::now());
+        let suffices = |answers: Answers| trust.suffices(&answers, now);
+        self.members().iter().all(|member| member.answers.lock().is_some_and(suffices))
+    }
+
+    /// A sign of life was written: what was refused before no longer is.
+    pub(super) fn wrote(&self) {
+        if self.told.worked("") {
+            self.show();
+        }
     }
 
     /// Wakes all who wait for a place.
@@ -217,6 +241,12 @@ impl Health {
 
     fn members(&self) -> Vec<Arc<Member>> {
         self.members.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Whether the store gives decisions.
+    fn show(&self) {
+        let is_up = self.is_closed() && self.failures().is_empty();
+        self.metrics.up.set(f64::from(u8::from(is_up)));
     }
 
     fn set(&self, breaker: Breaker) {
@@ -229,75 +259,5 @@ impl Health {
 impl std::fmt::Debug for Health {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Health").field("breaker", &self.breaker()).finish_non_exhaustive()
-    }
-}
-
-// === impl Member ===
-
-impl Member {
-    /// What became of a call; `late`: after it was taken for unanswered.
-    pub(super) fn heard(
-        &self,
-        entries: &[Entry],
-        answer: &Result<Vec<Reply>, StoreError>,
-        late: bool,
-    ) {
-        match answer {
-            Ok(replies) => {
-                if !late {
-                    self.misses.store(0, SeqCst);
-                }
-                self.health.known.hear(entries, replies);
-            }
-            Err(error) => self.missed(error),
-        }
-    }
-
-    /// Whether the breaker tells of calls without an answer.
-    pub(super) fn tells(&self) -> bool {
-        !self.is_one_of_many
-    }
-
-    /// A call had no answer. One that was refused had: who refuses is there, and fast.
-    pub(super) fn missed(&self, error: &StoreError) {
-        match error {
-            StoreError::Refused(_) | StoreError::Foreign(_) => {}
-            _ if self.is_one_of_many => {}
-            StoreError::NotConnected | StoreError::Unreachable(_) => self.health.open(error),
-            StoreError::Timeout | StoreError::Protocol => {
-                if self.misses.fetch_add(1, SeqCst) + 1 >= MISSES {
-                    self.health.open(error);
-                }
-            }
-        }
-    }
-
-    /// A place is on its way back.
-    pub(super) fn given_back(&self, check: &Check, grant: Grant) {
-        if check.is_lease() {
-            self.health.known.given_back(&check.key, Ticket::of(grant));
-        }
-    }
-
-    /// A sign of life was answered.
-    pub(super) fn is_well(&self) {
-        self.misses.store(0, SeqCst);
-    }
-
-    /// Whether the last probe was answered.
-    pub(super) fn probed(&self, answered: bool) {
-        let away = self.health.away.lock();
-        if away.is_none() {
-            return;
-        }
-        self.answered.store(answered, SeqCst);
-        let some = self.health.members().iter().any(|member| member.answered.load(SeqCst));
-        self.health.set(if some { Breaker::HalfOpen } else { Breaker::Open });
-    }
-}
-
-impl std::fmt::Debug for Member {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Member").finish_non_exhaustive()
     }
 }

@@ -252,6 +252,13 @@ impl Script for RedisStore {
         matches!(self.servers, Connected::Cluster(_))
     }
 
+    fn renew(&self) {
+        // Of a Cluster each link has a server of its own: they are no siblings.
+        if let Connected::One(one) = &self.servers {
+            one.link.renew();
+        }
+    }
+
     fn answers(&self) -> bool {
         matches!(&self.servers, Connected::Cluster(cluster) if cluster.answers())
     }

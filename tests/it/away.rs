@@ -127,6 +127,44 @@ async fn each_policy_does_what_it_says(
     assert_eq!((ready.status, &ready.json()["store"]["breaker"]), (200, &"open".into()));
 }
 
+/// A server that answers each call with an error decides as little as one that is dead.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_refuses_every_call_is_told_by_readyz() {
+    let (redis, upstream) = (Redis::start(), Upstream::ok().await);
+    let store = "timeout: 2s, on_failure: reject";
+    let gateway = Gateway::start(&config(&redis.url(), store, &upstream, FIVE)).await;
+    assert_eq!(gateway.get("/search").await.status, 200);
+    redis.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    assert_unavailable(&gateway.until_answered("/search", 503).await);
+    eventually("it is not ready", async || {
+        assert_unavailable(&gateway.get("/search").await);
+        (gateway.page("/readyz").await.status == 503).then_some(())
+    })
+    .await;
+    // Nobody asks for a decision: what only reads works, and proves nothing.
+    for _ in 0..3 {
+        sleep(Duration::from_secs(1)).await;
+        let ready = gateway.page("/readyz").await;
+        assert_eq!(ready.status, 503);
+        let store = &ready.json()["store"];
+        assert_eq!(
+            (&store["breaker"], &store["decided_by"]),
+            (&"closed".into(), &"this gateway, by `on_failure`".into())
+        );
+        assert!(store["no_decisions"][0]["why"].to_string().contains("OOM"), "{store}");
+        assert!(gateway.limiter("search").await["error"].to_string().contains("OOM"));
+        assert_eq!(gateway.metric("paceway_store_up", &[]).await, 0.0);
+    }
+    redis.command(&["CONFIG", "SET", "maxmemory", "0"]);
+    eventually("it is ready", async || (gateway.page("/readyz").await.status == 200).then_some(()))
+        .await;
+    assert_eq!(gateway.metric("paceway_store_up", &[]).await, 1.0);
+    assert_eq!(gateway.get("/search").await.status, 200);
+    for message in ["the store gives no decisions", "the store gives decisions again"] {
+        assert_eq!(events(&gateway, message), 1, "{message}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limiter_that_rejects_without_the_store_says_so() {
     let (mut redis, upstream) = (Redis::start(), Upstream::ok().await);

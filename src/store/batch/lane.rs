@@ -1,7 +1,7 @@
 //! A queue and the calls that empty it, one after the other. A task of the lane's own makes them, so that no caller that
 //! leaves can block the others; it sleeps while there is nothing to do.
 
-use super::{Batched, Inner, asked::Wait, told::Told};
+use super::{Batched, Inner, asked::Wait};
 use crate::store::{BoxFuture, Entry, Reply, StoreError, hash_tag};
 use parking_lot::Mutex;
 use std::{
@@ -51,7 +51,6 @@ struct Line {
     refused: Option<Instant>,
     /// No more work will come.
     closed: bool,
-    told: Told,
 }
 
 /// The task that makes the calls.
@@ -350,22 +349,13 @@ impl Lane {
 
     /// `late`: it was told as timed out before.
     fn record(&self, batch: &Batch, answer: &Result<Vec<Reply>, StoreError>, late: bool) {
-        let member = &batch.store.member;
-        if let Some(member) = member {
-            member.heard(&batch.entries, answer, late);
-        }
-        let mut line = self.line.lock();
-        // Where a breaker hears of all calls, it also tells of them.
-        let is_told = member.as_ref().is_some_and(|member| member.tells());
-        if !is_told || !matches!(answer, Err(error) if error.is_silence()) {
-            line.told.hear(&self.name, &batch.entries, answer);
+        if let Some(member) = &batch.store.member {
+            member.heard(&self.name, &batch.entries, answer, late);
         }
         if let Err(StoreError::Refused(_)) = answer {
-            line.refused = Some(Instant::now());
+            self.line.lock().refused = Some(Instant::now());
         }
-        drop(line);
         let metrics = &batch.store.metrics;
-        metrics.up.set(f64::from(u8::from(answer.is_ok() && !late)));
         match answer {
             Ok(replies) => {
                 metrics.seconds.record(batch.started.elapsed());

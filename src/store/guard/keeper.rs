@@ -35,6 +35,14 @@ impl Back {
     fn now() -> Self {
         Self { since: Instant::now(), charged: 0 }
     }
+
+    /// Until it is told more; `lanes`: some are brought back by themselves.
+    fn pause(back: Option<&Self>, lanes: bool) -> Duration {
+        match lanes || back.is_some_and(|back| back.since.elapsed() <= OTHERS) {
+            true => CHARGE,
+            false => PROBE,
+        }
+    }
 }
 
 // === impl Guard ===
@@ -48,7 +56,7 @@ impl Guard {
             let answered = self.probe().await;
             // The server that counts gateways may be away alone: others have something to be charged.
             let is_there = answered || (self.script.has_many_servers() && health.is_closed());
-            match is_there && (health.is_closed() || health.all_answered()) {
+            match is_there {
                 true => {
                     if health.is_closed() {
                         self.member.is_well();
@@ -70,10 +78,7 @@ impl Guard {
                     () = health.wake.notified() => {}
                 },
                 false => tokio::select! {
-                    () = sleep(match back.is_some() || !lanes_back.is_empty() {
-                        true => CHARGE,
-                        false => PROBE,
-                    }) => {}
+                    () = sleep(Back::pause(back.as_ref(), !lanes_back.is_empty())) => {}
                     () = health.wake.notified() => {}
                 },
             }
@@ -89,7 +94,9 @@ impl Guard {
         }
     }
 
-    /// The store answers: it learns what it missed, and is asked again when all gateways can have told it.
+    /// The store answers: it learns what it missed, and is asked again when all gateways can have told it, and all
+    /// workers have had answers for long enough. Until then it hears what is decided here a moment later, so that those
+    /// who ask it grant nothing twice.
     async fn bring_back(&self, back: &mut Option<Back>) {
         let (health, local) = (&self.process.health, &self.process.local);
         if health.is_closed() && local.is_empty() {
@@ -99,11 +106,11 @@ impl Guard {
         let charged = self.charge(local.due(|_| true, false)).await;
         let Ok(charged) = charged else {
             *back = None;
-            return self.member.probed(false);
+            return self.member.probed(None);
         };
         let Back { since, charged: sum } = back.get_or_insert_with(Back::now);
         *sum += charged;
-        if since.elapsed() < OTHERS {
+        if since.elapsed() < OTHERS || !(health.is_closed() || health.is_believed()) {
             return;
         }
         let away = health.close();

@@ -1,6 +1,7 @@
 //! Guards over the memory rules, on virtual time.
 
 mod outages;
+mod slow;
 
 use super::*;
 use crate::{
@@ -30,6 +31,8 @@ enum Mood {
     Hangs,
     /// Answers come, too late.
     IsSlow,
+    /// Each so-and-so-many'th does.
+    IsSlowAtTimes(usize),
     IsGone,
     /// Decisions, not signs of life.
     Refuses,
@@ -42,6 +45,7 @@ struct Far {
     gateways: AtomicUsize,
     calls: AtomicUsize,
     probes: AtomicUsize,
+    answers: AtomicUsize,
     /// The lane whose server is gone, where lanes have servers of their own.
     gone: Mutex<Option<&'static str>>,
     /// Signs of life under way, and the most there were.
@@ -66,6 +70,12 @@ impl Far {
                     sleep(4 * TIMEOUT).await;
                     return Ok(());
                 }
+                Mood::IsSlowAtTimes(each) => {
+                    if self.answers.fetch_add(1, SeqCst).is_multiple_of(each) {
+                        sleep(TIMEOUT + Duration::from_millis(5)).await;
+                    }
+                    return Ok(());
+                }
                 Mood::Hangs => sleep(Duration::from_millis(5)).await,
             }
         }
@@ -75,6 +85,13 @@ impl Far {
 impl Script for FarScript {
     fn calls(&self) -> &Arc<Calls> {
         Script::calls(&self.0.memory)
+    }
+
+    fn lane<'k>(&self, key: &'k str) -> &'k str {
+        match self.has_many_servers() {
+            true => hash_tag(key),
+            false => "",
+        }
     }
 
     fn has_many_servers(&self) -> bool {
@@ -122,13 +139,17 @@ fn guards(gateways: usize) -> (Arc<Far>, [Guard; 2]) {
 }
 
 fn process(script: &FarScript) -> [Guard; 2] {
+    process_over(Arc::new(script.clone()), Arc::new(script.clone()))
+}
+
+/// The same where the sides have connections of their own.
+fn process_over(worker: Arc<dyn Script>, keeper: Arc<dyn Script>) -> [Guard; 2] {
     let gauge = Gauge::noop;
     let metrics = HealthMetrics { breaker: gauge(), gateways: gauge(), up: gauge() };
     let process = Process::new("paceway", Health::new(metrics));
-    let script: Arc<dyn Script> = Arc::new(script.clone());
     let noop = StoreMetrics::noop;
-    let guard = Guard::new(script.clone(), TIMEOUT, noop(), process.clone());
-    [guard, Guard::keeper(script, TIMEOUT, noop(), process, Vec::new())]
+    let guard = Guard::new(worker, TIMEOUT, noop(), process.clone());
+    [guard, Guard::keeper(keeper, TIMEOUT, noop(), process, Vec::new())]
 }
 
 fn check(algorithm: Algorithm, on_failure: OnFailure) -> Check {

@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    sync::{oneshot, watch},
+    sync::{Notify, oneshot, watch},
     task::AbortHandle,
     time::{Instant, interval, sleep, timeout},
 };
@@ -41,6 +41,8 @@ pub(super) type Met = Arc<dyn Fn(&Place, &Run) + Send + Sync>;
 pub(super) struct Link {
     shared: Arc<Shared>,
     status: watch::Receiver<Status>,
+    /// Told when it is to be made anew.
+    renew: Arc<Notify>,
     task: AbortHandle,
 }
 
@@ -81,8 +83,9 @@ impl Link {
     pub(super) fn open(access: Arc<Access>, target: Target, met: Met) -> Self {
         let shared = Arc::<Shared>::default();
         let (say, status) = watch::channel(Status::New);
-        let task = tokio::spawn(keep(access, target, met, shared.clone(), say)).abort_handle();
-        Self { shared, status, task }
+        let renew = Arc::<Notify>::default();
+        let kept = keep(access, target, met, shared.clone(), say, renew.clone());
+        Self { shared, status, renew, task: tokio::spawn(kept).abort_handle() }
     }
 
     /// Whether there is a connection now.
@@ -121,6 +124,11 @@ impl Link {
         let state = self.shared.0.lock();
         let oldest = state.calls.front().map(|call| call.since);
         state.to.is_none() || oldest.is_some_and(|since| since.elapsed() >= limit)
+    }
+
+    /// Ends the connection, or the attempt to make one, and makes another.
+    pub(super) fn renew(&self) {
+        self.renew.notify_one();
     }
 
     /// Ends it, and all calls on it.
@@ -217,10 +225,14 @@ async fn keep(
     met: Met,
     shared: Arc<Shared>,
     say: watch::Sender<Status>,
+    renew: Arc<Notify>,
 ) {
     let mut last = None;
     loop {
-        let connected = timeout(UNRESPONSIVE, connect(&access, &target, &met)).await;
+        let connected = tokio::select! {
+            connected = timeout(UNRESPONSIVE, connect(&access, &target, &met)) => connected,
+            () = renew.notified() => continue,
+        };
         let silent = || ConnectError::Unreachable(silent().to_string());
         let connected = connected.unwrap_or_else(|_| Err(silent()));
         let why = match connected {
@@ -234,6 +246,7 @@ async fn keep(
                 say.send_replace(Status::Up);
                 let error = tokio::select! {
                     error = serve(&mut from, &shared) => error,
+                    () = renew.notified() => io::Error::other("it answers later than its siblings"),
                     () = target.has_left(&access, &place) => {
                         io::Error::other("the Sentinels name another server")
                     }

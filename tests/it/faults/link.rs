@@ -12,12 +12,17 @@ use tokio::{
     time::sleep,
 };
 
+/// The golden ratio.
+const GOLDEN: f64 = 0.618_033_988_75;
+
 /// What happens to bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Weather {
     Fair,
     /// So much later, each way.
     Slow(Duration),
+    /// Up to so much later, each way: bytes that follow each other are late by other times.
+    Uneven(Duration),
     /// Nothing comes through, and nobody is told.
     Swallows,
     /// Connections end, and none is made.
@@ -76,6 +81,7 @@ async fn pass(
     mut weather: watch::Receiver<Weather>,
 ) {
     let mut bytes = vec![0; 65_536];
+    let mut turn = 0.0;
     loop {
         let mut seen = weather.clone();
         let count = tokio::select! {
@@ -86,8 +92,14 @@ async fn pass(
             _ = seen.wait_for(|weather| *weather == Weather::Cut) => return,
         };
         let now = *weather.borrow_and_update();
-        if let Weather::Slow(span) = now {
-            sleep(span).await;
+        match now {
+            Weather::Slow(span) => sleep(span).await,
+            Weather::Uneven(most) => {
+                // All parts of it, evenly, and never one that is like the last.
+                turn = (turn + GOLDEN) % 1.0;
+                sleep(most.mul_f64(turn)).await;
+            }
+            Weather::Fair | Weather::Swallows | Weather::Cut => {}
         }
         let passes = |weather: &Weather| *weather != Weather::Swallows;
         match weather.wait_for(passes).await.map(|weather| *weather) {

@@ -1,0 +1,180 @@
+//! Stores that answer now and then, and connections that are late while others of the process are not.
+
+use super::*;
+use std::sync::atomic::AtomicBool;
+
+const SECOND: Micros = 1_000_000;
+const TICK: Duration = Duration::from_millis(10);
+
+/// A connection to a store that is well.
+#[derive(Debug)]
+struct Sick {
+    script: FarScript,
+    is_sick: AtomicBool,
+    /// Whether one that is made anew is well.
+    can_be_cured: bool,
+    renewed: AtomicUsize,
+}
+
+// === impl Sick ===
+
+impl Sick {
+    fn to(script: &FarScript, can_be_cured: bool) -> Arc<Self> {
+        let (is_sick, renewed) = (AtomicBool::new(false), AtomicUsize::new(0));
+        Arc::new(Self { script: script.clone(), is_sick, can_be_cured, renewed })
+    }
+
+    fn delay(&self) -> Duration {
+        match self.is_sick.load(SeqCst) {
+            true => TIMEOUT + TICK,
+            false => Duration::ZERO,
+        }
+    }
+}
+
+impl Script for Sick {
+    fn calls(&self) -> &Arc<Calls> {
+        Script::calls(&self.script)
+    }
+
+    fn lane<'k>(&self, _: &'k str) -> &'k str {
+        ""
+    }
+
+    fn run(&self, entries: Arc<Vec<Entry>>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
+        let (delay, answer) = (self.delay(), self.script.run(entries));
+        Box::pin(async move {
+            let answer = answer.await;
+            sleep(delay).await;
+            answer
+        })
+    }
+
+    fn beat(&self, key: Arc<str>, id: Arc<str>) -> BoxFuture<Result<Beat, StoreError>> {
+        let (delay, answer) = (self.delay(), self.script.beat(key, id));
+        Box::pin(async move {
+            let answer = answer.await;
+            sleep(delay).await;
+            answer
+        })
+    }
+
+    fn renew(&self) {
+        self.renewed.fetch_add(1, SeqCst);
+        self.is_sick.fetch_and(!self.can_be_cured, SeqCst);
+    }
+}
+
+/// `burst` at once and 40 a second.
+fn flow(burst: i64) -> Checks {
+    let rule = TokenBucket::new(40, SECOND, burst).expect("a rule");
+    [check(Algorithm::TokenBucket(rule), OnFailure::Share { period: SECOND })].into()
+}
+
+/// A third of its answers is late, and never three in a row: it is left, and asked again ever more seldom.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_answers_most_of_the_time_is_left_for_long() {
+    let (far, [guard, _]) = guards(1);
+    let checks = flow(10);
+    settled().await;
+    set(&far, Mood::IsSlowAtTimes(3));
+    let (mut openings, mut was_away, mut asked) = (0, false, 0);
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(60) {
+        drop(ask(&guard, &checks, 0).await);
+        let is_away = guard.is_away();
+        openings += usize::from(is_away && !was_away);
+        asked += usize::from(!is_away);
+        was_away = is_away;
+        sleep(TICK).await;
+    }
+    assert!((1..=12).contains(&openings), "{openings} openings in a minute");
+    assert!(asked < 1500, "{asked} of 6000 asked it");
+    set(&far, Mood::Works);
+    until(&guard, Breaker::Closed).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_is_late_while_others_are_not_is_made_anew() {
+    let script = FarScript::default();
+    let sick = Sick::to(&script, true);
+    let [guard, _keeper] = process_over(sick.clone(), Arc::new(script));
+    let checks = flow(10);
+    settled().await;
+    sick.is_sick.store(true, SeqCst);
+    while !guard.is_away() {
+        drop(ask(&guard, &checks, 0).await);
+        sleep(TICK).await;
+    }
+    let away = Instant::now();
+    until(&guard, Breaker::Closed).await;
+    assert!(away.elapsed() < Duration::from_secs(3), "{:?}", away.elapsed());
+    assert_eq!(sick.renewed.load(SeqCst), 1);
+    assert_eq!(pass(&guard, &checks, 1).await, (1, Source::Shared));
+}
+
+/// When all are late, nobody is better off with another connection.
+#[tokio::test(start_paused = true)]
+async fn connections_to_a_store_that_is_away_are_left_alone() {
+    let script = FarScript::default();
+    let [worker, keeper] = [Sick::to(&script, true), Sick::to(&script, true)];
+    let [guard, _keeper] = process_over(worker.clone(), keeper.clone());
+    settled().await;
+    set(&script.0, Mood::Hangs);
+    until(&guard, Breaker::Open).await;
+    sleep(Duration::from_secs(60)).await;
+    set(&script.0, Mood::Works);
+    until(&guard, Breaker::Closed).await;
+    assert_eq!([&worker, &keeper].map(|side| side.renewed.load(SeqCst)), [0, 0]);
+}
+
+/// A gateway with a connection that nothing cures enforces its share, and what it grants is charged all the time: others
+/// grant the rest, and no more.
+#[tokio::test(start_paused = true)]
+async fn a_gateway_that_has_the_store_in_part_adds_nothing_to_what_others_grant() {
+    let script = FarScript::default();
+    script.0.gateways.store(2, SeqCst);
+    let sick = Sick::to(&script, false);
+    let [ill, _keeper] = process_over(sick.clone(), Arc::new(script.clone()));
+    let [well, _other] = process(&script);
+    let checks = flow(10);
+    settled().await;
+    sick.is_sick.store(true, SeqCst);
+    let (begun, mut passed) = (Instant::now(), [0, 0]);
+    while begun.elapsed() < Duration::from_secs(60) {
+        for (guard, passed) in [&ill, &well].into_iter().zip(&mut passed) {
+            let decision = ask(guard, &checks, 0).await.expect("a decision");
+            *passed += usize::from(decision.admitted);
+        }
+        sleep(TICK).await;
+    }
+    assert!(ill.is_away() && !well.is_away());
+    assert!(sick.renewed.load(SeqCst) <= 60, "{:?}", sick.renewed);
+    let (sum, most) = (passed[0] + passed[1], 10.0 + 40.0 * begun.elapsed().as_secs_f64());
+    // What it grants until that is charged, at the beginning and all the time.
+    assert!(sum as f64 <= most + 10.0, "{passed:?} of {most}");
+    assert!(sum as f64 >= 0.95 * most, "{passed:?} of {most}");
+    assert!(passed.iter().all(|passed| *passed > 600), "{passed:?}");
+}
+
+/// It says what it is told to say, and nothing more.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_refuses_is_told_until_it_decides_or_hears_again() {
+    let (far, [guard, _]) = guards(1);
+    let checks = bucket(5, SHARE);
+    let health = guard.process.health.clone();
+    settled().await;
+    assert_eq!((health.failures().len(), health.failure(&checks[0].key)), (0, None));
+    set(&far, Mood::Refuses);
+    assert_eq!(pass(&guard, &checks, 1).await, (1, Source::Local));
+    let refused = Some(StoreError::Refused("NOPERM".into()));
+    assert_eq!(health.failure(&checks[0].key), refused);
+    assert!(guard.share(&checks[0]).is_some(), "this gateway decides");
+    set(&far, Mood::Works);
+    // A look proves nothing.
+    assert!(guard.look(&checks[0]).get().await.is_ok());
+    assert_eq!(health.failure(&checks[0].key), refused);
+    settled().await;
+    assert_eq!(health.failure(&checks[0].key), None);
+    assert!(guard.share(&checks[0]).is_none());
+}
