@@ -11,7 +11,7 @@ pub use known::Known;
 pub use member::Member;
 pub(super) use told::Told;
 
-use super::{StoreError, calls::Calls, hash_tag};
+use super::{StoreError, calls::Calls};
 use crate::algorithm::Micros;
 use breaker::{Answers, Recent, Trust};
 use metrics::Gauge;
@@ -150,11 +150,9 @@ impl Health {
         self.told.failures()
     }
 
-    /// The same for those with `key`.
+    /// Why limiters with `key` have had none in the last seconds.
     pub fn failure(&self, key: &str) -> Option<StoreError> {
-        let is_of = |group: &str| group.is_empty() || group == hash_tag(key);
-        let failures = self.failures();
-        failures.into_iter().find(|(group, ..)| is_of(group)).map(|(_, _, why)| why)
+        self.told.failing(key)
     }
 
     /// Gateways that lived when the store last said so, at least this one.

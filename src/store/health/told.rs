@@ -14,6 +14,10 @@ use tokio::time::Instant;
 /// Decisions are there again when none has failed for this long: another worker's may fail yet.
 const RECOVERED: Duration = Duration::from_secs(1);
 
+/// A failure that nobody has met for so long says nothing of the next decision: whoever sends requests elsewhere because
+/// of it sends some here again.
+const STALE: Duration = Duration::from_secs(10);
+
 /// The error that was last told: for a group of keys, by its hash tag, and by nothing for all of them. Tags come from the
 /// configuration.
 #[derive(Debug, Default)]
@@ -93,6 +97,17 @@ impl Told {
         failures
             .map(|(group, failure)| (group.clone(), failure.since.elapsed(), failure.why.clone()))
             .collect()
+    }
+
+    /// Why those with `key` got none a moment ago.
+    pub(super) fn failing(&self, key: &str) -> Option<StoreError> {
+        if !self.some.load(Relaxed) {
+            return None;
+        }
+        let groups = self.groups.lock();
+        let of = |group: &str| groups.get(group).filter(|it| it.last.elapsed() < STALE);
+        let failure = of("").or_else(|| of(hash_tag(key)));
+        failure.map(|failure| failure.why.clone()).filter(|why| !why.is_of_a_key())
     }
 
     fn failed(&self, group: &str, error: &StoreError) -> bool {
