@@ -174,7 +174,11 @@ impl Health {
     pub fn open(&self, why: &StoreError) {
         {
             let mut away = self.away.lock();
-            if away.is_some() {
+            if let Some((_, last)) = &mut *away {
+                // Why it is still away can be more than why it went.
+                if let StoreError::Away(_) = why {
+                    last.clone_from(why);
+                }
                 return;
             }
             *away = Some((Instant::now(), why.clone()));
@@ -263,7 +267,9 @@ impl Member {
         match error {
             StoreError::Refused(_) | StoreError::Foreign(_) => {}
             _ if self.is_one_of_many => {}
-            StoreError::NotConnected | StoreError::Unreachable(_) => self.health.open(error),
+            StoreError::NotConnected | StoreError::Away(_) | StoreError::Unreachable(_) => {
+                self.health.open(error);
+            }
             StoreError::Timeout | StoreError::Protocol => {
                 if self.misses.fetch_add(1, SeqCst) + 1 >= MISSES {
                     self.health.open(error);
