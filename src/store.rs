@@ -121,6 +121,9 @@ pub enum StoreError {
     /// No connection to it: it was not asked.
     #[error("the store cannot be reached: not connected")]
     NotConnected,
+    /// No connection to it, and why: it was not asked.
+    #[error("the store cannot be asked: {0}")]
+    Away(Arc<str>),
     /// The connection ended before the answer came. Whether the request was charged is unknown.
     #[error("the store cannot be reached: {0}")]
     Unreachable(String),
@@ -385,6 +388,11 @@ impl StoreError {
         !matches!(self, Self::Refused(_) | Self::Foreign(_))
     }
 
+    /// Whether nothing was sent: what was asked for was not done.
+    pub fn is_unasked(&self) -> bool {
+        matches!(self, Self::NotConnected | Self::Away(_))
+    }
+
     /// Whether it is about one key, not about the store.
     pub fn is_of_a_key(&self) -> bool {
         matches!(self, Self::Foreign(_))
@@ -394,7 +402,7 @@ impl StoreError {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Timeout => "timeout",
-            Self::NotConnected | Self::Unreachable(_) => "unreachable",
+            Self::NotConnected | Self::Away(_) | Self::Unreachable(_) => "unreachable",
             Self::Refused(_) => "refused",
             Self::Protocol => "protocol",
             Self::Foreign(_) => "foreign",

@@ -189,9 +189,7 @@ impl Batched {
                 }
                 (vec![entry.clone()], since)
             }
-            Entry::Decide { checks, ticket: Some(ticket), .. }
-                if *error != StoreError::NotConnected =>
-            {
+            Entry::Decide { checks, ticket: Some(ticket), .. } if !error.is_unasked() => {
                 (gifts(checks, &places(checks, *ticket)).collect(), Instant::now())
             }
             _ => return,

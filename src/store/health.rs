@@ -184,7 +184,11 @@ impl Health {
     pub fn open(&self, why: &StoreError) {
         {
             let mut away = self.away.lock();
-            if away.is_some() {
+            if let Some((_, last)) = &mut *away {
+                // Why it is still away can be more than why it went.
+                if let StoreError::Away(_) = why {
+                    last.clone_from(why);
+                }
                 return;
             }
             *away = Some((Instant::now(), why.clone()));

@@ -165,6 +165,24 @@ async fn a_store_that_refuses_every_call_is_told_by_readyz() {
     }
 }
 
+/// The server is there, and lets us in no longer: that is told, and by whom, not only that there is no connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn why_the_store_is_away_is_told() {
+    let (redis, upstream) = (Redis::start(), Upstream::ok().await);
+    redis.command(&["ACL", "SETUSER", "ann", "on", ">right", "~*", "&*", "+@all"]);
+    let url = redis.url().replace("//", "//ann:right@");
+    let gateway = Gateway::start(&config(&url, "timeout: 2s", &upstream, FIVE)).await;
+    assert_eq!(gateway.get("/search").await.status, 200);
+    redis.command(&["ACL", "SETUSER", "ann", "resetpass", ">other"]);
+    redis.command(&["CLIENT", "KILL", "USER", "ann"]);
+    let told = format!("127.0.0.1:{} says: WRONGPASS", redis.port());
+    eventually("it is told", async || {
+        let why = gateway.page("/readyz").await.json()["store"]["why"].to_string();
+        (why.contains(&told) && why.contains("are wrong")).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limiter_that_rejects_without_the_store_says_so() {
     let (mut redis, upstream) = (Redis::start(), Upstream::ok().await);

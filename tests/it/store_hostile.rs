@@ -391,7 +391,8 @@ async fn without_a_server_nothing_is_asked_and_nobody_waits() {
         .expect("a store");
     let connected = store.connected(Duration::from_millis(300)).await;
     assert!(matches!(connected, Err(ConnectError::Unreachable(_))), "{connected:?}");
-    assert_eq!(decide(&store).await, Err(StoreError::NotConnected));
+    let Err(StoreError::Away(why)) = decide(&store).await else { panic!("it was asked") };
+    assert!(why.contains(&format!("127.0.0.1:{port}: Connection refused")), "{why}");
 }
 
 #[rstest]

@@ -62,7 +62,9 @@ impl Member {
         match error {
             StoreError::Refused(_) | StoreError::Foreign(_) => {}
             _ if self.is_one_of_many => {}
-            StoreError::NotConnected | StoreError::Unreachable(_) => self.health.open(error),
+            StoreError::NotConnected | StoreError::Away(_) | StoreError::Unreachable(_) => {
+                self.health.open(error);
+            }
             StoreError::Timeout | StoreError::Protocol => {
                 if self.recent.missed() {
                     self.health.open(error);

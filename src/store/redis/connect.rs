@@ -11,6 +11,7 @@ use super::{
 };
 use crate::tls::client::{Chain, ClientTls, Connector};
 use std::{
+    fmt,
     future::pending,
     io,
     sync::{
@@ -148,6 +149,17 @@ impl Target {
                     return;
                 }
             },
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Server(place) => place.fmt(f),
+            Self::Master(sentinels) => {
+                write!(f, "the master `{}`, or its Sentinels", sentinels.master)
+            }
         }
     }
 }

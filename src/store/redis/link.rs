@@ -69,6 +69,8 @@ struct State {
     leaving: bool,
     /// Of the task that reads, for when there is something unsent.
     reader: Option<Waker>,
+    /// Why it is away, if it ever was.
+    why: Option<Arc<str>>,
 }
 
 struct Call {
@@ -134,14 +136,15 @@ impl Link {
     /// Ends it, and all calls on it.
     pub(super) fn give_up(&self) {
         self.task.abort();
-        self.shared.lose(&io::Error::other("another server has taken its place"));
+        let why = "another server has taken its place";
+        self.shared.lose(StoreError::Unreachable(why.into()), why);
     }
 
     /// Sends a command, and waits for its reply.
     ///
     /// # Errors
     ///
-    /// [`StoreError::NotConnected`] when it was not sent. An error that the server says is a [`Value`].
+    /// [`StoreError::Away`] when it was not sent. An error that the server says is a [`Value`].
     pub(super) async fn call(&self, command: &[u8]) -> Result<Value, StoreError> {
         let answer = self.send(command, 1)?;
         Self::answer(answer).await
@@ -176,7 +179,7 @@ impl Link {
     ) -> Result<oneshot::Receiver<Result<Value, StoreError>>, StoreError> {
         let mut state = self.shared.0.lock();
         let State { to: Some(to), unsent, calls, leaving: false, .. } = &mut *state else {
-            return Err(StoreError::NotConnected);
+            return Err(state.why.clone().map_or(StoreError::NotConnected, StoreError::Away));
         };
         if calls.len() >= MOST_CALLS || unsent.len() + command.len() > MOST_UNSENT {
             return Err(StoreError::Timeout);
@@ -229,14 +232,18 @@ async fn keep(
 ) {
     let mut last = None;
     loop {
+        let mut pause = RECONNECT;
         let connected = tokio::select! {
             connected = timeout(UNRESPONSIVE, connect(&access, &target, &met)) => connected,
             () = renew.notified() => continue,
         };
-        let silent = || ConnectError::Unreachable(silent().to_string());
+        let silent = || ConnectError::Unreachable(format!("{target}: no answer in time"));
         let connected = connected.unwrap_or_else(|_| Err(silent()));
         let why = match connected {
-            Err(why) => why,
+            Err(why) => {
+                shared.0.lock().why = Some(why.to_string().into());
+                why
+            }
             Ok((stream, place)) => {
                 if last.as_ref().is_some_and(|last| *last != place) {
                     tracing::info!(server = %place, "the store has another master");
@@ -244,6 +251,7 @@ async fn keep(
                 let (mut from, to) = stream.into_split();
                 shared.0.lock().to = Some(to);
                 say.send_replace(Status::Up);
+                let since = Instant::now();
                 let error = tokio::select! {
                     error = serve(&mut from, &shared) => error,
                     () = renew.notified() => io::Error::other("it answers later than its siblings"),
@@ -252,9 +260,18 @@ async fn keep(
                     }
                 };
                 tracing::debug!(%error, server = %place, "a connection to the store is lost");
-                shared.lose(&error);
+                let text = format!("{place}: {error}");
+                let told = match error.kind() {
+                    io::ErrorKind::InvalidData => StoreError::Protocol,
+                    _ => StoreError::Unreachable(text.clone()),
+                };
+                shared.lose(told, &text);
                 last = Some(place);
-                ConnectError::Unreachable(error.to_string())
+                if since.elapsed() >= RECONNECT {
+                    // It worked, and may work again at once.
+                    pause = Duration::ZERO;
+                }
+                ConnectError::Unreachable(text)
             }
         };
         let away = Status::Away(why);
@@ -267,7 +284,7 @@ async fn keep(
             *status = away.clone();
             is_new
         });
-        sleep(RECONNECT).await;
+        sleep(pause).await;
     }
 }
 
@@ -351,16 +368,13 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether what was sent has been done is unknown.
-    fn lose(&self, error: &io::Error) {
-        let State { calls, .. } = std::mem::take(&mut *self.0.lock());
+    /// Whether what was sent has been done is unknown: its callers are told `error`, and those who come later `why`.
+    fn lose(&self, error: StoreError, why: &str) {
+        let state = State { why: Some(why.into()), ..State::default() };
+        let State { calls, .. } = std::mem::replace(&mut *self.0.lock(), state);
         for call in calls {
-            let error = match error.kind() {
-                io::ErrorKind::InvalidData => StoreError::Protocol,
-                _ => StoreError::Unreachable(error.to_string()),
-            };
             // Who called may have left.
-            drop(call.reply.send(Err(error)));
+            drop(call.reply.send(Err(error.clone())));
         }
     }
 }
