@@ -142,3 +142,23 @@ fn has_written(reply: &Reply) -> bool {
         Reply::Level(_) | Reply::Failed(_) => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::advance;
+
+    /// Who is sent no requests because of it must be sent some again.
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_that_nobody_has_met_for_long_says_nothing_of_the_next_decision() {
+        let (told, refused) = (Told::default(), StoreError::Refused("OOM".into()));
+        for _ in 0..3 {
+            told.failed("a", &refused);
+            advance(STALE - Duration::from_millis(1)).await;
+            assert_eq!(told.failing("p:{a}:T:x"), Some(refused.clone()));
+            assert_eq!(told.failing("p:{b}:T:x"), None);
+        }
+        advance(Duration::from_millis(1)).await;
+        assert_eq!((told.failing("p:{a}:T:x"), told.failures().len()), (None, 1));
+    }
+}

@@ -178,19 +178,3 @@ async fn a_store_that_refuses_is_told_until_it_decides_or_hears_again() {
     assert_eq!(health.failure(&checks[0].key), None);
     assert!(guard.share(&checks[0]).is_none());
 }
-
-/// Who is sent no requests because of it must be sent some again.
-#[tokio::test(start_paused = true)]
-async fn a_failure_that_nobody_has_met_for_long_says_nothing_of_the_next_decision() {
-    let (far, [guard, _]) = guards(1);
-    let (checks, health) = (bucket(5, SHARE), guard.process.health.clone());
-    settled().await;
-    set(&far, Mood::Refuses);
-    for _ in 0..3 {
-        tokio::time::sleep(Duration::from_secs(8)).await;
-        pass(&guard, &checks, 1).await;
-        assert!(health.failure(&checks[0].key).is_some());
-    }
-    tokio::time::sleep(Duration::from_secs(11)).await;
-    assert_eq!((health.failures().len(), health.failure(&checks[0].key)), (1, None));
-}
