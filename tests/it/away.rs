@@ -635,9 +635,8 @@ routes: [{ name: search, suffix: /search, limiters: [search] }]
 
 // ------------------------------------------------------------------------------------- places
 
-/// Who waits for a place when the store dies gets it from the gateway, and nobody gets one that is still held.
-#[tokio::test(flavor = "multi_thread")]
-async fn who_waits_for_a_place_gets_it_without_the_store() {
+/// An upstream that answers as many as have a permit of the first, and gives one of the second for each that arrives.
+async fn gated() -> (Upstream, Arc<Semaphore>, Arc<Semaphore>) {
     let gate = Arc::new(Semaphore::new(0));
     let (behind, arrived) = (gate.clone(), Arc::new(Semaphore::new(0)));
     let come = arrived.clone();
@@ -646,6 +645,13 @@ async fn who_waits_for_a_place_gets_it_without_the_store() {
         Reply::ok().behind(&behind)
     })
     .await;
+    (upstream, gate, arrived)
+}
+
+/// Who waits for a place when the store dies gets it from the gateway, and nobody gets one that is still held.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_a_place_gets_it_without_the_store() {
+    let (upstream, gate, arrived) = gated().await;
     let redis = Redis::start();
     let rest = "limiters: { places: { algorithm: concurrency, max: 2, lease: 60s } }
 routes: [{ name: search, suffix: /search, limiters: [places], max_wait: 5min }]
@@ -687,14 +693,7 @@ routes: [{ name: search, suffix: /search, limiters: [places], max_wait: 5min }]
 /// A place is never there twice because the store died between.
 #[tokio::test(flavor = "multi_thread")]
 async fn places_taken_without_the_store_are_the_stores_when_it_is_back() {
-    let gate = Arc::new(Semaphore::new(0));
-    let (behind, arrived) = (gate.clone(), Arc::new(Semaphore::new(0)));
-    let come = arrived.clone();
-    let upstream = Upstream::start(move |_| {
-        come.add_permits(1);
-        Reply::ok().behind(&behind)
-    })
-    .await;
+    let (upstream, gate, arrived) = gated().await;
     let redis = Redis::start();
     let rest = "limiters: { places: { algorithm: concurrency, max: 2, lease: 60s } }
 routes: [{ name: search, suffix: /search, limiters: [places] }]
