@@ -18,6 +18,8 @@ local function clip(rule, start, from)
   return start
 end
 
+local function left(rule, start, stop) return stop - math.max(start, 1 - rule.den) end
+
 local function absolute(rule, now, tick) return now + math.floor(tick / rule.den), tick % rule.den end
 
 -- Puts an algorithm on a timeline: `converted(tail, old, new)` says the tail of a state that another pace
@@ -97,7 +99,7 @@ local function give_back(open, whole, ticks, born, _, cost)
     if reset_after(open) == 0 then open.tail, open.born, open.holes = 0, open.now, {} end
     return true
   end
-  if clip(rule, start, 0) + rule.per > stop then return false end
+  if left(rule, start, stop) < rule.per then return false end
   local at = #holes + 1
   for i = 1, #holes, 2 do
     if holes[i] >= start then
@@ -148,7 +150,7 @@ function algorithm.read(raw, now, rule)
   for at = 59, #raw, 16 do
     local s, e = struct.unpack(HOLE, raw, at)
     s, e = tail - s, tail - e
-    if clip(rule, s, 0) + rule.per <= e then
+    if left(rule, s, e) >= rule.per then
       holes[#holes + 1] = s
       holes[#holes + 1] = e
     end

@@ -126,6 +126,11 @@ impl Pace {
         if start <= from - self.den { from } else { start }
     }
 
+    /// How many ticks of an interval can still be had: what starts less than a µs before now starts now, as above.
+    pub(super) fn left(&self, start: i64, end: i64) -> i64 {
+        end - start.max(1 - self.den)
+    }
+
     /// A tick from now as an instant: whole µs and ticks above them.
     pub(super) fn absolute(&self, now: Micros, tick: i64) -> (Micros, i64) {
         (now + tick.div_euclid(self.den), tick.rem_euclid(self.den))
@@ -220,7 +225,7 @@ impl Timeline {
             return if tail <= -pace.den { fresh } else { Self { tail, ..fresh } };
         }
         let holes = state.holes.iter().map(|(start, end)| (tail - start, tail - end));
-        let holes = holes.filter(|(start, end)| pace.clip(*start, 0) + pace.per <= *end).collect();
+        let holes = holes.filter(|(start, end)| pace.left(*start, *end) >= pace.per).collect();
         Self { tail, born: state.born, holes, ..fresh }
     }
 
@@ -286,7 +291,7 @@ impl Timeline {
             }
             return true;
         }
-        if pace.clip(start, 0) + pace.per > end {
+        if pace.left(start, end) < pace.per {
             return false;
         }
         let at = self.holes.iter().position(|(s, _)| *s >= start).unwrap_or(self.holes.len());

@@ -31,7 +31,7 @@ function token_bucket.level(open)
   local rule = open.rule
   local full = rule.most * rule.per
   local function permits(s, e)
-    local span = math.min(e, full) - clip(rule, s, 0)
+    local span = left(rule, s, math.min(e, full))
     return span > 0 and math.floor(span / rule.per) or 0
   end
   local remaining = permits(open.tail, full)

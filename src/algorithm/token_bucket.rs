@@ -133,10 +133,8 @@ impl Open {
     /// How full the bucket is.
     pub fn level(&self) -> Level {
         let pace = self.rule.pace();
-        let permits = |start: i64, end: i64| {
-            let span = end.min(pace.full()) - pace.clip(start, 0);
-            if span > 0 { span / pace.per } else { 0 }
-        };
+        let permits =
+            |start: i64, end: i64| (pace.left(start, end.min(pace.full())) / pace.per).max(0);
         let holes: i64 = self.line.holes.iter().map(|(start, end)| permits(*start, *end)).sum();
         Level {
             remaining: holes + permits(self.line.tail, pace.full()),

@@ -46,6 +46,23 @@ fn first_common(limiters: &[&mut Limiter], now: Micros, cost: i64) -> Micros {
     (0..).find(fits).expect("some instant")
 }
 
+/// The last permit of a hole may start less than a µs before the instant that was named.
+#[test]
+fn who_comes_when_told_finds_the_end_of_a_hole() {
+    let mut holed = Limiter::token_bucket(27, 460, 3);
+    let mut open = holed.open(T0);
+    let (_, start) = open.earliest(165, 3);
+    open.take(start, 3);
+    holed.keep(open);
+    // From 147.96 µs on.
+    let (at, last) = (148, 3995);
+    assert_eq!(holed.open(T0).earliest(at, 1), (at, last));
+    let open = holed.open(T0 + at);
+    assert_eq!(open.earliest(0, 1).0, 0);
+    assert_eq!(open.level().remaining, 1);
+    assert_ne!(holed.open(T0 + at + 1).earliest(0, 1).0, 0);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
