@@ -19,7 +19,7 @@ pub use body::{Body, Cut};
 pub use budget::budget;
 pub use ledger::Ledger;
 pub use peer::{Line, Peer};
-pub use plan::{LimiterPlan, Plan, RoutePlan};
+pub use plan::{LimiterPlan, Plan};
 pub use record::Left;
 
 use crate::{
@@ -38,6 +38,8 @@ use http::{
 };
 use http_body::Body as _;
 use hyper::body::Incoming;
+use ledger::RouteLine;
+use plan::{Room, RoutePlan};
 use record::Record;
 use send::spoilt;
 use std::{mem, sync::Arc, time::Duration};
@@ -65,6 +67,9 @@ pub struct Gateway {
 /// A request whose route is known: the only kind that can be limited and forwarded.
 struct Routed<'a> {
     route: &'a RoutePlan,
+    /// What this worker has of it.
+    line: &'a RouteLine,
+    room: &'a Room,
     /// What its limiters are asked, where that is the same for all of its requests.
     fixed: Option<Checks>,
     /// How long it may wait.
@@ -164,7 +169,7 @@ impl Gateway {
         if !routed.is_expected {
             routed.request.body_mut().look_ahead().await.map_err(spoilt)?;
         }
-        let upstream = &self.upstreams[routed.route.upstream()];
+        let upstream = &self.upstreams[routed.upstream()];
         // Nothing is open: a connection is made while the decision is.
         let ahead = upstream.connect_ahead();
         let (mut slot, waits) = at_once(self.admit(record, peer, routed).await?);
@@ -211,21 +216,34 @@ impl Gateway {
         let found = self.plan.table.find_covering(method, host, uri.path(), covers);
         let found = found.map_err(|Ambiguous| Failure::Malformed(AMBIGUOUS.into()))?;
         let found = found.ok_or(Failure::NoRoute)?;
-        let (route, own) = (&self.plan.routes[found], &self.own().routes[found]);
-        // Both are far away where there are thousands: what is read of them together comes together.
-        let (fixed, max_wait) = (own.fixed.clone(), route.max_wait);
-        record.route(route, own);
+        let (route, line) = (&self.plan.routes[found], &self.own().lines[found]);
+        let (fixed, room) = (line.fixed.clone(), &self.plan.rooms[found]);
+        record.route = Some(found);
         let is_h2 = request.version() == Version::HTTP_2;
         let config = &self.plan.config;
         let terms = Terms { limit: config.limits.body, patience: config.client.body_timeout };
         let mut request = request.map(|incoming| Upload::new(incoming, is_h2, terms, &peer.ends));
         let is_expected = seen.has(Seen::EXPECT) && expects(&mut request);
         let budget = match seen.has(Seen::PATIENCE) {
-            true => budget(max_wait, route.max_wait_cap, request.headers()),
+            true => budget(line.max_wait, route.max_wait_cap, request.headers()),
             // The cap is for those who ask.
-            false => max_wait,
+            false => line.max_wait,
         };
-        Ok(Routed { route, fixed, budget, request, seen, upgrade, is_expected })
+        Ok(Routed { route, line, room, fixed, budget, request, seen, upgrade, is_expected })
+    }
+}
+
+// === impl Routed ===
+
+impl Routed<'_> {
+    /// The index of its upstream.
+    fn upstream(&self) -> usize {
+        self.line.upstream as usize
+    }
+
+    /// The limiter behind a check.
+    fn limiter(&self, check: usize) -> usize {
+        self.line.limiter.map_or_else(|| self.route.owner(check).0, |only| only as usize)
     }
 }
 

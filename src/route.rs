@@ -5,7 +5,8 @@ use crate::{
     config,
     path::{Suffix, normal, readings},
 };
-use ahash::HashMap;
+use ahash::{HashMap, RandomState};
+use hashbrown::HashTable;
 use http::Method;
 use smallvec::SmallVec;
 use std::{borrow::Cow, cmp::Reverse};
@@ -15,6 +16,7 @@ use std::{borrow::Cow, cmp::Reverse};
 pub struct Table {
     /// A trie over segments, last segment first; the root is 0.
     nodes: Vec<Node>,
+    hasher: RandomState,
     /// Suffixes of characters by their length, longest first.
     characters: Vec<(usize, Suffixes)>,
     any: Candidates,
@@ -30,14 +32,19 @@ type Text = SmallVec<[u8; 24]>;
 /// Most are alone.
 type Candidates = SmallVec<[Candidate; 1]>;
 
-/// One cache line.
 #[derive(Debug, Default)]
-#[repr(align(64))]
 struct Node {
-    /// `None` where no suffix is longer.
-    children: Option<Box<HashMap<Text, Child>>>,
+    children: HashTable<Branch>,
     /// Routes whose suffix ends here, the more specific first.
     here: Candidates,
+}
+
+/// One cache line.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Branch {
+    segment: Text,
+    child: Child,
 }
 
 /// What stands behind a segment.
@@ -60,8 +67,12 @@ struct Candidate {
 impl Table {
     /// A table of `routes`; it answers with their indices.
     pub fn new(routes: &[config::Route]) -> Self {
-        let mut table =
-            Self { nodes: vec![Node::default()], characters: Vec::new(), any: Candidates::new() };
+        let mut table = Self {
+            nodes: vec![Node::default()],
+            hasher: RandomState::new(),
+            characters: Vec::new(),
+            any: Candidates::new(),
+        };
         for (index, route) in routes.iter().enumerate() {
             let methods = route.methods.clone().into();
             let host = route.host.clone().map(Into::into);
@@ -79,17 +90,18 @@ impl Table {
 
     /// Names the routes at usual ends where they are looked for, so that nobody looks at their nodes.
     fn shorten(&mut self) {
-        let ends = self.nodes.iter().map(|node| match (&node.children, &node.here[..]) {
-            (None, [only]) if only.takes_all() => Some(Child::Route(only.route)),
+        let ends = self.nodes.iter().map(|node| match &node.here[..] {
+            [only] if only.takes_all() && node.children.is_empty() => {
+                Some(Child::Route(only.route))
+            }
             _ => None,
         });
         let ends: Vec<_> = ends.collect();
-        let children = self.nodes.iter_mut().filter_map(|node| node.children.as_mut());
-        for child in children.flat_map(|children| children.values_mut()) {
-            if let Child::Node(at) = *child
+        for branch in self.nodes.iter_mut().flat_map(|node| node.children.iter_mut()) {
+            if let Child::Node(at) = branch.child
                 && let Some(end) = ends[at]
             {
-                *child = end;
+                branch.child = end;
             }
         }
     }
@@ -100,17 +112,11 @@ impl Table {
             Suffix::Segments(bytes) => {
                 let mut at = 0;
                 for segment in bytes[1..].rsplit(|byte| *byte == b'/') {
-                    let next = self.nodes.len();
-                    let children = self.nodes[at].children.get_or_insert_default();
-                    // Only whole tables are shortened.
-                    if let Child::Node(known) =
-                        children.entry(segment.into()).or_insert(Child::Node(next))
-                    {
-                        at = *known;
-                    }
-                    if at == next {
-                        self.nodes.push(Node::default());
-                    }
+                    at = match self.child(at, segment) {
+                        Some(Child::Node(known)) => known,
+                        // Only whole tables are shortened.
+                        Some(Child::Route(_)) | None => self.grow(at, segment),
+                    };
                 }
                 &mut self.nodes[at].here
             }
@@ -123,6 +129,23 @@ impl Table {
                 self.characters[i].1.entry(Text::from_slice(bytes)).or_default()
             }
         }
+    }
+
+    /// A new node behind `segment` of the node at `at`.
+    fn grow(&mut self, at: usize, segment: &[u8]) -> usize {
+        let (new, hasher) = (self.nodes.len(), &self.hasher);
+        let branch = Branch { segment: segment.into(), child: Child::Node(new) };
+        let hash = |branch: &Branch| hasher.hash_one(&branch.segment[..]);
+        self.nodes[at].children.insert_unique(hash(&branch), branch, hash);
+        self.nodes.push(Node::default());
+        new
+    }
+
+    /// What stands behind `segment` of the node at `at`.
+    fn child(&self, at: usize, segment: &[u8]) -> Option<Child> {
+        let is_it = |branch: &Branch| branch.segment[..] == *segment;
+        let branch = self.nodes[at].children.find(self.hasher.hash_one(segment), is_it);
+        branch.map(|branch| branch.child)
     }
 
     /// The route of a request; `host` without port, `path` without query, both as the client sent them.
@@ -186,8 +209,7 @@ impl Table {
     ) -> (usize, Option<usize>) {
         let (mut at, mut length, mut best) = (0, 0, (0, None));
         for segment in path[1..].rsplit(|byte| *byte == b'/') {
-            let children = self.nodes[at].children.as_deref();
-            let Some(&child) = children.and_then(|children| children.get(segment)) else { break };
+            let Some(child) = self.child(at, segment) else { break };
             length += segment.len() + 1;
             match child {
                 Child::Route(route) => return (length, Some(route)),

@@ -1,10 +1,13 @@
 //! Between route and upstream: what the limiters say of a request, and how it is held until its slot has come.
 
-use super::{Gateway, Routed, asked_host, connection, plan, record::Record};
+use super::{
+    Gateway, Peer, Routed, asked_host, connection,
+    plan::{RoutePlan, Waiting},
+    record::Record,
+};
 use crate::{
     answer::Failure,
     config::Mode,
-    gateway::{Peer, RoutePlan},
     key::Parts,
     limit::{self, Admission, Slot},
     metrics::Verdict,
@@ -42,17 +45,17 @@ impl Gateway {
         let Some(checks) = checks else { return Ok(None) };
         let wanted = routed.budget;
         // Who cannot wait may still go at once.
-        let full = !wanted.is_zero() && route.is_full();
+        let full = !wanted.is_zero() && routed.room.is_full();
         let budget = if full { Duration::ZERO } else { wanted };
         let admission = limit::ask(&self.store, &checks, budget).await;
         let admission = admission.map_err(|error| undecided(route, error))?;
         match &admission {
             Admission::Granted(slot) => {
-                record.bound = Some(route.limiter(slot.bound_by));
-                self.count(record, route, slot);
+                record.bound = Some(routed.limiter(slot.bound_by));
+                self.count(record, routed, slot);
             }
             Admission::Queued(place) => {
-                let limiter = route.limiter(place.bound_by);
+                let limiter = routed.limiter(place.bound_by);
                 record.bound = Some(limiter);
                 self.decided(limiter, Verdict::Wait, place.source);
             }
@@ -87,10 +90,10 @@ impl Gateway {
     }
 
     /// Counts what each limiter said: of several rates the one that said the most.
-    fn count(&self, record: &mut Record<'_>, route: &RoutePlan, slot: &Slot) {
+    fn count(&self, record: &mut Record<'_>, routed: &Routed<'_>, slot: &Slot) {
         let mut said: SmallVec<[(usize, Verdict); 4]> = SmallVec::new();
         for (i, part) in slot.parts().iter().enumerate() {
-            let limiter = route.limiter(i);
+            let limiter = routed.limiter(i);
             let enforce = self.plan.limiters[limiter].limiter.mode == Mode::Enforce;
             let verdict = match (enforce, part.at) {
                 (true, at) if at > 0 && slot.bound_by == i => Verdict::Wait,
@@ -119,9 +122,9 @@ impl Gateway {
         upstream: &Upstream,
         slot: &mut Option<Slot>,
     ) -> Result<Connection, Failure> {
-        let route = routed.route;
-        let bound = record.bound.unwrap_or(route.limiter(0));
-        let Some(_waiting) = plan::Waiting::enter(route, &self.plan.limiters[bound]) else {
+        let bound = record.bound.unwrap_or(routed.limiter(0));
+        let waiting = Waiting::enter(routed.room, routed.route, &self.plan.limiters[bound]);
+        let Some(_waiting) = waiting else {
             let wait = match &*admission {
                 Admission::Granted(slot) => slot.wait,
                 Admission::Queued(_) | Admission::Refused(_) => Duration::ZERO,
@@ -132,7 +135,8 @@ impl Gateway {
         let started = Instant::now();
         record.waits_since = Some(started);
         // Most requests never wait, and none should be larger for it.
-        let held = Box::pin(self.held(record, route, *admission, upstream, started + wanted)).await;
+        let held =
+            Box::pin(self.held(record, routed, *admission, upstream, started + wanted)).await;
         record.waited();
         let (granted, connection) = held?;
         *slot = Some(granted);
@@ -142,11 +146,12 @@ impl Gateway {
     async fn held(
         &self,
         record: &mut Record<'_>,
-        route: &RoutePlan,
+        routed: &Routed<'_>,
         mut admission: Admission,
         upstream: &Upstream,
         until: Instant,
     ) -> Result<(Slot, Connection), Failure> {
+        let route = routed.route;
         loop {
             let next = match admission {
                 Admission::Granted(slot) => {
@@ -155,7 +160,7 @@ impl Gateway {
                     slot.come().await;
                     let left = until.saturating_duration_since(Instant::now());
                     if slot.is_late() {
-                        let late = route.limiter(slot.bound_by);
+                        let late = routed.limiter(slot.bound_by);
                         self.plan.limiters[late].metrics.late.increment(1);
                         Box::pin(slot.ask_again(left)).await
                     } else if slot.is_complete() {

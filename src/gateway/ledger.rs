@@ -1,17 +1,27 @@
 //! What each request writes to: of one worker alone, so that no worker waits for what another has just written.
 
-use super::plan::Plan;
+use super::plan::{Plan, RoutePlan};
 use crate::{
-    metrics::{self, Counted, Decisions, Outcomes, Statuses, Times},
+    metrics::{self, Counted, Decisions, Outcome, Outcomes, Statuses, Times},
     store::Checks,
+    upstream::headers::Rules,
 };
 use metrics_exporter_prometheus::PrometheusHandle;
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 /// Of one worker.
 #[derive(Debug)]
 pub struct Ledger {
     /// By index of the route.
+    pub(super) lines: Box<[RouteLine]>,
+    /// The same.
     pub(super) routes: Box<[RouteLedger]>,
     pub(super) no_route: RouteLedger,
     /// By index of the limiter.
@@ -22,13 +32,27 @@ pub struct Ledger {
     pub(super) overhead: Overhead,
 }
 
-/// Of one route. What most requests touch is one cache line, the second.
-#[derive(Debug, Default)]
-#[repr(C, align(64))]
-pub(super) struct RouteLedger {
-    pub(super) requests: Outcomes,
+/// Of one route, what a request that goes at once needs: one cache line, for with thousands of routes each one is one from
+/// memory.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(super) struct RouteLine {
+    /// Requests that were forwarded without having been held. [`RouteLedger`] has all others.
+    at_once: AtomicU64,
     /// What its limiters are asked, where nothing of it depends on the request. To hold it is to count who does.
     pub(super) fixed: Option<Checks>,
+    pub(super) max_wait: Duration,
+    /// What the operator changes in headers: of the upstream, then of the route. `None`: nothing.
+    pub(super) rules: Option<Arc<[Rules; 2]>>,
+    pub(super) upstream: u32,
+    /// The limiter behind its check, where it is one.
+    pub(super) limiter: Option<u32>,
+}
+
+/// Of one route.
+#[derive(Debug, Default)]
+pub(super) struct RouteLedger {
+    pub(super) requests: Outcomes,
     /// Time that forwarded requests were held.
     pub(super) wait: Times,
 }
@@ -56,24 +80,68 @@ pub(super) struct Overhead(pub(super) Times);
 // === impl Ledger ===
 
 impl Ledger {
-    /// For a worker whose routes ask `fixed`; routes that ask the same share it here, too.
-    pub(super) fn new(fixed: &[Option<Checks>], limiters: usize, upstreams: usize) -> Self {
-        let mut own = HashMap::new();
-        let mut copy = |checks: &Checks| {
-            let copied = || Checks::from(&checks[..]);
-            own.entry(Arc::as_ptr(checks)).or_insert_with(copied).clone()
-        };
-        let route = |fixed: &Option<Checks>| RouteLedger {
-            fixed: fixed.as_ref().map(&mut copy),
-            ..RouteLedger::default()
-        };
+    /// For a worker whose `routes` ask `fixed`; those that ask the same share it here, too.
+    pub(super) fn new(
+        routes: &[RoutePlan],
+        fixed: &[Option<Checks>],
+        limiters: usize,
+        upstreams: usize,
+    ) -> Self {
+        let fixed = own(fixed);
         Self {
-            routes: fixed.iter().map(route).collect(),
+            lines: routes.iter().zip(fixed).map(|(route, fixed)| route.line(fixed)).collect(),
+            routes: routes.iter().map(|_| RouteLedger::default()).collect(),
             no_route: RouteLedger::default(),
             limiters: (0..limiters).map(|_| LimiterLedger::default()).collect(),
             upstreams: (0..upstreams).map(|_| UpstreamLedger::default()).collect(),
             overhead: Overhead::default(),
         }
+    }
+
+    /// Counts a request that was forwarded to the upstream of `route` without having been held, and its answer.
+    pub(super) fn passed(&self, route: usize) {
+        self.lines[route].at_once.fetch_add(1, Relaxed);
+    }
+
+    /// All that was counted of `route`, in which there is nothing yet.
+    fn add_to(&self, all: &RouteLedger, route: usize) {
+        all.add(&self.routes[route]);
+        let at_once = self.lines[route].at_once.load(Relaxed);
+        all.requests.count_many(Outcome::Passed, at_once);
+        all.wait.record_many(Duration::ZERO, at_once);
+    }
+}
+
+/// Checks of one worker: counting who holds them keeps no other from its own.
+fn own(fixed: &[Option<Checks>]) -> Vec<Option<Checks>> {
+    let mut own = HashMap::new();
+    let mut copy = |checks: &Checks| {
+        let copied = || Checks::from(&checks[..]);
+        own.entry(Arc::as_ptr(checks)).or_insert_with(copied).clone()
+    };
+    fixed.iter().map(|fixed| fixed.as_ref().map(&mut copy)).collect()
+}
+
+// === impl RouteLine ===
+
+impl RouteLine {
+    pub(super) fn new(
+        fixed: Option<Checks>,
+        max_wait: Duration,
+        rules: Option<Arc<[Rules; 2]>>,
+        upstream: u32,
+        limiter: Option<u32>,
+    ) -> Self {
+        Self { at_once: AtomicU64::new(0), fixed, max_wait, rules, upstream, limiter }
+    }
+}
+
+// === impl RouteLedger ===
+
+impl RouteLedger {
+    fn add(&self, other: &Self) {
+        self.requests.add(&other.requests);
+        self.wait.add(&other.wait);
     }
 }
 
@@ -82,19 +150,13 @@ impl Ledger {
 impl Plan {
     /// All metrics, those of `exporter` among them, as text.
     pub fn measured(&self, exporter: &PrometheusHandle) -> String {
-        let route = |of: &dyn Fn(&Ledger) -> &RouteLedger| {
-            let (outcomes, wait) = (Outcomes::default(), Times::default());
-            for own in self.ledgers.iter().map(of) {
-                outcomes.add(&own.requests);
-                wait.add(&own.wait);
-            }
-            (outcomes, wait)
-        };
         let routes = self.routes.iter().enumerate().map(|(i, plan)| {
-            let (outcomes, wait) = route(&|ledger| &ledger.routes[i]);
-            (&plan.metrics, outcomes, wait)
+            let all = RouteLedger::default();
+            self.ledgers.iter().for_each(|ledger| ledger.add_to(&all, i));
+            (&plan.metrics, all.requests, all.wait)
         });
-        let (outcomes, wait) = route(&|ledger| &ledger.no_route);
+        let no_route = RouteLedger::default();
+        self.ledgers.iter().for_each(|ledger| no_route.add(&ledger.no_route));
         let limiters = self.limiters.iter().enumerate().map(|(i, plan)| {
             let all = Decisions::default();
             self.ledgers.iter().for_each(|ledger| all.add(&ledger.limiters[i].decisions));
@@ -110,7 +172,7 @@ impl Plan {
         });
         let overhead = Times::default();
         self.ledgers.iter().for_each(|ledger| overhead.add(&ledger.overhead.0));
-        let routes = routes.chain([(&self.no_route, outcomes, wait)]);
+        let routes = routes.chain([(&self.no_route, no_route.requests, no_route.wait)]);
         metrics::text(exporter, Counted { routes, limiters, upstreams, overhead })
     }
 }
@@ -122,8 +184,6 @@ mod tests {
         algorithm::{Algorithm, TokenBucket},
         store::{Check, OnFailure},
     };
-    use std::mem::offset_of;
-
     fn checks(key: &str) -> Checks {
         let check = Check {
             key: key.into(),
@@ -139,19 +199,38 @@ mod tests {
 
     #[test]
     fn what_most_requests_touch_of_a_route_is_one_cache_line() {
-        let line = 64..128;
-        // The last of the outcomes, and the shortest of the waits behind their sum.
-        let passed = offset_of!(RouteLedger, fixed) - 8;
-        let at_once = offset_of!(RouteLedger, wait) + 8;
-        assert!(line.contains(&passed) && line.contains(&at_once), "{passed} {at_once}");
+        assert_eq!(size_of::<RouteLine>(), 64);
+    }
+
+    #[test]
+    fn requests_that_went_at_once_are_among_all() {
+        let line = || RouteLine::new(None, Duration::ZERO, None, 0, None);
+        let ledger = Ledger {
+            lines: [line(), line()].into(),
+            routes: [RouteLedger::default(), RouteLedger::default()].into(),
+            no_route: RouteLedger::default(),
+            limiters: [].into(),
+            upstreams: [].into(),
+            overhead: Overhead::default(),
+        };
+        ledger.passed(1);
+        ledger.passed(1);
+        ledger.routes[1].requests.count(Outcome::Passed);
+        ledger.routes[1].wait.record(Duration::from_nanos(1));
+        let (all, expected) = (RouteLedger::default(), RouteLedger::default());
+        ledger.add_to(&all, 1);
+        expected.requests.count_many(Outcome::Passed, 3);
+        expected.wait.record_many(Duration::ZERO, 2);
+        expected.wait.record(Duration::from_nanos(1));
+        assert_eq!(format!("{all:?}"), format!("{expected:?}"));
     }
 
     #[test]
     fn each_worker_asks_with_its_own() {
         let (one, other) = (checks("a"), checks("b"));
         let fixed = [Some(one.clone()), None, Some(other), Some(one.clone())];
-        let ledgers = [Ledger::new(&fixed, 1, 1), Ledger::new(&fixed, 1, 1)];
-        let asked = |worker: usize, route: usize| ledgers[worker].routes[route].fixed.clone();
+        let workers = [own(&fixed), own(&fixed)];
+        let asked = |worker: usize, route: usize| workers[worker][route].clone();
         let (first, second) = (asked(0, 0).expect("checks"), asked(1, 0).expect("checks"));
         assert!(first == one && !Arc::ptr_eq(&first, &one) && !Arc::ptr_eq(&first, &second));
         assert!(Arc::ptr_eq(&first, &asked(0, 3).expect("checks")) && asked(0, 1).is_none());

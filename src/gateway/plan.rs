@@ -1,7 +1,10 @@
 //! A configuration made ready for requests: what can be looked up, allocated or named once is done here.
 //! Shared by all workers.
 
-use super::{ledger::Ledger, redact::Redactor};
+use super::{
+    ledger::{Ledger, RouteLine},
+    redact::Redactor,
+};
 use crate::{
     algorithm::Micros,
     answer::{Policy, Quota},
@@ -31,6 +34,8 @@ pub struct Plan {
     pub config: Config,
     pub(super) table: Table,
     pub(super) routes: Vec<RoutePlan>,
+    /// By index of the route.
+    pub(super) rooms: Box<[Room]>,
     /// By index of the limiter.
     pub limiters: Vec<LimiterPlan>,
     pub(super) upstreams: Vec<UpstreamMetrics>,
@@ -41,23 +46,24 @@ pub struct Plan {
     pub(super) redactor: Option<Redactor>,
 }
 
-/// A route. What every request reads of it stands first, in one cache line: with thousands of routes each one read is one
-/// from memory.
-#[repr(C, align(64))]
-pub struct RoutePlan {
-    /// For each check, the index of its limiter and of its rate there.
-    owners: SmallVec<[(u32, u32); 1]>,
-    pub(super) max_wait: Duration,
-    /// What the operator changes in headers: of the upstream, then of the route. `None`: nothing.
-    pub(super) rules: Option<Box<[Rules; 2]>>,
-    upstream: u32,
-    max_waiting: u32,
-    waiting: AtomicU32,
-    pub(super) max_wait_cap: Duration,
+/// A route. A request that goes at once reads nothing of it but what is in the [`RouteLine`] of its worker.
+pub(super) struct RoutePlan {
+    pub(super) name: String,
     /// What is charged; empty: nothing limits it.
     charges: Vec<Charge>,
+    /// For each check, the index of its limiter and of its rate there.
+    owners: SmallVec<[(u32, u32); 1]>,
+    max_wait: Duration,
+    pub(super) max_wait_cap: Duration,
+    upstream: u32,
+    rules: Option<Arc<[Rules; 2]>>,
     pub(super) metrics: RouteMetrics,
-    pub(super) name: String,
+}
+
+/// How many requests of a route wait in this gateway, and may.
+pub(super) struct Room {
+    max_waiting: u32,
+    waiting: AtomicU32,
 }
 
 /// A limiter.
@@ -93,6 +99,7 @@ struct Names {
 
 /// Counts a request that is being held.
 pub(super) struct Waiting<'a> {
+    room: &'a Room,
     route: &'a RoutePlan,
     limiter: &'a LimiterPlan,
 }
@@ -118,11 +125,12 @@ impl Plan {
         let mut shared = HashMap::new();
         let fixed: Vec<_> =
             routes.iter().map(|route| route.fixed(&limiters, &mut shared)).collect();
-        let ledger = |_| Ledger::new(&fixed, limiters.len(), config.upstreams.len());
+        let ledger = |_| Ledger::new(&routes, &fixed, limiters.len(), config.upstreams.len());
         let upstreams = config.upstreams.iter();
         Self {
             ledgers: (0..config.workers.get()).map(ledger).collect(),
             table: Table::new(&config.routes),
+            rooms: config.routes.iter().map(Room::of).collect(),
             routes,
             limiters,
             upstreams: upstreams.map(|upstream| UpstreamMetrics::new(&upstream.name)).collect(),
@@ -167,13 +175,20 @@ impl RoutePlan {
             charges,
             // There are not as many.
             upstream: u32::try_from(route.upstream).unwrap_or(u32::MAX),
-            rules: rules.iter().any(|rules| !rules.is_empty()).then(|| Box::new(rules)),
+            rules: rules.iter().any(|rules| !rules.is_empty()).then(|| Arc::new(rules)),
             max_wait: route.max_wait,
             max_wait_cap: route.max_wait_cap,
-            max_waiting: u32::try_from(route.max_waiting).unwrap_or(u32::MAX),
-            waiting: AtomicU32::new(0),
             metrics: RouteMetrics::new(&route.name),
         }
+    }
+
+    /// What a worker touches of it; `fixed` are its checks of that worker.
+    pub(super) fn line(&self, fixed: Option<Checks>) -> RouteLine {
+        let limiter = match self.owners[..] {
+            [(limiter, _)] => Some(limiter),
+            _ => None,
+        };
+        RouteLine::new(fixed, self.max_wait, self.rules.clone(), self.upstream, limiter)
     }
 
     /// What the limiters are asked, where nothing of it depends on the request. Routes with the same charges share it,
@@ -220,20 +235,19 @@ impl RoutePlan {
         Ok(Some(checks.into()))
     }
 
-    /// The limiter behind a check.
-    pub(super) fn limiter(&self, check: usize) -> usize {
-        self.owners[check].0 as usize
-    }
-
     /// The limiter behind a check, and the place of its rate.
     pub(super) fn owner(&self, check: usize) -> (usize, usize) {
         let (limiter, rate) = self.owners[check];
         (limiter as usize, rate as usize)
     }
+}
 
-    /// The index of its upstream.
-    pub(super) fn upstream(&self) -> usize {
-        self.upstream as usize
+// === impl Room ===
+
+impl Room {
+    fn of(route: &config::Route) -> Self {
+        let max_waiting = u32::try_from(route.max_waiting).unwrap_or(u32::MAX);
+        Self { max_waiting, waiting: AtomicU32::new(0) }
     }
 
     /// Whether as many wait as may.
@@ -324,32 +338,25 @@ impl Names {
 
 impl<'a> Waiting<'a> {
     /// `None` when as many wait on the route as may.
-    pub(super) fn enter(route: &'a RoutePlan, limiter: &'a LimiterPlan) -> Option<Self> {
-        if route.waiting.fetch_add(1, Relaxed) >= route.max_waiting {
-            route.waiting.fetch_sub(1, Relaxed);
+    pub(super) fn enter(
+        room: &'a Room,
+        route: &'a RoutePlan,
+        limiter: &'a LimiterPlan,
+    ) -> Option<Self> {
+        if room.waiting.fetch_add(1, Relaxed) >= room.max_waiting {
+            room.waiting.fetch_sub(1, Relaxed);
             return None;
         }
         limiter.waiting.fetch_add(1, Relaxed);
         route.metrics.waiting.increment(1.0);
-        Some(Self { route, limiter })
+        Some(Self { room, route, limiter })
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.route.waiting.fetch_sub(1, Relaxed);
+        self.room.waiting.fetch_sub(1, Relaxed);
         self.limiter.waiting.fetch_sub(1, Relaxed);
         self.route.metrics.waiting.decrement(1.0);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::mem::offset_of;
-
-    #[test]
-    fn what_every_request_reads_of_a_route_is_one_cache_line() {
-        assert!(offset_of!(RoutePlan, max_wait_cap) <= 64);
     }
 }

@@ -1,8 +1,7 @@
 //! What is counted and logged of a request: written when it ends, however it ends.
 
 use super::{
-    Ledger, Peer, Plan, RoutePlan,
-    ledger::RouteLedger,
+    Ledger, Peer, Plan,
     redact::Redactor,
     trace::{self, X_REQUEST_ID},
     vet,
@@ -29,7 +28,8 @@ pub(super) struct Record<'a> {
     ledger: &'a Ledger,
     /// Its `X-Request-Id`.
     pub(super) id: HeaderValue,
-    route: Option<(&'a RoutePlan, &'a RouteLedger)>,
+    /// Index of its route.
+    pub(super) route: Option<usize>,
     started: Instant,
     outcome: Outcome,
     status: Option<StatusCode>,
@@ -123,10 +123,6 @@ impl<'a> Record<'a> {
         }
     }
 
-    pub(super) fn route(&mut self, route: &'a RoutePlan, own: &'a RouteLedger) {
-        self.route = Some((route, own));
-    }
-
     /// It is held no longer.
     pub(super) fn waited(&mut self) {
         if let Some(since) = self.waits_since.take() {
@@ -172,8 +168,8 @@ impl<'a> Record<'a> {
     fn log(&self, line: &Line<'_>) {
         let bound = self.bound.map(|limiter| self.plan.limiters[limiter].limiter.name.as_str());
         let millis = |span: Duration| (span.as_secs_f64() * 1e6).round() / 1e3;
-        let upstream =
-            self.route.map(|(route, _)| &self.plan.config.upstreams[route.upstream()].name);
+        let route = self.route.map(|route| &self.plan.config.routes[route]);
+        let upstream = route.map(|route| &self.plan.config.upstreams[route.upstream].name);
         tracing::info!(
             target: "paceway::access",
             request_id = self.id.to_str().unwrap_or("-"),
@@ -184,7 +180,7 @@ impl<'a> Record<'a> {
             host = line.host(),
             path = &*line.redactor.path(line.uri.path()),
             query = line.uri.query().map(|query| line.redactor.query(query)).as_deref(),
-            route = self.route.map_or("-", |(route, _)| &route.name),
+            route = route.map_or("-", |route| &route.name),
             upstream = upstream.map(String::as_str),
             limiter = bound.unwrap_or("-"),
             outcome = self.outcome.name(),
@@ -224,10 +220,18 @@ impl Drop for Record<'_> {
     fn drop(&mut self) {
         // Whoever left did so while it was held.
         self.waited();
-        let own = self.route.map_or(&self.ledger.no_route, |(_, own)| own);
-        own.requests.count(self.outcome);
-        if self.sent {
-            own.wait.record(self.wait);
+        match self.route {
+            Some(route) if self.outcome == Outcome::Passed && self.sent => {
+                self.ledger.passed(route);
+            }
+            route => {
+                let no_route = &self.ledger.no_route;
+                let own = route.map_or(no_route, |route| &self.ledger.routes[route]);
+                own.requests.count(self.outcome);
+                if self.sent {
+                    own.wait.record(self.wait);
+                }
+            }
         }
         // Of a response that never came nobody knows how much was the upstream's.
         if self.status.is_some() && self.outcome != Outcome::UpstreamFailed {

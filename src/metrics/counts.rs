@@ -16,7 +16,6 @@ const STATUSES: usize = 500;
 /// Requests by what became of them.
 #[derive(Debug, Default)]
 pub struct Outcomes {
-    /// The last one first: what most requests are counted in stands at the end.
     counts: [AtomicU64; Outcome::ALL.len()],
 }
 
@@ -41,7 +40,12 @@ pub(super) fn add(to: &AtomicU64, other: &AtomicU64) {
 impl Outcomes {
     /// Counts a request.
     pub fn count(&self, outcome: Outcome) {
-        self.counts[Outcome::ALL.len() - 1 - outcome as usize].fetch_add(1, Relaxed);
+        self.count_many(outcome, 1);
+    }
+
+    /// Counts requests of which the same became.
+    pub fn count_many(&self, outcome: Outcome, requests: u64) {
+        self.counts[outcome as usize].fetch_add(requests, Relaxed);
     }
 
     /// Adds what another worker counted.
@@ -51,7 +55,7 @@ impl Outcomes {
 
     /// Writes a line for each outcome; `labels` are `route="search"`.
     pub(super) fn write(&self, text: &mut String, name: &str, labels: &str) {
-        for (count, outcome) in self.counts.iter().rev().zip(Outcome::ALL) {
+        for (count, outcome) in self.counts.iter().zip(Outcome::ALL) {
             let (outcome, count) = (outcome.name(), count.load(Relaxed));
             // A string takes whatever is written.
             let _ = writeln!(text, "{name}{{{labels},outcome=\"{outcome}\"}} {count}");

@@ -32,7 +32,6 @@ const BOUNDS: [u64; 18] = [
 
 /// How long something took, how often.
 #[derive(Debug, Default)]
-#[repr(C)]
 pub struct Times {
     /// In ns.
     sum: AtomicU64,
@@ -50,11 +49,16 @@ impl Times {
 
     /// Counts one.
     pub fn record(&self, span: Duration) {
+        self.record_many(span, 1);
+    }
+
+    /// Counts some that took the same.
+    pub fn record_many(&self, span: Duration, times: u64) {
         let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
         let bucket = BOUNDS.iter().position(|bound| nanos <= *bound).unwrap_or(BOUNDS.len());
-        self.counts[bucket].fetch_add(1, Relaxed);
+        self.counts[bucket].fetch_add(times, Relaxed);
         if nanos > 0 {
-            self.sum.fetch_add(nanos, Relaxed);
+            self.sum.fetch_add(nanos.saturating_mul(times), Relaxed);
         }
     }
 

@@ -54,6 +54,11 @@ fn finds(
     assert_eq!(found.map(|i| names[i].as_str()), expected);
 }
 
+#[test]
+fn a_branch_is_one_cache_line() {
+    assert_eq!(size_of::<Branch>(), 64);
+}
+
 #[rstest]
 #[case("api.example", "api.example")]
 #[case("api.example:8080", "api.example")]
