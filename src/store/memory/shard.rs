@@ -1,17 +1,19 @@
 //! A part of the states. A state is found by a print of its key and lies with it in one place: among a million of them each
 //! look at another place is one at memory.
 
-use super::GRACE;
+use super::{
+    GRACE,
+    places::{Places, Printed},
+};
 use crate::algorithm::{
     Algorithm, Loss, Micros, Open, State, TokenBucket,
     timeline::{self, Pace},
     token_bucket,
 };
-use hashbrown::{HashTable, hash_table::Entry};
 use std::mem;
 
 /// Quarters of another place that are looked at for each state that is changed, and for each that is new, so that those
-/// that are past make room: a table is never less than half full of places that were in use.
+/// that are past make room: a table is never less than a third full of places that were in use.
 const SWEEP: u32 = 1;
 const SWEEP_FOR_NEW: u32 = 16;
 /// So many at once: they lie behind each other.
@@ -30,7 +32,7 @@ pub(super) type Place = usize;
 /// States by print.
 #[derive(Debug, Default)]
 pub(super) struct Shard {
-    states: HashTable<Kept>,
+    states: Places<Kept>,
     paces: Vec<Pace>,
     /// Where the sweep goes on, and how far it may.
     sweep: usize,
@@ -61,7 +63,7 @@ impl Shard {
     }
 
     pub(super) fn find(&self, print: Print) -> Option<Place> {
-        self.states.find_bucket_index(print.0[0], |kept| kept.print == print)
+        self.states.find(print)
     }
 
     /// As [`Algorithm::open`], and [`Algorithm::open_behind`] a loss; `None` when no state is there that counts.
@@ -72,7 +74,7 @@ impl Shard {
         loss: Option<Loss>,
         now: Micros,
     ) -> Option<Open> {
-        match (&mut self.states.get_bucket_mut(place)?.state, algorithm) {
+        match (&mut self.states.get_mut(place)?.state, algorithm) {
             (Packed::TokenBucket(pace, packed), Algorithm::TokenBucket(rule)) => {
                 let is_lost = loss.is_some_and(|loss| packed.born() < loss.at);
                 let pace = self.paces.get(*pace as usize).filter(|_| !is_lost)?;
@@ -90,9 +92,9 @@ impl Shard {
 
     /// As [`Open::put_back`], of what was opened at `place`; others may have come or gone since.
     pub(super) fn put_back(&mut self, print: Print, place: Place, open: Open) {
-        let stayed = self.states.get_bucket(place).is_some_and(|kept| kept.print == print);
+        let stayed = self.states.get(place).is_some_and(|kept| kept.print == print);
         let place = if stayed { Some(place) } else { self.find(print) };
-        let kept = place.and_then(|place| self.states.get_bucket_mut(place));
+        let kept = place.and_then(|place| self.states.get_mut(place));
         if let Some(Packed::Other(_, state)) = kept.map(|kept| &mut kept.state) {
             open.put_back(state);
         }
@@ -101,7 +103,7 @@ impl Shard {
     /// Keeps a state that equals an absent one from `past` on; `place` is where one of this print was, perhaps.
     pub(super) fn put(&mut self, print: Print, place: Option<Place>, state: State, past: Micros) {
         let state = self.packed(state, past);
-        let kept = place.and_then(|place| self.states.get_bucket_mut(place));
+        let kept = place.and_then(|place| self.states.get_mut(place));
         match kept.filter(|kept| kept.print == print) {
             Some(kept) => {
                 kept.state = state;
@@ -117,11 +119,7 @@ impl Shard {
     }
 
     fn insert(&mut self, print: Print, state: Packed) {
-        let hash = |kept: &Kept| kept.print.0[0];
-        match self.states.entry(print.0[0], |kept| kept.print == print, hash) {
-            Entry::Occupied(mut entry) => entry.get_mut().state = state,
-            Entry::Vacant(entry) => drop(entry.insert(Kept { print, state })),
-        }
+        self.states.put(Kept { print, state });
         self.due += SWEEP_FOR_NEW;
     }
 
@@ -149,8 +147,7 @@ impl Shard {
 
     /// False when there was none.
     pub(super) fn remove(&mut self, print: Print) -> bool {
-        let entry = self.states.find_entry(print.0[0], |kept| kept.print == print);
-        entry.map(|entry| drop(entry.remove())).is_ok()
+        self.find(print).is_some_and(|place| self.states.remove(place).is_some())
     }
 
     /// Looks at the next few places when enough has been put, and drops what is past.
@@ -159,15 +156,14 @@ impl Shard {
             return;
         }
         for _ in 0..mem::take(&mut self.due) / 4 {
-            if self.sweep >= self.states.num_buckets() {
+            if self.sweep >= self.states.count() {
                 self.sweep = 0;
             }
-            if self.states.get_bucket(self.sweep).is_some_and(|kept| kept.past() <= now)
-                && let Ok(entry) = self.states.get_bucket_entry(self.sweep)
-            {
-                entry.remove();
+            match self.states.get(self.sweep).is_some_and(|kept| kept.past() <= now) {
+                // Another one may be there then.
+                true => drop(self.states.remove(self.sweep)),
+                false => self.sweep += 1,
             }
-            self.sweep += 1;
         }
     }
 }
@@ -180,6 +176,12 @@ fn open(packed: &mut timeline::Packed, pace: Pace, rule: TokenBucket, now: Micro
 }
 
 // === impl Kept ===
+
+impl Printed for Kept {
+    fn print(&self) -> Print {
+        self.print
+    }
+}
 
 impl Kept {
     fn past(&self) -> Micros {
@@ -212,17 +214,17 @@ mod tests {
     }
 
     fn print(number: u64) -> Print {
-        Print([number.wrapping_mul(0x9e37_79b9_7f4a_7c15), number])
+        Print([number, number.wrapping_mul(0x9e37_79b9_7f4a_7c15)])
     }
 
     #[test]
     fn a_state_takes_little_room() {
-        assert_eq!(size_of::<Kept>(), 64);
+        assert_eq!(size_of::<Option<Kept>>(), 64);
     }
 
     #[test]
     fn prints_that_agree_in_their_hash_alone_are_two() {
-        let (mut shard, one, other) = (Shard::default(), Print([7, 1]), Print([7, 2]));
+        let (mut shard, one, other) = (Shard::default(), Print([1, 7]), Print([2, 7]));
         let (state, ttl) = state(0);
         shard.put(one, None, state.clone(), ttl);
         assert!(shard.find(other).is_none() && !shard.remove(other));
