@@ -10,6 +10,7 @@ mod plan;
 mod record;
 mod redact;
 mod send;
+mod terms;
 mod trace;
 mod tunnel;
 mod upgrade;
@@ -38,11 +39,10 @@ use http::{
 };
 use http_body::Body as _;
 use hyper::body::Incoming;
-use ledger::RouteLine;
-use plan::{Room, RoutePlan};
 use record::Record;
 use send::spoilt;
 use std::{mem, sync::Arc, time::Duration};
+use terms::RouteTerms;
 use trace::Ids;
 use tunnel::Tunnels;
 use upgrade::Upgrade;
@@ -66,10 +66,9 @@ pub struct Gateway {
 
 /// A request whose route is known: the only kind that can be limited and forwarded.
 struct Routed<'a> {
-    route: &'a RoutePlan,
-    /// What this worker has of it.
-    line: &'a RouteLine,
-    room: &'a Room,
+    /// Its index.
+    route: usize,
+    terms: &'a RouteTerms,
     /// What its limiters are asked, where that is the same for all of its requests.
     fixed: Option<Checks>,
     /// How long it may wait.
@@ -169,7 +168,7 @@ impl Gateway {
         if !routed.is_expected {
             routed.request.body_mut().look_ahead().await.map_err(spoilt)?;
         }
-        let upstream = &self.upstreams[routed.upstream()];
+        let upstream = &self.upstreams[routed.terms.upstream];
         // Nothing is open: a connection is made while the decision is.
         let ahead = upstream.connect_ahead();
         let (mut slot, waits) = at_once(self.admit(record, peer, routed).await?);
@@ -215,35 +214,22 @@ impl Gateway {
         let (method, host) = (request.method(), asked_host(&request));
         let found = self.plan.table.find_covering(method, host, uri.path(), covers);
         let found = found.map_err(|Ambiguous| Failure::Malformed(AMBIGUOUS.into()))?;
-        let found = found.ok_or(Failure::NoRoute)?;
-        let (route, line) = (&self.plan.routes[found], &self.own().lines[found]);
-        let (fixed, room) = (line.fixed.clone(), &self.plan.rooms[found]);
-        record.route = Some(found);
+        let route = found.ok_or(Failure::NoRoute)?;
+        record.route = Some(route);
+        let own = self.own();
+        let terms = own.lines[route].terms;
+        let (fixed, terms) = (own.fixed[terms].clone(), &self.plan.terms[terms]);
         let is_h2 = request.version() == Version::HTTP_2;
         let config = &self.plan.config;
-        let terms = Terms { limit: config.limits.body, patience: config.client.body_timeout };
-        let mut request = request.map(|incoming| Upload::new(incoming, is_h2, terms, &peer.ends));
+        let body = Terms { limit: config.limits.body, patience: config.client.body_timeout };
+        let mut request = request.map(|incoming| Upload::new(incoming, is_h2, body, &peer.ends));
         let is_expected = seen.has(Seen::EXPECT) && expects(&mut request);
         let budget = match seen.has(Seen::PATIENCE) {
-            true => budget(line.max_wait, route.max_wait_cap, request.headers()),
+            true => budget(terms.max_wait, terms.max_wait_cap, request.headers()),
             // The cap is for those who ask.
-            false => line.max_wait,
+            false => terms.max_wait,
         };
-        Ok(Routed { route, line, room, fixed, budget, request, seen, upgrade, is_expected })
-    }
-}
-
-// === impl Routed ===
-
-impl Routed<'_> {
-    /// The index of its upstream.
-    fn upstream(&self) -> usize {
-        self.line.upstream as usize
-    }
-
-    /// The limiter behind a check.
-    fn limiter(&self, check: usize) -> usize {
-        self.line.limiter.map_or_else(|| self.route.owner(check).0, |only| only as usize)
+        Ok(Routed { route, terms, fixed, budget, request, seen, upgrade, is_expected })
     }
 }
 

@@ -24,7 +24,7 @@ use sha2::{Digest, Sha256};
 use std::net::IpAddr;
 
 /// Text and parts of a request, in the order in which they are joined.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Template {
     /// As written.
     text: String,
@@ -51,7 +51,7 @@ pub struct Parts<'a> {
     pub headers: &'a HeaderMap,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Piece {
     Text(String),
     Part(Part),

@@ -10,6 +10,7 @@
 
 pub mod algorithm;
 pub mod path;
+pub mod probing;
 pub mod suggest;
 pub mod tls;
 pub mod store;

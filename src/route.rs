@@ -4,9 +4,9 @@
 use crate::{
     config,
     path::{Suffix, normal, readings},
+    probing::ProbingTable,
 };
 use ahash::{HashMap, RandomState};
-use hashbrown::HashTable;
 use http::Method;
 use smallvec::SmallVec;
 use std::{borrow::Cow, cmp::Reverse};
@@ -27,21 +27,21 @@ pub struct Table {
 pub struct Ambiguous;
 
 type Suffixes = HashMap<Text, Candidates>;
-/// What most suffixes and segments fit into, so that a look at one among thousands is not one more at what it points to.
-type Text = SmallVec<[u8; 24]>;
+/// What most segments fit into, so that a look at one among thousands is not one more at what it points to.
+type Text = SmallVec<[u8; 16]>;
 /// Most are alone.
 type Candidates = SmallVec<[Candidate; 1]>;
 
 #[derive(Debug, Default)]
 struct Node {
-    children: HashTable<Branch>,
+    children: ProbingTable<Branch>,
     /// Routes whose suffix ends here, the more specific first.
     here: Candidates,
 }
 
-/// One cache line.
+/// Half of a cache line.
 #[derive(Debug)]
-#[repr(align(64))]
+#[repr(align(32))]
 struct Branch {
     segment: Text,
     child: Child,
@@ -50,9 +50,9 @@ struct Branch {
 /// What stands behind a segment.
 #[derive(Debug, Clone, Copy)]
 enum Child {
-    Node(usize),
+    Node(u32),
     /// The usual end: a route that takes every request, and no suffix that is longer.
-    Route(usize),
+    Route(u32),
 }
 
 #[derive(Debug)]
@@ -88,20 +88,27 @@ impl Table {
         table
     }
 
-    /// Names the routes at usual ends where they are looked for, so that nobody looks at their nodes.
+    /// Names the routes at usual ends where they are looked for, so that nobody looks at their nodes, and spreads what is
+    /// looked for.
     fn shorten(&mut self) {
         let ends = self.nodes.iter().map(|node| match &node.here[..] {
             [only] if only.takes_all() && node.children.is_empty() => {
-                Some(Child::Route(only.route))
+                Some(Child::Route(index(only.route)))
             }
             _ => None,
         });
         let ends: Vec<_> = ends.collect();
-        for branch in self.nodes.iter_mut().flat_map(|node| node.children.iter_mut()) {
-            if let Child::Node(at) = branch.child
-                && let Some(end) = ends[at]
-            {
-                branch.child = end;
+        let hasher = &self.hasher;
+        for children in self.nodes.iter_mut().map(|node| &mut node.children) {
+            for branch in children.iter_mut() {
+                if let Child::Node(at) = branch.child
+                    && let Some(end) = ends[at as usize]
+                {
+                    branch.child = end;
+                }
+            }
+            if !children.is_empty() {
+                children.spread(|branch| hasher.hash_one(&branch.segment[..]));
             }
         }
     }
@@ -113,7 +120,7 @@ impl Table {
                 let mut at = 0;
                 for segment in bytes[1..].rsplit(|byte| *byte == b'/') {
                     at = match self.child(at, segment) {
-                        Some(Child::Node(known)) => known,
+                        Some(Child::Node(known)) => known as usize,
                         // Only whole tables are shortened.
                         Some(Child::Route(_)) | None => self.grow(at, segment),
                     };
@@ -134,18 +141,18 @@ impl Table {
     /// A new node behind `segment` of the node at `at`.
     fn grow(&mut self, at: usize, segment: &[u8]) -> usize {
         let (new, hasher) = (self.nodes.len(), &self.hasher);
-        let branch = Branch { segment: segment.into(), child: Child::Node(new) };
+        let branch = Branch { segment: segment.into(), child: Child::Node(index(new)) };
         let hash = |branch: &Branch| hasher.hash_one(&branch.segment[..]);
-        self.nodes[at].children.insert_unique(hash(&branch), branch, hash);
+        self.nodes[at].children.insert(branch, hash);
         self.nodes.push(Node::default());
         new
     }
 
     /// What stands behind `segment` of the node at `at`.
     fn child(&self, at: usize, segment: &[u8]) -> Option<Child> {
-        let is_it = |branch: &Branch| branch.segment[..] == *segment;
-        let branch = self.nodes[at].children.find(self.hasher.hash_one(segment), is_it);
-        branch.map(|branch| branch.child)
+        let (children, hash) = (&self.nodes[at].children, self.hasher.hash_one(segment));
+        let place = children.find(hash, |branch| branch.segment[..] == *segment)?;
+        children.get(place).map(|branch| branch.child)
     }
 
     /// The route of a request; `host` without port, `path` without query, both as the client sent them.
@@ -212,8 +219,8 @@ impl Table {
             let Some(child) = self.child(at, segment) else { break };
             length += segment.len() + 1;
             match child {
-                Child::Route(route) => return (length, Some(route)),
-                Child::Node(node) => at = node,
+                Child::Route(route) => return (length, Some(route as usize)),
+                Child::Node(node) => at = node as usize,
             }
             if let Some(route) = pick(&self.nodes[at].here, method, host) {
                 best = (length, Some(route));
@@ -221,6 +228,11 @@ impl Table {
         }
         best
     }
+}
+
+/// What a [`Child`] holds. There is no room for configurations with more.
+fn index(of: usize) -> u32 {
+    u32::try_from(of).unwrap_or(u32::MAX)
 }
 
 fn pick(candidates: &[Candidate], method: &Method, host: Option<&str>) -> Option<usize> {

@@ -41,7 +41,7 @@ pub enum Scope {
 }
 
 /// A limiter that a request is charged to, and for how much.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Charge {
     /// Index into [`Config::limiters`](super::Config::limiters).
     pub limiter: usize,

@@ -1,9 +1,7 @@
 //! Between route and upstream: what the limiters say of a request, and how it is held until its slot has come.
 
 use super::{
-    Gateway, Peer, Routed, asked_host, connection,
-    plan::{RoutePlan, Waiting},
-    record::Record,
+    Gateway, Peer, Routed, asked_host, connection, plan::Waiting, record::Record, terms::RouteTerms,
 };
 use crate::{
     answer::Failure,
@@ -28,7 +26,7 @@ impl Gateway {
         peer: &Peer,
         routed: &Routed<'_>,
     ) -> Result<Option<Admission>, Failure> {
-        let (route, request) = (routed.route, &routed.request);
+        let (terms, request) = (routed.terms, &routed.request);
         let trusted = &self.plan.config.trusted_proxies;
         let parts = || Parts {
             client_ip: peer.client_ip(request.headers(), trusted),
@@ -39,23 +37,23 @@ impl Gateway {
         };
         let checks = match &routed.fixed {
             Some(checks) => Ok(Some(checks.clone())),
-            None => route.checks(&self.plan.limiters, parts),
+            None => terms.checks(&self.plan.limiters, parts),
         };
         let checks = checks.map_err(|why| Failure::BadRequest(why.into()))?;
         let Some(checks) = checks else { return Ok(None) };
         let wanted = routed.budget;
         // Who cannot wait may still go at once.
-        let full = !wanted.is_zero() && routed.room.is_full();
+        let full = !wanted.is_zero() && self.plan.held.of(routed.route) >= terms.max_waiting;
         let budget = if full { Duration::ZERO } else { wanted };
         let admission = limit::ask(&self.store, &checks, budget).await;
-        let admission = admission.map_err(|error| undecided(route, error))?;
+        let admission = admission.map_err(|error| self.undecided(routed, error))?;
         match &admission {
             Admission::Granted(slot) => {
-                record.bound = Some(routed.limiter(slot.bound_by));
+                record.bound = Some(routed.terms.limiter(slot.bound_by));
                 self.count(record, routed, slot);
             }
             Admission::Queued(place) => {
-                let limiter = routed.limiter(place.bound_by);
+                let limiter = routed.terms.limiter(place.bound_by);
                 record.bound = Some(limiter);
                 self.decided(limiter, Verdict::Wait, place.source);
             }
@@ -63,14 +61,14 @@ impl Gateway {
                 let is_place = checks[decision.bound_by].is_lease();
                 let fits = decision.wait > 0 && limit::duration(decision.wait) <= wanted;
                 if full && (is_place || fits) {
-                    self.refused(record, route, decision);
+                    self.refused(record, terms, decision);
                     let retry_after = if is_place { decision.retry_after } else { decision.wait };
                     return Err(Failure::QueueFull { retry_after });
                 }
                 let late = limit::micros(wanted) - limit::micros(budget);
                 let retry_after = decision.retry_after - late;
                 let decision = Decision { retry_after, ..decision.clone() };
-                return Err(self.refused(record, route, &decision));
+                return Err(self.refused(record, terms, &decision));
             }
         }
         Ok(Some(admission))
@@ -81,8 +79,8 @@ impl Gateway {
     }
 
     /// Counts a refusal, and says it.
-    fn refused(&self, record: &mut Record<'_>, route: &RoutePlan, decision: &Decision) -> Failure {
-        let (limiter, rate) = route.owner(decision.bound_by);
+    fn refused(&self, record: &mut Record<'_>, terms: &RouteTerms, decision: &Decision) -> Failure {
+        let (limiter, rate) = terms.owner(decision.bound_by);
         record.bound = Some(limiter);
         self.decided(limiter, Verdict::Refuse, decision.source);
         let policy = self.plan.limiters[limiter].policies[rate].clone();
@@ -93,7 +91,7 @@ impl Gateway {
     fn count(&self, record: &mut Record<'_>, routed: &Routed<'_>, slot: &Slot) {
         let mut said: SmallVec<[(usize, Verdict); 4]> = SmallVec::new();
         for (i, part) in slot.parts().iter().enumerate() {
-            let limiter = routed.limiter(i);
+            let limiter = routed.terms.limiter(i);
             let enforce = self.plan.limiters[limiter].limiter.mode == Mode::Enforce;
             let verdict = match (enforce, part.at) {
                 (true, at) if at > 0 && slot.bound_by == i => Verdict::Wait,
@@ -122,8 +120,8 @@ impl Gateway {
         upstream: &Upstream,
         slot: &mut Option<Slot>,
     ) -> Result<Connection, Failure> {
-        let bound = record.bound.unwrap_or(routed.limiter(0));
-        let waiting = Waiting::enter(routed.room, routed.route, &self.plan.limiters[bound]);
+        let bound = record.bound.unwrap_or(routed.terms.limiter(0));
+        let waiting = Waiting::enter(&self.plan, routed.route, bound, routed.terms.max_waiting);
         let Some(_waiting) = waiting else {
             let wait = match &*admission {
                 Admission::Granted(slot) => slot.wait,
@@ -151,7 +149,7 @@ impl Gateway {
         upstream: &Upstream,
         until: Instant,
     ) -> Result<(Slot, Connection), Failure> {
-        let route = routed.route;
+        let terms = routed.terms;
         loop {
             let next = match admission {
                 Admission::Granted(slot) => {
@@ -160,7 +158,7 @@ impl Gateway {
                     slot.come().await;
                     let left = until.saturating_duration_since(Instant::now());
                     if slot.is_late() {
-                        let late = routed.limiter(slot.bound_by);
+                        let late = routed.terms.limiter(slot.bound_by);
                         self.plan.limiters[late].metrics.late.increment(1);
                         Box::pin(slot.ask_again(left)).await
                     } else if slot.is_complete() {
@@ -174,15 +172,16 @@ impl Gateway {
                     let left = until.saturating_duration_since(Instant::now());
                     Box::pin(place.ask_again(left)).await
                 }
-                Admission::Refused(decision) => return Err(self.refused(record, route, &decision)),
+                Admission::Refused(decision) => return Err(self.refused(record, terms, &decision)),
             };
-            admission = next.map_err(|error| undecided(route, error))?;
+            admission = next.map_err(|error| self.undecided(routed, error))?;
         }
     }
-}
 
-/// The store gave no decision.
-fn undecided(route: &RoutePlan, error: StoreError) -> Failure {
-    tracing::debug!(route = route.name, %error, "undecided");
-    Failure::Store(error)
+    /// The store gave no decision.
+    fn undecided(&self, routed: &Routed<'_>, error: StoreError) -> Failure {
+        let route = &self.plan.config.routes[routed.route].name;
+        tracing::debug!(route, %error, "undecided");
+        Failure::Store(error)
+    }
 }

@@ -1,18 +1,13 @@
 //! What each request writes to: of one worker alone, so that no worker waits for what another has just written.
 
-use super::plan::{Plan, RoutePlan};
+use super::plan::Plan;
 use crate::{
     metrics::{self, Counted, Decisions, Outcome, Outcomes, Statuses, Times},
     store::Checks,
-    upstream::headers::Rules,
 };
 use metrics_exporter_prometheus::PrometheusHandle;
 use std::{
-    collections::HashMap,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
 
@@ -23,6 +18,9 @@ pub struct Ledger {
     pub(super) lines: Box<[RouteLine]>,
     /// The same.
     pub(super) routes: Box<[RouteLedger]>,
+    /// By index of the terms, what their limiters are asked, where nothing of it depends on the request. To hold it is to
+    /// count who does.
+    pub(super) fixed: Box<[Option<Checks>]>,
     pub(super) no_route: RouteLedger,
     /// By index of the limiter.
     pub(super) limiters: Box<[LimiterLedger]>,
@@ -32,21 +30,14 @@ pub struct Ledger {
     pub(super) overhead: Overhead,
 }
 
-/// Of one route, what a request that goes at once needs: one cache line, for with thousands of routes each one is one from
-/// memory.
+/// Of one route, what a request that goes at once needs. They lie close together: where thousands are in use, each is far
+/// away.
 #[derive(Debug)]
-#[repr(align(64))]
 pub(super) struct RouteLine {
     /// Requests that were forwarded without having been held. [`RouteLedger`] has all others.
     at_once: AtomicU64,
-    /// What its limiters are asked, where nothing of it depends on the request. To hold it is to count who does.
-    pub(super) fixed: Option<Checks>,
-    pub(super) max_wait: Duration,
-    /// What the operator changes in headers: of the upstream, then of the route. `None`: nothing.
-    pub(super) rules: Option<Arc<[Rules; 2]>>,
-    pub(super) upstream: u32,
-    /// The limiter behind its check, where it is one.
-    pub(super) limiter: Option<u32>,
+    /// Index of its terms.
+    pub(super) terms: usize,
 }
 
 /// Of one route.
@@ -80,17 +71,18 @@ pub(super) struct Overhead(pub(super) Times);
 // === impl Ledger ===
 
 impl Ledger {
-    /// For a worker whose `routes` ask `fixed`; those that ask the same share it here, too.
+    /// For a worker of a plan whose routes have the terms with these indices, whose limiters are asked `fixed`.
     pub(super) fn new(
-        routes: &[RoutePlan],
+        terms: &[usize],
         fixed: &[Option<Checks>],
         limiters: usize,
         upstreams: usize,
     ) -> Self {
-        let fixed = own(fixed);
+        let own = |checks: &Checks| Checks::from(&checks[..]);
         Self {
-            lines: routes.iter().zip(fixed).map(|(route, fixed)| route.line(fixed)).collect(),
-            routes: routes.iter().map(|_| RouteLedger::default()).collect(),
+            lines: terms.iter().map(|terms| RouteLine::new(*terms)).collect(),
+            routes: terms.iter().map(|_| RouteLedger::default()).collect(),
+            fixed: fixed.iter().map(|fixed| fixed.as_ref().map(own)).collect(),
             no_route: RouteLedger::default(),
             limiters: (0..limiters).map(|_| LimiterLedger::default()).collect(),
             upstreams: (0..upstreams).map(|_| UpstreamLedger::default()).collect(),
@@ -112,27 +104,11 @@ impl Ledger {
     }
 }
 
-/// Checks of one worker: counting who holds them keeps no other from its own.
-fn own(fixed: &[Option<Checks>]) -> Vec<Option<Checks>> {
-    let mut own = HashMap::new();
-    let mut copy = |checks: &Checks| {
-        let copied = || Checks::from(&checks[..]);
-        own.entry(Arc::as_ptr(checks)).or_insert_with(copied).clone()
-    };
-    fixed.iter().map(|fixed| fixed.as_ref().map(&mut copy)).collect()
-}
-
 // === impl RouteLine ===
 
 impl RouteLine {
-    pub(super) fn new(
-        fixed: Option<Checks>,
-        max_wait: Duration,
-        rules: Option<Arc<[Rules; 2]>>,
-        upstream: u32,
-        limiter: Option<u32>,
-    ) -> Self {
-        Self { at_once: AtomicU64::new(0), fixed, max_wait, rules, upstream, limiter }
+    fn new(terms: usize) -> Self {
+        Self { at_once: AtomicU64::new(0), terms }
     }
 }
 
@@ -150,10 +126,10 @@ impl RouteLedger {
 impl Plan {
     /// All metrics, those of `exporter` among them, as text.
     pub fn measured(&self, exporter: &PrometheusHandle) -> String {
-        let routes = self.routes.iter().enumerate().map(|(i, plan)| {
+        let routes = self.routes.iter().enumerate().map(|(i, metrics)| {
             let all = RouteLedger::default();
             self.ledgers.iter().for_each(|ledger| ledger.add_to(&all, i));
-            (&plan.metrics, all.requests, all.wait)
+            (metrics, all.requests, all.wait)
         });
         let no_route = RouteLedger::default();
         self.ledgers.iter().for_each(|ledger| no_route.add(&ledger.no_route));
@@ -184,6 +160,7 @@ mod tests {
         algorithm::{Algorithm, TokenBucket},
         store::{Check, OnFailure},
     };
+    use std::sync::Arc;
     fn checks(key: &str) -> Checks {
         let check = Check {
             key: key.into(),
@@ -198,21 +175,8 @@ mod tests {
     }
 
     #[test]
-    fn what_most_requests_touch_of_a_route_is_one_cache_line() {
-        assert_eq!(size_of::<RouteLine>(), 64);
-    }
-
-    #[test]
     fn requests_that_went_at_once_are_among_all() {
-        let line = || RouteLine::new(None, Duration::ZERO, None, 0, None);
-        let ledger = Ledger {
-            lines: [line(), line()].into(),
-            routes: [RouteLedger::default(), RouteLedger::default()].into(),
-            no_route: RouteLedger::default(),
-            limiters: [].into(),
-            upstreams: [].into(),
-            overhead: Overhead::default(),
-        };
+        let ledger = Ledger::new(&[0, 0], &[None], 0, 0);
         ledger.passed(1);
         ledger.passed(1);
         ledger.routes[1].requests.count(Outcome::Passed);
@@ -227,13 +191,10 @@ mod tests {
 
     #[test]
     fn each_worker_asks_with_its_own() {
-        let (one, other) = (checks("a"), checks("b"));
-        let fixed = [Some(one.clone()), None, Some(other), Some(one.clone())];
-        let workers = [own(&fixed), own(&fixed)];
-        let asked = |worker: usize, route: usize| workers[worker][route].clone();
-        let (first, second) = (asked(0, 0).expect("checks"), asked(1, 0).expect("checks"));
-        assert!(first == one && !Arc::ptr_eq(&first, &one) && !Arc::ptr_eq(&first, &second));
-        assert!(Arc::ptr_eq(&first, &asked(0, 3).expect("checks")) && asked(0, 1).is_none());
-        assert_eq!(asked(1, 2), fixed[2]);
+        let fixed = [Some(checks("a")), None];
+        let ledgers = [Ledger::new(&[], &fixed, 1, 1), Ledger::new(&[], &fixed, 1, 1)];
+        assert!(ledgers.iter().all(|ledger| ledger.fixed[..] == fixed));
+        let one = |ledger: &Ledger| ledger.fixed[0].clone().expect("checks");
+        assert!(!Arc::ptr_eq(&one(&ledgers[0]), &one(&ledgers[1])));
     }
 }

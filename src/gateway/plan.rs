@@ -1,31 +1,24 @@
 //! A configuration made ready for requests: what can be looked up, allocated or named once is done here.
 //! Shared by all workers.
 
-use super::{
-    ledger::{Ledger, RouteLine},
-    redact::Redactor,
-};
+use super::{ledger::Ledger, redact::Redactor, terms::RouteTerms};
 use crate::{
     algorithm::Micros,
     answer::{Policy, Quota},
-    config::{self, Charge, Config, Mode},
-    key::{Cost, Parts},
+    config::{self, Config, Mode},
+    key::Cost,
     limit::micros,
     metrics::{LimiterMetrics, RouteMetrics, UpstreamMetrics},
     route::Table,
-    store::{Check, Checks},
-    upstream::headers::Rules,
+    store::Check,
 };
-use smallvec::SmallVec;
 use std::{
-    collections::HashMap,
     fmt,
     hash::{BuildHasher, RandomState},
     sync::{
         Arc,
-        atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicUsize, Ordering::Relaxed},
     },
-    time::Duration,
 };
 
 /// Everything a request needs to know.
@@ -33,9 +26,11 @@ pub struct Plan {
     /// The configuration it was made from.
     pub config: Config,
     pub(super) table: Table,
-    pub(super) routes: Vec<RoutePlan>,
     /// By index of the route.
-    pub(super) rooms: Box<[Room]>,
+    pub(super) routes: Vec<RouteMetrics>,
+    /// What applies to requests of the routes, which name their own.
+    pub(super) terms: Vec<RouteTerms>,
+    pub(super) held: Held,
     /// By index of the limiter.
     pub limiters: Vec<LimiterPlan>,
     pub(super) upstreams: Vec<UpstreamMetrics>,
@@ -46,24 +41,13 @@ pub struct Plan {
     pub(super) redactor: Option<Redactor>,
 }
 
-/// A route. A request that goes at once reads nothing of it but what is in the [`RouteLine`] of its worker.
-pub(super) struct RoutePlan {
-    pub(super) name: String,
-    /// What is charged; empty: nothing limits it.
-    charges: Vec<Charge>,
-    /// For each check, the index of its limiter and of its rate there.
-    owners: SmallVec<[(u32, u32); 1]>,
-    max_wait: Duration,
-    pub(super) max_wait_cap: Duration,
-    upstream: u32,
-    rules: Option<Arc<[Rules; 2]>>,
-    pub(super) metrics: RouteMetrics,
-}
-
-/// How many requests of a route wait in this gateway, and may.
-pub(super) struct Room {
-    max_waiting: u32,
-    waiting: AtomicU32,
+/// How many requests wait in this gateway.
+#[derive(Default)]
+#[repr(align(64))]
+pub(super) struct Held {
+    all: AtomicUsize,
+    /// By index of the route.
+    of_routes: Box<[AtomicUsize]>,
 }
 
 /// A limiter.
@@ -99,9 +83,10 @@ struct Names {
 
 /// Counts a request that is being held.
 pub(super) struct Waiting<'a> {
-    room: &'a Room,
-    route: &'a RoutePlan,
-    limiter: &'a LimiterPlan,
+    plan: &'a Plan,
+    /// Indices.
+    route: usize,
+    limiter: usize,
 }
 
 // === impl Plan ===
@@ -120,18 +105,18 @@ impl Plan {
         let limiters: Vec<_> = limiters
             .map(|(i, limiter)| LimiterPlan::new(limiter, &names, Use::of(i, &config)))
             .collect();
-        let routes = config.routes.iter().map(|route| RoutePlan::new(route, &limiters, &config));
-        let routes: Vec<_> = routes.collect();
-        let mut shared = HashMap::new();
-        let fixed: Vec<_> =
-            routes.iter().map(|route| route.fixed(&limiters, &mut shared)).collect();
-        let ledger = |_| Ledger::new(&routes, &fixed, limiters.len(), config.upstreams.len());
+        let (terms, of_routes) = RouteTerms::all(&config, &limiters);
+        let fixed: Vec<_> = terms.iter().map(|terms| terms.fixed.clone()).collect();
+        let counts = (limiters.len(), config.upstreams.len());
+        let ledger = |_| Ledger::new(&of_routes, &fixed, counts.0, counts.1);
+        let routes = config.routes.iter().map(|route| RouteMetrics::new(&route.name));
         let upstreams = config.upstreams.iter();
         Self {
             ledgers: (0..config.workers.get()).map(ledger).collect(),
             table: Table::new(&config.routes),
-            rooms: config.routes.iter().map(Room::of).collect(),
-            routes,
+            held: Held::new(config.routes.len()),
+            routes: routes.collect(),
+            terms,
             limiters,
             upstreams: upstreams.map(|upstream| UpstreamMetrics::new(&upstream.name)).collect(),
             no_route: RouteMetrics::new("-"),
@@ -156,103 +141,19 @@ impl fmt::Debug for Plan {
     }
 }
 
-// === impl RoutePlan ===
+// === impl Held ===
 
-impl RoutePlan {
-    fn new(route: &config::Route, limiters: &[LimiterPlan], config: &Config) -> Self {
-        let works = |charge: &&Charge| {
-            config.limiting && limiters[charge.limiter].limiter.mode != Mode::Off
-        };
-        let charges: Vec<Charge> = route.limiters.iter().filter(works).cloned().collect();
-        let owners = charges.iter().flat_map(|charge| {
-            let rates = 0..limiters[charge.limiter].checks.len();
-            rates.map(|rate| (charge.limiter as u32, rate as u32))
-        });
-        let rules = [config.upstreams[route.upstream].headers.clone(), route.headers.clone()];
-        Self {
-            name: route.name.clone(),
-            owners: owners.collect(),
-            charges,
-            // There are not as many.
-            upstream: u32::try_from(route.upstream).unwrap_or(u32::MAX),
-            rules: rules.iter().any(|rules| !rules.is_empty()).then(|| Arc::new(rules)),
-            max_wait: route.max_wait,
-            max_wait_cap: route.max_wait_cap,
-            metrics: RouteMetrics::new(&route.name),
+impl Held {
+    fn new(routes: usize) -> Self {
+        Self { of_routes: (0..routes).map(|_| AtomicUsize::new(0)).collect(), ..Self::default() }
+    }
+
+    /// How many of a route wait. One of thousands is far away, and as a rule there is no need to go there.
+    pub(super) fn of(&self, route: usize) -> usize {
+        match self.all.load(Relaxed) {
+            0 => 0,
+            _ => self.of_routes[route].load(Relaxed),
         }
-    }
-
-    /// What a worker touches of it; `fixed` are its checks of that worker.
-    pub(super) fn line(&self, fixed: Option<Checks>) -> RouteLine {
-        let limiter = match self.owners[..] {
-            [(limiter, _)] => Some(limiter),
-            _ => None,
-        };
-        RouteLine::new(fixed, self.max_wait, self.rules.clone(), self.upstream, limiter)
-    }
-
-    /// What the limiters are asked, where nothing of it depends on the request. Routes with the same charges share it,
-    /// by limiters and costs.
-    fn fixed(
-        &self,
-        limiters: &[LimiterPlan],
-        shared: &mut HashMap<Vec<(usize, i64)>, Checks>,
-    ) -> Option<Checks> {
-        let fixed = self.charges.iter().map(|charge| match charge.cost {
-            Cost::Fixed(cost) if limiters[charge.limiter].limiter.key.is_none() => {
-                Some((charge.limiter, cost))
-            }
-            _ => None,
-        });
-        let fixed = fixed.collect::<Option<Vec<_>>>().filter(|fixed| !fixed.is_empty())?;
-        let checks =
-            fixed.iter().flat_map(|(limiter, cost)| limiters[*limiter].checks(None, *cost));
-        let checks = checks.collect();
-        Some(shared.entry(fixed).or_insert(checks).clone())
-    }
-
-    /// What the limiters are asked for a request, where that is not the same for all; `None` where nothing limits it.
-    ///
-    /// # Errors
-    ///
-    /// A message for the caller, when the request names a cost that cannot be paid.
-    pub(super) fn checks<'p>(
-        &self,
-        limiters: &[LimiterPlan],
-        parts: impl FnOnce() -> Parts<'p>,
-    ) -> Result<Option<Checks>, String> {
-        if self.charges.is_empty() {
-            return Ok(None);
-        }
-        let parts = parts();
-        let mut checks = Vec::with_capacity(self.owners.len());
-        for Charge { limiter, cost } in &self.charges {
-            let plan = &limiters[*limiter];
-            let cost = cost.of(&parts, plan.limiter.capacity())?;
-            let filled = plan.limiter.key.as_ref().map(|template| template.fill(&parts));
-            checks.extend(plan.checks(filled.as_deref(), cost));
-        }
-        Ok(Some(checks.into()))
-    }
-
-    /// The limiter behind a check, and the place of its rate.
-    pub(super) fn owner(&self, check: usize) -> (usize, usize) {
-        let (limiter, rate) = self.owners[check];
-        (limiter as usize, rate as usize)
-    }
-}
-
-// === impl Room ===
-
-impl Room {
-    fn of(route: &config::Route) -> Self {
-        let max_waiting = u32::try_from(route.max_waiting).unwrap_or(u32::MAX);
-        Self { max_waiting, waiting: AtomicU32::new(0) }
-    }
-
-    /// Whether as many wait as may.
-    pub(super) fn is_full(&self) -> bool {
-        self.waiting.load(Relaxed) >= self.max_waiting
     }
 }
 
@@ -337,26 +238,24 @@ impl Names {
 // === impl Waiting ===
 
 impl<'a> Waiting<'a> {
-    /// `None` when as many wait on the route as may.
-    pub(super) fn enter(
-        room: &'a Room,
-        route: &'a RoutePlan,
-        limiter: &'a LimiterPlan,
-    ) -> Option<Self> {
-        if room.waiting.fetch_add(1, Relaxed) >= room.max_waiting {
-            room.waiting.fetch_sub(1, Relaxed);
+    /// `None` when as many as `most` wait on the route.
+    pub(super) fn enter(plan: &'a Plan, route: usize, limiter: usize, most: usize) -> Option<Self> {
+        if plan.held.of_routes[route].fetch_add(1, Relaxed) >= most {
+            plan.held.of_routes[route].fetch_sub(1, Relaxed);
             return None;
         }
-        limiter.waiting.fetch_add(1, Relaxed);
-        route.metrics.waiting.increment(1.0);
-        Some(Self { room, route, limiter })
+        plan.held.all.fetch_add(1, Relaxed);
+        plan.limiters[limiter].waiting.fetch_add(1, Relaxed);
+        plan.routes[route].waiting.increment(1.0);
+        Some(Self { plan, route, limiter })
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.room.waiting.fetch_sub(1, Relaxed);
-        self.limiter.waiting.fetch_sub(1, Relaxed);
-        self.route.metrics.waiting.decrement(1.0);
+        self.plan.held.of_routes[self.route].fetch_sub(1, Relaxed);
+        self.plan.held.all.fetch_sub(1, Relaxed);
+        self.plan.limiters[self.limiter].waiting.fetch_sub(1, Relaxed);
+        self.plan.routes[self.route].waiting.decrement(1.0);
     }
 }

@@ -2,8 +2,8 @@
 
 use super::{
     Body, Gateway, Peer, Routed, interim,
-    ledger::RouteLine,
     record::Record,
+    terms::RouteTerms,
     trace::X_REQUEST_ID,
     upgrade::{Switched, Upgrade},
 };
@@ -41,7 +41,7 @@ impl Gateway {
         let (version, upload) = (routed.request.version(), routed.request.body().control());
         let upgrade = routed.upgrade.take();
         let (config, target) =
-            (&self.plan.config.upstreams[routed.upstream()], connection.target());
+            (&self.plan.config.upstreams[routed.terms.upstream], connection.target());
         let mut own = routed.for_upstream(config, upgrade.as_ref(), &record.id, peer, target)?;
         if let Some(slot) = slot {
             slot.spend();
@@ -55,15 +55,15 @@ impl Gateway {
             answer.await.map_err(|error| unanswered(error, upload.as_ref(), slot.take()))?;
         let took = started.elapsed();
         record.upstream = Some(took);
-        let own = &self.own().upstreams[routed.upstream()];
+        let own = &self.own().upstreams[routed.terms.upstream];
         own.seconds.record(took);
         own.statuses.count(response.status());
         if response.status() == StatusCode::TOO_MANY_REQUESTS {
-            self.plan.upstreams[routed.upstream()].throttled.increment(1);
+            self.plan.upstreams[routed.terms.upstream].throttled.increment(1);
         }
         let switched = Switched::from(upgrade, &response).map_err(Failure::Upstream)?;
         let is_h2 = response.version() == Version::HTTP_2;
-        for_client(routed.line, record, &mut response);
+        for_client(routed.terms, record, &mut response);
         let slot = slot.take_if(|slot| slot.holds_places());
         if let Some(switched) = switched {
             switched.answer(&mut response);
@@ -71,7 +71,11 @@ impl Gateway {
             // Only such an answer switches.
             let tunnel =
                 body.tunnel().ok_or(Failure::Upstream(UpstreamError::Invalid("a switch")))?;
-            self.tunnels.begin((switched.client, tunnel), slot, &routed.route.metrics.tunnels);
+            self.tunnels.begin(
+                (switched.client, tunnel),
+                slot,
+                &self.plan.routes[routed.route].tunnels,
+            );
             return Ok(Response::from_parts(head, Body::empty()));
         }
         let unasked = upload.and_then(|upload| upload.answered());
@@ -112,7 +116,7 @@ impl Routed<'_> {
         };
         let mut own = headers::to_upstream(request.headers_mut(), seen, &way);
         own.set(&X_REQUEST_ID, id.clone());
-        let rules = self.line.rules.as_deref().into_iter().flatten().map(|rules| &rules.request);
+        let rules = self.terms.rules.as_ref().into_iter().flatten().map(|rules| &rules.request);
         if upgrade.is_some() || rules.clone().any(|rules| !rules.is_empty()) {
             own.merge_into(request.headers_mut());
             rules.for_each(|rules| rules.apply(request.headers_mut()));
@@ -131,7 +135,7 @@ impl Routed<'_> {
 }
 
 /// Makes the head of the upstream's response one for the client.
-fn for_client<B>(line: &RouteLine, record: &Record<'_>, response: &mut Response<B>) {
+fn for_client<B>(terms: &RouteTerms, record: &Record<'_>, response: &mut Response<B>) {
     let version = mem::replace(response.version_mut(), Version::HTTP_11);
     let status = response.status();
     let headers: &mut HeaderMap = response.headers_mut();
@@ -146,7 +150,7 @@ fn for_client<B>(line: &RouteLine, record: &Record<'_>, response: &mut Response<
             headers.append(SERVER_TIMING, value);
         }
     }
-    line.rules.as_deref().into_iter().flatten().for_each(|rules| rules.response.apply(headers));
+    terms.rules.as_ref().into_iter().flatten().for_each(|rules| rules.response.apply(headers));
 }
 
 /// Why there is no answer. Where nothing was sent, `slot` goes to somebody else.

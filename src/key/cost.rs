@@ -3,7 +3,7 @@
 use super::{Part, Parts, Template};
 
 /// Permits that a request takes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Cost {
     /// So many, at least 1.
     Fixed(i64),

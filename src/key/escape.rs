@@ -9,7 +9,7 @@ pub const MAX_LEN: usize = 128;
 const HASH_LEN: usize = 16;
 
 /// The ASCII characters that are escaped besides those that always are.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(super) struct Escapes(u128);
 
 /// A key as somebody types it, in the form that it has in a store: what is never found in a key is

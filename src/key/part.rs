@@ -5,7 +5,7 @@ use crate::{path::normal, suggest::nearest};
 use http::{HeaderMap, HeaderName};
 use std::borrow::Cow;
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Part {
     ClientIp,
     Host,

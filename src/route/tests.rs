@@ -55,8 +55,8 @@ fn finds(
 }
 
 #[test]
-fn a_branch_is_one_cache_line() {
-    assert_eq!(size_of::<Branch>(), 64);
+fn two_branches_are_one_cache_line() {
+    assert_eq!(size_of::<Branch>(), 32);
 }
 
 #[rstest]

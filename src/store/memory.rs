@@ -1,6 +1,5 @@
 //! The store in this process: the rules executed natively, for one gateway or for tests.
 
-mod places;
 mod shard;
 
 use super::{

@@ -1,22 +1,24 @@
 //! A part of the states. A state is found by a print of its key and lies with it in one place: among a million of them each
 //! look at another place is one at memory.
 
-use super::{
-    GRACE,
-    places::{Places, Printed},
-};
-use crate::algorithm::{
-    Algorithm, Loss, Micros, Open, State, TokenBucket,
-    timeline::{self, Pace},
-    token_bucket,
+use super::GRACE;
+use crate::{
+    algorithm::{
+        Algorithm, Loss, Micros, Open, State, TokenBucket,
+        timeline::{self, Pace},
+        token_bucket,
+    },
+    probing::ProbingTable,
 };
 use std::mem;
 
-/// Quarters of another place that are looked at for each state that is changed, and for each that is new, so that those
-/// that are past make room: a table is never less than a third full of places that were in use.
+/// Parts of another place that are looked at for each state that is changed, and for each that is new, so that those that
+/// are past make room: places fill up with what was in use at one time, at most. Four looks for a new one; seldom one for
+/// a change, since each is one at memory.
 const SWEEP: u32 = 1;
-const SWEEP_FOR_NEW: u32 = 16;
-/// So many at once: they lie behind each other.
+const SWEEP_FOR_NEW: u32 = 4 * PARTS;
+const PARTS: u32 = 64;
+/// So many places at once: they lie behind each other.
 const STRIDE: u32 = 32;
 /// Rules of which token buckets are packed: those of a configuration and of some before it.
 const MOST_PACES: u32 = 1024;
@@ -32,7 +34,7 @@ pub(super) type Place = usize;
 /// States by print.
 #[derive(Debug, Default)]
 pub(super) struct Shard {
-    states: Places<Kept>,
+    states: ProbingTable<Kept>,
     paces: Vec<Pace>,
     /// Where the sweep goes on, and how far it may.
     sweep: usize,
@@ -55,6 +57,15 @@ enum Packed {
     Other(Micros, Box<State>),
 }
 
+// === impl Print ===
+
+impl Print {
+    /// Shards are chosen by the other hash.
+    fn home(self) -> u64 {
+        self.0[1]
+    }
+}
+
 // === impl Shard ===
 
 impl Shard {
@@ -63,7 +74,7 @@ impl Shard {
     }
 
     pub(super) fn find(&self, print: Print) -> Option<Place> {
-        self.states.find(print)
+        self.states.find(print.home(), |kept| kept.print == print)
     }
 
     /// As [`Algorithm::open`], and [`Algorithm::open_behind`] a loss; `None` when no state is there that counts.
@@ -119,7 +130,10 @@ impl Shard {
     }
 
     fn insert(&mut self, print: Print, state: Packed) {
-        self.states.put(Kept { print, state });
+        match self.find(print).and_then(|place| self.states.get_mut(place)) {
+            Some(kept) => kept.state = state,
+            None => self.states.insert(Kept { print, state }, Kept::home),
+        }
         self.due += SWEEP_FOR_NEW;
     }
 
@@ -147,21 +161,21 @@ impl Shard {
 
     /// False when there was none.
     pub(super) fn remove(&mut self, print: Print) -> bool {
-        self.find(print).is_some_and(|place| self.states.remove(place).is_some())
+        self.find(print).is_some_and(|place| self.states.remove(place, Kept::home).is_some())
     }
 
     /// Looks at the next few places when enough has been put, and drops what is past.
     pub(super) fn sweep(&mut self, now: Micros) {
-        if self.due < STRIDE * 4 {
+        if self.due < STRIDE * PARTS {
             return;
         }
-        for _ in 0..mem::take(&mut self.due) / 4 {
-            if self.sweep >= self.states.count() {
+        for _ in 0..mem::take(&mut self.due) / PARTS {
+            if self.sweep >= self.states.places() {
                 self.sweep = 0;
             }
             match self.states.get(self.sweep).is_some_and(|kept| kept.past() <= now) {
                 // Another one may be there then.
-                true => drop(self.states.remove(self.sweep)),
+                true => drop(self.states.remove(self.sweep, Kept::home)),
                 false => self.sweep += 1,
             }
         }
@@ -177,13 +191,11 @@ fn open(packed: &mut timeline::Packed, pace: Pace, rule: TokenBucket, now: Micro
 
 // === impl Kept ===
 
-impl Printed for Kept {
-    fn print(&self) -> Print {
-        self.print
-    }
-}
-
 impl Kept {
+    fn home(&self) -> u64 {
+        self.print.home()
+    }
+
     fn past(&self) -> Micros {
         GRACE
             + match &self.state {
@@ -297,7 +309,7 @@ mod tests {
         let mut shard = Shard::default();
         (0..1_000).for_each(|number| put(&mut shard, number, 0));
         assert_eq!(shard.len(), 1_000);
-        (0..20_000).for_each(|step| put(&mut shard, 0, GRACE + 2_000_000 + step));
+        (0..200_000).for_each(|step| put(&mut shard, 0, GRACE + 2_000_000 + step));
         assert_eq!(shard.len(), 1);
     }
 }
