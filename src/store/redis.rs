@@ -46,7 +46,7 @@ use std::{
     sync::{Arc, OnceLock},
     time::Duration,
 };
-use url::Servers;
+use url::{Place, Servers};
 
 /// The Redis servers of a store, and one pipelined connection to each that has keys.
 #[derive(Clone)]
@@ -102,7 +102,13 @@ impl RedisStore {
             (Some(target), _) => {
                 let known = markers.clone();
                 // One server has all lanes, whichever the Sentinels name.
-                let met = Arc::new(move |_: &_, run: &_| known.meet("", run, |_| true));
+                let is_named = matches!(target, Target::Master(_));
+                let met = Arc::new(move |place: &Place, run: &_| {
+                    if is_named && known.is_another(&place.to_string()) {
+                        tracing::info!(server = %place, "the store has another master");
+                    }
+                    known.meet("", run, |_| true);
+                });
                 let link = Link::open(access.clone(), target.clone(), met);
                 Connected::One(Arc::new(One { link, ear: OnceLock::new(), access, target }))
             }

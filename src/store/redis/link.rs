@@ -230,7 +230,6 @@ async fn keep(
     say: watch::Sender<Status>,
     renew: Arc<Notify>,
 ) {
-    let mut last = None;
     loop {
         let mut pause = RECONNECT;
         let connected = tokio::select! {
@@ -245,9 +244,6 @@ async fn keep(
                 why
             }
             Ok((stream, place)) => {
-                if last.as_ref().is_some_and(|last| *last != place) {
-                    tracing::info!(server = %place, "the store has another master");
-                }
                 let (mut from, to) = stream.into_split();
                 shared.0.lock().to = Some(to);
                 say.send_replace(Status::Up);
@@ -266,7 +262,6 @@ async fn keep(
                     _ => StoreError::Unreachable(text.clone()),
                 };
                 shared.lose(told, &text);
-                last = Some(place);
                 if since.elapsed() >= RECONNECT {
                     // It worked, and may work again at once.
                     pause = Duration::ZERO;

@@ -33,6 +33,8 @@ struct Known {
     lanes: HashMap<Box<str>, Lane>,
     /// By the place of a server its run, and when that was looked at.
     runs: HashMap<Box<str>, (Run, Instant)>,
+    /// The place of the server that was the master last, where Sentinels name one.
+    master: Option<Box<str>>,
 }
 
 struct Lane {
@@ -69,6 +71,12 @@ impl Markers {
     /// For the states whose names begin with `prefix`; each loss that is met is counted.
     pub fn new(prefix: &str, losses: Counter) -> Arc<Self> {
         Arc::new(Self { prefix: prefix.into(), losses, known: Mutex::default() })
+    }
+
+    /// Hears which server the Sentinels name, of each connection; whether it is another one than the last of all.
+    pub(super) fn is_another(&self, master: &str) -> bool {
+        let before = self.known.lock().master.replace(master.into());
+        before.is_some_and(|before| *before != *master)
     }
 
     /// The name of the marker of a lane: on one server, or beside the states of a hash tag.

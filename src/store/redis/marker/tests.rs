@@ -35,6 +35,14 @@ fn what_is_no_marker(#[case] text: &str) {
     assert_eq!(Marker::parse(text.as_bytes()), None);
 }
 
+/// Whichever connections lead there.
+#[test]
+fn another_master_is_another_one_once() {
+    let markers = markers();
+    let said = ["a:1", "a:1", "b:1", "b:1", "a:1"].map(|master| markers.is_another(master));
+    assert_eq!(said, [false, false, true, false, true]);
+}
+
 fn run(id: &str) -> Run {
     Run { id: id.into(), promoted_at: None, evicted: 0 }
 }
