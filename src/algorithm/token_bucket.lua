@@ -31,8 +31,10 @@ function token_bucket.level(open)
   local rule = open.rule
   local full = rule.most * rule.per
   local function permits(s, e)
-    local span = left(rule, s, math.min(e, full))
-    return span > 0 and math.floor(span / rule.per) or 0
+    e = math.min(e, full)
+    -- one by one from now on, and where not even one fits so, one that ends with the room
+    local last = left(rule, s, e) >= rule.per and 1 or 0
+    return math.max(math.floor((e - clip(rule, s, 0)) / rule.per), last)
   end
   local remaining = permits(open.tail, full)
   for i = 1, #open.holes, 2 do remaining = remaining + permits(open.holes[i], open.holes[i + 1]) end

@@ -133,8 +133,12 @@ impl Open {
     /// How full the bucket is.
     pub fn level(&self) -> Level {
         let pace = self.rule.pace();
-        let permits =
-            |start: i64, end: i64| (pace.left(start, end.min(pace.full())) / pace.per).max(0);
+        let permits = |start: i64, end: i64| {
+            let end = end.min(pace.full());
+            // One by one from now on, and where not even one fits so, one that ends with the room.
+            let last = i64::from(pace.left(start, end) >= pace.per);
+            ((end - pace.clip(start, 0)) / pace.per).max(last)
+        };
         let holes: i64 = self.line.holes.iter().map(|(start, end)| permits(*start, *end)).sum();
         Level {
             remaining: holes + permits(self.line.tail, pace.full()),

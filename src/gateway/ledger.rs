@@ -30,9 +30,9 @@ pub struct Ledger {
     pub(super) overhead: Overhead,
 }
 
-/// Of one route, what a request that goes at once needs. They lie close together: where thousands are in use, each is far
-/// away.
+/// Of one route, what a request that goes at once needs.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(super) struct RouteLine {
     /// Requests that were forwarded without having been held. [`RouteLedger`] has all others.
     at_once: AtomicU64,
@@ -42,6 +42,7 @@ pub(super) struct RouteLine {
 
 /// Of one route.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 pub(super) struct RouteLedger {
     pub(super) requests: Outcomes,
     /// Time that forwarded requests were held.

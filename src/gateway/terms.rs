@@ -33,7 +33,8 @@ pub(super) struct RouteTerms {
 #[derive(PartialEq, Eq, Hash)]
 struct Written<'a> {
     limiters: &'a [Charge],
-    headers: &'a Rules,
+    /// Which route it is, if it changes headers: equal values may be secret in one and not in another.
+    headers: Option<usize>,
     upstream: usize,
     max_wait: Duration,
     max_wait_cap: Duration,
@@ -46,13 +47,13 @@ impl RouteTerms {
     /// All of them, and which are those of each route.
     pub(super) fn all(config: &Config, limiters: &[LimiterPlan]) -> (Vec<Self>, Vec<usize>) {
         let (mut all, mut places) = (Vec::new(), HashMap::new());
-        let place = |route| {
-            *places.entry(Written::of(route)).or_insert_with(|| {
+        let place = |(i, route)| {
+            *places.entry(Written::of(i, route)).or_insert_with(|| {
                 all.push(Self::new(route, limiters, config));
                 all.len() - 1
             })
         };
-        let of_routes = config.routes.iter().map(place).collect();
+        let of_routes = config.routes.iter().enumerate().map(place).collect();
         (all, of_routes)
     }
 
@@ -127,10 +128,10 @@ fn fixed(charges: &[Charge], limiters: &[LimiterPlan]) -> Option<Checks> {
 // === impl Written ===
 
 impl<'a> Written<'a> {
-    fn of(route: &'a config::Route) -> Self {
+    fn of(i: usize, route: &'a config::Route) -> Self {
         Self {
             limiters: &route.limiters,
-            headers: &route.headers,
+            headers: (!route.headers.is_empty()).then_some(i),
             upstream: route.upstream,
             max_wait: route.max_wait,
             max_wait_cap: route.max_wait_cap,

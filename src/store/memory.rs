@@ -237,6 +237,9 @@ impl MemoryStore {
         let place = shard.find(print);
         match &check.overflow {
             Some(shared) if place.is_none() && self.keys() >= MAX_KEYS => {
+                let before = shard.len();
+                shard.make_room(now);
+                self.count(before, shard.len());
                 let print = self.print(shared);
                 let place = shard.find(print);
                 self.open_at(shard, print, place, check, now)

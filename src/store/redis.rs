@@ -103,11 +103,11 @@ impl RedisStore {
                 let known = markers.clone();
                 // One server has all lanes, whichever the Sentinels name.
                 let is_named = matches!(target, Target::Master(_));
-                let met = Arc::new(move |place: &Place, run: &_| {
+                let met = Arc::new(move |place: &Place, run: Option<&_>| {
                     if is_named && known.is_another(&place.to_string()) {
                         tracing::info!(server = %place, "the store has another master");
                     }
-                    known.meet("", run, |_| true);
+                    run.into_iter().for_each(|run| known.meet("", run, |_| true));
                 });
                 let link = Link::open(access.clone(), target.clone(), met);
                 Connected::One(Arc::new(One { link, ear: OnceLock::new(), access, target }))

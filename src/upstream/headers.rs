@@ -93,7 +93,7 @@ pub struct Way<'a> {
 }
 
 /// What an operator changes in headers.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rules {
     /// Of requests.
     pub request: Edits,
@@ -102,7 +102,7 @@ pub struct Rules {
 }
 
 /// Changes in the headers of a message.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Edits {
     /// These go.
     pub remove: Vec<HeaderName>,

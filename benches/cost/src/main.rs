@@ -86,10 +86,11 @@ type Part = fn(&Bench<'_>) -> io::Result<Report>;
 
 /// Whether all that was asked for was measured.
 fn bench(gateway: &Path, root: &Path) -> io::Result<bool> {
-    let parts: [(&str, Part); 7] = [
+    let parts: [(&str, Part); 8] = [
         ("cpu", parts::cpu::measure),
         ("redis", parts::redis::measure),
         ("latency", parts::latency::measure),
+        ("away", parts::away::measure),
         ("memory", parts::memory::measure),
         ("workers", parts::workers::measure),
         ("scale", parts::scale::measure),

@@ -1,5 +1,6 @@
 //! The parts of the table, each measured by a file of its own.
 
+pub mod away;
 pub mod cpu;
 pub mod instructions;
 pub mod latency;

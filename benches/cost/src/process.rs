@@ -138,6 +138,15 @@ impl Process {
         }
     }
 
+    /// Stops it where it stands, for good.
+    pub fn freeze(&self) -> io::Result<()> {
+        let stopped = Command::new("kill").args(["-STOP", &self.id().to_string()]).status()?;
+        match stopped.success() {
+            true => Ok(()),
+            false => Err(io::Error::other("it cannot be stopped")),
+        }
+    }
+
     pub fn id(&self) -> u32 {
         lock(&self.child).id()
     }

@@ -3,8 +3,8 @@
 use std::{env, io};
 
 /// What can be measured alone.
-pub const PARTS: [&str; 7] =
-    ["cpu", "redis", "latency", "memory", "workers", "scale", "instructions"];
+pub const PARTS: [&str; 8] =
+    ["cpu", "redis", "latency", "away", "memory", "workers", "scale", "instructions"];
 
 #[derive(Debug, Clone)]
 pub struct Settings {

@@ -45,6 +45,8 @@ pub struct Server {
 pub struct Gateway {
     pub origin: SocketAddr,
     pub redis: Option<SocketAddr>,
+    /// Of the store.
+    pub timeout: &'static str,
     pub workers: usize,
     pub cores: Cores,
     /// More of these, `/r0` and so on.
@@ -76,14 +78,15 @@ impl Stage {
     pub fn usual(&self) -> Gateway {
         let cores = self.layout.measured.clone();
         let origin = self.origin.address;
-        Gateway { origin, redis: None, workers: 1, cores, routes: 0, under: Vec::new() }
+        // Valgrind is slow: nothing may run into the usual time-out.
+        let timeout = "10s";
+        Gateway { origin, redis: None, timeout, workers: 1, cores, routes: 0, under: Vec::new() }
     }
 
     pub fn paceway(&self, gateway: &Gateway) -> io::Result<Server> {
         let (address, admin) = (free_port()?, free_port()?);
-        // Valgrind is slow: nothing may run into the usual time-out.
         let store = gateway.redis.map_or("memory".into(), |redis| {
-            format!("{{ url: \"redis://{redis}\", timeout: 10s }}")
+            format!("{{ url: \"redis://{redis}\", timeout: {} }}", gateway.timeout)
         });
         let mut text = self.fill(
             PACEWAY,

@@ -63,6 +63,27 @@ fn who_comes_when_told_finds_the_end_of_a_hole() {
     assert_ne!(holed.open(T0 + at + 1).earliest(0, 1).0, 0);
 }
 
+/// A hole that began more than a µs ago is used from now on: what is left over at its end is no permit.
+#[test]
+fn what_remains_can_be_taken_one_by_one() {
+    let mut holed = Limiter::token_bucket(80_000, 1_000_000, 8);
+    let mut open = holed.open(T0);
+    let mut grants = Vec::new();
+    for _ in 0..16 {
+        let (_, start) = open.earliest(0, 1);
+        grants.push(open.take(start, 1));
+    }
+    assert!(grants[8..11].iter().all(|grant| open.give_back(*grant, 1)));
+    holed.keep(open);
+    let mut open = holed.open(T0 + 113);
+    let (remaining, mut taken) = (open.level().remaining, 0);
+    while let (0, start) = open.earliest(0, 1) {
+        open.take(start, 1);
+        taken += 1;
+    }
+    assert_eq!((remaining, taken), (2, 2));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 

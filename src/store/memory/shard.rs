@@ -164,6 +164,12 @@ impl Shard {
         self.find(print).is_some_and(|place| self.states.remove(place, Kept::home).is_some())
     }
 
+    /// Somebody new has come, and there is no room for the state: looks for some as if there were.
+    pub(super) fn make_room(&mut self, now: Micros) {
+        self.due += SWEEP_FOR_NEW;
+        self.sweep(now);
+    }
+
     /// Looks at the next few places when enough has been put, and drops what is past.
     pub(super) fn sweep(&mut self, now: Micros) {
         if self.due < STRIDE * PARTS {
@@ -301,6 +307,18 @@ mod tests {
             most = most.max(shard.len());
         }
         assert!((60..1_000).contains(&most), "{most}");
+    }
+
+    /// Also where nobody new is let in.
+    #[test]
+    fn what_is_past_goes_while_there_is_no_room() {
+        let mut shard = Shard::default();
+        (0..1_000).for_each(|number| put(&mut shard, number, 0));
+        let later = GRACE + 2_000_000;
+        (0..16).for_each(|_| shard.make_room(later));
+        assert!(shard.len() < 1_000, "sixteen newcomers look at 64 places");
+        (0..1_000).for_each(|_| shard.make_room(later));
+        assert_eq!(shard.len(), 0);
     }
 
     /// Also where nobody new comes.

@@ -235,8 +235,8 @@ impl Shared {
 
 /// What is known of lanes whose slot is a server's is in doubt when that is another run.
 fn meets(shared: Weak<Shared>, markers: Arc<Markers>) -> Met {
-    Arc::new(move |place: &Place, run: &Run| {
-        let Some(shared) = shared.upgrade() else { return };
+    Arc::new(move |place: &Place, run: Option<&Run>| {
+        let (Some(shared), Some(run)) = (shared.upgrade(), run) else { return };
         markers.meet(&place.to_string(), run, |lane| shared.has(lane, place));
     })
 }

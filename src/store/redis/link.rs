@@ -34,8 +34,8 @@ pub(super) const RECONNECT: Duration = Duration::from_millis(200);
 const MOST_CALLS: usize = 4096;
 const MOST_UNSENT: usize = 16 * 1024 * 1024;
 
-/// Told of each new connection, and which run of a server it leads to.
-pub(super) type Met = Arc<dyn Fn(&Place, &Run) + Send + Sync>;
+/// Told of each new connection where it leads to, and to which run of a server if that says so.
+pub(super) type Met = Arc<dyn Fn(&Place, Option<&Run>) + Send + Sync>;
 
 /// A connection. Dropped, it ends.
 pub(super) struct Link {
@@ -290,9 +290,8 @@ async fn connect(
     met: &Met,
 ) -> Result<(Stream, Place), ConnectError> {
     let (mut stream, place) = target.connect(access).await?;
-    if let Some(run) = identity::run_of(&mut stream, &place).await? {
-        met(&place, &run);
-    }
+    let run = identity::run_of(&mut stream, &place).await?;
+    met(&place, run.as_ref());
     Ok((stream, place))
 }
 

@@ -13,9 +13,9 @@ const RATE: u32 = 2000;
 
 /// Of one round, in µs.
 #[derive(Debug)]
-struct Latency {
-    median: f64,
-    p99: f64,
+pub struct Latency {
+    pub median: f64,
+    pub p99: f64,
 }
 
 pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
@@ -46,10 +46,7 @@ pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
         .collect();
     let samples = rounds(bench.settings.rounds, &turns)?;
     let of = |name: &str| loads.iter().position(|(own, _)| *own == name).map(|i| &samples[i]);
-    // What a server adds, by round.
-    let added = |own: &[Latency]| -> Vec<f64> {
-        own.iter().zip(&samples[0]).map(|(own, direct)| own.median - direct.median).collect()
-    };
+    let added = |own: &[Latency]| added(own, &samples[0]);
     let row = |what, ours: &str, theirs: &str| Row {
         what,
         target: Some(Target::AtMost { must: 1.15, aim: Some(1.0) }),
@@ -74,21 +71,31 @@ pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
             "nginx + Lua, Redis",
         ),
     ];
-    let lines = loads.iter().zip(&samples).map(|((name, _), own)| {
-        let median = Spread::of(own.iter().map(|sample| sample.median));
-        let p99 = Spread::of(own.iter().map(|sample| sample.p99));
-        let added = match own.as_ptr() == samples[0].as_ptr() {
-            true => String::new(),
-            false => format!("{:.0}", Spread::of(added(own).into_iter())),
-        };
-        vec![(*name).to_owned(), format!("{median:.0}"), added, format!("{:.0}", p99.median)]
-    });
-    let head = vec!["2,000 requests/s", "median, µs", "added to the median, µs", "99 %, µs"];
-    let table = Table { head, rows: lines.collect() };
-    Ok(Report { rows, tables: vec![table], bars: Vec::new() })
+    let names: Vec<&str> = loads.iter().map(|(name, _)| *name).collect();
+    Ok(Report { rows, tables: vec![table(&names, &samples)], bars: Vec::new() })
 }
 
-fn pace(bench: &Bench<'_>, address: SocketAddr) -> io::Result<Latency> {
+/// The first of them is straight to the origin.
+pub fn table(names: &[&str], samples: &[Vec<Latency>]) -> Table {
+    let lines = names.iter().zip(samples).enumerate().map(|(i, (name, own))| {
+        let median = Spread::of(own.iter().map(|sample| sample.median));
+        let p99 = Spread::of(own.iter().map(|sample| sample.p99));
+        let more = match i {
+            0 => String::new(),
+            _ => format!("{:.0}", Spread::of(added(own, &samples[0]).into_iter())),
+        };
+        vec![(*name).to_owned(), format!("{median:.0}"), more, format!("{:.0}", p99.median)]
+    });
+    let head = vec!["2,000 requests/s", "median, µs", "added to the median, µs", "99 %, µs"];
+    Table { head, rows: lines.collect() }
+}
+
+/// What a server adds to the median of the origin, by round.
+fn added(own: &[Latency], direct: &[Latency]) -> Vec<f64> {
+    own.iter().zip(direct).map(|(own, direct)| own.median - direct.median).collect()
+}
+
+pub fn pace(bench: &Bench<'_>, address: SocketAddr) -> io::Result<Latency> {
     let (stage, seconds) = (bench.stage, bench.settings.seconds);
     let (address, rate, span) = (address.to_string(), RATE.to_string(), seconds.to_string());
     let command = own(&["--pace", &address, "/v1/search", &rate, &span])?;
