@@ -12,7 +12,7 @@ use super::{
     health::{Health, Member},
 };
 use crate::algorithm::{Grant, Level, Micros, concurrency::Ticket, reserve::Part};
-use local::Local;
+use local::{IsBack, Local};
 use std::{
     fmt,
     sync::{
@@ -203,9 +203,15 @@ impl Guard {
 impl Store for Guard {
     fn decide(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision> {
         let Process { health, local, .. } = &*self.process;
-        match health.is_closed() && !local.decides(checks) {
-            true => self.store.decide(checks, budget, ticket),
-            false => Answer::Ready(Err(StoreError::NotConnected)),
+        if health.is_closed() && !local.decides(checks) {
+            return self.store.decide(checks, budget, ticket);
+        }
+        if checks.iter().any(rejects) {
+            return Answer::Ready(Err(StoreError::NotConnected));
+        }
+        match local.decide_unasked(health, checks, budget, ticket) {
+            Ok(decision) => Answer::Ready(Ok(decision.unwrap_or_else(|| passed(checks)))),
+            Err(IsBack) => self.store.decide(checks, budget, ticket),
         }
     }
 
@@ -216,16 +222,11 @@ impl Store for Guard {
         budget: Micros,
         ticket: Option<Ticket>,
     ) -> Result<Decision, StoreError> {
-        let rejects = |check: &Check| check.enforce && check.on_failure == OnFailure::Reject;
         if error.is_of_a_key() || checks.iter().any(rejects) {
             return Err(error);
         }
         let Process { local, health, .. } = &*self.process;
-        let is_new = local.is_empty();
         let decision = local.decide(health, checks, budget, ticket);
-        if is_new {
-            health.wake.notify_one();
-        }
         Ok(decision.unwrap_or_else(|| passed(checks)))
     }
 
@@ -294,6 +295,11 @@ impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guard").field("store", &self.store).finish_non_exhaustive()
     }
+}
+
+/// Whether nobody but the store may decide it.
+fn rejects(check: &Check) -> bool {
+    check.enforce && check.on_failure == OnFailure::Reject
 }
 
 /// Nobody decides: it goes at once.

@@ -81,6 +81,10 @@ pub(super) struct Due {
     slots: Slots,
 }
 
+/// The shared state decides again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct IsBack;
+
 /// Whether a gateway decides it by itself.
 pub(super) fn is_own(check: &Check) -> bool {
     matches!(check.on_failure, OnFailure::Share { .. } | OnFailure::Whole)
@@ -101,12 +105,27 @@ impl Local {
     /// Whether one of `checks` was decided here and the shared state has not been told: until then it would grant the
     /// same permits again.
     pub(super) fn decides(&self, checks: &Checks) -> bool {
-        !self.is_empty()
-            && self.book.lock().as_ref().is_some_and(|book| {
-                checks.iter().any(|check| {
-                    book.accounts.get(&check.key).is_some_and(|account| !account.closing)
-                })
-            })
+        !self.is_empty() && self.book.lock().as_ref().is_some_and(|book| book.decides(checks))
+    }
+
+    /// The same for those whom the shared state was not asked for because it is away.
+    ///
+    /// # Errors
+    ///
+    /// It is back since that was seen, and has what was decided here. To begin anew, from what was known of it before it
+    /// went, would grant that again.
+    pub(super) fn decide_unasked(
+        &self,
+        health: &Health,
+        checks: &Checks,
+        budget: Micros,
+        ticket: Option<Ticket>,
+    ) -> Result<Option<Decision>, IsBack> {
+        let mut book = self.book.lock();
+        match health.is_closed() && !book.as_ref().is_some_and(|book| book.decides(checks)) {
+            true => Err(IsBack),
+            false => Ok(self.decide_in(&mut book, health, checks, budget, ticket)),
+        }
     }
 
     /// Decides for those of `checks` that are to be decided here; `None` when there are none.
@@ -117,12 +136,24 @@ impl Local {
         budget: Micros,
         ticket: Option<Ticket>,
     ) -> Option<Decision> {
+        self.decide_in(&mut self.book.lock(), health, checks, budget, ticket)
+    }
+
+    fn decide_in(
+        &self,
+        book: &mut Option<Book>,
+        health: &Health,
+        checks: &Checks,
+        budget: Micros,
+        ticket: Option<Ticket>,
+    ) -> Option<Decision> {
         if !checks.iter().any(is_own) {
             return None;
         }
-        let mut book = self.book.lock();
         let book = book.get_or_insert_with(|| Book::new(health, self.calls.clone()));
-        self.is_open.store(true, SeqCst);
+        if !self.is_open.swap(true, SeqCst) {
+            health.wake.notify_one();
+        }
         let now = book.clock.now();
         let own: Vec<usize> = (0..checks.len()).filter(|i| is_own(&checks[*i])).collect();
         let shares: Checks = own.iter().map(|i| book.account(health, &checks[*i], now)).collect();
@@ -287,6 +318,12 @@ impl Book {
             gateways: health.gateways(),
             accounts: HashMap::default(),
         }
+    }
+
+    /// As [`Local::decides`].
+    fn decides(&self, checks: &Checks) -> bool {
+        let is_open = |account: &Account| !account.closing;
+        checks.iter().any(|check| self.accounts.get(&check.key).is_some_and(is_open))
     }
 
     fn run(&self, now: Micros, entry: Entry) -> Option<Reply> {

@@ -393,6 +393,28 @@ async fn a_window_goes_on_as_it_was() {
     assert_eq!(pass(&guard, &checks, 9).await, (5, Source::Shared));
 }
 
+/// Between the two there may be any time: a thread that stands still, for one.
+#[tokio::test(start_paused = true)]
+async fn who_has_seen_that_it_is_away_asks_it_when_it_is_back() {
+    let (far, [guard, _]) = guards(1);
+    let checks = bucket(4, SHARE);
+    let Process { local, health, .. } = &*guard.process;
+    let decides = || {
+        let decision = local.decide_unasked(health, &checks, 0, None)?;
+        Ok(decision.map(|decision| decision.admitted))
+    };
+    settled().await;
+    assert_eq!(decides(), Err(IsBack));
+    set(&far, Mood::Hangs);
+    until(&guard, Breaker::Open).await;
+    assert_eq!(decides(), Ok(Some(true)));
+    set(&far, Mood::Works);
+    until(&guard, Breaker::Closed).await;
+    settled().await;
+    assert_eq!(decides(), Err(IsBack));
+    assert_eq!(pass(&guard, &checks, 5).await, (3, Source::Shared));
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_refuses_is_there() {
     let (far, [guard, _]) = guards(1);

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 const LAG: Duration = Duration::from_millis(200);
 /// A sick connection is made anew so often at most.
 const RENEW: Duration = Duration::from_secs(1);
+
 /// One worker's connection to the store.
 pub struct Member {
     pub(super) health: Arc<Health>,
