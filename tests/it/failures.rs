@@ -632,18 +632,23 @@ fn an_address_that_is_taken_is_a_failure_that_names_its_key(#[case] key: &str) {
     assert!(last.contains(&format!("`{key}`")) && last.contains(&address.to_string()), "{last}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_that_is_killed_disturbs_no_other_on_its_store() {
-    let (redis, upstream) = (Redis::start(), Upstream::ok().await);
-    let yaml = format!(
+/// One limiter on a store, for which requests wait as long as a test does.
+fn shared(redis: &Redis, upstream: &Upstream, search: &str) -> String {
+    format!(
         "store: {{ url: \"{}\", timeout: 2s }}
 upstream: {}
-limiters: {{ search: {{ rate: 20/s, burst: 5 }} }}
-routes: [{{ name: search, suffix: \"*\", limiters: [search], max_wait: 20s }}]
+limiters: {{ search: {search} }}
+routes: [{{ name: search, suffix: \"*\", limiters: [search], max_wait: 1h }}]
 ",
         redis.url(),
         upstream.url()
-    );
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_is_killed_disturbs_no_other_on_its_store() {
+    let (redis, upstream) = (Redis::start(), Upstream::ok().await);
+    let yaml = shared(&redis, &upstream, "{ rate: 20/s, burst: 5 }");
     let mut doomed = Gateway::start(&yaml).await;
     let other = Gateway::start(&yaml).await;
     let started = Instant::now();
@@ -668,15 +673,7 @@ routes: [{{ name: search, suffix: \"*\", limiters: [search], max_wait: 20s }}]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_that_is_killed_costs_what_it_held() {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
-    let yaml = format!(
-        "store: {{ url: \"{}\", timeout: 2s }}
-upstream: {}
-limiters: {{ search: {{ rate: 2/hour, burst: 3 }} }}
-routes: [{{ name: search, suffix: \"*\", limiters: [search], max_wait: 1h }}]
-",
-        redis.url(),
-        upstream.url()
-    );
+    let yaml = shared(&redis, &upstream, "{ rate: 2/hour, burst: 3 }");
     let mut doomed = Gateway::start(&yaml).await;
     let other = Gateway::start(&yaml).await;
     for _ in 0..3 {
