@@ -6,7 +6,7 @@ use paceway::{
     algorithm::{
         Algorithm, FixedWindow, LeakyBucket, MAX_BUDGET, SlidingWindow, TokenBucket, WarmUp,
     },
-    key,
+    key::StateNames,
     store::{
         Answer, Check, Checks, Store,
         batch::{Batched, StoreMetrics},
@@ -126,7 +126,7 @@ fn ask(
 fn check(name: &str, burst: i64) -> Check {
     let (count, period) = if burst > 1 { (1_000, 1_000_000) } else { (1, 86_400_000_000) };
     let rule = TokenBucket::new(count, period, burst).expect("a rule");
-    let key = key::state("bench", "group", b'T', name);
+    let key = StateNames::new("bench", "group", b'T', name).of(None);
     Check::new(key, Algorithm::TokenBucket(rule))
 }
 

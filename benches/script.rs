@@ -8,7 +8,7 @@ use paceway::{
         Algorithm, Concurrency, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket, WarmUp,
         concurrency::Ticket,
     },
-    key,
+    key::StateNames,
     store::{
         Check, Checks, Entry, Reply,
         memory::{MAX_KEYS, MemoryStore},
@@ -96,7 +96,7 @@ impl Case {
 
     fn new(algorithm: Algorithm, n: i64, step: i64) -> Self {
         let name = format!("{n}:{step}");
-        let key = key::state("bench", &name, algorithm.letter(), &name);
+        let key = StateNames::new("bench", &name, algorithm.letter(), &name).of(None);
         let check = Check::new(key, algorithm);
         Self { checks: Arc::new([check]), n, step: step.min(n), now: T0, held: 0..0 }
     }
@@ -420,7 +420,7 @@ fn keys() {
 fn stranger(algorithm: Algorithm, i: i64) -> Entry {
     let key = |name: &str| -> Arc<str> {
         let tag = format!("route:{}", i % GROUPS as i64);
-        key::state("paceway", &tag, algorithm.letter(), name).into()
+        StateNames::new("paceway", &tag, algorithm.letter(), name).of(None).into()
     };
     let check = Check {
         overflow: Some(key("per_client:#overflow")),

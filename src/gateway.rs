@@ -70,7 +70,7 @@ struct Routed<'a> {
     route: usize,
     terms: &'a RouteTerms,
     /// What its limiters are asked, where that is the same for all of its requests.
-    fixed: Option<Checks>,
+    fixed: Option<&'a Checks>,
     /// How long it may wait.
     budget: Duration,
     request: Request<Upload>,
@@ -218,7 +218,7 @@ impl Gateway {
         record.route = Some(route);
         let own = self.own();
         let terms = own.lines[route].terms;
-        let (fixed, terms) = (own.fixed[terms].clone(), &self.plan.terms[terms]);
+        let (fixed, terms) = (own.fixed[terms].as_ref(), &self.plan.terms[terms]);
         let is_h2 = request.version() == Version::HTTP_2;
         let config = &self.plan.config;
         let body = Terms { limit: config.limits.body, patience: config.client.body_timeout };

@@ -417,7 +417,7 @@ impl Limiter {
         let period = i64::try_from(rate.period.as_micros()).ok()?;
         let rule = TokenBucket::new(i64::try_from(rate.count).ok()?, period, i64::from(burst))?;
         let policy = Policy { name: name.to_owned(), quota: Quota::Rate(rate) };
-        let key = key::state("paceway", name, b'T', name).into();
+        let key = key::StateNames::new("paceway", name, b'T', name).of(None).into();
         Some(Self { policy, rule, key, store, longest_wait: Arc::default() })
     }
 

@@ -2,28 +2,87 @@
 //! L and R). What is looked for is as a rule the first thing that is looked at. A table that keeps parts of hashes apart
 //! looks at two places, and where thousands of things are in use each look at one more is one at memory.
 
-use std::mem;
+use std::{mem, ops::DerefMut};
 
 /// Places of the smallest table that has any.
 const FEWEST: usize = 4;
 
 /// Things by a hash of each, which whoever keeps them computes. It grows, and never shrinks.
-#[derive(Debug)]
-pub struct ProbingTable<T> {
+#[derive(Debug, Default)]
+pub struct ProbingTable<R> {
     /// None, or a power of two of them; a quarter at least is empty.
-    cells: Box<[Option<T>]>,
+    places: R,
     len: usize,
+}
+
+/// What is in a table.
+type Thing<R> = <<R as Row>::Place as Place>::Thing;
+
+/// What is empty or has a thing.
+pub trait Place {
+    /// What it has.
+    type Thing;
+
+    /// An empty one.
+    fn empty() -> Self;
+    /// What is there.
+    fn get(&self) -> Option<&Self::Thing>;
+    /// The same, to be changed.
+    fn get_mut(&mut self) -> Option<&mut Self::Thing>;
+    /// Puts a thing there.
+    fn put(&mut self, thing: Self::Thing);
+    /// Makes it empty.
+    fn take(&mut self) -> Option<Self::Thing>;
+}
+
+/// A row of places.
+pub trait Row: Default + DerefMut<Target = [Self::Place]> {
+    /// What it is a row of.
+    type Place: Place;
+
+    /// So many, all empty.
+    fn empty(count: usize) -> Self;
+}
+
+// === impl Place ===
+
+impl<T> Place for Option<T> {
+    type Thing = T;
+
+    fn empty() -> Self {
+        None
+    }
+
+    fn get(&self) -> Option<&T> {
+        self.as_ref()
+    }
+
+    fn get_mut(&mut self) -> Option<&mut T> {
+        self.as_mut()
+    }
+
+    fn put(&mut self, thing: T) {
+        *self = Some(thing);
+    }
+
+    fn take(&mut self) -> Option<T> {
+        Self::take(self)
+    }
+}
+
+// === impl Row ===
+
+impl<P: Place> Row for Box<[P]> {
+    type Place = P;
+
+    fn empty(count: usize) -> Self {
+        (0..count).map(|_| P::empty()).collect()
+    }
 }
 
 // === impl ProbingTable ===
 
-impl<T> Default for ProbingTable<T> {
-    fn default() -> Self {
-        Self { cells: Box::default(), len: 0 }
-    }
-}
-
-impl<T> ProbingTable<T> {
+impl<R: Row> ProbingTable<R> {
     /// How many things are in it.
     pub fn len(&self) -> usize {
         self.len
@@ -36,93 +95,98 @@ impl<T> ProbingTable<T> {
 
     /// How many places there are.
     pub fn places(&self) -> usize {
-        self.cells.len()
+        self.places.len()
     }
 
     /// Where the one with this hash that `is_it` is, until something is inserted or removed.
-    pub fn find(&self, hash: u64, is_it: impl Fn(&T) -> bool) -> Option<usize> {
-        if self.cells.is_empty() {
+    pub fn find(&self, hash: u64, is_it: impl Fn(&Thing<R>) -> bool) -> Option<usize> {
+        let places = &self.places[..];
+        if places.is_empty() {
             return None;
         }
-        let mut place = self.home(hash);
-        while let Some(thing) = &self.cells[place] {
+        let mut at = home(places, hash);
+        while let Some(thing) = places[at].get() {
             if is_it(thing) {
-                return Some(place);
+                return Some(at);
             }
-            place = self.behind(place);
+            at = behind(places, at);
         }
         None
     }
 
     /// What is at a place.
-    pub fn get(&self, place: usize) -> Option<&T> {
-        self.cells.get(place)?.as_ref()
+    pub fn get(&self, place: usize) -> Option<&Thing<R>> {
+        self.places.get(place)?.get()
     }
 
     /// The same, to be changed in all that its hash does not depend on.
-    pub fn get_mut(&mut self, place: usize) -> Option<&mut T> {
-        self.cells.get_mut(place)?.as_mut()
+    pub fn get_mut(&mut self, place: usize) -> Option<&mut Thing<R>> {
+        self.places.get_mut(place)?.get_mut()
     }
 
     /// All of them, to be changed as above.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.cells.iter_mut().flatten()
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Thing<R>> {
+        self.places.iter_mut().filter_map(Place::get_mut)
     }
 
     /// Puts in a thing that is not there.
-    pub fn insert(&mut self, thing: T, hash: impl Fn(&T) -> u64) {
-        if (self.len + 1) * 4 > self.cells.len() * 3 {
+    pub fn insert(&mut self, thing: Thing<R>, hash: impl Fn(&Thing<R>) -> u64) {
+        if (self.len + 1) * 4 > self.places.len() * 3 {
             self.spread(&hash);
         }
         self.len += 1;
-        self.place(thing, hash);
+        put(&mut self.places, thing, hash);
     }
 
     /// Takes out what is at a place. What was put behind it may be there then.
-    pub fn remove(&mut self, place: usize, hash: impl Fn(&T) -> u64) -> Option<T> {
-        let removed = self.cells.get_mut(place)?.take()?;
+    pub fn remove(&mut self, place: usize, hash: impl Fn(&Thing<R>) -> u64) -> Option<Thing<R>> {
+        let places = &mut self.places[..];
+        let removed = places.get_mut(place)?.take()?;
         self.len -= 1;
-        let (mut hole, mut next) = (place, self.behind(place));
+        let (mut hole, mut next) = (place, behind(places, place));
         // What stands behind the hole because that was taken would not be found there any more.
-        while let Some(thing) = &self.cells[next] {
-            if self.distance(self.home(hash(thing)), next) >= self.distance(hole, next) {
-                self.cells.swap(hole, next);
+        while let Some(thing) = places[next].get() {
+            let home = home(places, hash(thing));
+            if distance(places, home, next) >= distance(places, hole, next) {
+                places.swap(hole, next);
                 hole = next;
             }
-            next = self.behind(next);
+            next = behind(places, next);
         }
         Some(removed)
     }
 
     /// Gives it twice as many places: fewer things stand behind others.
-    pub fn spread(&mut self, hash: impl Fn(&T) -> u64) {
-        let places = (self.cells.len() * 2).max(FEWEST);
-        let before = mem::replace(&mut self.cells, (0..places).map(|_| None).collect());
-        before.into_iter().flatten().for_each(|thing| self.place(thing, &hash));
-    }
-
-    /// Puts it at the first empty place, of which there is one.
-    fn place(&mut self, thing: T, hash: impl Fn(&T) -> u64) {
-        let mut place = self.home(hash(&thing));
-        while self.cells[place].is_some() {
-            place = self.behind(place);
+    pub fn spread(&mut self, hash: impl Fn(&Thing<R>) -> u64) {
+        let count = (self.places.len() * 2).max(FEWEST);
+        let mut before = mem::replace(&mut self.places, R::empty(count));
+        for thing in before.iter_mut().filter_map(Place::take) {
+            put(&mut self.places, thing, &hash);
         }
-        self.cells[place] = Some(thing);
     }
+}
 
-    /// Where it is if nothing else was there.
-    fn home(&self, hash: u64) -> usize {
-        hash as usize & (self.cells.len() - 1)
+/// Puts it at the first empty place, of which there is one.
+fn put<P: Place>(places: &mut [P], thing: P::Thing, hash: impl Fn(&P::Thing) -> u64) {
+    let mut at = home(places, hash(&thing));
+    while places[at].get().is_some() {
+        at = behind(places, at);
     }
+    places[at].put(thing);
+}
 
-    fn behind(&self, place: usize) -> usize {
-        (place + 1) & (self.cells.len() - 1)
-    }
+/// Where it is if nothing else was there.
+fn home<P>(places: &[P], hash: u64) -> usize {
+    hash as usize & (places.len() - 1)
+}
 
-    /// From one place on to another.
-    fn distance(&self, from: usize, to: usize) -> usize {
-        to.wrapping_sub(from) & (self.cells.len() - 1)
-    }
+fn behind<P>(places: &[P], place: usize) -> usize {
+    (place + 1) & (places.len() - 1)
+}
+
+/// From one place on to another.
+fn distance<P>(places: &[P], from: usize, to: usize) -> usize {
+    to.wrapping_sub(from) & (places.len() - 1)
 }
 
 #[cfg(test)]
@@ -130,6 +194,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::HashMap;
+
+    type Table = ProbingTable<Box<[Option<(u64, u32)>]>>;
 
     const KEYS: u64 = 60;
 
@@ -158,10 +224,10 @@ mod tests {
         #[test]
         fn it_is_a_map(steps in steps()) {
             let hash_of = |(key, _): &(u64, u32)| hash(*key);
-            let find = |table: &ProbingTable<(u64, u32)>, key| {
+            let find = |table: &Table, key| {
                 table.find(hash(key), |(other, _)| *other == key)
             };
-            let (mut table, mut map) = (ProbingTable::default(), HashMap::new());
+            let (mut table, mut map) = (Table::default(), HashMap::new());
             for step in steps {
                 match step {
                     Step::Put(key, value) => {
@@ -191,7 +257,7 @@ mod tests {
 
     #[test]
     fn nothing_is_in_an_empty_one() {
-        let mut table = ProbingTable::<u64>::default();
+        let mut table = ProbingTable::<Box<[Option<u64>]>>::default();
         assert!(table.is_empty() && table.places() == 0);
         assert!(table.find(1, |_| true).is_none() && table.remove(0, |one| *one).is_none());
         assert!(table.get(0).is_none() && table.get_mut(0).is_none());

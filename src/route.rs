@@ -34,7 +34,7 @@ type Candidates = SmallVec<[Candidate; 1]>;
 
 #[derive(Debug, Default)]
 struct Node {
-    children: ProbingTable<Branch>,
+    children: ProbingTable<Box<[Option<Branch>]>>,
     /// Routes whose suffix ends here, the more specific first.
     here: Candidates,
 }

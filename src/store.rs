@@ -14,6 +14,7 @@ use crate::algorithm::{
     reserve::{self, Queued},
 };
 use calls::Calls;
+use memchr::memchr;
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
 /// A future of a store that does I/O.
@@ -416,8 +417,8 @@ impl StoreError {
 
 /// The `{hash tag}` of a key: what its Redis Cluster slot is computed from.
 pub fn hash_tag(key: &str) -> &str {
-    // On bytes: it is on the way of each decision.
-    let find = |from: usize, what| key.as_bytes()[from..].iter().position(|byte| *byte == what);
+    // It is on the way of each decision.
+    let find = |from: usize, what| memchr(what, &key.as_bytes()[from..]);
     let start = find(0, b'{').map_or(0, |at| at + 1);
     match find(start, b'}').filter(|_| start > 0) {
         Some(length) if length > 0 => &key[start..start + length],

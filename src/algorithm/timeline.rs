@@ -10,6 +10,7 @@
 
 use super::{EXACT, Grant, Loss, MAX_BUDGET, MAX_HOLES, Micros, ceil_div, gcd};
 use std::cmp::Reverse;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// How dense the line is: a permit costs `per / den` µs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,19 +35,15 @@ pub struct State {
     holes: Vec<(i64, i64)>,
 }
 
-/// A [`State`] in half of the room, for one who keeps a million of them; its pace is kept elsewhere.
-#[derive(Debug)]
+/// What of a [`State`] is of one size, for one who keeps a million of them. Its pace and its holes are kept elsewhere: many
+/// have the same one, and few have any.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
 pub(crate) struct Packed {
     whole: Micros,
     ticks: i64,
     born: Micros,
     written: Micros,
-    /// `None`: no holes. One pointer, where a box of a slice is two words.
-    #[expect(
-        clippy::box_collection,
-        reason = "it is seldom there, and then small beside its room"
-    )]
-    holes: Option<Box<Vec<(i64, i64)>>>,
 }
 
 /// A state while it is worked on: everything in ticks from now.
@@ -156,34 +153,24 @@ impl State {
         self.born
     }
 
-    /// What is kept apart of what is packed.
-    pub(crate) fn pace(&self) -> Pace {
-        self.pace
+    pub(crate) fn into_holes(self) -> Vec<(i64, i64)> {
+        self.holes
     }
 }
 
 // === impl Packed ===
 
 impl Packed {
-    /// Without its pace.
-    pub(crate) fn new(state: State) -> Self {
-        let State { pace: _, whole, ticks, born, written, holes } = state;
-        let holes = (!holes.is_empty()).then(|| Box::new(holes));
-        Self { whole, ticks, born, written, holes }
+    /// With its pace and its holes.
+    pub(crate) fn new(state: State) -> (Self, Pace, Vec<(i64, i64)>) {
+        let State { pace, whole, ticks, born, written, holes } = state;
+        (Self { whole, ticks, born, written }, pace, holes)
     }
 
-    /// What it was made of. Its holes are only lent: they are not in it when this one is packed anew.
-    pub(crate) fn unpack(&mut self, pace: Pace) -> State {
-        let Self { whole, ticks, born, written, .. } = *self;
-        let holes = self.holes.as_deref_mut().map(std::mem::take).unwrap_or_default();
+    /// What it was made of.
+    pub(crate) fn unpack(self, pace: Pace, holes: Vec<(i64, i64)>) -> State {
+        let Self { whole, ticks, born, written } = self;
         State { pace, whole, ticks, born, written, holes }
-    }
-
-    /// Puts the holes of `state` back.
-    pub(crate) fn repack(&mut self, state: State) {
-        if let Some(holes) = &mut self.holes {
-            **holes = state.holes;
-        }
     }
 
     pub(crate) fn born(&self) -> Micros {

@@ -229,7 +229,7 @@ fn state(config: &Config, charge: &Charge, parts: &Parts<'_>) -> String {
     let filled = limiter.key.as_ref().map(|template| template.fill(parts));
     let names = 0..limiter.algorithms.len();
     let names =
-        names.map(|part| limiter.store_key(prefix, Some("INSTANCE"), part, filled.as_deref()));
+        names.map(|part| limiter.state_names(prefix, Some("INSTANCE"), part).of(filled.as_deref()));
     let names = names.collect::<Vec<_>>().join(", ");
     let whose = match limiter.scope {
         Scope::Cluster => "",

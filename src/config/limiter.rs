@@ -3,7 +3,7 @@
 use super::Rate;
 use crate::{
     algorithm::Algorithm,
-    key::{self, Cost, Template},
+    key::{Cost, StateNames, Template},
     store,
 };
 use std::time::Duration;
@@ -83,15 +83,9 @@ impl Limiter {
         self.algorithms.iter().map(capacity).min().unwrap_or(i64::MAX)
     }
 
-    /// The name of a state in the store: of the rate with index `part`, in gateway `instance`, for the key
-    /// `filled`. All states that one request needs have one hash tag.
-    pub fn store_key(
-        &self,
-        prefix: &str,
-        instance: Option<&str>,
-        part: usize,
-        filled: Option<&str>,
-    ) -> String {
+    /// The names of its states in the store: of the rate with index `part`, in gateway `instance`. All states that one
+    /// request needs have one hash tag.
+    pub fn state_names(&self, prefix: &str, instance: Option<&str>, part: usize) -> StateNames {
         let mut name = self.name.clone();
         if part > 0 {
             name.push_str(&format!("/{part}"));
@@ -100,18 +94,9 @@ impl Limiter {
             name.push('@');
             name.push_str(instance);
         }
-        if let Some(filled) = filled {
-            name.push(':');
-            name.push_str(filled);
-        }
         let letter = self.algorithms.first().map_or(b'-', Algorithm::letter);
-        match filled.filter(|_| self.spread) {
-            Some(filled) => {
-                let tag = format!("{}.{:02}", self.group, key::spread(filled));
-                key::state(prefix, &tag, letter, &name)
-            }
-            None => key::state(prefix, &self.group, letter, &name),
-        }
+        let names = StateNames::new(prefix, &self.group, letter, &name);
+        if self.spread { names.spread() } else { names }
     }
 
     /// What the rule of the rate with index `part` does then: of a limiter that nobody shares all is its own.

@@ -35,7 +35,7 @@ impl Gateway {
             uri: request.uri(),
             headers: request.headers(),
         };
-        let checks = match &routed.fixed {
+        let checks = match routed.fixed {
             Some(checks) => Ok(Some(checks.clone())),
             None => terms.checks(&self.plan.limiters, parts),
         };
@@ -49,11 +49,11 @@ impl Gateway {
         let admission = admission.map_err(|error| self.undecided(routed, error))?;
         match &admission {
             Admission::Granted(slot) => {
-                record.bound = Some(routed.terms.limiter(slot.bound_by));
-                self.count(record, routed, slot);
+                record.bound = Some(terms.limiter(slot.bound_by));
+                self.count(record, terms, slot);
             }
             Admission::Queued(place) => {
-                let limiter = routed.terms.limiter(place.bound_by);
+                let limiter = terms.limiter(place.bound_by);
                 record.bound = Some(limiter);
                 self.decided(limiter, Verdict::Wait, place.source);
             }
@@ -88,10 +88,10 @@ impl Gateway {
     }
 
     /// Counts what each limiter said: of several rates the one that said the most.
-    fn count(&self, record: &mut Record<'_>, routed: &Routed<'_>, slot: &Slot) {
+    fn count(&self, record: &mut Record<'_>, terms: &RouteTerms, slot: &Slot) {
         let mut said: SmallVec<[(usize, Verdict); 4]> = SmallVec::new();
         for (i, part) in slot.parts().iter().enumerate() {
-            let limiter = routed.terms.limiter(i);
+            let limiter = terms.limiter(i);
             let enforce = self.plan.limiters[limiter].limiter.mode == Mode::Enforce;
             let verdict = match (enforce, part.at) {
                 (true, at) if at > 0 && slot.bound_by == i => Verdict::Wait,
@@ -120,8 +120,9 @@ impl Gateway {
         upstream: &Upstream,
         slot: &mut Option<Slot>,
     ) -> Result<Connection, Failure> {
-        let bound = record.bound.unwrap_or(routed.terms.limiter(0));
-        let waiting = Waiting::enter(&self.plan, routed.route, bound, routed.terms.max_waiting);
+        let Routed { route, terms, .. } = *routed;
+        let bound = record.bound.unwrap_or(terms.limiter(0));
+        let waiting = Waiting::enter(&self.plan, route, bound, terms.max_waiting);
         let Some(_waiting) = waiting else {
             let wait = match &*admission {
                 Admission::Granted(slot) => slot.wait,
@@ -158,7 +159,7 @@ impl Gateway {
                     slot.come().await;
                     let left = until.saturating_duration_since(Instant::now());
                     if slot.is_late() {
-                        let late = routed.terms.limiter(slot.bound_by);
+                        let late = terms.limiter(slot.bound_by);
                         self.plan.limiters[late].metrics.late.increment(1);
                         Box::pin(slot.ask_again(left)).await
                     } else if slot.is_complete() {

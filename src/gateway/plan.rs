@@ -6,7 +6,7 @@ use crate::{
     algorithm::Micros,
     answer::{Policy, Quota},
     config::{self, Config, Mode},
-    key::Cost,
+    key::{Cost, StateNames},
     limit::micros,
     metrics::{LimiterMetrics, RouteMetrics, UpstreamMetrics},
     route::Table,
@@ -15,10 +15,7 @@ use crate::{
 use std::{
     fmt,
     hash::{BuildHasher, RandomState},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
 /// Everything a request needs to know.
@@ -58,7 +55,8 @@ pub struct LimiterPlan {
     pub policies: Vec<Policy>,
     /// As it is asked for one permit where it has no key, for each rate.
     pub checks: Vec<Check>,
-    names: Names,
+    /// Of its states, for each rate.
+    names: Vec<StateNames>,
     /// Requests that wait for it in this gateway.
     pub waiting: AtomicUsize,
     /// Its metrics.
@@ -72,13 +70,6 @@ struct Use {
     wait: Micros,
     /// The greatest, permits.
     cost: i64,
-}
-
-/// What stands in the name of every state.
-#[derive(Clone)]
-struct Names {
-    prefix: Arc<str>,
-    instance: Arc<str>,
 }
 
 /// Counts a request that is being held.
@@ -100,15 +91,15 @@ impl Plan {
         };
         // Another one at each start: nobody else may have it.
         let instance = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
-        let names = Names { prefix: prefix.into(), instance: instance.into() };
         let limiters = config.limiters.iter().enumerate();
         let limiters: Vec<_> = limiters
-            .map(|(i, limiter)| LimiterPlan::new(limiter, &names, Use::of(i, &config)))
+            .map(|(i, limiter)| LimiterPlan::new(limiter, [prefix, &instance], Use::of(i, &config)))
             .collect();
         let (terms, of_routes) = RouteTerms::all(&config, &limiters);
-        let fixed: Vec<_> = terms.iter().map(|terms| terms.fixed.clone()).collect();
-        let counts = (limiters.len(), config.upstreams.len());
-        let ledger = |_| Ledger::new(&of_routes, &fixed, counts.0, counts.1);
+        let ledger = |_| {
+            let fixed = terms.iter().map(|terms| terms.fixed(&limiters)).collect();
+            Ledger::new(&of_routes, fixed, limiters.len(), config.upstreams.len())
+        };
         let routes = config.routes.iter().map(|route| RouteMetrics::new(&route.name));
         let upstreams = config.upstreams.iter();
         Self {
@@ -160,20 +151,22 @@ impl Held {
 // === impl LimiterPlan ===
 
 impl LimiterPlan {
-    fn new(limiter: &config::Limiter, names: &Names, is_used: Use) -> Self {
+    fn new(limiter: &config::Limiter, [prefix, instance]: [&str; 2], is_used: Use) -> Self {
         let policy = |quota| Policy { name: limiter.name.clone(), quota };
         let policies = limiter.algorithms.iter().enumerate().map(|(i, rule)| {
             let rate = limiter.rates.get(i).copied();
             policy(rate.map_or(Quota::Places(rule.limit()), Quota::Rate))
         });
         let is_one = limiter.key.is_none() && limiter.mode != Mode::Off;
-        let rules = limiter.algorithms.iter().enumerate();
-        let checks = rules.map(|(rate, algorithm)| {
+        let names = 0..limiter.algorithms.len();
+        let names = names.map(|rate| limiter.state_names(prefix, Some(instance), rate));
+        let names: Vec<_> = names.collect();
+        let rules = limiter.algorithms.iter().zip(&names).enumerate();
+        let checks = rules.map(|(rate, (algorithm, names))| {
             // A bucket that no request can name: a hash is 32 digits long.
-            let overflow =
-                limiter.key.is_some().then(|| names.key(limiter, rate, Some("#overflow")));
+            let overflow = limiter.key.is_some().then(|| names.of(Some("#overflow")).into());
             Check {
-                key: names.key(limiter, rate, None),
+                key: names.of(None).into(),
                 algorithm: *algorithm,
                 cost: 1,
                 enforce: limiter.mode == Mode::Enforce,
@@ -182,11 +175,12 @@ impl LimiterPlan {
                 on_failure: limiter.without_store(rate),
             }
         });
+        let checks = checks.collect();
         Self {
             limiter: limiter.clone(),
             policies: policies.collect(),
-            checks: checks.collect(),
-            names: names.clone(),
+            checks,
+            names,
             waiting: AtomicUsize::new(0),
             metrics: LimiterMetrics::new(&limiter.name, is_one),
         }
@@ -194,10 +188,10 @@ impl LimiterPlan {
 
     /// As it is asked for `cost` permits of the bucket `filled`, for each rate.
     pub fn checks(&self, filled: Option<&str>, cost: i64) -> impl Iterator<Item = Check> {
-        self.checks.iter().enumerate().map(move |(rate, check)| {
+        self.checks.iter().zip(&self.names).map(move |(check, names)| {
             let key = match filled {
                 None => check.key.clone(),
-                filled => self.names.key(&self.limiter, rate, filled),
+                filled => names.of(filled).into(),
             };
             let overflow = check.overflow.clone().filter(|_| filled.is_some());
             Check { key, cost, overflow, ..*check }
@@ -223,15 +217,6 @@ impl Use {
             }
         }
         all
-    }
-}
-
-// === impl Names ===
-
-impl Names {
-    /// Of the state of the bucket `filled`.
-    fn key(&self, limiter: &config::Limiter, rate: usize, filled: Option<&str>) -> Arc<str> {
-        limiter.store_key(&self.prefix, Some(&self.instance), rate, filled).into()
     }
 }
 

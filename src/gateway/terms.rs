@@ -17,8 +17,6 @@ pub(super) struct RouteTerms {
     charges: Vec<Charge>,
     /// For each check, the index of its limiter and of its rate there.
     owners: SmallVec<[(usize, usize); 1]>,
-    /// What the limiters are asked, where nothing of it depends on the request.
-    pub(super) fixed: Option<Checks>,
     /// What the operator changes in headers: of the upstream, then of the route. `None`: nothing.
     pub(super) rules: Option<[Rules; 2]>,
     /// Index of the upstream.
@@ -69,7 +67,6 @@ impl RouteTerms {
         let rules = [config.upstreams[route.upstream].headers.clone(), route.headers.clone()];
         Self {
             owners: owners.collect(),
-            fixed: fixed(&charges, limiters),
             charges,
             rules: rules.iter().any(|rules| !rules.is_empty()).then_some(rules),
             upstream: route.upstream,
@@ -77,6 +74,19 @@ impl RouteTerms {
             max_wait_cap: route.max_wait_cap,
             max_waiting: route.max_waiting,
         }
+    }
+
+    /// What the limiters are asked, where nothing of it depends on the request. Each worker has its own: to hold it is to
+    /// count who does.
+    pub(super) fn fixed(&self, limiters: &[LimiterPlan]) -> Option<Checks> {
+        let fixed = self.charges.iter().map(|charge| match charge.cost {
+            Cost::Fixed(cost) if limiters[charge.limiter].limiter.key.is_none() => {
+                Some(limiters[charge.limiter].checks(None, cost))
+            }
+            _ => None,
+        });
+        let fixed = fixed.collect::<Option<Vec<_>>>().filter(|fixed| !fixed.is_empty())?;
+        Some(fixed.into_iter().flatten().collect())
     }
 
     /// What the limiters are asked for a request, where that is not the same for all; `None` where nothing limits it.
@@ -114,17 +124,6 @@ impl RouteTerms {
     }
 }
 
-fn fixed(charges: &[Charge], limiters: &[LimiterPlan]) -> Option<Checks> {
-    let fixed = charges.iter().map(|charge| match charge.cost {
-        Cost::Fixed(cost) if limiters[charge.limiter].limiter.key.is_none() => {
-            Some(limiters[charge.limiter].checks(None, cost))
-        }
-        _ => None,
-    });
-    let fixed = fixed.collect::<Option<Vec<_>>>().filter(|fixed| !fixed.is_empty())?;
-    Some(fixed.into_iter().flatten().collect())
-}
-
 // === impl Written ===
 
 impl<'a> Written<'a> {
@@ -144,19 +143,17 @@ impl<'a> Written<'a> {
 mod tests {
     use crate::{config::Config, gateway::Plan};
     use rstest::rstest;
-    use std::path::Path;
+    use std::{path::Path, sync::Arc};
 
-    /// How many there are for `routes`, and which the second has.
-    fn terms(routes: [&str; 2]) -> (usize, usize) {
+    fn plan(routes: [&str; 2]) -> Plan {
         let text = format!(
-            "upstreams:\n  a: http://a\n  b: http://b\n\
+            "workers: 2\nupstreams:\n  a: http://a\n  b: http://b\n\
              limiters:\n  x: {{ rate: 1/s }}\n  y: {{ rate: 1/s }}\n\
              routes:\n- {{ suffix: /1, {} }}\n- {{ suffix: /2, {} }}\n",
             routes[0], routes[1]
         );
         let config = Config::parse(&text, "test", Path::new("."), &|_| None).expect("a config");
-        let plan = Plan::new(config, false);
-        (plan.terms.len(), plan.ledgers[0].lines[1].terms)
+        Plan::new(config, false)
     }
 
     #[rstest]
@@ -171,7 +168,18 @@ mod tests {
         2
     )]
     fn routes_share_what_is_the_same(#[case] other: &str, #[case] expected: usize) {
-        let shared = terms(["upstream: a, limiters: [x], max_wait: 2s", other]);
-        assert_eq!(shared, (expected, expected - 1));
+        let plan = plan(["upstream: a, limiters: [x], max_wait: 2s", other]);
+        let of_the_second = plan.ledgers[0].lines[1].terms;
+        assert_eq!((plan.terms.len(), of_the_second), (expected, expected - 1));
+    }
+
+    #[test]
+    fn each_worker_asks_with_its_own() {
+        let plan = plan(["upstream: a, limiters: [x]", "upstream: a"]);
+        let [one, other] = &plan.ledgers[..] else { panic!("two workers") };
+        assert_eq!(one.fixed, other.fixed);
+        let (own, its) = (one.fixed[0].as_ref(), other.fixed[0].as_ref());
+        assert!(!Arc::ptr_eq(own.expect("checks"), its.expect("checks")));
+        assert_eq!(one.fixed[1], None);
     }
 }

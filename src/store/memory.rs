@@ -1,5 +1,6 @@
 //! The store in this process: the rules executed natively, for one gateway or for tests.
 
+mod pages;
 mod shard;
 
 use super::{
@@ -21,7 +22,8 @@ use std::sync::{
 };
 use tokio::time::Instant;
 
-const SHARDS: usize = 64;
+/// Few enough that a million states fill tables that huge pages help.
+const SHARDS: usize = 32;
 /// States kept at most. Beyond it a key that is new is counted together with all others of its limiter that
 /// are: stricter while it lasts, and nobody's memory. About 0.15 GB when all are in use.
 pub const MAX_KEYS: usize = 1 << 20;
@@ -367,5 +369,24 @@ impl super::batch::Script for MemoryStore {
     fn run(&self, entries: Arc<Vec<Entry>>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
         let replies = self.run_at(self.now(), &entries);
         Box::pin(std::future::ready(Ok(replies)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Else all workers come to one lock, and a request waits while one table of all grows.
+    #[test]
+    fn keys_that_are_spread_are_in_many_shards() {
+        for limiter in ["a", "keyed", "per_client"] {
+            let store = MemoryStore::default();
+            let shards = (0..64).map(|tag| {
+                let key = format!("paceway:{{{limiter}.{tag:02}}}:T:{limiter}:k");
+                std::ptr::from_ref(store.shard(&key)).addr()
+            });
+            let used = shards.collect::<std::collections::HashSet<_>>().len();
+            assert!(used >= SHARDS / 3, "{used} of {SHARDS}");
+        }
     }
 }

@@ -7,7 +7,7 @@ use paceway::{
     algorithm::{
         Algorithm, Concurrency, FixedWindow, Grant, SlidingWindow, TokenBucket, concurrency::Ticket,
     },
-    key,
+    key::StateNames,
     store::{
         Check, Checks, Entry, Reply,
         memory::MemoryStore,
@@ -227,7 +227,7 @@ async fn compare(
     let redis = &connect_as(server, &prefix).await;
     // As in a configuration, a key names the algorithm of its state.
     let key = |i: usize, rule: Algorithm| -> Arc<str> {
-        key::state(&prefix, &case.to_string(), rule.letter(), &i.to_string()).into()
+        StateNames::new(&prefix, &case.to_string(), rule.letter(), &i.to_string()).of(None).into()
     };
     let check = |rules: &[Algorithm; 3], i: usize, cost: i64, enforce: bool| Check {
         enforce,

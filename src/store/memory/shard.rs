@@ -1,16 +1,18 @@
 //! A part of the states. A state is found by a print of its key and lies with it in one place: among a million of them each
 //! look at another place is one at memory.
 
-use super::GRACE;
+use super::{GRACE, pages::Pages};
 use crate::{
     algorithm::{
         Algorithm, Loss, Micros, Open, State, TokenBucket,
         timeline::{self, Pace},
         token_bucket,
     },
-    probing::ProbingTable,
+    probing::{self, ProbingTable},
 };
+use slab::Slab;
 use std::mem;
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// Parts of another place that are looked at for each state that is changed, and for each that is new, so that those that
 /// are past make room: places fill up with what was in use at one time, at most. Four looks for a new one; seldom one for
@@ -21,46 +23,59 @@ const PARTS: u32 = 64;
 /// So many places at once: they lie behind each other.
 const STRIDE: u32 = 32;
 /// Rules of which token buckets are packed: those of a configuration and of some before it.
-const MOST_PACES: u32 = 1024;
+const MOST_PACES: usize = 1024;
 
 /// Stands for a key: 128 bits of hashes that nobody outside can compute. That two keys have one is less likely than that
 /// a machine miscounts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
 pub(super) struct Print(pub(super) [u64; 2]);
 
 /// Where a state lies until others come or go.
 pub(super) type Place = usize;
 
-/// States by print.
+/// States by print. What each decision needs is in one cache line.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(super) struct Shard {
-    states: ProbingTable<Kept>,
-    paces: Vec<Pace>,
-    /// Where the sweep goes on, and how far it may.
-    sweep: usize,
+    states: ProbingTable<Pages<Kept>>,
+    paces: Box<[Pace]>,
+    /// How far the sweep may go on.
     due: u32,
+    /// Where it does.
+    sweep: usize,
+    /// What of the states has no size.
+    asides: Slab<Aside>,
 }
 
 /// One cache line.
-#[derive(Debug)]
-#[repr(align(64))]
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(64))]
 struct Kept {
     print: Print,
-    state: Packed,
+    /// Of a token bucket.
+    packed: timeline::Packed,
+    kind: Kind,
+    /// One more than the place of what lies aside; 0: nothing does.
+    aside: u64,
 }
 
+/// One of the usual kind, with the place of its pace among those of the shard behind [`Kind::FIRST`]; or another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Kind(u64);
+
 #[derive(Debug)]
-enum Packed {
-    /// The usual kind, with the place of its pace among those of the shard.
-    TokenBucket(u32, timeline::Packed),
-    /// With when it equals an absent one.
-    Other(Micros, Box<State>),
+enum Aside {
+    /// Of a token bucket.
+    Holes(Vec<(i64, i64)>),
+    /// A state of another kind, with when it equals an absent one.
+    State(Micros, Box<State>),
 }
 
 // === impl Print ===
 
 impl Print {
-    /// Shards are chosen by the other hash.
     fn home(self) -> u64 {
         self.0[1]
     }
@@ -85,83 +100,149 @@ impl Shard {
         loss: Option<Loss>,
         now: Micros,
     ) -> Option<Open> {
-        match (&mut self.states.get_mut(place)?.state, algorithm) {
-            (Packed::TokenBucket(pace, packed), Algorithm::TokenBucket(rule)) => {
-                let is_lost = loss.is_some_and(|loss| packed.born() < loss.at);
-                let pace = self.paces.get(*pace as usize).filter(|_| !is_lost)?;
-                Some(open(packed, *pace, *rule, now))
-            }
-            (Packed::Other(_, state), algorithm) => match loss {
-                None => Some(algorithm.open(Some(state), now)),
-                Some(loss) if loss.takes(state) => None,
-                Some(loss) => Some(algorithm.open_behind(loss, Some(state), now)),
-            },
-            // A key names its algorithm: never.
-            (Packed::TokenBucket(..), _) => None,
+        let kept = *self.states.get(place)?;
+        if let Some(pace) = kept.kind.pace() {
+            // A key names its algorithm: it is that of the state.
+            let Algorithm::TokenBucket(rule) = algorithm else { return None };
+            let is_lost = loss.is_some_and(|loss| kept.packed.born() < loss.at);
+            let pace = *self.paces.get(pace).filter(|_| !is_lost)?;
+            return Some(self.open_packed(kept, pace, *rule, now));
         }
+        let Aside::State(_, state) = self.asides.get_mut(kept.place_aside()?)? else { return None };
+        match loss {
+            None => Some(algorithm.open(Some(state), now)),
+            Some(loss) if loss.takes(state) => None,
+            Some(loss) => Some(algorithm.open_behind(loss, Some(state), now)),
+        }
+    }
+
+    fn open_packed(&mut self, kept: Kept, pace: Pace, rule: TokenBucket, now: Micros) -> Open {
+        let aside = kept.place_aside().and_then(|place| self.asides.get_mut(place));
+        let mut none = Vec::new();
+        let holes = match aside {
+            Some(Aside::Holes(holes)) => holes,
+            _ => &mut none,
+        };
+        // They are only lent.
+        let mut state = kept.packed.unpack(pace, mem::take(holes));
+        let open = token_bucket::Open::new(Some(&mut state), now, rule);
+        *holes = state.into_holes();
+        Open::TokenBucket(open)
     }
 
     /// As [`Open::put_back`], of what was opened at `place`; others may have come or gone since.
     pub(super) fn put_back(&mut self, print: Print, place: Place, open: Open) {
-        let stayed = self.states.get(place).is_some_and(|kept| kept.print == print);
-        let place = if stayed { Some(place) } else { self.find(print) };
-        let kept = place.and_then(|place| self.states.get_mut(place));
-        if let Some(Packed::Other(_, state)) = kept.map(|kept| &mut kept.state) {
+        let aside = self.at(print, Some(place)).1.and_then(|aside| self.asides.get_mut(aside));
+        if let Some(Aside::State(_, state)) = aside {
             open.put_back(state);
         }
     }
 
     /// Keeps a state that equals an absent one from `past` on; `place` is where one of this print was, perhaps.
     pub(super) fn put(&mut self, print: Print, place: Option<Place>, state: State, past: Micros) {
-        let state = self.packed(state, past);
-        let kept = place.and_then(|place| self.states.get_mut(place));
-        match kept.filter(|kept| kept.print == print) {
-            Some(kept) => {
-                kept.state = state;
-                self.due += SWEEP;
-            }
-            None => self.insert(print, state),
-        }
+        let (place, aside) = self.at(print, place);
+        let kept = match state {
+            State::TokenBucket(state) => self.packed(print, aside, state, past),
+            other => self.unpacked(print, aside, other, past),
+        };
+        self.set(place, kept);
     }
 
     /// The same of one that matters for longer than it says itself.
     pub(super) fn keep_until(&mut self, print: Print, state: State, past: Micros) {
-        self.insert(print, Packed::Other(past, Box::new(state)));
+        let (place, aside) = self.at(print, None);
+        let kept = self.unpacked(print, aside, state, past);
+        self.set(place, kept);
     }
 
-    fn insert(&mut self, print: Print, state: Packed) {
-        match self.find(print).and_then(|place| self.states.get_mut(place)) {
-            Some(kept) => kept.state = state,
-            None => self.states.insert(Kept { print, state }, Kept::home),
+    /// Where the state of this print is, which was at `place` perhaps, and what of it lies aside.
+    fn at(&self, print: Print, place: Option<Place>) -> (Option<Place>, Option<usize>) {
+        let is_it = |place: &Place| self.states.get(*place).is_some_and(|kept| kept.print == print);
+        let place = place.filter(is_it).or_else(|| self.find(print));
+        let kept = place.and_then(|place| self.states.get(place));
+        (place, kept.and_then(Kept::place_aside))
+    }
+
+    fn set(&mut self, place: Option<Place>, new: Kept) {
+        match place.and_then(|place| self.states.get_mut(place)) {
+            Some(kept) => {
+                *kept = new;
+                self.due += SWEEP;
+            }
+            None => {
+                self.states.insert(new, Kept::home);
+                self.due += SWEEP_FOR_NEW;
+            }
         }
-        self.due += SWEEP_FOR_NEW;
     }
 
-    fn packed(&mut self, state: State, past: Micros) -> Packed {
-        let state = match state {
-            State::TokenBucket(state) => state,
-            other => return Packed::Other(past, Box::new(other)),
-        };
-        let pace = state.pace();
+    fn packed(
+        &mut self,
+        print: Print,
+        aside: Option<usize>,
+        state: timeline::State,
+        past: Micros,
+    ) -> Kept {
+        let (packed, pace, holes) = timeline::Packed::new(state);
         let known = self.paces.iter().position(|known| *known == pace);
-        let place = known.unwrap_or_else(|| {
-            self.paces.push(pace);
-            self.paces.len() - 1
-        });
-        match u32::try_from(place) {
-            Ok(place) if place < MOST_PACES => {
-                Packed::TokenBucket(place, timeline::Packed::new(state))
-            }
-            _ => {
-                self.paces.truncate(MOST_PACES as usize);
-                Packed::Other(past, Box::new(State::TokenBucket(state)))
-            }
+        let Some(pace_at) = known.or_else(|| self.remember(pace)) else {
+            let state = State::TokenBucket(packed.unpack(pace, holes));
+            return self.unpacked(print, aside, state, past);
+        };
+        let holes = (!holes.is_empty()).then_some(Aside::Holes(holes));
+        let aside = self.lay_aside(aside, holes);
+        Kept { print, packed, kind: Kind::of(pace_at), aside }
+    }
+
+    fn unpacked(&mut self, print: Print, aside: Option<usize>, state: State, past: Micros) -> Kept {
+        let aside = self.lay_aside(aside, Some(Aside::State(past, Box::new(state))));
+        Kept { print, packed: timeline::Packed::new_zeroed(), kind: Kind::OTHER, aside }
+    }
+
+    /// Where the pace is from now on, if there is room.
+    fn remember(&mut self, pace: Pace) -> Option<usize> {
+        let place = self.paces.len();
+        let has_room = place < MOST_PACES;
+        if has_room {
+            self.paces = self.paces.iter().copied().chain([pace]).collect();
         }
+        has_room.then_some(place)
+    }
+
+    /// Puts `new` in the place of what lies there, if anything does; [`Kept::aside`] of it.
+    #[inline]
+    fn lay_aside(&mut self, place: Option<usize>, new: Option<Aside>) -> u64 {
+        match (place, new) {
+            // Most have nothing there.
+            (None, None) => 0,
+            (place, new) => self.replace_aside(place, new),
+        }
+    }
+
+    fn replace_aside(&mut self, place: Option<usize>, new: Option<Aside>) -> u64 {
+        let Some(new) = new else {
+            place.and_then(|place| self.asides.try_remove(place));
+            return 0;
+        };
+        let place = match place.and_then(|place| Some((place, self.asides.get_mut(place)?))) {
+            Some((place, aside)) => {
+                *aside = new;
+                place
+            }
+            None => self.asides.insert(new),
+        };
+        place as u64 + 1
     }
 
     /// False when there was none.
     pub(super) fn remove(&mut self, print: Print) -> bool {
-        self.find(print).is_some_and(|place| self.states.remove(place, Kept::home).is_some())
+        self.find(print).is_some_and(|place| self.remove_at(place))
+    }
+
+    fn remove_at(&mut self, place: Place) -> bool {
+        let removed = self.states.remove(place, Kept::home);
+        self.lay_aside(removed.and_then(|kept| kept.place_aside()), None);
+        removed.is_some()
     }
 
     /// Somebody new has come, and there is no room for the state: looks for some as if there were.
@@ -179,20 +260,22 @@ impl Shard {
             if self.sweep >= self.states.places() {
                 self.sweep = 0;
             }
-            match self.states.get(self.sweep).is_some_and(|kept| kept.past() <= now) {
+            let kept = self.states.get(self.sweep);
+            match kept.is_some_and(|kept| self.past(kept).saturating_add(GRACE) <= now) {
                 // Another one may be there then.
-                true => drop(self.states.remove(self.sweep, Kept::home)),
+                true => drop(self.remove_at(self.sweep)),
                 false => self.sweep += 1,
             }
         }
     }
-}
 
-fn open(packed: &mut timeline::Packed, pace: Pace, rule: TokenBucket, now: Micros) -> Open {
-    let mut state = packed.unpack(pace);
-    let open = token_bucket::Open::new(Some(&mut state), now, rule);
-    packed.repack(state);
-    Open::TokenBucket(open)
+    /// From when on it equals an absent one.
+    fn past(&self, kept: &Kept) -> Micros {
+        match kept.place_aside().and_then(|place| self.asides.get(place)) {
+            Some(Aside::State(past, _)) => *past,
+            _ => kept.packed.past(),
+        }
+    }
 }
 
 // === impl Kept ===
@@ -202,12 +285,51 @@ impl Kept {
         self.print.home()
     }
 
-    fn past(&self) -> Micros {
-        GRACE
-            + match &self.state {
-                Packed::TokenBucket(_, state) => state.past(),
-                Packed::Other(past, _) => *past,
-            }
+    /// Where what lies aside is there.
+    fn place_aside(&self) -> Option<usize> {
+        usize::try_from(self.aside.checked_sub(1)?).ok()
+    }
+}
+
+/// All zeros: empty.
+impl probing::Place for Kept {
+    type Thing = Self;
+
+    fn empty() -> Self {
+        Self::new_zeroed()
+    }
+
+    fn get(&self) -> Option<&Self> {
+        (self.kind != Kind::NONE).then_some(self)
+    }
+
+    fn get_mut(&mut self) -> Option<&mut Self> {
+        (self.kind != Kind::NONE).then_some(self)
+    }
+
+    fn put(&mut self, thing: Self) {
+        *self = thing;
+    }
+
+    fn take(&mut self) -> Option<Self> {
+        let taken = mem::replace(self, Self::empty());
+        taken.get().copied()
+    }
+}
+
+// === impl Kind ===
+
+impl Kind {
+    const NONE: Self = Self(0);
+    const OTHER: Self = Self(1);
+    const FIRST: u64 = 2;
+
+    fn of(pace: usize) -> Self {
+        Self(pace as u64 + Self::FIRST)
+    }
+
+    fn pace(self) -> Option<usize> {
+        usize::try_from(self.0.checked_sub(Self::FIRST)?).ok()
     }
 }
 
@@ -236,8 +358,10 @@ mod tests {
     }
 
     #[test]
-    fn a_state_takes_little_room() {
-        assert_eq!(size_of::<Option<Kept>>(), 64);
+    fn a_state_and_what_is_needed_to_find_it_are_a_line_each() {
+        assert_eq!(size_of::<Kept>(), 64);
+        // Behind a lock.
+        assert!(8 + std::mem::offset_of!(Shard, sweep) <= 64);
     }
 
     #[test]
@@ -250,17 +374,25 @@ mod tests {
         assert!(shard.len() == 2 && shard.remove(one) && shard.find(other).is_some());
     }
 
-    /// What it remembers is out while it is opened, and others of its request may come meanwhile.
-    #[test]
-    fn what_is_put_back_finds_its_state_wherever_that_is_by_now() {
-        let window = SlidingWindow::new(3, 1_000_000, 0).expect("a rule");
-        let (rule, mut shard) = (Algorithm::SlidingWindow(window), Shard::default());
+    fn window() -> (Algorithm, State, Micros) {
+        let rule = SlidingWindow::new(3, 1_000_000, 0).expect("a rule");
+        let rule = Algorithm::SlidingWindow(rule);
         let mut open = rule.open(None, 0);
         let (_, start) = open.earliest(0, 2);
         open.take(start, 2);
-        let level = open.level();
         let (state, ttl) = open.close().expect("a state");
+        (rule, state, ttl)
+    }
+
+    /// What it remembers is out while it is opened, and others of its request may come meanwhile.
+    #[test]
+    fn what_is_put_back_finds_its_state_wherever_that_is_by_now() {
+        let ((rule, state, ttl), mut shard) = (window(), Shard::default());
         shard.put(print(0), None, state, ttl);
+        let place = shard.find(print(0)).expect("a state");
+        let first = shard.open(place, &rule, None, 0).expect("a state");
+        let level = first.level();
+        shard.put_back(print(0), place, first);
         for number in 1..100 {
             let place = shard.find(print(0)).expect("a state");
             let open = shard.open(place, &rule, None, 0).expect("a state");
@@ -273,11 +405,37 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_lies_aside_goes_with_its_state() {
+        let ((_, state, ttl), mut shard) = (window(), Shard::default());
+        for _ in 0..2 {
+            (0..10).for_each(|number| shard.put(print(number), None, state.clone(), ttl));
+            assert_eq!((shard.len(), shard.asides.len()), (10, 10));
+        }
+        assert!(shard.remove(print(0)) && !shard.remove(print(0)));
+        put(&mut shard, 1, 0);
+        assert_eq!((shard.len(), shard.asides.len()), (9, 8));
+        (0..1_000).for_each(|_| shard.make_room(GRACE + 2_000_000));
+        assert_eq!((shard.len(), shard.asides.len()), (0, 0));
+    }
+
+    /// They lie on huge pages then.
+    #[test]
+    fn what_is_kept_among_many_is_found() {
+        const MANY: u64 = 40_000;
+        let mut shard = Shard::default();
+        (0..MANY).for_each(|number| put(&mut shard, number, 0));
+        assert_eq!(shard.len(), MANY as usize);
+        assert!((0..MANY).all(|number| shard.find(print(number)).is_some()));
+        assert!((0..MANY).all(|number| shard.remove(print(number))));
+        assert!(shard.len() == 0 && shard.find(print(0)).is_none());
+    }
+
     /// Holes among them, and whatever the pace.
     #[test]
     fn what_is_packed_is_what_it_was() {
         let mut shard = Shard::default();
-        for count in 1..=i64::from(MOST_PACES) + 10 {
+        for count in 1..=MOST_PACES as i64 + 10 {
             let rule = TokenBucket::new(count, 10_000_000, 20).expect("a rule");
             let rule = Algorithm::TokenBucket(rule);
             let mut open = rule.open(None, 5);
@@ -295,7 +453,7 @@ mod tests {
                 assert_eq!(shard.open(place, &rule, None, 1000), Some(expected.clone()));
             }
         }
-        assert_eq!(shard.paces.len(), MOST_PACES as usize);
+        assert_eq!(shard.paces.len(), MOST_PACES);
     }
 
     /// However many come, once each: those that are past go as others come.

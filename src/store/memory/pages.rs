@@ -1,0 +1,142 @@
+//! Places in memory of their own, on huge pages where there are enough of them. Among a million of states each look at one
+//! is a miss in all caches, and with pages of 4 KiB, as a rule, one in the tables of pages as well: that doubles what it
+//! costs.
+
+use crate::probing::{Place, Row};
+use memmap2::MmapMut;
+use std::{
+    alloc::{Layout, handle_alloc_error},
+    ops::{Deref, DerefMut, Range},
+};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// That of x86-64, and of aarch64 with pages of 4 KiB. Where another is true, nothing but time is lost.
+const HUGE: usize = 2 << 20;
+
+/// A row of places. Those whose bytes are all zero are empty.
+#[derive(Debug)]
+pub(super) enum Pages<P> {
+    /// Less than a huge page.
+    Few(Box<[P]>),
+    /// From where a huge page begins in it.
+    Many(MmapMut),
+}
+
+// === impl Pages ===
+
+impl<P: FromBytes + IntoBytes + KnownLayout> Pages<P> {
+    fn map(length: usize) -> Self {
+        // Room to begin where a huge page does. What is not used of it is never touched, and is no memory.
+        let Ok(map) = MmapMut::map_anon(length + HUGE) else {
+            handle_alloc_error(Layout::new::<P>())
+        };
+        #[cfg(target_os = "linux")]
+        // Where the kernel has none, or gives none, they are small.
+        let _ = map.advise_range(memmap2::Advice::HugePage, whole(&map).start, length);
+        Self::Many(map)
+    }
+}
+
+/// The bytes of `map` from where a huge page begins, one less of these than there are.
+fn whole(map: &MmapMut) -> Range<usize> {
+    let first = map.as_ptr().align_offset(HUGE).min(HUGE);
+    first..first + map.len() - HUGE
+}
+
+impl<P> Default for Pages<P> {
+    fn default() -> Self {
+        Self::Few(Box::default())
+    }
+}
+
+impl<P: FromBytes + Immutable + KnownLayout> Deref for Pages<P> {
+    type Target = [P];
+
+    fn deref(&self) -> &[P] {
+        match self {
+            Self::Few(places) => places,
+            Self::Many(map) => FromBytes::ref_from_bytes(&map[whole(map)]).unwrap_or_default(),
+        }
+    }
+}
+
+impl<P: FromBytes + IntoBytes + Immutable + KnownLayout> DerefMut for Pages<P> {
+    fn deref_mut(&mut self) -> &mut [P] {
+        match self {
+            Self::Few(places) => places,
+            Self::Many(map) => {
+                let bytes = whole(map);
+                FromBytes::mut_from_bytes(&mut map[bytes]).unwrap_or_default()
+            }
+        }
+    }
+}
+
+impl<P: Place + FromBytes + IntoBytes + Immutable + KnownLayout> Row for Pages<P> {
+    type Place = P;
+
+    fn empty(count: usize) -> Self {
+        match count * size_of::<P>() {
+            few if few < HUGE => Self::Few(Row::empty(count)),
+            many => Self::map(many),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Empty where it is 0.
+    #[derive(Debug, Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+    #[repr(C)]
+    struct Number(u64);
+
+    impl Place for Number {
+        type Thing = Self;
+
+        fn empty() -> Self {
+            Self(0)
+        }
+
+        fn get(&self) -> Option<&Self> {
+            (self.0 > 0).then_some(self)
+        }
+
+        fn get_mut(&mut self) -> Option<&mut Self> {
+            (self.0 > 0).then_some(self)
+        }
+
+        fn put(&mut self, thing: Self) {
+            *self = thing;
+        }
+
+        fn take(&mut self) -> Option<Self> {
+            let taken = *self;
+            *self = Self(0);
+            taken.get().copied()
+        }
+    }
+
+    #[test]
+    fn rows_of_each_length_are_empty_and_keep_what_is_put() {
+        for count in [4, HUGE / 8 / 2, HUGE / 8, HUGE] {
+            let mut pages: Pages<Number> = Row::empty(count);
+            assert_eq!(matches!(pages, Pages::Many(..)), count >= HUGE / 8);
+            assert_eq!(pages.len(), count);
+            assert!(pages.iter().all(|place| place.get().is_none()));
+            for place in [0, 1, count - 1] {
+                pages[place].put(Number(7));
+                assert_eq!(pages[place].get(), Some(&Number(7)));
+            }
+            assert_eq!(pages.iter().filter(|place| place.get().is_some()).count(), 3);
+        }
+        assert!(Pages::<Number>::default().is_empty());
+    }
+
+    #[test]
+    fn many_begin_where_a_huge_page_does() {
+        let pages: Pages<Number> = Row::empty(HUGE);
+        assert!(pages.as_ptr().addr().is_multiple_of(HUGE));
+    }
+}
