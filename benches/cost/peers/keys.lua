@@ -1,5 +1,5 @@
 -- wrk: a header with one of so many keys, in random order. However many there are, as many different requests, as in
--- paths.lua.
+-- paths.lua, and keys of one length.
 function init(args)
   count = tonumber(args[1])
   math.randomseed(1)
@@ -8,5 +8,5 @@ end
 
 function request()
   local number = math.random(0, 999999)
-  return head .. number % count .. "\r\nX-N: " .. number .. "\r\n\r\n"
+  return head .. string.format("%06d", number % count) .. "\r\nX-N: " .. number .. "\r\n\r\n"
 end

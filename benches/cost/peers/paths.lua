@@ -1,5 +1,5 @@
--- wrk: one of so many paths, in random order. However many there are, as many different requests: who makes more of them
--- is slower, and a gateway that waits more spends more on each.
+-- wrk: one of so many paths of one length, in random order. However many there are, as many different requests: who makes
+-- more of them is slower, and a gateway that waits more spends more on each.
 function init(args)
   count = tonumber(args[1])
   math.randomseed(1)
@@ -8,5 +8,5 @@ end
 
 function request()
   local number = math.random(0, 999999)
-  return "GET /v1/r" .. number % count .. "?n=" .. number .. tail
+  return "GET /v1/r" .. string.format("%04d", number % count) .. "?n=" .. number .. tail
 end

@@ -101,7 +101,7 @@ pub fn each_key(address: SocketAddr, path: &str, count: usize) -> io::Result<()>
         let mut connection = Connection::open(address)?;
         while key < count {
             let request =
-                format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nX-Key: k{key}\r\n\r\n");
+                format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nX-Key: k{key:06}\r\n\r\n");
             connection.exchange(request.as_bytes())?;
             key += CONNECTIONS;
         }

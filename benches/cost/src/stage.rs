@@ -99,7 +99,9 @@ impl Stage {
             ],
         );
         for i in 0..gateway.routes {
-            text.push_str(&format!("  - {{ suffix: /r{i}, limiters: [plenty], max_wait: 2s }}\n"));
+            text.push_str(&format!(
+                "  - {{ suffix: /r{i:04}, limiters: [plenty], max_wait: 2s }}\n"
+            ));
         }
         let file = self.dir.join(format!("paceway-{}.yaml", address.port()));
         fs::write(&file, text)?;
