@@ -26,11 +26,38 @@ pub struct Layout {
     pub two: Cores,
 }
 
+/// How much CPU time there was since a start, and how much of it the host of a virtual machine took, in the kernel's ticks.
+#[derive(Debug, Clone, Copy)]
+pub struct Ticks {
+    all: u64,
+    stolen: u64,
+}
+
 // === impl Cores ===
 
 impl Cores {
     pub fn list(&self) -> Option<&str> {
         self.0.as_deref()
+    }
+}
+
+// === impl Ticks ===
+
+impl Ticks {
+    /// As of now, from the first line of `/proc/stat` (proc(5)); `None` where there is none.
+    pub fn now() -> Option<Self> {
+        let text = fs::read_to_string("/proc/stat").ok()?;
+        let numbers = text.lines().next()?.split_whitespace().skip(1).map(|number| number.parse());
+        // What guests had, behind these, is in what users had.
+        let numbers = numbers.take(8).collect::<Result<Vec<u64>, _>>().ok()?;
+        Some(Self { all: numbers.iter().sum(), stolen: *numbers.get(7)? })
+    }
+
+    /// Which part of the time since then was stolen, %.
+    pub fn stolen_since(start: Self) -> Option<f64> {
+        let now = Self::now()?;
+        let all = now.all.checked_sub(start.all).filter(|all| *all > 0)?;
+        Some(100.0 * now.stolen.saturating_sub(start.stolen) as f64 / all as f64)
     }
 }
 

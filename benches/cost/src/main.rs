@@ -19,6 +19,7 @@ mod settings;
 mod stage;
 mod wrk;
 
+use machine::Ticks;
 use parts::Bench;
 use report::Report;
 use settings::Settings;
@@ -106,9 +107,10 @@ fn bench(gateway: &Path, root: &Path) -> io::Result<bool> {
     let scratch = Scratch::new()?;
     let stage = Stage::set(&scratch.0, gateway)?;
     let bench = Bench { stage: &stage, settings: &settings };
-    let (mut report, mut whole) = (Report::default(), true);
+    let (mut report, mut whole, mut stolen) = (Report::default(), true, Vec::new());
     for (name, measure) in parts.into_iter().filter(|(name, _)| settings.wants(name)) {
         eprintln!("{name}");
+        let started = Ticks::now();
         match measure(&bench) {
             Ok(part) => report.add(part),
             Err(error) => {
@@ -116,16 +118,21 @@ fn bench(gateway: &Path, root: &Path) -> io::Result<bool> {
                 whole = false;
             }
         }
+        if let Some(percent) = started.and_then(Ticks::stolen_since) {
+            eprintln!("{name}: the host took {percent:.1} % of the CPU");
+            stolen.push(percent);
+        }
     }
     println!("{}", report.text());
     if settings.is_complete() && whole && report.is_complete() {
         let intro = format!(
-            "Measured {} on {};\n{}.\n{} rounds of {} s.\n",
+            "Measured {} on {};\n{}.\n{} rounds of {} s.{}\n",
             machine::today(),
             machine::describe(),
             stage::versions(),
             settings.rounds,
-            settings.seconds
+            settings.seconds,
+            taken(&stolen)
         );
         report.write(&root.join("docs/performance.md"), &intro)?;
         fs::write(root.join("docs/performance.svg"), picture::draw(&report.bars))?;
@@ -136,6 +143,13 @@ fn bench(gateway: &Path, root: &Path) -> io::Result<bool> {
         );
     }
     Ok(whole)
+}
+
+/// How far to trust what is in µs, in words; `stolen`: of each part, %.
+fn taken(stolen: &[f64]) -> String {
+    let most = stolen.iter().copied().reduce(f64::max);
+    let words = |most| format!(" The host took {most:.1} % of the CPU at most (`steal`, by part).");
+    most.map(words).unwrap_or_default()
 }
 
 fn gate(gateway: &Path, file: &Path, record: bool) -> io::Result<bool> {

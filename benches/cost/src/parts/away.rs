@@ -1,4 +1,5 @@
-//! What a Redis that is frozen adds to a request's latency once the breaker is open: no request asks it any more.
+//! What a Redis that is frozen adds to a request's latency once the breaker is open: no request asks it any more. What
+//! the machine itself does to one request in a hundred, nginx shows.
 
 use super::{
     Bench,
@@ -8,7 +9,7 @@ use super::{
 use crate::{
     client::page,
     report::{Report, Row, Target},
-    rounds::{Spread, Turn, rounds},
+    rounds::{Turn, paired, rounds},
     stage::{Gateway, Server},
 };
 use std::{
@@ -20,6 +21,8 @@ use std::{
 const OPEN: &str = "\npaceway_store_breaker_state 2\n";
 const PATIENCE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(50);
+/// Times as many rounds as elsewhere, each of a second: few meet what a machine does now and then.
+const MORE: usize = 3;
 
 pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
     if let Some(why) = missing(&["redis-server", "kill"]) {
@@ -32,20 +35,26 @@ pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
         stage.paceway(&Gateway { redis: Some(redis.address), timeout, ..stage.usual() })?;
     redis.process.freeze()?;
     until_open(&gateway)?;
-    let loads = [("straight to the origin", &stage.origin), ("paceway, Redis is frozen", &gateway)];
-    let turns =
-        loads.map(|(_, server)| Box::new(move || pace(bench, server.address)) as Turn<'_, Latency>);
-    let samples = rounds(bench.settings.rounds, &turns)?;
+    let nginx = missing(&["nginx"]).is_none().then(|| stage.nginx(None, &[])).transpose()?;
+    let mut loads =
+        vec![("straight to the origin", &stage.origin), ("paceway, Redis is frozen", &gateway)];
+    loads.extend(nginx.as_ref().map(|nginx| ("nginx `limit_req`", nginx)));
+    let settings = bench.settings.with_seconds(1);
+    let short = Bench { settings: &settings, ..*bench };
+    let turn = |address| Box::new(move || pace(&short, address)) as Turn<'_, Latency>;
+    let turns: Vec<_> = loads.iter().map(|(_, server)| turn(server.address)).collect();
+    let samples = rounds(bench.settings.rounds * MORE, &turns)?;
     // Still, and not again.
     if !is_open(&gateway)? {
         return Err(io::Error::other("the breaker has closed"));
     }
-    let names = loads.map(|(name, _)| name);
-    let pairs = samples[1].iter().zip(&samples[0]);
-    let added = Spread::of(pairs.map(|(own, direct)| own.p99 - direct.p99));
+    let names: Vec<&str> = loads.iter().map(|(name, _)| *name).collect();
+    let added = |own: &[Latency]| paired(own, &samples[0], |own, direct| own.p99 - direct.p99);
     let target = Some(Target::AtMost { must: 1000.0, aim: None });
     let what = "added to the 99 % at 2,000/s while Redis is frozen and the breaker open, µs";
-    let rows = vec![Row::new(what, 0, target, added)];
+    let mut rows = vec![Row::new(what, 0, target, added(&samples[1]))];
+    let peer = samples.get(2).map(|nginx| added(nginx));
+    rows.extend(peer.map(|added| Row::new("nginx `limit_req`: the same, µs", 0, None, added)));
     Ok(Report { rows, tables: vec![table(&names, &samples)], bars: Vec::new() })
 }
 
