@@ -64,6 +64,14 @@ pub struct Gateway {
     ids: Ids,
 }
 
+/// A request that has been looked at. Dropped, it is counted, and logged.
+pub struct Begun<'a> {
+    record: Record<'a>,
+    routed: Result<Routed<'a>, Failure>,
+    is_http2: bool,
+    is_grpc: bool,
+}
+
 /// A request whose route is known: the only kind that can be limited and forwarded.
 struct Routed<'a> {
     /// Its index.
@@ -98,50 +106,41 @@ impl Gateway {
         &self.plan.ledgers[self.worker]
     }
 
-    /// Answers a request. It is looked at now, so that the future need not hold it as it came.
-    pub fn handle<'a>(
-        &'a self,
-        peer: &'a Arc<Peer>,
-        request: Request<Incoming>,
-    ) -> impl Future<Output = Response<Body>> + 'a {
+    /// What can be known of a request without asking anybody; [`Self::answer`] does the rest. Apart from that, so that the
+    /// future of the rest holds no request as it came, and is made where it stays: it is large.
+    pub fn begin(&self, peer: &Peer, mut request: Request<Incoming>) -> Begun<'_> {
         let is_http2 = request.version() == Version::HTTP_2;
         // Nobody else is to be told in another way.
         let is_grpc = is_http2 && grpc::is_call(&request);
-        let (mut record, mut routed) = self.begin(peer, request);
-        async move {
-            let answer = match &mut routed {
-                Ok(routed) => tokio::select! {
-                    biased;
-                    answer = self.forward(&mut record, peer, routed) => answer,
-                    () = peer.leaves() => Err(Failure::ClientLeft),
-                },
-                Err(failure) => Err(mem::replace(failure, Failure::NoRoute)),
-            };
-            let mut response = match answer {
-                Ok(response) => {
-                    record.answered(response.status());
-                    response
-                }
-                Err(failure) => record.refusal(&failure, is_http2, is_grpc).map(Body::own),
-            };
-            if !is_http2 && peer.ends.are_doubtful() {
-                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-            }
-            response
-        }
-    }
-
-    /// What can be known of a request without asking anybody.
-    fn begin(
-        &self,
-        peer: &Peer,
-        mut request: Request<Incoming>,
-    ) -> (Record<'_>, Result<Routed<'_>, Failure>) {
         let seen = Seen::of(request.headers());
         let id = self.ids.of(request.headers_mut(), seen);
         let mut record = Record::new(&self.plan, self.own(), peer, id, &request);
         let routed = self.route(&mut record, peer, request, seen);
-        (record, routed)
+        Begun { record, routed, is_http2, is_grpc }
+    }
+
+    /// Answers a request, of which nothing is left then.
+    pub async fn answer(&self, peer: &Arc<Peer>, begun: &mut Begun<'_>) -> Response<Body> {
+        let Begun { record, routed, is_http2, is_grpc } = begun;
+        let answer = match routed {
+            Ok(routed) => tokio::select! {
+                biased;
+                answer = self.forward(record, peer, routed) => answer,
+                () = peer.leaves() => Err(Failure::ClientLeft),
+            },
+            Err(failure) => Err(mem::replace(failure, Failure::NoRoute)),
+        };
+        let mut response = match answer {
+            Ok(response) => {
+                record.answered(response.status());
+                response
+            }
+            Err(failure) => record.refusal(&failure, *is_http2, *is_grpc).map(Body::own),
+        };
+        if !*is_http2 && peer.ends.are_doubtful() {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
     }
 
     /// Resolves when no tunnel is open any more.
