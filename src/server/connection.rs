@@ -142,7 +142,10 @@ impl Served {
         self: Arc<Self>,
         request: Request<Incoming>,
     ) -> Result<Response<Watched>, Infallible> {
-        let mut response = self.handle(request).await;
+        let gateway = &self.door.gateway;
+        let mut begun = gateway.begin(&self.peer, request);
+        let mut response = gateway.answer(&self.peer, &mut begun).await;
+        drop(begun);
         if response.extensions().get::<Left>().is_some() {
             self.stream.abandon();
         } else if !response.status().is_success() && response.headers().contains_key(CONNECTION) {
@@ -157,12 +160,6 @@ impl Served {
         Ok(response.map(|body| Watched { body, cut: None, served: self }))
     }
 
-    async fn handle(&self, request: Request<Incoming>) -> Response<Body> {
-        let gateway = &self.door.gateway;
-        let mut begun = gateway.begin(&self.peer, request);
-        gateway.answer(&self.peer, &mut begun).await
-    }
-
     pub(super) async fn http2(self: Arc<Self>) {
         let streams = Streams::new(self.door.client().body_timeout);
         let end = {
@@ -170,7 +167,9 @@ impl Served {
             let service = service_fn(move |request: Request<Incoming>| {
                 let served = served.clone();
                 async move {
-                    let response = served.handle(request).await;
+                    let gateway = &served.door.gateway;
+                    let mut begun = gateway.begin(&served.peer, request);
+                    let response = gateway.answer(&served.peer, &mut begun).await;
                     Ok::<_, Infallible>(response.map(Pieces::of))
                 }
             });
