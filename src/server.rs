@@ -4,6 +4,7 @@
 mod certificates;
 mod clock;
 mod connection;
+mod crew;
 mod door;
 mod edge;
 mod http2;
@@ -23,6 +24,7 @@ use crate::{
     tls::TlsError,
     upstream::{self, TrustError},
 };
+use crew::Crew;
 use hyper::server::conn::http1;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
@@ -169,10 +171,13 @@ impl Server {
             let seats = Arc::new(Seats::new(self.plan.config.client.max_connections));
             let (phase, phases) = watch::channel(Phase::Running);
             let (ended, mut ends) = mpsc::channel(1);
-            let mut runtimes = Vec::new();
-            for (number, listener) in self.data.into_iter().enumerate() {
+            let (crew, heard) = Crew::new(self.data.len());
+            let (crew, mut runtimes) = (Arc::new(crew), Vec::new());
+            for (number, (listener, guests)) in self.data.into_iter().zip(heard).enumerate() {
                 let worker = Worker {
                     listener,
+                    guests,
+                    crew: crew.clone(),
                     plan: self.plan.clone(),
                     number,
                     source: source.clone(),

@@ -1,5 +1,6 @@
 //! How many clients are connected, over all workers, and how many may be.
 
+use super::crew::Turn;
 use crate::metrics::{ConnectionMetrics, Protocol, Refusal};
 use std::{
     num::NonZeroUsize,
@@ -22,6 +23,8 @@ pub(super) struct Seat {
     seats: Arc<Seats>,
     /// Not known at first.
     protocol: Option<Protocol>,
+    /// Of the worker that serves it.
+    _turn: Turn,
 }
 
 // === impl Seats ===
@@ -31,10 +34,10 @@ impl Seats {
         Self { taken: AtomicUsize::new(0), max, metrics: ConnectionMetrics::default() }
     }
 
-    /// `None`, and counted, when all are taken.
-    pub(super) fn take(self: &Arc<Self>) -> Option<Seat> {
+    /// For a connection that it is somebody's `turn` to serve. `None`, and counted, when all are taken.
+    pub(super) fn take(self: &Arc<Self>, turn: Turn) -> Option<Seat> {
         let taken = self.taken.fetch_add(1, Relaxed);
-        let seat = Seat { seats: self.clone(), protocol: None };
+        let seat = Seat { seats: self.clone(), protocol: None, _turn: turn };
         if self.max.is_some_and(|max| taken >= max.get()) {
             self.refuse(Refusal::Limit);
             return None;

@@ -2,6 +2,7 @@
 
 use super::{
     LINGER, Phase, ServerError,
+    crew::{Crew, Guest, Turn},
     door::{Door, turn_away},
     seats::Seats,
     source::StoreSource,
@@ -19,7 +20,7 @@ use std::{
 };
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{Semaphore, watch},
+    sync::{Semaphore, mpsc, watch},
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -29,6 +30,10 @@ use tokio_rustls::rustls::ServerConfig;
 pub(super) struct Worker {
     /// Its own: the kernel spreads connections over the listeners of one port.
     pub(super) listener: StdListener,
+    /// Whom others have let in for it.
+    pub(super) guests: mpsc::Receiver<Guest>,
+    /// All workers.
+    pub(super) crew: Arc<Crew>,
     pub(super) plan: Arc<Plan>,
     /// Which one it is of those of the plan.
     pub(super) number: usize,
@@ -92,7 +97,7 @@ impl Worker {
 
     /// Lets clients in until the gateway drains.
     async fn accept(
-        &self,
+        &mut self,
         door: &Arc<Door>,
         connections: &mut JoinSet<()>,
     ) -> Result<(), ServerError> {
@@ -102,27 +107,63 @@ impl Worker {
         loop {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
-                    Ok((tcp, address)) => {
-                        self.welcome(door, connections, tcp, address);
-                    }
+                    Ok((tcp, address)) => self.let_in(door, connections, tcp, address),
                     Err(error) => {
                         // Most likely out of file descriptors: wait until some are free.
                         tracing::warn!(%error, "cannot accept");
                         sleep(Duration::from_millis(100)).await;
                     }
                 },
+                Some(guest) = self.guests.recv() => self.take_over(door, connections, guest),
                 _ = drain.wait_for(|phase| *phase >= Phase::Draining) => break,
                 Some(_) = connections.join_next() => {}
             }
         }
-        // Those who got through to us before the door closed are still served.
+        // Those who got through to us before the door closed are still served. Nobody is left to take them over.
         while let Ok((tcp, address)) = self.listener.accept() {
-            let tcp = tcp.set_nonblocking(true).and_then(|()| TcpStream::from_std(tcp));
-            if let Ok(tcp) = tcp {
-                self.welcome(door, connections, tcp, address);
-            }
+            let turn = self.crew.own_turn(self.number);
+            self.take_over(door, connections, Guest { tcp, address, turn });
+        }
+        self.guests.close();
+        while let Some(guest) = self.guests.recv().await {
+            self.take_over(door, connections, guest);
         }
         Ok(())
+    }
+
+    /// A client has come: it stays here, or goes to a worker that has fewer.
+    fn let_in(
+        &self,
+        door: &Arc<Door>,
+        connections: &mut JoinSet<()>,
+        tcp: TcpStream,
+        address: SocketAddr,
+    ) {
+        let (worker, turn) = self.crew.turn(self.number);
+        if worker == self.number {
+            return self.welcome(door, connections, tcp, address, turn);
+        }
+        // Of a socket that cannot be had back nothing is left to be told.
+        let Ok(tcp) = tcp.into_std() else { return };
+        let handed_over = self.crew.hand_over(worker, Guest { tcp, address, turn });
+        if let Err(guest) = handed_over {
+            let turn = self.crew.own_turn(self.number);
+            self.take_over(door, connections, Guest { turn, ..guest });
+        }
+    }
+
+    /// A client that somebody has let in is served here.
+    fn take_over(
+        &self,
+        door: &Arc<Door>,
+        connections: &mut JoinSet<()>,
+        Guest { tcp, address, turn }: Guest,
+    ) {
+        let tcp = tcp.set_nonblocking(true).and_then(|()| TcpStream::from_std(tcp));
+        match tcp {
+            Ok(tcp) => self.welcome(door, connections, tcp, address, turn),
+            Err(error) => tracing::warn!(%error, "cannot take a connection over"),
+        }
     }
 
     /// A client has come: there is a seat for it, or it is told that there is none.
@@ -132,10 +173,11 @@ impl Worker {
         connections: &mut JoinSet<()>,
         tcp: TcpStream,
         address: SocketAddr,
+        turn: Turn,
     ) {
         // Small answers must not wait for a client's delayed acknowledgement.
         let _ = tcp.set_nodelay(true);
-        if let Some(seat) = door.seats.take() {
+        if let Some(seat) = door.seats.take(turn) {
             connections.spawn(door.clone().serve(tcp, address, seat));
         } else if door.tls.is_none()
             && let Ok(permit) = self.turned_away.clone().try_acquire_owned()

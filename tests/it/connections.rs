@@ -46,6 +46,32 @@ async fn until_open(gateway: &Gateway, protocol: &str, count: usize) {
     .await;
 }
 
+// === who serves ===
+
+/// Left to chance, one in ten times.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_worker_serves_as_many_connections_as_another() {
+    const WORKERS: usize = 4;
+    let upstream = Upstream::ok().await;
+    let rest = "routes: [{ suffix: \"*\" }]";
+    let yaml = format!("upstream: {}\nworkers: {WORKERS}\n{rest}\n", upstream.url());
+    let gateway = Gateway::start(&yaml).await;
+    let mut clients = Vec::new();
+    for client in 1..=3 * WORKERS {
+        let mut conn = gateway.ask("/", &[]).await;
+        assert_eq!(conn.answer().await.expect("an answer").status, 200);
+        clients.push(conn);
+        // Each worker has connections of its own, and takes one that is idle.
+        assert_eq!(upstream.connections(), client.min(WORKERS));
+    }
+    // They go on where they are.
+    for conn in &mut clients {
+        conn.send(request("GET", "/", &[])).await.expect("send");
+        assert_eq!(conn.answer().await.expect("an answer").status, 200);
+    }
+    assert_eq!(upstream.connections(), WORKERS);
+}
+
 // === time ===
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,7 @@
 //! Interim responses: between what the parser writes, never within it.
 
 use super::*;
-use crate::server::seats::Seats;
+use crate::server::{crew::Crew, seats::Seats};
 use bytes::Bytes;
 use http::Response;
 use http_body_util::{BodyExt, Full, combinators::BoxBody};
@@ -24,7 +24,8 @@ where
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (tcp, _) = listener.accept().await.unwrap();
-    let seat = Arc::new(Seats::new(None)).take().unwrap();
+    let seat = Arc::new(Seats::new(None)).take(Crew::new(1).0.own_turn(0));
+    let seat = seat.unwrap();
     let transport = Transport::Plain(tcp);
     let stream = Stream::new(transport, Vec::new(), Protocol::Http1, seat, Limits::default());
     let stream = Arc::new(stream);
