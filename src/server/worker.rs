@@ -28,7 +28,7 @@ use tokio_rustls::rustls::ServerConfig;
 
 /// One core's share of the data plane.
 pub(super) struct Worker {
-    /// Its own: the kernel spreads connections over the listeners of one port.
+    /// Its own, of the port of all.
     pub(super) listener: StdListener,
     /// Whom others have let in for it.
     pub(super) guests: mpsc::Receiver<Guest>,
