@@ -37,6 +37,7 @@ use source::StoreSource;
 use std::{
     io,
     net::{SocketAddr, TcpListener as StdListener},
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -227,7 +228,9 @@ fn start(
     let runtime = new_runtime()?;
     let (metrics, name) = (runtime.metrics(), format!("worker-{}", worker.number));
     let work = move || {
-        let result = runtime.block_on(worker.run());
+        // A gateway with a part of its workers would look well.
+        let run = AssertUnwindSafe(|| runtime.block_on(worker.run()));
+        let result = catch_unwind(run).unwrap_or(Err(ServerError::Worker));
         // Nobody listens only when the process is on its way out.
         let _ = ended.blocking_send(result);
     };

@@ -1,6 +1,7 @@
 //! Which worker serves a connection. The kernel spreads them over the workers' listeners by chance: of four, two often come
 //! to one worker, which is busy then while others have nothing to do. So who has let in more than another hands over.
 
+use super::seats::Seat;
 use std::{
     net::{SocketAddr, TcpStream},
     sync::{
@@ -29,7 +30,7 @@ struct Member {
 pub(super) struct Guest {
     pub(super) tcp: TcpStream,
     pub(super) address: SocketAddr,
-    pub(super) turn: Turn,
+    pub(super) seat: Seat,
 }
 
 /// Counts as a connection of a worker until it is dropped.
@@ -86,6 +87,7 @@ impl Drop for Turn {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::seats::Seats;
     use proptest::prelude::*;
     use rstest::rstest;
 
@@ -135,10 +137,11 @@ mod tests {
         let (crew, mut heard) = Crew::new(2);
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("its address");
+        let seats = Arc::new(Seats::new(None));
         let guest = || Guest {
             tcp: TcpStream::connect(address).expect("connect"),
             address,
-            turn: crew.own_turn(1),
+            seat: seats.take(crew.own_turn(1)).expect("a seat"),
         };
         for _ in 0..ON_THEIR_WAY {
             assert!(crew.hand_over(1, guest()).is_ok());

@@ -24,7 +24,7 @@ pub(super) struct Seat {
     /// Not known at first.
     protocol: Option<Protocol>,
     /// Of the worker that serves it.
-    _turn: Turn,
+    turn: Turn,
 }
 
 // === impl Seats ===
@@ -37,7 +37,7 @@ impl Seats {
     /// For a connection that it is somebody's `turn` to serve. `None`, and counted, when all are taken.
     pub(super) fn take(self: &Arc<Self>, turn: Turn) -> Option<Seat> {
         let taken = self.taken.fetch_add(1, Relaxed);
-        let seat = Seat { seats: self.clone(), protocol: None, _turn: turn };
+        let seat = Seat { seats: self.clone(), protocol: None, turn };
         if self.max.is_some_and(|max| taken >= max.get()) {
             self.refuse(Refusal::Limit);
             return None;
@@ -59,6 +59,11 @@ impl Seat {
         self.leave();
         self.seats.metrics.open(protocol).increment(1.0);
         self.protocol = Some(protocol);
+    }
+
+    /// Another worker serves it.
+    pub(super) fn stays(&mut self, turn: Turn) {
+        self.turn = turn;
     }
 
     fn leave(&mut self) {

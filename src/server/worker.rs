@@ -2,9 +2,9 @@
 
 use super::{
     LINGER, Phase, ServerError,
-    crew::{Crew, Guest, Turn},
+    crew::{Crew, Guest},
     door::{Door, turn_away},
-    seats::Seats,
+    seats::{Seat, Seats},
     source::StoreSource,
     system,
 };
@@ -14,7 +14,8 @@ use crate::{
     upstream::{Site, Upstream},
 };
 use std::{
-    net::{SocketAddr, TcpListener as StdListener},
+    io,
+    net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream},
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
@@ -111,27 +112,35 @@ impl Worker {
                     Err(error) => {
                         // Most likely out of file descriptors: wait until some are free.
                         tracing::warn!(%error, "cannot accept");
+                        while let Ok(guest) = self.guests.try_recv() {
+                            take_over(door, connections, guest);
+                        }
                         sleep(Duration::from_millis(100)).await;
                     }
                 },
-                Some(guest) = self.guests.recv() => self.take_over(door, connections, guest),
+                Some(guest) = self.guests.recv() => take_over(door, connections, guest),
                 _ = drain.wait_for(|phase| *phase >= Phase::Draining) => break,
                 Some(_) = connections.join_next() => {}
             }
         }
-        // Those who got through to us before the door closed are still served. Nobody is left to take them over.
-        while let Ok((tcp, address)) = self.listener.accept() {
-            let turn = self.crew.own_turn(self.number);
-            self.take_over(door, connections, Guest { tcp, address, turn });
-        }
+        // From now on others keep whom they let in.
         self.guests.close();
         while let Some(guest) = self.guests.recv().await {
-            self.take_over(door, connections, guest);
+            take_over(door, connections, guest);
+        }
+        // Those who got through to us before the door closed are still served.
+        while let Ok((tcp, address)) = self.listener.accept() {
+            let turn = self.crew.own_turn(self.number);
+            match (registered(tcp), door.seats.take(turn)) {
+                (Ok(tcp), Some(seat)) => serve(door, connections, tcp, address, seat),
+                (Ok(tcp), None) => self.turn_away(door, connections, tcp),
+                (Err(_), _) => {}
+            }
         }
         Ok(())
     }
 
-    /// A client has come: it stays here, or goes to a worker that has fewer.
+    /// A client has come: it stays here, or goes to a worker that has fewer, or is told that there is no seat for it.
     fn let_in(
         &self,
         door: &Arc<Door>,
@@ -140,52 +149,56 @@ impl Worker {
         address: SocketAddr,
     ) {
         let (worker, turn) = self.crew.turn(self.number);
+        let Some(seat) = door.seats.take(turn) else {
+            return self.turn_away(door, connections, tcp);
+        };
         if worker == self.number {
-            return self.welcome(door, connections, tcp, address, turn);
+            return serve(door, connections, tcp, address, seat);
         }
         // Of a socket that cannot be had back nothing is left to be told.
         let Ok(tcp) = tcp.into_std() else { return };
-        let handed_over = self.crew.hand_over(worker, Guest { tcp, address, turn });
-        if let Err(guest) = handed_over {
-            let turn = self.crew.own_turn(self.number);
-            self.take_over(door, connections, Guest { turn, ..guest });
+        if let Err(mut guest) = self.crew.hand_over(worker, Guest { tcp, address, seat }) {
+            guest.seat.stays(self.crew.own_turn(self.number));
+            take_over(door, connections, guest);
         }
     }
 
-    /// A client that somebody has let in is served here.
-    fn take_over(
-        &self,
-        door: &Arc<Door>,
-        connections: &mut JoinSet<()>,
-        Guest { tcp, address, turn }: Guest,
-    ) {
-        let tcp = tcp.set_nonblocking(true).and_then(|()| TcpStream::from_std(tcp));
-        match tcp {
-            Ok(tcp) => self.welcome(door, connections, tcp, address, turn),
-            Err(error) => tracing::warn!(%error, "cannot take a connection over"),
-        }
-    }
-
-    /// A client has come: there is a seat for it, or it is told that there is none.
-    fn welcome(
-        &self,
-        door: &Arc<Door>,
-        connections: &mut JoinSet<()>,
-        tcp: TcpStream,
-        address: SocketAddr,
-        turn: Turn,
-    ) {
-        // Small answers must not wait for a client's delayed acknowledgement.
-        let _ = tcp.set_nodelay(true);
-        if let Some(seat) = door.seats.take(turn) {
-            connections.spawn(door.clone().serve(tcp, address, seat));
-        } else if door.tls.is_none()
+    fn turn_away(&self, door: &Door, connections: &mut JoinSet<()>, tcp: TcpStream) {
+        if door.tls.is_none()
             && let Ok(permit) = self.turned_away.clone().try_acquire_owned()
         {
+            // The answer must not wait for the client's delayed acknowledgement.
+            let _ = tcp.set_nodelay(true);
             connections.spawn(async move {
                 turn_away(tcp).await;
                 drop(permit);
             });
         }
     }
+}
+
+/// A client that another worker has let in is served here.
+fn take_over(door: &Arc<Door>, connections: &mut JoinSet<()>, Guest { tcp, address, seat }: Guest) {
+    match registered(tcp) {
+        Ok(tcp) => serve(door, connections, tcp, address, seat),
+        Err(error) => tracing::warn!(%error, "cannot take a connection over"),
+    }
+}
+
+fn serve(
+    door: &Arc<Door>,
+    connections: &mut JoinSet<()>,
+    tcp: TcpStream,
+    address: SocketAddr,
+    seat: Seat,
+) {
+    // Small answers must not wait for a client's delayed acknowledgement.
+    let _ = tcp.set_nodelay(true);
+    connections.spawn(door.clone().serve(tcp, address, seat));
+}
+
+/// With this worker's runtime.
+fn registered(tcp: StdStream) -> io::Result<TcpStream> {
+    tcp.set_nonblocking(true)?;
+    TcpStream::from_std(tcp)
 }

@@ -121,6 +121,10 @@ impl Local {
         budget: Micros,
         ticket: Option<Ticket>,
     ) -> Result<Option<Decision>, IsBack> {
+        if !checks.iter().any(is_own) {
+            // No share of it is kept here, so none can begin anew.
+            return Ok(None);
+        }
         let mut book = self.book.lock();
         match health.is_closed() && !book.as_ref().is_some_and(|book| book.decides(checks)) {
             true => Err(IsBack),
