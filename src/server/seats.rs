@@ -61,7 +61,7 @@ impl Seat {
         self.protocol = Some(protocol);
     }
 
-    /// Another worker serves it.
+    /// The worker that was to serve it takes no more: it is the `turn` of the one that let it in.
     pub(super) fn stays(&mut self, turn: Turn) {
         self.turn = turn;
     }

@@ -140,9 +140,14 @@ impl Local {
         budget: Micros,
         ticket: Option<Ticket>,
     ) -> Option<Decision> {
+        // Without the lock of all workers where none of them is.
+        if !checks.iter().any(is_own) {
+            return None;
+        }
         self.decide_in(&mut self.book.lock(), health, checks, budget, ticket)
     }
 
+    /// For `checks` of which some are to be decided here.
     fn decide_in(
         &self,
         book: &mut Option<Book>,
@@ -151,9 +156,6 @@ impl Local {
         budget: Micros,
         ticket: Option<Ticket>,
     ) -> Option<Decision> {
-        if !checks.iter().any(is_own) {
-            return None;
-        }
         let book = book.get_or_insert_with(|| Book::new(health, self.calls.clone()));
         if !self.is_open.swap(true, SeqCst) {
             health.wake.notify_one();
