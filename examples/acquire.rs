@@ -22,6 +22,8 @@ use tokio::time::Instant;
 async fn main() -> Result<(), Box<dyn Error>> {
     let rate = Rate { count: 5, period: Duration::from_secs(1) };
     let limiter = Limiter::token_bucket("jobs", rate, 2, store().await?).ok_or("no rule")?;
+    // Every process declares the same: after Redis lost its data, each refuses for as long.
+    let limiter = limiter.max_wait(Duration::from_secs(10));
     let mut out = std::io::stdout();
     let started = Instant::now();
     for job in 0..10 {

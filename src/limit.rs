@@ -17,14 +17,9 @@ use crate::{
         Answer, Check, Checks, Decision, Source, Store, StoreError, batch::places, calls::Callable,
     },
 };
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicI64, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 use tokio::{
+    sync::Mutex,
     task::AbortHandle,
     time::{Instant, sleep, sleep_until},
 };
@@ -37,6 +32,10 @@ const LEAST_SLACK: Duration = Duration::from_millis(5);
 
 /// A lease that could not be renewed is tried again so soon.
 const RENEW_AGAIN: Duration = Duration::from_secs(1);
+
+/// How far ahead a [`Limiter`] reserves permits by default. After Redis loses its data the limiter is closed for as
+/// long, so a longer wait has to be asked for.
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// A granted slot that has not been used, or whose places are still held. Dropped, it goes to somebody else.
 #[derive(Debug)]
@@ -91,8 +90,11 @@ pub struct Limiter {
     rule: TokenBucket,
     key: Arc<str>,
     store: Arc<dyn Store>,
-    /// Of all slots so far, µs: as far ahead others may have some.
-    longest_wait: Arc<AtomicI64>,
+    /// How far ahead permits are reserved.
+    max_wait: Duration,
+    /// Held by the one caller of `acquire` that asks for permits further ahead than `max_wait`; later callers wait for
+    /// the lock, in order.
+    beyond: Arc<Mutex<()>>,
 }
 
 /// Why a [`Limiter`] gave no permits.
@@ -418,28 +420,58 @@ impl Limiter {
         let rule = TokenBucket::new(i64::try_from(rate.count).ok()?, period, i64::from(burst))?;
         let policy = Policy { name: name.to_owned(), quota: Quota::Rate(rate) };
         let key = key::StateNames::new("paceway", name, b'T', name).of(None).into();
-        Some(Self { policy, rule, key, store, longest_wait: Arc::default() })
+        Some(Self { policy, rule, key, store, max_wait: MAX_WAIT, beyond: Arc::default() })
     }
 
-    /// Takes `permits` and waits for them as long as needed; returns how long that was. Callers are
-    /// served in the order in which they asked. A dropped future gives its place to somebody else.
+    /// Declares how far ahead the limiter reserves permits: one minute unless declared, one hour at most. No caller
+    /// holds a reservation for a later instant, whatever its time-out.
+    ///
+    /// After Redis loses its data, each process refuses for this long and the time that the bucket takes to fill,
+    /// because another process may hold reservations that far ahead. So every process that shares the limiter must
+    /// declare the same value, as it must declare the same rate.
+    #[must_use]
+    pub fn max_wait(self, max_wait: Duration) -> Self {
+        Self { max_wait: max_wait.min(duration(MAX_BUDGET)), ..self }
+    }
+
+    /// Takes `permits` and waits for them as long as needed; returns how long that was. The callers of one process
+    /// are served in the order in which they asked, and so are all processes for permits that come within
+    /// [`max_wait`](Self::max_wait). A dropped future gives its place to somebody else. A caller that wakes over
+    /// 100 ms after its instant (the machine was suspended, say) asks again.
     ///
     /// # Errors
     ///
     /// [`AcquireError::Impossible`], [`AcquireError::Store`].
     pub async fn acquire(&self, permits: u32) -> Result<Duration, AcquireError> {
+        let checks = self.checks(permits)?;
         let started = Instant::now();
+        let mut turn = None;
+        if self.beyond.try_lock().is_err() {
+            turn = Some(self.beyond.lock().await);
+        }
         loop {
-            match self.try_acquire(permits, duration(MAX_BUDGET)).await {
-                // No reservation reaches further than an hour: come back when one does.
-                Err(AcquireError::Refused { retry_after }) => sleep(retry_after).await,
-                taken => return taken.map(|_| started.elapsed()),
+            match self.reserve(&checks, self.max_wait).await {
+                Ok(mut slot) => {
+                    turn = None;
+                    slot.come().await;
+                    if !slot.is_late() {
+                        slot.spend();
+                        return Ok(started.elapsed());
+                    }
+                }
+                // No reservation reaches so far yet. One caller asks when one does; the others wait for that caller.
+                Err(AcquireError::Refused { retry_after }) => match turn {
+                    Some(_) => sleep(retry_after).await,
+                    None => turn = Some(self.beyond.lock().await),
+                },
+                Err(error) => return Err(error),
             }
         }
     }
 
-    /// Takes `permits` if they can be had within `timeout` (at most an hour), waits for them, and returns how
-    /// long that was. If not, says so at once.
+    /// Takes `permits` if they can be had within `timeout`, or within [`max_wait`](Self::max_wait) if that is
+    /// shorter, waits for them, and returns how long that was. If not, says so at once. A caller that wakes over 100 ms
+    /// after its instant asks again, with what is left of its time.
     ///
     /// # Errors
     ///
@@ -450,18 +482,27 @@ impl Limiter {
         timeout: Duration,
     ) -> Result<Duration, AcquireError> {
         let checks = self.checks(permits)?;
-        match ask(&self.store, &checks, timeout).await? {
-            Admission::Granted(mut slot) => {
-                self.longest_wait.fetch_max(micros(slot.wait), Relaxed);
-                slot.come().await;
+        let started = Instant::now();
+        loop {
+            let left = timeout.min(self.max_wait).saturating_sub(started.elapsed());
+            let mut slot = self.reserve(&checks, left).await?;
+            slot.come().await;
+            if !slot.is_late() {
                 slot.spend();
-                Ok(slot.wait)
+                return Ok(started.elapsed());
             }
+        }
+    }
+
+    /// A slot that comes within `budget`.
+    async fn reserve(&self, checks: &Checks, budget: Duration) -> Result<Slot, AcquireError> {
+        match ask(&self.store, checks, budget).await? {
+            Admission::Granted(slot) => Ok(slot),
             Admission::Refused(Decision { retry_after, .. }) => {
                 Err(AcquireError::Refused { retry_after: duration(retry_after) })
             }
             // A token bucket has no places.
-            Admission::Queued(_) => Err(AcquireError::Refused { retry_after: timeout }),
+            Admission::Queued(_) => Err(AcquireError::Refused { retry_after: budget }),
         }
     }
 
@@ -474,7 +515,7 @@ impl Limiter {
         // It refuses without the store: nobody can be asked how many share it.
         Ok(Arc::new([Check::new(self.key.clone(), algorithm)
             .with_cost(cost)
-            .with_hidden(algorithm.hidden(self.longest_wait.load(Relaxed), cost))]))
+            .with_hidden(algorithm.hidden(micros(self.max_wait), cost))]))
     }
 }
 

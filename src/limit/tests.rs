@@ -66,6 +66,166 @@ async fn more_than_the_burst_is_impossible_not_a_wait_for_ever() {
     assert_eq!(limiter.acquire(0).await, Err(AcquireError::Impossible { asked: 0, most: 5 }));
 }
 
+/// A machine that is suspended, say. At 5/s callers may use the slots of the last 100 ms then, and no older ones.
+#[tokio::test(start_paused = true)]
+async fn callers_that_wake_late_ask_again() {
+    let limiter = limiter(5, 1);
+    let callers = (0..20).map(|i| {
+        let limiter = limiter.clone();
+        tokio::spawn(async move {
+            let taken = match i % 2 {
+                0 => limiter.acquire(1).await,
+                _ => limiter.try_acquire(1, Duration::from_secs(30)).await,
+            };
+            taken.map(|_| Instant::now())
+        })
+    });
+    let callers: Vec<_> = callers.collect();
+    sleep(Duration::from_millis(10)).await;
+    tokio::time::advance(Duration::from_secs(3)).await;
+    let mut instants = Vec::new();
+    for caller in callers {
+        instants.push(caller.await.expect("a task").expect("permits"));
+    }
+    instants.sort();
+    let spans: Vec<_> = instants.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert_eq!(spans.len(), 19);
+    // A slot comes 200 ms after the one before it, and may be used 100 ms late.
+    assert!(spans.iter().all(|span| *span >= Duration::from_millis(100)), "{spans:?}");
+}
+
+/// After a loss of the store's states a process refuses for as long as any other may hold reservations, whatever waits it
+/// has seen itself.
+#[tokio::test(start_paused = true)]
+async fn the_horizon_after_a_loss_is_the_declared_wait() {
+    let second = 1_000_000;
+    let limiter = limiter(5, 5);
+    let hidden = |limiter: &Limiter| limiter.checks(1).expect("a check")[0].hidden;
+    assert_eq!(
+        hidden(&limiter),
+        61 * second,
+        "a minute, and the time that the bucket takes to fill"
+    );
+    let limiter = limiter.max_wait(Duration::from_secs(10));
+    assert_eq!(hidden(&limiter), 11 * second);
+    limiter.try_acquire(5, Duration::ZERO).await.expect("the burst");
+    limiter.try_acquire(5, Duration::from_secs(30)).await.expect("within a second");
+    assert_eq!(hidden(&limiter), 11 * second);
+    let limiter = limiter.max_wait(Duration::MAX);
+    assert_eq!(hidden(&limiter), 3601 * second);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_reservation_reaches_further_than_declared() {
+    let limiter = limiter(1, 1).max_wait(Duration::from_secs(2));
+    limiter.try_acquire(1, Duration::ZERO).await.expect("permits");
+    let started = Instant::now();
+    // In the order of asking, though only two of them fit into what is reserved ahead.
+    let callers: Vec<_> = (0..6)
+        .map(|i| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { limiter.acquire(1).await.map(|_| (i, Instant::now())) })
+        })
+        .collect();
+    sleep(Duration::from_millis(1)).await;
+    let longer = limiter.try_acquire(1, Duration::from_secs(60)).await;
+    let Err(AcquireError::Refused { retry_after }) = longer else { panic!("{longer:?}") };
+    assert_eq!(retry_after, Duration::from_millis(999));
+    for caller in callers {
+        let (i, at) = caller.await.expect("a task").expect("permits");
+        assert_eq!(at - started, Duration::from_secs(i + 1), "{i}");
+    }
+}
+
+/// A service that takes its time to become ready, and says when it was asked whether it is.
+#[derive(Clone)]
+struct Slow {
+    takes: Duration,
+    asked: Arc<parking_lot::Mutex<Vec<Instant>>>,
+    /// Of this clone, until it is ready.
+    begun: Option<Instant>,
+    called: Arc<parking_lot::Mutex<Vec<Instant>>>,
+}
+
+impl Slow {
+    fn new(takes: Duration) -> Self {
+        Self { takes, asked: Arc::default(), begun: None, called: Arc::default() }
+    }
+}
+
+impl Service<Request<()>> for Slow {
+    type Response = Response<http_body_util::Full<bytes::Bytes>>;
+    type Error = Infallible;
+    type Future = std::future::Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(
+        &mut self,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Result<(), Infallible>> {
+        let now = Instant::now();
+        if self.begun.is_none() {
+            self.asked.lock().push(now);
+        }
+        let ready_at = *self.begun.get_or_insert(now) + self.takes;
+        if now >= ready_at {
+            return std::task::Poll::Ready(Ok(()));
+        }
+        let waker = cx.waker().clone();
+        tokio::spawn(async move {
+            sleep_until(ready_at).await;
+            waker.wake();
+        });
+        std::task::Poll::Pending
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        let begun = self.begun.take().expect("it was asked whether it is ready");
+        assert!(begun.elapsed() >= self.takes, "it was not ready");
+        self.called.lock().push(Instant::now());
+        std::future::ready(Ok(Response::new(http_body_util::Full::new(bytes::Bytes::new()))))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_layer_makes_the_service_ready_shortly_before_the_slot() {
+    let slow = Slow::new(Duration::from_millis(50));
+    let rate = Rate { count: 1, period: Duration::from_secs(600) };
+    let store = Arc::new(MemoryStore::default());
+    let limiter = Limiter::token_bucket("slow", rate, 1, store).expect("a rule");
+    let layer = LimitLayer::new(limiter.max_wait(Duration::from_secs(3600)));
+    let mut service = layer.max_wait(Duration::from_secs(3600)).layer(slow.clone());
+    let ready = std::future::poll_fn(|cx| service.poll_ready(cx));
+    tokio::time::timeout(Duration::ZERO, ready).await.expect("always ready").expect("infallible");
+    assert_eq!(slow.asked.lock().len(), 0, "the inner service is not asked");
+    let started = Instant::now();
+    let calls: Vec<_> = (0..3).map(|_| tokio::spawn(service.call(Request::new(())))).collect();
+    for call in calls {
+        let answer = call.await.expect("a task").expect("infallible");
+        assert_eq!(answer.status(), StatusCode::OK);
+    }
+    let since = |instants: &[Instant]| -> Vec<u128> {
+        instants.iter().map(|at| (*at - started).as_millis()).collect()
+    };
+    // Twice the 50 ms that it took for the first.
+    assert_eq!(since(&slow.asked.lock()), [0, 599_900, 1_199_900]);
+    assert_eq!(since(&slow.called.lock()), [50, 600_000, 1_200_000]);
+}
+
+/// A slot that has passed by more than 100 ms is not used; the service that is ready by then is kept for the next.
+#[tokio::test(start_paused = true)]
+async fn a_request_whose_service_is_ready_late_asks_again() {
+    let slow = Slow::new(Duration::from_millis(300));
+    let layer = LimitLayer::new(limiter(1, 1)).max_wait(Duration::from_secs(3));
+    let mut service = layer.layer(slow.clone());
+    let started = Instant::now();
+    let first = service.call(Request::new(())).await.expect("infallible");
+    assert_eq!(first.status(), StatusCode::OK);
+    // 300 ms: late, asked again, granted at once and ready.
+    assert_eq!(started.elapsed(), Duration::from_millis(300));
+    assert_eq!(slow.asked.lock().len(), 1);
+    assert_eq!(slow.called.lock().len(), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_layer_holds_or_answers_429_in_place_of_the_service() {
     let service = service_fn(async |_: Request<()>| {

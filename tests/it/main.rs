@@ -30,6 +30,7 @@ mod http2;
 mod leases;
 mod leavers;
 mod lifecycle;
+mod library;
 mod limiters;
 mod limits;
 mod lost_state;

@@ -1,0 +1,80 @@
+//! The crate as a library: processes that share a limiter through Redis.
+
+use crate::support::{Redis, Said, assert_lawful, eventually};
+use paceway::{
+    AcquireError, Limiter, Rate,
+    store::{
+        batch::{Batched, StoreMetrics},
+        redis::{Markers, RedisStore, RedisUrl},
+    },
+};
+use parking_lot::Mutex;
+use std::{sync::Arc, time::Duration};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+
+/// Longer than any call takes; no test is about it.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// 20/s, at most 2 at once, with a connection and a memory of its own, as another process has.
+async fn process(redis: &Redis) -> Limiter {
+    let url = RedisUrl::parse(&redis.url()).expect("a URL");
+    let markers = Markers::new("paceway", metrics::Counter::noop());
+    let script = RedisStore::open(&url, &markers).expect("a store");
+    script.connected(LIMIT).await.expect("a connection");
+    let store = Arc::new(Batched::new(Arc::new(script), LIMIT, StoreMetrics::noop()));
+    let rate = Rate { count: 20, period: Duration::from_secs(1) };
+    let limiter = Limiter::token_bucket("jobs", rate, 2, store).expect("a rule");
+    limiter.max_wait(Duration::from_secs(3))
+}
+
+/// One process has callers that wait for up to 2.5 s, the other only such that wait for 50 ms at most. After the loss the
+/// second must not grant what the first has promised.
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_with_short_waits_keep_the_law_when_redis_loses_its_data() {
+    let redis = Redis::start();
+    let start = Instant::now();
+    let (patient, hasty) = (process(&redis).await, process(&redis).await);
+    let arrivals = Arc::new(Mutex::new(Vec::new()));
+    hasty.try_acquire(1, Duration::ZERO).await.expect("a full bucket");
+    arrivals.lock().push(Instant::now());
+    let mut callers = JoinSet::new();
+    for _ in 0..50 {
+        let (patient, arrivals) = (patient.clone(), arrivals.clone());
+        callers.spawn(async move {
+            patient.acquire(1).await.expect("permits");
+            arrivals.lock().push(Instant::now());
+        });
+    }
+    eventually("most of them have a reservation", async || {
+        match hasty.try_acquire(1, Duration::ZERO).await {
+            Err(AcquireError::Refused { retry_after }) => {
+                (retry_after > Duration::from_millis(1500)).then_some(())
+            }
+            taken => {
+                taken.expect("an answer");
+                arrivals.lock().push(Instant::now());
+                None
+            }
+        }
+    })
+    .await;
+    assert_eq!(redis.command(&["FLUSHALL"]), Said::Line("OK".into()));
+    let mut passed = 0;
+    while passed < 5 {
+        match hasty.try_acquire(1, Duration::from_millis(50)).await {
+            Ok(_) => {
+                arrivals.lock().push(Instant::now());
+                passed += 1;
+            }
+            Err(AcquireError::Refused { .. }) => sleep(Duration::from_millis(20)).await,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    callers.join_all().await;
+    let arrivals = arrivals.lock().clone();
+    assert!(arrivals.len() >= 56, "{}", arrivals.len());
+    assert_lawful(start, &arrivals, 2.0, 20.0);
+}
