@@ -6,7 +6,13 @@ use crate::{
     server::Server,
 };
 use anyhow::Context;
-use axum::{Json, Router, extract::State, http::StatusCode, response::IntoResponse, routing::any};
+use axum::{
+    Json, Router,
+    extract::State,
+    http::{HeaderMap, StatusCode},
+    response::IntoResponse,
+    routing::any,
+};
 use parking_lot::Mutex;
 use serde_json::json;
 use std::{
@@ -26,32 +32,49 @@ const WINDOW: Duration = Duration::from_secs(1);
 /// faster on its way than the one five before it.
 const LIMITER: &str = "{ algorithm: sliding_window, rate: 5/s, margin: 100ms }";
 
+/// The vendor's key of the gateway. Calls with any other key, or none, share another quota, so that a call
+/// straight to the vendor takes nothing of the gateway's quota, in whatever order the printed commands are pasted.
+const KEY: (&str, &str) = ("x-api-key", "of-the-gateway");
+
 type Arrivals = Arc<Mutex<VecDeque<Instant>>>;
+
+/// By API key.
+#[derive(Clone, Default)]
+struct Vendor {
+    gateway: Arrivals,
+    others: Arrivals,
+}
 
 pub(super) fn demo(port: u16, admin_port: u16, vendor_port: u16) -> Result<(), Failure> {
     let vendor = start_vendor(vendor_port)?;
     let text = format!(
         "listen: 127.0.0.1:{port}\nadmin: 127.0.0.1:{admin_port}\nupstream: http://{vendor}\n\
          limiters: {{ vendor: {LIMITER} }}\n\
-         routes: [{{ name: all, suffix: \"*\", limiters: [vendor], max_wait: 30s }}]\n"
+         routes:\n\
+         - {{ name: all, suffix: \"*\", limiters: [vendor], max_wait: 30s,\n\
+         \x20   headers: {{ request: {{ set: {{ {}: {} }} }} }} }}\n",
+        KEY.0, KEY.1
     );
     let config = Config::parse(&text, "demo", Path::new("."), &|_| None).map_err(Failure::usage)?;
     let (access_log, _flush) = log::start(Some(AccessLog::Off));
     let server = Server::bind(config, access_log).map_err(anyhow::Error::new)?;
     let (gateway, admin) = server.addresses();
     print(&format!(
-        "A pretend vendor that allows {QUOTA} calls a second: http://{vendor}\n\
-         The gateway before it:                         http://{gateway}\n\
-         Its state and its metrics:                     http://{admin}/limiters  http://{admin}/metrics\n\
+        "# A pretend vendor, {QUOTA} calls a second for each API key: http://{vendor}\n\
+         # The gateway before it, with an API key of its own:   http://{gateway}\n\
+         # The state and the metrics of the gateway:            http://{admin}/limiters  http://{admin}/metrics\n\
+         # Paste these lines into another terminal, all at once or one by one, in any order.\n\
          \n\
-         Straight to the vendor, most of 20 calls get a 429:\n\
-         \n  for i in $(seq 20); do curl -s -o /dev/null -w '%{{http_code}} ' http://{vendor}/search; done; echo\n\
+         # Straight to the vendor: {QUOTA} of 20 calls pass in each second, the others get a 429.\n\
+         for i in $(seq 20); do curl -s -o /dev/null -w '%{{http_code}} ' http://{vendor}/search; done; echo\n\
          \n\
-         Through the gateway, all 20 are paced and none does:\n\
-         \n  for i in $(seq 20); do curl -s -o /dev/null -w '%{{http_code}} ' http://{gateway}/search; done; echo\n\
+         # Through the gateway: all 20 pass. They wait for their turn, about 3 seconds in all.\n\
+         for i in $(seq 20); do curl -s -o /dev/null -w '%{{http_code}} ' http://{gateway}/search; done; echo\n\
          \n\
-         One with its headers: curl -i http://{gateway}/search\n\
-         Stop it all with Ctrl-C."
+         # One call with its headers. Server-Timing says for how many ms it waited, if it did.\n\
+         curl -i http://{gateway}/search; echo\n\
+         \n\
+         # Stop it all with Ctrl-C."
     ))?;
     Ok(server.run().map_err(anyhow::Error::new)?)
 }
@@ -66,17 +89,18 @@ fn start_vendor(port: u16) -> anyhow::Result<SocketAddr> {
     thread::Builder::new().name("vendor".into()).spawn(move || {
         runtime.block_on(async move {
             let listener = tokio::net::TcpListener::from_std(listener)?;
-            let app = Router::new().fallback(any(call)).with_state(Arrivals::default());
+            let app = Router::new().fallback(any(call)).with_state(Vendor::default());
             axum::serve(listener, app).await
         })
     })?;
     Ok(address)
 }
 
-/// Admits at most [`QUOTA`] calls in any [`WINDOW`].
-async fn call(State(arrivals): State<Arrivals>) -> impl IntoResponse {
+/// Admits at most [`QUOTA`] calls in any [`WINDOW`] for each API key.
+async fn call(State(vendor): State<Vendor>, headers: HeaderMap) -> impl IntoResponse {
     let now = Instant::now();
-    let mut arrivals = arrivals.lock();
+    let is_gateway = headers.get(KEY.0).is_some_and(|key| key == KEY.1);
+    let mut arrivals = if is_gateway { vendor.gateway.lock() } else { vendor.others.lock() };
     while arrivals.front().is_some_and(|first| now - *first >= WINDOW) {
         arrivals.pop_front();
     }

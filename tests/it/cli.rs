@@ -451,10 +451,10 @@ async fn in_the_demo_the_vendor_refuses_nobody_who_comes_through_the_gateway() {
         out.contains("Ctrl-C").then_some(out)
     })
     .await;
-    let vendor = address(&out, "A pretend vendor");
-    let gateway = address(&out, "The gateway before it");
+    let vendor = address(&out, "# A pretend vendor");
+    let gateway = address(&out, "# The gateway before it");
     assert_eq!(gateway, demo.listen);
-    assert_eq!(address(&out, "Its state and its metrics"), demo.admin);
+    assert_eq!(address(&out, "# The state and the metrics"), demo.admin);
     for address in [vendor, gateway] {
         let line = |line: &str| line.contains("; do curl ") && line.contains(&address.to_string());
         let printed = out.lines().any(line);
@@ -491,6 +491,57 @@ async fn in_the_demo_the_vendor_refuses_nobody_who_comes_through_the_gateway() {
     assert_eq!(refused.field("paceway-origin"), None);
     let metrics = get(demo.admin, "/metrics").await.text();
     assert!(metrics.contains("paceway_requests_total"), "{metrics}");
+}
+
+/// Runs what `demo` printed, as somebody who pastes it into a terminal; each line of statuses, and how long it took.
+fn pasted(text: &str) -> (Vec<Vec<u16>>, Duration) {
+    let started = Instant::now();
+    let ran = std::process::Command::new("sh").args(["-c", text]).output().expect("a shell");
+    let (out, err) =
+        [ran.stdout, ran.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).into();
+    assert_eq!(err.lines().find(|line| line.contains("not found")), None, "{err}");
+    let statuses = |line: &str| -> Option<Vec<u16>> {
+        line.split_whitespace().map(|word| word.parse().ok()).collect()
+    };
+    let lines: Vec<_> = out.lines().filter_map(statuses).filter(|all| !all.is_empty()).collect();
+    (lines, started.elapsed())
+}
+
+/// All that is printed, and then its loops in the other order, without a pause anywhere.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_demo_tells_its_story_in_whatever_order_it_is_pasted() {
+    let demo = Gateway::demo(&["--port", "0", "--admin-port", "0", "--vendor-port", "0"]).await;
+    let out = eventually("all is printed", async || {
+        let out = demo.output().0.join("\n");
+        out.contains("Ctrl-C").then_some(out)
+    })
+    .await;
+    let loops: Vec<_> = out.lines().filter(|line| line.starts_with("for ")).collect();
+    let [direct, paced] = loops[..] else { panic!("two loops in {out}") };
+    let turned = [paced, direct].join("\n");
+    // Where the machine stalls for over 100 ms the vendor may count a paced call with later ones.
+    for attempt in 1.. {
+        let mut stories = Vec::new();
+        for (text, order) in [(&out, [0, 1]), (&turned, [1, 0])] {
+            let (lines, took) = tokio::task::block_in_place(|| pasted(text));
+            assert_eq!(lines.len(), 2, "{lines:?}");
+            let [direct, paced] = order.map(|i| lines[i].clone());
+            // Five in each second that has begun.
+            let passed = direct.iter().filter(|status| **status == 200).count();
+            let most = 5 * (took.as_secs() as usize + 1);
+            assert!((5..=most).contains(&passed), "{passed} in {took:?}: {direct:?}");
+            assert!(direct.iter().all(|status| [200, 429].contains(status)), "{direct:?}");
+            assert_eq!(direct.len(), 20);
+            stories.push(paced);
+        }
+        if stories == [[200; 20]; 2] {
+            break;
+        }
+        assert!(attempt < 5, "the gateway does not pace them: {stories:?}");
+    }
+    // The call that shows headers is among what was pasted.
+    let passed = demo.count("all", "passed").await + demo.count("all", "waited").await;
+    assert!(passed >= 41.0, "{passed}");
 }
 
 #[test]
