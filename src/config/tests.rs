@@ -399,6 +399,35 @@ fn verdicts(text: &str) -> (bool, bool) {
     (validator.is_valid(&json(&node)), parse(text).is_ok())
 }
 
+/// What an algorithm needs, as the schema and the parser see it.
+#[rstest]
+#[case("{ algorithm: concurrency, max: 4 }", true)]
+#[case("{ algorithm: concurrency }", false)]
+#[case("{ algorithm: concurrency, lease: 5s }", false)]
+#[case("{ algorithm: concurrency, rate: 5/s }", false)]
+#[case("{ algorithm: concurrency, max: }", false)]
+#[case("{ max: 4 }", false)]
+#[case("{ rate: 5/s }", true)]
+#[case("{ burst: 5 }", false)]
+#[case("{ key: \"{client_ip}\" }", false)]
+#[case("{ rate: }", false)]
+#[case("{ algorithm: token_bucket, burst: 5 }", false)]
+#[case("{ algorithm: sliding_window, margin: 30ms }", false)]
+#[case("{ algorithm: sliding_window, max: 5 }", false)]
+#[case("{ algorithm: sliding_window, rate: 5/s }", true)]
+#[case("{ algorithm: fixed_window }", false)]
+#[case("{ algorithm: leaky_bucket, capacity: 5 }", false)]
+#[case("{ algorithm: warm_up, rate: 5/s }", false)]
+#[case("{ algorithm: warm_up, rate: 5/s, warm_up: }", false)]
+#[case("{ algorithm: warm_up, warm_up: 4s }", false)]
+#[case("{ algorithm: warm_up, rate: 5/s, warm_up: 4s }", true)]
+fn the_schema_asks_for_what_an_algorithm_needs(#[case] limiter: &str, #[case] is_right: bool) {
+    let text = format!(
+        "upstream: http://a\nlimiters: {{ a: {limiter} }}\nroutes: [{{ suffix: \"*\" }}]\n"
+    );
+    assert_eq!(verdicts(&text), (is_right, is_right), "{limiter}");
+}
+
 #[test]
 fn every_file_under_config_is_right_and_says_so_by_the_schema() {
     let mut files = 0;
