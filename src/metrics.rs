@@ -24,6 +24,7 @@ use metrics_exporter_prometheus::{
     BuildError, Matcher, PrometheusBuilder, PrometheusHandle,
     formatting::{sanitize_label_value, write_help_line, write_type_line},
 };
+use std::time::Duration;
 const REQUESTS: &str = "paceway_requests_total";
 const DECISIONS: &str = "paceway_decisions_total";
 const WAIT: &str = "paceway_wait_seconds";
@@ -80,7 +81,7 @@ pub struct LimiterMetrics {
 pub struct UpstreamMetrics {
     /// `upstream="NAME"`.
     label: String,
-    /// Its 429s.
+    /// Responses that say that it throttles: 429, and 403 or 503 with `Retry-After`.
     pub throttled: Counter,
 }
 
@@ -95,6 +96,8 @@ pub struct Counted<R, L, U> {
     pub upstreams: U,
     /// Of the gateway itself.
     pub overhead: Times,
+    /// No route holds a request longer than this.
+    pub longest_wait: Duration,
 }
 
 // === impl ConnectionMetrics ===
@@ -212,13 +215,15 @@ pub fn text<'a>(
     >,
 ) -> String {
     let mut text = exporter.render();
+    let bounds = Times::bounds().len();
+    let wait_bounds = Times::bounds_for(counted.longest_wait);
     // All of a family stands together, and each route has a part in two.
     let (mut waits, mut seconds) = (String::new(), String::new());
     family(&mut text, REQUESTS, "counter", "Requests, by route and by what became of them.");
     family(&mut waits, WAIT, "histogram", "Time that forwarded requests were held.");
     for (route, outcomes, wait) in counted.routes {
         outcomes.write(&mut text, REQUESTS, &route.label);
-        wait.write(&mut waits, WAIT, &route.label);
+        wait.write(&mut waits, WAIT, &route.label, wait_bounds);
     }
     text.push_str(&waits);
     let help = "Decisions of a limiter, by who decided; would_* are those of mode observe.";
@@ -231,12 +236,12 @@ pub fn text<'a>(
     family(&mut seconds, UPSTREAM_SECONDS, "histogram", help);
     for (upstream, statuses, times) in counted.upstreams {
         statuses.write(&mut text, UPSTREAM_REQUESTS, &upstream.label);
-        times.write(&mut seconds, UPSTREAM_SECONDS, &upstream.label);
+        times.write(&mut seconds, UPSTREAM_SECONDS, &upstream.label, bounds);
     }
     text.push_str(&seconds);
     let help = "Time to the head of the response, less the wait and the upstream's.";
     family(&mut text, OVERHEAD, "histogram", help);
-    counted.overhead.write(&mut text, OVERHEAD, "");
+    counted.overhead.write(&mut text, OVERHEAD, "", bounds);
     text
 }
 
@@ -271,7 +276,8 @@ fn describe() {
     describe_gauge!(TUNNELS, "Connections that were upgraded, such as WebSockets, and are open.");
     describe_gauge!(AVAILABLE, "Permits of a limiter that could be taken now.");
     describe_counter!(LATE, "Slots asked for again because their request woke too late for them.");
-    describe_counter!(UPSTREAM_THROTTLED, "Times an upstream said 429.");
+    let help = "Responses by which an upstream throttles: 429, 403 or 503 with Retry-After.";
+    describe_counter!(UPSTREAM_THROTTLED, help);
     describe_gauge!(UPSTREAM_ADDRESSES, "Addresses of an upstream, by whether requests go there.");
     describe_counter!(UPSTREAM_EJECTIONS, "Times an address was put out because it did not work.");
     describe_gauge!(CONNECTIONS, "Connections of clients, by what they speak.");

@@ -149,7 +149,9 @@ impl Plan {
         let overhead = Times::default();
         self.ledgers.iter().for_each(|ledger| overhead.add(&ledger.overhead.0));
         let routes = routes.chain([(&self.no_route, no_route.requests, no_route.wait)]);
-        metrics::text(exporter, Counted { routes, limiters, upstreams, overhead })
+        let waits = self.config.routes.iter().map(|route| route.max_wait.max(route.max_wait_cap));
+        let longest_wait = waits.max().unwrap_or_default();
+        metrics::text(exporter, Counted { routes, limiters, upstreams, overhead, longest_wait })
     }
 }
 

@@ -16,7 +16,10 @@ use crate::{
         headers::{self, Own, Way},
     },
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version, header::CONNECTION};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version,
+    header::{CONNECTION, RETRY_AFTER},
+};
 use http_body::Body as _;
 use std::{mem, sync::Arc};
 use tokio::time::Instant;
@@ -58,7 +61,7 @@ impl Gateway {
         let own = &self.own().upstreams[routed.terms.upstream];
         own.seconds.record(took);
         own.statuses.count(response.status());
-        if response.status() == StatusCode::TOO_MANY_REQUESTS {
+        if throttles(&response) {
             self.plan.upstreams[routed.terms.upstream].throttled.increment(1);
         }
         let switched = Switched::from(upgrade, &response).map_err(Failure::Upstream)?;
@@ -131,6 +134,18 @@ impl Routed<'_> {
             upgrade.ask(request.headers_mut());
         }
         Ok(own)
+    }
+}
+
+/// Whether a response says that the upstream throttles: 429, or 403 or 503 that names the time to come back after, as
+/// GitHub (403) and many others (503) do. A 403 or 503 without `Retry-After` has other causes.
+fn throttles<B>(response: &Response<B>) -> bool {
+    match response.status() {
+        StatusCode::TOO_MANY_REQUESTS => true,
+        StatusCode::FORBIDDEN | StatusCode::SERVICE_UNAVAILABLE => {
+            response.headers().contains_key(RETRY_AFTER)
+        }
+        _ => false,
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-/// Upper bounds in ns, from the overhead of a request to the longest common wait.
+/// Upper bounds in ns, from the overhead of a request to the longest common wait. Every histogram has them.
 const BOUNDS: [u64; 18] = [
     50_000,
     100_000,
@@ -30,13 +30,24 @@ const BOUNDS: [u64; 18] = [
     30_000_000_000,
 ];
 
+/// Upper bounds in ns for waits alone, up to the longest that a route can have (1 h).
+const LONG: [u64; 6] = [
+    60_000_000_000,
+    120_000_000_000,
+    300_000_000_000,
+    600_000_000_000,
+    1_800_000_000_000,
+    3_600_000_000_000,
+];
+const ALL: usize = BOUNDS.len() + LONG.len();
+
 /// How long something took, how often.
 #[derive(Debug, Default)]
 pub struct Times {
     /// In ns.
     sum: AtomicU64,
     /// Up to each bound, and beyond the last.
-    counts: [AtomicU64; BOUNDS.len() + 1],
+    counts: [AtomicU64; ALL + 1],
 }
 
 // === impl Times ===
@@ -47,6 +58,15 @@ impl Times {
         BOUNDS.map(|nanos| nanos as f64 / 1e9)
     }
 
+    /// How many upper bounds a histogram needs whose values are at most `longest`: those of every histogram, and of the
+    /// longer ones all up to the first that is not below `longest`.
+    pub(super) fn bounds_for(longest: Duration) -> usize {
+        let nanos = u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX);
+        let below = LONG.iter().filter(|bound| **bound < nanos).count();
+        let is_common = BOUNDS.last().is_some_and(|bound| nanos <= *bound);
+        if is_common { BOUNDS.len() } else { (BOUNDS.len() + below + 1).min(ALL) }
+    }
+
     /// Counts one.
     pub fn record(&self, span: Duration) {
         self.record_many(span, 1);
@@ -55,7 +75,13 @@ impl Times {
     /// Counts some that took the same.
     pub fn record_many(&self, span: Duration, times: u64) {
         let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-        let bucket = BOUNDS.iter().position(|bound| nanos <= *bound).unwrap_or(BOUNDS.len());
+        let bucket = match BOUNDS.iter().position(|bound| nanos <= *bound) {
+            Some(bucket) => bucket,
+            None => {
+                let longer = LONG.iter().position(|bound| nanos <= *bound);
+                BOUNDS.len() + longer.unwrap_or(LONG.len())
+            }
+        };
         self.counts[bucket].fetch_add(times, Relaxed);
         if nanos > 0 {
             self.sum.fetch_add(nanos.saturating_mul(times), Relaxed);
@@ -68,21 +94,20 @@ impl Times {
         own.zip(other.counts.iter().chain([&other.sum])).for_each(|(to, other)| add(to, other));
     }
 
-    /// Writes it as the histogram `name` with `labels` (`route="search"`, or nothing).
-    pub(super) fn write(&self, text: &mut String, name: &str, labels: &str) {
+    /// Writes it as the histogram `name` with `labels` (`route="search"`, or nothing) and its first `bounds` upper
+    /// bounds.
+    pub(super) fn write(&self, text: &mut String, name: &str, labels: &str, bounds: usize) {
         let comma = if labels.is_empty() { "" } else { "," };
         let mut count = 0;
-        let bounds = Self::bounds().map(Some).into_iter().chain([None]);
-        for (own, bound) in self.counts.iter().zip(bounds) {
+        let all = BOUNDS.iter().chain(&LONG).take(bounds);
+        for (own, bound) in self.counts.iter().zip(all) {
             count += own.load(Relaxed);
+            let bound = *bound as f64 / 1e9;
             // A string takes whatever is written.
-            let _ = match bound {
-                Some(bound) => {
-                    writeln!(text, "{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {count}")
-                }
-                None => writeln!(text, "{name}_bucket{{{labels}{comma}le=\"+Inf\"}} {count}"),
-            };
+            let _ = writeln!(text, "{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {count}");
         }
+        count += self.counts.iter().skip(bounds).map(|own| own.load(Relaxed)).sum::<u64>();
+        let _ = writeln!(text, "{name}_bucket{{{labels}{comma}le=\"+Inf\"}} {count}");
         let braced = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
         let sum = self.sum.load(Relaxed) as f64 / 1e9;
         let _ = writeln!(text, "{name}_sum{braced} {sum}\n{name}_count{braced} {count}");
@@ -100,7 +125,7 @@ mod tests {
             times.record(Duration::from_micros(micros));
         }
         let mut text = String::new();
-        times.write(&mut text, "t_seconds", "route=\"a\"");
+        times.write(&mut text, "t_seconds", "route=\"a\"", BOUNDS.len());
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[0], "t_seconds_bucket{route=\"a\",le=\"0.00005\"} 2");
         assert_eq!(lines[1], "t_seconds_bucket{route=\"a\",le=\"0.0001\"} 4");
@@ -114,7 +139,7 @@ mod tests {
     #[test]
     fn without_labels_there_are_no_braces() {
         let mut text = String::new();
-        Times::default().write(&mut text, "t", "");
+        Times::default().write(&mut text, "t", "", BOUNDS.len());
         assert!(text.starts_with("t_bucket{le=\"0.00005\"} 0\n"), "{text}");
         assert!(text.ends_with("t_sum 0\nt_count 0\n"), "{text}");
     }
@@ -124,6 +149,25 @@ mod tests {
     fn the_longest_span_counts() {
         let times = Times::default();
         times.record(Duration::MAX);
-        assert_eq!(times.counts[BOUNDS.len()].load(Relaxed), 1);
+        assert_eq!(times.counts[ALL].load(Relaxed), 1);
+    }
+
+    #[test]
+    fn bounds_reach_as_far_as_the_longest_wait() {
+        for (longest, last) in [(0, 30), (30, 30), (31, 60), (60, 60), (90, 120), (3600, 3600)] {
+            let times = Times::default();
+            for secs in [longest, longest + 1] {
+                times.record(Duration::from_secs(secs));
+            }
+            let mut text = String::new();
+            let bounds = Times::bounds_for(Duration::from_secs(longest));
+            times.write(&mut text, "t", "", bounds);
+            let buckets: Vec<_> =
+                text.lines().filter(|line| line.starts_with("t_bucket")).collect();
+            let [.., last_one, all] = &buckets[..] else { panic!("{text}") };
+            let within = if longest < last { 2 } else { 1 };
+            assert_eq!(*last_one, format!("t_bucket{{le=\"{last}\"}} {within}"));
+            assert_eq!(*all, "t_bucket{le=\"+Inf\"} 2");
+        }
     }
 }

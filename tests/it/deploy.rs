@@ -82,4 +82,17 @@ fn the_dashboard_shows_how_the_store_is() {
     let ids: BTreeSet<_> = panels.iter().map(|panel| panel["id"].as_u64()).collect();
     assert_eq!(ids.len(), panels.len(), "each panel has an id of its own");
     assert!(text.contains("sum by (source) (rate(paceway_decisions_total"), "who decides");
+    // `paceway_store_up` is 1 there.
+    assert!(!text.contains("Empty with the memory store"));
+    let panels = panels.iter().filter_map(|panel| panel["targets"].as_array()).flatten();
+    for target in panels {
+        let expression = target["expr"].as_str().expect("an expression");
+        // Each selector is of the jobs that are chosen, whatever they are called.
+        assert_eq!(
+            expression.matches("{job=~\"$job\"").count(),
+            // `up` is Prometheus's own.
+            expression.matches("paceway_").count().max(1),
+            "{expression}"
+        );
+    }
 }

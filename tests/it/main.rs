@@ -36,6 +36,7 @@ mod limits;
 mod lost_state;
 mod logs;
 mod memory;
+mod measures;
 mod messages;
 mod proxy;
 mod smuggling;
