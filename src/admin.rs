@@ -2,6 +2,7 @@
 //! caller's request.
 
 mod limiters;
+mod pages;
 mod shown;
 
 use crate::{
@@ -18,7 +19,7 @@ use axum::{
     extract::State,
     http::{StatusCode, header::CONTENT_TYPE},
     response::IntoResponse,
-    routing::{get, post},
+    routing::{any, get, post},
 };
 use limiters::Problem;
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -49,11 +50,14 @@ pub struct Admin {
 /// The pages.
 pub fn router(admin: Admin) -> Router {
     Router::new()
+        .route("/", get(pages::index))
         .route("/metrics", get(measured))
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readyz))
         .route("/limiters", get(limiters::all))
         .route("/limiters/{name}", get(limiters::one).delete(limiters::reset))
+        .route("/limiters/{name}/keys", any(limiters::no_key))
+        .route("/limiters/{name}/keys/", any(limiters::no_key))
         .route("/limiters/{name}/keys/{key}", get(limiters::one_key).delete(limiters::reset_key))
         .route("/limiters/{name}/acquire", post(limiters::acquire))
         .route("/limiters/{name}/renew", post(limiters::renew))

@@ -8,16 +8,18 @@ mod client;
 mod cost;
 mod escape;
 mod part;
+mod secret;
 
 pub use client::{client_ip, is_trusted};
 pub use cost::Cost;
-pub use escape::{MAX_LEN, canonical};
+pub use escape::{MAX_LEN, canonical, shown};
+pub use secret::{fold, is_secret};
 
 use crate::{
     algorithm::{STATE_VERSION, in_names},
     suggest::nearest,
 };
-use escape::{Escapes, bounded, escape_text, is_hash};
+use escape::{Escapes, bounded, escape_text, pasted};
 use fnv::FnvHasher;
 use http::{HeaderMap, Method, Uri};
 use part::{KNOWN, Part};
@@ -174,11 +176,13 @@ impl Template {
         bounded(key, self.secret)
     }
 
-    /// A key as somebody types it, in the form that [`Self::fill`] gives it. What `fill` returned stays as it is.
+    /// A key as somebody types it, in the form that [`Self::fill`] gives it. What `fill` returned stays as it is. A
+    /// hash may be pasted as [`shown`] shows it, or as the end of the name of a state, which logs and Redis show.
     pub fn canonical(&self, text: &str) -> String {
-        match self.secret && !is_hash(text) {
-            true => bounded(escape_text(text), true),
-            false => canonical(text),
+        match (pasted(text), self.secret) {
+            (Some(hash), _) => hash,
+            (None, true) => bounded(escape_text(text), true),
+            (None, false) => canonical(text),
         }
     }
 

@@ -8,29 +8,34 @@ use crate::{
     algorithm::{Grant, Level, concurrency::Ticket},
     config::Mode,
     gateway::LimiterPlan,
-    limit,
+    key, limit,
     store::{Answer, Check, Checks, Source, StoreError, batch::places},
 };
 use axum::{
     Json,
-    extract::{Path, State, rejection::JsonRejection},
-    http::{StatusCode, header::CONTENT_TYPE},
+    body::{Body, Bytes},
+    extract::{FromRequest, Path, Request, State, rejection::JsonRejection},
+    http::{
+        StatusCode,
+        header::{CONTENT_TYPE, ORIGIN},
+    },
     response::{IntoResponse, Response},
 };
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use std::time::Duration;
 
 /// What a program asks for.
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct Acquire {
     key: Option<String>,
-    #[serde(default = "one_permit")]
     cost: i64,
-    #[serde(default)]
     max_wait_ms: u64,
 }
+
+/// A JSON body, or no body at all, which means the defaults.
+pub(super) struct Asked<T>(T);
 
 /// A place that [`acquire`] gave.
 #[derive(Debug, Deserialize)]
@@ -45,10 +50,6 @@ pub(super) struct Lease {
 pub(super) struct Problem(pub(super) StatusCode, pub(super) String);
 
 type Result<T> = std::result::Result<T, Problem>;
-
-fn one_permit() -> i64 {
-    1
-}
 
 // === pages
 
@@ -79,8 +80,18 @@ pub(super) async fn one_key(
     let checks = checks(plan, Some(&key), 1)?;
     let level = level(&admin, &checks).await;
     let mut state = state(&admin, plan, &checks, Some(level));
-    state["key"] = key.into();
+    // As a bucket has it: a credential that was typed is not repeated.
+    if let Some(template) = &plan.limiter.key {
+        state["key"] = key::shown(&template.canonical(&key)).into();
+    }
     Ok(Json(state))
+}
+
+/// The part of the path that names a key is missing, perhaps because it began with `#`, which no client sends.
+pub(super) async fn no_key() -> Problem {
+    bad(
+        "name a key, as in /limiters/NAME/keys/KEY; the `#` of a hashed key is written `%23` in a URL",
+    )
 }
 
 pub(super) async fn reset(
@@ -110,9 +121,8 @@ async fn forget(admin: &Admin, checks: &[Check]) -> Result<Json<Value>> {
 pub(super) async fn acquire(
     State(admin): State<Admin>,
     Path(name): Path<String>,
-    body: std::result::Result<Json<Acquire>, JsonRejection>,
+    Asked(Acquire { key, cost, max_wait_ms }): Asked<Acquire>,
 ) -> Result<Json<Value>> {
-    let Json(Acquire { key, cost, max_wait_ms }) = body?;
     let plan = admin.limiter(&name)?;
     let checks: Checks = checks(plan, key.as_deref(), cost)?.into();
     let limit = |i: usize| checks[i].algorithm.limit();
@@ -250,6 +260,37 @@ async fn tightest(answers: Vec<Answer<Level>>) -> std::result::Result<Level, Sto
     Ok(shown::tightest(all))
 }
 
+// === impl Acquire ===
+
+impl Default for Acquire {
+    fn default() -> Self {
+        Self { key: None, cost: 1, max_wait_ms: 0 }
+    }
+}
+
+// === impl Asked ===
+
+impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for Asked<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self> {
+        let (head, body) = request.into_parts();
+        let read = Bytes::from_request(Request::from_parts(head.clone(), body), state).await;
+        let bytes = read.map_err(|rejection| Problem(rejection.status(), rejection.body_text()))?;
+        if !bytes.trim_ascii().is_empty() {
+            let request = Request::from_parts(head, Body::from(bytes));
+            let Json(asked) = Json::from_request(request, state).await?;
+            return Ok(Self(asked));
+        }
+        // Browsers let any web page send such a call here, and ask first where it has a body of JSON.
+        if head.headers.contains_key(ORIGIN) {
+            let why = "a web page must send a body of JSON with its content type";
+            return Err(Problem(StatusCode::FORBIDDEN, why.into()));
+        }
+        Ok(Self(T::default()))
+    }
+}
+
 // === impl Problem ===
 
 impl From<StoreError> for Problem {
@@ -260,7 +301,17 @@ impl From<StoreError> for Problem {
 
 impl From<JsonRejection> for Problem {
     fn from(rejection: JsonRejection) -> Self {
-        Self(rejection.status(), rejection.body_text())
+        Self(rejection.status(), without_quoted(&rejection.body_text()))
+    }
+}
+
+/// What a parser of JSON says, without the text that it quotes of the body: that may be a credential.
+fn without_quoted(said: &str) -> String {
+    match (said.find('"'), said.rfind('"')) {
+        (Some(start), Some(end)) if start < end => {
+            format!("{}\"***\"{}", &said[..start], &said[end + 1..])
+        }
+        _ => said.to_owned(),
     }
 }
 

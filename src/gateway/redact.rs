@@ -1,52 +1,12 @@
 //! Paths and queries as a log may show them: without the values of parameters that are secrets by their name, and no
 //! longer than a line can bear. Never logs by itself.
 
+use crate::key::{fold, is_secret};
 use std::{borrow::Cow, collections::HashSet};
 
 /// What a log shows of a path, and of a query.
 const MOST: usize = 1024;
 const HIDDEN: &str = "***";
-/// A name that holds one of these is a secret's. Names are compared in small letters, without `-` and `_`.
-const PARTS: [&str; 15] = [
-    "token",
-    "secret",
-    "passw",
-    "passphrase",
-    "signature",
-    "credential",
-    "apikey",
-    "accesskey",
-    "privatekey",
-    "session",
-    "jwt",
-    "authoriz",
-    "keypair",
-    "passcode",
-    "verifier",
-];
-/// So is a name that is one of these.
-const WHOLE: [&str; 19] = [
-    "key",
-    "code",
-    "auth",
-    "sig",
-    "pwd",
-    "pass",
-    "pin",
-    "otp",
-    "sid",
-    "hmac",
-    "bearer",
-    "samlresponse",
-    "samlrequest",
-    "assertion",
-    "sign",
-    "hash",
-    "ticket",
-    "pw",
-    "creds",
-];
-
 /// Knows which parameters are secrets.
 #[derive(Debug)]
 pub(super) struct Redactor {
@@ -116,19 +76,8 @@ impl Redactor {
     /// Also of `a[token]` and `a.token`.
     fn is_secret_name(&self, name: &[u8]) -> bool {
         let parts = name.split(|byte| matches!(byte, b'[' | b']' | b'.'));
-        parts.map(fold).any(|part| {
-            PARTS.iter().any(|secret| part.contains(secret))
-                || WHOLE.contains(&part.as_str())
-                || self.own.contains(&part)
-        })
+        parts.map(fold).any(|part| is_secret(&part) || self.own.contains(&part))
     }
-}
-
-/// In small letters, and without what spellings of one name differ in.
-fn fold(name: &[u8]) -> String {
-    let name = String::from_utf8_lossy(name);
-    let kept = name.chars().filter(|c| !matches!(c, '-' | '_' | ' ' | '+'));
-    kept.map(|c| c.to_ascii_lowercase()).collect()
 }
 
 /// Without percent-encoding.

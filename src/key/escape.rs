@@ -39,6 +39,28 @@ pub(super) fn is_hash(text: &str) -> bool {
     digits.len() == 2 * HASH_LEN && digits.bytes().all(hex)
 }
 
+/// A key as people see it: the `#` of a hash is written `%23`, so that the key can be pasted into a URL, where a `#`
+/// would begin the fragment, which is never sent.
+pub fn shown(key: &str) -> String {
+    match key.strip_prefix('#').filter(|_| is_hash(key)) {
+        Some(digits) => format!("%23{digits}"),
+        None => key.to_owned(),
+    }
+}
+
+/// The hash that `text` is, as [`bounded`] writes it: `#HASH`, `%23HASH`, or the name of a state (`...:#HASH`). No value
+/// of a request is written so, because a `#` in it is escaped.
+pub(super) fn pasted(text: &str) -> Option<String> {
+    let hash = match text.strip_prefix("%23") {
+        Some(digits) => format!("#{digits}"),
+        None => {
+            let start = text.rfind('#').filter(|at| *at == 0 || text[..*at].ends_with(':'))?;
+            text[start..].to_owned()
+        }
+    };
+    is_hash(&hash).then_some(hash)
+}
+
 /// Escapes what no key holds; what is an escape already stays.
 pub(super) fn escape_text(text: &str) -> String {
     let hex = |i: usize| text.as_bytes().get(i).is_some_and(u8::is_ascii_hexdigit);

@@ -1,8 +1,11 @@
 //! The parts of a request that a template can name, and their values. Escapes nothing.
 
-use super::Parts;
+use super::{
+    Parts,
+    secret::{fold, is_secret},
+};
 use crate::{path::normal, suggest::nearest};
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, header::COOKIE};
 use std::borrow::Cow;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -20,11 +23,6 @@ pub(super) enum Part {
 pub(super) const KNOWN: &[&str] =
     &["client_ip", "host", "method", "path", "header", "query", "segment"];
 const MAX_SEGMENT: usize = 1000;
-pub(super) const SECRET_HEADERS: &[&str] =
-    &["authorization", "cookie", "proxy-authorization", "x-api-key"];
-pub(super) const SECRET_PARAMETERS: &[&str] =
-    &["key", "api_key", "apikey", "token", "access_token"];
-
 // === impl Part ===
 
 impl Part {
@@ -71,10 +69,9 @@ impl Part {
 
     pub(super) fn is_secret(&self) -> bool {
         match self {
-            Self::Header(name) => SECRET_HEADERS.contains(&name.as_str()),
-            Self::Query(name) => {
-                SECRET_PARAMETERS.iter().any(|secret| secret.eq_ignore_ascii_case(name))
-            }
+            // Of cookies the name says nothing.
+            Self::Header(name) => *name == COOKIE || is_secret(&fold(name.as_str().as_bytes())),
+            Self::Query(name) => is_secret(&fold(name.as_bytes())),
             _ => false,
         }
     }

@@ -1,8 +1,4 @@
-use super::{
-    escape::is_hash,
-    part::{SECRET_HEADERS, SECRET_PARAMETERS},
-    *,
-};
+use super::{escape::is_hash, *};
 use http::{HeaderName, HeaderValue, Request};
 use ipnet::IpNet;
 use proptest::prelude::*;
@@ -88,16 +84,16 @@ fn the_root_has_no_segment_and_a_request_may_have_no_host() {
 #[case::api_key("{header.x-api-key}", true)]
 #[case::key("{query.key}", true)]
 #[case::token("{query.Access_Token}", true)]
+#[case::vendor("{header.x-vendor-access-token}", true)]
+#[case::session("{query.session[id]}", true)]
 #[case::shop("{header.x-shop}", false)]
 #[case::page("{query.page}", false)]
 fn credentials_are_never_shown(#[case] text: &str, #[case] secret: bool) {
-    let mut target = String::from("/");
-    for (i, name) in SECRET_PARAMETERS.iter().chain(&["Access_Token", "page"]).enumerate() {
-        target.push_str(&format!("{}{name}=hunter2", if i == 0 { '?' } else { '&' }));
-    }
-    let names = SECRET_HEADERS.iter().chain(&["x-shop"]);
+    let target = "/?key=hunter2&Access_Token=hunter2&session[id]=hunter2&page=hunter2";
+    let names = ["authorization", "cookie", "proxy-authorization", "x-api-key", "x-shop"];
+    let names = names.iter().chain(&["x-vendor-access-token"]);
     let headers: Vec<_> = names.map(|name| (*name, &b"hunter2"[..])).collect();
-    let request = request(&target, &headers);
+    let request = request(target, &headers);
     let template = template(text);
     let key = template.fill(&parts(&request));
     assert_eq!(template.is_secret(), secret);
@@ -113,6 +109,29 @@ fn a_credential_is_found_by_itself_or_by_its_hash() {
     // What is typed is taken as a key: `%2D` there is the escape of a dash.
     assert_ne!(template.fill(&parts(&request)), template.canonical("Bearer a%2Db"));
     assert_eq!(template.fill(&parts(&request)), template.canonical("Bearer a%252Db"));
+}
+
+/// As the admin pages show it, as Redis and the log name its state, and as `explain` prints it.
+#[test]
+fn a_hash_can_be_pasted_in_every_form_in_which_it_is_shown() {
+    let request = request("/", &[("authorization", b"Bearer a")]);
+    for text in ["{header.authorization}", "{header.x-shop}"] {
+        let template = template(text);
+        let hash = match template.is_secret() {
+            true => template.fill(&parts(&request)),
+            false => canonical(&"a".repeat(MAX_LEN + 1)),
+        };
+        let forms = [hash.clone(), shown(&hash), format!("paceway:{{it.07}}:T:it:{hash}")];
+        assert!(forms[1].starts_with("%23"), "{forms:?}");
+        for form in forms {
+            assert_eq!(template.canonical(&form), hash, "{form}");
+        }
+        // What only looks like one is a key of its own.
+        for other in [format!("{hash}0"), format!("a{hash}"), hash[1..].to_owned()] {
+            assert_ne!(template.canonical(&other), hash, "{other}");
+        }
+    }
+    assert_eq!(shown("shop-7"), "shop-7");
 }
 
 #[test]

@@ -1,0 +1,157 @@
+//! The admin side as people use it: what it lists, what can be pasted into it, and what it never repeats.
+
+use crate::support::{Conn, Gateway, Redis, Upstream, request};
+use serde_json::{Value, json};
+
+const SECRET: &str = "Bearer hunter2hunter2hunter2hunter2";
+
+/// One call: its status and what it says.
+async fn call(
+    gateway: &Gateway,
+    method: &str,
+    path: &str,
+    fields: &[(&str, &str)],
+) -> (u16, String) {
+    call_with(gateway, method, path, fields, "").await
+}
+
+async fn call_with(
+    gateway: &Gateway,
+    method: &str,
+    path: &str,
+    fields: &[(&str, &str)],
+    body: &str,
+) -> (u16, String) {
+    let length = body.len().to_string();
+    let mut all = fields.to_vec();
+    if !body.is_empty() {
+        all.push(("Content-Length", &length));
+    }
+    let mut conn = Conn::to(gateway.admin).await.expect("connect");
+    conn.send(request(method, path, &all) + body).await.expect("send");
+    let answer = conn.answer_to(method).await.expect("a whole answer");
+    (answer.status, answer.text())
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_admin_side_lists_its_pages() {
+    let upstream = Upstream::ok().await;
+    let gateway = Gateway::start(&format!(
+        "upstream: {}\nlimiters: {{ it: 1/hour, keyed: {{ rate: 1/hour, key: \"{{header.x-shop}}\" }} }}\n\
+         routes: [{{ suffix: \"*\", limiters: [it, keyed] }}]\n",
+        upstream.url()
+    ))
+    .await;
+    let (status, text) = call(&gateway, "GET", "/", &[("Accept", "*/*")]).await;
+    assert_eq!(status, 200, "{text}");
+    let (status, list) = call(&gateway, "GET", "/", &[("Accept", "application/json")]).await;
+    assert_eq!(status, 200, "{list}");
+    let list = json(&list);
+    let pages = list["pages"].as_array().expect("pages");
+    for page in pages {
+        let path = page["path"].as_str().expect("a path");
+        assert!(text.contains(path), "{text}");
+        let name = if path.contains("KEY") { "keyed" } else { "it" };
+        let real = path.replace("NAME", name).replace("KEY", "a");
+        for method in page["methods"].as_array().expect("methods") {
+            let method = method.as_str().expect("a method");
+            let (status, said) = call(&gateway, method, &real, &[]).await;
+            // Without a body `renew` and `release` are wrong calls; there is such a page.
+            assert!(![404, 405].contains(&status), "{method} {real}: {status} {said}");
+        }
+    }
+    assert_eq!(pages.len(), 9, "{list}");
+    assert_eq!(call(&gateway, "GET", "/none", &[]).await.0, 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hashed_key_can_be_pasted_and_no_credential_is_repeated() {
+    let (redis, upstream) = (Redis::start(), Upstream::ok().await);
+    let gateway = Gateway::start(&format!(
+        "store: {{ url: \"{}\", timeout: 2s }}\nupstream: {}\n\
+         limiters: {{ it: {{ rate: 1/hour, burst: 3, key: \"{{header.authorization}}\" }} }}\n\
+         routes: [{{ suffix: \"*\", limiters: [it] }}]\n",
+        redis.url(),
+        upstream.url()
+    ))
+    .await;
+    let ask = async || {
+        let mut conn = gateway.ask("/", &[("Authorization", SECRET)]).await;
+        conn.answer().await.expect("an answer").status
+    };
+    assert_eq!(ask().await, 200);
+    // As typed, with the escapes of a URL.
+    let typed = format!("/limiters/it/keys/{}", SECRET.replace(' ', "%20"));
+    let (status, said) = call(&gateway, "GET", &typed, &[]).await;
+    assert_eq!((status, &json(&said)["level"]), (200, &json!(2)), "{said}");
+    assert!(!said.contains("hunter2"), "{said}");
+    let shown = json(&said)["key"].as_str().expect("a key").to_owned();
+    // As the page shows it, and as Redis and the log name the state.
+    let states = redis.keys();
+    let state = states.iter().find(|key| key.contains(":T:it:")).expect("a state").clone();
+    let escaped = state.replace('#', "%23").replace('{', "%7B").replace('}', "%7D");
+    for pasted in [&shown, &escaped] {
+        let (status, said) =
+            call(&gateway, "GET", &format!("/limiters/it/keys/{pasted}"), &[]).await;
+        assert_eq!((status, &json(&said)["level"]), (200, &json!(2)), "{pasted}: {said}");
+        assert_eq!(json(&said)["key"], *shown);
+    }
+    let fields = [("Content-Type", "application/json")];
+    for (pasted, left) in [(&shown, 1), (&state, 0)] {
+        let body = json!({ "key": pasted }).to_string();
+        let (_, said) = call_with(&gateway, "POST", "/limiters/it/acquire", &fields, &body).await;
+        assert_eq!(json(&said)["remaining"], left, "{pasted}: {said}");
+    }
+    assert_eq!(ask().await, 429);
+    let (_, said) = call(&gateway, "DELETE", &format!("/limiters/it/keys/{shown}"), &[]).await;
+    assert_eq!(json(&said), json!({ "reset": true }));
+    assert_eq!(ask().await, 200);
+    // No client sends what comes after a `#`.
+    let (status, said) = call(&gateway, "GET", "/limiters/it/keys/", &[]).await;
+    assert!(status == 400 && said.contains("%23"), "{status} {said}");
+    // Mistakes with a credential in them.
+    for body in [
+        json!(SECRET),
+        json!({ "key": [SECRET] }),
+        json!({ "cost": SECRET }),
+        json!({ "key": SECRET, "cost": 99 }),
+    ] {
+        let body = body.to_string();
+        let (status, said) =
+            call_with(&gateway, "POST", "/limiters/it/acquire", &fields, &body).await;
+        assert!((400..500).contains(&status), "{body}: {status} {said}");
+        assert!(!said.contains("hunter2"), "{body}: {said}");
+    }
+    for page in ["/limiters", "/limiters/it", "/metrics", "/readyz"] {
+        let (_, said) = call(&gateway, "GET", page, &[]).await;
+        assert!(!said.contains("hunter2"), "{said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn acquire_needs_no_body_but_a_web_page_does() {
+    let upstream = Upstream::ok().await;
+    let gateway = Gateway::start(&format!(
+        "upstream: {}\nlimiters: {{ it: {{ rate: 1/hour, burst: 3 }} }}\nroutes: [{{ suffix: \"*\" }}]\n",
+        upstream.url()
+    ))
+    .await;
+    for (fields, left) in [
+        (&[][..], 2),
+        (&[("Content-Length", "0")], 1),
+        (&[("Content-Type", "application/json"), ("Content-Length", "0")], 0),
+    ] {
+        let (status, said) = call(&gateway, "POST", "/limiters/it/acquire", fields).await;
+        assert_eq!(status, 200, "{fields:?}: {said}");
+        assert_eq!(json(&said)["remaining"], left, "{fields:?}: {said}");
+    }
+    assert_eq!(call(&gateway, "DELETE", "/limiters/it", &[]).await.0, 200);
+    let page = [("Origin", "https://elsewhere.example"), ("Content-Length", "0")];
+    let (status, said) = call(&gateway, "POST", "/limiters/it/acquire", &page).await;
+    assert_eq!(status, 403, "{said}");
+    assert_eq!(gateway.limiter("it").await["level"], 3, "it took nothing");
+}
