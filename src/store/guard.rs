@@ -25,7 +25,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 /// While the store is away each worker asks for a sign of life so often.
 const PROBE: Duration = Duration::from_millis(200);
-/// A sign of life that is not answered by then is given up; the connection is, sooner.
+/// A heartbeat has a time-out of its own, whatever `store.timeout` is: a store that answers slowly still says how many
+/// gateways live. The driver gives a silent connection up sooner.
 const GIVE_UP: Duration = Duration::from_secs(10);
 
 /// What all workers of a process know of their store, and decide without it.
@@ -160,17 +161,15 @@ impl Guard {
         Err(StoreError::Timeout)
     }
 
-    /// `None` when the answer came too late. Who waits longer than the time-out waits to the end, so that there is never
-    /// more than one of them on a connection.
+    /// `None` when the answer came too late. It counts all the same: it brings the number of gateways and the clock. A
+    /// heartbeat is waited for up to [`GIVE_UP`], so that there is never more than one of them on a connection.
     async fn beat_once(&self) -> Result<Option<Beat>, StoreError> {
         let Process { health, gateways, uncounted, .. } = &*self.process;
         let mut beat = self.script.beat(gateways.clone(), health.id.clone());
         let started = Instant::now();
         let answer = loop {
             match timeout(self.timeout, &mut beat).await {
-                Ok(answer) if started.elapsed() <= self.timeout => break answer,
-                Ok(Err(error)) => break Err(error),
-                Ok(Ok(_)) => return Ok(None),
+                Ok(answer) => break answer,
                 Err(_) if started.elapsed() >= GIVE_UP => return Err(StoreError::Timeout),
                 Err(_) => {
                     self.metrics.count(&StoreError::Timeout);
@@ -179,9 +178,10 @@ impl Guard {
                 }
             }
         };
+        let in_time = started.elapsed() <= self.timeout;
         match &answer {
             Ok(beat) => {
-                health.counted(beat.gateways, beat.now);
+                health.counted(beat.gateways, beat.now, started);
                 if !self.script.has_many_servers() {
                     health.wrote();
                 }
@@ -196,7 +196,7 @@ impl Guard {
                 }
             }
         }
-        answer.map(Some)
+        answer.map(|beat| in_time.then_some(beat))
     }
 }
 

@@ -2,6 +2,7 @@
 //! last heard of levels. Never asks the store; who does tells it here.
 
 mod breaker;
+mod crowd;
 mod known;
 mod member;
 mod told;
@@ -14,6 +15,7 @@ pub(super) use told::Told;
 use super::{StoreError, calls::Calls};
 use crate::algorithm::Micros;
 use breaker::{Answers, Recent, Trust};
+use crowd::Crowd;
 use metrics::Gauge;
 use parking_lot::Mutex;
 use std::{
@@ -68,6 +70,7 @@ pub struct Health {
     /// Why it gives no decisions though it is asked.
     told: Arc<Told>,
     gateways: AtomicI64,
+    crowd: Mutex<Crowd>,
     clock: Mutex<Clock>,
     members: Mutex<Vec<Weak<Member>>>,
     /// Told when there is something to do for who keeps the process: a member has an answer again, or a request was
@@ -110,6 +113,7 @@ impl Health {
             trust: Mutex::default(),
             told: Arc::default(),
             gateways: AtomicI64::new(1),
+            crowd: Mutex::new(Crowd::new()),
             clock: Mutex::new(Clock { said: EPOCH, at: Instant::now() }),
             members: Mutex::default(),
             wake: Notify::new(),
@@ -155,18 +159,24 @@ impl Health {
         self.told.failing(key)
     }
 
-    /// Gateways that lived when the store last said so, at least this one.
+    /// How many gateways share each rule, this one among them: the number that the store last confirmed.
     pub fn gateways(&self) -> i64 {
         self.gateways.load(SeqCst)
     }
 
-    /// The store has said how many gateways live, and perhaps the time.
-    pub(super) fn counted(&self, gateways: i64, now: Option<Micros>) {
-        let gateways = gateways.max(1);
-        self.gateways.store(gateways, SeqCst);
+    /// The store answers a heartbeat that was sent at `sent`: how many gateways live, and perhaps the time.
+    pub(super) fn counted(&self, gateways: i64, now: Option<Micros>, sent: Instant) {
+        let gateways = {
+            let mut crowd = self.crowd.lock();
+            let gateways = crowd.counted(gateways, Instant::now());
+            self.gateways.store(gateways, SeqCst);
+            gateways
+        };
         self.metrics.gateways.set(gateways as f64);
         if let Some(said) = now {
-            *self.clock.lock() = Clock { said, at: Instant::now() };
+            // The store read its clock at some instant of the round trip: taken for the middle of it, the error is half
+            // of the round trip at most.
+            *self.clock.lock() = Clock { said, at: sent + sent.elapsed() / 2 };
         }
     }
 

@@ -1,5 +1,6 @@
 //! Guards over the memory rules, on virtual time.
 
+mod heartbeats;
 mod outages;
 mod slow;
 
