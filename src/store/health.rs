@@ -5,11 +5,13 @@ mod breaker;
 mod crowd;
 mod known;
 mod member;
+mod pace;
 mod told;
 
 pub(super) use known::Holder;
 pub use known::Known;
 pub use member::Member;
+pub use pace::{Pace, PaceMetrics, SLOWEST};
 pub(super) use told::Told;
 
 use super::{StoreError, calls::Calls};
@@ -78,6 +80,8 @@ pub struct Health {
     pub(super) wake: Notify,
     /// Levels and places.
     pub known: Known,
+    /// How long its calls may take.
+    pub pace: Pace,
     metrics: HealthMetrics,
 }
 
@@ -99,8 +103,8 @@ impl Clock {
 // === impl Health ===
 
 impl Health {
-    /// Of a store that is taken for well.
-    pub fn new(metrics: HealthMetrics) -> Arc<Self> {
+    /// Of a store that is taken for well, and may take as long as `pace` says.
+    pub fn new(metrics: HealthMetrics, pace: Pace) -> Arc<Self> {
         let id = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
         metrics.breaker.set(0.0);
         metrics.gateways.set(1.0);
@@ -118,6 +122,7 @@ impl Health {
             members: Mutex::default(),
             wake: Notify::new(),
             known: Known::default(),
+            pace,
             metrics,
         })
     }

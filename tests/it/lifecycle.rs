@@ -278,7 +278,7 @@ async fn vendor() -> Upstream {
 type Labels = [(&'static str, &'static str)];
 
 /// The metrics of the contract that have a meaning now, with their types and labels.
-pub(crate) const METRICS: [(&str, &str, &[&str]); 23] = [
+pub(crate) const METRICS: [(&str, &str, &[&str]); 25] = [
     ("paceway_requests_total", "counter", &["outcome", "route"]),
     ("paceway_decisions_total", "counter", &["decision", "limiter", "source"]),
     ("paceway_late_wakeups_total", "counter", &["limiter"]),
@@ -299,6 +299,8 @@ pub(crate) const METRICS: [(&str, &str, &[&str]); 23] = [
     ("paceway_store_up", "gauge", &[]),
     ("paceway_store_breaker_state", "gauge", &[]),
     ("paceway_store_gateways", "gauge", &[]),
+    ("paceway_store_round_trip_seconds", "gauge", &[]),
+    ("paceway_store_timeout_seconds", "gauge", &[]),
     ("paceway_tunnels", "gauge", &["route"]),
     ("paceway_tasks", "gauge", &[]),
     ("paceway_build_info", "gauge", &["version"]),
