@@ -35,11 +35,12 @@ pub(super) enum StoreSource {
 
 impl StoreSource {
     pub(super) async fn open(config: &Config) -> Result<Self, ServerError> {
-        let config::Store::Redis { url, timeout, prefix, .. } = &config.store else {
+        let config::Store::Redis { url, timeout, prefix, gateways, .. } = &config.store else {
             return Ok(Self::Memory(MemoryStore::default()));
         };
         let pace = Pace::new(*timeout, metrics::store_pace());
         let process = Process::new(prefix, Health::new(metrics::store_health(), pace));
+        process.health.expect(*gateways);
         match RedisStore::probe(url, prefix, PROBE).await {
             Ok(warnings) => {
                 for warning in warnings {

@@ -72,6 +72,8 @@ pub struct Health {
     /// Why it gives no decisions though it is asked.
     told: Arc<Told>,
     gateways: AtomicI64,
+    /// At least so many share each rule.
+    expected: AtomicI64,
     crowd: Mutex<Crowd>,
     clock: Mutex<Clock>,
     members: Mutex<Vec<Weak<Member>>>,
@@ -117,6 +119,7 @@ impl Health {
             trust: Mutex::default(),
             told: Arc::default(),
             gateways: AtomicI64::new(1),
+            expected: AtomicI64::new(1),
             crowd: Mutex::new(Crowd::new()),
             clock: Mutex::new(Clock { said: EPOCH, at: Instant::now() }),
             members: Mutex::default(),
@@ -164,9 +167,15 @@ impl Health {
         self.told.failing(key)
     }
 
-    /// How many gateways share each rule, this one among them: the number that the store last confirmed.
+    /// How many gateways share each rule, this one among them: the number that the store last confirmed, or the expected
+    /// one if that is larger.
     pub fn gateways(&self) -> i64 {
-        self.gateways.load(SeqCst)
+        self.gateways.load(SeqCst).max(self.expected.load(SeqCst))
+    }
+
+    /// At least so many gateways share each rule, whatever the store reports (`store.gateways`).
+    pub fn expect(&self, gateways: i64) {
+        self.expected.store(gateways, SeqCst);
     }
 
     /// The store answers a heartbeat that was sent at `sent`: how many gateways live, and perhaps the time.

@@ -536,9 +536,18 @@ async fn the_pages_show_health_and_state() {
     let gateway = after_traffic(&redis, &upstream).await;
     assert_eq!(gateway.page("/healthz").await.status, 200);
     let ready = gateway.page("/readyz").await;
-    let store = json!({ "breaker": "closed", "gateways": 1, "decided_by": "the store" });
+    let (status, mut ready) = (ready.status, ready.json());
+    let round_trip = ready["store"]["round_trip_ms"].take();
+    assert!(round_trip.as_f64().is_some_and(|ms| ms > 0.0), "{round_trip}");
+    let store = json!({
+        "breaker": "closed",
+        "gateways": 1,
+        "decided_by": "the store",
+        "round_trip_ms": null,
+        "timeout_ms": 2000.0,
+    });
     let expected = json!({ "ready": true, "reasons": [], "store": store });
-    assert_eq!((ready.status, ready.json()), (200, expected));
+    assert_eq!((status, ready), (200, expected));
     assert_eq!(gateway.page("/nothing").await.status, 404);
 
     let all = gateway.page("/limiters").await.json();

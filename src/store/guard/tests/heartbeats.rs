@@ -45,3 +45,19 @@ async fn a_share_follows_a_number_that_grows_while_the_store_is_away() {
     settled().await;
     assert_eq!(pass(&guard, &checks, 9).await, (2, Source::Local));
 }
+
+/// Gateways that start while the store is away share by the number that they are told to expect.
+#[tokio::test(start_paused = true)]
+async fn a_number_that_is_expected_holds_from_the_start_and_when_fewer_are_counted() {
+    let (far, [guard, _]) = guards(2);
+    set(&far, Mood::IsGone);
+    guard.process.health.expect(3);
+    assert_eq!(pass(&guard, &bucket(9, SHARE), 9).await, (3, Source::Local));
+    set(&far, Mood::Works);
+    until(&guard, Breaker::Closed).await;
+    settled().await;
+    assert_eq!(guard.process.health.gateways(), 3);
+    far.gateways.store(5, SeqCst);
+    settled().await;
+    assert_eq!(guard.process.health.gateways(), 5);
+}
