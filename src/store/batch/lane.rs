@@ -376,6 +376,7 @@ impl Lane {
             Err(error) => (Vec::new(), Some(error)),
         };
         let mut replies = replies.into_iter();
+        let member = store.0.member.as_ref().filter(|member| member.misses_others());
         for (entry, (since, caller)) in batch.entries.iter().zip(callers) {
             let reply = match (&error, replies.next()) {
                 // It was in a call of its own, of which nothing is known.
@@ -386,10 +387,15 @@ impl Lane {
             store.make_up_for(entry, since, &reply);
             match caller {
                 Some(caller) => {
-                    if let (Some(decision), Entry::Decide { checks, ticket, .. }) =
-                        (caller.answer(reply), entry)
-                    {
-                        store.undo(checks, *ticket, &decision);
+                    let granted = member.filter(|_| is_granted(&reply));
+                    match (caller.answer(reply), entry) {
+                        (Some(decision), Entry::Decide { checks, ticket, .. }) => {
+                            store.undo(checks, *ticket, &decision);
+                        }
+                        (None, Entry::Decide { checks, .. }) => {
+                            granted.iter().for_each(|it| store.charge_for_others(it, checks));
+                        }
+                        _ => {}
                     }
                 }
                 None => {
@@ -400,4 +406,8 @@ impl Lane {
             }
         }
     }
+}
+
+fn is_granted(reply: &Result<Reply, StoreError>) -> bool {
+    matches!(reply, Ok(Reply::Decision(decision)) if decision.admitted)
 }
