@@ -81,7 +81,7 @@ impl Guard {
             self.process.charges.store(back.is_some(), Relaxed);
             match health.is_closed() && self.process.local.is_empty() {
                 true => tokio::select! {
-                    () = sleep(if health.misses_others() { PROBE } else { BEAT }) => {}
+                    () = sleep(BEAT) => {}
                     () = health.opened() => {}
                     () = health.wake.notified() => {}
                 },

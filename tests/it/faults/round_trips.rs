@@ -8,6 +8,7 @@ use super::{
     table::over_the_law,
 };
 use crate::support::Redis;
+use serde_json::Value;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
@@ -70,6 +71,15 @@ impl Scenario {
         let stores: Vec<_> =
             links.iter().map(|link| format!("url: \"redis://127.0.0.1:{}\"", link.port)).collect();
         let mut stage = Stage::of([&stores[0], &stores[1], &stores[2]]).await;
+        if self.before == [SLOW; 3] {
+            for gateway in &stage.gateways {
+                let is_told = |event: &Value| event["message"].as_str().is_some_and(is_slow);
+                assert_eq!(gateway.events().into_iter().filter(is_told).count(), 1, "the warning");
+                let timeout = gateway.metric("paceway_store_timeout_seconds", &[]).await;
+                let round_trip = gateway.metric("paceway_store_round_trip_seconds", &[]).await;
+                assert!(round_trip >= 0.06 && timeout > 0.05, "{round_trip} s, {timeout} s");
+            }
+        }
         let begun = Instant::now();
         stage.begin_with(Policy::Share);
         sleep(ms(1000)).await;
@@ -93,6 +103,10 @@ impl Scenario {
         let seen = stage.limited(Policy::Share).into_iter().filter(|it| it.sent >= judged);
         (seen.collect(), judged.elapsed())
     }
+}
+
+fn is_slow(message: &str) -> bool {
+    message.starts_with("the store is slow")
 }
 
 /// All at one time, so that they cost the time of one.
