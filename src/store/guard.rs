@@ -119,6 +119,7 @@ impl Guard {
     /// away, a task of the current runtime asks it for signs of life.
     pub fn new(script: Arc<dyn Script>, metrics: StoreMetrics, process: Arc<Process>) -> Self {
         let guard = Self::without_probes(script, metrics, process);
+        guard.store.spend_late();
         tokio::spawn(guard.clone().probe_while_away());
         guard
     }

@@ -255,7 +255,7 @@ async fn others_leave_its_share_to_a_gateway_that_decides_alone(
 
 /// The others do not wait for one that says that it ends.
 #[tokio::test(start_paused = true)]
-async fn a_gateway_that_leaves_is_missed_by_nobody() {
+async fn the_others_do_not_miss_a_gateway_that_leaves() {
     let fleet = Fleet::of([&[1]; 3]).await;
     fleet.run(Duration::from_secs(5)).await;
     fleet.guards[0][0].process.leave(TIMEOUT).await;
