@@ -8,11 +8,11 @@ mod lane;
 pub use asked::Asked;
 
 use super::{
-    Answer, BoxFuture, Check, Checks, Decision, Entry, Reply, Source, Store, StoreError,
+    Answer, BoxFuture, Check, Checks, Decision, Entry, OnFailure, Reply, Source, Store, StoreError,
     calls::Calls, hash_tag, health::Member,
 };
 use crate::algorithm::{
-    Grant, Level, Micros,
+    Grant, Level, MAX_BUDGET, Micros,
     concurrency::{CLAIM, Ticket},
     reserve,
 };
@@ -24,7 +24,10 @@ use parking_lot::Mutex;
 use std::{
     collections::{HashMap, HashSet},
     fmt,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 use tokio::{
@@ -32,6 +35,10 @@ use tokio::{
     time::{Instant, sleep},
 };
 
+/// A gateway without a heartbeat for so long counts as one that decides alone: three heartbeats of a gateway are missing.
+pub const ABSENT: Duration = Duration::from_millis(1500);
+/// A gateway without a heartbeat for so long counts as dead.
+pub const GONE: Duration = Duration::from_secs(10);
 /// How long to wait before what was lost is given back again.
 const MAKE_UP: Duration = Duration::from_millis(500);
 
@@ -63,13 +70,29 @@ pub trait Script: Send + Sync + fmt::Debug {
     /// When nothing is known of any entry.
     fn run(&self, entries: Arc<Vec<Entry>>) -> BoxFuture<Result<Vec<Reply>, StoreError>>;
 
-    /// Says that the gateway `id` lives, in the set named `key`; who has not said so for a while is no longer in it.
+    /// Sends a heartbeat of the gateway `id` to the set of gateways named `key`; `alone`: it decides alone, and cannot
+    /// charge what it grants. A gateway without a heartbeat for [`ABSENT`] counts as one that decides alone, and one
+    /// without any for [`GONE`] is in the set no longer.
     ///
     /// # Errors
     ///
     /// When it was not heard, or that is unknown.
-    fn beat(&self, _key: Arc<str>, _id: Arc<str>) -> BoxFuture<Result<Beat, StoreError>> {
-        Box::pin(std::future::ready(Ok(Beat { gateways: 1, now: None })))
+    fn beat(
+        &self,
+        _key: Arc<str>,
+        _id: Arc<str>,
+        _alone: bool,
+    ) -> BoxFuture<Result<Beat, StoreError>> {
+        Box::pin(std::future::ready(Ok(Beat { gateways: 1, absent: 0, now: None })))
+    }
+
+    /// Takes the gateway `id` out of the set of gateways named `key`: it ends.
+    ///
+    /// # Errors
+    ///
+    /// When it was not heard, or that is unknown.
+    fn leave(&self, _key: Arc<str>, _id: Arc<str>) -> BoxFuture<Result<(), StoreError>> {
+        Box::pin(std::future::ready(Ok(())))
     }
 
     /// Makes the connection anew: it answers later than those of other workers, or not at all.
@@ -84,8 +107,10 @@ pub trait Script: Send + Sync + fmt::Debug {
 /// The answer to a sign of life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Beat {
-    /// How many gateways live, this one among them.
+    /// How many gateways there are, this one and those that decide alone among them.
     pub gateways: i64,
+    /// How many of the others decide alone, or have sent no heartbeat for [`ABSENT`].
+    pub absent: i64,
     /// The store's clock, if it has one of its own.
     pub now: Option<Micros>,
 }
@@ -105,10 +130,13 @@ pub struct Batched(Arc<Inner>);
 
 struct Inner {
     script: Arc<dyn Script>,
+    /// Where no `member` says it.
     timeout: Duration,
     metrics: StoreMetrics,
     /// Hears what becomes of each call.
     member: Option<Arc<Member>>,
+    /// See [`Batched::spend_late`].
+    spends_late: AtomicBool,
     /// By what [`Script::lane`] says. Tags come from the configuration.
     lanes: Mutex<HashMap<Box<str>, Arc<Lane>, RandomState>>,
     idle: Arc<Notify>,
@@ -121,18 +149,43 @@ struct Inner {
 impl Batched {
     /// Group commit around `script`; no caller waits longer than `timeout`.
     pub fn new(script: Arc<dyn Script>, timeout: Duration, metrics: StoreMetrics) -> Self {
-        Self::heard_by(None, script, timeout, metrics)
+        Self::with(None, script, timeout, metrics)
     }
 
-    /// The same, with a `member` that hears what becomes of each call.
+    /// The same, with a `member` that hears what becomes of each call, and says how long a call may take.
     pub(super) fn heard_by(
+        member: Arc<Member>,
+        script: Arc<dyn Script>,
+        metrics: StoreMetrics,
+    ) -> Self {
+        Self::with(Some(member), script, Duration::ZERO, metrics)
+    }
+
+    fn with(
         member: Option<Arc<Member>>,
         script: Arc<dyn Script>,
         timeout: Duration,
         metrics: StoreMetrics,
     ) -> Self {
         let (lanes, watched, idle) = (Mutex::default(), Mutex::default(), Arc::default());
-        Self(Arc::new(Inner { script, timeout, metrics, member, lanes, idle, watched }))
+        let spends_late = AtomicBool::new(false);
+        Self(Arc::new(Inner {
+            script,
+            timeout,
+            metrics,
+            member,
+            spends_late,
+            lanes,
+            idle,
+            watched,
+        }))
+    }
+
+    /// From now on a permit counts as spent if the store's answer came after the time-out and the gateway decided by its
+    /// share meanwhile. Given back, it would leave room in the shared state that the charges of the share have passed
+    /// over, and that room would be granted besides.
+    pub(super) fn spend_late(&self) {
+        self.0.spends_late.store(true, Relaxed);
     }
 
     /// Joins the queue at once; what is returned is only the wait for the answer.
@@ -177,6 +230,20 @@ impl Batched {
         }
     }
 
+    /// Gives back what a call granted whose answer came after the time-out, but for what is spent.
+    fn undo_late(&self, checks: &Checks, ticket: Option<Ticket>, mut decision: Decision) {
+        let is_spent = |check: &Check| {
+            let is_shared = matches!(check.on_failure, OnFailure::Share { .. } | OnFailure::Whole);
+            is_shared && check.enforce && !check.is_lease()
+        };
+        if self.0.spends_late.load(Relaxed) {
+            let parts = decision.parts.iter_mut().zip(checks.iter());
+            let spent = parts.filter(|(_, check)| is_spent(check));
+            spent.for_each(|(part, _)| *part = reserve::Part::NOTHING);
+        }
+        self.undo(checks, ticket, &decision);
+    }
+
     /// Places are given back until the store has heard it, which it may twice: a ticket is nobody else's. Without that
     /// a lost answer, or a lost release, would keep a place from everybody for as long as a lease.
     fn make_up_for(&self, entry: &Entry, since: Instant, reply: &Result<Reply, StoreError>) {
@@ -202,6 +269,20 @@ impl Batched {
                 store.enqueue(entry, since, None);
             }
         });
+    }
+
+    /// Charges what gateways that decide alone may grant while the store grants this to `checks`.
+    fn charge_for_others(&self, member: &Member, checks: &Checks) {
+        for check in checks.iter() {
+            let cost = member.share_of_others(check).min(check.algorithm.capacity());
+            if cost > 0 {
+                let algorithm = check.algorithm.spent();
+                let check = Check { algorithm, cost, enforce: false, ..check.clone() };
+                let entry =
+                    Entry::Decide { checks: [check].into(), budget: MAX_BUDGET, ticket: None };
+                self.enqueue(entry, Instant::now(), None);
+            }
+        }
     }
 
     /// Looks at the places of `check` when a claim on one of them has expired, which gives it to the next in the queue:
@@ -300,6 +381,13 @@ impl StoreMetrics {
 }
 
 // === impl Inner ===
+
+impl Inner {
+    /// How long a call may take that begins now.
+    fn limit(&self) -> Duration {
+        self.member.as_ref().map_or(self.timeout, |member| member.limit())
+    }
+}
 
 impl Drop for Inner {
     fn drop(&mut self) {

@@ -78,6 +78,8 @@ struct Batch {
     callers: Vec<(Instant, Option<Arc<Wait>>)>,
     store: Arc<Inner>,
     started: Instant,
+    /// How long it may take.
+    limit: Duration,
     /// When the time of the first caller is up, here or in the queue.
     due: Instant,
 }
@@ -110,7 +112,7 @@ impl Lane {
             }
             Driver::None => {
                 line.store = Some(store.clone());
-                let limit = store.timeout;
+                let limit = store.limit();
                 drop(line);
                 tokio::spawn(drive(self.clone(), limit));
             }
@@ -196,14 +198,15 @@ impl Line {
             true => waiting.next().map(|queued| queued.since),
             false => waiting.map(|queued| queued.since).min(),
         };
-        let due = oldest.map_or(due, |since| due.min(since)) + store.timeout;
+        let limit = store.limit();
+        let due = oldest.map_or(due, |since| due.min(since)) + limit;
         if !later.is_empty() {
             // By turns.
             later.append(&mut self.queue);
             self.queue = later;
         }
         let entries = Arc::new(entries);
-        (!entries.is_empty()).then_some(Batch { entries, callers, store, started, due })
+        (!entries.is_empty()).then_some(Batch { entries, callers, store, started, limit, due })
     }
 
     /// Leaves in the queue what may share a call with its head, and returns the rest.
@@ -293,11 +296,11 @@ impl Lane {
                 self.set_stuck(false);
                 let late = late.unwrap_or(Err(StoreError::Timeout));
                 self.record(&batch, &late, true);
-                return self.deliver(&store, batch, late);
+                return self.deliver(&store, batch, late, true);
             }
         };
         self.record(&batch, &answer, false);
-        self.deliver(&store, batch, answer);
+        self.deliver(&store, batch, answer, false);
     }
 
     /// `None` when the call has not come back in time. Meanwhile each caller hears when its own time is up.
@@ -307,7 +310,7 @@ impl Lane {
         call: &mut BoxFuture<Result<Vec<Reply>, StoreError>>,
         mut timer: Pin<&mut Sleep>,
     ) -> Option<Result<Vec<Reply>, StoreError>> {
-        let limit = batch.store.timeout;
+        let limit = batch.limit;
         let end = batch.started + limit;
         if timer.deadline() > batch.due {
             timer.as_mut().reset(batch.due);
@@ -350,7 +353,7 @@ impl Lane {
     /// `late`: it was told as timed out before.
     fn record(&self, batch: &Batch, answer: &Result<Vec<Reply>, StoreError>, late: bool) {
         if let Some(member) = &batch.store.member {
-            member.heard(&self.name, &batch.entries, answer, late);
+            member.heard(&self.name, &batch.entries, answer, batch.started, late);
         }
         if let Err(StoreError::Refused(_)) = answer {
             self.line.lock().refused = Some(Instant::now());
@@ -365,7 +368,14 @@ impl Lane {
         }
     }
 
-    fn deliver(&self, store: &Batched, mut batch: Batch, answer: Result<Vec<Reply>, StoreError>) {
+    /// `late`: the callers were told that the time was up.
+    fn deliver(
+        &self,
+        store: &Batched,
+        mut batch: Batch,
+        answer: Result<Vec<Reply>, StoreError>,
+        late: bool,
+    ) {
         let (count, callers) = (batch.entries.len(), mem::take(&mut batch.callers));
         let (replies, error) = match answer {
             Ok(replies) if replies.len() == count => (replies, None),
@@ -373,6 +383,7 @@ impl Lane {
             Err(error) => (Vec::new(), Some(error)),
         };
         let mut replies = replies.into_iter();
+        let member = store.0.member.as_ref().filter(|member| member.misses_others());
         for (entry, (since, caller)) in batch.entries.iter().zip(callers) {
             let reply = match (&error, replies.next()) {
                 // It was in a call of its own, of which nothing is known.
@@ -383,10 +394,16 @@ impl Lane {
             store.make_up_for(entry, since, &reply);
             match caller {
                 Some(caller) => {
-                    if let (Some(decision), Entry::Decide { checks, ticket, .. }) =
-                        (caller.answer(reply), entry)
-                    {
-                        store.undo(checks, *ticket, &decision);
+                    let granted = member.filter(|_| is_granted(&reply));
+                    match (caller.answer(reply), entry) {
+                        (Some(decision), Entry::Decide { checks, ticket, .. }) => match late {
+                            true => store.undo_late(checks, *ticket, decision),
+                            false => store.undo(checks, *ticket, &decision),
+                        },
+                        (None, Entry::Decide { checks, .. }) => {
+                            granted.iter().for_each(|it| store.charge_for_others(it, checks));
+                        }
+                        _ => {}
                     }
                 }
                 None => {
@@ -397,4 +414,8 @@ impl Lane {
             }
         }
     }
+}
+
+fn is_granted(reply: &Result<Reply, StoreError>) -> bool {
+    matches!(reply, Ok(Reply::Decision(decision)) if decision.admitted)
 }

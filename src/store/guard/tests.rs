@@ -1,6 +1,8 @@
 //! Guards over the memory rules, on virtual time.
 
+mod heartbeats;
 mod outages;
+mod pace;
 mod slow;
 
 use super::*;
@@ -11,7 +13,7 @@ use crate::{
     },
     store::{
         Entry, Reply, hash_tag,
-        health::{Breaker, HealthMetrics},
+        health::{Breaker, HealthMetrics, Pace, PaceMetrics},
         memory::MemoryStore,
     },
 };
@@ -111,7 +113,7 @@ impl Script for FarScript {
         })
     }
 
-    fn beat(&self, _: Arc<str>, _: Arc<str>) -> BoxFuture<Result<Beat, StoreError>> {
+    fn beat(&self, _: Arc<str>, _: Arc<str>, _: bool) -> BoxFuture<Result<Beat, StoreError>> {
         let far = self.0.clone();
         Box::pin(async move {
             far.probes.fetch_add(1, SeqCst);
@@ -122,7 +124,8 @@ impl Script for FarScript {
             match answer {
                 Err(StoreError::Refused(_)) | Ok(()) => {
                     let gateways = far.gateways.load(SeqCst).max(1);
-                    Ok(Beat { gateways: i64::try_from(gateways).unwrap_or(1), now: None })
+                    let gateways = i64::try_from(gateways).unwrap_or(1);
+                    Ok(Beat { gateways, absent: 0, now: None })
                 }
                 Err(error) => Err(error),
             }
@@ -142,14 +145,24 @@ fn process(script: &FarScript) -> [Guard; 2] {
     process_over(Arc::new(script.clone()), Arc::new(script.clone()))
 }
 
-/// The same where the sides have connections of their own.
+/// The same where the sides have connections of their own. The time-out is as long as it can be: a store that is slower
+/// than that gives no decisions.
 fn process_over(worker: Arc<dyn Script>, keeper: Arc<dyn Script>) -> [Guard; 2] {
+    let pace = Pace::between(TIMEOUT, TIMEOUT, PaceMetrics::noop());
+    sides(unasked_process(pace), worker, keeper)
+}
+
+/// A process that has heard nothing of its store.
+fn unasked_process(pace: Pace) -> Arc<Process> {
     let gauge = Gauge::noop;
     let metrics = HealthMetrics { breaker: gauge(), gateways: gauge(), up: gauge() };
-    let process = Process::new("paceway", Health::new(metrics));
+    Process::new("paceway", Health::new(metrics, pace))
+}
+
+fn sides(process: Arc<Process>, worker: Arc<dyn Script>, keeper: Arc<dyn Script>) -> [Guard; 2] {
     let noop = StoreMetrics::noop;
-    let guard = Guard::new(worker, TIMEOUT, noop(), process.clone());
-    [guard, Guard::keeper(keeper, TIMEOUT, noop(), process, Vec::new())]
+    let guard = Guard::new(worker, noop(), process.clone());
+    [guard, Guard::keeper(keeper, noop(), process, Vec::new())]
 }
 
 fn check(algorithm: Algorithm, on_failure: OnFailure) -> Check {
@@ -248,8 +261,8 @@ async fn one_slow_call_opens_nothing_and_what_it_cost_is_charged() {
     settled().await;
     assert_eq!(guard.process.health.breaker(), Breaker::Closed);
     assert!(guard.process.local.is_empty());
-    // What the late call took was given back when its answer came; what was decided here is charged.
-    assert_eq!(far.memory.look(&checks[0]).get().await.expect("a level").remaining, 9);
+    // The permit of the late call is spent, and the one that was decided here is charged.
+    assert_eq!(far.memory.look(&checks[0]).get().await.expect("a level").remaining, 8);
 }
 
 #[tokio::test(start_paused = true)]
