@@ -484,10 +484,7 @@ fn on_one_server_the_keys_of_a_limiter_do_not_depend_on_routes() {
         assert_eq!(names(store, BOTH), alone);
     }
     // The nodes of a Cluster decide only on what has one hash tag.
-    assert_eq!(
-        names("redis-cluster://r", BOTH),
-        ["p:{a}:T:a", "p:{a}:T:b:::1", "p:{a}:T:b/1:::1"]
-    );
+    assert_eq!(names("redis-cluster://r", BOTH), ["p:{a}:T:a", "p:{a}:T:b:::1", "p:{a}:T:b/1:::1"]);
 }
 
 #[test]
