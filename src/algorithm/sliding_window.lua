@@ -172,7 +172,7 @@ end
 
 -- until when `law` keeps the permit numbered `number` out because of one that is not kept
 local function forgotten(open, law, number)
-  if open.floor + law.span <= open.now then return 0 end
+  if open.base == 0 or open.floor + law.span <= open.now then return 0 end
   local count, span = past_of(open, law.span)
   local before = number - allows(count, span, law.span, law.count)
   if before < 0 then return 0 end
@@ -210,7 +210,7 @@ end
 
 -- the number of the first permit that `law` keeps out at an instant that is its span behind `x`
 local function room_under(open, law, x)
-  if open.floor <= x then return first_after(open, x) + law.count end
+  if open.base == 0 or open.floor <= x then return first_after(open, x) + law.count end
   local count, span = past_of(open, law.span)
   local later = math.min(ceil_div(open.floor - x, span), ceil_div(open.base, count))
   local first = math.max(open.base - later * count, 0)

@@ -268,7 +268,7 @@ impl State {
     /// Until when `law` keeps the permit numbered `number` out because of one that is not kept: no permit obeys
     /// [`Self::past`] and is later than this says.
     fn forgotten(&self, law: Law, number: i64, now: Micros) -> Micros {
-        if self.floor + law.span <= now {
+        if self.base == 0 || self.floor + law.span <= now {
             return 0;
         }
         let past = self.past(law.span);
@@ -281,7 +281,7 @@ impl State {
 
     /// The number of the first permit that `law` keeps out at an instant that is its span behind `x`.
     fn room(&self, law: Law, x: Micros) -> i64 {
-        if self.floor <= x {
+        if self.base == 0 || self.floor <= x {
             return self.first_after(x) + law.count;
         }
         let past = self.past(law.span);

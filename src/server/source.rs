@@ -2,14 +2,15 @@
 
 use super::ServerError;
 use crate::{
-    config::{self, Config},
+    config::{self, Mode, Scope},
+    gateway::Plan,
     metrics,
     store::{
         Check, Store, StoreError,
         guard::{Guard, Process},
         health::Health,
         memory::MemoryStore,
-        redis::{ConnectError, Markers, RedisStore, RedisUrl},
+        redis::{Claim, ConnectError, Groups, Markers, RedisStore, RedisUrl},
     },
 };
 use std::{sync::Arc, time::Duration};
@@ -25,6 +26,8 @@ pub(super) enum StoreSource {
         url: RedisUrl,
         timeout: Duration,
         markers: Arc<Markers>,
+        /// Of a Cluster.
+        groups: Option<Arc<Groups>>,
         /// Shared by all sides.
         process: Arc<Process>,
         /// Somebody may have to wait for a place.
@@ -35,7 +38,8 @@ pub(super) enum StoreSource {
 // === impl StoreSource ===
 
 impl StoreSource {
-    pub(super) async fn open(config: &Config) -> Result<Self, ServerError> {
+    pub(super) async fn open(plan: &Plan) -> Result<Self, ServerError> {
+        let config = &plan.config;
         let config::Store::Redis { url, timeout, prefix, .. } = &config.store else {
             return Ok(Self::Memory(MemoryStore::default()));
         };
@@ -56,7 +60,16 @@ impl StoreSource {
             .iter()
             .any(|limiter| limiter.algorithms.iter().any(|rule| rule.lease().is_some()));
         let markers = Markers::new(prefix, metrics::store_losses());
-        Ok(Self::Redis { url: url.clone(), timeout: *timeout, markers, process, places })
+        let groups = url.is_cluster().then(|| Groups::new(prefix, claims(plan)));
+        if let Some(groups) = &groups {
+            // Before the first request: nobody is refused because it is not known yet which hash tags are in use.
+            let script = RedisStore::open(url, &markers).map_err(ServerError::Store)?;
+            if script.connected(PROBE).await.is_ok() {
+                script.with_groups(groups.clone()).claim_groups().await;
+            }
+        }
+        let (url, timeout) = (url.clone(), *timeout);
+        Ok(Self::Redis { url, timeout, markers, groups, process, places })
     }
 
     /// How the store is; the memory is never away.
@@ -78,17 +91,23 @@ impl StoreSource {
     }
 
     async fn connect(&self, looked: Option<Vec<Check>>) -> Result<Arc<dyn Store>, ServerError> {
-        let (url, timeout, markers, process, places) = match self {
+        let (url, timeout, markers, groups, process, places) = match self {
             Self::Memory(store) => {
                 metrics::store_up().set(1.0);
                 // An `Arc` for each side: who holds it is counted at each request.
                 return Ok(Arc::new(store.clone()));
             }
-            Self::Redis { url, timeout, markers, process, places } => {
-                (url, *timeout, markers, process, *places)
+            Self::Redis { url, timeout, markers, groups, process, places } => {
+                (url, *timeout, markers, groups, process, *places)
             }
         };
-        let script = RedisStore::open(url, markers).map_err(ServerError::Store)?;
+        let mut script = RedisStore::open(url, markers).map_err(ServerError::Store)?;
+        if let Some(groups) = groups {
+            script = script.with_groups(groups.clone());
+            if looked.is_some() {
+                tokio::spawn(script.clone().keep_groups());
+            }
+        }
         // It was there a moment ago.
         if process.health.is_closed()
             && let Err(error) = script.connected(PROBE).await
@@ -105,4 +124,20 @@ impl StoreSource {
             Some(looked) => Guard::keeper(script, timeout, metrics, process.clone(), looked),
         }))
     }
+}
+
+/// The hash tags of the limiters that gateways share.
+fn claims(plan: &Plan) -> impl Iterator<Item = Claim> {
+    let is_shared = |limiter: &config::Limiter| {
+        plan.config.limiting && limiter.mode != Mode::Off && limiter.scope == Scope::Cluster
+    };
+    plan.limiters.iter().filter(move |plan| is_shared(&plan.limiter)).map(|plan| {
+        let limiter = &plan.limiter;
+        let spread = if limiter.spread { ".*" } else { "" };
+        Claim {
+            limiter: limiter.name.clone(),
+            tag: format!("{}{spread}", limiter.group),
+            checks: plan.checks.clone(),
+        }
+    })
 }

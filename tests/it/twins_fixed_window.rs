@@ -320,7 +320,7 @@ async fn a_foreign_value_is_an_error_of_its_key(#[case] damage: fn(Vec<u8>) -> V
     };
     store.run_at(Some(T0), &[ask(&good)]).await.expect("admitted");
     let value = redis.bytes("{k}:good");
-    assert_eq!(value.len(), 55 + RUN);
+    assert_eq!(value.len(), 63 + RUN);
     let damaged = damage(value);
     let escaped: String = damaged.iter().map(|byte| format!("\\{byte:03}")).collect();
     let set = format!("return redis.call('SET', KEYS[1], '{escaped}')");
