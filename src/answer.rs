@@ -52,6 +52,8 @@ pub enum Failure {
         policy: Policy,
         /// A lone caller who comes back then is admitted, µs.
         retry_after: Micros,
+        /// Permits that are left: more than none where the request costs more than one.
+        remaining: i64,
     },
     /// As many requests as may wait on this route do.
     QueueFull {
@@ -186,7 +188,7 @@ impl Failure {
             Self::TooLarge(_, why) => why.clone().into_owned(),
             Self::HeadTimeout => "the headers were not complete in time".into(),
             Self::TooManyConnections => "as many clients as may be connected are".into(),
-            Self::Limited { policy, retry_after } => format!(
+            Self::Limited { policy, retry_after, .. } => format!(
                 "the limiter `{}` has no slot within the time this request may wait; \
                  come back in {:.3} s",
                 policy.name,
@@ -270,7 +272,7 @@ impl Failure {
         let Some(micros) = retry_after else { return response };
         let seconds = whole_seconds(micros);
         headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
-        if let Self::Limited { policy, .. } = self {
+        if let Self::Limited { policy, remaining, .. } = self {
             // A name is made of characters that need no escape (config checks it; a library user's may not).
             let name = policy.name.replace(['"', '\\'], "_");
             let quota = match policy.quota {
@@ -280,8 +282,10 @@ impl Failure {
                 }
                 Quota::Places(max) => format!("\"{name}\";q={max};qu=\"concurrent-requests\""),
             };
-            let fields =
-                [(RATELIMIT, format!("\"{name}\";r=0;t={seconds}")), (RATELIMIT_POLICY, quota)];
+            let fields = [
+                (RATELIMIT, format!("\"{name}\";r={remaining};t={seconds}")),
+                (RATELIMIT_POLICY, quota),
+            ];
             for (field, value) in fields {
                 if let Ok(value) = HeaderValue::from_str(&value) {
                     headers.insert(field, value);
@@ -307,7 +311,7 @@ mod tests {
     fn limited(retry_after: Micros) -> Response<Bytes> {
         let rate = Rate { count: 10, period: Duration::from_millis(250) };
         let policy = Policy { name: "search".into(), quota: Quota::Rate(rate) };
-        Failure::Limited { policy, retry_after }.response()
+        Failure::Limited { policy, retry_after, remaining: 0 }.response()
     }
 
     #[rstest]
@@ -333,5 +337,13 @@ mod tests {
         assert_eq!(problem["type"], QUOTA_EXCEEDED);
         assert_eq!(problem["violated-policies"], json!(["search"]));
         assert_eq!(problem["retry_after_ms"], 1235);
+    }
+
+    #[test]
+    fn a_refused_request_of_high_cost_is_told_what_is_left() {
+        let rate = Rate { count: 10_000, period: Duration::from_secs(60) };
+        let policy = Policy { name: "points".into(), quota: Quota::Rate(rate) };
+        let failure = Failure::Limited { policy, retry_after: 30_000_000, remaining: 4_004 };
+        assert_eq!(failure.response().headers()["ratelimit"], "\"points\";r=4004;t=30");
     }
 }

@@ -354,6 +354,13 @@ impl Drop for Slot {
         self.renewals.iter().for_each(AbortHandle::abort);
         if !self.spent {
             self.store.give_back(self.source, &self.checks, &self.parts);
+            // The place that it was called to, and that it kept while it waited for permits.
+            if let Some(Callable { ticket, .. }) = self.ticket.take()
+                && ticket.deadline > 0
+                && self.held().next().is_none()
+            {
+                self.store.give_back(self.source, &self.checks, &places(&self.checks, ticket));
+            }
         } else if self.held().next().is_some() {
             let mut parts = self.parts.clone();
             let spent =

@@ -161,7 +161,7 @@ impl Server {
     pub fn run(self) -> Result<(), ServerError> {
         let main = new_runtime()?;
         main.block_on(async move {
-            let source = StoreSource::open(&self.plan.config).await?;
+            let source = StoreSource::open(&self.plan).await?;
             let sites = sites(&self.plan.config)?;
             upstream::follow(&sites, &self.plan.config.resolver);
             let draining = Arc::new(AtomicBool::new(false));

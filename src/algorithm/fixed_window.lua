@@ -8,28 +8,28 @@
 --   floor  µs    nothing is granted before it
 --   born   µs    when the state came into being
 --   own, others  section, { section... }, each one
---     { period, asked, since, source, runs = { { first, last, count }... } }   windows first to last have
+--     { period, asked, limit, since, source, runs = { { first, last, count }... } }   windows first to last have
 --     count permits taken each, earliest first
 --
 -- A stored state: version, kind, number of sections (1 byte each), born, clock (8 bytes each), then for
--- each section period, asked, since, source (8 bytes each), number of runs (4 bytes), and for each run
+-- each section period, asked, limit, since, source (8 bytes each), number of runs (4 bytes), and for each run
 -- first, last, count (8 bytes each); little-endian.
 make[70] = function()
 local fixed_window = { kind = 70, args = 2 }
 
-local HEAD, SECTION, RUN = '<BBBi8i8', '<i8i8i8i8i4', '<i8i8i8'
-local MAX_SECTIONS, UNUSED, MOST = 4, 60000000, 1000000000000
+local HEAD, SECTION, RUN = '<BBBi8i8', '<i8i8i8i8i8i4', '<i8i8i8'
+local MAX_SECTIONS, UNUSED, MOST, KNOWN_PAST = 4, 60000000, 1000000000000, 5000000
 local MIN_PERIOD, MAX_PERIOD = 1000, 31622400000000
 in_one_string(fixed_window, function(rule, now, from, to)
   local function window(instant) return math.floor(instant / rule.period) end
   local first, last, run = math.max(window(from), window(now)), window(to), ''
   if first <= last then run = struct.pack(RUN, first, last, rule.count) end
   return struct.pack(HEAD, VERSION, fixed_window.kind, 1, now, now)
-    .. struct.pack(SECTION, rule.period, now, 0, 0, #run / 24) .. run
+    .. struct.pack(SECTION, rule.period, now, rule.count, 0, 0, #run / 24) .. run
 end, 4)
 
 local function new_section(period, asked)
-  return { period = period, asked = asked, since = 0, source = 0, runs = {} }
+  return { period = period, asked = asked, limit = 0, since = 0, source = 0, runs = {} }
 end
 
 local function window_of(section, instant) return math.floor(instant / section.period) end
@@ -56,6 +56,17 @@ local function first_with_room(section, window, most)
     window = run.last + 1
   end
   return window
+end
+
+local function first_room(section, at, most)
+  local window = window_of(section, at)
+  local fit = first_with_room(section, window, most)
+  return fit == window and at or fit * section.period
+end
+
+-- how many permits may be in a window of `period` with `limit`, where a rule lets `count` into its own of `other`
+local function allows(period, limit, other, count)
+  return math.max(math.min(ceil_div(period, other) * count, MOST), limit)
 end
 
 local function holds(section, whole, made, period, cost, clock)
@@ -141,7 +152,7 @@ local function bound(runs)
   end
 end
 
-local function converted(period, others, clock)
+local function converted(period, limit, others, born, clock)
   local section, old, most = new_section(period, clock), nil, -1
   for _, candidate in ipairs(others) do
     local permits = permits_in(candidate)
@@ -169,6 +180,11 @@ local function converted(period, others, clock)
       end
     end
   end
+  local window = window_of(section, clock)
+  local gone = window_of(old, clock) - window_of(old, math.max(born, window * period))
+  local spare = allows(period, limit, old.period, old.limit) - limit
+  local past = math.min(gone * old.limit - spare, limit)
+  if past > 0 then add(section, window, past) end
   bound(section.runs)
   return section
 end
@@ -181,14 +197,15 @@ local function stored(raw)
   if born < 0 or born > clock or clock >= EXACT then return nil end
   local sections, at = {}, 20
   for s = 1, n do
-    if at + 35 > #raw then return nil end
-    local period, asked, since, source, length = struct.unpack(SECTION, raw, at)
-    at = at + 36
+    if at + 43 > #raw then return nil end
+    local period, asked, limit, since, source, length = struct.unpack(SECTION, raw, at)
+    at = at + 44
+    if limit < 0 or limit > MOST then return nil end
     if period < MIN_PERIOD or period > MAX_PERIOD or asked < 0 or asked > clock then return nil end
     if since < 0 or since > clock or source < 0 or source > MAX_PERIOD then return nil end
     if length < 0 or at + 24 * length - 1 > #raw then return nil end
     local section = new_section(period, asked)
-    section.since, section.source = since, source
+    section.limit, section.since, section.source = limit, since, source
     local before = window_of(section, clock) - 1
     for i = 1, length do
       local first, last, count = struct.unpack(RUN, raw, at)
@@ -219,14 +236,18 @@ function fixed_window.read(raw, now, rule)
   if not sections then return nil end
   local written = clock
   clock = math.max(now, written)
-  local past, own, others = true, nil, {}
+  local last, own, others = 0, nil, {}
   for _, section in ipairs(sections) do
-    if end_of(section) > clock then past = false end
+    last = math.max(last, end_of(section))
     if section.period == period then own = own or section else others[#others + 1] = section end
   end
-  if past then return open end
+  local is_known = clock < last + KNOWN_PAST
+  if last <= clock and (own or not is_known) then
+    if is_known then open.born = born end
+    return open
+  end
   open.clock, open.born, open.others = clock, born, others
-  open.own = own or converted(period, sections, written)
+  open.own = own or converted(period, rule.count, sections, born, written)
   for i = 0, #others do
     local section = others[i] or open.own
     forget_past(section, clock)
@@ -238,11 +259,16 @@ function fixed_window.read(raw, now, rule)
 end
 
 function fixed_window.earliest(open, from, cost)
-  local start = math.max(open.now + from, open.floor)
-  local window = window_of(open.own, start)
-  local fit = first_with_room(open.own, window, open.rule.count - cost)
-  local at = fit == window and start or fit * open.rule.period
-  return at - open.now, at
+  local at, own, others = math.max(open.now + from, open.floor), open.own, open.others
+  local count, most = open.rule.count, open.rule.count - cost
+  while true do
+    local before = at
+    at = first_room(own, at, most)
+    for _, other in ipairs(others) do
+      at = first_room(other, at, allows(other.period, other.limit, own.period, count) - cost)
+    end
+    if at == before or #others == 0 then return at - open.now, at end
+  end
 end
 
 local function reset_after(open)
@@ -252,7 +278,7 @@ local function reset_after(open)
 end
 
 local function used(open)
-  open.own.asked = open.clock
+  open.own.asked, open.own.limit = open.clock, open.rule.count
   if #open.others == 0 then return end
   local others = {}
   for _, section in ipairs(open.others) do
@@ -295,7 +321,12 @@ end
 -- remaining, next, reset_after
 function fixed_window.level(open)
   local next = fixed_window.earliest(open, 0, 1)
-  local room = open.rule.count - count_in(open.own, window_of(open.own, open.now))
+  local count = open.rule.count
+  local room = count - count_in(open.own, window_of(open.own, open.now))
+  for _, other in ipairs(open.others) do
+    local all = allows(other.period, other.limit, open.own.period, count)
+    room = math.min(room, all - count_in(other, window_of(other, open.now)))
+  end
   return next == 0 and room or 0, next, reset_after(open)
 end
 
@@ -309,7 +340,7 @@ function fixed_window.write(open)
   for i = 0, #open.others do
     local section = open.others[i] or open.own
     parts[#parts + 1] = struct.pack(
-      SECTION, section.period, section.asked, section.since, section.source, #section.runs)
+      SECTION, section.period, section.asked, section.limit, section.since, section.source, #section.runs)
     for _, run in ipairs(section.runs) do
       parts[#parts + 1] = struct.pack(RUN, run.first, run.last, run.count)
     end

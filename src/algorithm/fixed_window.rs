@@ -8,7 +8,8 @@
 //! Kept are the permits of each window that is not past, as *runs* of equal windows: a queue of full
 //! windows is one run, however long. A rule may change while gateways with the old one still ask, so the
 //! permits are kept in *sections*, one per period in use, and every grant is charged to all of them: each
-//! rule counts what the others granted. `count` is not stored; what is above it is just full.
+//! rule counts what the others granted, and keeps beside its own law that no window of another period gets more than
+//! the laxer of both rules allows there. What is above a count is just full.
 //!
 //! When the clock goes back, windows that were past stay so: instants before the windows of the greatest
 //! `now` that wrote the state are never granted.
@@ -23,6 +24,9 @@ const MAX_SECTIONS: usize = 4;
 /// How much longer than its period a section stays without a grant or a gift of its own. Whoever found the
 /// window full comes back a period later at the latest; those who come seldom get this time more.
 const UNUSED: Micros = 60_000_000;
+/// For so long, µs, a state whose windows are all past still tells a rule with longer ones of them: stores keep every
+/// state for 5 s more than it matters.
+const KNOWN_PAST: Micros = 5_000_000;
 const MAX_COUNT: i64 = 1_000_000_000;
 const MIN_PERIOD: Micros = 1_000;
 const MAX_PERIOD: Micros = 366 * 86_400 * 1_000_000;
@@ -39,6 +43,7 @@ pub struct FixedWindow {
 /// What is remembered: the permits of all windows that were not past when it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct State {
+    /// Since when there has been a state, or a moment ago had been one.
     born: Micros,
     /// The greatest `now` that wrote it.
     clock: Micros,
@@ -124,13 +129,16 @@ impl Open {
         };
         let Some(state) = state else { return fresh() };
         let clock = now.max(state.clock);
-        if state.sections.iter().all(|section| section.end() <= clock) {
-            return fresh();
-        }
         let own = state.sections.iter().find(|section| section.period == period);
-        let mut own = own
-            .cloned()
-            .unwrap_or_else(|| Section::converted(period, &state.sections, state.clock));
+        let end = state.sections.iter().map(Section::end).fold(0, Micros::max);
+        let is_known = clock < end + KNOWN_PAST;
+        if end <= clock && (own.is_some() || !is_known) {
+            let born = if is_known { state.born } else { now };
+            return Self { born, ..fresh() };
+        }
+        let mut own = own.cloned().unwrap_or_else(|| {
+            Section::converted(period, rule.count, &state.sections, [state.born, state.clock])
+        });
         let others = state.sections.iter().filter(|section| section.period != period);
         let mut others: Vec<_> = others.cloned().collect();
         let mut floor = now;
@@ -146,11 +154,18 @@ impl Open {
     /// The first instant from `from` on (µs from now) whose window has room for `cost` permits, and the
     /// same since the epoch.
     pub fn earliest(&self, from: Micros, cost: i64) -> (Micros, i64) {
-        let start = (self.now + from).max(self.floor);
-        let window = self.own.window(start);
-        let fit = self.own.first_with_room(window, self.rule.count - cost);
-        let at = if fit == window { start } else { fit * self.rule.period };
-        (at - self.now, at)
+        let mut at = (self.now + from).max(self.floor);
+        let most = self.rule.count - cost;
+        loop {
+            let before = at;
+            at = self.own.first_room(at, most);
+            for other in &self.others {
+                at = other.first_room(at, other.allows(&self.own, self.rule.count) - cost);
+            }
+            if at == before || self.others.is_empty() {
+                return (at - self.now, at);
+            }
+        }
     }
 
     /// Takes the permits at the instant that [`Self::earliest`] found. The grant's `aux` is when it was made.
@@ -185,7 +200,11 @@ impl Open {
     /// How full the present window is.
     pub fn level(&self) -> Level {
         let (next, _) = self.earliest(0, 1);
-        let room = self.rule.count - self.own.count(self.own.window(self.now));
+        let mut room = self.rule.count - self.own.count(self.own.window(self.now));
+        for other in &self.others {
+            let all = other.allows(&self.own, self.rule.count);
+            room = room.min(all - other.count(other.window(self.now)));
+        }
         let remaining = if next == 0 { room } else { 0 };
         Level { remaining, next, reset_after: self.reset_after() }
     }
@@ -210,7 +229,7 @@ impl Open {
 
     /// Something is written under this rule: sections that nobody used for long go.
     fn used(&mut self) {
-        self.own.asked = self.clock;
+        (self.own.asked, self.own.limit) = (self.clock, self.rule.count);
         self.others.retain(|section| self.clock - section.asked <= section.period + UNUSED);
         self.others.truncate(MAX_SECTIONS - 1);
     }

@@ -19,6 +19,8 @@
 --     any -1 k                                               KEYS[k] holds a foreign value
 --
 -- A state is read once and written once per call, however many entries use it.
+-- Whoever has a place and waits no longer than this for permits, µs, keeps it for them.
+local KEPT = 500000
 local made = {}
 
 local function algorithm_of(kind)
@@ -109,14 +111,14 @@ local function places(wants, budget, at, ticket)
       if not want.free then taken = taken or i end
     end
   end
-  if not taken and at == 0 then return true end
+  if not taken and at <= KEPT then return true end
   for _, want in ipairs(wants) do
     if want.free then
       want.state.algorithm.give_back(want.state.open, ticket.gateway, ticket.number, ticket.deadline)
       want.state.dirty = true
     end
   end
-  if not taken or at > 0 then return true end
+  if not taken then return true end
   if budget <= 0 then return taken end
   local state = wants[taken].state
   return taken, state.algorithm.enqueue(state.open, ticket, budget)
@@ -165,6 +167,20 @@ local function decide(wants, budget, ticket)
   return at, deadline and 0 or RETRY, full, nil, deadline, ask_after
 end
 
+-- Of a request that nothing made wait: the limiter of permits that has the fewest left, of equals the first; and its
+-- level.
+local function tightest(wants)
+  local bound, least, next, reset = 1, wants[1].state.algorithm.level(wants[1].state.open)
+  if not is_permits(wants[1]) then return bound, least, next, reset end
+  for i = 2, #wants do
+    if is_permits(wants[i]) then
+      local remaining, its_next, its_reset = wants[i].state.algorithm.level(wants[i].state.open)
+      if remaining < least then bound, least, next, reset = i, remaining, its_next, its_reset end
+    end
+  end
+  return bound, least, next, reset
+end
+
 local function push(...)
   for i = 1, select('#', ...) do reply[#reply + 1] = (select(i, ...)) end
 end
@@ -205,8 +221,12 @@ while i <= #args do
       push(-1, foreign)
     else
       local at, retry_after, bound, parts, deadline, ask_after = decide(wants, budget, ticket)
-      local state = wants[bound].state
-      push(parts and 1 or deadline and 2 or 0, at, retry_after, bound, state.algorithm.level(state.open))
+      if n > 1 and at == 0 and parts then
+        push(1, at, retry_after, tightest(wants))
+      else
+        local state = wants[bound].state
+        push(parts and 1 or deadline and 2 or 0, at, retry_after, bound, state.algorithm.level(state.open))
+      end
       if deadline then push(deadline, ask_after) end
       for _, part in ipairs(parts or {}) do push(unpack(part)) end
     end

@@ -18,6 +18,11 @@ pub struct Want<'a> {
     pub enforce: bool,
 }
 
+/// Whoever has a place and waits no longer than this for permits, µs, keeps it for them: far shorter than a
+/// [claim](super::concurrency::CLAIM). Given back at once, it would be asked for again together with permits that
+/// others have reserved by then: 68 % of what a window of 20/s and 12 places allow with calls of 0.7 s.
+const KEPT: Micros = 500_000;
+
 /// What one limiter gave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
@@ -47,7 +52,7 @@ pub struct Reserved {
     pub at: Micros,
     /// When refused: how much later the same request is admitted, µs.
     pub retry_after: Micros,
-    /// The limiter that made it so late, or whose queue is full; the first when none did.
+    /// The limiter that made it so late, or whose queue is full; when none did, the one with the fewest permits left.
     pub bound_by: usize,
     /// Of that limiter, after this request.
     pub level: Level,
@@ -70,9 +75,9 @@ impl Part {
 /// held.
 ///
 /// An instant in the future leaves the time before it free for others: a limiter that could have granted
-/// earlier keeps that room as a hole. Places are taken only now: a request that must wait for permits asks
-/// for its places when their instant has come, and one that must wait for a place takes no permits. A
-/// refusal changes nothing.
+/// earlier keeps that room as a hole. Places are taken only now: a request that must wait for a place takes no
+/// permits, and one that must wait for permits alone asks for its places when their instant has come. A refusal
+/// changes nothing.
 pub fn decide(wants: &mut [Want<'_>], budget: Micros, ticket: Option<Ticket>) -> Reserved {
     let budget = budget.min(MAX_BUDGET);
     let mut starts: SmallVec<[i64; 2]> = smallvec::smallvec![0; wants.len()];
@@ -92,7 +97,23 @@ pub fn decide(wants: &mut [Want<'_>], budget: Micros, ticket: Option<Ticket>) ->
         }
     }
     reserved.level = wants[reserved.bound_by].open.level();
+    if wants.len() > 1 && at == 0 && reserved.parts.is_some() {
+        tightest(wants, &mut reserved);
+    }
     reserved
+}
+
+/// Of a request that nothing made wait: the limiter of permits that has the fewest left, of equals the first.
+fn tightest(wants: &[Want<'_>], reserved: &mut Reserved) {
+    if !wants[reserved.bound_by].is_permits() {
+        return;
+    }
+    for (i, want) in wants.iter().enumerate().filter(|(_, want)| want.is_permits()) {
+        let level = want.open.level();
+        if level.remaining < reserved.level.remaining {
+            (reserved.bound_by, reserved.level) = (i, level);
+        }
+    }
 }
 
 /// The first instant from `from` on at which all enforcing limiters can grant, and the one that made it so late.
@@ -146,20 +167,20 @@ enum Places {
     None(usize),
 }
 
-/// Whether every limiter of places has one. If not, the request waits in the first queue that it must, and holds
-/// no place meanwhile that it was called to.
+/// Whether every limiter of places has one. If not, the request waits in the first queue that it must. Meanwhile it
+/// holds no place that it was called to, nor while it waits for permits for long.
 fn places(wants: &mut [Want<'_>], budget: Micros, at: Micros, ticket: Ticket) -> Places {
     let enforced = wants.iter_mut().enumerate().filter(|(_, want)| want.enforce);
     let mut leases: SmallVec<[_; 2]> =
         enforced.filter_map(|(i, want)| Some((i, want.open.leases()?))).collect();
     let taken = leases.iter().position(|(_, open)| !open.is_free(ticket));
-    if taken.is_none() && at == 0 {
+    if taken.is_none() && at <= KEPT {
         return Places::Free;
     }
     for (_, open) in leases.iter_mut().filter(|(_, open)| open.is_free(ticket)) {
         open.give_back(ticket.grant(), 1);
     }
-    match taken.filter(|_| at == 0) {
+    match taken {
         None => Places::Free,
         Some(first) => {
             let (i, open) = &mut leases[first];

@@ -71,6 +71,15 @@ impl Algorithm {
         }
     }
 
+    /// How long a window is, µs; 0 for rules without.
+    pub fn window(&self) -> Micros {
+        match self {
+            Self::SlidingWindow(rule) => rule.span(),
+            Self::FixedWindow(rule) => rule.period(),
+            _ => 0,
+        }
+    }
+
     /// The pieces in which permits of this share are taken from a fresh state, so that it is as full as `whole` at
     /// `level`: it is full again at the same instant.
     pub fn begin(&self, whole: &Self, level: Level) -> Vec<i64> {

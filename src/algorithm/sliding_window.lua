@@ -7,18 +7,22 @@
 --   count                   entries of the ring
 --   last, total             instant of the last entry, permits up to it
 --   ahead                   { at1, permits1, at2, permits2, ... }
+--   others                  nil, or { past_count, past_span, count1, span1, last1, 0, count2, ... }: what the permits
+--                           that are not kept obey, then the other rules in use
+--   laws                    nil, or { { count, span }, ... }
+--   gone_at, gone           of a state that is past: its last permit, and how many there were
 --
 -- A stored state: HEAD (version, kind, born, floor, base, last, total, span, most, closed_count, closed_span,
--- lives until, first slot, count, entries ahead), then slots of 16 bytes: some that are past, the ring from
--- `first` on (instant, permits up to it), and behind it what lies ahead (instant, permits). A long ring is
--- read and written in pieces: a decision costs the same whatever its count.
+-- lives until, first slot, count, entries ahead, slots of `others`), then slots of 16 bytes: some that are past, the
+-- ring from `first` on (instant, permits up to it), behind it what lies ahead (instant, permits), and `others`. A long
+-- ring is read and written in pieces: a decision costs the same whatever its count.
 make[83] = function()
 local sliding_window = { kind = 83, args = 3 }
 
-local HEAD, HEAD_SIZE, ENTRY, SIZE = '<BBi8i8i8i8i8i8i8i8i8i8i4i4i4', 94, '<i8i8', 16
+local HEAD, HEAD_SIZE, ENTRY, SIZE = '<BBi8i8i8i8i8i8i8i8i8i8i4i4I2I2', 94, '<i8i8', 16
 -- Slots read at once; a state that is not longer is read and written whole.
 local CHUNK, SMALL = 32, 24
-local MAX_STAMPS = 10000
+local MAX_STAMPS, MAX_OTHERS, KNOWN_PAST, FAR = 10000, 3, 5000000, EXACT / 8
 
 function sliding_window.rule(args, i)
   return { count = tonumber(args[i]), span = tonumber(args[i + 1]), grain = tonumber(args[i + 2]) }
@@ -31,6 +35,26 @@ end
 local function grained(rule, instant)
   if rule.grain == 1 then return instant end
   return ceil_div(instant, rule.grain) * rule.grain
+end
+
+-- === laws
+
+-- how many permits a law of `count` in `own` µs allows in a window of `span` µs, or `least` if that is more
+local function allows(count, own, span, least)
+  local windows = ceil_div(span, own)
+  if windows > math.floor(FAR / count) then return FAR end
+  return math.max(least, windows * count)
+end
+
+-- adds to `laws` what grants under `rule` have to keep beside it because of another one
+local function beside(laws, rule, count, span)
+  if span <= rule.span then return end
+  local whole = math.floor(span / rule.span) * rule.span
+  local in_whole = allows(rule.count, rule.span, whole, count)
+  if in_whole ~= rule.count or whole ~= rule.span then laws[#laws + 1] = { count = in_whole, span = whole } end
+  if whole < span then
+    laws[#laws + 1] = { count = allows(rule.count, rule.span, span, count), span = span }
+  end
 end
 
 -- === the ring
@@ -82,6 +106,11 @@ local function is_past(open)
   return last_of_all(open) + open.span <= open.now
 end
 
+-- whether what is past is still known to whom it concerns
+local function tells(open)
+  return last_of_all(open) + open.span + KNOWN_PAST > open.now
+end
+
 local function find_last(open)
   open.last, open.total = open.floor, open.base
   if open.count > 0 then open.last, open.total = entry(open, open.count - 1) end
@@ -91,9 +120,67 @@ function last_of_all(open)
   return open.ahead[#open.ahead - 1] or open.last
 end
 
--- instant of the permit numbered `j`, one of the ring or before it
+local function number_of(open)
+  local number = open.total
+  for i = 2, #open.ahead, 2 do number = number + open.ahead[i] end
+  return number
+end
+
+-- count and span of what the permits that are not kept obey, for a rule of `span`
+local function past_of(open, span)
+  local others = open.others
+  if span <= open.span then
+    if others then return others[1], others[2] end
+    return open.closed_count, open.closed_span
+  end
+  local count, least = open.closed_count, open.closed_span
+  for i = 3, others and #others or 0, 4 do
+    count, least = math.max(count, others[i]), math.min(least, others[i + 1])
+  end
+  return count, least
+end
+
+-- a grant under the rule
+local function used(open)
+  local rule, now = open.rule, open.now
+  local own_count, own_span = rule.count, rule.span
+  local is_closed = open.closed_count == own_count and open.closed_span == own_span
+  if is_closed and not open.others then return end
+  local before, after = open.others or { 0, 0 }, nil
+  if open.closed_count > 0 and not is_closed then
+    after = { past_of(open, own_span) }
+    after[3], after[4], after[5], after[6] = open.closed_count, open.closed_span, last_of_all(open), 0
+  else
+    after = { before[1], before[2] }
+  end
+  for i = 3, #before, 4 do
+    for j = i, i + 3 do after[#after + 1] = before[j] end
+  end
+  local longest, kept = math.max(open.span, own_span), { after[1], after[2] }
+  local span, most = own_span, own_count
+  for i = 3, #after, 4 do
+    local count, other, last = after[i], after[i + 1], after[i + 2]
+    local is_own = count == own_count and other == own_span
+    if not is_own and last + longest > now and #kept < 2 + 4 * MAX_OTHERS then
+      for j = i, i + 3 do kept[#kept + 1] = after[j] end
+      span, most = math.max(span, other), math.max(most, count)
+    end
+  end
+  open.closed_count, open.closed_span, open.span, open.most = own_count, own_span, span, most
+  open.others = #kept > 2 and kept or nil
+end
+
+-- until when `law` keeps the permit numbered `number` out because of one that is not kept
+local function forgotten(open, law, number)
+  if open.base == 0 or open.floor + law.span <= open.now then return 0 end
+  local count, span = past_of(open, law.span)
+  local before = number - allows(count, span, law.span, law.count)
+  if before < 0 then return 0 end
+  return open.floor - (ceil_div(open.base - before, count) - 1) * span + law.span
+end
+
+-- instant of the permit numbered `j`, one of the ring
 local function instant(open, j)
-  if j < open.base then return open.floor end
   local start = 0
   local hint = open.hint
   if hint < open.count and hint > 0 then
@@ -119,6 +206,15 @@ local function first_after(open, x)
     first = first + ahead[a + 1]
   end
   return first
+end
+
+-- the number of the first permit that `law` keeps out at an instant that is its span behind `x`
+local function room_under(open, law, x)
+  if open.base == 0 or open.floor <= x then return first_after(open, x) + law.count end
+  local count, span = past_of(open, law.span)
+  local later = math.min(ceil_div(open.floor - x, span), ceil_div(open.base, count))
+  local first = math.max(open.base - later * count, 0)
+  return math.min(open.base + law.count, first + allows(count, span, law.span, law.count))
 end
 
 local function pop(open)
@@ -161,14 +257,9 @@ end
 
 local function prune(open, most)
   local past = lower_bound(open, 0, function(at) return at + open.span > open.now end)
-  local over = open.count - most
-  if over > past then
-    open.floor = entry(open, over - 1)
-    past = over
-  end
+  if open.count - most > past then past = open.count - most end
   if past == 0 then return end
-  local _, cum = entry(open, past - 1)
-  open.base = cum
+  open.floor, open.base = entry(open, past - 1)
   open.first, open.count, open.hint = open.first + past, open.count - past, 0
   open.written = open.written - past
   if open.written < 0 then
@@ -220,17 +311,24 @@ local function walk_to(open, walk, j)
   return last_of_all(open)
 end
 
+-- the first instant at which `law` allows the permit numbered `number`, which is not less than it was before
+local function free(open, walk, law, number)
+  local before = number - law.count
+  if before < open.base then return forgotten(open, law, number) end
+  return walk_to(open, walk, before) + law.span
+end
+
 -- === the rule
 
 -- the last of those ahead (from `i` on) that `cost` permits at `at`, numbered from `number` on, would make one
--- too many
-local function last_broken(open, i, at, number, cost)
-  local rule, ahead = open.rule, open.ahead
+-- too many under `law`
+local function last_broken(open, law, i, at, number, cost)
+  local ahead = open.ahead
   local broken, stop, walk = nil, number, new_walk(open)
-  while i <= #ahead and ahead[i] < at + rule.span do
+  while i <= #ahead and ahead[i] < at + law.span do
     stop = stop + ahead[i + 1]
-    local before = stop + cost - 1 - rule.count
-    if before >= number or walk_to(open, walk, before) + rule.span > ahead[i] then broken = ahead[i] end
+    local last = stop + cost - 1
+    if last - law.count >= number or free(open, walk, law, last) > ahead[i] then broken = ahead[i] end
     i = i + 2
   end
   return broken
@@ -246,17 +344,25 @@ function sliding_window.earliest(open, from, cost)
     at = open.first_at
   else
     if at < open.last then at = open.last end
-    local ahead = open.ahead
-    local i, number, walk = 1, open.total, new_walk(open)
+    local ahead, laws = open.ahead, open.laws
+    local i, number, walk, walks = 1, open.total, new_walk(open), {}
     while true do
       while i <= #ahead and ahead[i] <= at do
         number, i = number + ahead[i + 1], i + 2
       end
-      local full = walk_to(open, walk, number + cost - 1 - rule.count) + rule.span
+      local full = free(open, walk, rule, number + cost - 1)
+      for l = 1, laws and #laws or 0 do
+        walks[l] = walks[l] or new_walk(open)
+        full = math.max(full, free(open, walks[l], laws[l], number + cost - 1))
+      end
       if full > at then
         at = full
       else
-        local broken = last_broken(open, i, at, number, cost)
+        local broken = i <= #ahead and last_broken(open, rule, i, at, number, cost)
+        for l = 1, laws and i <= #ahead and #laws or 0 do
+          local later = last_broken(open, laws[l], i, at, number, cost)
+          if later and (not broken or later > broken) then broken = later end
+        end
         if not broken then break end
         at = broken
       end
@@ -269,7 +375,8 @@ end
 function sliding_window.take(open, at, cost)
   if open.fresh then
     open.fresh, open.born = false, open.now
-    open.floor, open.base, open.span, open.most = 0, 0, 0, 0
+    open.floor, open.base, open.span, open.most = open.gone_at or 0, open.gone or 0, 0, 0
+    open.closed_count, open.closed_span, open.others, open.laws = 0, 0, nil, nil
     open.first, open.count, open.written, open.new, open.hint = 0, 0, 0, {}, 0
     open.ahead, open.chunk, open.from, open.to, open.whole = {}, '', 0, 0, true
     open.first_at = nil
@@ -279,9 +386,7 @@ function sliding_window.take(open, at, cost)
   local _, first = sliding_window.earliest(open, 0, 1)
   local closed = first >= at
   open.first_at = nil
-  open.span = math.max(open.span, rule.span)
-  open.most = math.max(open.most, rule.count)
-  open.closed_count, open.closed_span = rule.count, rule.span
+  used(open)
   absorb(open, closed and at or open.now)
   if closed then
     push(open, at, cost)
@@ -342,19 +447,24 @@ local function remaining(open)
   local rule = open.rule
   if open.fresh then return rule.count end
   local at = grained(rule, open.now)
-  if open.last > at or open.floor > at - rule.span then return 0 end
-  local ahead = open.ahead
-  local stop, i = open.total, 1
-  while i <= #ahead and ahead[i] <= at do
-    stop, i = stop + ahead[i + 1], i + 2
+  if open.last > at then return 0 end
+  local ahead, laws = open.ahead, open.laws
+  local start, come = open.total, 1
+  while come <= #ahead and ahead[come] <= at do
+    start, come = start + ahead[come + 1], come + 2
   end
-  local room = first_after(open, at - rule.span) + rule.count - stop
-  while i <= #ahead and ahead[i] < at + rule.span do
-    stop = stop + ahead[i + 1]
-    room = math.min(room, first_after(open, ahead[i] - rule.span) + rule.count - stop)
-    i = i + 2
+  local least = nil
+  for l = 0, laws and #laws or 0 do
+    local law = l == 0 and rule or laws[l]
+    local stop, room, i = start, room_under(open, law, at - law.span) - start, come
+    while i <= #ahead and ahead[i] < at + law.span do
+      stop = stop + ahead[i + 1]
+      room = math.min(room, room_under(open, law, ahead[i] - law.span) - stop)
+      i = i + 2
+    end
+    if not least or room < least then least = room end
   end
-  return math.max(room, 0)
+  return math.max(least, 0)
 end
 
 -- remaining, next, reset_after
@@ -374,8 +484,10 @@ local function use_up(open, hidden)
   open.span, open.closed_count, open.closed_span = open.rule.span, count, open.rule.span
   open.first, open.count, open.written, open.new = 0, 1, 0, { at, count }
   open.chunk, open.from, open.to, open.whole, open.ahead = '', 0, 0, true, {}
+  open.others, open.laws = nil, nil
   find_last(open)
   open.fresh = is_past(open)
+  if open.fresh and tells(open) then open.gone_at, open.gone = at, count end
   return open
 end
 
@@ -386,40 +498,70 @@ function sliding_window.load(key, now, rule, hidden)
   local open = { rule = rule, hidden = hidden, now = now, key = key, fresh = true, ahead = {}, hint = 0 }
   if raw == '' then return is_lost() and use_up(open, hidden) or open end
   if #raw < HEAD_SIZE then return nil end
-  local version, kind, born, floor, base, last, total, span, most, closed_count, closed_span, lives, first, count, ahead =
-    struct.unpack(HEAD, raw)
+  local version, kind, born, floor, base, last, total, span, most, closed_count, closed_span, lives, first, count,
+    ahead, others = struct.unpack(HEAD, raw)
   if version ~= VERSION or kind ~= sliding_window.kind then return nil end
-  if first < 0 or count < 0 or ahead < 0 or ahead > MAX_HOLES or span < 1 or base < 0 or total < base then
-    return nil
-  end
-  local slots = first + count + ahead
+  if first < 0 or count < 0 or ahead > MAX_HOLES or span < 1 or base < 0 or total < base then return nil end
+  if closed_count < 1 or closed_span < 1 or others > 1 + 2 * MAX_OTHERS then return nil end
+  local slots = first + count + ahead + others
   if slots <= CHUNK and #raw < HEAD_SIZE + slots * SIZE then return nil end
   open.exists = true
   if is_lost(born) then return use_up(open, hidden) end
   open.chunk, open.from, open.to = string.sub(raw, HEAD_SIZE + 1), 0, math.floor((#raw - HEAD_SIZE) / SIZE)
-  if ahead > 0 then
+  if ahead + others > 0 then
     local stored = open.chunk
     local from = (first + count) * SIZE
     if slots > CHUNK then
       stored = redis.call('GETRANGE', key, HEAD_SIZE + from, HEAD_SIZE + slots * SIZE - 1)
       from = 0
     end
-    if #stored < from + ahead * SIZE then return nil end
+    if #stored < from + (ahead + others) * SIZE then return nil end
     for i = 0, ahead - 1 do
       open.ahead[2 * i + 1], open.ahead[2 * i + 2] = struct.unpack(ENTRY, stored, from + SIZE * i + 1)
     end
+    if others > 0 then
+      open.others = {}
+      for i = 0, others - 1 do
+        local a, b = struct.unpack(ENTRY, stored, from + SIZE * (ahead + i) + 1)
+        -- An instant alone has nothing beside it.
+        if a < 1 or b < (i > 0 and i % 2 == 0 and 0 or 1) then return nil end
+        open.others[2 * i + 1], open.others[2 * i + 2] = a, b
+      end
+    end
   end
-  open.last, open.span = last, span
-  if is_past(open) then
-    open.ahead = {}
+  open.last, open.span, open.total = last, span, total
+  open.closed_count, open.closed_span = closed_count, closed_span
+  local is_same = closed_count == rule.count and closed_span == rule.span
+  local gone = is_past(open)
+  if gone then
+    local knows = tells(open)
+    if knows then open.gone_at, open.gone = last_of_all(open), number_of(open) end
+    if not knows or (is_same and others == 0) or open.gone_at + rule.span <= now then
+      open.ahead, open.others = {}, nil
+      return open
+    end
+  end
+  open.fresh, open.born, open.floor, open.base = false, born, floor, base
+  open.span, open.most = span, most
+  open.lives, open.first, open.count, open.written, open.new = lives, first, count, count, {}
+  if gone then
+    -- Past for the rules that know it, and not for a longer one.
+    open.floor, open.base, open.ahead = open.gone_at, open.gone, {}
+    open.first, open.count, open.written = first + count, 0, 0
+    find_last(open)
     return open
   end
-  open.fresh, open.born, open.floor, open.base, open.total = false, born, floor, base, total
-  open.span, open.most, open.closed_count, open.closed_span = span, most, closed_count, closed_span
-  open.lives, open.first, open.count, open.written, open.new = lives, first, count, count, {}
-  if closed_count ~= rule.count or closed_span ~= rule.span then
+  if not is_same then
     local popped = pop_while(open, function(at) return at > now end)
     for i = 1, #popped, 2 do insert_ahead(open, popped[i], popped[i + 1]) end
+  end
+  if not is_same or others > 0 then
+    open.laws = {}
+    if last_of_all(open) + closed_span > now then beside(open.laws, rule, closed_count, closed_span) end
+    for i = 3, open.others and #open.others or 0, 4 do
+      local count_, span_, last_ = open.others[i], open.others[i + 1], open.others[i + 2]
+      if last_ + span_ > now then beside(open.laws, rule, count_, span_) end
+    end
   end
   return open
 end
@@ -433,7 +575,8 @@ end
 local function head(open)
   return struct.pack(
     HEAD, VERSION, sliding_window.kind, open.born, open.floor, open.base, open.last, open.total, open.span,
-    open.most, open.closed_count, open.closed_span, open.lives, open.first, open.count, #open.ahead / 2)
+    open.most, open.closed_count, open.closed_span, open.lives, open.first, open.count, #open.ahead / 2,
+    open.others and #open.others / 2 or 0)
 end
 
 -- what is kept of one that comes into being now and of which nothing is used
@@ -453,6 +596,9 @@ function sliding_window.save(open, key)
   end
   local tail = pack_all(open.new) .. pack_all(open.ahead)
   local slots = open.count + #open.ahead / 2
+  if open.others then
+    tail, slots = tail .. pack_all(open.others), slots + #open.others / 2
+  end
   if open.whole or slots <= SMALL or open.first > slots + 64 then
     local kept = ''
     if open.written > 0 then

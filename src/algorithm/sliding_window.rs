@@ -11,14 +11,24 @@
 //! what lies *ahead* of it: grants with free time before them, because their request waits for another
 //! limiter or because somebody left. Without those, a decision appends one entry and reads one.
 //!
+//! While gateways with two rules use one state, each request also keeps a law that its own rule does not imply when the
+//! other rule is the longer one: in that one's window, at most its count or what the own rule allows there, whichever is
+//! more. Of permits that are no longer kept, their rule says how late they can have been.
+//!
 //! Above 10,000 permits the instants are kept in grains of a ten thousandth of the period, rounded up,
 //! and the span is one grain longer: still never too many, at the price of two parts in ten thousand.
 
 use super::{EXACT, Grant, Level, Loss, MAX_HOLES, Micros, ceil_div};
+use smallvec::SmallVec;
 use std::{collections::VecDeque, mem};
 
 /// Instants kept exactly.
 const MAX_STAMPS: i64 = 10_000;
+/// Rules beside the last one that are remembered while their grants count; of more, the one used longest ago goes.
+const MAX_OTHERS: usize = 3;
+/// For so long, µs, a state whose permits are all past still tells a rule with a longer window of them: stores keep
+/// every state for 5 s more than it matters.
+const KNOWN_PAST: Micros = 5_000_000;
 
 /// The rule: at most `count` in any window of `span` µs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +45,7 @@ pub struct SlidingWindow {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct State {
     born: Micros,
-    /// Instant of the last permit that is not kept though it was not past.
+    /// Instant of the last permit that is not kept.
     floor: Micros,
     /// How many are not kept.
     base: i64,
@@ -43,12 +53,23 @@ pub struct State {
     ring: VecDeque<(Micros, i64)>,
     /// Instant and permits, in order.
     ahead: Vec<(Micros, i64)>,
-    /// The longest span that has been asked about; a configuration that is being rolled out brings two.
+    /// The longest span of the rules in use; a configuration that is being rolled out brings two.
     span: Micros,
     /// The greatest count.
     most: i64,
-    /// Count and span of the rule under which the ring is closed.
-    closed_by: (i64, Micros),
+    /// The rule under which the ring is closed.
+    closed_by: Law,
+    /// The other rules in use, the last one first, each with the instant of its last grant.
+    others: Vec<(Law, Micros)>,
+    /// What the permits that are not kept obey; meaningless without `others`, then it is the last rule.
+    past: Law,
+}
+
+/// At most `count` permits in any window of `span` µs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Law {
+    count: i64,
+    span: Micros,
 }
 
 /// A state while it is worked on.
@@ -57,6 +78,8 @@ pub struct Open {
     rule: SlidingWindow,
     now: Micros,
     state: State,
+    /// What other rules ask of grants of this one.
+    laws: SmallVec<[Law; 2]>,
     /// As it was, where this rule is another than the one before.
     before: Option<Box<State>>,
     /// The state equals an absent one.
@@ -121,14 +144,43 @@ impl SlidingWindow {
             ring: VecDeque::from([(self.grained(loss.until()), self.count)]),
             span: self.span,
             most: self.count,
-            closed_by: (self.count, self.span),
+            closed_by: self.law(),
             ..State::default()
         }
+    }
+
+    fn law(&self) -> Law {
+        Law { count: self.count, span: self.span }
     }
 
     /// As it is kept: the end of its grain.
     fn grained(&self, instant: Micros) -> Micros {
         ceil_div(instant, self.grain) * self.grain
+    }
+}
+
+// === impl Law ===
+
+impl Law {
+    /// How many permits it allows in a window of `span` µs, or `least` if that is more. Both stay far below 2^53.
+    fn allows(self, span: Micros, least: i64) -> i64 {
+        let windows = ceil_div(span, self.span);
+        match windows > EXACT / 8 / self.count {
+            true => EXACT / 8,
+            false => least.max(windows * self.count),
+        }
+    }
+
+    /// What grants under this rule have to keep beside it, so that those of `other` do not add up with them beyond what
+    /// the laxer of both rules allows, in a window of `other` and in the greatest multiple of the own one within it.
+    fn beside(self, other: Self) -> impl Iterator<Item = Self> {
+        let whole = other.span / self.span * self.span;
+        let in_whole = Self { count: self.allows(whole.max(1), other.count), span: whole };
+        let in_other = Self { count: self.allows(other.span, other.count), span: other.span };
+        let is_longer = other.span > self.span;
+        let first = (is_longer && in_whole != self).then_some(in_whole);
+        let second = (is_longer && whole < other.span).then_some(in_other);
+        first.into_iter().chain(second)
     }
 }
 
@@ -153,16 +205,93 @@ impl State {
         self.ahead.last().map_or(self.last(), |(at, _)| *at)
     }
 
+    /// Whether what is past is still known to whom it concerns.
+    fn tells(&self, now: Micros) -> bool {
+        self.last_of_all() + self.span + KNOWN_PAST > now
+    }
+
     /// Whether it equals an absent one at `now`.
     fn is_past(&self, now: Micros) -> bool {
         self.last_of_all() + self.span <= now
     }
 
-    /// Instant of the permit numbered `j`, one of the ring or before it.
-    fn instant(&self, j: i64) -> Micros {
-        if j < self.base {
-            return self.floor;
+    /// How many permits there are.
+    fn number(&self) -> i64 {
+        self.total() + self.ahead.iter().map(|(_, permits)| permits).sum::<i64>()
+    }
+
+    /// Keeps none, only how many there were and when the last one was.
+    fn forget_all(&mut self) {
+        (self.floor, self.base) = (self.last_of_all(), self.number());
+        self.ring.clear();
+        self.ahead.clear();
+    }
+
+    /// The rules in use, each with the instant of its last grant as far as that is known.
+    fn rules(&self) -> impl Iterator<Item = (Law, Micros)> {
+        std::iter::once((self.closed_by, self.last_of_all())).chain(self.others.iter().copied())
+    }
+
+    /// What all permits obey that were granted under the rules in use: in the shortest window the greatest count.
+    fn common(&self) -> Law {
+        let all = self.rules().map(|(law, _)| law);
+        all.reduce(|a, b| Law { count: a.count.max(b.count), span: a.span.min(b.span) })
+            .unwrap_or_default()
+    }
+
+    /// What the permits that are not kept obey, for a rule of `span`.
+    fn past(&self, span: Micros) -> Law {
+        match (span > self.span, self.others.is_empty()) {
+            (true, _) => self.common(),
+            (false, true) => self.closed_by,
+            (false, false) => self.past,
         }
+    }
+
+    /// A grant under `rule` at `now`.
+    fn used_by(&mut self, rule: Law, now: Micros) {
+        if self.closed_by == rule && self.others.is_empty() {
+            return;
+        }
+        if self.closed_by.count > 0 && self.closed_by != rule {
+            self.past = self.past(rule.span);
+            self.others.insert(0, (self.closed_by, self.last_of_all()));
+        }
+        self.closed_by = rule;
+        let span = self.span.max(rule.span);
+        self.others.retain(|(law, last)| *law != rule && last + span > now);
+        self.others.truncate(MAX_OTHERS);
+        self.span = self.others.iter().map(|(law, _)| law.span).fold(rule.span, Micros::max);
+        self.most = self.others.iter().map(|(law, _)| law.count).fold(rule.count, i64::max);
+    }
+
+    /// Until when `law` keeps the permit numbered `number` out because of one that is not kept: no permit obeys
+    /// [`Self::past`] and is later than this says.
+    fn forgotten(&self, law: Law, number: i64, now: Micros) -> Micros {
+        if self.base == 0 || self.floor + law.span <= now {
+            return 0;
+        }
+        let past = self.past(law.span);
+        let before = number - past.allows(law.span, law.count);
+        if before < 0 {
+            return 0;
+        }
+        self.floor - (ceil_div(self.base - before, past.count) - 1) * past.span + law.span
+    }
+
+    /// The number of the first permit that `law` keeps out at an instant that is its span behind `x`.
+    fn room(&self, law: Law, x: Micros) -> i64 {
+        if self.base == 0 || self.floor <= x {
+            return self.first_after(x) + law.count;
+        }
+        let past = self.past(law.span);
+        let later = ceil_div(self.floor - x, past.span).min(ceil_div(self.base, past.count));
+        let first = (self.base - later * past.count).max(0);
+        (self.base + law.count).min(first + past.allows(law.span, law.count))
+    }
+
+    /// Instant of the permit numbered `j`, one of the ring.
+    fn instant(&self, j: i64) -> Micros {
         self.ring[self.ring.partition_point(|(_, cum)| *cum <= j)].0
     }
 
@@ -206,13 +335,10 @@ impl State {
     /// Forgets what is past at `now`, and what is more than `most` entries.
     fn prune(&mut self, now: Micros, most: usize) {
         while let Some((at, cum)) = self.ring.front().copied() {
-            if at + self.span > now {
-                if self.ring.len() <= most {
-                    return;
-                }
-                self.floor = at;
+            if at + self.span > now && self.ring.len() <= most {
+                return;
             }
-            self.base = cum;
+            (self.floor, self.base) = (at, cum);
             self.ring.pop_front();
         }
     }
@@ -257,6 +383,14 @@ impl<'a> Walk<'a> {
         }
         state.last_of_all()
     }
+
+    /// The first instant at which `law` allows the permit numbered `number`, which is not less than it was before.
+    fn free(&mut self, law: Law, number: i64, now: Micros) -> Micros {
+        match number - law.count {
+            before if before < self.state.base => self.state.forgotten(law, number, now),
+            before => self.instant(before) + law.span,
+        }
+    }
 }
 
 // === impl Open ===
@@ -266,15 +400,25 @@ impl Open {
     /// instants are the same under every rule.
     pub fn new(state: Option<&mut State>, now: Micros, rule: SlidingWindow) -> Self {
         let mut state = state.map(mem::take).unwrap_or_default();
-        let fresh = state.is_past(now);
-        let mut before = None;
-        if !fresh && state.closed_by != (rule.count, rule.span) {
+        let (mut fresh, mut before, mut laws) = (state.is_past(now), None, SmallVec::new());
+        let law = rule.law();
+        let is_another = state.closed_by != law || !state.others.is_empty();
+        if fresh && is_another && state.last_of_all() + rule.span > now && state.tells(now) {
+            // Past for the rules that know it, and not for a longer one.
+            fresh = false;
             before = Some(Box::new(state.clone()));
-            // Under another rule there may be room between those who wait.
-            let popped = state.pop_while(|last| last > now);
-            popped.into_iter().for_each(|(at, permits)| state.insert_ahead(at, permits));
+            state.forget_all();
+        } else if !fresh && is_another {
+            if state.closed_by != law {
+                before = Some(Box::new(state.clone()));
+                // Under another rule there may be room between those who wait.
+                let popped = state.pop_while(|last| last > now);
+                popped.into_iter().for_each(|(at, permits)| state.insert_ahead(at, permits));
+            }
+            let others = state.rules().filter(|(other, last)| last + other.span > now);
+            laws = others.flat_map(|(other, _)| law.beside(other)).collect();
         }
-        Self { rule, now, state, before, fresh }
+        Self { rule, now, state, laws, before, fresh }
     }
 
     /// The first instant from `from` on (µs from now) at which `cost` permits may be granted, and how it is
@@ -289,17 +433,23 @@ impl Open {
         // The first ahead that is later than `at`, and the number that the first permit at `at` gets.
         let (mut i, mut number) = (0, state.total());
         let mut walk = Walk::new(state);
+        let mut walks: SmallVec<[_; 2]> = self.laws.iter().map(|_| Walk::new(state)).collect();
         loop {
             while let Some((_, permits)) = state.ahead.get(i).filter(|(other, _)| *other <= at) {
                 number += permits;
                 i += 1;
             }
-            let full = walk.instant(number + cost - 1 - rule.count) + rule.span;
+            let last = number + cost - 1;
+            let mut full = walk.free(rule.law(), last, self.now);
+            for (law, walk) in self.laws.iter().zip(&mut walks) {
+                full = full.max(walk.free(*law, last, self.now));
+            }
             if full > at {
                 at = full;
                 continue;
             }
-            match self.last_broken(i, at, number, cost) {
+            let laws = std::iter::once(rule.law()).chain(self.laws.iter().copied());
+            match laws.filter_map(|law| self.last_broken(law, i, at, number, cost)).max() {
                 Some(broken) => at = broken,
                 None => break,
             }
@@ -308,15 +458,22 @@ impl Open {
     }
 
     /// The last of those ahead (from the `i`th on) that `cost` permits at `at`, numbered from `number` on, would
-    /// make one too many.
-    fn last_broken(&self, i: usize, at: Micros, number: i64, cost: i64) -> Option<Micros> {
-        let (rule, state) = (self.rule, &self.state);
+    /// make one too many under `law`.
+    fn last_broken(
+        &self,
+        law: Law,
+        i: usize,
+        at: Micros,
+        number: i64,
+        cost: i64,
+    ) -> Option<Micros> {
+        let state = &self.state;
         let (mut broken, mut end, mut walk) = (None, number, Walk::new(state));
-        for (later, permits) in state.ahead[i..].iter().take_while(|(l, _)| *l < at + rule.span) {
+        for (later, permits) in state.ahead[i..].iter().take_while(|(l, _)| *l < at + law.span) {
             end += permits;
-            let before = end + cost - 1 - rule.count;
+            let last = end + cost - 1;
             // From `number` on stand those at `at` itself: within a span of it.
-            if before >= number || walk.instant(before) + rule.span > *later {
+            if last - law.count >= number || walk.free(law, last, self.now) > *later {
                 broken = Some(*later);
             }
         }
@@ -326,15 +483,18 @@ impl Open {
     /// Takes what [`Self::earliest`] found.
     pub fn take(&mut self, at: i64, cost: i64) -> Grant {
         if self.fresh {
-            self.state = State { born: self.now, ..State::default() };
+            let mut state = State { born: self.now, ..State::default() };
+            if self.state.tells(self.now) {
+                // A longer rule that comes later counts them.
+                (state.floor, state.base) = (self.state.last_of_all(), self.state.number());
+            }
+            self.state = state;
             self.fresh = false;
         }
         // When nothing is free before it, the ring is closed up to it.
         let closed = self.earliest(0, 1).1 >= at;
         let (rule, state) = (self.rule, &mut self.state);
-        state.span = state.span.max(rule.span);
-        state.most = state.most.max(rule.count);
-        state.closed_by = (rule.count, rule.span);
+        state.used_by(rule.law(), self.now);
         state.absorb(if closed { at } else { self.now });
         match closed {
             true => state.push(at, cost),
@@ -407,18 +567,23 @@ impl Open {
             return rule.count;
         }
         let at = rule.grained(self.now);
-        if state.last() > at || state.floor > at - rule.span {
+        if state.last() > at {
             return 0;
         }
         // What lies ahead and has come is not in the ring yet.
         let come = state.ahead.partition_point(|(other, _)| *other <= at);
-        let mut end = state.total() + state.ahead[..come].iter().map(|(_, n)| n).sum::<i64>();
-        let mut room = state.first_after(at - rule.span) + rule.count - end;
-        for (later, permits) in state.ahead[come..].iter().take_while(|(l, _)| *l < at + rule.span)
-        {
-            end += permits;
-            room = room.min(state.first_after(later - rule.span) + rule.count - end);
-        }
+        let start = state.total() + state.ahead[..come].iter().map(|(_, n)| n).sum::<i64>();
+        let room = |law: Law| {
+            let (mut end, mut room) = (start, state.room(law, at - law.span) - start);
+            for (later, permits) in
+                state.ahead[come..].iter().take_while(|(l, _)| *l < at + law.span)
+            {
+                end += permits;
+                room = room.min(state.room(law, later - law.span) - end);
+            }
+            room
+        };
+        let room = self.laws.iter().map(|law| room(*law)).fold(room(rule.law()), i64::min);
         room.max(0)
     }
 

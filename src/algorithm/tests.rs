@@ -2,6 +2,7 @@
 //! of how the rules work. What only one of them promises stands beside it.
 
 mod changes;
+mod side_by_side;
 mod together;
 mod upstream;
 

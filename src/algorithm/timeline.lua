@@ -20,6 +20,8 @@ end
 
 local function left(rule, start, stop) return stop - math.max(start, 1 - rule.den) end
 
+local function slack_of(rule) return math.min(2 * rule.den + 2, math.floor(rule.per / 4)) end
+
 local function absolute(rule, now, tick) return now + math.floor(tick / rule.den), tick % rule.den end
 
 -- Puts an algorithm on a timeline: `converted(tail, old, new)` says the tail of a state that another pace
@@ -90,9 +92,10 @@ local function give_back(open, whole, ticks, born, _, cost)
   local start = clamp(whole - open.now, far(rule)) * rule.den + ticks
   local stop = start + cost * rule.per
   if born ~= open.born or stop > open.tail then return false end
-  if stop == open.tail then
+  local slack = slack_of(rule)
+  if open.tail - stop <= slack then
     open.tail = start
-    if holes[#holes] == start then
+    if holes[#holes] and holes[#holes] + slack >= start then
       table.remove(holes)
       open.tail = table.remove(holes)
     end
@@ -107,7 +110,9 @@ local function give_back(open, whole, ticks, born, _, cost)
       break
     end
   end
-  if (at > 1 and holes[at - 1] > start) or (holes[at] and holes[at] < stop) then return false end
+  local before, after = at > 1 and holes[at - 1] or start, holes[at] or stop
+  if before > start + slack or after < stop - slack then return false end
+  start, stop = math.max(start, before), math.min(stop, after)
   insert_hole(holes, at, start, stop)
   if holes[at + 2] == stop then
     table.remove(holes, at + 1)
@@ -126,6 +131,23 @@ in_one_string(algorithm, function(rule, now, _, to)
 end, 43)
 algorithm.take, algorithm.give_back = take, give_back
 
+-- the holes of a line of `old` on one of `new`: as many permits long, and as many permits before the tail
+local function convert_holes(holes, raw, tail, old, new)
+  local free_from = -math.huge
+  for at = 59, #raw, 16 do
+    local s, e = struct.unpack(HOLE, raw, at)
+    local behind = math.floor(e / old.per * new.per)
+    local length = math.floor((s - e) / old.per) * new.per
+    s = math.max(tail - behind - length, free_from)
+    e = s + length
+    if e <= tail and left(new, s, e) >= new.per then
+      holes[#holes + 1] = s
+      holes[#holes + 1] = e
+      free_from = e
+    end
+  end
+end
+
 -- nil for a value that this version did not write
 function algorithm.read(raw, now, rule)
   local open = { rule = rule, now = now, born = now, tail = 0, holes = {} }
@@ -142,7 +164,10 @@ function algorithm.read(raw, now, rule)
     local since = math.max(clamp(now - written, far(rule)), 0)
     local before = converted(tail_at(math.min(written, now)), old, rule) - since * rule.den
     tail = math.min(converted(tail, old, rule), before)
-    if tail > -rule.den then open.tail = tail end
+    if tail > -rule.den then
+      open.tail, open.born = tail, born
+      convert_holes(open.holes, raw, tail, old, rule)
+    end
     return open
   end
   open.tail, open.born = tail, born

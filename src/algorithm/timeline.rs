@@ -123,6 +123,12 @@ impl Pace {
         if start <= from - self.den { from } else { start }
     }
 
+    /// By how many ticks an interval may lie too far back because another pace wrote the line in between: what is rounded
+    /// then, and far less than a permit.
+    pub(super) fn slack(&self) -> i64 {
+        (2 * self.den + 2).min(self.per / 4)
+    }
+
     /// How many ticks of an interval can still be had: what starts less than a µs before now starts now, as above.
     pub(super) fn left(&self, start: i64, end: i64) -> i64 {
         end - start.max(1 - self.den)
@@ -209,7 +215,11 @@ impl Timeline {
             let since = (now - state.written).clamp(0, pace.far());
             let before = converted(tail_at(state.written.min(now)), old, pace) - since * pace.den;
             let tail = converted(tail, old, pace).min(before);
-            return if tail <= -pace.den { fresh } else { Self { tail, ..fresh } };
+            if tail <= -pace.den {
+                return fresh;
+            }
+            let holes = converted_holes(&state.holes, tail, old, pace);
+            return Self { tail, born: state.born, holes, ..fresh };
         }
         let holes = state.holes.iter().map(|(start, end)| (tail - start, tail - end));
         let holes = holes.filter(|(start, end)| pace.left(*start, *end) >= pace.per).collect();
@@ -260,15 +270,16 @@ impl Timeline {
     /// Gives an unused grant back; false when there is nothing (left) to give back.
     pub(super) fn give_back(&mut self, grant: Grant, cost: i64) -> bool {
         let (pace, far) = (self.pace, self.pace.far());
-        let start = (grant.whole - self.now).clamp(-far, far) * pace.den + grant.ticks;
-        let end = start + cost * pace.per;
+        let mut start = (grant.whole - self.now).clamp(-far, far) * pace.den + grant.ticks;
+        let mut end = start + cost * pace.per;
         if grant.born != self.born || end > self.tail {
             return false;
         }
-        if end == self.tail {
+        let slack = pace.slack();
+        if self.tail - end <= slack {
             // The last grant is undone as if it had never been, however late.
             self.tail = start;
-            if self.holes.last().is_some_and(|(_, hole_end)| *hole_end == start)
+            if self.holes.last().is_some_and(|(_, hole_end)| hole_end + slack >= start)
                 && let Some((hole_start, _)) = self.holes.pop()
             {
                 self.tail = hole_start;
@@ -282,11 +293,12 @@ impl Timeline {
             return false;
         }
         let at = self.holes.iter().position(|(s, _)| *s >= start).unwrap_or(self.holes.len());
-        let overlaps = (at > 0 && self.holes[at - 1].1 > start)
-            || self.holes.get(at).is_some_and(|(s, _)| *s < end);
-        if overlaps {
+        let before = at.checked_sub(1).map_or(start, |i| self.holes[i].1);
+        let after = self.holes.get(at).map_or(end, |(s, _)| *s);
+        if before > start + slack || after < end - slack {
             return false;
         }
+        (start, end) = (start.max(before), end.min(after));
         self.holes.insert(at, (start, end));
         if self.holes.get(at + 1).is_some_and(|(s, _)| *s == end) {
             self.holes[at].1 = self.holes.remove(at + 1).1;
@@ -315,6 +327,24 @@ impl Timeline {
         let (pace, born, written) = (self.pace, self.born, self.now);
         Some((State { pace, whole, ticks, born, written, holes }, reset_after))
     }
+}
+
+/// The holes of a line of `old` (before its tail) on one of `new` (from now): as many permits long, and as many permits
+/// before the tail, so that whoever waits under one rule can leave under the other. In doubles on both sides.
+fn converted_holes(holes: &[(i64, i64)], tail: i64, old: Pace, new: Pace) -> Vec<(i64, i64)> {
+    let mut kept = Vec::new();
+    let mut free = i64::MIN;
+    for (start, end) in holes {
+        let behind = (*end as f64 / old.per as f64 * new.per as f64).floor() as i64;
+        let length = (start - end) / old.per * new.per;
+        let start = (tail - behind - length).max(free);
+        let end = start + length;
+        if end <= tail && new.left(start, end) >= new.per {
+            kept.push((start, end));
+            free = end;
+        }
+    }
+    kept
 }
 
 /// Keeps at most [`MAX_HOLES`].

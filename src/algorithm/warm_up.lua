@@ -122,6 +122,22 @@ function warm_up.same(a, b)
     and a.factor == b.factor
 end
 
+local function convert_holes(holes, raw, tail, old, new)
+  local free_from = -math.huge
+  for at = 83, #raw, 24 do
+    local s, e, c = struct.unpack(HOLE, raw, at)
+    local behind = math.floor(e / old.per * new.per)
+    local length = math.ceil((s - e) / old.per * new.per)
+    local start = math.max(tail - behind - length, free_from)
+    local cold = math.min(math.ceil(c / old.window * new.window), new.window)
+    local hole = { start = start, stop = start + length, cold = cold }
+    if hole.stop <= tail and place(new, hole, 0, 1) then
+      holes[#holes + 1] = hole
+      free_from = hole.stop
+    end
+  end
+end
+
 -- nil for a value that this version did not write
 function warm_up.read(raw, now, rule)
   local open = { rule = rule, now = now, born = now, tail = 0, cold = rule.window, holes = {} }
@@ -142,7 +158,10 @@ function warm_up.read(raw, now, rule)
     tail, cold = converted(tail, cold, old, rule)
     if tail > 0 then tail = math.min(tail, before - since * rule.den) end
     local forgotten = tail <= -rule.den and cold - tail >= rule.window
-    if not forgotten then open.tail, open.cold = tail, cold end
+    if not forgotten then
+      open.tail, open.cold, open.born = tail, cold, born
+      convert_holes(open.holes, raw, tail, old, rule)
+    end
     return open
   end
   open.tail, open.cold, open.born = tail, cold, born
@@ -201,9 +220,10 @@ function warm_up.give_back(open, whole, ticks, born, aux, cost)
   local length, left = spend(rule, cold, cost)
   local stop = start + length
   if born ~= open.born or stop > open.tail then return false end
-  if stop == open.tail then
+  local slack = slack_of(rule)
+  if open.tail - stop <= slack then
     open.tail, open.cold = start, math.max(math.min(cold + open.cold - left, rule.window), 0)
-    if #holes > 0 and holes[#holes].stop == start then
+    if #holes > 0 and holes[#holes].stop + slack >= start then
       local hole = table.remove(holes)
       open.tail, open.cold = hole.start, hole.cold
     end
@@ -221,7 +241,9 @@ function warm_up.give_back(open, whole, ticks, born, aux, cost)
     end
   end
   local before, after = holes[at - 1], holes[at]
-  if (before and before.stop > start) or (after and after.start < stop) then return false end
+  if (before and before.stop > start + slack) or (after and after.start < stop - slack) then return false end
+  if before then start = math.max(start, before.stop) end
+  if after then stop = math.min(stop, after.start) end
   local joins = before and before.stop == start
   if joins then cold = idle(rule, before.cold, span(before)) end
   local _, behind_it = spend(rule, cold, cost)

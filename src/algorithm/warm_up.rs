@@ -226,8 +226,11 @@ impl Open {
             if tail > 0 {
                 tail = tail.min(before - since * rule.pace.den);
             }
-            let forgotten = tail <= -rule.pace.den && cold - tail >= rule.window;
-            return if forgotten { fresh } else { Self { tail, cold, ..fresh } };
+            if tail <= -rule.pace.den && cold - tail >= rule.window {
+                return fresh;
+            }
+            let holes = converted_holes(&state.holes, tail, old, rule);
+            return Self { tail, cold, born: state.born, holes, ..fresh };
         }
         let holes = state.holes.iter().map(|hole| hole.before(tail));
         let holes = holes.filter(|hole| rule.place(hole, 0, 1).is_some()).collect();
@@ -278,17 +281,18 @@ impl Open {
     /// Gives an unused grant back; false when there is nothing (left) to give back.
     pub fn give_back(&mut self, grant: Grant, cost: i64) -> bool {
         let (rule, far) = (self.rule, self.rule.far());
-        let start = (grant.whole - self.now).clamp(-far, far) * rule.pace.den + grant.ticks;
+        let mut start = (grant.whole - self.now).clamp(-far, far) * rule.pace.den + grant.ticks;
         let mut cold = grant.aux.clamp(0, rule.window);
         let (length, left) = rule.spend(cold, cost);
-        let end = start + length;
+        let mut end = start + length;
         if grant.born != self.born || end > self.tail {
             return false;
         }
-        if end == self.tail {
+        let slack = rule.pace.slack();
+        if self.tail - end <= slack {
             // The last grant is undone as if it had never been, however late.
             (self.tail, self.cold) = (start, (cold + self.cold - left).clamp(0, rule.window));
-            if self.holes.last().is_some_and(|hole| hole.end == start)
+            if self.holes.last().is_some_and(|hole| hole.end + slack >= start)
                 && let Some(hole) = self.holes.pop()
             {
                 (self.tail, self.cold) = (hole.start, hole.cold);
@@ -302,11 +306,12 @@ impl Open {
             return false;
         }
         let at = self.holes.iter().position(|hole| hole.start >= start).unwrap_or(self.holes.len());
-        let overlaps = (at > 0 && self.holes[at - 1].end > start)
-            || self.holes.get(at).is_some_and(|hole| hole.start < end);
-        if overlaps {
+        let before = at.checked_sub(1).map_or(start, |i| self.holes[i].end);
+        let after = self.holes.get(at).map_or(end, |hole| hole.start);
+        if before > start + slack || after < end - slack {
             return false;
         }
+        (start, end) = (start.max(before), end.min(after));
         let joins = at > 0 && self.holes[at - 1].end == start;
         if joins {
             cold = rule.idle(self.holes[at - 1].cold, self.holes[at - 1].span());
@@ -390,6 +395,26 @@ fn converted(tail: i64, cold: i64, old: WarmUp, new: WarmUp) -> (i64, i64) {
     let tail = ((owed * new.pace.per as f64).ceil().max(0.0) as i64).min(most);
     let cold = (cold as f64 / old.window as f64 * new.window as f64).ceil() as i64;
     (tail, cold.min(new.window))
+}
+
+/// The holes of a line of `old` (before its tail) on one of `new` (from now): as many warm permits long, and as many
+/// before the tail, with the same part of the coldness.
+fn converted_holes(holes: &[Hole], tail: i64, old: WarmUp, new: WarmUp) -> Vec<Hole> {
+    let mut kept = Vec::new();
+    let mut free = i64::MIN;
+    for hole in holes {
+        let (wide, narrow) = (new.pace.per as f64, old.pace.per as f64);
+        let behind = (hole.end as f64 / narrow * wide).floor() as i64;
+        let length = ((hole.start - hole.end) as f64 / narrow * wide).ceil() as i64;
+        let start = (tail - behind - length).max(free);
+        let cold = (hole.cold as f64 / old.window as f64 * new.window as f64).ceil() as i64;
+        let hole = Hole { start, end: start + length, cold: cold.min(new.window) };
+        if hole.end <= tail && new.place(&hole, 0, 1).is_some() {
+            kept.push(hole);
+            free = hole.end;
+        }
+    }
+    kept
 }
 
 #[cfg(test)]

@@ -25,7 +25,8 @@ pub struct Limiter {
     pub mode: Mode,
     /// What it does while the store gives no decisions.
     pub on_failure: OnFailure,
-    /// Limiters that some request uses together carry the same tag: one slot of a Redis Cluster, one call.
+    /// The hash tag of its keys. Limiters that some request uses together carry the same one in a Redis Cluster (one
+    /// slot, one call) and in memory (one lock). On one Redis server it is the limiter's own name.
     pub group: String,
     /// Its keys have tags of their own, so that a cluster spreads them: it is alone in its group.
     pub spread: bool,

@@ -157,7 +157,18 @@ impl Reader {
 
 /// Names the groups of limiters that some route uses together after their first name in the alphabet; a
 /// keyed limiter that is alone in its group spreads.
+///
+/// One Redis server needs no common hash tag, so there each limiter is a group of its own: its keys stay the same
+/// whatever routes are added, also while gateways with the old and the new routes run side by side.
 fn group(config: &mut Config) {
+    if let Store::Redis { url, .. } = &config.store
+        && !url.is_cluster()
+    {
+        for limiter in &mut config.limiters {
+            limiter.group = limiter.name.clone();
+        }
+        return;
+    }
     let mut leader: Vec<usize> = (0..config.limiters.len()).collect();
     for route in &config.routes {
         let Some(first) = route.limiters.first() else { continue };

@@ -84,7 +84,8 @@ impl Gateway {
         record.bound = Some(limiter);
         self.decided(limiter, Verdict::Refuse, decision.source);
         let policy = self.plan.limiters[limiter].policies[rate].clone();
-        Failure::Limited { policy, retry_after: decision.retry_after }
+        let remaining = decision.level.remaining;
+        Failure::Limited { policy, retry_after: decision.retry_after, remaining }
     }
 
     /// Counts what each limiter said: of several rates the one that said the most.

@@ -71,6 +71,8 @@ impl LimitLayer {
             AcquireError::Refused { retry_after } => Failure::Limited {
                 policy: self.limiter.policy.clone(),
                 retry_after: i64::try_from(retry_after.as_micros()).unwrap_or(i64::MAX),
+                // The layer asks for one permit for each request: none is left.
+                remaining: 0,
             },
             AcquireError::Store(error) => Failure::Store(error),
             AcquireError::Impossible { .. } => {

@@ -1,3 +1,5 @@
+mod places;
+
 use super::*;
 use crate::store::memory::MemoryStore;
 use http::{Request, Response, StatusCode};

@@ -2,14 +2,15 @@
 
 use super::ServerError;
 use crate::{
-    config::{self, Config},
+    config::{self, Mode, Scope},
+    gateway::Plan,
     metrics,
     store::{
         Check, Store, StoreError,
         guard::{Guard, Process},
         health::{Health, Pace},
         memory::MemoryStore,
-        redis::{ConnectError, Markers, RedisStore, RedisUrl},
+        redis::{Claim, ConnectError, Groups, Markers, RedisStore, RedisUrl},
     },
 };
 use std::{sync::Arc, time::Duration};
@@ -27,6 +28,8 @@ pub(super) enum StoreSource {
     Redis {
         url: RedisUrl,
         markers: Arc<Markers>,
+        /// Of a Cluster.
+        groups: Option<Arc<Groups>>,
         /// Shared by all sides.
         process: Arc<Process>,
         /// Somebody may have to wait for a place.
@@ -37,7 +40,8 @@ pub(super) enum StoreSource {
 // === impl StoreSource ===
 
 impl StoreSource {
-    pub(super) async fn open(config: &Config) -> Result<Self, ServerError> {
+    pub(super) async fn open(plan: &Plan) -> Result<Self, ServerError> {
+        let config = &plan.config;
         let config::Store::Redis { url, timeout, prefix, gateways, .. } = &config.store else {
             return Ok(Self::Memory(MemoryStore::default()));
         };
@@ -60,14 +64,19 @@ impl StoreSource {
             .iter()
             .any(|limiter| limiter.algorithms.iter().any(|rule| rule.lease().is_some()));
         let markers = Markers::new(prefix, metrics::store_losses());
+        let groups = url.is_cluster().then(|| Groups::new(prefix, claims(plan)));
         if process.health.is_closed() {
             let script = RedisStore::open(url, &markers).map_err(ServerError::Store)?;
             // It was there a moment ago; if it is not, each side says so.
             if script.connected(PROBE).await.is_ok() {
                 process.introduce(&script, PROBE).await;
+                if let Some(groups) = &groups {
+                    // Before the first request: none is refused because it is not known yet which hash tags are in use.
+                    script.with_groups(groups.clone()).claim_groups().await;
+                }
             }
         }
-        Ok(Self::Redis { url: url.clone(), markers, process, places })
+        Ok(Self::Redis { url: url.clone(), markers, groups, process, places })
     }
 
     /// Every request has been decided: the other gateways need not miss this one.
@@ -96,15 +105,23 @@ impl StoreSource {
     }
 
     async fn connect(&self, looked: Option<Vec<Check>>) -> Result<Arc<dyn Store>, ServerError> {
-        let (url, markers, process, places) = match self {
+        let (url, markers, groups, process, places) = match self {
             Self::Memory(store) => {
                 metrics::store_up().set(1.0);
                 // An `Arc` for each side: who holds it is counted at each request.
                 return Ok(Arc::new(store.clone()));
             }
-            Self::Redis { url, markers, process, places } => (url, markers, process, *places),
+            Self::Redis { url, markers, groups, process, places } => {
+                (url, markers, groups, process, *places)
+            }
         };
-        let script = RedisStore::open(url, markers).map_err(ServerError::Store)?;
+        let mut script = RedisStore::open(url, markers).map_err(ServerError::Store)?;
+        if let Some(groups) = groups {
+            script = script.with_groups(groups.clone());
+            if looked.is_some() {
+                tokio::spawn(script.clone().keep_groups());
+            }
+        }
         // It was there a moment ago.
         if process.health.is_closed()
             && let Err(error) = script.connected(PROBE).await
@@ -121,4 +138,20 @@ impl StoreSource {
             Some(looked) => Guard::keeper(script, metrics, process.clone(), looked),
         }))
     }
+}
+
+/// The hash tags of the limiters that gateways share.
+fn claims(plan: &Plan) -> impl Iterator<Item = Claim> {
+    let is_shared = |limiter: &config::Limiter| {
+        plan.config.limiting && limiter.mode != Mode::Off && limiter.scope == Scope::Cluster
+    };
+    plan.limiters.iter().filter(move |plan| is_shared(&plan.limiter)).map(|plan| {
+        let limiter = &plan.limiter;
+        let spread = if limiter.spread { ".*" } else { "" };
+        Claim {
+            limiter: limiter.name.clone(),
+            tag: format!("{}{spread}", limiter.group),
+            checks: plan.checks.clone(),
+        }
+    })
 }

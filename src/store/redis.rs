@@ -10,6 +10,7 @@ mod dial;
 mod ear;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod groups;
 mod identity;
 mod info;
 mod link;
@@ -23,6 +24,7 @@ mod slots;
 mod stream;
 mod url;
 
+pub use groups::{Claim, Groups};
 pub use marker::Markers;
 pub use url::RedisUrl;
 
@@ -53,6 +55,8 @@ use url::{Place, Servers};
 pub struct RedisStore {
     servers: Connected,
     markers: Arc<Markers>,
+    /// In a Cluster: which limiters may be decided on.
+    groups: Option<Arc<Groups>>,
     /// By which the servers know the script.
     hash: Arc<str>,
     calls: Arc<Calls>,
@@ -114,7 +118,7 @@ impl RedisStore {
             }
         };
         let (markers, hash) = (markers.clone(), hash(SCRIPT).into());
-        Ok(Self { servers, markers, hash, calls: Arc::default() })
+        Ok(Self { servers, markers, groups: None, hash, calls: Arc::default() })
     }
 
     /// From now on hears who is called to a place, for as long as the store lives.
@@ -271,7 +275,7 @@ impl Script for RedisStore {
 
     fn run(&self, entries: Arc<Vec<Entry>>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
         let store = self.clone();
-        Box::pin(async move { store.run_at(None, &entries).await })
+        Box::pin(async move { store.run_in_use(&entries).await })
     }
 
     fn beat(

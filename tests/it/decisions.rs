@@ -58,6 +58,22 @@ async fn delete(gateway: &Gateway, path: &str) -> Value {
 
 // ------------------------------------------------------------------------------- decisions and nothing else
 
+/// Of a list of rates the one with the fewest permits left is reported, and a refusal says what is left.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_remains_is_said_of_the_rate_closest_to_its_limit_and_of_a_refused_cost() {
+    let (redis, upstream) = (Redis::start(), Upstream::ok().await);
+    let rest = "limiters: { list: { algorithm: sliding_window, rate: [100/s, 12/min] } }
+routes: [{ suffix: /search, limiters: [{ limiter: list, cost: 5 }] }]
+";
+    let gateway = Gateway::start(&config(&redis, &upstream, rest)).await;
+    let said = post(&gateway, "/limiters/list/acquire", json!({ "cost": 9 })).await;
+    assert_eq!((&said["limit"], &said["remaining"]), (&json!(12), &json!(3)), "{said}");
+    let refused = gateway.get("/search").await;
+    assert_eq!(refused.status, 429);
+    let told = refused.field("ratelimit").expect("a field");
+    assert!(told.starts_with("\"list\";r=3;t="), "{told}");
+}
+
 const FOUR_KINDS: &str = "limiters:
   all: { rate: 4/hour, burst: 3 }
   shop: { rate: 1/hour, burst: 2, key: \"{header.x-shop}\" }

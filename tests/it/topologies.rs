@@ -270,6 +270,39 @@ async fn as_a_cluster() {
     }
 }
 
+/// A rolling deployment that adds a route which uses two limiters together: the names of their states change, and the new
+/// gateway must not count anew beside the old one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limiter_whose_group_changes_in_a_cluster_counts_as_exhausted_until_the_old_one_is_gone()
+{
+    let cluster = Cluster::start(3, 0).await;
+    let (upstream, _gate) = upstream().await;
+    let yaml = |route: &str| {
+        format!(
+            "store: {{ url: \"{}\", timeout: 2s }}\nupstream: {}\nlimiters: {{ a: 1000/s, b: 20/s }}\n\
+             routes: [{route}{{ suffix: /a, limiters: [a] }}, {{ suffix: /b, limiters: [b] }}]\n",
+            with_users(&cluster),
+            upstream.url()
+        )
+    };
+    let old = Gateway::start(&yaml("")).await;
+    assert_eq!(old.get("/b").await.status, 200);
+    let new = Gateway::start(&yaml("{ suffix: /both, limiters: [a, b] }, ")).await;
+    for _ in 0..5 {
+        assert_eq!(new.get("/b").await.status, 429);
+        assert_eq!(new.get("/both").await.status, 429);
+        // Its name has not changed.
+        assert_eq!(new.get("/a").await.status, 200);
+        assert_eq!(old.get("/b").await.status, 200);
+    }
+    drop(old);
+    eventually("the new name is in use", async || {
+        (new.get("/both").await.status == 200).then_some(())
+    })
+    .await;
+    assert_eq!(new.get("/b").await.status, 200);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_over_tls() {
     let authority = Authority::new();

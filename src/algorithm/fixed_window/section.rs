@@ -12,6 +12,8 @@ pub(super) struct Section {
     pub(super) period: Micros,
     /// When the last grant or gift was made under it.
     pub(super) asked: Micros,
+    /// The count of the rule under which that was.
+    pub(super) limit: i64,
     /// When it was made from the permits of another, else 0.
     since: Micros,
     /// The period of that other, else 0.
@@ -32,12 +34,12 @@ pub(super) struct Run {
 
 impl Section {
     pub(super) fn new(period: Micros, asked: Micros) -> Self {
-        Self { period, asked, since: 0, source: 0, runs: SmallVec::new() }
+        Self { period, asked, limit: 0, since: 0, source: 0, runs: SmallVec::new() }
     }
 
     /// With `count` permits in each window from the first instant to the last.
     pub(super) fn full(period: Micros, asked: Micros, count: i64, from_to: [Micros; 2]) -> Self {
-        let mut section = Self::new(period, asked);
+        let mut section = Self { limit: count, ..Self::new(period, asked) };
         let [first, last] = from_to.map(|instant| section.window(instant));
         section.runs.push(Run { first, last, count });
         section
@@ -47,7 +49,15 @@ impl Section {
     /// `others` that has most of them, each at the start of its window, those of a window that had begun at
     /// `clock`. That instant does not move while nobody is admitted, so a long window that is full under
     /// the old rule fills one window of the new one and not one after another.
-    pub(super) fn converted(period: Micros, others: &[Self], clock: Micros) -> Self {
+    ///
+    /// The old windows that were past at `clock` are not kept. Those since `born` in a longer window of the new rule, of
+    /// `count` permits, count as full: what the laxer of both rules allows in that window is never exceeded.
+    pub(super) fn converted(
+        period: Micros,
+        count: i64,
+        others: &[Self],
+        [born, clock]: [Micros; 2],
+    ) -> Self {
         let mut section = Self::new(period, clock);
         // Of equals the first.
         let Some(old) = others.iter().rev().max_by_key(|old| old.permits()) else {
@@ -74,8 +84,30 @@ impl Section {
                 section.join(section.runs.len() - 1);
             }
         }
+        let window = section.window(clock);
+        let gone = old.window(clock) - old.window(born.max(window * period));
+        let spare = (Self { limit: count, ..Self::new(period, 0) }).allows(old, old.limit) - count;
+        let past = gone.saturating_mul(old.limit).saturating_sub(spare).min(count);
+        if past > 0 {
+            section.add(window, past);
+        }
         section.bound();
         section
+    }
+
+    /// How many permits may be in one of its windows: its own limit, or as many as `other` lets into its own windows of
+    /// that time with `count` in each, if that is more.
+    pub(super) fn allows(&self, other: &Self, count: i64) -> i64 {
+        ceil_div(self.period, other.period).saturating_mul(count).min(MOST).max(self.limit)
+    }
+
+    /// The first instant from `at` on in whose window at most `most` permits are taken.
+    pub(super) fn first_room(&self, at: Micros, most: i64) -> Micros {
+        let window = self.window(at);
+        match self.first_with_room(window, most) {
+            fit if fit == window => at,
+            fit => fit * self.period,
+        }
     }
 
     pub(super) fn window(&self, instant: Micros) -> i64 {

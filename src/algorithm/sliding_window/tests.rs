@@ -300,36 +300,6 @@ proptest! {
     }
 
     #[test]
-    fn a_change_gives_nothing_away_and_locks_nobody_out(
-        rules in (small(), small()), steps in steps(80), alternate in any::<bool>(),
-    ) {
-        // The old rule and then the new one, or both by turns. Of a longer span a state knows only from when
-        // it is first asked about.
-        let rules = [rules.0, rules.1];
-        let mut window = Window { rule: rules[0], state: None };
-        let (mut grants, mut now, changed) = (Vec::new(), T0, steps.len() / 2);
-        let mut known = Micros::MAX;
-        for (i, Step { after, cost, budget, rule, .. }) in steps.into_iter().enumerate() {
-            now += after;
-            let used = if alternate { rule } else { usize::from(i >= changed) };
-            window.rule = rules[used];
-            let expected = brute_force(rules[used], &grants, now, cost);
-            let at = match window.ask(now, cost, budget) {
-                Ok((at, _)) => {
-                    grants.push((at, cost));
-                    at
-                }
-                Err(wait) => now + wait,
-            };
-            known = known.min(rules[used].span);
-            match rules[used].span == known {
-                true => prop_assert_eq!(at, expected),
-                false => prop_assert!(at <= expected),
-            }
-        }
-    }
-
-    #[test]
     fn retry_after_is_true_and_a_refusal_leaves_no_trace(rule in small(), steps in steps(80)) {
         let mut window = Window { rule, state: None };
         let mut now = T0;

@@ -162,3 +162,21 @@ proptest! {
         }
     }
 }
+
+/// The limiter that is reported is the one that a caller meets next.
+#[test]
+fn what_remains_of_a_list_of_rates_is_that_of_the_one_closest_to_its_limit() {
+    let mut second = Limiter::sliding_window(10, 1_000_000, 0);
+    let mut minute = Limiter::sliding_window(20, 60_000_000, 0);
+    for i in 0..16 {
+        decide(&mut [&mut second, &mut minute], T0 + i * 1_000_000, 1, 0);
+    }
+    let reserved = decide(&mut [&mut second, &mut minute], T0 + 20 * 1_000_000, 1, 0);
+    assert_eq!((reserved.at, reserved.bound_by, reserved.level.remaining), (0, 1, 3));
+    // Who waits is told of the one that it waits for.
+    for _ in 0..3 {
+        decide(&mut [&mut second, &mut minute], T0 + 20 * 1_000_000, 1, 0);
+    }
+    let refused = decide(&mut [&mut second, &mut minute], T0 + 20 * 1_000_000, 1, 0);
+    assert_eq!((refused.parts, refused.bound_by, refused.level.remaining), (None, 1, 0));
+}

@@ -463,6 +463,30 @@ fn limiters_of_one_request_have_one_tag_and_lone_keyed_ones_many() {
     assert_eq!(tags.len(), 64);
 }
 
+/// A rolling deployment that adds a route must find the states of the gateways before it.
+#[test]
+fn on_one_server_the_keys_of_a_limiter_do_not_depend_on_routes() {
+    let names = |store: &str, routes: &str| {
+        let config = parse(&format!(
+            "upstream: http://a\nstore: {store}\nlimiters: {{ a: 5/s, b: {{ rate: [3/s, 20/min], key: \
+             '{{client_ip}}' }} }}\nroutes:\n- {{ suffix: /a, limiters: [a] }}\n\
+             - {{ suffix: /b, limiters: [b] }}\n{routes}"
+        ))
+        .expect("a config");
+        let of = |limiter: &Limiter, part, key| limiter.state_names("p", None, part).of(key);
+        let [a, b] = &*config.limiters else { panic!("not two") };
+        [of(a, 0, None), of(b, 0, Some("::1")), of(b, 1, Some("::1"))]
+    };
+    const BOTH: &str = "- { suffix: /both, limiters: [b, a] }\n";
+    for store in ["redis://r", "redis-sentinel://r/m", "unix:/r"] {
+        let alone = names(store, "");
+        assert_eq!(alone, ["p:{a}:T:a", "p:{b}:T:b:::1", "p:{b}:T:b/1:::1"]);
+        assert_eq!(names(store, BOTH), alone);
+    }
+    // The nodes of a Cluster decide only on what has one hash tag.
+    assert_eq!(names("redis-cluster://r", BOTH), ["p:{a}:T:a", "p:{a}:T:b:::1", "p:{a}:T:b/1:::1"]);
+}
+
 #[test]
 fn the_state_of_an_instance_is_its_own() {
     let limiter = limiter("{ rate: [3/s, 20/min], key: '{host}', scope: instance }");

@@ -187,6 +187,11 @@ impl RedisUrl {
         Ok(Self { servers, login, database, tls: None })
     }
 
+    /// Whether its keys live on the nodes of a Redis Cluster, where the keys of one call need one hash tag.
+    pub fn is_cluster(&self) -> bool {
+        matches!(*self.servers, Servers::Cluster(_))
+    }
+
     /// Whether its servers are spoken to over TLS.
     pub fn is_tls(&self) -> bool {
         self.tls.is_some()

@@ -1,0 +1,107 @@
+//! Requests that need permits and a place, in virtual time: as many are let in as both rules allow.
+
+use super::*;
+use crate::algorithm::{Concurrency, SlidingWindow};
+use rstest::rstest;
+
+/// Waits as the gateway does, and holds its place for the length of a call. When it was let in.
+async fn call(
+    store: Arc<dyn Store>,
+    checks: Checks,
+    budget: Duration,
+    length: Duration,
+) -> Option<Instant> {
+    let until = Instant::now() + budget;
+    let left = || until.saturating_duration_since(Instant::now());
+    let mut admission = ask(&store, &checks, budget).await.expect("a decision");
+    let mut slot = loop {
+        let next = match admission {
+            Admission::Granted(slot) => {
+                slot.come().await;
+                if slot.is_complete() {
+                    break slot;
+                }
+                slot.take_places(left()).await
+            }
+            Admission::Queued(place) => {
+                place.called().await;
+                place.ask_again(left()).await
+            }
+            Admission::Refused(_) => return None,
+        };
+        admission = next.expect("a decision");
+    };
+    slot.spend();
+    let at = Instant::now();
+    sleep(length).await;
+    Some(at)
+}
+
+/// With more callers than both rules allow, and waits that are longer than a window. A greedy schedule lets `greedy`
+/// in per second.
+#[rstest]
+#[case::both_bind(20, 30, 12, 700, 17.1)]
+#[case::few_places(20, 30, 8, 400, 19.4)]
+#[case::places_bind(5, 0, 4, 900, 4.4)]
+#[case::the_rate_binds(5, 0, 5, 900, 5.0)]
+#[tokio::test(start_paused = true)]
+async fn a_rate_and_places_together_let_in_what_both_allow(
+    #[case] rate: i64,
+    #[case] margin: i64,
+    #[case] places: i64,
+    #[case] length: u64,
+    #[case] greedy: f64,
+    #[values(1_500, 4_000)] budget: u64,
+) {
+    const SECONDS: u64 = 24;
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+    let window = SlidingWindow::new(rate, 1_000_000, margin * 1_000).expect("a rule");
+    let concurrency = Concurrency::new(places, 60_000_000).expect("a rule");
+    let checks: Checks = Arc::new([
+        Check::new("{k}:S", Algorithm::SlidingWindow(window)),
+        Check::new("{k}:C", Algorithm::Concurrency(concurrency)),
+    ]);
+    let [budget, length] = [budget, length].map(Duration::from_millis);
+    let (started, mut calls) = (Instant::now(), Vec::new());
+    for i in 0..SECONDS * 40 {
+        // Not in step with the windows.
+        sleep_until(started + Duration::from_millis(i * 25 + i * 7 % 11)).await;
+        calls.push(tokio::spawn(call(store.clone(), checks.clone(), budget, length)));
+    }
+    let mut let_in = Vec::new();
+    for call in calls {
+        let_in.extend(call.await.expect("no panic").map(|at| (at - started).as_secs_f64()));
+    }
+    let_in.sort_by(f64::total_cmp);
+    let (count, span) = (usize::try_from(rate).expect("few"), 1.0 + margin as f64 / 1_000.0);
+    // A ms of the timer.
+    assert!(let_in.windows(count + 1).all(|all| all[count] - all[0] > span - 0.002));
+    let busy = let_in.iter().filter(|at| (4.0..SECONDS as f64).contains(*at)).count();
+    let share = busy as f64 / (SECONDS as f64 - 4.0) / greedy;
+    assert!(share > 0.95, "{:.0} % of a greedy schedule", 100.0 * share);
+}
+
+/// A caller who leaves while it keeps a place for its permits leaves the place to the next.
+#[tokio::test(start_paused = true)]
+async fn who_leaves_while_it_waits_for_permits_gives_its_place_to_the_next() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+    let window = SlidingWindow::new(1, 400_000, 0).expect("a rule");
+    let concurrency = Concurrency::new(1, 60_000_000).expect("a rule");
+    let places = Check::new("{k}:C", Algorithm::Concurrency(concurrency));
+    let both: Checks =
+        Arc::new([Check::new("{k}:S", Algorithm::SlidingWindow(window)), places.clone()]);
+    let budget = Duration::from_secs(5);
+    let hold = Duration::from_millis(100);
+    let ask = |checks: Checks, length| tokio::spawn(call(store.clone(), checks, budget, length));
+    let first = ask(both.clone(), hold);
+    let waiter = ask(both.clone(), hold);
+    sleep(Duration::from_millis(10)).await;
+    let next = ask(Arc::new([places]), hold);
+    // The first one's place is handed to the waiter, whose permit comes at 400 ms.
+    first.await.expect("no panic").expect("let in");
+    sleep(Duration::from_millis(100)).await;
+    waiter.abort();
+    let left = Instant::now();
+    let at = next.await.expect("no panic").expect("let in");
+    assert!(at - left < Duration::from_millis(10), "{:?}", at - left);
+}
