@@ -16,7 +16,9 @@ use crate::{
         headers::{self, Own, Way},
     },
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version, header::CONNECTION};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version, header::CONNECTION,
+};
 use http_body::Body as _;
 use std::{mem, sync::Arc};
 use tokio::time::Instant;
@@ -113,6 +115,7 @@ impl Routed<'_> {
             preserve_host: config.preserve_host,
             forwarded: config.forwarded,
             is_open: !request.body().is_end_stream(),
+            is_options: *request.method() == Method::OPTIONS,
         };
         let mut own = headers::to_upstream(request.headers_mut(), seen, &way);
         own.set(&X_REQUEST_ID, id.clone());
