@@ -5,6 +5,7 @@ mod limiters;
 mod shown;
 
 use crate::{
+    answer::PACEWAY_ORIGIN,
     config::{Mode, OnFailure},
     gateway::Plan,
     metrics,
@@ -116,7 +117,8 @@ async fn readyz(State(admin): State<Admin>) -> impl IntoResponse {
     if let Some(health) = &admin.health {
         said["store"] = store(health);
     }
-    (status, Json(said))
+    // By this `paceway health` knows that it asks the admin side and not some other server.
+    (status, [(PACEWAY_ORIGIN, "admin")], Json(said))
 }
 
 /// Where limits are decided now.
