@@ -15,6 +15,7 @@ pub use escape::{MAX_LEN, canonical};
 
 use crate::{
     algorithm::{STATE_VERSION, in_names},
+    path::Paths,
     suggest::nearest,
 };
 use escape::{Escapes, bounded, escape_text, is_hash};
@@ -49,6 +50,8 @@ pub struct Parts<'a> {
     pub uri: &'a Uri,
     /// As the caller sent them.
     pub headers: &'a HeaderMap,
+    /// How the origins read paths.
+    pub paths: Paths,
 }
 
 /// The names of the states of a limiter, or of one of its rates.

@@ -47,7 +47,7 @@ pub(super) fn demo(port: u16, admin_port: u16, vendor_port: u16) -> Result<(), F
          Straight to the vendor, most of 20 calls get a 429:\n\
          \n  for i in $(seq 20); do curl -s -o /dev/null -w '%{{http_code}} ' http://{vendor}/search; done; echo\n\
          \n\
-         Through the gateway, all 20 are paced and none does:\n\
+         Through the gateway none does: `max_wait: 30s` on its route holds each call until its slot comes.\n\
          \n  for i in $(seq 20); do curl -s -o /dev/null -w '%{{http_code}} ' http://{gateway}/search; done; echo\n\
          \n\
          One with its headers: curl -i http://{gateway}/search\n\
