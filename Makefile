@@ -51,7 +51,7 @@ fmt: ## format everything
 
 test-tools:
 	@deploy/tools/install.sh redis-server:redis-server faketime:faketime promtool:prometheus \
-	  curl:curl h2load:nghttp2-client python3:python3
+	  curl:curl h2load:nghttp2-client python3:python3 nginx:nginx-light caddy:caddy
 	@deploy/tools/clients.sh
 
 fuzz-tools:

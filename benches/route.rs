@@ -45,6 +45,6 @@ fn table(routes: usize) -> Table {
     for i in 0..routes {
         writeln!(text, "- {{ suffix: {} }}", suffix(i)).expect("a String takes everything");
     }
-    let config = Config::parse(&text, "bench", Path::new("."), &|_| None);
-    Table::new(&config.expect("a configuration").routes)
+    let config = Config::parse(&text, "bench", Path::new("."), &|_| None).expect("a configuration");
+    Table::new(&config.routes, config.paths)
 }

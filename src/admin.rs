@@ -6,6 +6,7 @@ mod pages;
 mod shown;
 
 use crate::{
+    answer::PACEWAY_ORIGIN,
     config::{Mode, OnFailure},
     gateway::Plan,
     metrics,
@@ -123,7 +124,8 @@ async fn readyz(State(admin): State<Admin>) -> impl IntoResponse {
     if let Some(health) = &admin.health {
         said["store"] = store(health);
     }
-    (status, Json(said))
+    // By this `paceway health` knows that it asks the admin side and not some other server.
+    (status, [(PACEWAY_ORIGIN, "admin")], Json(said))
 }
 
 /// Where limits are decided now.

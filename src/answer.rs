@@ -40,6 +40,8 @@ pub enum Failure {
     Coding,
     /// It expects what nobody here knows: 417.
     Expectation,
+    /// It may be forwarded no further, so the gateway answers it in place of the upstream: 204.
+    LastHop,
     /// More of something than a request may have: 413, 414 or 431, and of what.
     TooLarge(StatusCode, Cow<'static, str>),
     /// The head of a request was not whole in time.
@@ -124,6 +126,7 @@ impl Failure {
             Self::Expectation => {
                 (S::EXPECTATION_FAILED, "expectation-failed", "The expectation is not known")
             }
+            Self::LastHop => (S::NO_CONTENT, "last-hop", "The request may be forwarded no further"),
             Self::TooLarge(status, _) => (*status, "too-large", "The request is too large"),
             Self::HeadTimeout => {
                 (S::REQUEST_TIMEOUT, "request-timeout", "The request did not come in time")
@@ -150,9 +153,11 @@ impl Failure {
             Self::Upstream(
                 UpstreamError::Broken(_) | UpstreamError::Unsent(_) | UpstreamError::Invalid(_),
             ) => (S::BAD_GATEWAY, "upstream-broken", "The upstream gave no valid response"),
-            Self::Upstream(UpstreamError::ConnectTimeout | UpstreamError::ResponseTimeout) => {
-                (S::GATEWAY_TIMEOUT, "upstream-timeout", "The upstream did not answer in time")
-            }
+            Self::Upstream(
+                UpstreamError::ConnectTimeout
+                | UpstreamError::TlsTimeout
+                | UpstreamError::ResponseTimeout,
+            ) => (S::GATEWAY_TIMEOUT, "upstream-timeout", "The upstream did not answer in time"),
         }
     }
 
@@ -165,6 +170,7 @@ impl Failure {
             | Self::Method
             | Self::Coding
             | Self::Expectation
+            | Self::LastHop
             | Self::HeadTimeout
             | Self::BodyTimeout
             | Self::TooLarge(..) => Outcome::BadRequest,
@@ -176,6 +182,12 @@ impl Failure {
         }
     }
 
+    /// Status, name and detail in one line, for people.
+    pub fn summary(&self) -> String {
+        let (status, name, _) = self.row();
+        format!("{} {name}: {}", status.as_u16(), self.detail())
+    }
+
     fn detail(&self) -> String {
         // Who reads it must not come too early.
         let seconds = |micros: &Micros| (*micros as f64 / 1000.0).ceil() / 1000.0;
@@ -185,6 +197,7 @@ impl Failure {
             Self::Method => "CONNECT and TRACE are not forwarded".into(),
             Self::Coding => "a body is `chunked` and nothing else, or has a length".into(),
             Self::Expectation => "the only expectation that can be met is 100-continue".into(),
+            Self::LastHop => "`Max-Forwards` is 0, so the gateway answers".into(),
             Self::TooLarge(_, why) => why.clone().into_owned(),
             Self::HeadTimeout => "the headers were not complete in time".into(),
             Self::TooManyConnections => "as many clients as may be connected are".into(),
@@ -217,6 +230,7 @@ impl Failure {
             | Self::Method
             | Self::Coding
             | Self::Expectation
+            | Self::LastHop
             | Self::TooLarge(..)
             | Self::Upstream(_) => None,
         }
@@ -243,6 +257,13 @@ impl Failure {
     /// The response.
     pub fn response(&self) -> Response<Bytes> {
         let (status, name, title) = self.row();
+        if matches!(self, Self::LastHop) {
+            let mut response = Response::new(Bytes::new());
+            *response.status_mut() = status;
+            response.headers_mut().insert(ALLOW, ALLOWED);
+            response.headers_mut().insert(PACEWAY_ORIGIN, HeaderValue::from_static("gateway"));
+            return response;
+        }
         let kind = match self {
             Self::Limited { .. } => Cow::Borrowed(QUOTA_EXCEEDED),
             _ => Cow::Owned(format!("urn:paceway:problem:{name}")),

@@ -16,13 +16,13 @@ pub use unit::Rate;
 
 use crate::{
     key::Cost,
-    path::Suffix,
+    path::{Paths, Suffix},
     store::redis::RedisUrl,
     upstream::{ClientTls, Target, Timeouts, headers::Rules},
 };
 use ::http::Method;
 use ipnet::IpNet;
-use std::{fmt, net::SocketAddr, num::NonZeroUsize, path::Path, time::Duration};
+use std::{fmt, io, net::SocketAddr, num::NonZeroUsize, path::Path, time::Duration};
 
 /// The JSON Schema of the file, for editors.
 pub const SCHEMA: &str = include_str!("config/schema.json");
@@ -50,6 +50,8 @@ pub struct Config {
     pub client: Client,
     /// How large a request may be.
     pub limits: Limits,
+    /// How the upstreams read paths, as far as it is known.
+    pub paths: Paths,
     /// Names of query parameters and headers whose values no log shows, besides those that never are.
     pub redact: Vec<String>,
     /// DNS servers that names of upstreams are asked of; empty: the system's.
@@ -66,6 +68,8 @@ pub struct Config {
     pub routes: Vec<Route>,
     /// Keys of headers that look secret and stand in the file in clear text.
     clear_secrets: Vec<String>,
+    /// Names of routes that limiters of rates bind, and that say nothing of how long their requests may wait.
+    unheld: Vec<String>,
 }
 
 /// How an access line is written.
@@ -193,7 +197,7 @@ impl Config {
             mistakes: vec![Mistake {
                 place: None,
                 path: String::new(),
-                reason: format!("cannot be read: {error}"),
+                reason: format!("cannot be read: {}", unreadable(&error)),
             }],
         })?;
         let directory = path.parent().unwrap_or_else(|| Path::new("."));
@@ -248,6 +252,22 @@ impl Route {
             let own = self.limiters.iter().find(|own| own.limiter == theirs.limiter);
             own.is_some_and(|own| costs_as_much(own, theirs))
         })
+    }
+}
+
+/// Why a file cannot be read, and what to look at.
+fn unreadable(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => match std::env::current_dir() {
+            Ok(here) => {
+                format!("there is no such file; a relative path starts at {}", here.display())
+            }
+            Err(_) => "there is no such file".into(),
+        },
+        io::ErrorKind::PermissionDenied => "this process may not read it".into(),
+        io::ErrorKind::IsADirectory => "it is a directory".into(),
+        io::ErrorKind::InvalidData => "it is not text in UTF-8".into(),
+        _ => error.to_string(),
     }
 }
 

@@ -25,8 +25,9 @@ pub use record::Left;
 
 use crate::{
     answer::{Failure, grpc},
+    config::Config,
     limit::{Admission, Slot},
-    route::{Ambiguous, host_of},
+    route::host_of,
     store::{Checks, Store},
     upstream::{
         Ahead, Connection, Terms, Upload, Upstream,
@@ -46,8 +47,6 @@ use terms::RouteTerms;
 use trace::Ids;
 use tunnel::Tunnels;
 use upgrade::Upgrade;
-
-const AMBIGUOUS: &str = "servers read this path in several ways, and each has another route here";
 
 /// The data plane of one worker.
 #[derive(Debug)]
@@ -202,7 +201,8 @@ impl Gateway {
         mut request: Request<Incoming>,
         seen: Seen,
     ) -> Result<Routed<'a>, Failure> {
-        vet::vet(peer, &self.plan.config.limits, &request, seen)?;
+        let config = &self.plan.config;
+        vet::vet(peer, (&config.limits, &config.paths), &request, seen)?;
         let upgrade = Upgrade::asked(&mut request, seen);
         if seen.has(Seen::CONNECTION) {
             headers::remove_nominated(request.headers_mut());
@@ -212,14 +212,13 @@ impl Gateway {
         let covers = |one: usize, other: usize| routes[one].covers(&routes[other]);
         let (method, host) = (request.method(), asked_host(&request));
         let found = self.plan.table.find_covering(method, host, uri.path(), covers);
-        let found = found.map_err(|Ambiguous| Failure::Malformed(AMBIGUOUS.into()))?;
+        let found = found.map_err(|ambiguous| Failure::Malformed(ambiguous.to_string().into()))?;
         let route = found.ok_or(Failure::NoRoute)?;
         record.route = Some(route);
         let own = self.own();
         let terms = own.lines[route].terms;
         let (fixed, terms) = (own.fixed[terms].as_ref(), &self.plan.terms[terms]);
         let is_h2 = request.version() == Version::HTTP_2;
-        let config = &self.plan.config;
         let body = Terms { limit: config.limits.body, patience: config.client.body_timeout };
         let mut request = request.map(|incoming| Upload::new(incoming, is_h2, body, &peer.ends));
         let is_expected = seen.has(Seen::EXPECT) && expects(&mut request);
@@ -230,6 +229,16 @@ impl Gateway {
         };
         Ok(Routed { route, terms, fixed, budget, request, seen, upgrade, is_expected })
     }
+}
+
+/// Why the gateway refuses a message for what it says itself: a message that came on some connection.
+///
+/// # Errors
+///
+/// As the gateway answers it.
+pub fn vetted<B>(config: &Config, request: &Request<B>) -> Result<(), Failure> {
+    let seen = Seen::of(request.headers());
+    vet::message((&config.limits, &config.paths), request, seen)
 }
 
 /// What goes at once, and what has to wait.

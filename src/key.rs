@@ -17,6 +17,7 @@ pub use secret::{fold, is_secret};
 
 use crate::{
     algorithm::{STATE_VERSION, in_names},
+    path::Paths,
     suggest::nearest,
 };
 use escape::{Escapes, bounded, escape_text, pasted};
@@ -51,6 +52,8 @@ pub struct Parts<'a> {
     pub uri: &'a Uri,
     /// As the caller sent them.
     pub headers: &'a HeaderMap,
+    /// How the origins read paths.
+    pub paths: Paths,
 }
 
 /// The names of the states of a limiter, or of one of its rates.

@@ -3,13 +3,13 @@
 
 use crate::{
     config,
-    path::{Suffix, normal, readings},
+    path::{Paths, Suffix},
     probing::ProbingTable,
 };
 use ahash::{HashMap, RandomState};
 use http::Method;
 use smallvec::SmallVec;
-use std::{borrow::Cow, cmp::Reverse};
+use std::{cmp::Reverse, fmt};
 
 /// All routes, ready to be searched.
 #[derive(Debug)]
@@ -20,11 +20,18 @@ pub struct Table {
     /// Suffixes of characters by their length, longest first.
     characters: Vec<(usize, Suffixes)>,
     any: Candidates,
+    /// How the origins read paths.
+    paths: Paths,
+    /// The same routes with the case of their suffixes folded, where that is another one and some origins may fold it.
+    folded: Option<Box<Table>>,
 }
 
 /// Origins read a path in several ways, and each is limited in another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ambiguous;
+pub struct Ambiguous {
+    /// What of the path they differ about, and the key under `paths` that would decide it.
+    decided_by: Option<(&'static str, &'static str)>,
+}
 
 type Suffixes = HashMap<Text, Candidates>;
 /// What most segments fit into, so that a look at one among thousands is not one more at what it points to.
@@ -65,18 +72,29 @@ struct Candidate {
 // === impl Table ===
 
 impl Table {
-    /// A table of `routes`; it answers with their indices.
-    pub fn new(routes: &[config::Route]) -> Self {
+    /// A table of `routes` before origins that read paths so; it answers with their indices.
+    pub fn new(routes: &[config::Route], paths: Paths) -> Self {
+        let is_cased = |route: &config::Route| route.suffix.folded() != route.suffix;
+        let mut table = Self::of(routes, paths, Suffix::clone);
+        if paths.may_fold() && routes.iter().any(is_cased) {
+            table.folded = Some(Box::new(Self::of(routes, paths, Suffix::folded)));
+        }
+        table
+    }
+
+    fn of(routes: &[config::Route], paths: Paths, form: impl Fn(&Suffix) -> Suffix) -> Self {
         let mut table = Self {
             nodes: vec![Node::default()],
             hasher: RandomState::new(),
             characters: Vec::new(),
             any: Candidates::new(),
+            paths,
+            folded: None,
         };
         for (index, route) in routes.iter().enumerate() {
             let methods = route.methods.clone().into();
             let host = route.host.clone().map(Into::into);
-            table.place(&route.suffix).push(Candidate { methods, host, route: index });
+            table.place(&form(&route.suffix)).push(Candidate { methods, host, route: index });
         }
         table.characters.sort_by_key(|(length, _)| Reverse(*length));
         let lists = table.nodes.iter_mut().map(|node| &mut node.here);
@@ -157,7 +175,7 @@ impl Table {
 
     /// The route of a request; `host` without port, `path` without query, both as the client sent them.
     pub fn find(&self, method: &Method, host: Option<&str>, path: &str) -> Option<usize> {
-        self.find_reading(method, host, &normal(path))
+        self.find_reading(method, host, &self.paths.normal(path))
     }
 
     /// The same where origins read a path in several ways: a route that `covers` those of all readings, so that no
@@ -173,16 +191,34 @@ impl Table {
         path: &str,
         covers: impl Fn(usize, usize) -> bool,
     ) -> Result<Option<usize>, Ambiguous> {
-        let normal_form = normal(path);
+        let (normal_form, is_sure) = self.paths.read(path);
         let Some(own) = self.find_reading(method, host, &normal_form) else { return Ok(None) };
-        if matches!(normal_form, Cow::Borrowed(_)) {
+        if is_sure {
             return Ok(Some(own));
         }
-        let others = readings(path).filter_map(|reading| {
-            let found = self.find_reading(method, host, &reading);
+        let of = |paths: &Paths| self.covering(paths, (method, host, path), own, &covers);
+        if let Some(route) = of(&self.paths) {
+            return Ok(Some(route));
+        }
+        let mut keys = self.paths.narrower();
+        let decides = keys.find(|(_, _, paths)| of(paths).is_some());
+        Err(Ambiguous { decided_by: decides.map(|(what, key, _)| (what, key)) })
+    }
+
+    /// The route that covers those of all readings, its `own` among them.
+    fn covering(
+        &self,
+        paths: &Paths,
+        (method, host, path): (&Method, Option<&str>, &str),
+        own: usize,
+        covers: impl Fn(usize, usize) -> bool,
+    ) -> Option<usize> {
+        let others = paths.readings(path).filter_map(|(reading, is_folded)| {
+            let table = self.folded.as_deref().filter(|_| is_folded).unwrap_or(self);
+            let found = table.find_reading(method, host, &reading);
             // What it reads may have another spelling itself, and is then limited as its normal form is.
             match found.filter(|route| !self.any.iter().any(|any| any.route == *route)) {
-                None => self.find_reading(method, host, &normal(&reading)),
+                None => table.find_reading(method, host, &paths.normal_of(&reading, is_folded)),
                 specific => specific,
             }
         });
@@ -192,8 +228,7 @@ impl Table {
                 routes.push(route);
             }
         }
-        let covering = routes.iter().find(|one| routes.iter().all(|other| covers(**one, *other)));
-        covering.map(|route| Some(*route)).ok_or(Ambiguous)
+        routes.iter().copied().find(|one| routes.iter().all(|other| covers(*one, *other)))
     }
 
     /// The route with the longest suffix of one reading.
@@ -238,6 +273,21 @@ fn index(of: usize) -> u32 {
 fn pick(candidates: &[Candidate], method: &Method, host: Option<&str>) -> Option<usize> {
     let found = candidates.iter().find(|candidate| candidate.accepts(method, host));
     found.map(|candidate| candidate.route)
+}
+
+// === impl Ambiguous ===
+
+impl fmt::Display for Ambiguous {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("servers read this path in several ways, and each has another route here")?;
+        match self.decided_by {
+            Some((what, key)) => write!(
+                f,
+                "; they differ about {what}: the configuration can say what the upstream does, with {key} under `paths`"
+            ),
+            None => Ok(()),
+        }
+    }
 }
 
 // === impl Candidate ===

@@ -78,6 +78,11 @@ pub enum UpstreamError {
     /// No connection in time.
     #[error("the upstream did not accept a connection in time")]
     ConnectTimeout,
+    /// A connection in time, but not the end of its TLS handshake.
+    #[error(
+        "the upstream accepted a connection and did not answer the TLS handshake in time; does it speak TLS on this port?"
+    )]
+    TlsTimeout,
     /// No head of a response in time.
     #[error("the upstream did not answer in time")]
     ResponseTimeout,
@@ -174,6 +179,6 @@ impl Default for Timeouts {
 impl UpstreamError {
     /// Whether the upstream cannot have seen anything of the request.
     pub fn is_unsent(&self) -> bool {
-        matches!(self, Self::Connect(_) | Self::ConnectTimeout | Self::Unsent(_))
+        matches!(self, Self::Connect(_) | Self::ConnectTimeout | Self::TlsTimeout | Self::Unsent(_))
     }
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the real clients that the tests use, of the versions named in tests/clients, into target/clients.
+# Installs the real clients and origins that the tests use, of the versions named in tests/clients, into target/clients.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 wanted=$(cat tests/clients/requirements.txt tests/clients/package.json)

@@ -33,7 +33,7 @@ const ROUTES: &str = "upstream: http://a\nroutes:
 
 static FOUND: LazyLock<(Vec<Route>, Table)> = LazyLock::new(|| {
     let config = Config::parse(ROUTES, "routes", Path::new("."), &|_| None).expect("a config");
-    let table = Table::new(&config.routes);
+    let table = Table::new(&config.routes, config.paths);
     (config.routes, table)
 });
 

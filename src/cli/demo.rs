@@ -68,7 +68,8 @@ pub(super) fn demo(port: u16, admin_port: u16, vendor_port: u16) -> Result<(), F
          # Straight to the vendor: {QUOTA} of 20 calls pass in each second, the others get a 429.\n\
          for i in $(seq 20); do curl -s -o /dev/null -w '%{{http_code}} ' http://{vendor}/search; done; echo\n\
          \n\
-         # Through the gateway: all 20 pass. They wait for their turn, about 3 seconds in all.\n\
+         # Through the gateway: all 20 pass. `max_wait: 30s` on its route holds each call until its slot comes, about 3\n\
+         # seconds in all.\n\
          for i in $(seq 20); do curl -s -o /dev/null -w '%{{http_code}} ' http://{gateway}/search; done; echo\n\
          \n\
          # One call with its headers. Server-Timing says for how many ms it waited, if it did.\n\

@@ -5,10 +5,10 @@ use crate::{
     algorithm::{Algorithm, MAX_BUDGET},
     config::{Charge, Config, Mode, OnFailure, Route, Scope, Store, Upstream},
     key::{self, Cost, Parts},
-    path::{Suffix, normal},
-    route::{Ambiguous, Table, host_of},
+    path::Suffix,
+    route::{Table, host_of},
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header::HOST};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header::HOST};
 use std::{borrow::Cow, fmt::Write as _, net::IpAddr, path::Path};
 
 pub(super) fn explain(
@@ -24,11 +24,32 @@ pub(super) fn explain(
     let uri: Uri = url
         .parse()
         .map_err(|_| Failure::usage(format!("error: `{url}` is neither a path nor a URL")))?;
-    if !uri.path().starts_with('/') {
+    // `*` is for OPTIONS, which the gateway says itself.
+    if !uri.path().starts_with('/') && uri.path() != "*" {
         return Err(Failure::usage(format!("error: `{url}` has no path that starts with `/`")));
     }
     let headers = read_headers(headers)?;
-    print(text(&config, &method, &uri, &headers, client_ip).trim_end())
+    let (text, is_refused) = text(&config, &method, &uri, &headers, client_ip);
+    print(text.trim_end())?;
+    match is_refused {
+        false => Ok(()),
+        true => {
+            Err(Failure { code: 1, message: "the gateway does not forward this request".into() })
+        }
+    }
+}
+
+/// Why the gateway answers such a message itself, if it does.
+fn refusal(config: &Config, method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<String> {
+    let mut request = Request::new(());
+    *request.method_mut() = method.clone();
+    *request.uri_mut() = uri.clone();
+    *request.headers_mut() = headers.clone();
+    // A client always sends one.
+    let host = uri.authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok());
+    let host = host.unwrap_or(HeaderValue::from_static("localhost"));
+    request.headers_mut().entry(HOST).or_insert(host);
+    crate::gateway::vetted(config, &request).err().map(|failure| failure.summary())
 }
 
 fn read_headers(lines: &[String]) -> Result<HeaderMap, Failure> {
@@ -49,7 +70,14 @@ fn read_headers(lines: &[String]) -> Result<HeaderMap, Failure> {
     Ok(headers)
 }
 
-fn text(config: &Config, method: &Method, uri: &Uri, headers: &HeaderMap, peer: IpAddr) -> String {
+/// What is said of a request, and whether it is refused.
+fn text(
+    config: &Config,
+    method: &Method,
+    uri: &Uri,
+    headers: &HeaderMap,
+    peer: IpAddr,
+) -> (String, bool) {
     let host = match uri.authority() {
         Some(authority) => Some(authority.as_str()),
         None => headers.get(HOST).and_then(|host| host.to_str().ok()),
@@ -60,26 +88,28 @@ fn text(config: &Config, method: &Method, uri: &Uri, headers: &HeaderMap, peer: 
         // Writing to a string cannot fail.
         let _ = writeln!(out, "{name:<10} {what}");
     };
-    let path = normal(uri.path());
+    let path = config.paths.normal(uri.path());
     line(
         "request",
         format!("{method} {uri}{}", host.map_or(String::new(), |h| format!(" (host {h})"))),
     );
     line("compared", format!("{} (the path in normal form)", String::from_utf8_lossy(&path)));
+    if let Some(refusal) = refusal(config, method, uri, headers) {
+        line("refused", refusal);
+        return (out, true);
+    }
     let covers = |one: usize, other: usize| config.routes[one].covers(&config.routes[other]);
-    let table = Table::new(&config.routes);
+    let table = Table::new(&config.routes, config.paths);
     let found = match table.find_covering(method, host, uri.path(), covers) {
         Ok(Some(found)) => found,
         Ok(None) => {
             let what = "none: 404 no-route; add a route with suffix \"*\" to pass such requests";
             line("route", what.into());
-            return out;
+            return (out, true);
         }
-        Err(Ambiguous) => {
-            let what =
-                "none: 400, servers read this path in several ways, and each has another route";
-            line("route", what.into());
-            return out;
+        Err(ambiguous) => {
+            line("route", format!("none: 400, {ambiguous}"));
+            return (out, true);
         }
     };
     let route = &config.routes[found];
@@ -113,13 +143,15 @@ fn text(config: &Config, method: &Method, uri: &Uri, headers: &HeaderMap, peer: 
         line("limiters", "none: forwarded at once".into());
     }
     let client_ip = key::client_ip(peer, headers, &config.trusted_proxies);
-    let parts = Parts { client_ip, host, method, uri, headers };
+    let parts = Parts { client_ip, host, method, uri, headers, paths: config.paths };
+    let mut is_refused = false;
     for charge in route.limiters.iter().filter(|_| config.limiting) {
         let from = match upstream.limiters.contains(charge) {
             true => format!("of upstream {}", upstream.name),
             false => "of the route".into(),
         };
         line("limiter", format!("{}, {from}", limiter(config, charge, &parts)));
+        is_refused |= cost(config, charge, &parts).is_err();
         line("", state(config, charge, &parts));
         if let Some(what) = without_store(config, charge) {
             line("", what);
@@ -132,12 +164,12 @@ fn text(config: &Config, method: &Method, uri: &Uri, headers: &HeaderMap, peer: 
         "max_wait"
     };
     if !config.limiting || route.limiters.is_empty() {
-        return out;
+        return (out, is_refused);
     }
     let enforces = |charge: &Charge| config.limiters[charge.limiter].mode == Mode::Enforce;
     if !route.limiters.iter().any(enforces) {
         line("waits", "never: no limiter enforces".into());
-        return out;
+        return (out, is_refused);
     }
     line(
         "waits",
@@ -146,7 +178,16 @@ fn text(config: &Config, method: &Method, uri: &Uri, headers: &HeaderMap, peer: 
             false => format!("up to {wait:?} ({from}), then 429"),
         },
     );
-    out
+    (out, is_refused)
+}
+
+/// What a request costs at a limiter that works; else why it is refused.
+fn cost(config: &Config, charge: &Charge, parts: &Parts<'_>) -> Result<i64, String> {
+    let limiter = &config.limiters[charge.limiter];
+    match limiter.mode {
+        Mode::Off => Ok(1),
+        _ => charge.cost.of(parts, limiter.capacity(), &limiter.name),
+    }
 }
 
 /// What changes in headers, in the order in which it does.
@@ -205,7 +246,7 @@ fn limiter(config: &Config, charge: &Charge, parts: &Parts<'_>) -> String {
             rule += &format!(", {name} {:?}", crate::limit::duration(span));
         }
     }
-    let cost = charge.cost.of(parts, limiter.capacity());
+    let cost = cost(config, charge, parts);
     let cost = cost.map_or_else(|reason| format!("400: {reason}"), |cost| format!("cost {cost}"));
     let origin = match &charge.cost {
         Cost::Fixed(_) => String::new(),

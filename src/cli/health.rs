@@ -1,7 +1,9 @@
 //! `paceway health`: asks a running gateway's `/readyz`.
 
 use super::Failure;
-use anyhow::{Context, anyhow};
+use crate::answer::PACEWAY_ORIGIN;
+use anyhow::{Context, anyhow, bail};
+use http::header::EXPECT;
 use std::{net::SocketAddr, time::Duration};
 
 const LIMIT: Duration = Duration::from_secs(3);
@@ -13,8 +15,18 @@ pub(super) fn health(admin: SocketAddr) -> Result<(), Failure> {
 
 async fn ask(admin: SocketAddr) -> anyhow::Result<()> {
     let client = reqwest::Client::builder().timeout(LIMIT).no_proxy().build()?;
-    let answer = client.get(format!("http://{admin}/readyz")).send().await;
-    let answer = answer.with_context(|| format!("nobody answers on {admin}"))?;
+    // The data plane answers 417 to an expectation that it does not know, before it asks any limiter: so this spends no
+    // permit and reaches no upstream when somebody names the wrong port.
+    let question = client.get(format!("http://{admin}/readyz")).header(EXPECT, "paceway-admin");
+    let answer = question.send().await.with_context(|| format!("nobody answers on {admin}"))?;
+    let origin = answer.headers().get(PACEWAY_ORIGIN).map(|origin| origin.as_bytes());
+    match origin {
+        Some(b"admin") => {}
+        Some(b"gateway") => bail!(
+            "{admin} is the address for calls (`listen`); --admin wants the one of the admin side (`admin`)"
+        ),
+        _ => bail!("what answers on {admin} is not the admin side of Paceway: {}", answer.status()),
+    }
     if answer.status().is_success() {
         return Ok(());
     }

@@ -1,6 +1,7 @@
 //! Values that YAML reads otherwise than they were meant, because they stand without quotes. Parses no YAML.
 
 use crate::key::is_part;
+use std::net::Ipv6Addr;
 
 /// What to put in quotes in a line that is not YAML, if that is what is wrong with it: a `*`, or a part of a request
 /// in braces.
@@ -16,8 +17,42 @@ pub(super) fn wanted(line: &str) -> Option<String> {
         bare.push(if quote.is_some() { '"' } else { c });
     }
     let bare = bare.split(" #").next().unwrap_or_default();
-    let words = bare.split([' ', '\t', ',', '[', ']', '"']);
-    words.filter_map(|word| star(word).or_else(|| template(word))).next()
+    let mut words = bare.split([' ', '\t', ',', '[', ']', '"']);
+    let word = words.find_map(|word| star(word).or_else(|| template(word)));
+    word.or_else(|| {
+        bare.split_whitespace().find_map(|word| address(word).or_else(|| variable(word)))
+    })
+}
+
+/// `a: { rate: 5/s }` for a line such as `a: rate: 5/s`.
+pub(super) fn map_in_a_line(line: &str) -> Option<String> {
+    let is_key = |text: &str| {
+        let good = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+        !text.is_empty() && text.chars().all(good)
+    };
+    let (key, rest) = line.trim().split_once(": ")?;
+    let (second, value) = rest.trim().split_once(": ")?;
+    let is_plain = !value.contains([':', '{', '}', '"', '\'', '#']);
+    (is_key(key) && is_key(second) && is_plain)
+        .then(|| format!("{key}: {{ {second}: {} }}", value.trim()))
+}
+
+/// An address of IPv6 with its port, whose brackets are a list for YAML.
+fn address(word: &str) -> Option<String> {
+    let word = word.trim_end_matches([',', '}']);
+    let (ip, port) = word.strip_prefix('[')?.split_once("]:")?;
+    let is_ip = ip.parse::<Ipv6Addr>().is_ok();
+    (is_ip && port.parse::<u16>().is_ok()).then(|| word.to_owned())
+}
+
+/// A variable, alone or within a text, whose braces are a map for YAML.
+fn variable(word: &str) -> Option<String> {
+    // The list or map that it stands in is none of it.
+    let word = word.trim_start_matches(['[', '{']).trim_end_matches([',', ']']);
+    word.contains("${").then_some(())?;
+    let surplus = word.matches('}').count().saturating_sub(word.matches("${").count());
+    let end = (0..surplus).fold(word, |word, _| word.strip_suffix('}').unwrap_or(word));
+    Some(end.to_owned())
 }
 
 /// A template with its part in simple braces, of a text with something else around it: `${client_ip}`, `{{host}}`.

@@ -12,7 +12,7 @@ mod rules;
 mod upstreams;
 
 pub(super) use http_keys::{CERTIFICATE, CLIENT, EDITS, HEADERS, LIMITS, STORE_TLS, TLS, UPSTREAM};
-pub(super) use keys::{CHARGE, LIMITER, ROOT, ROUTE, STORE};
+pub(super) use keys::{CHARGE, LIMITER, PATHS, ROOT, ROUTE, STORE};
 
 use super::{
     AccessLog, Config, Mistake, OnFailure, Store,
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::store::redis::RedisUrl;
 use std::{
-    net::{Ipv4Addr, SocketAddr},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     num::NonZeroUsize,
     thread,
     time::Duration,
@@ -40,7 +40,8 @@ pub(super) fn read(text: &str, outside: &Outside<'_>) -> Result<Config, Vec<Mist
         }
     };
     let directory = outside.directory.to_owned();
-    let mut reader = Reader { mistakes, directory, clear_secrets: Vec::new() };
+    let (clear_secrets, unheld) = (Vec::new(), Vec::new());
+    let mut reader = Reader { mistakes, directory, clear_secrets, unheld };
     match reader.config(&root) {
         Some(config) if reader.mistakes.is_empty() => Ok(config),
         _ => Err(reader.mistakes),
@@ -58,7 +59,8 @@ impl Reader {
         let store = self.store(&root);
         let limiters = self.limiters(&root, &store);
         let upstreams = self.upstreams(&root, &limiters);
-        let routes = self.routes(&root, &limiters, &upstreams);
+        let paths = self.paths(&root);
+        let routes = self.routes(&root, &limiters, &upstreams, &paths);
         let mut config = Config {
             listen,
             admin,
@@ -72,6 +74,7 @@ impl Reader {
             proxy_protocol: self.proxy_protocol(&root),
             client: self.client(&root),
             limits: self.limits(&root),
+            paths,
             redact: self.redact(&root),
             resolver: self.resolver(&root),
             store,
@@ -82,6 +85,7 @@ impl Reader {
             limiters,
             routes,
             clear_secrets: std::mem::take(&mut self.clear_secrets),
+            unheld: std::mem::take(&mut self.unheld),
         };
         group(&mut config);
         Some(config)
@@ -147,7 +151,7 @@ impl Reader {
                 None => Store::Redis { url, prefix, timeout, gateways, on_failure },
             },
             Err(reason) => {
-                let reason = scalar.said(&reason);
+                let reason = scalar.said(&url.path, &reason);
                 self.note_at(url, format!("is not a store URL: {reason}"));
                 Store::Memory
             }
@@ -188,8 +192,34 @@ fn group(config: &mut Config) {
     }
 }
 
-fn address(text: &str) -> Result<SocketAddr, &'static str> {
-    text.parse().map_err(|_| "is no address; write IP:PORT, as in 127.0.0.1:8080 or [::]:8080")
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        let (host, port) = text.rsplit_once(':').unwrap_or(("", text));
+        let port = port.parse::<u16>().ok();
+        let all = |port| {
+            format!(
+                "names no IP; write `0.0.0.0:{port}` for all addresses of this machine, `127.0.0.1:{port}` for itself \
+                 alone"
+            )
+        };
+        match (host, port) {
+            _ if text.parse::<Ipv6Addr>().is_ok() => {
+                format!("names no port; write it as in `\"[{text}]:8080\"`")
+            }
+            ("" | "*", Some(port)) => all(port),
+            ("localhost", Some(port)) => {
+                format!("is no address, which has an IP in place of a name; write `127.0.0.1:{port}`")
+            }
+            ("::" | ":", Some(port)) => {
+                format!("is no address; IPv6 stands in brackets, and in quotes for YAML: `\"[::]:{port}\"`")
+            }
+            _ => match text.parse::<Ipv4Addr>() {
+                Ok(ip) => format!("names no port; write it as in `{ip}:8080`"),
+                Err(_) => "is no address; write IP:PORT, as in `127.0.0.1:8080`, or `\"[::]:8080\"` with its quotes"
+                    .into(),
+            },
+        }
+    })
 }
 
 fn gateway_count(text: &str) -> Result<i64, String> {

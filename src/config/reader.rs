@@ -32,6 +32,8 @@ pub(super) struct Reader {
     pub(super) directory: PathBuf,
     /// Keys of headers that look secret and stand in the file in clear text.
     pub(super) clear_secrets: Vec<String>,
+    /// Names of routes that limiters of rates bind, and that say nothing of how long their requests may wait.
+    pub(super) unheld: Vec<String>,
 }
 
 /// A map with its name.
@@ -157,7 +159,7 @@ impl Reader {
     pub(super) fn list<'n>(&mut self, field: &Field<'n>) -> Option<&'n [Node]> {
         let Value::List(items) = &field.node.value else {
             let reason = match field.scalar() {
-                Some(scalar) => format!("must be a list: `[{}]`", scalar.written),
+                Some(scalar) => format!("must be a list: `[{}]`", scalar.shown(&field.path)),
                 None => "must be a list: [one, two]".into(),
             };
             self.note_at(field, reason);
@@ -179,8 +181,8 @@ impl Reader {
         match read(&scalar.text) {
             Ok(value) => Some(value),
             Err(reason) => {
-                let reason = scalar.said(&reason.to_string());
-                self.note_at(field, format!("`{}` {reason}", scalar.written));
+                let reason = scalar.said(&field.path, &reason.to_string());
+                self.note_at(field, format!("{} {reason}", scalar.quoted(&field.path)));
                 None
             }
         }

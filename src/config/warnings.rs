@@ -36,6 +36,7 @@ impl Config {
         for route in &self.routes {
             warnings.extend(self.nothing_waits(route));
         }
+        warnings.extend(self.nothing_is_held());
         for net in self.trusted_proxies.iter().filter(|net| net.prefix_len() == 0) {
             warnings.push(format!(
                 "`trusted_proxies` holds {net}, so that every caller can name the address it is counted by"
@@ -57,6 +58,30 @@ impl Config {
             ));
         }
         warnings
+    }
+
+    /// Some routes refuse at once what is above their rate, which nobody wrote.
+    fn nothing_is_held(&self) -> Option<String> {
+        const NAMED: usize = 5;
+        let is_told = |name: &&String| {
+            let route = self.routes.iter().find(|route| route.name == **name);
+            route.is_some_and(|route| self.nothing_waits(route).is_some())
+        };
+        let routes: Vec<_> = self.unheld.iter().filter(|name| !is_told(name)).collect();
+        if routes.is_empty() || !self.limiting {
+            return None;
+        }
+        let names: Vec<_> = routes.iter().take(NAMED).map(|name| format!("`{name}`")).collect();
+        let more = match routes.len() - names.len() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let (noun, has) = if routes.len() == 1 { ("route", "has") } else { ("routes", "have") };
+        Some(format!(
+            "the {noun} {}{more} {has} limiters and no `max_wait`: a request above the rate is never held, but refused \
+             with 429 at once; write for how long one may wait, as in `max_wait: 2s`, or `max_wait: 0` if that is meant",
+            names.join(", ")
+        ))
     }
 
     /// Nothing can wait for a limiter that spaces calls.

@@ -6,7 +6,13 @@
 use super::{Mistake, Place, quotes};
 use crate::key::is_part;
 use granit_parser::{Event, Parser, Span};
-use std::{collections::HashMap, fmt, fs::File, io::Read as _, path::Path};
+use std::{
+    collections::HashMap,
+    fmt,
+    fs::File,
+    io::{self, Read as _},
+    path::Path,
+};
 
 /// Nodes a document may have, aliases written out: a bound for documents that explode.
 const MAX_NODES: usize = 200_000;
@@ -67,20 +73,99 @@ impl Node {
 // === impl Scalar ===
 
 impl Scalar {
+    /// Whether it may be secret at this place: it comes from a file, or from the environment to where a text may stand.
+    pub(super) fn is_secret_at(&self, path: &str) -> bool {
+        self.is_from_outside() && (!is_measure(path) || self.written.contains("${file:"))
+    }
+
+    /// As it is written, without what looks like a password or a key in a URL.
+    pub(super) fn shown(&self, path: &str) -> String {
+        match path.starts_with("upstream") || self.written.contains("://") {
+            true => without_secrets(&self.written),
+            false => self.written.clone(),
+        }
+    }
+
+    /// As a message may quote it: as written, without what looks like a password or a key in a URL; and what it stands for,
+    /// where that came from the environment and is no secret.
+    pub(super) fn quoted(&self, path: &str) -> String {
+        let written = self.shown(path);
+        match self.is_from_outside() && !self.is_secret_at(path) {
+            true => format!("`{written}` (`{}`)", self.text.escape_debug()),
+            false => format!("`{written}`"),
+        }
+    }
+
     /// Whether a variable or a file is in it: it may be secret.
     pub(super) fn is_from_outside(&self) -> bool {
         self.text != self.written
     }
 
-    /// What is wrong with it, without what it quotes when that may be secret. It may hold a backtick too, so what is
-    /// between the first and the last goes.
-    pub(super) fn said(&self, reason: &str) -> String {
+    /// What is wrong with it at this place, without what it quotes when that may be secret. It may hold a backtick too, so
+    /// what is between the first and the last goes.
+    pub(super) fn said(&self, path: &str, reason: &str) -> String {
         match (reason.split_once('`'), reason.rsplit_once('`')) {
-            (Some((before, _)), Some((_, behind))) if self.is_from_outside() => {
+            (Some((before, _)), Some((_, behind))) if self.is_secret_at(path) => {
                 format!("{before}`***`{behind}")
             }
             _ => reason.to_owned(),
         }
+    }
+}
+
+/// Whether numbers, rates, times, addresses or words of ours stand at a place, none of which is a secret.
+fn is_measure(path: &str) -> bool {
+    const KEYS: &[&str] = &[
+        "listen",
+        "admin",
+        "workers",
+        "access_log",
+        "limiting",
+        "rate",
+        "burst",
+        "margin",
+        "capacity",
+        "warm_up",
+        "cold_factor",
+        "max",
+        "lease",
+        "algorithm",
+        "mode",
+        "scope",
+        "on_failure",
+        "max_wait",
+        "max_wait_cap",
+        "max_waiting",
+        "header_bytes",
+        "body",
+        "uri",
+        "pool_size",
+        "max_connections",
+        "fold_case",
+        "encoded_slash",
+        "trailing_dots",
+    ];
+    let path = path.trim_end_matches(|c: char| c == ']' || c == '[' || c.is_ascii_digit());
+    let key = path.rsplit('.').next().unwrap_or_default();
+    let is_short_limiter = path
+        .split_once('.')
+        .is_some_and(|(section, name)| section == "limiters" && !name.contains('.'));
+    is_short_limiter || KEYS.contains(&key) || key.ends_with("timeout")
+}
+
+/// A URL without its credentials and its query; variables in it are no secrets.
+fn without_secrets(url: &str) -> String {
+    let (url, query) = match url.split_once('?') {
+        Some((url, query)) if !query.is_empty() => (url, "?***"),
+        _ => (url, ""),
+    };
+    let (scheme, rest) = match url.split_once("://") {
+        Some((scheme, rest)) => (format!("{scheme}://"), rest),
+        None => (String::new(), url),
+    };
+    match rest.rsplit_once('@') {
+        Some((_, host)) => format!("{scheme}***@{host}{query}"),
+        None => format!("{scheme}{rest}{query}"),
     }
 }
 
@@ -103,9 +188,16 @@ pub(super) fn read(
 
 /// A mistake that ends the reading, with what lacks quotes in its line.
 fn with_hint(mut mistake: Mistake, text: &str) -> Mistake {
+    if mistake.reason.starts_with("too large") {
+        return mistake;
+    }
     let line = mistake.place.and_then(|place| text.lines().nth(place.line.saturating_sub(1)));
     if let Some(wanted) = line.and_then(quotes::wanted) {
         mistake.reason.push_str(&format!("; it needs quotes: `\"{wanted}\"`"));
+    } else if let Some(map) = line.and_then(quotes::map_in_a_line) {
+        mistake.reason = format!(
+            "two keys in one line; write `{map}`, or the second one below the first, further in"
+        );
     }
     mistake
 }
@@ -165,7 +257,15 @@ impl<'t> Builder<'_, 't> {
                 let Some(node) = self.anchors.get(&id).cloned() else {
                     return Err(Mistake::new(place, "", "an alias inside of its own anchor"));
                 };
-                self.count(size(&node), place)?;
+                let before = self.nodes;
+                if self.count(size(&node), place).is_err() {
+                    let reason = format!(
+                        "too large: this alias stands for {} values, and a file may have {MAX_NODES} with all its \
+                         aliases written out, of which {before} came before; use fewer aliases of aliases",
+                        size(&node)
+                    );
+                    return Err(Mistake::new(place, "", reason));
+                }
                 return Ok(Node { place, ..node });
             }
             _ => return Err(Mistake::new(place, "", "this is not YAML: a value was expected")),
@@ -193,9 +293,12 @@ impl<'t> Builder<'_, 't> {
 
     fn map(&mut self, depth: usize) -> Result<Vec<(Key, Node)>, Mistake> {
         let mut entries: Vec<(Key, Node)> = Vec::new();
+        // Read on with, so that what stands in them is not said to be missing.
+        let mut merged = Vec::new();
         loop {
             let (event, place) = self.next()?;
             if event == Event::MappingEnd {
+                merge(&mut entries, merged);
                 return Ok(entries);
             }
             let Event::Scalar(name, ..) = event else {
@@ -207,6 +310,13 @@ impl<'t> Builder<'_, 't> {
             let node = self.node(event, place, depth + 1)?;
             let path = self.at();
             self.path.pop();
+            if key.name == "<<" {
+                let reason = "merge keys (`<<`) are not read; write the keys out, or give the whole value an anchor \
+                              (`&a`) and use it with `*a`";
+                self.mistakes.push(Mistake::new(key.place, &path, reason));
+                merged.push(node);
+                continue;
+            }
             match entries.iter().find(|(earlier, _)| earlier.name == key.name) {
                 Some((earlier, _)) => self.mistakes.push(Mistake::new(
                     key.place,
@@ -243,6 +353,22 @@ impl<'t> Builder<'_, 't> {
 
     fn at(&self) -> String {
         self.path.concat().trim_start_matches('.').to_owned()
+    }
+}
+
+fn merge(entries: &mut Vec<(Key, Node)>, merged: Vec<Node>) {
+    for node in merged {
+        match node.value {
+            Value::Map(more) => {
+                for (key, node) in more {
+                    if !entries.iter().any(|(own, _)| own.name == key.name) {
+                        entries.push((key, node));
+                    }
+                }
+            }
+            Value::List(items) => merge(entries, items),
+            Value::Scalar(_) | Value::Broken => {}
+        }
     }
 }
 
@@ -316,7 +442,10 @@ fn read_file(path: &Path) -> Result<String, String> {
     let failed =
         |why: &dyn fmt::Display| format!("`${{file:...}}`: cannot read {}: {why}", path.display());
     match read {
-        Err(error) => Err(failed(&error)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(failed(&"there is no such file"))
+        }
+        Err(error) => Err(failed(&super::unreadable(&error))),
         Ok(_) if text.len() as u64 > MAX_FILE => Err(failed(&"it is larger than 1MiB")),
         Ok(_) => Ok(text.trim_end_matches(['\n', '\r']).to_owned()),
     }

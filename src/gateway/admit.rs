@@ -34,6 +34,7 @@ impl Gateway {
             method: request.method(),
             uri: request.uri(),
             headers: request.headers(),
+            paths: self.plan.config.paths,
         };
         let checks = match routed.fixed {
             Some(checks) => Ok(Some(checks.clone())),

@@ -104,7 +104,7 @@ impl Plan {
         let upstreams = config.upstreams.iter();
         Self {
             ledgers: (0..config.workers.get()).map(ledger).collect(),
-            table: Table::new(&config.routes),
+            table: Table::new(&config.routes, config.paths),
             held: Held::new(config.routes.len()),
             routes: routes.collect(),
             terms,

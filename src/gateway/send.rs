@@ -17,7 +17,7 @@ use crate::{
     },
 };
 use http::{
-    HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version,
+    HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version,
     header::{CONNECTION, RETRY_AFTER},
 };
 use http_body::Body as _;
@@ -116,6 +116,7 @@ impl Routed<'_> {
             preserve_host: config.preserve_host,
             forwarded: config.forwarded,
             is_open: !request.body().is_end_stream(),
+            is_options: *request.method() == Method::OPTIONS,
         };
         let mut own = headers::to_upstream(request.headers_mut(), seen, &way);
         own.set(&X_REQUEST_ID, id.clone());

@@ -106,7 +106,7 @@ impl RouteTerms {
         let mut checks = Vec::with_capacity(self.owners.len());
         for Charge { limiter, cost } in &self.charges {
             let plan = &limiters[*limiter];
-            let cost = cost.of(&parts, plan.limiter.capacity())?;
+            let cost = cost.of(&parts, plan.limiter.capacity(), &plan.limiter.name)?;
             let filled = plan.limiter.key.as_ref().map(|template| template.fill(&parts));
             checks.extend(plan.checks(filled.as_deref(), cost));
         }

@@ -5,7 +5,7 @@ use super::Peer;
 use crate::{
     answer::Failure,
     config::Limits,
-    path::is_legible,
+    path::Paths,
     upstream::headers::{self, Seen},
 };
 use http::{
@@ -21,10 +21,10 @@ use std::net::Ipv6Addr;
 /// # Errors
 ///
 /// [`Failure::Malformed`] (400), [`Failure::TooLarge`] (413, 414, 431), [`Failure::Method`] (405),
-/// [`Failure::Expectation`] (417), [`Failure::Coding`] (501).
+/// [`Failure::Expectation`] (417), [`Failure::Coding`] (501), [`Failure::LastHop`] (204).
 pub(super) fn vet<B>(
     peer: &Peer,
-    limits: &Limits,
+    (limits, paths): (&Limits, &Paths),
     request: &Request<B>,
     seen: Seen,
 ) -> Result<(), Failure> {
@@ -35,11 +35,24 @@ pub(super) fn vet<B>(
     if !peer.ends.are_seen() {
         return malformed("the end of the request before this one is in doubt");
     }
+    message((limits, paths), request, seen)
+}
+
+/// The same for what the message itself says, whoever sent it.
+///
+/// # Errors
+///
+/// As above.
+pub(super) fn message<B>(
+    (limits, paths): (&Limits, &Paths),
+    request: &Request<B>,
+    seen: Seen,
+) -> Result<(), Failure> {
     method(request)?;
     size(limits, request)?;
-    target(request)?;
+    target(paths, request)?;
     host(request)?;
-    if is_coded {
+    if seen.has(Seen::TRANSFER_ENCODING) {
         coding(request)?;
     }
     if seen.has(Seen::CONTENT_LENGTH) {
@@ -47,10 +60,20 @@ pub(super) fn vet<B>(
     }
     let as_expected =
         |expected: &HeaderValue| expected.as_bytes().eq_ignore_ascii_case(b"100-continue");
-    match seen.has(Seen::EXPECT) && !request.headers().get_all(EXPECT).iter().all(as_expected) {
-        true => Err(Failure::Expectation),
+    if seen.has(Seen::EXPECT) && !request.headers().get_all(EXPECT).iter().all(as_expected) {
+        return Err(Failure::Expectation);
+    }
+    match seen.has(Seen::MAX_FORWARDS) && is_last_hop(request) {
+        true => Err(Failure::LastHop),
         false => Ok(()),
     }
+}
+
+/// Whether the request may be forwarded no further, so that this gateway answers it (RFC 9110 section 7.6.2). The field
+/// means something for OPTIONS and TRACE alone, and TRACE is refused.
+fn is_last_hop<B>(request: &Request<B>) -> bool {
+    *request.method() == Method::OPTIONS
+        && headers::max_forwards(request.headers()).is_some_and(|left| left == 0)
 }
 
 fn malformed<T>(why: &'static str) -> Result<T, Failure> {
@@ -80,7 +103,7 @@ fn is_websocket<B>(request: &Request<B>) -> bool {
 
 /// Origin-form, absolute-form, and `*` for OPTIONS (RFC 9112 section 3.2). A fragment has been cut off by hyper's
 /// parser, from what is matched and from what is forwarded.
-fn target<B>(request: &Request<B>) -> Result<(), Failure> {
+fn target<B>(paths: &Paths, request: &Request<B>) -> Result<(), Failure> {
     let uri = request.uri();
     if let Some(scheme) = uri.scheme_str()
         && !scheme.eq_ignore_ascii_case("http")
@@ -97,7 +120,7 @@ fn target<B>(request: &Request<B>) -> Result<(), Failure> {
     if !uri.path().starts_with('/') {
         return malformed("the target is neither a path nor a URL (RFC 9112 section 3.2)");
     }
-    if !is_legible(uri.path()) {
+    if !paths.is_legible(uri.path()) {
         return malformed("the path can be read in too many ways");
     }
     Ok(())
@@ -168,7 +191,8 @@ fn host<B>(request: &Request<B>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What may stand in the name of a host.
+/// What may stand in the name of a host. RFC 3986 allows a comma, but servers that join fields by commas read a host with
+/// one as two hosts.
 static IN_NAMES: [bool; 256] = {
     let mut names = [false; 256];
     let mut byte = 0;
@@ -176,7 +200,7 @@ static IN_NAMES: [bool; 256] = {
         names[byte] = (byte as u8).is_ascii_alphanumeric();
         byte += 1;
     }
-    let others = b"-._~!$&'()*+,;=";
+    let others = b"-._~!$&'()*+;=";
     let mut i = 0;
     while i < others.len() {
         names[others[i] as usize] = true;

@@ -49,12 +49,12 @@ impl Cost {
         }
     }
 
-    /// Permits that a request takes, 1 to `capacity`. A part that it does not have costs 1.
+    /// Permits that a request takes of `limiter`, 1 to its `capacity`. A part that it does not have costs 1.
     ///
     /// # Errors
     ///
     /// A message for the caller, when the part is no whole number from 1 to `capacity`.
-    pub fn of(&self, parts: &Parts<'_>, capacity: i64) -> Result<i64, String> {
+    pub fn of(&self, parts: &Parts<'_>, capacity: i64, limiter: &str) -> Result<i64, String> {
         let template = match self {
             Self::Fixed(cost) => return Ok(*cost),
             Self::FromRequest(template) => template,
@@ -62,7 +62,12 @@ impl Cost {
         let Some(value) = template.only().and_then(|part| part.value(parts)) else { return Ok(1) };
         let cost = number(&value).filter(|cost| (1..=capacity).contains(cost));
         cost.ok_or_else(|| {
-            format!("the cost `{}` is not between 1 and {capacity}", quotable(&value))
+            format!(
+                "the cost `{}` in `{}` is not between 1 and {capacity}, the most that the limiter `{limiter}` \
+                 gives at once",
+                quotable(&value),
+                template.text()
+            )
         })
     }
 }

@@ -4,7 +4,7 @@ use super::{
     Parts,
     secret::{fold, is_secret},
 };
-use crate::{path::normal, suggest::nearest};
+use crate::{path::Paths, suggest::nearest};
 use http::{HeaderMap, HeaderName, header::COOKIE};
 use std::borrow::Cow;
 
@@ -87,10 +87,10 @@ impl Part {
             Self::ClientIp => Some(parts.client_ip.to_string().into_bytes().into()),
             Self::Host => Some(parts.host?.to_ascii_lowercase().into_bytes().into()),
             Self::Method => Some(parts.method.as_str().as_bytes().into()),
-            Self::Path => Some(normal(parts.uri.path())),
+            Self::Path => Some(parts.paths.key_form(parts.uri.path())),
             Self::Header(name) => header(parts.headers, name),
             Self::Query(name) => parameter(parts.uri.query()?, name),
-            Self::Segment(n) => segment(parts.uri.path(), *n),
+            Self::Segment(n) => segment(parts.uri.path(), parts.paths, *n),
         }
     }
 }
@@ -132,9 +132,9 @@ fn decoded(text: &str) -> Cow<'_, [u8]> {
     out.into()
 }
 
-/// A segment of the normal form, so that no spelling of a path has a bucket of its own.
-fn segment(path: &str, n: usize) -> Option<Cow<'_, [u8]>> {
-    match normal(path) {
+/// A segment of the form that all spellings of a path have, so that none has a bucket of its own.
+fn segment(path: &str, paths: Paths, n: usize) -> Option<Cow<'_, [u8]>> {
+    match paths.key_form(path) {
         Cow::Borrowed(path) => nth(path, n).map(Cow::from),
         Cow::Owned(path) => nth(&path, n).map(|segment| segment.to_vec().into()),
     }

@@ -43,22 +43,62 @@ fn suffixes(#[case] text: &str, #[case] expected: Result<Suffix, &'static str>) 
 #[rstest]
 #[case::plain("/v2/search", &[])]
 #[case::escapes_that_nobody_doubts("/caf%c3%a9/", &[])]
+#[case::capitals("/V2/Search", &["/v2/search"])]
+#[case::escaped_capitals("/%53earch", &["/search"])]
+#[case::kelvins("/%e2%84%aaeys", &["/keys"])]
+#[case::long_s("/\u{17f}earch", &["/search"])]
+#[case::dots_and_spaces("/v2./search.%20", &["/v2./search", "/v2/search"])]
+#[case::dots_alone("/search/...", &["/search"])]
+#[case::dots_before_the_end("/search/..", &["/search"])]
+#[case::a_line_end("/search%0a", &["/search"])]
 #[case::semicolon("/a;x/b", &["/a;x/b"])]
-#[case::an_escaped_slash_is_data("/a%2fb%5cc", &[])]
+#[case::escaped_slashes("/a%2fb%5cc", &["/a/b/c", "/a/b\\c"])]
 #[case::empty_before_dots("/a//..", &["/a"])]
-#[case::backslash("/x/a\\b/..", &["/x", "/x/a", "/x"])]
-#[case::escaped_dots("/a/%2e%2e/..", &["/", "/a", "/a"])]
+#[case::backslash("/x/a\\b/..", &["/x", "/x/a/b", "/x/a\\b"])]
+#[case::escaped_dots("/a/%2e%2e/..", &["/a", "/a/.."])]
 #[case::percent_u("/%u0061%u002fb", &["/a/b"])]
 fn further_readings(#[case] path: &str, #[case] expected: &[&str]) {
-    let all: Vec<_> = readings(path).map(|path| String::from_utf8(path).unwrap()).collect();
+    let normal = normal(path);
+    let mut all: Vec<String> = Vec::new();
+    for (reading, _) in Paths::default().readings(path) {
+        let text = String::from_utf8(reading).unwrap();
+        if text.as_bytes() != &*normal && !all.contains(&text) {
+            all.push(text);
+        }
+    }
     assert_eq!(all, expected);
+}
+
+#[rstest]
+#[case::separator(Paths::new(Some(true), None, None), "/a%2Fb", "/a/b")]
+#[case::folded(Paths::new(None, Some(true), None), "/A%2Fb", "/a%2fb")]
+#[case::stripped(Paths::new(None, None, Some(true)), "/a./B.", "/a/B")]
+#[case::plain(Paths::new(Some(false), Some(false), Some(false)), "/A./b%2fc.", "/A./b%2Fc.")]
+fn the_normal_form_of_known_origins(
+    #[case] paths: Paths,
+    #[case] path: &str,
+    #[case] expected: &str,
+) {
+    assert_eq!(String::from_utf8_lossy(&paths.normal(path)), expected);
+    let strict = Paths::new(Some(false), Some(false), Some(false));
+    let others: Vec<_> = strict.readings(path).map(|(reading, _)| reading).collect();
+    assert!(others.iter().all(|other| *other == *strict.normal(path)), "{others:?}");
+}
+
+#[rstest]
+#[case::as_it_is("/v2/a", "/v2/a")]
+#[case::capitals("/V2/A", "/v2/a")]
+#[case::dots("/v2./a.", "/v2/a")]
+#[case::a_slash_is_data("/v2%2fa", "/v2%2fa")]
+fn keys_have_one_form_for_all_spellings(#[case] path: &str, #[case] expected: &str) {
+    assert_eq!(String::from_utf8_lossy(&Paths::default().key_form(path)), expected);
 }
 
 proptest! {
     #[test]
-    fn readings_are_few_and_no_longer_than_the_path(path in "/[a-c./\\\\;%0-9ef]{0,24}") {
-        let all: Vec<_> = readings(&path).collect();
-        prop_assert!(all.len() < 64);
+    fn readings_are_few_and_no_longer_than_the_path(path in "/[a-cA./\\\\;%0-9ef]{0,24}") {
+        let all: Vec<_> = Paths::default().readings(&path).map(|(reading, _)| reading).collect();
+        prop_assert!(all.len() < 1 << ALL.count_ones());
         // A percent sign that begins no escape is written as one.
         prop_assert!(all.iter().all(|reading| reading.len() <= 3 * path.len()));
         prop_assert!(all.iter().all(|reading| reading[0] == b'/'));

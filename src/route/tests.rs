@@ -9,7 +9,7 @@ fn table(routes: &str) -> (Table, Vec<String>) {
     let text = format!("upstream: http://a\nroutes:\n{routes}");
     let config = Config::parse(&text, "test", Path::new("."), &|_| None).expect("a config");
     let names = config.routes.iter().map(|route| route.name.clone()).collect();
-    (Table::new(&config.routes), names)
+    (Table::new(&config.routes, config.paths), names)
 }
 
 const ROUTES: &str = r#"
@@ -52,6 +52,76 @@ fn finds(
     let host = Some(host).filter(|host| !host.is_empty());
     let found = table.find(&method, host, path);
     assert_eq!(found.map(|i| names[i].as_str()), expected);
+}
+
+/// What origins that fold case serve alike is limited alike, unless they are known not to.
+#[rstest]
+#[case::as_written("", "/v2/getUser", Ok(Some(0)))]
+#[case::another_case("", "/v2/GETUSER", Ok(Some(0)))]
+#[case::escaped("", "/v2/%67%45TUser", Ok(Some(0)))]
+#[case::limited_otherwise("", "/Ten", Err(()))]
+#[case::only_one_route("", "/SomethingElse", Ok(Some(2)))]
+#[case::characters("", "/a.JSON", Ok(Some(3)))]
+#[case::folded("fold_case: on", "/Ten", Ok(Some(1)))]
+#[case::folded_suffix("fold_case: on", "/GetUser", Ok(Some(0)))]
+#[case::not_folded("fold_case: off", "/Ten", Ok(Some(2)))]
+#[case::slash("", "/v2%2fgetUser", Ok(Some(0)))]
+#[case::slash_limited_otherwise("", "/v2%2ften", Err(()))]
+#[case::separator("encoded_slash: separator", "/v2%2ften", Ok(Some(1)))]
+#[case::data("encoded_slash: data", "/v2%2ften", Ok(Some(2)))]
+#[case::dots("", "/v2/getUser.%20.", Ok(Some(0)))]
+#[case::dots_limited_otherwise("", "/ten.", Err(()))]
+#[case::strip("trailing_dots: strip", "/ten.", Ok(Some(1)))]
+#[case::keep("trailing_dots: keep", "/ten.", Ok(Some(2)))]
+#[case::line_end("", "/getUser%0a", Ok(Some(0)))]
+fn spellings_that_some_origins_serve_alike(
+    #[case] paths: &str,
+    #[case] path: &str,
+    #[case] expected: Result<Option<usize>, ()>,
+) {
+    let text = format!(
+        "upstream: http://a\npaths: {{ {paths} }}\nlimiters: {{ a: 1/s, b: 1/s, c: 1/s }}\nroutes:\n\
+         - {{ suffix: /getUser, limiters: [a, b, c] }}\n- {{ suffix: /ten, limiters: [b] }}\n\
+         - {{ suffix: \"*\", limiters: [c] }}\n- {{ suffix: .json, limiters: [a, c] }}\n"
+    );
+    let config = Config::parse(&text, "test", Path::new("."), &|_| None).expect("a config");
+    let table = Table::new(&config.routes, config.paths);
+    let covers = |one: usize, other: usize| config.routes[one].covers(&config.routes[other]);
+    let found = table.find_covering(&Method::GET, None, path, covers);
+    assert_eq!(found.map_err(|_| ()), expected, "{found:?}");
+}
+
+/// What is refused says which key decides it.
+#[rstest]
+#[case::case(
+    "/Ten",
+    "upper case: the configuration can say what the upstream does, with `fold_case: off`, or `on`"
+)]
+#[case::slash("/v2%2ften", "`encoded_slash: data`, or `separator`")]
+#[case::dots("/ten.", "`trailing_dots: keep`, or `strip`")]
+fn an_ambiguous_path_says_what_would_decide_it(#[case] path: &str, #[case] expected: &str) {
+    let (table, _) = table("- { suffix: /ten }\n- { suffix: '*' }");
+    let error = table.find_covering(&Method::GET, None, path, |one, other| one == other);
+    let error = error.expect_err("it is read in two ways").to_string();
+    assert!(error.contains(expected), "{error}");
+}
+
+#[rstest]
+#[case::of_get("- { suffix: /a, methods: [GET] }\n- { suffix: '*' }", "/a")]
+#[case::of_get_and_more("- { suffix: /a, methods: [GET, POST] }\n- { suffix: '*' }", "/a")]
+#[case::named_by_another(
+    "- { suffix: /a, methods: [GET] }\n- { suffix: /a, methods: [HEAD], name: b }",
+    "b"
+)]
+#[case::named_for_another_path(
+    "- { suffix: /a, methods: [GET] }\n- { suffix: '*', methods: [HEAD] }",
+    "/a"
+)]
+#[case::of_post("- { suffix: /a, methods: [POST] }\n- { suffix: '*' }", "*")]
+fn a_route_for_get_takes_head(#[case] routes: &str, #[case] expected: &str) {
+    let (table, names) = table(routes);
+    let found = table.find(&Method::HEAD, None, "/a");
+    assert_eq!(found.map(|i| names[i].as_str()), Some(expected));
 }
 
 #[test]

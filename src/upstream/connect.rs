@@ -2,7 +2,12 @@
 
 use super::{Site, balance::Address, stream::Stream};
 use socket2::{SockRef, TcpKeepalive};
-use std::{io, net::SocketAddr, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::Duration,
+};
 use tokio::net::TcpStream;
 
 /// A peer that is silent for so long is asked whether it is still there.
@@ -19,11 +24,16 @@ pub(super) enum ConnectError {
     Http(SocketAddr, #[source] hyper::Error),
 }
 
-/// Connects; true when HTTP/2 is to be spoken.
-pub(super) async fn open(site: &Site, address: &Address) -> Result<(Stream, bool), ConnectError> {
+/// Connects; true when HTTP/2 is to be spoken. `in_handshake` becomes true when only TLS is left to do.
+pub(super) async fn open(
+    site: &Site,
+    address: &Address,
+    in_handshake: &AtomicBool,
+) -> Result<(Stream, bool), ConnectError> {
     let (stream, socket) = tcp(address).await?;
     let http2 = site.settings.http2;
     let Some(trust) = &site.trust else { return Ok((Stream::plain(stream), http2)) };
+    in_handshake.store(true, Relaxed);
     let connector = trust.connector(&site.settings.name);
     let stream = connector.connect(trust.name(address.target), stream).await;
     let stream = stream.map_err(|error| ConnectError::Tls(socket, error))?;

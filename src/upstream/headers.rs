@@ -6,8 +6,9 @@
 //! 1. what was meant for the connection goes: the fixed names and those that `Connection` nominates (RFC 9110
 //!    section 7.6.1), a length beside a transfer coding too (RFC 9112 section 6.3); `TE: trailers` is said anew
 //!    (RFC 9110 section 10.1.4);
-//! 2. names that some origins take for one of ours, such as `X_Forwarded_For`, go; several `Cookie` fields become
-//!    one (RFC 9113 section 8.2.3);
+//! 2. names that some origins take for one of ours, such as `X_Forwarded_For`, go, and so does `X-Real-IP` and the like
+//!    from a client that is no trusted proxy; several `Cookie` fields become one (RFC 9113 section 8.2.3);
+//!    `Max-Forwards` of OPTIONS is counted down (RFC 9110 section 7.6.2);
 //! 3. the upstream hears who asked for what (RFC 7239; [`super::forwarded`]);
 //! 4. `Host` becomes the upstream's, or what was asked for (RFC 9112 section 3.2.2);
 //! 5. `Via` gets an element (RFC 9110 section 7.6.3);
@@ -29,7 +30,7 @@ use super::forwarded::{
 use http::{
     HeaderMap, HeaderName, HeaderValue, Version,
     header::{
-        CONNECTION, CONTENT_LENGTH, COOKIE, FORWARDED, HOST, PROXY_AUTHENTICATE,
+        CONNECTION, CONTENT_LENGTH, COOKIE, FORWARDED, HOST, MAX_FORWARDS, PROXY_AUTHENTICATE,
         PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE, VIA,
     },
 };
@@ -61,6 +62,27 @@ static KEPT: [HeaderName; 8] = [
     X_FORWARDED_PROTO,
 ];
 
+/// In which some proxies tell an upstream the address of the client. From a client that is no trusted proxy each of them
+/// is a lie that an upstream may believe, so none is forwarded.
+static CLIENT_ADDRESSES: [HeaderName; 16] = [
+    HeaderName::from_static("x-real-ip"),
+    HeaderName::from_static("true-client-ip"),
+    HeaderName::from_static("client-ip"),
+    HeaderName::from_static("x-client-ip"),
+    HeaderName::from_static("x-cluster-client-ip"),
+    HeaderName::from_static("cf-connecting-ip"),
+    HeaderName::from_static("cf-connecting-ipv6"),
+    HeaderName::from_static("fastly-client-ip"),
+    HeaderName::from_static("fly-client-ip"),
+    HeaderName::from_static("forwarded-for"),
+    HeaderName::from_static("x-forwarded"),
+    HeaderName::from_static("x-original-forwarded-for"),
+    HeaderName::from_static("x-originating-ip"),
+    HeaderName::from_static("x-remote-ip"),
+    HeaderName::from_static("x-remote-addr"),
+    HeaderName::from_static("x-envoy-external-address"),
+];
+
 static TE_NAME: HeaderName = TE;
 static HOST_NAME: HeaderName = HOST;
 static VIA_NAME: HeaderName = VIA;
@@ -90,6 +112,8 @@ pub struct Way<'a> {
     pub forwarded: bool,
     /// It has a body whose end is not known.
     pub is_open: bool,
+    /// Its method is OPTIONS.
+    pub is_options: bool,
 }
 
 /// What an operator changes in headers.
@@ -190,7 +214,8 @@ pub fn remove_from_trailers(trailers: &mut HeaderMap) {
     remove_hop_by_hop(trailers);
     remove_lookalikes(trailers);
     let who_asked = [X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PORT, X_FORWARDED_PROTO];
-    for name in [HOST, CONTENT_LENGTH, FORWARDED, VIA].iter().chain(&who_asked) {
+    let names = [HOST, CONTENT_LENGTH, FORWARDED, VIA];
+    for name in names.iter().chain(&who_asked).chain(&CLIENT_ADDRESSES) {
         trailers.remove(name);
     }
 }
@@ -210,6 +235,14 @@ pub fn to_upstream(headers: &mut HeaderMap, seen: Seen, way: &Way<'_>) -> Own {
     }
     if seen.has(Seen::UNDERSCORE) {
         remove_lookalikes(headers);
+    }
+    if seen.has(Seen::CLIENT_ADDRESS) && !way.is_trusted {
+        for name in &CLIENT_ADDRESSES {
+            headers.remove(name);
+        }
+    }
+    if seen.has(Seen::MAX_FORWARDS) {
+        count_down(headers, way.is_options);
     }
     if seen.has(Seen::COOKIE) {
         join_cookies(headers);
@@ -260,6 +293,20 @@ pub fn number(text: &[u8]) -> Option<u64> {
     if text.is_empty() { None } else { text.iter().try_fold(0, digit) }
 }
 
+/// How often a request may still be forwarded, where it says so in one number (RFC 9110 section 7.6.2).
+pub fn max_forwards(headers: &HeaderMap) -> Option<u64> {
+    let mut values = headers.get_all(MAX_FORWARDS).iter();
+    let left = number(values.next()?.as_bytes())?;
+    values.next().is_none().then_some(left)
+}
+
+/// One forward fewer is left to the next gateway. For other methods than OPTIONS the field means nothing.
+fn count_down(headers: &mut HeaderMap, is_options: bool) {
+    if let Some(left) = max_forwards(headers).filter(|left| is_options && *left > 0) {
+        headers.insert(MAX_FORWARDS, HeaderValue::from(left - 1));
+    }
+}
+
 /// Whether the client takes trailers: the one member of `TE` that may go on.
 fn wants_trailers(headers: &HeaderMap) -> bool {
     let members = |value: &HeaderValue| {
@@ -273,7 +320,8 @@ fn wants_trailers(headers: &HeaderMap) -> bool {
 fn remove_lookalikes(headers: &mut HeaderMap) {
     let is_ours = |name: &HeaderName| {
         let plain = name.as_str().replace('_', "-");
-        plain != name.as_str() && KEPT.iter().chain(&HOP_BY_HOP).any(|own| own.as_str() == plain)
+        let mut names = KEPT.iter().chain(&HOP_BY_HOP).chain(&CLIENT_ADDRESSES);
+        plain != name.as_str() && names.any(|own| own.as_str() == plain)
     };
     let ours: Vec<_> = headers.keys().filter(|name| is_ours(name)).cloned().collect();
     for name in ours {

@@ -17,7 +17,7 @@ use std::{
     num::NonZeroUsize,
     sync::{
         Arc, Weak,
-        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -114,7 +114,7 @@ impl Upstream {
     ///
     /// # Errors
     ///
-    /// [`UpstreamError::Connect`], [`UpstreamError::ConnectTimeout`].
+    /// [`UpstreamError::Connect`], [`UpstreamError::ConnectTimeout`], [`UpstreamError::TlsTimeout`].
     pub async fn connection(&self) -> Result<Connection, UpstreamError> {
         match self.next(&[], true) {
             Next::Ready(connection) => Ok(connection),
@@ -198,12 +198,15 @@ impl Upstream {
         let mut tried = SmallVec::<[Arc<Address>; 4]>::new();
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let error = match timeout(limit.min(left), self.connect(&address)).await {
+            let in_handshake = AtomicBool::new(false);
+            let connecting = self.connect(&address, &in_handshake);
+            let error = match timeout(limit.min(left), connecting).await {
                 Ok(Ok(wire)) => {
                     site.reached(&address);
                     return Ok(Connection { wire, address, chosen, upstream: self.clone() });
                 }
                 Ok(Err(error)) => UpstreamError::Connect(Box::new(error)),
+                Err(_) if in_handshake.load(Relaxed) => UpstreamError::TlsTimeout,
                 Err(_) => UpstreamError::ConnectTimeout,
             };
             site.failed(&address, chosen.as_mut(), Fault::Unreachable, &error);
@@ -220,9 +223,13 @@ impl Upstream {
         }
     }
 
-    async fn connect(&self, address: &Arc<Address>) -> Result<Wire, ConnectError> {
+    async fn connect(
+        &self,
+        address: &Arc<Address>,
+        in_handshake: &AtomicBool,
+    ) -> Result<Wire, ConnectError> {
         if !self.0.site.settings.http2 {
-            return self.connect_now(address).await;
+            return self.connect_now(address, in_handshake).await;
         }
         let making = self.0.shelves.lock().of(address).making.clone();
         // Others may be making what we can share. What they make of HTTP/1.1 they keep for themselves.
@@ -233,16 +240,20 @@ impl Upstream {
         let line = self.0.shelves.lock().of(address).stream();
         match line {
             Some(stream) => Ok(Wire::Many(stream)),
-            None => self.connect_now(address).await,
+            None => self.connect_now(address, in_handshake).await,
         }
     }
 
-    async fn connect_now(&self, address: &Arc<Address>) -> Result<Wire, ConnectError> {
+    async fn connect_now(
+        &self,
+        address: &Arc<Address>,
+        in_handshake: &AtomicBool,
+    ) -> Result<Wire, ConnectError> {
         self.0.open.fetch_add(1, Relaxed);
         let counted = Counted(Arc::downgrade(&self.0));
         let started = Instant::now();
         let site = &self.0.site;
-        let (stream, http2) = open(site, address).await?;
+        let (stream, http2) = open(site, address, in_handshake).await?;
         let failed = |error| ConnectError::Http(address.sockets[0], error);
         let wire = if http2 {
             let line = H2::over(stream, counted).await.map_err(failed)?;

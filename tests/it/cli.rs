@@ -25,7 +25,7 @@ limiters:
   search: { rate: 5/s, burst: 10 }
 routes:
   - { suffix: /search, limiters: [search, account], max_wait: 2s }
-  - { name: rest, suffix: \"*\", limiters: [account] }
+  - { name: rest, suffix: \"*\", limiters: [account], max_wait: 0 }
 ";
 
 #[test]
@@ -199,11 +199,14 @@ routes: [{ suffix: \"*\" }]
 
     // Also where it is wrong.
     fs::write(dir.path().join("url"), "postgres://:hunter2@host").expect("a file");
-    let env = [("LISTEN", "hunter3"), ("VENDOR", "hunter4")];
+    let env = [("LISTEN", "127.0.0.1"), ("VENDOR", "hunter4")];
     let (code, out, err) = said(&paceway_in(dir.path(), &check, &env));
     assert_eq!((code, out.as_str()), (Some(2), ""));
     assert_eq!(err.lines().count(), 3, "{err}");
-    assert!(!err.contains("hunter"), "{err}");
+    assert!(
+        !err.contains("hunter") && err.contains("`${LISTEN}` (`127.0.0.1`) names no port"),
+        "{err}"
+    );
 }
 
 #[rstest]
@@ -235,7 +238,6 @@ fn explain_says_what_a_request_gets(#[case] request: &[&str], #[case] expected: 
     "key 203.0.113.9:a%20b, kept as paceway:{account}:T:shop:203.0.113.9:a%20b, paceway:{account}:T:shop/1:203.0.113.9:a%20b",
     "cost 3 ({header.x-cost})"
 )]
-#[case::too_dear(&["-H", "X-Cost: 4"], "key", "400: the cost `4` is not between 1 and 3 ({header.x-cost})")]
 fn explain_shows_keys_and_costs(#[case] more: &[&str], #[case] key: &str, #[case] cost: &str) {
     let yaml = "upstream: http://a\ntrusted_proxies: [10.0.0.0/8]\n\
                 limiters:\n  shop: { rate: [3/s, 20/min], key: '{client_ip}:{header.x-shop}' }\n  \
@@ -254,6 +256,28 @@ fn explain_shows_keys_and_costs(#[case] more: &[&str], #[case] key: &str, #[case
     ] {
         assert!(words.contains(part), "no `{part}` in\n{out}");
     }
+}
+
+/// What the gateway refuses is said as it says it, and ends with 1.
+#[rstest]
+#[case::no_route(&["GET", "/nothing"], "route none: 404 no-route")]
+#[case::small_letters(&["get", "/"], "refused 400 bad-request: a method is written in capitals")]
+#[case::connect(&["CONNECT", "/"], "refused 405 method-not-allowed: CONNECT and TRACE are not forwarded")]
+#[case::trace(&["TRACE", "/"], "refused 405 method-not-allowed: CONNECT and TRACE are not forwarded")]
+#[case::scheme(&["GET", "ftp://a/"], "refused 400 bad-request: the target is no http or https URL")]
+#[case::star(&["GET", "*"], "refused 400 bad-request: the target `*` is for OPTIONS alone")]
+#[case::two_hosts(&["GET", "/", "-H", "Host: a,b"], "refused 400 bad-request: `Host` is no host")]
+#[case::expectation(&["GET", "/", "-H", "Expect: x"], "refused 417 expectation-failed")]
+#[case::last_hop(&["OPTIONS", "/", "-H", "Max-Forwards: 0"], "refused 204 last-hop: `Max-Forwards` is 0")]
+#[case::cost(&["GET", "/", "-H", "X-Cost: 4"], "400: the cost `4` in `{header.x-cost}` is not between 1 and 3, the most that the limiter `a` gives at once")]
+fn explain_refuses_what_the_gateway_refuses(#[case] request: &[&str], #[case] expected: &str) {
+    let yaml = "upstream: http://a\nlimiters: { a: 3/s }\nroutes:\n\
+                - { suffix: /, limiters: [{ limiter: a, cost: '{header.x-cost}' }], max_wait: 1s }\n";
+    let args = [&["explain", "gateway.yaml"], request].concat();
+    let (code, out, err) = with_file(yaml, &args, &[]);
+    assert_eq!((code, err.trim()), (Some(1), "the gateway does not forward this request"), "{out}");
+    let words = out.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains(expected), "{out}");
 }
 
 #[rstest]
@@ -339,7 +363,7 @@ fn check_reads_the_files_of_tls() {
 fn explain_says_when_no_route_matches() {
     let yaml = "upstream: http://a\nroutes: [{ suffix: /search, methods: [POST] }]\n";
     let (code, out, _) = with_file(yaml, &["explain", "gateway.yaml", "GET", "/search"], &[]);
-    assert_eq!(code, Some(0));
+    assert_eq!(code, Some(1));
     assert!(out.contains("404 no-route"), "{out}");
 }
 
@@ -429,6 +453,17 @@ async fn health_asks_a_running_gateway_whether_it_is_ready() {
     let admin = gateway.admin.to_string();
     let (code, out, err) = said(&paceway(&["health", "--admin", &admin]));
     assert_eq!((code, out.as_str(), err.as_str()), (Some(0), "", ""));
+    // Neither the data port nor another server is taken for it, and no call is forwarded for the question.
+    for (port, why) in [
+        (gateway.listen, "is the address for calls (`listen`)"),
+        (upstream.address(), "is not the admin side of Paceway"),
+    ] {
+        let (code, out, err) = said(&paceway(&["health", "--admin", &port.to_string()]));
+        assert_eq!((code, out.as_str()), (Some(1), ""));
+        assert!(err.contains(why), "{err}");
+        let calls = upstream.calls().len();
+        assert_eq!(calls, usize::from(port == upstream.address()), "{port}");
+    }
     gateway.signal("TERM");
     gateway.end().await;
     let (code, out, err) = said(&paceway(&["health", "--admin", &admin]));

@@ -37,7 +37,9 @@ async fn nobody_is_believed() {
     let upstream = Upstream::ok().await;
     let gateway = before(&upstream, "", "").await;
     let mut lies = TOLD.to_vec();
+    let names = ["X-Real-IP", "True-Client-IP", "CF-Connecting-IP", "Client-IP", "X_Real_IP"];
     lies.push(("X_Forwarded_For", "6.6.6.6"));
+    lies.extend(names.map(|name| (name, "6.6.6.6")));
     let head = arrived(&upstream, &gateway, &lies).await;
     assert_eq!(head.all("x-forwarded-for"), ["127.0.0.1"]);
     assert_eq!(head.all("x-forwarded-proto"), ["http"]);
@@ -45,6 +47,45 @@ async fn nobody_is_believed() {
     assert_eq!(head.all("x-forwarded-port"), [gateway.listen.port().to_string()]);
     assert_eq!(head.all("forwarded"), [""; 0]);
     assert_eq!(head.all("x_forwarded_for"), [""; 0]);
+    for name in names {
+        assert_eq!(head.all(&name.to_ascii_lowercase()), [""; 0], "{name}");
+    }
+}
+
+/// RFC 9110 section 7.6.2: with 0 the gateway is the last recipient, and no limiter is asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn max_forwards_is_counted_down_and_answered_at_zero() {
+    let upstream = Upstream::ok().await;
+    let gateway = Gateway::start(&format!(
+        "upstream: {}\nlimiters: {{ a: {{ rate: 1/h, burst: 1 }} }}\n\
+         routes: [{{ name: all, suffix: \"*\", limiters: [a], max_wait: 0 }}]\n",
+        upstream.url()
+    ))
+    .await;
+    for _ in 0..3 {
+        let answer = exchange(&gateway, request("OPTIONS", "/", &[("Max-Forwards", "0")])).await;
+        assert_eq!(answer.status, 204);
+        let allowed = answer.field("allow").expect("a field");
+        assert!(allowed.contains("OPTIONS"), "{allowed}");
+        assert_eq!(answer.field("paceway-origin"), Some("gateway"));
+    }
+    assert!(upstream.calls().is_empty());
+    let answer = exchange(&gateway, request("OPTIONS", "/", &[("Max-Forwards", "3")])).await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(upstream.calls()[0].head.all("max-forwards"), ["2"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_with_a_comma_is_refused() {
+    let upstream = Upstream::ok().await;
+    let gateway = before(&upstream, "", "").await;
+    for bytes in [
+        "GET / HTTP/1.1\r\nHost: a.example,b.example\r\n\r\n",
+        "GET http://a.example,b.example/ HTTP/1.1\r\nHost: a.example\r\n\r\n",
+    ] {
+        assert_eq!(exchange(&gateway, bytes).await.status, 400, "{bytes}");
+    }
+    assert!(upstream.calls().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -743,7 +743,7 @@ async fn no_spelling_chooses_a_route_without_the_limiter() {
         let answer = gateway.get(path).await;
         assert!([400, 404, 429].contains(&answer.status), "{path}: {answer:?}");
     }
-    // An escaped slash is data.
-    assert_eq!(gateway.get("/public/health;%2f..%2f..%2fsearch").await.status, 200);
+    // An escaped slash may be one, and then this is `/search`.
+    assert_eq!(gateway.get("/public/health;%2f..%2f..%2fsearch").await.status, 429);
     assert_eq!(gateway.get("/v2%2fsearch").await.status, 404);
 }

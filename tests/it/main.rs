@@ -39,6 +39,7 @@ mod logs;
 mod measures;
 mod memory;
 mod messages;
+mod origins;
 mod proxy;
 mod smuggling;
 mod store_hostile;

@@ -320,3 +320,22 @@ async fn one_that_does_not_choose_http_2_gets_whole_requests_of_http_1(
         }
     }
 }
+
+/// A port that accepts and says nothing is another fault than one that accepts nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handshake_without_an_answer_is_said_to_be_one() {
+    let upstream = Upstream::raw(|conn| async move {
+        std::future::pending::<()>().await;
+        drop(conn);
+    })
+    .await;
+    let gateway = Gateway::start(&config(&upstream, ", connect_timeout: 300ms")).await;
+    let answer = gateway.get("/").await;
+    assert_eq!(answer.status, 504);
+    let detail = answer.json()["detail"].as_str().expect("a detail").to_owned();
+    assert!(
+        detail.contains("accepted a connection and did not answer the TLS handshake"),
+        "{detail}"
+    );
+    assert_eq!(why(&gateway).await, detail);
+}

@@ -1,11 +1,14 @@
 //! How clients are served: whose word is believed, their time-outs, the size of their requests, what no log shows.
 
-use super::{CLIENT, LIMITER, LIMITS, MAX_TIMEOUT};
-use crate::config::{
-    Client, Limits,
-    reader::{Field, Reader, Section, at_most, bytes, span},
-    unit::{self, Bytes},
-    yaml::Value,
+use super::{CLIENT, LIMITER, LIMITS, MAX_TIMEOUT, PATHS};
+use crate::{
+    config::{
+        Client, Limits,
+        reader::{Field, Reader, Section, at_most, bytes, span},
+        unit::{self, Bytes},
+        yaml::Value,
+    },
+    path::Paths,
 };
 use ipnet::{IpNet, Ipv4Net};
 use std::{
@@ -101,6 +104,17 @@ impl Reader {
             self.note_at(&field, reason);
         }
         limits
+    }
+
+    /// What the upstreams are known to make of a path.
+    pub(super) fn paths(&mut self, root: &Section<'_>) -> Paths {
+        let Some(field) = root.get("paths") else { return Paths::default() };
+        let Some(section) = self.section(&field, &PATHS) else { return Paths::default() };
+        let slashes = [("separator", true), ("data", false)];
+        let separates = self.one_of(&section, "encoded_slash", &slashes);
+        let folds = self.one_of(&section, "fold_case", &[("on", true), ("off", false)]);
+        let strips = self.one_of(&section, "trailing_dots", &[("strip", true), ("keep", false)]);
+        Paths::new(separates, folds, strips)
     }
 
     /// In lower case, as they are compared.

@@ -14,6 +14,7 @@ pub(in crate::config) const ROOT: Keys = Keys {
         "proxy_protocol",
         "client",
         "limits",
+        "paths",
         "redact",
         "resolver",
         "store",
@@ -57,6 +58,20 @@ pub(in crate::config) const ROOT: Keys = Keys {
         elsewhere("add_headers", CHANGES),
         elsewhere("cert", CERTS),
         elsewhere("key", CERTS),
+    ],
+};
+pub(in crate::config) const PATHS: Keys = Keys {
+    now: &["encoded_slash", "fold_case", "trailing_dots"],
+    later: &[],
+    others: &[
+        meant("case", &["fold_case"]),
+        meant("case_sensitive", &["fold_case"]),
+        meant("case_insensitive", &["fold_case"]),
+        meant("ignore_case", &["fold_case"]),
+        meant("slash", &["encoded_slash"]),
+        meant("encoded_slashes", &["encoded_slash"]),
+        meant("allow_encoded_slashes", &["encoded_slash"]),
+        meant("dots", &["trailing_dots"]),
     ],
 };
 pub(in crate::config) const STORE: Keys = Keys {
@@ -140,7 +155,10 @@ pub(in crate::config) const ROUTE: Keys = Keys {
     ],
     later: &[],
     others: &[
-        meant("path", &["suffix"]),
+        Other { name: "path", meant: &["suffix"], says: Some(SUFFIX) },
+        Other { name: "prefix", meant: &["suffix"], says: Some(SUFFIX) },
+        Other { name: "paths", meant: &["suffix"], says: Some(SUFFIX) },
+        Other { name: "location", meant: &["suffix"], says: Some(SUFFIX) },
         meant("limiter", &["limiters"]),
         elsewhere("rate", QUOTA),
         elsewhere("burst", QUOTA),
@@ -160,6 +178,8 @@ pub(in crate::config) const ROUTE: Keys = Keys {
     ],
 };
 
+const SUFFIX: &str = "a route matches the end of a path, as in `suffix: /search` for /search and /v2/search; there is \
+                      no match by the beginning or the whole of a path yet";
 const PERIOD: &str = "a period is a part of the rate, as in `rate: 5/s`";
 const WAIT: &str = "it belongs to the route";
 const COST: &str = "it belongs to the route, as in `limiters: [{ limiter: a, cost: 5 }]`";

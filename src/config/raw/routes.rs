@@ -8,7 +8,7 @@ use crate::{
         unit,
         yaml::Value,
     },
-    path::Suffix,
+    path::{Paths, Suffix},
 };
 use http::Method;
 use std::time::Duration;
@@ -32,6 +32,7 @@ impl Reader {
         root: &Section<'_>,
         limiters: &[Limiter],
         upstreams: &[Upstream],
+        paths: &Paths,
     ) -> Vec<Route> {
         let Some(field) = root.get("routes") else {
             let reason = "is missing, and without routes every request is answered 404; \
@@ -52,11 +53,13 @@ impl Reader {
         let mut routes: Vec<(Route, Field<'_>)> = Vec::new();
         for (i, node) in items.iter().enumerate() {
             let item = field.item(i, node);
-            let Some(route) = self.route(&item, limiters, upstreams) else { continue };
-            self.check_against(&routes, &route, &item);
+            let Some(route) = self.route(&item, limiters, upstreams, paths) else { continue };
+            self.check_against(&routes, &route, &item, paths);
             routes.push((route, item));
         }
-        routes.into_iter().map(|(route, _)| route).collect()
+        let mut routes: Vec<_> = routes.into_iter().map(|(route, _)| route).collect();
+        add_head(&mut routes);
+        routes
     }
 
     fn route(
@@ -64,13 +67,14 @@ impl Reader {
         field: &Field<'_>,
         limiters: &[Limiter],
         upstreams: &[Upstream],
+        paths: &Paths,
     ) -> Option<Route> {
         let section = self.section(field, &ROUTE)?;
         let path = |key: &str| join(&section.path, key);
         let (written, suffix) = match section.get("suffix") {
             Some(field) => {
                 let written = field.scalar().map_or("", |scalar| &scalar.text).to_owned();
-                (written, self.scalar(&field, Suffix::parse))
+                (written, self.scalar(&field, |text| Suffix::parse_for(text, paths)))
             }
             None => {
                 self.note(section.place, &path("suffix"), "is missing; \"*\" matches every path");
@@ -107,6 +111,15 @@ impl Reader {
             && let Some(field) = section.get("max_wait_cap")
         {
             self.note_at(&field, "is below max_wait; no request may wait longer than the cap");
+        }
+        let is_paced = |charge: &Charge| {
+            let limiter = &limiters[charge.limiter];
+            limiter.mode == Mode::Enforce && !limiter.rates.is_empty()
+        };
+        let says_nothing =
+            section.get("max_wait").is_none() && section.get("max_wait_cap").is_none();
+        if says_nothing && used.iter().any(is_paced) {
+            self.unheld.push(name.clone());
         }
         let max_waiting =
             self.get(&section, "max_waiting", 10_000, |text| positive(text, 10_000_000));
@@ -177,12 +190,27 @@ impl Reader {
         methods
     }
 
-    fn check_against(&mut self, routes: &[(Route, Field<'_>)], route: &Route, field: &Field<'_>) {
+    fn check_against(
+        &mut self,
+        routes: &[(Route, Field<'_>)],
+        route: &Route,
+        field: &Field<'_>,
+        paths: &Paths,
+    ) {
         let line = |other: &Field<'_>| other.node.place.line;
         if let Some((_, other)) = routes.iter().find(|(other, _)| tie(other, route)) {
             let reason = format!(
                 "matches the same requests as {} in line {}, and neither is more specific; \
                  change its suffix, host or methods",
+                other.path,
+                line(other)
+            );
+            self.note_at(field, reason);
+        } else if let Some((_, other)) =
+            routes.iter().find(|(other, _)| paths.may_fold() && differ_in_case(other, route))
+        {
+            let reason = format!(
+                "differs from {} in line {} only in upper and lower case, and has other limiters; say whether the                  upstream tells them apart, with `paths: {{ fold_case: off }}`, or give both the same limiters",
                 other.path,
                 line(other)
             );
@@ -244,6 +272,34 @@ fn tie(a: &Route, b: &Route) -> bool {
         _ => false,
     };
     a.suffix == b.suffix && a.host == b.host && overlap
+}
+
+/// Whether an origin that folds case takes their requests for the same, and they are not limited alike.
+fn differ_in_case(a: &Route, b: &Route) -> bool {
+    if a.suffix == b.suffix || !a.suffix.is_folded(&b.suffix) || a.covers(b) && b.covers(a) {
+        return false;
+    }
+    tie(&Route { suffix: b.suffix.clone(), ..a.clone() }, b)
+}
+
+/// A HEAD is a GET without the body (RFC 9110 section 9.3.2), so a route for GET takes it, unless another route with the
+/// same suffix names it.
+fn add_head(routes: &mut [Route]) {
+    let names_head = |route: &Route, by: &Route| {
+        by.suffix == route.suffix
+            && (by.host.is_none() || by.host == route.host)
+            && by.methods.contains(&Method::HEAD)
+    };
+    let takes_it: Vec<bool> = routes
+        .iter()
+        .map(|route| {
+            route.methods.contains(&Method::GET)
+                && !routes.iter().any(|other| names_head(route, other))
+        })
+        .collect();
+    for (route, _) in routes.iter_mut().zip(takes_it).filter(|(_, takes_it)| *takes_it) {
+        route.methods.push(Method::HEAD);
+    }
 }
 
 fn route_name(text: &str) -> Result<String, &'static str> {

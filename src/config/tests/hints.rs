@@ -61,6 +61,18 @@ use rstest::rstest;
     "@5/2months",
     "limiters.a: `5/2months` has the unknown unit `months`; write `5/60d`"
 )]
+#[case::a_rate_in_words("@5rps", "limiters.a: `5rps` is not a rate; write `5/s`")]
+#[case::a_minute_in_words("@300 rpm", "limiters.a: `300 rpm` is not a rate; write `300/min`")]
+#[case::a_rate_of_nginx("@5r/s", "limiters.a: `5r/s` is not a whole number; write `5/s`")]
+#[case::per("@5 per minute", "limiters.a: `5 per minute` is not a rate; write `5/min`")]
+#[case::from_the_environment(
+    "@'${SET}sek'",
+    "limiters.a: `${SET}sek` (`6380sek`) is not a rate; write COUNT/PERIOD, as in 5/s, 300/min or 10/250ms"
+)]
+#[case::unit_from_the_environment(
+    "@'5/${SECRET}'",
+    "limiters.a: `5/${SECRET}` (`5/hunter2`) has the unknown unit `hunter2`; use ms, s, min, h (hour) or d (day)"
+)]
 #[case::capital("@5/S", "limiters.a: `5/S` has the unknown unit `S`; write `5/s`")]
 #[case::plural("@5/seconds", "limiters.a: `5/seconds` has the unknown unit `seconds`; write `5/s`")]
 #[case::too_long(
@@ -167,7 +179,14 @@ fn one_message_for_a_limiter(#[case] text: &str, #[case] message: &str) {
     "suffix: /a, @rate: 5/s",
     "routes[0].rate: unknown key `rate`; it belongs to a limiter under `limiters:` at the top, which the route names"
 )]
-#[case::path("@path: /a", "routes[0].path: unknown key `path`; did you mean `suffix`?")]
+#[case::path(
+    "@path: /a",
+    "routes[0].path: unknown key `path`; a route matches the end of a path, as in `suffix: /search` for /search and /v2/search; there is no match by the beginning or the whole of a path yet"
+)]
+#[case::prefix(
+    "@prefix: /a",
+    "routes[0].prefix: unknown key `prefix`; a route matches the end of a path, as in `suffix: /search` for /search and /v2/search; there is no match by the beginning or the whole of a path yet"
+)]
 #[case::misspelt_suffix(
     "@sufix: /a",
     "routes[0].sufix: unknown key `sufix`; did you mean `suffix`?"
@@ -214,6 +233,15 @@ fn one_message_for_a_route(#[case] route: &str, #[case] message: &str) {
 #[case::part_and_more("limiters:\n  a:\n    key: {header.x-a}:{host}", Some("{header.x-a}:{host}"))]
 #[case::double_braces("limiters:\n  a:\n    key: {{client_ip}}", Some("{client_ip}"))]
 #[case::variable("limiters: { a: { key: ${client_ip} } }", Some("{client_ip}"))]
+#[case::another_variable("store: { url: ${X} }", Some("${X}"))]
+#[case::variable_at_an_end("limiters: { a: { rate: ${RATE}}}", Some("${RATE}"))]
+#[case::variable_in_a_list("redact: [a, ${X}]", Some("${X}"))]
+#[case::variable_in_a_url(
+    "store: { url: redis://:${P}@r:6379/0, prefix: p }",
+    Some("redis://:${P}@r:6379/0")
+)]
+#[case::address("listen: [::]:8080\nadmin: 127.0.0.1:9", Some("[::]:8080"))]
+#[case::address_alone("admin: [::1]:8080", Some("[::1]:8080"))]
 #[case::other("a: [", None)]
 #[case::star_in_quotes("routes: [{ suffix: '*' ]", None)]
 #[case::star_in_a_comment("routes: [{ suffix: /a ] # not *", None)]
@@ -258,4 +286,69 @@ fn one_message_for_a_misspelt_upstream() {
     let error = parse(text).expect_err("must be refused").to_string();
     let message = "test.yaml:1:1: upstrems: unknown key `upstrems`; did you mean `upstreams`?";
     assert_eq!(error, message);
+}
+
+#[rstest]
+#[case::a_port(
+    ":8080",
+    "`:8080` names no IP; write `0.0.0.0:8080` for all addresses of this machine, `127.0.0.1:8080` for itself alone"
+)]
+#[case::a_number(
+    "8080",
+    "`8080` names no IP; write `0.0.0.0:8080` for all addresses of this machine, `127.0.0.1:8080` for itself alone"
+)]
+#[case::a_name(
+    "localhost:8080",
+    "`localhost:8080` is no address, which has an IP in place of a name; write `127.0.0.1:8080`"
+)]
+#[case::no_brackets("'::1'", "`::1` names no port; write it as in `\"[::1]:8080\"`")]
+#[case::no_port("10.0.0.1", "`10.0.0.1` names no port; write it as in `10.0.0.1:8080`")]
+fn one_message_for_an_address(#[case] text: &str, #[case] message: &str) {
+    assert_eq!(mistakes(&format!("listen: {text}")), [format!("test.yaml:3:9: listen: {message}")]);
+}
+
+#[rstest]
+#[case::two_keys_in_a_line(
+    "limiters:\n  a: rate: 5/s",
+    "two keys in one line; write `a: { rate: 5/s }`, or the second one below the first, further in"
+)]
+#[case::merge_key(
+    "limiters:\n  a: &a { rate: 5/s }\n  b: { <<: *a, burst: 2 }",
+    "limiters.b.<<: merge keys (`<<`) are not read; write the keys out, or give the whole value an anchor (`&a`) and use it with `*a`"
+)]
+#[case::merge_key_of_all(
+    "limiters:\n  a: &a { rate: 5/s }\n  <<: *a",
+    "limiters.<<: merge keys (`<<`) are not read; write the keys out, or give the whole value an anchor (`&a`) and use it with `*a`"
+)]
+#[case::credentials("upstreams:\n  v: https://user:hunter2@api.example/v2?key=hunter2", "")]
+fn one_message_and_its_cure(#[case] text: &str, #[case] message: &str) {
+    let all = mistakes(text);
+    assert!(!all.join("\n").contains("hunter2"), "{all:?}");
+    if !message.is_empty() {
+        assert_eq!(all.len(), 1, "{all:?}");
+        assert!(all[0].ends_with(&format!(": {message}")), "{all:?}");
+    }
+}
+
+/// `/a` is limited, and in another case it is another route, limited otherwise.
+#[rstest]
+#[case::not_known(
+    "",
+    Some("routes[1]: differs from routes[0] in line 5 only in upper and lower case")
+)]
+#[case::told_apart("fold_case: off", None)]
+#[case::folded(
+    "fold_case: on",
+    Some("routes[1]: matches the same requests as routes[0] in line 5")
+)]
+fn routes_that_differ_in_case(#[case] paths: &str, #[case] message: Option<&str>) {
+    let text = format!(
+        "upstream: http://a\npaths: {{ {paths} }}\nlimiters: {{ a: 5/s, b: 5/s }}\nroutes:\n\
+         - {{ suffix: /a, limiters: [a] }}\n- {{ suffix: /A, limiters: [b] }}\n"
+    );
+    let error = parse(&text).err().map(|error| error.to_string());
+    match message {
+        Some(message) => assert!(error.as_ref().is_some_and(|e| e.contains(message)), "{error:?}"),
+        None => assert_eq!(error, None),
+    }
 }

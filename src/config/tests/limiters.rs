@@ -352,7 +352,7 @@ fn no_network(#[case] text: &str, #[case] message: &str) {
 fn warnings() {
     let config = with(
         "a: [3/s, 180/min, 179/62s], b: [500/s, 20/min], c: [3/s, 20/min], d: [3/2s, 9/3s, 4/5s]",
-        &["limiters: [a, b, c]"],
+        &["limiters: [a, b, c], max_wait: 1s"],
     );
     assert_eq!(
         config.warnings(),
@@ -387,32 +387,43 @@ fn warnings() {
 #[case::leaky_with_a_wait("a: { algorithm: leaky_bucket, rate: 5/s }", "max_wait: 1s", None)]
 #[case::leaky_with_a_cap("a: { algorithm: leaky_bucket, rate: 5/s }", "max_wait_cap: 1s", None)]
 #[case::leaky_observed("a: { algorithm: leaky_bucket, rate: 5/s, mode: observe }", "", None)]
-#[case::bucket("a: 5/s", "", None)]
+#[case::bucket("a: 5/s", "max_wait: 1s", None)]
 #[case::daily_window(
     "a: { algorithm: fixed_window, rate: [5/s, 50000/day] }",
-    "",
+    "max_wait: 1s",
     Some(
         "the windows of the limiter `a` with 50000/d do not begin at midnight: with `store: memory` they begin with the process"
     )
 )]
-#[case::hourly_window("a: { algorithm: fixed_window, rate: 50000/h }", "", None)]
-#[case::daily_bucket("a: 50000/day", "", None)]
+#[case::no_wait(
+    "a: 5/s",
+    "",
+    Some(
+        "the route `/0` has limiters and no `max_wait`: a request above the rate is never held, but refused with 429 at once; write for how long one may wait, as in `max_wait: 2s`, or `max_wait: 0` if that is meant"
+    )
+)]
+#[case::no_wait_that_is_meant("a: 5/s", "max_wait: 0", None)]
+#[case::no_wait_but_a_cap("a: 5/s", "max_wait_cap: 2s", None)]
+#[case::no_wait_of_who_observes("a: { rate: 5/s, mode: observe }", "", None)]
+#[case::no_wait_for_places("a: { algorithm: concurrency, max: 2 }", "", None)]
+#[case::hourly_window("a: { algorithm: fixed_window, rate: 50000/h }", "max_wait: 1s", None)]
+#[case::daily_bucket("a: 50000/day", "max_wait: 1s", None)]
 #[case::margin(
     "a: { algorithm: sliding_window, rate: 5/s, margin: 2s }",
-    "",
+    "max_wait: 1s",
     Some("the margin 2s of the limiter `a` leaves 33 % of its quota")
 )]
 #[case::margin_of_a_list(
     "a: { algorithm: sliding_window, rate: [20/s, 30/10s], margin: 30s }",
-    "",
+    "max_wait: 1s",
     Some("the margin 30s of the limiter `a` leaves 21 % of its quota")
 )]
 #[case::margin_of_the_slack(
     "a: { algorithm: sliding_window, rate: [20/s, 60/min], margin: 2s }",
-    "",
+    "max_wait: 1s",
     None
 )]
-#[case::half("a: { algorithm: sliding_window, rate: 5/s, margin: 1s }", "", None)]
+#[case::half("a: { algorithm: sliding_window, rate: 5/s, margin: 1s }", "max_wait: 1s", None)]
 #[case::margin_of_each(
     "a: { algorithm: leaky_bucket, rate: 50/s, margin: 50ms }",
     "max_wait: 1s",
@@ -420,7 +431,7 @@ fn warnings() {
 )]
 #[case::a_store_that_is_never_away(
     "a: { rate: 5/s, on_failure: allow }",
-    "",
+    "max_wait: 1s",
     Some(
         "`on_failure` of the limiter `a` is for a store that can be away; `store: memory` never is"
     )
@@ -432,7 +443,7 @@ fn one_warning(#[case] limiters: &str, #[case] route: &str, #[case] warning: Opt
 
 #[test]
 fn a_day_begins_at_midnight_in_redis() {
-    let text = "upstream: http://a\nstore: redis://a\nroutes: [{ suffix: '*', limiters: [a] }]\n\
+    let text = "upstream: http://a\nstore: redis://a\nroutes: [{ suffix: '*', limiters: [a], max_wait: 0 }]\n\
                 limiters: { a: { algorithm: fixed_window, rate: 50000/day } }\n";
     assert!(parse(text).expect("a config").warnings().is_empty());
 }

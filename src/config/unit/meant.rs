@@ -19,7 +19,7 @@ pub(super) fn rate(text: &str, reason: String) -> String {
     if text.matches('/').count() > 1 {
         return "has more than one `/`; write COUNT/PERIOD, as in 5/s or 10/250ms".into();
     }
-    let meant = near_rate(text).map(|rate| rate.to_string());
+    let meant = near_rate(text).or_else(|| worded(text)).map(|rate| rate.to_string());
     hinted(reason, meant.filter(|meant| read_rate(meant).is_ok()))
 }
 
@@ -81,6 +81,25 @@ fn near_rate(text: &str) -> Option<Rate> {
         false => (count.checked_mul(parts)?, micros),
     };
     Some(Rate { count, period: Duration::from_micros(micros) })
+}
+
+/// `5rps`, `300 rpm`, `5r/s`, `5 per second`.
+fn worded(text: &str) -> Option<Rate> {
+    let small = text.to_lowercase();
+    let end = small.find(|c: char| c.is_ascii_alphabetic())?;
+    let (count, word) = (small[..end].trim(), small[end..].trim());
+    let unit = ["r/", "req/", "requests/", "per", "a "]
+        .iter()
+        .find_map(|before| word.strip_prefix(before));
+    let unit = match (unit.map(str::trim), word) {
+        (Some(unit), _) => unit,
+        (None, "rps" | "qps" | "tps") => "s",
+        (None, "rpm" | "qpm" | "tpm") => "min",
+        (None, "rph" | "qph") => "h",
+        (None, "rpd" | "qpd") => "d",
+        (None, _) => return None,
+    };
+    near_rate(&format!("{count}/{unit}"))
 }
 
 /// `1.5`, `1_000`, `1,000`, `1k` or `2M` as a fraction in lowest terms.

@@ -23,7 +23,10 @@ impl Line for Silent {
 fn refused(request: http::request::Builder, limits: Limits) -> Option<u16> {
     let peer = Peer::new([127, 0, 0, 1].into(), 80, false, &[], Arc::new(Silent));
     let request = request.body(()).unwrap();
-    let failure: Option<F> = vet(&peer, &limits, &request, Seen::of(request.headers())).err();
+    let failure: Option<F> = {
+        let known = (&limits, &Paths::default());
+        vet(&peer, known, &request, Seen::of(request.headers())).err()
+    };
     failure.map(|failure| failure.response().status().as_u16())
 }
 
@@ -37,6 +40,7 @@ fn refused(request: http::request::Builder, limits: Limits) -> Option<u16> {
 #[case::ipv4("192.0.2.1:80", true)]
 #[case::ipv6("[2001:db8::1]:80", true)]
 #[case::ipv6_alone("[::1]", true)]
+#[case::comma("a.example,b.example", false)]
 #[case::empty("", false)]
 #[case::port_alone(":80", false)]
 #[case::credentials("u:p@api.example", false)]

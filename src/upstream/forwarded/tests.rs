@@ -21,6 +21,7 @@ fn way<'a>(peer: &'a HeaderValue, port: &'a HeaderValue, host: &'a HeaderValue) 
         preserve_host: false,
         forwarded: false,
         is_open: false,
+        is_options: false,
     }
 }
 

@@ -34,6 +34,11 @@ impl Seen {
     /// `X-Request-Id`.
     pub const REQUEST_ID: Self = Self(1 << 11);
 
+    /// `Max-Forwards`.
+    pub const MAX_FORWARDS: Self = Self(1 << 12);
+    /// A name in which some proxies tell the address of the client.
+    pub const CLIENT_ADDRESS: Self = Self(1 << 13);
+
     /// Whatever is meant for one connection (RFC 9110 section 7.6.1).
     pub const HOP_BY_HOP: Self = Self(
         Self::CONNECTION.0
@@ -58,20 +63,40 @@ impl Seen {
         // A jump by the first letter, instead of a comparison with each.
         match (name.as_bytes().first(), name) {
             (Some(b't'), "te") => Self::TE,
+            (Some(b't'), "true-client-ip") => Self::CLIENT_ADDRESS,
             (Some(b't'), "transfer-encoding") => Self::TRANSFER_ENCODING,
             (Some(b'c'), "connection") => Self::CONNECTION,
             (Some(b'c'), "content-length") => Self::CONTENT_LENGTH,
             (Some(b'c'), "cookie") => Self::COOKIE,
+            (Some(b'c'), "cf-connecting-ip" | "cf-connecting-ipv6" | "client-ip") => {
+                Self::CLIENT_ADDRESS
+            }
             (Some(b'e'), "expect") => Self::EXPECT,
             (Some(b'f'), "forwarded") => Self::FORWARDED,
+            (Some(b'f'), "fastly-client-ip" | "fly-client-ip" | "forwarded-for") => {
+                Self::CLIENT_ADDRESS
+            }
             (Some(b'g'), "grpc-timeout") => Self::PATIENCE,
             (Some(b'k'), "keep-alive") => Self::OTHER_HOP_BY_HOP,
+            (Some(b'm'), "max-forwards") => Self::MAX_FORWARDS,
             (Some(b'p'), "prefer") => Self::PATIENCE,
             (Some(b'p'), "proxy-authenticate" | "proxy-authorization" | "proxy-connection") => {
                 Self::OTHER_HOP_BY_HOP
             }
             (Some(b'u'), "upgrade") => Self::UPGRADE,
             (Some(b'x'), "x-request-id") => Self::REQUEST_ID,
+            (
+                Some(b'x'),
+                "x-real-ip"
+                | "x-client-ip"
+                | "x-cluster-client-ip"
+                | "x-forwarded"
+                | "x-original-forwarded-for"
+                | "x-originating-ip"
+                | "x-remote-ip"
+                | "x-remote-addr"
+                | "x-envoy-external-address",
+            ) => Self::CLIENT_ADDRESS,
             (
                 Some(b'x'),
                 "x-forwarded-for" | "x-forwarded-host" | "x-forwarded-port" | "x-forwarded-proto",
@@ -85,7 +110,7 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::upstream::headers::{HOP_BY_HOP, KEPT};
+    use crate::upstream::headers::{CLIENT_ADDRESSES, HOP_BY_HOP, KEPT};
     use http::HeaderValue;
 
     fn seen(names: &[&HeaderName]) -> Seen {
@@ -101,6 +126,14 @@ mod tests {
         for name in KEPT.iter() {
             assert!(!seen(&[name]).has(Seen::HOP_BY_HOP), "{name}");
         }
+    }
+
+    #[test]
+    fn every_name_for_an_address_is_seen() {
+        for name in &CLIENT_ADDRESSES {
+            assert!(seen(&[name]).has(Seen::CLIENT_ADDRESS), "{name}");
+        }
+        assert!(!seen(&[&http::header::ACCEPT]).has(Seen::CLIENT_ADDRESS));
     }
 
     #[test]

@@ -52,6 +52,7 @@ fn to_upstream_with(
         preserve_host: false,
         forwarded: false,
         is_open: false,
+        is_options: false,
     };
     change(&mut way);
     let mut got = headers(sent);
@@ -141,6 +142,34 @@ fn what_origins_take_for_a_name_of_ours_goes() {
     let got = to_upstream_with(&sent, |_| {});
     assert_eq!((got.get("x_forwarded-for"), got.get("content_length")), (None, None));
     assert_eq!(all(&got, "x_other"), ["1"]);
+}
+
+#[rstest]
+#[case::counted(true, &["3"], &["2"])]
+#[case::of_another_method(false, &["3"], &["3"])]
+#[case::zero(true, &["0"], &["0"])]
+#[case::no_number(true, &["x"], &["x"])]
+#[case::two(true, &["3", "4"], &["3", "4"])]
+fn forwards_are_counted_down(
+    #[case] is_options: bool,
+    #[case] sent: &[&'static str],
+    #[case] expected: &[&str],
+) {
+    let sent: Vec<_> = sent.iter().map(|value| ("max-forwards", *value)).collect();
+    let got = to_upstream_with(&sent, |way| way.is_options = is_options);
+    assert_eq!(all(&got, "max-forwards"), expected);
+}
+
+#[test]
+fn only_a_trusted_proxy_says_who_the_client_is() {
+    let mut sent: Vec<_> = CLIENT_ADDRESSES.iter().map(|name| (name.as_str(), "6.6.6.6")).collect();
+    sent.extend([("x_real_ip", "6.6.6.6"), ("x-other", "1")]);
+    let got = to_upstream_with(&sent, |_| {});
+    assert!(got.values().all(|value| value != "6.6.6.6"), "{got:?}");
+    assert_eq!(all(&got, "x-other"), ["1"]);
+    let got = to_upstream_with(&sent, |way| way.is_trusted = true);
+    assert_eq!(all(&got, "x-real-ip"), ["6.6.6.6"]);
+    assert_eq!(all(&got, "x_real_ip"), [""; 0]);
 }
 
 #[rstest]
