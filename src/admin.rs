@@ -7,7 +7,7 @@ mod shown;
 use crate::{
     config::{Mode, OnFailure},
     gateway::Plan,
-    metrics,
+    log, metrics,
     store::{
         Store,
         health::{Breaker, Health},
@@ -74,6 +74,9 @@ async fn measured(State(admin): State<Admin>) -> impl IntoResponse {
     }
     let tasks: usize = admin.runtimes.iter().map(RuntimeMetrics::num_alive_tasks).sum();
     metrics::tasks().set(tasks as f64);
+    for stream in log::Stream::ALL {
+        metrics::log_dropped(stream).absolute(stream.dropped());
+    }
     admin.metrics.run_upkeep();
     (
         [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],

@@ -13,6 +13,7 @@ pub use labels::{Outcome, Protocol, Refusal, Verdict};
 pub use times::Times;
 
 use crate::{
+    log,
     store::{StoreError, batch::StoreMetrics, health::HealthMetrics},
     upstream::AddressMetrics,
 };
@@ -46,6 +47,7 @@ const STORE_UP: &str = "paceway_store_up";
 const STORE_BREAKER: &str = "paceway_store_breaker_state";
 const STORE_GATEWAYS: &str = "paceway_store_gateways";
 const TASKS: &str = "paceway_tasks";
+const LOG_DROPPED: &str = "paceway_log_lines_dropped_total";
 const BUILD_INFO: &str = "paceway_build_info";
 
 /// Of clients' connections.
@@ -202,6 +204,11 @@ pub fn tasks() -> Gauge {
     gauge!(TASKS)
 }
 
+/// The handle for lines of the log that were dropped; set at each scrape.
+pub fn log_dropped(stream: log::Stream) -> Counter {
+    counter!(LOG_DROPPED, "stream" => stream.name())
+}
+
 /// All metrics as text: those of `exporter`, and what the workers counted.
 pub fn text<'a>(
     exporter: &PrometheusHandle,
@@ -289,5 +296,6 @@ fn describe() {
         TASKS,
         "Tasks of the data plane: connections of both sides, and what goes on for them."
     );
+    describe_counter!(LOG_DROPPED, "Lines of the log that were dropped: their reader is too slow.");
     describe_gauge!(BUILD_INFO, "1, with the version of this program.");
 }

@@ -19,7 +19,7 @@ use crate::{
     admin::{self, Admin},
     config::Config,
     gateway::Plan,
-    metrics,
+    log, metrics,
     store::redis::ConnectError,
     tls::TlsError,
     upstream::{self, TrustError},
@@ -62,6 +62,8 @@ const TURNED_AWAY: usize = 64;
 /// says `Connection: close`.
 const LINGER: Duration = Duration::from_secs(1);
 const UPKEEP: Duration = Duration::from_secs(5);
+/// At a second signal the last lines of the log get this long to be written.
+const LAST_LINES: Duration = Duration::from_millis(200);
 
 /// Why a gateway cannot start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -248,6 +250,7 @@ async fn drain(
         if let Ok(signal) = shutdown_signal().await {
             tracing::warn!(signal, "second signal: stopping at once");
         }
+        log::flush(LAST_LINES);
         std::process::exit(1);
     });
     phase.send_replace(Phase::Draining);

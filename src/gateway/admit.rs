@@ -9,12 +9,13 @@ use crate::{
     key::Parts,
     limit::{self, Admission, Slot},
     metrics::Verdict,
-    store::{Decision, Source, StoreError},
+    store::{Checks, Decision, Source, StoreError},
     upstream::{Connection, Upstream},
 };
 use smallvec::SmallVec;
 use std::time::Duration;
 use tokio::time::Instant;
+use tracing::Level;
 
 // === impl Gateway ===
 
@@ -47,6 +48,9 @@ impl Gateway {
         let budget = if full { Duration::ZERO } else { wanted };
         let admission = limit::ask(&self.store, &checks, budget).await;
         let admission = admission.map_err(|error| self.undecided(routed, error))?;
+        if tracing::enabled!(Level::DEBUG) {
+            self.tell(record, routed, Some(&checks), &admission);
+        }
         match &admission {
             Admission::Granted(slot) => {
                 record.bound = Some(terms.limiter(slot.bound_by));
@@ -72,6 +76,51 @@ impl Gateway {
             }
         }
         Ok(Some(admission))
+    }
+
+    /// Shows a decision in the log. Names of states hold secrets as hashes only.
+    #[cold]
+    fn tell(
+        &self,
+        record: &Record<'_>,
+        routed: &Routed<'_>,
+        asked: Option<&Checks>,
+        said: &Admission,
+    ) {
+        let millis = |span: Duration| span.as_secs_f64() * 1e3;
+        let (bound_by, check, outcome, wait_ms, source, retry_ms) = match said {
+            Admission::Granted(slot) => {
+                let outcome = if slot.wait.is_zero() { "pass" } else { "wait" };
+                let check = Some(slot.bound());
+                (slot.bound_by, check, outcome, Some(millis(slot.wait)), slot.source, None)
+            }
+            Admission::Queued(place) => {
+                (place.bound_by, Some(place.bound()), "queue", None, place.source, None)
+            }
+            Admission::Refused(decision) => {
+                let retry = millis(limit::duration(decision.retry_after));
+                (
+                    decision.bound_by,
+                    asked.map(|checks| &checks[decision.bound_by]),
+                    "refuse",
+                    None,
+                    decision.source,
+                    Some(retry),
+                )
+            }
+        };
+        tracing::debug!(
+            request_id = record.id.to_str().unwrap_or("-"),
+            route = self.plan.config.routes[routed.route].name,
+            limiter = self.plan.limiters[routed.terms.limiter(bound_by)].limiter.name,
+            key = check.map(|check| &*check.key),
+            cost = check.map(|check| check.cost),
+            outcome,
+            wait_ms,
+            retry_after_ms = retry_ms,
+            source = source.name(),
+            "decision"
+        );
     }
 
     fn decided(&self, limiter: usize, verdict: Verdict, source: Source) {
@@ -176,6 +225,9 @@ impl Gateway {
                 Admission::Refused(decision) => return Err(self.refused(record, terms, &decision)),
             };
             admission = next.map_err(|error| self.undecided(routed, error))?;
+            if tracing::enabled!(Level::DEBUG) {
+                self.tell(record, routed, None, &admission);
+            }
         }
     }
 

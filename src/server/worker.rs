@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     gateway::{Gateway, Plan},
+    log::{Permit, Throttle},
     store::Store,
     upstream::{Site, Upstream},
 };
@@ -50,6 +51,9 @@ pub(super) struct Worker {
     pub(super) draining: Arc<AtomicBool>,
     pub(super) phases: watch::Receiver<Phase>,
 }
+
+static UNACCEPTED: Throttle = Throttle::new();
+static LOST: Throttle = Throttle::new();
 
 // === impl Worker ===
 
@@ -111,7 +115,9 @@ impl Worker {
                     Ok((tcp, address)) => self.let_in(door, connections, tcp, address),
                     Err(error) => {
                         // Most likely out of file descriptors: wait until some are free.
-                        tracing::warn!(%error, "cannot accept");
+                        if let Some(Permit { suppressed }) = UNACCEPTED.permit() {
+                            tracing::warn!(%error, suppressed, "cannot accept");
+                        }
                         while let Ok(guest) = self.guests.try_recv() {
                             take_over(door, connections, guest);
                         }
@@ -181,7 +187,11 @@ impl Worker {
 fn take_over(door: &Arc<Door>, connections: &mut JoinSet<()>, Guest { tcp, address, seat }: Guest) {
     match registered(tcp) {
         Ok(tcp) => serve(door, connections, tcp, address, seat),
-        Err(error) => tracing::warn!(%error, "cannot take a connection over"),
+        Err(error) => {
+            if let Some(Permit { suppressed }) = LOST.permit() {
+                tracing::warn!(%error, suppressed, "cannot take a connection over");
+            }
+        }
     }
 }
 

@@ -278,7 +278,7 @@ async fn vendor() -> Upstream {
 type Labels = [(&'static str, &'static str)];
 
 /// The metrics of the contract that have a meaning now, with their types and labels.
-pub(crate) const METRICS: [(&str, &str, &[&str]); 23] = [
+pub(crate) const METRICS: [(&str, &str, &[&str]); 24] = [
     ("paceway_requests_total", "counter", &["outcome", "route"]),
     ("paceway_decisions_total", "counter", &["decision", "limiter", "source"]),
     ("paceway_late_wakeups_total", "counter", &["limiter"]),
@@ -301,6 +301,7 @@ pub(crate) const METRICS: [(&str, &str, &[&str]); 23] = [
     ("paceway_store_gateways", "gauge", &[]),
     ("paceway_tunnels", "gauge", &["route"]),
     ("paceway_tasks", "gauge", &[]),
+    ("paceway_log_lines_dropped_total", "counter", &["stream"]),
     ("paceway_build_info", "gauge", &["version"]),
 ];
 
@@ -351,7 +352,7 @@ async fn the_metrics_are_those_of_the_contract_and_pass_promtool() {
         assert!(text.contains(&format!("# HELP {name} ")), "no help on {name}");
     }
 
-    let closed: [(&str, &[&str]); 12] = [
+    let closed: [(&str, &[&str]); 13] = [
         ("route", &["search", "strict", "throttled", "odd \\\"name\\\\", "-"]),
         (
             "outcome",
@@ -377,6 +378,7 @@ async fn the_metrics_are_those_of_the_contract_and_pass_promtool() {
         ("kind", &["timeout", "unreachable", "refused", "protocol", "foreign"]),
         ("protocol", &["http1", "http2", "tunnel"]),
         ("reason", &["limit", "tls", "proxy_protocol", "header_timeout", "stalled", "http2"]),
+        ("stream", &["stdout", "stderr"]),
         ("version", &[env!("CARGO_PKG_VERSION")]),
     ];
     let closed: BTreeMap<_, _> = closed.into_iter().collect();
