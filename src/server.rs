@@ -39,7 +39,7 @@ use std::{
     net::{SocketAddr, TcpListener as StdListener},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread,
@@ -50,7 +50,7 @@ use tokio::{
     runtime::{self, Runtime, RuntimeMetrics},
     signal::unix::{Signal, SignalKind, signal},
     sync::{Semaphore, mpsc, watch},
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 use worker::Worker;
 
@@ -173,6 +173,7 @@ impl Server {
             }
             let seats = Arc::new(Seats::new(self.plan.config.client.max_connections));
             let (phase, phases) = watch::channel(Phase::Running);
+            let drain_end = Arc::new(OnceLock::new());
             let (ended, mut ends) = mpsc::channel(1);
             let (crew, heard) = Crew::new(self.data.len());
             let (crew, mut runtimes) = (Arc::new(crew), Vec::new());
@@ -190,6 +191,7 @@ impl Server {
                     turned_away: Arc::new(Semaphore::new(TURNED_AWAY)),
                     draining: draining.clone(),
                     phases: phases.clone(),
+                    drain_end: drain_end.clone(),
                 };
                 runtimes.push(start(worker, ended.clone())?);
             }
@@ -217,7 +219,9 @@ impl Server {
                 _ = ends.recv() => return Err(ServerError::Worker),
             }
             draining.store(true, Relaxed);
-            drain(&phase, &mut ends, self.plan.config.drain_timeout).await
+            let limit = self.plan.config.drain_timeout;
+            let _ = drain_end.set(Instant::now() + limit);
+            drain(&phase, &mut ends, limit).await
         })
     }
 }

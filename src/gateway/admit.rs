@@ -200,12 +200,24 @@ impl Gateway {
         until: Instant,
     ) -> Result<(Slot, Connection), Failure> {
         let terms = routed.terms;
+        let mut is_last_call = false;
         loop {
             let next = match admission {
                 Admission::Granted(slot) => {
-                    slot.near(upstream.lead()).await;
-                    let connection = connection(upstream, None).await?;
-                    slot.come().await;
+                    let come = async {
+                        slot.near(upstream.lead()).await;
+                        let connection = connection(upstream, None).await?;
+                        slot.come().await;
+                        Ok(connection)
+                    };
+                    let connection = tokio::select! {
+                        biased;
+                        connection = come => connection?,
+                        () = self.drain.ends_before(slot.at) => {
+                            let left = slot.at.saturating_duration_since(Instant::now());
+                            return Err(Failure::Draining { retry_after: limit::micros(left) });
+                        }
+                    };
                     let left = until.saturating_duration_since(Instant::now());
                     if slot.is_late() {
                         let late = terms.limiter(slot.bound_by);
@@ -217,10 +229,25 @@ impl Gateway {
                         Box::pin(slot.take_places(left)).await
                     }
                 }
+                Admission::Queued(_) if is_last_call => {
+                    return Err(Failure::Draining { retry_after: 0 });
+                }
                 Admission::Queued(place) => {
-                    place.called().await;
-                    let left = until.saturating_duration_since(Instant::now());
+                    tokio::select! {
+                        biased;
+                        () = place.called() => {}
+                        () = self.drain.last_call() => is_last_call = true,
+                    }
+                    // At the last call no time is left to wait: the request gets its place now, or 503.
+                    let left = match is_last_call {
+                        true => Duration::ZERO,
+                        false => until.saturating_duration_since(Instant::now()),
+                    };
                     Box::pin(place.ask_again(left)).await
+                }
+                Admission::Refused(decision) if is_last_call => {
+                    record.bound = Some(terms.limiter(decision.bound_by));
+                    return Err(Failure::Draining { retry_after: decision.retry_after });
                 }
                 Admission::Refused(decision) => return Err(self.refused(record, terms, &decision)),
             };

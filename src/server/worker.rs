@@ -17,14 +17,14 @@ use crate::{
 use std::{
     io,
     net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream},
-    sync::{Arc, atomic::AtomicBool},
+    sync::{Arc, OnceLock, atomic::AtomicBool},
     time::Duration,
 };
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{Semaphore, mpsc, watch},
     task::JoinSet,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tokio_rustls::rustls::ServerConfig;
 
@@ -50,6 +50,8 @@ pub(super) struct Worker {
     pub(super) turned_away: Arc<Semaphore>,
     pub(super) draining: Arc<AtomicBool>,
     pub(super) phases: watch::Receiver<Phase>,
+    /// When the drain ends; set before it begins.
+    pub(super) drain_end: Arc<OnceLock<Instant>>,
 }
 
 static UNACCEPTED: Throttle = Throttle::new();
@@ -128,6 +130,9 @@ impl Worker {
                 _ = drain.wait_for(|phase| *phase >= Phase::Draining) => break,
                 Some(_) = connections.join_next() => {}
             }
+        }
+        if let Some(end) = self.drain_end.get() {
+            door.gateway.drain(*end);
         }
         // From now on others keep whom they let in.
         self.guests.close();

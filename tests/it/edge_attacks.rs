@@ -1,8 +1,8 @@
-//! What clients can do to the process around the requests: to its log.
+//! What clients can do to the process around the requests: to its log, and to its end.
 
 use crate::support::{
-    Authority, Conn, Frames, Gateway, Reply, Upstream, block, eventually, frame, free_port, get,
-    headers, paceway_in, request,
+    Authority, Conn, Frames, Gateway, PATIENCE, Reply, Upstream, block, eventually, frame,
+    free_port, get, headers, paceway_in, request,
 };
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -11,9 +11,10 @@ use std::{
     io::{BufRead, BufReader, Read},
     net::SocketAddr,
     process::{Child, ChildStderr, Command, Stdio},
+    sync::Arc,
     thread,
 };
-use tokio::task::JoinSet;
+use tokio::{sync::Semaphore, task::JoinSet, time::Instant};
 
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
@@ -296,4 +297,92 @@ routes: [{{ name: all, suffix: /x, limiters: [each] }}, {{ name: own, suffix: /o
     }
     assert!(decisions[0]["key"].as_str().is_some_and(|key| key.ends_with("one")), "{decisions:?}");
     assert!(decisions[1]["retry_after_ms"].as_f64() > Some(1000.0), "{decisions:?}");
+}
+
+// === the drain
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_beyond_the_end_of_the_drain_is_refused_at_once() {
+    let gate = Arc::new(Semaphore::new(0));
+    let behind = gate.clone();
+    let upstream = Upstream::start(move |call| match call.target.as_str() {
+        "/place" => Reply::ok().behind(&behind),
+        _ => Reply::ok(),
+    })
+    .await;
+    let mut gateway = Gateway::start(&format!(
+        "drain_timeout: 10min\nupstream: {}
+limiters: {{ late: {{ rate: 1/30min, burst: 1 }}, soon: 1/2s, place: {{ algorithm: concurrency, max: 1 }} }}
+routes:
+  - {{ name: late, suffix: /late, limiters: [late], max_wait: 1h }}
+  - {{ name: soon, suffix: /soon, limiters: [soon], max_wait: 1h }}
+  - {{ name: place, suffix: /place, limiters: [place], max_wait: 1h }}
+",
+        upstream.url()
+    ))
+    .await;
+    for path in ["/late", "/soon"] {
+        assert_eq!(gateway.get(path).await.status, 200);
+    }
+    let mut kept = Conn::to(gateway.listen).await.expect("connect");
+    let holds = gateway.ask("/place", &[]).await;
+    eventually("the place is held", async || (upstream.calls().len() == 3).then_some(())).await;
+    let (mut late, began) = (gateway.ask("/late", &[]).await, Instant::now());
+    let mut in_time = vec![holds, gateway.ask("/place", &[]).await];
+    for _ in 0..2 {
+        in_time.push(gateway.ask("/soon", &[]).await);
+    }
+    gateway.until_waiting("late", 1).await;
+    gateway.until_waiting("place", 1).await;
+    gateway.signal("TERM");
+
+    let answer = late.answer().await.expect("a whole answer");
+    assert_eq!((answer.status, answer.problem().as_str()), (503, "draining"));
+    assert_eq!(answer.field("connection"), Some("close"));
+    let retry: u64 = answer.field("retry-after").expect("a time").parse().expect("seconds");
+    // The bucket had its last permit a moment before this request came.
+    let half_an_hour = 30 * 60;
+    let passed = began.elapsed().as_secs() + 2 * PATIENCE.as_secs();
+    assert!((half_an_hour - passed..=half_an_hour).contains(&retry), "{retry}");
+    let line = eventually("its line", async || {
+        gateway.access().into_iter().find(|line| line["path"] == "/late" && line["status"] == 503)
+    })
+    .await;
+    assert_eq!((&line["outcome"], &line["limiter"]), (&json!("draining"), &json!("late")));
+    assert!(line["wait_ms"].as_f64() > Some(0.0), "{line}");
+    // One that asks now is told the same, unless its connection was closed as an idle one.
+    let asked = kept.send(request("GET", "/late", &[])).await;
+    if let (Ok(()), Ok(answer)) = (asked, kept.answer().await) {
+        assert_eq!((answer.status, answer.problem().as_str()), (503, "draining"));
+    }
+    // Those whose turn comes in time are served.
+    gate.add_permits(2);
+    for conn in &mut in_time {
+        assert_eq!(conn.answer().await.expect("a whole answer").status, 200);
+    }
+    assert_eq!(gateway.end().await.code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_that_is_not_free_before_the_end_of_the_drain_is_refused_in_time() {
+    let never = Arc::new(Semaphore::new(0));
+    let upstream = Upstream::start(move |_| Reply::ok().behind(&never)).await;
+    let mut gateway = Gateway::start(&format!(
+        "drain_timeout: 3s\nupstream: {}
+limiters: {{ place: {{ algorithm: concurrency, max: 1, lease: 30min }} }}
+routes: [{{ name: place, suffix: \"*\", limiters: [place], max_wait: 1h }}]\n",
+        upstream.url()
+    ))
+    .await;
+    let _holds = gateway.ask("/holds", &[]).await;
+    eventually("the place is held", async || (!upstream.calls().is_empty()).then_some(())).await;
+    let mut waits = gateway.ask("/waits", &[]).await;
+    gateway.until_waiting("place", 1).await;
+    gateway.signal("TERM");
+    let answer = waits.answer().await.expect("a whole answer");
+    assert_eq!((answer.status, answer.problem().as_str()), (503, "draining"));
+    // When a place will be free is not known.
+    assert_eq!(answer.field("retry-after"), Some("1"));
+    assert_eq!(gateway.line("/waits").await["outcome"], "draining");
+    assert_eq!(gateway.end().await.code(), Some(0));
 }

@@ -174,7 +174,8 @@ routes:
 
     gateway.signal("TERM");
     assert!(stuck.answer().await.is_err(), "it got no answer, and is not told that it did");
-    assert!(waiting.answer().await.is_err());
+    let told = waiting.answer().await.expect("a whole answer");
+    assert_eq!((told.status, told.problem().as_str()), (503, "draining"));
     assert_eq!(gateway.end().await.code(), Some(0));
     let next = Gateway::start(&yaml).await;
     let slot = next.limiter("search").await["next_slot_ms"].as_f64().expect("ms");
@@ -362,6 +363,7 @@ async fn the_metrics_are_those_of_the_contract_and_pass_promtool() {
                 "observed",
                 "refused",
                 "queue_full",
+                "draining",
                 "no_route",
                 "bad_request",
                 "store_unavailable",
