@@ -48,6 +48,8 @@ const STORE_BREAKER: &str = "paceway_store_breaker_state";
 const STORE_GATEWAYS: &str = "paceway_store_gateways";
 const TASKS: &str = "paceway_tasks";
 const LOG_DROPPED: &str = "paceway_log_lines_dropped_total";
+const MAX_FILES: &str = "process_max_fds";
+const OPEN_FILES: &str = "process_open_fds";
 const BUILD_INFO: &str = "paceway_build_info";
 
 /// Of clients' connections.
@@ -209,6 +211,16 @@ pub fn log_dropped(stream: log::Stream) -> Counter {
     counter!(LOG_DROPPED, "stream" => stream.name())
 }
 
+/// The handle for the limit of open files.
+pub fn max_files() -> Gauge {
+    gauge!(MAX_FILES)
+}
+
+/// The handle for the number of open files; set at each scrape, where the system tells it.
+pub fn open_files() -> Gauge {
+    gauge!(OPEN_FILES)
+}
+
 /// All metrics as text: those of `exporter`, and what the workers counted.
 pub fn text<'a>(
     exporter: &PrometheusHandle,
@@ -297,5 +309,7 @@ fn describe() {
         "Tasks of the data plane: connections of both sides, and what goes on for them."
     );
     describe_counter!(LOG_DROPPED, "Lines of the log that were dropped: their reader is too slow.");
+    describe_gauge!(MAX_FILES, "File descriptors that the process may have.");
+    describe_gauge!(OPEN_FILES, "File descriptors that the process has.");
     describe_gauge!(BUILD_INFO, "1, with the version of this program.");
 }

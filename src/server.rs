@@ -5,9 +5,11 @@ mod certificates;
 mod clock;
 mod connection;
 mod crew;
+mod descriptors;
 mod door;
 mod edge;
 mod http2;
+mod operators;
 mod proxy_protocol;
 mod seats;
 mod socket;
@@ -25,12 +27,9 @@ use crate::{
     upstream::{self, TrustError},
 };
 use crew::Crew;
-use hyper::server::conn::http1;
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    service::TowerToHyperService,
-};
+use descriptors::Shares;
 use metrics_exporter_prometheus::PrometheusHandle;
+use operators::Limits;
 use seats::Seats;
 use socket::{ensure_free, listen, sites};
 use source::StoreSource;
@@ -46,7 +45,6 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    net::TcpListener,
     runtime::{self, Runtime, RuntimeMetrics},
     signal::unix::{Signal, SignalKind, signal},
     sync::{Semaphore, mpsc, watch},
@@ -54,10 +52,6 @@ use tokio::{
 };
 use worker::Worker;
 
-/// Somebody who asks the admin side gets this long to send a request's head; between two requests likewise.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Clients of one worker that are told at one time that there is no seat for them; more of them are told nothing.
-const TURNED_AWAY: usize = 64;
 /// After SIGTERM, connections stay open this long for clients that were about to use them; what they get then
 /// says `Connection: close`.
 const LINGER: Duration = Duration::from_secs(1);
@@ -109,6 +103,7 @@ pub struct Server {
     admin: StdListener,
     listen: SocketAddr,
     admin_address: SocketAddr,
+    shares: Shares,
 }
 
 /// How far down a gateway is.
@@ -126,13 +121,16 @@ enum Phase {
 // === impl Server ===
 
 impl Server {
-    /// Opens the sockets. Installs the metrics recorder of the process.
+    /// Opens the sockets. Installs the metrics recorder of the process, and raises its limit of open files as far as it
+    /// may.
     ///
     /// # Errors
     ///
     /// [`ServerError`].
     pub fn bind(config: Config, access_log: bool) -> Result<Self, ServerError> {
         let metrics = metrics::install().map_err(|error| ServerError::System(error.into()))?;
+        let shares = Shares::of(descriptors::raise(), &config);
+        metrics::max_files().set(shares.limit as f64);
         let failed = |address, key| move |source| ServerError::Listen { address, key, source };
         let open = |address, key, shared| listen(address, shared).map_err(failed(address, key));
         // Sockets of one port spread its connections, also those of another process: make sure there is none.
@@ -147,7 +145,7 @@ impl Server {
         let admin_address =
             admin.local_addr().map_err(|error| ServerError::System(error.into()))?;
         let plan = Arc::new(Plan::new(config, access_log));
-        Ok(Self { plan, metrics, data, admin, listen, admin_address })
+        Ok(Self { plan, metrics, data, admin, listen, admin_address, shares })
     }
 
     /// The addresses of the data plane and of the admin side, with the ports that the system chose.
@@ -163,15 +161,17 @@ impl Server {
     pub fn run(self) -> Result<(), ServerError> {
         let main = new_runtime()?;
         main.block_on(async move {
+            let shares = self.shares;
+            shares.log(self.plan.config.client.max_connections);
             let source = StoreSource::open(&self.plan.config).await?;
-            let sites = sites(&self.plan.config)?;
+            let sites = sites(&self.plan.config, shares.upstreams)?;
             upstream::follow(&sites, &self.plan.config.resolver);
             let draining = Arc::new(AtomicBool::new(false));
             let tls = self.plan.config.tls.clone().map(certificates::open).transpose()?;
             if tls.is_none() {
                 tokio::spawn(outlive_hangups(signal(SignalKind::hangup()).map_err(system)?));
             }
-            let seats = Arc::new(Seats::new(self.plan.config.client.max_connections));
+            let seats = Arc::new(Seats::new(Some(shares.clients)));
             let (phase, phases) = watch::channel(Phase::Running);
             let drain_end = Arc::new(OnceLock::new());
             let (ended, mut ends) = mpsc::channel(1);
@@ -188,7 +188,7 @@ impl Server {
                     sites: sites.clone(),
                     tls: tls.clone(),
                     seats: seats.clone(),
-                    turned_away: Arc::new(Semaphore::new(TURNED_AWAY)),
+                    turned_away: Arc::new(Semaphore::new(shares.turned_away)),
                     draining: draining.clone(),
                     phases: phases.clone(),
                     drain_end: drain_end.clone(),
@@ -205,7 +205,8 @@ impl Server {
                 draining: draining.clone(),
                 runtimes,
             };
-            tokio::spawn(serve_admin(self.admin, admin));
+            let (pages, limits) = (admin::router(admin), Limits::of(self.plan.config.client));
+            tokio::spawn(operators::serve(self.admin, pages, limits, shares.admin, phases));
             tokio::spawn(upkeep(self.metrics));
             tracing::info!(
                 listen = %self.listen,
@@ -309,22 +310,5 @@ async fn upkeep(metrics: PrometheusHandle) {
     loop {
         sleep(UPKEEP).await;
         metrics.run_upkeep();
-    }
-}
-
-async fn serve_admin(listener: StdListener, admin: Admin) {
-    let Ok(listener) = TcpListener::from_std(listener) else { return };
-    let router = admin::router(admin);
-    loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            sleep(Duration::from_millis(100)).await;
-            continue;
-        };
-        let service = TowerToHyperService::new(router.clone());
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEADER_TIMEOUT)
-            .serve_connection(TokioIo::new(stream), service);
-        tokio::spawn(connection);
     }
 }

@@ -15,7 +15,7 @@ use crate::{
     upstream::{Site, Upstream},
 };
 use std::{
-    io,
+    io::{self, ErrorKind},
     net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream},
     sync::{Arc, OnceLock, atomic::AtomicBool},
     time::Duration,
@@ -115,6 +115,8 @@ impl Worker {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
                     Ok((tcp, address)) => self.let_in(door, connections, tcp, address),
+                    // That client has left before it was let in; others wait.
+                    Err(error) if is_its_own(&error) => {}
                     Err(error) => {
                         // Most likely out of file descriptors: wait until some are free.
                         if let Some(Permit { suppressed }) = UNACCEPTED.permit() {
@@ -210,6 +212,11 @@ fn serve(
     // Small answers must not wait for a client's delayed acknowledgement.
     let _ = tcp.set_nodelay(true);
     connections.spawn(door.clone().serve(tcp, address, seat));
+}
+
+/// Whether an error of accept is about one connection, which it takes away.
+fn is_its_own(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset)
 }
 
 /// With this worker's runtime.

@@ -2,7 +2,7 @@
 //! Opens no connection and asks no DNS server.
 
 use super::{
-    AddressMetrics, Chain, ClientTls, Target, Timeouts, TrustError, UpstreamError,
+    AddressMetrics, Chain, ClientTls, Sockets, Target, Timeouts, TrustError, UpstreamError,
     balance::{Address, Change, Chosen, Fault, Group},
     trust::Trust,
 };
@@ -50,6 +50,8 @@ pub struct Settings {
     pub http2: bool,
     /// How an https upstream is checked, and what it is shown.
     pub tls: ClientTls,
+    /// How many connections there may be; shared by all upstreams.
+    pub sockets: Arc<Sockets>,
 }
 
 /// An upstream as all workers share it.
@@ -347,6 +349,7 @@ mod tests {
             pool_size: 1,
             http2: false,
             tls: ClientTls::default(),
+            sockets: Sockets::new(1),
         };
         let noop = Gauge::noop;
         let metrics = AddressMetrics { up: noop(), ejected: noop(), ejections: Counter::noop() };

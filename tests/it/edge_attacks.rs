@@ -1,8 +1,9 @@
-//! What clients can do to the process around the requests: to its log, and to its end.
+//! What clients and operators can do to the process around the requests: to its log, its file descriptors, and its admin
+//! side.
 
 use crate::support::{
     Authority, Conn, Frames, Gateway, PATIENCE, Reply, Upstream, block, eventually, frame,
-    free_port, get, headers, paceway_in, request,
+    free_port, get, headers, paceway_in, reply, request,
 };
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -297,6 +298,157 @@ routes: [{{ name: all, suffix: /x, limiters: [each] }}, {{ name: own, suffix: /o
     }
     assert!(decisions[0]["key"].as_str().is_some_and(|key| key.ends_with("one")), "{decisions:?}");
     assert!(decisions[1]["retry_after_ms"].as_f64() > Some(1000.0), "{decisions:?}");
+}
+
+// === file descriptors
+
+#[rstest]
+#[case::by_default("", "", 256)]
+#[case::more_than_can_be("client: { max_connections: 5000 }\n", "5000", 256)]
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_clients_take_no_descriptors_from_calls_and_operators(
+    #[case] client: &str,
+    #[case] told: &str,
+    #[case] limit: usize,
+) {
+    // Each call needs a connection of its own.
+    let upstream = Upstream::start(|_| Reply { close: true, ..Reply::ok() }).await;
+    // The soft limit alone is not enough for anything.
+    let script = format!("ulimit -Sn 40; ulimit -Hn {limit};");
+    let gateway = Unread::start(&(before(&upstream) + client), &script, "");
+    let shares = gateway.events.iter().find(|event| event["message"] == "file descriptors");
+    assert_eq!(shares.expect("a line")["open_files"], limit, "{:?}", gateway.events);
+    let warned = gateway.events.iter().any(|event| {
+        let text = event["message"].as_str().unwrap_or_default();
+        event["level"] == "WARN" && text.contains(told) && text.contains(&limit.to_string())
+    });
+    assert_eq!(warned, !told.is_empty(), "{:?}", gateway.events);
+
+    let mut callers = Vec::new();
+    for _ in 0..10 {
+        let mut conn = Conn::to(gateway.listen).await.expect("connect");
+        conn.send(request("GET", "/first", &[])).await.expect("send");
+        assert_eq!(conn.answer().await.expect("an answer").status, 200);
+        callers.push(conn);
+    }
+    let mut idle = Vec::new();
+    for _ in 0..2 * limit {
+        idle.push(Conn::to(gateway.listen).await.expect("connect"));
+    }
+    eventually("some are turned away", async || {
+        let refused = "paceway_connections_refused_total{reason=\"limit\"}";
+        (gateway.metric(refused).await > 100.0).then_some(())
+    })
+    .await;
+    for conn in &mut callers {
+        conn.send(request("GET", "/second", &[])).await.expect("send");
+    }
+    for conn in &mut callers {
+        assert_eq!(conn.answer().await.expect("an answer").status, 200);
+    }
+    assert_eq!(get(gateway.admin, "/readyz").await.status, 200);
+    assert_eq!(gateway.metric("process_max_fds").await as usize, limit);
+    assert!(gateway.metric("process_open_fds").await as usize <= limit);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_take_no_descriptors_from_operators() {
+    // Nothing is answered, so that each call holds a connection.
+    let gate = Arc::new(Semaphore::new(0));
+    let behind = gate.clone();
+    let upstream = Upstream::start(move |_| Reply::ok().behind(&behind)).await;
+    let gateway = Unread::start(&before(&upstream), "ulimit -n 256;", "");
+    // 128 calls on each of these connections.
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        let mut frames = Frames::to(gateway.listen, b"").await;
+        let calls = (0..100).map(|i| headers(2 * i + 1, "GET", "/", true));
+        frames.send(calls.collect::<Vec<_>>().concat()).await.expect("send");
+        clients.push(frames);
+    }
+    eventually("some calls have no connection", async || {
+        let failed = "paceway_requests_total{route=\"all\",outcome=\"upstream_failed\"}";
+        (gateway.metric(failed).await > 0.0).then_some(())
+    })
+    .await;
+    for _ in 0..20 {
+        assert_eq!(get(gateway.admin, "/readyz").await.status, 200);
+    }
+    gate.add_permits(1000);
+    eventually("others are served again", async || {
+        (get(gateway.listen, "/").await.status == 200).then_some(())
+    })
+    .await;
+}
+
+// === the admin side
+
+#[tokio::test(flavor = "multi_thread")]
+async fn half_open_operators_are_left() {
+    let upstream = Upstream::ok().await;
+    let client = "client: { header_timeout: 1s, idle_timeout: 1s }\n";
+    let gateway = Gateway::start(&(before(&upstream) + client)).await;
+    let mut conns = Vec::new();
+    for target in ["/healthz", "/limiters", "/metrics"] {
+        let mut used = Conn::to(gateway.admin).await.expect("connect");
+        used.send(request("GET", target, &[])).await.expect("send");
+        assert_eq!(used.answer().await.expect("an answer").status, 200);
+        conns.push(used);
+    }
+    // More than there is room for.
+    for said in ["", "GET /readyz HTTP/1.1\r\nHost:", "POST /limiters/x/acquire HTTP/1.1\r\n"] {
+        for _ in 0..20 {
+            let mut conn = Conn::to(gateway.admin).await.expect("connect");
+            conn.send(said).await.expect("send");
+            conns.push(conn);
+        }
+    }
+    assert_eq!(gateway.page("/readyz").await.status, 200, "its turn comes");
+    for conn in &mut conns {
+        conn.rest().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_process_starts_while_the_old_one_drains() {
+    let gate = Arc::new(Semaphore::new(0));
+    let behind = gate.clone();
+    let upstream = Upstream::start(move |call| match call.target.as_str() {
+        "/held" => Reply::ok().behind(&behind),
+        _ => reply("200 OK", &[], "new"),
+    })
+    .await;
+    let yaml = format!(
+        "listen: 127.0.0.1:{}\nadmin: 127.0.0.1:{}\ndrain_timeout: 10min\n{}",
+        free_port(),
+        free_port(),
+        before(&upstream)
+    );
+    let mut old = Gateway::start(&yaml).await;
+    let mut held = old.ask("/held", &[]).await;
+    eventually("it is held", async || (!upstream.calls().is_empty()).then_some(())).await;
+    let mut operator = Conn::to(old.admin).await.expect("connect");
+    let mut ready = async || {
+        operator.send(request("GET", "/readyz", &[])).await.expect("send");
+        operator.answer().await.expect("an answer")
+    };
+    assert_eq!(ready().await.status, 200);
+    old.signal("TERM");
+    for address in [old.listen, old.admin] {
+        eventually("nobody new is let in", async || Conn::to(address).await.err()).await;
+    }
+    let said = ready().await;
+    assert_eq!((said.status, said.json()["reasons"].clone()), (503, json!(["draining"])));
+
+    let new = Gateway::start(&yaml).await;
+    assert_eq!((new.listen, new.admin), (old.listen, old.admin));
+    assert_eq!(new.page("/readyz").await.status, 200);
+    assert_eq!(new.get("/").await.text(), "new");
+    assert!(old.is_running());
+    gate.add_permits(1);
+    assert_eq!(held.answer().await.expect("an answer").status, 200);
+    assert_eq!(old.end().await.code(), Some(0));
+    assert_eq!(new.page("/readyz").await.status, 200);
 }
 
 // === the drain
