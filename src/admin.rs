@@ -9,7 +9,7 @@ use crate::{
     answer::PACEWAY_ORIGIN,
     config::{Mode, OnFailure},
     gateway::Plan,
-    metrics,
+    log, metrics,
     store::{
         Store,
         health::{Breaker, Health},
@@ -26,13 +26,14 @@ use limiters::Problem;
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::json;
 use std::{
+    fs,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
 };
-use tokio::runtime::RuntimeMetrics;
+use tokio::{runtime::RuntimeMetrics, task::spawn_blocking};
 
 /// What the pages show.
 #[derive(Clone)]
@@ -82,11 +83,23 @@ async fn measured(State(admin): State<Admin>) -> impl IntoResponse {
     }
     let tasks: usize = admin.runtimes.iter().map(RuntimeMetrics::num_alive_tasks).sum();
     metrics::tasks().set(tasks as f64);
+    for stream in log::Stream::ALL {
+        metrics::log_dropped(stream).absolute(stream.dropped());
+    }
+    // It takes a while where there are many.
+    if let Ok(Some(files)) = spawn_blocking(open_files).await {
+        metrics::open_files().set(files as f64);
+    }
     admin.metrics.run_upkeep();
     (
         [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
         admin.plan.measured(&admin.metrics),
     )
+}
+
+/// File descriptors of this process, where the system shows them.
+fn open_files() -> Option<usize> {
+    fs::read_dir("/proc/self/fd").ok().map(Iterator::count)
 }
 
 async fn readyz(State(admin): State<Admin>) -> impl IntoResponse {

@@ -62,6 +62,11 @@ pub enum Failure {
         /// When a slot is free, µs.
         retry_after: Micros,
     },
+    /// The gateway stops before the request's slot comes.
+    Draining {
+        /// When its slot would have come, µs.
+        retry_after: Micros,
+    },
     /// The client sent nothing of its body for too long.
     BodyTimeout,
     /// The client left before the answer; nobody reads it.
@@ -140,6 +145,9 @@ impl Failure {
             Self::QueueFull { .. } => {
                 (S::SERVICE_UNAVAILABLE, "queue-full", "Too many requests wait")
             }
+            Self::Draining { .. } => {
+                (S::SERVICE_UNAVAILABLE, "draining", "The gateway is stopping")
+            }
             Self::BodyTimeout => {
                 (S::REQUEST_TIMEOUT, "body-timeout", "The request's body did not come in time")
             }
@@ -176,6 +184,7 @@ impl Failure {
             | Self::TooLarge(..) => Outcome::BadRequest,
             Self::Limited { .. } => Outcome::Refused,
             Self::QueueFull { .. } | Self::TooManyConnections => Outcome::QueueFull,
+            Self::Draining { .. } => Outcome::Draining,
             Self::ClientLeft => Outcome::Cancelled,
             Self::Store(_) => Outcome::StoreUnavailable,
             Self::Upstream(_) => Outcome::UpstreamFailed,
@@ -208,6 +217,10 @@ impl Failure {
                 seconds(retry_after)
             ),
             Self::QueueFull { .. } => "as many requests as may wait on this route do so".into(),
+            Self::Draining { retry_after } => format!(
+                "this gateway stops before the request's slot, which would come in {:.3} s",
+                seconds(retry_after)
+            ),
             Self::BodyTimeout => "the client sent nothing of its body for too long".into(),
             Self::ClientLeft => "the client closed the connection before the answer".into(),
             Self::Store(_) => "the shared quota state gave no answer; nothing was forwarded".into(),
@@ -217,9 +230,9 @@ impl Failure {
 
     fn retry_after(&self) -> Option<Micros> {
         match self {
-            Self::Limited { retry_after, .. } | Self::QueueFull { retry_after } => {
-                Some(*retry_after)
-            }
+            Self::Limited { retry_after, .. }
+            | Self::QueueFull { retry_after }
+            | Self::Draining { retry_after } => Some(*retry_after),
             Self::Store(_) | Self::TooManyConnections => Some(SECOND),
             Self::HeadTimeout
             | Self::BodyTimeout

@@ -7,7 +7,10 @@ mod health;
 mod log;
 mod run;
 
-use crate::config::{self, Config};
+use crate::{
+    config::{self, Config},
+    log::Stream,
+};
 use clap::{Parser, Subcommand};
 use std::{
     io::Write,
@@ -94,8 +97,8 @@ pub fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            // Nothing is left to say it to when stderr is gone.
-            let _ = writeln!(std::io::stderr(), "{}", failure.message);
+            // After the lines that the log has yet to write, so that the order stays.
+            Stream::Stderr.say(&failure.message, log::LAST_LINES);
             ExitCode::from(failure.code)
         }
     }

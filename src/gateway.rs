@@ -3,6 +3,7 @@
 mod admit;
 mod body;
 mod budget;
+mod drain;
 mod interim;
 mod ledger;
 mod peer;
@@ -34,6 +35,7 @@ use crate::{
         headers::{self, Seen},
     },
 };
+use drain::Drain;
 use http::{
     HeaderValue, Request, Response, StatusCode, Version,
     header::{CONNECTION, EXPECT, HOST},
@@ -44,6 +46,7 @@ use record::Record;
 use send::spoilt;
 use std::{mem, sync::Arc, time::Duration};
 use terms::RouteTerms;
+use tokio::time::Instant;
 use trace::Ids;
 use tunnel::Tunnels;
 use upgrade::Upgrade;
@@ -61,6 +64,7 @@ pub struct Gateway {
     upstreams: Vec<Upstream>,
     tunnels: Tunnels,
     ids: Ids,
+    drain: Drain,
 }
 
 /// A request that has been looked at. Dropped, it is counted, and logged.
@@ -97,7 +101,8 @@ impl Gateway {
         store: Arc<dyn Store>,
         upstreams: Vec<Upstream>,
     ) -> Self {
-        Self { plan, worker, store, upstreams, tunnels: Tunnels::new(), ids: Ids::new() }
+        let (tunnels, ids, drain) = (Tunnels::new(), Ids::new(), Drain::default());
+        Self { plan, worker, store, upstreams, tunnels, ids, drain }
     }
 
     /// Where this worker counts.
@@ -140,6 +145,11 @@ impl Gateway {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         response
+    }
+
+    /// Begins the drain, which closes all connections at `end`. A request that waits for a later slot gets 503 at once.
+    pub fn drain(&self, end: Instant) {
+        self.drain.begin(end);
     }
 
     /// Resolves when no tunnel is open any more.

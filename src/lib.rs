@@ -12,6 +12,7 @@ pub mod algorithm;
 pub mod path;
 pub mod probing;
 pub mod suggest;
+pub mod log;
 pub mod tls;
 pub mod store;
 pub mod upstream;

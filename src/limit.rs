@@ -13,6 +13,7 @@ use crate::{
     answer::{Policy, Quota},
     config::Rate,
     key,
+    log::{Permit, Throttle},
     store::{
         Answer, Check, Checks, Decision, Source, Store, StoreError, batch::places, calls::Callable,
     },
@@ -32,6 +33,8 @@ const LEAST_SLACK: Duration = Duration::from_millis(5);
 
 /// A lease that could not be renewed is tried again so soon.
 const RENEW_AGAIN: Duration = Duration::from_secs(1);
+/// A store that stalls lets all leases expire together.
+static EXPIRED: Throttle = Throttle::new();
 
 /// How far ahead a [`Limiter`] reserves permits by default. After Redis loses its data the limiter is closed for as
 /// long, so a longer wait has to be asked for.
@@ -231,7 +234,10 @@ fn renew(store: &Arc<dyn Store>, source: Source, check: &Check, grant: Grant) ->
             pause = match store.renew(source, &check, grant).get().await {
                 Ok(true) => period,
                 Ok(false) => {
-                    tracing::warn!(key = %check.key, "a lease expired while it was held");
+                    if let Some(Permit { suppressed }) = EXPIRED.permit() {
+                        let key = &check.key;
+                        tracing::warn!(%key, suppressed, "a lease expired while it was held");
+                    }
                     return;
                 }
                 // A store that is away may be back in time.
@@ -337,6 +343,11 @@ impl Slot {
         self.spent = false;
     }
 
+    /// What was asked of the limiter that bound.
+    pub fn bound(&self) -> &Check {
+        &self.checks[self.bound_by]
+    }
+
     /// What each limiter gave, in the order of the checks.
     pub fn parts(&self) -> &[Part] {
         &self.parts
@@ -382,6 +393,11 @@ impl Place {
             () = ticket.called() => {}
             () = sleep_until(self.ask_at) => {}
         }
+    }
+
+    /// What was asked of the limiter whose places are all held.
+    pub fn bound(&self) -> &Check {
+        &self.checks[self.bound_by]
     }
 
     /// Asks for everything again, with the place in the queue; without it when who keeps that queue decides no longer.

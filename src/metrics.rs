@@ -13,6 +13,7 @@ pub use labels::{Outcome, Protocol, Refusal, Verdict};
 pub use times::Times;
 
 use crate::{
+    log,
     store::{
         StoreError,
         batch::StoreMetrics,
@@ -53,6 +54,9 @@ const STORE_GATEWAYS: &str = "paceway_store_gateways";
 const STORE_ROUND_TRIP: &str = "paceway_store_round_trip_seconds";
 const STORE_TIMEOUT: &str = "paceway_store_timeout_seconds";
 const TASKS: &str = "paceway_tasks";
+const LOG_DROPPED: &str = "paceway_log_lines_dropped_total";
+const MAX_FILES: &str = "process_max_fds";
+const OPEN_FILES: &str = "process_open_fds";
 const BUILD_INFO: &str = "paceway_build_info";
 
 /// Of clients' connections.
@@ -216,6 +220,21 @@ pub fn tasks() -> Gauge {
     gauge!(TASKS)
 }
 
+/// The handle for lines of the log that were dropped; set at each scrape.
+pub fn log_dropped(stream: log::Stream) -> Counter {
+    counter!(LOG_DROPPED, "stream" => stream.name())
+}
+
+/// The handle for the limit of open files.
+pub fn max_files() -> Gauge {
+    gauge!(MAX_FILES)
+}
+
+/// The handle for the number of open files; set at each scrape, where the system tells it.
+pub fn open_files() -> Gauge {
+    gauge!(OPEN_FILES)
+}
+
 /// All metrics as text: those of `exporter`, and what the workers counted.
 pub fn text<'a>(
     exporter: &PrometheusHandle,
@@ -319,5 +338,8 @@ fn describe() {
         TASKS,
         "Tasks of the data plane: connections of both sides, and what goes on for them."
     );
+    describe_counter!(LOG_DROPPED, "Lines of the log that were dropped: their reader is too slow.");
+    describe_gauge!(MAX_FILES, "File descriptors that the process may have.");
+    describe_gauge!(OPEN_FILES, "File descriptors that the process has.");
     describe_gauge!(BUILD_INFO, "1, with the version of this program.");
 }

@@ -5,9 +5,11 @@ mod certificates;
 mod clock;
 mod connection;
 mod crew;
+mod descriptors;
 mod door;
 mod edge;
 mod http2;
+mod operators;
 mod proxy_protocol;
 mod seats;
 mod socket;
@@ -19,18 +21,15 @@ use crate::{
     admin::{self, Admin},
     config::Config,
     gateway::Plan,
-    metrics,
+    log, metrics,
     store::redis::ConnectError,
     tls::TlsError,
     upstream::{self, TrustError},
 };
 use crew::Crew;
-use hyper::server::conn::http1;
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    service::TowerToHyperService,
-};
+use descriptors::Shares;
 use metrics_exporter_prometheus::PrometheusHandle;
+use operators::Limits;
 use seats::Seats;
 use socket::{ensure_free, listen, sites};
 use source::StoreSource;
@@ -39,29 +38,26 @@ use std::{
     net::{SocketAddr, TcpListener as StdListener},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread,
     time::Duration,
 };
 use tokio::{
-    net::TcpListener,
     runtime::{self, Runtime, RuntimeMetrics},
     signal::unix::{Signal, SignalKind, signal},
     sync::{Semaphore, mpsc, watch},
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 use worker::Worker;
 
-/// Somebody who asks the admin side gets this long to send a request's head; between two requests likewise.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Clients of one worker that are told at one time that there is no seat for them; more of them are told nothing.
-const TURNED_AWAY: usize = 64;
 /// After SIGTERM, connections stay open this long for clients that were about to use them; what they get then
 /// says `Connection: close`.
 const LINGER: Duration = Duration::from_secs(1);
 const UPKEEP: Duration = Duration::from_secs(5);
+/// At a second signal the last lines of the log get this long to be written.
+const LAST_LINES: Duration = Duration::from_millis(200);
 
 /// Why a gateway cannot start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -107,6 +103,7 @@ pub struct Server {
     admin: StdListener,
     listen: SocketAddr,
     admin_address: SocketAddr,
+    shares: Shares,
 }
 
 /// How far down a gateway is.
@@ -124,13 +121,16 @@ enum Phase {
 // === impl Server ===
 
 impl Server {
-    /// Opens the sockets. Installs the metrics recorder of the process.
+    /// Opens the sockets. Installs the metrics recorder of the process, and raises its limit of open files as far as it
+    /// may.
     ///
     /// # Errors
     ///
     /// [`ServerError`].
     pub fn bind(config: Config, access_log: bool) -> Result<Self, ServerError> {
         let metrics = metrics::install().map_err(|error| ServerError::System(error.into()))?;
+        let shares = Shares::of(descriptors::raise(), &config);
+        metrics::max_files().set(shares.limit as f64);
         let failed = |address, key| move |source| ServerError::Listen { address, key, source };
         let open = |address, key, shared| listen(address, shared).map_err(failed(address, key));
         // Sockets of one port spread its connections, also those of another process: make sure there is none.
@@ -145,7 +145,7 @@ impl Server {
         let admin_address =
             admin.local_addr().map_err(|error| ServerError::System(error.into()))?;
         let plan = Arc::new(Plan::new(config, access_log));
-        Ok(Self { plan, metrics, data, admin, listen, admin_address })
+        Ok(Self { plan, metrics, data, admin, listen, admin_address, shares })
     }
 
     /// The addresses of the data plane and of the admin side, with the ports that the system chose.
@@ -161,16 +161,19 @@ impl Server {
     pub fn run(self) -> Result<(), ServerError> {
         let main = new_runtime()?;
         main.block_on(async move {
+            let shares = self.shares;
+            shares.log(self.plan.config.client.max_connections);
             let source = StoreSource::open(&self.plan).await?;
-            let sites = sites(&self.plan.config)?;
+            let sites = sites(&self.plan.config, shares.upstreams)?;
             upstream::follow(&sites, &self.plan.config.resolver);
             let draining = Arc::new(AtomicBool::new(false));
             let tls = self.plan.config.tls.clone().map(certificates::open).transpose()?;
             if tls.is_none() {
                 tokio::spawn(outlive_hangups(signal(SignalKind::hangup()).map_err(system)?));
             }
-            let seats = Arc::new(Seats::new(self.plan.config.client.max_connections));
+            let seats = Arc::new(Seats::new(Some(shares.clients)));
             let (phase, phases) = watch::channel(Phase::Running);
+            let drain_end = Arc::new(OnceLock::new());
             let (ended, mut ends) = mpsc::channel(1);
             let (crew, heard) = Crew::new(self.data.len());
             let (crew, mut runtimes) = (Arc::new(crew), Vec::new());
@@ -185,9 +188,10 @@ impl Server {
                     sites: sites.clone(),
                     tls: tls.clone(),
                     seats: seats.clone(),
-                    turned_away: Arc::new(Semaphore::new(TURNED_AWAY)),
+                    turned_away: Arc::new(Semaphore::new(shares.turned_away)),
                     draining: draining.clone(),
                     phases: phases.clone(),
+                    drain_end: drain_end.clone(),
                 };
                 runtimes.push(start(worker, ended.clone())?);
             }
@@ -201,7 +205,8 @@ impl Server {
                 draining: draining.clone(),
                 runtimes,
             };
-            tokio::spawn(serve_admin(self.admin, admin));
+            let (pages, limits) = (admin::router(admin), Limits::of(self.plan.config.client));
+            tokio::spawn(operators::serve(self.admin, pages, limits, shares.admin, phases));
             tokio::spawn(upkeep(self.metrics));
             tracing::info!(
                 listen = %self.listen,
@@ -215,7 +220,9 @@ impl Server {
                 _ = ends.recv() => return Err(ServerError::Worker),
             }
             draining.store(true, Relaxed);
-            let drained = drain(&phase, &mut ends, self.plan.config.drain_timeout).await;
+            let limit = self.plan.config.drain_timeout;
+            let _ = drain_end.set(Instant::now() + limit);
+            let drained = drain(&phase, &mut ends, limit).await;
             source.leave().await;
             drained
         })
@@ -250,6 +257,7 @@ async fn drain(
         if let Ok(signal) = shutdown_signal().await {
             tracing::warn!(signal, "second signal: stopping at once");
         }
+        log::flush(LAST_LINES);
         std::process::exit(1);
     });
     phase.send_replace(Phase::Draining);
@@ -304,22 +312,5 @@ async fn upkeep(metrics: PrometheusHandle) {
     loop {
         sleep(UPKEEP).await;
         metrics.run_upkeep();
-    }
-}
-
-async fn serve_admin(listener: StdListener, admin: Admin) {
-    let Ok(listener) = TcpListener::from_std(listener) else { return };
-    let router = admin::router(admin);
-    loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            sleep(Duration::from_millis(100)).await;
-            continue;
-        };
-        let service = TowerToHyperService::new(router.clone());
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEADER_TIMEOUT)
-            .serve_connection(TokioIo::new(stream), service);
-        tokio::spawn(connection);
     }
 }

@@ -15,6 +15,7 @@ mod pool;
 mod response;
 mod shelf;
 mod site;
+mod sockets;
 mod stream;
 mod trust;
 mod upload;
@@ -29,6 +30,7 @@ pub use h1::{Broken, Tunnel};
 pub use names::follow;
 pub use pool::{Ahead, Upstream};
 pub use site::{Settings, Site};
+pub use sockets::Sockets;
 pub use upload::{Control, Fault, Terms, Unasked, Upload};
 
 use crate::tls::client::Chain;

@@ -1,60 +1,166 @@
-//! Logs: events for operators on stderr, access lines on stdout; text on a terminal, JSON otherwise.
+//! Logs: events for operators on stderr, access lines on stdout; text on a terminal, JSON otherwise. `PACEWAY_LOG` sets
+//! which events are written.
 
-use crate::config::AccessLog;
-use std::io::{self, IsTerminal};
-use tracing::{Level, Metadata, level_filters::LevelFilter, subscriber};
-use tracing_appender::non_blocking::WorkerGuard;
-use tracing_subscriber::{EnvFilter, Layer, Registry, filter::FilterFn, fmt, layer::SubscriberExt};
+use super::Failure;
+use crate::{
+    config::AccessLog,
+    log::{Stream, flush},
+    suggest::suggest,
+};
+use anyhow::Context;
+use std::{
+    backtrace::{Backtrace, BacktraceStatus},
+    env,
+    io::{self, IsTerminal},
+    panic,
+    time::Duration,
+};
+use tracing::{Level, level_filters::LevelFilter, subscriber};
+use tracing_subscriber::{Layer, Registry, filter::Targets, fmt, layer::SubscriberExt};
 
 const ACCESS: &str = "paceway::access";
+/// Our own events. Those of dependencies are not written unless `PACEWAY_LOG` names them: a client can make some of them
+/// write a line for each frame that it sends.
+const OWN: &str = "paceway";
 /// Sets the level of events, as in `PACEWAY_LOG=debug`.
 const VARIABLE: &str = "PACEWAY_LOG";
+const LEVELS: [(&str, LevelFilter); 7] = [
+    ("off", LevelFilter::OFF),
+    ("error", LevelFilter::ERROR),
+    ("warn", LevelFilter::WARN),
+    ("warning", LevelFilter::WARN),
+    ("info", LevelFilter::INFO),
+    ("debug", LevelFilter::DEBUG),
+    ("trace", LevelFilter::TRACE),
+];
+/// At the end of the process the last lines get this long to be written.
+pub(super) const LAST_LINES: Duration = Duration::from_secs(1);
 
 type Boxed = Box<dyn Layer<Registry> + Send + Sync>;
 
-/// Starts logging; says whether access lines are written. What is not yet written when the guard goes is written
-/// then.
-pub(super) fn start(access: Option<AccessLog>) -> (bool, WorkerGuard) {
+/// Dropped, it waits a bounded time until the last lines are written.
+pub(super) struct Flush;
+
+/// Starts logging; says whether access lines are written.
+///
+/// # Errors
+///
+/// A usage error, when `PACEWAY_LOG` is not understood; a failure of the system.
+pub(super) fn start(access: Option<AccessLog>) -> Result<(bool, Flush), Failure> {
+    let events = match env::var(VARIABLE) {
+        Ok(text) => targets(&text).map_err(Failure::usage)?,
+        Err(env::VarError::NotPresent) => targets("").map_err(Failure::usage)?,
+        Err(error) => return Err(Failure::usage(format!("error: {VARIABLE}: {error}"))),
+    };
     let access = access.unwrap_or(match io::stdout().is_terminal() {
         true => AccessLog::Text,
         false => AccessLog::Json,
     });
-    // Access lines must not hold requests up when their reader is slow: beyond its buffer they are dropped.
-    let (stdout, guard) = tracing_appender::non_blocking(io::stdout());
-    let is_access = |metadata: &Metadata<'_>| metadata.target() == ACCESS;
-    let layer = fmt::layer().with_target(false).with_writer(stdout);
+    // No request and no signal may wait for the reader of a log: lines beyond the bound of a sink are dropped.
+    let [stdout, stderr] = [Stream::Stdout.sink(), Stream::Stderr.sink()];
+    let (stdout, stderr) = (stdout.context("cannot log")?, stderr.context("cannot log")?);
+    let layer = fmt::layer().with_target(false).with_writer(move || stdout);
+    let lines = Targets::new().with_target(ACCESS, Level::INFO);
     let lines: Option<Boxed> = match access {
         AccessLog::Off => None,
         AccessLog::Text => {
             let layer = layer.with_ansi(io::stdout().is_terminal());
-            Some(layer.with_level(false).with_filter(FilterFn::new(is_access)).boxed())
+            Some(layer.with_level(false).with_filter(lines).boxed())
         }
         AccessLog::Json => {
             let layer = layer.json().flatten_event(true).with_level(false);
-            Some(layer.with_current_span(false).with_filter(FilterFn::new(is_access)).boxed())
+            Some(layer.with_current_span(false).with_filter(lines).boxed())
         }
     };
     let terminal = io::stderr().is_terminal();
-    let layer = fmt::layer().with_target(false).with_ansi(terminal).with_writer(io::stderr);
-    let filter = EnvFilter::builder()
-        .with_default_directive(LevelFilter::from_level(Level::INFO).into())
-        .with_env_var(VARIABLE)
-        .from_env_lossy();
-    let mut filter = filter;
-    // It reports in its own words what we report in ours; access lines go to stdout.
-    for quiet in ["hickory=off", "paceway::access=off"] {
-        if let Ok(directive) = quiet.parse() {
-            filter = filter.add_directive(directive);
-        }
-    }
+    let layer = fmt::layer().with_target(false).with_ansi(terminal).with_writer(move || stderr);
     let events: Boxed = match terminal {
-        true => layer.with_filter(filter).boxed(),
+        true => layer.with_filter(events).boxed(),
         false => {
-            layer.json().flatten_event(true).with_current_span(false).with_filter(filter).boxed()
+            layer.json().flatten_event(true).with_current_span(false).with_filter(events).boxed()
         }
     };
     // A second subscriber only in a process that embeds us and logs already.
     let layers: Vec<Boxed> = lines.into_iter().chain([events]).collect();
     let _ = subscriber::set_global_default(Registry::default().with(layers));
-    (access != AccessLog::Off, guard)
+    panic::set_hook(Box::new(|panic| {
+        let backtrace = Backtrace::capture();
+        let is_captured = backtrace.status() == BacktraceStatus::Captured;
+        let backtrace = is_captured.then(|| tracing::field::display(backtrace));
+        tracing::error!(%panic, backtrace, "a panic; this is a bug");
+    }));
+    Ok((access != AccessLog::Off, Flush))
+}
+
+/// Which events a value of `PACEWAY_LOG` asks for: a level for our own, `TARGET=LEVEL` for those of a module or of a
+/// dependency, several with commas between.
+fn targets(text: &str) -> Result<Targets, String> {
+    let mut targets = Targets::new().with_target(OWN, Level::INFO);
+    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let (target, level) = match part.split_once('=') {
+            Some((target, level)) => (target.trim(), level.trim()),
+            None => (OWN, part),
+        };
+        let found = LEVELS.iter().find(|(name, _)| name.eq_ignore_ascii_case(level));
+        let is_target = |c: char| c.is_ascii_alphanumeric() || "_:-".contains(c);
+        let (Some((_, level)), true) = (found, !target.is_empty() && target.chars().all(is_target))
+        else {
+            let names = || LEVELS.iter().map(|(name, _)| *name);
+            let hint = match found {
+                Some(_) => "write a module before the `=`, as in `h2=warn`".to_owned(),
+                None => suggest(level, names())
+                    .unwrap_or_else(|| "levels are off, error, warn, info, debug and trace; those of another module are written `h2=warn`".into()),
+            };
+            return Err(format!("error: {VARIABLE}: `{part}` is not understood; {hint}"));
+        };
+        targets = targets.with_target(target, *level);
+    }
+    // Access lines have a stream of their own.
+    Ok(targets.with_target(ACCESS, LevelFilter::OFF))
+}
+
+impl Drop for Flush {
+    fn drop(&mut self) {
+        flush(LAST_LINES);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::nothing("", "paceway::gateway", Level::INFO, true)]
+    #[case::nothing("", "paceway::gateway", Level::DEBUG, false)]
+    #[case::dependencies_are_silent("", "h2::codec", Level::ERROR, false)]
+    #[case::ours_alone("debug", "h2::codec", Level::ERROR, false)]
+    #[case::ours("debug", "paceway::gateway", Level::DEBUG, true)]
+    #[case::in_capitals("WARN", "paceway::gateway", Level::INFO, false)]
+    #[case::synonym("warning", "paceway::gateway", Level::WARN, true)]
+    #[case::several(" debug , h2=warn", "h2::codec", Level::WARN, true)]
+    #[case::one_module("paceway::store=debug", "paceway::store::guard", Level::DEBUG, true)]
+    #[case::the_others("paceway::store=debug", "paceway::gateway", Level::DEBUG, false)]
+    #[case::access_lines("trace", ACCESS, Level::INFO, false)]
+    fn values_choose_events(
+        #[case] text: &str,
+        #[case] target: &str,
+        #[case] level: Level,
+        #[case] expected: bool,
+    ) {
+        let targets = targets(text).expect("understood");
+        assert_eq!(targets.would_enable(target, &level), expected, "{targets}");
+    }
+
+    #[rstest]
+    #[case::cut("inf", "`inf` is not understood; did you mean `info`?")]
+    #[case::misspelt("h2=wran", "`h2=wran` is not understood; did you mean `warn`?")]
+    #[case::module_alone("h2", "`h2` is not understood; levels are")]
+    #[case::no_module("=warn", "`=warn` is not understood; write a module")]
+    #[case::spans("paceway[request]=info", "`paceway[request]=info` is not understood")]
+    #[case::one_of_several("info,verbose", "`verbose` is not understood; levels are")]
+    fn a_typo_is_an_error_with_a_hint(#[case] text: &str, #[case] expected: &str) {
+        let error = targets(text).expect_err("not understood");
+        assert!(error.starts_with("error: PACEWAY_LOG: ") && error.contains(expected), "{error}");
+    }
 }

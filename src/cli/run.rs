@@ -12,7 +12,7 @@ pub(super) fn run(file: Option<&Path>) -> Result<(), Failure> {
         None => default_file()?,
     };
     let config = load(&file)?;
-    let (access_log, _flush) = log::start(config.access_log);
+    let (access_log, _flush) = log::start(config.access_log)?;
     tracing::info!(file = %file.display(), config = config.summary(), "configuration loaded");
     for warning in config.warnings() {
         tracing::warn!(file = %file.display(), warning, "configuration");

@@ -9,12 +9,13 @@ use crate::{
     key::Parts,
     limit::{self, Admission, Slot},
     metrics::Verdict,
-    store::{Decision, Source, StoreError},
+    store::{Checks, Decision, Source, StoreError},
     upstream::{Connection, Upstream},
 };
 use smallvec::SmallVec;
 use std::time::Duration;
 use tokio::time::Instant;
+use tracing::Level;
 
 // === impl Gateway ===
 
@@ -48,6 +49,9 @@ impl Gateway {
         let budget = if full { Duration::ZERO } else { wanted };
         let admission = limit::ask(&self.store, &checks, budget).await;
         let admission = admission.map_err(|error| self.undecided(routed, error))?;
+        if tracing::enabled!(Level::DEBUG) {
+            self.tell(record, routed, Some(&checks), &admission);
+        }
         match &admission {
             Admission::Granted(slot) => {
                 record.bound = Some(terms.limiter(slot.bound_by));
@@ -73,6 +77,51 @@ impl Gateway {
             }
         }
         Ok(Some(admission))
+    }
+
+    /// Shows a decision in the log. Names of states hold secrets as hashes only.
+    #[cold]
+    fn tell(
+        &self,
+        record: &Record<'_>,
+        routed: &Routed<'_>,
+        asked: Option<&Checks>,
+        said: &Admission,
+    ) {
+        let millis = |span: Duration| span.as_secs_f64() * 1e3;
+        let (bound_by, check, outcome, wait_ms, source, retry_ms) = match said {
+            Admission::Granted(slot) => {
+                let outcome = if slot.wait.is_zero() { "pass" } else { "wait" };
+                let check = Some(slot.bound());
+                (slot.bound_by, check, outcome, Some(millis(slot.wait)), slot.source, None)
+            }
+            Admission::Queued(place) => {
+                (place.bound_by, Some(place.bound()), "queue", None, place.source, None)
+            }
+            Admission::Refused(decision) => {
+                let retry = millis(limit::duration(decision.retry_after));
+                (
+                    decision.bound_by,
+                    asked.map(|checks| &checks[decision.bound_by]),
+                    "refuse",
+                    None,
+                    decision.source,
+                    Some(retry),
+                )
+            }
+        };
+        tracing::debug!(
+            request_id = record.id.to_str().unwrap_or("-"),
+            route = self.plan.config.routes[routed.route].name,
+            limiter = self.plan.limiters[routed.terms.limiter(bound_by)].limiter.name,
+            key = check.map(|check| &*check.key),
+            cost = check.map(|check| check.cost),
+            outcome,
+            wait_ms,
+            retry_after_ms = retry_ms,
+            source = source.name(),
+            "decision"
+        );
     }
 
     fn decided(&self, limiter: usize, verdict: Verdict, source: Source) {
@@ -153,12 +202,24 @@ impl Gateway {
         until: Instant,
     ) -> Result<(Slot, Connection), Failure> {
         let terms = routed.terms;
+        let mut is_last_call = false;
         loop {
             let next = match admission {
                 Admission::Granted(slot) => {
-                    slot.near(upstream.lead()).await;
-                    let connection = connection(upstream, None).await?;
-                    slot.come().await;
+                    let come = async {
+                        slot.near(upstream.lead()).await;
+                        let connection = connection(upstream, None).await?;
+                        slot.come().await;
+                        Ok(connection)
+                    };
+                    let connection = tokio::select! {
+                        biased;
+                        connection = come => connection?,
+                        () = self.drain.ends_before(slot.at) => {
+                            let left = slot.at.saturating_duration_since(Instant::now());
+                            return Err(Failure::Draining { retry_after: limit::micros(left) });
+                        }
+                    };
                     let left = until.saturating_duration_since(Instant::now());
                     if slot.is_late() {
                         let late = terms.limiter(slot.bound_by);
@@ -170,14 +231,32 @@ impl Gateway {
                         Box::pin(slot.take_places(left)).await
                     }
                 }
+                Admission::Queued(_) if is_last_call => {
+                    return Err(Failure::Draining { retry_after: 0 });
+                }
                 Admission::Queued(place) => {
-                    place.called().await;
-                    let left = until.saturating_duration_since(Instant::now());
+                    tokio::select! {
+                        biased;
+                        () = place.called() => {}
+                        () = self.drain.last_call() => is_last_call = true,
+                    }
+                    // At the last call no time is left to wait: the request gets its place now, or 503.
+                    let left = match is_last_call {
+                        true => Duration::ZERO,
+                        false => until.saturating_duration_since(Instant::now()),
+                    };
                     Box::pin(place.ask_again(left)).await
+                }
+                Admission::Refused(decision) if is_last_call => {
+                    record.bound = Some(terms.limiter(decision.bound_by));
+                    return Err(Failure::Draining { retry_after: decision.retry_after });
                 }
                 Admission::Refused(decision) => return Err(self.refused(record, terms, &decision)),
             };
             admission = next.map_err(|error| self.undecided(routed, error))?;
+            if tracing::enabled!(Level::DEBUG) {
+                self.tell(record, routed, None, &admission);
+            }
         }
     }
 

@@ -13,6 +13,8 @@ pub enum Outcome {
     Refused,
     /// 503: too many wait already.
     QueueFull,
+    /// 503: the gateway stops before its slot comes.
+    Draining,
     /// 404: no route matches.
     NoRoute,
     /// 400, 408, 413: a request that cannot be forwarded.
@@ -74,12 +76,13 @@ pub enum Refusal {
 
 impl Outcome {
     /// All of them, in the order of their declaration.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Passed,
         Self::Waited,
         Self::Observed,
         Self::Refused,
         Self::QueueFull,
+        Self::Draining,
         Self::NoRoute,
         Self::BadRequest,
         Self::StoreUnavailable,
@@ -95,6 +98,7 @@ impl Outcome {
             Self::Observed => "observed",
             Self::Refused => "refused",
             Self::QueueFull => "queue_full",
+            Self::Draining => "draining",
             Self::NoRoute => "no_route",
             Self::BadRequest => "bad_request",
             Self::StoreUnavailable => "store_unavailable",

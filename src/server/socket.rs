@@ -4,7 +4,7 @@ use super::ServerError;
 use crate::{
     config::{self, Config},
     metrics,
-    upstream::{Settings, Site},
+    upstream::{Settings, Site, Sockets},
 };
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 use std::{
@@ -40,9 +40,10 @@ fn bind(address: SocketAddr, shared: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// The upstreams, as all workers share them; the system's authorities are read only where one needs them.
-pub(super) fn sites(config: &Config) -> Result<Vec<Arc<Site>>, ServerError> {
-    let mut roots = None;
+/// The upstreams, as all workers share them, with at most `most` connections together; the system's authorities are read
+/// only where one needs them.
+pub(super) fn sites(config: &Config, most: usize) -> Result<Vec<Arc<Site>>, ServerError> {
+    let (mut roots, sockets) = (None, Sockets::new(most));
     let site = |upstream: &config::Upstream| {
         let settings = Settings {
             name: upstream.name.clone(),
@@ -51,6 +52,7 @@ pub(super) fn sites(config: &Config) -> Result<Vec<Arc<Site>>, ServerError> {
             pool_size: upstream.pool_size,
             http2: upstream.http2,
             tls: upstream.tls.clone(),
+            sockets: sockets.clone(),
         };
         Site::new(settings, metrics::addresses(&upstream.name), &mut roots)
             .map_err(|source| ServerError::Upstream { name: upstream.name.clone(), source })

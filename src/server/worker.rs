@@ -10,20 +10,21 @@ use super::{
 };
 use crate::{
     gateway::{Gateway, Plan},
+    log::{Permit, Throttle},
     store::Store,
     upstream::{Site, Upstream},
 };
 use std::{
-    io,
+    io::{self, ErrorKind},
     net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream},
-    sync::{Arc, atomic::AtomicBool},
+    sync::{Arc, OnceLock, atomic::AtomicBool},
     time::Duration,
 };
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{Semaphore, mpsc, watch},
     task::JoinSet,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tokio_rustls::rustls::ServerConfig;
 
@@ -49,7 +50,12 @@ pub(super) struct Worker {
     pub(super) turned_away: Arc<Semaphore>,
     pub(super) draining: Arc<AtomicBool>,
     pub(super) phases: watch::Receiver<Phase>,
+    /// When the drain ends; set before it begins.
+    pub(super) drain_end: Arc<OnceLock<Instant>>,
 }
+
+static UNACCEPTED: Throttle = Throttle::new();
+static LOST: Throttle = Throttle::new();
 
 // === impl Worker ===
 
@@ -109,9 +115,13 @@ impl Worker {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
                     Ok((tcp, address)) => self.let_in(door, connections, tcp, address),
+                    // That client has left before it was let in; others wait.
+                    Err(error) if is_its_own(&error) => {}
                     Err(error) => {
                         // Most likely out of file descriptors: wait until some are free.
-                        tracing::warn!(%error, "cannot accept");
+                        if let Some(Permit { suppressed }) = UNACCEPTED.permit() {
+                            tracing::warn!(%error, suppressed, "cannot accept");
+                        }
                         while let Ok(guest) = self.guests.try_recv() {
                             take_over(door, connections, guest);
                         }
@@ -122,6 +132,9 @@ impl Worker {
                 _ = drain.wait_for(|phase| *phase >= Phase::Draining) => break,
                 Some(_) = connections.join_next() => {}
             }
+        }
+        if let Some(end) = self.drain_end.get() {
+            door.gateway.drain(*end);
         }
         // From now on others keep whom they let in.
         self.guests.close();
@@ -181,7 +194,11 @@ impl Worker {
 fn take_over(door: &Arc<Door>, connections: &mut JoinSet<()>, Guest { tcp, address, seat }: Guest) {
     match registered(tcp) {
         Ok(tcp) => serve(door, connections, tcp, address, seat),
-        Err(error) => tracing::warn!(%error, "cannot take a connection over"),
+        Err(error) => {
+            if let Some(Permit { suppressed }) = LOST.permit() {
+                tracing::warn!(%error, suppressed, "cannot take a connection over");
+            }
+        }
     }
 }
 
@@ -195,6 +212,11 @@ fn serve(
     // Small answers must not wait for a client's delayed acknowledgement.
     let _ = tcp.set_nodelay(true);
     connections.spawn(door.clone().serve(tcp, address, seat));
+}
+
+/// Whether an error of accept is about one connection, which it takes away.
+fn is_its_own(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset)
 }
 
 /// With this worker's runtime.

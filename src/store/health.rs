@@ -16,7 +16,10 @@ pub use pace::{Pace, PaceMetrics, SLOWEST};
 pub(super) use told::Told;
 
 use super::{StoreError, batch::Beat, calls::Calls};
-use crate::algorithm::Micros;
+use crate::{
+    algorithm::Micros,
+    log::{Permit, Throttle},
+};
 use absent::Absent;
 use breaker::{Answers, Recent, Trust};
 use crowd::Crowd;
@@ -38,6 +41,8 @@ use tokio::{
 /// The clock of decisions here when no store has ever said its own, µs since 1970: about the year 2001, as that of the
 /// memory store.
 const EPOCH: Micros = 1_000_000_000_000_000;
+/// A store whose answers take about as long as its time-out is away and back every few seconds.
+static AWAY: Throttle = Throttle::new();
 
 /// Whether the store is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -246,11 +251,14 @@ impl Health {
             self.set(Breaker::Open);
         }
         self.show();
-        tracing::warn!(
-            error = %why,
-            gateways = self.gateways(),
-            "the store is away: limiters decide by their `on_failure`"
-        );
+        if let Some(Permit { suppressed }) = AWAY.permit() {
+            tracing::warn!(
+                error = %why,
+                gateways = self.gateways(),
+                suppressed,
+                "the store is away: limiters decide by their `on_failure`"
+            );
+        }
         // Who waits for a place there waits in vain.
         self.call_all();
     }

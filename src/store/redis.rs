@@ -34,7 +34,10 @@ use super::{
     calls::Calls,
     hash_tag,
 };
-use crate::algorithm::SCRIPT;
+use crate::{
+    algorithm::SCRIPT,
+    log::{Permit, Throttle},
+};
 use call::Call;
 use cluster::Cluster;
 use connect::{Access, Target};
@@ -49,6 +52,9 @@ use std::{
     time::Duration,
 };
 use url::{Place, Servers};
+
+/// Sentinels may name another server at each connection.
+static MASTERS: Throttle = Throttle::new();
 
 /// The Redis servers of a store, and one pipelined connection to each that has keys.
 #[derive(Clone)]
@@ -108,8 +114,11 @@ impl RedisStore {
                 // One server has all lanes, whichever the Sentinels name.
                 let is_named = matches!(target, Target::Master(_));
                 let met = Arc::new(move |place: &Place, run: Option<&_>| {
-                    if is_named && known.is_another(&place.to_string()) {
-                        tracing::info!(server = %place, "the store has another master");
+                    if is_named
+                        && known.is_another(&place.to_string())
+                        && let Some(Permit { suppressed }) = MASTERS.permit()
+                    {
+                        tracing::info!(server = %place, suppressed, "the store has another master");
                     }
                     run.into_iter().for_each(|run| known.meet("", run, |_| true));
                 });

@@ -1,6 +1,7 @@
 //! A connection to an address, TLS included. Speaks no HTTP and keeps nothing.
 
 use super::{Site, balance::Address, stream::Stream};
+use rustix::io::Errno;
 use socket2::{SockRef, TcpKeepalive};
 use std::{
     io,
@@ -22,6 +23,23 @@ pub(super) enum ConnectError {
     Tls(SocketAddr, #[source] io::Error),
     #[error("no HTTP with {0}")]
     Http(SocketAddr, #[source] hyper::Error),
+    #[error("as many connections are open as the limit of open files allows")]
+    TooMany,
+}
+
+// === impl ConnectError ===
+
+impl ConnectError {
+    /// Whether this process, or its system, has no file descriptor left: no address would do.
+    pub(super) fn is_own(&self) -> bool {
+        match self {
+            Self::TooMany => true,
+            Self::Tcp(_, error) => [Errno::MFILE, Errno::NFILE]
+                .iter()
+                .any(|no| Some(no.raw_os_error()) == error.raw_os_error()),
+            Self::Tls(..) | Self::Http(..) => false,
+        }
+    }
 }
 
 /// Connects; true when HTTP/2 is to be spoken. `in_handshake` becomes true when only TLS is left to do.

@@ -2,14 +2,16 @@
 //! first, so that those too many grow old and are closed.
 
 use super::{
-    Connection, Site, Target, Timeouts, UpstreamError,
+    Chain, Connection, Site, Target, Timeouts, UpstreamError,
     balance::{Address, Chosen, Fault},
     connect::{ConnectError, open},
     connection::Wire,
     h1::H1,
     h2::H2,
     shelf::Shelves,
+    sockets::Socket,
 };
+use crate::log::{Permit, Throttle};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::{
@@ -30,6 +32,7 @@ use tokio::{
 const LEAD: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 /// Time-outs for connecting that one request may spend on several addresses.
 const ATTEMPTS: u32 = 3;
+static OUT_OF_FILES: Throttle = Throttle::new();
 
 /// An upstream as one worker sees it. Clones share the connections.
 #[derive(Clone)]
@@ -59,7 +62,7 @@ enum Next {
 pub struct Ahead(oneshot::Receiver<Result<Connection, UpstreamError>>);
 
 /// Counts a connection in [`Inner::open`].
-pub(super) struct Counted(Weak<Inner>);
+pub(super) struct Counted(Weak<Inner>, #[expect(dead_code, reason = "dropped with it")] Socket);
 
 // === impl Upstream ===
 
@@ -205,6 +208,15 @@ impl Upstream {
                     site.reached(&address);
                     return Ok(Connection { wire, address, chosen, upstream: self.clone() });
                 }
+                // The address has no part in it.
+                Ok(Err(error)) if error.is_own() => {
+                    if let Some(Permit { suppressed }) = OUT_OF_FILES.permit() {
+                        let upstream = &*site.settings.name;
+                        let error = Chain(&error);
+                        tracing::warn!(upstream, %error, suppressed, "out of file descriptors");
+                    }
+                    return Err(UpstreamError::Connect(Box::new(error)));
+                }
                 Ok(Err(error)) => UpstreamError::Connect(Box::new(error)),
                 Err(_) if in_handshake.load(Relaxed) => UpstreamError::TlsTimeout,
                 Err(_) => UpstreamError::ConnectTimeout,
@@ -249,10 +261,11 @@ impl Upstream {
         address: &Arc<Address>,
         in_handshake: &AtomicBool,
     ) -> Result<Wire, ConnectError> {
-        self.0.open.fetch_add(1, Relaxed);
-        let counted = Counted(Arc::downgrade(&self.0));
-        let started = Instant::now();
         let site = &self.0.site;
+        let socket = site.settings.sockets.take().ok_or(ConnectError::TooMany)?;
+        self.0.open.fetch_add(1, Relaxed);
+        let counted = Counted(Arc::downgrade(&self.0), socket);
+        let started = Instant::now();
         let (stream, http2) = open(site, address, in_handshake).await?;
         let failed = |error| ConnectError::Http(address.sockets[0], error);
         let wire = if http2 {

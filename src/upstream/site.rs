@@ -2,10 +2,11 @@
 //! Opens no connection and asks no DNS server.
 
 use super::{
-    AddressMetrics, Chain, ClientTls, Target, Timeouts, TrustError, UpstreamError,
+    AddressMetrics, Chain, ClientTls, Sockets, Target, Timeouts, TrustError, UpstreamError,
     balance::{Address, Change, Chosen, Fault, Group},
     trust::Trust,
 };
+use crate::log::{Permit, Throttle};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use rustls::RootCertStore;
@@ -27,6 +28,13 @@ const MAX_ADDRESSES: usize = 64;
 /// How often the log is told that requests have no answer.
 const QUIET: Duration = Duration::from_secs(60);
 
+/// An upstream that is there one moment and gone the next changes with each request, and names with each lookup.
+static RESOLVED: Throttle = Throttle::new();
+static UNRESOLVED: Throttle = Throttle::new();
+static REACHED: Throttle = Throttle::new();
+static FAILED: Throttle = Throttle::new();
+static ANSWERED: Throttle = Throttle::new();
+
 /// What the configuration says of an upstream's connections.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -42,6 +50,8 @@ pub struct Settings {
     pub http2: bool,
     /// How an https upstream is checked, and what it is shown.
     pub tls: ClientTls,
+    /// How many connections there may be; shared by all upstreams.
+    pub sockets: Arc<Sockets>,
 }
 
 /// An upstream as all workers share it.
@@ -141,9 +151,9 @@ impl Site {
             named.addresses = addresses;
             self.regroup(&names);
         }
-        if was_noted {
+        if was_noted && let Some(Permit { suppressed }) = RESOLVED.permit() {
             let name = self.settings.targets[target].host_name();
-            tracing::info!(upstream = self.settings.name, name, "resolved again");
+            tracing::info!(upstream = self.settings.name, name, suppressed, "resolved again");
         }
         drop(names);
         self.looked_up.send_replace(());
@@ -154,10 +164,13 @@ impl Site {
         let name = self.settings.targets[target].host_name();
         let mut names = self.names.lock();
         let named = &mut names[target];
-        if !std::mem::replace(&mut named.is_noted, true) {
+        if !std::mem::replace(&mut named.is_noted, true)
+            && let Some(Permit { suppressed }) = UNRESOLVED.permit()
+        {
             tracing::warn!(
                 upstream = self.settings.name,
                 name,
+                suppressed,
                 kept = named.addresses.len(),
                 error = %Chain(&error),
                 "cannot be resolved"
@@ -216,8 +229,12 @@ impl Site {
 
     /// A connection is there.
     pub(super) fn reached(&self, address: &Address) {
-        if !address.is_out() && address.is_noted.swap(false, Relaxed) {
-            tracing::info!(upstream = self.settings.name, %address, "can be reached again");
+        if !address.is_out()
+            && address.is_noted.swap(false, Relaxed)
+            && let Some(Permit { suppressed }) = REACHED.permit()
+        {
+            let upstream = &*self.settings.name;
+            tracing::info!(upstream, %address, suppressed, "can be reached again");
         }
     }
 
@@ -242,13 +259,14 @@ impl Site {
             tracing::debug!(upstream, %address, error = %Chain(error), "still fails");
             return;
         }
+        let Some(Permit { suppressed }) = FAILED.permit() else { return };
+        let error = Chain(error);
         match change {
-            Some(Change::Ejected(span)) => tracing::warn!(
-                upstream, %address, for_s = span.as_secs_f64(), error = %Chain(error), "ejected"
-            ),
-            _ => {
-                tracing::warn!(upstream, %address, error = %Chain(error), "cannot be reached");
+            Some(Change::Ejected(span)) => {
+                let for_s = span.as_secs_f64();
+                tracing::warn!(upstream, %address, for_s, %error, suppressed, "ejected");
             }
+            _ => tracing::warn!(upstream, %address, %error, suppressed, "cannot be reached"),
         }
     }
 
@@ -269,8 +287,10 @@ impl Site {
         if chosen.succeeded().is_some() {
             self.measure();
             chosen.address.is_noted.store(false, Relaxed);
-            let upstream = &*self.settings.name;
-            tracing::info!(upstream, address = %chosen.address, "answers again, and is used again");
+            let (upstream, address) = (&*self.settings.name, &chosen.address);
+            if let Some(Permit { suppressed }) = ANSWERED.permit() {
+                tracing::info!(upstream, %address, suppressed, "answers again, and is used again");
+            }
         }
     }
 }
@@ -329,6 +349,7 @@ mod tests {
             pool_size: 1,
             http2: false,
             tls: ClientTls::default(),
+            sockets: Sockets::new(1),
         };
         let noop = Gauge::noop;
         let metrics = AddressMetrics { up: noop(), ejected: noop(), ejections: Counter::noop() };

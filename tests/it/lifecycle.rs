@@ -1,6 +1,8 @@
 //! A gateway's life as its operator sees it: pages, metrics, lines, and the way down.
 
-use crate::support::{Conn, Gateway, Redis, Reply, Upstream, eventually, paceway_in, request};
+use crate::support::{
+    Answer, Conn, Gateway, Redis, Reply, Upstream, eventually, paceway_in, request,
+};
 use rstest::rstest;
 use serde_json::{Value, json};
 use std::{
@@ -28,9 +30,21 @@ async fn until_asked(upstream: &Upstream, count: usize) {
     eventually(&what, async || (upstream.calls().len() >= count).then_some(())).await;
 }
 
-async fn until_draining(gateway: &Gateway) -> Value {
+/// A connection to the admin side, which takes no new ones during a drain.
+async fn operator(gateway: &Gateway) -> Conn {
+    let mut conn = Conn::to(gateway.admin).await.expect("connect");
+    assert_eq!(page(&mut conn, "/readyz").await.status, 200);
+    conn
+}
+
+async fn page(operator: &mut Conn, path: &str) -> Answer {
+    operator.send(request("GET", path, &[])).await.expect("send");
+    operator.answer().await.expect("a page")
+}
+
+async fn until_draining(operator: &mut Conn) -> Value {
     eventually("it drains", async || {
-        let page = gateway.page("/readyz").await;
+        let page = page(operator, "/readyz").await;
         (page.status == 503).then(|| page.json())
     })
     .await
@@ -114,9 +128,11 @@ routes:
         asked.push(gateway.ask("/search", &[]).await);
     }
     until_asked(&upstream, 2).await;
+    let mut operator = operator(&gateway).await;
     gateway.signal("TERM");
-    assert_eq!(until_draining(&gateway).await, json!({ "ready": false, "reasons": ["draining"] }));
-    assert_eq!(gateway.page("/healthz").await.status, 200, "it still lives");
+    let draining = json!({ "ready": false, "reasons": ["draining"] });
+    assert_eq!(until_draining(&mut operator).await, draining);
+    assert_eq!(page(&mut operator, "/healthz").await.status, 200, "it still lives");
     eventually("nobody new is let in", async || Conn::to(gateway.listen).await.err()).await;
     assert!(gateway.is_running());
 
@@ -174,7 +190,8 @@ routes:
 
     gateway.signal("TERM");
     assert!(stuck.answer().await.is_err(), "it got no answer, and is not told that it did");
-    assert!(waiting.answer().await.is_err());
+    let told = waiting.answer().await.expect("a whole answer");
+    assert_eq!((told.status, told.problem().as_str()), (503, "draining"));
     assert_eq!(gateway.end().await.code(), Some(0));
     let next = Gateway::start(&yaml).await;
     let slot = next.limiter("search").await["next_slot_ms"].as_f64().expect("ms");
@@ -195,8 +212,9 @@ async fn a_second_signal_ends_it_at_once(#[case] first: &str, #[case] second: &s
     .await;
     let stuck = gateway.ask("/", &[]).await;
     until_asked(&upstream, 1).await;
+    let mut operator = operator(&gateway).await;
     gateway.signal(first);
-    until_draining(&gateway).await;
+    until_draining(&mut operator).await;
     assert!(gateway.is_running());
     gateway.signal(second);
     let code = gateway.end().await.code().expect("a code, not the signal itself");
@@ -278,7 +296,7 @@ async fn vendor() -> Upstream {
 type Labels = [(&'static str, &'static str)];
 
 /// The metrics of the contract that have a meaning now, with their types and labels.
-pub(crate) const METRICS: [(&str, &str, &[&str]); 25] = [
+pub(crate) const METRICS: [(&str, &str, &[&str]); 28] = [
     ("paceway_requests_total", "counter", &["outcome", "route"]),
     ("paceway_decisions_total", "counter", &["decision", "limiter", "source"]),
     ("paceway_late_wakeups_total", "counter", &["limiter"]),
@@ -303,6 +321,9 @@ pub(crate) const METRICS: [(&str, &str, &[&str]); 25] = [
     ("paceway_store_timeout_seconds", "gauge", &[]),
     ("paceway_tunnels", "gauge", &["route"]),
     ("paceway_tasks", "gauge", &[]),
+    ("paceway_log_lines_dropped_total", "counter", &["stream"]),
+    ("process_max_fds", "gauge", &[]),
+    ("process_open_fds", "gauge", &[]),
     ("paceway_build_info", "gauge", &["version"]),
 ];
 
@@ -353,7 +374,7 @@ async fn the_metrics_are_those_of_the_contract_and_pass_promtool() {
         assert!(text.contains(&format!("# HELP {name} ")), "no help on {name}");
     }
 
-    let closed: [(&str, &[&str]); 12] = [
+    let closed: [(&str, &[&str]); 13] = [
         ("route", &["search", "strict", "throttled", "odd \\\"name\\\\", "-"]),
         (
             "outcome",
@@ -363,6 +384,7 @@ async fn the_metrics_are_those_of_the_contract_and_pass_promtool() {
                 "observed",
                 "refused",
                 "queue_full",
+                "draining",
                 "no_route",
                 "bad_request",
                 "store_unavailable",
@@ -379,6 +401,7 @@ async fn the_metrics_are_those_of_the_contract_and_pass_promtool() {
         ("kind", &["timeout", "unreachable", "refused", "protocol", "foreign"]),
         ("protocol", &["http1", "http2", "tunnel"]),
         ("reason", &["limit", "tls", "proxy_protocol", "header_timeout", "stalled", "http2"]),
+        ("stream", &["stdout", "stderr"]),
         ("version", &[env!("CARGO_PKG_VERSION")]),
     ];
     let closed: BTreeMap<_, _> = closed.into_iter().collect();

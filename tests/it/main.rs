@@ -23,6 +23,7 @@ mod clients;
 mod connections;
 mod decisions;
 mod deploy;
+mod edge_attacks;
 mod failures;
 mod faults;
 mod grpc;

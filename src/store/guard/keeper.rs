@@ -4,6 +4,7 @@
 use super::{Guard, PROBE, local::Due};
 use crate::{
     algorithm::MAX_BUDGET,
+    log::{Permit, Throttle},
     store::{Check, Store, StoreError},
 };
 use std::{collections::HashMap, sync::atomic::Ordering::Relaxed, time::Duration};
@@ -22,6 +23,8 @@ const OTHERS: Duration = Duration::from_millis(400);
 const CHARGE: Duration = Duration::from_millis(20);
 /// What is decided while the last charge is on its way is little; what is left then comes a moment later.
 const ROUNDS: usize = 2;
+/// A store whose answers take about as long as its time-out is away and back every few seconds.
+static BACK: Throttle = Throttle::new();
 
 /// A store that answers again.
 struct Back {
@@ -135,11 +138,14 @@ impl Guard {
         if let Some(away) = away {
             // Who waits for a place here waits there.
             health.call_all();
-            tracing::info!(
-                away_s = away.as_secs_f64(),
-                charged = *sum,
-                "the store answers again, and has what was decided without it"
-            );
+            if let Some(Permit { suppressed }) = BACK.permit() {
+                tracing::info!(
+                    away_s = away.as_secs_f64(),
+                    charged = *sum,
+                    suppressed,
+                    "the store answers again, and has what was decided without it"
+                );
+            }
         }
         *back = None;
     }
@@ -151,7 +157,10 @@ impl Guard {
         // What has not been charged is decided here all the same.
         if let Some(away) = health.close() {
             health.call_all();
-            tracing::info!(away_s = away.as_secs_f64(), "the store answers again");
+            if let Some(Permit { suppressed }) = BACK.permit() {
+                let away_s = away.as_secs_f64();
+                tracing::info!(away_s, suppressed, "the store answers again");
+            }
         }
         let lanes = local.lanes(|key| self.script.lane(key));
         back.retain(|lane, _| lanes.contains(lane));

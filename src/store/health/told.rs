@@ -1,7 +1,10 @@
 //! What the log and the pages are told of a store that answers and gives no decisions: each change of the process once,
 //! not each request, nor each worker.
 
-use crate::store::{Entry, Reply, StoreError, hash_tag};
+use crate::{
+    log::{Permit, Throttle},
+    store::{Entry, Reply, StoreError, hash_tag},
+};
 use ahash::RandomState;
 use parking_lot::Mutex;
 use std::{
@@ -17,6 +20,10 @@ const RECOVERED: Duration = Duration::from_secs(1);
 /// A failure that nobody has met for so long says nothing of the next decision: whoever sends requests elsewhere because
 /// of it sends some here again.
 const STALE: Duration = Duration::from_secs(10);
+
+/// A server whose calls fail in turns in several ways changes with each call.
+static WORKED: Throttle = Throttle::new();
+static FAILED: Throttle = Throttle::new();
 
 /// The error that was last told: for a group of keys, by its hash tag, and by nothing for all of them. Tags come from the
 /// configuration.
@@ -79,9 +86,9 @@ impl Told {
         groups.remove(group);
         self.some.store(!groups.is_empty(), Relaxed);
         drop(groups);
-        match group {
-            "" => tracing::info!("the store gives decisions again"),
-            group => tracing::info!(group, "the store gives decisions again"),
+        if let Some(Permit { suppressed }) = WORKED.permit() {
+            let group = (!group.is_empty()).then_some(group);
+            tracing::info!(group, suppressed, "the store gives decisions again");
         }
         true
     }
@@ -126,9 +133,9 @@ impl Told {
             }
         }
         drop(groups);
-        match group {
-            "" => tracing::warn!(%error, "the store gives no decisions"),
-            group => tracing::warn!(group, %error, "the store gives no decisions"),
+        if let Some(Permit { suppressed }) = FAILED.permit() {
+            let group = (!group.is_empty()).then_some(group);
+            tracing::warn!(group, %error, suppressed, "the store gives no decisions");
         }
         true
     }

@@ -10,7 +10,10 @@ use super::{
     resp::{self, Value},
     stream::{Incoming, Outgoing},
 };
-use crate::store::calls::Calls;
+use crate::{
+    log::{Permit, Throttle},
+    store::calls::Calls,
+};
 use std::{future::poll_fn, io, sync::Arc, task::Poll};
 use tokio::{
     task::AbortHandle,
@@ -19,6 +22,8 @@ use tokio::{
 
 /// Before a gateway's number: where the script calls its tickets.
 const CHANNEL: &str = "paceway:call:";
+/// A server may refuse each subscription in other words.
+static REFUSED: Throttle = Throttle::new();
 
 /// A task that hears. Dropped, it ends.
 pub(super) struct Ear(AbortHandle);
@@ -66,7 +71,14 @@ async fn keep(access: Arc<Access>, target: Target, calls: Arc<Calls>) {
                 Heard::Refused(words) if told.as_ref() != Some(&words) => {
                     let (ConnectError::Refused(error) | ConnectError::Unreachable(error)) =
                         refusal(&place, &access.login, &words);
-                    tracing::warn!(channel, error, "who waits for a place cannot be called");
+                    if let Some(Permit { suppressed }) = REFUSED.permit() {
+                        tracing::warn!(
+                            channel,
+                            error,
+                            suppressed,
+                            "who waits for a place cannot be called"
+                        );
+                    }
                     told = Some(words);
                 }
                 Heard::Refused(_) => {}

@@ -11,7 +11,10 @@ use super::{
     stream::{Incoming, Outgoing, Stream},
     url::Place,
 };
-use crate::store::StoreError;
+use crate::{
+    log::{Permit, Throttle},
+    store::StoreError,
+};
 use parking_lot::Mutex;
 use std::{
     collections::VecDeque,
@@ -33,6 +36,8 @@ pub(super) const RECONNECT: Duration = Duration::from_millis(200);
 /// does, meets neither.
 const MOST_CALLS: usize = 4096;
 const MOST_UNSENT: usize = 16 * 1024 * 1024;
+/// A server may refuse each connection in other words.
+static REFUSED: Throttle = Throttle::new();
 
 /// Told of each new connection where it leads to, and to which run of a server if that says so.
 pub(super) type Met = Arc<dyn Fn(&Place, Option<&Run>) + Send + Sync>;
@@ -273,8 +278,11 @@ async fn keep(
         say.send_if_modified(|status| {
             let is_new = *status != away;
             // Requests say that it cannot be reached; that it can and refuses us would be told by nobody.
-            if is_new && let Status::Away(error @ ConnectError::Refused(_)) = &away {
-                tracing::warn!(%error, "the store");
+            if is_new
+                && let Status::Away(error @ ConnectError::Refused(_)) = &away
+                && let Some(Permit { suppressed }) = REFUSED.permit()
+            {
+                tracing::warn!(%error, suppressed, "the store");
             }
             *status = away.clone();
             is_new

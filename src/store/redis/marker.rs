@@ -6,7 +6,10 @@
 //! does when the server has evicted keys: which ones, nobody knows.
 
 use super::identity::Run;
-use crate::algorithm::{Micros, STATE_VERSION, in_names};
+use crate::{
+    algorithm::{Micros, STATE_VERSION, in_names},
+    log::{Permit, Throttle},
+};
 use ahash::HashMap;
 use metrics::Counter;
 use parking_lot::Mutex;
@@ -19,6 +22,8 @@ const RENEWED: Duration = Duration::from_secs(24 * 60 * 60);
 const AGAIN: Duration = Duration::from_secs(10);
 /// Digits of an instant of a server.
 const DIGITS: usize = 16;
+/// A server may name another marker in each of its answers.
+static LOST: Throttle = Throttle::new();
 
 /// The markers that a process knows. All of its connections to one store share them.
 pub struct Markers {
@@ -125,12 +130,11 @@ impl Markers {
         drop(known);
         if is_loss {
             self.losses.increment(1);
+            let Some(Permit { suppressed }) = LOST.permit() else { return };
             let message = "the store has lost states, or may have: limiters go on as if all that can \
                            have been granted before had been";
-            match lane.is_empty() {
-                true => tracing::warn!("{message}"),
-                false => tracing::warn!(lane, "{message}"),
-            }
+            let lane = (!lane.is_empty()).then_some(lane);
+            tracing::warn!(lane, suppressed, "{message}");
         }
     }
 

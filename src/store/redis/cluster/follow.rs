@@ -1,6 +1,7 @@
 //! Keeps the map of a Cluster: looks after its nodes, and asks those that answer who has the slots of those that do not.
 
 use super::{Node, Shared};
+use crate::log::{Permit, Throttle};
 use crate::store::redis::{
     ConnectError,
     connect::ask,
@@ -26,6 +27,8 @@ const LOOK: Duration = Duration::from_millis(100);
 const ASK: Duration = Duration::from_millis(500);
 /// A map is read again after this time though nothing is wrong with it.
 const OLD: Duration = Duration::from_secs(10);
+/// A server may refuse each question in other words.
+static REFUSED: Throttle = Throttle::new();
 
 /// Keeps the map, until the Cluster is dropped.
 pub(super) async fn follow(
@@ -39,8 +42,11 @@ pub(super) async fn follow(
         turn += 1;
         say.send_if_modified(|state| {
             let is_new = state.as_ref() != Some(&result);
-            if is_new && let Err(error @ ConnectError::Refused(_)) = &result {
-                tracing::warn!(%error, "the store");
+            if is_new
+                && let Err(error @ ConnectError::Refused(_)) = &result
+                && let Some(Permit { suppressed }) = REFUSED.permit()
+            {
+                tracing::warn!(%error, suppressed, "the store");
             }
             *state = Some(result);
             is_new

@@ -1,0 +1,122 @@
+//! File descriptors: how many the process may have, and for whom they are. Without a share for each side, idle clients
+//! take all of them, and nothing can be forwarded, decided or shown any more.
+
+use crate::config::Config;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::num::NonZeroUsize;
+
+/// What a process has whatever it serves: its streams twice, libraries, files that are read now and then.
+const BASE: usize = 24;
+/// What each runtime has, the admin side's among them: its poller and its wakers, its listener, its connections to the
+/// store. In a Redis Cluster of more than 4 servers it has more, which come out of the upstreams' share.
+const EACH_RUNTIME: usize = 12;
+/// Connections of the admin side at one time.
+const ADMIN: usize = 32;
+/// Clients that one worker tells at one time that there is no room for them.
+const TURNED_AWAY: usize = 64;
+
+/// For whom the file descriptors of the process are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shares {
+    /// What the system allows.
+    pub(super) limit: usize,
+    /// Connections of clients at one time.
+    pub(super) clients: NonZeroUsize,
+    /// Connections to upstreams at one time.
+    pub(super) upstreams: usize,
+    /// Connections of the admin side at one time.
+    pub(super) admin: usize,
+    /// Clients that one worker tells at one time that there is no room for them.
+    pub(super) turned_away: usize,
+    /// Clients that can have a call each. More are allowed where the configuration says so.
+    pub(super) sure: usize,
+}
+
+/// Raises the limit of open files as far as the process may (the hard limit), and says what it is then.
+pub(super) fn raise() -> usize {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    // Some systems allow less than their hard limit says.
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    let limit = if raised.is_ok() { maximum } else { current };
+    limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
+}
+
+// === impl Shares ===
+
+impl Shares {
+    pub(super) fn of(limit: usize, config: &Config) -> Self {
+        Self::new(limit, config.workers.get(), config.client.max_connections)
+    }
+
+    /// Half of what is left is for clients: then each of them can have a call of its own. A configured number may take
+    /// up to 7 eighths, for clients that are idle most of the time.
+    fn new(limit: usize, workers: usize, configured: Option<NonZeroUsize>) -> Self {
+        let fixed = BASE + EACH_RUNTIME * (workers + 1) + ADMIN;
+        let rest = limit.saturating_sub(fixed);
+        let turned_away = (rest / 16 / workers).clamp(1, TURNED_AWAY);
+        let rest = rest.saturating_sub(turned_away * workers);
+        let (sure, most) = ((rest / 2).max(1), (rest - rest / 8).max(1));
+        let clients = configured.map_or(sure, |configured| configured.get().min(most));
+        Self {
+            limit,
+            clients: NonZeroUsize::new(clients).unwrap_or(NonZeroUsize::MIN),
+            upstreams: rest.saturating_sub(clients).max(1),
+            admin: ADMIN,
+            turned_away,
+            sure,
+        }
+    }
+
+    /// Writes what they are, and whether they are enough.
+    pub(super) fn log(&self, configured: Option<NonZeroUsize>) {
+        let Self { limit, clients, upstreams, sure, .. } = self;
+        tracing::info!(open_files = limit, clients, upstreams, "file descriptors");
+        if let Some(configured) = configured.filter(|configured| configured.get() > *sure) {
+            tracing::warn!(
+                "client.max_connections is {configured}, and the limit of {limit} open files is enough for {sure} \
+                 clients with a call each: {clients} may connect; raise the limit (`ulimit -Hn`, `LimitNOFILE`)"
+            );
+        } else if *sure == 1 {
+            tracing::warn!("the limit of {limit} open files is too low for this configuration");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::by_default(1024, 2, None, 437)]
+    #[case::fewer(1024, 2, Some(100), 100)]
+    #[case::more(1024, 2, Some(700), 700)]
+    #[case::more_than_can_be(1024, 2, Some(5000), 765)]
+    #[case::small(256, 2, None, 77)]
+    #[case::hopeless(64, 2, None, 1)]
+    fn clients_get_half_or_what_is_configured(
+        #[case] limit: usize,
+        #[case] workers: usize,
+        #[case] configured: Option<usize>,
+        #[case] expected: usize,
+    ) {
+        let configured = configured.and_then(NonZeroUsize::new);
+        assert_eq!(Shares::new(limit, workers, configured).clients.get(), expected);
+    }
+
+    proptest! {
+        #[test]
+        fn all_shares_together_are_within_the_limit(
+            limit in 512..2_000_000_usize,
+            workers in 1..16_usize,
+            configured in prop::option::of(1..3_000_000_usize),
+        ) {
+            let shares = Shares::new(limit, workers, configured.and_then(NonZeroUsize::new));
+            let fixed = BASE + EACH_RUNTIME * (workers + 1) + shares.admin;
+            let all = fixed + shares.clients.get() + shares.upstreams + shares.turned_away * workers;
+            prop_assert!(all <= limit, "{shares:?}");
+            prop_assert!(shares.upstreams > 0);
+        }
+    }
+}
