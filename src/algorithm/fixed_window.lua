@@ -264,10 +264,11 @@ function fixed_window.earliest(open, from, cost)
   while true do
     local before = at
     at = first_room(own, at, most)
+    if #others == 0 then return at - open.now, at end
     for _, other in ipairs(others) do
       at = first_room(other, at, allows(other.period, other.limit, own.period, count) - cost)
     end
-    if at == before or #others == 0 then return at - open.now, at end
+    if at == before then return at - open.now, at end
   end
 end
 
@@ -323,7 +324,8 @@ function fixed_window.level(open)
   local next = fixed_window.earliest(open, 0, 1)
   local count = open.rule.count
   local room = count - count_in(open.own, window_of(open.own, open.now))
-  for _, other in ipairs(open.others) do
+  for i = 1, #open.others do
+    local other = open.others[i]
     local all = allows(other.period, other.limit, open.own.period, count)
     room = math.min(room, all - count_in(other, window_of(other, open.now)))
   end

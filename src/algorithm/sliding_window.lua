@@ -37,26 +37,6 @@ local function grained(rule, instant)
   return ceil_div(instant, rule.grain) * rule.grain
 end
 
--- === laws
-
--- how many permits a law of `count` in `own` µs allows in a window of `span` µs, or `least` if that is more
-local function allows(count, own, span, least)
-  local windows = ceil_div(span, own)
-  if windows > math.floor(FAR / count) then return FAR end
-  return math.max(least, windows * count)
-end
-
--- adds to `laws` what grants under `rule` have to keep beside it because of another one
-local function beside(laws, rule, count, span)
-  if span <= rule.span then return end
-  local whole = math.floor(span / rule.span) * rule.span
-  local in_whole = allows(rule.count, rule.span, whole, count)
-  if in_whole ~= rule.count or whole ~= rule.span then laws[#laws + 1] = { count = in_whole, span = whole } end
-  if whole < span then
-    laws[#laws + 1] = { count = allows(rule.count, rule.span, span, count), span = span }
-  end
-end
-
 -- === the ring
 
 -- the entry `i` (from 0) of the ring: instant, permits up to it
@@ -106,11 +86,6 @@ local function is_past(open)
   return last_of_all(open) + open.span <= open.now
 end
 
--- whether what is past is still known to whom it concerns
-local function tells(open)
-  return last_of_all(open) + open.span + KNOWN_PAST > open.now
-end
-
 local function find_last(open)
   open.last, open.total = open.floor, open.base
   if open.count > 0 then open.last, open.total = entry(open, open.count - 1) end
@@ -120,63 +95,97 @@ function last_of_all(open)
   return open.ahead[#open.ahead - 1] or open.last
 end
 
-local function number_of(open)
-  local number = open.total
-  for i = 2, #open.ahead, 2 do number = number + open.ahead[i] end
-  return number
-end
+-- === more than one rule
 
--- count and span of what the permits that are not kept obey, for a rule of `span`
-local function past_of(open, span)
-  local others = open.others
-  if span <= open.span then
-    if others then return others[1], others[2] end
-    return open.closed_count, open.closed_span
+-- Made when a call needs them, which is while rules change: `beside`, `tells`, `used`, `forgotten`, `room`.
+local rare
+local function make_rare()
+  -- how many permits a law of `count` in `own` µs allows in a window of `span` µs, or `least` if that is more
+  local function allows(count, own, span, least)
+    local windows = ceil_div(span, own)
+    if windows > math.floor(FAR / count) then return FAR end
+    return math.max(least, windows * count)
   end
-  local count, least = open.closed_count, open.closed_span
-  for i = 3, others and #others or 0, 4 do
-    count, least = math.max(count, others[i]), math.min(least, others[i + 1])
-  end
-  return count, least
-end
 
--- a grant under the rule
-local function used(open)
-  local rule, now = open.rule, open.now
-  local own_count, own_span = rule.count, rule.span
-  local is_closed = open.closed_count == own_count and open.closed_span == own_span
-  if is_closed and not open.others then return end
-  local before, after = open.others or { 0, 0 }, nil
-  if open.closed_count > 0 and not is_closed then
-    after = { past_of(open, own_span) }
-    after[3], after[4], after[5], after[6] = open.closed_count, open.closed_span, last_of_all(open), 0
-  else
-    after = { before[1], before[2] }
-  end
-  for i = 3, #before, 4 do
-    for j = i, i + 3 do after[#after + 1] = before[j] end
-  end
-  local longest, kept = math.max(open.span, own_span), { after[1], after[2] }
-  local span, most = own_span, own_count
-  for i = 3, #after, 4 do
-    local count, other, last = after[i], after[i + 1], after[i + 2]
-    local is_own = count == own_count and other == own_span
-    if not is_own and last + longest > now and #kept < 2 + 4 * MAX_OTHERS then
-      for j = i, i + 3 do kept[#kept + 1] = after[j] end
-      span, most = math.max(span, other), math.max(most, count)
+  -- adds to `laws` what grants under `rule` have to keep beside it because of another one
+  local function beside(laws, rule, count, span)
+    if span <= rule.span then return end
+    local whole = math.floor(span / rule.span) * rule.span
+    local in_whole = allows(rule.count, rule.span, whole, count)
+    if in_whole ~= rule.count or whole ~= rule.span then laws[#laws + 1] = { count = in_whole, span = whole } end
+    if whole < span then
+      laws[#laws + 1] = { count = allows(rule.count, rule.span, span, count), span = span }
     end
   end
-  open.closed_count, open.closed_span, open.span, open.most = own_count, own_span, span, most
-  open.others = #kept > 2 and kept or nil
-end
 
--- until when `law` keeps the permit numbered `number` out because of one that is not kept
-local function forgotten(open, law, number)
-  if open.base == 0 or open.floor + law.span <= open.now then return 0 end
-  local count, span = past_of(open, law.span)
-  local before = number - allows(count, span, law.span, law.count)
-  if before < 0 then return 0 end
-  return open.floor - (ceil_div(open.base - before, count) - 1) * span + law.span
+  -- whether what is past is still known to whom it concerns
+  local function tells(open)
+    return last_of_all(open) + open.span + KNOWN_PAST > open.now
+  end
+
+  -- count and span of what the permits that are not kept obey, for a rule of `span`
+  local function past_of(open, span)
+    local others = open.others
+    if span <= open.span then
+      if others then return others[1], others[2] end
+      return open.closed_count, open.closed_span
+    end
+    local count, least = open.closed_count, open.closed_span
+    for i = 3, others and #others or 0, 4 do
+      count, least = math.max(count, others[i]), math.min(least, others[i + 1])
+    end
+    return count, least
+  end
+
+  -- a grant under the rule
+  local function used(open)
+    local rule, now = open.rule, open.now
+    local own_count, own_span = rule.count, rule.span
+    local is_closed = open.closed_count == own_count and open.closed_span == own_span
+    local before, after = open.others or { 0, 0 }, nil
+    if open.closed_count > 0 and not is_closed then
+      after = { past_of(open, own_span) }
+      after[3], after[4], after[5], after[6] = open.closed_count, open.closed_span, last_of_all(open), 0
+    else
+      after = { before[1], before[2] }
+    end
+    for i = 3, #before, 4 do
+      for j = i, i + 3 do after[#after + 1] = before[j] end
+    end
+    local longest, kept = math.max(open.span, own_span), { after[1], after[2] }
+    local span, most = own_span, own_count
+    for i = 3, #after, 4 do
+      local count, other, last = after[i], after[i + 1], after[i + 2]
+      local is_own = count == own_count and other == own_span
+      if not is_own and last + longest > now and #kept < 2 + 4 * MAX_OTHERS then
+        for j = i, i + 3 do kept[#kept + 1] = after[j] end
+        span, most = math.max(span, other), math.max(most, count)
+      end
+    end
+    open.closed_count, open.closed_span, open.span, open.most = own_count, own_span, span, most
+    open.others = #kept > 2 and kept or nil
+  end
+
+  -- until when `law` keeps the permit numbered `number` out because of one that is not kept
+  local function forgotten(open, law, number)
+    local count, span = past_of(open, law.span)
+    local before = number - allows(count, span, law.span, law.count)
+    if before < 0 then return 0 end
+    return open.floor - (ceil_div(open.base - before, count) - 1) * span + law.span
+  end
+
+  -- the number of the first permit that `law` keeps out at an instant that is its span behind `x`
+  local function room(open, law, x)
+    local count, span = past_of(open, law.span)
+    local later = math.min(ceil_div(open.floor - x, span), ceil_div(open.base, count))
+    local first = math.max(open.base - later * count, 0)
+    return math.min(open.base + law.count, first + allows(count, span, law.span, law.count))
+  end
+
+  rare = {
+    beside = beside, tells = tells, used = used, forgotten = forgotten, room = room,
+  }
+  return rare
 end
 
 -- instant of the permit numbered `j`, one of the ring
@@ -211,10 +220,7 @@ end
 -- the number of the first permit that `law` keeps out at an instant that is its span behind `x`
 local function room_under(open, law, x)
   if open.base == 0 or open.floor <= x then return first_after(open, x) + law.count end
-  local count, span = past_of(open, law.span)
-  local later = math.min(ceil_div(open.floor - x, span), ceil_div(open.base, count))
-  local first = math.max(open.base - later * count, 0)
-  return math.min(open.base + law.count, first + allows(count, span, law.span, law.count))
+  return (rare or make_rare()).room(open, law, x)
 end
 
 local function pop(open)
@@ -314,7 +320,10 @@ end
 -- the first instant at which `law` allows the permit numbered `number`, which is not less than it was before
 local function free(open, walk, law, number)
   local before = number - law.count
-  if before < open.base then return forgotten(open, law, number) end
+  if before < open.base then
+    if open.base == 0 or open.floor + law.span <= open.now then return 0 end
+    return (rare or make_rare()).forgotten(open, law, number)
+  end
   return walk_to(open, walk, before) + law.span
 end
 
@@ -345,7 +354,7 @@ function sliding_window.earliest(open, from, cost)
   else
     if at < open.last then at = open.last end
     local ahead, laws = open.ahead, open.laws
-    local i, number, walk, walks = 1, open.total, new_walk(open), {}
+    local i, number, walk, walks = 1, open.total, new_walk(open), laws and {}
     while true do
       while i <= #ahead and ahead[i] <= at do
         number, i = number + ahead[i + 1], i + 2
@@ -373,20 +382,22 @@ function sliding_window.earliest(open, from, cost)
 end
 
 function sliding_window.take(open, at, cost)
+  local rule = open.rule
   if open.fresh then
     open.fresh, open.born = false, open.now
-    open.floor, open.base, open.span, open.most = open.gone_at or 0, open.gone or 0, 0, 0
-    open.closed_count, open.closed_span, open.others, open.laws = 0, 0, nil, nil
+    open.floor, open.base, open.span, open.most = open.gone_at or 0, open.gone or 0, rule.span, rule.count
+    open.closed_count, open.closed_span, open.others, open.laws = rule.count, rule.span, nil, nil
     open.first, open.count, open.written, open.new, open.hint = 0, 0, 0, {}, 0
     open.ahead, open.chunk, open.from, open.to, open.whole = {}, '', 0, 0, true
     open.first_at = nil
     find_last(open)
   end
-  local rule = open.rule
   local _, first = sliding_window.earliest(open, 0, 1)
   local closed = first >= at
   open.first_at = nil
-  used(open)
+  if open.others or open.closed_count ~= rule.count or open.closed_span ~= rule.span then
+    (rare or make_rare()).used(open)
+  end
   absorb(open, closed and at or open.now)
   if closed then
     push(open, at, cost)
@@ -487,7 +498,7 @@ local function use_up(open, hidden)
   open.others, open.laws = nil, nil
   find_last(open)
   open.fresh = is_past(open)
-  if open.fresh and tells(open) then open.gone_at, open.gone = at, count end
+  if open.fresh and (rare or make_rare()).tells(open) then open.gone_at, open.gone = at, count end
   return open
 end
 
@@ -534,8 +545,12 @@ function sliding_window.load(key, now, rule, hidden)
   local is_same = closed_count == rule.count and closed_span == rule.span
   local gone = is_past(open)
   if gone then
-    local knows = tells(open)
-    if knows then open.gone_at, open.gone = last_of_all(open), number_of(open) end
+    local knows = last_of_all(open) + open.span + KNOWN_PAST > now
+    if knows then
+      local gone_number = total
+      for i = 2, #open.ahead, 2 do gone_number = gone_number + open.ahead[i] end
+      open.gone_at, open.gone = last_of_all(open), gone_number
+    end
     if not knows or (is_same and others == 0) or open.gone_at + rule.span <= now then
       open.ahead, open.others = {}, nil
       return open
@@ -557,6 +572,7 @@ function sliding_window.load(key, now, rule, hidden)
   end
   if not is_same or others > 0 then
     open.laws = {}
+    local beside = (rare or make_rare()).beside
     if last_of_all(open) + closed_span > now then beside(open.laws, rule, closed_count, closed_span) end
     for i = 3, open.others and #open.others or 0, 4 do
       local count_, span_, last_ = open.others[i], open.others[i + 1], open.others[i + 2]

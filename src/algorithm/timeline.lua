@@ -122,7 +122,15 @@ local function give_back(open, whole, ticks, born, _, cost)
     table.remove(holes, at - 1)
     table.remove(holes, at - 1)
   end
-  drop_shortest_above_bound(holes)
+  local kept = {}
+  for i = 1, #holes, 2 do
+    if left(rule, holes[i], holes[i + 1]) >= rule.per then
+      kept[#kept + 1] = holes[i]
+      kept[#kept + 1] = holes[i + 1]
+    end
+  end
+  open.holes = kept
+  drop_shortest_above_bound(kept)
   return true
 end
 

@@ -306,6 +306,8 @@ impl Timeline {
         if at > 0 && self.holes[at - 1].1 == start {
             self.holes[at - 1].1 = self.holes.remove(at).1;
         }
+        // One that was cut by what is rounded may be too short alone.
+        self.holes.retain(|(start, end)| pace.left(*start, *end) >= pace.per);
         drop_shortest_above_bound(&mut self.holes, |(start, end)| end - start);
         true
     }
