@@ -268,12 +268,8 @@ fn expects(request: &mut Request<Upload>) -> bool {
 
 /// A connection, the one that was begun ahead if there is one.
 async fn connection(upstream: &Upstream, ahead: Option<Ahead>) -> Result<Connection, Failure> {
-    let made = match ahead {
-        Some(ahead) => ahead.get().await,
-        None => None,
-    };
-    match made {
-        Some(made) => made,
+    match ahead {
+        Some(ahead) => upstream.connection_ahead(ahead).await,
         None => upstream.connection().await,
     }
     .map_err(Failure::Upstream)

@@ -10,11 +10,19 @@ use crate::{
     limit::{self, Admission, Slot},
     metrics::Verdict,
     store::{Decision, Source, StoreError},
-    upstream::{Connection, Upstream},
+    upstream::{Again, Connection, Upstream, UpstreamError},
 };
 use smallvec::SmallVec;
 use std::time::Duration;
 use tokio::time::Instant;
+
+/// Why a request is not sent once more.
+pub(super) enum Unpaid {
+    /// No limiter gave permits in time.
+    Refused,
+    /// There is no connection; the permits went back.
+    Connect(UpstreamError),
+}
 
 // === impl Gateway ===
 
@@ -50,7 +58,7 @@ impl Gateway {
         match &admission {
             Admission::Granted(slot) => {
                 record.bound = Some(terms.limiter(slot.bound_by));
-                self.count(record, terms, slot);
+                self.count(record, terms, slot, |check| check);
             }
             Admission::Queued(place) => {
                 let limiter = terms.limiter(place.bound_by);
@@ -88,10 +96,17 @@ impl Gateway {
     }
 
     /// Counts what each limiter said: of several rates the one that said the most.
-    fn count(&self, record: &mut Record<'_>, terms: &RouteTerms, slot: &Slot) {
+    /// `index` says which check of the route a part of the slot belongs to.
+    fn count(
+        &self,
+        record: &mut Record<'_>,
+        terms: &RouteTerms,
+        slot: &Slot,
+        index: impl Fn(usize) -> usize,
+    ) {
         let mut said: SmallVec<[(usize, Verdict); 4]> = SmallVec::new();
         for (i, part) in slot.parts().iter().enumerate() {
-            let limiter = terms.limiter(i);
+            let limiter = terms.limiter(index(i));
             let enforce = self.plan.limiters[limiter].limiter.mode == Mode::Enforce;
             let verdict = match (enforce, part.at) {
                 (true, at) if at > 0 && slot.bound_by == i => Verdict::Wait,
@@ -158,12 +173,16 @@ impl Gateway {
                     let connection = connection(upstream, None).await?;
                     slot.come().await;
                     let left = until.saturating_duration_since(Instant::now());
-                    if slot.is_late() {
+                    let is_late = slot.is_late();
+                    if !is_late && slot.is_complete() {
+                        return Ok((slot, connection));
+                    }
+                    // It is taken again when the places are there, or the next slot has come.
+                    connection.recycle();
+                    if is_late {
                         let late = terms.limiter(slot.bound_by);
                         self.plan.limiters[late].metrics.late.increment(1);
                         Box::pin(slot.ask_again(left)).await
-                    } else if slot.is_complete() {
-                        return Ok((slot, connection));
                     } else {
                         Box::pin(slot.take_places(left)).await
                     }
@@ -176,6 +195,66 @@ impl Gateway {
                 Admission::Refused(decision) => return Err(self.refused(record, terms, &decision)),
             };
             admission = next.map_err(|error| self.undecided(routed, error))?;
+        }
+    }
+
+    /// Takes permits for a request whose first attempt the upstream may have counted, and a fresh connection, within what
+    /// is left of the request's budget. The request keeps the places that it holds. With no time left it is only granted
+    /// what can be had at once.
+    pub(super) async fn pay_again(
+        &self,
+        record: &mut Record<'_>,
+        routed: &Routed<'_>,
+        first: &Slot,
+        again: &Again,
+    ) -> Result<Connection, Unpaid> {
+        let Routed { route, terms, budget, .. } = *routed;
+        let (checks, indices) = first.for_another_attempt();
+        if checks.is_empty() {
+            return again.connection().await.map_err(Unpaid::Connect);
+        }
+        let until = record.started + budget;
+        let (mut waiting, mut fresh) = (None, None);
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let admission = limit::ask(&self.store, &checks, left).await;
+            let mut slot = match admission.map_err(|error| self.undecided(routed, error)) {
+                Ok(Admission::Granted(slot)) => slot,
+                Ok(Admission::Refused(mut decision)) => {
+                    decision.bound_by = indices[decision.bound_by];
+                    self.refused(record, terms, &decision);
+                    return Err(Unpaid::Refused);
+                }
+                // No place is asked for.
+                Ok(Admission::Queued(_)) | Err(_) => return Err(Unpaid::Refused),
+            };
+            let bound = terms.limiter(indices[slot.bound_by]);
+            self.count(record, terms, &slot, |check| indices[check]);
+            if !slot.wait.is_zero() {
+                // The upstream may close what is idle meanwhile.
+                fresh = None;
+                if waiting.is_none() {
+                    waiting = Waiting::enter(&self.plan, route, bound, terms.max_waiting);
+                    record.bound = Some(bound);
+                    record.waits_since.get_or_insert_with(Instant::now);
+                }
+                if waiting.is_none() {
+                    return Err(Unpaid::Refused);
+                }
+                slot.near(self.upstreams[terms.upstream].lead()).await;
+            }
+            let connection = match fresh.take() {
+                Some(connection) => connection,
+                None => again.connection().await.map_err(Unpaid::Connect)?,
+            };
+            slot.come().await;
+            if slot.is_late() {
+                self.plan.limiters[bound].metrics.late.increment(1);
+                fresh = Some(connection);
+                continue;
+            }
+            slot.spend();
+            return Ok(connection);
         }
     }
 

@@ -1,5 +1,5 @@
-//! A connection that is ready for one request: how the request is sent, and when it is sent once more. Nothing is
-//! repeated that the upstream may have acted upon.
+//! A connection that is ready for one request: how the request is sent, and when it may be sent once more. Nothing is
+//! repeated that the upstream may have acted upon. Asks no limiter: the caller pays for a second attempt.
 
 use super::{
     Body, Broken, Control, Target, Upload, UpstreamError,
@@ -31,6 +31,24 @@ pub struct Connection {
 pub(super) enum Wire {
     One(Box<H1>),
     Many(H2Stream),
+}
+
+/// What became of a request on its first connection.
+pub enum Sent {
+    /// The head of its response came.
+    Answer(Response<Body>),
+    /// It has no response, and may be sent once more.
+    Again(Box<Again>),
+}
+
+/// A request without a response that may be sent once more, on a fresh connection.
+pub struct Again {
+    address: Arc<Address>,
+    upstream: Upstream,
+    /// Why the first attempt failed.
+    why: Broken,
+    /// Something of the request was written to the first connection.
+    is_seen: bool,
 }
 
 /// Until when the head of a response must come: counted from the last piece of the request that the upstream took.
@@ -79,9 +97,9 @@ impl Connection {
     /// Sends a request, with our own fields, from `now` on, and waits for the head of its response. `inform` hears of interim ones (1xx), where the
     /// connection is HTTP/1.1.
     ///
-    /// It is sent once more, on a fresh connection, when the upstream has seen nothing of it, has said that it did
+    /// It may be sent once more, on a fresh connection, when the upstream has seen nothing of it, has said that it did
     /// nothing with it (RFC 9113 section 8.7), or when a connection that was kept idle ended without a byte of
-    /// an answer and the request may be repeated (RFC 9110 section 9.2.2).
+    /// an answer and the request may be repeated (RFC 9110 section 9.2.2). See [`Again`].
     ///
     /// # Errors
     ///
@@ -91,15 +109,18 @@ impl Connection {
         request: &mut Request<Upload>,
         own: &mut Own,
         now: Instant,
-        inform: impl Fn(StatusCode, HeaderMap) + Sync,
-    ) -> Result<Response<Body>, UpstreamError> {
+        inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
+    ) -> Result<Sent, UpstreamError> {
         let deadline = Deadline::of(request, now, self.upstream.timeouts().response);
-        match self.dispatch(request, own, &deadline, &inform).await {
+        match self.dispatch(request, own, &deadline, inform).await {
             Outcome::Again(why, is_seen) => {
-                let why = (why, is_seen);
-                Box::pin(self.once_more(request, own, why, &deadline, &inform)).await
+                if let Wire::Many(wire) = &self.wire {
+                    wire.retire();
+                }
+                let Self { address, upstream, .. } = self;
+                Ok(Sent::Again(Box::new(Again { address, upstream, why, is_seen })))
             }
-            outcome => self.outcome(outcome),
+            outcome => self.outcome(outcome).map(Sent::Answer),
         }
     }
 
@@ -126,38 +147,6 @@ impl Connection {
                 Box::pin(dispatch_many(wire, request, target, deadline)).await
             }
         }
-    }
-
-    /// On a fresh connection, to the same address if it can be reached. It is the last time.
-    async fn once_more(
-        self,
-        request: &mut Request<Upload>,
-        own: &mut Own,
-        (first, is_seen): (Broken, bool),
-        deadline: &Deadline,
-        inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
-    ) -> Result<Response<Body>, UpstreamError> {
-        if let Wire::Many(wire) = &self.wire {
-            wire.retire();
-        }
-        let other = self.upstream.fresh(&self.address).await;
-        let mut other =
-            other.map_err(|error| if is_seen { UpstreamError::Broken(first) } else { error })?;
-        let host = own.get_mut(&HOST).or_else(|| request.headers_mut().get_mut(HOST));
-        if let Some(host) = host
-            && *host == self.target().host
-        {
-            *host = other.target().host.clone();
-        }
-        drop(self);
-        let outcome = match other.dispatch(request, own, deadline, inform).await {
-            Outcome::Again(error, false) if !is_seen => {
-                Outcome::Failed(UpstreamError::Unsent(error))
-            }
-            Outcome::Again(error, _) => Outcome::Failed(UpstreamError::Broken(error)),
-            outcome => outcome,
-        };
-        other.outcome(outcome)
     }
 
     fn outcome(mut self, outcome: Outcome) -> Result<Response<Body>, UpstreamError> {
@@ -221,6 +210,65 @@ impl Connection {
             self.upstream.site().failed(address, chosen, Fault::NoAnswer, &error);
         }
         error
+    }
+}
+
+// === impl Again ===
+
+impl Again {
+    /// Whether something of the request was written to the first connection. The upstream may have counted that attempt,
+    /// also when it did nothing with the request, so the second one needs permits of its own.
+    pub fn is_seen(&self) -> bool {
+        self.is_seen
+    }
+
+    /// A fresh connection, to the same address if it can be reached.
+    ///
+    /// # Errors
+    ///
+    /// [`UpstreamError`].
+    pub async fn connection(&self) -> Result<Connection, UpstreamError> {
+        self.upstream.fresh(&self.address).await
+    }
+
+    /// Sends the request for the second and last time, from `now` on.
+    ///
+    /// # Errors
+    ///
+    /// [`UpstreamError`].
+    pub async fn send(
+        self,
+        mut connection: Connection,
+        request: &mut Request<Upload>,
+        own: &mut Own,
+        now: Instant,
+        inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
+    ) -> Result<Response<Body>, UpstreamError> {
+        let host = own.get_mut(&HOST).or_else(|| request.headers_mut().get_mut(HOST));
+        if let Some(host) = host
+            && *host == self.upstream.target_of(&self.address).host
+        {
+            *host = connection.target().host.clone();
+        }
+        let deadline = Deadline::of(request, now, self.upstream.timeouts().response);
+        let outcome = match connection.dispatch(request, own, &deadline, inform).await {
+            Outcome::Again(error, false) if !self.is_seen => {
+                Outcome::Failed(UpstreamError::Unsent(error))
+            }
+            Outcome::Again(error, _) => Outcome::Failed(UpstreamError::Broken(error)),
+            outcome => outcome,
+        };
+        connection.outcome(outcome)
+    }
+
+    /// The error of a request that had no fresh connection for its second attempt.
+    pub fn unconnected(self, error: UpstreamError) -> UpstreamError {
+        if self.is_seen { UpstreamError::Broken(self.why) } else { error }
+    }
+
+    /// The error of a request that had no permit for its second attempt.
+    pub fn unpaid(self) -> UpstreamError {
+        UpstreamError::Unpaid(self.why)
     }
 }
 

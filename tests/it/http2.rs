@@ -9,8 +9,13 @@ use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rstest::rstest;
-use std::sync::Arc;
-use tokio::{net::TcpStream, sync::Semaphore, task::JoinSet};
+use std::{sync::Arc, time::Duration};
+use tokio::{
+    net::TcpStream,
+    sync::Semaphore,
+    task::JoinSet,
+    time::{Instant, sleep},
+};
 
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
@@ -293,6 +298,24 @@ async fn a_window_that_opens_a_little_at_a_time_is_served() {
         frames.send(frame(8, 0, 0, &opened)).await.expect("send");
     }
     assert_eq!(taken, length);
+}
+
+/// A gRPC consumer with back-pressure, say: it takes less within a time-out than a frame holds.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_of_which_a_few_bytes_are_taken_lives_and_one_of_which_none_are_is_given_up() {
+    let (patience, pause) = (Duration::from_secs(3), Duration::from_millis(400));
+    let upstream = Upstream::start(|_| reply("200 OK", &[], &"a".repeat(1 << 20))).await;
+    let gateway = with(&upstream, "client: { body_timeout: 3s }").await;
+    let mut frames = Frames::to(gateway.listen, b"\0\x04\0\0\0\0").await;
+    frames.send(headers(1, "GET", "/", true)).await.expect("send");
+    let started = Instant::now();
+    // It waits with its first piece for three time-outs, and is looked at all the while.
+    while started.elapsed() < 3 * patience {
+        frames.send(frame(8, 0, 1, &100_u32.to_be_bytes())).await.expect("send");
+        assert_eq!(frames.until(0, 1).await.payload.len(), 100);
+        sleep(pause).await;
+    }
+    frames.until(RST_STREAM, 1).await;
 }
 
 // === abuse ===

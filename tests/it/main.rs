@@ -15,6 +15,7 @@ mod twins_plain;
 mod twins_timeline;
 
 mod addresses;
+mod attempts;
 mod away;
 mod bodies;
 mod cli;
