@@ -220,7 +220,11 @@ impl Gateway {
         let (fixed, terms) = (own.fixed[terms].as_ref(), &self.plan.terms[terms]);
         let is_h2 = request.version() == Version::HTTP_2;
         let config = &self.plan.config;
-        let body = Terms { limit: config.limits.body, patience: config.client.body_timeout };
+        let body = Terms {
+            limit: config.limits.body,
+            patience: config.client.body_timeout,
+            trailers: config.limits.header_bytes,
+        };
         let mut request = request.map(|incoming| Upload::new(incoming, is_h2, body, &peer.ends));
         let is_expected = seen.has(Seen::EXPECT) && expects(&mut request);
         let budget = match seen.has(Seen::PATIENCE) {

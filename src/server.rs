@@ -13,6 +13,7 @@ mod seats;
 mod socket;
 mod source;
 mod transport;
+mod windows;
 mod worker;
 
 use crate::{

@@ -198,8 +198,8 @@ impl Gateway {
         }
     }
 
-    /// Takes permits for a request whose first attempt the upstream may have counted, and a fresh connection, within what
-    /// is left of the request's budget. The request keeps the places that it holds. With no time left it is only granted
+    /// Takes permits for a request whose first attempt the upstream may have counted, or whose slot has passed, and a fresh
+    /// connection, within what is left of the request's budget. The request keeps the places that it holds. With no time left it is only granted
     /// what can be had at once.
     pub(super) async fn pay_again(
         &self,
@@ -207,14 +207,18 @@ impl Gateway {
         routed: &Routed<'_>,
         first: &Slot,
         again: &Again,
+        mut fresh: Option<Connection>,
     ) -> Result<Connection, Unpaid> {
         let Routed { route, terms, budget, .. } = *routed;
         let (checks, indices) = first.for_another_attempt();
         if checks.is_empty() {
-            return again.connection().await.map_err(Unpaid::Connect);
+            return match fresh {
+                Some(connection) => Ok(connection),
+                None => again.connection().await.map_err(Unpaid::Connect),
+            };
         }
         let until = record.started + budget;
-        let (mut waiting, mut fresh) = (None, None);
+        let mut waiting = None;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let admission = limit::ask(&self.store, &checks, left).await;

@@ -112,10 +112,7 @@ impl Gateway {
         (own, started, inform): (&mut Own, &mut Instant, &(impl Fn(StatusCode, HeaderMap) + Sync)),
     ) -> Result<Response<upstream::Body>, UpstreamError> {
         let failed_at = Instant::now();
-        let connection = match slot.filter(|_| again.is_seen()) {
-            Some(slot) => self.pay_again(record, routed, slot, &again).await,
-            None => again.connection().await.map_err(Unpaid::Connect),
-        };
+        let connection = self.second_connection(record, routed, slot, &again).await;
         record.waited();
         let connection = match connection {
             Ok(connection) => connection,
@@ -127,6 +124,26 @@ impl Gateway {
         let from = if again.is_seen() { now } else { *started };
         *started += now - failed_at;
         again.send(connection, &mut routed.request, own, from, inform).await
+    }
+
+    /// A fresh connection for a second attempt that is paid for.
+    async fn second_connection(
+        &self,
+        record: &mut Record<'_>,
+        routed: &Routed<'_>,
+        slot: Option<&Slot>,
+        again: &Again,
+    ) -> Result<Connection, Unpaid> {
+        let Some(slot) = slot else { return again.connection().await.map_err(Unpaid::Connect) };
+        if again.is_seen() {
+            return self.pay_again(record, routed, slot, again, None).await;
+        }
+        let fresh = again.connection().await.map_err(Unpaid::Connect)?;
+        // It was long in the making: what is sent now could meet what is sent later.
+        match slot.is_late() {
+            true => self.pay_again(record, routed, slot, again, Some(fresh)).await,
+            false => Ok(fresh),
+        }
     }
 }
 
@@ -214,6 +231,10 @@ pub(super) fn spoilt(fault: Fault) -> Failure {
         Fault::TooLarge => Failure::TooLarge(
             StatusCode::PAYLOAD_TOO_LARGE,
             "the body is larger than it may be".into(),
+        ),
+        Fault::Trailers => Failure::TooLarge(
+            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            "the trailers are larger than headers may be".into(),
         ),
         Fault::Slow => Failure::BodyTimeout,
         Fault::Left | Fault::Unwanted => Failure::ClientLeft,

@@ -1,5 +1,6 @@
 //! HTTP/2 with clients: what one connection may ask for, and its streams, which never outlive it.
 
+use super::windows::Window;
 use crate::{
     config::Limits,
     gateway::{Body, Cut},
@@ -32,11 +33,9 @@ const STREAMS: u32 = 128;
 const RESET_UNSEEN: usize = 20;
 /// Of streams that we had to reset for what was wrong with them.
 const RESET_FOR_ERRORS: usize = 64;
-/// Of a request's body, not yet forwarded: fills a line of 50 ms at 5 MB/s.
-const STREAM_WINDOW: u32 = 256 << 10;
-/// Of all bodies of a connection together, so that some that wait for their slot do not stop the others. What a
-/// connection can make us hold.
-const CONNECTION_WINDOW: u32 = 2 << 20;
+/// The HTTP/2 library answers a larger header list with a bare 431 that nobody counts, and drops what makes trailers too
+/// large. So it is given this much room above `limits.header_bytes`, and what it hands over is measured.
+const HEAD_SLACK: usize = 64 << 10;
 /// Of one response, not yet written.
 const SEND_BUFFER: usize = 64 << 10;
 /// A response is passed on in pieces of one frame.
@@ -97,16 +96,20 @@ task_local! {
 }
 
 /// A connection's limits.
-pub(super) fn builder(streams: Streams, limits: &Limits) -> http2::Builder<Streams> {
+pub(super) fn builder(
+    streams: Streams,
+    limits: &Limits,
+    window: &Window,
+) -> http2::Builder<Streams> {
     let mut builder = http2::Builder::new(streams);
     builder
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS)
         .max_pending_accept_reset_streams(RESET_UNSEEN)
         .max_local_error_reset_streams(RESET_FOR_ERRORS)
-        .max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX))
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_header_list_size(u32::try_from(limits.header_bytes + HEAD_SLACK).unwrap_or(u32::MAX))
+        .initial_stream_window_size(window.of_stream())
+        .initial_connection_window_size(window.of_connection())
         .max_send_buf_size(SEND_BUFFER)
         .keep_alive_interval(PING_AFTER)
         .keep_alive_timeout(PING_TIMEOUT)

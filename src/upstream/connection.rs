@@ -4,9 +4,9 @@
 use super::{
     Body, Broken, Control, Target, Upload, UpstreamError,
     balance::{Address, Chosen, Fault},
-    h1::{self, Early, H1, Sending, framing::Decoder, is_idempotent},
+    h1::{self, Early, H1, HEAD_BYTES, Sending, framing::Decoder, is_idempotent},
     h2::{self, H2Stream, is_own_reset, is_refused},
-    headers::Own,
+    headers::{Own, list_size},
     pool::{Upstream, keep},
     response::{check_response, leaves_in_step},
 };
@@ -14,7 +14,6 @@ use http::{
     HeaderMap, Method, Request, Response, StatusCode,
     header::{HOST, UPGRADE},
 };
-use http_body::Body as _;
 use hyper::body::Incoming;
 use std::{fmt, mem, sync::Arc, time::Duration};
 use tokio::time::Instant;
@@ -34,6 +33,10 @@ pub(super) enum Wire {
 }
 
 /// What became of a request on its first connection.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all are answers, and a box costs each of them"
+)]
 pub enum Sent {
     /// The head of its response came.
     Answer(Response<Body>),
@@ -156,6 +159,9 @@ impl Connection {
             Outcome::One(answer) => self.answered_one(answer),
             Outcome::Many(mut response) => {
                 self.answered();
+                if list_size(response.headers()) > HEAD_BYTES {
+                    return Err(UpstreamError::Invalid("a head that is too large"));
+                }
                 // What is refused takes its connection along.
                 check_response(&mut response, false)?;
                 Ok(response.map(|incoming| Body::many(incoming, self)))
@@ -268,7 +274,10 @@ impl Again {
 
     /// The error of a request that had no permit for its second attempt.
     pub fn unpaid(self) -> UpstreamError {
-        UpstreamError::Unpaid(self.why)
+        match self.is_seen {
+            true => UpstreamError::Unpaid(self.why),
+            false => UpstreamError::Unsent(self.why),
+        }
     }
 }
 
@@ -312,25 +321,27 @@ async fn dispatch_many(
     target: &Target,
     deadline: &Deadline,
 ) -> Outcome {
-    let spare = request.body().is_end_stream().then(|| copy(request));
+    let (spare, kept) = (copy(request), request.body_mut().keep());
     match wire.send(mem::take(request), target, deadline).await {
         Ok(h2::Sent::Answer(response)) => Outcome::Many(response),
         Ok(h2::Sent::Unsent(unsent, why)) => {
             *request = *unsent;
             Outcome::Again(why.into(), false)
         }
-        Ok(h2::Sent::Failed(why)) => match spare {
-            Some(spare) if is_refused(&why) => {
+        Ok(h2::Sent::Failed(why)) if is_refused(&why) => match kept.upload().await {
+            Some(upload) => {
                 *request = spare;
+                *request.body_mut() = upload;
                 Outcome::Again(why.into(), true)
             }
-            _ => Outcome::Failed(UpstreamError::Broken(why.into())),
+            None => Outcome::Failed(UpstreamError::Broken(why.into())),
         },
+        Ok(h2::Sent::Failed(why)) => Outcome::Failed(UpstreamError::Broken(why.into())),
         Err(error) => Outcome::Failed(error),
     }
 }
 
-/// A copy of a request without a body.
+/// A copy of a request, without its body.
 fn copy(request: &Request<Upload>) -> Request<Upload> {
     let mut copy = Request::new(Upload::default());
     *copy.method_mut() = Method::clone(request.method());
