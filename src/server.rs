@@ -16,6 +16,9 @@ mod transport;
 mod windows;
 mod worker;
 
+#[cfg(fuzzing)]
+pub use proxy_protocol::fuzzing as proxy_fuzzing;
+
 use crate::{
     admin::{self, Admin},
     config::Config,
