@@ -159,7 +159,10 @@ impl Failure {
                 (S::BAD_GATEWAY, "upstream-unreachable", "The upstream cannot be reached")
             }
             Self::Upstream(
-                UpstreamError::Broken(_) | UpstreamError::Unsent(_) | UpstreamError::Invalid(_),
+                UpstreamError::Broken(_)
+                | UpstreamError::Unpaid(_)
+                | UpstreamError::Unsent(_)
+                | UpstreamError::Invalid(_),
             ) => (S::BAD_GATEWAY, "upstream-broken", "The upstream gave no valid response"),
             Self::Upstream(
                 UpstreamError::ConnectTimeout

@@ -229,7 +229,11 @@ impl Gateway {
         let terms = own.lines[route].terms;
         let (fixed, terms) = (own.fixed[terms].as_ref(), &self.plan.terms[terms]);
         let is_h2 = request.version() == Version::HTTP_2;
-        let body = Terms { limit: config.limits.body, patience: config.client.body_timeout };
+        let body = Terms {
+            limit: config.limits.body,
+            patience: config.client.body_timeout,
+            trailers: config.limits.header_bytes,
+        };
         let mut request = request.map(|incoming| Upload::new(incoming, is_h2, body, &peer.ends));
         let is_expected = seen.has(Seen::EXPECT) && expects(&mut request);
         let budget = match seen.has(Seen::PATIENCE) {
@@ -287,12 +291,8 @@ fn expects(request: &mut Request<Upload>) -> bool {
 
 /// A connection, the one that was begun ahead if there is one.
 async fn connection(upstream: &Upstream, ahead: Option<Ahead>) -> Result<Connection, Failure> {
-    let made = match ahead {
-        Some(ahead) => ahead.get().await,
-        None => None,
-    };
-    match made {
-        Some(made) => made,
+    match ahead {
+        Some(ahead) => upstream.connection_ahead(ahead).await,
         None => upstream.connection().await,
     }
     .map_err(Failure::Upstream)

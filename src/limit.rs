@@ -333,6 +333,14 @@ impl Slot {
         ask(&store, &checks, budget).await
     }
 
+    /// What a request asks for before it is sent once more: all that it asked for, but for the places, which it still
+    /// holds. With each check comes its index among all checks of the slot.
+    pub fn for_another_attempt(&self) -> (Checks, Vec<usize>) {
+        let rates = self.checks.iter().enumerate().filter(|(_, check)| !check.is_lease());
+        let (indices, checks): (_, Vec<Check>) = rates.map(|(i, check)| (i, check.clone())).unzip();
+        (checks.into(), indices)
+    }
+
     /// Uses the slot: from now on, what is sent is paid for.
     pub fn spend(&mut self) {
         self.spent = true;

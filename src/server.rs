@@ -15,7 +15,11 @@ mod seats;
 mod socket;
 mod source;
 mod transport;
+mod windows;
 mod worker;
+
+#[cfg(fuzzing)]
+pub use proxy_protocol::fuzzing as proxy_fuzzing;
 
 use crate::{
     admin::{self, Admin},

@@ -22,7 +22,7 @@ mod upload;
 
 pub use crate::tls::client::{ClientTls, TrustError};
 pub use body::Body;
-pub use connection::Connection;
+pub use connection::{Again, Connection, Sent};
 pub use ends::Ends;
 #[cfg(fuzzing)]
 pub use h1::fuzzing;
@@ -91,6 +91,11 @@ pub enum UpstreamError {
     /// It closed the connection, or what it said is not HTTP.
     #[error("the upstream broke off or did not speak HTTP")]
     Broken(#[source] Broken),
+    /// It gave no answer to the first attempt, and the limiters had no permit for a second one.
+    #[error(
+        "the upstream gave no answer, and no permit for sending the request once more was free in time"
+    )]
+    Unpaid(#[source] Broken),
     /// It closed the connection before anything of the request was on its way.
     #[error("the upstream took no request")]
     Unsent(#[source] Broken),

@@ -10,12 +10,20 @@ use crate::{
     limit::{self, Admission, Slot},
     metrics::Verdict,
     store::{Checks, Decision, Source, StoreError},
-    upstream::{Connection, Upstream},
+    upstream::{Again, Connection, Upstream, UpstreamError},
 };
 use smallvec::SmallVec;
 use std::time::Duration;
 use tokio::time::Instant;
 use tracing::Level;
+
+/// Why a request is not sent once more.
+pub(super) enum Unpaid {
+    /// No limiter gave permits in time.
+    Refused,
+    /// There is no connection; the permits went back.
+    Connect(UpstreamError),
+}
 
 // === impl Gateway ===
 
@@ -55,7 +63,7 @@ impl Gateway {
         match &admission {
             Admission::Granted(slot) => {
                 record.bound = Some(terms.limiter(slot.bound_by));
-                self.count(record, terms, slot);
+                self.count(record, terms, slot, |check| check);
             }
             Admission::Queued(place) => {
                 let limiter = terms.limiter(place.bound_by);
@@ -139,10 +147,17 @@ impl Gateway {
     }
 
     /// Counts what each limiter said: of several rates the one that said the most.
-    fn count(&self, record: &mut Record<'_>, terms: &RouteTerms, slot: &Slot) {
+    /// `index` says which check of the route a part of the slot belongs to.
+    fn count(
+        &self,
+        record: &mut Record<'_>,
+        terms: &RouteTerms,
+        slot: &Slot,
+        index: impl Fn(usize) -> usize,
+    ) {
         let mut said: SmallVec<[(usize, Verdict); 4]> = SmallVec::new();
         for (i, part) in slot.parts().iter().enumerate() {
-            let limiter = terms.limiter(i);
+            let limiter = terms.limiter(index(i));
             let enforce = self.plan.limiters[limiter].limiter.mode == Mode::Enforce;
             let verdict = match (enforce, part.at) {
                 (true, at) if at > 0 && slot.bound_by == i => Verdict::Wait,
@@ -221,12 +236,16 @@ impl Gateway {
                         }
                     };
                     let left = until.saturating_duration_since(Instant::now());
-                    if slot.is_late() {
+                    let is_late = slot.is_late();
+                    if !is_late && slot.is_complete() {
+                        return Ok((slot, connection));
+                    }
+                    // It is taken again when the places are there, or the next slot has come.
+                    connection.recycle();
+                    if is_late {
                         let late = terms.limiter(slot.bound_by);
                         self.plan.limiters[late].metrics.late.increment(1);
                         Box::pin(slot.ask_again(left)).await
-                    } else if slot.is_complete() {
-                        return Ok((slot, connection));
                     } else {
                         Box::pin(slot.take_places(left)).await
                     }
@@ -257,6 +276,70 @@ impl Gateway {
             if tracing::enabled!(Level::DEBUG) {
                 self.tell(record, routed, None, &admission);
             }
+        }
+    }
+
+    /// Takes permits for a request whose first attempt the upstream may have counted, or whose slot has passed, and a fresh
+    /// connection, within what is left of the request's budget. The request keeps the places that it holds. With no time left it is only granted
+    /// what can be had at once.
+    pub(super) async fn pay_again(
+        &self,
+        record: &mut Record<'_>,
+        routed: &Routed<'_>,
+        first: &Slot,
+        again: &Again,
+        mut fresh: Option<Connection>,
+    ) -> Result<Connection, Unpaid> {
+        let Routed { route, terms, budget, .. } = *routed;
+        let (checks, indices) = first.for_another_attempt();
+        if checks.is_empty() {
+            return match fresh {
+                Some(connection) => Ok(connection),
+                None => again.connection().await.map_err(Unpaid::Connect),
+            };
+        }
+        let until = record.started + budget;
+        let mut waiting = None;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let admission = limit::ask(&self.store, &checks, left).await;
+            let mut slot = match admission.map_err(|error| self.undecided(routed, error)) {
+                Ok(Admission::Granted(slot)) => slot,
+                Ok(Admission::Refused(mut decision)) => {
+                    decision.bound_by = indices[decision.bound_by];
+                    self.refused(record, terms, &decision);
+                    return Err(Unpaid::Refused);
+                }
+                // No place is asked for.
+                Ok(Admission::Queued(_)) | Err(_) => return Err(Unpaid::Refused),
+            };
+            let bound = terms.limiter(indices[slot.bound_by]);
+            self.count(record, terms, &slot, |check| indices[check]);
+            if !slot.wait.is_zero() {
+                // The upstream may close what is idle meanwhile.
+                fresh = None;
+                if waiting.is_none() {
+                    waiting = Waiting::enter(&self.plan, route, bound, terms.max_waiting);
+                    record.bound = Some(bound);
+                    record.waits_since.get_or_insert_with(Instant::now);
+                }
+                if waiting.is_none() {
+                    return Err(Unpaid::Refused);
+                }
+                slot.near(self.upstreams[terms.upstream].lead()).await;
+            }
+            let connection = match fresh.take() {
+                Some(connection) => connection,
+                None => again.connection().await.map_err(Unpaid::Connect)?,
+            };
+            slot.come().await;
+            if slot.is_late() {
+                self.plan.limiters[bound].metrics.late.increment(1);
+                fresh = Some(connection);
+                continue;
+            }
+            slot.spend();
+            return Ok(connection);
         }
     }
 

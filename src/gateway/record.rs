@@ -30,7 +30,7 @@ pub(super) struct Record<'a> {
     pub(super) id: HeaderValue,
     /// Index of its route.
     pub(super) route: Option<usize>,
-    started: Instant,
+    pub(super) started: Instant,
     outcome: Outcome,
     status: Option<StatusCode>,
     sent: bool,
@@ -38,7 +38,7 @@ pub(super) struct Record<'a> {
     pub(super) bound: Option<usize>,
     /// An observing limiter would have held or refused it.
     pub(super) observed: bool,
-    /// How long it was held.
+    /// How long it was held, before the first attempt at the upstream and before the second.
     pub(super) wait: Duration,
     /// Since when it is being held.
     pub(super) waits_since: Option<Instant>,
@@ -126,7 +126,7 @@ impl<'a> Record<'a> {
     /// It is held no longer.
     pub(super) fn waited(&mut self) {
         if let Some(since) = self.waits_since.take() {
-            self.wait = since.elapsed();
+            self.wait += since.elapsed();
         }
     }
 

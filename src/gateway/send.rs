@@ -1,7 +1,9 @@
 //! The exchange with the upstream: the client's request on a connection, and what came back as the client gets it.
 
 use super::{
-    Body, Gateway, Peer, Routed, interim,
+    Body, Gateway, Peer, Routed,
+    admit::Unpaid,
+    interim,
     record::Record,
     terms::RouteTerms,
     trace::X_REQUEST_ID,
@@ -12,7 +14,7 @@ use crate::{
     config,
     limit::Slot,
     upstream::{
-        Connection, Control, Fault, Target, UpstreamError,
+        self, Again, Connection, Control, Fault, Sent, Target, UpstreamError,
         headers::{self, Own, Way},
     },
 };
@@ -51,11 +53,19 @@ impl Gateway {
         }
         record.sent();
         let hears = (version == Version::HTTP_11).then_some(peer);
-        let started = Instant::now();
+        let mut started = Instant::now();
         let inform = interim::pass(hears, &upload);
-        let answer = connection.send(&mut routed.request, &mut own, started, inform);
+        let sent = connection.send(&mut routed.request, &mut own, started, &inform).await;
+        let answer = match sent {
+            Ok(Sent::Answer(response)) => Ok(response),
+            Ok(Sent::Again(again)) => {
+                let exchange = (&mut own, &mut started, &inform);
+                Box::pin(self.send_again(record, routed, slot.as_ref(), *again, exchange)).await
+            }
+            Err(error) => Err(error),
+        };
         let mut response =
-            answer.await.map_err(|error| unanswered(error, upload.as_ref(), slot.take()))?;
+            answer.map_err(|error| unanswered(error, upload.as_ref(), slot.take()))?;
         let took = started.elapsed();
         record.upstream = Some(took);
         let own = &self.own().upstreams[routed.terms.upstream];
@@ -81,7 +91,7 @@ impl Gateway {
             );
             return Ok(Response::from_parts(head, Body::empty()));
         }
-        let unasked = upload.and_then(|upload| upload.answered());
+        let unasked = upload.as_ref().and_then(Control::answered);
         if unasked.is_some() && version < Version::HTTP_2 {
             // What the client sends now may be its body, or the next request.
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -89,6 +99,54 @@ impl Gateway {
         let mut response = response.map(|body| Body::streamed(body, is_h2, || peer.leaving()));
         response.body_mut().keep(slot, unasked);
         Ok(response)
+    }
+}
+
+impl Gateway {
+    /// Sends a request once more. If the upstream may have counted the first attempt, permits of its own are taken
+    /// first: an upstream that counts a call and then closes the connection would see more calls than the law allows.
+    /// `started` moves by the time in which nothing was asked of the upstream.
+    async fn send_again(
+        &self,
+        record: &mut Record<'_>,
+        routed: &mut Routed<'_>,
+        slot: Option<&Slot>,
+        again: Again,
+        (own, started, inform): (&mut Own, &mut Instant, &(impl Fn(StatusCode, HeaderMap) + Sync)),
+    ) -> Result<Response<upstream::Body>, UpstreamError> {
+        let failed_at = Instant::now();
+        let connection = self.second_connection(record, routed, slot, &again).await;
+        record.waited();
+        let connection = match connection {
+            Ok(connection) => connection,
+            Err(Unpaid::Connect(error)) => return Err(again.unconnected(error)),
+            Err(Unpaid::Refused) => return Err(again.unpaid()),
+        };
+        let now = Instant::now();
+        // A request that nobody has seen gains no time by it.
+        let from = if again.is_seen() { now } else { *started };
+        *started += now - failed_at;
+        again.send(connection, &mut routed.request, own, from, inform).await
+    }
+
+    /// A fresh connection for a second attempt that is paid for.
+    async fn second_connection(
+        &self,
+        record: &mut Record<'_>,
+        routed: &Routed<'_>,
+        slot: Option<&Slot>,
+        again: &Again,
+    ) -> Result<Connection, Unpaid> {
+        let Some(slot) = slot else { return again.connection().await.map_err(Unpaid::Connect) };
+        if again.is_seen() {
+            return self.pay_again(record, routed, slot, again, None).await;
+        }
+        let fresh = again.connection().await.map_err(Unpaid::Connect)?;
+        // It was long in the making: what is sent now could meet what is sent later.
+        match slot.is_late() {
+            true => self.pay_again(record, routed, slot, again, Some(fresh)).await,
+            false => Ok(fresh),
+        }
     }
 }
 
@@ -189,6 +247,10 @@ pub(super) fn spoilt(fault: Fault) -> Failure {
         Fault::TooLarge => Failure::TooLarge(
             StatusCode::PAYLOAD_TOO_LARGE,
             "the body is larger than it may be".into(),
+        ),
+        Fault::Trailers => Failure::TooLarge(
+            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            "the trailers are larger than headers may be".into(),
         ),
         Fault::Slow => Failure::BodyTimeout,
         Fault::Left | Fault::Unwanted => Failure::ClientLeft,

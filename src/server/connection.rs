@@ -162,6 +162,8 @@ impl Served {
 
     pub(super) async fn http2(self: Arc<Self>) {
         let streams = Streams::new(self.door.client().body_timeout);
+        // Given back when the streams have ended, and with them what they held.
+        let window = self.door.seats.windows.grant();
         let end = {
             let served = self.clone();
             let service = service_fn(move |request: Request<Incoming>| {
@@ -173,7 +175,7 @@ impl Served {
                     Ok::<_, Infallible>(response.map(Pieces::of))
                 }
             });
-            let builder = http2::builder(streams.clone(), &self.door.plan.config.limits);
+            let builder = http2::builder(streams.clone(), &self.door.plan.config.limits, &window);
             let mut connection = pin!(builder.serve_connection(Edge(self.stream.clone()), service));
             let close = |connection: Pin<&mut Connection<_, _, _>>| connection.graceful_shutdown();
             let waits = |cx: &mut Context<'_>| match self.stream.waits(cx) {

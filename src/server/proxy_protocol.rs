@@ -1,5 +1,8 @@
 //! The PROXY protocol, versions 1 and 2: who speaks through a proxy. Takes not a byte from behind the header.
 
+#[cfg(fuzzing)]
+pub mod fuzzing;
+
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},

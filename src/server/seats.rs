@@ -1,6 +1,6 @@
 //! How many clients are connected, over all workers, and how many may be.
 
-use super::crew::Turn;
+use super::{crew::Turn, windows::Windows};
 use crate::metrics::{ConnectionMetrics, Protocol, Refusal};
 use std::{
     num::NonZeroUsize,
@@ -15,6 +15,8 @@ pub(super) struct Seats {
     taken: AtomicUsize,
     /// `None`: any number.
     max: Option<NonZeroUsize>,
+    /// What clients of HTTP/2 may make the gateway hold.
+    pub(super) windows: Windows,
     metrics: ConnectionMetrics,
 }
 
@@ -31,7 +33,12 @@ pub(super) struct Seat {
 
 impl Seats {
     pub(super) fn new(max: Option<NonZeroUsize>) -> Self {
-        Self { taken: AtomicUsize::new(0), max, metrics: ConnectionMetrics::default() }
+        Self {
+            taken: AtomicUsize::new(0),
+            max,
+            windows: Windows::default(),
+            metrics: ConnectionMetrics::default(),
+        }
     }
 
     /// For a connection that it is somebody's `turn` to serve. `None`, and counted, when all are taken.

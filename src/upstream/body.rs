@@ -3,7 +3,8 @@
 use super::{
     Broken, Connection, Tunnel,
     connection::Wire,
-    h1::{Early, framing::Decoder},
+    h1::{Early, HEAD_BYTES, framing::Decoder},
+    headers::list_size,
 };
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
@@ -99,6 +100,14 @@ impl Body {
     }
 }
 
+/// Refuses trailers that are larger than a head may be; HTTP/2 is asked to hand these over (see `h2::HEAD_SLACK`).
+fn check_trailers(frame: Frame<Bytes>) -> Result<Frame<Bytes>, Broken> {
+    match frame.trailers_ref() {
+        Some(trailers) if list_size(trailers) > HEAD_BYTES => Err(Broken::Limit("the trailers")),
+        _ => Ok(frame),
+    }
+}
+
 impl http_body::Body for Body {
     type Data = Bytes;
     type Error = Broken;
@@ -117,7 +126,8 @@ impl http_body::Body for Body {
             }
             (Source::Early(decoder, early), _) => ready!(early.poll_body(decoder, cx)),
             (Source::Many(incoming), Some(_)) => {
-                ready!(Pin::new(incoming).poll_frame(cx)).map(|frame| frame.map_err(Broken::from))
+                let frame = ready!(Pin::new(incoming).poll_frame(cx));
+                frame.map(|frame| check_trailers(frame.map_err(Broken::from)?))
             }
             // It has ended.
             _ => None,

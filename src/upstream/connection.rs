@@ -1,12 +1,12 @@
-//! A connection that is ready for one request: how the request is sent, and when it is sent once more. Nothing is
-//! repeated that the upstream may have acted upon.
+//! A connection that is ready for one request: how the request is sent, and when it may be sent once more. Nothing is
+//! repeated that the upstream may have acted upon. Asks no limiter: the caller pays for a second attempt.
 
 use super::{
     Body, Broken, Control, Target, Upload, UpstreamError,
     balance::{Address, Chosen, Fault},
-    h1::{self, Early, H1, Sending, framing::Decoder, is_idempotent},
+    h1::{self, Early, H1, HEAD_BYTES, Sending, framing::Decoder, is_idempotent},
     h2::{self, H2Stream, is_own_reset, is_refused},
-    headers::Own,
+    headers::{Own, list_size},
     pool::{Upstream, keep},
     response::{check_response, leaves_in_step},
 };
@@ -14,7 +14,6 @@ use http::{
     HeaderMap, Method, Request, Response, StatusCode,
     header::{HOST, UPGRADE},
 };
-use http_body::Body as _;
 use hyper::body::Incoming;
 use std::{fmt, mem, sync::Arc, time::Duration};
 use tokio::time::Instant;
@@ -31,6 +30,28 @@ pub struct Connection {
 pub(super) enum Wire {
     One(Box<H1>),
     Many(H2Stream),
+}
+
+/// What became of a request on its first connection.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all are answers, and a box costs each of them"
+)]
+pub enum Sent {
+    /// The head of its response came.
+    Answer(Response<Body>),
+    /// It has no response, and may be sent once more.
+    Again(Box<Again>),
+}
+
+/// A request without a response that may be sent once more, on a fresh connection.
+pub struct Again {
+    address: Arc<Address>,
+    upstream: Upstream,
+    /// Why the first attempt failed.
+    why: Broken,
+    /// Something of the request was written to the first connection.
+    is_seen: bool,
 }
 
 /// Until when the head of a response must come: counted from the last piece of the request that the upstream took.
@@ -79,9 +100,9 @@ impl Connection {
     /// Sends a request, with our own fields, from `now` on, and waits for the head of its response. `inform` hears of interim ones (1xx), where the
     /// connection is HTTP/1.1.
     ///
-    /// It is sent once more, on a fresh connection, when the upstream has seen nothing of it, has said that it did
+    /// It may be sent once more, on a fresh connection, when the upstream has seen nothing of it, has said that it did
     /// nothing with it (RFC 9113 section 8.7), or when a connection that was kept idle ended without a byte of
-    /// an answer and the request may be repeated (RFC 9110 section 9.2.2).
+    /// an answer and the request may be repeated (RFC 9110 section 9.2.2). See [`Again`].
     ///
     /// # Errors
     ///
@@ -91,15 +112,18 @@ impl Connection {
         request: &mut Request<Upload>,
         own: &mut Own,
         now: Instant,
-        inform: impl Fn(StatusCode, HeaderMap) + Sync,
-    ) -> Result<Response<Body>, UpstreamError> {
+        inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
+    ) -> Result<Sent, UpstreamError> {
         let deadline = Deadline::of(request, now, self.upstream.timeouts().response);
-        match self.dispatch(request, own, &deadline, &inform).await {
+        match self.dispatch(request, own, &deadline, inform).await {
             Outcome::Again(why, is_seen) => {
-                let why = (why, is_seen);
-                Box::pin(self.once_more(request, own, why, &deadline, &inform)).await
+                if let Wire::Many(wire) = &self.wire {
+                    wire.retire();
+                }
+                let Self { address, upstream, .. } = self;
+                Ok(Sent::Again(Box::new(Again { address, upstream, why, is_seen })))
             }
-            outcome => self.outcome(outcome),
+            outcome => self.outcome(outcome).map(Sent::Answer),
         }
     }
 
@@ -128,38 +152,6 @@ impl Connection {
         }
     }
 
-    /// On a fresh connection, to the same address if it can be reached. It is the last time.
-    async fn once_more(
-        self,
-        request: &mut Request<Upload>,
-        own: &mut Own,
-        (first, is_seen): (Broken, bool),
-        deadline: &Deadline,
-        inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
-    ) -> Result<Response<Body>, UpstreamError> {
-        if let Wire::Many(wire) = &self.wire {
-            wire.retire();
-        }
-        let other = self.upstream.fresh(&self.address).await;
-        let mut other =
-            other.map_err(|error| if is_seen { UpstreamError::Broken(first) } else { error })?;
-        let host = own.get_mut(&HOST).or_else(|| request.headers_mut().get_mut(HOST));
-        if let Some(host) = host
-            && *host == self.target().host
-        {
-            *host = other.target().host.clone();
-        }
-        drop(self);
-        let outcome = match other.dispatch(request, own, deadline, inform).await {
-            Outcome::Again(error, false) if !is_seen => {
-                Outcome::Failed(UpstreamError::Unsent(error))
-            }
-            Outcome::Again(error, _) => Outcome::Failed(UpstreamError::Broken(error)),
-            outcome => outcome,
-        };
-        other.outcome(outcome)
-    }
-
     fn outcome(mut self, outcome: Outcome) -> Result<Response<Body>, UpstreamError> {
         match outcome {
             Outcome::Failed(error) => Err(self.failed(error)),
@@ -167,6 +159,9 @@ impl Connection {
             Outcome::One(answer) => self.answered_one(answer),
             Outcome::Many(mut response) => {
                 self.answered();
+                if list_size(response.headers()) > HEAD_BYTES {
+                    return Err(UpstreamError::Invalid("a head that is too large"));
+                }
                 // What is refused takes its connection along.
                 check_response(&mut response, false)?;
                 Ok(response.map(|incoming| Body::many(incoming, self)))
@@ -224,6 +219,68 @@ impl Connection {
     }
 }
 
+// === impl Again ===
+
+impl Again {
+    /// Whether something of the request was written to the first connection. The upstream may have counted that attempt,
+    /// also when it did nothing with the request, so the second one needs permits of its own.
+    pub fn is_seen(&self) -> bool {
+        self.is_seen
+    }
+
+    /// A fresh connection, to the same address if it can be reached.
+    ///
+    /// # Errors
+    ///
+    /// [`UpstreamError`].
+    pub async fn connection(&self) -> Result<Connection, UpstreamError> {
+        self.upstream.fresh(&self.address).await
+    }
+
+    /// Sends the request for the second and last time, from `now` on.
+    ///
+    /// # Errors
+    ///
+    /// [`UpstreamError`].
+    pub async fn send(
+        self,
+        mut connection: Connection,
+        request: &mut Request<Upload>,
+        own: &mut Own,
+        now: Instant,
+        inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
+    ) -> Result<Response<Body>, UpstreamError> {
+        let host = own.get_mut(&HOST).or_else(|| request.headers_mut().get_mut(HOST));
+        if let Some(host) = host
+            && *host == self.upstream.target_of(&self.address).host
+        {
+            *host = connection.target().host.clone();
+        }
+        let deadline = Deadline::of(request, now, self.upstream.timeouts().response);
+        let outcome = match connection.dispatch(request, own, &deadline, inform).await {
+            Outcome::Again(error, false) if !self.is_seen => {
+                Outcome::Failed(UpstreamError::Unsent(error))
+            }
+            Outcome::Again(error, _) => Outcome::Failed(UpstreamError::Broken(error)),
+            outcome => outcome,
+        };
+        connection.outcome(outcome)
+    }
+
+    /// The error of a request that had no fresh connection for its second attempt.
+    pub fn unconnected(self, error: UpstreamError) -> UpstreamError {
+        if self.is_seen { UpstreamError::Broken(self.why) } else { error }
+    }
+
+    /// The error of a request that had no permit for its second attempt.
+    pub fn unpaid(self) -> UpstreamError {
+        match self.is_seen {
+            true => UpstreamError::Unpaid(self.why),
+            false => UpstreamError::Unsent(self.why),
+        }
+    }
+}
+
 async fn dispatch_one(
     wire: &mut H1,
     request: &mut Request<Upload>,
@@ -264,25 +321,27 @@ async fn dispatch_many(
     target: &Target,
     deadline: &Deadline,
 ) -> Outcome {
-    let spare = request.body().is_end_stream().then(|| copy(request));
+    let (spare, kept) = (copy(request), request.body_mut().keep());
     match wire.send(mem::take(request), target, deadline).await {
         Ok(h2::Sent::Answer(response)) => Outcome::Many(response),
         Ok(h2::Sent::Unsent(unsent, why)) => {
             *request = *unsent;
             Outcome::Again(why.into(), false)
         }
-        Ok(h2::Sent::Failed(why)) => match spare {
-            Some(spare) if is_refused(&why) => {
+        Ok(h2::Sent::Failed(why)) if is_refused(&why) => match kept.upload().await {
+            Some(upload) => {
                 *request = spare;
+                *request.body_mut() = upload;
                 Outcome::Again(why.into(), true)
             }
-            _ => Outcome::Failed(UpstreamError::Broken(why.into())),
+            None => Outcome::Failed(UpstreamError::Broken(why.into())),
         },
+        Ok(h2::Sent::Failed(why)) => Outcome::Failed(UpstreamError::Broken(why.into())),
         Err(error) => Outcome::Failed(error),
     }
 }
 
-/// A copy of a request without a body.
+/// A copy of a request, without its body.
 fn copy(request: &Request<Upload>) -> Request<Upload> {
     let mut copy = Request::new(Upload::default());
     *copy.method_mut() = Method::clone(request.method());

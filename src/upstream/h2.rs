@@ -42,6 +42,9 @@ const STREAM_WINDOW: u32 = 512 << 10;
 const CONNECTION_WINDOW: u32 = 16 << 20;
 /// What one upload may be ahead of the upstream.
 const SEND_BUFFER: usize = 256 << 10;
+/// The HTTP/2 library drops what makes trailers too large, and says nothing. So it is given this much room above what a
+/// head may have, and what it hands over is measured.
+pub(super) const HEAD_SLACK: u32 = 64 << 10;
 /// Streams before the upstream has said how many it takes: the least that RFC 9113 section 6.5.2 recommends.
 const FIRST_STREAMS: usize = 100;
 /// Streams that we have reset are remembered, so that what is still on its way to them is no error of the
@@ -110,7 +113,7 @@ impl H2 {
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_send_buf_size(SEND_BUFFER)
-            .max_header_list_size(HEAD_BYTES as u32)
+            .max_header_list_size(HEAD_BYTES as u32 + HEAD_SLACK)
             .initial_max_send_streams(FIRST_STREAMS)
             .max_concurrent_reset_streams(RESET_STREAMS)
             .keep_alive_interval(PING)

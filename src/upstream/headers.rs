@@ -284,6 +284,11 @@ fn via(version: Version) -> HeaderValue {
     }
 }
 
+/// The size of a header list: names, values, and 32 bytes for each field (RFC 9113 section 6.5.2).
+pub(super) fn list_size(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum()
+}
+
 /// The number that a `Content-Length` is: digits alone (RFC 9110 section 8.6).
 pub fn number(text: &[u8]) -> Option<u64> {
     let digit = |number: u64, byte: &u8| {

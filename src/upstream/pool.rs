@@ -25,7 +25,7 @@ use std::{
 };
 use tokio::{
     sync::oneshot,
-    time::{Instant, interval, timeout},
+    time::{Instant, interval, sleep, timeout},
 };
 
 /// Bounds of how long before its slot a request takes a connection.
@@ -33,6 +33,10 @@ const LEAD: (Duration, Duration) = (Duration::from_millis(20), Duration::from_se
 /// Time-outs for connecting that one request may spend on several addresses.
 const ATTEMPTS: u32 = 3;
 static OUT_OF_FILES: Throttle = Throttle::new();
+
+/// Pauses before an upstream's only address is connected to again: at first, and at most. It doubles with each attempt, so
+/// that a `connect_timeout` of 2 s has 8 of them. A restart on the same machine takes a fraction of a second.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(400));
 
 /// An upstream as one worker sees it. Clones share the connections.
 #[derive(Clone)]
@@ -57,9 +61,22 @@ enum Next {
     Nowhere,
 }
 
-/// A connection that is being made.
+/// A connection that is being made, and since when.
 #[derive(Debug)]
-pub struct Ahead(oneshot::Receiver<Result<Connection, UpstreamError>>);
+pub struct Ahead {
+    made: oneshot::Receiver<Result<Connection, UpstreamError>>,
+    since: Instant,
+}
+
+/// How connections are made for a request.
+#[derive(Clone, Copy)]
+struct Making {
+    /// An idle connection will do.
+    may_reuse: bool,
+    /// An upstream's only address that cannot be reached is connected to again until `connect_timeout` after this. `None`:
+    /// it is tried once.
+    since: Option<Instant>,
+}
 
 /// Counts a connection in [`Inner::open`].
 pub(super) struct Counted(Weak<Inner>, #[expect(dead_code, reason = "dropped with it")] Socket);
@@ -113,7 +130,8 @@ impl Upstream {
         Some(Connection { wire, address, chosen: None, upstream: self.clone() })
     }
 
-    /// A connection: an idle one, or a new one. An address that cannot be reached is passed over for the next.
+    /// A connection: an idle one, or a new one. An address that cannot be reached is passed over for the next; the only
+    /// one is tried again for as long as `connect_timeout` lasts, as after a restart of the upstream.
     ///
     /// # Errors
     ///
@@ -121,13 +139,12 @@ impl Upstream {
     pub async fn connection(&self) -> Result<Connection, UpstreamError> {
         match self.next(&[], true) {
             Next::Ready(connection) => Ok(connection),
-            Next::Connect(address, chosen) => Box::pin(self.make(address, chosen, true)).await,
-            Next::Nowhere => Box::pin(self.first()).await,
+            next => Box::pin(self.begin(next, Making::since(Instant::now()))).await,
         }
     }
 
     /// Begins to make a connection when none is there nor being made. Whoever drops the receiver leaves it to the
-    /// others.
+    /// others. It is tried once: no request needs it yet.
     pub fn connect_ahead(&self) -> Option<Ahead> {
         // Where none is kept, one that nobody needs would be for nothing.
         if self.0.open.load(Relaxed) != 0 || self.0.keeps == 0 {
@@ -136,32 +153,57 @@ impl Upstream {
         let (made, ahead) = oneshot::channel();
         let upstream = self.clone();
         tokio::spawn(async move {
-            if let Err(Ok(connection)) = made.send(upstream.connection().await) {
+            let next = upstream.next(&[], true);
+            let once = Making { may_reuse: true, since: None };
+            if let Err(Ok(connection)) = made.send(upstream.begin(next, once).await) {
                 connection.recycle();
             }
         });
-        Some(Ahead(ahead))
+        Some(Ahead { made: ahead, since: Instant::now() })
+    }
+
+    /// The connection that was begun ahead, or another one.
+    ///
+    /// # Errors
+    ///
+    /// [`UpstreamError::Connect`], [`UpstreamError::ConnectTimeout`].
+    pub async fn connection_ahead(&self, ahead: Ahead) -> Result<Connection, UpstreamError> {
+        let Ahead { made, since } = ahead;
+        match made.await {
+            Ok(Err(UpstreamError::Connect(_))) => {
+                let next = self.next(&[], true);
+                Box::pin(self.begin(next, Making::since(since))).await
+            }
+            Ok(made) => made,
+            // The task that makes it has ended with its runtime.
+            Err(_) => self.connection().await,
+        }
     }
 
     /// A new connection, to the address of an old one if it can be reached.
     pub(super) async fn fresh(&self, last: &Arc<Address>) -> Result<Connection, UpstreamError> {
+        let making = Making { may_reuse: false, ..Making::since(Instant::now()) };
         let group = self.0.site.group.load_full();
         if group.contains(last) {
-            return self.make(last.clone(), group.again(last), false).await;
+            return self.make(last.clone(), group.again(last), making).await;
         }
-        match self.next(&[], false) {
+        self.begin(self.next(&[], false), making).await
+    }
+
+    async fn begin(&self, next: Next, making: Making) -> Result<Connection, UpstreamError> {
+        match next {
             Next::Ready(connection) => Ok(connection),
-            Next::Connect(address, chosen) => self.make(address, chosen, false).await,
-            Next::Nowhere => self.first().await,
+            Next::Connect(address, chosen) => self.make(address, chosen, making).await,
+            Next::Nowhere => self.first(making).await,
         }
     }
 
     /// The first connection of all, as soon as an address is known.
-    async fn first(&self) -> Result<Connection, UpstreamError> {
+    async fn first(&self, making: Making) -> Result<Connection, UpstreamError> {
         self.0.site.first_address(self.timeouts().connect).await?;
-        match self.next(&[], true) {
+        match self.next(&[], making.may_reuse) {
             Next::Ready(connection) => Ok(connection),
-            Next::Connect(address, chosen) => self.make(address, chosen, true).await,
+            Next::Connect(address, chosen) => self.make(address, chosen, making).await,
             Next::Nowhere => Err(UpstreamError::ConnectTimeout),
         }
     }
@@ -193,17 +235,19 @@ impl Upstream {
         &self,
         mut address: Arc<Address>,
         mut chosen: Option<Chosen>,
-        may_reuse: bool,
+        making: Making,
     ) -> Result<Connection, UpstreamError> {
         let site = &self.0.site;
         let limit = self.timeouts().connect;
         let until = Instant::now() + limit * ATTEMPTS;
+        let mut again = making.since.map(|since| (PAUSE.0, since + limit));
+        let mut limit_now = limit;
         let mut tried = SmallVec::<[Arc<Address>; 4]>::new();
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let in_handshake = AtomicBool::new(false);
             let connecting = self.connect(&address, &in_handshake);
-            let error = match timeout(limit.min(left), connecting).await {
+            let (error, is_tcp) = match timeout(limit_now.min(left), connecting).await {
                 Ok(Ok(wire)) => {
                     site.reached(&address);
                     return Ok(Connection { wire, address, chosen, upstream: self.clone() });
@@ -217,17 +261,42 @@ impl Upstream {
                     }
                     return Err(UpstreamError::Connect(Box::new(error)));
                 }
-                Ok(Err(error)) => UpstreamError::Connect(Box::new(error)),
-                Err(_) if in_handshake.load(Relaxed) => UpstreamError::TlsTimeout,
-                Err(_) => UpstreamError::ConnectTimeout,
+                Ok(Err(error)) => {
+                    let is_tcp = matches!(error, ConnectError::Tcp(..));
+                    (UpstreamError::Connect(Box::new(error)), is_tcp)
+                }
+                Err(_) if in_handshake.load(Relaxed) => (UpstreamError::TlsTimeout, false),
+                Err(_) => (UpstreamError::ConnectTimeout, false),
             };
             site.failed(&address, chosen.as_mut(), Fault::Unreachable, &error);
+            // Where there is a choice, others are tried instead.
+            if chosen.is_none()
+                && is_tcp
+                && let Some((pause, end)) = &mut again
+                && Instant::now() + *pause < *end
+            {
+                sleep(*pause).await;
+                *pause = PAUSE.1.min(2 * *pause);
+                limit_now = end.saturating_duration_since(Instant::now());
+                match self.next(&[], making.may_reuse) {
+                    Next::Ready(connection) => return Ok(connection),
+                    Next::Connect(other, choice) => {
+                        if choice.is_some() {
+                            limit_now = limit;
+                        }
+                        (address, chosen) = (other, choice);
+                        continue;
+                    }
+                    Next::Nowhere => return Err(error),
+                }
+            }
             drop(chosen);
             tried.push(address);
+            limit_now = limit;
             if Instant::now() >= until {
                 return Err(error);
             }
-            (address, chosen) = match self.next(&tried, may_reuse) {
+            (address, chosen) = match self.next(&tried, making.may_reuse) {
                 Next::Ready(connection) => return Ok(connection),
                 Next::Connect(address, chosen) => (address, chosen),
                 Next::Nowhere => return Err(error),
@@ -322,11 +391,10 @@ impl Drop for Counted {
     }
 }
 
-// === impl Ahead ===
+// === impl Making ===
 
-impl Ahead {
-    /// The connection; `None` when the task that makes it has ended with its runtime.
-    pub async fn get(self) -> Option<Result<Connection, UpstreamError>> {
-        self.0.await.ok()
+impl Making {
+    fn since(since: Instant) -> Self {
+        Self { may_reuse: true, since: Some(since) }
     }
 }

@@ -2,6 +2,7 @@
 //! up when its client breaks the rules. It never holds more than what was looked at ahead.
 
 mod control;
+mod kept;
 
 pub use control::{Control, Unasked};
 
@@ -10,6 +11,8 @@ use bytes::Bytes;
 use control::{Gate, State};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+pub(super) use kept::Kept;
+use kept::Spare;
 use parking_lot::Mutex;
 use std::{
     collections::VecDeque,
@@ -46,6 +49,8 @@ pub struct Terms {
     pub limit: Option<u64>,
     /// Between two pieces.
     pub patience: Duration,
+    /// Bytes of the trailers, as a header list.
+    pub trailers: usize,
 }
 
 /// Why a body has no end. The upstream never takes it for a whole one.
@@ -57,6 +62,9 @@ pub enum Fault {
     /// It is larger than it may be.
     #[error("the body is too large")]
     TooLarge,
+    /// Its trailers are larger than a head may be.
+    #[error("the trailers are too large")]
+    Trailers,
     /// Nothing came for too long.
     #[error("the body did not come in time")]
     Slow,
@@ -79,6 +87,8 @@ struct Watch {
     /// Bytes that may still come.
     left: u64,
     patience: Duration,
+    /// Bytes that its trailers may have.
+    trailers: usize,
     /// Nothing has come yet, and must until then.
     until: Option<Instant>,
     /// Made when it is needed for the first time; most bodies come without a pause.
@@ -88,6 +98,8 @@ struct Watch {
     /// Until its end has been seen; `None` where its framing cannot be wrong.
     ends: Option<Arc<Ends>>,
     state: Control,
+    /// For a request that may be sent once more.
+    spare: Option<Spare>,
 }
 
 // === impl Upload ===
@@ -111,11 +123,13 @@ impl Upload {
             has_ended: false,
             left: terms.limit.unwrap_or(u64::MAX),
             patience: terms.patience,
+            trailers: terms.trailers,
             until: None,
             timer: None,
             is_held: false,
             ends,
             state: Control(Arc::new(Mutex::new(state))),
+            spare: None,
         };
         Self { watch: Some(Box::new(watch)) }
     }
@@ -135,6 +149,18 @@ impl Upload {
         if let Some(watch) = &mut self.watch {
             watch.is_held = true;
             watch.state.0.lock().gate = Gate::Closed;
+        }
+    }
+
+    /// Remembers what is taken of it from now on, as long as that is little: the body for a second attempt.
+    pub(super) fn keep(&mut self) -> Kept {
+        match &mut self.watch {
+            Some(watch) => {
+                let (spare, kept) = kept::pair();
+                watch.spare = Some(spare);
+                kept
+            }
+            None => Kept::nothing(),
         }
     }
 
@@ -177,12 +203,14 @@ impl Body for Upload {
             return Poll::Ready(Some(Err(fault)));
         }
         if let Some(frame) = watch.ahead.pop_front() {
+            watch.note(&Some(Ok(&frame)));
             return Poll::Ready(Some(Ok(frame)));
         }
         let frame = match watch.take(cx) {
             Poll::Ready(frame) => frame,
             Poll::Pending => Some(Err(ready!(watch.slow(cx)))),
         };
+        watch.note(&frame.as_ref().map(Result::as_ref));
         let mut state = watch.state.0.lock();
         match &frame {
             Some(Err(fault)) => state.fault = Some(*fault),
@@ -200,7 +228,20 @@ impl Body for Upload {
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.watch.as_ref().map_or(SizeHint::with_exact(0), |watch| watch.incoming.size_hint())
+        let Some(watch) = &self.watch else { return SizeHint::with_exact(0) };
+        let ahead = watch.ahead.iter().filter_map(Frame::data_ref).map(|data| data.len() as u64);
+        let hint = watch.incoming.size_hint();
+        hint.exact().map_or(hint, |left| SizeHint::with_exact(left + ahead.sum::<u64>()))
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        if let Some(mut watch) = self.watch.take()
+            && let Some(spare) = watch.spare.take()
+        {
+            spare.give_back(watch);
+        }
     }
 }
 
@@ -217,8 +258,11 @@ impl Watch {
         Poll::Ready(match frame {
             Some(Ok(mut frame)) => {
                 if let Some(trailers) = frame.trailers_mut() {
-                    headers::remove_from_trailers(trailers);
                     self.doubt();
+                    if headers::list_size(trailers) > self.trailers {
+                        return Poll::Ready(Some(Err(Fault::Trailers)));
+                    }
+                    headers::remove_from_trailers(trailers);
                 }
                 let length = frame.data_ref().map_or(0, |data| data.len() as u64);
                 match self.left.checked_sub(length) {
@@ -238,6 +282,16 @@ impl Watch {
                 None
             }
         })
+    }
+
+    /// Remembers what was taken, for a second attempt.
+    fn note(&mut self, frame: &Option<Result<&Frame<Bytes>, &Fault>>) {
+        if let Some(spare) = &mut self.spare
+            && let Some(frame) = frame
+            && !frame.is_ok_and(|frame| spare.take(frame))
+        {
+            self.spare = None;
+        }
     }
 
     fn doubt(&mut self) {

@@ -9,8 +9,13 @@ use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rstest::rstest;
-use std::sync::Arc;
-use tokio::{net::TcpStream, sync::Semaphore, task::JoinSet};
+use std::{sync::Arc, time::Duration};
+use tokio::{
+    net::TcpStream,
+    sync::Semaphore,
+    task::JoinSet,
+    time::{Instant, sleep},
+};
 
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
@@ -298,6 +303,24 @@ async fn a_window_that_opens_a_little_at_a_time_is_served() {
     assert_eq!(taken, length);
 }
 
+/// A gRPC consumer with back-pressure, say: it takes less within a time-out than a frame holds.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_of_which_a_few_bytes_are_taken_lives_and_one_of_which_none_are_is_given_up() {
+    let (patience, pause) = (Duration::from_secs(3), Duration::from_millis(400));
+    let upstream = Upstream::start(|_| reply("200 OK", &[], &"a".repeat(1 << 20))).await;
+    let gateway = with(&upstream, "client: { body_timeout: 3s }").await;
+    let mut frames = Frames::to(gateway.listen, b"\0\x04\0\0\0\0").await;
+    frames.send(headers(1, "GET", "/", true)).await.expect("send");
+    let started = Instant::now();
+    // It waits with its first piece for three time-outs, and is looked at all the while.
+    while started.elapsed() < 3 * patience {
+        frames.send(frame(8, 0, 1, &100_u32.to_be_bytes())).await.expect("send");
+        assert_eq!(frames.until(0, 1).await.payload.len(), 100);
+        sleep(pause).await;
+    }
+    frames.until(RST_STREAM, 1).await;
+}
+
 // === abuse ===
 
 #[tokio::test(flavor = "multi_thread")]
@@ -450,7 +473,7 @@ async fn a_header_list_that_is_too_large_is_refused_and_the_connection_stays() {
         (":method", "GET"),
         (":scheme", "http"),
         (":authority", "gateway.test"),
-        (":path", "/"),
+        (":path", "/large"),
         ("x-1", &"a".repeat(15_000)),
         ("x-2", &"b".repeat(15_000)),
         ("x-3", &"c".repeat(15_000)),
@@ -461,7 +484,72 @@ async fn a_header_list_that_is_too_large_is_refused_and_the_connection_stays() {
     let bytes = [frame(1, 1, 1, first), frame(9, 0, 1, second), frame(9, 4, 1, third)].concat();
     frames.send(bytes).await.expect("send");
     assert!(frames.until(HEADERS, 1).await.has_status(431));
+    let problem = frames.until(0, 1).await.payload;
+    assert!(String::from_utf8_lossy(&problem).contains("too-large"), "{problem:?}");
+    let line = gateway.line("/large").await;
+    assert_eq!((&line["status"], &line["outcome"]), (&431.into(), &"bad_request".into()));
+    let counted = [("route", "-"), ("outcome", "bad_request")];
+    assert_eq!(gateway.metric("paceway_requests_total", &counted).await, 1.0);
     frames.send(headers(3, "GET", "/next", true)).await.expect("send");
     assert!(frames.until(HEADERS, 3).await.has_status(200));
     assert_eq!(upstream.calls().len(), 1);
+}
+
+/// `limits.header_bytes` is 32 KiB. The HTTP/2 library drops what is above its own limit, and says nothing.
+#[rstest]
+#[case::in_one_field(&[60_000])]
+#[case::in_many(&[1_000; 60])]
+#[tokio::test(flavor = "multi_thread")]
+async fn trailers_that_are_too_large_are_refused_and_not_dropped(#[case] sizes: &[usize]) {
+    let upstream = Upstream::ok().await;
+    let gateway = with(&upstream, "").await;
+    let mut frames = Frames::to(gateway.listen, b"").await;
+    let (names, values): (Vec<_>, Vec<_>) =
+        sizes.iter().enumerate().map(|(i, size)| (format!("x-{i}"), "a".repeat(*size))).unzip();
+    let fields: Vec<_> = names.iter().zip(&values).map(|(a, b)| (&**a, &**b)).collect();
+    let block = block(&fields);
+    let pieces: Vec<_> = block.chunks(16_000).collect();
+    let mut bytes = [headers(1, "POST", "/", false), frame(0, 0, 1, b"body")].concat();
+    for (i, piece) in pieces.iter().enumerate() {
+        // HEADERS with END_STREAM, then CONTINUATION; END_HEADERS with the last.
+        let (kind, end) = if i == 0 { (HEADERS, 1) } else { (9, 0) };
+        let last = if i + 1 == pieces.len() { 4 } else { 0 };
+        bytes.extend(frame(kind, end | last, 1, piece));
+    }
+    frames.send(bytes).await.expect("send");
+    assert!(frames.until(HEADERS, 1).await.has_status(431));
+    let problem = frames.until(0, 1).await.payload;
+    assert!(String::from_utf8_lossy(&problem).contains("trailers"), "{problem:?}");
+    assert_eq!(upstream.calls().len(), 0, "the upstream gets no whole request");
+}
+
+/// What a client may send before its slot has come is in the windows that the gateway opens at the start.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_all_connections_may_make_the_gateway_hold_is_bounded() {
+    const LEAST: usize = 65_535;
+    let upstream = Upstream::ok().await;
+    let gateway = with(&upstream, "").await;
+    let mut windows = Vec::new();
+    let mut all = Vec::new();
+    for _ in 0..400 {
+        let mut frames = Frames::to(gateway.listen, b"").await;
+        let mut window = LEAST;
+        // The answer to a second ping comes after what a connection begins with.
+        for _ in 0..2 {
+            frames.send(frame(6, 0, 0, &[0; 8])).await.expect("send");
+            loop {
+                let frame = frames.next().await.expect("a frame");
+                match (frame.kind, frame.stream) {
+                    (8, 0) => window += frame.code() as usize,
+                    (6, _) => break,
+                    _ => {}
+                }
+            }
+        }
+        windows.push(window);
+        all.push(frames);
+    }
+    let sum: usize = windows.iter().sum();
+    assert_eq!(windows[0], 2 << 20);
+    assert!(sum <= (128 << 20) + windows.len() * LEAST, "{sum} bytes");
 }
