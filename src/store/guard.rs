@@ -3,6 +3,7 @@
 
 mod keeper;
 mod local;
+mod places;
 mod slots;
 
 use super::{
@@ -110,6 +111,13 @@ impl Guard {
         Self { store, script, timeout, metrics, process, member }
     }
 
+    fn ask(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision> {
+        if let Some(ticket) = ticket {
+            self.process.health.known.asks(checks, ticket, self.timeout);
+        }
+        self.store.decide(checks, budget, ticket)
+    }
+
     async fn probe_while_away(self) {
         let health = &self.process.health;
         loop {
@@ -171,7 +179,10 @@ impl Guard {
             match timeout(self.timeout, &mut beat).await {
                 Ok(answer) if started.elapsed() <= self.timeout => break answer,
                 Ok(Err(error)) => break Err(error),
-                Ok(Ok(_)) => return Ok(None),
+                Ok(Ok(_)) => {
+                    health.answered();
+                    return Ok(None);
+                }
                 Err(_) if started.elapsed() >= GIVE_UP => return Err(StoreError::Timeout),
                 Err(_) => {
                     self.metrics.count(&StoreError::Timeout);
@@ -182,6 +193,7 @@ impl Guard {
         };
         match &answer {
             Ok(beat) => {
+                health.answered();
                 health.counted(beat.gateways, beat.now);
                 if !self.script.has_many_servers() {
                     health.wrote();
@@ -205,14 +217,14 @@ impl Store for Guard {
     fn decide(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision> {
         let Process { health, local, .. } = &*self.process;
         if health.is_closed() && !local.decides(checks) {
-            return self.store.decide(checks, budget, ticket);
+            return self.ask(checks, budget, ticket);
         }
         if checks.iter().any(rejects) {
             return Answer::Ready(Err(StoreError::NotConnected));
         }
         match local.decide_unasked(health, checks, budget, ticket) {
             Ok(decision) => Answer::Ready(Ok(decision.unwrap_or_else(|| passed(checks)))),
-            Err(IsBack) => self.store.decide(checks, budget, ticket),
+            Err(IsBack) => self.ask(checks, budget, ticket),
         }
     }
 
@@ -227,6 +239,9 @@ impl Store for Guard {
             return Err(error);
         }
         let Process { local, health, .. } = &*self.process;
+        if let Some(ticket) = ticket {
+            health.known.refused(checks, ticket);
+        }
         let decision = local.decide(health, checks, budget, ticket);
         Ok(decision.unwrap_or_else(|| passed(checks)))
     }
@@ -242,12 +257,12 @@ impl Store for Guard {
     }
 
     fn give_back(&self, source: Source, checks: &Checks, parts: &[Part]) {
-        let local = &self.process.local;
+        let Process { local, health, .. } = &*self.process;
         match source {
             Source::Shared => {
-                self.store.give_back(source, checks, parts);
-                // The gateway's own count of places has them, too.
-                local.leave(checks, parts);
+                // A place that a later call takes over here stays with the store.
+                let left = local.leave(health, checks, parts);
+                self.store.give_back(source, checks, left.as_deref().unwrap_or(parts));
             }
             // A place that was charged meanwhile is the store's.
             Source::Local => {

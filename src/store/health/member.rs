@@ -44,10 +44,11 @@ impl Member {
     ) {
         match answer {
             Ok(replies) => {
+                self.health.answered();
                 if !late {
                     self.recent.answered();
                 }
-                self.health.known.hear(entries, replies);
+                self.health.known.hear(entries, replies, late);
             }
             Err(error) => self.missed(error),
         }
