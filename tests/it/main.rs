@@ -36,6 +36,7 @@ mod lost_state;
 mod logs;
 mod memory;
 mod messages;
+mod places;
 mod proxy;
 mod smuggling;
 mod store_hostile;
