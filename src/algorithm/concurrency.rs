@@ -34,7 +34,8 @@ pub struct Ticket {
     pub gateway: i64,
     /// Its own count.
     pub number: i64,
-    /// When it leaves the queue by itself, µs of the store's clock; 0 before it was there.
+    /// When it leaves the queue by itself, µs of the store's clock; 0 before it was there; [`HELD`](Self::HELD) when it
+    /// holds a place already.
     pub deadline: Micros,
 }
 
@@ -84,6 +85,11 @@ impl Concurrency {
         self.lease
     }
 
+    /// The same with `max` places. With none nobody new gets one.
+    pub fn with_max(&self, max: i64) -> Self {
+        Self { max: max.clamp(0, self.max), ..*self }
+    }
+
     /// One gateway's share of it, see [`Algorithm::share`](super::Algorithm::share).
     pub(super) fn share(&self, gateways: i64) -> Self {
         Self { max: (self.max / gateways).max(1), ..*self }
@@ -98,6 +104,15 @@ impl Concurrency {
 // === impl Ticket ===
 
 impl Ticket {
+    /// The deadline of a ticket whose place was given without this state: an observing limiter counts it even if no place
+    /// is free. Otherwise a state that is full, or whose holders are not known, would not know of a call that runs.
+    pub const HELD: Micros = -1;
+
+    /// Whether its place was given without this state.
+    pub(super) fn is_held(self) -> bool {
+        self.deadline == Self::HELD
+    }
+
     fn id(self) -> Id {
         (self.gateway, self.number)
     }
@@ -209,7 +224,11 @@ impl Open {
     fn next(&self) -> Micros {
         let expiry = match self.held() < self.rule.max {
             true => None,
-            false => self.state.expiries.first().map(|(expiry, _)| *expiry),
+            false => {
+                // Of no places at all none becomes free by itself.
+                let first = self.state.expiries.first().map(|(expiry, _)| *expiry);
+                Some(first.unwrap_or(self.now + RETRY))
+            }
         };
         expiry.unwrap_or(self.now).max(self.unknown_until) - self.now
     }

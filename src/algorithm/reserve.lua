@@ -5,7 +5,8 @@
 --   ARGV[4..] the entries, each one of
 --     D budget n, then n times: k kind cost enforce ARGS…    decide; ARGS are, in µs, for how long behind a loss of
 --                                                            states grants from before it can count, then the rule's
---     T gateway number deadline, then as D                   the same where places are held
+--     T gateway number deadline, then as D                   the same where places are held; deadline -1: it holds
+--                                                            one already, which an observing limiter counts
 --     R k kind gateway number ARGS…                          renew a lease
 --     X k kind ARGS…                                         forget the state
 --     G k kind cost whole ticks born aux ARGS…               give a grant back
@@ -132,7 +133,7 @@ local function take(wants, at, budget, ticket)
     if algorithm.lease then
       if ticket and enforce and at > 0 then
         parts[i] = { -2, 0, 0, 0, 0 }
-      elseif ticket and (enforce or algorithm.is_free(open, ticket)) then
+      elseif ticket and (enforce or ticket.deadline < 0 or algorithm.is_free(open, ticket)) then
         parts[i] = { 0, algorithm.hold_for(open, ticket) }
         state.dirty = true
       else

@@ -215,7 +215,7 @@ fn take_one(
     if let Some(open) = want.open.leases() {
         return match ticket {
             Some(_) if enforce && at > 0 => Part::NOT_YET,
-            Some(ticket) if enforce || open.is_free(ticket) => {
+            Some(ticket) if enforce || ticket.is_held() || open.is_free(ticket) => {
                 Part { at: 0, grant: open.hold_for(ticket) }
             }
             _ => Part::NOTHING,

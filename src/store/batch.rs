@@ -223,6 +223,9 @@ impl Batched {
 
     /// Gives back what was decided for somebody who has left.
     fn undo(&self, checks: &Checks, ticket: Option<Ticket>, decision: &Decision) {
+        if ticket.is_some_and(|ticket| ticket.deadline == Ticket::HELD) {
+            return; // Its call runs, whatever became of this one.
+        }
         self.give_back(Source::Shared, checks, &decision.parts);
         if let (Some(queued), Some(ticket)) = (decision.queued, ticket) {
             let ticket = Ticket { deadline: queued.deadline, ..ticket };
@@ -256,6 +259,8 @@ impl Batched {
                 }
                 (vec![entry.clone()], since)
             }
+            // The place of a call that runs is told again, and not given back.
+            Entry::Decide { ticket: Some(Ticket { deadline: Ticket::HELD, .. }), .. } => return,
             Entry::Decide { checks, ticket: Some(ticket), .. } if !error.is_unasked() => {
                 (gifts(checks, &places(checks, *ticket)).collect(), Instant::now())
             }

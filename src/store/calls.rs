@@ -12,6 +12,10 @@ use std::{
 };
 use tokio::sync::Notify;
 
+/// Set in the gateway's number of a ticket that asks its own gateway for a place, and not the store. With the same number
+/// the store may have given it a place in a call that was not answered in time; that one is given back there.
+const HERE: i64 = 1 << 52;
+
 /// The tickets of one connection to a store.
 #[derive(Debug)]
 pub struct Calls {
@@ -30,6 +34,16 @@ pub struct Callable {
     pub ticket: Ticket,
     called: Arc<Notify>,
     calls: Arc<Calls>,
+}
+
+/// `ticket` as it asks its own gateway.
+pub(super) fn here(ticket: Ticket) -> Ticket {
+    Ticket { gateway: ticket.gateway | HERE, ..ticket }
+}
+
+/// Whether `ticket` asked its own gateway.
+pub(super) fn is_here(ticket: Ticket) -> bool {
+    ticket.gateway & HERE != 0
 }
 
 // === impl Calls ===
@@ -79,6 +93,7 @@ impl Calls {
 
     /// Wakes who has `ticket`, be it of these or of those that joined.
     pub fn call_holder_of(&self, ticket: Ticket) {
+        let ticket = Ticket { gateway: ticket.gateway & !HERE, ..ticket };
         if ticket.gateway == self.gateway {
             return self.call(ticket.number);
         }

@@ -3,6 +3,7 @@
 
 mod keeper;
 mod local;
+mod places;
 mod slots;
 
 use super::{
@@ -150,6 +151,14 @@ impl Guard {
         Self { store, script, metrics, process, member }
     }
 
+    fn ask(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision> {
+        if let Some(ticket) = ticket {
+            let health = &self.process.health;
+            health.known.asks(checks, ticket, health.pace.most());
+        }
+        self.store.decide(checks, budget, ticket)
+    }
+
     async fn probe_while_away(self) {
         let health = &self.process.health;
         loop {
@@ -235,6 +244,7 @@ impl Guard {
         let in_time = took <= health.pace.limit();
         match &answer {
             Ok(beat) => {
+                health.answered();
                 health.counted(beat, started);
                 if !self.script.has_many_servers() {
                     health.wrote();
@@ -258,14 +268,14 @@ impl Store for Guard {
     fn decide(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision> {
         let Process { health, local, .. } = &*self.process;
         if health.is_closed() && !local.decides(checks) {
-            return self.store.decide(checks, budget, ticket);
+            return self.ask(checks, budget, ticket);
         }
         if checks.iter().any(rejects) {
             return Answer::Ready(Err(StoreError::NotConnected));
         }
         match local.decide_unasked(health, checks, budget, ticket) {
             Ok(decision) => Answer::Ready(Ok(decision.unwrap_or_else(|| passed(checks)))),
-            Err(IsBack) => self.store.decide(checks, budget, ticket),
+            Err(IsBack) => self.ask(checks, budget, ticket),
         }
     }
 
@@ -280,6 +290,9 @@ impl Store for Guard {
             return Err(error);
         }
         let Process { local, health, .. } = &*self.process;
+        if let Some(ticket) = ticket {
+            health.known.refused(checks, ticket);
+        }
         let decision = local.decide(health, checks, budget, ticket);
         Ok(decision.unwrap_or_else(|| passed(checks)))
     }
@@ -295,12 +308,12 @@ impl Store for Guard {
     }
 
     fn give_back(&self, source: Source, checks: &Checks, parts: &[Part]) {
-        let local = &self.process.local;
+        let Process { local, health, .. } = &*self.process;
         match source {
             Source::Shared => {
-                self.store.give_back(source, checks, parts);
-                // The gateway's own count of places has them, too.
-                local.leave(checks, parts);
+                // A place that a later call takes over here stays with the store.
+                let left = local.leave(health, checks, parts);
+                self.store.give_back(source, checks, left.as_deref().unwrap_or(parts));
             }
             // A place that was charged meanwhile is the store's.
             Source::Local => {

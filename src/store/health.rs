@@ -84,6 +84,8 @@ pub struct Health {
     crowd: Mutex<Crowd>,
     absent: Absent,
     clock: Mutex<Clock>,
+    /// When the store last answered while it was taken for away, or began to be.
+    answered: Mutex<Instant>,
     members: Mutex<Vec<Weak<Member>>>,
     /// Told when there is something to do for who keeps the process: a member has an answer again, or a request was
     /// decided without the store.
@@ -131,6 +133,7 @@ impl Health {
             crowd: Mutex::new(Crowd::new()),
             absent: Absent::new(),
             clock: Mutex::new(Clock { said: EPOCH, at: Instant::now() }),
+            answered: Mutex::new(Instant::now()),
             members: Mutex::default(),
             wake: Notify::new(),
             known: Known::default(),
@@ -221,6 +224,21 @@ impl Health {
         }
     }
 
+    /// The store has answered, in time or late: other gateways may use it.
+    pub(super) fn answered(&self) {
+        if !self.is_closed() {
+            *self.answered.lock() = Instant::now();
+        }
+    }
+
+    /// For how long the store has answered nothing, as far as this process knows.
+    pub(super) fn silent_for(&self) -> Duration {
+        match self.is_closed() {
+            true => Duration::ZERO,
+            false => self.answered.lock().elapsed(),
+        }
+    }
+
     pub(super) fn clock(&self) -> Clock {
         *self.clock.lock()
     }
@@ -243,6 +261,7 @@ impl Health {
                 return;
             }
             *away = Some((Instant::now(), why.clone()));
+            *self.answered.lock() = Instant::now();
             for member in self.members() {
                 *member.answers.lock() = None;
             }

@@ -299,7 +299,8 @@ routes: [{ suffix: /search, limiters: [flowing] }, { suffix: '*', limiters: [win
     let expected = [
         (2.into(), 4.into(), "5/2h".into(), 4.into()),
         (2.into(), 2.into(), rates, 2.into()),
-        (2.into(), 2.into(), Value::Null, 2.into()),
+        // It held no place when the store went, and the other gateway may hold all of them.
+        (2.into(), 0.into(), Value::Null, 0.into()),
         (2.into(), 3.into(), "3/h".into(), Value::Null),
         (1.into(), 5.into(), "5/h".into(), 5.into()),
         (Value::Null, Value::Null, Value::Null, Value::Null),

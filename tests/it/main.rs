@@ -42,6 +42,7 @@ mod measures;
 mod memory;
 mod messages;
 mod origins;
+mod places;
 mod proxy;
 mod smuggling;
 mod store_hostile;

@@ -3,9 +3,9 @@
 
 use super::{Guard, PROBE, local::Due};
 use crate::{
-    algorithm::MAX_BUDGET,
+    algorithm::{MAX_BUDGET, reserve::Part},
     log::{Permit, Throttle},
-    store::{Check, Store, StoreError},
+    store::{Check, Source, Store, StoreError},
 };
 use std::{collections::HashMap, sync::atomic::Ordering::Relaxed, time::Duration};
 use tokio::time::{Instant, sleep, timeout};
@@ -128,7 +128,7 @@ impl Guard {
         for _ in 0..ROUNDS {
             let Ok(charged) = self.charge(local.due(|_| true, true)).await else { break };
             *sum += charged;
-            if local.forget() {
+            if self.forget() {
                 health.call_all();
             }
             if local.is_empty() {
@@ -177,13 +177,21 @@ impl Guard {
                 if self.charge(local.due(is_meant, true)).await.is_err() {
                     break;
                 }
-                if local.forget() {
+                if self.forget() {
                     health.call_all();
                 }
             }
             // What has come meanwhile begins anew.
             back.remove(&lane);
         }
+    }
+
+    /// See [`Local::forget`](super::local::Local::forget). Places that nobody took over are the store's again.
+    fn forget(&self) -> bool {
+        let idle = |check: &Check, parts: &[Part]| {
+            self.store.give_back(Source::Shared, &[check.clone()].into(), parts);
+        };
+        self.process.local.forget(idle)
     }
 
     /// Returns how much was charged.

@@ -2,6 +2,7 @@
 //! they took, so that it can be charged to the state that all share when that is there again.
 
 use super::{
+    places::{Left, Places},
     slots::{Slots, charges},
     unasked,
 };
@@ -13,7 +14,7 @@ use crate::{
     },
     store::{
         Check, Checks, Decision, Entry, OnFailure, Reply, Share, Source,
-        calls::Calls,
+        calls::{self, Calls},
         health::{Clock, Health, Holder},
         memory::MemoryStore,
     },
@@ -32,8 +33,6 @@ use std::{
 const MAX_ACCOUNTS: usize = 65_536;
 /// Pieces in which permits are taken at most, each as much as the limiter can grant at once.
 const PIECES: usize = 256;
-/// More places than anybody holds.
-const ANY_PLACES: i64 = 1 << 40;
 
 /// Nothing as long as the store decides.
 #[derive(Debug, Default)]
@@ -63,8 +62,8 @@ struct Account {
     known: (Level, Micros),
     /// What was given since.
     slots: Slots,
-    /// Who holds a place, and whether the shared state knows.
-    places: HashMap<Holder, bool>,
+    /// Who holds a place.
+    places: Places,
     /// The shared state decides again: only what was taken last is to be charged yet.
     closing: bool,
 }
@@ -156,18 +155,23 @@ impl Local {
         budget: Micros,
         ticket: Option<Ticket>,
     ) -> Option<Decision> {
-        let book = book.get_or_insert_with(|| Book::new(health, self.calls.clone()));
+        let book = self.open(book, health);
         // A heartbeat may bring a larger number while the store gives no decisions; a smaller one waits until it does.
         book.grow(health.gateways());
-        if !self.is_open.swap(true, SeqCst) {
-            health.wake.notify_one();
-        }
         let now = book.clock.now();
         let own: Vec<usize> = (0..checks.len()).filter(|i| is_own(&checks[*i])).collect();
         let shares: Checks = own.iter().map(|i| book.account(health, &checks[*i], now)).collect();
+        let ticket = ticket.map(calls::here);
         let entry = Entry::Decide { checks: shares.clone(), budget, ticket };
         let Some(Reply::Decision(mut decision)) = book.run(now, entry) else { return None };
         decision.source = Source::Local;
+        if let Some(queued) = &mut decision.queued {
+            let bound = &shares[decision.bound_by];
+            let places = book.accounts.get(&bound.key).map(|account| &account.places);
+            let gateways = book.sharing(bound);
+            let after = places.and_then(|places| places.known_after(gateways, now));
+            queued.ask_after = after.map_or(queued.ask_after, |after| after.min(queued.ask_after));
+        }
         if decision.admitted {
             let mut parts: Parts = checks.iter().map(unasked).collect();
             for ((i, share), part) in own.iter().zip(shares.iter()).zip(&decision.parts) {
@@ -176,11 +180,12 @@ impl Local {
                 else {
                     continue;
                 };
-                match ticket.filter(|_| share.is_lease()) {
-                    Some(ticket) => {
-                        account.places.insert((ticket.gateway, ticket.number), false);
+                match (ticket, &account.check.algorithm) {
+                    (Some(ticket), Algorithm::Concurrency(whole)) => {
+                        let place = account.places.take(whole, ticket, now);
+                        parts[*i].grant = place.grant();
                     }
-                    None => {
+                    _ => {
                         let grant = (part.grant.whole, now + part.at);
                         account.slots.add(&share.algorithm, now, grant, share.cost);
                     }
@@ -192,27 +197,32 @@ impl Local {
         Some(decision)
     }
 
+    fn open<'b>(&self, book: &'b mut Option<Book>, health: &Health) -> &'b mut Book {
+        let book = book.get_or_insert_with(|| Book::new(health, self.calls.clone()));
+        if !self.is_open.swap(true, SeqCst) {
+            health.wake.notify_one();
+        }
+        book
+    }
+
     /// By what `check` is decided here, and how full that is.
     pub(super) fn look(&self, health: &Health, check: &Check) -> Share {
-        let shown = |book: &Book, known: Option<Level>| {
+        let shown = |book: &Book| {
             let rule = book.share(check, check.key.clone());
             let now = book.clock.now();
-            let gateways = match check.on_failure {
-                OnFailure::Whole => 1,
-                _ => book.gateways,
-            };
-            let level = known.unwrap_or_else(|| book.level(&rule, now));
+            let gateways = book.sharing(check);
+            let level = book.level(&rule, now);
             Share { gateways, rule: rule.algorithm, level }
         };
         if let Some(book) = &*self.book.lock()
             && book.accounts.contains_key(&check.key)
         {
-            return shown(book, None);
+            return shown(book);
         }
         // As it would begin.
-        let book = Book::new(health, Arc::default());
-        let account = book.begin(health, check.clone(), book.clock.now());
-        shown(&book, Some(account.known.0))
+        let mut book = Book::new(health, Arc::default());
+        book.account(health, check, book.clock.now());
+        shown(&book)
     }
 
     /// Takes back what was decided here; returns the places that are the shared store's by now.
@@ -222,25 +232,37 @@ impl Local {
         for (i, (check, part)) in
             checks.iter().zip(parts).enumerate().filter(|(_, (_, part))| part.at >= 0)
         {
-            let own = book.as_mut().and_then(|book| book.give_back(check, *part));
-            if check.is_lease() && own != Some(false) {
+            let is_kept = book.as_mut().is_some_and(|book| book.give_back(check, *part));
+            if check.is_lease() && !is_kept {
                 charged[i] = *part;
             }
         }
         charged.iter().any(|part| part.at >= 0).then_some(charged)
     }
 
-    /// The places of the shared store that are left count here no longer.
-    pub(super) fn leave(&self, checks: &Checks, parts: &[Part]) {
-        if self.is_empty() {
-            return;
+    /// Places of the shared store are left. Those that stay with this gateway are missing in what is returned, if any do.
+    pub(super) fn leave(&self, health: &Health, checks: &Checks, parts: &[Part]) -> Option<Parts> {
+        let is_away = !health.is_closed();
+        let is_own_place = |check: &Check| check.is_lease() && is_own(check);
+        if self.is_empty() && !(is_away && checks.iter().any(is_own_place)) {
+            return None;
         }
-        if let Some(book) = &mut *self.book.lock() {
-            let given = checks.iter().zip(parts).filter(|(check, _)| check.is_lease());
-            for (check, part) in given.filter(|(_, part)| part.at >= 0) {
-                book.give_back(check, *part);
+        let mut book = self.book.lock();
+        if is_away {
+            // The next call is to take it over.
+            let book = self.open(&mut book, health);
+            let now = book.clock.now();
+            let own = checks.iter().filter(|check| is_own_place(check));
+            own.for_each(|check| drop(book.account(health, check, now)));
+        }
+        let book = book.as_mut()?;
+        let mut left: Parts = parts.iter().copied().collect();
+        for (check, part) in checks.iter().zip(&mut left) {
+            if check.is_lease() && part.at >= 0 && book.leave(check, part.grant) == Some(false) {
+                *part = Part::NOTHING;
             }
         }
+        Some(left)
     }
 
     /// Holds a place for another lease; whether it is held here and the shared store does not know of it.
@@ -249,15 +271,14 @@ impl Local {
             return false;
         }
         let Some(book) = &mut *self.book.lock() else { return false };
-        let ticket = Ticket::of(grant);
-        let places = book.accounts.get(&check.key).map(|account| &account.places);
-        let charged =
-            places.and_then(|places| places.get(&(ticket.gateway, ticket.number)).copied());
-        let Some(charged) = charged else { return false };
+        let (now, lease) = (book.clock.now(), check.algorithm.lease().unwrap_or_default());
+        let Some(account) = book.accounts.get_mut(&check.key) else { return false };
+        let Some((place, is_counted)) = account.places.renew(Ticket::of(grant), lease, now) else {
+            return false;
+        };
         let share = book.share(check, check.key.clone());
-        let now = book.clock.now();
-        let renewed = book.run(now, Entry::Renew { check: share, grant });
-        renewed == Some(Reply::Done(true)) && !charged
+        let renewed = book.run(now, Entry::Renew { check: share, grant: place.grant() });
+        renewed == Some(Reply::Done(true)) && !is_counted
     }
 
     /// What is to be charged to the shared state of the keys that `is_meant` means, and counts as charged from now on.
@@ -282,8 +303,9 @@ impl Local {
         keys.map(|key| lane(key).into()).collect()
     }
 
-    /// Forgets who is closing and has paid; whether somebody may wait there for a place.
-    pub(super) fn forget(&self) -> bool {
+    /// Forgets who is closing and has paid; whether somebody may wait there for a place. `idle` hears of places that the
+    /// shared store counts and nobody uses.
+    pub(super) fn forget(&self, idle: impl Fn(&Check, &[Part])) -> bool {
         let mut slot = self.book.lock();
         let Some(book) = &mut *slot else { return false };
         let now = book.clock.now();
@@ -294,10 +316,11 @@ impl Local {
             match book.due(&key, now) {
                 Some(due) => book.unpaid(&due),
                 None => {
-                    let account = book.accounts.remove(&key);
-                    let check = account.map(|account| account.check);
-                    places |= check.as_ref().is_some_and(Check::is_lease);
-                    check.and_then(|check| book.run(now, Entry::Forget { check }));
+                    let Some(account) = book.accounts.remove(&key) else { continue };
+                    places |= account.check.is_lease();
+                    account.places.idle().for_each(|parts| idle(&account.check, &parts));
+                    // Who waits here is called, and asks the store: no place is given any more.
+                    book.run(now, Entry::Forget { check: account.check });
                 }
             }
         }
@@ -365,11 +388,25 @@ impl Book {
         self.states.run_at(now, &[entry]).pop()
     }
 
+    /// How many share the rule of `check`.
+    fn sharing(&self, check: &Check) -> i64 {
+        match check.on_failure {
+            OnFailure::Whole => 1,
+            _ => self.gateways,
+        }
+    }
+
     /// `check` as it is decided here, under `key`.
     fn share(&self, check: &Check, key: Arc<str>) -> Check {
-        let algorithm = match check.on_failure {
-            OnFailure::Share { period } => check.algorithm.share(self.gateways, period, check.cost),
-            _ => check.algorithm,
+        let algorithm = match (check.algorithm, check.on_failure) {
+            (Algorithm::Concurrency(whole), _) => {
+                let places = self.accounts.get(&key).map(|account| &account.places);
+                let (gateways, now) = (self.sharing(check), self.clock.now());
+                let rule = places.map(|places| places.rule(&whole, gateways, now));
+                Algorithm::Concurrency(rule.unwrap_or(whole))
+            }
+            (whole, OnFailure::Share { period }) => whole.share(self.gateways, period, check.cost),
+            (whole, _) => whole,
         };
         Check { key, algorithm, overflow: None, ..check.clone() }
     }
@@ -379,30 +416,43 @@ impl Book {
         let is_full =
             self.accounts.len() >= MAX_ACCOUNTS && !self.accounts.contains_key(&check.key);
         let key = check.overflow.as_ref().filter(|_| is_full).unwrap_or(&check.key).clone();
-        let share = self.share(check, key.clone());
         if !self.accounts.contains_key(&key) {
             let check = Check { key: key.clone(), cost: 1, overflow: None, ..check.clone() };
             let account = self.begin(health, check, now);
-            self.accounts.insert(key, account);
+            self.accounts.insert(key.clone(), account);
         }
-        share
+        if let Some(account) = self.accounts.get_mut(&key).filter(|_| check.is_lease()) {
+            let whole = account.check.clone();
+            let (new, gone) = account.hear(health, now);
+            self.hear(&whole, new, gone, now);
+        }
+        self.share(check, key)
+    }
+
+    /// Places that the store has given this process, and that it has lost.
+    fn hear(&self, whole: &Check, new: Vec<(Holder, Micros)>, gone: Vec<Holder>, now: Micros) {
+        for (holder, left) in new {
+            let Algorithm::Concurrency(rule) = whole.algorithm else { continue };
+            let Some(rule) = Concurrency::new(rule.max(), left.clamp(1, rule.lease())) else {
+                continue;
+            };
+            let ticket = Ticket { gateway: holder.0, number: holder.1, deadline: Ticket::HELD };
+            // Who waits is called when the rule says so, not now.
+            let algorithm = Algorithm::Concurrency(rule.with_max(0));
+            let checks = [Check { algorithm, enforce: false, ..whole.clone() }].into();
+            self.run(now, Entry::Decide { checks, budget: 0, ticket: Some(ticket) });
+        }
+        for holder in gone {
+            let grant = Ticket { gateway: holder.0, number: holder.1, deadline: 0 }.grant();
+            let check = self.share(whole, whole.key.clone());
+            self.run(now, Entry::GiveBack { check, grant });
+        }
     }
 
     /// As full as it was when the shared state was last heard of.
     fn begin(&self, health: &Health, check: Check, now: Micros) -> Account {
         let share = self.share(&check, check.key.clone());
-        let mut places = HashMap::new();
-        if let Some(lease) = check.algorithm.lease() {
-            for (holder, left) in health.known.places(&check.key) {
-                let rule = Concurrency::new(ANY_PLACES, left.clamp(1, lease));
-                let Some(rule) = rule else { continue };
-                let ticket = Ticket { gateway: holder.0, number: holder.1, deadline: 0 };
-                let algorithm = Algorithm::Concurrency(rule);
-                let checks = [Check { algorithm, enforce: true, ..check.clone() }].into();
-                self.run(now, Entry::Decide { checks, budget: 0, ticket: Some(ticket) });
-                places.insert(holder, true);
-            }
-        } else if let Some((level, ago)) = health.known.level(&check.key) {
+        if let Some((level, ago)) = health.known.level(&check.key).filter(|_| !check.is_lease()) {
             let level = level.after(i64::try_from(ago.as_micros()).unwrap_or(i64::MAX));
             let since = now - share.algorithm.since(level.reset_after);
             for permits in share.algorithm.begin(&check.algorithm, level) {
@@ -412,7 +462,7 @@ impl Book {
             }
         }
         let known = (self.level(&share, now), now);
-        Account { check, known, slots: Slots::default(), places, closing: false }
+        Account { check, known, slots: Slots::default(), places: Places::default(), closing: false }
     }
 
     fn level(&self, share: &Check, now: Micros) -> Level {
@@ -422,26 +472,48 @@ impl Book {
         }
     }
 
-    /// Whether the shared state knows of it, a place; `None` where it is not known here.
-    fn give_back(&mut self, check: &Check, part: Part) -> Option<bool> {
-        let has = |key: &Arc<str>| self.accounts.contains_key(key);
-        let key = Some(&check.key).filter(|key| has(key)).or(check.overflow.as_ref())?.clone();
+    /// The key of the account that has `check`.
+    fn key_of(&self, check: &Check) -> Option<Arc<str>> {
+        let has = |key: &&Arc<str>| self.accounts.contains_key(*key);
+        Some(&check.key).filter(has).or(check.overflow.as_ref().filter(has)).cloned()
+    }
+
+    /// Whether nobody else need be told.
+    fn give_back(&mut self, check: &Check, part: Part) -> bool {
+        let Some(key) = self.key_of(check) else { return false };
+        if check.is_lease() {
+            return match self.leave(check, part.grant) {
+                Some(is_told) => !is_told,
+                None => {
+                    // It waits here, or does no longer.
+                    let grant = calls::here(Ticket::of(part.grant)).grant();
+                    let check = self.share(check, key);
+                    self.run(self.clock.now(), Entry::GiveBack { check, grant })
+                        == Some(Reply::Done(true))
+                }
+            };
+        }
         let share = self.share(check, key);
-        let charged = match check.is_lease() {
-            true => {
-                let ticket = Ticket::of(part.grant);
-                let account = self.accounts.get_mut(&share.key)?;
-                account.places.remove(&(ticket.gateway, ticket.number))
-            }
-            false => {
-                let account = self.accounts.get_mut(&share.key)?;
-                account.slots.give_back(&share.algorithm, part.grant.whole, share.cost);
-                Some(false)
-            }
-        };
+        if let Some(account) = self.accounts.get_mut(&share.key) {
+            account.slots.give_back(&share.algorithm, part.grant.whole, share.cost);
+        }
         self.run(self.clock.now(), Entry::GiveBack { check: share, grant: part.grant });
-        // Who waits has no place yet, and waits here.
-        Some(charged.unwrap_or(false))
+        true
+    }
+
+    /// The call of a place has ended; whether the store is to be told. `None` if the place is not known here.
+    fn leave(&mut self, check: &Check, grant: Grant) -> Option<bool> {
+        let (key, now) = (self.key_of(check)?, self.clock.now());
+        let account = self.accounts.get_mut(&key)?;
+        let (inner, is_told) = match account.places.leave(Ticket::of(grant), account.closing, now) {
+            Left::Unknown => return None,
+            Left::Here(inner) => (inner, false),
+            Left::Both(inner) => (inner, true),
+        };
+        let grant = Ticket { gateway: inner.0, number: inner.1, deadline: 0 }.grant();
+        let check = self.share(check, key);
+        self.run(now, Entry::GiveBack { check, grant });
+        Some(is_told)
     }
 
     /// What an account has taken that the shared state does not know.
@@ -455,13 +527,11 @@ impl Book {
         let mut due =
             Due { key: key.clone(), asks: Vec::new(), count: 0, before, slots: Slots::default() };
         if share.is_lease() {
-            for (holder, charged) in account.places.iter_mut().filter(|(_, charged)| !**charged) {
-                *charged = true;
-                let ticket = Ticket { gateway: holder.0, number: holder.1, deadline: 0 };
-                let checks = [Check { enforce: false, ..whole.clone() }].into();
-                due.asks.push((checks, Some(ticket)));
-                due.count += 1;
-            }
+            let until = now + whole.algorithm.lease().unwrap_or_default();
+            let (tickets, new) = account.places.due(until);
+            let checks: Checks = [Check { enforce: false, ..whole.clone() }].into();
+            due.asks = tickets.into_iter().map(|ticket| (checks.clone(), Some(ticket))).collect();
+            due.count = new;
         } else {
             let owed = share.algorithm.owed(level, before.0.after(now - before.1));
             let (slots, permits) = account.slots.take(&share.algorithm, now, |ahead| owed - ahead);
@@ -469,7 +539,7 @@ impl Book {
             due.asks = charges(&whole, &permits).into_iter().map(|ask| (ask, None)).collect();
             (due.slots, account.known) = (slots, (level, now));
         }
-        (due.count > 0).then_some(due)
+        (!due.asks.is_empty()).then_some(due)
     }
 
     /// It is still due, and decided here.
@@ -477,11 +547,21 @@ impl Book {
         let Some(account) = self.accounts.get_mut(&due.key) else { return };
         (account.known, account.closing) = (due.before, false);
         account.slots.put_back(&due.slots);
-        for ticket in due.asks.iter().filter_map(|(_, ticket)| *ticket) {
-            if let Some(charged) = account.places.get_mut(&(ticket.gateway, ticket.number)) {
-                *charged = false;
-            }
-        }
+        let tickets = due.asks.iter().filter_map(|(_, ticket)| *ticket);
+        tickets.for_each(|ticket| account.places.unpaid(ticket));
+    }
+}
+
+// === impl Account ===
+
+impl Account {
+    /// See [`Places::hear`].
+    fn hear(&mut self, health: &Health, now: Micros) -> (Vec<(Holder, Micros)>, Vec<Holder>) {
+        let (known, key) = (&health.known, &self.check.key);
+        let silence = i64::try_from(health.silent_for().as_micros()).unwrap_or(i64::MAX);
+        let lease = self.check.algorithm.lease().unwrap_or_default();
+        self.places.silent_for(silence.min(lease), lease, now);
+        self.places.hear(&known.places(key), known.asked(key), now)
     }
 }
 

@@ -14,15 +14,27 @@ use tokio::time::Instant;
 /// Levels, and keys of places, that are remembered.
 const MAX_KEYS: usize = 65_536;
 
+/// How long a place that was not given back stays known after its lease has ended: its call may still run.
+const KEPT: Duration = Duration::from_secs(60);
+
 /// Who holds a place: gateway and number of its ticket.
 pub(in crate::store) type Holder = (i64, i64);
+
+/// A place that this process holds, or may.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    /// When its lease ends if it is not renewed; of one that was asked for, when nobody waits for the answer any more.
+    until: Instant,
+    /// The store has not answered yet.
+    is_asked: bool,
+}
 
 /// What was last heard.
 #[derive(Debug, Default)]
 pub struct Known {
     levels: Mutex<Levels>,
-    /// Of each key who holds a place, and until when if it is not renewed.
-    places: Mutex<HashMap<Arc<str>, HashMap<Holder, Instant>, RandomState>>,
+    /// By key.
+    places: Mutex<HashMap<Arc<str>, HashMap<Holder, Place>, RandomState>>,
 }
 
 #[derive(Debug, Default)]
@@ -35,21 +47,25 @@ struct Levels {
 // === impl Known ===
 
 impl Known {
-    /// Hears what the store said to `entries`.
-    pub(in crate::store) fn hear(&self, entries: &[Entry], replies: &[Reply]) {
+    /// Hears what the store said to `entries`; `late`: after the time-out. A place that comes late is given back.
+    pub(in crate::store) fn hear(&self, entries: &[Entry], replies: &[Reply], late: bool) {
         let now = Instant::now();
         let mut levels = None;
         let mut said = entries.iter().zip(replies).peekable();
         while let Some((entry, reply)) = said.next() {
             let (key, level) = match (entry, reply) {
                 (Entry::Decide { checks, ticket, .. }, Reply::Decision(decision)) => {
-                    if let Some(ticket) = ticket.filter(|_| decision.admitted) {
-                        let held = checks.iter().zip(&decision.parts);
-                        for (check, _) in
-                            held.filter(|(check, part)| check.is_lease() && part.at >= 0)
-                        {
-                            self.hold(&check.key, check.algorithm.lease(), ticket, now);
+                    match ticket.filter(|_| !late) {
+                        Some(ticket) if decision.admitted => {
+                            let held = checks.iter().zip(&decision.parts);
+                            for (check, _) in
+                                held.filter(|(check, part)| check.is_lease() && part.at >= 0)
+                            {
+                                self.hold(&check.key, check.algorithm.lease(), ticket, now);
+                            }
                         }
+                        Some(ticket) => self.refused(checks, ticket),
+                        None => {}
                     }
                     let check = &checks[decision.bound_by.min(checks.len() - 1)];
                     (check, decision.level)
@@ -80,14 +96,48 @@ impl Known {
         Some((level, at.elapsed()))
     }
 
-    /// Who of this process holds a place of `key`, and for how long at most, µs.
+    /// Who of this process holds a place of `key`, and until when at most, µs from now: below 0 if its lease has ended.
     pub(in crate::store) fn places(&self, key: &str) -> Vec<(Holder, Micros)> {
         let now = Instant::now();
+        let micros = |span: Duration| i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
+        let left = |until: Instant| match until > now {
+            true => micros(until - now),
+            false => -micros(now - until),
+        };
         let places = self.places.lock();
-        let held = places.get(key).into_iter().flatten();
-        let left = |until: Instant| until.saturating_duration_since(now).as_micros();
-        let held = held.filter(|(_, until)| **until > now);
-        held.map(|(holder, until)| (*holder, i64::try_from(left(*until)).unwrap_or(0))).collect()
+        let held = places.get(key).into_iter().flatten().filter(|(_, place)| !place.is_asked);
+        held.map(|(holder, place)| (*holder, left(place.until))).collect()
+    }
+
+    /// `ticket` asks the store for places, and waits `span` for the answer at most. Until then it may hold them.
+    pub(in crate::store) fn asks(&self, checks: &Checks, ticket: Ticket, span: Duration) {
+        let place = Place { until: Instant::now() + span, is_asked: true };
+        for check in checks.iter().filter(|check| check.is_lease()) {
+            self.set(&check.key, ticket, place);
+        }
+    }
+
+    /// `ticket` has no place of `checks` if the store has not given it one.
+    pub(in crate::store) fn refused(&self, checks: &Checks, ticket: Ticket) {
+        let mut places = self.places.lock();
+        for check in checks.iter().filter(|check| check.is_lease()) {
+            let Some(held) = places.get_mut(&check.key) else { continue };
+            let id = (ticket.gateway, ticket.number);
+            if held.get(&id).is_some_and(|place| place.is_asked) {
+                held.remove(&id);
+            }
+            if held.is_empty() {
+                places.remove(&check.key);
+            }
+        }
+    }
+
+    /// How many of this process have asked the store for a place of `key` and have no answer yet.
+    pub(in crate::store) fn asked(&self, key: &str) -> i64 {
+        let now = Instant::now();
+        let places = self.places.lock();
+        let held = places.get(key).into_iter().flat_map(HashMap::values);
+        held.filter(|place| place.is_asked && place.until > now).count() as i64
     }
 
     pub(super) fn given_back(&self, key: &str, ticket: Ticket) {
@@ -102,6 +152,10 @@ impl Known {
 
     fn hold(&self, key: &Arc<str>, lease: Option<Micros>, ticket: Ticket, now: Instant) {
         let until = now + Duration::from_micros(lease.unwrap_or_default().unsigned_abs());
+        self.set(key, ticket, Place { until, is_asked: false });
+    }
+
+    fn set(&self, key: &Arc<str>, ticket: Ticket, place: Place) {
         let mut places = self.places.lock();
         if !places.contains_key(key) && places.len() >= MAX_KEYS {
             return;
@@ -109,9 +163,18 @@ impl Known {
         let held = places.entry(key.clone()).or_default();
         // Those that the admin side gave may never be given back.
         if held.len().is_power_of_two() {
-            held.retain(|_, until| *until > now);
+            let now = Instant::now();
+            held.retain(|_, place| {
+                place.until + if place.is_asked { Duration::ZERO } else { KEPT } > now
+            });
         }
-        held.insert((ticket.gateway, ticket.number), until);
+        let id = (ticket.gateway, ticket.number);
+        match held.get_mut(&id) {
+            // Who asks again with a place that it was called to has it.
+            Some(known) if place.is_asked && !known.is_asked => {}
+            Some(known) => *known = place,
+            None => drop(held.insert(id, place)),
+        }
     }
 }
 

@@ -65,11 +65,12 @@ impl Member {
     ) {
         match answer {
             Ok(replies) => {
+                self.health.answered();
                 self.health.pace.answered(started.elapsed());
                 if !late {
                     self.recent.answered();
                 }
-                self.health.known.hear(entries, replies);
+                self.health.known.hear(entries, replies, late);
             }
             Err(error) => self.missed(error),
         }

@@ -119,7 +119,6 @@ async fn the_law_holds_whatever_the_round_trip() {
         assert!(others.is_empty(), "{name}: {others:?}");
         let passed = seen.iter().filter(|it| it.status == 200).count() as f64;
         let (over, used) = (over_the_law(&seen), passed / (RATE * span.as_secs_f64()));
-        eprintln!("{name}: {over:.1} over, {used:.2} used");
         assert!(over <= FEW + BURST / 3.0, "{name}: {over:.1} more than the law allows");
         assert!(used >= 0.4, "{name}: {used:.2} of the rate is used");
     }

@@ -1,0 +1,264 @@
+//! Places while the store is away, forgets, and is back: never more calls under way than there are places, over all
+//! gateways.
+
+use super::*;
+use crate::store::calls::Callable;
+use rstest::rstest;
+
+const SECOND: Micros = 1_000_000;
+const MAX: i64 = 4;
+
+/// A call under way.
+struct Running<'a> {
+    guard: &'a Guard,
+    decision: Decision,
+    checks: Checks,
+    _ticket: Callable,
+    until: usize,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.guard.give_back(self.decision.source, &self.checks, &self.decision.parts);
+    }
+}
+
+fn four(lease: Micros) -> Checks {
+    let rule = Algorithm::Concurrency(Concurrency::new(MAX, lease).expect("a rule"));
+    [check(rule, SHARE).with_hidden(rule.hidden(0, 1))].into()
+}
+
+async fn start<'a>(guard: &'a Guard, checks: &Checks) -> Option<Running<'a>> {
+    let (decision, ticket) = place(guard, checks).await;
+    let (checks, until) = (checks.clone(), usize::MAX);
+    decision.admitted.then_some(Running { guard, decision, checks, _ticket: ticket, until })
+}
+
+async fn free(far: &Far, checks: &Checks) -> i64 {
+    far.memory.look(&checks[0]).get().await.expect("a level").remaining
+}
+
+/// As after `FLUSHALL`.
+async fn lose(far: &Far, created: Instant, checks: &Checks) {
+    let elapsed = i64::try_from(created.elapsed().as_micros()).expect("a short time");
+    far.memory.lose(1_000_000_000_000_000 + elapsed);
+    let forget = Entry::Forget { check: checks[0].clone() };
+    far.memory.run(vec![forget].into()).await.expect("a reply");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gateway_alone_gives_no_place_that_another_may_hold() {
+    let script = FarScript::default();
+    script.0.gateways.store(2, SeqCst);
+    let [[one, _], [other, _]] = [process(&script), process(&script)];
+    settled().await;
+    let checks = four(60 * SECOND);
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        held.extend(start(&one, &checks).await);
+    }
+    assert_eq!(held.len(), 4);
+    set(&script.0, Mood::IsGone);
+    until(&one, Breaker::Open).await;
+    assert!(start(&other, &checks).await.is_none(), "all four are held by the first");
+    // A call of the first that ends leaves its place to the next one of the first.
+    held.truncate(1);
+    held.extend(start(&one, &checks).await);
+    assert_eq!((held.len(), held[1].decision.source), (2, Source::Local));
+    assert!(start(&one, &checks).await.is_none(), "two are its share");
+    assert!(start(&other, &checks).await.is_none());
+    set(&script.0, Mood::Works);
+    settled().await;
+    assert_eq!(free(&script.0, &checks).await, 2, "two were not taken over");
+    held.clear();
+    one.flush().await;
+    assert_eq!(free(&script.0, &checks).await, 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_gateway_has_its_share_when_all_leases_have_ended() {
+    let script = FarScript::default();
+    script.0.gateways.store(2, SeqCst);
+    let processes = [process(&script), process(&script)];
+    settled().await;
+    let checks = four(SECOND);
+    set(&script.0, Mood::IsGone);
+    for [guard, _] in &processes {
+        assert!(start(guard, &checks).await.is_none());
+    }
+    // Its last answer was before the other one's breaker opened, too.
+    sleep(Duration::from_millis(1100)).await;
+    let mut held = Vec::new();
+    for [guard, _] in &processes {
+        for _ in 0..4 {
+            held.extend(start(guard, &checks).await);
+        }
+    }
+    assert_eq!(held.len(), 4, "two each");
+    set(&script.0, Mood::Works);
+    sleep(Duration::from_millis(900)).await;
+    assert_eq!(free(&script.0, &checks).await, 0);
+}
+
+/// What a gateway gave alone counts in a state that is full, or that has just been lost.
+#[rstest]
+#[case::full(false)]
+#[case::lost(true)]
+#[tokio::test(start_paused = true)]
+async fn a_place_that_was_given_without_the_store_counts_there(#[case] is_lost: bool) {
+    let created = Instant::now();
+    let script = FarScript::default();
+    let [guard, _] = process(&script);
+    settled().await;
+    let checks = four(10 * SECOND);
+    set(&script.0, Mood::IsGone);
+    let local = start(&guard, &checks).await.expect("a place");
+    match is_lost {
+        true => lose(&script.0, created, &checks).await,
+        false => {
+            for number in 0..4 {
+                let ticket = Some(Ticket { gateway: 7, number, deadline: 0 });
+                let taken = script.0.memory.decide(&checks, 0, ticket).get().await;
+                assert!(taken.expect("a decision").admitted);
+            }
+        }
+    }
+    set(&script.0, Mood::Works);
+    settled().await;
+    assert!(guard.process.local.is_empty());
+    // Without another lease those of the others end.
+    sleep(Duration::from_secs(6)).await;
+    assert_eq!(
+        guard.renew(Source::Local, &checks[0], local.decision.parts[0].grant).get().await,
+        Ok(true)
+    );
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(free(&script.0, &checks).await, 3);
+}
+
+/// The store gave a place in a call that was answered too late, and the gateway gave another one to the same request.
+#[tokio::test(start_paused = true)]
+async fn a_place_that_came_late_is_given_back_and_the_other_is_kept() {
+    let (far, [guard, _]) = guards(1);
+    settled().await;
+    let checks = four(60 * SECOND);
+    set(&far, Mood::Hangs);
+    let held = start(&guard, &checks).await.expect("a place");
+    assert_eq!(held.decision.source, Source::Local);
+    set(&far, Mood::Works);
+    settled().await;
+    assert!(guard.process.local.is_empty());
+    assert_eq!(free(&far, &checks).await, 3, "one call runs");
+    drop(held);
+    guard.flush().await;
+    assert_eq!(free(&far, &checks).await, 4);
+}
+
+/// Calls whose answers are under way hold places, too.
+#[tokio::test(start_paused = true)]
+async fn calls_that_have_asked_the_store_count() {
+    let (_, [guard, _]) = guards(1);
+    settled().await;
+    let checks = four(60 * SECOND);
+    let tickets: Vec<_> = (0..5).map(|_| guard.calls().ticket()).collect();
+    let asked: Vec<_> =
+        tickets[..3].iter().map(|it| guard.decide(&checks, 0, Some(it.ticket))).collect();
+    let alone = |i: usize| {
+        let decided =
+            guard.decide_without(StoreError::Timeout, &checks, 0, Some(tickets[i].ticket));
+        decided.expect("a decision").admitted
+    };
+    assert_eq!((alone(3), alone(4)), (true, false));
+    for answer in asked {
+        assert!(answer.get().await.expect("a decision").admitted);
+    }
+    assert!(!alone(4));
+}
+
+/// What happens to a fleet.
+#[derive(Debug, Clone)]
+struct History {
+    gateways: usize,
+    /// Ticks of 10 ms.
+    moods: Vec<(Mood, usize)>,
+    losses: Vec<usize>,
+    /// How long calls run.
+    runs: Vec<usize>,
+}
+
+fn histories() -> impl Strategy<Value = History> {
+    let moods = prop_oneof![
+        2 => Just(Mood::Works),
+        1 => Just(Mood::IsGone),
+        1 => Just(Mood::Hangs),
+        1 => Just(Mood::IsSlow)
+    ];
+    (
+        1..4usize,
+        prop::collection::vec((moods, 5..150usize), 1..6),
+        prop::collection::vec(0..600usize, 0..3),
+        prop::collection::vec(1..30usize, 20),
+    )
+        .prop_map(|(gateways, moods, losses, runs)| History { gateways, moods, losses, runs })
+}
+
+/// The most calls that were under way at once, and all.
+async fn most_at_once(history: History) -> (usize, usize) {
+    let created = Instant::now();
+    let script = FarScript::default();
+    script.0.gateways.store(history.gateways, SeqCst);
+    let processes: Vec<_> = (0..history.gateways).map(|_| process(&script)).collect();
+    settled().await;
+    // No call outlives a lease.
+    let checks = four(SECOND);
+    let (mut running, mut most, mut all) = (Vec::new(), 0, 0);
+    let mut moods = history.moods.iter();
+    let mut next = 0;
+    for tick in 0..900 {
+        if tick == next {
+            let (mood, span) = moods.next().copied().unwrap_or((Mood::Works, 1000));
+            set(&script.0, mood);
+            next += span;
+        }
+        if history.losses.contains(&tick) {
+            lose(&script.0, created, &checks).await;
+        }
+        running.retain(|call: &Running<'_>| call.until > tick);
+        for [guard, _] in &processes {
+            // A call that waits for its answer is no work of the others.
+            if let Some(mut call) = start(guard, &checks).await {
+                call.until = tick + history.runs[all % history.runs.len()];
+                all += 1;
+                running.push(call);
+            }
+        }
+        most = most.max(running.len());
+        sleep(Duration::from_millis(10)).await;
+    }
+    (most, all)
+}
+
+fn run(history: History) -> (usize, usize) {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_time().start_paused(true).build().expect("a runtime");
+    runtime.block_on(most_at_once(history))
+}
+
+#[test]
+fn calls_of_two_gateways_beside_a_slow_store() {
+    let runs = vec![1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 3, 2, 2, 1, 1, 1, 1, 1];
+    let moods = vec![(Mood::IsSlow, 31)];
+    let (most, _) = run(History { gateways: 2, moods, losses: Vec::new(), runs });
+    assert!(most <= 4, "{most} at once");
+}
+
+proptest! {
+    #![proptest_config(crate::algorithm::tests::cases(48))]
+
+    #[test]
+    fn never_more_calls_than_places(history in histories()) {
+        let (most, all) = run(history);
+        prop_assert!(most <= MAX as usize, "{} at once", most);
+        prop_assert!(all > 20, "{} in all", all);
+    }
+}
