@@ -1,0 +1,90 @@
+//! By how much a history may exceed a law, and why: each is a function with its formula.
+
+use crate::{
+    controls::TIMEOUT,
+    history::{Fault, History, Limiter, MS, Micros, SECOND, Weather, What},
+};
+use paceway::{algorithm::Algorithm, store::OnFailure};
+
+/// A task without a margin may wake so much later without asking again.
+const SLACK: Micros = 100 * MS;
+/// One with a smaller margin may be so late.
+const LEAST_SLACK: Micros = 5 * MS;
+/// Timers count in ms, on both sides of a wait.
+const TIMERS: Micros = 2 * MS;
+
+/// Between the grant on the store's clock and the call's arrival: the way of the answer, and how late a task may wake.
+/// Two grants come closer together by this at most.
+pub(crate) fn lateness(history: &History, limiter: &Limiter) -> Micros {
+    let way = history.gateways.iter().map(|it| it.delay.max(MS) + it.jitter).max().unwrap_or(0);
+    let stands_still = history.faults.iter().any(|fault| matches!(fault.what, What::Stall(_)));
+    let slack = match limiter.rule.margin() {
+        0 => SLACK,
+        margin => margin.max(LEAST_SLACK),
+    };
+    // An answer that is held up on its way is waited for so long.
+    let held_up = if history.faults.is_empty() { 0 } else { TIMEOUT.as_micros() as Micros };
+    way.max(held_up) + TIMERS + if stands_still { slack } else { 0 }
+}
+
+/// Permits beyond a rule, however long a history is.
+pub(crate) fn excess(history: &History, limiter: usize) -> i64 {
+    match history.weather {
+        Weather::Calm => 0,
+        Weather::Slow => at_the_start(history, limiter),
+        Weather::Rough => {
+            let steps = clock_steps(history, limiter);
+            let outages = history.faults.iter().map(|fault| change_of_who_decides(history, limiter, fault));
+            at_the_start(history, limiter) + steps + outages.sum::<i64>()
+        }
+    }
+}
+
+/// A gateway that has not heard how many there are takes the whole for its share: one burst each.
+fn at_the_start(history: &History, limiter: usize) -> i64 {
+    let Limiter { rule, on_failure, .. } = &history.limiters[limiter];
+    let others = history.gateways.len() as i64 - 1;
+    if matches!(on_failure, OnFailure::Share { .. }) { others * rule.limit() } else { 0 }
+}
+
+/// A store's clock that is set forward lets permits flow in for that time, a bucket's or a window's at most; set back,
+/// the window of a clock comes again.
+fn clock_steps(history: &History, limiter: usize) -> i64 {
+    let Limiter { rule, .. } = &history.limiters[limiter];
+    let steps = history.faults.iter().filter(|fault| matches!(fault.what, What::Step(_)));
+    steps.map(|_| 2 * rule.limit()).sum()
+}
+
+/// While some gateways have seen that the store is away, or back, and others have not, a share is granted besides the
+/// whole: for each gateway that is concerned one share, a burst in sum, each time.
+fn change_of_who_decides(history: &History, limiter: usize, fault: &Fault) -> i64 {
+    let Limiter { rule, count, period, on_failure } = &history.limiters[limiter];
+    if !matches!(on_failure, OnFailure::Share { .. }) || matches!(fault.what, What::Step(_) | What::Flush) {
+        return 0;
+    }
+    let gateways = history.gateways.len() as i64;
+    let concerned = if fault.what.gateway().is_some() { 1 } else { gateways };
+    let flows = SECOND * count / period;
+    let share = (rule.limit() + flows + gateways - 1) / gateways + 1;
+    // When it goes, and when it comes back.
+    let spaced = if let Algorithm::LeakyBucket(_) = rule { gateways } else { 0 };
+    concerned * share + spaced
+}
+
+/// Places beyond `max`: a gateway that holds more than its share when the store goes keeps them while others fill up
+/// theirs, for as long as those calls last; one for each at least.
+pub(crate) fn places_beyond(history: &History, limiter: usize) -> i64 {
+    let Limiter { rule, on_failure, .. } = &history.limiters[limiter];
+    let is_away = |fault: &Fault| !matches!(fault.what, What::Flush | What::Step(_));
+    let outages = history.faults.iter().any(is_away) || history.weather == Weather::Slow;
+    let shares = matches!(on_failure, OnFailure::Share { .. });
+    if outages && shares { rule.limit().max(history.gateways.len() as i64) } else { 0 }
+}
+
+/// What an answer may take beyond the budget: the time-out for each time that the store is asked, and as long as the
+/// gateway stands still.
+pub(crate) fn answer_after(history: &History) -> Micros {
+    let stalls = history.faults.iter().filter(|fault| matches!(fault.what, What::Stall(_)));
+    let stalls: Micros = stalls.map(|fault| fault.lasts).sum();
+    3 * TIMEOUT.as_micros() as Micros + TIMERS + stalls
+}
