@@ -340,4 +340,4 @@ fn gcd(a: i64, b: i64) -> i64 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

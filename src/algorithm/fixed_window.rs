@@ -92,6 +92,12 @@ impl FixedWindow {
         Self { count: (self.count / gateways).max(cost).min(self.count), ..*self }
     }
 
+    /// The same windows without a limit, see [`Algorithm::spent`](super::Algorithm::spent). `count` is not part of the
+    /// state, so a window may have more permits than the rule allows, and is full then.
+    pub(super) fn spent(&self) -> Self {
+        Self { count: MAX_COUNT, ..*self }
+    }
+
     /// The arguments of the script, in its order.
     pub fn args(&self) -> [i64; 2] {
         [self.count, self.period]

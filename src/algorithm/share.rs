@@ -31,6 +31,16 @@ impl Algorithm {
         }
     }
 
+    /// The rule by which permits that another state granted are charged to this one. A fixed window takes them above its
+    /// count, too. Otherwise a charge that found the window full would be counted in the next window, and a permit that
+    /// is given back a moment later (that of a call whose answer came too late) would be granted once more.
+    pub fn spent(&self) -> Self {
+        match self {
+            Self::FixedWindow(rule) => Self::FixedWindow(rule.spent()),
+            rule => rule.endless(),
+        }
+    }
+
     /// How many permits a limiter at `level` owes beyond what it does at `known`, both of now, rounded up. None where
     /// permits do not flow back one by one: what is owed there, their instants say.
     pub fn owed(&self, level: Level, known: Level) -> i64 {

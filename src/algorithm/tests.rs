@@ -13,6 +13,15 @@ use proptest::prelude::*;
 
 const T0: Micros = 1_700_000_000_000_000;
 
+/// Runs a property with `default` cases, or with as many as the environment variable `PROPTEST_CASES` says. A longer run
+/// (20,000, say) needs no change of the code.
+pub(crate) fn cases(default: u32) -> ProptestConfig {
+    match std::env::var_os("PROPTEST_CASES") {
+        Some(_) => ProptestConfig::default(),
+        None => ProptestConfig::with_cases(default),
+    }
+}
+
 /// A limiter: its rule, what that allows in the words of a user, and its state.
 #[derive(Debug, Clone)]
 struct Limiter {

@@ -8,7 +8,7 @@ mod lane;
 pub use asked::Asked;
 
 use super::{
-    Answer, BoxFuture, Check, Checks, Decision, Entry, Reply, Source, Store, StoreError,
+    Answer, BoxFuture, Check, Checks, Decision, Entry, OnFailure, Reply, Source, Store, StoreError,
     calls::Calls, hash_tag, health::Member,
 };
 use crate::algorithm::{
@@ -24,7 +24,10 @@ use parking_lot::Mutex;
 use std::{
     collections::{HashMap, HashSet},
     fmt,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 use tokio::{
@@ -109,6 +112,8 @@ struct Inner {
     metrics: StoreMetrics,
     /// Hears what becomes of each call.
     member: Option<Arc<Member>>,
+    /// See [`Batched::spend_late`].
+    spends_late: AtomicBool,
     /// By what [`Script::lane`] says. Tags come from the configuration.
     lanes: Mutex<HashMap<Box<str>, Arc<Lane>, RandomState>>,
     idle: Arc<Notify>,
@@ -132,7 +137,24 @@ impl Batched {
         metrics: StoreMetrics,
     ) -> Self {
         let (lanes, watched, idle) = (Mutex::default(), Mutex::default(), Arc::default());
-        Self(Arc::new(Inner { script, timeout, metrics, member, lanes, idle, watched }))
+        let spends_late = AtomicBool::new(false);
+        Self(Arc::new(Inner {
+            script,
+            timeout,
+            metrics,
+            member,
+            spends_late,
+            lanes,
+            idle,
+            watched,
+        }))
+    }
+
+    /// From now on a permit counts as spent if the store's answer came after the time-out and the gateway decided by its
+    /// share meanwhile. Given back, it would leave room in the shared state that the charges of the share have passed
+    /// over, and that room would be granted besides.
+    pub(super) fn spend_late(&self) {
+        self.0.spends_late.store(true, Relaxed);
     }
 
     /// Joins the queue at once; what is returned is only the wait for the answer.
@@ -175,6 +197,20 @@ impl Batched {
             let ticket = Ticket { deadline: queued.deadline, ..ticket };
             self.give_back(Source::Shared, checks, &places(checks, ticket));
         }
+    }
+
+    /// Gives back what a call granted whose answer came after the time-out, but for what is spent.
+    fn undo_late(&self, checks: &Checks, ticket: Option<Ticket>, mut decision: Decision) {
+        let is_spent = |check: &Check| {
+            let is_shared = matches!(check.on_failure, OnFailure::Share { .. } | OnFailure::Whole);
+            is_shared && check.enforce && !check.is_lease()
+        };
+        if self.0.spends_late.load(Relaxed) {
+            let parts = decision.parts.iter_mut().zip(checks.iter());
+            let spent = parts.filter(|(_, check)| is_spent(check));
+            spent.for_each(|(part, _)| *part = reserve::Part::NOTHING);
+        }
+        self.undo(checks, ticket, &decision);
     }
 
     /// Places are given back until the store has heard it, which it may twice: a ticket is nobody else's. Without that

@@ -78,6 +78,7 @@ impl Guard {
         process: Arc<Process>,
     ) -> Self {
         let guard = Self::without_probes(script, timeout, metrics, process);
+        guard.store.spend_late();
         tokio::spawn(guard.clone().probe_while_away());
         guard
     }

@@ -213,7 +213,7 @@ enum Step {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+    #![proptest_config(crate::algorithm::tests::cases(512))]
 
     /// Against a list of who holds until when and a list of who waits.
     #[test]

@@ -409,7 +409,7 @@ fn small() -> impl Strategy<Value = FixedWindow> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+    #![proptest_config(crate::algorithm::tests::cases(512))]
 
     #[test]
     fn first_fit_is_what_brute_force_finds(rule in small(), steps in steps(60)) {

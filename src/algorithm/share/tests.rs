@@ -116,6 +116,16 @@ fn level(store: &MemoryStore, rule: Algorithm, now: Micros) -> Level {
     }
 }
 
+/// A charge of 3 permits to a window that has room for 1 is counted in this window and not in the next one.
+#[test]
+fn what_is_charged_to_a_full_window_stays_in_it() {
+    let (store, rule) = (MemoryStore::default(), fixed(5, SECOND));
+    take(&store, rule, 4, NOW);
+    assert_eq!(take(&store, rule.spent(), 3, NOW), 0);
+    assert_eq!(level(&store, rule, NOW).remaining, 0);
+    assert_eq!(level(&store, rule, NOW + SECOND).remaining, 5);
+}
+
 proptest! {
     #[test]
     fn alone_a_gateway_has_the_whole((rule, period) in rules()) {

@@ -246,7 +246,7 @@ fn brute_force(rule: SlidingWindow, grants: &[(Micros, i64)], from: Micros, cost
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+    #![proptest_config(crate::algorithm::tests::cases(512))]
 
     #[test]
     fn every_grant_is_the_first_instant_that_the_law_allows(rule in small(), steps in steps(80)) {

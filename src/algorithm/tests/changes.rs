@@ -76,7 +76,7 @@ impl Flow {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+    #![proptest_config(crate::algorithm::tests::cases(512))]
 
     /// Law 3 across edits: nobody is locked out by what an earlier rule left behind.
     #[test]

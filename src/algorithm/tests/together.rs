@@ -85,7 +85,7 @@ fn what_remains_can_be_taken_one_by_one() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+    #![proptest_config(crate::algorithm::tests::cases(512))]
 
     /// Laws 1, 3, 4, 5 and 6 for requests with any limiters, whose callers come and leave.
     #[test]

@@ -81,7 +81,7 @@ fn bucket(arrivals: &[Micros], count: i64, period: Micros) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+    #![proptest_config(crate::algorithm::tests::cases(512))]
 
     /// Whatever it counts, and whoever leaves: it has nothing to refuse.
     #[test]

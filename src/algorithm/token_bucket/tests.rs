@@ -323,7 +323,7 @@ fn brute_force(rule: TokenBucket, grants: &[(Micros, i64)], now: Micros, cost: i
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+    #![proptest_config(crate::algorithm::tests::cases(512))]
 
     #[test]
     fn without_gifts_it_is_the_rule_itself(rule in small(), steps in steps(60)) {

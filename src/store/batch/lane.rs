@@ -293,11 +293,11 @@ impl Lane {
                 self.set_stuck(false);
                 let late = late.unwrap_or(Err(StoreError::Timeout));
                 self.record(&batch, &late, true);
-                return self.deliver(&store, batch, late);
+                return self.deliver(&store, batch, late, true);
             }
         };
         self.record(&batch, &answer, false);
-        self.deliver(&store, batch, answer);
+        self.deliver(&store, batch, answer, false);
     }
 
     /// `None` when the call has not come back in time. Meanwhile each caller hears when its own time is up.
@@ -365,7 +365,14 @@ impl Lane {
         }
     }
 
-    fn deliver(&self, store: &Batched, mut batch: Batch, answer: Result<Vec<Reply>, StoreError>) {
+    /// `late`: the callers were told that the time was up.
+    fn deliver(
+        &self,
+        store: &Batched,
+        mut batch: Batch,
+        answer: Result<Vec<Reply>, StoreError>,
+        late: bool,
+    ) {
         let (count, callers) = (batch.entries.len(), mem::take(&mut batch.callers));
         let (replies, error) = match answer {
             Ok(replies) if replies.len() == count => (replies, None),
@@ -386,7 +393,10 @@ impl Lane {
                     if let (Some(decision), Entry::Decide { checks, ticket, .. }) =
                         (caller.answer(reply), entry)
                     {
-                        store.undo(checks, *ticket, &decision);
+                        match late {
+                            true => store.undo_late(checks, *ticket, decision),
+                            false => store.undo(checks, *ticket, &decision),
+                        }
                     }
                 }
                 None => {

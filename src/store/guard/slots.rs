@@ -102,7 +102,7 @@ impl Slots {
 /// Requests, to be made in this order, that take permits from the state of `check`, whatever its level: so many, not
 /// before so many µs from now.
 pub(super) fn charges(check: &Check, due: &[(Micros, i64)]) -> Vec<Checks> {
-    let check = Check { algorithm: check.algorithm.endless(), enforce: false, ..check.clone() };
+    let check = Check { algorithm: check.algorithm.spent(), enforce: false, ..check.clone() };
     let all = due.iter().map(|(_, permits)| permits).sum::<i64>();
     // Each alone takes the first room that there is. A greater one would pass over small room, and leave it to others.
     let most = ((all + PIECES - 1) / PIECES).clamp(1, check.algorithm.capacity());

@@ -60,7 +60,7 @@ fn brute_force(per: i64, grants: &[(Micros, i64, Grant)], from: Micros, cost: i6
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+    #![proptest_config(crate::algorithm::tests::cases(512))]
 
     #[test]
     fn it_is_the_first_free_interval(rule in small(), steps in steps(60), later in later()) {

@@ -41,7 +41,7 @@ fn obeys(rule: WarmUp, grants: &mut [(Micros, i64)]) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+    #![proptest_config(crate::algorithm::tests::cases(512))]
 
     /// Rounding in all: up to the whole µs of the instant, and a tick a grant in its length and in its
     /// coldness, which later costs as much again. Ticks are very fine here, so it is never a second µs.
