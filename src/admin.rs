@@ -23,9 +23,12 @@ use axum::{
 use limiters::Problem;
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::json;
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering::Relaxed},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
 };
 use tokio::runtime::RuntimeMetrics;
 
@@ -132,6 +135,9 @@ fn store(health: &Health) -> serde_json::Value {
     };
     let mut said =
         json!({ "breaker": breaker, "gateways": health.gateways(), "decided_by": decides });
+    let millis = |span: Duration| span.as_micros() as f64 / 1e3;
+    said["round_trip_ms"] = millis(health.pace.round_trip()).into();
+    said["timeout_ms"] = millis(health.pace.limit()).into();
     let failures: Vec<_> = failures
         .into_iter()
         .map(|(group, span, why)| {

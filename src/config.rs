@@ -92,6 +92,8 @@ pub enum Store {
         prefix: String,
         /// Bounds one decision.
         timeout: Duration,
+        /// Without the store at least so many gateways share each rule, whatever number the store reported.
+        gateways: i64,
         /// What limiters do while it gives no decisions, unless they say it.
         on_failure: OnFailure,
     },

@@ -13,7 +13,11 @@ pub use labels::{Outcome, Protocol, Refusal, Verdict};
 pub use times::Times;
 
 use crate::{
-    store::{StoreError, batch::StoreMetrics, health::HealthMetrics},
+    store::{
+        StoreError,
+        batch::StoreMetrics,
+        health::{HealthMetrics, PaceMetrics},
+    },
     upstream::AddressMetrics,
 };
 use metrics::{
@@ -45,6 +49,8 @@ const STORE_LOSSES: &str = "paceway_store_losses_total";
 const STORE_UP: &str = "paceway_store_up";
 const STORE_BREAKER: &str = "paceway_store_breaker_state";
 const STORE_GATEWAYS: &str = "paceway_store_gateways";
+const STORE_ROUND_TRIP: &str = "paceway_store_round_trip_seconds";
+const STORE_TIMEOUT: &str = "paceway_store_timeout_seconds";
 const TASKS: &str = "paceway_tasks";
 const BUILD_INFO: &str = "paceway_build_info";
 
@@ -186,6 +192,11 @@ pub fn store_health() -> HealthMetrics {
     }
 }
 
+/// Handles for the pace of a store.
+pub fn store_pace() -> PaceMetrics {
+    PaceMetrics { round_trip: gauge!(STORE_ROUND_TRIP), timeout: gauge!(STORE_TIMEOUT) }
+}
+
 /// Handles for the addresses of the upstream named `upstream`.
 pub fn addresses(upstream: &str) -> AddressMetrics {
     let of =
@@ -285,6 +296,16 @@ fn describe() {
         "Whether the store is asked: 0 it is, 1 about to be again, 2 it is not."
     );
     describe_gauge!(STORE_GATEWAYS, "Gateways that live on the store, as it last said.");
+    describe_gauge!(
+        STORE_ROUND_TRIP,
+        Unit::Seconds,
+        "Round trip of the store: the second longest of the last 5 to 10 s."
+    );
+    describe_gauge!(
+        STORE_TIMEOUT,
+        Unit::Seconds,
+        "How long a request waits for the store: store.timeout, or longer while the store is slow."
+    );
     describe_gauge!(
         TASKS,
         "Tasks of the data plane: connections of both sides, and what goes on for them."

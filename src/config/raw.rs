@@ -123,12 +123,13 @@ impl Reader {
     /// The URL may hold a password, so no error quotes it.
     fn redis(&mut self, url: &Field<'_>, section: Option<&Section<'_>>) -> Store {
         let (mut prefix, mut timeout) = ("paceway".to_owned(), Duration::from_millis(50));
-        let mut on_failure = OnFailure::Share;
+        let (mut gateways, mut on_failure) = (1, OnFailure::Share);
         if let Some(section) = section {
             prefix = self.get(section, "prefix", prefix, key_prefix);
             timeout = self.get(section, "timeout", timeout, |text| {
                 span(text, Duration::from_millis(1), Duration::from_secs(60))
             });
+            gateways = self.get(section, "gateways", gateways, gateway_count);
             on_failure = self.on_failure(section).unwrap_or(on_failure);
         }
         let Some(scalar) = url.scalar() else {
@@ -140,9 +141,10 @@ impl Reader {
             Ok(url) => match tls {
                 Some(tls) => {
                     let tls = self.store_tls(&tls, url.is_tls());
-                    Store::Redis { url: url.with_tls(tls), prefix, timeout, on_failure }
+                    let url = url.with_tls(tls);
+                    Store::Redis { url, prefix, timeout, gateways, on_failure }
                 }
-                None => Store::Redis { url, prefix, timeout, on_failure },
+                None => Store::Redis { url, prefix, timeout, gateways, on_failure },
             },
             Err(reason) => {
                 let reason = scalar.said(&reason);
@@ -177,6 +179,10 @@ fn group(config: &mut Config) {
 
 fn address(text: &str) -> Result<SocketAddr, &'static str> {
     text.parse().map_err(|_| "is no address; write IP:PORT, as in 127.0.0.1:8080 or [::]:8080")
+}
+
+fn gateway_count(text: &str) -> Result<i64, String> {
+    i64::try_from(positive(text, 10_000)?).map_err(|_| "is too large".into())
 }
 
 fn workers(text: &str) -> Result<NonZeroUsize, String> {

@@ -63,7 +63,7 @@ fn the_first_config_of_the_documentation_is_whole() {
 fn the_long_forms() {
     let config = parse(
         "listen: 0.0.0.0:80\nadmin: '[::1]:81'\nworkers: 3\naccess_log: off\ndrain_timeout: 0\n\
-         store: { url: 'redis://:${SECRET}@r:${SET}/2', prefix: p, timeout: 20ms, on_failure: allow }\nlimiting: off\n\
+         store: { url: 'redis://:${SECRET}@r:${SET}/2', prefix: p, timeout: 20ms, gateways: 3, on_failure: allow }\nlimiting: off\n\
          upstreams:\n  v: { url: 'https://v.example:444/v2/', connect_timeout: 1s, response_timeout: 5s, limiters: [a] }\n\
          limiters:\n  a: { algorithm: token_bucket, rate: 10/250ms, burst: 3, mode: observe, on_failure: reject }\n  b: 1/day\n\
          routes:\n  - { name: n, suffix: .json, methods: [GET], host: H.example, upstream: v, limiters: [b, a],\n      \
@@ -72,10 +72,10 @@ fn the_long_forms() {
     .expect("a config");
     assert_eq!((config.workers.get(), config.access_log), (3, Some(AccessLog::Off)));
     assert!(!config.limiting);
-    let Store::Redis { url, prefix, timeout, on_failure } = &config.store else {
+    let Store::Redis { url, prefix, timeout, gateways, on_failure } = &config.store else {
         panic!("not Redis")
     };
-    assert_eq!(*on_failure, OnFailure::Allow);
+    assert_eq!((*gateways, *on_failure), (3, OnFailure::Allow));
     let policies: Vec<_> = config.limiters.iter().map(|limiter| limiter.on_failure).collect();
     assert_eq!(policies, [OnFailure::Reject, OnFailure::Allow]);
     assert_eq!((url.to_string().as_str(), prefix.as_str()), ("r:6380", "p"));
@@ -99,7 +99,7 @@ fn the_long_forms() {
 )]
 #[case::unknown_key(
     "store: { flavour: x, url: redis://a }",
-    "test.yaml:3:10: store.flavour: unknown key `flavour`; known here: url, prefix, timeout, tls, on_failure"
+    "test.yaml:3:10: store.flavour: unknown key `flavour`; known here: url, prefix, timeout, gateways, tls, on_failure"
 )]
 #[case::double_key(
     "listen: 1.1.1.1:1\nlisten: 1.1.1.1:2",

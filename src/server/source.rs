@@ -7,7 +7,7 @@ use crate::{
     store::{
         Check, Store, StoreError,
         guard::{Guard, Process},
-        health::Health,
+        health::{Health, Pace},
         memory::MemoryStore,
         redis::{ConnectError, Markers, RedisStore, RedisUrl},
     },
@@ -23,7 +23,6 @@ pub(super) enum StoreSource {
     Memory(MemoryStore),
     Redis {
         url: RedisUrl,
-        timeout: Duration,
         markers: Arc<Markers>,
         /// Shared by all sides.
         process: Arc<Process>,
@@ -36,10 +35,12 @@ pub(super) enum StoreSource {
 
 impl StoreSource {
     pub(super) async fn open(config: &Config) -> Result<Self, ServerError> {
-        let config::Store::Redis { url, timeout, prefix, .. } = &config.store else {
+        let config::Store::Redis { url, timeout, prefix, gateways, .. } = &config.store else {
             return Ok(Self::Memory(MemoryStore::default()));
         };
-        let process = Process::new(prefix, Health::new(metrics::store_health()));
+        let pace = Pace::new(*timeout, metrics::store_pace());
+        let process = Process::new(prefix, Health::new(metrics::store_health(), pace));
+        process.health.expect(*gateways);
         match RedisStore::probe(url, prefix, PROBE).await {
             Ok(warnings) => {
                 for warning in warnings {
@@ -56,7 +57,14 @@ impl StoreSource {
             .iter()
             .any(|limiter| limiter.algorithms.iter().any(|rule| rule.lease().is_some()));
         let markers = Markers::new(prefix, metrics::store_losses());
-        Ok(Self::Redis { url: url.clone(), timeout: *timeout, markers, process, places })
+        if process.health.is_closed() {
+            let script = RedisStore::open(url, &markers).map_err(ServerError::Store)?;
+            // It was there a moment ago; if it is not, each side says so.
+            if script.connected(PROBE).await.is_ok() {
+                process.introduce(&script, PROBE).await;
+            }
+        }
+        Ok(Self::Redis { url: url.clone(), markers, process, places })
     }
 
     /// How the store is; the memory is never away.
@@ -78,15 +86,13 @@ impl StoreSource {
     }
 
     async fn connect(&self, looked: Option<Vec<Check>>) -> Result<Arc<dyn Store>, ServerError> {
-        let (url, timeout, markers, process, places) = match self {
+        let (url, markers, process, places) = match self {
             Self::Memory(store) => {
                 metrics::store_up().set(1.0);
                 // An `Arc` for each side: who holds it is counted at each request.
                 return Ok(Arc::new(store.clone()));
             }
-            Self::Redis { url, timeout, markers, process, places } => {
-                (url, *timeout, markers, process, *places)
-            }
+            Self::Redis { url, markers, process, places } => (url, markers, process, *places),
         };
         let script = RedisStore::open(url, markers).map_err(ServerError::Store)?;
         // It was there a moment ago.
@@ -101,8 +107,8 @@ impl StoreSource {
         let metrics = metrics::store();
         let script = Arc::new(script);
         Ok(Arc::new(match looked {
-            None => Guard::new(script, timeout, metrics, process.clone()),
-            Some(looked) => Guard::keeper(script, timeout, metrics, process.clone(), looked),
+            None => Guard::new(script, metrics, process.clone()),
+            Some(looked) => Guard::keeper(script, metrics, process.clone(), looked),
         }))
     }
 }

@@ -108,6 +108,7 @@ pub struct Batched(Arc<Inner>);
 
 struct Inner {
     script: Arc<dyn Script>,
+    /// Where no `member` says it.
     timeout: Duration,
     metrics: StoreMetrics,
     /// Hears what becomes of each call.
@@ -126,11 +127,19 @@ struct Inner {
 impl Batched {
     /// Group commit around `script`; no caller waits longer than `timeout`.
     pub fn new(script: Arc<dyn Script>, timeout: Duration, metrics: StoreMetrics) -> Self {
-        Self::heard_by(None, script, timeout, metrics)
+        Self::with(None, script, timeout, metrics)
     }
 
-    /// The same, with a `member` that hears what becomes of each call.
+    /// The same, with a `member` that hears what becomes of each call, and says how long a call may take.
     pub(super) fn heard_by(
+        member: Arc<Member>,
+        script: Arc<dyn Script>,
+        metrics: StoreMetrics,
+    ) -> Self {
+        Self::with(Some(member), script, Duration::ZERO, metrics)
+    }
+
+    fn with(
         member: Option<Arc<Member>>,
         script: Arc<dyn Script>,
         timeout: Duration,
@@ -336,6 +345,13 @@ impl StoreMetrics {
 }
 
 // === impl Inner ===
+
+impl Inner {
+    /// How long a call may take that begins now.
+    fn limit(&self) -> Duration {
+        self.member.as_ref().map_or(self.timeout, |member| member.limit())
+    }
+}
 
 impl Drop for Inner {
     fn drop(&mut self) {

@@ -25,8 +25,12 @@ use tokio::time::{Instant, sleep, timeout};
 
 /// While the store is away each worker asks for a sign of life so often.
 const PROBE: Duration = Duration::from_millis(200);
-/// A sign of life that is not answered by then is given up; the connection is, sooner.
+/// A heartbeat has a time-out of its own, whatever `store.timeout` is: a store that answers slowly still says how many
+/// gateways live. The driver gives a silent connection up sooner.
 const GIVE_UP: Duration = Duration::from_secs(10);
+
+/// Heartbeats before the first request. The first one opens what calls need, and two more show the round trip.
+const INTRODUCTIONS: usize = 3;
 
 /// What all workers of a process know of their store, and decide without it.
 #[derive(Debug)]
@@ -45,7 +49,6 @@ pub struct Process {
 pub struct Guard {
     store: Batched,
     script: Arc<dyn Script>,
-    timeout: Duration,
     metrics: StoreMetrics,
     process: Arc<Process>,
     member: Arc<Member>,
@@ -64,20 +67,27 @@ impl Process {
             uncounted: AtomicBool::new(false),
         })
     }
+
+    /// Says that this gateway lives, before it decides anything: how many share each rule, and how slow the store is, is
+    /// known from the first request on. A heartbeat that is not answered within `limit` is left to those that follow.
+    pub async fn introduce(&self, script: &dyn Script, limit: Duration) {
+        for _ in 0..INTRODUCTIONS {
+            let sent = Instant::now();
+            let beat = timeout(limit, script.beat(self.gateways.clone(), self.health.id.clone()));
+            let Ok(Ok(beat)) = beat.await else { return };
+            self.health.pace.measured(sent.elapsed());
+            self.health.counted(beat.gateways, beat.now, sent);
+        }
+    }
 }
 
 // === impl Guard ===
 
 impl Guard {
-    /// A worker's store over `script`, whose decisions take `timeout` at most. While the store is away, a task of the
-    /// current runtime asks it for signs of life.
-    pub fn new(
-        script: Arc<dyn Script>,
-        timeout: Duration,
-        metrics: StoreMetrics,
-        process: Arc<Process>,
-    ) -> Self {
-        let guard = Self::without_probes(script, timeout, metrics, process);
+    /// A worker's store over `script`, whose decisions take as long as the pace of the process allows. While the store is
+    /// away, a task of the current runtime asks it for signs of life.
+    pub fn new(script: Arc<dyn Script>, metrics: StoreMetrics, process: Arc<Process>) -> Self {
+        let guard = Self::without_probes(script, metrics, process);
         guard.store.spend_late();
         tokio::spawn(guard.clone().probe_while_away());
         guard
@@ -87,27 +97,24 @@ impl Guard {
     /// level is to be known also when nobody asks them.
     pub fn keeper(
         script: Arc<dyn Script>,
-        timeout: Duration,
         metrics: StoreMetrics,
         process: Arc<Process>,
         looked: Vec<Check>,
     ) -> Self {
-        let guard = Self::without_probes(script, timeout, metrics, process);
+        let guard = Self::without_probes(script, metrics, process);
         tokio::spawn(guard.clone().keep(looked));
         guard
     }
 
     fn without_probes(
         script: Arc<dyn Script>,
-        timeout: Duration,
         metrics: StoreMetrics,
         process: Arc<Process>,
     ) -> Self {
         let member = process.health.join(script.calls().clone(), script.has_many_servers());
         process.local.calls().join(script.calls());
-        let store =
-            Batched::heard_by(Some(member.clone()), script.clone(), timeout, metrics.clone());
-        Self { store, script, timeout, metrics, process, member }
+        let store = Batched::heard_by(member.clone(), script.clone(), metrics.clone());
+        Self { store, script, metrics, process, member }
     }
 
     fn is_away(&self) -> bool {
@@ -135,12 +142,12 @@ impl Guard {
             // The server that counts gateways may be away alone.
             Err(_) => self.script.answers(),
         };
-        let took = started.elapsed();
-        if took > self.timeout {
+        let (took, limit) = (started.elapsed(), self.process.health.pace.limit());
+        if took > limit {
             // There was one that was late.
             self.member.probed(None);
         }
-        self.member.probed(answered.then_some(took <= self.timeout / 2));
+        self.member.probed(answered.then_some(took <= limit / 2));
         if !answered {
             self.cure();
         }
@@ -165,28 +172,38 @@ impl Guard {
         Err(StoreError::Timeout)
     }
 
-    /// `None` when the answer came too late. Who waits longer than the time-out waits to the end, so that there is never
-    /// more than one of them on a connection.
+    /// `None` when the answer came too late. It counts all the same: it brings the number of gateways and the clock. A
+    /// heartbeat is waited for up to [`GIVE_UP`], so that there is never more than one of them on a connection.
     async fn beat_once(&self) -> Result<Option<Beat>, StoreError> {
         let Process { health, gateways, uncounted, .. } = &*self.process;
         let mut beat = self.script.beat(gateways.clone(), health.id.clone());
-        let started = Instant::now();
+        let (started, limit) = (Instant::now(), health.pace.limit());
+        let mut patience = limit;
         let answer = loop {
-            match timeout(self.timeout, &mut beat).await {
-                Ok(answer) if started.elapsed() <= self.timeout => break answer,
-                Ok(Err(error)) => break Err(error),
-                Ok(Ok(_)) => return Ok(None),
+            match timeout(patience, &mut beat).await {
+                Ok(answer) => break answer,
                 Err(_) if started.elapsed() >= GIVE_UP => return Err(StoreError::Timeout),
                 Err(_) => {
                     self.metrics.count(&StoreError::Timeout);
                     self.member.missed(&StoreError::Timeout);
                     self.cure();
+                    // An answer that comes until then says how slow the store is, not that it is away.
+                    patience = match started.elapsed() < health.pace.most() {
+                        true => limit.max(health.pace.most() - started.elapsed()),
+                        false => limit,
+                    };
                 }
             }
         };
+        let took = started.elapsed();
+        if !matches!(answer, Err(ref error) if error.is_silence()) {
+            health.pace.measured(took);
+        }
+        // By the time-out that this answer has made, if it has.
+        let in_time = took <= health.pace.limit();
         match &answer {
             Ok(beat) => {
-                health.counted(beat.gateways, beat.now);
+                health.counted(beat.gateways, beat.now, started);
                 if !self.script.has_many_servers() {
                     health.wrote();
                 }
@@ -201,7 +218,7 @@ impl Guard {
                 }
             }
         }
-        answer.map(Some)
+        answer.map(|beat| in_time.then_some(beat))
     }
 }
 

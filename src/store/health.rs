@@ -2,18 +2,22 @@
 //! last heard of levels. Never asks the store; who does tells it here.
 
 mod breaker;
+mod crowd;
 mod known;
 mod member;
+mod pace;
 mod told;
 
 pub(super) use known::Holder;
 pub use known::Known;
 pub use member::Member;
+pub use pace::{Pace, PaceMetrics, SLOWEST};
 pub(super) use told::Told;
 
 use super::{StoreError, calls::Calls};
 use crate::algorithm::Micros;
 use breaker::{Answers, Recent, Trust};
+use crowd::Crowd;
 use metrics::Gauge;
 use parking_lot::Mutex;
 use std::{
@@ -68,6 +72,9 @@ pub struct Health {
     /// Why it gives no decisions though it is asked.
     told: Arc<Told>,
     gateways: AtomicI64,
+    /// At least so many share each rule.
+    expected: AtomicI64,
+    crowd: Mutex<Crowd>,
     clock: Mutex<Clock>,
     members: Mutex<Vec<Weak<Member>>>,
     /// Told when there is something to do for who keeps the process: a member has an answer again, or a request was
@@ -75,6 +82,8 @@ pub struct Health {
     pub(super) wake: Notify,
     /// Levels and places.
     pub known: Known,
+    /// How long its calls may take.
+    pub pace: Pace,
     metrics: HealthMetrics,
 }
 
@@ -96,8 +105,8 @@ impl Clock {
 // === impl Health ===
 
 impl Health {
-    /// Of a store that is taken for well.
-    pub fn new(metrics: HealthMetrics) -> Arc<Self> {
+    /// Of a store that is taken for well, and may take as long as `pace` says.
+    pub fn new(metrics: HealthMetrics, pace: Pace) -> Arc<Self> {
         let id = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
         metrics.breaker.set(0.0);
         metrics.gateways.set(1.0);
@@ -110,10 +119,13 @@ impl Health {
             trust: Mutex::default(),
             told: Arc::default(),
             gateways: AtomicI64::new(1),
+            expected: AtomicI64::new(1),
+            crowd: Mutex::new(Crowd::new()),
             clock: Mutex::new(Clock { said: EPOCH, at: Instant::now() }),
             members: Mutex::default(),
             wake: Notify::new(),
             known: Known::default(),
+            pace,
             metrics,
         })
     }
@@ -155,18 +167,30 @@ impl Health {
         self.told.failing(key)
     }
 
-    /// Gateways that lived when the store last said so, at least this one.
+    /// How many gateways share each rule, this one among them: the number that the store last confirmed, or the expected
+    /// one if that is larger.
     pub fn gateways(&self) -> i64 {
-        self.gateways.load(SeqCst)
+        self.gateways.load(SeqCst).max(self.expected.load(SeqCst))
     }
 
-    /// The store has said how many gateways live, and perhaps the time.
-    pub(super) fn counted(&self, gateways: i64, now: Option<Micros>) {
-        let gateways = gateways.max(1);
-        self.gateways.store(gateways, SeqCst);
+    /// At least so many gateways share each rule, whatever the store reports (`store.gateways`).
+    pub fn expect(&self, gateways: i64) {
+        self.expected.store(gateways, SeqCst);
+    }
+
+    /// The store answers a heartbeat that was sent at `sent`: how many gateways live, and perhaps the time.
+    pub(super) fn counted(&self, gateways: i64, now: Option<Micros>, sent: Instant) {
+        let gateways = {
+            let mut crowd = self.crowd.lock();
+            let gateways = crowd.counted(gateways, Instant::now());
+            self.gateways.store(gateways, SeqCst);
+            gateways
+        };
         self.metrics.gateways.set(gateways as f64);
         if let Some(said) = now {
-            *self.clock.lock() = Clock { said, at: Instant::now() };
+            // The store read its clock at some instant of the round trip: taken for the middle of it, the error is half
+            // of the round trip at most.
+            *self.clock.lock() = Clock { said, at: sent + sent.elapsed() / 2 };
         }
     }
 

@@ -23,7 +23,7 @@ pub(crate) fn lateness(history: &History, limiter: &Limiter) -> Micros {
         margin => margin.max(LEAST_SLACK),
     };
     // An answer that is held up on its way is waited for so long.
-    let held_up = if history.faults.is_empty() { 0 } else { TIMEOUT.as_micros() as Micros };
+    let held_up = if history.faults.is_empty() { 0 } else { longest_timeout(history) };
     way.max(held_up) + TIMERS + if stands_still { slack } else { 0 }
 }
 
@@ -86,5 +86,15 @@ pub(crate) fn places_beyond(history: &History, limiter: usize) -> i64 {
 pub(crate) fn answer_after(history: &History) -> Micros {
     let stalls = history.faults.iter().filter(|fault| matches!(fault.what, What::Stall(_)));
     let stalls: Micros = stalls.map(|fault| fault.lasts).sum();
-    3 * TIMEOUT.as_micros() as Micros + TIMERS + stalls
+    3 * longest_timeout(history) + TIMERS + stalls
+}
+
+/// The time-out follows the round trip: three of the slowest, 0.5 s at most.
+fn longest_timeout(history: &History) -> Micros {
+    let least = TIMEOUT.as_micros() as Micros;
+    let way = history.gateways.iter().map(|it| it.delay.max(MS) + it.jitter).max().unwrap_or(0);
+    match history.faults.is_empty() {
+        true => (6 * way).clamp(least, SECOND / 2),
+        false => SECOND / 2,
+    }
 }

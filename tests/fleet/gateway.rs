@@ -14,7 +14,7 @@ use paceway::{
         Check, Checks, Store, StoreError,
         batch::StoreMetrics,
         guard::{self, Guard},
-        health::{Health, HealthMetrics},
+        health::{Health, HealthMetrics, Pace, PaceMetrics},
     },
 };
 use std::{sync::Arc, time::Duration};
@@ -51,7 +51,7 @@ impl Process {
     pub(crate) fn start(history: &History, network: &Network, number: usize, life: usize) -> Self {
         let gauge = Gauge::noop;
         let metrics = HealthMetrics { breaker: gauge(), gateways: gauge(), up: gauge() };
-        let mut health = Health::new(metrics);
+        let mut health = Health::new(metrics, Pace::new(TIMEOUT, PaceMetrics::noop()));
         if let Some(health) = Arc::get_mut(&mut health) {
             health.id = format!("gateway {number}, life {life}").into();
         }
@@ -64,10 +64,10 @@ impl Process {
         };
         let noop = StoreMetrics::noop;
         let worker = |side| -> Arc<dyn Store> {
-            Arc::new(Guard::new(link(side), TIMEOUT, noop(), process.clone()))
+            Arc::new(Guard::new(link(side), noop(), process.clone()))
         };
         let stores = (0..way.workers).map(worker).collect();
-        let keeper = Guard::keeper(link(7), TIMEOUT, noop(), process.clone(), looked(history));
+        let keeper = Guard::keeper(link(7), noop(), process, looked(history));
         let (requests, is_open) = (Vec::new(), true);
         Self { number, stores, requests, is_open, _keeper: Arc::new(keeper) }
     }

@@ -4,16 +4,16 @@
 
 mod fault;
 mod link;
+mod round_trips;
 mod servers;
 mod stage;
 mod table;
 
-use crate::support::{Gateway, Redis, eventually};
+use crate::support::{Gateway, eventually};
 use fault::Fault;
-use link::{Link, Weather};
 use rstest::rstest;
 use servers::{Kind, Servers};
-use stage::{BURST, Seen, Stage};
+use stage::{Seen, Stage};
 use std::{env, ops::Range, time::Duration};
 use table::{Outcome, Run, over_the_law};
 use tokio::{
@@ -93,34 +93,6 @@ async fn of_a_node_of_a_cluster(
     fault: Fault,
 ) {
     play(Kind::Cluster, fault).await;
-}
-
-/// Half of its answers are late. What is granted there and not heard of, and decided here besides, does not add up: the
-/// longer it lasts, the more seldom it is asked.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_answers_around_the_timeout_is_left() {
-    let redis = Redis::start();
-    let link = Link::before(redis.port()).await;
-    let mut stage = Stage::set(&format!("url: \"redis://127.0.0.1:{}\"", link.port)).await;
-    stage.begin(false);
-    link.set(Weather::Uneven(Duration::from_millis(50)));
-    sleep(Duration::from_secs(10)).await;
-    link.set(Weather::Fair);
-    for gateway in &stage.gateways {
-        eventually("the store is asked again", async || {
-            (gateway.metric("paceway_store_breaker_state", &[]).await == 0.0).then_some(())
-        })
-        .await;
-    }
-    stage.end().await;
-    let limited = stage.limited(Policy::Share);
-    let passed = limited.iter().filter(|seen| seen.status == 200).count();
-    let refused = limited.iter().filter(|seen| seen.status == 429).count();
-    assert_eq!(passed + refused, limited.len(), "other answers");
-    let over = over_the_law(&limited);
-    assert!(over <= BURST + FEW, "{over:.1} more than the law allows");
-    // 400 are allowed.
-    assert!(passed >= 200, "{passed} passed");
 }
 
 /// Runs a stage through a fault. The law holds, everybody is answered, limiters do what their policy says, and the store

@@ -278,7 +278,7 @@ async fn vendor() -> Upstream {
 type Labels = [(&'static str, &'static str)];
 
 /// The metrics of the contract that have a meaning now, with their types and labels.
-pub(crate) const METRICS: [(&str, &str, &[&str]); 23] = [
+pub(crate) const METRICS: [(&str, &str, &[&str]); 25] = [
     ("paceway_requests_total", "counter", &["outcome", "route"]),
     ("paceway_decisions_total", "counter", &["decision", "limiter", "source"]),
     ("paceway_late_wakeups_total", "counter", &["limiter"]),
@@ -299,6 +299,8 @@ pub(crate) const METRICS: [(&str, &str, &[&str]); 23] = [
     ("paceway_store_up", "gauge", &[]),
     ("paceway_store_breaker_state", "gauge", &[]),
     ("paceway_store_gateways", "gauge", &[]),
+    ("paceway_store_round_trip_seconds", "gauge", &[]),
+    ("paceway_store_timeout_seconds", "gauge", &[]),
     ("paceway_tunnels", "gauge", &["route"]),
     ("paceway_tasks", "gauge", &[]),
     ("paceway_build_info", "gauge", &["version"]),
@@ -534,9 +536,18 @@ async fn the_pages_show_health_and_state() {
     let gateway = after_traffic(&redis, &upstream).await;
     assert_eq!(gateway.page("/healthz").await.status, 200);
     let ready = gateway.page("/readyz").await;
-    let store = json!({ "breaker": "closed", "gateways": 1, "decided_by": "the store" });
+    let (status, mut ready) = (ready.status, ready.json());
+    let round_trip = ready["store"]["round_trip_ms"].take();
+    assert!(round_trip.as_f64().is_some_and(|ms| ms > 0.0), "{round_trip}");
+    let store = json!({
+        "breaker": "closed",
+        "gateways": 1,
+        "decided_by": "the store",
+        "round_trip_ms": null,
+        "timeout_ms": 2000.0,
+    });
     let expected = json!({ "ready": true, "reasons": [], "store": store });
-    assert_eq!((ready.status, ready.json()), (200, expected));
+    assert_eq!((status, ready), (200, expected));
     assert_eq!(gateway.page("/nothing").await.status, 404);
 
     let all = gateway.page("/limiters").await.json();

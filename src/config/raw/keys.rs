@@ -60,7 +60,7 @@ pub(in crate::config) const ROOT: Keys = Keys {
     ],
 };
 pub(in crate::config) const STORE: Keys = Keys {
-    now: &["url", "prefix", "timeout", "tls", "on_failure"],
+    now: &["url", "prefix", "timeout", "gateways", "tls", "on_failure"],
     later: &[],
     others: &[
         meant("ssl", &["tls"]),

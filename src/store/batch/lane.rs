@@ -78,6 +78,8 @@ struct Batch {
     callers: Vec<(Instant, Option<Arc<Wait>>)>,
     store: Arc<Inner>,
     started: Instant,
+    /// How long it may take.
+    limit: Duration,
     /// When the time of the first caller is up, here or in the queue.
     due: Instant,
 }
@@ -110,7 +112,7 @@ impl Lane {
             }
             Driver::None => {
                 line.store = Some(store.clone());
-                let limit = store.timeout;
+                let limit = store.limit();
                 drop(line);
                 tokio::spawn(drive(self.clone(), limit));
             }
@@ -196,14 +198,15 @@ impl Line {
             true => waiting.next().map(|queued| queued.since),
             false => waiting.map(|queued| queued.since).min(),
         };
-        let due = oldest.map_or(due, |since| due.min(since)) + store.timeout;
+        let limit = store.limit();
+        let due = oldest.map_or(due, |since| due.min(since)) + limit;
         if !later.is_empty() {
             // By turns.
             later.append(&mut self.queue);
             self.queue = later;
         }
         let entries = Arc::new(entries);
-        (!entries.is_empty()).then_some(Batch { entries, callers, store, started, due })
+        (!entries.is_empty()).then_some(Batch { entries, callers, store, started, limit, due })
     }
 
     /// Leaves in the queue what may share a call with its head, and returns the rest.
@@ -307,7 +310,7 @@ impl Lane {
         call: &mut BoxFuture<Result<Vec<Reply>, StoreError>>,
         mut timer: Pin<&mut Sleep>,
     ) -> Option<Result<Vec<Reply>, StoreError>> {
-        let limit = batch.store.timeout;
+        let limit = batch.limit;
         let end = batch.started + limit;
         if timer.deadline() > batch.due {
             timer.as_mut().reset(batch.due);
@@ -350,7 +353,7 @@ impl Lane {
     /// `late`: it was told as timed out before.
     fn record(&self, batch: &Batch, answer: &Result<Vec<Reply>, StoreError>, late: bool) {
         if let Some(member) = &batch.store.member {
-            member.heard(&self.name, &batch.entries, answer, late);
+            member.heard(&self.name, &batch.entries, answer, batch.started, late);
         }
         if let Err(StoreError::Refused(_)) = answer {
             self.line.lock().refused = Some(Instant::now());

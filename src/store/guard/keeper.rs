@@ -61,7 +61,7 @@ impl Guard {
                     if health.is_closed() {
                         self.member.is_well();
                         // What is not answered in time is asked for again in a moment.
-                        drop(timeout(self.timeout, self.script.inspect()).await);
+                        drop(timeout(health.pace.limit(), self.script.inspect()).await);
                         self.look_at(&looked).await;
                     }
                     match self.script.has_many_servers() {

@@ -49,7 +49,7 @@ pub(super) struct Local {
 struct Book {
     states: MemoryStore,
     clock: Clock,
-    /// How many share each rule.
+    /// How many share each rule: the largest number since this gateway began to decide.
     gateways: i64,
     accounts: HashMap<Arc<str>, Account, RandomState>,
 }
@@ -157,6 +157,8 @@ impl Local {
         ticket: Option<Ticket>,
     ) -> Option<Decision> {
         let book = book.get_or_insert_with(|| Book::new(health, self.calls.clone()));
+        // A heartbeat may bring a larger number while the store gives no decisions; a smaller one waits until it does.
+        book.grow(health.gateways());
         if !self.is_open.swap(true, SeqCst) {
             health.wake.notify_one();
         }
@@ -323,6 +325,33 @@ impl Book {
             clock: health.clock(),
             gateways: health.gateways(),
             accounts: HashMap::default(),
+        }
+    }
+
+    /// More gateways share each rule than this one knew. What an account has granted by a larger share stays granted: a
+    /// bucket of a smaller burst would begin full again, so its permits are taken from it.
+    fn grow(&mut self, gateways: i64) {
+        if gateways <= self.gateways {
+            return;
+        }
+        let now = self.clock.now();
+        let owes = |book: &Self, account: &Account| {
+            let share = book.share(&account.check, account.check.key.clone());
+            let owed = share.algorithm.owed(book.level(&share, now), Level::default());
+            (share, owed)
+        };
+        let before: Vec<_> = self
+            .accounts
+            .iter()
+            .map(|(key, account)| (key.clone(), owes(self, account).1))
+            .collect();
+        self.gateways = gateways;
+        for (key, before) in before {
+            let Some(account) = self.accounts.get(&key) else { continue };
+            let (share, after) = owes(self, account);
+            for checks in takes(&share, before - after) {
+                self.run(now, Entry::Decide { checks, budget: MAX_BUDGET, ticket: None });
+            }
         }
     }
 

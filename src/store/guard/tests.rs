@@ -1,6 +1,8 @@
 //! Guards over the memory rules, on virtual time.
 
+mod heartbeats;
 mod outages;
+mod pace;
 mod slow;
 
 use super::*;
@@ -11,7 +13,7 @@ use crate::{
     },
     store::{
         Entry, Reply, hash_tag,
-        health::{Breaker, HealthMetrics},
+        health::{Breaker, HealthMetrics, Pace, PaceMetrics},
         memory::MemoryStore,
     },
 };
@@ -142,14 +144,24 @@ fn process(script: &FarScript) -> [Guard; 2] {
     process_over(Arc::new(script.clone()), Arc::new(script.clone()))
 }
 
-/// The same where the sides have connections of their own.
+/// The same where the sides have connections of their own. The time-out is as long as it can be: a store that is slower
+/// than that gives no decisions.
 fn process_over(worker: Arc<dyn Script>, keeper: Arc<dyn Script>) -> [Guard; 2] {
+    let pace = Pace::between(TIMEOUT, TIMEOUT, PaceMetrics::noop());
+    sides(unasked_process(pace), worker, keeper)
+}
+
+/// A process that has heard nothing of its store.
+fn unasked_process(pace: Pace) -> Arc<Process> {
     let gauge = Gauge::noop;
     let metrics = HealthMetrics { breaker: gauge(), gateways: gauge(), up: gauge() };
-    let process = Process::new("paceway", Health::new(metrics));
+    Process::new("paceway", Health::new(metrics, pace))
+}
+
+fn sides(process: Arc<Process>, worker: Arc<dyn Script>, keeper: Arc<dyn Script>) -> [Guard; 2] {
     let noop = StoreMetrics::noop;
-    let guard = Guard::new(worker, TIMEOUT, noop(), process.clone());
-    [guard, Guard::keeper(keeper, TIMEOUT, noop(), process, Vec::new())]
+    let guard = Guard::new(worker, noop(), process.clone());
+    [guard, Guard::keeper(keeper, noop(), process, Vec::new())]
 }
 
 fn check(algorithm: Algorithm, on_failure: OnFailure) -> Check {

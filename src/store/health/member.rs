@@ -34,16 +34,23 @@ pub struct Member {
 // === impl Member ===
 
 impl Member {
-    /// What became of a call of the `lane`; `late`: after it was taken for unanswered.
+    /// How long a call may take that begins now.
+    pub(in crate::store) fn limit(&self) -> Duration {
+        self.health.pace.limit()
+    }
+
+    /// What became of a call of the `lane` that began at `started`; `late`: after it was taken for unanswered.
     pub(in crate::store) fn heard(
         &self,
         lane: &str,
         entries: &[Entry],
         answer: &Result<Vec<Reply>, StoreError>,
+        started: Instant,
         late: bool,
     ) {
         match answer {
             Ok(replies) => {
+                self.health.pace.answered(started.elapsed());
                 if !late {
                     self.recent.answered();
                 }

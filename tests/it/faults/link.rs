@@ -21,8 +21,8 @@ pub(super) enum Weather {
     Fair,
     /// So much later, each way.
     Slow(Duration),
-    /// Up to so much later, each way: bytes that follow each other are late by other times.
-    Uneven(Duration),
+    /// Between so much and so much later, each way: bytes that follow each other are late by other times.
+    Uneven(Duration, Duration),
     /// Nothing comes through, and nobody is told.
     Swallows,
     /// Connections end, and none is made.
@@ -94,10 +94,10 @@ async fn pass(
         let now = *weather.borrow_and_update();
         match now {
             Weather::Slow(span) => sleep(span).await,
-            Weather::Uneven(most) => {
+            Weather::Uneven(least, most) => {
                 // All parts of it, evenly, and never one that is like the last.
                 turn = (turn + GOLDEN) % 1.0;
-                sleep(most.mul_f64(turn)).await;
+                sleep(least + (most - least).mul_f64(turn)).await;
             }
             Weather::Fair | Weather::Swallows | Weather::Cut => {}
         }

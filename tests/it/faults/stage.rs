@@ -83,6 +83,11 @@ impl Log {
 impl Stage {
     /// `store` is what stands in the configuration behind `store`, but for its end.
     pub(super) async fn set(store: &str) -> Self {
+        Self::of([store; GATEWAYS]).await
+    }
+
+    /// The same, where gateways reach the store by ways of their own.
+    pub(super) async fn of(stores: [&str; GATEWAYS]) -> Self {
         let upstream = Upstream::ok().await;
         let (mut limiters, mut routes) = (String::new(), String::new());
         for policy in Policy::ALL.map(Policy::name) {
@@ -95,8 +100,9 @@ impl Stage {
   - {{ suffix: /free-{policy}, limiters: [free-{policy}] }}\n"
             );
         }
-        let yaml = format!(
-            "upstreams: {{ it: {{ url: \"{}\", connect_timeout: 30s }} }}
+        let yaml = |store: &str| {
+            format!(
+                "upstreams: {{ it: {{ url: \"{}\", connect_timeout: 30s }} }}
 workers: 1
 store: {{ {store}, timeout: 50ms }}
 limiters:
@@ -104,11 +110,12 @@ limiters:
 {limiters}routes:
   - {{ suffix: /healthy, limiters: [healthy] }}
 {routes}",
-            upstream.url(),
-        );
+                upstream.url(),
+            )
+        };
         let mut gateways = Vec::new();
-        for _ in 0..GATEWAYS {
-            gateways.push(Gateway::start(&yaml).await);
+        for store in stores {
+            gateways.push(Gateway::start(&yaml(store)).await);
         }
         for gateway in &gateways {
             gateway.until_answered("/free-reject", 200).await;
@@ -134,6 +141,12 @@ limiters:
         if with_healthy {
             self.load.push(self.offer("/healthy".into(), pause, true, &self.healthy));
         }
+    }
+
+    /// Only requests of one policy.
+    pub(super) fn begin_with(&mut self, policy: Policy) {
+        let (pause, log) = (Duration::from_secs_f64(1.0 / OFFERED), &self.limited[policy as usize]);
+        self.load.push(self.offer(format!("/{}", policy.name()), pause, true, log));
     }
 
     /// One request each `pause`, to one gateway after the other, whatever the answers do. `keeps`: on connections that

@@ -1,0 +1,228 @@
+//! Fleets whose store is at a distance: three gateways with links of their own, each with other round trips, at a limit of
+//! 30/s. All are asked without a pause.
+
+use super::*;
+use crate::store::health::SLOWEST;
+use std::collections::HashMap;
+
+const SECOND: Micros = 1_000_000;
+const BURST: i64 = 10;
+/// Each gateway is asked so often: three times what the limit allows, in sum.
+const PAUSE: Duration = Duration::from_millis(33);
+
+/// A store and the gateways that it knows of.
+#[derive(Debug, Default)]
+struct World {
+    memory: MemoryStore,
+    alive: Mutex<HashMap<Arc<str>, Instant>>,
+}
+
+/// How one gateway reaches it: by calls that take so many ms, one after the other. None: it does not.
+#[derive(Debug)]
+struct Link {
+    world: Arc<World>,
+    delays: Mutex<&'static [u64]>,
+    turn: AtomicUsize,
+}
+
+impl Link {
+    fn to(world: &Arc<World>, delays: &'static [u64]) -> Arc<Self> {
+        Arc::new(Self { world: world.clone(), delays: Mutex::new(delays), turn: 0.into() })
+    }
+
+    /// Half of the way there, or back.
+    async fn travel(&self) {
+        let turn = self.turn.fetch_add(1, SeqCst) / 2;
+        loop {
+            let delays = *self.delays.lock();
+            if !delays.is_empty() {
+                return sleep(Duration::from_millis(delays[turn % delays.len()]) / 2).await;
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+impl Script for Link {
+    fn calls(&self) -> &Arc<Calls> {
+        Script::calls(&self.world.memory)
+    }
+
+    fn lane<'k>(&self, _: &'k str) -> &'k str {
+        ""
+    }
+
+    fn run(&self, entries: Arc<Vec<Entry>>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
+        let link = Self::to(&self.world, *self.delays.lock());
+        link.turn.store(self.turn.fetch_add(2, SeqCst), SeqCst);
+        Box::pin(async move {
+            link.travel().await;
+            let answer = link.world.memory.run(entries).await;
+            link.travel().await;
+            answer
+        })
+    }
+
+    fn beat(&self, _: Arc<str>, id: Arc<str>) -> BoxFuture<Result<Beat, StoreError>> {
+        let link = Self::to(&self.world, *self.delays.lock());
+        link.turn.store(self.turn.fetch_add(2, SeqCst), SeqCst);
+        Box::pin(async move {
+            link.travel().await;
+            let gateways = {
+                let (mut alive, now) = (link.world.alive.lock(), Instant::now());
+                alive.insert(id, now);
+                alive.retain(|_, last| now - *last < Duration::from_secs(3));
+                i64::try_from(alive.len()).unwrap_or(i64::MAX)
+            };
+            link.travel().await;
+            Ok(Beat { gateways, now: None })
+        })
+    }
+}
+
+/// Three gateways under load.
+struct Fleet {
+    world: Arc<World>,
+    links: Vec<Arc<Link>>,
+    guards: Vec<[Guard; 2]>,
+    grants: Arc<Mutex<Vec<Micros>>>,
+    begun: Instant,
+}
+
+impl Fleet {
+    /// The round trips of each gateway, ms.
+    async fn of(delays: [&'static [u64]; 3]) -> Self {
+        let world = Arc::<World>::default();
+        let links: Vec<_> = delays.iter().map(|delays| Link::to(&world, delays)).collect();
+        let (mut guards, grants) = (Vec::new(), Arc::default());
+        for link in &links {
+            let process = unasked_process(Pace::new(TIMEOUT, PaceMetrics::noop()));
+            process.introduce(&**link, Duration::from_secs(2)).await;
+            guards.push(sides(process, link.clone(), link.clone()));
+        }
+        Self { world, links, guards, grants, begun: Instant::now() }
+    }
+
+    /// All gateways are asked for so long.
+    async fn run(&self, span: Duration) {
+        let (begun, end) = (self.begun, Instant::now() + span);
+        let checks = flow();
+        let asking = self.guards.iter().map(|[guard, _]| {
+            let (guard, grants, checks) = (guard.clone(), self.grants.clone(), checks.clone());
+            tokio::spawn(async move {
+                while Instant::now() < end {
+                    let (guard, grants, checks) = (guard.clone(), grants.clone(), checks.clone());
+                    tokio::spawn(async move {
+                        let decision = ask(&guard, &checks, 0).await.expect("a decision");
+                        if decision.admitted {
+                            grants.lock().push(micros(begun.elapsed()) + decision.wait);
+                        }
+                    });
+                    sleep(PAUSE).await;
+                }
+            })
+        });
+        for asking in asking.collect::<Vec<_>>() {
+            asking.await.expect("no panic");
+        }
+    }
+
+    /// The most that was granted in any interval above burst and rate, and how much of the rate was used.
+    fn over(&self) -> (f64, f64) {
+        let mut grants = self.grants.lock().clone();
+        grants.sort_unstable();
+        let mut most = f64::NEG_INFINITY;
+        for (i, from) in grants.iter().enumerate() {
+            for (count, to) in grants[i..].iter().enumerate() {
+                let allowed = BURST as f64 + 30.0 * (to - from) as f64 / 1e6;
+                most = most.max((count + 1) as f64 - allowed);
+            }
+        }
+        (most, grants.len() as f64 / (30.0 * self.begun.elapsed().as_secs_f64()))
+    }
+}
+
+fn micros(span: Duration) -> Micros {
+    i64::try_from(span.as_micros()).expect("a short time")
+}
+
+fn flow() -> Checks {
+    let rule = TokenBucket::new(30, SECOND, BURST).expect("a rule");
+    [check(Algorithm::TokenBucket(rule), OnFailure::Share { period: SECOND })].into()
+}
+
+const JITTERS: &[u64] = &[30, 70, 45, 62, 38, 51, 66, 33, 57, 41];
+
+/// A store with a round trip above `store.timeout` is used slowly, from the first request on.
+#[rstest::rstest]
+#[case::all([&[60][..], &[60][..], &[60][..]])]
+#[case::all_in_another_region([&[100][..], &[100][..], &[100][..]])]
+#[case::far_away([&[200][..], &[200][..], &[200][..]])]
+#[case::one_of_three([&[60][..], &[1][..], &[1][..]])]
+#[case::all_differ([&[1][..], &[60][..], &[150][..]])]
+#[case::around_the_timeout([JITTERS, JITTERS, JITTERS])]
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_slow_is_used(#[case] delays: [&'static [u64]; 3]) {
+    let fleet = Fleet::of(delays).await;
+    fleet.run(Duration::from_secs(20)).await;
+    let (over, used) = fleet.over();
+    eprintln!("{delays:?}: {over:.1} over, {used:.3} used");
+    for [guard, _] in &fleet.guards {
+        assert!(!guard.is_away() && guard.process.local.is_empty());
+        assert_eq!(guard.process.health.gateways(), 3);
+        let limit = guard.process.health.pace.limit();
+        assert!((TIMEOUT..=SLOWEST).contains(&limit));
+    }
+    assert!(over <= 0.5, "{over:.1} more than the law allows");
+    assert!(used >= 0.9, "{used:.2} of the rate is used");
+}
+
+/// It becomes slow later, for one gateway or for all: the time-out follows before the breaker opens, and shrinks again.
+#[rstest::rstest]
+#[case::one([&[60][..], &[1][..], &[1][..]])]
+#[case::one_by_much([&[180][..], &[1][..], &[1][..]])]
+#[case::all([&[60][..], &[60][..], &[60][..]])]
+#[case::to_jitter([JITTERS, JITTERS, &[1][..]])]
+#[tokio::test(start_paused = true)]
+async fn a_store_that_becomes_slow_is_used(#[case] delays: [&'static [u64]; 3]) {
+    let fleet = Fleet::of([&[1]; 3]).await;
+    fleet.run(Duration::from_secs(5)).await;
+    for (link, delays) in fleet.links.iter().zip(delays) {
+        *link.delays.lock() = delays;
+    }
+    let mut slept = 0;
+    for _ in 0..100 {
+        fleet.run(Duration::from_millis(100)).await;
+        slept += fleet.guards.iter().filter(|[guard, _]| guard.is_away()).count();
+    }
+    let (over, used) = fleet.over();
+    eprintln!("{delays:?}: {over:.1} over, {used:.3} used, {slept} times away");
+    assert_eq!(slept, 0, "away");
+    // What the slow ones grant by their shares until two answers have come.
+    assert!(over <= 7.0, "{over:.1} more than the law allows");
+    assert!(used >= 0.9, "{used:.2} of the rate is used");
+    for link in &fleet.links {
+        *link.delays.lock() = &[1];
+    }
+    fleet.run(Duration::from_secs(15)).await;
+    for [guard, _] in &fleet.guards {
+        assert_eq!(guard.process.health.pace.limit(), TIMEOUT);
+    }
+    assert_eq!(fleet.world.alive.lock().len(), 3);
+}
+
+/// A store that was fast and is dead costs a request no more than `store.timeout`, and the breaker opens.
+#[tokio::test(start_paused = true)]
+async fn a_dead_store_costs_its_timeout() {
+    let fleet = Fleet::of([&[1]; 3]).await;
+    fleet.run(Duration::from_secs(5)).await;
+    fleet.links.iter().for_each(|link| *link.delays.lock() = &[]);
+    let [guard, _] = &fleet.guards[0];
+    for _ in 0..100 {
+        let asked = Instant::now();
+        ask(guard, &flow(), 0).await.expect("a decision");
+        assert!(asked.elapsed() <= TIMEOUT, "{:?}", asked.elapsed());
+        sleep(Duration::from_millis(20)).await;
+    }
+    assert!(guard.is_away());
+}

@@ -1,0 +1,83 @@
+//! How many gateways share a rule: the number that the store last confirmed. Never asks the store, and has no clock of its
+//! own.
+
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The store must report fewer gateways for this long before the number shrinks. After `FLUSHALL` the set of gateways is
+/// empty, and each gateway enters it again with its next heartbeat; three periods of a heartbeat leave time for those
+/// whose answers are late.
+const CONFIRMED: Duration = Duration::from_secs(3);
+/// Two answers that are further apart than this confirm nothing together: the store may have stalled between them, and
+/// then the heartbeats of the others are not in its answer yet.
+const GAP: Duration = Duration::from_secs(2);
+
+/// The number of gateways, as far as it is confirmed.
+#[derive(Debug)]
+pub(super) struct Crowd {
+    known: i64,
+    /// The store reports fewer gateways than `known`.
+    fewer: Option<Fewer>,
+}
+
+/// A run of answers that all report fewer gateways than are known.
+#[derive(Debug, Clone, Copy)]
+struct Fewer {
+    since: Instant,
+    last: Instant,
+    /// The largest number among these answers.
+    most: i64,
+}
+
+// === impl Crowd ===
+
+impl Crowd {
+    /// A gateway that knows of no other one.
+    pub(super) fn new() -> Self {
+        Self { known: 1, fewer: None }
+    }
+
+    /// The store reports `gateways`; returns how many share each rule. The number grows at once, and shrinks when the
+    /// store has reported fewer for [`CONFIRMED`] without a gap.
+    pub(super) fn counted(&mut self, gateways: i64, now: Instant) -> i64 {
+        let gateways = gateways.max(1);
+        if gateways >= self.known {
+            *self = Self { known: gateways, fewer: None };
+            return gateways;
+        }
+        let fewer = match self.fewer {
+            Some(run) if now.saturating_duration_since(run.last) <= GAP => {
+                Fewer { last: now, most: run.most.max(gateways), ..run }
+            }
+            _ => Fewer { since: now, last: now, most: gateways },
+        };
+        match now.saturating_duration_since(fewer.since) >= CONFIRMED {
+            true => *self = Self { known: fewer.most, fewer: None },
+            false => self.fewer = Some(fewer),
+        }
+        self.known
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    /// What the store reports, each so many ms after the one before, and how many gateways share each rule then.
+    #[rstest]
+    #[case::grows_at_once(&[(0, 2, 2), (1, 5, 5)])]
+    #[case::a_gateway_that_is_gone(&[(0, 3, 3), (1000, 2, 3), (1000, 2, 3), (1000, 2, 3), (1000, 2, 2)])]
+    #[case::flushed(&[(0, 3, 3), (100, 1, 3), (500, 2, 3), (500, 3, 3), (9000, 3, 3)])]
+    #[case::flushed_then_stalled(&[(0, 3, 3), (1000, 1, 3), (1400, 1, 3), (4000, 1, 3), (200, 3, 3)])]
+    #[case::the_most_of_those_that_were_reported(&[(0, 5, 5), (1, 1, 5), (1500, 3, 5), (1500, 2, 3)])]
+    #[case::shrinks_again(&[(0, 5, 5), (1, 3, 5), (2000, 3, 5), (1000, 2, 3), (1, 2, 3), (1500, 2, 3), (1500, 2, 2)])]
+    #[case::none_is_this_one(&[(0, 0, 1)])]
+    fn follows_what_is_confirmed(#[case] reports: &[(u64, i64, i64)]) {
+        let (mut crowd, mut now) = (Crowd::new(), Instant::now());
+        for (i, (later, reported, expected)) in reports.iter().enumerate() {
+            now += Duration::from_millis(*later);
+            assert_eq!(crowd.counted(*reported, now), *expected, "the report {i} of {reports:?}");
+        }
+    }
+}
