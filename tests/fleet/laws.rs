@@ -71,7 +71,7 @@ fn never_too_many(history: &History, record: &Record, number: usize, key: i64) -
         let mut count = 0;
         for (to, cost) in &sent[i..] {
             count += cost;
-            let most = most_between(limiter, *from, *to, late) + extra;
+            let most = most_between(limiter, *from, *to, late, *cost) + extra;
             if count > most {
                 let (from, to) = (*from as f64 / 1e3, *to as f64 / 1e3);
                 let how = format!("limiter {number}, key {key}: {count} permits from {from} to {to} ms, where {most} are allowed ({extra} of them as an exception)");
@@ -82,8 +82,9 @@ fn never_too_many(history: &History, record: &Record, number: usize, key: i64) -
     Ok(())
 }
 
-/// What the rule allows from one instant to another, both included, when what was granted may arrive so much later.
-fn most_between(limiter: &Limiter, from: Micros, to: Micros, late: Micros) -> i64 {
+/// What the rule allows from one instant to another, both included, when what was granted may arrive so much later, and
+/// the last that comes costs so many permits.
+fn most_between(limiter: &Limiter, from: Micros, to: Micros, late: Micros, last: i64) -> i64 {
     let Limiter { rule, count, period, .. } = limiter;
     let span = to - from + late;
     match rule {
@@ -92,7 +93,8 @@ fn most_between(limiter: &Limiter, from: Micros, to: Micros, late: Micros) -> i6
             count * (span / (period + rule.margin()) + 1)
         }
         Algorithm::FixedWindow(_) => count * (to.div_euclid(*period) - (from - late).div_euclid(*period) + 1),
-        Algorithm::LeakyBucket(_) => 1 + span / (period / count + rule.margin()),
+        // Paid for behind the grant.
+        Algorithm::LeakyBucket(_) => last + span / (period / count + rule.margin()),
         _ => rule.capacity() + span * count / period,
     }
 }

@@ -230,16 +230,24 @@ impl Fleet {
     /// A lone caller who is refused passes when he comes back as he was told; all places are free.
     async fn come_back(&self, store: &Arc<dyn Store>, route: usize) -> Option<String> {
         let checks = checks(&self.history, &self.history.routes[route], 0);
-        let (mut held, zero) = (Vec::new(), Duration::ZERO);
-        let refused = loop {
-            match limit::ask(store, &checks, zero).await {
+        let zero = Duration::ZERO;
+        let fewest = checks.iter().map(|check| check.algorithm.limit() / check.cost).min()?;
+        // All at once: between two calls of a store that is far away permits flow in.
+        let ask = |_| {
+            let (store, checks) = (store.clone(), checks.clone());
+            tokio::spawn(async move { limit::ask(&store, &checks, zero).await })
+        };
+        let asked: Vec<_> = (0..=fewest).map(ask).collect();
+        let (mut held, mut refused) = (Vec::new(), None);
+        for asked in asked {
+            match asked.await.expect("no panic") {
                 Ok(Admission::Granted(slot)) => held.push(slot),
-                Ok(Admission::Refused(decision)) => break decision,
+                Ok(Admission::Refused(decision)) => refused = Some(decision),
                 other => return Some(format!("route {route}: {other:?}")),
             }
-            if held.len() > 100 {
-                return Some(format!("route {route}: nobody is refused"));
-            }
+        }
+        let Some(refused) = refused else {
+            return Some(format!("route {route}: nobody is refused"));
         };
         if checks[refused.bound_by].is_lease() {
             let most = checks[refused.bound_by].algorithm.limit();
