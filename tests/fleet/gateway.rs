@@ -60,7 +60,7 @@ impl Process {
         let link = |side: usize| {
             let number_of_calls = 1 + side + 8 * (life + 64 * number);
             let number_of_calls = i64::try_from(number_of_calls).expect("small");
-            Arc::new(network.connect(number, way, number_of_calls, history.seed))
+            Arc::new(network.connect(history, number, number_of_calls))
         };
         let noop = StoreMetrics::noop;
         let worker = |side| -> Arc<dyn Store> {

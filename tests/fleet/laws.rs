@@ -7,7 +7,7 @@ use crate::{
     run::Record,
     upstream::{End, Seen},
 };
-use paceway::{algorithm::Algorithm, store::Source};
+use paceway::{algorithm::Algorithm, store::{OnFailure, Source}};
 
 /// A law that was broken, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,9 +51,10 @@ fn calls<'r>(
     let is_of = move |seen: &&Seen| {
         seen.key == key && history.routes[seen.route].limiters.contains(&limiter)
     };
-    record.seen.iter().filter(is_of).filter_map(|seen| {
+    record.seen.iter().filter(is_of).filter_map(move |seen| {
         // Who passes by `allow` is not limited.
-        let (at, _) = seen.sent.filter(|(_, source)| *source != Source::None)?;
+        let passes = history.limiters[limiter].on_failure == OnFailure::Allow;
+        let (at, _) = seen.sent.filter(|(_, source)| !passes || *source == Source::Shared)?;
         Some((seen, at, history.routes[seen.route].cost))
     })
 }

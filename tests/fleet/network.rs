@@ -3,7 +3,7 @@
 
 use crate::{
     controls::{self, Defect},
-    history::{Gateway, MS, Micros, SECOND},
+    history::{Gateway, History, MS, Micros, SECOND},
     store::Server,
 };
 use fastrand::Rng;
@@ -72,6 +72,8 @@ struct Line {
     last: [Micros; 2],
     asked: BTreeMap<u64, oneshot::Sender<Result<Said, StoreError>>>,
     calls: Arc<Calls>,
+    /// From then on no message is lost.
+    lossy_until: Micros,
 }
 
 #[derive(Debug, Clone)]
@@ -144,19 +146,20 @@ impl Network {
     }
 
     /// A further connection of a gateway; `number` is nobody else's.
-    pub(crate) fn connect(&self, gateway: usize, way: &Gateway, number: i64, seed: u64) -> Link {
+    pub(crate) fn connect(&self, history: &History, gateway: usize, number: i64) -> Link {
         let calls = Arc::new(Calls::numbered(number));
         let mut world = self.world.lock();
         world.server.hear(&calls, true);
         let line = Line {
             gateway,
-            way: way.clone(),
-            rng: Rng::with_seed(seed ^ number.unsigned_abs().wrapping_mul(0x9E37_79B9_7F4A_7C15)),
+            way: history.gateways[gateway].clone(),
+            rng: Rng::with_seed(history.seed ^ number.unsigned_abs().wrapping_mul(0x9E37_79B9_7F4A_7C15)),
             number: 0,
             up: 0,
             last: [0; 2],
             asked: BTreeMap::new(),
             calls: calls.clone(),
+            lossy_until: history.load,
         };
         world.links.push(line);
         Link { network: self.clone(), line: world.links.len() - 1, calls }
@@ -365,7 +368,7 @@ impl Line {
     fn travels(&mut self, leaves: Micros, way: usize) -> Option<Micros> {
         let Gateway { delay, jitter, lost, .. } = self.way;
         let more = self.rng.i64(0..=jitter);
-        let is_lost = self.rng.u32(0..1000) < lost;
+        let is_lost = self.rng.u32(0..1000) < lost && leaves < self.lossy_until;
         let at = (leaves + delay.max(LEAST) + more).max(self.last[way]);
         self.last[way] = at;
         (!is_lost).then_some(at)
