@@ -2,7 +2,7 @@
 
 use crate::{
     controls::TIMEOUT,
-    history::{Fault, History, Limiter, MS, Micros, SECOND, Weather, What},
+    history::{Fault, Gateway, History, Limiter, MS, Micros, SECOND, Weather, What},
 };
 use paceway::{algorithm::Algorithm, store::OnFailure};
 
@@ -24,18 +24,25 @@ pub(crate) fn lateness(history: &History, limiter: &Limiter) -> Micros {
     };
     // An answer that is held up on its way is waited for so long.
     let held_up = if history.faults.is_empty() { 0 } else { longest_timeout(history) };
-    way.max(held_up) + TIMERS + if stands_still { slack } else { 0 }
+    // Who has its permits takes a place when their instant has come: that is one call more.
+    let with_places = history.routes.iter().any(|route| {
+        let rules = || route.limiters.iter().map(|limiter| &history.limiters[*limiter]);
+        rules().any(|it| it.rule.lease().is_some()) && rules().any(|it| it.rule == limiter.rule)
+    });
+    let calls = if with_places { 3 } else { 1 };
+    calls * way.max(held_up) + TIMERS + if stands_still { slack } else { 0 }
 }
 
 /// Permits beyond a rule, however long a history is.
 pub(crate) fn excess(history: &History, limiter: usize) -> i64 {
     match history.weather {
         Weather::Calm => 0,
-        Weather::Slow => at_the_start(history, limiter),
+        Weather::Slow => at_the_start(history, limiter) + answers_too_late(history, limiter),
         Weather::Rough => {
             let steps = clock_steps(history, limiter);
             let outages = history.faults.iter().map(|fault| change_of_who_decides(history, limiter, fault));
-            at_the_start(history, limiter) + steps + outages.sum::<i64>()
+            let late = answers_too_late(history, limiter);
+            at_the_start(history, limiter) + late + steps + outages.sum::<i64>()
         }
     }
 }
@@ -44,7 +51,23 @@ pub(crate) fn excess(history: &History, limiter: usize) -> i64 {
 fn at_the_start(history: &History, limiter: usize) -> i64 {
     let Limiter { rule, on_failure, .. } = &history.limiters[limiter];
     let others = history.gateways.len() as i64 - 1;
+    if history.is_told {
+        return 0;
+    }
     if matches!(on_failure, OnFailure::Share { .. }) { others * rule.limit() } else { 0 }
+}
+
+/// Where the round trip varies beyond the time-out, what a call without an answer carried is decided again: one request of
+/// each worker before the time-out follows, and what flows in until it is heard.
+fn answers_too_late(history: &History, limiter: usize) -> i64 {
+    let Limiter { on_failure, count, period, .. } = &history.limiters[limiter];
+    let is_late = |it: &&Gateway| {
+        2 * (it.delay.max(MS) + it.jitter) + TIMERS > TIMEOUT.as_micros() as Micros || it.lost > 0
+    };
+    let late = history.gateways.iter().filter(is_late).map(|it| it.workers as i64).sum::<i64>();
+    let cost = history.routes.iter().map(|route| route.cost).max().unwrap_or(1);
+    let flows = (2 * TIMEOUT.as_micros() as Micros * count + period - 1) / period;
+    if matches!(on_failure, OnFailure::Share { .. }) && late > 0 { late * cost + flows } else { 0 }
 }
 
 /// A store's clock that is set forward lets permits flow in for that time, a bucket's or a window's at most; set back,
@@ -76,9 +99,13 @@ fn change_of_who_decides(history: &History, limiter: usize, fault: &Fault) -> i6
 pub(crate) fn places_beyond(history: &History, limiter: usize) -> i64 {
     let Limiter { rule, on_failure, .. } = &history.limiters[limiter];
     let is_away = |fault: &Fault| !matches!(fault.what, What::Flush | What::Step(_));
-    let outages = history.faults.iter().any(is_away) || history.weather == Weather::Slow;
+    let is_lossy = history.gateways.iter().any(|it| it.lost > 0);
+    let outages =
+        history.faults.iter().any(is_away) || history.weather == Weather::Slow || is_lossy;
     let shares = matches!(on_failure, OnFailure::Share { .. });
-    if outages && shares { rule.limit().max(history.gateways.len() as i64) } else { 0 }
+    let gateways = history.gateways.len() as i64;
+    let unknown = if history.is_told { 0 } else { (gateways - 1) * rule.limit() };
+    if outages && shares { rule.limit().max(gateways).max(unknown) } else { 0 }
 }
 
 /// What an answer may take beyond the budget: the time-out for each time that the store is asked, and as long as the

@@ -55,6 +55,9 @@ impl Process {
         if let Some(health) = Arc::get_mut(&mut health) {
             health.id = format!("gateway {number}, life {life}").into();
         }
+        if history.is_told {
+            health.expect(i64::try_from(history.gateways.len()).expect("few"));
+        }
         let process = guard::Process::new("paceway", health);
         let way = &history.gateways[number];
         let link = |side: usize| {

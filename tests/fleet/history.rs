@@ -7,7 +7,7 @@ use paceway::{
     },
     store::{Check, OnFailure},
 };
-use std::fmt;
+use std::{fmt, ops::Range};
 
 pub(crate) use paceway::algorithm::Micros;
 
@@ -15,6 +15,9 @@ pub(crate) const MS: Micros = 1000;
 pub(crate) const SECOND: Micros = 1_000_000;
 /// From the end of the last fault until nothing of it may be left.
 pub(crate) const SETTLE: Micros = 9 * SECOND;
+
+/// By then gateways that start together have heard of each other: their second heartbeats are answered.
+const KNOWN: Micros = 1300 * MS;
 
 /// How much goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +35,8 @@ pub(crate) enum Weather {
 pub(crate) struct History {
     pub(crate) seed: u64,
     pub(crate) weather: Weather,
+    /// Whether `store.gateways` says how many there are.
+    pub(crate) is_told: bool,
     pub(crate) gateways: Vec<Gateway>,
     pub(crate) limiters: Vec<Limiter>,
     pub(crate) routes: Vec<Route>,
@@ -123,24 +128,26 @@ impl History {
     pub(crate) fn drawn_as(weather: Weather, seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
         let load = rng.i64(4..8) * SECOND;
-        let gateways = gateways(&mut rng, weather);
+        let is_told = rng.bool();
+        let gateways = gateways(&mut rng, weather, is_told);
         let limiters: Vec<_> = (0..rng.usize(1..=2)).map(|_| Limiter::draw(&mut rng)).collect();
         let routes = routes(&mut rng, &limiters);
         let faults = match weather {
             Weather::Rough => {
                 let count = rng.usize(1..=3);
-                let drawn = (0..count).map(|_| Fault::draw(&mut rng, gateways.len(), load));
+                let first = if is_told { SECOND / 2 } else { KNOWN };
+                let drawn = (0..count).map(|_| Fault::draw(&mut rng, gateways.len(), first..load));
                 let mut ends = 0;
-                // One gateway ends at most, and so once.
+                // One gateway ends at most, and so once. One that starts while the store is away must be told.
                 let is_first = |fault: &Fault| {
                     ends += usize::from(fault.what.ends_a_gateway());
-                    ends < 2 || !fault.what.ends_a_gateway()
+                    (is_told && ends < 2) || !fault.what.ends_a_gateway()
                 };
                 drawn.collect::<Vec<_>>().into_iter().filter(is_first).collect()
             }
             Weather::Calm | Weather::Slow => Vec::new(),
         };
-        Self { seed, weather, gateways, limiters, routes, faults, load }
+        Self { seed, weather, is_told, gateways, limiters, routes, faults, load }
     }
 
     /// When nothing goes wrong any more.
@@ -166,7 +173,7 @@ impl History {
     }
 }
 
-fn gateways(rng: &mut Rng, weather: Weather) -> Vec<Gateway> {
+fn gateways(rng: &mut Rng, weather: Weather, is_told: bool) -> Vec<Gateway> {
     let (count, all_alike) = (rng.usize(1..=4), rng.bool());
     let mut draw = |_| {
         let workers = rng.usize(1..=2);
@@ -178,8 +185,9 @@ fn gateways(rng: &mut Rng, weather: Weather) -> Vec<Gateway> {
                 (rng.i64(0..=10) * MS, rng.i64(0..=5) * MS, lost)
             }
         };
-        // Some start together, and one later.
-        let start = if rng.u8(0..8) == 0 { rng.i64(0..2000) * MS } else { rng.i64(0..20) * MS };
+        // Most start together.
+        let is_late = rng.u8(0..8) == 0 && (is_told || weather != Weather::Rough);
+        let start = if is_late { rng.i64(0..2000) } else { rng.i64(0..20) } * MS;
         Gateway { workers, delay, jitter, lost, start }
     };
     let mut all: Vec<_> = (0..count).map(&mut draw).collect();
@@ -254,8 +262,8 @@ impl Limiter {
 // === impl Fault ===
 
 impl Fault {
-    fn draw(rng: &mut Rng, gateways: usize, load: Micros) -> Self {
-        let (at, gateway) = (rng.i64(SECOND / 2..load), rng.usize(0..gateways));
+    fn draw(rng: &mut Rng, gateways: usize, within: Range<Micros>) -> Self {
+        let (at, gateway) = (rng.i64(within), rng.usize(0..gateways));
         let what = match rng.u8(0..12) {
             0..2 => What::Silence(gateway),
             2 => What::Cut(gateway),
@@ -301,7 +309,9 @@ impl What {
 
 impl fmt::Display for History {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "seed {}, {:?}, requests for {} s", self.seed, self.weather, self.load / SECOND)?;
+        let told = if self.is_told { ", `store.gateways` is set" } else { "" };
+        let seconds = self.load / SECOND;
+        writeln!(f, "seed {}, {:?}, requests for {seconds} s{told}", self.seed, self.weather)?;
         for (number, gateway) in self.gateways.iter().enumerate() {
             writeln!(f, "  gateway {number}: {gateway:?}")?;
         }

@@ -124,7 +124,14 @@ fn never_too_many_places(history: &History, record: &Record, number: usize, key:
 fn never_idle(history: &History, record: &Record, number: usize) -> Verdict {
     let route = &history.routes[number];
     let limiters = || route.limiters.iter().map(|limiter| &history.limiters[*limiter]);
-    let spacing = limiters().map(|limiter| limiter.spacing(route.hold)).max().unwrap_or(SECOND) * route.cost;
+    let each = |limiter: &Limiter| match limiter.rule {
+        // A window holds whole requests only.
+        Algorithm::SlidingWindow(_) | Algorithm::FixedWindow(_) => {
+            (limiter.period + limiter.rule.margin()) / (limiter.count / route.cost)
+        }
+        _ => limiter.spacing(route.hold) * route.cost,
+    };
+    let spacing = limiters().map(each).max().unwrap_or(SECOND);
     let longest = limiters().map(|limiter| limiter.period).max().unwrap_or(SECOND);
     let waits = route.budget >= 2 * longest && route.leave == 0 && route.keys == 1;
     let has_places = limiters().any(|limiter| limiter.rule.lease().is_some());
