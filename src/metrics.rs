@@ -295,7 +295,10 @@ fn describe() {
         STORE_BREAKER,
         "Whether the store is asked: 0 it is, 1 about to be again, 2 it is not."
     );
-    describe_gauge!(STORE_GATEWAYS, "Gateways that live on the store, as it last said.");
+    describe_gauge!(
+        STORE_GATEWAYS,
+        "Gateways that share the rules without the store, as it last confirmed."
+    );
     describe_gauge!(
         STORE_ROUND_TRIP,
         Unit::Seconds,

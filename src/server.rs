@@ -215,7 +215,9 @@ impl Server {
                 _ = ends.recv() => return Err(ServerError::Worker),
             }
             draining.store(true, Relaxed);
-            drain(&phase, &mut ends, self.plan.config.drain_timeout).await
+            let drained = drain(&phase, &mut ends, self.plan.config.drain_timeout).await;
+            source.leave().await;
+            drained
         })
     }
 }

@@ -17,6 +17,9 @@ use std::{sync::Arc, time::Duration};
 /// How long a start waits for a server.
 const PROBE: Duration = Duration::from_secs(2);
 
+/// How long an end waits for the store to hear of it.
+const GOODBYE: Duration = Duration::from_millis(500);
+
 /// Where one side of the gateway gets its decisions.
 #[derive(Debug, Clone)]
 pub(super) enum StoreSource {
@@ -65,6 +68,13 @@ impl StoreSource {
             }
         }
         Ok(Self::Redis { url: url.clone(), markers, process, places })
+    }
+
+    /// Every request has been decided: the other gateways need not miss this one.
+    pub(super) async fn leave(&self) {
+        if let Self::Redis { process, .. } = self {
+            process.leave(GOODBYE).await;
+        }
     }
 
     /// How the store is; the memory is never away.

@@ -12,7 +12,7 @@ use super::{
     calls::Calls, hash_tag, health::Member,
 };
 use crate::algorithm::{
-    Grant, Level, Micros,
+    Grant, Level, MAX_BUDGET, Micros,
     concurrency::{CLAIM, Ticket},
     reserve,
 };
@@ -35,6 +35,10 @@ use tokio::{
     time::{Instant, sleep},
 };
 
+/// A gateway without a heartbeat for so long counts as one that decides alone: three heartbeats of a gateway are missing.
+pub const ABSENT: Duration = Duration::from_millis(1500);
+/// A gateway without a heartbeat for so long counts as dead.
+pub const GONE: Duration = Duration::from_secs(10);
 /// How long to wait before what was lost is given back again.
 const MAKE_UP: Duration = Duration::from_millis(500);
 
@@ -66,13 +70,29 @@ pub trait Script: Send + Sync + fmt::Debug {
     /// When nothing is known of any entry.
     fn run(&self, entries: Arc<Vec<Entry>>) -> BoxFuture<Result<Vec<Reply>, StoreError>>;
 
-    /// Says that the gateway `id` lives, in the set named `key`; who has not said so for a while is no longer in it.
+    /// Sends a heartbeat of the gateway `id` to the set of gateways named `key`; `alone`: it decides alone, and cannot
+    /// charge what it grants. A gateway without a heartbeat for [`ABSENT`] counts as one that decides alone, and one
+    /// without any for [`GONE`] is in the set no longer.
     ///
     /// # Errors
     ///
     /// When it was not heard, or that is unknown.
-    fn beat(&self, _key: Arc<str>, _id: Arc<str>) -> BoxFuture<Result<Beat, StoreError>> {
-        Box::pin(std::future::ready(Ok(Beat { gateways: 1, now: None })))
+    fn beat(
+        &self,
+        _key: Arc<str>,
+        _id: Arc<str>,
+        _alone: bool,
+    ) -> BoxFuture<Result<Beat, StoreError>> {
+        Box::pin(std::future::ready(Ok(Beat { gateways: 1, absent: 0, now: None })))
+    }
+
+    /// Takes the gateway `id` out of the set of gateways named `key`: it ends.
+    ///
+    /// # Errors
+    ///
+    /// When it was not heard, or that is unknown.
+    fn leave(&self, _key: Arc<str>, _id: Arc<str>) -> BoxFuture<Result<(), StoreError>> {
+        Box::pin(std::future::ready(Ok(())))
     }
 
     /// Makes the connection anew: it answers later than those of other workers, or not at all.
@@ -87,8 +107,10 @@ pub trait Script: Send + Sync + fmt::Debug {
 /// The answer to a sign of life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Beat {
-    /// How many gateways live, this one among them.
+    /// How many gateways there are, this one and those that decide alone among them.
     pub gateways: i64,
+    /// How many of the others decide alone, or have sent no heartbeat for [`ABSENT`].
+    pub absent: i64,
     /// The store's clock, if it has one of its own.
     pub now: Option<Micros>,
 }
@@ -247,6 +269,20 @@ impl Batched {
                 store.enqueue(entry, since, None);
             }
         });
+    }
+
+    /// Charges what gateways that decide alone may grant while the store grants this to `checks`.
+    fn charge_for_others(&self, member: &Member, checks: &Checks) {
+        for check in checks.iter() {
+            let cost = member.share_of_others(check).min(check.algorithm.capacity());
+            if cost > 0 {
+                let algorithm = check.algorithm.spent();
+                let check = Check { algorithm, cost, enforce: false, ..check.clone() };
+                let entry =
+                    Entry::Decide { checks: [check].into(), budget: MAX_BUDGET, ticket: None };
+                self.enqueue(entry, Instant::now(), None);
+            }
+        }
     }
 
     /// Looks at the places of `check` when a claim on one of them has expired, which gives it to the next in the queue:

@@ -16,7 +16,7 @@ use local::{IsBack, Local};
 use std::{
     fmt,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
@@ -42,6 +42,12 @@ pub struct Process {
     gateways: Arc<str>,
     /// The store does not let us count gateways: told once.
     uncounted: AtomicBool,
+    /// What is decided without the store is charged to it all the time.
+    charges: AtomicBool,
+    /// Of the side that keeps the process.
+    keeper: OnceLock<Arc<dyn Script>>,
+    /// This gateway has left the set of gateways, and sends no heartbeats.
+    left: AtomicBool,
 }
 
 /// One worker's store.
@@ -65,6 +71,9 @@ impl Process {
             local: Local::default(),
             gateways,
             uncounted: AtomicBool::new(false),
+            charges: AtomicBool::new(false),
+            keeper: OnceLock::new(),
+            left: AtomicBool::new(false),
         })
     }
 
@@ -73,11 +82,33 @@ impl Process {
     pub async fn introduce(&self, script: &dyn Script, limit: Duration) {
         for _ in 0..INTRODUCTIONS {
             let sent = Instant::now();
-            let beat = timeout(limit, script.beat(self.gateways.clone(), self.health.id.clone()));
-            let Ok(Ok(beat)) = beat.await else { return };
+            let Ok(Ok(beat)) = timeout(limit, self.beat(script)).await else { return };
             self.health.pace.measured(sent.elapsed());
-            self.health.counted(beat.gateways, beat.now, sent);
+            self.health.counted(&beat, sent);
         }
+    }
+
+    /// This gateway ends, and has decided its last request: the others have its share at once. They miss it after
+    /// [`ABSENT`](super::batch::ABSENT) if that is not heard within `limit`.
+    pub async fn leave(&self, limit: Duration) {
+        self.left.store(true, Relaxed);
+        if let Some(script) = self.keeper.get().filter(|_| self.health.is_closed()) {
+            // Behind the last heartbeat, on the same connection.
+            let leaves = script.leave(self.gateways.clone(), self.health.id.clone());
+            drop(timeout(limit, leaves).await);
+        }
+    }
+
+    fn beat(&self, script: &dyn Script) -> BoxFuture<Result<Beat, StoreError>> {
+        // One of several servers is away for some limiters only: the set is about all of them.
+        let is_alone = !self.health.is_closed() && !self.charges.load(Relaxed);
+        let alone = is_alone && !script.has_many_servers();
+        let beat = script.beat(self.gateways.clone(), self.health.id.clone(), alone);
+        let absent_counts = !script.has_many_servers();
+        Box::pin(async move {
+            let beat = beat.await?;
+            Ok(Beat { absent: if absent_counts { beat.absent } else { 0 }, ..beat })
+        })
     }
 }
 
@@ -102,6 +133,8 @@ impl Guard {
         looked: Vec<Check>,
     ) -> Self {
         let guard = Self::without_probes(script, metrics, process);
+        // There is one keeper.
+        drop(guard.process.keeper.set(guard.script.clone()));
         tokio::spawn(guard.clone().keep(looked));
         guard
     }
@@ -165,6 +198,9 @@ impl Guard {
     async fn beat(&self) -> Result<Beat, StoreError> {
         // An answer that comes too late may be the first of a store that is back: other gateways see that now, too.
         for _ in 0..2 {
+            if self.process.left.load(Relaxed) {
+                break;
+            }
             if let Some(beat) = self.beat_once().await? {
                 return Ok(beat);
             }
@@ -176,7 +212,7 @@ impl Guard {
     /// heartbeat is waited for up to [`GIVE_UP`], so that there is never more than one of them on a connection.
     async fn beat_once(&self) -> Result<Option<Beat>, StoreError> {
         let Process { health, gateways, uncounted, .. } = &*self.process;
-        let mut beat = self.script.beat(gateways.clone(), health.id.clone());
+        let mut beat = self.process.beat(&*self.script);
         let (started, limit) = (Instant::now(), health.pace.limit());
         let mut patience = limit;
         let answer = loop {
@@ -203,7 +239,7 @@ impl Guard {
         let in_time = took <= health.pace.limit();
         match &answer {
             Ok(beat) => {
-                health.counted(beat.gateways, beat.now, started);
+                health.counted(beat, started);
                 if !self.script.has_many_servers() {
                     health.wrote();
                 }

@@ -1,6 +1,7 @@
 //! How a store is, as all workers of this process together know it: a breaker, the gateways that live, and what was
 //! last heard of levels. Never asks the store; who does tells it here.
 
+mod absent;
 mod breaker;
 mod crowd;
 mod known;
@@ -14,8 +15,9 @@ pub use member::Member;
 pub use pace::{Pace, PaceMetrics, SLOWEST};
 pub(super) use told::Told;
 
-use super::{StoreError, calls::Calls};
+use super::{StoreError, batch::Beat, calls::Calls};
 use crate::algorithm::Micros;
+use absent::Absent;
 use breaker::{Answers, Recent, Trust};
 use crowd::Crowd;
 use metrics::Gauge;
@@ -75,6 +77,7 @@ pub struct Health {
     /// At least so many share each rule.
     expected: AtomicI64,
     crowd: Mutex<Crowd>,
+    absent: Absent,
     clock: Mutex<Clock>,
     members: Mutex<Vec<Weak<Member>>>,
     /// Told when there is something to do for who keeps the process: a member has an answer again, or a request was
@@ -121,6 +124,7 @@ impl Health {
             gateways: AtomicI64::new(1),
             expected: AtomicI64::new(1),
             crowd: Mutex::new(Crowd::new()),
+            absent: Absent::new(),
             clock: Mutex::new(Clock { said: EPOCH, at: Instant::now() }),
             members: Mutex::default(),
             wake: Notify::new(),
@@ -178,11 +182,19 @@ impl Health {
         self.expected.store(gateways, SeqCst);
     }
 
-    /// The store answers a heartbeat that was sent at `sent`: how many gateways live, and perhaps the time.
-    pub(super) fn counted(&self, gateways: i64, now: Option<Micros>, sent: Instant) {
+    /// Whether other gateways decide alone while this one uses the store.
+    pub(super) fn misses_others(&self) -> bool {
+        self.absent.is_any()
+    }
+
+    /// The store answers a heartbeat that was sent at `sent`: how many gateways there are, how many of the others decide
+    /// alone, and perhaps the time.
+    pub(super) fn counted(&self, beat: &Beat, sent: Instant) {
+        let now = beat.now;
         let gateways = {
             let mut crowd = self.crowd.lock();
-            let gateways = crowd.counted(gateways, Instant::now());
+            let gateways = crowd.counted(beat.gateways, Instant::now());
+            self.absent.set(beat.absent, beat.gateways);
             self.gateways.store(gateways, SeqCst);
             gateways
         };

@@ -274,9 +274,19 @@ impl Script for RedisStore {
         Box::pin(async move { store.run_at(None, &entries).await })
     }
 
-    fn beat(&self, key: Arc<str>, id: Arc<str>) -> BoxFuture<Result<Beat, StoreError>> {
+    fn beat(
+        &self,
+        key: Arc<str>,
+        id: Arc<str>,
+        alone: bool,
+    ) -> BoxFuture<Result<Beat, StoreError>> {
         let store = self.clone();
-        Box::pin(async move { store.say_alive(&key, &id).await })
+        Box::pin(async move { store.say_alive(&key, &id, alone).await })
+    }
+
+    fn leave(&self, key: Arc<str>, id: Arc<str>) -> BoxFuture<Result<(), StoreError>> {
+        let store = self.clone();
+        Box::pin(async move { store.say_goodbye(&key, &id).await })
     }
 
     fn inspect(&self) -> BoxFuture<()> {

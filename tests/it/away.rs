@@ -2,7 +2,7 @@
 //! what the store knows of it afterwards.
 
 use crate::support::{
-    Answer, Chaos, Conn, Gateway, Redis, Reply, Upstream, eventually, reached, request,
+    Answer, Chaos, Conn, Gateway, Redis, Reply, Said, Upstream, eventually, reached, request,
 };
 use parking_lot::Mutex;
 use rstest::rstest;
@@ -595,7 +595,22 @@ routes: [{ name: search, suffix: /search, limiters: [search], max_wait: 1500ms }
     }
 }
 
-/// kill -9 of a gateway: the others count it for three seconds and no longer, and have their quota.
+/// SIGTERM of a gateway: it leaves the set of gateways, so that the others do not keep its share free for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_ends_is_counted_no_longer() {
+    let (redis, upstream) = (Redis::start(), Upstream::ok().await);
+    let yaml = config(&redis.url(), "timeout: 2s", &upstream, FIVE);
+    let mut ending = Gateway::start(&yaml).await;
+    let gateway = Gateway::start(&yaml).await;
+    until_gateways(&gateway, 2.0).await;
+    ending.signal("TERM");
+    ending.end().await;
+    assert_eq!(redis.command(&["ZCARD", "paceway:{gateways}"]), Said::Number(1));
+    assert_eq!(statuses(&gateway, "/search", 6).await, [200, 200, 200, 200, 200, 429]);
+    until_gateways(&gateway, 1.0).await;
+}
+
+/// kill -9 of a gateway: the others count it for some seconds and no longer, and have their quota.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_that_is_gone_is_counted_no_longer() {
     let (mut redis, upstream) = (durable(), Upstream::ok().await);

@@ -383,6 +383,7 @@ impl Lane {
             Err(error) => (Vec::new(), Some(error)),
         };
         let mut replies = replies.into_iter();
+        let member = store.0.member.as_ref().filter(|member| member.misses_others());
         for (entry, (since, caller)) in batch.entries.iter().zip(callers) {
             let reply = match (&error, replies.next()) {
                 // It was in a call of its own, of which nothing is known.
@@ -393,13 +394,16 @@ impl Lane {
             store.make_up_for(entry, since, &reply);
             match caller {
                 Some(caller) => {
-                    if let (Some(decision), Entry::Decide { checks, ticket, .. }) =
-                        (caller.answer(reply), entry)
-                    {
-                        match late {
+                    let granted = member.filter(|_| is_granted(&reply));
+                    match (caller.answer(reply), entry) {
+                        (Some(decision), Entry::Decide { checks, ticket, .. }) => match late {
                             true => store.undo_late(checks, *ticket, decision),
                             false => store.undo(checks, *ticket, &decision),
+                        },
+                        (None, Entry::Decide { checks, .. }) => {
+                            granted.iter().for_each(|it| store.charge_for_others(it, checks));
                         }
+                        _ => {}
                     }
                 }
                 None => {
@@ -410,4 +414,8 @@ impl Lane {
             }
         }
     }
+}
+
+fn is_granted(reply: &Result<Reply, StoreError>) -> bool {
+    matches!(reply, Ok(Reply::Decision(decision)) if decision.admitted)
 }

@@ -6,11 +6,13 @@ use crate::{
     algorithm::MAX_BUDGET,
     store::{Check, Store, StoreError},
 };
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::atomic::Ordering::Relaxed, time::Duration};
 use tokio::time::{Instant, sleep, timeout};
 
-/// Signs of life while all is well.
-const BEAT: Duration = Duration::from_secs(1);
+/// Heartbeats while all is well. Others miss a gateway after three of them.
+const BEAT: Duration = Duration::from_millis(500);
+/// So often it looks at limiters, and at what the servers have evicted.
+const LOOK: Duration = Duration::from_secs(1);
 /// Limiters and keys whose charges are on their way at one time.
 const AT_ONCE: usize = 64;
 /// How much later than this one other gateways may see that the store is back: what they have not charged by then would
@@ -52,7 +54,8 @@ impl Guard {
     pub(super) async fn keep(self, looked: Vec<Check>) {
         let health = &self.process.health;
         let (mut back, mut lanes_back) = (None, HashMap::new());
-        loop {
+        let mut last_look = None::<Instant>;
+        while !self.process.left.load(Relaxed) {
             let answered = self.probe().await;
             // The server that counts gateways may be away alone: others have something to be charged.
             let is_there = answered || (self.script.has_many_servers() && health.is_closed());
@@ -60,6 +63,10 @@ impl Guard {
                 true => {
                     if health.is_closed() {
                         self.member.is_well();
+                    }
+                    let is_due = last_look.is_none_or(|last| last.elapsed() >= LOOK);
+                    if health.is_closed() && is_due {
+                        last_look = Some(Instant::now());
                         // What is not answered in time is asked for again in a moment.
                         drop(timeout(health.pace.limit(), self.script.inspect()).await);
                         self.look_at(&looked).await;
@@ -71,6 +78,7 @@ impl Guard {
                 }
                 false => back = None,
             }
+            self.process.charges.store(back.is_some(), Relaxed);
             match health.is_closed() && self.process.local.is_empty() {
                 true => tokio::select! {
                     () = sleep(BEAT) => {}

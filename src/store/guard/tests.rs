@@ -113,7 +113,7 @@ impl Script for FarScript {
         })
     }
 
-    fn beat(&self, _: Arc<str>, _: Arc<str>) -> BoxFuture<Result<Beat, StoreError>> {
+    fn beat(&self, _: Arc<str>, _: Arc<str>, _: bool) -> BoxFuture<Result<Beat, StoreError>> {
         let far = self.0.clone();
         Box::pin(async move {
             far.probes.fetch_add(1, SeqCst);
@@ -124,7 +124,8 @@ impl Script for FarScript {
             match answer {
                 Err(StoreError::Refused(_)) | Ok(()) => {
                     let gateways = far.gateways.load(SeqCst).max(1);
-                    Ok(Beat { gateways: i64::try_from(gateways).unwrap_or(1), now: None })
+                    let gateways = i64::try_from(gateways).unwrap_or(1);
+                    Ok(Beat { gateways, absent: 0, now: None })
                 }
                 Err(error) => Err(error),
             }

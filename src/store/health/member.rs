@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     algorithm::{Grant, concurrency::Ticket},
-    store::{Check, Entry, Reply, StoreError, calls::Calls},
+    store::{Check, Entry, OnFailure, Reply, StoreError, calls::Calls},
 };
 use parking_lot::Mutex;
 use std::{sync::Arc, time::Duration};
@@ -37,6 +37,21 @@ impl Member {
     /// How long a call may take that begins now.
     pub(in crate::store) fn limit(&self) -> Duration {
         self.health.pace.limit()
+    }
+
+    /// The permits to charge besides those that `check` has granted, for gateways that decide alone meanwhile. None for
+    /// limiters that do not share.
+    pub(in crate::store) fn share_of_others(&self, check: &Check) -> i64 {
+        let shares = matches!(check.on_failure, OnFailure::Share { .. });
+        match shares && check.enforce && !check.is_lease() {
+            true => self.health.absent.more(&check.key, check.cost),
+            false => 0,
+        }
+    }
+
+    /// Whether any gateway decides alone while this one uses the store.
+    pub(in crate::store) fn misses_others(&self) -> bool {
+        self.health.misses_others()
     }
 
     /// What became of a call of the `lane` that began at `started`; `late`: after it was taken for unanswered.

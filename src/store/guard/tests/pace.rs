@@ -2,7 +2,10 @@
 //! 30/s. All are asked without a pause.
 
 use super::*;
-use crate::store::health::SLOWEST;
+use crate::store::{
+    batch::{ABSENT, GONE},
+    health::SLOWEST,
+};
 use std::collections::HashMap;
 
 const SECOND: Micros = 1_000_000;
@@ -63,20 +66,33 @@ impl Script for Link {
         })
     }
 
-    fn beat(&self, _: Arc<str>, id: Arc<str>) -> BoxFuture<Result<Beat, StoreError>> {
+    fn beat(&self, _: Arc<str>, id: Arc<str>, alone: bool) -> BoxFuture<Result<Beat, StoreError>> {
         let link = Self::to(&self.world, *self.delays.lock());
         link.turn.store(self.turn.fetch_add(2, SeqCst), SeqCst);
         Box::pin(async move {
             link.travel().await;
-            let gateways = {
-                let (mut alive, now) = (link.world.alive.lock(), Instant::now());
-                alive.insert(id, now);
-                alive.retain(|_, last| now - *last < Duration::from_secs(3));
-                i64::try_from(alive.len()).unwrap_or(i64::MAX)
-            };
+            let beat = link.world.hear(id, alone);
             link.travel().await;
-            Ok(Beat { gateways, now: None })
+            Ok(beat)
         })
+    }
+
+    fn leave(&self, _: Arc<str>, id: Arc<str>) -> BoxFuture<Result<(), StoreError>> {
+        self.world.alive.lock().remove(&id);
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+impl World {
+    /// As `presence.lua`.
+    fn hear(&self, id: Arc<str>, alone: bool) -> Beat {
+        let (mut alive, now) = (self.alive.lock(), Instant::now());
+        alive.insert(id, now - if alone { ABSENT } else { Duration::ZERO });
+        alive.retain(|_, last| now - *last < GONE);
+        let absent = alive.values().filter(|last| now - **last >= ABSENT).count();
+        let [gateways, absent] = [alive.len(), absent - usize::from(alone)]
+            .map(|n| i64::try_from(n).unwrap_or(i64::MAX));
+        Beat { gateways, absent, now: None }
     }
 }
 
@@ -209,6 +225,46 @@ async fn a_store_that_becomes_slow_is_used(#[case] delays: [&'static [u64]; 3]) 
         assert_eq!(guard.process.health.pace.limit(), TIMEOUT);
     }
     assert_eq!(fleet.world.alive.lock().len(), 3);
+}
+
+/// One of three gateways is cut off, or so far away that it decides alone: the others leave it its share.
+#[rstest::rstest]
+#[case::cut_off(&[], 8)]
+#[case::beyond_the_bound(&[700], 40)]
+#[tokio::test(start_paused = true)]
+async fn others_leave_its_share_to_a_gateway_that_decides_alone(
+    #[case] delays: &'static [u64],
+    #[case] seconds: u64,
+) {
+    let fleet = Fleet::of([&[1]; 3]).await;
+    fleet.run(Duration::from_secs(5)).await;
+    *fleet.links[0].delays.lock() = delays;
+    fleet.run(Duration::from_secs(seconds)).await;
+    assert!(fleet.guards[0][0].is_away());
+    *fleet.links[0].delays.lock() = &[1];
+    fleet.run(Duration::from_secs(5)).await;
+    let (over, used) = fleet.over();
+    eprintln!("{delays:?}: {over:.1} over, {used:.3} used");
+    assert!(fleet.guards.iter().all(|[guard, _]| !guard.is_away()));
+    assert!(fleet.guards.iter().all(|[guard, _]| !guard.process.health.misses_others()));
+    // A share of the burst, and of the rate until the others miss it and have heard so.
+    let most = 10.0 / 3.0 + 10.0 * 2.1;
+    assert!(over <= most, "{over:.1} more than the law allows");
+    assert!(used >= 0.85, "{used:.2} of the rate is used");
+}
+
+/// The others do not wait for one that says that it ends.
+#[tokio::test(start_paused = true)]
+async fn the_others_do_not_miss_a_gateway_that_leaves() {
+    let fleet = Fleet::of([&[1]; 3]).await;
+    fleet.run(Duration::from_secs(5)).await;
+    fleet.guards[0][0].process.leave(TIMEOUT).await;
+    let [guard, _] = &fleet.guards[1];
+    for _ in 0..200 {
+        sleep(Duration::from_millis(100)).await;
+        assert!(!guard.process.health.misses_others());
+    }
+    assert_eq!((fleet.world.alive.lock().len(), guard.process.health.gateways()), (2, 2));
 }
 
 /// A store that was fast and is dead costs a request no more than `store.timeout`, and the breaker opens.

@@ -50,8 +50,13 @@ impl Script for Sick {
         })
     }
 
-    fn beat(&self, key: Arc<str>, id: Arc<str>) -> BoxFuture<Result<Beat, StoreError>> {
-        let (delay, answer) = (self.delay(), self.script.beat(key, id));
+    fn beat(
+        &self,
+        key: Arc<str>,
+        id: Arc<str>,
+        alone: bool,
+    ) -> BoxFuture<Result<Beat, StoreError>> {
+        let (delay, answer) = (self.delay(), self.script.beat(key, id, alone));
         Box::pin(async move {
             let answer = answer.await;
             sleep(delay).await;
