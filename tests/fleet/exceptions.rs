@@ -57,17 +57,18 @@ fn at_the_start(history: &History, limiter: usize) -> i64 {
     if matches!(on_failure, OnFailure::Share { .. }) { others * rule.limit() } else { 0 }
 }
 
-/// Where the round trip varies beyond the time-out, what a call without an answer carried is decided again: one request of
-/// each worker before the time-out follows, and what flows in until it is heard.
+/// A gateway whose round trip varies beyond the time-out decides now and then by its share until that is charged, while
+/// others have the whole: a share of the burst, and of the rate for 200 ms and the round trips of a charge.
 fn answers_too_late(history: &History, limiter: usize) -> i64 {
-    let Limiter { on_failure, count, period, .. } = &history.limiters[limiter];
+    let Limiter { rule, on_failure, count, period } = &history.limiters[limiter];
     let is_late = |it: &&Gateway| {
         2 * (it.delay.max(MS) + it.jitter) + TIMERS > TIMEOUT.as_micros() as Micros || it.lost > 0
     };
-    let late = history.gateways.iter().filter(is_late).map(|it| it.workers as i64).sum::<i64>();
-    let cost = history.routes.iter().map(|route| route.cost).max().unwrap_or(1);
-    let flows = (2 * TIMEOUT.as_micros() as Micros * count + period - 1) / period;
-    if matches!(on_failure, OnFailure::Share { .. }) && late > 0 { late * cost + flows } else { 0 }
+    let late = history.gateways.iter().filter(is_late).count() as i64;
+    let gateways = history.gateways.len() as i64;
+    let flows = (200 * MS + 6 * TIMEOUT.as_micros() as Micros) * count / period;
+    let share = (rule.limit() + flows) / gateways + 1;
+    if matches!(on_failure, OnFailure::Share { .. }) { late * share } else { 0 }
 }
 
 /// A store's clock that is set forward lets permits flow in for that time, a bucket's or a window's at most; set back,
@@ -78,18 +79,22 @@ fn clock_steps(history: &History, limiter: usize) -> i64 {
     steps.map(|_| 2 * rule.limit()).sum()
 }
 
-/// While some gateways have seen that the store is away, or back, and others have not, a share is granted besides the
-/// whole: for each gateway that is concerned one share, a burst in sum, each time.
+/// A gateway that loses the store uses its share at once, and the others notice 2 s later: its share of a burst, and of
+/// the rate for 2 s. When the store goes for all, each begins from a level that can be 1 s old, and when it comes back each
+/// charges what the others do not know yet. A machine that stands still loses nothing but time.
 fn change_of_who_decides(history: &History, limiter: usize, fault: &Fault) -> i64 {
     let Limiter { rule, count, period, on_failure } = &history.limiters[limiter];
-    if !matches!(on_failure, OnFailure::Share { .. }) || matches!(fault.what, What::Step(_) | What::Flush) {
+    let changes = !matches!(fault.what, What::Step(_) | What::Flush | What::Stall(_));
+    if !matches!(on_failure, OnFailure::Share { .. }) || !changes {
         return 0;
     }
     let gateways = history.gateways.len() as i64;
-    let concerned = if fault.what.gateway().is_some() { 1 } else { gateways };
-    let flows = SECOND * count / period;
+    let (concerned, flows) = match fault.what.gateway() {
+        Some(_) => (1, 2 * SECOND * count / period),
+        None => (gateways, SECOND * count / period),
+    };
     let share = (rule.limit() + flows + gateways - 1) / gateways + 1;
-    // When it goes, and when it comes back.
+    // Each spaces its own requests.
     let spaced = if let Algorithm::LeakyBucket(_) = rule { gateways } else { 0 };
     concerned * share + spaced
 }

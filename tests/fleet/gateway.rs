@@ -23,6 +23,9 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
+/// How long a start waits for a server.
+const PROBE: Duration = Duration::from_secs(2);
+
 /// A process that runs.
 #[derive(Debug)]
 pub(crate) struct Process {
@@ -32,6 +35,7 @@ pub(crate) struct Process {
     /// Requests that it has got.
     pub(crate) requests: Vec<AbortHandle>,
     pub(crate) is_open: bool,
+    pub(crate) process: Arc<guard::Process>,
     _keeper: Arc<dyn Store>,
 }
 
@@ -48,7 +52,12 @@ pub(crate) struct Request {
 
 impl Process {
     /// The start of a gateway for the `life`th time.
-    pub(crate) fn start(history: &History, network: &Network, number: usize, life: usize) -> Self {
+    pub(crate) async fn start(
+        history: &History,
+        network: &Network,
+        number: usize,
+        life: usize,
+    ) -> Self {
         let gauge = Gauge::noop;
         let metrics = HealthMetrics { breaker: gauge(), gateways: gauge(), up: gauge() };
         let mut health = Health::new(metrics, Pace::new(TIMEOUT, PaceMetrics::noop()));
@@ -59,20 +68,24 @@ impl Process {
             health.expect(i64::try_from(history.gateways.len()).expect("few"));
         }
         let process = guard::Process::new("paceway", health);
-        let way = &history.gateways[number];
         let link = |side: usize| {
             let number_of_calls = 1 + side + 8 * (life + 64 * number);
             let number_of_calls = i64::try_from(number_of_calls).expect("small");
             Arc::new(network.connect(history, number, number_of_calls))
         };
+        let first = link(6);
+        match network.reaches(number) {
+            true => process.introduce(&*first, PROBE).await,
+            false => process.health.open(&StoreError::Unreachable("nobody answers".into())),
+        }
         let noop = StoreMetrics::noop;
         let worker = |side| -> Arc<dyn Store> {
             Arc::new(Guard::new(link(side), noop(), process.clone()))
         };
-        let stores = (0..way.workers).map(worker).collect();
-        let keeper = Guard::keeper(link(7), noop(), process, looked(history));
+        let stores = (0..history.gateways[number].workers).map(worker).collect();
+        let keeper = Guard::keeper(link(7), noop(), process.clone(), looked(history));
         let (requests, is_open) = (Vec::new(), true);
-        Self { number, stores, requests, is_open, _keeper: Arc::new(keeper) }
+        Self { number, stores, requests, is_open, process, _keeper: Arc::new(keeper) }
     }
 
     /// It ends its requests.

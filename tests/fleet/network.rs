@@ -88,13 +88,16 @@ struct Message {
 #[derive(Debug, Clone)]
 pub(crate) enum Ask {
     Run(Arc<Vec<Entry>>),
-    Beat(Arc<str>),
+    /// The gateway's id, and whether it decides alone.
+    Beat(Arc<str>, bool),
+    Leave(Arc<str>),
 }
 
 #[derive(Debug, Clone)]
 pub(crate) enum Said {
     Replies(Vec<Reply>),
     Beat(Beat),
+    Left,
 }
 
 #[derive(Debug)]
@@ -198,6 +201,13 @@ impl Network {
         }
     }
 
+    /// Whether a message from there now would arrive.
+    pub(crate) fn reaches(&self, gateway: usize) -> bool {
+        let (world, now) = (self.world.lock(), self.now());
+        let is_cut = world.links.iter().any(|line| line.gateway == gateway && line.up > now);
+        !is_cut && world.silent[gateway] <= now && world.frozen_until <= now
+    }
+
     fn send(&self, line: usize, ask: Ask) -> oneshot::Receiver<Result<Said, StoreError>> {
         let (sender, receiver) = oneshot::channel();
         let now = self.now();
@@ -281,7 +291,14 @@ impl World {
             Ask::Run(entries) => {
                 Said::Replies(controls::run(self.defect, &mut self.server, gateway, at, entries))
             }
-            Ask::Beat(id) => Said::Beat(controls::beat(self.defect, self.server.beat(at, id))),
+            Ask::Beat(id, alone) => {
+                let beat = self.server.beat(at, id, *alone);
+                Said::Beat(controls::beat(self.defect, beat))
+            }
+            Ask::Leave(id) => {
+                self.server.leave(id);
+                Said::Left
+            }
         };
         self.executed.push((at, gateway, message.ask.clone(), said.clone()));
         let line = &mut self.links[message.line];
@@ -397,8 +414,13 @@ impl Script for Link {
         })
     }
 
-    fn beat(&self, _: Arc<str>, id: Arc<str>) -> BoxFuture<Result<Beat, StoreError>> {
-        let answer = self.network.send(self.line, Ask::Beat(id));
+    fn beat(
+        &self,
+        _: Arc<str>,
+        id: Arc<str>,
+        alone: bool,
+    ) -> BoxFuture<Result<Beat, StoreError>> {
+        let answer = self.network.send(self.line, Ask::Beat(id, alone));
         let asked = Instant::now();
         let defect = self.network.world.lock().defect;
         Box::pin(async move {
@@ -411,6 +433,11 @@ impl Script for Link {
                 _ => Err(StoreError::Protocol),
             }
         })
+    }
+
+    fn leave(&self, _: Arc<str>, id: Arc<str>) -> BoxFuture<Result<(), StoreError>> {
+        let answer = self.network.send(self.line, Ask::Leave(id));
+        Box::pin(async move { answer.await.map_err(|_| StoreError::Protocol)?.map(|_| ()) })
     }
 
     fn renew(&self) {

@@ -68,7 +68,7 @@ impl Fleet {
             let fleet = self.clone();
             tokio::spawn(async move {
                 fleet.network.until(fleet.history.gateways[number].start).await;
-                fleet.start(number);
+                fleet.start(number).await;
             });
         }
         for route in 0..self.history.routes.len() {
@@ -97,10 +97,10 @@ impl Fleet {
         world.executed.iter().map(line).collect()
     }
 
-    fn start(&self, number: usize) {
-        let (process, life) = &mut self.processes.lock()[number];
-        *process = Some(Process::start(&self.history, &self.network, number, *life));
-        *life += 1;
+    async fn start(&self, number: usize) {
+        let life = self.processes.lock()[number].1;
+        let process = Process::start(&self.history, &self.network, number, life).await;
+        self.processes.lock()[number] = (Some(process), life + 1);
     }
 
     async fn load(self, route: usize) {
@@ -160,29 +160,31 @@ impl Fleet {
             }),
             What::Crash(gateway) => {
                 network.change(|world, _| world.kill(gateway));
-                self.stop(gateway);
+                drop(self.stop(gateway));
                 network.until(until).await;
-                self.start(gateway);
+                self.start(gateway).await;
             }
             What::Leave(gateway) => {
                 if let Some(process) = &mut self.processes.lock()[gateway].0 {
                     process.is_open = false;
                 }
                 network.until(at + DRAIN).await;
-                self.stop(gateway);
+                let process = self.stop(gateway);
+                if let Some(process) = &process {
+                    process.process.leave(Duration::from_millis(200)).await;
+                }
                 sleep(Duration::from_millis(200)).await;
                 network.change(|world, _| world.kill(gateway));
                 network.until(until.max(at + DRAIN) + SECOND).await;
-                self.start(gateway);
+                self.start(gateway).await;
             }
         }
     }
 
-    fn stop(&self, gateway: usize) {
-        let process = self.processes.lock()[gateway].0.take();
-        if let Some(mut process) = process {
-            process.end();
-        }
+    fn stop(&self, gateway: usize) -> Option<Process> {
+        let mut process = self.processes.lock()[gateway].0.take()?;
+        process.end();
+        Some(process)
     }
 
     /// Tasks beyond those that a gateway has for as long as it lives.

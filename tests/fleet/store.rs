@@ -2,19 +2,26 @@
 //! nothing of networks.
 
 use crate::history::Micros;
-use paceway::store::{Entry, Reply, batch::Beat, calls::Calls, memory::MemoryStore};
+use paceway::{
+    limit::micros,
+    store::{
+        Entry, Reply,
+        batch::{ABSENT, Beat, GONE},
+        calls::Calls,
+        memory::MemoryStore,
+    },
+};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// Of the store's clock when a history begins.
 pub(crate) const EPOCH: Micros = 1_700_000_000_000_000;
-/// Who has not said for so long that it lives is not counted.
-const LIFE: Micros = 3_000_000;
 
 #[derive(Debug)]
 pub(crate) struct Server {
     memory: MemoryStore,
     /// What it has executed, and when.
     log: Vec<(Micros, Arc<Vec<Entry>>)>,
+    /// When each gateway was last heard.
     alive: BTreeMap<Arc<str>, Micros>,
     /// Those who hear its calls, by the number of their gateway.
     hearing: BTreeMap<i64, Arc<Calls>>,
@@ -53,11 +60,20 @@ impl Server {
         self.memory.run_at(now, entries)
     }
 
-    pub(crate) fn beat(&mut self, at: Micros, id: &Arc<str>) -> Beat {
+    /// As `presence.lua`.
+    pub(crate) fn beat(&mut self, at: Micros, id: &Arc<str>, alone: bool) -> Beat {
         let now = self.now(at);
-        self.alive.insert(id.clone(), now);
-        self.alive.retain(|_, said| *said > now - LIFE);
-        Beat { gateways: i64::try_from(self.alive.len()).expect("few"), now: Some(now) }
+        let (present, gone) = (now - micros(ABSENT), now - micros(GONE));
+        self.alive.insert(id.clone(), if alone { present } else { now });
+        self.alive.retain(|_, heard| *heard > gone);
+        let absent = self.alive.values().filter(|heard| **heard <= present).count();
+        let [gateways, absent] = [self.alive.len(), absent - usize::from(alone)]
+            .map(|count| i64::try_from(count).expect("few"));
+        Beat { gateways, absent, now: Some(now) }
+    }
+
+    pub(crate) fn leave(&mut self, id: &Arc<str>) {
+        self.alive.remove(id);
     }
 
     /// From now on who has a ticket of `calls` is called, or not any more.
