@@ -1,6 +1,9 @@
 //! Defects that a gateway or a store could have, or once had, put into the seam between the two: each must be found.
 
-use crate::{history::Micros, store::Server};
+use crate::{
+    history::{Micros, Weather},
+    store::Server,
+};
 use paceway::{
     algorithm::MAX_BUDGET,
     store::{Entry, Reply, batch::Beat, memory::MemoryStore},
@@ -47,6 +50,18 @@ impl Defect {
         Self::StatesEndSoon,
         Self::LateSlotsAreSent,
     ];
+
+    /// In which it shows.
+    pub(crate) fn weather(self) -> Weather {
+        match self {
+            Self::LateBeatsAreDropped => Weather::Slow,
+            Self::OwnClocks
+            | Self::NothingIsGivenBack
+            | Self::CallsAreRepeated
+            | Self::StatesEndSoon => Weather::Calm,
+            _ => Weather::Rough,
+        }
+    }
 
     /// Whether the store never hears of `entry`.
     fn swallows(self, entry: &Entry) -> bool {

@@ -108,6 +108,12 @@ pub(crate) fn places_beyond(history: &History, limiter: usize) -> i64 {
     let outages =
         history.faults.iter().any(is_away) || history.weather == Weather::Slow || is_lossy;
     let shares = matches!(on_failure, OnFailure::Share { .. });
+    // Whoever stands still cannot renew its leases, and its calls go on.
+    let lease = rule.lease().unwrap_or(0);
+    let outlasts = |fault: &Fault| matches!(fault.what, What::Stall(_)) && 2 * fault.lasts > lease;
+    if history.faults.iter().any(outlasts) {
+        return rule.limit();
+    }
     let gateways = history.gateways.len() as i64;
     let unknown = if history.is_told { 0 } else { (gateways - 1) * rule.limit() };
     if outages && shares { rule.limit().max(gateways).max(unknown) } else { 0 }

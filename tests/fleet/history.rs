@@ -5,7 +5,8 @@ use paceway::{
     algorithm::{
         Algorithm, Concurrency, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket,
     },
-    store::{Check, OnFailure},
+    limit::micros,
+    store::{Check, OnFailure, batch::GONE},
 };
 use std::{fmt, ops::Range};
 
@@ -14,7 +15,7 @@ pub(crate) use paceway::algorithm::Micros;
 pub(crate) const MS: Micros = 1000;
 pub(crate) const SECOND: Micros = 1_000_000;
 /// From the end of the last fault until nothing of it may be left.
-pub(crate) const SETTLE: Micros = 9 * SECOND;
+pub(crate) const SETTLE: Micros = 6 * SECOND;
 
 /// By then gateways that start together have heard of each other: their second heartbeats are answered.
 const KNOWN: Micros = 1300 * MS;
@@ -116,16 +117,18 @@ pub(crate) enum What {
 // === impl History ===
 
 impl History {
+    /// The one that this seed stands for.
     pub(crate) fn draw(seed: u64) -> Self {
         let weather = match seed % 3 {
             0 => Weather::Calm,
             1 => Weather::Slow,
             _ => Weather::Rough,
         };
-        Self::drawn_as(weather, seed)
+        Self::draw_in(weather, seed)
     }
 
-    pub(crate) fn drawn_as(weather: Weather, seed: u64) -> Self {
+    /// One with this weather.
+    pub(crate) fn draw_in(weather: Weather, seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
         let load = rng.i64(4..8) * SECOND;
         let is_told = rng.bool();
@@ -239,7 +242,7 @@ impl Limiter {
             3..5 => SlidingWindow::new(count, period, margin).map(Algorithm::SlidingWindow),
             5..7 => FixedWindow::new(count, period).map(Algorithm::FixedWindow),
             7..8 => LeakyBucket::new(count, period, margin, None).map(Algorithm::LeakyBucket),
-            _ => Concurrency::new(rng.i64(2..=8), rng.i64(4..=8) * SECOND).map(Algorithm::Concurrency),
+            _ => Concurrency::new(rng.i64(2..=8), rng.i64(2..=4) * SECOND).map(Algorithm::Concurrency),
         };
         let on_failure = match rng.u8(0..6) {
             0 => OnFailure::Reject,
@@ -286,7 +289,12 @@ impl Fault {
 
 impl Fault {
     pub(crate) fn end(&self) -> Micros {
-        self.at + self.lasts + if let What::Leave(_) = self.what { 3 * SECOND } else { 0 }
+        match self.what {
+            What::Leave(_) => self.at + self.lasts + 3 * SECOND,
+            // Until then the others leave it its share.
+            What::Crash(_) => self.at + self.lasts.max(micros(GONE)),
+            _ => self.at + self.lasts,
+        }
     }
 }
 

@@ -14,125 +14,130 @@ mod store;
 mod upstream;
 
 use controls::Defect;
-use history::{Fault, History};
+use history::History;
 use laws::{Broken, judge};
 use std::{
     env,
+    ops::Range,
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     thread,
 };
 
 /// Histories that are tried when nobody says how many.
-const HISTORIES: u64 = 2000;
+const HISTORIES: u64 = 1500;
 const THREADS: usize = 2;
 /// A defect is found in so many histories.
-const SOON: u64 = 600;
+const SOON: u64 = 1500;
+
+/// Of two runs of a seed.
+const REPEATED: u64 = 45;
+
+type Found = (History, Broken);
 
 fn number(name: &str) -> Option<u64> {
     env::var(name).ok()?.parse().ok()
 }
 
-/// Tries histories from `first` on; the first that breaks a law.
-fn search(first: u64, count: u64, defect: Option<Defect>) -> Option<(u64, Broken)> {
-    let (next, is_over) = (AtomicU64::new(first), AtomicBool::new(false));
+fn try_one(history: History, defect: Option<Defect>) -> Option<Found> {
+    let broken = judge(&history, &run::run(&history, defect, false)).err()?;
+    Some((history, broken))
+}
+
+/// The first history, of so many seeds, that breaks a law.
+fn search(
+    seeds: Range<u64>,
+    draw: impl Fn(u64) -> History + Sync,
+    defect: Option<Defect>,
+) -> Option<Found> {
+    let (next, is_over) = (AtomicU64::new(seeds.start), AtomicBool::new(false));
     let look = || {
         while !is_over.load(Relaxed) {
-            let seed = next.fetch_add(1, Relaxed);
-            if seed >= first + count {
-                break;
-            }
-            let history = History::draw(seed);
-            if let Err(broken) = judge(&history, &run::run(&history, defect, false)) {
+            let seed = Some(next.fetch_add(1, Relaxed)).filter(|seed| seeds.contains(seed))?;
+            if let Some(found) = try_one(draw(seed), defect) {
                 is_over.store(true, Relaxed);
-                return Some((seed, broken));
+                return Some(found);
             }
         }
         None
     };
     let found = thread::scope(|scope| {
-        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(look)).collect();
-        threads.into_iter().filter_map(|it| it.join().expect("no panic")).collect::<Vec<_>>()
+        let threads = [(); THREADS].map(|()| scope.spawn(look));
+        threads.map(|it| it.join().expect("a history that panics is a defect"))
     });
-    found.into_iter().min_by_key(|(seed, _)| *seed)
+    found.into_iter().flatten().min_by_key(|(history, _)| history.seed)
 }
 
-/// The same law broken by as few faults as possible.
-fn shrunk(mut history: History, law: &str) -> History {
-    let is_broken = |history: &History| {
-        matches!(judge(history, &run::run(history, None, false)), Err(broken) if broken.law == law)
-    };
-    let mut i = 0;
-    while i < history.faults.len() {
-        let mut less = history.clone();
-        let _: Fault = less.faults.remove(i);
-        if is_broken(&less) {
-            history = less;
-        } else {
-            i += 1;
+/// The same law, broken by as few faults and in as little time as possible.
+fn shrunk((mut history, mut broken): Found) -> Found {
+    let mut fewer: Vec<History> = Vec::new();
+    loop {
+        for i in 0..history.faults.len() {
+            let mut less = history.clone();
+            less.faults.remove(i);
+            fewer.push(less);
+        }
+        let mut shorter = history.clone();
+        shorter.load -= history::SECOND;
+        fewer.extend(Some(shorter).filter(|it| it.load > 0));
+        let mut found = fewer.drain(..).filter_map(|less| try_one(less, None));
+        match found.find(|(_, less)| less.law == broken.law) {
+            Some(found) => (history, broken) = found,
+            None => return (history, broken),
         }
     }
-    history
 }
 
-/// What happened, in lines.
-fn told(history: &History) -> String {
-    let record = run::run(history, None, number("FLEET_SEED").is_some());
-    let mut lines: Vec<String> = record.seen.iter().map(ToString::to_string).collect();
-    lines.extend(record.store);
-    lines.sort_by(|a, b| a.split(" ms").next().map(|at| at.trim().parse::<f64>().unwrap_or(0.0)).partial_cmp(&b.split(" ms").next().map(|at| at.trim().parse::<f64>().unwrap_or(0.0))).unwrap_or(std::cmp::Ordering::Equal));
+/// What happened, in the order in which it did; `store`: with what the store executed.
+fn told(history: &History, store: bool) -> String {
+    let record = run::run(history, None, store);
+    let seen = record.seen.iter().map(|seen| (seen.came, seen.to_string()));
+    let mut lines: Vec<_> = seen.chain(record.store).collect();
+    lines.sort_by_key(|(at, _)| *at);
+    let lines: Vec<_> = lines.into_iter().map(|(_, line)| line).collect();
     format!("{history}{}", lines.join("\n"))
-}
-
-fn fail(seed: u64, broken: &Broken) -> ! {
-    let history = shrunk(History::draw(seed), broken.law);
-    let now = judge(&history, &run::run(&history, None, false));
-    panic!("{}\n\nFLEET_SEED={seed}: {broken:?}\nwith the faults above: {now:?}", told(&history));
 }
 
 #[test]
 fn every_law_holds_over_every_history() {
-    if let Some(seed) = number("FLEET_SEED") {
-        let history = History::draw(seed);
-        println!("{}", told(&history));
-        if let Err(broken) = judge(&history, &run::run(&history, None, false)) {
-            fail(seed, &broken);
+    let (seed, histories) = (number("FLEET_SEED"), number("FLEET_HISTORIES"));
+    let seeds = seed.map_or(0..histories.unwrap_or(HISTORIES), |seed| seed..seed + 1);
+    let weather = [history::Weather::Calm, history::Weather::Slow, history::Weather::Rough][number("FLEET_W").unwrap_or(2) as usize];
+    let draw = |seed| if number("FLEET_W").is_some() { History::draw_in(weather, seed) } else { History::draw(seed) };
+    if number("FLEET_CENSUS").is_some() {
+        for seed in number("FLEET_FIRST").unwrap_or(0)..seeds.end {
+            if let Some((_, broken)) = try_one(draw(seed), None) { println!("{seed} {broken:?}"); }
         }
         return;
     }
-    let (first, count) = (number("FLEET_FIRST").unwrap_or(0), number("FLEET_HISTORIES").unwrap_or(HISTORIES));
-    if number("FLEET_CENSUS").is_some() {
-        let mut by_law = std::collections::BTreeMap::<(String, &str), (u64, Vec<u64>)>::new();
-        for seed in first..first + count {
-            let history = History::draw(seed);
-            if let Err(broken) = judge(&history, &run::run(&history, None, false)) {
-                let entry = by_law.entry((format!("{:?}", history.weather), broken.law)).or_default();
-                entry.0 += 1;
-                if entry.1.len() < 8 { entry.1.push(seed); println!("{seed} {broken:?}"); }
-            }
-        }
-        panic!("{by_law:#?}");
+    if let Some(seed) = seed {
+        println!("{}", told(&draw(seed), true));
     }
-    if let Some((seed, broken)) = search(first, count, None) {
-        fail(seed, &broken);
+    if let Some(found) = search(seeds, draw, None) {
+        let seed = found.0.seed;
+        let (history, broken) = shrunk(found);
+        panic!("{}\n\nFLEET_SEED={seed}: {} is broken: {}", told(&history, false), broken.law, broken.how);
     }
 }
 
 #[test]
 fn a_seed_is_one_history() {
-    for seed in 0..60 {
+    for seed in 0..REPEATED {
         let history = History::draw(seed);
         let [first, second] = [(); 2].map(|()| run::run(&history, None, true));
-        assert_eq!(first.seen, second.seen, "seed {seed}");
-        assert_eq!(first.left_over, second.left_over, "seed {seed}");
-        assert_eq!(first.store.len(), second.store.len(), "seed {seed}");
+        assert!(!first.seen.is_empty(), "seed {seed}: nobody came");
+        for (first, second) in first.store.iter().zip(&second.store) {
+            assert_eq!(first, second, "seed {seed}");
+        }
+        assert_eq!(first, second, "seed {seed}");
     }
 }
 
 #[test]
 fn every_defect_is_found() {
     for defect in Defect::ALL {
-        let found = search(0, SOON, Some(defect));
-        println!("{defect:?}: {found:?}");
-        assert!(found.is_some(), "{defect:?}");
+        let draw = |seed| History::draw_in(defect.weather(), seed);
+        let found = search(0..SOON, draw, Some(defect));
+        let (history, broken) = found.unwrap_or_else(|| panic!("{defect:?} is not found"));
+        println!("{defect:?}: seed {}, {broken:?}", history.seed);
     }
 }

@@ -25,8 +25,8 @@ pub(crate) struct Record {
     pub(crate) seen: Vec<Seen>,
     /// What stood wrong behind the end, in words.
     pub(crate) left_over: Vec<String>,
-    /// What the store executed, as lines.
-    pub(crate) store: Vec<String>,
+    /// What the store executed, and when, as lines.
+    pub(crate) store: Vec<(Micros, String)>,
 }
 
 /// Processes by gateway, with the number of their lives.
@@ -89,10 +89,11 @@ impl Fleet {
         Record { seen, left_over, store }
     }
 
-    fn executed(&self) -> Vec<String> {
+    fn executed(&self) -> Vec<(Micros, String)> {
         let world = self.network.world.lock();
         let line = |(at, gateway, ask, said): &(Micros, usize, _, _)| {
-            format!("{:>9.1} ms store, gateway {gateway}: {ask:?} -> {said:?}", *at as f64 / MS as f64)
+            let ms = *at as f64 / MS as f64;
+            (*at, format!("{ms:>9.1} ms store, gateway {gateway}: {ask:?} -> {said:?}"))
         };
         world.executed.iter().map(line).collect()
     }

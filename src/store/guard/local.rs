@@ -21,7 +21,7 @@ use crate::{
 use ahash::RandomState;
 use parking_lot::Mutex;
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::SeqCst},
@@ -64,7 +64,7 @@ struct Account {
     /// What was given since.
     slots: Slots,
     /// Who holds a place, and whether the shared state knows.
-    places: HashMap<Holder, bool>,
+    places: BTreeMap<Holder, bool>,
     /// The shared state decides again: only what was taken last is to be charged yet.
     closing: bool,
 }
@@ -263,6 +263,13 @@ impl Local {
     /// What is to be charged to the shared state of the keys that `is_meant` means, and counts as charged from now on.
     /// `closing`: from now on that state decides.
     pub(super) fn due(&self, is_meant: impl Fn(&str) -> bool, closing: bool) -> Vec<Due> {
+        let mut dues = self.due_unordered(is_meant, closing);
+        // A table has another order in each process; what is charged first should not depend on it.
+        dues.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        dues
+    }
+
+    fn due_unordered(&self, is_meant: impl Fn(&str) -> bool, closing: bool) -> Vec<Due> {
         let Some(book) = &mut *self.book.lock() else { return Vec::new() };
         let now = book.clock.now();
         let meant = book.accounts.iter_mut().filter(|(key, _)| is_meant(key));
@@ -391,7 +398,7 @@ impl Book {
     /// As full as it was when the shared state was last heard of.
     fn begin(&self, health: &Health, check: Check, now: Micros) -> Account {
         let share = self.share(&check, check.key.clone());
-        let mut places = HashMap::new();
+        let mut places = BTreeMap::new();
         if let Some(lease) = check.algorithm.lease() {
             for (holder, left) in health.known.places(&check.key) {
                 let rule = Concurrency::new(ANY_PLACES, left.clamp(1, lease));
