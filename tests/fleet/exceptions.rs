@@ -40,7 +40,8 @@ pub(crate) fn excess(history: &History, limiter: usize) -> i64 {
         Weather::Slow => at_the_start(history, limiter) + answers_too_late(history, limiter),
         Weather::Rough => {
             let steps = clock_steps(history, limiter);
-            let outages = history.faults.iter().map(|fault| change_of_who_decides(history, limiter, fault));
+            let outages =
+                history.faults.iter().map(|fault| change_of_who_decides(history, limiter, fault));
             let late = answers_too_late(history, limiter);
             at_the_start(history, limiter) + late + steps + outages.sum::<i64>()
         }

@@ -79,9 +79,8 @@ impl Process {
             false => process.health.open(&StoreError::Unreachable("nobody answers".into())),
         }
         let noop = StoreMetrics::noop;
-        let worker = |side| -> Arc<dyn Store> {
-            Arc::new(Guard::new(link(side), noop(), process.clone()))
-        };
+        let worker =
+            |side| -> Arc<dyn Store> { Arc::new(Guard::new(link(side), noop(), process.clone())) };
         let stores = (0..history.gateways[number].workers).map(worker).collect();
         let keeper = Guard::keeper(link(7), noop(), process.clone(), looked(history));
         let (requests, is_open) = (Vec::new(), true);
@@ -100,7 +99,10 @@ fn looked(history: &History) -> Vec<Check> {
     let routes = history.routes.iter().filter(|route| route.keys == 1);
     routes
         .flat_map(|route| {
-            route.limiters.iter().map(|limiter| Check { cost: 1, ..history.check(route, *limiter, 0) })
+            route
+                .limiters
+                .iter()
+                .map(|limiter| Check { cost: 1, ..history.check(route, *limiter, 0) })
         })
         .collect()
 }

@@ -2,9 +2,7 @@
 
 use fastrand::Rng;
 use paceway::{
-    algorithm::{
-        Algorithm, Concurrency, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket,
-    },
+    algorithm::{Algorithm, Concurrency, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket},
     limit::micros,
     store::{Check, OnFailure, batch::GONE},
 };
@@ -238,11 +236,13 @@ impl Limiter {
         let count = rng.i64(4..=12) * period / (250 * MS);
         let margin = *choice(rng, &[0, 0, 20]) * MS;
         let rule = match rng.u8(0..10) {
-            0..3 => TokenBucket::new(count, period, rng.i64(4..=count.max(4))).map(Algorithm::TokenBucket),
+            0..3 => TokenBucket::new(count, period, rng.i64(4..=count.max(4)))
+                .map(Algorithm::TokenBucket),
             3..5 => SlidingWindow::new(count, period, margin).map(Algorithm::SlidingWindow),
             5..7 => FixedWindow::new(count, period).map(Algorithm::FixedWindow),
             7..8 => LeakyBucket::new(count, period, margin, None).map(Algorithm::LeakyBucket),
-            _ => Concurrency::new(rng.i64(2..=8), rng.i64(2..=4) * SECOND).map(Algorithm::Concurrency),
+            _ => Concurrency::new(rng.i64(2..=8), rng.i64(2..=4) * SECOND)
+                .map(Algorithm::Concurrency),
         };
         let on_failure = match rng.u8(0..6) {
             0 => OnFailure::Reject,

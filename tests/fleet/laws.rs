@@ -7,7 +7,10 @@ use crate::{
     run::Record,
     upstream::{End, Seen},
 };
-use paceway::{algorithm::Algorithm, store::{OnFailure, Source}};
+use paceway::{
+    algorithm::Algorithm,
+    store::{OnFailure, Source},
+};
 
 /// A law that was broken, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,7 +68,8 @@ fn never_too_many(history: &History, record: &Record, number: usize, key: i64) -
     if limiter.rule.lease().is_some() {
         return never_too_many_places(history, record, number, key);
     }
-    let mut sent: Vec<_> = calls(history, record, number, key).map(|(_, at, cost)| (at, cost)).collect();
+    let mut sent: Vec<_> =
+        calls(history, record, number, key).map(|(_, at, cost)| (at, cost)).collect();
     sent.sort_unstable();
     let (late, extra) = (lateness(history, limiter), excess(history, number));
     for (i, (from, _)) in sent.iter().enumerate() {
@@ -75,7 +79,9 @@ fn never_too_many(history: &History, record: &Record, number: usize, key: i64) -
             let most = most_between(limiter, *from, *to, late, *cost) + extra;
             if count > most {
                 let (from, to) = (*from as f64 / 1e3, *to as f64 / 1e3);
-                let how = format!("limiter {number}, key {key}: {count} permits from {from} to {to} ms, where {most} are allowed ({extra} of them as an exception)");
+                let how = format!(
+                    "limiter {number}, key {key}: {count} permits from {from} to {to} ms, where {most} are allowed ({extra} of them as an exception)"
+                );
                 return broken("never too many", how);
             }
         }
@@ -93,7 +99,9 @@ fn most_between(limiter: &Limiter, from: Micros, to: Micros, late: Micros, last:
             // Windows that the span needs, each half open.
             count * (span / (period + rule.margin()) + 1)
         }
-        Algorithm::FixedWindow(_) => count * (to.div_euclid(*period) - (from - late).div_euclid(*period) + 1),
+        Algorithm::FixedWindow(_) => {
+            count * (to.div_euclid(*period) - (from - late).div_euclid(*period) + 1)
+        }
         // Paid for behind the grant.
         Algorithm::LeakyBucket(_) => last + span / (period / count + rule.margin()),
         _ => rule.capacity() + span * count / period,
@@ -113,7 +121,10 @@ fn never_too_many_places(history: &History, record: &Record, number: usize, key:
     for (at, change) in changes {
         held += change;
         if held > most {
-            let how = format!("limiter {number}, key {key}: {held} calls at {} ms, where {most} are allowed", at as f64 / 1e3);
+            let how = format!(
+                "limiter {number}, key {key}: {held} calls at {} ms, where {most} are allowed",
+                at as f64 / 1e3
+            );
             return broken("never too many places", how);
         }
     }
@@ -147,7 +158,10 @@ fn never_idle(history: &History, record: &Record, number: usize) -> Verdict {
     let windows = limiters().map(|limiter| limiter.count).max().unwrap_or(0) / route.cost;
     let least = (until - from) * 99 / 100 / spacing - 1 - windows;
     if count < least {
-        let how = format!("route {number}: {count} calls in {} s, where at least {least} are possible", (until - from) / SECOND);
+        let how = format!(
+            "route {number}: {count} calls in {} s, where at least {least} are possible",
+            (until - from) / SECOND
+        );
         return broken("never idle", how);
     }
     Ok(())
@@ -165,7 +179,10 @@ fn nobody_waits_in_vain(history: &History, seen: &Seen) -> Verdict {
     };
     let most = route.budget + crate::exceptions::answer_after(history);
     if answered - seen.came > most {
-        return broken("everybody has an answer in time", format!("{seen}; at most {} ms", most / MS));
+        return broken(
+            "everybody has an answer in time",
+            format!("{seen}; at most {} ms", most / MS),
+        );
     }
     Ok(())
 }

@@ -13,12 +13,7 @@ use paceway::store::{
     calls::Calls,
 };
 use parking_lot::Mutex;
-use std::{
-    collections::BTreeMap,
-    fmt,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 use tokio::{
     sync::{Notify, oneshot},
     time::{Instant, sleep_until},
@@ -156,7 +151,9 @@ impl Network {
         let line = Line {
             gateway,
             way: history.gateways[gateway].clone(),
-            rng: Rng::with_seed(history.seed ^ number.unsigned_abs().wrapping_mul(0x9E37_79B9_7F4A_7C15)),
+            rng: Rng::with_seed(
+                history.seed ^ number.unsigned_abs().wrapping_mul(0x9E37_79B9_7F4A_7C15),
+            ),
             number: 0,
             up: 0,
             last: [0; 2],
@@ -414,12 +411,7 @@ impl Script for Link {
         })
     }
 
-    fn beat(
-        &self,
-        _: Arc<str>,
-        id: Arc<str>,
-        alone: bool,
-    ) -> BoxFuture<Result<Beat, StoreError>> {
+    fn beat(&self, _: Arc<str>, id: Arc<str>, alone: bool) -> BoxFuture<Result<Beat, StoreError>> {
         let answer = self.network.send(self.line, Ask::Beat(id, alone));
         let asked = Instant::now();
         let defect = self.network.world.lock().defect;

@@ -94,7 +94,11 @@ impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ms = |at: Micros| at as f64 / MS as f64;
         let Self { number, gateway, route, key, came, .. } = self;
-        write!(f, "{:>9.1} ms request {number} of route {route}, key {key}, at gateway {gateway}", ms(*came))?;
+        write!(
+            f,
+            "{:>9.1} ms request {number} of route {route}, key {key}, at gateway {gateway}",
+            ms(*came)
+        )?;
         if let Some((at, source)) = self.sent {
             write!(f, "; sent at {:.1} by {source:?}", ms(at))?;
         }
