@@ -4,7 +4,11 @@ use crate::{
     controls::TIMEOUT,
     history::{Fault, Gateway, History, Limiter, MS, Micros, SECOND, Weather, What},
 };
-use paceway::{algorithm::Algorithm, store::OnFailure};
+use paceway::{
+    algorithm::Algorithm,
+    limit::micros,
+    store::{OnFailure, health::SLOWEST},
+};
 
 /// A task without a margin may wake so much later without asking again.
 const SLACK: Micros = 100 * MS;
@@ -63,11 +67,11 @@ fn at_the_start(history: &History, limiter: usize) -> i64 {
 fn answers_too_late(history: &History, limiter: usize) -> i64 {
     let Limiter { rule, on_failure, count, period } = &history.limiters[limiter];
     let is_late = |it: &&Gateway| {
-        2 * (it.delay.max(MS) + it.jitter) + TIMERS > TIMEOUT.as_micros() as Micros || it.lost > 0
+        2 * (it.delay.max(MS) + it.jitter) + TIMERS > micros(TIMEOUT) || it.lost > 0
     };
     let late = history.gateways.iter().filter(is_late).count() as i64;
     let gateways = history.gateways.len() as i64;
-    let flows = (200 * MS + 6 * TIMEOUT.as_micros() as Micros) * count / period;
+    let flows = (200 * MS + 6 * micros(TIMEOUT)) * count / period;
     let share = (rule.limit() + flows) / gateways + 1;
     if matches!(on_failure, OnFailure::Share { .. }) { late * share } else { 0 }
 }
@@ -128,12 +132,10 @@ pub(crate) fn answer_after(history: &History) -> Micros {
     3 * longest_timeout(history) + TIMERS + stalls
 }
 
-/// The time-out follows the round trip: three of the slowest, 0.5 s at most.
+/// The time-out follows the round trip: three of the slowest, 0.5 s at most. One that was slower says nothing of others.
 fn longest_timeout(history: &History) -> Micros {
-    let least = TIMEOUT.as_micros() as Micros;
+    let (least, most) = (micros(TIMEOUT), micros(SLOWEST));
     let way = history.gateways.iter().map(|it| it.delay.max(MS) + it.jitter).max().unwrap_or(0);
-    match history.faults.is_empty() {
-        true => (6 * way).clamp(least, SECOND / 2),
-        false => SECOND / 2,
-    }
+    let held_up = history.faults.iter().map(|fault| fault.lasts).filter(|lasts| *lasts <= most);
+    (3 * (2 * way + held_up.max().unwrap_or(0))).clamp(least, most)
 }
