@@ -6,6 +6,7 @@ use crate::{
     metrics,
     store::{
         Check, Store, StoreError,
+        batch::Script,
         guard::{Guard, Process},
         health::{Health, Pace},
         memory::MemoryStore,
@@ -17,7 +18,7 @@ use std::{sync::Arc, time::Duration};
 /// How long a start waits for a server.
 const PROBE: Duration = Duration::from_secs(2);
 
-/// How long an end waits for the store to hear of it.
+/// How long a gateway waits for the store to hear that it ends, or, of a Cluster, that it begins.
 const GOODBYE: Duration = Duration::from_millis(500);
 
 /// Where one side of the gateway gets its decisions.
@@ -62,9 +63,10 @@ impl StoreSource {
         let markers = Markers::new(prefix, metrics::store_losses());
         if process.health.is_closed() {
             let script = RedisStore::open(url, &markers).map_err(ServerError::Store)?;
-            // It was there a moment ago; if it is not, each side says so.
-            if script.connected(PROBE).await.is_ok() {
-                process.introduce(&script, PROBE).await;
+            // It was there a moment ago; if it is not, each side says so. A server of a Cluster may be away alone.
+            let limit = if script.has_many_servers() { GOODBYE } else { PROBE };
+            if script.connected(limit).await.is_ok() {
+                process.introduce(&script, limit).await;
             }
         }
         Ok(Self::Redis { url: url.clone(), markers, process, places })

@@ -194,7 +194,17 @@ impl Health {
         let gateways = {
             let mut crowd = self.crowd.lock();
             let gateways = crowd.counted(beat.gateways, Instant::now());
+            let missed = self.absent.is_any();
             self.absent.set(beat.absent, beat.gateways);
+            match (missed, self.absent.is_any()) {
+                (false, true) => tracing::warn!(
+                    absent = beat.absent,
+                    gateways = beat.gateways,
+                    "other gateways are cut off from the store, or dead: this one leaves them their share"
+                ),
+                (true, false) => tracing::info!("no other gateway is cut off from the store"),
+                _ => {}
+            }
             self.gateways.store(gateways, SeqCst);
             gateways
         };
