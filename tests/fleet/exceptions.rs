@@ -132,10 +132,11 @@ pub(crate) fn answer_after(history: &History) -> Micros {
     3 * longest_timeout(history) + TIMERS + stalls
 }
 
-/// The time-out follows the round trip: three of the slowest, 0.5 s at most. One that was slower says nothing of others.
+/// The time-out follows the round trip: three of the slowest, 0.5 s at most. What is sent while nothing comes through is
+/// answered when it ends.
 fn longest_timeout(history: &History) -> Micros {
     let (least, most) = (micros(TIMEOUT), micros(SLOWEST));
     let way = history.gateways.iter().map(|it| it.delay.max(MS) + it.jitter).max().unwrap_or(0);
-    let held_up = history.faults.iter().map(|fault| fault.lasts).filter(|lasts| *lasts <= most);
-    (3 * (2 * way + held_up.max().unwrap_or(0))).clamp(least, most)
+    let held_up = history.faults.iter().map(|fault| fault.lasts).max().unwrap_or(0);
+    (3 * (2 * way + held_up)).clamp(least, most)
 }

@@ -281,6 +281,7 @@ impl Fault {
         };
         let lasts = match what {
             What::Flush | What::Step(_) => 0,
+            What::Stall(_) => *choice(rng, &[120, 600, 2500, 2500]) * MS,
             _ => *choice(rng, &[30, 120, 600, 2500, 5000]) * MS,
         };
         Self { at, lasts, what }
@@ -290,9 +291,8 @@ impl Fault {
 impl Fault {
     pub(crate) fn end(&self) -> Micros {
         match self.what {
-            What::Leave(_) => self.at + self.lasts + 3 * SECOND,
-            // Until then the others leave it its share.
-            What::Crash(_) => self.at + self.lasts.max(micros(GONE)),
+            // Until then the others may leave it its share.
+            What::Crash(_) | What::Leave(_) => self.at + self.lasts.max(micros(GONE)),
             _ => self.at + self.lasts,
         }
     }
