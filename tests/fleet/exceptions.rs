@@ -76,12 +76,13 @@ fn answers_too_late(history: &History, limiter: usize) -> i64 {
     if matches!(on_failure, OnFailure::Share { .. }) { late * share } else { 0 }
 }
 
-/// A store's clock that is set forward lets permits flow in for that time, a bucket's or a window's at most; set back,
-/// the window of a clock comes again.
+/// A store's clock that is set forward lets permits flow in for that time, a bucket's or a window's at most, while those
+/// who wait are sent at the instants that they were promised; set back, the window of a clock comes again.
 fn clock_steps(history: &History, limiter: usize) -> i64 {
-    let Limiter { rule, .. } = &history.limiters[limiter];
+    let Limiter { rule, count, period, .. } = &history.limiters[limiter];
+    let wait = history.routes.iter().map(|route| route.budget).max().unwrap_or(0);
     let steps = history.faults.iter().filter(|fault| matches!(fault.what, What::Step(_)));
-    steps.map(|_| 2 * rule.limit()).sum()
+    steps.map(|_| 2 * rule.limit() + wait * count / period).sum()
 }
 
 /// A gateway that loses the store uses its share at once, and the others notice 2 s later: its share of a burst, and of
@@ -113,9 +114,13 @@ pub(crate) fn places_beyond(history: &History, limiter: usize) -> i64 {
     let outages =
         history.faults.iter().any(is_away) || history.weather == Weather::Slow || is_lossy;
     let shares = matches!(on_failure, OnFailure::Share { .. });
-    // Whoever stands still cannot renew its leases, and its calls go on.
+    // Whoever stands still cannot renew its leases, and its calls go on. A clock that is set forward ends leases.
     let lease = rule.lease().unwrap_or(0);
-    let outlasts = |fault: &Fault| matches!(fault.what, What::Stall(_)) && 2 * fault.lasts > lease;
+    let outlasts = |fault: &Fault| match fault.what {
+        What::Stall(_) => 2 * fault.lasts > lease,
+        What::Step(by) => 2 * by > lease,
+        _ => false,
+    };
     if history.faults.iter().any(outlasts) {
         return rule.limit();
     }

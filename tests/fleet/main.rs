@@ -135,7 +135,8 @@ fn every_defect_is_found() {
         let draw = |seed| History::draw_in(defect.weather(), seed);
         let found = search(0..SOON, draw, Some(defect));
         let (history, broken) = found.unwrap_or_else(|| panic!("{defect:?} is not found"));
-        assert_eq!(judge(&history, &run::run(&history, None, false)), Ok(()), "without {defect:?}");
+        let without = judge(&history, &run::run(&history, None, false));
+        assert_eq!(without, Ok(()), "without {defect:?}: {history}");
         println!("{defect:?}: seed {}, {broken:?}", history.seed);
     }
 }
