@@ -19,8 +19,6 @@ pub(crate) enum Defect {
     LateBeatsAreDropped,
     /// Each gateway takes itself for the only one.
     NobodyElseLives,
-    /// Gateways that have the store leave nothing to those that have not.
-    AbsentOnesHaveNoShare,
     /// Nobody notices that states are gone.
     LossesAreHidden,
     /// Each gateway's own clock decides.
@@ -38,10 +36,9 @@ pub(crate) enum Defect {
 }
 
 impl Defect {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::LateBeatsAreDropped,
         Self::NobodyElseLives,
-        Self::AbsentOnesHaveNoShare,
         Self::LossesAreHidden,
         Self::OwnClocks,
         Self::NothingIsGivenBack,
@@ -113,7 +110,6 @@ pub(crate) fn run(
 pub(crate) fn beat(defect: Option<Defect>, beat: Beat) -> Beat {
     match defect {
         Some(Defect::NobodyElseLives) => Beat { gateways: 1, absent: 0, ..beat },
-        Some(Defect::AbsentOnesHaveNoShare) => Beat { absent: 0, ..beat },
         _ => beat,
     }
 }

@@ -124,6 +124,10 @@ pub(crate) fn places_beyond(history: &History, limiter: usize) -> i64 {
     if history.faults.iter().any(outlasts) {
         return rule.limit();
     }
+    // Who passes by `allow` takes no place, though the store granted its permits before it went.
+    if outages && *on_failure == OnFailure::Allow {
+        return i64::from(u32::MAX);
+    }
     let gateways = history.gateways.len() as i64;
     let unknown = if history.is_told { 0 } else { (gateways - 1) * rule.limit() };
     if outages && shares { rule.limit().max(gateways).max(unknown) } else { 0 }

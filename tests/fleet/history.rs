@@ -282,7 +282,7 @@ impl Fault {
         let lasts = match what {
             What::Flush | What::Step(_) => 0,
             What::Stall(_) => *choice(rng, &[120, 600, 2500, 2500]) * MS,
-            _ => *choice(rng, &[30, 120, 600, 2500, 5000]) * MS,
+            _ => *choice(rng, &[30, 120, 600, 2500, 6000, 6000]) * MS,
         };
         Self { at, lasts, what }
     }
