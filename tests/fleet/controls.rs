@@ -4,10 +4,7 @@ use crate::{
     history::{Micros, Weather},
     store::Server,
 };
-use paceway::{
-    algorithm::MAX_BUDGET,
-    store::{Entry, Reply, batch::Beat, memory::MemoryStore},
-};
+use paceway::store::{Entry, Reply, batch::Beat, memory::MemoryStore};
 use std::{sync::Arc, time::Duration};
 
 /// The default of `store.timeout`.
@@ -25,27 +22,21 @@ pub(crate) enum Defect {
     OwnClocks,
     /// What is given back does not come back.
     NothingIsGivenBack,
-    /// What was decided without the store is never charged to it.
-    ChargesAreForgotten,
     /// Each call is sent twice.
     CallsAreRepeated,
     /// States end before they equal absent ones.
     StatesEndSoon,
-    /// Who wakes late sends all the same.
-    LateSlotsAreSent,
 }
 
 impl Defect {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::LateBeatsAreDropped,
         Self::NobodyElseLives,
         Self::LossesAreHidden,
         Self::OwnClocks,
         Self::NothingIsGivenBack,
-        Self::ChargesAreForgotten,
         Self::CallsAreRepeated,
         Self::StatesEndSoon,
-        Self::LateSlotsAreSent,
     ];
 
     /// In which it shows.
@@ -64,9 +55,6 @@ impl Defect {
     fn swallows(self, entry: &Entry) -> bool {
         match (self, entry) {
             (Self::NothingIsGivenBack, Entry::GiveBack { .. }) => true,
-            (Self::ChargesAreForgotten, Entry::Decide { checks, budget, .. }) => {
-                *budget >= MAX_BUDGET && checks.iter().any(|check| !check.enforce)
-            }
             _ => false,
         }
     }

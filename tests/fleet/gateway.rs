@@ -2,7 +2,7 @@
 //! HTTP.
 
 use crate::{
-    controls::{Defect, TIMEOUT},
+    controls::TIMEOUT,
     history::{History, Route},
     network::Network,
     upstream::{End, Upstream},
@@ -154,7 +154,6 @@ impl Request {
     ) -> Result<Result<Slot, End>, StoreError> {
         let budget = limit::duration(route.budget);
         let until = Instant::now() + budget;
-        let sends_late = network.world.lock().defect == Some(Defect::LateSlotsAreSent);
         let left = || until.saturating_duration_since(Instant::now());
         let mut admission = limit::ask(store, checks, budget).await?;
         loop {
@@ -165,7 +164,7 @@ impl Request {
                     }
                     slot.come().await;
                     network.awake(self.gateway).await;
-                    if slot.is_late() && !sends_late {
+                    if slot.is_late() {
                         slot.ask_again(left()).await?
                     } else if slot.is_complete() {
                         return Ok(Ok(slot));
