@@ -28,12 +28,12 @@ pub(crate) fn lateness(history: &History, limiter: &Limiter) -> Micros {
     };
     // An answer that is held up on its way is waited for so long.
     let held_up = if history.faults.is_empty() { 0 } else { longest_timeout(history) };
-    // Who has its permits takes a place when their instant has come: that is one call more.
+    // Who has its permits takes a place when their instant has come: that is one call more, behind the one under way.
     let with_places = history.routes.iter().any(|route| {
         let rules = || route.limiters.iter().map(|limiter| &history.limiters[*limiter]);
         rules().any(|it| it.rule.lease().is_some()) && rules().any(|it| it.rule == limiter.rule)
     });
-    let calls = if with_places { 3 } else { 1 };
+    let calls = if with_places { 5 } else { 1 };
     calls * way.max(held_up) + TIMERS + if stands_still { slack } else { 0 }
 }
 
