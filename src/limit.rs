@@ -398,6 +398,7 @@ impl Place {
     pub async fn called(&self) {
         let Some(ticket) = &self.ticket else { return };
         tokio::select! {
+            biased;
             () = ticket.called() => {}
             () = sleep_until(self.ask_at) => {}
         }
@@ -414,7 +415,7 @@ impl Place {
     ///
     /// The store's.
     pub async fn ask_again(mut self, budget: Duration) -> Result<Admission, StoreError> {
-        if self.store.is_away() != (self.source == Source::Local) {
+        if self.store.decides_alone(&self.checks) != (self.source == Source::Local) {
             let (store, checks) = (self.store.clone(), self.checks.clone());
             drop(self);
             return ask(&store, &checks, budget).await;

@@ -168,8 +168,9 @@ pub trait Store: Send + Sync + fmt::Debug {
         Err(error)
     }
 
-    /// Whether it is away, so that who waits for a place in it waits in vain.
-    fn is_away(&self) -> bool {
+    /// Whether this gateway decides requests for `checks` by itself now, so that who waits for a place in the store waits
+    /// in vain, and nobody else waits for one here.
+    fn decides_alone(&self, _checks: &Checks) -> bool {
         false
     }
 

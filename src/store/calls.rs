@@ -3,7 +3,7 @@
 use crate::algorithm::concurrency::Ticket;
 use parking_lot::Mutex;
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     hash::{BuildHasher, RandomState},
     sync::{
         Arc, Weak,
@@ -21,8 +21,8 @@ const HERE: i64 = 1 << 52;
 pub struct Calls {
     gateway: i64,
     next: AtomicI64,
-    /// One per request that holds or waits for a place; gone with it.
-    waiting: Mutex<HashMap<i64, Arc<Notify>>>,
+    /// One per request that holds or waits for a place, in the order in which they came; gone with it.
+    waiting: Mutex<BTreeMap<i64, Arc<Notify>>>,
     /// Of other connections of this process, by the number in their tickets; as many as live.
     others: Mutex<HashMap<i64, Weak<Calls>>>,
 }
@@ -52,7 +52,13 @@ impl Default for Calls {
     fn default() -> Self {
         // A number that no other gateway has: 52 random bits, above zero.
         let random = RandomState::new().hash_one(std::process::id());
-        let gateway = i64::try_from(random >> 12).unwrap_or(0).max(1);
+        Self::numbered(i64::try_from(random >> 12).unwrap_or(0).max(1))
+    }
+}
+
+impl Calls {
+    /// With the number `gateway`, 1 to 2^52, which nobody else on the store may have.
+    pub fn numbered(gateway: i64) -> Self {
         Self {
             gateway,
             next: AtomicI64::new(1),
@@ -60,9 +66,7 @@ impl Default for Calls {
             others: Mutex::default(),
         }
     }
-}
 
-impl Calls {
     /// The number that stands in all of its tickets.
     pub fn gateway(&self) -> i64 {
         self.gateway

@@ -159,6 +159,10 @@ impl Guard {
         self.store.decide(checks, budget, ticket)
     }
 
+    fn is_away(&self) -> bool {
+        !self.process.health.is_closed()
+    }
+
     async fn probe_while_away(self) {
         let health = &self.process.health;
         loop {
@@ -297,8 +301,10 @@ impl Store for Guard {
         Ok(decision.unwrap_or_else(|| passed(checks)))
     }
 
-    fn is_away(&self) -> bool {
-        !self.process.health.is_closed()
+    fn decides_alone(&self, checks: &Checks) -> bool {
+        let Process { local, health, .. } = &*self.process;
+        let fails = |check: &Check| health.failure(&check.key).is_some();
+        self.is_away() || local.decides(checks) || checks.iter().any(fails)
     }
 
     fn share(&self, check: &Check) -> Option<Share> {

@@ -284,6 +284,13 @@ impl Local {
     /// What is to be charged to the shared state of the keys that `is_meant` means, and counts as charged from now on.
     /// `closing`: from now on that state decides.
     pub(super) fn due(&self, is_meant: impl Fn(&str) -> bool, closing: bool) -> Vec<Due> {
+        let mut dues = self.due_unordered(is_meant, closing);
+        // A table has another order in each process; what is charged first should not depend on it.
+        dues.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        dues
+    }
+
+    fn due_unordered(&self, is_meant: impl Fn(&str) -> bool, closing: bool) -> Vec<Due> {
         let Some(book) = &mut *self.book.lock() else { return Vec::new() };
         let now = book.clock.now();
         let meant = book.accounts.iter_mut().filter(|(key, _)| is_meant(key));

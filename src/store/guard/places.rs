@@ -10,12 +10,12 @@ use crate::{
     },
     store::{calls::is_here, health::Holder},
 };
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 /// Places by the name that the store knows, or would know, them by.
 #[derive(Debug, Default)]
 pub(super) struct Places {
-    held: HashMap<Holder, Held>,
+    held: BTreeMap<Holder, Held>,
     /// The store counts them, nobody uses them, and until when (µs) their leases last there.
     idle: Vec<(Holder, Micros)>,
     /// Until then places of other gateways may live that are not known here, µs.

@@ -8,7 +8,11 @@ use crate::{
 use ahash::RandomState;
 use indexmap::IndexMap;
 use parking_lot::Mutex;
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::time::Instant;
 
 /// Levels, and keys of places, that are remembered.
@@ -34,7 +38,7 @@ struct Place {
 pub struct Known {
     levels: Mutex<Levels>,
     /// By key.
-    places: Mutex<HashMap<Arc<str>, HashMap<Holder, Place>, RandomState>>,
+    places: Mutex<HashMap<Arc<str>, BTreeMap<Holder, Place>, RandomState>>,
 }
 
 #[derive(Debug, Default)]
@@ -136,7 +140,7 @@ impl Known {
     pub(in crate::store) fn asked(&self, key: &str) -> i64 {
         let now = Instant::now();
         let places = self.places.lock();
-        let held = places.get(key).into_iter().flat_map(HashMap::values);
+        let held = places.get(key).into_iter().flat_map(BTreeMap::values);
         held.filter(|place| place.is_asked && place.until > now).count() as i64
     }
 

@@ -1,0 +1,186 @@
+//! A gateway of the fleet: the product's own guards over links, and the way of a request as in `gateway/admit.rs`, without
+//! HTTP.
+
+use crate::{
+    controls::TIMEOUT,
+    history::{History, Route},
+    network::Network,
+    upstream::{End, Upstream},
+};
+use metrics::Gauge;
+use paceway::{
+    limit::{self, Admission, Slot},
+    store::{
+        Check, Checks, Store, StoreError,
+        batch::StoreMetrics,
+        guard::{self, Guard},
+        health::{Health, HealthMetrics, Pace, PaceMetrics},
+    },
+};
+use std::{sync::Arc, time::Duration};
+use tokio::{
+    task::AbortHandle,
+    time::{Instant, sleep, timeout},
+};
+
+/// How long a start waits for a server.
+const PROBE: Duration = Duration::from_secs(2);
+
+/// A process that runs.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) number: usize,
+    /// Of its workers.
+    pub(crate) stores: Vec<Arc<dyn Store>>,
+    /// Requests that it has got.
+    pub(crate) requests: Vec<AbortHandle>,
+    pub(crate) is_open: bool,
+    pub(crate) process: Arc<guard::Process>,
+    _keeper: Arc<dyn Store>,
+}
+
+/// A request, as its gateway sees it.
+pub(crate) struct Request {
+    pub(crate) number: usize,
+    pub(crate) gateway: usize,
+    pub(crate) route: usize,
+    pub(crate) key: i64,
+    pub(crate) leaves_after: Option<Duration>,
+}
+
+// === impl Process ===
+
+impl Process {
+    /// The start of a gateway for the `life`th time.
+    pub(crate) async fn start(
+        history: &History,
+        network: &Network,
+        number: usize,
+        life: usize,
+    ) -> Self {
+        let gauge = Gauge::noop;
+        let metrics = HealthMetrics { breaker: gauge(), gateways: gauge(), up: gauge() };
+        let mut health = Health::new(metrics, Pace::new(TIMEOUT, PaceMetrics::noop()));
+        if let Some(health) = Arc::get_mut(&mut health) {
+            health.id = format!("gateway {number}, life {life}").into();
+        }
+        if history.is_told {
+            health.expect(i64::try_from(history.gateways.len()).expect("few"));
+        }
+        let process = guard::Process::new("paceway", health);
+        let link = |side: usize| {
+            let number_of_calls = 1 + side + 8 * (life + 64 * number);
+            let number_of_calls = i64::try_from(number_of_calls).expect("small");
+            Arc::new(network.connect(history, number, number_of_calls))
+        };
+        let first = link(6);
+        match network.reaches(number) {
+            true => process.introduce(&*first, PROBE).await,
+            false => process.health.open(&StoreError::Unreachable("nobody answers".into())),
+        }
+        let noop = StoreMetrics::noop;
+        let worker =
+            |side| -> Arc<dyn Store> { Arc::new(Guard::new(link(side), noop(), process.clone())) };
+        let stores = (0..history.gateways[number].workers).map(worker).collect();
+        let keeper = Guard::keeper(link(7), noop(), process.clone(), looked(history));
+        let (requests, is_open) = (Vec::new(), true);
+        Self { number, stores, requests, is_open, process, _keeper: Arc::new(keeper) }
+    }
+
+    /// It ends its requests.
+    pub(crate) fn end(&mut self) {
+        self.is_open = false;
+        self.requests.drain(..).for_each(|request| request.abort());
+    }
+}
+
+/// Limiters with one state.
+fn looked(history: &History) -> Vec<Check> {
+    let routes = history.routes.iter().filter(|route| route.keys == 1);
+    routes
+        .flat_map(|route| {
+            route
+                .limiters
+                .iter()
+                .map(|limiter| Check { cost: 1, ..history.check(route, *limiter, 0) })
+        })
+        .collect()
+}
+
+/// The checks of a request.
+pub(crate) fn checks(history: &History, route: &Route, key: i64) -> Checks {
+    route.limiters.iter().map(|limiter| history.check(route, *limiter, key)).collect()
+}
+
+// === impl Request ===
+
+impl Request {
+    /// From its arrival to the end of its call.
+    pub(crate) async fn go(
+        self,
+        history: Arc<History>,
+        network: Network,
+        upstream: Arc<Upstream>,
+        store: Arc<dyn Store>,
+    ) {
+        network.awake(self.gateway).await;
+        let route = &history.routes[self.route];
+        let checks = checks(&history, route, self.key);
+        let mut told = upstream.arrives(&self, network.now());
+        let admitted = self.admitted(route, &network, &store, &checks);
+        let admitted = match self.leaves_after {
+            Some(patience) => timeout(patience, admitted).await.unwrap_or(Ok(Err(End::Left))),
+            None => admitted.await,
+        };
+        match admitted {
+            Err(error) => told.end(network.now(), End::Failed(error)),
+            Ok(Err(end)) => told.end(network.now(), end),
+            Ok(Ok(mut slot)) => {
+                slot.spend();
+                told.sent(network.now(), &slot);
+                sleep(limit::duration(route.hold)).await;
+                network.awake(self.gateway).await;
+                told.end(network.now(), End::Done);
+            }
+        }
+    }
+
+    async fn admitted(
+        &self,
+        route: &Route,
+        network: &Network,
+        store: &Arc<dyn Store>,
+        checks: &Checks,
+    ) -> Result<Result<Slot, End>, StoreError> {
+        let budget = limit::duration(route.budget);
+        let until = Instant::now() + budget;
+        let left = || until.saturating_duration_since(Instant::now());
+        let mut admission = limit::ask(store, checks, budget).await?;
+        loop {
+            admission = match admission {
+                Admission::Granted(slot) => {
+                    if slot.wait > budget {
+                        return Ok(Err(End::InVain));
+                    }
+                    slot.come().await;
+                    network.awake(self.gateway).await;
+                    if slot.is_late() {
+                        slot.ask_again(left()).await?
+                    } else if slot.is_complete() {
+                        return Ok(Ok(slot));
+                    } else {
+                        slot.take_places(left()).await?
+                    }
+                }
+                Admission::Queued(place) => {
+                    place.called().await;
+                    network.awake(self.gateway).await;
+                    place.ask_again(left()).await?
+                }
+                Admission::Refused(decision) => {
+                    return Ok(Err(End::Refused(decision.retry_after)));
+                }
+            };
+        }
+    }
+}

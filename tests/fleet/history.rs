@@ -1,0 +1,337 @@
+//! What happens to a fleet, and who it is: all of it drawn from one seed before it begins. Runs nothing.
+
+use fastrand::Rng;
+use paceway::{
+    algorithm::{Algorithm, Concurrency, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket},
+    limit::micros,
+    store::{Check, OnFailure, batch::GONE},
+};
+use std::{fmt, ops::Range};
+
+pub(crate) use paceway::algorithm::Micros;
+
+pub(crate) const MS: Micros = 1000;
+pub(crate) const SECOND: Micros = 1_000_000;
+/// From the end of the last fault until nothing of it may be left.
+pub(crate) const SETTLE: Micros = 6 * SECOND;
+
+/// By then gateways that start together have heard of each other: their second heartbeats are answered.
+const KNOWN: Micros = 1300 * MS;
+
+/// How much goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Weather {
+    /// Nothing: round trips are constant and well below the time-out.
+    Calm,
+    /// Round trips of 0 to 100 ms, constant or not, for one gateway or all.
+    Slow,
+    /// Faults of the network, the store and gateways.
+    Rough,
+}
+
+/// Everything that is known of a history before it is run.
+#[derive(Debug, Clone)]
+pub(crate) struct History {
+    pub(crate) seed: u64,
+    pub(crate) weather: Weather,
+    /// Whether `store.gateways` says how many there are.
+    pub(crate) is_told: bool,
+    pub(crate) gateways: Vec<Gateway>,
+    pub(crate) limiters: Vec<Limiter>,
+    pub(crate) routes: Vec<Route>,
+    pub(crate) faults: Vec<Fault>,
+    /// For how long requests come.
+    pub(crate) load: Micros,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Gateway {
+    pub(crate) workers: usize,
+    /// Of a message, one way.
+    pub(crate) delay: Micros,
+    /// What is added at random, one way.
+    pub(crate) jitter: Micros,
+    /// Messages that do not arrive, of a thousand.
+    pub(crate) lost: u32,
+    /// When it starts.
+    pub(crate) start: Micros,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Limiter {
+    pub(crate) rule: Algorithm,
+    pub(crate) count: i64,
+    pub(crate) period: Micros,
+    pub(crate) on_failure: OnFailure,
+}
+
+/// Requests that need the same limiters.
+#[derive(Debug, Clone)]
+pub(crate) struct Route {
+    /// Of [`History::limiters`].
+    pub(crate) limiters: Vec<usize>,
+    pub(crate) keys: i64,
+    pub(crate) cost: i64,
+    pub(crate) budget: Micros,
+    /// How long a call of the upstream takes.
+    pub(crate) hold: Micros,
+    /// Between two requests, of all gateways.
+    pub(crate) every: Micros,
+    /// Callers who leave while they wait, of a hundred.
+    pub(crate) leave: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fault {
+    pub(crate) at: Micros,
+    pub(crate) lasts: Micros,
+    pub(crate) what: What,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum What {
+    /// Nothing comes through between this gateway and the store; connections stay.
+    Silence(usize),
+    /// The connections of this gateway end, and no other can be made.
+    Cut(usize),
+    /// The gateway's machine stands still.
+    Stall(usize),
+    /// `kill -9`, and a start.
+    Crash(usize),
+    /// SIGTERM, and a start.
+    Leave(usize),
+    /// The store's machine stands still.
+    Freeze,
+    /// The store ends and comes back without data.
+    Restart,
+    /// `FLUSHALL`.
+    Flush,
+    /// A replica takes over that has not heard the last writes.
+    Failover(Micros),
+    /// The store's clock is set.
+    Step(Micros),
+}
+
+// === impl History ===
+
+impl History {
+    /// The one that this seed stands for.
+    pub(crate) fn draw(seed: u64) -> Self {
+        let weather = match seed % 3 {
+            0 => Weather::Calm,
+            1 => Weather::Slow,
+            _ => Weather::Rough,
+        };
+        Self::draw_in(weather, seed)
+    }
+
+    /// One with this weather.
+    pub(crate) fn draw_in(weather: Weather, seed: u64) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let load = rng.i64(4..8) * SECOND;
+        let is_told = rng.bool();
+        let gateways = gateways(&mut rng, weather, is_told);
+        let limiters: Vec<_> = (0..rng.usize(1..=2)).map(|_| Limiter::draw(&mut rng)).collect();
+        let routes = routes(&mut rng, &limiters);
+        let faults = match weather {
+            Weather::Rough => {
+                let count = rng.usize(1..=3);
+                let first = if is_told { SECOND / 2 } else { KNOWN };
+                let drawn = (0..count).map(|_| Fault::draw(&mut rng, gateways.len(), first..load));
+                let mut ends = 0;
+                // One gateway ends at most, and so once. One that starts while the store is away must be told.
+                let is_first = |fault: &Fault| {
+                    ends += usize::from(fault.what.ends_a_gateway());
+                    (is_told && ends < 2) || !fault.what.ends_a_gateway()
+                };
+                drawn.collect::<Vec<_>>().into_iter().filter(is_first).collect()
+            }
+            Weather::Calm | Weather::Slow => Vec::new(),
+        };
+        Self { seed, weather, is_told, gateways, limiters, routes, faults, load }
+    }
+
+    /// When nothing goes wrong any more.
+    pub(crate) fn healed(&self) -> Micros {
+        self.faults.iter().map(Fault::end).max().unwrap_or(0)
+    }
+
+    pub(crate) fn end(&self) -> Micros {
+        self.load.max(self.healed()) + SETTLE
+    }
+
+    /// The check of a limiter for a request of a route.
+    pub(crate) fn check(&self, route: &Route, limiter: usize, key: i64) -> Check {
+        let Limiter { rule, on_failure, .. } = self.limiters[limiter];
+        let users = self.routes.iter().filter(|route| route.limiters.contains(&limiter));
+        let (wait, cost) = users
+            .fold((0, 1), |(wait, cost), route| (route.budget.max(wait), route.cost.max(cost)));
+        let own = if rule.lease().is_some() { 1 } else { route.cost };
+        Check::new(format!("paceway:{{f}}:{limiter}:{key}"), rule)
+            .with_cost(own)
+            .with_hidden(rule.hidden(wait, cost))
+            .with_on_failure(on_failure)
+    }
+}
+
+fn gateways(rng: &mut Rng, weather: Weather, is_told: bool) -> Vec<Gateway> {
+    let (count, all_alike) = (rng.usize(1..=4), rng.bool());
+    let mut draw = |_| {
+        let workers = rng.usize(1..=2);
+        let (delay, jitter, lost) = match weather {
+            Weather::Calm => (rng.i64(0..=10) * MS, 0, 0),
+            Weather::Slow => (rng.i64(0..=50) * MS, *choice(rng, &[0, 0, 5, 20]) * MS, 0),
+            Weather::Rough => {
+                let lost = *choice(rng, &[0, 0, 0, 3]);
+                (rng.i64(0..=10) * MS, rng.i64(0..=5) * MS, lost)
+            }
+        };
+        // Most start together.
+        let is_late = rng.u8(0..8) == 0 && (is_told || weather != Weather::Rough);
+        let start = if is_late { rng.i64(0..2000) } else { rng.i64(0..20) } * MS;
+        Gateway { workers, delay, jitter, lost, start }
+    };
+    let mut all: Vec<_> = (0..count).map(&mut draw).collect();
+    if all_alike {
+        let first = all[0].clone();
+        all.iter_mut().for_each(|it| *it = Gateway { start: it.start, ..first.clone() });
+    }
+    all
+}
+
+fn routes(rng: &mut Rng, limiters: &[Limiter]) -> Vec<Route> {
+    let all: Vec<usize> = (0..limiters.len()).collect();
+    let together = limiters.len() > 1 && rng.bool();
+    let groups = if together { vec![all] } else { all.into_iter().map(|one| vec![one]).collect() };
+    let mut route = |group: Vec<usize>| {
+        let hold = rng.i64(5..300) * MS;
+        let spacing = |limiter: &usize| limiters[*limiter].spacing(hold);
+        let slowest = group.iter().map(spacing).max().unwrap_or(SECOND);
+        let period = group.iter().map(|limiter| limiters[*limiter].period).max();
+        let budgets = [0, period.unwrap_or(SECOND) / 2, 2 * period.unwrap_or(SECOND), 3 * SECOND];
+        let load = *choice(rng, &[50, 150, 250]);
+        let (keys, cost) = (*choice(rng, &[1, 1, 1, 2]), *choice(rng, &[1, 1, 1, 1, 2]));
+        Route {
+            limiters: group,
+            keys,
+            cost,
+            budget: *choice(rng, &budgets),
+            hold,
+            every: slowest * cost * 100 / load / keys,
+            leave: *choice(rng, &[0, 0, 0, 20]),
+        }
+    };
+    groups.into_iter().map(&mut route).collect()
+}
+
+fn choice<'a, T>(rng: &mut Rng, all: &'a [T]) -> &'a T {
+    &all[rng.usize(0..all.len())]
+}
+
+// === impl Limiter ===
+
+impl Limiter {
+    fn draw(rng: &mut Rng) -> Self {
+        let period = *choice(rng, &[250, 500, 1000]) * MS;
+        let count = rng.i64(4..=12) * period / (250 * MS);
+        let margin = *choice(rng, &[0, 0, 20]) * MS;
+        let rule = match rng.u8(0..10) {
+            0..3 => TokenBucket::new(count, period, rng.i64(4..=count.max(4)))
+                .map(Algorithm::TokenBucket),
+            3..5 => SlidingWindow::new(count, period, margin).map(Algorithm::SlidingWindow),
+            5..7 => FixedWindow::new(count, period).map(Algorithm::FixedWindow),
+            7..8 => LeakyBucket::new(count, period, margin, None).map(Algorithm::LeakyBucket),
+            _ => Concurrency::new(rng.i64(2..=8), rng.i64(2..=4) * SECOND)
+                .map(Algorithm::Concurrency),
+        };
+        let on_failure = match rng.u8(0..6) {
+            0 => OnFailure::Reject,
+            1 => OnFailure::Allow,
+            _ => OnFailure::Share { period },
+        };
+        Self { rule: rule.expect("within the bounds of every rule"), count, period, on_failure }
+    }
+
+    /// Between two grants of a saturated one, when each call takes `hold`.
+    pub(crate) fn spacing(&self, hold: Micros) -> Micros {
+        match self.rule {
+            Algorithm::Concurrency(rule) => hold.max(MS) / rule.max(),
+            Algorithm::LeakyBucket(_) => self.period / self.count + self.rule.margin(),
+            _ => (self.period + self.rule.margin()) / self.count,
+        }
+    }
+}
+
+// === impl Fault ===
+
+impl Fault {
+    fn draw(rng: &mut Rng, gateways: usize, within: Range<Micros>) -> Self {
+        let (at, gateway) = (rng.i64(within), rng.usize(0..gateways));
+        let what = match rng.u8(0..12) {
+            0..2 => What::Silence(gateway),
+            2 => What::Cut(gateway),
+            3 => What::Stall(gateway),
+            4 => What::Crash(gateway),
+            5 => What::Leave(gateway),
+            6..8 => What::Freeze,
+            8 => What::Restart,
+            9 => What::Flush,
+            10 => What::Failover(rng.i64(0..500) * MS),
+            _ => What::Step(*choice(rng, &[-3000, -200, 200, 3000]) * MS),
+        };
+        let lasts = match what {
+            What::Flush | What::Step(_) => 0,
+            What::Stall(_) => *choice(rng, &[120, 600, 2500, 2500]) * MS,
+            _ => *choice(rng, &[30, 120, 600, 2500, 6000, 6000]) * MS,
+        };
+        Self { at, lasts, what }
+    }
+}
+
+impl Fault {
+    pub(crate) fn end(&self) -> Micros {
+        match self.what {
+            // Until then the others may leave it its share.
+            What::Crash(_) | What::Leave(_) => self.at + self.lasts.max(micros(GONE)),
+            _ => self.at + self.lasts,
+        }
+    }
+}
+
+// === impl What ===
+
+impl What {
+    pub(crate) fn ends_a_gateway(self) -> bool {
+        matches!(self, Self::Crash(_) | Self::Leave(_))
+    }
+
+    /// Of the only gateway that it is about.
+    pub(crate) fn gateway(self) -> Option<usize> {
+        match self {
+            Self::Silence(one) | Self::Cut(one) | Self::Stall(one) => Some(one),
+            Self::Crash(one) | Self::Leave(one) => Some(one),
+            Self::Freeze | Self::Restart | Self::Flush | Self::Failover(_) | Self::Step(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for History {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let told = if self.is_told { ", `store.gateways` is set" } else { "" };
+        let seconds = self.load / SECOND;
+        writeln!(f, "seed {}, {:?}, requests for {seconds} s{told}", self.seed, self.weather)?;
+        for (number, gateway) in self.gateways.iter().enumerate() {
+            writeln!(f, "  gateway {number}: {gateway:?}")?;
+        }
+        for (number, limiter) in self.limiters.iter().enumerate() {
+            writeln!(f, "  limiter {number}: {limiter:?}")?;
+        }
+        for (number, route) in self.routes.iter().enumerate() {
+            writeln!(f, "  route {number}: {route:?}")?;
+        }
+        for Fault { at, lasts, what } in &self.faults {
+            writeln!(f, "  {:>5} ms, for {} ms: {what:?}", at / MS, lasts / MS)?;
+        }
+        Ok(())
+    }
+}

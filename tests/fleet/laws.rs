@@ -1,0 +1,188 @@
+//! What must hold of every history, judged by what upstream and callers saw. What may exceed a law has a function of its
+//! own, with its formula and its reason.
+
+use crate::{
+    exceptions::{excess, lateness, places_beyond},
+    history::{History, Limiter, MS, Micros, SECOND, Weather},
+    run::Record,
+    upstream::{End, Seen},
+};
+use paceway::{
+    algorithm::Algorithm,
+    store::{OnFailure, Source},
+};
+
+/// A law that was broken, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Broken {
+    pub(crate) law: &'static str,
+    pub(crate) how: String,
+}
+
+type Verdict = Result<(), Broken>;
+
+/// Judges a history by all laws.
+pub(crate) fn judge(history: &History, record: &Record) -> Verdict {
+    for limiter in 0..history.limiters.len() {
+        for key in 0..2 {
+            never_too_many(history, record, limiter, key)?;
+        }
+    }
+    for (route, _) in history.routes.iter().enumerate() {
+        never_idle(history, record, route)?;
+    }
+    for seen in &record.seen {
+        nobody_waits_in_vain(history, seen)?;
+    }
+    match record.left_over.first() {
+        Some(how) => broken("nothing is left over", how.clone()),
+        None => Ok(()),
+    }
+}
+
+fn broken(law: &'static str, how: String) -> Verdict {
+    Err(Broken { law, how })
+}
+
+/// The calls that a limiter let through with a key, and what they cost.
+fn calls<'r>(
+    history: &'r History,
+    record: &'r Record,
+    limiter: usize,
+    key: i64,
+) -> impl Iterator<Item = (&'r Seen, Micros, i64)> {
+    let is_of = move |seen: &&Seen| {
+        seen.key == key && history.routes[seen.route].limiters.contains(&limiter)
+    };
+    record.seen.iter().filter(is_of).filter_map(move |seen| {
+        // Who passes by `allow` is not limited.
+        let passes = history.limiters[limiter].on_failure == OnFailure::Allow;
+        let (at, _) = seen.sent.filter(|(_, source)| !passes || *source == Source::Shared)?;
+        Some((seen, at, history.routes[seen.route].cost))
+    })
+}
+
+/// Law 1, for each limiter over all gateways.
+fn never_too_many(history: &History, record: &Record, number: usize, key: i64) -> Verdict {
+    let limiter = &history.limiters[number];
+    if limiter.rule.lease().is_some() {
+        return never_too_many_places(history, record, number, key);
+    }
+    let mut sent: Vec<_> =
+        calls(history, record, number, key).map(|(_, at, cost)| (at, cost)).collect();
+    sent.sort_unstable();
+    let (late, extra) = (lateness(history, limiter), excess(history, number));
+    for (i, (from, _)) in sent.iter().enumerate() {
+        let mut count = 0;
+        for (to, cost) in &sent[i..] {
+            count += cost;
+            let most = most_between(limiter, *from, *to, late, *cost) + extra;
+            if count > most {
+                let (from, to) = (*from as f64 / 1e3, *to as f64 / 1e3);
+                let how = format!(
+                    "limiter {number}, key {key}: {count} permits from {from} to {to} ms, where {most} are allowed ({extra} of them as an exception)"
+                );
+                return broken("never too many", how);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What the rule allows from one instant to another, both included, when what was granted may arrive so much later, and
+/// the last that comes costs so many permits.
+fn most_between(limiter: &Limiter, from: Micros, to: Micros, late: Micros, last: i64) -> i64 {
+    let Limiter { rule, count, period, .. } = limiter;
+    let span = to - from + late;
+    match rule {
+        Algorithm::SlidingWindow(_) => {
+            // Windows that the span needs, each half open.
+            count * (span / (period + rule.margin()) + 1)
+        }
+        Algorithm::FixedWindow(_) => {
+            count * (to.div_euclid(*period) - (from - late).div_euclid(*period) + 1)
+        }
+        // Paid for behind the grant.
+        Algorithm::LeakyBucket(_) => last + span / (period / count + rule.margin()),
+        _ => rule.capacity() + span * count / period,
+    }
+}
+
+fn never_too_many_places(history: &History, record: &Record, number: usize, key: i64) -> Verdict {
+    let mut changes = Vec::new();
+    for (seen, from, _) in calls(history, record, number, key) {
+        let until = seen.ended.as_ref().map_or(Micros::MAX, |(at, _)| *at);
+        changes.extend([(from, 1), (until, -1)]);
+    }
+    // Who ends leaves before another comes.
+    changes.sort_unstable();
+    let most = history.limiters[number].rule.limit() + places_beyond(history, number);
+    let mut held = 0;
+    for (at, change) in changes {
+        held += change;
+        if held > most {
+            let how = format!(
+                "limiter {number}, key {key}: {held} calls at {} ms, where {most} are allowed",
+                at as f64 / 1e3
+            );
+            return broken("never too many places", how);
+        }
+    }
+    Ok(())
+}
+
+/// Law 2, of histories in which nothing goes wrong, where there is always somebody who waits.
+fn never_idle(history: &History, record: &Record, number: usize) -> Verdict {
+    let route = &history.routes[number];
+    let limiters = || route.limiters.iter().map(|limiter| &history.limiters[*limiter]);
+    let each = |limiter: &Limiter| match limiter.rule {
+        // A window holds whole requests only.
+        Algorithm::SlidingWindow(_) | Algorithm::FixedWindow(_) => {
+            (limiter.period + limiter.rule.margin()) / (limiter.count / route.cost)
+        }
+        _ => limiter.spacing(route.hold) * route.cost,
+    };
+    let spacing = limiters().map(each).max().unwrap_or(SECOND);
+    let longest = limiters().map(|limiter| limiter.period).max().unwrap_or(SECOND);
+    let waits = route.budget >= 2 * longest && route.leave == 0 && route.keys == 1;
+    let has_places = limiters().any(|limiter| limiter.rule.lease().is_some());
+    let is_saturated = route.every * 140 <= spacing * 100;
+    if history.weather != Weather::Calm || !waits || !is_saturated || has_places {
+        return Ok(());
+    }
+    let (from, until) = (2 * SECOND, history.load);
+    let within = |seen: &&Seen| {
+        seen.route == number && seen.sent.is_some_and(|(at, _)| (from..until).contains(&at))
+    };
+    let count = record.seen.iter().filter(within).count() as i64;
+    let windows = limiters().map(|limiter| limiter.count).max().unwrap_or(0) / route.cost;
+    let least = (until - from) * 99 / 100 / spacing - 1 - windows;
+    if count < least {
+        let how = format!(
+            "route {number}: {count} calls in {} s, where at least {least} are possible",
+            (until - from) / SECOND
+        );
+        return broken("never idle", how);
+    }
+    Ok(())
+}
+
+/// Law 3: an answer within the budget and the time-outs, and none who was promised too much.
+fn nobody_waits_in_vain(history: &History, seen: &Seen) -> Verdict {
+    let route = &history.routes[seen.route];
+    let answered = match (&seen.sent, &seen.ended) {
+        (_, Some((_, End::InVain))) => return broken("nobody waits in vain", seen.to_string()),
+        (_, Some((_, End::Cut))) => return Ok(()),
+        (Some((at, _)), _) => *at,
+        (None, Some((at, _))) => *at,
+        (None, None) => return broken("everybody has an answer", seen.to_string()),
+    };
+    let most = route.budget + crate::exceptions::answer_after(history);
+    if answered - seen.came > most {
+        return broken(
+            "everybody has an answer in time",
+            format!("{seen}; at most {} ms", most / MS),
+        );
+    }
+    Ok(())
+}

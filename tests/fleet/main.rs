@@ -1,0 +1,142 @@
+//! A fleet of gateways on virtual time: the product's own limit, guard, batch and health code over a store that executes
+//! the native rules, and between them a network that fails. A seed is a history; every law is checked over every one.
+//!
+//! `FLEET_SEED=7 cargo test --test fleet every_law` tells one history in full, `FLEET_HISTORIES=100000` sets how many are
+//! tried.
+
+mod controls;
+mod exceptions;
+mod gateway;
+mod history;
+mod laws;
+mod network;
+mod run;
+mod store;
+mod upstream;
+
+use controls::Defect;
+use history::History;
+use laws::{Broken, judge};
+use std::{
+    env,
+    ops::Range,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    thread,
+};
+
+/// Histories that are tried when nobody says how many.
+const HISTORIES: u64 = 1200;
+const THREADS: usize = 2;
+/// A defect is found in so many histories.
+const SOON: u64 = 1500;
+/// Seeds that are run twice.
+const REPEATED: u64 = 45;
+
+type Found = (History, Broken);
+
+fn number(name: &str) -> Option<u64> {
+    env::var(name).ok()?.parse().ok()
+}
+
+fn try_one(history: History, defect: Option<Defect>) -> Option<Found> {
+    let broken = judge(&history, &run::run(&history, defect, false)).err()?;
+    Some((history, broken))
+}
+
+/// The first history, of so many seeds, that breaks a law.
+fn search(
+    seeds: Range<u64>,
+    draw: impl Fn(u64) -> History + Sync,
+    defect: Option<Defect>,
+) -> Option<Found> {
+    let (next, is_over) = (AtomicU64::new(seeds.start), AtomicBool::new(false));
+    let look = || {
+        while !is_over.load(Relaxed) {
+            let seed = Some(next.fetch_add(1, Relaxed)).filter(|seed| seeds.contains(seed))?;
+            if let Some(found) = try_one(draw(seed), defect) {
+                is_over.store(true, Relaxed);
+                return Some(found);
+            }
+        }
+        None
+    };
+    let found = thread::scope(|scope| {
+        let threads = [(); THREADS].map(|()| scope.spawn(look));
+        threads.map(|it| it.join().expect("a history that panics is a defect"))
+    });
+    found.into_iter().flatten().min_by_key(|(history, _)| history.seed)
+}
+
+/// The same law, broken by as few faults and in as little time as possible.
+fn shrunk((mut history, mut broken): Found) -> Found {
+    let mut fewer: Vec<History> = Vec::new();
+    loop {
+        for i in 0..history.faults.len() {
+            let mut less = history.clone();
+            less.faults.remove(i);
+            fewer.push(less);
+        }
+        let mut shorter = history.clone();
+        shorter.load -= history::SECOND;
+        fewer.extend(Some(shorter).filter(|it| it.load > 0));
+        let mut found = fewer.drain(..).filter_map(|less| try_one(less, None));
+        match found.find(|(_, less)| less.law == broken.law) {
+            Some(found) => (history, broken) = found,
+            None => return (history, broken),
+        }
+    }
+}
+
+/// What happened, in the order in which it did; `store`: with what the store executed.
+fn told(history: &History, store: bool) -> String {
+    let record = run::run(history, None, store);
+    let seen = record.seen.iter().map(|seen| (seen.came, seen.to_string()));
+    let mut lines: Vec<_> = seen.chain(record.store).collect();
+    lines.sort_by_key(|(at, _)| *at);
+    let lines: Vec<_> = lines.into_iter().map(|(_, line)| line).collect();
+    format!("{history}{}", lines.join("\n"))
+}
+
+#[test]
+fn every_law_holds_over_every_history() {
+    let (seed, histories) = (number("FLEET_SEED"), number("FLEET_HISTORIES"));
+    let seeds = seed.map_or(0..histories.unwrap_or(HISTORIES), |seed| seed..seed + 1);
+    if let Some(seed) = seed {
+        println!("{}", told(&History::draw(seed), true));
+    }
+    if let Some(found) = search(seeds, History::draw, None) {
+        let seed = found.0.seed;
+        let (history, broken) = shrunk(found);
+        panic!(
+            "{}\n\nFLEET_SEED={seed}: {} is broken: {}",
+            told(&history, false),
+            broken.law,
+            broken.how
+        );
+    }
+}
+
+#[test]
+fn a_seed_is_one_history() {
+    for seed in 0..REPEATED {
+        let history = History::draw(seed);
+        let [first, second] = [(); 2].map(|()| run::run(&history, None, true));
+        assert!(!first.seen.is_empty(), "seed {seed}: nobody came");
+        for (first, second) in first.store.iter().zip(&second.store) {
+            assert_eq!(first, second, "seed {seed}");
+        }
+        assert_eq!(first, second, "seed {seed}");
+    }
+}
+
+#[test]
+fn every_defect_is_found() {
+    for defect in Defect::ALL {
+        let draw = |seed| History::draw_in(defect.weather(), seed);
+        let found = search(0..SOON, draw, Some(defect));
+        let (history, broken) = found.unwrap_or_else(|| panic!("{defect:?} is not found"));
+        let without = judge(&history, &run::run(&history, None, false));
+        assert_eq!(without, Ok(()), "without {defect:?}: {history}");
+        println!("{defect:?}: seed {}, {broken:?}", history.seed);
+    }
+}

@@ -1,0 +1,444 @@
+//! Between gateways and the store: each connection is a [`Link`], and whatever is under way stands in one queue with the
+//! instant of its arrival, so that a history depends on nothing but its seed. Decides nothing.
+
+use crate::{
+    controls::{self, Defect},
+    history::{Gateway, History, MS, Micros, SECOND},
+    store::Server,
+};
+use fastrand::Rng;
+use paceway::store::{
+    BoxFuture, Entry, Reply, StoreError,
+    batch::{Beat, Script},
+    calls::Calls,
+};
+use parking_lot::Mutex;
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+use tokio::{
+    sync::{Notify, oneshot},
+    time::{Instant, sleep_until},
+};
+
+/// A connection that says nothing for so long is given up.
+const SILENT: Micros = 2 * SECOND;
+/// The next attempt to connect.
+const AGAIN: Micros = 200 * MS;
+/// The shortest way: what is sent at one instant arrives at later ones.
+const LEAST: Micros = MS;
+const NEVER: Micros = Micros::MAX;
+
+/// The world between gateways and their store. Clones share it.
+#[derive(Debug, Clone)]
+pub(crate) struct Network {
+    pub(crate) world: Arc<Mutex<World>>,
+    changed: Arc<Notify>,
+    begun: Instant,
+}
+
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) server: Server,
+    /// In the order in which they happen: instant, connection, number.
+    coming: BTreeMap<(Micros, usize, u64), Event>,
+    links: Vec<Line>,
+    frozen_until: Micros,
+    /// What came meanwhile.
+    waiting: Vec<Message>,
+    /// Of each gateway until when it stands still, and until when nothing comes through.
+    stalled: Vec<Micros>,
+    silent: Vec<Micros>,
+    numbers: u64,
+    pub(crate) defect: Option<Defect>,
+    /// Calls that the store has executed.
+    pub(crate) executed: Vec<(Micros, usize, Ask, Said)>,
+}
+
+/// A connection as the network sees it.
+#[derive(Debug)]
+struct Line {
+    gateway: usize,
+    way: Gateway,
+    rng: Rng,
+    /// A new one for each connection.
+    number: u64,
+    /// From when on it can be used; never, of a gateway that is dead.
+    up: Micros,
+    /// When the last messages arrive, there and back.
+    last: [Micros; 2],
+    asked: BTreeMap<u64, oneshot::Sender<Result<Said, StoreError>>>,
+    calls: Arc<Calls>,
+    /// From then on no message is lost.
+    lossy_until: Micros,
+}
+
+#[derive(Debug, Clone)]
+struct Message {
+    line: usize,
+    /// The connection's.
+    number: u64,
+    id: u64,
+    ask: Ask,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Ask {
+    Run(Arc<Vec<Entry>>),
+    /// The gateway's id, and whether it decides alone.
+    Beat(Arc<str>, bool),
+    Leave(Arc<str>),
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Said {
+    Replies(Vec<Reply>),
+    Beat(Beat),
+    Left,
+}
+
+#[derive(Debug)]
+enum Event {
+    Arrives(Message),
+    Answered(Message, Said),
+    /// Nothing was heard.
+    GivenUp(Message),
+    Thaws,
+    /// The gateway's calls are heard again.
+    Hears(usize),
+}
+
+/// A connection of a gateway.
+pub(crate) struct Link {
+    network: Network,
+    line: usize,
+    calls: Arc<Calls>,
+}
+
+// === impl Network ===
+
+impl Network {
+    pub(crate) fn new(gateways: usize, defect: Option<Defect>) -> Self {
+        let mut server = Server::default();
+        server.hides_losses = defect == Some(Defect::LossesAreHidden);
+        let world = World {
+            server,
+            coming: BTreeMap::new(),
+            links: Vec::new(),
+            frozen_until: 0,
+            waiting: Vec::new(),
+            stalled: vec![0; gateways],
+            silent: vec![0; gateways],
+            numbers: 0,
+            defect,
+            executed: Vec::new(),
+        };
+        Self { world: Arc::new(Mutex::new(world)), changed: Arc::default(), begun: Instant::now() }
+    }
+
+    /// µs since the history began.
+    pub(crate) fn now(&self) -> Micros {
+        i64::try_from(self.begun.elapsed().as_micros()).expect("short")
+    }
+
+    pub(crate) async fn until(&self, at: Micros) {
+        sleep_until(self.begun + Duration::from_micros(at.unsigned_abs())).await;
+    }
+
+    /// A further connection of a gateway; `number` is nobody else's.
+    pub(crate) fn connect(&self, history: &History, gateway: usize, number: i64) -> Link {
+        let calls = Arc::new(Calls::numbered(number));
+        let mut world = self.world.lock();
+        world.server.hear(&calls, true);
+        let line = Line {
+            gateway,
+            way: history.gateways[gateway].clone(),
+            rng: Rng::with_seed(
+                history.seed ^ number.unsigned_abs().wrapping_mul(0x9E37_79B9_7F4A_7C15),
+            ),
+            number: 0,
+            up: 0,
+            last: [0; 2],
+            asked: BTreeMap::new(),
+            calls: calls.clone(),
+            lossy_until: history.load,
+        };
+        world.links.push(line);
+        Link { network: self.clone(), line: world.links.len() - 1, calls }
+    }
+
+    /// Delivers, for as long as the history lasts.
+    pub(crate) async fn deliver(self) {
+        loop {
+            let next = self.world.lock().coming.first_key_value().map(|(key, _)| key.0);
+            tokio::select! {
+                biased;
+                () = self.changed.notified() => {}
+                () = self.until(next.unwrap_or_default()), if next.is_some() => {
+                    let mut world = self.world.lock();
+                    let now = self.now();
+                    while let Some(first) = world.coming.first_entry().filter(|it| it.key().0 <= now) {
+                        let ((at, ..), event) = first.remove_entry();
+                        world.happens(at, event);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Does something to the world, now.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut World, Micros)) {
+        change(&mut self.world.lock(), self.now());
+        self.changed.notify_one();
+    }
+
+    /// Resolves when the gateway does not stand still.
+    pub(crate) async fn awake(&self, gateway: usize) {
+        let until = self.world.lock().stalled[gateway];
+        if until > self.now() {
+            self.until(until).await;
+        }
+    }
+
+    /// Whether a message from there now would arrive.
+    pub(crate) fn reaches(&self, gateway: usize) -> bool {
+        let (world, now) = (self.world.lock(), self.now());
+        let is_cut = world.links.iter().any(|line| line.gateway == gateway && line.up > now);
+        !is_cut && world.silent[gateway] <= now && world.frozen_until <= now
+    }
+
+    fn send(&self, line: usize, ask: Ask) -> oneshot::Receiver<Result<Said, StoreError>> {
+        let (sender, receiver) = oneshot::channel();
+        let now = self.now();
+        self.change(|world, _| world.send(now, line, ask, sender));
+        receiver
+    }
+}
+
+// === impl World ===
+
+impl World {
+    fn push(&mut self, at: Micros, line: usize, event: Event) {
+        self.numbers += 1;
+        self.coming.insert((at, line, self.numbers), event);
+    }
+
+    fn send(
+        &mut self,
+        now: Micros,
+        line: usize,
+        ask: Ask,
+        answer: oneshot::Sender<Result<Said, StoreError>>,
+    ) {
+        self.numbers += 1;
+        let id = self.numbers;
+        let (up, number, gateway) =
+            (self.links[line].up, self.links[line].number, self.links[line].gateway);
+        if up != NEVER && up > now {
+            drop(answer.send(Err(StoreError::NotConnected)));
+            return;
+        }
+        self.links[line].asked.insert(id, answer);
+        if up == NEVER {
+            return;
+        }
+        let message = Message { line, number, id, ask };
+        self.push(now + SILENT, line, Event::GivenUp(message.clone()));
+        let leaves = now.max(self.stalled[gateway]).max(self.silent[gateway]);
+        if let Some(at) = self.links[line].travels(leaves, 0) {
+            self.push(at, line, Event::Arrives(message));
+        }
+    }
+
+    fn happens(&mut self, at: Micros, event: Event) {
+        match event {
+            Event::Arrives(message) => self.arrives(at, message),
+            Event::Answered(message, said) => {
+                let gateway = self.links[message.line].gateway;
+                let later = self.stalled[gateway].max(self.silent[gateway]);
+                if later > at {
+                    return self.push(later, message.line, Event::Answered(message, said));
+                }
+                let line = &mut self.links[message.line];
+                if let Some(answer) = line.asked.remove(&message.id) {
+                    drop(answer.send(Ok(said)));
+                }
+            }
+            Event::GivenUp(message) => {
+                let line = &self.links[message.line];
+                if line.asked.contains_key(&message.id) && line.up != NEVER {
+                    let up = at.max(self.silent[line.gateway]) + AGAIN;
+                    self.cut(message.line, up, "silent");
+                }
+            }
+            Event::Thaws => {
+                for message in std::mem::take(&mut self.waiting) {
+                    self.arrives(at, message);
+                }
+            }
+            Event::Hears(gateway) => self.hear(gateway, true),
+        }
+    }
+
+    fn arrives(&mut self, at: Micros, message: Message) {
+        if self.frozen_until > at {
+            self.waiting.push(message);
+            return;
+        }
+        let gateway = self.links[message.line].gateway;
+        let said = match &message.ask {
+            Ask::Run(entries) => {
+                Said::Replies(controls::run(self.defect, &mut self.server, gateway, at, entries))
+            }
+            Ask::Beat(id, alone) => {
+                let beat = self.server.beat(at, id, *alone);
+                Said::Beat(controls::beat(self.defect, beat))
+            }
+            Ask::Leave(id) => {
+                self.server.leave(id);
+                Said::Left
+            }
+        };
+        self.executed.push((at, gateway, message.ask.clone(), said.clone()));
+        let line = &mut self.links[message.line];
+        if line.number == message.number
+            && let Some(at) = line.travels(at, 1)
+        {
+            self.push(at, message.line, Event::Answered(message, said));
+        }
+    }
+
+    /// The connection ends; another one can be used from `up` on.
+    fn cut(&mut self, line: usize, up: Micros, why: &str) {
+        let line = &mut self.links[line];
+        if line.up == NEVER {
+            return;
+        }
+        line.number += 1;
+        line.up = up;
+        for (_, answer) in std::mem::take(&mut line.asked) {
+            drop(answer.send(Err(StoreError::Unreachable(why.into()))));
+        }
+    }
+
+    fn lines(&self, gateway: Option<usize>) -> Vec<usize> {
+        let all = 0..self.links.len();
+        all.filter(|line| gateway.is_none_or(|one| self.links[*line].gateway == one)).collect()
+    }
+
+    /// Connections end, of one gateway or all, and none can be made for a while.
+    pub(crate) fn cut_all(&mut self, gateway: Option<usize>, until: Micros) {
+        for line in self.lines(gateway) {
+            let again = self.links[line].rng.i64(0..=AGAIN);
+            self.cut(line, until + again, "cut");
+        }
+    }
+
+    /// The server ends: what has not been executed never is.
+    pub(crate) fn lose_messages(&mut self) {
+        self.waiting.clear();
+        self.coming.retain(|_, event| !matches!(event, Event::Arrives(_)));
+    }
+
+    /// The gateway is dead: nothing that it still does is heard.
+    pub(crate) fn kill(&mut self, gateway: usize) {
+        for line in self.lines(Some(gateway)) {
+            self.links[line].up = NEVER;
+            self.links[line].number += 1;
+        }
+        self.hear(gateway, false);
+    }
+
+    /// The gateway stands still.
+    pub(crate) fn stall(&mut self, gateway: usize, until: Micros) {
+        self.stalled[gateway] = until.max(self.stalled[gateway]);
+    }
+
+    /// Nothing comes through.
+    pub(crate) fn silence(&mut self, gateway: usize, until: Micros) {
+        self.silent[gateway] = until.max(self.silent[gateway]);
+        self.hear(gateway, false);
+        self.push(until, 0, Event::Hears(gateway));
+    }
+
+    pub(crate) fn freeze(&mut self, until: Micros) {
+        self.frozen_until = until.max(self.frozen_until);
+        self.push(self.frozen_until, 0, Event::Thaws);
+    }
+
+    fn hear(&mut self, gateway: usize, hears: bool) {
+        for line in self.lines(Some(gateway)) {
+            let (calls, is_dead) = (self.links[line].calls.clone(), self.links[line].up == NEVER);
+            self.server.hear(&calls, hears && !is_dead);
+            if hears {
+                calls.call_all();
+            }
+        }
+    }
+}
+
+// === impl Line ===
+
+impl Line {
+    /// When what leaves then arrives; in order, and not at all when it is lost.
+    fn travels(&mut self, leaves: Micros, way: usize) -> Option<Micros> {
+        let Gateway { delay, jitter, lost, .. } = self.way;
+        let more = self.rng.i64(0..=jitter);
+        let is_lost = self.rng.u32(0..1000) < lost && leaves < self.lossy_until;
+        let at = (leaves + delay.max(LEAST) + more).max(self.last[way]);
+        self.last[way] = at;
+        (!is_lost).then_some(at)
+    }
+}
+
+// === impl Link ===
+
+impl Script for Link {
+    fn calls(&self) -> &Arc<Calls> {
+        &self.calls
+    }
+
+    fn lane<'k>(&self, _: &'k str) -> &'k str {
+        ""
+    }
+
+    fn run(&self, entries: Arc<Vec<Entry>>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
+        let answer = self.network.send(self.line, Ask::Run(entries));
+        Box::pin(async move {
+            match answer.await {
+                Ok(Ok(Said::Replies(replies))) => Ok(replies),
+                Ok(Err(error)) => Err(error),
+                _ => Err(StoreError::Protocol),
+            }
+        })
+    }
+
+    fn beat(&self, _: Arc<str>, id: Arc<str>, alone: bool) -> BoxFuture<Result<Beat, StoreError>> {
+        let answer = self.network.send(self.line, Ask::Beat(id, alone));
+        let asked = Instant::now();
+        let defect = self.network.world.lock().defect;
+        Box::pin(async move {
+            match answer.await {
+                Ok(Ok(Said::Beat(_))) if controls::drops_beat(defect, asked.elapsed()) => {
+                    Err(StoreError::Timeout)
+                }
+                Ok(Ok(Said::Beat(beat))) => Ok(beat),
+                Ok(Err(error)) => Err(error),
+                _ => Err(StoreError::Protocol),
+            }
+        })
+    }
+
+    fn leave(&self, _: Arc<str>, id: Arc<str>) -> BoxFuture<Result<(), StoreError>> {
+        let answer = self.network.send(self.line, Ask::Leave(id));
+        Box::pin(async move { answer.await.map_err(|_| StoreError::Protocol)?.map(|_| ()) })
+    }
+
+    fn renew(&self) {
+        self.network.change(|world, now| world.cut(self.line, now + AGAIN, "renewed"));
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("line", &self.line).finish_non_exhaustive()
+    }
+}

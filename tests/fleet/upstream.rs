@@ -1,0 +1,110 @@
+//! What the upstream and the callers see: when each request came, was sent, and ended. It judges nothing.
+
+use crate::{
+    gateway::Request,
+    history::{MS, Micros},
+};
+use paceway::{
+    limit::Slot,
+    store::{Source, StoreError},
+};
+use parking_lot::Mutex;
+use std::{fmt, sync::Arc};
+
+/// Everything that was seen.
+#[derive(Debug, Default)]
+pub(crate) struct Upstream {
+    pub(crate) seen: Mutex<Vec<Seen>>,
+}
+
+/// One request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) number: usize,
+    pub(crate) gateway: usize,
+    pub(crate) route: usize,
+    pub(crate) key: i64,
+    pub(crate) came: Micros,
+    /// When it arrived at the upstream, and who decided.
+    pub(crate) sent: Option<(Micros, Source)>,
+    /// When it ended, and how; not, of a gateway that ended.
+    pub(crate) ended: Option<(Micros, End)>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The upstream has answered.
+    Done,
+    /// 429, with the time after which to come back.
+    Refused(Micros),
+    /// 503.
+    Failed(StoreError),
+    /// The caller left.
+    Left,
+    /// It was promised a slot beyond its budget.
+    InVain,
+    /// The gateway ended.
+    Cut,
+}
+
+/// Tells of one request; dropped, that it was cut.
+pub(crate) struct Teller {
+    upstream: Arc<Upstream>,
+    index: usize,
+    is_over: bool,
+    begun: (tokio::time::Instant, Micros),
+}
+
+// === impl Upstream ===
+
+impl Upstream {
+    pub(crate) fn arrives(self: &Arc<Self>, request: &Request, now: Micros) -> Teller {
+        let Request { number, gateway, route, key, .. } = *request;
+        let mut seen = self.seen.lock();
+        seen.push(Seen { number, gateway, route, key, came: now, sent: None, ended: None });
+        let begun = (tokio::time::Instant::now(), now);
+        Teller { upstream: self.clone(), index: seen.len() - 1, is_over: false, begun }
+    }
+}
+
+// === impl Teller ===
+
+impl Teller {
+    pub(crate) fn sent(&self, now: Micros, slot: &Slot) {
+        self.upstream.seen.lock()[self.index].sent = Some((now, slot.source));
+    }
+
+    pub(crate) fn end(&mut self, now: Micros, end: End) {
+        self.is_over = true;
+        self.upstream.seen.lock()[self.index].ended = Some((now, end));
+    }
+}
+
+impl Drop for Teller {
+    fn drop(&mut self) {
+        if !self.is_over {
+            let (begun, at) = self.begun;
+            let now = at + i64::try_from(begun.elapsed().as_micros()).expect("short");
+            self.end(now, End::Cut);
+        }
+    }
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ms = |at: Micros| at as f64 / MS as f64;
+        let Self { number, gateway, route, key, came, .. } = self;
+        write!(
+            f,
+            "{:>9.1} ms request {number} of route {route}, key {key}, at gateway {gateway}",
+            ms(*came)
+        )?;
+        if let Some((at, source)) = self.sent {
+            write!(f, "; sent at {:.1} by {source:?}", ms(at))?;
+        }
+        match &self.ended {
+            Some((at, end)) => write!(f, "; {end:?} at {:.1}", ms(*at)),
+            None => write!(f, "; never ended"),
+        }
+    }
+}
