@@ -38,8 +38,8 @@ routes: [{both}, {}]
         upstream.url(),
         routes
             .join(", ")
-            .replace("five], max_wait: WAIT", "five]")
-            .replace("fifty], max_wait: WAIT", "fifty]")
+            .replace("five], max_wait: WAIT", "five], max_wait: 0")
+            .replace("fifty], max_wait: WAIT", "fifty], max_wait: 0")
             .replace("place], max_wait: WAIT", "place], max_wait: 1min")
             .replace("WAIT", "100ms"),
     );
