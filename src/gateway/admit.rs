@@ -280,8 +280,8 @@ impl Gateway {
     }
 
     /// Takes permits for a request whose first attempt the upstream may have counted, or whose slot has passed, and a fresh
-    /// connection, within what is left of the request's budget. The request keeps the places that it holds. With no time left it is only granted
-    /// what can be had at once.
+    /// connection, within what is left of the request's budget. The request keeps the places that it holds. With no time
+    /// left it is only granted what can be had at once.
     pub(super) async fn pay_again(
         &self,
         record: &mut Record<'_>,
