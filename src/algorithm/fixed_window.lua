@@ -19,7 +19,7 @@ local fixed_window = { kind = 70, args = 2 }
 
 local HEAD, SECTION, RUN = '<BBBi8i8', '<i8i8i8i8i8i4', '<i8i8i8'
 local MAX_SECTIONS, UNUSED, MOST, KNOWN_PAST = 4, 60000000, 1000000000000, 5000000
-local MIN_PERIOD, MAX_PERIOD = 1000, 31622400000000
+local MIN_PERIOD, MAX_PERIOD, MAX_COUNT = 1000, 31622400000000, 1000000000
 in_one_string(fixed_window, function(rule, now, from, to)
   local function window(instant) return math.floor(instant / rule.period) end
   local first, last, run = math.max(window(from), window(now)), window(to), ''
@@ -279,7 +279,8 @@ local function reset_after(open)
 end
 
 local function used(open)
-  open.own.asked, open.own.limit = open.clock, open.rule.count
+  open.own.asked = open.clock
+  if open.rule.count < MAX_COUNT then open.own.limit = open.rule.count end
   if #open.others == 0 then return end
   local others = {}
   for _, section in ipairs(open.others) do

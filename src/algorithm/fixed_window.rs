@@ -229,7 +229,11 @@ impl Open {
 
     /// Something is written under this rule: sections that nobody used for long go.
     fn used(&mut self) {
-        (self.own.asked, self.own.limit) = (self.clock, self.rule.count);
+        self.own.asked = self.clock;
+        // A charge is no rule: what other periods allow in these windows is still up to the last one.
+        if self.rule.count < MAX_COUNT {
+            self.own.limit = self.rule.count;
+        }
         self.others.retain(|section| self.clock - section.asked <= section.period + UNUSED);
         self.others.truncate(MAX_SECTIONS - 1);
     }

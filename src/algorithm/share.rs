@@ -119,7 +119,12 @@ impl Algorithm {
             return 0;
         }
         let (own, all) = (i128::from(self.limit()), i128::from(whole.limit()));
-        let used = i128::from((whole.limit() - level.remaining).max(0));
+        let limit = match whole {
+            // The last that was heard is of a charge: see [`Self::spent`].
+            Self::FixedWindow(rule) if level.remaining > whole.limit() => rule.spent().capacity(),
+            _ => whole.limit(),
+        };
+        let used = i128::from((limit - level.remaining).max(0));
         i64::try_from((used * own + all - 1) / all).unwrap_or(i64::MAX)
     }
 }

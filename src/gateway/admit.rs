@@ -280,8 +280,8 @@ impl Gateway {
     }
 
     /// Takes permits for a request whose first attempt the upstream may have counted, or whose slot has passed, and a fresh
-    /// connection, within what is left of the request's budget. The request keeps the places that it holds. With no time left it is only granted
-    /// what can be had at once.
+    /// connection, within what is left of the request's budget. The request keeps the places that it holds. With no time
+    /// left it is only granted what can be had at once.
     pub(super) async fn pay_again(
         &self,
         record: &mut Record<'_>,
@@ -326,13 +326,22 @@ impl Gateway {
                 if waiting.is_none() {
                     return Err(Unpaid::Refused);
                 }
-                slot.near(self.upstreams[terms.upstream].lead()).await;
             }
-            let connection = match fresh.take() {
-                Some(connection) => connection,
-                None => again.connection().await.map_err(Unpaid::Connect)?,
+            let come = async {
+                slot.near(self.upstreams[terms.upstream].lead()).await;
+                let connection = match fresh.take() {
+                    Some(connection) => connection,
+                    None => again.connection().await.map_err(Unpaid::Connect)?,
+                };
+                slot.come().await;
+                Ok(connection)
             };
-            slot.come().await;
+            let connection = tokio::select! {
+                biased;
+                connection = come => connection?,
+                // The drain ends sooner: the request is answered at once, not cut.
+                () = self.drain.ends_before(slot.at) => return Err(Unpaid::Refused),
+            };
             if slot.is_late() {
                 self.plan.limiters[bound].metrics.late.increment(1);
                 fresh = Some(connection);

@@ -279,8 +279,11 @@ impl Batched {
     /// Charges what gateways that decide alone may grant while the store grants this to `checks`.
     fn charge_for_others(&self, member: &Member, checks: &Checks) {
         for check in checks.iter() {
-            let cost = member.share_of_others(check).min(check.algorithm.capacity());
-            if cost > 0 {
+            let (mut left, most) = (member.share_of_others(check), check.algorithm.capacity());
+            while left > 0 {
+                // A bucket of burst 1 takes one permit at a time.
+                let cost = left.min(most);
+                left -= cost;
                 let algorithm = check.algorithm.spent();
                 let check = Check { algorithm, cost, enforce: false, ..check.clone() };
                 let entry =

@@ -231,10 +231,11 @@ impl Health {
         }
     }
 
-    /// For how long the store has answered nothing, as far as this process knows.
-    pub(super) fn silent_for(&self) -> Duration {
+    /// For how long the store has answered nothing about `key`, as far as this process knows. One server of a Cluster
+    /// may be away alone, while the breaker is closed.
+    pub(super) fn silent_for(&self, key: &str) -> Duration {
         match self.is_closed() {
-            true => Duration::ZERO,
+            true => self.told.failing_for(key).unwrap_or_default(),
             false => self.answered.lock().elapsed(),
         }
     }

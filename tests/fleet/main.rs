@@ -102,7 +102,7 @@ fn every_law_holds_over_every_history() {
     let (seed, histories) = (number("FLEET_SEED"), number("FLEET_HISTORIES"));
     let seeds = seed.map_or(0..histories.unwrap_or(HISTORIES), |seed| seed..seed + 1);
     if let Some(seed) = seed {
-        println!("{}", told(&History::draw(seed), true));
+        eprintln!("{}", told(&History::draw(seed), true));
     }
     if let Some(found) = search(seeds, History::draw, None) {
         let seed = found.0.seed;
@@ -137,6 +137,6 @@ fn every_defect_is_found() {
         let (history, broken) = found.unwrap_or_else(|| panic!("{defect:?} is not found"));
         let without = judge(&history, &run::run(&history, None, false));
         assert_eq!(without, Ok(()), "without {defect:?}: {history}");
-        println!("{defect:?}: seed {}, {broken:?}", history.seed);
+        eprintln!("{defect:?}: seed {}, {broken:?}", history.seed);
     }
 }

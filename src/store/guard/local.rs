@@ -565,7 +565,7 @@ impl Account {
     /// See [`Places::hear`].
     fn hear(&mut self, health: &Health, now: Micros) -> (Vec<(Holder, Micros)>, Vec<Holder>) {
         let (known, key) = (&health.known, &self.check.key);
-        let silence = i64::try_from(health.silent_for().as_micros()).unwrap_or(i64::MAX);
+        let silence = i64::try_from(health.silent_for(key).as_micros()).unwrap_or(i64::MAX);
         let lease = self.check.algorithm.lease().unwrap_or_default();
         self.places.silent_for(silence.min(lease), lease, now);
         self.places.hear(&known.places(key), known.asked(key), now)

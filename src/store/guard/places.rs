@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 pub(super) struct Places {
     held: BTreeMap<Holder, Held>,
     /// The store counts them, nobody uses them, and until when (µs) their leases last there.
-    idle: Vec<(Holder, Micros)>,
+    idle: BTreeMap<Holder, Micros>,
     /// Until then places of other gateways may live that are not known here, µs.
     unknown_until: Micros,
     /// Calls of this process that have asked the store and have no answer yet.
@@ -67,7 +67,8 @@ impl Places {
     }
 
     /// Hears which places of this process the store has given, how long each lease lasts yet (µs), and how many calls
-    /// have no answer. Returns those that are new here, and the names here of those that are gone.
+    /// have no answer. Returns those that are new here, and the names here of those that are gone. `known` is in order: an
+    /// outage with 10,000 places under way would cost 10^8 comparisons a decision otherwise.
     pub(super) fn hear(
         &mut self,
         known: &[(Holder, Micros)],
@@ -75,7 +76,7 @@ impl Places {
         now: Micros,
     ) -> (Vec<(Holder, Micros)>, Vec<Holder>) {
         self.asked = asked;
-        let is_known = |id: &Holder| known.iter().any(|(known, _)| known == id);
+        let is_known = |id: &Holder| known.binary_search_by_key(id, |(known, _)| *known).is_ok();
         let mut gone = Vec::new();
         self.held.retain(|id, held| {
             // What the store has not been told, or may not have heard, only its call can leave.
@@ -86,10 +87,10 @@ impl Places {
             }
             stays
         });
-        self.idle.retain(|(id, until)| *until > now && (is_here(ticket(*id)) || is_known(id)));
+        self.idle.retain(|id, until| *until > now && (is_here(ticket(*id)) || is_known(id)));
         let mut new = Vec::new();
         for (id, left) in known.iter().copied().filter(|(_, left)| *left > 0) {
-            if self.held.contains_key(&id) || self.idle.iter().any(|(idle, _)| *idle == id) {
+            if self.held.contains_key(&id) || self.idle.contains_key(&id) {
                 continue;
             }
             let until = now + left;
@@ -120,15 +121,17 @@ impl Places {
     }
 
     /// Those that a call can take over: half of their lease is left, so that they last as long as most calls.
-    fn usable(&self, whole: &Concurrency, now: Micros) -> impl Iterator<Item = usize> {
+    fn usable(&self, whole: &Concurrency, now: Micros) -> impl Iterator<Item = (Holder, Micros)> {
         let least = now + whole.lease() / 2;
-        self.idle.iter().enumerate().filter(move |(_, (_, until))| *until >= least).map(|(i, _)| i)
+        let idle = self.idle.iter().map(|(id, until)| (*id, *until));
+        idle.filter(move |(_, until)| *until >= least)
     }
 
     /// The ticket `asked` has a place here; returns whose place it is for the store.
     pub(super) fn take(&mut self, whole: &Concurrency, asked: Ticket, now: Micros) -> Ticket {
         let usable = self.usable(whole, now).next();
-        let (name, counted_until) = usable.map_or((id(asked), 0), |i| self.idle.swap_remove(i));
+        let (name, counted_until) = usable.unwrap_or((id(asked), 0));
+        self.idle.remove(&name);
         let until = now + whole.lease();
         let held = Held { inner: id(asked), until, counted_until, due: true, is_renewed: false };
         self.held.insert(name, held);
@@ -143,7 +146,7 @@ impl Places {
             return Left::Both(held.inner);
         }
         if is_counted && held.counted_until > now {
-            self.idle.push((id(place), held.counted_until));
+            self.idle.insert(id(place), held.counted_until);
         }
         Left::Here(held.inner)
     }

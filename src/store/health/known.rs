@@ -100,7 +100,8 @@ impl Known {
         Some((level, at.elapsed()))
     }
 
-    /// Who of this process holds a place of `key`, and until when at most, µs from now: below 0 if its lease has ended.
+    /// Who of this process holds a place of `key`, and until when at most, µs from now: below 0 if its lease has ended. In
+    /// order.
     pub(in crate::store) fn places(&self, key: &str) -> Vec<(Holder, Micros)> {
         let now = Instant::now();
         let micros = |span: Duration| i64::try_from(span.as_micros()).unwrap_or(i64::MAX);

@@ -117,6 +117,16 @@ impl Told {
         failure.map(|failure| failure.why.clone()).filter(|why| !why.is_of_a_key())
     }
 
+    /// For how long those with `key` have had none.
+    pub(super) fn failing_for(&self, key: &str) -> Option<Duration> {
+        if !self.some.load(Relaxed) {
+            return None;
+        }
+        let groups = self.groups.lock();
+        let failure = groups.get("").or_else(|| groups.get(hash_tag(key)));
+        failure.map(|failure| failure.since.elapsed())
+    }
+
     fn failed(&self, group: &str, error: &StoreError) -> bool {
         let now = Instant::now();
         let mut groups = self.groups.lock();

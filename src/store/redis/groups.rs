@@ -18,7 +18,10 @@ use std::{
     },
     time::Duration,
 };
-use tokio::time::{sleep, timeout};
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 
 /// Returns 0 when the tag is in use, or is from now on; else for how many ms another one is at least.
 const SCRIPT: &str = "local held = redis.call('GET', KEYS[1]) \
@@ -27,6 +30,9 @@ const SCRIPT: &str = "local held = redis.call('GET', KEYS[1]) \
                       return 0";
 /// How often records are renewed, and how long one call may take.
 const RENEWED: Duration = Duration::from_secs(1);
+/// Claims that are asked for at one time. One after the other, those of 100 limiters at 60 ms a round trip would take
+/// longer than a record lives without a renewal.
+const AT_ONCE: usize = 64;
 /// How long a gateway may be silent before its records begin to run out, µs.
 const SILENCE: Micros = 5_000_000;
 
@@ -61,6 +67,8 @@ struct Claimed {
     states: Vec<String>,
     /// Another tag is in use, or it is not known yet which one is.
     is_displaced: AtomicBool,
+    /// The log has told that another one is.
+    is_told: AtomicBool,
 }
 
 // === impl Groups ===
@@ -95,6 +103,7 @@ impl Claimed {
             lives: (lives / 1_000 + 1).to_string(),
             states: states.collect(),
             is_displaced: AtomicBool::new(true),
+            is_told: AtomicBool::new(false),
             limiter,
             tag,
         }
@@ -107,11 +116,13 @@ impl Claimed {
         rests.into_iter().any(|rest| rest.is_empty() || rest.starts_with(':'))
     }
 
+    /// Hears for how many ms another tag is in use; 0: none is.
     fn learn(&self, left: i64) {
         let is_displaced = left > 0;
-        let was_displaced = self.is_displaced.swap(is_displaced, Relaxed);
+        self.is_displaced.store(is_displaced, Relaxed);
+        let was_told = self.is_told.swap(is_displaced, Relaxed);
         let (limiter, tag) = (&self.limiter, &self.tag);
-        match (was_displaced, is_displaced) {
+        match (was_told, is_displaced) {
             (false, true) => {
                 tracing::warn!(
                     limiter,
@@ -120,7 +131,7 @@ impl Claimed {
                     "limiter closed: other gateways use another hash tag"
                 );
             }
-            (true, false) => tracing::debug!(limiter, tag, "hash tag in use"),
+            (true, false) => tracing::info!(limiter, tag, "limiter open: its hash tag is in use"),
             _ => {}
         }
     }
@@ -138,11 +149,20 @@ impl RedisStore {
     /// Asks once for each limiter whether its tag is in use. Without an answer it stays as it was.
     pub async fn claim_groups(&self) {
         let Some(groups) = &self.groups else { return };
-        for claim in &groups.claims {
-            if let Ok(Ok(left)) = timeout(RENEWED, self.claim(claim)).await {
-                claim.learn(left);
+        let mut asked = JoinSet::new();
+        for i in 0..groups.claims.len() {
+            let (store, groups) = (self.clone(), groups.clone());
+            asked.spawn(async move {
+                let claim = &groups.claims[i];
+                if let Ok(Ok(left)) = timeout(RENEWED, store.claim(claim)).await {
+                    claim.learn(left);
+                }
+            });
+            if asked.len() >= AT_ONCE {
+                asked.join_next().await;
             }
         }
+        while asked.join_next().await.is_some() {}
         let some = groups.claims.iter().any(|claim| claim.is_displaced.load(Relaxed));
         groups.some.store(some, Relaxed);
     }
@@ -231,5 +251,17 @@ mod tests {
         }
         groups.claims[0].learn(0);
         assert_eq!(exhausted("p:{a}:T:b"), None);
+    }
+
+    /// A gateway that starts while others use another tag has never had its own, and the log tells of it all the same.
+    #[test]
+    fn the_log_tells_that_a_limiter_is_closed_also_at_the_start() {
+        let claim =
+            Claimed::new("p", Claim { limiter: "b".into(), tag: "a".into(), checks: vec![] });
+        let told = [7_000, 6_000, 0, 7_000].map(|left| {
+            claim.learn(left);
+            claim.is_told.load(Relaxed)
+        });
+        assert_eq!(told, [true, true, false, true]);
     }
 }

@@ -250,6 +250,21 @@ async fn others_leave_its_share_to_a_gateway_that_decides_alone(
     assert!(used >= 0.85, "{used:.2} of the rate is used");
 }
 
+/// A bucket of burst 1 grants one permit at once. Two absent gateways of three may grant two for each of this one.
+#[tokio::test(start_paused = true)]
+async fn all_that_absent_gateways_may_grant_is_charged() {
+    let (_far, [guard, _]) = guards(3);
+    // Between two heartbeats, which would say that there are none.
+    sleep(Duration::from_millis(100)).await;
+    guard.process.health.counted(&Beat { gateways: 3, absent: 2, now: None }, Instant::now());
+    let rule = TokenBucket::new(1, 60 * SECOND, 1).expect("a rule");
+    let checks = [check(Algorithm::TokenBucket(rule), SHARE)].into();
+    assert!(ask(&guard, &checks, 0).await.expect("a decision").admitted);
+    guard.flush().await;
+    let level = guard.look(&checks[0]).get().await.expect("a level");
+    assert!(level.next > 2 * 60 * SECOND, "{level:?}");
+}
+
 /// The others do not wait for one that says that it ends.
 #[tokio::test(start_paused = true)]
 async fn the_others_do_not_miss_a_gateway_that_leaves() {

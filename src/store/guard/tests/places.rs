@@ -262,3 +262,29 @@ proptest! {
         prop_assert!(all > 20, "{} in all", all);
     }
 }
+
+/// One server of a Cluster is away, so the breaker stays closed. After a lease without an answer each of two gateways
+/// gives its part of the 4 places.
+#[tokio::test(start_paused = true)]
+async fn places_of_a_server_that_is_away_alone_are_given_after_a_lease() {
+    let script = FarScript::default();
+    script.0.gateways.store(2, SeqCst);
+    *script.0.gone.lock() = Some("t");
+    let [guard, _] = process(&script);
+    settled().await;
+    let rule = crate::algorithm::Concurrency::new(4, 10_000_000).expect("a rule");
+    let checks: Checks = [check(Algorithm::Concurrency(rule), SHARE)].into();
+    let mut given = Vec::new();
+    for second in 0..30 {
+        let ticket = Some(guard.calls().ticket().ticket);
+        let decision = match guard.decide(&checks, 0, ticket).get().await {
+            Err(error) => guard.decide_without(error, &checks, 0, ticket),
+            decided => decided,
+        };
+        if decision.expect("a decision").admitted {
+            given.push(second);
+        }
+        sleep(Duration::from_secs(1)).await;
+    }
+    assert!(given.first().is_some_and(|first| (9..=12).contains(first)), "{given:?}");
+}
