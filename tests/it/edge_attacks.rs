@@ -381,6 +381,42 @@ async fn calls_take_no_descriptors_from_operators() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_connections_to_one_upstream_leave_room_for_another() {
+    const CALLS: usize = 60;
+    let gate = Arc::new(Semaphore::new(0));
+    let mut upstreams = Vec::new();
+    for _ in 0..2 {
+        let behind = gate.clone();
+        upstreams.push(Upstream::start(move |_| Reply::ok().behind(&behind)).await);
+    }
+    let yaml = format!(
+        "upstreams: {{ one: {}, other: {} }}
+routes: [{{ suffix: /one, upstream: one }}, {{ suffix: /other, upstream: other }}]\nworkers: 2\n",
+        upstreams[0].url(),
+        upstreams[1].url()
+    );
+    // Room for 77 connections to upstreams.
+    let gateway = Unread::start(&yaml, "ulimit -n 256;", "");
+    let mut clients = Vec::new();
+    for _ in 0..CALLS {
+        clients.push(Conn::to(gateway.listen).await.expect("connect"));
+    }
+    for (target, upstream) in ["/one", "/other"].iter().zip(&upstreams) {
+        for client in &mut clients {
+            client.send(request("GET", target, &[])).await.expect("send");
+        }
+        eventually("all calls have a connection", async || {
+            (upstream.connections() == CALLS).then_some(())
+        })
+        .await;
+        gate.add_permits(CALLS);
+        for client in &mut clients {
+            assert_eq!(client.answer().await.expect("an answer").status, 200, "{target}");
+        }
+    }
+}
+
 // === the admin side
 
 #[tokio::test(flavor = "multi_thread")]
