@@ -420,6 +420,23 @@ routes: [{{ suffix: /one, upstream: one }}, {{ suffix: /other, upstream: other }
 // === the admin side
 
 #[tokio::test(flavor = "multi_thread")]
+async fn idle_operators_make_room_for_a_probe() {
+    let upstream = Upstream::ok().await;
+    // Longer than a test waits for an answer.
+    let client = "client: { header_timeout: 1h, idle_timeout: 1h }\n";
+    let gateway = Gateway::start(&(before(&upstream) + client)).await;
+    let mut conns = Vec::new();
+    for said in [&request("GET", "/healthz", &[])[..], "", "GET /readyz HTTP/1.1\r\n"] {
+        for _ in 0..40 {
+            let mut conn = Conn::to(gateway.admin).await.expect("connect");
+            conn.send(said).await.expect("send");
+            conns.push(conn);
+        }
+        assert_eq!(gateway.page("/readyz").await.status, 200, "{said:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn half_open_operators_are_left() {
     let upstream = Upstream::ok().await;
     let client = "client: { header_timeout: 1s, idle_timeout: 1s }\n";
