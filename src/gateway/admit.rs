@@ -326,7 +326,11 @@ impl Gateway {
                 if waiting.is_none() {
                     return Err(Unpaid::Refused);
                 }
-                slot.near(self.upstreams[terms.upstream].lead()).await;
+                tokio::select! {
+                    biased;
+                    () = slot.near(self.upstreams[terms.upstream].lead()) => {}
+                    () = self.drain.ends_before(slot.at) => return Err(Unpaid::Refused),
+                }
             }
             let connection = match fresh.take() {
                 Some(connection) => connection,
