@@ -53,10 +53,7 @@ impl Defect {
 
     /// Whether the store never hears of `entry`.
     fn swallows(self, entry: &Entry) -> bool {
-        match (self, entry) {
-            (Self::NothingIsGivenBack, Entry::GiveBack { .. }) => true,
-            _ => false,
-        }
+        matches!((self, entry), (Self::NothingIsGivenBack, Entry::GiveBack { .. }))
     }
 }
 
