@@ -56,12 +56,12 @@ const FOLD: Differences = 1 << 10;
 const TRAILING: Differences = END | SEGMENTS;
 const ALL: Differences = (1 << 11) - 1;
 
-/// LF and CR as [`decode`] leaves them, and a slash between them or behind them.
+/// LF and CR as [`decode`] leaves them, and a slash between or after them.
 const LINE_ENDS: [&[u8]; 3] = [b"%0A", b"%0D", b"/"];
 
-/// A byte that is as it is in every reading, wherever it stands.
+/// A byte that every reading leaves as it is, at any place.
 const PLAIN: u8 = 0;
-/// `/` and `.`: depends on what stands before it.
+/// `/` and `.`: their meaning depends on the byte before.
 const SEPARATOR: u8 = 1;
 /// A letter that some origins take for another one.
 const CASED: u8 = 2;
@@ -148,7 +148,7 @@ fn differences(path: &[u8]) -> Differences {
                 [b'5', b'c' | b'C', ..] => SLASH | BACKSLASH,
                 [b'0', b'a' | b'A' | b'd' | b'D', ..] => NEWLINE,
                 [b'4' | b'5' | b'8'..=b'9' | b'a'..=b'f' | b'A'..=b'F', ..] => FOLD,
-                // What it stands for may be any of the others.
+                // The character that it encodes may be any of the others.
                 [b'u' | b'U', ..] => UNICODE | FOLD | TRAILING,
                 _ => 0,
             },
@@ -400,7 +400,8 @@ impl Paths {
             .map(move |reading| (read(bytes, reading), reading & FOLD != 0))
     }
 
-    /// Whether its readings cost little: who needs many ways to read a long path is up to no good.
+    /// Whether all readings of the path together cost little. A long path with many readings is most likely an attack, and
+    /// each reading is one more look-up.
     pub fn is_legible(&self, path: &str) -> bool {
         const MOST: usize = 64 << 10;
         const MOST_DIFFERENCES: u32 = 8;

@@ -18,7 +18,7 @@ async fn ask(admin: SocketAddr) -> anyhow::Result<()> {
     // The data plane answers 417 to an expectation that it does not know, before it asks any limiter: so this spends no
     // permit and reaches no upstream when somebody names the wrong port.
     let question = client.get(format!("http://{admin}/readyz")).header(EXPECT, "paceway-admin");
-    let answer = question.send().await.with_context(|| format!("nobody answers on {admin}"))?;
+    let answer = question.send().await.with_context(|| format!("nothing answers on {admin}"))?;
     let origin = answer.headers().get(PACEWAY_ORIGIN).map(|origin| origin.as_bytes());
     match origin {
         Some(b"admin") => {}

@@ -47,7 +47,7 @@ fn address(word: &str) -> Option<String> {
 
 /// A variable, alone or within a text, whose braces are a map for YAML.
 fn variable(word: &str) -> Option<String> {
-    // The list or map that it stands in is none of it.
+    // The brackets of the list or map around the value are not part of it.
     let word = word.trim_start_matches(['[', '{']).trim_end_matches([',', ']']);
     word.contains("${").then_some(())?;
     let surplus = word.matches('}').count().saturating_sub(word.matches("${").count());

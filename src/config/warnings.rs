@@ -60,7 +60,7 @@ impl Config {
         warnings
     }
 
-    /// Some routes refuse at once what is above their rate, which nobody wrote.
+    /// Routes that refuse at once what is above their rate, although no `max_wait: 0` says so.
     fn nothing_is_held(&self) -> Option<String> {
         const NAMED: usize = 5;
         let is_told = |name: &&String| {

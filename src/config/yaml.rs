@@ -86,8 +86,8 @@ impl Scalar {
         }
     }
 
-    /// As a message may quote it: as written, without what looks like a password or a key in a URL; and what it stands for,
-    /// where that came from the environment and is no secret.
+    /// The value as a message may quote it: as written, without anything that looks like a password or a key in a URL; and
+    /// the value of its variables, if they came from the environment and are no secrets.
     pub(super) fn quoted(&self, path: &str) -> String {
         let written = self.shown(path);
         match self.is_from_outside() && !self.is_secret_at(path) {
@@ -293,7 +293,7 @@ impl<'t> Builder<'_, 't> {
 
     fn map(&mut self, depth: usize) -> Result<Vec<(Key, Node)>, Mistake> {
         let mut entries: Vec<(Key, Node)> = Vec::new();
-        // Read on with, so that what stands in them is not said to be missing.
+        // The reader goes on with these, so that no key in them is reported as missing.
         let mut merged = Vec::new();
         loop {
             let (event, place) = self.next()?;

@@ -123,7 +123,7 @@ impl Gateway {
             Err(Unpaid::Refused) => return Err(again.unpaid()),
         };
         let now = Instant::now();
-        // A request that nobody has seen gains no time by it.
+        // If the upstream has seen nothing of the request, the second attempt gets no time of its own.
         let from = if again.is_seen() { now } else { *started };
         *started += now - failed_at;
         again.send(connection, &mut routed.request, own, from, inform).await

@@ -162,7 +162,9 @@ fn size<B>(limits: &Limits, request: &Request<B>) -> Result<(), Failure> {
 fn host<B>(request: &Request<B>) -> Result<(), Failure> {
     let authority = request.uri().authority();
     if authority.is_some_and(|authority| !is_host(authority.as_str().as_bytes())) {
-        return malformed("the target's host is none");
+        return malformed(
+            "the target's host is no host with or without a port (RFC 3986 section 3.2)",
+        );
     }
     let mut hosts = request.headers().get_all(HOST).iter();
     let Some(host) = hosts.next() else {

@@ -33,7 +33,7 @@ const STREAMS: u32 = 128;
 const RESET_UNSEEN: usize = 20;
 /// Of streams that we had to reset for what was wrong with them.
 const RESET_FOR_ERRORS: usize = 64;
-/// The HTTP/2 library answers a larger header list with a bare 431 that nobody counts, and drops what makes trailers too
+/// The HTTP/2 library answers a larger header list with a bare 431 that is not counted, and drops what makes trailers too
 /// large. So it is given this much room above `limits.header_bytes`, and what it hands over is measured.
 const HEAD_SLACK: usize = 64 << 10;
 /// Of one response, not yet written.

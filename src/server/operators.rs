@@ -23,6 +23,7 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
     sync::{Semaphore, watch},
+    task::AbortHandle,
     time::{Instant, Sleep, sleep, sleep_until, timeout},
 };
 
@@ -55,6 +56,12 @@ struct Timed {
     write_timer: Timer,
 }
 
+/// A connection that is being served.
+struct Open {
+    waits: Arc<Mutex<Waits>>,
+    task: AbortHandle,
+}
+
 /// What a connection waits for, and since when.
 struct Waits {
     what: Wait,
@@ -85,20 +92,29 @@ pub(super) async fn serve(
     mut phases: watch::Receiver<Phase>,
 ) {
     let Ok(listener) = TcpListener::from_std(listener) else { return };
-    let (pages, permits) = (TowerToHyperService::new(pages), Arc::new(Semaphore::new(most)));
+    let pages = TowerToHyperService::new(pages);
+    // The last of `most` connections is the one that waits for the permit of another.
+    let permits = Arc::new(Semaphore::new(most.saturating_sub(1).max(1)));
     let accept = async {
-        // The semaphore is never closed. While it has no permit, connections wait in the backlog for the next one that
-        // ends or takes too long.
-        while let Ok(permit) = permits.clone().acquire_owned().await {
+        let mut open = Vec::<Open>::new();
+        loop {
             let Ok((tcp, _)) = listener.accept().await else {
                 sleep(PAUSE).await;
                 continue;
             };
-            let connection = connection(tcp, pages.clone(), limits);
-            tokio::spawn(async move {
+            open.retain(|open| !open.task.is_finished());
+            if permits.available_permits() == 0 {
+                end_one(&open);
+            }
+            // The semaphore is never closed.
+            let Ok(permit) = permits.clone().acquire_owned().await else { return };
+            let waits = Arc::new(Mutex::new(Waits { what: Wait::Head, since: Instant::now() }));
+            let connection = connection(tcp, pages.clone(), limits, waits.clone());
+            let task = tokio::spawn(async move {
                 connection.await;
                 drop(permit);
             });
+            open.push(Open { waits, task: task.abort_handle() });
         }
     };
     tokio::select! {
@@ -107,10 +123,26 @@ pub(super) async fn serve(
     }
 }
 
-async fn connection(tcp: TcpStream, pages: TowerToHyperService<Router>, limits: Limits) {
+/// Ends the connection that has waited for a request for longest. Otherwise some idle connections of browsers and scrapers
+/// would make a probe of `/readyz` fail.
+fn end_one(open: &[Open]) {
+    let idle = open.iter().filter_map(|open| {
+        let waits = open.waits.lock();
+        (waits.what != Wait::Page).then_some((waits.since, &open.task))
+    });
+    if let Some((_, task)) = idle.min_by_key(|(since, _)| *since) {
+        task.abort();
+    }
+}
+
+async fn connection(
+    tcp: TcpStream,
+    pages: TowerToHyperService<Router>,
+    limits: Limits,
+    waits: Arc<Mutex<Waits>>,
+) {
     // Small answers must not wait for a delayed acknowledgement.
     let _ = tcp.set_nodelay(true);
-    let waits = Arc::new(Mutex::new(Waits { what: Wait::Head, since: Instant::now() }));
     let stream = Timed::new(tcp, limits, waits.clone());
     let service = service_fn(move |request| {
         waits.lock().now(Wait::Page);

@@ -98,6 +98,11 @@ impl Upstream {
             connecting: AtomicU64::new(0),
         });
         tokio::spawn(sweep(Arc::downgrade(&inner)));
+        let pool = Arc::downgrade(&inner);
+        inner.site.settings.sockets.share(move || {
+            let shed = pool.upgrade().and_then(|inner| inner.shelves.lock().shed());
+            shed.is_some()
+        });
         Self(inner)
     }
 

@@ -51,6 +51,13 @@ impl Shelves {
         }
     }
 
+    /// Takes out the connection of HTTP/1.1 that is idle for longest; the caller closes it.
+    pub(super) fn shed(&mut self) -> Option<Box<H1>> {
+        let used = self.all.iter_mut().filter(|shelf| !shelf.idle.is_empty());
+        let oldest = used.min_by_key(|shelf| shelf.idle[0].since)?;
+        Some(oldest.idle.remove(0).wire)
+    }
+
     /// Lets go of what is idle for `limit`, or leads nowhere.
     pub(super) fn sweep(&mut self, limit: Duration) {
         let Self { group, all } = self;

@@ -381,7 +381,60 @@ async fn calls_take_no_descriptors_from_operators() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_connections_to_one_upstream_leave_room_for_another() {
+    const CALLS: usize = 60;
+    let gate = Arc::new(Semaphore::new(0));
+    let mut upstreams = Vec::new();
+    for _ in 0..2 {
+        let behind = gate.clone();
+        upstreams.push(Upstream::start(move |_| Reply::ok().behind(&behind)).await);
+    }
+    let yaml = format!(
+        "upstreams: {{ one: {}, other: {} }}
+routes: [{{ suffix: /one, upstream: one }}, {{ suffix: /other, upstream: other }}]\nworkers: 2\n",
+        upstreams[0].url(),
+        upstreams[1].url()
+    );
+    // Room for 77 connections to upstreams.
+    let gateway = Unread::start(&yaml, "ulimit -n 256;", "");
+    let mut clients = Vec::new();
+    for _ in 0..CALLS {
+        clients.push(Conn::to(gateway.listen).await.expect("connect"));
+    }
+    for (target, upstream) in ["/one", "/other"].iter().zip(&upstreams) {
+        for client in &mut clients {
+            client.send(request("GET", target, &[])).await.expect("send");
+        }
+        eventually("all calls have a connection", async || {
+            (upstream.connections() == CALLS).then_some(())
+        })
+        .await;
+        gate.add_permits(CALLS);
+        for client in &mut clients {
+            assert_eq!(client.answer().await.expect("an answer").status, 200, "{target}");
+        }
+    }
+}
+
 // === the admin side
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_operators_make_room_for_a_probe() {
+    let upstream = Upstream::ok().await;
+    // Longer than a test waits for an answer.
+    let client = "client: { header_timeout: 1h, idle_timeout: 1h }\n";
+    let gateway = Gateway::start(&(before(&upstream) + client)).await;
+    let mut conns = Vec::new();
+    for said in [&request("GET", "/healthz", &[])[..], "", "GET /readyz HTTP/1.1\r\n"] {
+        for _ in 0..40 {
+            let mut conn = Conn::to(gateway.admin).await.expect("connect");
+            conn.send(said).await.expect("send");
+            conns.push(conn);
+        }
+        assert_eq!(gateway.page("/readyz").await.status, 200, "{said:?}");
+    }
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn half_open_operators_are_left() {

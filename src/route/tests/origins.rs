@@ -172,7 +172,7 @@ fn express_folding(path: &str) -> Option<Vec<String>> {
     express(path).map(lower)
 }
 
-/// PHP behind PATH_INFO: decoded as a whole, and looked up in any case.
+/// PHP with PATH_INFO: the path is decoded as a whole, and looked up in any case.
 fn php(path: &str) -> Option<Vec<String>> {
     wsgi(path).map(lower)
 }

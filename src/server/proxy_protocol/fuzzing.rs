@@ -3,7 +3,7 @@
 use super::{Source, block_2, line_1};
 use std::net::IpAddr;
 
-/// The client's address and the port that it asked for; `None` when the proxy speaks for nobody with an address.
+/// The client's address and the port that it asked for; `None` when the header names no address (LOCAL, UNKNOWN).
 pub type Says = Option<(IpAddr, u16)>;
 
 /// Reads a header of version 1, its end included; `None` when it is malformed.

@@ -31,7 +31,7 @@ pub(super) fn pair() -> (Spare, Kept) {
 // === impl Spare ===
 
 impl Spare {
-    /// Remembers a piece; false when it cannot, or nobody needs it any more.
+    /// Remembers a piece; false when the body is too large for that, or no second attempt can follow any more.
     pub(super) fn take(&mut self, frame: &Frame<Bytes>) -> bool {
         let Some(data) = frame.data_ref() else { return false };
         if self.home.is_closed() || self.taken.len() + data.len() > MOST {
@@ -46,7 +46,7 @@ impl Spare {
         if !self.taken.is_empty() {
             watch.ahead.push_front(Frame::data(self.taken.freeze()));
         }
-        // Without a second attempt nobody takes it.
+        // An error means that there is no second attempt.
         let _ = self.home.send(Upload { watch: Some(watch) });
     }
 }
