@@ -130,6 +130,10 @@ impl Told {
     fn failed(&self, group: &str, error: &StoreError) -> bool {
         let now = Instant::now();
         let mut groups = self.groups.lock();
+        if let Some(failure) = groups.get_mut(group).filter(|it| it.last.elapsed() >= STALE) {
+            // This gateway did not ask meanwhile, so others may have had places.
+            failure.since = now;
+        }
         match groups.get_mut(group) {
             Some(failure) if failure.why.kind() == error.kind() => {
                 failure.last = now;
