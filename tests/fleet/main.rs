@@ -4,6 +4,8 @@
 //! `FLEET_SEED=7 cargo test --test fleet every_law` tells one history in full, `FLEET_HISTORIES=100000` sets how many are
 //! tried.
 
+#![allow(clippy::print_stdout, reason = "a history is told to who asks for it")]
+
 mod controls;
 mod exceptions;
 mod gateway;
