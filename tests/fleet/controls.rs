@@ -4,7 +4,10 @@ use crate::{
     history::{Micros, Weather},
     store::Server,
 };
-use paceway::store::{Entry, Reply, batch::Beat, memory::MemoryStore};
+use paceway::{
+    algorithm::MAX_BUDGET,
+    store::{Entry, Reply, batch::Beat, memory::MemoryStore},
+};
 use std::{sync::Arc, time::Duration};
 
 /// The default of `store.timeout`.
@@ -16,33 +19,43 @@ pub(crate) enum Defect {
     LateBeatsAreDropped,
     /// Each gateway takes itself for the only one.
     NobodyElseLives,
+    /// Gateways that have the store leave nothing to those that have not.
+    AbsentOnesHaveNoShare,
     /// Nobody notices that states are gone.
     LossesAreHidden,
     /// Each gateway's own clock decides.
     OwnClocks,
     /// What is given back does not come back.
     NothingIsGivenBack,
+    /// What was decided without the store is never charged to it.
+    ChargesAreForgotten,
     /// Each call is sent twice.
     CallsAreRepeated,
     /// States end before they equal absent ones.
     StatesEndSoon,
+    /// Who wakes late sends all the same.
+    LateSlotsAreSent,
 }
 
 impl Defect {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::LateBeatsAreDropped,
         Self::NobodyElseLives,
+        Self::AbsentOnesHaveNoShare,
         Self::LossesAreHidden,
         Self::OwnClocks,
         Self::NothingIsGivenBack,
+        Self::ChargesAreForgotten,
         Self::CallsAreRepeated,
         Self::StatesEndSoon,
+        Self::LateSlotsAreSent,
     ];
 
     /// In which it shows.
     pub(crate) fn weather(self) -> Weather {
         match self {
             Self::LateBeatsAreDropped => Weather::Slow,
+            Self::AbsentOnesHaveNoShare => Weather::Apart,
             Self::OwnClocks
             | Self::NothingIsGivenBack
             | Self::CallsAreRepeated
@@ -53,7 +66,13 @@ impl Defect {
 
     /// Whether the store never hears of `entry`.
     fn swallows(self, entry: &Entry) -> bool {
-        matches!((self, entry), (Self::NothingIsGivenBack, Entry::GiveBack { .. }))
+        match (self, entry) {
+            (Self::NothingIsGivenBack, Entry::GiveBack { .. }) => true,
+            (Self::ChargesAreForgotten, Entry::Decide { checks, budget, .. }) => {
+                *budget >= MAX_BUDGET && checks.iter().any(|check| !check.enforce)
+            }
+            _ => false,
+        }
     }
 }
 
@@ -95,6 +114,7 @@ pub(crate) fn run(
 pub(crate) fn beat(defect: Option<Defect>, beat: Beat) -> Beat {
     match defect {
         Some(Defect::NobodyElseLives) => Beat { gateways: 1, absent: 0, ..beat },
+        Some(Defect::AbsentOnesHaveNoShare) => Beat { absent: 0, ..beat },
         _ => beat,
     }
 }

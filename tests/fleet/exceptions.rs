@@ -3,11 +3,13 @@
 use crate::{
     controls::TIMEOUT,
     history::{Fault, Gateway, History, Limiter, MS, Micros, SECOND, Weather, What},
+    run::Record,
+    upstream::Seen,
 };
 use paceway::{
     algorithm::Algorithm,
     limit::micros,
-    store::{OnFailure, health::SLOWEST},
+    store::{OnFailure, Source, batch::ABSENT, health::SLOWEST},
 };
 
 /// A task without a margin may wake so much later without asking again.
@@ -17,63 +19,109 @@ const LEAST_SLACK: Micros = 5 * MS;
 /// Timers count in ms, on both sides of a wait.
 const TIMERS: Micros = 2 * MS;
 
-/// Between the grant on the store's clock and the call's arrival: the way of the answer, and how late a task may wake.
-/// Two grants come closer together by this at most.
-pub(crate) fn lateness(history: &History, limiter: &Limiter) -> Micros {
-    let way = history.gateways.iter().map(|it| it.delay.max(MS) + it.jitter).max().unwrap_or(0);
-    let stands_still = history.faults.iter().any(|fault| matches!(fault.what, What::Stall(_)));
-    let slack = match limiter.rule.margin() {
-        0 => SLACK,
-        margin => margin.max(LEAST_SLACK),
-    };
+/// Between the instant that was granted, on the store's clock, and the call's arrival `at` the upstream: the way of the
+/// answer, the calls that its places take, and how late its task may wake.
+pub(crate) fn lateness(history: &History, seen: &Seen, at: Micros, source: Source) -> Micros {
+    let (gateway, route) = (&history.gateways[seen.gateway], &history.routes[seen.route]);
+    let way = gateway.delay.max(MS) + gateway.jitter;
+    let meanwhile = |fault: &&Fault| fault.at <= at && fault.at + fault.lasts >= seen.came;
+    let faults = || history.faults.iter().filter(meanwhile);
+    let of_this = |fault: &Fault| fault.what.gateway() == Some(seen.gateway);
+    let stands_still = |fault: &Fault| of_this(fault) && matches!(fault.what, What::Stall(_));
+    let holds_up = |fault: &Fault| of_this(fault) && matches!(fault.what, What::Silence(_));
     // An answer that is held up on its way is waited for so long.
-    let held_up = if history.faults.is_empty() { 0 } else { longest_timeout(history) };
-    // Who has its permits takes a place when their instant has come: that is one call more, behind the one under way.
-    let with_places = history.routes.iter().any(|route| {
-        let rules = || route.limiters.iter().map(|limiter| &history.limiters[*limiter]);
-        rules().any(|it| it.rule.lease().is_some()) && rules().any(|it| it.rule == limiter.rule)
-    });
-    let calls = if with_places { 5 } else { 1 };
-    calls * way.max(held_up) + TIMERS + if stands_still { slack } else { 0 }
+    let answer = match source {
+        _ if faults().any(|it| stands_still(it) || holds_up(it)) => longest_timeout(history),
+        Source::Shared => way,
+        _ => 0,
+    };
+    let rules = || route.limiters.iter().map(|limiter| &history.limiters[*limiter].rule);
+    let has_both = rules().any(|it| it.lease().is_some()) && rules().any(|it| it.lease().is_none());
+    // Places are taken when the instant has come, by a call that goes after the one under way: two round trips, or as
+    // long as an answer is waited for.
+    let has_no_answer = gateway.lost > 0 || faults().any(|it| it.lasts > 0);
+    let places = match (has_both, has_no_answer) {
+        (false, _) => 0,
+        (true, false) => 4 * way,
+        (true, true) => 2 * longest_timeout(history),
+    };
+    let slack = match rules().map(Algorithm::margin).filter(|margin| *margin > 0).min() {
+        None => SLACK,
+        Some(margin) => margin.max(LEAST_SLACK),
+    };
+    let wakes = if faults().any(stands_still) { slack } else { 0 };
+    answer + places + wakes + TIMERS
 }
 
+/// Timers count in ms where a gateway decides alone.
+pub(crate) fn clocks_differ(history: &History) -> Micros {
+    if history.weather == Weather::Calm { 0 } else { TIMERS }
+}
+
+/// Between two signs of life.
+const HEARTBEAT: Micros = 500 * MS;
+
 /// Permits beyond a rule, however long a history is.
-pub(crate) fn excess(history: &History, limiter: usize) -> i64 {
+pub(crate) fn excess(history: &History, record: &Record, limiter: usize) -> i64 {
     match history.weather {
         Weather::Calm => 0,
-        Weather::Slow => at_the_start(history, limiter) + answers_too_late(history, limiter),
-        Weather::Rough => {
+        Weather::Slow => {
+            at_the_start(history, record, limiter) + answers_too_late(history, record, limiter)
+        }
+        Weather::Rough | Weather::Apart => {
             let steps = clock_steps(history, limiter);
             let outages =
                 history.faults.iter().map(|fault| change_of_who_decides(history, limiter, fault));
-            let late = answers_too_late(history, limiter);
-            at_the_start(history, limiter) + late + steps + outages.sum::<i64>()
+            let late = answers_too_late(history, record, limiter);
+            at_the_start(history, record, limiter) + late + steps + outages.sum::<i64>()
         }
     }
 }
 
 /// A gateway that has not heard how many there are takes the whole for its share: one burst each.
-fn at_the_start(history: &History, limiter: usize) -> i64 {
+fn at_the_start(history: &History, record: &Record, limiter: usize) -> i64 {
     let Limiter { rule, on_failure, .. } = &history.limiters[limiter];
     let others = history.gateways.len() as i64 - 1;
-    if history.is_told {
+    // No fault begins before the numbers are known, unless a message is lost.
+    let is_known = history.weather != Weather::Slow && record.lost.iter().all(|lost| *lost == 0);
+    if history.is_told || is_known {
         return 0;
     }
     if matches!(on_failure, OnFailure::Share { .. }) { others * rule.limit() } else { 0 }
 }
 
 /// A gateway whose round trip varies beyond the time-out decides now and then by its share until that is charged, while
-/// others have the whole: a share of the burst, and of the rate for 200 ms and the round trips of a charge.
-fn answers_too_late(history: &History, limiter: usize) -> i64 {
+/// others have the whole: a share of the burst, and of the rate for 200 ms and the round trips of a charge. So does one
+/// for each of its messages that is lost, beside what was promised as far ahead as requests wait.
+fn answers_too_late(history: &History, record: &Record, limiter: usize) -> i64 {
     let Limiter { rule, on_failure, count, period } = &history.limiters[limiter];
-    let is_late = |it: &&Gateway| {
-        2 * (it.delay.max(MS) + it.jitter) + TIMERS > micros(TIMEOUT) || it.lost > 0
-    };
+    let is_late = |it: &&Gateway| 2 * (it.delay.max(MS) + it.jitter) + TIMERS > micros(TIMEOUT);
     let late = history.gateways.iter().filter(is_late).count() as i64;
+    let lost = record.lost.iter().sum::<i64>();
     let gateways = history.gateways.len() as i64;
-    let flows = (200 * MS + 6 * micros(TIMEOUT)) * count / period;
-    let share = (rule.limit() + flows) / gateways + 1;
-    if matches!(on_failure, OnFailure::Share { .. }) { late * share } else { 0 }
+    let lasts = 200 * MS + 6 * micros(TIMEOUT);
+    let share = |lasts: Micros| (rule.limit() + lasts * count / period) / gateways + 1;
+    if matches!(on_failure, OnFailure::Share { .. }) {
+        late * share(lasts) + lost * share(lasts + ahead(history, limiter))
+    } else {
+        0
+    }
+}
+
+/// Permits of so long a time: of whole windows, where a window is granted at once.
+fn flows_in(rule: &Algorithm, lasts: Micros, count: i64, period: Micros) -> i64 {
+    match rule {
+        Algorithm::FixedWindow(_) | Algorithm::SlidingWindow(_) => {
+            (lasts + period - 1) / period * count
+        }
+        _ => lasts * count / period,
+    }
+}
+
+/// How far ahead permits of a limiter are promised.
+fn ahead(history: &History, limiter: usize) -> Micros {
+    let users = history.routes.iter().filter(|route| route.limiters.contains(&limiter));
+    users.map(|route| route.budget).max().unwrap_or(0)
 }
 
 /// A store's clock that is set forward lets permits flow in for that time, a bucket's or a window's at most, while those
@@ -85,18 +133,24 @@ fn clock_steps(history: &History, limiter: usize) -> i64 {
     steps.map(|_| 2 * rule.limit() + wait * count / period).sum()
 }
 
-/// A gateway that loses the store uses its share at once, and the others notice 2 s later: its share of a burst, and of
-/// the rate for 2 s. When the store goes for all, each begins from a level that can be 1 s old, and when it comes back each
-/// charges what the others do not know yet. A machine that stands still loses nothing but time.
+/// A gateway that loses the store uses its share at once. The others leave it that share when they hear that it is absent,
+/// 1.5 s and a heartbeat later, and what they have promised by then, as far ahead as requests wait, stays promised: its
+/// share of a burst, and of the rate for so long. So does one that stood still: nothing was answered meanwhile. When
+/// the store goes for all, each begins from a level that can be 1 s old, and when it comes back each charges what the
+/// others do not know yet.
 fn change_of_who_decides(history: &History, limiter: usize, fault: &Fault) -> i64 {
     let Limiter { rule, count, period, on_failure } = &history.limiters[limiter];
-    let changes = !matches!(fault.what, What::Step(_) | What::Flush | What::Stall(_));
+    let changes = !matches!(fault.what, What::Step(_) | What::Flush);
     if !matches!(on_failure, OnFailure::Share { .. }) || !changes {
         return 0;
     }
     let gateways = history.gateways.len() as i64;
+    let way = history.gateways.iter().map(|it| it.delay.max(MS) + it.jitter).max().unwrap_or(0);
     let (concerned, flows) = match fault.what.gateway() {
-        Some(_) => (1, 2 * SECOND * count / period),
+        Some(_) => {
+            let heard = micros(ABSENT) + HEARTBEAT + 2 * way + TIMERS;
+            (1, flows_in(rule, heard + ahead(history, limiter), *count, *period))
+        }
         None => (gateways, SECOND * count / period),
     };
     let share = (rule.limit() + flows + gateways - 1) / gateways + 1;

@@ -2,8 +2,8 @@
 //! HTTP.
 
 use crate::{
-    controls::TIMEOUT,
-    history::{History, Route},
+    controls::{Defect, TIMEOUT},
+    history::{History, Micros, Route},
     network::Network,
     upstream::{End, Upstream},
 };
@@ -30,8 +30,8 @@ const PROBE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) number: usize,
-    /// Of its workers.
-    pub(crate) stores: Vec<Arc<dyn Store>>,
+    /// Of its workers, each with the number of its connection.
+    pub(crate) stores: Vec<(Arc<dyn Store>, usize)>,
     /// Requests that it has got.
     pub(crate) requests: Vec<AbortHandle>,
     pub(crate) is_open: bool,
@@ -46,6 +46,8 @@ pub(crate) struct Request {
     pub(crate) route: usize,
     pub(crate) key: i64,
     pub(crate) leaves_after: Option<Duration>,
+    /// The connection to the store.
+    pub(crate) line: usize,
 }
 
 // === impl Process ===
@@ -79,8 +81,11 @@ impl Process {
             false => process.health.open(&StoreError::Unreachable("nobody answers".into())),
         }
         let noop = StoreMetrics::noop;
-        let worker =
-            |side| -> Arc<dyn Store> { Arc::new(Guard::new(link(side), noop(), process.clone())) };
+        let worker = |side| -> (Arc<dyn Store>, usize) {
+            let link = link(side);
+            let line = link.line;
+            (Arc::new(Guard::new(link, noop(), process.clone())), line)
+        };
         let stores = (0..history.gateways[number].workers).map(worker).collect();
         let keeper = Guard::keeper(link(7), noop(), process.clone(), looked(history));
         let (requests, is_open) = (Vec::new(), true);
@@ -135,9 +140,9 @@ impl Request {
         match admitted {
             Err(error) => told.end(network.now(), End::Failed(error)),
             Ok(Err(end)) => told.end(network.now(), end),
-            Ok(Ok(mut slot)) => {
+            Ok(Ok((mut slot, granted))) => {
                 slot.spend();
-                told.sent(network.now(), &slot);
+                told.sent(network.now(), granted, &slot);
                 sleep(limit::duration(route.hold)).await;
                 network.awake(self.gateway).await;
                 told.end(network.now(), End::Done);
@@ -151,9 +156,12 @@ impl Request {
         network: &Network,
         store: &Arc<dyn Store>,
         checks: &Checks,
-    ) -> Result<Result<Slot, End>, StoreError> {
+    ) -> Result<Result<(Slot, (Micros, Micros)), End>, StoreError> {
         let budget = limit::duration(route.budget);
         let until = Instant::now() + budget;
+        let sends_late = network.world.lock().defect == Some(Defect::LateSlotsAreSent);
+        // For which instant the permits are that it has.
+        let mut instant = None;
         let left = || until.saturating_duration_since(Instant::now());
         let mut admission = limit::ask(store, checks, budget).await?;
         loop {
@@ -162,17 +170,20 @@ impl Request {
                     if slot.wait > budget {
                         return Ok(Err(End::InVain));
                     }
+                    let granted = *instant.get_or_insert_with(|| network.granted(self.line, &slot));
                     slot.come().await;
                     network.awake(self.gateway).await;
-                    if slot.is_late() {
+                    if slot.is_late() && !sends_late {
+                        instant = None;
                         slot.ask_again(left()).await?
                     } else if slot.is_complete() {
-                        return Ok(Ok(slot));
+                        return Ok(Ok((slot, granted)));
                     } else {
                         slot.take_places(left()).await?
                     }
                 }
                 Admission::Queued(place) => {
+                    instant = None;
                     place.called().await;
                     network.awake(self.gateway).await;
                     place.ask_again(left()).await?

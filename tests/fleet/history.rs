@@ -27,6 +27,9 @@ pub(crate) enum Weather {
     Slow,
     /// Faults of the network, the store and gateways.
     Rough,
+    /// One gateway has no store for six seconds, and nothing else goes wrong. Only for a control: with windows about one of
+    /// 50 such histories exceeds the formula (seeds 1499, 1631 and 2735 do), and why is not known yet.
+    Apart,
 }
 
 /// Everything that is known of a history before it is run.
@@ -128,7 +131,7 @@ impl History {
     /// One with this weather.
     pub(crate) fn draw_in(weather: Weather, seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
-        let load = rng.i64(4..8) * SECOND;
+        let load = if weather == Weather::Apart { 8 } else { rng.i64(4..8) } * SECOND;
         let is_told = rng.bool();
         let gateways = gateways(&mut rng, weather, is_told);
         let limiters: Vec<_> = (0..rng.usize(1..=2)).map(|_| Limiter::draw(&mut rng)).collect();
@@ -145,6 +148,11 @@ impl History {
                     (is_told && ends < 2) || !fault.what.ends_a_gateway()
                 };
                 drawn.collect::<Vec<_>>().into_iter().filter(is_first).collect()
+            }
+            Weather::Apart => {
+                let (at, gateway) = (rng.i64(KNOWN..2 * KNOWN), rng.usize(0..gateways.len()));
+                let what = if rng.bool() { What::Silence(gateway) } else { What::Cut(gateway) };
+                vec![Fault { at, lasts: 6 * SECOND, what }]
             }
             Weather::Calm | Weather::Slow => Vec::new(),
         };
@@ -181,13 +189,15 @@ fn gateways(rng: &mut Rng, weather: Weather, is_told: bool) -> Vec<Gateway> {
         let (delay, jitter, lost) = match weather {
             Weather::Calm => (rng.i64(0..=10) * MS, 0, 0),
             Weather::Slow => (rng.i64(0..=50) * MS, *choice(rng, &[0, 0, 5, 20]) * MS, 0),
+            Weather::Apart => (rng.i64(0..=10) * MS, rng.i64(0..=5) * MS, 0),
             Weather::Rough => {
                 let lost = *choice(rng, &[0, 0, 0, 3]);
                 (rng.i64(0..=10) * MS, rng.i64(0..=5) * MS, lost)
             }
         };
         // Most start together.
-        let is_late = rng.u8(0..8) == 0 && (is_told || weather != Weather::Rough);
+        let is_late =
+            rng.u8(0..8) == 0 && (is_told || matches!(weather, Weather::Calm | Weather::Slow));
         let start = if is_late { rng.i64(0..2000) } else { rng.i64(0..20) } * MS;
         Gateway { workers, delay, jitter, lost, start }
     };

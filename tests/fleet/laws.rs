@@ -2,7 +2,7 @@
 //! own, with its formula and its reason.
 
 use crate::{
-    exceptions::{excess, lateness, places_beyond},
+    exceptions::{clocks_differ, excess, lateness, places_beyond},
     history::{History, Limiter, MS, Micros, SECOND, Weather},
     run::Record,
     upstream::{End, Seen},
@@ -33,6 +33,7 @@ pub(crate) fn judge(history: &History, record: &Record) -> Verdict {
     }
     for seen in &record.seen {
         nobody_waits_in_vain(history, seen)?;
+        never_early_nor_late(history, seen)?;
     }
     match record.left_over.first() {
         Some(how) => broken("nothing is left over", how.clone()),
@@ -62,19 +63,20 @@ fn calls<'r>(
     })
 }
 
-/// Law 1, for each limiter over all gateways.
+/// Law 1, for each limiter over all gateways, by the instants that were granted. How far the upstream may see others is
+/// [`never_early_nor_late`].
 fn never_too_many(history: &History, record: &Record, number: usize, key: i64) -> Verdict {
     let limiter = &history.limiters[number];
     if limiter.rule.lease().is_some() {
         return never_too_many_places(history, record, number, key);
     }
     let mut sent: Vec<_> =
-        calls(history, record, number, key).map(|(_, at, cost)| (at, cost)).collect();
-    sent.sort_unstable();
-    let (late, extra) = (lateness(history, limiter), excess(history, number));
-    for (i, (from, _)) in sent.iter().enumerate() {
+        calls(history, record, number, key).map(|(seen, _, cost)| (seen.granted, cost)).collect();
+    sent.sort_unstable_by_key(|((_, latest), _)| *latest);
+    let (late, extra) = (clocks_differ(history), excess(history, record, number));
+    for ((from, _), _) in &sent {
         let mut count = 0;
-        for (to, cost) in &sent[i..] {
+        for ((_, to), cost) in sent.iter().filter(|((earliest, _), _)| earliest >= from) {
             count += cost;
             let most = most_between(limiter, *from, *to, late, *cost) + extra;
             if count > most {
@@ -165,6 +167,17 @@ fn never_idle(history: &History, record: &Record, number: usize) -> Verdict {
         return broken("never idle", how);
     }
     Ok(())
+}
+
+/// A call comes at the instant that was granted, or as much later as the way of the answer and what its gateway suffers
+/// make it.
+fn never_early_nor_late(history: &History, seen: &Seen) -> Verdict {
+    let Some((at, source)) = seen.sent else { return Ok(()) };
+    let late = lateness(history, seen, at, source);
+    if (seen.granted.0 - MS..=seen.granted.1 + late).contains(&at) {
+        return Ok(());
+    }
+    broken("never early nor late", format!("{seen}; at most {} ms late", late as f64 / 1e3))
 }
 
 /// Law 3: an answer within the budget and the time-outs, and none who was promised too much.

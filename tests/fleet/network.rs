@@ -7,10 +7,13 @@ use crate::{
     store::Server,
 };
 use fastrand::Rng;
-use paceway::store::{
-    BoxFuture, Entry, Reply, StoreError,
-    batch::{Beat, Script},
-    calls::Calls,
+use paceway::{
+    limit::{self, Slot},
+    store::{
+        BoxFuture, Entry, Reply, Source, StoreError,
+        batch::{Beat, Script},
+        calls::Calls,
+    },
 };
 use parking_lot::Mutex;
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
@@ -69,6 +72,10 @@ struct Line {
     calls: Arc<Calls>,
     /// From then on no message is lost.
     lossy_until: Micros,
+    /// How many were.
+    lost: i64,
+    /// When the last answers came, all at once, and when the store had executed the first and the last of their calls.
+    heard: (Micros, Micros, Micros),
 }
 
 #[derive(Debug, Clone)]
@@ -98,7 +105,8 @@ pub(crate) enum Said {
 #[derive(Debug)]
 enum Event {
     Arrives(Message),
-    Answered(Message, Said),
+    /// With the instant at which it was executed.
+    Answered(Message, Said, Micros),
     /// Nothing was heard.
     GivenUp(Message),
     Thaws,
@@ -109,7 +117,7 @@ enum Event {
 /// A connection of a gateway.
 pub(crate) struct Link {
     network: Network,
-    line: usize,
+    pub(crate) line: usize,
     calls: Arc<Calls>,
 }
 
@@ -160,6 +168,8 @@ impl Network {
             asked: BTreeMap::new(),
             calls: calls.clone(),
             lossy_until: history.load,
+            lost: 0,
+            heard: (-SECOND, 0, 0),
         };
         world.links.push(line);
         Link { network: self.clone(), line: world.links.len() - 1, calls }
@@ -203,6 +213,24 @@ impl Network {
         let (world, now) = (self.world.lock(), self.now());
         let is_cut = world.links.iter().any(|line| line.gateway == gateway && line.up > now);
         !is_cut && world.silent[gateway] <= now && world.frozen_until <= now
+    }
+
+    /// The instant, the earliest and the latest that it can be, that a decision heard just now on `line` granted.
+    pub(crate) fn granted(&self, line: usize, slot: &Slot) -> (Micros, Micros) {
+        let (now, wait) = (self.now(), limit::micros(slot.wait));
+        let (heard, first, last) = self.world.lock().links[line].heard;
+        match slot.source {
+            Source::Shared if now - heard <= MS => (first + wait, last + wait),
+            _ => (now + wait, now + wait),
+        }
+    }
+
+    /// Messages of each gateway that did not arrive.
+    pub(crate) fn lost(&self) -> Vec<i64> {
+        let world = self.world.lock();
+        let mut lost = vec![0; world.stalled.len()];
+        world.links.iter().for_each(|line| lost[line.gateway] += line.lost);
+        lost
     }
 
     fn send(&self, line: usize, ask: Ask) -> oneshot::Receiver<Result<Said, StoreError>> {
@@ -251,13 +279,23 @@ impl World {
     fn happens(&mut self, at: Micros, event: Event) {
         match event {
             Event::Arrives(message) => self.arrives(at, message),
-            Event::Answered(message, said) => {
+            Event::Answered(message, said, executed) => {
                 let gateway = self.links[message.line].gateway;
                 let later = self.stalled[gateway].max(self.silent[gateway]);
                 if later > at {
-                    return self.push(later, message.line, Event::Answered(message, said));
+                    return self.push(
+                        later,
+                        message.line,
+                        Event::Answered(message, said, executed),
+                    );
                 }
                 let line = &mut self.links[message.line];
+                line.heard = match line.heard {
+                    (heard, first, last) if heard == at => {
+                        (at, first.min(executed), last.max(executed))
+                    }
+                    _ => (at, executed, executed),
+                };
                 if let Some(answer) = line.asked.remove(&message.id) {
                     drop(answer.send(Ok(said)));
                 }
@@ -300,9 +338,9 @@ impl World {
         self.executed.push((at, gateway, message.ask.clone(), said.clone()));
         let line = &mut self.links[message.line];
         if line.number == message.number
-            && let Some(at) = line.travels(at, 1)
+            && let Some(arrives) = line.travels(at, 1)
         {
-            self.push(at, message.line, Event::Answered(message, said));
+            self.push(arrives, message.line, Event::Answered(message, said, at));
         }
     }
 
@@ -385,6 +423,7 @@ impl Line {
         let is_lost = self.rng.u32(0..1000) < lost && leaves < self.lossy_until;
         let at = (leaves + delay.max(LEAST) + more).max(self.last[way]);
         self.last[way] = at;
+        self.lost += i64::from(is_lost);
         (!is_lost).then_some(at)
     }
 }

@@ -26,6 +26,8 @@ const NONCE: usize = 16;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) seen: Vec<Seen>,
+    /// Messages of each gateway that did not arrive.
+    pub(crate) lost: Vec<i64>,
     /// What stood wrong behind the end, in words.
     pub(crate) left_over: Vec<String>,
     /// What the store executed, and when, as lines.
@@ -89,7 +91,7 @@ impl Fleet {
             true => self.executed(),
             false => Vec::new(),
         };
-        Record { seen, left_over, store }
+        Record { seen, lost: self.network.lost(), left_over, store }
     }
 
     fn executed(&self) -> Vec<(Micros, String)> {
@@ -125,13 +127,14 @@ impl Fleet {
             let Some(process) = processes[gateway].0.as_mut().filter(|it| it.is_open) else {
                 continue;
             };
-            let store = process.stores[worker % process.stores.len()].clone();
+            let (store, line) = process.stores[worker % process.stores.len()].clone();
             let request = Request {
                 number: number + 100_000 * route,
                 gateway,
                 route,
                 key,
                 leaves_after: leaves.then_some(patience),
+                line,
             };
             let Self { history, network, upstream, .. } = self.clone();
             let task = tokio::spawn(request.go(history, network, upstream, store));
@@ -207,7 +210,7 @@ impl Fleet {
             let processes = self.processes.lock();
             let processes = processes.iter().filter_map(|(process, _)| process.as_ref());
             processes
-                .flat_map(|it| it.stores.iter().map(|store| (it.number, store.clone())))
+                .flat_map(|it| it.stores.iter().map(|(store, _)| (it.number, store.clone())))
                 .collect()
         };
         for (number, store) in &stores {

@@ -27,6 +27,9 @@ pub(crate) struct Seen {
     pub(crate) came: Micros,
     /// When it arrived at the upstream, and who decided.
     pub(crate) sent: Option<(Micros, Source)>,
+    /// The instant that was granted on the store's clock, at the earliest and the latest: of answers that come at once
+    /// nobody knows which one was this request's.
+    pub(crate) granted: (Micros, Micros),
     /// When it ended, and how; not, of a gateway that ended.
     pub(crate) ended: Option<(Micros, End)>,
 }
@@ -61,7 +64,16 @@ impl Upstream {
     pub(crate) fn arrives(self: &Arc<Self>, request: &Request, now: Micros) -> Teller {
         let Request { number, gateway, route, key, .. } = *request;
         let mut seen = self.seen.lock();
-        seen.push(Seen { number, gateway, route, key, came: now, sent: None, ended: None });
+        seen.push(Seen {
+            number,
+            gateway,
+            route,
+            key,
+            came: now,
+            sent: None,
+            granted: (0, 0),
+            ended: None,
+        });
         let begun = (tokio::time::Instant::now(), now);
         Teller { upstream: self.clone(), index: seen.len() - 1, is_over: false, begun }
     }
@@ -70,8 +82,9 @@ impl Upstream {
 // === impl Teller ===
 
 impl Teller {
-    pub(crate) fn sent(&self, now: Micros, slot: &Slot) {
-        self.upstream.seen.lock()[self.index].sent = Some((now, slot.source));
+    pub(crate) fn sent(&self, now: Micros, granted: (Micros, Micros), slot: &Slot) {
+        let seen = &mut self.upstream.seen.lock()[self.index];
+        (seen.sent, seen.granted) = (Some((now, slot.source)), granted);
     }
 
     pub(crate) fn end(&mut self, now: Micros, end: End) {
@@ -100,7 +113,7 @@ impl fmt::Display for Seen {
             ms(*came)
         )?;
         if let Some((at, source)) = self.sent {
-            write!(f, "; sent at {:.1} by {source:?}", ms(at))?;
+            write!(f, "; sent at {:.1} for {:.1} by {source:?}", ms(at), ms(self.granted.0))?;
         }
         match &self.ended {
             Some((at, end)) => write!(f, "; {end:?} at {:.1}", ms(*at)),

@@ -2,8 +2,12 @@
 //! gateways.
 
 use super::*;
-use crate::store::calls::Callable;
+use crate::{
+    limit::{self, Admission, Place, Slot},
+    store::calls::Callable,
+};
 use rstest::rstest;
+use std::collections::VecDeque;
 
 const SECOND: Micros = 1_000_000;
 const MAX: i64 = 4;
@@ -173,6 +177,54 @@ async fn calls_that_have_asked_the_store_count() {
         assert!(answer.get().await.expect("a decision").admitted);
     }
     assert!(!alone(4));
+}
+
+/// The first of `waiting` that is called now, without any wait.
+async fn called(waiting: &mut VecDeque<Place>) -> Option<Place> {
+    for i in 0..waiting.len() {
+        let is_called = tokio::select! {
+            biased;
+            () = waiting[i].called() => true,
+            () = std::future::ready(()) => false,
+        };
+        if is_called {
+            return waiting.remove(i);
+        }
+    }
+    None
+}
+
+/// One call without an answer: the gateway decides the limiter alone while the breaker is closed. Waiters for its place are
+/// called there. Each of them that took the store for the one that decides would leave that queue, hand the place to the
+/// next, and join the queue again.
+#[tokio::test(start_paused = true)]
+async fn waiters_do_not_hand_each_other_a_place_for_ever() {
+    let (far, [guard, _]) = guards(1);
+    settled().await;
+    let rule = Algorithm::Concurrency(Concurrency::new(1, 60 * SECOND).expect("a rule"));
+    let checks: Checks = [check(rule, SHARE).with_hidden(rule.hidden(SECOND, 1))].into();
+    let (store, budget): (Arc<dyn Store>, _) = (Arc::new(guard.clone()), Duration::from_secs(1));
+    let ask = || limit::ask(&store, &checks, budget);
+    set(&far, Mood::Hangs);
+    let Ok(Admission::Granted(held)) = ask().await else { panic!("the place is free") };
+    assert_eq!((held.source, guard.is_away()), (Source::Local, false));
+    let mut waiting = VecDeque::new();
+    for _ in 0..2 {
+        let Ok(Admission::Queued(place)) = ask().await else { panic!("the place is held") };
+        waiting.push_back(place);
+    }
+    drop(held);
+    let mut given: Vec<Slot> = Vec::new();
+    for _ in 0..10 {
+        let Some(place) = called(&mut waiting).await else { break };
+        match place.ask_again(budget).await.expect("a decision") {
+            Admission::Granted(slot) => given.push(slot),
+            Admission::Queued(place) => waiting.push_back(place),
+            Admission::Refused(refused) => panic!("{refused:?}"),
+        }
+    }
+    assert!(!guard.is_away());
+    assert_eq!((given.len(), waiting.len()), (1, 1), "one has the place, the other waits");
 }
 
 /// What happens to a fleet.
