@@ -101,6 +101,8 @@ struct Fleet {
     world: Arc<World>,
     links: Vec<Arc<Link>>,
     guards: Vec<[Guard; 2]>,
+    /// What each request asks for.
+    checks: Checks,
     grants: Arc<Mutex<Vec<Micros>>>,
     begun: Instant,
 }
@@ -116,13 +118,13 @@ impl Fleet {
             process.introduce(&**link, Duration::from_secs(2)).await;
             guards.push(sides(process, link.clone(), link.clone()));
         }
-        Self { world, links, guards, grants, begun: Instant::now() }
+        Self { world, links, guards, checks: flow(), grants, begun: Instant::now() }
     }
 
     /// All gateways are asked for so long.
     async fn run(&self, span: Duration) {
         let (begun, end) = (self.begun, Instant::now() + span);
-        let checks = flow();
+        let checks = self.checks.clone();
         let asking = self.guards.iter().map(|[guard, _]| {
             let (guard, grants, checks) = (guard.clone(), self.grants.clone(), checks.clone());
             tokio::spawn(async move {
@@ -141,6 +143,23 @@ impl Fleet {
         for asking in asking.collect::<Vec<_>>() {
             asking.await.expect("no panic");
         }
+    }
+
+    /// All gateways are asked so often at one instant; lasts a second.
+    async fn flood(&self, asks: usize) {
+        let end = Instant::now() + Duration::from_secs(1);
+        for [guard, _] in &self.guards {
+            for _ in 0..asks {
+                let (guard, checks) = (guard.clone(), self.checks.clone());
+                let (begun, grants) = (self.begun, self.grants.clone());
+                tokio::spawn(async move {
+                    if ask(&guard, &checks, 0).await.expect("a decision").admitted {
+                        grants.lock().push(micros(begun.elapsed()));
+                    }
+                });
+            }
+        }
+        tokio::time::sleep_until(end).await;
     }
 
     /// The most that was granted in any interval above burst and rate, and how much of the rate was used.
@@ -248,6 +267,29 @@ async fn others_leave_its_share_to_a_gateway_that_decides_alone(
     let most = 10.0 / 3.0 + 10.0 * 2.1;
     assert!(over <= most, "{over:.1} more than the law allows");
     assert!(used >= 0.85, "{used:.2} of the rate is used");
+}
+
+/// The same in windows. The others use up each window at its start, before the share is charged: what is charged then has to
+/// take room from the next window, or it changes nothing and each window grants 40 of 30.
+#[tokio::test(start_paused = true)]
+async fn others_leave_its_share_of_windows_to_a_gateway_that_decides_alone() {
+    let rule = Algorithm::FixedWindow(FixedWindow::new(30, SECOND).expect("a rule"));
+    let checks = [check(rule, OnFailure::Share { period: SECOND })].into();
+    let fleet = Fleet { checks, ..Fleet::of([&[1]; 3]).await };
+    // All have heard of each other.
+    sleep(Duration::from_secs(1)).await;
+    *fleet.links[0].delays.lock() = &[];
+    // Until the others miss it, and the first windows after that.
+    for _ in 0..4 {
+        fleet.flood(40).await;
+    }
+    let from = micros(fleet.begun.elapsed());
+    for _ in 0..5 {
+        fleet.flood(40).await;
+    }
+    assert!(fleet.guards[0][0].is_away());
+    let granted = fleet.grants.lock().iter().filter(|at| **at >= from).count();
+    assert!((130..=160).contains(&granted), "{granted} in 5 s at 30/s");
 }
 
 /// A bucket of burst 1 grants one permit at once. Two absent gateways of three may grant two for each of this one.
