@@ -77,7 +77,7 @@ local function take(open, start, cost)
     local hole_start = table.remove(holes, found)
     local hole_end = table.remove(holes, found)
     if hole_end - stop >= per then insert_hole(holes, found, stop, hole_end) end
-    if start - hole_start >= per then insert_hole(holes, found, hole_start, start) end
+    if left(open.rule, hole_start, start) >= per then insert_hole(holes, found, hole_start, start) end
   else
     if start - open.tail >= per then insert_hole(holes, #holes + 1, open.tail, start) end
     open.tail = stop
