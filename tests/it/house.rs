@@ -29,6 +29,7 @@ fn sources(module: &str) -> Vec<(String, String)> {
         for entry in fs::read_dir(Path::new(&folder)).into_iter().flatten().flatten() {
             let path = entry.path().display().to_string();
             match path.as_str() {
+                _ if path.ends_with("/tests") => {}
                 _ if entry.path().is_dir() => folders.push(path),
                 _ if path.ends_with("tests.rs") || !path.ends_with(".rs") => {}
                 _ => files.push(path),
