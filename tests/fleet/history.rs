@@ -120,9 +120,10 @@ pub(crate) enum What {
 impl History {
     /// The one that this seed stands for.
     pub(crate) fn draw(seed: u64) -> Self {
-        let weather = match seed % 3 {
-            0 => Weather::Calm,
-            1 => Weather::Slow,
+        let weather = match seed % 12 {
+            0 | 3 | 6 | 9 => Weather::Calm,
+            1 | 4 | 7 | 10 => Weather::Slow,
+            11 => Weather::Apart,
             _ => Weather::Rough,
         };
         Self::draw_in(weather, seed)
