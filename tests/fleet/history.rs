@@ -27,8 +27,7 @@ pub(crate) enum Weather {
     Slow,
     /// Faults of the network, the store and gateways.
     Rough,
-    /// One gateway has no store for six seconds, and nothing else goes wrong. Only for a control: with windows about one of
-    /// 50 such histories exceeds the formula (seeds 1499, 1631 and 2735 do), and why is not known yet.
+    /// One gateway has no store for six seconds, and nothing else goes wrong.
     Apart,
 }
 
