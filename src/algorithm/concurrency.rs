@@ -85,7 +85,7 @@ impl Concurrency {
         self.lease
     }
 
-    /// The same with `max` places. With none nobody new gets one.
+    /// The same rule with `max` places instead. A rule with 0 places admits no further holder.
     pub fn with_max(&self, max: i64) -> Self {
         Self { max: max.clamp(0, self.max), ..*self }
     }
