@@ -17,7 +17,8 @@ test: test-tools ## every test, with a real redis-server and real clients
 	$(CARGO) test --lib --bins --tests --examples
 	$(CARGO) test --doc
 
-lint: lint-tools ## format, clippy, licences and advisories
+lint: lint-tools ## format, sentences, clippy, licences and advisories
+	@deploy/tools/prose
 	$(CARGO) fmt --check
 	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
 	$(CARGO) fmt --check --manifest-path benches/cost/Cargo.toml
