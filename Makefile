@@ -14,15 +14,16 @@ demo: ## a throttled pretend vendor and a gateway before it
 	$(CARGO) run --release -- demo
 
 test: test-tools ## every test, with a real redis-server and real clients
-	$(CARGO) test --lib --bins --tests --examples
-	$(CARGO) test --doc
+	$(CARGO) test --workspace --lib --bins --tests --examples
+	$(CARGO) test --workspace --doc
+	$(CARGO) check -p paceway-limit --no-default-features
 
 lint: lint-tools ## format, sentences, clippy, licences and advisories
 	@deploy/tools/prose
-	$(CARGO) fmt --check
+	$(CARGO) fmt --all --check
 	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
 	$(CARGO) fmt --check --manifest-path benches/cost/Cargo.toml
-	$(CARGO) clippy --all-targets -- -D warnings
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --all-targets --locked --manifest-path benches/cost/Cargo.toml --target-dir target/cost -- -D warnings
 	@deploy/tools/deny.sh
 
@@ -46,7 +47,7 @@ fuzz: fuzz-tools ## look for inputs that break promises; RUNS a target (default:
 	@deploy/tools/fuzz.sh $(RUNS) $(TARGETS)
 
 fmt: ## format everything
-	$(CARGO) fmt
+	$(CARGO) fmt --all
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
 	$(CARGO) fmt --manifest-path benches/cost/Cargo.toml
 

@@ -3,27 +3,20 @@
 
 pub mod grpc;
 
-use crate::{
-    algorithm::Micros, config::Rate, metrics::Outcome, store::StoreError, upstream::UpstreamError,
-};
+use crate::{algorithm::Micros, metrics::Outcome, store::StoreError, upstream::UpstreamError};
 use bytes::Bytes;
-use http::{
-    HeaderName, HeaderValue, Response, StatusCode,
-    header::{ALLOW, CONTENT_TYPE, RETRY_AFTER},
+use http::{HeaderValue, Response, StatusCode, header::ALLOW};
+use paceway_limit::answer::{
+    BAD_REQUEST, LIMITED, Problem, Row, SECOND, STORE, STORE_DETAIL, limited_detail, seconds,
+    whole_millis,
 };
-use serde::Serialize;
 use std::borrow::Cow;
 
-/// Names who made an answer: us, or (on its own 429) the upstream.
-pub const PACEWAY_ORIGIN: HeaderName = HeaderName::from_static("paceway-origin");
-const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
+pub use paceway_limit::answer::{PACEWAY_ORIGIN, Policy, Quota};
+
 /// What RFC 9110 and 5789 define but for CONNECT and TRACE; others pass, too.
 const ALLOWED: HeaderValue =
     HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
-const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
-const SECOND: Micros = 1_000_000;
 
 /// Why a request is not forwarded, or has no response.
 #[derive(Debug)]
@@ -77,50 +70,15 @@ pub enum Failure {
     Upstream(UpstreamError),
 }
 
-/// What a caller is told about the limiter that bound it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Policy {
-    /// The limiter's name.
-    pub name: String,
-    /// What it allows.
-    pub quota: Quota,
-}
-
-/// What a limiter allows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Quota {
-    /// So many in a period.
-    Rate(Rate),
-    /// So many at one time.
-    Places(i64),
-}
-
-/// The body (RFC 9457 section 3.1).
-#[derive(Serialize)]
-struct Problem<'a> {
-    #[serde(rename = "type")]
-    kind: &'a str,
-    title: &'a str,
-    status: u16,
-    detail: String,
-    code: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retry_after_ms: Option<Micros>,
-    #[serde(rename = "violated-policies", skip_serializing_if = "Option::is_none")]
-    violated_policies: Option<[&'a String; 1]>,
-}
-
 // === impl Failure ===
 
 impl Failure {
     /// What a client sees: the status, the problem's name, its title. One line a variant.
-    fn row(&self) -> (StatusCode, &'static str, &'static str) {
+    fn row(&self) -> Row {
         use StatusCode as S;
         match self {
             Self::NoRoute => (S::NOT_FOUND, "no-route", "No route matches this request"),
-            Self::BadRequest(_) => {
-                (S::BAD_REQUEST, "bad-request", "The request cannot be forwarded")
-            }
+            Self::BadRequest(_) => BAD_REQUEST,
             Self::Malformed(_) => (S::BAD_REQUEST, "bad-request", "The request is malformed"),
             Self::Method => {
                 (S::METHOD_NOT_ALLOWED, "method-not-allowed", "The method is not forwarded")
@@ -139,9 +97,7 @@ impl Failure {
             Self::TooManyConnections => {
                 (S::SERVICE_UNAVAILABLE, "too-many-connections", "Too many clients are connected")
             }
-            Self::Limited { .. } => {
-                (S::TOO_MANY_REQUESTS, "quota-exceeded", "Request quota exceeded")
-            }
+            Self::Limited { .. } => LIMITED,
             Self::QueueFull { .. } => {
                 (S::SERVICE_UNAVAILABLE, "queue-full", "Too many requests wait")
             }
@@ -152,9 +108,7 @@ impl Failure {
                 (S::REQUEST_TIMEOUT, "body-timeout", "The request's body did not come in time")
             }
             Self::ClientLeft => (S::BAD_REQUEST, "client-left", "The client left"),
-            Self::Store(_) => {
-                (S::SERVICE_UNAVAILABLE, "store-unavailable", "The quota cannot be checked")
-            }
+            Self::Store(_) => STORE,
             Self::Upstream(UpstreamError::Connect(_)) => {
                 (S::BAD_GATEWAY, "upstream-unreachable", "The upstream cannot be reached")
             }
@@ -201,8 +155,6 @@ impl Failure {
     }
 
     fn detail(&self) -> String {
-        // Who reads it must not come too early.
-        let seconds = |micros: &Micros| (*micros as f64 / 1000.0).ceil() / 1000.0;
         match self {
             Self::NoRoute => "no route of this gateway matches the path, host and method".into(),
             Self::BadRequest(why) | Self::Malformed(why) => why.clone().into_owned(),
@@ -213,20 +165,15 @@ impl Failure {
             Self::TooLarge(_, why) => why.clone().into_owned(),
             Self::HeadTimeout => "the headers were not complete in time".into(),
             Self::TooManyConnections => "as many clients as may be connected are".into(),
-            Self::Limited { policy, retry_after, .. } => format!(
-                "the limiter `{}` has no slot within the time this request may wait; \
-                 come back in {:.3} s",
-                policy.name,
-                seconds(retry_after)
-            ),
+            Self::Limited { policy, retry_after, .. } => limited_detail(policy, *retry_after),
             Self::QueueFull { .. } => "as many requests as may wait on this route do so".into(),
             Self::Draining { retry_after } => format!(
                 "this gateway stops before the request's slot, which would come in {:.3} s",
-                seconds(retry_after)
+                seconds(*retry_after)
             ),
             Self::BodyTimeout => "the client sent nothing of its body for too long".into(),
             Self::ClientLeft => "the client closed the connection before the answer".into(),
-            Self::Store(_) => "the shared quota state gave no answer; nothing was forwarded".into(),
+            Self::Store(_) => STORE_DETAIL.into(),
             Self::Upstream(error) => error.to_string(),
         }
     }
@@ -253,7 +200,7 @@ impl Failure {
     }
 
     fn retry_after_ms(&self) -> Option<Micros> {
-        self.retry_after().map(|micros| micros.max(0).saturating_add(999) / 1000)
+        self.retry_after().map(whole_millis)
     }
 
     /// Whether the connection must not be used again: whoever sent this may take what follows for something else.
@@ -280,67 +227,26 @@ impl Failure {
             response.headers_mut().insert(PACEWAY_ORIGIN, HeaderValue::from_static("gateway"));
             return response;
         }
-        let kind = match self {
-            Self::Limited { .. } => Cow::Borrowed(QUOTA_EXCEEDED),
-            _ => Cow::Owned(format!("urn:paceway:problem:{name}")),
+        let limited = match self {
+            Self::Limited { policy, remaining, .. } => Some((policy, *remaining)),
+            _ => None,
         };
-        let retry_after = self.retry_after();
-        let problem = Problem {
-            kind: &kind,
-            title,
-            status: status.as_u16(),
-            detail: self.detail(),
-            code: name,
-            retry_after_ms: self.retry_after_ms(),
-            violated_policies: match self {
-                Self::Limited { policy, .. } => Some([&policy.name]),
-                _ => None,
-            },
-        };
-        // Strings and numbers: nothing in it cannot be written.
-        let mut response = Response::new(serde_json::to_vec(&problem).unwrap_or_default().into());
-        *response.status_mut() = status;
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, PROBLEM);
-        headers.insert(PACEWAY_ORIGIN, HeaderValue::from_static("gateway"));
+        let (detail, retry_after) = (self.detail(), self.retry_after());
+        let problem = Problem { status, name, title, detail, retry_after, limited };
+        let mut response = problem.response();
         if matches!(self, Self::Method) {
-            headers.insert(ALLOW, ALLOWED);
-        }
-        let Some(micros) = retry_after else { return response };
-        let seconds = whole_seconds(micros);
-        headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
-        if let Self::Limited { policy, remaining, .. } = self {
-            // A name is made of characters that need no escape (config checks it; a library user's may not).
-            let name = policy.name.replace(['"', '\\'], "_");
-            let quota = match policy.quota {
-                Quota::Rate(rate) => {
-                    let (quota, window) = rate.per_whole_seconds();
-                    format!("\"{name}\";q={quota};w={window}")
-                }
-                Quota::Places(max) => format!("\"{name}\";q={max};qu=\"concurrent-requests\""),
-            };
-            let fields = [
-                (RATELIMIT, format!("\"{name}\";r={remaining};t={seconds}")),
-                (RATELIMIT_POLICY, quota),
-            ];
-            for (field, value) in fields {
-                if let Ok(value) = HeaderValue::from_str(&value) {
-                    headers.insert(field, value);
-                }
-            }
+            response.headers_mut().insert(ALLOW, ALLOWED);
         }
         response
     }
 }
 
-/// Rounded up, at least 1: a caller who comes back then is not too early (RFC 9110 section 10.2.3).
-fn whole_seconds(micros: Micros) -> i64 {
-    (micros.saturating_add(SECOND - 1) / SECOND).max(1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Rate;
+    use http::header::RETRY_AFTER;
+    use paceway_limit::answer::QUOTA_EXCEEDED;
     use rstest::rstest;
     use serde_json::json;
     use std::time::Duration;

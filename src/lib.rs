@@ -8,24 +8,24 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-pub mod algorithm;
 pub mod path;
-pub mod probing;
 pub mod suggest;
 pub mod log;
 pub mod tls;
-pub mod store;
 pub mod upstream;
 pub mod key;
 pub mod config;
 pub mod metrics;
 pub mod route;
 pub mod answer;
-pub mod limit;
 pub mod gateway;
 pub mod admin;
 pub mod server;
 pub mod cli;
 
-pub use config::Rate;
-pub use limit::{AcquireError, LimitLayer, Limiter};
+#[doc(hidden)]
+pub use paceway_limit::probing;
+#[doc(inline)]
+pub use paceway_limit::{
+    AcquireError, LimitLayer, LimitService, Limiter, Rate, algorithm, limit, store,
+};

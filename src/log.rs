@@ -2,7 +2,6 @@
 //! bounds lines that a client, an upstream or a store can cause. Nothing here waits for the reader of a log.
 
 mod sink;
-mod throttle;
 
+pub use paceway_limit::log::{Permit, Throttle};
 pub use sink::{Sink, Stream, flush};
-pub use throttle::{Permit, Throttle};

@@ -8,7 +8,7 @@ for what in level=4 inline-8bit-counters pc-table trace-compares; do
 done
 case " $* " in
   # The doors for targets to what is private.
-  *' --crate-name paceway '*) exec "$@" "${coverage[@]}" --cfg fuzzing ;;
+  *' --crate-name paceway '* | *' --crate-name paceway_limit '*) exec "$@" "${coverage[@]}" --cfg fuzzing ;;
   *' --crate-name granit_parser '* | *' fuzz_targets/'*) exec "$@" "${coverage[@]}" ;;
   *) exec "$@" ;;
 esac

@@ -114,6 +114,10 @@ fn targets(text: &str) -> Result<Targets, String> {
             return Err(format!("error: {VARIABLE}: `{part}` is not understood; {hint}"));
         };
         targets = targets.with_target(target, *level);
+        // Modules that are a package of their own, such as `paceway::store`, are those of the gateway to its operator.
+        if let Some(module) = target.strip_prefix("paceway::") {
+            targets = targets.with_target(format!("paceway_limit::{module}"), *level);
+        }
     }
     // Access lines have a stream of their own.
     Ok(targets.with_target(ACCESS, LevelFilter::OFF))
@@ -140,6 +144,13 @@ mod tests {
     #[case::synonym("warning", "paceway::gateway", Level::WARN, true)]
     #[case::several(" debug , h2=warn", "h2::codec", Level::WARN, true)]
     #[case::one_module("paceway::store=debug", "paceway::store::guard", Level::DEBUG, true)]
+    #[case::of_the_limiter(
+        "paceway::store=debug",
+        "paceway_limit::store::guard",
+        Level::DEBUG,
+        true
+    )]
+    #[case::the_limiter("debug", "paceway_limit::store::guard", Level::DEBUG, true)]
     #[case::the_others("paceway::store=debug", "paceway::gateway", Level::DEBUG, false)]
     #[case::access_lines("trace", ACCESS, Level::INFO, false)]
     fn values_choose_events(

@@ -1,16 +1,24 @@
-//! The house keeps its order: a module uses only those that stand above it in `src/lib.rs`.
+//! The house keeps its order: a module uses only those that stand above it in the `lib.rs` of its package. Between the
+//! packages the compiler keeps it.
 
+use rstest::rstest;
 use std::{fs, path::Path};
 
-#[test]
-fn modules_use_only_the_modules_above_them() {
-    let lib = fs::read_to_string("src/lib.rs").expect("src/lib.rs");
+#[rstest]
+#[case::the_gateway("src", 10, 50)]
+#[case::the_limiters("crates/paceway-limit/src", 6, 20)]
+fn modules_use_only_the_modules_above_them(
+    #[case] root: &str,
+    #[case] modules: usize,
+    #[case] uses: usize,
+) {
+    let lib = fs::read_to_string(format!("{root}/lib.rs")).expect("lib.rs");
     let order: Vec<&str> =
         lib.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';')).collect();
-    assert!(order.len() > 10, "the list of modules is not found: {order:?}");
+    assert!(order.len() > modules, "the list of modules is not found: {order:?}");
     let mut checked = 0;
     for (own, module) in order.iter().enumerate() {
-        for (file, text) in sources(module) {
+        for (file, text) in sources(root, module) {
             for used in used_modules(&text) {
                 let Some(rank) = order.iter().position(|module| *module == used) else { continue };
                 assert!(rank <= own, "{file} uses `{used}`, which stands below `{module}`");
@@ -18,13 +26,13 @@ fn modules_use_only_the_modules_above_them() {
             }
         }
     }
-    assert!(checked > 50, "only {checked} uses found: the test no longer reads the sources");
+    assert!(checked > uses, "only {checked} uses found: the test no longer reads the sources");
 }
 
 /// The files of a module, but for its tests.
-fn sources(module: &str) -> Vec<(String, String)> {
-    let mut files = vec![format!("src/{module}.rs")];
-    let mut folders = vec![format!("src/{module}")];
+fn sources(root: &str, module: &str) -> Vec<(String, String)> {
+    let mut files = vec![format!("{root}/{module}.rs")];
+    let mut folders = vec![format!("{root}/{module}")];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(Path::new(&folder)).into_iter().flatten().flatten() {
             let path = entry.path().display().to_string();

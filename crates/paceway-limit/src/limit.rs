@@ -11,9 +11,9 @@ use crate::{
         reserve::{self, Part},
     },
     answer::{Policy, Quota},
-    config::Rate,
     key,
     log::{Permit, Throttle},
+    rate::Rate,
     store::{
         Answer, Check, Checks, Decision, Source, Store, StoreError, batch::places, calls::Callable,
     },

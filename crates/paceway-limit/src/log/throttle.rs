@@ -11,7 +11,7 @@ const PERIOD: Duration = Duration::from_secs(10);
 /// Bounds the lines of one place in the code, for the whole process: 10 in 10 s. A `static` beside that place:
 ///
 /// ```
-/// use paceway::log::{Permit, Throttle};
+/// use paceway_limit::log::{Permit, Throttle};
 ///
 /// static LINES: Throttle = Throttle::new();
 /// if let Some(Permit { suppressed }) = LINES.permit() {

@@ -6,6 +6,7 @@ pub mod calls;
 pub mod guard;
 pub mod health;
 pub mod memory;
+#[cfg(feature = "redis")]
 pub mod redis;
 
 use crate::algorithm::{

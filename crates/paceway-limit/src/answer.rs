@@ -1,0 +1,198 @@
+//! What a client of an HTTP program reads when a limiter does not let its request through (RFC 9457 problems; RateLimit
+//! fields of draft-ietf-httpapi-ratelimit-headers-10). Decides nothing.
+
+use crate::{algorithm::Micros, rate::Rate, store::StoreError};
+use bytes::Bytes;
+use http::{
+    HeaderName, HeaderValue, Response, StatusCode,
+    header::{CONTENT_TYPE, RETRY_AFTER},
+};
+use serde::Serialize;
+use std::borrow::Cow;
+
+/// Names who made an answer: us, or (on its own 429) the upstream.
+pub const PACEWAY_ORIGIN: HeaderName = HeaderName::from_static("paceway-origin");
+const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
+/// The type of the problem that a refused request gets; all others have a `urn:paceway:problem:NAME`.
+pub const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+/// When a client may come back if the store gave no decision, µs.
+pub const SECOND: Micros = 1_000_000;
+
+/// What a client sees of a failure: the status, the problem's name, its title.
+pub type Row = (StatusCode, &'static str, &'static str);
+
+/// The row of a request that has no slot within its budget.
+pub const LIMITED: Row =
+    (StatusCode::TOO_MANY_REQUESTS, "quota-exceeded", "Request quota exceeded");
+/// The row of a request for which the store gave no decision.
+pub const STORE: Row =
+    (StatusCode::SERVICE_UNAVAILABLE, "store-unavailable", "The quota cannot be checked");
+/// The row of a request that cannot be forwarded as it is.
+pub const BAD_REQUEST: Row =
+    (StatusCode::BAD_REQUEST, "bad-request", "The request cannot be forwarded");
+/// The detail of a request for which the store gave no decision.
+pub const STORE_DETAIL: &str = "the shared quota state gave no answer; nothing was forwarded";
+
+/// Why a limiter does not let a request through.
+#[derive(Debug)]
+pub enum Failure {
+    /// No slot within the budget.
+    Limited {
+        /// The limiter that bound.
+        policy: Policy,
+        /// A lone caller who comes back then is admitted, µs.
+        retry_after: Micros,
+        /// Permits that are left: more than none where the request costs more than one.
+        remaining: i64,
+    },
+    /// The request makes no request for the limiter.
+    BadRequest(Cow<'static, str>),
+    /// The store gave no decision.
+    Store(StoreError),
+}
+
+/// What a caller is told about the limiter that bound it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policy {
+    /// The limiter's name.
+    pub name: String,
+    /// What it allows.
+    pub quota: Quota,
+}
+
+/// What a limiter allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Quota {
+    /// So many in a period.
+    Rate(Rate),
+    /// So many at one time.
+    Places(i64),
+}
+
+/// What a response says that is no response of an upstream.
+#[derive(Debug)]
+pub struct Problem<'a> {
+    /// Of the response.
+    pub status: StatusCode,
+    /// The problem's name, such as `quota-exceeded`.
+    pub name: &'a str,
+    /// The same for people, in any case of it.
+    pub title: &'a str,
+    /// What happened in this case.
+    pub detail: String,
+    /// A lone caller who comes back then is admitted, µs.
+    pub retry_after: Option<Micros>,
+    /// The limiter that bound, and the permits that it has left.
+    pub limited: Option<(&'a Policy, i64)>,
+}
+
+/// The body (RFC 9457 section 3.1).
+#[derive(Serialize)]
+struct Body<'a> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    title: &'a str,
+    status: u16,
+    detail: &'a str,
+    code: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<Micros>,
+    #[serde(rename = "violated-policies", skip_serializing_if = "Option::is_none")]
+    violated_policies: Option<[&'a String; 1]>,
+}
+
+// === impl Failure ===
+
+impl Failure {
+    /// The response.
+    pub fn response(&self) -> Response<Bytes> {
+        let (row, detail, retry_after, limited) = match self {
+            Self::Limited { policy, retry_after, remaining } => {
+                let detail = limited_detail(policy, *retry_after);
+                (LIMITED, detail, Some(*retry_after), Some((policy, *remaining)))
+            }
+            Self::BadRequest(why) => (BAD_REQUEST, why.clone().into_owned(), None, None),
+            Self::Store(_) => (STORE, STORE_DETAIL.to_owned(), Some(SECOND), None),
+        };
+        let (status, name, title) = row;
+        Problem { status, name, title, detail, retry_after, limited }.response()
+    }
+}
+
+// === impl Problem ===
+
+impl Problem<'_> {
+    /// The response.
+    pub fn response(&self) -> Response<Bytes> {
+        let kind = match self.limited {
+            Some(_) => Cow::Borrowed(QUOTA_EXCEEDED),
+            None => Cow::Owned(format!("urn:paceway:problem:{}", self.name)),
+        };
+        let body = Body {
+            kind: &kind,
+            title: self.title,
+            status: self.status.as_u16(),
+            detail: &self.detail,
+            code: self.name,
+            retry_after_ms: self.retry_after.map(whole_millis),
+            violated_policies: self.limited.map(|(policy, _)| [&policy.name]),
+        };
+        // Strings and numbers: nothing in it cannot be written.
+        let mut response = Response::new(serde_json::to_vec(&body).unwrap_or_default().into());
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, PROBLEM);
+        headers.insert(PACEWAY_ORIGIN, HeaderValue::from_static("gateway"));
+        let Some(micros) = self.retry_after else { return response };
+        let seconds = whole_seconds(micros);
+        headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        if let Some((policy, remaining)) = self.limited {
+            // A name is made of characters that need no escape (config checks it; a library user's may not).
+            let name = policy.name.replace(['"', '\\'], "_");
+            let quota = match policy.quota {
+                Quota::Rate(rate) => {
+                    let (quota, window) = rate.per_whole_seconds();
+                    format!("\"{name}\";q={quota};w={window}")
+                }
+                Quota::Places(max) => format!("\"{name}\";q={max};qu=\"concurrent-requests\""),
+            };
+            let fields = [
+                (RATELIMIT, format!("\"{name}\";r={remaining};t={seconds}")),
+                (RATELIMIT_POLICY, quota),
+            ];
+            for (field, value) in fields {
+                if let Ok(value) = HeaderValue::from_str(&value) {
+                    headers.insert(field, value);
+                }
+            }
+        }
+        response
+    }
+}
+
+/// What a refused caller reads, with the limiter's name and when to come back.
+pub fn limited_detail(policy: &Policy, retry_after: Micros) -> String {
+    format!(
+        "the limiter `{}` has no slot within the time this request may wait; \
+         come back in {:.3} s",
+        policy.name,
+        seconds(retry_after)
+    )
+}
+
+/// In seconds, rounded up to whole ms: whoever reads it must not come too early.
+pub fn seconds(micros: Micros) -> f64 {
+    (micros as f64 / 1000.0).ceil() / 1000.0
+}
+
+/// In ms, rounded up.
+pub fn whole_millis(micros: Micros) -> i64 {
+    micros.max(0).saturating_add(999) / 1000
+}
+
+/// Rounded up, at least 1: a caller who comes back then is not too early (RFC 9110 section 10.2.3).
+fn whole_seconds(micros: Micros) -> i64 {
+    (micros.saturating_add(SECOND - 1) / SECOND).max(1)
+}
