@@ -4,7 +4,6 @@
 mod support;
 
 mod contract;
-mod house;
 mod laws;
 mod leaving;
 mod losses;

@@ -102,7 +102,7 @@ fn two_of_a_kind() -> impl Strategy<Value = [Limiter; 2]> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+    #![proptest_config(crate::algorithm::tests::cases(512))]
 
     /// Law 14: whichever asks first, and however seldom.
     #[test]

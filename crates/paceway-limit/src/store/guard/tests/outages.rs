@@ -35,6 +35,14 @@ impl Outage {
     fn unknown(&self) -> usize {
         10 * (self.gateways - 1)
     }
+
+    /// The permits of a window of 36 that gateways may grant from their shares beside one that grants all 36. A gateway
+    /// returns up to 0.6 s later than another one: its probe comes every 0.2 s, and it then waits 0.4 s for the reports of
+    /// others. In one history of two gateways the first took 36 through the store from 5.50 s to 5.85 s, and the second
+    /// took 11 of its share of 18 until 5.95 s.
+    fn shares(&self) -> usize {
+        (self.gateways - 1) * (36 / self.gateways)
+    }
 }
 
 /// Gateways that are asked all the time, before, during and behind an outage: when each request was granted, µs of the
@@ -107,18 +115,18 @@ fn flows(grants: &[Micros], burst: usize) -> Result<(), TestCaseError> {
 }
 
 /// At most 36 in each window.
-fn windows(grants: &[Micros], unknown: usize) -> Result<(), TestCaseError> {
+fn windows(grants: &[Micros], shares: usize) -> Result<(), TestCaseError> {
     for window in grants.chunk_by(|a, b| a / SECOND == b / SECOND) {
-        prop_assert!(window.len() <= 36 + unknown, "{} in {window:?}", window.len());
+        prop_assert!(window.len() <= 36 + shares, "{} in {window:?}", window.len());
     }
     Ok(())
 }
 
 /// At most 36 in any second.
-fn slides(grants: &[Micros], unknown: usize) -> Result<(), TestCaseError> {
+fn slides(grants: &[Micros], shares: usize) -> Result<(), TestCaseError> {
     for (i, from) in grants.iter().enumerate() {
         let count = grants[i..].iter().take_while(|at| **at < from + SECOND).count();
-        prop_assert!(count <= 36 + unknown, "{count} in the second from {from} on");
+        prop_assert!(count <= 36 + shares, "{count} in the second from {from} on");
     }
     Ok(())
 }
@@ -152,8 +160,8 @@ fn keeps_its_law(rule: Algorithm, outage: Outage) -> Result<(), TestCaseError> {
         Algorithm::LeakyBucket(_) | Algorithm::WarmUp(_) => {
             flows(&grants, outage.gateways + unknown)
         }
-        Algorithm::SlidingWindow(_) => slides(&grants, unknown),
-        Algorithm::FixedWindow(_) => windows(&grants, unknown),
+        Algorithm::SlidingWindow(_) => slides(&grants, outage.shares()),
+        Algorithm::FixedWindow(_) => windows(&grants, outage.shares()),
         Algorithm::Concurrency(_) => Ok(()),
     }
 }
@@ -162,6 +170,8 @@ fn keeps_its_law(rule: Algorithm, outage: Outage) -> Result<(), TestCaseError> {
 #[rstest]
 #[case::a_call_of_a_window_is_answered_late(fixed_rule(), (Mood::IsSlow, 1, 251, 267, 0, false))]
 #[case::calls_of_a_bucket_are_answered_late(bucket_rule(), (Mood::IsSlow, 1, 51, 67, 700_000, false))]
+#[case::another_gateway_returns_first(sliding_rule(), (Mood::IsGone, 2, 265, 286, 0, true))]
+#[case::another_gateway_returns_first_to_a_slow_store(sliding_rule(), (Mood::IsSlow, 2, 59, 80, 0, true))]
 #[case::calls_of_a_queue_are_answered_late(queue_rule(), (Mood::IsSlow, 1, 51, 67, 700_000, false))]
 fn a_law_that_was_broken_once_is_kept(
     #[case] rule: Algorithm,

@@ -346,7 +346,7 @@ fn round_trips() -> impl Strategy<Value = &'static [u64]> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(crate::algorithm::tests::cases(24))]
 
     /// Links that change every 3 s, each by itself: what is above the law is what gateways grant by their shares until two
     /// late answers have made the time-out grow.

@@ -1,5 +1,5 @@
-//! The house keeps its order: a module uses only those that stand above it in the `lib.rs` of its package. Between the
-//! packages the compiler keeps it.
+//! Checks the order of the modules: each uses only the modules that the `lib.rs` of its package lists above it. The
+//! compiler checks the order between the packages. A binary of its own, so that it is built in seconds.
 
 use rstest::rstest;
 use std::{fs, path::Path};
@@ -21,7 +21,10 @@ fn modules_use_only_the_modules_above_them(
         for (file, text) in sources(root, module) {
             for used in used_modules(&text) {
                 let Some(rank) = order.iter().position(|module| *module == used) else { continue };
-                assert!(rank <= own, "{file} uses `{used}`, which stands below `{module}`");
+                assert!(
+                    rank <= own,
+                    "{file} uses `{used}`, which {root}/lib.rs lists below `{module}`"
+                );
                 checked += 1;
             }
         }
@@ -29,7 +32,7 @@ fn modules_use_only_the_modules_above_them(
     assert!(checked > uses, "only {checked} uses found: the test no longer reads the sources");
 }
 
-/// The files of a module, but for its tests.
+/// Reads the source files of a module, without its tests.
 fn sources(root: &str, module: &str) -> Vec<(String, String)> {
     let mut files = vec![format!("{root}/{module}.rs")];
     let mut folders = vec![format!("{root}/{module}")];
@@ -52,7 +55,7 @@ fn sources(root: &str, module: &str) -> Vec<(String, String)> {
     files.into_iter().map(read).collect()
 }
 
-/// The first names behind `crate::`, also within `use crate::{...}`.
+/// Lists the first name after each `crate::`, also within `use crate::{...}`.
 fn used_modules(text: &str) -> Vec<String> {
     let name = |text: &str| -> String {
         text.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect()
