@@ -8,8 +8,8 @@ mod shown;
 use crate::{
     answer::PACEWAY_ORIGIN,
     config::{Mode, OnFailure},
-    gateway::Plan,
     log, metrics,
+    plan::Plan,
     store::{
         Store,
         health::{Breaker, Health},

@@ -10,7 +10,7 @@ mod unit;
 mod warnings;
 mod yaml;
 
-pub use http::{Client, Limits, ServerTls};
+pub use http::{ClientLimits, Limits, ServerTls};
 pub use limiter::{Charge, Limiter, Mode, OnFailure, Scope};
 pub use unit::Rate;
 
@@ -47,7 +47,7 @@ pub struct Config {
     /// Connections of trusted proxies begin with a PROXY protocol header.
     pub proxy_protocol: bool,
     /// What clients may take their time for.
-    pub client: Client,
+    pub client: ClientLimits,
     /// How large a request may be.
     pub limits: Limits,
     /// How the upstreams read paths, as far as it is known.

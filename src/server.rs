@@ -24,8 +24,8 @@ pub use proxy_protocol::fuzzing as proxy_fuzzing;
 use crate::{
     admin::{self, Admin},
     config::Config,
-    gateway::Plan,
     log, metrics,
+    plan::Plan,
     store::redis::ConnectError,
     tls::TlsError,
     upstream::{self, TrustError},

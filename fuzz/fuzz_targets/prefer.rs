@@ -3,7 +3,7 @@
 
 use http::{HeaderMap, HeaderValue};
 use libfuzzer_sys::fuzz_target;
-use paceway::gateway::budget;
+use paceway::proxy::budget;
 use std::time::Duration;
 
 fuzz_target!(|data: &[u8]| {

@@ -7,8 +7,8 @@ use super::{
 use crate::{
     algorithm::{Grant, Level, concurrency::Ticket},
     config::Mode,
-    gateway::LimiterPlan,
     key, limit,
+    plan::LimiterPlan,
     store::{Answer, Check, Checks, Source, StoreError, batch::places},
 };
 use axum::{

@@ -4,7 +4,7 @@ use super::Admin;
 use crate::{
     algorithm::{Algorithm, Level, MAX_BUDGET, Micros},
     config::Mode,
-    gateway::LimiterPlan,
+    plan::LimiterPlan,
     store::{Check, Share, StoreError},
 };
 use serde_json::{Value, json};

@@ -49,7 +49,7 @@ fn refusal(config: &Config, method: &Method, uri: &Uri, headers: &HeaderMap) -> 
     let host = uri.authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok());
     let host = host.unwrap_or(HeaderValue::from_static("localhost"));
     request.headers_mut().entry(HOST).or_insert(host);
-    crate::gateway::vetted(config, &request).err().map(|failure| failure.summary())
+    crate::proxy::validate(config, &request).err().map(|failure| failure.summary())
 }
 
 fn read_headers(lines: &[String]) -> Result<HeaderMap, Failure> {
@@ -157,7 +157,7 @@ fn text(
             line("", what);
         }
     }
-    let wait = crate::gateway::budget(route.max_wait, route.max_wait_cap, headers);
+    let wait = crate::proxy::budget(route.max_wait, route.max_wait_cap, headers);
     let from = if headers.contains_key("prefer") {
         "from Prefer, within the route's cap"
     } else {

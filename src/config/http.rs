@@ -5,7 +5,7 @@ use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
 
 /// What clients may take their time for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Client {
+pub struct ClientLimits {
     /// From the first byte of a request to the end of its headers; TLS and PROXY headers likewise.
     pub header_timeout: Duration,
     /// Between two requests.
@@ -38,9 +38,9 @@ pub struct ServerTls {
     pub client_ca: Option<PathBuf>,
 }
 
-// === impl Client ===
+// === impl ClientLimits ===
 
-impl Default for Client {
+impl Default for ClientLimits {
     fn default() -> Self {
         Self {
             header_timeout: Duration::from_secs(10),

@@ -2,7 +2,7 @@
 //! touch.
 
 use super::{LINGER, edge::Wait};
-use crate::config::Client;
+use crate::config::ClientLimits;
 use std::{
     pin::{Pin, pin},
     task::{Context, Poll, ready},
@@ -19,7 +19,7 @@ pub(super) const REST: Duration = Duration::from_millis(500);
 
 /// How long a connection may wait for its client.
 pub(super) struct Clock {
-    limits: Client,
+    limits: ClientLimits,
     /// What it waits for, and a number that changes with each step forward.
     waits: (Wait, u32),
     /// When it has waited long enough.
@@ -31,7 +31,7 @@ pub(super) struct Clock {
 // === impl Clock ===
 
 impl Clock {
-    pub(super) fn new(limits: Client) -> Self {
+    pub(super) fn new(limits: ClientLimits) -> Self {
         Self { limits, waits: (Wait::Nothing, 0), until: None, timer: None }
     }
 

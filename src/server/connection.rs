@@ -10,8 +10,8 @@ use super::{
 use crate::{
     answer::Failure,
     config::Limits,
-    gateway::{Body, Cut, Left, Peer},
     metrics::Refusal,
+    proxy::{Body, BodyError, Client, ClientGone},
 };
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header::CONNECTION};
@@ -42,7 +42,7 @@ const LAST_WORDS: usize = 4 << 20;
 /// A connection that speaks HTTP.
 pub(super) struct Served {
     door: Arc<Door>,
-    peer: Arc<Peer>,
+    client: Arc<Client>,
     stream: Arc<Stream>,
     /// A request was refused, and the connection with it.
     refused: AtomicBool,
@@ -62,15 +62,15 @@ enum End {
 struct Watched {
     body: Body,
     /// Why there is no more.
-    cut: Option<Cut>,
+    cut: Option<BodyError>,
     served: Arc<Served>,
 }
 
 // === impl Served ===
 
 impl Served {
-    pub(super) fn new(door: Arc<Door>, peer: Arc<Peer>, stream: Arc<Stream>) -> Arc<Self> {
-        Arc::new(Self { door, peer, stream, refused: AtomicBool::new(false) })
+    pub(super) fn new(door: Arc<Door>, client: Arc<Client>, stream: Arc<Stream>) -> Arc<Self> {
+        Arc::new(Self { door, client, stream, refused: AtomicBool::new(false) })
     }
 
     pub(super) async fn http1(self: Arc<Self>) {
@@ -142,11 +142,11 @@ impl Served {
         self: Arc<Self>,
         request: Request<Incoming>,
     ) -> Result<Response<Watched>, Infallible> {
-        let gateway = &self.door.gateway;
-        let mut begun = gateway.begin(&self.peer, request);
-        let mut response = gateway.answer(&self.peer, &mut begun).await;
+        let proxy = &self.door.proxy;
+        let mut begun = proxy.begin(&self.client, request);
+        let mut response = proxy.answer(&self.client, &mut begun).await;
         drop(begun);
-        if response.extensions().get::<Left>().is_some() {
+        if response.extensions().get::<ClientGone>().is_some() {
             self.stream.abandon();
         } else if !response.status().is_success() && response.headers().contains_key(CONNECTION) {
             self.refused.store(true, Relaxed);
@@ -169,9 +169,9 @@ impl Served {
             let service = service_fn(move |request: Request<Incoming>| {
                 let served = served.clone();
                 async move {
-                    let gateway = &served.door.gateway;
-                    let mut begun = gateway.begin(&served.peer, request);
-                    let response = gateway.answer(&served.peer, &mut begun).await;
+                    let proxy = &served.door.proxy;
+                    let mut begun = proxy.begin(&served.client, request);
+                    let response = proxy.answer(&served.client, &mut begun).await;
                     Ok::<_, Infallible>(response.map(Pieces::of))
                 }
             });
@@ -242,7 +242,7 @@ impl Served {
     async fn part(&self) {
         let refused = self.stream.refused();
         if let Some(status) = refused {
-            self.door.gateway.unparsed(&self.peer, status);
+            self.door.proxy.unparsed(&self.client, status);
         }
         let is_told = refused.is_some() || self.refused.load(Relaxed) || self.stream.is_unread();
         if is_told && *self.door.phases.borrow() < Phase::ClosingIdle {
@@ -254,7 +254,7 @@ impl Served {
     async fn give_up(&self) {
         let failure = Failure::HeadTimeout.response();
         self.door.seats.refuse(Refusal::HeaderTimeout);
-        self.door.gateway.unparsed(&self.peer, failure.status());
+        self.door.proxy.unparsed(&self.client, failure.status());
         let said = async {
             if self.stream.say(&serialized(&failure, None)).await.is_ok() {
                 self.stream.close(LAST_WORDS).await;
@@ -286,12 +286,12 @@ fn is_offence(error: &hyper::Error) -> bool {
 
 impl http_body::Body for Watched {
     type Data = Bytes;
-    type Error = Cut;
+    type Error = BodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         if let Some(cut) = self.cut.take() {
             return Poll::Ready(Some(Err(cut)));
         }

@@ -10,10 +10,11 @@ use super::{
 };
 use crate::{
     answer::Failure,
-    config::Client,
-    gateway::{Gateway, Peer, Plan},
+    config::ClientLimits,
     key,
     metrics::{Protocol, Refusal},
+    plan::Plan,
+    proxy::{Client, Proxy},
 };
 use std::{
     io,
@@ -34,7 +35,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const FIRST_READ: usize = 4 << 10;
 /// Where clients come in: what the connections of one worker share.
 pub(super) struct Door {
-    pub(super) gateway: Gateway,
+    pub(super) proxy: Proxy,
     pub(super) plan: Arc<Plan>,
     /// `None`: clear text.
     pub(super) tls: Option<watch::Receiver<Arc<ServerConfig>>>,
@@ -79,8 +80,8 @@ impl Door {
         let is_tls = matches!(transport, Transport::Tls(_));
         let stream = Arc::new(Stream::new(transport, early, protocol, seat, config.limits));
         let trusted = if is_anonymous { &[][..] } else { &config.trusted_proxies };
-        let peer = Peer::new(source.ip, source.port, is_tls, trusted, stream.clone());
-        let served = Served::new(self, Arc::new(peer), stream);
+        let client = Client::new(source.ip, source.port, is_tls, trusted, stream.clone());
+        let served = Served::new(self, Arc::new(client), stream);
         match protocol {
             Protocol::Http2 => Box::pin(served.http2()).await,
             Protocol::Http1 | Protocol::Tunnel => served.http1().await,
@@ -125,7 +126,7 @@ impl Door {
     }
 
     /// What clients may take their time for.
-    pub(super) fn client(&self) -> Client {
+    pub(super) fn client(&self) -> ClientLimits {
         self.plan.config.client
     }
 }

@@ -7,7 +7,7 @@ mod wire;
 pub(super) use heads::serialized;
 
 use super::{seats::Seat, transport::Transport};
-use crate::{config::Limits, gateway::Line, metrics::Protocol};
+use crate::{config::Limits, metrics::Protocol, proxy::ClientConnection};
 use heads::has_both_framings;
 use http::{Request, StatusCode, Version, header::TRANSFER_ENCODING};
 use http_body::Body;
@@ -290,7 +290,7 @@ impl Stream {
     }
 }
 
-impl Line for Stream {
+impl ClientConnection for Stream {
     fn poll_left(&self, cx: &mut Context<'_>) -> Poll<bool> {
         let inner = self.inner.lock();
         // In HTTP/2 the parser never stops to look; in HTTP/1 it does so for bodies alone.

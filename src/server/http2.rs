@@ -3,7 +3,7 @@
 use super::windows::Window;
 use crate::{
     config::Limits,
-    gateway::{Body, Cut},
+    proxy::{Body, BodyError},
 };
 use bytes::{Buf, Bytes};
 use http_body::{Frame, SizeHint};
@@ -61,7 +61,7 @@ pub(super) struct Pieces {
     /// What is left of a larger piece.
     rest: Bytes,
     /// Why there is no more.
-    cut: Option<Cut>,
+    cut: Option<BodyError>,
     taken: Arc<Taken>,
 }
 
@@ -219,7 +219,7 @@ impl Pieces {
 
 impl http_body::Body for Pieces {
     type Data = Piece;
-    type Error = Cut;
+    type Error = BodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,

@@ -1,7 +1,7 @@
 //! Connections of the admin side: how many there may be at one time, and how long each may take. Knows none of its pages.
 
 use super::Phase;
-use crate::config::Client;
+use crate::config::ClientLimits;
 use axum::{Router, body::Body};
 use http::{Response, StatusCode};
 use hyper::{
@@ -169,8 +169,8 @@ async fn connection(
 
 impl Limits {
     /// Those of clients, at least [`LEAST`].
-    pub(super) fn of(client: Client) -> Self {
-        let Client { header_timeout, idle_timeout, body_timeout, .. } = client;
+    pub(super) fn of(client: ClientLimits) -> Self {
+        let ClientLimits { header_timeout, idle_timeout, body_timeout, .. } = client;
         let [head, idle, stall] =
             [header_timeout, idle_timeout, body_timeout].map(|limit| limit.max(LEAST));
         Self { head, idle, stall }

@@ -3,8 +3,8 @@
 use super::ServerError;
 use crate::{
     config::{self, Mode, Scope},
-    gateway::Plan,
     metrics,
+    plan::Plan,
     store::{
         Check, Store, StoreError,
         batch::Script,

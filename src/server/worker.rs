@@ -9,8 +9,9 @@ use super::{
     system,
 };
 use crate::{
-    gateway::{Gateway, Plan},
     log::{Permit, Throttle},
+    plan::Plan,
+    proxy::Proxy,
     store::Store,
     upstream::{Site, Upstream},
 };
@@ -68,11 +69,11 @@ impl Worker {
         drop(self.listener);
         let all = async {
             while connections.join_next().await.is_some() {}
-            door.gateway.tunnels_ended().await;
+            door.proxy.tunnels_ended().await;
         };
         let aborted = async {
             let _ = self.phases.wait_for(|phase| *phase == Phase::Aborting).await;
-            door.gateway.cut_tunnels();
+            door.proxy.cut_tunnels();
             // Connections hear of it too, and let go of everything before they end.
             sleep(LINGER).await;
         };
@@ -80,9 +81,9 @@ impl Worker {
             () = all => {}
             () = aborted => {}
         }
-        door.gateway.cut_tunnels();
+        door.proxy.cut_tunnels();
         connections.shutdown().await;
-        door.gateway.tunnels_ended().await;
+        door.proxy.tunnels_ended().await;
         // What was not used is on its way back to a store that may be away.
         let _ = timeout(LINGER, store.flush()).await;
         Ok(())
@@ -92,7 +93,7 @@ impl Worker {
         let workers = self.plan.config.workers;
         let upstreams = self.sites.iter().map(|site| Upstream::new(site.clone(), workers));
         Ok(Arc::new(Door {
-            gateway: Gateway::new(self.plan.clone(), self.number, store, upstreams.collect()),
+            proxy: Proxy::new(self.plan.clone(), self.number, store, upstreams.collect()),
             plan: self.plan.clone(),
             tls: self.tls.clone(),
             port: self.listener.local_addr().map_err(system)?.port(),
@@ -134,7 +135,7 @@ impl Worker {
             }
         }
         if let Some(end) = self.drain_end.get() {
-            door.gateway.drain(*end);
+            door.proxy.drain(*end);
         }
         // From now on others keep whom they let in.
         self.guests.close();

@@ -1,4 +1,4 @@
-//! A gateway of the fleet: the product's own guards over links, and the way of a request as in `gateway/admit.rs`, without
+//! A gateway of the fleet: the product's own guards over links, and the way of a request as in `proxy/admit.rs`, without
 //! HTTP.
 
 use crate::{

@@ -3,7 +3,7 @@
 use super::{CLIENT, LIMITER, LIMITS, MAX_TIMEOUT, PATHS};
 use crate::{
     config::{
-        Client, Limits,
+        ClientLimits, Limits,
         reader::{Field, Reader, Section, at_most, bytes, span},
         unit::{self, Bytes},
         yaml::Value,
@@ -65,8 +65,8 @@ impl Reader {
         is_on
     }
 
-    pub(super) fn client(&mut self, root: &Section<'_>) -> Client {
-        let mut client = Client::default();
+    pub(super) fn client(&mut self, root: &Section<'_>) -> ClientLimits {
+        let mut client = ClientLimits::default();
         let Some(field) = root.get("client") else { return client };
         let Some(section) = self.section(&field, &CLIENT) else { return client };
         let limit = |text: &str| span(text, MILLISECOND, MAX_TIMEOUT);

@@ -1,7 +1,7 @@
 //! How clients are served: time-outs, sizes, proxies, names that no log shows.
 
 use super::{mistakes, parse};
-use crate::config::{Client, Config, Limits};
+use crate::config::{ClientLimits, Config, Limits};
 use rstest::rstest;
 use std::{num::NonZeroUsize, time::Duration};
 
@@ -26,7 +26,7 @@ fn one_message(text: &str, message: &str) {
 #[test]
 fn what_is_not_said_is_the_default() {
     let config = good("");
-    assert_eq!((config.client, config.limits), (Client::default(), Limits::default()));
+    assert_eq!((config.client, config.limits), (ClientLimits::default(), Limits::default()));
     assert_eq!(config.client.header_timeout, Duration::from_secs(10));
     assert_eq!(config.client.idle_timeout, Duration::from_secs(75));
     assert_eq!(config.client.body_timeout, Duration::from_secs(30));

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{answer::Failure as F, gateway::Line};
+use crate::{answer::Failure as F, proxy::ClientConnection};
 use rstest::rstest;
 use std::{
     sync::Arc,
@@ -8,7 +8,7 @@ use std::{
 
 struct Silent;
 
-impl Line for Silent {
+impl ClientConnection for Silent {
     fn poll_left(&self, _cx: &mut Context<'_>) -> Poll<bool> {
         Poll::Pending
     }
@@ -21,11 +21,11 @@ impl Line for Silent {
 }
 
 fn refused(request: http::request::Builder, limits: Limits) -> Option<u16> {
-    let peer = Peer::new([127, 0, 0, 1].into(), 80, false, &[], Arc::new(Silent));
+    let client = Client::new([127, 0, 0, 1].into(), 80, false, &[], Arc::new(Silent));
     let request = request.body(()).unwrap();
     let failure: Option<F> = {
         let known = (&limits, &Paths::default());
-        vet(&peer, known, &request, Seen::of(request.headers())).err()
+        super::request(&client, known, &request, Seen::of(request.headers())).err()
     };
     failure.map(|failure| failure.response().status().as_u16())
 }

@@ -1,14 +1,13 @@
 //! Between route and upstream: what the limiters say of a request, and how it is held until its slot has come.
 
-use super::{
-    Gateway, Peer, Routed, asked_host, connection, plan::Waiting, record::Record, terms::RouteTerms,
-};
+use super::{Client, Proxy, Routed, asked_host, connection, record::Record};
 use crate::{
     answer::Failure,
     config::Mode,
     key::Parts,
     limit::{self, Admission, Slot},
     metrics::Verdict,
+    plan::{RoutePolicy, Waiting},
     store::{Checks, Decision, Source, StoreError},
     upstream::{Again, Connection, Upstream, UpstreamError},
 };
@@ -25,20 +24,20 @@ pub(super) enum Unpaid {
     Connect(UpstreamError),
 }
 
-// === impl Gateway ===
+// === impl Proxy ===
 
-impl Gateway {
+impl Proxy {
     /// Asks the route's limiters; `None` where there are none.
     pub(super) async fn admit(
         &self,
         record: &mut Record<'_>,
-        peer: &Peer,
+        client: &Client,
         routed: &Routed<'_>,
     ) -> Result<Option<Admission>, Failure> {
-        let (terms, request) = (routed.terms, &routed.request);
+        let (policy, request) = (routed.policy, &routed.request);
         let trusted = &self.plan.config.trusted_proxies;
         let parts = || Parts {
-            client_ip: peer.client_ip(request.headers(), trusted),
+            client_ip: client.client_ip(request.headers(), trusted),
             host: asked_host(request),
             method: request.method(),
             uri: request.uri(),
@@ -47,13 +46,13 @@ impl Gateway {
         };
         let checks = match routed.fixed {
             Some(checks) => Ok(Some(checks.clone())),
-            None => terms.checks(&self.plan.limiters, parts),
+            None => policy.checks(&self.plan.limiters, parts),
         };
         let checks = checks.map_err(|why| Failure::BadRequest(why.into()))?;
         let Some(checks) = checks else { return Ok(None) };
         let wanted = routed.budget;
         // Who cannot wait may still go at once.
-        let full = !wanted.is_zero() && self.plan.held.of(routed.route) >= terms.max_waiting;
+        let full = !wanted.is_zero() && self.plan.held.of(routed.route) >= policy.max_waiting;
         let budget = if full { Duration::ZERO } else { wanted };
         let admission = limit::ask(&self.store, &checks, budget).await;
         let admission = admission.map_err(|error| self.undecided(routed, error))?;
@@ -62,11 +61,11 @@ impl Gateway {
         }
         match &admission {
             Admission::Granted(slot) => {
-                record.bound = Some(terms.limiter(slot.bound_by));
-                self.count(record, terms, slot, |check| check);
+                record.bound = Some(policy.limiter(slot.bound_by));
+                self.count(record, policy, slot, |check| check);
             }
             Admission::Queued(place) => {
-                let limiter = terms.limiter(place.bound_by);
+                let limiter = policy.limiter(place.bound_by);
                 record.bound = Some(limiter);
                 self.decided(limiter, Verdict::Wait, place.source);
             }
@@ -74,14 +73,14 @@ impl Gateway {
                 let is_place = checks[decision.bound_by].is_lease();
                 let fits = decision.wait > 0 && limit::duration(decision.wait) <= wanted;
                 if full && (is_place || fits) {
-                    self.refused(record, terms, decision);
+                    self.refused(record, policy, decision);
                     let retry_after = if is_place { decision.retry_after } else { decision.wait };
                     return Err(Failure::QueueFull { retry_after });
                 }
                 let late = limit::micros(wanted) - limit::micros(budget);
                 let retry_after = decision.retry_after - late;
                 let decision = Decision { retry_after, ..decision.clone() };
-                return Err(self.refused(record, terms, &decision));
+                return Err(self.refused(record, policy, &decision));
             }
         }
         Ok(Some(admission))
@@ -121,7 +120,7 @@ impl Gateway {
         tracing::debug!(
             request_id = record.id.to_str().unwrap_or("-"),
             route = self.plan.config.routes[routed.route].name,
-            limiter = self.plan.limiters[routed.terms.limiter(bound_by)].limiter.name,
+            limiter = self.plan.limiters[routed.policy.limiter(bound_by)].limiter.name,
             key = check.map(|check| &*check.key),
             cost = check.map(|check| check.cost),
             outcome,
@@ -137,8 +136,13 @@ impl Gateway {
     }
 
     /// Counts a refusal, and says it.
-    fn refused(&self, record: &mut Record<'_>, terms: &RouteTerms, decision: &Decision) -> Failure {
-        let (limiter, rate) = terms.owner(decision.bound_by);
+    fn refused(
+        &self,
+        record: &mut Record<'_>,
+        policy: &RoutePolicy,
+        decision: &Decision,
+    ) -> Failure {
+        let (limiter, rate) = policy.owner(decision.bound_by);
         record.bound = Some(limiter);
         self.decided(limiter, Verdict::Refuse, decision.source);
         let policy = self.plan.limiters[limiter].policies[rate].clone();
@@ -151,13 +155,13 @@ impl Gateway {
     fn count(
         &self,
         record: &mut Record<'_>,
-        terms: &RouteTerms,
+        policy: &RoutePolicy,
         slot: &Slot,
         index: impl Fn(usize) -> usize,
     ) {
         let mut said: SmallVec<[(usize, Verdict); 4]> = SmallVec::new();
         for (i, part) in slot.parts().iter().enumerate() {
-            let limiter = terms.limiter(index(i));
+            let limiter = policy.limiter(index(i));
             let enforce = self.plan.limiters[limiter].limiter.mode == Mode::Enforce;
             let verdict = match (enforce, part.at) {
                 (true, at) if at > 0 && slot.bound_by == i => Verdict::Wait,
@@ -186,9 +190,9 @@ impl Gateway {
         upstream: &Upstream,
         slot: &mut Option<Slot>,
     ) -> Result<Connection, Failure> {
-        let Routed { route, terms, .. } = *routed;
-        let bound = record.bound.unwrap_or(terms.limiter(0));
-        let waiting = Waiting::enter(&self.plan, route, bound, terms.max_waiting);
+        let Routed { route, policy, .. } = *routed;
+        let bound = record.bound.unwrap_or(policy.limiter(0));
+        let waiting = Waiting::enter(&self.plan, route, bound, policy.max_waiting);
         let Some(_waiting) = waiting else {
             let wait = match &*admission {
                 Admission::Granted(slot) => slot.wait,
@@ -216,7 +220,7 @@ impl Gateway {
         upstream: &Upstream,
         until: Instant,
     ) -> Result<(Slot, Connection), Failure> {
-        let terms = routed.terms;
+        let policy = routed.policy;
         let mut is_last_call = false;
         loop {
             let next = match admission {
@@ -243,7 +247,7 @@ impl Gateway {
                     // It is taken again when the places are there, or the next slot has come.
                     connection.recycle();
                     if is_late {
-                        let late = terms.limiter(slot.bound_by);
+                        let late = policy.limiter(slot.bound_by);
                         self.plan.limiters[late].metrics.late.increment(1);
                         Box::pin(slot.ask_again(left)).await
                     } else {
@@ -267,10 +271,10 @@ impl Gateway {
                     Box::pin(place.ask_again(left)).await
                 }
                 Admission::Refused(decision) if is_last_call => {
-                    record.bound = Some(terms.limiter(decision.bound_by));
+                    record.bound = Some(policy.limiter(decision.bound_by));
                     return Err(Failure::Draining { retry_after: decision.retry_after });
                 }
-                Admission::Refused(decision) => return Err(self.refused(record, terms, &decision)),
+                Admission::Refused(decision) => return Err(self.refused(record, policy, &decision)),
             };
             admission = next.map_err(|error| self.undecided(routed, error))?;
             if tracing::enabled!(Level::DEBUG) {
@@ -290,7 +294,7 @@ impl Gateway {
         again: &Again,
         mut fresh: Option<Connection>,
     ) -> Result<Connection, Unpaid> {
-        let Routed { route, terms, budget, .. } = *routed;
+        let Routed { route, policy, budget, .. } = *routed;
         let (checks, indices) = first.for_another_attempt();
         if checks.is_empty() {
             return match fresh {
@@ -307,19 +311,19 @@ impl Gateway {
                 Ok(Admission::Granted(slot)) => slot,
                 Ok(Admission::Refused(mut decision)) => {
                     decision.bound_by = indices[decision.bound_by];
-                    self.refused(record, terms, &decision);
+                    self.refused(record, policy, &decision);
                     return Err(Unpaid::Refused);
                 }
                 // No place is asked for.
                 Ok(Admission::Queued(_)) | Err(_) => return Err(Unpaid::Refused),
             };
-            let bound = terms.limiter(indices[slot.bound_by]);
-            self.count(record, terms, &slot, |check| indices[check]);
+            let bound = policy.limiter(indices[slot.bound_by]);
+            self.count(record, policy, &slot, |check| indices[check]);
             if !slot.wait.is_zero() {
                 // The upstream may close what is idle meanwhile.
                 fresh = None;
                 if waiting.is_none() {
-                    waiting = Waiting::enter(&self.plan, route, bound, terms.max_waiting);
+                    waiting = Waiting::enter(&self.plan, route, bound, policy.max_waiting);
                     record.bound = Some(bound);
                     record.waits_since.get_or_insert_with(Instant::now);
                 }
@@ -328,7 +332,7 @@ impl Gateway {
                 }
             }
             let come = async {
-                slot.near(self.upstreams[terms.upstream].lead()).await;
+                slot.near(self.upstreams[policy.upstream].lead()).await;
                 let connection = match fresh.take() {
                     Some(connection) => connection,
                     None => again.connection().await.map_err(Unpaid::Connect)?,

@@ -1,7 +1,7 @@
 //! What applies to the requests of a route. Routes may be thousands; where the same applies to them, they share it, and
 //! what they share is in a cache.
 
-use super::plan::LimiterPlan;
+use super::LimiterPlan;
 use crate::{
     config::{self, Charge, Config, Mode},
     key::{Cost, Parts},
@@ -12,24 +12,24 @@ use smallvec::SmallVec;
 use std::{collections::HashMap, time::Duration};
 
 /// What applies to the requests of some routes.
-pub(super) struct RouteTerms {
+pub(crate) struct RoutePolicy {
     /// What is charged; empty: nothing limits them.
     charges: Vec<Charge>,
     /// For each check, the index of its limiter and of its rate there.
     owners: SmallVec<[(usize, usize); 1]>,
     /// What the operator changes in headers: of the upstream, then of the route. `None`: nothing.
-    pub(super) rules: Option<[Rules; 2]>,
+    pub(crate) rules: Option<[Rules; 2]>,
     /// Index of the upstream.
-    pub(super) upstream: usize,
-    pub(super) max_wait: Duration,
-    pub(super) max_wait_cap: Duration,
+    pub(crate) upstream: usize,
+    pub(crate) max_wait: Duration,
+    pub(crate) max_wait_cap: Duration,
     /// Requests of a route that may wait at one time in this gateway.
-    pub(super) max_waiting: usize,
+    pub(crate) max_waiting: usize,
 }
 
 /// What is written of them.
 #[derive(PartialEq, Eq, Hash)]
-struct Written<'a> {
+struct PolicyKey<'a> {
     limiters: &'a [Charge],
     /// Which route it is, if it changes headers: equal values may be secret in one and not in another.
     headers: Option<usize>,
@@ -39,14 +39,14 @@ struct Written<'a> {
     max_waiting: usize,
 }
 
-// === impl RouteTerms ===
+// === impl RoutePolicy ===
 
-impl RouteTerms {
+impl RoutePolicy {
     /// All of them, and which are those of each route.
-    pub(super) fn all(config: &Config, limiters: &[LimiterPlan]) -> (Vec<Self>, Vec<usize>) {
+    pub(crate) fn all(config: &Config, limiters: &[LimiterPlan]) -> (Vec<Self>, Vec<usize>) {
         let (mut all, mut places) = (Vec::new(), HashMap::new());
         let place = |(i, route)| {
-            *places.entry(Written::of(i, route)).or_insert_with(|| {
+            *places.entry(PolicyKey::of(i, route)).or_insert_with(|| {
                 all.push(Self::new(route, limiters, config));
                 all.len() - 1
             })
@@ -78,7 +78,7 @@ impl RouteTerms {
 
     /// What the limiters are asked, where nothing of it depends on the request. Each worker has its own: to hold it is to
     /// count who does.
-    pub(super) fn fixed(&self, limiters: &[LimiterPlan]) -> Option<Checks> {
+    pub(crate) fn fixed(&self, limiters: &[LimiterPlan]) -> Option<Checks> {
         let fixed = self.charges.iter().map(|charge| match charge.cost {
             Cost::Fixed(cost) if limiters[charge.limiter].limiter.key.is_none() => {
                 Some(limiters[charge.limiter].checks(None, cost))
@@ -94,7 +94,7 @@ impl RouteTerms {
     /// # Errors
     ///
     /// A message for the caller, when the request names a cost that cannot be paid.
-    pub(super) fn checks<'p>(
+    pub(crate) fn checks<'p>(
         &self,
         limiters: &[LimiterPlan],
         parts: impl FnOnce() -> Parts<'p>,
@@ -114,19 +114,19 @@ impl RouteTerms {
     }
 
     /// The limiter behind a check.
-    pub(super) fn limiter(&self, check: usize) -> usize {
+    pub(crate) fn limiter(&self, check: usize) -> usize {
         self.owners[check].0
     }
 
     /// The limiter behind a check, and the place of its rate.
-    pub(super) fn owner(&self, check: usize) -> (usize, usize) {
+    pub(crate) fn owner(&self, check: usize) -> (usize, usize) {
         self.owners[check]
     }
 }
 
-// === impl Written ===
+// === impl PolicyKey ===
 
-impl<'a> Written<'a> {
+impl<'a> PolicyKey<'a> {
     fn of(i: usize, route: &'a config::Route) -> Self {
         Self {
             limiters: &route.limiters,
@@ -141,7 +141,7 @@ impl<'a> Written<'a> {
 
 #[cfg(test)]
 mod tests {
-    use crate::{config::Config, gateway::Plan};
+    use crate::{config::Config, plan::Plan};
     use rstest::rstest;
     use std::{path::Path, sync::Arc};
 
@@ -169,14 +169,14 @@ mod tests {
     )]
     fn routes_share_what_is_the_same(#[case] other: &str, #[case] expected: usize) {
         let plan = plan(["upstream: a, limiters: [x], max_wait: 2s", other]);
-        let of_the_second = plan.ledgers[0].lines[1].terms;
-        assert_eq!((plan.terms.len(), of_the_second), (expected, expected - 1));
+        let of_the_second = plan.counters[0].lines[1].policy;
+        assert_eq!((plan.policies.len(), of_the_second), (expected, expected - 1));
     }
 
     #[test]
     fn each_worker_asks_with_its_own() {
         let plan = plan(["upstream: a, limiters: [x]", "upstream: a"]);
-        let [one, other] = &plan.ledgers[..] else { panic!("two workers") };
+        let [one, other] = &plan.counters[..] else { panic!("two workers") };
         assert_eq!(one.fixed, other.fixed);
         let (own, its) = (one.fixed[0].as_ref(), other.fixed[0].as_ref());
         assert!(!Arc::ptr_eq(own.expect("checks"), its.expect("checks")));

@@ -9,7 +9,7 @@ const MOST: usize = 1024;
 const HIDDEN: &str = "***";
 /// Knows which parameters are secrets.
 #[derive(Debug)]
-pub(super) struct Redactor {
+pub(crate) struct Redactor {
     /// Names of the operator's, folded.
     own: HashSet<String>,
 }
@@ -17,12 +17,12 @@ pub(super) struct Redactor {
 // === impl Redactor ===
 
 impl Redactor {
-    pub(super) fn new(names: &[String]) -> Self {
+    pub(crate) fn new(names: &[String]) -> Self {
         Self { own: names.iter().map(|name| fold(name.as_bytes())).collect() }
     }
 
     /// A path: as it was sent, but for the values of its parameters (`;jsessionid=...`) that are secrets.
-    pub(super) fn path<'a>(&self, path: &'a str) -> Cow<'a, str> {
+    pub(crate) fn path<'a>(&self, path: &'a str) -> Cow<'a, str> {
         if !path.contains(';') {
             return short(path.into());
         }
@@ -30,7 +30,7 @@ impl Redactor {
     }
 
     /// A query, without its `?`.
-    pub(super) fn query<'a>(&self, query: &'a str) -> Cow<'a, str> {
+    pub(crate) fn query<'a>(&self, query: &'a str) -> Cow<'a, str> {
         short(self.hide(query, &['&', ';']))
     }
 

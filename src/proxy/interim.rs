@@ -1,6 +1,6 @@
 //! Interim responses of the upstream (1xx, RFC 9110 section 15.2) on their way to the client. A 101 is none of them.
 
-use super::Peer;
+use super::Client;
 use crate::upstream::{Control, headers};
 use http::{HeaderMap, StatusCode, header::CONTENT_LENGTH};
 use std::sync::{
@@ -12,9 +12,9 @@ use std::sync::{
 const MOST: usize = 16;
 
 /// Passes on what the upstream says before its answer. Its 100 lets the body go, and stays here: the client gets one of
-/// its own when its body is asked for. Over HTTP/2 there is no `peer` to tell: nobody knows for which of its requests.
+/// its own when its body is asked for. Over HTTP/2 there is no `client` to tell: nobody knows for which of its requests.
 pub(super) fn pass(
-    peer: Option<&Arc<Peer>>,
+    client: Option<&Arc<Client>>,
     upload: &Option<Control>,
 ) -> impl Fn(StatusCode, HeaderMap) + Sync {
     let count = AtomicUsize::new(0);
@@ -23,13 +23,13 @@ pub(super) fn pass(
             if let Some(upload) = upload {
                 upload.go_on();
             }
-        } else if let Some(peer) = peer
+        } else if let Some(client) = client
             && count.fetch_add(1, Relaxed) < MOST
         {
             headers::remove_hop_by_hop(&mut headers);
             // It has no body (RFC 9110 section 8.6).
             headers.remove(CONTENT_LENGTH);
-            peer.inform(status, &headers);
+            client.inform(status, &headers);
         }
     }
 }

@@ -1,18 +1,18 @@
 //! The exchange with the upstream: the client's request on a connection, and what came back as the client gets it.
 
 use super::{
-    Body, Gateway, Peer, Routed,
+    Body, Client, Proxy, Routed,
     admit::Unpaid,
     interim,
     record::Record,
-    terms::RouteTerms,
-    trace::X_REQUEST_ID,
+    request_id::X_REQUEST_ID,
     upgrade::{Switched, Upgrade},
 };
 use crate::{
     answer::{Failure, PACEWAY_ORIGIN},
     config,
     limit::Slot,
+    plan::RoutePolicy,
     upstream::{
         self, Again, Connection, Control, Fault, Sent, Target, UpstreamError,
         headers::{self, Own, Way},
@@ -28,14 +28,14 @@ use tokio::time::Instant;
 
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
-// === impl Gateway ===
+// === impl Proxy ===
 
-impl Gateway {
+impl Proxy {
     /// Sends a request, now that its slot has come. From here on its permits are spent.
     pub(super) async fn send(
         &self,
         record: &mut Record<'_>,
-        peer: &Arc<Peer>,
+        client: &Arc<Client>,
         routed: &mut Routed<'_>,
         slot: &mut Option<Slot>,
         connection: Connection,
@@ -46,13 +46,13 @@ impl Gateway {
         let (version, upload) = (routed.request.version(), routed.request.body().control());
         let upgrade = routed.upgrade.take();
         let (config, target) =
-            (&self.plan.config.upstreams[routed.terms.upstream], connection.target());
-        let mut own = routed.for_upstream(config, upgrade.as_ref(), &record.id, peer, target)?;
+            (&self.plan.config.upstreams[routed.policy.upstream], connection.target());
+        let mut own = routed.for_upstream(config, upgrade.as_ref(), &record.id, client, target)?;
         if let Some(slot) = slot {
             slot.spend();
         }
         record.sent();
-        let hears = (version == Version::HTTP_11).then_some(peer);
+        let hears = (version == Version::HTTP_11).then_some(client);
         let mut started = Instant::now();
         let inform = interim::pass(hears, &upload);
         let sent = connection.send(&mut routed.request, &mut own, started, &inform).await;
@@ -68,15 +68,15 @@ impl Gateway {
             answer.map_err(|error| unanswered(error, upload.as_ref(), slot.take()))?;
         let took = started.elapsed();
         record.upstream = Some(took);
-        let own = &self.own().upstreams[routed.terms.upstream];
+        let own = &self.own().upstreams[routed.policy.upstream];
         own.seconds.record(took);
         own.statuses.count(response.status());
         if throttles(&response) {
-            self.plan.upstreams[routed.terms.upstream].throttled.increment(1);
+            self.plan.upstreams[routed.policy.upstream].throttled.increment(1);
         }
         let switched = Switched::from(upgrade, &response).map_err(Failure::Upstream)?;
         let is_h2 = response.version() == Version::HTTP_2;
-        for_client(routed.terms, record, &mut response);
+        for_client(routed.policy, record, &mut response);
         let slot = slot.take_if(|slot| slot.holds_places());
         if let Some(switched) = switched {
             switched.answer(&mut response);
@@ -96,13 +96,13 @@ impl Gateway {
             // What the client sends now may be its body, or the next request.
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        let mut response = response.map(|body| Body::streamed(body, is_h2, || peer.leaving()));
+        let mut response = response.map(|body| Body::streamed(body, is_h2, || client.leaving()));
         response.body_mut().keep(slot, unasked);
         Ok(response)
     }
 }
 
-impl Gateway {
+impl Proxy {
     /// Sends a request once more. If the upstream may have counted the first attempt, permits of its own are taken
     /// first: an upstream that counts a call and then closes the connection would see more calls than the law allows.
     /// `started` moves by the time in which nothing was asked of the upstream.
@@ -157,17 +157,17 @@ impl Routed<'_> {
         config: &config::Upstream,
         upgrade: Option<&Upgrade>,
         id: &HeaderValue,
-        peer: &Peer,
+        client: &Client,
         target: &Target,
     ) -> Result<Own, Failure> {
         let (seen, request) = (self.seen, &mut self.request);
         let asked_host = request.uri().authority();
         let asked_host = asked_host.and_then(|host| HeaderValue::from_str(host.as_str()).ok());
         let way = Way {
-            peer: &peer.forwarded_for,
-            port: &peer.port,
-            is_tls: peer.is_tls,
-            is_trusted: peer.is_trusted,
+            peer: &client.forwarded_for,
+            port: &client.port,
+            is_tls: client.is_tls,
+            is_trusted: client.is_trusted,
             version: request.version(),
             asked_host,
             upstream_host: &target.host,
@@ -178,7 +178,7 @@ impl Routed<'_> {
         };
         let mut own = headers::to_upstream(request.headers_mut(), seen, &way);
         own.set(&X_REQUEST_ID, id.clone());
-        let rules = self.terms.rules.as_ref().into_iter().flatten().map(|rules| &rules.request);
+        let rules = self.policy.rules.as_ref().into_iter().flatten().map(|rules| &rules.request);
         if upgrade.is_some() || rules.clone().any(|rules| !rules.is_empty()) {
             own.merge_into(request.headers_mut());
             rules.for_each(|rules| rules.apply(request.headers_mut()));
@@ -209,7 +209,7 @@ fn throttles<B>(response: &Response<B>) -> bool {
 }
 
 /// Makes the head of the upstream's response one for the client.
-fn for_client<B>(terms: &RouteTerms, record: &Record<'_>, response: &mut Response<B>) {
+fn for_client<B>(policy: &RoutePolicy, record: &Record<'_>, response: &mut Response<B>) {
     let version = mem::replace(response.version_mut(), Version::HTTP_11);
     let status = response.status();
     let headers: &mut HeaderMap = response.headers_mut();
@@ -224,7 +224,7 @@ fn for_client<B>(terms: &RouteTerms, record: &Record<'_>, response: &mut Respons
             headers.append(SERVER_TIMING, value);
         }
     }
-    terms.rules.as_ref().into_iter().flatten().for_each(|rules| rules.response.apply(headers));
+    policy.rules.as_ref().into_iter().flatten().for_each(|rules| rules.response.apply(headers));
 }
 
 /// Why there is no answer. Where nothing was sent, `slot` goes to somebody else.

@@ -3,31 +3,26 @@
 mod admit;
 mod body;
 mod budget;
+mod client;
 mod drain;
+mod forward;
 mod interim;
-mod ledger;
-mod peer;
-mod plan;
 mod record;
-mod redact;
-mod send;
-mod terms;
-mod trace;
+mod request_id;
 mod tunnel;
 mod upgrade;
-mod vet;
+mod validate;
 
-pub use body::{Body, Cut};
+pub use body::{Body, BodyError};
 pub use budget::budget;
-pub use ledger::Ledger;
-pub use peer::{Line, Peer};
-pub use plan::{LimiterPlan, Plan};
-pub use record::Left;
+pub use client::{Client, ClientConnection};
+pub use record::ClientGone;
 
 use crate::{
     answer::{Failure, grpc},
     config::Config,
     limit::{Admission, Slot},
+    plan::{Plan, RoutePolicy, WorkerCounters},
     route::host_of,
     store::{Checks, Store},
     upstream::{
@@ -36,6 +31,7 @@ use crate::{
     },
 };
 use drain::Drain;
+use forward::spoilt;
 use http::{
     HeaderValue, Request, Response, StatusCode, Version,
     header::{CONNECTION, EXPECT, HOST},
@@ -43,17 +39,15 @@ use http::{
 use http_body::Body as _;
 use hyper::body::Incoming;
 use record::Record;
-use send::spoilt;
+use request_id::RequestIds;
 use std::{mem, sync::Arc, time::Duration};
-use terms::RouteTerms;
 use tokio::time::Instant;
-use trace::Ids;
 use tunnel::Tunnels;
 use upgrade::Upgrade;
 
 /// The data plane of one worker.
 #[derive(Debug)]
-pub struct Gateway {
+pub struct Proxy {
     /// Shared by all workers.
     plan: Arc<Plan>,
     /// Which of them this is.
@@ -63,7 +57,7 @@ pub struct Gateway {
     /// This worker's connections, by index of the upstream.
     upstreams: Vec<Upstream>,
     tunnels: Tunnels,
-    ids: Ids,
+    ids: RequestIds,
     drain: Drain,
 }
 
@@ -79,7 +73,7 @@ pub struct Begun<'a> {
 struct Routed<'a> {
     /// Its index.
     route: usize,
-    terms: &'a RouteTerms,
+    policy: &'a RoutePolicy,
     /// What its limiters are asked, where that is the same for all of its requests.
     fixed: Option<&'a Checks>,
     /// How long it may wait.
@@ -91,9 +85,9 @@ struct Routed<'a> {
     is_expected: bool,
 }
 
-// === impl Gateway ===
+// === impl Proxy ===
 
-impl Gateway {
+impl Proxy {
     /// The data plane of one of the workers of `plan`.
     pub fn new(
         plan: Arc<Plan>,
@@ -101,36 +95,36 @@ impl Gateway {
         store: Arc<dyn Store>,
         upstreams: Vec<Upstream>,
     ) -> Self {
-        let (tunnels, ids, drain) = (Tunnels::new(), Ids::new(), Drain::default());
+        let (tunnels, ids, drain) = (Tunnels::new(), RequestIds::new(), Drain::default());
         Self { plan, worker, store, upstreams, tunnels, ids, drain }
     }
 
     /// Where this worker counts.
-    fn own(&self) -> &Ledger {
-        &self.plan.ledgers[self.worker]
+    fn own(&self) -> &WorkerCounters {
+        &self.plan.counters[self.worker]
     }
 
     /// What can be known of a request without asking anybody; [`Self::answer`] does the rest. Apart from that, so that the
     /// future of the rest holds no request as it came, and is made where it stays: it is large.
-    pub fn begin(&self, peer: &Peer, mut request: Request<Incoming>) -> Begun<'_> {
+    pub fn begin(&self, client: &Client, mut request: Request<Incoming>) -> Begun<'_> {
         let is_http2 = request.version() == Version::HTTP_2;
         // Nobody else is to be told in another way.
         let is_grpc = is_http2 && grpc::is_call(&request);
         let seen = Seen::of(request.headers());
         let id = self.ids.of(request.headers_mut(), seen);
-        let mut record = Record::new(&self.plan, self.own(), peer, id, &request);
-        let routed = self.route(&mut record, peer, request, seen);
+        let mut record = Record::new(&self.plan, self.own(), client, id, &request);
+        let routed = self.route(&mut record, client, request, seen);
         Begun { record, routed, is_http2, is_grpc }
     }
 
     /// Answers a request, of which nothing is left then.
-    pub async fn answer(&self, peer: &Arc<Peer>, begun: &mut Begun<'_>) -> Response<Body> {
+    pub async fn answer(&self, client: &Arc<Client>, begun: &mut Begun<'_>) -> Response<Body> {
         let Begun { record, routed, is_http2, is_grpc } = begun;
         let answer = match routed {
             Ok(routed) => tokio::select! {
                 biased;
-                answer = self.forward(record, peer, routed) => answer,
-                () = peer.leaves() => Err(Failure::ClientLeft),
+                answer = self.forward(record, client, routed) => answer,
+                () = client.leaves() => Err(Failure::ClientLeft),
             },
             Err(failure) => Err(mem::replace(failure, Failure::NoRoute)),
         };
@@ -141,7 +135,7 @@ impl Gateway {
             }
             Err(failure) => record.refusal(&failure, *is_http2, *is_grpc).map(Body::own),
         };
-        if !*is_http2 && peer.ends.are_doubtful() {
+        if !*is_http2 && client.ends.are_doubtful() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         response
@@ -163,23 +157,23 @@ impl Gateway {
     }
 
     /// Counts and logs what was no request; it was answered with `status`.
-    pub fn unparsed(&self, peer: &Peer, status: StatusCode) {
-        record::unparsed(&self.plan, self.own(), peer.ip, status);
+    pub fn unparsed(&self, client: &Client, status: StatusCode) {
+        record::unparsed(&self.plan, self.own(), client.ip, status);
     }
 
     async fn forward(
         &self,
         record: &mut Record<'_>,
-        peer: &Arc<Peer>,
+        client: &Arc<Client>,
         routed: &mut Routed<'_>,
     ) -> Result<Response<Body>, Failure> {
         if !routed.is_expected {
             routed.request.body_mut().look_ahead().await.map_err(spoilt)?;
         }
-        let upstream = &self.upstreams[routed.terms.upstream];
+        let upstream = &self.upstreams[routed.policy.upstream];
         // Nothing is open: a connection is made while the decision is.
         let ahead = upstream.connect_ahead();
-        let (mut slot, waits) = at_once(self.admit(record, peer, routed).await?);
+        let (mut slot, waits) = at_once(self.admit(record, client, routed).await?);
         let connection = match waits {
             None => match upstream.idle() {
                 Some(connection) => connection,
@@ -201,18 +195,18 @@ impl Gateway {
                 self.wait(record, routed, waits, upstream, &mut slot).await?
             }
         };
-        self.send(record, peer, routed, &mut slot, connection).await
+        self.send(record, client, routed, &mut slot, connection).await
     }
 
     fn route<'a>(
         &'a self,
         record: &mut Record<'a>,
-        peer: &Peer,
+        client: &Client,
         mut request: Request<Incoming>,
         seen: Seen,
     ) -> Result<Routed<'a>, Failure> {
         let config = &self.plan.config;
-        vet::vet(peer, (&config.limits, &config.paths), &request, seen)?;
+        validate::request(client, (&config.limits, &config.paths), &request, seen)?;
         let upgrade = Upgrade::asked(&mut request, seen);
         if seen.has(Seen::CONNECTION) {
             headers::remove_nominated(request.headers_mut());
@@ -226,22 +220,22 @@ impl Gateway {
         let route = found.ok_or(Failure::NoRoute)?;
         record.route = Some(route);
         let own = self.own();
-        let terms = own.lines[route].terms;
-        let (fixed, terms) = (own.fixed[terms].as_ref(), &self.plan.terms[terms]);
+        let policy = own.lines[route].policy;
+        let (fixed, policy) = (own.fixed[policy].as_ref(), &self.plan.policies[policy]);
         let is_h2 = request.version() == Version::HTTP_2;
         let body = Terms {
             limit: config.limits.body,
             patience: config.client.body_timeout,
             trailers: config.limits.header_bytes,
         };
-        let mut request = request.map(|incoming| Upload::new(incoming, is_h2, body, &peer.ends));
+        let mut request = request.map(|incoming| Upload::new(incoming, is_h2, body, &client.ends));
         let is_expected = seen.has(Seen::EXPECT) && expects(&mut request);
         let budget = match seen.has(Seen::PATIENCE) {
-            true => budget(terms.max_wait, terms.max_wait_cap, request.headers()),
+            true => budget(policy.max_wait, policy.max_wait_cap, request.headers()),
             // The cap is for those who ask.
-            false => terms.max_wait,
+            false => policy.max_wait,
         };
-        Ok(Routed { route, terms, fixed, budget, request, seen, upgrade, is_expected })
+        Ok(Routed { route, policy, fixed, budget, request, seen, upgrade, is_expected })
     }
 }
 
@@ -250,9 +244,9 @@ impl Gateway {
 /// # Errors
 ///
 /// As the gateway answers it.
-pub fn vetted<B>(config: &Config, request: &Request<B>) -> Result<(), Failure> {
+pub fn validate<B>(config: &Config, request: &Request<B>) -> Result<(), Failure> {
     let seen = Seen::of(request.headers());
-    vet::message((&config.limits, &config.paths), request, seen)
+    validate::message((&config.limits, &config.paths), request, seen)
 }
 
 /// What goes at once, and what has to wait.

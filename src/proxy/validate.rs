@@ -1,7 +1,7 @@
 //! What a request must be before anything is asked, charged or forwarded for it: one message that everybody on its
 //! way reads alike (RFC 9110, 9112, 9113). Reads no body. hyper has refused before what is no HTTP at all.
 
-use super::Peer;
+use super::Client;
 use crate::{
     answer::Failure,
     config::Limits,
@@ -22,17 +22,17 @@ use std::net::Ipv6Addr;
 ///
 /// [`Failure::Malformed`] (400), [`Failure::TooLarge`] (413, 414, 431), [`Failure::Method`] (405),
 /// [`Failure::Expectation`] (417), [`Failure::Coding`] (501), [`Failure::LastHop`] (204).
-pub(super) fn vet<B>(
-    peer: &Peer,
+pub(super) fn request<B>(
+    client: &Client,
     (limits, paths): (&Limits, &Paths),
     request: &Request<B>,
     seen: Seen,
 ) -> Result<(), Failure> {
     let is_coded = seen.has(Seen::TRANSFER_ENCODING);
-    if is_coded && peer.framed_twice(seen.has(Seen::CONTENT_LENGTH)) {
+    if is_coded && client.framed_twice(seen.has(Seen::CONTENT_LENGTH)) {
         return malformed("both Content-Length and Transfer-Encoding (RFC 9112 section 6.1)");
     }
-    if !peer.ends.are_seen() {
+    if !client.ends.are_seen() {
         return malformed("the end of the request before this one is in doubt");
     }
     message((limits, paths), request, seen)

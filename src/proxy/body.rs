@@ -1,6 +1,6 @@
 //! The body of a response: the upstream's, streamed, or our own. It never ends well when the upstream's did not.
 
-use super::peer::Leaving;
+use super::client::DisconnectWatch;
 use crate::{
     limit::Slot,
     upstream::{self, Unasked},
@@ -18,7 +18,7 @@ pub struct Body(Source);
 
 /// Why a response has no end. Its client never takes it for a whole one.
 #[derive(Debug, thiserror::Error)]
-pub enum Cut {
+pub enum BodyError {
     /// The upstream broke off.
     #[error("the upstream broke off")]
     Upstream(#[source] upstream::Broken),
@@ -41,7 +41,7 @@ enum Source {
 struct Streamed {
     body: upstream::Body,
     is_h2: bool,
-    client: Leaving,
+    client: DisconnectWatch,
     /// Its places are held until the body has ended or nobody wants it any more.
     slot: Option<Box<Slot>>,
     /// The request's body was never asked for; that is over when this body is.
@@ -55,7 +55,7 @@ impl Body {
     pub(super) fn streamed(
         body: upstream::Body,
         is_h2: bool,
-        client: impl FnOnce() -> Leaving,
+        client: impl FnOnce() -> DisconnectWatch,
     ) -> Self {
         match body.whole() {
             Ok(bytes) => Self::own(bytes),
@@ -93,12 +93,12 @@ impl Body {
 
 impl http_body::Body for Body {
     type Data = Bytes;
-    type Error = Cut;
+    type Error = BodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match &mut self.0 {
             Source::Streamed(streamed) => streamed.poll_frame(cx),
             Source::Own(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
@@ -125,14 +125,19 @@ impl http_body::Body for Body {
 // === impl Streamed ===
 
 impl Streamed {
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+    fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let end = match Pin::new(&mut self.body).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => return Poll::Ready(Some(Ok(frame))),
             Poll::Pending if self.client.poll(cx).is_pending() => return Poll::Pending,
-            Poll::Pending => Some(Err(Cut::ClientLeft)),
-            Poll::Ready(Some(Err(error))) => Some(Err(Cut::Upstream(error))),
+            Poll::Pending => Some(Err(BodyError::ClientLeft)),
+            Poll::Ready(Some(Err(error))) => Some(Err(BodyError::Upstream(error))),
             // A stream that is reset without an error is given out as one that has ended.
-            Poll::Ready(None) if self.is_h2 && !self.body.is_end_stream() => Some(Err(Cut::Reset)),
+            Poll::Ready(None) if self.is_h2 && !self.body.is_end_stream() => {
+                Some(Err(BodyError::Reset))
+            }
             Poll::Ready(None) => None,
         };
         (self.slot, self.unasked) = (None, None);

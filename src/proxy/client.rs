@@ -19,7 +19,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The client at the other end of a connection; made once per connection.
-pub struct Peer {
+pub struct Client {
     pub(super) ip: IpAddr,
     pub(super) forwarded_for: HeaderValue,
     /// One of the proxies that are believed.
@@ -30,11 +30,11 @@ pub struct Peer {
     pub(super) port: HeaderValue,
     /// Of its requests.
     pub(super) ends: Arc<Ends>,
-    line: Arc<dyn Line>,
+    line: Arc<dyn ClientConnection>,
 }
 
 /// What a connection can do for the requests on it.
-pub trait Line: Send + Sync {
+pub trait ClientConnection: Send + Sync {
     /// Whether the client has closed its side, of which the task hears while it is pending: the parser does not look
     /// while a request is being answered. Ready with false where there is input that nobody reads, behind which the
     /// end cannot be heard.
@@ -49,22 +49,22 @@ pub trait Line: Send + Sync {
 }
 
 /// Looks after a client for as long as something is done for it.
-pub(super) struct Leaving<L = Arc<dyn Line>> {
+pub(super) struct DisconnectWatch<L = Arc<dyn ClientConnection>> {
     line: L,
     /// Made when more has come than is read. It almost never does.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-// === impl Peer ===
+// === impl Client ===
 
-impl Peer {
+impl Client {
     /// The client at `ip`, maybe one of the `trusted` proxies, who asked for our `port`.
     pub fn new(
         ip: IpAddr,
         port: u16,
         is_tls: bool,
         trusted: &[IpNet],
-        line: Arc<dyn Line>,
+        line: Arc<dyn ClientConnection>,
     ) -> Self {
         let ip = ip.to_canonical();
         let text = ip.to_string();
@@ -76,7 +76,7 @@ impl Peer {
         Self { ip, forwarded_for, is_trusted, is_tls, port, ends, line }
     }
 
-    /// Who calls: the peer, or whom it says it speaks for, if it is believed.
+    /// Who calls: the client, or whom it says it speaks for, if it is believed.
     pub(super) fn client_ip(&self, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
         match self.is_trusted {
             true => key::client_ip(self.ip, headers, trusted),
@@ -85,13 +85,13 @@ impl Peer {
     }
 
     /// Looks after the client.
-    pub(super) fn leaving(&self) -> Leaving {
-        Leaving { line: self.line.clone(), timer: None }
+    pub(super) fn leaving(&self) -> DisconnectWatch {
+        DisconnectWatch { line: self.line.clone(), timer: None }
     }
 
     /// Resolves when the client has left.
     pub(super) async fn leaves(&self) {
-        let mut leaving = Leaving { line: &self.line, timer: None };
+        let mut leaving = DisconnectWatch { line: &self.line, timer: None };
         poll_fn(|cx| leaving.poll(cx)).await;
     }
 
@@ -120,9 +120,9 @@ impl Peer {
     }
 }
 
-// === impl Leaving ===
+// === impl DisconnectWatch ===
 
-impl<L: Borrow<Arc<dyn Line>>> Leaving<L> {
+impl<L: Borrow<Arc<dyn ClientConnection>>> DisconnectWatch<L> {
     /// Ready when the client has left. The task must be that of the connection, or one that ends with it: what is
     /// done for a client is polled whenever the parser has looked at its input.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -143,14 +143,14 @@ impl<L: Borrow<Arc<dyn Line>>> Leaving<L> {
     }
 }
 
-impl fmt::Debug for Leaving {
+impl fmt::Debug for DisconnectWatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Leaving").finish()
+        f.debug_tuple("DisconnectWatch").finish()
     }
 }
 
-impl fmt::Debug for Peer {
+impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Peer").field(&self.ip).finish()
+        f.debug_tuple("Client").field(&self.ip).finish()
     }
 }

@@ -1,6 +1,6 @@
 //! What each request writes to: of one worker alone, so that no worker waits for what another has just written.
 
-use super::plan::Plan;
+use super::Plan;
 use crate::{
     metrics::{self, Counted, Decisions, Outcome, Outcomes, Statuses, Times},
     store::Checks,
@@ -13,90 +13,90 @@ use std::{
 
 /// Of one worker.
 #[derive(Debug)]
-pub struct Ledger {
+pub struct WorkerCounters {
     /// By index of the route.
-    pub(super) lines: Box<[RouteLine]>,
+    pub(crate) lines: Box<[DirectCounter]>,
     /// The same.
-    pub(super) routes: Box<[RouteLedger]>,
-    /// By index of the terms, what their limiters are asked, where nothing of it depends on the request. To hold it is to
+    pub(crate) routes: Box<[RouteCounters]>,
+    /// By index of the policy, what their limiters are asked, where nothing of it depends on the request. To hold it is to
     /// count who does.
-    pub(super) fixed: Box<[Option<Checks>]>,
-    pub(super) no_route: RouteLedger,
+    pub(crate) fixed: Box<[Option<Checks>]>,
+    pub(crate) no_route: RouteCounters,
     /// By index of the limiter.
-    pub(super) limiters: Box<[LimiterLedger]>,
+    pub(crate) limiters: Box<[LimiterCounters]>,
     /// By index of the upstream.
-    pub(super) upstreams: Box<[UpstreamLedger]>,
+    pub(crate) upstreams: Box<[UpstreamCounters]>,
     /// What requests took less what they waited and what the upstream took.
-    pub(super) overhead: Overhead,
+    pub(crate) overhead: Overhead,
 }
 
 /// Of one route, what a request that goes at once needs.
 #[derive(Debug)]
 #[repr(align(64))]
-pub(super) struct RouteLine {
-    /// Requests that were forwarded without having been held. [`RouteLedger`] has all others.
+pub(crate) struct DirectCounter {
+    /// Requests that were forwarded without having been held. [`RouteCounters`] has all others.
     at_once: AtomicU64,
-    /// Index of its terms.
-    pub(super) terms: usize,
+    /// Index of its policy.
+    pub(crate) policy: usize,
 }
 
 /// Of one route.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub(super) struct RouteLedger {
-    pub(super) requests: Outcomes,
+pub(crate) struct RouteCounters {
+    pub(crate) requests: Outcomes,
     /// Time that forwarded requests were held.
-    pub(super) wait: Times,
+    pub(crate) wait: Times,
 }
 
 /// Of one limiter.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub(super) struct LimiterLedger {
-    pub(super) decisions: Decisions,
+pub(crate) struct LimiterCounters {
+    pub(crate) decisions: Decisions,
 }
 
 /// Of one upstream.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub(super) struct UpstreamLedger {
-    pub(super) statuses: Statuses,
+pub(crate) struct UpstreamCounters {
+    pub(crate) statuses: Statuses,
     /// Time to the head of the response.
-    pub(super) seconds: Times,
+    pub(crate) seconds: Times,
 }
 
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub(super) struct Overhead(pub(super) Times);
+pub(crate) struct Overhead(pub(crate) Times);
 
-// === impl Ledger ===
+// === impl WorkerCounters ===
 
-impl Ledger {
-    /// For a worker of a plan whose routes have the terms with these indices, whose limiters are asked `fixed`: its own.
-    pub(super) fn new(
-        terms: &[usize],
+impl WorkerCounters {
+    /// For a worker of a plan whose routes have the policy with these indices, whose limiters are asked `fixed`: its own.
+    pub(crate) fn new(
+        policy: &[usize],
         fixed: Box<[Option<Checks>]>,
         limiters: usize,
         upstreams: usize,
     ) -> Self {
         Self {
-            lines: terms.iter().map(|terms| RouteLine::new(*terms)).collect(),
-            routes: terms.iter().map(|_| RouteLedger::default()).collect(),
+            lines: policy.iter().map(|policy| DirectCounter::new(*policy)).collect(),
+            routes: policy.iter().map(|_| RouteCounters::default()).collect(),
             fixed,
-            no_route: RouteLedger::default(),
-            limiters: (0..limiters).map(|_| LimiterLedger::default()).collect(),
-            upstreams: (0..upstreams).map(|_| UpstreamLedger::default()).collect(),
+            no_route: RouteCounters::default(),
+            limiters: (0..limiters).map(|_| LimiterCounters::default()).collect(),
+            upstreams: (0..upstreams).map(|_| UpstreamCounters::default()).collect(),
             overhead: Overhead::default(),
         }
     }
 
     /// Counts a request that was forwarded to the upstream of `route` without having been held, and its answer.
-    pub(super) fn passed(&self, route: usize) {
+    pub(crate) fn passed(&self, route: usize) {
         self.lines[route].at_once.fetch_add(1, Relaxed);
     }
 
     /// All that was counted of `route`, in which there is nothing yet.
-    fn add_to(&self, all: &RouteLedger, route: usize) {
+    fn add_to(&self, all: &RouteCounters, route: usize) {
         all.add(&self.routes[route]);
         let at_once = self.lines[route].at_once.load(Relaxed);
         all.requests.count_many(Outcome::Passed, at_once);
@@ -104,17 +104,17 @@ impl Ledger {
     }
 }
 
-// === impl RouteLine ===
+// === impl DirectCounter ===
 
-impl RouteLine {
-    fn new(terms: usize) -> Self {
-        Self { at_once: AtomicU64::new(0), terms }
+impl DirectCounter {
+    fn new(policy: usize) -> Self {
+        Self { at_once: AtomicU64::new(0), policy }
     }
 }
 
-// === impl RouteLedger ===
+// === impl RouteCounters ===
 
-impl RouteLedger {
+impl RouteCounters {
     fn add(&self, other: &Self) {
         self.requests.add(&other.requests);
         self.wait.add(&other.wait);
@@ -127,27 +127,27 @@ impl Plan {
     /// All metrics, those of `exporter` among them, as text.
     pub fn measured(&self, exporter: &PrometheusHandle) -> String {
         let routes = self.routes.iter().enumerate().map(|(i, metrics)| {
-            let all = RouteLedger::default();
-            self.ledgers.iter().for_each(|ledger| ledger.add_to(&all, i));
+            let all = RouteCounters::default();
+            self.counters.iter().for_each(|counters| counters.add_to(&all, i));
             (metrics, all.requests, all.wait)
         });
-        let no_route = RouteLedger::default();
-        self.ledgers.iter().for_each(|ledger| no_route.add(&ledger.no_route));
+        let no_route = RouteCounters::default();
+        self.counters.iter().for_each(|counters| no_route.add(&counters.no_route));
         let limiters = self.limiters.iter().enumerate().map(|(i, plan)| {
             let all = Decisions::default();
-            self.ledgers.iter().for_each(|ledger| all.add(&ledger.limiters[i].decisions));
+            self.counters.iter().for_each(|counters| all.add(&counters.limiters[i].decisions));
             (&plan.metrics, all)
         });
         let upstreams = self.upstreams.iter().enumerate().map(|(i, upstream)| {
             let (statuses, seconds) = (Statuses::default(), Times::default());
-            for own in self.ledgers.iter().map(|ledger| &ledger.upstreams[i]) {
+            for own in self.counters.iter().map(|counters| &counters.upstreams[i]) {
                 statuses.add(&own.statuses);
                 seconds.add(&own.seconds);
             }
             (upstream, statuses, seconds)
         });
         let overhead = Times::default();
-        self.ledgers.iter().for_each(|ledger| overhead.add(&ledger.overhead.0));
+        self.counters.iter().for_each(|counters| overhead.add(&counters.overhead.0));
         let routes = routes.chain([(&self.no_route, no_route.requests, no_route.wait)]);
         let waits = self.config.routes.iter().map(|route| route.max_wait.max(route.max_wait_cap));
         let longest_wait = waits.max().unwrap_or_default();
@@ -161,13 +161,13 @@ mod tests {
 
     #[test]
     fn requests_that_went_at_once_are_among_all() {
-        let ledger = Ledger::new(&[0, 0], [None].into(), 0, 0);
-        ledger.passed(1);
-        ledger.passed(1);
-        ledger.routes[1].requests.count(Outcome::Passed);
-        ledger.routes[1].wait.record(Duration::from_nanos(1));
-        let (all, expected) = (RouteLedger::default(), RouteLedger::default());
-        ledger.add_to(&all, 1);
+        let counters = WorkerCounters::new(&[0, 0], [None].into(), 0, 0);
+        counters.passed(1);
+        counters.passed(1);
+        counters.routes[1].requests.count(Outcome::Passed);
+        counters.routes[1].wait.record(Duration::from_nanos(1));
+        let (all, expected) = (RouteCounters::default(), RouteCounters::default());
+        counters.add_to(&all, 1);
         expected.requests.count_many(Outcome::Passed, 3);
         expected.wait.record_many(Duration::ZERO, 2);
         expected.wait.record(Duration::from_nanos(1));

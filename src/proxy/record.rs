@@ -1,12 +1,15 @@
 //! What is counted and logged of a request: written when it ends, however it ends.
 
 use super::{
-    Ledger, Peer, Plan,
-    redact::Redactor,
-    trace::{self, X_REQUEST_ID},
-    vet,
+    Client,
+    request_id::{self, X_REQUEST_ID},
+    validate,
 };
-use crate::{answer::Failure, metrics::Outcome};
+use crate::{
+    answer::Failure,
+    metrics::Outcome,
+    plan::{Plan, Redactor, WorkerCounters},
+};
 use bytes::Bytes;
 use http::{
     HeaderValue, Method, Request, Response, StatusCode, Uri, Version,
@@ -20,12 +23,12 @@ const CLIENT_LEFT: u16 = 499;
 
 /// Of a response that nobody is there to read.
 #[derive(Debug, Clone, Copy)]
-pub struct Left;
+pub struct ClientGone;
 
 /// One request.
 pub(super) struct Record<'a> {
     plan: &'a Plan,
-    ledger: &'a Ledger,
+    counters: &'a WorkerCounters,
     /// Its `X-Request-Id`.
     pub(super) id: HeaderValue,
     /// Index of its route.
@@ -44,11 +47,11 @@ pub(super) struct Record<'a> {
     pub(super) waits_since: Option<Instant>,
     /// Until the head of the upstream's response.
     pub(super) upstream: Option<Duration>,
-    line: Option<Box<Line<'a>>>,
+    line: Option<Box<AccessLine<'a>>>,
 }
 
 /// What only the access log needs. No header is shown but those that say who asked for what.
-struct Line<'a> {
+struct AccessLine<'a> {
     redactor: &'a Redactor,
     trace_id: Option<Box<str>>,
     client: IpAddr,
@@ -68,9 +71,9 @@ pub(super) fn forwarded(wait: Duration, observed: bool) -> Outcome {
 }
 
 /// Counts and logs what was answered without having become a request.
-pub(super) fn unparsed(plan: &Plan, ledger: &Ledger, client: IpAddr, status: StatusCode) {
+pub(super) fn unparsed(plan: &Plan, counters: &WorkerCounters, client: IpAddr, status: StatusCode) {
     let outcome = Outcome::BadRequest;
-    ledger.no_route.requests.count(outcome);
+    counters.no_route.requests.count(outcome);
     if plan.redactor.is_some() {
         tracing::info!(
             target: "paceway::access",
@@ -91,15 +94,15 @@ pub(super) fn unparsed(plan: &Plan, ledger: &Ledger, client: IpAddr, status: Sta
 impl<'a> Record<'a> {
     pub(super) fn new<B>(
         plan: &'a Plan,
-        ledger: &'a Ledger,
-        peer: &Peer,
+        counters: &'a WorkerCounters,
+        client: &Client,
         id: HeaderValue,
         request: &Request<B>,
     ) -> Self {
-        let line = |redactor| Line {
+        let line = |redactor| AccessLine {
             redactor,
-            trace_id: trace::trace_id(request.headers()).map(Into::into),
-            client: peer.client_ip(request.headers(), &plan.config.trusted_proxies),
+            trace_id: request_id::trace_id(request.headers()).map(Into::into),
+            client: client.client_ip(request.headers(), &plan.config.trusted_proxies),
             version: request.version(),
             method: request.method().clone(),
             host: request.headers().get(HOST).cloned(),
@@ -107,7 +110,7 @@ impl<'a> Record<'a> {
         };
         Self {
             plan,
-            ledger,
+            counters,
             id,
             route: None,
             started: Instant::now(),
@@ -154,7 +157,7 @@ impl<'a> Record<'a> {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         if self.outcome == Outcome::Cancelled {
-            response.extensions_mut().insert(Left);
+            response.extensions_mut().insert(ClientGone);
         }
         response.headers_mut().insert(&X_REQUEST_ID, self.id.clone());
         response
@@ -165,7 +168,7 @@ impl<'a> Record<'a> {
         self.outcome = forwarded(self.wait, self.observed);
     }
 
-    fn log(&self, line: &Line<'_>) {
+    fn log(&self, line: &AccessLine<'_>) {
         let bound = self.bound.map(|limiter| self.plan.limiters[limiter].limiter.name.as_str());
         let millis = |span: Duration| (span.as_secs_f64() * 1e6).round() / 1e3;
         let route = self.route.map(|route| &self.plan.config.routes[route]);
@@ -191,9 +194,9 @@ impl<'a> Record<'a> {
     }
 }
 
-// === impl Line ===
+// === impl AccessLine ===
 
-impl Line<'_> {
+impl AccessLine<'_> {
     fn protocol(&self) -> &'static str {
         match self.version {
             Version::HTTP_10 => "HTTP/1.0",
@@ -212,7 +215,7 @@ impl Line<'_> {
     fn host(&self) -> Option<&str> {
         let own = self.host.as_ref().and_then(|host| host.to_str().ok());
         let host = self.uri.authority().map(|authority| authority.as_str()).or(own)?;
-        (host.len() <= 260 && vet::is_host(host.as_bytes())).then_some(host)
+        (host.len() <= 260 && validate::is_host(host.as_bytes())).then_some(host)
     }
 }
 
@@ -222,11 +225,11 @@ impl Drop for Record<'_> {
         self.waited();
         match self.route {
             Some(route) if self.outcome == Outcome::Passed && self.sent => {
-                self.ledger.passed(route);
+                self.counters.passed(route);
             }
             route => {
-                let no_route = &self.ledger.no_route;
-                let own = route.map_or(no_route, |route| &self.ledger.routes[route]);
+                let no_route = &self.counters.no_route;
+                let own = route.map_or(no_route, |route| &self.counters.routes[route]);
                 own.requests.count(self.outcome);
                 if self.sent {
                     own.wait.record(self.wait);
@@ -237,7 +240,7 @@ impl Drop for Record<'_> {
         if self.status.is_some() && self.outcome != Outcome::UpstreamFailed {
             let upstream = self.upstream.unwrap_or_default();
             let spent = self.started.elapsed().saturating_sub(self.wait + upstream);
-            self.ledger.overhead.0.record(spent);
+            self.counters.overhead.0.record(spent);
         }
         if let Some(line) = &self.line {
             self.log(line);

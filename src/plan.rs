@@ -1,7 +1,14 @@
 //! A configuration made ready for requests: what can be looked up, allocated or named once is done here.
 //! Shared by all workers.
 
-use super::{ledger::Ledger, redact::Redactor, terms::RouteTerms};
+mod counters;
+mod redact;
+mod route_policy;
+
+pub use counters::WorkerCounters;
+pub(crate) use redact::Redactor;
+pub(crate) use route_policy::RoutePolicy;
+
 use crate::{
     algorithm::Micros,
     answer::{Policy, Quota},
@@ -22,26 +29,26 @@ use std::{
 pub struct Plan {
     /// The configuration it was made from.
     pub config: Config,
-    pub(super) table: Table,
+    pub(crate) table: Table,
     /// By index of the route.
-    pub(super) routes: Vec<RouteMetrics>,
+    pub(crate) routes: Vec<RouteMetrics>,
     /// What applies to requests of the routes, which name their own.
-    pub(super) terms: Vec<RouteTerms>,
-    pub(super) held: Held,
+    pub(crate) policies: Vec<RoutePolicy>,
+    pub(crate) held: Held,
     /// By index of the limiter.
     pub limiters: Vec<LimiterPlan>,
-    pub(super) upstreams: Vec<UpstreamMetrics>,
-    pub(super) no_route: RouteMetrics,
+    pub(crate) upstreams: Vec<UpstreamMetrics>,
+    pub(crate) no_route: RouteMetrics,
     /// By index of the worker.
-    pub(super) ledgers: Box<[Ledger]>,
+    pub(crate) counters: Box<[WorkerCounters]>,
     /// `None`: no access lines are written.
-    pub(super) redactor: Option<Redactor>,
+    pub(crate) redactor: Option<Redactor>,
 }
 
 /// How many requests wait in this gateway.
 #[derive(Default)]
 #[repr(align(64))]
-pub(super) struct Held {
+pub(crate) struct Held {
     all: AtomicUsize,
     /// By index of the route.
     of_routes: Box<[AtomicUsize]>,
@@ -65,7 +72,7 @@ pub struct LimiterPlan {
 
 /// What the routes make of a limiter.
 #[derive(Clone, Copy)]
-struct Use {
+struct Demand {
     /// Of its requests the longest, µs.
     wait: Micros,
     /// The greatest, permits.
@@ -73,7 +80,7 @@ struct Use {
 }
 
 /// Counts a request that is being held.
-pub(super) struct Waiting<'a> {
+pub(crate) struct Waiting<'a> {
     plan: &'a Plan,
     /// Indices.
     route: usize,
@@ -93,21 +100,23 @@ impl Plan {
         let instance = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
         let limiters = config.limiters.iter().enumerate();
         let limiters: Vec<_> = limiters
-            .map(|(i, limiter)| LimiterPlan::new(limiter, [prefix, &instance], Use::of(i, &config)))
+            .map(|(i, limiter)| {
+                LimiterPlan::new(limiter, [prefix, &instance], Demand::of(i, &config))
+            })
             .collect();
-        let (terms, of_routes) = RouteTerms::all(&config, &limiters);
-        let ledger = |_| {
-            let fixed = terms.iter().map(|terms| terms.fixed(&limiters)).collect();
-            Ledger::new(&of_routes, fixed, limiters.len(), config.upstreams.len())
+        let (policies, of_routes) = RoutePolicy::all(&config, &limiters);
+        let counters = |_| {
+            let fixed = policies.iter().map(|policies| policies.fixed(&limiters)).collect();
+            WorkerCounters::new(&of_routes, fixed, limiters.len(), config.upstreams.len())
         };
         let routes = config.routes.iter().map(|route| RouteMetrics::new(&route.name));
         let upstreams = config.upstreams.iter();
         Self {
-            ledgers: (0..config.workers.get()).map(ledger).collect(),
+            counters: (0..config.workers.get()).map(counters).collect(),
             table: Table::new(&config.routes, config.paths),
             held: Held::new(config.routes.len()),
             routes: routes.collect(),
-            terms,
+            policies,
             limiters,
             upstreams: upstreams.map(|upstream| UpstreamMetrics::new(&upstream.name)).collect(),
             no_route: RouteMetrics::new("-"),
@@ -140,7 +149,7 @@ impl Held {
     }
 
     /// How many of a route wait. One of thousands is far away, and as a rule there is no need to go there.
-    pub(super) fn of(&self, route: usize) -> usize {
+    pub(crate) fn of(&self, route: usize) -> usize {
         match self.all.load(Relaxed) {
             0 => 0,
             _ => self.of_routes[route].load(Relaxed),
@@ -151,7 +160,7 @@ impl Held {
 // === impl LimiterPlan ===
 
 impl LimiterPlan {
-    fn new(limiter: &config::Limiter, [prefix, instance]: [&str; 2], is_used: Use) -> Self {
+    fn new(limiter: &config::Limiter, [prefix, instance]: [&str; 2], is_used: Demand) -> Self {
         let policy = |quota| Policy { name: limiter.name.clone(), quota };
         let policies = limiter.algorithms.iter().enumerate().map(|(i, rule)| {
             let rate = limiter.rates.get(i).copied();
@@ -199,9 +208,9 @@ impl LimiterPlan {
     }
 }
 
-// === impl Use ===
+// === impl Demand ===
 
-impl Use {
+impl Demand {
     /// Of the limiter at place `i`.
     fn of(i: usize, config: &Config) -> Self {
         let most = config.limiters[i].capacity();
@@ -224,7 +233,7 @@ impl Use {
 
 impl<'a> Waiting<'a> {
     /// `None` when as many as `most` wait on the route.
-    pub(super) fn enter(plan: &'a Plan, route: usize, limiter: usize, most: usize) -> Option<Self> {
+    pub(crate) fn enter(plan: &'a Plan, route: usize, limiter: usize, most: usize) -> Option<Self> {
         if plan.held.of_routes[route].fetch_add(1, Relaxed) >= most {
             plan.held.of_routes[route].fetch_sub(1, Relaxed);
             return None;

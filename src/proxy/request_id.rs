@@ -18,7 +18,7 @@ const BLOCK: usize = 64;
 
 /// Makes ids of 128 bits that no two requests of any gateways share. One a worker.
 #[derive(Debug)]
-pub(super) struct Ids {
+pub(super) struct RequestIds {
     /// Random: one of 2^64.
     high: u64,
     next: Mutex<Next>,
@@ -32,9 +32,9 @@ struct Next {
     made: Bytes,
 }
 
-// === impl Ids ===
+// === impl RequestIds ===
 
-impl Ids {
+impl RequestIds {
     pub(super) fn new() -> Self {
         // Each state is keyed by the system's random numbers.
         let random = |of: u8| RandomState::new().hash_one(of);
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn made_ids_differ() {
-        let workers = [Ids::new(), Ids::new()];
+        let workers = [RequestIds::new(), RequestIds::new()];
         let made = workers.iter().flat_map(|ids| (0..10_000).map(|_| ids.next()));
         let made: HashSet<_> = made.collect();
         assert_eq!(made.len(), 20_000);
@@ -162,7 +162,7 @@ mod tests {
                 headers.append(&X_REQUEST_ID, value(id));
             }
             let seen = Seen::of(&headers);
-            let id = Ids::new().of(&mut headers, seen);
+            let id = RequestIds::new().of(&mut headers, seen);
             assert_eq!(id == value(&longest), kept);
             assert_eq!(headers.contains_key(&X_REQUEST_ID), kept);
         }
