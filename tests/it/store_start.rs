@@ -166,7 +166,7 @@ fn a_user_without_the_rights(#[case] rights: &str, #[case] says: &str) {
     let words: Vec<_> = words.into_iter().chain(rights.split_whitespace()).collect();
     assert_eq!(redis.command(&words), Said::Line("OK".into()));
     let url = format!("redis://ann:open-sesame@127.0.0.1:{}", redis.port());
-    assert_refused(&url, &[says, "docs/limiting.md"]);
+    assert_refused(&url, &[says, "docs/operation.md"]);
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use crate::support::{Authority, Cluster, Redis, Said, Sentinels, rights};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Standalone,
-    /// Over TLS, with certificates on both sides, and as the user that docs/limiting.md names.
+    /// Over TLS, with certificates on both sides, and as the user that docs/operation.md names.
     Tls,
     /// A master, a replica and three Sentinels.
     Sentinel,

@@ -1,6 +1,6 @@
-//! The rights of a user on a server, as docs/limiting.md names them.
+//! The rights of a user on a server, as docs/operation.md names them.
 
-const DOCS: &str = include_str!("../../../docs/limiting.md");
+const DOCS: &str = include_str!("../../../docs/operation.md");
 
 /// Rights of the user that a gateway needs on one server, in the words of `ACL SETUSER`, behind its password.
 pub(crate) fn rights() -> Vec<&'static str> {

@@ -101,7 +101,7 @@ fn advice(login: &Login, words: &str) -> &'static str {
             || has("user executing the script")
             || words.starts_with("ERR ACL failure in script") =>
         {
-            "give its user the right: docs/limiting.md lists those that Paceway needs"
+            "give its user the right: docs/operation.md lists those that Paceway needs"
         }
         () if words.starts_with("READONLY") || has("write against a read only replica") => {
             "it is a replica: name the master, or its Sentinels as in redis-sentinel://HOST:26379/NAME"
