@@ -1,4 +1,5 @@
-//! Upstreams with several addresses: who is chosen, who is put out and comes back, and what names stand for.
+//! Upstreams with several addresses: which address is chosen, when one is ejected and returns, and which addresses a name
+//! resolves to.
 
 use crate::support::{
     Call, Conn, Dns, Gateway, Reply, Says, Upstream, eventually, free_port, reply,
@@ -95,7 +96,7 @@ async fn the_one_with_the_fewest_calls_in_flight_is_chosen() {
     let slow = Upstream::start(move |_| Reply::ok().behind(&held)).await;
     let quick = Upstream::ok().await;
     let gateway = before(&[slow.url(), quick.url()], "").await;
-    // One call at least goes to the slow one, and stays there.
+    // At least one call is sent to the slow address, and stays there.
     let mut waiting = Vec::new();
     while slow.calls().is_empty() {
         waiting.push(gateway.ask("/", &[]).await);
@@ -107,7 +108,7 @@ async fn the_one_with_the_fewest_calls_in_flight_is_chosen() {
     for _ in 0..20 {
         assert_eq!(gateway.get("/").await.status, 200);
     }
-    assert_eq!(slow.calls().len(), 1, "nobody else went there");
+    assert_eq!(slow.calls().len(), 1, "no other call was sent there");
     gate.add_permits(100);
     for mut conn in waiting {
         assert_eq!(conn.answer().await.expect("an answer").status, 200);
@@ -134,7 +135,7 @@ async fn a_tunnel_is_a_call_in_flight_until_its_end() {
     assert_eq!(
         (busy.calls().len(), free.calls().len()),
         (1, 10),
-        "nobody goes where the tunnel is"
+        "no request is sent to the address with the tunnel"
     );
     drop(tunnel);
     eventually("the place of the tunnel is free", async || {
@@ -226,7 +227,7 @@ async fn three_calls_without_an_answer_put_an_address_out(#[case] breaks_off: bo
     let good = Upstream::ok().await;
     let gateway = before(&[bad.url(), good.url()], ", response_timeout: 100ms").await;
     let mut failed = 0;
-    eventually("it is put out", async || {
+    eventually("it is ejected", async || {
         let status = gateway.get("/").await.status;
         assert!([200, 502, 504].contains(&status), "{status}");
         failed += usize::from(status != 200);
@@ -364,7 +365,7 @@ async fn both_families_of_addresses_are_asked_for() {
 #[tokio::test(flavor = "multi_thread")]
 async fn of_many_addresses_64_are_used() {
     let upstream = Upstream::ok().await;
-    // As many as a message without extensions holds, behind each of three ports.
+    // As many addresses as a message without extensions holds, for each of three ports.
     let many = (1..=25).map(|n| Ipv4Addr::new(127, 0, 0, n).into()).collect();
     let dns = Dns::start(Says::Addresses(many, 60)).await;
     let ports = [upstream.address().port(), free_port(), free_port()];

@@ -19,7 +19,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-/// Of `paceway_store_breaker_state`.
+/// The value of `paceway_store_breaker_state` while the breaker is closed.
 const CLOSED: f64 = 0.0;
 const OPEN: f64 = 2.0;
 
@@ -141,7 +141,7 @@ async fn a_store_that_refuses_every_call_is_told_by_readyz() {
         (gateway.page("/readyz").await.status == 503).then_some(())
     })
     .await;
-    // Nobody asks for a decision: what only reads works, and proves nothing.
+    // No decision is asked for: a call that only reads works, and proves nothing.
     for _ in 0..3 {
         sleep(Duration::from_secs(1)).await;
         let ready = gateway.page("/readyz").await;
@@ -165,7 +165,8 @@ async fn a_store_that_refuses_every_call_is_told_by_readyz() {
     }
 }
 
-/// The server is there, and lets us in no longer: that is told, and by whom, not only that there is no connection.
+/// The server runs but rejects our password after a change: the pages report that and name the server, not only that no
+/// connection exists.
 #[tokio::test(flavor = "multi_thread")]
 async fn why_the_store_is_away_is_told() {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
@@ -176,7 +177,7 @@ async fn why_the_store_is_away_is_told() {
     redis.command(&["ACL", "SETUSER", "ann", "resetpass", ">other"]);
     redis.command(&["CLIENT", "KILL", "USER", "ann"]);
     let told = format!("127.0.0.1:{} says: WRONGPASS", redis.port());
-    eventually("it is told", async || {
+    eventually("the reason is reported", async || {
         let why = gateway.page("/readyz").await.json()["store"]["why"].to_string();
         (why.contains(&told) && why.contains("are wrong")).then_some(())
     })
@@ -197,7 +198,7 @@ async fn a_limiter_that_rejects_without_the_store_says_so() {
     assert_eq!(upstream.calls().len(), 0);
 }
 
-/// Of several limiters the strictest counts, and those that only observe do not.
+/// The strictest policy of a request's limiters applies, and limiters that only observe do not count.
 #[tokio::test(flavor = "multi_thread")]
 async fn limiters_have_policies_of_their_own() {
     let (mut redis, upstream) = (Redis::start(), Upstream::ok().await);
@@ -223,7 +224,7 @@ routes:
     assert_eq!(page.status, 200, "others are served: {}", page.text());
 }
 
-/// Of a limiter that nobody shares nothing is taken away, however many gateways there are.
+/// A limiter of one instance keeps its whole rule, however many gateways are alive, because no other gateway uses it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limiter_of_one_instance_keeps_all_of_its_rule() {
     let (mut redis, upstream) = (Redis::start(), Upstream::ok().await);
@@ -315,7 +316,7 @@ routes: [{ suffix: /search, limiters: [flowing] }, { suffix: '*', limiters: [win
 
 // ------------------------------------------------------------------------------------- time
 
-/// What makes a store silent, and ends it.
+/// The fault that silences a store, and how it ends.
 #[derive(Debug, Clone, Copy)]
 enum Silence {
     Frozen,
@@ -360,7 +361,7 @@ routes: [{ name: search, suffix: /search, limiters: [search] }]
         Silence::Slow => proxy.delay(Duration::ZERO),
     }
     until_breaker(&gateway, CLOSED).await;
-    eventually("it is told", async || {
+    eventually("the reason is reported", async || {
         (events(&gateway, "the store answers again") == 1).then_some(())
     })
     .await;
@@ -440,7 +441,7 @@ const FORTY: &str = "limiters: { search: { rate: 40/s, burst: 10 } }
 routes: [{ name: search, suffix: /search, limiters: [search], max_wait: 500ms }]
 ";
 
-/// When this machine gave nobody time: a thread that sleeps for a few ms notes when it was more.
+/// The moments in which this machine ran no thread of ours: a thread that sleeps for a few ms notes each longer sleep.
 struct Stalls {
     seen: Arc<Mutex<Vec<(Instant, Instant)>>>,
 }
@@ -476,14 +477,14 @@ impl Stalls {
     }
 }
 
-/// What ends an outage.
+/// The event that ends an outage.
 #[derive(Debug, Clone, Copy)]
 enum Outage {
     Frozen,
     Killed,
 }
 
-/// The law holds before, during and behind an outage, and in sum gateways use what there is.
+/// The law holds before, during and after an outage, and the gateways together use the rate that is left.
 #[rstest]
 #[case::frozen(Outage::Frozen)]
 #[case::killed(Outage::Killed)]
@@ -542,19 +543,19 @@ async fn two_gateways_share_a_rate_without_their_store(#[case] outage: Outage) {
             died - started
         );
     }
-    // Behind the return as well.
+    // After the return as well.
     let (later, span) = (between(&arrivals, back, ended) as f64, (ended - back).as_secs_f64());
-    assert!(later <= 10.0 + 40.0 * span + 8.0, "{later} in {span} s behind the return");
+    assert!(later <= 10.0 + 40.0 * span + 8.0, "{later} in {span} s after the return");
 }
 
-/// Requests wait when the store comes back: their slots lie ahead, and nobody gets these again.
+/// Requests wait when the store comes back: their slots lie ahead, and are not granted a second time.
 #[rstest]
 #[case::of_both(2)]
 #[case::of_one(1)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_window_has_room_for_who_waits_when_its_store_is_back(#[case] waiting: usize) {
     const COUNT: usize = 36;
-    // What both take while one has seen that the store is away, or back, and the other has not.
+    // The permits that both take while one has seen that the store is away, or back, and the other has not.
     const MORE: usize = 9;
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
     let rest = "limiters: { search: { algorithm: sliding_window, rate: 36/s, margin: 200ms } }
@@ -587,11 +588,11 @@ routes: [{ name: search, suffix: /search, limiters: [search], max_wait: 1500ms }
     let within = |from: &Instant| between(&arrivals, *from, *from + Duration::from_secs(1));
     for (i, from) in arrivals.iter().enumerate() {
         let (count, after) = (within(from), *from - arrivals[0]);
-        // What a machine that stands still brings together belongs as far apart as it stood.
-        let stood = stalls.within(*from, *from + Duration::from_secs(1)).as_secs_f64();
+        // A stall of the machine brings arrivals together that belong as far apart as the stall lasted.
+        let stalled = stalls.within(*from, *from + Duration::from_secs(1)).as_secs_f64();
         assert!(
-            count as f64 <= (COUNT + MORE) as f64 + COUNT as f64 * stood,
-            "{count} in a second, the {i}th on, {after:?} after the first; stalls of {stood} s"
+            count as f64 <= (COUNT + MORE) as f64 + COUNT as f64 * stalled,
+            "{count} in a second, the {i}th on, {after:?} after the first; stalls of {stalled} s"
         );
     }
 }
@@ -628,7 +629,8 @@ async fn a_gateway_that_is_gone_is_counted_no_longer() {
     assert_eq!(statuses(&gateway, "/search", 6).await, [200, 200, 200, 200, 200, 429]);
 }
 
-/// Without the store nobody can know that the other is gone, or only cut off: its share is nobody's.
+/// Without the store a gateway cannot know whether the other one is dead or only cut off: the share of the other stays
+/// unused.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_share_of_a_gateway_that_dies_without_the_store_is_nobodys() {
     let (mut redis, upstream) = (Redis::start(), Upstream::ok().await);
@@ -664,7 +666,8 @@ async fn gated() -> (Upstream, Arc<Semaphore>, Arc<Semaphore>) {
     (upstream, gate, arrived)
 }
 
-/// Who waits for a place when the store dies gets it from the gateway, and nobody gets one that is still held.
+/// A request that waits for a place when the store dies gets it from the gateway, and a place that is still held is not
+/// granted again.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_waits_for_a_place_gets_it_without_the_store() {
     let (upstream, gate, arrived) = gated().await;

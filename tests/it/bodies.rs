@@ -1,4 +1,5 @@
-//! Bodies both ways: what they may cost, when they are asked for, how they end, and who is told when they do not.
+//! Bodies both ways: how much memory they may cost, when they are asked for, how they end, and which side learns that one
+//! broke off.
 
 use crate::support::{Answer, Conn, Gateway, Reply, Upstream, reached, reply, request};
 use parking_lot::Mutex;
@@ -54,7 +55,7 @@ fn chunked(method: &str, target: &str, body: &str) -> String {
     request(method, target, &[("Transfer-Encoding", "chunked")]) + body
 }
 
-/// The answer, behind which the connection ends.
+/// The answer, after which the connection ends.
 async fn last_answer(conn: &mut Conn) -> Answer {
     let answer = conn.answer().await.expect("an answer");
     assert_eq!(answer.field("connection"), Some("close"), "{answer:?}");
@@ -160,7 +161,7 @@ async fn a_bad_chunk_beside_the_head_is_refused_before_anything_is_charged(#[cas
     let mut conn = open(&gateway, chunked("POST", "/", body)).await;
     let answer = last_answer(&mut conn).await;
     assert_eq!((answer.status, answer.problem().as_str()), (400, "bad-request"));
-    assert_eq!(upstream.connections(), 0, "the upstream hears nothing");
+    assert_eq!(upstream.connections(), 0, "the upstream receives nothing");
     assert_eq!(gateway.get("/").await.status, 200, "the permit is still there");
     assert_eq!(gateway.count("all", "bad_request").await, 1.0);
 }
@@ -254,8 +255,9 @@ async fn who_does_not_take_trailers_gets_the_body_without_them() {
     assert_eq!(conn.until("\r\n\r\n").await.expect("a body"), "2\r\nok\r\n0\r\n\r\n");
 }
 
-/// hyper takes a bare LF in trailers for the end of a line, and one line more than it should for the end of them. Who
-/// sees the end of the request there must not get the answer to the next for that to what follows.
+/// hyper takes a bare LF in trailers for the end of a line, and one line more than it should for the end of the trailers.
+/// A client that sees the end of its request there must not get the answer to the bytes that follow as the answer to its
+/// next request.
 #[rstest]
 #[case::trailers("X: a\r\n\r\n")]
 #[case::an_end_by_bare_line_feeds("X: a\n\nGET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n")]
@@ -304,7 +306,7 @@ async fn the_body_is_asked_for_when_the_upstream_asks_for_it() {
             let Ok(Some(head)) = conn.head().await else { return };
             assert_eq!(head.get("expect"), Some("100-continue"));
             asks.add_permits(1);
-            reached(&gate, "the test lets it go on").await;
+            reached(&gate, "the test lets it continue").await;
             conn.send("HTTP/1.1 100 Continue\r\n\r\n").await.expect("send");
             assert_eq!(conn.until("data").await.expect("the body"), "data", "asked for once");
             conn.send(OK).await.expect("send");

@@ -54,7 +54,7 @@ fn the_examples_of_the_docs_are_good() {
     write("secrets/vendor", "hunter2\n".into());
     let pages = [include_str!("../../docs/http.md"), include_str!("../../README.md")];
     let blocks = pages.iter().flat_map(|page| page.split("```yaml\n").skip(1));
-    // What is not whole is a part of a file.
+    // A block that is not a whole configuration is a part of a file.
     let whole = blocks.map(|block| block.split("```").next().expect("an end"));
     let whole: Vec<_> = whole.filter(|block| block.contains("upstream")).collect();
     assert!(whole.len() > 12, "the examples are not found: {}", whole.len());
@@ -258,7 +258,7 @@ fn explain_shows_keys_and_costs(#[case] more: &[&str], #[case] key: &str, #[case
     }
 }
 
-/// What the gateway refuses is said as it says it, and ends with 1.
+/// `explain` prints the refusal in the gateway's own words and exits with 1.
 #[rstest]
 #[case::no_route(&["GET", "/nothing"], "route none: 404 no-route")]
 #[case::small_letters(&["get", "/"], "refused 400 bad-request: a method is written in capitals")]
@@ -496,9 +496,9 @@ async fn in_the_demo_the_vendor_refuses_nobody_who_comes_through_the_gateway() {
         assert!(printed, "a line to try with {address} in\n{out}");
     }
 
-    // The vendor counts arrivals. A slot is a window and the margin, 1.1 s, behind that of the call five before, or
-    // the instant of asking. Where the machine stalls and a call comes more than the margin behind its slot, the
-    // vendor may refuse the call five behind it: that says nothing of the gateway, and is tried again.
+    // The vendor counts arrivals. A slot is a window and the margin, 1.1 s, after that of the call five before, or it is
+    // the instant of asking. When the machine stalls and a call comes more than the margin after its slot, the vendor may
+    // refuse the fifth call after it: that says nothing about the gateway, and the test tries again.
     let mut slots: Vec<Instant> = Vec::new();
     let mut latest = Duration::ZERO;
     for attempt in 1.. {
@@ -528,7 +528,8 @@ async fn in_the_demo_the_vendor_refuses_nobody_who_comes_through_the_gateway() {
     assert!(metrics.contains("paceway_requests_total"), "{metrics}");
 }
 
-/// Runs what `demo` printed, as somebody who pastes it into a terminal; each line of statuses, and how long it took.
+/// Runs the commands that `demo` printed, as a user pastes them into a terminal; returns each line of statuses, and how
+/// long all took.
 fn pasted(text: &str) -> (Vec<Vec<u16>>, Duration) {
     let started = Instant::now();
     let ran = std::process::Command::new("sh").args(["-c", text]).output().expect("a shell");

@@ -92,7 +92,7 @@ async fn run(mut command: Command) -> String {
     let stdout = read(child.stdout.take().map(|pipe| Box::new(pipe) as _));
     let stderr = read(child.stderr.take().map(|pipe| Box::new(pipe) as _));
     let ended = tokio::task::spawn_blocking(move || {
-        // Its own patience is shorter.
+        // The client itself gives up earlier.
         for _ in 0..12_000 {
             if let Some(status) = child.try_wait().expect("its state") {
                 return Some(status);
@@ -108,7 +108,7 @@ async fn run(mut command: Command) -> String {
     stdout
 }
 
-/// An origin that tells what it got as JSON, but for some paths: `/status/N`, `/never`, and `/events`, whose next
+/// An origin that describes each request as JSON, except on some paths: `/status/N`, `/never`, and `/events`, whose next
 /// event waits until a request for `/saw/I` says that the one before has come.
 async fn origin() -> Upstream {
     let seen: Arc<Vec<Semaphore>> = Arc::new((0..5).map(|_| Semaphore::new(0)).collect());
@@ -190,7 +190,7 @@ async fn secured(upstream: &str) -> Secured {
     let dir = tempfile::tempdir().expect("a directory");
     let mut params = CertificateParams::new(Vec::new()).expect("parameters");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    // Who is named like its issuer has signed itself, says OpenSSL.
+    // OpenSSL takes a certificate with the name of its issuer for one that signed itself.
     params.distinguished_name.push(DnType::CommonName, "the authority of a test");
     let ca_key = KeyPair::generate().expect("a key");
     let ca = params.self_signed(&ca_key).expect("a certificate");

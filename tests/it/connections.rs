@@ -1,4 +1,4 @@
-//! A client's connection: what it may take its time for, how it ends, who is behind it. Time-outs are set small; tests
+//! A client's connection: its time-outs, how it ends, and which client a PROXY header names. Time-outs are set small; tests
 //! look at what happens, not at how fast.
 
 use crate::support::{Conn, Gateway, Reply, Upstream, eventually, reply, request};
@@ -18,7 +18,7 @@ async fn connect(gateway: &Gateway) -> Conn {
     Conn::to(gateway.listen).await.expect("connect")
 }
 
-/// What comes back until the connection ends.
+/// Sends `bytes` and returns all that comes back until the connection ends.
 async fn ends(gateway: &Gateway, bytes: impl AsRef<[u8]>) -> String {
     let mut conn = connect(gateway).await;
     conn.send(bytes).await.expect("send");
@@ -64,7 +64,7 @@ async fn each_worker_serves_as_many_connections_as_another() {
         // Each worker has connections of its own, and takes one that is idle.
         assert_eq!(upstream.connections(), client.min(WORKERS));
     }
-    // They go on where they are.
+    // They continue where they are.
     for conn in &mut clients {
         conn.send(request("GET", "/", &[])).await.expect("send");
         assert_eq!(conn.answer().await.expect("an answer").status, 200);
@@ -290,7 +290,7 @@ async fn who_takes_nothing_of_a_response_is_left_and_holds_nothing() {
     let gateway = Gateway::start(&yaml).await;
     let _stalled = gateway.ask("/", &[]).await;
     until_refused(&gateway, "stalled", 1).await;
-    // Its place is free for somebody else.
+    // Its place is free for another connection.
     let mut next = gateway.ask("/", &[]).await;
     assert!(next.until("\r\n\r\n").await.expect("a head").starts_with("HTTP/1.1 200"));
 }
@@ -325,7 +325,7 @@ async fn what_the_parser_refuses_is_said_counted_and_logged(
     let limits = "limits: { headers: 4, header_bytes: 10000, uri: 5000 }";
     let gateway = with(&upstream, limits).await;
     let mut conn = connect(&gateway).await;
-    // Nothing behind it is served.
+    // No request after it is served.
     let behind = request("GET", "/behind", &[]);
     conn.send(format!("{before}{bytes}{behind}")).await.expect("send");
     if !before.is_empty() {
@@ -537,7 +537,8 @@ async fn a_trusted_proxy_says_who_is_behind_it(
     conn.send([header, request.as_bytes()].concat()).await.expect("send");
     assert_eq!(conn.answer().await.expect("an answer").status, 200);
     let seen = upstream.calls()[0].head.all("x-forwarded-for").join(", ");
-    // Whom it speaks for is believed no more than anybody else, nor is what comes behind it when it does not say.
+    // The client that it names is believed no more than any other client, and neither is the data after a header that
+    // names no client.
     assert_eq!(seen, client);
 }
 

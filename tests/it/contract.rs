@@ -1,4 +1,4 @@
-//! What a store promises, on every store.
+//! The promises of a store, checked on every store.
 
 use crate::support::{Authority, Cluster, Redis};
 use paceway::{

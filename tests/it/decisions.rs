@@ -1,5 +1,5 @@
-//! What is decided for whom: by the admin side for programs that want nothing but a decision, and for callers
-//! by every switch of a limiter.
+//! Decisions: the admin side makes them for programs that want nothing else, and every switch of a limiter changes those
+//! for callers.
 
 use crate::support::{Answer, Conn, Gateway, Redis, Reply, Upstream, eventually, request};
 use rstest::rstest;
@@ -58,7 +58,7 @@ async fn delete(gateway: &Gateway, path: &str) -> Value {
 
 // ------------------------------------------------------------------------------- decisions and nothing else
 
-/// Of a list of rates the one with the fewest permits left is reported, and a refusal says what is left.
+/// A limiter with several rates reports the one with the fewest permits left, and a refusal says how many are left.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_remains_is_said_of_the_rate_closest_to_its_limit_and_of_a_refused_cost() {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
@@ -221,7 +221,7 @@ routes: [{{ suffix: /search, limiters: [search] }}]
     assert_eq!(all, expected);
 }
 
-/// What a limiter decided, in the order pass, wait, refuse, would_pass, would_wait, would_refuse.
+/// How often a limiter decided pass, wait, refuse, would_pass, would_wait and would_refuse, in this order.
 async fn decisions(gateway: &Gateway, limiter: &str) -> [f64; 6] {
     let mut counts = [0.0; 6];
     let kinds = ["pass", "wait", "refuse", "would_pass", "would_wait", "would_refuse"];
@@ -318,7 +318,7 @@ routes: [{{ suffix: /search, limiters: [caller] }}]
 "
     );
     let gateway = Gateway::start(&config(&redis, &upstream, &rest)).await;
-    // The fourth claims to be somebody else, in front of what the proxy has added.
+    // The fourth claims another address, in front of the one that the proxy has added.
     let callers = ["192.0.2.1", "192.0.2.1", "192.0.2.2", "192.0.2.9, 192.0.2.2", "192.0.2.9"];
     let mut statuses = Vec::new();
     for caller in callers {
@@ -355,7 +355,7 @@ async fn what_piled_up_while_a_gateway_slept_does_not_go_out_at_once() {
 routes: [{ name: search, suffix: /search, limiters: [search], max_wait: 60s }]
 ";
     let gateway = Gateway::start(&config(&redis, &upstream, rest)).await;
-    // Three windows for somebody else: ours begin when this test has long been ready.
+    // Three windows for another caller: ours begin when this test has long been ready.
     for _ in 0..3 {
         let body = json!({ "cost": 10, "max_wait_ms": 10_000 });
         let said = post(&gateway, "/limiters/search/acquire", body).await;

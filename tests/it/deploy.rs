@@ -1,4 +1,4 @@
-//! What stands in `deploy/`: alerts that fire, and panels of metrics that there are.
+//! The files in `deploy/`: alerts that fire, and panels that show existing metrics.
 
 use crate::lifecycle::METRICS;
 use std::{
@@ -62,7 +62,7 @@ fn alerts_and_panels_are_of_metrics_that_there_are() {
     }
 }
 
-/// What is to be seen of the store, and of who decides without it.
+/// The dashboard has panels for the state of the store, and for gateways that decide without it.
 #[test]
 fn the_dashboard_shows_how_the_store_is() {
     let text = read(DASHBOARD);

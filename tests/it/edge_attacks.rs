@@ -1,5 +1,5 @@
-//! What clients and operators can do to the process around the requests: to its log, its file descriptors, and its admin
-//! side.
+//! Attacks of clients and mistakes of operators on the process around the requests: on its log, its file descriptors, and
+//! its admin side.
 
 use crate::support::{
     Authority, Conn, Frames, Gateway, PATIENCE, Reply, Upstream, block, eventually, frame,
@@ -21,18 +21,18 @@ const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const DROPPED: &str = "paceway_log_lines_dropped_total";
 
-/// A PING ACK that nobody asked for: h2 has a line of its log for each.
+/// `count` PING ACKs without a PING before them (RFC 9113, 6.7): h2 logs a line for each.
 fn acks(count: usize) -> Vec<u8> {
     frame(6, 1, 0, &[0; 8]).repeat(count)
 }
 
-/// A gateway whose output is read by nobody once it listens.
+/// A gateway whose output is no longer read once it listens, so that its pipe fills up.
 struct Unread {
     child: Child,
     listen: SocketAddr,
     admin: SocketAddr,
     stderr: Option<BufReader<ChildStderr>>,
-    /// What it wrote until it listened.
+    /// The events that it logged until it listened.
     events: Vec<Value>,
     _dir: tempfile::TempDir,
 }
@@ -488,7 +488,7 @@ async fn a_new_process_starts_while_the_old_one_drains() {
     assert_eq!(ready().await.status, 200);
     old.signal("TERM");
     for address in [old.listen, old.admin] {
-        eventually("nobody new is let in", async || Conn::to(address).await.err()).await;
+        eventually("no new connection is accepted", async || Conn::to(address).await.err()).await;
     }
     let said = ready().await;
     assert_eq!((said.status, said.json()["reasons"].clone()), (503, json!(["draining"])));
@@ -555,7 +555,7 @@ routes:
     .await;
     assert_eq!((&line["outcome"], &line["limiter"]), (&json!("draining"), &json!("late")));
     assert!(line["wait_ms"].as_f64() > Some(0.0), "{line}");
-    // One that asks now is told the same, unless its connection was closed as an idle one.
+    // A request that comes now gets the same answer, unless its connection was closed as an idle one.
     let asked = kept.send(request("GET", "/late", &[])).await;
     if let (Ok(()), Ok(answer)) = (asked, kept.answer().await) {
         assert_eq!((answer.status, answer.problem().as_str()), (503, "draining"));

@@ -1,5 +1,5 @@
-//! What goes wrong around a gateway: upstreams, clients, stores. Each time a clear answer, nothing lost that
-//! was not used, and the process lives.
+//! Failures around a gateway: of upstreams, clients and stores. Each one gets a clear answer, permits that were not used
+//! are refunded, and the process lives.
 
 use crate::support::{
     Conn, Gateway, Head, PATIENCE, Redis, Reply, Upstream, assert_lawful, eventually, free_port,
@@ -67,7 +67,7 @@ async fn an_upstream_that_refuses_connections_is_a_502_and_costs_nothing() {
     assert_eq!(gateway.get("/").await.status, 200);
     assert_eq!(level(&gateway).await, 99);
 
-    // And when it goes away while connections to it are open.
+    // The same when it dies while connections to it are open.
     drop(upstream);
     eventually("it is seen to be away", async || is_refused().await.then_some(())).await;
     let before = level(&gateway).await;
@@ -96,7 +96,7 @@ routes: [{{ name: search, suffix: \"*\", limiters: [search, day], max_wait: 30s 
     drop(upstream);
     let answer = waiting.answer().await.expect("an answer");
     assert_eq!(answer.status, 502, "{answer:?}");
-    // What was on an open connection when that broke may have been seen by the upstream.
+    // The upstream may have seen a request that was on an open connection when that broke.
     let spent = if answer.problem() == "upstream-unreachable" { 1 } else { 2 };
     eventually("the permits are back", async || {
         (gateway.limiter("day").await["level"] == 100 - spent).then_some(())
@@ -129,7 +129,7 @@ async fn an_upstream_that_accepts_no_connection_in_time_is_a_504_and_costs_nothi
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_whose_connection_came_late_is_asked_for_again() {
-    // Whoever connects to a full queue tries again after a second.
+    // The kernel repeats a connect to a full queue after a second.
     let (address, queue) = full_listener().await;
     let gateway = Gateway::start(&format!(
         "upstreams: {{ vendor: {{ url: \"http://{address}\", connect_timeout: 20s }} }}
@@ -259,7 +259,7 @@ async fn a_body_that_breaks_off_is_not_passed_as_a_whole_one(#[case] rest: &'sta
 /// Sends what no client should, and gives the head of the answer; `None` when there is only an end.
 async fn absurd(gateway: &Gateway, bytes: impl AsRef<[u8]>) -> Option<Head> {
     let mut conn = Conn::to(gateway.listen).await.expect("connect");
-    // It may be told to go before it has said it all.
+    // The gateway may close the connection before the client has sent all of it.
     let _ = conn.send(bytes).await;
     match conn.head().await {
         Err(error) if error.kind() == ErrorKind::TimedOut => panic!("neither an answer nor an end"),
@@ -267,7 +267,7 @@ async fn absurd(gateway: &Gateway, bytes: impl AsRef<[u8]>) -> Option<Head> {
     }
 }
 
-/// Whether the client was told that it was at fault, or nothing.
+/// Whether the client got a 4xx or no answer at all.
 fn refused(head: Option<&Head>) -> bool {
     head.is_none_or(|head| head.start.starts_with("HTTP/1.1 4"))
 }
@@ -290,7 +290,7 @@ fn posted(fields: &str, body: &str) -> String {
 #[case::a_long_header(long_header(100 << 10))]
 #[case::a_header_without_end(long_header(2 << 20))]
 #[case::a_long_path(format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(100 << 10)))]
-#[case::no_http("hello, is anybody there?\r\n\r\n".into())]
+#[case::no_http("hello, is that a server?\r\n\r\n".into())]
 #[case::tls("\u{16}\u{3}\u{1}\u{2}\u{0}\u{1}\u{0}\u{1}\u{fc}\u{3}\u{3}\r\n\r\n".into())]
 #[case::odd_version("GET / HTTP/9.9\r\nHost: a\r\n\r\n".into())]
 #[case::a_path_without_a_slash("GET search HTTP/1.1\r\nHost: a\r\n\r\n".into())]
@@ -322,7 +322,7 @@ async fn what_is_no_request_is_refused_and_reaches_nobody(#[case] bytes: String)
 #[rstest]
 #[case::too_many_headers(many_headers(), 431)]
 #[case::too_long_a_header(long_header(2 << 20), 431)]
-#[case::no_http("hello, is anybody there?\r\n\r\n".into(), 400)]
+#[case::no_http("hello, is that a server?\r\n\r\n".into(), 400)]
 #[case::all_of_the_server("GET * HTTP/1.1\r\nHost: a\r\n\r\n".into(), 400)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_of_what_is_no_request_says_whose_it_is(
@@ -340,7 +340,7 @@ async fn a_refusal_of_what_is_no_request_says_whose_it_is(
 async fn a_request_with_two_framings_reaches_the_upstream_with_one_or_not_at_all() {
     let upstream = Upstream::ok().await;
     let gateway = Gateway::start(&config(&upstream.url())).await;
-    // Who believes the length sees one request; who believes the chunks sees two, the second in its own right.
+    // A parser that believes the length sees one request; a parser that believes the chunks sees two.
     let hidden = "0\r\n\r\nGET /hidden HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
     let fields = format!("Content-Length: {}\r\nTransfer-Encoding: chunked", hidden.len());
     let mut conn = Conn::to(gateway.listen).await.expect("connect");
@@ -394,7 +394,7 @@ async fn a_refusal_reaches_a_client_that_is_still_sending(#[case] length: usize)
         let mut conn = Conn::to(gateway.listen).await.expect("connect");
         let head = request("POST", "/", &[("Content-Length", &length.to_string())]);
         conn.send(head).await.expect("send");
-        // Whoever refuses may stop listening; what it has said must still arrive.
+        // A server that refuses may stop reading; the answer that it has sent must still arrive.
         let _ = conn.send(vec![b'x'; length]).await;
         let answer = conn.answer().await.expect("a whole answer");
         assert_eq!(answer.status, 429);
@@ -429,7 +429,7 @@ routes:
     )
 }
 
-/// A request that needs the store is told so, one that does not is served.
+/// A request that needs the store gets 503, one that does not is served.
 async fn assert_store_away(gateway: &Gateway) {
     let answer = gateway.get("/search").await;
     assert_eq!((answer.status, answer.problem().as_str()), (503, "store-unavailable"));
@@ -537,7 +537,7 @@ async fn a_store_that_hangs_costs_nobody_more_than_its_timeout() {
     let searches = upstream.calls().into_iter().filter(|call| call.target == "/search");
     let arrivals: Vec<_> = searches.map(|call| call.at).collect();
     assert_lawful(started, &arrivals, 5.0, 20.0);
-    // What was asked for while it hung, and refused, is not forwarded later.
+    // A request that was refused while the store hung is not forwarded later.
     let later = arrivals.iter().filter(|at| **at > frozen).count();
     assert!(later <= 41, "{later} forwarded of 41 that were not refused");
 }
@@ -733,7 +733,7 @@ routes: [{{ name: search, suffix: \"*\", limiters: [search] }}]
     let made = upstream.connections() - before;
     assert!(made <= 10, "{made} connections for refusals");
     drop(upstream);
-    assert_eq!(gateway.get("/").await.status, 429, "and none when there is nobody");
+    assert_eq!(gateway.get("/").await.status, 429, "and none when no caller is known");
 }
 
 #[rstest]
@@ -785,6 +785,6 @@ async fn an_upstream_of_http_1_0_is_answered_for_in_1_1() {
     let gateway = Gateway::start(&config(&upstream.url())).await;
     let answer = gateway.get("/").await;
     assert_eq!(answer.head.start, "HTTP/1.1 200 OK");
-    assert_eq!(answer.field("transfer-encoding"), Some("chunked"), "its end can be told");
+    assert_eq!(answer.field("transfer-encoding"), Some("chunked"), "its end is marked");
     assert_eq!(answer.body, b"to the end");
 }

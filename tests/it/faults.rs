@@ -1,5 +1,5 @@
-//! The store stalls, dies, forgets, moves, while three gateways are under load that have a limiter of every policy. What
-//! must hold is asserted here; with `FAILURES` (a folder) set each runs for longer and leaves lines of the table in
+//! The store stalls, dies, forgets, moves, while three gateways are under load that have a limiter of every policy. These
+//! tests assert the laws; with `FAILURES` (a folder) set each runs for longer and leaves lines of the table in
 //! docs/failures.md there (`make failures`).
 
 mod fault;
@@ -95,8 +95,8 @@ async fn of_a_node_of_a_cluster(
     play(Kind::Cluster, fault).await;
 }
 
-/// Runs a stage through a fault. The law holds, everybody is answered, limiters do what their policy says, and the store
-/// is used again.
+/// Runs a stage through a fault. The law holds, every request is answered, limiters follow their policy, and the store is
+/// used again.
 async fn play(kind: Kind, fault: Fault) {
     // However many tests run at one time: a stage is most of a processor's work.
     static STAGES: Semaphore = Semaphore::const_new(2);
@@ -135,7 +135,7 @@ async fn play(kind: Kind, fault: Fault) {
     let shares = stage.granted_alone().await;
     let mut old = None;
     if fault.is_replaced() {
-        // Sooner, those who have not heard of the other one would go on with it.
+        // Earlier, gateways that do not know the other server yet would continue with the old one.
         eventually("all know the new one", async || servers.are_settled().then_some(())).await;
         fault.end(&mut servers);
         old = Some(servers.suffers().calls_of("evalsha"));
@@ -151,7 +151,7 @@ async fn play(kind: Kind, fault: Fault) {
     // It need not have begun for those before the first one that is turned away.
     let turned = stage.limited(Policy::Reject).into_iter().filter(|seen| seen.status == 503);
     let noticed = turned.map(|seen| seen.sent).filter(|sent| *sent > begun).min();
-    assert!(noticed.is_some() || !fault.is_outage(), "nobody is turned away");
+    assert!(noticed.is_some() || !fault.is_outage(), "no request is turned away");
     let out = noticed.unwrap_or(begun)..gone;
     for policy in Policy::ALL {
         let outcome = Outcome { limited: stage.limited(policy), probes: stage.probes(policy) };
@@ -182,7 +182,7 @@ fn assert_answers(
         let known = |status| [200, 429, 503].contains(&status);
         let others: Vec<_> = answers.iter().filter(|seen| !known(seen.status)).collect();
         assert!(others.is_empty(), "{policy:?}: no answer, or another one: {others:?}");
-        // Nobody is to be turned away.
+        // No request may be turned away.
         if policy != Policy::Reject && fault != Fault::WrongType {
             let turned = answers.iter().filter(|seen| seen.status == 503).count();
             assert_eq!(turned, 0, "{policy:?}: 503");

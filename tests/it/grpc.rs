@@ -63,7 +63,7 @@ fn status(answer: &Response<RecvStream>) -> (&str, &HeaderMap) {
     assert_eq!(headers["content-type"], "application/grpc");
     assert_eq!(headers["paceway-origin"], "gateway");
     assert!(headers.contains_key("grpc-message"));
-    assert!(answer.body().is_end_stream(), "one frame of headers, and nothing behind it");
+    assert!(answer.body().is_end_stream(), "one frame of headers, and nothing after it");
     (headers["grpc-status"].to_str().expect("a number"), headers)
 }
 

@@ -1,4 +1,4 @@
-//! What changes in headers on the way, both ways, and what does not.
+//! The headers that the gateway changes, both ways, and those that it leaves alone.
 
 use crate::support::{Answer, Conn, Gateway, Head, Reply, Upstream, reply, request};
 use rstest::rstest;
@@ -18,7 +18,7 @@ async fn exchange(gateway: &Gateway, bytes: impl AsRef<[u8]>) -> Answer {
     conn.answer().await.expect("a whole answer")
 }
 
-/// What the upstream got of a GET with these fields.
+/// The head that the upstream got for a GET with these fields.
 async fn arrived(upstream: &Upstream, gateway: &Gateway, fields: &[(&str, &str)]) -> Head {
     assert_eq!(exchange(gateway, request("GET", "/", fields)).await.status, 200);
     upstream.calls().pop().expect("a call").head

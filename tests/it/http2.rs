@@ -22,7 +22,7 @@ const RST_STREAM: u8 = 3;
 const GOAWAY: u8 = 7;
 const ENHANCE_YOUR_CALM: u32 = 11;
 const REFUSED_STREAM: u32 = 7;
-/// What nothing that a client does may cost the gateway in memory.
+/// The memory in KiB that no attack of a client may cost the gateway.
 const MOST_KIB: usize = 48 << 10;
 
 async fn with(upstream: &Upstream, lines: &str) -> Gateway {
@@ -56,7 +56,7 @@ async fn until_refused(gateway: &Gateway, reason: &str, count: usize) {
     .await;
 }
 
-/// Somebody else is served, and memory is what it was, more or less.
+/// Another client is served, and memory is about what it was.
 async fn stands(gateway: &Gateway, before: usize) {
     assert_eq!(gateway.get("/other").await.status, 200);
     let now = gateway.memory();
@@ -407,7 +407,7 @@ async fn while_one_floods_and_reads_every_answer_others_are_served(#[case] quest
     let flood = question.repeat(10_000);
     let flooding = tokio::spawn(async move {
         for _ in 0..20 {
-            // Or it is told to stop.
+            // Or the gateway closes the connection.
             if writer.send(&flood).await.is_err() {
                 break;
             }
@@ -523,7 +523,7 @@ async fn trailers_that_are_too_large_are_refused_and_not_dropped(#[case] sizes: 
     assert_eq!(upstream.calls().len(), 0, "the upstream gets no whole request");
 }
 
-/// What a client may send before its slot has come is in the windows that the gateway opens at the start.
+/// A client may send only as much before its slot as the windows allow that the gateway opens at the start.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_all_connections_may_make_the_gateway_hold_is_bounded() {
     const LEAST: usize = 65_535;

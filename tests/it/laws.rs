@@ -1,4 +1,4 @@
-//! What the script on a real Redis promises of every algorithm, and what of calls that are made together.
+//! The promises of the script on a real Redis: for every algorithm, and for calls that are made together.
 
 use crate::{
     support::{Redis, Said},
@@ -31,7 +31,7 @@ use std::{
 const HOUR: i64 = 3_600_000_000;
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Of each algorithm one whose third request waits for two seconds or longer, before and after an `edit`.
+/// A limiter of each algorithm whose third request waits for two seconds or longer, before and after an `edit`.
 fn examples(edit: i64) -> [Algorithm; 6] {
     let (count, period) = (2 + edit, 2_000_000 + 500_000 * edit);
     [
@@ -100,7 +100,7 @@ enum Ask {
     Renew(usize),
 }
 
-/// With whether a batch ends behind it, and by how much the rule of who asks is edited.
+/// Requests, each with whether a batch ends after it, and by how much the rule of its gateway is edited.
 fn asks() -> impl Strategy<Value = Vec<(bool, i64, Ask)>> {
     let budget = prop_oneof![Just(0), 0..HOUR];
     let ask = prop_oneof![
@@ -113,7 +113,7 @@ fn asks() -> impl Strategy<Value = Vec<(bool, i64, Ask)>> {
     prop::collection::vec((prop::bool::weighted(0.1), edit, ask), 1..60)
 }
 
-/// One by one or in batches, on either store, at the same instant: the same replies, and the same bytes behind.
+/// One by one or in batches, on either store, at the same instant: the same replies, and the same bytes afterwards.
 #[rstest]
 #[case::token_bucket([0, 0, 0])]
 #[case::leaky_bucket([1, 1, 1])]
@@ -223,7 +223,7 @@ impl Script for Noted {
     }
 }
 
-/// Many at once, some of whom leave: what each was told is what it would have been told in some serial order.
+/// Many callers at once, some of which leave: each got the reply that it would have got in some serial order.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_asked_together_is_answered_as_in_some_order(

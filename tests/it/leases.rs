@@ -1,5 +1,5 @@
-//! Places that calls hold: until their answer has ended and no longer, whatever becomes of clients, of
-//! gateways, and of the messages between them.
+//! Places that calls hold: until their answer has ended and no longer, whatever happens to clients, to gateways, and to the
+//! messages between them.
 
 use crate::support::{Chaos, Conn, Gateway, Redis, Reply, Said, Upstream, eventually, request};
 use parking_lot::Mutex;
@@ -7,7 +7,7 @@ use rstest::rstest;
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::Semaphore, time::Instant};
 
-/// Longer than the patience of a test: who gets a place gets it from its holder, not from the clock.
+/// A lease that is longer than a test waits: a request gets a place from its holder, never from the clock.
 const ONE: &str = "max: 1, lease: 60s";
 /// Three renewals each: two may come late on a busy machine.
 const ONE_SHORT: &str = "max: 1, lease: 3s";
@@ -63,9 +63,9 @@ async fn a_call_that_is_lost_is_made_up_for() {
         assert_eq!(
             upstream.calls().len(),
             count,
-            "nobody has been answered since the last one came"
+            "no request has been answered since the last one came"
         );
-        eventually("somebody listens for calls, and does no longer", async || {
+        eventually("a subscriber for calls appears, and then leaves", async || {
             let killed = redis.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
             matches!(killed, Said::Number(1..)).then_some(())
         })
@@ -112,7 +112,7 @@ async fn who_leaves_the_queue_leaves_its_turn_to_the_next(
         (page["level"] == 1 && page["waiting"] == 0).then_some(())
     })
     .await;
-    assert_eq!(redis.keys(), [""; 0], "nobody holds a place or waits for one");
+    assert_eq!(redis.keys(), [""; 0], "no request holds a place or waits for one");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -131,7 +131,7 @@ async fn who_finds_no_place_within_its_budget_is_refused_at_its_end() {
     assert!(line["wait_ms"].as_f64().is_some_and(|wait| wait >= 1000.0), "{line}");
     gate.add_permits(2);
     assert_passed(&mut holder).await;
-    assert_eq!(other.get("/search").await.status, 200, "nobody else is in the queue");
+    assert_eq!(other.get("/search").await.status, 200, "no other request is in the queue");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -170,7 +170,7 @@ async fn a_place_whose_answer_was_lost_is_given_back() {
             (unreachable(&gateway).await > lost).then_some(())
         })
         .await;
-        // When the answer to what was given back is held as well, nobody was asked for a place behind it.
+        // When the answer to the refund is held as well, no place was asked for after it.
         let is_taken = !redis.keys().is_empty();
         proxy.release();
         eventually("the place is free", free).await;
@@ -220,7 +220,7 @@ async fn a_lease_is_renewed_for_as_long_as_its_call_runs() {
     assert!(arrivals[1] - arrivals[0] >= WORK, "it came after {:?}", arrivals[1] - arrivals[0]);
 }
 
-/// What happened at an upstream, in order.
+/// The events at an upstream, in order.
 type Events = Arc<Mutex<Vec<&'static str>>>;
 
 /// Sends the second part of each response when the gate lets it.

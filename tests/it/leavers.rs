@@ -1,5 +1,5 @@
-//! Clients that leave, in every phase of a request: what was begun for them ends, also behind input that nobody has
-//! read, where the parser does not look whether they are still there.
+//! Clients that leave, in every phase of a request: the work that was begun for them ends, also when unread input lies
+//! before their end, where the parser does not see that they have left.
 
 use crate::support::{Conn, Gateway, Upstream, eventually, reached, request};
 use rstest::rstest;
@@ -11,7 +11,7 @@ use tokio::{
     time::timeout,
 };
 
-/// What a client has sent when it leaves, and what is left of it in its socket.
+/// The bytes that a client has sent when it leaves: a whole request, and nothing more in its socket.
 const NOTHING_MORE: &str = "GET /x HTTP/1.1\r\nHost: a\r\n\r\n";
 const THE_NEXT_REQUEST: &str =
     "GET /x HTTP/1.1\r\nHost: a\r\n\r\nGET /y HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -149,12 +149,12 @@ async fn while_its_upload_is_stuck() {
     let head = "POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\n";
     client.write_all(head.as_bytes()).await.expect("send");
     reached(&asked, "the upstream has the head").await;
-    // Until nothing goes through for longer than any of the two would need.
+    // Until nothing has come through for longer than either side would need.
     let piece = vec![b'x'; 1 << 16];
     while let Ok(sent) = timeout(Duration::from_millis(500), client.write(&piece)).await {
         sent.expect("send");
     }
-    // What it still has to send is forgotten: behind that, nobody could hear of its end.
+    // The socket drops its unsent bytes: the peer would see its end only after reading them.
     client.set_zero_linger().expect("a socket option");
     drop(client);
     let line = gateway.line("/x").await;

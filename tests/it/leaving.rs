@@ -1,5 +1,5 @@
-//! Whoever leaves, at any point of the way to its slot, leaves nothing behind: over memory on virtual time, and over
-//! a real Redis.
+//! A request that leaves at any point of its way to its slot gives everything back: over the memory store on virtual time,
+//! and over a real Redis.
 
 use crate::support::Redis;
 use paceway::{
@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep};
 const LIMIT: Duration = Duration::from_secs(20);
 /// Until a permit comes back.
 const PERIOD: Duration = Duration::from_millis(200);
-/// What two clocks and a slow machine may make of an instant: far less than a permit.
+/// How far two clocks and a slow machine may shift an instant: far less than the time of a permit.
 const TOLERANCE: Duration = Duration::from_millis(90);
 /// More polls than any wait takes.
 const ENDLESS: usize = 50;
@@ -46,7 +46,7 @@ fn checks(group: &str, letters: &str) -> Checks {
     letters.chars().map(check).collect()
 }
 
-/// The way of a request to its slot, as the gateway goes it.
+/// Waits for a slot as the gateway does.
 async fn held(store: Arc<dyn Store>, checks: Checks) -> Slot {
     let until = Instant::now() + LIMIT;
     let mut admission = limit::ask(&store, &checks, LIMIT).await;
@@ -70,7 +70,7 @@ async fn held(store: Arc<dyn Store>, checks: Checks) -> Slot {
     }
 }
 
-/// Polls `future` up to `polls` times, whenever it is woken; then nobody does for a time, and it is dropped.
+/// Polls `future` up to `polls` times, whenever it is woken; then leaves it alone for the time `unpolled`, and drops it.
 async fn leave<T>(polls: usize, unpolled: Duration, future: impl Future<Output = T>) -> Option<T> {
     let (mut future, mut polled) = (pin!(future), 0);
     let ended = poll_fn(|cx| {
@@ -105,8 +105,8 @@ async fn levels(store: &Arc<dyn Store>, checks: &Checks) -> Vec<(Duration, i64)>
     levels
 }
 
-/// Two others take all that is there at once, and hold their places for longer than until the next permit.
-/// Somebody who comes then leaves at every await point of its way, and at the end of it.
+/// Two others take all permits at once, and hold their places beyond the instant of the next permit. A request that comes
+/// then leaves at every await point of its way, and at the end of it.
 async fn whoever_leaves_leaves_nothing_behind(store: Arc<dyn Store>, letters: &str) {
     for (others, unpolled) in [(0, 0), (2, 0), (2, 2)] {
         let mut ended = false;

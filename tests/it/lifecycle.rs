@@ -52,8 +52,8 @@ async fn until_draining(operator: &mut Conn) -> Value {
 
 // ---------------------------------------------------------------------------------------- the way down
 
-/// Sends one request after the other on a connection that is kept, and makes a new one only when told that it
-/// is closed; until nobody listens any more. What failed although it was sent.
+/// Sends one request after the other on a kept connection, and makes a new one only when an answer announces the close;
+/// until the port is closed. Returns the requests that failed although they were sent.
 async fn closed_loop(address: std::net::SocketAddr, answered: Arc<AtomicUsize>) -> Vec<String> {
     let mut failed = Vec::new();
     while let Ok(mut conn) = Conn::to(address).await {
@@ -87,7 +87,7 @@ async fn closed_loop(address: std::net::SocketAddr, answered: Arc<AtomicUsize>) 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_under_load_fails_no_request(#[case] signal: &str) {
     let upstream = Upstream::start(|_| Reply::ok().after(Duration::from_millis(5))).await;
-    // Some go at once and some wait.
+    // Some are sent at once and some wait.
     let mut gateway = Gateway::start(&format!(
         "upstream: {}
 limiters: {{ load: {{ rate: 500/s, burst: 50 }} }}
@@ -133,7 +133,8 @@ routes:
     let draining = json!({ "ready": false, "reasons": ["draining"] });
     assert_eq!(until_draining(&mut operator).await, draining);
     assert_eq!(page(&mut operator, "/healthz").await.status, 200, "it still lives");
-    eventually("nobody new is let in", async || Conn::to(gateway.listen).await.err()).await;
+    eventually("no new connection is accepted", async || Conn::to(gateway.listen).await.err())
+        .await;
     assert!(gateway.is_running());
 
     gate.add_permits(5);
@@ -189,7 +190,7 @@ routes:
     assert!(gateway.limiter("search").await["next_slot_ms"].as_f64() > Some(hour));
 
     gateway.signal("TERM");
-    assert!(stuck.answer().await.is_err(), "it got no answer, and is not told that it did");
+    assert!(stuck.answer().await.is_err(), "it got no answer, and nothing claims that it did");
     let told = waiting.answer().await.expect("a whole answer");
     assert_eq!((told.status, told.problem().as_str()), (503, "draining"));
     assert_eq!(gateway.end().await.code(), Some(0));
@@ -630,7 +631,7 @@ async fn without_certificates_a_hangup_changes_nothing() {
         Gateway::start(&format!("upstream: {}\nroutes: [{{ suffix: \"*\" }}]\n", upstream.url()))
             .await;
     gateway.signal("HUP");
-    eventually("it has heard of it", async || {
+    eventually("it knows of it", async || {
         let message = |event: serde_json::Value| event["message"].as_str().map(str::to_owned);
         gateway.events().into_iter().filter_map(message).find(|text| text.starts_with("SIGHUP"))
     })

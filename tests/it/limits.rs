@@ -1,4 +1,4 @@
-//! What a limiter lets through, seen from both ends: the answers that callers get, and what arrives at the
+//! The calls that a limiter lets through, seen from both ends: the answers that callers get, and the arrivals at the
 //! upstream.
 
 use crate::support::{
@@ -51,9 +51,9 @@ const TWENTY: &str = "limiters: { search: { rate: 20/s, burst: 5 } }
 routes: [{ suffix: /search, limiters: [search], max_wait: 500ms }]
 ";
 
-/// 60 requests where 5 may go at once and 10 within their budget. The first goes ahead of the others:
-/// a budget counts from a request's arrival, and one that arrives while the first is on its way to the
-/// store does not reach as far as the 15th slot.
+/// Sends 60 requests where 5 pass at once and 10 within their budget. The first is sent before the others: a budget counts
+/// from a request's arrival, and one that arrives while the first is on its way to the store does not reach as far as the
+/// 15th slot.
 async fn sixty_at_once(gateways: &[Gateway], upstream: &Upstream) {
     let started = Instant::now();
     let mut all = vec![gateways[0].get("/search").await];
@@ -276,7 +276,7 @@ routes: [{ suffix: /search, limiters: [search], max_wait: 4s }]
         .await;
     };
 
-    // 5 go at once; the last of the others has its slot after 3.5 s.
+    // 5 pass at once; the last of the others has its slot after 3.5 s.
     let started = Instant::now();
     let seconds = || started.elapsed().as_secs_f64();
     let mut stayers = ask(14, "/stay/search").await;
@@ -308,8 +308,8 @@ routes: [{ suffix: /search, limiters: [search], max_wait: 4s }]
     let forwarded = upstream.calls().len();
     assert_lawful(started, &upstream.arrivals(), 5.0, 10.0);
 
-    // All slots up to the end of the later callers' budgets, but for those that came while nobody could
-    // take them; and no more than there were callers.
+    // All slots up to the end of the later callers' budgets, except those that came while no caller could take them; and
+    // no more than there were callers.
     let reached = 5.0 + 10.0 * (later_sent + 4.0 - all_decided);
     let unused = 10.0 * (later_decided - leave) + 2.0;
     let least = (reached - unused).min((80 - left) as f64);
@@ -340,8 +340,8 @@ routes: [{ name: search, suffix: /search, limiters: [search], max_wait: 1h }]
     let mut conn = Conn::to(gateway.listen).await.expect("connect");
     let head = format!("POST /search HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n");
     conn.send(head).await.expect("send");
-    // More than is read ahead, so that some of it hides the end; less than the socket holds, because of an end behind
-    // what does not fit nobody can know.
+    // More than is read ahead, so that some of it hides the end; less than the socket holds, because an end after bytes
+    // that do not fit cannot be seen.
     conn.send(vec![b'x'; sent]).await.expect("send");
     gateway.until_waiting("search", 1).await;
     drop(conn);
@@ -372,7 +372,7 @@ routes: [{ name: search, suffix: /search, limiters: [search], max_wait: 1h }]
     let next = async || gateway.limiter("search").await["next_slot_ms"].as_f64().expect("ms");
     let quarter = 15.0 * 60.0 * 1000.0;
     assert!(next().await > 3.0 * quarter, "the next slot is the fourth");
-    // The one in the middle; those behind keep their instants.
+    // The one in the middle leaves; those after it keep their instants.
     drop(waiting.remove(1));
     eventually("the second slot is free", async || {
         let next = next().await;
@@ -438,7 +438,7 @@ routes: [{{ suffix: \"*\", limiters: [search] }}]
     assert_eq!(line["outcome"], "cancelled");
     let others = answers(others).await;
     assert_eq!(with_status(&others, 200).len(), 8, "{others:?}");
-    // What was decided for the leader goes to others.
+    // The permits that were decided for the leader are refunded.
     eventually("all but what nine requests used is there", async || {
         (gateway.limiter("search").await["level"] == 41).then_some(())
     })
@@ -471,7 +471,7 @@ routes:
     assert_eq!(gateway.get("/capped").await.status, 429);
     let longer = gateway.ask("/capped", &[("Prefer", "respond-async, wait=12")]).await;
     gateway.until_waiting("/capped", 1).await;
-    // Behind the one that waits, the next slot is 20 s away: over the cap, whatever it asks for.
+    // After the one that waits, the next slot is 20 s away: over the cap, whatever budget a request asks for.
     assert_eq!(asked("/capped", "wait=60").await, 429);
     drop(longer);
 }
@@ -514,7 +514,7 @@ routes: [{ name: search, suffix: /search, limiters: [search], max_wait: 1h, max_
         assert!(seconds >= 1);
     }
     assert_eq!(gateway.count("search", "queue_full").await, 3.0);
-    // One that would not be served in time even from an empty queue is told that instead.
+    // A request that would not be served in time even from an empty queue gets that reason instead.
     let mut impatient = gateway.ask("/search", &[("Prefer", "wait=1")]).await;
     assert_eq!(impatient.answer().await.expect("an answer").status, 429);
     drop(first);
@@ -571,7 +571,7 @@ routes: [{ suffix: /search, limiters: [seen, kept] }]
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_off_limits_nothing_and_asks_no_store(#[case] limiters: &str) {
     let upstream = Upstream::ok().await;
-    // Nobody listens there: a request that asked the store would fail.
+    // Nothing listens on that port: a request that asked the store would fail.
     let gateway = Gateway::start(&format!(
         "store: {}
 upstream: {}
@@ -664,7 +664,7 @@ routes:
     assert_eq!(gateway.limiter("mine").await["level"], 99);
 }
 
-/// Of the limiter `mine` in a group with `other`, which its first name in the alphabet names.
+/// The key of the limiter `mine` in a group with `other`, which is named after its first limiter in the alphabet.
 const KEY: &str = "paceway:{mine}:T:mine";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -709,7 +709,7 @@ routes:
     drop(waiting);
 }
 
-/// What goes no further is not what a request is counted by.
+/// A header that `Connection` nominates is not forwarded, so it is no key either (RFC 9110, 7.6.1).
 #[tokio::test(flavor = "multi_thread")]
 async fn a_nominated_header_is_no_key() {
     let upstream = Upstream::ok().await;

@@ -111,7 +111,7 @@ async fn a_line_of_a_refused_request_shows_no_host_that_is_none_and_no_end_of_a_
     assert_eq!(line["query"], path);
 }
 
-/// With what somebody puts into each part of a request and an answer, at every level.
+/// Secrets in each part of a request and of an answer, at every level.
 #[rstest]
 #[case::as_usual("", "text")]
 #[case::trace("trace", "json")]
@@ -147,7 +147,7 @@ routes: [{{ suffix: /x, upstream: a, limiters: [one] }}, {{ suffix: /broken, ups
         let mut conn = gateway.ask(&format!("{path}?{query}"), &fields).await;
         conn.answer().await.expect("an answer");
     }
-    // What is no request is not shown either.
+    // Bytes that are no request are not shown either.
     for bytes in [
         "GET /?token=hunter2 HTTP/1.1\r\nBad Name: hunter2\r\n\r\n".to_owned(),
         "GET http://user:hunter2@a/x HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(),

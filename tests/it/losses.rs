@@ -1,5 +1,5 @@
-//! The first law across a loss of states: whatever was granted before it and is forgotten, and whatever is granted behind
-//! it, obey the rule together. On the memory store; that the script decides the same, `twins` shows.
+//! The first law across a loss of states: the forgotten grants of before it and the grants after it obey the rule together.
+//! On the memory store; `twins` shows that the script decides the same.
 
 use paceway::{
     algorithm::{
@@ -30,7 +30,7 @@ struct Step {
     what: What,
 }
 
-/// A grant that stands.
+/// A grant that was not refunded.
 #[derive(Debug, Clone, Copy)]
 struct Granted {
     at: i64,
@@ -74,7 +74,7 @@ fn granted(algorithm: Algorithm, before: Vec<Step>, behind: Vec<Step>, gap: i64)
                 }
                 What::GiveBack(i) if i < all.len() => {
                     let i = all.len() - 1 - i;
-                    // What has gone out is not given back.
+                    // A call that was sent is not refunded.
                     if all[i].at <= *now {
                         continue;
                     }
@@ -156,7 +156,7 @@ proptest! {
     ) {
         let rule = LeakyBucket::new(count, period, margin, None).expect("a rule");
         let all = granted(Algorithm::LeakyBucket(rule), before, behind, gap);
-        // The last one is paid behind it.
+        // The last one is paid after it.
         let apart = |permits, span, cost| (permits - cost) * (period + count * margin) <= (span + 1) * count;
         in_any(&all, apart)?;
     }

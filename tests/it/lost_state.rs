@@ -1,4 +1,4 @@
-//! A server that loses states under load, or seems to, and the gateways that use it: they go on within the law, as if
+//! A server that loses states under load, or seems to, and the gateways that use it: they continue within the law, as if
 //! everything that can have been granted had been.
 
 use crate::support::{
@@ -137,7 +137,7 @@ async fn the_law_holds_across_what_a_server_does(#[case] what: What, #[case] los
             redis.command(&["DEBUG", "SLEEP", "0.3"]);
         }
     }
-    // A newcomer that is the first to come behind a loss cannot know of it.
+    // A new gateway that is the first to call after a loss cannot know of it.
     eventually("it is met", async || (losses(&gateways).await == [lost; 2]).then_some(())).await;
     gateways.push(Gateway::start(&yaml).await);
     load.on(gateways[2].listen);
@@ -187,7 +187,7 @@ routes: [{{ name: it, suffix: /it, limiters: [places], max_wait: 5min }}]
 
 /// A server evicts the state that has `key` and more, but no marker.
 async fn evict(redis: &Redis, key: &str) {
-    // What has the shortest time to live goes first: the state, and then some of these.
+    // The server evicts keys with the shortest time to live first: the state, and then some of these.
     let filler = "for i = 1, 1000 do redis.call('SET', KEYS[1] .. i, string.rep('x', 1000), 'EX', 864000) end";
     redis.command(&["EVAL", filler, "1", key]);
     redis.command(&["CONFIG", "SET", "maxmemory-samples", "64"]);
@@ -232,7 +232,7 @@ async fn evicted_states_are_lost_and_closed() {
     assert_eq!(upstream.calls().len(), 2);
 }
 
-/// What another node has is not lost.
+/// The states on another node are not lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_evicts_closes_its_own_limiters() {
     let (cluster, upstream) = (Cluster::start(3, 0).await, Upstream::ok().await);

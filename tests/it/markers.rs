@@ -1,5 +1,5 @@
-//! The marker beside the states of a server: who finds that states were lost, who believes it, and what is made of a
-//! marker that is none.
+//! The marker beside the states of a server: which gateway finds that states were lost, which ones
+//! believe it, and how a foreign value in its place is handled.
 
 use crate::{
     support::{Chaos, PATIENCE, Redis, Said, eventually},
@@ -27,7 +27,7 @@ fn bucket() -> Check {
     Check::new(KEY, algorithm).with_hidden(hidden)
 }
 
-/// What is left at `now`, as a store sees it that has its own idea of the marker.
+/// The permits that are left at `now`, as a store sees them that has its own idea of the marker.
 async fn left(store: &RedisStore, now: i64) -> i64 {
     let replies = store.run_at(Some(now), &[Entry::Look { check: bucket() }]).await;
     let Ok([Reply::Level(level)]) = replies.as_deref() else { panic!("{replies:?}") };
@@ -81,7 +81,7 @@ async fn a_newcomer_that_comes_first_behind_a_loss_hides_it_from_nobody() {
     assert_eq!(marker(&redis), format!("L{}", T0 + 20));
 }
 
-/// What a replica had that lags behind: an older marker, and older states.
+/// A replica that lags behind has an older marker, and older states.
 #[rstest]
 #[case::of_the_first_use(format!("N{}", T0 - 5))]
 #[case::of_a_loss_before(format!("L{}", T0 - 5))]

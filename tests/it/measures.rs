@@ -1,4 +1,4 @@
-//! What the metrics say of waits and of upstreams that throttle.
+//! The metrics of waits and of upstreams that throttle.
 
 use crate::support::{Gateway, Reply, Upstream, reply};
 

@@ -4,7 +4,7 @@ use crate::support::{Conn, Gateway, Upstream, request};
 use rstest::rstest;
 use std::fs;
 
-/// What goes through, and how much more of memory than a small body needs it may take.
+/// The bytes that pass through. They may take hardly more memory than a small body.
 const SIZE: usize = 1 << 30;
 const MOST: u64 = 8 << 20;
 const PIECE: usize = 1 << 18;

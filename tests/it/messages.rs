@@ -184,7 +184,7 @@ async fn what_is_no_sound_request_is_refused(
     let upstream = Upstream::ok().await;
     let gateway = before(&upstream).await;
     let mut conn = Conn::to(gateway.listen).await.expect("connect");
-    // Whoever goes on to speak is not heard.
+    // A client that continues to send is not served.
     conn.send([&bytes, &b"GET /next HTTP/1.1\r\nHost: a\r\n\r\n"[..]].concat())
         .await
         .expect("send");
@@ -192,7 +192,7 @@ async fn what_is_no_sound_request_is_refused(
     assert_eq!((answer.status, answer.problem().as_str()), (status, code), "{answer:?}");
     assert_eq!(answer.field("connection"), Some("close"));
     assert_eq!(answer.field("allow").is_some(), status == 405);
-    assert_eq!(conn.rest().await, b"", "the connection ends behind it");
+    assert_eq!(conn.rest().await, b"", "the connection ends after it");
     assert_eq!(upstream.calls().len(), 0);
     assert_eq!(level(&gateway).await, 100);
 }

@@ -1,5 +1,5 @@
-//! Origins that others wrote, and how they spell a path: nginx, Caddy, Express and Starlette. What one of them serves as
-//! the limited resource is limited, however it is spelt.
+//! Origins that others wrote, and how they spell a path: nginx, Caddy, Express and Starlette. A spelling that one of them
+//! serves as the limited resource is limited.
 
 use crate::support::{Answer, Conn, Gateway, eventually, free_port};
 use std::{
@@ -160,9 +160,9 @@ async fn no_spelling_gets_past_the_limiter_of_a_real_origin() {
             )
         }),
     );
-    // A gateway that was told something wrong of its upstreams lets them past: what this test sees is no accident.
-    let told = "paths: { encoded_slash: data, fold_case: off, trailing_dots: keep }\n";
-    let misled = Gateway::start(&format!("{told}{yaml}")).await;
+    // A gateway with a wrong description of its upstreams lets them past: this test would see a hole.
+    let wrong = "paths: { encoded_slash: data, fold_case: off, trailing_dots: keep }\n";
+    let misled = Gateway::start(&format!("{wrong}{yaml}")).await;
     for (name, target) in [("nginx", "/v2%2fsearch"), ("express", "/SEARCH"), ("caddy", "/search.")]
     {
         let host = format!("{name}.test");
@@ -176,7 +176,7 @@ async fn no_spelling_gets_past_the_limiter_of_a_real_origin() {
         assert!(is_limited(&ask(port, &host, "/search").await), "{name}: the first call");
         assert_eq!(ask(port, &host, "/Other/x").await.text(), "other", "{name}");
         for (target, serve) in SPELLINGS {
-            // What the table says of origins is so.
+            // The table of origins is true.
             let alone = ask(origin.port, &host, target).await;
             assert_eq!(is_limited(&alone), serve.contains(&name), "{name} and {target}");
             let through = ask(port, &host, target).await;

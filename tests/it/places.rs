@@ -1,5 +1,5 @@
-//! Three gateways share the places of one limiter while their redis-server loses its data and stands still at random
-//! instants. The upstream counts the calls that run at once: never more than `max`.
+//! Three gateways share the places of one limiter while their redis-server loses its data and freezes at random instants.
+//! The upstream counts the calls that run at once: never more than `max`.
 
 use crate::support::{Conn, Gateway, Redis, Upstream, eventually, get, reply};
 use parking_lot::Mutex;

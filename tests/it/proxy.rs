@@ -1,4 +1,4 @@
-//! What passes through the gateway, in both directions, and what does not.
+//! The parts of messages that pass through the gateway, in both directions, and those that do not.
 
 use crate::support::{
     Answer, Conn, Gateway, PATIENCE, Reply, Upstream, eventually, reached, reply, request,
@@ -288,7 +288,7 @@ async fn a_body_that_ends_with_its_connection_is_complete() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_followed_or_unpacked() {
-    // Not what gzip makes of anything: whoever unpacks it fails.
+    // Not valid gzip: a gateway that unpacked it would fail.
     let packed = b"\x1f\x8b\x08\x00garbage\xff\x00";
     let upstream = Upstream::start(|call| match call.target.as_str() {
         "/moved" => reply("302 Found", &[("Location", "/elsewhere")], "over there"),
@@ -329,7 +329,7 @@ async fn connections_to_the_upstream_are_used_again() {
 async fn a_connection_that_the_upstream_closed_is_not_used_again() {
     let seen = closed();
     let noticed = seen.clone();
-    // Closes behind each response without a word, and says when the gateway has seen it.
+    // Closes after each response without announcing it, and reports when the gateway has seen that.
     let upstream = Upstream::raw(move |mut conn| {
         let noticed = noticed.clone();
         async move {
@@ -439,7 +439,7 @@ async fn an_https_upstream_is_checked_with_the_systems_authorities() {
     let suspicious = start("other.pem", &other_root).await;
     let answer = suspicious.get("/secret").await;
     assert_eq!((answer.status, answer.problem().as_str()), (502, "upstream-unreachable"));
-    assert_eq!(upstream.calls().len(), 1, "nothing was said to somebody unknown");
+    assert_eq!(upstream.calls().len(), 1, "nothing was sent to an unknown server");
 }
 
 #[rstest]

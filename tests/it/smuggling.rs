@@ -14,14 +14,14 @@ struct Seen {
     body: Vec<u8>,
 }
 
-/// What comes behind the requests.
+/// The end of a connection, after its requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     /// Nothing, or what is not yet a request.
     Open,
     /// The connection's, as the last request says.
     Close,
-    /// What must not be taken for a request.
+    /// Bytes that must not be taken for a request.
     Malformed,
 }
 
@@ -163,7 +163,7 @@ fn number(digits: &[u8], radix: u32) -> Option<u64> {
     })
 }
 
-/// What they hold, what follows, and whether that is believed.
+/// The data of the chunks, the bytes after them, and whether those are believed.
 fn chunks(mut rest: &[u8], strict: bool) -> Result<(Vec<u8>, &[u8], bool), End> {
     let mut body = Vec::new();
     loop {
@@ -180,7 +180,7 @@ fn chunks(mut rest: &[u8], strict: bool) -> Result<(Vec<u8>, &[u8], bool), End> 
             if let Some(rest) = rest.strip_prefix(b"\r\n") {
                 return Ok((body, rest, true));
             }
-            // hyper looks for CRLF CRLF and nothing else, behind a bare LF too: nothing behind trailers is believed.
+            // hyper looks for CRLF CRLF and nothing else, after a bare LF too: nothing after trailers is believed.
             let end = rest.windows(4).position(|part| part == b"\r\n\r\n").ok_or(End::Open)?;
             return Ok((body, &rest[end + 4..], false));
         }
@@ -207,11 +207,11 @@ fn chunks(mut rest: &[u8], strict: bool) -> Result<(Vec<u8>, &[u8], bool), End> 
     }
 }
 
-/// What a strict upstream has seen, over all of its connections.
+/// The requests that a strict upstream has seen, over all of its connections.
 #[derive(Default)]
 struct Log {
     seen: Vec<Seen>,
-    /// What was no strict request.
+    /// Messages that were no strict request.
     odd: Vec<String>,
 }
 
@@ -248,7 +248,7 @@ async fn strict_upstream() -> (Upstream, Arc<Mutex<Log>>) {
 async fn differ(messages: &[String]) {
     let (upstream, log) = strict_upstream().await;
     let url = upstream.url();
-    // What waits for more of its message waits in vain.
+    // An upstream that waits for the rest of a message waits in vain.
     let client = "{ header_timeout: 300ms, idle_timeout: 300ms, body_timeout: 300ms }";
     let yaml = format!(
         "access_log: off\nclient: {client}\nupstream: {url}\nroutes: [{{ suffix: \"*\" }}]\n"
@@ -262,7 +262,7 @@ async fn differ(messages: &[String]) {
         tokio::spawn(async move {
             let _seat = seats.acquire().await.expect("open");
             let mut conn = Conn::to(listen).await.expect("connect");
-            // It may be told to go before it has said it all.
+            // The gateway may close the connection before the client has sent all of it.
             let _ = conn.send(&bytes).await;
             (bytes, String::from_utf8_lossy(&conn.rest().await).into_owned())
         })
@@ -273,7 +273,7 @@ async fn differ(messages: &[String]) {
         sent.push(bytes);
         answers.push(answer);
     }
-    // Behind what is still on its way.
+    // After the requests that are still on their way.
     assert_eq!(gateway.get("/last/").await.status, 200);
     eventually("the last one is there", async || {
         log.lock().seen.iter().any(|seen| seen.target == "/last/").then_some(())
@@ -297,7 +297,7 @@ async fn differ(messages: &[String]) {
             format!("{bytes:?}\nis {truth:?}, {end:?}\narrived as {got:?}\nand got {answer:?}");
         assert!(truth.starts_with(&got), "{context}");
         assert!(answer.matches("HTTP/1.1 200 OK").count() <= got.len(), "{context}");
-        // The last may be cut off, as nobody waits for its answer.
+        // The last may be cut off, because its answer is not awaited.
         let is_strict = parse(bytes.as_bytes(), true) == (truth.clone(), bytes.len(), End::Close);
         if is_strict {
             assert!(got.len() + 1 >= truth.len(), "{context}");

@@ -26,7 +26,7 @@ use tokio::{
 const NOW: i64 = 1_700_000_000_000_000;
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// What the server does with the first connection; all others are served well.
+/// How the server treats the first connection; it serves all others well.
 #[derive(Debug, Clone, Copy)]
 enum Manner {
     /// Says this to the first command and closes.
@@ -35,9 +35,9 @@ enum Manner {
     Says(&'static str),
     /// A good answer, a byte at a time.
     Dribbles,
-    /// A good answer with another one behind it.
+    /// A good answer with a second one after it.
     SaysTwice,
-    /// This many zeros behind a promise of more.
+    /// This many zeros after a header that promises more.
     Promises(usize),
     IsSilent,
     /// Closes before anything is asked.
@@ -104,12 +104,12 @@ async fn serve(
     }
     let mut bytes = vec![0; 1 << 20];
     loop {
-        // A command comes in one piece here, but for the text of the script.
+        // A command comes in one piece here, except the text of the script.
         let count = match stream.read(&mut bytes).await? {
             0 => return Ok(()),
             count if !bytes[..count].starts_with(b"*") => continue,
             count if bytes[..count].ends_with(b"\r\nINFO\r\n") => {
-                // Who it is, it never says.
+                // It never says which server it is.
                 stream.write_all(b"-NOPERM\r\n").await?;
                 continue;
             }
@@ -223,7 +223,8 @@ async fn an_error_is_told_in_the_servers_words(#[case] words: &'static str) {
     assert_eq!((server.commands.load(SeqCst), server.connections.load(SeqCst)), (1, 1));
 }
 
-/// Nothing was executed, and another server may have its place: it is looked for anew, once all have their answers.
+/// Nothing was executed, and another server may have its place: the store looks for it again, once all callers have their
+/// answers.
 #[rstest]
 #[case::loading("-LOADING Redis is loading the dataset in memory\r\n")]
 #[case::replica("-READONLY You can't write against a read only replica.\r\n")]
@@ -261,7 +262,7 @@ async fn cluster(says: &'static str) -> (RedisStore, Arc<AtomicUsize>, JoinHandl
                         if rest.starts_with(b"SLOTS") {
                             answer += &slots;
                         } else if rest.starts_with(b"INFO") {
-                            // Who it is, it never says.
+                            // It never says which server it is.
                             answer += "-NOPERM\r\n";
                         } else if rest.starts_with(b"ASKING") {
                             answer += "+OK\r\n";

@@ -1,4 +1,4 @@
-//! What a start says of a store that it cannot use: what is wrong, where, and what to do; never a password.
+//! Messages of a start with a store that it cannot use: what is wrong, where, and what to do; never a password.
 
 use crate::support::{
     Authority, Cluster, Gateway, Redis, Said, Sentinels, Upstream, eventually, paceway_in,
@@ -102,11 +102,11 @@ fn actor(says: Vec<String>) -> u16 {
         while let Ok((mut stream, _)) = listener.accept() {
             let mut command = vec![0; 65_536];
             for words in &says {
-                // Who asks waits for the answer, so no second command comes along.
+                // A client waits for the answer, so no second command comes along.
                 if !matches!(stream.read(&mut command), Ok(1..)) {
                     break;
                 }
-                // It may have heard enough.
+                // The gateway may have closed the connection already.
                 let _ = stream.write_all(words.as_bytes());
             }
         }
@@ -220,7 +220,7 @@ fn a_socket_that_is_no_servers() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("file");
     fs::write(&file, "").expect("a file");
-    // Like a port that nobody listens on: whoever listens may come.
+    // Like a closed port: a server may still appear there.
     let dir = tempfile::tempdir().expect("a directory");
     let yaml = config(&format!("unix:{}", file.display()), "http://127.0.0.1:1");
     fs::write(dir.path().join("paceway.yaml"), yaml).expect("a file");

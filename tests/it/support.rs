@@ -1,5 +1,5 @@
-//! What the tests start: a redis-server, the gateway's own binary, origins, and sockets to talk to
-//! them. Nothing in here stands in for a part of Paceway.
+//! The processes that the tests start: a redis-server, the gateway's own binary, origins, and sockets to talk to them.
+//! Nothing in here replaces a part of Paceway.
 //!
 //! No test sleeps until something has happened: it waits for it ([`eventually`]), and every wait ends in a
 //! failure that names what did not come.
@@ -40,7 +40,7 @@ use tokio::{
 /// Longer than any machine stalls, so that only what never comes fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What `look` sees at last.
+/// Calls `look` until it returns a value, and fails after the patience of a test.
 pub(crate) async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let started = Instant::now();
     loop {
@@ -58,8 +58,8 @@ pub(crate) async fn reached(place: &Semaphore, what: &str) {
     permit.unwrap_or_else(|_| panic!("it never came to this: {what}")).expect("open").forget();
 }
 
-/// A port of 127.0.0.1 that nobody listens on. Below those that the system hands out by itself, so that
-/// no connection takes it while a test wants it free, or wants it back.
+/// A closed port of 127.0.0.1, below those that the system hands out by itself, so that no connection takes it while a
+/// test wants it free, or wants it back.
 pub(crate) fn free_port() -> u16 {
     const FIRST: u16 = 10_000;
     const COUNT: u16 = 20_000;

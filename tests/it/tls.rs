@@ -16,7 +16,7 @@ use tokio_rustls::{
     },
 };
 
-/// Who signs in these tests.
+/// The certificate authority of these tests.
 struct Authority {
     certificate: rcgen::Certificate,
     issuer: Issuer<'static, KeyPair>,
@@ -169,7 +169,7 @@ async fn the_certificate_is_chosen_by_the_name(#[case] asked: &str, #[case] expe
     assert_eq!(seen.lock().as_ref(), Some(expected));
 }
 
-/// Trusts everybody, and remembers whom.
+/// Trusts every certificate, and remembers the last one.
 #[derive(Debug)]
 struct Looks(Arc<parking_lot::Mutex<Option<CertificateDer<'static>>>>);
 
@@ -296,7 +296,7 @@ async fn clients_show_a_certificate_of_the_right_authority() {
         }
     };
     for (signer, served) in [(None, false), (Some(&theirs), false), (Some(&ours), true)] {
-        // With TLS 1.3 a client hears of a refusal only when it reads.
+        // With TLS 1.3 a client sees a refusal only when it reads.
         let answer = async {
             let mut conn = Conn::over(connect(&gateway, config(signer), "a.example").await?);
             conn.send(request("GET", "/", &[])).await?;
@@ -350,7 +350,7 @@ async fn new_files_are_used_without_a_restart(#[case] linked: bool) {
     })
     .await;
     assert!(said(&gateway, AGAIN) > 0);
-    // Who is connected stays so.
+    // A connected client stays connected.
     old.send(request("GET", "/", &[])).await.expect("send");
     assert_eq!(old.answer().await.expect("an answer").status, 200);
 }

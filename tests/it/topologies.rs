@@ -1,5 +1,5 @@
 //! Stores of every kind: over TLS, through a socket, behind Sentinels, as a Cluster. Two gateways share each limit, and
-//! go on when servers change their places.
+//! continue when servers change their places.
 
 use crate::support::{
     Authority, Cluster, Gateway, Redis, Reply, Said, Sentinels, Upstream, eventually, rights,
@@ -12,20 +12,20 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-/// `{TAG}` of the keys of each limiter's group is its name: nobody uses two together.
+/// `{TAG}` of the keys of each limiter's group is its name: no route uses two together.
 const LIMITERS: &str =
     "{ pair: 100000/s, pear: 100000/s, five: 5/day, many: 100000/s, more: 100000/s, fifty: 50/day,
   keyed: { rate: 100000/s, key: \"{query.k}\" },
   place: { algorithm: concurrency, max: 1, lease: 60s } }";
 
-/// Most waits are short: behind a failover nothing is granted for as long. Without the store nothing is granted at all, so
-/// that what is seen is what it does.
+/// Starts two gateways. Most waits are short, because after a failover nothing is granted for as long. Without the store
+/// nothing is granted at all, so that a test sees the store's decisions only.
 ///
-/// `store` is a URL, with more keys of `store` behind it.
+/// `store` is a URL, followed by more keys of `store`.
 async fn two(store: &str, upstream: &Upstream) -> [Arc<Gateway>; 2] {
     let routes = ["five", "many", "more", "fifty", "keyed", "place"]
         .map(|name| format!("{{ suffix: /{name}, limiters: [{name}], max_wait: WAIT }}"));
-    // Of a group whose keys are two.
+    // A group with two keys.
     let both = "{ suffix: /both, limiters: [pair, pear], max_wait: 100ms }";
     let (url, more) = store.split_once(", ").expect("a time-out");
     let yaml = format!(
@@ -46,7 +46,7 @@ routes: [{both}, {}]
     [Arc::new(Gateway::start(&yaml).await), Arc::new(Gateway::start(&yaml).await)]
 }
 
-/// Five of ten requests pass, whoever is asked.
+/// Five of ten requests pass, whichever gateway is asked.
 async fn assert_shared(gateways: &[Arc<Gateway>; 2]) {
     let mut passed = 0;
     for gateway in gateways.iter().cycle().take(10) {
@@ -57,7 +57,7 @@ async fn assert_shared(gateways: &[Arc<Gateway>; 2]) {
     assert_eq!(passed, 5);
 }
 
-/// Who waits for a place is called when it is free, by whichever gateway.
+/// A request that waits for a place is called when one is free, whichever gateway frees it.
 async fn assert_called(gateways: &[Arc<Gateway>; 2], gate: &Semaphore) {
     let mut first = gateways[0].ask("/place", &[]).await;
     eventually("the place is taken", async || {
@@ -110,7 +110,7 @@ async fn until_steady(gateway: &Gateway, path: &str) {
     .await;
 }
 
-/// Asks for a path all the time, until it is told to stop; the statuses, with the instant of each.
+/// Asks for a path all the time, until it is stopped; returns the statuses, with the instant of each.
 struct Load {
     stop: oneshot::Sender<()>,
     task: JoinHandle<Vec<(Instant, u16)>>,
@@ -231,7 +231,7 @@ async fn a_master_that_is_none_for_the_sentinels() {
     assert_eq!(sentinels.servers[1].command(&["REPLICAOF", "NO", "ONE"]), Said::Line("OK".into()));
     sentinels.name(1);
     let calls = |server: usize| sentinels.servers[server].calls_of("evalsha");
-    eventually("nobody asks the old one", async || {
+    eventually("no gateway asks the old one", async || {
         let before = [calls(0), calls(1)];
         for gateway in &gateways {
             for _ in 0..20 {
@@ -271,7 +271,7 @@ async fn as_a_cluster() {
 }
 
 /// A rolling deployment that adds a route which uses two limiters together: the names of their states change, and the new
-/// gateway must not count anew beside the old one.
+/// gateway must not count from zero beside the old one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limiter_whose_group_changes_in_a_cluster_counts_as_exhausted_until_the_old_one_is_gone()
 {
@@ -316,7 +316,7 @@ async fn a_cluster_over_tls() {
     assert_works(&format!("{}, timeout: 2s, {tls}", cluster.tls_url())).await;
 }
 
-/// Nobody is told of it: all are 200 or 429, and fifty pass.
+/// No caller notices it: all get 200 or 429, and fifty pass.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_that_moves_in_the_middle() {
     let cluster = Cluster::start(3, 0).await;
@@ -424,7 +424,7 @@ async fn nodes_that_come_back_behind_the_start_without_the_one_that_counts() {
     for gateway in &gateways {
         until_steady(gateway, "/more").await;
     }
-    // The first has been silent for longer than anybody waits for it.
+    // The first has been silent for longer than any gateway waits for it.
     cluster.nodes[0].kill();
     for gateway in &gateways {
         until_steady(gateway, "/more").await;

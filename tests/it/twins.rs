@@ -46,7 +46,7 @@ enum What {
     Look(usize),
     Renew(usize),
     Forget(usize),
-    /// Who waits for a place asks again.
+    /// A request that waits for a place asks again.
     AskAgain(usize),
     /// The limiter of a key gets another rule, as after an edit of the configuration.
     Change(usize, Algorithm),
@@ -142,7 +142,7 @@ fn memory_and_redis_say_the_same_step_by_step(
     say_the_same(rule, steps);
 }
 
-/// A reset behind a loss is not forgotten when a grant of before the loss is given back to it.
+/// A reset after a loss is not forgotten when a grant of before the loss is refunded to it.
 #[tokio::test]
 async fn what_was_reset_behind_a_loss_stays_so_when_an_older_grant_is_given_back() {
     let redis = Redis::start();
@@ -195,7 +195,7 @@ pub(crate) async fn connect_as(redis: &Redis, prefix: &str) -> RedisStore {
     store
 }
 
-/// What a sequence can go on with.
+/// The state of a sequence, on which its next step depends.
 #[derive(Default)]
 struct SoFar {
     granted: Vec<(Check, Grant)>,
@@ -203,7 +203,7 @@ struct SoFar {
     tickets: i64,
     /// The store has been asked, so that there is something to lose.
     met: bool,
-    /// It has lost it, and nobody has met that yet.
+    /// Whether the server has lost it, and no call has met that yet.
     lost: bool,
     has_lost: bool,
 }
@@ -266,8 +266,8 @@ async fn compare(
             What::GiveBack(_) | What::Renew(_) | What::AskAgain(_) | What::Forget(_) => continue,
             What::Look(i) => Entry::Look { check: check(&rules, i, 1, true) },
             What::Change(i, rule) => {
-                // What is not there is lost, and virtual time expires no key of a real server: under a rule that
-                // remembers longer that would show.
+                // An absent state is lost, and virtual time expires no key of a real server: a rule that remembers
+                // longer would show that.
                 if !so_far.has_lost {
                     rules[i] = rule;
                 }
@@ -284,7 +284,7 @@ async fn compare(
                     }
                 }
                 (so_far.lost, so_far.has_lost) = (so_far.met, true);
-                // What came into being at the very instant of the loss would be taken for younger.
+                // A state that was born at the very instant of the loss would be taken for younger.
                 now += after.max(1);
                 continue;
             }

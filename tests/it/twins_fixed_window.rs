@@ -1,4 +1,4 @@
-//! The twins of `fixed_window`, step by step on random sequences, on one virtual clock that also goes back.
+//! The twins of `fixed_window`, step by step on random sequences, on one virtual clock that also runs back.
 
 use crate::support::{Redis, Said};
 use paceway::{
@@ -40,7 +40,7 @@ enum What {
         cost: i64,
         budget: i64,
     },
-    /// Which of the last grants; by whom: the gateway that was granted it, or one with the step's rule.
+    /// Which of the last grants is refunded, and whether by the gateway that got it or by one with the step's rule.
     GiveBack(usize, bool),
     Look(usize),
 }
@@ -285,7 +285,7 @@ async fn every_key_lives_until_its_state_equals_an_absent_one() {
 
 const RUN: usize = 24;
 
-/// What nobody wrote is an error of that key: never a crash, never a pass.
+/// A value that no gateway wrote is an error of that key: never a crash, never a pass.
 #[rstest]
 #[case::nothing(|_: Vec<u8>| vec![])]
 #[case::text(|_: Vec<u8>| b"1".to_vec())]

@@ -1,5 +1,5 @@
 //! Two ways of the script through one rule: many plain requests in one step, and each by itself. The same replies, the
-//! memory store's too, and the same bytes behind.
+//! memory store's too, and the same bytes afterwards.
 
 use crate::{
     support::Redis,
@@ -35,7 +35,7 @@ struct Call {
 
 #[derive(Debug, Clone)]
 enum Ask {
-    /// So many for one key, all for one cost, each with a budget of its own or all with one.
+    /// This many for one key, all for one cost, each with a budget of its own or all with one.
     Same {
         key: usize,
         cost: i64,
@@ -47,7 +47,7 @@ enum Ask {
     GiveBack(usize),
 }
 
-/// `plain`: nothing leaves a hole, and the clock goes back, too.
+/// With `plain` nothing leaves a hole, and the clock runs back, too.
 fn calls(plain: bool) -> impl Strategy<Value = Vec<Call>> {
     let budget = || prop_oneof![3 => Just(0), 2 => 0..3_000_000i64, 1 => 0..2 * HOUR];
     let budgets = prop_oneof![
@@ -141,7 +141,7 @@ fn entries(
     }
 }
 
-/// On the second, each key is looked at behind it all: what a group does cannot be.
+/// On the second, each key is looked at after all calls: a look at a group is impossible.
 async fn compare(
     [short, long]: &[RedisStore; 2],
     memory: &MemoryStore,
@@ -189,7 +189,7 @@ async fn admitted(store: &RedisStore, entries: &[Entry]) -> Vec<Result<bool, Sto
     said.collect()
 }
 
-/// Foreign values cost nobody else's group anything, one group or many, absent or not.
+/// Foreign values cost no other group anything, one group or many, absent or not.
 #[rstest]
 #[case::alone(&["{k}:list"])]
 #[case::of_many(&["{k}:list", "{k}:good", "{k}:text", "{k}:other"])]

@@ -47,7 +47,7 @@ async fn echo(last: &'static str) -> (Upstream, Arc<Semaphore>) {
             while let Ok(line) = conn.until("\n").await {
                 conn.send(line).await.expect("send");
             }
-            // Whoever has cut it takes nothing more.
+            // The side that has cut it takes nothing more.
             let _ = conn.send(last).await;
             ends.add_permits(1);
         }
@@ -169,7 +169,7 @@ async fn the_upstreams_direction_may_end_first() {
     assert_eq!(conn.rest().await, b"bye\n");
     conn.send("the last word").await.expect("send");
     conn.close_write().await.expect("the end of it");
-    reached(&heard, "the upstream has heard it").await;
+    reached(&heard, "the upstream has received it").await;
     until_open(&gateway, 0.0).await;
 }
 

@@ -269,11 +269,11 @@ async fn an_upstream_that_goes_away_politely_costs_nobody_a_request() {
     assert_eq!(spent(&gateway).await, 30);
 }
 
-/// What an upstream says that has done nothing with a request.
+/// The signal of an upstream that has done nothing with a request.
 #[derive(Debug, Clone, Copy)]
 enum Says {
     Refused,
-    /// Of the connection, naming no stream as the last.
+    /// A GOAWAY that names no stream as the last.
     GoneAway,
     /// Not that it has done nothing.
     Cancelled,
@@ -437,7 +437,7 @@ async fn a_response_that_is_reset_in_its_middle_is_never_whole() {
     let origin = Origin::start(None, |_, mut call| async move {
         let mut stream = call.respond.send_response(Response::new(()), false).expect("sent");
         stream.send_data("some".into(), false).expect("sent");
-        // What was sent goes out first.
+        // The bytes that were sent arrive first.
         tokio::time::sleep(Duration::from_millis(50)).await;
         stream.send_reset(Reason::INTERNAL_ERROR);
     })
@@ -488,7 +488,7 @@ routes: [{{ suffix: \"*\" }}]
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_that_says_nothing_at_all_is_given_up() {
-    // The first connection hears and never speaks.
+    // The first connection reads and never answers.
     let origin = Origin::start(None, |number, call| async move {
         if number == 0 && call.head.uri.path() == "/v2/x" {
             std::future::pending::<()>().await;

@@ -1,4 +1,4 @@
-//! Upstreams over TLS: whom the gateway believes, and what it shows of itself.
+//! Upstreams over TLS: which certificates the gateway believes, and which one it shows.
 
 use crate::support::{Authority, Conn, Gateway, Upstream, eventually};
 use rstest::rstest;
@@ -28,7 +28,7 @@ routes: [{{ name: all, suffix: \"*\" }}]
     )
 }
 
-/// What the log says of a connection that cannot be made.
+/// The log's reason why a connection cannot be made.
 async fn why(gateway: &Gateway) -> String {
     let events = eventually("it is said", async || {
         let events: Vec<_> =
@@ -68,7 +68,7 @@ async fn one_of_another_authority_is_not_and_the_log_says_why() {
         assert_eq!((answer.status, answer.problem().as_str()), (502, "upstream-unreachable"));
     }
     assert!(why(&gateway).await.contains("invalid peer certificate"));
-    assert!(upstream.calls().is_empty(), "nothing was said to somebody unknown");
+    assert!(upstream.calls().is_empty(), "nothing was sent to an unknown server");
 }
 
 #[rstest]
@@ -100,7 +100,7 @@ async fn an_upstream_that_asks_who_we_are_is_shown_our_certificate_as_it_is_now(
     let server = authority.server("127.0.0.1", DEFAULT_VERSIONS, Some(&clients));
     let upstream = Upstream::tls(server).await;
     let ca = write(dir.path(), "ca.pem", &authority.pem);
-    // Somebody else's, at first.
+    // A certificate of another authority, at first.
     let (wrong, key) = Authority::new().sign("gateway.test");
     let cert = write(dir.path(), "cert.pem", &wrong);
     let key = write(dir.path(), "key.pem", &key);
@@ -138,7 +138,7 @@ async fn an_upstream_that_asks_who_we_are_gets_no_answer_from_who_is_nobody() {
         assert_eq!(gateway.get("/").await.status, 502);
     }
     assert!(upstream.calls().is_empty());
-    // With TLS 1.3 the upstream says so behind the handshake.
+    // With TLS 1.3 the upstream says so after the handshake.
     let error = why(&gateway).await;
     assert!(error.contains("CertificateRequired"), "{error}");
 }
@@ -283,7 +283,7 @@ routes: [{{ suffix: \"*\" }}]
     }
 }
 
-/// What an upstream chooses is known when it is connected to, and only then what a request needs to be on it.
+/// The protocol that an upstream chooses is known once it is connected, and only then what a request needs on it.
 #[rstest]
 #[case::a_body_without_a_length("", "GET", "Transfer-Encoding: chunked", "5\r\nhello\r\n0\r\n\r\n")]
 #[case::trailers("connection: te", "GET", "TE: trailers", "")]

@@ -1,4 +1,4 @@
-//! What an upstream says, byte by byte: what is passed on, what is refused, and that nobody gets the answer of
+//! Answers of an upstream, byte by byte: which are passed on, which are refused, and that no client gets the answer of
 //! another. When a request is sent once more, and when not.
 
 use crate::support::{Conn, Gateway, PATIENCE, Upstream, eventually, request};
@@ -29,7 +29,7 @@ routes: [{{ name: all, suffix: \"*\", limiters: [day] }}]
     .await
 }
 
-/// What a client gets.
+/// The end of an answer that a client gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Gets {
     /// A 502 of the gateway.
@@ -40,7 +40,7 @@ enum Gets {
     Whole(&'static str),
 }
 
-/// Who asked for what on which connection.
+/// The targets that were asked for, each with the number of its connection.
 type Log = Arc<Mutex<Vec<(usize, String)>>>;
 
 /// Answers `/bad` with these bytes, and everything else with the target that was asked for.
@@ -297,7 +297,7 @@ async fn a_connection_that_speaks_first_is_no_answer_ahead() {
     for i in 0..10 {
         let target = format!("/{i}");
         let answer = gateway.get(&target).await;
-        // Whether it came before the request can be told only when it did so by some time.
+        // Whether it came before the request is certain only when it came some time before.
         assert!([408, 502].contains(&answer.status) || answer.text() == target, "{answer:?}");
     }
     let made = upstream.connections();
@@ -319,7 +319,7 @@ async fn a_body_in_answer_to_head_reaches_nobody() {
     }
 }
 
-/// Sends what must not be there when the next request is: on a connection of its own nobody hears it.
+/// Sends bytes that must not precede the next answer: on a connection of its own no client receives them.
 #[rstest]
 #[case::head("HEAD", "200 OK")]
 #[case::not_modified("GET", "304 Not Modified")]
@@ -336,7 +336,7 @@ async fn a_body_that_comes_late_reaches_nobody(#[case] method: &str, #[case] sta
                     continue;
                 }
                 conn.send(&late).await.expect("send");
-                // Only whoever uses the connection again gets this.
+                // Only a gateway that uses the connection again gets this.
                 if conn.head().await.is_ok_and(|head| head.is_some()) {
                     let _ = conn.send("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nbad").await;
                 }
@@ -388,7 +388,7 @@ async fn a_connection_that_was_answered_early_is_not_used_again() {
 #[derive(Debug, Clone, Copy)]
 enum Meets {
     TheEnd,
-    /// The end, behind these bytes.
+    /// The end, after these bytes.
     Bytes(&'static str),
 }
 
@@ -501,7 +501,7 @@ async fn a_fresh_connection_that_ends_is_not_tried_again() {
 async fn a_request_is_sent_once_more_and_not_twice() {
     let (calls, met) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (called, counted) = (calls.clone(), met.clone());
-    // Once a connection was used again, nobody is answered any more.
+    // Once a connection was used again, no request is answered any more.
     let upstream = Upstream::raw(move |mut conn| {
         let (called, counted) = (called.clone(), counted.clone());
         async move {
@@ -684,7 +684,7 @@ async fn a_client_that_leaves_ends_its_upstream_call_within_100_ms(#[case] sent:
     assert!(best < Duration::from_millis(100), "{best:?}");
 }
 
-/// What stands behind a response ends its connection, however fast that came.
+/// Bytes after a response end its connection, however fast they came.
 #[rstest]
 #[case::small(100)]
 #[case::large(300_000)]

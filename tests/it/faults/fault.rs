@@ -1,4 +1,4 @@
-//! What goes wrong with a store, and goes on for the length of an outage.
+//! Faults of a store that last for the length of an outage.
 
 use super::{
     Policy,
@@ -9,7 +9,7 @@ use crate::support::{Redis, eventually};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// What goes wrong. In a Cluster it is one node to which it happens.
+/// A fault. In a Cluster it happens to one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
     Stopped,
@@ -26,7 +26,7 @@ pub(super) enum Fault {
     WrongType,
     /// Until a replica is master. It comes back as one that has no data.
     KilledAndReplaced,
-    /// Until a replica is master. It goes on as if nothing had been.
+    /// The server is stopped until a replica is master, and then continues as if nothing had happened.
     StoppedAndReplaced,
     SlotsMove,
 }
@@ -70,7 +70,7 @@ impl Fault {
             Self::WrongType => {
                 let redis = servers.suffers();
                 for key in states(redis) {
-                    // In one step: between two, gateways would make it anew.
+                    // In one step: between two steps, gateways would create it again.
                     let script = "redis.call('DEL', KEYS[1]); redis.call('LPUSH', KEYS[1], 'x')";
                     redis.command(&["EVAL", script, "1", &key]);
                 }
@@ -79,8 +79,8 @@ impl Fault {
         }
     }
 
-    /// Waits for as long as it is to last, from `broken` on. Until the instant that it returns a server that is out was out,
-    /// and nobody else in its place.
+    /// Waits for the length of the fault, from `broken` on. Up to the instant that it returns, a server that was stopped is
+    /// still out, and no other has taken its place.
     pub(super) async fn last(
         self,
         servers: &Servers,
@@ -178,7 +178,7 @@ impl Fault {
     }
 }
 
-/// The keys of the limiters that hold somebody.
+/// The keys of the limiters that hold requests.
 fn states(redis: &Redis) -> Vec<String> {
     let is_one = |key: &String| {
         Policy::ALL.iter().any(|policy| key.ends_with(&format!(":{}", policy.name())))

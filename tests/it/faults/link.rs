@@ -15,15 +15,15 @@ use tokio::{
 /// The golden ratio.
 const GOLDEN: f64 = 0.618_033_988_75;
 
-/// What happens to bytes.
+/// The weather of a link: how it delays or loses bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Weather {
     Fair,
-    /// So much later, each way.
+    /// Bytes arrive this much later, each way.
     Slow(Duration),
     /// Between so much and so much later, each way: bytes that follow each other are late by other times.
     Uneven(Duration, Duration),
-    /// Nothing comes through, and nobody is told.
+    /// Nothing comes through, and neither side gets an error.
     Swallows,
     /// Connections end, and none is made.
     Cut,

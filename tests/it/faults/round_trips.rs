@@ -12,7 +12,7 @@ use serde_json::Value;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// What each link does, before and after a second under load.
+/// The weather of each link, before and after a second under load.
 #[derive(Debug, Clone, Copy)]
 struct Scenario {
     before: [Weather; 3],
@@ -59,7 +59,7 @@ impl Scenario {
         Self { before: weather, after: weather, is_flushed: false, noticed: Duration::ZERO }
     }
 
-    /// What came of it, and how long it was under load.
+    /// Runs the scenario; returns the answers, and how long the gateways were under load.
     async fn play(self) -> (Vec<Seen>, Duration) {
         let redis = Redis::start();
         let mut links = Vec::new();

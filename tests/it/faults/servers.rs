@@ -23,7 +23,7 @@ pub(super) enum Servers {
     Cluster(Cluster),
 }
 
-/// In a Cluster: who has all limiters but `healthy`, who has that one, and who takes over.
+/// In a Cluster: the node with all limiters except `healthy`, the node with that one, and the node that takes over.
 const SUFFERS: usize = 0;
 const HEALTHY: usize = 2;
 const REPLICA: usize = 3;
@@ -54,7 +54,7 @@ impl Servers {
             Kind::Tls => {
                 let authority = Authority::new();
                 let (mut words, port) = authority.arguments("redis.internal", "yes");
-                // Not by a command, so that it is there again behind a restart.
+                // Not by a command, so that it is there again after a restart.
                 words.extend(["--user", "paceway", "reset", "on", ">secret"].map(str::to_owned));
                 words.extend(rights().into_iter().map(str::to_owned));
                 words.extend(fault.arguments().iter().map(|&word| word.to_owned()));
@@ -74,7 +74,7 @@ impl Servers {
         }
     }
 
-    /// What stands in the configuration behind `store`, but for its end.
+    /// The value of `store` in the configuration, without its closing brace.
     pub(super) fn store(&self) -> String {
         match self {
             Self::One { link, tls: None, .. } => {
@@ -121,7 +121,7 @@ impl Servers {
         }
     }
 
-    /// Whether nobody takes the one that was replaced for the one in its place, should it come back.
+    /// Whether the server that was replaced would no longer be taken for its successor if it came back.
     pub(super) fn are_settled(&self) -> bool {
         match self {
             Self::One { .. } => true,
@@ -148,7 +148,7 @@ impl Servers {
             }
         }
         if step == Step::Keys {
-            // What is sent on there needs the script there.
+            // A call that is redirected there needs the script there.
             cluster.nodes[HEALTHY].command(&["SCRIPT", "FLUSH"]);
         }
     }
@@ -156,11 +156,11 @@ impl Servers {
 
 fn is_master(redis: &Redis) -> bool {
     let master = Said::Bytes(Some(b"master".into()));
-    // Who is promoted ends all connections.
+    // A replica that is promoted closes all connections.
     matches!(redis.try_command(&["ROLE"]), Ok(Said::List(parts)) if parts.first() == Some(&master))
 }
 
-/// Of slots that move.
+/// A step of the migration of slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     Begin,
@@ -168,7 +168,7 @@ pub(super) enum Step {
     End,
 }
 
-/// What the keys of a limiter have in common that no other limiter is used with.
+/// The hash tag of the keys of a limiter that no route uses together with another one.
 fn tag(limiter: &str) -> String {
     format!("paceway:{{{limiter}}}")
 }

@@ -1,4 +1,4 @@
-//! Three gateways on one store under steady load: a limiter of each policy, and what came of it.
+//! Three gateways on one store under steady load: a limiter of each policy, and the answers of each.
 
 use super::Policy;
 use crate::support::{Conn, Gateway, PATIENCE, Upstream, eventually, request};
@@ -26,14 +26,15 @@ const OFFERED: f64 = 80.0;
 const GATEWAYS: usize = 3;
 /// Requests for one path that are under way at one time.
 const MOST: usize = 100;
-/// Those that may suffer. `free-` are those that hold nobody: what an answer takes there is what the store adds.
+/// The limiters that may suffer. Those named `free-` hold no request, so the time of their answers is the time that the
+/// store adds.
 pub(super) const LIMITERS: [&str; 6] =
     ["share", "allow", "reject", "free-share", "free-allow", "free-reject"];
 
-/// What a request was answered, when it was sent, and how long that took.
+/// The answer to a request, when the request was sent, and how long the answer took.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seen {
-    /// Of those for one path.
+    /// Its number among the requests for one path.
     number: usize,
     pub(super) sent: Instant,
     pub(super) took: Duration,
@@ -49,7 +50,7 @@ pub(super) struct Stage {
     /// By policy.
     limited: [Log; 3],
     probes: [Log; 3],
-    /// Of a limiter that nothing happens to, if there is one.
+    /// The log of a limiter on an untouched node, if there is one.
     healthy: Log,
     load: Vec<JoinHandle<()>>,
 }
@@ -81,7 +82,7 @@ impl Log {
 // === impl Stage ===
 
 impl Stage {
-    /// `store` is what stands in the configuration behind `store`, but for its end.
+    /// `store` is the value of `store` in the configuration, without its closing brace.
     pub(super) async fn set(store: &str) -> Self {
         Self::of([store; GATEWAYS]).await
     }
@@ -231,7 +232,7 @@ limiters:
         self.until_decided("allow", &[("source", "none")], &[0.0; GATEWAYS]).await;
     }
 
-    /// Until a request of each policy has been answered 503: nobody knows what may pass.
+    /// Waits until a request of each policy has been answered 503, because no gateway knows what may pass.
     pub(super) async fn until_turned_away(&self) {
         for policy in Policy::ALL {
             eventually(&format!("503: {}", policy.name()), async || {
@@ -247,7 +248,7 @@ limiters:
         self.until_decided("healthy", &[("source", "shared")], &before).await;
     }
 
-    /// Until a request of each policy has arrived that was sent behind `since`.
+    /// Waits until a request of each policy has arrived that was sent after `since`.
     pub(super) async fn until_passed(&self, since: Instant) {
         for policy in Policy::ALL {
             eventually(&format!("something passes: {}", policy.name()), async || {
@@ -278,7 +279,7 @@ limiters:
     pub(super) async fn end(&mut self) {
         for load in self.load.drain(..) {
             load.abort();
-            // Nothing is sent behind that.
+            // Nothing is sent after that.
             drop(load.await);
         }
         eventually("all requests have come to their end", async || {

@@ -1,4 +1,4 @@
-//! What came of a fault: the law over what arrived, and a line of the table in docs/failures.md.
+//! The result of a fault: the law over the calls that arrived, and a line of the table in docs/failures.md.
 
 use super::{
     Fault, Policy,
@@ -18,7 +18,7 @@ pub(super) struct Run {
     pub(super) end: Instant,
 }
 
-/// What one policy made of it.
+/// The result of a fault for the limiters of one policy.
 pub(super) struct Outcome {
     pub(super) limited: Vec<Seen>,
     pub(super) probes: Vec<Seen>,

@@ -24,7 +24,7 @@ impl Authority {
     pub(crate) fn new() -> Self {
         let mut params = CertificateParams::new([]).expect("parameters");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // No two have one name: who meets the wrong one does not know it.
+        // No two have one name: a client that meets the wrong one does not know it.
         let name = format!("authority {:x}", fastrand::u64(..));
         params.distinguished_name.push(DnType::CommonName, name);
         let key = KeyPair::generate().expect("a key");

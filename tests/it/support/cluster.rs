@@ -2,7 +2,7 @@
 
 use super::{Redis, Said, eventually, free_port};
 
-/// Of every Cluster.
+/// The number of slots of every Cluster.
 const SLOTS: u32 = 16_384;
 
 /// Masters first, then a replica of each of the first masters.
@@ -43,7 +43,7 @@ impl Cluster {
                 // By itself it waits five seconds for further replicas.
                 "--repl-diskless-sync-delay",
                 "0",
-                // Without writes, a replica is one for the others when it has heard of its master once more.
+                // Without writes, the others take a server for a replica when it has received one more ping of its master.
                 "--repl-ping-replica-period",
                 "1",
             ];
@@ -84,7 +84,7 @@ impl Cluster {
                     && info.contains(&known);
                 let Said::List(ranges) = node.command(&["CLUSTER", "SLOTS"]) else { return None };
                 let servers = ranges.iter().map(|range| match range {
-                    // First and last slot stand before the servers.
+                    // The first and the last slot come before the servers.
                     Said::List(range) => range.len() - 2,
                     _ => 0,
                 });

@@ -16,7 +16,7 @@ pub(crate) struct Dns {
     task: JoinHandle<()>,
 }
 
-/// What it says of `api.test`; no other name exists.
+/// Its answer for `api.test`; no other name exists.
 #[derive(Debug, Clone)]
 pub(crate) enum Says {
     /// These, for so many seconds.

@@ -46,7 +46,7 @@ pub(crate) fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     out
 }
 
-/// The frame of a request's head; `end` when nothing comes behind it.
+/// The frame of a request's head; with `end` when no body follows.
 pub(crate) fn headers(stream: u32, method: &str, path: &str, end: bool) -> Vec<u8> {
     let fields =
         [(":method", method), (":scheme", "http"), (":authority", "gateway.test"), (":path", path)];
@@ -87,7 +87,7 @@ impl Frames {
         }
     }
 
-    /// The reason with which the other side goes away, if it says one before the connection ends.
+    /// The reason of the other side's GOAWAY, if one comes before the connection ends.
     pub(crate) async fn goes_away(&mut self) -> Option<u32> {
         let mut reason = None;
         while let Ok(frame) = self.next().await {
@@ -102,13 +102,13 @@ impl Frames {
 // === impl Frame ===
 
 impl Frame {
-    /// Of RST_STREAM and GOAWAY: the reason.
+    /// The reason of an RST_STREAM or a GOAWAY.
     pub(crate) fn code(&self) -> u32 {
         let at = if self.kind == 7 { 4 } else { 0 };
         u32::from_be_bytes(self.payload[at..at + 4].try_into().expect("four bytes"))
     }
 
-    /// Of HEADERS: whether the status is this one, as our side writes it.
+    /// Whether a HEADERS frame has this status, as our side writes it.
     pub(crate) fn has_status(&self, status: u16) -> bool {
         // Indexed in the static table, or its three digits as they are or by Huffman.
         let indexed = match status {

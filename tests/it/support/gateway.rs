@@ -31,7 +31,7 @@ pub(crate) struct Gateway {
     _dir: tempfile::TempDir,
 }
 
-/// What a process has written so far; read all the time, so that it never stops for a full pipe.
+/// The lines that a process has written so far; read all the time, so that it never stops for a full pipe.
 #[derive(Debug, Clone, Default)]
 struct Lines(Arc<Mutex<Vec<String>>>);
 
@@ -238,7 +238,7 @@ impl Gateway {
         self.child.id()
     }
 
-    /// What it holds in memory, KiB.
+    /// The resident memory of the process, KiB.
     pub(crate) fn memory(&self) -> usize {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a size");

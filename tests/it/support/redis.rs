@@ -30,7 +30,7 @@ pub(crate) struct Redis {
     dir: tempfile::TempDir,
 }
 
-/// What a server says.
+/// A reply of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Said {
     Line(String),
@@ -47,7 +47,7 @@ impl Redis {
         Self::with(&[])
     }
 
-    /// With somebody who hears all calls to places, where a test has no gateways that do.
+    /// Starts a server with a subscriber for all calls to places, for tests without gateways that subscribe.
     pub(crate) fn that_is_heard() -> Self {
         let redis = Self::start();
         let mut ear = TcpStream::connect(("127.0.0.1", redis.port)).expect("a connection");
@@ -61,7 +61,7 @@ impl Redis {
     /// With more arguments on the command line.
     pub(crate) fn with(args: &[&str]) -> Self {
         let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
-        // Somebody else may take a port between the look and the start.
+        // Another process may take the port between the look and the start.
         for _ in 0..10 {
             let dir = tempfile::tempdir().expect("a directory");
             let port = free_port();
@@ -175,7 +175,7 @@ impl Drop for Redis {
     }
 }
 
-/// One command to whoever listens on a port.
+/// Sends one command to the server on a port.
 pub(super) fn command(port: u16, words: &[&str]) -> std::io::Result<Said> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -236,7 +236,7 @@ fn read(from: &mut impl BufRead) -> std::io::Result<Said> {
 #[derive(Debug)]
 pub(crate) struct Chaos {
     port: u16,
-    /// Of the server that new connections lead to.
+    /// The port of the server that new connections lead to.
     to: Arc<AtomicU16>,
     hold: watch::Sender<bool>,
     delay: Arc<AtomicU64>,
@@ -263,7 +263,7 @@ impl Chaos {
         format!("redis://127.0.0.1:{}/0", self.port)
     }
 
-    /// New connections lead to another server, as behind a failover.
+    /// Leads new connections to another server, as after a failover.
     pub(crate) fn lead_to(&self, redis: &Redis) {
         self.to.store(redis.port, Relaxed);
     }

@@ -46,14 +46,14 @@ pub(crate) struct Call {
     pub(crate) body: Vec<u8>,
 }
 
-/// What an origin does with a call.
+/// The answer of an origin to a call.
 #[derive(Debug, Default)]
 pub(crate) struct Reply {
     /// Waits for a permit of it first.
     pub(crate) gate: Option<Arc<Semaphore>>,
     pub(crate) delay: Duration,
     pub(crate) bytes: Vec<u8>,
-    /// The connection ends behind it.
+    /// Whether the connection ends after it.
     pub(crate) close: bool,
 }
 

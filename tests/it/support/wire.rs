@@ -1,5 +1,5 @@
-//! HTTP/1.1 as bytes on a socket, for both ends: what was sent is what the test wrote, and an answer that
-//! breaks off is told from one that ends.
+//! HTTP/1.1 as bytes on a socket, for both ends: the test sends exactly the bytes that it wrote, and an answer that breaks
+//! off is distinguished from one that ends.
 
 use super::PATIENCE;
 use std::{
@@ -19,7 +19,7 @@ pub(crate) struct Conn {
     buffer: Vec<u8>,
 }
 
-/// What bytes go through: TCP, or TLS over it.
+/// A transport of bytes: TCP, or TLS over it.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
@@ -78,7 +78,7 @@ impl Head {
         Ok(Self { start, fields: fields.ok_or(ErrorKind::InvalidData)? })
     }
 
-    /// The value of a field that stands there once.
+    /// The value of a field that occurs once.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         match self.all(name)[..] {
             [] => None,
@@ -112,7 +112,7 @@ impl Head {
 // === impl Answer ===
 
 impl Answer {
-    /// A field that stands there once.
+    /// The value of a field that occurs once.
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         self.head.get(name)
     }
@@ -150,7 +150,7 @@ impl Answer {
 impl Conn {
     pub(crate) async fn to(address: SocketAddr) -> Result<Self> {
         let stream = limit(TcpStream::connect(address)).await?;
-        // What is written goes out now: tests look at when it arrives.
+        // Bytes are sent at once: tests look at when they arrive.
         stream.set_nodelay(true)?;
         Ok(Self::over(stream))
     }
@@ -171,7 +171,7 @@ impl Conn {
         limit(self.stream.write_all(bytes.as_ref())).await
     }
 
-    /// The other side sees the end of what is sent, and may go on sending.
+    /// Ends our direction; the other side may continue to send.
     pub(crate) async fn close_write(&mut self) -> Result<()> {
         limit(self.stream.shutdown()).await
     }
@@ -208,7 +208,7 @@ impl Conn {
         }
     }
 
-    /// What comes next, at least a byte; `None` at the end.
+    /// Reads the next bytes, at least one; `None` at the end.
     pub(crate) async fn some(&mut self) -> Result<Option<Vec<u8>>> {
         if self.buffer.is_empty() && !self.fill().await? {
             return Ok(None);
