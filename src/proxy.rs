@@ -26,8 +26,8 @@ use crate::{
     route::host_of,
     store::{Checks, Store},
     upstream::{
-        Ahead, Connection, Terms, Upload, Upstream,
-        headers::{self, Seen},
+        Connection, PendingConnection, Pool, Upload, UploadLimits,
+        headers::{self, HeaderFlags},
     },
 };
 use drain::Drain;
@@ -55,7 +55,7 @@ pub struct Proxy {
     /// This worker's connection to where limiters keep their state.
     store: Arc<dyn Store>,
     /// This worker's connections, by index of the upstream.
-    upstreams: Vec<Upstream>,
+    upstreams: Vec<Pool>,
     tunnels: Tunnels,
     ids: RequestIds,
     drain: Drain,
@@ -79,7 +79,7 @@ struct Routed<'a> {
     /// How long it may wait.
     budget: Duration,
     request: Request<Upload>,
-    seen: Seen,
+    seen: HeaderFlags,
     upgrade: Option<Upgrade>,
     /// Its client sends no body before it is asked for it.
     is_expected: bool,
@@ -93,7 +93,7 @@ impl Proxy {
         plan: Arc<Plan>,
         worker: usize,
         store: Arc<dyn Store>,
-        upstreams: Vec<Upstream>,
+        upstreams: Vec<Pool>,
     ) -> Self {
         let (tunnels, ids, drain) = (Tunnels::new(), RequestIds::new(), Drain::default());
         Self { plan, worker, store, upstreams, tunnels, ids, drain }
@@ -110,7 +110,7 @@ impl Proxy {
         let is_http2 = request.version() == Version::HTTP_2;
         // Nobody else is to be told in another way.
         let is_grpc = is_http2 && grpc::is_call(&request);
-        let seen = Seen::of(request.headers());
+        let seen = HeaderFlags::of(request.headers());
         let id = self.ids.of(request.headers_mut(), seen);
         let mut record = Record::new(&self.plan, self.own(), client, id, &request);
         let routed = self.route(&mut record, client, request, seen);
@@ -203,12 +203,12 @@ impl Proxy {
         record: &mut Record<'a>,
         client: &Client,
         mut request: Request<Incoming>,
-        seen: Seen,
+        seen: HeaderFlags,
     ) -> Result<Routed<'a>, Failure> {
         let config = &self.plan.config;
         validate::request(client, (&config.limits, &config.paths), &request, seen)?;
         let upgrade = Upgrade::asked(&mut request, seen);
-        if seen.has(Seen::CONNECTION) {
+        if seen.has(HeaderFlags::CONNECTION) {
             headers::remove_nominated(request.headers_mut());
         }
         let uri = request.uri();
@@ -223,14 +223,14 @@ impl Proxy {
         let policy = own.lines[route].policy;
         let (fixed, policy) = (own.fixed[policy].as_ref(), &self.plan.policies[policy]);
         let is_h2 = request.version() == Version::HTTP_2;
-        let body = Terms {
+        let body = UploadLimits {
             limit: config.limits.body,
             patience: config.client.body_timeout,
             trailers: config.limits.header_bytes,
         };
         let mut request = request.map(|incoming| Upload::new(incoming, is_h2, body, &client.ends));
-        let is_expected = seen.has(Seen::EXPECT) && expects(&mut request);
-        let budget = match seen.has(Seen::PATIENCE) {
+        let is_expected = seen.has(HeaderFlags::EXPECT) && expects(&mut request);
+        let budget = match seen.has(HeaderFlags::PATIENCE) {
             true => budget(policy.max_wait, policy.max_wait_cap, request.headers()),
             // The cap is for those who ask.
             false => policy.max_wait,
@@ -245,7 +245,7 @@ impl Proxy {
 ///
 /// As the gateway answers it.
 pub fn validate<B>(config: &Config, request: &Request<B>) -> Result<(), Failure> {
-    let seen = Seen::of(request.headers());
+    let seen = HeaderFlags::of(request.headers());
     validate::message((&config.limits, &config.paths), request, seen)
 }
 
@@ -284,7 +284,10 @@ fn expects(request: &mut Request<Upload>) -> bool {
 }
 
 /// A connection, the one that was begun ahead if there is one.
-async fn connection(upstream: &Upstream, ahead: Option<Ahead>) -> Result<Connection, Failure> {
+async fn connection(
+    upstream: &Pool,
+    ahead: Option<PendingConnection>,
+) -> Result<Connection, Failure> {
     match ahead {
         Some(ahead) => upstream.connection_ahead(ahead).await,
         None => upstream.connection().await,

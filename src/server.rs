@@ -35,7 +35,7 @@ use descriptors::Shares;
 use metrics_exporter_prometheus::PrometheusHandle;
 use operators::Limits;
 use seats::Seats;
-use socket::{ensure_free, listen, sites};
+use socket::{clusters, ensure_free, listen};
 use source::StoreSource;
 use std::{
     io,
@@ -168,8 +168,8 @@ impl Server {
             let shares = self.shares;
             shares.log(self.plan.config.client.max_connections);
             let source = StoreSource::open(&self.plan).await?;
-            let sites = sites(&self.plan.config, shares.upstreams)?;
-            upstream::follow(&sites, &self.plan.config.resolver);
+            let clusters = clusters(&self.plan.config, shares.upstreams)?;
+            upstream::follow(&clusters, &self.plan.config.resolver);
             let draining = Arc::new(AtomicBool::new(false));
             let tls = self.plan.config.tls.clone().map(certificates::open).transpose()?;
             if tls.is_none() {
@@ -189,7 +189,7 @@ impl Server {
                     plan: self.plan.clone(),
                     number,
                     source: source.clone(),
-                    sites: sites.clone(),
+                    clusters: clusters.clone(),
                     tls: tls.clone(),
                     seats: seats.clone(),
                     turned_away: Arc::new(Semaphore::new(shares.turned_away)),

@@ -5,7 +5,7 @@ mod balance;
 mod body;
 mod connect;
 mod connection;
-mod ends;
+mod request_boundary;
 pub mod forwarded;
 mod h1;
 mod h2;
@@ -13,25 +13,24 @@ pub mod headers;
 mod names;
 mod pool;
 mod response;
-mod shelf;
-mod site;
+mod cluster;
 mod sockets;
 mod stream;
-mod trust;
+mod tls;
 mod upload;
 
 pub use crate::tls::client::{ClientTls, TrustError};
-pub use body::Body;
-pub use connection::{Again, Connection, Sent};
-pub use ends::Ends;
+pub use body::ResponseBody;
+pub use cluster::{Cluster, ClusterSettings};
+pub use connection::{Connection, Resend, Sent};
 #[cfg(fuzzing)]
 pub use h1::fuzzing;
-pub use h1::{Broken, Tunnel};
+pub use h1::{Tunnel, WireError};
 pub use names::follow;
-pub use pool::{Ahead, Upstream};
-pub use site::{Settings, Site};
+pub use pool::{PendingConnection, Pool};
+pub use request_boundary::RequestBoundary;
 pub use sockets::Sockets;
-pub use upload::{Control, Fault, Terms, Unasked, Upload};
+pub use upload::{UnrequestedBody, Upload, UploadControl, UploadError, UploadLimits};
 
 use crate::tls::client::Chain;
 use http::{HeaderValue, Uri, uri::PathAndQuery};
@@ -90,15 +89,15 @@ pub enum UpstreamError {
     ResponseTimeout,
     /// It closed the connection, or what it said is not HTTP.
     #[error("the upstream broke off or did not speak HTTP")]
-    Broken(#[source] Broken),
+    Broken(#[source] WireError),
     /// It gave no answer to the first attempt, and the limiters had no permit for a second one.
     #[error(
         "the upstream gave no answer, and no permit for sending the request once more was free in time"
     )]
-    Unpaid(#[source] Broken),
+    Unpaid(#[source] WireError),
     /// It closed the connection before anything of the request was on its way.
     #[error("the upstream took no request")]
-    Unsent(#[source] Broken),
+    Unsent(#[source] WireError),
     /// It said what no request of ours can be answered with.
     #[error("the upstream gave an answer that HTTP does not allow: {0}")]
     Invalid(&'static str),

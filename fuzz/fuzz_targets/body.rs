@@ -5,7 +5,7 @@
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use libfuzzer_sys::fuzz_target;
-use paceway::upstream::fuzzing::{Body, FIELDS, HEAD_BYTES, framed};
+use paceway::upstream::fuzzing::{BodyDecoder, FIELDS, HEAD_BYTES, framed};
 use paceway_fuzz::{expand, head, pieces, trim};
 
 /// What was read.
@@ -29,9 +29,9 @@ fuzz_target!(|data: &[u8]| {
     let Some((choices, text)) = data.split_first_chunk::<4>() else { return };
     let text = expand(text);
     let body = match choices[0] % 8 {
-        0 => Body::OPEN,
-        1 => Body::sized(u64::from(choices[0]) * 4),
-        _ => Body::CHUNKS,
+        0 => BodyDecoder::OPEN,
+        1 => BodyDecoder::sized(u64::from(choices[0]) * 4),
+        _ => BodyDecoder::CHUNKS,
     };
     let mut frames = Vec::new();
     let whole = read(body, &[&text], &mut frames);
@@ -40,7 +40,7 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(frames.concat(), whole.data);
     let End::Whole(left) = whole.end else { return };
     let length = text.len() - left;
-    if body == Body::CHUNKS {
+    if body == BodyDecoder::CHUNKS {
         let (data, trailers) = unchunked(&text[..length]).expect("chunks");
         assert_eq!(data, whole.data);
         let fields = &text[trailers..length];
@@ -58,7 +58,7 @@ fuzz_target!(|data: &[u8]| {
         return;
     }
     let again = framed(None, &frames, &whole.trailers).expect("chunks have no length");
-    let read = read(Body::CHUNKS, &pieces(&again, &choices[1..]), &mut Vec::new());
+    let read = read(BodyDecoder::CHUNKS, &pieces(&again, &choices[1..]), &mut Vec::new());
     assert_eq!(read, Read { end: End::Whole(0), ..whole });
     let length = read.data.len() as u64;
     assert_eq!(framed(Some(length), &frames, &HeaderMap::new()).expect("its length"), read.data);
@@ -66,7 +66,7 @@ fuzz_target!(|data: &[u8]| {
     assert!(length == 0 || framed(Some(length - 1), &frames, &HeaderMap::new()).is_err());
 });
 
-fn read(mut body: Body, pieces: &[&[u8]], frames: &mut Vec<Bytes>) -> Read {
+fn read(mut body: BodyDecoder, pieces: &[&[u8]], frames: &mut Vec<Bytes>) -> Read {
     let (mut input, mut data, mut trailers) = (BytesMut::new(), Vec::new(), HeaderMap::new());
     let mut left: usize = pieces.iter().map(|piece| piece.len()).sum();
     for piece in pieces {

@@ -5,7 +5,7 @@
 use bytes::BytesMut;
 use http::{Response, Version};
 use libfuzzer_sys::fuzz_target;
-use paceway::upstream::fuzzing::{Body, FIELDS, HEAD_BYTES, Head, take_head};
+use paceway::upstream::fuzzing::{BodyDecoder, FIELDS, HEAD_BYTES, FuzzedHead, take_head};
 use paceway_fuzz::{Plain, expand, head, pieces, trim};
 
 /// What was read.
@@ -48,7 +48,7 @@ fuzz_target!(|data: &[u8]| {
     }
     let (Some(mut response), Some(taken)) = (answer, whole.heads.last()) else { return };
     let (is_bare, upgrade_asked) = (choices[0] & 1 == 1, choices[0] & 2 == 2);
-    let body = Body::of(&mut response, is_bare, upgrade_asked).ok();
+    let body = BodyDecoder::of(&mut response, is_bare, upgrade_asked).ok();
     assert_eq!(body, end_of_body(taken, is_bare, upgrade_asked), "{taken:?}");
 });
 
@@ -60,7 +60,7 @@ fn read(pieces: &[&[u8]], answer: &mut Option<Response<()>>) -> Read {
         input.extend_from_slice(piece);
         while !input.is_empty() {
             let before = input.len();
-            let Head { response, reason, stays_open } = match take_head(&mut input) {
+            let FuzzedHead { response, reason, stays_open } = match take_head(&mut input) {
                 Err(_) => return Read { heads, end: End::Refused },
                 Ok(None) => break,
                 Ok(Some(head)) => head,
@@ -119,7 +119,7 @@ fn as_written(taken: &Taken, plain: &Plain<'_>) {
 }
 
 /// RFC 9112 section 6.3, line by line; `None` where it is to be refused.
-fn end_of_body(head: &Taken, is_bare: bool, upgrade_asked: bool) -> Option<Body> {
+fn end_of_body(head: &Taken, is_bare: bool, upgrade_asked: bool) -> Option<BodyDecoder> {
     let all = |name: &str| -> Vec<&[u8]> {
         head.fields.iter().filter(|(own, _)| own == name).map(|(_, value)| &value[..]).collect()
     };
@@ -144,9 +144,9 @@ fn end_of_body(head: &Taken, is_bare: bool, upgrade_asked: bool) -> Option<Body>
         return None;
     }
     Some(match length {
-        _ if is_bare || matches!(head.status, 100..200 | 204 | 304) => Body::NONE,
-        _ if is_chunked => Body::CHUNKS,
-        Some(length) => Body::sized(length),
-        None => Body::OPEN,
+        _ if is_bare || matches!(head.status, 100..200 | 204 | 304) => BodyDecoder::NONE,
+        _ if is_chunked => BodyDecoder::CHUNKS,
+        Some(length) => BodyDecoder::sized(length),
+        None => BodyDecoder::OPEN,
     })
 }

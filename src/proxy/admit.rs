@@ -9,7 +9,7 @@ use crate::{
     metrics::Verdict,
     plan::{RoutePolicy, Waiting},
     store::{Checks, Decision, Source, StoreError},
-    upstream::{Again, Connection, Upstream, UpstreamError},
+    upstream::{Connection, Pool, Resend, UpstreamError},
 };
 use smallvec::SmallVec;
 use std::time::Duration;
@@ -187,7 +187,7 @@ impl Proxy {
         record: &mut Record<'_>,
         routed: &Routed<'_>,
         admission: Box<Admission>,
-        upstream: &Upstream,
+        upstream: &Pool,
         slot: &mut Option<Slot>,
     ) -> Result<Connection, Failure> {
         let Routed { route, policy, .. } = *routed;
@@ -217,7 +217,7 @@ impl Proxy {
         record: &mut Record<'_>,
         routed: &Routed<'_>,
         mut admission: Admission,
-        upstream: &Upstream,
+        upstream: &Pool,
         until: Instant,
     ) -> Result<(Slot, Connection), Failure> {
         let policy = routed.policy;
@@ -291,7 +291,7 @@ impl Proxy {
         record: &mut Record<'_>,
         routed: &Routed<'_>,
         first: &Slot,
-        again: &Again,
+        again: &Resend,
         mut fresh: Option<Connection>,
     ) -> Result<Connection, Unpaid> {
         let Routed { route, policy, budget, .. } = *routed;

@@ -3,7 +3,7 @@
 use super::client::DisconnectWatch;
 use crate::{
     limit::Slot,
-    upstream::{self, Unasked},
+    upstream::{self, UnrequestedBody},
 };
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
@@ -21,7 +21,7 @@ pub struct Body(Source);
 pub enum BodyError {
     /// The upstream broke off.
     #[error("the upstream broke off")]
-    Upstream(#[source] upstream::Broken),
+    Upstream(#[source] upstream::WireError),
     /// It reset the stream without an error.
     #[error("the upstream reset the stream")]
     Reset,
@@ -39,13 +39,13 @@ enum Source {
 
 #[derive(Debug)]
 struct Streamed {
-    body: upstream::Body,
+    body: upstream::ResponseBody,
     is_h2: bool,
     client: DisconnectWatch,
     /// Its places are held until the body has ended or nobody wants it any more.
     slot: Option<Box<Slot>>,
     /// The request's body was never asked for; that is over when this body is.
-    unasked: Option<Unasked>,
+    unasked: Option<UnrequestedBody>,
 }
 
 // === impl Body ===
@@ -53,7 +53,7 @@ struct Streamed {
 impl Body {
     /// As it comes from the upstream, by HTTP/2 or not, for as long as the client is there.
     pub(super) fn streamed(
-        body: upstream::Body,
+        body: upstream::ResponseBody,
         is_h2: bool,
         client: impl FnOnce() -> DisconnectWatch,
     ) -> Self {
@@ -80,7 +80,7 @@ impl Body {
     }
 
     /// Keeps these until it has ended.
-    pub(super) fn keep(&mut self, slot: Option<Slot>, unasked: Option<Unasked>) {
+    pub(super) fn keep(&mut self, slot: Option<Slot>, unasked: Option<UnrequestedBody>) {
         // A response without a body ends here.
         if let Source::Streamed(streamed) = &mut self.0
             && !streamed.body.is_end_stream()

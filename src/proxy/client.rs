@@ -1,6 +1,6 @@
 //! The client at the other end of a connection, and what only its connection knows. Made once per connection.
 
-use crate::{key, upstream::Ends};
+use crate::{key, upstream::RequestBoundary};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use ipnet::IpNet;
 use std::{
@@ -29,7 +29,7 @@ pub struct Client {
     /// Our port, as it knows it.
     pub(super) port: HeaderValue,
     /// Of its requests.
-    pub(super) ends: Arc<Ends>,
+    pub(super) ends: Arc<RequestBoundary>,
     line: Arc<dyn ClientConnection>,
 }
 

@@ -14,8 +14,8 @@ use crate::{
     limit::Slot,
     plan::RoutePolicy,
     upstream::{
-        self, Again, Connection, Control, Fault, Sent, Target, UpstreamError,
-        headers::{self, Own, Way},
+        self, Connection, Resend, Sent, Target, UploadControl, UploadError, UpstreamError,
+        headers::{self, AddedHeaders, ForwardContext},
     },
 };
 use http::{
@@ -58,7 +58,7 @@ impl Proxy {
         let sent = connection.send(&mut routed.request, &mut own, started, &inform).await;
         let answer = match sent {
             Ok(Sent::Answer(response)) => Ok(response),
-            Ok(Sent::Again(again)) => {
+            Ok(Sent::Resend(again)) => {
                 let exchange = (&mut own, &mut started, &inform);
                 Box::pin(self.send_again(record, routed, slot.as_ref(), *again, exchange)).await
             }
@@ -91,7 +91,7 @@ impl Proxy {
             );
             return Ok(Response::from_parts(head, Body::empty()));
         }
-        let unasked = upload.as_ref().and_then(Control::answered);
+        let unasked = upload.as_ref().and_then(UploadControl::answered);
         if unasked.is_some() && version < Version::HTTP_2 {
             // What the client sends now may be its body, or the next request.
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -111,9 +111,13 @@ impl Proxy {
         record: &mut Record<'_>,
         routed: &mut Routed<'_>,
         slot: Option<&Slot>,
-        again: Again,
-        (own, started, inform): (&mut Own, &mut Instant, &(impl Fn(StatusCode, HeaderMap) + Sync)),
-    ) -> Result<Response<upstream::Body>, UpstreamError> {
+        again: Resend,
+        (own, started, inform): (
+            &mut AddedHeaders,
+            &mut Instant,
+            &(impl Fn(StatusCode, HeaderMap) + Sync),
+        ),
+    ) -> Result<Response<upstream::ResponseBody>, UpstreamError> {
         let failed_at = Instant::now();
         let connection = self.second_connection(record, routed, slot, &again).await;
         record.waited();
@@ -135,7 +139,7 @@ impl Proxy {
         record: &mut Record<'_>,
         routed: &Routed<'_>,
         slot: Option<&Slot>,
-        again: &Again,
+        again: &Resend,
     ) -> Result<Connection, Unpaid> {
         let Some(slot) = slot else { return again.connection().await.map_err(Unpaid::Connect) };
         if again.is_seen() {
@@ -159,11 +163,11 @@ impl Routed<'_> {
         id: &HeaderValue,
         client: &Client,
         target: &Target,
-    ) -> Result<Own, Failure> {
+    ) -> Result<AddedHeaders, Failure> {
         let (seen, request) = (self.seen, &mut self.request);
         let asked_host = request.uri().authority();
         let asked_host = asked_host.and_then(|host| HeaderValue::from_str(host.as_str()).ok());
-        let way = Way {
+        let way = ForwardContext {
             peer: &client.forwarded_for,
             port: &client.port,
             is_tls: client.is_tls,
@@ -228,8 +232,8 @@ fn for_client<B>(policy: &RoutePolicy, record: &Record<'_>, response: &mut Respo
 }
 
 /// Why there is no answer. Where nothing was sent, `slot` goes to somebody else.
-fn unanswered(error: UpstreamError, upload: Option<&Control>, slot: Option<Slot>) -> Failure {
-    if let Some(fault) = upload.and_then(Control::fault) {
+fn unanswered(error: UpstreamError, upload: Option<&UploadControl>, slot: Option<Slot>) -> Failure {
+    if let Some(fault) = upload.and_then(UploadControl::fault) {
         return spoilt(fault);
     }
     if error.is_unsent()
@@ -241,18 +245,18 @@ fn unanswered(error: UpstreamError, upload: Option<&Control>, slot: Option<Slot>
 }
 
 /// The body has no end.
-pub(super) fn spoilt(fault: Fault) -> Failure {
+pub(super) fn spoilt(fault: UploadError) -> Failure {
     match fault {
-        Fault::Malformed => Failure::Malformed(fault.to_string().into()),
-        Fault::TooLarge => Failure::TooLarge(
+        UploadError::Malformed => Failure::Malformed(fault.to_string().into()),
+        UploadError::TooLarge => Failure::TooLarge(
             StatusCode::PAYLOAD_TOO_LARGE,
             "the body is larger than it may be".into(),
         ),
-        Fault::Trailers => Failure::TooLarge(
+        UploadError::Trailers => Failure::TooLarge(
             StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             "the trailers are larger than headers may be".into(),
         ),
-        Fault::Slow => Failure::BodyTimeout,
-        Fault::Left | Fault::Unwanted => Failure::ClientLeft,
+        UploadError::Slow => Failure::BodyTimeout,
+        UploadError::ClientGone | UploadError::Unwanted => Failure::ClientLeft,
     }
 }

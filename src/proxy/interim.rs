@@ -1,7 +1,7 @@
 //! Interim responses of the upstream (1xx, RFC 9110 section 15.2) on their way to the client. A 101 is none of them.
 
 use super::Client;
-use crate::upstream::{Control, headers};
+use crate::upstream::{UploadControl, headers};
 use http::{HeaderMap, StatusCode, header::CONTENT_LENGTH};
 use std::sync::{
     Arc,
@@ -15,7 +15,7 @@ const MOST: usize = 16;
 /// its own when its body is asked for. Over HTTP/2 there is no `client` to tell: nobody knows for which of its requests.
 pub(super) fn pass(
     client: Option<&Arc<Client>>,
-    upload: &Option<Control>,
+    upload: &Option<UploadControl>,
 ) -> impl Fn(StatusCode, HeaderMap) + Sync {
     let count = AtomicUsize::new(0);
     move |status, mut headers| {

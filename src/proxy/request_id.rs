@@ -1,7 +1,7 @@
 //! By what a request is told from others: its `X-Request-Id`, kept or made, and the trace that it is part of (W3C Trace
 //! Context). They are names, not secrets.
 
-use crate::upstream::headers::Seen;
+use crate::upstream::headers::HeaderFlags;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use parking_lot::Mutex;
@@ -43,8 +43,8 @@ impl RequestIds {
     }
 
     /// The id of a request with these headers: its own, or a new one. What cannot be its id goes.
-    pub(super) fn of(&self, headers: &mut HeaderMap, seen: Seen) -> HeaderValue {
-        if !seen.has(Seen::REQUEST_ID) {
+    pub(super) fn of(&self, headers: &mut HeaderMap, seen: HeaderFlags) -> HeaderValue {
+        if !seen.has(HeaderFlags::REQUEST_ID) {
             return self.next();
         }
         let mut own = headers.get_all(&X_REQUEST_ID).iter();
@@ -161,7 +161,7 @@ mod tests {
             for id in &sent {
                 headers.append(&X_REQUEST_ID, value(id));
             }
-            let seen = Seen::of(&headers);
+            let seen = HeaderFlags::of(&headers);
             let id = RequestIds::new().of(&mut headers, seen);
             assert_eq!(id == value(&longest), kept);
             assert_eq!(headers.contains_key(&X_REQUEST_ID), kept);

@@ -1,7 +1,7 @@
 //! Requests that ask for another protocol: HTTP/1.1 upgrades (RFC 9110 section 7.8), and WebSockets over HTTP/2
 //! (RFC 8441), which go on as the former. It knows no protocol but by its name.
 
-use crate::upstream::{UpstreamError, headers::Seen};
+use crate::upstream::{UpstreamError, headers::HeaderFlags};
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version,
@@ -41,12 +41,12 @@ pub(super) struct Switched {
 impl Upgrade {
     /// What `request` asks for, which has the fields `seen`. A WebSocket over HTTP/2 becomes a GET. With a body nothing
     /// is asked for: it would have to be read to its end first.
-    pub(super) fn asked<B: Body>(request: &mut Request<B>, seen: Seen) -> Option<Self> {
+    pub(super) fn asked<B: Body>(request: &mut Request<B>, seen: HeaderFlags) -> Option<Self> {
         if request.version() == Version::HTTP_2 {
             return Self::asked_by_h2(request);
         }
         if request.version() != Version::HTTP_11
-            || !seen.has(Seen::UPGRADE)
+            || !seen.has(HeaderFlags::UPGRADE)
             || !request.body().is_end_stream()
             || !tokens(request.headers(), &CONNECTION)
                 .any(|word| word.eq_ignore_ascii_case("upgrade"))
@@ -182,7 +182,7 @@ mod tests {
     }
 
     fn asked(request: &mut Request<Empty<bytes::Bytes>>) -> Option<Upgrade> {
-        let seen = Seen::of(request.headers());
+        let seen = HeaderFlags::of(request.headers());
         Upgrade::asked(request, seen)
     }
 

@@ -6,7 +6,7 @@ use crate::{
     answer::Failure,
     config::Limits,
     path::Paths,
-    upstream::headers::{self, Seen},
+    upstream::headers::{self, HeaderFlags},
 };
 use http::{
     HeaderMap, HeaderValue, Method, Request, StatusCode, Version,
@@ -26,10 +26,10 @@ pub(super) fn request<B>(
     client: &Client,
     (limits, paths): (&Limits, &Paths),
     request: &Request<B>,
-    seen: Seen,
+    seen: HeaderFlags,
 ) -> Result<(), Failure> {
-    let is_coded = seen.has(Seen::TRANSFER_ENCODING);
-    if is_coded && client.framed_twice(seen.has(Seen::CONTENT_LENGTH)) {
+    let is_coded = seen.has(HeaderFlags::TRANSFER_ENCODING);
+    if is_coded && client.framed_twice(seen.has(HeaderFlags::CONTENT_LENGTH)) {
         return malformed("both Content-Length and Transfer-Encoding (RFC 9112 section 6.1)");
     }
     if !client.ends.are_seen() {
@@ -46,24 +46,24 @@ pub(super) fn request<B>(
 pub(super) fn message<B>(
     (limits, paths): (&Limits, &Paths),
     request: &Request<B>,
-    seen: Seen,
+    seen: HeaderFlags,
 ) -> Result<(), Failure> {
     method(request)?;
     size(limits, request)?;
     target(paths, request)?;
     host(request)?;
-    if seen.has(Seen::TRANSFER_ENCODING) {
+    if seen.has(HeaderFlags::TRANSFER_ENCODING) {
         coding(request)?;
     }
-    if seen.has(Seen::CONTENT_LENGTH) {
+    if seen.has(HeaderFlags::CONTENT_LENGTH) {
         length(limits, request.headers())?;
     }
     let as_expected =
         |expected: &HeaderValue| expected.as_bytes().eq_ignore_ascii_case(b"100-continue");
-    if seen.has(Seen::EXPECT) && !request.headers().get_all(EXPECT).iter().all(as_expected) {
+    if seen.has(HeaderFlags::EXPECT) && !request.headers().get_all(EXPECT).iter().all(as_expected) {
         return Err(Failure::Expectation);
     }
-    match seen.has(Seen::MAX_FORWARDS) && is_last_hop(request) {
+    match seen.has(HeaderFlags::MAX_FORWARDS) && is_last_hop(request) {
         true => Err(Failure::LastHop),
         false => Ok(()),
     }

@@ -4,7 +4,7 @@ use super::ServerError;
 use crate::{
     config::{self, Config},
     metrics,
-    upstream::{Settings, Site, Sockets},
+    upstream::{Cluster, ClusterSettings, Sockets},
 };
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 use std::{
@@ -42,10 +42,10 @@ fn bind(address: SocketAddr, shared: bool) -> io::Result<Socket> {
 
 /// The upstreams, as all workers share them, with at most `most` connections together; the system's authorities are read
 /// only where one needs them.
-pub(super) fn sites(config: &Config, most: usize) -> Result<Vec<Arc<Site>>, ServerError> {
+pub(super) fn clusters(config: &Config, most: usize) -> Result<Vec<Arc<Cluster>>, ServerError> {
     let (mut roots, sockets) = (None, Sockets::new(most));
-    let site = |upstream: &config::Upstream| {
-        let settings = Settings {
+    let cluster = |upstream: &config::Upstream| {
+        let settings = ClusterSettings {
             name: upstream.name.clone(),
             targets: upstream.targets.clone(),
             timeouts: upstream.timeouts,
@@ -54,8 +54,8 @@ pub(super) fn sites(config: &Config, most: usize) -> Result<Vec<Arc<Site>>, Serv
             tls: upstream.tls.clone(),
             sockets: sockets.clone(),
         };
-        Site::new(settings, metrics::addresses(&upstream.name), &mut roots)
+        Cluster::new(settings, metrics::addresses(&upstream.name), &mut roots)
             .map_err(|source| ServerError::Upstream { name: upstream.name.clone(), source })
     };
-    config.upstreams.iter().map(site).collect()
+    config.upstreams.iter().map(cluster).collect()
 }

@@ -13,7 +13,7 @@ use crate::{
     plan::Plan,
     proxy::Proxy,
     store::Store,
-    upstream::{Site, Upstream},
+    upstream::{Cluster, Pool},
 };
 use std::{
     io::{self, ErrorKind},
@@ -42,7 +42,7 @@ pub(super) struct Worker {
     pub(super) number: usize,
     pub(super) source: StoreSource,
     /// Shared by all workers.
-    pub(super) sites: Vec<Arc<Site>>,
+    pub(super) clusters: Vec<Arc<Cluster>>,
     /// `None`: clear text.
     pub(super) tls: Option<watch::Receiver<Arc<ServerConfig>>>,
     /// Those of all workers.
@@ -91,7 +91,7 @@ impl Worker {
 
     fn door(&self, store: Arc<dyn Store>) -> Result<Arc<Door>, ServerError> {
         let workers = self.plan.config.workers;
-        let upstreams = self.sites.iter().map(|site| Upstream::new(site.clone(), workers));
+        let upstreams = self.clusters.iter().map(|cluster| Pool::new(cluster.clone(), workers));
         Ok(Arc::new(Door {
             proxy: Proxy::new(self.plan.clone(), self.number, store, upstreams.collect()),
             plan: self.plan.clone(),

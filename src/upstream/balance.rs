@@ -25,19 +25,19 @@ pub(super) struct Address {
     pub(super) target: usize,
     /// Tried in order. More than one for `localhost` only, which is one place by two names.
     pub(super) sockets: SmallVec<[SocketAddr; 1]>,
-    /// Kept where there is a choice only.
+    /// Counted only while the upstream has several addresses.
     in_flight: AtomicUsize,
     /// Requests without an answer in a row.
     failures: AtomicU32,
     /// Whether `out` says something.
     is_out: AtomicBool,
-    out: Mutex<Option<Out>>,
+    out: Mutex<Option<Ejection>>,
     /// The log says that it does not work.
     pub(super) is_noted: AtomicBool,
 }
 
 #[derive(Debug)]
-struct Out {
+struct Ejection {
     until: Instant,
     span: Duration,
     /// A request is on its way to find out.
@@ -46,7 +46,7 @@ struct Out {
 
 /// The addresses of an upstream.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(super) struct AddressSet {
     pub(super) addresses: Vec<Arc<Address>>,
     /// Who comes first among equals.
     turn: AtomicUsize,
@@ -56,14 +56,14 @@ pub(super) struct Group {
 
 /// A request, or a connection for one, that had several addresses to choose from and chose this one.
 #[derive(Debug)]
-pub(super) struct Chosen {
+pub(super) struct PickedAddress {
     pub(super) address: Arc<Address>,
     on_trial: bool,
 }
 
 /// What went wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(super) enum AddressFailure {
     /// No connection.
     Unreachable,
     /// No answer.
@@ -72,8 +72,8 @@ pub(super) enum Fault {
 
 /// What an address has become.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Change {
-    /// Out for so long.
+pub(super) enum AddressChange {
+    /// No request is sent to it for this long.
     Ejected(Duration),
     /// Used like the others.
     Returned,
@@ -110,9 +110,9 @@ impl Address {
     }
 }
 
-// === impl Group ===
+// === impl AddressSet ===
 
-impl Group {
+impl AddressSet {
     pub(super) fn new(addresses: Vec<Arc<Address>>) -> Self {
         Self { addresses, turn: AtomicUsize::new(0), ejecting: Mutex::default() }
     }
@@ -122,7 +122,7 @@ impl Group {
     }
 
     /// The address for a request that has `tried` some; `None` when it has tried all. For groups of several.
-    pub(super) fn choose(&self, now: Instant, tried: &[Arc<Address>]) -> Option<Chosen> {
+    pub(super) fn choose(&self, now: Instant, tried: &[Arc<Address>]) -> Option<PickedAddress> {
         let count = self.addresses.len();
         let first = self.turn.fetch_add(1, Relaxed);
         let (mut least, mut soonest) = (None, None);
@@ -136,7 +136,7 @@ impl Group {
             {
                 if !out.on_trial && now >= out.until {
                     out.on_trial = true;
-                    return Some(Chosen::new(address, true));
+                    return Some(PickedAddress::new(address, true));
                 }
                 if soonest.is_none_or(|(until, _)| out.until < until) {
                     soonest = Some((out.until, address));
@@ -149,57 +149,62 @@ impl Group {
             }
         }
         let address = least.map(|(_, address)| address).or(soonest.map(|(_, address)| address))?;
-        Some(Chosen::new(address, false))
+        Some(PickedAddress::new(address, false))
     }
 
     /// The same address once more; `None` where there is no choice.
-    pub(super) fn again(&self, address: &Arc<Address>) -> Option<Chosen> {
-        (self.addresses.len() > 1).then(|| Chosen::new(address, false))
+    pub(super) fn again(&self, address: &Arc<Address>) -> Option<PickedAddress> {
+        (self.addresses.len() > 1).then(|| PickedAddress::new(address, false))
     }
 
     /// A request had no answer, or no connection.
-    pub(super) fn failed(&self, chosen: &mut Chosen, fault: Fault, now: Instant) -> Option<Change> {
+    pub(super) fn failed(
+        &self,
+        picked: &mut PickedAddress,
+        fault: AddressFailure,
+        now: Instant,
+    ) -> Option<AddressChange> {
         let _one = self.ejecting.lock();
-        let address = &chosen.address;
+        let address = &picked.address;
         let others = self.addresses.iter().filter(|other| !Arc::ptr_eq(other, address));
         let is_last = others.filter(|other| !other.is_out()).count() == 0;
         let mut out = address.out.lock();
         let span = match &*out {
             // What was on its way when it was ejected says nothing new.
-            Some(_) if !chosen.on_trial => return None,
+            Some(_) if !picked.on_trial => return None,
             Some(out) => (out.span * 2).min(OUT.1),
             None => {
                 let failures = address.failures.fetch_add(1, Relaxed) + 1;
-                let is_enough = fault == Fault::Unreachable || failures >= FAILURES;
+                let is_enough = fault == AddressFailure::Unreachable || failures >= FAILURES;
                 if !is_enough || is_last {
                     return None;
                 }
                 OUT.0
             }
         };
-        chosen.on_trial = false;
-        *out = Some(Out { until: now + span, span, on_trial: false });
+        picked.on_trial = false;
+        *out = Some(Ejection { until: now + span, span, on_trial: false });
         address.is_out.store(true, Relaxed);
-        Some(Change::Ejected(span))
+        Some(AddressChange::Ejected(span))
     }
 }
 
-// === impl Chosen ===
+// === impl PickedAddress ===
 
-impl Chosen {
+impl PickedAddress {
     fn new(address: &Arc<Address>, on_trial: bool) -> Self {
         address.in_flight.fetch_add(1, Relaxed);
         Self { address: address.clone(), on_trial }
     }
 
     /// An answer came.
-    pub(super) fn succeeded(&mut self) -> Option<Change> {
+    pub(super) fn succeeded(&mut self) -> Option<AddressChange> {
         self.on_trial = false;
-        self.address.pardon().then_some(Change::Returned)
+        self.address.pardon().then_some(AddressChange::Returned)
     }
 }
 
-impl Drop for Chosen {
+impl Drop for PickedAddress {
     fn drop(&mut self) {
         self.address.in_flight.fetch_sub(1, Relaxed);
         // It ended without a verdict: somebody else may find out.

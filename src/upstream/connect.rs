@@ -1,6 +1,6 @@
 //! A connection to an address, TLS included. Speaks no HTTP and keeps nothing.
 
-use super::{Site, balance::Address, stream::Stream};
+use super::{Cluster, balance::Address, stream::UpstreamStream};
 use rustix::io::Errno;
 use socket2::{SockRef, TcpKeepalive};
 use std::{
@@ -16,7 +16,7 @@ const KEEPALIVE: Duration = Duration::from_secs(60);
 
 /// Why there is none.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ConnectError {
+pub(super) enum OpenError {
     #[error("cannot connect to {0}")]
     Tcp(SocketAddr, #[source] io::Error),
     #[error("no TLS with {0}")]
@@ -27,9 +27,9 @@ pub(super) enum ConnectError {
     TooMany,
 }
 
-// === impl ConnectError ===
+// === impl OpenError ===
 
-impl ConnectError {
+impl OpenError {
     /// Whether this process, or its system, has no file descriptor left: no address would do.
     pub(super) fn is_own(&self) -> bool {
         match self {
@@ -44,28 +44,28 @@ impl ConnectError {
 
 /// Connects; true when HTTP/2 is to be spoken. `in_handshake` becomes true when only TLS is left to do.
 pub(super) async fn open(
-    site: &Site,
+    cluster: &Cluster,
     address: &Address,
     in_handshake: &AtomicBool,
-) -> Result<(Stream, bool), ConnectError> {
+) -> Result<(UpstreamStream, bool), OpenError> {
     let (stream, socket) = tcp(address).await?;
-    let http2 = site.settings.http2;
-    let Some(trust) = &site.trust else { return Ok((Stream::plain(stream), http2)) };
+    let http2 = cluster.settings.http2;
+    let Some(trust) = &cluster.trust else { return Ok((UpstreamStream::plain(stream), http2)) };
     in_handshake.store(true, Relaxed);
-    let connector = trust.connector(&site.settings.name);
+    let connector = trust.connector(&cluster.settings.name);
     let stream = connector.connect(trust.name(address.target), stream).await;
-    let stream = stream.map_err(|error| ConnectError::Tls(socket, error))?;
+    let stream = stream.map_err(|error| OpenError::Tls(socket, error))?;
     let chosen = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    Ok((Stream::tls(stream), http2 && chosen))
+    Ok((UpstreamStream::tls(stream), http2 && chosen))
 }
 
-async fn tcp(address: &Address) -> Result<(TcpStream, SocketAddr), ConnectError> {
+async fn tcp(address: &Address) -> Result<(TcpStream, SocketAddr), OpenError> {
     let mut sockets = address.sockets.iter();
     loop {
         // There is at least one.
         let Some(socket) = sockets.next() else {
             let none = SocketAddr::from(([0, 0, 0, 0], 0));
-            return Err(ConnectError::Tcp(none, io::ErrorKind::AddrNotAvailable.into()));
+            return Err(OpenError::Tcp(none, io::ErrorKind::AddrNotAvailable.into()));
         };
         match TcpStream::connect(socket).await {
             Ok(stream) => {
@@ -75,7 +75,7 @@ async fn tcp(address: &Address) -> Result<(TcpStream, SocketAddr), ConnectError>
                 let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
                 return Ok((stream, *socket));
             }
-            Err(error) if sockets.len() == 0 => return Err(ConnectError::Tcp(*socket, error)),
+            Err(error) if sockets.len() == 0 => return Err(OpenError::Tcp(*socket, error)),
             Err(_) => {}
         }
     }

@@ -2,12 +2,15 @@
 //! repeated that the upstream may have acted upon. Asks no limiter: the caller pays for a second attempt.
 
 use super::{
-    Body, Broken, Control, Target, Upload, UpstreamError,
-    balance::{Address, Chosen, Fault},
-    h1::{self, Early, H1, HEAD_BYTES, Sending, framing::Decoder, is_idempotent},
+    ResponseBody, Target, Upload, UploadControl, UpstreamError, WireError,
+    balance::{Address, AddressFailure, PickedAddress},
+    h1::{
+        self, EarlyResponse, H1Connection, HEAD_BYTES, OutgoingBody, framing::Decoder,
+        is_idempotent,
+    },
     h2::{self, H2Stream, is_own_reset, is_refused},
-    headers::{Own, list_size},
-    pool::{Upstream, keep},
+    headers::{AddedHeaders, list_size},
+    pool::{Pool, keep},
     response::{check_response, leaves_in_step},
 };
 use http::{
@@ -23,13 +26,13 @@ pub struct Connection {
     pub(super) wire: Wire,
     pub(super) address: Arc<Address>,
     /// Where there was a choice.
-    pub(super) chosen: Option<Chosen>,
-    pub(super) upstream: Upstream,
+    pub(super) picked: Option<PickedAddress>,
+    pub(super) upstream: Pool,
 }
 
 pub(super) enum Wire {
-    One(Box<H1>),
-    Many(H2Stream),
+    Http1(Box<H1Connection>),
+    Http2(H2Stream),
 }
 
 /// What became of a request on its first connection.
@@ -39,17 +42,17 @@ pub(super) enum Wire {
 )]
 pub enum Sent {
     /// The head of its response came.
-    Answer(Response<Body>),
+    Answer(Response<ResponseBody>),
     /// It has no response, and may be sent once more.
-    Again(Box<Again>),
+    Resend(Box<Resend>),
 }
 
 /// A request without a response that may be sent once more, on a fresh connection.
-pub struct Again {
+pub struct Resend {
     address: Arc<Address>,
-    upstream: Upstream,
+    upstream: Pool,
     /// Why the first attempt failed.
-    why: Broken,
+    why: WireError,
     /// Something of the request was written to the first connection.
     is_seen: bool,
 }
@@ -58,28 +61,28 @@ pub struct Again {
 pub(super) struct Deadline {
     patience: Duration,
     least: Instant,
-    upload: Option<Control>,
+    upload: Option<UploadControl>,
 }
 
 /// What became of a request.
-enum Outcome {
-    One(Answer),
+enum Dispatched {
+    Http1(H1Answer),
     /// From one of HTTP/2.
-    Many(Response<Incoming>),
+    Http2(Response<Incoming>),
     /// It may be sent once more; why, and whether the upstream may have seen it.
-    Again(Broken, bool),
+    Resend(WireError, bool),
     Failed(UpstreamError),
 }
 
 /// From a connection of HTTP/1.1.
-struct Answer {
+struct H1Answer {
     response: Response<()>,
     /// To a HEAD.
     is_bare: bool,
     /// To a request that asked for an upgrade.
     is_upgrade: bool,
     /// What is left of the request.
-    sending: Option<Sending>,
+    sending: Option<OutgoingBody>,
     /// Other answers may follow.
     stays_open: bool,
 }
@@ -94,7 +97,7 @@ impl Connection {
 
     /// Whether it speaks HTTP/2, which knows no upgrades.
     pub fn is_http2(&self) -> bool {
-        matches!(self.wire, Wire::Many(_))
+        matches!(self.wire, Wire::Http2(_))
     }
 
     /// Sends a request, with our own fields, from `now` on, and waits for the head of its response. `inform` hears of interim ones (1xx), where the
@@ -102,7 +105,7 @@ impl Connection {
     ///
     /// It may be sent once more, on a fresh connection, when the upstream has seen nothing of it, has said that it did
     /// nothing with it (RFC 9113 section 8.7), or when a connection that was kept idle ended without a byte of
-    /// an answer and the request may be repeated (RFC 9110 section 9.2.2). See [`Again`].
+    /// an answer and the request may be repeated (RFC 9110 section 9.2.2). See [`Resend`].
     ///
     /// # Errors
     ///
@@ -110,18 +113,18 @@ impl Connection {
     pub async fn send(
         mut self,
         request: &mut Request<Upload>,
-        own: &mut Own,
+        own: &mut AddedHeaders,
         now: Instant,
         inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
     ) -> Result<Sent, UpstreamError> {
         let deadline = Deadline::of(request, now, self.upstream.timeouts().response);
         match self.dispatch(request, own, &deadline, inform).await {
-            Outcome::Again(why, is_seen) => {
-                if let Wire::Many(wire) = &self.wire {
+            Dispatched::Resend(why, is_seen) => {
+                if let Wire::Http2(wire) = &self.wire {
                     wire.retire();
                 }
                 let Self { address, upstream, .. } = self;
-                Ok(Sent::Again(Box::new(Again { address, upstream, why, is_seen })))
+                Ok(Sent::Resend(Box::new(Resend { address, upstream, why, is_seen })))
             }
             outcome => self.outcome(outcome).map(Sent::Answer),
         }
@@ -129,7 +132,7 @@ impl Connection {
 
     /// Keeps it for the next request.
     pub fn recycle(self) {
-        if let Wire::One(wire) = self.wire {
+        if let Wire::Http1(wire) = self.wire {
             keep(&self.upstream, wire, self.address);
         }
     }
@@ -137,13 +140,13 @@ impl Connection {
     async fn dispatch(
         &mut self,
         request: &mut Request<Upload>,
-        own: &mut Own,
+        own: &mut AddedHeaders,
         deadline: &Deadline,
         inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
-    ) -> Outcome {
+    ) -> Dispatched {
         match &mut self.wire {
-            Wire::One(wire) => dispatch_one(wire, request, own, deadline, inform).await,
-            Wire::Many(wire) => {
+            Wire::Http1(wire) => dispatch_one(wire, request, own, deadline, inform).await,
+            Wire::Http2(wire) => {
                 // What only upstreams of several versions pay stays out of the way of the others.
                 let target = self.upstream.target_of(&self.address);
                 own.merge_into(request.headers_mut());
@@ -152,30 +155,30 @@ impl Connection {
         }
     }
 
-    fn outcome(mut self, outcome: Outcome) -> Result<Response<Body>, UpstreamError> {
+    fn outcome(mut self, outcome: Dispatched) -> Result<Response<ResponseBody>, UpstreamError> {
         match outcome {
-            Outcome::Failed(error) => Err(self.failed(error)),
-            Outcome::Again(error, _) => Err(self.failed(UpstreamError::Broken(error))),
-            Outcome::One(answer) => self.answered_one(answer),
-            Outcome::Many(mut response) => {
+            Dispatched::Failed(error) => Err(self.failed(error)),
+            Dispatched::Resend(error, _) => Err(self.failed(UpstreamError::Broken(error))),
+            Dispatched::Http1(answer) => self.answered_one(answer),
+            Dispatched::Http2(mut response) => {
                 self.answered();
                 if list_size(response.headers()) > HEAD_BYTES {
                     return Err(UpstreamError::Invalid("a head that is too large"));
                 }
                 // What is refused takes its connection along.
                 check_response(&mut response, false)?;
-                Ok(response.map(|incoming| Body::many(incoming, self)))
+                Ok(response.map(|incoming| ResponseBody::many(incoming, self)))
             }
         }
     }
 
-    fn answered_one(mut self, answer: Answer) -> Result<Response<Body>, UpstreamError> {
-        let Answer { mut response, is_bare, is_upgrade, sending, stays_open } = answer;
+    fn answered_one(mut self, answer: H1Answer) -> Result<Response<ResponseBody>, UpstreamError> {
+        let H1Answer { mut response, is_bare, is_upgrade, sending, stays_open } = answer;
         self.answered();
         let length = check_response(&mut response, is_upgrade)?;
         let decoder = Decoder::of(is_bare, response.status(), length);
         let is_upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-        if let Wire::One(wire) = &mut self.wire {
+        if let Wire::Http1(wire) = &mut self.wire {
             wire.is_used = true;
             wire.is_last = !stays_open
                 || is_upgraded
@@ -184,14 +187,14 @@ impl Connection {
         }
         let body = match (sending, self.wire) {
             // Of a request that it had not read to its end, the rest may be the next one to it.
-            (Some(sending), Wire::One(wire)) => {
-                Body::early(decoder, Early::new(wire, self.chosen, sending))
+            (Some(sending), Wire::Http1(wire)) => {
+                ResponseBody::early(decoder, EarlyResponse::new(wire, self.picked, sending))
             }
             (_, wire) => {
                 let connection = Self { wire, ..self };
                 match is_upgraded {
-                    true => Body::upgraded(connection),
-                    false => Body::one(decoder, connection),
+                    true => ResponseBody::upgraded(connection),
+                    false => ResponseBody::one(decoder, connection),
                 }
             }
         };
@@ -199,29 +202,31 @@ impl Connection {
     }
 
     fn answered(&mut self) {
-        if let Some(chosen) = &mut self.chosen {
-            self.upstream.site().answered(chosen);
+        if let Some(picked) = &mut self.picked {
+            self.upstream.cluster().answered(picked);
         }
     }
 
     fn failed(&mut self, error: UpstreamError) -> UpstreamError {
         // When the client's side of it broke off, the upstream is not to blame.
         let is_ours = match &error {
-            UpstreamError::Broken(Broken::Upload(_) | Broken::Length) => true,
-            UpstreamError::Broken(Broken::Http2(error)) => error.is_user() || is_own_reset(error),
+            UpstreamError::Broken(WireError::Upload(_) | WireError::Length) => true,
+            UpstreamError::Broken(WireError::Http2(error)) => {
+                error.is_user() || is_own_reset(error)
+            }
             _ => false,
         };
         if !is_ours {
-            let (address, chosen) = (&self.address, self.chosen.as_mut());
-            self.upstream.site().failed(address, chosen, Fault::NoAnswer, &error);
+            let (address, picked) = (&self.address, self.picked.as_mut());
+            self.upstream.cluster().failed(address, picked, AddressFailure::NoAnswer, &error);
         }
         error
     }
 }
 
-// === impl Again ===
+// === impl Resend ===
 
-impl Again {
+impl Resend {
     /// Whether something of the request was written to the first connection. The upstream may have counted that attempt,
     /// also when it did nothing with the request, so the second one needs permits of its own.
     pub fn is_seen(&self) -> bool {
@@ -246,10 +251,10 @@ impl Again {
         self,
         mut connection: Connection,
         request: &mut Request<Upload>,
-        own: &mut Own,
+        own: &mut AddedHeaders,
         now: Instant,
         inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
-    ) -> Result<Response<Body>, UpstreamError> {
+    ) -> Result<Response<ResponseBody>, UpstreamError> {
         let host = own.get_mut(&HOST).or_else(|| request.headers_mut().get_mut(HOST));
         if let Some(host) = host
             && *host == self.upstream.target_of(&self.address).host
@@ -258,10 +263,10 @@ impl Again {
         }
         let deadline = Deadline::of(request, now, self.upstream.timeouts().response);
         let outcome = match connection.dispatch(request, own, &deadline, inform).await {
-            Outcome::Again(error, false) if !self.is_seen => {
-                Outcome::Failed(UpstreamError::Unsent(error))
+            Dispatched::Resend(error, false) if !self.is_seen => {
+                Dispatched::Failed(UpstreamError::Unsent(error))
             }
-            Outcome::Again(error, _) => Outcome::Failed(UpstreamError::Broken(error)),
+            Dispatched::Resend(error, _) => Dispatched::Failed(UpstreamError::Broken(error)),
             outcome => outcome,
         };
         connection.outcome(outcome)
@@ -282,20 +287,20 @@ impl Again {
 }
 
 async fn dispatch_one(
-    wire: &mut H1,
+    wire: &mut H1Connection,
     request: &mut Request<Upload>,
-    own: &Own,
+    own: &AddedHeaders,
     deadline: &Deadline,
     inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
-) -> Outcome {
-    let mut sending = Sending::of(request);
+) -> Dispatched {
+    let mut sending = OutgoingBody::of(request);
     let has_body = sending.is_some();
     let sent = match wire.send(request, own, &mut sending, deadline, inform).await {
         Ok(sent) => sent,
-        Err(error) => return Outcome::Failed(error),
+        Err(error) => return Dispatched::Failed(error),
     };
     match sent {
-        h1::Sent::Answer(response, stays_open, is_sent) => Outcome::One(Answer {
+        h1::H1Outcome::Answer(response, stays_open, is_sent) => Dispatched::Http1(H1Answer {
             is_bare: request.method() == Method::HEAD,
             is_upgrade: response.status() == StatusCode::SWITCHING_PROTOCOLS
                 && request.headers().contains_key(UPGRADE),
@@ -303,13 +308,13 @@ async fn dispatch_one(
             sending: (!is_sent).then_some(sending),
             stays_open,
         }),
-        h1::Sent::Unsent(why) => Outcome::Again(why, false),
-        h1::Sent::Failed(why) => {
+        h1::H1Outcome::Unsent(why) => Dispatched::Resend(why, false),
+        h1::H1Outcome::Failed(why) => {
             // A fresh connection has no excuse.
             let may_repeat = wire.is_used && !has_body && is_idempotent(request.method());
             match may_repeat && wire.is_silent() && why.is_end() {
-                true => Outcome::Again(why, true),
-                false => Outcome::Failed(UpstreamError::Broken(why)),
+                true => Dispatched::Resend(why, true),
+                false => Dispatched::Failed(UpstreamError::Broken(why)),
             }
         }
     }
@@ -320,24 +325,24 @@ async fn dispatch_many(
     request: &mut Request<Upload>,
     target: &Target,
     deadline: &Deadline,
-) -> Outcome {
+) -> Dispatched {
     let (spare, kept) = (copy(request), request.body_mut().keep());
     match wire.send(mem::take(request), target, deadline).await {
-        Ok(h2::Sent::Answer(response)) => Outcome::Many(response),
-        Ok(h2::Sent::Unsent(unsent, why)) => {
+        Ok(h2::H2Outcome::Answer(response)) => Dispatched::Http2(response),
+        Ok(h2::H2Outcome::Unsent(unsent, why)) => {
             *request = *unsent;
-            Outcome::Again(why.into(), false)
+            Dispatched::Resend(why.into(), false)
         }
-        Ok(h2::Sent::Failed(why)) if is_refused(&why) => match kept.upload().await {
+        Ok(h2::H2Outcome::Failed(why)) if is_refused(&why) => match kept.upload().await {
             Some(upload) => {
                 *request = spare;
                 *request.body_mut() = upload;
-                Outcome::Again(why.into(), true)
+                Dispatched::Resend(why.into(), true)
             }
-            None => Outcome::Failed(UpstreamError::Broken(why.into())),
+            None => Dispatched::Failed(UpstreamError::Broken(why.into())),
         },
-        Ok(h2::Sent::Failed(why)) => Outcome::Failed(UpstreamError::Broken(why.into())),
-        Err(error) => Outcome::Failed(error),
+        Ok(h2::H2Outcome::Failed(why)) => Dispatched::Failed(UpstreamError::Broken(why.into())),
+        Err(error) => Dispatched::Failed(error),
     }
 }
 
@@ -359,7 +364,7 @@ impl Deadline {
 
     /// It may move, never back.
     pub(super) fn at(&self) -> Instant {
-        let taken_at = self.upload.as_ref().and_then(Control::taken_at);
+        let taken_at = self.upload.as_ref().and_then(UploadControl::taken_at);
         taken_at.map_or(self.least, |at| self.least.max(at + self.patience))
     }
 }

@@ -1,7 +1,7 @@
 //! What the upstream is told of who asked for what: X-Forwarded-For, -Proto, -Host and -Port, and where it is wished
 //! for, Forwarded (RFC 7239). Nobody is believed but proxies that are trusted.
 
-use super::headers::{Own, Seen, Way};
+use super::headers::{AddedHeaders, ForwardContext, HeaderFlags};
 use http::{
     HeaderMap, HeaderName, HeaderValue,
     header::{FORWARDED, HOST},
@@ -22,14 +22,20 @@ static FORWARDED_NAME: HeaderName = FORWARDED;
 ///
 /// X-Forwarded-For and Forwarded list the way: behind a trusted proxy its address is appended. The others are what
 /// the first proxy saw: behind a trusted proxy they stay as it wrote them.
-pub(super) fn say(headers: &mut HeaderMap, seen: Seen, way: &Way<'_>, own: &mut Own) {
+pub(super) fn say(
+    headers: &mut HeaderMap,
+    seen: HeaderFlags,
+    way: &ForwardContext<'_>,
+    own: &mut AddedHeaders,
+) {
     let host = way.asked_host.clone().or_else(|| headers.get(HOST).cloned());
     if way.forwarded {
         forwarded(headers, way, host.as_ref(), own);
-    } else if seen.has(Seen::FORWARDED) {
+    } else if seen.has(HeaderFlags::FORWARDED) {
         headers.remove(FORWARDED);
     }
-    let is_told = |name| way.is_trusted && seen.has(Seen::FORWARDED) && headers.contains_key(name);
+    let is_told =
+        |name| way.is_trusted && seen.has(HeaderFlags::FORWARDED) && headers.contains_key(name);
     let (has_proto, has_port) = (is_told(X_FORWARDED_PROTO), is_told(X_FORWARDED_PORT));
     let has_host = is_told(X_FORWARDED_HOST);
     // Who tells the scheme and not the port means the scheme's own.
@@ -44,7 +50,7 @@ pub(super) fn say(headers: &mut HeaderMap, seen: Seen, way: &Way<'_>, own: &mut 
         Some(host) => own.set(&HOST_NAME, host),
         None => drop(headers.remove(X_FORWARDED_HOST)),
     }
-    let is_told = way.is_trusted && seen.has(Seen::FORWARDED);
+    let is_told = way.is_trusted && seen.has(HeaderFlags::FORWARDED);
     let through = if is_told { through(headers, way.peer) } else { None };
     own.set(&FOR_NAME, through.unwrap_or_else(|| way.peer.clone()));
 }
@@ -64,7 +70,12 @@ fn through(headers: &HeaderMap, peer: &HeaderValue) -> Option<HeaderValue> {
 }
 
 /// Appends an element to what a trusted proxy tells. An open quote in that would swallow it: then it stands alone.
-fn forwarded(headers: &HeaderMap, way: &Way<'_>, host: Option<&HeaderValue>, own: &mut Own) {
+fn forwarded(
+    headers: &HeaderMap,
+    way: &ForwardContext<'_>,
+    host: Option<&HeaderValue>,
+    own: &mut AddedHeaders,
+) {
     let told = headers.get_all(FORWARDED).iter();
     let is_sound = way.is_trusted && told.map(HeaderValue::as_bytes).all(is_list);
     let element = HeaderValue::from_bytes(&element(way, host));
@@ -77,7 +88,7 @@ fn forwarded(headers: &HeaderMap, way: &Way<'_>, host: Option<&HeaderValue>, own
 }
 
 /// `for=...;host=...;proto=...` (RFC 7239 section 4).
-fn element(way: &Way<'_>, host: Option<&HeaderValue>) -> Vec<u8> {
+fn element(way: &ForwardContext<'_>, host: Option<&HeaderValue>) -> Vec<u8> {
     let mut out = b"for=".to_vec();
     match way.peer.as_bytes() {
         // An IPv6 address (RFC 7239 section 6).

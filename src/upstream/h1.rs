@@ -9,20 +9,21 @@ mod head;
 mod output;
 mod tunnel;
 
-pub(super) use early::Early;
+pub(super) use early::EarlyResponse;
 pub(super) use head::HEAD_BYTES;
-pub(super) use output::Sending;
+pub(super) use output::OutgoingBody;
 pub use tunnel::Tunnel;
 
 use super::{
-    Fault, Upload, UpstreamError, connection::Deadline, headers::Own, pool::Counted, stream::Stream,
+    Upload, UploadError, UpstreamError, connection::Deadline, headers::AddedHeaders,
+    pool::OpenConnection, stream::UpstreamStream,
 };
 use bytes::{Bytes, BytesMut};
 use framing::Decoder;
-use head::Head;
+use head::ResponseHead;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::Frame;
-use output::Output;
+use output::OutputBuffer;
 use std::{
     future::{Future, poll_fn},
     io::{self, ErrorKind},
@@ -43,15 +44,15 @@ const READ_MOST: usize = 64 << 10;
 const BEFORE_THE_ANSWER: usize = 1 << 20;
 
 /// An HTTP/1.1 connection.
-pub(super) struct H1 {
-    io: Stream,
+pub(super) struct H1Connection {
+    io: UpstreamStream,
     /// What has come and was not taken.
     input: BytesMut,
     /// How much to read at once.
     next: usize,
     /// Octets that have come since the last request.
     came: usize,
-    output: Output,
+    output: OutputBuffer,
     /// For the time-outs of its requests, one after the other. It is set anew only when it fires, not for each
     /// request: most of them leave it as it is.
     timer: Pin<Box<Sleep>>,
@@ -59,12 +60,12 @@ pub(super) struct H1 {
     pub(super) is_used: bool,
     /// What comes behind its response belongs to nobody.
     pub(super) is_last: bool,
-    _counted: Counted,
+    _counted: OpenConnection,
 }
 
 /// Why an upstream's answer has no beginning or no end.
 #[derive(Debug, thiserror::Error)]
-pub enum Broken {
+pub enum WireError {
     /// The connection failed.
     #[error("the connection failed")]
     Io(#[from] io::Error),
@@ -85,33 +86,37 @@ pub enum Broken {
     Length,
     /// The client's side of it broke off.
     #[error(transparent)]
-    Upload(#[from] Fault),
+    Upload(#[from] UploadError),
     /// Of HTTP/2.
     #[error(transparent)]
     Http2(#[from] hyper::Error),
 }
 
 /// What became of a request.
-pub(super) enum Sent {
+pub(super) enum H1Outcome {
     /// Whether what follows on the connection may be another answer, and whether all of the request went before it.
     Answer(Response<()>, bool, bool),
     /// Nothing of it was written.
-    Unsent(Broken),
+    Unsent(WireError),
     /// All of it may have been.
-    Failed(Broken),
+    Failed(WireError),
 }
 
-// === impl H1 ===
+// === impl H1Connection ===
 
-impl H1 {
+impl H1Connection {
     /// Over a stream that is connected.
-    pub(super) fn over(io: Stream, response_timeout: Duration, counted: Counted) -> Box<Self> {
+    pub(super) fn over(
+        io: UpstreamStream,
+        response_timeout: Duration,
+        counted: OpenConnection,
+    ) -> Box<Self> {
         Box::new(Self {
             io,
             input: BytesMut::new(),
             next: READ_LEAST,
             came: 0,
-            output: Output::default(),
+            output: OutputBuffer::default(),
             timer: Box::pin(sleep(response_timeout)),
             is_used: false,
             is_last: false,
@@ -135,11 +140,11 @@ impl H1 {
     pub(super) async fn send(
         &mut self,
         request: &Request<Upload>,
-        own: &Own,
-        sending: &mut Sending,
+        own: &AddedHeaders,
+        sending: &mut OutgoingBody,
         deadline: &Deadline,
         inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
-    ) -> Result<Sent, UpstreamError> {
+    ) -> Result<H1Outcome, UpstreamError> {
         let until = deadline.at();
         if self.timer.deadline() > until {
             // The first request of this connection, after it was sent in vain on another.
@@ -151,8 +156,8 @@ impl H1 {
         poll_fn(|cx| {
             if sent.is_none() {
                 match self.output.poll_all(&mut self.io, sending, cx) {
-                    Poll::Ready(Err(broken @ (Broken::Upload(_) | Broken::Length))) => {
-                        return Poll::Ready(Ok(Sent::Failed(broken)));
+                    Poll::Ready(Err(broken @ (WireError::Upload(_) | WireError::Length))) => {
+                        return Poll::Ready(Ok(H1Outcome::Failed(broken)));
                     }
                     // What the upstream has said before it broke off may be an answer.
                     Poll::Ready(end) => sent = Some(end),
@@ -161,14 +166,14 @@ impl H1 {
             }
             if let Poll::Ready(answer) = self.poll_head(cx, inform) {
                 return Poll::Ready(Ok(match (answer, sent.take()) {
-                    (Ok(Head { response, stays_open }), end) => {
+                    (Ok(ResponseHead { response, stays_open }), end) => {
                         let (is_sent, has_failed) = (end.is_some(), matches!(end, Some(Err(_))));
-                        Sent::Answer(response, stays_open && !has_failed, is_sent)
+                        H1Outcome::Answer(response, stays_open && !has_failed, is_sent)
                     }
                     (Err(_), Some(Err(broken))) if self.is_untouched() && !has_body => {
-                        Sent::Unsent(broken)
+                        H1Outcome::Unsent(broken)
                     }
-                    (Err(_), Some(Err(broken))) | (Err(broken), _) => Sent::Failed(broken),
+                    (Err(_), Some(Err(broken))) | (Err(broken), _) => H1Outcome::Failed(broken),
                 }));
             }
             // Set for an earlier request, it may fire too early, but never too late.
@@ -198,7 +203,7 @@ impl H1 {
         &mut self,
         cx: &mut Context<'_>,
         inform: &impl Fn(StatusCode, HeaderMap),
-    ) -> Poll<Result<Head, Broken>> {
+    ) -> Poll<Result<ResponseHead, WireError>> {
         loop {
             while !self.input.is_empty()
                 && let Some(head) = head::take(&mut self.input)?
@@ -210,10 +215,10 @@ impl H1 {
                 inform(status, head.response.into_parts().0.headers);
             }
             if self.came >= BEFORE_THE_ANSWER {
-                return Poll::Ready(Err(Broken::Limit("what comes before the answer")));
+                return Poll::Ready(Err(WireError::Limit("what comes before the answer")));
             }
             if ready!(self.poll_fill(cx))? == 0 {
-                return Poll::Ready(Err(Broken::Ended));
+                return Poll::Ready(Err(WireError::Ended));
             }
         }
     }
@@ -223,7 +228,7 @@ impl H1 {
         &mut self,
         decoder: &mut Decoder,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, WireError>>> {
         loop {
             match decoder.take(&mut self.input) {
                 Ok(None) if decoder.is_done() => return Poll::Ready(None),
@@ -277,9 +282,9 @@ impl H1 {
     }
 }
 
-// === impl Broken ===
+// === impl WireError ===
 
-impl Broken {
+impl WireError {
     /// Whether the peer ended the connection, rather than say something wrong.
     pub(super) fn is_end(&self) -> bool {
         use ErrorKind::{

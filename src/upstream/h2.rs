@@ -1,11 +1,11 @@
 //! An HTTP/2 connection: many requests at a time. What a request of HTTP/1.1 becomes on it, and back.
 
 use super::{
-    Control, Target, Upload, UpstreamError,
+    Target, Upload, UploadControl, UpstreamError,
     connection::Deadline,
     h1::HEAD_BYTES,
     headers,
-    stream::{Stream, Traffic},
+    stream::{Traffic, UpstreamStream},
 };
 use h2::Reason;
 use http::{
@@ -65,10 +65,10 @@ static CONNECTION_SPECIFIC: [HeaderName; 5] = [
     UPGRADE,
 ];
 
-type Wire = Connection<TokioIo<Stream>, Upload, TokioExecutor>;
+type H2Driver = Connection<TokioIo<UpstreamStream>, Upload, TokioExecutor>;
 
 /// What became of a request.
-pub(super) enum Sent {
+pub(super) enum H2Outcome {
     Answer(Response<Incoming>),
     /// Nothing of it was written.
     Unsent(Box<Request<Upload>>, hyper::Error),
@@ -78,32 +78,32 @@ pub(super) enum Sent {
 
 /// An HTTP/2 connection.
 #[derive(Clone)]
-pub(super) struct H2 {
+pub(super) struct H2Session {
     sender: SendRequest<Upload>,
-    line: Arc<Line>,
+    line: Arc<SessionState>,
 }
 
 /// What the requests of a connection share.
-struct Line {
+struct SessionState {
     streams: AtomicUsize,
     /// New requests go elsewhere.
     is_retired: AtomicBool,
     /// Until it has ended.
-    wire: Mutex<Option<Wire>>,
+    wire: Mutex<Option<H2Driver>>,
     traffic: Arc<Traffic>,
     /// When the last stream ended.
     idle_since: Mutex<Instant>,
 }
 
 /// A connection with one more stream.
-pub(super) struct H2Stream(H2);
+pub(super) struct H2Stream(H2Session);
 
-// === impl H2 ===
+// === impl H2Session ===
 
-impl H2 {
+impl H2Session {
     /// Over a stream that is connected; `guard` is held as long as the connection lives.
     pub(super) async fn over<G: Send + 'static>(
-        stream: Stream,
+        stream: UpstreamStream,
         guard: G,
     ) -> Result<Self, hyper::Error> {
         let traffic = stream.traffic();
@@ -119,7 +119,7 @@ impl H2 {
             .keep_alive_interval(PING)
             .keep_alive_timeout(PONG);
         let (sender, wire) = builder.handshake(TokioIo::new(stream)).await?;
-        let line = Arc::new(Line {
+        let line = Arc::new(SessionState {
             streams: AtomicUsize::new(0),
             is_retired: AtomicBool::new(false),
             wire: Mutex::new(Some(wire)),
@@ -187,8 +187,8 @@ impl H2Stream {
         request: Request<Upload>,
         target: &Target,
         deadline: &Deadline,
-    ) -> Result<Sent, UpstreamError> {
-        let H2 { sender, line } = &mut self.0;
+    ) -> Result<H2Outcome, UpstreamError> {
+        let H2Session { sender, line } = &mut self.0;
         let before = line.traffic.read();
         let mut answer = pin!(sender.try_send_request(to_h2(request, target)));
         let mut until = deadline.at();
@@ -206,11 +206,11 @@ impl H2Stream {
             }
             return Err(UpstreamError::ResponseTimeout);
         };
-        Ok(match answer.map_err(Sent::from_error) {
-            Ok(response) => Sent::Answer(response),
-            Err(Sent::Unsent(request, error)) => {
+        Ok(match answer.map_err(H2Outcome::from_error) {
+            Ok(response) => H2Outcome::Answer(response),
+            Err(H2Outcome::Unsent(request, error)) => {
                 line.is_retired.store(true, Relaxed);
-                Sent::Unsent(Box::new(to_h1(*request)), error)
+                H2Outcome::Unsent(Box::new(to_h1(*request)), error)
             }
             Err(failed) => failed,
         })
@@ -231,9 +231,9 @@ impl Drop for H2Stream {
     }
 }
 
-// === impl Sent ===
+// === impl H2Outcome ===
 
-impl Sent {
+impl H2Outcome {
     fn from_error(mut error: TrySendError<Request<Upload>>) -> Self {
         match error.take_message() {
             Some(request) => Self::Unsent(Box::new(request), error.into_error()),
@@ -264,7 +264,7 @@ fn cause(error: &hyper::Error) -> Option<&h2::Error> {
 fn to_h2(mut request: Request<Upload>, target: &Target) -> Request<Upload> {
     if request.headers_mut().remove(EXPECT).is_some() {
         // Its 100 would not reach us.
-        request.body().control().as_ref().map(Control::go_on);
+        request.body().control().as_ref().map(UploadControl::go_on);
     }
     let headers = request.headers_mut();
     let host = headers.remove(HOST);

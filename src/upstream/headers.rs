@@ -18,11 +18,11 @@
 //! Of a response: 1, 5 and 7. `Server`, `Content-Type` and the like are never made up. `Date` is, by hyper: who
 //! forwards a response without one records when it came (RFC 9110 section 6.6.1).
 
-mod own;
-mod seen;
+mod added;
+mod flags;
 
-pub use own::Own;
-pub use seen::Seen;
+pub use added::AddedHeaders;
+pub use flags::HeaderFlags;
 
 use super::forwarded::{
     self, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PORT, X_FORWARDED_PROTO,
@@ -91,7 +91,7 @@ static TRANSFER_ENCODING_NAME: HeaderName = TRANSFER_ENCODING;
 
 /// What is known of a request besides its headers.
 #[derive(Debug)]
-pub struct Way<'a> {
+pub struct ForwardContext<'a> {
     /// The address of the peer.
     pub peer: &'a HeaderValue,
     /// Our port, as the peer knows it.
@@ -194,7 +194,7 @@ pub fn remove_nominated(headers: &mut HeaderMap) {
 /// nominates (RFC 9110 section 7.6.1).
 pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     // Most messages have none.
-    if !Seen::of(headers).has(Seen::HOP_BY_HOP) {
+    if !HeaderFlags::of(headers).has(HeaderFlags::HOP_BY_HOP) {
         return;
     }
     remove_nominated(headers);
@@ -221,30 +221,34 @@ pub fn remove_from_trailers(trailers: &mut HeaderMap) {
 }
 
 /// Turns a client's headers into those for the upstream, together with what is returned. `seen` are those fields.
-pub fn to_upstream(headers: &mut HeaderMap, seen: Seen, way: &Way<'_>) -> Own {
-    let mut own = Own::default();
+pub fn to_upstream(
+    headers: &mut HeaderMap,
+    seen: HeaderFlags,
+    way: &ForwardContext<'_>,
+) -> AddedHeaders {
+    let mut own = AddedHeaders::default();
     // What a server looks for first.
     match (way.preserve_host, &way.asked_host) {
         (true, Some(asked)) => own.set(&HOST_NAME, asked.clone()),
         (true, None) if headers.contains_key(HOST) => {}
         (true, None) | (false, _) => own.set(&HOST_NAME, way.upstream_host.clone()),
     }
-    let wants_trailers = seen.has(Seen::TE) && wants_trailers(headers);
-    if seen.has(Seen::HOP_BY_HOP) {
+    let wants_trailers = seen.has(HeaderFlags::TE) && wants_trailers(headers);
+    if seen.has(HeaderFlags::HOP_BY_HOP) {
         remove_hop_by_hop(headers);
     }
-    if seen.has(Seen::UNDERSCORE) {
+    if seen.has(HeaderFlags::UNDERSCORE) {
         remove_lookalikes(headers);
     }
-    if seen.has(Seen::CLIENT_ADDRESS) && !way.is_trusted {
+    if seen.has(HeaderFlags::CLIENT_ADDRESS) && !way.is_trusted {
         for name in &CLIENT_ADDRESSES {
             headers.remove(name);
         }
     }
-    if seen.has(Seen::MAX_FORWARDS) {
+    if seen.has(HeaderFlags::MAX_FORWARDS) {
         count_down(headers, way.is_options);
     }
-    if seen.has(Seen::COOKIE) {
+    if seen.has(HeaderFlags::COOKIE) {
         join_cookies(headers);
     }
     forwarded::say(headers, seen, way, &mut own);
@@ -344,9 +348,9 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-// === impl Way ===
+// === impl ForwardContext ===
 
-impl Way<'_> {
+impl ForwardContext<'_> {
     /// The scheme in which it came.
     pub fn proto(&self) -> HeaderValue {
         match self.is_tls {

@@ -1,6 +1,6 @@
 //! The names of upstreams, looked up again whenever their time is up. One task a name, for all workers.
 
-use super::Site;
+use super::Cluster;
 use crate::tls::Stamp;
 use hickory_resolver::{
     TokioResolver,
@@ -46,28 +46,28 @@ enum NameError {
 
 /// Keeps the addresses of all names fresh, by tasks of the current runtime. `servers` are asked in place of the
 /// system's, unless there are none.
-pub fn follow(sites: &[Arc<Site>], servers: &[SocketAddr]) {
+pub fn follow(clusters: &[Arc<Cluster>], servers: &[SocketAddr]) {
     let servers: Arc<[SocketAddr]> = servers.into();
-    for site in sites {
-        for (target, of) in site.unresolved() {
+    for cluster in clusters {
+        for (target, of) in cluster.unresolved() {
             let resolver = Resolver { servers: servers.clone(), made: None };
-            tokio::spawn(keep(site.clone(), target, of.host_name().to_owned(), resolver));
+            tokio::spawn(keep(cluster.clone(), target, of.host_name().to_owned(), resolver));
         }
     }
 }
 
-async fn keep(site: Arc<Site>, target: usize, name: String, mut resolver: Resolver) {
+async fn keep(cluster: Arc<Cluster>, target: usize, name: String, mut resolver: Resolver) {
     let mut pause = PAUSE.0;
     loop {
         let kept = match resolver.lookup(&name).await {
             Ok((ips, until)) => {
-                site.resolved(target, ips.into_iter());
+                cluster.resolved(target, ips.into_iter());
                 pause = PAUSE.0;
                 until.saturating_duration_since(Instant::now()).clamp(KEPT.0, KEPT.1)
             }
             Err(error) => {
                 tracing::debug!(name, %error, "not resolved");
-                site.not_resolved(target, error);
+                cluster.not_resolved(target, error);
                 let longer = (pause * 2).min(PAUSE.1);
                 std::mem::replace(&mut pause, longer)
             }

@@ -16,12 +16,12 @@ use tokio::{
 use tokio_rustls::client::TlsStream;
 
 /// A connection's bytes.
-pub(super) struct Stream {
-    io: Io,
+pub(super) struct UpstreamStream {
+    io: Kind,
     traffic: Arc<Traffic>,
 }
 
-enum Io {
+enum Kind {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
@@ -40,18 +40,18 @@ impl Traffic {
     }
 }
 
-// === impl Stream ===
+// === impl UpstreamStream ===
 
-impl Stream {
+impl UpstreamStream {
     pub(super) fn plain(stream: TcpStream) -> Self {
-        Self::new(Io::Plain(stream))
+        Self::new(Kind::Plain(stream))
     }
 
     pub(super) fn tls(stream: TlsStream<TcpStream>) -> Self {
-        Self::new(Io::Tls(Box::new(stream)))
+        Self::new(Kind::Tls(Box::new(stream)))
     }
 
-    fn new(io: Io) -> Self {
+    fn new(io: Kind) -> Self {
         Self { io, traffic: Arc::new(Traffic { read: AtomicU64::new(0) }) }
     }
 
@@ -60,7 +60,7 @@ impl Stream {
     }
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for UpstreamStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -68,8 +68,8 @@ impl AsyncRead for Stream {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         ready!(match &mut self.io {
-            Io::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
-            Io::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+            Kind::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            Kind::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
         })?;
         let came = buf.filled().len() - before;
         self.traffic.read.store(self.traffic.read() + came as u64, Relaxed);
@@ -77,29 +77,29 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for UpstreamStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         match &mut self.io {
-            Io::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
-            Io::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+            Kind::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
+            Kind::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
         }
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.io {
-            Io::Plain(stream) => Pin::new(stream).poll_flush(cx),
-            Io::Tls(stream) => Pin::new(stream).poll_flush(cx),
+            Kind::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Kind::Tls(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.io {
-            Io::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            Io::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+            Kind::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Kind::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 
@@ -109,15 +109,15 @@ impl AsyncWrite for Stream {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match &mut self.io {
-            Io::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-            Io::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Kind::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Kind::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
         match &self.io {
-            Io::Plain(stream) => stream.is_write_vectored(),
-            Io::Tls(stream) => stream.is_write_vectored(),
+            Kind::Plain(stream) => stream.is_write_vectored(),
+            Kind::Tls(stream) => stream.is_write_vectored(),
         }
     }
 }

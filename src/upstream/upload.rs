@@ -2,18 +2,18 @@
 //! up when its client breaks the rules. It never holds more than what was looked at ahead.
 
 mod control;
-mod kept;
+mod replay;
 
-pub use control::{Control, Unasked};
+pub use control::{UnrequestedBody, UploadControl};
 
-use super::{Ends, headers};
+use super::{RequestBoundary, headers};
 use bytes::Bytes;
-use control::{Gate, State};
+use control::{Gate, UploadState};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-pub(super) use kept::Kept;
-use kept::Spare;
 use parking_lot::Mutex;
+pub(super) use replay::Replay;
+use replay::ReplayRecorder;
 use std::{
     collections::VecDeque,
     error::Error,
@@ -39,12 +39,12 @@ const AHEAD: (usize, usize) = (16, 16 << 10);
 #[derive(Debug, Default)]
 pub struct Upload {
     /// `None`: there is no body.
-    watch: Option<Box<Watch>>,
+    watch: Option<Box<Inner>>,
 }
 
 /// What a client may do with a body.
 #[derive(Debug, Clone, Copy)]
-pub struct Terms {
+pub struct UploadLimits {
     /// Bytes; `None`: any number.
     pub limit: Option<u64>,
     /// Between two pieces.
@@ -55,7 +55,7 @@ pub struct Terms {
 
 /// Why a body has no end. The upstream never takes it for a whole one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub enum UploadError {
     /// Its framing is none.
     #[error("the body is not framed as HTTP frames it")]
     Malformed,
@@ -70,14 +70,14 @@ pub enum Fault {
     Slow,
     /// The client broke off.
     #[error("the client broke off in the middle of the body")]
-    Left,
+    ClientGone,
     /// The upstream answered without it.
     #[error("nobody wants the body any more")]
     Unwanted,
 }
 
 #[derive(Debug)]
-struct Watch {
+struct Inner {
     incoming: Incoming,
     is_h2: bool,
     /// Taken before it was wanted.
@@ -96,17 +96,22 @@ struct Watch {
     /// The upstream is to ask for it.
     is_held: bool,
     /// Until its end has been seen; `None` where its framing cannot be wrong.
-    ends: Option<Arc<Ends>>,
-    state: Control,
+    ends: Option<Arc<RequestBoundary>>,
+    state: UploadControl,
     /// For a request that may be sent once more.
-    spare: Option<Spare>,
+    spare: Option<ReplayRecorder>,
 }
 
 // === impl Upload ===
 
 impl Upload {
     /// The body as it comes; `is_h2` says from what kind of connection, one of HTTP/1 has `ends`.
-    pub fn new(incoming: Incoming, is_h2: bool, terms: Terms, ends: &Arc<Ends>) -> Self {
+    pub fn new(
+        incoming: Incoming,
+        is_h2: bool,
+        terms: UploadLimits,
+        ends: &Arc<RequestBoundary>,
+    ) -> Self {
         if incoming.is_end_stream() {
             return Self::default();
         }
@@ -115,8 +120,8 @@ impl Upload {
         if let Some(ends) = &ends {
             ends.open();
         }
-        let state = State { gate: Gate::Open, fault: None, taken_at: None, waker: None };
-        let watch = Watch {
+        let state = UploadState { gate: Gate::Open, fault: None, taken_at: None, waker: None };
+        let watch = Inner {
             incoming,
             is_h2,
             ahead: VecDeque::new(),
@@ -128,7 +133,7 @@ impl Upload {
             timer: None,
             is_held: false,
             ends,
-            state: Control(Arc::new(Mutex::new(state))),
+            state: UploadControl(Arc::new(Mutex::new(state))),
             spare: None,
         };
         Self { watch: Some(Box::new(watch)) }
@@ -140,7 +145,7 @@ impl Upload {
     }
 
     /// What becomes of it; `None` where there is no body.
-    pub fn control(&self) -> Option<Control> {
+    pub fn control(&self) -> Option<UploadControl> {
         self.watch.as_ref().map(|watch| watch.state.clone())
     }
 
@@ -153,14 +158,14 @@ impl Upload {
     }
 
     /// Remembers what is taken of it from now on, as long as that is little: the body for a second attempt.
-    pub(super) fn keep(&mut self) -> Kept {
+    pub(super) fn keep(&mut self) -> Replay {
         match &mut self.watch {
             Some(watch) => {
-                let (spare, kept) = kept::pair();
+                let (spare, kept) = replay::pair();
                 watch.spare = Some(spare);
                 kept
             }
-            None => Kept::nothing(),
+            None => Replay::nothing(),
         }
     }
 
@@ -169,8 +174,8 @@ impl Upload {
     ///
     /// # Errors
     ///
-    /// [`Fault`].
-    pub async fn look_ahead(&mut self) -> Result<(), Fault> {
+    /// [`UploadError`].
+    pub async fn look_ahead(&mut self) -> Result<(), UploadError> {
         let Some(watch) = &mut self.watch else { return Ok(()) };
         if watch.ends.is_none() {
             return Ok(());
@@ -190,12 +195,12 @@ impl Upload {
 
 impl Body for Upload {
     type Data = Bytes;
-    type Error = Fault;
+    type Error = UploadError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
         let Some(watch) = &mut self.watch else { return Poll::Ready(None) };
         if watch.is_held
             && let Err(fault) = ready!(watch.asked_for(cx))
@@ -245,11 +250,11 @@ impl Drop for Upload {
     }
 }
 
-// === impl Watch ===
+// === impl Inner ===
 
-impl Watch {
+impl Inner {
     /// The next piece that the client sent.
-    fn take(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
+    fn take(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
         if self.has_ended {
             return Poll::Ready(None);
         }
@@ -260,20 +265,22 @@ impl Watch {
                 if let Some(trailers) = frame.trailers_mut() {
                     self.doubt();
                     if headers::list_size(trailers) > self.trailers {
-                        return Poll::Ready(Some(Err(Fault::Trailers)));
+                        return Poll::Ready(Some(Err(UploadError::Trailers)));
                     }
                     headers::remove_from_trailers(trailers);
                 }
                 let length = frame.data_ref().map_or(0, |data| data.len() as u64);
                 match self.left.checked_sub(length) {
                     Some(left) => self.left = left,
-                    None => return Poll::Ready(Some(Err(Fault::TooLarge))),
+                    None => return Poll::Ready(Some(Err(UploadError::TooLarge))),
                 }
                 Some(Ok(frame))
             }
-            Some(Err(error)) => Some(Err(Fault::of(&error))),
+            Some(Err(error)) => Some(Err(UploadError::of(&error))),
             // A stream that its client resets without an error is given out as one that has ended.
-            None if self.is_h2 && !self.incoming.is_end_stream() => Some(Err(Fault::Left)),
+            None if self.is_h2 && !self.incoming.is_end_stream() => {
+                Some(Err(UploadError::ClientGone))
+            }
             None => {
                 self.has_ended = true;
                 if let Some(ends) = self.ends.take() {
@@ -285,7 +292,7 @@ impl Watch {
     }
 
     /// Remembers what was taken, for a second attempt.
-    fn note(&mut self, frame: &Option<Result<&Frame<Bytes>, &Fault>>) {
+    fn note(&mut self, frame: &Option<Result<&Frame<Bytes>, &UploadError>>) {
         if let Some(spare) = &mut self.spare
             && let Some(frame) = frame
             && !frame.is_ok_and(|frame| spare.take(frame))
@@ -301,7 +308,7 @@ impl Watch {
     }
 
     /// Resolves when the body may go.
-    fn asked_for(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
+    fn asked_for(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), UploadError>> {
         let gate = {
             let mut state = self.state.0.lock();
             if matches!(state.gate, Gate::Closed | Gate::Barred) {
@@ -315,7 +322,7 @@ impl Watch {
                 self.state.go_on();
             }
             Gate::Barred => return Poll::Pending,
-            Gate::Over => return Poll::Ready(Err(Fault::Unwanted)),
+            Gate::Over => return Poll::Ready(Err(UploadError::Unwanted)),
             Gate::Open => {}
         }
         (self.is_held, self.until, self.timer) = (false, None, None);
@@ -323,8 +330,8 @@ impl Watch {
     }
 
     /// Resolves when nothing has come for too long.
-    fn slow(&mut self, cx: &mut Context<'_>) -> Poll<Fault> {
-        self.in_time(self.patience, cx).map(|()| Fault::Slow)
+    fn slow(&mut self, cx: &mut Context<'_>) -> Poll<UploadError> {
+        self.in_time(self.patience, cx).map(|()| UploadError::Slow)
     }
 
     /// Resolves `patience` after it was asked for the first time.
@@ -342,15 +349,15 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for Inner {
     fn drop(&mut self) {
         self.doubt();
     }
 }
 
-// === impl Fault ===
+// === impl UploadError ===
 
-impl Fault {
+impl UploadError {
     /// What the connection of the client says of its body.
     fn of(error: &hyper::Error) -> Self {
         let mut source = error.source();
@@ -358,11 +365,11 @@ impl Fault {
             if let Some(cause) = cause.downcast_ref::<io::Error>() {
                 return match cause.kind() {
                     io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => Self::Malformed,
-                    _ => Self::Left,
+                    _ => Self::ClientGone,
                 };
             }
             source = cause.source();
         }
-        Self::Left
+        Self::ClientGone
     }
 }

@@ -25,7 +25,7 @@ fn refused(request: http::request::Builder, limits: Limits) -> Option<u16> {
     let request = request.body(()).unwrap();
     let failure: Option<F> = {
         let known = (&limits, &Paths::default());
-        super::request(&client, known, &request, Seen::of(request.headers())).err()
+        super::request(&client, known, &request, HeaderFlags::of(request.headers())).err()
     };
     failure.map(|failure| failure.response().status().as_u16())
 }

@@ -8,21 +8,21 @@ fn address(n: u16) -> Arc<Address> {
     Arc::new(Address::new(0, [SocketAddr::from(([127, 0, 0, 1], n))]))
 }
 
-fn group(count: u16) -> Group {
-    Group::new((1..=count).map(address).collect())
+fn group(count: u16) -> AddressSet {
+    AddressSet::new((1..=count).map(address).collect())
 }
 
-fn port(chosen: &Chosen) -> u16 {
-    chosen.address.sockets[0].port()
+fn port(picked: &PickedAddress) -> u16 {
+    picked.address.sockets[0].port()
 }
 
 /// Where a request that is over at once goes.
-fn next(group: &Group, now: Instant) -> u16 {
+fn next(group: &AddressSet, now: Instant) -> u16 {
     port(&group.choose(now, &[]).expect("an address"))
 }
 
 /// Where the next requests go.
-fn ports(group: &Group, now: Instant, count: usize) -> HashMap<u16, usize> {
+fn ports(group: &AddressSet, now: Instant, count: usize) -> HashMap<u16, usize> {
     (0..count).fold(HashMap::new(), |mut seen, _| {
         *seen.entry(next(group, now)).or_default() += 1;
         seen
@@ -30,10 +30,15 @@ fn ports(group: &Group, now: Instant, count: usize) -> HashMap<u16, usize> {
 }
 
 /// A request to `port` that fails.
-fn fail(group: &Group, port: u16, fault: Fault, now: Instant) -> Option<Change> {
+fn fail(
+    group: &AddressSet,
+    port: u16,
+    fault: AddressFailure,
+    now: Instant,
+) -> Option<AddressChange> {
     let address = group.addresses.iter().find(|own| own.sockets[0].port() == port);
-    let mut chosen = Chosen::new(address.expect("an address"), false);
-    group.failed(&mut chosen, fault, now)
+    let mut picked = PickedAddress::new(address.expect("an address"), false);
+    group.failed(&mut picked, fault, now)
 }
 
 #[test]
@@ -56,8 +61,8 @@ fn the_least_loaded_is_chosen() {
 fn none_is_tried_twice_for_a_request() {
     let (group, now) = (group(3), Instant::now());
     let mut tried = Vec::new();
-    while let Some(chosen) = group.choose(now, &tried) {
-        tried.push(chosen.address.clone());
+    while let Some(picked) = group.choose(now, &tried) {
+        tried.push(picked.address.clone());
     }
     let mut ports: Vec<_> = tried.iter().map(|address| address.sockets[0].port()).collect();
     ports.sort();
@@ -67,32 +72,35 @@ fn none_is_tried_twice_for_a_request() {
 #[test]
 fn a_failed_connect_ejects_at_once() {
     let (group, now) = (group(3), Instant::now());
-    assert_eq!(fail(&group, 2, Fault::Unreachable, now), Some(Change::Ejected(SECOND)));
+    assert_eq!(
+        fail(&group, 2, AddressFailure::Unreachable, now),
+        Some(AddressChange::Ejected(SECOND))
+    );
     assert_eq!(ports(&group, now, 10).get(&2), None);
 }
 
 #[test]
 fn three_failures_in_a_row_eject_and_an_answer_between_them_does_not() {
     let (group, now) = (group(2), Instant::now());
-    let failed = || fail(&group, 1, Fault::NoAnswer, now);
+    let failed = || fail(&group, 1, AddressFailure::NoAnswer, now);
     assert_eq!((failed(), failed()), (None, None));
-    let mut answered = Chosen::new(&group.addresses[0], false);
+    let mut answered = PickedAddress::new(&group.addresses[0], false);
     assert_eq!(answered.succeeded(), None);
     assert_eq!((failed(), failed()), (None, None));
-    assert_eq!(failed(), Some(Change::Ejected(SECOND)));
+    assert_eq!(failed(), Some(AddressChange::Ejected(SECOND)));
 }
 
 #[test]
 fn what_was_on_its_way_when_it_was_ejected_changes_nothing() {
     let (group, now) = (group(2), Instant::now());
-    fail(&group, 1, Fault::Unreachable, now);
+    fail(&group, 1, AddressFailure::Unreachable, now);
     for _ in 0..5 {
-        assert_eq!(fail(&group, 1, Fault::Unreachable, now), None);
+        assert_eq!(fail(&group, 1, AddressFailure::Unreachable, now), None);
     }
     let mut trial = None;
     for _ in 0..2 {
-        let chosen = group.choose(now + SECOND, &[]).expect("an address");
-        trial = if port(&chosen) == 1 { Some(chosen) } else { trial };
+        let picked = group.choose(now + SECOND, &[]).expect("an address");
+        trial = if port(&picked) == 1 { Some(picked) } else { trial };
     }
     assert!(trial.is_some(), "it was out for one second");
 }
@@ -100,7 +108,7 @@ fn what_was_on_its_way_when_it_was_ejected_changes_nothing() {
 #[test]
 fn afterwards_one_request_tries_it_and_the_others_wait_for_the_outcome() {
     let (group, now) = (group(2), Instant::now());
-    fail(&group, 1, Fault::Unreachable, now);
+    fail(&group, 1, AddressFailure::Unreachable, now);
     let early = now + SECOND - Duration::from_micros(1);
     assert_eq!(ports(&group, early, 5), HashMap::from([(2, 5)]));
     let later = now + SECOND;
@@ -110,7 +118,7 @@ fn afterwards_one_request_tries_it_and_the_others_wait_for_the_outcome() {
     }
     assert_eq!(port(&trial), 1);
     assert_eq!(ports(&group, later, 5), HashMap::from([(2, 5)]));
-    assert_eq!(trial.succeeded(), Some(Change::Returned));
+    assert_eq!(trial.succeeded(), Some(AddressChange::Returned));
     drop(trial);
     assert_eq!(ports(&group, later, 4), HashMap::from([(1, 2), (2, 2)]));
 }
@@ -118,7 +126,7 @@ fn afterwards_one_request_tries_it_and_the_others_wait_for_the_outcome() {
 #[test]
 fn a_trial_without_a_verdict_leaves_it_to_another() {
     let (group, now) = (group(2), Instant::now());
-    fail(&group, 1, Fault::Unreachable, now);
+    fail(&group, 1, AddressFailure::Unreachable, now);
     let later = now + SECOND;
     for _ in 0..3 {
         let seen = ports(&group, later, 2);
@@ -130,7 +138,7 @@ fn a_trial_without_a_verdict_leaves_it_to_another() {
 fn each_trial_that_fails_doubles_the_time_up_to_30_seconds() {
     let group = group(2);
     let mut now = Instant::now();
-    fail(&group, 1, Fault::Unreachable, now);
+    fail(&group, 1, AddressFailure::Unreachable, now);
     let mut last = SECOND;
     for expected in [2, 4, 8, 16, 30, 30] {
         now += last;
@@ -140,25 +148,28 @@ fn each_trial_that_fails_doubles_the_time_up_to_30_seconds() {
         }
         last = Duration::from_secs(expected);
         // A single failure of any kind is enough.
-        assert_eq!(group.failed(&mut trial, Fault::NoAnswer, now), Some(Change::Ejected(last)));
+        assert_eq!(
+            group.failed(&mut trial, AddressFailure::NoAnswer, now),
+            Some(AddressChange::Ejected(last))
+        );
     }
     now += last;
     let mut trial = group.choose(now, &[]).expect("an address");
     while port(&trial) != 1 {
         trial = group.choose(now, &[]).expect("an address");
     }
-    assert_eq!(trial.succeeded(), Some(Change::Returned));
+    assert_eq!(trial.succeeded(), Some(AddressChange::Returned));
     drop(trial);
-    let again = fail(&group, 1, Fault::Unreachable, now);
-    assert_eq!(again, Some(Change::Ejected(SECOND)), "it begins anew");
+    let again = fail(&group, 1, AddressFailure::Unreachable, now);
+    assert_eq!(again, Some(AddressChange::Ejected(SECOND)), "it begins anew");
 }
 
 #[rstest]
-#[case::unreachable(Fault::Unreachable)]
-#[case::no_answer(Fault::NoAnswer)]
-fn the_last_one_is_never_ejected(#[case] fault: Fault) {
+#[case::unreachable(AddressFailure::Unreachable)]
+#[case::no_answer(AddressFailure::NoAnswer)]
+fn the_last_one_is_never_ejected(#[case] fault: AddressFailure) {
     let (group, now) = (group(2), Instant::now());
-    fail(&group, 1, Fault::Unreachable, now);
+    fail(&group, 1, AddressFailure::Unreachable, now);
     for _ in 0..10 {
         assert_eq!(fail(&group, 2, fault, now), None);
     }
@@ -168,19 +179,19 @@ fn the_last_one_is_never_ejected(#[case] fault: Fault) {
 #[test]
 fn when_all_are_out_the_one_whose_time_is_soonest_is_used() {
     let (all, now) = (group(3), Instant::now());
-    fail(&all, 2, Fault::Unreachable, now);
-    fail(&all, 1, Fault::Unreachable, now + SECOND / 2);
+    fail(&all, 2, AddressFailure::Unreachable, now);
+    fail(&all, 1, AddressFailure::Unreachable, now + SECOND / 2);
     // The one that worked is named no longer.
-    let rest = Group::new(all.addresses[..2].to_vec());
+    let rest = AddressSet::new(all.addresses[..2].to_vec());
     assert_eq!(ports(&rest, now + SECOND / 2, 5), HashMap::from([(2, 5)]));
     let mut used = rest.choose(now + SECOND / 2, &[]).expect("an address");
-    assert_eq!(used.succeeded(), Some(Change::Returned), "an answer is an answer");
+    assert_eq!(used.succeeded(), Some(AddressChange::Returned), "an answer is an answer");
 }
 
 #[test]
 fn a_request_that_has_tried_all_that_work_tries_those_that_are_out() {
     let (group, now) = (group(2), Instant::now());
-    fail(&group, 1, Fault::Unreachable, now);
+    fail(&group, 1, AddressFailure::Unreachable, now);
     let first = group.choose(now, &[]).expect("an address");
     assert_eq!(port(&first), 2);
     let second = group.choose(now, std::slice::from_ref(&first.address)).expect("another");

@@ -9,8 +9,12 @@ fn headers(of: &[(&'static str, &'static str)]) -> HeaderMap {
 }
 
 /// A request of `peer` on port 8080 in clear text.
-fn way<'a>(peer: &'a HeaderValue, port: &'a HeaderValue, host: &'a HeaderValue) -> Way<'a> {
-    Way {
+fn way<'a>(
+    peer: &'a HeaderValue,
+    port: &'a HeaderValue,
+    host: &'a HeaderValue,
+) -> ForwardContext<'a> {
+    ForwardContext {
         peer,
         port,
         is_tls: false,
@@ -27,14 +31,14 @@ fn way<'a>(peer: &'a HeaderValue, port: &'a HeaderValue, host: &'a HeaderValue) 
 
 fn told(
     peer: &'static str,
-    change: impl Fn(&mut Way<'_>),
+    change: impl Fn(&mut ForwardContext<'_>),
     sent: &[(&'static str, &'static str)],
 ) -> HeaderMap {
     let [peer, port, host] = [peer, "8080", "up"].map(HeaderValue::from_static);
     let mut way = way(&peer, &port, &host);
     change(&mut way);
     let mut got = headers(sent);
-    let (seen, mut own) = (Seen::of(&got), Own::default());
+    let (seen, mut own) = (HeaderFlags::of(&got), AddedHeaders::default());
     say(&mut got, seen, &way, &mut own);
     own.merge_into(&mut got);
     got
@@ -83,7 +87,7 @@ fn what_a_trusted_proxy_says_stays_with_its_address_behind() {
     assert_eq!(told("10.0.0.1", |way| way.is_trusted = true, &sent), headers(&said));
     said.push(sent[5]);
     said.push(("forwarded", "for=10.0.0.1;host=api.internal;proto=http"));
-    let both = |way: &mut Way<'_>| (way.is_trusted, way.forwarded) = (true, true);
+    let both = |way: &mut ForwardContext<'_>| (way.is_trusted, way.forwarded) = (true, true);
     assert_eq!(told("10.0.0.1", both, &sent), headers(&said));
 }
 
@@ -98,7 +102,7 @@ fn a_proxy_that_tells_the_scheme_alone_means_its_port() {
 
 #[test]
 fn an_open_quote_of_a_trusted_proxy_does_not_swallow_what_we_say() {
-    let both = |way: &mut Way<'_>| (way.is_trusted, way.forwarded) = (true, true);
+    let both = |way: &mut ForwardContext<'_>| (way.is_trusted, way.forwarded) = (true, true);
     let got = told("2001:db8::1", both, &[("forwarded", "for=\"6.6.6.6"), ("host", "h")]);
     let all: Vec<_> = got.get_all(FORWARDED).iter().collect();
     assert_eq!(all, ["for=\"[2001:db8::1]\";host=h;proto=http"]);

@@ -1,8 +1,8 @@
 //! An answer that came before the request had ended: the rest of the request goes on meanwhile, and neither waits for
 //! the other.
 
-use super::{Broken, Decoder, H1, Sending};
-use crate::upstream::balance::Chosen;
+use super::{Decoder, H1Connection, OutgoingBody, WireError};
+use crate::upstream::balance::PickedAddress;
 use bytes::Bytes;
 use http_body::Frame;
 use parking_lot::Mutex;
@@ -14,28 +14,28 @@ use std::{
 };
 
 /// The response. Dropped, it ends the rest of its request.
-pub(in crate::upstream) struct Early {
-    exchange: Arc<Mutex<Exchange>>,
-    _chosen: Option<Chosen>,
+pub(in crate::upstream) struct EarlyResponse {
+    exchange: Arc<Mutex<SharedConnection>>,
+    _picked: Option<PickedAddress>,
 }
 
-struct Exchange {
+struct SharedConnection {
     /// Until the response has ended, or nobody wants it any more.
-    wire: Option<Box<H1>>,
+    wire: Option<Box<H1Connection>>,
     /// Of who sends the rest of the request.
     waker: Option<Waker>,
 }
 
-// === impl Early ===
+// === impl EarlyResponse ===
 
-impl Early {
+impl EarlyResponse {
     /// Sends the rest of a request on `wire`.
     pub(in crate::upstream) fn new(
-        wire: Box<H1>,
-        chosen: Option<Chosen>,
-        mut sending: Sending,
+        wire: Box<H1Connection>,
+        picked: Option<PickedAddress>,
+        mut sending: OutgoingBody,
     ) -> Self {
-        let exchange = Arc::new(Mutex::new(Exchange { wire: Some(wire), waker: None }));
+        let exchange = Arc::new(Mutex::new(SharedConnection { wire: Some(wire), waker: None }));
         let shared = exchange.clone();
         tokio::spawn(poll_fn(move |cx| {
             let mut exchange = shared.lock();
@@ -47,14 +47,14 @@ impl Early {
             }
             sent
         }));
-        Self { exchange, _chosen: chosen }
+        Self { exchange, _picked: picked }
     }
 
     pub(in crate::upstream) fn poll_body(
         &mut self,
         decoder: &mut Decoder,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, WireError>>> {
         match &mut self.exchange.lock().wire {
             Some(wire) => wire.poll_body(decoder, cx),
             None => Poll::Ready(None),
@@ -62,7 +62,7 @@ impl Early {
     }
 }
 
-impl Drop for Early {
+impl Drop for EarlyResponse {
     fn drop(&mut self) {
         let mut exchange = self.exchange.lock();
         let (wire, waker) = (exchange.wire.take(), exchange.waker.take());
@@ -74,8 +74,8 @@ impl Drop for Early {
     }
 }
 
-impl fmt::Debug for Early {
+impl fmt::Debug for EarlyResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Early").finish()
+        f.debug_tuple("EarlyResponse").finish()
     }
 }

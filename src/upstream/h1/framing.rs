@@ -1,7 +1,7 @@
 //! Where the bodies of HTTP/1.1 messages end (RFC 9112 sections 6 and 7): an upstream's is taken out of its frames,
 //! a request's is put into its own.
 
-use super::{Broken, head};
+use super::{WireError, head};
 use crate::upstream::{headers::number, response::Length};
 use bytes::{Buf, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header::CONTENT_LENGTH};
@@ -77,8 +77,8 @@ impl Decoder {
     ///
     /// # Errors
     ///
-    /// [`Broken`], when it is not framed as HTTP frames it.
-    pub(super) fn take(&mut self, input: &mut BytesMut) -> Result<Option<Frame<Bytes>>, Broken> {
+    /// [`WireError`], when it is not framed as HTTP frames it.
+    pub(super) fn take(&mut self, input: &mut BytesMut) -> Result<Option<Frame<Bytes>>, WireError> {
         loop {
             if input.is_empty() {
                 return Ok(None);
@@ -106,7 +106,7 @@ impl Decoder {
                         *self = Self::Chunks(Chunks::Size);
                     }
                     [b'\r'] => return Ok(None),
-                    _ => return Err(Broken::Chunk),
+                    _ => return Err(WireError::Chunk),
                 },
                 Self::Chunks(Chunks::Size) => match size(input)? {
                     None => return Ok(None),
@@ -126,14 +126,14 @@ impl Decoder {
     ///
     /// # Errors
     ///
-    /// [`Broken::Ended`], unless that is what ends the body.
-    pub(super) fn end(&mut self) -> Result<(), Broken> {
+    /// [`WireError::Ended`], unless that is what ends the body.
+    pub(super) fn end(&mut self) -> Result<(), WireError> {
         match self {
             Self::Done | Self::Open => {
                 *self = Self::Done;
                 Ok(())
             }
-            Self::Sized(_) | Self::Chunks(_) => Err(Broken::Ended),
+            Self::Sized(_) | Self::Chunks(_) => Err(WireError::Ended),
         }
     }
 }
@@ -146,19 +146,21 @@ fn piece(left: &mut u64, input: &mut BytesMut) -> Bytes {
 }
 
 /// The size of the next chunk.
-fn size(input: &mut BytesMut) -> Result<Option<u64>, Broken> {
+fn size(input: &mut BytesMut) -> Result<Option<u64>, WireError> {
     if !input[0].is_ascii_hexdigit() {
-        return Err(Broken::Chunk);
+        return Err(WireError::Chunk);
     }
-    match httparse::parse_chunk_size(input).map_err(|_| Broken::Chunk)? {
+    match httparse::parse_chunk_size(input).map_err(|_| WireError::Chunk)? {
         // A bare LF may end the line for others.
-        Status::Complete((length, _)) if input[..length - 2].contains(&b'\n') => Err(Broken::Chunk),
+        Status::Complete((length, _)) if input[..length - 2].contains(&b'\n') => {
+            Err(WireError::Chunk)
+        }
         Status::Complete((length, size)) if length <= SIZE_LINE => {
             input.advance(length);
             Ok(Some(size))
         }
         Status::Partial if input.len() < SIZE_LINE => Ok(None),
-        _ => Err(Broken::Limit("a line this long before a chunk")),
+        _ => Err(WireError::Limit("a line this long before a chunk")),
     }
 }
 
@@ -176,10 +178,10 @@ impl Encoder {
     /// # Errors
     ///
     /// When it is more than was announced.
-    pub(super) fn before(&mut self, data: &Bytes, out: &mut Vec<u8>) -> Result<(), Broken> {
+    pub(super) fn before(&mut self, data: &Bytes, out: &mut Vec<u8>) -> Result<(), WireError> {
         match self {
             Self::Sized(left) => {
-                *left = left.checked_sub(data.len() as u64).ok_or(Broken::Length)?;
+                *left = left.checked_sub(data.len() as u64).ok_or(WireError::Length)?;
             }
             // Nothing would be the end.
             Self::Chunks if data.is_empty() => {}
@@ -206,10 +208,10 @@ impl Encoder {
         self,
         trailers: impl Iterator<Item = (&'a HeaderName, &'a HeaderValue)>,
         out: &mut Vec<u8>,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), WireError> {
         match self {
             Self::Sized(0) => Ok(()),
-            Self::Sized(_) => Err(Broken::Length),
+            Self::Sized(_) => Err(WireError::Length),
             Self::Chunks => {
                 out.extend_from_slice(b"0\r\n");
                 head::write_fields(trailers, out);
@@ -228,7 +230,7 @@ mod tests {
     const CHUNKS: Decoder = Decoder::Chunks(Chunks::Size);
 
     /// What a decoder makes of input that comes in these pieces, and how it ends.
-    fn decoded(mut decoder: Decoder, pieces: &[&[u8]]) -> Result<(Vec<u8>, Decoder), Broken> {
+    fn decoded(mut decoder: Decoder, pieces: &[&[u8]]) -> Result<(Vec<u8>, Decoder), WireError> {
         let (mut input, mut data) = (BytesMut::new(), Vec::new());
         for piece in pieces {
             input.extend_from_slice(piece);

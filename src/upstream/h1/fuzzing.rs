@@ -1,7 +1,7 @@
 //! The door to this module for the targets of `fuzz/`, which alone are built with `--cfg fuzzing`. Decides nothing.
 
 use super::{
-    Broken,
+    WireError,
     framing::{Chunks, Decoder, Encoder},
     head,
 };
@@ -17,7 +17,7 @@ pub const HEAD_BYTES: usize = head::HEAD_BYTES;
 pub const FIELDS: usize = head::FIELDS;
 
 /// The head of a response.
-pub struct Head {
+pub struct FuzzedHead {
     /// All but its body.
     pub response: Response<()>,
     /// The words behind the status, if they are not the usual ones.
@@ -28,18 +28,18 @@ pub struct Head {
 
 /// What is still to come of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Body(Decoder);
+pub struct BodyDecoder(Decoder);
 
 /// Takes a head, when all of it is there.
 ///
 /// # Errors
 ///
 /// As those of the gateway.
-pub fn take_head(input: &mut BytesMut) -> Result<Option<Head>, Broken> {
+pub fn take_head(input: &mut BytesMut) -> Result<Option<FuzzedHead>, WireError> {
     let Some(head::Head { response, stays_open }) = head::take(input)? else { return Ok(None) };
     let reason = response.extensions().get::<ReasonPhrase>();
     let reason = reason.map(|reason| reason.as_bytes().to_vec());
-    Ok(Some(Head { response, reason, stays_open }))
+    Ok(Some(FuzzedHead { response, reason, stays_open }))
 }
 
 /// A body as it goes to an upstream.
@@ -51,7 +51,7 @@ pub fn framed(
     length: Option<u64>,
     pieces: &[Bytes],
     trailers: &HeaderMap,
-) -> Result<Vec<u8>, Broken> {
+) -> Result<Vec<u8>, WireError> {
     let mut encoder = length.map_or(Encoder::Chunks, Encoder::Sized);
     let mut out = Vec::new();
     for data in pieces {
@@ -63,9 +63,9 @@ pub fn framed(
     Ok(out)
 }
 
-// === impl Body ===
+// === impl BodyDecoder ===
 
-impl Body {
+impl BodyDecoder {
     /// There is none.
     pub const NONE: Self = Self(Decoder::Done);
     /// All until the connection ends.
@@ -97,7 +97,7 @@ impl Body {
     /// # Errors
     ///
     /// As those of the gateway.
-    pub fn take(&mut self, input: &mut BytesMut) -> Result<Option<Frame<Bytes>>, Broken> {
+    pub fn take(&mut self, input: &mut BytesMut) -> Result<Option<Frame<Bytes>>, WireError> {
         self.0.take(input)
     }
 

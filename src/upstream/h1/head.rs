@@ -1,7 +1,7 @@
 //! The heads of HTTP/1.1 messages: how ours are written, and what an upstream's are read as. Decides nothing.
 
-use super::Broken;
-use crate::upstream::headers::Own;
+use super::WireError;
+use crate::upstream::headers::AddedHeaders;
 use bytes::BytesMut;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version, header::CONNECTION,
@@ -19,14 +19,14 @@ pub(super) const FIELDS: usize = 100;
 const OWN_FIELDS: usize = 2;
 
 /// The head of a response.
-pub(super) struct Head {
+pub(super) struct ResponseHead {
     pub(super) response: Response<()>,
     /// What follows on the connection may be another response.
     pub(super) stays_open: bool,
 }
 
 /// Writes the head of a request (RFC 9112 sections 3 and 5), with our own fields.
-pub(super) fn write<B>(request: &Request<B>, own: &Own, out: &mut Vec<u8>) {
+pub(super) fn write<B>(request: &Request<B>, own: &AddedHeaders, out: &mut Vec<u8>) {
     let target = request.uri().path_and_query().map_or("/", |target| target.as_str());
     // An absolute target may have a query and no path (RFC 9112 section 3.2.1).
     let slash = if target.starts_with('?') { "/" } else { "" };
@@ -54,8 +54,8 @@ pub(super) fn write_fields<'a>(
 ///
 /// # Errors
 ///
-/// [`Broken::Syntax`], [`Broken::Limit`].
-pub(super) fn take(input: &mut BytesMut) -> Result<Option<Head>, Broken> {
+/// [`WireError::Syntax`], [`WireError::Limit`].
+pub(super) fn take(input: &mut BytesMut) -> Result<Option<ResponseHead>, WireError> {
     let mut fields = [const { MaybeUninit::uninit() }; FIELDS];
     let mut response = httparse::Response::new(&mut []);
     let parsed = ParserConfig::default().parse_response_with_uninit_headers(
@@ -66,10 +66,10 @@ pub(super) fn take(input: &mut BytesMut) -> Result<Option<Head>, Broken> {
     let length = match parsed {
         Status::Complete(length) if length <= HEAD_BYTES => length,
         Status::Partial if input.len() < HEAD_BYTES => return Ok(None),
-        _ => return Err(Broken::Limit("a head this large")),
+        _ => return Err(WireError::Limit("a head this large")),
     };
     let status = response.code.and_then(|code| StatusCode::from_u16(code).ok());
-    let status = status.ok_or(Broken::Syntax(httparse::Error::Status))?;
+    let status = status.ok_or(WireError::Syntax(httparse::Error::Status))?;
     let mut head = Response::new(());
     *head.status_mut() = status;
     let version = if response.version == Some(1) { Version::HTTP_11 } else { Version::HTTP_10 };
@@ -95,42 +95,42 @@ pub(super) fn take(input: &mut BytesMut) -> Result<Option<Head>, Broken> {
     for ((name_at, name_length), (at, length)) in places {
         let name = name(&octets[name_at..name_at + name_length])?;
         let value = HeaderValue::from_maybe_shared(octets.slice(at..at + length));
-        let value = value.map_err(|_| Broken::Syntax(httparse::Error::HeaderValue))?;
+        let value = value.map_err(|_| WireError::Syntax(httparse::Error::HeaderValue))?;
         if name == CONNECTION && has_close(&value) {
             stays_open = false;
         }
         headers.append(name, value);
     }
-    Ok(Some(Head { response: head, stays_open }))
+    Ok(Some(ResponseHead { response: head, stays_open }))
 }
 
 /// Takes trailers, and the empty line behind them; `None` while that has not come.
 ///
 /// # Errors
 ///
-/// [`Broken::Syntax`], [`Broken::Limit`].
-pub(super) fn take_trailers(input: &mut BytesMut) -> Result<Option<HeaderMap>, Broken> {
+/// [`WireError::Syntax`], [`WireError::Limit`].
+pub(super) fn take_trailers(input: &mut BytesMut) -> Result<Option<HeaderMap>, WireError> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS];
     let (length, trailers) = match httparse::parse_headers(input, &mut fields)? {
         Status::Complete((length, fields)) if length <= HEAD_BYTES => {
             let mut trailers = HeaderMap::with_capacity(fields.len());
             for field in fields {
                 let value = HeaderValue::from_bytes(field.value);
-                let value = value.map_err(|_| Broken::Syntax(httparse::Error::HeaderValue))?;
+                let value = value.map_err(|_| WireError::Syntax(httparse::Error::HeaderValue))?;
                 trailers.append(name(field.name.as_bytes())?, value);
             }
             (length, trailers)
         }
         Status::Partial if input.len() < HEAD_BYTES => return Ok(None),
-        _ => return Err(Broken::Limit("trailers this large")),
+        _ => return Err(WireError::Limit("trailers this large")),
     };
     let _ = input.split_to(length);
     Ok(Some(trailers))
 }
 
-fn name(name: &[u8]) -> Result<HeaderName, Broken> {
+fn name(name: &[u8]) -> Result<HeaderName, WireError> {
     let name = HeaderName::from_bytes(name);
-    name.map_err(|_| Broken::Syntax(httparse::Error::HeaderName))
+    name.map_err(|_| WireError::Syntax(httparse::Error::HeaderName))
 }
 
 fn has_close(value: &HeaderValue) -> bool {
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
     use rstest::rstest;
 
-    fn taken(text: &str) -> Result<Option<Head>, Broken> {
+    fn taken(text: &str) -> Result<Option<ResponseHead>, WireError> {
         take(&mut BytesMut::from(text))
     }
 
@@ -152,7 +152,7 @@ mod tests {
         let request = Request::post("/a?b=c").header("host", "x").header("a", "1").header("a", "2");
         let request = request.body(()).expect("a request");
         let mut out = Vec::new();
-        write(&request, &Own::default(), &mut out);
+        write(&request, &AddedHeaders::default(), &mut out);
         assert_eq!(out, b"POST /a?b=c HTTP/1.1\r\nhost: x\r\na: 1\r\na: 2\r\n\r\n");
     }
 
@@ -160,14 +160,15 @@ mod tests {
     fn a_query_alone_gets_a_path() {
         let request = Request::get("http://a?b").body(()).expect("a request");
         let mut out = Vec::new();
-        write(&request, &Own::default(), &mut out);
+        write(&request, &AddedHeaders::default(), &mut out);
         assert_eq!(out, b"GET /?b HTTP/1.1\r\n\r\n");
     }
 
     #[test]
     fn a_response_is_read_with_what_stands_behind_it_left() {
         let mut input = BytesMut::from("HTTP/1.1 200 Fine\r\nA: 1\r\nb:2\r\na: 3\r\n\r\nrest");
-        let Head { response, stays_open } = take(&mut input).expect("a head").expect("whole");
+        let ResponseHead { response, stays_open } =
+            take(&mut input).expect("a head").expect("whole");
         assert_eq!((response.status(), stays_open), (StatusCode::OK, true));
         let all: Vec<_> = response.headers().get_all("a").iter().collect();
         assert_eq!(all, ["1", "3"]);
@@ -196,7 +197,7 @@ mod tests {
     #[case::folded("HTTP/1.1 200 OK\r\nA: b\r\n c\r\n\r\n")]
     #[case::nul("HTTP/1.1 200 OK\r\nA: \0\r\n\r\n")]
     fn what_is_no_response(#[case] text: &str) {
-        assert!(matches!(taken(text), Err(Broken::Syntax(_))), "{text:?}");
+        assert!(matches!(taken(text), Err(WireError::Syntax(_))), "{text:?}");
     }
 
     #[test]
@@ -204,7 +205,7 @@ mod tests {
         let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "a: b\r\n".repeat(FIELDS + 1));
         assert!(taken(&many).is_err());
         let endless = format!("HTTP/1.1 200 OK\r\na: {}", "b".repeat(HEAD_BYTES));
-        assert!(matches!(taken(&endless), Err(Broken::Limit(_))));
+        assert!(matches!(taken(&endless), Err(WireError::Limit(_))));
         assert!(taken("HTTP/1.1 200 OK\r\na: b\r\n").expect("no error").is_none());
     }
 }

@@ -1,7 +1,7 @@
 //! What is on its way to an upstream: the head of a request, and its body piece by piece.
 
-use super::{Broken, framing::Encoder};
-use crate::upstream::{Upload, stream::Stream};
+use super::{WireError, framing::Encoder};
+use crate::upstream::{Upload, stream::UpstreamStream};
 use bytes::{Buf, Bytes};
 use http::{
     HeaderMap, HeaderName, Request,
@@ -21,7 +21,7 @@ const KEPT: usize = 4 << 10;
 
 /// What is to be written, in this order.
 #[derive(Debug, Default)]
-pub(super) struct Output {
+pub(super) struct OutputBuffer {
     /// Heads, and what frames a body.
     pub(super) text: Vec<u8>,
     /// So much of it is written.
@@ -36,7 +36,7 @@ pub(super) struct Output {
 
 /// The body of a request, as long as some of it is left.
 #[derive(Debug)]
-pub(in crate::upstream) struct Sending {
+pub(in crate::upstream) struct OutgoingBody {
     upload: Upload,
     /// `None`: there is no more.
     encoder: Option<Encoder>,
@@ -44,9 +44,9 @@ pub(in crate::upstream) struct Sending {
     announced: Vec<HeaderName>,
 }
 
-// === impl Output ===
+// === impl OutputBuffer ===
 
-impl Output {
+impl OutputBuffer {
     pub(super) fn is_empty(&self) -> bool {
         self.written == self.text.len() && self.has_room()
     }
@@ -56,14 +56,18 @@ impl Output {
         self.data.is_empty() && self.tail.is_empty()
     }
 
-    fn put(&mut self, data: Bytes, encoder: &mut Encoder) -> Result<(), Broken> {
+    fn put(&mut self, data: Bytes, encoder: &mut Encoder) -> Result<(), WireError> {
         encoder.before(&data, &mut self.text)?;
         (self.tail, self.data) = (encoder.behind(&data), data);
         Ok(())
     }
 
     /// Writes some.
-    fn poll_write(&mut self, io: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_write(
+        &mut self,
+        io: &mut UpstreamStream,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
         let text = &self.text[self.written..];
         let count = if self.has_room() {
             ready!(Pin::new(io).poll_write(cx, text))?
@@ -96,10 +100,10 @@ impl Output {
     /// Writes all there is, and all that comes from `sending`.
     pub(super) fn poll_all(
         &mut self,
-        io: &mut Stream,
-        sending: &mut Sending,
+        io: &mut UpstreamStream,
+        sending: &mut OutgoingBody,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<(), Broken>> {
+    ) -> Poll<Result<(), WireError>> {
         let mut is_pending = false;
         loop {
             if let Some(encoder) = &mut sending.encoder
@@ -134,9 +138,9 @@ impl Output {
     }
 }
 
-// === impl Sending ===
+// === impl OutgoingBody ===
 
-impl Sending {
+impl OutgoingBody {
     /// The body of a request, which has none any more.
     pub(in crate::upstream) fn of(request: &mut Request<Upload>) -> Self {
         let upload = mem::take(request.body_mut());
@@ -161,7 +165,7 @@ impl Sending {
         self.encoder.is_some()
     }
 
-    fn end(&mut self, trailers: HeaderMap, out: &mut Vec<u8>) -> Result<(), Broken> {
+    fn end(&mut self, trailers: HeaderMap, out: &mut Vec<u8>) -> Result<(), WireError> {
         let announced = trailers.iter().filter(|(name, _)| self.announced.contains(name));
         let Some(encoder) = mem::take(&mut self.encoder) else { return Ok(()) };
         encoder.end(announced, out)

@@ -1,7 +1,7 @@
 //! A connection that speaks another protocol by now.
 
-use super::H1;
-use crate::upstream::balance::Chosen;
+use super::H1Connection;
+use crate::upstream::balance::PickedAddress;
 use bytes::Buf;
 use std::{
     io,
@@ -12,15 +12,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// A connection that speaks another protocol by now. It counts as in use.
 pub struct Tunnel {
-    wire: Box<H1>,
-    _chosen: Option<Chosen>,
+    wire: Box<H1Connection>,
+    _picked: Option<PickedAddress>,
 }
 
 // === impl Tunnel ===
 
 impl Tunnel {
-    pub(in crate::upstream) fn new(wire: Box<H1>, chosen: Option<Chosen>) -> Self {
-        Self { wire, _chosen: chosen }
+    pub(in crate::upstream) fn new(wire: Box<H1Connection>, picked: Option<PickedAddress>) -> Self {
+        Self { wire, _picked: picked }
     }
 }
 
@@ -30,7 +30,7 @@ impl AsyncRead for Tunnel {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let H1 { io, input, .. } = &mut *self.wire;
+        let H1Connection { io, input, .. } = &mut *self.wire;
         if input.is_empty() {
             return Pin::new(io).poll_read(cx, buf);
         }

@@ -38,10 +38,10 @@ fn a_nominated_host_or_length_stays() {
 
 fn to_upstream_with(
     sent: &[(&'static str, &'static str)],
-    change: impl Fn(&mut Way<'_>),
+    change: impl Fn(&mut ForwardContext<'_>),
 ) -> HeaderMap {
     let [peer, port, host] = ["10.0.0.1", "80", "up"].map(HeaderValue::from_static);
-    let mut way = Way {
+    let mut way = ForwardContext {
         peer: &peer,
         port: &port,
         is_tls: false,
@@ -56,7 +56,7 @@ fn to_upstream_with(
     };
     change(&mut way);
     let mut got = headers(sent);
-    let seen = Seen::of(&got);
+    let seen = HeaderFlags::of(&got);
     to_upstream(&mut got, seen, &way).merge_into(&mut got);
     got
 }
@@ -119,7 +119,7 @@ fn pieces_of_cookies_are_joined() {
 
 #[test]
 fn an_open_body_is_chunked_and_a_length_stays() {
-    let open = |way: &mut Way<'_>| way.is_open = true;
+    let open = |way: &mut ForwardContext<'_>| way.is_open = true;
     assert_eq!(all(&to_upstream_with(&[], open), "transfer-encoding"), ["chunked"]);
     let got = to_upstream_with(&[("content-length", "3")], open);
     assert_eq!(all(&got, "transfer-encoding"), [""; 0]);

@@ -1,23 +1,23 @@
 //! What becomes of an upload, for who waits for the answer to it: when it may go, how far it is, why it failed. Moves no
 //! body.
 
-use super::Fault;
+use super::UploadError;
 use parking_lot::Mutex;
 use std::{sync::Arc, task::Waker};
 use tokio::time::Instant;
 
 /// What becomes of an upload, for who waits for the answer to it.
 #[derive(Debug, Clone)]
-pub struct Control(pub(super) Arc<Mutex<State>>);
+pub struct UploadControl(pub(super) Arc<Mutex<UploadState>>);
 
 /// An answer came before the body was asked for: with this, the wish for it ends.
 #[derive(Debug)]
-pub struct Unasked(Control);
+pub struct UnrequestedBody(UploadControl);
 
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct UploadState {
     pub(super) gate: Gate,
-    pub(super) fault: Option<Fault>,
+    pub(super) fault: Option<UploadError>,
     /// When the last piece went on its way.
     pub(super) taken_at: Option<Instant>,
     pub(super) waker: Option<Waker>,
@@ -34,11 +34,11 @@ pub(super) enum Gate {
     Over,
 }
 
-// === impl Control ===
+// === impl UploadControl ===
 
-impl Control {
+impl UploadControl {
     /// Why the upload has failed, if so.
-    pub fn fault(&self) -> Option<Fault> {
+    pub fn fault(&self) -> Option<UploadError> {
         self.0.lock().fault
     }
 
@@ -53,8 +53,8 @@ impl Control {
     }
 
     /// The upstream has answered; did it so before it asked for the body, nobody will any more.
-    pub fn answered(&self) -> Option<Unasked> {
-        self.turn(Gate::Closed, Gate::Barred).then(|| Unasked(self.clone()))
+    pub fn answered(&self) -> Option<UnrequestedBody> {
+        self.turn(Gate::Closed, Gate::Barred).then(|| UnrequestedBody(self.clone()))
     }
 
     fn turn(&self, from: Gate, to: Gate) -> bool {
@@ -72,9 +72,9 @@ impl Control {
     }
 }
 
-// === impl Unasked ===
+// === impl UnrequestedBody ===
 
-impl Drop for Unasked {
+impl Drop for UnrequestedBody {
     fn drop(&mut self) {
         self.0.turn(Gate::Barred, Gate::Over);
     }

@@ -6,16 +6,16 @@ use smallvec::SmallVec;
 
 /// The fields that a gateway adds to a request.
 #[derive(Debug, Default)]
-pub struct Own {
+pub struct AddedHeaders {
     /// Each replaces all of its name.
     set: SmallVec<[(&'static HeaderName, HeaderValue); 6]>,
     /// Each stands behind those of its name.
     added: SmallVec<[(&'static HeaderName, HeaderValue); 1]>,
 }
 
-// === impl Own ===
+// === impl AddedHeaders ===
 
-impl Own {
+impl AddedHeaders {
     /// In place of what there is of this name.
     pub fn set(&mut self, name: &'static HeaderName, value: HeaderValue) {
         self.set.push((name, value));
@@ -73,7 +73,7 @@ mod tests {
             for (name, value) in sent {
                 headers.append(&NAMES[name], value.into());
             }
-            let mut own = Own::default();
+            let mut own = AddedHeaders::default();
             set.into_iter().for_each(|(name, value)| own.set(&NAMES[name], value.into()));
             added.into_iter().for_each(|(name, value)| own.add(&NAMES[name], value.into()));
             let written: HeaderMap =

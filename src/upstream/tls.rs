@@ -11,15 +11,15 @@ const HTTP_2: &[&[u8]] = &[b"h2", b"http/1.1"];
 const HTTP_1: &[&[u8]] = &[b"http/1.1"];
 
 /// The TLS side of an upstream, shared by all workers.
-pub(super) struct Trust {
+pub(super) struct UpstreamTls {
     connector: Connector,
     /// The name that its certificate must have, by index of the target.
     names: Vec<ServerName<'static>>,
 }
 
-// === impl Trust ===
+// === impl UpstreamTls ===
 
-impl Trust {
+impl UpstreamTls {
     pub(super) fn new(
         tls: &ClientTls,
         http2: bool,

@@ -1,60 +1,60 @@
 //! Where a worker's connections to an upstream lie while nobody uses them, by address. Makes none.
 
-use super::{
-    balance::{Address, Group},
+use crate::upstream::{
+    balance::{Address, AddressSet},
     connection::Wire,
-    h1::H1,
-    h2::{H2, H2Stream},
+    h1::H1Connection,
+    h2::{H2Session, H2Stream},
 };
 use arc_swap::{ArcSwap, Cache};
 use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 /// The connections of one worker to one upstream that are not in use, and those that can be shared.
-pub(super) struct Shelves {
+pub(super) struct IdleConnections {
     /// The addresses there are now.
-    pub(super) group: Cache<Arc<ArcSwap<Group>>, Arc<Group>>,
+    pub(super) group: Cache<Arc<ArcSwap<AddressSet>>, Arc<AddressSet>>,
     /// One for each address that has been connected to.
-    pub(super) all: Vec<Shelf>,
+    pub(super) all: Vec<AddressConnections>,
 }
 
 /// The connections to one address.
-pub(super) struct Shelf {
+pub(super) struct AddressConnections {
     pub(super) address: Arc<Address>,
     /// Newest last.
-    idle: Vec<Idle>,
+    idle: Vec<IdleConnection>,
     /// Those of HTTP/2, in use or not.
-    pub(super) lines: Vec<H2>,
+    pub(super) lines: Vec<H2Session>,
     /// Held to make one of those: others wait for it and share it.
     pub(super) making: Arc<tokio::sync::Mutex<()>>,
 }
 
-struct Idle {
-    wire: Box<H1>,
+struct IdleConnection {
+    wire: Box<H1Connection>,
     address: Arc<Address>,
     since: Instant,
 }
 
-// === impl Shelves ===
+// === impl IdleConnections ===
 
-impl Shelves {
-    pub(super) fn new(group: Arc<ArcSwap<Group>>) -> Self {
+impl IdleConnections {
+    pub(super) fn new(group: Arc<ArcSwap<AddressSet>>) -> Self {
         Self { group: Cache::new(group), all: Vec::new() }
     }
 
     /// Puts a connection back, unless there are `most`, or its address is none any more.
-    pub(super) fn put(&mut self, wire: Box<H1>, address: Arc<Address>, most: usize) {
-        let idle: usize = self.all.iter().map(|shelf| shelf.idle.len()).sum();
+    pub(super) fn put(&mut self, wire: Box<H1Connection>, address: Arc<Address>, most: usize) {
+        let idle: usize = self.all.iter().map(|connections| connections.idle.len()).sum();
         if idle < most && self.group.load().contains(&address) {
             let since = Instant::now();
-            self.of(&address).idle.push(Idle { wire, address, since });
+            self.of(&address).idle.push(IdleConnection { wire, address, since });
         }
     }
 
     /// Takes out the connection of HTTP/1.1 that is idle for longest; the caller closes it.
-    pub(super) fn shed(&mut self) -> Option<Box<H1>> {
-        let used = self.all.iter_mut().filter(|shelf| !shelf.idle.is_empty());
-        let oldest = used.min_by_key(|shelf| shelf.idle[0].since)?;
+    pub(super) fn shed(&mut self) -> Option<Box<H1Connection>> {
+        let used = self.all.iter_mut().filter(|connections| !connections.idle.is_empty());
+        let oldest = used.min_by_key(|connections| connections.idle[0].since)?;
         Some(oldest.idle.remove(0).wire)
     }
 
@@ -62,17 +62,18 @@ impl Shelves {
     pub(super) fn sweep(&mut self, limit: Duration) {
         let Self { group, all } = self;
         let group = group.load();
-        all.retain_mut(|shelf| {
-            shelf.sweep(limit);
-            group.contains(&shelf.address)
+        all.retain_mut(|connections| {
+            connections.sweep(limit);
+            group.contains(&connections.address)
         });
     }
 
     /// Those to an address.
-    pub(super) fn of(&mut self, address: &Arc<Address>) -> &mut Shelf {
-        let found = self.all.iter().position(|shelf| Arc::ptr_eq(&shelf.address, address));
+    pub(super) fn of(&mut self, address: &Arc<Address>) -> &mut AddressConnections {
+        let found =
+            self.all.iter().position(|connections| Arc::ptr_eq(&connections.address, address));
         let at = found.unwrap_or_else(|| {
-            self.all.push(Shelf {
+            self.all.push(AddressConnections {
                 address: address.clone(),
                 idle: Vec::new(),
                 lines: Vec::new(),
@@ -84,9 +85,9 @@ impl Shelves {
     }
 }
 
-// === impl Shelf ===
+// === impl AddressConnections ===
 
-impl Shelf {
+impl AddressConnections {
     /// A connection for a request; `may_reuse` allows one that was idle, for less than `limit`.
     pub(super) fn take(
         &mut self,
@@ -94,11 +95,11 @@ impl Shelf {
         may_reuse: bool,
     ) -> Option<(Wire, Arc<Address>)> {
         if let Some(stream) = self.stream() {
-            return Some((Wire::Many(stream), self.address.clone()));
+            return Some((Wire::Http2(stream), self.address.clone()));
         }
-        while may_reuse && let Some(Idle { mut wire, address, since }) = self.idle.pop() {
+        while may_reuse && let Some(IdleConnection { mut wire, address, since }) = self.idle.pop() {
             if wire.is_ready() && since.elapsed() < limit {
-                return Some((Wire::One(wire), address));
+                return Some((Wire::Http1(wire), address));
             }
         }
         None
@@ -106,12 +107,13 @@ impl Shelf {
 
     /// Room for a request on a connection of HTTP/2.
     pub(super) fn stream(&self) -> Option<H2Stream> {
-        self.lines.iter().find_map(H2::stream)
+        self.lines.iter().find_map(H2Session::stream)
     }
 
     fn sweep(&mut self, limit: Duration) {
         self.idle.retain_mut(|idle| idle.wire.is_ready() && idle.since.elapsed() < limit);
-        let is_old = |line: &H2| line.idle_since().is_some_and(|since| since.elapsed() >= limit);
+        let is_old =
+            |line: &H2Session| line.idle_since().is_some_and(|since| since.elapsed() >= limit);
         self.lines.retain(|line| line.is_open() && !is_old(line));
     }
 }

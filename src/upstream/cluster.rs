@@ -3,8 +3,8 @@
 
 use super::{
     AddressMetrics, Chain, ClientTls, Sockets, Target, Timeouts, TrustError, UpstreamError,
-    balance::{Address, Change, Chosen, Fault, Group},
-    trust::Trust,
+    balance::{Address, AddressChange, AddressFailure, AddressSet, PickedAddress},
+    tls::UpstreamTls,
 };
 use crate::log::{Permit, Throttle};
 use arc_swap::ArcSwap;
@@ -37,7 +37,7 @@ static ANSWERED: Throttle = Throttle::new();
 
 /// What the configuration says of an upstream's connections.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct ClusterSettings {
     /// Name in metrics and logs.
     pub name: String,
     /// Where it is: at least one, all of one scheme and base path.
@@ -55,14 +55,14 @@ pub struct Settings {
 }
 
 /// An upstream as all workers share it.
-pub struct Site {
-    pub(super) settings: Settings,
+pub struct Cluster {
+    pub(super) settings: ClusterSettings,
     /// Of https upstreams.
-    pub(super) trust: Option<Trust>,
+    pub(super) trust: Option<UpstreamTls>,
     /// What requests choose from.
-    pub(super) group: Arc<ArcSwap<Group>>,
+    pub(super) group: Arc<ArcSwap<AddressSet>>,
     /// By target: what its name stands for, and why it stands for nothing.
-    names: Mutex<Vec<Named>>,
+    names: Mutex<Vec<ResolvedTarget>>,
     /// Told when a name has been looked up, well or not.
     looked_up: watch::Sender<()>,
     /// It was said that it does not choose HTTP/2.
@@ -73,7 +73,7 @@ pub struct Site {
 }
 
 #[derive(Default)]
-struct Named {
+struct ResolvedTarget {
     addresses: Vec<Arc<Address>>,
     failure: Option<Arc<dyn Error + Send + Sync>>,
     /// The log says that it is not found.
@@ -83,34 +83,37 @@ struct Named {
 /// A name whose addresses are not known.
 #[derive(Debug, thiserror::Error)]
 #[error("no address of {name} is known")]
-struct Unknown {
+struct UnknownAddress {
     name: String,
     source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
-// === impl Site ===
+// === impl Cluster ===
 
-impl Site {
+impl Cluster {
     /// Connects nowhere. `roots` are the system's authorities: read by the first upstream that needs them.
     ///
     /// # Errors
     ///
     /// [`TrustError`].
     pub fn new(
-        settings: Settings,
+        settings: ClusterSettings,
         metrics: AddressMetrics,
         roots: &mut Option<Arc<RootCertStore>>,
     ) -> Result<Arc<Self>, TrustError> {
-        let Settings { tls, http2, targets, .. } = &settings;
+        let ClusterSettings { tls, http2, targets, .. } = &settings;
         let is_https = targets.iter().any(Target::is_https);
-        let trust = is_https.then(|| Trust::new(tls, *http2, targets, roots)).transpose()?;
+        let trust = is_https.then(|| UpstreamTls::new(tls, *http2, targets, roots)).transpose()?;
         let fixed = targets.iter().enumerate().map(|(i, target)| {
             let addresses = target.fixed_sockets().map(|sockets| Address::new(i, sockets));
-            Named { addresses: addresses.map(Arc::new).into_iter().collect(), ..Named::default() }
+            ResolvedTarget {
+                addresses: addresses.map(Arc::new).into_iter().collect(),
+                ..ResolvedTarget::default()
+            }
         });
-        let site = Self {
+        let cluster = Self {
             trust,
-            group: Arc::new(ArcSwap::from_pointee(Group::new(Vec::new()))),
+            group: Arc::new(ArcSwap::from_pointee(AddressSet::new(Vec::new()))),
             names: Mutex::new(fixed.collect()),
             looked_up: watch::Sender::new(()),
             is_old: AtomicBool::new(false),
@@ -118,8 +121,8 @@ impl Site {
             metrics,
             settings,
         };
-        site.regroup(&site.names.lock());
-        Ok(Arc::new(site))
+        cluster.regroup(&cluster.names.lock());
+        Ok(Arc::new(cluster))
     }
 
     /// The targets that only DNS knows the addresses of.
@@ -182,10 +185,10 @@ impl Site {
     }
 
     /// The addresses of all targets, as workers see them from now on.
-    fn regroup(&self, names: &[Named]) {
+    fn regroup(&self, names: &[ResolvedTarget]) {
         let all = names.iter().flat_map(|named| &named.addresses);
         let most = MAX_ADDRESSES.max(names.len());
-        let group = Group::new(all.take(most).cloned().collect());
+        let group = AddressSet::new(all.take(most).cloned().collect());
         if let [only] = &*group.addresses {
             only.pardon();
         }
@@ -224,7 +227,7 @@ impl Site {
     fn unknown(&self, target: usize) -> UpstreamError {
         let name = self.settings.targets[target].host_name().to_owned();
         let source = self.names.lock()[target].failure.clone();
-        UpstreamError::Connect(Box::new(Unknown { name, source }))
+        UpstreamError::Connect(Box::new(UnknownAddress { name, source }))
     }
 
     /// A connection is there.
@@ -242,17 +245,17 @@ impl Site {
     pub(super) fn failed(
         &self,
         address: &Address,
-        chosen: Option<&mut Chosen>,
-        fault: Fault,
+        picked: Option<&mut PickedAddress>,
+        fault: AddressFailure,
         error: &UpstreamError,
     ) {
         let group = self.group.load();
-        let change = chosen.and_then(|chosen| group.failed(chosen, fault, Instant::now()));
+        let change = picked.and_then(|picked| group.failed(picked, fault, Instant::now()));
         let upstream = &*self.settings.name;
-        if let Some(Change::Ejected(_)) = change {
+        if let Some(AddressChange::Ejected(_)) = change {
             self.metrics.ejections.increment(1);
             self.measure();
-        } else if fault == Fault::NoAnswer {
+        } else if fault == AddressFailure::NoAnswer {
             return self.no_answer(address, error);
         }
         if address.is_noted.swap(true, Relaxed) {
@@ -262,7 +265,7 @@ impl Site {
         let Some(Permit { suppressed }) = FAILED.permit() else { return };
         let error = Chain(error);
         match change {
-            Some(Change::Ejected(span)) => {
+            Some(AddressChange::Ejected(span)) => {
                 let for_s = span.as_secs_f64();
                 tracing::warn!(upstream, %address, for_s, %error, suppressed, "ejected");
             }
@@ -283,11 +286,11 @@ impl Site {
     }
 
     /// A request had its answer.
-    pub(super) fn answered(&self, chosen: &mut Chosen) {
-        if chosen.succeeded().is_some() {
+    pub(super) fn answered(&self, picked: &mut PickedAddress) {
+        if picked.succeeded().is_some() {
             self.measure();
-            chosen.address.is_noted.store(false, Relaxed);
-            let (upstream, address) = (&*self.settings.name, &chosen.address);
+            picked.address.is_noted.store(false, Relaxed);
+            let (upstream, address) = (&*self.settings.name, &picked.address);
             if let Some(Permit { suppressed }) = ANSWERED.permit() {
                 tracing::info!(upstream, %address, suppressed, "answers again, and is used again");
             }
@@ -295,9 +298,9 @@ impl Site {
     }
 }
 
-impl fmt::Debug for Site {
+impl fmt::Debug for Cluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Site").field("settings", &self.settings).finish_non_exhaustive()
+        f.debug_struct("Cluster").field("settings", &self.settings).finish_non_exhaustive()
     }
 }
 
@@ -342,7 +345,7 @@ mod tests {
     #[test]
     fn every_address_that_is_named_is_used() {
         let target = |i| Target::parse(&format!("http://127.0.0.1:{i}")).expect("a target");
-        let settings = Settings {
+        let settings = ClusterSettings {
             name: "vendor".into(),
             targets: (1..=100).map(target).collect(),
             timeouts: Timeouts::default(),
@@ -353,7 +356,7 @@ mod tests {
         };
         let noop = Gauge::noop;
         let metrics = AddressMetrics { up: noop(), ejected: noop(), ejections: Counter::noop() };
-        let site = Site::new(settings, metrics, &mut None).expect("a site");
-        assert_eq!(site.group.load().addresses.len(), 100);
+        let cluster = Cluster::new(settings, metrics, &mut None).expect("a cluster");
+        assert_eq!(cluster.group.load().addresses.len(), 100);
     }
 }

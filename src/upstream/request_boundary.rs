@@ -12,11 +12,11 @@ const DOUBTFUL: u8 = 2;
 /// A body with a length ends where that says. In one without, the parser takes trailers for the same as headers, where
 /// a bare LF ends a line and two of them the rest, and looks for the end behind that: others may have seen it before.
 #[derive(Debug, Default)]
-pub struct Ends(AtomicU8);
+pub struct RequestBoundary(AtomicU8);
 
-// === impl Ends ===
+// === impl RequestBoundary ===
 
-impl Ends {
+impl RequestBoundary {
     /// A body without a length begins.
     pub(super) fn open(&self) {
         self.0.fetch_max(OPEN, Relaxed);

@@ -1,7 +1,7 @@
 //! The body of a request that may be sent once more: what was taken of it for the first attempt, and what is left. Holds
 //! no more than a small body.
 
-use super::{Upload, Watch};
+use super::{Inner, Upload};
 use bytes::{Bytes, BytesMut};
 use http_body::Frame;
 use std::time::Duration;
@@ -15,22 +15,22 @@ const RETURN: Duration = Duration::from_secs(1);
 
 /// What was taken for an attempt, on the body's side.
 #[derive(Debug)]
-pub(super) struct Spare {
+pub(super) struct ReplayRecorder {
     taken: BytesMut,
     home: oneshot::Sender<Upload>,
 }
 
 /// The body for a second attempt, when the first one has let go of it.
-pub(in crate::upstream) struct Kept(Option<oneshot::Receiver<Upload>>);
+pub(in crate::upstream) struct Replay(Option<oneshot::Receiver<Upload>>);
 
-pub(super) fn pair() -> (Spare, Kept) {
+pub(super) fn pair() -> (ReplayRecorder, Replay) {
     let (home, kept) = oneshot::channel();
-    (Spare { taken: BytesMut::new(), home }, Kept(Some(kept)))
+    (ReplayRecorder { taken: BytesMut::new(), home }, Replay(Some(kept)))
 }
 
-// === impl Spare ===
+// === impl ReplayRecorder ===
 
-impl Spare {
+impl ReplayRecorder {
     /// Remembers a piece; false when the body is too large for that, or no second attempt can follow any more.
     pub(super) fn take(&mut self, frame: &Frame<Bytes>) -> bool {
         let Some(data) = frame.data_ref() else { return false };
@@ -42,7 +42,7 @@ impl Spare {
     }
 
     /// The attempt is over.
-    pub(super) fn give_back(self, mut watch: Box<Watch>) {
+    pub(super) fn give_back(self, mut watch: Box<Inner>) {
         if !self.taken.is_empty() {
             watch.ahead.push_front(Frame::data(self.taken.freeze()));
         }
@@ -51,9 +51,9 @@ impl Spare {
     }
 }
 
-// === impl Kept ===
+// === impl Replay ===
 
-impl Kept {
+impl Replay {
     /// For a request without a body.
     pub(super) fn nothing() -> Self {
         Self(None)

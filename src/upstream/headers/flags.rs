@@ -4,11 +4,11 @@ use http::{HeaderMap, HeaderName};
 
 /// Fields that a message may have. Says yes to all that it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seen(u32);
+pub struct HeaderFlags(u32);
 
-// === impl Seen ===
+// === impl HeaderFlags ===
 
-impl Seen {
+impl HeaderFlags {
     /// `Connection`.
     pub const CONNECTION: Self = Self(1);
     /// `TE`.
@@ -113,33 +113,33 @@ mod tests {
     use crate::upstream::headers::{CLIENT_ADDRESSES, HOP_BY_HOP, KEPT};
     use http::HeaderValue;
 
-    fn seen(names: &[&HeaderName]) -> Seen {
+    fn seen(names: &[&HeaderName]) -> HeaderFlags {
         let value = HeaderValue::from_static("x");
-        Seen::of(&names.iter().map(|name| ((*name).clone(), value.clone())).collect())
+        HeaderFlags::of(&names.iter().map(|name| ((*name).clone(), value.clone())).collect())
     }
 
     #[test]
     fn all_that_is_meant_for_a_connection_is_seen() {
         for name in HOP_BY_HOP.iter().chain([&http::header::CONNECTION]) {
-            assert!(seen(&[name]).has(Seen::HOP_BY_HOP), "{name}");
+            assert!(seen(&[name]).has(HeaderFlags::HOP_BY_HOP), "{name}");
         }
         for name in KEPT.iter() {
-            assert!(!seen(&[name]).has(Seen::HOP_BY_HOP), "{name}");
+            assert!(!seen(&[name]).has(HeaderFlags::HOP_BY_HOP), "{name}");
         }
     }
 
     #[test]
     fn every_name_for_an_address_is_seen() {
         for name in &CLIENT_ADDRESSES {
-            assert!(seen(&[name]).has(Seen::CLIENT_ADDRESS), "{name}");
+            assert!(seen(&[name]).has(HeaderFlags::CLIENT_ADDRESS), "{name}");
         }
-        assert!(!seen(&[&http::header::ACCEPT]).has(Seen::CLIENT_ADDRESS));
+        assert!(!seen(&[&http::header::ACCEPT]).has(HeaderFlags::CLIENT_ADDRESS));
     }
 
     #[test]
     fn one_among_others_is_seen() {
         let names = ["host", "x_mine", "accept"].map(HeaderName::from_static);
         let seen = seen(&names.each_ref());
-        assert!(seen.has(Seen::UNDERSCORE) && !seen.has(Seen::COOKIE));
+        assert!(seen.has(HeaderFlags::UNDERSCORE) && !seen.has(HeaderFlags::COOKIE));
     }
 }
