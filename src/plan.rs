@@ -179,7 +179,7 @@ impl LimiterPlan {
                 algorithm: *algorithm,
                 cost: 1,
                 enforce: limiter.mode == Mode::Enforce,
-                hidden: algorithm.hidden(is_used.wait, is_used.cost),
+                horizon: algorithm.horizon(is_used.wait, is_used.cost),
                 overflow,
                 on_failure: limiter.without_store(rate),
             }

@@ -177,7 +177,7 @@ impl History {
         let own = if rule.lease().is_some() { 1 } else { route.cost };
         Check::new(format!("paceway:{{f}}:{limiter}:{key}"), rule)
             .with_cost(own)
-            .with_hidden(rule.hidden(wait, cost))
+            .with_horizon(rule.horizon(wait, cost))
             .with_on_failure(on_failure)
     }
 }

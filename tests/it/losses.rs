@@ -51,10 +51,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// Runs two histories with a loss between them; what was granted and not given back, by instant.
 fn granted(algorithm: Algorithm, before: Vec<Step>, behind: Vec<Step>, gap: i64) -> Vec<Granted> {
     let store = MemoryStore::default();
-    let hidden = algorithm.hidden(WAIT, COST);
+    let horizon = algorithm.horizon(WAIT, COST);
     let check = |cost: i64| {
         let cost = cost.min(algorithm.capacity());
-        Check::new("{k}", algorithm).with_cost(cost).with_hidden(hidden)
+        Check::new("{k}", algorithm).with_cost(cost).with_horizon(horizon)
     };
     let (mut now, mut all) = (T0, Vec::<Granted>::new());
     let mut run = |now: &mut i64, steps: Vec<Step>| {
@@ -180,8 +180,8 @@ proptest! {
 #[case::warm_up(Algorithm::WarmUp(WarmUp::new(3, HOUR, 1_000, 3.0).expect("a rule")))]
 fn a_limiter_that_is_reset_behind_a_loss_is_open_at_once(#[case] algorithm: Algorithm) {
     let store = MemoryStore::default();
-    let hidden = algorithm.hidden(WAIT, COST);
-    let check = Check::new("{k}", algorithm).with_hidden(hidden);
+    let horizon = algorithm.horizon(WAIT, COST);
+    let check = Check::new("{k}", algorithm).with_horizon(horizon);
     let ask = |now| {
         let ask = Entry::Decide { checks: Arc::new([check.clone()]), budget: 0, ticket: None };
         let replies = store.run_at(now, &[ask]);
@@ -199,8 +199,8 @@ const LEASE: i64 = 60_000_000;
 
 fn place() -> Check {
     let algorithm = Algorithm::Concurrency(Concurrency::new(2, LEASE).expect("a rule"));
-    let hidden = algorithm.hidden(WAIT, 1);
-    Check::new("{k}", algorithm).with_hidden(hidden)
+    let horizon = algorithm.horizon(WAIT, 1);
+    Check::new("{k}", algorithm).with_horizon(horizon)
 }
 
 fn take(store: &MemoryStore, now: i64, number: i64) -> Option<Grant> {

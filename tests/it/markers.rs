@@ -23,8 +23,8 @@ const KEY: &str = "p:{k}:T:k";
 /// Three permits, one more each hour.
 fn bucket() -> Check {
     let algorithm = Algorithm::TokenBucket(TokenBucket::new(1, HOUR, 3).expect("a rule"));
-    let hidden = algorithm.hidden(0, 1);
-    Check::new(KEY, algorithm).with_hidden(hidden)
+    let horizon = algorithm.horizon(0, 1);
+    Check::new(KEY, algorithm).with_horizon(horizon)
 }
 
 /// The permits that are left at `now`, as a store sees them that has its own idea of the marker.

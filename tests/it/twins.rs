@@ -233,7 +233,7 @@ async fn compare(
         enforce,
         ..Check::new(key(i, rules[i]), rules[i])
             .with_cost(cost.min(rules[i].capacity()))
-            .with_hidden(rules[i].hidden(700_000, 3))
+            .with_horizon(rules[i].horizon(700_000, 3))
     };
     let mut now = T0;
     let mut so_far = SoFar::default();

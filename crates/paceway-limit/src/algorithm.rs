@@ -1,16 +1,31 @@
-//! The rules of limiting as pure integer functions: no I/O, no clock. `now` is always an argument.
+//! The rules of limiting as pure integer functions: no I/O, no clock. The caller passes `now` to each of
+//! them.
 //!
-//! Each algorithm stands twice, in `NAME.rs` and `NAME.lua`, with the same names, the same order and
-//! the same arithmetic; `reserve.rs` and `reserve.lua` are the loop over the limiters of a request.
-//! The memory store runs the first, Redis the second; `tests/it/twins.rs` compares them step by step.
+//! Each algorithm is written twice, in `NAME.rs` and `NAME.lua`, with the same names, the same order and the
+//! same arithmetic; `reserve.rs` and `reserve.lua` are the loop over the limiters of a request. The memory
+//! store runs the Rust half, Redis runs the Lua half, and `tests/it/twins.rs` compares the two step by step.
 //!
 //! Units: an instant is µs since the Unix epoch of the store's clock, a span is µs, and inside a rule a
 //! *tick* is 1/`den` µs, so that every permit is a whole number of ticks and nothing is ever rounded.
+//!
+//! ```
+//! use paceway_limit::algorithm::{Algorithm, TokenBucket};
+//!
+//! // 10 permits per second, at most 2 at once; the third call comes 100 ms later.
+//! let rule = Algorithm::TokenBucket(TokenBucket::new(10, 1_000_000, 2).expect("a legal rule"));
+//! let now = 1_700_000_000_000_000;
+//! let mut state = rule.open(None, now);
+//! for wait in [0, 0, 100_000] {
+//!     let (at, start) = state.earliest(0, 1);
+//!     assert_eq!(at, wait);
+//!     state.take(start, 1);
+//! }
+//! ```
 
 pub mod concurrency;
 pub mod fixed_window;
 pub mod leaky_bucket;
-pub mod loss;
+pub mod data_loss;
 pub mod reserve;
 mod share;
 pub mod sliding_window;
@@ -19,38 +34,40 @@ pub mod token_bucket;
 pub mod warm_up;
 
 pub use concurrency::Concurrency;
+pub use data_loss::DataLoss;
 pub use fixed_window::FixedWindow;
 pub use leaky_bucket::LeakyBucket;
-pub use loss::Loss;
 pub use sliding_window::SlidingWindow;
 pub use token_bucket::TokenBucket;
 pub use warm_up::WarmUp;
 
 use smallvec::SmallVec;
 
-/// An instant or a span in µs.
+/// An instant on the store's clock (µs since the Unix epoch) or a span of time, in µs.
 pub type Micros = i64;
 
-/// No caller waits longer than this for one reservation, whatever its budget: 1 h. It keeps every span
-/// of the rules below 2^53, where Lua's numbers end.
+/// The longest wait of any reservation, whatever budget the caller has: 1 h in µs. This bound keeps every
+/// span of the rules below 2^53, the last integer that a number of Lua holds exactly.
 pub const MAX_BUDGET: Micros = 3_600_000_000;
 
-/// The integers that Lua's doubles hold exactly end here.
+/// The first integer that Lua's numbers, which are doubles, may not hold exactly: 2^53.
 pub(crate) const EXACT: i64 = 1 << 53;
 
-/// Free intervals that a state keeps for others; beyond it the shortest (of equals the last) is dropped, which
-/// is safe and wastes its permits. Only waiters make them: those who leave, and those who wait for
-/// another limiter.
+/// How many free intervals a state keeps for other requests. When one more is made, the shortest (among
+/// equals the last) is dropped: its permits are wasted, and no limit is exceeded. Only waiting requests make
+/// such intervals: those that leave, and those that another limiter delays.
 pub const MAX_HOLES: usize = 2048;
 
-/// The first byte of every stored state; another one is foreign and never decided on. From 2 on the keys name it,
-/// too, so that two versions on one store leave each other alone.
+/// The first byte of every stored state. A state with another first byte is foreign, and no request is
+/// decided on it. From version 2 on the keys contain the version too, so that two versions of Paceway can
+/// share one Redis.
 pub const STATE_VERSION: u8 = 1;
 
-/// The Redis script: the short way of plain requests, the twins of all the rules here, then the loop.
+/// The Redis script in its order: the short way of plain requests, the twins of all the rules here, and the
+/// loop over the limiters of a request.
 pub const SCRIPT: &str = concat!(
     include_str!("algorithm/common.lua"),
-    include_str!("algorithm/marker.lua"),
+    include_str!("algorithm/epoch.lua"),
     include_str!("algorithm/plain.lua"),
     include_str!("algorithm/state.lua"),
     include_str!("algorithm/timeline.lua"),
@@ -63,84 +80,94 @@ pub const SCRIPT: &str = concat!(
     include_str!("algorithm/reserve.lua"),
 );
 
-/// A limiter's rule with its parameters.
+/// The rule of a limiter with its parameters. A limiter with several rates has one `Algorithm` for each rate.
+///
+/// ```
+/// use paceway_limit::algorithm::{Algorithm, Concurrency, FixedWindow};
+///
+/// let window = Algorithm::FixedWindow(FixedWindow::new(500, 3_600_000_000).expect("500 per hour"));
+/// assert_eq!((window.name(), window.capacity()), ("fixed_window", 500));
+/// let places = Algorithm::Concurrency(Concurrency::new(4, 30_000_000).expect("4 at once"));
+/// assert_eq!((places.limit(), places.lease()), (4, Some(30_000_000)));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Algorithm {
-    /// Permits flow in at a constant rate, up to `burst` are kept.
+    /// Permits flow in at a constant rate, and an idle bucket keeps up to `burst` of them.
     TokenBucket(TokenBucket),
-    /// One at a time, at a constant rate.
+    /// Permits are granted one at a time, with the same time between any two of them.
     LeakyBucket(LeakyBucket),
-    /// At most so many in any window of a length, wherever it starts.
+    /// At most `count` permits are granted in any window of one length, wherever the window starts.
     SlidingWindow(SlidingWindow),
-    /// At most so many in each window of the store's clock.
+    /// At most `count` permits are granted in each window of the store's clock, for example in each minute.
     FixedWindow(FixedWindow),
-    /// A rate that rises from cold to full while it is used.
+    /// The rate rises from a cold rate to the full rate while the limiter is used.
     WarmUp(WarmUp),
-    /// At most so many at one time.
+    /// At most `max` requests hold a concurrency permit at one time.
     Concurrency(Concurrency),
 }
 
-/// What one limiter remembers of its grants.
+/// The grants that one limiter remembers, in the form that its store keeps between two calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
-    /// Of a [`TokenBucket`].
+    /// The end of the reserved time line of a [`TokenBucket`], and the holes before it.
     TokenBucket(token_bucket::State),
-    /// Of a [`LeakyBucket`].
+    /// The end of the reserved time line of a [`LeakyBucket`], and the holes before it.
     LeakyBucket(leaky_bucket::State),
-    /// Of a [`SlidingWindow`].
+    /// The instants of the permits of a [`SlidingWindow`].
     SlidingWindow(sliding_window::State),
-    /// Of a [`FixedWindow`].
+    /// The permits taken in each window of a [`FixedWindow`].
     FixedWindow(fixed_window::State),
-    /// Of a [`WarmUp`].
+    /// The reserved time line of a [`WarmUp`] and how cold it is.
     WarmUp(warm_up::State),
-    /// Of a [`Concurrency`].
+    /// The holders and the waiters of a [`Concurrency`].
     Concurrency(concurrency::State),
 }
 
-/// Names what one admission took from one limiter, so that it can be given back.
+/// Names the permits that one admission took from one limiter, so that they can be refunded.
 ///
-/// The numbers are the store's own; a caller keeps them and returns them as they are.
+/// The numbers have a meaning for the algorithm only; a caller keeps them and returns them unchanged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Grant {
-    /// Start on the limiter's timeline: whole µs.
+    /// The start of the grant on the limiter's time line, whole µs.
     pub whole: Micros,
-    /// Start on the limiter's timeline: ticks above `whole`.
+    /// The start of the grant on the limiter's time line, ticks above `whole`.
     pub ticks: i64,
-    /// When the state that granted it came into being; a later state does not take it back.
+    /// When the state that made the grant came into being. A state that was born later refuses the refund.
     pub born: Micros,
-    /// What else the algorithm wants to know of it.
+    /// One number more that the algorithm needs for the refund, such as the coldness of a warm-up.
     pub aux: i64,
 }
 
-/// How full a limiter is.
+/// How full a limiter is at one instant, as `RateLimit` headers and the admin page show it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Level {
-    /// Permits that could be taken now, one by one.
+    /// The permits that a caller could take now, one by one.
     pub remaining: i64,
-    /// Until one permit can be taken, µs from now.
+    /// The time until one permit can be taken, µs from now; 0 if one can be taken at once.
     pub next: Micros,
-    /// Until the limiter is full again, µs from now.
+    /// The time until the limiter is unused again if no request comes, µs from now.
     pub reset_after: Micros,
 }
 
-/// A state while it is worked on.
+/// The state of a limiter while it is worked on: read at one `now`, changed in memory, and then kept or
+/// dropped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Open {
-    /// Of a [`TokenBucket`].
+    /// An open [`TokenBucket`] with its time line.
     TokenBucket(token_bucket::Open),
-    /// Of a [`LeakyBucket`].
+    /// An open [`LeakyBucket`] with its time line.
     LeakyBucket(leaky_bucket::Open),
-    /// Of a [`SlidingWindow`].
+    /// An open [`SlidingWindow`] with its permits.
     SlidingWindow(sliding_window::Open),
-    /// Of a [`FixedWindow`].
+    /// An open [`FixedWindow`] with its windows.
     FixedWindow(fixed_window::Open),
-    /// Of a [`WarmUp`].
+    /// An open [`WarmUp`] with its time line.
     WarmUp(warm_up::Open),
-    /// Of a [`Concurrency`].
+    /// An open [`Concurrency`] with its holders and waiters.
     Concurrency(concurrency::Open),
 }
 
-/// The same expression for every algorithm.
+/// Evaluates the same expression for the algorithm that a value has, whichever it is.
 macro_rules! each {
     ($kind:ident, $self:expr, $one:pat => $do:expr) => {
         match $self {
@@ -157,8 +184,8 @@ macro_rules! each {
 // === impl Algorithm ===
 
 impl Algorithm {
-    /// Reads a state at `now`; `None` is a limiter that nobody used, or not for long. What is large moves
-    /// out of `state` until [`Open::put_back`] or [`Open::close`].
+    /// Reads a state at `now`; `None` is a limiter that no request has used, or not for a long time. Large
+    /// parts are moved out of `state` until [`Open::put_back`] or [`Open::close`] returns them.
     pub fn open(&self, state: Option<&mut State>, now: Micros) -> Open {
         macro_rules! open {
             ($kind:ident, $module:ident, $rule:expr) => {{
@@ -180,12 +207,13 @@ impl Algorithm {
         }
     }
 
-    /// The greatest cost that can ever be paid, permits.
+    /// The greatest cost that one request can ever pay, in permits; a request with a greater cost is refused.
     pub fn capacity(&self) -> i64 {
         each!(Self, self, rule => rule.capacity())
     }
 
-    /// The most that are there at one time: permits, or places.
+    /// The most permits that exist at one time: the burst or the count of a rate, or the maximum of a
+    /// [`Concurrency`].
     pub fn limit(&self) -> i64 {
         match self {
             Self::Concurrency(rule) => rule.max(),
@@ -193,7 +221,8 @@ impl Algorithm {
         }
     }
 
-    /// How long a place is held that is not renewed, µs; `None` for what counts permits.
+    /// How long a concurrency permit is held without a renewal, µs; `None` for the algorithms that count
+    /// permits of a rate.
     pub fn lease(&self) -> Option<Micros> {
         match self {
             Self::Concurrency(rule) => Some(rule.lease()),
@@ -201,7 +230,8 @@ impl Algorithm {
         }
     }
 
-    /// How long its own queue may be, µs: who would wait longer is refused, whatever its budget.
+    /// How long the limiter's own queue may be, µs. A request that would wait longer is refused, whatever its
+    /// budget is.
     pub fn longest_wait(&self) -> Micros {
         match self {
             Self::LeakyBucket(rule) => rule.longest_wait(),
@@ -213,7 +243,7 @@ impl Algorithm {
         }
     }
 
-    /// By how much the way to the upstream may vary without breaking the rule there, µs.
+    /// By how much the travel time to the upstream may vary without breaking the rule there, µs.
     pub fn margin(&self) -> Micros {
         match self {
             Self::LeakyBucket(rule) => rule.margin(),
@@ -225,12 +255,12 @@ impl Algorithm {
         }
     }
 
-    /// The arguments of the script, in its order.
+    /// The arguments of the rule for the script, in the order in which `rule` of its Lua twin reads them.
     pub fn args(&self) -> SmallVec<[i64; 6]> {
         each!(Self, self, rule => rule.args().into_iter().collect())
     }
 
-    /// How the script and the keys know it: a capital letter.
+    /// The capital letter by which the script and the names of keys know the algorithm, such as `T`.
     pub fn letter(&self) -> u8 {
         match self {
             Self::TokenBucket(_) => b'T',
@@ -242,7 +272,7 @@ impl Algorithm {
         }
     }
 
-    /// The name in the configuration.
+    /// The algorithm's name in the configuration and in metrics, such as `token_bucket`.
     pub fn name(&self) -> &'static str {
         match self {
             Self::TokenBucket(_) => "token_bucket",
@@ -258,27 +288,28 @@ impl Algorithm {
 // === impl Open ===
 
 impl Open {
-    /// The first instant from `from` on (µs from now) at which `cost` permits may be granted, and where.
+    /// The first instant from `from` on (µs from now) at which `cost` permits may be granted, and the start
+    /// of these permits for [`Self::take`].
     pub fn earliest(&self, from: Micros, cost: i64) -> (Micros, i64) {
         each!(Self, self, open => open.earliest(from, cost))
     }
 
-    /// Takes what [`Self::earliest`] found.
+    /// Takes the permits that [`Self::earliest`] found, and returns the grant for a later refund.
     pub fn take(&mut self, start: i64, cost: i64) -> Grant {
         each!(Self, self, open => open.take(start, cost))
     }
 
-    /// Gives an unused grant back; false when there is nothing (left) to give back.
-    pub fn give_back(&mut self, grant: Grant, cost: i64) -> bool {
-        each!(Self, self, open => open.give_back(grant, cost))
+    /// Returns the permits of an unused grant; false when the state has nothing (left) of this grant.
+    pub fn refund(&mut self, grant: Grant, cost: i64) -> bool {
+        each!(Self, self, open => open.refund(grant, cost))
     }
 
-    /// How full the limiter is.
+    /// How full the limiter is at this instant; the state does not change.
     pub fn level(&self) -> Level {
         each!(Self, self, open => open.level())
     }
 
-    /// The state to keep and for how many µs it matters; `None` when it equals an absent one.
+    /// The state that the store keeps and for how many µs it matters; `None` when it equals an absent state.
     pub fn close(self) -> Option<(State, Micros)> {
         match self {
             Self::TokenBucket(open) => open.close().map(|(s, ttl)| (State::TokenBucket(s), ttl)),
@@ -292,7 +323,7 @@ impl Open {
         }
     }
 
-    /// Nothing was taken: what [`Algorithm::open`] moved out of `state` goes back.
+    /// Moves the parts that [`Algorithm::open`] took out of `state` back into it, when no permit was taken.
     pub fn put_back(self, state: &mut State) {
         match (self, state) {
             (Self::SlidingWindow(open), State::SlidingWindow(state)) => open.put_back(state),
@@ -301,7 +332,7 @@ impl Open {
         }
     }
 
-    /// The leases of a [`Concurrency`].
+    /// The open state of a [`Concurrency`]; `None` for the algorithms that count permits of a rate.
     pub fn leases(&mut self) -> Option<&mut concurrency::Open> {
         match self {
             Self::Concurrency(open) => Some(open),
@@ -309,7 +340,7 @@ impl Open {
         }
     }
 
-    /// [`Algorithm::longest_wait`] of its rule.
+    /// The [`Algorithm::longest_wait`] of the rule with which this state was opened, µs.
     pub fn longest_wait(&self) -> Micros {
         match self {
             Self::LeakyBucket(open) => open.longest_wait(),
@@ -322,7 +353,8 @@ impl Open {
     }
 }
 
-/// What stands in the names of keys of a version: nothing of the first one.
+/// The part of a key's name that tells the version of its state: empty for version 1, the number from version
+/// 2 on.
 pub fn in_names(version: u8) -> String {
     match version {
         1 => String::new(),
@@ -330,7 +362,7 @@ pub fn in_names(version: u8) -> String {
     }
 }
 
-/// -(-a / b), rounded up; `b` is positive.
+/// `a / b`, rounded up; `b` is positive. The same as `math.ceil(a / b)` in the script.
 fn ceil_div(a: i64, b: i64) -> i64 {
     -(-a).div_euclid(b)
 }

@@ -547,7 +547,7 @@ impl Limiter {
         // It refuses without the store: nobody can be asked how many share it.
         Ok(Arc::new([Check::new(self.key.clone(), algorithm)
             .with_cost(cost)
-            .with_hidden(algorithm.hidden(micros(self.max_wait), cost))]))
+            .with_horizon(algorithm.horizon(micros(self.max_wait), cost))]))
     }
 }
 

@@ -44,8 +44,8 @@ pub struct Check {
     /// False: decide and count, never hold or refuse.
     pub enforce: bool,
     /// For how long behind a loss of the store's states grants from before it can count, µs:
-    /// [`Algorithm::hidden`].
-    pub hidden: Micros,
+    /// [`Algorithm::horizon`].
+    pub horizon: Micros,
     /// Where a store that has room for no more keys counts this one together with others.
     pub overflow: Option<Arc<str>>,
     /// What is done when the store gives no decision.
@@ -313,7 +313,7 @@ impl Check {
     pub fn new(key: impl Into<Arc<str>>, algorithm: Algorithm) -> Self {
         let on_failure = OnFailure::Reject;
         let key = key.into();
-        Self { key, algorithm, cost: 1, enforce: true, hidden: 0, overflow: None, on_failure }
+        Self { key, algorithm, cost: 1, enforce: true, horizon: 0, overflow: None, on_failure }
     }
 
     /// The same for `cost` permits.
@@ -324,8 +324,8 @@ impl Check {
 
     /// The same with grants from before a loss that can count for so long, µs.
     #[must_use]
-    pub fn with_hidden(self, hidden: Micros) -> Self {
-        Self { hidden, ..self }
+    pub fn with_horizon(self, horizon: Micros) -> Self {
+        Self { horizon, ..self }
     }
 
     /// The same with something else that is done when the store gives no decision.

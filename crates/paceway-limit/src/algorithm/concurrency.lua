@@ -57,9 +57,9 @@ local function hand_over(open)
 end
 
 -- nil for a value that this version did not write
-function concurrency.load(key, now, rule, hidden)
+function concurrency.load(key, now, rule, horizon)
   if not ask('ZREMRANGEBYSCORE', key, 0, plain(now)) then return nil end
-  local open = { rule = rule, now = now, key = key, unknown_until = lost > 0 and lost + hidden or 0 }
+  local open = { rule = rule, now = now, key = key, unknown_until = lost > 0 and lost + horizon or 0 }
   open.held = redis.call('ZCOUNT', key, 0, '+inf')
   open.queued = redis.call('ZCARD', key) - open.held
   hand_over(open)
@@ -112,7 +112,7 @@ function concurrency.renew(open, gateway, number)
   return true
 end
 
-function concurrency.give_back(open, gateway, number, deadline)
+function concurrency.refund(open, gateway, number, deadline)
   if redis.call('ZREM', open.key, struct.pack(HOLDER, gateway, number)) == 1 then
     open.held = open.held - 1
     hand_over(open)

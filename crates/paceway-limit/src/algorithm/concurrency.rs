@@ -1,10 +1,11 @@
-//! Leases: at most so many are held at once, whoever comes later waits in a queue. Twin of
+//! Concurrency permits: at most `max` requests hold one at a time, later requests wait in a queue. Twin of
 //! `concurrency.lua`.
 //!
-//! A holder counts until its lease expires, is renewed while its gateway lives, and released when its work
-//! is done. A place that becomes free is handed to the head of the queue at once: it is *called*, and holds
-//! the place for a short claim, within which it must ask again. So nobody polls, nobody herds, and the
-//! order is that of asking. What is expired is gone: a late release or renewal changes nothing.
+//! A holder counts until its lease expires; the lease is renewed while its gateway lives and ends when the
+//! work of the request is done. A permit that becomes free is handed to the head of the queue at once: that
+//! waiter is *notified*, and holds the permit for a short claim, within which it must ask again. So no waiter
+//! polls, a free permit wakes one waiter only, and the order is that of asking. An expired holder is
+//! forgotten: its late release or renewal changes nothing.
 
 use super::{Grant, Level, Micros, reserve::Queued};
 use std::{
@@ -12,36 +13,47 @@ use std::{
     mem,
 };
 
-/// For how long somebody who was called holds a place without having asked again, µs. Longer than a call of the
-/// store, short enough that a gateway which died in the queue costs little.
+/// How long a notified waiter holds its permit without having asked again, µs: 2 s. That is longer than a
+/// call of the store, and short enough that a gateway which died in the queue blocks the permit only briefly.
 pub const CLAIM: Micros = 2_000_000;
-/// Who waits in one queue at most; beyond it is refused.
+/// How many requests may wait in one queue; later ones are refused.
 const MAX_QUEUE: usize = 100_000;
-/// What a refused caller is told: nobody knows when a place will be free. 1 s.
+/// The wait that a refused request is advised, µs: 1 s. The time at which a permit becomes free is unknown.
 pub const RETRY: Micros = 1_000_000;
 
-/// The rule: at most `max` held at once, each for `lease` µs unless it is renewed.
+/// The rule of a concurrency limiter: at most `max` permits held at once, each for `lease` µs unless it is
+/// renewed.
+///
+/// ```
+/// use paceway_limit::algorithm::Concurrency;
+///
+/// // At most 10 calls at a time; the permit of a process that died is free after 30 s.
+/// let rule = Concurrency::new(10, 30_000_000).expect("a legal rule");
+/// assert_eq!((rule.max(), rule.lease()), (10, 30_000_000));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Concurrency {
     max: i64,
     lease: Micros,
 }
 
-/// Who asks: unique among all gateways of a store.
+/// Identifies a request that asks for a concurrency permit: unique among all gateways of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket {
-    /// The gateway's number, 1 to 2^52.
+    /// The number of the gateway's store connection, 1 to 2^52.
     pub gateway: i64,
-    /// Its own count.
+    /// The request's number on that connection.
     pub number: i64,
-    /// When it leaves the queue by itself, µs of the store's clock; 0 before it was there; [`HELD`](Self::HELD) when it
-    /// holds a place already.
+    /// When the request leaves the queue by itself, µs of the store's clock; 0 before it is in the queue,
+    /// [`HELD`](Self::HELD) when it holds a permit already.
     pub deadline: Micros,
 }
 
+/// The gateway and the number of a ticket: its deadline is no part of its identity.
 type Id = (i64, i64);
 
-/// What is remembered: who holds until when, and who waits until when.
+/// The state that a store keeps: the holders with the end of their leases, and the waiters with their
+/// deadlines.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct State {
     holders: HashMap<Id, Micros>,
@@ -49,53 +61,55 @@ pub struct State {
     queue: VecDeque<(Id, Micros)>,
 }
 
-/// A state while it is worked on.
+/// The state of a concurrency limiter while it is worked on, with the rule under which it is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Open {
     rule: Concurrency,
     now: Micros,
     state: State,
-    called: Vec<Ticket>,
-    /// Until then nobody knows who else holds a place.
+    notified: Vec<Ticket>,
+    /// The instant until which unknown holders may exist after a loss of data, µs; 0 without a loss.
     unknown_until: Micros,
 }
 
 // === impl Concurrency ===
 
 impl Concurrency {
-    /// `None` when `max` or `lease` is not positive or beyond exact arithmetic.
+    /// At most `max` permits held at once, each for `lease` µs. `None` when one of them is not positive or
+    /// beyond exact arithmetic.
     pub fn new(max: i64, lease: Micros) -> Option<Self> {
         let exact =
             (1..=super::EXACT / 8).contains(&max) && (1..=super::EXACT / 8).contains(&lease);
         exact.then_some(Self { max, lease })
     }
 
-    /// A request holds one place.
+    /// The greatest cost of a request: each request holds exactly one permit.
     pub fn capacity(&self) -> i64 {
         1
     }
 
-    /// How many may be held at once.
+    /// How many permits may be held at once.
     pub fn max(&self) -> i64 {
         self.max
     }
 
-    /// For how long a holder that is not renewed counts, µs.
+    /// How long a holder counts that is not renewed, µs.
     pub fn lease(&self) -> Micros {
         self.lease
     }
 
-    /// The same rule with `max` places instead. A rule with 0 places admits no further holder.
+    /// The same rule with `max` permits instead. A rule with 0 permits admits no further holder.
     pub fn with_max(&self, max: i64) -> Self {
         Self { max: max.clamp(0, self.max), ..*self }
     }
 
-    /// One gateway's share of it, see [`Algorithm::share`](super::Algorithm::share).
+    /// One gateway's share of the rule, see [`Algorithm::share`](super::Algorithm::share).
     pub(super) fn share(&self, gateways: i64) -> Self {
         Self { max: (self.max / gateways).max(1), ..*self }
     }
 
-    /// The arguments of the script, in its order.
+    /// The arguments of the rule for the script, in the order in which `rule` of `concurrency.lua` reads
+    /// them.
     pub fn args(&self) -> [i64; 2] {
         [self.max, self.lease]
     }
@@ -104,25 +118,27 @@ impl Concurrency {
 // === impl Ticket ===
 
 impl Ticket {
-    /// The deadline of a ticket whose place was given without this state: an observing limiter counts it even if no place
-    /// is free. Otherwise a state that is full, or whose holders are not known, would not know of a call that runs.
+    /// The deadline of a ticket whose permit was granted without this state: an observing limiter counts it
+    /// even if no permit is free. Otherwise a state that is full, or whose holders are unknown, would not
+    /// count a running call.
     pub const HELD: Micros = -1;
 
-    /// Whether its place was given without this state.
+    /// Whether the permit of the ticket was granted without this state.
     pub(super) fn is_held(self) -> bool {
         self.deadline == Self::HELD
     }
 
+    /// The identity of the request in the maps of the state.
     fn id(self) -> Id {
         (self.gateway, self.number)
     }
 
-    /// What is given back to leave the queue or the place.
+    /// The grant that a refund passes to leave the queue or to return the permit.
     pub fn grant(self) -> Grant {
         Grant { whole: self.gateway, ticks: self.number, born: self.deadline, aux: 1 }
     }
 
-    /// Whose place `grant` is.
+    /// The ticket of the request to which `grant` belongs.
     pub fn of(grant: Grant) -> Self {
         Self { gateway: grant.whole, number: grant.ticks, deadline: grant.born }
     }
@@ -131,13 +147,13 @@ impl Ticket {
 // === impl Open ===
 
 impl Open {
-    /// Reads a state at `now`, forgets who has expired, and hands their places on.
+    /// Reads a state at `now`, removes the expired holders, and hands their permits to the queue.
     pub fn new(state: Option<&mut State>, now: Micros, rule: Concurrency) -> Self {
         Self::held_until(0, state, now, rule)
     }
 
-    /// The same of a state that has lost holders, whose leases end at `unknown_until`. Before it nobody new gets a place,
-    /// and whoever renews a lease holds on, known or not.
+    /// The same for a state that has lost holders, whose leases end at `unknown_until`. Before that instant
+    /// no new request gets a permit, and every request that renews a lease stays a holder, known or not.
     pub fn held_until(
         unknown_until: Micros,
         state: Option<&mut State>,
@@ -145,7 +161,7 @@ impl Open {
         rule: Concurrency,
     ) -> Self {
         let state = state.map(mem::take).unwrap_or_default();
-        let mut open = Self { rule, now, state, called: Vec::new(), unknown_until };
+        let mut open = Self { rule, now, state, notified: Vec::new(), unknown_until };
         while let Some((expiry, id)) = open.state.expiries.first().copied()
             && expiry <= now
         {
@@ -156,18 +172,22 @@ impl Open {
         open
     }
 
+    /// How many permits are held now by known holders.
     fn held(&self) -> i64 {
         self.state.holders.len() as i64
     }
 
+    /// Whether holders may exist that the state does not know.
     fn is_unknown(&self) -> bool {
         self.now < self.unknown_until
     }
 
+    /// Whether a new request can get a permit now.
     fn has_room(&self) -> bool {
         self.held() < self.rule.max && !self.is_unknown()
     }
 
+    /// Makes the request a holder for `lease` µs, or prolongs its lease.
     fn hold(&mut self, id: Id, lease: Micros) {
         let expiry = self.now + lease;
         if let Some(before) = self.state.holders.insert(id, expiry) {
@@ -176,6 +196,7 @@ impl Open {
         self.state.expiries.insert((expiry, id));
     }
 
+    /// Hands the free permits to the head of the queue, and removes the waiters whose deadline is past.
     fn hand_over(&mut self) {
         let is_over = |open: &Self, deadline| open.is_unknown() && deadline <= open.now;
         while let Some((id, deadline)) = self.state.queue.front().copied()
@@ -184,23 +205,24 @@ impl Open {
             self.state.queue.pop_front();
             if deadline > self.now {
                 self.hold(id, self.rule.lease.min(CLAIM));
-                self.called.push(Ticket { gateway: id.0, number: id.1, deadline });
+                self.notified.push(Ticket { gateway: id.0, number: id.1, deadline });
             }
         }
     }
 
-    /// Whether there is a place for `ticket`.
+    /// Whether the request can hold a permit now: one is free, or it holds one already.
     pub fn is_free(&self, ticket: Ticket) -> bool {
         self.has_room() || self.state.holders.contains_key(&ticket.id())
     }
 
-    /// Takes a place.
+    /// Makes the request a holder for a whole lease, and returns the grant for its release.
     pub fn hold_for(&mut self, ticket: Ticket) -> Grant {
         self.hold(ticket.id(), self.rule.lease);
         Ticket { deadline: 0, ..ticket }.grant()
     }
 
-    /// Waits in the queue for `budget` µs, or goes on waiting. `None` when the queue is full, or the time over.
+    /// Puts the request into the queue for `budget` µs, or lets it wait on. `None` when the queue is full, or
+    /// its deadline is past.
     pub fn enqueue(&mut self, ticket: Ticket, budget: Micros) -> Option<Queued> {
         let waits =
             |(id, deadline): &(Id, Micros)| (*id, *deadline) == (ticket.id(), ticket.deadline);
@@ -220,12 +242,12 @@ impl Open {
         Some(Queued { deadline, ask_after: self.next() })
     }
 
-    /// Until the first lease expires, µs.
+    /// The time until a permit is free by itself: until the first lease expires, µs.
     fn next(&self) -> Micros {
         let expiry = match self.held() < self.rule.max {
             true => None,
             false => {
-                // Of no places at all none becomes free by itself.
+                // A rule with 0 permits has no lease that could expire.
                 let first = self.state.expiries.first().map(|(expiry, _)| *expiry);
                 Some(first.unwrap_or(self.now + RETRY))
             }
@@ -233,7 +255,7 @@ impl Open {
         expiry.unwrap_or(self.now).max(self.unknown_until) - self.now
     }
 
-    /// Holds on for another lease; false when it has expired.
+    /// Holds the permit for another lease; false when the lease has expired.
     pub fn renew(&mut self, grant: Grant) -> bool {
         let id = Ticket::of(grant).id();
         let holds = self.is_unknown() || self.state.holders.contains_key(&id);
@@ -243,8 +265,8 @@ impl Open {
         holds
     }
 
-    /// Leaves the place or the queue; false when it was in neither any more.
-    pub fn give_back(&mut self, grant: Grant, _cost: i64) -> bool {
+    /// Returns the permit, or leaves the queue; false when the request was in neither any more.
+    pub fn refund(&mut self, grant: Grant, _cost: i64) -> bool {
         let ticket = Ticket::of(grant);
         if let Some(expiry) = self.state.holders.remove(&ticket.id()) {
             self.state.expiries.remove(&(expiry, ticket.id()));
@@ -257,7 +279,7 @@ impl Open {
         waiting.and_then(|i| self.state.queue.remove(i)).is_some()
     }
 
-    /// All places are free; who waits gets them. False when none was held.
+    /// Frees all permits and hands them to the waiters; false when none was held.
     pub fn forget(&mut self) -> bool {
         self.state.expiries.clear();
         let held = !mem::take(&mut self.state.holders).is_empty();
@@ -265,22 +287,22 @@ impl Open {
         held
     }
 
-    /// The first instant from `from` on at which one may be had, as far as that can be known.
+    /// The first instant from `from` on at which a permit may be free, as far as that can be known.
     pub fn earliest(&self, from: Micros, _cost: i64) -> (Micros, i64) {
         (from.max(self.next()), 0)
     }
 
-    /// Takes nothing: a place is held for somebody, with [`Self::hold_for`].
+    /// Takes nothing: a permit is held for a request with [`Self::hold_for`].
     pub fn take(&mut self, _start: i64, _cost: i64) -> Grant {
         Grant::default()
     }
 
-    /// Nothing was taken; who has expired is gone all the same.
+    /// Returns the state to its store when no permit was taken; the expired holders stay removed.
     pub fn put_back(self, state: &mut State) {
         *state = self.state;
     }
 
-    /// How many more may be held, and until when the others are at most.
+    /// How many more permits may be held, and when the last of the present leases ends.
     pub fn level(&self) -> Level {
         let last = self.state.expiries.last().map_or(self.now, |(expiry, _)| *expiry);
         let room = if self.has_room() { self.rule.max - self.held() } else { 0 };
@@ -288,12 +310,12 @@ impl Open {
         Level { remaining: room, next: self.next(), reset_after }
     }
 
-    /// Those who got a place that they waited for.
-    pub fn called(&mut self) -> Vec<Ticket> {
-        mem::take(&mut self.called)
+    /// The waiters that got a permit since the state was opened; their gateways wake them.
+    pub fn notified(&mut self) -> Vec<Ticket> {
+        mem::take(&mut self.notified)
     }
 
-    /// The state to keep and how long it matters, µs; `None` when it equals an absent one.
+    /// The state to keep and how long it matters, µs; `None` when it has neither holders nor waiters.
     pub fn close(self) -> Option<(State, Micros)> {
         let expiry = self.state.expiries.last().map(|(expiry, _)| *expiry);
         let deadline = self.state.queue.iter().map(|(_, deadline)| *deadline).max();

@@ -301,7 +301,7 @@ function fixed_window.take(open, start, cost)
   return start, 0, open.born, open.clock
 end
 
-function fixed_window.give_back(open, whole, _, born, aux, cost)
+function fixed_window.refund(open, whole, _, born, aux, cost)
   local clock, period = open.clock, open.rule.period
   if born ~= open.born or not holds(open.own, whole, aux, period, cost, clock) then return false end
   used(open)

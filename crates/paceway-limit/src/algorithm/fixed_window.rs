@@ -1,109 +1,124 @@
 //! Fixed windows of the store's clock with reservations. Twin of `fixed_window.lua`.
 //!
-//! Window `k` of a period is `[k·period, (k+1)·period)` since the epoch and has room for `count` permits.
-//! A caller gets the first window that has room for all of its permits beside what is promised already
-//! (first fit): at once when that is the window it asked in, else at its start. Nobody who has a promise
-//! is ever delayed, so no mix of costs can starve anyone.
+//! Window `k` of a period is `[k·period, (k+1)·period)` since the epoch and has room for `count` permits. A
+//! request gets the first window that has room for all of its permits beside the permits that are already
+//! promised (first fit): it is granted at once when that is the present window, else at the start of that
+//! window. No promise is ever delayed, so no mix of costs can starve a request.
 //!
-//! Kept are the permits of each window that is not past, as *runs* of equal windows: a queue of full
-//! windows is one run, however long. A rule may change while gateways with the old one still ask, so the
-//! permits are kept in *sections*, one per period in use, and every grant is charged to all of them: each
-//! rule counts what the others granted, and keeps beside its own law that no window of another period gets more than
-//! the laxer of both rules allows there. What is above a count is just full.
+//! The state keeps the permits of each window that is not past, as *runs* of equal windows: a queue of full
+//! windows is one run, however long. A rule may change while gateways with the old one still ask. Therefore
+//! the permits are kept in *sections*, one per period in use, and every grant is charged to all of them: each
+//! rule counts the grants of the others. Beside its own law each rule ensures that no window of another
+//! period gets more than the laxer of both rules allows there. A window with more permits than its count is
+//! simply full.
 //!
-//! When the clock goes back, windows that were past stay so: instants before the windows of the greatest
+//! When the clock is set back, windows that were past stay past: instants before the windows of the greatest
 //! `now` that wrote the state are never granted.
 
-use super::{Grant, Level, Loss, Micros};
+use super::{DataLoss, Grant, Level, Micros};
 use section::Section;
 use smallvec::{SmallVec, smallvec};
 
-/// Periods in use at once; beyond it the one unused longest goes, and starts from the others' permits
-/// should it come back.
+/// How many periods a state keeps at once. When one more is used, the section that was unused for the longest
+/// time is dropped. If its period is used again, its section begins with the permits of the others.
 const MAX_SECTIONS: usize = 4;
-/// How much longer than its period a section stays without a grant or a gift of its own. Whoever found the
-/// window full comes back a period later at the latest; those who come seldom get this time more.
+/// How much longer than its period a section is kept without a grant or a refund of its own, µs: 60 s. A
+/// request that found the window full comes back after one period at the latest; this is the extra time for
+/// rarer requests.
 const UNUSED: Micros = 60_000_000;
-/// For so long, µs, a state whose windows are all past still tells a rule with longer ones of them: stores keep every
-/// state for 5 s more than it matters.
+/// How long a state whose windows are all past still informs a rule with longer windows, µs: 5 s, because
+/// stores keep every state for 5 s more than it matters.
 const KNOWN_PAST: Micros = 5_000_000;
 const MAX_COUNT: i64 = 1_000_000_000;
 const MIN_PERIOD: Micros = 1_000;
 const MAX_PERIOD: Micros = 366 * 86_400 * 1_000_000;
 
-/// The rule: at most `count` permits in each window.
+/// The rule of a fixed window: at most `count` permits in each window of `period` µs.
+///
+/// ```
+/// use paceway_limit::algorithm::FixedWindow;
+///
+/// // 1000 permits in each hour of the store's clock.
+/// let rule = FixedWindow::new(1000, 3_600_000_000).expect("a legal rule");
+/// assert_eq!(rule.capacity(), 1000);
+/// // Periods from 1 ms to 366 days are legal.
+/// assert!(FixedWindow::new(1000, 10).is_none());
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FixedWindow {
-    /// Permits.
+    /// How many permits each window has room for.
     count: i64,
-    /// µs.
+    /// The length of a window, µs.
     period: Micros,
 }
 
-/// What is remembered: the permits of all windows that were not past when it was written.
+/// The state that a store keeps: the permits of all windows that were not past when it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct State {
-    /// Since when there has been a state, or a moment ago had been one.
+    /// The instant at which the state came into being, µs. It survives up to 5 s without any permit in use.
     born: Micros,
-    /// The greatest `now` that wrote it.
+    /// The greatest `now` that wrote the state, µs.
     clock: Micros,
-    /// The period used last comes first.
+    /// One section for each period in use; the period that was used last comes first.
     sections: SmallVec<[Section; 1]>,
 }
 
-/// A state while it is worked on.
+/// The state of a fixed window while it is worked on, with the rule under which it is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Open {
     rule: FixedWindow,
     now: Micros,
-    /// `now`, or what a state from the future says.
+    /// `now`, or the clock of the state when that one is later.
     clock: Micros,
-    /// Nothing is granted before it.
+    /// The first instant at which permits may be granted, µs.
     floor: Micros,
     born: Micros,
-    /// Of the rule's period.
+    /// The section of the rule's own period.
     own: Section,
+    /// The sections of the other periods in use.
     others: Vec<Section>,
 }
 
 // === impl FixedWindow ===
 
 impl FixedWindow {
-    /// `count` permits in each window of `period` µs. `None` unless `count` is 1 to 10^9 and `period` 1 ms to
-    /// 366 days.
+    /// `count` permits in each window of `period` µs. `None` unless `count` is 1 to 10^9 and `period` is 1 ms
+    /// to 366 days.
     pub fn new(count: i64, period: Micros) -> Option<Self> {
         let fits = (1..=MAX_COUNT).contains(&count) && (MIN_PERIOD..=MAX_PERIOD).contains(&period);
         fits.then_some(Self { count, period })
     }
 
-    /// Permits of an empty window; a greater cost can never be paid.
+    /// The permits of an empty window; a request with a greater cost is never granted.
     pub fn capacity(&self) -> i64 {
         self.count
     }
 
-    /// No room in any window in which something can have been promised before `loss`.
-    pub(super) fn used_up(&self, loss: Loss, now: Micros) -> State {
+    /// The state after a loss of data: each window in which a permit can have been promised before `loss` is
+    /// full.
+    pub(super) fn used_up(&self, loss: DataLoss, now: Micros) -> State {
         let own = Section::full(self.period, now, self.count, [loss.at, loss.until()]);
         State { born: now, clock: now, sections: smallvec![own] }
     }
 
-    /// How long a window is, µs.
+    /// The length of a window, µs.
     pub(super) fn period(&self) -> Micros {
         self.period
     }
 
-    /// One gateway's share of it, see [`Algorithm::share`](super::Algorithm::share).
+    /// One gateway's share of the rule, see [`Algorithm::share`](super::Algorithm::share).
     pub(super) fn share(&self, gateways: i64, cost: i64) -> Self {
         Self { count: (self.count / gateways).max(cost).min(self.count), ..*self }
     }
 
-    /// The same windows without a limit, see [`Algorithm::spent`](super::Algorithm::spent). `count` is not part of the
-    /// state, so a window may have more permits than the rule allows, and is full then.
+    /// The same windows without a limit, see [`Algorithm::spent`](super::Algorithm::spent). `count` is not
+    /// part of the state, so a window may have more permits than the rule allows, and is full then.
     pub(super) fn spent(&self) -> Self {
         Self { count: MAX_COUNT, ..*self }
     }
 
-    /// The arguments of the script, in its order.
+    /// The arguments of the rule for the script, in the order in which `rule` of `fixed_window.lua` reads
+    /// them.
     pub fn args(&self) -> [i64; 2] {
         [self.count, self.period]
     }
@@ -120,7 +135,7 @@ impl State {
 // === impl Open ===
 
 impl Open {
-    /// Reads a state at `now`. One whose windows are all past equals an absent one.
+    /// Reads a state at `now`. A state whose windows are all past equals an absent one.
     pub fn new(state: Option<&mut State>, now: Micros, rule: FixedWindow) -> Self {
         let period = rule.period;
         let fresh = || {
@@ -151,8 +166,8 @@ impl Open {
         Self { rule, now, clock, floor, born: state.born, own, others }
     }
 
-    /// The first instant from `from` on (µs from now) whose window has room for `cost` permits, and the
-    /// same since the epoch.
+    /// The first instant from `from` on (µs from now) whose window has room for `cost` permits, and the same
+    /// instant since the epoch.
     pub fn earliest(&self, from: Micros, cost: i64) -> (Micros, i64) {
         let mut at = (self.now + from).max(self.floor);
         let most = self.rule.count - cost;
@@ -168,7 +183,8 @@ impl Open {
         }
     }
 
-    /// Takes the permits at the instant that [`Self::earliest`] found. The grant's `aux` is when it was made.
+    /// Takes the permits at the instant that [`Self::earliest`] found. `aux` of the grant is the instant at
+    /// which it was made.
     pub fn take(&mut self, start: i64, cost: i64) -> Grant {
         self.used();
         for section in [&mut self.own].into_iter().chain(&mut self.others) {
@@ -178,8 +194,9 @@ impl Open {
         Grant { whole: start, ticks: 0, born: self.born, aux: self.clock }
     }
 
-    /// Gives an unused grant back, until its window ends; false when there is nothing (left) to give back.
-    pub fn give_back(&mut self, grant: Grant, cost: i64) -> bool {
+    /// Returns the permits of an unused grant until its window ends; false when the state has nothing (left)
+    /// of this grant.
+    pub fn refund(&mut self, grant: Grant, cost: i64) -> bool {
         let (clock, period) = (self.clock, self.rule.period);
         if grant.born != self.born || !self.own.holds(&grant, period, cost, clock) {
             return false;
@@ -197,7 +214,7 @@ impl Open {
         true
     }
 
-    /// How full the present window is.
+    /// How full the present window is, under its own rule and under those of the other periods.
     pub fn level(&self) -> Level {
         let (next, _) = self.earliest(0, 1);
         let mut room = self.rule.count - self.own.count(self.own.window(self.now));
@@ -209,28 +226,31 @@ impl Open {
         Level { remaining, next, reset_after: self.reset_after() }
     }
 
-    /// The state to keep and how long it matters, µs; `None` when it equals an absent one.
+    /// The state to keep and how long it matters, µs; `None` when all windows are past, which equals an
+    /// absent state.
     pub fn close(self) -> Option<(State, Micros)> {
         let reset_after = self.reset_after();
         if reset_after <= 0 {
             return None;
         }
-        // Empty sections too: who comes back to one must not start from the others' permits.
+        // Empty sections are kept, too: a rule that comes back to one must not start from the permits of the
+        // others.
         let mut sections = smallvec![self.own];
         sections.extend(self.others);
         Some((State { born: self.born, clock: self.clock, sections }, reset_after))
     }
 
-    /// Until the state equals an absent one.
+    /// The time until the state equals an absent one, µs.
     fn reset_after(&self) -> Micros {
         let end = self.others.iter().map(Section::end).fold(self.own.end(), Micros::max);
         (end - self.now).max(0)
     }
 
-    /// Something is written under this rule: sections that nobody used for long go.
+    /// Notes a grant or a refund under this rule, and drops the sections that were unused for a long time.
     fn used(&mut self) {
         self.own.asked = self.clock;
-        // A charge is no rule: what other periods allow in these windows is still up to the last one.
+        // A charge by [`FixedWindow::spent`] is no rule: the last rule still decides what other periods may
+        // allow in these windows.
         if self.rule.count < MAX_COUNT {
             self.own.limit = self.rule.count;
         }

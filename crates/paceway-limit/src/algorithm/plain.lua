@@ -44,7 +44,7 @@ local args, reply = ARGV, {}
 if #ARGV[2] > 0 then
   local pack, unpack_from, floor, call = struct.pack, struct.unpack, math.floor, redis.call
   local plain = ARGV[2]
-  local groups, head, den, full, length, far, hidden, alike, count, least, greatest, at =
+  local groups, head, den, full, length, far, horizon, alike, count, least, greatest, at =
     unpack_from('<I2c26ddddddddd', plain)
 
   local states = redis.pcall('MGET', unpack(KEYS, 1, groups + 1))
@@ -55,7 +55,7 @@ if #ARGV[2] > 0 then
   for k = 1, groups do
     if k > 1 then
       if alike == 0 then
-        head, den, full, length, far, hidden, alike, at = unpack_from('<c26dddddd', plain, at)
+        head, den, full, length, far, horizon, alike, at = unpack_from('<c26dddddd', plain, at)
       end
       count, least, greatest, at = unpack_from('<ddd', plain, at)
     end
@@ -80,7 +80,7 @@ if #ARGV[2] > 0 then
       end
     end
     if is_lost then
-      local ahead = clamp(lost + hidden - now, far) * den
+      local ahead = clamp(lost + horizon - now, far) * den
       if ahead > -den then tail = ahead end
     end
 
@@ -124,7 +124,7 @@ if #ARGV[2] > 0 then
       for i = 0, count - 1 do
         local budget = least
         if least < greatest then budget = unpack_from('<d', plain, budgets + 8 * i) end
-        for _, arg in ipairs({ 'D', budget, 1, k + 1, kind, length / per, '1', hidden, per, den, most }) do
+        for _, arg in ipairs({ 'D', budget, 1, k + 1, kind, length / per, '1', horizon, per, den, most }) do
           long[#long + 1] = arg
         end
       end

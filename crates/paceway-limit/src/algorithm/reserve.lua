@@ -36,13 +36,13 @@ end
 local states, used = {}, {}
 
 -- the state of KEYS[k], or nil when its value is foreign
-local function open(k, algorithm, rule, hidden)
+local function open(k, algorithm, rule, horizon)
   local state = states[k]
   if state == nil then
-    local opened = algorithm.load(KEYS[k], now, rule, hidden)
+    local opened = algorithm.load(KEYS[k], now, rule, horizon)
     state = false
     if opened then
-      state = { key = KEYS[k], algorithm = algorithm, open = opened, dirty = false, hidden = hidden }
+      state = { key = KEYS[k], algorithm = algorithm, open = opened, dirty = false, horizon = horizon }
       used[#used + 1] = state
     end
     states[k] = state
@@ -52,7 +52,7 @@ local function open(k, algorithm, rule, hidden)
   if state and not algorithm.same(state.open.rule, rule) then
     -- Around a change of the configuration one call can carry both rules.
     if state.dirty then algorithm.save(state.open, state.key) end
-    state.open, state.dirty = algorithm.load(state.key, now, rule, hidden), false
+    state.open, state.dirty = algorithm.load(state.key, now, rule, horizon), false
   end
   return state or nil
 end
@@ -115,7 +115,7 @@ local function places(wants, budget, at, ticket)
   if not taken and at <= KEPT then return true end
   for _, want in ipairs(wants) do
     if want.free then
-      want.state.algorithm.give_back(want.state.open, ticket.gateway, ticket.number, ticket.deadline)
+      want.state.algorithm.refund(want.state.open, ticket.gateway, ticket.number, ticket.deadline)
       want.state.dirty = true
     end
   end
@@ -197,9 +197,9 @@ local function next_number() return tonumber(next_arg()) end
 
 -- the state that the rule at args[i] asks for
 local function next_state(k, algorithm)
-  local hidden, rule = next_number(), algorithm.rule(args, i)
+  local horizon, rule = next_number(), algorithm.rule(args, i)
   i = i + algorithm.args
-  return open(k, algorithm, rule, hidden)
+  return open(k, algorithm, rule, horizon)
 end
 
 while i <= #args do
@@ -239,7 +239,7 @@ while i <= #args do
     if not state then
       push(-1, k)
     else
-      local given = algorithm.give_back(state.open, whole, ticks, born, aux, cost)
+      local given = algorithm.refund(state.open, whole, ticks, born, aux, cost)
       if given then state.dirty = true end
       push(state.open.handed_over and 2 or given and 1 or 0)
     end
@@ -266,7 +266,7 @@ while i <= #args do
       states[k] = nil
       local gone
       if state then
-        gone = vacate(algorithm, KEYS[k], now, state.open.rule, state.hidden)
+        gone = vacate(algorithm, KEYS[k], now, state.open.rule, state.horizon)
       else
         gone = redis.call('DEL', KEYS[k]) == 1
       end

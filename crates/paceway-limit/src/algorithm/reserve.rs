@@ -1,4 +1,4 @@
-//! The loop over a request's limiters: all are charged at one common instant, or none is. Twin of
+//! The loop over a request's limiters: all of them are charged at one common instant, or none is. Twin of
 //! `reserve.lua`.
 
 use super::{
@@ -7,77 +7,81 @@ use super::{
 };
 use smallvec::SmallVec;
 
-/// One limiter of a request, opened.
+/// One limiter of a request, with its opened state and the permits that the request asks of it.
 #[derive(Debug)]
 pub struct Want<'a> {
-    /// Its state.
+    /// The opened state of the limiter, which a grant changes.
     pub open: &'a mut Open,
-    /// Permits, 1 to the limiter's capacity.
+    /// The permits that the request costs, from 1 to the limiter's capacity.
     pub cost: i64,
-    /// False for a limiter that only observes.
+    /// False for a limiter that only observes: it counts the request and never delays or refuses it.
     pub enforce: bool,
 }
 
-/// Whoever has a place and waits no longer than this for permits, µs, keeps it for them: far shorter than a
-/// [claim](super::concurrency::CLAIM). Given back at once, it would be asked for again together with permits that
-/// others have reserved by then: 68 % of what a window of 20/s and 12 places allow with calls of 0.7 s.
+/// A request that is granted a concurrency permit keeps it while it waits for rate permits, if that wait is
+/// at most this long, µs. The time is far below a [claim](super::concurrency::CLAIM). If the permit were
+/// returned at once, the request would ask for it again together with rate permits that others have reserved
+/// by then: with a window of 20/s, 12 concurrency permits and calls of 0.7 s, only 68 % of the allowed calls
+/// were made.
 const KEPT: Micros = 500_000;
 
-/// What one limiter gave.
+/// The share of one limiter in the decision on a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
-    /// Enforcing: the common instant, µs from now. Observing: the instant that it would have said, or
-    /// [`Part::NOTHING`] when it would have refused. A place is never taken for later: [`Part::NOT_YET`].
+    /// The instant of the grant, µs from now. An enforcing limiter has the common instant of the request. An
+    /// observing limiter has the instant that it would have enforced, or [`Part::NOTHING`] when it would have
+    /// refused. A concurrency permit is never taken for later: then it is [`Part::NOT_YET`].
     pub at: Micros,
-    /// To give it back; meaningless when `at` is negative.
+    /// The grant for a refund; meaningless when `at` is negative.
     pub grant: Grant,
 }
 
-/// Up to two limiters a request are kept in place.
+/// The parts of a request in the order of its limiters. Up to two of them need no allocation.
 pub type Parts = SmallVec<[Part; 2]>;
 
-/// The wait for a place that somebody else holds.
+/// The wait of a request for a concurrency permit that another request holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Queued {
-    /// Until when, µs of the store's clock.
+    /// When the request leaves the queue, µs of the store's clock.
     pub deadline: Micros,
-    /// When to ask again if nobody calls, µs from now.
+    /// When the request asks again if no notification comes, µs from now.
     pub ask_after: Micros,
 }
 
-/// What became of a request.
+/// The decision on a request: granted at an instant, waiting in a queue, or refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reserved {
-    /// When all enforcing limiters can grant, µs from now.
+    /// The first instant at which all enforcing limiters can grant the request, µs from now.
     pub at: Micros,
-    /// When refused: how much later the same request is admitted, µs.
+    /// How much later the same request would be admitted, µs; 0 unless it is refused.
     pub retry_after: Micros,
-    /// The limiter that made it so late, or whose queue is full; when none did, the one with the fewest permits left.
+    /// The index of the limiter that delays the request most, or whose queue is full. If none delays it, the
+    /// index of the limiter with the fewest permits left.
     pub bound_by: usize,
-    /// Of that limiter, after this request.
+    /// How full that limiter is after this request.
     pub level: Level,
-    /// One per limiter when admitted.
+    /// One part for each limiter when the request is admitted; `None` otherwise.
     pub parts: Option<Parts>,
-    /// When it waits for a place; it has taken nothing.
+    /// The wait in the queue of a concurrency limiter; the request has taken no permits then.
     pub queued: Option<Queued>,
 }
 
 // === impl Part ===
 
 impl Part {
-    /// It would have refused.
+    /// The part of an observing limiter that would have refused the request.
     pub const NOTHING: Self = Self { at: -1, grant: Grant { whole: 0, ticks: 0, born: 0, aux: 0 } };
-    /// To be asked for at the common instant.
+    /// The part of a concurrency limiter that the request asks again at the common instant.
     pub const NOT_YET: Self = Self { at: -2, ..Self::NOTHING };
 }
 
-/// Decides one request against all of its limiters (at least one); `ticket` is who asks where places are
-/// held.
+/// Decides one request against all of its limiters (at least one). `ticket` identifies the request where a
+/// limiter counts concurrency permits.
 ///
-/// An instant in the future leaves the time before it free for others: a limiter that could have granted
-/// earlier keeps that room as a hole. Places are taken only now: a request that must wait for a place takes no
-/// permits, and one that must wait for permits alone asks for its places when their instant has come. A refusal
-/// changes nothing.
+/// An instant in the future leaves the time before it free for other requests: a limiter that could have
+/// granted earlier keeps that room as a hole. Concurrency permits are taken only for now. A request that has
+/// to wait for one takes no rate permits, and a request that has to wait for rate permits asks for its
+/// concurrency permits when their instant has come. A refusal changes nothing.
 pub fn decide(wants: &mut [Want<'_>], budget: Micros, ticket: Option<Ticket>) -> Reserved {
     let budget = budget.min(MAX_BUDGET);
     let mut starts: SmallVec<[i64; 2]> = smallvec::smallvec![0; wants.len()];
@@ -89,11 +93,14 @@ pub fn decide(wants: &mut [Want<'_>], budget: Micros, ticket: Option<Ticket>) ->
     let mut reserved =
         Reserved { at, retry_after, bound_by, level: Level::default(), parts: None, queued: None };
     if retry_after == 0 {
-        let places = ticket.map_or(Places::Free, |ticket| places(wants, budget, at, ticket));
-        match places {
-            Places::Free => reserved.parts = Some(take(wants, &starts, at, budget, ticket)),
-            Places::Wait(i, queued) => (reserved.bound_by, reserved.queued) = (i, Some(queued)),
-            Places::None(i) => (reserved.bound_by, reserved.retry_after) = (i, RETRY),
+        let concurrent =
+            ticket.map_or(Concurrent::Free, |ticket| concurrent(wants, budget, at, ticket));
+        match concurrent {
+            Concurrent::Free => reserved.parts = Some(take(wants, &starts, at, budget, ticket)),
+            Concurrent::Queued(i, queued) => {
+                (reserved.bound_by, reserved.queued) = (i, Some(queued))
+            }
+            Concurrent::Full(i) => (reserved.bound_by, reserved.retry_after) = (i, RETRY),
         }
     }
     reserved.level = wants[reserved.bound_by].open.level();
@@ -103,7 +110,8 @@ pub fn decide(wants: &mut [Want<'_>], budget: Micros, ticket: Option<Ticket>) ->
     reserved
 }
 
-/// Of a request that nothing made wait: the limiter of permits that has the fewest left, of equals the first.
+/// Binds a request that no limiter delayed to the rate limiter that has the fewest permits left; among equals
+/// to the first.
 fn tightest(wants: &[Want<'_>], reserved: &mut Reserved) {
     if !wants[reserved.bound_by].is_permits() {
         return;
@@ -116,14 +124,16 @@ fn tightest(wants: &[Want<'_>], reserved: &mut Reserved) {
     }
 }
 
-/// The first instant from `from` on at which all enforcing limiters can grant, and the one that made it so late.
+/// The first instant from `from` on at which all enforcing rate limiters can grant, and the limiter that made
+/// it so late.
 fn common(wants: &[Want<'_>], from: Micros, starts: &mut [i64]) -> (Micros, usize) {
     let (mut at, mut bound_by) = (from, 0);
     let enforcing = wants.iter().filter(|want| want.is_permits()).count();
     loop {
         let mut later = false;
         for (i, want) in wants.iter().enumerate().filter(|(_, want)| want.is_permits()) {
-            // Beyond the longest budget only the refusal is left to compute; the clamp keeps it exact.
+            // Later than the longest budget only the time of the refusal is computed; the clamp keeps it
+            // exact.
             let (earliest, start) = want.open.earliest(at.min(MAX_BUDGET), want.cost);
             starts[i] = start;
             if earliest > at {
@@ -136,9 +146,9 @@ fn common(wants: &[Want<'_>], from: Micros, starts: &mut [i64]) -> (Micros, usiz
     }
 }
 
-/// Who would wait longer in a limiter alone than its queue allows is refused, too: the first instant from
-/// `from` on that is none of these and within the budget, with the limiter that made it so late. `None` when it is
-/// `from`.
+/// A request that would wait in one limiter alone for longer than that limiter's queue allows is refused,
+/// too. Returns the first instant from `from` on at which no queue is too long and which is within the
+/// budget, with the limiter that made it so late; `None` when that instant is `from`.
 fn fitting_all_queues(wants: &[Want<'_>], budget: Micros, from: Micros) -> Option<(Micros, usize)> {
     let (mut retry_after, mut bound_by) = (from, None);
     loop {
@@ -152,7 +162,7 @@ fn fitting_all_queues(wants: &[Want<'_>], budget: Micros, from: Micros) -> Optio
         if retry_after == before {
             return bound_by.map(|i| (retry_after, i));
         }
-        // Room that was there for the others may be past by then.
+        // The room of the other limiters may be past at the later instant.
         let mut starts: SmallVec<[i64; 2]> = smallvec::smallvec![0; wants.len()];
         let (at, i) = common(wants, retry_after, &mut starts);
         if at - budget > retry_after {
@@ -161,31 +171,33 @@ fn fitting_all_queues(wants: &[Want<'_>], budget: Micros, from: Micros) -> Optio
     }
 }
 
-enum Places {
+/// Whether the concurrency limiters of a request have a permit for it.
+enum Concurrent {
     Free,
-    Wait(usize, Queued),
-    None(usize),
+    Queued(usize, Queued),
+    Full(usize),
 }
 
-/// Whether every limiter of places has one. If not, the request waits in the first queue that it must. Meanwhile it
-/// holds no place that it was called to, nor while it waits for permits for long.
-fn places(wants: &mut [Want<'_>], budget: Micros, at: Micros, ticket: Ticket) -> Places {
+/// Whether every concurrency limiter has a free permit. If one has none, the request waits in the first such
+/// queue. While it waits there, or for more than [`KEPT`] for rate permits, it holds no concurrency permit
+/// that it was notified of.
+fn concurrent(wants: &mut [Want<'_>], budget: Micros, at: Micros, ticket: Ticket) -> Concurrent {
     let enforced = wants.iter_mut().enumerate().filter(|(_, want)| want.enforce);
     let mut leases: SmallVec<[_; 2]> =
         enforced.filter_map(|(i, want)| Some((i, want.open.leases()?))).collect();
     let taken = leases.iter().position(|(_, open)| !open.is_free(ticket));
     if taken.is_none() && at <= KEPT {
-        return Places::Free;
+        return Concurrent::Free;
     }
     for (_, open) in leases.iter_mut().filter(|(_, open)| open.is_free(ticket)) {
-        open.give_back(ticket.grant(), 1);
+        open.refund(ticket.grant(), 1);
     }
     match taken {
-        None => Places::Free,
+        None => Concurrent::Free,
         Some(first) => {
             let (i, open) = &mut leases[first];
             let queued = (budget > 0).then(|| open.enqueue(ticket, budget)).flatten();
-            queued.map_or(Places::None(*i), |queued| Places::Wait(*i, queued))
+            queued.map_or(Concurrent::Full(*i), |queued| Concurrent::Queued(*i, queued))
         }
     }
 }
@@ -234,12 +246,13 @@ fn take_one(
 // === impl Want ===
 
 impl Want<'_> {
-    /// Counts permits and enforces.
+    /// Whether the limiter counts permits of a rate and enforces them.
     fn is_permits(&self) -> bool {
         self.enforce && !matches!(self.open, Open::Concurrency(_))
     }
 
-    /// By how much who comes at `from` would wait longer in this limiter alone than its queue allows, µs.
+    /// By how much a request that comes at `from` would wait longer in this limiter alone than its queue
+    /// allows, µs.
     fn excess(&self, from: Micros) -> Micros {
         match self.open.longest_wait() {
             MAX_BUDGET => 0,

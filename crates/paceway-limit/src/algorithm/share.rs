@@ -1,17 +1,17 @@
-//! A rule that several gateways keep without asking each other: what is left of it for one of them, how that one
-//! begins from what was last known, and what it owes when they share one state again. Only arithmetic.
+//! The share of a rule that one gateway enforces by itself while the gateways cannot share a state: its rate,
+//! the state in which it begins, and the permits that it owes when the shared state is back. Only arithmetic.
 
 use super::{Algorithm, Level, Micros};
 
-/// Windows ahead that are counted at most.
+/// How many windows ahead of now are taken over into the state of a share; later windows begin empty.
 const WINDOWS: usize = 256;
 
 // === impl Algorithm ===
 
 impl Algorithm {
-    /// The rule of one of `gateways` (at least 1) that keep this one together, each on its own. Never below one permit in
-    /// `period` µs, and never too small for a request of `cost` permits: as many gateways as that is less than the
-    /// share of then grant more than the whole in sum.
+    /// The rule of one of `gateways` (at least 1) that enforce this rule together, each by itself. The share
+    /// is never below one permit in `period` µs, and never too small for a request of `cost` permits. If a
+    /// share is raised to these minimums, the gateways grant more in sum than the whole rule allows.
     pub fn share(&self, gateways: i64, period: Micros, cost: i64) -> Self {
         match self {
             Self::TokenBucket(rule) => Self::TokenBucket(rule.share(gateways, period, cost)),
@@ -23,7 +23,7 @@ impl Algorithm {
         }
     }
 
-    /// The same rule for permits that are spent already: nobody is refused because the queue is full.
+    /// The same rule for permits that are already spent: a full queue refuses none of them.
     pub fn endless(&self) -> Self {
         match self {
             Self::LeakyBucket(rule) => Self::LeakyBucket(rule.endless()),
@@ -31,9 +31,10 @@ impl Algorithm {
         }
     }
 
-    /// The rule by which permits that another state granted are charged to this one. A fixed window takes them above its
-    /// count, too. Otherwise a charge that found the window full would be counted in the next window, and a permit that
-    /// is given back a moment later (that of a call whose answer came too late) would be granted once more.
+    /// The rule by which permits that another state granted are charged to this one. A fixed window accepts
+    /// them above its count, too. Otherwise a charge to a full window would be counted in the next window,
+    /// and a permit that is refunded a moment later (that of a call whose answer came too late) would be
+    /// granted once more.
     pub fn spent(&self) -> Self {
         match self {
             Self::FixedWindow(rule) => Self::FixedWindow(rule.spent()),
@@ -41,20 +42,21 @@ impl Algorithm {
         }
     }
 
-    /// How many permits a limiter at `level` owes beyond what it does at `known`, both of now, rounded up. None where
-    /// permits do not flow back one by one: what is owed there, their instants say.
+    /// How many permits a limiter at `level` owes beyond one at `known`, both measured now, rounded up. The
+    /// result is 0 for windows, whose permits do not flow back one by one: their debt follows from the
+    /// instants of the grants.
     pub fn owed(&self, level: Level, known: Level) -> i64 {
         match self {
             Self::TokenBucket(rule) => rule.permits(level.reset_after - known.reset_after),
             Self::LeakyBucket(rule) => rule.permits(level.reset_after - known.reset_after),
-            // Its reset is when it is cold, which it owes nobody.
+            // `reset_after` is the time until the limiter is cold, and cold time is no debt.
             Self::WarmUp(rule) => rule.permits(level.next - known.next),
             Self::SlidingWindow(_) | Self::FixedWindow(_) | Self::Concurrency(_) => 0,
         }
     }
 
-    /// When a permit that was given at `at` is charged to another state: in the middle of its window, for clocks may
-    /// differ a little.
+    /// The instant at which a permit that was granted at `at` is charged to another state: the middle of its
+    /// window, because the clocks may differ a little.
     pub fn slot(&self, at: Micros) -> Micros {
         match self {
             Self::FixedWindow(rule) => at - at.rem_euclid(rule.period()) + rule.period() / 2,
@@ -62,7 +64,7 @@ impl Algorithm {
         }
     }
 
-    /// How long behind its [slot](Self::slot) a permit counts, where [`Self::owed`] does not tell, µs.
+    /// How long after its [slot](Self::slot) a permit counts, µs; 0 where [`Self::owed`] says it.
     pub fn counts_for(&self) -> Micros {
         match self {
             Self::SlidingWindow(rule) => rule.span(),
@@ -71,7 +73,7 @@ impl Algorithm {
         }
     }
 
-    /// How long a window is, µs; 0 for rules without.
+    /// The length of a window, µs; 0 for rules without windows.
     pub fn window(&self) -> Micros {
         match self {
             Self::SlidingWindow(rule) => rule.span(),
@@ -80,8 +82,8 @@ impl Algorithm {
         }
     }
 
-    /// The pieces in which permits of this share are taken from a fresh state, so that it is as full as `whole` at
-    /// `level`: it is full again at the same instant.
+    /// The pieces in which permits of this share are taken from a fresh state, so that it is as full as
+    /// `whole` at `level`: both are unused again at the same instant.
     pub fn begin(&self, whole: &Self, level: Level) -> Vec<i64> {
         match self {
             Self::SlidingWindow(_) | Self::FixedWindow(_) => {
@@ -96,7 +98,8 @@ impl Algorithm {
         }
     }
 
-    /// How much earlier than now permits are gone that are back in `reset_after` µs: those of a window are at once.
+    /// How much earlier than now the permits were granted that come back in `reset_after` µs. The permits of
+    /// one sliding window come back together.
     pub fn since(&self, reset_after: Micros) -> Micros {
         match self {
             Self::SlidingWindow(rule) => (rule.span() - reset_after).max(0),
@@ -104,7 +107,7 @@ impl Algorithm {
         }
     }
 
-    /// How many windows behind the one that is now have permits in use.
+    /// How many windows after the present one have permits in use.
     fn ahead(&self, level: Level) -> i64 {
         match self {
             Self::SlidingWindow(rule) => (level.reset_after - 1).max(0) / rule.span(),
@@ -113,14 +116,14 @@ impl Algorithm {
         }
     }
 
-    /// The permits of this share in the window that is now, when `whole` stands at `level`.
+    /// The permits of this share that are used in the present window when `whole` is at `level`.
     fn used(&self, level: Level, whole: &Self) -> i64 {
         if level.reset_after <= 0 {
             return 0;
         }
         let (own, all) = (i128::from(self.limit()), i128::from(whole.limit()));
         let limit = match whole {
-            // The last that was heard is of a charge: see [`Self::spent`].
+            // The last known level is that of a charge, which counts by another limit: see [`Self::spent`].
             Self::FixedWindow(rule) if level.remaining > whole.limit() => rule.spent().capacity(),
             _ => whole.limit(),
         };
@@ -132,7 +135,7 @@ impl Algorithm {
 // === impl Level ===
 
 impl Level {
-    /// What is left of it after `span` µs in which nothing was taken. Permits of windows come back all at once.
+    /// The level after `span` µs in which no permit was taken. The permits of a window come back all at once.
     #[must_use]
     pub fn after(self, span: Micros) -> Self {
         let left = |time: Micros| (time - span).max(0);

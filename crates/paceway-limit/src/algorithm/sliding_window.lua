@@ -409,7 +409,7 @@ function sliding_window.take(open, at, cost)
   return at, 0, open.born, 0
 end
 
-function sliding_window.give_back(open, at, _, born, _, cost)
+function sliding_window.refund(open, at, _, born, _, cost)
   if open.fresh or born ~= open.born then return false end
   local ahead, now, span = open.ahead, open.now, math.max(open.rule.span, open.span)
   open.first_at = nil
@@ -489,8 +489,8 @@ end
 -- === the key
 
 -- as many as may be, all at the last instant that can have been promised before the loss
-local function use_up(open, hidden)
-  local at, count = grained(open.rule, lost + hidden), open.rule.count
+local function use_up(open, horizon)
+  local at, count = grained(open.rule, lost + horizon), open.rule.count
   open.fresh, open.born, open.floor, open.base, open.most = false, open.now, 0, 0, count
   open.span, open.closed_count, open.closed_span = open.rule.span, count, open.rule.span
   open.first, open.count, open.written, open.new = 0, 1, 0, { at, count }
@@ -503,11 +503,11 @@ local function use_up(open, hidden)
 end
 
 -- nil for a value that this version did not write
-function sliding_window.load(key, now, rule, hidden)
+function sliding_window.load(key, now, rule, horizon)
   local raw = ask('GETRANGE', key, 0, HEAD_SIZE + CHUNK * SIZE - 1)
   if not raw then return nil end
-  local open = { rule = rule, hidden = hidden, now = now, key = key, fresh = true, ahead = {}, hint = 0 }
-  if raw == '' then return is_lost() and use_up(open, hidden) or open end
+  local open = { rule = rule, horizon = horizon, now = now, key = key, fresh = true, ahead = {}, hint = 0 }
+  if raw == '' then return is_lost() and use_up(open, horizon) or open end
   if #raw < HEAD_SIZE then return nil end
   local version, kind, born, floor, base, last, total, span, most, closed_count, closed_span, lives, first, count,
     ahead, others = struct.unpack(HEAD, raw)
@@ -517,7 +517,7 @@ function sliding_window.load(key, now, rule, hidden)
   local slots = first + count + ahead + others
   if slots <= CHUNK and #raw < HEAD_SIZE + slots * SIZE then return nil end
   open.exists = true
-  if is_lost(born) then return use_up(open, hidden) end
+  if is_lost(born) then return use_up(open, horizon) end
   open.chunk, open.from, open.to = string.sub(raw, HEAD_SIZE + 1), 0, math.floor((#raw - HEAD_SIZE) / SIZE)
   if ahead + others > 0 then
     local stored = open.chunk
@@ -607,7 +607,7 @@ function sliding_window.save(open, key)
   local ttl = 0
   if not open.fresh then ttl = last_of_all(open) + open.span - open.now end
   if ttl <= 0 then
-    if open.exists then vacate(sliding_window, key, open.now, open.rule, open.hidden) end
+    if open.exists then vacate(sliding_window, key, open.now, open.rule, open.horizon) end
     return
   end
   local tail = pack_all(open.new) .. pack_all(open.ahead)

@@ -18,7 +18,7 @@
 //! Above 10,000 permits the instants are kept in grains of a ten thousandth of the period, rounded up,
 //! and the span is one grain longer: still never too many, at the price of two parts in ten thousand.
 
-use super::{EXACT, Grant, Level, Loss, MAX_HOLES, Micros, ceil_div};
+use super::{DataLoss, EXACT, Grant, Level, MAX_HOLES, Micros, ceil_div};
 use smallvec::SmallVec;
 use std::{collections::VecDeque, mem};
 
@@ -138,7 +138,7 @@ impl SlidingWindow {
     }
 
     /// As many as may be, all at the last instant that can have been promised before `loss`.
-    pub(super) fn used_up(&self, loss: Loss, now: Micros) -> State {
+    pub(super) fn used_up(&self, loss: DataLoss, now: Micros) -> State {
         State {
             born: now,
             ring: VecDeque::from([(self.grained(loss.until()), self.count)]),
@@ -510,7 +510,7 @@ impl Open {
 
     /// Gives an unused grant back, also a late one: it was never used. False when there is nothing to give
     /// back, or when as many as [`MAX_HOLES`] lie behind it.
-    pub fn give_back(&mut self, grant: Grant, cost: i64) -> bool {
+    pub fn refund(&mut self, grant: Grant, cost: i64) -> bool {
         let (span, now, state) = (self.rule.span.max(self.state.span), self.now, &mut self.state);
         let at = grant.whole;
         if self.fresh || grant.born != state.born {

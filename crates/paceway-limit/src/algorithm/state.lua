@@ -12,10 +12,10 @@ local function is_lost(born) return lost > 0 and (not born or born < lost) end
 
 -- Leaves a key as if nobody had used it. Behind a loss an absent state is one that is lost, for as long as that matters:
 -- until then one stays that says that it is not. Whether there is a state now, or was.
-local function vacate(algorithm, key, now, rule, hidden)
+local function vacate(algorithm, key, now, rule, horizon)
   local gone = redis.call('DEL', key) == 1
   if lost == 0 then return gone end
-  local _, _, left = algorithm.level(algorithm.load(key, now, rule, hidden))
+  local _, _, left = algorithm.level(algorithm.load(key, now, rule, horizon))
   if left <= 0 then return gone end
   redis.call('SET', key, algorithm.unused(rule, now), 'PX', lifetime(left))
   return true
@@ -28,15 +28,15 @@ end
 local function in_one_string(algorithm, used_up, born_at)
   function algorithm.unused(rule, now) return used_up(rule, now, 0, 0) end
 
-  function algorithm.load(key, now, rule, hidden)
+  function algorithm.load(key, now, rule, horizon)
     local raw = ask('GET', key)
     if raw == nil then return nil end
     local open = algorithm.read(raw, now, rule)
     if not open then return nil end
     if lost > 0 and is_lost(raw and struct.unpack('<i8', raw, born_at)) then
-      open = algorithm.read(used_up(rule, now, lost, lost + hidden), now, rule)
+      open = algorithm.read(used_up(rule, now, lost, lost + horizon), now, rule)
     end
-    open.kept, open.hidden = raw, hidden
+    open.kept, open.horizon = raw, horizon
     return open
   end
 
@@ -45,7 +45,7 @@ local function in_one_string(algorithm, used_up, born_at)
     if raw then
       redis.call('SET', key, raw, 'PX', lifetime(ttl))
     elseif open.kept then
-      vacate(algorithm, key, open.now, open.rule, open.hidden)
+      vacate(algorithm, key, open.now, open.rule, open.horizon)
     end
   end
 end

@@ -84,9 +84,9 @@ impl Limiter {
         self.state = open.close().map(|(state, _)| state);
     }
 
-    fn give_back(&mut self, now: Micros, grant: Grant, cost: i64) -> bool {
+    fn refund(&mut self, now: Micros, grant: Grant, cost: i64) -> bool {
         let mut open = self.open(now);
-        let given = open.give_back(grant, cost);
+        let given = open.refund(grant, cost);
         self.keep(open);
         given
     }

@@ -87,7 +87,7 @@ local function take(open, start, cost)
   return whole, ticks, open.born, 0
 end
 
-local function give_back(open, whole, ticks, born, _, cost)
+local function refund(open, whole, ticks, born, _, cost)
   local rule, holes = open.rule, open.holes
   local start = clamp(whole - open.now, far(rule)) * rule.den + ticks
   local stop = start + cost * rule.per
@@ -137,7 +137,7 @@ end
 in_one_string(algorithm, function(rule, now, _, to)
   return struct.pack(HEAD, VERSION, algorithm.kind, rule.per, rule.den, rule.most, to, 0, now, now)
 end, 43)
-algorithm.take, algorithm.give_back = take, give_back
+algorithm.take, algorithm.refund = take, refund
 
 -- the holes of a line of `old` on one of `new`: as many permits long, and as many permits before the tail
 local function convert_holes(holes, raw, tail, old, new)

@@ -1,29 +1,29 @@
 //! A virtual line of time on which permits own disjoint intervals, reserved ahead. Twin of `timeline.lua`. It
-//! never says when a grant may happen: the rules on it do.
+//! never decides when a grant may happen: the rules that are built on it do.
 //!
-//! A grant of `n` permits owns `n·per` ticks, and no two grants share a tick. Free is everything behind
-//! `tail`, and the *holes* before it: what waiters gave back, and what a request left free that must come
-//! later because of another limiter.
+//! A grant of `n` permits owns `n·per` ticks, and no two grants share a tick. Free are all ticks after
+//! `tail`, and the *holes* before it: the intervals that waiting requests refunded, and those that a request
+//! left free because another limiter delayed it.
 //!
 //! Instants are whole µs and intervals are not, so an interval that starts less than a µs before an instant
-//! counts as starting at it: nothing drifts.
+//! counts as starting at that instant: nothing drifts.
 
-use super::{EXACT, Grant, Loss, MAX_BUDGET, MAX_HOLES, Micros, ceil_div, gcd};
+use super::{DataLoss, EXACT, Grant, MAX_BUDGET, MAX_HOLES, Micros, ceil_div, gcd};
 use std::cmp::Reverse;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// How dense the line is: a permit costs `per / den` µs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
-    /// Ticks per permit; at least `den`.
+    /// How many ticks a permit owns; at least `den`.
     pub(super) per: i64,
-    /// Ticks per µs.
+    /// How many ticks a µs has.
     pub(super) den: i64,
-    /// The greatest cost, permits.
+    /// The greatest cost of one request, in permits.
     pub(super) most: i64,
 }
 
-/// What is remembered: the end of the reserved line, and the holes before it.
+/// The state that a store keeps: the end of the reserved line, and the holes before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct State {
     pace: Pace,
@@ -31,12 +31,12 @@ pub struct State {
     ticks: i64,
     born: Micros,
     written: Micros,
-    /// Start and end in ticks before the tail, earliest first.
+    /// The start and the end of each hole in ticks before the tail, earliest first.
     holes: Vec<(i64, i64)>,
 }
 
-/// What of a [`State`] is of one size, for one who keeps a million of them. Its pace and its holes are kept elsewhere: many
-/// have the same one, and few have any.
+/// The part of a [`State`] that has a fixed size, for a store that keeps a million of them. The pace and the
+/// holes are kept elsewhere: many states have the same pace, and few have any holes.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct Packed {
@@ -46,7 +46,7 @@ pub(crate) struct Packed {
     written: Micros,
 }
 
-/// A state while it is worked on: everything in ticks from now.
+/// A state while it is worked on: the tail and the holes are in ticks from now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timeline {
     pace: Pace,
@@ -60,11 +60,11 @@ pub struct Timeline {
 
 impl Pace {
     /// `count` permits per `period` µs, at most `most` of them at once, with room in the arithmetic for
-    /// `spare` µs more. `None` when one of the first three is not positive, when more than one permit a µs is
-    /// asked for, or when `most` take more than 2^52 µs.
+    /// `spare` µs more. `None` when one of the first three is not positive, when the rate is above one permit
+    /// a µs, or when `most` permits take more than 2^52 µs.
     ///
-    /// A rate whose arithmetic would leave the exact integers (such as 123457 a day) is taken as a slower
-    /// one that does not, at most two parts in a million away.
+    /// A rate whose arithmetic would leave the exact integers (such as 123457 a day) is replaced by a
+    /// slightly slower one that stays exact, at most two parts in a million away.
     pub(super) fn new(count: i64, period: Micros, most: i64, spare: Micros) -> Option<Self> {
         if count < 1 || period < count || most < 1 {
             return None;
@@ -88,8 +88,8 @@ impl Pace {
         })
     }
 
-    /// The pace of one of `gateways` that keep this one together, but not slower than a permit in `period` µs; at most
-    /// `most` at once.
+    /// The pace of one of `gateways` that keep this pace together. It is not slower than one permit in
+    /// `period` µs, and grants at most `most` at once.
     pub(super) fn share(
         self,
         gateways: i64,
@@ -105,14 +105,14 @@ impl Pace {
         }
     }
 
-    /// How many permits take so long, rounded up but for the 2 µs by which a time is rounded.
+    /// How many permits take `span` µs, rounded up, after the 2 µs by which a time is rounded are subtracted.
     pub(super) fn permits(&self, span: Micros) -> i64 {
         let ticks = i128::from((span - 2).max(0)) * i128::from(self.den);
         let per = i128::from(self.per);
         i64::try_from((ticks + per - 1) / per).unwrap_or(i64::MAX)
     }
 
-    /// What the greatest cost owns, ticks.
+    /// The ticks that a request with the greatest cost owns.
     pub(super) fn full(&self) -> i64 {
         self.most * self.per
     }
@@ -123,24 +123,25 @@ impl Pace {
         if start <= from - self.den { from } else { start }
     }
 
-    /// By how many ticks an interval may lie too far back because another pace wrote the line in between: what is rounded
-    /// then, and far less than a permit.
+    /// By how many ticks an interval may begin too early because another pace wrote the line in between: the
+    /// rounding of that conversion, and far less than a permit.
     pub(super) fn slack(&self) -> i64 {
         (2 * self.den + 2).min(self.per / 4)
     }
 
-    /// How many ticks of an interval can still be had: what starts less than a µs before now starts now, as above.
+    /// How many ticks of an interval are still usable: an interval that starts less than a µs before now
+    /// starts now, as explained above.
     pub(super) fn left(&self, start: i64, end: i64) -> i64 {
         end - start.max(1 - self.den)
     }
 
-    /// A tick from now as an instant: whole µs and ticks above them.
+    /// A tick from now as an instant: whole µs and the ticks above them.
     pub(super) fn absolute(&self, now: Micros, tick: i64) -> (Micros, i64) {
         (now + tick.div_euclid(self.den), tick.rem_euclid(self.den))
     }
 
-    /// No state of this pace is farther from now than this, µs. Only a clock far behind the state's
-    /// goes beyond it: the clamp keeps the arithmetic exact and still refuses.
+    /// The greatest distance between a state of this pace and now, µs. It is exceeded only when the clock is
+    /// set back by hours: then the clamp keeps the arithmetic exact, and requests are still refused.
     pub(super) fn far(&self) -> Micros {
         self.full() / self.den + 2 * MAX_BUDGET
     }
@@ -149,16 +150,19 @@ impl Pace {
 // === impl State ===
 
 impl State {
-    /// Of which no more is known than that nothing from before `loss` reaches beyond its end.
-    pub(super) fn used_up(pace: Pace, loss: Loss, now: Micros) -> Self {
+    /// The state after a loss of data: it is only known that nothing from before `loss` reaches beyond the
+    /// end of its horizon.
+    pub(super) fn used_up(pace: Pace, loss: DataLoss, now: Micros) -> Self {
         let (whole, ticks, holes) = (loss.until(), 0, Vec::new());
         Self { pace, whole, ticks, born: now, written: now, holes }
     }
 
+    /// When the state came into being, µs of the store's clock.
     pub(super) fn born(&self) -> Micros {
         self.born
     }
 
+    /// Returns the holes alone, for a store that keeps them apart.
     pub(crate) fn into_holes(self) -> Vec<(i64, i64)> {
         self.holes
     }
@@ -167,23 +171,24 @@ impl State {
 // === impl Packed ===
 
 impl Packed {
-    /// With its pace and its holes.
+    /// Splits a state into the part of fixed size, the pace and the holes.
     pub(crate) fn new(state: State) -> (Self, Pace, Vec<(i64, i64)>) {
         let State { pace, whole, ticks, born, written, holes } = state;
         (Self { whole, ticks, born, written }, pace, holes)
     }
 
-    /// What it was made of.
+    /// Makes the state again from its three parts.
     pub(crate) fn unpack(self, pace: Pace, holes: Vec<(i64, i64)>) -> State {
         let Self { whole, ticks, born, written } = self;
         State { pace, whole, ticks, born, written, holes }
     }
 
+    /// When the state came into being, µs of the store's clock.
     pub(crate) fn born(&self) -> Micros {
         self.born
     }
 
-    /// From when on it equals an absent one.
+    /// The instant from which on the state equals an absent one, µs of the store's clock.
     pub(crate) fn past(&self) -> Micros {
         self.whole + i64::from(self.ticks > 0)
     }
@@ -192,10 +197,10 @@ impl Packed {
 // === impl Timeline ===
 
 impl Timeline {
-    /// Reads a state at `now`. One that is free again equals an absent one; of one that another pace wrote,
-    /// `converted` says the tail (from the old tail, the old pace and the new one). Since it was written it
-    /// has flowed at the faster of both: a refusal writes nothing, and at the slower one everybody who
-    /// comes back in time would be refused again.
+    /// Reads a state at `now`. A line that is free again equals an absent one. For a state that another pace
+    /// wrote, `converted` returns the tail (from the old tail, the old pace and the new pace). Since the
+    /// state was written it has flowed at the faster of both paces: a refusal writes nothing, and at the
+    /// slower pace every request that comes back at the stated time would be refused again.
     pub(super) fn new(
         state: Option<&mut State>,
         now: Micros,
@@ -226,7 +231,8 @@ impl Timeline {
         Self { tail, born: state.born, holes, ..fresh }
     }
 
-    /// A line as a store says that it stands; `None` when none can stand so, whatever the store says.
+    /// A line without holes from the numbers that a store reports; `None` when no line can have these
+    /// numbers.
     pub(super) fn without_holes(pace: Pace, now: Micros, tail: i64, born: Micros) -> Option<Self> {
         let far = (pace.far() + 1) * pace.den;
         let known = (0..EXACT).contains(&now) && (0..EXACT).contains(&born);
@@ -238,14 +244,15 @@ impl Timeline {
     pub(super) fn free(&self, from: Micros, length: i64) -> i64 {
         let too_early = (from - 1) * self.pace.den;
         let hole = self.holes.iter().find_map(|(start, end)| {
-            // Whoever left may have started less than a µs before `from`: in a larger hole that does not show.
+            // A request that left may have started less than a µs before `from`, which a larger hole does not
+            // show.
             let at = self.pace.clip(*start, from).min(end - length);
             (at >= *start && at > too_early).then_some(at)
         });
         hole.unwrap_or_else(|| self.pace.clip(self.tail, from))
     }
 
-    /// Takes the interval that [`Self::free`] found.
+    /// Takes the interval that [`Self::free`] found, and keeps the free rests on both sides as holes.
     pub(super) fn take(&mut self, start: i64, cost: i64) -> Grant {
         let (per, end) = (self.pace.per, start + cost * self.pace.per);
         if let Some(i) = self.holes.iter().position(|(s, e)| *s <= start && end <= *e) {
@@ -253,7 +260,8 @@ impl Timeline {
             if hole_end - end >= per {
                 self.holes.insert(i, (end, hole_end));
             }
-            // What is past of it is of no use, and would be dropped when the state is read again.
+            // The part of the hole that is past is unusable, and would be dropped when the state is read
+            // again.
             if self.pace.left(hole_start, start) >= per {
                 self.holes.insert(i, (hole_start, start));
             }
@@ -268,8 +276,8 @@ impl Timeline {
         Grant { whole, ticks, born: self.born, aux: 0 }
     }
 
-    /// Gives an unused grant back; false when there is nothing (left) to give back.
-    pub(super) fn give_back(&mut self, grant: Grant, cost: i64) -> bool {
+    /// Returns the interval of an unused grant; false when the state has nothing (left) of this grant.
+    pub(super) fn refund(&mut self, grant: Grant, cost: i64) -> bool {
         let (pace, far) = (self.pace, self.pace.far());
         let mut start = (grant.whole - self.now).clamp(-far, far) * pace.den + grant.ticks;
         let mut end = start + cost * pace.per;
@@ -278,7 +286,7 @@ impl Timeline {
         }
         let slack = pace.slack();
         if self.tail - end <= slack {
-            // The last grant is undone as if it had never been, however late.
+            // The last grant is undone as if it had never been made, however late the refund is.
             self.tail = start;
             if self.holes.last().is_some_and(|(_, hole_end)| hole_end + slack >= start)
                 && let Some((hole_start, _)) = self.holes.pop()
@@ -307,13 +315,13 @@ impl Timeline {
         if at > 0 && self.holes[at - 1].1 == start {
             self.holes[at - 1].1 = self.holes.remove(at).1;
         }
-        // One that was cut by what is rounded may be too short alone.
+        // An interval that the rounding cut may be too short for a permit.
         self.holes.retain(|(start, end)| pace.left(*start, *end) >= pace.per);
         drop_shortest_above_bound(&mut self.holes, |(start, end)| end - start);
         true
     }
 
-    /// Until the state equals an absent one, µs; that one also forgets a part of a µs.
+    /// The time until the state equals an absent one, µs; that one also forgets a part of a µs.
     pub(super) fn reset_after(&self) -> Micros {
         let part = i64::from(self.tail.rem_euclid(self.pace.den) != 0);
         (ceil_div(self.tail, self.pace.den) + part).max(0)
@@ -332,15 +340,16 @@ impl Timeline {
     }
 }
 
-/// The holes of a line of `old` (before its tail) on one of `new` (from now): as many permits long, and as many permits
-/// before the tail, so that whoever waits under one rule can leave under the other. In doubles on both sides.
+/// Converts the holes of a line of `old` (before its tail) to a line of `new` (from now). Each is as many
+/// permits long and as many permits before the tail as it was, so that a request that waits under one rule
+/// can leave under the other. Both twins compute in doubles.
 fn converted_holes(holes: &[(i64, i64)], tail: i64, old: Pace, new: Pace) -> Vec<(i64, i64)> {
     let mut kept = Vec::new();
     let mut free = i64::MIN;
     for (start, end) in holes {
-        let behind = (*end as f64 / old.per as f64 * new.per as f64).floor() as i64;
+        let after = (*end as f64 / old.per as f64 * new.per as f64).floor() as i64;
         let length = (start - end) / old.per * new.per;
-        let start = (tail - behind - length).max(free);
+        let start = (tail - after - length).max(free);
         let end = start + length;
         if end <= tail && new.left(start, end) >= new.per {
             kept.push((start, end));
@@ -350,7 +359,7 @@ fn converted_holes(holes: &[(i64, i64)], tail: i64, old: Pace, new: Pace) -> Vec
     kept
 }
 
-/// Keeps at most [`MAX_HOLES`].
+/// Keeps at most [`MAX_HOLES`] holes: drops the shortest, among equals the last.
 pub(super) fn drop_shortest_above_bound<T>(holes: &mut Vec<T>, length: impl Fn(&T) -> i64) {
     while holes.len() > MAX_HOLES {
         let lengths = holes.iter().enumerate().map(|(i, hole)| (length(hole), Reverse(i)));
@@ -363,8 +372,9 @@ pub(super) fn drop_shortest_above_bound<T>(holes: &mut Vec<T>, length: impl Fn(&
 mod tests {
     use super::*;
 
-    /// A change of the rule can leave a hole that begins before now. The part of it that a permit leaves before now is not
-    /// kept: a state that is read again between two requests of a batch has the same holes as one that is not.
+    /// A change of the rule can leave a hole that begins before now. When a permit is taken from it, the part
+    /// before now is not kept: a state that is read again between two requests of a batch has the same holes
+    /// as one that is not.
     #[test]
     fn what_is_past_of_a_hole_is_not_kept() {
         let pace = Pace::new(1, 10, 3, 0).expect("a pace");

@@ -1,12 +1,14 @@
 //! Token bucket as a generic cell rate algorithm with reservations. Twin of `token_bucket.lua`.
 //!
-//! Source: ITU-T I.371 Annex A (virtual scheduling). Reserving ahead and the holes are ours.
+//! Source: ITU-T I.371 Annex A (virtual scheduling). The reservation of future permits and the holes are
+//! additions of Paceway.
 //!
-//! A grant of `n` permits owns an interval of `n·per` ticks of a [`Timeline`], and no two grants
-//! share a tick. A grant at instant `at` whose interval `[v, v + n·per)` lies in `[at, at + burst·per)`
-//! keeps the law: all grants of `[a, a + t)` own disjoint intervals of `[a, a + t + burst·per)`, which
-//! has room for `burst + t/per` permits. So a caller gets the first free interval that is long enough,
-//! at the first instant from which it is in reach. The tail of the timeline is the theoretical arrival time.
+//! A grant of `n` permits owns an interval of `n·per` ticks of a [`Timeline`], and no two grants share a
+//! tick. A grant at instant `at` whose interval `[v, v + n·per)` lies in `[at, at + burst·per)` keeps the
+//! law: all grants of `[a, a + t)` own disjoint intervals of `[a, a + t + burst·per)`, which has room for
+//! `burst + t/per` permits. Therefore a request gets the first free interval that is long enough, at the
+//! first instant from which that interval is in reach. The tail of the timeline is the theoretical arrival
+//! time.
 //!
 //! Instants are whole µs and intervals are not, so `at` is rounded up, and the law holds for every half-open
 //! interval of whole µs.
@@ -14,22 +16,33 @@
 pub use super::timeline::State;
 
 use super::{
-    Grant, Level, Loss, MAX_BUDGET, Micros, ceil_div,
+    DataLoss, Grant, Level, MAX_BUDGET, Micros, ceil_div,
     timeline::{Pace, Timeline},
 };
 
-/// The rule: a permit costs `per / den` µs, and at most `burst` are saved up.
+/// The rule of a token bucket: a permit costs `per / den` µs, and an idle bucket saves at most `burst`
+/// permits.
+///
+/// ```
+/// use paceway_limit::algorithm::TokenBucket;
+///
+/// // 600 permits per minute, at most 20 of them at once.
+/// let rule = TokenBucket::new(600, 60_000_000, 20).expect("a legal rule");
+/// assert_eq!(rule.capacity(), 20);
+/// // More than one permit a µs is beyond the arithmetic of the rules.
+/// assert!(TokenBucket::new(2_000_000, 1_000_000, 1).is_none());
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenBucket {
-    /// Ticks per permit; at least `den`.
+    /// How many ticks of the time line a permit owns; at least `den`.
     pub(super) per: i64,
-    /// Ticks per µs.
+    /// How many ticks a µs has.
     pub(super) den: i64,
-    /// Permits.
+    /// How many permits a full bucket holds.
     pub(super) burst: i64,
 }
 
-/// A state while it is worked on.
+/// The state of a token bucket while it is worked on, with the rule under which it is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Open {
     rule: TokenBucket,
@@ -39,25 +52,25 @@ pub struct Open {
 // === impl TokenBucket ===
 
 impl TokenBucket {
-    /// One permit a second, one at once.
+    /// A bucket of one permit that refills in one second.
     pub const ONE_A_SECOND: Self = Self { per: 1_000_000, den: 1, burst: 1 };
 
     /// `count` permits per `period` µs, at most `burst` at once. `None` when one of them is not positive,
-    /// when more than one permit a µs is asked for, or when the bucket takes more than 2^52 µs to fill.
+    /// when the rate is above one permit a µs, or when the bucket takes more than 2^52 µs to fill.
     ///
-    /// A rate whose arithmetic would leave the exact integers (such as 123457 a day) is taken as a slower
-    /// one that does not, at most two parts in a million away.
+    /// A rate whose arithmetic would leave the exact integers (such as 123457 a day) is replaced by a
+    /// slightly slower one that stays exact, at most two parts in a million away.
     pub fn new(count: i64, period: Micros, burst: i64) -> Option<Self> {
         let Pace { per, den, most: burst } = Pace::new(count, period, burst, 0)?;
         Some(Self { per, den, burst })
     }
 
-    /// Permits that a full bucket holds; a greater cost can never be paid.
+    /// The permits that a full bucket holds; a request with a greater cost is never granted.
     pub fn capacity(&self) -> i64 {
         self.burst
     }
 
-    /// One gateway's share of it, see [`Algorithm::share`](super::Algorithm::share).
+    /// One gateway's share of the rule, see [`Algorithm::share`](super::Algorithm::share).
     pub(super) fn share(&self, gateways: i64, period: Micros, cost: i64) -> Self {
         let burst = (self.burst / gateways).max(cost).min(self.burst);
         match self.pace().share(gateways, period, burst, 0) {
@@ -66,27 +79,30 @@ impl TokenBucket {
         }
     }
 
-    /// How many permits take so long, µs.
+    /// How many permits flow in during `span` µs, rounded up.
     pub(super) fn permits(&self, span: Micros) -> i64 {
         self.pace().permits(span)
     }
 
-    /// The arguments of the script, in its order.
+    /// The arguments of the rule for the script, in the order in which `rule` of `token_bucket.lua` reads
+    /// them.
     pub fn args(&self) -> [i64; 3] {
         [self.per, self.den, self.burst]
     }
 
-    /// No state of this rule is farther from now than this, µs.
+    /// The greatest distance between a state of this rule and now, µs; [`Pace::far`] gives the reason.
     pub(crate) fn far(&self) -> Micros {
         self.pace().far()
     }
 
-    /// How far ahead of its instant a grant's interval can end, µs.
+    /// How far after its instant the interval of a grant can end, µs: the time in which a full bucket
+    /// refills.
     pub(super) fn longest_debt(&self) -> Micros {
         ceil_div(self.pace().full(), self.den)
     }
 
-    pub(super) fn used_up(&self, loss: Loss, now: Micros) -> State {
+    /// The state that the bucket assumes after a loss of data: empty until the end of the horizon.
+    pub(super) fn used_up(&self, loss: DataLoss, now: Micros) -> State {
         State::used_up(self.pace(), loss, now)
     }
 
@@ -98,20 +114,21 @@ impl TokenBucket {
 // === impl Open ===
 
 impl Open {
-    /// Reads a state at `now`. One that is full again equals an absent one; one that another rule wrote
-    /// keeps its level.
+    /// Reads a state at `now`. A bucket that is full again equals an absent one. A state that another rule
+    /// wrote keeps its level.
     pub fn new(state: Option<&mut State>, now: Micros, rule: TokenBucket) -> Self {
         Self { rule, line: Timeline::new(state, now, rule.pace(), converted) }
     }
 
-    /// A bucket without holes as `plain.lua` found it, `None` when it finds none so.
+    /// The open state of a bucket without holes, from the numbers that `plain.lua` reports; `None` when no
+    /// such bucket has these numbers.
     pub fn plain(rule: TokenBucket, now: Micros, tail: i64, born: Micros) -> Option<Self> {
         let line = Timeline::without_holes(rule.pace(), now, tail, born)?;
         Some(Self { rule, line })
     }
 
-    /// The first instant from `from` on (µs from now) at which `cost` permits may be granted, and the
-    /// start of their interval.
+    /// The first instant from `from` on (µs from now) at which `cost` permits may be granted, and the start
+    /// of their interval.
     pub fn earliest(&self, from: Micros, cost: i64) -> (Micros, i64) {
         let rule = self.rule;
         let length = cost * rule.per;
@@ -120,22 +137,23 @@ impl Open {
         (at.max(from), start)
     }
 
-    /// Takes the interval that [`Self::earliest`] found.
+    /// Takes the interval that [`Self::earliest`] found, and returns the grant for a later refund.
     pub fn take(&mut self, start: i64, cost: i64) -> Grant {
         self.line.take(start, cost)
     }
 
-    /// Gives an unused grant back; false when there is nothing (left) to give back.
-    pub fn give_back(&mut self, grant: Grant, cost: i64) -> bool {
-        self.line.give_back(grant, cost)
+    /// Returns the interval of an unused grant; false when the state has nothing (left) of this grant.
+    pub fn refund(&mut self, grant: Grant, cost: i64) -> bool {
+        self.line.refund(grant, cost)
     }
 
-    /// How full the bucket is.
+    /// How full the bucket is: the permits in the holes and those after the tail.
     pub fn level(&self) -> Level {
         let pace = self.rule.pace();
         let permits = |start: i64, end: i64| {
             let end = end.min(pace.full());
-            // One by one from now on, and where not even one fits so, one that ends with the room.
+            // Permits are counted one by one from now on. Where not even one fits so, one that ends with the
+            // room counts.
             let last = i64::from(pace.left(start, end) >= pace.per);
             ((end - pace.clip(start, 0)) / pace.per).max(last)
         };
@@ -147,15 +165,16 @@ impl Open {
         }
     }
 
-    /// The state to keep and how long it matters, µs; `None` when it equals an absent one.
+    /// The state to keep and how long it matters, µs; `None` when the bucket is full, which equals an absent
+    /// state.
     pub fn close(self) -> Option<(State, Micros)> {
         self.line.close()
     }
 }
 
-/// The tail under `new` of a bucket whose tail under `old` is `tail`: the permits in it stay, so a greater
-/// burst starts empty, and a smaller one keeps what it can hold. The only place with fractions: in
-/// doubles on both sides, rounded up.
+/// The tail under `new` of a bucket whose tail under `old` is `tail`. The permits in the bucket stay: a
+/// greater burst begins empty, and a smaller one keeps as many permits as it can hold. This is the only place
+/// with fractions: both twins compute in doubles and round up.
 fn converted(tail: i64, old: Pace, new: Pace) -> i64 {
     let owed = tail as f64 / old.per as f64 + (new.most - old.most) as f64;
     let most = new.full() + MAX_BUDGET * new.den;

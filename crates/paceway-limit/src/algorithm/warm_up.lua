@@ -213,7 +213,7 @@ function warm_up.take(open, start, cost)
   return whole, ticks, open.born, aux
 end
 
-function warm_up.give_back(open, whole, ticks, born, aux, cost)
+function warm_up.refund(open, whole, ticks, born, aux, cost)
   local rule, holes = open.rule, open.holes
   local start = clamp(whole - open.now, far(rule)) * rule.den + ticks
   local cold = math.max(math.min(aux, rule.window), 0)

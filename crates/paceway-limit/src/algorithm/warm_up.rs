@@ -1,40 +1,52 @@
 //! A rate that rises from cold to full while it is used, with reservations. Twin of `warm_up.lua`.
 //!
-//! Source: Guava's `RateLimiter.SmoothWarmingUp` (`SmoothRateLimiter.java`). Reserving ahead, the holes and
-//! integers are ours.
+//! Source: Guava's `RateLimiter.SmoothWarmingUp` (`SmoothRateLimiter.java`). The reservation of future
+//! permits, the holes and the integers are additions of Paceway.
 //!
-//! The limiter has a *coldness*, from 0 (warm) to `window` (cold, as long as the warm-up): idle time raises it
-//! by as much, a permit lowers it by `fall` permits' time. It is Guava's `storedPermits` times its
-//! `coolDownIntervalMicros`, so half of the curve's figures fall away. A permit owns one stable interval of a
-//! virtual timeline, and on the upper part of the coldness, beyond `threshold`, more: rising to
-//! `cold_factor` times as much when cold, so that the way from there to the threshold takes exactly the
-//! warm-up. As in Guava a grant goes at the start of its interval and the next one waits for its end.
+//! The limiter has a *coldness*, from 0 (warm) to `window` (cold, as long as the warm-up): idle time raises
+//! it by as much, a permit lowers it by the time of `fall` permits. The coldness is Guava's `storedPermits`
+//! times its `coolDownIntervalMicros`, which cancels half of the figures of the curve. A permit owns one
+//! stable interval of a virtual timeline. While the coldness is above `threshold` it owns more, up to
+//! `cold_factor` times as much when cold, so that the way from cold to the threshold takes exactly the
+//! warm-up. As in Guava, a grant is made at the start of its interval, and the next one waits for the end.
 //!
-//! No two grants share a tick, and each owns at least a stable interval a permit: never faster than the
-//! rate. Free is everything behind `tail`, and the *holes* before it, each with the coldness at its start:
-//! what waiters gave back, and what a request left free that must come later because of another limiter.
-//! Whoever takes or gives back one changes the coldness of what lies behind it; what was granted there stays.
+//! No two grants share a tick, and each owns at least a stable interval per permit: the limiter is never
+//! faster than its rate. Free are all ticks after `tail`, and the *holes* before it, each with the coldness
+//! at its start: the intervals that waiting requests refunded, and those that a request left free because
+//! another limiter delayed it. A request that takes or refunds an interval changes the coldness of the later
+//! holes; later grants stay as they are.
 //!
 //! A warm limiter computes in exact integers. The curve is in doubles, `+ - * /` in the same order in both
 //! twins, rounded to the slower side.
 
 use super::{
-    EXACT, Grant, Level, Loss, MAX_BUDGET, Micros, ceil_div,
+    DataLoss, EXACT, Grant, Level, MAX_BUDGET, Micros, ceil_div,
     timeline::{Pace, drop_shortest_above_bound},
 };
 
-/// The rule.
+/// The rule of a limiter that warms up: its full rate, how long the warm-up takes, and how much slower a cold
+/// limiter is.
+///
+/// ```
+/// use paceway_limit::algorithm::WarmUp;
+///
+/// // 100 permits per second when warm, a third of that when cold, 10 s from cold to warm.
+/// let rule = WarmUp::new(100, 1_000_000, 10_000_000, 3.0).expect("a legal rule");
+/// assert_eq!(rule.capacity(), 100);
+/// // A cold factor of 1 would be no warm-up.
+/// assert!(WarmUp::new(100, 1_000_000, 10_000_000, 1.0).is_none());
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WarmUp {
-    /// The stable rate.
+    /// The stable rate of a warm limiter.
     pace: Pace,
-    /// The warm-up, ticks.
+    /// The length of the warm-up, in ticks.
     window: i64,
-    /// The cold factor, thousandths.
+    /// How much longer a permit takes when the limiter is cold, in thousandths.
     factor: i64,
 }
 
-/// What is remembered.
+/// The state that a store keeps: the reserved line, its holes, and the coldness at the end of the line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct State {
     rule: WarmUp,
@@ -43,28 +55,28 @@ pub struct State {
     born: Micros,
     written: Micros,
     cold: i64,
-    /// Starts and ends in ticks before the tail, earliest first.
+    /// The start and the end of each hole in ticks before the tail, earliest first.
     holes: Vec<Hole>,
 }
 
-/// A state while it is worked on: everything in ticks from now.
+/// A state while it is worked on: the tail and the holes are in ticks from now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Open {
     rule: WarmUp,
     now: Micros,
     born: Micros,
     tail: i64,
-    /// The coldness at the tail.
+    /// The coldness at the tail, ticks.
     cold: i64,
     holes: Vec<Hole>,
 }
 
-/// A free interval before the tail.
+/// A free interval before the tail, with the coldness that a grant in it begins at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Hole {
     start: i64,
     end: i64,
-    /// The coldness at its start.
+    /// The coldness at the start of the hole, ticks.
     cold: i64,
 }
 
@@ -72,12 +84,12 @@ struct Hole {
 
 impl WarmUp {
     /// `count` permits per `period` µs when warm, `cold_factor` times as long between two of them when cold,
-    /// and `warm_up` µs from cold to warm. `None` when `count` or `period` is not positive, more than
-    /// one permit a µs is asked for, `count` permits take more than 2^52 µs, `warm_up` is not in (0, 1 h], or
+    /// and `warm_up` µs from cold to warm. `None` when `count` or `period` is not positive, the rate is above
+    /// one permit a µs, `count` permits take more than 2^52 µs, `warm_up` is not in (0, 1 h], or
     /// `cold_factor`, which counts in thousandths, is not in (1, 100].
     ///
-    /// A rate whose arithmetic would leave the exact integers is taken as a slower one that does not,
-    /// at most two parts in a million away.
+    /// A rate whose arithmetic would leave the exact integers is replaced by a slightly slower one that stays
+    /// exact, at most two parts in a million away.
     pub fn new(count: i64, period: Micros, warm_up: Micros, cold_factor: f64) -> Option<Self> {
         let factor = (cold_factor * 1000.0).round();
         if !(1..=MAX_BUDGET).contains(&warm_up) || !(1001.0..=100_000.0).contains(&factor) {
@@ -87,7 +99,8 @@ impl WarmUp {
         Some(Self::finer(pace, warm_up, factor as i64))
     }
 
-    /// With ticks as fine as exact integers allow: what each rounding of the curve costs.
+    /// The same rule with ticks as fine as exact integers allow, because each rounding of the curve costs up
+    /// to a tick.
     fn finer(pace: Pace, warm_up: Micros, factor: i64) -> Self {
         let Pace { per, den, most } = pace;
         let longest = per * most + den * (MAX_BUDGET + warm_up);
@@ -96,7 +109,7 @@ impl WarmUp {
         Self { pace, window: warm_up * pace.den, factor }
     }
 
-    /// One gateway's share of it, see [`Algorithm::share`](super::Algorithm::share).
+    /// One gateway's share of the rule, see [`Algorithm::share`](super::Algorithm::share).
     pub(super) fn share(&self, gateways: i64, period: Micros) -> Self {
         if gateways == 1 {
             return *self;
@@ -108,33 +121,34 @@ impl WarmUp {
         }
     }
 
-    /// How many permits of a warm limiter take so long, µs.
+    /// How many permits of a warm limiter take `span` µs, rounded up.
     pub(super) fn permits(&self, span: Micros) -> i64 {
         self.pace.permits(span)
     }
 
-    /// The greatest cost, permits: the count of the rate.
+    /// The greatest cost of a request, in permits: the count of the rate.
     pub fn capacity(&self) -> i64 {
         self.pace.most
     }
 
-    /// How far ahead of its instant the interval of a grant of `cost` can end, µs.
+    /// How far after its instant the interval of a grant of `cost` permits can end, µs.
     pub(super) fn longest_debt(&self, cost: i64) -> Micros {
         ceil_div(self.spend(self.window, cost.min(self.pace.most)).0, self.pace.den)
     }
 
-    /// Of which no more is known than that nothing from before `loss` reaches beyond its end: cold.
-    pub(super) fn used_up(&self, loss: Loss, now: Micros) -> State {
+    /// The state after a loss of data: cold, and nothing from before `loss` reaches beyond the end of its
+    /// horizon.
+    pub(super) fn used_up(&self, loss: DataLoss, now: Micros) -> State {
         let (whole, ticks, cold, holes) = (loss.until(), 0, self.window, Vec::new());
         State { rule: *self, whole, ticks, born: now, written: now, cold, holes }
     }
 
-    /// The arguments of the script, in its order.
+    /// The arguments of the rule for the script, in the order in which `rule` of `warm_up.lua` reads them.
     pub fn args(&self) -> [i64; 5] {
         [self.pace.per, self.pace.den, self.pace.most, self.window, self.factor]
     }
 
-    /// By how much a permit lowers the coldness, in stable intervals: Guava's cool-down interval.
+    /// By how many stable intervals a permit lowers the coldness: Guava's cool-down interval.
     fn fall(&self) -> f64 {
         2.0 * (1000 + self.factor) as f64 / (5000 + self.factor) as f64
     }
@@ -144,18 +158,19 @@ impl WarmUp {
         self.window as f64 * self.fall() / 2.0
     }
 
-    /// What the upper part of the coldness costs: its square times this, ticks; Guava's slope.
+    /// The factor of the curve: a coldness above the threshold costs its square times this, ticks; Guava's
+    /// slope.
     fn steep(&self) -> f64 {
         let factor = self.factor as f64 / 1000.0;
         (factor * factor - 1.0) / (4.0 * self.fall() * self.fall()) / self.window as f64
     }
 
-    /// No state is farther from now than this, µs.
+    /// The greatest distance between a state of this rule and now, µs.
     fn far(&self) -> Micros {
         (self.pace.full() + self.window) / self.pace.den + 2 * MAX_BUDGET
     }
 
-    /// How long `cost` permits take from a coldness on, and the coldness behind them.
+    /// How many ticks `cost` permits take that begin at a coldness, and the coldness after them.
     fn spend(&self, cold: i64, cost: i64) -> (i64, i64) {
         let stable = cost * self.pace.per;
         let (used, threshold) = (stable as f64 * self.fall(), self.threshold());
@@ -165,16 +180,17 @@ impl WarmUp {
         (stable + extra.ceil() as i64, (cold - used.floor() as i64).max(0))
     }
 
-    /// A coldness after `span` idle ticks.
+    /// The coldness after `span` idle ticks, at most that of a cold limiter.
     fn idle(&self, cold: i64, span: i64) -> i64 {
         (cold + span).min(self.window)
     }
 
-    /// The coldness behind `busy` ticks of grants when that before them is no longer `was` but `is`.
-    fn behind(&self, cold: i64, busy: i64, was: i64, is: i64) -> i64 {
+    /// The coldness after `busy` ticks of grants when the coldness before them changes from `was` to `is`.
+    fn coldness_after(&self, cold: i64, busy: i64, was: i64, is: i64) -> i64 {
         let mut shifted = cold + is - was;
         if cold == 0 && is > was {
-            // They had warmth to spare: what they could use up beyond `was` does not arrive here.
+            // The grants had warmth to spare: the coldness that they could use up beyond `was` does not
+            // arrive here.
             let above = (was as f64 - self.threshold()).max(0.0);
             let used = (busy as f64 - above * above * self.steep()) * self.fall();
             shifted = shifted.min(is - used.floor() as i64);
@@ -182,13 +198,13 @@ impl WarmUp {
         shifted.clamp(0, self.window)
     }
 
-    /// Where `cost` permits start in a hole, from `from` µs on; `None` when they have no room.
+    /// Where `cost` permits start in a hole, from `from` µs on; `None` when the hole has no room for them.
     fn place(&self, hole: &Hole, from: Micros, cost: i64) -> Option<i64> {
         let start = self.pace.clip(hole.start, from);
         (self.end(hole, start, cost) <= hole.end).then_some(start)
     }
 
-    /// Where `cost` permits end that start within a hole.
+    /// Where `cost` permits end that start at `start` within a hole.
     fn end(&self, hole: &Hole, start: i64, cost: i64) -> i64 {
         start + self.spend(self.idle(hole.cold, start - hole.start), cost).0
     }
@@ -197,6 +213,7 @@ impl WarmUp {
 // === impl State ===
 
 impl State {
+    /// When the state came into being, µs of the store's clock.
     pub(super) fn born(&self) -> Micros {
         self.born
     }
@@ -205,9 +222,9 @@ impl State {
 // === impl Open ===
 
 impl Open {
-    /// Reads a state at `now`. One that is cold again equals an absent one; of one that another rule wrote
-    /// the permits owed and the part of coldness stay; since it was written those have flowed at the faster
-    /// rate of both, as on a [`Timeline`](super::timeline::Timeline).
+    /// Reads a state at `now`. A limiter that is cold again equals an absent one. A state that another rule
+    /// wrote keeps the permits that it owes and its part of the coldness; since it was written the permits
+    /// have flowed at the faster rate of both, as on a [`Timeline`](super::timeline::Timeline).
     pub fn new(state: Option<&mut State>, now: Micros, rule: WarmUp) -> Self {
         let fresh = Self { rule, now, born: now, tail: 0, cold: rule.window, holes: Vec::new() };
         let Some(state) = state else { return fresh };
@@ -237,8 +254,8 @@ impl Open {
         Self { tail, cold, born: state.born, holes, ..fresh }
     }
 
-    /// The first instant from `from` on (µs from now) at which `cost` permits may be granted, and the
-    /// start of their interval.
+    /// The first instant from `from` on (µs from now) at which `cost` permits may be granted, and the start
+    /// of their interval.
     pub fn earliest(&self, from: Micros, cost: i64) -> (Micros, i64) {
         let rule = self.rule;
         let hole = self.holes.iter().find_map(|hole| rule.place(hole, from, cost));
@@ -246,7 +263,7 @@ impl Open {
         (ceil_div(start, rule.pace.den).max(from), start)
     }
 
-    /// Takes the interval that [`Self::earliest`] found.
+    /// Takes the interval that [`Self::earliest`] found. `aux` of the grant is the coldness at its start.
     pub fn take(&mut self, start: i64, cost: i64) -> Grant {
         let rule = self.rule;
         let inside = |hole: &Hole| hole.start <= start && rule.end(hole, start, cost) <= hole.end;
@@ -278,8 +295,8 @@ impl Open {
         Grant { whole, ticks, born: self.born, aux }
     }
 
-    /// Gives an unused grant back; false when there is nothing (left) to give back.
-    pub fn give_back(&mut self, grant: Grant, cost: i64) -> bool {
+    /// Returns the interval of an unused grant; false when the state has nothing (left) of this grant.
+    pub fn refund(&mut self, grant: Grant, cost: i64) -> bool {
         let (rule, far) = (self.rule, self.rule.far());
         let mut start = (grant.whole - self.now).clamp(-far, far) * rule.pace.den + grant.ticks;
         let mut cold = grant.aux.clamp(0, rule.window);
@@ -290,7 +307,7 @@ impl Open {
         }
         let slack = rule.pace.slack();
         if self.tail - end <= slack {
-            // The last grant is undone as if it had never been, however late.
+            // The last grant is undone as if it had never been made, however late the refund is.
             (self.tail, self.cold) = (start, (cold + self.cold - left).clamp(0, rule.window));
             if self.holes.last().is_some_and(|hole| hole.end + slack >= start)
                 && let Some(hole) = self.holes.pop()
@@ -328,13 +345,13 @@ impl Open {
         true
     }
 
-    /// How full it is: one permit can be taken now, or none.
+    /// How full the limiter is: one permit can be taken now, or none.
     pub fn level(&self) -> Level {
         let next = self.earliest(0, 1).0;
         Level { remaining: i64::from(next == 0), next, reset_after: self.reset_after() }
     }
 
-    /// The state to keep and how long it matters, µs; `None` when it equals an absent one.
+    /// The state to keep and how long it matters, µs; `None` when it is cold, which equals an absent state.
     pub fn close(self) -> Option<(State, Micros)> {
         let reset_after = self.reset_after();
         if reset_after <= 0 {
@@ -346,7 +363,7 @@ impl Open {
         Some((State { rule, whole, ticks, born, written, cold, holes }, reset_after))
     }
 
-    /// Until the state equals an absent one, which is cold and also forgets a part of a µs.
+    /// The time until the state equals an absent one, which is cold and also forgets a part of a µs.
     fn reset_after(&self) -> Micros {
         let Pace { den, .. } = self.rule.pace;
         let part = i64::from(self.tail.rem_euclid(den) != 0);
@@ -354,18 +371,19 @@ impl Open {
         cold.max(ceil_div(self.tail, den) + part).max(0)
     }
 
-    /// The coldness at `end`, which the hole `first` and all behind it follow, is no longer `was` but `is`.
+    /// Changes the coldness of all holes from `first` on, and of the tail, when the coldness at `end` changes
+    /// from `was` to `is`.
     fn spread(&mut self, first: usize, mut end: i64, mut was: i64, mut is: i64) {
         let rule = self.rule;
         for hole in &mut self.holes[first..] {
-            let cold = rule.behind(hole.cold, hole.start - end, was, is);
+            let cold = rule.coldness_after(hole.cold, hole.start - end, was, is);
             (was, is) = (rule.idle(hole.cold, hole.span()), rule.idle(cold, hole.span()));
             (hole.cold, end) = (cold, hole.end);
         }
-        self.cold = rule.behind(self.cold, self.tail - end, was, is);
+        self.cold = rule.coldness_after(self.cold, self.tail - end, was, is);
     }
 
-    /// Keeps the holes that have room for a permit, as many as may be.
+    /// Keeps the holes that have room for a permit, at most [`MAX_HOLES`](super::MAX_HOLES) of them.
     fn tidy(&mut self) {
         let rule = self.rule;
         self.holes.retain(|hole| rule.place(hole, 0, 1).is_some());
@@ -376,11 +394,12 @@ impl Open {
 // === impl Hole ===
 
 impl Hole {
+    /// The length of the hole, ticks.
     fn span(&self) -> i64 {
         self.end - self.start
     }
 
-    /// From ticks from now to ticks before the tail, or back.
+    /// Converts between ticks from now and ticks before the tail; the conversion is its own inverse.
     fn before(&self, tail: i64) -> Self {
         Self { start: tail - self.start, end: tail - self.end, cold: self.cold }
     }
@@ -397,16 +416,16 @@ fn converted(tail: i64, cold: i64, old: WarmUp, new: WarmUp) -> (i64, i64) {
     (tail, cold.min(new.window))
 }
 
-/// The holes of a line of `old` (before its tail) on one of `new` (from now): as many warm permits long, and as many
-/// before the tail, with the same part of the coldness.
+/// Converts the holes of a line of `old` (before its tail) to a line of `new` (from now). Each is as many
+/// warm permits long and as many before the tail as it was, with the same part of the coldness.
 fn converted_holes(holes: &[Hole], tail: i64, old: WarmUp, new: WarmUp) -> Vec<Hole> {
     let mut kept = Vec::new();
     let mut free = i64::MIN;
     for hole in holes {
         let (wide, narrow) = (new.pace.per as f64, old.pace.per as f64);
-        let behind = (hole.end as f64 / narrow * wide).floor() as i64;
+        let after = (hole.end as f64 / narrow * wide).floor() as i64;
         let length = ((hole.start - hole.end) as f64 / narrow * wide).ceil() as i64;
-        let start = (tail - behind - length).max(free);
+        let start = (tail - after - length).max(free);
         let cold = (hole.cold as f64 / old.window as f64 * new.window as f64).ceil() as i64;
         let hole = Hole { start, end: start + length, cold: cold.min(new.window) };
         if hole.end <= tail && new.place(&hole, 0, 1).is_some() {

@@ -102,19 +102,19 @@ async fn callers_that_wake_late_ask_again() {
 async fn the_horizon_after_a_loss_is_the_declared_wait() {
     let second = 1_000_000;
     let limiter = limiter(5, 5);
-    let hidden = |limiter: &Limiter| limiter.checks(1).expect("a check")[0].hidden;
+    let horizon = |limiter: &Limiter| limiter.checks(1).expect("a check")[0].horizon;
     assert_eq!(
-        hidden(&limiter),
+        horizon(&limiter),
         61 * second,
         "a minute, and the time that the bucket takes to fill"
     );
     let limiter = limiter.max_wait(Duration::from_secs(10));
-    assert_eq!(hidden(&limiter), 11 * second);
+    assert_eq!(horizon(&limiter), 11 * second);
     limiter.try_acquire(5, Duration::ZERO).await.expect("the burst");
     limiter.try_acquire(5, Duration::from_secs(30)).await.expect("within a second");
-    assert_eq!(hidden(&limiter), 11 * second);
+    assert_eq!(horizon(&limiter), 11 * second);
     let limiter = limiter.max_wait(Duration::MAX);
-    assert_eq!(hidden(&limiter), 3601 * second);
+    assert_eq!(horizon(&limiter), 3601 * second);
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,7 +8,7 @@ use super::{
     calls::Calls, hash_tag,
 };
 use crate::algorithm::{
-    Grant, Level, Loss, Micros, Open,
+    DataLoss, Grant, Level, Micros, Open,
     concurrency::{self, Ticket},
     reserve::{self, Want},
 };
@@ -131,7 +131,7 @@ impl MemoryStore {
                     Reply::Decision(self.decide_at(now, checks, *budget, *ticket))
                 }
                 Entry::GiveBack { check, grant } => {
-                    match self.change(now, check, |open| open.give_back(*grant, check.cost)) {
+                    match self.change(now, check, |open| open.refund(*grant, check.cost)) {
                         (_, true) => Reply::HandedOver,
                         (given, false) => Reply::Done(given),
                     }
@@ -275,9 +275,9 @@ impl MemoryStore {
         Opened { open: absent(check, loss, now), print, place: None }
     }
 
-    fn loss(&self, check: &Check) -> Option<Loss> {
+    fn loss(&self, check: &Check) -> Option<DataLoss> {
         let at = self.shared.lost.load(Relaxed);
-        (at > 0).then_some(Loss { at, hidden: check.hidden })
+        (at > 0).then_some(DataLoss { at, horizon: check.horizon })
     }
 
     /// Puts an opened state where it came from: as it is now when it was `changed`, else as it was.
@@ -289,7 +289,7 @@ impl MemoryStore {
         changed: bool,
         now: Micros,
     ) -> Vec<Ticket> {
-        let leases = open.leases().map(|leases| leases.called());
+        let leases = open.leases().map(|leases| leases.notified());
         // Leases change by themselves: who has expired is gone.
         if !changed && leases.is_none() {
             if let Some(place) = place {
@@ -324,10 +324,10 @@ impl MemoryStore {
 }
 
 /// A state that nobody has written, or that is lost.
-fn absent(check: &Check, loss: Option<Loss>, now: Micros) -> Open {
+fn absent(check: &Check, loss: Option<DataLoss>, now: Micros) -> Open {
     match loss {
         None => check.algorithm.open(None, now),
-        Some(loss) => check.algorithm.open_behind(loss, None, now),
+        Some(loss) => check.algorithm.open_after(loss, None, now),
     }
 }
 

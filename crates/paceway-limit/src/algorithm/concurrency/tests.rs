@@ -17,20 +17,20 @@ struct Places {
     rule: Concurrency,
     state: Option<State>,
     now: Micros,
-    called: Vec<i64>,
+    notified: Vec<i64>,
 }
 
 impl Places {
     fn new(max: i64, lease: Micros) -> Self {
         let rule = Concurrency::new(max, lease).expect("a rule");
-        Self { rule, state: None, now: T0, called: Vec::new() }
+        Self { rule, state: None, now: T0, notified: Vec::new() }
     }
 
     fn with<T>(&mut self, work: impl FnOnce(&mut AnyOpen) -> T) -> T {
         let mut open = AnyOpen::Concurrency(Open::new(self.state.as_mut(), self.now, self.rule));
         let done = work(&mut open);
         let AnyOpen::Concurrency(mut open) = open else { panic!("another algorithm") };
-        self.called.extend(open.called().into_iter().map(|ticket| ticket.number));
+        self.notified.extend(open.notified().into_iter().map(|ticket| ticket.number));
         self.state = open.close().map(|(state, _)| state);
         done
     }
@@ -42,7 +42,7 @@ impl Places {
     }
 
     fn release(&mut self, grant: Grant) -> bool {
-        self.with(|open| open.give_back(grant, 1))
+        self.with(|open| open.refund(grant, 1))
     }
 
     fn renew(&mut self, grant: Grant) -> bool {
@@ -68,13 +68,13 @@ fn a_release_calls_the_first_in_the_queue_and_nobody_else() {
         assert_eq!(reserved.queued.map(|queued| queued.deadline), Some(T0 + SECOND));
     }
     assert!(places.release(grant(&first)));
-    assert_eq!(places.called, [3]);
-    // The place is held for who was called: a newcomer queues.
+    assert_eq!(places.notified, [3]);
+    // The place is held for the notified waiter: a newcomer queues.
     assert!(places.ask(ticket(9), SECOND).queued.is_some());
     let deadline = T0 + SECOND;
     let third = places.ask(Ticket { deadline, ..ticket(3) }, SECOND);
     assert!(third.parts.is_some());
-    assert_eq!(places.called, [3]);
+    assert_eq!(places.notified, [3]);
 }
 
 #[test]
@@ -126,10 +126,10 @@ fn who_was_called_and_does_not_come_loses_the_place_to_the_next() {
     places.ask(ticket(2), 30 * SECOND);
     places.ask(ticket(3), 30 * SECOND);
     places.release(first);
-    assert_eq!(places.called, [2]);
+    assert_eq!(places.notified, [2]);
     places.now += CLAIM;
     places.held();
-    assert_eq!(places.called, [2, 3]);
+    assert_eq!(places.notified, [2, 3]);
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn who_leaves_the_queue_is_not_called() {
     assert!(places.release(Ticket { deadline: queued.deadline, ..ticket(2) }.grant()));
     assert!(!places.release(Ticket { deadline: queued.deadline, ..ticket(2) }.grant()));
     places.release(first);
-    assert_eq!(places.called, [3]);
+    assert_eq!(places.notified, [3]);
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn a_larger_limit_calls_as_many_as_now_fit() {
     (1..5).for_each(|number| drop(places.ask(ticket(number), SECOND)));
     places.rule = Concurrency::new(3, 60 * SECOND).expect("a rule");
     assert_eq!(places.held(), 3);
-    assert_eq!(places.called, [2, 3]);
+    assert_eq!(places.notified, [2, 3]);
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn two_kinds_of_places_are_taken_together_or_not_at_all() {
     // Called to one, it does not hold it while it waits for the other.
     a.ask(ticket(3), 0);
     b.release(holder);
-    assert_eq!((b.called.clone(), b.held()), (vec![2], 1));
+    assert_eq!((b.notified.clone(), b.held()), (vec![2], 1));
     let deadline = reserved.queued.expect("queued").deadline;
     let reserved = both(&mut a, &mut b, Ticket { deadline, ..ticket(2) });
     assert_eq!((reserved.bound_by, reserved.queued.is_some()), (0, true));
@@ -294,7 +294,7 @@ proptest! {
             prop_assert_eq!(places.held(), holding.len() as i64);
             // Who holds a place keeps it under a smaller limit, and nobody comes in.
             prop_assert!(places.held() <= max.max(held));
-            prop_assert_eq!(&places.called, &expected_calls);
+            prop_assert_eq!(&places.notified, &expected_calls);
         }
     }
 }

@@ -1,28 +1,31 @@
-//! The permits taken in the windows of one period. It knows no rule: what is too many is its caller's to say.
+//! The permits taken in the windows of one period. A section does not know the limit: its caller decides how
+//! many permits are too many.
 
 use crate::algorithm::{Grant, MAX_HOLES, Micros, ceil_div};
 use smallvec::SmallVec;
 
-/// Where the count of a window stops, so that all arithmetic stays exact; it is then never given back to.
+/// The greatest count of a window; it keeps all arithmetic exact. A window that has reached it refuses
+/// refunds.
 const MOST: i64 = 1_000_000_000_000;
 
-/// The windows of one period.
+/// The windows of one period that have permits, as runs of windows with equal counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Section {
+    /// The length of a window, µs.
     pub(super) period: Micros,
-    /// When the last grant or gift was made under it.
+    /// When the last grant or refund was made under the rule of this period, µs.
     pub(super) asked: Micros,
-    /// The count of the rule under which that was.
+    /// The count of the rule under which that grant or refund was made.
     pub(super) limit: i64,
-    /// When it was made from the permits of another, else 0.
+    /// When the section was made from the permits of another one, µs; 0 if it was not.
     since: Micros,
-    /// The period of that other, else 0.
+    /// The period of that other section, µs; 0 if there is none.
     source: Micros,
-    /// Earliest first; neighbours that touch differ in their counts.
+    /// The runs in order of time; two runs that touch have different counts.
     pub(super) runs: SmallVec<[Run; 2]>,
 }
 
-/// Windows `first` to `last` have `count` permits taken each.
+/// The windows from `first` to `last`, in each of which `count` permits are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) first: i64,
@@ -33,11 +36,12 @@ pub(super) struct Run {
 // === impl Section ===
 
 impl Section {
+    /// A section without permits.
     pub(super) fn new(period: Micros, asked: Micros) -> Self {
         Self { period, asked, limit: 0, since: 0, source: 0, runs: SmallVec::new() }
     }
 
-    /// With `count` permits in each window from the first instant to the last.
+    /// A section with `count` permits in each window from the first instant to the last.
     pub(super) fn full(period: Micros, asked: Micros, count: i64, from_to: [Micros; 2]) -> Self {
         let mut section = Self { limit: count, ..Self::new(period, asked) };
         let [first, last] = from_to.map(|instant| section.window(instant));
@@ -45,13 +49,15 @@ impl Section {
         section
     }
 
-    /// The section of a period that is not kept, at the instant of the last write: the permits of the one of
-    /// `others` that has most of them, each at the start of its window, those of a window that had begun at
-    /// `clock`. That instant does not move while nobody is admitted, so a long window that is full under
-    /// the old rule fills one window of the new one and not one after another.
+    /// Makes the section of a period that is not kept, as of the instant of the last write. It takes the
+    /// permits of the section in `others` that has most of them, each at the start of its window; those of a
+    /// window that had begun at `clock` are placed at `clock`. That instant does not move while no request is
+    /// admitted, so a long window that is full under the old rule fills one window of the new rule and not
+    /// one after another.
     ///
-    /// The old windows that were past at `clock` are not kept. Those since `born` in a longer window of the new rule, of
-    /// `count` permits, count as full: what the laxer of both rules allows in that window is never exceeded.
+    /// The old windows that were past at `clock` are not kept. Those since `born` within a longer window of
+    /// the new rule (of `count` permits) count as full: that window never exceeds what the laxer of both
+    /// rules allows there.
     pub(super) fn converted(
         period: Micros,
         count: i64,
@@ -59,7 +65,7 @@ impl Section {
         [born, clock]: [Micros; 2],
     ) -> Self {
         let mut section = Self::new(period, clock);
-        // Of equals the first.
+        // Among sections with equally many permits the first counts.
         let Some(old) = others.iter().rev().max_by_key(|old| old.permits()) else {
             return section;
         };
@@ -75,7 +81,7 @@ impl Section {
                 (first..=last).for_each(|i| section.add(section.window(i * old.period), count));
                 continue;
             }
-            // A long queue: each window gets as many as the fullest of them can have.
+            // In a long queue each window gets as many permits as the fullest of them can have.
             let count = count.saturating_mul(ceil_div(period, old.period)).min(MOST);
             let [first, last] = [first, last].map(|i| section.window(i * old.period));
             section.add(first, count);
@@ -95,8 +101,8 @@ impl Section {
         section
     }
 
-    /// How many permits may be in one of its windows: its own limit, or as many as `other` lets into its own windows of
-    /// that time with `count` in each, if that is more.
+    /// How many permits may be in one window of this section: its own limit, or as many as `other` grants in
+    /// that time with `count` permits in each of its own windows, if that is more.
     pub(super) fn allows(&self, other: &Self, count: i64) -> i64 {
         ceil_div(self.period, other.period).saturating_mul(count).min(MOST).max(self.limit)
     }
@@ -110,16 +116,17 @@ impl Section {
         }
     }
 
+    /// The number of the window that contains `instant`.
     pub(super) fn window(&self, instant: Micros) -> i64 {
         instant.div_euclid(self.period)
     }
 
-    /// The first run that does not end before `window`.
+    /// The index of the first run that does not end before `window`.
     fn find(&self, window: i64) -> usize {
         self.runs.partition_point(|run| run.last < window)
     }
 
-    /// Permits taken in `window`.
+    /// The permits that are taken in `window`.
     pub(super) fn count(&self, window: i64) -> i64 {
         let run = self.runs.get(self.find(window)).filter(|run| run.first <= window);
         run.map_or(0, |run| run.count)
@@ -136,9 +143,10 @@ impl Section {
         window
     }
 
-    /// Can a grant of `cost` permits under the rule of `period` be given back here at `clock`? A section that
-    /// was made later knows it only when it stood where [`Self::converted`] put it: at the start of
-    /// its window, or granted at once. Otherwise its permits here would be those of somebody else.
+    /// Whether a grant of `cost` permits under the rule of `period` can be refunded to this section at
+    /// `clock`. A section that was made later contains the grant only if the grant is where
+    /// [`Self::converted`] placed it: at the start of its window, or granted at once. Otherwise the refund
+    /// would return permits of another request.
     pub(super) fn holds(&self, grant: &Grant, period: Micros, cost: i64, clock: Micros) -> bool {
         let placed = grant.whole <= grant.aux || grant.whole.rem_euclid(period) == 0;
         let known = grant.aux > self.since || self.source == period && placed;
@@ -146,17 +154,18 @@ impl Section {
         known && window >= self.window(clock) && (cost..MOST).contains(&self.count(window))
     }
 
-    /// Permits in all windows; which of two sections has more is all that it is for.
+    /// The permits in all windows. The sum is used only to find the section that has most of them.
     fn permits(&self) -> i64 {
         let permits = |run: &Run| run.count.saturating_mul(run.last - run.first + 1).min(MOST);
         self.runs.iter().map(permits).sum()
     }
 
-    /// When its last permit is past.
+    /// The instant at which the last window with permits is past, µs.
     pub(super) fn end(&self) -> Micros {
         self.runs.last().map_or(0, |run| (run.last + 1) * self.period)
     }
 
+    /// Drops the windows that are past at `clock`.
     pub(super) fn forget_past(&mut self, clock: Micros) {
         let window = self.window(clock);
         let past = self.find(window);
@@ -190,7 +199,7 @@ impl Section {
         self.join(i);
     }
 
-    /// Makes one of run `i` and the one before it when nothing tells them apart.
+    /// Unites run `i` with the one before it when they touch and have the same count.
     fn join(&mut self, i: usize) {
         if i == 0 || i >= self.runs.len() {
             return;
@@ -202,8 +211,9 @@ impl Section {
         }
     }
 
-    /// Above the bound the two neighbours that differ in the fewest windows (of equals the last) become one
-    /// run as full as the fuller, which is safe and wastes the room between.
+    /// Keeps at most [`MAX_HOLES`] runs. The two neighbours that differ in the fewest windows (among equals
+    /// the last) become one run as full as the fuller one: the room between is wasted, and no limit is
+    /// exceeded.
     pub(super) fn bound(&mut self) {
         while self.runs.len() > MAX_HOLES {
             let wasted = |i: &usize| {

@@ -54,9 +54,9 @@ impl Limiter {
         Ok((now + at, grant))
     }
 
-    fn give_back(&mut self, now: Micros, grant: Grant, cost: i64) -> bool {
+    fn refund(&mut self, now: Micros, grant: Grant, cost: i64) -> bool {
         let mut open = self.open(now);
-        let given = open.give_back(grant, cost);
+        let given = open.refund(grant, cost);
         if given {
             self.state = open.close().map(|(state, _)| state);
         }
@@ -180,9 +180,9 @@ fn the_last_permit_given_back_leaves_nothing_behind() {
     let (_, first) = limiter.ask(T0, 1, 0).expect("granted");
     let before = limiter.state.clone();
     let (_, second) = limiter.ask(T0, 1, SECOND).expect("granted");
-    assert!(limiter.give_back(T0, second, 1));
+    assert!(limiter.refund(T0, second, 1));
     assert_eq!(limiter.state, before);
-    assert!(limiter.give_back(T0 + SECOND - 1, first, 1), "its instant is past, its window is not");
+    assert!(limiter.refund(T0 + SECOND - 1, first, 1), "its instant is past, its window is not");
     assert_eq!(limiter.state, None);
 }
 
@@ -190,16 +190,16 @@ fn the_last_permit_given_back_leaves_nothing_behind() {
 fn nothing_is_given_back_twice_or_late_or_to_another_state() {
     let mut limiter = Limiter::new(2, SECOND);
     let grants: Vec<_> = (0..4).map(|_| limiter.ask(T0, 1, SECOND).expect("granted").1).collect();
-    assert!(!limiter.give_back(T0, grants[0], 3), "more than there is");
-    assert!(limiter.give_back(T0, grants[0], 1));
-    assert!(limiter.give_back(T0, grants[1], 1));
-    assert!(!limiter.give_back(T0, grants[1], 1), "twice");
-    assert!(limiter.give_back(T0 + 2 * SECOND - 1, grants[2], 1));
-    assert!(!limiter.give_back(T0 + 2 * SECOND, grants[3], 1), "late");
+    assert!(!limiter.refund(T0, grants[0], 3), "more than there is");
+    assert!(limiter.refund(T0, grants[0], 1));
+    assert!(limiter.refund(T0, grants[1], 1));
+    assert!(!limiter.refund(T0, grants[1], 1), "twice");
+    assert!(limiter.refund(T0 + 2 * SECOND - 1, grants[2], 1));
+    assert!(!limiter.refund(T0 + 2 * SECOND, grants[3], 1), "late");
     limiter.state = None;
     limiter.ask(T0 + 2 * SECOND, 2, 0).expect("granted");
     let wrong = Grant { whole: T0 + 2 * SECOND, ..grants[3] };
-    assert!(!limiter.give_back(T0 + 2 * SECOND, wrong, 1), "another state");
+    assert!(!limiter.refund(T0 + 2 * SECOND, wrong, 1), "another state");
 }
 
 #[test]
@@ -300,7 +300,7 @@ fn waiters_who_leave_after_a_change_make_room_under_the_new_rule() {
     limiter.ask(T0 + 1, 1, 0).expect("granted");
     assert_eq!(limiter.ask(T0 + 1, 1, 0), Err(40 * SECOND - 1));
     limiter.rule = old;
-    assert!(limiter.give_back(T0 + 1, grants[5], 1));
+    assert!(limiter.refund(T0 + 1, grants[5], 1));
     limiter.rule = new;
     assert_eq!(limiter.ask(T0 + 1, 1, 0).expect("granted").0, T0 + 1);
 }
@@ -314,7 +314,7 @@ fn a_gift_takes_nothing_from_a_window_where_others_stand() {
     limiter.rule = new;
     limiter.ask_from(15 * SECOND, T0, 2, DAY).expect("granted");
     limiter.rule = old;
-    assert!(limiter.give_back(T0, grant, 1));
+    assert!(limiter.refund(T0, grant, 1));
     limiter.rule = new;
     assert_eq!(limiter.ask_from(15 * SECOND, T0, 1, 0), Err(20 * SECOND));
 }
@@ -440,7 +440,7 @@ proptest! {
             if let Some(i) = gives_back.filter(|i| *i < grants.len()) {
                 let gift = grants[grants.len() - 1 - i];
                 let current = gift.at >= now || same_window(rule.period, gift.at, now);
-                prop_assert_eq!(limiter.give_back(now, gift.grant, gift.cost), current);
+                prop_assert_eq!(limiter.refund(now, gift.grant, gift.cost), current);
                 if current {
                     grants.retain(|grant| grant.step != gift.step);
                 }
@@ -482,7 +482,7 @@ proptest! {
                 let gift = grants[grants.len() - 1 - i];
                 let current = gift.at >= now || same_window(gift.rule.period, gift.at, now);
                 limiter.rule = gift.rule;
-                prop_assert_eq!(limiter.give_back(now, gift.grant, gift.cost), current);
+                prop_assert_eq!(limiter.refund(now, gift.grant, gift.cost), current);
                 if current {
                     known.insert(gift.rule.period, gift.rule.count);
                     grants.retain(|grant| grant.step != gift.step);
@@ -517,7 +517,7 @@ proptest! {
             if let Some(i) = gives_back.filter(|i| *i < grants.len()) {
                 let gift = grants[grants.len() - 1 - i];
                 limiter.rule = gift.rule;
-                if limiter.give_back(now, gift.grant, gift.cost) {
+                if limiter.refund(now, gift.grant, gift.cost) {
                     grants.retain(|grant| grant.step != gift.step);
                 }
             }
@@ -586,7 +586,7 @@ proptest! {
             (0..waiters).map(|_| limiter.ask(T0, 1, MAX_BUDGET).expect("granted")).collect();
         let (at, grant) = grants[leaves % waiters];
         let end = limiter.open(T0).earliest(0, 1).0;
-        prop_assert!(limiter.give_back(T0, grant, 1));
+        prop_assert!(limiter.refund(T0, grant, 1));
         prop_assert_eq!(limiter.ask(T0, 1, MAX_BUDGET).expect("granted").0, at);
         prop_assert_eq!(limiter.ask(T0, 1, MAX_BUDGET).expect("granted").0, T0 + end);
     }
@@ -597,7 +597,7 @@ proptest! {
         let grants: Vec<_> =
             (0..waiters).map(|_| limiter.ask(T0, 1, MAX_BUDGET).expect("granted").1).collect();
         let all = grants.iter().chain(&grants);
-        let given = all.filter(|grant| limiter.give_back(T0, **grant, 1)).count();
+        let given = all.filter(|grant| limiter.refund(T0, **grant, 1)).count();
         prop_assert_eq!(given, waiters);
         prop_assert_eq!(limiter.state, None);
     }
@@ -621,7 +621,7 @@ proptest! {
                     prop_assert!(limiter.clone().ask(now + retry - 1, cost, budget).is_err(), "too late");
                 }
                 Ok((at, grant)) if gives_back.is_some() && at > now => {
-                    prop_assert!(limiter.give_back(now, grant, cost));
+                    prop_assert!(limiter.refund(now, grant, cost));
                 }
                 Ok(_) => {}
             }
@@ -699,7 +699,7 @@ proptest! {
             if let Some(i) = gives_back.filter(|i| *i < grants[0].len()) {
                 let gift: Granted = grants[0].remove(i);
                 let mut open = Algorithm::FixedWindow(rules[0]).open(states[0].as_mut(), now);
-                if open.give_back(gift.grant, gift.cost) {
+                if open.refund(gift.grant, gift.cost) {
                     states[0] = open.close().map(|(state, _)| state);
                 } else {
                     grants[0].push(gift);

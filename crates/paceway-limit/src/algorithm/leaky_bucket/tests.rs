@@ -50,9 +50,9 @@ impl Bucket {
         (now + at, grant)
     }
 
-    fn give_back(&mut self, now: Micros, grant: Grant, cost: i64) -> bool {
+    fn refund(&mut self, now: Micros, grant: Grant, cost: i64) -> bool {
         let mut open = Open::new(self.state.as_mut(), now, self.rule);
-        let given = open.give_back(grant, cost);
+        let given = open.refund(grant, cost);
         self.state = open.close().map(|(state, _)| state);
         given
     }

@@ -55,9 +55,9 @@ impl Window {
         self.ask_from(now, 0, cost, budget)
     }
 
-    fn give_back(&mut self, now: Micros, grant: Grant, cost: i64) -> bool {
+    fn refund(&mut self, now: Micros, grant: Grant, cost: i64) -> bool {
         let mut open = self.open(now);
-        let given = open.give_back(grant, cost);
+        let given = open.refund(grant, cost);
         self.keep(open);
         given
     }
@@ -149,7 +149,7 @@ fn room_that_somebody_ahead_kept_closed_is_free_when_it_leaves() {
     assert_eq!(window.ask(T0, 3, 48).expect("granted").0, T0 + 48);
     let (at, last) = window.ask(T0 + 24, 1, 72).expect("granted");
     assert_eq!(at, T0 + 96, "behind it all is taken");
-    assert!(window.give_back(T0 + 24, last, 1) && window.give_back(T0 + 24, second, 2));
+    assert!(window.refund(T0 + 24, last, 1) && window.refund(T0 + 24, second, 2));
     assert_eq!(window.level(T0 + 24).next, 0);
 }
 
@@ -174,12 +174,12 @@ fn nothing_is_given_back_twice_or_to_another_state() {
     let mut window = Window::new(2, SECOND, 0);
     let grants: Vec<_> =
         (0..6).map(|_| window.ask(T0, 1, MAX_BUDGET).expect("granted").1).collect();
-    assert!(window.give_back(T0, grants[2], 1));
-    assert!(window.give_back(T0, grants[3], 1));
-    assert!(!window.give_back(T0, grants[3], 1), "twice");
+    assert!(window.refund(T0, grants[2], 1));
+    assert!(window.refund(T0, grants[3], 1));
+    assert!(!window.refund(T0, grants[3], 1), "twice");
     window.state = None;
     window.ask(T0 + 7, 1, 0).expect("granted");
-    assert!(!window.give_back(T0 + 8, grants[4], 1), "another state");
+    assert!(!window.refund(T0 + 8, grants[4], 1), "another state");
 }
 
 #[test]
@@ -271,7 +271,7 @@ proptest! {
             let unsent: Vec<_> = (0..grants.len()).filter(|i| grants[*i].0 > late).collect();
             if let Some(i) = gives_back.and_then(|i| unsent.get(i)) {
                 let (_, cost, grant) = grants.remove(*i);
-                prop_assert!(window.give_back(now, grant, cost));
+                prop_assert!(window.refund(now, grant, cost));
             }
             let plain: Vec<_> = grants.iter().map(|(at, cost, _)| (*at, *cost)).collect();
             prop_assert!(obeys(rule, &plain));

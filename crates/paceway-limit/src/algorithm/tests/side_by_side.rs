@@ -162,11 +162,11 @@ proptest! {
         let expected = empty.ask(T0, 1, MAX_BUDGET).expect("granted").0;
         for grant in granted {
             limiter.rule = old.rule;
-            prop_assert!(limiter.give_back(T0, grant, 1), "not given back");
+            prop_assert!(limiter.refund(T0, grant, 1), "not given back");
             limiter.rule = new.rule;
             limiter.open(T0);
         }
-        prop_assert!(limiter.give_back(T0, own, 1), "its own is not given back");
+        prop_assert!(limiter.refund(T0, own, 1), "its own is not given back");
         let at = limiter.ask(T0, 1, MAX_BUDGET).expect("granted").0;
         prop_assert!((at - expected).abs() <= 20, "{} {}", at - T0, expected - T0);
     }

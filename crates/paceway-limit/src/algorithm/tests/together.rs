@@ -73,7 +73,7 @@ fn what_remains_can_be_taken_one_by_one() {
         let (_, start) = open.earliest(0, 1);
         grants.push(open.take(start, 1));
     }
-    assert!(grants[8..11].iter().all(|grant| open.give_back(*grant, 1)));
+    assert!(grants[8..11].iter().all(|grant| open.refund(*grant, 1)));
     holed.keep(open);
     let mut open = holed.open(T0 + 113);
     let (remaining, mut taken) = (open.level().remaining, 0);
@@ -100,7 +100,7 @@ proptest! {
             if let Some(i) = step.leaves.and_then(|i| waiting.get(i)) {
                 let Held { at, cost, grants } = held.remove(*i);
                 for (i, grant) in &grants {
-                    prop_assert!(limiters[*i].give_back(now, *grant, cost));
+                    prop_assert!(limiters[*i].refund(now, *grant, cost));
                 }
                 // What it had would be its own again, but where a queue of a leaky bucket is too long, and where a
                 // bucket that warms up has by now another place for it in the room of several who left.
@@ -148,7 +148,7 @@ proptest! {
             waiting.retain(|(at, _)| *at > now);
             if let Some(i) = leaves.filter(|i| *i < waiting.len()) {
                 let (at, grant) = waiting.remove(i);
-                prop_assert!(limiter.give_back(now, grant, 1));
+                prop_assert!(limiter.refund(now, grant, 1));
                 free.push(at);
             }
             let Ok((at, grant)) = limiter.ask(now, 1, MAX_BUDGET) else { continue };

@@ -28,7 +28,7 @@ fn arrivals(limiter: &mut Limiter, margin: Micros, steps: Vec<Step>) -> Vec<Micr
         sent.extend(waiting.extract_if(.., |(at, ..)| *at <= now));
         if let Some(i) = leaves.filter(|i| *i < waiting.len()) {
             let (_, grant, _) = waiting.remove(i);
-            assert!(limiter.give_back(now, grant, 1));
+            assert!(limiter.refund(now, grant, 1));
         }
         if let Ok((at, grant)) = limiter.ask(now, 1, budget) {
             waiting.push((at, grant, way));

@@ -36,9 +36,9 @@ impl Bucket {
         Ok((now + at, grant))
     }
 
-    fn give_back(&mut self, now: Micros, grant: Grant, cost: i64) -> bool {
+    fn refund(&mut self, now: Micros, grant: Grant, cost: i64) -> bool {
         let mut open = Open::new(self.state.as_mut(), now, self.rule);
-        let given = open.give_back(grant, cost);
+        let given = open.refund(grant, cost);
         self.state = open.close().map(|(state, _)| state);
         given
     }
@@ -131,7 +131,7 @@ fn a_rate_beyond_exact_arithmetic_becomes_a_hair_slower(
 fn a_slot_given_back_goes_to_the_next_who_asks() {
     let mut bucket = Bucket::new(1, SECOND, 1);
     let grants: Vec<_> = (0..4).map(|_| bucket.ask(T0, 1, 10 * SECOND).expect("granted")).collect();
-    assert!(bucket.give_back(T0 + 10, grants[2].1, 1));
+    assert!(bucket.refund(T0 + 10, grants[2].1, 1));
     assert_eq!(bucket.ask(T0 + 20, 1, 10 * SECOND).expect("granted").0, T0 + 2 * SECOND);
     assert_eq!(bucket.ask(T0 + 20, 1, 10 * SECOND).expect("granted").0, T0 + 4 * SECOND);
 }
@@ -142,7 +142,7 @@ fn the_last_slot_given_back_leaves_nothing_behind() {
     bucket.ask(T0, 1, 0).expect("granted");
     let before = bucket.state.clone();
     let (_, grant) = bucket.ask(T0, 1, SECOND).expect("granted");
-    assert!(bucket.give_back(T0, grant, 1));
+    assert!(bucket.refund(T0, grant, 1));
     assert_eq!(bucket.state, before);
 }
 
@@ -151,12 +151,12 @@ fn nothing_is_given_back_twice_or_late_or_to_another_state() {
     let mut bucket = Bucket::new(1, SECOND, 1);
     let grants: Vec<_> =
         (0..3).map(|_| bucket.ask(T0, 1, 10 * SECOND).expect("granted").1).collect();
-    assert!(bucket.give_back(T0, grants[1], 1));
-    assert!(!bucket.give_back(T0, grants[1], 1), "twice");
-    assert!(!bucket.give_back(T0 + SECOND + 1, grants[0], 1), "late");
+    assert!(bucket.refund(T0, grants[1], 1));
+    assert!(!bucket.refund(T0, grants[1], 1), "twice");
+    assert!(!bucket.refund(T0 + SECOND + 1, grants[0], 1), "late");
     bucket.state = None;
     bucket.ask(T0 + 7, 1, 0).expect("granted");
-    assert!(!bucket.give_back(T0 + 8, grants[2], 1), "another state");
+    assert!(!bucket.refund(T0 + 8, grants[2], 1), "another state");
 }
 
 #[test]
@@ -357,7 +357,7 @@ proptest! {
             let waiting: Vec<_> = (0..grants.len()).filter(|i| grants[*i].0 > now).collect();
             if let Some(i) = gives_back.and_then(|i| waiting.get(i)) {
                 let (_, cost, grant) = grants.remove(*i);
-                prop_assert!(bucket.give_back(now, grant, cost));
+                prop_assert!(bucket.refund(now, grant, cost));
             }
         }
         let mut grants: Vec<_> = grants.into_iter().map(|(at, cost, _)| (at, cost)).collect();
@@ -372,7 +372,7 @@ proptest! {
             now += after;
             if let Some(i) = gives_back.filter(|i| *i < grants.len()) {
                 let (_, cost, grant) = grants.remove(grants.len() - 1 - i);
-                bucket.give_back(now, grant, cost);
+                bucket.refund(now, grant, cost);
             }
             if let Ok((at, grant)) = bucket.ask(now, cost, budget) {
                 grants.push((at, cost, grant));
@@ -390,7 +390,7 @@ proptest! {
             .collect();
         let (at, grant) = grants[rule.burst as usize + leaves % waiters];
         let last = grants.last().expect("some").0;
-        prop_assert!(bucket.give_back(T0, grant, 1));
+        prop_assert!(bucket.refund(T0, grant, 1));
         prop_assert_eq!(bucket.ask(T0, 1, MAX_BUDGET).expect("granted").0, at);
         prop_assert!(bucket.ask(T0, 1, MAX_BUDGET).expect("granted").0 >= last);
     }
@@ -413,7 +413,7 @@ proptest! {
                     prop_assert!(!ask(&bucket, now + retry - 1), "too late");
                 }
                 Ok((at, grant)) if gives_back.is_some() && at > now => {
-                    prop_assert!(bucket.give_back(now, grant, cost));
+                    prop_assert!(bucket.refund(now, grant, cost));
                 }
                 Ok(_) => {}
             }

@@ -59,9 +59,9 @@ impl Limiter {
         (now + at, grant)
     }
 
-    fn give_back(&mut self, now: Micros, grant: Grant, cost: i64) -> bool {
+    fn refund(&mut self, now: Micros, grant: Grant, cost: i64) -> bool {
         let mut open = self.open(now);
-        let given = open.give_back(grant, cost);
+        let given = open.refund(grant, cost);
         self.state = open.close().map(|(state, _)| state);
         given
     }
@@ -244,7 +244,7 @@ fn those_who_leave_take_their_warmth_with_them() {
     let ask = |_| limiter.ask(T0, 1, MAX_BUDGET).expect("granted");
     let grants: Vec<_> = (0..20).map(ask).collect();
     for (_, grant) in &grants[..19] {
-        assert!(limiter.give_back(T0, *grant, 1));
+        assert!(limiter.refund(T0, *grant, 1));
     }
     // As if the last one had been alone: a permit's time below the coldness of the beginning.
     assert_eq!(limiter.open(T0).cold, rule.window - rule.pace.per);
@@ -256,7 +256,7 @@ fn those_who_leave_a_warm_limiter_leave_it_warm() {
     let ask = |_| limiter.ask(T0, 1, MAX_BUDGET).expect("granted");
     let grants: Vec<_> = (0..1000).map(ask).collect();
     for (_, grant) in grants[200..].iter().step_by(2) {
-        assert!(limiter.give_back(T0, *grant, 1));
+        assert!(limiter.refund(T0, *grant, 1));
     }
     assert_eq!(limiter.open(T0).cold, 0);
 }

@@ -147,7 +147,7 @@ fn wait_for(check: &Check, delay: Micros, count: usize) -> Option<Check> {
     let nonce = RandomState::new().hash_one(NEXT.fetch_add(1, SeqCst));
     let key = format!("{}:#wait:{nonce:016x}", check.key).into();
     let algorithm = Algorithm::SlidingWindow(rule);
-    Some(Check { key, algorithm, cost: count, enforce: true, hidden: 0, ..check.clone() })
+    Some(Check { key, algorithm, cost: count, enforce: true, horizon: 0, ..check.clone() })
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use super::{GRACE, pages::Pages};
 use crate::{
     algorithm::{
-        Algorithm, Loss, Micros, Open, State, TokenBucket,
+        Algorithm, DataLoss, Micros, Open, State, TokenBucket,
         timeline::{self, Pace},
         token_bucket,
     },
@@ -92,12 +92,12 @@ impl Shard {
         self.states.find(print.home(), |kept| kept.print == print)
     }
 
-    /// As [`Algorithm::open`], and [`Algorithm::open_behind`] a loss; `None` when no state is there that counts.
+    /// As [`Algorithm::open`], and [`Algorithm::open_after`] a loss; `None` when no state is there that counts.
     pub(super) fn open(
         &mut self,
         place: Place,
         algorithm: &Algorithm,
-        loss: Option<Loss>,
+        loss: Option<DataLoss>,
         now: Micros,
     ) -> Option<Open> {
         let kept = *self.states.get(place)?;
@@ -112,7 +112,7 @@ impl Shard {
         match loss {
             None => Some(algorithm.open(Some(state), now)),
             Some(loss) if loss.takes(state) => None,
-            Some(loss) => Some(algorithm.open_behind(loss, Some(state), now)),
+            Some(loss) => Some(algorithm.open_after(loss, Some(state), now)),
         }
     }
 
@@ -444,7 +444,7 @@ mod tests {
                 let (_, start) = open.earliest(0, 1);
                 grants.push(open.take(start, 1));
             }
-            assert!(open.give_back(grants[30], 1), "a hole");
+            assert!(open.refund(grants[30], 1), "a hole");
             let (mut state, ttl) = open.close().expect("a state");
             let expected = rule.open(Some(&mut state), 1000);
             shard.put(print(count as u64), None, state, 5 + ttl);

@@ -186,7 +186,7 @@ impl<'e> Call<'e> {
         };
         let mut place = 0;
         let alike = |a: &Group<'_>, b: &Group<'_>| {
-            (a.rule, a.check.cost, a.check.hidden) == (b.rule, b.check.cost, b.check.hidden)
+            (a.rule, a.check.cost, a.check.horizon) == (b.rule, b.check.cost, b.check.horizon)
         };
         for groups in self.groups.chunk_by(alike) {
             let Group { check, rule, .. } = groups[0];
@@ -196,7 +196,7 @@ impl<'e> Call<'e> {
                 packed.extend_from_slice(&number.to_le_bytes());
             }
             let (full, length, count) = (most * per, check.cost * per, groups.len() as i64);
-            doubles(&mut packed, &[den, full, length, rule.far(), check.hidden, count]);
+            doubles(&mut packed, &[den, full, length, rule.far(), check.horizon, count]);
             for Group { count, least, greatest, .. } in groups {
                 doubles(&mut packed, &[*count, *least, *greatest]);
                 if least < greatest {
@@ -271,7 +271,7 @@ impl<'e> Call<'e> {
     }
 
     fn rule(&mut self, check: &Check) {
-        self.number(check.hidden);
+        self.number(check.horizon);
         check.algorithm.args().into_iter().for_each(|arg| self.number(arg));
     }
 

@@ -94,7 +94,7 @@ impl Groups {
 
 impl Claimed {
     fn new(prefix: &str, Claim { limiter, tag, checks }: Claim) -> Self {
-        let counts = checks.iter().map(|check| check.hidden + check.algorithm.window());
+        let counts = checks.iter().map(|check| check.horizon + check.algorithm.window());
         let lives = SILENCE + counts.max().unwrap_or(0);
         let states =
             checks.iter().filter_map(|check| Some(check.key.split_once('}')?.1.to_owned()));

@@ -77,7 +77,7 @@ proptest! {
             let waiting: Vec<_> = (0..grants.len()).filter(|i| grants[*i].0 >= now).collect();
             if let Some(i) = gives_back.and_then(|i| waiting.get(i)) {
                 let (_, cost, grant) = grants.remove(*i);
-                prop_assert!(bucket.give_back(now, grant, cost));
+                prop_assert!(bucket.refund(now, grant, cost));
             }
             let expected = brute_force(per, &grants, now + from, cost);
             if from > 0 {
@@ -108,7 +108,7 @@ proptest! {
             let leaves: Vec<_> = (0..grants.len()).filter(|i| !waits || grants[*i].0 > now).collect();
             if let Some(i) = gives_back.and_then(|i| leaves.get(i)) {
                 let (_, cost, grant) = grants.remove(*i);
-                let given = bucket.give_back(now, grant, cost);
+                let given = bucket.refund(now, grant, cost);
                 prop_assert!(given || !waits);
             }
         }
@@ -123,8 +123,8 @@ proptest! {
             (0..=waiters).map(|_| bucket.ask(T0, 1, MAX_BUDGET).expect("granted")).collect();
         let (at, grant) = grants[1 + leaves % waiters];
         let last = grants[waiters].0;
-        prop_assert!(bucket.give_back(T0, grant, 1));
-        prop_assert!(!bucket.give_back(T0, grant, 1), "twice");
+        prop_assert!(bucket.refund(T0, grant, 1));
+        prop_assert!(!bucket.refund(T0, grant, 1), "twice");
         prop_assert_eq!(bucket.ask(T0, 1, MAX_BUDGET).expect("granted").0, at);
         prop_assert!(bucket.ask(T0, 1, MAX_BUDGET).expect("granted").0 > last);
     }
@@ -147,7 +147,7 @@ proptest! {
                     prop_assert!(bucket.copy().ask(now + retry - 1, cost, budget).is_err(), "too late");
                 }
                 Ok((at, grant)) if gives_back.is_some() && at > now => {
-                    prop_assert!(bucket.give_back(now, grant, cost));
+                    prop_assert!(bucket.refund(now, grant, cost));
                     let read = |mut state: Option<State>| Open::new(state.as_mut(), now, rule);
                     prop_assert_eq!(read(bucket.state.clone()), read(before), "as if it had never been");
                 }

@@ -137,7 +137,7 @@ proptest! {
             let leaves: Vec<_> = (0..grants.len()).filter(|i| !waits || grants[*i].0 > now).collect();
             if let Some(i) = gives_back.and_then(|i| leaves.get(i)) {
                 let (_, cost, grant) = grants.remove(*i);
-                let given = limiter.give_back(now, grant, cost);
+                let given = limiter.refund(now, grant, cost);
                 prop_assert!(given || !waits);
             }
             let open = limiter.open(now);
@@ -155,8 +155,8 @@ proptest! {
             (0..=waiters).map(|_| limiter.ask(T0, 1, MAX_BUDGET).expect("granted")).collect();
         let (at, grant) = grants[1 + leaves % waiters];
         let before = limiter.open(T0);
-        prop_assert!(limiter.give_back(T0, grant, 1));
-        prop_assert!(!limiter.give_back(T0, grant, 1), "twice");
+        prop_assert!(limiter.refund(T0, grant, 1));
+        prop_assert!(!limiter.refund(T0, grant, 1), "twice");
         prop_assert_eq!(limiter.ask(T0, 1, MAX_BUDGET).expect("granted").0, at);
         let open = limiter.open(T0);
         prop_assert_eq!((open.tail, &open.holes), (before.tail, &before.holes));
@@ -177,7 +177,7 @@ proptest! {
                     prop_assert!(limiter.copy().ask(now + retry - 1, cost, budget).is_err(), "too late");
                 }
                 Ok((at, grant)) if gives_back.is_some() && at > now => {
-                    prop_assert!(limiter.give_back(now, grant, cost));
+                    prop_assert!(limiter.refund(now, grant, cost));
                     let read = |mut state: Option<State>| Open::new(state.as_mut(), now, rule);
                     prop_assert_eq!(read(limiter.state.clone()), read(before), "as if it had never been");
                 }

@@ -29,7 +29,7 @@ impl Drop for Running<'_> {
 
 fn four(lease: Micros) -> Checks {
     let rule = Algorithm::Concurrency(Concurrency::new(MAX, lease).expect("a rule"));
-    [check(rule, SHARE).with_hidden(rule.hidden(0, 1))].into()
+    [check(rule, SHARE).with_horizon(rule.horizon(0, 1))].into()
 }
 
 async fn start<'a>(guard: &'a Guard, checks: &Checks) -> Option<Running<'a>> {
@@ -202,7 +202,7 @@ async fn waiters_do_not_hand_each_other_a_place_for_ever() {
     let (far, [guard, _]) = guards(1);
     settled().await;
     let rule = Algorithm::Concurrency(Concurrency::new(1, 60 * SECOND).expect("a rule"));
-    let checks: Checks = [check(rule, SHARE).with_hidden(rule.hidden(SECOND, 1))].into();
+    let checks: Checks = [check(rule, SHARE).with_horizon(rule.horizon(SECOND, 1))].into();
     let (store, budget): (Arc<dyn Store>, _) = (Arc::new(guard.clone()), Duration::from_secs(1));
     let ask = || limit::ask(&store, &checks, budget);
     set(&far, Mood::Hangs);

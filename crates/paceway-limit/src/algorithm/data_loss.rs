@@ -1,23 +1,24 @@
-//! What a rule makes of states that its store has lost: they count as used up, as far as they can have been when it
-//! happened. In the script this stands in `marker.lua`, `state.lua` and with each algorithm.
+//! The state that a rule assumes after its store has lost data: as full as the lost state can have been. In
+//! the script the same is in `epoch.lua`, `state.lua`, and in the file of each algorithm.
 
 use super::{Algorithm, MAX_BUDGET, Micros, Open, State, concurrency};
 
-/// That a store has lost states: which ones, and what they said, nobody knows any more.
+/// A loss of data in the store, for example after a failover of Redis to an empty replica. It is unknown
+/// which states are gone and what they contained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Loss {
-    /// When; a state that was born before it, or is absent, is lost.
+pub struct DataLoss {
+    /// The instant of the loss. A state that is absent or was born before it counts as lost.
     pub at: Micros,
-    /// For how long behind it what was granted before can count, µs: [`Algorithm::hidden`].
-    pub hidden: Micros,
+    /// How long after the loss a grant from before it can still count, µs: [`Algorithm::horizon`].
+    pub horizon: Micros,
 }
 
 // === impl Algorithm ===
 
 impl Algorithm {
-    /// As [`Self::open`], of a store that has lost states: one that is lost counts as used up as far as it can have
-    /// been, so that no grant that is forgotten is made again.
-    pub fn open_behind(&self, loss: Loss, state: Option<&mut State>, now: Micros) -> Open {
+    /// The same as [`Self::open`] in a store that has lost data. A state that is lost counts as full until
+    /// the end of its horizon, so that no forgotten grant is made a second time.
+    pub fn open_after(&self, loss: DataLoss, state: Option<&mut State>, now: Micros) -> Open {
         match self {
             Self::Concurrency(rule) => {
                 let state = state.and_then(|state| match state {
@@ -33,14 +34,15 @@ impl Algorithm {
         }
     }
 
-    /// A state that comes into being `now` and of which nothing is used: behind a loss it differs from an absent one.
+    /// A state that comes into being `now` and of which no permit is taken. After a loss it differs from an
+    /// absent state, which counts as lost.
     pub fn unused(&self, now: Micros) -> Option<State> {
-        self.used_up(Loss { at: 0, hidden: 0 }, now)
+        self.used_up(DataLoss { at: 0, horizon: 0 }, now)
     }
 
-    /// What is known of it behind a loss, as a state that comes into being `now`; `None` for places, whose holders are
-    /// not known.
-    fn used_up(&self, loss: Loss, now: Micros) -> Option<State> {
+    /// The state that this rule assumes after a loss: full, and born `now`. `None` for a [`Concurrency`],
+    /// whose holders are unknown.
+    fn used_up(&self, loss: DataLoss, now: Micros) -> Option<State> {
         Some(match self {
             Self::TokenBucket(rule) => State::TokenBucket(rule.used_up(loss, now)),
             Self::LeakyBucket(rule) => State::LeakyBucket(rule.used_up(loss, now)),
@@ -51,9 +53,10 @@ impl Algorithm {
         })
     }
 
-    /// For how long behind a loss of states grants from before it can count, µs, where no request waits longer than
-    /// `longest_wait` and none costs more than `greatest_cost`: slots may have been promised as far ahead.
-    pub fn hidden(&self, longest_wait: Micros, greatest_cost: i64) -> Micros {
+    /// How long after a loss of data a grant from before the loss can still count, µs, if no request waits
+    /// longer than `longest_wait` and none costs more than `greatest_cost`. After Redis loses its data the
+    /// limiter counts as exhausted for this long.
+    pub fn horizon(&self, longest_wait: Micros, greatest_cost: i64) -> Micros {
         let wait = longest_wait.clamp(0, MAX_BUDGET);
         match self {
             Self::TokenBucket(rule) => wait + rule.longest_debt(),
@@ -67,22 +70,24 @@ impl Algorithm {
     }
 }
 
-// === impl Loss ===
+// === impl DataLoss ===
 
-impl Loss {
-    /// Until then what was granted before it can count, µs of the store's clock.
+impl DataLoss {
+    /// The instant from which on no grant from before the loss counts, µs of the store's clock.
     pub(super) fn until(self) -> Micros {
-        self.at + self.hidden
+        self.at + self.horizon
     }
 
-    /// Whether `state` is from before it. Whatever is written behind it was opened behind it, and is born then.
+    /// Whether `state` is from before the loss. A state that is written after the loss was opened after it,
+    /// and is born after it.
     pub fn takes(self, state: &State) -> bool {
         match state {
             State::TokenBucket(state) | State::LeakyBucket(state) => state.born() < self.at,
             State::SlidingWindow(state) => state.born() < self.at,
             State::FixedWindow(state) => state.born() < self.at,
             State::WarmUp(state) => state.born() < self.at,
-            // Who holds what is there holds it; that others do, too, its opening knows.
+            // The holders in the state do hold their permits. `held_until` accounts for the holders that were
+            // lost.
             State::Concurrency(_) => false,
         }
     }
