@@ -1,4 +1,4 @@
-# The commands of a developer. Each installs what it needs and is missing; `make help` lists them.
+# The commands of a developer. Each installs the missing programs that it needs; `make help` lists them.
 CARGO ?= cargo
 CONFIG ?= config/quickstart.yaml
 
@@ -27,7 +27,7 @@ lint: lint-tools ## format, sentences, clippy, licences and advisories
 	$(CARGO) clippy --all-targets --locked --manifest-path benches/cost/Cargo.toml --target-dir target/cost -- -D warnings
 	@deploy/tools/deny.sh
 
-bench: bench-tools ## the cost of a request beside nginx and haproxy; ROUNDS, DURATION, ONLY="cpu redis" set what and how long
+bench: bench-tools ## the cost of a request, compared with nginx and haproxy; ROUNDS, DURATION, ONLY="cpu redis" set what and how long
 	@benches/run.sh bench
 
 micro: ## the cost of a decision and of finding a route (criterion)
@@ -37,7 +37,7 @@ micro: ## the cost of a decision and of finding a route (criterion)
 instructions: instructions-tools ## instructions per request against benches/instructions.txt; RECORD=1 records them
 	@benches/run.sh gate $(if $(RECORD),record)
 
-soak: ## mixed traffic of good and bad clients for SECONDS (default: 600), and what it leaves
+soak: ## mixed traffic of good and bad clients for SECONDS (default: 600); fails when memory, files or tasks grow
 	$(CARGO) bench --bench soak -- $(SECONDS)
 
 failures: test-tools ## faults of the store under each policy; writes the table of docs/failures.md

@@ -1,4 +1,4 @@
-//! Decisions per second: the memory store, and a Redis server of its own behind group commit, asked by one
+//! Decisions per second of the memory store, and of a Redis server of the bench's own under group commit, asked by one
 //! caller and by 64 at once.
 
 use criterion::{BenchmarkGroup, Criterion, Throughput, measurement::WallTime};
@@ -27,12 +27,12 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-/// More than a run takes, so that there is a state to read and to write, and never a wait.
+/// More permits than a run takes, so that each decision reads and writes a state and none has to wait.
 const PLENTY: i64 = 1_000_000_000;
-/// Far above what a busy machine needs.
+/// The time-out of the store, far above the time that a busy machine needs for a call.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A server that ends with the run.
+/// A Redis server that ends with the run.
 struct Redis {
     child: Child,
     url: RedisUrl,
@@ -96,7 +96,7 @@ fn redis(group: &mut BenchmarkGroup<'_, WallTime>, server: &Redis) {
     }
 }
 
-/// The time that `count` decisions take when `callers` ask, each one after the other.
+/// Measures the time that `count` decisions take when `callers` callers ask, each for one decision after the other.
 fn ask(
     runtime: &Runtime,
     store: &Arc<dyn Store>,
@@ -122,7 +122,7 @@ fn ask(
     })
 }
 
-/// A limiter with `burst` permits, 1,000 new ones a second, or one a day where there is but one.
+/// A limiter with `burst` permits that gains 1,000 a second, or one a day where `burst` is 1.
 fn check(name: &str, burst: i64) -> Check {
     let (count, period) = if burst > 1 { (1_000, 1_000_000) } else { (1, 86_400_000_000) };
     let rule = TokenBucket::new(count, period, burst).expect("a rule");
@@ -133,7 +133,7 @@ fn check(name: &str, burst: i64) -> Check {
 // === impl Redis ===
 
 impl Redis {
-    /// `None` when it is not installed.
+    /// Starts the server, or returns `None` when redis-server is not installed.
     fn start() -> Option<Self> {
         let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
         let port = port.expect("a free port").port();
@@ -146,7 +146,7 @@ impl Redis {
         Some(Self { child: child.ok()?, url })
     }
 
-    /// A store that has answered once.
+    /// Connects a store to the server and waits for its first answer.
     async fn store(&self, checks: &Checks) -> Arc<dyn Store> {
         let script =
             RedisStore::open(&self.url, &Markers::new("paceway", metrics::Counter::noop()))

@@ -1,6 +1,6 @@
-//! What an upstream that throttles sees of several gateways on one Redis: how often it refuses, and how much of its quota
-//! is used. Real gateways, a redis-server of the bench's own, an upstream that counts what arrives. Ends with 1 when a
-//! limiter did not keep its word. `-- SECONDS` sets for how long requests are offered, 15 by default.
+//! The view of an upstream that throttles several gateways on one Redis: how often it refuses, and how much of its
+//! quota they use. Gateways, redis-server and upstream are real. Ends with 1 when a limiter broke its promise. `--
+//! SECONDS` sets for how long requests are offered, 15 by default.
 #![allow(clippy::print_stdout, reason = "a table is what it is for")]
 
 #[path = "support/gateway.rs"]
@@ -24,17 +24,17 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout},
 };
 
-/// One line of the table.
+/// One line of the table: a limiter, and the load and the rule of its upstream.
 struct Case {
     limiter: &'static str,
     gateways: usize,
     max_wait: &'static str,
-    /// Permits per second, and what the upstream accepts: so many in any second, or a bucket of so many.
+    /// Permits per second. The upstream accepts either that many in any second, or those of a bucket.
     rate: f64,
     upstream: Law,
-    /// Times the rate.
+    /// The load, as a multiple of the rate.
     offered: f64,
-    /// Of the quota, at least.
+    /// The least share of the quota that the gateways must use.
     share: f64,
 }
 
@@ -44,7 +44,7 @@ enum Law {
     Bucket(f64),
 }
 
-/// An upstream that counts what arrives and refuses what is too much.
+/// An upstream that counts the calls that arrive and refuses those that exceed its rule.
 struct Upstream {
     address: SocketAddr,
     calls: Arc<Mutex<Calls>>,
@@ -54,7 +54,7 @@ struct Upstream {
 struct Calls {
     accepted: Vec<Instant>,
     refused: usize,
-    /// Under way, and the most that ever were.
+    /// The calls that are under way; `busiest` is the largest value so far.
     busy: usize,
     busiest: usize,
 }
@@ -62,7 +62,7 @@ struct Calls {
 #[tokio::main]
 async fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
-    // `cargo test --all-targets` runs every bench, and not as one.
+    // `cargo test --all-targets` runs every bench without `--bench`: then there is nothing to measure.
     if !args.iter().any(|arg| arg == "--bench") {
         return ExitCode::SUCCESS;
     }
@@ -92,7 +92,7 @@ fn cases() -> [Case; 4] {
     [
         window("{ algorithm: sliding_window, rate: 5/s, margin: 30ms }", 5, 0.93),
         window("{ algorithm: sliding_window, rate: 50/s, margin: 30ms }", 50, 0.93),
-        // The vendor's rule is the limiter's, and its bucket larger by what delay may do.
+        // The vendor's rule is that of the limiter, with a bucket that is larger by the effect of varying delay.
         Case {
             limiter: "{ rate: 70/s, burst: 10 }",
             gateways: 3,
@@ -117,7 +117,7 @@ fn cases() -> [Case; 4] {
 // === impl Case ===
 
 impl Case {
-    /// Whether the limiter kept its word.
+    /// Offers the load for `seconds` and returns whether the limiter kept its promise.
     async fn run(&self, seconds: f64) -> io::Result<bool> {
         let upstream = Upstream::start(Some((self.upstream, self.rate)), Duration::ZERO).await?;
         let rest = format!(
@@ -160,14 +160,14 @@ impl Case {
     }
 }
 
-/// By how much the tightest `count + 1` calls came closer together than the limiter's margin would have them.
+/// Returns by how much the tightest `count + 1` calls were closer together than the limiter's margin allows.
 fn too_early(arrivals: &[Instant], count: usize) -> Duration {
     let spans = arrivals.windows(count + 1).map(|calls| calls[count] - calls[0]);
     let least = spans.min().unwrap_or(Duration::from_secs(2));
     Duration::from_millis(1030).saturating_sub(least)
 }
 
-/// 80 requests through 4 places over two gateways.
+/// Sends 80 requests through 4 concurrency permits over two gateways.
 async fn places() -> io::Result<bool> {
     let upstream = Upstream::start(None, Duration::from_millis(100)).await?;
     let rest = "limiters: { it: { algorithm: concurrency, max: 4 } }\n\
@@ -198,7 +198,7 @@ impl Upstream {
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let (calls, bucket) = (log.clone(), bucket.clone());
-                // A connection's error is its client's.
+                // An error of a connection matters to its client alone.
                 tokio::spawn(async move { drop(serve(stream, &calls, &bucket, law, work).await) });
             }
         });
@@ -206,7 +206,7 @@ impl Upstream {
     }
 }
 
-/// Level and instant of the vendor's bucket.
+/// The level of the vendor's bucket, and the instant at which it was computed.
 type Bucket = Mutex<Option<(f64, Instant)>>;
 
 async fn serve(
@@ -261,7 +261,7 @@ fn allows(law: Law, rate: f64, calls: &Calls, bucket: &Bucket, now: Instant) -> 
 struct Stage {
     gateways: Vec<SocketAddr>,
     admins: Vec<SocketAddr>,
-    /// Connections that nobody uses.
+    /// Connections that no request uses at the moment, by gateway.
     idle: Arc<Mutex<Vec<VecDeque<TcpStream>>>>,
     _processes: Vec<Process>,
     _dir: TempDir,
@@ -310,7 +310,7 @@ impl Stage {
         Ok(Self { gateways, admins, idle, _processes: processes, _dir: dir })
     }
 
-    /// Tasks that woke too late to send.
+    /// Reads from the metrics how many tasks woke too late to send.
     async fn late(&self) -> io::Result<u64> {
         let mut late = 0;
         for admin in &self.admins {
@@ -322,7 +322,7 @@ impl Stage {
         Ok(late)
     }
 
-    /// The status of the answer to a request; gateways take turns.
+    /// Sends a request, to each gateway in turn, and returns the status of the answer.
     fn request(&self, number: usize) -> impl Future<Output = io::Result<u16>> + Send + 'static {
         let (i, idle) = (number % self.gateways.len(), self.idle.clone());
         let gateway = self.gateways[i];
@@ -346,7 +346,7 @@ impl Stage {
     }
 }
 
-/// Up to the end of the fields; none of our messages has a body that somebody reads.
+/// Reads up to the end of the header section; no message of this bench has a body that matters.
 async fn head(stream: &mut TcpStream) -> io::Result<Option<String>> {
     let (mut text, mut piece) = (Vec::new(), [0; 2048]);
     while !text.windows(4).any(|end| end == b"\r\n\r\n") {

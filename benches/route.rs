@@ -1,11 +1,11 @@
-//! Finding a request's route among 10, 1,000 and 10,000: the cost must not follow the number.
+//! Finding the route of a request among 10, 1,000 and 10,000 routes: the cost must not grow with their number.
 
 use criterion::{BenchmarkId, Criterion};
 use http::Method;
 use paceway::{config::Config, route::Table};
 use std::{fmt::Write, hint::black_box, path::Path};
 
-/// Requests per case, spread over the routes: one path again and again would measure the caches.
+/// Requests of a case, spread over the routes: the same path again and again would measure the caches.
 const PATHS: usize = 1_000;
 
 fn main() {
@@ -32,7 +32,7 @@ fn main() {
     criterion.final_summary();
 }
 
-/// As configurations have them: some differ in their last segment, others in the one before it.
+/// Suffixes as configurations have them: some differ in their last segment, others in the one before it.
 fn suffix(i: usize) -> String {
     match i % 2 {
         0 => format!("/shops/orders{i}"),

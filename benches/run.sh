@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# `make bench` and `make instructions`: builds the gateway and what measures it, and starts that. `bench` measures what
-# users get (profile `profiling`: the release build with line tables); `gate` counts what is built sooner
-# (profile `counted`: without optimization across crates).
+# `make bench` and `make instructions`: builds the gateway and the program that measures it, and starts that. `bench`
+# measures the users' build (profile `profiling`: the release build with line tables); `gate` counts a build that takes
+# less time (profile `counted`: without optimization across crates).
 #   benches/run.sh bench             ROUNDS, DURATION (seconds of load in a round) and ONLY (some parts) can be set
 #   benches/run.sh gate [record]     compares user instructions per request with benches/instructions.txt, or records them
 set -euo pipefail
@@ -10,7 +10,7 @@ target=${CARGO_TARGET_DIR:-$PWD/target}
 
 profile=profiling
 [ "${1:-bench}" != gate ] || profile=counted
-# Dependencies get other features where tests and benches are built, too: only this is the program of the users.
+# A build with tests and benches gives dependencies more features; this builds the program that users get.
 cargo build --locked --profile "$profile" --bin paceway
 cargo build --locked --release --manifest-path benches/cost/Cargo.toml --target-dir "$target/cost"
 cost=$target/cost/release/paceway-cost

@@ -1,6 +1,7 @@
-//! What a decision costs in each algorithm, however many permits its rule has: time of the script on a Redis server of
-//! the bench's own, bytes a key, and decisions per second of the memory store. With `-- keys`: what a million keys cost
-//! the memory store, that those which are past go, and that they are never too many.
+//! The cost of a decision in each algorithm, however many permits its rule has: time of the script on a Redis server of
+//! the bench's own, bytes of a key, and decisions per second of the memory store. With `-- keys`: the memory of a
+//! million keys in the memory store, and two checks: keys that are past are dropped, and the number of keys stays
+//! bounded.
 #![allow(clippy::print_stdout, reason = "a table is what it is for")]
 
 use paceway::{
@@ -27,23 +28,24 @@ use std::{
 use tokio::{runtime, time::Instant};
 
 const T0: i64 = 1_700_000_000_000_000;
-/// Virtual time does not let a key of a real server live longer: a case is asked again before this has gone by.
+/// The period of all rules, µs. The keys of a real server expire in real time, so each case is asked again before its
+/// period has passed.
 const PERIOD: i64 = 100_000_000;
 const PATIENCE: Duration = Duration::from_secs(5);
 const SIZES: [i64; 3] = [5, 100, 10_000];
 const BATCH: i64 = 16;
-/// One after the other over all cases, so that what disturbs the machine hits all alike.
+/// Rounds over all cases, one case after the other, so that a disturbance of the machine affects all alike.
 const ROUNDS: usize = 7;
-/// Decisions a round, on Redis and in memory.
+/// Decisions of one round, on Redis and in memory.
 const CALLS: i64 = 320;
 const NATIVE: i64 = 50_000;
-/// Of the keys of many clients.
+/// The number of groups that the keys of many clients are spread over.
 const GROUPS: usize = 1_000;
 const HOUR: i64 = 3_600_000_000;
 
 fn main() {
     let args: Vec<String> = env::args().skip(1).collect();
-    // `cargo test --all-targets` runs every bench, and not as one.
+    // `cargo test --all-targets` runs every bench without `--bench`: then there is nothing to measure.
     if !args.iter().any(|arg| arg == "--bench") {
         return;
     }
@@ -62,7 +64,7 @@ fn main() {
 
 // === a saturated limiter on virtual time
 
-/// One call of a store.
+/// One call of a store: its instant and its entries.
 type Call = (i64, Vec<Entry>);
 
 fn rules(n: i64) -> [Algorithm; 6] {
@@ -76,13 +78,13 @@ fn rules(n: i64) -> [Algorithm; 6] {
     ]
 }
 
-/// A limiter from which as much is taken as its rule allows, `step` permits at an instant.
+/// A limiter that grants as many permits as its rule allows, `step` of them at one instant.
 struct Case {
     checks: Checks,
     n: i64,
     step: i64,
     now: i64,
-    /// Of the places: held, oldest first.
+    /// The numbers of the concurrency permits that are held, oldest first.
     held: std::ops::Range<i64>,
 }
 
@@ -109,20 +111,20 @@ impl Case {
         self.checks[0].is_lease()
     }
 
-    /// The first calls: until the state is as large as it gets.
+    /// Makes the calls that fill the state until it no longer grows.
     fn fill(&mut self) -> Vec<Call> {
         let burst = matches!(self.algorithm(), Algorithm::TokenBucket(_)) || self.is_lease();
         if burst {
             let all = (0..self.n).map(|_| self.decision()).collect();
             return vec![(self.now, all)];
         }
-        // The ring gets rid of slots that are past when they are as many as the others.
+        // The ring drops the slots that are past when they are as many as the others, hence three rounds.
         (0..3 * self.n / self.step).map(|_| self.next()).collect()
     }
 
-    /// The next call: at an instant at which all of it is admitted.
+    /// Makes the next call, at an instant at which all of it is admitted.
     fn next(&mut self) -> Call {
-        // Rounded up: an instant early, and it would be refused.
+        // Rounded up: at an instant too early, the call would be refused.
         let permits = self.n / self.step * self.step;
         self.now += (PERIOD * self.step + permits - 1) / permits;
         (self.now, (0..self.step).map(|_| self.decision()).collect())
@@ -130,7 +132,7 @@ impl Case {
 
     fn decision(&mut self) -> Entry {
         let budget = match self.algorithm() {
-            // A queue of those who wait is what they are made of.
+            // A queue of waiting requests makes their states large.
             Algorithm::LeakyBucket(_) | Algorithm::WarmUp(_) => HOUR,
             _ => 0,
         };
@@ -139,7 +141,7 @@ impl Case {
         Entry::Decide { checks: self.checks.clone(), budget, ticket }
     }
 
-    /// The next calls and, for places, what must be given back before them.
+    /// Makes the next calls and, for a concurrency limiter, the releases that have to precede them.
     fn chunk(&mut self, calls: i64) -> (Vec<Call>, Vec<Call>) {
         let calls = if self.is_lease() { calls.min(self.n / self.step) } else { calls };
         let back = (0..if self.is_lease() { calls } else { 0 }).map(|_| self.back()).collect();
@@ -155,7 +157,7 @@ impl Case {
         (self.now, entries.collect())
     }
 
-    /// A decision that comes too early.
+    /// Makes a decision that comes too early.
     fn refused(&self) -> Entry {
         let ticket = self.is_lease().then(|| ticket(i64::MAX >> 12));
         Entry::Decide { checks: self.checks.clone(), budget: 0, ticket }
@@ -177,7 +179,7 @@ fn is_given(reply: &Reply) -> bool {
 
 // === the script
 
-/// Per decision or return, µs.
+/// Times of the script for one decision and for one return, µs.
 #[derive(Default)]
 struct Times {
     alone: Vec<f64>,
@@ -211,7 +213,7 @@ async fn script(server: &Redis) {
     for _ in 0..ROUNDS {
         for (case, times) in alone.iter().zip(&mut times) {
             let refused = [case.refused()];
-            // A fixed window has room until it has ended, and a key of a short state is gone soon.
+            // A fixed window has room until it ends, and a key with a short state expires soon.
             while is_given(&store.run_at(Some(case.now), &refused).await.expect("one")[0]) {}
             let calls = vec![(case.now, refused.to_vec()); CALLS as usize];
             times.refused.push(server.time(&store, &calls, false).await);
@@ -255,7 +257,7 @@ fn median(times: &mut [f64]) -> f64 {
     times[times.len() / 2]
 }
 
-/// A server that ends with the run.
+/// A Redis server that ends with the run.
 struct Redis {
     child: Child,
     port: u16,
@@ -264,7 +266,7 @@ struct Redis {
 // === impl Redis ===
 
 impl Redis {
-    /// `None` when it is not installed.
+    /// Starts the server, or returns `None` when redis-server is not installed.
     fn start() -> Option<Self> {
         let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
         let port = port.expect("a free port").port();
@@ -284,7 +286,7 @@ impl Redis {
         store
     }
 
-    /// A round of a case: µs of a return, where there is one, and of a decision.
+    /// Runs a round of a case and returns the µs of each return, where the rule has one, and of a decision.
     async fn round(&self, store: &RedisStore, case: &mut Case, count: i64) -> (Vec<f64>, f64) {
         let (mut returns, mut decisions, mut left) = (Vec::new(), Vec::new(), count / case.step);
         while left > 0 {
@@ -298,7 +300,7 @@ impl Redis {
         (returns, decisions.iter().sum::<f64>() / decisions.len() as f64)
     }
 
-    /// µs of script per entry; all of them are given, or none is.
+    /// Returns the µs of the script for one entry; the answers must be all granted or all refused, as `given` says.
     async fn time(&self, store: &RedisStore, calls: &[Call], given: bool) -> f64 {
         let before = self.script_time();
         for (now, entries) in calls {
@@ -309,7 +311,7 @@ impl Redis {
         (self.script_time() - before) as f64 / entries as f64
     }
 
-    /// Of all calls so far, µs.
+    /// Reads the time of the script in all calls so far, µs.
     fn script_time(&self) -> u64 {
         let stats = self.command(&["INFO", "commandstats"]).expect("statistics");
         let mut lines = stats.lines();
@@ -323,7 +325,7 @@ impl Redis {
         self.command(&["MEMORY", "USAGE", key, "SAMPLES", "0"]).expect("a number")
     }
 
-    /// One command on a connection of its own, answered by a number or a text.
+    /// Sends one command on a connection of its own; the reply is a number or a text.
     fn command(&self, words: &[&str]) -> io::Result<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
         stream.write_all((words.join(" ") + "\r\n").as_bytes())?;
@@ -348,7 +350,7 @@ impl Drop for Redis {
 // === the memory store
 
 fn native() {
-    // Each has a clock of its own, and so a store.
+    // Each case has a clock of its own, and so a store of its own.
     let mut cases: Vec<_> =
         Case::all(1).into_iter().map(|case| (case, MemoryStore::default())).collect();
     for (case, store) in &mut cases {
@@ -387,7 +389,7 @@ fn keys() {
     ] {
         let (store, before) = (MemoryStore::default(), resident());
         let ask = |now: i64, i: i64| store.run_at(now, &[stranger(algorithm, i)]);
-        // All five permits, each at its own instant.
+        // Takes all five permits, each at its own instant.
         (0..5).for_each(|n| (0..million).for_each(|i| drop(ask(T0 + n, i))));
         let bytes = (resident() - before) as f64 / million as f64;
         println!("{}: {} keys in use, {bytes:.0} bytes each", algorithm.name(), store.keys());
@@ -411,12 +413,12 @@ fn keys() {
             2 * million,
             resident() >> 20
         );
-        // And one for each of the groups that the strangers are in.
+        // One key more for each of the groups that the strangers' keys belong to.
         assert!(most <= MAX_KEYS + GROUPS);
     }
 }
 
-/// A request of the client number `i`.
+/// Makes a request of the client with the number `i`.
 fn stranger(algorithm: Algorithm, i: i64) -> Entry {
     let key = |name: &str| -> Arc<str> {
         let tag = format!("route:{}", i % GROUPS as i64);
@@ -429,7 +431,7 @@ fn stranger(algorithm: Algorithm, i: i64) -> Entry {
     Entry::Decide { checks: Arc::new([check]), budget: 0, ticket: None }
 }
 
-/// Memory of this process, bytes.
+/// Reads the resident memory of this process, bytes.
 fn resident() -> u64 {
     let pages = fs::read_to_string("/proc/self/statm").expect("a Linux");
     let pages = pages.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());

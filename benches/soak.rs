@@ -1,5 +1,5 @@
-//! Mixed traffic of good and bad clients through one gateway, and what it leaves: memory, file descriptors, connections and
-//! tasks over time. Ends with 1 when something grows or stays. `-- SECONDS` sets for how long, 600 by default.
+//! Mixed traffic of good and bad clients through one gateway, and its traces: memory, file descriptors, connections and
+//! tasks over time. Ends with 1 when something grows or stays. `-- SECONDS` sets the duration, 600 by default.
 #![allow(clippy::print_stdout, reason = "a table is what it is for")]
 
 #[path = "support/gateway.rs"]
@@ -28,10 +28,10 @@ use tokio::{
 
 const MEBIBYTE: usize = 1 << 20;
 
-/// How often something ended in which way.
+/// How often clients of each kind ended in each way.
 type Counts = Arc<Mutex<BTreeMap<String, u64>>>;
 
-/// What a gateway holds.
+/// The resources that a gateway holds at one moment.
 #[derive(Debug, Clone, Copy)]
 struct Held {
     rss_kib: u64,
@@ -43,7 +43,7 @@ struct Held {
 #[tokio::main]
 async fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
-    // `cargo test --all-targets` runs every bench, and not as one.
+    // `cargo test --all-targets` runs every bench without `--bench`: then there is nothing to measure.
     if !args.iter().any(|arg| arg == "--bench") {
         return ExitCode::SUCCESS;
     }
@@ -116,7 +116,7 @@ async fn soak(span: Duration) -> io::Result<bool> {
     Ok(verdict(idle, &samples, after) && !never)
 }
 
-/// Whether nothing grew in the second half, and nothing stayed.
+/// Returns whether nothing grew in the second half, and nothing was left at the end.
 fn verdict(idle: Held, samples: &[Held], after: Held) -> bool {
     let (first, second) = samples.split_at(samples.len() / 2);
     let most = |samples: &[Held], of: fn(&Held) -> u64| samples.iter().map(of).max().unwrap_or(0);
@@ -133,7 +133,7 @@ fn verdict(idle: Held, samples: &[Held], after: Held) -> bool {
 
 // === the clients
 
-/// What clients do, and what of it.
+/// The kinds of clients, each with a description of its behaviour.
 const KINDS: [(&str, &str); 12] = [
     ("paced", "waits for its slot, or is refused"),
     ("refused", "almost always refused"),
@@ -198,7 +198,7 @@ async fn act(kind: &str, gateway: SocketAddr) -> io::Result<String> {
     }
 }
 
-/// Sends, and reads a whole answer; its status.
+/// Sends a request, reads a whole answer and returns its status.
 async fn ask(client: &mut BufReader<TcpStream>, request: &str) -> io::Result<String> {
     client.write_all(request.as_bytes()).await?;
     let (status, length) = head(client).await?;
@@ -206,7 +206,7 @@ async fn ask(client: &mut BufReader<TcpStream>, request: &str) -> io::Result<Str
     Ok(status)
 }
 
-/// Status, and length of the body.
+/// Reads the head of an answer: its status and the length of its body.
 async fn head(client: &mut BufReader<TcpStream>) -> io::Result<(String, u64)> {
     let (mut status, mut length) = (String::new(), 0);
     loop {
@@ -225,7 +225,7 @@ async fn head(client: &mut BufReader<TcpStream>) -> io::Result<(String, u64)> {
     }
 }
 
-/// Sends `start`, then `more` again and again, until the gateway has enough of it.
+/// Sends `start`, then `more` again and again, until the gateway ends the connection.
 async fn drip(mut client: BufReader<TcpStream>, start: &str, more: &str) -> io::Result<String> {
     client.write_all(start.as_bytes()).await?;
     loop {
@@ -300,13 +300,13 @@ async fn streams(gateway: SocketAddr) -> io::Result<String> {
 
 // === the origin
 
-/// `/large` answers with 1 MiB, an upgrade with an echo, all else with a word.
+/// An origin that answers `/large` with 1 MiB, an upgrade with an echo, and every other request with a word.
 async fn origin() -> io::Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            // A connection's error is its client's.
+            // An error of a connection matters to its client alone.
             tokio::spawn(async move { drop(serve(BufReader::new(stream)).await) });
         }
     });
@@ -367,7 +367,7 @@ fn show(when: &str, held: Held) {
     println!("{when:>8}{rss_kib:>10}{fds:>6}{connections:>13}{tasks:>7}");
 }
 
-/// What is left when everybody has gone: as much as at the start, or what is still there after a while.
+/// Waits until the gateway holds as little as at the start, and returns what it holds then, or after 30 s at most.
 async fn settled(gateway: &Process, admin: SocketAddr, idle: Held) -> io::Result<Held> {
     let started = Instant::now();
     loop {

@@ -22,7 +22,7 @@ use tokio::time::Instant;
 async fn main() -> Result<(), Box<dyn Error>> {
     let rate = Rate { count: 5, period: Duration::from_secs(1) };
     let limiter = Limiter::token_bucket("jobs", rate, 2, store().await?).ok_or("no rule")?;
-    // Every process declares the same: after Redis lost its data, each refuses for as long.
+    // Every process must declare the same `max_wait`: after Redis lost its data, each refuses for this time.
     let limiter = limiter.max_wait(Duration::from_secs(10));
     let mut out = std::io::stdout();
     let started = Instant::now();
@@ -30,7 +30,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         limiter.acquire(1).await?;
         writeln!(out, "job {job} after {:?}", started.elapsed())?;
     }
-    // At once or not at all.
+    // A budget of zero: the permits are granted at once or not at all.
     match limiter.try_acquire(2, Duration::ZERO).await {
         Err(AcquireError::Refused { retry_after }) => {
             writeln!(out, "come back in {retry_after:?}")?
@@ -43,7 +43,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 async fn store() -> Result<Arc<dyn Store>, Box<dyn Error>> {
     let Some(url) = env::args().nth(1) else { return Ok(Arc::new(MemoryStore::default())) };
     let url = RedisUrl::parse(&url)?;
-    // Wrong credentials are told here; after that, a server that is away is an error of each call.
+    // Wrong credentials are an error here; later, a server that is away is an error of each call.
     RedisStore::probe(&url, "paceway", Duration::from_secs(2)).await?;
     let markers = Markers::new("paceway", metrics::Counter::noop());
     let script = Arc::new(RedisStore::open(&url, &markers)?);

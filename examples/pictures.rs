@@ -1,4 +1,4 @@
-//! Draws what each algorithm grants, from the rules of this crate on virtual time, into `docs/pictures`. The same
+//! Draws the grants of each algorithm, from the rules of this crate on virtual time, into `docs/pictures`. The same
 //! rules draw the same pictures; a test compares them with those that are checked in.
 //!
 //! ```sh
@@ -18,28 +18,28 @@ const MS: Micros = 1_000;
 const SECOND: Micros = 1_000_000;
 /// A second boundary of the store's clock.
 const EPOCH: Micros = 1_000_000_000_000_000;
-/// Of the limiters with a rate: 5 per second.
+/// The rate of all limiters that have one: 5 per second.
 const COUNT: i64 = 5;
 const MAX_WAIT: Micros = SECOND;
-/// For how long a call holds its place.
+/// The time for which a call holds its concurrency permit.
 const WORK: Micros = 300 * MS;
 const PLACES: i64 = 4;
 
-/// What happened, and what it is measured by.
+/// The requests and grants of one algorithm, and the curve and bound that are drawn with them.
 struct Picture {
     name: &'static str,
     settings: &'static str,
     seconds: i64,
-    /// When each came, and whether it was granted.
+    /// The instant of each request, and whether it was granted.
     requests: Vec<(Micros, bool)>,
     grants: Vec<Micros>,
-    /// A step line: from this instant on, this value.
+    /// A step line: the second number is the value from the instant on.
     curve: Vec<(Micros, f64)>,
     curve_name: &'static str,
     /// A line through these points, which the curve never crosses.
     bound: Vec<(Micros, f64)>,
     bound_name: &'static str,
-    /// Where windows begin.
+    /// The instants at which windows begin.
     marks: Vec<Micros>,
 }
 
@@ -187,7 +187,7 @@ fn decide(store: &MemoryStore, now: Micros, rule: Algorithm, ask: Option<Ticket>
     }
 }
 
-/// Requests that hold a place for [`WORK`]: which were granted, and when.
+/// Runs requests that hold a concurrency permit for [`WORK`], and returns which were granted, and when.
 fn held(rule: Algorithm, requests: &[Micros]) -> (Vec<bool>, Vec<Micros>) {
     let store = MemoryStore::default();
     let (mut granted, mut grants) = (vec![false; requests.len()], Vec::new());
@@ -208,13 +208,13 @@ fn held(rule: Algorithm, requests: &[Micros]) -> (Vec<bool>, Vec<Micros>) {
         let ends = releases.front().map(|(at, _)| *at);
         match (arrives, ends) {
             (None, None) => break,
-            // Who comes when a place becomes free comes behind those who wait.
+            // A request that arrives when a permit becomes free is decided after those that wait.
             (arrival, Some(end)) if arrival.is_none_or(|at| end <= at) => {
                 let Some((_, grant)) = releases.pop_front() else { break };
                 store.run_at(EPOCH + end, &[Entry::GiveBack { check: check(rule), grant }]);
                 queue.retain(|(_, ticket)| ticket.deadline > EPOCH + end);
                 if let Some((i, ticket)) = queue.pop_front() {
-                    // It was called by the release.
+                    // The release has notified this request.
                     ask(end, i, ticket, &mut releases);
                 }
             }
@@ -228,7 +228,7 @@ fn held(rule: Algorithm, requests: &[Micros]) -> (Vec<bool>, Vec<Micros>) {
     (granted, grants)
 }
 
-/// The sum of steps up to each instant.
+/// Adds up the steps until each instant.
 fn sum(steps: impl Iterator<Item = (Micros, f64)>) -> Vec<(Micros, f64)> {
     let mut steps: Vec<_> = steps.collect();
     steps.sort_by_key(|(at, _)| *at);
@@ -252,11 +252,11 @@ fn level(value: f64, seconds: i64) -> Vec<(Micros, f64)> {
     vec![(0, value), (seconds * SECOND, value)]
 }
 
-/// What may have been sent by each instant at most, given what was sent before it: it rises with the rate, up
-/// to `burst` above that.
+/// The most permits that may have been sent by each instant, given those that were sent before it: the line rises with
+/// the rate, up to `burst` above them.
 fn filling(grants: &[Micros], burst: i64, seconds: i64) -> Vec<(Micros, f64)> {
     let per = SECOND / COUNT;
-    // µs until the bucket is empty again if nothing more were sent.
+    // `left` is the time until the bucket is empty if no more permits were sent, µs.
     let (mut last, mut left, mut line) = (0, burst * per, vec![(0, burst as f64)]);
     for (sent, at) in grants.iter().copied().chain([seconds * SECOND]).enumerate() {
         let full = last + burst * per - left;
@@ -274,7 +274,7 @@ fn filling(grants: &[Micros], burst: i64, seconds: i64) -> Vec<(Micros, f64)> {
 
 const LEFT: f64 = 110.0;
 const WIDTH: f64 = 590.0;
-/// The lower edges of the two rows and of the chart.
+/// The lower edges of the two rows of requests and of the chart, in pixels.
 const REQUESTS: i64 = 160;
 const GRANTS: i64 = 205;
 const CHART: f64 = 330.0;
@@ -286,7 +286,7 @@ const RED: &str = "#c8322b";
 const ORANGE: &str = "#b35a00";
 
 impl Picture {
-    /// A limiter with a rate; `phase` is where in a second of the store's clock the picture begins.
+    /// Makes the picture of a limiter with a rate; it begins `phase` µs after a second of the store's clock.
     fn of(rule: Algorithm, requests: &[Micros], phase: Micros) -> Self {
         let store = MemoryStore::default();
         let (mut came, mut grants) = (Vec::new(), Vec::new());
@@ -353,7 +353,7 @@ impl Picture {
         .concat()
     }
 
-    /// Seconds, values, and where windows begin.
+    /// Draws the seconds, the values, and the lines at which windows begin.
     fn axis(&self) -> String {
         let mut lines = String::new();
         let mut out = String::new();
@@ -388,7 +388,7 @@ impl Picture {
         out
     }
 
-    /// A square for each, those of the same instant upon each other and upon those of `below`.
+    /// Draws a square for each instant, on top of those of the same instant and of those of `below`.
     fn dots(&self, instants: &[Micros], edge: i64, below: &[Micros]) -> String {
         let under = |i: usize, at| {
             let same = |others: &[Micros]| others.iter().filter(|other| **other == at).count();

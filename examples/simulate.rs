@@ -1,5 +1,5 @@
-//! What an upstream refuses, and how much of its quota is used: policy × upstream × delay that varies, on
-//! virtual time. The policies are the rules of this crate; the same run prints the same numbers.
+//! The calls that an upstream refuses, and the part of its quota that is used: policy × upstream × delay that varies,
+//! on virtual time. The policies are the rules of this crate; the same run prints the same numbers.
 //!
 //! ```sh
 //! cargo run --release --example simulate
@@ -22,10 +22,10 @@ const T: Micros = SECOND;
 const EPOCH: Micros = 1_000_000_000_000_000;
 /// The shortest way from grant to upstream.
 const BASE_DELAY: Micros = 20 * MS;
-/// By how much longer the way may be.
+/// The jitters: by how much the way from grant to upstream may be longer.
 const JITTERS: [Micros; 4] = [0, 5 * MS, 30 * MS, 50 * MS];
 const MAX_WAIT: Micros = 500 * MS;
-/// Offered, as a multiple of the quota.
+/// The offered load, as a multiple of the quota.
 const LOAD: i64 = 2;
 const SEEDS: u64 = 3;
 const LEGEND: &str =
@@ -33,18 +33,18 @@ const LEGEND: &str =
 N per T is the quota; J is the jitter, the most by which the delay to the upstream varies.
 ";
 
-/// A limiter before the upstream, and what is known of it.
+/// A limiter in front of the upstream, and its promises.
 struct Policy {
     name: &'static str,
     rule: Algorithm,
     /// Upstreams that never refuse it.
     never_refused_by: &'static [Upstream],
-    /// How long it takes for N calls when saturated, µs: at the upstreams above, at least the quota times T / this,
-    /// less 1 %, is used.
+    /// The time that N calls take when the limiter is saturated, µs: at the upstreams above, at least the quota times T
+    /// / this, less 1 %, is used.
     span: Micros,
 }
 
-/// How an upstream enforces N per T on what arrives. What it refuses does not count.
+/// How an upstream enforces N per T on the calls that arrive. Refused calls do not count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Upstream {
     /// N in any T.
@@ -57,12 +57,12 @@ enum Upstream {
     Burst1,
 }
 
-/// What one upstream saw of one policy.
+/// The calls of one policy that one upstream saw.
 #[derive(Clone, Copy, Default)]
 struct Seen {
     sent: i64,
     refused: i64,
-    /// What the quota was.
+    /// The quota of the upstream over the whole run, in calls.
     quota: i64,
 }
 
@@ -74,14 +74,14 @@ struct Row {
     seen: [Seen; 4],
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014).
+/// A random number generator: SplitMix64 (Steele, Lea, Flood 2014).
 struct Random(u64);
 
 fn main() -> ExitCode {
     let markdown = env::args().any(|arg| arg == "--markdown");
     let mut out = std::io::stdout();
     let mut broken = Vec::new();
-    // A reader who has closed the pipe has read enough, but not the verdict: that is a failure, too.
+    // A reader that closes the pipe has read enough, but not the verdict: that is a failure, too.
     if writeln!(out, "{LEGEND}").is_err() {
         return ExitCode::FAILURE;
     }
@@ -108,7 +108,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Every policy for `count` per second with every jitter, for `duration` µs and `seeds` times.
+/// Runs every policy for `count` per second with every jitter, for `duration` µs and `seeds` times.
 fn simulate(count: i64, duration: Micros, seeds: u64) -> Vec<Row> {
     let mut rows = Vec::new();
     for jitter in JITTERS {
@@ -132,7 +132,7 @@ fn simulate(count: i64, duration: Micros, seeds: u64) -> Vec<Row> {
     rows
 }
 
-/// When requests come: a Poisson process, given how many there are.
+/// The instants of the requests: a Poisson process, given their number.
 fn requests(count: i64, duration: Micros, random: &mut Random) -> Vec<Micros> {
     let many = LOAD * count * duration / T;
     let mut instants: Vec<_> = (0..many).map(|_| random.below(duration)).collect();
@@ -140,7 +140,7 @@ fn requests(count: i64, duration: Micros, random: &mut Random) -> Vec<Micros> {
     instants
 }
 
-/// When the limiter lets them go, up to `duration`.
+/// The instants at which the limiter lets the requests pass, up to `duration`.
 fn grants(rule: Algorithm, requests: &[Micros], duration: Micros) -> Vec<Micros> {
     let store = MemoryStore::default();
     let check = Check::new("it", rule);
@@ -152,7 +152,7 @@ fn grants(rule: Algorithm, requests: &[Micros], duration: Micros) -> Vec<Micros>
     granted.filter(|at| *at < duration).collect()
 }
 
-/// When they are at the upstream, in its order.
+/// The instants at which the calls reach the upstream, sorted.
 fn arrivals(sent: &[Micros], jitter: Micros, random: &mut Random) -> Vec<Micros> {
     let mut delay = || BASE_DELAY + random.below(jitter + 1);
     let mut instants: Vec<_> = sent.iter().map(|at| at + delay()).collect();
@@ -189,7 +189,7 @@ impl Policy {
         ];
         let mut all: Vec<Self> = Vec::new();
         for (name, rule, span, never_refused_by) in policies {
-            // Without a jitter some are the same.
+            // Without a jitter some policies are the same; each is simulated once.
             if let Some(rule) = rule.filter(|rule| all.iter().all(|policy| policy.rule != *rule)) {
                 all.push(Self { name, rule, span, never_refused_by });
             }
@@ -203,7 +203,7 @@ impl Policy {
 impl Upstream {
     const ALL: [Self; 4] = [Self::SlidingLog, Self::FixedWindow, Self::TokenBucket, Self::Burst1];
 
-    /// How many of `arrivals` it accepts; its windows begin `phase` µs before the clock's.
+    /// Counts the `arrivals` that the upstream accepts; its windows begin `phase` µs before the clock's.
     fn accepted(self, arrivals: &[Micros], count: i64, phase: Micros) -> i64 {
         match self {
             Self::SlidingLog => sliding_log(arrivals, count),
@@ -243,7 +243,7 @@ fn fixed_window(arrivals: &[Micros], count: i64, phase: Micros) -> i64 {
     accepted
 }
 
-/// In units of 1/`count` µs, so that nothing is rounded.
+/// Calculates in units of 1/`count` µs, so that nothing is rounded.
 fn bucket(arrivals: &[Micros], count: i64, burst: i64) -> i64 {
     let (mut empty_until, mut accepted) = (0, 0);
     for at in arrivals {
@@ -273,7 +273,7 @@ impl Row {
         ]
     }
 
-    /// What is not as it must be, in words.
+    /// Describes each law that this row breaks.
     fn broken_laws(&self, count: i64) -> Vec<String> {
         let of = format!("{} at {count}/s, jitter {} ms", self.policy.name, self.jitter / MS);
         let mut broken = Vec::new();
@@ -302,7 +302,7 @@ impl Row {
 // === impl Seen ===
 
 impl Seen {
-    /// Of the quota, what was accepted.
+    /// The part of the quota that the upstream accepted.
     fn share(self) -> f64 {
         (self.sent - self.refused) as f64 / self.quota as f64
     }
@@ -330,7 +330,7 @@ impl Random {
     }
 }
 
-/// Columns of equal width, also as markdown.
+/// Formats columns of equal width, as text or as markdown.
 fn table(lines: &[[String; 7]], markdown: bool) -> String {
     let width = |i: usize| lines.iter().map(|line| line[i].chars().count()).max().unwrap_or(0);
     let widths: Vec<_> = (0..7).map(width).collect();

@@ -12,10 +12,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// How long anything may take.
+/// The longest time that any step of a bench may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Killed with the bench.
+/// A child process that is killed with the bench.
 pub(crate) struct Process(pub(crate) Child);
 
 impl Drop for Process {
@@ -25,12 +25,12 @@ impl Drop for Process {
     }
 }
 
-/// A port of 127.0.0.1 that nobody uses.
+/// Finds a port of 127.0.0.1 on which no process listens.
 pub(crate) fn free_port() -> io::Result<SocketAddr> {
     TcpListener::bind("127.0.0.1:0")?.local_addr()
 }
 
-/// Head and body of a page of the admin side.
+/// Fetches a page of the admin side and returns its head and body.
 pub(crate) async fn page(admin: SocketAddr, path: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect(admin).await?;
     let asked = format!("GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n");

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# cargo deny; the advisory database comes from outside, and where that cannot be reached, this says so and checks
-# the rest.
+# Runs cargo deny. The advisory database is downloaded; if that fails, this script says so and checks the rest.
 set -euo pipefail
 cargo deny --all-features check --hide-inclusion-graph bans licenses sources
 if cargo deny fetch db >/dev/null 2>&1 || [ "${PACEWAY_ADVISORIES:-}" = must ]; then

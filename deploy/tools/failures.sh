@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# `make failures`: every fault of the store under each policy, for longer than the tests do it, and the table of what came
-# of it in docs/failures.md.
+# `make failures`: runs every fault of the store under each policy, for longer than the tests do, and writes the results
+# into the table of docs/failures.md.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 page=docs/failures.md
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 mkdir "$folder/lines"
-# One after the other: delays are measured.
+# One scenario after the other, because delays are measured.
 FAILURES=$folder/lines ${CARGO:-cargo} test --test it -- faults:: --test-threads 1
 {
   sed '/<!-- measured/q' "$page"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# rustc for fuzz.sh: what is ours and what parses for us tells libFuzzer where it has been; the rest of the tree is
-# built as it is.
+# rustc for fuzz.sh: instruments our packages and the parsers among the dependencies for libFuzzer, and builds the other
+# dependencies as usual.
 set -euo pipefail
 coverage=(-Cpasses=sancov-module)
 for what in level=4 inline-8bit-counters pc-table trace-compares; do
   coverage+=("-Cllvm-args=-sanitizer-coverage-$what")
 done
 case " $* " in
-  # The doors for targets to what is private.
+  # Opens private functions to the targets.
   *' --crate-name paceway '* | *' --crate-name paceway_limit '*) exec "$@" "${coverage[@]}" --cfg fuzzing ;;
   *' --crate-name granit_parser '* | *' fuzz_targets/'*) exec "$@" "${coverage[@]}" ;;
   *) exec "$@" ;;

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Fuzzes: each target runs on its seeds and on what earlier runs kept in target/fuzz/corpus. An input that breaks a
-# promise stops it and is left in target/fuzz/found.
+# Runs the fuzz targets: each on its seeds and on the inputs that earlier runs kept in target/fuzz/corpus. An input that
+# breaks a promise stops the run and is left in target/fuzz/found.
 #   deploy/tools/fuzz.sh [RUNS] [TARGET...]     inputs a target (default: 20 seconds a target); default: all targets
-# Neither nightly nor cargo-fuzz is needed: what libFuzzer steers by is a pass of any rustc.
+# Neither nightly nor cargo-fuzz is needed: every rustc has the pass that libFuzzer steers by.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bound=-max_total_time=20
@@ -22,7 +22,7 @@ for target in "${targets[@]}"; do
   mkdir -p "$corpus"
   words=()
   [ ! -f "fuzz/$target.dict" ] || words=("-dict=fuzz/$target.dict")
-  # A whole file; a path or a header.
+  # The longest input: a path or a header is short, a configuration file is longer.
   longest=256
   [ "$target" != config ] || longest=2048
   log=target/fuzz/$target.log

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing: each argument is COMMAND:PACKAGE (of Debian or Ubuntu), or FILE:PACKAGE with a whole path.
+# Installs missing programs: each argument is COMMAND:PACKAGE (of Debian or Ubuntu), or FILE:PACKAGE with a whole path.
 set -euo pipefail
 missing=()
 for pair in "$@"; do
@@ -26,5 +26,5 @@ fi
 echo "installing: ${missing[*]}"
 export DEBIAN_FRONTEND=noninteractive
 $sudo apt-get update -qq
-# Servers come with the packages; the tests start their own, so those of the system stay down.
+# The packages would start servers; the tests start their own, so those of the system stay stopped.
 $sudo env RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"

@@ -1,5 +1,5 @@
-//! The bodies of an upstream's responses: the same octets however they come in pieces, within bounds, those that a
-//! plain reader finds; and what is framed anew is read as it was.
+//! The bodies of an upstream's responses: the reader finds the same octets however they arrive in pieces, within
+//! bounds, and the same as a plain reader; a body that is framed again reads the same.
 #![no_main]
 
 use bytes::{Bytes, BytesMut};
@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use paceway::upstream::fuzzing::{BodyDecoder, FIELDS, HEAD_BYTES, framed};
 use paceway_fuzz::{expand, head, pieces, trim};
 
-/// What was read.
+/// The octets and trailers that were read, and how the body ended.
 #[derive(Debug, PartialEq, Eq)]
 struct Read {
     data: Vec<u8>,
@@ -18,9 +18,9 @@ struct Read {
 
 #[derive(Debug, PartialEq, Eq)]
 enum End {
-    /// So much is left behind it.
+    /// A whole body, and the number of octets that are left after it.
     Whole(usize),
-    /// Whether the connection may end here.
+    /// More octets are needed; the flag says whether the connection may end here.
     More(bool),
     Refused,
 }
@@ -54,7 +54,7 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(text[..length], whole.data);
     }
     if length > HEAD_BYTES / 2 {
-        // Trailers that were just within the bound may not be when they are written anew.
+        // Trailers that were just within the bound may exceed it when they are written again.
         return;
     }
     let again = framed(None, &frames, &whole.trailers).expect("chunks have no length");
@@ -94,7 +94,7 @@ fn read(mut body: BodyDecoder, pieces: &[&[u8]], frames: &mut Vec<Bytes>) -> Rea
     Read { data, trailers, end }
 }
 
-/// RFC 9112 section 7.1, line by line: the octets, and where the trailers begin.
+/// Reads RFC 9112 section 7.1, line by line: returns the octets, and where the trailers begin.
 fn unchunked(text: &[u8]) -> Option<(Vec<u8>, usize)> {
     let (mut data, mut at) = (Vec::new(), 0);
     loop {

@@ -1,17 +1,17 @@
-//! The configuration: any text is read or refused with places inside of it, and no error says what a variable holds where
-//! a secret can stand. A rate, a number or a word of ours is shown, so that it can be corrected.
+//! The configuration: any text is read or refused with places inside of it. No error shows a variable's content where
+//! it may be a secret; it shows a rate, a number or one of our own words, so that they can be corrected.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use paceway::config::{Config, ConfigError};
 use std::path::Path;
 
-/// Stands in every value that comes from outside.
+/// The content of every variable and file.
 const SECRET: &str = "hunter2";
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    // Other files than ours are none of a fuzzer's business.
+    // The fuzzer must not read other files than ours.
     if text.contains(SECRET)
         || text.contains("..")
         || text.contains("/dev")
@@ -69,7 +69,7 @@ fn accepted(config: &Config) {
 fn refused(text: &str, error: &ConfigError) {
     assert!(!error.mistakes.is_empty());
     assert!(error.mistakes.is_sorted_by_key(|mistake| mistake.place), "{error}");
-    // All that ends a line in YAML, old or new.
+    // All characters that end a line in YAML, old or new.
     let lines = text.split(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']).count();
     for mistake in &error.mistakes {
         let place = mistake.place.expect("a place");
@@ -81,7 +81,7 @@ fn refused(text: &str, error: &ConfigError) {
     }
 }
 
-/// Whether a password, a key or a name of somebody's can stand at a place.
+/// Returns whether a password, a private key or a private name can be written at a place.
 fn may_be_secret(path: &str) -> bool {
     // The short form of a limiter is a rate, whatever its name.
     if path.strip_prefix("limiters.").is_some_and(|name| !name.contains('.')) {

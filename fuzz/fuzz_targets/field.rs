@@ -1,5 +1,5 @@
-//! The list of a `Forwarded` field (RFC 7239): what is one stays one with an element of ours behind it, and what is none
-//! cannot be made one by it.
+//! The list of a `Forwarded` field (RFC 7239): a valid list stays valid with an element of ours after it, and an
+//! invalid one stays invalid.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

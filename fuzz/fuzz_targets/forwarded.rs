@@ -1,4 +1,5 @@
-//! Who a request is from: its peer, or an address that a trusted proxy wrote into X-Forwarded-For.
+//! The sender of a request: the address that made the connection, or one that a trusted proxy wrote into
+//! X-Forwarded-For.
 #![no_main]
 
 use http::{HeaderMap, HeaderValue};
@@ -28,9 +29,9 @@ fuzz_target!(|data: &[u8]| {
     let written = written(fields);
     assert!(found == peer || written.contains(&found), "{found} is nowhere");
     if !is_trusted(peer, &trusted) {
-        assert_eq!(found, peer, "somebody is believed who is not trusted");
+        assert_eq!(found, peer, "the address comes from a proxy that is not trusted");
     }
-    // What stands before the first that is not trusted changes nothing.
+    // Addresses before the first one that is not trusted change nothing.
     if found != peer && !is_trusted(found, &trusted) {
         let mut longer = HeaderMap::new();
         longer.append("x-forwarded-for", HeaderValue::from_static("6.6.6.6, x, 10.0.0.1,"));
@@ -44,7 +45,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// Every address in a text, with or without port.
+/// Finds every address in a text, with or without port.
 fn written(fields: &[u8]) -> Vec<IpAddr> {
     let words = fields.split(|byte| matches!(byte, b',' | b'\n'));
     let words = words.filter_map(|word| std::str::from_utf8(word).ok()).map(str::trim);

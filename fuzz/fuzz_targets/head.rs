@@ -5,10 +5,10 @@
 use bytes::BytesMut;
 use http::{Response, Version};
 use libfuzzer_sys::fuzz_target;
-use paceway::upstream::fuzzing::{BodyDecoder, FIELDS, HEAD_BYTES, FuzzedHead, take_head};
+use paceway::upstream::fuzzing::{BodyDecoder, FIELDS, FuzzedHead, HEAD_BYTES, take_head};
 use paceway_fuzz::{Plain, expand, head, pieces, trim};
 
-/// What was read.
+/// The heads that were read, and how the reading ended.
 #[derive(Debug, PartialEq, Eq)]
 struct Read {
     heads: Vec<Taken>,
@@ -17,7 +17,7 @@ struct Read {
 
 #[derive(Debug, PartialEq, Eq)]
 enum End {
-    /// So much is left behind the last head.
+    /// The final head was read; the number is that of the octets after it.
     Answer(usize),
     More,
     Refused,
@@ -52,7 +52,7 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(body, end_of_body(taken, is_bare, upgrade_asked), "{taken:?}");
 });
 
-/// Heads up to the first that is an answer.
+/// Reads heads up to the first that is a final response.
 fn read(pieces: &[&[u8]], answer: &mut Option<Response<()>>) -> Read {
     let (mut heads, mut input) = (Vec::new(), BytesMut::new());
     let mut left: usize = pieces.iter().map(|piece| piece.len()).sum();
@@ -87,7 +87,7 @@ fn read(pieces: &[&[u8]], answer: &mut Option<Response<()>>) -> Read {
     Read { heads, end: End::More }
 }
 
-/// It is what a plain reader finds.
+/// Checks that the head is the one that a plain reader finds.
 fn as_written(taken: &Taken, plain: &Plain<'_>) {
     assert_eq!(taken.length, plain.length);
     assert!(taken.length <= HEAD_BYTES && taken.fields.len() <= FIELDS);
@@ -96,10 +96,10 @@ fn as_written(taken: &Taken, plain: &Plain<'_>) {
     let words = plain.first.strip_prefix(start.as_bytes()).expect("its first line");
     assert!(words.is_empty() || words[0] == b' ');
     if let Some(reason) = &taken.reason {
-        // The words that stand there, if they are text.
+        // The reason phrase, if it is text.
         assert!(reason.is_empty() || trim(words) == trim(reason), "{reason:?} of {words:?}");
     }
-    // Those of one name keep their order.
+    // Fields of one name keep their order.
     let mut fields: Vec<(String, Vec<u8>)> =
         plain.fields.iter().map(|(name, value)| (name.clone(), value.to_vec())).collect();
     let mut read = taken.fields.clone();
@@ -118,7 +118,7 @@ fn as_written(taken: &Taken, plain: &Plain<'_>) {
     assert_eq!(taken.stays_open, minor == 1 && !closes);
 }
 
-/// RFC 9112 section 6.3, line by line; `None` where it is to be refused.
+/// Reads RFC 9112 section 6.3, line by line; returns `None` where the head must be refused.
 fn end_of_body(head: &Taken, is_bare: bool, upgrade_asked: bool) -> Option<BodyDecoder> {
     let all = |name: &str| -> Vec<&[u8]> {
         head.fields.iter().filter(|(own, _)| own == name).map(|(_, value)| &value[..]).collect()

@@ -1,4 +1,4 @@
-//! The normal form of a path: its own normal form, and the same for every disguise of it.
+//! The normal form of a path is its own normal form, and every disguise of the path has the same one.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -15,7 +15,7 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(normal(form), once, "not its own normal form");
         suffix(form, &once);
     }
-    // What `?` and `#` end is cut off before.
+    // The disguise is put before a `?` or `#`, which end the path.
     if text.starts_with('/') {
         let disguised = disguise(text, choices);
         assert_eq!(
@@ -26,7 +26,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// A suffix that is a normal form matches the path.
+/// Checks that a suffix in normal form matches the path.
 fn suffix(form: &str, path: &[u8]) {
     if form.contains(['*', '?', '#']) {
         return;
@@ -37,7 +37,7 @@ fn suffix(form: &str, path: &[u8]) {
     }
 }
 
-/// The same path as another spelling of it, which common origins serve alike.
+/// Spells the same path in another way, which common origins serve alike.
 fn disguise(path: &str, choices: &[u8]) -> String {
     let mut out = String::new();
     let mut choices = choices.iter().cycle();
@@ -54,7 +54,7 @@ fn disguise(path: &str, choices: &[u8]) -> String {
         let how = next();
         for c in segment.chars() {
             let unreserved = c.is_ascii_alphanumeric() || "-._~".contains(c);
-            // A letter behind a `%` may be a part of an escape, and an escaped one is none.
+            // A letter after a `%` may be a part of an escape; escaping it would break that escape.
             if unreserved && how & 1 == 1 && !segment.contains('%') {
                 out.push_str(&format!("%{:02x}", c as u32));
             } else {

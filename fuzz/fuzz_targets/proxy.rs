@@ -18,7 +18,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// The line says this, and could not say it otherwise but in how an IPv6 address is shortened.
+/// Checks that the line says this, and is the only way to say it, except for how an IPv6 address is shortened.
 fn as_written(line: &[u8], (ip, port): (IpAddr, u16)) {
     let text = std::str::from_utf8(line).expect("text");
     let parts: Vec<&str> = text.strip_suffix("\r\n").expect("an end").split(' ').collect();
@@ -31,7 +31,7 @@ fn as_written(line: &[u8], (ip, port): (IpAddr, u16)) {
     assert_eq!(from, from.parse::<u16>().expect("a port").to_string());
 }
 
-/// A line as proxies write it for IPv4.
+/// Returns whether a line is one as proxies write it for IPv4.
 fn is_plain(line: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(line) else { return false };
     let Some(rest) = text.strip_suffix("\r\n").and_then(|line| line.strip_prefix("PROXY TCP4 "))
@@ -45,7 +45,7 @@ fn is_plain(line: &[u8]) -> bool {
         && parts[2..].iter().all(is_port)
 }
 
-/// Section 2.2 of the protocol's description, line by line.
+/// Reads section 2.2 of the protocol's description, line by line.
 fn block(command: u8, family: u8, rest: &[u8]) -> Option<Says> {
     if command == 0x20 {
         return Some(None);

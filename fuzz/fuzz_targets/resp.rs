@@ -1,5 +1,5 @@
-//! The replies of a Redis server: read when they are whole and not before, never waited for longer than they are, and
-//! in little more memory than they take.
+//! The replies of a Redis server: the reader returns a reply when it is whole and not before, never waits for more
+//! bytes than it has, and takes little more memory than the reply.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -10,7 +10,7 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-/// Counts what is held.
+/// An allocator that counts the bytes that are held.
 struct Counting;
 
 #[global_allocator]
@@ -18,7 +18,8 @@ static MEMORY: Counting = Counting;
 static HELD: AtomicUsize = AtomicUsize::new(0);
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
-/// A value is as large as the octets of ten of the smallest; and what a message of a panic takes.
+/// The most bytes of memory for each octet of a reply: a value takes as much as ten of the smallest replies, and the
+/// message of a panic takes some.
 const FACTOR: usize = 16;
 
 fuzz_target!(|data: &[u8]| {
@@ -33,11 +34,11 @@ fuzz_target!(|data: &[u8]| {
     match &whole {
         Read::Reply(again, took) => {
             assert!(*took <= text.len());
-            // What is no text is longer as text, perhaps than a line may be.
+            // A reply that is not text is longer as text, perhaps longer than a line may be.
             if again.len() <= *took {
-                assert!(read(again) == Read::Reply(again.clone(), again.len()), "written anew");
+                assert!(read(again) == Read::Reply(again.clone(), again.len()), "written again");
             }
-            assert!(read(&text[..*took]) == whole, "what stands behind it counts");
+            assert!(read(&text[..*took]) == whole, "octets after the reply count");
         }
         Read::Needs(length) => assert!(*length > text.len()),
         Read::Malformed => {}
@@ -50,9 +51,9 @@ fuzz_target!(|data: &[u8]| {
                 assert_eq!(read(&text[..came]), whole);
                 assert!(came >= *took);
             }
-            // It is waited for as long as it is, at most.
+            // The reader asks for at most the length of the reply.
             (Read::Needs(least), Read::Reply(_, took)) => assert!(came < least && least <= *took),
-            // And what it will be is not known better before.
+            // It never learns that the reply is shorter than it asked for before.
             (Read::Needs(least), Read::Needs(more)) => assert!(came < least && least <= *more),
             (Read::Needs(least), Read::Malformed) => assert!(came < least),
             (Read::Malformed, Read::Malformed) => {}
@@ -61,7 +62,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-// Only counts.
+// Forwards to the system's allocator and counts.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let held = HELD.fetch_add(layout.size(), Relaxed) + layout.size();

@@ -1,4 +1,4 @@
-//! The table of routes: it finds what a look at every route finds, also for a disguised path.
+//! The table of routes: it finds the same route as a look at every route, also for a disguised path.
 #![no_main]
 
 use http::Method;
@@ -54,12 +54,12 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(found, slowly(routes, method, host, path), "{method} {host:?} {path:?}");
     if path.starts_with('/') {
         let disguised = format!("/.{};x", path.replace('/', "//"));
-        // A path that ends in a slash or in parameters has them anyway.
+        // The normal form removes the `.`, the empty segments and the parameters of this disguise.
         assert_eq!(found, table.find(method, host, &disguised), "{path:?} as {disguised:?}");
     }
 });
 
-/// The rule of the documentation, word by word.
+/// Follows the rule of the documentation, word by word.
 fn slowly(routes: &[Route], method: &Method, host: Option<&str>, path: &str) -> Option<usize> {
     let path = normal(path);
     let matches = |route: &Route| {
@@ -70,13 +70,13 @@ fn slowly(routes: &[Route], method: &Method, host: Option<&str>, path: &str) -> 
                 .is_none_or(|own| host.is_some_and(|h| h.eq_ignore_ascii_case(own)))
             && match &route.suffix {
                 Suffix::Any => true,
-                // `/` is the root path alone.
+                // `/` matches the root path alone.
                 Suffix::Segments(bytes) if **bytes == *b"/" => *path == *b"/",
                 Suffix::Segments(bytes) | Suffix::Characters(bytes) => path.ends_with(bytes),
             }
     };
     let rank = |route: &Route| {
-        // Of equal length, whole segments first: what they match is the more specific.
+        // Among suffixes of equal length, whole segments come first, because they match fewer paths.
         let segments = matches!(route.suffix, Suffix::Segments(_));
         let methods = (route.methods.is_empty(), route.methods.len());
         (Reverse(route.suffix.len()), !segments, route.host.is_none(), methods)

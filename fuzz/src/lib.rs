@@ -1,23 +1,23 @@
-//! What several targets do: make long input of short, cut it into pieces, and read heads in the plainest way.
+//! Helpers of several targets: they make long input of short, cut it into pieces, and read heads in the plainest way.
 
-/// Stands for many octets.
+/// A byte that stands for many octets.
 const MANY: u8 = 0xff;
-/// Stands for many fields.
+/// A byte that stands for many header fields.
 const FIELDS: u8 = 0xfe;
 
-/// A head as it is written.
+/// A head as the plain reader of this file finds it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Plain<'a> {
-    /// Its first line; empty for trailers.
+    /// The first line; empty for trailers.
     pub first: &'a [u8],
-    /// Names in lower case, and values.
+    /// The fields: names in lower case, and values.
     pub fields: Vec<(String, &'a [u8])>,
-    /// How long all of it is.
+    /// The length of the whole head, bytes.
     pub length: usize,
 }
 
-/// Input of a few octets that reaches the bounds: the first `MANY` or `FIELDS` and the octet behind it are so many of
-/// what it stands for.
+/// Expands an input of a few octets so that it reaches the bounds: the first `MANY` or `FIELDS` and the octet after it
+/// become that number of octets or fields.
 pub fn expand(data: &[u8]) -> Vec<u8> {
     let Some(at) = data.iter().position(|byte| [MANY, FIELDS].contains(byte)) else {
         return data.to_vec();
@@ -27,9 +27,9 @@ pub fn expand(data: &[u8]) -> Vec<u8> {
     [&data[..at], &many, data.get(at + 2..).unwrap_or_default()].concat()
 }
 
-/// `data` in pieces, as long as `cuts` says in turn.
+/// Cuts `data` into pieces, whose lengths `cuts` gives in turn.
 pub fn pieces<'a>(mut data: &'a [u8], cuts: &[u8]) -> Vec<&'a [u8]> {
-    // Long input in few pieces: each may be read from its beginning again.
+    // Long input is cut into few pieces, because the code under test may read each from its beginning again.
     let least = 1 + data.len() / 1024 * 128;
     let mut lengths = cuts.iter().cycle().map(|cut| {
         least.max(match cut {
@@ -57,7 +57,7 @@ pub fn head(text: &[u8], has_first: bool) -> Option<Plain<'_>> {
         length += end + 1;
         let line = rest[..end].strip_suffix(b"\r").unwrap_or(&rest[..end]);
         match first {
-            // Empty lines before it count for nothing.
+            // Empty lines before the first line are skipped.
             None if has_first && line.is_empty() => {}
             None if has_first => first = Some(line),
             _ if line.is_empty() => {
@@ -72,7 +72,7 @@ pub fn head(text: &[u8], has_first: bool) -> Option<Plain<'_>> {
     }
 }
 
-/// Without spaces and tabs around it.
+/// Removes spaces and tabs at both ends.
 pub fn trim(mut text: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = text {
         text = rest;

@@ -1,5 +1,5 @@
--- wrk: a header with one of so many keys, in random order. However many there are, as many different requests, as in
--- paths.lua, and keys of one length.
+-- wrk: sends requests with one of COUNT keys in a header, in random order. All keys have one length, and the number of
+-- different requests does not depend on COUNT, as in paths.lua.
 function init(args)
   count = tonumber(args[1])
   math.randomseed(1)

@@ -1,5 +1,5 @@
--- wrk: one of so many paths of one length, in random order. However many there are, as many different requests: who makes
--- more of them is slower, and a gateway that waits more spends more on each.
+-- wrk: sends requests for one of COUNT paths of one length, in random order. The number of different requests does not
+-- depend on COUNT: a load that makes more of them is slower, and a gateway that waits more spends more on each.
 function init(args)
   count = tonumber(args[1])
   math.randomseed(1)

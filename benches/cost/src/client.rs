@@ -1,4 +1,5 @@
-//! Clients that send exact numbers of requests: one after the other, one a key, or one a connection that stays.
+//! Clients that send exact numbers of requests: one after the other, one for each key, or one on each connection
+//! that stays.
 
 use std::{
     io::{self, Read, Write},
@@ -11,7 +12,7 @@ use std::{
 const ANSWER: usize = 16 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A connection that is used again and again.
+/// A connection that is used for one request after the other.
 pub struct Connection {
     stream: TcpStream,
     answer: Vec<u8>,
@@ -27,12 +28,12 @@ impl Connection {
         Ok(Self { stream, answer: vec![0; 4096] })
     }
 
-    /// Sends, and does not read what comes.
+    /// Sends bytes and does not read the answer.
     pub fn send(&mut self, request: &[u8]) -> io::Result<()> {
         self.stream.write_all(request)
     }
 
-    /// Sends, and reads a whole answer, which has to be a 200; its body.
+    /// Sends a request and reads a whole answer, which has to be a 200; returns its body.
     pub fn exchange(&mut self, request: &[u8]) -> io::Result<&[u8]> {
         self.send(request)?;
         let mut filled = 0;
@@ -59,13 +60,13 @@ impl Connection {
         }
     }
 
-    /// From here on the stream alone.
+    /// Gives the stream to the caller, which reads and writes it from here on.
     pub fn into_stream(self) -> TcpStream {
         self.stream
     }
 }
 
-/// Where the body of an answer is that has come as a whole.
+/// Returns the place of the body in the bytes of an answer, or `None` while the answer is not complete.
 fn whole(answer: &[u8]) -> Option<std::ops::Range<usize>> {
     let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n")? + 4;
     let head = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();
@@ -78,14 +79,14 @@ pub fn request(address: SocketAddr, path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n")
 }
 
-/// The body of one answer.
+/// Fetches the body of one answer, such as a page of metrics.
 pub fn page(address: SocketAddr, path: &str) -> io::Result<String> {
     let mut connection = Connection::open(address)?;
     let body = connection.exchange(request(address, path).as_bytes())?;
     Ok(String::from_utf8_lossy(body).into_owned())
 }
 
-/// The same request `count` times, on one connection.
+/// Sends the same request `count` times, on one connection.
 pub fn repeat(address: SocketAddr, path: &str, count: usize) -> io::Result<()> {
     let (mut connection, request) = (Connection::open(address)?, request(address, path));
     for _ in 0..count {
@@ -94,7 +95,7 @@ pub fn repeat(address: SocketAddr, path: &str, count: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// A request for each of `count` keys, as `keys.lua` of wrk names them.
+/// Sends a request for each of `count` keys, which have the names that `keys.lua` of wrk uses.
 pub fn each_key(address: SocketAddr, path: &str, count: usize) -> io::Result<()> {
     const CONNECTIONS: usize = 32;
     let share = |mut key: usize| {

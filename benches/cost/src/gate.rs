@@ -1,4 +1,4 @@
-//! The gate of CI: a request must not need more user instructions than recorded, and 3 %.
+//! The gate of CI: fails when a request needs over 3 % more user instructions than `benches/instructions.txt` records.
 
 use crate::{
     machine::line_of,
@@ -11,17 +11,17 @@ use crate::{
 use std::{env::consts::ARCH, fs, io, path::Path};
 
 const TOLERANCE: f64 = 1.03;
-/// Starts of the gateway; each has other seeds of its hash maps. The median counts.
+/// Starts of the gateway for one figure, which is their median. Each start has other seeds of its hash maps.
 const RUNS: usize = 3;
 
-/// What a figure was counted with.
+/// The recorded figure, with the compiler and the `Cargo.lock` that it belongs to.
 #[derive(Debug, PartialEq)]
 struct Recorded {
     count: f64,
     compiler: String,
 }
 
-/// Whether it holds; writes `file` when it is to be recorded.
+/// Compares the figure with `file` and returns whether it holds; with `record` it writes `file` instead.
 pub fn run(bench: &Bench<'_>, file: &Path, record: bool) -> io::Result<bool> {
     if let Some(why) = missing(&["valgrind", "vgdb"]) {
         return Err(io::Error::other(why));
@@ -58,7 +58,7 @@ pub fn run(bench: &Bench<'_>, file: &Path, record: bool) -> io::Result<bool> {
         "A request needs {count} user instructions; recorded are {}, allowed {most:.0}.\n\
          recorded with: {}\n\
          built with:    {compiler}\n\
-         Where they go: valgrind --tool=callgrind on target/counted/paceway, then callgrind_annotate.\n\
+         To see where they are spent: valgrind --tool=callgrind on target/counted/paceway, then callgrind_annotate.\n\
          If it is another compiler or a dependency that was updated, or if the feature is worth it, record the new\n\
          figure with `make instructions RECORD=1` in a commit that says why.",
         recorded.count, recorded.compiler

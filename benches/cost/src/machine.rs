@@ -1,4 +1,4 @@
-//! The machine: its cores and who gets which, its tools, and what to call it.
+//! The machine: which process gets which core, the installed tools, and a description of the hardware.
 
 use std::{
     env, fs, io,
@@ -9,24 +9,24 @@ use std::{
     thread,
 };
 
-/// Below the ports that clients get.
+/// Free ports are chosen from this range, which is below the ports that the kernel gives to clients.
 const PORTS: std::ops::Range<u16> = 20_000..30_000;
 
-/// Cores for a process, as `taskset` writes them; `None`: all.
+/// Cores for a process, as `taskset` writes them; `None` stands for all cores.
 #[derive(Debug, Clone)]
 pub struct Cores(Option<String>);
 
-/// Who runs where: what is measured has the first core for itself, everything else shares the others.
+/// Which process runs on which core: the measured server has the first core for itself, all others share the rest.
 #[derive(Debug)]
 pub struct Layout {
     pub measured: Cores,
     pub load: Cores,
     pub second: Cores,
-    /// The first two.
+    /// The first two cores, for measurements of two workers.
     pub two: Cores,
 }
 
-/// How much CPU time there was since a start, and how much of it the host of a virtual machine took, in the kernel's ticks.
+/// CPU time since a start and the part of it that the host of a virtual machine took, in the kernel's ticks.
 #[derive(Debug, Clone, Copy)]
 pub struct Ticks {
     all: u64,
@@ -44,16 +44,16 @@ impl Cores {
 // === impl Ticks ===
 
 impl Ticks {
-    /// As of now, from the first line of `/proc/stat` (proc(5)); `None` where there is none.
+    /// Reads the first line of `/proc/stat` (proc(5)); returns `None` where the system has no such file.
     pub fn now() -> Option<Self> {
         let text = fs::read_to_string("/proc/stat").ok()?;
         let numbers = text.lines().next()?.split_whitespace().skip(1).map(|number| number.parse());
-        // What guests had, behind these, is in what users had.
+        // The last two columns are the time of guests, which the kernel has counted in the columns of users already.
         let numbers = numbers.take(8).collect::<Result<Vec<u64>, _>>().ok()?;
         Some(Self { all: numbers.iter().sum(), stolen: *numbers.get(7)? })
     }
 
-    /// Which part of the time since then was stolen, %.
+    /// Returns the part of the time since `start` that the host took, in %.
     pub fn stolen_since(start: Self) -> Option<f64> {
         let now = Self::now()?;
         let all = now.all.checked_sub(start.all).filter(|all| *all > 0)?;
@@ -87,7 +87,7 @@ fn count() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The program's file, also where only root looks for it.
+/// Finds the program's file, also in the directories that only root's `PATH` has.
 pub fn find(tool: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let folders = env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]);
@@ -98,7 +98,7 @@ pub fn has(tool: &str) -> bool {
     find(tool).is_some()
 }
 
-/// A port of 127.0.0.1 that nobody uses.
+/// Finds a port of 127.0.0.1 on which no process listens.
 pub fn free_port() -> io::Result<SocketAddr> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let own = (process::id() % 97) as u16 * 101;
@@ -112,7 +112,7 @@ pub fn free_port() -> io::Result<SocketAddr> {
     Err(io::ErrorKind::AddrInUse.into())
 }
 
-/// In general words: neither its name nor its place.
+/// Describes the machine in general words: its cores and processor, without its host name.
 pub fn describe() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let field = |name| {
@@ -125,7 +125,7 @@ pub fn describe() -> String {
     format!("{} cores of {model}, Linux {}", count(), kernel.trim_end_matches('.'))
 }
 
-/// The first line that a command prints, on whichever side; empty when there is none.
+/// Returns the first line that a command prints, on stdout or stderr; empty when it prints none.
 pub fn line_of(command: &str, args: &[&str]) -> String {
     let file = find(command).unwrap_or_else(|| command.into());
     let Ok(output) = Command::new(file).args(args).output() else { return String::new() };
@@ -133,7 +133,7 @@ pub fn line_of(command: &str, args: &[&str]) -> String {
     String::from_utf8_lossy(&text).lines().next().unwrap_or_default().trim().to_owned()
 }
 
-/// Year, month and day of now, UTC.
+/// Returns the current date in UTC, as year, month and day.
 pub fn today() -> String {
     line_of("date", &["-u", "+%Y-%m-%d"])
 }

@@ -1,5 +1,5 @@
-//! What a limited, proxied request costs, beside what nginx and others spend on the same work, on one machine and in
-//! the same rounds. `benches/run.sh` builds and starts it.
+//! Compares the cost of a limited, proxied request with the cost of the same work in nginx and others, on one machine
+//! and in the same rounds. `benches/run.sh` builds and starts it.
 #![allow(
     clippy::disallowed_types,
     reason = "it measures real time; no test runs it on virtual time"
@@ -34,10 +34,10 @@ use std::{
 
 const USAGE: &str = "paceway-cost bench GATEWAY ROOT | gate GATEWAY FILE [record]";
 
-/// The peers, and what measures.
+/// The peers and the tools of the measurements; a part whose tool is missing is left out.
 const TOOLS: [&str; 6] = ["nginx", "haproxy", "redis-server", "wrk", "valgrind", "vgdb"];
 
-/// Removed at the end, whatever the end is.
+/// A directory for files of the run, removed at its end, also after an error.
 struct Scratch(PathBuf);
 
 fn main() -> ExitCode {
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The other ends of what is measured.
+/// Runs this program in the role of a client or an origin, as a process of its own.
 fn play(role: &[&str]) -> io::Result<()> {
     match role {
         ["--serve", address] => origin::serve(address),
@@ -85,7 +85,7 @@ fn parse<T: std::str::FromStr>(text: &str) -> io::Result<T> {
 
 type Part = fn(&Bench<'_>) -> io::Result<Report>;
 
-/// Whether all that was asked for was measured.
+/// Measures the parts that were asked for, and returns whether all of them have figures.
 fn bench(gateway: &Path, root: &Path) -> io::Result<bool> {
     let parts: [(&str, Part); 8] = [
         ("cpu", parts::cpu::measure),
@@ -145,7 +145,7 @@ fn bench(gateway: &Path, root: &Path) -> io::Result<bool> {
     Ok(whole)
 }
 
-/// How far to trust what is in µs, in words; `stolen`: of each part, %.
+/// Says in words how far to trust values in µs; `stolen` is the share of CPU that the host took in each part, %.
 fn taken(stolen: &[f64]) -> String {
     let most = stolen.iter().copied().reduce(f64::max);
     let words = |most| format!(" The host took {most:.1} % of the CPU at most (`steal`, by part).");

@@ -23,7 +23,7 @@ pub fn serve(address: &str) -> io::Result<()> {
         loop {
             let (stream, _) = listener.accept().await?;
             stream.set_nodelay(true)?;
-            // A connection's error is its client's.
+            // An error of a connection matters to its client alone.
             tokio::spawn(async move { drop(answer_all(stream, answer.as_bytes()).await) });
         }
     })

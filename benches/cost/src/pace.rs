@@ -12,7 +12,7 @@ use std::{
 };
 
 const CONNECTIONS: u32 = 64;
-/// Before anything counts: connections, caches and branch predictors are warm.
+/// The time before the first counted request: afterwards connections, caches and branch predictors are warm.
 const WARM: Duration = Duration::from_millis(300);
 
 /// Prints the median and the 99th percentile of the latency, in microseconds.
@@ -21,7 +21,7 @@ pub fn run(address: SocketAddr, path: &str, rate: u32, span: Duration) -> io::Re
     // A sleep may be 50 µs longer than asked by default, which is as much as what is measured; threads inherit this.
     // Where it cannot be changed, all servers get the same sleeps.
     let _ = fs::write("/proc/self/timerslack_ns", "1");
-    // Everybody is connected by then.
+    // 200 ms later all connections are open.
     let start = Instant::now() + Duration::from_millis(200);
     let mut latencies = thread::scope(|scope| {
         let request = request.as_bytes();

@@ -18,14 +18,14 @@ use crate::{
 };
 use std::io;
 
-/// What a part works with.
+/// The processes, the settings and the report that each part works with.
 #[derive(Debug, Clone, Copy)]
 pub struct Bench<'a> {
     pub stage: &'a Stage,
     pub settings: &'a Settings,
 }
 
-/// One server under the load of one round.
+/// The cost of one server under the load of one round.
 #[derive(Debug, Clone, Copy)]
 pub struct Sample {
     pub per_second: f64,
@@ -35,7 +35,7 @@ pub struct Sample {
     pub redis: f64,
 }
 
-/// The load of a part.
+/// The load of a part: its path, the status that its answers must have, and the script that wrk runs with.
 #[derive(Debug, Clone, Copy)]
 pub struct Ask<'a> {
     pub path: &'a str,
@@ -72,7 +72,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// A round's load on `server`, and what it cost there and in `redis`.
+    /// Loads `server` for one round, and returns what this cost the server and `redis`.
     pub fn load(
         &self,
         server: &Server,
@@ -91,12 +91,12 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// CPU of ours to theirs, round by round.
+/// Divides the CPU of our samples by that of theirs, round by round.
 pub fn cpu_ratio(ours: &[Sample], theirs: &[Sample]) -> Spread {
     paired(ours, theirs, |ours, theirs| ours.cpu / theirs.cpu)
 }
 
-/// A line of a table: requests/s, CPU, ratio to `base`.
+/// Makes a line of a table: requests/s, CPU, and the ratio to `base`.
 pub fn line(name: &str, own: &[Sample], base: Option<&[Sample]>) -> Vec<String> {
     let rate = Spread::of(own.iter().map(|sample| sample.per_second));
     let cpu = Spread::of(own.iter().map(|sample| sample.cpu));
@@ -104,7 +104,7 @@ pub fn line(name: &str, own: &[Sample], base: Option<&[Sample]>) -> Vec<String> 
     vec![name.to_owned(), format!("{:.0}", rate.median), format!("{cpu:.1}"), ratio]
 }
 
-/// What is missing of `tools`, in words.
+/// Names the programs of `tools` that are not installed, or returns `None` if all are.
 pub fn missing(tools: &[&str]) -> Option<String> {
     let missing: Vec<&str> = tools.iter().copied().filter(|tool| !has(tool)).collect();
     (!missing.is_empty()).then(|| format!("{} not installed", missing.join(", ")))

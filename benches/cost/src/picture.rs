@@ -4,7 +4,7 @@ use crate::report::Bar;
 use std::fmt::Write;
 
 const WIDTH: f64 = 720.0;
-/// Where bars start, and how long the longest is.
+/// The left end of all bars, and the length of the longest, in pixels.
 const LEFT: f64 = 190.0;
 const LONGEST: f64 = 440.0;
 const LINE: f64 = 24.0;
@@ -16,14 +16,14 @@ const STYLE: &str = "\
 @media(prefers-color-scheme:dark){.page{fill:#0d1117}text{fill:#e6edf3}.ours{fill:#58a6ff}\
 .theirs{fill:#6e7681}.one{stroke:#9aa0a6}.value{stroke:#0d1117}}";
 
-/// Bars of one group stand together, in order.
+/// Draws the bars of each group below each other, in the order of `bars`.
 pub fn draw(bars: &[Bar]) -> String {
     let groups: Vec<&[Bar]> = bars.chunk_by(|one, next| one.group == next.group).collect();
     let height = groups.iter().map(|group| TITLE + LINE * group.len() as f64).sum::<f64>() + 16.0;
     let mut shapes = String::new();
     let mut top = 0.0;
     for group in groups {
-        // To a string: nothing of it can fail.
+        // Writing to a string cannot fail.
         let _ = draw_group(&mut shapes, group, top);
         top += TITLE + LINE * group.len() as f64;
     }
@@ -72,7 +72,7 @@ fn draw_group(out: &mut String, bars: &[Bar], top: f64) -> std::fmt::Result {
     Ok(())
 }
 
-/// `36,123`
+/// Writes a number with a comma at its thousands, such as `36,123`.
 fn thousands(value: f64) -> String {
     let digits = format!("{value:.0}");
     let first = digits.len() % 3;

@@ -16,32 +16,33 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Valgrind is slow and machines are busy.
+/// The longest time that a process may take to start or to end: valgrind is slow and machines are busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
 
-/// Those that run. Who ends this process keeps the lock, so that nothing starts or is judged any more.
+/// The processes that run. The end of this program keeps the lock, so that no process starts and no result is judged
+/// any more.
 static RUNNING: Mutex<Vec<Shared>> = Mutex::new(Vec::new());
 static STARTED: AtomicUsize = AtomicUsize::new(0);
 
 type Shared = Arc<Mutex<Child>>;
 
-/// A process. Killed when dropped.
+/// A child process, which is killed when this value is dropped.
 #[derive(Debug)]
 pub struct Process {
     child: Shared,
-    /// What it printed, errors too.
+    /// The file with everything that the process printed, errors too.
     output: PathBuf,
 }
 
-/// CPU time of a thread.
+/// CPU time of one thread of a process.
 #[derive(Debug)]
 pub struct ThreadTime {
     pub name: String,
     pub nanos: u64,
 }
 
-/// Kills what runs, removes `dir` and exits, when a signal asks this process to end.
+/// When a signal asks this program to end, kills its children, removes `dir` and exits.
 pub fn end_with_signals(dir: PathBuf) -> io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
@@ -65,7 +66,7 @@ pub fn end_with_signals(dir: PathBuf) -> io::Result<()> {
 // === impl Process ===
 
 impl Process {
-    /// Starts `command` on `cores`; what it prints goes into a file in `dir`.
+    /// Starts `command` on `cores`, with its output in a file in `dir`.
     ///
     /// Only for the main thread: processes end with the thread that started them.
     pub fn start(cores: &Cores, dir: &Path, command: &[String]) -> io::Result<Self> {
@@ -104,7 +105,7 @@ impl Process {
         Self::start(cores, dir, command)?.finish(command, within)
     }
 
-    /// Waits for its end, and returns what it printed.
+    /// Waits for the end of the process, and returns what it printed.
     pub fn finish(self, command: &[String], within: Duration) -> io::Result<String> {
         let started = Instant::now();
         loop {
@@ -119,7 +120,7 @@ impl Process {
         }
     }
 
-    /// Waits until it listens on all of `addresses`.
+    /// Waits until the process listens on all of `addresses`.
     pub fn until_open(self, addresses: &[SocketAddr], command: &[String]) -> io::Result<Self> {
         let started = Instant::now();
         for address in addresses {
@@ -130,7 +131,7 @@ impl Process {
                 thread::sleep(POLL);
             }
         }
-        // The port may be somebody else's.
+        // The port may belong to another process, and ours fails a moment later.
         thread::sleep(POLL);
         match self.ended()? {
             Some(_) => Err(self.failed("has ended", command)),
@@ -138,7 +139,7 @@ impl Process {
         }
     }
 
-    /// Stops it where it stands, for good.
+    /// Stops the process with `SIGSTOP`; it is never continued.
     pub fn freeze(&self) -> io::Result<()> {
         let stopped = Command::new("kill").args(["-STOP", &self.id().to_string()]).status()?;
         match stopped.success() {
@@ -166,7 +167,7 @@ impl Process {
         io::Error::other(format!("{}: {how}\n{}", command.join(" "), last.join("\n")))
     }
 
-    /// CPU time so far, user and system, by thread.
+    /// Reads the CPU time of each thread so far, user and system.
     pub fn threads(&self) -> io::Result<Vec<ThreadTime>> {
         let mut threads = Vec::new();
         for entry in fs::read_dir(format!("/proc/{}/task", self.id()))? {
@@ -180,12 +181,12 @@ impl Process {
         Ok(threads)
     }
 
-    /// CPU time so far, user and system, in nanoseconds.
+    /// Reads the CPU time so far, user and system, in nanoseconds.
     pub fn cpu(&self) -> io::Result<u64> {
         Ok(self.threads()?.iter().map(|thread| thread.nanos).sum())
     }
 
-    /// Resident memory, in KiB.
+    /// Reads the resident memory, in KiB.
     pub fn rss(&self) -> io::Result<f64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -207,7 +208,7 @@ fn end(child: &Mutex<Child>) {
     let _ = child.wait();
 }
 
-/// What a panic left behind can still be killed.
+/// Takes the lock also after a panic in another thread, because the processes in it still have to be killed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,20 +1,20 @@
-//! What was measured, as tables, for a terminal and for `docs/performance.md`.
+//! The measured figures as tables, for a terminal and for `docs/performance.md`.
 
 use crate::rounds::Spread;
 use std::{fs, io, path::Path};
 
-/// Between these lines of the document stands what is measured. The rest is people's.
-const BEGIN: &str = "<!-- measured: what stands from here on is written by `make bench` -->";
+/// `make bench` replaces the lines of the document between these two marks. People write the rest.
+const BEGIN: &str = "<!-- measured: `make bench` writes all lines from here on -->";
 const END: &str = "<!-- measured: end -->";
 
-/// A figure with its targets.
+/// A figure with the targets that it is judged by.
 #[derive(Debug)]
 pub struct Row {
     pub what: &'static str,
-    /// `None`: it is there to compare with.
+    /// `None` for a figure without a target, which is there for comparison.
     pub target: Option<Target>,
     pub decimals: usize,
-    /// Or why there is none.
+    /// The figure, or the reason why it is missing.
     pub measured: Result<Spread, String>,
 }
 
@@ -24,14 +24,14 @@ pub enum Target {
     AtLeast { must: f64 },
 }
 
-/// Figures that are not ratios.
+/// A table of figures that are not ratios, such as µs and requests/s.
 #[derive(Debug)]
 pub struct Table {
     pub head: Vec<&'static str>,
     pub rows: Vec<Vec<String>>,
 }
 
-/// One bar of the picture.
+/// One bar of `docs/performance.svg`.
 #[derive(Debug)]
 pub struct Bar {
     pub group: &'static str,
@@ -39,7 +39,7 @@ pub struct Bar {
     pub value: f64,
 }
 
-/// What a part has measured.
+/// All that the parts have measured so far.
 #[derive(Debug, Default)]
 pub struct Report {
     pub rows: Vec<Row>,
@@ -76,7 +76,7 @@ impl Row {
         vec![self.what.to_owned(), must, aim, measured, self.verdict().to_owned()]
     }
 
-    /// What is kept.
+    /// Says which targets the median keeps: `aim`, `must`, or neither.
     fn verdict(&self) -> &'static str {
         let (Some(target), Ok(Spread { median, .. })) = (self.target, &self.measured) else {
             return "";
@@ -99,12 +99,12 @@ impl Report {
         self.bars.extend(other.bars);
     }
 
-    /// Whether no figure is missing.
+    /// Returns whether every row has a figure.
     pub fn is_complete(&self) -> bool {
         self.rows.iter().all(|row| row.measured.is_ok())
     }
 
-    /// All tables, in Markdown.
+    /// Writes all tables in Markdown.
     pub fn text(&self) -> String {
         let mut text = String::new();
         if !self.rows.is_empty() {
@@ -118,7 +118,7 @@ impl Report {
         text
     }
 
-    /// Puts `intro` and the tables between the marks of `file`.
+    /// Replaces the lines between the marks of `file` with `intro` and the tables.
     pub fn write(&self, file: &Path, intro: &str) -> io::Result<()> {
         let text = fs::read_to_string(file)?;
         let marked = text
@@ -134,7 +134,7 @@ impl Report {
     }
 }
 
-/// A table whose columns stand below each other, for those who read it as text.
+/// Writes a table with aligned columns, which is readable as plain text, too.
 fn markdown(head: &[&str], rows: &[Vec<String>]) -> String {
     let cells = |column: usize| rows.iter().filter_map(move |row| row.get(column));
     let width = |(column, name): (usize, &&str)| {

@@ -1,8 +1,8 @@
-//! Rounds in which loads take turns, so that whatever disturbs the machine disturbs all of them alike.
+//! Rounds in which loads take turns, so that a disturbance of the machine affects all of them alike.
 
 use std::{fmt, io};
 
-/// The median of some samples, the least and the greatest.
+/// The median of some samples, with the least and the greatest.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spread {
     pub median: f64,
@@ -10,11 +10,11 @@ pub struct Spread {
     pub most: f64,
 }
 
-/// One load of a round, and what is measured of it.
+/// One load of a round, which returns its measured values.
 pub type Turn<'a, T> = Box<dyn Fn() -> io::Result<T> + 'a>;
 
-/// What `turns` measured, by turn and round. A first round only makes everything warm; every second one runs backwards,
-/// so that nobody always comes after the same other.
+/// Runs `turns` for `count` rounds and returns their values by turn and round. A first round only warms everything up.
+/// Every second round runs backwards, so that no load always follows the same other.
 pub fn rounds<T>(count: usize, turns: &[Turn<'_, T>]) -> io::Result<Vec<Vec<T>>> {
     let mut samples: Vec<Vec<T>> = turns.iter().map(|_| Vec::new()).collect();
     for round in 0..=count {
@@ -34,7 +34,7 @@ pub fn rounds<T>(count: usize, turns: &[Turn<'_, T>]) -> io::Result<Vec<Vec<T>>>
     Ok(samples)
 }
 
-/// `of` for the samples of two turns in the same rounds.
+/// Applies `of` to the samples of two turns in the same rounds, such as their ratio.
 pub fn paired<T>(ours: &[T], theirs: &[T], of: impl Fn(&T, &T) -> f64) -> Spread {
     Spread::of(ours.iter().zip(theirs).map(|(ours, theirs)| of(ours, theirs)))
 }
@@ -50,13 +50,13 @@ impl Spread {
         Self { median, least: samples[0], most: samples[last] }
     }
 
-    /// A figure that is measured once.
+    /// Makes a spread of a figure that is measured once.
     pub fn one(value: f64) -> Self {
         Self { median: value, least: value, most: value }
     }
 }
 
-/// `1.02 (0.98-1.07)`, with as many decimals as asked for.
+/// Writes `1.02 (0.98-1.07)`, with as many decimals as the format asks for.
 impl fmt::Display for Spread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = f.precision().unwrap_or(2);

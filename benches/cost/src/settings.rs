@@ -1,16 +1,16 @@
-//! How long, and what.
+//! The settings of a run: the parts, the number of rounds and their length.
 
 use std::{env, io};
 
-/// What can be measured alone.
+/// The names of the parts, each of which can be measured alone with `ONLY`.
 pub const PARTS: [&str; 8] =
     ["cpu", "redis", "latency", "away", "memory", "workers", "scale", "instructions"];
 
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// After one that only makes everything warm.
+    /// The number of rounds, without the first one that only warms up.
     pub rounds: usize,
-    /// Of load in a round, for each server.
+    /// The length of a server's load in one round, seconds.
     pub seconds: u64,
     parts: Vec<String>,
 }
@@ -18,7 +18,7 @@ pub struct Settings {
 // === impl Settings ===
 
 impl Settings {
-    /// From `ROUNDS`, `DURATION` and `ONLY`.
+    /// Reads the settings from `ROUNDS`, `DURATION` and `ONLY`.
     pub fn read() -> io::Result<Self> {
         let only = env::var("ONLY").unwrap_or_default();
         let parts: Vec<String> =
@@ -31,7 +31,7 @@ impl Settings {
         Ok(Self { rounds: rounds as usize, seconds, parts })
     }
 
-    /// The same, with rounds of another length.
+    /// Returns the same settings with rounds of another length.
     pub fn with_seconds(&self, seconds: u64) -> Self {
         Self { seconds, ..self.clone() }
     }
@@ -40,7 +40,7 @@ impl Settings {
         self.parts.is_empty() || self.parts.iter().any(|wanted| wanted == part)
     }
 
-    /// Whether all is measured, and long enough to be written down.
+    /// Returns whether a run with these settings may write `docs/performance.md`: all parts, in enough rounds.
     pub fn is_complete(&self) -> bool {
         self.parts.is_empty() && self.rounds >= 8
     }

@@ -1,4 +1,4 @@
-//! What stands on loopback for a measurement: the origin, the gateway, its peers, Redis.
+//! The servers of a measurement, all on loopback: the origin, the gateway, its peers, Redis.
 
 use crate::{
     client::page,
@@ -15,43 +15,43 @@ const PACEWAY: &str = include_str!("../peers/paceway.yaml");
 const NGINX: &str = include_str!("../peers/nginx.conf");
 const HAPROXY: &str = include_str!("../peers/haproxy.cfg");
 const LUA: &str = include_str!("../peers/limit.lua");
-/// What wrk runs.
+/// The Lua scripts of wrk, which are written to the temporary directory.
 const SCRIPTS: [(&str, &str); 2] = [
     ("keys.lua", include_str!("../peers/keys.lua")),
     ("paths.lua", include_str!("../peers/paths.lua")),
 ];
 
-/// What stands on loopback.
+/// The origin, and all that is needed to start the other servers of a measurement.
 #[derive(Debug)]
 pub struct Stage {
     pub layout: Layout,
-    /// A temporary one.
+    /// A temporary directory for configurations and output.
     pub dir: PathBuf,
     pub origin: Server,
     gateway: PathBuf,
 }
 
-/// A server that is measured.
+/// A server whose cost is measured.
 #[derive(Debug)]
 pub struct Server {
     pub address: SocketAddr,
-    /// Of a gateway.
+    /// The admin address, if the server is a gateway.
     pub admin: Option<SocketAddr>,
     pub process: Process,
 }
 
-/// How a gateway differs from the usual one.
+/// The settings in which a gateway differs from the usual one.
 #[derive(Debug, Clone)]
 pub struct Gateway {
     pub origin: SocketAddr,
     pub redis: Option<SocketAddr>,
-    /// Of the store.
+    /// `store.timeout` of the configuration.
     pub timeout: &'static str,
     pub workers: usize,
     pub cores: Cores,
-    /// More of these, `/r0` and so on.
+    /// The number of additional routes, `/r0` and so on.
     pub routes: usize,
-    /// Before the command.
+    /// A command that runs the gateway, such as valgrind with its arguments.
     pub under: Vec<String>,
 }
 
@@ -69,16 +69,16 @@ impl Stage {
         Ok(Self { layout, dir: dir.into(), origin, gateway })
     }
 
-    /// One more, on other cores.
+    /// Starts another origin, on other cores.
     pub fn another_origin(&self, cores: &Cores) -> io::Result<Server> {
         origin(&self.dir, cores)
     }
 
-    /// One worker, the memory store, on the measured core.
+    /// The usual gateway: one worker with the memory store, on the measured core.
     pub fn usual(&self) -> Gateway {
         let cores = self.layout.measured.clone();
         let origin = self.origin.address;
-        // Valgrind is slow: nothing may run into the usual time-out.
+        // Valgrind is slow: no request may reach the usual time-out.
         let timeout = "10s";
         Gateway { origin, redis: None, timeout, workers: 1, cores, routes: 0, under: Vec::new() }
     }
@@ -113,7 +113,7 @@ impl Stage {
         Ok(Server { address, admin: Some(admin), process })
     }
 
-    /// With `limit_req`, or with a decision in `redis` for each request.
+    /// Starts nginx with `limit_req`, or with a decision in `redis` for each request.
     pub fn nginx(&self, redis: Option<SocketAddr>, under: &[String]) -> io::Result<Server> {
         let (modules, lua, limit) = match redis {
             None => {
@@ -166,7 +166,7 @@ impl Stage {
         Ok(Server { address, admin: None, process })
     }
 
-    /// An empty Redis, where the load runs.
+    /// Starts an empty Redis on the cores of the load.
     pub fn redis(&self) -> io::Result<Server> {
         let address = free_port()?;
         let port = address.port().to_string();
@@ -192,7 +192,7 @@ impl Stage {
         let text = values
             .iter()
             .fold(text, |text, (name, value)| text.replace(&format!("@{name}@"), value));
-        // Where nothing else was asked for.
+        // The usual origin, unless the caller has filled in another one.
         text.replace("@ORIGIN@", &self.origin.address.to_string())
     }
 }
@@ -204,13 +204,13 @@ fn origin(dir: &Path, cores: &Cores) -> io::Result<Server> {
     Ok(Server { address, admin: None, process })
 }
 
-/// This program in another role.
+/// The command that starts this program in another role.
 pub fn own(args: &[&str]) -> io::Result<Vec<String>> {
     let program = path(&env::current_exe()?);
     Ok([program].into_iter().chain(args.iter().map(|arg| (*arg).to_owned())).collect())
 }
 
-/// The modules that nginx needs for Lua, where the distribution has them.
+/// Finds the modules that nginx needs for Lua, if the distribution has them.
 pub fn nginx_modules() -> Option<[PathBuf; 2]> {
     let arguments = nginx_arguments();
     let folder = arguments.split(' ').find_map(|word| word.strip_prefix("--modules-path="))?;
@@ -226,7 +226,7 @@ fn nginx_arguments() -> String {
         .map_or(String::new(), |output| String::from_utf8_lossy(&output.stderr).replace('\n', " "))
 }
 
-/// The versions of those that are there.
+/// Names the versions of the installed programs.
 pub fn versions() -> String {
     let version = |line: String, before: &str| {
         let rest = line.split_once(before)?.1.to_owned();

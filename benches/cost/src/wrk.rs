@@ -1,16 +1,16 @@
-//! wrk, the load of 64 keep-alive connections, and what it says.
+//! wrk, the load of 64 keep-alive connections, and its output.
 
 use crate::{machine::Cores, process::Process};
 use std::{io, net::SocketAddr, path::Path, time::Duration};
 
-/// What every answer has to be.
+/// The status that every answer of a load must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expect {
     Success,
     Refusal,
 }
 
-/// One load.
+/// One load: its connections, duration and script.
 #[derive(Debug, Clone, Copy)]
 pub struct Wrk<'a> {
     pub cores: &'a Cores,
@@ -21,18 +21,18 @@ pub struct Wrk<'a> {
     pub address: SocketAddr,
     pub path: &'a str,
     pub expect: Expect,
-    /// One of the scripts in `dir`, and how many keys or paths it varies.
+    /// One of the scripts in `dir`, and the number of keys or paths that it varies.
     pub script: Option<(&'a str, usize)>,
 }
 
-/// What came of it.
+/// The result of a load.
 #[derive(Debug, Clone, Copy)]
 pub struct Load {
     pub requests: f64,
     pub per_second: f64,
 }
 
-/// One that loads.
+/// A load that is running.
 pub struct Running<'a> {
     wrk: &'a Wrk<'a>,
     process: Process,
@@ -76,7 +76,7 @@ impl Wrk<'_> {
         Ok(Running { wrk: self, process, command })
     }
 
-    /// `None`: the answers were not what they have to be.
+    /// Reads the output of wrk; returns `None` if the answers had another status than they must have.
     fn read(&self, text: &str) -> Option<Load> {
         let requests: f64 = text
             .lines()
@@ -96,7 +96,7 @@ impl Wrk<'_> {
         let others: f64 = others.map_or(Some(0.0), |others| others.trim().parse().ok())?;
         let expected = match self.expect {
             Expect::Success => others == 0.0,
-            // The first one of all may pass.
+            // One request, the very first, may pass.
             Expect::Refusal => others + 1.0 >= requests,
         };
         (requests > 0.0 && expected && !text.contains("Socket errors"))

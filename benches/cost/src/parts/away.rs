@@ -1,5 +1,5 @@
-//! What a Redis that is frozen adds to a request's latency once the breaker is open: no request asks it any more. What
-//! the machine itself does to one request in a hundred, nginx shows.
+//! The latency that a frozen Redis adds to a request once the breaker is open, when no request asks Redis any more.
+//! nginx shows what the machine itself does to one request in a hundred.
 
 use super::{
     Bench,
@@ -17,11 +17,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Of the gateway's metrics, when no request asks the store.
+/// A line of the gateway's metrics that says that no request asks the store.
 const OPEN: &str = "\npaceway_store_breaker_state 2\n";
 const PATIENCE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(50);
-/// Times as many rounds as elsewhere, each of a second: few meet what a machine does now and then.
+/// A factor for the number of rounds, each of a second: few rounds meet a pause of the machine.
 const MORE: usize = 3;
 
 pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
@@ -44,7 +44,7 @@ pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
     let turn = |address| Box::new(move || pace(&short, address)) as Turn<'_, Latency>;
     let turns: Vec<_> = loads.iter().map(|(_, server)| turn(server.address)).collect();
     let samples = rounds(bench.settings.rounds * MORE, &turns)?;
-    // Still, and not again.
+    // The breaker must still be open, and must not have closed in between.
     if !is_open(&gateway)? {
         return Err(io::Error::other("the breaker has closed"));
     }

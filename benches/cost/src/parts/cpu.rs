@@ -1,4 +1,4 @@
-//! CPU of a limited, proxied request with the memory store, beside nginx and haproxy; and of a refused one.
+//! CPU of a limited, proxied request with the memory store, compared with nginx and haproxy; and CPU of a refused one.
 
 use super::{Ask, Bench, Sample, cpu_ratio, line, missing};
 use crate::{

@@ -1,4 +1,4 @@
-//! User instructions of a request, counted by callgrind: what no other load of the machine changes.
+//! User instructions of a request, counted by callgrind: other load on the machine does not change them.
 
 use super::{Bench, missing};
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
 };
 use std::{fs, io, time::Duration};
 
-/// Before anything counts: connections, pools and caches are there.
+/// Requests before the first counted one: afterwards connections, pools and caches are there.
 const WARM: u32 = 2000;
 const REQUESTS: u32 = 20_000;
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -65,7 +65,7 @@ pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
     Ok(Report { rows: vec![row], tables: vec![table], bars: counts.into_iter().map(bar).collect() })
 }
 
-/// The usual gateway, under callgrind.
+/// Starts the usual gateway under callgrind.
 pub fn gateway(bench: &Bench<'_>) -> io::Result<Server> {
     bench.stage.paceway(&Gateway { under: under(bench), ..bench.stage.usual() })
 }
@@ -80,8 +80,9 @@ fn under(bench: &Bench<'_>) -> Vec<String> {
     ]
 }
 
-/// What `server`, which runs under callgrind, spends on a request. Counters are set to zero when it is warm and read
-/// while it runs: nothing of its start, such as a calibration of clocks, is in them, and nothing of its end.
+/// Counts the instructions of a request of `server`, which runs under callgrind. The counters are set to zero when the
+/// server is warm and read while it runs, so they contain nothing of its start, such as a calibration of clocks, and
+/// nothing of its end.
 pub fn requests(bench: &Bench<'_>, server: &Server) -> io::Result<f64> {
     let stage = bench.stage;
     let send = |count: u32| {
@@ -89,7 +90,7 @@ pub fn requests(bench: &Bench<'_>, server: &Server) -> io::Result<f64> {
         let command = own(&["--repeat", &address, "/v1/search", &count.to_string()])?;
         Process::run(&stage.layout.load, &stage.dir, &command, PATIENCE)
     };
-    // What a scrape does for the requests before it belongs to them.
+    // The work of a scrape for the requests before it counts as a part of these requests.
     let scrape = || server.admin.map_or(Ok(String::new()), |admin| page(admin, "/metrics"));
     send(WARM)?;
     scrape()?;

@@ -1,4 +1,5 @@
-//! The median latency that a server adds to a request at 2,000 requests per second: with it, minus straight to the origin.
+//! The median latency that a server adds to a request at 2,000 requests per second: its latency, minus that straight to
+//! the origin.
 
 use super::{Bench, missing};
 use crate::{
@@ -11,7 +12,7 @@ use std::{io, net::SocketAddr, time::Duration};
 
 const RATE: u32 = 2000;
 
-/// Of one round, in µs.
+/// The latency of one round, in µs.
 #[derive(Debug)]
 pub struct Latency {
     pub median: f64,
@@ -75,7 +76,7 @@ pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
     Ok(Report { rows, tables: vec![table(&names, &samples)], bars: Vec::new() })
 }
 
-/// The first of them is straight to the origin.
+/// Makes the table; the first samples are those straight to the origin.
 pub fn table(names: &[&str], samples: &[Vec<Latency>]) -> Table {
     let lines = names.iter().zip(samples).enumerate().map(|(i, (name, own))| {
         let median = Spread::of(own.iter().map(|sample| sample.median));
@@ -90,7 +91,7 @@ pub fn table(names: &[&str], samples: &[Vec<Latency>]) -> Table {
     Table { head, rows: lines.collect() }
 }
 
-/// What a server adds to the median of the origin, by round.
+/// Subtracts the median of the origin from that of a server, round by round.
 fn added(own: &[Latency], direct: &[Latency]) -> Vec<f64> {
     own.iter().zip(direct).map(|(own, direct)| own.median - direct.median).collect()
 }

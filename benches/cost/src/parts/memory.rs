@@ -1,4 +1,4 @@
-//! Resident memory of a connection that is idle after a request, and of one whose request waits for its slot.
+//! Resident memory of a connection that is idle after a request, and of a connection whose request waits for its slot.
 
 use super::{Bench, missing};
 use crate::{
@@ -14,12 +14,12 @@ use std::{
 };
 
 const COUNT: usize = 10_000;
-/// Before the first look, so that what every process needs once is there.
+/// Connections before the first look at the memory, so that it includes all that every process needs once.
 const WARM: usize = 500;
 const SETTLED: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the connections of a load do.
+/// The state of the connections of a load.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Connections {
     Idle,
@@ -58,7 +58,7 @@ pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
     Ok(Report { rows, ..Report::default() })
 }
 
-/// KiB for each of many connections.
+/// Measures the KiB for each of many connections.
 fn each(bench: &Bench<'_>, server: &Server, connections: Connections) -> io::Result<f64> {
     let stage = bench.stage;
     repeat(server.address, "/v1/search", WARM)?;
@@ -74,7 +74,7 @@ fn each(bench: &Bench<'_>, server: &Server, connections: Connections) -> io::Res
         (Instant::now(), Process::start(&stage.layout.load, &stage.dir, &command)?);
     let all_there = || -> io::Result<bool> {
         let held = clients.output()?.contains("held");
-        // A few of them have passed by then. nginx does not say how many wait.
+        // A few requests have passed by then. nginx does not report how many wait.
         let wait = connections == Connections::Idle
             || waiting(server)?.is_none_or(|count| count > 0.98 * COUNT as f64);
         Ok(held && wait)
@@ -90,7 +90,7 @@ fn each(bench: &Bench<'_>, server: &Server, connections: Connections) -> io::Res
     Ok((server.process.rss()? - before) / COUNT as f64)
 }
 
-/// How many requests a gateway holds.
+/// Reads from the metrics how many requests a gateway holds.
 fn waiting(server: &Server) -> io::Result<Option<f64>> {
     let Some(admin) = server.admin else { return Ok(None) };
     let page = page(admin, "/metrics")?;

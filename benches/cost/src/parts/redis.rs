@@ -1,4 +1,4 @@
-//! CPU of a request with one decision of a shared Redis, beside nginx with Lua; and what Redis spends on it.
+//! CPU of a request with one decision of a shared Redis, compared with nginx and Lua; and the CPU of Redis for it.
 
 use super::{Ask, Bench, Sample, cpu_ratio, line, missing};
 use crate::{
@@ -15,7 +15,7 @@ pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
     if let Some(why) = missing(&["redis-server", "wrk"]) {
         return Err(io::Error::other(why));
     }
-    // Each has its own, so that nothing of the one is in the figures of the other.
+    // Each server has its own Redis, so that their figures do not mix.
     let redis = bench.stage.redis()?;
     let their_redis = bench.stage.redis()?;
     let gateway = Gateway { redis: Some(redis.address), ..bench.stage.usual() };
@@ -55,7 +55,7 @@ pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
     let mut rows = vec![
         ratio("Redis, hot key: CPU per request / nginx + Lua", 0, at_most(0.8, 0.65)),
         ratio("Redis, 1,000 keys: CPU per request / nginx + Lua", 1, None),
-        // Whoever asks less often, with slots leased in blocks, can come down to it.
+        // The most that a gateway could save by asking less often, with slots leased in blocks.
         Row::new(
             "Redis, hot key: CPU per request / memory store",
             2,
@@ -69,7 +69,7 @@ pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
         rows.push(Row::new("nginx + Lua: Redis' own CPU, hot key, µs", 1, None, of_redis(2)));
         rows.push(Row::new("nginx + Lua: Redis' own CPU, 1,000 keys, µs", 1, None, of_redis(3)));
     }
-    // Those on the hot key are compared with the hot key, and so on.
+    // Samples on the hot key are compared with the hot key, those on 1,000 keys with 1,000 keys.
     let base = |i: usize| samples.get(i % 2 + 2).map(Vec::as_slice);
     let lines = loads.iter().enumerate().map(|(i, (name, ..))| {
         let mut line = line(name, &samples[i], base(i));

@@ -1,5 +1,5 @@
-//! What a request costs with many routes, or many live keys, to what it costs with ten. Requests are spread over all of
-//! them at random: what is not in a cache counts.
+//! The cost of a request with many routes, or many live keys, divided by its cost with ten. Requests are spread over
+//! all of them at random, so that cache misses count.
 
 use super::{Ask, Bench, Sample, cpu_ratio, line, missing};
 use crate::{
@@ -13,9 +13,9 @@ use std::{io, time::Duration};
 const FEW: usize = 10;
 const ROUTES: usize = 10_000;
 const KEYS: usize = 1_000_000;
-/// Times as many rounds as elsewhere, each of a second: what is looked for is smaller than what a machine does meanwhile.
+/// A factor for the number of rounds, each of a second: the difference is smaller than the disturbances of the machine.
 const MORE: usize = 6;
-/// Bytes that a live key needs in any case.
+/// The least number of bytes that a live key needs.
 const LEAST: f64 = 32.0;
 
 pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {

@@ -1,13 +1,13 @@
-//! What a second worker adds.
+//! The gain of a second worker.
 //!
 //! Where the load needs as many cores as the gateway, its throughput says more about the load. So a system of one core
 //! (gateway, load and origin share it) is compared with one of two cores and twice the load: the gateway has to share
-//! alike in both. Counted are requests per second of CPU that the workers got, which contention between them would make
-//! less, times the workers in use: they have equally many connections, and the busier one is full first all the same. Two
+//! alike in both. The figure is requests per second of CPU that the workers got, which contention between them would
+//! lower, times the workers in use: they have equally many connections, and still the busier one is full first. Two
 //! workers that disturb each other in nothing and are equally busy give 2, if the cores do not disturb each other.
 //!
-//! Whether they do, a third system shows: that of one core twice, at the same time, with nothing shared but the machine.
-//! What it gains is the CPU that is there for a second worker.
+//! A third system shows whether the cores do: two systems of one core at the same time, with nothing shared but the
+//! machine. Their gain is the CPU that a second worker can have.
 
 use super::{Ask, Bench, missing};
 use crate::{
@@ -20,25 +20,25 @@ use crate::{
 };
 use std::io;
 
-/// For each worker.
+/// Connections of the load for each worker.
 const CONNECTIONS: u32 = 128;
-/// Times as many rounds as elsewhere: who runs on which core, and when, differs from one to the next.
+/// A factor for the number of rounds: the scheduler places processes differently in each.
 const MORE: usize = 3;
 
-/// One round of a gateway.
+/// The work of a gateway in one round.
 #[derive(Debug)]
 struct Work {
     per_second: f64,
     /// CPU of the workers for a request, in µs.
     cpu: f64,
-    /// CPU of all workers to that of the busiest.
+    /// CPU of all workers divided by that of the busiest.
     spread: f64,
 }
 
 /// A gateway with its origin, on the same cores as its load.
 struct System {
     cores: Cores,
-    /// Of the load.
+    /// Threads of the load.
     threads: u32,
     gateway: Server,
     _origin: Server,
@@ -111,7 +111,7 @@ pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
     Ok(Report { rows, tables: vec![table], bars: Vec::new() })
 }
 
-/// Loads all of `systems` at once.
+/// Loads all of `systems` at the same time.
 fn work(bench: &Bench<'_>, systems: &[&System]) -> io::Result<Work> {
     let all = || -> io::Result<Vec<u64>> {
         let each = systems.iter().map(|system| workers(&system.gateway));
@@ -142,7 +142,7 @@ fn work(bench: &Bench<'_>, systems: &[&System]) -> io::Result<Work> {
     Ok(Work { per_second, cpu: total / 1e3 / requests, spread: total / busiest })
 }
 
-/// CPU time of each worker so far.
+/// Reads the CPU time of each worker so far.
 fn workers(server: &Server) -> io::Result<Vec<u64>> {
     let threads = server.process.threads()?;
     let is_worker = |thread: &&ThreadTime| thread.name.starts_with("worker-");
