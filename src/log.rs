@@ -1,5 +1,5 @@
-//! The process's log: [`sink`](Stream) writes lines to stdout and stderr from threads of their own, and [`Throttle`]
-//! bounds lines that a client, an upstream or a store can cause. Nothing here waits for the reader of a log.
+//! The log of the process. [`Stream`] names the two streams and writes their lines from separate threads; [`Throttle`]
+//! bounds the lines that a client, an upstream or a store can cause. No caller waits for the reader of a log.
 
 mod sink;
 

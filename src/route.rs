@@ -1,5 +1,5 @@
-//! Which route a request takes: the longest suffix that its path ends in, then the most specific route.
-//! The cost depends on the request's path, not on the number of routes.
+//! Finds the route of a request: the longest suffix that its path ends in, then the most specific route.
+//! The cost depends on the length of the path, not on the number of routes.
 
 use crate::{
     config,
@@ -11,42 +11,43 @@ use http::Method;
 use smallvec::SmallVec;
 use std::{cmp::Reverse, fmt};
 
-/// All routes, ready to be searched.
+/// All routes of a configuration, indexed by the suffixes of their paths.
 #[derive(Debug)]
 pub struct Table {
-    /// A trie over segments, last segment first; the root is 0.
-    nodes: Vec<Node>,
+    /// A trie over the segments of suffixes, last segment first. Node 0 is the root.
+    nodes: Vec<TrieNode>,
     hasher: RandomState,
-    /// Suffixes of characters by their length, longest first.
+    /// Suffixes of characters, such as `.json`, in a map for each length, the longest first.
     characters: Vec<(usize, Suffixes)>,
     any: Candidates,
-    /// How the origins read paths.
     paths: Paths,
-    /// The same routes with the case of their suffixes folded, where that is another one and some origins may fold it.
+    /// The same routes with their suffixes in small letters. `None` if no suffix has a capital or no origin may fold case.
     folded: Option<Box<Table>>,
 }
 
-/// Origins read a path in several ways, and each is limited in another one.
+/// Origins read the path of a request in several ways, and the routes of these readings have different limits. The gateway
+/// answers 400.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ambiguous {
-    /// What of the path they differ about, and the key under `paths` that would decide it.
+    /// The part of the path that origins read differently, and the key under `paths` that would decide it.
     decided_by: Option<(&'static str, &'static str)>,
 }
 
 type Suffixes = HashMap<Text, Candidates>;
-/// What most segments fit into, so that a look at one among thousands is not one more at what it points to.
+/// A segment. Most have at most 16 bytes and are stored in place, so that comparing one of thousands reads no further cache
+/// line.
 type Text = SmallVec<[u8; 16]>;
-/// Most are alone.
+/// The routes with one suffix. Most suffixes have a single route, which is stored in place.
 type Candidates = SmallVec<[Candidate; 1]>;
 
 #[derive(Debug, Default)]
-struct Node {
+struct TrieNode {
     children: ProbingTable<Box<[Option<Branch>]>>,
-    /// Routes whose suffix ends here, the more specific first.
+    /// Routes whose whole suffix leads to this node, the more specific ones first.
     here: Candidates,
 }
 
-/// Half of a cache line.
+/// A segment and its child. It takes 32 bytes, so that a cache line holds two.
 #[derive(Debug)]
 #[repr(align(32))]
 struct Branch {
@@ -54,11 +55,11 @@ struct Branch {
     child: Child,
 }
 
-/// What stands behind a segment.
+/// The node or the route to which a segment leads.
 #[derive(Debug, Clone, Copy)]
 enum Child {
     Node(u32),
-    /// The usual end: a route that takes every request, and no suffix that is longer.
+    /// A route that takes every method and host, where no suffix is longer. Most suffixes end so, and need no look at a node.
     Route(u32),
 }
 
@@ -72,7 +73,7 @@ struct Candidate {
 // === impl Table ===
 
 impl Table {
-    /// A table of `routes` before origins that read paths so; it answers with their indices.
+    /// Makes a table for origins that read paths as `paths` says. It answers with indices into `routes`.
     pub fn new(routes: &[config::Route], paths: Paths) -> Self {
         let is_cased = |route: &config::Route| route.suffix.folded() != route.suffix;
         let mut table = Self::of(routes, paths, Suffix::clone);
@@ -84,7 +85,7 @@ impl Table {
 
     fn of(routes: &[config::Route], paths: Paths, form: impl Fn(&Suffix) -> Suffix) -> Self {
         let mut table = Self {
-            nodes: vec![Node::default()],
+            nodes: vec![TrieNode::default()],
             hasher: RandomState::new(),
             characters: Vec::new(),
             any: Candidates::new(),
@@ -106,8 +107,8 @@ impl Table {
         table
     }
 
-    /// Names the routes at usual ends where they are looked for, so that nobody looks at their nodes, and spreads what is
-    /// looked for.
+    /// Replaces each child node that has one unrestricted route and no children by that route, which saves a look at the node
+    /// for each request. Then spreads each table of children, so that most lookups find their segment at the first place.
     fn shorten(&mut self) {
         let ends = self.nodes.iter().map(|node| match &node.here[..] {
             [only] if only.takes_all() && node.children.is_empty() => {
@@ -156,34 +157,34 @@ impl Table {
         }
     }
 
-    /// A new node behind `segment` of the node at `at`.
+    /// Adds a child for `segment` to the node at `at`, and returns its index.
     fn grow(&mut self, at: usize, segment: &[u8]) -> usize {
         let (new, hasher) = (self.nodes.len(), &self.hasher);
         let branch = Branch { segment: segment.into(), child: Child::Node(index(new)) };
         let hash = |branch: &Branch| hasher.hash_one(&branch.segment[..]);
         self.nodes[at].children.insert(branch, hash);
-        self.nodes.push(Node::default());
+        self.nodes.push(TrieNode::default());
         new
     }
 
-    /// What stands behind `segment` of the node at `at`.
+    /// Looks up the child for `segment` of the node at `at`.
     fn child(&self, at: usize, segment: &[u8]) -> Option<Child> {
         let (children, hash) = (&self.nodes[at].children, self.hasher.hash_one(segment));
         let place = children.find(hash, |branch| branch.segment[..] == *segment)?;
         children.get(place).map(|branch| branch.child)
     }
 
-    /// The route of a request; `host` without port, `path` without query, both as the client sent them.
+    /// Finds the route for the normal form of a path; `host` is without port and `path` without query, as the client sent them.
     pub fn find(&self, method: &Method, host: Option<&str>, path: &str) -> Option<usize> {
         self.find_reading(method, host, &self.paths.normal(path))
     }
 
-    /// The same where origins read a path in several ways: a route that `covers` those of all readings, so that no
-    /// spelling gets past what limits the path that an origin serves.
+    /// Finds a route for all readings of a path: one that `covers` the routes of the others. Without this, a client could
+    /// escape the limiter of `/search` by a spelling that only the origin reads as `/search`.
     ///
     /// # Errors
     ///
-    /// No route covers the others.
+    /// [`Ambiguous`] if no route among those of the readings covers the others.
     pub fn find_covering(
         &self,
         method: &Method,
@@ -205,7 +206,7 @@ impl Table {
         Err(Ambiguous { decided_by: decides.map(|(what, key, _)| (what, key)) })
     }
 
-    /// The route that covers those of all readings, its `own` among them.
+    /// Finds the route that covers the routes of all readings. The route `own` of the normal form is one of them.
     fn covering(
         &self,
         paths: &Paths,
@@ -216,7 +217,7 @@ impl Table {
         let others = paths.readings(path).filter_map(|(reading, is_folded)| {
             let table = self.folded.as_deref().filter(|_| is_folded).unwrap_or(self);
             let found = table.find_reading(method, host, &reading);
-            // What it reads may have another spelling itself, and is then limited as its normal form is.
+            // A reading may itself be spelled in an unusual way. If it has no route of its own, its normal form decides.
             match found.filter(|route| !self.any.iter().any(|any| any.route == *route)) {
                 None => table.find_reading(method, host, &paths.normal_of(&reading, is_folded)),
                 specific => specific,
@@ -231,7 +232,7 @@ impl Table {
         routes.iter().copied().find(|one| routes.iter().all(|other| covers(*one, *other)))
     }
 
-    /// The route with the longest suffix of one reading.
+    /// Finds the route for one reading: that of the longest suffix, whether of segments or of characters.
     fn find_reading(&self, method: &Method, host: Option<&str>, path: &[u8]) -> Option<usize> {
         let (length, segments) = self.find_segments(method, host, path);
         let longer = self.characters.iter().take_while(|(longer, _)| *longer > length);
@@ -242,7 +243,7 @@ impl Table {
         characters.next().or(segments).or_else(|| pick(&self.any, method, host))
     }
 
-    /// The longest suffix of whole segments and its length in bytes.
+    /// Finds the route with the longest suffix of whole segments, and the length of that suffix in bytes.
     fn find_segments(
         &self,
         method: &Method,
@@ -265,7 +266,7 @@ impl Table {
     }
 }
 
-/// What a [`Child`] holds. There is no room for configurations with more.
+/// An index as a [`Child`] holds it. A configuration with 2^32 routes does not fit into memory.
 fn index(of: usize) -> u32 {
     u32::try_from(of).unwrap_or(u32::MAX)
 }
@@ -303,13 +304,13 @@ impl Candidate {
             && self.host.as_deref().is_none_or(same)
     }
 
-    /// The more specific first: a host before methods, few methods before many.
+    /// Sorts the more specific candidate first: one with a host before one with methods, few methods before many.
     fn rank(&self) -> (bool, bool, usize) {
         (self.host.is_none(), self.methods.is_empty(), self.methods.len())
     }
 }
 
-/// The host of an authority, without its port and the final dot of a full name (RFC 1034 section 3.1).
+/// Returns the host of an authority, without the port and without the final dot of a full name (RFC 1034 section 3.1).
 pub fn host_of(authority: &str) -> &str {
     let host = match authority.rsplit_once(':') {
         Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,

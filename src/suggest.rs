@@ -1,11 +1,11 @@
-//! What somebody meant who misspelt a name. Knows no names of its own.
+//! Finds the name that a user meant when a name is misspelt. Knows no names of its own.
 
-/// "did you mean `NAME`?" with the nearest of the `known` names, if one is near.
+/// Returns "did you mean `NAME`?" with the nearest of the `known` names, if one is near enough.
 pub fn suggest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
     nearest(name, known).map(|best| format!("did you mean `{best}`?"))
 }
 
-/// The nearest of the `known` names, if one is near.
+/// Returns the nearest of the `known` names, if it differs in at most one letter, and one more for each four of the name.
 pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let near = |known: &'a str| {
         (strsim::damerau_levenshtein(&name.to_lowercase(), &known.to_lowercase()), known)

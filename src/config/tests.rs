@@ -230,7 +230,7 @@ fn one_mistake(#[case] text: &str, #[case] message: &str) {
 )]
 #[case::star_within(
     "- { suffix: '/a/*' }",
-    "test.yaml:3:13: routes[0].suffix: `/a/*` may not hold `*`: a suffix is compared as it stands, and only \"*\" alone matches all"
+    "test.yaml:3:13: routes[0].suffix: `/a/*` may not hold `*`: a suffix is compared as written, and only \"*\" alone matches all"
 )]
 #[case::unknown_limiter(
     "- { suffix: /a, limiters: [serach] }",

@@ -1,5 +1,5 @@
-//! Lines on their way to stdout or stderr. A thread of its own writes each stream, so that a full pipe with a stalled
-//! reader stops no worker. What waits for the reader is bounded in bytes; a line that does not fit is dropped and counted.
+//! Writes lines to stdout and stderr. A separate thread writes each stream, so that a full pipe with a stalled reader stops
+//! no worker. The lines that wait for the reader are bounded in bytes; a line that does not fit is dropped and counted.
 
 use memchr::memchr_iter;
 use parking_lot::{Condvar, Mutex};
@@ -17,50 +17,50 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// A buffer that grew beyond this is given back to the system after it is written, bytes.
+/// Bytes of buffer that a stream keeps after a write. A larger buffer returns its memory to the system.
 const KEPT: usize = 64 << 10;
-/// Pause before a stream that another process has made non-blocking is tried again.
+/// Pause before the thread writes again to a stream that was full. Only a stream that another process has made non-blocking
+/// reports this; any other blocks the thread.
 const AGAIN: Duration = Duration::from_millis(10);
 
-/// A stream of the process that lines are written to.
+/// One of the two streams of the process to which lines are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
-    /// Access lines.
+    /// Carries access lines, one for each request, as `access_log` says.
     Stdout,
-    /// Events.
+    /// Carries events, such as a store that fails, at the levels that `PACEWAY_LOG` names.
     Stderr,
 }
 
 /// Takes lines for one stream without ever waiting for its reader.
 #[derive(Debug)]
-pub struct Sink(Arc<Shared>);
+pub struct Sink(Arc<StreamQueue>);
 
 #[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
-    /// Notified when a line comes and the thread has nothing to do.
+struct StreamQueue {
+    state: Mutex<QueuedLines>,
+    /// Notified when a line is added while the thread is idle.
     filled: Condvar,
     /// Notified when every line is written.
     emptied: Condvar,
-    /// Bytes of lines that may wait to be taken by the thread.
+    /// Bytes of lines that may wait for the thread. Lines above this are dropped.
     most: usize,
-    /// Lines that were never written, since the start.
+    /// Lines since the start that were not written, because they did not fit or the stream failed.
     dropped: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    /// Whole lines that the thread has not taken yet.
+struct QueuedLines {
+    /// Whole lines that the thread has not taken yet, at most `most` bytes.
     lines: Vec<u8>,
-    /// Lines dropped since the log last reported how many.
+    /// Lines dropped since the last log line that reported how many.
     unreported: u64,
     is_writing: bool,
 }
 
 static SINKS: [OnceLock<Sink>; 2] = [const { OnceLock::new() }; 2];
 
-/// Waits until all streams have taken what was written to them, but no longer than `limit`: a reader may have stalled
-/// for good.
+/// Waits until both streams have taken all lines, but no longer than `limit`, because a reader may have stalled for good.
 pub fn flush(limit: Duration) {
     let until = Instant::now() + limit;
     for sink in SINKS.iter().filter_map(OnceLock::get) {
@@ -71,10 +71,10 @@ pub fn flush(limit: Duration) {
 // === impl Stream ===
 
 impl Stream {
-    /// Both streams.
+    /// Both streams, in the order of their file descriptors.
     pub const ALL: [Self; 2] = [Self::Stdout, Self::Stderr];
 
-    /// The `stream` label of its metric.
+    /// The value of the label `stream` in `paceway_log_lines_dropped_total`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Stdout => "stdout",
@@ -82,11 +82,11 @@ impl Stream {
         }
     }
 
-    /// The stream's sink; the first call starts its thread.
+    /// Returns the sink of this stream. The first call starts its thread.
     ///
     /// # Errors
     ///
-    /// When the system gives no file descriptor or no thread.
+    /// The system's error, if it gives no file descriptor or no thread.
     pub fn sink(self) -> io::Result<&'static Sink> {
         let cell = &SINKS[self as usize];
         match cell.get() {
@@ -98,7 +98,7 @@ impl Stream {
         }
     }
 
-    /// Lines of this stream that were dropped since the start.
+    /// Returns how many lines of this stream were dropped since the start.
     pub fn dropped(self) -> u64 {
         SINKS[self as usize].get().map_or(0, |sink| sink.0.dropped.load(Relaxed))
     }
@@ -118,8 +118,8 @@ impl Stream {
         };
     }
 
-    /// Bytes of lines that may wait to be taken by the thread, which holds as many while it writes them. Some thousand
-    /// requests a second make about 1 MB/s of access lines, so that stdout has room for several seconds. Events are few.
+    /// Bytes of lines that may wait for the thread; the thread holds as many again while it writes them. 5,000 requests a
+    /// second make about 1 MB/s of access lines, so stdout has room for 4 s. Events are few, so stderr needs less.
     fn most(self) -> usize {
         match self {
             Self::Stdout => 4 << 20,
@@ -128,8 +128,8 @@ impl Stream {
     }
 
     fn start(self) -> io::Result<Sink> {
-        // A descriptor of its own: this thread would hold the lock of `io::stderr` for as long as the reader stalls, and
-        // block every other thread that writes there.
+        // A descriptor of its own: with `io::stderr` this thread would hold its lock while the reader stalls, and block every
+        // other thread that writes there.
         let file = match self {
             Self::Stdout => io::stdout().as_fd().try_clone_to_owned(),
             Self::Stderr => io::stderr().as_fd().try_clone_to_owned(),
@@ -146,7 +146,7 @@ impl Sink {
         most: usize,
         mut to: impl Write + Send + 'static,
     ) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(StreamQueue {
             state: Mutex::default(),
             filled: Condvar::new(),
             emptied: Condvar::new(),
@@ -159,7 +159,7 @@ impl Sink {
         Ok(Self(shared))
     }
 
-    /// Takes a whole line; drops and counts it when too many bytes wait already.
+    /// Adds a whole line, or drops and counts it if it would exceed the bound of waiting bytes.
     fn put(&self, line: &[u8]) {
         let mut state = self.0.state.lock();
         if state.lines.len() + line.len() > self.0.most {
@@ -178,7 +178,7 @@ impl Sink {
     fn flush(&self, until: Instant) {
         let mut state = self.0.state.lock();
         let left = until.saturating_duration_since(Instant::now());
-        let is_unwritten = |state: &mut State| state.is_writing || !state.lines.is_empty();
+        let is_unwritten = |state: &mut QueuedLines| state.is_writing || !state.lines.is_empty();
         self.0.emptied.wait_while_for(&mut state, is_unwritten, left);
     }
 }
@@ -195,10 +195,10 @@ impl Write for &Sink {
     }
 }
 
-// === impl Shared ===
+// === impl StreamQueue ===
 
-impl Shared {
-    /// Writes what comes, for as long as the process lives.
+impl StreamQueue {
+    /// Writes lines as they are added, until the process ends.
     fn run(&self, stream: &'static str, to: &mut impl Write) {
         let mut batch = Vec::new();
         loop {
@@ -213,12 +213,12 @@ impl Shared {
             state.is_writing = true;
             drop(state);
             if lines > 0 {
-                // The buffer is empty now, so that this line has room in it, and comes where the others are missing.
+                // The buffer is empty now, so this line fits into it, and it appears where the others are missing.
                 tracing::warn!(stream, lines, "log lines were dropped: their reader is too slow");
             }
             let unwritten = write_all(to, &batch);
             if !unwritten.is_empty() {
-                // Of a closed pipe or a full disk nothing is reported: that line would have the same fate.
+                // A closed pipe or a full disk is only counted, because a log line about it could not be written either.
                 let lines = memchr_iter(b'\n', unwritten).count();
                 self.dropped.fetch_add(u64::try_from(lines).unwrap_or(u64::MAX), Relaxed);
             }
@@ -228,7 +228,7 @@ impl Shared {
     }
 }
 
-/// Writes `bytes`; what it could not write.
+/// Writes `bytes` until the stream fails, and returns the bytes that it did not take.
 fn write_all<'b>(to: &mut impl Write, mut bytes: &'b [u8]) -> &'b [u8] {
     while !bytes.is_empty() {
         match to.write(bytes) {
@@ -249,7 +249,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(30);
 
-    /// A stream whose reader takes nothing until it is let.
+    /// A stream whose reader takes one write for each message in `gate`, and none before.
     struct Stalled {
         gate: mpsc::Receiver<()>,
         written: Arc<Mutex<Vec<u8>>>,

@@ -54,7 +54,7 @@ fn finds(
     assert_eq!(found.map(|i| names[i].as_str()), expected);
 }
 
-/// What origins that fold case serve alike is limited alike, unless they are known not to.
+/// Two spellings that an origin may serve as one path get one limit, unless `paths` says that no origin does.
 #[rstest]
 #[case::as_written("", "/v2/getUser", Ok(Some(0)))]
 #[case::another_case("", "/v2/GETUSER", Ok(Some(0)))]
@@ -91,7 +91,7 @@ fn spellings_that_some_origins_serve_alike(
     assert_eq!(found.map_err(|_| ()), expected, "{found:?}");
 }
 
-/// What is refused says which key decides it.
+/// The reason of a refusal names the key under `paths` that would decide the path.
 #[rstest]
 #[case::case(
     "/Ten",

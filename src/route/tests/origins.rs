@@ -1,5 +1,6 @@
-//! What origins make of a path, each written down from its own sources and by nobody who knows ours: the segments that
-//! it looks a resource up by, or `None` where it refuses the request. Ours may see more in a path, never less.
+//! Compares our readings with those of real origins. Each origin is written down from its own sources, without use of our
+//! code: the segments by which it looks up a resource, or `None` if it refuses the request. We may find more readings of a
+//! path than the origins have, never fewer.
 
 use super::*;
 use proptest::prelude::*;
@@ -131,7 +132,7 @@ fn rfc3986(path: &str) -> Option<Vec<String>> {
     resolve(&path, false, true)
 }
 
-/// Java's URI.normalize and the like: dots resolve as they stand, then escapes are decoded.
+/// Java's URI.normalize and the like: dots resolve as they are written, then escapes are decoded.
 fn java(path: &str) -> Option<Vec<String>> {
     let segments = resolve(path, true, true)?;
     segments.iter().map(|segment| unescape(segment, true)).collect()
@@ -252,7 +253,8 @@ const PIECES: [&str; 43] = [
     "%c3%a9",
 ];
 
-/// Each route has a limiter of its own, but for the second list, where the longer have those of the shorter.
+/// The limiters of four routes. In the first list each route has one; in the second list a route with a longer suffix also has
+/// those of the routes with shorter ones.
 const LIMITERS: [[&str; 4]; 2] = [["a", "b", "c", "d"], ["a, b, c, d", "b, d", "c, d", "d"]];
 
 static TABLES: LazyLock<Vec<(Table, Vec<config::Route>)>> = LazyLock::new(|| {
@@ -270,8 +272,8 @@ static TABLES: LazyLock<Vec<(Table, Vec<config::Route>)>> = LazyLock::new(|| {
     tables.collect()
 });
 
-/// The route of the segments that an origin sees; `None` for what is no other route's and holds data that elsewhere is
-/// none: its spellings are limited as their normal forms are.
+/// Finds the route of the segments that an origin sees. `None` for segments that no route names and that hold characters
+/// such as `;`, which other origins read differently: such a path is limited as its normal form is.
 fn serves(table: &Table, routes: &[config::Route], segments: Vec<String>) -> Option<usize> {
     let length = wanted(segments.clone());
     if length > 0 {
@@ -301,7 +303,7 @@ fn serves(table: &Table, routes: &[config::Route], segments: Vec<String>) -> Opt
 #[case::capitals_elsewhere("/x/Research", Ok(5))]
 #[case::dot_at_the_end("/search.", Err(()))]
 #[case::line_end("/search%0a", Err(()))]
-#[case::dots_behind_an_empty_segment("/search//..", Err(()))]
+#[case::dots_after_an_empty_segment("/search//..", Err(()))]
 #[case::dots_behind_parameters("/search/;/..", Err(()))]
 #[case::a_longer_suffix_of_another_reading("/a/search/x/search/x//..//..//..", Ok(1))]
 #[case::an_end_of_parameters("/x;s.json", Err(()))]
@@ -314,7 +316,7 @@ fn spellings(#[case] path: &str, #[case] expected: Result<usize, ()>) {
 
 /// Where one of the routes has all limiters of the others, it is the one.
 #[rstest]
-#[case::dots_behind_an_empty_segment("/search//..", 1)]
+#[case::dots_after_an_empty_segment("/search//..", 1)]
 #[case::dots_behind_parameters("/v2/search/;/..", 0)]
 #[case::an_end_of_parameters("/x;s.json", 2)]
 #[case::escaped_slash("/v2%2fsearch", 0)]
