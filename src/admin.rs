@@ -1,5 +1,5 @@
-//! The second listener: metrics, health and state, for operators and their machines. It never sees a
-//! caller's request.
+//! The admin side, on a second listener: metrics, health and the state of limiters, for operators and their programs. It
+//! never receives a request of a caller.
 
 mod limiters;
 mod pages;
@@ -22,7 +22,7 @@ use axum::{
     response::IntoResponse,
     routing::{any, get, post},
 };
-use limiters::Problem;
+use limiters::PageError;
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::json;
 use std::{
@@ -35,24 +35,24 @@ use std::{
 };
 use tokio::{runtime::RuntimeMetrics, task::spawn_blocking};
 
-/// What the pages show.
+/// The parts of the gateway that the admin pages show.
 #[derive(Clone)]
 pub struct Admin {
-    /// Shared with the workers.
+    /// The routes and limiters, shared with the workers.
     pub plan: Arc<Plan>,
-    /// This side's own connection.
+    /// The store, through a connection that only the admin side uses.
     pub store: Arc<dyn Store>,
-    /// How it is; `None`: it is this process.
+    /// The state of the store; `None` if the store is the memory of this process.
     pub health: Option<Arc<Health>>,
-    /// Renders `/metrics`.
+    /// The exporter that renders most of `/metrics`.
     pub metrics: PrometheusHandle,
-    /// No new connections are accepted any more.
+    /// True after SIGTERM, when no new connections are accepted. `/readyz` then answers 503.
     pub draining: Arc<AtomicBool>,
-    /// Of the workers.
+    /// The runtimes of the workers, whose tasks are counted.
     pub runtimes: Vec<RuntimeMetrics>,
 }
 
-/// The pages.
+/// Returns the router of all admin pages; [`pages`] lists them for operators.
 pub fn router(admin: Admin) -> Router {
     Router::new()
         .route("/", get(pages::index))
@@ -67,16 +67,16 @@ pub fn router(admin: Admin) -> Router {
         .route("/limiters/{name}/acquire", post(limiters::acquire))
         .route("/limiters/{name}/renew", post(limiters::renew))
         .route("/limiters/{name}/release", post(limiters::release))
-        .fallback(async || Problem(StatusCode::NOT_FOUND, "there is no such page".into()))
+        .fallback(async || PageError(StatusCode::NOT_FOUND, "there is no such page".into()))
         .method_not_allowed_fallback(async || {
-            Problem(StatusCode::METHOD_NOT_ALLOWED, "this page has other methods".into())
+            PageError(StatusCode::METHOD_NOT_ALLOWED, "this page has other methods".into())
         })
         .with_state(admin)
 }
 
 async fn measured(State(admin): State<Admin>) -> impl IntoResponse {
     for (plan, level) in limiters::levels(&admin).await {
-        // What cannot be known now keeps its last value; the store's metrics say why.
+        // A level that the store does not report now keeps its last value; the store's metrics show the reason.
         if let (Some(Ok(level)), Some(available)) = (level, &plan.metrics.available) {
             available.set(level.remaining as f64);
         }
@@ -86,7 +86,7 @@ async fn measured(State(admin): State<Admin>) -> impl IntoResponse {
     for stream in log::Stream::ALL {
         metrics::log_dropped(stream).absolute(stream.dropped());
     }
-    // It takes a while where there are many.
+    // Counting 100,000 open files takes tens of milliseconds, for which no other page should wait.
     if let Ok(Some(files)) = spawn_blocking(open_files).await {
         metrics::open_files().set(files as f64);
     }
@@ -97,7 +97,7 @@ async fn measured(State(admin): State<Admin>) -> impl IntoResponse {
     )
 }
 
-/// File descriptors of this process, where the system shows them.
+/// Counts the open file descriptors of this process. `None` on systems without `/proc`.
 fn open_files() -> Option<usize> {
     fs::read_dir("/proc/self/fd").ok().map(Iterator::count)
 }
@@ -110,7 +110,7 @@ async fn readyz(State(admin): State<Admin>) -> impl IntoResponse {
     let limiting = admin.plan.config.limiting;
     let enforcing =
         || admin.plan.limiters.iter().filter(|plan| limiting && plan.limiter.mode == Mode::Enforce);
-    // Others are served as they say, whatever the store does.
+    // Requests of limiters with another `on_failure` are served while the store is away.
     let needs_store = enforcing().next().is_some()
         && enforcing().all(|plan| plan.limiter.on_failure == OnFailure::Reject);
     let away = admin.health.as_ref().and_then(|health| health.away());
@@ -121,7 +121,7 @@ async fn readyz(State(admin): State<Admin>) -> impl IntoResponse {
     {
         reasons.push(error.to_string());
     }
-    // One that answers each call with an error decides as little as one that is away.
+    // A store that answers each call with an error decides nothing, like one that is away.
     let failed = admin.health.as_ref().filter(|_| away.is_none()).and_then(|health| {
         let failures = enforcing().map(|plan| health.failure(&plan.checks[0].key));
         failures.collect::<Option<Vec<_>>>()?.into_iter().next()
@@ -137,18 +137,18 @@ async fn readyz(State(admin): State<Admin>) -> impl IntoResponse {
     if let Some(health) = &admin.health {
         said["store"] = store(health);
     }
-    // By this `paceway health` knows that it asks the admin side and not some other server.
+    // This header tells `paceway health` that it asks the admin side and not some other server.
     (status, [(PACEWAY_ORIGIN, "admin")], Json(said))
 }
 
-/// Where limits are decided now.
+/// Describes where limits are decided now, for `/readyz`: by the store, or by this gateway while the breaker is open.
 fn store(health: &Health) -> serde_json::Value {
     const ALONE: &str = "this gateway, by `on_failure`";
     let failures = health.failures();
     let (breaker, decides) = match health.breaker() {
         Breaker::Closed if failures.is_empty() => ("closed", "the store"),
         Breaker::Closed if failures.iter().any(|(group, ..)| group.is_empty()) => ("closed", ALONE),
-        Breaker::Closed => ("closed", "the store, but for groups that get no decisions"),
+        Breaker::Closed => ("closed", "the store, except for groups that get no decisions"),
         Breaker::HalfOpen => ("half-open", ALONE),
         Breaker::Open => ("open", ALONE),
     };

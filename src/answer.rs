@@ -1,5 +1,5 @@
-//! Every response that is our own: one table from what happened to status, problem and headers
-//! (RFC 9457 problems; RateLimit fields of draft-ietf-httpapi-ratelimit-headers-10).
+//! Every response that the gateway makes itself: one table from the failure to the status, problem and headers (RFC 9457
+//! problems; RateLimit fields of draft-ietf-httpapi-ratelimit-headers-10).
 
 pub mod grpc;
 
@@ -14,66 +14,67 @@ use std::borrow::Cow;
 
 pub use paceway_limit::answer::{PACEWAY_ORIGIN, Policy, Quota};
 
-/// What RFC 9110 and 5789 define but for CONNECT and TRACE; others pass, too.
+/// The methods of RFC 9110 and RFC 5789 except CONNECT and TRACE. Methods that no RFC defines are forwarded, too.
 const ALLOWED: HeaderValue =
     HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
 
-/// Why a request is not forwarded, or has no response.
+/// The reason why a request is not forwarded, or gets no response from the upstream.
 #[derive(Debug)]
 pub enum Failure {
-    /// No route matches.
+    /// No route matches the path, host and method: 404.
     NoRoute,
-    /// The request makes no request for the upstream.
+    /// The request is valid HTTP but cannot be forwarded, such as one with a wrong cost: 400.
     BadRequest(Cow<'static, str>),
-    /// The request is not what HTTP says, or not for a gateway; whoever sent it may not agree on where it ends.
+    /// The request breaks a rule of HTTP or is ambiguous, so its sender may disagree on where it ends: 400, and the
+    /// connection closes.
     Malformed(Cow<'static, str>),
-    /// A method that is not for a gateway: 405.
+    /// The method is CONNECT or TRACE, which a gateway does not forward: 405.
     Method,
-    /// A transfer coding that nobody here knows: 501.
+    /// The body has a transfer coding other than `chunked`: 501.
     Coding,
-    /// It expects what nobody here knows: 417.
+    /// The request expects something other than `100-continue`: 417.
     Expectation,
-    /// It may be forwarded no further, so the gateway answers it in place of the upstream: 204.
+    /// An OPTIONS request with `Max-Forwards: 0` may be forwarded no further, so the gateway answers it with 204.
     LastHop,
-    /// More of something than a request may have: 413, 414 or 431, and of what.
+    /// The request has more bytes or headers than `limits` allows: 413, 414 or 431, and the reason.
     TooLarge(StatusCode, Cow<'static, str>),
-    /// The head of a request was not whole in time.
+    /// The head of a request was not complete within `client.header_timeout`: 408.
     HeadTimeout,
-    /// As many clients as may be connected are.
+    /// `client.max_connections` clients are connected already: 503.
     TooManyConnections,
-    /// No slot within the budget.
+    /// The limiters have no slot within the time that the request may wait: 429.
     Limited {
-        /// The limiter that bound.
+        /// The limiter that refused the request.
         policy: Policy,
-        /// A lone caller who comes back then is admitted, µs.
+        /// The time after which a lone caller is admitted, µs.
         retry_after: Micros,
-        /// Permits that are left: more than none where the request costs more than one.
+        /// Permits that are left. This is above 0 if the request costs more than one.
         remaining: i64,
     },
-    /// As many requests as may wait on this route do.
+    /// As many requests wait on this route as `max_waiting` allows: 503.
     QueueFull {
-        /// When a slot is free, µs.
+        /// The time until a slot is free, µs.
         retry_after: Micros,
     },
-    /// The gateway stops before the request's slot comes.
+    /// The gateway stops before the slot of this request: 503.
     Draining {
-        /// When its slot would have come, µs.
+        /// The time until the slot would have come, µs.
         retry_after: Micros,
     },
-    /// The client sent nothing of its body for too long.
+    /// The client sent nothing of its body for `client.body_timeout`: 408.
     BodyTimeout,
-    /// The client left before the answer; nobody reads it.
+    /// The client closed its connection before the response, which it can no longer read.
     ClientLeft,
-    /// The store gave no decision.
+    /// The store gave no decision, and the limiter has `on_failure: reject`: 503.
     Store(StoreError),
-    /// The upstream gave no response.
+    /// The upstream gave no valid response: 502, or 504 for a time-out.
     Upstream(UpstreamError),
 }
 
 // === impl Failure ===
 
 impl Failure {
-    /// What a client sees: the status, the problem's name, its title. One line a variant.
+    /// The status, the name of the problem and its title, as the client receives them. Each variant has one line.
     fn row(&self) -> Row {
         use StatusCode as S;
         match self {
@@ -126,7 +127,7 @@ impl Failure {
         }
     }
 
-    /// What metrics and the access log call it.
+    /// The outcome under which metrics and the access log count this failure.
     pub fn outcome(&self) -> Outcome {
         match self {
             Self::NoRoute => Outcome::NoRoute,
@@ -148,7 +149,7 @@ impl Failure {
         }
     }
 
-    /// Status, name and detail in one line, for people.
+    /// Returns status, name and detail in one line, as `paceway explain` prints them.
     pub fn summary(&self) -> String {
         let (status, name, _) = self.row();
         format!("{} {name}: {}", status.as_u16(), self.detail())
@@ -164,9 +165,9 @@ impl Failure {
             Self::LastHop => "`Max-Forwards` is 0, so the gateway answers".into(),
             Self::TooLarge(_, why) => why.clone().into_owned(),
             Self::HeadTimeout => "the headers were not complete in time".into(),
-            Self::TooManyConnections => "as many clients as may be connected are".into(),
+            Self::TooManyConnections => "no more clients may be connected now".into(),
             Self::Limited { policy, retry_after, .. } => limited_detail(policy, *retry_after),
-            Self::QueueFull { .. } => "as many requests as may wait on this route do so".into(),
+            Self::QueueFull { .. } => "no more requests may wait on this route now".into(),
             Self::Draining { retry_after } => format!(
                 "this gateway stops before the request's slot, which would come in {:.3} s",
                 seconds(*retry_after)
@@ -203,7 +204,8 @@ impl Failure {
         self.retry_after().map(whole_millis)
     }
 
-    /// Whether the connection must not be used again: whoever sent this may take what follows for something else.
+    /// Whether the connection must not be used again. After a malformed request, for example, the sender may disagree with
+    /// the gateway on where the next request begins.
     pub fn ends_connection(&self) -> bool {
         matches!(
             self,
@@ -217,7 +219,7 @@ impl Failure {
         )
     }
 
-    /// The response.
+    /// Returns the response to a client that speaks plain HTTP; gRPC clients get [`Self::grpc_response`].
     pub fn response(&self) -> Response<Bytes> {
         let (status, name, title) = self.row();
         if matches!(self, Self::LastHop) {
@@ -283,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_request_of_high_cost_is_told_what_is_left() {
+    fn a_refusal_of_high_cost_says_how_many_permits_are_left() {
         let rate = Rate { count: 10_000, period: Duration::from_secs(60) };
         let policy = Policy { name: "points".into(), quota: Quota::Rate(rate) };
         let failure = Failure::Limited { policy, retry_after: 30_000_000, remaining: 4_004 };

@@ -35,29 +35,29 @@ enum Command {
         #[arg(long, short, value_name = "FILE")]
         config: Option<PathBuf>,
     },
-    /// Check a configuration: say all that is wrong with it, or sum it up.
+    /// Check a configuration: print all its mistakes, or a summary.
     Check {
         /// The configuration.
         file: PathBuf,
     },
-    /// Say which route, limiters and upstream a request gets, and why.
+    /// Show which route, limiters and upstream a request gets, and why.
     Explain {
         /// The configuration.
         file: PathBuf,
-        /// As in the request: GET, POST, ...
+        /// The method of the request: GET, POST, ...
         method: String,
         /// A path, or a whole URL.
         url: String,
         /// A header of the request: 'Name: value'.
         #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
         headers: Vec<String>,
-        /// Where the connection comes from: the caller, or a proxy.
+        /// The address that the connection comes from: the caller's, or a proxy's.
         #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
         client_ip: IpAddr,
     },
     /// Print the JSON Schema of the configuration.
     Schema,
-    /// Start a throttled pretend vendor and a gateway before it, to try things out.
+    /// Start a pretend vendor that throttles, and a gateway in front of it, to try things out.
     Demo {
         /// The gateway's port; 0 takes any.
         #[arg(long, default_value_t = 8080)]
@@ -79,9 +79,9 @@ enum Command {
 
 const USAGE: u8 = 2;
 
-/// Reads the arguments of the process and does what they say.
+/// Reads the arguments of the process, runs the command that they name, and returns its exit code.
 pub fn main() -> ExitCode {
-    // Help and usage errors end the process in here, the latter with 2.
+    // `parse` itself ends the process for `--help` (exit code 0) and for usage errors (2).
     let done = match Args::parse().command {
         Command::Run { config } => run::run(config.as_deref()),
         Command::Check { file } => check::check(&file),
@@ -97,40 +97,40 @@ pub fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            // After the lines that the log has yet to write, so that the order stays.
+            // The message follows the lines that the log has yet to write.
             Stream::Stderr.say(&failure.message, log::LAST_LINES);
             ExitCode::from(failure.code)
         }
     }
 }
 
-/// What a command says on stderr, and its exit code.
-struct Failure {
+/// The message that a failed command prints on stderr, and its exit code.
+struct CommandError {
     code: u8,
     message: String,
 }
 
-// === impl Failure ===
+// === impl CommandError ===
 
-impl Failure {
-    /// The user can mend it in the arguments or the configuration.
+impl CommandError {
+    /// An error that the user can correct in the arguments or the configuration: exit code 2.
     fn usage(message: impl ToString) -> Self {
         Self { code: USAGE, message: message.to_string() }
     }
 }
 
-impl From<anyhow::Error> for Failure {
+impl From<anyhow::Error> for CommandError {
     fn from(error: anyhow::Error) -> Self {
         Self { code: 1, message: format!("error: {error:#}") }
     }
 }
 
-fn load(file: &Path) -> Result<Config, Failure> {
-    Config::load(file).map_err(Failure::usage)
+fn load(file: &Path) -> Result<Config, CommandError> {
+    Config::load(file).map_err(CommandError::usage)
 }
 
-/// A line on stdout; a reader that has left (`| head`) is no error.
-fn print(line: &str) -> Result<(), Failure> {
+/// Prints a line on stdout. A reader that closed the pipe early (`| head`) is no error.
+fn print(line: &str) -> Result<(), CommandError> {
     match writeln!(std::io::stdout(), "{line}") {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(anyhow::Error::new(error).context("cannot write").into())

@@ -1,8 +1,8 @@
-//! Which bucket a request belongs to: templates filled from it, the caller's address behind proxies, and what it
-//! costs. Never asks a store, and never lets a secret out.
+//! Finds the bucket of a request and its cost: templates that are filled from the request, and the address of a caller
+//! behind proxies. Never asks a store, and never shows a secret.
 //!
-//! A filled key is made of visible ASCII characters, at most [`MAX_LEN`] of them, and no two requests
-//! that differ in a part of the template have one key.
+//! A filled key has at most [`MAX_LEN`] visible ASCII characters. Two requests that differ in a part of the template have
+//! different keys.
 
 mod client;
 mod cost;
@@ -22,33 +22,33 @@ use http::{HeaderMap, Method, Uri};
 use part::{KNOWN, Part};
 use std::net::IpAddr;
 
-/// Text and parts of a request, in the order in which they are joined.
+/// The key of a limiter as the configuration writes it: texts and parts of a request, such as `{client_ip}:{header.x-shop}`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Template {
-    /// As written.
+    /// The template as written, for messages and pages.
     text: String,
-    /// Between two parts there is always a text.
+    /// Texts and parts in their order. Two parts never touch: [`SEPARATOR`] is between them.
     pieces: Vec<Piece>,
-    /// What ends a part, so that no value may hold it.
+    /// The characters that end a part. They are escaped in values, so that no value contains the end of its part.
     escapes: Escapes,
-    /// Some part is a credential.
+    /// Whether a part is a credential, such as `{header.authorization}`. Then all keys are hashed.
     secret: bool,
 }
 
-/// What templates are filled from.
+/// The values of one request from which templates are filled.
 #[derive(Debug, Clone, Copy)]
 pub struct Parts<'a> {
-    /// As [`client_ip`] says.
+    /// The address of the caller, as [`client_ip`] finds it.
     pub client_ip: IpAddr,
-    /// Without port.
+    /// The host that the request names, without its port.
     pub host: Option<&'a str>,
-    /// Of the request line.
+    /// The method in the request line.
     pub method: &'a Method,
-    /// Of the request line.
+    /// The target in the request line.
     pub uri: &'a Uri,
-    /// As the caller sent them.
+    /// The headers as the caller sent them, before any rule changes them.
     pub headers: &'a HeaderMap,
-    /// How the origins read paths.
+    /// How the origins read paths, so that two spellings of one path share a key.
     pub paths: Paths,
 }
 
@@ -58,10 +58,10 @@ enum Piece {
     Part(Part),
 }
 
-/// Stands between two parts that touch: without it `ab` and `c` were `a` and `bc`.
+/// The text between two parts that touch in the template. Without it `ab` and `c` would give the same key as `a` and `bc`.
 const SEPARATOR: &str = "|";
 
-/// Whether `{NAME}` is a part that a template can have.
+/// Whether `{NAME}` is a part that a template can have, such as `{client_ip}` or `{header.x-shop}`.
 pub fn is_part(name: &str) -> bool {
     Part::parse(name).is_ok()
 }
@@ -73,21 +73,21 @@ impl Template {
     ///
     /// # Errors
     ///
-    /// What is wrong, for behind "`TEXT` ".
+    /// The reason, worded so that it completes a sentence that begins with the text: "`TEXT` is empty; ...".
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.is_empty() {
             return Err("is empty; name a part of the request, as in `{client_ip}`".into());
         }
         if text.contains("{{") || text.contains("}}") {
             let single = text.replace("{{", "{").replace("}}", "}");
-            return Err(format!("has double braces; parts stand in single ones: `{single}`"));
+            return Err(format!("has double braces; write parts in single ones: `{single}`"));
         }
         let pieces = pieces(text)?;
         let is_part = |piece: &Piece| matches!(piece, Piece::Part(_));
         if !pieces.iter().any(is_part) {
             let hint = match nearest(text, KNOWN[..4].iter().copied()) {
                 Some(name) => format!("did you mean `{{{name}}}`?"),
-                None => "parts stand in braces, as in `{client_ip}`".into(),
+                None => "write parts in braces, as in `{client_ip}`".into(),
             };
             return Err(format!("names no part of the request; {hint}"));
         }
@@ -97,7 +97,7 @@ impl Template {
         });
         let mut escapes = Escapes::default();
         for around in pieces.windows(3) {
-            // The first character of a text is where the value before it ends.
+            // A value ends at the first character of the text after it.
             if let [Piece::Part(_), Piece::Text(text), Piece::Part(_)] = around {
                 text.bytes().take(1).for_each(|byte| escapes.add(byte));
             }
@@ -105,7 +105,7 @@ impl Template {
         Ok(Self { text: text.to_owned(), pieces, escapes, secret })
     }
 
-    /// The key of a request.
+    /// Fills the template from a request and returns its key, hashed if it is secret or longer than [`MAX_LEN`].
     pub fn fill(&self, parts: &Parts<'_>) -> String {
         let mut key = String::new();
         for piece in &self.pieces {
@@ -121,8 +121,8 @@ impl Template {
         bounded(key, self.secret)
     }
 
-    /// A key as somebody types it, in the form that [`Self::fill`] gives it. What `fill` returned stays as it is. A
-    /// hash may be pasted as [`shown`] shows it, or as the end of the name of a state, which logs and Redis show.
+    /// Brings a key that an operator typed into the form that [`Self::fill`] gives it. A key that `fill` returned does not
+    /// change. A hash may be pasted as [`shown`] prints it, or as the end of the name of a state in logs or Redis.
     pub fn canonical(&self, text: &str) -> String {
         match (pasted(text), self.secret) {
             (Some(hash), _) => hash,
@@ -131,7 +131,7 @@ impl Template {
         }
     }
 
-    /// As it was written.
+    /// The template as the configuration writes it, such as `{header.x-shop}`.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -141,13 +141,13 @@ impl Template {
         self.secret
     }
 
-    /// Stands for a part that is not there. No value is written so: a `-` alone is `%2D`.
+    /// The text for a part that the request does not have: `-`. A value never has this form, because a lone `-` is `%2D`.
     fn missing(&self) -> &'static str {
-        // A `-` would be taken for the end of the value.
+        // In such a template a `-` is the end of a value.
         if self.escapes.has(b'-') { "%2d" } else { "-" }
     }
 
-    /// The part that is the whole template.
+    /// Returns the part of a template that has one part and no text.
     fn only(&self) -> Option<&Part> {
         match &*self.pieces {
             [Piece::Part(part)] => Some(part),
@@ -156,24 +156,24 @@ impl Template {
     }
 }
 
-/// The texts and parts of a template, with a separator where two parts touch.
+/// Splits a template into texts and parts, and adds a separator where two parts touch.
 fn pieces(text: &str) -> Result<Vec<Piece>, String> {
     let mut pieces = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {
         let end = rest.find(['{', '}']).unwrap_or(rest.len());
-        let (plain, behind) = rest.split_at(end);
+        let (plain, brace) = rest.split_at(end);
         if !plain.is_empty() {
             check_plain(plain)?;
             pieces.push(Piece::Text(plain.to_owned()));
         }
-        if behind.is_empty() {
+        if brace.is_empty() {
             break;
         }
-        let Some(behind) = behind.strip_prefix('{') else {
+        let Some(part) = brace.strip_prefix('{') else {
             return Err("has a `}` without its `{`".into());
         };
-        let Some((name, after)) = behind.split_once('}').filter(|(name, _)| !name.contains('{'))
+        let Some((name, after)) = part.split_once('}').filter(|(name, _)| !name.contains('{'))
         else {
             return Err("has a `{` without its `}`".into());
         };
@@ -189,7 +189,7 @@ fn pieces(text: &str) -> Result<Vec<Piece>, String> {
 fn check_plain(text: &str) -> Result<(), String> {
     match text.chars().find(|c| !c.is_ascii_graphic() || matches!(c, '%' | '#')) {
         Some(c) => Err(format!(
-            "has {c:?} outside of braces, where only visible ASCII characters but % and # may stand"
+            "has {c:?} outside of braces, where only visible ASCII characters except % and # are allowed"
         )),
         None => Ok(()),
     }

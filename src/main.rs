@@ -1,4 +1,4 @@
-//! Arguments, a command, its exit code; nothing else.
+//! The binary. Runs the command that the arguments name, in `cli.rs`, and exits with its code.
 
 use std::process::ExitCode;
 

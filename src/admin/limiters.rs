@@ -1,4 +1,4 @@
-//! What limiters hold, and decisions for programs that want nothing else.
+//! The pages about limiters: their states, and decisions for programs that send no request through the gateway.
 
 use super::{
     Admin,
@@ -25,7 +25,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// What a program asks for.
+/// The body of `POST /limiters/NAME/acquire`: the permits that a program asks for.
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Acquire {
@@ -34,10 +34,10 @@ pub(super) struct Acquire {
     max_wait_ms: u64,
 }
 
-/// A JSON body, or no body at all, which means the defaults.
-pub(super) struct Asked<T>(T);
+/// A body of JSON, or no body at all, which means the defaults.
+pub(super) struct OptionalJson<T>(T);
 
-/// A place that [`acquire`] gave.
+/// The body of `renew` and `release`: the lease of a concurrency permit that [`acquire`] gave.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Lease {
@@ -45,11 +45,11 @@ pub(super) struct Lease {
     lease: String,
 }
 
-/// Why a call gets no answer: status, and what to do.
+/// An answer that is an error: the status, and a sentence that says what to do.
 #[derive(Debug)]
-pub(super) struct Problem(pub(super) StatusCode, pub(super) String);
+pub(super) struct PageError(pub(super) StatusCode, pub(super) String);
 
-type Result<T> = std::result::Result<T, Problem>;
+type Result<T> = std::result::Result<T, PageError>;
 
 // === pages
 
@@ -80,15 +80,16 @@ pub(super) async fn one_key(
     let checks = checks(plan, Some(&key), 1)?;
     let level = level(&admin, &checks).await;
     let mut state = state(&admin, plan, &checks, Some(level));
-    // As a bucket has it: a credential that was typed is not repeated.
+    // The page shows the key in the form that the store has, so that it repeats no credential that was typed.
     if let Some(template) = &plan.limiter.key {
         state["key"] = key::shown(&template.canonical(&key)).into();
     }
     Ok(Json(state))
 }
 
-/// The part of the path that names a key is missing, perhaps because it began with `#`, which no client sends.
-pub(super) async fn no_key() -> Problem {
+/// Answers a path without a key. The operator may have pasted a hashed key, whose `#` begins the fragment in a URL and is
+/// never sent.
+pub(super) async fn no_key() -> PageError {
     bad(
         "name a key, as in /limiters/NAME/keys/KEY; the `#` of a hashed key is written `%23` in a URL",
     )
@@ -121,7 +122,7 @@ async fn forget(admin: &Admin, checks: &[Check]) -> Result<Json<Value>> {
 pub(super) async fn acquire(
     State(admin): State<Admin>,
     Path(name): Path<String>,
-    Asked(Acquire { key, cost, max_wait_ms }): Asked<Acquire>,
+    OptionalJson(Acquire { key, cost, max_wait_ms }): OptionalJson<Acquire>,
 ) -> Result<Json<Value>> {
     let plan = admin.limiter(&name)?;
     let checks: Checks = checks(plan, key.as_deref(), cost)?.into();
@@ -131,7 +132,7 @@ pub(super) async fn acquire(
         return Ok(Json(decision(&name, None, 0, limit(0), level)));
     }
     let is_lease = checks.iter().any(Check::is_lease);
-    // Nobody is called on this side: who finds no place asks again.
+    // The admin side has no queue for concurrency permits: a program that gets none asks again.
     let budget = if is_lease { Duration::ZERO } else { Duration::from_millis(max_wait_ms) };
     let ticket = is_lease.then(|| admin.store.calls().ticket().ticket);
     let budget = limit::micros(budget);
@@ -141,7 +142,7 @@ pub(super) async fn acquire(
     };
     let limited = (!decided.admitted).then_some(decided.retry_after);
     let mut answer = decision(&name, limited, decided.wait, limit(decided.bound_by), decided.level);
-    // One that only observes, and would have refused, gives no place.
+    // A limiter in `mode: observe` that would have refused gives no concurrency permit.
     let has_place = decided.parts.first().is_some_and(|part| part.at == 0);
     if let Some(Ticket { gateway, number, .. }) = ticket.filter(|_| has_place) {
         let lease = checks[0].algorithm.lease().unwrap_or_default();
@@ -174,7 +175,7 @@ pub(super) async fn release(
     Ok(Json(json!({ "released": true })))
 }
 
-// === what they share
+// === shared by the pages
 
 impl Admin {
     fn limiter(&self, name: &str) -> Result<&LimiterPlan> {
@@ -182,7 +183,10 @@ impl Admin {
         let names = || self.plan.limiters.iter().map(|plan| plan.limiter.name.as_str());
         found.ok_or_else(|| {
             let names = names().collect::<Vec<_>>().join(", ");
-            Problem(StatusCode::NOT_FOUND, format!("there is no such limiter; there are: {names}"))
+            PageError(
+                StatusCode::NOT_FOUND,
+                format!("there is no such limiter; there are: {names}"),
+            )
         })
     }
 
@@ -199,11 +203,11 @@ impl Admin {
     }
 }
 
-fn bad(why: impl Into<String>) -> Problem {
-    Problem(StatusCode::BAD_REQUEST, why.into())
+fn bad(why: impl Into<String>) -> PageError {
+    PageError(StatusCode::BAD_REQUEST, why.into())
 }
 
-/// As the limiter is asked for one bucket; `key` as somebody types it.
+/// Returns the checks with which the limiter is asked about one bucket. An operator may have typed the `key`.
 fn checks(plan: &LimiterPlan, key: Option<&str>, cost: i64) -> Result<Vec<Check>> {
     let capacity = plan.limiter.capacity();
     if !(1..=capacity).contains(&cost) {
@@ -228,11 +232,11 @@ fn has_level(plan: &LimiterPlan) -> bool {
     plan.limiter.mode != Mode::Off && plan.limiter.key.is_none()
 }
 
-/// Every limiter with its level; `None` where it is off or has more buckets than one.
+/// Lists every limiter with its level. The level is `None` for a limiter that is off or has a bucket for each key.
 pub(super) async fn levels(
     admin: &Admin,
 ) -> Vec<(&LimiterPlan, Option<std::result::Result<Level, StoreError>>)> {
-    // All are asked for before one is awaited: a store that does I/O takes them together.
+    // All questions are asked before the first answer is awaited, so that Redis gets them in one call.
     let asked = admin.plan.limiters.iter().map(|plan| {
         let checks = plan.checks.iter().filter(|_| has_level(plan));
         (plan, checks.map(|check| admin.store.look(check)).collect::<Vec<_>>())
@@ -251,7 +255,7 @@ async fn level(admin: &Admin, checks: &[Check]) -> std::result::Result<Level, St
     tightest(checks.iter().map(|check| admin.store.look(check)).collect()).await
 }
 
-/// Of several rates: what all of them allow.
+/// Awaits the levels of all rates of a limiter, and returns the level that all of them allow.
 async fn tightest(answers: Vec<Answer<Level>>) -> std::result::Result<Level, StoreError> {
     let mut all = Vec::with_capacity(answers.len());
     for answer in answers {
@@ -268,44 +272,46 @@ impl Default for Acquire {
     }
 }
 
-// === impl Asked ===
+// === impl OptionalJson ===
 
-impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for Asked<T> {
-    type Rejection = Problem;
+impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for OptionalJson<T> {
+    type Rejection = PageError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self> {
         let (head, body) = request.into_parts();
         let read = Bytes::from_request(Request::from_parts(head.clone(), body), state).await;
-        let bytes = read.map_err(|rejection| Problem(rejection.status(), rejection.body_text()))?;
+        let bytes =
+            read.map_err(|rejection| PageError(rejection.status(), rejection.body_text()))?;
         if !bytes.trim_ascii().is_empty() {
             let request = Request::from_parts(head, Body::from(bytes));
             let Json(asked) = Json::from_request(request, state).await?;
             return Ok(Self(asked));
         }
-        // Browsers let any web page send such a call here, and ask first where it has a body of JSON.
+        // Any web page can make a browser send a POST without a body here. For a body of JSON the browser asks this side
+        // first (CORS), which refuses.
         if head.headers.contains_key(ORIGIN) {
             let why = "a web page must send a body of JSON with its content type";
-            return Err(Problem(StatusCode::FORBIDDEN, why.into()));
+            return Err(PageError(StatusCode::FORBIDDEN, why.into()));
         }
         Ok(Self(T::default()))
     }
 }
 
-// === impl Problem ===
+// === impl PageError ===
 
-impl From<StoreError> for Problem {
+impl From<StoreError> for PageError {
     fn from(error: StoreError) -> Self {
         Self(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
     }
 }
 
-impl From<JsonRejection> for Problem {
+impl From<JsonRejection> for PageError {
     fn from(rejection: JsonRejection) -> Self {
         Self(rejection.status(), without_quoted(&rejection.body_text()))
     }
 }
 
-/// What a parser of JSON says, without the text that it quotes of the body: that may be a credential.
+/// Returns the message of the JSON parser without the text that it quotes from the body, which may be a credential.
 fn without_quoted(said: &str) -> String {
     match (said.find('"'), said.rfind('"')) {
         (Some(start), Some(end)) if start < end => {
@@ -315,7 +321,7 @@ fn without_quoted(said: &str) -> String {
     }
 }
 
-impl IntoResponse for Problem {
+impl IntoResponse for PageError {
     fn into_response(self) -> Response {
         let Self(status, detail) = self;
         let title = status.canonical_reason().unwrap_or_default();

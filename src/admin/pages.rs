@@ -7,7 +7,7 @@ use axum::{
 };
 use serde_json::json;
 
-/// Methods, path, and what is there.
+/// The methods of each page, its path, and a short description.
 const PAGES: [(&str, &str, &str); 9] = [
     ("GET", "/metrics", "metrics for Prometheus"),
     ("GET", "/healthz", "200 while the process lives"),
@@ -20,7 +20,7 @@ const PAGES: [(&str, &str, &str); 9] = [
     ("POST", "/limiters/NAME/release", "releases a lease that acquire gave"),
 ];
 
-/// As JSON for programs that ask for it, otherwise as text.
+/// Lists the pages, as JSON if the request accepts `application/json`, otherwise as text.
 pub(super) async fn index(headers: HeaderMap) -> Response {
     let mut accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     if accepted.any(|value| value.contains("application/json")) {

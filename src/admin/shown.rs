@@ -1,4 +1,4 @@
-//! Limiters and decisions as the admin pages show them. Asks no store but this process.
+//! Writes limiters and decisions as the JSON of the admin pages. Never asks a store.
 
 use super::Admin;
 use crate::{
@@ -14,7 +14,7 @@ fn millis(micros: Micros) -> f64 {
     micros as f64 / 1000.0
 }
 
-/// The figures of a decision; `limited` is the time to come back after.
+/// Writes the figures of a decision. `limited` is the time in µs after which to ask again, `None` if permits were given.
 pub(super) fn decision(
     name: &str,
     limited: Option<Micros>,
@@ -33,7 +33,8 @@ pub(super) fn decision(
     })
 }
 
-/// A limiter, how full it is, and who decides it if the store does not; `checks` are those of the bucket that is shown.
+/// Writes a limiter: its rule, its level, and the share that this gateway grants while the store does not decide. `checks` are
+/// those of the bucket that the page shows.
 pub(super) fn state(
     admin: &Admin,
     plan: &LimiterPlan,
@@ -78,7 +79,7 @@ pub(super) fn state(
         None => {}
     }
     if let Some(health) = &admin.health {
-        // What only reads may work while what decides does not.
+        // The store may still answer reads while its decisions fail, for example on a replica.
         if let Some(why) = checks.iter().find_map(|check| health.failure(&check.key)) {
             state["error"] = why.to_string().into();
         }
@@ -90,7 +91,7 @@ pub(super) fn state(
     state
 }
 
-/// What this gateway grants of it by itself, while it does.
+/// Writes the share of a limiter that this gateway grants without the store. `None` while the store decides.
 fn share(admin: &Admin, plan: &LimiterPlan, checks: &[Check], has_level: bool) -> Option<Value> {
     let limiter = &plan.limiter;
     if limiter.mode == Mode::Off {
@@ -123,7 +124,7 @@ fn show(state: &mut Value, level: Level) {
     state["reset_ms"] = millis(level.reset_after).into();
 }
 
-/// Of several rates: what all of them allow.
+/// Combines the levels of several rates into the level that all of them allow.
 pub(super) fn tightest(levels: impl IntoIterator<Item = Level>) -> Level {
     let mut all = Level { remaining: i64::MAX, ..Level::default() };
     for level in levels {

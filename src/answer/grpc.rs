@@ -1,5 +1,5 @@
-//! Our answers as gRPC clients read them: trailers alone, in the head of a response without a body
-//! (gRPC over HTTP2, "Responses"). Only their form differs from that for everybody else.
+//! The gateway's own responses in the form that gRPC clients read: trailers alone, in the head of a response without a body
+//! (gRPC over HTTP2, "Responses"). They say the same as the responses for other clients.
 
 use super::Failure;
 use bytes::Bytes;
@@ -8,7 +8,7 @@ use http::{HeaderName, HeaderValue, Request, Response, StatusCode, Version, head
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
-/// How long a client that retries by itself waits first, ms (gRFC A6).
+/// The time that a client waits before it retries by itself, ms (gRFC A6).
 const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
@@ -16,7 +16,7 @@ const HEX: &[u8; 16] = b"0123456789ABCDEF";
 pub fn is_call<B>(request: &Request<B>) -> bool {
     let kind = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     let rest = kind.and_then(|kind| kind.strip_prefix(b"application/grpc"));
-    // Not application/grpc-web, whose clients read plain HTTP.
+    // Clients of application/grpc-web read plain HTTP.
     request.version() == Version::HTTP_2
         && rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';' | b' ')))
 }
@@ -24,8 +24,8 @@ pub fn is_call<B>(request: &Request<B>) -> bool {
 // === impl Failure ===
 
 impl Failure {
-    /// The response to a gRPC call. Its status is 200, and its own stands in `grpc-status`; the other headers are those
-    /// of every response of ours.
+    /// Returns the response to a gRPC call. Its HTTP status is 200, and `grpc-status` holds the result, such as 8 for a 429;
+    /// the other headers are the same as in [`Self::response`].
     pub fn grpc_response(&self) -> Response<Bytes> {
         let (mut head, _) = self.response().into_parts();
         let code = code(head.status);
@@ -42,7 +42,8 @@ impl Failure {
     }
 }
 
-/// As gRPC reads HTTP statuses ("HTTP to gRPC Status Code Mapping"), but for those that we mean more exactly.
+/// Maps an HTTP status to that of gRPC ("HTTP to gRPC Status Code Mapping"). 413, 414, 431 and 408 are mapped more exactly
+/// than there, because the gateway knows their reason.
 fn code(status: StatusCode) -> u16 {
     match status.as_u16() {
         // INTERNAL
@@ -62,7 +63,7 @@ fn code(status: StatusCode) -> u16 {
     }
 }
 
-/// A Status-Message: percent-encoded, but for printable ASCII.
+/// Encodes a Status-Message: printable ASCII except `%` stays, all other bytes are percent-encoded.
 fn encoded(message: &str) -> String {
     let mut out = String::with_capacity(message.len());
     for byte in message.bytes() {
@@ -94,7 +95,7 @@ mod tests {
             request.body(()).expect("a request")
         };
         assert_eq!(is_call(&request(Version::HTTP_2)), is);
-        assert!(!is_call(&request(Version::HTTP_11)), "there, nobody reads trailers");
+        assert!(!is_call(&request(Version::HTTP_11)), "clients of HTTP/1.1 read no trailers");
     }
 
     #[test]

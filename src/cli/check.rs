@@ -1,12 +1,12 @@
-//! `paceway check`: all that is wrong with a file, or one line.
+//! `paceway check`: prints all mistakes of a configuration, or a summary of one line.
 
-use super::{Failure, load, print};
+use super::{CommandError, load, print};
 use std::{io::Write, path::Path};
 
-pub(super) fn check(file: &Path) -> Result<(), Failure> {
+pub(super) fn check(file: &Path) -> Result<(), CommandError> {
     let config = load(file)?;
     for warning in config.warnings() {
-        // Nothing is left to say it to when stderr is gone.
+        // If stderr is closed, the error cannot be reported either.
         let _ = writeln!(std::io::stderr(), "{}: warning: {warning}", file.display());
     }
     print(&format!("{}: ok: {}", file.display(), config.summary()))

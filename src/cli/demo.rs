@@ -1,6 +1,6 @@
-//! `paceway demo`: a pretend vendor that throttles, and a gateway before it, in one process.
+//! `paceway demo`: a pretend vendor that throttles, and a gateway in front of it, in one process.
 
-use super::{Failure, log, print};
+use super::{CommandError, log, print};
 use crate::{
     config::{AccessLog, Config},
     server::Server,
@@ -28,24 +28,24 @@ use tokio::time::Instant;
 const QUOTA: usize = 5;
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// The vendor counts arrivals in a sliding window. The margin keeps below it even when a request is up to 100 ms
-/// faster on its way than the one five before it.
+/// The gateway's limiter. The vendor counts arrivals in a sliding window of 1 s; the margin keeps the gateway within it even
+/// if a request travels up to 100 ms faster than the one five before it.
 const LIMITER: &str = "{ algorithm: sliding_window, rate: 5/s, margin: 100ms }";
 
-/// The vendor's key of the gateway. Calls with any other key, or none, share another quota, so that a call
-/// straight to the vendor takes nothing of the gateway's quota, in whatever order the printed commands are pasted.
+/// The header by which the vendor recognises the gateway. All other calls share a second quota, so that a call straight to
+/// the vendor takes nothing from the gateway's quota, in whatever order the printed commands are pasted.
 const KEY: (&str, &str) = ("x-api-key", "of-the-gateway");
 
 type Arrivals = Arc<Mutex<VecDeque<Instant>>>;
 
-/// By API key.
+/// The pretend vendor: the instants of recent calls, for the gateway's API key and for all others.
 #[derive(Clone, Default)]
 struct Vendor {
     gateway: Arrivals,
     others: Arrivals,
 }
 
-pub(super) fn demo(port: u16, admin_port: u16, vendor_port: u16) -> Result<(), Failure> {
+pub(super) fn demo(port: u16, admin_port: u16, vendor_port: u16) -> Result<(), CommandError> {
     let vendor = start_vendor(vendor_port)?;
     let text = format!(
         "listen: 127.0.0.1:{port}\nadmin: 127.0.0.1:{admin_port}\nupstream: http://{vendor}\n\
@@ -55,7 +55,8 @@ pub(super) fn demo(port: u16, admin_port: u16, vendor_port: u16) -> Result<(), F
          \x20   headers: {{ request: {{ set: {{ {}: {} }} }} }} }}\n",
         KEY.0, KEY.1
     );
-    let config = Config::parse(&text, "demo", Path::new("."), &|_| None).map_err(Failure::usage)?;
+    let config =
+        Config::parse(&text, "demo", Path::new("."), &|_| None).map_err(CommandError::usage)?;
     let (access_log, _flush) = log::start(Some(AccessLog::Off))?;
     let server = Server::bind(config, access_log).map_err(anyhow::Error::new)?;
     let (gateway, admin) = server.addresses();
@@ -80,7 +81,7 @@ pub(super) fn demo(port: u16, admin_port: u16, vendor_port: u16) -> Result<(), F
     Ok(server.run().map_err(anyhow::Error::new)?)
 }
 
-/// Runs the vendor in a thread of its own; its address.
+/// Runs the vendor in a separate thread and returns its address.
 fn start_vendor(port: u16) -> anyhow::Result<SocketAddr> {
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port))
         .with_context(|| format!("cannot listen on 127.0.0.1:{port}; try --vendor-port 0"))?;

@@ -1,6 +1,6 @@
-//! `paceway explain`: what a request would get, and why. Nothing is asked and nothing is charged.
+//! `paceway explain`: prints what the gateway would do with a request, and why. Asks no store and charges nothing.
 
-use super::{Failure, load, print};
+use super::{CommandError, load, print};
 use crate::{
     algorithm::{Algorithm, MAX_BUDGET},
     config::{Charge, Config, Mode, OnFailure, Route, Scope, Store, Upstream},
@@ -17,42 +17,45 @@ pub(super) fn explain(
     url: &str,
     headers: &[String],
     client_ip: IpAddr,
-) -> Result<(), Failure> {
+) -> Result<(), CommandError> {
     let config = load(file)?;
     let method = Method::from_bytes(method.as_bytes())
-        .map_err(|_| Failure::usage(format!("error: `{method}` is no method")))?;
+        .map_err(|_| CommandError::usage(format!("error: `{method}` is no method")))?;
     let uri: Uri = url
         .parse()
-        .map_err(|_| Failure::usage(format!("error: `{url}` is neither a path nor a URL")))?;
-    // `*` is for OPTIONS, which the gateway says itself.
+        .map_err(|_| CommandError::usage(format!("error: `{url}` is neither a path nor a URL")))?;
+    // `*` is a target for OPTIONS alone; the validation of the gateway checks that.
     if !uri.path().starts_with('/') && uri.path() != "*" {
-        return Err(Failure::usage(format!("error: `{url}` has no path that starts with `/`")));
+        return Err(CommandError::usage(format!(
+            "error: `{url}` has no path that starts with `/`"
+        )));
     }
     let headers = read_headers(headers)?;
     let (text, is_refused) = text(&config, &method, &uri, &headers, client_ip);
     print(text.trim_end())?;
     match is_refused {
         false => Ok(()),
-        true => {
-            Err(Failure { code: 1, message: "the gateway does not forward this request".into() })
-        }
+        true => Err(CommandError {
+            code: 1,
+            message: "the gateway does not forward this request".into(),
+        }),
     }
 }
 
-/// Why the gateway answers such a message itself, if it does.
+/// Returns the reason why the gateway would answer this request itself, such as 405 for TRACE.
 fn refusal(config: &Config, method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<String> {
     let mut request = Request::new(());
     *request.method_mut() = method.clone();
     *request.uri_mut() = uri.clone();
     *request.headers_mut() = headers.clone();
-    // A client always sends one.
+    // Every HTTP/1.1 client sends a `Host`.
     let host = uri.authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok());
     let host = host.unwrap_or(HeaderValue::from_static("localhost"));
     request.headers_mut().entry(HOST).or_insert(host);
     crate::proxy::validate(config, &request).err().map(|failure| failure.summary())
 }
 
-fn read_headers(lines: &[String]) -> Result<HeaderMap, Failure> {
+fn read_headers(lines: &[String]) -> Result<HeaderMap, CommandError> {
     let mut headers = HeaderMap::new();
     for line in lines {
         let pair = line.split_once(':').and_then(|(name, value)| {
@@ -63,14 +66,14 @@ fn read_headers(lines: &[String]) -> Result<HeaderMap, Failure> {
         });
         let Some((name, value)) = pair else {
             let message = format!("error: `{line}` is no header; write -H 'Name: value'");
-            return Err(Failure::usage(message));
+            return Err(CommandError::usage(message));
         };
         headers.append(name, value);
     }
     Ok(headers)
 }
 
-/// What is said of a request, and whether it is refused.
+/// Returns the text about a request, and `true` if the gateway refuses the request.
 fn text(
     config: &Config,
     method: &Method,
@@ -181,7 +184,7 @@ fn text(
     (out, is_refused)
 }
 
-/// What a request costs at a limiter that works; else why it is refused.
+/// Returns the cost of a request at a limiter that is on; otherwise the reason of the 400.
 fn cost(config: &Config, charge: &Charge, parts: &Parts<'_>) -> Result<i64, String> {
     let limiter = &config.limiters[charge.limiter];
     match limiter.mode {
@@ -190,7 +193,7 @@ fn cost(config: &Config, charge: &Charge, parts: &Parts<'_>) -> Result<i64, Stri
     }
 }
 
-/// What changes in headers, in the order in which it does.
+/// Lists the changes to headers in the order in which the gateway makes them.
 fn changes(upstream: &Upstream, route: &Route) -> Vec<String> {
     let mut all = Vec::new();
     let of_upstream = format!("of upstream {}", upstream.name);
@@ -260,7 +263,7 @@ fn limiter(config: &Config, charge: &Charge, parts: &Parts<'_>) -> String {
     format!("{}: {rule}, {cost}{origin}{mode}", limiter.name)
 }
 
-/// The bucket, and the names of its states in the store.
+/// Describes the bucket of a request, with the names of its states in the store.
 fn state(config: &Config, charge: &Charge, parts: &Parts<'_>) -> String {
     let prefix = match &config.store {
         Store::Memory => "paceway",
@@ -282,14 +285,14 @@ fn state(config: &Config, charge: &Charge, parts: &Parts<'_>) -> String {
     }
 }
 
-/// What is done when the store is away, if it can be.
+/// Describes what a limiter does while the store is away. `None` for the memory store, which never is.
 fn without_store(config: &Config, charge: &Charge) -> Option<String> {
     let limiter = &config.limiters[charge.limiter];
     if config.store == Store::Memory || limiter.mode == Mode::Off {
         return None;
     }
     let what = match (limiter.on_failure, limiter.scope) {
-        (OnFailure::Share, Scope::Instance) => "each gateway goes on with the whole rule",
+        (OnFailure::Share, Scope::Instance) => "each gateway continues with the whole rule",
         (OnFailure::Share, Scope::Cluster) => {
             "each gateway enforces its share, the rule / gateways that live"
         }
@@ -316,7 +319,7 @@ fn why(route: &Route) -> String {
     format!("{suffix}{host}{methods}")
 }
 
-/// Why a route whose suffix matches too was not taken.
+/// Returns the reason why a route whose suffix also matches was not taken.
 fn passed_over(
     taken: &Route,
     other: &Route,

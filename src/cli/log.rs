@@ -1,7 +1,7 @@
-//! Logs: events for operators on stderr, access lines on stdout; text on a terminal, JSON otherwise. `PACEWAY_LOG` sets
-//! which events are written.
+//! Starts the log: events for operators on stderr, access lines on stdout, as text on a terminal and as JSON otherwise.
+//! `PACEWAY_LOG` chooses the events that are written.
 
-use super::Failure;
+use super::CommandError;
 use crate::{
     config::AccessLog,
     log::{Stream, flush},
@@ -19,10 +19,10 @@ use tracing::{Level, level_filters::LevelFilter, subscriber};
 use tracing_subscriber::{Layer, Registry, filter::Targets, fmt, layer::SubscriberExt};
 
 const ACCESS: &str = "paceway::access";
-/// Our own events. Those of dependencies are not written unless `PACEWAY_LOG` names them: a client can make some of them
-/// write a line for each frame that it sends.
+/// The target of our own events. Events of dependencies are written only if `PACEWAY_LOG` names their target, because a
+/// client can make some dependencies write a line for each frame that it sends.
 const OWN: &str = "paceway";
-/// Sets the level of events, as in `PACEWAY_LOG=debug`.
+/// The environment variable with the level of events, as in `PACEWAY_LOG=debug`.
 const VARIABLE: &str = "PACEWAY_LOG";
 const LEVELS: [(&str, LevelFilter); 7] = [
     ("off", LevelFilter::OFF),
@@ -33,24 +33,24 @@ const LEVELS: [(&str, LevelFilter); 7] = [
     ("debug", LevelFilter::DEBUG),
     ("trace", LevelFilter::TRACE),
 ];
-/// At the end of the process the last lines get this long to be written.
+/// The time that the log gets at the end of the process to write its last lines; its reader may have stalled.
 pub(super) const LAST_LINES: Duration = Duration::from_secs(1);
 
 type Boxed = Box<dyn Layer<Registry> + Send + Sync>;
 
-/// Dropped, it waits a bounded time until the last lines are written.
+/// Waits on drop until the last lines are written, for [`LAST_LINES`] at most.
 pub(super) struct Flush;
 
-/// Starts logging; says whether access lines are written.
+/// Starts logging. The first value is whether access lines are written.
 ///
 /// # Errors
 ///
-/// A usage error, when `PACEWAY_LOG` is not understood; a failure of the system.
-pub(super) fn start(access: Option<AccessLog>) -> Result<(bool, Flush), Failure> {
+/// A usage error if `PACEWAY_LOG` is not understood, or an error of the system that gives no thread or file descriptor.
+pub(super) fn start(access: Option<AccessLog>) -> Result<(bool, Flush), CommandError> {
     let events = match env::var(VARIABLE) {
-        Ok(text) => targets(&text).map_err(Failure::usage)?,
-        Err(env::VarError::NotPresent) => targets("").map_err(Failure::usage)?,
-        Err(error) => return Err(Failure::usage(format!("error: {VARIABLE}: {error}"))),
+        Ok(text) => targets(&text).map_err(CommandError::usage)?,
+        Err(env::VarError::NotPresent) => targets("").map_err(CommandError::usage)?,
+        Err(error) => return Err(CommandError::usage(format!("error: {VARIABLE}: {error}"))),
     };
     let access = access.unwrap_or(match io::stdout().is_terminal() {
         true => AccessLog::Text,
@@ -80,7 +80,7 @@ pub(super) fn start(access: Option<AccessLog>) -> Result<(bool, Flush), Failure>
             layer.json().flatten_event(true).with_current_span(false).with_filter(events).boxed()
         }
     };
-    // A second subscriber only in a process that embeds us and logs already.
+    // This fails only in a process that embeds the gateway and has a subscriber already, which then stays.
     let layers: Vec<Boxed> = lines.into_iter().chain([events]).collect();
     let _ = subscriber::set_global_default(Registry::default().with(layers));
     panic::set_hook(Box::new(|panic| {
@@ -92,8 +92,8 @@ pub(super) fn start(access: Option<AccessLog>) -> Result<(bool, Flush), Failure>
     Ok((access != AccessLog::Off, Flush))
 }
 
-/// Which events a value of `PACEWAY_LOG` asks for: a level for our own, `TARGET=LEVEL` for those of a module or of a
-/// dependency, several with commas between.
+/// Reads a value of `PACEWAY_LOG`: a level for our own events, or `TARGET=LEVEL` for those of a module or dependency, several
+/// of them separated by commas.
 fn targets(text: &str) -> Result<Targets, String> {
     let mut targets = Targets::new().with_target(OWN, Level::INFO);
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -114,12 +114,12 @@ fn targets(text: &str) -> Result<Targets, String> {
             return Err(format!("error: {VARIABLE}: `{part}` is not understood; {hint}"));
         };
         targets = targets.with_target(target, *level);
-        // Modules that are a package of their own, such as `paceway::store`, are those of the gateway to its operator.
+        // The modules of the package `paceway_limit`, such as `store`, are part of the gateway for its operator.
         if let Some(module) = target.strip_prefix("paceway::") {
             targets = targets.with_target(format!("paceway_limit::{module}"), *level);
         }
     }
-    // Access lines have a stream of their own.
+    // Access lines are written to stdout, not with the events.
     Ok(targets.with_target(ACCESS, LevelFilter::OFF))
 }
 

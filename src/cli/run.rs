@@ -1,12 +1,12 @@
 //! `paceway run`: the gateway.
 
-use super::{Failure, load, log};
+use super::{CommandError, load, log};
 use crate::server::Server;
 use std::path::{Path, PathBuf};
 
 const DEFAULTS: [&str; 2] = ["paceway.yaml", "config/paceway.yaml"];
 
-pub(super) fn run(file: Option<&Path>) -> Result<(), Failure> {
+pub(super) fn run(file: Option<&Path>) -> Result<(), CommandError> {
     let file = match file {
         Some(file) => file.to_owned(),
         None => default_file()?,
@@ -21,10 +21,10 @@ pub(super) fn run(file: Option<&Path>) -> Result<(), Failure> {
     Ok(server.run().map_err(anyhow::Error::new)?)
 }
 
-fn default_file() -> Result<PathBuf, Failure> {
+fn default_file() -> Result<PathBuf, CommandError> {
     let found = DEFAULTS.iter().map(PathBuf::from).find(|file| file.exists());
     found.ok_or_else(|| {
-        Failure::usage(format!(
+        CommandError::usage(format!(
             "error: no configuration: neither {} is here; name one with --config FILE, or try `paceway demo`",
             DEFAULTS.join(" nor ")
         ))

@@ -1,4 +1,5 @@
-//! Who calls: the peer, or whom the proxies that are trusted say they speak for. Never believes anybody else.
+//! Finds the address of the caller: that of the peer, or the one that a trusted proxy reports in X-Forwarded-For. Never
+//! believes this header from any other peer.
 
 use http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
@@ -6,11 +7,11 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// The address of the caller: the peer, or behind `trusted` proxies the last address of X-Forwarded-For that is
-/// not one of theirs, read from its end.
+/// Returns the address of the caller. If the peer is one of the `trusted` proxies, that is the last address in
+/// X-Forwarded-For that is not a trusted proxy.
 ///
-/// What is no address ends the reading at the proxy that wrote it, so that nobody chooses a bucket with
-/// garbage. When all addresses are trusted, the first of them is the caller.
+/// An element that is no address ends the search at the proxy that added it, so that a caller cannot choose a bucket with
+/// garbage. If all addresses are trusted, the first of them is the caller.
 pub fn client_ip(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
     let is_trusted = |ip: IpAddr| is_trusted(ip, trusted);
     let mut client = peer.to_canonical();
@@ -30,12 +31,12 @@ pub fn client_ip(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr
     client
 }
 
-/// Whether it is one of the proxies that are believed.
+/// Whether an address is that of a proxy whose X-Forwarded-For is believed (`trusted_proxies`).
 pub fn is_trusted(ip: IpAddr, trusted: &[IpNet]) -> bool {
     trusted.iter().any(|net| net.contains(&ip))
 }
 
-/// `IP`, `IP:PORT`, `[IPv6]` or `[IPv6]:PORT`.
+/// Reads an address as proxies write it: `IP`, `IP:PORT`, `[IPv6]` or `[IPv6]:PORT`.
 fn address(text: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(text).ok()?;
     let bracketed = || text.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().ok();

@@ -1,29 +1,30 @@
-//! What a request costs at one limiter. Never charges it.
+//! Determines the cost of a request at one limiter. Never charges it.
 
 use super::{Part, Parts, Template};
 
-/// Permits that a request takes.
+/// The number of permits that a request takes from a limiter.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Cost {
-    /// So many, at least 1.
+    /// The same number for each request, at least 1.
     Fixed(i64),
-    /// What a part of the request says.
+    /// The number that a part of the request holds, such as `{header.x-cost}`.
     FromRequest(Template),
 }
 
+/// Bytes of a wrong cost that the answer quotes.
 const MAX_QUOTED: usize = 32;
 
 // === impl Cost ===
 
 impl Cost {
-    /// Of a limiter that is named without a cost.
+    /// The cost of a request at a limiter that is named without `cost`.
     pub const ONE: Self = Self::Fixed(1);
 
     /// Reads a number such as `5` or a part such as `{header.x-cost}`.
     ///
     /// # Errors
     ///
-    /// What is wrong, for behind "`TEXT` ".
+    /// The reason, worded so that it completes a sentence that begins with the text: "`TEXT` is negative; ...".
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.contains(['{', '}']) {
             let template = Template::parse(text)?;
@@ -49,11 +50,11 @@ impl Cost {
         }
     }
 
-    /// Permits that a request takes of `limiter`, 1 to its `capacity`. A part that it does not have costs 1.
+    /// Returns the permits that a request takes from `limiter`, 1 to its `capacity`. A request without the part costs 1.
     ///
     /// # Errors
     ///
-    /// A message for the caller, when the part is no whole number from 1 to `capacity`.
+    /// A message for the caller, if the part is not a whole number from 1 to `capacity`.
     pub fn of(&self, parts: &Parts<'_>, capacity: i64, limiter: &str) -> Result<i64, String> {
         let template = match self {
             Self::Fixed(cost) => return Ok(*cost),
@@ -72,13 +73,13 @@ impl Cost {
     }
 }
 
-/// `None` for what is not made of digits, or too large for any limiter.
+/// Reads a whole number. `None` for a text with other characters than digits, or a number above 2^63.
 fn number(text: &[u8]) -> Option<i64> {
     let digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
     digits.then(|| std::str::from_utf8(text).ok()?.parse().ok()).flatten()
 }
 
-/// The start of a value, without what could break the text that quotes it.
+/// Returns the start of a value for a message, with `?` in place of backticks and control characters.
 fn quotable(value: &[u8]) -> String {
     let good = |byte: u8| (byte == b' ' || byte.is_ascii_graphic()) && byte != b'`';
     let shown = value.iter().take(MAX_QUOTED);

@@ -1,24 +1,24 @@
-//! How values are written in keys: visible, unambiguous, bounded. Knows no request.
+//! Writes values into keys so that they are visible, unambiguous and bounded. Knows no request.
 
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 
-/// Characters that a key has at most; a longer one is replaced by its hash.
+/// The most characters that a key has. A longer key is replaced by its hash.
 pub const MAX_LEN: usize = 128;
-/// Bytes of a hash that are kept, of SHA-256.
+/// The number of bytes of a SHA-256 hash that a key keeps; 128 bits make a collision by chance impossible in practice.
 const HASH_LEN: usize = 16;
 
-/// The ASCII characters that are escaped besides those that always are.
+/// The ASCII characters that one template escapes in addition to those that every template escapes, one bit for each.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(super) struct Escapes(u128);
 
-/// A key as somebody types it, in the form that it has in a store: what is never found in a key is
-/// escaped, escapes and hashes stay.
+/// Brings a key that an operator typed into the form that it has in a store: characters that no key contains are escaped,
+/// and escapes and hashes stay.
 pub fn canonical(text: &str) -> String {
     bounded(escape_text(text), false)
 }
 
-/// `key`, or `#` and its hash when it is too long or `secret`.
+/// Returns `key`, or `#` and its hash if the key is `secret` or longer than [`MAX_LEN`].
 pub(super) fn bounded(key: String, secret: bool) -> String {
     if !secret && key.len() <= MAX_LEN {
         return key;
@@ -32,15 +32,15 @@ pub(super) fn bounded(key: String, secret: bool) -> String {
     hashed
 }
 
-/// Whether `text` is what [`bounded`] makes of a key.
+/// Whether `text` is a hash as [`bounded`] writes it: `#` and 32 hexadecimal digits.
 pub(super) fn is_hash(text: &str) -> bool {
     let digits = text.strip_prefix('#').unwrap_or_default();
     let hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     digits.len() == 2 * HASH_LEN && digits.bytes().all(hex)
 }
 
-/// A key as people see it: the `#` of a hash is written `%23`, so that the key can be pasted into a URL, where a `#`
-/// would begin the fragment, which is never sent.
+/// Returns a key as pages and logs show it. The `#` of a hash is written `%23`, so that the key can be pasted into a URL: a
+/// `#` there would begin the fragment, which clients never send.
 pub fn shown(key: &str) -> String {
     match key.strip_prefix('#').filter(|_| is_hash(key)) {
         Some(digits) => format!("%23{digits}"),
@@ -48,8 +48,8 @@ pub fn shown(key: &str) -> String {
     }
 }
 
-/// The hash that `text` is, as [`bounded`] writes it: `#HASH`, `%23HASH`, or the name of a state (`...:#HASH`). No value
-/// of a request is written so, because a `#` in it is escaped.
+/// Returns the hash that `text` names, in one of three forms: `#HASH`, `%23HASH`, or the name of a state (`...:#HASH`). No
+/// value of a request has such a form, because a `#` in it is escaped.
 pub(super) fn pasted(text: &str) -> Option<String> {
     let hash = match text.strip_prefix("%23") {
         Some(digits) => format!("#{digits}"),
@@ -61,7 +61,7 @@ pub(super) fn pasted(text: &str) -> Option<String> {
     is_hash(&hash).then_some(hash)
 }
 
-/// Escapes what no key holds; what is an escape already stays.
+/// Escapes the characters that no key contains. An escape that is in the text already stays.
 pub(super) fn escape_text(text: &str) -> String {
     let hex = |i: usize| text.as_bytes().get(i).is_some_and(u8::is_ascii_hexdigit);
     let mut out = String::with_capacity(text.len());
@@ -88,7 +88,7 @@ impl Escapes {
 
     pub(super) fn push(self, value: &[u8], out: &mut String) {
         for &byte in value {
-            // Braces would be a hash tag of Redis, `#` a hash.
+            // In a Redis Cluster, braces would be a hash tag; `#` would be read as the start of a hash.
             let plain = byte.is_ascii_graphic() && !matches!(byte, b'%' | b'{' | b'}' | b'#');
             if plain && !self.has(byte) {
                 out.push(char::from(byte));

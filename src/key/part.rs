@@ -1,4 +1,4 @@
-//! The parts of a request that a template can name, and their values. Escapes nothing.
+//! The parts of a request that a template can name, and how each gets its value. Escapes nothing.
 
 use super::{
     Parts,
@@ -16,13 +16,14 @@ pub(super) enum Part {
     Path,
     Header(HeaderName),
     Query(String),
-    /// From 0.
+    /// A segment of the path, counted from 0; templates count from 1.
     Segment(usize),
 }
 
 pub(super) const KNOWN: &[&str] =
     &["client_ip", "host", "method", "path", "header", "query", "segment"];
 const MAX_SEGMENT: usize = 1000;
+
 // === impl Part ===
 
 impl Part {
@@ -69,19 +70,19 @@ impl Part {
 
     pub(super) fn is_secret(&self) -> bool {
         match self {
-            // Of cookies the name says nothing.
+            // The header `Cookie` may hold any cookie, also that of a session.
             Self::Header(name) => *name == COOKIE || is_secret(&fold(name.as_str().as_bytes())),
             Self::Query(name) => is_secret(&fold(name.as_bytes())),
             _ => false,
         }
     }
 
-    /// Whether no request has a number there.
+    /// Whether no request can have a number in this part, so that it cannot be a cost.
     pub(super) fn is_never_a_number(&self) -> bool {
         matches!(self, Self::ClientIp | Self::Host | Self::Method | Self::Path)
     }
 
-    /// `None` when the request has none.
+    /// The value of this part in a request, `None` if the request does not have it.
     pub(super) fn value<'a>(&self, parts: &Parts<'a>) -> Option<Cow<'a, [u8]>> {
         match self {
             Self::ClientIp => Some(parts.client_ip.to_string().into_bytes().into()),
@@ -95,7 +96,7 @@ impl Part {
     }
 }
 
-/// All fields of that name, joined (RFC 9110 section 5.3).
+/// Returns all header fields with this name, joined by commas (RFC 9110 section 5.3).
 fn header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a, [u8]>> {
     let mut fields = headers.get_all(name).iter();
     let mut value = Cow::Borrowed(fields.next()?.as_bytes());
@@ -107,7 +108,7 @@ fn header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a, [u8]>
     Some(value)
 }
 
-/// The first parameter of that name.
+/// Returns the decoded value of the first query parameter with this name.
 fn parameter<'a>(query: &'a str, name: &str) -> Option<Cow<'a, [u8]>> {
     query.split('&').find_map(|pair| {
         let (own, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -115,7 +116,7 @@ fn parameter<'a>(query: &'a str, name: &str) -> Option<Cow<'a, [u8]>> {
     })
 }
 
-/// As forms are encoded (WHATWG URL, application/x-www-form-urlencoded): a broken escape stays.
+/// Decodes a name or value as forms encode it (WHATWG URL, application/x-www-form-urlencoded). A broken escape stays.
 fn decoded(text: &str) -> Cow<'_, [u8]> {
     let bytes = text.as_bytes();
     if !bytes.iter().any(|byte| matches!(byte, b'%' | b'+')) {
@@ -132,7 +133,7 @@ fn decoded(text: &str) -> Cow<'_, [u8]> {
     out.into()
 }
 
-/// A segment of the form that all spellings of a path have, so that none has a bucket of its own.
+/// Returns segment `n` of the path in the form that all its spellings share, so that no spelling gets another bucket.
 fn segment(path: &str, paths: Paths, n: usize) -> Option<Cow<'_, [u8]>> {
     match paths.key_form(path) {
         Cow::Borrowed(path) => nth(path, n).map(Cow::from),
@@ -140,7 +141,7 @@ fn segment(path: &str, paths: Paths, n: usize) -> Option<Cow<'_, [u8]>> {
     }
 }
 
-/// Of a path in normal form, which starts with a slash and has an empty segment only as the root.
+/// Returns segment `n` of a path in normal form, which starts with a slash and has an empty segment only as the root.
 fn nth(path: &[u8], n: usize) -> Option<&[u8]> {
     let mut segments = path.split(|byte| *byte == b'/').skip(1);
     segments.nth(n).filter(|segment| !segment.is_empty())

@@ -1,6 +1,6 @@
-//! Which headers and parameters hold a credential, as far as their names tell.
+//! Recognises headers and query parameters that hold a credential, by their names alone.
 
-/// A name that holds one of these is a secret's. Names are compared in small letters, without `-` and `_`.
+/// A name that contains one of these belongs to a credential. Names are compared in small letters, without `-` and `_`.
 const PARTS: [&str; 15] = [
     "token",
     "secret",
@@ -18,7 +18,7 @@ const PARTS: [&str; 15] = [
     "passcode",
     "verifier",
 ];
-/// So is a name that is one of these.
+/// A name that is exactly one of these belongs to a credential, too.
 const WHOLE: [&str; 19] = [
     "key",
     "code",
@@ -41,12 +41,12 @@ const WHOLE: [&str; 19] = [
     "creds",
 ];
 
-/// Whether a name that [`fold`] made is that of a credential.
+/// Whether a name, in the form that [`fold`] returns, belongs to a credential.
 pub fn is_secret(folded: &str) -> bool {
     PARTS.iter().any(|secret| folded.contains(secret)) || WHOLE.contains(&folded)
 }
 
-/// In small letters, and without what spellings of one name differ in.
+/// Brings a name into one form for all its spellings: `X-Api_Key` and `xapikey` both become `xapikey`.
 pub fn fold(name: &[u8]) -> String {
     let name = String::from_utf8_lossy(name);
     let kept = name.chars().filter(|c| !matches!(c, '-' | '_' | ' ' | '+'));

@@ -107,12 +107,12 @@ fn credentials_are_never_shown(#[case] text: &str, #[case] secret: bool) {
 fn a_credential_is_found_by_itself_or_by_its_hash() {
     let request = request("/", &[("authorization", b"Bearer a%2Db")]);
     let template = template("{header.authorization}");
-    // What is typed is taken as a key: `%2D` there is the escape of a dash.
+    // A typed text is read as a key, so `%2D` in it is the escape of a dash.
     assert_ne!(template.fill(&parts(&request)), template.canonical("Bearer a%2Db"));
     assert_eq!(template.fill(&parts(&request)), template.canonical("Bearer a%252Db"));
 }
 
-/// As the admin pages show it, as Redis and the log name its state, and as `explain` prints it.
+/// A hashed key may be pasted as the admin pages show it, as Redis and the log name its state, or as `explain` prints it.
 #[test]
 fn a_hash_can_be_pasted_in_every_form_in_which_it_is_shown() {
     let request = request("/", &[("authorization", b"Bearer a")]);
@@ -127,7 +127,7 @@ fn a_hash_can_be_pasted_in_every_form_in_which_it_is_shown() {
         for form in forms {
             assert_eq!(template.canonical(&form), hash, "{form}");
         }
-        // What only looks like one is a key of its own.
+        // A text that only resembles a hash is an ordinary key.
         for other in [format!("{hash}0"), format!("a{hash}"), hash[1..].to_owned()] {
             assert_ne!(template.canonical(&other), hash, "{other}");
         }
@@ -155,7 +155,7 @@ fn a_long_key_is_its_hash() {
 #[case::forgotten_braces("client_ip", "names no part of the request; did you mean `{client_ip}`?")]
 #[case::text_alone(
     "tenant",
-    "names no part of the request; parts stand in braces, as in `{client_ip}`"
+    "names no part of the request; write parts in braces, as in `{client_ip}`"
 )]
 #[case::unknown("{client-ip}", "has the unknown part `{client-ip}`; did you mean `{client_ip}`?")]
 #[case::misspelt_kind(
@@ -173,7 +173,7 @@ fn a_long_key_is_its_hash() {
 #[case::open("{host", "has a `{` without its `}`")]
 #[case::open_before_another("{host{path}", "has a `{` without its `}`")]
 #[case::close("host}", "has a `}` without its `{`")]
-#[case::doubled("{{host}}", "has double braces; parts stand in single ones: `{host}`")]
+#[case::doubled("{{host}}", "has double braces; write parts in single ones: `{host}`")]
 #[case::header_without_a_name(
     "{header}",
     "has the part `{header}`, which needs the name of a header, as in `{header.x-shop}`"
@@ -197,11 +197,11 @@ fn a_long_key_is_its_hash() {
 #[case::name_too_many("{host.a}", "has the part `{host.a}`, which takes no name; write `{host}`")]
 #[case::space(
     "a {host}",
-    "has ' ' outside of braces, where only visible ASCII characters but % and # may stand"
+    "has ' ' outside of braces, where only visible ASCII characters except % and # are allowed"
 )]
 #[case::percent(
     "{host}%20{path}",
-    "has '%' outside of braces, where only visible ASCII characters but % and # may stand"
+    "has '%' outside of braces, where only visible ASCII characters except % and # are allowed"
 )]
 fn no_template(#[case] text: &str, #[case] reason: &str) {
     assert_eq!(Template::parse(text), Err(reason.to_owned()));

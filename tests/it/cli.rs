@@ -306,7 +306,7 @@ fn explain_shows_the_rule(#[case] limiter: &str, #[case] expected: &str) {
 )]
 #[case::whole(
     "{ rate: 5/s, scope: instance }",
-    "on_failure share: without the store each gateway goes on with the whole rule"
+    "on_failure share: without the store each gateway continues with the whole rule"
 )]
 #[case::allow("{ rate: 5/s, on_failure: allow }", "on_failure allow: without the store it lets")]
 #[case::reject("{ rate: 5/s, on_failure: reject }", "on_failure reject: without the store 503")]
