@@ -1,19 +1,24 @@
-//! The process around the data plane: sockets, one runtime and one set of connections per worker, and the
-//! way down: stop accepting, finish, give back.
+//! The process around the data plane: opens the sockets, starts a runtime for each worker, and drains them after SIGTERM.
 
+mod acceptor;
+mod admin_connections;
+mod balancer;
 mod certificates;
-mod clock;
+mod client_timer;
 mod connection;
-mod crew;
+mod connection_limit;
+mod context;
 mod descriptors;
-mod door;
 mod edge;
+mod error;
+mod handshake;
 mod http2;
-mod operators;
+mod load_guard;
+mod phase;
 mod proxy_protocol;
-mod seats;
 mod socket;
 mod source;
+mod tracked_body;
 mod transport;
 mod windows;
 mod worker;
@@ -21,24 +26,25 @@ mod worker;
 #[cfg(fuzzing)]
 pub use proxy_protocol::fuzzing as proxy_fuzzing;
 
+pub use error::ServerError;
+
 use crate::{
     admin::{self, Admin},
     config::Config,
     log, metrics,
     plan::Plan,
-    store::redis::ConnectError,
-    tls::TlsError,
-    upstream::{self, TrustError},
+    upstream,
 };
-use crew::Crew;
+use admin_connections::AdminTimeouts;
+use balancer::ConnectionBalancer;
+use connection_limit::ConnectionLimit;
 use descriptors::Shares;
+use error::system;
 use metrics_exporter_prometheus::PrometheusHandle;
-use operators::Limits;
-use seats::Seats;
+use phase::{LINGER, Phase};
 use socket::{clusters, ensure_free, listen};
 use source::StoreSource;
 use std::{
-    io,
     net::{SocketAddr, TcpListener as StdListener},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
@@ -56,49 +62,12 @@ use tokio::{
 };
 use worker::Worker;
 
-/// After SIGTERM, connections stay open this long for clients that were about to use them; what they get then
-/// says `Connection: close`.
-const LINGER: Duration = Duration::from_secs(1);
+/// The exporter keeps each sample of its histograms until they are drained, which happens every 5 s.
 const UPKEEP: Duration = Duration::from_secs(5);
-/// At a second signal the last lines of the log get this long to be written.
+/// A second signal ends the process after up to 200 ms, in which the last lines of the log are written.
 const LAST_LINES: Duration = Duration::from_millis(200);
 
-/// Why a gateway cannot start or go on.
-#[derive(Debug, thiserror::Error)]
-pub enum ServerError {
-    /// The address is taken, or not ours.
-    #[error("cannot listen on {address} (`{key}`)")]
-    Listen {
-        /// As configured.
-        address: SocketAddr,
-        /// Of the configuration.
-        key: &'static str,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The store will never serve us as configured.
-    #[error("the store cannot be used")]
-    Store(#[source] ConnectError),
-    /// An https upstream cannot be spoken to as configured.
-    #[error("the upstream `{name}` cannot be used")]
-    Upstream {
-        /// As configured.
-        name: String,
-        /// Its certificates, or its name.
-        source: TrustError,
-    },
-    /// No certificates to show to clients.
-    #[error("the certificates for clients cannot be used")]
-    Tls(#[source] TlsError),
-    /// Threads, runtimes, signals, recorders.
-    #[error("cannot start")]
-    System(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// Never by itself.
-    #[error("a worker ended; this is a bug")]
-    Worker,
-}
-
-/// A gateway with its sockets open.
+/// A gateway whose sockets are open.
 #[derive(Debug)]
 pub struct Server {
     plan: Arc<Plan>,
@@ -110,34 +79,22 @@ pub struct Server {
     shares: Shares,
 }
 
-/// How far down a gateway is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Phase {
-    Running,
-    /// No new connections; those there are finish.
-    Draining,
-    /// Nobody is about to use an idle connection any more.
-    ClosingIdle,
-    /// The time is up.
-    Aborting,
-}
-
 // === impl Server ===
 
 impl Server {
-    /// Opens the sockets. Installs the metrics recorder of the process, and raises its limit of open files as far as it
-    /// may.
+    /// Opens the sockets, installs the metrics recorder of the process, and raises its limit of open files to the hard
+    /// limit. With `access_log`, each request becomes a line on stdout.
     ///
     /// # Errors
     ///
-    /// [`ServerError`].
+    /// [`ServerError::Listen`] if an address is in use, [`ServerError::System`] if a recorder is installed already.
     pub fn bind(config: Config, access_log: bool) -> Result<Self, ServerError> {
         let metrics = metrics::install().map_err(|error| ServerError::System(error.into()))?;
         let shares = Shares::of(descriptors::raise(), &config);
         metrics::max_files().set(shares.limit as f64);
         let failed = |address, key| move |source| ServerError::Listen { address, key, source };
         let open = |address, key, shared| listen(address, shared).map_err(failed(address, key));
-        // Sockets of one port spread its connections, also those of another process: make sure there is none.
+        // With `SO_REUSEPORT` two processes can listen on one port, and each gets a part of the clients.
         ensure_free(config.listen).map_err(failed(config.listen, "listen"))?;
         let first = open(config.listen, "listen", true)?;
         let listen = first.local_addr().map_err(|error| ServerError::System(error.into()))?;
@@ -152,16 +109,17 @@ impl Server {
         Ok(Self { plan, metrics, data, admin, listen, admin_address, shares })
     }
 
-    /// The addresses of the data plane and of the admin side, with the ports that the system chose.
+    /// Returns the addresses of the data plane and of the admin side. Where the configuration has port 0, the system has
+    /// chosen one.
     pub fn addresses(&self) -> (SocketAddr, SocketAddr) {
         (self.listen, self.admin_address)
     }
 
-    /// Serves until SIGTERM or SIGINT, then drains. Blocks the calling thread.
+    /// Serves until SIGTERM or SIGINT, then drains for up to `drain_timeout`. Blocks the calling thread.
     ///
     /// # Errors
     ///
-    /// [`ServerError`].
+    /// [`ServerError`] if the store, an upstream or certificates cannot be used, or a worker ends by itself.
     pub fn run(self) -> Result<(), ServerError> {
         let main = new_runtime()?;
         main.block_on(async move {
@@ -175,23 +133,23 @@ impl Server {
             if tls.is_none() {
                 tokio::spawn(outlive_hangups(signal(SignalKind::hangup()).map_err(system)?));
             }
-            let seats = Arc::new(Seats::new(Some(shares.clients)));
+            let connections = Arc::new(ConnectionLimit::new(shares.clients));
             let (phase, phases) = watch::channel(Phase::Running);
             let drain_end = Arc::new(OnceLock::new());
             let (ended, mut ends) = mpsc::channel(1);
-            let (crew, heard) = Crew::new(self.data.len());
-            let (crew, mut runtimes) = (Arc::new(crew), Vec::new());
-            for (number, (listener, guests)) in self.data.into_iter().zip(heard).enumerate() {
+            let (balancer, handoffs) = ConnectionBalancer::new(self.data.len());
+            let (balancer, mut runtimes) = (Arc::new(balancer), Vec::new());
+            for (number, (listener, handoffs)) in self.data.into_iter().zip(handoffs).enumerate() {
                 let worker = Worker {
                     listener,
-                    guests,
-                    crew: crew.clone(),
+                    handoffs,
+                    balancer: balancer.clone(),
                     plan: self.plan.clone(),
                     number,
                     source: source.clone(),
                     clusters: clusters.clone(),
                     tls: tls.clone(),
-                    seats: seats.clone(),
+                    connections: connections.clone(),
                     turned_away: Arc::new(Semaphore::new(shares.turned_away)),
                     draining: draining.clone(),
                     phases: phases.clone(),
@@ -209,8 +167,10 @@ impl Server {
                 draining: draining.clone(),
                 runtimes,
             };
-            let (pages, limits) = (admin::router(admin), Limits::of(self.plan.config.client));
-            tokio::spawn(operators::serve(self.admin, pages, limits, shares.admin, phases));
+            let timeouts = AdminTimeouts::of(self.plan.config.client);
+            let pages = admin::router(admin);
+            let most = shares.admin;
+            tokio::spawn(admin_connections::serve(self.admin, pages, timeouts, most, phases));
             tokio::spawn(upkeep(self.metrics));
             tracing::info!(
                 listen = %self.listen,
@@ -233,7 +193,7 @@ impl Server {
     }
 }
 
-/// Runs a worker on a thread of its own, which says how it `ended`.
+/// Starts a thread that runs `worker`, and sends the result to `ended`. Returns the metrics of its runtime.
 fn start(
     worker: Worker,
     ended: mpsc::Sender<Result<(), ServerError>>,
@@ -241,17 +201,17 @@ fn start(
     let runtime = new_runtime()?;
     let (metrics, name) = (runtime.metrics(), format!("worker-{}", worker.number));
     let work = move || {
-        // A gateway with a part of its workers would look well.
+        // Without this, a gateway that lost a worker would look healthy and refuse a part of its clients.
         let run = AssertUnwindSafe(|| runtime.block_on(worker.run()));
         let result = catch_unwind(run).unwrap_or(Err(ServerError::Worker));
-        // Nobody listens only when the process is on its way out.
+        // Fails only if the main thread has returned, which ends the process.
         let _ = ended.blocking_send(result);
     };
     thread::Builder::new().name(name).spawn(work).map_err(system)?;
     Ok(metrics)
 }
 
-/// Takes the workers down, one phase after the other.
+/// Ends the workers, one phase after the other. Returns as soon as all of them have ended.
 async fn drain(
     phase: &watch::Sender<Phase>,
     ends: &mut mpsc::Receiver<Result<(), ServerError>>,
@@ -287,14 +247,14 @@ async fn drain(
     all_ended.await
 }
 
-/// Whoever asks for certificates to be read again does not mean the end where there are none.
+/// Ignores SIGHUP where no certificates can be read again. Its default would end the process.
 async fn outlive_hangups(mut hangups: Signal) {
     while hangups.recv().await.is_some() {
         tracing::info!("SIGHUP: there are no certificates to read again");
     }
 }
 
-/// Until one of the signals that end a process politely; its name.
+/// Resolves with the name of the signal at SIGTERM or SIGINT.
 async fn shutdown_signal() -> Result<&'static str, ServerError> {
     let listen = |kind| signal(kind).map_err(|error| ServerError::System(error.into()));
     let (mut term, mut int) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
@@ -302,10 +262,6 @@ async fn shutdown_signal() -> Result<&'static str, ServerError> {
         _ = term.recv() => Ok("SIGTERM"),
         _ = int.recv() => Ok("SIGINT"),
     }
-}
-
-fn system(error: io::Error) -> ServerError {
-    ServerError::System(error.into())
 }
 
 fn new_runtime() -> Result<Runtime, ServerError> {

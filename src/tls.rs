@@ -1,4 +1,4 @@
-//! Certificates and keys, read from PEM files, and which of them a client is shown. Opens no connection.
+//! Certificates and keys from PEM files, and the choice of the certificate that a client sees. Opens no connection.
 
 pub mod server;
 

@@ -1,6 +1,6 @@
-//! The certificates of the data plane, read again when their files change. What cannot be used replaces nothing.
+//! The certificates that clients see, read again when their files change. Files that cannot be used replace nothing.
 
-use super::{ServerError, system};
+use super::error::{ServerError, system};
 use crate::{
     config,
     tls::{Stamp, TlsError, server},
@@ -13,17 +13,21 @@ use tokio::{
 };
 use tokio_rustls::rustls::ServerConfig;
 
-/// How often the files are looked at. Looking finds what a notification may miss: files behind symbolic links that are
-/// swapped, as secrets of Kubernetes are.
+/// How often the files are checked for a change. A check finds what a file notification misses: symbolic links that are
+/// swapped, which is how Kubernetes updates a secret.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// What connections take from.
-pub(super) type Current = watch::Receiver<Arc<ServerConfig>>;
+/// The certificates for the next handshake.
+pub(super) type CurrentCertificates = watch::Receiver<Arc<ServerConfig>>;
 
-/// Reads them, and again on SIGHUP and when a file has changed, for as long as somebody takes them.
-pub(super) fn open(tls: config::ServerTls) -> Result<Current, ServerError> {
+/// Reads the certificates, and reads them again on SIGHUP and within 2 s of a change, until the last receiver is dropped.
+///
+/// # Errors
+///
+/// [`ServerError::Tls`] names the file that cannot be used at the start.
+pub(super) fn open(tls: config::ServerTls) -> Result<CurrentCertificates, ServerError> {
     let hangup = signal(SignalKind::hangup()).map_err(system)?;
-    // Before they are read, so that a change meanwhile is seen.
+    // Stamped before they are read, so that a change in between is found.
     let stamps = stamps(&tls);
     let (sender, current) = watch::channel(Arc::new(load(&tls).map_err(ServerError::Tls)?));
     tokio::spawn(follow(tls, stamps, hangup, sender));

@@ -1,21 +1,20 @@
-//! A connection that speaks HTTP, to its end. Knows nothing of routes and limits.
+//! Drives one client connection that speaks HTTP to its end. Knows nothing of routes and limits.
 
 use super::{
-    LINGER, Phase,
-    clock::{Clock, REST},
-    door::Door,
-    edge::{Edge, Stream, Wait, serialized},
-    http2::{self, Pieces, Streams},
+    client_timer::{ClientTimer, REST},
+    context::ConnectionContext,
+    edge::{ClientStream, ClientWait, Edge, serialized},
+    http2::{self, PiecedBody, Streams},
+    phase::{LINGER, Phase},
+    tracked_body::TrackedBody,
 };
 use crate::{
     answer::Failure,
     config::Limits,
     metrics::Refusal,
-    proxy::{Body, BodyError, Client, ClientGone},
+    proxy::{Client, ClientGone},
 };
-use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header::CONNECTION};
-use http_body::{Frame, SizeHint};
 use hyper::{
     body::Incoming,
     server::conn::{
@@ -32,54 +31,53 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// Of a request that was refused, still under way: so much is taken while the client hears of it.
-const LAST_WORDS: usize = 4 << 20;
+/// How many bytes of a refused request are read and dropped after the refusal, so that the client reads the answer
+/// before the connection closes. 4 MiB is what a client sends in a round trip of 30 ms at 1 Gbit/s.
+const DISCARDED: usize = 4 << 20;
 
-/// A connection that speaks HTTP.
-pub(super) struct Served {
-    door: Arc<Door>,
+/// Drives one client connection that speaks HTTP.
+pub(super) struct ConnectionDriver {
+    context: Arc<ConnectionContext>,
     client: Arc<Client>,
-    stream: Arc<Stream>,
-    /// A request was refused, and the connection with it.
+    stream: Arc<ClientStream>,
+    /// A request was refused with `Connection: close`, so that the client may still be sending its body.
     refused: AtomicBool,
 }
 
 /// How a connection came to its end.
-enum End {
-    /// The parser has no more to do.
+enum ConnectionEnd {
+    /// The parser is done: the client closed, an error occurred, or the connection became a tunnel.
     Over(hyper::Result<()>),
-    /// The client kept us waiting.
-    Late(Wait),
-    /// The gateway stops.
+    /// The client exceeded a time-out; the value says which one.
+    Late(ClientWait),
+    /// The drain is over.
     Aborted,
 }
 
-/// The body of a response; tells the connection when it has ended.
-struct Watched {
-    body: Body,
-    /// Why there is no more.
-    cut: Option<BodyError>,
-    served: Arc<Served>,
-}
+// === impl ConnectionDriver ===
 
-// === impl Served ===
-
-impl Served {
-    pub(super) fn new(door: Arc<Door>, client: Arc<Client>, stream: Arc<Stream>) -> Arc<Self> {
-        Arc::new(Self { door, client, stream, refused: AtomicBool::new(false) })
+impl ConnectionDriver {
+    pub(super) fn new(
+        context: Arc<ConnectionContext>,
+        client: Arc<Client>,
+        stream: Arc<ClientStream>,
+    ) -> Arc<Self> {
+        Arc::new(Self { context, client, stream, refused: AtomicBool::new(false) })
     }
 
+    /// Serves HTTP/1 requests, one after the other. Half a second after a response the connection gives its buffers back;
+    /// with the next byte it gets a new parser.
     pub(super) async fn http1(self: Arc<Self>) {
-        let idle = self.door.client().idle_timeout;
-        // What is no request does not make it less idle.
+        let idle = self.context.client().idle_timeout;
+        // The requests so far, and the end of the idle time that began after the last one. Empty lines do not extend it.
         let mut rests: Option<(u32, Instant)> = None;
         let end = loop {
-            match self.parsed().await {
-                End::Late(Wait::Rest) => {}
+            match self.parse_http1().await {
+                ConnectionEnd::Late(ClientWait::Rest) => {}
                 end => break end,
             }
             let requests = self.stream.requests();
@@ -92,29 +90,30 @@ impl Served {
                 break end;
             }
         };
-        // The connection is gone, and with it its request and all that was held for it.
+        // The parser is dropped by now, and with it the request and all that was held for it. The futures below are in
+        // boxes, so that an idle connection is not as large as the largest way to end.
         match end {
-            // No connection should be larger for how some of them end.
-            End::Over(_) if self.stream.is_heeded() => Box::pin(self.part()).await,
-            End::Over(_) | End::Aborted => {}
-            End::Late(Wait::Head) => Box::pin(self.give_up()).await,
-            End::Late(wait) => self.late(wait),
+            ConnectionEnd::Over(_) if self.stream.is_http1() => Box::pin(self.close()).await,
+            ConnectionEnd::Over(_) | ConnectionEnd::Aborted => {}
+            ConnectionEnd::Late(ClientWait::Head) => Box::pin(self.refuse_late_head()).await,
+            ConnectionEnd::Late(wait) => self.count_late(wait),
         }
     }
 
-    /// Requests, until there is none any more, and the parser holds nothing.
-    async fn parsed(self: &Arc<Self>) -> End {
-        let served = self.clone();
+    /// Parses and answers requests until the client has sent its last one, or sends none for half a second.
+    async fn parse_http1(self: &Arc<Self>) -> ConnectionEnd {
+        let driver = self.clone();
         let service = service_fn(move |request: Request<Incoming>| {
-            served.stream.begin(&request);
-            served.clone().answer(request)
+            driver.stream.begin(&request);
+            driver.clone().answer(request)
         });
-        let limits = &self.door.plan.config.limits;
+        let limits = &self.context.plan.config.limits;
         let mut builder = http1::Builder::new();
         builder.header_read_timeout(None).max_header_size(limits.header_bytes);
-        // Whether the client has left while it is being answered is looked after without a buffer to read into.
+        // hyper would keep a buffer for each request, only to notice that the client has left. `ClientStream` notices it
+        // without one.
         builder.half_close(true);
-        // Any other number costs every request a little.
+        // An explicit number costs every request a little, even where it equals hyper's default.
         if limits.headers != Limits::default().headers {
             builder.max_headers(limits.headers);
         }
@@ -122,27 +121,29 @@ impl Served {
         let connection = pin!(connection.with_upgrades());
         let close =
             |connection: Pin<&mut UpgradeableConnection<_, _>>| connection.graceful_shutdown();
-        let clock = Clock::new(self.door.client());
-        self.drive(connection, clock, close, Phase::ClosingIdle, |cx| self.stream.waits(cx)).await
+        let timer = ClientTimer::new(self.context.client());
+        self.drive(connection, timer, close, Phase::ClosingIdle, |cx| self.stream.waits(cx)).await
     }
 
-    /// Nothing, until more comes or it is too late for that: then it is the end.
-    async fn rest(&self, until: Instant) -> Option<End> {
+    /// Waits, without buffers, for the next byte. Returns the end of the connection if none comes before `until`.
+    async fn rest(&self, until: Instant) -> Option<ConnectionEnd> {
         self.stream.rest();
-        let mut phases = self.door.phases.clone();
+        let mut phases = self.context.phases.clone();
         tokio::select! {
             biased;
-            () = self.stream.more() => None,
-            _ = phases.wait_for(|now| *now >= Phase::ClosingIdle) => Some(End::Over(Ok(()))),
-            () = sleep_until(until) => Some(End::Late(Wait::Rest)),
+            () = self.stream.readable() => None,
+            _ = phases.wait_for(|now| *now >= Phase::ClosingIdle) => {
+                Some(ConnectionEnd::Over(Ok(())))
+            }
+            () = sleep_until(until) => Some(ConnectionEnd::Late(ClientWait::Rest)),
         }
     }
 
     async fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
-    ) -> Result<Response<Watched>, Infallible> {
-        let proxy = &self.door.proxy;
+    ) -> Result<Response<TrackedBody>, Infallible> {
+        let proxy = &self.context.proxy;
         let mut begun = proxy.begin(&self.client, request);
         let mut response = proxy.answer(&self.client, &mut begun).await;
         drop(begun);
@@ -153,170 +154,143 @@ impl Served {
         }
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             self.stream.becomes_tunnel();
-        } else if self.door.draining.load(Relaxed) {
+        } else if self.context.draining.load(Relaxed) {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         self.stream.answered();
-        Ok(response.map(|body| Watched { body, cut: None, served: self }))
+        Ok(response.map(|body| TrackedBody::new(body, self.stream.clone())))
     }
 
+    /// Serves HTTP/2 requests, up to 128 at one time.
     pub(super) async fn http2(self: Arc<Self>) {
-        let streams = Streams::new(self.door.client().body_timeout);
-        // Given back when the streams have ended, and with them what they held.
-        let window = self.door.seats.windows.grant();
+        let streams = Streams::new(self.context.client().body_timeout);
+        // The window returns to the budget after the streams have ended and released the bytes in it.
+        let window = self.context.connections.windows.grant();
         let end = {
-            let served = self.clone();
+            let driver = self.clone();
             let service = service_fn(move |request: Request<Incoming>| {
-                let served = served.clone();
+                let driver = driver.clone();
                 async move {
-                    let proxy = &served.door.proxy;
-                    let mut begun = proxy.begin(&served.client, request);
-                    let response = proxy.answer(&served.client, &mut begun).await;
-                    Ok::<_, Infallible>(response.map(Pieces::of))
+                    let proxy = &driver.context.proxy;
+                    let mut begun = proxy.begin(&driver.client, request);
+                    let response = proxy.answer(&driver.client, &mut begun).await;
+                    Ok::<_, Infallible>(response.map(PiecedBody::new))
                 }
             });
-            let builder = http2::builder(streams.clone(), &self.door.plan.config.limits, &window);
+            let limits = &self.context.plan.config.limits;
+            let builder = http2::builder(streams.clone(), limits, &window);
             let mut connection = pin!(builder.serve_connection(Edge(self.stream.clone()), service));
             let close = |connection: Pin<&mut Connection<_, _, _>>| connection.graceful_shutdown();
             let waits = |cx: &mut Context<'_>| match self.stream.waits(cx) {
-                (Wait::Start | Wait::Request, _) if !streams.poll_none(cx) => (Wait::Nothing, 0),
+                (ClientWait::Start | ClientWait::Request, _) if !streams.poll_none(cx) => {
+                    (ClientWait::Nothing, 0)
+                }
                 waits => waits,
             };
-            let clock = Clock::new(self.door.client());
-            let end = self.drive(connection.as_mut(), clock, close, Phase::Draining, waits).await;
-            if let End::Late(Wait::Start | Wait::Request) = end {
-                // It is told so; that nothing more comes of it is not its choice.
+            let timer = ClientTimer::new(self.context.client());
+            let end = self.drive(connection.as_mut(), timer, close, Phase::Draining, waits).await;
+            if let ConnectionEnd::Late(ClientWait::Start | ClientWait::Request) = end {
+                // An idle client receives GOAWAY, and may begin no stream after it.
                 close(connection.as_mut());
                 let _ = timeout(LINGER, connection).await;
             }
             end
         };
         match end {
-            End::Late(wait) => self.late(wait),
-            End::Over(Err(error)) if is_offence(&error) => self.door.seats.refuse(Refusal::Http2),
-            End::Over(_) | End::Aborted => {}
+            ConnectionEnd::Late(wait) => self.count_late(wait),
+            ConnectionEnd::Over(Err(error)) if is_offence(&error) => {
+                self.context.connections.refuse(Refusal::Http2);
+            }
+            ConnectionEnd::Over(_) | ConnectionEnd::Aborted => {}
         }
         streams.end().await;
     }
 
-    /// Drives a connection to its end; from `phase` on towards it.
+    /// Polls the parser and the time-outs until the connection ends. From `phase` on it begins to `close` the connection,
+    /// and in [`Phase::Aborting`] it returns.
     async fn drive<C: Future<Output = hyper::Result<()>>>(
         &self,
         mut connection: Pin<&mut C>,
-        mut clock: Clock,
+        mut timer: ClientTimer,
         close: impl Fn(Pin<&mut C>),
         mut phase: Phase,
-        waits: impl Fn(&mut Context<'_>) -> (Wait, u32),
-    ) -> End {
-        let (mut phases, seen) = (self.door.phases.clone(), self.door.phases.clone());
+        waits: impl Fn(&mut Context<'_>) -> (ClientWait, u32),
+    ) -> ConnectionEnd {
+        let (mut phases, seen) = (self.context.phases.clone(), self.context.phases.clone());
         loop {
-            let mut is_time = pin!(phases.wait_for(move |now| *now >= phase));
-            let mut is_heard = false;
+            let mut is_reached = pin!(phases.wait_for(move |now| *now >= phase));
+            let mut is_watched = false;
             let end = poll_fn(|cx| {
                 if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
-                    return Poll::Ready(Some(End::Over(ended)));
+                    return Poll::Ready(Some(ConnectionEnd::Over(ended)));
                 }
-                // It wakes this task once asked. To ask each time would be work for each request.
-                if !is_heard || seen.has_changed().unwrap_or(true) {
-                    is_heard = true;
-                    if is_time.as_mut().poll(cx).is_ready() {
+                // Polled once, it wakes this task when the phase changes. Polling it each time would cost every request.
+                if !is_watched || seen.has_changed().unwrap_or(true) {
+                    is_watched = true;
+                    if is_reached.as_mut().poll(cx).is_ready() {
                         return Poll::Ready(None);
                     }
                 }
                 let waits = waits(cx);
-                clock.poll(cx, waits).map(|wait| Some(End::Late(wait)))
+                timer.poll(cx, waits).map(|wait| Some(ConnectionEnd::Late(wait)))
             });
             if let Some(end) = end.await {
                 return end;
             }
             if phase == Phase::Aborting {
-                return End::Aborted;
+                return ConnectionEnd::Aborted;
             }
             close(connection.as_mut());
-            clock.hurry();
+            timer.hurry();
             phase = Phase::Aborting;
         }
     }
 
-    /// The last of a connection that its parser has done with.
-    async fn part(&self) {
+    /// Closes an HTTP/1 connection after its parser ended, and logs a request that the parser refused. If the client may
+    /// still be sending, its bytes are read for up to 1 s, so that it receives the answer instead of a reset.
+    async fn close(&self) {
         let refused = self.stream.refused();
         if let Some(status) = refused {
-            self.door.proxy.unparsed(&self.client, status);
+            self.context.proxy.unparsed(&self.client, status);
         }
-        let is_told = refused.is_some() || self.refused.load(Relaxed) || self.stream.is_unread();
-        if is_told && *self.door.phases.borrow() < Phase::ClosingIdle {
-            let _ = timeout(LINGER, self.stream.close(LAST_WORDS)).await;
+        let is_sending =
+            refused.is_some() || self.refused.load(Relaxed) || self.stream.has_unread_input();
+        if is_sending && *self.context.phases.borrow() < Phase::ClosingIdle {
+            let _ = timeout(LINGER, self.stream.close(DISCARDED)).await;
         }
     }
 
-    /// The rest of a head does not come.
-    async fn give_up(&self) {
+    /// Answers 408 and closes: the rest of a request's head did not arrive within `header_timeout`.
+    async fn refuse_late_head(&self) {
         let failure = Failure::HeadTimeout.response();
-        self.door.seats.refuse(Refusal::HeaderTimeout);
-        self.door.proxy.unparsed(&self.client, failure.status());
-        let said = async {
-            if self.stream.say(&serialized(&failure, None)).await.is_ok() {
-                self.stream.close(LAST_WORDS).await;
+        self.context.connections.refuse(Refusal::HeaderTimeout);
+        self.context.proxy.unparsed(&self.client, failure.status());
+        let answered = async {
+            if self.stream.write_own(&serialized(&failure, None)).await.is_ok() {
+                self.stream.close(DISCARDED).await;
             }
         };
-        let _ = timeout(LINGER, said).await;
+        let _ = timeout(LINGER, answered).await;
     }
 
-    fn late(&self, wait: Wait) {
+    /// Counts a connection that ends because its client exceeded a time-out. An idle one is no refusal.
+    fn count_late(&self, wait: ClientWait) {
         match wait {
-            Wait::Start | Wait::Head => self.door.seats.refuse(Refusal::HeaderTimeout),
-            Wait::Write => {
-                self.stream.reset();
-                self.door.seats.refuse(Refusal::Stalled);
+            ClientWait::Start | ClientWait::Head => {
+                self.context.connections.refuse(Refusal::HeaderTimeout);
             }
-            Wait::Request | Wait::Rest | Wait::Nothing => {}
+            ClientWait::Write => {
+                self.stream.reset();
+                self.context.connections.refuse(Refusal::Stalled);
+            }
+            ClientWait::Request | ClientWait::Rest | ClientWait::Nothing => {}
         }
     }
 }
 
-/// Whether it was us who broke off, because of what the client sent.
+/// Whether h2 ended the connection because of the frames that the client sent, a flood of resets for example.
 fn is_offence(error: &hyper::Error) -> bool {
     let source = std::error::Error::source(error);
     let source = source.and_then(|source| source.downcast_ref::<h2::Error>());
     source.is_some_and(|error| error.is_library() && !error.is_io())
-}
-
-// === impl Watched ===
-
-impl http_body::Body for Watched {
-    type Data = Bytes;
-    type Error = BodyError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        if let Some(cut) = self.cut.take() {
-            return Poll::Ready(Some(Err(cut)));
-        }
-        match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
-            Some(Err(cut)) => {
-                // What came before is written first: the parser ends at once.
-                self.cut = Some(cut);
-                cx.waker().wake_by_ref();
-                Poll::Pending
-            }
-            frame => Poll::Ready(frame),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-impl Drop for Watched {
-    fn drop(&mut self) {
-        self.served.stream.end();
-    }
 }

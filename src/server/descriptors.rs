@@ -1,41 +1,41 @@
-//! File descriptors: how many the process may have, and for whom they are. Without a share for each side, idle clients
-//! take all of them, and nothing can be forwarded, decided or shown any more.
+//! Divides the file descriptors of the process between clients, upstreams, store and admin side. Without shares, 1,500 idle
+//! clients at `ulimit -n 1024` would take all of them, and every call would become a 502.
 
 use crate::config::Config;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::num::NonZeroUsize;
 
-/// What a process has whatever it serves: its streams twice, libraries, files that are read now and then.
+/// The descriptors of every process: its standard streams twice, libraries, files that are read now and then.
 const BASE: usize = 24;
-/// What each runtime has, the admin side's among them: its poller and its wakers, its listener, its connections to the
-/// store. In a Redis Cluster of more than 4 servers it has more, which come out of the upstreams' share.
+/// The descriptors of each runtime, including the admin side's: its poller and wakers, its listener, its connections to the
+/// store. With a Redis Cluster of more than 4 servers it needs more, which come out of the upstreams' share.
 const EACH_RUNTIME: usize = 12;
-/// Connections of the admin side at one time.
+/// How many connections of the admin side may be open at one time.
 const ADMIN: usize = 32;
-/// Clients that one worker tells at one time that there is no room for them.
+/// How many clients one worker may be answering with 503 at one time because too many are connected.
 const TURNED_AWAY: usize = 64;
 
-/// For whom the file descriptors of the process are.
+/// The shares of the file descriptors of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shares {
-    /// What the system allows.
+    /// The limit of the process (`ulimit -n`).
     pub(super) limit: usize,
-    /// Connections of clients at one time.
+    /// How many clients may be connected at one time.
     pub(super) clients: NonZeroUsize,
-    /// Connections to upstreams at one time.
+    /// How many connections to upstreams may be open at one time.
     pub(super) upstreams: usize,
-    /// Connections of the admin side at one time.
+    /// How many connections of the admin side may be open at one time.
     pub(super) admin: usize,
-    /// Clients that one worker tells at one time that there is no room for them.
+    /// How many clients one worker may be answering with 503 at one time because too many are connected.
     pub(super) turned_away: usize,
-    /// Clients that can have a call each. More are allowed where the configuration says so.
+    /// How many clients can have a call each at the same time. `max_connections` may allow more.
     pub(super) sure: usize,
 }
 
-/// Raises the limit of open files as far as the process may (the hard limit), and says what it is then.
+/// Raises the limit of open files to the hard limit, and returns the limit that holds then.
 pub(super) fn raise() -> usize {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    // Some systems allow less than their hard limit says.
+    // Some systems refuse their own hard limit. Then the limit stays.
     let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     let limit = if raised.is_ok() { maximum } else { current };
     limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
@@ -48,8 +48,8 @@ impl Shares {
         Self::new(limit, config.workers.get(), config.client.max_connections)
     }
 
-    /// Half of what is left is for clients: then each of them can have a call of its own. A configured number may take
-    /// up to 7 eighths, for clients that are idle most of the time.
+    /// Gives clients half of the descriptors that are left after the fixed shares, so that each client can have a call. A
+    /// configured number may take up to 7/8, which fits clients that are idle most of the time.
     fn new(limit: usize, workers: usize, configured: Option<NonZeroUsize>) -> Self {
         let fixed = BASE + EACH_RUNTIME * (workers + 1) + ADMIN;
         let rest = limit.saturating_sub(fixed);
@@ -67,7 +67,7 @@ impl Shares {
         }
     }
 
-    /// Writes what they are, and whether they are enough.
+    /// Logs the shares, and warns when `max_connections` allows more clients than can have a call each.
     pub(super) fn log(&self, configured: Option<NonZeroUsize>) {
         let Self { limit, clients, upstreams, sure, .. } = self;
         tracing::info!(open_files = limit, clients, upstreams, "file descriptors");

@@ -1,105 +1,55 @@
-//! HTTP/2 with clients: what one connection may ask for, and its streams, which never outlive it.
+//! HTTP/2 with clients: the limits of one connection, and its streams, which never outlive it.
 
-use super::windows::Window;
-use crate::{
-    config::Limits,
-    proxy::{Body, BodyError},
-};
-use bytes::{Buf, Bytes};
-use http_body::{Frame, SizeHint};
+mod pieces;
+mod stall;
+
+pub(super) use pieces::PiecedBody;
+
+use super::windows::ConnectionWindow;
+use crate::config::Limits;
 use hyper::{rt::Executor, server::conn::http2};
 use hyper_util::rt::TokioTimer;
 use parking_lot::Mutex;
+use stall::unless_stalled;
 use std::{
-    future::poll_fn,
     mem,
-    pin::{Pin, pin},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    task::{Context, Poll, ready},
+    sync::Arc,
+    task::{Context, Poll},
     time::Duration,
 };
-use tokio::{
-    task::JoinSet,
-    task_local,
-    time::{Instant, Sleep, sleep},
-};
+use tokio::task::JoinSet;
 
-/// Requests at one time; more are refused, and may be sent again. nginx's number, and HTTP/2 advises no fewer than 100.
+/// How many requests may be open at one time, as in nginx. Further ones are refused, and may be sent again. RFC 9113 advises
+/// at least 100.
 const STREAMS: u32 = 128;
-/// Of streams that were reset before we had a look at them; more of them is an attack (CVE-2023-44487).
+/// How many streams a client may reset before the gateway has looked at them. More of them are an attack (CVE-2023-44487),
+/// and end the connection.
 const RESET_UNSEEN: usize = 20;
-/// Of streams that we had to reset for what was wrong with them.
+/// How many streams the gateway resets for errors in their frames before it ends the connection (CVE-2025-8671).
 const RESET_FOR_ERRORS: usize = 64;
-/// The HTTP/2 library answers a larger header list with a bare 431 that is not counted, and drops what makes trailers too
-/// large. So it is given this much room above `limits.header_bytes`, and what it hands over is measured.
+/// The room above `limits.header_bytes` that h2 gets. It answers a longer list of headers with a bare 431 that is not
+/// counted, and drops the trailers that exceed it; a list within this room is measured by the gateway.
 const HEAD_SLACK: usize = 64 << 10;
-/// Of one response, not yet written.
+/// How many bytes of one response h2 may hold before they are written.
 const SEND_BUFFER: usize = 64 << 10;
-/// A response is passed on in pieces of one frame.
-const PIECE: usize = 16 << 10;
-/// How often within its time-out a response that waits for its client is looked at. A stream of which nothing is taken is
-/// given up after the time-out and a fourth of it at most.
-const LOOKS: u32 = 4;
-/// A connection that says nothing is asked whether it is alive, and ended when it does not answer.
+/// A client that has sent nothing for 30 s gets a PING.
 const PING_AFTER: Duration = Duration::from_secs(30);
+/// A client that does not answer a PING within 10 s is disconnected.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The streams of one connection.
+/// The streams of one connection, a task each.
 #[derive(Clone)]
 pub(super) struct Streams {
     tasks: Arc<Mutex<JoinSet<()>>>,
-    /// A response that nobody takes is given up after this.
+    /// A stream ends when its client takes no byte of the response for this long.
     stalled: Duration,
 }
 
-/// A response's body, in pieces; says when more is asked for.
-pub(super) struct Pieces {
-    body: Body,
-    /// What is left of a larger piece.
-    rest: Bytes,
-    /// Why there is no more.
-    cut: Option<BodyError>,
-    taken: Arc<Taken>,
-}
-
-/// A piece of a response. The HTTP/2 library takes bytes of it when the client's windows let them out.
-pub(super) struct Piece {
-    bytes: Bytes,
-    taken: Arc<Taken>,
-}
-
-/// How far the client is with a response.
-#[derive(Default)]
-struct Taken {
-    /// Counts the pieces that were handed over, and those after which more was asked for: odd while one waits for the
-    /// client to make room.
-    pieces: AtomicU64,
-    /// Bytes that were written. A client may take a piece byte by byte (a gRPC consumer with back-pressure, say).
-    bytes: AtomicU64,
-}
-
-/// A response that waits for its client.
-struct Stalled {
-    /// What was taken when it was last looked at.
-    pieces: u64,
-    bytes: u64,
-    /// Looks since then.
-    looks: u32,
-    timer: Pin<Box<Sleep>>,
-}
-
-task_local! {
-    static TAKEN: Arc<Taken>;
-}
-
-/// A connection's limits.
+/// Returns a hyper builder with the limits of one connection, each of which is there because of a known attack.
 pub(super) fn builder(
     streams: Streams,
     limits: &Limits,
-    window: &Window,
+    window: &ConnectionWindow,
 ) -> http2::Builder<Streams> {
     let mut builder = http2::Builder::new(streams);
     builder
@@ -124,7 +74,7 @@ impl Streams {
         Self { tasks: Arc::default(), stalled }
     }
 
-    /// Whether there are none; wakes when one ends.
+    /// Whether no stream is open. Otherwise wakes the task of `cx` when one ends.
     pub(super) fn poll_none(&self, cx: &mut Context<'_>) -> bool {
         let mut tasks = self.tasks.lock();
         loop {
@@ -136,7 +86,7 @@ impl Streams {
         }
     }
 
-    /// Ends those that are left, and waits until they have let go of everything.
+    /// Aborts the streams that are open, and waits until they have released all that they held.
     pub(super) async fn end(&self) {
         let mut tasks = mem::take(&mut *self.tasks.lock());
         tasks.shutdown().await;
@@ -147,137 +97,5 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Streams {
     fn execute(&self, stream: F) {
         let stream = unless_stalled(stream, self.stalled);
         self.tasks.lock().spawn(stream);
-    }
-}
-
-/// Gives `stream` up when no byte of its response has been taken for too long. The window of a stream is the client's to
-/// open, and nothing but this minds when it never does.
-async fn unless_stalled(stream: impl Future<Output = ()>, limit: Duration) {
-    let taken = Arc::<Taken>::default();
-    let mut stream = pin!(TAKEN.scope(taken.clone(), stream));
-    let mut stalled = None;
-    poll_fn(|cx| {
-        if stream.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(());
-        }
-        let pieces = taken.pieces.load(Relaxed);
-        if pieces.is_multiple_of(2) {
-            stalled = None;
-            return Poll::Pending;
-        }
-        let stalled = stalled.get_or_insert_with(|| Stalled::new(&taken, limit / LOOKS));
-        if stalled.pieces != pieces {
-            stalled.again(&taken, limit / LOOKS);
-        }
-        while stalled.timer.as_mut().poll(cx).is_ready() {
-            if stalled.looks + 1 >= LOOKS && stalled.bytes == taken.bytes.load(Relaxed) {
-                return Poll::Ready(());
-            }
-            stalled.look(&taken, limit / LOOKS);
-        }
-        Poll::Pending
-    })
-    .await;
-}
-
-// === impl Stalled ===
-
-impl Stalled {
-    fn new(taken: &Taken, step: Duration) -> Self {
-        Self {
-            pieces: taken.pieces.load(Relaxed),
-            bytes: taken.bytes.load(Relaxed),
-            looks: 0,
-            timer: Box::pin(sleep(step)),
-        }
-    }
-
-    /// It waits with another piece.
-    fn again(&mut self, taken: &Taken, step: Duration) {
-        (self.pieces, self.looks) = (taken.pieces.load(Relaxed), 0);
-        self.bytes = taken.bytes.load(Relaxed);
-        self.timer.as_mut().reset(Instant::now() + step);
-    }
-
-    fn look(&mut self, taken: &Taken, step: Duration) {
-        let bytes = taken.bytes.load(Relaxed);
-        self.looks = if bytes == self.bytes { self.looks + 1 } else { 0 };
-        self.bytes = bytes;
-        self.timer.as_mut().reset(Instant::now() + step);
-    }
-}
-
-// === impl Pieces ===
-
-impl Pieces {
-    /// For a response of the task that asks.
-    pub(super) fn of(body: Body) -> Self {
-        let taken = TAKEN.try_with(Arc::clone).unwrap_or_default();
-        Self { body, rest: Bytes::new(), cut: None, taken }
-    }
-}
-
-impl http_body::Body for Pieces {
-    type Data = Piece;
-    type Error = BodyError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Piece>, Self::Error>>> {
-        let this = &mut *self;
-        if !this.taken.pieces.load(Relaxed).is_multiple_of(2) {
-            this.taken.pieces.fetch_add(1, Relaxed);
-        }
-        if let Some(cut) = this.cut.take() {
-            return Poll::Ready(Some(Err(cut)));
-        }
-        if this.rest.is_empty() {
-            match ready!(Pin::new(&mut this.body).poll_frame(cx)) {
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => this.rest = data,
-                    Err(frame) => {
-                        let trailers = frame.into_trailers().unwrap_or_default();
-                        return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
-                    }
-                },
-                Some(Err(cut)) => {
-                    // A reset takes along what is not written yet.
-                    this.cut = Some(cut);
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
-                None => return Poll::Ready(None),
-            }
-        }
-        let bytes = this.rest.split_to(this.rest.len().min(PIECE));
-        this.taken.pieces.fetch_add(1, Relaxed);
-        Poll::Ready(Some(Ok(Frame::data(Piece { bytes, taken: this.taken.clone() }))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.rest.is_empty() && self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        // Asked for before the first piece only.
-        self.body.size_hint()
-    }
-}
-
-// === impl Piece ===
-
-impl Buf for Piece {
-    fn remaining(&self) -> usize {
-        self.bytes.len()
-    }
-
-    fn chunk(&self) -> &[u8] {
-        &self.bytes
-    }
-
-    fn advance(&mut self, count: usize) {
-        self.taken.bytes.fetch_add(count as u64, Relaxed);
-        self.bytes.advance(count);
     }
 }

@@ -1,4 +1,5 @@
-//! The PROXY protocol, versions 1 and 2: who speaks through a proxy. Takes not a byte from behind the header.
+//! The PROXY protocol, versions 1 and 2, in which a load balancer reports the address of its client. Never reads a byte
+//! beyond the header, since the next byte belongs to TLS or HTTP.
 
 #[cfg(fuzzing)]
 pub mod fuzzing;
@@ -9,35 +10,40 @@ use std::{
 };
 use tokio::{io::AsyncReadExt, net::TcpStream};
 
-/// How version 2 begins.
+/// The 12 bytes with which a header of version 2 begins.
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
-/// Version 1 is one line, this long at most.
+/// The length of the longest header of version 1, which is one line, with its line end.
 const LINE: usize = 107;
-/// Of version 2, behind the fixed part: addresses, and what else proxies add (TLV), which is not looked at.
+/// How many bytes of addresses and extensions (TLV) may follow the fixed part of version 2. The extensions are skipped.
 const REST: usize = 4 << 10;
 
-/// Whom a proxy speaks for.
+/// The client that a proxy connects for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Source {
+pub(super) struct ClientAddress {
     /// The client's address.
     pub(super) ip: IpAddr,
-    /// The port that it asked for.
+    /// The port that the client connected to.
     pub(super) port: u16,
 }
 
-/// Reads the header; `None` when the proxy speaks for itself, or for somebody without an address.
-pub(super) async fn read(stream: &mut TcpStream) -> io::Result<Option<Source>> {
+/// Reads the header. Returns `None` when it names no address: a health check of the proxy itself (LOCAL), or a client over
+/// a UNIX socket (UNKNOWN).
+///
+/// # Errors
+///
+/// `InvalidData` for a header that differs from the specification in one byte; the error of the socket otherwise.
+pub(super) async fn read(stream: &mut TcpStream) -> io::Result<Option<ClientAddress>> {
     let mut start = [0; 1];
     stream.peek(&mut start).await?;
     if start[0] == SIGNATURE[0] { version_2(stream).await } else { version_1(stream).await }
 }
 
-async fn version_1(stream: &mut TcpStream) -> io::Result<Option<Source>> {
+async fn version_1(stream: &mut TcpStream) -> io::Result<Option<ClientAddress>> {
     let (mut line, mut length) = ([0; LINE], 0);
     loop {
         let seen = stream.peek(&mut line[length..]).await?;
         let end = line[length..length + seen].iter().position(|byte| *byte == b'\n');
-        // All before the end of the line is ours. What is taken is not seen again, so this waits.
+        // Bytes up to the end of the line belong to the header. They are taken, so that the next peek waits for new ones.
         let taken = end.map_or(seen, |end| end + 1);
         stream.read_exact(&mut line[length..length + taken]).await?;
         length += taken;
@@ -50,8 +56,9 @@ async fn version_1(stream: &mut TcpStream) -> io::Result<Option<Source>> {
     }
 }
 
-/// `PROXY TCP4 SOURCE DESTINATION PORT PORT`, in exactly these characters.
-fn line_1(line: &[u8]) -> Option<Option<Source>> {
+/// Parses `PROXY TCP4 SOURCE DESTINATION PORT PORT`, with one space between the parts and CR LF at the end. The inner
+/// `None` is `PROXY UNKNOWN`; the outer one is a malformed line.
+fn line_1(line: &[u8]) -> Option<Option<ClientAddress>> {
     let line = std::str::from_utf8(line).ok()?.strip_suffix("\r\n")?.strip_prefix("PROXY ")?;
     let mut parts = line.split(' ');
     let family = parts.next()?;
@@ -67,17 +74,17 @@ fn line_1(line: &[u8]) -> Option<Option<Source>> {
         _ => false,
     };
     let (_, port) = (port(from)?, port(to)?);
-    (fits && parts.next().is_none()).then_some(Some(Source { ip: addresses[0], port }))
+    (fits && parts.next().is_none()).then_some(Some(ClientAddress { ip: addresses[0], port }))
 }
 
-/// A number of digits alone, without a zero before it.
+/// Parses a port: digits alone, without a leading zero or a sign.
 fn port(text: &str) -> Option<u16> {
     let plain =
         text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
     if plain { text.parse().ok() } else { None }
 }
 
-async fn version_2(stream: &mut TcpStream) -> io::Result<Option<Source>> {
+async fn version_2(stream: &mut TcpStream) -> io::Result<Option<ClientAddress>> {
     let mut head = [0; 16];
     stream.read_exact(&mut head).await?;
     let length = usize::from(u16::from_be_bytes([head[14], head[15]]));
@@ -89,7 +96,7 @@ async fn version_2(stream: &mut TcpStream) -> io::Result<Option<Source>> {
     block_2(head[12], head[13], &rest).ok_or_else(malformed)
 }
 
-fn block_2(version_and_command: u8, family: u8, rest: &[u8]) -> Option<Option<Source>> {
+fn block_2(version_and_command: u8, family: u8, rest: &[u8]) -> Option<Option<ClientAddress>> {
     let is_local = match version_and_command {
         0x20 => true,
         0x21 => false,
@@ -97,20 +104,20 @@ fn block_2(version_and_command: u8, family: u8, rest: &[u8]) -> Option<Option<So
     };
     let port = |at: usize| Some(u16::from_be_bytes([*rest.get(at)?, *rest.get(at + 1)?]));
     let source = match family >> 4 {
-        // A proxy that speaks for itself, and families without an address that is of use to us.
+        // LOCAL, and the families UNSPEC and UNIX, which have no IP address.
         _ if is_local => None,
         0x0 | 0x3 => None,
         0x1 => {
             let ip: [u8; 4] = rest.get(..4)?.try_into().ok()?;
-            Some(Source { ip: Ipv4Addr::from(ip).into(), port: port(10)? })
+            Some(ClientAddress { ip: Ipv4Addr::from(ip).into(), port: port(10)? })
         }
         0x2 => {
             let ip: [u8; 16] = rest.get(..16)?.try_into().ok()?;
-            Some(Source { ip: Ipv6Addr::from(ip).into(), port: port(34)? })
+            Some(ClientAddress { ip: Ipv6Addr::from(ip).into(), port: port(34)? })
         }
         _ => return None,
     };
-    // A client of ours speaks TCP.
+    // A client of this gateway connects over TCP, so that a header for a datagram (0x2) is malformed.
     let is_stream = matches!(family & 0x0f, 0x0 | 0x1);
     (is_stream || is_local).then_some(source)
 }
@@ -124,8 +131,8 @@ mod tests {
     use super::*;
     use rstest::rstest;
 
-    fn source(ip: &str, port: u16) -> Option<Option<Source>> {
-        Some(Some(Source { ip: ip.parse().unwrap(), port }))
+    fn source(ip: &str, port: u16) -> Option<Option<ClientAddress>> {
+        Some(Some(ClientAddress { ip: ip.parse().unwrap(), port }))
     }
 
     #[rstest]
@@ -143,7 +150,7 @@ mod tests {
     #[case::too_few("PROXY TCP4 192.0.2.1 198.51.100.1 5000\r\n", None)]
     #[case::lower_case("proxy TCP4 192.0.2.1 198.51.100.1 5000 443\r\n", None)]
     #[case::a_request("GET / HTTP/1.1\r\n", None)]
-    fn lines(#[case] line: &str, #[case] says: Option<Option<Source>>) {
+    fn lines(#[case] line: &str, #[case] says: Option<Option<ClientAddress>>) {
         assert_eq!(line_1(line.as_bytes()), says);
     }
 
@@ -173,7 +180,7 @@ mod tests {
         #[case] command: u8,
         #[case] family: u8,
         #[case] rest: &[u8],
-        #[case] says: Option<Option<Source>>,
+        #[case] says: Option<Option<ClientAddress>>,
     ) {
         assert_eq!(block_2(command, family, rest), says);
     }

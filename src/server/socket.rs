@@ -1,6 +1,6 @@
-//! Sockets: those that listen, and where those to upstreams lead.
+//! Listening sockets, and the upstreams as all workers share them.
 
-use super::ServerError;
+use super::error::ServerError;
 use crate::{
     config::{self, Config},
     metrics,
@@ -14,19 +14,21 @@ use std::{
     time::Duration,
 };
 
+/// How many completed connections the kernel may keep until a worker accepts them, if `net.core.somaxconn` allows it.
 const BACKLOG: i32 = 4096;
+/// A connection without traffic is probed after 60 s.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
-/// Listens; `shared` lets other sockets of this process listen on the same port.
+/// Opens a listening socket. With `shared`, other sockets of this process can listen on the same port (`SO_REUSEPORT`).
 pub(super) fn listen(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
     let socket = bind(address, shared)?;
-    // Connections take it over: a client that is gone without a word is noticed.
+    // Accepted sockets inherit it. It finds clients that disappeared without closing, for example with their power.
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
 }
 
-/// Fails when somebody listens on `address`, sharing it or not. Listens itself at no time.
+/// Fails when a process listens on `address`, even with `SO_REUSEPORT`. Never listens itself, so that no client reaches it.
 pub(super) fn ensure_free(address: SocketAddr) -> io::Result<()> {
     bind(address, false).map(drop)
 }
@@ -40,8 +42,12 @@ fn bind(address: SocketAddr, shared: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// The upstreams, as all workers share them, with at most `most` connections together; the system's authorities are read
-/// only where one needs them.
+/// Makes the upstreams that all workers share, with at most `most` connections together. Reads the system's certificate
+/// authorities only if an upstream needs them.
+///
+/// # Errors
+///
+/// [`ServerError::Upstream`] if certificates or the name of an upstream cannot be used for TLS.
 pub(super) fn clusters(config: &Config, most: usize) -> Result<Vec<Arc<Cluster>>, ServerError> {
     let (mut roots, sockets) = (None, Sockets::new(most));
     let cluster = |upstream: &config::Upstream| {

@@ -1,6 +1,6 @@
-//! Where each side of the gateway gets its decisions: one memory for all, or a connection of its own.
+//! Opens the store for each worker and for the admin side: one memory for all of them, or a Redis connection for each.
 
-use super::ServerError;
+use super::error::ServerError;
 use crate::{
     config::{self, Mode, Scope},
     metrics,
@@ -16,24 +16,25 @@ use crate::{
 };
 use std::{sync::Arc, time::Duration};
 
-/// How long a start waits for a server.
+/// The start waits up to 2 s for the answer of Redis. Without one the gateway starts with `on_failure`.
 const PROBE: Duration = Duration::from_secs(2);
 
-/// How long a gateway waits for the store to hear that it ends, or, of a Cluster, that it begins.
+/// A gateway that ends waits up to 0.5 s for Redis to take it off the list of gateways; one that starts with a Cluster waits
+/// as long to be added.
 const GOODBYE: Duration = Duration::from_millis(500);
 
-/// Where one side of the gateway gets its decisions.
+/// The store of the configuration, of which each worker and the admin side open a connection of their own.
 #[derive(Debug, Clone)]
 pub(super) enum StoreSource {
     Memory(MemoryStore),
     Redis {
         url: RedisUrl,
         markers: Arc<Markers>,
-        /// Of a Cluster.
+        /// The hash tags that limiters have in a Cluster; `None` where one server has all keys.
         groups: Option<Arc<Groups>>,
-        /// Shared by all sides.
+        /// The state of the store as all connections of the process have found it.
         process: Arc<Process>,
-        /// Somebody may have to wait for a place.
+        /// A limiter counts requests in progress, so that requests may wait for a concurrency permit.
         places: bool,
     },
 }
@@ -68,12 +69,13 @@ impl StoreSource {
         let groups = url.is_cluster().then(|| Groups::new(prefix, claims(plan)));
         if process.health.is_closed() {
             let script = RedisStore::open(url, &markers).map_err(ServerError::Store)?;
-            // It was there a moment ago; if it is not, each side says so. A server of a Cluster may be away alone.
+            // The server answered a moment ago. If it is away by now, each connection reports it. In a Cluster one server may
+            // be away alone, and the start does not wait 2 s for it.
             let limit = if script.has_many_servers() { GOODBYE } else { PROBE };
             if script.connected(limit).await.is_ok() {
                 process.introduce(&script, limit).await;
                 if let Some(groups) = &groups {
-                    // Before the first request: none is refused because it is not known yet which hash tags are in use.
+                    // Claimed before the first request, so that none is refused because the tags in use are unknown.
                     script.with_groups(groups.clone()).claim_groups().await;
                 }
             }
@@ -81,14 +83,14 @@ impl StoreSource {
         Ok(Self::Redis { url: url.clone(), markers, groups, process, places })
     }
 
-    /// Every request has been decided: the other gateways need not miss this one.
+    /// Takes this gateway off the store's list, after its last decision, so that the others do not count it as absent.
     pub(super) async fn leave(&self) {
         if let Self::Redis { process, .. } = self {
             process.leave(GOODBYE).await;
         }
     }
 
-    /// How the store is; the memory is never away.
+    /// Returns the health of the store; `None` for the memory, which is never away.
     pub(super) fn health(&self) -> Option<Arc<Health>> {
         match self {
             Self::Memory(_) => None,
@@ -96,12 +98,13 @@ impl StoreSource {
         }
     }
 
-    /// A store of the current runtime, connected if it can be.
+    /// Opens a store on the current runtime, and waits up to 2 s for its connection.
     pub(super) async fn store(&self) -> Result<Arc<dyn Store>, ServerError> {
         self.connect(None).await
     }
 
-    /// The same, which keeps the process known to the store; `looked` are the limiters that have one state.
+    /// Opens a store that also sends the heartbeats of this process; `looked` are the limiters with one state each, whose
+    /// levels it reads.
     pub(super) async fn kept(&self, looked: Vec<Check>) -> Result<Arc<dyn Store>, ServerError> {
         self.connect(Some(looked)).await
     }
@@ -110,7 +113,7 @@ impl StoreSource {
         let (url, markers, groups, process, places) = match self {
             Self::Memory(store) => {
                 metrics::store_up().set(1.0);
-                // An `Arc` for each side: who holds it is counted at each request.
+                // Each worker gets an `Arc` of its own, because each request changes its reference count.
                 return Ok(Arc::new(store.clone()));
             }
             Self::Redis { url, markers, groups, process, places } => {
@@ -124,7 +127,7 @@ impl StoreSource {
                 tokio::spawn(script.clone().keep_groups());
             }
         }
-        // It was there a moment ago.
+        // The server answered a moment ago.
         if process.health.is_closed()
             && let Err(error) = script.connected(PROBE).await
         {
@@ -142,7 +145,7 @@ impl StoreSource {
     }
 }
 
-/// The hash tags of the limiters that gateways share.
+/// Returns the hash tags of the limiters that gateways share, for the other gateways of a Cluster to compare with theirs.
 fn claims(plan: &Plan) -> impl Iterator<Item = Claim> {
     let is_shared = |limiter: &config::Limiter| {
         plan.config.limiting && limiter.mode != Mode::Off && limiter.scope == Scope::Cluster

@@ -1,4 +1,4 @@
-//! What a client's bytes go through: TCP, or TLS over it.
+//! The byte stream to a client: TCP, or TLS over it. Knows no protocol above.
 
 use std::{
     io::{self, IoSlice},
@@ -11,10 +11,10 @@ use tokio::{
 };
 use tokio_rustls::server::TlsStream;
 
-/// What a client's bytes go through.
+/// The byte stream to a client.
 pub(super) enum Transport {
     Plain(TcpStream),
-    /// The state of TLS is large, and most connections have none.
+    /// In a box, because the state of TLS is large and connections in clear text should not be as large.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
@@ -28,7 +28,7 @@ impl Transport {
         }
     }
 
-    /// Whether the client has closed its side, also behind input that nobody has read.
+    /// Whether the client has closed its side, even where bytes before the end have not been read.
     pub(super) fn is_closed_by_client(&self) -> bool {
         let readiness = pin!(self.tcp().ready(Interest::READABLE));
         match readiness.poll(&mut Context::from_waker(Waker::noop())) {

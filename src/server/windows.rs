@@ -1,63 +1,65 @@
-//! How much of their requests' bodies all clients of HTTP/2 together may have on the way to the gateway. Opens no window
-//! by itself.
+//! Bounds the bytes of request bodies that all HTTP/2 connections together can make the gateway hold. Opens no window by
+//! itself.
 //!
-//! While a request waits for its slot, its body waits in the windows of its HTTP/2 connection (RFC 9113 section 5.2), so a
-//! connection can fill its window. With 2 MiB each, 1,000 connections could make the gateway hold 2 GiB. Therefore each new
-//! connection gets a part of what is left of one budget for the whole process.
+//! While a request waits for its slot, its body waits in the flow-control windows of its HTTP/2 connection (RFC 9113
+//! section 5.2), so that a client can fill the window of a connection. With 2 MiB each, 1,000 connections could make the
+//! gateway hold 2 GiB. Therefore each new connection gets a part of one budget for the whole process.
 
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-/// Bytes that connections may have beyond the least, over all workers.
+/// The bytes that all windows of all workers together may have beyond [`LEAST`].
 const BUDGET: usize = 128 << 20;
-/// A new connection gets this part of what is left, so that some is always left for later ones: the 100th gets 480 KiB.
+/// A new connection gets 1/64 of the budget that is left, so that later connections get some, too: the 100th gets 480 KiB.
 const PART: usize = 64;
-/// Of a connection at most: some uploads that wait for their slots do not stop the others.
+/// The largest window of a connection, 2 MiB: eight held uploads of 256 KiB fill it, and a ninth has to wait for them.
 const MOST: usize = 2 << 20;
-/// Of a connection at least: HTTP/2 begins with it, and knows no less (RFC 9113 section 6.9.2).
+/// The smallest window of a connection, 64 KiB - 1: each begins with it, and no setting makes it smaller (RFC 9113
+/// section 6.9.2).
 const LEAST: usize = (64 << 10) - 1;
-/// Of one stream: a part of its connection's, between these. The larger one fills a line of 50 ms at 5 MB/s.
+/// The least and the largest window of one stream, which gets 1/8 of its connection's. 256 KiB let an upload run at 5 MB/s
+/// over a round trip of 50 ms.
 const STREAM: (usize, usize) = (32 << 10, 256 << 10);
 
-/// The budget of a process, shared by its workers.
+/// The budget for the windows of all connections of a process, shared by its workers.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Windows {
-    /// What connections have beyond the least.
+pub(super) struct WindowBudget {
+    /// The bytes that open connections have beyond [`LEAST`].
     granted: Arc<AtomicUsize>,
 }
 
-/// The window of a connection; it goes back to the budget when it is dropped.
+/// The window of one connection. Its bytes return to the budget on drop.
 #[derive(Debug)]
-pub(super) struct Window {
+pub(super) struct ConnectionWindow {
     size: usize,
-    windows: Windows,
+    budget: WindowBudget,
 }
 
-// === impl Windows ===
+// === impl WindowBudget ===
 
-impl Windows {
-    /// For a new connection.
-    pub(super) fn grant(&self) -> Window {
+impl WindowBudget {
+    /// Takes the window of a new connection out of the budget.
+    pub(super) fn grant(&self) -> ConnectionWindow {
         let more = |granted| Some(granted + size(granted) - LEAST);
         let before = self.granted.fetch_update(Relaxed, Relaxed, more);
         // The closure always gives a number.
         let (Ok(before) | Err(before)) = before;
-        Window { size: size(before), windows: self.clone() }
+        ConnectionWindow { size: size(before), budget: self.clone() }
     }
 }
 
-/// The next connection's.
+/// Returns the window of the next connection when open ones have `granted` bytes beyond [`LEAST`]. Its part is
+/// never more than the rest of the budget.
 fn size(granted: usize) -> usize {
     let left = BUDGET.saturating_sub(granted);
-    // What it gets beyond the least is never more than is left.
     (left / PART).clamp(LEAST, MOST)
 }
 
-// === impl Window ===
+// === impl ConnectionWindow ===
 
-impl Window {
+impl ConnectionWindow {
     pub(super) fn of_connection(&self) -> u32 {
         self.size as u32
     }
@@ -67,9 +69,9 @@ impl Window {
     }
 }
 
-impl Drop for Window {
+impl Drop for ConnectionWindow {
     fn drop(&mut self) {
-        self.windows.granted.fetch_sub(self.size - LEAST, Relaxed);
+        self.budget.granted.fetch_sub(self.size - LEAST, Relaxed);
     }
 }
 
@@ -79,7 +81,7 @@ mod tests {
 
     #[test]
     fn all_windows_together_are_bounded_and_come_back() {
-        let windows = Windows::default();
+        let windows = WindowBudget::default();
         let mut all: Vec<_> = (0..10_000).map(|_| windows.grant()).collect();
         let sizes: Vec<usize> = all.iter().map(|window| window.of_connection() as usize).collect();
         assert_eq!((sizes[0], sizes[9_999]), (MOST, LEAST));

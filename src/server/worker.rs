@@ -1,227 +1,111 @@
-//! One core's share of the data plane: its own runtime, listener, connections and store.
+//! One worker: a thread with its own runtime, listener, upstream connections and store connection. Starts and ends them.
 
 use super::{
-    LINGER, Phase, ServerError,
-    crew::{Crew, Guest},
-    door::{Door, turn_away},
-    seats::{Seat, Seats},
+    acceptor::Acceptor,
+    balancer::{ConnectionBalancer, Handoff},
+    connection_limit::ConnectionLimit,
+    context::ConnectionContext,
+    error::{ServerError, system},
+    phase::{LINGER, Phase},
     source::StoreSource,
-    system,
 };
 use crate::{
-    log::{Permit, Throttle},
     plan::Plan,
     proxy::Proxy,
     store::Store,
     upstream::{Cluster, Pool},
 };
 use std::{
-    io::{self, ErrorKind},
-    net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream},
+    net::TcpListener,
     sync::{Arc, OnceLock, atomic::AtomicBool},
-    time::Duration,
 };
 use tokio::{
-    net::{TcpListener, TcpStream},
     sync::{Semaphore, mpsc, watch},
     task::JoinSet,
     time::{Instant, sleep, timeout},
 };
 use tokio_rustls::rustls::ServerConfig;
 
-/// One core's share of the data plane.
+/// One worker, before it runs.
 pub(super) struct Worker {
-    /// Its own, of the port of all.
-    pub(super) listener: StdListener,
-    /// Whom others have let in for it.
-    pub(super) guests: mpsc::Receiver<Guest>,
-    /// All workers.
-    pub(super) crew: Arc<Crew>,
+    /// This worker's socket. Every worker has one on the same port.
+    pub(super) listener: TcpListener,
+    /// Connections that other workers accepted for this one.
+    pub(super) handoffs: mpsc::Receiver<Handoff>,
+    pub(super) balancer: Arc<ConnectionBalancer>,
     pub(super) plan: Arc<Plan>,
-    /// Which one it is of those of the plan.
+    /// The number of this worker, from 0, by which the plan keeps its counters.
     pub(super) number: usize,
     pub(super) source: StoreSource,
-    /// Shared by all workers.
+    /// The upstreams, as all workers share them.
     pub(super) clusters: Vec<Arc<Cluster>>,
-    /// `None`: clear text.
+    /// The certificates that clients see; `None` where clients speak clear text.
     pub(super) tls: Option<watch::Receiver<Arc<ServerConfig>>>,
-    /// Those of all workers.
-    pub(super) seats: Arc<Seats>,
-    /// Bounds the clients that are told at one time that there is no seat.
+    /// The connection limit of all workers together.
+    pub(super) connections: Arc<ConnectionLimit>,
+    /// Bounds the clients that this worker answers with 503 at one time because too many are connected.
     pub(super) turned_away: Arc<Semaphore>,
     pub(super) draining: Arc<AtomicBool>,
     pub(super) phases: watch::Receiver<Phase>,
-    /// When the drain ends; set before it begins.
+    /// The instant at which the drain ends. The main thread sets it before [`Phase::Draining`].
     pub(super) drain_end: Arc<OnceLock<Instant>>,
 }
-
-static UNACCEPTED: Throttle = Throttle::new();
-static LOST: Throttle = Throttle::new();
 
 // === impl Worker ===
 
 impl Worker {
-    pub(super) async fn run(mut self) -> Result<(), ServerError> {
+    /// Serves clients until the gateway has drained, then returns unused permits to the store.
+    ///
+    /// # Errors
+    ///
+    /// [`ServerError`] if the store's URL cannot be used or the listener fails at the start.
+    pub(super) async fn run(self) -> Result<(), ServerError> {
         let store = self.source.store().await?;
-        let door = self.door(store.clone())?;
-        let mut connections = JoinSet::new();
-        self.accept(&door, &mut connections).await?;
-        drop(self.listener);
-        let all = async {
+        let context = self.context(store.clone())?;
+        let (mut phases, proxy) = (self.phases, &context.proxy);
+        let acceptor = Acceptor {
+            listener: self.listener,
+            handoffs: self.handoffs,
+            balancer: self.balancer,
+            number: self.number,
+            turned_away: self.turned_away,
+            context: context.clone(),
+            connections: JoinSet::new(),
+        };
+        let mut connections = acceptor.run(&self.drain_end).await?;
+        let all_ended = async {
             while connections.join_next().await.is_some() {}
-            door.proxy.tunnels_ended().await;
+            proxy.tunnels_ended().await;
         };
         let aborted = async {
-            let _ = self.phases.wait_for(|phase| *phase == Phase::Aborting).await;
-            door.proxy.cut_tunnels();
-            // Connections hear of it too, and let go of everything before they end.
+            let _ = phases.wait_for(|phase| *phase == Phase::Aborting).await;
+            proxy.cut_tunnels();
+            // Connections watch the phase, too: they release all that they hold before they end.
             sleep(LINGER).await;
         };
         tokio::select! {
-            () = all => {}
+            () = all_ended => {}
             () = aborted => {}
         }
-        door.proxy.cut_tunnels();
+        proxy.cut_tunnels();
         connections.shutdown().await;
-        door.proxy.tunnels_ended().await;
-        // What was not used is on its way back to a store that may be away.
+        proxy.tunnels_ended().await;
+        // Unused permits are on their way back to the store, which may be away.
         let _ = timeout(LINGER, store.flush()).await;
         Ok(())
     }
 
-    fn door(&self, store: Arc<dyn Store>) -> Result<Arc<Door>, ServerError> {
+    fn context(&self, store: Arc<dyn Store>) -> Result<Arc<ConnectionContext>, ServerError> {
         let workers = self.plan.config.workers;
         let upstreams = self.clusters.iter().map(|cluster| Pool::new(cluster.clone(), workers));
-        Ok(Arc::new(Door {
+        Ok(Arc::new(ConnectionContext {
             proxy: Proxy::new(self.plan.clone(), self.number, store, upstreams.collect()),
             plan: self.plan.clone(),
             tls: self.tls.clone(),
             port: self.listener.local_addr().map_err(system)?.port(),
-            seats: self.seats.clone(),
+            connections: self.connections.clone(),
             draining: self.draining.clone(),
             phases: self.phases.clone(),
         }))
     }
-
-    /// Lets clients in until the gateway drains.
-    async fn accept(
-        &mut self,
-        door: &Arc<Door>,
-        connections: &mut JoinSet<()>,
-    ) -> Result<(), ServerError> {
-        let listener = TcpListener::from_std(self.listener.try_clone().map_err(system)?);
-        let listener = listener.map_err(system)?;
-        let mut drain = self.phases.clone();
-        loop {
-            tokio::select! {
-                accepted = listener.accept() => match accepted {
-                    Ok((tcp, address)) => self.let_in(door, connections, tcp, address),
-                    // That client has left before it was let in; others wait.
-                    Err(error) if is_its_own(&error) => {}
-                    Err(error) => {
-                        // Most likely out of file descriptors: wait until some are free.
-                        if let Some(Permit { suppressed }) = UNACCEPTED.permit() {
-                            tracing::warn!(%error, suppressed, "cannot accept");
-                        }
-                        while let Ok(guest) = self.guests.try_recv() {
-                            take_over(door, connections, guest);
-                        }
-                        sleep(Duration::from_millis(100)).await;
-                    }
-                },
-                Some(guest) = self.guests.recv() => take_over(door, connections, guest),
-                _ = drain.wait_for(|phase| *phase >= Phase::Draining) => break,
-                Some(_) = connections.join_next() => {}
-            }
-        }
-        if let Some(end) = self.drain_end.get() {
-            door.proxy.drain(*end);
-        }
-        // From now on others keep whom they let in.
-        self.guests.close();
-        while let Some(guest) = self.guests.recv().await {
-            take_over(door, connections, guest);
-        }
-        // Those who got through to us before the door closed are still served.
-        while let Ok((tcp, address)) = self.listener.accept() {
-            let turn = self.crew.own_turn(self.number);
-            match (registered(tcp), door.seats.take(turn)) {
-                (Ok(tcp), Some(seat)) => serve(door, connections, tcp, address, seat),
-                (Ok(tcp), None) => self.turn_away(door, connections, tcp),
-                (Err(_), _) => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// A client has come: it stays here, or goes to a worker that has fewer, or is told that there is no seat for it.
-    fn let_in(
-        &self,
-        door: &Arc<Door>,
-        connections: &mut JoinSet<()>,
-        tcp: TcpStream,
-        address: SocketAddr,
-    ) {
-        let (worker, turn) = self.crew.turn(self.number);
-        let Some(seat) = door.seats.take(turn) else {
-            return self.turn_away(door, connections, tcp);
-        };
-        if worker == self.number {
-            return serve(door, connections, tcp, address, seat);
-        }
-        // Of a socket that cannot be had back nothing is left to be told.
-        let Ok(tcp) = tcp.into_std() else { return };
-        if let Err(mut guest) = self.crew.hand_over(worker, Guest { tcp, address, seat }) {
-            guest.seat.stays(self.crew.own_turn(self.number));
-            take_over(door, connections, guest);
-        }
-    }
-
-    fn turn_away(&self, door: &Door, connections: &mut JoinSet<()>, tcp: TcpStream) {
-        if door.tls.is_none()
-            && let Ok(permit) = self.turned_away.clone().try_acquire_owned()
-        {
-            // The answer must not wait for the client's delayed acknowledgement.
-            let _ = tcp.set_nodelay(true);
-            connections.spawn(async move {
-                turn_away(tcp).await;
-                drop(permit);
-            });
-        }
-    }
-}
-
-/// A client that another worker has let in is served here.
-fn take_over(door: &Arc<Door>, connections: &mut JoinSet<()>, Guest { tcp, address, seat }: Guest) {
-    match registered(tcp) {
-        Ok(tcp) => serve(door, connections, tcp, address, seat),
-        Err(error) => {
-            if let Some(Permit { suppressed }) = LOST.permit() {
-                tracing::warn!(%error, suppressed, "cannot take a connection over");
-            }
-        }
-    }
-}
-
-fn serve(
-    door: &Arc<Door>,
-    connections: &mut JoinSet<()>,
-    tcp: TcpStream,
-    address: SocketAddr,
-    seat: Seat,
-) {
-    // Small answers must not wait for a client's delayed acknowledgement.
-    let _ = tcp.set_nodelay(true);
-    connections.spawn(door.clone().serve(tcp, address, seat));
-}
-
-/// Whether an error of accept is about one connection, which it takes away.
-fn is_its_own(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset)
-}
-
-/// With this worker's runtime.
-fn registered(tcp: StdStream) -> io::Result<TcpStream> {
-    tcp.set_nonblocking(true)?;
-    TcpStream::from_std(tcp)
 }

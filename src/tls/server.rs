@@ -1,4 +1,4 @@
-//! How clients are met over TLS: certificates by the name that a client asks for. Never falls back to less than TLS 1.2.
+//! The server side of TLS: chooses a certificate by the name that a client asks for. Never accepts less than TLS 1.2.
 
 use super::{KeyPair, TlsError, certificates};
 use rustls::{
@@ -15,26 +15,27 @@ use std::{
 };
 use webpki::EndEntityCert;
 
-/// What we speak inside, best first (RFC 7301).
+/// The protocols that the gateway offers inside TLS, the preferred one first (ALPN, RFC 7301).
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// The certificates that clients are shown.
+/// The certificates that clients can see.
 #[derive(Debug)]
-struct Shown {
-    /// For clients that name no host, or none of theirs.
+struct ServedCertificates {
+    /// The first one of the configuration, for clients that name no host, or one that no certificate names.
     first: Arc<CertifiedKey>,
-    /// By name, in lower case. `*.example.com` stands for one label more.
+    /// Certificates by name in lower case. `*.example.com` matches names with one more label.
     by_name: HashMap<String, Arc<CertifiedKey>>,
 }
 
-/// Reads everything that clients are met with.
+/// Reads the certificates, their keys and the authorities of client certificates, and makes the TLS configuration of the
+/// listener.
 ///
 /// # Errors
 ///
-/// The file that cannot be read or used, and why.
+/// [`TlsError`] names the file that cannot be read or used, and the reason.
 pub fn config(pairs: &[KeyPair], client_ca: Option<&Path>) -> Result<ServerConfig, TlsError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let shown = Shown::load(pairs, &provider)?;
+    let shown = ServedCertificates::load(pairs, &provider)?;
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
         .map_err(|error| unusable(&pairs[0].cert, error))?;
@@ -54,7 +55,7 @@ pub fn config(pairs: &[KeyPair], client_ca: Option<&Path>) -> Result<ServerConfi
     Ok(config)
 }
 
-/// All files that [`config`] reads.
+/// Returns the files that [`config`] reads, so that a change of one of them can be noticed.
 pub fn files<'a>(
     pairs: &'a [KeyPair],
     client_ca: Option<&'a Path>,
@@ -66,9 +67,9 @@ fn unusable(file: &Path, error: impl ToString) -> TlsError {
     TlsError { file: file.to_owned(), reason: format!("cannot be used: {}", error.to_string()) }
 }
 
-// === impl Shown ===
+// === impl ServedCertificates ===
 
-impl Shown {
+impl ServedCertificates {
     fn load(pairs: &[KeyPair], provider: &CryptoProvider) -> Result<Self, TlsError> {
         let (mut first, mut by_name) = (None, HashMap::new());
         for pair in pairs {
@@ -77,7 +78,7 @@ impl Shown {
             let key = CertifiedKey::from_der(chain, key, provider);
             let key = Arc::new(key.map_err(|error| unusable(&pair.key, error))?);
             for name in names {
-                // Of two for one name the first is shown.
+                // If two certificates have one name, clients see the first.
                 by_name.entry(name).or_insert_with(|| key.clone());
             }
             first.get_or_insert(key);
@@ -95,13 +96,14 @@ impl Shown {
     }
 }
 
-impl ResolvesServerCert for Shown {
+impl ResolvesServerCert for ServedCertificates {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(self.find(hello.server_name()).clone())
     }
 }
 
-/// The names that a certificate is for (RFC 9525 section 6.3: never its common name).
+/// Returns the names that a certificate is for: its subject alternative names, never its common name (RFC 9525
+/// section 6.3).
 fn names(certificate: &CertificateDer<'_>) -> Result<Vec<String>, webpki::Error> {
     let certificate = EndEntityCert::try_from(certificate)?;
     Ok(certificate.valid_dns_names().map(str::to_ascii_lowercase).collect())
@@ -141,7 +143,7 @@ mod tests {
             pair(directory.path(), "2", &["*.w.example"]),
             pair(directory.path(), "3", &["a.w.example"]),
         ];
-        let all = Shown::load(&pairs, &aws_lc_rs::default_provider()).unwrap();
+        let all = ServedCertificates::load(&pairs, &aws_lc_rs::default_provider()).unwrap();
         let expected = pairs[shown].load().unwrap().0;
         assert_eq!(all.find(name).cert, expected);
     }

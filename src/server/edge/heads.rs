@@ -1,17 +1,19 @@
-//! What bytes on a connection say: the parser's own refusals, and heads that are framed twice. Looks, and never parses.
+//! Recognizes two things in the bytes of a connection: the parser's own refusals, and heads that are framed twice. Never
+//! parses a head.
 
 use crate::{answer::Failure, config::Limits};
 use bytes::Bytes;
 use http::{Response, StatusCode};
 
-/// How the parser's own answers go on behind their status line.
+/// The bytes that follow the status line in every answer that hyper makes by itself.
 const MARK: &[u8] = b"\r\nconnection: close\r\ncontent-length: 0\r\ndate: ";
-/// Of a request line, besides its target: the longest method that is registered, spaces, the version.
+/// The length of a request line without its target: the longest registered method, two spaces, the version.
 const AROUND_TARGET: usize = 32;
 
-/// The problem in place of a bare refusal; `None` for everything else. `read` is what was refused.
+/// Returns the problem document that replaces `buf`, if `buf` is a bare refusal of hyper, and its status. `read` is the input
+/// that was refused.
 pub(super) fn problem(buf: &[u8], read: &[u8], limits: &Limits) -> Option<(StatusCode, Vec<u8>)> {
-    // Almost everything ends here.
+    // Almost all responses end here: they are not bare refusals.
     let line = buf.strip_prefix(b"HTTP/1.1 4")?;
     let end = line.iter().position(|byte| *byte == b'\r')?;
     let date = line[end..].strip_prefix(MARK)?.strip_suffix(b"\r\n\r\n")?;
@@ -41,18 +43,18 @@ fn long_target(limits: &Limits) -> Failure {
     Failure::TooLarge(StatusCode::URI_TOO_LONG, why.into())
 }
 
-/// Whether there is a line that long, and it is none of a header: those have their colon before any space.
+/// Whether the request line is too long. It differs from a header in that its first space precedes any colon.
 fn has_long_target(read: &[u8], limits: &Limits) -> bool {
     let is_long = |line: &&[u8]| line.len() > limits.uri + AROUND_TARGET;
     read.split(|byte| *byte == b'\n').filter(is_long).any(begins_request)
 }
 
-/// Whether a line may begin a request. In a head that the parser accepts no other does: names have no spaces.
+/// Whether a line may be a request line. In a head that the parser accepts no other line has a space before its colon.
 fn begins_request(line: &[u8]) -> bool {
     line.iter().find(|byte| b" :".contains(byte)) == Some(&b' ')
 }
 
-/// A response as HTTP/1.1 writes it, behind which the connection ends.
+/// Writes a response as HTTP/1.1, with `Connection: close`.
 pub(in crate::server) fn serialized(response: &Response<Bytes>, date: Option<&[u8]>) -> Vec<u8> {
     let (status, body) = (response.status(), response.body());
     let reason = status.canonical_reason().unwrap_or_default();
@@ -68,8 +70,9 @@ pub(in crate::server) fn serialized(response: &Response<Bytes>, date: Option<&[u
     out
 }
 
-/// Whether lines of one message have both Content-Length and Transfer-Encoding. Where `read` begins or ends within a
-/// message, or has the body of another, this may say yes to what is none; never no to what is one.
+/// Whether one message in `read` has both Content-Length and Transfer-Encoding. hyper drops the first of them, which hides an
+/// attempt at request smuggling (RFC 9112 section 6.1). If `read` begins or ends within a message, or holds the body of
+/// another, the answer may be a false yes, never a false no.
 pub(super) fn has_both_framings(read: &[u8]) -> bool {
     let (mut length, mut coding) = (false, false);
     for line in read.split(|byte| *byte == b'\n') {

@@ -1,12 +1,22 @@
-//! Interim responses: between what the parser writes, never within it.
+//! Tests that interim responses are written between the parser's responses, never within one.
 
-use super::*;
-use crate::server::{crew::Crew, seats::Seats};
+use super::{state::RequestStage, *};
+use crate::{
+    config::Limits,
+    metrics::Protocol,
+    proxy::ClientConnection as _,
+    server::{
+        balancer::ConnectionBalancer, connection_limit::ConnectionLimit, transport::Transport,
+    },
+};
 use bytes::Bytes;
-use http::Response;
+use http::{Request, Response};
 use http_body_util::{BodyExt, Full, combinators::BoxBody};
 use hyper::{server::conn::http1, service::service_fn};
-use std::{convert::Infallible, pin::pin, time::Duration};
+use parking_lot::Mutex;
+use std::{
+    convert::Infallible, future::poll_fn, num::NonZeroUsize, pin::pin, sync::Arc, time::Duration,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -16,18 +26,19 @@ use tokio::{
 
 const HINTS: &[u8] = b"HTTP/1.1 103 Early Hints\r\nlink: </a.css>\r\n\r\n";
 
-/// A connection whose requests are answered by `answer`; the client's end of it.
-async fn serve<F>(answer: impl Fn(Arc<Stream>) -> F + Send + 'static) -> TcpStream
+/// Serves a connection whose requests `answer` answers, and returns the client's end of it.
+async fn serve<F>(answer: impl Fn(Arc<ClientStream>) -> F + Send + 'static) -> TcpStream
 where
     F: Future<Output = ()> + Send + 'static,
 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (tcp, _) = listener.accept().await.unwrap();
-    let seat = Arc::new(Seats::new(None)).take(Crew::new(1).0.own_turn(0));
-    let seat = seat.unwrap();
+    let limit = Arc::new(ConnectionLimit::new(NonZeroUsize::MIN));
+    let permit = limit.acquire(ConnectionBalancer::new(1).0.keep(0)).unwrap();
     let transport = Transport::Plain(tcp);
-    let stream = Stream::new(transport, Vec::new(), Protocol::Http1, seat, Limits::default());
+    let stream =
+        ClientStream::new(transport, Vec::new(), Protocol::Http1, permit, Limits::default());
     let stream = Arc::new(stream);
     tokio::spawn(async move {
         let shared = stream.clone();
@@ -53,7 +64,7 @@ where
     client
 }
 
-/// What comes until `mark` has come.
+/// Reads until `mark` has arrived, and returns all that was read.
 async fn until(client: &mut TcpStream, mark: &str) -> String {
     let mut read = Vec::new();
     while !String::from_utf8_lossy(&read).contains(mark) {
@@ -72,7 +83,7 @@ async fn hints_come_at_once_and_before_the_answer() {
     let mut client = serve(move |stream| {
         let waits = waits.clone();
         async move {
-            // Somebody else's task tells of it, as an upstream's connection does.
+            // Another task sends the hints, as the connection to an upstream does.
             tokio::spawn(async move {
                 sleep(Duration::from_millis(20)).await;
                 stream.inform(HINTS);
@@ -116,7 +127,7 @@ async fn what_comes_too_late_or_is_too_much_is_not_passed_on() {
         stream.inform(&b"HTTP/1.1 103 Early Hints\r\n\r\n".repeat(1000));
         let late = stream.clone();
         tokio::spawn(async move {
-            while late.inner.lock().is_open {
+            while late.lock().stage == RequestStage::Open {
                 sleep(Duration::from_millis(1)).await;
             }
             late.inform(HINTS);
@@ -136,7 +147,7 @@ async fn of_what_was_read_only_the_last_is_kept() {
     let kept = Arc::new(Mutex::new(0));
     let most = kept.clone();
     let mut client = serve(move |stream| {
-        let read = stream.inner.lock().read.len();
+        let read = stream.lock().input.bytes.len();
         let mut most = most.lock();
         *most = read.max(*most);
         async {}

@@ -1,6 +1,6 @@
 //! The door to this module for the targets of `fuzz/`, which alone are built with `--cfg fuzzing`. Decides nothing.
 
-use super::{Source, block_2, line_1};
+use super::{ClientAddress, block_2, line_1};
 use std::net::IpAddr;
 
 /// The client's address and the port that it asked for; `None` when the header names no address (LOCAL, UNKNOWN).
@@ -16,6 +16,6 @@ pub fn version_2(version_and_command: u8, family: u8, rest: &[u8]) -> Option<Say
     block_2(version_and_command, family, rest).map(says)
 }
 
-fn says(source: Option<Source>) -> Says {
-    source.map(|Source { ip, port }| (ip, port))
+fn says(address: Option<ClientAddress>) -> Says {
+    address.map(|ClientAddress { ip, port }| (ip, port))
 }

@@ -1,6 +1,6 @@
-//! Connections of the admin side: how many there may be at one time, and how long each may take. Knows none of its pages.
+//! Connections of the admin side: how many may be open at one time, and how long each may take. Knows no page of it.
 
-use super::Phase;
+use super::phase::Phase;
 use crate::config::ClientLimits;
 use axum::{Router, body::Body};
 use http::{Response, StatusCode};
@@ -27,67 +27,67 @@ use tokio::{
     time::{Instant, Sleep, sleep, sleep_until, timeout},
 };
 
-/// A page, and the body that it reads, may take this long: it waits for the store at most for its time-out.
+/// A page has 30 s for its answer, including the body that it reads. Its calls of the store have shorter time-outs.
 const PAGE: Duration = Duration::from_secs(30);
-/// Time-outs of clients may be as short as a millisecond. Those of operators are not.
+/// Each admin time-out is at least 1 s, since those of clients, from which it is taken, may be 1 ms.
 const LEAST: Duration = Duration::from_secs(1);
-/// Pause after a failed accept: most likely the process is out of file descriptors.
+/// The pause after a failed accept. Most likely the process has no file descriptor left, and the next try would fail, too.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How long an operator may take.
+/// How long an operator's connection may take for each step.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
-    /// From the connection, or from the first byte of a request, to the end of its head.
+pub(super) struct AdminTimeouts {
+    /// The time from the connection, or from the first byte of a later request, to the end of the request's head.
     head: Duration,
-    /// Between two requests.
+    /// The time between two requests.
     idle: Duration,
-    /// Between two pieces of a response that it takes.
+    /// The time in which the operator may take nothing of a response.
     stall: Duration,
 }
 
-/// An operator's connection, which fails with [`ErrorKind::TimedOut`] when it takes too long.
-struct Timed {
+/// An operator's connection. Reads and writes fail with [`ErrorKind::TimedOut`] when it takes too long.
+struct TimedStream {
     tcp: TcpStream,
-    limits: Limits,
-    waits: Arc<Mutex<Waits>>,
-    /// Since when the operator has taken nothing of what is written.
+    limits: AdminTimeouts,
+    waits: Arc<Mutex<AdminWaits>>,
+    /// The instant since which the socket has been full; `None` while it takes what is written.
     blocked: Option<Instant>,
-    read_timer: Timer,
-    write_timer: Timer,
+    read_timer: LazyTimer,
+    write_timer: LazyTimer,
 }
 
-/// A connection that is being served.
-struct Open {
-    waits: Arc<Mutex<Waits>>,
+/// A connection that is being served, as the accept loop sees it.
+struct AdminConnection {
+    waits: Arc<Mutex<AdminWaits>>,
     task: AbortHandle,
 }
 
-/// What a connection waits for, and since when.
-struct Waits {
-    what: Wait,
+/// The step that a connection waits for, and the instant at which the wait began.
+struct AdminWaits {
+    what: AdminWait,
     since: Instant,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wait {
-    /// For the rest of a head; of a new connection for all of it.
+enum AdminWait {
+    /// The rest of a request's head, or on a new connection all of it.
     Head,
-    /// For the next request.
+    /// The first byte of the next request.
     Request,
-    /// For the page, which has a limit of its own.
+    /// The page, which has the limit [`PAGE`].
     Page,
 }
 
-/// Made when it is first needed.
+/// A timer that is made when it is first needed: most connections end before that.
 #[derive(Default)]
-struct Timer(Option<Pin<Box<Sleep>>>);
+struct LazyTimer(Option<Pin<Box<Sleep>>>);
 
-/// Serves `pages` on at most `most` connections at a time, until the gateway drains: then it releases the port, so that
-/// a new process on this host can start. Connections that are open then are still served.
+/// Serves `pages` on at most `most` connections at one time until the gateway drains. Then it closes the port, so that a new
+/// process on this host can start; connections that are open are still served.
 pub(super) async fn serve(
     listener: StdListener,
     pages: Router,
-    limits: Limits,
+    limits: AdminTimeouts,
     most: usize,
     mut phases: watch::Receiver<Phase>,
 ) {
@@ -96,7 +96,7 @@ pub(super) async fn serve(
     // The last of `most` connections is the one that waits for the permit of another.
     let permits = Arc::new(Semaphore::new(most.saturating_sub(1).max(1)));
     let accept = async {
-        let mut open = Vec::<Open>::new();
+        let mut open = Vec::<AdminConnection>::new();
         loop {
             let Ok((tcp, _)) = listener.accept().await else {
                 sleep(PAUSE).await;
@@ -106,15 +106,16 @@ pub(super) async fn serve(
             if permits.available_permits() == 0 {
                 end_one(&open);
             }
-            // The semaphore is never closed.
+            // Fails only if the semaphore is closed, which no code does.
             let Ok(permit) = permits.clone().acquire_owned().await else { return };
-            let waits = Arc::new(Mutex::new(Waits { what: Wait::Head, since: Instant::now() }));
+            let waits =
+                Arc::new(Mutex::new(AdminWaits { what: AdminWait::Head, since: Instant::now() }));
             let connection = connection(tcp, pages.clone(), limits, waits.clone());
             let task = tokio::spawn(async move {
                 connection.await;
                 drop(permit);
             });
-            open.push(Open { waits, task: task.abort_handle() });
+            open.push(AdminConnection { waits, task: task.abort_handle() });
         }
     };
     tokio::select! {
@@ -123,12 +124,12 @@ pub(super) async fn serve(
     }
 }
 
-/// Ends the connection that has waited for a request for longest. Otherwise some idle connections of browsers and scrapers
-/// would make a probe of `/readyz` fail.
-fn end_one(open: &[Open]) {
+/// Ends the connection that has been waiting for a request for the longest time. Otherwise 32 idle connections of browsers
+/// and scrapers would make a probe of `/readyz` fail.
+fn end_one(open: &[AdminConnection]) {
     let idle = open.iter().filter_map(|open| {
         let waits = open.waits.lock();
-        (waits.what != Wait::Page).then_some((waits.since, &open.task))
+        (waits.what != AdminWait::Page).then_some((waits.since, &open.task))
     });
     if let Some((_, task)) = idle.min_by_key(|(since, _)| *since) {
         task.abort();
@@ -138,14 +139,14 @@ fn end_one(open: &[Open]) {
 async fn connection(
     tcp: TcpStream,
     pages: TowerToHyperService<Router>,
-    limits: Limits,
-    waits: Arc<Mutex<Waits>>,
+    limits: AdminTimeouts,
+    waits: Arc<Mutex<AdminWaits>>,
 ) {
     // Small answers must not wait for a delayed acknowledgement.
     let _ = tcp.set_nodelay(true);
-    let stream = Timed::new(tcp, limits, waits.clone());
+    let stream = TimedStream::new(tcp, limits, waits.clone());
     let service = service_fn(move |request| {
-        waits.lock().now(Wait::Page);
+        waits.lock().now(AdminWait::Page);
         let (page, waits) = (timeout(PAGE, pages.call(request)), waits.clone());
         async move {
             let answer = page.await.unwrap_or_else(|_| {
@@ -153,7 +154,7 @@ async fn connection(
                 *late.status_mut() = StatusCode::REQUEST_TIMEOUT;
                 Ok(late)
             });
-            waits.lock().now(Wait::Request);
+            waits.lock().now(AdminWait::Request);
             Ok::<_, Infallible>(match answer {
                 Ok(answer) => answer,
                 Err(never) => match never {},
@@ -165,10 +166,10 @@ async fn connection(
     let _ = builder.header_read_timeout(None).serve_connection(TokioIo::new(stream), service).await;
 }
 
-// === impl Limits ===
+// === impl AdminTimeouts ===
 
-impl Limits {
-    /// Those of clients, at least [`LEAST`].
+impl AdminTimeouts {
+    /// Takes the time-outs of clients, and raises each to at least [`LEAST`].
     pub(super) fn of(client: ClientLimits) -> Self {
         let ClientLimits { header_timeout, idle_timeout, body_timeout, .. } = client;
         let [head, idle, stall] =
@@ -177,18 +178,18 @@ impl Limits {
     }
 }
 
-// === impl Waits ===
+// === impl AdminWaits ===
 
-impl Waits {
-    fn now(&mut self, what: Wait) {
+impl AdminWaits {
+    fn now(&mut self, what: AdminWait) {
         (self.what, self.since) = (what, Instant::now());
     }
 }
 
-// === impl Timer ===
+// === impl LazyTimer ===
 
-impl Timer {
-    /// Ready with an error at `until`.
+impl LazyTimer {
+    /// Ready at `until` with the error to return.
     fn poll(&mut self, cx: &mut Context<'_>, until: Instant) -> Poll<io::Error> {
         let timer = self.0.get_or_insert_with(|| Box::pin(sleep_until(until)));
         if timer.deadline() != until {
@@ -199,10 +200,10 @@ impl Timer {
     }
 }
 
-// === impl Timed ===
+// === impl TimedStream ===
 
-impl Timed {
-    fn new(tcp: TcpStream, limits: Limits, waits: Arc<Mutex<Waits>>) -> Self {
+impl TimedStream {
+    fn new(tcp: TcpStream, limits: AdminTimeouts, waits: Arc<Mutex<AdminWaits>>) -> Self {
         let (read_timer, write_timer) = Default::default();
         Self { tcp, limits, waits, blocked: None, read_timer, write_timer }
     }
@@ -215,9 +216,9 @@ impl Timed {
         if wrote.is_ready() {
             self.blocked = None;
             let mut waits = self.waits.lock();
-            if waits.what == Wait::Request {
-                // It takes the response, and is not idle yet. hyper may not read again before the socket wakes it, so
-                // that the timer has to be set here. It does not ring yet.
+            if waits.what == AdminWait::Request {
+                // The operator takes the response, and is not idle yet. hyper may not read again before the socket wakes
+                // it, so that the timer is set here, too. It does not fire yet.
                 waits.since = Instant::now();
                 let _ = self.read_timer.poll(cx, waits.since + self.limits.idle);
             }
@@ -228,7 +229,7 @@ impl Timed {
     }
 }
 
-impl AsyncRead for Timed {
+impl AsyncRead for TimedStream {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -239,21 +240,21 @@ impl AsyncRead for Timed {
         let read = Pin::new(&mut this.tcp).poll_read(cx, buf);
         let mut waits = this.waits.lock();
         if read.is_ready() {
-            if waits.what == Wait::Request && buf.filled().len() > before {
-                waits.now(Wait::Head);
+            if waits.what == AdminWait::Request && buf.filled().len() > before {
+                waits.now(AdminWait::Head);
             }
             return read;
         }
         let limit = match waits.what {
-            Wait::Head => this.limits.head,
-            Wait::Request => this.limits.idle,
-            Wait::Page => return Poll::Pending,
+            AdminWait::Head => this.limits.head,
+            AdminWait::Request => this.limits.idle,
+            AdminWait::Page => return Poll::Pending,
         };
         this.read_timer.poll(cx, waits.since + limit).map(Err)
     }
 }
 
-impl AsyncWrite for Timed {
+impl AsyncWrite for TimedStream {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

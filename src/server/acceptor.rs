@@ -1,0 +1,224 @@
+//! Accepts the clients of one worker until the gateway drains, and starts a task for each. Reads and writes no byte of
+//! HTTP, except the 503 for a client beyond the connection limit.
+
+use super::{
+    balancer::{ConnectionBalancer, Handoff},
+    connection::ConnectionDriver,
+    connection_limit::ConnectionPermit,
+    context::ConnectionContext,
+    edge::{ClientStream, serialized},
+    error::{ServerError, system},
+    handshake::Handshake,
+    phase::{LINGER, Phase},
+};
+use crate::{
+    answer::Failure,
+    log::{Permit, Throttle},
+    metrics::{Protocol, Refusal},
+    proxy::Client,
+};
+use std::{
+    io::{self, ErrorKind},
+    net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream},
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::{Semaphore, mpsc},
+    task::JoinSet,
+    time::{Instant, sleep, timeout},
+};
+
+/// The pause after a failed accept. Most likely the process has no file descriptor left, and the next try would fail, too.
+const PAUSE: Duration = Duration::from_millis(100);
+
+static FAILED_ACCEPTS: Throttle = Throttle::new();
+static FAILED_HANDOFFS: Throttle = Throttle::new();
+
+/// Accepts the clients of one worker.
+pub(super) struct Acceptor {
+    /// This worker's socket. Every worker has one on the same port.
+    pub(super) listener: StdListener,
+    /// Connections that other workers accepted for this one.
+    pub(super) handoffs: mpsc::Receiver<Handoff>,
+    pub(super) balancer: Arc<ConnectionBalancer>,
+    /// The number of this worker, from 0.
+    pub(super) number: usize,
+    /// Bounds the clients that are being answered with 503 because too many are connected.
+    pub(super) turned_away: Arc<Semaphore>,
+    pub(super) context: Arc<ConnectionContext>,
+    /// The tasks of all connections that this worker serves. At the end of the drain they are aborted.
+    pub(super) connections: JoinSet<()>,
+}
+
+// === impl Acceptor ===
+
+impl Acceptor {
+    /// Accepts clients until the gateway drains, then closes the port. Returns the connections that are still open.
+    ///
+    /// # Errors
+    ///
+    /// [`ServerError::System`] if the listener cannot be registered with this worker's runtime.
+    pub(super) async fn run(
+        mut self,
+        drain_end: &OnceLock<Instant>,
+    ) -> Result<JoinSet<()>, ServerError> {
+        self.accept().await?;
+        if let Some(end) = drain_end.get() {
+            self.context.proxy.drain(*end);
+        }
+        // From now on the other workers keep the connections that they accept.
+        self.handoffs.close();
+        while let Some(handoff) = self.handoffs.recv().await {
+            self.take_over(handoff);
+        }
+        // Clients whose connection the kernel completed before the port closes are still served.
+        while let Ok((tcp, address)) = self.listener.accept() {
+            let load = self.balancer.keep(self.number);
+            match (registered(tcp), self.context.connections.acquire(load)) {
+                (Ok(tcp), Some(permit)) => self.serve(tcp, address, permit),
+                (Ok(tcp), None) => self.turn_away(tcp),
+                (Err(_), _) => {}
+            }
+        }
+        Ok(self.connections)
+    }
+
+    async fn accept(&mut self) -> Result<(), ServerError> {
+        let listener = TcpListener::from_std(self.listener.try_clone().map_err(system)?);
+        let listener = listener.map_err(system)?;
+        let mut phases = self.context.phases.clone();
+        loop {
+            tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok((tcp, address)) => self.admit(tcp, address),
+                    // That client disconnected before it was accepted. Others may be waiting.
+                    Err(error) if is_of_one_client(&error) => {}
+                    Err(error) => {
+                        if let Some(Permit { suppressed }) = FAILED_ACCEPTS.permit() {
+                            tracing::warn!(%error, suppressed, "cannot accept");
+                        }
+                        while let Ok(handoff) = self.handoffs.try_recv() {
+                            self.take_over(handoff);
+                        }
+                        sleep(PAUSE).await;
+                    }
+                },
+                Some(handoff) = self.handoffs.recv() => self.take_over(handoff),
+                _ = phases.wait_for(|phase| *phase >= Phase::Draining) => return Ok(()),
+                Some(_) = self.connections.join_next() => {}
+            }
+        }
+    }
+
+    /// Serves a new client here, hands it over to the worker with the fewest connections, or answers it with 503.
+    fn admit(&mut self, tcp: TcpStream, address: SocketAddr) {
+        let (worker, load) = self.balancer.choose(self.number);
+        let Some(permit) = self.context.connections.acquire(load) else {
+            return self.turn_away(tcp);
+        };
+        if worker == self.number {
+            return self.serve(tcp, address, permit);
+        }
+        // A socket that cannot leave the runtime is closed, without a socket to answer on.
+        let Ok(tcp) = tcp.into_std() else { return };
+        let handed_over = self.balancer.hand_over(worker, Handoff { tcp, address, permit });
+        if let Err(mut handoff) = handed_over {
+            handoff.permit.set_load(self.balancer.keep(self.number));
+            self.take_over(handoff);
+        }
+    }
+
+    /// Serves a connection that another worker accepted.
+    fn take_over(&mut self, Handoff { tcp, address, permit }: Handoff) {
+        match registered(tcp) {
+            Ok(tcp) => self.serve(tcp, address, permit),
+            Err(error) => {
+                if let Some(Permit { suppressed }) = FAILED_HANDOFFS.permit() {
+                    tracing::warn!(%error, suppressed, "cannot take a connection over");
+                }
+            }
+        }
+    }
+
+    fn serve(&mut self, tcp: TcpStream, address: SocketAddr, permit: ConnectionPermit) {
+        // A small answer must not wait for the client's delayed acknowledgement.
+        let _ = tcp.set_nodelay(true);
+        self.connections.spawn(serve(self.context.clone(), tcp, address, permit));
+    }
+
+    /// Answers a client beyond the connection limit with 503. Over TLS, and when as many clients as may be are being
+    /// answered so, the connection is closed without an answer.
+    fn turn_away(&mut self, tcp: TcpStream) {
+        if self.context.tls.is_none()
+            && let Ok(permit) = self.turned_away.clone().try_acquire_owned()
+        {
+            // The answer must not wait for the client's delayed acknowledgement.
+            let _ = tcp.set_nodelay(true);
+            self.connections.spawn(async move {
+                turn_away(tcp).await;
+                drop(permit);
+            });
+        }
+    }
+}
+
+/// Serves a client until it disconnects, exceeds a time-out, or the gateway stops.
+async fn serve(
+    context: Arc<ConnectionContext>,
+    tcp: TcpStream,
+    address: SocketAddr,
+    permit: ConnectionPermit,
+) {
+    let mut phases = context.phases.clone();
+    let limit = context.client().header_timeout;
+    let handshake = tokio::select! {
+        biased;
+        handshake = timeout(limit, Handshake::perform(&context, tcp, address)) => handshake,
+        _ = phases.wait_for(|phase| *phase >= Phase::ClosingIdle) => return,
+    };
+    let handshake = match handshake {
+        Ok(Ok(handshake)) => handshake,
+        Ok(Err(Some(reason))) => return context.connections.refuse(reason),
+        // The client has disconnected.
+        Ok(Err(None)) => return,
+        Err(_) => return context.connections.refuse(Refusal::HeaderTimeout),
+    };
+    let config = &context.plan.config;
+    let (is_tls, trusted) = (handshake.is_tls(), handshake.trusted(&config.trusted_proxies));
+    let Handshake { transport, early, protocol, address, .. } = handshake;
+    let stream = Arc::new(ClientStream::new(transport, early, protocol, permit, config.limits));
+    let client = Client::new(address.ip, address.port, is_tls, trusted, stream.clone());
+    let driver = ConnectionDriver::new(context, Arc::new(client), stream);
+    match protocol {
+        Protocol::Http2 => Box::pin(driver.http2()).await,
+        Protocol::Http1 | Protocol::Tunnel => driver.http1().await,
+    }
+}
+
+/// Writes the 503 for a client beyond the connection limit, and reads for up to 1 s until the client has closed, so that it
+/// receives the answer instead of a reset.
+async fn turn_away(mut tcp: TcpStream) {
+    let problem = serialized(&Failure::TooManyConnections.response(), None);
+    let answered = async {
+        tcp.write_all(&problem).await?;
+        tcp.shutdown().await?;
+        let mut sink = [0; 1024];
+        while tcp.read(&mut sink).await? > 0 {}
+        io::Result::Ok(())
+    };
+    let _ = timeout(LINGER, answered).await;
+}
+
+/// Whether an error of accept is about one connection, which has disappeared with it.
+fn is_of_one_client(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset)
+}
+
+/// Registers a socket with the runtime of this worker.
+fn registered(tcp: StdStream) -> io::Result<TcpStream> {
+    tcp.set_nonblocking(true)?;
+    TcpStream::from_std(tcp)
+}

@@ -1,0 +1,107 @@
+//! The start of a connection, from accept until the gateway knows the client's address and its protocol: PROXY header,
+//! TLS, and the first bytes. Reads no request.
+
+use super::{
+    context::ConnectionContext,
+    proxy_protocol::{self, ClientAddress},
+    transport::Transport,
+};
+use crate::{
+    key,
+    metrics::{Protocol, Refusal},
+};
+use ipnet::IpNet;
+use std::{io, net::SocketAddr};
+use tokio::{io::AsyncReadExt, net::TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+/// The first bytes of a client that speaks HTTP/2 in clear text (RFC 9113 section 3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// The size of the first read, which tells HTTP/1 from HTTP/2. 4 KiB hold a whole request most of the time.
+const FIRST_READ: usize = 4 << 10;
+
+/// A client whose address and protocol are known.
+pub(super) struct Handshake {
+    pub(super) transport: Transport,
+    /// Bytes that were read to find out the protocol. The HTTP parser reads them first.
+    pub(super) early: Vec<u8>,
+    pub(super) protocol: Protocol,
+    pub(super) address: ClientAddress,
+    /// The PROXY header was LOCAL or UNKNOWN: the client's address is unknown, so `X-Forwarded-For` on this connection is
+    /// not trusted.
+    is_anonymous: bool,
+}
+
+// === impl Handshake ===
+
+impl Handshake {
+    /// Reads the PROXY header if `remote` is a trusted proxy and sends one, makes the TLS connection, and finds out the
+    /// protocol. Sets no time-out.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason to count: a malformed PROXY header or a failed TLS handshake. Returns `None` for a client that
+    /// disconnected without having sent anything.
+    pub(super) async fn perform(
+        context: &ConnectionContext,
+        mut tcp: TcpStream,
+        remote: SocketAddr,
+    ) -> Result<Self, Option<Refusal>> {
+        let config = &context.plan.config;
+        let mut address = ClientAddress { ip: remote.ip(), port: context.port };
+        let mut is_anonymous = false;
+        let ip = address.ip.to_canonical();
+        if config.proxy_protocol && key::is_trusted(ip, &config.trusted_proxies) {
+            let read = proxy_protocol::read(&mut tcp).await;
+            let proxied = read.map_err(|_| Some(Refusal::ProxyProtocol))?;
+            is_anonymous = proxied.is_none();
+            address = proxied.unwrap_or(address);
+        }
+        let Some(tls) = &context.tls else {
+            let (protocol, early) = detect(&mut tcp).await.map_err(|_| None)?;
+            let transport = Transport::Plain(tcp);
+            return Ok(Self { transport, early, protocol, address, is_anonymous });
+        };
+        let acceptor = TlsAcceptor::from(tls.borrow().clone());
+        let accepted = Box::pin(acceptor.accept(tcp)).await;
+        let tls = Box::new(accepted.map_err(|_| Some(Refusal::Tls))?);
+        let protocol = match tls.get_ref().1.alpn_protocol() {
+            Some(b"h2") => Protocol::Http2,
+            _ => Protocol::Http1,
+        };
+        let (transport, early) = (Transport::Tls(tls), Vec::new());
+        Ok(Self { transport, early, protocol, address, is_anonymous })
+    }
+
+    /// Returns the proxies whose `X-Forwarded-For` is trusted on this connection: `configured`, or none if the PROXY header
+    /// named no client.
+    pub(super) fn trusted<'a>(&self, configured: &'a [IpNet]) -> &'a [IpNet] {
+        if self.is_anonymous { &[] } else { configured }
+    }
+
+    pub(super) fn is_tls(&self) -> bool {
+        matches!(self.transport, Transport::Tls(_))
+    }
+}
+
+/// Finds out whether a client in clear text speaks HTTP/1 or HTTP/2, and returns the bytes that it has sent so far. Reads
+/// instead of peeking: a client that stops within the preface is waited for, and any other client costs no further system
+/// call.
+async fn detect(tcp: &mut TcpStream) -> io::Result<(Protocol, Vec<u8>)> {
+    let mut early = Vec::with_capacity(FIRST_READ);
+    loop {
+        let is_end = tcp.read_buf(&mut early).await? == 0;
+        let length = early.len().min(PREFACE.len());
+        if is_end && length == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if is_end || early[..length] != PREFACE[..length] {
+            // The buffer stays with the request, which may wait for minutes.
+            early.shrink_to_fit();
+            return Ok((Protocol::Http1, early));
+        }
+        if length == PREFACE.len() {
+            return Ok((Protocol::Http2, early));
+        }
+    }
+}
