@@ -1,4 +1,5 @@
-//! Defects that a gateway or a store could have, or once had, put into the seam between the two: each must be found.
+//! Defects that a gateway or a store could have, or once had. They are put into the seam between the two, and each must
+//! be found.
 
 use crate::{
     history::{Micros, Weather},
@@ -15,25 +16,25 @@ pub(crate) const TIMEOUT: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Defect {
-    /// The number of gateways that a sign of life brings is not heard when it comes late.
+    /// A heartbeat whose answer is late does not bring the number of gateways.
     LateBeatsAreDropped,
-    /// Each gateway takes itself for the only one.
+    /// Each gateway receives 1 as the number of gateways.
     NobodyElseLives,
-    /// Gateways that have the store leave nothing to those that have not.
+    /// Gateways with a store do not leave a share to those without one.
     AbsentOnesHaveNoShare,
-    /// Nobody notices that states are gone.
+    /// No gateway notices that states are lost.
     LossesAreHidden,
-    /// Each gateway's own clock decides.
+    /// The store decides each gateway's calls by another clock.
     OwnClocks,
-    /// What is given back does not come back.
+    /// Permits that are given back stay taken.
     NothingIsGivenBack,
-    /// What was decided without the store is never charged to it.
+    /// Decisions that were made without the store are never charged to it.
     ChargesAreForgotten,
-    /// Each call is sent twice.
+    /// The store executes each call twice.
     CallsAreRepeated,
     /// States end before they equal absent ones.
     StatesEndSoon,
-    /// Who wakes late sends all the same.
+    /// A request that wakes late is sent anyway.
     LateSlotsAreSent,
 }
 
@@ -51,7 +52,7 @@ impl Defect {
         Self::LateSlotsAreSent,
     ];
 
-    /// In which it shows.
+    /// The weather of the histories in which this defect shows.
     pub(crate) fn weather(self) -> Weather {
         match self {
             Self::LateBeatsAreDropped => Weather::Slow,
@@ -64,7 +65,7 @@ impl Defect {
         }
     }
 
-    /// Whether the store never hears of `entry`.
+    /// Whether the store never receives `entry`.
     fn swallows(self, entry: &Entry) -> bool {
         match (self, entry) {
             (Self::NothingIsGivenBack, Entry::GiveBack { .. }) => true,
@@ -76,7 +77,7 @@ impl Defect {
     }
 }
 
-/// What the store does with a call of `gateway`.
+/// Executes a call of `gateway` in the store, with the defect if there is one.
 pub(crate) fn run(
     defect: Option<Defect>,
     server: &mut Server,
@@ -110,7 +111,7 @@ pub(crate) fn run(
     }
 }
 
-/// What the store says of those who live.
+/// Changes the store's answer to a heartbeat, if the defect is about that.
 pub(crate) fn beat(defect: Option<Defect>, beat: Beat) -> Beat {
     match defect {
         Some(Defect::NobodyElseLives) => Beat { gateways: 1, absent: 0, ..beat },
@@ -119,7 +120,7 @@ pub(crate) fn beat(defect: Option<Defect>, beat: Beat) -> Beat {
     }
 }
 
-/// Whether the answer to a sign of life that took so long is not heard.
+/// Whether the gateway ignores the answer to a heartbeat because it took `took`.
 pub(crate) fn drops_beat(defect: Option<Defect>, took: Duration) -> bool {
     defect == Some(Defect::LateBeatsAreDropped) && took > TIMEOUT
 }

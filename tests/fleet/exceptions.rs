@@ -1,4 +1,4 @@
-//! By how much a history may exceed a law, and why: each is a function with its formula.
+//! By how much a history may exceed a law, and why: each exception is a function with its formula.
 
 use crate::{
     controls::TIMEOUT,
@@ -12,15 +12,15 @@ use paceway::{
     store::{OnFailure, Source, batch::ABSENT, health::SLOWEST},
 };
 
-/// A task without a margin may wake so much later without asking again.
+/// A task whose limiters have no margin may wake this much later without asking again.
 const SLACK: Micros = 100 * MS;
-/// One with a smaller margin may be so late.
+/// A task whose limiters have a smaller margin may still be this late.
 const LEAST_SLACK: Micros = 5 * MS;
-/// Timers count in ms, on both sides of a wait.
+/// The error of timers, which count in ms, on both sides of a wait.
 const TIMERS: Micros = 2 * MS;
 
-/// Between the instant that was granted, on the store's clock, and the call's arrival `at` the upstream: the way of the
-/// answer, the calls that its places take, and how late its task may wake.
+/// The longest time between the granted instant, on the store's clock, and the call's arrival `at` the upstream: the
+/// way of the answer, the calls for concurrency permits, and the late wake-up of the task.
 pub(crate) fn lateness(history: &History, seen: &Seen, at: Micros, source: Source) -> Micros {
     let (gateway, route) = (&history.gateways[seen.gateway], &history.routes[seen.route]);
     let way = gateway.delay.max(MS) + gateway.jitter;
@@ -29,7 +29,7 @@ pub(crate) fn lateness(history: &History, seen: &Seen, at: Micros, source: Sourc
     let of_this = |fault: &Fault| fault.what.gateway() == Some(seen.gateway);
     let stands_still = |fault: &Fault| of_this(fault) && matches!(fault.what, What::Stall(_));
     let holds_up = |fault: &Fault| of_this(fault) && matches!(fault.what, What::Silence(_));
-    // An answer that is held up on its way is waited for so long.
+    // An answer that is held up on its way is waited for until the time-out.
     let answer = match source {
         _ if faults().any(|it| stands_still(it) || holds_up(it)) => longest_timeout(history),
         Source::Shared => way,
@@ -37,8 +37,8 @@ pub(crate) fn lateness(history: &History, seen: &Seen, at: Micros, source: Sourc
     };
     let rules = || route.limiters.iter().map(|limiter| &history.limiters[*limiter].rule);
     let has_both = rules().any(|it| it.lease().is_some()) && rules().any(|it| it.lease().is_none());
-    // Places are taken when the instant has come, by a call that goes after the one under way: two round trips, or as
-    // long as an answer is waited for.
+    // Concurrency permits are taken when the instant has come, by a call after the one under way: this takes two round
+    // trips, or the longest time that an answer is waited for.
     let has_no_answer = gateway.lost > 0 || faults().any(|it| it.lasts > 0);
     let places = match (has_both, has_no_answer) {
         (false, _) => 0,
@@ -53,15 +53,15 @@ pub(crate) fn lateness(history: &History, seen: &Seen, at: Micros, source: Sourc
     answer + places + wakes + TIMERS
 }
 
-/// Timers count in ms where a gateway decides alone.
+/// The error of timers, which count in ms, in histories where a gateway may decide alone.
 pub(crate) fn clocks_differ(history: &History) -> Micros {
     if history.weather == Weather::Calm { 0 } else { TIMERS }
 }
 
-/// Between two signs of life.
+/// The time between two heartbeats.
 const HEARTBEAT: Micros = 500 * MS;
 
-/// Permits beyond a rule, however long a history is.
+/// Permits that may exceed a rule, however long a history is.
 pub(crate) fn excess(history: &History, record: &Record, limiter: usize) -> i64 {
     match history.weather {
         Weather::Calm => 0,
@@ -78,7 +78,7 @@ pub(crate) fn excess(history: &History, record: &Record, limiter: usize) -> i64 
     }
 }
 
-/// A gateway that has not heard how many there are takes the whole for its share: one burst each.
+/// A gateway that has not received the number of gateways takes the whole rule for its share: one burst for each.
 fn at_the_start(history: &History, record: &Record, limiter: usize) -> i64 {
     let Limiter { rule, on_failure, .. } = &history.limiters[limiter];
     let others = history.gateways.len() as i64 - 1;
@@ -91,8 +91,9 @@ fn at_the_start(history: &History, record: &Record, limiter: usize) -> i64 {
 }
 
 /// A gateway whose round trip varies beyond the time-out decides now and then by its share until that is charged, while
-/// others have the whole: a share of the burst, and of the rate for 200 ms and the round trips of a charge. So does one
-/// for each of its messages that is lost, beside what was promised as far ahead as requests wait.
+/// others have the whole rule: a share of the burst, and of the rate for 200 ms and the round trips of a charge. A
+/// gateway does the same for each of its messages that is lost, in addition to the permits that were promised as far
+/// ahead as requests wait.
 fn answers_too_late(history: &History, record: &Record, limiter: usize) -> i64 {
     let Limiter { rule, on_failure, count, period } = &history.limiters[limiter];
     let is_late = |it: &&Gateway| 2 * (it.delay.max(MS) + it.jitter) + TIMERS > micros(TIMEOUT);
@@ -108,7 +109,7 @@ fn answers_too_late(history: &History, record: &Record, limiter: usize) -> i64 {
     }
 }
 
-/// Permits of so long a time: of whole windows, where a window is granted at once.
+/// The permits of a rule in `lasts` µs: those of whole windows, where a window is granted at once.
 fn flows_in(rule: &Algorithm, lasts: Micros, count: i64, period: Micros) -> i64 {
     match rule {
         Algorithm::FixedWindow(_) | Algorithm::SlidingWindow(_) => {
@@ -118,14 +119,15 @@ fn flows_in(rule: &Algorithm, lasts: Micros, count: i64, period: Micros) -> i64 
     }
 }
 
-/// How far ahead permits of a limiter are promised.
+/// How far ahead permits of a limiter are promised, µs.
 fn ahead(history: &History, limiter: usize) -> Micros {
     let users = history.routes.iter().filter(|route| route.limiters.contains(&limiter));
     users.map(|route| route.budget).max().unwrap_or(0)
 }
 
-/// A store's clock that is set forward lets permits flow in for that time, a bucket's or a window's at most, while those
-/// who wait are sent at the instants that they were promised; set back, the window of a clock comes again.
+/// If the store's clock is set forward, permits flow in for that time, those of a bucket or a window at most, while
+/// waiting requests are sent at the instants that they were promised. If it is set back, the window of a clock comes
+/// again.
 fn clock_steps(history: &History, limiter: usize) -> i64 {
     let Limiter { rule, count, period, .. } = &history.limiters[limiter];
     let wait = history.routes.iter().map(|route| route.budget).max().unwrap_or(0);
@@ -133,11 +135,11 @@ fn clock_steps(history: &History, limiter: usize) -> i64 {
     steps.map(|_| 2 * rule.limit() + wait * count / period).sum()
 }
 
-/// A gateway that loses the store uses its share at once. The others leave it that share when they hear that it is absent,
-/// 1.5 s and a heartbeat later, and what they have promised by then, as far ahead as requests wait, stays promised: its
-/// share of a burst, and of the rate for so long. So does one that stood still: nothing was answered meanwhile. When
-/// the store goes for all, each begins from a level that can be 1 s old, and when it comes back each charges what the
-/// others do not know yet.
+/// A gateway that loses the store uses its share at once. The others leave it that share when they learn that it is
+/// absent, 1.5 s and a heartbeat later, and the permits that they have promised by then, as far ahead as requests wait,
+/// stay promised: its share of a burst, and of the rate for that time. The same holds for a gateway that stalled,
+/// because it answered nothing meanwhile. When all gateways lose the store, each begins from a level that can be 1 s
+/// old, and when the store comes back each charges permits that the others do not know yet.
 fn change_of_who_decides(history: &History, limiter: usize, fault: &Fault) -> i64 {
     let Limiter { rule, count, period, on_failure } = &history.limiters[limiter];
     let changes = !matches!(fault.what, What::Step(_) | What::Flush);
@@ -154,13 +156,13 @@ fn change_of_who_decides(history: &History, limiter: usize, fault: &Fault) -> i6
         None => (gateways, SECOND * count / period),
     };
     let share = (rule.limit() + flows + gateways - 1) / gateways + 1;
-    // Each spaces its own requests.
+    // Each gateway spaces its own requests.
     let spaced = if let Algorithm::LeakyBucket(_) = rule { gateways } else { 0 };
     concerned * share + spaced
 }
 
-/// Places beyond `max`: a gateway that holds more than its share when the store goes keeps them while others fill up
-/// theirs, for as long as those calls last; one for each at least.
+/// Calls beyond `max`: a gateway that holds more than its share when the outage begins keeps its permits while others
+/// fill up their shares, for as long as those calls last; at least one for each gateway.
 pub(crate) fn places_beyond(history: &History, limiter: usize) -> i64 {
     let Limiter { rule, on_failure, .. } = &history.limiters[limiter];
     let is_away = |fault: &Fault| !matches!(fault.what, What::Flush | What::Step(_));
@@ -168,7 +170,7 @@ pub(crate) fn places_beyond(history: &History, limiter: usize) -> i64 {
     let outages =
         history.faults.iter().any(is_away) || history.weather == Weather::Slow || is_lossy;
     let shares = matches!(on_failure, OnFailure::Share { .. });
-    // Whoever stands still cannot renew its leases, and its calls go on. A clock that is set forward ends leases.
+    // A stalled gateway cannot renew its leases, and its calls run on. A clock that is set forward ends leases.
     let lease = rule.lease().unwrap_or(0);
     let outlasts = |fault: &Fault| match fault.what {
         What::Stall(_) => 2 * fault.lasts > lease,
@@ -178,7 +180,8 @@ pub(crate) fn places_beyond(history: &History, limiter: usize) -> i64 {
     if history.faults.iter().any(outlasts) {
         return rule.limit();
     }
-    // Who passes by `allow` takes no place, though the store granted its permits before it went.
+    // A request that passes by `allow` takes no concurrency permit, though the store granted its rate permits before
+    // the outage.
     if outages && *on_failure == OnFailure::Allow {
         return i64::from(u32::MAX);
     }
@@ -187,16 +190,16 @@ pub(crate) fn places_beyond(history: &History, limiter: usize) -> i64 {
     if outages && shares { rule.limit().max(gateways).max(unknown) } else { 0 }
 }
 
-/// What an answer may take beyond the budget: the time-out for each time that the store is asked, and as long as the
-/// gateway stands still.
+/// How much longer than the budget an answer may take: the time-out for each time that the store is asked, and the time
+/// for which the gateway stalls.
 pub(crate) fn answer_after(history: &History) -> Micros {
     let stalls = history.faults.iter().filter(|fault| matches!(fault.what, What::Stall(_)));
     let stalls: Micros = stalls.map(|fault| fault.lasts).sum();
     3 * longest_timeout(history) + TIMERS + stalls
 }
 
-/// The time-out follows the round trip: three of the slowest, 0.5 s at most. What is sent while nothing comes through is
-/// answered when it ends.
+/// The longest time-out of a call. It follows the round trip: three of the slowest, 0.5 s at most. Messages that are
+/// sent during a silence are answered when the silence ends.
 fn longest_timeout(history: &History) -> Micros {
     let (least, most) = (micros(TIMEOUT), micros(SLOWEST));
     let way = history.gateways.iter().map(|it| it.delay.max(MS) + it.jitter).max().unwrap_or(0);

@@ -23,16 +23,16 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-/// How long a start waits for a server.
+/// How long the start of a gateway waits for the store.
 const PROBE: Duration = Duration::from_secs(2);
 
-/// A process that runs.
+/// A process of a gateway that runs.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) number: usize,
-    /// Of its workers, each with the number of its connection.
+    /// The stores of its workers, each with the number of its connection.
     pub(crate) stores: Vec<(Arc<dyn Store>, usize)>,
-    /// Requests that it has got.
+    /// The requests that it has received.
     pub(crate) requests: Vec<AbortHandle>,
     pub(crate) is_open: bool,
     pub(crate) process: Arc<guard::Process>,
@@ -46,14 +46,14 @@ pub(crate) struct Request {
     pub(crate) route: usize,
     pub(crate) key: i64,
     pub(crate) leaves_after: Option<Duration>,
-    /// The connection to the store.
+    /// The number of the connection to the store.
     pub(crate) line: usize,
 }
 
 // === impl Process ===
 
 impl Process {
-    /// The start of a gateway for the `life`th time.
+    /// Starts a gateway for the `life`th time.
     pub(crate) async fn start(
         history: &History,
         network: &Network,
@@ -78,7 +78,7 @@ impl Process {
         let first = link(6);
         match network.reaches(number) {
             true => process.introduce(&*first, PROBE).await,
-            false => process.health.open(&StoreError::Unreachable("nobody answers".into())),
+            false => process.health.open(&StoreError::Unreachable("no server answers".into())),
         }
         let noop = StoreMetrics::noop;
         let worker = |side| -> (Arc<dyn Store>, usize) {
@@ -92,14 +92,14 @@ impl Process {
         Self { number, stores, requests, is_open, process, _keeper: Arc::new(keeper) }
     }
 
-    /// It ends its requests.
+    /// Ends the process and all of its requests.
     pub(crate) fn end(&mut self) {
         self.is_open = false;
         self.requests.drain(..).for_each(|request| request.abort());
     }
 }
 
-/// Limiters with one state.
+/// The checks of all limiters with a single state, whose levels a gateway looks at.
 fn looked(history: &History) -> Vec<Check> {
     let routes = history.routes.iter().filter(|route| route.keys == 1);
     routes
@@ -112,7 +112,7 @@ fn looked(history: &History) -> Vec<Check> {
         .collect()
 }
 
-/// The checks of a request.
+/// The checks of a request of `route` with `key`.
 pub(crate) fn checks(history: &History, route: &Route, key: i64) -> Checks {
     route.limiters.iter().map(|limiter| history.check(route, *limiter, key)).collect()
 }
@@ -120,7 +120,7 @@ pub(crate) fn checks(history: &History, route: &Route, key: i64) -> Checks {
 // === impl Request ===
 
 impl Request {
-    /// From its arrival to the end of its call.
+    /// Runs the request from its arrival to the end of its call.
     pub(crate) async fn go(
         self,
         history: Arc<History>,
@@ -160,7 +160,7 @@ impl Request {
         let budget = limit::duration(route.budget);
         let until = Instant::now() + budget;
         let sends_late = network.world.lock().defect == Some(Defect::LateSlotsAreSent);
-        // For which instant the permits are that it has.
+        // The instant that its permits were granted for, if it has any.
         let mut instant = None;
         let left = || until.saturating_duration_since(Instant::now());
         let mut admission = limit::ask(store, checks, budget).await?;

@@ -1,4 +1,4 @@
-//! What happens to a fleet, and who it is: all of it drawn from one seed before it begins. Runs nothing.
+//! The events of a history and its fleet, all drawn from one seed before it begins. Runs nothing.
 
 use fastrand::Rng;
 use paceway::{
@@ -12,50 +12,50 @@ pub(crate) use paceway::algorithm::Micros;
 
 pub(crate) const MS: Micros = 1000;
 pub(crate) const SECOND: Micros = 1_000_000;
-/// From the end of the last fault until nothing of it may be left.
+/// The time from the end of the last fault until no trace of it may be left.
 pub(crate) const SETTLE: Micros = 6 * SECOND;
 
-/// By then gateways that start together have heard of each other: their second heartbeats are answered.
+/// By this time gateways that start together know of each other: their second heartbeats are answered.
 const KNOWN: Micros = 1300 * MS;
 
-/// How much goes wrong.
+/// The kinds of faults that a history has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Weather {
-    /// Nothing: round trips are constant and well below the time-out.
+    /// No faults: round trips are constant and well below the time-out.
     Calm,
     /// Round trips of 0 to 100 ms, constant or not, for one gateway or all.
     Slow,
     /// Faults of the network, the store and gateways.
     Rough,
-    /// One gateway has no store for six seconds, and nothing else goes wrong.
+    /// One gateway has no store for six seconds, and there is no other fault.
     Apart,
 }
 
-/// Everything that is known of a history before it is run.
+/// All facts of a history that are known before it runs.
 #[derive(Debug, Clone)]
 pub(crate) struct History {
     pub(crate) seed: u64,
     pub(crate) weather: Weather,
-    /// Whether `store.gateways` says how many there are.
+    /// Whether `store.gateways` is set to the number of gateways.
     pub(crate) is_told: bool,
     pub(crate) gateways: Vec<Gateway>,
     pub(crate) limiters: Vec<Limiter>,
     pub(crate) routes: Vec<Route>,
     pub(crate) faults: Vec<Fault>,
-    /// For how long requests come.
+    /// The time during which requests arrive.
     pub(crate) load: Micros,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct Gateway {
     pub(crate) workers: usize,
-    /// Of a message, one way.
+    /// The delay of a message, one way.
     pub(crate) delay: Micros,
-    /// What is added at random, one way.
+    /// The largest random delay in addition, one way.
     pub(crate) jitter: Micros,
-    /// Messages that do not arrive, of a thousand.
+    /// Lost messages, of a thousand.
     pub(crate) lost: u32,
-    /// When it starts.
+    /// The instant at which the gateway starts.
     pub(crate) start: Micros,
 }
 
@@ -67,19 +67,19 @@ pub(crate) struct Limiter {
     pub(crate) on_failure: OnFailure,
 }
 
-/// Requests that need the same limiters.
+/// A kind of requests, which need the same limiters.
 #[derive(Debug, Clone)]
 pub(crate) struct Route {
-    /// Of [`History::limiters`].
+    /// Indexes into [`History::limiters`].
     pub(crate) limiters: Vec<usize>,
     pub(crate) keys: i64,
     pub(crate) cost: i64,
     pub(crate) budget: Micros,
     /// How long a call of the upstream takes.
     pub(crate) hold: Micros,
-    /// Between two requests, of all gateways.
+    /// The time between two requests, of all gateways together.
     pub(crate) every: Micros,
-    /// Callers who leave while they wait, of a hundred.
+    /// Callers that leave while they wait, of a hundred.
     pub(crate) leave: u32,
 }
 
@@ -92,32 +92,32 @@ pub(crate) struct Fault {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum What {
-    /// Nothing comes through between this gateway and the store; connections stay.
+    /// No message passes between this gateway and the store; connections stay open.
     Silence(usize),
-    /// The connections of this gateway end, and no other can be made.
+    /// The connections of this gateway end, and it can make no other.
     Cut(usize),
-    /// The gateway's machine stands still.
+    /// The machine of this gateway stalls.
     Stall(usize),
-    /// `kill -9`, and a start.
+    /// `kill -9`, and a start of the gateway.
     Crash(usize),
-    /// SIGTERM, and a start.
+    /// SIGTERM, and a start of the gateway.
     Leave(usize),
-    /// The store's machine stands still.
+    /// The machine of the store stalls.
     Freeze,
-    /// The store ends and comes back without data.
+    /// The store ends and starts again without data.
     Restart,
-    /// `FLUSHALL`.
+    /// `FLUSHALL` on the store.
     Flush,
-    /// A replica takes over that has not heard the last writes.
+    /// A replica takes over that has not received the writes of the last µs.
     Failover(Micros),
-    /// The store's clock is set.
+    /// The store's clock is set by this much.
     Step(Micros),
 }
 
 // === impl History ===
 
 impl History {
-    /// The one that this seed stands for.
+    /// Draws the history of `seed`.
     pub(crate) fn draw(seed: u64) -> Self {
         let weather = match seed % 12 {
             0 | 3 | 6 | 9 => Weather::Calm,
@@ -128,7 +128,7 @@ impl History {
         Self::draw_in(weather, seed)
     }
 
-    /// One with this weather.
+    /// Draws the history of `seed` with this weather.
     pub(crate) fn draw_in(weather: Weather, seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
         let load = if weather == Weather::Apart { 8 } else { rng.i64(4..8) } * SECOND;
@@ -142,7 +142,8 @@ impl History {
                 let first = if is_told { SECOND / 2 } else { KNOWN };
                 let drawn = (0..count).map(|_| Fault::draw(&mut rng, gateways.len(), first..load));
                 let mut ends = 0;
-                // One gateway ends at most, and so once. One that starts while the store is away must be told.
+                // At most one gateway ends, and it ends once. A gateway that starts while the store is away must know
+                // the number of gateways.
                 let is_first = |fault: &Fault| {
                     ends += usize::from(fault.what.ends_a_gateway());
                     (is_told && ends < 2) || !fault.what.ends_a_gateway()
@@ -159,7 +160,7 @@ impl History {
         Self { seed, weather, is_told, gateways, limiters, routes, faults, load }
     }
 
-    /// When nothing goes wrong any more.
+    /// The instant from which on there is no fault.
     pub(crate) fn healed(&self) -> Micros {
         self.faults.iter().map(Fault::end).max().unwrap_or(0)
     }
@@ -168,7 +169,7 @@ impl History {
         self.load.max(self.healed()) + SETTLE
     }
 
-    /// The check of a limiter for a request of a route.
+    /// Makes the check of a limiter for a request of a route.
     pub(crate) fn check(&self, route: &Route, limiter: usize, key: i64) -> Check {
         let Limiter { rule, on_failure, .. } = self.limiters[limiter];
         let users = self.routes.iter().filter(|route| route.limiters.contains(&limiter));
@@ -195,7 +196,7 @@ fn gateways(rng: &mut Rng, weather: Weather, is_told: bool) -> Vec<Gateway> {
                 (rng.i64(0..=10) * MS, rng.i64(0..=5) * MS, lost)
             }
         };
-        // Most start together.
+        // Most gateways start together.
         let is_late =
             rng.u8(0..8) == 0 && (is_told || matches!(weather, Weather::Calm | Weather::Slow));
         let start = if is_late { rng.i64(0..2000) } else { rng.i64(0..20) } * MS;
@@ -262,7 +263,7 @@ impl Limiter {
         Self { rule: rule.expect("within the bounds of every rule"), count, period, on_failure }
     }
 
-    /// Between two grants of a saturated one, when each call takes `hold`.
+    /// The time between two grants of a saturated limiter, when each call takes `hold`.
     pub(crate) fn spacing(&self, hold: Micros) -> Micros {
         match self.rule {
             Algorithm::Concurrency(rule) => hold.max(MS) / rule.max(),
@@ -301,7 +302,7 @@ impl Fault {
 impl Fault {
     pub(crate) fn end(&self) -> Micros {
         match self.what {
-            // Until then the others may leave it its share.
+            // Until then the others may leave the gateway its share.
             What::Crash(_) | What::Leave(_) => self.at + self.lasts.max(micros(GONE)),
             _ => self.at + self.lasts,
         }
@@ -315,7 +316,7 @@ impl What {
         matches!(self, Self::Crash(_) | Self::Leave(_))
     }
 
-    /// Of the only gateway that it is about.
+    /// The gateway that the fault concerns, if it is a single one.
     pub(crate) fn gateway(self) -> Option<usize> {
         match self {
             Self::Silence(one) | Self::Cut(one) | Self::Stall(one) => Some(one),

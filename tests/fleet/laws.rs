@@ -1,5 +1,5 @@
-//! What must hold of every history, judged by what upstream and callers saw. What may exceed a law has a function of its
-//! own, with its formula and its reason.
+//! The laws that hold for every history, judged by the calls that the upstream and the callers saw. Each exception from
+//! a law is a function in `exceptions.rs`, with its formula and its reason.
 
 use crate::{
     exceptions::{clocks_differ, excess, lateness, places_beyond},
@@ -12,7 +12,7 @@ use paceway::{
     store::{OnFailure, Source},
 };
 
-/// A law that was broken, and how.
+/// A law that a history broke, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Broken {
     pub(crate) law: &'static str,
@@ -21,7 +21,7 @@ pub(crate) struct Broken {
 
 type Verdict = Result<(), Broken>;
 
-/// Judges a history by all laws.
+/// Checks a history against all laws.
 pub(crate) fn judge(history: &History, record: &Record) -> Verdict {
     for limiter in 0..history.limiters.len() {
         for key in 0..2 {
@@ -45,7 +45,7 @@ fn broken(law: &'static str, how: String) -> Verdict {
     Err(Broken { law, how })
 }
 
-/// The calls that a limiter let through with a key, and what they cost.
+/// The calls that a limiter let through with a key, each with its instant and its cost.
 fn calls<'r>(
     history: &'r History,
     record: &'r Record,
@@ -56,15 +56,15 @@ fn calls<'r>(
         seen.key == key && history.routes[seen.route].limiters.contains(&limiter)
     };
     record.seen.iter().filter(is_of).filter_map(move |seen| {
-        // Who passes by `allow` is not limited.
+        // A request that passes by `allow` is not limited.
         let passes = history.limiters[limiter].on_failure == OnFailure::Allow;
         let (at, _) = seen.sent.filter(|(_, source)| !passes || *source == Source::Shared)?;
         Some((seen, at, history.routes[seen.route].cost))
     })
 }
 
-/// Law 1, for each limiter over all gateways, by the instants that were granted. How far the upstream may see others is
-/// [`never_early_nor_late`].
+/// Law 1, for each limiter over all gateways, by the instants that were granted. [`never_early_nor_late`] bounds how
+/// far the arrivals at the upstream may differ from these.
 fn never_too_many(history: &History, record: &Record, number: usize, key: i64) -> Verdict {
     let limiter = &history.limiters[number];
     if limiter.rule.lease().is_some() {
@@ -91,20 +91,20 @@ fn never_too_many(history: &History, record: &Record, number: usize, key: i64) -
     Ok(())
 }
 
-/// What the rule allows from one instant to another, both included, when what was granted may arrive so much later, and
-/// the last that comes costs so many permits.
+/// The most permits that the rule allows from one instant to another, both included, when granted calls may arrive
+/// `late` µs later and the last of them costs `last` permits.
 fn most_between(limiter: &Limiter, from: Micros, to: Micros, late: Micros, last: i64) -> i64 {
     let Limiter { rule, count, period, .. } = limiter;
     let span = to - from + late;
     match rule {
         Algorithm::SlidingWindow(_) => {
-            // Windows that the span needs, each half open.
+            // The number of windows that the span needs, each half open.
             count * (span / (period + rule.margin()) + 1)
         }
         Algorithm::FixedWindow(_) => {
             count * (to.div_euclid(*period) - (from - late).div_euclid(*period) + 1)
         }
-        // Paid for behind the grant.
+        // The bucket is charged after the grant, so the first grant needs no room.
         Algorithm::LeakyBucket(_) => last + span / (period / count + rule.margin()),
         _ => rule.capacity() + span * count / period,
     }
@@ -116,7 +116,7 @@ fn never_too_many_places(history: &History, record: &Record, number: usize, key:
         let until = seen.ended.as_ref().map_or(Micros::MAX, |(at, _)| *at);
         changes.extend([(from, 1), (until, -1)]);
     }
-    // Who ends leaves before another comes.
+    // At one instant, calls end before others begin.
     changes.sort_unstable();
     let most = history.limiters[number].rule.limit() + places_beyond(history, number);
     let mut held = 0;
@@ -133,7 +133,7 @@ fn never_too_many_places(history: &History, record: &Record, number: usize, key:
     Ok(())
 }
 
-/// Law 2, of histories in which nothing goes wrong, where there is always somebody who waits.
+/// Law 2, for histories without faults in which requests always wait.
 fn never_idle(history: &History, record: &Record, number: usize) -> Verdict {
     let route = &history.routes[number];
     let limiters = || route.limiters.iter().map(|limiter| &history.limiters[*limiter]);
@@ -169,8 +169,8 @@ fn never_idle(history: &History, record: &Record, number: usize) -> Verdict {
     Ok(())
 }
 
-/// A call comes at the instant that was granted, or as much later as the way of the answer and what its gateway suffers
-/// make it.
+/// A call arrives at the instant that was granted, or later by the way of the answer and the effects of its gateway's
+/// faults.
 fn never_early_nor_late(history: &History, seen: &Seen) -> Verdict {
     let Some((at, source)) = seen.sent else { return Ok(()) };
     let late = lateness(history, seen, at, source);
@@ -180,20 +180,21 @@ fn never_early_nor_late(history: &History, seen: &Seen) -> Verdict {
     broken("never early nor late", format!("{seen}; at most {} ms late", late as f64 / 1e3))
 }
 
-/// Law 3: an answer within the budget and the time-outs, and none who was promised too much.
+/// Law 3: each request has an answer within the budget and the time-outs, and no request was promised a slot that is
+/// too late.
 fn nobody_waits_in_vain(history: &History, seen: &Seen) -> Verdict {
     let route = &history.routes[seen.route];
     let answered = match (&seen.sent, &seen.ended) {
-        (_, Some((_, End::InVain))) => return broken("nobody waits in vain", seen.to_string()),
+        (_, Some((_, End::InVain))) => return broken("no request waits in vain", seen.to_string()),
         (_, Some((_, End::Cut))) => return Ok(()),
         (Some((at, _)), _) => *at,
         (None, Some((at, _))) => *at,
-        (None, None) => return broken("everybody has an answer", seen.to_string()),
+        (None, None) => return broken("every request has an answer", seen.to_string()),
     };
     let most = route.budget + crate::exceptions::answer_after(history);
     if answered - seen.came > most {
         return broken(
-            "everybody has an answer in time",
+            "every request has an answer in time",
             format!("{seen}; at most {} ms", most / MS),
         );
     }

@@ -1,12 +1,13 @@
-//! A fleet of gateways on virtual time: the product's own limit, guard, batch and health code over a store that executes
-//! the native rules, and between them a network that fails. A seed is a history; every law is checked over every one.
+//! A fleet of gateways on virtual time: the product's own limit, guard, batch and health code over a store that
+//! executes the native rules, and between them a network that fails. A seed is a history; every law is checked over
+//! every one.
 //!
-//! `FLEET_SEED=7 cargo test --test fleet every_law` tells one history in full, `FLEET_HISTORIES=100000` sets how many are
-//! tried.
+//! `FLEET_SEED=7 cargo test --test fleet every_law` shows one history in full, `FLEET_HISTORIES=100000` sets how many
+//! are tried.
 
 #![allow(
     clippy::print_stdout,
-    reason = "a history that is asked for by its seed is told on stdout"
+    reason = "a history that is asked for by its seed is printed on stdout"
 )]
 
 mod controls;
@@ -29,12 +30,12 @@ use std::{
     thread,
 };
 
-/// Histories that are tried when nobody says how many.
+/// The number of histories unless `FLEET_HISTORIES` names another.
 const HISTORIES: u64 = 1200;
 const THREADS: usize = 2;
-/// A defect is found in so many histories.
+/// Each defect must be found within this number of histories.
 const SOON: u64 = 1500;
-/// Seeds that are run twice.
+/// The number of seeds that are run twice.
 const REPEATED: u64 = 45;
 
 type Found = (History, Broken);
@@ -48,7 +49,7 @@ fn try_one(history: History, defect: Option<Defect>) -> Option<Found> {
     Some((history, broken))
 }
 
-/// The first history, of so many seeds, that breaks a law.
+/// Finds the first history among `seeds` that breaks a law.
 fn search(
     seeds: Range<u64>,
     draw: impl Fn(u64) -> History + Sync,
@@ -72,7 +73,7 @@ fn search(
     found.into_iter().flatten().min_by_key(|(history, _)| history.seed)
 }
 
-/// The same law, broken by as few faults and in as little time as possible.
+/// Finds a history that breaks the same law with as few faults and in as little time as possible.
 fn shrunk((mut history, mut broken): Found) -> Found {
     let mut fewer: Vec<History> = Vec::new();
     loop {
@@ -92,7 +93,7 @@ fn shrunk((mut history, mut broken): Found) -> Found {
     }
 }
 
-/// What happened, in the order in which it did; `store`: with what the store executed.
+/// Describes the events in their order; with `store`, also the calls that the store executed.
 fn told(history: &History, store: bool) -> String {
     let record = run::run(history, None, store);
     let seen = record.seen.iter().map(|seen| (seen.came, seen.to_string()));
@@ -126,7 +127,7 @@ fn a_seed_is_one_history() {
     for seed in 0..REPEATED {
         let history = History::draw(seed);
         let [first, second] = [(); 2].map(|()| run::run(&history, None, true));
-        assert!(!first.seen.is_empty(), "seed {seed}: nobody came");
+        assert!(!first.seen.is_empty(), "seed {seed}: no request came");
         for (first, second) in first.store.iter().zip(&second.store) {
             assert_eq!(first, second, "seed {seed}");
         }

@@ -1,5 +1,5 @@
-//! Between gateways and the store: each connection is a [`Link`], and whatever is under way stands in one queue with the
-//! instant of its arrival, so that a history depends on nothing but its seed. Decides nothing.
+//! The network between gateways and the store. Each connection is a [`Link`], and all messages under way are in one
+//! queue with the instants of their arrival, so that a history depends on nothing but its seed. Decides nothing.
 
 use crate::{
     controls::{self, Defect},
@@ -22,11 +22,11 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// A connection that says nothing for so long is given up.
+/// A connection that is silent for this time is given up.
 const SILENT: Micros = 2 * SECOND;
-/// The next attempt to connect.
+/// The longest time until the next attempt to connect.
 const AGAIN: Micros = 200 * MS;
-/// The shortest way: what is sent at one instant arrives at later ones.
+/// The shortest way: a message that is sent at one instant arrives at a later one.
 const LEAST: Micros = MS;
 const NEVER: Micros = Micros::MAX;
 
@@ -41,18 +41,18 @@ pub(crate) struct Network {
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) server: Server,
-    /// In the order in which they happen: instant, connection, number.
+    /// Events in their order: instant, connection, number.
     coming: BTreeMap<(Micros, usize, u64), Event>,
     links: Vec<Line>,
     frozen_until: Micros,
-    /// What came meanwhile.
+    /// Messages that arrived while the store stalled.
     waiting: Vec<Message>,
-    /// Of each gateway until when it stands still, and until when nothing comes through.
+    /// For each gateway, the instant until which it stalls, and in `silent` the instant until which no message passes.
     stalled: Vec<Micros>,
     silent: Vec<Micros>,
     numbers: u64,
     pub(crate) defect: Option<Defect>,
-    /// Calls that the store has executed.
+    /// The calls that the store has executed.
     pub(crate) executed: Vec<(Micros, usize, Ask, Said)>,
 }
 
@@ -62,17 +62,17 @@ struct Line {
     gateway: usize,
     way: Gateway,
     rng: Rng,
-    /// A new one for each connection.
+    /// A number that changes with each new connection.
     number: u64,
-    /// From when on it can be used; never, of a gateway that is dead.
+    /// The instant from which on it can be used; `NEVER` for a gateway that is dead.
     up: Micros,
-    /// When the last messages arrive, there and back.
+    /// The arrivals of the last messages, there and back.
     last: [Micros; 2],
     asked: BTreeMap<u64, oneshot::Sender<Result<Said, StoreError>>>,
     calls: Arc<Calls>,
-    /// From then on no message is lost.
+    /// The instant from which on no message is lost.
     lossy_until: Micros,
-    /// How many were.
+    /// The number of lost messages.
     lost: i64,
     /// When the last answers came, all at once, and when the store had executed the first and the last of their calls.
     heard: (Micros, Micros, Micros),
@@ -81,7 +81,7 @@ struct Line {
 #[derive(Debug, Clone)]
 struct Message {
     line: usize,
-    /// The connection's.
+    /// The number of the connection on which it was sent.
     number: u64,
     id: u64,
     ask: Ask,
@@ -105,16 +105,16 @@ pub(crate) enum Said {
 #[derive(Debug)]
 enum Event {
     Arrives(Message),
-    /// With the instant at which it was executed.
+    /// An answer, with the instant at which the call was executed.
     Answered(Message, Said, Micros),
-    /// Nothing was heard.
+    /// No answer came within [`SILENT`].
     GivenUp(Message),
     Thaws,
-    /// The gateway's calls are heard again.
+    /// The gateway receives notifications again.
     Hears(usize),
 }
 
-/// A connection of a gateway.
+/// A connection of a gateway, which its store sends calls on.
 pub(crate) struct Link {
     network: Network,
     pub(crate) line: usize,
@@ -142,7 +142,7 @@ impl Network {
         Self { world: Arc::new(Mutex::new(world)), changed: Arc::default(), begun: Instant::now() }
     }
 
-    /// µs since the history began.
+    /// The time since the history began, µs.
     pub(crate) fn now(&self) -> Micros {
         i64::try_from(self.begun.elapsed().as_micros()).expect("short")
     }
@@ -151,7 +151,7 @@ impl Network {
         sleep_until(self.begun + Duration::from_micros(at.unsigned_abs())).await;
     }
 
-    /// A further connection of a gateway; `number` is nobody else's.
+    /// Makes another connection of a gateway; no other has its `number`.
     pub(crate) fn connect(&self, history: &History, gateway: usize, number: i64) -> Link {
         let calls = Arc::new(Calls::numbered(number));
         let mut world = self.world.lock();
@@ -175,7 +175,7 @@ impl Network {
         Link { network: self.clone(), line: world.links.len() - 1, calls }
     }
 
-    /// Delivers, for as long as the history lasts.
+    /// Delivers messages for as long as the history lasts.
     pub(crate) async fn deliver(self) {
         loop {
             let next = self.world.lock().coming.first_key_value().map(|(key, _)| key.0);
@@ -194,13 +194,13 @@ impl Network {
         }
     }
 
-    /// Does something to the world, now.
+    /// Changes the world at this instant.
     pub(crate) fn change(&self, change: impl FnOnce(&mut World, Micros)) {
         change(&mut self.world.lock(), self.now());
         self.changed.notify_one();
     }
 
-    /// Resolves when the gateway does not stand still.
+    /// Resolves when the gateway does not stall.
     pub(crate) async fn awake(&self, gateway: usize) {
         let until = self.world.lock().stalled[gateway];
         if until > self.now() {
@@ -208,14 +208,14 @@ impl Network {
         }
     }
 
-    /// Whether a message from there now would arrive.
+    /// Whether a message that the gateway sends now would arrive.
     pub(crate) fn reaches(&self, gateway: usize) -> bool {
         let (world, now) = (self.world.lock(), self.now());
         let is_cut = world.links.iter().any(|line| line.gateway == gateway && line.up > now);
         !is_cut && world.silent[gateway] <= now && world.frozen_until <= now
     }
 
-    /// The instant, the earliest and the latest that it can be, that a decision heard just now on `line` granted.
+    /// The earliest and the latest instant that a decision, received just now on `line`, can have granted.
     pub(crate) fn granted(&self, line: usize, slot: &Slot) -> (Micros, Micros) {
         let (now, wait) = (self.now(), limit::micros(slot.wait));
         let (heard, first, last) = self.world.lock().links[line].heard;
@@ -225,7 +225,7 @@ impl Network {
         }
     }
 
-    /// Messages of each gateway that did not arrive.
+    /// Counts the lost messages of each gateway.
     pub(crate) fn lost(&self) -> Vec<i64> {
         let world = self.world.lock();
         let mut lost = vec![0; world.stalled.len()];
@@ -344,7 +344,7 @@ impl World {
         }
     }
 
-    /// The connection ends; another one can be used from `up` on.
+    /// Ends the connection; another one can be used from `up` on.
     fn cut(&mut self, line: usize, up: Micros, why: &str) {
         let line = &mut self.links[line];
         if line.up == NEVER {
@@ -362,7 +362,7 @@ impl World {
         all.filter(|line| gateway.is_none_or(|one| self.links[*line].gateway == one)).collect()
     }
 
-    /// Connections end, of one gateway or all, and none can be made for a while.
+    /// Ends the connections of one gateway or all; no other can be made until `until`.
     pub(crate) fn cut_all(&mut self, gateway: Option<usize>, until: Micros) {
         for line in self.lines(gateway) {
             let again = self.links[line].rng.i64(0..=AGAIN);
@@ -370,13 +370,13 @@ impl World {
         }
     }
 
-    /// The server ends: what has not been executed never is.
+    /// The server ends: calls that it has not executed are lost.
     pub(crate) fn lose_messages(&mut self) {
         self.waiting.clear();
         self.coming.retain(|_, event| !matches!(event, Event::Arrives(_)));
     }
 
-    /// The gateway is dead: nothing that it still does is heard.
+    /// The gateway is dead: the store receives nothing from it.
     pub(crate) fn kill(&mut self, gateway: usize) {
         for line in self.lines(Some(gateway)) {
             self.links[line].up = NEVER;
@@ -385,12 +385,12 @@ impl World {
         self.hear(gateway, false);
     }
 
-    /// The gateway stands still.
+    /// The gateway stalls until `until`.
     pub(crate) fn stall(&mut self, gateway: usize, until: Micros) {
         self.stalled[gateway] = until.max(self.stalled[gateway]);
     }
 
-    /// Nothing comes through.
+    /// No message passes between the gateway and the store until `until`.
     pub(crate) fn silence(&mut self, gateway: usize, until: Micros) {
         self.silent[gateway] = until.max(self.silent[gateway]);
         self.hear(gateway, false);
@@ -416,7 +416,7 @@ impl World {
 // === impl Line ===
 
 impl Line {
-    /// When what leaves then arrives; in order, and not at all when it is lost.
+    /// The arrival of a message that leaves at `leaves`; messages stay in order, and a lost one never arrives.
     fn travels(&mut self, leaves: Micros, way: usize) -> Option<Micros> {
         let Gateway { delay, jitter, lost, .. } = self.way;
         let more = self.rng.i64(0..=jitter);

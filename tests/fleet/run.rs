@@ -1,4 +1,4 @@
-//! Runs a history from its first request until nothing of it may be left. Everything stands on virtual time.
+//! Runs a history from its first request until no trace of it may be left, on virtual time.
 
 use crate::{
     controls::Defect,
@@ -16,25 +16,25 @@ use parking_lot::Mutex;
 use std::{sync::Arc, time::Duration};
 use tokio::time::sleep;
 
-/// How long requests of a gateway that leaves may go on.
+/// How long requests of a gateway that leaves may run on.
 const DRAIN: Micros = 1500 * MS;
 
-/// Digits of a random part.
+/// The digits of the random part of a name.
 const NONCE: usize = 16;
 
-/// What is known of a history behind its end.
+/// The facts of a history after its end.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) seen: Vec<Seen>,
-    /// Messages of each gateway that did not arrive.
+    /// The lost messages of each gateway.
     pub(crate) lost: Vec<i64>,
-    /// What stood wrong behind the end, in words.
+    /// Descriptions of wrong states after the end.
     pub(crate) left_over: Vec<String>,
-    /// What the store executed, and when, as lines.
+    /// The calls that the store executed, as lines, with their instants.
     pub(crate) store: Vec<(Micros, String)>,
 }
 
-/// Processes by gateway, with the number of their lives.
+/// The processes by gateway, each with the number of its life.
 type Processes = Arc<Mutex<Vec<(Option<Process>, usize)>>>;
 
 #[derive(Clone)]
@@ -45,7 +45,7 @@ struct Fleet {
     processes: Processes,
 }
 
-/// Runs `history`; `tells`: with lines about the store.
+/// Runs `history`; with `tells`, the record has lines about the store.
 pub(crate) fn run(history: &History, defect: Option<Defect>, tells: bool) -> Record {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_time().start_paused(true).build().expect("a runtime");
@@ -192,18 +192,19 @@ impl Fleet {
         Some(process)
     }
 
-    /// Tasks beyond those that a gateway has for as long as it lives.
+    /// Finds tasks in addition to those that a gateway has as long as it lives.
     fn tasks_left(&self) -> Vec<String> {
         if self.history.faults.iter().any(|fault| fault.what.ends_a_gateway()) {
             return Vec::new();
         }
         let alive = tokio::runtime::Handle::current().metrics().num_alive_tasks();
-        // A task that looks after the store and one that makes the calls, for each side; and the network.
+        // Two tasks for each worker and the admin side, one for the store's health and one for calls; and the network's
+        // task.
         let most = 1 + self.history.gateways.iter().map(|it| 2 * (it.workers + 1)).sum::<usize>();
         if alive > most { vec![format!("{alive} tasks are left, of {most}")] } else { Vec::new() }
     }
 
-    /// Asks, alone and behind everything: the store must decide, and say the truth.
+    /// Asks each store after all requests have ended: the store must decide, and its answer must be true.
     async fn epilogue(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         let stores: Vec<(usize, Arc<dyn Store>)> = {
@@ -237,12 +238,13 @@ impl Fleet {
         wrong
     }
 
-    /// A lone caller who is refused passes when he comes back as he was told; all places are free.
+    /// A lone caller that is refused passes when it comes back after the time that the refusal named; all concurrency
+    /// permits are free.
     async fn come_back(&self, store: &Arc<dyn Store>, route: usize) -> Option<String> {
         let checks = checks(&self.history, &self.history.routes[route], 0);
         let zero = Duration::ZERO;
         let fewest = checks.iter().map(|check| check.algorithm.limit() / check.cost).min()?;
-        // All at once: between two calls of a store that is far away permits flow in.
+        // All ask at the same time: between two calls of a distant store permits would flow in.
         let ask = |_| {
             let (store, checks) = (store.clone(), checks.clone());
             tokio::spawn(async move { limit::ask(&store, &checks, zero).await })
@@ -257,7 +259,7 @@ impl Fleet {
             }
         }
         let Some(refused) = refused else {
-            return Some(format!("route {route}: nobody is refused"));
+            return Some(format!("route {route}: no caller is refused"));
         };
         if checks[refused.bound_by].is_lease() {
             let most = checks[refused.bound_by].algorithm.limit();
@@ -271,14 +273,14 @@ impl Fleet {
         match limit::ask(store, &checks, zero).await {
             Ok(Admission::Granted(_)) => None,
             other => Some(format!(
-                "route {route}: who comes back after {} µs has {other:?}",
+                "route {route}: a caller that comes back after {} µs has {other:?}",
                 refused.retry_after
             )),
         }
     }
 }
 
-/// Names of states that nobody else uses have a random part.
+/// Removes the random part from the names of states that only one gateway uses.
 fn without_nonces(line: &str) -> String {
     let mut parts = line.split("#wait:");
     let first = parts.next().unwrap_or_default().to_owned();

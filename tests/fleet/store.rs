@@ -1,5 +1,5 @@
-//! The store of a fleet: it executes the rules natively, by its own clock, and loses what a server can lose. It knows
-//! nothing of networks.
+//! The store of a fleet: it executes the rules natively, by its own clock, and loses the data that a server can lose.
+//! It knows nothing of networks.
 
 use crate::history::Micros;
 use paceway::{
@@ -13,22 +13,22 @@ use paceway::{
 };
 use std::{collections::BTreeMap, sync::Arc};
 
-/// Of the store's clock when a history begins.
+/// The store's clock when a history begins, µs.
 pub(crate) const EPOCH: Micros = 1_700_000_000_000_000;
 
 #[derive(Debug)]
 pub(crate) struct Server {
     memory: MemoryStore,
-    /// What it has executed, and when.
+    /// The calls that it has executed, with their instants.
     log: Vec<(Micros, Arc<Vec<Entry>>)>,
-    /// When each gateway was last heard.
+    /// The instant of each gateway's last heartbeat.
     alive: BTreeMap<Arc<str>, Micros>,
-    /// Those who hear its calls, by the number of their gateway.
+    /// The gateways that receive its notifications, by their numbers.
     hearing: BTreeMap<i64, Arc<Calls>>,
     office: Arc<Calls>,
-    /// By how much its clock is ahead.
+    /// By how much its clock is ahead of the history's, µs.
     ahead: Micros,
-    /// Whether its losses are noticed.
+    /// Whether it hides its losses from the gateways.
     pub(crate) hides_losses: bool,
 }
 
@@ -60,7 +60,7 @@ impl Server {
         self.memory.run_at(now, entries)
     }
 
-    /// As `presence.lua`.
+    /// Answers a heartbeat as `presence.lua` does.
     pub(crate) fn beat(&mut self, at: Micros, id: &Arc<str>, alone: bool) -> Beat {
         let now = self.now(at);
         let (present, gone) = (now - micros(ABSENT), now - micros(GONE));
@@ -76,7 +76,7 @@ impl Server {
         self.alive.remove(id);
     }
 
-    /// From now on who has a ticket of `calls` is called, or not any more.
+    /// From now on `calls` receives the notifications for its tickets, or no longer does.
     pub(crate) fn hear(&mut self, calls: &Arc<Calls>, hears: bool) {
         let deaf = Arc::new(Calls::numbered(calls.gateway()));
         let calls = if hears { calls.clone() } else { deaf };
@@ -88,13 +88,13 @@ impl Server {
         self.ahead += by;
     }
 
-    /// Everything is gone.
+    /// Loses all states and the set of gateways.
     pub(crate) fn flush(&mut self, at: Micros) {
         self.replace_by(at, 0);
         self.alive.clear();
     }
 
-    /// What was written in the last µs is gone.
+    /// Loses the writes of the last `by` µs.
     pub(crate) fn fall_back(&mut self, at: Micros, by: Micros) {
         let now = self.now(at);
         let kept = self.log.iter().take_while(|(executed, _)| *executed < now - by).count();
@@ -102,7 +102,7 @@ impl Server {
         self.alive.retain(|_, said| *said < now - by);
     }
 
-    /// The states are those behind the first `kept` calls.
+    /// Replaces the states with those after the first `kept` calls.
     fn replace_by(&mut self, at: Micros, kept: usize) {
         self.log.truncate(kept);
         self.office = Arc::new(Calls::numbered(1 << 51));

@@ -1,4 +1,4 @@
-//! What the upstream and the callers see: when each request came, was sent, and ended. It judges nothing.
+//! The requests as the upstream and the callers see them: when each arrived, was sent, and ended. It judges nothing.
 
 use crate::{
     gateway::Request,
@@ -11,13 +11,13 @@ use paceway::{
 use parking_lot::Mutex;
 use std::{fmt, sync::Arc};
 
-/// Everything that was seen.
+/// All requests of a history.
 #[derive(Debug, Default)]
 pub(crate) struct Upstream {
     pub(crate) seen: Mutex<Vec<Seen>>,
 }
 
-/// One request.
+/// One request, from its arrival to its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) number: usize,
@@ -25,12 +25,12 @@ pub(crate) struct Seen {
     pub(crate) route: usize,
     pub(crate) key: i64,
     pub(crate) came: Micros,
-    /// When it arrived at the upstream, and who decided.
+    /// The instant of its arrival at the upstream, and the side that decided.
     pub(crate) sent: Option<(Micros, Source)>,
-    /// The instant that was granted on the store's clock, at the earliest and the latest: of answers that come at once
-    /// nobody knows which one was this request's.
+    /// The granted instant on the store's clock, the earliest and the latest that it can be: answers that arrive
+    /// together cannot be distinguished.
     pub(crate) granted: (Micros, Micros),
-    /// When it ended, and how; not, of a gateway that ended.
+    /// The instant and the kind of its end; `None` if its gateway ended first.
     pub(crate) ended: Option<(Micros, End)>,
 }
 
@@ -40,17 +40,17 @@ pub(crate) enum End {
     Done,
     /// 429, with the time after which to come back.
     Refused(Micros),
-    /// 503.
+    /// 503, because the store gave no decision.
     Failed(StoreError),
     /// The caller left.
     Left,
-    /// It was promised a slot beyond its budget.
+    /// The request was promised a slot after the end of its budget.
     InVain,
     /// The gateway ended.
     Cut,
 }
 
-/// Tells of one request; dropped, that it was cut.
+/// Records the end of one request; if it is dropped before, the request counts as cut.
 pub(crate) struct Teller {
     upstream: Arc<Upstream>,
     index: usize,
