@@ -135,7 +135,7 @@ impl Proxy {
             }
             Err(failure) => record.refusal(&failure, *is_http2, *is_grpc).map(Body::own),
         };
-        if !*is_http2 && client.ends.are_doubtful() {
+        if !*is_http2 && client.boundary.is_doubtful() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         response
@@ -228,7 +228,8 @@ impl Proxy {
             patience: config.client.body_timeout,
             trailers: config.limits.header_bytes,
         };
-        let mut request = request.map(|incoming| Upload::new(incoming, is_h2, body, &client.ends));
+        let mut request =
+            request.map(|incoming| Upload::new(incoming, is_h2, body, &client.boundary));
         let is_expected = seen.has(HeaderFlags::EXPECT) && expects(&mut request);
         let budget = match seen.has(HeaderFlags::PATIENCE) {
             true => budget(policy.max_wait, policy.max_wait_cap, request.headers()),

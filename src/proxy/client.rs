@@ -29,7 +29,7 @@ pub struct Client {
     /// Our port, as it knows it.
     pub(super) port: HeaderValue,
     /// Of its requests.
-    pub(super) ends: Arc<RequestBoundary>,
+    pub(super) boundary: Arc<RequestBoundary>,
     line: Arc<dyn ClientConnection>,
 }
 
@@ -72,8 +72,8 @@ impl Client {
         // An address is made of characters that a header may hold.
         let forwarded_for = forwarded_for.unwrap_or(HeaderValue::from_static("unknown"));
         let is_trusted = key::is_trusted(ip, trusted);
-        let (port, ends) = (HeaderValue::from(port), Arc::default());
-        Self { ip, forwarded_for, is_trusted, is_tls, port, ends, line }
+        let (port, boundary) = (HeaderValue::from(port), Arc::default());
+        Self { ip, forwarded_for, is_trusted, is_tls, port, boundary, line }
     }
 
     /// Who calls: the client, or whom it says it speaks for, if it is believed.

@@ -233,7 +233,7 @@ fn for_client<B>(policy: &RoutePolicy, record: &Record<'_>, response: &mut Respo
 
 /// Why there is no answer. Where nothing was sent, `slot` goes to somebody else.
 fn unanswered(error: UpstreamError, upload: Option<&UploadControl>, slot: Option<Slot>) -> Failure {
-    if let Some(fault) = upload.and_then(UploadControl::fault) {
+    if let Some(fault) = upload.and_then(UploadControl::error) {
         return spoilt(fault);
     }
     if error.is_unsent()

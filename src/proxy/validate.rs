@@ -32,7 +32,7 @@ pub(super) fn request<B>(
     if is_coded && client.framed_twice(seen.has(HeaderFlags::CONTENT_LENGTH)) {
         return malformed("both Content-Length and Transfer-Encoding (RFC 9112 section 6.1)");
     }
-    if !client.ends.are_seen() {
+    if !client.boundary.is_known() {
         return malformed("the end of the request before this one is in doubt");
     }
     message((limits, paths), request, seen)

@@ -1,9 +1,10 @@
-//! Which of several addresses a request goes to: the one with the fewest requests in flight, of those that work.
-//! Knows no sockets, and no clock but its arguments.
+//! Picks the address of a request among those of its upstream: the one with the fewest requests in flight, without
+//! those that were ejected. Opens no socket, and reads no clock: the time is an argument.
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::{
+    fmt,
     net::SocketAddr,
     sync::{
         Arc,
@@ -13,26 +14,28 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// So many requests in a row without an answer eject an address. One may be the request's fault.
+/// An address is ejected after 3 requests in a row without a response. A single one may have failed for its own reason:
+/// an upstream may crash on one request body.
 const FAILURES: u32 = 3;
-/// Bounds of how long an address is out. It doubles with each trial that fails.
-const OUT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// The shortest and the longest ejection. Each trial request that fails doubles it, so a dead address costs one request
+/// in 30 s at most.
+const EJECTED: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// Where connections go, as all workers see it.
+/// One address of an upstream and whether it works, shared by all workers.
 #[derive(Debug)]
 pub(super) struct Address {
-    /// Index of its [`super::Target`].
+    /// The index of the target that the address belongs to, in the order of the configuration.
     pub(super) target: usize,
-    /// Tried in order. More than one for `localhost` only, which is one place by two names.
+    /// The socket addresses that are tried in order. Only `localhost` has two, `127.0.0.1` and `::1`.
     pub(super) sockets: SmallVec<[SocketAddr; 1]>,
-    /// Counted only while the upstream has several addresses.
+    /// Requests and connects under way, counted only while the upstream has several addresses.
     in_flight: AtomicUsize,
-    /// Requests without an answer in a row.
+    /// Requests in a row that had no response.
     failures: AtomicU32,
-    /// Whether `out` says something.
-    is_out: AtomicBool,
-    out: Mutex<Option<Ejection>>,
-    /// The log says that it does not work.
+    /// Whether `ejection` holds a value, readable without its lock.
+    is_ejected: AtomicBool,
+    ejection: Mutex<Option<Ejection>>,
+    /// A log line has said that the address fails, and none yet that it works again.
     pub(super) is_noted: AtomicBool,
 }
 
@@ -40,42 +43,42 @@ pub(super) struct Address {
 struct Ejection {
     until: Instant,
     span: Duration,
-    /// A request is on its way to find out.
+    /// One request is under way to try the address; others wait for its result.
     on_trial: bool,
 }
 
-/// The addresses of an upstream.
+/// All addresses that an upstream has now. DNS replaces the whole set when its answer changes.
 #[derive(Debug)]
 pub(super) struct AddressSet {
     pub(super) addresses: Vec<Arc<Address>>,
-    /// Who comes first among equals.
+    /// The place where the next search begins, so that addresses with equal load take turns.
     turn: AtomicUsize,
-    /// Held to eject, so that no two take the last one out.
+    /// Held while an address is ejected: two workers at once could eject the last two, and none would be left.
     ejecting: Mutex<()>,
 }
 
-/// A request, or a connection for one, that had several addresses to choose from and chose this one.
+/// The choice of an address for one request of an upstream with several. The request counts as in flight until drop.
 #[derive(Debug)]
 pub(super) struct PickedAddress {
     pub(super) address: Arc<Address>,
     on_trial: bool,
 }
 
-/// What went wrong.
+/// The way in which an address failed a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AddressFailure {
-    /// No connection.
+    /// No connection to it could be made: one such failure ejects it.
     Unreachable,
-    /// No answer.
+    /// It took the request and sent no response: three in a row eject it.
     NoAnswer,
 }
 
-/// What an address has become.
+/// The change of an address's state that a request caused, for log and metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AddressChange {
     /// No request is sent to it for this long.
     Ejected(Duration),
-    /// Used like the others.
+    /// The address answered its trial request and is picked like the others again.
     Returned,
 }
 
@@ -88,25 +91,31 @@ impl Address {
             sockets: sockets.into_iter().collect(),
             in_flight: AtomicUsize::new(0),
             failures: AtomicU32::new(0),
-            is_out: AtomicBool::new(false),
-            out: Mutex::default(),
+            is_ejected: AtomicBool::new(false),
+            ejection: Mutex::default(),
             is_noted: AtomicBool::new(false),
         }
     }
 
-    pub(super) fn is_out(&self) -> bool {
-        self.is_out.load(Relaxed)
+    pub(super) fn is_ejected(&self) -> bool {
+        self.is_ejected.load(Relaxed)
     }
 
-    /// Forgets what went wrong; whether it was out.
-    pub(super) fn pardon(&self) -> bool {
-        if self.failures.load(Relaxed) == 0 && !self.is_out() {
+    /// Forgets all failures of the address. True if it was ejected until now.
+    pub(super) fn reinstate(&self) -> bool {
+        if self.failures.load(Relaxed) == 0 && !self.is_ejected() {
             return false;
         }
         self.failures.store(0, Relaxed);
-        let mut out = self.out.lock();
-        self.is_out.store(false, Relaxed);
+        let mut out = self.ejection.lock();
+        self.is_ejected.store(false, Relaxed);
         out.take().is_some()
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.sockets[0].fmt(f)
     }
 }
 
@@ -121,8 +130,10 @@ impl AddressSet {
         self.addresses.iter().any(|own| Arc::ptr_eq(own, address))
     }
 
-    /// The address for a request that has `tried` some; `None` when it has tried all. For groups of several.
-    pub(super) fn choose(&self, now: Instant, tried: &[Arc<Address>]) -> Option<PickedAddress> {
+    /// Picks an address for a request that has `tried` some in vain; `None` if it has tried all. Only for sets of several
+    /// addresses. An ejected address whose time is over gets one request as a trial; if all are ejected, the one whose
+    /// time ends first is picked.
+    pub(super) fn pick(&self, now: Instant, tried: &[Arc<Address>]) -> Option<PickedAddress> {
         let count = self.addresses.len();
         let first = self.turn.fetch_add(1, Relaxed);
         let (mut least, mut soonest) = (None, None);
@@ -131,8 +142,8 @@ impl AddressSet {
             if tried.iter().any(|tried| Arc::ptr_eq(tried, address)) {
                 continue;
             }
-            if address.is_out()
-                && let Some(out) = &mut *address.out.lock()
+            if address.is_ejected()
+                && let Some(out) = &mut *address.ejection.lock()
             {
                 if !out.on_trial && now >= out.until {
                     out.on_trial = true;
@@ -152,12 +163,12 @@ impl AddressSet {
         Some(PickedAddress::new(address, false))
     }
 
-    /// The same address once more; `None` where there is no choice.
-    pub(super) fn again(&self, address: &Arc<Address>) -> Option<PickedAddress> {
+    /// Picks the same address for another attempt; `None` if it is the only one, as nothing is counted then.
+    pub(super) fn pick_again(&self, address: &Arc<Address>) -> Option<PickedAddress> {
         (self.addresses.len() > 1).then(|| PickedAddress::new(address, false))
     }
 
-    /// A request had no answer, or no connection.
+    /// Counts a failed request, and ejects the address if that was one too many. The last address that works stays.
     pub(super) fn failed(
         &self,
         picked: &mut PickedAddress,
@@ -167,24 +178,24 @@ impl AddressSet {
         let _one = self.ejecting.lock();
         let address = &picked.address;
         let others = self.addresses.iter().filter(|other| !Arc::ptr_eq(other, address));
-        let is_last = others.filter(|other| !other.is_out()).count() == 0;
-        let mut out = address.out.lock();
+        let is_last = others.filter(|other| !other.is_ejected()).count() == 0;
+        let mut out = address.ejection.lock();
         let span = match &*out {
-            // What was on its way when it was ejected says nothing new.
+            // The request was sent before the ejection, so its failure is no news.
             Some(_) if !picked.on_trial => return None,
-            Some(out) => (out.span * 2).min(OUT.1),
+            Some(out) => (out.span * 2).min(EJECTED.1),
             None => {
                 let failures = address.failures.fetch_add(1, Relaxed) + 1;
                 let is_enough = fault == AddressFailure::Unreachable || failures >= FAILURES;
                 if !is_enough || is_last {
                     return None;
                 }
-                OUT.0
+                EJECTED.0
             }
         };
         picked.on_trial = false;
         *out = Some(Ejection { until: now + span, span, on_trial: false });
-        address.is_out.store(true, Relaxed);
+        address.is_ejected.store(true, Relaxed);
         Some(AddressChange::Ejected(span))
     }
 }
@@ -197,19 +208,19 @@ impl PickedAddress {
         Self { address: address.clone(), on_trial }
     }
 
-    /// An answer came.
+    /// Notes a response: the address works, and an ejection ends.
     pub(super) fn succeeded(&mut self) -> Option<AddressChange> {
         self.on_trial = false;
-        self.address.pardon().then_some(AddressChange::Returned)
+        self.address.reinstate().then_some(AddressChange::Returned)
     }
 }
 
 impl Drop for PickedAddress {
     fn drop(&mut self) {
         self.address.in_flight.fetch_sub(1, Relaxed);
-        // It ended without a verdict: somebody else may find out.
+        // The trial ended without a result, as when its client left: another request may try.
         if self.on_trial
-            && let Some(out) = &mut *self.address.out.lock()
+            && let Some(out) = &mut *self.address.ejection.lock()
         {
             out.on_trial = false;
         }

@@ -1,10 +1,11 @@
-//! The body of a response, streamed; at its end the connection goes back.
+//! Streams the body of a response, and returns its connection to the pool at its end.
 
 use super::{
-    Connection, Tunnel, WireError,
-    connection::Wire,
-    h1::{EarlyResponse, HEAD_BYTES, framing::Decoder},
+    connection::Connection,
+    error::WireError,
+    h1::{EarlyResponse, HEAD_BYTES, Tunnel, framing::Decoder},
     headers::list_size,
+    wire::Wire,
 };
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
@@ -14,33 +15,34 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-/// The body of a response; at its end the connection is ready for others. Dropped before, it ends the call.
+/// The body of a response. At its end the connection returns to the pool; dropping it earlier closes an HTTP/1.1
+/// connection, or resets the HTTP/2 stream.
 #[derive(Debug)]
 pub struct ResponseBody {
     source: Kind,
-    /// Until it has ended.
+    /// The connection that the body comes from; `None` once it has ended.
     connection: Option<Connection>,
 }
 
 #[derive(Debug)]
 enum Kind {
-    /// All of it, until it is taken.
+    /// The whole body, which came together with the head; `None` once it is taken.
     Whole(Option<Bytes>),
-    /// From an HTTP/1.1 connection.
+    /// The rest of a body on an HTTP/1.1 connection.
     Http1(Decoder),
-    /// From one that is still taking the request.
+    /// A body on an HTTP/1.1 connection on which the rest of the request is still being sent.
     Early(Decoder, EarlyResponse),
-    /// From an HTTP/2 connection.
+    /// A body on an HTTP/2 stream.
     Http2(Incoming),
-    /// From one that is no longer HTTP.
+    /// No body: the connection has switched to another protocol.
     Upgraded,
 }
 
 // === impl ResponseBody ===
 
 impl ResponseBody {
-    /// From an HTTP/1.1 connection, to be taken out of its frames.
-    pub(super) fn one(decoder: Decoder, mut connection: Connection) -> Self {
+    /// The body on an HTTP/1.1 connection, which `decoder` takes out of its framing.
+    pub(super) fn http1(decoder: Decoder, mut connection: Connection) -> Self {
         let whole = match &mut connection.wire {
             Wire::Http1(wire) => wire.whole(decoder),
             Wire::Http2(_) => None,
@@ -53,24 +55,24 @@ impl ResponseBody {
         Self { source: Kind::Http1(decoder), connection: Some(connection) }
     }
 
-    /// From an HTTP/1.1 connection that is still taking the request.
+    /// The body on an HTTP/1.1 connection on which the rest of the request is still being sent.
     pub(super) fn early(decoder: Decoder, early: EarlyResponse) -> Self {
         Self { source: Kind::Early(decoder, early), connection: None }
     }
 
-    /// From an HTTP/2 connection.
-    pub(super) fn many(incoming: Incoming, connection: Connection) -> Self {
+    /// The body on an HTTP/2 stream.
+    pub(super) fn http2(incoming: Incoming, connection: Connection) -> Self {
         let mut body = Self { source: Kind::Http2(incoming), connection: Some(connection) };
         body.recycle_at_end();
         body
     }
 
-    /// Of a connection that is no longer HTTP: it counts as in use as long as this is held.
+    /// The empty body of a 101 response. It holds the connection until [`Self::tunnel`] takes it.
     pub(super) fn upgraded(connection: Connection) -> Self {
         Self { source: Kind::Upgraded, connection: Some(connection) }
     }
 
-    /// The connection, if it is no longer HTTP.
+    /// Takes the connection out of the body of a 101 response; `None` for any other.
     pub fn tunnel(self) -> Option<Tunnel> {
         let Connection { wire, picked, .. } = self.connection?;
         match (self.source, wire) {
@@ -79,11 +81,11 @@ impl ResponseBody {
         }
     }
 
-    /// All of it, if that is there already; what is left of it otherwise.
+    /// The whole body, if it came together with the head, so that it need not be streamed.
     ///
     /// # Errors
     ///
-    /// The body.
+    /// The body itself, if it has to be streamed.
     pub fn whole(self) -> Result<Bytes, Self> {
         match self.source {
             Kind::Whole(bytes) => Ok(bytes.unwrap_or_default()),
@@ -100,7 +102,8 @@ impl ResponseBody {
     }
 }
 
-/// Refuses trailers that are larger than a head may be; HTTP/2 is asked to hand these over (see `h2::HEAD_SLACK`).
+/// Refuses trailers that are larger than a head may be. The h2 crate hands such trailers over because of
+/// `h2::HEAD_SLACK`.
 fn check_trailers(frame: Frame<Bytes>) -> Result<Frame<Bytes>, WireError> {
     match frame.trailers_ref() {
         Some(trailers) if list_size(trailers) > HEAD_BYTES => Err(WireError::Limit("the trailers")),
@@ -129,7 +132,7 @@ impl http_body::Body for ResponseBody {
                 let frame = ready!(Pin::new(incoming).poll_frame(cx));
                 frame.map(|frame| check_trailers(frame.map_err(WireError::from)?))
             }
-            // It has ended.
+            // The body has ended.
             _ => None,
         };
         match &frame {

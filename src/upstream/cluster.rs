@@ -1,20 +1,27 @@
-//! An upstream as all workers share it: its targets, the addresses that they have now, and who of them works.
+//! Holds what all workers share of one upstream: its targets, the addresses that they have now, and which of them work.
 //! Opens no connection and asks no DNS server.
 
+mod settings;
+
+pub use settings::{AddressMetrics, ClusterSettings, Timeouts};
+
 use super::{
-    AddressMetrics, Chain, ClientTls, Sockets, Target, Timeouts, TrustError, UpstreamError,
     balance::{Address, AddressChange, AddressFailure, AddressSet, PickedAddress},
+    error::UpstreamError,
+    target::Target,
     tls::UpstreamTls,
 };
-use crate::log::{Permit, Throttle};
+use crate::{
+    log::{Permit, Throttle},
+    tls::client::{Chain, TrustError},
+};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use rustls::RootCertStore;
-use smallvec::SmallVec;
 use std::{
     error::Error,
     fmt,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -23,64 +30,48 @@ use std::{
 };
 use tokio::{sync::watch, time::Instant};
 
-/// Addresses of one upstream, unless more are named. Beyond them, those that its names have are left out.
+/// The most addresses of one upstream, unless its configuration names more targets: a DNS answer may have hundreds, and
+/// each of them costs memory in every worker. Those beyond are left out.
 const MAX_ADDRESSES: usize = 64;
-/// How often the log is told that requests have no answer.
+/// The pause between two log lines about requests without a response: under load there are thousands in a second.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// An upstream that is there one moment and gone the next changes with each request, and names with each lookup.
+/// These bound the lines of an upstream that fails and recovers with each request, or of a name with each lookup.
 static RESOLVED: Throttle = Throttle::new();
 static UNRESOLVED: Throttle = Throttle::new();
 static REACHED: Throttle = Throttle::new();
 static FAILED: Throttle = Throttle::new();
 static ANSWERED: Throttle = Throttle::new();
 
-/// What the configuration says of an upstream's connections.
-#[derive(Debug, Clone)]
-pub struct ClusterSettings {
-    /// Name in metrics and logs.
-    pub name: String,
-    /// Where it is: at least one, all of one scheme and base path.
-    pub targets: Vec<Target>,
-    /// How long it may take.
-    pub timeouts: Timeouts,
-    /// Idle connections that all workers keep to it.
-    pub pool_size: usize,
-    /// It is spoken to in HTTP/2.
-    pub http2: bool,
-    /// How an https upstream is checked, and what it is shown.
-    pub tls: ClientTls,
-    /// How many connections there may be; shared by all upstreams.
-    pub sockets: Arc<Sockets>,
-}
-
-/// An upstream as all workers share it.
+/// One upstream as all workers share it: settings, addresses, and their health.
 pub struct Cluster {
     pub(super) settings: ClusterSettings,
-    /// Of https upstreams.
-    pub(super) trust: Option<UpstreamTls>,
-    /// What requests choose from.
+    /// `None` for an upstream in clear text.
+    pub(super) tls: Option<UpstreamTls>,
+    /// The addresses that requests choose from, replaced whole when DNS answers differently.
     pub(super) group: Arc<ArcSwap<AddressSet>>,
-    /// By target: what its name stands for, and why it stands for nothing.
+    /// The result of the last lookup of each target's name, by index of the target.
     names: Mutex<Vec<ResolvedTarget>>,
-    /// Told when a name has been looked up, well or not.
+    /// Notifies requests that wait for the first address after each lookup, successful or not.
     looked_up: watch::Sender<()>,
-    /// It was said that it does not choose HTTP/2.
-    pub(super) is_old: AtomicBool,
-    /// Until then the log is told of no more requests without an answer.
+    /// The upstream did not choose HTTP/2 by ALPN, and a log line has said so. Further connections no longer wait for
+    /// one another, as each serves one request.
+    pub(super) is_http1: AtomicBool,
+    /// Until then a request without a response is logged at level debug only.
     quiet_until: Mutex<Option<Instant>>,
     metrics: AddressMetrics,
 }
 
+/// The result of the last lookup of one target's name.
 #[derive(Default)]
 struct ResolvedTarget {
     addresses: Vec<Arc<Address>>,
     failure: Option<Arc<dyn Error + Send + Sync>>,
-    /// The log says that it is not found.
+    /// A log line has said that the name is not found, and none yet that it is found again.
     is_noted: bool,
 }
 
-/// A name whose addresses are not known.
+/// The error of a request whose upstream has a name without a known address.
 #[derive(Debug, thiserror::Error)]
 #[error("no address of {name} is known")]
 struct UnknownAddress {
@@ -91,11 +82,12 @@ struct UnknownAddress {
 // === impl Cluster ===
 
 impl Cluster {
-    /// Connects nowhere. `roots` are the system's authorities: read by the first upstream that needs them.
+    /// Makes the shared part of an upstream, without a connection. `roots` are the certificate authorities of the system,
+    /// which the first upstream that needs them reads for all.
     ///
     /// # Errors
     ///
-    /// [`TrustError`].
+    /// [`TrustError`] if a certificate, a key or the authorities cannot be used.
     pub fn new(
         settings: ClusterSettings,
         metrics: AddressMetrics,
@@ -103,7 +95,8 @@ impl Cluster {
     ) -> Result<Arc<Self>, TrustError> {
         let ClusterSettings { tls, http2, targets, .. } = &settings;
         let is_https = targets.iter().any(Target::is_https);
-        let trust = is_https.then(|| UpstreamTls::new(tls, *http2, targets, roots)).transpose()?;
+        let client_tls =
+            is_https.then(|| UpstreamTls::new(tls, *http2, targets, roots)).transpose()?;
         let fixed = targets.iter().enumerate().map(|(i, target)| {
             let addresses = target.fixed_sockets().map(|sockets| Address::new(i, sockets));
             ResolvedTarget {
@@ -112,11 +105,11 @@ impl Cluster {
             }
         });
         let cluster = Self {
-            trust,
+            tls: client_tls,
             group: Arc::new(ArcSwap::from_pointee(AddressSet::new(Vec::new()))),
             names: Mutex::new(fixed.collect()),
             looked_up: watch::Sender::new(()),
-            is_old: AtomicBool::new(false),
+            is_http1: AtomicBool::new(false),
             quiet_until: Mutex::default(),
             metrics,
             settings,
@@ -125,13 +118,14 @@ impl Cluster {
         Ok(Arc::new(cluster))
     }
 
-    /// The targets that only DNS knows the addresses of.
+    /// The targets whose addresses come from DNS, with their indices.
     pub(super) fn unresolved(&self) -> impl Iterator<Item = (usize, &Target)> {
         let targets = self.settings.targets.iter().enumerate();
         targets.filter(|(_, target)| target.fixed_sockets().is_none())
     }
 
-    /// What a target's name stands for now.
+    /// Takes the addresses that DNS gave for a target. Addresses that it no longer names get no further request, and
+    /// their idle connections are closed within a second.
     pub(super) fn resolved(&self, target: usize, ips: impl Iterator<Item = IpAddr>) {
         let port = self.settings.targets[target].port();
         let mut names = self.names.lock();
@@ -142,7 +136,7 @@ impl Cluster {
             if addresses.iter().any(|address| is_same(&address)) {
                 continue;
             }
-            // What is known of it stays known.
+            // An address that stays keeps its failures and its requests in flight.
             let known = named.addresses.iter().find(is_same).cloned();
             addresses.push(known.unwrap_or_else(|| Arc::new(Address::new(target, [socket]))));
         }
@@ -162,7 +156,7 @@ impl Cluster {
         self.looked_up.send_replace(());
     }
 
-    /// A target's name was not found; what it stood for before stays.
+    /// Notes that a lookup failed. The addresses of the lookup before stay in use.
     pub(super) fn not_resolved(&self, target: usize, error: impl Error + Send + Sync + 'static) {
         let name = self.settings.targets[target].host_name();
         let mut names = self.names.lock();
@@ -184,26 +178,28 @@ impl Cluster {
         self.looked_up.send_replace(());
     }
 
-    /// The addresses of all targets, as workers see them from now on.
+    /// Publishes the addresses of all targets to the workers.
     fn regroup(&self, names: &[ResolvedTarget]) {
         let all = names.iter().flat_map(|named| &named.addresses);
         let most = MAX_ADDRESSES.max(names.len());
         let group = AddressSet::new(all.take(most).cloned().collect());
         if let [only] = &*group.addresses {
-            only.pardon();
+            only.reinstate();
         }
         self.group.store(Arc::new(group));
         self.measure();
     }
 
+    /// Sets the gauges of addresses that work and that are ejected.
     fn measure(&self) {
         let group = self.group.load();
-        let out = group.addresses.iter().filter(|address| address.is_out()).count();
-        self.metrics.ejected.set(out as f64);
-        self.metrics.up.set((group.addresses.len() - out) as f64);
+        let ejected = group.addresses.iter().filter(|address| address.is_ejected()).count();
+        self.metrics.ejected.set(ejected as f64);
+        self.metrics.up.set((group.addresses.len() - ejected) as f64);
     }
 
-    /// Waits for the first address; it fails when a name was looked up in vain, or in `limit`.
+    /// Waits at most `limit` for the first address, at the start of the gateway for example. Fails at once when a lookup
+    /// has failed.
     pub(super) async fn first_address(&self, limit: Duration) -> Result<(), UpstreamError> {
         let mut looked_up = self.looked_up.subscribe();
         let known = async {
@@ -230,9 +226,9 @@ impl Cluster {
         UpstreamError::Connect(Box::new(UnknownAddress { name, source }))
     }
 
-    /// A connection is there.
+    /// Notes that a connection to the address was made, and logs it if a failure was logged before.
     pub(super) fn reached(&self, address: &Address) {
-        if !address.is_out()
+        if !address.is_ejected()
             && address.is_noted.swap(false, Relaxed)
             && let Some(Permit { suppressed }) = REACHED.permit()
         {
@@ -241,7 +237,7 @@ impl Cluster {
         }
     }
 
-    /// A request had no connection or no answer.
+    /// Notes a request that had no connection or no response: counts it, may eject the address, and logs it.
     pub(super) fn failed(
         &self,
         address: &Address,
@@ -273,7 +269,8 @@ impl Cluster {
         }
     }
 
-    /// Says so from time to time: it may be some request's own fault, or each one's.
+    /// Logs a request without a response, at level warn once in 60 s: the cause may be that request alone, or all of
+    /// them fail.
     fn no_answer(&self, address: &Address, error: &UpstreamError) {
         let (now, upstream) = (Instant::now(), &*self.settings.name);
         let mut quiet_until = self.quiet_until.lock();
@@ -285,7 +282,7 @@ impl Cluster {
         tracing::warn!(upstream, %address, error = %Chain(error), "gave no answer");
     }
 
-    /// A request had its answer.
+    /// Notes that a request had its response, which ends an ejection of its address.
     pub(super) fn answered(&self, picked: &mut PickedAddress) {
         if picked.succeeded().is_some() {
             self.measure();
@@ -304,42 +301,10 @@ impl fmt::Debug for Cluster {
     }
 }
 
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.sockets[0].fmt(f)
-    }
-}
-
-// === impl Target ===
-
-impl Target {
-    /// Its host as a name: an IPv6 address without brackets.
-    pub(super) fn host_name(&self) -> &str {
-        let host = self.origin.host().unwrap_or_default();
-        host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
-    }
-
-    fn port(&self) -> u16 {
-        let default = if self.is_https() { 443 } else { 80 };
-        self.origin.port_u16().unwrap_or(default)
-    }
-
-    /// Where it is, when that takes no DNS. `localhost` never does (RFC 6761 section 6.3).
-    fn fixed_sockets(&self) -> Option<SmallVec<[SocketAddr; 2]>> {
-        let name = self.host_name();
-        let at = |ip| SocketAddr::new(ip, self.port());
-        if let Ok(ip) = name.parse::<IpAddr>() {
-            return Some([at(ip)].into_iter().collect());
-        }
-        let local = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
-        let is_local = name.trim_end_matches('.').eq_ignore_ascii_case("localhost");
-        is_local.then(|| local.map(at).into_iter().collect())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{tls::client::ClientTls, upstream::sockets::Sockets};
     use metrics::{Counter, Gauge};
 
     #[test]

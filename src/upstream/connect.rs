@@ -1,6 +1,6 @@
-//! A connection to an address, TLS included. Speaks no HTTP and keeps nothing.
+//! Makes a connection to an address, its TLS handshake included. Speaks no HTTP and keeps no connection.
 
-use super::{Cluster, balance::Address, stream::UpstreamStream};
+use super::{balance::Address, cluster::Cluster, stream::UpstreamStream};
 use rustix::io::Errno;
 use socket2::{SockRef, TcpKeepalive};
 use std::{
@@ -11,10 +11,10 @@ use std::{
 };
 use tokio::net::TcpStream;
 
-/// A peer that is silent for so long is asked whether it is still there.
+/// The kernel probes an upstream that has sent nothing for 60 s, so that a host that lost its power is noticed.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
-/// Why there is none.
+/// The reason why a connection to an address could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OpenError {
     #[error("cannot connect to {0}")]
@@ -30,7 +30,7 @@ pub(super) enum OpenError {
 // === impl OpenError ===
 
 impl OpenError {
-    /// Whether this process, or its system, has no file descriptor left: no address would do.
+    /// Whether the process or the system has no file descriptor left, so that no other address would help.
     pub(super) fn is_own(&self) -> bool {
         match self {
             Self::TooMany => true,
@@ -42,7 +42,8 @@ impl OpenError {
     }
 }
 
-/// Connects; true when HTTP/2 is to be spoken. `in_handshake` becomes true when only TLS is left to do.
+/// Connects to `address`, and returns true with the stream if HTTP/2 is to be spoken on it. `in_handshake` becomes true
+/// once TCP is connected, so that a time-out can say which of the two was slow.
 pub(super) async fn open(
     cluster: &Cluster,
     address: &Address,
@@ -50,10 +51,10 @@ pub(super) async fn open(
 ) -> Result<(UpstreamStream, bool), OpenError> {
     let (stream, socket) = tcp(address).await?;
     let http2 = cluster.settings.http2;
-    let Some(trust) = &cluster.trust else { return Ok((UpstreamStream::plain(stream), http2)) };
+    let Some(tls) = &cluster.tls else { return Ok((UpstreamStream::plain(stream), http2)) };
     in_handshake.store(true, Relaxed);
-    let connector = trust.connector(&cluster.settings.name);
-    let stream = connector.connect(trust.name(address.target), stream).await;
+    let connector = tls.connector(&cluster.settings.name);
+    let stream = connector.connect(tls.name(address.target), stream).await;
     let stream = stream.map_err(|error| OpenError::Tls(socket, error))?;
     let chosen = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     Ok((UpstreamStream::tls(stream), http2 && chosen))
@@ -62,14 +63,14 @@ pub(super) async fn open(
 async fn tcp(address: &Address) -> Result<(TcpStream, SocketAddr), OpenError> {
     let mut sockets = address.sockets.iter();
     loop {
-        // There is at least one.
+        // An address has at least one socket address.
         let Some(socket) = sockets.next() else {
             let none = SocketAddr::from(([0, 0, 0, 0], 0));
             return Err(OpenError::Tcp(none, io::ErrorKind::AddrNotAvailable.into()));
         };
         match TcpStream::connect(socket).await {
             Ok(stream) => {
-                // Requests are written whole: nothing follows that could be waited for.
+                // Requests are written whole, so waiting for more bytes would only delay them.
                 let _ = stream.set_nodelay(true);
                 let keepalive = TcpKeepalive::new().with_time(KEEPALIVE);
                 let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);

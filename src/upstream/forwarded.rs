@@ -1,16 +1,16 @@
-//! What the upstream is told of who asked for what: X-Forwarded-For, -Proto, -Host and -Port, and where it is wished
-//! for, Forwarded (RFC 7239). Nobody is believed but proxies that are trusted.
+//! Writes the fields that name the client to the upstream: X-Forwarded-For, -Proto, -Host and -Port, and Forwarded (RFC
+//! 7239) if the configuration asks for it. Only trusted proxies are believed.
 
-use super::headers::{AddedHeaders, ForwardContext, HeaderFlags};
+use super::headers::{
+    added::AddedHeaders,
+    context::ForwardContext,
+    flags::HeaderFlags,
+    names::{X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PORT, X_FORWARDED_PROTO},
+};
 use http::{
     HeaderMap, HeaderName, HeaderValue,
     header::{FORWARDED, HOST},
 };
-
-pub(super) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-pub(super) const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-pub(super) const X_FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
-pub(super) const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
 static FOR_NAME: HeaderName = X_FORWARDED_FOR;
 static HOST_NAME: HeaderName = X_FORWARDED_HOST;
@@ -18,45 +18,46 @@ static PORT_NAME: HeaderName = X_FORWARDED_PORT;
 static PROTO_NAME: HeaderName = X_FORWARDED_PROTO;
 static FORWARDED_NAME: HeaderName = FORWARDED;
 
-/// Says who asked for what. `seen` are the fields of the client, whose `Host` is still among them.
+/// Adds the fields that name the client. `flags` are the special fields of the client, whose `Host` is still in `headers`.
 ///
-/// X-Forwarded-For and Forwarded list the way: behind a trusted proxy its address is appended. The others are what
-/// the first proxy saw: behind a trusted proxy they stay as it wrote them.
-pub(super) fn say(
+/// X-Forwarded-For and Forwarded list all proxies on the way, so the address of a trusted proxy is appended to what it
+/// sent. The others describe what the first proxy saw, so they stay as a trusted proxy wrote them.
+pub(super) fn add_fields(
     headers: &mut HeaderMap,
-    seen: HeaderFlags,
-    way: &ForwardContext<'_>,
-    own: &mut AddedHeaders,
+    flags: HeaderFlags,
+    context: &ForwardContext<'_>,
+    added: &mut AddedHeaders,
 ) {
-    let host = way.asked_host.clone().or_else(|| headers.get(HOST).cloned());
-    if way.forwarded {
-        forwarded(headers, way, host.as_ref(), own);
-    } else if seen.has(HeaderFlags::FORWARDED) {
+    let host = context.asked_host.clone().or_else(|| headers.get(HOST).cloned());
+    if context.forwarded {
+        forwarded(headers, context, host.as_ref(), added);
+    } else if flags.has(HeaderFlags::FORWARDED) {
         headers.remove(FORWARDED);
     }
-    let is_told =
-        |name| way.is_trusted && seen.has(HeaderFlags::FORWARDED) && headers.contains_key(name);
-    let (has_proto, has_port) = (is_told(X_FORWARDED_PROTO), is_told(X_FORWARDED_PORT));
-    let has_host = is_told(X_FORWARDED_HOST);
-    // Who tells the scheme and not the port means the scheme's own.
+    let is_kept = |name| {
+        context.is_trusted && flags.has(HeaderFlags::FORWARDED) && headers.contains_key(name)
+    };
+    let (has_proto, has_port) = (is_kept(X_FORWARDED_PROTO), is_kept(X_FORWARDED_PORT));
+    let has_host = is_kept(X_FORWARDED_HOST);
+    // A proxy that names the scheme and no port means the default port of the scheme.
     if !has_port && !has_proto {
-        own.set(&PORT_NAME, way.port.clone());
+        added.set(&PORT_NAME, context.port.clone());
     }
     if !has_proto {
-        own.set(&PROTO_NAME, way.proto());
+        added.set(&PROTO_NAME, context.proto());
     }
     match host {
         _ if has_host => {}
-        Some(host) => own.set(&HOST_NAME, host),
+        Some(host) => added.set(&HOST_NAME, host),
         None => drop(headers.remove(X_FORWARDED_HOST)),
     }
-    let is_told = way.is_trusted && seen.has(HeaderFlags::FORWARDED);
-    let through = if is_told { through(headers, way.peer) } else { None };
-    own.set(&FOR_NAME, through.unwrap_or_else(|| way.peer.clone()));
+    let is_kept = context.is_trusted && flags.has(HeaderFlags::FORWARDED);
+    let all = if is_kept { with_peer(headers, context.peer) } else { None };
+    added.set(&FOR_NAME, all.unwrap_or_else(|| context.peer.clone()));
 }
 
-/// The way that a trusted proxy tells, with the proxy at its end; `None` when it tells nothing.
-fn through(headers: &HeaderMap, peer: &HeaderValue) -> Option<HeaderValue> {
+/// The `X-Forwarded-For` of a trusted proxy with the address of that proxy appended; `None` if it sent none.
+fn with_peer(headers: &HeaderMap, peer: &HeaderValue) -> Option<HeaderValue> {
     let told = headers.get_all(X_FORWARDED_FOR).iter().filter(|told| !told.is_empty());
     let mut way = told.fold(Vec::new(), |mut way, told| {
         way.extend([told.as_bytes(), b", "].concat());
@@ -69,28 +70,29 @@ fn through(headers: &HeaderMap, peer: &HeaderValue) -> Option<HeaderValue> {
     HeaderValue::from_bytes(&way).ok()
 }
 
-/// Appends an element to what a trusted proxy tells. An open quote in that would swallow it: then it stands alone.
+/// Appends an element to the `Forwarded` of a trusted proxy. A quote that is left open there would swallow the element,
+/// so it replaces the field then.
 fn forwarded(
     headers: &HeaderMap,
-    way: &ForwardContext<'_>,
+    context: &ForwardContext<'_>,
     host: Option<&HeaderValue>,
-    own: &mut AddedHeaders,
+    added: &mut AddedHeaders,
 ) {
     let told = headers.get_all(FORWARDED).iter();
-    let is_sound = way.is_trusted && told.map(HeaderValue::as_bytes).all(is_list);
-    let element = HeaderValue::from_bytes(&element(way, host));
-    // It is made of what headers may hold.
+    let is_sound = context.is_trusted && told.map(HeaderValue::as_bytes).all(is_list);
+    let element = HeaderValue::from_bytes(&element(context, host));
+    // The element is made of octets that headers may hold.
     let element = element.unwrap_or(HeaderValue::from_static("for=unknown"));
     match is_sound {
-        true => own.add(&FORWARDED_NAME, element),
-        false => own.set(&FORWARDED_NAME, element),
+        true => added.add(&FORWARDED_NAME, element),
+        false => added.set(&FORWARDED_NAME, element),
     }
 }
 
-/// `for=...;host=...;proto=...` (RFC 7239 section 4).
-fn element(way: &ForwardContext<'_>, host: Option<&HeaderValue>) -> Vec<u8> {
+/// The element of this gateway, `for=192.0.2.1;host=api.example;proto=https` for example (RFC 7239 section 4).
+fn element(context: &ForwardContext<'_>, host: Option<&HeaderValue>) -> Vec<u8> {
     let mut out = b"for=".to_vec();
-    match way.peer.as_bytes() {
+    match context.peer.as_bytes() {
         // An IPv6 address (RFC 7239 section 6).
         six if six.contains(&b':') => out.extend([b"\"[", six, b"]\""].concat()),
         other => out.extend(other),
@@ -99,11 +101,11 @@ fn element(way: &ForwardContext<'_>, host: Option<&HeaderValue>) -> Vec<u8> {
         out.extend(b";host=");
         quote(host.as_bytes(), &mut out);
     }
-    out.extend([b";proto=", way.proto().as_bytes()].concat());
+    out.extend([b";proto=", context.proto().as_bytes()].concat());
     out
 }
 
-/// A token as it is, everything else as a quoted string (RFC 9110 section 5.6.4).
+/// Writes a token as it is, and any other value as a quoted string (RFC 9110 section 5.6.4).
 fn quote(value: &[u8], out: &mut Vec<u8>) {
     if !value.is_empty() && value.iter().all(|byte| is_token(*byte)) {
         return out.extend(value);
@@ -118,14 +120,14 @@ fn quote(value: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-/// RFC 9110 section 5.6.2.
+/// Whether a byte may be part of a token (RFC 9110 section 5.6.2).
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// Whether `value` is a list of forwarded elements (RFC 7239 section 4), so that what is appended to it is an
-/// element of its own. More lenient than the RFC where that cannot change where an element ends: addresses with
-/// `:` or brackets need no quotes, and spaces may stand around `;`.
+/// Whether `value` is a list of forwarded elements (RFC 7239 section 4), so that an element appended to it is read as one
+/// of its added. The check is more lenient than the RFC where that cannot move the end of an element: addresses with `:` or
+/// brackets need no quotes, and spaces may surround `;`.
 pub fn is_list(value: &[u8]) -> bool {
     let mut rest = value;
     loop {
@@ -133,19 +135,19 @@ pub fn is_list(value: &[u8]) -> bool {
         let token = rest.iter().take_while(|byte| is_token(**byte)).count();
         if token > 0 {
             let Some(value) = rest[token..].strip_prefix(b"=") else { return false };
-            let Some(behind) = skip_value(value) else { return false };
-            rest = behind.trim_ascii_start();
+            let Some(after) = skip_value(value) else { return false };
+            rest = after.trim_ascii_start();
         }
         match rest.split_first() {
             None => return true,
             // Empty pairs and elements mean nothing.
-            Some((b',' | b';', behind)) => rest = behind,
+            Some((b',' | b';', after)) => rest = after,
             Some(_) => return false,
         }
     }
 }
 
-/// What stands behind a value, quoted or not; `None` where there is none, or it has no end.
+/// The bytes after a value, quoted or not; `None` if there is no value, or a quote is left open.
 fn skip_value(value: &[u8]) -> Option<&[u8]> {
     let Some(mut quoted) = value.strip_prefix(b"\"") else {
         let is_plain = |byte: &&u8| is_token(**byte) || b":[]".contains(byte);
@@ -154,8 +156,8 @@ fn skip_value(value: &[u8]) -> Option<&[u8]> {
     };
     loop {
         quoted = match quoted {
-            [b'"', behind @ ..] => return Some(behind),
-            [b'\\', _, behind @ ..] | [_, behind @ ..] => behind,
+            [b'"', after @ ..] => return Some(after),
+            [b'\\', _, after @ ..] | [_, after @ ..] => after,
             [] => return None,
         };
     }

@@ -1,5 +1,5 @@
-//! An HTTP/1.1 connection: one request at a time, and how it ended when it had no answer. Driven by whoever waits for
-//! the answer, so that nobody else has to be woken.
+//! An HTTP/1.1 connection: sends one request at a time, and reports how an exchange without a response ended. The task
+//! that waits for the response drives the connection itself, so that no second task has to be woken.
 
 mod early;
 pub(super) mod framing;
@@ -15,8 +15,12 @@ pub(super) use output::OutgoingBody;
 pub use tunnel::Tunnel;
 
 use super::{
-    Upload, UploadError, UpstreamError, connection::Deadline, headers::AddedHeaders,
-    pool::OpenConnection, stream::UpstreamStream,
+    deadline::Deadline,
+    error::{UpstreamError, WireError},
+    headers::added::AddedHeaders,
+    sockets::OpenConnection,
+    stream::UpstreamStream,
+    upload::Upload,
 };
 use bytes::{Bytes, BytesMut};
 use framing::Decoder;
@@ -26,7 +30,7 @@ use http_body::Frame;
 use output::OutputBuffer;
 use std::{
     future::{Future, poll_fn},
-    io::{self, ErrorKind},
+    io,
     pin::{Pin, pin},
     task::{Context, Poll, Waker, ready},
     time::Duration,
@@ -36,80 +40,53 @@ use tokio::{
     time::{Instant, Sleep, sleep},
 };
 
-/// One read: this much at first, and while most of it stays empty.
+/// The room for the first read of a connection, in bytes, and for the next ones while most of it stays empty.
 const READ_LEAST: usize = 4 << 10;
-/// One read of an upstream that sends faster.
+/// The most room for one read, in bytes, for an upstream that fills what it is given.
 const READ_MOST: usize = 64 << 10;
-/// What an upstream may say before the head of its response has ended: interim responses (1xx), any number of them.
+/// The most bytes before the end of the response's head, interim responses (1xx) included. An upstream that sends 1xx
+/// for ever is given up after 1 MiB.
 const BEFORE_THE_ANSWER: usize = 1 << 20;
 
-/// An HTTP/1.1 connection.
+/// An HTTP/1.1 connection to an upstream, used by one request or idle.
 pub(super) struct H1Connection {
     io: UpstreamStream,
-    /// What has come and was not taken.
+    /// The bytes that were read from the socket and not yet parsed.
     input: BytesMut,
-    /// How much to read at once.
+    /// The room for the next read, in bytes.
     next: usize,
-    /// Octets that have come since the last request.
+    /// The bytes that have come since the current request began.
     came: usize,
     output: OutputBuffer,
-    /// For the time-outs of its requests, one after the other. It is set anew only when it fires, not for each
-    /// request: most of them leave it as it is.
+    /// The timer of `response_timeout`, shared by all requests of the connection. It is set again only when it fires, not
+    /// for each request, which spares most of them the timer wheel.
     timer: Pin<Box<Sleep>>,
-    /// It has answered before, and may have been closed since.
+    /// The connection has answered a request before, so the upstream may have closed it while it was idle.
     pub(super) is_used: bool,
-    /// What comes behind its response belongs to nobody.
+    /// The bytes after the current response belong to no request, so the connection is closed after it.
     pub(super) is_last: bool,
-    _counted: OpenConnection,
+    _open: OpenConnection,
 }
 
-/// Why an upstream's answer has no beginning or no end.
-#[derive(Debug, thiserror::Error)]
-pub enum WireError {
-    /// The connection failed.
-    #[error("the connection failed")]
-    Io(#[from] io::Error),
-    /// It ended too early.
-    #[error("the connection ended")]
-    Ended,
-    /// What came is no head, or no trailers.
-    #[error("this is not as HTTP/1.1 writes it")]
-    Syntax(#[from] httparse::Error),
-    /// What came is no chunk.
-    #[error("this is no chunk as HTTP/1.1 frames it")]
-    Chunk,
-    /// It has no end.
-    #[error("there is no end of {0}")]
-    Limit(&'static str),
-    /// The request is not as long as it says.
-    #[error("the body of the request has not the length that was announced")]
-    Length,
-    /// The client's side of it broke off.
-    #[error(transparent)]
-    Upload(#[from] UploadError),
-    /// Of HTTP/2.
-    #[error(transparent)]
-    Http2(#[from] hyper::Error),
-}
-
-/// What became of a request.
+/// The result of one request on the connection.
 pub(super) enum H1Outcome {
-    /// Whether what follows on the connection may be another answer, and whether all of the request went before it.
+    /// The head of the response came. The first flag says that another response may follow on the connection, the second
+    /// that the whole request was sent before the head came.
     Answer(Response<()>, bool, bool),
-    /// Nothing of it was written.
+    /// The connection ended before a byte of the request was written.
     Unsent(WireError),
-    /// All of it may have been.
+    /// The connection ended later, so the upstream may have read the whole request.
     Failed(WireError),
 }
 
 // === impl H1Connection ===
 
 impl H1Connection {
-    /// Over a stream that is connected.
+    /// Makes a connection of a connected stream. `response_timeout` sets its timer for the first request.
     pub(super) fn over(
         io: UpstreamStream,
         response_timeout: Duration,
-        counted: OpenConnection,
+        open: OpenConnection,
     ) -> Box<Self> {
         Box::new(Self {
             io,
@@ -120,11 +97,11 @@ impl H1Connection {
             timer: Box::pin(sleep(response_timeout)),
             is_used: false,
             is_last: false,
-            _counted: counted,
+            _open: open,
         })
     }
 
-    /// Whether nothing has come that nobody asked for, the end included.
+    /// Whether an idle connection can take a request: it is open, and the upstream has sent nothing on it meanwhile.
     pub(super) fn is_ready(&mut self) -> bool {
         let mut nothing = [0; 1];
         let mut cx = Context::from_waker(Waker::noop());
@@ -132,25 +109,25 @@ impl H1Connection {
         self.is_clean() && came.is_pending()
     }
 
-    /// The answer to a request, or why there is none. `inform` hears of interim ones.
+    /// Sends a request and reads the head of its response. `inform` is called with each interim response (1xx).
     ///
     /// # Errors
     ///
-    /// [`UpstreamError::ResponseTimeout`].
+    /// [`UpstreamError::ResponseTimeout`] if the head has not come by the deadline.
     pub(super) async fn send(
         &mut self,
         request: &Request<Upload>,
-        own: &AddedHeaders,
+        added: &AddedHeaders,
         sending: &mut OutgoingBody,
         deadline: &Deadline,
         inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
     ) -> Result<H1Outcome, UpstreamError> {
         let until = deadline.at();
         if self.timer.deadline() > until {
-            // The first request of this connection, after it was sent in vain on another.
+            // This is the first request of the connection, and it was sent in vain on another one before.
             self.timer.as_mut().reset(until);
         }
-        head::write(request, own, &mut self.output.text);
+        head::write(request, added, &mut self.output.text);
         (self.came, self.output.count) = (0, 0);
         let (mut sent, has_body) = (None, sending.is_some());
         poll_fn(|cx| {
@@ -159,7 +136,7 @@ impl H1Connection {
                     Poll::Ready(Err(broken @ (WireError::Upload(_) | WireError::Length))) => {
                         return Poll::Ready(Ok(H1Outcome::Failed(broken)));
                     }
-                    // What the upstream has said before it broke off may be an answer.
+                    // The bytes that the upstream sent before it closed the connection may be a response.
                     Poll::Ready(end) => sent = Some(end),
                     Poll::Pending => {}
                 }
@@ -176,7 +153,7 @@ impl H1Connection {
                     (Err(_), Some(Err(broken))) | (Err(broken), _) => H1Outcome::Failed(broken),
                 }));
             }
-            // Set for an earlier request, it may fire too early, but never too late.
+            // The timer may be set for an earlier request. It may fire too early then, never too late.
             while self.timer.as_mut().poll(cx).is_ready() {
                 let deadline = deadline.at();
                 if Instant::now() >= deadline {
@@ -189,16 +166,17 @@ impl H1Connection {
         .await
     }
 
-    /// Whether nothing went either way since the last request.
+    /// Whether no byte was written or read since the current request began.
     fn is_untouched(&self) -> bool {
         self.output.count == 0 && self.came == 0
     }
 
-    /// Whether the upstream has not said anything since the last request.
+    /// Whether the upstream has sent no byte since the current request began.
     pub(super) fn is_silent(&self) -> bool {
         self.came == 0
     }
 
+    /// Reads until the head of a final response has come; interim ones are passed to `inform`.
     fn poll_head(
         &mut self,
         cx: &mut Context<'_>,
@@ -223,7 +201,7 @@ impl H1Connection {
         }
     }
 
-    /// The next piece of a body; `None` at its end.
+    /// Reads the next piece of a response's body; `None` at its end.
     pub(super) fn poll_body(
         &mut self,
         decoder: &mut Decoder,
@@ -246,12 +224,13 @@ impl H1Connection {
         }
     }
 
-    /// All of a body, if it is there already and nothing else is.
+    /// The whole body, if it came together with the head and nothing came after it. Most responses of APIs do.
     pub(super) fn whole(&mut self, decoder: Decoder) -> Option<Bytes> {
         let length = decoder.size_hint().exact()?;
         (length == self.input.len() as u64).then(|| self.input.split().freeze())
     }
 
+    /// Reads once from the socket into `input`, and adapts the room for the next read.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         self.input.reserve(self.next);
         let count = ready!(pin!(self.io.read_buf(&mut self.input)).poll(cx))?;
@@ -264,12 +243,13 @@ impl H1Connection {
         Poll::Ready(Ok(count))
     }
 
-    /// Whether nothing is left of the last request and its answer, and nothing stands behind it.
+    /// Whether no byte is left of the last exchange, on either side, and another one may follow.
     fn is_clean(&self) -> bool {
         !self.is_last && self.input.is_empty() && self.output.is_empty()
     }
 
-    /// Its response has been taken: whether it can be kept. Then it gives large buffers back.
+    /// Prepares the connection for being idle, once its response has ended: large buffers are freed. False if it cannot be
+    /// used again.
     pub(super) fn rest(&mut self) -> bool {
         if !self.is_clean() {
             return false;
@@ -282,25 +262,7 @@ impl H1Connection {
     }
 }
 
-// === impl WireError ===
-
-impl WireError {
-    /// Whether the peer ended the connection, rather than say something wrong.
-    pub(super) fn is_end(&self) -> bool {
-        use ErrorKind::{
-            BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof,
-        };
-        const ENDS: [ErrorKind; 5] =
-            [BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof];
-        match self {
-            Self::Ended => true,
-            Self::Io(error) => ENDS.contains(&error.kind()),
-            _ => false,
-        }
-    }
-}
-
-/// Whether a request may be made twice (RFC 9110 section 9.2.2).
+/// Whether a request with this method may be sent twice (RFC 9110 section 9.2.2).
 pub(super) fn is_idempotent(method: &Method) -> bool {
     [Method::GET, Method::HEAD, Method::OPTIONS, Method::PUT, Method::DELETE].contains(method)
 }

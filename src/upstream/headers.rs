@@ -1,87 +1,47 @@
-//! What changes in the headers on the way, in both directions. Everything not named here passes as it is: fields of
-//! one name keep their number and order, values their bytes, obs-text among them (RFC 9110 section 5.5).
+//! Changes the headers of messages on their way, in both directions. A field that is not named here is forwarded as it
+//! came: fields of one name keep their number and order, values their bytes, obs-text included (RFC 9110 section 5.5).
 //!
-//! Of a request, in this order:
+//! A request is changed in this order:
 //!
-//! 1. what was meant for the connection goes: the fixed names and those that `Connection` nominates (RFC 9110
-//!    section 7.6.1), a length beside a transfer coding too (RFC 9112 section 6.3); `TE: trailers` is said anew
-//!    (RFC 9110 section 10.1.4);
-//! 2. names that some origins take for one of ours, such as `X_Forwarded_For`, go, and so does `X-Real-IP` and the like
-//!    from a client that is no trusted proxy; several `Cookie` fields become one (RFC 9113 section 8.2.3);
-//!    `Max-Forwards` of OPTIONS is counted down (RFC 9110 section 7.6.2);
-//! 3. the upstream hears who asked for what (RFC 7239; [`super::forwarded`]);
-//! 4. `Host` becomes the upstream's, or what was asked for (RFC 9112 section 3.2.2);
+//! 1. fields that are meant for the connection are removed: the fixed names and those that `Connection` nominates (RFC
+//!    9110 section 7.6.1), and a length beside a transfer coding (RFC 9112 section 6.3); `TE: trailers` is written again
+//!    for the connection to the upstream (RFC 9110 section 10.1.4);
+//! 2. names that some origins read as one that the gateway writes, such as `X_Forwarded_For`, are removed, and so are
+//!    `X-Real-IP` and the like from a client that is no trusted proxy; several `Cookie` fields become one (RFC 9113
+//!    section 8.2.3); `Max-Forwards` of OPTIONS is counted down (RFC 9110 section 7.6.2);
+//! 3. `X-Forwarded-*` and `Forwarded` name the client, its scheme and its host (RFC 7239; [`super::forwarded`]);
+//! 4. `Host` becomes the upstream's, or stays the client's (RFC 9112 section 3.2.2);
 //! 5. `Via` gets an element (RFC 9110 section 7.6.3);
-//! 6. a body that does not say its length is chunked (RFC 9112 section 6.1), whatever the method;
-//! 7. the operator's rules, of the upstream, then of the route ([`Edits`]).
+//! 6. a body without a length is chunked (RFC 9112 section 6.1), whatever the method is;
+//! 7. the rules of the configuration are applied, those of the upstream before those of the route ([`Edits`]).
 //!
-//! Of a response: 1, 5 and 7. `Server`, `Content-Type` and the like are never made up. `Date` is, by hyper: who
-//! forwards a response without one records when it came (RFC 9110 section 6.6.1).
+//! A response gets the steps 1, 5 and 7. `Server`, `Content-Type` and the like are never invented. hyper writes `Date`
+//! if it is absent: a proxy that forwards a response without it records when it arrived (RFC 9110 section 6.6.1).
 
-mod added;
-mod flags;
+pub(super) mod added;
+pub(super) mod context;
+mod edits;
+pub(super) mod flags;
+pub(super) mod names;
 
 pub use added::AddedHeaders;
+pub use context::ForwardContext;
+pub use edits::{Edits, Rules};
 pub use flags::HeaderFlags;
 
-use super::forwarded::{
-    self, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PORT, X_FORWARDED_PROTO,
-};
+use super::forwarded;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Version,
     header::{
-        CONNECTION, CONTENT_LENGTH, COOKIE, FORWARDED, HOST, MAX_FORWARDS, PROXY_AUTHENTICATE,
-        PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE, VIA,
+        CONNECTION, CONTENT_LENGTH, COOKIE, FORWARDED, HOST, MAX_FORWARDS, TE, TRANSFER_ENCODING,
+        VIA,
     },
 };
-use smallvec::SmallVec;
-
-const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
-
-/// Meant for one connection only (RFC 9110 section 7.6.1), and what clients and proxies misuse as such.
-static HOP_BY_HOP: [HeaderName; 7] = [
-    KEEP_ALIVE,
-    PROXY_CONNECTION,
-    PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION,
-    TE,
-    TRANSFER_ENCODING,
-    UPGRADE,
-];
-
-/// What delimits or routes a message, or tells its way, is not the other side's to take away.
-static KEPT: [HeaderName; 8] = [
-    HOST,
-    CONTENT_LENGTH,
-    VIA,
-    FORWARDED,
-    X_FORWARDED_FOR,
-    X_FORWARDED_HOST,
-    X_FORWARDED_PORT,
+use names::{
+    CLIENT_ADDRESSES, HOP_BY_HOP, KEPT, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PORT,
     X_FORWARDED_PROTO,
-];
-
-/// In which some proxies tell an upstream the address of the client. From a client that is no trusted proxy each of them
-/// is a lie that an upstream may believe, so none is forwarded.
-static CLIENT_ADDRESSES: [HeaderName; 16] = [
-    HeaderName::from_static("x-real-ip"),
-    HeaderName::from_static("true-client-ip"),
-    HeaderName::from_static("client-ip"),
-    HeaderName::from_static("x-client-ip"),
-    HeaderName::from_static("x-cluster-client-ip"),
-    HeaderName::from_static("cf-connecting-ip"),
-    HeaderName::from_static("cf-connecting-ipv6"),
-    HeaderName::from_static("fastly-client-ip"),
-    HeaderName::from_static("fly-client-ip"),
-    HeaderName::from_static("forwarded-for"),
-    HeaderName::from_static("x-forwarded"),
-    HeaderName::from_static("x-original-forwarded-for"),
-    HeaderName::from_static("x-originating-ip"),
-    HeaderName::from_static("x-remote-ip"),
-    HeaderName::from_static("x-remote-addr"),
-    HeaderName::from_static("x-envoy-external-address"),
-];
+};
+use smallvec::SmallVec;
 
 static TE_NAME: HeaderName = TE;
 static HOST_NAME: HeaderName = HOST;
@@ -89,86 +49,8 @@ static VIA_NAME: HeaderName = VIA;
 static CONNECTION_NAME: HeaderName = CONNECTION;
 static TRANSFER_ENCODING_NAME: HeaderName = TRANSFER_ENCODING;
 
-/// What is known of a request besides its headers.
-#[derive(Debug)]
-pub struct ForwardContext<'a> {
-    /// The address of the peer.
-    pub peer: &'a HeaderValue,
-    /// Our port, as the peer knows it.
-    pub port: &'a HeaderValue,
-    /// It came over TLS.
-    pub is_tls: bool,
-    /// The peer is a proxy that is believed.
-    pub is_trusted: bool,
-    /// In which it came.
-    pub version: Version,
-    /// The authority of its target; outranks `Host`.
-    pub asked_host: Option<HeaderValue>,
-    /// The upstream's `Host`.
-    pub upstream_host: &'a HeaderValue,
-    /// The upstream gets the client's `Host` instead.
-    pub preserve_host: bool,
-    /// The upstream gets `Forwarded`.
-    pub forwarded: bool,
-    /// It has a body whose end is not known.
-    pub is_open: bool,
-    /// Its method is OPTIONS.
-    pub is_options: bool,
-}
-
-/// What an operator changes in headers.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Rules {
-    /// Of requests.
-    pub request: Edits,
-    /// Of responses.
-    pub response: Edits,
-}
-
-/// Changes in the headers of a message.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Edits {
-    /// These go.
-    pub remove: Vec<HeaderName>,
-    /// Each replaces all of its name.
-    pub set: Vec<(HeaderName, HeaderValue)>,
-    /// Each stands behind those of its name.
-    pub add: Vec<(HeaderName, HeaderValue)>,
-}
-
-// === impl Rules ===
-
-impl Rules {
-    /// Whether they change nothing.
-    pub fn is_empty(&self) -> bool {
-        self.request.is_empty() && self.response.is_empty()
-    }
-}
-
-// === impl Edits ===
-
-impl Edits {
-    /// Whether it changes nothing.
-    pub fn is_empty(&self) -> bool {
-        self.remove.is_empty() && self.set.is_empty() && self.add.is_empty()
-    }
-
-    /// Removes, then sets, then adds.
-    pub fn apply(&self, headers: &mut HeaderMap) {
-        for name in &self.remove {
-            headers.remove(name);
-        }
-        for (name, value) in &self.set {
-            headers.insert(name, value.clone());
-        }
-        for (name, value) in &self.add {
-            headers.append(name, value.clone());
-        }
-    }
-}
-
-/// Removes what `Connection` nominates: what goes no further is not what a request is counted by, either. Fields of a
-/// fixed meaning stay for those who read them.
+/// Removes the fields that `Connection` nominates. This happens before a limiter reads its key from a header, because a
+/// field that is not forwarded must not be counted by either. Fields of a fixed meaning, such as `Upgrade`, stay here.
 pub fn remove_nominated(headers: &mut HeaderMap) {
     if !headers.contains_key(CONNECTION) {
         return;
@@ -190,8 +72,8 @@ pub fn remove_nominated(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes what was meant for the connection it came on: the fixed names, and those that `Connection`
-/// nominates (RFC 9110 section 7.6.1).
+/// Removes the fields that were meant for the connection on which the message came: the fixed names, and those that
+/// `Connection` nominates (RFC 9110 section 7.6.1).
 pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     // Most messages have none.
     if !HeaderFlags::of(headers).has(HeaderFlags::HOP_BY_HOP) {
@@ -200,7 +82,7 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     remove_nominated(headers);
     headers.remove(CONNECTION);
     if headers.contains_key(TRANSFER_ENCODING) {
-        // It overrides a length, which must not outlive it (RFC 9112 section 6.3).
+        // A transfer coding overrides a length. Without the coding, the length would be believed (RFC 9112 section 6.3).
         headers.remove(CONTENT_LENGTH);
     }
     for name in &HOP_BY_HOP {
@@ -208,8 +90,8 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes from the trailers of a request what an upstream that takes them for headers (RFC 9110 section 6.5.1) would
-/// believe to be ours.
+/// Removes the fields from the trailers of a request that only the gateway may write. Some upstreams merge trailers into
+/// the headers (RFC 9110 section 6.5.1) and would believe a client's `X-Forwarded-For` there.
 pub fn remove_from_trailers(trailers: &mut HeaderMap) {
     remove_hop_by_hop(trailers);
     remove_lookalikes(trailers);
@@ -220,50 +102,52 @@ pub fn remove_from_trailers(trailers: &mut HeaderMap) {
     }
 }
 
-/// Turns a client's headers into those for the upstream, together with what is returned. `seen` are those fields.
+/// Changes a client's headers into those for the upstream, and returns the fields that the gateway adds. `flags` say which
+/// fields the client sent, so that most requests are spared a search for each name.
 pub fn to_upstream(
     headers: &mut HeaderMap,
-    seen: HeaderFlags,
-    way: &ForwardContext<'_>,
+    flags: HeaderFlags,
+    context: &ForwardContext<'_>,
 ) -> AddedHeaders {
-    let mut own = AddedHeaders::default();
-    // What a server looks for first.
-    match (way.preserve_host, &way.asked_host) {
-        (true, Some(asked)) => own.set(&HOST_NAME, asked.clone()),
+    let mut added = AddedHeaders::default();
+    // Servers look for Host first.
+    match (context.preserve_host, &context.asked_host) {
+        (true, Some(asked)) => added.set(&HOST_NAME, asked.clone()),
         (true, None) if headers.contains_key(HOST) => {}
-        (true, None) | (false, _) => own.set(&HOST_NAME, way.upstream_host.clone()),
+        (true, None) | (false, _) => added.set(&HOST_NAME, context.upstream_host.clone()),
     }
-    let wants_trailers = seen.has(HeaderFlags::TE) && wants_trailers(headers);
-    if seen.has(HeaderFlags::HOP_BY_HOP) {
+    let wants_trailers = flags.has(HeaderFlags::TE) && wants_trailers(headers);
+    if flags.has(HeaderFlags::HOP_BY_HOP) {
         remove_hop_by_hop(headers);
     }
-    if seen.has(HeaderFlags::UNDERSCORE) {
+    if flags.has(HeaderFlags::UNDERSCORE) {
         remove_lookalikes(headers);
     }
-    if seen.has(HeaderFlags::CLIENT_ADDRESS) && !way.is_trusted {
+    if flags.has(HeaderFlags::CLIENT_ADDRESS) && !context.is_trusted {
         for name in &CLIENT_ADDRESSES {
             headers.remove(name);
         }
     }
-    if seen.has(HeaderFlags::MAX_FORWARDS) {
-        count_down(headers, way.is_options);
+    if flags.has(HeaderFlags::MAX_FORWARDS) {
+        count_down(headers, context.is_options);
     }
-    if seen.has(HeaderFlags::COOKIE) {
+    if flags.has(HeaderFlags::COOKIE) {
         join_cookies(headers);
     }
-    forwarded::say(headers, seen, way, &mut own);
-    own.add(&VIA_NAME, via(way.version));
+    forwarded::add_fields(headers, flags, context, &mut added);
+    added.add(&VIA_NAME, via(context.version));
     if wants_trailers {
-        own.set(&TE_NAME, const { HeaderValue::from_static("trailers") });
-        own.set(&CONNECTION_NAME, const { HeaderValue::from_static("te") });
+        added.set(&TE_NAME, const { HeaderValue::from_static("trailers") });
+        added.set(&CONNECTION_NAME, const { HeaderValue::from_static("te") });
     }
-    if way.is_open && !headers.contains_key(CONTENT_LENGTH) {
-        own.set(&TRANSFER_ENCODING_NAME, const { HeaderValue::from_static("chunked") });
+    if context.is_open && !headers.contains_key(CONTENT_LENGTH) {
+        added.set(&TRANSFER_ENCODING_NAME, const { HeaderValue::from_static("chunked") });
     }
-    own
+    added
 }
 
-/// Says what a connection of HTTP/1.1 must be told, of a request that one of HTTP/2 has not taken.
+/// Adds the fields that HTTP/1.1 needs and HTTP/2 forbids, to a request that no HTTP/2 connection took and that is sent
+/// over HTTP/1.1 now.
 pub(super) fn for_connection(headers: &mut HeaderMap, has_te: bool, is_open: bool) {
     if has_te {
         headers.insert(CONNECTION, HeaderValue::from_static("te"));
@@ -273,13 +157,14 @@ pub(super) fn for_connection(headers: &mut HeaderMap, has_te: bool, is_open: boo
     }
 }
 
-/// Turns the upstream's headers into those for the client; `version` is that of the upstream's response.
+/// Changes the upstream's headers into those for the client. `version` is that of the upstream's response, for `Via`.
 pub fn to_client(headers: &mut HeaderMap, version: Version) {
     remove_hop_by_hop(headers);
     headers.append(VIA, via(version));
 }
 
-/// By whom a message was received, and in which version (RFC 9110 section 7.6.3).
+/// The element that the gateway adds to `Via`: the version in which it received the message, and its name (RFC 9110
+/// section 7.6.3).
 fn via(version: Version) -> HeaderValue {
     match version {
         Version::HTTP_09 | Version::HTTP_10 => const { HeaderValue::from_static("1.0 paceway") },
@@ -288,12 +173,12 @@ fn via(version: Version) -> HeaderValue {
     }
 }
 
-/// The size of a header list: names, values, and 32 bytes for each field (RFC 9113 section 6.5.2).
+/// The size of a header list as HTTP/2 counts it: names, values, and 32 bytes for each field (RFC 9113 section 6.5.2).
 pub(super) fn list_size(headers: &HeaderMap) -> usize {
     headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum()
 }
 
-/// The number that a `Content-Length` is: digits alone (RFC 9110 section 8.6).
+/// Reads a number as `Content-Length` writes it: digits alone, below 2^64 (RFC 9110 section 8.6). `None` for `+1`.
 pub fn number(text: &[u8]) -> Option<u64> {
     let digit = |number: u64, byte: &u8| {
         let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
@@ -302,21 +187,22 @@ pub fn number(text: &[u8]) -> Option<u64> {
     if text.is_empty() { None } else { text.iter().try_fold(0, digit) }
 }
 
-/// How often a request may still be forwarded, where it says so in one number (RFC 9110 section 7.6.2).
+/// The number of times that a request may still be forwarded; `None` without a `Max-Forwards` of one number (RFC 9110
+/// section 7.6.2).
 pub fn max_forwards(headers: &HeaderMap) -> Option<u64> {
     let mut values = headers.get_all(MAX_FORWARDS).iter();
     let left = number(values.next()?.as_bytes())?;
     values.next().is_none().then_some(left)
 }
 
-/// One forward fewer is left to the next gateway. For other methods than OPTIONS the field means nothing.
+/// Lowers `Max-Forwards` by one. The field has no meaning for other methods than OPTIONS, and is forwarded as it is.
 fn count_down(headers: &mut HeaderMap, is_options: bool) {
     if let Some(left) = max_forwards(headers).filter(|left| is_options && *left > 0) {
         headers.insert(MAX_FORWARDS, HeaderValue::from(left - 1));
     }
 }
 
-/// Whether the client takes trailers: the one member of `TE` that may go on.
+/// Whether the client accepts trailers, the one member of `TE` that is forwarded.
 fn wants_trailers(headers: &HeaderMap) -> bool {
     let members = |value: &HeaderValue| {
         let mut members = value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
@@ -325,7 +211,8 @@ fn wants_trailers(headers: &HeaderMap) -> bool {
     headers.get_all(TE).iter().any(members)
 }
 
-/// CGI and its heirs (WSGI, PHP) read `X_Forwarded_For` as X-Forwarded-For: what is ours to say, nobody else says so.
+/// Removes names like `X_Forwarded_For`. CGI and its heirs (WSGI, PHP) read it as X-Forwarded-For, so a client could
+/// forge the field that only the gateway writes.
 fn remove_lookalikes(headers: &mut HeaderMap) {
     let is_ours = |name: &HeaderName| {
         let plain = name.as_str().replace('_', "-");
@@ -338,25 +225,14 @@ fn remove_lookalikes(headers: &mut HeaderMap) {
     }
 }
 
-/// HTTP/2 clients send cookies in pieces; who does not know HTTP/2 wants one field (RFC 9113 section 8.2.3).
+/// Joins several `Cookie` fields. HTTP/2 clients send cookies in pieces, and HTTP/1.1 allows one field (RFC 9113 section
+/// 8.2.3).
 fn join_cookies(headers: &mut HeaderMap) {
     let mut all = headers.get_all(COOKIE).iter();
     let (Some(_), Some(_)) = (all.next(), all.next()) else { return };
     let all: Vec<_> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
     if let Ok(joined) = HeaderValue::from_bytes(&all.join(&b"; "[..])) {
         headers.insert(COOKIE, joined);
-    }
-}
-
-// === impl ForwardContext ===
-
-impl ForwardContext<'_> {
-    /// The scheme in which it came.
-    pub fn proto(&self) -> HeaderValue {
-        match self.is_tls {
-            true => const { HeaderValue::from_static("https") },
-            false => const { HeaderValue::from_static("http") },
-        }
     }
 }
 

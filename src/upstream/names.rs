@@ -1,6 +1,7 @@
-//! The names of upstreams, looked up again whenever their time is up. One task a name, for all workers.
+//! Looks up the names of upstreams again whenever the time of their DNS answer is over. One task a name serves all
+//! workers. Makes no connection to an upstream.
 
-use super::Cluster;
+use super::cluster::Cluster;
 use crate::tls::Stamp;
 use hickory_resolver::{
     TokioResolver,
@@ -16,24 +17,24 @@ use std::{
 };
 use tokio::time::{Instant, sleep, timeout};
 
-/// Bounds of how long an answer is used: servers say 0, and days.
-const KEPT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
-/// Bounds of the pause after a lookup that failed. It doubles with each.
+/// The shortest and the longest time that a DNS answer is used: servers give TTLs from 0 to days.
+const USED: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
+/// The first and the longest pause after a failed lookup. It doubles with each further failure.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// One question to one server.
+/// The time-out of one question to one DNS server; another server is asked after it.
 const QUESTION: Duration = Duration::from_secs(2);
-/// A lookup, whatever it takes: several servers, several domains to search.
+/// The time-out of a whole lookup, which may ask several servers for several search domains.
 const LOOKUP: Duration = Duration::from_secs(10);
-/// What the system says of names; read again when it has changed.
+/// The files that configure names on the system. They are read again when one of them has changed.
 const SYSTEM: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
 
-/// Asks DNS servers as the system is set up to, or those it was told.
+/// Asks the DNS servers of the configuration (`resolver`), or those of the system if it names none.
 struct Resolver {
     servers: Arc<[SocketAddr]>,
     made: Option<(TokioResolver, [Option<Stamp>; 2])>,
 }
 
-/// Why a name stands for nothing.
+/// The reason why a lookup gave no address.
 #[derive(Debug, thiserror::Error)]
 enum NameError {
     #[error("the DNS servers did not answer in time")]
@@ -44,26 +45,27 @@ enum NameError {
     Net(#[from] NetError),
 }
 
-/// Keeps the addresses of all names fresh, by tasks of the current runtime. `servers` are asked in place of the
-/// system's, unless there are none.
+/// Keeps the addresses of all names fresh, by one task each on the current runtime. The DNS `servers` are asked in place
+/// of the system's; an empty list means the system's.
 pub fn follow(clusters: &[Arc<Cluster>], servers: &[SocketAddr]) {
     let servers: Arc<[SocketAddr]> = servers.into();
     for cluster in clusters {
         for (target, of) in cluster.unresolved() {
             let resolver = Resolver { servers: servers.clone(), made: None };
-            tokio::spawn(keep(cluster.clone(), target, of.host_name().to_owned(), resolver));
+            tokio::spawn(refresh(cluster.clone(), target, of.host_name().to_owned(), resolver));
         }
     }
 }
 
-async fn keep(cluster: Arc<Cluster>, target: usize, name: String, mut resolver: Resolver) {
+/// Looks up one name for ever, each time when the answer before is used up.
+async fn refresh(cluster: Arc<Cluster>, target: usize, name: String, mut resolver: Resolver) {
     let mut pause = PAUSE.0;
     loop {
         let kept = match resolver.lookup(&name).await {
             Ok((ips, until)) => {
                 cluster.resolved(target, ips.into_iter());
                 pause = PAUSE.0;
-                until.saturating_duration_since(Instant::now()).clamp(KEPT.0, KEPT.1)
+                until.saturating_duration_since(Instant::now()).clamp(USED.0, USED.1)
             }
             Err(error) => {
                 tracing::debug!(name, %error, "not resolved");
@@ -79,7 +81,7 @@ async fn keep(cluster: Arc<Cluster>, target: usize, name: String, mut resolver: 
 // === impl Resolver ===
 
 impl Resolver {
-    /// The addresses of a name, and until when they are.
+    /// The addresses of a name, and the instant until which the answer may be used.
     async fn lookup(&mut self, name: &str) -> Result<(Vec<IpAddr>, Instant), NameError> {
         let stamps = SYSTEM.map(|file| Stamp::of(Path::new(file)));
         let resolver = match &mut self.made {
@@ -97,14 +99,14 @@ impl Resolver {
 }
 
 fn resolver(servers: &[SocketAddr]) -> Result<TokioResolver, NetError> {
-    // Without a file the system asks itself; its hosts are known all the same.
+    // Without /etc/resolv.conf the system asks a server on this machine. The names in /etc/hosts are read nevertheless.
     let (config, mut options) = read_system_conf().unwrap_or_else(|_| {
         let own = NameServerConfig::udp_and_tcp(IpAddr::V4(Ipv4Addr::LOCALHOST));
         (ResolverConfig::from_name_servers(vec![own]), ResolverOpts::default())
     });
     options.timeout = options.timeout.min(QUESTION);
     options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
-    // We keep the answers.
+    // The cluster keeps the answers.
     options.cache_size = 0;
     let config = match servers {
         [] => config,

@@ -1,44 +1,44 @@
-//! Whether everybody before us has seen the end of a request where we did. What follows on its connection is the next
-//! request only then.
+//! Tracks whether every proxy between client and gateway saw the end of a request at the same byte. Only then are the
+//! bytes after it the next request; otherwise they may be smuggled. It reads no byte itself.
 
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-const SEEN: u8 = 0;
+const KNOWN: u8 = 0;
 const OPEN: u8 = 1;
 const DOUBTFUL: u8 = 2;
 
-/// The ends of the requests of one HTTP/1 connection.
+/// The state of the end of the last request on one HTTP/1 connection.
 ///
-/// A body with a length ends where that says. In one without, the parser takes trailers for the same as headers, where
-/// a bare LF ends a line and two of them the rest, and looks for the end behind that: others may have seen it before.
+/// A body with a `Content-Length` ends where that says. In a chunked body the parser accepts trailers written like
+/// headers, where a bare LF ends a line and two of them end the section; another proxy may have seen the end earlier.
 #[derive(Debug, Default)]
 pub struct RequestBoundary(AtomicU8);
 
 // === impl RequestBoundary ===
 
 impl RequestBoundary {
-    /// A body without a length begins.
+    /// Notes that a body without a length begins: its end is open until the last chunk has been read.
     pub(super) fn open(&self) {
         self.0.fetch_max(OPEN, Relaxed);
     }
 
-    /// It ended with nothing but its last chunk.
-    pub(super) fn seen(&self) {
-        let _ = self.0.compare_exchange(OPEN, SEEN, Relaxed, Relaxed);
+    /// Notes that the body ended with its last chunk and no trailers, which every parser reads in the same way.
+    pub(super) fn known(&self) {
+        let _ = self.0.compare_exchange(OPEN, KNOWN, Relaxed, Relaxed);
     }
 
-    /// It ended otherwise, or nobody looks for its end any more.
+    /// Notes that the body had trailers, or that it was dropped before its end. The connection cannot be used again.
     pub(super) fn doubt(&self) {
         self.0.store(DOUBTFUL, Relaxed);
     }
 
-    /// Whether the end of every request so far is where everybody saw it.
-    pub fn are_seen(&self) -> bool {
-        self.0.load(Relaxed) == SEEN
+    /// Whether every request so far ended at a byte on which all parsers agree.
+    pub fn is_known(&self) -> bool {
+        self.0.load(Relaxed) == KNOWN
     }
 
-    /// Whether one will never be known.
-    pub fn are_doubtful(&self) -> bool {
+    /// Whether the end of a request can never be known, so that the response must say `Connection: close`.
+    pub fn is_doubtful(&self) -> bool {
         self.0.load(Relaxed) == DOUBTFUL
     }
 }

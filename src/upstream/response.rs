@@ -1,29 +1,34 @@
-//! The heads of an upstream's responses: what is refused, and behind which of them a connection may be used again.
+//! Checks the heads of an upstream's responses: refuses those whose end would be uncertain, and decides after which of
+//! them a connection may be used again.
 
-use super::{UpstreamError, headers::number};
+use super::{error::UpstreamError, headers::number};
 use http::{
     HeaderMap, HeaderValue, Response, StatusCode, Version,
     header::{CONTENT_LENGTH, TRANSFER_ENCODING},
 };
 
-/// What the head of a response says of its body (RFC 9112 section 6).
+/// The length of a response's body, as its head announces it (RFC 9112 section 6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Length {
+pub(super) enum BodyLength {
+    /// A `Content-Length` of this number of octets.
     Known(u64),
+    /// `Transfer-Encoding: chunked`.
     Chunked,
-    Unknown,
+    /// Neither: the body lasts until the connection ends.
+    Unannounced,
 }
 
-/// Refuses what no request of ours can be answered with: an upgrade nobody asked for, lengths that differ or are none,
-/// two framings, codings that we cannot undo (RFC 9112 section 6), also where no body follows.
+/// Refuses a response that cannot answer a request of the gateway: an upgrade that was not asked for, lengths that differ
+/// or are no numbers, a length beside a transfer coding, codings other than chunked (RFC 9112 section 6). A response to
+/// HEAD is checked in the same way, although no body follows.
 ///
 /// # Errors
 ///
-/// [`UpstreamError::Invalid`].
+/// [`UpstreamError::Invalid`] with the rule that the response breaks.
 pub(super) fn check_response<B>(
     response: &mut Response<B>,
     upgrade_asked: bool,
-) -> Result<Length, UpstreamError> {
+) -> Result<BodyLength, UpstreamError> {
     let status = response.status();
     if status == StatusCode::SWITCHING_PROTOCOLS && !upgrade_asked {
         return Err(UpstreamError::Invalid("an upgrade that was not asked for"));
@@ -36,16 +41,16 @@ pub(super) fn check_response<B>(
     let length = check_length(headers)?;
     if let Some(coding) = headers.get(TRANSFER_ENCODING) {
         check_coding(headers, coding, version, length.is_some())?;
-        return Ok(Length::Chunked);
+        return Ok(BodyLength::Chunked);
     }
     if status == StatusCode::NO_CONTENT || status == StatusCode::SWITCHING_PROTOCOLS {
-        // It has no content to have a length (RFC 9110 section 8.6).
+        // A response without content has no length (RFC 9110 section 8.6).
         headers.remove(CONTENT_LENGTH);
     }
-    Ok(length.map_or(Length::Unknown, Length::Known))
+    Ok(length.map_or(BodyLength::Unannounced, BodyLength::Known))
 }
 
-/// Makes one of several equal lengths.
+/// Reads the `Content-Length`, and replaces several equal ones by one.
 fn check_length(headers: &mut HeaderMap) -> Result<Option<u64>, UpstreamError> {
     let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
     let Some(first) = lengths.next() else { return Ok(None) };
@@ -64,7 +69,7 @@ fn check_length(headers: &mut HeaderMap) -> Result<Option<u64>, UpstreamError> {
     Ok(Some(length))
 }
 
-/// Only `chunked` alone, and no length beside it (RFC 9112 sections 6.1 and 6.3).
+/// Accepts the transfer coding `chunked` alone, without a length beside it (RFC 9112 sections 6.1 and 6.3).
 fn check_coding(
     headers: &HeaderMap,
     coding: &HeaderValue,
@@ -84,12 +89,17 @@ fn check_coding(
     Ok(())
 }
 
-/// Whether the connection that it came on may be used again; `has_body` says whether one follows. Not where none can
-/// and one was announced (HEAD, 204, 304), which may follow all the same and be taken for the answer to the next
-/// request. Not behind a 408, which servers say to a connection and not to a request: it may have come before ours, and
-/// the answer to ours be still to come.
-pub(super) fn leaves_in_step<B>(response: &Response<B>, length: Length, has_body: bool) -> bool {
-    let announces_none = matches!(length, Length::Known(0) | Length::Unknown);
+/// Whether the connection may be used again after this response; `has_body` says whether a body follows.
+///
+/// It may not if no body can follow and one was announced (HEAD, 204, 304): a faulty upstream sends it nevertheless, and
+/// it would be read as the response to the next request. It may not after a 408 either. Servers send that to an idle
+/// connection, so it may have come before the request, and the response to the request would follow it.
+pub(super) fn leaves_in_step<B>(
+    response: &Response<B>,
+    length: BodyLength,
+    has_body: bool,
+) -> bool {
+    let announces_none = matches!(length, BodyLength::Known(0) | BodyLength::Unannounced);
     response.status() != StatusCode::REQUEST_TIMEOUT
         && (has_body || announces_none)
         && response.version() != Version::HTTP_10

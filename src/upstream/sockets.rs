@@ -1,44 +1,57 @@
-//! How many connections there may be to all upstreams together. Without a bound of their own they would take the file
-//! descriptors that the store, the admin side and new clients need.
+//! Bounds the connections to all upstreams together. Without a bound of their own they would take the file descriptors
+//! that the store, the admin side and new clients need.
 
 use parking_lot::Mutex;
 use std::{
     fmt,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
 };
 
-/// Connections to all upstreams that may still be made.
+/// The number of connections to upstreams that may still be made, shared by all workers and upstreams.
 pub struct Sockets {
     left: AtomicUsize,
-    /// One entry for each pool, that is, for each worker and upstream.
-    pools: Mutex<Vec<Shed>>,
+    /// The pools that can close an idle connection: one for each worker and upstream that is in use. Entries of pools
+    /// that were dropped are removed whenever a pool is added.
+    pools: Mutex<Vec<Weak<dyn CloseIdle>>>,
 }
 
-/// Closes an idle connection of one pool; false if the pool has none.
-type Shed = Box<dyn Fn() -> bool + Send + Sync>;
+/// A pool that can give up an idle connection when another pool needs its file descriptor.
+pub(super) trait CloseIdle: Send + Sync {
+    /// Closes the connection that has been idle for longest; false if none is idle.
+    fn close_oldest(&self) -> bool;
+}
 
-/// Counts as a connection until it is dropped.
+/// The right to hold one connection open. It is returned to [`Sockets`] on drop.
 #[derive(Debug)]
 pub(super) struct Socket(Arc<Sockets>);
+
+/// Counts one connection as open, in its pool and in [`Sockets`], until it is dropped.
+pub(super) struct OpenConnection {
+    in_pool: Arc<AtomicUsize>,
+    _socket: Socket,
+}
 
 // === impl Sockets ===
 
 impl Sockets {
-    /// For at most this many connections at one time.
+    /// Allows at most `most` connections at one time; `server::descriptors` takes it from the limit of open files.
     pub fn new(most: usize) -> Arc<Self> {
         Arc::new(Self { left: AtomicUsize::new(most), pools: Mutex::default() })
     }
 
-    /// Lets other pools close an idle connection of this one when no further connection may be opened.
-    pub(super) fn share(&self, shed: impl Fn() -> bool + Send + Sync + 'static) {
-        self.pools.lock().push(Box::new(shed));
+    /// Lets other pools close an idle connection of this one while it exists.
+    pub(super) fn share(&self, pool: Weak<dyn CloseIdle>) {
+        let mut pools = self.pools.lock();
+        pools.retain(|pool| pool.strong_count() > 0);
+        pools.push(pool);
     }
 
-    /// `None` when as many as there may be are in use. An idle connection, of any worker to any upstream, is closed for a
-    /// new one: otherwise 100 idle connections to one upstream would make calls to another one fail for seconds.
+    /// Takes the right to open one connection. If all are in use, an idle connection of any worker to any upstream is
+    /// closed for it: otherwise 100 idle connections to one upstream would make calls to another one fail for seconds.
+    /// `None` if no connection is idle either.
     pub(super) fn take(self: &Arc<Self>) -> Option<Socket> {
         loop {
             let taken = self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
@@ -46,7 +59,8 @@ impl Sockets {
                 return Some(Socket(self.clone()));
             }
             // Each turn closes a connection, so that the loop ends.
-            if !self.pools.lock().iter().any(|shed| shed()) {
+            let pools: Vec<_> = self.pools.lock().iter().filter_map(Weak::upgrade).collect();
+            if !pools.iter().any(|pool| pool.close_oldest()) {
                 return None;
             }
         }
@@ -65,9 +79,41 @@ impl Drop for Socket {
     }
 }
 
+// === impl OpenConnection ===
+
+impl OpenConnection {
+    /// Counts a connection in `in_pool`, the number of open connections of its pool.
+    pub(super) fn new(in_pool: &Arc<AtomicUsize>, socket: Socket) -> Self {
+        in_pool.fetch_add(1, Relaxed);
+        Self { in_pool: in_pool.clone(), _socket: socket }
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.in_pool.fetch_sub(1, Relaxed);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A pool with at most one idle connection.
+    struct Idle(Mutex<Option<Socket>>);
+
+    impl CloseIdle for Idle {
+        fn close_oldest(&self) -> bool {
+            self.0.lock().take().is_some()
+        }
+    }
+
+    fn pool(sockets: &Sockets, idle: Option<Socket>) -> Arc<Idle> {
+        let pool = Arc::new(Idle(Mutex::new(idle)));
+        let weak = Arc::downgrade(&pool);
+        sockets.share(weak);
+        pool
+    }
 
     #[test]
     fn one_that_is_given_back_can_be_taken_again() {
@@ -81,10 +127,21 @@ mod tests {
     #[test]
     fn an_idle_one_makes_room() {
         let sockets = Sockets::new(1);
-        let idle = Mutex::new(sockets.take());
-        sockets.share(|| false);
-        sockets.share(move || idle.lock().take().is_some());
+        let idle = sockets.take();
+        let _pools = [pool(&sockets, None), pool(&sockets, idle)];
         let one = sockets.take();
         assert!(one.is_some() && sockets.take().is_none());
+    }
+
+    #[test]
+    fn pools_that_are_gone_leave_nothing() {
+        let sockets = Sockets::new(1);
+        for _ in 0..100 {
+            pool(&sockets, None);
+        }
+        let stays = pool(&sockets, None);
+        assert_eq!(sockets.pools.lock().len(), 1);
+        drop(stays);
+        assert!(sockets.take().is_some());
     }
 }

@@ -1,4 +1,5 @@
-//! The bytes of a connection to an upstream, TLS or not, and how many came. Knows no HTTP.
+//! Reads and writes the bytes of a connection to an upstream, with TLS or without, and counts those that it read. Knows
+//! no HTTP.
 
 use std::{
     io::{self, IoSlice},
@@ -15,7 +16,7 @@ use tokio::{
 };
 use tokio_rustls::client::TlsStream;
 
-/// A connection's bytes.
+/// The socket of a connection to an upstream, with the TLS session around it if the URL is `https`.
 pub(super) struct UpstreamStream {
     io: Kind,
     traffic: Arc<Traffic>,
@@ -26,7 +27,8 @@ enum Kind {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// How many bytes came. Only the worker of the connection writes it.
+/// The number of bytes that the upstream sent on a connection. Only the worker that owns the connection adds to it, so a
+/// plain load and store are enough.
 #[derive(Debug)]
 pub(super) struct Traffic {
     read: AtomicU64,
@@ -55,6 +57,7 @@ impl UpstreamStream {
         Self { io, traffic: Arc::new(Traffic { read: AtomicU64::new(0) }) }
     }
 
+    /// The counter of the bytes that were read. It stays valid when hyper owns the stream.
     pub(super) fn traffic(&self) -> Arc<Traffic> {
         self.traffic.clone()
     }

@@ -1,19 +1,19 @@
-//! The TLS side of an https upstream, shared by all workers: how it is checked, and by which names.
+//! Holds how the certificate of an https upstream is checked, and by which names. Makes no connection.
 
-use super::{ClientTls, Target, TrustError};
-use crate::tls::client::Connector;
+use super::target::Target;
+use crate::tls::client::{ClientTls, Connector, TrustError};
 use rustls::{RootCertStore, pki_types::ServerName};
 use std::sync::Arc;
 use tokio_rustls::TlsConnector;
 
-/// What is spoken inside, best first (RFC 7301).
+/// The protocols that the gateway offers by ALPN, the preferred one first (RFC 7301).
 const HTTP_2: &[&[u8]] = &[b"h2", b"http/1.1"];
 const HTTP_1: &[&[u8]] = &[b"http/1.1"];
 
-/// The TLS side of an upstream, shared by all workers.
+/// The TLS side of one upstream, made once when the configuration is loaded and shared by all workers.
 pub(super) struct UpstreamTls {
     connector: Connector,
-    /// The name that its certificate must have, by index of the target.
+    /// The name that the certificate must have, by index of the target: `api.example` for `https://api.example/v2`.
     names: Vec<ServerName<'static>>,
 }
 
@@ -32,7 +32,7 @@ impl UpstreamTls {
         Ok(Self { connector: Connector::new(tls, protocols, roots)?, names })
     }
 
-    /// For a connection that begins now.
+    /// The connector for a connection that begins now; it has the client certificate that is in its file now.
     pub(super) fn connector(&self, upstream: &str) -> TlsConnector {
         self.connector.current(upstream)
     }

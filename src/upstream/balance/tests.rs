@@ -16,12 +16,12 @@ fn port(picked: &PickedAddress) -> u16 {
     picked.address.sockets[0].port()
 }
 
-/// Where a request that is over at once goes.
+/// The port of the address that is picked for a request which ends at once.
 fn next(group: &AddressSet, now: Instant) -> u16 {
-    port(&group.choose(now, &[]).expect("an address"))
+    port(&group.pick(now, &[]).expect("an address"))
 }
 
-/// Where the next requests go.
+/// The ports of the addresses that the next requests are sent to.
 fn ports(group: &AddressSet, now: Instant, count: usize) -> HashMap<u16, usize> {
     (0..count).fold(HashMap::new(), |mut seen, _| {
         *seen.entry(next(group, now)).or_default() += 1;
@@ -50,7 +50,7 @@ fn equals_take_turns() {
 #[test]
 fn the_least_loaded_is_chosen() {
     let (group, now) = (group(3), Instant::now());
-    let mut held: Vec<_> = (0..3).filter_map(|_| group.choose(now, &[])).collect();
+    let mut held: Vec<_> = (0..3).filter_map(|_| group.pick(now, &[])).collect();
     let free = port(&held.remove(1));
     for _ in 0..5 {
         assert_eq!(next(&group, now), free);
@@ -61,7 +61,7 @@ fn the_least_loaded_is_chosen() {
 fn none_is_tried_twice_for_a_request() {
     let (group, now) = (group(3), Instant::now());
     let mut tried = Vec::new();
-    while let Some(picked) = group.choose(now, &tried) {
+    while let Some(picked) = group.pick(now, &tried) {
         tried.push(picked.address.clone());
     }
     let mut ports: Vec<_> = tried.iter().map(|address| address.sockets[0].port()).collect();
@@ -99,7 +99,7 @@ fn what_was_on_its_way_when_it_was_ejected_changes_nothing() {
     }
     let mut trial = None;
     for _ in 0..2 {
-        let picked = group.choose(now + SECOND, &[]).expect("an address");
+        let picked = group.pick(now + SECOND, &[]).expect("an address");
         trial = if port(&picked) == 1 { Some(picked) } else { trial };
     }
     assert!(trial.is_some(), "it was out for one second");
@@ -112,9 +112,9 @@ fn afterwards_one_request_tries_it_and_the_others_wait_for_the_outcome() {
     let early = now + SECOND - Duration::from_micros(1);
     assert_eq!(ports(&group, early, 5), HashMap::from([(2, 5)]));
     let later = now + SECOND;
-    let mut trial = group.choose(later, &[]).expect("an address");
+    let mut trial = group.pick(later, &[]).expect("an address");
     if port(&trial) != 1 {
-        trial = group.choose(later, &[]).expect("an address");
+        trial = group.pick(later, &[]).expect("an address");
     }
     assert_eq!(port(&trial), 1);
     assert_eq!(ports(&group, later, 5), HashMap::from([(2, 5)]));
@@ -142,9 +142,9 @@ fn each_trial_that_fails_doubles_the_time_up_to_30_seconds() {
     let mut last = SECOND;
     for expected in [2, 4, 8, 16, 30, 30] {
         now += last;
-        let mut trial = group.choose(now, &[]).expect("an address");
+        let mut trial = group.pick(now, &[]).expect("an address");
         while port(&trial) != 1 {
-            trial = group.choose(now, &[]).expect("an address");
+            trial = group.pick(now, &[]).expect("an address");
         }
         last = Duration::from_secs(expected);
         // A single failure of any kind is enough.
@@ -154,14 +154,14 @@ fn each_trial_that_fails_doubles_the_time_up_to_30_seconds() {
         );
     }
     now += last;
-    let mut trial = group.choose(now, &[]).expect("an address");
+    let mut trial = group.pick(now, &[]).expect("an address");
     while port(&trial) != 1 {
-        trial = group.choose(now, &[]).expect("an address");
+        trial = group.pick(now, &[]).expect("an address");
     }
     assert_eq!(trial.succeeded(), Some(AddressChange::Returned));
     drop(trial);
     let again = fail(&group, 1, AddressFailure::Unreachable, now);
-    assert_eq!(again, Some(AddressChange::Ejected(SECOND)), "it begins anew");
+    assert_eq!(again, Some(AddressChange::Ejected(SECOND)), "the count begins again");
 }
 
 #[rstest]
@@ -184,7 +184,7 @@ fn when_all_are_out_the_one_whose_time_is_soonest_is_used() {
     // The one that worked is named no longer.
     let rest = AddressSet::new(all.addresses[..2].to_vec());
     assert_eq!(ports(&rest, now + SECOND / 2, 5), HashMap::from([(2, 5)]));
-    let mut used = rest.choose(now + SECOND / 2, &[]).expect("an address");
+    let mut used = rest.pick(now + SECOND / 2, &[]).expect("an address");
     assert_eq!(used.succeeded(), Some(AddressChange::Returned), "an answer is an answer");
 }
 
@@ -192,8 +192,8 @@ fn when_all_are_out_the_one_whose_time_is_soonest_is_used() {
 fn a_request_that_has_tried_all_that_work_tries_those_that_are_out() {
     let (group, now) = (group(2), Instant::now());
     fail(&group, 1, AddressFailure::Unreachable, now);
-    let first = group.choose(now, &[]).expect("an address");
+    let first = group.pick(now, &[]).expect("an address");
     assert_eq!(port(&first), 2);
-    let second = group.choose(now, std::slice::from_ref(&first.address)).expect("another");
+    let second = group.pick(now, std::slice::from_ref(&first.address)).expect("another");
     assert_eq!(port(&second), 1);
 }

@@ -39,7 +39,7 @@ fn told(
     change(&mut way);
     let mut got = headers(sent);
     let (seen, mut own) = (HeaderFlags::of(&got), AddedHeaders::default());
-    say(&mut got, seen, &way, &mut own);
+    add_fields(&mut got, seen, &way, &mut own);
     own.merge_into(&mut got);
     got
 }
@@ -134,7 +134,7 @@ fn lists(#[case] value: &str, #[case] is: bool) {
     assert_eq!(is_list(value.as_bytes()), is);
 }
 
-/// Where elements end, by somebody who knows nothing but quotes.
+/// The places where elements end, found by a parser that knows nothing but quotes.
 fn elements(list: &[u8]) -> Vec<Vec<u8>> {
     let (mut all, mut quoted, mut escaped) = (vec![Vec::new()], false, false);
     for &byte in list {

@@ -1,8 +1,8 @@
-//! An answer that came before the request had ended: the rest of the request goes on meanwhile, and neither waits for
+//! A response that began before its request had ended: the rest of the request is sent meanwhile, and neither waits for
 //! the other.
 
-use super::{Decoder, H1Connection, OutgoingBody, WireError};
-use crate::upstream::balance::PickedAddress;
+use super::{H1Connection, framing::Decoder, output::OutgoingBody};
+use crate::upstream::{balance::PickedAddress, error::WireError};
 use bytes::Bytes;
 use http_body::Frame;
 use parking_lot::Mutex;
@@ -13,23 +13,24 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-/// The response. Dropped, it ends the rest of its request.
+/// The response's side of such an exchange. Dropping it ends the rest of the request and closes the connection.
 pub(in crate::upstream) struct EarlyResponse {
     exchange: Arc<Mutex<SharedConnection>>,
     _picked: Option<PickedAddress>,
 }
 
+/// The connection, shared by the task that sends the rest and by the reader of the response.
 struct SharedConnection {
-    /// Until the response has ended, or nobody wants it any more.
+    /// `None` once the response has ended or was dropped.
     wire: Option<Box<H1Connection>>,
-    /// Of who sends the rest of the request.
+    /// Wakes the task that sends the rest of the request, so that it ends.
     waker: Option<Waker>,
 }
 
 // === impl EarlyResponse ===
 
 impl EarlyResponse {
-    /// Sends the rest of a request on `wire`.
+    /// Spawns a task that sends the rest of the request on `wire`; `picked` counts as in flight until the response ends.
     pub(in crate::upstream) fn new(
         wire: Box<H1Connection>,
         picked: Option<PickedAddress>,
@@ -40,7 +41,7 @@ impl EarlyResponse {
         tokio::spawn(poll_fn(move |cx| {
             let mut exchange = shared.lock();
             let Some(wire) = &mut exchange.wire else { return Poll::Ready(()) };
-            // Why it fails is of no interest any more: there is an answer.
+            // A failure is not reported: the request has its response.
             let sent = wire.output.poll_all(&mut wire.io, &mut sending, cx).map(drop);
             if sent.is_pending() {
                 exchange.waker = Some(cx.waker().clone());

@@ -1,66 +1,70 @@
-//! Where the bodies of HTTP/1.1 messages end (RFC 9112 sections 6 and 7): an upstream's is taken out of its frames,
-//! a request's is put into its own.
+//! Frames the bodies of HTTP/1.1 messages (RFC 9112 sections 6 and 7): decodes those of responses, encodes those of
+//! requests. Reads and writes no socket.
 
-use super::{WireError, head};
-use crate::upstream::{headers::number, response::Length};
+use super::head;
+use crate::upstream::{error::WireError, headers::number, response::BodyLength};
 use bytes::{Buf, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header::CONTENT_LENGTH};
 use http_body::{Frame, SizeHint};
 use httparse::Status;
 use std::io::Write;
 
-/// The line of a chunk's size may be this long, extensions included.
+/// The most bytes of the line with a chunk's size, its extensions included.
 const SIZE_LINE: usize = 16 << 10;
 
-/// What is still to come of a response.
+/// The part of a response's body that is still to come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::upstream) enum Decoder {
-    /// Nothing.
+    /// The body has ended.
     Done,
-    /// So many octets.
+    /// A body with a `Content-Length`, of which this number of octets is left.
     Sized(u64),
-    /// All until the connection ends.
+    /// A body without a length, which lasts until the connection ends.
     Open,
-    /// Chunks.
+    /// A chunked body.
     Chunks(Chunks),
 }
 
-/// What comes next.
+/// The part of a chunked body that comes next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::upstream) enum Chunks {
+    /// The line with the size of a chunk.
     Size,
+    /// The data of a chunk, of which this number of octets is left.
     Data(u64),
-    /// The line end behind data.
+    /// The line end after the data.
     End,
+    /// The trailers after the last chunk, and the empty line that ends them.
     Trailers,
 }
 
-/// How a request's body is framed.
+/// The framing of a request's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Encoder {
-    /// So many octets are to follow.
+    /// A `Content-Length`, of which this number of octets is still to be written.
     Sized(u64),
+    /// Chunks, for a body whose length is not known.
     Chunks,
 }
 
 // === impl Decoder ===
 
 impl Decoder {
-    /// What follows the head of a response that has been checked (RFC 9112 section 6.3); `is_bare` where it is one to a
-    /// HEAD.
-    pub(in crate::upstream) fn of(is_bare: bool, status: StatusCode, length: Length) -> Self {
+    /// The body that follows the head of a checked response (RFC 9112 section 6.3). `is_bare` says that the request was a
+    /// HEAD, whose response has no body.
+    pub(in crate::upstream) fn of(is_bare: bool, status: StatusCode, length: BodyLength) -> Self {
         let has_none = status.is_informational()
             || [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&status);
         match length {
             _ if is_bare || has_none => Self::Done,
-            Length::Known(0) => Self::Done,
-            Length::Known(length) => Self::Sized(length),
-            Length::Chunked => Self::Chunks(Chunks::Size),
-            Length::Unknown => Self::Open,
+            BodyLength::Known(0) => Self::Done,
+            BodyLength::Known(length) => Self::Sized(length),
+            BodyLength::Chunked => Self::Chunks(Chunks::Size),
+            BodyLength::Unannounced => Self::Open,
         }
     }
 
-    /// Nothing more comes.
+    /// Whether the body has ended.
     pub(in crate::upstream) fn is_done(&self) -> bool {
         *self == Self::Done
     }
@@ -73,11 +77,11 @@ impl Decoder {
         }
     }
 
-    /// The next piece of what has come; `None` when that is used up, or all has been taken.
+    /// Takes the next piece from the front of `input`; `None` if all of `input` is taken, or the body has ended.
     ///
     /// # Errors
     ///
-    /// [`WireError`], when it is not framed as HTTP frames it.
+    /// [`WireError`] if the body is not framed as HTTP/1.1 frames it.
     pub(super) fn take(&mut self, input: &mut BytesMut) -> Result<Option<Frame<Bytes>>, WireError> {
         loop {
             if input.is_empty() {
@@ -122,11 +126,11 @@ impl Decoder {
         }
     }
 
-    /// The connection has ended.
+    /// Notes that the connection has ended, which ends a body without a length.
     ///
     /// # Errors
     ///
-    /// [`WireError::Ended`], unless that is what ends the body.
+    /// [`WireError::Ended`] if the body has a length or chunks, and is therefore incomplete.
     pub(super) fn end(&mut self) -> Result<(), WireError> {
         match self {
             Self::Done | Self::Open => {
@@ -138,20 +142,20 @@ impl Decoder {
     }
 }
 
-/// As much of `left` as has come.
+/// Takes as much of the `left` octets as has come.
 fn piece(left: &mut u64, input: &mut BytesMut) -> Bytes {
     let count = usize::try_from(*left).unwrap_or(usize::MAX).min(input.len());
     *left -= count as u64;
     input.split_to(count).freeze()
 }
 
-/// The size of the next chunk.
+/// Takes the line with the size of the next chunk; `None` while its end has not come.
 fn size(input: &mut BytesMut) -> Result<Option<u64>, WireError> {
     if !input[0].is_ascii_hexdigit() {
         return Err(WireError::Chunk);
     }
     match httparse::parse_chunk_size(input).map_err(|_| WireError::Chunk)? {
-        // A bare LF may end the line for others.
+        // Another parser may take a bare LF for the end of the line.
         Status::Complete((length, _)) if input[..length - 2].contains(&b'\n') => {
             Err(WireError::Chunk)
         }
@@ -167,23 +171,23 @@ fn size(input: &mut BytesMut) -> Result<Option<u64>, WireError> {
 // === impl Encoder ===
 
 impl Encoder {
-    /// Of a request that has a body.
+    /// The framing of a request with a body: its `Content-Length`, or chunks if it names none.
     pub(super) fn of(headers: &HeaderMap) -> Self {
         let length = headers.get(CONTENT_LENGTH).and_then(|length| number(length.as_bytes()));
         length.map_or(Self::Chunks, Self::Sized)
     }
 
-    /// What stands before `data`.
+    /// Writes the framing before `data`: the size of a chunk, or nothing.
     ///
     /// # Errors
     ///
-    /// When it is more than was announced.
+    /// [`WireError::Length`] if the body is longer than its `Content-Length`.
     pub(super) fn before(&mut self, data: &Bytes, out: &mut Vec<u8>) -> Result<(), WireError> {
         match self {
             Self::Sized(left) => {
                 *left = left.checked_sub(data.len() as u64).ok_or(WireError::Length)?;
             }
-            // Nothing would be the end.
+            // A chunk without data would end the body.
             Self::Chunks if data.is_empty() => {}
             // Writing into memory does not fail.
             Self::Chunks => drop(write!(out, "{:x}\r\n", data.len())),
@@ -191,19 +195,19 @@ impl Encoder {
         Ok(())
     }
 
-    /// What stands behind it.
-    pub(super) fn behind(self, data: &Bytes) -> &'static [u8] {
+    /// The framing after `data`: the line end of a chunk, or nothing.
+    pub(super) fn after(self, data: &Bytes) -> &'static [u8] {
         match self {
             Self::Chunks if !data.is_empty() => b"\r\n",
             _ => b"",
         }
     }
 
-    /// What stands at the end.
+    /// Writes the framing at the end of the body, with its trailers if it is chunked.
     ///
     /// # Errors
     ///
-    /// When it is less than was announced.
+    /// [`WireError::Length`] if the body is shorter than its `Content-Length`.
     pub(super) fn end<'a>(
         self,
         trailers: impl Iterator<Item = (&'a HeaderName, &'a HeaderValue)>,
@@ -229,7 +233,7 @@ mod tests {
 
     const CHUNKS: Decoder = Decoder::Chunks(Chunks::Size);
 
-    /// What a decoder makes of input that comes in these pieces, and how it ends.
+    /// Decodes input that comes in these pieces. Returns the data, and the state of the decoder at the end.
     fn decoded(mut decoder: Decoder, pieces: &[&[u8]]) -> Result<(Vec<u8>, Decoder), WireError> {
         let (mut input, mut data) = (BytesMut::new(), Vec::new());
         for piece in pieces {
@@ -314,7 +318,7 @@ mod tests {
                 let data = Bytes::from(piece.clone());
                 encoder.before(&data, &mut out).expect("no length");
                 out.extend(&data);
-                out.extend(encoder.behind(&data));
+                out.extend(encoder.after(&data));
             }
             let trailers = HeaderMap::from_iter([(CONTENT_LENGTH, "x".parse().expect("a value"))]);
             encoder.end(trailers.iter(), &mut out).expect("no length");

@@ -1,11 +1,13 @@
-//! The door to this module for the targets of `fuzz/`, which alone are built with `--cfg fuzzing`. Decides nothing.
+//! Shows the parser of responses to the targets of `fuzz/`, which alone are built with `--cfg fuzzing`. Decides nothing.
 
 use super::{
-    WireError,
     framing::{Chunks, Decoder, Encoder},
     head,
 };
-use crate::upstream::{UpstreamError, response::check_response};
+use crate::upstream::{
+    error::{UpstreamError, WireError},
+    response::check_response,
+};
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Response};
 use http_body::Frame;
@@ -20,13 +22,13 @@ pub const FIELDS: usize = head::FIELDS;
 pub struct FuzzedHead {
     /// All but its body.
     pub response: Response<()>,
-    /// The words behind the status, if they are not the usual ones.
+    /// The reason phrase after the status, if it is not the usual one.
     pub reason: Option<Vec<u8>>,
-    /// What follows may be another response.
+    /// Whether another response may follow on the connection.
     pub stays_open: bool,
 }
 
-/// What is still to come of a body.
+/// The part of a response's body that is still to come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BodyDecoder(Decoder);
 
@@ -42,7 +44,7 @@ pub fn take_head(input: &mut BytesMut) -> Result<Option<FuzzedHead>, WireError> 
     Ok(Some(FuzzedHead { response, reason, stays_open }))
 }
 
-/// A body as it goes to an upstream.
+/// Frames a body as it is sent to an upstream.
 ///
 /// # Errors
 ///
@@ -57,7 +59,7 @@ pub fn framed(
     for data in pieces {
         encoder.before(data, &mut out)?;
         out.extend_from_slice(data);
-        out.extend_from_slice(encoder.behind(data));
+        out.extend_from_slice(encoder.after(data));
     }
     encoder.end(trailers.iter(), &mut out)?;
     Ok(out)
@@ -73,12 +75,12 @@ impl BodyDecoder {
     /// Chunks.
     pub const CHUNKS: Self = Self(Decoder::Chunks(Chunks::Size));
 
-    /// So many octets.
+    /// A body with a `Content-Length` of `length` octets.
     pub fn sized(length: u64) -> Self {
         if length == 0 { Self::NONE } else { Self(Decoder::Sized(length)) }
     }
 
-    /// What follows a head; `is_bare` for one to a HEAD.
+    /// The body that follows a head; `is_bare` says that the request was a HEAD.
     ///
     /// # Errors
     ///

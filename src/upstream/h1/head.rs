@@ -1,7 +1,6 @@
-//! The heads of HTTP/1.1 messages: how ours are written, and what an upstream's are read as. Decides nothing.
+//! Writes the heads of requests in HTTP/1.1, and parses those of responses. Decides nothing.
 
-use super::WireError;
-use crate::upstream::headers::AddedHeaders;
+use crate::upstream::{error::WireError, headers::added::AddedHeaders};
 use bytes::BytesMut;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version, header::CONNECTION,
@@ -11,32 +10,32 @@ use hyper::ext::ReasonPhrase;
 use smallvec::SmallVec;
 use std::mem::MaybeUninit;
 
-/// The head of a response may be this large; common servers stop at 8 to 32 KiB.
+/// The most bytes of a response's head, 64 KiB. Common servers stop at 8 to 32 KiB.
 pub(in crate::upstream) const HEAD_BYTES: usize = 64 << 10;
-/// And have so many fields.
+/// The most fields of a response's head, and of trailers.
 pub(super) const FIELDS: usize = 100;
-/// So many that are added on the way to the client need no more room.
+/// The room for fields that the gateway adds for the client, so that the header map need not grow for them.
 const OWN_FIELDS: usize = 2;
 
-/// The head of a response.
+/// The parsed head of a response.
 pub(super) struct ResponseHead {
     pub(super) response: Response<()>,
-    /// What follows on the connection may be another response.
+    /// Whether another response may follow on the connection: HTTP/1.1 without `Connection: close`.
     pub(super) stays_open: bool,
 }
 
-/// Writes the head of a request (RFC 9112 sections 3 and 5), with our own fields.
-pub(super) fn write<B>(request: &Request<B>, own: &AddedHeaders, out: &mut Vec<u8>) {
+/// Writes the head of a request (RFC 9112 sections 3 and 5), with the fields that the gateway adds.
+pub(super) fn write<B>(request: &Request<B>, added: &AddedHeaders, out: &mut Vec<u8>) {
     let target = request.uri().path_and_query().map_or("/", |target| target.as_str());
     // An absolute target may have a query and no path (RFC 9112 section 3.2.1).
     let slash = if target.starts_with('?') { "/" } else { "" };
     for part in [request.method().as_str(), " ", slash, target, " HTTP/1.1\r\n"] {
         out.extend_from_slice(part.as_bytes());
     }
-    write_fields(own.with(request.headers()), out);
+    write_fields(added.with(request.headers()), out);
 }
 
-/// Writes fields, and the empty line behind them.
+/// Writes fields, and the empty line that ends a head or trailers.
 pub(super) fn write_fields<'a>(
     fields: impl Iterator<Item = (&'a HeaderName, &'a HeaderValue)>,
     out: &mut Vec<u8>,
@@ -50,11 +49,11 @@ pub(super) fn write_fields<'a>(
     out.extend_from_slice(b"\r\n");
 }
 
-/// Takes the head of a response from what has come; `None` while its end has not.
+/// Takes the head of a response from the front of `input`; `None` while its end has not come.
 ///
 /// # Errors
 ///
-/// [`WireError::Syntax`], [`WireError::Limit`].
+/// [`WireError::Syntax`] if it is not written as HTTP/1.1 asks, [`WireError::Limit`] if it is too large.
 pub(super) fn take(input: &mut BytesMut) -> Result<Option<ResponseHead>, WireError> {
     let mut fields = [const { MaybeUninit::uninit() }; FIELDS];
     let mut response = httparse::Response::new(&mut []);
@@ -80,7 +79,7 @@ pub(super) fn take(input: &mut BytesMut) -> Result<Option<ResponseHead>, WireErr
     {
         head.extensions_mut().insert(reason);
     }
-    // Values share the octets that came.
+    // The values share the octets of the input instead of being copied.
     let start = input.as_ptr() as usize;
     let place = |part: &[u8]| (part.as_ptr() as usize - start, part.len());
     let mut places = SmallVec::<[_; 24]>::new();
@@ -89,7 +88,6 @@ pub(super) fn take(input: &mut BytesMut) -> Result<Option<ResponseHead>, WireErr
     }
     let octets = input.split_to(length).freeze();
     let headers = head.headers_mut();
-    // And those that the gateway adds.
     headers.reserve(places.len() + OWN_FIELDS);
     let mut stays_open = version == Version::HTTP_11;
     for ((name_at, name_length), (at, length)) in places {
@@ -104,11 +102,11 @@ pub(super) fn take(input: &mut BytesMut) -> Result<Option<ResponseHead>, WireErr
     Ok(Some(ResponseHead { response: head, stays_open }))
 }
 
-/// Takes trailers, and the empty line behind them; `None` while that has not come.
+/// Takes the trailers of a chunked body, and the empty line that ends them; `None` while that has not come.
 ///
 /// # Errors
 ///
-/// [`WireError::Syntax`], [`WireError::Limit`].
+/// [`WireError::Syntax`] if it is not written as HTTP/1.1 asks, [`WireError::Limit`] if it is too large.
 pub(super) fn take_trailers(input: &mut BytesMut) -> Result<Option<HeaderMap>, WireError> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS];
     let (length, trailers) = match httparse::parse_headers(input, &mut fields)? {

@@ -1,7 +1,7 @@
-//! What is on its way to an upstream: the head of a request, and its body piece by piece.
+//! Writes a request to an upstream: its head, then its body piece by piece. Reads nothing.
 
-use super::{WireError, framing::Encoder};
-use crate::upstream::{Upload, stream::UpstreamStream};
+use super::framing::Encoder;
+use crate::upstream::{error::WireError, stream::UpstreamStream, upload::Upload};
 use bytes::{Buf, Bytes};
 use http::{
     HeaderMap, HeaderName, Request,
@@ -16,31 +16,31 @@ use std::{
 };
 use tokio::io::AsyncWrite;
 
-/// An empty buffer that is larger is given back.
+/// The room of an empty buffer that is kept for the next request, in bytes. A larger buffer is freed.
 const KEPT: usize = 4 << 10;
 
-/// What is to be written, in this order.
+/// The bytes that are still to be written, in the order of the fields.
 #[derive(Debug, Default)]
 pub(super) struct OutputBuffer {
-    /// Heads, and what frames a body.
+    /// The head of the request, and the size lines that frame its chunks.
     pub(super) text: Vec<u8>,
-    /// So much of it is written.
+    /// The number of bytes of `text` that are written.
     written: usize,
-    /// A piece of a body.
+    /// A piece of the body, written without being copied.
     data: Bytes,
-    /// What stands behind it.
+    /// The line end after a chunk, or nothing.
     tail: &'static [u8],
-    /// Octets written since it was set to 0.
+    /// The octets that were written since the current request began.
     pub(super) count: u64,
 }
 
-/// The body of a request, as long as some of it is left.
+/// The rest of a request's body, and how it is framed.
 #[derive(Debug)]
 pub(in crate::upstream) struct OutgoingBody {
     upload: Upload,
-    /// `None`: there is no more.
+    /// `None` once the end of the body is written, or if there is no body.
     encoder: Option<Encoder>,
-    /// The trailers that the upstream knows of (RFC 9110 section 6.6.2). Others go no further.
+    /// The trailers that the field `Trailer` announces (RFC 9110 section 6.6.2). No other ones are forwarded.
     announced: Vec<HeaderName>,
 }
 
@@ -51,18 +51,19 @@ impl OutputBuffer {
         self.written == self.text.len() && self.has_room()
     }
 
-    /// Whether another piece can be put behind it.
+    /// Whether the last piece is written, so that the next one can be taken.
     fn has_room(&self) -> bool {
         self.data.is_empty() && self.tail.is_empty()
     }
 
+    /// Takes a piece of the body, with the framing before and after it.
     fn put(&mut self, data: Bytes, encoder: &mut Encoder) -> Result<(), WireError> {
         encoder.before(&data, &mut self.text)?;
-        (self.tail, self.data) = (encoder.behind(&data), data);
+        (self.tail, self.data) = (encoder.after(&data), data);
         Ok(())
     }
 
-    /// Writes some.
+    /// Writes once to the socket, as much as it accepts.
     fn poll_write(
         &mut self,
         io: &mut UpstreamStream,
@@ -90,14 +91,14 @@ impl OutputBuffer {
         Poll::Ready(Ok(()))
     }
 
-    /// Forgets what is left.
+    /// Drops the bytes that are left, and frees a large buffer.
     pub(super) fn clear(&mut self) {
         self.text.clear();
         self.text.shrink_to(KEPT);
         (self.written, self.data, self.tail) = (0, Bytes::new(), b"");
     }
 
-    /// Writes all there is, and all that comes from `sending`.
+    /// Writes all that is left, and all that `sending` gives. Resolves when the whole request is written.
     pub(super) fn poll_all(
         &mut self,
         io: &mut UpstreamStream,
@@ -141,13 +142,13 @@ impl OutputBuffer {
 // === impl OutgoingBody ===
 
 impl OutgoingBody {
-    /// The body of a request, which has none any more.
+    /// Takes the body out of a request.
     pub(in crate::upstream) fn of(request: &mut Request<Upload>) -> Self {
         let upload = mem::take(request.body_mut());
         let headers = request.headers();
         let is_chunked = !upload.is_none() && headers.contains_key(TRANSFER_ENCODING);
         let encoder = match is_chunked {
-            // What is said counts: the body may have ended meanwhile.
+            // The head says chunked, so the body is chunked, even if it has ended meanwhile.
             true => Some(Encoder::Chunks),
             false => (!upload.is_end_stream()).then(|| Encoder::of(headers)),
         };
@@ -160,7 +161,7 @@ impl OutgoingBody {
         Self { upload, encoder, announced }
     }
 
-    /// Whether there is a body.
+    /// Whether a part of the body is still to be written.
     pub(in crate::upstream) fn is_some(&self) -> bool {
         self.encoder.is_some()
     }

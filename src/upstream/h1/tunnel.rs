@@ -1,4 +1,4 @@
-//! A connection that speaks another protocol by now.
+//! A connection that has switched to another protocol, a WebSocket for example. Knows no protocol.
 
 use super::H1Connection;
 use crate::upstream::balance::PickedAddress;
@@ -10,7 +10,7 @@ use std::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A connection that speaks another protocol by now. It counts as in use.
+/// A connection to an upstream after a 101 response. It counts as open, and its address as in use, until it is dropped.
 pub struct Tunnel {
     wire: Box<H1Connection>,
     _picked: Option<PickedAddress>,
@@ -34,7 +34,7 @@ impl AsyncRead for Tunnel {
         if input.is_empty() {
             return Pin::new(io).poll_read(cx, buf);
         }
-        // What came with the answer.
+        // These bytes came together with the 101 response.
         let count = input.len().min(buf.remaining());
         buf.put_slice(&input[..count]);
         input.advance(count);

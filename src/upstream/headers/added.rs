@@ -1,32 +1,32 @@
-//! What a gateway says in a request, beside what its client said. It goes out with the client's headers without having
-//! been among them, which would cost a search for each.
+//! Holds the fields that the gateway adds to a request. They are written beside the client's headers without being
+//! inserted among them, which would cost a search for each.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
-/// The fields that a gateway adds to a request.
+/// The fields that the gateway adds to one request, such as `Via` and `X-Forwarded-For`.
 #[derive(Debug, Default)]
 pub struct AddedHeaders {
-    /// Each replaces all of its name.
+    /// Each of these replaces all of the client's fields of its name.
     set: SmallVec<[(&'static HeaderName, HeaderValue); 6]>,
-    /// Each stands behind those of its name.
+    /// Each of these is written after the client's fields of its name.
     added: SmallVec<[(&'static HeaderName, HeaderValue); 1]>,
 }
 
 // === impl AddedHeaders ===
 
 impl AddedHeaders {
-    /// In place of what there is of this name.
+    /// Adds a field in place of all that the client sent under this name.
     pub fn set(&mut self, name: &'static HeaderName, value: HeaderValue) {
         self.set.push((name, value));
     }
 
-    /// Behind what there is of this name.
+    /// Adds a field after those that the client sent under this name.
     pub fn add(&mut self, name: &'static HeaderName, value: HeaderValue) {
         self.added.push((name, value));
     }
 
-    /// Puts them among others, where they are changed by others. None are left.
+    /// Inserts the fields into `headers`, for requests whose headers are changed further. No field is left here.
     pub fn merge_into(&mut self, headers: &mut HeaderMap) {
         for (name, value) in self.set.drain(..) {
             headers.insert(name, value);
@@ -36,7 +36,8 @@ impl AddedHeaders {
         }
     }
 
-    /// All fields of a request whose client said `headers`, in the order in which they are written.
+    /// All fields of a request whose client sent `headers`, in the order in which they are written: those that replace
+    /// others first, as servers look for `Host` first.
     pub fn with<'a>(
         &'a self,
         headers: &'a HeaderMap,
@@ -48,7 +49,7 @@ impl AddedHeaders {
         set.chain(headers.iter().filter(stays)).chain(added)
     }
 
-    /// What it says of `name` in place of others.
+    /// The field that replaces the client's of this name, for a second attempt at another host.
     pub fn get_mut(&mut self, name: &HeaderName) -> Option<&mut HeaderValue> {
         self.set.iter_mut().find(|(own, _)| *own == name).map(|(_, value)| value)
     }

@@ -1,8 +1,9 @@
-//! Which fields a message has, found in one pass: a look at a bit costs less than a search for each name.
+//! Finds in one pass which of the special fields a message has: testing a bit costs less than a search for each name.
 
 use http::{HeaderMap, HeaderName};
 
-/// Fields that a message may have. Says yes to all that it has.
+/// A set of special fields that a message may have. It contains every field that the message has; `X-Forwarded-For` and
+/// the like share a bit, so one that is absent may be in it, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeaderFlags(u32);
 
@@ -17,7 +18,7 @@ impl HeaderFlags {
     pub const TRANSFER_ENCODING: Self = Self(1 << 2);
     /// `Upgrade`.
     pub const UPGRADE: Self = Self(1 << 3);
-    /// What else is meant for one connection.
+    /// `Keep-Alive`, `Proxy-Connection` and the others that are meant for one connection.
     pub const OTHER_HOP_BY_HOP: Self = Self(1 << 4);
     /// `Content-Length`.
     pub const CONTENT_LENGTH: Self = Self(1 << 5);
@@ -27,19 +28,19 @@ impl HeaderFlags {
     pub const COOKIE: Self = Self(1 << 7);
     /// `Forwarded`, `X-Forwarded-*`.
     pub const FORWARDED: Self = Self(1 << 8);
-    /// A name with `_`.
+    /// A name with `_`, which some origins read as `-`.
     pub const UNDERSCORE: Self = Self(1 << 9);
-    /// `Prefer`, `Grpc-Timeout`.
+    /// `Prefer` and `Grpc-Timeout`, in which a client says how long it will wait.
     pub const PATIENCE: Self = Self(1 << 10);
     /// `X-Request-Id`.
     pub const REQUEST_ID: Self = Self(1 << 11);
 
     /// `Max-Forwards`.
     pub const MAX_FORWARDS: Self = Self(1 << 12);
-    /// A name in which some proxies tell the address of the client.
+    /// A name in which some proxies tell the address of the client, `X-Real-IP` for example.
     pub const CLIENT_ADDRESS: Self = Self(1 << 13);
 
-    /// Whatever is meant for one connection (RFC 9110 section 7.6.1).
+    /// All fields that are meant for one connection (RFC 9110 section 7.6.1).
     pub const HOP_BY_HOP: Self = Self(
         Self::CONNECTION.0
             | Self::TE.0
@@ -48,19 +49,19 @@ impl HeaderFlags {
             | Self::OTHER_HOP_BY_HOP.0,
     );
 
-    /// The fields of a message.
+    /// Finds the special fields among `headers`, once for each message.
     pub fn of(headers: &HeaderMap) -> Self {
-        Self(headers.keys().fold(0, |seen, name| seen | Self::by(name).0))
+        Self(headers.keys().fold(0, |flags, name| flags | Self::by(name).0))
     }
 
-    /// Whether it may have one of these.
+    /// Whether the message may have one of these `fields`; false is certain.
     pub fn has(self, fields: Self) -> bool {
         self.0 & fields.0 != 0
     }
 
     fn by(name: &HeaderName) -> Self {
         let name = name.as_str();
-        // A jump by the first letter, instead of a comparison with each.
+        // The first letter selects the names to compare with, so that most fields need no comparison.
         match (name.as_bytes().first(), name) {
             (Some(b't'), "te") => Self::TE,
             (Some(b't'), "true-client-ip") => Self::CLIENT_ADDRESS,
@@ -110,7 +111,7 @@ impl HeaderFlags {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::upstream::headers::{CLIENT_ADDRESSES, HOP_BY_HOP, KEPT};
+    use crate::upstream::headers::names::{CLIENT_ADDRESSES, HOP_BY_HOP, KEPT};
     use http::HeaderValue;
 
     fn seen(names: &[&HeaderName]) -> HeaderFlags {

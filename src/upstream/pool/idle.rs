@@ -1,31 +1,32 @@
-//! Where a worker's connections to an upstream lie while nobody uses them, by address. Makes none.
+//! Keeps one worker's connections to an upstream that no request uses, by address. Makes no connection.
 
 use crate::upstream::{
     balance::{Address, AddressSet},
-    connection::Wire,
     h1::H1Connection,
     h2::{H2Session, H2Stream},
+    wire::Wire,
 };
 use arc_swap::{ArcSwap, Cache};
 use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
-/// The connections of one worker to one upstream that are not in use, and those that can be shared.
+/// One worker's idle HTTP/1.1 connections to an upstream, and its HTTP/2 sessions, which are shared while in use.
 pub(super) struct IdleConnections {
-    /// The addresses there are now.
+    /// The addresses that the upstream has now.
     pub(super) group: Cache<Arc<ArcSwap<AddressSet>>, Arc<AddressSet>>,
-    /// One for each address that has been connected to.
-    pub(super) all: Vec<AddressConnections>,
+    /// The connections of each address that was connected to. An address that DNS no longer returns is removed by the
+    /// next [`Self::sweep`], so that there are no more of them than addresses, plus those of one second.
+    pub(super) by_address: Vec<AddressConnections>,
 }
 
 /// The connections to one address.
 pub(super) struct AddressConnections {
     pub(super) address: Arc<Address>,
-    /// Newest last.
+    /// The idle HTTP/1.1 connections, the newest last.
     idle: Vec<IdleConnection>,
-    /// Those of HTTP/2, in use or not.
-    pub(super) lines: Vec<H2Session>,
-    /// Held to make one of those: others wait for it and share it.
+    /// The HTTP/2 sessions, in use or not.
+    pub(super) sessions: Vec<H2Session>,
+    /// Held while a session is made: other requests wait for it and share it, instead of making one each.
     pub(super) making: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -39,56 +40,58 @@ struct IdleConnection {
 
 impl IdleConnections {
     pub(super) fn new(group: Arc<ArcSwap<AddressSet>>) -> Self {
-        Self { group: Cache::new(group), all: Vec::new() }
+        Self { group: Cache::new(group), by_address: Vec::new() }
     }
 
-    /// Puts a connection back, unless there are `most`, or its address is none any more.
+    /// Keeps a connection whose response has ended. It is closed instead if `most` are idle already, or if DNS no longer
+    /// returns its address.
     pub(super) fn put(&mut self, wire: Box<H1Connection>, address: Arc<Address>, most: usize) {
-        let idle: usize = self.all.iter().map(|connections| connections.idle.len()).sum();
+        let idle: usize = self.by_address.iter().map(|connections| connections.idle.len()).sum();
         if idle < most && self.group.load().contains(&address) {
             let since = Instant::now();
             self.of(&address).idle.push(IdleConnection { wire, address, since });
         }
     }
 
-    /// Takes out the connection of HTTP/1.1 that is idle for longest; the caller closes it.
-    pub(super) fn shed(&mut self) -> Option<Box<H1Connection>> {
-        let used = self.all.iter_mut().filter(|connections| !connections.idle.is_empty());
+    /// Takes out the HTTP/1.1 connection that has been idle for longest; the caller closes it.
+    pub(super) fn take_oldest(&mut self) -> Option<Box<H1Connection>> {
+        let used = self.by_address.iter_mut().filter(|connections| !connections.idle.is_empty());
         let oldest = used.min_by_key(|connections| connections.idle[0].since)?;
         Some(oldest.idle.remove(0).wire)
     }
 
-    /// Lets go of what is idle for `limit`, or leads nowhere.
+    /// Closes the connections that have been idle for `limit`, and all idle ones of addresses that DNS no longer returns.
+    /// Requests on a session of such an address finish first.
     pub(super) fn sweep(&mut self, limit: Duration) {
-        let Self { group, all } = self;
+        let Self { group, by_address } = self;
         let group = group.load();
-        all.retain_mut(|connections| {
+        by_address.retain_mut(|connections| {
             connections.sweep(limit);
             group.contains(&connections.address)
         });
     }
 
-    /// Those to an address.
+    /// The connections to an address, an empty entry if there are none yet.
     pub(super) fn of(&mut self, address: &Arc<Address>) -> &mut AddressConnections {
-        let found =
-            self.all.iter().position(|connections| Arc::ptr_eq(&connections.address, address));
+        let found = self.by_address.iter().position(|own| Arc::ptr_eq(&own.address, address));
         let at = found.unwrap_or_else(|| {
-            self.all.push(AddressConnections {
+            self.by_address.push(AddressConnections {
                 address: address.clone(),
                 idle: Vec::new(),
-                lines: Vec::new(),
+                sessions: Vec::new(),
                 making: Arc::default(),
             });
-            self.all.len() - 1
+            self.by_address.len() - 1
         });
-        &mut self.all[at]
+        &mut self.by_address[at]
     }
 }
 
 // === impl AddressConnections ===
 
 impl AddressConnections {
-    /// A connection for a request; `may_reuse` allows one that was idle, for less than `limit`.
+    /// Takes a connection for a request: a stream of a session, or an HTTP/1.1 connection that was idle for less than
+    /// `limit`, unless `may_reuse` is false.
     pub(super) fn take(
         &mut self,
         limit: Duration,
@@ -105,15 +108,16 @@ impl AddressConnections {
         None
     }
 
-    /// Room for a request on a connection of HTTP/2.
+    /// Opens a stream on a session that has room for one.
     pub(super) fn stream(&self) -> Option<H2Stream> {
-        self.lines.iter().find_map(H2Session::stream)
+        self.sessions.iter().find_map(H2Session::stream)
     }
 
     fn sweep(&mut self, limit: Duration) {
         self.idle.retain_mut(|idle| idle.wire.is_ready() && idle.since.elapsed() < limit);
-        let is_old =
-            |line: &H2Session| line.idle_since().is_some_and(|since| since.elapsed() >= limit);
-        self.lines.retain(|line| line.is_open() && !is_old(line));
+        let is_old = |session: &H2Session| {
+            session.idle_since().is_some_and(|since| since.elapsed() >= limit)
+        };
+        self.sessions.retain(|session| session.is_open() && !is_old(session));
     }
 }

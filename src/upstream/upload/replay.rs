@@ -1,38 +1,41 @@
-//! The body of a request that may be sent once more: what was taken of it for the first attempt, and what is left. Holds
-//! no more than a small body.
+//! Keeps the body of a request that may be sent again: a copy of the pieces that the first attempt took, and the rest. It
+//! keeps no more than a small body.
 
-use super::{Inner, Upload};
 use bytes::{Bytes, BytesMut};
 use http_body::Frame;
 use std::time::Duration;
 use tokio::{sync::oneshot, time::timeout};
 
-/// A body of which the first attempt took more is not sent again. Most calls that are refused have smaller ones, and each
-/// call under way may hold this much.
+/// The most bytes that are kept, 16 KiB. A body of which the first attempt took more is not sent again: most calls that
+/// an upstream refuses have smaller ones, and each call under way may hold this much.
+///
+/// The pieces are copied, not shared: a shared piece of 100 bytes would keep the whole read buffer of its client
+/// connection in memory until the response comes.
 const MOST: usize = 16 << 10;
-/// The task that writes a body lets go of it a moment after its stream was refused.
+/// The time that hyper's task may take to drop the body after its stream was refused. It takes a moment as a rule.
 const RETURN: Duration = Duration::from_secs(1);
 
-/// What was taken for an attempt, on the body's side.
+/// Records the pieces that an attempt takes from a body, and hands the body `B` over when the attempt drops it.
 #[derive(Debug)]
-pub(super) struct ReplayRecorder {
+pub(super) struct ReplayRecorder<B> {
     taken: BytesMut,
-    home: oneshot::Sender<Upload>,
+    home: oneshot::Sender<B>,
 }
 
-/// The body for a second attempt, when the first one has let go of it.
-pub(in crate::upstream) struct Replay(Option<oneshot::Receiver<Upload>>);
+/// Receives the body for a second attempt as soon as the first one has dropped it.
+pub(in crate::upstream) struct Replay<B>(Option<oneshot::Receiver<B>>);
 
-pub(super) fn pair() -> (ReplayRecorder, Replay) {
-    let (home, kept) = oneshot::channel();
-    (ReplayRecorder { taken: BytesMut::new(), home }, Replay(Some(kept)))
+/// Makes the two ends for one request: one is put into its body, the other waits.
+pub(super) fn pair<B>() -> (ReplayRecorder<B>, Replay<B>) {
+    let (home, replay) = oneshot::channel();
+    (ReplayRecorder { taken: BytesMut::new(), home }, Replay(Some(replay)))
 }
 
 // === impl ReplayRecorder ===
 
-impl ReplayRecorder {
-    /// Remembers a piece; false when the body is too large for that, or no second attempt can follow any more.
-    pub(super) fn take(&mut self, frame: &Frame<Bytes>) -> bool {
+impl<B> ReplayRecorder<B> {
+    /// Records a piece. False if the body is too large for that, has trailers, or no second attempt can follow.
+    pub(super) fn record(&mut self, frame: &Frame<Bytes>) -> bool {
         let Some(data) = frame.data_ref() else { return false };
         if self.home.is_closed() || self.taken.len() + data.len() > MOST {
             return false;
@@ -41,29 +44,26 @@ impl ReplayRecorder {
         true
     }
 
-    /// The attempt is over.
-    pub(super) fn give_back(self, mut watch: Box<Inner>) {
-        if !self.taken.is_empty() {
-            watch.ahead.push_front(Frame::data(self.taken.freeze()));
-        }
-        // An error means that there is no second attempt.
-        let _ = self.home.send(Upload { watch: Some(watch) });
+    /// Ends the attempt: `body` makes the body of the second one from the bytes that the first one took.
+    pub(super) fn finish(self, body: impl FnOnce(Bytes) -> B) {
+        // An error means that no second attempt waits for the body.
+        let _ = self.home.send(body(self.taken.freeze()));
     }
 }
 
 // === impl Replay ===
 
-impl Replay {
-    /// For a request without a body.
-    pub(super) fn nothing() -> Self {
+impl<B: Default> Replay<B> {
+    /// For a request without a body: there is nothing to wait for.
+    pub(super) fn empty() -> Self {
         Self(None)
     }
 
-    /// The whole body again; `None` when more was taken of it than is kept.
-    pub(in crate::upstream) async fn upload(self) -> Option<Upload> {
+    /// The whole body again; `None` if the first attempt took more than is kept.
+    pub(in crate::upstream) async fn body(self) -> Option<B> {
         match self.0 {
-            Some(kept) => timeout(RETURN, kept).await.ok()?.ok(),
-            None => Some(Upload::default()),
+            Some(replay) => timeout(RETURN, replay).await.ok()?.ok(),
+            None => Some(B::default()),
         }
     }
 }

@@ -1,0 +1,64 @@
+//! Names what the configuration says of an upstream. Decides nothing.
+
+use crate::{
+    tls::client::ClientTls,
+    upstream::{sockets::Sockets, target::Target},
+};
+use metrics::{Counter, Gauge};
+use std::{sync::Arc, time::Duration};
+
+/// The part of the configuration that decides how an upstream is connected to.
+#[derive(Debug, Clone)]
+pub struct ClusterSettings {
+    /// The name of the upstream in metrics and log lines, as the configuration gives it.
+    pub name: String,
+    /// The URLs of the upstream: at least one, all with the same scheme and base path.
+    pub targets: Vec<Target>,
+    /// The time that connecting and answering may take, and how long an idle connection is kept.
+    pub timeouts: Timeouts,
+    /// The most idle connections that all workers together keep to it; 0 keeps none.
+    pub pool_size: usize,
+    /// Whether HTTP/2 is used: offered by ALPN with TLS, and without asking (prior knowledge) in clear text.
+    pub http2: bool,
+    /// How the certificate of an https upstream is checked, and the client certificate that it is shown.
+    pub tls: ClientTls,
+    /// The bound of open connections, shared by all workers and upstreams.
+    pub sockets: Arc<Sockets>,
+}
+
+/// The time that an upstream may take for each step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timeouts {
+    /// For a connection to be made, its TLS handshake included.
+    pub connect: Duration,
+    /// For the head of the response, counted from the slot, or from the last piece of the request's body that the
+    /// upstream took.
+    pub response: Duration,
+    /// A connection that no request has used for this long is closed.
+    pub idle: Duration,
+}
+
+/// The metrics of an upstream's addresses.
+#[derive(Clone)]
+pub struct AddressMetrics {
+    /// The number of addresses that requests are sent to now.
+    pub up: Gauge,
+    /// The number of addresses that are ejected now.
+    pub ejected: Gauge,
+    /// Counts each ejection of an address.
+    pub ejections: Counter,
+}
+
+// === impl Timeouts ===
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(2),
+            response: Duration::from_secs(30),
+            // Below the keep-alive of common origins (Node: 5 s): a connection that the origin closes first may
+            // take a request down with it.
+            idle: Duration::from_secs(4),
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Sends a request on a connection, and decides whether it may be sent again. A request that the upstream may have acted
+//! upon is not. Asks no limiter: the caller pays for a second attempt.
+
+mod dispatch;
+
+use super::{
+    balance::Address,
+    body::ResponseBody,
+    connection::Connection,
+    deadline::Deadline,
+    error::{UpstreamError, WireError},
+    h1::{EarlyResponse, HEAD_BYTES, framing::Decoder},
+    headers::{added::AddedHeaders, list_size},
+    pool::state::PoolState,
+    response::{check_response, leaves_in_step},
+    upload::Upload,
+    wire::Wire,
+};
+use dispatch::{Dispatched, H1Answer, dispatch_h1, dispatch_h2};
+use http::{HeaderMap, Request, Response, StatusCode, header::HOST};
+use std::sync::Arc;
+use tokio::time::Instant;
+
+/// The result of a request on its first connection.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all are answers, and a box costs each of them"
+)]
+pub enum Sent {
+    /// The head of the response came.
+    Answer(Response<ResponseBody>),
+    /// No response came, and the request may be sent once more.
+    Resend(Box<Resend>),
+}
+
+/// A request without a response that may be sent once more, on a fresh connection.
+pub struct Resend {
+    pub(super) address: Arc<Address>,
+    pub(super) pool: Arc<PoolState>,
+    /// The reason why the first attempt failed.
+    why: WireError,
+    /// A byte of the request was written to the first connection.
+    is_seen: bool,
+}
+
+// === impl Connection ===
+
+impl Connection {
+    /// Sends a request, with the fields that the gateway adds, and waits for the head of its response. The time-out of the
+    /// response begins `now`. `inform` is called with each interim response (1xx) of an HTTP/1.1 upstream.
+    ///
+    /// The request may be sent once more, on a fresh connection, in three cases: the upstream has seen no byte of it; the
+    /// upstream declared that it did not process it (RFC 9113 section 8.7); a connection that was kept idle ended without
+    /// a byte of a response, and the method may be repeated (RFC 9110 section 9.2.2). See [`Resend`].
+    ///
+    /// # Errors
+    ///
+    /// [`UpstreamError`] if there is no response and the request may not be sent again.
+    pub async fn send(
+        mut self,
+        request: &mut Request<Upload>,
+        added: &mut AddedHeaders,
+        now: Instant,
+        inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
+    ) -> Result<Sent, UpstreamError> {
+        let deadline = Deadline::of(request, now, self.pool.timeouts().response);
+        match self.dispatch(request, added, &deadline, inform).await {
+            Dispatched::Again(why, is_seen) => {
+                if let Wire::Http2(stream) = &self.wire {
+                    stream.retire();
+                }
+                let Self { address, pool, .. } = self;
+                Ok(Sent::Resend(Box::new(Resend { address, pool, why, is_seen })))
+            }
+            outcome => self.respond(outcome).map(Sent::Answer),
+        }
+    }
+
+    async fn dispatch(
+        &mut self,
+        request: &mut Request<Upload>,
+        added: &mut AddedHeaders,
+        deadline: &Deadline,
+        inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
+    ) -> Dispatched {
+        match &mut self.wire {
+            Wire::Http1(wire) => dispatch_h1(wire, request, added, deadline, inform).await,
+            Wire::Http2(stream) => {
+                // The box keeps the future of HTTP/1.1 requests small.
+                let target = self.pool.target_of(&self.address);
+                added.merge_into(request.headers_mut());
+                Box::pin(dispatch_h2(stream, request, target, deadline)).await
+            }
+        }
+    }
+
+    /// Makes the response of an attempt: checks its head, and gives its body the connection.
+    fn respond(mut self, outcome: Dispatched) -> Result<Response<ResponseBody>, UpstreamError> {
+        match outcome {
+            Dispatched::Failed(error) => Err(self.failed(error)),
+            Dispatched::Again(error, _) => Err(self.failed(UpstreamError::Broken(error))),
+            Dispatched::Http1(answer) => self.respond_h1(answer),
+            Dispatched::Http2(mut response) => {
+                self.answered();
+                if list_size(response.headers()) > HEAD_BYTES {
+                    return Err(UpstreamError::Invalid("a head that is too large"));
+                }
+                // A response that is refused gives its stream up.
+                check_response(&mut response, false)?;
+                Ok(response.map(|incoming| ResponseBody::http2(incoming, self)))
+            }
+        }
+    }
+
+    fn respond_h1(mut self, answer: H1Answer) -> Result<Response<ResponseBody>, UpstreamError> {
+        let H1Answer { mut response, is_bare, is_upgrade, sending, stays_open } = answer;
+        self.answered();
+        let length = check_response(&mut response, is_upgrade)?;
+        let decoder = Decoder::of(is_bare, response.status(), length);
+        let is_upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        if let Wire::Http1(wire) = &mut self.wire {
+            wire.is_used = true;
+            wire.is_last = !stays_open
+                || is_upgraded
+                || decoder == Decoder::Open
+                || !leaves_in_step(&response, length, !decoder.is_done());
+        }
+        let body = match (sending, self.wire) {
+            // The upstream has not read the whole request. It may take the rest for the next request.
+            (Some(sending), Wire::Http1(wire)) => {
+                ResponseBody::early(decoder, EarlyResponse::new(wire, self.picked, sending))
+            }
+            (_, wire) => {
+                let connection = Self { wire, ..self };
+                match is_upgraded {
+                    true => ResponseBody::upgraded(connection),
+                    false => ResponseBody::http1(decoder, connection),
+                }
+            }
+        };
+        Ok(response.map(|_| body))
+    }
+}
+
+// === impl Resend ===
+
+impl Resend {
+    /// Whether a byte of the request was written to the first connection. The upstream may have counted that attempt,
+    /// even if it did nothing with the request, so the second one needs permits of its own.
+    pub fn is_seen(&self) -> bool {
+        self.is_seen
+    }
+
+    /// Sends the request for the second and last time, on a fresh `connection`. The time-out begins `now`.
+    ///
+    /// # Errors
+    ///
+    /// [`UpstreamError`] if there is no response; a third attempt is never made.
+    pub async fn send(
+        self,
+        mut connection: Connection,
+        request: &mut Request<Upload>,
+        added: &mut AddedHeaders,
+        now: Instant,
+        inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
+    ) -> Result<Response<ResponseBody>, UpstreamError> {
+        let host = added.get_mut(&HOST).or_else(|| request.headers_mut().get_mut(HOST));
+        if let Some(host) = host
+            && *host == self.pool.target_of(&self.address).host
+        {
+            *host = connection.target().host.clone();
+        }
+        let deadline = Deadline::of(request, now, self.pool.timeouts().response);
+        let outcome = match connection.dispatch(request, added, &deadline, inform).await {
+            Dispatched::Again(error, false) if !self.is_seen => {
+                Dispatched::Failed(UpstreamError::Unsent(error))
+            }
+            Dispatched::Again(error, _) => Dispatched::Failed(UpstreamError::Broken(error)),
+            outcome => outcome,
+        };
+        connection.respond(outcome)
+    }
+
+    /// The error of a request for which no connection could be made for its second attempt.
+    pub fn unconnected(self, error: UpstreamError) -> UpstreamError {
+        if self.is_seen { UpstreamError::Broken(self.why) } else { error }
+    }
+
+    /// The error of a request for which no permit was free for its second attempt.
+    pub fn unpaid(self) -> UpstreamError {
+        match self.is_seen {
+            true => UpstreamError::Unpaid(self.why),
+            false => UpstreamError::Unsent(self.why),
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Makes one attempt at a request, over HTTP/1.1 or HTTP/2, and says whether another one is allowed. Checks no response.
+
+use crate::upstream::{
+    deadline::Deadline,
+    error::{UpstreamError, WireError},
+    h1::{self, H1Connection, H1Outcome, OutgoingBody},
+    h2::{self, H2Outcome, H2Stream},
+    headers::added::AddedHeaders,
+    target::Target,
+    upload::Upload,
+};
+use http::{HeaderMap, Method, Request, Response, StatusCode, header::UPGRADE};
+use hyper::body::Incoming;
+use std::mem;
+
+/// The result of one attempt.
+pub(super) enum Dispatched {
+    /// The head of a response came over HTTP/1.1.
+    Http1(H1Answer),
+    /// The head of a response came over HTTP/2.
+    Http2(Response<Incoming>),
+    /// The request may be sent once more. The flag says that a byte of it was written, so that the upstream may have
+    /// counted the attempt.
+    Again(WireError, bool),
+    /// There is no response, and the upstream may have acted upon the request.
+    Failed(UpstreamError),
+}
+
+/// The head of a response that came over HTTP/1.1, and the state of its exchange.
+pub(super) struct H1Answer {
+    pub(super) response: Response<()>,
+    /// The request was a HEAD, whose response has no body.
+    pub(super) is_bare: bool,
+    /// The response is a 101, and the request asked for an upgrade.
+    pub(super) is_upgrade: bool,
+    /// The rest of the request, if the head came before it was sent.
+    pub(super) sending: Option<OutgoingBody>,
+    /// Another response may follow on the connection.
+    pub(super) stays_open: bool,
+}
+
+/// Makes an attempt over HTTP/1.1.
+pub(super) async fn dispatch_h1(
+    wire: &mut H1Connection,
+    request: &mut Request<Upload>,
+    added: &AddedHeaders,
+    deadline: &Deadline,
+    inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
+) -> Dispatched {
+    let mut sending = OutgoingBody::of(request);
+    let has_body = sending.is_some();
+    let sent = match wire.send(request, added, &mut sending, deadline, inform).await {
+        Ok(sent) => sent,
+        Err(error) => return Dispatched::Failed(error),
+    };
+    match sent {
+        H1Outcome::Answer(response, stays_open, is_sent) => Dispatched::Http1(H1Answer {
+            is_bare: request.method() == Method::HEAD,
+            is_upgrade: response.status() == StatusCode::SWITCHING_PROTOCOLS
+                && request.headers().contains_key(UPGRADE),
+            response,
+            sending: (!is_sent).then_some(sending),
+            stays_open,
+        }),
+        H1Outcome::Unsent(why) => Dispatched::Again(why, false),
+        H1Outcome::Failed(why) => {
+            // An upstream may close a connection that was idle at any time. On a fresh one, the request is the cause.
+            let may_repeat = wire.is_used && !has_body && h1::is_idempotent(request.method());
+            match may_repeat && wire.is_silent() && why.is_end() {
+                true => Dispatched::Again(why, true),
+                false => Dispatched::Failed(UpstreamError::Broken(why)),
+            }
+        }
+    }
+}
+
+/// Makes an attempt over HTTP/2. A request that the upstream refused may be sent again with its body, if that is small.
+pub(super) async fn dispatch_h2(
+    stream: &mut H2Stream,
+    request: &mut Request<Upload>,
+    target: &Target,
+    deadline: &Deadline,
+) -> Dispatched {
+    let (spare, replay) = (head_of(request), request.body_mut().record());
+    match stream.send(mem::take(request), target, deadline).await {
+        Ok(H2Outcome::Answer(response)) => Dispatched::Http2(response),
+        Ok(H2Outcome::Unsent(unsent, why)) => {
+            *request = *unsent;
+            Dispatched::Again(why.into(), false)
+        }
+        Ok(H2Outcome::Failed(why)) if h2::is_refused(&why) => match replay.body().await {
+            Some(upload) => {
+                *request = spare;
+                *request.body_mut() = upload;
+                Dispatched::Again(why.into(), true)
+            }
+            None => Dispatched::Failed(UpstreamError::Broken(why.into())),
+        },
+        Ok(H2Outcome::Failed(why)) => Dispatched::Failed(UpstreamError::Broken(why.into())),
+        Err(error) => Dispatched::Failed(error),
+    }
+}
+
+/// Copies the head of a request, because hyper takes the request away.
+fn head_of(request: &Request<Upload>) -> Request<Upload> {
+    let mut copy = Request::new(Upload::default());
+    *copy.method_mut() = Method::clone(request.method());
+    *copy.uri_mut() = request.uri().clone();
+    *copy.headers_mut() = request.headers().clone();
+    copy
+}

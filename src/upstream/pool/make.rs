@@ -1,0 +1,265 @@
+//! Makes connections for requests: picks an address, connects to it, and tries another one, or the same again, when that
+//! fails. Sends no request.
+
+use super::{idle::IdleConnections, state::PoolState};
+use crate::{
+    log::{Permit, Throttle},
+    tls::client::Chain,
+    upstream::{
+        balance::{Address, AddressFailure, PickedAddress},
+        connect::{OpenError, open},
+        connection::Connection,
+        error::UpstreamError,
+        h1::H1Connection,
+        h2::H2Session,
+        sockets::OpenConnection,
+        wire::Wire,
+    },
+};
+use smallvec::SmallVec;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+use tokio::time::{Instant, sleep, timeout};
+
+/// A request spends at most 3 × `connect_timeout` on connecting, however many addresses there are.
+const ATTEMPTS: u32 = 3;
+/// The first and the longest pause before the only address of an upstream is connected to again. The pause doubles with
+/// each attempt, so a `connect_timeout` of 2 s has 8 of them. A restart on the same machine takes a fraction of a second.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(400));
+
+static OUT_OF_FILES: Throttle = Throttle::new();
+
+/// The place from which a request gets its connection.
+pub(super) enum Candidate {
+    /// An idle connection, or a stream of a session.
+    Ready(Connection),
+    /// A new connection to this address.
+    Connect(Arc<Address>, Option<PickedAddress>),
+    /// No address is known, or all of them were tried.
+    Nowhere,
+}
+
+/// The way in which a connection is made for a request.
+#[derive(Clone, Copy)]
+pub(super) struct ConnectPolicy {
+    /// Whether an idle connection may be used.
+    pub(super) may_reuse: bool,
+    /// The only address of an upstream is connected to again until `connect_timeout` after this instant. `None` tries it
+    /// once.
+    pub(super) since: Option<Instant>,
+}
+
+/// Picks the connection or the address for a request that has `tried` some addresses in vain.
+pub(super) fn candidate(
+    pool: &Arc<PoolState>,
+    tried: &[Arc<Address>],
+    may_reuse: bool,
+) -> Candidate {
+    let mut idle = pool.idle.lock();
+    let IdleConnections { group, by_address } = &mut *idle;
+    let group = group.load();
+    let (address, picked) = match &*group.addresses {
+        [only] if tried.is_empty() => (only, None),
+        [_] | [] => return Candidate::Nowhere,
+        _ => match group.pick(Instant::now(), tried) {
+            Some(picked) => (&picked.address.clone(), Some(picked)),
+            None => return Candidate::Nowhere,
+        },
+    };
+    let known = by_address.iter_mut().find(|known| Arc::ptr_eq(&known.address, address));
+    let limit = pool.timeouts().idle;
+    match known.and_then(|known| known.take(limit, may_reuse)) {
+        Some((wire, address)) => {
+            Candidate::Ready(Connection { wire, address, picked, pool: pool.clone() })
+        }
+        None => Candidate::Connect(address.clone(), picked),
+    }
+}
+
+/// Makes the connection that `candidate` names. If no address is known yet, it waits for the first one.
+pub(super) async fn begin(
+    pool: &Arc<PoolState>,
+    mut candidate: Candidate,
+    policy: ConnectPolicy,
+) -> Result<Connection, UpstreamError> {
+    if let Candidate::Nowhere = candidate {
+        pool.cluster.first_address(pool.timeouts().connect).await?;
+        candidate = self::candidate(pool, &[], policy.may_reuse);
+    }
+    match candidate {
+        Candidate::Ready(connection) => Ok(connection),
+        Candidate::Connect(address, picked) => make(pool, address, picked, policy).await,
+        Candidate::Nowhere => Err(UpstreamError::ConnectTimeout),
+    }
+}
+
+/// Makes a new connection, to this address if it can be reached, otherwise to another one.
+pub(super) async fn make(
+    pool: &Arc<PoolState>,
+    mut address: Arc<Address>,
+    mut picked: Option<PickedAddress>,
+    policy: ConnectPolicy,
+) -> Result<Connection, UpstreamError> {
+    let limit = pool.timeouts().connect;
+    let until = Instant::now() + limit * ATTEMPTS;
+    let mut again = policy.since.map(|since| (PAUSE.0, since + limit));
+    let mut limit_now = limit;
+    let mut tried = SmallVec::<[Arc<Address>; 4]>::new();
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let failed = match attempt(pool, &address, limit_now.min(left)).await {
+            Ok(wire) => {
+                pool.cluster.reached(&address);
+                return Ok(Connection { wire, address, picked, pool: pool.clone() });
+            }
+            Err(failed) => failed,
+        };
+        let Failed { error, at } = failed;
+        // The address has no part in it.
+        if at == Step::Local {
+            return Err(error);
+        }
+        pool.cluster.failed(&address, picked.as_mut(), AddressFailure::Unreachable, &error);
+        // An upstream with several addresses is tried at another one instead.
+        if picked.is_none()
+            && at == Step::Tcp
+            && let Some((pause, end)) = &mut again
+            && Instant::now() + *pause < *end
+        {
+            sleep(*pause).await;
+            *pause = PAUSE.1.min(2 * *pause);
+            limit_now = end.saturating_duration_since(Instant::now());
+            match candidate(pool, &[], policy.may_reuse) {
+                Candidate::Ready(connection) => return Ok(connection),
+                Candidate::Connect(other, choice) => {
+                    if choice.is_some() {
+                        limit_now = limit;
+                    }
+                    (address, picked) = (other, choice);
+                    continue;
+                }
+                Candidate::Nowhere => return Err(error),
+            }
+        }
+        drop(picked);
+        tried.push(address);
+        limit_now = limit;
+        if Instant::now() >= until {
+            return Err(error);
+        }
+        (address, picked) = match candidate(pool, &tried, policy.may_reuse) {
+            Candidate::Ready(connection) => return Ok(connection),
+            Candidate::Connect(address, picked) => (address, picked),
+            Candidate::Nowhere => return Err(error),
+        };
+    }
+}
+
+/// A failed attempt at one address.
+struct Failed {
+    error: UpstreamError,
+    at: Step,
+}
+
+/// The step at which an attempt failed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// This process had no file descriptor for a socket.
+    Local,
+    /// The address refused the connection.
+    Tcp,
+    /// A time-out, or a later step: TLS or HTTP.
+    Other,
+}
+
+/// Connects to one address within `limit`.
+async fn attempt(
+    pool: &Arc<PoolState>,
+    address: &Arc<Address>,
+    limit: Duration,
+) -> Result<Wire, Failed> {
+    let in_handshake = AtomicBool::new(false);
+    let (error, at) = match timeout(limit, connect(pool, address, &in_handshake)).await {
+        Ok(Ok(wire)) => return Ok(wire),
+        Ok(Err(error)) if error.is_own() => {
+            if let Some(Permit { suppressed }) = OUT_OF_FILES.permit() {
+                let upstream = &*pool.cluster.settings.name;
+                let error = Chain(&error);
+                tracing::warn!(upstream, %error, suppressed, "out of file descriptors");
+            }
+            (UpstreamError::Connect(Box::new(error)), Step::Local)
+        }
+        Ok(Err(error)) => {
+            let at = if matches!(error, OpenError::Tcp(..)) { Step::Tcp } else { Step::Other };
+            (UpstreamError::Connect(Box::new(error)), at)
+        }
+        Err(_) if in_handshake.load(Relaxed) => (UpstreamError::TlsTimeout, Step::Other),
+        Err(_) => (UpstreamError::ConnectTimeout, Step::Other),
+    };
+    Err(Failed { error, at })
+}
+
+/// Connects to an address. With HTTP/2, requests that need a connection at the same time wait for one and share it.
+async fn connect(
+    pool: &Arc<PoolState>,
+    address: &Arc<Address>,
+    in_handshake: &AtomicBool,
+) -> Result<Wire, OpenError> {
+    let cluster = &pool.cluster;
+    if !cluster.settings.http2 {
+        return connect_now(pool, address, in_handshake).await;
+    }
+    let making = pool.idle.lock().of(address).making.clone();
+    // An HTTP/1.1 connection cannot be shared, so nothing is gained by waiting for one.
+    let _turn = match cluster.is_http1.load(Relaxed) {
+        false => Some(making.lock().await),
+        true => None,
+    };
+    let stream = pool.idle.lock().of(address).stream();
+    match stream {
+        Some(stream) => Ok(Wire::Http2(stream)),
+        None => connect_now(pool, address, in_handshake).await,
+    }
+}
+
+async fn connect_now(
+    pool: &Arc<PoolState>,
+    address: &Arc<Address>,
+    in_handshake: &AtomicBool,
+) -> Result<Wire, OpenError> {
+    let cluster = &pool.cluster;
+    let socket = cluster.settings.sockets.take().ok_or(OpenError::TooMany)?;
+    let guard = OpenConnection::new(&pool.open, socket);
+    let started = Instant::now();
+    let (stream, http2) = open(cluster, address, in_handshake).await?;
+    let failed = |error| OpenError::Http(address.sockets[0], error);
+    let wire = if http2 {
+        let session = H2Session::over(stream, guard).await.map_err(failed)?;
+        let first = session.first();
+        pool.idle.lock().of(address).sessions.push(session);
+        Wire::Http2(first)
+    } else {
+        if cluster.settings.http2 && !cluster.is_http1.swap(true, Relaxed) {
+            let upstream = &*cluster.settings.name;
+            tracing::info!(upstream, "does not choose HTTP/2, and is spoken to in HTTP/1.1");
+        }
+        Wire::Http1(H1Connection::over(stream, pool.timeouts().response, guard))
+    };
+    let took = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+    pool.connect_micros.store(took, Relaxed);
+    Ok(wire)
+}
+
+// === impl ConnectPolicy ===
+
+impl ConnectPolicy {
+    /// Uses an idle connection, or connects until `connect_timeout` after `since`.
+    pub(super) fn since(since: Instant) -> Self {
+        Self { may_reuse: true, since: Some(since) }
+    }
+}

@@ -1,0 +1,105 @@
+//! Reads the URL of an upstream and says where it leads: scheme, host, port and base path. Resolves no name.
+
+use http::{HeaderValue, Uri, uri::PathAndQuery};
+use smallvec::SmallVec;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// One URL of an upstream. An upstream with several URLs has one target for each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// The origin that connections are made to, `http://host:port` or `https://host:port`, without a path.
+    pub origin: Uri,
+    /// The `Host` field of requests to this target: host and port as the URL writes them.
+    pub host: HeaderValue,
+    /// The path that is put before the path of every request: empty, or `/v2` without a slash at its end.
+    pub base: String,
+}
+
+// === impl Target ===
+
+impl Default for Target {
+    fn default() -> Self {
+        Self {
+            origin: Uri::from_static("http://localhost"),
+            host: HeaderValue::from_static("localhost"),
+            base: String::new(),
+        }
+    }
+}
+
+impl Target {
+    /// Reads `http[s]://host[:port][/base/path]`, as the key `upstream` of the configuration writes it.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the URL cannot be used, worded to follow the quoted URL: "is no http:// or https:// URL".
+    pub fn parse(url: &str) -> Result<Self, &'static str> {
+        let uri: Uri = url.parse().map_err(|_| "is no URL, as in https://api.example/v2")?;
+        let scheme = match uri.scheme_str() {
+            Some(scheme @ ("http" | "https")) => scheme,
+            _ => return Err("is no http:// or https:// URL"),
+        };
+        let authority = uri.authority().ok_or("names no host")?;
+        if authority.as_str().contains('@') {
+            return Err("holds credentials; the upstream would never see them");
+        }
+        if authority.host().is_empty() {
+            return Err("names no host");
+        }
+        if uri.query().is_some() {
+            return Err("has a query; only a base path can be put before requests");
+        }
+        let base = uri.path().trim_end_matches('/').to_owned();
+        let origin = Uri::builder().scheme(scheme).authority(authority.clone()).path_and_query("/");
+        Ok(Self {
+            origin: origin.build().map_err(|_| "is no URL")?,
+            host: HeaderValue::from_str(authority.as_str()).map_err(|_| "has no valid host")?,
+            base,
+        })
+    }
+
+    /// Whether the scheme of the URL is `https`, so that its connections speak TLS.
+    pub fn is_https(&self) -> bool {
+        self.origin.scheme_str() == Some("https")
+    }
+
+    /// The target of a request for `path`: the base path, then the path and query as the client sent them. `None` if the
+    /// two together are no valid target, because they are too long.
+    pub fn uri(&self, path: Option<&PathAndQuery>) -> Option<Uri> {
+        let root = PathAndQuery::from_static("/");
+        let path = path.unwrap_or(&root);
+        // `*` means the server itself, whatever the base path is (RFC 9112 section 3.2.4).
+        if self.base.is_empty() || path.as_str() == "*" {
+            return Some(Uri::from(path.clone()));
+        }
+        // An absolute target may have a query and no path.
+        let slash = if path.as_str().starts_with('/') { "" } else { "/" };
+        let joined = [&self.base, slash, path.as_str()].concat();
+        PathAndQuery::try_from(joined).ok().map(Uri::from)
+    }
+
+    /// The host as DNS and certificates name it: an IPv6 address without its brackets.
+    pub(super) fn host_name(&self) -> &str {
+        let host = self.origin.host().unwrap_or_default();
+        host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+    }
+
+    /// The port of the URL; 443 for `https` and 80 for `http` if the URL names none.
+    pub(super) fn port(&self) -> u16 {
+        let default = if self.is_https() { 443 } else { 80 };
+        self.origin.port_u16().unwrap_or(default)
+    }
+
+    /// The addresses of a host that needs no DNS: an IP address, or both loopback addresses for `localhost` (RFC 6761
+    /// section 6.3). `None` if a DNS server has to be asked.
+    pub(super) fn fixed_sockets(&self) -> Option<SmallVec<[SocketAddr; 2]>> {
+        let name = self.host_name();
+        let at = |ip| SocketAddr::new(ip, self.port());
+        if let Ok(ip) = name.parse::<IpAddr>() {
+            return Some([at(ip)].into_iter().collect());
+        }
+        let local = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+        let is_local = name.trim_end_matches('.').eq_ignore_ascii_case("localhost");
+        is_local.then(|| local.map(at).into_iter().collect())
+    }
+}
