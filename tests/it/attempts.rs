@@ -183,3 +183,35 @@ routes: [{ name: all, suffix: \"*\", limiters: [pace], max_wait: 1h }]
     assert_eq!((answer.status, answer.problem().as_str()), (502, "upstream-broken"));
     assert_eq!(gateway.end().await.code(), Some(0));
 }
+
+/// A second attempt whose slot comes before the end of the drain: SIGTERM does not cut it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_attempt_that_waits_during_the_drain_is_made() {
+    let (upstream, calls) = counts_and_closes().await;
+    let limited = "drain_timeout: 10min
+limiters: { pace: { rate: 1/3s, burst: 2, key: \"{path}\" } }
+routes: [{ name: all, suffix: \"*\", limiters: [pace], max_wait: 1h }]
+";
+    let mut gateway = gateway(&upstream.url(), limited).await;
+    let mut waits = None;
+    // A connection may not be back yet when the second request comes, and then there is no second attempt.
+    for path in (0..50).map(|i| format!("/{i}")) {
+        assert_eq!(gateway.get(&path).await.status, 200);
+        let mut second = gateway.ask(&path, &[]).await;
+        let is_answered = tokio::select! {
+            answer = second.answer() => answer.expect("an answer").status == 200,
+            () = gateway.until_waiting("all", 1) => false,
+        };
+        if !is_answered {
+            waits = Some(second);
+            break;
+        }
+    }
+    let mut waits = waits.expect("a connection is used again");
+    let before = calls.lock().len();
+    gateway.signal("TERM");
+    let answer = waits.answer().await.expect("a whole answer");
+    assert_eq!((answer.status, answer.text()), (200, "ok".into()));
+    assert_eq!(calls.lock().len(), before + 1);
+    assert_eq!(gateway.end().await.code(), Some(0));
+}
