@@ -55,7 +55,7 @@ fn memory(group: &mut BenchmarkGroup<'_, WallTime>) {
     let store = MemoryStore::default();
     let mut bench = |name: &str, checks: Checks, budget: i64, admitted: bool| {
         group.bench_function(name, |bencher| {
-            bencher.iter(|| match store.decide(black_box(&checks), budget, None) {
+            bencher.iter(|| match store.reserve(black_box(&checks), budget, None) {
                 Answer::Ready(Ok(decision)) => assert_eq!(decision.admitted, admitted),
                 _ => unreachable!("the memory store answers at once"),
             });
@@ -69,7 +69,7 @@ fn memory(group: &mut BenchmarkGroup<'_, WallTime>) {
         true,
     );
     let empty: Checks = Arc::new([check("empty", 1)]);
-    drop(store.decide(&empty, 0, None));
+    drop(store.reserve(&empty, 0, None));
     bench("memory, refused", empty, 0, false);
     let (window, day) = (1_000_000, 86_400_000_000);
     for rule in [
@@ -112,7 +112,7 @@ fn ask(
             let (store, checks) = (store.clone(), checks.clone());
             tasks.spawn(async move {
                 for _ in 0..share {
-                    let decision = store.decide(&checks, 0, None).get().await.expect("a decision");
+                    let decision = store.reserve(&checks, 0, None).get().await.expect("a decision");
                     assert!(decision.admitted);
                 }
             });
@@ -153,7 +153,7 @@ impl Redis {
                 .expect("a client");
         let store = Batched::new(Arc::new(script), TIMEOUT, StoreMetrics::noop());
         let started = Instant::now();
-        while let Err(error) = store.decide(checks, 0, None).get().await {
+        while let Err(error) = store.reserve(checks, 0, None).get().await {
             assert!(started.elapsed() < TIMEOUT, "{error}");
             sleep(Duration::from_millis(10)).await;
         }

@@ -138,7 +138,7 @@ impl Case {
         };
         self.held.end += 1;
         let ticket = self.is_lease().then(|| ticket(self.held.end));
-        Entry::Decide { checks: self.checks.clone(), budget, ticket }
+        Entry::Reserve { checks: self.checks.clone(), budget, ticket }
     }
 
     /// Makes the next calls and, for a concurrency limiter, the releases that have to precede them.
@@ -152,7 +152,7 @@ impl Case {
         let entries = (0..self.step).map(|_| {
             self.held.start += 1;
             let grant = Ticket { deadline: 0, ..ticket(self.held.start) }.grant();
-            Entry::GiveBack { check: self.checks[0].clone(), grant }
+            Entry::Refund { check: self.checks[0].clone(), grant }
         });
         (self.now, entries.collect())
     }
@@ -160,7 +160,7 @@ impl Case {
     /// Makes a decision that comes too early.
     fn refused(&self) -> Entry {
         let ticket = self.is_lease().then(|| ticket(i64::MAX >> 12));
-        Entry::Decide { checks: self.checks.clone(), budget: 0, ticket }
+        Entry::Reserve { checks: self.checks.clone(), budget: 0, ticket }
     }
 }
 
@@ -428,7 +428,7 @@ fn stranger(algorithm: Algorithm, i: i64) -> Entry {
         overflow: Some(key("per_client:#overflow")),
         ..Check::new(key(&format!("per_client:2001:db8::{i:x}")), algorithm)
     };
-    Entry::Decide { checks: Arc::new([check]), budget: 0, ticket: None }
+    Entry::Reserve { checks: Arc::new([check]), budget: 0, ticket: None }
 }
 
 /// Reads the resident memory of this process, bytes.

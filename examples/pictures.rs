@@ -180,7 +180,7 @@ fn check(algorithm: Algorithm) -> Check {
 }
 
 fn decide(store: &MemoryStore, now: Micros, rule: Algorithm, ask: Option<Ticket>) -> Decision {
-    let entry = Entry::Decide { checks: [check(rule)].into(), budget: MAX_WAIT, ticket: ask };
+    let entry = Entry::Reserve { checks: [check(rule)].into(), budget: MAX_WAIT, ticket: ask };
     match store.run_at(EPOCH + now, &[entry]).pop() {
         Some(Reply::Decision(decision)) => decision,
         other => unreachable!("a decision is asked for and this is answered: {other:?}"),
@@ -211,7 +211,7 @@ fn held(rule: Algorithm, requests: &[Micros]) -> (Vec<bool>, Vec<Micros>) {
             // A request that arrives when a permit becomes free is decided after those that wait.
             (arrival, Some(end)) if arrival.is_none_or(|at| end <= at) => {
                 let Some((_, grant)) = releases.pop_front() else { break };
-                store.run_at(EPOCH + end, &[Entry::GiveBack { check: check(rule), grant }]);
+                store.run_at(EPOCH + end, &[Entry::Refund { check: check(rule), grant }]);
                 queue.retain(|(_, ticket)| ticket.deadline > EPOCH + end);
                 if let Some((i, ticket)) = queue.pop_front() {
                     // The release has notified this request.

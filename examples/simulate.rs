@@ -144,7 +144,7 @@ fn requests(count: i64, duration: Micros, random: &mut Random) -> Vec<Micros> {
 fn grants(rule: Algorithm, requests: &[Micros], duration: Micros) -> Vec<Micros> {
     let store = MemoryStore::default();
     let check = Check::new("it", rule);
-    let ask = [Entry::Decide { checks: [check].into(), budget: MAX_WAIT, ticket: None }];
+    let ask = [Entry::Reserve { checks: [check].into(), budget: MAX_WAIT, ticket: None }];
     let granted = requests.iter().filter_map(|now| match &store.run_at(EPOCH + now, &ask)[..] {
         [Reply::Decision(decision)] if decision.admitted => Some(now + decision.wait),
         _ => None,

@@ -11,7 +11,7 @@ use crate::{
     log, metrics,
     plan::Plan,
     store::{
-        Store,
+        StoreAdmin,
         health::{Breaker, Health},
     },
 };
@@ -41,7 +41,7 @@ pub struct Admin {
     /// The routes and limiters, shared with the workers.
     pub plan: Arc<Plan>,
     /// The store, through a connection that only the admin side uses.
-    pub store: Arc<dyn Store>,
+    pub store: Arc<dyn StoreAdmin>,
     /// The state of the store; `None` if the store is the memory of this process.
     pub health: Option<Arc<Health>>,
     /// The exporter that renders most of `/metrics`.

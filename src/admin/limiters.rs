@@ -136,10 +136,7 @@ pub(super) async fn acquire(
     let budget = if is_lease { Duration::ZERO } else { Duration::from_millis(max_wait_ms) };
     let ticket = is_lease.then(|| admin.store.calls().ticket().ticket);
     let budget = limit::micros(budget);
-    let decided = match admin.store.decide(&checks, budget, ticket).get().await {
-        Ok(decided) => decided,
-        Err(error) => admin.store.decide_without(error, &checks, budget, ticket)?,
-    };
+    let decided = admin.store.reserve(&checks, budget, ticket).get().await?;
     let limited = (!decided.admitted).then_some(decided.retry_after);
     let mut answer = decision(&name, limited, decided.wait, limit(decided.bound_by), decided.level);
     // A limiter in `mode: observe` that would have refused gives no concurrency permit.
@@ -170,7 +167,7 @@ pub(super) async fn release(
     let (check, grant) = admin.lease(&name, body?.0)?;
     let checks: Checks = [check].into();
     let ticket = Ticket { gateway: grant.whole, number: grant.ticks, deadline: 0 };
-    admin.store.give_back(Source::Shared, &checks, &places(&checks, ticket));
+    admin.store.refund(Source::Shared, &checks, &places(&checks, ticket));
     admin.store.flush().await;
     Ok(Json(json!({ "released": true })))
 }

@@ -143,14 +143,14 @@ mod tests {
     #[case::in_capitals("WARN", "paceway::gateway", Level::INFO, false)]
     #[case::synonym("warning", "paceway::gateway", Level::WARN, true)]
     #[case::several(" debug , h2=warn", "h2::codec", Level::WARN, true)]
-    #[case::one_module("paceway::store=debug", "paceway::store::guard", Level::DEBUG, true)]
+    #[case::one_module("paceway::store=debug", "paceway::store::failover", Level::DEBUG, true)]
     #[case::of_the_limiter(
         "paceway::store=debug",
-        "paceway_limit::store::guard",
+        "paceway_limit::store::failover",
         Level::DEBUG,
         true
     )]
-    #[case::the_limiter("debug", "paceway_limit::store::guard", Level::DEBUG, true)]
+    #[case::the_limiter("debug", "paceway_limit::store::failover", Level::DEBUG, true)]
     #[case::the_others("paceway::store=debug", "paceway::gateway", Level::DEBUG, false)]
     #[case::access_lines("trace", ACCESS, Level::INFO, false)]
     fn values_choose_events(

@@ -6,9 +6,9 @@ use crate::{
     metrics,
     plan::Plan,
     store::{
-        Check, Store, StoreError,
+        Check, StoreAdmin, StoreError,
         batch::Script,
-        guard::{Guard, Process},
+        failover::{Failover, Process},
         health::{Health, Pace},
         memory::MemoryStore,
         redis::{Claim, ConnectError, Groups, Markers, RedisStore, RedisUrl},
@@ -99,17 +99,23 @@ impl StoreSource {
     }
 
     /// Opens a store on the current runtime, and waits up to 2 s for its connection.
-    pub(super) async fn store(&self) -> Result<Arc<dyn Store>, ServerError> {
+    pub(super) async fn store(&self) -> Result<Arc<dyn StoreAdmin>, ServerError> {
         self.connect(None).await
     }
 
     /// Opens a store that also sends the heartbeats of this process; `looked` are the limiters with one state each, whose
     /// levels it reads.
-    pub(super) async fn kept(&self, looked: Vec<Check>) -> Result<Arc<dyn Store>, ServerError> {
+    pub(super) async fn kept(
+        &self,
+        looked: Vec<Check>,
+    ) -> Result<Arc<dyn StoreAdmin>, ServerError> {
         self.connect(Some(looked)).await
     }
 
-    async fn connect(&self, looked: Option<Vec<Check>>) -> Result<Arc<dyn Store>, ServerError> {
+    async fn connect(
+        &self,
+        looked: Option<Vec<Check>>,
+    ) -> Result<Arc<dyn StoreAdmin>, ServerError> {
         let (url, markers, groups, process, places) = match self {
             Self::Memory(store) => {
                 metrics::store_up().set(1.0);
@@ -139,8 +145,8 @@ impl StoreSource {
         let metrics = metrics::store();
         let script = Arc::new(script);
         Ok(Arc::new(match looked {
-            None => Guard::new(script, metrics, process.clone()),
-            Some(looked) => Guard::keeper(script, metrics, process.clone(), looked),
+            None => Failover::new(script, metrics, process.clone()),
+            Some(looked) => Failover::with_recovery(script, metrics, process.clone(), looked),
         }))
     }
 }

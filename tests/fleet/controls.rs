@@ -68,8 +68,8 @@ impl Defect {
     /// Whether the store never receives `entry`.
     fn swallows(self, entry: &Entry) -> bool {
         match (self, entry) {
-            (Self::NothingIsGivenBack, Entry::GiveBack { .. }) => true,
-            (Self::ChargesAreForgotten, Entry::Decide { checks, budget, .. }) => {
+            (Self::NothingIsGivenBack, Entry::Refund { .. }) => true,
+            (Self::ChargesAreForgotten, Entry::Reserve { checks, budget, .. }) => {
                 *budget >= MAX_BUDGET && checks.iter().any(|check| !check.enforce)
             }
             _ => false,

@@ -13,7 +13,7 @@ use paceway::{
     store::{
         Check, Checks, Store, StoreError,
         batch::StoreMetrics,
-        guard::{self, Guard},
+        failover::{self, Failover},
         health::{Health, HealthMetrics, Pace, PaceMetrics},
     },
 };
@@ -35,7 +35,7 @@ pub(crate) struct Process {
     /// The requests that it has received.
     pub(crate) requests: Vec<AbortHandle>,
     pub(crate) is_open: bool,
-    pub(crate) process: Arc<guard::Process>,
+    pub(crate) process: Arc<failover::Process>,
     _keeper: Arc<dyn Store>,
 }
 
@@ -69,7 +69,7 @@ impl Process {
         if history.is_told {
             health.expect(i64::try_from(history.gateways.len()).expect("few"));
         }
-        let process = guard::Process::new("paceway", health);
+        let process = failover::Process::new("paceway", health);
         let link = |side: usize| {
             let number_of_calls = 1 + side + 8 * (life + 64 * number);
             let number_of_calls = i64::try_from(number_of_calls).expect("small");
@@ -84,10 +84,10 @@ impl Process {
         let worker = |side| -> (Arc<dyn Store>, usize) {
             let link = link(side);
             let line = link.line;
-            (Arc::new(Guard::new(link, noop(), process.clone())), line)
+            (Arc::new(Failover::new(link, noop(), process.clone())), line)
         };
         let stores = (0..history.gateways[number].workers).map(worker).collect();
-        let keeper = Guard::keeper(link(7), noop(), process.clone(), looked(history));
+        let keeper = Failover::with_recovery(link(7), noop(), process.clone(), looked(history));
         let (requests, is_open) = (Vec::new(), true);
         Self { number, stores, requests, is_open, process, _keeper: Arc::new(keeper) }
     }

@@ -5,7 +5,7 @@ use paceway::{
     AcquireError, Limiter, Rate,
     algorithm::{Algorithm, TokenBucket},
     store::{
-        Check, Checks, Decision, Source, Store, StoreError,
+        Check, Checks, Decision, Source, StoreAdmin, StoreError,
         batch::{Batched, StoreMetrics},
         memory::MemoryStore,
         redis::{Markers, RedisStore, RedisUrl},
@@ -24,15 +24,15 @@ fn check(key: &str, count: i64, period: i64, burst: i64) -> Check {
     Check::new(key, algorithm)
 }
 
-async fn decide(store: &Arc<dyn Store>, checks: &Checks, budget: i64) -> Decision {
-    store.decide(checks, budget, None).get().await.expect("a decision")
+async fn decide(store: &Arc<dyn StoreAdmin>, checks: &Checks, budget: i64) -> Decision {
+    store.reserve(checks, budget, None).get().await.expect("a decision")
 }
 
-async fn remaining(store: &Arc<dyn Store>, check: &Check) -> i64 {
+async fn remaining(store: &Arc<dyn StoreAdmin>, check: &Check) -> i64 {
     store.look(check).get().await.expect("a level").remaining
 }
 
-async fn admits_exactly_the_burst_under_contention(store: Arc<dyn Store>) {
+async fn admits_exactly_the_burst_under_contention(store: Arc<dyn StoreAdmin>) {
     let checks: Checks = Arc::new([check("{t}:burst", 1, HOUR, 50)]);
     let asks = (0..200).map(|_| {
         let (store, checks) = (store.clone(), checks.clone());
@@ -45,7 +45,7 @@ async fn admits_exactly_the_burst_under_contention(store: Arc<dyn Store>) {
     assert_eq!(admitted, 50);
 }
 
-async fn a_refusal_charges_no_limiter(store: Arc<dyn Store>) {
+async fn a_refusal_charges_no_limiter(store: Arc<dyn StoreAdmin>) {
     let (small, large) = (check("{t}:small", 1, HOUR, 2), check("{t}:large", 1, HOUR, 9));
     let both: Checks = Arc::new([large.clone(), small.clone()]);
     for admitted in [true, true, false, false] {
@@ -55,7 +55,7 @@ async fn a_refusal_charges_no_limiter(store: Arc<dyn Store>) {
     assert_eq!((remaining(&store, &small).await, remaining(&store, &large).await), (0, 7));
 }
 
-async fn slots_are_in_the_order_of_asking(store: Arc<dyn Store>) {
+async fn slots_are_in_the_order_of_asking(store: Arc<dyn StoreAdmin>) {
     let checks: Checks = Arc::new([check("{t}:order", 1, HOUR / 100, 1)]);
     let mut last = -1;
     for _ in 0..20 {
@@ -65,21 +65,21 @@ async fn slots_are_in_the_order_of_asking(store: Arc<dyn Store>) {
     }
 }
 
-async fn what_is_given_back_goes_to_the_next(store: Arc<dyn Store>) {
+async fn what_is_given_back_goes_to_the_next(store: Arc<dyn StoreAdmin>) {
     let checks: Checks = Arc::new([check("{t}:gift", 1, HOUR / 100, 1)]);
     let grants = [
         decide(&store, &checks, HOUR).await,
         decide(&store, &checks, HOUR).await,
         decide(&store, &checks, HOUR).await,
     ];
-    store.give_back(Source::Shared, &checks, &grants[1].parts);
+    store.refund(Source::Shared, &checks, &grants[1].parts);
     store.flush().await;
     let next = decide(&store, &checks, HOUR).await;
     assert_eq!(next.parts[0].grant, grants[1].parts[0].grant);
     assert!(decide(&store, &checks, HOUR).await.wait > grants[2].wait);
 }
 
-async fn an_observing_limiter_counts_and_refuses_nobody(store: Arc<dyn Store>) {
+async fn an_observing_limiter_counts_and_refuses_nobody(store: Arc<dyn StoreAdmin>) {
     let observing = Check { enforce: false, ..check("{t}:observing", 1, HOUR, 1) };
     let checks: Checks = Arc::new([check("{t}:strict", 1, HOUR, 9), observing.clone()]);
     let would = [decide(&store, &checks, 0).await, decide(&store, &checks, 0).await];
@@ -88,7 +88,7 @@ async fn an_observing_limiter_counts_and_refuses_nobody(store: Arc<dyn Store>) {
     assert_eq!(remaining(&store, &observing).await, 0);
 }
 
-async fn a_lone_caller_who_comes_back_in_time_passes(store: Arc<dyn Store>) {
+async fn a_lone_caller_who_comes_back_in_time_passes(store: Arc<dyn StoreAdmin>) {
     let rate = Rate { count: 20, period: Duration::from_secs(1) };
     let limiter = Limiter::token_bucket("lone", rate, 1, store).expect("a rule");
     limiter.try_acquire(1, Duration::ZERO).await.expect("a full bucket");
@@ -101,7 +101,7 @@ async fn a_lone_caller_who_comes_back_in_time_passes(store: Arc<dyn Store>) {
     }
 }
 
-async fn looking_changes_nothing(store: Arc<dyn Store>) {
+async fn looking_changes_nothing(store: Arc<dyn StoreAdmin>) {
     let check = check("{t}:look", 1, HOUR, 3);
     for _ in 0..5 {
         assert_eq!(remaining(&store, &check).await, 3);
@@ -150,11 +150,11 @@ contract!(
     looking_changes_nothing,
 );
 
-async fn shared(redis: &Redis) -> Arc<dyn Store> {
+async fn shared(redis: &Redis) -> Arc<dyn StoreAdmin> {
     store(&RedisUrl::parse(&redis.url()).expect("a URL")).await
 }
 
-async fn store(url: &RedisUrl) -> Arc<dyn Store> {
+async fn store(url: &RedisUrl) -> Arc<dyn StoreAdmin> {
     let script =
         RedisStore::open(url, &Markers::new("paceway", metrics::Counter::noop())).expect("a store");
     script.connected(LIMIT).await.expect("a connection");
@@ -169,10 +169,10 @@ async fn a_foreign_value_is_an_error_of_its_key_only() {
     redis.command(&["LPUSH", "{t}:list", "a"]);
     for key in ["{t}:garbage", "{t}:list"] {
         let foreign: Checks = Arc::new([check(key, 1, HOUR, 3)]);
-        let error = store.decide(&foreign, 0, None).get().await.expect_err("foreign");
+        let error = store.reserve(&foreign, 0, None).get().await.expect_err("foreign");
         assert_eq!(error, StoreError::Foreign(key.into()));
         let both: Checks = Arc::new([check("{t}:good", 1, HOUR, 3), foreign[0].clone()]);
-        store.decide(&both, 0, None).get().await.expect_err("foreign");
+        store.reserve(&both, 0, None).get().await.expect_err("foreign");
     }
     let good = check("{t}:good", 1, HOUR, 3);
     assert_eq!(remaining(&store, &good).await, 3, "not charged for what failed");

@@ -10,7 +10,7 @@ use paceway::{
         concurrency::Ticket,
     },
     store::{
-        BoxFuture, Check, Checks, Decision, Entry, Reply, Source, Store, StoreError,
+        BoxFuture, Check, Checks, Decision, Entry, Reply, Source, Store, StoreAdmin, StoreError,
         batch::{Batched, Script, StoreMetrics},
         calls::Calls,
         memory::MemoryStore,
@@ -50,7 +50,7 @@ fn check(key: &str, algorithm: Algorithm) -> Check {
 
 fn ask(check: &Check, budget: i64, number: i64) -> Entry {
     let ticket = check.is_lease().then_some(Ticket { gateway: 7, number, deadline: 0 });
-    Entry::Decide { checks: Arc::new([check.clone()]), budget, ticket }
+    Entry::Reserve { checks: Arc::new([check.clone()]), budget, ticket }
 }
 
 /// Laws 3 and 10, on the server's own clock.
@@ -162,11 +162,11 @@ async fn compare(
                 let number = i64::try_from(number).expect("few");
                 let ticket = Ticket { gateway: 7, number, deadline: 0 };
                 let ticket = checks.iter().any(Check::is_lease).then_some(ticket);
-                Entry::Decide { checks, budget, ticket }
+                Entry::Reserve { checks, budget, ticket }
             }
             Ask::Look(i) => Entry::Look { check: limiters[i].clone() },
             Ask::GiveBack(i) => match granted.get(i).cloned() {
-                Some((check, grant)) => Entry::GiveBack { check, grant },
+                Some((check, grant)) => Entry::Refund { check, grant },
                 None => continue,
             },
             Ask::Renew(i) => match granted.get(i).cloned() {
@@ -177,7 +177,7 @@ async fn compare(
         let replies = alone.run_at(Some(T0), std::slice::from_ref(&entry)).await;
         prop_assert_eq!(replies.as_ref(), Ok(&memory.run_at(T0, std::slice::from_ref(&entry))));
         let reply = replies.expect("a reply").remove(0);
-        if let (Entry::Decide { checks, ticket, .. }, Reply::Decision(decision)) = (&entry, &reply)
+        if let (Entry::Reserve { checks, ticket, .. }, Reply::Decision(decision)) = (&entry, &reply)
         {
             let given = checks.iter().zip(&decision.parts).filter(|(_, part)| part.at >= 0);
             granted.extend(given.map(|(check, part)| (check.clone(), part.grant)));
@@ -240,7 +240,7 @@ async fn what_is_asked_together_is_answered_as_in_some_order(
         tokio::spawn(async move {
             let callable = checks[0].is_lease().then(|| store.calls().ticket());
             let ticket = callable.as_ref().map(|callable| callable.ticket);
-            let answer = store.decide(&checks, if i % 2 == 0 { 0 } else { HOUR }, ticket).get();
+            let answer = store.reserve(&checks, if i % 2 == 0 { 0 } else { HOUR }, ticket).get();
             if i % 5 == 4 {
                 drop(answer);
                 return None;
@@ -248,7 +248,7 @@ async fn what_is_asked_together_is_answered_as_in_some_order(
             let decision = answer.await.expect("a decision");
             // Some of those who wait leave.
             if i % 3 == 0 {
-                store.give_back(Source::Shared, &checks, &decision.parts);
+                store.refund(Source::Shared, &checks, &decision.parts);
             }
             Some(decision)
         })

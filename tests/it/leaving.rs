@@ -6,7 +6,7 @@ use paceway::{
     algorithm::{Algorithm, Concurrency, SlidingWindow, TokenBucket},
     limit::{self, Admission, Slot},
     store::{
-        Check, Checks, Store,
+        Check, Checks, Store, StoreAdmin,
         batch::{Batched, StoreMetrics},
         memory::MemoryStore,
         redis::{Markers, RedisStore, RedisUrl},
@@ -92,7 +92,7 @@ async fn leave<T>(polls: usize, unpolled: Duration, future: impl Future<Output =
 }
 
 /// Until each limiter of permits is full again, and how many places are free.
-async fn levels(store: &Arc<dyn Store>, checks: &Checks) -> Vec<(Duration, i64)> {
+async fn levels(store: &Arc<dyn StoreAdmin>, checks: &Checks) -> Vec<(Duration, i64)> {
     store.flush().await;
     let mut levels = Vec::new();
     for check in checks.iter() {
@@ -107,7 +107,7 @@ async fn levels(store: &Arc<dyn Store>, checks: &Checks) -> Vec<(Duration, i64)>
 
 /// Two others take all permits at once, and hold their places beyond the instant of the next permit. A request that comes
 /// then leaves at every await point of its way, and at the end of it.
-async fn whoever_leaves_leaves_nothing_behind(store: Arc<dyn Store>, letters: &str) {
+async fn whoever_leaves_leaves_nothing_behind(store: Arc<dyn StoreAdmin>, letters: &str) {
     for (others, unpolled) in [(0, 0), (2, 0), (2, 2)] {
         let mut ended = false;
         for polls in 0..ENDLESS {

@@ -64,7 +64,7 @@ fn granted(algorithm: Algorithm, before: Vec<Step>, behind: Vec<Step>, gap: i64)
                 What::Ask { cost, budget } => {
                     let check = check(cost);
                     let cost = check.cost;
-                    let ask = Entry::Decide { checks: Arc::new([check]), budget, ticket: None };
+                    let ask = Entry::Reserve { checks: Arc::new([check]), budget, ticket: None };
                     let replies = store.run_at(*now, &[ask]);
                     let [Reply::Decision(decision)] = &replies[..] else { panic!("{replies:?}") };
                     if decision.admitted {
@@ -79,7 +79,7 @@ fn granted(algorithm: Algorithm, before: Vec<Step>, behind: Vec<Step>, gap: i64)
                         continue;
                     }
                     let Granted { cost, grant, .. } = all[i];
-                    let gift = Entry::GiveBack { check: check(cost), grant };
+                    let gift = Entry::Refund { check: check(cost), grant };
                     if store.run_at(*now, &[gift]) == [Reply::Done(true)] {
                         all.remove(i);
                     }
@@ -183,7 +183,7 @@ fn a_limiter_that_is_reset_behind_a_loss_is_open_at_once(#[case] algorithm: Algo
     let horizon = algorithm.horizon(WAIT, COST);
     let check = Check::new("{k}", algorithm).with_horizon(horizon);
     let ask = |now| {
-        let ask = Entry::Decide { checks: Arc::new([check.clone()]), budget: 0, ticket: None };
+        let ask = Entry::Reserve { checks: Arc::new([check.clone()]), budget: 0, ticket: None };
         let replies = store.run_at(now, &[ask]);
         matches!(&replies[..], [Reply::Decision(decision)] if decision.admitted)
     };
@@ -205,7 +205,7 @@ fn place() -> Check {
 
 fn take(store: &MemoryStore, now: i64, number: i64) -> Option<Grant> {
     let ticket = Some(Ticket { gateway: 1, number, deadline: 0 });
-    let ask = Entry::Decide { checks: Arc::new([place()]), budget: 0, ticket };
+    let ask = Entry::Reserve { checks: Arc::new([place()]), budget: 0, ticket };
     let replies = store.run_at(now, &[ask]);
     let [Reply::Decision(decision)] = &replies[..] else { panic!("{replies:?}") };
     decision.parts.first().map(|part| part.grant)

@@ -89,7 +89,7 @@ async fn a_newcomer_that_comes_first_behind_a_loss_hides_it_from_nobody() {
 async fn an_older_marker_is_a_loss(#[case] older: String) {
     let redis = Redis::start();
     let store = gateway(&redis).await;
-    let take = Entry::Decide { checks: Arc::new([bucket()]), budget: 0, ticket: None };
+    let take = Entry::Reserve { checks: Arc::new([bucket()]), budget: 0, ticket: None };
     store.run_at(Some(T0), &[take]).await.expect("a permit");
     redis.command(&["SET", MARKER, &older]);
     assert_eq!(left(&store, T0 + 9).await, 0, "the state is there, and too old to be believed");
@@ -118,7 +118,7 @@ async fn a_marker_that_is_none_is_a_loss_for_everybody(
     redis.command(command);
     let lost = T0 + 7;
     if in_a_group {
-        let ask = Entry::Decide { checks: Arc::new([bucket()]), budget: 0, ticket: None };
+        let ask = Entry::Reserve { checks: Arc::new([bucket()]), budget: 0, ticket: None };
         let replies = store.run_at(Some(lost), &[ask]).await;
         let Ok([Reply::Decision(decision)]) = replies.as_deref() else { panic!("{replies:?}") };
         assert!(!decision.admitted);
@@ -161,7 +161,7 @@ async fn what_a_promoted_replica_has_missed_is_not_granted_again() {
     let url = RedisUrl::parse(&proxy.url()).expect("a URL");
     let store = RedisStore::open(&url, &Markers::new("p", Counter::noop())).expect("a store");
     store.connected(PATIENCE).await.expect("a connection");
-    let take = [Entry::Decide { checks: Arc::new([bucket()]), budget: 0, ticket: None }];
+    let take = [Entry::Reserve { checks: Arc::new([bucket()]), budget: 0, ticket: None }];
     store.run_at(None, &take).await.expect("a permit");
     eventually("the replica has it", async || (replica.keys() == [KEY]).then_some(())).await;
     // From here on it misses what the master does.
@@ -189,7 +189,7 @@ async fn another_version_on_the_server_neither_disturbs_nor_is_disturbed() {
     for key in theirs {
         redis.command(&["SET", key, "of version 2"]);
     }
-    let take = Entry::Decide { checks: Arc::new([bucket()]), budget: 0, ticket: None };
+    let take = Entry::Reserve { checks: Arc::new([bucket()]), budget: 0, ticket: None };
     for now in [T0, T0 + 1] {
         store.run_at(Some(now), std::slice::from_ref(&take)).await.expect("a permit");
     }

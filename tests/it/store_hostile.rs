@@ -142,7 +142,7 @@ async fn serve(
 fn ask() -> Entry {
     let algorithm = Algorithm::TokenBucket(TokenBucket::new(1, 1_000_000, 3).expect("a rule"));
     let check = Check::new("{k}", algorithm);
-    Entry::Decide { checks: Arc::new([check]), budget: 0, ticket: None }
+    Entry::Reserve { checks: Arc::new([check]), budget: 0, ticket: None }
 }
 
 async fn decide(store: &RedisStore) -> Result<bool, StoreError> {

@@ -244,12 +244,12 @@ async fn compare(
                 let used = (0..3).filter(|i| used[*i] || used == [false; 3]);
                 let checks: Checks = used.map(|i| check(&rules, i, cost, !observe[i])).collect();
                 let ticket = checks.iter().any(Check::is_lease).then(|| so_far.ticket());
-                Entry::Decide { checks, budget, ticket }
+                Entry::Reserve { checks, budget, ticket }
             }
             What::GiveBack(i) if i < so_far.granted.len() => {
                 let last = so_far.granted.len() - 1;
                 let (check, grant) = so_far.granted.swap_remove(last - i);
-                Entry::GiveBack { check, grant }
+                Entry::Refund { check, grant }
             }
             What::Renew(i) if i < so_far.granted.len() => {
                 let (check, grant) = so_far.granted[i].clone();
@@ -260,7 +260,7 @@ async fn compare(
             }
             What::AskAgain(i) if i < so_far.queued.len() => {
                 let (checks, ticket) = so_far.queued.swap_remove(i);
-                Entry::Decide { checks, budget: 1_000_000, ticket: Some(ticket) }
+                Entry::Reserve { checks, budget: 1_000_000, ticket: Some(ticket) }
             }
             What::Forget(i) if i < 3 => Entry::Forget { check: check(&rules, i, 1, true) },
             What::GiveBack(_) | What::Renew(_) | What::AskAgain(_) | What::Forget(_) => continue,
@@ -323,7 +323,7 @@ async fn run(
     }
     prop_assert_eq!(replies.as_ref(), Ok(&expected), "{:?}", batch);
     for (entry, reply) in batch.drain(..).zip(expected) {
-        let (Entry::Decide { checks, ticket, .. }, Reply::Decision(decision)) = (entry, reply)
+        let (Entry::Reserve { checks, ticket, .. }, Reply::Decision(decision)) = (entry, reply)
         else {
             continue;
         };
@@ -348,7 +348,7 @@ async fn a_refused_call_leaves_the_key_byte_for_byte_and_its_ttl_alone() {
     let redis = Redis::that_is_heard();
     let store = connect(&redis).await;
     let checks = single("{k}", TokenBucket::new(1, 3_600_000_000, 1).expect("a rule"));
-    let ask = [Entry::Decide { checks, budget: 0, ticket: None }];
+    let ask = [Entry::Reserve { checks, budget: 0, ticket: None }];
     store.run_at(None, &ask).await.expect("admitted");
     let before = redis.bytes("{k}");
     let expires = redis.command(&["PEXPIRETIME", "{k}"]);
@@ -370,7 +370,7 @@ async fn every_key_lives_until_its_state_equals_an_absent_one() {
         let key = format!("{{{i}}}");
         let checks = single(&key, TokenBucket::new(count, period, burst).expect("a rule"));
         let look = Entry::Look { check: checks[0].clone() };
-        let ask = Entry::Decide { checks, budget: 60_000_000, ticket: None };
+        let ask = Entry::Reserve { checks, budget: 60_000_000, ticket: None };
         let replies = store.run_at(None, &[ask.clone(), ask, look]).await.expect("replies");
         let Some(Reply::Level(level)) = replies.last() else { panic!("no level: {replies:?}") };
         // In absolute terms, because some time passes until it is read.

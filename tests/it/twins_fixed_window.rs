@@ -129,14 +129,14 @@ async fn compare(
             What::Decide { used, observe, cost, budget } => {
                 let used = (0..3).filter(|i| used[*i] || used == [false; 3]);
                 let checks: Checks = used.map(|i| check(i, rule, cost, !observe[i])).collect();
-                Entry::Decide { checks, budget, ticket: None }
+                Entry::Reserve { checks, budget, ticket: None }
             }
             What::GiveBack(i, own) if i < granted.len() => {
                 let (mut check, grant) = granted.swap_remove(granted.len() - 1 - i);
                 if !own {
                     check.algorithm = rules[rule];
                 }
-                Entry::GiveBack { check, grant }
+                Entry::Refund { check, grant }
             }
             What::GiveBack(..) => continue,
             What::Look(i) => Entry::Look { check: check(i, rule, 1, true) },
@@ -168,7 +168,7 @@ async fn run(
     let replies = redis.run_at(Some(now), batch).await;
     prop_assert_eq!(replies.as_ref(), Ok(&expected), "{:?}", batch);
     for (entry, reply) in batch.drain(..).zip(expected) {
-        let (Entry::Decide { checks, .. }, Reply::Decision(decision)) = (entry, reply) else {
+        let (Entry::Reserve { checks, .. }, Reply::Decision(decision)) = (entry, reply) else {
             continue;
         };
         let given = checks.iter().zip(decision.parts).filter(|(_, part)| part.at >= 0);
@@ -192,12 +192,12 @@ async fn they_also_agree_on_a_state_at_its_bound() {
         // The slow one makes the fast one wait, which leaves gaps of differing lengths.
         let slow = single(slow, fixed_window(1, 2_000 + i % 3 * 500), 1);
         let fast = single(fast, fixed_window(9, 1_000), 1 + i % 4);
-        entries.push(Entry::Decide { checks: Arc::new([slow, fast]), budget: HOUR, ticket: None });
+        entries.push(Entry::Reserve { checks: Arc::new([slow, fast]), budget: HOUR, ticket: None });
     }
     for period in [1_001, 1_700, 90_000, 86_400_000] {
         let check = single(fast, fixed_window(9, period), 1);
         entries.push(Entry::Look { check: check.clone() });
-        entries.push(Entry::Decide { checks: Arc::new([check]), budget: HOUR, ticket: None });
+        entries.push(Entry::Reserve { checks: Arc::new([check]), budget: HOUR, ticket: None });
     }
     let mut grants = Vec::new();
     for batch in entries.chunks(128) {
@@ -205,11 +205,8 @@ async fn they_also_agree_on_a_state_at_its_bound() {
     }
     assert!(redis.bytes(fast).len() > RUN * MAX_HOLES, "not at its bound");
     grants.retain(|(check, _)| &*check.key == fast);
-    let gifts: Vec<_> = grants
-        .drain(..)
-        .step_by(7)
-        .map(|(check, grant)| Entry::GiveBack { check, grant })
-        .collect();
+    let gifts: Vec<_> =
+        grants.drain(..).step_by(7).map(|(check, grant)| Entry::Refund { check, grant }).collect();
     for batch in gifts.chunks(128) {
         run(&store, &memory, T0 + 1, &mut batch.to_vec(), &mut grants).await.expect("the same");
     }
@@ -223,12 +220,12 @@ async fn they_also_agree_on_a_very_long_queue_under_another_period() {
     let mut entries = vec![];
     for i in 0..2 * MAX_HOLES as i64 {
         let check = single("{queue}", fixed_window(3, 1_000), 2 + i % 2);
-        entries.push(Entry::Decide { checks: Arc::new([check]), budget: HOUR, ticket: None });
+        entries.push(Entry::Reserve { checks: Arc::new([check]), budget: HOUR, ticket: None });
     }
     for period in [1_500, 2_000, 70_000, 5_000_000] {
         let check = single("{queue}", fixed_window(50, period), 3);
         entries.push(Entry::Look { check: check.clone() });
-        entries.push(Entry::Decide { checks: Arc::new([check]), budget: HOUR, ticket: None });
+        entries.push(Entry::Reserve { checks: Arc::new([check]), budget: HOUR, ticket: None });
     }
     let mut grants = Vec::new();
     for (i, batch) in entries.chunks(128).enumerate() {
@@ -245,7 +242,7 @@ async fn a_refused_call_leaves_the_key_byte_for_byte_and_its_ttl_alone() {
     let asks = [(1, 366 * 24 * HOUR), (1, 366 * 24 * HOUR), (1, 365 * 24 * HOUR)];
     let asks = asks.map(|(count, period)| {
         let checks: Checks = Arc::new([single("{k}", fixed_window(count, period), 1)]);
-        Entry::Decide { checks, budget: 0, ticket: None }
+        Entry::Reserve { checks, budget: 0, ticket: None }
     });
     store.run_at(None, &asks[..1]).await.expect("admitted");
     let before = redis.bytes("{k}");
@@ -270,7 +267,7 @@ async fn every_key_lives_until_its_state_equals_an_absent_one() {
         let mut entries = Vec::new();
         for (count, period) in rules {
             let check = single(&key, fixed_window(*count, *period), 1);
-            let ask = Entry::Decide { checks: Arc::new([check.clone()]), budget: 0, ticket: None };
+            let ask = Entry::Reserve { checks: Arc::new([check.clone()]), budget: 0, ticket: None };
             entries.extend([ask.clone(), ask, Entry::Look { check }]);
         }
         let replies = store.run_at(None, &entries).await.expect("replies");
@@ -313,7 +310,7 @@ async fn a_foreign_value_is_an_error_of_its_key(#[case] damage: fn(Vec<u8>) -> V
     let redis = Redis::start();
     let store = connect(&redis).await;
     let [good, bad] = ["{k}:good", "{k}:bad"].map(|key| single(key, fixed_window(5, HOUR), 1));
-    let ask = |check: &Check| Entry::Decide {
+    let ask = |check: &Check| Entry::Reserve {
         checks: Arc::new([check.clone()]),
         budget: 0,
         ticket: None,
@@ -326,8 +323,7 @@ async fn a_foreign_value_is_an_error_of_its_key(#[case] damage: fn(Vec<u8>) -> V
     let set = format!("return redis.call('SET', KEYS[1], '{escaped}')");
     redis.command(&["EVAL", &set, "1", "{k}:bad"]);
     assert_eq!(redis.bytes("{k}:bad"), damaged);
-    let gift =
-        Entry::GiveBack { check: bad.clone(), grant: Grant { born: T0, ..Grant::default() } };
+    let gift = Entry::Refund { check: bad.clone(), grant: Grant { born: T0, ..Grant::default() } };
     let look = Entry::Look { check: bad.clone() };
     let replies =
         store.run_at(Some(T0), &[ask(&bad), gift, look, ask(&good)]).await.expect("replies");

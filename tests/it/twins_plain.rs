@@ -95,7 +95,7 @@ fn the_short_way_is_the_long_way(#[values(true, false)] plain: bool) {
                 asks.into_iter().flat_map(|ask| entries(ask, &check, &mut granted)).collect();
             let said = runtime.block_on(compare(&stores, &memory, now, &entries))?.into_iter();
             for (entry, reply) in entries.into_iter().zip(said) {
-                let (Entry::Decide { checks, .. }, Reply::Decision(decision)) = (entry, reply)
+                let (Entry::Reserve { checks, .. }, Reply::Decision(decision)) = (entry, reply)
                 else {
                     continue;
                 };
@@ -120,7 +120,7 @@ fn entries(
     check: &impl Fn(usize, i64) -> Check,
     granted: &mut Vec<(Check, Grant)>,
 ) -> Vec<Entry> {
-    let decide = |checks: &[Check], budget| Entry::Decide {
+    let decide = |checks: &[Check], budget| Entry::Reserve {
         checks: Checks::from(checks),
         budget,
         ticket: None,
@@ -135,7 +135,7 @@ fn entries(
         Ask::GiveBack(i) if i < granted.len() => {
             let last = granted.len() - 1;
             let (check, grant) = granted.swap_remove(last - i);
-            vec![Entry::GiveBack { check, grant }]
+            vec![Entry::Refund { check, grant }]
         }
         Ask::GiveBack(_) => Vec::new(),
     }
@@ -175,7 +175,7 @@ fn bucket(key: &str, burst: i64) -> Check {
 }
 
 fn ask(check: &Check) -> Entry {
-    Entry::Decide { checks: Arc::new([check.clone()]), budget: 0, ticket: None }
+    Entry::Reserve { checks: Arc::new([check.clone()]), budget: 0, ticket: None }
 }
 
 /// A call that says how many of its requests were admitted.
@@ -253,7 +253,7 @@ async fn a_limiter_that_is_refused_takes_no_other_with_it_for_long() {
             let number = i64::try_from(i).expect("few") + 1;
             let ticket = Some(Ticket { gateway: 1, number, deadline: 0 });
             let ticket = ticket.filter(|_| checks[0].is_lease());
-            tokio::spawn(async move { (i % 2, store.decide(&checks, 0, ticket).get().await) })
+            tokio::spawn(async move { (i % 2, store.reserve(&checks, 0, ticket).get().await) })
         });
         let mut worked = [0; 2];
         for ask in asks.collect::<Vec<_>>() {

@@ -77,7 +77,7 @@ async fn a_value_of_another_version_or_kind_or_length_is_foreign() {
     for (i, rule) in examples().into_iter().enumerate() {
         let key = format!("{{{i}}}");
         let ask =
-            [Entry::Decide { checks: single(&key, rule), budget: 3_600_000_000, ticket: None }];
+            [Entry::Reserve { checks: single(&key, rule), budget: 3_600_000_000, ticket: None }];
         let foreign = Ok(vec![Reply::Failed(StoreError::Foreign(key.as_str().into()))]);
         store.run_at(Some(T0), &ask).await.expect("admitted");
         for command in [
@@ -105,7 +105,7 @@ async fn a_thousand_saturated_grants_with_leavers_say_the_same() -> Result<(), S
         let (memory, key) = (MemoryStore::default(), format!("{{many{i}}}"));
         let checks = single(&key, rule);
         for step in 0..250 {
-            let ask = Entry::Decide { checks: checks.clone(), budget: 600_000_000, ticket: None };
+            let ask = Entry::Reserve { checks: checks.clone(), budget: 600_000_000, ticket: None };
             let now = T0 + step * 300_000;
             let asks = vec![ask; 4];
             let expected = memory.run_at(now, &asks);
@@ -114,7 +114,7 @@ async fn a_thousand_saturated_grants_with_leavers_say_the_same() -> Result<(), S
             let leaves = second
                 .parts
                 .iter()
-                .map(|part| Entry::GiveBack { check: checks[0].clone(), grant: part.grant });
+                .map(|part| Entry::Refund { check: checks[0].clone(), grant: part.grant });
             let leaves: Vec<_> = leaves.filter(|_| step % 3 == 0).collect();
             assert_eq!(store.run_at(Some(now), &leaves).await?, memory.run_at(now, &leaves));
         }

@@ -143,21 +143,10 @@ async fn ask_as(
     ticket: Option<Callable>,
 ) -> Result<Admission, StoreError> {
     let (answer, place) = begin(store, checks, budget, ticket);
-    // An answer that is there already has no future to go through.
+    // An answer that is known already needs no future.
     let decision = match answer {
-        Answer::Ready(Ok(decision)) => decision,
-        answer => {
-            let asked = Instant::now();
-            match answer.get().await {
-                Ok(decision) => decision,
-                Err(error) => {
-                    let left = budget.saturating_sub(asked.elapsed());
-                    let ticket = place.as_ref().and_then(|place| place.ticket.as_ref());
-                    let ticket = ticket.map(|callable| callable.ticket);
-                    store.decide_without(error, checks, micros(left), ticket)?
-                }
-            }
-        }
+        Answer::Ready(decision) => decision?,
+        answer => answer.get().await?,
     };
     Ok(admission(store, checks, budget, decision, place))
 }
@@ -178,7 +167,7 @@ fn begin(
         source: Source::Shared,
         bound_by: 0,
     });
-    (store.decide(checks, micros(budget), asked), place)
+    (store.reserve(checks, micros(budget), asked), place)
 }
 
 fn admission(
@@ -372,20 +361,20 @@ impl Drop for Slot {
     fn drop(&mut self) {
         self.renewals.iter().for_each(AbortHandle::abort);
         if !self.spent {
-            self.store.give_back(self.source, &self.checks, &self.parts);
+            self.store.refund(self.source, &self.checks, &self.parts);
             // The place that it was called to, and that it kept while it waited for permits.
             if let Some(Callable { ticket, .. }) = self.ticket.take()
                 && ticket.deadline > 0
                 && self.held().next().is_none()
             {
-                self.store.give_back(self.source, &self.checks, &places(&self.checks, ticket));
+                self.store.refund(self.source, &self.checks, &places(&self.checks, ticket));
             }
         } else if self.held().next().is_some() {
             let mut parts = self.parts.clone();
             let spent =
                 parts.iter_mut().zip(self.checks.iter()).filter(|(_, check)| !check.is_lease());
             spent.for_each(|(part, _)| *part = Part::NOTHING);
-            self.store.give_back(self.source, &self.checks, &parts);
+            self.store.refund(self.source, &self.checks, &parts);
         }
     }
 }
@@ -399,7 +388,7 @@ impl Place {
         let Some(ticket) = &self.ticket else { return };
         tokio::select! {
             biased;
-            () = ticket.called() => {}
+            () = ticket.notified() => {}
             () = sleep_until(self.ask_at) => {}
         }
     }
@@ -436,7 +425,7 @@ impl Drop for Place {
         if let Some(Callable { ticket, .. }) = self.ticket.take()
             && ticket.deadline > 0
         {
-            self.store.give_back(self.source, &self.checks, &places(&self.checks, ticket));
+            self.store.refund(self.source, &self.checks, &places(&self.checks, ticket));
         }
     }
 }

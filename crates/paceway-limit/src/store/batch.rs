@@ -8,8 +8,8 @@ mod lane;
 pub use asked::Asked;
 
 use super::{
-    Answer, BoxFuture, Check, Checks, Decision, Entry, OnFailure, Reply, Source, Store, StoreError,
-    calls::Calls, hash_tag, health::Member,
+    Answer, BoxFuture, Check, Checks, Decision, Entry, OnFailure, Reply, Source, Store, StoreAdmin,
+    StoreError, calls::Calls, hash_tag, health::Member,
 };
 use crate::algorithm::{
     Grant, Level, MAX_BUDGET, Micros,
@@ -204,7 +204,7 @@ impl Batched {
 
     /// False when the queue is full or its call is stuck.
     fn enqueue(&self, entry: Entry, since: Instant, caller: Option<Arc<Wait>>) -> bool {
-        if let (Entry::GiveBack { check, grant }, Some(member)) = (&entry, &self.0.member) {
+        if let (Entry::Refund { check, grant }, Some(member)) = (&entry, &self.0.member) {
             member.given_back(check, *grant);
         }
         let lane = self.lane(self.0.script.lane(&entry.checks()[0].key));
@@ -226,10 +226,10 @@ impl Batched {
         if ticket.is_some_and(|ticket| ticket.deadline == Ticket::HELD) {
             return; // Its call runs, whatever became of this one.
         }
-        self.give_back(Source::Shared, checks, &decision.parts);
+        self.refund(Source::Shared, checks, &decision.parts);
         if let (Some(queued), Some(ticket)) = (decision.queued, ticket) {
             let ticket = Ticket { deadline: queued.deadline, ..ticket };
-            self.give_back(Source::Shared, checks, &places(checks, ticket));
+            self.refund(Source::Shared, checks, &places(checks, ticket));
         }
     }
 
@@ -252,7 +252,7 @@ impl Batched {
     fn make_up_for(&self, entry: &Entry, since: Instant, reply: &Result<Reply, StoreError>) {
         let Err(error) = reply else { return };
         let (releases, since): (Vec<_>, _) = match entry {
-            Entry::GiveBack { check, .. } => {
+            Entry::Refund { check, .. } => {
                 let lease = check.algorithm.lease().unwrap_or_default();
                 if since.elapsed() >= Duration::from_micros(lease.unsigned_abs()) {
                     return; // A place that is free by now, or permits.
@@ -260,8 +260,8 @@ impl Batched {
                 (vec![entry.clone()], since)
             }
             // The place of a call that runs is told again, and not given back.
-            Entry::Decide { ticket: Some(Ticket { deadline: Ticket::HELD, .. }), .. } => return,
-            Entry::Decide { checks, ticket: Some(ticket), .. } if !error.is_unasked() => {
+            Entry::Reserve { ticket: Some(Ticket { deadline: Ticket::HELD, .. }), .. } => return,
+            Entry::Reserve { checks, ticket: Some(ticket), .. } if !error.is_unasked() => {
                 (gifts(checks, &places(checks, *ticket)).collect(), Instant::now())
             }
             _ => return,
@@ -289,7 +289,7 @@ impl Batched {
                 let algorithm = check.algorithm.endless();
                 let check = Check { algorithm, cost, enforce: false, ..check.clone() };
                 let entry =
-                    Entry::Decide { checks: [check].into(), budget: MAX_BUDGET, ticket: None };
+                    Entry::Reserve { checks: [check].into(), budget: MAX_BUDGET, ticket: None };
                 self.enqueue(entry, Instant::now(), None);
             }
         }
@@ -323,8 +323,8 @@ impl Batched {
 }
 
 impl Store for Batched {
-    fn decide(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision> {
-        let entry = Entry::Decide { checks: checks.clone(), budget, ticket };
+    fn reserve(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision> {
+        let entry = Entry::Reserve { checks: checks.clone(), budget, ticket };
         let asked = self.ask(entry).deciding(self, checks, ticket);
         Answer::Asked(asked, |reply| match reply {
             Reply::Decision(decision) => Some(decision),
@@ -332,7 +332,7 @@ impl Store for Batched {
         })
     }
 
-    fn give_back(&self, _: Source, checks: &Checks, parts: &[reserve::Part]) {
+    fn refund(&self, _: Source, checks: &Checks, parts: &[reserve::Part]) {
         if tokio::runtime::Handle::try_current().is_err() {
             return; // The runtime, and with it the connection, is gone: the grant counts as spent.
         }
@@ -345,10 +345,6 @@ impl Store for Batched {
         self.ask_done(Entry::Renew { check: check.clone(), grant })
     }
 
-    fn forget(&self, check: &Check) -> Answer<bool> {
-        self.ask_done(Entry::Forget { check: check.clone() })
-    }
-
     fn calls(&self) -> &Arc<Calls> {
         self.0.script.calls()
     }
@@ -358,6 +354,12 @@ impl Store for Batched {
             Reply::Level(level) => Some(level),
             _ => None,
         })
+    }
+}
+
+impl StoreAdmin for Batched {
+    fn forget(&self, check: &Check) -> Answer<bool> {
+        self.ask_done(Entry::Forget { check: check.clone() })
     }
 
     fn flush(&self) -> BoxFuture<()> {
@@ -414,7 +416,7 @@ impl fmt::Debug for Inner {
 /// What an admitted request that did not go out gives back.
 pub(super) fn gifts(checks: &Checks, parts: &[reserve::Part]) -> impl Iterator<Item = Entry> {
     let given = checks.iter().zip(parts).filter(|(_, part)| part.at >= 0);
-    given.map(|(check, part)| Entry::GiveBack { check: check.clone(), grant: part.grant })
+    given.map(|(check, part)| Entry::Refund { check: check.clone(), grant: part.grant })
 }
 
 /// What leaves every queue and place that `ticket` may be in.

@@ -32,7 +32,7 @@ pub struct Calls {
 pub struct Callable {
     /// Who asks.
     pub ticket: Ticket,
-    called: Arc<Notify>,
+    notify: Arc<Notify>,
     calls: Arc<Calls>,
 }
 
@@ -75,16 +75,16 @@ impl Calls {
     /// A new ticket.
     pub fn ticket(self: &Arc<Self>) -> Callable {
         let number = self.next.fetch_add(1, Relaxed);
-        let called = Arc::new(Notify::new());
-        self.waiting.lock().insert(number, called.clone());
+        let notify = Arc::new(Notify::new());
+        self.waiting.lock().insert(number, notify.clone());
         let ticket = Ticket { gateway: self.gateway, number, deadline: 0 };
-        Callable { ticket, called, calls: self.clone() }
+        Callable { ticket, notify, calls: self.clone() }
     }
 
     /// Wakes who has this ticket, if somebody still waits with it.
     pub fn call(&self, number: i64) {
-        if let Some(called) = self.waiting.lock().get(&number) {
-            called.notify_one();
+        if let Some(notify) = self.waiting.lock().get(&number) {
+            notify.notify_one();
         }
     }
 
@@ -109,7 +109,7 @@ impl Calls {
 
     /// Wakes all: calls may have been lost.
     pub fn call_all(&self) {
-        self.waiting.lock().values().for_each(|called| called.notify_one());
+        self.waiting.lock().values().for_each(|notify| notify.notify_one());
     }
 }
 
@@ -117,8 +117,8 @@ impl Calls {
 
 impl Callable {
     /// Resolves when it has been called, once for each call.
-    pub async fn called(&self) {
-        self.called.notified().await;
+    pub async fn notified(&self) {
+        self.notify.notified().await;
     }
 }
 

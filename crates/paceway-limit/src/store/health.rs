@@ -3,17 +3,17 @@
 
 mod absent;
 mod breaker;
-mod crowd;
-mod known;
+mod gateway_count;
+mod last_known;
 mod member;
 mod pace;
-mod told;
+mod incidents;
 
-pub(super) use known::Holder;
-pub use known::Known;
+pub(super) use incidents::IncidentLog;
+pub(super) use last_known::Holder;
+pub use last_known::LastKnown;
 pub use member::Member;
 pub use pace::{Pace, PaceMetrics, SLOWEST};
-pub(super) use told::Told;
 
 use super::{StoreError, batch::Beat, calls::Calls};
 use crate::{
@@ -22,7 +22,7 @@ use crate::{
 };
 use absent::Absent;
 use breaker::{Answers, Recent, Trust};
-use crowd::Crowd;
+use gateway_count::GatewayCount;
 use metrics::Gauge;
 use parking_lot::Mutex;
 use std::{
@@ -77,21 +77,21 @@ pub struct Health {
     away: Mutex<Option<(Instant, StoreError)>>,
     trust: Mutex<Trust>,
     /// Why it gives no decisions though it is asked.
-    told: Arc<Told>,
+    incidents: Arc<IncidentLog>,
     gateways: AtomicI64,
     /// At least so many share each rule.
     expected: AtomicI64,
-    crowd: Mutex<Crowd>,
+    gateway_count: Mutex<GatewayCount>,
     absent: Absent,
     clock: Mutex<Clock>,
     /// When the store last answered while it was taken for away, or began to be.
     answered: Mutex<Instant>,
     members: Mutex<Vec<Weak<Member>>>,
-    /// Told when there is something to do for who keeps the process: a member has an answer again, or a request was
+    /// IncidentLog when there is something to do for who keeps the process: a member has an answer again, or a request was
     /// decided without the store.
     pub(super) wake: Notify,
     /// Levels and places.
-    pub known: Known,
+    pub known: LastKnown,
     /// How long its calls may take.
     pub pace: Pace,
     metrics: HealthMetrics,
@@ -127,16 +127,16 @@ impl Health {
             states: watch::Sender::new(Breaker::Closed),
             away: Mutex::default(),
             trust: Mutex::default(),
-            told: Arc::default(),
+            incidents: Arc::default(),
             gateways: AtomicI64::new(1),
             expected: AtomicI64::new(1),
-            crowd: Mutex::new(Crowd::new()),
+            gateway_count: Mutex::new(GatewayCount::new()),
             absent: Absent::new(),
             clock: Mutex::new(Clock { said: EPOCH, at: Instant::now() }),
             answered: Mutex::new(Instant::now()),
             members: Mutex::default(),
             wake: Notify::new(),
-            known: Known::default(),
+            known: LastKnown::default(),
             pace,
             metrics,
         })
@@ -171,12 +171,12 @@ impl Health {
     /// Why limiters have no decisions though the store is asked, by the hash tags of their keys (nothing: all), and since
     /// when: it refuses, or one server of several is silent.
     pub fn failures(&self) -> Vec<(Box<str>, Duration, StoreError)> {
-        self.told.failures()
+        self.incidents.failures()
     }
 
     /// Why limiters with `key` have had none in the last seconds.
     pub fn failure(&self, key: &str) -> Option<StoreError> {
-        self.told.failing(key)
+        self.incidents.failing(key)
     }
 
     /// How many gateways share each rule, this one among them: the number that the store last confirmed, or the expected
@@ -200,8 +200,8 @@ impl Health {
     pub(super) fn counted(&self, beat: &Beat, sent: Instant) {
         let now = beat.now;
         let gateways = {
-            let mut crowd = self.crowd.lock();
-            let gateways = crowd.counted(beat.gateways, Instant::now());
+            let mut count = self.gateway_count.lock();
+            let gateways = count.counted(beat.gateways, Instant::now());
             let missed = self.absent.is_any();
             self.absent.set(beat.absent, beat.gateways);
             match (missed, self.absent.is_any()) {
@@ -235,7 +235,7 @@ impl Health {
     /// may be away alone, while the breaker is closed.
     pub(super) fn silent_for(&self, key: &str) -> Duration {
         match self.is_closed() {
-            true => self.told.failing_for(key).unwrap_or_default(),
+            true => self.incidents.failing_for(key).unwrap_or_default(),
             false => self.answered.lock().elapsed(),
         }
     }
@@ -305,7 +305,7 @@ impl Health {
 
     /// A sign of life was written: what was refused before no longer is.
     pub(super) fn wrote(&self) {
-        if self.told.worked("") {
+        if self.incidents.worked("") {
             self.show();
         }
     }

@@ -4,8 +4,8 @@ mod pages;
 mod shard;
 
 use super::{
-    Answer, BoxFuture, Check, Checks, Decision, Entry, Reply, Source, Store, StoreError,
-    calls::Calls, hash_tag,
+    Answer, BoxFuture, Check, Checks, Decision, Entry, Reply, Source, Store, StoreAdmin,
+    StoreError, calls::Calls, hash_tag,
 };
 use crate::algorithm::{
     DataLoss, Grant, Level, Micros, Open,
@@ -127,10 +127,10 @@ impl MemoryStore {
         entries
             .iter()
             .map(|entry| match entry {
-                Entry::Decide { checks, budget, ticket } => {
+                Entry::Reserve { checks, budget, ticket } => {
                     Reply::Decision(self.decide_at(now, checks, *budget, *ticket))
                 }
-                Entry::GiveBack { check, grant } => {
+                Entry::Refund { check, grant } => {
                     match self.change(now, check, |open| open.refund(*grant, check.cost)) {
                         (_, true) => Reply::HandedOver,
                         (given, false) => Reply::Done(given),
@@ -332,11 +332,11 @@ fn absent(check: &Check, loss: Option<DataLoss>, now: Micros) -> Open {
 }
 
 impl Store for MemoryStore {
-    fn decide(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision> {
+    fn reserve(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision> {
         Answer::Ready(Ok(self.decide_at(self.now(), checks, budget, ticket)))
     }
 
-    fn give_back(&self, _: Source, checks: &Checks, parts: &[reserve::Part]) {
+    fn refund(&self, _: Source, checks: &Checks, parts: &[reserve::Part]) {
         let entries: Vec<_> = super::batch::gifts(checks, parts).collect();
         self.run_at(self.now(), &entries);
     }
@@ -345,16 +345,18 @@ impl Store for MemoryStore {
         self.done(Entry::Renew { check: check.clone(), grant })
     }
 
-    fn forget(&self, check: &Check) -> Answer<bool> {
-        self.done(Entry::Forget { check: check.clone() })
-    }
-
     fn calls(&self) -> &Arc<Calls> {
         &self.shared.calls
     }
 
     fn look(&self, check: &Check) -> Answer<Level> {
         Answer::Ready(Ok(self.look_at(self.now(), check)))
+    }
+}
+
+impl StoreAdmin for MemoryStore {
+    fn forget(&self, check: &Check) -> Answer<bool> {
+        self.done(Entry::Forget { check: check.clone() })
     }
 
     fn flush(&self) -> BoxFuture<()> {

@@ -102,7 +102,7 @@ fn check(algorithm: Algorithm, cost: i64, enforce: bool) -> Check {
 /// When `cost` permits are granted that are asked for at `now` by who waits as long as it takes.
 fn take(store: &MemoryStore, rule: Algorithm, cost: i64, now: Micros) -> Micros {
     let checks = [check(rule, cost, true)].into();
-    let entry = Entry::Decide { checks, budget: MAX_BUDGET, ticket: None };
+    let entry = Entry::Reserve { checks, budget: MAX_BUDGET, ticket: None };
     match &store.run_at(now, &[entry])[..] {
         [Reply::Decision(decision)] if decision.admitted => decision.wait,
         said => panic!("{said:?}"),

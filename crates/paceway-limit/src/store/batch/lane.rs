@@ -182,7 +182,7 @@ impl Line {
                 }
                 due = due.min(since);
             }
-            if let Entry::Decide { budget, .. } = &mut entry
+            if let Entry::Reserve { budget, .. } = &mut entry
                 && *budget > 0
             {
                 let waited = started.saturating_duration_since(since).as_micros();
@@ -396,18 +396,18 @@ impl Lane {
                 Some(caller) => {
                     let granted = member.filter(|_| is_granted(&reply));
                     match (caller.answer(reply), entry) {
-                        (Some(decision), Entry::Decide { checks, ticket, .. }) => match late {
+                        (Some(decision), Entry::Reserve { checks, ticket, .. }) => match late {
                             true => store.undo_late(checks, *ticket, decision),
                             false => store.undo(checks, *ticket, &decision),
                         },
-                        (None, Entry::Decide { checks, .. }) => {
+                        (None, Entry::Reserve { checks, .. }) => {
                             granted.iter().for_each(|it| store.charge_for_others(it, checks));
                         }
                         _ => {}
                     }
                 }
                 None => {
-                    if let (Entry::GiveBack { check, .. }, Ok(Reply::HandedOver)) = (entry, reply) {
+                    if let (Entry::Refund { check, .. }, Ok(Reply::HandedOver)) = (entry, reply) {
                         store.watch(check.clone());
                     }
                 }

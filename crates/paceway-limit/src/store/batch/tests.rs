@@ -64,7 +64,7 @@ fn check(key: &str, burst: i64) -> Checks {
 }
 
 async fn passes(store: &Batched, checks: &Checks) -> bool {
-    store.decide(checks, 0, None).get().await.expect("a decision").admitted
+    store.reserve(checks, 0, None).get().await.expect("a decision").admitted
 }
 
 async fn remaining(store: &Batched, checks: &Checks) -> i64 {
@@ -122,8 +122,8 @@ async fn who_leads_a_batch_and_leaves_blocks_nobody_and_takes_nothing() {
 async fn who_left_before_the_call_is_not_sent() {
     let (far, store) = far();
     let checks = check("{t}:a", 2);
-    let first = store.decide(&checks, 0, None).get();
-    drop(store.decide(&checks, 0, None));
+    let first = store.reserve(&checks, 0, None).get();
+    drop(store.reserve(&checks, 0, None));
     assert!(first.await.expect("a decision").admitted);
     store.flush().await;
     assert_eq!(far.0.calls.load(SeqCst), 1);
@@ -135,14 +135,14 @@ async fn a_store_that_hangs_costs_each_caller_at_most_the_timeout_and_later_ones
     far.0.hangs.store(true, SeqCst);
     let checks = check("{t}:a", 2);
     let started = Instant::now();
-    let early = (0..3).map(|_| store.decide(&checks, 0, None).get()).collect::<Vec<_>>();
+    let early = (0..3).map(|_| store.reserve(&checks, 0, None).get()).collect::<Vec<_>>();
     for ask in early {
         assert_eq!(ask.await, Err(StoreError::Timeout));
     }
     assert_eq!(started.elapsed(), TIMEOUT);
     sleep(Duration::from_millis(1)).await;
     let later = Instant::now();
-    assert_eq!(store.decide(&checks, 0, None).get().await, Err(StoreError::Timeout));
+    assert_eq!(store.reserve(&checks, 0, None).get().await, Err(StoreError::Timeout));
     assert_eq!(later.elapsed(), Duration::ZERO);
     assert_eq!(far.0.calls.load(SeqCst), 1, "nothing piles up in front of it");
     // What was decided for those who left is given back once it answers.
@@ -157,9 +157,9 @@ async fn time_in_the_queue_is_taken_off_the_budget() {
     let rule = TokenBucket::new(1, 100_000, 1).expect("a rule");
     let algorithm = Algorithm::TokenBucket(rule);
     let checks: Checks = Arc::new([Check::new("{t}:a", algorithm)]);
-    let first = store.decide(&checks, 0, None);
+    let first = store.reserve(&checks, 0, None);
     // The second is asked for 10 ms later, when 100 - 10 ms are left until its slot.
-    let second = store.decide(&checks, 96_000, None);
+    let second = store.reserve(&checks, 96_000, None);
     assert!(first.get().await.expect("a decision").admitted);
     assert!(!second.get().await.expect("a decision").admitted, "86 ms are left of its 96");
 }
@@ -174,13 +174,13 @@ async fn each_caller_is_told_when_its_own_time_is_up() {
     far.0.hangs.store(true, SeqCst);
     let slow = tokio::spawn({
         let (store, checks) = (store.clone(), checks.clone());
-        async move { store.decide(&checks, 0, None).get().await }
+        async move { store.reserve(&checks, 0, None).get().await }
     });
     sleep(Duration::from_millis(20)).await;
     let started = Instant::now();
     let next = tokio::spawn({
         let (store, checks) = (store.clone(), checks.clone());
-        async move { (store.decide(&checks, 0, None).get().await, Instant::now()) }
+        async move { (store.reserve(&checks, 0, None).get().await, Instant::now()) }
     });
     sleep(Duration::from_millis(15)).await;
     far.0.hangs.store(false, SeqCst);
@@ -205,9 +205,9 @@ fn who_waits_hears_of_the_end_of_the_runtime_that_makes_the_calls() {
     let (first, second) = (runtime(), runtime());
     let checks = check("{t}:a", 2);
     let asked = first.block_on(async {
-        let asked = [(); 2].map(|()| store.decide(&checks, 0, None));
+        let asked = [(); 2].map(|()| store.reserve(&checks, 0, None));
         tokio::task::yield_now().await;
-        let queued = store.decide(&checks, 0, None);
+        let queued = store.reserve(&checks, 0, None);
         (asked, queued)
     });
     drop(first);
@@ -243,16 +243,16 @@ proptest! {
         for ask in asks {
             let entry = match ask {
                 Ask::Decide { key, budget } => {
-                    Entry::Decide { checks: Arc::new([check(key)]), budget, ticket: None }
+                    Entry::Reserve { checks: Arc::new([check(key)]), budget, ticket: None }
                 }
                 Ask::Look(key) => Entry::Look { check: check(key) },
                 Ask::GiveBack(i) => match granted.get(i).cloned() {
-                    Some((check, grant)) => Entry::GiveBack { check, grant },
+                    Some((check, grant)) => Entry::Refund { check, grant },
                     None => continue,
                 },
             };
             let reply = one_by_one.run_at(1_000_000, std::slice::from_ref(&entry)).remove(0);
-            if let (Reply::Decision(decision), Entry::Decide { checks, .. }) = (&reply, &entry) {
+            if let (Reply::Decision(decision), Entry::Reserve { checks, .. }) = (&reply, &entry) {
                 granted.extend(decision.parts.iter().map(|part| (checks[0].clone(), part.grant)));
             }
             entries.push(entry);

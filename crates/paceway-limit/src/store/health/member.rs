@@ -76,7 +76,7 @@ impl Member {
         }
         // Where a breaker hears of all calls, it also tells of those without an answer.
         let is_told = !self.is_one_of_many && matches!(answer, Err(error) if error.is_silence());
-        if !is_told && self.health.told.hear(lane, entries, answer) {
+        if !is_told && self.health.incidents.hear(lane, entries, answer) {
             self.health.show();
         }
     }

@@ -86,9 +86,9 @@ impl Call<'_> {
             return Some(Reply::Failed(StoreError::Foreign((*key).clone())));
         }
         Some(match entry {
-            Entry::Decide { checks, .. } => Reply::Decision(read_decision(checks, code, numbers)?),
-            Entry::GiveBack { .. } if code == 2 => Reply::HandedOver,
-            Entry::GiveBack { .. } | Entry::Renew { .. } | Entry::Forget { .. } => {
+            Entry::Reserve { checks, .. } => Reply::Decision(read_decision(checks, code, numbers)?),
+            Entry::Refund { .. } if code == 2 => Reply::HandedOver,
+            Entry::Refund { .. } | Entry::Renew { .. } | Entry::Forget { .. } => {
                 Reply::Done(code == 1)
             }
             Entry::Look { .. } => Reply::Level(read_level(numbers)?),

@@ -118,7 +118,7 @@ mod tests {
         let decide = |keys: &[&str]| {
             let check = |key: &&str| Check::new(*key, Algorithm::TokenBucket(rule));
             let checks = keys.iter().map(check).collect();
-            Entry::Decide { checks, budget: 0, ticket: None }
+            Entry::Reserve { checks, budget: 0, ticket: None }
         };
         let entries = [&["a"][..], &["b"], &["a"], &["a", "b"], &["b"]].map(decide);
         assert_eq!(parts(&entries), [vec![0, 2], vec![1, 4], vec![3]]);

@@ -51,7 +51,7 @@ pub(super) struct Plain<'e> {
 
 impl<'e> Plain<'e> {
     pub(super) fn of(entry: &'e Entry) -> Option<Self> {
-        let Entry::Decide { checks, budget, ticket: None } = entry else { return None };
+        let Entry::Reserve { checks, budget, ticket: None } = entry else { return None };
         let [check] = &**checks else { return None };
         let Algorithm::TokenBucket(rule) = check.algorithm else { return None };
         let budget = (*budget).min(MAX_BUDGET);
@@ -214,7 +214,7 @@ impl<'e> Call<'e> {
 
     fn push(&mut self, entry: &'e Entry) {
         match entry {
-            Entry::Decide { checks, budget, ticket } => {
+            Entry::Reserve { checks, budget, ticket } => {
                 match ticket {
                     None => self.word(b"D"),
                     Some(Ticket { gateway, number, deadline }) => {
@@ -231,7 +231,7 @@ impl<'e> Call<'e> {
                     self.rule(check);
                 }
             }
-            Entry::GiveBack { check, grant } => {
+            Entry::Refund { check, grant } => {
                 self.word(b"G");
                 self.head(check);
                 for number in [check.cost, grant.whole, grant.ticks, grant.born, grant.aux] {

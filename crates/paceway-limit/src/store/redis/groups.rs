@@ -198,7 +198,7 @@ impl RedisStore {
         let refused: Vec<_> = entries
             .iter()
             .map(|entry| match entry {
-                Entry::Decide { checks, .. } => groups.exhausted(checks),
+                Entry::Reserve { checks, .. } => groups.exhausted(checks),
                 _ => None,
             })
             .collect();

@@ -100,7 +100,7 @@ impl World {
 struct Fleet {
     world: Arc<World>,
     links: Vec<Arc<Link>>,
-    guards: Vec<[Guard; 2]>,
+    guards: Vec<[Failover; 2]>,
     /// What each request asks for.
     checks: Checks,
     grants: Arc<Mutex<Vec<Micros>>>,
@@ -125,13 +125,15 @@ impl Fleet {
     async fn run(&self, span: Duration) {
         let (begun, end) = (self.begun, Instant::now() + span);
         let checks = self.checks.clone();
-        let asking = self.guards.iter().map(|[guard, _]| {
-            let (guard, grants, checks) = (guard.clone(), self.grants.clone(), checks.clone());
+        let asking = self.guards.iter().map(|[failover, _]| {
+            let (failover, grants, checks) =
+                (failover.clone(), self.grants.clone(), checks.clone());
             tokio::spawn(async move {
                 while Instant::now() < end {
-                    let (guard, grants, checks) = (guard.clone(), grants.clone(), checks.clone());
+                    let (failover, grants, checks) =
+                        (failover.clone(), grants.clone(), checks.clone());
                     tokio::spawn(async move {
-                        let decision = ask(&guard, &checks, 0).await.expect("a decision");
+                        let decision = ask(&failover, &checks, 0).await.expect("a decision");
                         if decision.admitted {
                             grants.lock().push(micros(begun.elapsed()) + decision.wait);
                         }
@@ -148,12 +150,12 @@ impl Fleet {
     /// All gateways are asked so often at one instant; lasts a second.
     async fn flood(&self, asks: usize) {
         let end = Instant::now() + Duration::from_secs(1);
-        for [guard, _] in &self.guards {
+        for [failover, _] in &self.guards {
             for _ in 0..asks {
-                let (guard, checks) = (guard.clone(), self.checks.clone());
+                let (failover, checks) = (failover.clone(), self.checks.clone());
                 let (begun, grants) = (self.begun, self.grants.clone());
                 tokio::spawn(async move {
-                    if ask(&guard, &checks, 0).await.expect("a decision").admitted {
+                    if ask(&failover, &checks, 0).await.expect("a decision").admitted {
                         grants.lock().push(micros(begun.elapsed()));
                     }
                 });
@@ -201,10 +203,10 @@ async fn a_store_that_is_slow_is_used(#[case] delays: [&'static [u64]; 3]) {
     let fleet = Fleet::of(delays).await;
     fleet.run(Duration::from_secs(20)).await;
     let (over, used) = fleet.over();
-    for [guard, _] in &fleet.guards {
-        assert!(!guard.is_away() && guard.process.local.is_empty());
-        assert_eq!(guard.process.health.gateways(), 3);
-        let limit = guard.process.health.pace.limit();
+    for [failover, _] in &fleet.guards {
+        assert!(!failover.is_away() && failover.process.local.is_empty());
+        assert_eq!(failover.process.health.gateways(), 3);
+        let limit = failover.process.health.pace.limit();
         assert!((TIMEOUT..=SLOWEST).contains(&limit));
     }
     assert!(over <= 0.5, "{over:.1} more than the law allows");
@@ -227,7 +229,7 @@ async fn a_store_that_becomes_slow_is_used(#[case] delays: [&'static [u64]; 3]) 
     let mut slept = 0;
     for _ in 0..100 {
         fleet.run(Duration::from_millis(100)).await;
-        slept += fleet.guards.iter().filter(|[guard, _]| guard.is_away()).count();
+        slept += fleet.guards.iter().filter(|[failover, _]| failover.is_away()).count();
     }
     let (over, used) = fleet.over();
     assert_eq!(slept, 0, "away");
@@ -238,8 +240,8 @@ async fn a_store_that_becomes_slow_is_used(#[case] delays: [&'static [u64]; 3]) 
         *link.delays.lock() = &[1];
     }
     fleet.run(Duration::from_secs(15)).await;
-    for [guard, _] in &fleet.guards {
-        assert_eq!(guard.process.health.pace.limit(), TIMEOUT);
+    for [failover, _] in &fleet.guards {
+        assert_eq!(failover.process.health.pace.limit(), TIMEOUT);
     }
     assert_eq!(fleet.world.alive.lock().len(), 3);
 }
@@ -261,8 +263,8 @@ async fn others_leave_its_share_to_a_gateway_that_decides_alone(
     *fleet.links[0].delays.lock() = &[1];
     fleet.run(Duration::from_secs(5)).await;
     let (over, used) = fleet.over();
-    assert!(fleet.guards.iter().all(|[guard, _]| !guard.is_away()));
-    assert!(fleet.guards.iter().all(|[guard, _]| !guard.process.health.misses_others()));
+    assert!(fleet.guards.iter().all(|[failover, _]| !failover.is_away()));
+    assert!(fleet.guards.iter().all(|[failover, _]| !failover.process.health.misses_others()));
     // A share of the burst, and of the rate until the others miss it and have heard so.
     let most = 10.0 / 3.0 + 10.0 * 2.1;
     assert!(over <= most, "{over:.1} more than the law allows");
@@ -295,15 +297,15 @@ async fn others_leave_its_share_of_windows_to_a_gateway_that_decides_alone() {
 /// A bucket of burst 1 grants one permit at once. Two absent gateways of three may grant two for each of this one.
 #[tokio::test(start_paused = true)]
 async fn all_that_absent_gateways_may_grant_is_charged() {
-    let (_far, [guard, _]) = guards(3);
+    let (_far, [failover, _]) = failovers(3);
     // Between two heartbeats, which would say that there are none.
     sleep(Duration::from_millis(100)).await;
-    guard.process.health.counted(&Beat { gateways: 3, absent: 2, now: None }, Instant::now());
+    failover.process.health.counted(&Beat { gateways: 3, absent: 2, now: None }, Instant::now());
     let rule = TokenBucket::new(1, 60 * SECOND, 1).expect("a rule");
     let checks = [check(Algorithm::TokenBucket(rule), SHARE)].into();
-    assert!(ask(&guard, &checks, 0).await.expect("a decision").admitted);
-    guard.flush().await;
-    let level = guard.look(&checks[0]).get().await.expect("a level");
+    assert!(ask(&failover, &checks, 0).await.expect("a decision").admitted);
+    failover.flush().await;
+    let level = failover.look(&checks[0]).get().await.expect("a level");
     assert!(level.next > 2 * 60 * SECOND, "{level:?}");
 }
 
@@ -313,12 +315,12 @@ async fn the_others_do_not_miss_a_gateway_that_leaves() {
     let fleet = Fleet::of([&[1]; 3]).await;
     fleet.run(Duration::from_secs(5)).await;
     fleet.guards[0][0].process.leave(TIMEOUT).await;
-    let [guard, _] = &fleet.guards[1];
+    let [failover, _] = &fleet.guards[1];
     for _ in 0..200 {
         sleep(Duration::from_millis(100)).await;
-        assert!(!guard.process.health.misses_others());
+        assert!(!failover.process.health.misses_others());
     }
-    assert_eq!((fleet.world.alive.lock().len(), guard.process.health.gateways()), (2, 2));
+    assert_eq!((fleet.world.alive.lock().len(), failover.process.health.gateways()), (2, 2));
 }
 
 /// A store that was fast and is dead costs a request no more than `store.timeout`, and the breaker opens.
@@ -327,14 +329,14 @@ async fn a_dead_store_costs_its_timeout() {
     let fleet = Fleet::of([&[1]; 3]).await;
     fleet.run(Duration::from_secs(5)).await;
     fleet.links.iter().for_each(|link| *link.delays.lock() = &[]);
-    let [guard, _] = &fleet.guards[0];
+    let [failover, _] = &fleet.guards[0];
     for _ in 0..100 {
         let asked = Instant::now();
-        ask(guard, &flow(), 0).await.expect("a decision");
+        ask(failover, &flow(), 0).await.expect("a decision");
         assert!(asked.elapsed() <= TIMEOUT, "{:?}", asked.elapsed());
         sleep(Duration::from_millis(20)).await;
     }
-    assert!(guard.is_away());
+    assert!(failover.is_away());
 }
 
 /// Round trips of one link for some seconds: between so many ms and so many.
@@ -364,7 +366,7 @@ proptest! {
                     *link.delays.lock() = delays;
                 }
                 fleet.run(Duration::from_secs(3)).await;
-                away += fleet.guards.iter().filter(|[guard, _]| guard.is_away()).count();
+                away += fleet.guards.iter().filter(|[failover, _]| failover.is_away()).count();
             }
             let (over, used) = fleet.over();
             (over, used, away)

@@ -1,7 +1,7 @@
 //! Keeps a process known to its store, looks at limiters before that is needed, and brings the store back: what was
 //! decided here is charged to it before it is asked again, and what came in between behind that.
 
-use super::{Guard, PROBE, local::Due};
+use super::{Failover, PROBE, local::Debt};
 use crate::{
     algorithm::{MAX_BUDGET, reserve::Part},
     log::{Permit, Throttle},
@@ -27,16 +27,16 @@ const ROUNDS: usize = 2;
 static BACK: Throttle = Throttle::new();
 
 /// A store that answers again.
-struct Back {
+struct Recovery {
     /// Since when it has what was decided without it.
     since: Instant,
     /// How much that was.
     charged: i64,
 }
 
-// === impl Back ===
+// === impl Recovery ===
 
-impl Back {
+impl Recovery {
     fn now() -> Self {
         Self { since: Instant::now(), charged: 0 }
     }
@@ -50,11 +50,11 @@ impl Back {
     }
 }
 
-// === impl Guard ===
+// === impl Failover ===
 
-impl Guard {
+impl Failover {
     /// For as long as its runtime lives.
-    pub(super) async fn keep(self, looked: Vec<Check>) {
+    pub(super) async fn recover(self, looked: Vec<Check>) {
         let health = &self.process.health;
         let (mut back, mut lanes_back) = (None, HashMap::new());
         let mut last_look = None::<Instant>;
@@ -89,7 +89,7 @@ impl Guard {
                     () = health.wake.notified() => {}
                 },
                 false => tokio::select! {
-                    () = sleep(Back::pause(back.as_ref(), !lanes_back.is_empty())) => {}
+                    () = sleep(Recovery::pause(back.as_ref(), !lanes_back.is_empty())) => {}
                     () = health.wake.notified() => {}
                 },
             }
@@ -108,25 +108,25 @@ impl Guard {
     /// The store answers: it learns what it missed, and is asked again when all gateways can have told it, and all
     /// workers have had answers for long enough. Until then it hears what is decided here a moment later, so that those
     /// who ask it grant nothing twice.
-    async fn bring_back(&self, back: &mut Option<Back>) {
+    async fn bring_back(&self, back: &mut Option<Recovery>) {
         let (health, local) = (&self.process.health, &self.process.local);
         if health.is_closed() && local.is_empty() {
             *back = None;
             return;
         }
-        let charged = self.charge(local.due(|_| true, false)).await;
+        let charged = self.charge(local.debts(|_| true, false)).await;
         let Ok(charged) = charged else {
             *back = None;
             return self.member.probed(None);
         };
-        let Back { since, charged: sum } = back.get_or_insert_with(Back::now);
+        let Recovery { since, charged: sum } = back.get_or_insert_with(Recovery::now);
         *sum += charged;
         if since.elapsed() < OTHERS || !(health.is_closed() || health.is_believed()) {
             return;
         }
         let away = health.close();
         for _ in 0..ROUNDS {
-            let Ok(charged) = self.charge(local.due(|_| true, true)).await else { break };
+            let Ok(charged) = self.charge(local.debts(|_| true, true)).await else { break };
             *sum += charged;
             if self.forget() {
                 health.call_all();
@@ -166,7 +166,7 @@ impl Guard {
         back.retain(|lane, _| lanes.contains(lane));
         for lane in lanes {
             let is_meant = |key: &str| self.script.lane(key) == &*lane;
-            if self.charge(local.due(is_meant, false)).await.is_err() {
+            if self.charge(local.debts(is_meant, false)).await.is_err() {
                 back.remove(&lane);
                 continue;
             }
@@ -174,7 +174,7 @@ impl Guard {
                 continue;
             }
             for _ in 0..ROUNDS {
-                if self.charge(local.due(is_meant, true)).await.is_err() {
+                if self.charge(local.debts(is_meant, true)).await.is_err() {
                     break;
                 }
                 if self.forget() {
@@ -186,10 +186,10 @@ impl Guard {
         }
     }
 
-    /// See [`Local::forget`](super::local::Local::forget). Places that nobody took over are the store's again.
+    /// See [`LocalStore::forget`](super::local::LocalStore::forget). Permits that nobody took over are the store's again.
     fn forget(&self) -> bool {
         let idle = |check: &Check, parts: &[Part]| {
-            self.store.give_back(Source::Shared, &[check.clone()].into(), parts);
+            self.store.refund(Source::Shared, &[check.clone()].into(), parts);
         };
         self.process.local.forget(idle)
     }
@@ -199,17 +199,17 @@ impl Guard {
     /// # Errors
     ///
     /// When the store is away again: what is not known to be charged then is still due.
-    async fn charge(&self, dues: Vec<Due>) -> Result<i64, StoreError> {
+    async fn charge(&self, debts: Vec<Debt>) -> Result<i64, StoreError> {
         let (mut sum, mut away) = (0, None);
-        for dues in dues.chunks(AT_ONCE) {
-            let asked = dues.iter().filter(|_| away.is_none()).map(|due| {
+        for debts in debts.chunks(AT_ONCE) {
+            let asked = debts.iter().filter(|_| away.is_none()).map(|due| {
                 let asks = due.asks.iter();
-                asks.map(|(checks, ticket)| self.store.decide(checks, MAX_BUDGET, *ticket))
+                asks.map(|(checks, ticket)| self.store.reserve(checks, MAX_BUDGET, *ticket))
                     .collect()
             });
             let asked: Vec<Vec<_>> = asked.collect();
             let mut answers = asked.into_iter();
-            for due in dues {
+            for due in debts {
                 let mut failed = None;
                 match answers.next() {
                     // Not asked for any more.
@@ -226,7 +226,7 @@ impl Guard {
                     Some(StoreError::Foreign(_)) => {}
                     // An answer that comes too late is undone. One that never comes may have been a charge: twice is
                     // safe, and not at all is not.
-                    Some(_) => self.process.local.unpaid(due),
+                    Some(_) => self.process.local.restore(due),
                 }
                 away = failed.filter(StoreError::is_silence).or(away);
             }

@@ -3,7 +3,7 @@
 mod heartbeats;
 mod outages;
 mod pace;
-mod places;
+mod permits;
 mod slow;
 
 use super::*;
@@ -13,8 +13,10 @@ use crate::{
         WarmUp,
     },
     store::{
-        Entry, Reply, hash_tag,
-        health::{Breaker, HealthMetrics, Pace, PaceMetrics},
+        Entry, Reply,
+        batch::Beat,
+        hash_tag,
+        health::{Breaker, Health, HealthMetrics, Pace, PaceMetrics},
         memory::MemoryStore,
     },
 };
@@ -22,6 +24,7 @@ use metrics::Gauge;
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use tokio::time::sleep;
 
 const TIMEOUT: Duration = Duration::from_millis(50);
 const HOUR: Micros = 3_600_000_000;
@@ -135,20 +138,20 @@ impl Script for FarScript {
 }
 
 /// A process with two sides, of which the second keeps it.
-fn guards(gateways: usize) -> (Arc<Far>, [Guard; 2]) {
+fn failovers(gateways: usize) -> (Arc<Far>, [Failover; 2]) {
     let script = FarScript::default();
     script.0.gateways.store(gateways, SeqCst);
     let guards = process(&script);
     (script.0, guards)
 }
 
-fn process(script: &FarScript) -> [Guard; 2] {
+fn process(script: &FarScript) -> [Failover; 2] {
     process_over(Arc::new(script.clone()), Arc::new(script.clone()))
 }
 
 /// The same where the sides have connections of their own. The time-out is as long as it can be: a store that is slower
 /// than that gives no decisions.
-fn process_over(worker: Arc<dyn Script>, keeper: Arc<dyn Script>) -> [Guard; 2] {
+fn process_over(worker: Arc<dyn Script>, keeper: Arc<dyn Script>) -> [Failover; 2] {
     let pace = Pace::between(TIMEOUT, TIMEOUT, PaceMetrics::noop());
     sides(unasked_process(pace), worker, keeper)
 }
@@ -160,10 +163,10 @@ fn unasked_process(pace: Pace) -> Arc<Process> {
     Process::new("paceway", Health::new(metrics, pace))
 }
 
-fn sides(process: Arc<Process>, worker: Arc<dyn Script>, keeper: Arc<dyn Script>) -> [Guard; 2] {
+fn sides(process: Arc<Process>, worker: Arc<dyn Script>, keeper: Arc<dyn Script>) -> [Failover; 2] {
     let noop = StoreMetrics::noop;
-    let guard = Guard::new(worker, noop(), process.clone());
-    [guard, Guard::keeper(keeper, noop(), process, Vec::new())]
+    let failover = Failover::new(worker, noop(), process.clone());
+    [failover, Failover::with_recovery(keeper, noop(), process, Vec::new())]
 }
 
 fn check(algorithm: Algorithm, on_failure: OnFailure) -> Check {
@@ -178,26 +181,23 @@ fn bucket(burst: i64, on_failure: OnFailure) -> Checks {
     [check(Algorithm::TokenBucket(rule), on_failure)].into()
 }
 
-async fn ask(guard: &Guard, checks: &Checks, budget: Micros) -> Result<Decision, StoreError> {
-    match guard.decide(checks, budget, None).get().await {
-        Err(error) => guard.decide_without(error, checks, budget, None),
-        decided => decided,
-    }
+async fn ask(failover: &Failover, checks: &Checks, budget: Micros) -> Result<Decision, StoreError> {
+    failover.reserve(checks, budget, None).get().await
 }
 
 /// Of `count` requests at once, how many pass, and who decided the last.
-async fn pass(guard: &Guard, checks: &Checks, count: usize) -> (usize, Source) {
+async fn pass(failover: &Failover, checks: &Checks, count: usize) -> (usize, Source) {
     let (mut passed, mut source) = (0, Source::None);
     for _ in 0..count {
-        let decision = ask(guard, checks, 0).await.expect("a decision");
+        let decision = ask(failover, checks, 0).await.expect("a decision");
         passed += usize::from(decision.admitted);
         source = decision.source;
     }
     (passed, source)
 }
 
-async fn until(guard: &Guard, breaker: Breaker) {
-    let health = &guard.process.health;
+async fn until(failover: &Failover, breaker: Breaker) {
+    let health = &failover.process.health;
     for _ in 0..1000 {
         if health.breaker() == breaker {
             return;
@@ -218,72 +218,72 @@ async fn settled() {
 
 #[tokio::test(start_paused = true)]
 async fn three_calls_without_an_answer_open_the_breaker_and_nobody_waits_any_more() {
-    let (far, [guard, _]) = guards(1);
+    let (far, [failover, _]) = failovers(1);
     let checks = bucket(100, SHARE);
     settled().await;
     set(&far, Mood::IsSlow);
     let (mut waited, mut calls) = (0, 0);
     for _ in 0..50 {
         let asked = Instant::now();
-        assert_eq!(pass(&guard, &checks, 1).await, (1, Source::Local));
+        assert_eq!(pass(&failover, &checks, 1).await, (1, Source::Local));
         assert!(asked.elapsed() <= TIMEOUT, "{:?}", asked.elapsed());
         waited += usize::from(asked.elapsed() > Duration::ZERO);
-        if guard.is_away() && calls == 0 {
+        if failover.is_away() && calls == 0 {
             calls = far.calls.load(SeqCst);
         }
         sleep(Duration::from_millis(10)).await;
     }
     assert!((1..=3).contains(&waited), "{waited} waited");
-    assert!(guard.is_away());
+    assert!(failover.is_away());
     // But for what is given back because it came too late.
     assert!(far.calls.load(SeqCst) <= calls + 1, "{calls} and then {:?}", far.calls);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_hangs_is_known_to_though_nobody_asks_it() {
-    let (far, [guard, _]) = guards(1);
+    let (far, [failover, _]) = failovers(1);
     settled().await;
     set(&far, Mood::Hangs);
-    until(&guard, Breaker::Open).await;
+    until(&failover, Breaker::Open).await;
     let checks = bucket(100, SHARE);
     let asked = Instant::now();
-    assert_eq!(pass(&guard, &checks, 1).await, (1, Source::Local));
+    assert_eq!(pass(&failover, &checks, 1).await, (1, Source::Local));
     assert_eq!((asked.elapsed(), far.calls.load(SeqCst)), (Duration::ZERO, 0));
 }
 
 #[tokio::test(start_paused = true)]
 async fn one_slow_call_opens_nothing_and_what_it_cost_is_charged() {
-    let (far, [guard, _]) = guards(1);
+    let (far, [failover, _]) = failovers(1);
     let checks = bucket(10, SHARE);
     settled().await;
     set(&far, Mood::Hangs);
-    assert_eq!(pass(&guard, &checks, 1).await, (1, Source::Local));
+    assert_eq!(pass(&failover, &checks, 1).await, (1, Source::Local));
     set(&far, Mood::Works);
     settled().await;
-    assert_eq!(guard.process.health.breaker(), Breaker::Closed);
-    assert!(guard.process.local.is_empty());
+    assert_eq!(failover.process.health.breaker(), Breaker::Closed);
+    assert!(failover.process.local.is_empty());
     // The permit of the late call is spent, and the one that was decided here is charged.
     assert_eq!(far.memory.look(&checks[0]).get().await.expect("a level").remaining, 8);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lost_connection_opens_at_once_and_is_probed_one_at_a_time() {
-    let (far, [guard, _]) = guards(1);
+    let (far, [failover, _]) = failovers(1);
     let checks = bucket(10, OnFailure::Reject);
     settled().await;
     set(&far, Mood::IsGone);
-    assert_eq!(ask(&guard, &checks, 0).await, Err(StoreError::NotConnected));
-    assert_eq!(guard.process.health.breaker(), Breaker::Open);
+    assert_eq!(ask(&failover, &checks, 0).await, Err(StoreError::NotConnected));
+    assert_eq!(failover.process.health.breaker(), Breaker::Open);
     set(&far, Mood::Hangs);
     sleep(Duration::from_secs(5)).await;
-    assert_eq!(guard.process.health.breaker(), Breaker::Open);
+    assert_eq!(failover.process.health.breaker(), Breaker::Open);
     // One of each side.
     assert!(far.most.load(SeqCst) <= 2, "{:?}", far.most);
     set(&far, Mood::Works);
     let back = Instant::now();
-    until(&guard, Breaker::Closed).await;
+    until(&failover, Breaker::Closed).await;
     assert!(back.elapsed() < Duration::from_secs(1), "{:?}", back.elapsed());
-    assert_eq!(pass(&guard, &checks, 1).await, (1, Source::Shared));
+    assert_eq!(pass(&failover, &checks, 1).await, (1, Source::Shared));
 }
 
 /// One of several servers: limiters that are not its own come back though it does not.
@@ -291,7 +291,7 @@ async fn a_lost_connection_opens_at_once_and_is_probed_one_at_a_time() {
 async fn a_server_that_stays_away_keeps_none_but_its_own_limiters_here() {
     let script = FarScript::default();
     *script.0.gone.lock() = Some("lost");
-    let [guard, _] = process(&script);
+    let [failover, _] = process(&script);
     let of = |key: &str| -> Checks {
         [Check { key: key.into(), ..bucket(1000, SHARE)[0].clone() }].into()
     };
@@ -299,87 +299,87 @@ async fn a_server_that_stays_away_keeps_none_but_its_own_limiters_here() {
     settled().await;
     // A call to the healthy one is late, once.
     set(&script.0, Mood::Hangs);
-    assert_eq!(pass(&guard, &other, 1).await, (1, Source::Local));
+    assert_eq!(pass(&failover, &other, 1).await, (1, Source::Local));
     set(&script.0, Mood::Works);
     for _ in 0..100 {
-        assert_eq!(pass(&guard, &lost, 1).await, (1, Source::Local));
+        assert_eq!(pass(&failover, &lost, 1).await, (1, Source::Local));
         sleep(Duration::from_millis(10)).await;
     }
-    assert_eq!(pass(&guard, &other, 1).await, (1, Source::Shared));
+    assert_eq!(pass(&failover, &other, 1).await, (1, Source::Shared));
     *script.0.gone.lock() = Some("nobody");
     settled().await;
-    assert_eq!(pass(&guard, &lost, 1).await, (1, Source::Shared));
+    assert_eq!(pass(&failover, &lost, 1).await, (1, Source::Shared));
     // All that were decided here have been charged.
     assert_eq!(script.0.memory.look(&lost[0]).get().await.expect("a level").remaining, 1000 - 101);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_is_away_for_long_is_charged_what_is_still_owed() {
-    let (far, [guard, _]) = guards(1);
+    let (far, [failover, _]) = failovers(1);
     let checks = bucket(10, SHARE);
-    assert_eq!(pass(&guard, &checks, 4).await, (4, Source::Shared));
+    assert_eq!(pass(&failover, &checks, 4).await, (4, Source::Shared));
     set(&far, Mood::IsGone);
     assert_eq!(
-        pass(&guard, &checks, 20).await,
+        pass(&failover, &checks, 20).await,
         (6, Source::Local),
         "from the level that was known"
     );
     // Two come back, and one of them is used.
     sleep(Duration::from_secs(2 * 3600 + 60)).await;
-    assert_eq!(pass(&guard, &checks, 1).await, (1, Source::Local));
+    assert_eq!(pass(&failover, &checks, 1).await, (1, Source::Local));
     set(&far, Mood::Works);
-    until(&guard, Breaker::Closed).await;
+    until(&failover, Breaker::Closed).await;
     settled().await;
-    assert!(guard.process.local.is_empty());
-    assert_eq!(pass(&guard, &checks, 9).await, (1, Source::Shared));
+    assert!(failover.process.local.is_empty());
+    assert_eq!(pass(&failover, &checks, 9).await, (1, Source::Shared));
 }
 
 #[tokio::test(start_paused = true)]
 async fn of_several_gateways_each_has_a_part() {
-    let (far, [guard, _]) = guards(4);
+    let (far, [failover, _]) = failovers(4);
     let checks = bucket(10, SHARE);
     settled().await;
     set(&far, Mood::IsGone);
-    assert_eq!(pass(&guard, &checks, 9).await, (2, Source::Local));
+    assert_eq!(pass(&failover, &checks, 9).await, (2, Source::Local));
     // One permit an hour each, as the whole has: a share is never less.
     sleep(Duration::from_secs(3600)).await;
-    assert_eq!(pass(&guard, &checks, 9).await, (1, Source::Local));
+    assert_eq!(pass(&failover, &checks, 9).await, (1, Source::Local));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_slot_that_was_not_used_is_not_charged() {
-    let (far, [guard, _]) = guards(1);
+    let (far, [failover, _]) = failovers(1);
     let checks = bucket(10, SHARE);
     settled().await;
     set(&far, Mood::IsGone);
-    let used = ask(&guard, &checks, 0).await.expect("a decision");
-    let unused = ask(&guard, &checks, 0).await.expect("a decision");
+    let used = ask(&failover, &checks, 0).await.expect("a decision");
+    let unused = ask(&failover, &checks, 0).await.expect("a decision");
     assert!(used.admitted && unused.admitted);
-    guard.give_back(unused.source, &checks, &unused.parts);
+    failover.refund(unused.source, &checks, &unused.parts);
     set(&far, Mood::Works);
-    until(&guard, Breaker::Closed).await;
+    until(&failover, Breaker::Closed).await;
     settled().await;
     assert_eq!(far.memory.look(&checks[0]).get().await.expect("a level").remaining, 9);
     // Nor is it given to the store, which has not granted it.
-    guard.give_back(used.source, &checks, &used.parts);
-    guard.flush().await;
+    failover.refund(used.source, &checks, &used.parts);
+    failover.flush().await;
     assert_eq!(far.memory.look(&checks[0]).get().await.expect("a level").remaining, 9);
 }
 
 /// Reservations ahead are charged, too: who comes behind the return waits behind them.
 #[tokio::test(start_paused = true)]
 async fn who_waits_here_keeps_its_slot_and_others_come_behind_it() {
-    let (far, [guard, _]) = guards(1);
+    let (far, [failover, _]) = failovers(1);
     let checks = bucket(1, SHARE);
     settled().await;
     set(&far, Mood::IsGone);
     let mut waits = Vec::new();
     for _ in 0..3 {
-        waits.push(ask(&guard, &checks, 3 * HOUR).await.expect("a decision"));
+        waits.push(ask(&failover, &checks, 3 * HOUR).await.expect("a decision"));
     }
     assert_eq!(waits.iter().filter(|decision| decision.admitted).count(), 2, "an hour at most");
     set(&far, Mood::Works);
-    until(&guard, Breaker::Closed).await;
+    until(&failover, Breaker::Closed).await;
     settled().await;
     let level = far.memory.look(&checks[0]).get().await.expect("a level");
     assert!((HOUR..=2 * HOUR).contains(&level.next), "{level:?}");
@@ -387,80 +387,76 @@ async fn who_waits_here_keeps_its_slot_and_others_come_behind_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_window_goes_on_as_it_was() {
-    let (far, [guard, _]) = guards(2);
+    let (far, [failover, _]) = failovers(2);
     settled().await;
     let rule = SlidingWindow::new(10, HOUR, 0).expect("a rule");
     let checks: Checks = [check(Algorithm::SlidingWindow(rule), SHARE)].into();
-    assert_eq!(pass(&guard, &checks, 4).await, (4, Source::Shared));
+    assert_eq!(pass(&failover, &checks, 4).await, (4, Source::Shared));
     sleep(Duration::from_secs(1800)).await;
     set(&far, Mood::IsGone);
-    assert_eq!(pass(&guard, &checks, 9).await, (3, Source::Local), "5 for each, less 2");
+    assert_eq!(pass(&failover, &checks, 9).await, (3, Source::Local), "5 for each, less 2");
     sleep(Duration::from_secs(1800)).await;
     assert_eq!(
-        pass(&guard, &checks, 9).await,
+        pass(&failover, &checks, 9).await,
         (2, Source::Local),
         "those that were known are past"
     );
     set(&far, Mood::Works);
-    until(&guard, Breaker::Closed).await;
+    until(&failover, Breaker::Closed).await;
     settled().await;
-    assert_eq!(pass(&guard, &checks, 9).await, (5, Source::Shared));
+    assert_eq!(pass(&failover, &checks, 9).await, (5, Source::Shared));
 }
 
 /// Between the two there may be any time: a thread that stands still, for one.
 #[tokio::test(start_paused = true)]
 async fn who_has_seen_that_it_is_away_asks_it_when_it_is_back() {
-    let (far, [guard, _]) = guards(1);
+    let (far, [failover, _]) = failovers(1);
     let checks = bucket(4, SHARE);
-    let Process { local, health, .. } = &*guard.process;
+    let Process { local, health, .. } = &*failover.process;
     let decides = || {
-        let decision = local.decide_unasked(health, &checks, 0, None)?;
+        let decision = local.reserve_unasked(health, &checks, 0, None)?;
         Ok(decision.map(|decision| decision.admitted))
     };
     settled().await;
     assert_eq!(decides(), Err(IsBack));
     set(&far, Mood::Hangs);
-    until(&guard, Breaker::Open).await;
+    until(&failover, Breaker::Open).await;
     assert_eq!(decides(), Ok(Some(true)));
     set(&far, Mood::Works);
-    until(&guard, Breaker::Closed).await;
+    until(&failover, Breaker::Closed).await;
     settled().await;
     assert_eq!(decides(), Err(IsBack));
-    assert_eq!(pass(&guard, &checks, 5).await, (3, Source::Shared));
+    assert_eq!(pass(&failover, &checks, 5).await, (3, Source::Shared));
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_refuses_is_there() {
-    let (far, [guard, _]) = guards(1);
+    let (far, [failover, _]) = failovers(1);
     let checks = bucket(5, SHARE);
     settled().await;
     set(&far, Mood::Refuses);
-    assert_eq!(pass(&guard, &checks, 9).await, (5, Source::Local));
+    assert_eq!(pass(&failover, &checks, 9).await, (5, Source::Local));
     settled().await;
-    assert_eq!(guard.process.health.breaker(), Breaker::Closed);
-    assert_eq!(pass(&guard, &checks, 9).await, (0, Source::Local), "it is not forgotten");
+    assert_eq!(failover.process.health.breaker(), Breaker::Closed);
+    assert_eq!(pass(&failover, &checks, 9).await, (0, Source::Local), "it is not forgotten");
     set(&far, Mood::Works);
     settled().await;
-    assert!(guard.process.local.is_empty());
-    assert_eq!(pass(&guard, &checks, 9).await, (0, Source::Shared));
+    assert!(failover.process.local.is_empty());
+    assert_eq!(pass(&failover, &checks, 9).await, (0, Source::Shared));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_place_is_the_stores_when_it_is_back_and_given_back_there() {
-    let (far, [guard, _]) = guards(1);
+    let (far, [failover, _]) = failovers(1);
     settled().await;
     let rule = Concurrency::new(2, MAX_BUDGET).expect("a rule");
     let checks: Checks = [check(Algorithm::Concurrency(rule), SHARE)].into();
     let mut tickets = Vec::new();
     let mut place = async || {
-        let callable = guard.calls().ticket();
+        let callable = failover.calls().ticket();
         let ticket = Some(callable.ticket);
         tickets.push(callable);
-        match guard.decide(&checks, 0, ticket).get().await {
-            Err(error) => guard.decide_without(error, &checks, 0, ticket),
-            decided => decided,
-        }
-        .expect("a decision")
+        failover.reserve(&checks, 0, ticket).get().await.expect("a decision")
     };
     let shared = place().await;
     set(&far, Mood::IsGone);
@@ -468,25 +464,25 @@ async fn a_place_is_the_stores_when_it_is_back_and_given_back_there() {
     assert_eq!((shared.source, local.source), (Source::Shared, Source::Local));
     assert!(!place().await.admitted, "the store's place counts here as well");
     set(&far, Mood::Works);
-    until(&guard, Breaker::Closed).await;
+    until(&failover, Breaker::Closed).await;
     settled().await;
     assert!(!place().await.admitted, "and the place from here counts there");
-    assert_eq!(guard.renew(local.source, &checks[0], local.parts[0].grant).get().await, Ok(true));
+    assert_eq!(
+        failover.renew(local.source, &checks[0], local.parts[0].grant).get().await,
+        Ok(true)
+    );
     for decision in [&shared, &local] {
-        guard.give_back(decision.source, &checks, &decision.parts);
+        failover.refund(decision.source, &checks, &decision.parts);
     }
-    guard.flush().await;
+    failover.flush().await;
     assert_eq!(far.memory.look(&checks[0]).get().await.expect("a level").remaining, 2);
 }
 
 /// Asks for a place, which is this ticket's.
-async fn place(guard: &Guard, checks: &Checks) -> (Decision, crate::store::calls::Callable) {
-    let callable = guard.calls().ticket();
+async fn place(failover: &Failover, checks: &Checks) -> (Decision, crate::store::calls::Callable) {
+    let callable = failover.calls().ticket();
     let ticket = Some(callable.ticket);
-    let decision = match guard.decide(checks, 0, ticket).get().await {
-        Err(error) => guard.decide_without(error, checks, 0, ticket),
-        decided => decided,
-    };
+    let decision = failover.reserve(checks, 0, ticket).get().await;
     (decision.expect("a decision"), callable)
 }
 
@@ -506,9 +502,9 @@ async fn two_gateways_hold_no_more_places_than_there_are_through_an_outage() {
             _ => {}
         }
         // One each from the store, and the others without it.
-        for [guard, _] in processes.iter().filter(|_| tick == 50 || tick > 100) {
-            let asked = place(guard, &checks).await;
-            held.extend(Some((guard, asked)).filter(|(_, (decision, _))| decision.admitted));
+        for [failover, _] in processes.iter().filter(|_| tick == 50 || tick > 100) {
+            let asked = place(failover, &checks).await;
+            held.extend(Some((failover, asked)).filter(|(_, (decision, _))| decision.admitted));
         }
         assert!(held.len() <= 4, "{} at {tick}", held.len());
         sleep(Duration::from_millis(10)).await;
@@ -516,10 +512,14 @@ async fn two_gateways_hold_no_more_places_than_there_are_through_an_outage() {
     let local = held.iter().filter(|(_, (decision, _))| decision.source == Source::Local);
     // No place of the other's may live that is not known, for as long as a lease.
     assert_eq!((held.len(), local.count()), (4, 0));
-    assert!(processes.iter().all(|[guard, _]| !guard.is_away() && guard.process.local.is_empty()));
-    for (guard, (decision, _)) in &held {
-        guard.give_back(decision.source, &checks, &decision.parts);
-        guard.flush().await;
+    assert!(
+        processes
+            .iter()
+            .all(|[failover, _]| !failover.is_away() && failover.process.local.is_empty())
+    );
+    for (failover, (decision, _)) in &held {
+        failover.refund(decision.source, &checks, &decision.parts);
+        failover.flush().await;
     }
     let level = script.0.memory.look(&checks[0]).get().await.expect("a level");
     assert_eq!(level.remaining, 4);
@@ -527,17 +527,20 @@ async fn two_gateways_hold_no_more_places_than_there_are_through_an_outage() {
 
 #[tokio::test(start_paused = true)]
 async fn limiters_that_let_pass_take_nothing() {
-    let (far, [guard, _]) = guards(1);
+    let (far, [failover, _]) = failovers(1);
     settled().await;
     set(&far, Mood::IsGone);
     let (lax, strict) = (bucket(1, OnFailure::Allow), bucket(3, SHARE));
     let lax = Check { key: "{t}:lax".into(), ..lax[0].clone() };
     let both: Checks = [lax.clone(), strict[0].clone()].into();
-    assert_eq!(pass(&guard, &both, 5).await, (3, Source::Local));
-    let refused = ask(&guard, &both, 0).await.expect("a decision");
+    assert_eq!(pass(&failover, &both, 5).await, (3, Source::Local));
+    let refused = ask(&failover, &both, 0).await.expect("a decision");
     assert_eq!((refused.admitted, refused.bound_by), (false, 1));
-    assert_eq!(pass(&guard, &[lax.clone()].into(), 5).await, (5, Source::None));
+    assert_eq!(pass(&failover, &[lax.clone()].into(), 5).await, (5, Source::None));
     // A foreign value is about its key, whatever the policy.
     let foreign = StoreError::Foreign("k".into());
-    assert_eq!(guard.decide_without(foreign.clone(), &[lax].into(), 0, None), Err(foreign));
+    assert_eq!(
+        failover.process.decide_without(foreign.clone(), &[lax].into(), 0, None),
+        Err(foreign)
+    );
 }

@@ -1,4 +1,4 @@
-//! Places of one limiter that are given without the store. As long as places of other gateways may live that this one does
+//! Permits of one limiter that are given without the store. As long as places of other gateways may live that this one does
 //! not know of, a call gets one only in the place of an earlier call of this gateway, which the store still counts. Only
 //! arithmetic.
 
@@ -12,10 +12,10 @@ use crate::{
 };
 use std::collections::BTreeMap;
 
-/// Places by the name that the store knows, or would know, them by.
+/// Permits by the name that the store knows, or would know, them by.
 #[derive(Debug, Default)]
-pub(super) struct Places {
-    held: BTreeMap<Holder, Held>,
+pub(super) struct Permits {
+    held: BTreeMap<Holder, HeldPermit>,
     /// The store counts them, nobody uses them, and until when (µs) their leases last there.
     idle: BTreeMap<Holder, Micros>,
     /// Until then places of other gateways may live that are not known here, µs.
@@ -25,7 +25,7 @@ pub(super) struct Places {
 }
 
 #[derive(Debug)]
-struct Held {
+struct HeldPermit {
     /// Its name in the state that is kept here.
     inner: Holder,
     /// Until then it counts here, µs.
@@ -40,7 +40,7 @@ struct Held {
 
 /// What becomes of a place that its call leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Left {
+pub(super) enum Departure {
     /// It is not held here.
     Unknown,
     /// The next call may take it over; `Holder` is its name in the state here.
@@ -57,9 +57,9 @@ fn ticket(id: Holder) -> Ticket {
     Ticket { gateway: id.0, number: id.1, deadline: 0 }
 }
 
-// === impl Places ===
+// === impl Permits ===
 
-impl Places {
+impl Permits {
     /// The store has answered nothing for `silence` µs. Until a lease after its last answer other gateways may hold places
     /// that are not known here.
     pub(super) fn silent_for(&mut self, silence: Micros, lease: Micros, now: Micros) {
@@ -95,7 +95,7 @@ impl Places {
             }
             let until = now + left;
             let held =
-                Held { inner: id, until, counted_until: until, due: true, is_renewed: false };
+                HeldPermit { inner: id, until, counted_until: until, due: true, is_renewed: false };
             self.held.insert(id, held);
             new.push((id, left));
         }
@@ -133,22 +133,23 @@ impl Places {
         let (name, counted_until) = usable.unwrap_or((id(asked), 0));
         self.idle.remove(&name);
         let until = now + whole.lease();
-        let held = Held { inner: id(asked), until, counted_until, due: true, is_renewed: false };
+        let held =
+            HeldPermit { inner: id(asked), until, counted_until, due: true, is_renewed: false };
         self.held.insert(name, held);
         ticket(name)
     }
 
     /// The call of `place` has ended. `closing`: the store decides again.
-    pub(super) fn leave(&mut self, place: Ticket, closing: bool, now: Micros) -> Left {
-        let Some(held) = self.held.remove(&id(place)) else { return Left::Unknown };
+    pub(super) fn leave(&mut self, place: Ticket, closing: bool, now: Micros) -> Departure {
+        let Some(held) = self.held.remove(&id(place)) else { return Departure::Unknown };
         let is_counted = held.counted_until > 0;
         if is_counted && closing {
-            return Left::Both(held.inner);
+            return Departure::Both(held.inner);
         }
         if is_counted && held.counted_until > now {
             self.idle.insert(id(place), held.counted_until);
         }
-        Left::Here(held.inner)
+        Departure::Here(held.inner)
     }
 
     /// Holds `place` for another `lease`, µs; its name here, and whether the store is to be told as well.
@@ -175,7 +176,7 @@ impl Places {
     }
 
     /// The store may not have heard of it.
-    pub(super) fn unpaid(&mut self, place: Ticket) {
+    pub(super) fn restore(&mut self, place: Ticket) {
         if let Some(held) = self.held.get_mut(&id(place)) {
             held.due = true;
         }

@@ -28,22 +28,22 @@ static FAILED: Throttle = Throttle::new();
 /// The error that was last told: for a group of keys, by its hash tag, and by nothing for all of them. Tags come from the
 /// configuration.
 #[derive(Debug, Default)]
-pub(in crate::store) struct Told {
+pub(in crate::store) struct IncidentLog {
     /// Whether there is any; asked for each call.
     some: AtomicBool,
-    groups: Mutex<HashMap<Box<str>, Failure, RandomState>>,
+    groups: Mutex<HashMap<Box<str>, Incident, RandomState>>,
 }
 
 #[derive(Debug)]
-struct Failure {
+struct Incident {
     why: StoreError,
     since: Instant,
     last: Instant,
 }
 
-// === impl Told ===
+// === impl IncidentLog ===
 
-impl Told {
+impl IncidentLog {
     /// Hears what became of a call of the `lane`; whether that changes anything.
     pub(in crate::store) fn hear(
         &self,
@@ -141,7 +141,7 @@ impl Told {
             }
             Some(failure) => (failure.why, failure.last) = (error.clone(), now),
             None => {
-                let failure = Failure { why: error.clone(), since: now, last: now };
+                let failure = Incident { why: error.clone(), since: now, last: now };
                 groups.insert(group.into(), failure);
                 self.some.store(true, Relaxed);
             }
@@ -172,7 +172,7 @@ mod tests {
     /// Who is sent no requests because of it must be sent some again.
     #[tokio::test(start_paused = true)]
     async fn a_failure_that_nobody_has_met_for_long_says_nothing_of_the_next_decision() {
-        let (told, refused) = (Told::default(), StoreError::Refused("OOM".into()));
+        let (told, refused) = (IncidentLog::default(), StoreError::Refused("OOM".into()));
         for _ in 0..3 {
             told.failed("a", &refused);
             advance(STALE - Duration::from_millis(1)).await;

@@ -14,7 +14,7 @@ const GAP: Duration = Duration::from_secs(2);
 
 /// The number of gateways, as far as it is confirmed.
 #[derive(Debug)]
-pub(super) struct Crowd {
+pub(super) struct GatewayCount {
     known: i64,
     /// The store reports fewer gateways than `known`.
     fewer: Option<Fewer>,
@@ -29,9 +29,9 @@ struct Fewer {
     most: i64,
 }
 
-// === impl Crowd ===
+// === impl GatewayCount ===
 
-impl Crowd {
+impl GatewayCount {
     /// A gateway that knows of no other one.
     pub(super) fn new() -> Self {
         Self { known: 1, fewer: None }
@@ -74,10 +74,10 @@ mod tests {
     #[case::shrinks_again(&[(0, 5, 5), (1, 3, 5), (2000, 3, 5), (1000, 2, 3), (1, 2, 3), (1500, 2, 3), (1500, 2, 2)])]
     #[case::none_is_this_one(&[(0, 0, 1)])]
     fn follows_what_is_confirmed(#[case] reports: &[(u64, i64, i64)]) {
-        let (mut crowd, mut now) = (Crowd::new(), Instant::now());
+        let (mut count, mut now) = (GatewayCount::new(), Instant::now());
         for (i, (later, reported, expected)) in reports.iter().enumerate() {
             now += Duration::from_millis(*later);
-            assert_eq!(crowd.counted(*reported, now), *expected, "the report {i} of {reports:?}");
+            assert_eq!(count.counted(*reported, now), *expected, "the report {i} of {reports:?}");
         }
     }
 }

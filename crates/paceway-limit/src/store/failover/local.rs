@@ -2,8 +2,8 @@
 //! they took, so that it can be charged to the state that all share when that is there again.
 
 use super::{
-    places::{Left, Places},
-    slots::{Slots, charges},
+    grants::{Grants, charges},
+    permits::{Departure, Permits},
     unasked,
 };
 use crate::{
@@ -30,14 +30,14 @@ use std::{
 };
 
 /// Limiters and keys with a state of their own; those beyond share one for each limiter.
-const MAX_ACCOUNTS: usize = 65_536;
+const MAX_LIMITERS: usize = 65_536;
 /// Pieces in which permits are taken at most, each as much as the limiter can grant at once.
 const PIECES: usize = 256;
 
 /// Nothing as long as the store decides.
 #[derive(Debug, Default)]
-pub(super) struct Local {
-    book: Mutex<Option<Book>>,
+pub(super) struct LocalStore {
+    state: Mutex<Option<LocalState>>,
     /// Whether there is one; asked for each decision.
     is_open: AtomicBool,
     /// Those of all workers have joined it.
@@ -45,39 +45,39 @@ pub(super) struct Local {
 }
 
 #[derive(Debug)]
-struct Book {
+struct LocalState {
     states: MemoryStore,
     clock: Clock,
     /// How many share each rule: the largest number since this gateway began to decide.
     gateways: i64,
-    accounts: HashMap<Arc<str>, Account, RandomState>,
+    limiters: HashMap<Arc<str>, LocalLimiter, RandomState>,
 }
 
 /// Of one limiter, or one of its keys.
 #[derive(Debug)]
-struct Account {
+struct LocalLimiter {
     /// With the whole rule.
     check: Check,
     /// The part of its level that the shared state has, too, and when it stood so.
     known: (Level, Micros),
     /// What was given since.
-    slots: Slots,
+    grants: Grants,
     /// Who holds a place.
-    places: Places,
+    permits: Permits,
     /// The shared state decides again: only what was taken last is to be charged yet.
     closing: bool,
 }
 
 /// What is to be charged to the shared state.
 #[derive(Debug)]
-pub(super) struct Due {
+pub(super) struct Debt {
     key: Arc<str>,
     /// One request each: permits, or a place of the ticket.
     pub(super) asks: Vec<(Checks, Option<Ticket>)>,
     /// Permits and places.
     pub(super) count: i64,
     before: (Level, Micros),
-    slots: Slots,
+    grants: Grants,
 }
 
 /// The shared state decides again.
@@ -89,9 +89,9 @@ pub(super) fn is_own(check: &Check) -> bool {
     matches!(check.on_failure, OnFailure::Share { .. } | OnFailure::Whole)
 }
 
-// === impl Local ===
+// === impl LocalStore ===
 
-impl Local {
+impl LocalStore {
     pub(super) fn calls(&self) -> &Arc<Calls> {
         &self.calls
     }
@@ -104,7 +104,7 @@ impl Local {
     /// Whether one of `checks` was decided here and the shared state has not been told: until then it would grant the
     /// same permits again.
     pub(super) fn decides(&self, checks: &Checks) -> bool {
-        !self.is_empty() && self.book.lock().as_ref().is_some_and(|book| book.decides(checks))
+        !self.is_empty() && self.state.lock().as_ref().is_some_and(|state| state.decides(checks))
     }
 
     /// The same for those whom the shared state was not asked for because it is away.
@@ -113,7 +113,7 @@ impl Local {
     ///
     /// It is back since that was seen, and has what was decided here. To begin anew, from what was known of it before it
     /// went, would grant that again.
-    pub(super) fn decide_unasked(
+    pub(super) fn reserve_unasked(
         &self,
         health: &Health,
         checks: &Checks,
@@ -124,15 +124,15 @@ impl Local {
             // No share of it is kept here, so none can begin anew.
             return Ok(None);
         }
-        let mut book = self.book.lock();
-        match health.is_closed() && !book.as_ref().is_some_and(|book| book.decides(checks)) {
+        let mut state = self.state.lock();
+        match health.is_closed() && !state.as_ref().is_some_and(|state| state.decides(checks)) {
             true => Err(IsBack),
-            false => Ok(self.decide_in(&mut book, health, checks, budget, ticket)),
+            false => Ok(self.reserve_in(&mut state, health, checks, budget, ticket)),
         }
     }
 
     /// Decides for those of `checks` that are to be decided here; `None` when there are none.
-    pub(super) fn decide(
+    pub(super) fn reserve(
         &self,
         health: &Health,
         checks: &Checks,
@@ -143,32 +143,33 @@ impl Local {
         if !checks.iter().any(is_own) {
             return None;
         }
-        self.decide_in(&mut self.book.lock(), health, checks, budget, ticket)
+        self.reserve_in(&mut self.state.lock(), health, checks, budget, ticket)
     }
 
     /// For `checks` of which some are to be decided here.
-    fn decide_in(
+    fn reserve_in(
         &self,
-        book: &mut Option<Book>,
+        state: &mut Option<LocalState>,
         health: &Health,
         checks: &Checks,
         budget: Micros,
         ticket: Option<Ticket>,
     ) -> Option<Decision> {
-        let book = self.open(book, health);
+        let state = self.open(state, health);
         // A heartbeat may bring a larger number while the store gives no decisions; a smaller one waits until it does.
-        book.grow(health.gateways());
-        let now = book.clock.now();
+        state.grow(health.gateways());
+        let now = state.clock.now();
         let own: Vec<usize> = (0..checks.len()).filter(|i| is_own(&checks[*i])).collect();
-        let shares: Checks = own.iter().map(|i| book.account(health, &checks[*i], now)).collect();
+        let shares: Checks =
+            own.iter().map(|i| state.share_for(health, &checks[*i], now)).collect();
         let ticket = ticket.map(calls::here);
-        let entry = Entry::Decide { checks: shares.clone(), budget, ticket };
-        let Some(Reply::Decision(mut decision)) = book.run(now, entry) else { return None };
+        let entry = Entry::Reserve { checks: shares.clone(), budget, ticket };
+        let Some(Reply::Decision(mut decision)) = state.run(now, entry) else { return None };
         decision.source = Source::Local;
         if let Some(queued) = &mut decision.queued {
             let bound = &shares[decision.bound_by];
-            let places = book.accounts.get(&bound.key).map(|account| &account.places);
-            let gateways = book.sharing(bound);
+            let places = state.limiters.get(&bound.key).map(|limiter| &limiter.permits);
+            let gateways = state.sharing(bound);
             let after = places.and_then(|places| places.known_after(gateways, now));
             queued.ask_after = after.map_or(queued.ask_after, |after| after.min(queued.ask_after));
         }
@@ -176,18 +177,18 @@ impl Local {
             let mut parts: Parts = checks.iter().map(unasked).collect();
             for ((i, share), part) in own.iter().zip(shares.iter()).zip(&decision.parts) {
                 parts[*i] = *part;
-                let Some(account) = book.accounts.get_mut(&share.key).filter(|_| part.at >= 0)
+                let Some(limiter) = state.limiters.get_mut(&share.key).filter(|_| part.at >= 0)
                 else {
                     continue;
                 };
-                match (ticket, &account.check.algorithm) {
+                match (ticket, &limiter.check.algorithm) {
                     (Some(ticket), Algorithm::Concurrency(whole)) => {
-                        let place = account.places.take(whole, ticket, now);
+                        let place = limiter.permits.take(whole, ticket, now);
                         parts[*i].grant = place.grant();
                     }
                     _ => {
                         let grant = (part.grant.whole, now + part.at);
-                        account.slots.add(&share.algorithm, now, grant, share.cost);
+                        limiter.grants.add(&share.algorithm, now, grant, share.cost);
                     }
                 }
             }
@@ -197,42 +198,42 @@ impl Local {
         Some(decision)
     }
 
-    fn open<'b>(&self, book: &'b mut Option<Book>, health: &Health) -> &'b mut Book {
-        let book = book.get_or_insert_with(|| Book::new(health, self.calls.clone()));
+    fn open<'b>(&self, state: &'b mut Option<LocalState>, health: &Health) -> &'b mut LocalState {
+        let state = state.get_or_insert_with(|| LocalState::new(health, self.calls.clone()));
         if !self.is_open.swap(true, SeqCst) {
             health.wake.notify_one();
         }
-        book
+        state
     }
 
     /// By what `check` is decided here, and how full that is.
     pub(super) fn look(&self, health: &Health, check: &Check) -> Share {
-        let shown = |book: &Book| {
-            let rule = book.share(check, check.key.clone());
-            let now = book.clock.now();
-            let gateways = book.sharing(check);
-            let level = book.level(&rule, now);
+        let shown = |state: &LocalState| {
+            let rule = state.share(check, check.key.clone());
+            let now = state.clock.now();
+            let gateways = state.sharing(check);
+            let level = state.level(&rule, now);
             Share { gateways, rule: rule.algorithm, level }
         };
-        if let Some(book) = &*self.book.lock()
-            && book.accounts.contains_key(&check.key)
+        if let Some(state) = &*self.state.lock()
+            && state.limiters.contains_key(&check.key)
         {
-            return shown(book);
+            return shown(state);
         }
         // As it would begin.
-        let mut book = Book::new(health, Arc::default());
-        book.account(health, check, book.clock.now());
-        shown(&book)
+        let mut state = LocalState::new(health, Arc::default());
+        state.share_for(health, check, state.clock.now());
+        shown(&state)
     }
 
     /// Takes back what was decided here; returns the places that are the shared store's by now.
-    pub(super) fn give_back(&self, checks: &Checks, parts: &[Part]) -> Option<Parts> {
+    pub(super) fn refund(&self, checks: &Checks, parts: &[Part]) -> Option<Parts> {
         let mut charged: Parts = parts.iter().map(|_| Part::NOTHING).collect();
-        let mut book = self.book.lock();
+        let mut state = self.state.lock();
         for (i, (check, part)) in
             checks.iter().zip(parts).enumerate().filter(|(_, (_, part))| part.at >= 0)
         {
-            let is_kept = book.as_mut().is_some_and(|book| book.give_back(check, *part));
+            let is_kept = state.as_mut().is_some_and(|state| state.refund(check, *part));
             if check.is_lease() && !is_kept {
                 charged[i] = *part;
             }
@@ -240,25 +241,25 @@ impl Local {
         charged.iter().any(|part| part.at >= 0).then_some(charged)
     }
 
-    /// Places of the shared store are left. Those that stay with this gateway are missing in what is returned, if any do.
+    /// Permits of the shared store are left. Those that stay with this gateway are missing in what is returned, if any do.
     pub(super) fn leave(&self, health: &Health, checks: &Checks, parts: &[Part]) -> Option<Parts> {
         let is_away = !health.is_closed();
         let is_own_place = |check: &Check| check.is_lease() && is_own(check);
         if self.is_empty() && !(is_away && checks.iter().any(is_own_place)) {
             return None;
         }
-        let mut book = self.book.lock();
+        let mut state = self.state.lock();
         if is_away {
             // The next call is to take it over.
-            let book = self.open(&mut book, health);
-            let now = book.clock.now();
+            let state = self.open(&mut state, health);
+            let now = state.clock.now();
             let own = checks.iter().filter(|check| is_own_place(check));
-            own.for_each(|check| drop(book.account(health, check, now)));
+            own.for_each(|check| drop(state.share_for(health, check, now)));
         }
-        let book = book.as_mut()?;
+        let state = state.as_mut()?;
         let mut left: Parts = parts.iter().copied().collect();
         for (check, part) in checks.iter().zip(&mut left) {
-            if check.is_lease() && part.at >= 0 && book.leave(check, part.grant) == Some(false) {
+            if check.is_lease() && part.at >= 0 && state.leave(check, part.grant) == Some(false) {
                 *part = Part::NOTHING;
             }
         }
@@ -270,68 +271,68 @@ impl Local {
         if self.is_empty() {
             return false;
         }
-        let Some(book) = &mut *self.book.lock() else { return false };
-        let (now, lease) = (book.clock.now(), check.algorithm.lease().unwrap_or_default());
-        let Some(account) = book.accounts.get_mut(&check.key) else { return false };
-        let Some((place, is_counted)) = account.places.renew(Ticket::of(grant), lease, now) else {
+        let Some(state) = &mut *self.state.lock() else { return false };
+        let (now, lease) = (state.clock.now(), check.algorithm.lease().unwrap_or_default());
+        let Some(limiter) = state.limiters.get_mut(&check.key) else { return false };
+        let Some((place, is_counted)) = limiter.permits.renew(Ticket::of(grant), lease, now) else {
             return false;
         };
-        let share = book.share(check, check.key.clone());
-        let renewed = book.run(now, Entry::Renew { check: share, grant: place.grant() });
+        let share = state.share(check, check.key.clone());
+        let renewed = state.run(now, Entry::Renew { check: share, grant: place.grant() });
         renewed == Some(Reply::Done(true)) && !is_counted
     }
 
     /// What is to be charged to the shared state of the keys that `is_meant` means, and counts as charged from now on.
     /// `closing`: from now on that state decides.
-    pub(super) fn due(&self, is_meant: impl Fn(&str) -> bool, closing: bool) -> Vec<Due> {
-        let mut dues = self.due_unordered(is_meant, closing);
+    pub(super) fn debts(&self, is_meant: impl Fn(&str) -> bool, closing: bool) -> Vec<Debt> {
+        let mut debts = self.debts_unordered(is_meant, closing);
         // A table has another order in each process; what is charged first should not depend on it.
-        dues.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-        dues
+        debts.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        debts
     }
 
-    fn due_unordered(&self, is_meant: impl Fn(&str) -> bool, closing: bool) -> Vec<Due> {
-        let Some(book) = &mut *self.book.lock() else { return Vec::new() };
-        let now = book.clock.now();
-        let meant = book.accounts.iter_mut().filter(|(key, _)| is_meant(key));
+    fn debts_unordered(&self, is_meant: impl Fn(&str) -> bool, closing: bool) -> Vec<Debt> {
+        let Some(state) = &mut *self.state.lock() else { return Vec::new() };
+        let now = state.clock.now();
+        let meant = state.limiters.iter_mut().filter(|(key, _)| is_meant(key));
         let keys: Vec<Arc<str>> = meant
-            .map(|(key, account)| {
-                account.closing = closing;
+            .map(|(key, limiter)| {
+                limiter.closing = closing;
                 key.clone()
             })
             .collect();
-        keys.iter().filter_map(|key| book.due(key, now)).collect()
+        keys.iter().filter_map(|key| state.debt(key, now)).collect()
     }
 
     /// The lanes of all keys that are decided here, by what `lane` says.
     pub(super) fn lanes(&self, lane: impl Fn(&str) -> &str) -> HashSet<Box<str>> {
-        let book = self.book.lock();
-        let keys = book.iter().flat_map(|book| book.accounts.keys());
+        let state = self.state.lock();
+        let keys = state.iter().flat_map(|state| state.limiters.keys());
         keys.map(|key| lane(key).into()).collect()
     }
 
     /// Forgets who is closing and has paid; whether somebody may wait there for a place. `idle` hears of places that the
     /// shared store counts and nobody uses.
     pub(super) fn forget(&self, idle: impl Fn(&Check, &[Part])) -> bool {
-        let mut slot = self.book.lock();
-        let Some(book) = &mut *slot else { return false };
-        let now = book.clock.now();
-        let closing = book.accounts.iter().filter(|(_, account)| account.closing);
+        let mut slot = self.state.lock();
+        let Some(state) = &mut *slot else { return false };
+        let now = state.clock.now();
+        let closing = state.limiters.iter().filter(|(_, limiter)| limiter.closing);
         let closing: Vec<_> = closing.map(|(key, _)| key.clone()).collect();
         let mut places = false;
         for key in closing {
-            match book.due(&key, now) {
-                Some(due) => book.unpaid(&due),
+            match state.debt(&key, now) {
+                Some(due) => state.restore(&due),
                 None => {
-                    let Some(account) = book.accounts.remove(&key) else { continue };
-                    places |= account.check.is_lease();
-                    account.places.idle().for_each(|parts| idle(&account.check, &parts));
+                    let Some(limiter) = state.limiters.remove(&key) else { continue };
+                    places |= limiter.check.is_lease();
+                    limiter.permits.idle().for_each(|parts| idle(&limiter.check, &parts));
                     // Who waits here is called, and asks the store: no place is given any more.
-                    book.run(now, Entry::Forget { check: account.check });
+                    state.run(now, Entry::Forget { check: limiter.check });
                 }
             }
         }
-        if book.accounts.is_empty() {
+        if state.limiters.is_empty() {
             *slot = None;
             self.is_open.store(false, SeqCst);
         }
@@ -339,56 +340,56 @@ impl Local {
     }
 
     /// The shared state has not got it.
-    pub(super) fn unpaid(&self, due: &Due) {
-        if let Some(book) = &mut *self.book.lock() {
-            book.unpaid(due);
+    pub(super) fn restore(&self, due: &Debt) {
+        if let Some(state) = &mut *self.state.lock() {
+            state.restore(due);
         }
     }
 }
 
-// === impl Book ===
+// === impl LocalState ===
 
-impl Book {
+impl LocalState {
     fn new(health: &Health, calls: Arc<Calls>) -> Self {
         Self {
             states: MemoryStore::calling(calls),
             clock: health.clock(),
             gateways: health.gateways(),
-            accounts: HashMap::default(),
+            limiters: HashMap::default(),
         }
     }
 
-    /// More gateways share each rule than this one knew. What an account has granted by a larger share stays granted: a
+    /// More gateways share each rule than this one knew. What an limiter has granted by a larger share stays granted: a
     /// bucket of a smaller burst would begin full again, so its permits are taken from it.
     fn grow(&mut self, gateways: i64) {
         if gateways <= self.gateways {
             return;
         }
         let now = self.clock.now();
-        let owes = |book: &Self, account: &Account| {
-            let share = book.share(&account.check, account.check.key.clone());
-            let owed = share.algorithm.owed(book.level(&share, now), Level::default());
+        let owes = |state: &Self, limiter: &LocalLimiter| {
+            let share = state.share(&limiter.check, limiter.check.key.clone());
+            let owed = share.algorithm.owed(state.level(&share, now), Level::default());
             (share, owed)
         };
         let before: Vec<_> = self
-            .accounts
+            .limiters
             .iter()
-            .map(|(key, account)| (key.clone(), owes(self, account).1))
+            .map(|(key, limiter)| (key.clone(), owes(self, limiter).1))
             .collect();
         self.gateways = gateways;
         for (key, before) in before {
-            let Some(account) = self.accounts.get(&key) else { continue };
-            let (share, after) = owes(self, account);
+            let Some(limiter) = self.limiters.get(&key) else { continue };
+            let (share, after) = owes(self, limiter);
             for checks in takes(&share, before - after) {
-                self.run(now, Entry::Decide { checks, budget: MAX_BUDGET, ticket: None });
+                self.run(now, Entry::Reserve { checks, budget: MAX_BUDGET, ticket: None });
             }
         }
     }
 
-    /// As [`Local::decides`].
+    /// As [`LocalStore::decides`].
     fn decides(&self, checks: &Checks) -> bool {
-        let is_open = |account: &Account| !account.closing;
-        checks.iter().any(|check| self.accounts.get(&check.key).is_some_and(is_open))
+        let is_open = |limiter: &LocalLimiter| !limiter.closing;
+        checks.iter().any(|check| self.limiters.get(&check.key).is_some_and(is_open))
     }
 
     fn run(&self, now: Micros, entry: Entry) -> Option<Reply> {
@@ -407,7 +408,7 @@ impl Book {
     fn share(&self, check: &Check, key: Arc<str>) -> Check {
         let algorithm = match (check.algorithm, check.on_failure) {
             (Algorithm::Concurrency(whole), _) => {
-                let places = self.accounts.get(&key).map(|account| &account.places);
+                let places = self.limiters.get(&key).map(|limiter| &limiter.permits);
                 let (gateways, now) = (self.sharing(check), self.clock.now());
                 let rule = places.map(|places| places.rule(&whole, gateways, now));
                 Algorithm::Concurrency(rule.unwrap_or(whole))
@@ -418,25 +419,25 @@ impl Book {
         Check { key, algorithm, overflow: None, ..check.clone() }
     }
 
-    /// The same; begins an account for it if there is none.
-    fn account(&mut self, health: &Health, check: &Check, now: Micros) -> Check {
+    /// The same; begins an limiter for it if there is none.
+    fn share_for(&mut self, health: &Health, check: &Check, now: Micros) -> Check {
         let is_full =
-            self.accounts.len() >= MAX_ACCOUNTS && !self.accounts.contains_key(&check.key);
+            self.limiters.len() >= MAX_LIMITERS && !self.limiters.contains_key(&check.key);
         let key = check.overflow.as_ref().filter(|_| is_full).unwrap_or(&check.key).clone();
-        if !self.accounts.contains_key(&key) {
+        if !self.limiters.contains_key(&key) {
             let check = Check { key: key.clone(), cost: 1, overflow: None, ..check.clone() };
-            let account = self.begin(health, check, now);
-            self.accounts.insert(key.clone(), account);
+            let limiter = self.begin(health, check, now);
+            self.limiters.insert(key.clone(), limiter);
         }
-        if let Some(account) = self.accounts.get_mut(&key).filter(|_| check.is_lease()) {
-            let whole = account.check.clone();
-            let (new, gone) = account.hear(health, now);
+        if let Some(limiter) = self.limiters.get_mut(&key).filter(|_| check.is_lease()) {
+            let whole = limiter.check.clone();
+            let (new, gone) = limiter.hear(health, now);
             self.hear(&whole, new, gone, now);
         }
         self.share(check, key)
     }
 
-    /// Places that the store has given this process, and that it has lost.
+    /// Permits that the store has given this process, and that it has lost.
     fn hear(&self, whole: &Check, new: Vec<(Holder, Micros)>, gone: Vec<Holder>, now: Micros) {
         for (holder, left) in new {
             let Algorithm::Concurrency(rule) = whole.algorithm else { continue };
@@ -447,29 +448,35 @@ impl Book {
             // Who waits is called when the rule says so, not now.
             let algorithm = Algorithm::Concurrency(rule.with_max(0));
             let checks = [Check { algorithm, enforce: false, ..whole.clone() }].into();
-            self.run(now, Entry::Decide { checks, budget: 0, ticket: Some(ticket) });
+            self.run(now, Entry::Reserve { checks, budget: 0, ticket: Some(ticket) });
         }
         for holder in gone {
             let grant = Ticket { gateway: holder.0, number: holder.1, deadline: 0 }.grant();
             let check = self.share(whole, whole.key.clone());
-            self.run(now, Entry::GiveBack { check, grant });
+            self.run(now, Entry::Refund { check, grant });
         }
     }
 
     /// As full as it was when the shared state was last heard of.
-    fn begin(&self, health: &Health, check: Check, now: Micros) -> Account {
+    fn begin(&self, health: &Health, check: Check, now: Micros) -> LocalLimiter {
         let share = self.share(&check, check.key.clone());
         if let Some((level, ago)) = health.known.level(&check.key).filter(|_| !check.is_lease()) {
             let level = level.after(i64::try_from(ago.as_micros()).unwrap_or(i64::MAX));
             let since = now - share.algorithm.since(level.reset_after);
             for permits in share.algorithm.begin(&check.algorithm, level) {
                 for checks in takes(&share, permits) {
-                    self.run(since, Entry::Decide { checks, budget: MAX_BUDGET, ticket: None });
+                    self.run(since, Entry::Reserve { checks, budget: MAX_BUDGET, ticket: None });
                 }
             }
         }
         let known = (self.level(&share, now), now);
-        Account { check, known, slots: Slots::default(), places: Places::default(), closing: false }
+        LocalLimiter {
+            check,
+            known,
+            grants: Grants::default(),
+            permits: Permits::default(),
+            closing: false,
+        }
     }
 
     fn level(&self, share: &Check, now: Micros) -> Level {
@@ -479,14 +486,14 @@ impl Book {
         }
     }
 
-    /// The key of the account that has `check`.
+    /// The key of the limiter that has `check`.
     fn key_of(&self, check: &Check) -> Option<Arc<str>> {
-        let has = |key: &&Arc<str>| self.accounts.contains_key(*key);
+        let has = |key: &&Arc<str>| self.limiters.contains_key(*key);
         Some(&check.key).filter(has).or(check.overflow.as_ref().filter(has)).cloned()
     }
 
     /// Whether nobody else need be told.
-    fn give_back(&mut self, check: &Check, part: Part) -> bool {
+    fn refund(&mut self, check: &Check, part: Part) -> bool {
         let Some(key) = self.key_of(check) else { return false };
         if check.is_lease() {
             return match self.leave(check, part.grant) {
@@ -495,80 +502,86 @@ impl Book {
                     // It waits here, or does no longer.
                     let grant = calls::here(Ticket::of(part.grant)).grant();
                     let check = self.share(check, key);
-                    self.run(self.clock.now(), Entry::GiveBack { check, grant })
+                    self.run(self.clock.now(), Entry::Refund { check, grant })
                         == Some(Reply::Done(true))
                 }
             };
         }
         let share = self.share(check, key);
-        if let Some(account) = self.accounts.get_mut(&share.key) {
-            account.slots.give_back(&share.algorithm, part.grant.whole, share.cost);
+        if let Some(limiter) = self.limiters.get_mut(&share.key) {
+            limiter.grants.refund(&share.algorithm, part.grant.whole, share.cost);
         }
-        self.run(self.clock.now(), Entry::GiveBack { check: share, grant: part.grant });
+        self.run(self.clock.now(), Entry::Refund { check: share, grant: part.grant });
         true
     }
 
     /// The call of a place has ended; whether the store is to be told. `None` if the place is not known here.
     fn leave(&mut self, check: &Check, grant: Grant) -> Option<bool> {
         let (key, now) = (self.key_of(check)?, self.clock.now());
-        let account = self.accounts.get_mut(&key)?;
-        let (inner, is_told) = match account.places.leave(Ticket::of(grant), account.closing, now) {
-            Left::Unknown => return None,
-            Left::Here(inner) => (inner, false),
-            Left::Both(inner) => (inner, true),
+        let limiter = self.limiters.get_mut(&key)?;
+        let (inner, is_told) = match limiter.permits.leave(Ticket::of(grant), limiter.closing, now)
+        {
+            Departure::Unknown => return None,
+            Departure::Here(inner) => (inner, false),
+            Departure::Both(inner) => (inner, true),
         };
         let grant = Ticket { gateway: inner.0, number: inner.1, deadline: 0 }.grant();
         let check = self.share(check, key);
-        self.run(now, Entry::GiveBack { check, grant });
+        self.run(now, Entry::Refund { check, grant });
         Some(is_told)
     }
 
-    /// What an account has taken that the shared state does not know.
-    fn due(&mut self, key: &Arc<str>, now: Micros) -> Option<Due> {
-        let account = self.accounts.get(key)?;
-        let share = self.share(&account.check, key.clone());
+    /// What an limiter has taken that the shared state does not know.
+    fn debt(&mut self, key: &Arc<str>, now: Micros) -> Option<Debt> {
+        let limiter = self.limiters.get(key)?;
+        let share = self.share(&limiter.check, key.clone());
         let level = self.level(&share, now);
-        let account = self.accounts.get_mut(key)?;
-        let before = account.known;
-        let whole = account.check.clone();
-        let mut due =
-            Due { key: key.clone(), asks: Vec::new(), count: 0, before, slots: Slots::default() };
+        let limiter = self.limiters.get_mut(key)?;
+        let before = limiter.known;
+        let whole = limiter.check.clone();
+        let mut due = Debt {
+            key: key.clone(),
+            asks: Vec::new(),
+            count: 0,
+            before,
+            grants: Grants::default(),
+        };
         if share.is_lease() {
             let until = now + whole.algorithm.lease().unwrap_or_default();
-            let (tickets, new) = account.places.due(until);
+            let (tickets, new) = limiter.permits.due(until);
             let checks: Checks = [Check { enforce: false, ..whole.clone() }].into();
             due.asks = tickets.into_iter().map(|ticket| (checks.clone(), Some(ticket))).collect();
             due.count = new;
         } else {
             let owed = share.algorithm.owed(level, before.0.after(now - before.1));
-            let (slots, permits) = account.slots.take(&share.algorithm, now, |ahead| owed - ahead);
+            let (slots, permits) = limiter.grants.take(&share.algorithm, now, |ahead| owed - ahead);
             due.count = permits.iter().map(|(_, permits)| permits).sum();
             due.asks = charges(&whole, &permits).into_iter().map(|ask| (ask, None)).collect();
-            (due.slots, account.known) = (slots, (level, now));
+            (due.grants, limiter.known) = (slots, (level, now));
         }
         (!due.asks.is_empty()).then_some(due)
     }
 
     /// It is still due, and decided here.
-    fn unpaid(&mut self, due: &Due) {
-        let Some(account) = self.accounts.get_mut(&due.key) else { return };
-        (account.known, account.closing) = (due.before, false);
-        account.slots.put_back(&due.slots);
+    fn restore(&mut self, due: &Debt) {
+        let Some(limiter) = self.limiters.get_mut(&due.key) else { return };
+        (limiter.known, limiter.closing) = (due.before, false);
+        limiter.grants.put_back(&due.grants);
         let tickets = due.asks.iter().filter_map(|(_, ticket)| *ticket);
-        tickets.for_each(|ticket| account.places.unpaid(ticket));
+        tickets.for_each(|ticket| limiter.permits.restore(ticket));
     }
 }
 
-// === impl Account ===
+// === impl LocalLimiter ===
 
-impl Account {
-    /// See [`Places::hear`].
+impl LocalLimiter {
+    /// See [`Permits::hear`].
     fn hear(&mut self, health: &Health, now: Micros) -> (Vec<(Holder, Micros)>, Vec<Holder>) {
         let (known, key) = (&health.known, &self.check.key);
         let silence = i64::try_from(health.silent_for(key).as_micros()).unwrap_or(i64::MAX);
         let lease = self.check.algorithm.lease().unwrap_or_default();
-        self.places.silent_for(silence.min(lease), lease, now);
-        self.places.hear(&known.places(key), known.asked(key), now)
+        self.permits.silent_for(silence.min(lease), lease, now);
+        self.permits.hear(&known.places(key), known.asked(key), now)
     }
 }
 

@@ -33,7 +33,7 @@ fn taken(store: &MemoryStore, algorithm: Algorithm, due: &[(Micros, i64)]) -> Ve
     for checks in asks {
         let cost = checks[checks.len() - 1].cost;
         let is_own = checks[checks.len() - 1].key == "{t}:a".into();
-        let ask = Entry::Decide { checks, budget: MAX_BUDGET, ticket: None };
+        let ask = Entry::Reserve { checks, budget: MAX_BUDGET, ticket: None };
         match &store.run_at(NOW, &[ask])[..] {
             [Reply::Decision(decision)] if decision.admitted => {
                 let at = decision.parts[decision.parts.len() - 1].at;
@@ -75,16 +75,16 @@ fn many_are_taken_in_pieces() {
 
 #[test]
 fn nothing_is_charged_that_is_past_given_back_or_taken_already() {
-    let (rule, mut slots) = (window(), Slots::default());
-    slots.add(&rule, NOW, (NOW, NOW), 3);
-    slots.add(&rule, NOW + SECOND / 2, (NOW + SECOND, NOW + SECOND), 2);
-    slots.give_back(&rule, NOW + SECOND, 1);
+    let (rule, mut grants) = (window(), Grants::default());
+    grants.add(&rule, NOW, (NOW, NOW), 3);
+    grants.add(&rule, NOW + SECOND / 2, (NOW + SECOND, NOW + SECOND), 2);
+    grants.refund(&rule, NOW + SECOND, 1);
     let now = NOW + SECOND - 1;
-    let (taken, due) = slots.take(&rule, now, |_| 0);
+    let (taken, due) = grants.take(&rule, now, |_| 0);
     assert_eq!(due, [(1, 1), (0, 3)]);
-    assert_eq!(slots.take(&rule, now, |_| 0).1, []);
-    slots.put_back(&taken);
-    assert_eq!(slots.take(&rule, now + 1, |_| 0).1, [(0, 1)], "three are past");
+    assert_eq!(grants.take(&rule, now, |_| 0).1, []);
+    grants.put_back(&taken);
+    assert_eq!(grants.take(&rule, now + 1, |_| 0).1, [(0, 1)], "three are past");
 }
 
 /// Of a bucket what is owed counts, but not beyond what was given.
@@ -93,19 +93,19 @@ fn nothing_is_charged_that_is_past_given_back_or_taken_already() {
 #[case::some_flowed_back(3, &[(SECOND, 1), (0, 2)])]
 #[case::all_flowed_back(0, &[(SECOND, 1)])]
 fn a_bucket_owes_what_has_not_flowed_back(#[case] owed: i64, #[case] expected: &[(Micros, i64)]) {
-    let (rule, mut slots) = (bucket(), Slots::default());
-    slots.add(&rule, NOW, (NOW, NOW), 3);
-    slots.add(&rule, NOW, (NOW + SECOND + 5, NOW + SECOND), 1);
-    assert_eq!(slots.take(&rule, NOW, |ahead| owed - ahead).1, expected);
+    let (rule, mut grants) = (bucket(), Grants::default());
+    grants.add(&rule, NOW, (NOW, NOW), 3);
+    grants.add(&rule, NOW, (NOW + SECOND + 5, NOW + SECOND), 1);
+    assert_eq!(grants.take(&rule, NOW, |ahead| owed - ahead).1, expected);
 }
 
 #[test]
 fn what_is_kept_is_bounded() {
-    let (rule, mut slots) = (bucket(), Slots::default());
-    for i in 1..=2 * MAX_SLOTS as i64 {
-        slots.add(&rule, NOW, (NOW + i, NOW + i), 1);
+    let (rule, mut grants) = (bucket(), Grants::default());
+    for i in 1..=2 * MAX_INSTANTS as i64 {
+        grants.add(&rule, NOW, (NOW + i, NOW + i), 1);
     }
-    assert_eq!(slots.all.len(), MAX_SLOTS);
-    let due = slots.take(&rule, NOW, |_| 0).1;
-    assert_eq!(due.iter().map(|(_, permits)| permits).sum::<i64>(), 2 * MAX_SLOTS as i64);
+    assert_eq!(grants.all.len(), MAX_INSTANTS);
+    let due = grants.take(&rule, NOW, |_| 0).1;
+    assert_eq!(due.iter().map(|(_, permits)| permits).sum::<i64>(), 2 * MAX_INSTANTS as i64);
 }

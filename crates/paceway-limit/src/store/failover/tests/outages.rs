@@ -62,9 +62,9 @@ async fn granted_around(rule: Algorithm, outage: Outage) -> Vec<Micros> {
         if tick == outage.until {
             set(&script.0, Mood::Works);
         }
-        for (i, [guard, _]) in processes.iter().enumerate() {
-            let Some(budget) = outage.budget_of(i, tick, guard.is_away()) else { continue };
-            let decision = ask(guard, &checks, budget).await.expect("a decision");
+        for (i, [failover, _]) in processes.iter().enumerate() {
+            let Some(budget) = outage.budget_of(i, tick, failover.is_away()) else { continue };
+            let decision = ask(failover, &checks, budget).await.expect("a decision");
             if decision.admitted {
                 let now = i64::try_from(created.elapsed().as_micros()).expect("a short time");
                 grants.push(now + decision.wait);
@@ -72,8 +72,8 @@ async fn granted_around(rule: Algorithm, outage: Outage) -> Vec<Micros> {
         }
         sleep(Duration::from_millis(10)).await;
     }
-    for [guard, _] in &processes {
-        assert!(!guard.is_away() && guard.process.local.is_empty());
+    for [failover, _] in &processes {
+        assert!(!failover.is_away() && failover.process.local.is_empty());
     }
     grants.sort_unstable();
     grants

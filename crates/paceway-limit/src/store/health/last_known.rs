@@ -35,7 +35,7 @@ struct Place {
 
 /// What was last heard.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct LastKnown {
     levels: Mutex<Levels>,
     /// By key.
     places: Mutex<HashMap<Arc<str>, BTreeMap<Holder, Place>, RandomState>>,
@@ -48,9 +48,9 @@ struct Levels {
     next: usize,
 }
 
-// === impl Known ===
+// === impl LastKnown ===
 
-impl Known {
+impl LastKnown {
     /// Hears what the store said to `entries`; `late`: after the time-out. A place that comes late is given back.
     pub(in crate::store) fn hear(&self, entries: &[Entry], replies: &[Reply], late: bool) {
         let now = Instant::now();
@@ -58,7 +58,7 @@ impl Known {
         let mut said = entries.iter().zip(replies).peekable();
         while let Some((entry, reply)) = said.next() {
             let (key, level) = match (entry, reply) {
-                (Entry::Decide { checks, ticket, .. }, Reply::Decision(decision)) => {
+                (Entry::Reserve { checks, ticket, .. }, Reply::Decision(decision)) => {
                     match ticket.filter(|_| !late) {
                         Some(ticket) if decision.admitted => {
                             let held = checks.iter().zip(&decision.parts);
@@ -84,7 +84,7 @@ impl Known {
             };
             // Often a call is about one bucket: what it said last counts.
             let again = said.peek().is_some_and(|(next, _)| match next {
-                Entry::Decide { checks, .. } => is_of(checks, &key.key),
+                Entry::Reserve { checks, .. } => is_of(checks, &key.key),
                 _ => false,
             });
             if !again && !key.is_lease() {

@@ -79,15 +79,15 @@ fn flow(burst: i64) -> Checks {
 /// A third of its answers is late, and never three in a row: it is left, and asked again ever more seldom.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_answers_most_of_the_time_is_left_for_long() {
-    let (far, [guard, _]) = guards(1);
+    let (far, [failover, _]) = failovers(1);
     let checks = flow(10);
     settled().await;
     set(&far, Mood::IsSlowAtTimes(3));
     let (mut openings, mut was_away, mut asked) = (0, false, 0);
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(60) {
-        drop(ask(&guard, &checks, 0).await);
-        let is_away = guard.is_away();
+        drop(ask(&failover, &checks, 0).await);
+        let is_away = failover.is_away();
         openings += usize::from(is_away && !was_away);
         asked += usize::from(!is_away);
         was_away = is_away;
@@ -96,26 +96,26 @@ async fn a_store_that_answers_most_of_the_time_is_left_for_long() {
     assert!((1..=12).contains(&openings), "{openings} openings in a minute");
     assert!(asked < 1500, "{asked} of 6000 asked it");
     set(&far, Mood::Works);
-    until(&guard, Breaker::Closed).await;
+    until(&failover, Breaker::Closed).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_is_late_while_others_are_not_is_made_anew() {
     let script = FarScript::default();
     let sick = Sick::to(&script, true);
-    let [guard, _keeper] = process_over(sick.clone(), Arc::new(script));
+    let [failover, _keeper] = process_over(sick.clone(), Arc::new(script));
     let checks = flow(10);
     settled().await;
     sick.is_sick.store(true, SeqCst);
-    while !guard.is_away() {
-        drop(ask(&guard, &checks, 0).await);
+    while !failover.is_away() {
+        drop(ask(&failover, &checks, 0).await);
         sleep(TICK).await;
     }
     let away = Instant::now();
-    until(&guard, Breaker::Closed).await;
+    until(&failover, Breaker::Closed).await;
     assert!(away.elapsed() < Duration::from_secs(3), "{:?}", away.elapsed());
     assert_eq!(sick.renewed.load(SeqCst), 1);
-    assert_eq!(pass(&guard, &checks, 1).await, (1, Source::Shared));
+    assert_eq!(pass(&failover, &checks, 1).await, (1, Source::Shared));
 }
 
 /// When all are late, nobody is better off with another connection.
@@ -123,13 +123,13 @@ async fn a_connection_that_is_late_while_others_are_not_is_made_anew() {
 async fn connections_to_a_store_that_is_away_are_left_alone() {
     let script = FarScript::default();
     let [worker, keeper] = [Sick::to(&script, true), Sick::to(&script, true)];
-    let [guard, _keeper] = process_over(worker.clone(), keeper.clone());
+    let [failover, _keeper] = process_over(worker.clone(), keeper.clone());
     settled().await;
     set(&script.0, Mood::Hangs);
-    until(&guard, Breaker::Open).await;
+    until(&failover, Breaker::Open).await;
     sleep(Duration::from_secs(60)).await;
     set(&script.0, Mood::Works);
-    until(&guard, Breaker::Closed).await;
+    until(&failover, Breaker::Closed).await;
     assert_eq!([&worker, &keeper].map(|side| side.renewed.load(SeqCst)), [0, 0]);
 }
 
@@ -147,8 +147,8 @@ async fn a_gateway_that_has_the_store_in_part_adds_nothing_to_what_others_grant(
     sick.is_sick.store(true, SeqCst);
     let (begun, mut passed) = (Instant::now(), [0, 0]);
     while begun.elapsed() < Duration::from_secs(60) {
-        for (guard, passed) in [&ill, &well].into_iter().zip(&mut passed) {
-            let decision = ask(guard, &checks, 0).await.expect("a decision");
+        for (failover, passed) in [&ill, &well].into_iter().zip(&mut passed) {
+            let decision = ask(failover, &checks, 0).await.expect("a decision");
             *passed += usize::from(decision.admitted);
         }
         sleep(TICK).await;
@@ -165,21 +165,21 @@ async fn a_gateway_that_has_the_store_in_part_adds_nothing_to_what_others_grant(
 /// It says what it is told to say, and nothing more.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_refuses_is_told_until_it_decides_or_hears_again() {
-    let (far, [guard, _]) = guards(1);
+    let (far, [failover, _]) = failovers(1);
     let checks = bucket(5, SHARE);
-    let health = guard.process.health.clone();
+    let health = failover.process.health.clone();
     settled().await;
     assert_eq!((health.failures().len(), health.failure(&checks[0].key)), (0, None));
     set(&far, Mood::Refuses);
-    assert_eq!(pass(&guard, &checks, 1).await, (1, Source::Local));
+    assert_eq!(pass(&failover, &checks, 1).await, (1, Source::Local));
     let refused = Some(StoreError::Refused("NOPERM".into()));
     assert_eq!(health.failure(&checks[0].key), refused);
-    assert!(guard.share(&checks[0]).is_some(), "this gateway decides");
+    assert!(failover.share(&checks[0]).is_some(), "this gateway decides");
     set(&far, Mood::Works);
     // A look proves nothing.
-    assert!(guard.look(&checks[0]).get().await.is_ok());
+    assert!(failover.look(&checks[0]).get().await.is_ok());
     assert_eq!(health.failure(&checks[0].key), refused);
     settled().await;
     assert_eq!(health.failure(&checks[0].key), None);
-    assert!(guard.share(&checks[0]).is_none());
+    assert!(failover.share(&checks[0]).is_none());
 }

@@ -12,28 +12,28 @@ use std::{
 };
 
 /// Instants of one limiter that are kept; what comes beyond counts at the one before it.
-const MAX_SLOTS: usize = 10_000;
+const MAX_INSTANTS: usize = 10_000;
 /// Requests that charge a limiter at one time, about: of so many permits each is charged alone.
 const PIECES: i64 = 256;
 
 /// Permits of one limiter.
 #[derive(Debug, Default)]
-pub(super) struct Slots {
+pub(super) struct Grants {
     /// By what names them when they are given back.
-    all: BTreeMap<Micros, Slot>,
+    all: BTreeMap<Micros, Granted>,
     /// Those whose instants matter no more.
     past: i64,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct Granted {
     at: Micros,
     permits: i64,
 }
 
-// === impl Slots ===
+// === impl Grants ===
 
-impl Slots {
+impl Grants {
     /// `permits` were given at `at`, by a grant of `rule` whose `whole` is this.
     pub(super) fn add(
         &mut self,
@@ -44,15 +44,15 @@ impl Slots {
     ) {
         self.forget(rule, now);
         let name = rule.slot(whole);
-        let is_full = self.all.len() >= MAX_SLOTS && !self.all.contains_key(&name);
+        let is_full = self.all.len() >= MAX_INSTANTS && !self.all.contains_key(&name);
         let before = self.all.range(..name).next_back().map(|(name, _)| *name);
         let name = before.filter(|_| is_full).unwrap_or(name);
-        let slot = self.all.entry(name).or_insert(Slot { at: rule.slot(at), permits: 0 });
+        let slot = self.all.entry(name).or_insert(Granted { at: rule.slot(at), permits: 0 });
         slot.permits += permits;
     }
 
     /// They are not used.
-    pub(super) fn give_back(&mut self, rule: &Algorithm, whole: Micros, permits: i64) {
+    pub(super) fn refund(&mut self, rule: &Algorithm, whole: Micros, permits: i64) {
         let name = rule.slot(whole);
         match self.all.get_mut(&name) {
             Some(slot) if slot.permits > permits => slot.permits -= permits,
@@ -85,8 +85,8 @@ impl Slots {
     /// Puts back what [`Self::take`] took.
     pub(super) fn put_back(&mut self, taken: &Self) {
         self.past += taken.past;
-        for (name, Slot { at, permits }) in &taken.all {
-            self.all.entry(*name).or_insert(Slot { at: *at, permits: 0 }).permits += permits;
+        for (name, Granted { at, permits }) in &taken.all {
+            self.all.entry(*name).or_insert(Granted { at: *at, permits: 0 }).permits += permits;
         }
     }
 

@@ -14,7 +14,7 @@ const MAX: i64 = 4;
 
 /// A call under way.
 struct Running<'a> {
-    guard: &'a Guard,
+    failover: &'a Failover,
     decision: Decision,
     checks: Checks,
     _ticket: Callable,
@@ -23,7 +23,7 @@ struct Running<'a> {
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.guard.give_back(self.decision.source, &self.checks, &self.decision.parts);
+        self.failover.refund(self.decision.source, &self.checks, &self.decision.parts);
     }
 }
 
@@ -32,10 +32,10 @@ fn four(lease: Micros) -> Checks {
     [check(rule, SHARE).with_horizon(rule.horizon(0, 1))].into()
 }
 
-async fn start<'a>(guard: &'a Guard, checks: &Checks) -> Option<Running<'a>> {
-    let (decision, ticket) = place(guard, checks).await;
+async fn start<'a>(failover: &'a Failover, checks: &Checks) -> Option<Running<'a>> {
+    let (decision, ticket) = place(failover, checks).await;
     let (checks, until) = (checks.clone(), usize::MAX);
-    decision.admitted.then_some(Running { guard, decision, checks, _ticket: ticket, until })
+    decision.admitted.then_some(Running { failover, decision, checks, _ticket: ticket, until })
 }
 
 async fn free(far: &Far, checks: &Checks) -> i64 {
@@ -87,15 +87,15 @@ async fn each_gateway_has_its_share_when_all_leases_have_ended() {
     settled().await;
     let checks = four(SECOND);
     set(&script.0, Mood::IsGone);
-    for [guard, _] in &processes {
-        assert!(start(guard, &checks).await.is_none());
+    for [failover, _] in &processes {
+        assert!(start(failover, &checks).await.is_none());
     }
     // Its last answer was before the other one's breaker opened, too.
     sleep(Duration::from_millis(1100)).await;
     let mut held = Vec::new();
-    for [guard, _] in &processes {
+    for [failover, _] in &processes {
         for _ in 0..4 {
-            held.extend(start(guard, &checks).await);
+            held.extend(start(failover, &checks).await);
         }
     }
     assert_eq!(held.len(), 4, "two each");
@@ -112,28 +112,28 @@ async fn each_gateway_has_its_share_when_all_leases_have_ended() {
 async fn a_place_that_was_given_without_the_store_counts_there(#[case] is_lost: bool) {
     let created = Instant::now();
     let script = FarScript::default();
-    let [guard, _] = process(&script);
+    let [failover, _] = process(&script);
     settled().await;
     let checks = four(10 * SECOND);
     set(&script.0, Mood::IsGone);
-    let local = start(&guard, &checks).await.expect("a place");
+    let local = start(&failover, &checks).await.expect("a place");
     match is_lost {
         true => lose(&script.0, created, &checks).await,
         false => {
             for number in 0..4 {
                 let ticket = Some(Ticket { gateway: 7, number, deadline: 0 });
-                let taken = script.0.memory.decide(&checks, 0, ticket).get().await;
+                let taken = script.0.memory.reserve(&checks, 0, ticket).get().await;
                 assert!(taken.expect("a decision").admitted);
             }
         }
     }
     set(&script.0, Mood::Works);
     settled().await;
-    assert!(guard.process.local.is_empty());
+    assert!(failover.process.local.is_empty());
     // Without another lease those of the others end.
     sleep(Duration::from_secs(6)).await;
     assert_eq!(
-        guard.renew(Source::Local, &checks[0], local.decision.parts[0].grant).get().await,
+        failover.renew(Source::Local, &checks[0], local.decision.parts[0].grant).get().await,
         Ok(true)
     );
     sleep(Duration::from_secs(5)).await;
@@ -143,33 +143,33 @@ async fn a_place_that_was_given_without_the_store_counts_there(#[case] is_lost: 
 /// The store gave a place in a call that was answered too late, and the gateway gave another one to the same request.
 #[tokio::test(start_paused = true)]
 async fn a_place_that_came_late_is_given_back_and_the_other_is_kept() {
-    let (far, [guard, _]) = guards(1);
+    let (far, [failover, _]) = failovers(1);
     settled().await;
     let checks = four(60 * SECOND);
     set(&far, Mood::Hangs);
-    let held = start(&guard, &checks).await.expect("a place");
+    let held = start(&failover, &checks).await.expect("a place");
     assert_eq!(held.decision.source, Source::Local);
     set(&far, Mood::Works);
     settled().await;
-    assert!(guard.process.local.is_empty());
+    assert!(failover.process.local.is_empty());
     assert_eq!(free(&far, &checks).await, 3, "one call runs");
     drop(held);
-    guard.flush().await;
+    failover.flush().await;
     assert_eq!(free(&far, &checks).await, 4);
 }
 
 /// Calls whose answers are under way hold places, too.
 #[tokio::test(start_paused = true)]
 async fn calls_that_have_asked_the_store_count() {
-    let (_, [guard, _]) = guards(1);
+    let (_, [failover, _]) = failovers(1);
     settled().await;
     let checks = four(60 * SECOND);
-    let tickets: Vec<_> = (0..5).map(|_| guard.calls().ticket()).collect();
+    let tickets: Vec<_> = (0..5).map(|_| failover.calls().ticket()).collect();
     let asked: Vec<_> =
-        tickets[..3].iter().map(|it| guard.decide(&checks, 0, Some(it.ticket))).collect();
+        tickets[..3].iter().map(|it| failover.reserve(&checks, 0, Some(it.ticket))).collect();
     let alone = |i: usize| {
-        let decided =
-            guard.decide_without(StoreError::Timeout, &checks, 0, Some(tickets[i].ticket));
+        let ticket = Some(tickets[i].ticket);
+        let decided = failover.process.decide_without(StoreError::Timeout, &checks, 0, ticket);
         decided.expect("a decision").admitted
     };
     assert_eq!((alone(3), alone(4)), (true, false));
@@ -199,15 +199,15 @@ async fn called(waiting: &mut VecDeque<Place>) -> Option<Place> {
 /// next, and join the queue again.
 #[tokio::test(start_paused = true)]
 async fn waiters_do_not_hand_each_other_a_place_for_ever() {
-    let (far, [guard, _]) = guards(1);
+    let (far, [failover, _]) = failovers(1);
     settled().await;
     let rule = Algorithm::Concurrency(Concurrency::new(1, 60 * SECOND).expect("a rule"));
     let checks: Checks = [check(rule, SHARE).with_horizon(rule.horizon(SECOND, 1))].into();
-    let (store, budget): (Arc<dyn Store>, _) = (Arc::new(guard.clone()), Duration::from_secs(1));
+    let (store, budget): (Arc<dyn Store>, _) = (Arc::new(failover.clone()), Duration::from_secs(1));
     let ask = || limit::ask(&store, &checks, budget);
     set(&far, Mood::Hangs);
     let Ok(Admission::Granted(held)) = ask().await else { panic!("the place is free") };
-    assert_eq!((held.source, guard.is_away()), (Source::Local, false));
+    assert_eq!((held.source, failover.is_away()), (Source::Local, false));
     let mut waiting = VecDeque::new();
     for _ in 0..2 {
         let Ok(Admission::Queued(place)) = ask().await else { panic!("the place is held") };
@@ -223,7 +223,7 @@ async fn waiters_do_not_hand_each_other_a_place_for_ever() {
             Admission::Refused(refused) => panic!("{refused:?}"),
         }
     }
-    assert!(!guard.is_away());
+    assert!(!failover.is_away());
     assert_eq!((given.len(), waiting.len()), (1, 1), "one has the place, the other waits");
 }
 
@@ -276,9 +276,9 @@ async fn most_at_once(history: History) -> (usize, usize) {
             lose(&script.0, created, &checks).await;
         }
         running.retain(|call: &Running<'_>| call.until > tick);
-        for [guard, _] in &processes {
+        for [failover, _] in &processes {
             // A call that waits for its answer is no work of the others.
-            if let Some(mut call) = start(guard, &checks).await {
+            if let Some(mut call) = start(failover, &checks).await {
                 call.until = tick + history.runs[all % history.runs.len()];
                 all += 1;
                 running.push(call);
@@ -322,17 +322,14 @@ async fn places_of_a_server_that_is_away_alone_are_given_after_a_lease() {
     let script = FarScript::default();
     script.0.gateways.store(2, SeqCst);
     *script.0.gone.lock() = Some("t");
-    let [guard, _] = process(&script);
+    let [failover, _] = process(&script);
     settled().await;
     let rule = crate::algorithm::Concurrency::new(4, 10_000_000).expect("a rule");
     let checks: Checks = [check(Algorithm::Concurrency(rule), SHARE)].into();
     let mut given = Vec::new();
     for second in 0..30 {
-        let ticket = Some(guard.calls().ticket().ticket);
-        let decision = match guard.decide(&checks, 0, ticket).get().await {
-            Err(error) => guard.decide_without(error, &checks, 0, ticket),
-            decided => decided,
-        };
+        let ticket = Some(failover.calls().ticket().ticket);
+        let decision = failover.reserve(&checks, 0, ticket).get().await;
         if decision.expect("a decision").admitted {
             given.push(second);
         }

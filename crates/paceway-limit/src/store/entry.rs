@@ -1,0 +1,84 @@
+//! The steps that a store executes in one call, and its reply to each. Every backend executes the same five steps.
+
+use super::{Check, Checks, Decision, StoreError};
+use crate::algorithm::{Grant, Level, Micros, concurrency::Ticket};
+
+/// One step of a call to the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Entry {
+    /// Decides a request, and charges its limiters if it is admitted.
+    Reserve {
+        /// The limiters of the request.
+        checks: Checks,
+        /// How long the request may wait, in µs.
+        budget: Micros,
+        /// The name under which the request holds or awaits concurrency permits.
+        ticket: Option<Ticket>,
+    },
+    /// Returns one grant that was not used.
+    Refund {
+        /// The limiter, with the cost that was paid.
+        check: Check,
+        /// The grant of that limiter.
+        grant: Grant,
+    },
+    /// Extends the lease of a concurrency permit by its full length.
+    Renew {
+        /// The limiter.
+        check: Check,
+        /// The grant that names the permit.
+        grant: Grant,
+    },
+    /// Deletes the state of a limiter, as an operator's reset does.
+    Forget {
+        /// The limiter.
+        check: Check,
+    },
+    /// Reads how full a limiter is, without changing it.
+    Look {
+        /// The limiter.
+        check: Check,
+    },
+}
+
+/// The store's reply to one [`Entry`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// The decision of an [`Entry::Reserve`].
+    Decision(Decision),
+    /// Whether an [`Entry::Refund`], [`Entry::Renew`] or [`Entry::Forget`] found the grant or the state that it names.
+    Done(bool),
+    /// An [`Entry::Refund`] passed a concurrency permit to a waiting request, which may have left since without a word.
+    HandedOver,
+    /// The level that an [`Entry::Look`] read.
+    Level(Level),
+    /// This step failed alone; the others of its call did not.
+    Failed(StoreError),
+}
+
+// === impl Entry ===
+
+impl Entry {
+    /// The limiters that the step concerns: all of the request for [`Self::Reserve`], otherwise one.
+    pub fn checks(&self) -> &[Check] {
+        match self {
+            Self::Reserve { checks, .. } => checks,
+            Self::Refund { check, .. }
+            | Self::Renew { check, .. }
+            | Self::Forget { check }
+            | Self::Look { check } => std::slice::from_ref(check),
+        }
+    }
+}
+
+// === impl Reply ===
+
+impl Reply {
+    /// The error of a step that failed alone, such as one on a key with a foreign value.
+    pub fn error(&self) -> Option<&StoreError> {
+        match self {
+            Self::Failed(error) => Some(error),
+            Self::Decision(_) | Self::Done(_) | Self::HandedOver | Self::Level(_) => None,
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Decisions while the store gives none, as each limiter's `on_failure` says. [`Failover`] wraps the [`Batched`] store of a
+//! worker. It asks that store while the breaker is closed, and decides by itself while it is open.
+
+mod grants;
+mod heartbeat;
+mod local;
+mod permits;
+mod process;
+mod recovery;
+
+pub use process::Process;
+
+use super::{
+    Answer, BoxFuture, Check, Checks, Decision, OnFailure, Share, Source, Store, StoreAdmin,
+    StoreError,
+    batch::{Batched, Script, StoreMetrics},
+    calls::Calls,
+    health::Member,
+};
+use crate::algorithm::{Grant, Level, Micros, concurrency::Ticket, reserve::Part};
+use local::IsBack;
+use std::{fmt, sync::Arc, time::Duration};
+use tokio::time::Instant;
+
+/// How often each worker probes a store that is away.
+const PROBE: Duration = Duration::from_millis(200);
+
+/// The store of one worker, which decides by the limiters' `on_failure` while the shared store is away.
+#[derive(Clone)]
+pub struct Failover {
+    store: Batched,
+    script: Arc<dyn Script>,
+    metrics: StoreMetrics,
+    process: Arc<Process>,
+    member: Arc<Member>,
+}
+
+/// A request that the store was asked to decide, kept so that its limiters' `on_failure` can decide it if the store gives
+/// no decision.
+#[derive(Debug)]
+pub struct Fallback {
+    process: Arc<Process>,
+    checks: Checks,
+    budget: Micros,
+    ticket: Option<Ticket>,
+    asked: Instant,
+}
+
+// === impl Failover ===
+
+impl Failover {
+    /// A worker's store over `script`, whose calls take as long as the pace of the process allows. While the store is
+    /// away, a task on the current runtime probes it.
+    pub fn new(script: Arc<dyn Script>, metrics: StoreMetrics, process: Arc<Process>) -> Self {
+        let failover = Self::without_probes(script, metrics, process);
+        failover.store.spend_late();
+        tokio::spawn(failover.clone().probe_while_away());
+        failover
+    }
+
+    /// The one store of a process that sends its heartbeats, and charges the store when it is back. It reads the levels
+    /// of `looked` once a second, so that they are known also for limiters that no request uses.
+    pub fn with_recovery(
+        script: Arc<dyn Script>,
+        metrics: StoreMetrics,
+        process: Arc<Process>,
+        looked: Vec<Check>,
+    ) -> Self {
+        let failover = Self::without_probes(script, metrics, process);
+        // A process makes one such store, so the cell is empty.
+        drop(failover.process.recovery.set(failover.script.clone()));
+        tokio::spawn(failover.clone().recover(looked));
+        failover
+    }
+
+    fn without_probes(
+        script: Arc<dyn Script>,
+        metrics: StoreMetrics,
+        process: Arc<Process>,
+    ) -> Self {
+        let member = process.health.join(script.calls().clone(), script.has_many_servers());
+        process.local.calls().join(script.calls());
+        let store = Batched::heard_by(member.clone(), script.clone(), metrics.clone());
+        Self { store, script, metrics, process, member }
+    }
+
+    /// Asks the store, with the limiters' `on_failure` as the fallback.
+    fn ask(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision> {
+        if let Some(ticket) = ticket {
+            let health = &self.process.health;
+            health.known.asks(checks, ticket, health.pace.most());
+        }
+        match self.store.reserve(checks, budget, ticket) {
+            Answer::Asked(reply, read) => {
+                let (process, checks) = (self.process.clone(), checks.clone());
+                let asked = Instant::now();
+                Answer::OrElse(reply, read, Fallback { process, checks, budget, ticket, asked })
+            }
+            answer => answer,
+        }
+    }
+
+    fn is_away(&self) -> bool {
+        !self.process.health.is_closed()
+    }
+}
+
+impl Store for Failover {
+    fn reserve(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision> {
+        let Process { health, local, .. } = &*self.process;
+        if health.is_closed() && !local.decides(checks) {
+            return self.ask(checks, budget, ticket);
+        }
+        if checks.iter().any(rejects) {
+            return Answer::Ready(Err(StoreError::NotConnected));
+        }
+        match local.reserve_unasked(health, checks, budget, ticket) {
+            Ok(decision) => Answer::Ready(Ok(decision.unwrap_or_else(|| passed(checks)))),
+            Err(IsBack) => self.ask(checks, budget, ticket),
+        }
+    }
+
+    fn refund(&self, source: Source, checks: &Checks, parts: &[Part]) {
+        let Process { local, health, .. } = &*self.process;
+        match source {
+            Source::Shared => {
+                // A permit that a later call takes over in this gateway stays leased in the store.
+                let left = local.leave(health, checks, parts);
+                self.store.refund(source, checks, left.as_deref().unwrap_or(parts));
+            }
+            // A concurrency permit that was charged meanwhile is leased in the store.
+            Source::Local => {
+                if let Some(charged) = local.refund(checks, parts) {
+                    self.store.refund(Source::Shared, checks, &charged);
+                }
+            }
+            Source::None => {}
+        }
+    }
+
+    fn renew(&self, source: Source, check: &Check, grant: Grant) -> Answer<bool> {
+        if self.process.local.renew(check, grant) {
+            return Answer::Ready(Ok(true));
+        }
+        match self.is_away() {
+            true => Answer::Ready(Err(StoreError::NotConnected)),
+            false => self.store.renew(source, check, grant),
+        }
+    }
+
+    fn look(&self, check: &Check) -> Answer<Level> {
+        match self.is_away() {
+            true => Answer::Ready(Err(StoreError::NotConnected)),
+            false => self.store.look(check),
+        }
+    }
+
+    fn calls(&self) -> &Arc<Calls> {
+        self.store.calls()
+    }
+
+    fn decides_alone(&self, checks: &Checks) -> bool {
+        let Process { local, health, .. } = &*self.process;
+        let fails = |check: &Check| health.failure(&check.key).is_some();
+        self.is_away() || local.decides(checks) || checks.iter().any(fails)
+    }
+}
+
+impl StoreAdmin for Failover {
+    fn forget(&self, check: &Check) -> Answer<bool> {
+        match self.is_away() {
+            true => Answer::Ready(Err(StoreError::NotConnected)),
+            false => self.store.forget(check),
+        }
+    }
+
+    fn share(&self, check: &Check) -> Option<Share> {
+        let Process { local, health, .. } = &*self.process;
+        ((self.is_away() || health.failure(&check.key).is_some()) && local::is_own(check))
+            .then(|| local.look(health, check))
+    }
+
+    fn flush(&self) -> BoxFuture<()> {
+        self.store.flush()
+    }
+}
+
+impl fmt::Debug for Failover {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Failover").field("store", &self.store).finish_non_exhaustive()
+    }
+}
+
+// === impl Fallback ===
+
+impl Fallback {
+    /// Decides the request by its limiters' `on_failure`, within what is left of its budget.
+    ///
+    /// # Errors
+    ///
+    /// The same error when a limiter says [`OnFailure::Reject`], or when the error concerns one key.
+    pub(super) fn decide(self, error: StoreError) -> Result<Decision, StoreError> {
+        let waited = i64::try_from(self.asked.elapsed().as_micros()).unwrap_or(i64::MAX);
+        let left = self.budget.saturating_sub(waited).max(0);
+        self.process.decide_without(error, &self.checks, left, self.ticket)
+    }
+}
+
+// === impl Process ===
+
+impl Process {
+    /// Decides a request for which the store gave `error` instead of a decision.
+    fn decide_without(
+        &self,
+        error: StoreError,
+        checks: &Checks,
+        budget: Micros,
+        ticket: Option<Ticket>,
+    ) -> Result<Decision, StoreError> {
+        if error.is_of_a_key() || checks.iter().any(rejects) {
+            return Err(error);
+        }
+        if let Some(ticket) = ticket {
+            self.health.known.refused(checks, ticket);
+        }
+        let decision = self.local.reserve(&self.health, checks, budget, ticket);
+        Ok(decision.unwrap_or_else(|| passed(checks)))
+    }
+}
+
+/// Whether only the store may decide this limiter, so that the request is refused while the store is away.
+fn rejects(check: &Check) -> bool {
+    check.enforce && check.on_failure == OnFailure::Reject
+}
+
+/// The decision on a request whose limiters all say [`OnFailure::Allow`]: it passes at once.
+fn passed(checks: &Checks) -> Decision {
+    Decision {
+        admitted: true,
+        wait: 0,
+        retry_after: 0,
+        bound_by: 0,
+        level: Level::default(),
+        parts: checks.iter().map(unasked).collect(),
+        queued: None,
+        source: Source::None,
+    }
+}
+
+/// The grant of a limiter that does not decide: no permit, at once.
+fn unasked(check: &Check) -> Part {
+    match check.is_lease() {
+        true => Part::NOTHING,
+        false => Part { at: 0, grant: Grant::default() },
+    }
+}
+
+#[cfg(test)]
+mod tests;

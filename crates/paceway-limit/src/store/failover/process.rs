@@ -1,0 +1,93 @@
+//! What all workers of one process share about their store: its health, the decisions made without it, and the presence of
+//! this gateway among the others. It decides no request.
+
+use super::local::LocalStore;
+use crate::store::{
+    BoxFuture, StoreError,
+    batch::{Beat, Script},
+    health::Health,
+};
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+use tokio::time::{Instant, timeout};
+
+/// Heartbeats before the first request. The first one opens the connections that calls need, and two more measure the
+/// round trip.
+const INTRODUCTIONS: usize = 3;
+
+/// What all workers of a process know of their store, and what they decided without it.
+#[derive(Debug)]
+pub struct Process {
+    /// Whether the store answers, and how slowly.
+    pub health: Arc<Health>,
+    pub(super) local: LocalStore,
+    /// Key of the set of gateways that are alive, such as `paceway:{gateways}`.
+    pub(super) gateways: Arc<str>,
+    /// The store refuses to count gateways, which has been logged once.
+    pub(super) uncounted: AtomicBool,
+    /// Permits granted without the store are being charged to it all the time, so this gateway is not absent for others.
+    pub(super) charges: AtomicBool,
+    /// The connection of the task that sends heartbeats and brings the store back.
+    pub(super) recovery: OnceLock<Arc<dyn Script>>,
+    /// This gateway has left the set of gateways, and sends no more heartbeats.
+    pub(super) left: AtomicBool,
+}
+
+// === impl Process ===
+
+impl Process {
+    /// The process of a gateway whose keys begin with `prefix`.
+    pub fn new(prefix: &str, health: Arc<Health>) -> Arc<Self> {
+        let gateways = format!("{prefix}:{{gateways}}").into();
+        Arc::new(Self {
+            health,
+            local: LocalStore::default(),
+            gateways,
+            uncounted: AtomicBool::new(false),
+            charges: AtomicBool::new(false),
+            recovery: OnceLock::new(),
+            left: AtomicBool::new(false),
+        })
+    }
+
+    /// Announces this gateway before it decides anything, so that the first request already knows how many gateways share
+    /// each rule and how slow the store is. If the store does not answer a heartbeat within `limit`, the regular
+    /// heartbeats find out later.
+    pub async fn introduce(&self, script: &dyn Script, limit: Duration) {
+        for _ in 0..INTRODUCTIONS {
+            let sent = Instant::now();
+            let Ok(Ok(beat)) = timeout(limit, self.beat(script)).await else { return };
+            self.health.pace.measured(sent.elapsed());
+            self.health.counted(&beat, sent);
+        }
+    }
+
+    /// Takes this gateway out of the set of gateways after its last decision, so that the others have its share at once.
+    /// If the store does not receive that within `limit`, they notice after [`ABSENT`](crate::store::batch::ABSENT).
+    pub async fn leave(&self, limit: Duration) {
+        self.left.store(true, Relaxed);
+        if let Some(script) = self.recovery.get().filter(|_| self.health.is_closed()) {
+            // The same connection carried the last heartbeat, so the store executes this one later.
+            let leaves = script.leave(self.gateways.clone(), self.health.id.clone());
+            drop(timeout(limit, leaves).await);
+        }
+    }
+
+    /// Sends one heartbeat over `script`.
+    pub(super) fn beat(&self, script: &dyn Script) -> BoxFuture<Result<Beat, StoreError>> {
+        let is_alone = !self.health.is_closed() && !self.charges.load(Relaxed);
+        // If one of several servers is away, only some limiters are decided alone, but the set is about all of them.
+        let alone = is_alone && !script.has_many_servers();
+        let beat = script.beat(self.gateways.clone(), self.health.id.clone(), alone);
+        let absent_counts = !script.has_many_servers();
+        Box::pin(async move {
+            let beat = beat.await?;
+            Ok(Beat { absent: if absent_counts { beat.absent } else { 0 }, ..beat })
+        })
+    }
+}
