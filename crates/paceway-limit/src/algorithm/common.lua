@@ -1,8 +1,12 @@
--- What the rules share: bounds, integer arithmetic, lifetimes. Lua 5.1 numbers are doubles, exact below 2^53.
+-- Bounds, integer arithmetic and lifetimes that all rules share. Lua 5.1 numbers are doubles, exact below
+-- 2^53.
+
 local VERSION, MAX_HOLES, MAX_BUDGET, EXACT = 1, 2048, 3600000000, 9007199254740992
--- What a caller is told who finds no place: nobody knows when one will be free.
+-- The wait that a request without a concurrency permit is advised: the time at which one becomes free is
+-- unknown.
 local RETRY = 1000000
--- After a failover to a server whose clock is behind, the state is still there.
+-- How much longer a state is kept than it matters: a server with a slower clock that takes
+-- over after a failover still has it.
 local GRACE_MS = 5000
 
 local function clamp(x, far)
@@ -12,7 +16,7 @@ end
 
 local function lifetime(micros)
   local ms = math.ceil(micros / 1000) + GRACE_MS
-  -- An integer of C is written faster, and may have no more than 32 bits.
+  -- Lua writes an integer of C faster, and it may have no more than 32 bits.
   return string.format(ms < 2147483648 and '%d' or '%.0f', ms)
 end
 

@@ -1,9 +1,10 @@
--- Leases: at most so many are held at once, whoever comes later waits in a queue. Twin of concurrency.rs,
--- which explains the rule.
+-- Concurrency permits: at most `max` requests hold one at a time, later requests wait in a queue. Twin of
+-- concurrency.rs, which explains the rule.
 --
--- A stored state is one sorted set: a holder is `gateway number` (8 bytes each) with its expiry (µs) as
--- score, one who waits is `gateway number deadline` with a negative score that grows in the order of coming.
--- Who is called hears of it on the channel of its gateway.
+-- A stored state is one sorted set. A holder is `gateway number` (8 bytes each) with its expiry (µs) as
+-- score. A waiter is `gateway number deadline` with a negative score that grows in the order of arrival. A
+-- waiter that gets a permit is notified on the channel of its gateway.
+
 make[67] = function()
 local concurrency = { kind = 67, args = 2, lease = true }
 
@@ -19,7 +20,8 @@ end
 
 function concurrency.same(a, b) return a.max == b.max and a.lease == b.lease end
 
--- until then nobody knows who else holds a place: nobody new gets one, and whoever renews a lease holds on
+-- Whether holders may exist that the state does not know: until then no new request gets a permit, and every
+-- request that renews a lease stays a holder.
 local function is_unknown(open) return open.now < open.unknown_until end
 
 local function has_room(open) return open.held < open.rule.max and not is_unknown(open) end
@@ -45,9 +47,10 @@ local function hand_over(open)
     redis.call('ZREM', open.key, member)
     open.queued = open.queued - 1
     if waits then
-      -- Denied, it must not end the script after what it has written: the waiter asks again by itself.
+      -- A refused PUBLISH must not end the script after other keys were written: the waiter asks again by
+      -- itself.
       local heard = redis.pcall('PUBLISH', 'paceway:call:' .. plain(gateway), plain(number))
-      -- A gateway that nobody hears is dead, or asks for all of its waiters again when it is back.
+      -- A gateway without a subscription is dead, or asks for all of its waiters again when it is back.
       if heard ~= 0 then
         hold(open, struct.pack(HOLDER, gateway, number), math.min(open.rule.lease, CLAIM))
         open.handed_over = true
@@ -59,7 +62,7 @@ end
 -- nil for a value that this version did not write
 function concurrency.load(key, now, rule, horizon)
   if not ask('ZREMRANGEBYSCORE', key, 0, plain(now)) then return nil end
-  local open = { rule = rule, now = now, key = key, unknown_until = lost > 0 and lost + horizon or 0 }
+  local open = { rule = rule, now = now, key = key, unknown_until = lost_at > 0 and lost_at + horizon or 0 }
   open.held = redis.call('ZCOUNT', key, 0, '+inf')
   open.queued = redis.call('ZCARD', key) - open.held
   hand_over(open)
@@ -67,7 +70,7 @@ function concurrency.load(key, now, rule, horizon)
   return open
 end
 
--- whether there is a place for a ticket
+-- Whether a ticket can hold a permit now: one is free, or it holds one already.
 function concurrency.is_free(open, ticket)
   return has_room(open)
     or (ticket.deadline ~= 0
@@ -88,7 +91,8 @@ local function next_free(open)
   return math.max(expiry, open.unknown_until) - open.now
 end
 
--- until when it waits, and after how many µs to ask again if nobody calls; nil when the queue is full, or the time over
+-- Until when the ticket waits, and after how many µs it asks again without a notification; nil when the queue
+-- is full, or the deadline is past.
 function concurrency.enqueue(open, ticket, budget)
   local deadline = ticket.deadline
   if deadline == 0 then deadline = open.now + budget end
@@ -125,7 +129,7 @@ function concurrency.refund(open, gateway, number, deadline)
   return false
 end
 
--- who waits stays, and gets what is free now
+-- The waiters stay in the queue, and get the permits that are free now.
 function concurrency.forget(open)
   local gone = redis.call('ZREMRANGEBYSCORE', open.key, 0, '+inf')
   open.held = 0

@@ -4,7 +4,7 @@
 -- An open state is a table:
 --   rule   { count, period }   permits, µs
 --   now    µs    of the store's clock
---   clock  µs    now, or what a state from the future says
+--   clock  µs    now, or the clock of the state when that one is later
 --   floor  µs    nothing is granted before it
 --   born   µs    when the state came into being
 --   own, others  section, { section... }, each one

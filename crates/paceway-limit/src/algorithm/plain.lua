@@ -1,30 +1,31 @@
--- The plain way: any number of requests that ask one token bucket alone, for the same cost each. A bucket without
--- holes is one instant, so what they take together is one step of it: it is read and written once, whoever asks.
--- What is decided is what token_bucket.lua decides, one after the other; the gateway, which knows the budgets, works
--- the answers out by the same rule from where the bucket stood.
+-- The plain way: any number of requests that ask one token bucket alone, for the same cost each. A bucket
+-- without holes is one instant, so all these requests together are one step of it: the state is read and
+-- written once. The decisions are those of token_bucket.lua, one after the other. The gateway, which knows
+-- the budgets, computes the answers by the same rule from the bucket's state before the step.
 --
---   KEYS[1]     the marker, or what marker.lua says
+--   KEYS[1]     the epoch, or the key that epoch.lua names
 --   KEYS[2..]   the states of the n groups, no key twice, none of which another entry of the call uses
 --   ARGV[1]     now in µs, or -1 for the server's TIME (tests bring their own clock)
 --   ARGV[2]     empty, or n (2 bytes) and for groups of one rule and cost in a row: the 26 bytes that a state of the
---               rule begins with; as doubles ticks a µs, ticks of a full bucket, ticks of one request, the longest way
---               from now in µs, for how many µs behind a loss of states grants from before it
---               can count, the number of these groups; and for each of them the number of its requests, their
---               least and greatest budget, and where these differ the budget of each
---   ARGV[3]     the marker as the gateway knows it: see marker.lua
+--               rule begins with; as doubles ticks a µs, ticks of a full bucket, ticks of one request, the longest
+--               distance from now in µs, the horizon in µs (how long after a loss of data earlier grants can count),
+--               the number of these groups; and for each of them the number of its requests, their least and greatest
+--               budget, and where these differ the budget of each
+--   ARGV[3]     the epoch as the gateway knows it: see epoch.lua
 --   reply       doubles: now, then for each group admitted, tail, born, before the step. admitted is -1 where the
---               state is not that plain or foreign: those go the long way, ahead of the other entries.
+--               state is not that plain or foreign: those groups take the long way, ahead of the other entries.
 --
--- Little-endian all: integers in doubles, because Lua's are and eight single bytes take eight times as long. When
--- nothing goes the long way the reply is this string, else a list that begins with it. Such a list ends in the marker
--- when the gateway does not know that one.
+-- All numbers are little-endian, and integers are in doubles: Lua's numbers are doubles, and eight single
+-- bytes take eight times as long. If no group takes the long way the reply is this string, else a list that
+-- begins with it. Such a list ends in the epoch when the gateway does not know that one.
+
 local now = tonumber(ARGV[1])
 if now < 0 then
   local time = redis.call('TIME')
   now = time[1] * 1000000 + time[2]
 end
 
--- The values of the first n keys; a text that is no state for one of another type.
+-- The values of the first n keys; for a value of another type a text that is no state.
 local function one_by_one(n)
   local states = {}
   for k = 1, n do
@@ -38,7 +39,7 @@ local function one_by_one(n)
   return states
 end
 
--- what the long way reads, and what it says
+-- The arguments of the long way, and its reply.
 local args, reply = ARGV, {}
 
 if #ARGV[2] > 0 then
@@ -49,7 +50,7 @@ if #ARGV[2] > 0 then
 
   local states = redis.pcall('MGET', unpack(KEYS, 1, groups + 1))
   if states.err then states = one_by_one(groups + 1) end
-  heed(states[1], now)
+  apply_epoch(states[1], now)
 
   local said, n, long, lived, ttl = { now, 0, 0, 0 }, 1, nil, nil, nil
   for k = 1, groups do
@@ -64,14 +65,14 @@ if #ARGV[2] > 0 then
     if least < greatest then at = at + 8 * count end
 
     local raw, tail, born, admitted = states[k + 1], 0, now, 0
-    local is_lost = lost > 0
+    local is_lost = lost_at > 0
     if raw then
       admitted = -1
       if #raw == 58 then
         local its_head, whole, ticks, since = unpack_from('<c26i8i8i8', raw)
         if its_head == head then
           admitted = 0
-          if since >= lost then
+          if since >= lost_at then
             is_lost = false
             local ahead = clamp(whole - now, far) * den + ticks
             if ahead > -den then tail, born = ahead, since end
@@ -80,13 +81,13 @@ if #ARGV[2] > 0 then
       end
     end
     if is_lost then
-      local ahead = clamp(lost + horizon - now, far) * den
+      local ahead = clamp(lost_at + horizon - now, far) * den
       if ahead > -den then tail = ahead end
     end
 
     if admitted == 0 then
       local room = full - tail
-      -- All have the least budget at least.
+      -- Each request has at least the least budget.
       admitted = floor((least * den + room) / length)
       if admitted >= count then
         admitted = count
@@ -108,7 +109,7 @@ if #ARGV[2] > 0 then
         if raw then
           call('SET', KEYS[k + 1], state, 'PX', ttl)
         elseif not call('SET', KEYS[k + 1], state, 'PX', ttl, 'NX') then
-          -- What MGET does not show: a value of another type.
+          -- MGET does not show a value of another type.
           admitted = -1
         end
       end
@@ -132,12 +133,12 @@ if #ARGV[2] > 0 then
   end
 
   reply[1] = pack(n == 4 and '<dddd' or '<' .. string.rep('d', n), unpack(said))
-  if not long and not told and #ARGV == 3 then return reply[1] end
+  if not long and not new_epoch and #ARGV == 3 then return reply[1] end
   if long then
     for i = 4, #ARGV do long[#long + 1] = ARGV[i] end
     args = long
   end
 else
-  heed(one_by_one(1)[1], now)
+  apply_epoch(one_by_one(1)[1], now)
   reply[1] = ''
 end

@@ -1,26 +1,28 @@
 -- Executes a batch of entries in order; `decide` is the twin of reserve.rs.
 --
---   KEYS[k]   the states, and the marker; on a cluster the keys of one call share a {hash tag}
---   ARGV[1-3] as plain.lua says
+--   KEYS[k]   the states, and the epoch; on a cluster the keys of one call share a {hash tag}
+--   ARGV[1-3] those of plain.lua
 --   ARGV[4..] the entries, each one of
---     D budget n, then n times: k kind cost enforce ARGS…    decide; ARGS are, in µs, for how long behind a loss of
---                                                            states grants from before it can count, then the rule's
---     T gateway number deadline, then as D                   the same where places are held; deadline -1: it holds
---                                                            one already, which an observing limiter counts
+--     D budget n, then n times: k kind cost enforce ARGS…    decide; ARGS are the horizon (how long after a loss of
+--                                                            data earlier grants can count) in µs, then the rule's
+--     T gateway number deadline, then as D                   the same with a ticket for concurrency permits; deadline
+--                                                            -1: it holds one already, which an observing limiter counts
 --     R k kind gateway number ARGS…                          renew a lease
 --     X k kind ARGS…                                         forget the state
---     G k kind cost whole ticks born aux ARGS…               give a grant back
+--     G k kind cost whole ticks born aux ARGS…               refund a grant
 --     P k kind ARGS…                                         look
---   reply     what plain.lua says, then (ahead of a marker) flat integers, for each entry one of
+--   reply     that of plain.lua, then (ahead of an epoch) flat integers, for each entry one of
 --     D  1 at 0 bound remaining next reset_after, then n times: at whole ticks born aux
 --        0 at retry_after bound remaining next reset_after   refused; nothing is written
---        2 at 0 bound remaining next reset_after deadline ask_after   waits for a place
---     G, R, X  1 given, renewed, forgotten | 0 nothing to | 2 given, and somebody who waits was called
+--        2 at 0 bound remaining next reset_after deadline ask_after   waits for a concurrency permit
+--     G, R, X  1 refunded, renewed, forgotten | 0 there was nothing | 2 refunded, and a waiter was notified
 --     P  1 remaining next reset_after
 --     any -1 k                                               KEYS[k] holds a foreign value
 --
 -- A state is read once and written once per call, however many entries use it.
--- Whoever has a place and waits no longer than this for permits, µs, keeps it for them.
+
+-- A request that is granted a concurrency permit keeps it while it waits for rate permits, if that wait is at
+-- most this long, µs.
 local KEPT = 500000
 local made = {}
 
@@ -35,7 +37,7 @@ end
 
 local states, used = {}, {}
 
--- the state of KEYS[k], or nil when its value is foreign
+-- The state of KEYS[k], or nil when its value is foreign.
 local function open(k, algorithm, rule, horizon)
   local state = states[k]
   if state == nil then
@@ -50,7 +52,7 @@ local function open(k, algorithm, rule, horizon)
   end
   if state then state.open.handed_over = nil end
   if state and not algorithm.same(state.open.rule, rule) then
-    -- Around a change of the configuration one call can carry both rules.
+    -- While gateways get a new configuration, one call can carry both rules.
     if state.dirty then algorithm.save(state.open, state.key) end
     state.open, state.dirty = algorithm.load(state.key, now, rule, horizon), false
   end
@@ -59,7 +61,8 @@ end
 
 local function is_permits(want) return want.enforce and not want.state.algorithm.lease end
 
--- by how much who comes at `from` would wait longer in this limiter alone than its queue allows, µs
+-- By how much a request that comes at `from` would wait longer in this limiter alone than its queue allows,
+-- µs.
 local function excess(want, from)
   local longest = want.state.open.longest_wait
   if not longest then return 0 end
@@ -67,7 +70,8 @@ local function excess(want, from)
   return math.max(earliest - from - longest, 0)
 end
 
--- the first instant from `from` on at which all enforcing limiters can grant, and the one that made it so late
+-- The first instant from `from` on at which all enforcing rate limiters can grant, and the limiter that made
+-- it so late.
 local function common(wants, from)
   local at, bound, enforcing = from, 1, 0
   for _, want in ipairs(wants) do
@@ -87,8 +91,8 @@ local function common(wants, from)
   return at, bound
 end
 
--- The first instant from `retry_after` on at which no limiter's own queue is too long for it and which is
--- within the budget, and the limiter that made it so late: `bound` when none did.
+-- The first instant from `retry_after` on at which no queue is too long for the request and which is within
+-- the budget, and the limiter that made it so late: `bound` when none did.
 local function fitting_all_queues(wants, budget, retry_after, bound)
   while true do
     local before = retry_after
@@ -102,9 +106,9 @@ local function fitting_all_queues(wants, budget, retry_after, bound)
   end
 end
 
--- Whether every limiter of places has one: true; or the want that has none and, when it may wait for one,
--- until when and when to ask again.
-local function places(wants, budget, at, ticket)
+-- Whether every concurrency limiter has a free permit: true; or the want that has none and, when it may wait
+-- for one, until when and when to ask again.
+local function concurrent(wants, budget, at, ticket)
   local taken
   for i, want in ipairs(wants) do
     if want.enforce and want.state.algorithm.lease then
@@ -155,7 +159,7 @@ local function take(wants, at, budget, ticket)
   return parts
 end
 
--- at, retry_after, bound, parts, deadline, ask_after
+-- Returns at, retry_after, bound, parts, deadline, ask_after.
 local function decide(wants, budget, ticket)
   if budget > MAX_BUDGET then budget = MAX_BUDGET end
   local at, bound = common(wants, 0)
@@ -163,13 +167,13 @@ local function decide(wants, budget, ticket)
   retry_after, bound = fitting_all_queues(wants, budget, math.max(at - budget, 0), bound)
   if retry_after > 0 then return at, retry_after, bound, nil end
   local full, deadline, ask_after = true, nil, nil
-  if ticket then full, deadline, ask_after = places(wants, budget, at, ticket) end
+  if ticket then full, deadline, ask_after = concurrent(wants, budget, at, ticket) end
   if full == true then return at, 0, bound, take(wants, at, budget, ticket) end
   return at, deadline and 0 or RETRY, full, nil, deadline, ask_after
 end
 
--- Of a request that nothing made wait: the limiter of permits that has the fewest left, of equals the first; and its
--- level.
+-- For a request that no limiter delayed: the rate limiter that has the fewest permits left, among equals the
+-- first; and its level.
 local function tightest(wants)
   local bound, least, next, reset = 1, wants[1].state.algorithm.level(wants[1].state.open)
   if not is_permits(wants[1]) then return bound, least, next, reset end
@@ -195,7 +199,7 @@ end
 
 local function next_number() return tonumber(next_arg()) end
 
--- the state that the rule at args[i] asks for
+-- The state that the rule at args[i] asks for.
 local function next_state(k, algorithm)
   local horizon, rule = next_number(), algorithm.rule(args, i)
   i = i + algorithm.args
@@ -261,7 +265,7 @@ while i <= #args do
       state.dirty = true
       push(algorithm.forget(state.open) and 1 or 0)
     else
-      -- What was decided in this call before goes with it.
+      -- The decisions that this call made on the state before are dropped with it.
       if state then state.dirty = false end
       states[k] = nil
       local gone
@@ -282,5 +286,5 @@ end
 for _, state in ipairs(used) do
   if state.dirty then state.algorithm.save(state.open, state.key) end
 end
-reply[#reply + 1] = told
+reply[#reply + 1] = new_epoch
 return reply

@@ -1,5 +1,6 @@
-//! The laws of `LIMITING.md` for all algorithms alike, also several in one request, against models that know nothing
-//! of how the rules work. What only one of them promises stands beside it.
+//! The laws of `LIMITING.md` for all algorithms, also for several of them in one request, compared with
+//! models that know nothing of how the rules work. A law that only one algorithm promises is tested in that
+//! algorithm's own file.
 
 mod changes;
 mod side_by_side;
@@ -35,7 +36,7 @@ struct Limiter {
 enum Law {
     /// In any `t` µs at most `burst + t·count/period` permits.
     Bucket { count: i64, period: Micros, burst: i64 },
-    /// Behind a grant the time of its permits is free.
+    /// After a grant, the time that its permits take is free of grants.
     Paced { count: i64, period: Micros },
     /// In any half-open window of `span` µs at most `count`.
     Sliding { count: i64, span: Micros },

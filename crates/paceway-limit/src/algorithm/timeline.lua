@@ -8,9 +8,10 @@
 --   tail   tick  end of the reserved line
 --   holes  { start1, end1, start2, end2, ... }  free intervals before the tail, earliest first
 --
--- A stored state: version (1 byte), kind, per, den, most, tail in µs, its ticks, born, written, then for each
--- hole start and end in ticks before the tail; little-endian, 8 bytes each behind the first two.
--- Pace::new keeps every sum below 2^53.
+-- A stored state: version (1 byte), kind (1 byte), then 8 bytes each, little-endian: per, den, most, tail in
+-- µs, its ticks, born, written, and for each hole its start and end in ticks before the tail. Pace::new keeps
+-- every sum below 2^53.
+
 -- `start`, or `from` (µs) when `start` is a µs or more before it.
 local function clip(rule, start, from)
   from = from * rule.den
@@ -24,8 +25,8 @@ local function slack_of(rule) return math.min(2 * rule.den + 2, math.floor(rule.
 
 local function absolute(rule, now, tick) return now + math.floor(tick / rule.den), tick % rule.den end
 
--- Puts an algorithm on a timeline: `converted(tail, old, new)` says the tail of a state that another pace
--- wrote. It brings its own rule, same, earliest and level, for which it gets free and reset_after.
+-- Puts an algorithm on a timeline: `converted(tail, old, new)` returns the tail of a state that another pace
+-- wrote. The algorithm brings its own rule, same, earliest and level, for which it gets free and reset_after.
 local function on_a_timeline(algorithm, converted)
 local HEAD, HOLE = '<BBi8i8i8i8i8i8i8', '<i8i8'
 
@@ -56,7 +57,7 @@ local function free(open, from, length)
   local rule, holes = open.rule, open.holes
   local too_early = (from - 1) * rule.den
   for i = 1, #holes, 2 do
-    -- whoever left may have started less than a µs before `from`: in a larger hole that does not show
+    -- A request that left may have started less than a µs before `from`, which a larger hole does not show.
     local s = math.min(clip(rule, holes[i], from), holes[i + 1] - length)
     if s >= holes[i] and s > too_early then return s end
   end
@@ -139,14 +140,15 @@ in_one_string(algorithm, function(rule, now, _, to)
 end, 43)
 algorithm.take, algorithm.refund = take, refund
 
--- the holes of a line of `old` on one of `new`: as many permits long, and as many permits before the tail
+-- Converts the holes of a line of `old` to a line of `new`: as many permits long, and as many permits before
+-- the tail.
 local function convert_holes(holes, raw, tail, old, new)
   local free_from = -math.huge
   for at = 59, #raw, 16 do
     local s, e = struct.unpack(HOLE, raw, at)
-    local behind = math.floor(e / old.per * new.per)
+    local after = math.floor(e / old.per * new.per)
     local length = math.floor((s - e) / old.per) * new.per
-    s = math.max(tail - behind - length, free_from)
+    s = math.max(tail - after - length, free_from)
     e = s + length
     if e <= tail and left(new, s, e) >= new.per then
       holes[#holes + 1] = s
@@ -191,7 +193,7 @@ function algorithm.read(raw, now, rule)
   return open
 end
 
--- the value to keep and for how many µs it matters; nil when it equals an absent one
+-- The value to keep and for how many µs it matters; nil when it equals an absent one.
 function algorithm.write(open)
   local ttl = reset_after(open)
   if ttl <= 0 then return nil end

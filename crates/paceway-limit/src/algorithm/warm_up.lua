@@ -10,9 +10,10 @@
 --   cold   tick  the coldness there
 --   holes  { { start, stop, cold }, ... }  free intervals before the tail, earliest first
 --
--- A stored state: version (1 byte), kind, per, den, most, window, factor, tail in µs, its ticks, born,
--- written, cold, then for each hole start and end in ticks before the tail and its coldness; little-endian,
--- 8 bytes each behind the first two. WarmUp::new keeps every sum below 2^53.
+-- A stored state: version (1 byte), kind (1 byte), then 8 bytes each, little-endian: per, den, most, window,
+-- factor, tail in µs, its ticks, born, written, cold, and for each hole its start and end in ticks before the
+-- tail and its coldness. WarmUp::new keeps every sum below 2^53.
+
 make[87] = function()
 local warm_up = { kind = 87, args = 5 }
 
@@ -46,7 +47,7 @@ end
 
 local function idle(rule, cold, span) return math.min(cold + span, rule.window) end
 
-local function behind(rule, cold, busy, was, is)
+local function coldness_after(rule, cold, busy, was, is)
   local shifted = cold + is - was
   if cold == 0 and is > was then
     local above = math.max(was - rule.threshold, 0)
@@ -79,11 +80,11 @@ local function spread(open, first, stop, was, is)
   local rule, holes = open.rule, open.holes
   for i = first, #holes do
     local hole = holes[i]
-    local cold = behind(rule, hole.cold, hole.start - stop, was, is)
+    local cold = coldness_after(rule, hole.cold, hole.start - stop, was, is)
     was, is = idle(rule, hole.cold, span(hole)), idle(rule, cold, span(hole))
     hole.cold, stop = cold, hole.stop
   end
-  open.cold = behind(rule, open.cold, open.tail - stop, was, is)
+  open.cold = coldness_after(rule, open.cold, open.tail - stop, was, is)
 end
 
 local function tidy(open)
@@ -126,9 +127,9 @@ local function convert_holes(holes, raw, tail, old, new)
   local free_from = -math.huge
   for at = 83, #raw, 24 do
     local s, e, c = struct.unpack(HOLE, raw, at)
-    local behind = math.floor(e / old.per * new.per)
+    local after = math.floor(e / old.per * new.per)
     local length = math.ceil((s - e) / old.per * new.per)
-    local start = math.max(tail - behind - length, free_from)
+    local start = math.max(tail - after - length, free_from)
     local cold = math.min(math.ceil(c / old.window * new.window), new.window)
     local hole = { start = start, stop = start + length, cold = cold }
     if hole.stop <= tail and place(new, hole, 0, 1) then
@@ -246,8 +247,8 @@ function warm_up.refund(open, whole, ticks, born, aux, cost)
   if after then stop = math.min(stop, after.start) end
   local joins = before and before.stop == start
   if joins then cold = idle(rule, before.cold, span(before)) end
-  local _, behind_it = spend(rule, cold, cost)
-  spread(open, at, stop, behind_it, idle(rule, cold, length))
+  local _, cold_after = spend(rule, cold, cost)
+  spread(open, at, stop, cold_after, idle(rule, cold, length))
   local hole = { start = start, stop = stop, cold = cold }
   table.insert(holes, at, hole)
   if after and after.start == stop then

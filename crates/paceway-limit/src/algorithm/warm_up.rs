@@ -19,10 +19,13 @@
 //! A warm limiter computes in exact integers. The curve is in doubles, `+ - * /` in the same order in both
 //! twins, rounded to the slower side.
 
+mod curve;
+
 use super::{
     DataLoss, EXACT, Grant, Level, MAX_BUDGET, Micros, ceil_div,
     timeline::{Pace, drop_shortest_above_bound},
 };
+use curve::Hole;
 
 /// The rule of a limiter that warms up: its full rate, how long the warm-up takes, and how much slower a cold
 /// limiter is.
@@ -69,15 +72,6 @@ pub struct Open {
     /// The coldness at the tail, ticks.
     cold: i64,
     holes: Vec<Hole>,
-}
-
-/// A free interval before the tail, with the coldness that a grant in it begins at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Hole {
-    start: i64,
-    end: i64,
-    /// The coldness at the start of the hole, ticks.
-    cold: i64,
 }
 
 // === impl WarmUp ===
@@ -148,65 +142,9 @@ impl WarmUp {
         [self.pace.per, self.pace.den, self.pace.most, self.window, self.factor]
     }
 
-    /// By how many stable intervals a permit lowers the coldness: Guava's cool-down interval.
-    fn fall(&self) -> f64 {
-        2.0 * (1000 + self.factor) as f64 / (5000 + self.factor) as f64
-    }
-
-    /// The coldness above which permits take longer, ticks.
-    fn threshold(&self) -> f64 {
-        self.window as f64 * self.fall() / 2.0
-    }
-
-    /// The factor of the curve: a coldness above the threshold costs its square times this, ticks; Guava's
-    /// slope.
-    fn steep(&self) -> f64 {
-        let factor = self.factor as f64 / 1000.0;
-        (factor * factor - 1.0) / (4.0 * self.fall() * self.fall()) / self.window as f64
-    }
-
     /// The greatest distance between a state of this rule and now, µs.
     fn far(&self) -> Micros {
         (self.pace.full() + self.window) / self.pace.den + 2 * MAX_BUDGET
-    }
-
-    /// How many ticks `cost` permits take that begin at a coldness, and the coldness after them.
-    fn spend(&self, cold: i64, cost: i64) -> (i64, i64) {
-        let stable = cost * self.pace.per;
-        let (used, threshold) = (stable as f64 * self.fall(), self.threshold());
-        let above = (cold as f64 - threshold).max(0.0);
-        let left = (cold as f64 - used - threshold).max(0.0);
-        let extra = (above - left) * (above + left) * self.steep();
-        (stable + extra.ceil() as i64, (cold - used.floor() as i64).max(0))
-    }
-
-    /// The coldness after `span` idle ticks, at most that of a cold limiter.
-    fn idle(&self, cold: i64, span: i64) -> i64 {
-        (cold + span).min(self.window)
-    }
-
-    /// The coldness after `busy` ticks of grants when the coldness before them changes from `was` to `is`.
-    fn coldness_after(&self, cold: i64, busy: i64, was: i64, is: i64) -> i64 {
-        let mut shifted = cold + is - was;
-        if cold == 0 && is > was {
-            // The grants had warmth to spare: the coldness that they could use up beyond `was` does not
-            // arrive here.
-            let above = (was as f64 - self.threshold()).max(0.0);
-            let used = (busy as f64 - above * above * self.steep()) * self.fall();
-            shifted = shifted.min(is - used.floor() as i64);
-        }
-        shifted.clamp(0, self.window)
-    }
-
-    /// Where `cost` permits start in a hole, from `from` µs on; `None` when the hole has no room for them.
-    fn place(&self, hole: &Hole, from: Micros, cost: i64) -> Option<i64> {
-        let start = self.pace.clip(hole.start, from);
-        (self.end(hole, start, cost) <= hole.end).then_some(start)
-    }
-
-    /// Where `cost` permits end that start at `start` within a hole.
-    fn end(&self, hole: &Hole, start: i64, cost: i64) -> i64 {
-        start + self.spend(self.idle(hole.cold, start - hole.start), cost).0
     }
 }
 
@@ -388,20 +326,6 @@ impl Open {
         let rule = self.rule;
         self.holes.retain(|hole| rule.place(hole, 0, 1).is_some());
         drop_shortest_above_bound(&mut self.holes, Hole::span);
-    }
-}
-
-// === impl Hole ===
-
-impl Hole {
-    /// The length of the hole, ticks.
-    fn span(&self) -> i64 {
-        self.end - self.start
-    }
-
-    /// Converts between ticks from now and ticks before the tail; the conversion is its own inverse.
-    fn before(&self, tail: i64) -> Self {
-        Self { start: tail - self.start, end: tail - self.end, cold: self.cold }
     }
 }
 

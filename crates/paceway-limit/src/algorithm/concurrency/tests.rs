@@ -110,7 +110,7 @@ fn what_nobody_renews_is_free_after_the_lease_and_a_zombie_changes_nothing() {
     places.now += 59 * SECOND;
     assert!(places.ask(ticket(2), SECOND).queued.is_some());
     places.now += SECOND;
-    // Whoever touches the state hands the place on; the waiter has left meanwhile.
+    // Any call on the state hands the permit to the queue; the waiter has left meanwhile.
     let heir = grant(&places.ask(ticket(3), 0));
     assert!(!places.renew(zombie), "re-added after expiry");
     assert!(!places.release(zombie), "released twice");
@@ -215,7 +215,7 @@ enum Step {
 proptest! {
     #![proptest_config(crate::algorithm::tests::cases(512))]
 
-    /// Against a list of who holds until when and a list of who waits.
+    /// Compared with a list of holders and their expiries, and a list of waiters.
     #[test]
     fn never_too_many_never_idle_first_come_first_served(
         mut max in 1..4i64,
@@ -292,7 +292,7 @@ proptest! {
                 _ => {}
             }
             prop_assert_eq!(places.held(), holding.len() as i64);
-            // Who holds a place keeps it under a smaller limit, and nobody comes in.
+            // The holders keep their permits under a smaller limit, and no other request gets one.
             prop_assert!(places.held() <= max.max(held));
             prop_assert_eq!(&places.notified, &expected_calls);
         }

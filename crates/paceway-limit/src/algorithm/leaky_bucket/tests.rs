@@ -111,7 +111,7 @@ fn a_million_saturated_grants_end_at_the_exact_microsecond(
     for _ in 0..GRANTS {
         let mut open = Open::new(state.as_mut(), now, rule);
         let (at, start) = open.earliest(0, 1);
-        // Whoever is too early comes back at the very instant that was said.
+        // A request that came too early comes back at the very instant that the refusal named.
         if at > 0 {
             now += at;
             open = Open::new(state.as_mut(), now, rule);

@@ -99,7 +99,7 @@ fn check(algorithm: Algorithm, cost: i64, enforce: bool) -> Check {
     Check { enforce, ..Check::new("k", algorithm).with_cost(cost) }
 }
 
-/// When `cost` permits are granted that are asked for at `now` by who waits as long as it takes.
+/// The instant of a grant of `cost` permits to a request that comes at `now` and has no bound on its wait.
 fn take(store: &MemoryStore, rule: Algorithm, cost: i64, now: Micros) -> Micros {
     let checks = [check(rule, cost, true)].into();
     let entry = Entry::Reserve { checks, budget: MAX_BUDGET, ticket: None };
@@ -137,7 +137,8 @@ fn a_charge_does_not_raise_what_other_periods_allow() {
     assert_eq!(take(&store, short, 1, start + SECOND), 2 * SECOND);
 }
 
-/// A gateway that hears of a charge last, and then of nothing, goes on from the window as it is.
+/// The last reply of the store was about a charge: the gateway that then decides alone begins with that
+/// window.
 #[test]
 fn a_share_begins_as_full_as_a_charge_has_left_the_whole() {
     let (store, rule) = (MemoryStore::default(), fixed(30, SECOND));
@@ -155,8 +156,8 @@ proptest! {
         prop_assert_eq!(rule.share(1, period, 1), rule);
     }
 
-    /// What each of all gateways grants by a time, one that has the whole grants by then, too. (A warm-up begins cold at
-    /// each of them: slower.)
+    /// All shares together grant no more permits by any instant than the whole rule. (A warm-up begins cold
+    /// at each gateway, which is slower.)
     #[test]
     fn all_shares_together_are_no_more_than_the_whole(
         (rule, period) in rules(), gateways in 1..20i64, asked in 1..60i64,
@@ -188,7 +189,7 @@ proptest! {
         prop_assert!(last + margin + at_once + 2 >= end, "{last} {end}");
     }
 
-    /// What was taken is owed, whatever was taken before.
+    /// The permits that were taken are owed, however many were taken before.
     #[test]
     fn what_was_taken_is_owed(
         (rule, _) in rules(), before in 0..50i64, taken in 0..50i64, pause in 0..SECOND,
@@ -206,7 +207,7 @@ proptest! {
         let known = level(&store, rule, NOW);
         let later = NOW + pause;
         for _ in 0..taken {
-            // 62 permits of 1/min reach further ahead than anybody may wait.
+            // 62 permits of 1/min reach further ahead than a request may wait.
             prop_assume!(level(&store, rule, later).next <= MAX_BUDGET);
             take(&store, rule, 1, later);
         }

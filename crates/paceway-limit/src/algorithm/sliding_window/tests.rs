@@ -148,7 +148,7 @@ fn room_that_somebody_ahead_kept_closed_is_free_when_it_leaves() {
     window.ask(T0, 3, 0).expect("granted");
     assert_eq!(window.ask(T0, 3, 48).expect("granted").0, T0 + 48);
     let (at, last) = window.ask(T0 + 24, 1, 72).expect("granted");
-    assert_eq!(at, T0 + 96, "behind it all is taken");
+    assert_eq!(at, T0 + 96, "all later room is taken");
     assert!(window.refund(T0 + 24, last, 1) && window.refund(T0 + 24, second, 2));
     assert_eq!(window.level(T0 + 24).next, 0);
 }
@@ -266,7 +266,7 @@ proptest! {
                     prop_assert!(wait > budget);
                 }
             }
-            // Anybody who has not sent may leave, also a little late.
+            // A request that was not sent may leave, also a little late.
             let late = now - rule.span / 2;
             let unsent: Vec<_> = (0..grants.len()).filter(|i| grants[*i].0 > late).collect();
             if let Some(i) = gives_back.and_then(|i| unsent.get(i)) {
@@ -295,7 +295,8 @@ proptest! {
                 grants[rule].push((at, cost));
             }
         }
-        // What gateways of one configuration granted obeys it, whatever the others did.
+        // The grants of gateways with one configuration obey its rule, whatever the grants of the others
+        // were.
         prop_assert!(obeys(rules[0], &grants[0]) && obeys(rules[1], &grants[1]));
     }
 

@@ -78,7 +78,7 @@ impl Flow {
 proptest! {
     #![proptest_config(crate::algorithm::tests::cases(512))]
 
-    /// Law 3 across edits: nobody is locked out by what an earlier rule left behind.
+    /// Law 3 across edits: the state of an earlier rule locks no request out for longer than a refusal said.
     #[test]
     fn who_comes_back_in_time_passes_whatever_the_rules_were_before(
         rules in three_of_a_kind(),
@@ -132,8 +132,8 @@ proptest! {
                 grants.extend((at == 0).then_some((now, cost)));
             }
         }
-        // Whoever did not wait obeys at least the fastest of the rules. A bucket that was full under a
-        // smaller burst is forgotten, and with it that it was smaller.
+        // A request that did not wait obeys at least the fastest of the rules. A bucket that was full under a
+        // smaller burst is forgotten, and with it that its burst was smaller.
         let Some(burst) = burst else { return Ok(()) };
         let most = if Flow::pace(limiter.law).1 > 0 { burst } else { 3 };
         for i in 0..grants.len() {
@@ -145,7 +145,8 @@ proptest! {
         }
     }
 
-    /// Law 9: a limit of one a day that is used up locks nobody out of ten a second, nor gives anything away.
+    /// Law 9: a limit of one a day that is used up locks no request out of ten a second, and grants no permit
+    /// too many.
     #[test]
     fn who_cannot_wait_is_let_in_again_soon_after_an_edit(kind in 0..3usize, idle in 0..3_600_000_000i64) {
         const DAY: Micros = 86_400_000_000;

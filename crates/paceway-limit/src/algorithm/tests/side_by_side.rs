@@ -135,8 +135,8 @@ proptest! {
         }
     }
 
-    /// Law 6 across an edit: whoever waits under the old rule and leaves makes room, also when a gateway with the new
-    /// rule has decided since.
+    /// Law 6 across an edit: a request that waits under the old rule and leaves makes room, even after a
+    /// gateway with the new rule has decided.
     #[test]
     fn slots_of_old_waiters_are_given_back_after_a_change_of_the_rate(
         kind in 0..3usize,
@@ -155,7 +155,7 @@ proptest! {
             (0..waiters).map(|_| limiter.ask(T0, 1, MAX_BUDGET).expect("granted").1).collect();
         limiter.rule = new.rule;
         let (_, own) = limiter.ask(T0, 1, MAX_BUDGET).expect("granted");
-        // What nobody waits for any more, whoever decided in between.
+        // The room that the waiters left, whichever rule decided in between.
         let mut empty = old.clone();
         empty.ask(T0, 1, 0).expect("granted");
         empty.rule = new.rule;

@@ -102,8 +102,9 @@ proptest! {
                 for (i, grant) in &grants {
                     prop_assert!(limiters[*i].refund(now, *grant, cost));
                 }
-                // What it had would be its own again, but where a queue of a leaky bucket is too long, and where a
-                // bucket that warms up has by now another place for it in the room of several who left.
+                // The request could have its own room again, with two exceptions: the queue of a leaky bucket
+                // is too long, or a bucket that warms up has by now another place for it in the room of
+                // several requests that left.
                 let warms = grants.iter().any(|(i, _)| matches!(limiters[*i].rule, Algorithm::WarmUp(_)));
                 let mut copies: Vec<_> = grants.iter().map(|(i, _)| limiters[*i].clone()).collect();
                 let again = decide(&mut copies.iter_mut().collect::<Vec<_>>(), now, cost, at - now);
@@ -139,7 +140,7 @@ proptest! {
         }
     }
 
-    /// Law 7: only what somebody gave back is had before those who wait.
+    /// Law 7: only refunded permits are granted before the requests that already wait.
     #[test]
     fn who_comes_first_is_served_first(mut limiter in any_limiter(), steps in steps()) {
         let (mut waiting, mut free, mut now) = (Vec::new(), Vec::new(), T0);
@@ -173,7 +174,7 @@ fn what_remains_of_a_list_of_rates_is_that_of_the_one_closest_to_its_limit() {
     }
     let reserved = decide(&mut [&mut second, &mut minute], T0 + 20 * 1_000_000, 1, 0);
     assert_eq!((reserved.at, reserved.bound_by, reserved.level.remaining), (0, 1, 3));
-    // Who waits is told of the one that it waits for.
+    // A request that waits is bound by the limiter that it waits for.
     for _ in 0..3 {
         decide(&mut [&mut second, &mut minute], T0 + 20 * 1_000_000, 1, 0);
     }

@@ -1,4 +1,5 @@
-//! What an upstream sees that counts in its own way, behind a way that varies within the margin.
+//! Upstreams that count calls in ways of their own, and see them after a travel time that varies within the
+//! margin.
 
 use super::*;
 
@@ -50,7 +51,8 @@ fn fixed_windows(arrivals: &[Micros], count: i64, period: Micros, phase: Micros)
     })
 }
 
-/// Counts from the first request on, and anew with the first that comes a period later.
+/// An upstream that opens a window at the first call, and a new one at the first call that comes a period
+/// later.
 fn first_hit_windows(arrivals: &[Micros], count: i64, period: Micros) -> bool {
     let (mut start, mut hits) = (Micros::MIN / 2, 0);
     arrivals.iter().all(|at| {
@@ -83,7 +85,7 @@ fn bucket(arrivals: &[Micros], count: i64, period: Micros) -> bool {
 proptest! {
     #![proptest_config(crate::algorithm::tests::cases(512))]
 
-    /// Whatever it counts, and whoever leaves: it has nothing to refuse.
+    /// The upstream has nothing to refuse, whichever way it counts and whichever waiting requests leave.
     #[test]
     fn no_upstream_refuses_what_a_sliding_window_or_a_leaky_bucket_lets_through(
         leaky in any::<bool>(),

@@ -71,7 +71,7 @@ impl Limiter {
     }
 }
 
-/// Guava's `SmoothRateLimiter.SmoothWarmingUp` as published, but for its truncation to whole µs.
+/// Guava's `SmoothRateLimiter.SmoothWarmingUp` as published, except that it does not round to whole µs.
 #[derive(Clone)]
 struct Guava {
     stable: f64,
@@ -285,7 +285,8 @@ fn who_waits_for_a_slow_limiter_leaves_it_to_others_who_warm_it_up() {
         fast.take(start, 1);
         granted += 1;
     }
-    // 9000 but for the 500 of the warm-up and two or three a second, who were granted a place when cold.
+    // 9000 without the 500 of the warm-up, and without two or three a second that were granted when the
+    // limiter was cold.
     assert!((8_150..8_500).contains(&granted), "{granted}");
 }
 

@@ -1,5 +1,5 @@
 //! What this process knows of the states on a server: the marker that stands beside them, and which run of a server had
-//! them. Twin of `marker.lua`, which judges. Never asks: calls and connections tell it.
+//! them. Twin of `epoch.lua`, which judges. Never asks: calls and connections tell it.
 //!
 //! A server that has lost its states has lost the marker with them. One that comes back with states of a moment ago, as a
 //! replica does that is promoted, has the marker and is another run: then the next call says that it is in doubt. So it

@@ -39,7 +39,8 @@ fn later() -> impl Strategy<Value = Vec<i64>> {
     prop_oneof![Just(vec![0; 60]), some]
 }
 
-/// The law itself: behind a grant the time of its permits is free, but for less than a µs in all.
+/// The law itself: after a grant, the time of its permits is free of other grants, except for less than a µs
+/// in all.
 fn obeys(rule: LeakyBucket, grants: &mut [(Micros, i64)]) -> bool {
     grants.sort_unstable();
     (0..grants.len()).all(|first| {

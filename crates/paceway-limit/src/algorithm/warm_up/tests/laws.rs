@@ -28,7 +28,7 @@ fn odd() -> impl Strategy<Value = WarmUp> {
         .prop_map(|(count, period, warm_up, factor)| rule(count, period, warm_up, factor))
 }
 
-/// Behind a grant the stable time of its permits is free, but for less than a µs in all.
+/// After a grant, the stable time of its permits is free of other grants, except for less than a µs in all.
 fn obeys(rule: WarmUp, grants: &mut [(Micros, i64)]) -> bool {
     grants.sort_unstable();
     (0..grants.len()).all(|first| {
@@ -63,8 +63,8 @@ proptest! {
         }
     }
 
-    /// Who comes less than a µs behind the end of an interval starts at the end, and by so much less it
-    /// gets colder: a µs a grant, and what a µs of coldness can cost.
+    /// A request that comes less than a µs after the end of an interval starts at that end, so the limiter
+    /// cools down for that much less: a µs a grant, and the time that a µs of coldness can cost.
     #[test]
     fn with_pauses_it_is_guavas_within_microseconds_a_grant(
         (count, period) in (3..40i64, 4_000..900_000i64),

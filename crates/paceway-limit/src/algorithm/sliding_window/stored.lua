@@ -1,0 +1,154 @@
+-- The state of a sliding window in its key: how it is read, in pieces where it is long, and how it is written. The Rust
+-- half has no such file, because the memory store keeps the state as it is.
+
+-- The state after a loss of data: `count` permits, all at the last instant that can have been promised before
+-- the loss.
+local function use_up(open, horizon)
+  local at, count = grained(open.rule, lost_at + horizon), open.rule.count
+  open.fresh, open.born, open.floor, open.base, open.most = false, open.now, 0, 0, count
+  open.span, open.closed_count, open.closed_span = open.rule.span, count, open.rule.span
+  open.first, open.count, open.written, open.new = 0, 1, 0, { at, count }
+  open.chunk, open.from, open.to, open.whole, open.ahead = '', 0, 0, true, {}
+  open.others, open.laws = nil, nil
+  find_last(open)
+  open.fresh = is_past(open)
+  if open.fresh and (rare or make_rare()).tells(open) then open.gone_at, open.gone = at, count end
+  return open
+end
+
+-- nil for a value that this version did not write
+function sliding_window.load(key, now, rule, horizon)
+  local raw = ask('GETRANGE', key, 0, HEAD_SIZE + CHUNK * SIZE - 1)
+  if not raw then return nil end
+  local open = { rule = rule, horizon = horizon, now = now, key = key, fresh = true, ahead = {}, hint = 0 }
+  if raw == '' then return is_lost() and use_up(open, horizon) or open end
+  if #raw < HEAD_SIZE then return nil end
+  local version, kind, born, floor, base, last, total, span, most, closed_count, closed_span, lives, first, count,
+    ahead, others = struct.unpack(HEAD, raw)
+  if version ~= VERSION or kind ~= sliding_window.kind then return nil end
+  if first < 0 or count < 0 or ahead > MAX_HOLES or span < 1 or base < 0 or total < base then return nil end
+  if closed_count < 1 or closed_span < 1 or others > 1 + 2 * MAX_OTHERS then return nil end
+  local slots = first + count + ahead + others
+  if slots <= CHUNK and #raw < HEAD_SIZE + slots * SIZE then return nil end
+  open.exists = true
+  if is_lost(born) then return use_up(open, horizon) end
+  open.chunk, open.from, open.to = string.sub(raw, HEAD_SIZE + 1), 0, math.floor((#raw - HEAD_SIZE) / SIZE)
+  if ahead + others > 0 then
+    local stored = open.chunk
+    local from = (first + count) * SIZE
+    if slots > CHUNK then
+      stored = redis.call('GETRANGE', key, HEAD_SIZE + from, HEAD_SIZE + slots * SIZE - 1)
+      from = 0
+    end
+    if #stored < from + (ahead + others) * SIZE then return nil end
+    for i = 0, ahead - 1 do
+      open.ahead[2 * i + 1], open.ahead[2 * i + 2] = struct.unpack(ENTRY, stored, from + SIZE * i + 1)
+    end
+    if others > 0 then
+      open.others = {}
+      for i = 0, others - 1 do
+        local a, b = struct.unpack(ENTRY, stored, from + SIZE * (ahead + i) + 1)
+        -- The instant of a last grant has nothing beside it.
+        if a < 1 or b < (i > 0 and i % 2 == 0 and 0 or 1) then return nil end
+        open.others[2 * i + 1], open.others[2 * i + 2] = a, b
+      end
+    end
+  end
+  open.last, open.span, open.total = last, span, total
+  open.closed_count, open.closed_span = closed_count, closed_span
+  local is_same = closed_count == rule.count and closed_span == rule.span
+  local gone = is_past(open)
+  if gone then
+    local knows = last_of_all(open) + open.span + KNOWN_PAST > now
+    if knows then
+      local gone_number = total
+      for i = 2, #open.ahead, 2 do gone_number = gone_number + open.ahead[i] end
+      open.gone_at, open.gone = last_of_all(open), gone_number
+    end
+    if not knows or (is_same and others == 0) or open.gone_at + rule.span <= now then
+      open.ahead, open.others = {}, nil
+      return open
+    end
+  end
+  open.fresh, open.born, open.floor, open.base = false, born, floor, base
+  open.span, open.most = span, most
+  open.lives, open.first, open.count, open.written, open.new = lives, first, count, count, {}
+  if gone then
+    -- The state is past for the rules that wrote it, and not for this one with its longer window.
+    open.floor, open.base, open.ahead = open.gone_at, open.gone, {}
+    open.first, open.count, open.written = first + count, 0, 0
+    find_last(open)
+    return open
+  end
+  if not is_same then
+    local popped = pop_while(open, function(at) return at > now end)
+    for i = 1, #popped, 2 do insert_ahead(open, popped[i], popped[i + 1]) end
+  end
+  if not is_same or others > 0 then
+    open.laws = {}
+    local beside = (rare or make_rare()).beside
+    if last_of_all(open) + closed_span > now then beside(open.laws, rule, closed_count, closed_span) end
+    for i = 3, open.others and #open.others or 0, 4 do
+      local count_, span_, last_ = open.others[i], open.others[i + 1], open.others[i + 2]
+      if last_ + span_ > now then beside(open.laws, rule, count_, span_) end
+    end
+  end
+  return open
+end
+
+local function pack_all(list)
+  local parts = {}
+  for i = 1, #list, 2 do parts[#parts + 1] = struct.pack(ENTRY, list[i], list[i + 1]) end
+  return table.concat(parts)
+end
+
+local function head(open)
+  return struct.pack(
+    HEAD, VERSION, sliding_window.kind, open.born, open.floor, open.base, open.last, open.total, open.span,
+    open.most, open.closed_count, open.closed_span, open.lives, open.first, open.count, #open.ahead / 2,
+    open.others and #open.others / 2 or 0)
+end
+
+-- The stored form of a state that is born now and of which no permit is taken.
+function sliding_window.unused(rule, now)
+  return head({
+    born = now, floor = 0, base = 0, last = 0, total = 0, span = rule.span, most = rule.count,
+    closed_count = rule.count, closed_span = rule.span, lives = now, first = 0, count = 0, ahead = {},
+  })
+end
+
+function sliding_window.save(open, key)
+  local ttl = 0
+  if not open.fresh then ttl = last_of_all(open) + open.span - open.now end
+  if ttl <= 0 then
+    if open.exists then vacate(sliding_window, key, open.now, open.rule, open.horizon) end
+    return
+  end
+  local tail = pack_all(open.new) .. pack_all(open.ahead)
+  local slots = open.count + #open.ahead / 2
+  if open.others then
+    tail, slots = tail .. pack_all(open.others), slots + #open.others / 2
+  end
+  if open.whole or slots <= SMALL or open.first > slots + 64 then
+    local kept = ''
+    if open.written > 0 then
+      local first, last = open.first, open.first + open.written
+      if first >= open.from and last <= open.to then
+        kept = string.sub(open.chunk, SIZE * (first - open.from) + 1, SIZE * (last - open.from))
+      else
+        kept = redis.call('GETRANGE', key, HEAD_SIZE + SIZE * first, HEAD_SIZE + SIZE * last - 1)
+      end
+    end
+    open.first, open.lives = 0, open.now + ttl
+    redis.call('SET', key, head(open) .. kept .. tail, 'PX', lifetime(ttl))
+    return
+  end
+  -- The lifetime is set longer than needed, so that it is not set again each time.
+  local longer = open.now + ttl > open.lives
+  if longer then open.lives = open.now + ttl + math.floor(ttl / 4) end
+  if tail ~= '' then redis.call('SETRANGE', key, HEAD_SIZE + SIZE * (open.first + open.written), tail) end
+  redis.call('SETRANGE', key, 0, head(open))
+  if longer then redis.call('PEXPIRE', key, lifetime(open.lives - open.now)) end
+end
+return sliding_window
+end
