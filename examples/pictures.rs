@@ -16,12 +16,12 @@ use std::{collections::VecDeque, fmt::Write, fs, io, path::Path};
 
 const MS: Micros = 1_000;
 const SECOND: Micros = 1_000_000;
-/// A second boundary of the store's clock.
+/// The instant on the store's clock at which each picture begins: the start of a second, µs.
 const EPOCH: Micros = 1_000_000_000_000_000;
-/// The rate of all limiters that have one: 5 per second.
+/// The rate of all limiters that have one: 5 permits each second.
 const COUNT: i64 = 5;
 const MAX_WAIT: Micros = SECOND;
-/// The time for which a call holds its concurrency permit.
+/// The time for which a call holds its concurrency permit, until its answer has ended.
 const WORK: Micros = 300 * MS;
 const PLACES: i64 = 4;
 
@@ -30,16 +30,16 @@ struct Picture {
     name: &'static str,
     settings: &'static str,
     seconds: i64,
-    /// The instant of each request, and whether it was granted.
+    /// The instant of each request, µs from the left edge, and whether it was granted.
     requests: Vec<(Micros, bool)>,
     grants: Vec<Micros>,
     /// A step line: the second number is the value from the instant on.
     curve: Vec<(Micros, f64)>,
     curve_name: &'static str,
-    /// A line through these points, which the curve never crosses.
+    /// A line through these points, which the curve never crosses: the promise of the limiter.
     bound: Vec<(Micros, f64)>,
     bound_name: &'static str,
-    /// The instants at which windows begin.
+    /// The instants at which windows of the clock begin, for a `fixed_window` only.
     marks: Vec<Micros>,
 }
 
@@ -228,7 +228,7 @@ fn held(rule: Algorithm, requests: &[Micros]) -> (Vec<bool>, Vec<Micros>) {
     (granted, grants)
 }
 
-/// Adds up the steps until each instant.
+/// Adds up the steps until each instant: the points of a step line.
 fn sum(steps: impl Iterator<Item = (Micros, f64)>) -> Vec<(Micros, f64)> {
     let mut steps: Vec<_> = steps.collect();
     steps.sort_by_key(|(at, _)| *at);
@@ -353,7 +353,7 @@ impl Picture {
         .concat()
     }
 
-    /// Draws the seconds, the values, and the lines at which windows begin.
+    /// Draws the seconds below the chart, the values beside it, and the lines at which windows begin.
     fn axis(&self) -> String {
         let mut lines = String::new();
         let mut out = String::new();

@@ -16,16 +16,16 @@ use std::{collections::VecDeque, env, io::Write, process::ExitCode};
 
 const MS: Micros = 1_000;
 const SECOND: Micros = 1_000_000;
-/// Period of every quota.
+/// The period of every quota: N calls per second, with N from the command's cases.
 const T: Micros = SECOND;
-/// A second boundary of the store's clock.
+/// The instant on the store's clock at which a run begins: the start of a second, µs.
 const EPOCH: Micros = 1_000_000_000_000_000;
-/// The shortest way from grant to upstream.
+/// The shortest time that a call takes from its grant to the upstream, µs.
 const BASE_DELAY: Micros = 20 * MS;
 /// The jitters: by how much the way from grant to upstream may be longer.
 const JITTERS: [Micros; 4] = [0, 5 * MS, 30 * MS, 50 * MS];
 const MAX_WAIT: Micros = 500 * MS;
-/// The offered load, as a multiple of the quota.
+/// The offered load, as a multiple of the quota: twice as many requests as it allows.
 const LOAD: i64 = 2;
 const SEEDS: u64 = 3;
 const LEGEND: &str =
@@ -33,11 +33,11 @@ const LEGEND: &str =
 N per T is the quota; J is the jitter, the most by which the delay to the upstream varies.
 ";
 
-/// A limiter in front of the upstream, and its promises.
+/// A limiter in front of the upstream, and the promises that the simulation checks.
 struct Policy {
     name: &'static str,
     rule: Algorithm,
-    /// Upstreams that never refuse it.
+    /// The upstreams that must never refuse a call of this policy.
     never_refused_by: &'static [Upstream],
     /// The time that N calls take when the limiter is saturated, µs: at the upstreams above, at least the quota times T
     /// / this, less 1 %, is used.
@@ -47,34 +47,34 @@ struct Policy {
 /// How an upstream enforces N per T on the calls that arrive. Refused calls do not count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Upstream {
-    /// N in any T.
+    /// Accepts at most N calls in any interval of length T.
     SlidingLog,
-    /// N in each window of T, of any phase.
+    /// Accepts at most N calls in each window of length T; the windows have a random phase.
     FixedWindow,
-    /// N per T flow into a bucket of N.
+    /// Accepts a call for each permit of a bucket of N, into which N permits flow per T.
     TokenBucket,
-    /// Any two are T/N apart.
+    /// Accepts a call only if the last accepted one is at least T/N ago.
     Burst1,
 }
 
-/// The calls of one policy that one upstream saw.
+/// The calls of one policy that one upstream received, and those that it refused.
 #[derive(Clone, Copy, Default)]
 struct Seen {
     sent: i64,
     refused: i64,
-    /// The quota of the upstream over the whole run, in calls.
+    /// The number of calls that the upstream's quota allows over the whole run.
     quota: i64,
 }
 
-/// One policy with one jitter.
+/// The results of one policy with one jitter, a line of the table.
 struct Row {
     policy: Policy,
     jitter: Micros,
-    /// In the order of [`Upstream::ALL`].
+    /// The results at each upstream, in the order of [`Upstream::ALL`].
     seen: [Seen; 4],
 }
 
-/// A random number generator: SplitMix64 (Steele, Lea, Flood 2014).
+/// A generator of random numbers with a fixed seed: SplitMix64 (Steele, Lea, Flood 2014).
 struct Random(u64);
 
 fn main() -> ExitCode {
@@ -132,7 +132,7 @@ fn simulate(count: i64, duration: Micros, seeds: u64) -> Vec<Row> {
     rows
 }
 
-/// The instants of the requests: a Poisson process, given their number.
+/// Draws the instants of the requests: a Poisson process, given the number of its events.
 fn requests(count: i64, duration: Micros, random: &mut Random) -> Vec<Micros> {
     let many = LOAD * count * duration / T;
     let mut instants: Vec<_> = (0..many).map(|_| random.below(duration)).collect();
@@ -152,7 +152,7 @@ fn grants(rule: Algorithm, requests: &[Micros], duration: Micros) -> Vec<Micros>
     granted.filter(|at| *at < duration).collect()
 }
 
-/// The instants at which the calls reach the upstream, sorted.
+/// Adds a random delay to each call and returns the instants at the upstream, sorted.
 fn arrivals(sent: &[Micros], jitter: Micros, random: &mut Random) -> Vec<Micros> {
     let mut delay = || BASE_DELAY + random.below(jitter + 1);
     let mut instants: Vec<_> = sent.iter().map(|at| at + delay()).collect();
@@ -243,7 +243,7 @@ fn fixed_window(arrivals: &[Micros], count: i64, phase: Micros) -> i64 {
     accepted
 }
 
-/// Calculates in units of 1/`count` µs, so that nothing is rounded.
+/// Counts the calls that a bucket accepts, in units of 1/`count` µs, so that nothing is rounded.
 fn bucket(arrivals: &[Micros], count: i64, burst: i64) -> i64 {
     let (mut empty_until, mut accepted) = (0, 0);
     for at in arrivals {
@@ -273,7 +273,7 @@ impl Row {
         ]
     }
 
-    /// Describes each law that this row breaks.
+    /// Describes each law that this row breaks, with the policy, the jitter and the upstream.
     fn broken_laws(&self, count: i64) -> Vec<String> {
         let of = format!("{} at {count}/s, jitter {} ms", self.policy.name, self.jitter / MS);
         let mut broken = Vec::new();
@@ -302,7 +302,7 @@ impl Row {
 // === impl Seen ===
 
 impl Seen {
-    /// The part of the quota that the upstream accepted.
+    /// The part of the quota that the upstream accepted: 1.0 if all of it was used.
     fn share(self) -> f64 {
         (self.sent - self.refused) as f64 / self.quota as f64
     }
@@ -320,7 +320,7 @@ impl Seen {
 // === impl Random ===
 
 impl Random {
-    /// 0 to `bound` - 1, evenly.
+    /// Draws a whole number from 0 to `bound` - 1, each with the same probability.
     fn below(&mut self, bound: i64) -> i64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -330,7 +330,7 @@ impl Random {
     }
 }
 
-/// Formats columns of equal width, as text or as markdown.
+/// Formats lines with columns of equal width, as plain text or as a Markdown table.
 fn table(lines: &[[String; 7]], markdown: bool) -> String {
     let width = |i: usize| lines.iter().map(|line| line[i].chars().count()).max().unwrap_or(0);
     let widths: Vec<_> = (0..7).map(width).collect();

@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use paceway::upstream::fuzzing::{BodyDecoder, FIELDS, HEAD_BYTES, framed};
 use paceway_fuzz::{expand, head, pieces, trim};
 
-/// The octets and trailers that were read, and how the body ended.
+/// The octets and trailers that the reader found, and how the body ended.
 #[derive(Debug, PartialEq, Eq)]
 struct Read {
     data: Vec<u8>,

@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 use paceway::config::{Config, ConfigError};
 use std::path::Path;
 
-/// The content of every variable and file.
+/// The content of every variable and file that the fuzzed configuration can name.
 const SECRET: &str = "hunter2";
 
 fuzz_target!(|data: &[u8]| {

@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use paceway::upstream::fuzzing::{BodyDecoder, FIELDS, FuzzedHead, HEAD_BYTES, take_head};
 use paceway_fuzz::{Plain, expand, head, pieces, trim};
 
-/// The heads that were read, and how the reading ended.
+/// The heads that the reader found, interim ones first, and how the reading ended.
 #[derive(Debug, PartialEq, Eq)]
 struct Read {
     heads: Vec<Taken>,
@@ -52,7 +52,7 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(body, end_of_body(taken, is_bare, upgrade_asked), "{taken:?}");
 });
 
-/// Reads heads up to the first that is a final response.
+/// Reads heads from the pieces, up to the first that is a final response.
 fn read(pieces: &[&[u8]], answer: &mut Option<Response<()>>) -> Read {
     let (mut heads, mut input) = (Vec::new(), BytesMut::new());
     let mut left: usize = pieces.iter().map(|piece| piece.len()).sum();

@@ -26,7 +26,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// Checks that a suffix in normal form matches the path.
+/// Checks that a path's own normal form, taken as a suffix of a route, matches the path.
 fn suffix(form: &str, path: &[u8]) {
     if form.contains(['*', '?', '#']) {
         return;

@@ -1,18 +1,18 @@
 //! Helpers of several targets: they make long input of short, cut it into pieces, and read heads in the plainest way.
 
-/// A byte that stands for many octets.
+/// A byte of the input that stands for many octets: 260 times the byte after it.
 const MANY: u8 = 0xff;
-/// A byte that stands for many header fields.
+/// A byte of the input that stands for many header fields: as many as the byte after it says.
 const FIELDS: u8 = 0xfe;
 
-/// A head as the plain reader of this file finds it.
+/// A head as the plain reader of this file finds it, for comparison with the gateway's.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Plain<'a> {
-    /// The first line; empty for trailers.
+    /// The first line without its line end; empty for trailers, which have none.
     pub first: &'a [u8],
-    /// The fields: names in lower case, and values.
+    /// The fields in their order: names in lower case, and values without spaces around them.
     pub fields: Vec<(String, &'a [u8])>,
-    /// The length of the whole head, bytes.
+    /// The length of the whole head with its empty line, in bytes.
     pub length: usize,
 }
 
@@ -27,7 +27,7 @@ pub fn expand(data: &[u8]) -> Vec<u8> {
     [&data[..at], &many, data.get(at + 2..).unwrap_or_default()].concat()
 }
 
-/// Cuts `data` into pieces, whose lengths `cuts` gives in turn.
+/// Cuts `data` into pieces, whose lengths the bytes of `cuts` give in turn.
 pub fn pieces<'a>(mut data: &'a [u8], cuts: &[u8]) -> Vec<&'a [u8]> {
     // Long input is cut into few pieces, because the code under test may read each from its beginning again.
     let least = 1 + data.len() / 1024 * 128;
@@ -72,7 +72,7 @@ pub fn head(text: &[u8], has_first: bool) -> Option<Plain<'_>> {
     }
 }
 
-/// Removes spaces and tabs at both ends.
+/// Removes the spaces and tabs at both ends, which are no part of a field's value.
 pub fn trim(mut text: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = text {
         text = rest;

@@ -11,30 +11,30 @@ use paceway::{
 };
 use std::{sync::Arc, time::Duration};
 
-/// The default of `store.timeout`.
+/// The time-out of the gateways' calls, which is the default of `store.timeout` in the configuration.
 pub(crate) const TIMEOUT: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Defect {
     /// A heartbeat whose answer is late does not bring the number of gateways.
     LateBeatsAreDropped,
-    /// Each gateway receives 1 as the number of gateways.
+    /// Each heartbeat brings 1 as the number of gateways, so that each gateway takes the whole rule for its share.
     NobodyElseLives,
     /// Gateways with a store do not leave a share to those without one.
     AbsentOnesHaveNoShare,
-    /// No gateway notices that states are lost.
+    /// No gateway notices that states are lost, so that their limiters grant a second burst.
     LossesAreHidden,
-    /// The store decides each gateway's calls by another clock.
+    /// The store decides each gateway's calls by another clock, 300 ms ahead of that of the gateway before.
     OwnClocks,
-    /// Permits that are given back stay taken.
+    /// Permits that are given back stay taken, so that limiters are idle while requests wait.
     NothingIsGivenBack,
-    /// Decisions that were made without the store are never charged to it.
+    /// Decisions that were made without the store are never charged to it, so that it grants the same permits again.
     ChargesAreForgotten,
-    /// The store executes each call twice.
+    /// The store executes each call twice, as it would if a driver sent it again.
     CallsAreRepeated,
-    /// States end before they equal absent ones.
+    /// One call in seven finds its state gone, as if the TTL of states were too short.
     StatesEndSoon,
-    /// A request that wakes late is sent anyway.
+    /// A request that wakes after its margin is sent anyway, close to the request after it.
     LateSlotsAreSent,
 }
 
@@ -52,7 +52,7 @@ impl Defect {
         Self::LateSlotsAreSent,
     ];
 
-    /// The weather of the histories in which this defect shows.
+    /// The weather of the histories in which this defect shows, so that few histories find it.
     pub(crate) fn weather(self) -> Weather {
         match self {
             Self::LateBeatsAreDropped => Weather::Slow,
@@ -65,7 +65,7 @@ impl Defect {
         }
     }
 
-    /// Whether the store never receives `entry`.
+    /// Whether the store never receives `entry`, because the defect is about what it asks for.
     fn swallows(self, entry: &Entry) -> bool {
         match (self, entry) {
             (Self::NothingIsGivenBack, Entry::Refund { .. }) => true,

@@ -58,7 +58,7 @@ pub(crate) fn clocks_differ(history: &History) -> Micros {
     if history.weather == Weather::Calm { 0 } else { TIMERS }
 }
 
-/// The time between two heartbeats.
+/// The time between two heartbeats of a gateway, after which others learn that it is absent.
 const HEARTBEAT: Micros = 500 * MS;
 
 /// Permits that may exceed a rule, however long a history is.
@@ -119,7 +119,7 @@ fn flows_in(rule: &Algorithm, lasts: Micros, count: i64, period: Micros) -> i64 
     }
 }
 
-/// How far ahead permits of a limiter are promised, µs.
+/// How far ahead permits of a limiter are promised: the longest budget of the routes that use it, µs.
 fn ahead(history: &History, limiter: usize) -> Micros {
     let users = history.routes.iter().filter(|route| route.limiters.contains(&limiter));
     users.map(|route| route.budget).max().unwrap_or(0)

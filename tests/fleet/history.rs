@@ -18,44 +18,44 @@ pub(crate) const SETTLE: Micros = 6 * SECOND;
 /// By this time gateways that start together know of each other: their second heartbeats are answered.
 const KNOWN: Micros = 1300 * MS;
 
-/// The kinds of faults that a history has.
+/// The kind of trouble that a history has; it decides which delays and faults are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Weather {
-    /// No faults: round trips are constant and well below the time-out.
+    /// No faults: round trips are constant and well below the time-out of 50 ms, so that no exception is allowed.
     Calm,
     /// Round trips of 0 to 100 ms, constant or not, for one gateway or all.
     Slow,
-    /// Faults of the network, the store and gateways.
+    /// One to three faults of the network, the store or gateways, such as a cut connection or a restart.
     Rough,
     /// One gateway has no store for six seconds, and there is no other fault.
     Apart,
 }
 
-/// All facts of a history that are known before it runs.
+/// All facts of a history that are known before it runs. The same seed draws the same facts.
 #[derive(Debug, Clone)]
 pub(crate) struct History {
     pub(crate) seed: u64,
     pub(crate) weather: Weather,
-    /// Whether `store.gateways` is set to the number of gateways.
+    /// Whether `store.gateways` is set to the number of gateways, so that a share is right before the first heartbeat.
     pub(crate) is_told: bool,
     pub(crate) gateways: Vec<Gateway>,
     pub(crate) limiters: Vec<Limiter>,
     pub(crate) routes: Vec<Route>,
     pub(crate) faults: Vec<Fault>,
-    /// The time during which requests arrive.
+    /// The time during which requests arrive; afterwards the history only waits for its last ones.
     pub(crate) load: Micros,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct Gateway {
     pub(crate) workers: usize,
-    /// The delay of a message, one way.
+    /// The least time that a message between this gateway and the store takes, one way, µs.
     pub(crate) delay: Micros,
-    /// The largest random delay in addition, one way.
+    /// The largest random delay that is added to it, one way, µs.
     pub(crate) jitter: Micros,
-    /// Lost messages, of a thousand.
+    /// How many of a thousand messages are lost on their way; 0 in most histories.
     pub(crate) lost: u32,
-    /// The instant at which the gateway starts.
+    /// The instant at which the gateway starts; most start within the first 20 ms.
     pub(crate) start: Micros,
 }
 
@@ -67,19 +67,19 @@ pub(crate) struct Limiter {
     pub(crate) on_failure: OnFailure,
 }
 
-/// A kind of requests, which need the same limiters.
+/// A kind of requests, which need the same limiters and have the same budget.
 #[derive(Debug, Clone)]
 pub(crate) struct Route {
-    /// Indexes into [`History::limiters`].
+    /// The limiters that its requests need, as indexes into [`History::limiters`].
     pub(crate) limiters: Vec<usize>,
     pub(crate) keys: i64,
     pub(crate) cost: i64,
     pub(crate) budget: Micros,
-    /// How long a call of the upstream takes.
+    /// How long the upstream takes for a call, and the call holds its concurrency permit, µs.
     pub(crate) hold: Micros,
-    /// The time between two requests, of all gateways together.
+    /// The time between two of its requests, counted over all gateways together, µs.
     pub(crate) every: Micros,
-    /// Callers that leave while they wait, of a hundred.
+    /// How many of a hundred callers leave while their request waits for its slot.
     pub(crate) leave: u32,
 }
 
@@ -92,32 +92,32 @@ pub(crate) struct Fault {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum What {
-    /// No message passes between this gateway and the store; connections stay open.
+    /// No message passes between this gateway and the store, while their connections stay open.
     Silence(usize),
-    /// The connections of this gateway end, and it can make no other.
+    /// The connections of this gateway to the store end, and it can make no other until the fault ends.
     Cut(usize),
-    /// The machine of this gateway stalls.
+    /// The machine of this gateway stalls: its tasks do not run, and its timers fire late.
     Stall(usize),
-    /// `kill -9`, and a start of the gateway.
+    /// The gateway is killed with `kill -9`, and started again when the fault ends.
     Crash(usize),
-    /// SIGTERM, and a start of the gateway.
+    /// The gateway is stopped with SIGTERM, and started again when the fault ends.
     Leave(usize),
-    /// The machine of the store stalls.
+    /// The machine of the store stalls: it answers all calls when the fault ends.
     Freeze,
-    /// The store ends and starts again without data.
+    /// The store ends, loses its data, and starts again when the fault ends.
     Restart,
-    /// `FLUSHALL` on the store.
+    /// An operator runs `FLUSHALL` on the store, which loses the set of gateways, too.
     Flush,
-    /// A replica takes over that has not received the writes of the last µs.
+    /// A replica takes over that has not received the writes of this many last µs.
     Failover(Micros),
-    /// The store's clock is set by this much.
+    /// The store's clock is set by this many µs, forward or back, as a time daemon might do.
     Step(Micros),
 }
 
 // === impl History ===
 
 impl History {
-    /// Draws the history of `seed`.
+    /// Draws the history of `seed`, with a weather that the seed decides as well.
     pub(crate) fn draw(seed: u64) -> Self {
         let weather = match seed % 12 {
             0 | 3 | 6 | 9 => Weather::Calm,
@@ -128,7 +128,7 @@ impl History {
         Self::draw_in(weather, seed)
     }
 
-    /// Draws the history of `seed` with this weather.
+    /// Draws the history of `seed` with this weather, for defects that show in no other.
     pub(crate) fn draw_in(weather: Weather, seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
         let load = if weather == Weather::Apart { 8 } else { rng.i64(4..8) } * SECOND;
@@ -160,7 +160,7 @@ impl History {
         Self { seed, weather, is_told, gateways, limiters, routes, faults, load }
     }
 
-    /// The instant from which on there is no fault.
+    /// The instant from which on no fault has an effect; 0 in a history without faults.
     pub(crate) fn healed(&self) -> Micros {
         self.faults.iter().map(Fault::end).max().unwrap_or(0)
     }
@@ -169,7 +169,7 @@ impl History {
         self.load.max(self.healed()) + SETTLE
     }
 
-    /// Makes the check of a limiter for a request of a route.
+    /// Makes the check that a request of `route` sends to the store for one limiter and key.
     pub(crate) fn check(&self, route: &Route, limiter: usize, key: i64) -> Check {
         let Limiter { rule, on_failure, .. } = self.limiters[limiter];
         let users = self.routes.iter().filter(|route| route.limiters.contains(&limiter));
@@ -316,7 +316,7 @@ impl What {
         matches!(self, Self::Crash(_) | Self::Leave(_))
     }
 
-    /// The gateway that the fault concerns, if it is a single one.
+    /// The gateway that the fault concerns; `None` if it concerns the store or all gateways.
     pub(crate) fn gateway(self) -> Option<usize> {
         match self {
             Self::Silence(one) | Self::Cut(one) | Self::Stall(one) => Some(one),

@@ -12,7 +12,7 @@ use paceway::{
     store::{OnFailure, Source},
 };
 
-/// A law that a history broke, and how.
+/// The name of a law that a history broke, and a description with instants and numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Broken {
     pub(crate) law: &'static str,
@@ -21,7 +21,7 @@ pub(crate) struct Broken {
 
 type Verdict = Result<(), Broken>;
 
-/// Checks a history against all laws.
+/// Checks a history against all laws, and returns the first one that it breaks.
 pub(crate) fn judge(history: &History, record: &Record) -> Verdict {
     for limiter in 0..history.limiters.len() {
         for key in 0..2 {
@@ -133,7 +133,7 @@ fn never_too_many_places(history: &History, record: &Record, number: usize, key:
     Ok(())
 }
 
-/// Law 2, for histories without faults in which requests always wait.
+/// Law 2, for histories without faults in which requests always wait: at least 99 % of the rule is used.
 fn never_idle(history: &History, record: &Record, number: usize) -> Verdict {
     let route = &history.routes[number];
     let limiters = || route.limiters.iter().map(|limiter| &history.limiters[*limiter]);

@@ -30,12 +30,12 @@ use std::{
     thread,
 };
 
-/// The number of histories unless `FLEET_HISTORIES` names another.
+/// The number of histories that are tried, unless the variable `FLEET_HISTORIES` names another number.
 const HISTORIES: u64 = 1200;
 const THREADS: usize = 2;
-/// Each defect must be found within this number of histories.
+/// Each defect must be found within this number of histories, or its law is too weak.
 const SOON: u64 = 1500;
-/// The number of seeds that are run twice.
+/// The number of seeds that are run twice, and must give the same record both times.
 const REPEATED: u64 = 45;
 
 type Found = (History, Broken);
@@ -49,7 +49,7 @@ fn try_one(history: History, defect: Option<Defect>) -> Option<Found> {
     Some((history, broken))
 }
 
-/// Finds the first history among `seeds` that breaks a law.
+/// Finds the history with the smallest seed among `seeds` that breaks a law, on two threads.
 fn search(
     seeds: Range<u64>,
     draw: impl Fn(u64) -> History + Sync,

@@ -13,22 +13,22 @@ use paceway::{
 };
 use std::{collections::BTreeMap, sync::Arc};
 
-/// The store's clock when a history begins, µs.
+/// The instant on the store's clock at which a history begins, µs: some day in November 2023.
 pub(crate) const EPOCH: Micros = 1_700_000_000_000_000;
 
 #[derive(Debug)]
 pub(crate) struct Server {
     memory: MemoryStore,
-    /// The calls that it has executed, with their instants.
+    /// The calls that it has executed, with their instants; a failover replays a part of them.
     log: Vec<(Micros, Arc<Vec<Entry>>)>,
-    /// The instant of each gateway's last heartbeat.
+    /// The instant of each gateway's last heartbeat, by the id that the gateway sends with it.
     alive: BTreeMap<Arc<str>, Micros>,
-    /// The gateways that receive its notifications, by their numbers.
+    /// The tickets of the gateways that receive its notifications, by the number of their connection.
     hearing: BTreeMap<i64, Arc<Calls>>,
     office: Arc<Calls>,
-    /// By how much its clock is ahead of the history's, µs.
+    /// By how much the store's clock is ahead of the history's, µs; a fault changes it.
     ahead: Micros,
-    /// Whether it hides its losses from the gateways.
+    /// Whether the store hides its losses, so that no gateway notices them: a defect of `controls.rs`.
     pub(crate) hides_losses: bool,
 }
 
@@ -60,7 +60,7 @@ impl Server {
         self.memory.run_at(now, entries)
     }
 
-    /// Answers a heartbeat as `presence.lua` does.
+    /// Answers a heartbeat as `presence.lua` does: with the number of gateways and of absent ones.
     pub(crate) fn beat(&mut self, at: Micros, id: &Arc<str>, alone: bool) -> Beat {
         let now = self.now(at);
         let (present, gone) = (now - micros(ABSENT), now - micros(GONE));
@@ -88,13 +88,13 @@ impl Server {
         self.ahead += by;
     }
 
-    /// Loses all states and the set of gateways.
+    /// Loses all states and the set of gateways, as `FLUSHALL` does.
     pub(crate) fn flush(&mut self, at: Micros) {
         self.replace_by(at, 0);
         self.alive.clear();
     }
 
-    /// Loses the writes of the last `by` µs.
+    /// Loses the writes of the last `by` µs, as a failover to a replica does.
     pub(crate) fn fall_back(&mut self, at: Micros, by: Micros) {
         let now = self.now(at);
         let kept = self.log.iter().take_while(|(executed, _)| *executed < now - by).count();
@@ -102,7 +102,7 @@ impl Server {
         self.alive.retain(|_, said| *said < now - by);
     }
 
-    /// Replaces the states with those after the first `kept` calls.
+    /// Replaces the states with those after the first `kept` calls, and notes the loss of the others.
     fn replace_by(&mut self, at: Micros, kept: usize) {
         self.log.truncate(kept);
         self.office = Arc::new(Calls::numbered(1 << 51));
