@@ -42,7 +42,7 @@ routes: [{{ name: all, suffix: \"*\" }}]
     .await
 }
 
-/// Addresses of the upstream in a state.
+/// Reads from the metrics how many addresses of the upstream are in a state: `up` or `ejected`.
 async fn addresses(gateway: &Gateway, state: &str) -> f64 {
     gateway.metric("paceway_upstream_addresses", &[("state", state)]).await
 }

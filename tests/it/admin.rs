@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 const SECRET: &str = "Bearer hunter2hunter2hunter2hunter2";
 
-/// One call: its status and what it says.
+/// Makes one call to the admin side, and returns its status and its JSON.
 async fn call(
     gateway: &Gateway,
     method: &str,

@@ -321,7 +321,7 @@ routes: [{ suffix: /search, limiters: [flowing] }, { suffix: '*', limiters: [win
 enum Silence {
     Frozen,
     Paused,
-    /// Answers come, but too late.
+    /// The store answers, but later than the time-out of the gateway allows.
     Slow,
 }
 
@@ -404,7 +404,7 @@ impl Load {
         Self { tasks: load.collect(), ends: ends.clone() }
     }
 
-    /// The statuses of all answers.
+    /// Ends the load, and returns the statuses of all answers in their order.
     async fn end(self) -> Vec<u16> {
         self.ends.store(true, Relaxed);
         let mut all = Vec::new();

@@ -55,7 +55,7 @@ fn chunked(method: &str, target: &str, body: &str) -> String {
     request(method, target, &[("Transfer-Encoding", "chunked")]) + body
 }
 
-/// The answer, after which the connection ends.
+/// Reads the answer, after which the gateway has to end the connection.
 async fn last_answer(conn: &mut Conn) -> Answer {
     let answer = conn.answer().await.expect("an answer");
     assert_eq!(answer.field("connection"), Some("close"), "{answer:?}");

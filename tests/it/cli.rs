@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::{fs, net::SocketAddr, process::Output, time::Duration};
 use tokio::time::Instant;
 
-/// Exit code, stdout, stderr.
+/// The exit code, stdout and stderr of a command that has ended.
 fn said(output: &Output) -> (Option<i32>, String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
@@ -471,7 +471,7 @@ async fn health_asks_a_running_gateway_whether_it_is_ready() {
     assert!(err.starts_with("error: ") && err.contains(&admin), "{err}");
 }
 
-/// An address that `demo` prints.
+/// The address that `demo` prints in the line that begins with `start`.
 fn address(out: &str, start: &str) -> SocketAddr {
     let line = out.lines().find(|line| line.starts_with(start)).expect("a line");
     let url = line.split("http://").nth(1).expect("an address");

@@ -185,7 +185,7 @@ routes:
   - { name: grpc, suffix: \"*\" }
 ";
 
-/// The same over TLS.
+/// The same gateway over TLS, with the authority that clients must trust.
 async fn secured(upstream: &str) -> Secured {
     let dir = tempfile::tempdir().expect("a directory");
     let mut params = CertificateParams::new(Vec::new()).expect("parameters");
@@ -271,7 +271,7 @@ async fn websockets(#[case] tls: bool) {
     assert_eq!(seen.lines().count(), 5, "{seen}");
 }
 
-/// Two sockets hold both places until they close.
+/// Two sockets hold both permits of the limiter until they close.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_websocket_holds_its_place_as_long_as_it_is_open() {
     let server = Server::start("websocket.py", &["serve"]);

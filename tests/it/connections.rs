@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 const ROUTES: &str = "routes: [{ name: all, suffix: \"*\", limiters: [few] }]\n\
                       limiters: { few: { rate: 1000/s } }\n";
 
-/// A gateway with these lines in its file.
+/// Starts a gateway with these lines added to its configuration file.
 async fn with(upstream: &Upstream, lines: &str) -> Gateway {
     Gateway::start(&format!("upstream: {}\nworkers: 2\n{ROUTES}{lines}\n", upstream.url())).await
 }
@@ -37,7 +37,7 @@ async fn until_refused(gateway: &Gateway, reason: &str, count: usize) {
     .await;
 }
 
-/// Waits until that many connections speak `protocol`.
+/// Waits until exactly that many open connections of clients speak `protocol`.
 async fn until_open(gateway: &Gateway, protocol: &str, count: usize) {
     eventually(&format!("{count} connections of {protocol}"), async || {
         let open = gateway.metric("paceway_connections", &[("protocol", protocol)]).await;
@@ -48,7 +48,7 @@ async fn until_open(gateway: &Gateway, protocol: &str, count: usize) {
 
 // === who serves ===
 
-/// Left to chance, one in ten times.
+/// The kernel's choice alone would spread the connections evenly in one run of ten.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_worker_serves_as_many_connections_as_another() {
     const WORKERS: usize = 4;

@@ -32,7 +32,7 @@ struct Unread {
     listen: SocketAddr,
     admin: SocketAddr,
     stderr: Option<BufReader<ChildStderr>>,
-    /// The events that it logged until it listened.
+    /// The lines of its log until it listened, as JSON.
     events: Vec<Value>,
     _dir: tempfile::TempDir,
 }

@@ -30,7 +30,7 @@ routes: [{{ name: search, suffix: \"*\", limiters: [search] }}]
     )
 }
 
-/// A gateway whose limiter has nothing left.
+/// Starts a gateway whose limiter has granted its only permit of the day.
 async fn used_up(upstream: &Upstream) -> Gateway {
     let gateway = Gateway::start(&format!(
         "upstream: {}

@@ -21,7 +21,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-/// `on_failure`.
+/// The `on_failure` of the limiters of one column of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Policy {
     Share,
@@ -37,7 +37,7 @@ struct Spans {
     after: Duration,
 }
 
-/// In the log, behind Sentinels.
+/// A line in the log of a gateway behind Sentinels after a failover.
 const ANOTHER: &str = "the store has another master";
 /// While some gateways have seen a change and others have not, a few permits are granted twice.
 const FEW: f64 = 6.0;

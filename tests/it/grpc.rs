@@ -16,7 +16,7 @@ use tokio::{
     time::timeout,
 };
 
-/// The origin of the requests.
+/// The scheme and the authority of all requests of these tests.
 const ORIGIN: &str = "http://gateway.test";
 
 fn closed() -> Arc<Semaphore> {
@@ -35,7 +35,7 @@ routes: [{{ name: all, suffix: \"*\"{route} }}]
     .await
 }
 
-/// A connection of a client with prior knowledge.
+/// Connects a client that speaks HTTP/2 with prior knowledge, as gRPC clients do.
 async fn connect(address: SocketAddr) -> SendRequest<Bytes> {
     let stream = TcpStream::connect(address).await.expect("connect");
     let (client, connection) = client::handshake(stream).await.expect("a handshake");
@@ -49,7 +49,7 @@ fn call(path: &str) -> Request<()> {
     request.body(()).expect("a request")
 }
 
-/// The answer to a request without a body.
+/// Sends a request without a body, and returns the head of its answer.
 async fn answer(gateway: &Gateway, request: Request<()>) -> Response<RecvStream> {
     let mut client = connect(gateway.listen).await;
     let (answer, _) = client.send_request(request, true).expect("send");

@@ -180,7 +180,7 @@ async fn a_place_whose_answer_was_lost_is_given_back() {
     .await;
 }
 
-/// How often the store could not be reached.
+/// Reads from the metrics how often the store could not be reached.
 async fn unreachable(gateway: &Gateway) -> f64 {
     gateway.metric("paceway_store_errors_total", &[("kind", "unreachable")]).await
 }
@@ -220,7 +220,7 @@ async fn a_lease_is_renewed_for_as_long_as_its_call_runs() {
     assert!(arrivals[1] - arrivals[0] >= WORK, "it came after {:?}", arrivals[1] - arrivals[0]);
 }
 
-/// The events at an upstream, in order.
+/// The events that an upstream and its clients have seen, in their order.
 type Events = Arc<Mutex<Vec<&'static str>>>;
 
 /// Sends the second part of each response when the gate lets it.

@@ -411,7 +411,7 @@ async fn the_metrics_are_those_of_the_contract_and_pass_promtool() {
     }
 }
 
-/// Name and labels of a series, as written.
+/// Splits a line of the metrics into the name and the labels of its series.
 fn labels(line: &str) -> (&str, Vec<(String, String)>) {
     let (series, _) = line.rsplit_once(' ').expect("a value");
     let Some((name, rest)) = series.split_once('{') else { return (series, Vec::new()) };

@@ -13,7 +13,7 @@ use rstest::rstest;
 use std::sync::Arc;
 
 const T0: i64 = 1_700_000_000_000_000;
-/// No request waits longer, and none costs more.
+/// The longest wait of a request, µs. No limiter promises a permit further ahead.
 const WAIT: i64 = 800_000;
 const COST: i64 = 3;
 const HOUR: i64 = 3_600_000_000;
@@ -30,7 +30,7 @@ struct Step {
     what: What,
 }
 
-/// A grant that was not refunded.
+/// A grant whose permits count, because it was not refunded.
 #[derive(Debug, Clone, Copy)]
 struct Granted {
     at: i64,

@@ -232,7 +232,7 @@ async fn evicted_states_are_lost_and_closed() {
     assert_eq!(upstream.calls().len(), 2);
 }
 
-/// The states on another node are not lost.
+/// A node of a Cluster evicts keys: its own limiters close, and those of another node stay open.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_evicts_closes_its_own_limiters() {
     let (cluster, upstream) = (Cluster::start(3, 0).await, Upstream::ok().await);

@@ -16,7 +16,7 @@ async fn level(gateway: &Gateway) -> i64 {
     gateway.limiter("one").await["level"].as_i64().expect("a level")
 }
 
-/// A GET with these lines in its head.
+/// Writes a GET of HTTP/1.1 with these lines in its head.
 fn get(lines: &str) -> Vec<u8> {
     format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n\r\n").into_bytes()
 }
@@ -26,7 +26,7 @@ fn post(lines: &str, body: &str) -> Vec<u8> {
     format!("POST / HTTP/1.1\r\nHost: a\r\n{lines}\r\n\r\n{body}").into_bytes()
 }
 
-/// A GET with this first line.
+/// Writes a GET whose first line is `line`, valid or not.
 fn line(line: impl AsRef<[u8]>) -> Vec<u8> {
     [line.as_ref(), b"\r\nHost: a\r\n\r\n"].concat()
 }

@@ -135,7 +135,7 @@ async fn ask(port: u16, host: &str, target: &str) -> Answer {
     conn.answer().await.expect("a whole answer")
 }
 
-/// Whether it is the limited resource.
+/// Whether the answer is that of the limited resource, and not of another one.
 fn is_limited(answer: &Answer) -> bool {
     answer.status == 200 && answer.text() == "limited"
 }

@@ -21,11 +21,11 @@ struct Running {
     now: usize,
     most: usize,
     arrived: usize,
-    /// Arrivals that found `MAX` or more others.
+    /// How many calls found `MAX` or more other calls running when they arrived.
     above: usize,
 }
 
-/// Serves each call for 50 to 300 ms.
+/// Serves each call of a connection for 50 to 300 ms, and counts the calls that run.
 async fn serve(mut conn: Conn, running: Arc<Mutex<Running>>) {
     while let Ok(Some(_)) = conn.request().await {
         {

@@ -9,7 +9,7 @@ use std::{net::SocketAddr, sync::Arc};
 use tokio::sync::Semaphore;
 use tokio_rustls::rustls::{ServerConfig, crypto::aws_lc_rs, pki_types::PrivateKeyDer};
 
-/// A gateway that forwards everything.
+/// Starts a gateway without limiters, which forwards every request to `upstream`.
 async fn before(upstream: &Upstream) -> Gateway {
     before_url(&upstream.url()).await
 }
@@ -18,7 +18,7 @@ async fn before_url(url: &str) -> Gateway {
     Gateway::start(&format!("upstream: {url}\nroutes: [{{ name: all, suffix: \"*\" }}]\n")).await
 }
 
-/// The answer to bytes that the test wrote.
+/// Writes bytes to a new connection, and reads the answer to them.
 async fn exchange(address: SocketAddr, bytes: impl AsRef<[u8]>) -> Answer {
     let mut conn = Conn::to(address).await.expect("connect");
     conn.send(bytes).await.expect("send");

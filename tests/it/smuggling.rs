@@ -7,19 +7,19 @@ use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc};
 use tokio::sync::Semaphore;
 
-/// A request as a parser saw it.
+/// A request as a parser of this file, or the upstream, has read it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
     target: String,
     body: Vec<u8>,
 }
 
-/// The end of a connection, after its requests.
+/// The end of a connection, after the requests that the parser has read from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// Nothing, or what is not yet a request.
+    /// The connection stays open, with no bytes left or the beginning of another request.
     Open,
-    /// The connection's, as the last request says.
+    /// The connection ends because the last request says so, with `Connection: close`.
     Close,
     /// Bytes that must not be taken for a request.
     Malformed,
@@ -52,7 +52,7 @@ fn parse(bytes: &[u8], strict: bool) -> (Vec<Seen>, usize, End) {
     }
 }
 
-/// A line and what follows.
+/// Splits the bytes into their first line and the rest; `strict` allows only CRLF.
 fn take_line(bytes: &[u8], strict: bool) -> Result<(&[u8], &[u8]), End> {
     let end = bytes.iter().position(|byte| *byte == b'\n').ok_or(End::Open)?;
     let line = match bytes[..end].strip_suffix(b"\r") {
@@ -211,7 +211,7 @@ fn chunks(mut rest: &[u8], strict: bool) -> Result<(Vec<u8>, &[u8], bool), End> 
 #[derive(Default)]
 struct Log {
     seen: Vec<Seen>,
-    /// Messages that were no strict request.
+    /// Messages that arrived at the upstream, but that the strict parser refuses.
     odd: Vec<String>,
 }
 
@@ -314,7 +314,7 @@ async fn differ(messages: &[String]) {
 
 const SMUGGLED: &str = "GET /N/smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// A POST with these lines, and what follows.
+/// Writes a POST with these lines in its head and these bytes after it.
 fn post(lines: &str, body: &str) -> String {
     format!("POST /N/ HTTP/1.1\r\nHost: a\r\n{lines}\r\n\r\n{body}")
 }

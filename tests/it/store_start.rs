@@ -11,7 +11,7 @@ use std::{
     thread,
 };
 
-/// `store` is the value of the key.
+/// A configuration in which `store` is the value of that key.
 fn config(store: &str, upstream: &str) -> String {
     format!(
         "store: {store}
@@ -94,7 +94,7 @@ fn certificates_that_are_not_believed() {
     );
 }
 
-/// Answers each command with the next of `says`.
+/// Plays a server that answers each command with the next of `says`.
 fn actor(says: Vec<String>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("its address").port();
@@ -130,7 +130,7 @@ fn a_server_that_is_too_old() {
     assert_refused(&url, &["Write commands not allowed", "Redis 5 or later"]);
 }
 
-/// As Valkey 8.1 says it.
+/// Valkey 8.1 calls the mode `server_mode`, where Redis says `redis_mode`.
 #[test]
 fn a_sentinel_that_calls_its_mode_by_another_name() {
     let info = bytes("redis_version:7.2.4\r\nserver_name:valkey\r\nserver_mode:sentinel\r\n");

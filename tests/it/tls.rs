@@ -16,7 +16,7 @@ use tokio_rustls::{
     },
 };
 
-/// The certificate authority of these tests.
+/// A certificate authority of these tests, which signs certificates for servers and clients.
 struct Authority {
     certificate: rcgen::Certificate,
     issuer: Issuer<'static, KeyPair>,
@@ -72,7 +72,7 @@ async fn start(upstream: &Upstream, tls: &str, more: &str) -> Gateway {
     Gateway::start(&format!("upstream: {}\ntls: {tls}\n{routes}\n{more}\n", upstream.url())).await
 }
 
-/// `{ cert, key }` of a name.
+/// The keys `cert` and `key` of the configuration, for the files of a name.
 fn pair(directory: &Path, name: &str) -> String {
     let file = directory.join(name);
     let file = file.display();
@@ -308,7 +308,7 @@ async fn clients_show_a_certificate_of_the_right_authority() {
     until_refused(&gateway, "tls", 2).await;
 }
 
-/// The certificate that is shown now.
+/// Connects to the gateway, and returns the certificate that it shows now.
 async fn now_shown(gateway: &Gateway, authority: &Authority) -> CertificateDer<'static> {
     shown(&connect(gateway, authority.client(&[]), "a.example").await.expect("a handshake"))
 }

@@ -56,7 +56,7 @@ async fn echo(last: &'static str) -> (Upstream, Arc<Semaphore>) {
     (upstream, ended)
 }
 
-/// The answer to a key.
+/// The head of the answer 101 to a WebSocket request with `key`.
 fn switched(key: &str) -> String {
     use base64::{Engine as _, engine::general_purpose::STANDARD};
     use sha1::{Digest, Sha1};
@@ -65,7 +65,7 @@ fn switched(key: &str) -> String {
     SWITCHED.replace("s3pPLMBiTxaQ9kYGzzhZRbK+xOo=", &accept)
 }
 
-/// A client whose connection has become a tunnel.
+/// Opens a WebSocket, and returns the client's connection, which is a tunnel from then on.
 async fn tunnel(gateway: &Gateway, target: &str) -> Conn {
     let mut conn = gateway.ask(target, &WEBSOCKET).await;
     let head = conn.head().await.expect("an answer").expect("a head");
@@ -361,7 +361,7 @@ async fn a_drain_is_over_when_the_last_tunnel_has_ended() {
 
 type H2 = http2::SendRequest<Empty<Bytes>>;
 
-/// A client with prior knowledge of HTTP/2.
+/// Connects a client that speaks HTTP/2 with prior knowledge.
 async fn h2(gateway: &Gateway) -> H2 {
     let stream = TcpStream::connect(gateway.listen).await.expect("connect");
     let builder = http2::Builder::new(TokioExecutor::new());

@@ -34,7 +34,7 @@ struct Origin {
     _tasks: JoinSet<()>,
 }
 
-/// A request as it came.
+/// A request as the upstream of these tests has received it.
 struct Call {
     head: Parts,
     incoming: RecvStream,
@@ -275,7 +275,7 @@ enum Says {
     Refused,
     /// A GOAWAY that names no stream as the last.
     GoneAway,
-    /// Not that it has done nothing.
+    /// A reset that does not say whether the upstream has acted on the request.
     Cancelled,
 }
 

@@ -32,11 +32,11 @@ routes: [{{ name: all, suffix: \"*\", limiters: [day] }}]
 /// The end of an answer that a client gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Gets {
-    /// A 502 of the gateway.
+    /// The client gets a 502 from the gateway, as from an upstream that is broken.
     Refused,
-    /// A response that breaks off.
+    /// The client gets a response that breaks off before its end.
     Broken,
-    /// This body, whole.
+    /// The client gets a whole response with this body.
     Whole(&'static str),
 }
 
@@ -388,7 +388,7 @@ async fn a_connection_that_was_answered_early_is_not_used_again() {
 #[derive(Debug, Clone, Copy)]
 enum Meets {
     TheEnd,
-    /// The end, after these bytes.
+    /// The connection ends after the upstream has sent these bytes.
     Bytes(&'static str),
 }
 

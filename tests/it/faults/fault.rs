@@ -34,7 +34,7 @@ pub(super) enum Fault {
 // === impl Fault ===
 
 impl Fault {
-    /// For the server.
+    /// Arguments of redis-server that this fault needs, such as those of an append-only file.
     pub(super) fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::RestartedWithAof => &["--appendonly", "yes", "--appendfsync", "always"],
@@ -147,7 +147,7 @@ impl Fault {
         }
     }
 
-    /// Whether no decision comes while it lasts.
+    /// Whether the store makes no decision while the fault lasts.
     pub(super) fn is_outage(self) -> bool {
         !matches!(self, Self::ScriptsFlushed | Self::Flushed | Self::WrongType | Self::SlotsMove)
     }
@@ -178,7 +178,7 @@ impl Fault {
     }
 }
 
-/// The keys of the limiters that hold requests.
+/// The keys that the limiters `share`, `allow` and `reject` have on this server.
 fn states(redis: &Redis) -> Vec<String> {
     let is_one = |key: &String| {
         Policy::ALL.iter().any(|policy| key.ends_with(&format!(":{}", policy.name())))

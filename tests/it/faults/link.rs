@@ -12,24 +12,24 @@ use tokio::{
     time::sleep,
 };
 
-/// The golden ratio.
+/// The fraction of the golden ratio, whose multiples are spread evenly between 0 and 1.
 const GOLDEN: f64 = 0.618_033_988_75;
 
 /// The weather of a link: how it delays or loses bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Weather {
     Fair,
-    /// Bytes arrive this much later, each way.
+    /// Bytes arrive this much later, in both directions.
     Slow(Duration),
     /// Between so much and so much later, each way: bytes that follow each other are late by other times.
     Uneven(Duration, Duration),
     /// Nothing comes through, and neither side gets an error.
     Swallows,
-    /// Connections end, and none is made.
+    /// All connections end, and the link accepts no new one.
     Cut,
 }
 
-/// Stands before a server.
+/// A proxy in front of a server, which can delay, swallow or cut.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) port: u16,

@@ -29,7 +29,7 @@ const fn ms(ms: u64) -> Duration {
 
 /// A round trip of 60 ms, above the time-out of 50 ms.
 const SLOW: Weather = Weather::Slow(ms(30));
-/// Round trips of 30 to 70 ms.
+/// Round trips of 30 to 70 ms, evenly distributed: half of it each way.
 const JITTER: Weather = Weather::Uneven(ms(15), ms(35));
 const FAIR: Weather = Weather::Fair;
 

@@ -4,19 +4,19 @@
 use super::{Fault, link::Link, stage::LIMITERS};
 use crate::support::{Authority, Cluster, Redis, Said, Sentinels, rights};
 
-/// How servers are set up.
+/// How the servers of a store are set up, which decides the faults that they can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Standalone,
     /// Over TLS, with certificates on both sides, and as the user that docs/operation.md names.
     Tls,
-    /// A master, a replica and three Sentinels.
+    /// A master, its replica, and three Sentinels that watch them.
     Sentinel,
     /// Three nodes, and a replica of the first where it is to take over.
     Cluster,
 }
 
-/// Servers, of which one is to suffer.
+/// The running servers of a store; one of them gets the fault.
 pub(super) enum Servers {
     One { redis: Redis, link: Link, tls: Option<Box<Authority>> },
     Sentinels(Sentinels),
@@ -92,7 +92,7 @@ impl Servers {
         }
     }
 
-    /// The one that has all limiters but `healthy`.
+    /// The server that gets the fault: it has the states of all limiters but `healthy`.
     pub(super) fn suffers(&mut self) -> &mut Redis {
         match self {
             Self::One { redis, .. } => redis,
@@ -160,7 +160,7 @@ fn is_master(redis: &Redis) -> bool {
     matches!(redis.try_command(&["ROLE"]), Ok(Said::List(parts)) if parts.first() == Some(&master))
 }
 
-/// A step of the migration of slots.
+/// A step of the migration of slots from one node to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     Begin,

@@ -18,10 +18,10 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval, timeout},
 };
 
-/// Permits per second, and at once.
+/// The rate of each limiter, permits per second; `BURST` is how many it grants at once.
 pub(super) const RATE: f64 = 40.0;
 pub(super) const BURST: f64 = 10.0;
-/// Offered to each limiter, in sum.
+/// The load of each limiter over all gateways, requests per second: twice its rate.
 const OFFERED: f64 = 80.0;
 const GATEWAYS: usize = 3;
 /// Requests for one path that are under way at one time.
@@ -34,20 +34,20 @@ pub(super) const LIMITERS: [&str; 6] =
 /// The answer to a request, when the request was sent, and how long the answer took.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seen {
-    /// Its number among the requests for one path.
+    /// Its number among all requests for the same path, from 0.
     number: usize,
     pub(super) sent: Instant,
     pub(super) took: Duration,
-    /// 0: no answer.
+    /// The status of the answer; 0 for a request that got none.
     pub(super) status: u16,
-    /// At the upstream, if it got there.
+    /// The instant of its arrival at the upstream, if it was forwarded.
     pub(super) arrived: Option<Instant>,
 }
 
 pub(super) struct Stage {
     pub(super) gateways: Vec<Gateway>,
     upstream: Upstream,
-    /// By policy.
+    /// The requests to the limiters that hold requests, by policy.
     limited: [Log; 3],
     probes: [Log; 3],
     /// The log of a limiter on an untouched node, if there is one.
@@ -55,7 +55,7 @@ pub(super) struct Stage {
     load: Vec<JoinHandle<()>>,
 }
 
-/// Requests for one path.
+/// The requests for one path, in the order in which they were sent.
 #[derive(Debug, Clone, Default)]
 struct Log {
     sent: Arc<AtomicUsize>,
@@ -65,7 +65,7 @@ struct Log {
 // === impl Seen ===
 
 impl Seen {
-    /// One that arrived.
+    /// A request that was sent and arrived at these instants, for tests of the law.
     pub(super) fn passed(sent: Instant, arrived: Instant) -> Self {
         Self { number: 0, sent, took: arrived - sent, status: 200, arrived: Some(arrived) }
     }
@@ -144,7 +144,7 @@ limiters:
         }
     }
 
-    /// Only requests of one policy.
+    /// Begins the load, with requests of one policy only.
     pub(super) fn begin_with(&mut self, policy: Policy) {
         let (pause, log) = (Duration::from_secs_f64(1.0 / OFFERED), &self.limited[policy as usize]);
         self.load.push(self.offer(format!("/{}", policy.name()), pause, true, log));
@@ -316,7 +316,7 @@ async fn granted_alone(gateway: &Gateway) -> f64 {
     sum
 }
 
-/// On `kept`, or a connection of its own.
+/// Sends a request on `kept`, or on a new connection if that is `None`.
 async fn ask(gateway: SocketAddr, target: &str, kept: Option<Conn>) -> io::Result<(u16, Conn)> {
     let mut conn = match kept {
         Some(conn) => conn,

@@ -8,7 +8,7 @@ use super::{
 use std::{env, fs, path::Path, time::Duration};
 use tokio::time::Instant;
 
-/// When what happened.
+/// The instants that divide a run into the columns of the table.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Run {
     pub(super) start: Instant,
@@ -90,7 +90,7 @@ impl Run {
     }
 }
 
-/// In ms.
+/// The 99th percentile of the latency between two instants, in ms, as text.
 fn p99(probes: &[Seen], from: Instant, to: Instant) -> String {
     let within = probes.iter().filter(|seen| (from..to).contains(&seen.sent));
     let mut took: Vec<_> = within.map(|seen| seen.took).collect();

@@ -10,7 +10,7 @@ use tokio_rustls::rustls::{
     server::WebPkiClientVerifier,
 };
 
-/// An authority that signs what a test needs.
+/// A certificate authority that signs the certificates of one test.
 #[derive(Debug)]
 pub(crate) struct Authority {
     pub(crate) pem: String,
@@ -68,7 +68,7 @@ impl Authority {
         builder.with_single_cert(vec![der(&certificate)], key).expect("a certificate")
     }
 
-    /// The file with its certificate.
+    /// The path of the file with the authority's own certificate.
     pub(crate) fn file(&self) -> String {
         text(&self.dir.path().join("ca.pem"))
     }

@@ -2,7 +2,7 @@
 
 use super::{Redis, Said, eventually, free_port};
 
-/// The number of slots of every Cluster.
+/// The number of hash slots of every Redis Cluster.
 const SLOTS: u32 = 16_384;
 
 /// Masters first, then a replica of each of the first masters.
@@ -20,7 +20,7 @@ impl Cluster {
         Self::with(masters, replicas, Vec::new).await
     }
 
-    /// With more arguments for each server.
+    /// Starts a Cluster with more arguments for each of its servers.
     pub(crate) async fn with(
         masters: usize,
         replicas: usize,
@@ -135,7 +135,7 @@ impl Cluster {
         self.owner_by(0, key).expect("an owner")
     }
 
-    /// The same over TLS.
+    /// The URL of this store over TLS, for clients of the authority.
     pub(crate) fn tls_url(&self) -> String {
         let place = |node: &Redis| match node.command(&["CONFIG", "GET", "tls-port"]) {
             Said::List(parts) => format!("127.0.0.1:{}", bytes(&parts[1])),
@@ -167,7 +167,7 @@ impl Cluster {
         assert_done(&self.nodes[from].command(&words("MIGRATING", &self.ids[to])));
     }
 
-    /// Its keys go over.
+    /// Moves all keys of the slot from one node to the other, as `redis-cli` does.
     pub(crate) fn move_keys(&self, key: &str, from: usize, to: usize) {
         let slot = self.slot(key).to_string();
         loop {

@@ -7,7 +7,7 @@ use std::{
 };
 use tokio::{net::UdpSocket, task::JoinHandle};
 
-/// A DNS server; it ends with the test.
+/// A DNS server of the test, which ends together with the test.
 #[derive(Debug)]
 pub(crate) struct Dns {
     address: SocketAddr,
@@ -16,13 +16,13 @@ pub(crate) struct Dns {
     task: JoinHandle<()>,
 }
 
-/// Its answer for `api.test`; no other name exists.
+/// The server's answer for `api.test`; every other name does not exist.
 #[derive(Debug, Clone)]
 pub(crate) enum Says {
-    /// These, for so many seconds.
+    /// These addresses, with this time to live in seconds.
     Addresses(Vec<IpAddr>, u32),
     NoSuchName,
-    /// SERVFAIL.
+    /// SERVFAIL, as of a server whose own servers are away.
     Failure,
     Nothing,
 }
@@ -51,7 +51,7 @@ impl Dns {
         self.address
     }
 
-    /// From now on it says this.
+    /// Changes the answer to all queries from now on.
     pub(crate) fn say(&self, says: Says) {
         *self.says.lock() = says;
     }

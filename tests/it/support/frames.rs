@@ -13,10 +13,10 @@ pub(crate) struct Frame {
     pub(crate) payload: Vec<u8>,
 }
 
-/// A connection that speaks in frames.
+/// A connection of HTTP/2 on which a test writes and reads single frames.
 pub(crate) struct Frames(pub(crate) Conn);
 
-/// A frame to send.
+/// Writes a frame: its length, kind, flags and stream, and its payload.
 pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
@@ -102,7 +102,7 @@ impl Frames {
 // === impl Frame ===
 
 impl Frame {
-    /// The reason of an RST_STREAM or a GOAWAY.
+    /// The error code in the payload of an RST_STREAM or a GOAWAY.
     pub(crate) fn code(&self) -> u32 {
         let at = if self.kind == 7 { 4 } else { 0 };
         u32::from_be_bytes(self.payload[at..at + 4].try_into().expect("four bytes"))

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_paceway");
 
-/// A running gateway.
+/// A gateway that runs as a process of its own, and ends with the test.
 #[derive(Debug)]
 pub(crate) struct Gateway {
     child: Child,
@@ -126,7 +126,7 @@ impl Gateway {
         Self::launch(dir, &args, env).await
     }
 
-    /// `paceway demo`; what it prints is in [`Self::stdout`].
+    /// Starts `paceway demo`; [`Self::stdout`] has the lines that it prints.
     pub(crate) async fn demo(args: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let args: Vec<_> = ["demo"].iter().chain(args).map(|arg| (*arg).as_ref()).collect();
@@ -162,7 +162,7 @@ impl Gateway {
         get(self.listen, target).await
     }
 
-    /// A page of the admin side.
+    /// Fetches a page of the admin side, such as `/metrics`.
     pub(crate) async fn page(&self, path: &str) -> Answer {
         get(self.admin, path).await
     }
@@ -189,12 +189,12 @@ impl Gateway {
         values.iter().sum()
     }
 
-    /// Requests of a route with an outcome.
+    /// Reads from the metrics how many requests of a route had an outcome.
     pub(crate) async fn count(&self, route: &str, outcome: &str) -> f64 {
         self.metric("paceway_requests_total", &[("route", route), ("outcome", outcome)]).await
     }
 
-    /// Waits until that many requests are being held.
+    /// Waits until the metrics say that the route holds that many requests.
     pub(crate) async fn until_waiting(&self, route: &str, count: usize) {
         let what = format!("{count} requests wait on {route}");
         eventually(&what, async || {
@@ -204,14 +204,14 @@ impl Gateway {
         .await;
     }
 
-    /// The state of a limiter, from `/limiters`.
+    /// Fetches the state of a limiter from `/limiters/NAME`, as JSON.
     pub(crate) async fn limiter(&self, name: &str) -> Value {
         let all = self.page("/limiters").await.json();
         let found = all["limiters"].as_array().expect("a list").iter().find(|l| l["name"] == name);
         found.unwrap_or_else(|| panic!("no {name} in {all}")).clone()
     }
 
-    /// Access lines so far.
+    /// The lines of the access log so far, as JSON.
     pub(crate) fn access(&self) -> Vec<Value> {
         self.stdout.json()
     }

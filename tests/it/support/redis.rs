@@ -144,7 +144,7 @@ impl Redis {
         self.child.wait().expect("its end");
     }
 
-    /// Empty, on the port that it had.
+    /// Starts the server again, without data, on the port that it had.
     pub(crate) fn start_again(&mut self) {
         self.child = launch(self.port, &self.args, &self.dir);
         assert!(self.comes_up(), "redis-server does not come back on port {}", self.port);
@@ -268,23 +268,23 @@ impl Chaos {
         self.to.store(redis.port, Relaxed);
     }
 
-    /// From now on no answer comes through.
+    /// From now on no answer of the server comes through to the gateway.
     pub(crate) fn hold(&self) {
         self.hold.send_replace(true);
     }
 
-    /// Those that were held come through.
+    /// The answers that were held come through, in their order.
     pub(crate) fn release(&self) {
         self.hold.send_replace(false);
     }
 
-    /// From now on answers come so much later.
+    /// From now on each answer comes through this much later.
     pub(crate) fn delay(&self, span: Duration) {
         let millis = span.as_millis().try_into().expect("a short time");
         self.delay.store(millis, Relaxed);
     }
 
-    /// Bytes asked so far.
+    /// The number of bytes that gateways have sent to the server so far.
     pub(crate) fn asked(&self) -> usize {
         self.asked.load(Relaxed)
     }
@@ -296,7 +296,7 @@ impl Drop for Chaos {
     }
 }
 
-/// When answers come through.
+/// The setting of a link: when answers come through.
 #[derive(Debug, Clone)]
 struct Late {
     held: watch::Receiver<bool>,

@@ -12,13 +12,13 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// The name that they have for the master.
+/// The name that the Sentinels have for their master.
 const NAME: &str = "paceway-test";
 
-/// A master, a replica, and three Sentinels.
+/// A master, a replica of it, and three Sentinels that watch both.
 #[derive(Debug)]
 pub(crate) struct Sentinels {
-    /// The first one was the master.
+    /// The servers; the first one was the master at the start.
     pub(crate) servers: Vec<Redis>,
     sentinels: Vec<Sentinel>,
 }
@@ -65,7 +65,7 @@ impl Sentinels {
         format!("redis-sentinel://{}/{NAME}", places.collect::<Vec<_>>().join(","))
     }
 
-    /// Port of one of them.
+    /// The port of the first Sentinel, as a part of an URL for instance.
     pub(crate) fn port(&self) -> u16 {
         self.sentinels[0].port
     }
@@ -79,7 +79,7 @@ impl Sentinels {
         })
     }
 
-    /// One command to each of them.
+    /// Sends one command to each of the Sentinels.
     pub(crate) fn all(&self, words: &[&str]) {
         for sentinel in &self.sentinels {
             let said = command(sentinel.port, words).expect("an answer");

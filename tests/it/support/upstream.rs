@@ -18,10 +18,10 @@ use tokio::{
 };
 use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
 
-/// Any port.
+/// Port 0 of loopback, for which the system chooses a free port.
 const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// An origin; it ends with the test.
+/// An origin in this process, which ends together with the test.
 #[derive(Debug)]
 pub(crate) struct Upstream {
     address: SocketAddr,
@@ -35,10 +35,10 @@ struct Log {
     connections: AtomicUsize,
 }
 
-/// A request as it came.
+/// A request as it arrived at the origin, with its body.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
-    /// When its head had arrived.
+    /// The instant at which its head had arrived as a whole.
     pub(crate) at: Instant,
     pub(crate) method: String,
     pub(crate) target: String,
@@ -46,14 +46,14 @@ pub(crate) struct Call {
     pub(crate) body: Vec<u8>,
 }
 
-/// The answer of an origin to a call.
+/// The answer of an origin to a call, and the way in which it is sent.
 #[derive(Debug, Default)]
 pub(crate) struct Reply {
-    /// Waits for a permit of it first.
+    /// If set, the origin waits for a permit of it before it answers.
     pub(crate) gate: Option<Arc<Semaphore>>,
     pub(crate) delay: Duration,
     pub(crate) bytes: Vec<u8>,
-    /// Whether the connection ends after it.
+    /// Whether the origin ends the connection after the answer.
     pub(crate) close: bool,
 }
 
@@ -73,7 +73,7 @@ impl Reply {
         reply("200 OK", &[], "ok")
     }
 
-    /// These bytes, and the end.
+    /// An answer of these bytes only, after which the connection ends.
     pub(crate) fn raw(bytes: impl AsRef<[u8]>) -> Self {
         Self { bytes: bytes.as_ref().to_vec(), close: true, ..Self::default() }
     }
@@ -90,7 +90,7 @@ impl Reply {
 // === impl Upstream ===
 
 impl Upstream {
-    /// Answers 200 to everything.
+    /// Starts an origin that answers 200 to every request.
     pub(crate) async fn ok() -> Self {
         Self::start(|_| Reply::ok()).await
     }
@@ -99,7 +99,7 @@ impl Upstream {
         Self::on(0, handle).await
     }
 
-    /// On a port of the test's choice.
+    /// Starts an origin on a port that the test has chosen.
     pub(crate) async fn on(
         port: u16,
         handle: impl Fn(&Call) -> Reply + Send + Sync + 'static,
@@ -107,7 +107,7 @@ impl Upstream {
         Self::at(([127, 0, 0, 1], port), handle).await
     }
 
-    /// On an address of the test's choice.
+    /// Starts an origin on an address that the test has chosen.
     pub(crate) async fn at(
         address: impl Into<SocketAddr>,
         handle: impl Fn(&Call) -> Reply + Send + Sync + 'static,
@@ -118,7 +118,7 @@ impl Upstream {
         Self::listen(address.into(), log, serve).await
     }
 
-    /// Answers 200 to everything, over TLS.
+    /// Starts an origin that answers 200 to every request, over TLS.
     pub(crate) async fn tls(config: ServerConfig) -> Self {
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let log = Arc::<Log>::default();
@@ -134,7 +134,7 @@ impl Upstream {
         Self::listen(LOCAL, log, serve).await
     }
 
-    /// Every connection is in the hands of `serve`.
+    /// Starts an origin whose connections `serve` handles by itself.
     pub(crate) async fn raw<F: Future<Output = ()> + Send + 'static>(
         serve: impl Fn(Conn) -> F + Send + 'static,
     ) -> Self {
@@ -168,17 +168,17 @@ impl Upstream {
         format!("http://{}", self.address)
     }
 
-    /// All calls so far.
+    /// All calls that have arrived at the origin so far, in order.
     pub(crate) fn calls(&self) -> Vec<Call> {
         self.log.calls.lock().clone()
     }
 
-    /// When the calls so far arrived.
+    /// The instants at which the calls so far arrived.
     pub(crate) fn arrivals(&self) -> Vec<Instant> {
         self.log.calls.lock().iter().map(|call| call.at).collect()
     }
 
-    /// Connections accepted so far.
+    /// The number of connections that the origin has accepted so far.
     pub(crate) fn connections(&self) -> usize {
         self.log.connections.load(Relaxed)
     }

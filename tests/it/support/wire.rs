@@ -12,10 +12,10 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// A connection, seen from either end.
+/// A connection of a test, on the side of a client or of an upstream.
 pub(crate) struct Conn {
     stream: Box<dyn Stream>,
-    /// Read and not yet taken.
+    /// The bytes that were read from it and not used yet.
     buffer: Vec<u8>,
 }
 
@@ -28,17 +28,17 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 #[derive(Debug, Clone)]
 pub(crate) struct Head {
     pub(crate) start: String,
-    /// In order; names in lower case.
+    /// The fields in the order in which they came; names in lower case.
     pub(crate) fields: Vec<(String, String)>,
 }
 
-/// A whole response.
+/// A whole response: its head, its body, and its trailers.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) head: Head,
     pub(crate) body: Vec<u8>,
-    /// When its end had arrived.
+    /// The instant at which the end of the response had arrived.
     pub(crate) at: Instant,
 }
 
@@ -49,14 +49,14 @@ enum Framing {
     UntilClose,
 }
 
-/// The head of a request without a body.
+/// Writes the head of a request of HTTP/1.1 without a body.
 pub(crate) fn request(method: &str, target: &str, fields: &[(&str, &str)]) -> String {
     let fields: String =
         fields.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     format!("{method} {target} HTTP/1.1\r\nHost: gateway.test\r\n{fields}\r\n")
 }
 
-/// One GET on a connection of its own.
+/// Sends one GET on a connection of its own, and reads the answer.
 pub(crate) async fn get(address: SocketAddr, target: &str) -> Answer {
     let mut conn = Conn::to(address).await.expect("connect");
     conn.send(request("GET", target, &[])).await.expect("send");
@@ -78,7 +78,7 @@ impl Head {
         Ok(Self { start, fields: fields.ok_or(ErrorKind::InvalidData)? })
     }
 
-    /// The value of a field that occurs once.
+    /// The value of a field; the test fails if the field occurs twice.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         match self.all(name)[..] {
             [] => None,
@@ -87,7 +87,7 @@ impl Head {
         }
     }
 
-    /// All values of a field, in order.
+    /// The values of all fields of this name, in their order.
     pub(crate) fn all(&self, name: &str) -> Vec<&str> {
         let same = self.fields.iter().filter(|(own, _)| own == name);
         same.map(|(_, value)| value.as_str()).collect()
@@ -112,7 +112,7 @@ impl Head {
 // === impl Answer ===
 
 impl Answer {
-    /// The value of a field that occurs once.
+    /// The value of a field; the test fails if the field occurs twice.
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         self.head.get(name)
     }
@@ -159,7 +159,7 @@ impl Conn {
         Self { stream: Box::new(stream), buffer: Vec::new() }
     }
 
-    /// Both directions, for use at the same time.
+    /// Splits the connection, so that both directions can be used at the same time.
     pub(crate) fn split(self) -> (Self, Self) {
         let (read, write) = tokio::io::split(self.stream);
         let reader = tokio::io::join(read, tokio::io::empty());
@@ -176,7 +176,7 @@ impl Conn {
         limit(self.stream.shutdown()).await
     }
 
-    /// False at the end.
+    /// Reads more bytes into the buffer; returns false at the end of the connection.
     async fn fill(&mut self) -> Result<bool> {
         Ok(limit(self.stream.read_buf(&mut self.buffer)).await? > 0)
     }
@@ -195,7 +195,7 @@ impl Conn {
         }
     }
 
-    /// All that comes until `mark` has come.
+    /// Reads until `mark` has come, and returns all that came before its end.
     pub(crate) async fn until(&mut self, mark: &str) -> Result<String> {
         loop {
             if let Some(start) = position(&self.buffer, mark.as_bytes()) {
@@ -227,7 +227,7 @@ impl Conn {
         }
     }
 
-    /// Takes so many bytes and forgets them.
+    /// Reads this many bytes and drops them, as of a large body.
     pub(crate) async fn skip(&mut self, length: usize) -> Result<()> {
         let buffered = length.min(self.buffer.len());
         self.buffer.drain(..buffered);
