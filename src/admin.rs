@@ -7,7 +7,7 @@ mod shown;
 
 use crate::{
     answer::PACEWAY_ORIGIN,
-    config::{Mode, OnFailure},
+    config::{FailurePolicy, Mode},
     log, metrics,
     plan::Plan,
     store::{
@@ -83,7 +83,7 @@ async fn measured(State(admin): State<Admin>) -> impl IntoResponse {
     }
     let tasks: usize = admin.runtimes.iter().map(RuntimeMetrics::num_alive_tasks).sum();
     metrics::tasks().set(tasks as f64);
-    for stream in log::Stream::ALL {
+    for stream in log::LogStream::ALL {
         metrics::log_dropped(stream).absolute(stream.dropped());
     }
     // Counting 100,000 open files takes tens of milliseconds, for which no other page should wait.
@@ -112,7 +112,7 @@ async fn readyz(State(admin): State<Admin>) -> impl IntoResponse {
         || admin.plan.limiters.iter().filter(|plan| limiting && plan.limiter.mode == Mode::Enforce);
     // Requests of limiters with another `on_failure` are served while the store is away.
     let needs_store = enforcing().next().is_some()
-        && enforcing().all(|plan| plan.limiter.on_failure == OnFailure::Reject);
+        && enforcing().all(|plan| plan.limiter.on_failure == FailurePolicy::Reject);
     let away = admin.health.as_ref().and_then(|health| health.away());
     let asked = enforcing().find_map(|plan| plan.checks.first()).filter(|_| away.is_none());
     if let Some(check) = asked

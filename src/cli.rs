@@ -9,7 +9,7 @@ mod run;
 
 use crate::{
     config::{self, Config},
-    log::Stream,
+    log::LogStream,
 };
 use clap::{Parser, Subcommand};
 use std::{
@@ -98,7 +98,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             // The message follows the lines that the log has yet to write.
-            Stream::Stderr.say(&failure.message, log::LAST_LINES);
+            LogStream::Stderr.say(&failure.message, log::LAST_LINES);
             ExitCode::from(failure.code)
         }
     }

@@ -28,7 +28,7 @@ pub struct Template {
     /// The template as written, for messages and pages.
     text: String,
     /// Texts and parts in their order. Two parts never touch: [`SEPARATOR`] is between them.
-    pieces: Vec<Piece>,
+    pieces: Vec<TemplatePiece>,
     /// The characters that end a part. They are escaped in values, so that no value contains the end of its part.
     escapes: Escapes,
     /// Whether a part is a credential, such as `{header.authorization}`. Then all keys are hashed.
@@ -53,7 +53,7 @@ pub struct Parts<'a> {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Piece {
+enum TemplatePiece {
     Text(String),
     Part(Part),
 }
@@ -83,7 +83,7 @@ impl Template {
             return Err(format!("has double braces; write parts in single ones: `{single}`"));
         }
         let pieces = pieces(text)?;
-        let is_part = |piece: &Piece| matches!(piece, Piece::Part(_));
+        let is_part = |piece: &TemplatePiece| matches!(piece, TemplatePiece::Part(_));
         if !pieces.iter().any(is_part) {
             let hint = match nearest(text, KNOWN[..4].iter().copied()) {
                 Some(name) => format!("did you mean `{{{name}}}`?"),
@@ -92,13 +92,15 @@ impl Template {
             return Err(format!("names no part of the request; {hint}"));
         }
         let secret = pieces.iter().any(|piece| match piece {
-            Piece::Text(_) => false,
-            Piece::Part(part) => part.is_secret(),
+            TemplatePiece::Text(_) => false,
+            TemplatePiece::Part(part) => part.is_secret(),
         });
         let mut escapes = Escapes::default();
         for around in pieces.windows(3) {
             // A value ends at the first character of the text after it.
-            if let [Piece::Part(_), Piece::Text(text), Piece::Part(_)] = around {
+            if let [TemplatePiece::Part(_), TemplatePiece::Text(text), TemplatePiece::Part(_)] =
+                around
+            {
                 text.bytes().take(1).for_each(|byte| escapes.add(byte));
             }
         }
@@ -110,8 +112,8 @@ impl Template {
         let mut key = String::new();
         for piece in &self.pieces {
             match piece {
-                Piece::Text(text) => key.push_str(text),
-                Piece::Part(part) => match part.value(parts) {
+                TemplatePiece::Text(text) => key.push_str(text),
+                TemplatePiece::Part(part) => match part.value(parts) {
                     None => key.push_str(self.missing()),
                     Some(value) if *value == *b"-" => key.push_str("%2D"),
                     Some(value) => self.escapes.push(&value, &mut key),
@@ -150,14 +152,14 @@ impl Template {
     /// Returns the part of a template that has one part and no text.
     fn only(&self) -> Option<&Part> {
         match &*self.pieces {
-            [Piece::Part(part)] => Some(part),
+            [TemplatePiece::Part(part)] => Some(part),
             _ => None,
         }
     }
 }
 
 /// Splits a template into texts and parts, and adds a separator where two parts touch.
-fn pieces(text: &str) -> Result<Vec<Piece>, String> {
+fn pieces(text: &str) -> Result<Vec<TemplatePiece>, String> {
     let mut pieces = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {
@@ -165,7 +167,7 @@ fn pieces(text: &str) -> Result<Vec<Piece>, String> {
         let (plain, brace) = rest.split_at(end);
         if !plain.is_empty() {
             check_plain(plain)?;
-            pieces.push(Piece::Text(plain.to_owned()));
+            pieces.push(TemplatePiece::Text(plain.to_owned()));
         }
         if brace.is_empty() {
             break;
@@ -177,10 +179,10 @@ fn pieces(text: &str) -> Result<Vec<Piece>, String> {
         else {
             return Err("has a `{` without its `}`".into());
         };
-        if let Some(Piece::Part(_)) = pieces.last() {
-            pieces.push(Piece::Text(SEPARATOR.into()));
+        if let Some(TemplatePiece::Part(_)) = pieces.last() {
+            pieces.push(TemplatePiece::Text(SEPARATOR.into()));
         }
-        pieces.push(Piece::Part(Part::parse(name)?));
+        pieces.push(TemplatePiece::Part(Part::parse(name)?));
         rest = after;
     }
     Ok(pieces)

@@ -1,8 +1,8 @@
-//! Every metric: name, help, labels, buckets. No other file names one.
+//! Every metric: its name, help, labels and buckets. No other file names a metric.
 //!
-//! Handles are resolved once, when a configuration is loaded; recording through one costs some ns. Labels
-//! come from the configuration or from closed sets, never from a request. What every request is counted in lies
-//! together and is written here; the rest is the exporter's.
+//! Handles are resolved once, when a configuration is loaded, so that recording costs a few ns. Labels come from the
+//! configuration or from closed sets, never from a request. The counters and histograms that every request updates are our
+//! own, lie together in memory, and are written as text here; the exporter keeps and writes all others.
 
 mod counts;
 mod labels;
@@ -10,7 +10,7 @@ mod times;
 
 pub use counts::{Decisions, Outcomes, Statuses};
 pub use labels::{Outcome, Protocol, Refusal, Verdict};
-pub use times::Times;
+pub use times::TimeHistogram;
 
 use crate::{
     log,
@@ -30,6 +30,7 @@ use metrics_exporter_prometheus::{
     formatting::{sanitize_label_value, write_help_line, write_type_line},
 };
 use std::time::Duration;
+
 const REQUESTS: &str = "paceway_requests_total";
 const DECISIONS: &str = "paceway_decisions_total";
 const WAIT: &str = "paceway_wait_seconds";
@@ -59,66 +60,66 @@ const MAX_FILES: &str = "process_max_fds";
 const OPEN_FILES: &str = "process_open_fds";
 const BUILD_INFO: &str = "paceway_build_info";
 
-/// Of clients' connections.
+/// Handles for the connections of clients, shared by all workers.
 #[derive(Clone)]
 pub struct ConnectionMetrics {
-    /// By [`Protocol`].
+    /// Open connections, one gauge for each [`Protocol`].
     open: [Gauge; Protocol::ALL.len()],
     refused: [Counter; Refusal::ALL.len()],
 }
 
-/// Of one route.
+/// Handles for one route, and its label for the metrics that workers count.
 pub struct RouteMetrics {
-    /// `route="NAME"`.
+    /// The label as the text of `/metrics` contains it: `route="NAME"`.
     label: String,
-    /// Requests that are being held.
+    /// Requests of this route that are held now, until their slot comes.
     pub waiting: Gauge,
-    /// Upgraded connections that are open.
+    /// Open connections of this route that were upgraded, such as WebSockets.
     pub tunnels: Gauge,
 }
 
-/// Of one limiter.
+/// Handles for one limiter, and its label for the metrics that workers count.
 pub struct LimiterMetrics {
-    /// `limiter="NAME"`.
+    /// The label as the text of `/metrics` contains it: `limiter="NAME"`.
     label: String,
-    /// Permits that could be taken now, of a limiter with one state; set at each scrape.
+    /// Permits that could be taken now, set at each scrape. `None` for a limiter that has a state for each key.
     pub available: Option<Gauge>,
-    /// Slots that were not used because their request woke too late for them.
+    /// Slots that were not used, because their request woke too late for them.
     pub late: Counter,
 }
 
-/// Of one upstream.
+/// Handles for one upstream, and its label for the metrics that workers count.
 pub struct UpstreamMetrics {
-    /// `upstream="NAME"`.
+    /// The label as the text of `/metrics` contains it: `upstream="NAME"`.
     label: String,
-    /// Responses that say that it throttles: 429, and 403 or 503 with `Retry-After`.
+    /// Responses by which the upstream throttles: 429, and 403 or 503 with `Retry-After`.
     pub throttled: Counter,
 }
 
-/// What the workers count, to be told beside what the exporter has. Each part has its labels, and is added up over the
-/// workers when it is asked for.
-pub struct Counted<R, L, U> {
-    /// Of each route.
+/// The counts of all workers, which `/metrics` lists after the metrics of the exporter. Each count is added up over the
+/// workers when it is written.
+pub struct WorkerCounts<R, L, U> {
+    /// Requests and waits of each route.
     pub routes: R,
-    /// Of each limiter.
+    /// Decisions of each limiter.
     pub limiters: L,
-    /// Of each upstream.
+    /// Responses of each upstream, by status, and their times.
     pub upstreams: U,
-    /// Of the gateway itself.
-    pub overhead: Times,
-    /// No route holds a request longer than this.
+    /// The time that the gateway itself takes for a request.
+    pub overhead: TimeHistogram,
+    /// The longest time that any route may hold a request. It decides how far the buckets of waits reach.
     pub longest_wait: Duration,
 }
 
 // === impl ConnectionMetrics ===
 
 impl ConnectionMetrics {
-    /// The handle for connections that speak `protocol`.
+    /// Returns the gauge of open connections that speak `protocol`.
     pub fn open(&self, protocol: Protocol) -> &Gauge {
         &self.open[protocol as usize]
     }
 
-    /// Counts a connection that we ended.
+    /// Counts a connection that the gateway ended, by its reason.
     pub fn refuse(&self, reason: Refusal) {
         self.refused[reason as usize].increment(1);
     }
@@ -137,7 +138,7 @@ impl Default for ConnectionMetrics {
 // === impl RouteMetrics ===
 
 impl RouteMetrics {
-    /// Handles for the route named `route`.
+    /// Makes the handles for the route named `route`.
     pub fn new(route: &str) -> Self {
         Self {
             label: label("route", route),
@@ -150,7 +151,7 @@ impl RouteMetrics {
 // === impl LimiterMetrics ===
 
 impl LimiterMetrics {
-    /// Handles for the limiter named `limiter`; `is_one` unless it has a state for each key, or none.
+    /// Makes the handles for the limiter named `limiter`. `is_one` is true if the limiter has one state for all requests.
     pub fn new(limiter: &str, is_one: bool) -> Self {
         Self {
             label: label("limiter", limiter),
@@ -163,7 +164,7 @@ impl LimiterMetrics {
 // === impl UpstreamMetrics ===
 
 impl UpstreamMetrics {
-    /// Handles for the upstream named `upstream`.
+    /// Makes the handles for the upstream named `upstream`.
     pub fn new(upstream: &str) -> Self {
         Self {
             label: label("upstream", upstream),
@@ -172,7 +173,7 @@ impl UpstreamMetrics {
     }
 }
 
-/// Handles for a store.
+/// Makes the handles for the calls of a store: their times, and their errors by kind.
 pub fn store() -> StoreMetrics {
     StoreMetrics {
         seconds: histogram!(STORE_SECONDS),
@@ -180,17 +181,17 @@ pub fn store() -> StoreMetrics {
     }
 }
 
-/// The handle for losses of the store's states.
+/// Returns the counter of times at which the store lost states, for example when Redis restarted without its data.
 pub fn store_losses() -> Counter {
     counter!(STORE_LOSSES)
 }
 
-/// The handle for whether the store gives decisions.
+/// Returns the gauge that is 1 while the store gives decisions, and 0 otherwise.
 pub fn store_up() -> Gauge {
     gauge!(STORE_UP)
 }
 
-/// Handles for the health of a store.
+/// Makes the handles for the health of a store: the breaker, the number of gateways, and whether the store answers.
 pub fn store_health() -> HealthMetrics {
     HealthMetrics {
         breaker: gauge!(STORE_BREAKER),
@@ -199,12 +200,12 @@ pub fn store_health() -> HealthMetrics {
     }
 }
 
-/// Handles for the pace of a store.
+/// Makes the handles for the round trip of a store and for the time-out that results from it.
 pub fn store_pace() -> PaceMetrics {
     PaceMetrics { round_trip: gauge!(STORE_ROUND_TRIP), timeout: gauge!(STORE_TIMEOUT) }
 }
 
-/// Handles for the addresses of the upstream named `upstream`.
+/// Makes the handles for the addresses of the upstream named `upstream`: how many are used, and how many are ejected.
 pub fn addresses(upstream: &str) -> AddressMetrics {
     let of =
         |state| gauge!(UPSTREAM_ADDRESSES, "upstream" => upstream.to_owned(), "state" => state);
@@ -215,48 +216,48 @@ pub fn addresses(upstream: &str) -> AddressMetrics {
     }
 }
 
-/// The handle for the tasks of the data plane; set at each scrape.
+/// Returns the gauge of tasks on the workers, which the admin side sets at each scrape.
 pub fn tasks() -> Gauge {
     gauge!(TASKS)
 }
 
-/// The handle for lines of the log that were dropped; set at each scrape.
-pub fn log_dropped(stream: log::Stream) -> Counter {
+/// Returns the counter of log lines that were dropped, which the admin side sets at each scrape.
+pub fn log_dropped(stream: log::LogStream) -> Counter {
     counter!(LOG_DROPPED, "stream" => stream.name())
 }
 
-/// The handle for the limit of open files.
+/// Returns the gauge for the limit of open files, which is set once at the start.
 pub fn max_files() -> Gauge {
     gauge!(MAX_FILES)
 }
 
-/// The handle for the number of open files; set at each scrape, where the system tells it.
+/// Returns the gauge of open files, which the admin side sets at each scrape on systems with `/proc`.
 pub fn open_files() -> Gauge {
     gauge!(OPEN_FILES)
 }
 
-/// All metrics as text: those of `exporter`, and what the workers counted.
+/// Writes all metrics in the text format of Prometheus: those of `exporter`, then the counts of the workers.
 pub fn text<'a>(
     exporter: &PrometheusHandle,
-    counted: Counted<
-        impl Iterator<Item = (&'a RouteMetrics, Outcomes, Times)>,
+    counted: WorkerCounts<
+        impl Iterator<Item = (&'a RouteMetrics, Outcomes, TimeHistogram)>,
         impl Iterator<Item = (&'a LimiterMetrics, Decisions)>,
-        impl Iterator<Item = (&'a UpstreamMetrics, Statuses, Times)>,
+        impl Iterator<Item = (&'a UpstreamMetrics, Statuses, TimeHistogram)>,
     >,
 ) -> String {
     let mut text = exporter.render();
-    let bounds = Times::bounds().len();
-    let wait_bounds = Times::bounds_for(counted.longest_wait);
-    // All of a family stands together, and each route has a part in two.
+    let bounds = TimeHistogram::bounds().len();
+    let wait_bounds = TimeHistogram::bounds_for(counted.longest_wait);
+    // The format wants all lines of a metric together, but each route adds lines to two metrics.
     let (mut waits, mut seconds) = (String::new(), String::new());
-    family(&mut text, REQUESTS, "counter", "Requests, by route and by what became of them.");
+    family(&mut text, REQUESTS, "counter", "Requests, by route and outcome.");
     family(&mut waits, WAIT, "histogram", "Time that forwarded requests were held.");
     for (route, outcomes, wait) in counted.routes {
         outcomes.write(&mut text, REQUESTS, &route.label);
         wait.write(&mut waits, WAIT, &route.label, wait_bounds);
     }
     text.push_str(&waits);
-    let help = "Decisions of a limiter, by who decided; would_* are those of mode observe.";
+    let help = "Decisions of a limiter, by their source; would_* are those of mode observe.";
     family(&mut text, DECISIONS, "counter", help);
     for (limiter, decisions) in counted.limiters {
         decisions.write(&mut text, DECISIONS, &limiter.label);
@@ -269,7 +270,7 @@ pub fn text<'a>(
         times.write(&mut seconds, UPSTREAM_SECONDS, &upstream.label, bounds);
     }
     text.push_str(&seconds);
-    let help = "Time to the head of the response, less the wait and the upstream's.";
+    let help = "Time to the head of the response, without the wait and the time of the upstream.";
     family(&mut text, OVERHEAD, "histogram", help);
     counted.overhead.write(&mut text, OVERHEAD, "", bounds);
     text
@@ -284,16 +285,16 @@ fn label(name: &str, value: &str) -> String {
     format!("{name}=\"{}\"", sanitize_label_value(value))
 }
 
-/// Installs the recorder of this process and describes every metric. The caller runs the handle's upkeep:
-/// without it, histograms keep every sample.
+/// Installs the recorder of this process and describes every metric. The caller must run the handle's upkeep every few
+/// seconds, because the histograms of the exporter keep every sample until then.
 ///
 /// # Errors
 ///
-/// When this process has a recorder already.
+/// An error if this process has a recorder already.
 pub fn install() -> Result<PrometheusHandle, BuildError> {
     let all_histograms = Matcher::Suffix("_seconds".into());
     let handle = PrometheusBuilder::new()
-        .set_buckets_for_metric(all_histograms, &Times::bounds())?
+        .set_buckets_for_metric(all_histograms, &TimeHistogram::bounds())?
         .install_recorder()?;
     describe();
     let version = env!("CARGO_PKG_VERSION");
@@ -308,9 +309,12 @@ fn describe() {
     describe_counter!(LATE, "Slots asked for again because their request woke too late for them.");
     let help = "Responses by which an upstream throttles: 429, 403 or 503 with Retry-After.";
     describe_counter!(UPSTREAM_THROTTLED, help);
-    describe_gauge!(UPSTREAM_ADDRESSES, "Addresses of an upstream, by whether requests go there.");
-    describe_counter!(UPSTREAM_EJECTIONS, "Times an address was put out because it did not work.");
-    describe_gauge!(CONNECTIONS, "Connections of clients, by what they speak.");
+    describe_gauge!(
+        UPSTREAM_ADDRESSES,
+        "Addresses of an upstream, by whether requests are sent to them."
+    );
+    describe_counter!(UPSTREAM_EJECTIONS, "Times an address was ejected because it did not work.");
+    describe_gauge!(CONNECTIONS, "Connections of clients, by protocol.");
     describe_counter!(CONNECTIONS_REFUSED, "Connections of clients that were ended, by reason.");
     describe_histogram!(STORE_SECONDS, Unit::Seconds, "Time of one call of the store.");
     describe_counter!(STORE_ERRORS, "Calls of the store without a decision, by kind.");
@@ -318,7 +322,7 @@ fn describe() {
     describe_gauge!(STORE_UP, "1 while the store answers.");
     describe_gauge!(
         STORE_BREAKER,
-        "Whether the store is asked: 0 it is, 1 about to be again, 2 it is not."
+        "Whether the store is asked: 0 yes, 1 with one call to try it, 2 no."
     );
     describe_gauge!(
         STORE_GATEWAYS,
@@ -332,14 +336,14 @@ fn describe() {
     describe_gauge!(
         STORE_TIMEOUT,
         Unit::Seconds,
-        "How long a request waits for the store: store.timeout, or longer while the store is slow."
+        "Time that a request waits for the store: store.timeout, or longer while the store is slow."
     );
     describe_gauge!(
         TASKS,
-        "Tasks of the data plane: connections of both sides, and what goes on for them."
+        "Tasks of the workers: connections of both sides, and work in the background."
     );
     describe_counter!(LOG_DROPPED, "Lines of the log that were dropped: their reader is too slow.");
-    describe_gauge!(MAX_FILES, "File descriptors that the process may have.");
-    describe_gauge!(OPEN_FILES, "File descriptors that the process has.");
-    describe_gauge!(BUILD_INFO, "1, with the version of this program.");
+    describe_gauge!(MAX_FILES, "File descriptors that the process may open.");
+    describe_gauge!(OPEN_FILES, "File descriptors that the process has open.");
+    describe_gauge!(BUILD_INFO, "Always 1; the label is the version of this program.");
 }

@@ -57,7 +57,7 @@ pub(crate) struct Held {
 /// A limiter.
 pub struct LimiterPlan {
     /// As configured.
-    pub limiter: config::Limiter,
+    pub limiter: config::LimiterConfig,
     /// What callers are told of it, for each rate.
     pub policies: Vec<Policy>,
     /// As it is asked for one permit where it has no key, for each rate.
@@ -93,8 +93,8 @@ impl Plan {
     /// Makes `config` ready; `access_log` says whether a line a request is written.
     pub fn new(config: Config, access_log: bool) -> Self {
         let prefix = match &config.store {
-            config::Store::Memory => "paceway",
-            config::Store::Redis { prefix, .. } => prefix,
+            config::StoreConfig::Memory => "paceway",
+            config::StoreConfig::Redis { prefix, .. } => prefix,
         };
         // Another one at each start: nobody else may have it.
         let instance = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
@@ -160,7 +160,11 @@ impl Held {
 // === impl LimiterPlan ===
 
 impl LimiterPlan {
-    fn new(limiter: &config::Limiter, [prefix, instance]: [&str; 2], is_used: Demand) -> Self {
+    fn new(
+        limiter: &config::LimiterConfig,
+        [prefix, instance]: [&str; 2],
+        is_used: Demand,
+    ) -> Self {
         let policy = |quota| Policy { name: limiter.name.clone(), quota };
         let policies = limiter.algorithms.iter().enumerate().map(|(i, rule)| {
             let rate = limiter.rates.get(i).copied();

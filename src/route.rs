@@ -38,7 +38,7 @@ type Suffixes = HashMap<Text, Candidates>;
 /// line.
 type Text = SmallVec<[u8; 16]>;
 /// The routes with one suffix. Most suffixes have a single route, which is stored in place.
-type Candidates = SmallVec<[Candidate; 1]>;
+type Candidates = SmallVec<[RouteCandidate; 1]>;
 
 #[derive(Debug, Default)]
 struct TrieNode {
@@ -64,7 +64,7 @@ enum Child {
 }
 
 #[derive(Debug)]
-struct Candidate {
+struct RouteCandidate {
     methods: Box<[Method]>,
     host: Option<Box<str>>,
     route: usize,
@@ -95,13 +95,13 @@ impl Table {
         for (index, route) in routes.iter().enumerate() {
             let methods = route.methods.clone().into();
             let host = route.host.clone().map(Into::into);
-            table.place(&form(&route.suffix)).push(Candidate { methods, host, route: index });
+            table.place(&form(&route.suffix)).push(RouteCandidate { methods, host, route: index });
         }
         table.characters.sort_by_key(|(length, _)| Reverse(*length));
         let lists = table.nodes.iter_mut().map(|node| &mut node.here);
         let characters = table.characters.iter_mut().flat_map(|(_, map)| map.values_mut());
         for list in lists.chain(characters).chain([&mut table.any]) {
-            list.sort_by_key(Candidate::rank);
+            list.sort_by_key(RouteCandidate::rank);
         }
         table.shorten();
         table
@@ -271,7 +271,7 @@ fn index(of: usize) -> u32 {
     u32::try_from(of).unwrap_or(u32::MAX)
 }
 
-fn pick(candidates: &[Candidate], method: &Method, host: Option<&str>) -> Option<usize> {
+fn pick(candidates: &[RouteCandidate], method: &Method, host: Option<&str>) -> Option<usize> {
     let found = candidates.iter().find(|candidate| candidate.accepts(method, host));
     found.map(|candidate| candidate.route)
 }
@@ -291,9 +291,9 @@ impl fmt::Display for Ambiguous {
     }
 }
 
-// === impl Candidate ===
+// === impl RouteCandidate ===
 
-impl Candidate {
+impl RouteCandidate {
     fn takes_all(&self) -> bool {
         self.methods.is_empty() && self.host.is_none()
     }

@@ -3,7 +3,7 @@
 use super::{CommandError, load, print};
 use crate::{
     algorithm::{Algorithm, MAX_BUDGET},
-    config::{Charge, Config, Mode, OnFailure, Route, Scope, Store, Upstream},
+    config::{Charge, Config, FailurePolicy, Mode, Route, Scope, StoreConfig, Upstream},
     key::{self, Cost, Parts},
     path::Suffix,
     route::{Table, host_of},
@@ -266,8 +266,8 @@ fn limiter(config: &Config, charge: &Charge, parts: &Parts<'_>) -> String {
 /// Describes the bucket of a request, with the names of its states in the store.
 fn state(config: &Config, charge: &Charge, parts: &Parts<'_>) -> String {
     let prefix = match &config.store {
-        Store::Memory => "paceway",
-        Store::Redis { prefix, .. } => prefix,
+        StoreConfig::Memory => "paceway",
+        StoreConfig::Redis { prefix, .. } => prefix,
     };
     let limiter = &config.limiters[charge.limiter];
     let filled = limiter.key.as_ref().map(|template| template.fill(parts));
@@ -288,17 +288,17 @@ fn state(config: &Config, charge: &Charge, parts: &Parts<'_>) -> String {
 /// Describes what a limiter does while the store is away. `None` for the memory store, which never is.
 fn without_store(config: &Config, charge: &Charge) -> Option<String> {
     let limiter = &config.limiters[charge.limiter];
-    if config.store == Store::Memory || limiter.mode == Mode::Off {
+    if config.store == StoreConfig::Memory || limiter.mode == Mode::Off {
         return None;
     }
     let what = match (limiter.on_failure, limiter.scope) {
-        (OnFailure::Share, Scope::Instance) => "each gateway continues with the whole rule",
-        (OnFailure::Share, Scope::Cluster) => {
+        (FailurePolicy::Share, Scope::Instance) => "each gateway continues with the whole rule",
+        (FailurePolicy::Share, Scope::Cluster) => {
             "each gateway enforces its share, the rule / gateways that live"
         }
-        (OnFailure::Allow, _) => "it lets requests pass",
-        (OnFailure::Reject, _) if limiter.mode == Mode::Observe => "it counts nothing",
-        (OnFailure::Reject, _) => "503 store-unavailable",
+        (FailurePolicy::Allow, _) => "it lets requests pass",
+        (FailurePolicy::Reject, _) if limiter.mode == Mode::Observe => "it counts nothing",
+        (FailurePolicy::Reject, _) => "503 store-unavailable",
     };
     Some(format!("on_failure {}: without the store {what}", limiter.on_failure.name()))
 }

@@ -4,7 +4,7 @@
 use super::CommandError;
 use crate::{
     config::AccessLog,
-    log::{Stream, flush},
+    log::{LogStream, flush},
     suggest::suggest,
 };
 use anyhow::Context;
@@ -57,7 +57,7 @@ pub(super) fn start(access: Option<AccessLog>) -> Result<(bool, Flush), CommandE
         false => AccessLog::Json,
     });
     // No request and no signal may wait for the reader of a log: lines beyond the bound of a sink are dropped.
-    let [stdout, stderr] = [Stream::Stdout.sink(), Stream::Stderr.sink()];
+    let [stdout, stderr] = [LogStream::Stdout.sink(), LogStream::Stderr.sink()];
     let (stdout, stderr) = (stdout.context("cannot log")?, stderr.context("cannot log")?);
     let layer = fmt::layer().with_target(false).with_writer(move || stdout);
     let lines = Targets::new().with_target(ACCESS, Level::INFO);

@@ -1,40 +1,40 @@
-//! How clients are served: their connections' time-outs, the size of their requests, our certificates.
+//! The settings for clients: the time-outs of their connections, the size of their requests, and our certificates.
 
 use crate::tls::KeyPair;
 use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
 
-/// What clients may take their time for.
+/// The time-outs of clients' connections, and how many may be open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientLimits {
-    /// From the first byte of a request to the end of its headers; TLS and PROXY headers likewise.
+    /// The time from the first byte of a request to the end of its headers. It also bounds a TLS handshake and a PROXY header.
     pub header_timeout: Duration,
-    /// Between two requests.
+    /// The time between two requests on one connection.
     pub idle_timeout: Duration,
-    /// Between two pieces of a body, sent or taken.
+    /// The time between two pieces of a body, whether the client sends or reads it.
     pub body_timeout: Duration,
-    /// Connections at one time; `None`: any number.
+    /// The number of connections that may be open at the same time; `None` means that the limit of open files decides.
     pub max_connections: Option<NonZeroUsize>,
 }
 
-/// How large a request may be.
+/// The greatest size of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Request line and headers, bytes.
+    /// The bytes of the request line and the headers together.
     pub header_bytes: usize,
-    /// Number of headers.
+    /// The number of headers.
     pub headers: usize,
-    /// Bytes of a body; `None`: any number.
+    /// The bytes of the body; `None` means any number.
     pub body: Option<u64>,
-    /// Bytes of a request target.
+    /// The bytes of the target in the request line.
     pub uri: usize,
 }
 
-/// Certificates for the data plane.
+/// The certificates for TLS with clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerTls {
-    /// At least one; the first is shown to clients that name no host, or none of theirs.
+    /// At least one certificate. The first is shown to clients that name no host, or a host of no certificate.
     pub certificates: Vec<KeyPair>,
-    /// Clients must show a certificate of one of these authorities.
+    /// A file of authorities. If set, clients must show a certificate of one of them.
     pub client_ca: Option<PathBuf>,
 }
 

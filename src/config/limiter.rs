@@ -1,6 +1,6 @@
-//! A limiter as configured, and the names of its states. Holds none.
+//! A limiter as the configuration describes it, and the names of its states in the store. Holds no state.
 
-use super::Rate;
+use super::unit::Rate;
 use crate::{
     algorithm::Algorithm,
     key::{Cost, StateNames, Template},
@@ -8,74 +8,75 @@ use crate::{
 };
 use std::time::Duration;
 
-/// A named limiter.
+/// A limiter under `limiters`: its rules, its buckets, and its behaviour without the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limiter {
-    /// Name in metrics, logs and the store.
+pub struct LimiterConfig {
+    /// The name in metrics, logs and the store.
     pub name: String,
-    /// The rules, one for each rate; of a concurrency limiter the only one.
+    /// The rules, one for each rate. A concurrency limiter has one rule.
     pub algorithms: Vec<Algorithm>,
-    /// As the user says them, the shortest period first, none twice; a concurrency limiter has none.
+    /// The rates as the user writes them, the shortest period first, no period twice. A concurrency limiter has none.
     pub rates: Vec<Rate>,
-    /// Which bucket a request belongs to; `None`: one for all.
+    /// The template that assigns requests to buckets; `None` means one bucket for all requests.
     pub key: Option<Template>,
-    /// Who shares its state.
+    /// The gateways that share its state: all of them, or none.
     pub scope: Scope,
-    /// Whether it holds, counts, or does nothing.
+    /// Whether it holds and refuses requests, only counts them, or does nothing.
     pub mode: Mode,
-    /// What it does while the store gives no decisions.
-    pub on_failure: OnFailure,
-    /// The hash tag of its keys. Limiters that some request uses together carry the same one in a Redis Cluster (one
-    /// slot, one call) and in memory (one lock). On one Redis server it is the limiter's own name.
+    /// Its behaviour while the store gives no decisions.
+    pub on_failure: FailurePolicy,
+    /// The hash tag of its keys. Limiters that some request uses together have one tag in a Redis Cluster, where they need
+    /// one slot for one call, and in memory, where they need one lock. On a single Redis server it is the limiter's name.
     pub group: String,
-    /// Its keys have tags of their own, so that a cluster spreads them: it is alone in its group.
+    /// Whether each key has its own hash tag, so that a Cluster spreads the keys. Only for a limiter that is alone in its
+    /// group.
     pub spread: bool,
 }
 
-/// Who shares the state of a limiter.
+/// The gateways that share the state of a limiter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// All gateways on one store.
+    /// All gateways on one store share the state, so that the rule holds for all of them together.
     Cluster,
-    /// Nobody: each gateway has its own.
+    /// Each gateway has its own state and grants the whole rule.
     Instance,
 }
 
-/// A limiter that a request is charged to, and for how much.
+/// A limiter that a request is charged to, and the cost of the request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Charge {
-    /// Index into [`Config::limiters`](super::Config::limiters).
+    /// The limiter, as an index into [`Config::limiters`](super::settings::Config::limiters).
     pub limiter: usize,
-    /// At most the limiter's capacity.
+    /// The permits that a request takes, at most the capacity of the limiter.
     pub cost: Cost,
 }
 
-/// What a limiter does with its decisions.
+/// Whether a limiter enforces its decisions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Holds and refuses.
+    /// The limiter holds and refuses requests.
     Enforce,
-    /// Decides and counts, never holds or refuses.
+    /// The limiter decides and counts, but never holds or refuses a request.
     Observe,
-    /// Nothing.
+    /// The limiter is not asked.
     Off,
 }
 
-/// What a limiter does while the store gives no decisions.
+/// The behaviour of a limiter while the store gives no decisions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnFailure {
-    /// Each gateway enforces its share.
+pub enum FailurePolicy {
+    /// Each gateway enforces its share: the rule divided by the number of gateways.
     Share,
-    /// Requests pass.
+    /// Requests pass without a decision.
     Allow,
-    /// Requests are refused.
+    /// Requests are refused with 503.
     Reject,
 }
 
-// === impl Limiter ===
+// === impl LimiterConfig ===
 
-impl Limiter {
-    /// The greatest cost that it can ever grant, permits.
+impl LimiterConfig {
+    /// Returns the greatest cost in permits that the limiter can grant at once, for example the burst of a token bucket.
     pub fn capacity(&self) -> i64 {
         let capacity = |algorithm: &Algorithm| match algorithm {
             Algorithm::Concurrency(_) => 1,
@@ -84,8 +85,8 @@ impl Limiter {
         self.algorithms.iter().map(capacity).min().unwrap_or(i64::MAX)
     }
 
-    /// The names of its states in the store: of the rate with index `part`, in gateway `instance`. All states that one
-    /// request needs have one hash tag.
+    /// Returns the names of the states in the store for the rate with index `part`. `instance` is the gateway's id, which is
+    /// part of the names with `scope: instance`. All states that one request needs have one hash tag.
     pub fn state_names(&self, prefix: &str, instance: Option<&str>, part: usize) -> StateNames {
         let mut name = self.name.clone();
         if part > 0 {
@@ -100,20 +101,21 @@ impl Limiter {
         if self.spread { names.spread() } else { names }
     }
 
-    /// What the rule of the rate with index `part` does then: of a limiter that nobody shares all is its own.
+    /// Returns what the rule of the rate with index `part` does while the store gives no decisions. With `scope: instance`
+    /// the gateway continues with the whole rule, because no other gateway shares it.
     pub fn without_store(&self, part: usize) -> store::OnFailure {
         let period = self.rates.get(part).map_or(Duration::MAX, |rate| rate.period);
         match (self.on_failure, self.scope) {
-            (OnFailure::Share, Scope::Cluster) => store::OnFailure::Share {
+            (FailurePolicy::Share, Scope::Cluster) => store::OnFailure::Share {
                 period: i64::try_from(period.as_micros()).unwrap_or(i64::MAX),
             },
-            (OnFailure::Share, Scope::Instance) => store::OnFailure::Whole,
-            (OnFailure::Allow, _) => store::OnFailure::Allow,
-            (OnFailure::Reject, _) => store::OnFailure::Reject,
+            (FailurePolicy::Share, Scope::Instance) => store::OnFailure::Whole,
+            (FailurePolicy::Allow, _) => store::OnFailure::Allow,
+            (FailurePolicy::Reject, _) => store::OnFailure::Reject,
         }
     }
 
-    /// Rates that can never bind, each with one that is always stricter.
+    /// Lists the rates that can never bind, each with one that is always stricter: `10/s` never binds beside `60/min`.
     pub(super) fn idle_rates(&self) -> impl Iterator<Item = (Rate, Rate)> {
         self.rates.iter().filter_map(|rate| {
             let mut others = self.rates.iter().filter(|other| other.period != rate.period);
@@ -126,7 +128,7 @@ impl Limiter {
 // === impl Scope ===
 
 impl Scope {
-    /// The name in the configuration.
+    /// The value of `scope` in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cluster => "cluster",
@@ -135,13 +137,13 @@ impl Scope {
     }
 }
 
-// === impl OnFailure ===
+// === impl FailurePolicy ===
 
-impl OnFailure {
-    /// All of them.
+impl FailurePolicy {
+    /// All values, in the order of their declaration.
     pub const ALL: [Self; 3] = [Self::Share, Self::Allow, Self::Reject];
 
-    /// The name in the configuration.
+    /// The value of `on_failure` in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Share => "share",
@@ -154,7 +156,7 @@ impl OnFailure {
 // === impl Mode ===
 
 impl Mode {
-    /// The name in the configuration.
+    /// The value of `mode` in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Enforce => "enforce",

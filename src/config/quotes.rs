@@ -1,10 +1,10 @@
-//! Values that YAML reads otherwise than they were meant, because they stand without quotes. Parses no YAML.
+//! Recognises values that YAML reads in an unintended way because they have no quotes. Parses no YAML.
 
 use crate::key::is_part;
 use std::net::Ipv6Addr;
 
-/// What to put in quotes in a line that is not YAML, if that is what is wrong with it: a `*`, or a part of a request
-/// in braces.
+/// Returns the value that needs quotes in a line that is not YAML: a `*`, a part of a request in braces, an IPv6 address, or
+/// a variable. `None` if the line has none of them.
 pub(super) fn wanted(line: &str) -> Option<String> {
     let mut bare = String::with_capacity(line.len());
     let mut quote = None;
@@ -24,7 +24,7 @@ pub(super) fn wanted(line: &str) -> Option<String> {
     })
 }
 
-/// `a: { rate: 5/s }` for a line such as `a: rate: 5/s`.
+/// Returns `a: { rate: 5/s }` for a line such as `a: rate: 5/s`, which has two keys.
 pub(super) fn map_in_a_line(line: &str) -> Option<String> {
     let is_key = |text: &str| {
         let good = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
@@ -37,7 +37,7 @@ pub(super) fn map_in_a_line(line: &str) -> Option<String> {
         .then(|| format!("{key}: {{ {second}: {} }}", value.trim()))
 }
 
-/// An address of IPv6 with its port, whose brackets are a list for YAML.
+/// Recognises an IPv6 address with its port, such as `[::]:8080`. YAML reads its brackets as a list.
 fn address(word: &str) -> Option<String> {
     let word = word.trim_end_matches([',', '}']);
     let (ip, port) = word.strip_prefix('[')?.split_once("]:")?;
@@ -45,7 +45,7 @@ fn address(word: &str) -> Option<String> {
     (is_ip && port.parse::<u16>().is_ok()).then(|| word.to_owned())
 }
 
-/// A variable, alone or within a text, whose braces are a map for YAML.
+/// Recognises a variable such as `${RATE}`, alone or within a text. YAML reads its braces as a map.
 fn variable(word: &str) -> Option<String> {
     // The brackets of the list or map around the value are not part of it.
     let word = word.trim_start_matches(['[', '{']).trim_end_matches([',', ']']);
@@ -55,7 +55,7 @@ fn variable(word: &str) -> Option<String> {
     Some(end.to_owned())
 }
 
-/// A template with its part in simple braces, of a text with something else around it: `${client_ip}`, `{{host}}`.
+/// Recognises a template, and returns it with its part in single braces: `{host}` for `{{host}}` or `${host}`.
 fn template(word: &str) -> Option<String> {
     let simple = word.replace("${", "{").replace("{{", "{").replace("}}", "}");
     let parts = simple.split('{').skip(1).filter_map(|rest| rest.split_once('}'));

@@ -1,25 +1,25 @@
-//! The file as written, checked against the contract: unknown keys are mistakes, all mistakes are found at
-//! once, and each knows its place.
+//! Makes a configuration from the tree of a file. Unknown keys are mistakes, all mistakes are found at once, and each has its
+//! line and column.
 
 mod certificates;
 mod clients;
 mod headers;
-mod http_keys;
-mod keys;
+pub(super) mod http_keys;
+pub(super) mod keys;
 mod limiters;
 mod routes;
 mod rules;
 mod upstreams;
 
-pub(super) use http_keys::{CERTIFICATE, CLIENT, EDITS, HEADERS, LIMITS, STORE_TLS, TLS, UPSTREAM};
-pub(super) use keys::{CHARGE, LIMITER, PATHS, ROOT, ROUTE, STORE};
-
 use super::{
-    AccessLog, Config, Mistake, OnFailure, Store,
-    reader::{Field, Reader, Section, positive, span},
-    yaml::{self, Node, Outside, Value},
+    limiter::FailurePolicy,
+    mistake::Mistake,
+    reader::{ConfigReader, ConfigSection, Field, MAX_TIMEOUT, positive, span},
+    settings::{AccessLog, Config, StoreConfig},
+    yaml::{self, Outside, YamlNode, YamlValue},
 };
 use crate::store::redis::RedisUrl;
+use keys::{ROOT, STORE};
 use std::{
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     num::NonZeroUsize,
@@ -27,9 +27,7 @@ use std::{
     time::Duration,
 };
 
-const MAX_TIMEOUT: Duration = Duration::from_secs(86_400);
-
-/// Reads the text of a configuration.
+/// Reads the text of a configuration, or returns all its mistakes.
 pub(super) fn read(text: &str, outside: &Outside<'_>) -> Result<Config, Vec<Mistake>> {
     let mut mistakes = Vec::new();
     let root = match yaml::read(text, outside, &mut mistakes) {
@@ -41,15 +39,15 @@ pub(super) fn read(text: &str, outside: &Outside<'_>) -> Result<Config, Vec<Mist
     };
     let directory = outside.directory.to_owned();
     let (clear_secrets, unheld) = (Vec::new(), Vec::new());
-    let mut reader = Reader { mistakes, directory, clear_secrets, unheld };
+    let mut reader = ConfigReader { mistakes, directory, clear_secrets, unheld };
     match reader.config(&root) {
         Some(config) if reader.mistakes.is_empty() => Ok(config),
         _ => Err(reader.mistakes),
     }
 }
 
-impl Reader {
-    fn config(&mut self, root: &Node) -> Option<Config> {
+impl ConfigReader {
+    fn config(&mut self, root: &YamlNode) -> Option<Config> {
         let mut root = self.section(&Field { path: String::new(), node: root }, &ROOT)?;
         self.find_misplaced_quotas(&mut root);
         let (listen, admin) = self.addresses(&root);
@@ -91,7 +89,7 @@ impl Reader {
         Some(config)
     }
 
-    fn addresses(&mut self, root: &Section<'_>) -> (SocketAddr, SocketAddr) {
+    fn addresses(&mut self, root: &ConfigSection<'_>) -> (SocketAddr, SocketAddr) {
         let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let listen = self.get(root, "listen", local(8080), address);
         let admin = self.get(root, "admin", local(9090), address);
@@ -103,31 +101,31 @@ impl Reader {
         (listen, admin)
     }
 
-    fn store(&mut self, root: &Section<'_>) -> Store {
-        let Some(field) = root.get("store") else { return Store::Memory };
-        if let Value::Scalar(scalar) = &field.node.value {
+    fn store(&mut self, root: &ConfigSection<'_>) -> StoreConfig {
+        let Some(field) = root.get("store") else { return StoreConfig::Memory };
+        if let YamlValue::Scalar(scalar) = &field.node.value {
             return match scalar.text.as_str() {
-                "memory" => Store::Memory,
+                "memory" => StoreConfig::Memory,
                 _ => self.redis(&field, None),
             };
         }
-        let Some(section) = self.section(&field, &STORE) else { return Store::Memory };
+        let Some(section) = self.section(&field, &STORE) else { return StoreConfig::Memory };
         let Some(url) = section.get("url") else {
             self.note(section.place, "store.url", "is missing; or write `store: memory`");
-            return Store::Memory;
+            return StoreConfig::Memory;
         };
         self.redis(&url, Some(&section))
     }
 
-    /// Of the store, or of a limiter.
-    fn on_failure(&mut self, section: &Section<'_>) -> Option<OnFailure> {
-        self.one_of(section, "on_failure", &OnFailure::ALL.map(|all| (all.name(), all)))
+    /// Reads `on_failure` of the store or of a limiter.
+    fn on_failure(&mut self, section: &ConfigSection<'_>) -> Option<FailurePolicy> {
+        self.one_of(section, "on_failure", &FailurePolicy::ALL.map(|all| (all.name(), all)))
     }
 
-    /// The URL may hold a password, so no error quotes it.
-    fn redis(&mut self, url: &Field<'_>, section: Option<&Section<'_>>) -> Store {
+    /// Reads a Redis store. Its URL may hold a password, so no message quotes it.
+    fn redis(&mut self, url: &Field<'_>, section: Option<&ConfigSection<'_>>) -> StoreConfig {
         let (mut prefix, mut timeout) = ("paceway".to_owned(), Duration::from_millis(50));
-        let (mut gateways, mut on_failure) = (1, OnFailure::Share);
+        let (mut gateways, mut on_failure) = (1, FailurePolicy::Share);
         if let Some(section) = section {
             prefix = self.get(section, "prefix", prefix, key_prefix);
             timeout = self.get(section, "timeout", timeout, |text| {
@@ -138,7 +136,7 @@ impl Reader {
         }
         let Some(scalar) = url.scalar() else {
             self.note_at(url, "must be a single value");
-            return Store::Memory;
+            return StoreConfig::Memory;
         };
         let tls = section.and_then(|section| section.get("tls"));
         match RedisUrl::parse(&scalar.text) {
@@ -146,26 +144,26 @@ impl Reader {
                 Some(tls) => {
                     let tls = self.store_tls(&tls, url.is_tls());
                     let url = url.with_tls(tls);
-                    Store::Redis { url, prefix, timeout, gateways, on_failure }
+                    StoreConfig::Redis { url, prefix, timeout, gateways, on_failure }
                 }
-                None => Store::Redis { url, prefix, timeout, gateways, on_failure },
+                None => StoreConfig::Redis { url, prefix, timeout, gateways, on_failure },
             },
             Err(reason) => {
                 let reason = scalar.said(&url.path, &reason);
                 self.note_at(url, format!("is not a store URL: {reason}"));
-                Store::Memory
+                StoreConfig::Memory
             }
         }
     }
 }
 
-/// Names the groups of limiters that some route uses together after their first name in the alphabet; a
-/// keyed limiter that is alone in its group spreads.
+/// Groups the limiters that some route uses together. A group has the first name of its limiters in the alphabet. A limiter
+/// with a key that is alone in its group is spread over a Cluster.
 ///
-/// One Redis server needs no common hash tag, so there each limiter is a group of its own: its keys stay the same
-/// whatever routes are added, also while gateways with the old and the new routes run side by side.
+/// A single Redis server needs no common hash tag, so each limiter there is its own group. Its keys then stay the same when
+/// routes are added, also while gateways with the old and the new routes run side by side.
 fn group(config: &mut Config) {
-    if let Store::Redis { url, .. } = &config.store
+    if let StoreConfig::Redis { url, .. } = &config.store
         && !url.is_cluster()
     {
         for limiter in &mut config.limiters {
@@ -211,7 +209,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
                 format!("is no address, which has an IP in place of a name; write `127.0.0.1:{port}`")
             }
             ("::" | ":", Some(port)) => {
-                format!("is no address; IPv6 stands in brackets, and in quotes for YAML: `\"[::]:{port}\"`")
+                format!("is no address; write IPv6 in brackets, and in quotes for YAML: `\"[::]:{port}\"`")
             }
             _ => match text.parse::<Ipv4Addr>() {
                 Ok(ip) => format!("names no port; write it as in `{ip}:8080`"),

@@ -1,63 +1,67 @@
-//! Reads sections and values of the file as written, and collects what is wrong with them. Knows no key.
+//! Reads sections and values of the configuration tree and collects their mistakes. Knows no key.
 
 use super::{
-    Mistake, Place, unit,
-    yaml::{self, Node, Scalar, Value},
+    mistake::{Mistake, Position},
+    unit,
+    yaml::{self, Scalar, YamlNode, YamlValue},
 };
 use crate::suggest::{nearest, suggest};
 use std::{fmt, path::PathBuf, time::Duration};
 
+/// The greatest value of any time-out.
+pub(super) const MAX_TIMEOUT: Duration = Duration::from_secs(86_400);
 pub(super) const NOT_YET: &str = "not supported yet";
 
-/// The keys of one kind of section: those that work, and those of the contract that do not yet.
+/// The keys of one kind of section, for example of a limiter.
 pub(super) struct Keys {
     pub(super) now: &'static [&'static str],
     pub(super) later: &'static [&'static str],
     pub(super) others: &'static [Other],
 }
 
-/// A key that is none, and what who writes it has in mind.
+/// A wrong key that users of other gateways write, and the hint for them.
 pub(super) struct Other {
     pub(super) name: &'static str,
-    /// Keys that are not missing when this one is there.
+    /// The keys that the user probably meant. They are not reported as missing.
     pub(super) meant: &'static [&'static str],
-    /// In place of "did you mean".
+    /// The hint, if "did you mean" and the names are not enough.
     pub(super) says: Option<&'static str>,
 }
 
-/// Collects mistakes; what it returns in spite of one is only there to find the next.
-pub(super) struct Reader {
+/// Reads values and collects mistakes. A value that it returns after a mistake only serves to find further mistakes.
+pub(super) struct ConfigReader {
     pub(super) mistakes: Vec<Mistake>,
-    /// Where relative paths start.
+    /// The directory at which relative paths start.
     pub(super) directory: PathBuf,
-    /// Keys of headers that look secret and stand in the file in clear text.
+    /// Keys of headers that look like credentials and are written in the file in clear text.
     pub(super) clear_secrets: Vec<String>,
-    /// Names of routes that limiters of rates bind, and that say nothing of how long their requests may wait.
+    /// Names of routes that have a limiter with a rate, and neither `max_wait` nor `max_wait_cap`.
     pub(super) unheld: Vec<String>,
 }
 
-/// A map with its name.
-pub(super) struct Section<'n> {
+/// A map of the configuration, with the path to it.
+pub(super) struct ConfigSection<'n> {
     pub(super) path: String,
-    pub(super) place: Place,
-    pub(super) entries: &'n [(yaml::Key, Node)],
-    /// Known keys that an unknown one was meant to be, which has been said.
-    pub(super) meant: Vec<(&'static str, &'n Node)>,
+    pub(super) place: Position,
+    pub(super) entries: &'n [(yaml::Key, YamlNode)],
+    /// Known keys for which the user wrote an unknown one, with its value. The mistake is noted already.
+    pub(super) meant: Vec<(&'static str, &'n YamlNode)>,
 }
 
-/// What stands for a value whose key was said to be wrong.
-static BROKEN: Node = Node { place: Place { line: 1, column: 1 }, value: Value::Broken };
+/// The value of a key that the user misspelt, if that value is a single one. No mistake in it is noted.
+static BROKEN: YamlNode =
+    YamlNode { place: Position { line: 1, column: 1 }, value: YamlValue::Broken };
 
-/// A value with its name.
+/// A value of the configuration, with the path to it.
 pub(super) struct Field<'n> {
     pub(super) path: String,
-    pub(super) node: &'n Node,
+    pub(super) node: &'n YamlNode,
 }
 
 // === impl Keys ===
 
 impl Keys {
-    /// What to say of an unknown key, and the keys that it was meant to be.
+    /// Returns the hint for an unknown key, and the keys that the user probably meant.
     fn hint(&self, name: &str, listed: impl Fn(&str) -> bool) -> (String, Vec<&'static str>) {
         if let Some(other) = self.others.iter().find(|other| other.name == name) {
             let names: Vec<_> = other.meant.iter().map(|meant| format!("`{meant}`")).collect();
@@ -74,15 +78,18 @@ impl Keys {
     }
 }
 
-// === impl Section ===
+// === impl ConfigSection ===
 
-impl<'n> Section<'n> {
+impl<'n> ConfigSection<'n> {
     pub(super) fn get(&self, key: &str) -> Option<Field<'n>> {
         let Some((_, node)) = self.entries.iter().find(|(k, _)| k.name == key) else {
             let (_, node) = self.meant.iter().find(|(name, _)| *name == key)?;
-            // What is in a map or list is read, because others refer to it.
-            let node =
-                if let Value::Map(_) | Value::List(_) = node.value { *node } else { &BROKEN };
+            // A map or list under a misspelt key is read, because other values refer to its entries.
+            let node = if let YamlValue::Map(_) | YamlValue::List(_) = node.value {
+                *node
+            } else {
+                &BROKEN
+            };
             return Some(Field { path: join(&self.path, key), node });
         };
         (!node.is_null()).then(|| Field { path: join(&self.path, key), node })
@@ -98,41 +105,45 @@ pub(super) fn join(path: &str, key: &str) -> String {
 impl<'n> Field<'n> {
     pub(super) fn scalar(&self) -> Option<&'n Scalar> {
         match &self.node.value {
-            Value::Scalar(scalar) => Some(scalar),
-            Value::Broken | Value::List(_) | Value::Map(_) => None,
+            YamlValue::Scalar(scalar) => Some(scalar),
+            YamlValue::Broken | YamlValue::List(_) | YamlValue::Map(_) => None,
         }
     }
 
-    pub(super) fn item(&self, i: usize, node: &'n Node) -> Self {
+    pub(super) fn item(&self, i: usize, node: &'n YamlNode) -> Self {
         Self { path: format!("{}[{i}]", self.path), node }
     }
 }
 
-// === impl Reader ===
+// === impl ConfigReader ===
 
-impl Reader {
-    pub(super) fn note(&mut self, place: Place, path: &str, reason: impl fmt::Display) {
+impl ConfigReader {
+    pub(super) fn note(&mut self, place: Position, path: &str, reason: impl fmt::Display) {
         self.mistakes.push(Mistake::new(place, path, reason.to_string()));
     }
 
     pub(super) fn note_at(&mut self, field: &Field<'_>, reason: impl fmt::Display) {
-        if matches!(field.node.value, Value::Broken) {
+        if matches!(field.node.value, YamlValue::Broken) {
             return;
         }
         self.note(field.node.place, &field.path, reason);
     }
 
-    pub(super) fn section<'n>(&mut self, field: &Field<'n>, keys: &Keys) -> Option<Section<'n>> {
+    pub(super) fn section<'n>(
+        &mut self,
+        field: &Field<'n>,
+        keys: &Keys,
+    ) -> Option<ConfigSection<'n>> {
         self.section_with(field, keys, |_| true)
     }
 
-    /// `listed` says which keys are named where nothing better can be said of an unknown one.
+    /// Reads a section. The hint for an unknown key that resembles no other lists the known keys for which `listed` is true.
     pub(super) fn section_with<'n>(
         &mut self,
         field: &Field<'n>,
         keys: &Keys,
         listed: impl Fn(&str) -> bool,
-    ) -> Option<Section<'n>> {
+    ) -> Option<ConfigSection<'n>> {
         let mut section = self.map(field)?;
         for (key, node) in section.entries {
             let path = join(&section.path, &key.name);
@@ -147,17 +158,17 @@ impl Reader {
         Some(section)
     }
 
-    pub(super) fn map<'n>(&mut self, field: &Field<'n>) -> Option<Section<'n>> {
-        let Value::Map(entries) = &field.node.value else {
+    pub(super) fn map<'n>(&mut self, field: &Field<'n>) -> Option<ConfigSection<'n>> {
+        let YamlValue::Map(entries) = &field.node.value else {
             self.note_at(field, "must be a map of `key: value` lines");
             return None;
         };
         let (path, place) = (field.path.clone(), field.node.place);
-        Some(Section { path, place, entries, meant: Vec::new() })
+        Some(ConfigSection { path, place, entries, meant: Vec::new() })
     }
 
-    pub(super) fn list<'n>(&mut self, field: &Field<'n>) -> Option<&'n [Node]> {
-        let Value::List(items) = &field.node.value else {
+    pub(super) fn list<'n>(&mut self, field: &Field<'n>) -> Option<&'n [YamlNode]> {
+        let YamlValue::List(items) = &field.node.value else {
             let reason = match field.scalar() {
                 Some(scalar) => format!("must be a list: `[{}]`", scalar.shown(&field.path)),
                 None => "must be a list: [one, two]".into(),
@@ -168,7 +179,7 @@ impl Reader {
         Some(items)
     }
 
-    /// `read` says what is wrong with a text, for behind "`TEXT` ".
+    /// Reads a single value. An error of `read` completes a sentence that begins with the value: "`TEXT` is negative".
     pub(super) fn scalar<T, E: fmt::Display>(
         &mut self,
         field: &Field<'_>,
@@ -190,7 +201,7 @@ impl Reader {
 
     pub(super) fn get<T, E: fmt::Display>(
         &mut self,
-        section: &Section<'_>,
+        section: &ConfigSection<'_>,
         key: &str,
         default: T,
         read: impl FnOnce(&str) -> Result<T, E>,
@@ -201,7 +212,7 @@ impl Reader {
 
     pub(super) fn one_of<T: Copy>(
         &mut self,
-        section: &Section<'_>,
+        section: &ConfigSection<'_>,
         key: &str,
         choices: &[(&str, T)],
     ) -> Option<T> {
@@ -223,8 +234,8 @@ impl Reader {
         })
     }
 
-    /// Off unless it says otherwise.
-    pub(super) fn switch(&mut self, section: &Section<'_>, key: &str) -> bool {
+    /// Reads a key that is `on` or `off`, and `off` if it is missing.
+    pub(super) fn switch(&mut self, section: &ConfigSection<'_>, key: &str) -> bool {
         self.one_of(section, key, &[("on", true), ("off", false)]).unwrap_or(false)
     }
 
@@ -240,11 +251,11 @@ impl Reader {
     }
 }
 
-/// A template without quotes is a map with one key.
+/// Returns the reason for a map or list where a single value is wanted. A template without quotes is a map with one key.
 fn not_single(field: &Field<'_>) -> String {
     let template = field.path.ends_with(".key") || field.path.ends_with(".cost");
     match &field.node.value {
-        Value::Map(entries) if template => match &**entries {
+        YamlValue::Map(entries) if template => match &**entries {
             [(key, node)] if node.is_null() => format!("needs quotes: `\"{{{}}}\"`", key.name),
             _ => "must be a single value; a template needs quotes".into(),
         },
@@ -280,7 +291,7 @@ pub(super) fn positive(text: &str, most: u64) -> Result<u64, String> {
     }
 }
 
-/// Zero included.
+/// Reads a whole number from 0 to `most`.
 pub(super) fn at_most(text: &str, most: u64) -> Result<u64, String> {
     match unit::whole(text)? {
         number if number > most => Err(format!("must be at most {most}")),

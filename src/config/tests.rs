@@ -3,11 +3,14 @@ mod headers;
 mod hints;
 mod http;
 mod limiters;
+mod schema;
 mod upstreams;
+mod warnings;
 
 use super::*;
+use ::http::Method;
 use rstest::rstest;
-use std::{collections::HashMap, fs};
+use std::{collections::HashMap, fs, time::Duration};
 
 fn parse(text: &str) -> Result<Config, ConfigError> {
     let variables = HashMap::from([
@@ -22,7 +25,7 @@ fn parse(text: &str) -> Result<Config, ConfigError> {
     })
 }
 
-/// All messages for `text` behind a beginning that is right.
+/// Returns all messages for a file with a correct beginning, followed by `text`.
 fn mistakes(text: &str) -> Vec<String> {
     let text = format!("upstream: http://a\nroutes: [{{ suffix: \"*\" }}]\n{text}\n");
     let error = parse(&text).expect_err("must be refused");
@@ -45,7 +48,7 @@ fn the_first_config_of_the_documentation_is_whole() {
     assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
     assert_eq!(config.admin.to_string(), "127.0.0.1:9090");
     assert_eq!(config.drain_timeout, Duration::from_secs(30));
-    assert_eq!(config.store, Store::Memory);
+    assert_eq!(config.store, StoreConfig::Memory);
     assert!(config.limiting);
     assert_eq!(config.upstreams[0].name, "default");
     assert_eq!(config.limiters[0].capacity(), 500);
@@ -72,12 +75,12 @@ fn the_long_forms() {
     .expect("a config");
     assert_eq!((config.workers.get(), config.access_log), (3, Some(AccessLog::Off)));
     assert!(!config.limiting);
-    let Store::Redis { url, prefix, timeout, gateways, on_failure } = &config.store else {
+    let StoreConfig::Redis { url, prefix, timeout, gateways, on_failure } = &config.store else {
         panic!("not Redis")
     };
-    assert_eq!((*gateways, *on_failure), (3, OnFailure::Allow));
+    assert_eq!((*gateways, *on_failure), (3, FailurePolicy::Allow));
     let policies: Vec<_> = config.limiters.iter().map(|limiter| limiter.on_failure).collect();
-    assert_eq!(policies, [OnFailure::Reject, OnFailure::Allow]);
+    assert_eq!(policies, [FailurePolicy::Reject, FailurePolicy::Allow]);
     assert_eq!((url.to_string().as_str(), prefix.as_str()), ("r:6380", "p"));
     assert_eq!(*timeout, Duration::from_millis(20));
     assert!(!format!("{config:?}").contains("hunter2"), "a secret in Debug");
@@ -103,11 +106,11 @@ fn the_long_forms() {
 )]
 #[case::double_key(
     "listen: 1.1.1.1:1\nlisten: 1.1.1.1:2",
-    "test.yaml:4:1: listen: written twice; it stands in line 3 already"
+    "test.yaml:4:1: listen: written twice; line 3 has it already"
 )]
 #[case::double_key_within(
     "limiters: { a: { rate: 5/s, rate: 6/s } }",
-    "test.yaml:3:29: limiters.a.rate: written twice; it stands in line 3 already"
+    "test.yaml:3:29: limiters.a.rate: written twice; line 3 has it already"
 )]
 #[case::unknown_policy(
     "store: { url: redis://a, on_failure: shard }",
@@ -198,7 +201,7 @@ fn the_long_forms() {
 )]
 #[case::tls_of_clear_text(
     "store: { url: redis://a, tls: { server_name: a } }",
-    "test.yaml:3:31: store.tls: goes with `rediss://`, `rediss-sentinel://` and `rediss-cluster://`"
+    "test.yaml:3:31: store.tls: needs `rediss://`, `rediss-sentinel://` or `rediss-cluster://`"
 )]
 #[case::no_name_of_the_store(
     "store: { url: rediss://a, tls: { server_name: 'a:1' } }",
@@ -206,7 +209,7 @@ fn the_long_forms() {
 )]
 #[case::store_password_as_a_key(
     "store: { url: redis://a, password: p }",
-    "test.yaml:3:26: store.password: unknown key `password`; it stands in the URL, as in redis://USER:PASSWORD@HOST:PORT/DATABASE or redis-sentinel://HOST:PORT,HOST:PORT/MASTER"
+    "test.yaml:3:26: store.password: unknown key `password`; it is a part of the URL, as in redis://USER:PASSWORD@HOST:PORT/DATABASE or redis-sentinel://HOST:PORT,HOST:PORT/MASTER"
 )]
 #[case::no_yaml("a: [", "test.yaml:3:4: this is not YAML: unclosed bracket")]
 fn one_mistake(#[case] text: &str, #[case] message: &str) {
@@ -344,190 +347,4 @@ fn anchors_work_and_do_not_explode() {
     let error = parse(&bomb).expect_err("must be refused").to_string();
     assert!(error.contains("too large: this alias stands for 111111 values"), "{error}");
     assert!(error.ends_with("use fewer aliases of aliases"), "{error}");
-}
-
-#[test]
-fn schema_and_parser_know_the_same_keys() {
-    let schema: serde_json::Value = serde_json::from_str(SCHEMA).expect("JSON");
-    let defined = |place: &str, keys: &reader::Keys| {
-        let object = schema.pointer(place).unwrap_or_else(|| panic!("no {place}"));
-        let mut names: Vec<_> =
-            object["properties"].as_object().expect("properties").keys().collect();
-        let mut keys = keys.now.to_vec();
-        names.sort_unstable();
-        keys.sort_unstable();
-        assert_eq!(names, keys, "{place}");
-        assert_eq!(object["additionalProperties"], false, "{place}");
-    };
-    defined("", &raw::ROOT);
-    defined("/$defs/store", &raw::STORE);
-    defined("/$defs/store_tls", &raw::STORE_TLS);
-    defined("/$defs/upstream", &raw::UPSTREAM);
-    defined("/$defs/limiter", &raw::LIMITER);
-    defined("/$defs/charge", &raw::CHARGE);
-    defined("/$defs/route", &raw::ROUTE);
-    defined("/$defs/tls", &raw::TLS);
-    defined("/$defs/certificate", &raw::CERTIFICATE);
-    defined("/$defs/client", &raw::CLIENT);
-    defined("/$defs/limits", &raw::LIMITS);
-    defined("/$defs/paths", &raw::PATHS);
-    defined("/$defs/headers", &raw::HEADERS);
-    defined("/$defs/edits", &raw::EDITS);
-}
-
-/// As a YAML 1.2 reader hands a file to a JSON Schema.
-fn json(node: &yaml::Node) -> serde_json::Value {
-    match &node.value {
-        yaml::Value::Broken => serde_json::Value::Null,
-        _ if node.is_null() => serde_json::Value::Null,
-        yaml::Value::Scalar(scalar) => {
-            let text = &scalar.written;
-            let whole = text.parse::<i64>().map(serde_json::Value::from);
-            let number = whole.or_else(|_| text.parse::<f64>().map(serde_json::Value::from));
-            let word = || text.parse::<bool>().map(serde_json::Value::from);
-            number.or_else(|_| word()).unwrap_or_else(|_| text.clone().into())
-        }
-        yaml::Value::List(items) => items.iter().map(json).collect(),
-        yaml::Value::Map(entries) => {
-            entries.iter().map(|(key, node)| (key.name.clone(), json(node))).collect()
-        }
-    }
-}
-
-/// What the schema and the parser say of a text.
-fn verdicts(text: &str) -> (bool, bool) {
-    let schema = serde_json::from_str(SCHEMA).expect("JSON");
-    let validator = jsonschema::validator_for(&schema).expect("a schema");
-    let outside = yaml::Outside { directory: Path::new("."), variable: &|_| Some("1".into()) };
-    let node = yaml::read(text, &outside, &mut Vec::new()).expect("YAML");
-    (validator.is_valid(&json(&node)), parse(text).is_ok())
-}
-
-/// What an algorithm needs, as the schema and the parser see it.
-#[rstest]
-#[case("{ algorithm: concurrency, max: 4 }", true)]
-#[case("{ algorithm: concurrency }", false)]
-#[case("{ algorithm: concurrency, lease: 5s }", false)]
-#[case("{ algorithm: concurrency, rate: 5/s }", false)]
-#[case("{ algorithm: concurrency, max: }", false)]
-#[case("{ max: 4 }", false)]
-#[case("{ rate: 5/s }", true)]
-#[case("{ burst: 5 }", false)]
-#[case("{ key: \"{client_ip}\" }", false)]
-#[case("{ rate: }", false)]
-#[case("{ algorithm: token_bucket, burst: 5 }", false)]
-#[case("{ algorithm: sliding_window, margin: 30ms }", false)]
-#[case("{ algorithm: sliding_window, max: 5 }", false)]
-#[case("{ algorithm: sliding_window, rate: 5/s }", true)]
-#[case("{ algorithm: fixed_window }", false)]
-#[case("{ algorithm: leaky_bucket, capacity: 5 }", false)]
-#[case("{ algorithm: warm_up, rate: 5/s }", false)]
-#[case("{ algorithm: warm_up, rate: 5/s, warm_up: }", false)]
-#[case("{ algorithm: warm_up, warm_up: 4s }", false)]
-#[case("{ algorithm: warm_up, rate: 5/s, warm_up: 4s }", true)]
-fn the_schema_asks_for_what_an_algorithm_needs(#[case] limiter: &str, #[case] is_right: bool) {
-    let text = format!(
-        "upstream: http://a\nlimiters: {{ a: {limiter} }}\nroutes: [{{ suffix: \"*\" }}]\n"
-    );
-    assert_eq!(verdicts(&text), (is_right, is_right), "{limiter}");
-}
-
-#[test]
-fn every_file_under_config_is_right_and_says_so_by_the_schema() {
-    let mut files = 0;
-    for folder in ["config", "deploy"] {
-        for entry in fs::read_dir(folder).expect("a folder") {
-            let path = entry.expect("an entry").path();
-            let ours = folder == "config" || path.ends_with("paceway.yaml");
-            if !ours || path.extension().is_none_or(|extension| extension != "yaml") {
-                continue;
-            }
-            let text = fs::read_to_string(&path).expect("a text");
-            assert_eq!(verdicts(&text), (true, true), "{}", path.display());
-            let warnings = parse(&text).expect("a config").warnings();
-            assert!(warnings.is_empty(), "{}: {warnings:?}", path.display());
-            files += 1;
-        }
-    }
-    assert!(files >= 3, "only {files} found");
-}
-
-#[rstest]
-#[case::unknown_key("colour: red")]
-#[case::bad_rate("limiters: { a: 5 }")]
-#[case::zero_rate("limiters: { a: 0/s }")]
-#[case::no_rate("limiters: { a: { burst: 5 } }")]
-#[case::zero_burst("limiters: { a: { rate: 5/s, burst: 0 } }")]
-#[case::bad_mode("limiters: { a: { rate: 5/s, mode: maybe } }")]
-#[case::tls_without_files("tls: {}")]
-#[case::no_switch("proxy_protocol: maybe")]
-#[case::client_without_unit("client: { header_timeout: 10 }")]
-#[case::unknown_client_key("client: { timeout: 10s }")]
-#[case::bad_size("limits: { header_bytes: 32 kilo }")]
-#[case::no_headers("limits: { headers: 0 }")]
-#[case::empty_body("limits: { body: 0 }")]
-#[case::spaced_name("redact: ['a b']")]
-#[case::named_resolver("resolver: [dns.internal]")]
-#[case::key_without_braces("limiters: { a: { rate: 5/s, key: client_ip } }")]
-#[case::unknown_part("limiters: { a: { rate: 5/s, key: '{tenant}' } }")]
-#[case::no_rates("limiters: { a: [] }")]
-#[case::burst_of_a_window("limiters: { a: { algorithm: sliding_window, rate: 5/s, burst: 5 } }")]
-#[case::margin_of_a_bucket("limiters: { a: { rate: 5/s, margin: 1s } }")]
-#[case::rate_of_concurrency("limiters: { a: { algorithm: concurrency, max: 4, rate: 5/s } }")]
-#[case::concurrency_without_max("limiters: { a: { algorithm: concurrency } }")]
-#[case::warm_up_without_time("limiters: { a: { algorithm: warm_up, rate: 5/s } }")]
-#[case::cold_factor(
-    "limiters: { a: { algorithm: warm_up, rate: 5/s, warm_up: 4s, cold_factor: 1 } }"
-)]
-#[case::scope("limiters: { a: { rate: 5/s, scope: world } }")]
-#[case::no_network("trusted_proxies: [proxy.internal]")]
-#[case::bad_name("limiters: { 'a b': 5/s }")]
-#[case::no_unit("drain_timeout: 10")]
-#[case::bad_store("store: mongodb://a")]
-#[case::store_without_url("store: { prefix: a }")]
-#[case::no_workers("workers: 0")]
-#[case::two_forms("upstreams: { a: http://a }")]
-fn what_one_refuses_the_other_does_too(#[case] text: &str) {
-    let text = format!("upstream: http://a\nroutes: [{{ suffix: \"*\" }}]\n{text}\n");
-    assert_eq!(verdicts(&text), (false, false));
-}
-
-#[rstest]
-#[case::client(
-    "client: { header_timeout: 10s, idle_timeout: 75s, body_timeout: 30s, max_connections: 0 }"
-)]
-#[case::limits("limits: { header_bytes: 32KiB, headers: 100, body: none, uri: 512 }")]
-#[case::sizes("limits: { body: 10 MB, uri: 8kB }")]
-#[case::nothing("client:\nlimits:\nredact:\nresolver:\ntls:\nproxy_protocol:")]
-#[case::names("redact: [token, 'a[b]', '${SECRET}']")]
-#[case::resolver("resolver: [10.0.0.2, '10.0.0.2:5353', 'fd00::1', '[fd00::2]:53']")]
-#[case::proxies("trusted_proxies: [10.0.0.0/8]\nproxy_protocol: on")]
-fn what_one_accepts_the_other_does_too(#[case] text: &str) {
-    let text = format!("upstream: http://a\nroutes: [{{ suffix: \"*\" }}]\n{text}\n");
-    assert_eq!(verdicts(&text), (true, true));
-}
-
-#[rstest]
-#[case::urls("urls: [http://a, http://b]", true)]
-#[case::switches(
-    "url: http://a, http2: true, preserve_host: off, forwarded: on, pool_size: 0",
-    true
-)]
-#[case::both("url: http://a, urls: [http://b]", false)]
-#[case::no_urls("urls: []", false)]
-#[case::nowhere("http2: true", false)]
-#[case::no_switch("url: http://a, http2: h2c", false)]
-#[case::large_pool("url: http://a, pool_size: 100001", false)]
-#[case::headers(
-    "url: http://a, headers: { request: { set: { a: 1, b: '${SECRET}' }, add: { c: [d, e] }, remove: [f] }, response: }",
-    true
-)]
-#[case::framing("url: http://a, headers: { request: { set: { Content-Length: 1 } } }", false)]
-#[case::value_list("url: http://a, headers: { request: { set: { a: [b] } } }", false)]
-#[case::no_value("url: http://a, headers: { request: { set: { a: ~ } } }", false)]
-#[case::direction("url: http://a, headers: { set: { a: b } }", false)]
-#[case::no_name("url: http://a, headers: { response: { remove: ['a b'] } }", false)]
-fn both_say_the_same_of_an_upstream(#[case] upstream: &str, #[case] good: bool) {
-    let text = format!("upstreams: {{ v: {{ {upstream} }} }}\nroutes: [{{ suffix: \"*\" }}]\n");
-    assert_eq!(verdicts(&text), (good, good));
 }

@@ -1,4 +1,4 @@
-//! Numbers with units, as users write them: durations, rates and sizes.
+//! Reads numbers with units as users write them: durations, rates and sizes.
 
 mod meant;
 
@@ -7,10 +7,10 @@ use std::{fmt, time::Duration};
 
 pub use paceway_limit::Rate;
 
-/// A duration as users write it: in the largest unit that fits.
+/// A duration that is displayed as users write it, in the largest unit that divides it: `90s`, `2min`.
 pub(super) struct Span(pub(super) Duration);
 
-/// A number of bytes as users write it: in the largest unit that fits.
+/// A number of bytes that is displayed as users write it, in the largest unit that divides it: `32KiB`.
 pub(super) struct Bytes(u64);
 
 const UNITS: &[(&str, u64)] = &[
@@ -41,11 +41,11 @@ const MAX_COUNT: u64 = 1_000_000_000;
 const MIN_PERIOD: Duration = Duration::from_millis(1);
 const MAX_PERIOD: Duration = Duration::from_secs(366 * 86_400);
 
-/// Reads `500ms`, `2s`, `5min`, `1h`, `1d`, or `0`.
+/// Reads a duration such as `500ms`, `2s`, `5min`, `1h`, `1d`, or `0`.
 ///
 /// # Errors
 ///
-/// What is wrong, for behind "`TEXT` ".
+/// The reason, worded so that it completes a sentence that begins with the text: "`TEXT` needs a unit".
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     if text == "0" {
         return Ok(Duration::ZERO);
@@ -59,29 +59,29 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_micros(number.checked_mul(micros).ok_or("is too long")?))
 }
 
-/// Reads `5/s`, `300/min`, `10/250ms`, `50000/day`.
+/// Reads a rate such as `5/s`, `300/min`, `10/250ms` or `50000/day`.
 ///
 /// # Errors
 ///
-/// What is wrong, for behind "`TEXT` ".
+/// The reason, worded so that it completes a sentence that begins with the text: "`TEXT` is not a rate".
 pub(super) fn rate(text: &str) -> Result<Rate, String> {
     read_rate(text).map_err(|reason| meant::rate(text, reason))
 }
 
-/// Reads a number without unit.
+/// Reads a whole number without a unit.
 ///
 /// # Errors
 ///
-/// What is wrong, for behind "`TEXT` ".
+/// The reason, worded so that it completes a sentence that begins with the text: "`TEXT` is negative".
 pub(super) fn whole(text: &str) -> Result<u64, String> {
     digits(text).map_err(|reason| meant::whole(text, reason))
 }
 
-/// Reads `32KiB`, `1MiB`, `500B`, `10MB`, or a number of bytes.
+/// Reads a size such as `32KiB`, `1MiB`, `500B`, `10MB`, or a number of bytes without a unit.
 ///
 /// # Errors
 ///
-/// What is wrong, for behind "`TEXT` ".
+/// The reason, worded so that it completes a sentence that begins with the text: "`TEXT` has the unknown unit `x`".
 pub(super) fn size(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text);
     let of = |unit: &str| match SIZES.iter().find(|(name, _)| *name == unit) {
@@ -111,7 +111,7 @@ fn read_rate(text: &str) -> Result<Rate, String> {
     }
     let (number, unit) = split(period);
     if unit.is_empty() {
-        return Err("needs a unit behind the `/`, as in 5/s or 10/250ms".into());
+        return Err("needs a unit after the `/`, as in 5/s or 10/250ms".into());
     }
     let number = if number.is_empty() { 1 } else { digits(number)? };
     let micros = number.checked_mul(micros(unit)?).ok_or("has too long a period")?;

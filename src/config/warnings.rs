@@ -1,17 +1,21 @@
-//! What is allowed and probably not meant. Refuses nothing.
+//! Warns of settings that are allowed and probably not meant. Refuses nothing.
 
-use super::{Config, Limiter, Mode, OnFailure, Rate, Route, Store, unit::Span};
+use super::{
+    limiter::{FailurePolicy, LimiterConfig, Mode},
+    settings::{Config, Route, StoreConfig},
+    unit::{Rate, Span},
+};
 use crate::algorithm::Algorithm;
 use std::time::Duration;
 
-/// Servers keep an idle connection for 5 to 75 seconds.
+/// An `idle_timeout` above this is warned of. Most servers close an idle connection after 5 to 75 s.
 const LONG_IDLE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(86_400);
 
 // === impl Config ===
 
 impl Config {
-    /// What is allowed and probably not meant.
+    /// Returns a sentence for each setting that is allowed and probably not meant.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         for (i, limiter) in self.limiters.iter().enumerate() {
@@ -27,7 +31,7 @@ impl Config {
             }
             warnings.extend(self.daily_windows(limiter));
             warnings.extend(costly_margin(limiter));
-            if self.store == Store::Memory && limiter.on_failure != OnFailure::Share {
+            if self.store == StoreConfig::Memory && limiter.on_failure != FailurePolicy::Share {
                 warnings.push(format!(
                     "`on_failure` of the limiter `{name}` is for a store that can be away; `store: memory` never is"
                 ));
@@ -39,35 +43,35 @@ impl Config {
         warnings.extend(self.nothing_is_held());
         for net in self.trusted_proxies.iter().filter(|net| net.prefix_len() == 0) {
             warnings.push(format!(
-                "`trusted_proxies` holds {net}, so that every caller can name the address it is counted by"
+                "`trusted_proxies` holds {net}, so that every caller can choose the address under which it is counted"
             ));
         }
         for upstream in self.upstreams.iter().filter(|upstream| upstream.timeouts.idle > LONG_IDLE)
         {
             warnings.push(format!(
-                "the idle_timeout {} of the upstream `{}` is longer than most servers keep a connection: who \
-                 closes first should be the gateway",
+                "the idle_timeout {} of the upstream `{}` is longer than most servers keep a connection: the \
+                 gateway should close it first",
                 Span(upstream.timeouts.idle),
                 upstream.name
             ));
         }
         for key in &self.clear_secrets {
             warnings.push(format!(
-                "`{key}` looks secret and stands in the file in clear text: take it from outside, as in \
+                "`{key}` looks secret and is written in the file in clear text: take it from outside, as in \
                  `${{file:/run/secrets/NAME}}`"
             ));
         }
         warnings
     }
 
-    /// Routes that refuse at once what is above their rate, although no `max_wait: 0` says so.
+    /// Warns of routes that refuse every request above their rate at once, although they have no `max_wait: 0`.
     fn nothing_is_held(&self) -> Option<String> {
         const NAMED: usize = 5;
-        let is_told = |name: &&String| {
+        let has_warning = |name: &&String| {
             let route = self.routes.iter().find(|route| route.name == **name);
             route.is_some_and(|route| self.nothing_waits(route).is_some())
         };
-        let routes: Vec<_> = self.unheld.iter().filter(|name| !is_told(name)).collect();
+        let routes: Vec<_> = self.unheld.iter().filter(|name| !has_warning(name)).collect();
         if routes.is_empty() || !self.limiting {
             return None;
         }
@@ -79,14 +83,14 @@ impl Config {
         let (noun, has) = if routes.len() == 1 { ("route", "has") } else { ("routes", "have") };
         Some(format!(
             "the {noun} {}{more} {has} limiters and no `max_wait`: a request above the rate is never held, but refused \
-             with 429 at once; write for how long one may wait, as in `max_wait: 2s`, or `max_wait: 0` if that is meant",
+             with 429 at once; write how long a request may wait, as in `max_wait: 2s`, or `max_wait: 0` if that is meant",
             names.join(", ")
         ))
     }
 
-    /// Nothing can wait for a limiter that spaces calls.
+    /// Warns of a route with a limiter that spaces calls, on which no request can wait.
     fn nothing_waits(&self, route: &Route) -> Option<String> {
-        // A caller may lengthen its wait up to the cap.
+        // A caller may ask for a wait up to the cap.
         if !route.max_wait_cap.is_zero() {
             return None;
         }
@@ -103,11 +107,11 @@ impl Config {
         ))
     }
 
-    /// The clock of this process knows no midnight.
-    fn daily_windows(&self, limiter: &Limiter) -> Option<String> {
+    /// Warns of a `fixed_window` of a day in the memory store, whose clock starts with the process and not at midnight.
+    fn daily_windows(&self, limiter: &LimiterConfig) -> Option<String> {
         let Some(Algorithm::FixedWindow(_)) = limiter.algorithms.first() else { return None };
         let rate = limiter.rates.iter().find(|rate| rate.period >= DAY)?;
-        (self.store == Store::Memory).then(|| {
+        (self.store == StoreConfig::Memory).then(|| {
             format!(
                 "the windows of the limiter `{}` with {rate} do not begin at midnight: with `store: memory` \
                  they begin with the process",
@@ -117,8 +121,8 @@ impl Config {
     }
 }
 
-/// A margin that leaves less than half of the quota.
-fn costly_margin(limiter: &Limiter) -> Option<String> {
+/// Warns of a margin that leaves less than half of the quota.
+fn costly_margin(limiter: &LimiterConfig) -> Option<String> {
     let rule = limiter.algorithms.first()?;
     let margin = Duration::from_micros(u64::try_from(rule.margin()).ok()?);
     let padded = |rate: &Rate| {
@@ -128,7 +132,7 @@ fn costly_margin(limiter: &Limiter) -> Option<String> {
         };
         rate.period.as_micros() + margin.as_micros() * times
     };
-    // The fewest permits in the longest time, as long as `period` says.
+    // The rate with the fewest permits per time, if its period is the one that `period` returns.
     let tightest = |period: &dyn Fn(&Rate) -> u128| {
         let rates = limiter.rates.iter().map(|rate| (u128::from(rate.count), period(rate)));
         rates.min_by(|a, b| (a.0 * b.1).cmp(&(b.0 * a.1)))

@@ -25,7 +25,7 @@ const AGAIN: Duration = Duration::from_millis(10);
 
 /// One of the two streams of the process to which lines are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stream {
+pub enum LogStream {
     /// Carries access lines, one for each request, as `access_log` says.
     Stdout,
     /// Carries events, such as a store that fails, at the levels that `PACEWAY_LOG` names.
@@ -68,9 +68,9 @@ pub fn flush(limit: Duration) {
     }
 }
 
-// === impl Stream ===
+// === impl LogStream ===
 
-impl Stream {
+impl LogStream {
     /// Both streams, in the order of their file descriptors.
     pub const ALL: [Self; 2] = [Self::Stdout, Self::Stderr];
 

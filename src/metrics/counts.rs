@@ -1,5 +1,5 @@
-//! What requests are counted in: by one worker each, and added up for whoever asks. Two workers that count in one place
-//! wait for each other.
+//! Counters that requests update. Each worker has its own, because two workers that count in one cache line wait for each
+//! other; `/metrics` adds them up.
 
 use super::{Outcome, Verdict};
 use crate::store::Source;
@@ -9,23 +9,23 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// What HTTP defines begins here (RFC 9110 section 15).
+/// The lowest status that HTTP defines (RFC 9110 section 15); the highest is 599.
 const FIRST: u16 = 100;
 const STATUSES: usize = 500;
 
-/// Requests by what became of them.
+/// Numbers of requests, one for each [`Outcome`].
 #[derive(Debug, Default)]
 pub struct Outcomes {
     counts: [AtomicU64; Outcome::ALL.len()],
 }
 
-/// Decisions by who decided what.
+/// Numbers of decisions, one for each [`Verdict`] and each [`Source`] that decided.
 #[derive(Debug, Default)]
 pub struct Decisions {
     counts: [[AtomicU64; Verdict::ALL.len()]; Source::ALL.len()],
 }
 
-/// Responses by status.
+/// Numbers of responses, one for each status from 100 to 599.
 #[derive(Debug)]
 pub struct Statuses {
     counts: Box<[AtomicU64]>,
@@ -38,26 +38,26 @@ pub(super) fn add(to: &AtomicU64, other: &AtomicU64) {
 // === impl Outcomes ===
 
 impl Outcomes {
-    /// Counts a request.
+    /// Counts a request with this outcome.
     pub fn count(&self, outcome: Outcome) {
         self.count_many(outcome, 1);
     }
 
-    /// Counts requests of which the same became.
+    /// Counts several requests that have the same outcome.
     pub fn count_many(&self, outcome: Outcome, requests: u64) {
         self.counts[outcome as usize].fetch_add(requests, Relaxed);
     }
 
-    /// Adds what another worker counted.
+    /// Adds the counts of another worker to these.
     pub fn add(&self, other: &Self) {
         self.counts.iter().zip(&other.counts).for_each(|(to, other)| add(to, other));
     }
 
-    /// Writes a line for each outcome; `labels` are `route="search"`.
+    /// Writes a line for each outcome. `labels` are those of the route, such as `route="search"`.
     pub(super) fn write(&self, text: &mut String, name: &str, labels: &str) {
         for (count, outcome) in self.counts.iter().zip(Outcome::ALL) {
             let (outcome, count) = (outcome.name(), count.load(Relaxed));
-            // A string takes whatever is written.
+            // Writing to a string cannot fail.
             let _ = writeln!(text, "{name}{{{labels},outcome=\"{outcome}\"}} {count}");
         }
     }
@@ -66,18 +66,18 @@ impl Outcomes {
 // === impl Decisions ===
 
 impl Decisions {
-    /// Counts a decision.
+    /// Counts a decision of this source.
     pub fn count(&self, verdict: Verdict, source: Source) {
         self.counts[source as usize][verdict as usize].fetch_add(1, Relaxed);
     }
 
-    /// Adds what another worker counted.
+    /// Adds the counts of another worker to these.
     pub fn add(&self, other: &Self) {
         let own = self.counts.iter().flatten();
         own.zip(other.counts.iter().flatten()).for_each(|(to, other)| add(to, other));
     }
 
-    /// Writes a line for each source and decision; `labels` are `limiter="search"`.
+    /// Writes a line for each source and decision. `labels` are those of the limiter, such as `limiter="search"`.
     pub(super) fn write(&self, text: &mut String, name: &str, labels: &str) {
         for (counts, source) in self.counts.iter().zip(Source::ALL) {
             for (count, verdict) in counts.iter().zip(Verdict::ALL) {
@@ -101,18 +101,18 @@ impl Default for Statuses {
 }
 
 impl Statuses {
-    /// Counts a response. A status that HTTP does not define is counted as the last one that it could.
+    /// Counts a response. A status from 600 to 999, which HTTP does not define, counts as 599.
     pub fn count(&self, status: StatusCode) {
         let place = usize::from(status.as_u16().saturating_sub(FIRST)).min(STATUSES - 1);
         self.counts[place].fetch_add(1, Relaxed);
     }
 
-    /// Adds what another worker counted.
+    /// Adds the counts of another worker to these.
     pub fn add(&self, other: &Self) {
         self.counts.iter().zip(&other.counts).for_each(|(to, other)| add(to, other));
     }
 
-    /// Writes a line for each status that was seen; `labels` are `upstream="search"`.
+    /// Writes a line for each status that occurred. `labels` are those of the upstream, such as `upstream="search"`.
     pub(super) fn write(&self, text: &mut String, name: &str, labels: &str) {
         for (status, count) in (FIRST..).zip(&self.counts) {
             let count = count.load(Relaxed);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn only_statuses_that_were_seen_are_told() {
+    fn only_statuses_that_occurred_are_written() {
         let (all, own) = (Statuses::default(), Statuses::default());
         for status in [200, 204, 599, 600, 999, 100] {
             own.count(StatusCode::from_u16(status).expect("a status"));

@@ -1,74 +1,74 @@
 //! Words of the labels that requests and connections are counted by: closed sets, the same in the access log.
 
-/// What became of a request; the `outcome` label and the word in the access log.
+/// The way in which a request ended: the label `outcome`, and the same word in the access log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// Forwarded at once.
+    /// The request was forwarded at once.
     Passed,
-    /// Forwarded when its slot had come.
+    /// The request was held, and forwarded when its slot came.
     Waited,
-    /// Forwarded, though a limiter in `mode: observe` would have held or refused it.
+    /// The request was forwarded, although a limiter in `mode: observe` would have held or refused it.
     Observed,
-    /// 429: no slot within its budget.
+    /// The limiters had no slot within the time that the request may wait: 429.
     Refused,
-    /// 503: too many wait already.
+    /// Too many requests wait on the route already, or too many clients are connected: 503.
     QueueFull,
-    /// 503: the gateway stops before its slot comes.
+    /// The gateway stops before the slot of the request: 503.
     Draining,
-    /// 404: no route matches.
+    /// No route matches the request: 404.
     NoRoute,
-    /// 400, 408, 413: a request that cannot be forwarded.
+    /// The request cannot be forwarded as it is: 400, 405, 408, 413 and the like.
     BadRequest,
-    /// 503: the store gave no decision.
+    /// The store gave no decision, and the limiter has `on_failure: reject`: 503.
     StoreUnavailable,
-    /// 502, 504: the upstream gave no response.
+    /// The upstream gave no valid response: 502 or 504.
     UpstreamFailed,
-    /// The client left before the response.
+    /// The client closed its connection before the response.
     Cancelled,
 }
 
-/// What a limiter said; the `decision` label. The later ones say more.
+/// The decision of a limiter: the label `decision`. If a request waits and asks again, the greatest of its decisions counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
-    /// Go now.
+    /// The request is forwarded now.
     Pass,
-    /// Go later.
+    /// The request is held until its slot comes.
     Wait,
-    /// Not within the budget.
+    /// No slot comes within the time that the request may wait.
     Refuse,
-    /// As above, said by a limiter in `mode: observe`.
+    /// A limiter in `mode: observe` would have let the request pass.
     WouldPass,
-    /// As above, said by a limiter in `mode: observe`.
+    /// A limiter in `mode: observe` would have held the request.
     WouldWait,
-    /// As above, said by a limiter in `mode: observe`.
+    /// A limiter in `mode: observe` would have refused the request.
     WouldRefuse,
 }
 
-/// What a client speaks with us; the `protocol` label.
+/// The protocol of a client's connection: the label `protocol`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
-    /// HTTP/1.0 and 1.1.
+    /// HTTP/1.0 and HTTP/1.1, in clear text or over TLS.
     Http1,
-    /// In clear text or over TLS.
+    /// HTTP/2, in clear text or over TLS.
     Http2,
-    /// What was HTTP/1.1 before its upgrade.
+    /// A connection that was HTTP/1.1 before its upgrade, such as a WebSocket.
     Tunnel,
 }
 
-/// Why a connection of a client was ended by us; the `reason` label.
+/// The reason for which the gateway ended a client's connection: the label `reason`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// `max_connections` are open.
+    /// `client.max_connections` connections are open already.
     Limit,
-    /// No agreement on TLS, or no certificate that is ours to trust.
+    /// The TLS handshake failed, or the client showed no certificate that the gateway trusts.
     Tls,
-    /// A trusted proxy that does not begin with its header.
+    /// A trusted proxy did not begin the connection with a PROXY protocol header.
     ProxyProtocol,
-    /// No whole request, or handshake, within `header_timeout`.
+    /// The client did not complete a request, or the handshake, within `client.header_timeout`.
     HeaderTimeout,
-    /// It took nothing of a response within `body_timeout`.
+    /// The client read nothing of a response for `client.body_timeout`.
     Stalled,
-    /// It broke the rules of HTTP/2, or asked for too much.
+    /// The client broke a rule of HTTP/2 or sent more frames than a limit allows.
     Http2,
 }
 

@@ -1,5 +1,5 @@
-//! A histogram for what is measured at each request: counters that lie together and are never collected. Those of the
-//! exporter keep each sample, with the time at which it came, in blocks of their own until somebody does.
+//! A histogram for the times that every request records: counters that lie together in memory. A histogram of the exporter
+//! instead keeps each sample with its instant, in blocks on the heap, until its upkeep collects them.
 
 use super::counts::add;
 use std::{
@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-/// Upper bounds in ns, from the overhead of a request to the longest common wait. Every histogram has them.
+/// Upper bounds that every histogram has, in ns: from the overhead of a request (50 µs) to a long wait (30 s).
 const BOUNDS: [u64; 18] = [
     50_000,
     100_000,
@@ -30,7 +30,7 @@ const BOUNDS: [u64; 18] = [
     30_000_000_000,
 ];
 
-/// Upper bounds in ns for waits alone, up to the longest that a route can have (1 h).
+/// Further upper bounds for waits alone, in ns, up to the longest wait that a route can allow (1 h).
 const LONG: [u64; 6] = [
     60_000_000_000,
     120_000_000_000,
@@ -41,24 +41,24 @@ const LONG: [u64; 6] = [
 ];
 const ALL: usize = BOUNDS.len() + LONG.len();
 
-/// How long something took, how often.
+/// A histogram of times, with a fixed set of buckets.
 #[derive(Debug, Default)]
-pub struct Times {
-    /// In ns.
+pub struct TimeHistogram {
+    /// The sum of all recorded times, in ns. It lasts for 584 years of them.
     sum: AtomicU64,
-    /// Up to each bound, and beyond the last.
+    /// The number of times in each bucket; the last bucket is for those above every bound.
     counts: [AtomicU64; ALL + 1],
 }
 
-// === impl Times ===
+// === impl TimeHistogram ===
 
-impl Times {
-    /// Upper bounds in seconds.
+impl TimeHistogram {
+    /// Returns the upper bounds that every histogram has, in seconds.
     pub fn bounds() -> [f64; BOUNDS.len()] {
         BOUNDS.map(|nanos| nanos as f64 / 1e9)
     }
 
-    /// How many upper bounds a histogram needs whose values are at most `longest`: those of every histogram, and of the
+    /// Returns how many upper bounds a histogram needs if its values are at most `longest`: the 18 common ones, and of the
     /// longer ones all up to the first that is not below `longest`.
     pub(super) fn bounds_for(longest: Duration) -> usize {
         let nanos = u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX);
@@ -67,12 +67,12 @@ impl Times {
         if is_common { BOUNDS.len() } else { (BOUNDS.len() + below + 1).min(ALL) }
     }
 
-    /// Counts one.
+    /// Records the time of one request.
     pub fn record(&self, span: Duration) {
         self.record_many(span, 1);
     }
 
-    /// Counts some that took the same.
+    /// Records the times of several requests that took equally long.
     pub fn record_many(&self, span: Duration, times: u64) {
         let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
         let bucket = match BOUNDS.iter().position(|bound| nanos <= *bound) {
@@ -88,14 +88,14 @@ impl Times {
         }
     }
 
-    /// Adds what another worker measured.
+    /// Adds the times that another worker recorded to these.
     pub fn add(&self, other: &Self) {
         let own = self.counts.iter().chain([&self.sum]);
         own.zip(other.counts.iter().chain([&other.sum])).for_each(|(to, other)| add(to, other));
     }
 
-    /// Writes it as the histogram `name` with `labels` (`route="search"`, or nothing) and its first `bounds` upper
-    /// bounds.
+    /// Writes the lines of the histogram `name`, with `labels` (such as `route="search"`, or nothing) and the first `bounds`
+    /// upper bounds.
     pub(super) fn write(&self, text: &mut String, name: &str, labels: &str, bounds: usize) {
         let comma = if labels.is_empty() { "" } else { "," };
         let mut count = 0;
@@ -103,7 +103,7 @@ impl Times {
         for (own, bound) in self.counts.iter().zip(all) {
             count += own.load(Relaxed);
             let bound = *bound as f64 / 1e9;
-            // A string takes whatever is written.
+            // Writing to a string cannot fail.
             let _ = writeln!(text, "{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {count}");
         }
         count += self.counts.iter().skip(bounds).map(|own| own.load(Relaxed)).sum::<u64>();
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_span_counts_up_to_the_bounds_that_it_does_not_exceed() {
-        let times = Times::default();
+        let times = TimeHistogram::default();
         for micros in [0, 50, 51, 100, 30_000_000, 30_000_001] {
             times.record(Duration::from_micros(micros));
         }
@@ -139,15 +139,15 @@ mod tests {
     #[test]
     fn without_labels_there_are_no_braces() {
         let mut text = String::new();
-        Times::default().write(&mut text, "t", "", BOUNDS.len());
+        TimeHistogram::default().write(&mut text, "t", "", BOUNDS.len());
         assert!(text.starts_with("t_bucket{le=\"0.00005\"} 0\n"), "{text}");
         assert!(text.ends_with("t_sum 0\nt_count 0\n"), "{text}");
     }
 
-    /// A sum of ns in 64 bits lasts for centuries of spans; one alone cannot break it.
+    /// One span of the greatest possible length neither panics nor is lost.
     #[test]
     fn the_longest_span_counts() {
-        let times = Times::default();
+        let times = TimeHistogram::default();
         times.record(Duration::MAX);
         assert_eq!(times.counts[ALL].load(Relaxed), 1);
     }
@@ -155,12 +155,12 @@ mod tests {
     #[test]
     fn bounds_reach_as_far_as_the_longest_wait() {
         for (longest, last) in [(0, 30), (30, 30), (31, 60), (60, 60), (90, 120), (3600, 3600)] {
-            let times = Times::default();
+            let times = TimeHistogram::default();
             for secs in [longest, longest + 1] {
                 times.record(Duration::from_secs(secs));
             }
             let mut text = String::new();
-            let bounds = Times::bounds_for(Duration::from_secs(longest));
+            let bounds = TimeHistogram::bounds_for(Duration::from_secs(longest));
             times.write(&mut text, "t", "", bounds);
             let buckets: Vec<_> =
                 text.lines().filter(|line| line.starts_with("t_bucket")).collect();

@@ -2,7 +2,7 @@
 
 use super::Plan;
 use crate::{
-    metrics::{self, Counted, Decisions, Outcome, Outcomes, Statuses, Times},
+    metrics::{self, Decisions, Outcome, Outcomes, Statuses, TimeHistogram, WorkerCounts},
     store::Checks,
 };
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -46,7 +46,7 @@ pub(crate) struct DirectCounter {
 pub(crate) struct RouteCounters {
     pub(crate) requests: Outcomes,
     /// Time that forwarded requests were held.
-    pub(crate) wait: Times,
+    pub(crate) wait: TimeHistogram,
 }
 
 /// Of one limiter.
@@ -62,12 +62,12 @@ pub(crate) struct LimiterCounters {
 pub(crate) struct UpstreamCounters {
     pub(crate) statuses: Statuses,
     /// Time to the head of the response.
-    pub(crate) seconds: Times,
+    pub(crate) seconds: TimeHistogram,
 }
 
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub(crate) struct Overhead(pub(crate) Times);
+pub(crate) struct Overhead(pub(crate) TimeHistogram);
 
 // === impl WorkerCounters ===
 
@@ -139,19 +139,22 @@ impl Plan {
             (&plan.metrics, all)
         });
         let upstreams = self.upstreams.iter().enumerate().map(|(i, upstream)| {
-            let (statuses, seconds) = (Statuses::default(), Times::default());
+            let (statuses, seconds) = (Statuses::default(), TimeHistogram::default());
             for own in self.counters.iter().map(|counters| &counters.upstreams[i]) {
                 statuses.add(&own.statuses);
                 seconds.add(&own.seconds);
             }
             (upstream, statuses, seconds)
         });
-        let overhead = Times::default();
+        let overhead = TimeHistogram::default();
         self.counters.iter().for_each(|counters| overhead.add(&counters.overhead.0));
         let routes = routes.chain([(&self.no_route, no_route.requests, no_route.wait)]);
         let waits = self.config.routes.iter().map(|route| route.max_wait.max(route.max_wait_cap));
         let longest_wait = waits.max().unwrap_or_default();
-        metrics::text(exporter, Counted { routes, limiters, upstreams, overhead, longest_wait })
+        metrics::text(
+            exporter,
+            WorkerCounts { routes, limiters, upstreams, overhead, longest_wait },
+        )
     }
 }
 

@@ -44,7 +44,8 @@ pub(super) enum StoreSource {
 impl StoreSource {
     pub(super) async fn open(plan: &Plan) -> Result<Self, ServerError> {
         let config = &plan.config;
-        let config::Store::Redis { url, timeout, prefix, gateways, .. } = &config.store else {
+        let config::StoreConfig::Redis { url, timeout, prefix, gateways, .. } = &config.store
+        else {
             return Ok(Self::Memory(MemoryStore::default()));
         };
         let pace = Pace::new(*timeout, metrics::store_pace());
@@ -153,7 +154,7 @@ impl StoreSource {
 
 /// Returns the hash tags of the limiters that gateways share, for the other gateways of a Cluster to compare with theirs.
 fn claims(plan: &Plan) -> impl Iterator<Item = Claim> {
-    let is_shared = |limiter: &config::Limiter| {
+    let is_shared = |limiter: &config::LimiterConfig| {
         plan.config.limiting && limiter.mode != Mode::Off && limiter.scope == Scope::Cluster
     };
     plan.limiters.iter().filter(move |plan| is_shared(&plan.limiter)).map(|plan| {

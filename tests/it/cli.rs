@@ -127,7 +127,7 @@ store: { url: redis://a, on_failure: shard }
 #[case::a_key_of_another_algorithm(
     "upstream: http://a\nlimiters: { a: { rate: 3/s, margin: 30ms } }\nroutes: [{ suffix: \"*\" }]\n",
     "gateway.yaml:2:37: limiters.a.margin: ",
-    "goes with algorithm sliding_window or leaky_bucket"
+    "belongs to algorithm sliding_window or leaky_bucket"
 )]
 #[case::a_number_that_overflows(
     "upstream: http://a\nlimiters: { a: 99999999999999999999/s }\nroutes: [{ suffix: \"*\" }]\n",

@@ -1,13 +1,13 @@
-//! `tls` of clients, of upstreams and of the store: the files it names are read and checked here, and read again where they are
-//! used. Quotes nothing that is in them.
+//! Reads `tls` of clients, of upstreams and of the store. The files that it names are read and checked here, and read again
+//! where they are used. Never quotes their content.
 
-use super::{CERTIFICATE, STORE_TLS, TLS};
+use super::http_keys::{CERTIFICATE, STORE_TLS, TLS};
 use crate::{
     config::{
-        ServerTls,
-        reader::{Field, Reader, Section, join},
+        http::ServerTls,
+        reader::{ConfigReader, ConfigSection, Field, join},
         unit::Bytes,
-        yaml::Value,
+        yaml::YamlValue,
     },
     tls::{self, KeyPair, TlsError},
     upstream::ClientTls,
@@ -21,11 +21,11 @@ use std::{
 };
 
 const MAX_CERTIFICATES: usize = 1000;
-/// A file of all public authorities has a quarter of it.
+/// The most bytes of a file with certificates or keys. A file with all public authorities has a quarter of this.
 const MAX_FILE: u64 = 1 << 20;
 
-impl Reader {
-    pub(super) fn server_tls(&mut self, root: &Section<'_>) -> Option<ServerTls> {
+impl ConfigReader {
+    pub(super) fn server_tls(&mut self, root: &ConfigSection<'_>) -> Option<ServerTls> {
         let section = self.section(&root.get("tls")?, &TLS)?;
         let first = self.pair(&section);
         let mut certificates: Vec<KeyPair> = first.into_iter().collect();
@@ -49,24 +49,23 @@ impl Reader {
         Some(ServerTls { certificates, client_ca })
     }
 
-    /// `is_https` is `None` where the URL is wrong already.
+    /// Reads the keys for TLS with an upstream. `is_https` is `None` if the URL of the upstream is a mistake already.
     pub(super) fn client_tls(
         &mut self,
-        section: &Section<'_>,
+        section: &ConfigSection<'_>,
         is_https: Option<bool>,
     ) -> ClientTls {
         if is_https == Some(false) {
             for key in ["ca", "client_cert", "server_name"] {
                 if let Some(field) = section.get(key) {
-                    let reason =
-                        "goes with https, and the URL of this upstream begins with `http://`";
+                    let reason = "needs https, and the URL of this upstream begins with `http://`";
                     self.note_at(&field, reason);
                 }
             }
             return ClientTls::default();
         }
         let client_cert = section.get("client_cert").and_then(|field| match &field.node.value {
-            Value::Map(_) => {
+            YamlValue::Map(_) => {
                 let section = self.section(&field, &CERTIFICATE)?;
                 self.pair(&section)
             }
@@ -82,10 +81,10 @@ impl Reader {
         }
     }
 
-    /// `store.tls`.
+    /// Reads `store.tls`, which only a URL with TLS may have.
     pub(super) fn store_tls(&mut self, field: &Field<'_>, is_tls: bool) -> ClientTls {
         if !is_tls {
-            let reason = "goes with `rediss://`, `rediss-sentinel://` and `rediss-cluster://`";
+            let reason = "needs `rediss://`, `rediss-sentinel://` or `rediss-cluster://`";
             self.note_at(field, reason);
             return ClientTls::default();
         }
@@ -99,8 +98,8 @@ impl Reader {
         }
     }
 
-    /// `cert` and `key` of a section.
-    fn pair(&mut self, section: &Section<'_>) -> Option<KeyPair> {
+    /// Reads `cert` and `key` of a section, both of which it must have.
+    fn pair(&mut self, section: &ConfigSection<'_>) -> Option<KeyPair> {
         let mut file = |key: &str| {
             let Some(field) = section.get(key) else {
                 let path = join(&section.path, key);
@@ -115,7 +114,7 @@ impl Reader {
         self.checked(KeyPair { cert, key }, &cert_field, &key_field)
     }
 
-    /// A pair whose certificate and key can be read and belong together.
+    /// Returns the pair if its certificate and its key can be read and belong together.
     fn checked(&mut self, pair: KeyPair, cert: &Field<'_>, key: &Field<'_>) -> Option<KeyPair> {
         if let Err(error) = tls::certificates(&pair.cert) {
             self.refuse(cert, &error.reason);
@@ -153,8 +152,8 @@ impl Reader {
         }
     }
 
-    /// A file with certificates of authorities.
-    fn authorities(&mut self, section: &Section<'_>, key: &str) -> Option<PathBuf> {
+    /// Reads a key that names a file with certificates of authorities.
+    fn authorities(&mut self, section: &ConfigSection<'_>, key: &str) -> Option<PathBuf> {
         let field = section.get(key)?;
         let file = self.file(&field)?;
         match tls::certificates(&file) {
@@ -167,7 +166,7 @@ impl Reader {
         None
     }
 
-    /// The path of a file that is there; relative ones start at the directory of the configuration.
+    /// Reads the path of a file that exists. A relative path starts at the directory of the configuration.
     fn file(&mut self, field: &Field<'_>) -> Option<PathBuf> {
         let directory = self.directory.clone();
         self.scalar(field, |text| {

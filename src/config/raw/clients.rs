@@ -1,12 +1,15 @@
-//! How clients are served: whose word is believed, their time-outs, the size of their requests, what no log shows.
+//! Reads the settings for clients: trusted proxies, time-outs, the size of requests, and the names that no log shows.
 
-use super::{CLIENT, LIMITER, LIMITS, MAX_TIMEOUT, PATHS};
+use super::{
+    http_keys::{CLIENT, LIMITS},
+    keys::{LIMITER, PATHS},
+};
 use crate::{
     config::{
-        ClientLimits, Limits,
-        reader::{Field, Reader, Section, at_most, bytes, span},
+        http::{ClientLimits, Limits},
+        reader::{ConfigReader, ConfigSection, Field, MAX_TIMEOUT, at_most, bytes, span},
         unit::{self, Bytes},
-        yaml::Value,
+        yaml::YamlValue,
     },
     path::Paths,
 };
@@ -23,49 +26,50 @@ const MAX_NAMES: usize = 100;
 const MAX_SERVERS: usize = 8;
 const DNS_PORT: u16 = 53;
 
-impl Reader {
-    /// Quotas under `limits` are meant for `limiters`, which is said once and read on with.
-    pub(super) fn find_misplaced_quotas(&mut self, root: &mut Section<'_>) {
+impl ConfigReader {
+    /// Recognises quotas under `limits`, which belong under `limiters`. It notes one mistake, and the reading continues as if
+    /// they were there.
+    pub(super) fn find_misplaced_quotas(&mut self, root: &mut ConfigSection<'_>) {
         let Some(field) = root.get("limits").filter(|_| root.get("limiters").is_none()) else {
             return;
         };
-        let Value::Map(entries) = &field.node.value else { return };
-        let is_quota = |value: &Value| match value {
-            Value::Scalar(scalar) => unit::rate(&scalar.text).is_ok(),
-            Value::Map(entries) => {
+        let YamlValue::Map(entries) = &field.node.value else { return };
+        let is_quota = |value: &YamlValue| match value {
+            YamlValue::Scalar(scalar) => unit::rate(&scalar.text).is_ok(),
+            YamlValue::Map(entries) => {
                 entries.iter().any(|(key, _)| LIMITER.now.contains(&key.name.as_str()))
             }
-            Value::List(_) | Value::Broken => false,
+            YamlValue::List(_) | YamlValue::Broken => false,
         };
         if entries.iter().any(|(_, node)| is_quota(&node.value)) {
-            self.note_at(&field, "holds quotas, which stand under `limiters`; did you mean that?");
+            self.note_at(&field, "holds quotas, which belong under `limiters`; did you mean that?");
             root.meant.push(("limiters", field.node));
         }
     }
 
-    pub(super) fn networks(&mut self, root: &Section<'_>) -> Vec<IpNet> {
+    pub(super) fn networks(&mut self, root: &ConfigSection<'_>) -> Vec<IpNet> {
         self.items(root, "trusted_proxies", usize::MAX, network)
     }
 
-    /// Nobody could make a connection if nobody may speak it.
-    pub(super) fn proxy_protocol(&mut self, root: &Section<'_>) -> bool {
+    /// Reads `proxy_protocol`. Without trusted proxies no client could connect, so that is a mistake.
+    pub(super) fn proxy_protocol(&mut self, root: &ConfigSection<'_>) -> bool {
         let is_on = self.switch(root, "proxy_protocol");
         let is_empty = |field: Field<'_>| match &field.node.value {
-            Value::List(items) => items.is_empty(),
+            YamlValue::List(items) => items.is_empty(),
             _ => false,
         };
         if is_on
             && let Some(field) = root.get("proxy_protocol")
             && root.get("trusted_proxies").is_none_or(is_empty)
         {
-            let reason = "is on, and nobody may speak it; name the proxies before the gateway, as in \
+            let reason = "is on, and no proxy may use it; name the proxies before the gateway, as in \
                           `trusted_proxies: [10.0.0.0/8]`";
             self.note_at(&field, reason);
         }
         is_on
     }
 
-    pub(super) fn client(&mut self, root: &Section<'_>) -> ClientLimits {
+    pub(super) fn client(&mut self, root: &ConfigSection<'_>) -> ClientLimits {
         let mut client = ClientLimits::default();
         let Some(field) = root.get("client") else { return client };
         let Some(section) = self.section(&field, &CLIENT) else { return client };
@@ -82,9 +86,9 @@ impl Reader {
         client
     }
 
-    pub(super) fn limits(&mut self, root: &Section<'_>) -> Limits {
+    pub(super) fn limits(&mut self, root: &ConfigSection<'_>) -> Limits {
         let mut limits = Limits::default();
-        // Said already: they are quotas.
+        // Quotas under `limits` are a mistake that is noted already.
         let quotas = root.meant.iter().any(|(meant, _)| *meant == "limiters");
         let Some(field) = root.get("limits").filter(|_| !quotas) else { return limits };
         let Some(section) = self.section(&field, &LIMITS) else { return limits };
@@ -106,8 +110,8 @@ impl Reader {
         limits
     }
 
-    /// What the upstreams are known to make of a path.
-    pub(super) fn paths(&mut self, root: &Section<'_>) -> Paths {
+    /// Reads `paths`: how the upstreams read paths, as far as the user knows.
+    pub(super) fn paths(&mut self, root: &ConfigSection<'_>) -> Paths {
         let Some(field) = root.get("paths") else { return Paths::default() };
         let Some(section) = self.section(&field, &PATHS) else { return Paths::default() };
         let slashes = [("separator", true), ("data", false)];
@@ -117,8 +121,8 @@ impl Reader {
         Paths::new(separates, folds, strips)
     }
 
-    /// In lower case, as they are compared.
-    pub(super) fn redact(&mut self, root: &Section<'_>) -> Vec<String> {
+    /// Reads the names under `redact`, in small letters, in which they are compared.
+    pub(super) fn redact(&mut self, root: &ConfigSection<'_>) -> Vec<String> {
         self.items(root, "redact", MAX_NAMES, |text| {
             let good = |c: char| !c.is_control() && !c.is_whitespace() && !"&=,".contains(c);
             match (1..=128).contains(&text.len()) && text.chars().all(good) {
@@ -128,14 +132,14 @@ impl Reader {
         })
     }
 
-    pub(super) fn resolver(&mut self, root: &Section<'_>) -> Vec<SocketAddr> {
+    pub(super) fn resolver(&mut self, root: &ConfigSection<'_>) -> Vec<SocketAddr> {
         self.items(root, "resolver", MAX_SERVERS, name_server)
     }
 
-    /// A list of values, none twice.
+    /// Reads a list of at most `most` values, none of them twice.
     fn items<T: PartialEq, E: std::fmt::Display>(
         &mut self,
-        section: &Section<'_>,
+        section: &ConfigSection<'_>,
         key: &str,
         most: usize,
         read: impl Fn(&str) -> Result<T, E>,
@@ -174,7 +178,7 @@ fn body(text: &str) -> Result<Option<u64>, String> {
     }
 }
 
-/// A bare address is a server at the port of DNS.
+/// Reads a DNS server: IP:PORT, or an IP alone for port 53.
 fn name_server(text: &str) -> Result<SocketAddr, String> {
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
     let address = match bare.parse::<IpAddr>() {
@@ -183,7 +187,7 @@ fn name_server(text: &str) -> Result<SocketAddr, String> {
     };
     match address {
         Ok(address) if address.port() == 0 => {
-            Err("names the port 0, which nobody listens on".into())
+            Err("names the port 0, on which no server listens".into())
         }
         Ok(address) => Ok(address),
         Err(_) => {
@@ -192,7 +196,8 @@ fn name_server(text: &str) -> Result<SocketAddr, String> {
     }
 }
 
-/// A bare address is a network of its own; an IPv4 network in IPv6 form is meant as IPv4, as addresses are.
+/// Reads a network. An address without bits is a network of one. An IPv4 network in IPv6 form (`::ffff:10.0.0.0/104`) becomes
+/// one of IPv4, as the addresses of clients do.
 fn network(text: &str) -> Result<IpNet, String> {
     let (address, bits) = match text.split_once('/') {
         Some((address, bits)) => (address, Some(bits)),
@@ -207,7 +212,7 @@ fn network(text: &str) -> Result<IpNet, String> {
             .ok()
             .and_then(|bits| u8::try_from(bits).ok())
             .filter(|bits| *bits <= most)
-            .ok_or_else(|| format!("is no network: 0 to {most} bits may stand behind the `/`"))?,
+            .ok_or_else(|| format!("is no network: write 0 to {most} bits after the `/`"))?,
     };
     let net = IpNet::new(address, bits).map_err(|_| wanted)?;
     if net.trunc() != net {

@@ -1,20 +1,20 @@
-//! `headers`: what operators change in those of requests and responses. Quotes no value, because it may be a secret.
+//! Reads `headers`: the changes to headers of requests and responses. Never quotes a value, because it may be a secret.
 
-use super::{EDITS, HEADERS};
+use super::http_keys::{EDITS, HEADERS};
 use crate::{
     config::{
-        reader::{Field, Reader, Section, join},
-        yaml::{Key, Value},
+        reader::{ConfigReader, ConfigSection, Field, join},
+        yaml::{Key, YamlValue},
     },
     upstream::headers::{Edits, Rules},
 };
 use http::{HeaderName, HeaderValue};
 
-/// Changes of one kind in one section.
+/// The most changes of one kind (`set`, `add` or `remove`) in one section.
 const MAX_CHANGES: usize = 100;
 const MAX_VALUE: usize = 8 << 10;
 
-/// Headers that say where a message ends or where it goes, and the rest that is for one connection only.
+/// Headers that frame a message or concern one connection only. The gateway sets them, so no rule may change them.
 const FRAMING: &[&str] = &[
     "connection",
     "content-length",
@@ -26,8 +26,8 @@ const FRAMING: &[&str] = &[
     "upgrade",
 ];
 
-impl Reader {
-    pub(super) fn header_rules(&mut self, section: &Section<'_>) -> Rules {
+impl ConfigReader {
+    pub(super) fn header_rules(&mut self, section: &ConfigSection<'_>) -> Rules {
         let Some(field) = section.get("headers") else { return Rules::default() };
         let Some(section) = self.section(&field, &HEADERS) else { return Rules::default() };
         Rules {
@@ -36,7 +36,7 @@ impl Reader {
         }
     }
 
-    fn edits(&mut self, section: &Section<'_>, key: &str) -> Edits {
+    fn edits(&mut self, section: &ConfigSection<'_>, key: &str) -> Edits {
         let Some(field) = section.get(key) else { return Edits::default() };
         let Some(section) = self.section(&field, &EDITS) else { return Edits::default() };
         let set = self.values(&section, "set");
@@ -44,10 +44,10 @@ impl Reader {
         Edits { remove: self.removed(&section, &set), set, add }
     }
 
-    /// `set` or `add`: a map of names and values.
-    fn values(&mut self, section: &Section<'_>, key: &str) -> Vec<(HeaderName, HeaderValue)> {
+    /// Reads `set` or `add`: a map of names and values.
+    fn values(&mut self, section: &ConfigSection<'_>, key: &str) -> Vec<(HeaderName, HeaderValue)> {
         let Some(field) = section.get(key) else { return Vec::new() };
-        if let Value::List(_) = field.node.value {
+        if let YamlValue::List(_) = field.node.value {
             self.note_at(&field, "must be a map, as in `{ x-shop: 7 }`");
             return Vec::new();
         }
@@ -63,11 +63,11 @@ impl Reader {
             names.push(name.clone());
             let field = Field { path, node };
             let fields = match &node.value {
-                Value::List(items) if key == "add" => {
+                YamlValue::List(items) if key == "add" => {
                     items.iter().enumerate().map(|(i, node)| field.item(i, node)).collect()
                 }
-                Value::List(_) => {
-                    self.note_at(&field, "must be a single value; a list of them goes with `add`");
+                YamlValue::List(_) => {
+                    self.note_at(&field, "must be a single value; a list of them needs `add`");
                     continue;
                 }
                 _ => vec![field],
@@ -91,7 +91,7 @@ impl Reader {
         }
     }
 
-    /// What came from outside or goes with a name that looks secret is shown nowhere.
+    /// Reads the value of a header. A value that comes from outside, or whose name looks secret, is shown nowhere.
     fn header_value(&mut self, name: &HeaderName, field: &Field<'_>) -> Option<HeaderValue> {
         if field.node.is_null() {
             self.note_at(
@@ -127,7 +127,7 @@ impl Reader {
 
     fn removed(
         &mut self,
-        section: &Section<'_>,
+        section: &ConfigSection<'_>,
         set: &[(HeaderName, HeaderValue)],
     ) -> Vec<HeaderName> {
         let Some(field) = section.get("remove") else { return Vec::new() };
@@ -153,7 +153,7 @@ impl Reader {
     }
 }
 
-/// A name that an operator may change, in lower case.
+/// Reads the name of a header that an operator may change, in small letters.
 fn name(text: &str) -> Result<HeaderName, String> {
     if text.starts_with(':') {
         return Err("is a part of the request line, no header".into());
@@ -166,16 +166,16 @@ fn name(text: &str) -> Result<HeaderName, String> {
                        `preserve_host: true`"
                 .into())
         }
-        "paceway-origin" => Err("is what the gateway says of itself".into()),
+        "paceway-origin" => Err("is set by the gateway alone".into()),
         name if FRAMING.contains(&name) => {
-            Err("is for one connection and where its messages end, which the gateway sees to"
+            Err("is for one connection or marks the end of a message, so only the gateway sets it"
                 .into())
         }
         _ => Ok(name),
     }
 }
 
-/// Whether who reads the name expects a credential.
+/// Whether the name of a header suggests that its value is a credential.
 fn looks_secret(name: &HeaderName) -> bool {
     let name = name.as_str().replace('_', "-");
     let parts = ["authorization", "api-key", "apikey", "token", "secret", "password", "cookie"];

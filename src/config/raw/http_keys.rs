@@ -1,4 +1,4 @@
-//! The keys of sections about HTTP and TLS, and what somebody meant who wrote another gateway's. Reads nothing.
+//! The keys of sections about HTTP and TLS, and the keys of other gateways that users write in their place. Reads nothing.
 
 use super::keys::{CLIENTS, REMOVE, SET, elsewhere, meant};
 use crate::config::reader::Keys;
@@ -31,8 +31,8 @@ pub(in crate::config) const CERTIFICATE: Keys = Keys {
         meant("certificate", &["cert"]),
         meant("crt", &["cert"]),
         meant("private_key", &["key"]),
-        elsewhere("host", "the names stand in the certificate"),
-        elsewhere("server_name", "the names stand in the certificate"),
+        elsewhere("host", "the names are in the certificate"),
+        elsewhere("server_name", "the names are in the certificate"),
     ],
 };
 
@@ -178,8 +178,8 @@ pub(in crate::config) const EDITS: Keys = Keys {
 
 const VERSIONS: &str = "TLS 1.2 and 1.3 and HTTP/1.1 and 2 are always offered";
 const PAIR: &str =
-    "what we show to the upstream is written `client_cert: { cert: FILE, key: FILE }`";
-const ORIGIN_TLS: &str = "an https:// URL speaks TLS; `ca`, `client_cert` and `server_name` stand in the \
+    "the certificate for the upstream is written `client_cert: { cert: FILE, key: FILE }`";
+const ORIGIN_TLS: &str = "an https:// URL speaks TLS; `ca`, `client_cert` and `server_name` are keys of the \
                           upstream itself";
 const ALWAYS_CHECKED: &str =
     "certificates are always checked; name the authority of this one in `ca`";

@@ -1,4 +1,4 @@
-//! The keys of each kind of section, and what somebody meant who wrote another. Reads nothing.
+//! The keys of each kind of section, and the keys of other gateways that users write in their place. Reads nothing.
 
 use crate::config::reader::{Keys, Other};
 
@@ -184,12 +184,12 @@ const PERIOD: &str = "a period is a part of the rate, as in `rate: 5/s`";
 const WAIT: &str = "it belongs to the route";
 const COST: &str = "it belongs to the route, as in `limiters: [{ limiter: a, cost: 5 }]`";
 const TIMEOUT: &str =
-    "time-outs of clients stand under `client`, of an upstream under `upstreams.NAME`";
+    "time-outs of clients are written under `client`, those of an upstream under `upstreams.NAME`";
 pub(super) const CLIENTS: &str = "what clients may take is written `client: { header_timeout, idle_timeout, \
                        body_timeout, max_connections }`";
 const BODY: &str = "the size of a body is written `limits: { body: 10MiB }`";
 const CERTS: &str = "certificates are written `tls: { cert: FILE, key: FILE }`";
-const STORE_URL: &str = "it stands in the URL, as in redis://USER:PASSWORD@HOST:PORT/DATABASE or \
+const STORE_URL: &str = "it is a part of the URL, as in redis://USER:PASSWORD@HOST:PORT/DATABASE or \
                          redis-sentinel://HOST:PORT,HOST:PORT/MASTER";
 const STORE_CERTS: &str =
     "it is written `tls: { ca: FILE, cert: FILE, key: FILE, server_name: NAME }`";

@@ -1,14 +1,17 @@
-//! `limiters`: what stands in them, in short and in long form, and which of it goes with which algorithm.
+//! Reads `limiters`, in their short and their long form, and checks that each key belongs to the algorithm.
 
-use super::LIMITER;
+use super::{
+    keys::LIMITER,
+    rules::{Kind, Rule},
+};
 use crate::{
     algorithm::{Algorithm, Concurrency},
     config::{
-        Limiter, Mode, OnFailure, Rate, Scope, Store,
-        raw::rules::{Kind, Rule},
-        reader::{Field, Reader, Section, join, positive, span},
-        unit,
-        yaml::{self, Node, Value},
+        limiter::{FailurePolicy, LimiterConfig, Mode, Scope},
+        reader::{ConfigReader, ConfigSection, Field, join, positive, span},
+        settings::StoreConfig,
+        unit::{self, Rate},
+        yaml::{self, YamlNode, YamlValue},
     },
     key::Template,
 };
@@ -20,7 +23,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// The keys that only some algorithms have.
+/// The keys that only some algorithms have, with these algorithms.
 const USES: &[(&str, &[Kind])] = &[
     ("burst", &[Kind::TokenBucket]),
     ("margin", &[Kind::SlidingWindow, Kind::LeakyBucket]),
@@ -31,24 +34,28 @@ const USES: &[(&str, &[Kind])] = &[
     ("lease", &[Kind::Concurrency]),
 ];
 
-impl Reader {
-    /// A limiter with a mistake has no algorithm.
-    pub(super) fn limiters(&mut self, root: &Section<'_>, store: &Store) -> Vec<Limiter> {
+impl ConfigReader {
+    /// Reads all limiters. A limiter with a mistake has no algorithm, and routes may still refer to it.
+    pub(super) fn limiters(
+        &mut self,
+        root: &ConfigSection<'_>,
+        store: &StoreConfig,
+    ) -> Vec<LimiterConfig> {
         let Some(field) = root.get("limiters") else { return Vec::new() };
         let maps = match &field.node.value {
-            // Read on: routes refer to them.
-            Value::List(items) => {
+            // The reading continues, because routes refer to these limiters.
+            YamlValue::List(items) => {
                 self.note_at(
                     &field,
                     "must be a map of `NAME: RATE` lines; take the `-` before them away",
                 );
-                items.iter().filter(|item| matches!(item.value, Value::Map(_))).collect()
+                items.iter().filter(|item| matches!(item.value, YamlValue::Map(_))).collect()
             }
             _ => vec![field.node],
         };
         let on_failure = match store {
-            Store::Memory => OnFailure::Share,
-            Store::Redis { on_failure, .. } => *on_failure,
+            StoreConfig::Memory => FailurePolicy::Share,
+            StoreConfig::Redis { on_failure, .. } => *on_failure,
         };
         let mut limiters = Vec::new();
         for node in maps {
@@ -67,11 +74,11 @@ impl Reader {
         &mut self,
         path: &str,
         key: &yaml::Key,
-        node: &Node,
-        on_failure: OnFailure,
-    ) -> Limiter {
+        node: &YamlNode,
+        on_failure: FailurePolicy,
+    ) -> LimiterConfig {
         self.name(&join(path, &key.name), key);
-        let mut limiter = Limiter {
+        let mut limiter = LimiterConfig {
             name: key.name.clone(),
             algorithms: Vec::new(),
             rates: Vec::new(),
@@ -88,7 +95,7 @@ impl Reader {
             return limiter;
         }
         let (section, rate) = match &node.value {
-            Value::Map(_) => {
+            YamlValue::Map(_) => {
                 let named = |key: &str| uses(&field, key);
                 let Some(section) = self.section_with(&field, &LIMITER, named) else {
                     return limiter;
@@ -99,7 +106,7 @@ impl Reader {
             // The short form: a rate or a list of them, and nothing else.
             _ => {
                 let (path, place) = (field.path.clone(), node.place);
-                (Section { path, place, entries: &[], meant: Vec::new() }, Some(field))
+                (ConfigSection { path, place, entries: &[], meant: Vec::new() }, Some(field))
             }
         };
         let modes = [("enforce", Mode::Enforce), ("observe", Mode::Observe), ("off", Mode::Off)];
@@ -112,7 +119,7 @@ impl Reader {
             Some(field) => self.scalar(&field, Kind::parse),
             None => Some(Kind::TokenBucket),
         };
-        // What else is wrong depends on the algorithm.
+        // The keys that a limiter may have depend on its algorithm, so without one none is checked.
         let Some(kind) = kind else { return limiter };
         self.rules(&section, rate, kind, &mut limiter);
         limiter
@@ -120,10 +127,10 @@ impl Reader {
 
     fn rules(
         &mut self,
-        section: &Section<'_>,
+        section: &ConfigSection<'_>,
         rate: Option<Field<'_>>,
         kind: Kind,
-        limiter: &mut Limiter,
+        limiter: &mut LimiterConfig,
     ) {
         let before = self.mistakes.len();
         let misused = self.misused(section, kind);
@@ -132,12 +139,12 @@ impl Reader {
             (None, Kind::Concurrency) => Vec::new(),
             (Some(field), Kind::Concurrency) => {
                 let reason =
-                    "goes with the other algorithms; what a concurrency limiter bounds is `max`";
+                    "belongs to the other algorithms; a concurrency limiter has `max` instead";
                 self.note_at(field, reason);
                 Vec::new()
             }
             (Some(field), _) => self.rates_of(section, field, kind),
-            // Whoever names another algorithm's keys more likely forgot to name that algorithm.
+            // A user who wrote keys of another algorithm more likely forgot to name that algorithm.
             (None, _) if misused => Vec::new(),
             (None, _) => {
                 let reason = "is missing, as in `rate: 5/s`";
@@ -175,15 +182,15 @@ impl Reader {
         }
     }
 
-    /// A key of another algorithm is a mistake, not a wish.
-    fn misused(&mut self, section: &Section<'_>, kind: Kind) -> bool {
+    /// Notes a mistake for each key that belongs to another algorithm. Returns whether one is there.
+    fn misused(&mut self, section: &ConfigSection<'_>, kind: Kind) -> bool {
         let before = self.mistakes.len();
         let default = if section.get("algorithm").is_none() { ", the default" } else { "" };
         for (key, kinds) in USES {
             if let Some(field) = section.get(key).filter(|_| !kinds.contains(&kind)) {
                 let names: Vec<_> = kinds.iter().map(|kind| kind.name()).collect();
                 let reason = format!(
-                    "goes with algorithm {}, and this limiter is a {}{default}",
+                    "belongs to algorithm {}, and this limiter is a {}{default}",
                     names.join(" or "),
                     kind.name()
                 );
@@ -193,8 +200,8 @@ impl Reader {
         self.mistakes.len() > before
     }
 
-    /// What an algorithm needs besides its rate.
-    fn rule(&mut self, section: &Section<'_>, kind: Kind) -> Option<Rule> {
+    /// Reads the keys that an algorithm has in addition to its rate.
+    fn rule(&mut self, section: &ConfigSection<'_>, kind: Kind) -> Option<Rule> {
         let extra = |text: &str| span(text, Duration::ZERO, HOUR);
         let margin = match kind {
             Kind::SlidingWindow | Kind::LeakyBucket => {
@@ -230,7 +237,7 @@ impl Reader {
 
     fn required<'n>(
         &mut self,
-        section: &Section<'n>,
+        section: &ConfigSection<'n>,
         key: &str,
         example: &str,
     ) -> Option<Field<'n>> {
@@ -242,17 +249,17 @@ impl Reader {
         field
     }
 
-    /// The rates that an algorithm can keep at once.
+    /// Reads the rates of a limiter, and checks that its algorithm can keep as many.
     fn rates_of<'n>(
         &mut self,
-        section: &Section<'_>,
+        section: &ConfigSection<'_>,
         field: &Field<'n>,
         kind: Kind,
-    ) -> Vec<(Rate, &'n Node)> {
+    ) -> Vec<(Rate, &'n YamlNode)> {
         let rates = self.rates(field);
         if rates.len() > 1 && !kind.takes_lists() {
             let reason = format!(
-                "is a list, and a {} takes one rate; lists go with token_bucket, sliding_window and \
+                "is a list, and a {} takes one rate; lists are for token_bucket, sliding_window and \
                  fixed_window",
                 kind.name()
             );
@@ -261,15 +268,15 @@ impl Reader {
             && kind == Kind::TokenBucket
             && let Some(burst) = section.get("burst")
         {
-            let reason = "goes with a single rate; in a list each rate's burst is its own count";
+            let reason = "needs a single rate; in a list each rate's burst is its own count";
             self.note_at(&burst, reason);
         }
         rates
     }
 
-    /// One rate or a list, the shortest period first.
-    fn rates<'n>(&mut self, field: &Field<'n>) -> Vec<(Rate, &'n Node)> {
-        let Value::List(items) = &field.node.value else {
+    /// Reads one rate or a list of them, and returns them with the shortest period first.
+    fn rates<'n>(&mut self, field: &Field<'n>) -> Vec<(Rate, &'n YamlNode)> {
+        let YamlValue::List(items) = &field.node.value else {
             let rate = self.scalar(field, unit::rate);
             return rate.map(|rate| (rate, field.node)).into_iter().collect();
         };
@@ -277,10 +284,10 @@ impl Reader {
             self.note_at(field, format!("must hold 1 to {MAX_RATES} rates"));
             return Vec::new();
         }
-        let mut rates: Vec<(Rate, &Node)> = Vec::new();
+        let mut rates: Vec<(Rate, &YamlNode)> = Vec::new();
         for (i, node) in items.iter().enumerate() {
             let item = field.item(i, node);
-            if let Value::Map(_) = node.value {
+            if let YamlValue::Map(_) = node.value {
                 let reason = "must be a rate alone, as in [5/s, 100/min]; in a list each rate's burst is \
                               its own count";
                 self.note_at(&item, reason);
@@ -300,15 +307,15 @@ impl Reader {
     }
 }
 
-/// Whether the limiter of that section may have a key, as far as its algorithm is known.
+/// Whether the limiter in `field` may have a key, as far as its algorithm is known.
 fn uses(field: &Field<'_>, key: &str) -> bool {
     let kind = match &field.node.value {
-        Value::Map(entries) => entries.iter().find(|(key, _)| key.name == "algorithm"),
+        YamlValue::Map(entries) => entries.iter().find(|(key, _)| key.name == "algorithm"),
         _ => None,
     };
     let kind = match kind {
         Some((_, node)) => match &node.value {
-            Value::Scalar(scalar) => Kind::parse(&scalar.text).ok(),
+            YamlValue::Scalar(scalar) => Kind::parse(&scalar.text).ok(),
             _ => None,
         },
         None => Some(Kind::TokenBucket),
@@ -326,7 +333,7 @@ fn permits(text: &str) -> Result<Option<i64>, String> {
     i64::try_from(permits).map(Some).map_err(|_| "is too large".into())
 }
 
-/// At most a day, which fits.
+/// A span in µs. The longest one here is a day, which fits.
 fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
 }

@@ -1,12 +1,13 @@
-//! `routes`: what they match, what limits them, and whether two of them tie.
+//! Reads `routes`, and checks that no two of them match the same requests.
 
-use super::ROUTE;
+use super::keys::ROUTE;
 use crate::{
     config::{
-        Charge, Limiter, Mode, Rate, Route, Upstream,
-        reader::{Field, Reader, Section, find, join, positive, span},
-        unit,
-        yaml::Value,
+        limiter::{Charge, LimiterConfig, Mode},
+        reader::{ConfigReader, ConfigSection, Field, find, join, positive, span},
+        settings::{Route, Upstream},
+        unit::{self, Rate},
+        yaml::YamlValue,
     },
     path::{Paths, Suffix},
 };
@@ -18,19 +19,19 @@ const METHODS: &[&str] =
 const MAX_WAIT: Duration = Duration::from_secs(3600);
 const MAX_PERCENT: u64 = 10_000;
 
-/// A wait budget as written.
+/// The value of `max_wait` as written.
 #[derive(Clone, Copy)]
-enum Wait {
+enum WaitBudget {
     Span(Duration),
-    /// Of one period of the route's tightest limiter.
+    /// A percentage of one period of the route's tightest limiter.
     Percent(u64),
 }
 
-impl Reader {
+impl ConfigReader {
     pub(super) fn routes(
         &mut self,
-        root: &Section<'_>,
-        limiters: &[Limiter],
+        root: &ConfigSection<'_>,
+        limiters: &[LimiterConfig],
         upstreams: &[Upstream],
         paths: &Paths,
     ) -> Vec<Route> {
@@ -40,8 +41,8 @@ impl Reader {
             self.note(root.place, "routes", reason);
             return Vec::new();
         };
-        if let Value::Map(_) = field.node.value {
-            let reason = "must be a list, each route behind a `-`, as in \
+        if let YamlValue::Map(_) = field.node.value {
+            let reason = "must be a list, each route after a `-`, as in \
                           `- { suffix: /search, limiters: [search] }`";
             self.note_at(&field, reason);
             return Vec::new();
@@ -65,7 +66,7 @@ impl Reader {
     fn route(
         &mut self,
         field: &Field<'_>,
-        limiters: &[Limiter],
+        limiters: &[LimiterConfig],
         upstreams: &[Upstream],
         paths: &Paths,
     ) -> Option<Route> {
@@ -85,7 +86,7 @@ impl Reader {
         let methods = self.methods(&section);
         let host = self.get(&section, "host", None, |text| host(text).map(Some));
         let upstream = match section.get("upstream") {
-            // That there is none has been said.
+            // The mistake is noted already that no upstream is defined.
             Some(_) if upstreams.is_empty() => None,
             Some(field) => self.scalar(&field, |name| {
                 find(name, "upstream", upstreams, |upstream| &upstream.name)
@@ -139,17 +140,17 @@ impl Reader {
 
     fn wait(
         &mut self,
-        section: &Section<'_>,
+        section: &ConfigSection<'_>,
         key: &str,
         default: Duration,
         charges: &[Charge],
-        limiters: &[Limiter],
+        limiters: &[LimiterConfig],
     ) -> Duration {
         let Some(field) = section.get(key) else { return default };
         let percent = match self.scalar(&field, wait) {
             None => return default,
-            Some(Wait::Span(span)) => return span,
-            Some(Wait::Percent(percent)) => percent,
+            Some(WaitBudget::Span(span)) => return span,
+            Some(WaitBudget::Percent(percent)) => percent,
         };
         let used = || charges.iter().map(|charge| &limiters[charge.limiter]);
         let Some(rate) = tightest(used()) else {
@@ -165,7 +166,7 @@ impl Reader {
         u64::try_from(micros).map_or(MAX_WAIT, Duration::from_micros).min(MAX_WAIT)
     }
 
-    fn methods(&mut self, section: &Section<'_>) -> Vec<Method> {
+    fn methods(&mut self, section: &ConfigSection<'_>) -> Vec<Method> {
         let Some(field) = section.get("methods") else { return Vec::new() };
         let Some(items) = self.list(&field) else { return Vec::new() };
         if items.is_empty() {
@@ -210,7 +211,8 @@ impl Reader {
             routes.iter().find(|(other, _)| paths.may_fold() && differ_in_case(other, route))
         {
             let reason = format!(
-                "differs from {} in line {} only in upper and lower case, and has other limiters; say whether the                  upstream tells them apart, with `paths: {{ fold_case: off }}`, or give both the same limiters",
+                "differs from {} in line {} only in upper and lower case, and has other limiters; say whether the \
+                 upstream tells them apart, with `paths: {{ fold_case: off }}`, or give both the same limiters",
                 other.path,
                 line(other)
             );
@@ -230,27 +232,30 @@ impl Reader {
     }
 }
 
-/// Whether the name of a route stands in the file as it is: what comes from outside may be secret.
+/// Whether the name of a route is written in the file itself, so that a message may quote it. A name from `${...}` may be
+/// secret.
 fn is_written(route: &Field<'_>, name: &str) -> bool {
-    let Value::Map(entries) = &route.node.value else { return false };
+    let YamlValue::Map(entries) = &route.node.value else { return false };
     entries.iter().any(|(key, node)| match &node.value {
-        Value::Scalar(scalar) => matches!(&*key.name, "name" | "suffix") && scalar.written == name,
+        YamlValue::Scalar(scalar) => {
+            matches!(&*key.name, "name" | "suffix") && scalar.written == name
+        }
         _ => false,
     })
 }
 
-fn wait(text: &str) -> Result<Wait, String> {
+fn wait(text: &str) -> Result<WaitBudget, String> {
     let Some(percent) = text.strip_suffix('%') else {
-        return span(text, Duration::ZERO, MAX_WAIT).map(Wait::Span);
+        return span(text, Duration::ZERO, MAX_WAIT).map(WaitBudget::Span);
     };
     match unit::whole(percent.trim_end())? {
-        percent @ 1..=MAX_PERCENT => Ok(Wait::Percent(percent)),
+        percent @ 1..=MAX_PERCENT => Ok(WaitBudget::Percent(percent)),
         _ => Err(format!("must be 1% to {MAX_PERCENT}%")),
     }
 }
 
-/// The rate with the fewest permits a second, of equal ones that with the shortest period.
-fn tightest<'a>(limiters: impl Iterator<Item = &'a Limiter>) -> Option<Rate> {
+/// Returns the rate with the fewest permits a second. Among equal rates, the one with the shortest period counts.
+fn tightest<'a>(limiters: impl Iterator<Item = &'a LimiterConfig>) -> Option<Rate> {
     let enforced = limiters.filter(|limiter| limiter.mode == Mode::Enforce);
     let rates = enforced.flat_map(|limiter| limiter.rates.iter().copied());
     rates.min_by(|a, b| {
@@ -259,7 +264,7 @@ fn tightest<'a>(limiters: impl Iterator<Item = &'a Limiter>) -> Option<Rate> {
     })
 }
 
-/// Whether a request could match both routes with nothing to choose between them.
+/// Whether a request could match both routes, with neither of them more specific.
 fn tie(a: &Route, b: &Route) -> bool {
     let within = |a: &Route, b: &Route| a.methods.iter().all(|method| b.methods.contains(method));
     let overlap = match (a.methods.is_empty(), b.methods.is_empty()) {
@@ -274,7 +279,7 @@ fn tie(a: &Route, b: &Route) -> bool {
     a.suffix == b.suffix && a.host == b.host && overlap
 }
 
-/// Whether an origin that folds case takes their requests for the same, and they are not limited alike.
+/// Whether an origin that folds case serves the requests of both routes as the same, and their limiters differ.
 fn differ_in_case(a: &Route, b: &Route) -> bool {
     if a.suffix == b.suffix || !a.suffix.is_folded(&b.suffix) || a.covers(b) && b.covers(a) {
         return false;
@@ -282,8 +287,8 @@ fn differ_in_case(a: &Route, b: &Route) -> bool {
     tie(&Route { suffix: b.suffix.clone(), ..a.clone() }, b)
 }
 
-/// A HEAD is a GET without the body (RFC 9110 section 9.3.2), so a route for GET takes it, unless another route with the
-/// same suffix names it.
+/// Adds HEAD to routes for GET, because a HEAD is a GET without the body (RFC 9110 section 9.3.2). A route does not get it
+/// if another route with the same suffix names HEAD.
 fn add_head(routes: &mut [Route]) {
     let names_head = |route: &Route, by: &Route| {
         by.suffix == route.suffix
@@ -316,7 +321,7 @@ fn host(text: &str) -> Result<String, &'static str> {
     if text.is_empty() || !text.chars().all(good) || port {
         return Err("is no host name; write it without scheme and port");
     }
-    // As it stands in a request.
+    // A request has an IPv6 address in brackets.
     Ok(match text.contains(':') && !text.starts_with('[') {
         true => format!("[{}]", text.to_ascii_lowercase()),
         false => text.to_ascii_lowercase(),

@@ -1,12 +1,12 @@
-//! The algorithms as a configuration names them, and what each makes of a rate. Reads nothing.
+//! The names of the algorithms in a configuration, and the rule that each makes from a rate. Reads no file.
 
 use crate::{
     algorithm::{Algorithm, FixedWindow, LeakyBucket, Micros, SlidingWindow, TokenBucket, WarmUp},
-    config::Rate,
+    config::unit::Rate,
     suggest::suggest,
 };
 
-/// Named, before anything else is known.
+/// The algorithm that a limiter names, before its other keys are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     TokenBucket,
@@ -17,9 +17,9 @@ pub(super) enum Kind {
     Concurrency,
 }
 
-/// With everything but the rate.
+/// An algorithm with all its keys except the rate.
 pub(super) enum Rule {
-    /// `None`: the count of the rate.
+    /// A `burst` of `None` means the count of the rate.
     TokenBucket {
         burst: Option<i64>,
     },
@@ -27,7 +27,7 @@ pub(super) enum Rule {
         margin: Micros,
     },
     FixedWindow,
-    /// `None`: as many as may wait.
+    /// A `capacity` of `None` means that only `max_wait` and `max_waiting` bound the queue.
     LeakyBucket {
         margin: Micros,
         capacity: Option<i64>,
@@ -36,7 +36,7 @@ pub(super) enum Rule {
         warm_up: Micros,
         cold_factor: f64,
     },
-    /// Has no rate.
+    /// This is the only rule without a rate.
     Concurrency {
         max: i64,
         lease: Micros,
@@ -76,7 +76,7 @@ impl Kind {
         }
     }
 
-    /// Whether it can keep several rates at once.
+    /// Whether a limiter of this kind can keep several rates at once, such as `[5/s, 100/min]`.
     pub(super) fn takes_lists(self) -> bool {
         matches!(self, Self::TokenBucket | Self::SlidingWindow | Self::FixedWindow)
     }
@@ -85,7 +85,7 @@ impl Kind {
 // === impl Rule ===
 
 impl Rule {
-    /// The rule at a rate; else the key that is to blame, and what is wrong.
+    /// Returns the rule at a rate. If the rule cannot be counted exactly, returns the key at fault and the reason.
     pub(super) fn at(&self, rate: Rate) -> Result<Algorithm, (&'static str, String)> {
         let micros = i64::try_from(rate.period.as_micros());
         // A rate counts at most 10^9 in at most 366 days.

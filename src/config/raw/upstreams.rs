@@ -1,13 +1,14 @@
-//! `upstream` and `upstreams`, and the limiters that they and routes name.
+//! Reads `upstream` and `upstreams`, and the limiters that upstreams and routes name.
 
-use super::{CHARGE, MAX_TIMEOUT, UPSTREAM};
+use super::{http_keys::UPSTREAM, keys::CHARGE};
 use crate::{
     algorithm::Algorithm,
     config::{
-        Charge, Limiter, Upstream,
-        reader::{Field, Reader, Section, at_most, find, join, span},
+        limiter::{Charge, LimiterConfig},
+        reader::{ConfigReader, ConfigSection, Field, MAX_TIMEOUT, at_most, find, join, span},
+        settings::Upstream,
         unit,
-        yaml::{self, Node, Value},
+        yaml::{self, YamlNode, YamlValue},
     },
     key::Cost,
     upstream::{ClientTls, Target, Timeouts, headers::Rules},
@@ -16,12 +17,16 @@ use std::time::Duration;
 
 const MAX_TARGETS: usize = 100;
 
-impl Reader {
-    pub(super) fn upstreams(&mut self, root: &Section<'_>, limiters: &[Limiter]) -> Vec<Upstream> {
+impl ConfigReader {
+    pub(super) fn upstreams(
+        &mut self,
+        root: &ConfigSection<'_>,
+        limiters: &[LimiterConfig],
+    ) -> Vec<Upstream> {
         let (short, long) = (root.get("upstream"), root.get("upstreams"));
         match (short, long) {
             (Some(short), None) => {
-                if let Value::List(_) | Value::Map(_) = short.node.value {
+                if let YamlValue::List(_) | YamlValue::Map(_) = short.node.value {
                     let reason = "must be a URL; more than that is written `upstreams: { NAME: { url: ... } }`";
                     self.note_at(&short, reason);
                     return Vec::new();
@@ -39,7 +44,8 @@ impl Reader {
                 named.map(|(key, node)| self.upstream(&section.path, key, node, limiters)).collect()
             }
             (Some(_), Some(long)) => {
-                self.note_at(&long, "stands beside `upstream`, its short form; keep one of them");
+                let reason = "cannot be combined with `upstream`, its short form; keep one of them";
+                self.note_at(&long, reason);
                 Vec::new()
             }
             (None, None) => {
@@ -54,14 +60,14 @@ impl Reader {
         &mut self,
         path: &str,
         key: &yaml::Key,
-        node: &Node,
-        limiters: &[Limiter],
+        node: &YamlNode,
+        limiters: &[LimiterConfig],
     ) -> Upstream {
         let path = join(path, &key.name);
         self.name(&path, key);
         let mut upstream = plain(&key.name);
         let field = Field { path, node };
-        if let Value::Scalar(_) | Value::Broken = node.value {
+        if let YamlValue::Scalar(_) | YamlValue::Broken = node.value {
             upstream.targets = vec![self.scalar(&field, Target::parse).unwrap_or_default()];
             return upstream;
         }
@@ -85,12 +91,12 @@ impl Reader {
         upstream
     }
 
-    /// `url` or `urls`; none when what is written there is wrong.
-    fn targets(&mut self, section: &Section<'_>) -> Vec<Target> {
+    /// Reads `url` or `urls`. Returns an empty list after a mistake.
+    fn targets(&mut self, section: &ConfigSection<'_>) -> Vec<Target> {
         let (one, several) = (section.get("url"), section.get("urls"));
         match (one, several) {
             (Some(url), None) => {
-                if let Value::List(_) = url.node.value {
+                if let YamlValue::List(_) = url.node.value {
                     self.note_at(&url, "must be a single value; a list is written `urls`");
                     return Vec::new();
                 }
@@ -98,7 +104,7 @@ impl Reader {
             }
             (None, Some(urls)) => self.addresses_of(&urls),
             (Some(_), Some(urls)) => {
-                self.note_at(&urls, "stands beside `url`; keep one of them");
+                self.note_at(&urls, "cannot be combined with `url`; keep one of them");
                 Vec::new()
             }
             (None, None) => {
@@ -108,7 +114,7 @@ impl Reader {
         }
     }
 
-    /// Addresses of one API: what differs is only where it is.
+    /// Reads the addresses of one API. They may differ in host and port, and not in scheme or base path.
     fn addresses_of(&mut self, field: &Field<'_>) -> Vec<Target> {
         let Some(items) = self.list(field) else { return Vec::new() };
         if !(1..=MAX_TARGETS).contains(&items.len()) {
@@ -138,10 +144,14 @@ impl Reader {
         targets
     }
 
-    /// The limiters that a section names, each once.
-    pub(super) fn charges(&mut self, section: &Section<'_>, limiters: &[Limiter]) -> Vec<Charge> {
+    /// Reads the limiters that a section names, each of which may occur once.
+    pub(super) fn charges(
+        &mut self,
+        section: &ConfigSection<'_>,
+        limiters: &[LimiterConfig],
+    ) -> Vec<Charge> {
         let Some(field) = section.get("limiters") else { return Vec::new() };
-        if let Value::Map(_) = field.node.value {
+        if let YamlValue::Map(_) = field.node.value {
             self.note_at(&field, "must be a list, as in `[a, { limiter: b, cost: 5 }]`");
             return Vec::new();
         }
@@ -159,8 +169,8 @@ impl Reader {
         charges
     }
 
-    /// A limiter's name, or a map with a cost.
-    fn charge(&mut self, item: &Field<'_>, limiters: &[Limiter]) -> Option<Charge> {
+    /// Reads an entry under `limiters` of a route or upstream: a name, or a map with a cost.
+    fn charge(&mut self, item: &Field<'_>, limiters: &[LimiterConfig]) -> Option<Charge> {
         let named = |name: &str| {
             if unit::rate(name).is_ok() {
                 let reason = "is a rate; write it under `limiters:` at the top, as in `NAME: 5/s`, and \
@@ -169,7 +179,7 @@ impl Reader {
             }
             find(name, "limiter", limiters, |limiter| &limiter.name)
         };
-        let Value::Map(entries) = &item.node.value else {
+        let YamlValue::Map(entries) = &item.node.value else {
             return Some(Charge { limiter: self.scalar(item, named)?, cost: Cost::ONE });
         };
         if let [(key, node)] = &**entries
@@ -177,7 +187,9 @@ impl Reader {
             && !CHARGE.now.contains(&key.name.as_str())
         {
             let cost = match &node.value {
-                Value::Scalar(scalar) if scalar.written.parse::<u32>().is_ok() => &scalar.written,
+                YamlValue::Scalar(scalar) if scalar.written.parse::<u32>().is_ok() => {
+                    &scalar.written
+                }
                 _ => "5",
             };
             let reason = format!("a cost is written `{{ limiter: {}, cost: {cost} }}`", key.name);
@@ -203,7 +215,7 @@ impl Reader {
     }
 }
 
-/// The host, in lower case, and the port.
+/// Returns the host, in small letters, and the port of an upstream.
 fn address(target: &Target) -> (String, u16) {
     let default = if target.is_https() { 443 } else { 80 };
     let host = target.origin.host().unwrap_or_default().to_ascii_lowercase();
@@ -214,7 +226,7 @@ fn pool_size(text: &str) -> Result<usize, String> {
     usize::try_from(at_most(text, 100_000)?).map_err(|_| "is too large".into())
 }
 
-/// With every default, and nowhere yet.
+/// Returns an upstream with every default and no real address.
 fn plain(name: &str) -> Upstream {
     Upstream {
         name: name.to_owned(),
@@ -230,8 +242,8 @@ fn plain(name: &str) -> Upstream {
     }
 }
 
-/// Why a limiter never takes a cost.
-fn never(cost: &Cost, limiter: &Limiter) -> Option<String> {
+/// Returns the reason why a limiter can never grant a cost.
+fn never(cost: &Cost, limiter: &LimiterConfig) -> Option<String> {
     if let [Algorithm::Concurrency(_)] = &*limiter.algorithms {
         let reason = "a concurrency limiter counts requests, each as one; leave the cost out";
         return (*cost != Cost::ONE).then(|| reason.into());

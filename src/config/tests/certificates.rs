@@ -189,15 +189,15 @@ fn one_message_for_certificates(#[case] text: &str, #[case] message: &str) {
 #[rstest]
 #[case::ca_in_clear_text(
     "url: http://a, ca: @ca.pem",
-    "ca: goes with https, and the URL of this upstream begins with `http://`"
+    "ca: needs https, and the URL of this upstream begins with `http://`"
 )]
 #[case::cert_in_clear_text(
     "url: http://a, client_cert: @a-both.pem",
-    "client_cert: goes with https, and the URL of this upstream begins with `http://`"
+    "client_cert: needs https, and the URL of this upstream begins with `http://`"
 )]
 #[case::name_in_clear_text(
     "url: http://a, server_name: @a",
-    "server_name: goes with https, and the URL of this upstream begins with `http://`"
+    "server_name: needs https, and the URL of this upstream begins with `http://`"
 )]
 #[case::ca("url: https://a, ca: @a.key", "ca: `a.key` holds no certificate in PEM")]
 #[case::list_of_authorities("url: https://a, ca: @[ca.pem]", "ca: must be a single value")]
@@ -223,7 +223,7 @@ fn one_message_for_certificates(#[case] text: &str, #[case] message: &str) {
 )]
 #[case::tls(
     "url: https://a, @tls: { ca: ca.pem }",
-    "tls: unknown key `tls`; an https:// URL speaks TLS; `ca`, `client_cert` and `server_name` stand in the upstream itself"
+    "tls: unknown key `tls`; an https:// URL speaks TLS; `ca`, `client_cert` and `server_name` are keys of the upstream itself"
 )]
 #[case::insecure(
     "url: https://a, @insecure_skip_verify: true",
@@ -232,7 +232,7 @@ fn one_message_for_certificates(#[case] text: &str, #[case] message: &str) {
 #[case::sni("url: https://a, @sni: b", "sni: unknown key `sni`; did you mean `server_name`?")]
 #[case::cert(
     "url: https://a, @cert: a.pem",
-    "cert: unknown key `cert`; what we show to the upstream is written `client_cert: { cert: FILE, key: FILE }`"
+    "cert: unknown key `cert`; the certificate for the upstream is written `client_cert: { cert: FILE, key: FILE }`"
 )]
 fn one_message_for_the_tls_of_an_upstream(#[case] text: &str, #[case] message: &str) {
     let files = Files::new();

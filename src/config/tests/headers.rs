@@ -1,4 +1,4 @@
-//! What operators change in headers, and that no value of theirs is ever shown.
+//! Tests the changes to headers that operators write, and that no message shows one of their values.
 
 use super::parse;
 use crate::config::{Config, ConfigError};
@@ -94,7 +94,7 @@ fn a_secret_in_clear_text_is_a_warning(#[case] name: &str, #[case] warned: bool)
         with(&format!("request: {{ set: {{ {name}: '{value}' }} }}")).expect("a config").warnings()
     };
     let expected = format!(
-        "`upstreams.v.headers.request.set.{name}` looks secret and stands in the file in clear text: take it from \
+        "`upstreams.v.headers.request.set.{name}` looks secret and is written in the file in clear text: take it from \
          outside, as in `${{file:/run/secrets/NAME}}`"
     );
     assert_eq!(warnings("Bearer abc"), Vec::from_iter(warned.then_some(expected)));
@@ -176,11 +176,11 @@ fn a_file_of_a_secret_is_bounded() {
 )]
 #[case::origin(
     "response: { remove: [@Paceway-Origin] }",
-    "response.remove[0]: `Paceway-Origin` is what the gateway says of itself"
+    "response.remove[0]: `Paceway-Origin` is set by the gateway alone"
 )]
 #[case::value_list(
     "request: { set: { a: @[b, c] } }",
-    "request.set.a: must be a single value; a list of them goes with `add`"
+    "request.set.a: must be a single value; a list of them needs `add`"
 )]
 #[case::value_map("request: { add: { a: @{ b: c } } }", "request.add.a: must be a single value")]
 #[case::value_of_a_list(
@@ -237,7 +237,7 @@ fn what_frames_a_message_is_not_changed(
 ) {
     let text = format!("{way}: {{ {} }}", edit.replace("NAME", name));
     let error = with(&text).expect_err("must be refused").to_string();
-    let reason = "is for one connection and where its messages end, which the gateway sees to";
+    let reason = "is for one connection or marks the end of a message, so only the gateway sets it";
     assert!(error.ends_with(&format!("`{name}` {reason}")), "{error}");
     assert_eq!(error.lines().count(), 1, "{error}");
 }

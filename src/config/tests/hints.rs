@@ -1,9 +1,9 @@
-//! What a newcomer gets wrong, and that one message says how to put it right.
+//! Tests mistakes that newcomers make: each gets one message, which says what to write instead.
 
 use super::{mistakes, parse};
 use rstest::rstest;
 
-/// The only message for a limiter `a`; `@` stands before the place that it names.
+/// Checks the only message for a limiter `a`. `@` in the text marks the place that the message names.
 #[rstest]
 #[case::key(
     "{ rate: 5/s, key: @{header.x-shop} }",
@@ -15,7 +15,7 @@ use rstest::rstest;
 )]
 #[case::double_braces(
     "{ rate: 5/s, key: @'{{client_ip}}:{{host}}' }",
-    "limiters.a.key: `{{client_ip}}:{{host}}` has double braces; parts stand in single ones: `{client_ip}:{host}`"
+    "limiters.a.key: `{{client_ip}}:{{host}}` has double braces; write parts in single ones: `{client_ip}:{host}`"
 )]
 #[case::variable(
     "{ rate: 5/s, key: @'${client_ip}' }",
@@ -41,7 +41,7 @@ use rstest::rstest;
     "@5/s/s",
     "limiters.a: `5/s/s` has more than one `/`; write COUNT/PERIOD, as in 5/s or 10/250ms"
 )]
-#[case::empty_period("@5/", "limiters.a: `5/` needs a unit behind the `/`, as in 5/s or 10/250ms")]
+#[case::empty_period("@5/", "limiters.a: `5/` needs a unit after the `/`, as in 5/s or 10/250ms")]
 #[case::fraction("@1.5/s", "limiters.a: `1.5/s` is not a whole number; write `3/2s`")]
 #[case::fraction_of_a_second(
     "@0.5/10s",
@@ -156,7 +156,7 @@ fn one_message_for_a_limiter(#[case] text: &str, #[case] message: &str) {
     assert_eq!(mistakes(&text.replace('@', "")), [format!("test.yaml:3:{column}: {message}")]);
 }
 
-/// The only message for a route; `@` stands before the place that it names.
+/// Checks the only message for a route. `@` in the text marks the place that the message names.
 #[rstest]
 #[case::cost(
     "suffix: /a, limiters: [{ limiter: a, cost: @{header.x-cost} }]",
@@ -256,7 +256,7 @@ fn what_is_not_yaml_for_want_of_quotes(#[case] text: &str, #[case] wanted: Optio
     }
 }
 
-/// The only message for a whole file but its upstream.
+/// Checks the only message for a file that has everything except the upstream.
 #[rstest]
 #[case::limiter(
     "limiter: { a: 5/s }\nroutes: [{ suffix: /a, limiters: [a] }]",
@@ -273,7 +273,7 @@ fn what_is_not_yaml_for_want_of_quotes(#[case] text: &str, #[case] wanted: Optio
 #[case::route("route: [{ suffix: /a }]", "2:1: route: unknown key `route`; did you mean `routes`?")]
 #[case::routes_by_name(
     "routes: { a: { suffix: /a } }",
-    "2:9: routes: must be a list, each route behind a `-`, as in `- { suffix: /search, limiters: [search] }`"
+    "2:9: routes: must be a list, each route after a `-`, as in `- { suffix: /search, limiters: [search] }`"
 )]
 fn one_message_for_a_file(#[case] text: &str, #[case] message: &str) {
     let error = parse(&format!("upstream: http://a\n{text}\n")).expect_err("must be refused");

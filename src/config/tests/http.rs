@@ -10,7 +10,7 @@ fn good(text: &str) -> Config {
     parse(&text).expect("a config")
 }
 
-/// The only message; `@` stands before the place that it names.
+/// Checks the only message. `@` in the text marks the place that the message names.
 fn one_message(text: &str, message: &str) {
     let (line, column) = text
         .lines()
@@ -191,7 +191,7 @@ fn quotas_under_limits_are_said_once_and_read() {
                 routes: [{ suffix: /a, limiters: [a, b], max_wait: 50% }]\n";
     let error = parse(text).expect_err("must be refused").to_string();
     let message =
-        "test.yaml:2:9: limits: holds quotas, which stand under `limiters`; did you mean that?";
+        "test.yaml:2:9: limits: holds quotas, which belong under `limiters`; did you mean that?";
     assert_eq!(error, message);
 }
 
@@ -217,7 +217,7 @@ fn names_in_lower_case_and_servers_with_their_port() {
 )]
 #[case::no_port(
     "resolver: [@'10.0.0.2:0']",
-    "resolver[0]: `10.0.0.2:0` names the port 0, which nobody listens on"
+    "resolver[0]: `10.0.0.2:0` names the port 0, on which no server listens"
 )]
 #[case::same_server("resolver: [10.0.0.2, @'10.0.0.2:53']", "resolver[1]: named twice")]
 #[case::many_servers(
@@ -227,11 +227,11 @@ fn names_in_lower_case_and_servers_with_their_port() {
 #[case::same_proxy("trusted_proxies: [10.0.0.1, @10.0.0.1/32]", "trusted_proxies[1]: named twice")]
 #[case::nobody(
     "proxy_protocol: @on",
-    "proxy_protocol: is on, and nobody may speak it; name the proxies before the gateway, as in `trusted_proxies: [10.0.0.0/8]`"
+    "proxy_protocol: is on, and no proxy may use it; name the proxies before the gateway, as in `trusted_proxies: [10.0.0.0/8]`"
 )]
 #[case::nobody_named(
     "trusted_proxies: []\nproxy_protocol: @on",
-    "proxy_protocol: is on, and nobody may speak it; name the proxies before the gateway, as in `trusted_proxies: [10.0.0.0/8]`"
+    "proxy_protocol: is on, and no proxy may use it; name the proxies before the gateway, as in `trusted_proxies: [10.0.0.0/8]`"
 )]
 #[case::no_network(
     "trusted_proxies: [@proxy]\nproxy_protocol: on",
@@ -241,7 +241,7 @@ fn names_in_lower_case_and_servers_with_their_port() {
 #[case::ssl("@ssl: on", "ssl: unknown key `ssl`; did you mean `tls`?")]
 #[case::timeout(
     "@timeout: 5s",
-    "timeout: unknown key `timeout`; time-outs of clients stand under `client`, of an upstream under `upstreams.NAME`"
+    "timeout: unknown key `timeout`; time-outs of clients are written under `client`, those of an upstream under `upstreams.NAME`"
 )]
 #[case::keepalive(
     "@keepalive_timeout: 5s",
@@ -264,7 +264,7 @@ fn names_in_lower_case_and_servers_with_their_port() {
     "resolvers: unknown key `resolvers`; did you mean `resolver`?"
 )]
 fn one_message_for_the_process(#[case] text: &str, #[case] message: &str) {
-    // What is in a section that is not one here is no matter.
+    // A misspelt section is one mistake, whatever it contains.
     one_message(text, message);
 }
 

@@ -1,16 +1,16 @@
-//! Limiters in all their forms, who is charged, and the names of their states.
+//! Tests limiters in all their forms, the charges of routes, and the names of states.
 
-use super::{charged, mistakes, parse, verdicts};
+use super::{charged, mistakes, parse, schema::verdicts};
 use crate::{
     algorithm::Algorithm,
-    config::{Config, Limiter, Mode, Scope},
+    config::{Config, LimiterConfig, Mode, Scope},
     key::Cost,
 };
 use rstest::rstest;
 use std::{collections::HashSet, time::Duration};
 
 /// A config with one route for each list of limiters.
-fn with(limiters: &str, routes: &[&str]) -> Config {
+pub(super) fn with(limiters: &str, routes: &[&str]) -> Config {
     let mut text = format!("upstream: http://a\nlimiters: {{ {limiters} }}\nroutes:\n");
     for (i, route) in routes.iter().enumerate() {
         text.push_str(&format!("- {{ suffix: /{i}, {route} }}\n"));
@@ -18,7 +18,7 @@ fn with(limiters: &str, routes: &[&str]) -> Config {
     parse(&text).expect("a config")
 }
 
-fn limiter(text: &str) -> Limiter {
+fn limiter(text: &str) -> LimiterConfig {
     with(&format!("a: {text}"), &["limiters: [a]"]).limiters.remove(0)
 }
 
@@ -62,31 +62,31 @@ fn what_stands_in_the_keys_reaches_the_rules() {
     assert!(limiter.key.is_some());
 }
 
-/// The mark `@` stands before the place that the message names.
+/// The mark `@` is before the place that the message names.
 #[rstest]
 #[case::burst_of_a_window(
     "{ algorithm: sliding_window, rate: 5/s, burst: @5 }",
-    "limiters.a.burst: goes with algorithm token_bucket, and this limiter is a sliding_window"
+    "limiters.a.burst: belongs to algorithm token_bucket, and this limiter is a sliding_window"
 )]
 #[case::margin_of_the_default(
     "{ rate: 5/s, margin: @1s }",
-    "limiters.a.margin: goes with algorithm sliding_window or leaky_bucket, and this limiter is a token_bucket, the default"
+    "limiters.a.margin: belongs to algorithm sliding_window or leaky_bucket, and this limiter is a token_bucket, the default"
 )]
 #[case::capacity(
     "{ rate: 5/s, algorithm: fixed_window, capacity: @1 }",
-    "limiters.a.capacity: goes with algorithm leaky_bucket, and this limiter is a fixed_window"
+    "limiters.a.capacity: belongs to algorithm leaky_bucket, and this limiter is a fixed_window"
 )]
 #[case::warm_up_of_another(
     "{ rate: 5/s, warm_up: @1s }",
-    "limiters.a.warm_up: goes with algorithm warm_up, and this limiter is a token_bucket, the default"
+    "limiters.a.warm_up: belongs to algorithm warm_up, and this limiter is a token_bucket, the default"
 )]
 #[case::max_without_its_algorithm(
     "{ max: @4 }",
-    "limiters.a.max: goes with algorithm concurrency, and this limiter is a token_bucket, the default"
+    "limiters.a.max: belongs to algorithm concurrency, and this limiter is a token_bucket, the default"
 )]
 #[case::rate_of_concurrency(
     "{ algorithm: concurrency, max: 4, rate: @5/s }",
-    "limiters.a.rate: goes with the other algorithms; what a concurrency limiter bounds is `max`"
+    "limiters.a.rate: belongs to the other algorithms; a concurrency limiter has `max` instead"
 )]
 #[case::no_max("@{ algorithm: concurrency }", "limiters.a.max: is missing, as in `max: 4`")]
 #[case::max_zero("{ algorithm: concurrency, max: @0 }", "limiters.a.max: `0` must be at least 1")]
@@ -124,15 +124,15 @@ fn what_stands_in_the_keys_reaches_the_rules() {
 )]
 #[case::list_of_a_leaky_bucket(
     "{ algorithm: leaky_bucket, rate: @[3/s, 20/min] }",
-    "limiters.a.rate: is a list, and a leaky_bucket takes one rate; lists go with token_bucket, sliding_window and fixed_window"
+    "limiters.a.rate: is a list, and a leaky_bucket takes one rate; lists are for token_bucket, sliding_window and fixed_window"
 )]
 #[case::list_of_warm_up(
     "{ algorithm: warm_up, warm_up: 4s, rate: @[3/s, 20/min] }",
-    "limiters.a.rate: is a list, and a warm_up takes one rate; lists go with token_bucket, sliding_window and fixed_window"
+    "limiters.a.rate: is a list, and a warm_up takes one rate; lists are for token_bucket, sliding_window and fixed_window"
 )]
 #[case::burst_of_a_list(
     "{ rate: [3/s, 20/min], burst: @5 }",
-    "limiters.a.burst: goes with a single rate; in a list each rate's burst is its own count"
+    "limiters.a.burst: needs a single rate; in a list each rate's burst is its own count"
 )]
 #[case::no_rates("{ rate: @[] }", "limiters.a.rate: must hold 1 to 8 rates")]
 #[case::no_rates_in_short("@[]", "limiters.a: must hold 1 to 8 rates")]
@@ -337,115 +337,15 @@ fn networks() {
 )]
 #[case::bits(
     "[10.0.0.0/33]",
-    "19: trusted_proxies[0]: `10.0.0.0/33` is no network: 0 to 32 bits may stand behind the `/`"
+    "19: trusted_proxies[0]: `10.0.0.0/33` is no network: write 0 to 32 bits after the `/`"
 )]
 #[case::mask(
     "['fd00::/ffff::']",
-    "19: trusted_proxies[0]: `fd00::/ffff::` is no network: 0 to 128 bits may stand behind the `/`"
+    "19: trusted_proxies[0]: `fd00::/ffff::` is no network: write 0 to 128 bits after the `/`"
 )]
 #[case::no_list("10.0.0.0/8", "18: trusted_proxies: must be a list: `[10.0.0.0/8]`")]
 fn no_network(#[case] text: &str, #[case] message: &str) {
     assert_eq!(mistakes(&format!("trusted_proxies: {text}")), [format!("test.yaml:3:{message}")]);
-}
-
-#[test]
-fn warnings() {
-    let config = with(
-        "a: [3/s, 180/min, 179/62s], b: [500/s, 20/min], c: [3/s, 20/min], d: [3/2s, 9/3s, 4/5s]",
-        &["limiters: [a, b, c], max_wait: 1s"],
-    );
-    assert_eq!(
-        config.warnings(),
-        [
-            "the rate 180/min of the limiter `a` never binds: 3/s is always stricter",
-            "the rate 500/s of the limiter `b` never binds: 20/min is always stricter",
-            "no route and no upstream uses the limiter `d`",
-            "the rate 9/3s of the limiter `d` never binds: 3/2s is always stricter",
-        ]
-    );
-    let text = "trusted_proxies: ['::/0']\nupstream: http://a\nroutes: [{ suffix: '*' }]\n";
-    let warnings = parse(text).expect("a config").warnings();
-    assert_eq!(warnings.len(), 1, "{warnings:?}");
-    assert!(warnings[0].contains("`trusted_proxies` holds ::/0"), "{warnings:?}");
-}
-
-#[rstest]
-#[case::leaky(
-    "a: { algorithm: leaky_bucket, rate: 5/s }",
-    "",
-    Some(
-        "nothing can wait on the route `/0` for its leaky_bucket `a`, which spaces calls: set its `max_wait`"
-    )
-)]
-#[case::warm_up(
-    "a: { algorithm: warm_up, rate: 5/s, warm_up: 4s }",
-    "max_wait: 0",
-    Some(
-        "nothing can wait on the route `/0` for its warm_up `a`, which spaces calls: set its `max_wait`"
-    )
-)]
-#[case::leaky_with_a_wait("a: { algorithm: leaky_bucket, rate: 5/s }", "max_wait: 1s", None)]
-#[case::leaky_with_a_cap("a: { algorithm: leaky_bucket, rate: 5/s }", "max_wait_cap: 1s", None)]
-#[case::leaky_observed("a: { algorithm: leaky_bucket, rate: 5/s, mode: observe }", "", None)]
-#[case::bucket("a: 5/s", "max_wait: 1s", None)]
-#[case::daily_window(
-    "a: { algorithm: fixed_window, rate: [5/s, 50000/day] }",
-    "max_wait: 1s",
-    Some(
-        "the windows of the limiter `a` with 50000/d do not begin at midnight: with `store: memory` they begin with the process"
-    )
-)]
-#[case::no_wait(
-    "a: 5/s",
-    "",
-    Some(
-        "the route `/0` has limiters and no `max_wait`: a request above the rate is never held, but refused with 429 at once; write for how long one may wait, as in `max_wait: 2s`, or `max_wait: 0` if that is meant"
-    )
-)]
-#[case::no_wait_that_is_meant("a: 5/s", "max_wait: 0", None)]
-#[case::no_wait_but_a_cap("a: 5/s", "max_wait_cap: 2s", None)]
-#[case::no_wait_of_who_observes("a: { rate: 5/s, mode: observe }", "", None)]
-#[case::no_wait_for_places("a: { algorithm: concurrency, max: 2 }", "", None)]
-#[case::hourly_window("a: { algorithm: fixed_window, rate: 50000/h }", "max_wait: 1s", None)]
-#[case::daily_bucket("a: 50000/day", "max_wait: 1s", None)]
-#[case::margin(
-    "a: { algorithm: sliding_window, rate: 5/s, margin: 2s }",
-    "max_wait: 1s",
-    Some("the margin 2s of the limiter `a` leaves 33 % of its quota")
-)]
-#[case::margin_of_a_list(
-    "a: { algorithm: sliding_window, rate: [20/s, 30/10s], margin: 30s }",
-    "max_wait: 1s",
-    Some("the margin 30s of the limiter `a` leaves 21 % of its quota")
-)]
-#[case::margin_of_the_slack(
-    "a: { algorithm: sliding_window, rate: [20/s, 60/min], margin: 2s }",
-    "max_wait: 1s",
-    None
-)]
-#[case::half("a: { algorithm: sliding_window, rate: 5/s, margin: 1s }", "max_wait: 1s", None)]
-#[case::margin_of_each(
-    "a: { algorithm: leaky_bucket, rate: 50/s, margin: 50ms }",
-    "max_wait: 1s",
-    Some("the margin 50ms of the limiter `a` leaves 28 % of its quota")
-)]
-#[case::a_store_that_is_never_away(
-    "a: { rate: 5/s, on_failure: allow }",
-    "max_wait: 1s",
-    Some(
-        "`on_failure` of the limiter `a` is for a store that can be away; `store: memory` never is"
-    )
-)]
-fn one_warning(#[case] limiters: &str, #[case] route: &str, #[case] warning: Option<&str>) {
-    let config = with(limiters, &[&format!("limiters: [a], {route}")]);
-    assert_eq!(config.warnings(), warning.into_iter().collect::<Vec<_>>());
-}
-
-#[test]
-fn a_day_begins_at_midnight_in_redis() {
-    let text = "upstream: http://a\nstore: redis://a\nroutes: [{ suffix: '*', limiters: [a], max_wait: 0 }]\n\
-                limiters: { a: { algorithm: fixed_window, rate: 50000/day } }\n";
-    assert!(parse(text).expect("a config").warnings().is_empty());
 }
 
 #[test]
@@ -458,8 +358,9 @@ fn limiters_of_one_request_have_one_tag_and_lone_keyed_ones_many() {
         &["limiters: [c, b]", "limiters: [z]", "limiters: [lone]"],
     );
     let [c, b, z, lone] = &*config.limiters else { panic!("not four") };
-    let plain =
-        |limiter: &Limiter, part, filled| limiter.state_names("p", Some("i1"), part).of(filled);
+    let plain = |limiter: &LimiterConfig, part, filled| {
+        limiter.state_names("p", Some("i1"), part).of(filled)
+    };
     assert_eq!(plain(c, 0, Some("::1")), "p:{b}:T:c:::1");
     assert_eq!(plain(c, 1, Some("::1")), "p:{b}:T:c/1:::1");
     assert_eq!(plain(b, 0, None), "p:{b}:T:b");
@@ -484,7 +385,7 @@ fn on_one_server_the_keys_of_a_limiter_do_not_depend_on_routes() {
              - {{ suffix: /b, limiters: [b] }}\n{routes}"
         ))
         .expect("a config");
-        let of = |limiter: &Limiter, part, key| limiter.state_names("p", None, part).of(key);
+        let of = |limiter: &LimiterConfig, part, key| limiter.state_names("p", None, part).of(key);
         let [a, b] = &*config.limiters else { panic!("not two") };
         [of(a, 0, None), of(b, 0, Some("::1")), of(b, 1, Some("::1"))]
     };
@@ -547,7 +448,7 @@ fn both_judge_a_route_alike(#[case] route: &str, #[case] good: bool) {
     assert_eq!(verdicts(&text), (good, good));
 }
 
-/// Of permits that come one by one a part in a period is something, of windows it is not.
+/// A share of permits that flow one by one may be a fraction in a period (`5/2s`); a share of a window is a whole number.
 #[rstest]
 #[case::whole("40/s", 2, true, "20/s")]
 #[case::parts("5/s", 2, true, "5/2s")]

@@ -1,4 +1,4 @@
-//! Where upstreams are and how they are spoken to; their certificates stand in `certificates.rs`.
+//! Tests the addresses of upstreams and how the gateway speaks to them; `certificates.rs` tests their certificates.
 
 use super::parse;
 use crate::config::Config;
@@ -49,7 +49,10 @@ fn how_an_upstream_is_spoken_to() {
 
 #[rstest]
 #[case::nowhere("@http2: on", "url: is missing")]
-#[case::both("url: http://a, urls: @[http://b]", "urls: stands beside `url`; keep one of them")]
+#[case::both(
+    "url: http://a, urls: @[http://b]",
+    "urls: cannot be combined with `url`; keep one of them"
+)]
 #[case::empty("urls: @[]", "urls: must hold 1 to 100 URLs")]
 #[case::no_list("urls: @http://a", "urls: must be a list: `[http://a]`")]
 #[case::list("url: @[http://a, http://b]", "url: must be a single value; a list is written `urls`")]
@@ -104,7 +107,7 @@ fn how_an_upstream_is_spoken_to() {
 )]
 fn one_message_for_an_upstream(#[case] text: &str, #[case] message: &str) {
     let written = format!("upstreams: {{ v: {{ {text} }} }}");
-    // What is missing is missing where the map begins.
+    // The message for a missing key names the place where the map begins.
     let column = match message.ends_with("is missing") {
         true => 17,
         false => written.find('@').expect("a mark") + 1,
@@ -132,8 +135,8 @@ fn connections_that_the_upstream_closes_first_are_a_warning() {
     assert_eq!(
         warnings("61s"),
         [
-            "the idle_timeout 61s of the upstream `v` is longer than most servers keep a connection: who closes first \
-          should be the gateway"
+            "the idle_timeout 61s of the upstream `v` is longer than most servers keep a connection: the gateway \
+             should close it first"
         ]
     );
 }

@@ -1,9 +1,9 @@
-//! What somebody meant by a number, a rate or a duration that is none. Accepts nothing: it only words hints.
+//! Finds the value that a user probably meant by a wrong number, rate or duration. Accepts nothing: it only words hints.
 
 use super::{Bytes, Rate, SIZES, Span, UNITS, read_rate};
 use std::time::Duration;
 
-/// Units that are no fixed time or have another name here.
+/// Units that users write and that are not accepted: a month has no fixed length, and a week has no name here.
 const OTHERS: &[(&str, u64)] = &[
     ("w", 7 * 86_400_000_000),
     ("week", 7 * 86_400_000_000),
@@ -11,7 +11,7 @@ const OTHERS: &[(&str, u64)] = &[
     ("year", 365 * 86_400_000_000),
 ];
 
-/// Why a text is no rate, from what `read_rate` says of it.
+/// Completes the reason why a text is no rate, which `read_rate` found, by the rate to write instead.
 pub(super) fn rate(text: &str, reason: String) -> String {
     if let Some(list) = list(text) {
         return format!("holds several rates; write a list without quotes: `[{list}]`");
@@ -23,7 +23,7 @@ pub(super) fn rate(text: &str, reason: String) -> String {
     hinted(reason, meant.filter(|meant| read_rate(meant).is_ok()))
 }
 
-/// Why a text is no duration, from what is said of it.
+/// Completes the reason why a text is no duration by the duration to write instead.
 pub(super) fn duration(number: &str, unit: &str, reason: String) -> String {
     let meant = || {
         let ((num, den), micros) = (number_near(number)?, unit_near(unit)?);
@@ -33,7 +33,7 @@ pub(super) fn duration(number: &str, unit: &str, reason: String) -> String {
     hinted(reason, meant())
 }
 
-/// Why a text is no size, from what is said of it.
+/// Completes the reason why a text is no size by the size to write instead.
 pub(super) fn size(number: &str, unit: &str, reason: String) -> String {
     let meant = || {
         let ((num, den), bytes) = (number_near(number)?, size_near(unit)?);
@@ -43,7 +43,7 @@ pub(super) fn size(number: &str, unit: &str, reason: String) -> String {
     hinted(reason, meant())
 }
 
-/// Why a text is no whole number, from what is said of it.
+/// Completes the reason why a text is no whole number by the number to write instead.
 pub(super) fn whole(text: &str, reason: String) -> String {
     if read_rate(text).is_ok() {
         let count = text.split('/').next().unwrap_or_default().trim();
@@ -53,7 +53,7 @@ pub(super) fn whole(text: &str, reason: String) -> String {
     hinted(reason, meant.map(|(whole, _)| whole.to_string()))
 }
 
-/// The reason without its general advice, and what to write.
+/// Replaces the general advice in a reason, which follows its `;`, by the value to write.
 fn hinted(reason: String, meant: Option<String>) -> String {
     match meant {
         Some(meant) => {
@@ -63,7 +63,7 @@ fn hinted(reason: String, meant: Option<String>) -> String {
     }
 }
 
-/// `5/s, 100/min` or `[5/s, 100/min]`, without brackets.
+/// Recognises a list of rates in one text, such as `5/s, 100/min` or `[5/s, 100/min]`, and returns it without brackets.
 fn list(text: &str) -> Option<String> {
     let items: Vec<_> = text.trim_matches(['[', ']', ' ']).split(',').map(str::trim).collect();
     let several = items.len() > 1 || text.starts_with('[');
@@ -83,7 +83,7 @@ fn near_rate(text: &str) -> Option<Rate> {
     Some(Rate { count, period: Duration::from_micros(micros) })
 }
 
-/// `5rps`, `300 rpm`, `5r/s`, `5 per second`.
+/// Reads a rate in the words of other gateways: `5rps`, `300 rpm`, `5r/s`, `5 per second`.
 fn worded(text: &str) -> Option<Rate> {
     let small = text.to_lowercase();
     let end = small.find(|c: char| c.is_ascii_alphabetic())?;
@@ -102,7 +102,7 @@ fn worded(text: &str) -> Option<Rate> {
     near_rate(&format!("{count}/{unit}"))
 }
 
-/// `1.5`, `1_000`, `1,000`, `1k` or `2M` as a fraction in lowest terms.
+/// Reads `1.5`, `1_000`, `1,000`, `1k` or `2M` as a numerator and a denominator in lowest terms.
 fn number_near(text: &str) -> Option<(u64, u64)> {
     let (text, times) = match text.char_indices().last()? {
         (end, 'k' | 'K') => (&text[..end], 1_000),
@@ -115,7 +115,7 @@ fn number_near(text: &str) -> Option<(u64, u64)> {
     if whole.is_empty() || part.len() > 6 {
         return None;
     }
-    // No sign, nor anything else that `parse` takes.
+    // `parse` would also accept a sign.
     if !whole.bytes().chain(part.bytes()).all(|byte| byte.is_ascii_digit()) {
         return None;
     }
@@ -134,7 +134,7 @@ fn unit_near(unit: &str) -> Option<u64> {
     micros(unit).or_else(|| micros(&small)).or_else(|| micros(small.strip_suffix('s')?))
 }
 
-/// `k`, `m` and `g` of other gateways are powers of 1024.
+/// Reads a unit of size in other spellings. `k`, `m` and `g` are powers of 1024, as in other gateways.
 fn size_near(unit: &str) -> Option<u64> {
     let small = unit.to_lowercase();
     let small = small.strip_suffix("ytes").or(small.strip_suffix("yte")).unwrap_or(&small);

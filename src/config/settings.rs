@@ -1,0 +1,180 @@
+//! The settings of a configuration as types. Reads no file.
+
+use super::{
+    http::{ClientLimits, Limits, ServerTls},
+    limiter::{Charge, FailurePolicy, LimiterConfig},
+};
+use crate::{
+    key::Cost,
+    path::{Paths, Suffix},
+    store::redis::RedisUrl,
+    upstream::{ClientTls, Target, Timeouts, headers::Rules},
+};
+use http::Method;
+use ipnet::IpNet;
+use std::{net::SocketAddr, num::NonZeroUsize, time::Duration};
+
+/// All settings of a configuration file, with every default filled in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// The address on which the gateway takes the requests of clients.
+    pub listen: SocketAddr,
+    /// The address of the admin side: metrics, health and the state of limiters.
+    pub admin: SocketAddr,
+    /// The number of threads that serve clients.
+    pub workers: NonZeroUsize,
+    /// The form of access lines. `None` means text if stdout is a terminal, otherwise JSON.
+    pub access_log: Option<AccessLog>,
+    /// The time that requests which run or wait have to finish after SIGTERM.
+    pub drain_timeout: Duration,
+    /// The certificates that clients are shown; `None` means that clients speak clear text.
+    pub tls: Option<ServerTls>,
+    /// The proxies whose X-Forwarded-For is believed.
+    pub trusted_proxies: Vec<IpNet>,
+    /// Whether connections of trusted proxies begin with a PROXY protocol header.
+    pub proxy_protocol: bool,
+    /// The time-outs of clients' connections, and how many may be open.
+    pub client: ClientLimits,
+    /// The greatest size of a request.
+    pub limits: Limits,
+    /// How the upstreams read paths, as far as the configuration decides it.
+    pub paths: Paths,
+    /// Names of query parameters and headers whose values no log shows, in addition to names that look like credentials.
+    pub redact: Vec<String>,
+    /// The DNS servers that resolve the names of upstreams. If empty, those of the system are used.
+    pub resolver: Vec<SocketAddr>,
+    /// The store in which limiters keep their state.
+    pub store: StoreConfig,
+    /// Whether limiters limit. If false, the gateway forwards every request at once.
+    pub limiting: bool,
+    /// At least one upstream. Routes refer to upstreams by their index.
+    pub upstreams: Vec<Upstream>,
+    /// All limiters. Charges refer to limiters by their index.
+    pub limiters: Vec<LimiterConfig>,
+    /// At least one route. The table of routes refers to them by their index.
+    pub routes: Vec<Route>,
+    /// Keys of headers that look like credentials and are written in the file in clear text.
+    pub(super) clear_secrets: Vec<String>,
+    /// Names of routes that have a limiter with a rate, and neither `max_wait` nor `max_wait_cap`.
+    pub(super) unheld: Vec<String>,
+}
+
+/// The form of the access log, which has one line for each request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AccessLog {
+    /// No access lines are written.
+    Off,
+    /// Each line is text, for people.
+    Text,
+    /// Each line is a JSON object, for programs.
+    Json,
+}
+
+/// The store in which limiters keep their state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreConfig {
+    /// The memory of this process, which no other gateway shares.
+    Memory,
+    /// One Redis server, a primary that Sentinels name, or a Redis Cluster.
+    Redis {
+        /// The URL, with credentials and the address.
+        url: RedisUrl,
+        /// The first part of every key in Redis.
+        prefix: String,
+        /// The time that a request waits for a decision of the store.
+        timeout: Duration,
+        /// The least number of gateways among which a rule is divided while the store is away. The number that the store
+        /// reported counts if it is greater.
+        gateways: i64,
+        /// The behaviour of limiters without `on_failure` while the store gives no decisions.
+        on_failure: FailurePolicy,
+    },
+}
+
+/// An API that throttles its callers, with one address or several.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Upstream {
+    /// The name in metrics and logs.
+    pub name: String,
+    /// The addresses of the upstream, at least one. They serve the same API.
+    pub targets: Vec<Target>,
+    /// The time-outs for connecting, for the response and for idle connections.
+    pub timeouts: Timeouts,
+    /// The number of idle connections that one gateway keeps open to the upstream.
+    pub pool_size: usize,
+    /// Whether the gateway speaks HTTP/2 to the upstream.
+    pub http2: bool,
+    /// How the certificate of an https upstream is checked, and the certificate that it is shown.
+    pub tls: ClientTls,
+    /// Whether the upstream receives the client's `Host` instead of the host of its URL.
+    pub preserve_host: bool,
+    /// Whether the upstream receives `Forwarded` (RFC 7239) in addition to the X-Forwarded fields.
+    pub forwarded: bool,
+    /// The changes to headers of requests and responses.
+    pub headers: Rules,
+    /// The limiters that every request to the upstream is charged to.
+    pub limiters: Vec<Charge>,
+}
+
+/// The requests that one entry under `routes` matches, and what happens to them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// The name in metrics and logs.
+    pub name: String,
+    /// The end that the path of a request must have.
+    pub suffix: Suffix,
+    /// The methods that the route takes; if empty, it takes all.
+    pub methods: Vec<Method>,
+    /// The host that a request must name, in small letters and without port; `None` means any host.
+    pub host: Option<String>,
+    /// The upstream, as an index into [`Config::upstreams`].
+    pub upstream: usize,
+    /// The limiters of the route, then those of its upstream. A limiter that both name occurs once, at the route's cost.
+    pub limiters: Vec<Charge>,
+    /// The time that a request may wait for its slot if it has no `Prefer: wait=`.
+    pub max_wait: Duration,
+    /// The longest time that a request may ask for with `Prefer: wait=`.
+    pub max_wait_cap: Duration,
+    /// The number of requests of this route that may wait in this gateway at the same time.
+    pub max_waiting: usize,
+    /// The changes to headers, made after those of the upstream.
+    pub headers: Rules,
+}
+
+// === impl Config ===
+
+impl Config {
+    /// Returns one line with the number of routes, limiters and upstreams, the store and the addresses.
+    pub fn summary(&self) -> String {
+        let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+        let store = match &self.store {
+            StoreConfig::Memory => "memory".to_owned(),
+            StoreConfig::Redis { url, .. } => format!("redis at {url}"),
+        };
+        format!(
+            "{}, {}, {}; store: {store}; listening on {}, admin on {}",
+            count(self.routes.len(), "route"),
+            count(self.limiters.len(), "limiter"),
+            count(self.upstreams.len(), "upstream"),
+            self.listen,
+            self.admin,
+        )
+    }
+}
+
+// === impl Route ===
+
+impl Route {
+    /// Whether this route has all limiters of `other`, each at no smaller cost. A path that origins may read as a path of
+    /// either route then takes this one.
+    pub fn covers(&self, other: &Self) -> bool {
+        let costs_as_much = |own: &Charge, theirs: &Charge| match (&own.cost, &theirs.cost) {
+            (Cost::Fixed(own), Cost::Fixed(theirs)) => own >= theirs,
+            (own, theirs) => own == theirs,
+        };
+        other.limiters.iter().all(|theirs| {
+            let own = self.limiters.iter().find(|own| own.limiter == theirs.limiter);
+            own.is_some_and(|own| costs_as_much(own, theirs))
+        })
+    }
+}

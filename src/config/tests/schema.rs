@@ -1,0 +1,189 @@
+//! Tests that the JSON Schema and the parser accept and reject the same files.
+
+use super::*;
+
+#[test]
+fn schema_and_parser_know_the_same_keys() {
+    let schema: serde_json::Value = serde_json::from_str(SCHEMA).expect("JSON");
+    let defined = |place: &str, keys: &reader::Keys| {
+        let object = schema.pointer(place).unwrap_or_else(|| panic!("no {place}"));
+        let mut names: Vec<_> =
+            object["properties"].as_object().expect("properties").keys().collect();
+        let mut keys = keys.now.to_vec();
+        names.sort_unstable();
+        keys.sort_unstable();
+        assert_eq!(names, keys, "{place}");
+        assert_eq!(object["additionalProperties"], false, "{place}");
+    };
+    defined("", &raw::keys::ROOT);
+    defined("/$defs/store", &raw::keys::STORE);
+    defined("/$defs/store_tls", &raw::http_keys::STORE_TLS);
+    defined("/$defs/upstream", &raw::http_keys::UPSTREAM);
+    defined("/$defs/limiter", &raw::keys::LIMITER);
+    defined("/$defs/charge", &raw::keys::CHARGE);
+    defined("/$defs/route", &raw::keys::ROUTE);
+    defined("/$defs/tls", &raw::http_keys::TLS);
+    defined("/$defs/certificate", &raw::http_keys::CERTIFICATE);
+    defined("/$defs/client", &raw::http_keys::CLIENT);
+    defined("/$defs/limits", &raw::http_keys::LIMITS);
+    defined("/$defs/paths", &raw::keys::PATHS);
+    defined("/$defs/headers", &raw::http_keys::HEADERS);
+    defined("/$defs/edits", &raw::http_keys::EDITS);
+}
+
+/// As a YAML 1.2 reader hands a file to a JSON Schema.
+fn json(node: &yaml::YamlNode) -> serde_json::Value {
+    match &node.value {
+        yaml::YamlValue::Broken => serde_json::Value::Null,
+        _ if node.is_null() => serde_json::Value::Null,
+        yaml::YamlValue::Scalar(scalar) => {
+            let text = &scalar.written;
+            let whole = text.parse::<i64>().map(serde_json::Value::from);
+            let number = whole.or_else(|_| text.parse::<f64>().map(serde_json::Value::from));
+            let word = || text.parse::<bool>().map(serde_json::Value::from);
+            number.or_else(|_| word()).unwrap_or_else(|_| text.clone().into())
+        }
+        yaml::YamlValue::List(items) => items.iter().map(json).collect(),
+        yaml::YamlValue::Map(entries) => {
+            entries.iter().map(|(key, node)| (key.name.clone(), json(node))).collect()
+        }
+    }
+}
+
+/// Returns whether the schema accepts a text, and whether the parser does.
+pub(super) fn verdicts(text: &str) -> (bool, bool) {
+    let schema = serde_json::from_str(SCHEMA).expect("JSON");
+    let validator = jsonschema::validator_for(&schema).expect("a schema");
+    let outside = yaml::Outside { directory: Path::new("."), variable: &|_| Some("1".into()) };
+    let node = yaml::read(text, &outside, &mut Vec::new()).expect("YAML");
+    (validator.is_valid(&json(&node)), parse(text).is_ok())
+}
+
+/// The schema and the parser agree on the keys that an algorithm needs.
+#[rstest]
+#[case("{ algorithm: concurrency, max: 4 }", true)]
+#[case("{ algorithm: concurrency }", false)]
+#[case("{ algorithm: concurrency, lease: 5s }", false)]
+#[case("{ algorithm: concurrency, rate: 5/s }", false)]
+#[case("{ algorithm: concurrency, max: }", false)]
+#[case("{ max: 4 }", false)]
+#[case("{ rate: 5/s }", true)]
+#[case("{ burst: 5 }", false)]
+#[case("{ key: \"{client_ip}\" }", false)]
+#[case("{ rate: }", false)]
+#[case("{ algorithm: token_bucket, burst: 5 }", false)]
+#[case("{ algorithm: sliding_window, margin: 30ms }", false)]
+#[case("{ algorithm: sliding_window, max: 5 }", false)]
+#[case("{ algorithm: sliding_window, rate: 5/s }", true)]
+#[case("{ algorithm: fixed_window }", false)]
+#[case("{ algorithm: leaky_bucket, capacity: 5 }", false)]
+#[case("{ algorithm: warm_up, rate: 5/s }", false)]
+#[case("{ algorithm: warm_up, rate: 5/s, warm_up: }", false)]
+#[case("{ algorithm: warm_up, warm_up: 4s }", false)]
+#[case("{ algorithm: warm_up, rate: 5/s, warm_up: 4s }", true)]
+fn the_schema_asks_for_what_an_algorithm_needs(#[case] limiter: &str, #[case] is_right: bool) {
+    let text = format!(
+        "upstream: http://a\nlimiters: {{ a: {limiter} }}\nroutes: [{{ suffix: \"*\" }}]\n"
+    );
+    assert_eq!(verdicts(&text), (is_right, is_right), "{limiter}");
+}
+
+#[test]
+fn every_file_under_config_is_right_and_says_so_by_the_schema() {
+    let mut files = 0;
+    for folder in ["config", "deploy"] {
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let ours = folder == "config" || path.ends_with("paceway.yaml");
+            if !ours || path.extension().is_none_or(|extension| extension != "yaml") {
+                continue;
+            }
+            let text = fs::read_to_string(&path).expect("a text");
+            assert_eq!(verdicts(&text), (true, true), "{}", path.display());
+            let warnings = parse(&text).expect("a config").warnings();
+            assert!(warnings.is_empty(), "{}: {warnings:?}", path.display());
+            files += 1;
+        }
+    }
+    assert!(files >= 3, "only {files} found");
+}
+
+#[rstest]
+#[case::unknown_key("colour: red")]
+#[case::bad_rate("limiters: { a: 5 }")]
+#[case::zero_rate("limiters: { a: 0/s }")]
+#[case::no_rate("limiters: { a: { burst: 5 } }")]
+#[case::zero_burst("limiters: { a: { rate: 5/s, burst: 0 } }")]
+#[case::bad_mode("limiters: { a: { rate: 5/s, mode: maybe } }")]
+#[case::tls_without_files("tls: {}")]
+#[case::no_switch("proxy_protocol: maybe")]
+#[case::client_without_unit("client: { header_timeout: 10 }")]
+#[case::unknown_client_key("client: { timeout: 10s }")]
+#[case::bad_size("limits: { header_bytes: 32 kilo }")]
+#[case::no_headers("limits: { headers: 0 }")]
+#[case::empty_body("limits: { body: 0 }")]
+#[case::spaced_name("redact: ['a b']")]
+#[case::named_resolver("resolver: [dns.internal]")]
+#[case::key_without_braces("limiters: { a: { rate: 5/s, key: client_ip } }")]
+#[case::unknown_part("limiters: { a: { rate: 5/s, key: '{tenant}' } }")]
+#[case::no_rates("limiters: { a: [] }")]
+#[case::burst_of_a_window("limiters: { a: { algorithm: sliding_window, rate: 5/s, burst: 5 } }")]
+#[case::margin_of_a_bucket("limiters: { a: { rate: 5/s, margin: 1s } }")]
+#[case::rate_of_concurrency("limiters: { a: { algorithm: concurrency, max: 4, rate: 5/s } }")]
+#[case::concurrency_without_max("limiters: { a: { algorithm: concurrency } }")]
+#[case::warm_up_without_time("limiters: { a: { algorithm: warm_up, rate: 5/s } }")]
+#[case::cold_factor(
+    "limiters: { a: { algorithm: warm_up, rate: 5/s, warm_up: 4s, cold_factor: 1 } }"
+)]
+#[case::scope("limiters: { a: { rate: 5/s, scope: world } }")]
+#[case::no_network("trusted_proxies: [proxy.internal]")]
+#[case::bad_name("limiters: { 'a b': 5/s }")]
+#[case::no_unit("drain_timeout: 10")]
+#[case::bad_store("store: mongodb://a")]
+#[case::store_without_url("store: { prefix: a }")]
+#[case::no_workers("workers: 0")]
+#[case::two_forms("upstreams: { a: http://a }")]
+fn what_one_refuses_the_other_does_too(#[case] text: &str) {
+    let text = format!("upstream: http://a\nroutes: [{{ suffix: \"*\" }}]\n{text}\n");
+    assert_eq!(verdicts(&text), (false, false));
+}
+
+#[rstest]
+#[case::client(
+    "client: { header_timeout: 10s, idle_timeout: 75s, body_timeout: 30s, max_connections: 0 }"
+)]
+#[case::limits("limits: { header_bytes: 32KiB, headers: 100, body: none, uri: 512 }")]
+#[case::sizes("limits: { body: 10 MB, uri: 8kB }")]
+#[case::nothing("client:\nlimits:\nredact:\nresolver:\ntls:\nproxy_protocol:")]
+#[case::names("redact: [token, 'a[b]', '${SECRET}']")]
+#[case::resolver("resolver: [10.0.0.2, '10.0.0.2:5353', 'fd00::1', '[fd00::2]:53']")]
+#[case::proxies("trusted_proxies: [10.0.0.0/8]\nproxy_protocol: on")]
+fn what_one_accepts_the_other_does_too(#[case] text: &str) {
+    let text = format!("upstream: http://a\nroutes: [{{ suffix: \"*\" }}]\n{text}\n");
+    assert_eq!(verdicts(&text), (true, true));
+}
+
+#[rstest]
+#[case::urls("urls: [http://a, http://b]", true)]
+#[case::switches(
+    "url: http://a, http2: true, preserve_host: off, forwarded: on, pool_size: 0",
+    true
+)]
+#[case::both("url: http://a, urls: [http://b]", false)]
+#[case::no_urls("urls: []", false)]
+#[case::nowhere("http2: true", false)]
+#[case::no_switch("url: http://a, http2: h2c", false)]
+#[case::large_pool("url: http://a, pool_size: 100001", false)]
+#[case::headers(
+    "url: http://a, headers: { request: { set: { a: 1, b: '${SECRET}' }, add: { c: [d, e] }, remove: [f] }, response: }",
+    true
+)]
+#[case::framing("url: http://a, headers: { request: { set: { Content-Length: 1 } } }", false)]
+#[case::value_list("url: http://a, headers: { request: { set: { a: [b] } } }", false)]
+#[case::no_value("url: http://a, headers: { request: { set: { a: ~ } } }", false)]
+#[case::direction("url: http://a, headers: { set: { a: b } }", false)]
+#[case::no_name("url: http://a, headers: { response: { remove: ['a b'] } }", false)]
+fn both_say_the_same_of_an_upstream(#[case] upstream: &str, #[case] good: bool) {
+    let text = format!("upstreams: {{ v: {{ {upstream} }} }}\nroutes: [{{ suffix: \"*\" }}]\n");
+    assert_eq!(verdicts(&text), (good, good));
+}

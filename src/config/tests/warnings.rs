@@ -1,0 +1,104 @@
+//! Tests the warnings about settings that are allowed and probably not meant.
+
+use super::{limiters::with, parse};
+use rstest::rstest;
+
+#[test]
+fn warnings() {
+    let config = with(
+        "a: [3/s, 180/min, 179/62s], b: [500/s, 20/min], c: [3/s, 20/min], d: [3/2s, 9/3s, 4/5s]",
+        &["limiters: [a, b, c], max_wait: 1s"],
+    );
+    assert_eq!(
+        config.warnings(),
+        [
+            "the rate 180/min of the limiter `a` never binds: 3/s is always stricter",
+            "the rate 500/s of the limiter `b` never binds: 20/min is always stricter",
+            "no route and no upstream uses the limiter `d`",
+            "the rate 9/3s of the limiter `d` never binds: 3/2s is always stricter",
+        ]
+    );
+    let text = "trusted_proxies: ['::/0']\nupstream: http://a\nroutes: [{ suffix: '*' }]\n";
+    let warnings = parse(text).expect("a config").warnings();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].contains("`trusted_proxies` holds ::/0"), "{warnings:?}");
+}
+
+#[rstest]
+#[case::leaky(
+    "a: { algorithm: leaky_bucket, rate: 5/s }",
+    "",
+    Some(
+        "nothing can wait on the route `/0` for its leaky_bucket `a`, which spaces calls: set its `max_wait`"
+    )
+)]
+#[case::warm_up(
+    "a: { algorithm: warm_up, rate: 5/s, warm_up: 4s }",
+    "max_wait: 0",
+    Some(
+        "nothing can wait on the route `/0` for its warm_up `a`, which spaces calls: set its `max_wait`"
+    )
+)]
+#[case::leaky_with_a_wait("a: { algorithm: leaky_bucket, rate: 5/s }", "max_wait: 1s", None)]
+#[case::leaky_with_a_cap("a: { algorithm: leaky_bucket, rate: 5/s }", "max_wait_cap: 1s", None)]
+#[case::leaky_observed("a: { algorithm: leaky_bucket, rate: 5/s, mode: observe }", "", None)]
+#[case::bucket("a: 5/s", "max_wait: 1s", None)]
+#[case::daily_window(
+    "a: { algorithm: fixed_window, rate: [5/s, 50000/day] }",
+    "max_wait: 1s",
+    Some(
+        "the windows of the limiter `a` with 50000/d do not begin at midnight: with `store: memory` they begin with the process"
+    )
+)]
+#[case::no_wait(
+    "a: 5/s",
+    "",
+    Some(
+        "the route `/0` has limiters and no `max_wait`: a request above the rate is never held, but refused with 429 at once; write how long a request may wait, as in `max_wait: 2s`, or `max_wait: 0` if that is meant"
+    )
+)]
+#[case::no_wait_that_is_meant("a: 5/s", "max_wait: 0", None)]
+#[case::no_wait_but_a_cap("a: 5/s", "max_wait_cap: 2s", None)]
+#[case::no_wait_of_who_observes("a: { rate: 5/s, mode: observe }", "", None)]
+#[case::no_wait_for_places("a: { algorithm: concurrency, max: 2 }", "", None)]
+#[case::hourly_window("a: { algorithm: fixed_window, rate: 50000/h }", "max_wait: 1s", None)]
+#[case::daily_bucket("a: 50000/day", "max_wait: 1s", None)]
+#[case::margin(
+    "a: { algorithm: sliding_window, rate: 5/s, margin: 2s }",
+    "max_wait: 1s",
+    Some("the margin 2s of the limiter `a` leaves 33 % of its quota")
+)]
+#[case::margin_of_a_list(
+    "a: { algorithm: sliding_window, rate: [20/s, 30/10s], margin: 30s }",
+    "max_wait: 1s",
+    Some("the margin 30s of the limiter `a` leaves 21 % of its quota")
+)]
+#[case::margin_of_the_slack(
+    "a: { algorithm: sliding_window, rate: [20/s, 60/min], margin: 2s }",
+    "max_wait: 1s",
+    None
+)]
+#[case::half("a: { algorithm: sliding_window, rate: 5/s, margin: 1s }", "max_wait: 1s", None)]
+#[case::margin_of_each(
+    "a: { algorithm: leaky_bucket, rate: 50/s, margin: 50ms }",
+    "max_wait: 1s",
+    Some("the margin 50ms of the limiter `a` leaves 28 % of its quota")
+)]
+#[case::a_store_that_is_never_away(
+    "a: { rate: 5/s, on_failure: allow }",
+    "max_wait: 1s",
+    Some(
+        "`on_failure` of the limiter `a` is for a store that can be away; `store: memory` never is"
+    )
+)]
+fn one_warning(#[case] limiters: &str, #[case] route: &str, #[case] warning: Option<&str>) {
+    let config = with(limiters, &[&format!("limiters: [a], {route}")]);
+    assert_eq!(config.warnings(), warning.into_iter().collect::<Vec<_>>());
+}
+
+#[test]
+fn a_day_begins_at_midnight_in_redis() {
+    let text = "upstream: http://a\nstore: redis://a\nroutes: [{ suffix: '*', limiters: [a], max_wait: 0 }]\n\
+                limiters: { a: { algorithm: fixed_window, rate: 50000/day } }\n";
+    assert!(parse(text).expect("a config").warnings().is_empty());
+}

@@ -1,0 +1,154 @@
+//! The tree of a YAML document, and which of its values a message may quote.
+
+use crate::config::mistake::Position;
+
+/// A value of the document, with its line and column.
+#[derive(Debug, Clone)]
+pub(in crate::config) struct YamlNode {
+    pub(in crate::config) place: Position,
+    pub(in crate::config) value: YamlValue,
+}
+
+#[derive(Debug, Clone)]
+pub(in crate::config) enum YamlValue {
+    /// A value whose `${...}` could not be filled in. This mistake is noted already, so no further one is.
+    Broken,
+    Scalar(Scalar),
+    List(Vec<YamlNode>),
+    Map(Vec<(Key, YamlNode)>),
+}
+
+/// A single value, with `${...}` filled in.
+#[derive(Debug, Clone)]
+pub(in crate::config) struct Scalar {
+    pub(in crate::config) text: String,
+    /// The text as written. Messages may quote it, because it contains no secret that `${...}` brought in.
+    pub(in crate::config) written: String,
+    /// Whether the value has no quotes, so that `null`, `~` and nothing at all mean "no value".
+    pub(super) plain: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(in crate::config) struct Key {
+    pub(in crate::config) place: Position,
+    pub(in crate::config) name: String,
+}
+
+// === impl YamlNode ===
+
+impl YamlNode {
+    /// Whether no value is written: `key:`, `key: ~` or `key: null`.
+    pub(in crate::config) fn is_null(&self) -> bool {
+        let YamlValue::Scalar(scalar) = &self.value else { return false };
+        scalar.plain && matches!(scalar.text.as_str(), "" | "~" | "null" | "Null" | "NULL")
+    }
+}
+
+// === impl Scalar ===
+
+impl Scalar {
+    /// Whether the value may be secret at this key. That is so if it comes from a file, or from the environment and the key
+    /// takes any text.
+    pub(in crate::config) fn is_secret_at(&self, path: &str) -> bool {
+        self.is_from_outside() && (!is_measure(path) || self.written.contains("${file:"))
+    }
+
+    /// Returns the value as written, with `***` for credentials and the query of a URL.
+    pub(in crate::config) fn shown(&self, path: &str) -> String {
+        match path.starts_with("upstream") || self.written.contains("://") {
+            true => without_secrets(&self.written),
+            false => self.written.clone(),
+        }
+    }
+
+    /// Returns the value as a message may quote it: as [`Self::shown`], followed by the text with its variables filled in
+    /// if that text cannot be secret.
+    pub(in crate::config) fn quoted(&self, path: &str) -> String {
+        let written = self.shown(path);
+        match self.is_from_outside() && !self.is_secret_at(path) {
+            true => format!("`{written}` (`{}`)", self.text.escape_debug()),
+            false => format!("`{written}`"),
+        }
+    }
+
+    /// Whether a variable or a file is a part of the value, which may therefore be secret.
+    pub(in crate::config) fn is_from_outside(&self) -> bool {
+        self.text != self.written
+    }
+
+    /// Returns the reason of a mistake at this key. If the value may be secret, `***` replaces the quoted text, from the first
+    /// backtick to the last, because the secret itself may contain backticks.
+    pub(in crate::config) fn said(&self, path: &str, reason: &str) -> String {
+        match (reason.split_once('`'), reason.rsplit_once('`')) {
+            (Some((before, _)), Some((_, behind))) if self.is_secret_at(path) => {
+                format!("{before}`***`{behind}")
+            }
+            _ => reason.to_owned(),
+        }
+    }
+}
+
+/// Whether a key takes only numbers, rates, times, addresses or fixed words, none of which can be a secret.
+fn is_measure(path: &str) -> bool {
+    const KEYS: &[&str] = &[
+        "listen",
+        "admin",
+        "workers",
+        "access_log",
+        "limiting",
+        "rate",
+        "burst",
+        "margin",
+        "capacity",
+        "warm_up",
+        "cold_factor",
+        "max",
+        "lease",
+        "algorithm",
+        "mode",
+        "scope",
+        "on_failure",
+        "max_wait",
+        "max_wait_cap",
+        "max_waiting",
+        "header_bytes",
+        "body",
+        "uri",
+        "pool_size",
+        "max_connections",
+        "fold_case",
+        "encoded_slash",
+        "trailing_dots",
+    ];
+    let path = path.trim_end_matches(|c: char| c == ']' || c == '[' || c.is_ascii_digit());
+    let key = path.rsplit('.').next().unwrap_or_default();
+    let is_short_limiter = path
+        .split_once('.')
+        .is_some_and(|(section, name)| section == "limiters" && !name.contains('.'));
+    is_short_limiter || KEYS.contains(&key) || key.ends_with("timeout")
+}
+
+/// Replaces the credentials and the query of a URL by `***`. The names of variables in it stay.
+fn without_secrets(url: &str) -> String {
+    let (url, query) = match url.split_once('?') {
+        Some((url, query)) if !query.is_empty() => (url, "?***"),
+        _ => (url, ""),
+    };
+    let (scheme, rest) = match url.split_once("://") {
+        Some((scheme, rest)) => (format!("{scheme}://"), rest),
+        None => (String::new(), url),
+    };
+    match rest.rsplit_once('@') {
+        Some((_, host)) => format!("{scheme}***@{host}{query}"),
+        None => format!("{scheme}{rest}{query}"),
+    }
+}
+
+/// The number of values in a tree, the node itself included.
+pub(super) fn size(node: &YamlNode) -> usize {
+    1 + match &node.value {
+        YamlValue::Broken | YamlValue::Scalar(_) => 0,
+        YamlValue::List(items) => items.iter().map(size).sum(),
+        YamlValue::Map(entries) => entries.iter().map(|(_, node)| size(node)).sum(),
+    }
+}
