@@ -1,5 +1,5 @@
-//! A configuration made ready for requests: what can be looked up, allocated or named once is done here.
-//! Shared by all workers.
+//! A configuration made ready for requests: lookups, allocations and names that can be made once are made here. All
+//! workers share it.
 
 mod counters;
 mod redact;
@@ -25,64 +25,64 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-/// Everything a request needs to know.
+/// All that a request needs to know of the configuration, in the form in which it is needed.
 pub struct Plan {
-    /// The configuration it was made from.
+    /// The configuration that the plan was made from.
     pub config: Config,
     pub(crate) table: Table,
-    /// By index of the route.
+    /// The metrics of each route, by its index in the configuration.
     pub(crate) routes: Vec<RouteMetrics>,
-    /// What applies to requests of the routes, which name their own.
+    /// The policies of the routes. A route names its own by index, and routes with the same limits share one.
     pub(crate) policies: Vec<RoutePolicy>,
     pub(crate) held: Held,
-    /// By index of the limiter.
+    /// The limiters, by their index in the configuration.
     pub limiters: Vec<LimiterPlan>,
     pub(crate) upstreams: Vec<UpstreamMetrics>,
     pub(crate) no_route: RouteMetrics,
-    /// By index of the worker.
+    /// The counters of each worker, by the worker's index.
     pub(crate) counters: Box<[WorkerCounters]>,
-    /// `None`: no access lines are written.
+    /// Hides the secrets in access lines; `None` if the gateway writes no access lines.
     pub(crate) redactor: Option<Redactor>,
 }
 
-/// How many requests wait in this gateway.
+/// The number of requests that wait in this gateway, in sum and for each route.
 #[derive(Default)]
 #[repr(align(64))]
 pub(crate) struct Held {
     all: AtomicUsize,
-    /// By index of the route.
+    /// The number of waiting requests of each route, by its index.
     of_routes: Box<[AtomicUsize]>,
 }
 
-/// A limiter.
+/// A limiter with the values that do not depend on a request.
 pub struct LimiterPlan {
-    /// As configured.
+    /// The limiter as it is configured.
     pub limiter: config::LimiterConfig,
-    /// What callers are told of it, for each rate.
+    /// The description that a refused caller receives, for each rate of the limiter.
     pub policies: Vec<Policy>,
-    /// As it is asked for one permit where it has no key, for each rate.
+    /// The check of one permit of a limiter without a key, for each of its rates.
     pub checks: Vec<Check>,
-    /// Of its states, for each rate.
+    /// The names of its states, for each of its rates.
     names: Vec<StateNames>,
-    /// Requests that wait for it in this gateway.
+    /// The requests of this gateway that wait for this limiter at the moment.
     pub waiting: AtomicUsize,
-    /// Its metrics.
+    /// The handles of its metrics.
     pub metrics: LimiterMetrics,
 }
 
-/// What the routes make of a limiter.
+/// The most that the routes can ask of a limiter. It bounds the permits that a loss of data can hide.
 #[derive(Clone, Copy)]
 struct Demand {
-    /// Of its requests the longest, µs.
+    /// The longest wait of the requests that use it, µs.
     wait: Micros,
-    /// The greatest, permits.
+    /// The greatest cost of a request that uses it, permits.
     cost: i64,
 }
 
-/// Counts a request that is being held.
+/// Counts a waiting request from its creation to its drop, for its route and for the limiter that bound it.
 pub(crate) struct Waiting<'a> {
     plan: &'a Plan,
-    /// Indices.
+    /// The indices of the route and of the limiter.
     route: usize,
     limiter: usize,
 }
@@ -90,13 +90,13 @@ pub(crate) struct Waiting<'a> {
 // === impl Plan ===
 
 impl Plan {
-    /// Makes `config` ready; `access_log` says whether a line a request is written.
+    /// Makes `config` ready. With `access_log`, the gateway writes an access line for each request.
     pub fn new(config: Config, access_log: bool) -> Self {
         let prefix = match &config.store {
             config::StoreConfig::Memory => "paceway",
             config::StoreConfig::Redis { prefix, .. } => prefix,
         };
-        // Another one at each start: nobody else may have it.
+        // Each start has another one, so that no other gateway shares the states of `scope: instance`.
         let instance = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
         let limiters = config.limiters.iter().enumerate();
         let limiters: Vec<_> = limiters
@@ -125,7 +125,8 @@ impl Plan {
         }
     }
 
-    /// The limiters that work and have one state for all, as they are asked for one permit.
+    /// The checks of one permit for all limiters that are switched on and have a single state: those whose level can be
+    /// shown.
     pub fn levels(&self) -> Vec<Check> {
         let works = |plan: &&LimiterPlan| {
             let limiter = &plan.limiter;
@@ -148,7 +149,8 @@ impl Held {
         Self { of_routes: (0..routes).map(|_| AtomicUsize::new(0)).collect(), ..Self::default() }
     }
 
-    /// How many of a route wait. One of thousands is far away, and as a rule there is no need to go there.
+    /// How many requests of a route wait. The sum is looked at first: it is in a cache and usually 0, while the number
+    /// of one route among thousands is not.
     pub(crate) fn of(&self, route: usize) -> usize {
         match self.all.load(Relaxed) {
             0 => 0,
@@ -176,7 +178,7 @@ impl LimiterPlan {
         let names: Vec<_> = names.collect();
         let rules = limiter.algorithms.iter().zip(&names).enumerate();
         let checks = rules.map(|(rate, (algorithm, names))| {
-            // A bucket that no request can name: a hash is 32 digits long.
+            // The name of a state that no request can have, because the hash of a long key has 32 digits.
             let overflow = limiter.key.is_some().then(|| names.of(Some("#overflow")).into());
             Check {
                 key: names.of(None).into(),
@@ -199,7 +201,7 @@ impl LimiterPlan {
         }
     }
 
-    /// As it is asked for `cost` permits of the bucket `filled`, for each rate.
+    /// The checks of `cost` permits of the bucket `filled`, one for each rate of the limiter.
     pub fn checks(&self, filled: Option<&str>, cost: i64) -> impl Iterator<Item = Check> {
         self.checks.iter().zip(&self.names).map(move |(check, names)| {
             let key = match filled {
@@ -215,7 +217,7 @@ impl LimiterPlan {
 // === impl Demand ===
 
 impl Demand {
-    /// Of the limiter at place `i`.
+    /// The demand on the limiter with index `i`, over all routes of `config`.
     fn of(i: usize, config: &Config) -> Self {
         let most = config.limiters[i].capacity();
         let mut all = Self { wait: 0, cost: 1 };
@@ -236,7 +238,7 @@ impl Demand {
 // === impl Waiting ===
 
 impl<'a> Waiting<'a> {
-    /// `None` when as many as `most` wait on the route.
+    /// Counts a request as waiting; returns `None` when `most` requests of the route wait already.
     pub(crate) fn enter(plan: &'a Plan, route: usize, limiter: usize, most: usize) -> Option<Self> {
         if plan.held.of_routes[route].fetch_add(1, Relaxed) >= most {
             plan.held.of_routes[route].fetch_sub(1, Relaxed);

@@ -1,4 +1,5 @@
-//! What each request writes to: of one worker alone, so that no worker waits for what another has just written.
+//! The counters that each request writes to. Each worker has its own, so that no worker waits for a cache line that
+//! another has just written.
 
 use super::Plan;
 use crate::{
@@ -11,57 +12,57 @@ use std::{
     time::Duration,
 };
 
-/// Of one worker.
+/// The counters of one worker.
 #[derive(Debug)]
 pub struct WorkerCounters {
-    /// By index of the route.
+    /// The counter of requests that passed at once, and the policy, by index of the route.
     pub(crate) lines: Box<[DirectCounter]>,
-    /// The same.
+    /// All other counters of each route, by its index.
     pub(crate) routes: Box<[RouteCounters]>,
-    /// By index of the policy, what their limiters are asked, where nothing of it depends on the request. To hold it is to
-    /// count who does.
+    /// The checks of each policy whose checks do not depend on the request, by index of the policy. Each worker has its
+    /// own: they are counted references, and workers that shared them would write to one cache line.
     pub(crate) fixed: Box<[Option<Checks>]>,
     pub(crate) no_route: RouteCounters,
-    /// By index of the limiter.
+    /// The counters of each limiter, by its index.
     pub(crate) limiters: Box<[LimiterCounters]>,
-    /// By index of the upstream.
+    /// The counters of each upstream, by its index.
     pub(crate) upstreams: Box<[UpstreamCounters]>,
-    /// What requests took less what they waited and what the upstream took.
+    /// The time of requests to the head of the response, less their wait and the upstream's time.
     pub(crate) overhead: Overhead,
 }
 
-/// Of one route, what a request that goes at once needs.
+/// The part of a route that a request needs which passes at once: one cache line.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct DirectCounter {
-    /// Requests that were forwarded without having been held. [`RouteCounters`] has all others.
+    /// Requests that were forwarded without having been held. [`RouteCounters`] has all other requests.
     at_once: AtomicU64,
-    /// Index of its policy.
+    /// The index of the policy of the route.
     pub(crate) policy: usize,
 }
 
-/// Of one route.
+/// The counters of one route in one worker.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct RouteCounters {
     pub(crate) requests: Outcomes,
-    /// Time that forwarded requests were held.
+    /// The time for which forwarded requests were held.
     pub(crate) wait: TimeHistogram,
 }
 
-/// Of one limiter.
+/// The counters of one limiter in one worker.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct LimiterCounters {
     pub(crate) decisions: Decisions,
 }
 
-/// Of one upstream.
+/// The counters of one upstream in one worker.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct UpstreamCounters {
     pub(crate) statuses: Statuses,
-    /// Time to the head of the response.
+    /// The time from the slot to the head of the response.
     pub(crate) seconds: TimeHistogram,
 }
 
@@ -72,7 +73,8 @@ pub(crate) struct Overhead(pub(crate) TimeHistogram);
 // === impl WorkerCounters ===
 
 impl WorkerCounters {
-    /// For a worker of a plan whose routes have the policy with these indices, whose limiters are asked `fixed`: its own.
+    /// Makes the counters of a worker. `policy` has the index of the policy of each route, and `fixed` the checks that
+    /// the worker owns.
     pub(crate) fn new(
         policy: &[usize],
         fixed: Box<[Option<Checks>]>,
@@ -95,7 +97,7 @@ impl WorkerCounters {
         self.lines[route].at_once.fetch_add(1, Relaxed);
     }
 
-    /// All that was counted of `route`, in which there is nothing yet.
+    /// Adds all that this worker counted of `route` to `all`, which was empty for the first worker.
     fn add_to(&self, all: &RouteCounters, route: usize) {
         all.add(&self.routes[route]);
         let at_once = self.lines[route].at_once.load(Relaxed);
@@ -124,7 +126,7 @@ impl RouteCounters {
 // === impl Plan ===
 
 impl Plan {
-    /// All metrics, those of `exporter` among them, as text.
+    /// Writes all metrics as text: those of `exporter`, and the sums over the workers.
     pub fn measured(&self, exporter: &PrometheusHandle) -> String {
         let routes = self.routes.iter().enumerate().map(|(i, metrics)| {
             let all = RouteCounters::default();

@@ -1,16 +1,16 @@
-//! Paths and queries as a log may show them: without the values of parameters that are secrets by their name, and no
-//! longer than a line can bear. Never logs by itself.
+//! Paths and queries as a log may show them: without the values of parameters that have the name of a secret, and
+//! bounded in length. Never logs by itself.
 
 use crate::key::{fold, is_secret};
 use std::{borrow::Cow, collections::HashSet};
 
-/// What a log shows of a path, and of a query.
+/// The most bytes of a path, or of a query, that a log shows.
 const MOST: usize = 1024;
 const HIDDEN: &str = "***";
-/// Knows which parameters are secrets.
+/// Knows the names of parameters whose values no log may show.
 #[derive(Debug)]
 pub(crate) struct Redactor {
-    /// Names of the operator's, folded.
+    /// The names that the operator has added, in lower case and without `-` and `_`.
     own: HashSet<String>,
 }
 
@@ -21,7 +21,7 @@ impl Redactor {
         Self { own: names.iter().map(|name| fold(name.as_bytes())).collect() }
     }
 
-    /// A path: as it was sent, but for the values of its parameters (`;jsessionid=...`) that are secrets.
+    /// Returns the path as it was sent, except for the values of its parameters (`;jsessionid=...`) that are secrets.
     pub(crate) fn path<'a>(&self, path: &'a str) -> Cow<'a, str> {
         if !path.contains(';') {
             return short(path.into());
@@ -29,12 +29,12 @@ impl Redactor {
         short(self.hide(path, &[';', '/']))
     }
 
-    /// A query, without its `?`.
+    /// Returns the query, without its `?`, with the values of secrets hidden.
     pub(crate) fn query<'a>(&self, query: &'a str) -> Cow<'a, str> {
         short(self.hide(query, &['&', ';']))
     }
 
-    /// `text` with the values of secrets hidden; its parameters stand between `delimiters`.
+    /// Returns `text` with the values of secrets hidden; `delimiters` separate its parameters.
     fn hide<'a>(&self, text: &'a str, delimiters: &[char]) -> Cow<'a, str> {
         let mut hidden = String::new();
         let mut shown = 0;
@@ -43,7 +43,7 @@ impl Redactor {
             if value.is_empty() || !(self.is_secret(name) || self.holds_secret(value)) {
                 continue;
             }
-            // It is a part of `text`.
+            // The value is a part of `text`, so the difference of the addresses is its place there.
             let start = value.as_ptr() as usize - text.as_ptr() as usize;
             hidden.push_str(&text[shown..start]);
             hidden.push_str(HIDDEN);
@@ -56,7 +56,7 @@ impl Redactor {
         hidden.into()
     }
 
-    /// Whether a value is a URL or a form, as in `?to=https%3A%2F%2Fx%2F%3Ftoken%3D...`, with a secret in it.
+    /// Whether a value is a URL or a form with a secret in it, as in `?to=https%3A%2F%2Fx%2F%3Ftoken%3D...`.
     fn holds_secret(&self, value: &str) -> bool {
         if !value.contains(['=', '%']) {
             return false;
@@ -73,14 +73,14 @@ impl Redactor {
         self.is_secret_name(&decode(name.as_bytes()))
     }
 
-    /// Also of `a[token]` and `a.token`.
+    /// Whether a name, or a part of one such as `a[token]` or `a.token`, is that of a secret.
     fn is_secret_name(&self, name: &[u8]) -> bool {
         let parts = name.split(|byte| matches!(byte, b'[' | b']' | b'.'));
         parts.map(fold).any(|part| is_secret(&part) || self.own.contains(&part))
     }
 }
 
-/// Without percent-encoding.
+/// Decodes percent-encoding; a broken escape stays as it is.
 fn decode(text: &[u8]) -> Cow<'_, [u8]> {
     if !text.contains(&b'%') {
         return text.into();

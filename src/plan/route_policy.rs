@@ -1,5 +1,5 @@
-//! What applies to the requests of a route. Routes may be thousands; where the same applies to them, they share it, and
-//! what they share is in a cache.
+//! The limits and header rules of a route. There may be thousands of routes; those with the same limits share one
+//! policy, which therefore stays in a cache.
 
 use super::LimiterPlan;
 use crate::{
@@ -11,27 +11,27 @@ use crate::{
 use smallvec::SmallVec;
 use std::{collections::HashMap, time::Duration};
 
-/// What applies to the requests of some routes.
+/// The limits and header rules of the routes that share them.
 pub(crate) struct RoutePolicy {
-    /// What is charged; empty: nothing limits them.
+    /// The limiters that a request is charged to, with its cost; empty if no limiter applies.
     charges: Vec<Charge>,
-    /// For each check, the index of its limiter and of its rate there.
+    /// For each check, the index of its limiter, and of its rate within the limiter.
     owners: SmallVec<[(usize, usize); 1]>,
-    /// What the operator changes in headers: of the upstream, then of the route. `None`: nothing.
+    /// The operator's changes to headers: those of the upstream, then those of the route. `None` if both are empty.
     pub(crate) rules: Option<[Rules; 2]>,
-    /// Index of the upstream.
+    /// The index of the upstream.
     pub(crate) upstream: usize,
     pub(crate) max_wait: Duration,
     pub(crate) max_wait_cap: Duration,
-    /// Requests of a route that may wait at one time in this gateway.
+    /// The most requests of one route that may wait at one time in this gateway.
     pub(crate) max_waiting: usize,
 }
 
-/// What is written of them.
+/// The settings by which two routes are compared: routes with equal keys share a policy.
 #[derive(PartialEq, Eq, Hash)]
 struct PolicyKey<'a> {
     limiters: &'a [Charge],
-    /// Which route it is, if it changes headers: equal values may be secret in one and not in another.
+    /// The index of the route if it changes headers: a value may be secret in one route and not in another.
     headers: Option<usize>,
     upstream: usize,
     max_wait: Duration,
@@ -42,7 +42,7 @@ struct PolicyKey<'a> {
 // === impl RoutePolicy ===
 
 impl RoutePolicy {
-    /// All of them, and which are those of each route.
+    /// Makes the policies of all routes, and the index of the policy of each route.
     pub(crate) fn all(config: &Config, limiters: &[LimiterPlan]) -> (Vec<Self>, Vec<usize>) {
         let (mut all, mut places) = (Vec::new(), HashMap::new());
         let place = |(i, route)| {
@@ -76,8 +76,8 @@ impl RoutePolicy {
         }
     }
 
-    /// What the limiters are asked, where nothing of it depends on the request. Each worker has its own: to hold it is to
-    /// count who does.
+    /// Makes the checks of a request if no part of them depends on the request. Each worker has its own: they are
+    /// counted references, and workers that shared them would write to one cache line.
     pub(crate) fn fixed(&self, limiters: &[LimiterPlan]) -> Option<Checks> {
         let fixed = self.charges.iter().map(|charge| match charge.cost {
             Cost::Fixed(cost) if limiters[charge.limiter].limiter.key.is_none() => {
@@ -89,7 +89,7 @@ impl RoutePolicy {
         Some(fixed.into_iter().flatten().collect())
     }
 
-    /// What the limiters are asked for a request, where that is not the same for all; `None` where nothing limits it.
+    /// Makes the checks of one request, if they depend on it; returns `None` if no limiter applies.
     ///
     /// # Errors
     ///
@@ -113,12 +113,12 @@ impl RoutePolicy {
         Ok(Some(checks.into()))
     }
 
-    /// The limiter behind a check.
+    /// The index of the limiter that a check belongs to.
     pub(crate) fn limiter(&self, check: usize) -> usize {
         self.owners[check].0
     }
 
-    /// The limiter behind a check, and the place of its rate.
+    /// The index of the limiter that a check belongs to, and of its rate there.
     pub(crate) fn owner(&self, check: usize) -> (usize, usize) {
         self.owners[check]
     }

@@ -1,4 +1,4 @@
-//! How long a request may wait, by its route and by what it says itself. It reads no clock.
+//! The longest time that a request may wait, by its route and by its own headers. It reads no clock.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
-/// How long a request may wait: the route's budget, or its own (RFC 7240 section 4.3) up to the cap, and never
-/// longer than its caller will: a gRPC call ends at its deadline.
+/// Returns how long a request may wait: the route's budget, or the caller's preference (RFC 7240 section 4.3) up to the
+/// cap. A gRPC call never waits longer than its deadline.
 pub fn budget(max_wait: Duration, max_wait_cap: Duration, headers: &HeaderMap) -> Duration {
     let asked = headers.get_all(PREFER).iter().find_map(preferred_wait);
     let budget = asked.map_or(max_wait, |asked| asked.min(max_wait_cap));
@@ -17,7 +17,7 @@ pub fn budget(max_wait: Duration, max_wait_cap: Duration, headers: &HeaderMap) -
     }
 }
 
-/// The `wait` of a `Prefer` field; what is not a number of seconds is not preferred (RFC 7240 section 2).
+/// Reads the `wait` of a `Prefer` field; a value that is not a number of seconds is ignored (RFC 7240 section 2).
 fn preferred_wait(value: &HeaderValue) -> Option<Duration> {
     value.to_str().ok()?.split(',').find_map(|preference| {
         let (name, seconds) = preference.split(';').next()?.split_once('=')?;
@@ -26,12 +26,12 @@ fn preferred_wait(value: &HeaderValue) -> Option<Duration> {
         }
         let seconds = seconds.trim().trim_matches('"');
         let digits = !seconds.is_empty() && seconds.bytes().all(|byte| byte.is_ascii_digit());
-        // More than fits is more than any cap.
+        // A number that does not fit is greater than any cap.
         digits.then(|| Duration::from_secs(seconds.parse().unwrap_or(u32::MAX.into())))
     })
 }
 
-/// The `Timeout` of a gRPC call: up to 8 digits and a unit. What is none is no deadline.
+/// Reads the `Timeout` of a gRPC call: up to 8 digits and a unit. A malformed one is no deadline.
 fn grpc_timeout(value: &HeaderValue) -> Option<Duration> {
     let (digits, unit) = value.to_str().ok()?.split_at_checked(value.len().checked_sub(1)?)?;
     if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -1,5 +1,5 @@
-//! What requests that wait have to know of a gateway that stops: when its drain ends. Requests that do not wait never
-//! look at it.
+//! Tells waiting requests when the drain of a gateway that stops ends. Requests that do not wait never look at it, so
+//! they do not pay for it.
 
 use std::{future::pending, sync::OnceLock, time::Duration};
 use tokio::{
@@ -7,11 +7,11 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// So long before the end of the drain a request that waits for a place is answered at the latest: it takes some time
-/// to write the answer. At most a quarter of the drain.
+/// How long before the end of the drain a request that waits for a concurrency permit is answered at the latest:
+/// writing the answer takes some time. It is at most a quarter of the drain.
 const LAST_CALL: Duration = Duration::from_millis(500);
 
-/// The drain of one worker.
+/// The drain of one worker, which begins at most once.
 #[derive(Debug, Default)]
 pub(super) struct Drain {
     times: OnceLock<Times>,
@@ -20,20 +20,20 @@ pub(super) struct Drain {
 
 #[derive(Debug, Clone, Copy)]
 struct Times {
-    /// Connections that are open then are closed.
+    /// The instant at which the remaining connections are closed.
     end: Instant,
-    /// Requests that wait for a place are answered then.
+    /// The instant at which requests that wait for a concurrency permit are answered.
     last_call: Instant,
 }
 
 // === impl Drain ===
 
 impl Drain {
-    /// The drain begins, and lasts until `end`. Requests that wait hear of it.
+    /// Begins the drain, which lasts until `end`, and wakes the requests that wait.
     pub(super) fn begin(&self, end: Instant) {
         let left = end.saturating_duration_since(Instant::now());
         let last_call = end - LAST_CALL.min(left / 4);
-        // It begins once.
+        // Later calls change nothing: a drain begins once.
         let _ = self.times.set(Times { end, last_call });
         self.begins.notify_waiters();
     }
@@ -59,7 +59,8 @@ impl Drain {
         }
     }
 
-    /// Resolves when a request that still waits for a place has to be answered, because the drain is about to end.
+    /// Resolves when a request that still waits for a concurrency permit has to be answered, because the drain is about
+    /// to end.
     pub(super) async fn last_call(&self) {
         sleep_until(self.times().await.last_call).await;
     }
@@ -94,7 +95,7 @@ mod tests {
         for wait in waits {
             assert_eq!(wait.await.expect("a task"), start + SECOND);
         }
-        // A request that comes during the drain hears of it, too.
+        // A request that arrives during the drain learns of it, too.
         assert!(timeout(Duration::ZERO, drain.ends_before(end)).await.is_ok());
     }
 

@@ -1,4 +1,4 @@
-//! Interim responses of the upstream (1xx, RFC 9110 section 15.2) on their way to the client. A 101 is none of them.
+//! Forwards interim responses of the upstream to the client (1xx, RFC 9110 section 15.2), except a 101.
 
 use super::Client;
 use crate::upstream::{UploadControl, headers};
@@ -8,11 +8,12 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-/// Those of one request that are passed on.
+/// The most interim responses of one request that are forwarded.
 const MOST: usize = 16;
 
-/// Passes on what the upstream says before its answer. Its 100 lets the body go, and stays here: the client gets one of
-/// its own when its body is asked for. Over HTTP/2 there is no `client` to tell: nobody knows for which of its requests.
+/// Forwards the responses that the upstream sends before its final one. Its 100 releases the request's body and is not
+/// forwarded: the client gets a 100 from the gateway when its body is asked for. `client` is `None` over HTTP/2, where
+/// an interim response could not be assigned to its request.
 pub(super) fn pass(
     client: Option<&Arc<Client>>,
     upload: &Option<UploadControl>,
@@ -27,7 +28,7 @@ pub(super) fn pass(
             && count.fetch_add(1, Relaxed) < MOST
         {
             headers::remove_hop_by_hop(&mut headers);
-            // It has no body (RFC 9110 section 8.6).
+            // An interim response has no body (RFC 9110 section 8.6).
             headers.remove(CONTENT_LENGTH);
             client.inform(status, &headers);
         }

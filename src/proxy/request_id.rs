@@ -1,5 +1,5 @@
-//! By what a request is told from others: its `X-Request-Id`, kept or made, and the trace that it is part of (W3C Trace
-//! Context). They are names, not secrets.
+//! The identity of a request: its `X-Request-Id`, kept or made, and the trace that it is part of (W3C Trace Context).
+//! Both are names, not secrets.
 
 use crate::upstream::headers::HeaderFlags;
 use bytes::Bytes;
@@ -7,28 +7,28 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use parking_lot::Mutex;
 use std::hash::{BuildHasher, RandomState};
 
-/// Kept when it is sane, made otherwise, and said both ways.
+/// The header with the request's id. It is sent to the upstream, returned to the client, and written to the log.
 pub(super) static X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const MAX_ID: usize = 128;
-/// Digits of an id that is made.
+/// The digits of an id that the gateway makes: 32 hex digits are 128 bits.
 const DIGITS: usize = 32;
-/// So many are made at once: one allocation for all.
+/// The number of ids that are made at once, so that one allocation serves them all.
 const BLOCK: usize = 64;
 
-/// Makes ids of 128 bits that no two requests of any gateways share. One a worker.
+/// Makes ids of 128 bits that no two requests of any gateways share. Each worker has one.
 #[derive(Debug)]
 pub(super) struct RequestIds {
-    /// Random: one of 2^64.
+    /// The first half of each id, which is random for each worker and start.
     high: u64,
     next: Mutex<Next>,
 }
 
 #[derive(Debug)]
 struct Next {
-    /// Random at first; then it counts.
+    /// The second half of the next id, before it is mixed: a counter with a random start.
     low: u64,
-    /// Those that are made already.
+    /// The ids that are made and not used yet, one after the other.
     made: Bytes,
 }
 
@@ -36,13 +36,14 @@ struct Next {
 
 impl RequestIds {
     pub(super) fn new() -> Self {
-        // Each state is keyed by the system's random numbers.
+        // The system's random numbers are the key of each hash state.
         let random = |of: u8| RandomState::new().hash_one(of);
         let next = Next { low: random(2), made: Bytes::new() };
         Self { high: random(0) ^ random(1).rotate_left(32), next: Mutex::new(next) }
     }
 
-    /// The id of a request with these headers: its own, or a new one. What cannot be its id goes.
+    /// Returns the id of a request: its own if it has exactly one that is sane, otherwise a new one. Removes ids that
+    /// are not used.
     pub(super) fn of(&self, headers: &mut HeaderMap, seen: HeaderFlags) -> HeaderValue {
         if !seen.has(HeaderFlags::REQUEST_ID) {
             return self.next();
@@ -65,7 +66,7 @@ impl RequestIds {
         }
         let id = next.made.split_to(DIGITS);
         drop(next);
-        // Digits are what a header may hold.
+        // All digits are allowed in the value of a header.
         HeaderValue::from_maybe_shared(id).unwrap_or(HeaderValue::from_static("-"))
     }
 
@@ -81,7 +82,7 @@ impl RequestIds {
     }
 }
 
-/// One to one, so that no two counts look alike, or one after the other (the finish of SplitMix64).
+/// Maps counts to numbers one to one, so that successive ids do not look alike (the last step of SplitMix64).
 fn mix(count: u64) -> u64 {
     let mut z = count.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -89,13 +90,13 @@ fn mix(count: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Short, and of characters that every log can hold.
+/// Whether an id is short, and of characters that every log can hold.
 fn is_sane(id: &[u8]) -> bool {
     let is_plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\'' | b'\\');
     (1..=MAX_ID).contains(&id.len()) && id.iter().all(is_plain)
 }
 
-/// The trace-id of a valid `traceparent` (W3C Trace Context section 3.2).
+/// Returns the trace-id of a valid `traceparent` (W3C Trace Context section 3.2).
 pub(super) fn trace_id(headers: &HeaderMap) -> Option<&str> {
     let mut all = headers.get_all(TRACEPARENT).iter();
     let (Some(value), None) = (all.next(), all.next()) else { return None };
@@ -108,7 +109,7 @@ pub(super) fn trace_id(headers: &HeaderMap) -> Option<&str> {
         text.len() == length && digits
     };
     let is_some = |text: &str| text.bytes().any(|byte| byte != b'0');
-    // Later versions may have more behind it.
+    // Later versions may have more fields after the flags.
     let flags = if version == "00" { flags } else { flags.split('-').next()? };
     let is_valid = is_hex(version, 2)
         && version != "ff"

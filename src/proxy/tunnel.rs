@@ -1,5 +1,5 @@
-//! Tunnels: two connections that speak another protocol by now, each octet of one passed to the other. Nothing in
-//! them is looked at, and no time-out of ours ends them but that of the drain.
+//! Tunnels: two connections that have switched to another protocol. The gateway copies the octets of each to the other
+//! without reading them, and only the end of the drain ends a tunnel from its side.
 
 use crate::upstream::Tunnel;
 use hyper::upgrade::OnUpgrade;
@@ -8,7 +8,7 @@ use metrics::Gauge;
 use std::io;
 use tokio::{io::copy_bidirectional_with_sizes, sync::watch};
 
-/// Octets under way, each way.
+/// The octets that a tunnel holds in each direction.
 const BUFFER: usize = 16 << 10;
 
 /// The tunnels of one worker. They are tasks of their own and outlive the requests that began them.
@@ -18,7 +18,7 @@ pub(super) struct Tunnels {
     cut: watch::Sender<bool>,
 }
 
-/// Counts a tunnel.
+/// Counts an open tunnel until it is dropped.
 struct Counted {
     open: watch::Sender<usize>,
     gauge: Gauge,
@@ -31,7 +31,8 @@ impl Tunnels {
         Self { open: watch::Sender::new(0), cut: watch::Sender::new(false) }
     }
 
-    /// Begins a tunnel when the client is ready for it; what it holds, `held`, goes at its end.
+    /// Begins a tunnel when the client's side of it is ready. The tunnel drops `held`, such as a concurrency permit, at
+    /// its end.
     pub(super) fn begin(
         &self,
         ends: (OnUpgrade, Tunnel),
@@ -43,20 +44,20 @@ impl Tunnels {
         tokio::spawn(async move {
             let _held = (counted, held);
             tokio::select! {
-                // Its end and its errors are seen by both sides.
+                // Both sides see the end of the tunnel and its errors.
                 _ = pass(ends) => {}
                 _ = cut.wait_for(|cut| *cut) => {}
             }
         });
     }
 
-    /// Resolves when none is open.
+    /// Resolves when no tunnel is open.
     pub(super) async fn ended(&self) {
-        // Fails only without a sender, which is in our hands.
+        // An error means that no sender exists, but this value has one.
         let _ = self.open.subscribe().wait_for(|open| *open == 0).await;
     }
 
-    /// Cuts all that are open, and all that begin.
+    /// Cuts all tunnels that are open, and each one that begins later.
     pub(super) fn cut(&self) {
         self.cut.send_replace(true);
     }
@@ -79,7 +80,8 @@ impl Drop for Counted {
     }
 }
 
-/// Until both directions have ended, or one has failed. The end of one is passed on, and the other goes on.
+/// Copies until both directions have ended, or one has failed. The end of one direction is passed on, and the other
+/// continues.
 async fn pass((client, mut upstream): (OnUpgrade, Tunnel)) -> io::Result<()> {
     let mut client = TokioIo::new(client.await.map_err(io::Error::other)?);
     copy_bidirectional_with_sizes(&mut client, &mut upstream, BUFFER, BUFFER).await?;

@@ -1,5 +1,5 @@
-//! Requests that ask for another protocol: HTTP/1.1 upgrades (RFC 9110 section 7.8), and WebSockets over HTTP/2
-//! (RFC 8441), which go on as the former. It knows no protocol but by its name.
+//! Requests that ask for another protocol: HTTP/1.1 upgrades (RFC 9110 section 7.8), and WebSockets over HTTP/2 (RFC
+//! 8441), which become HTTP/1.1 upgrades. It knows protocols by their names only.
 
 use crate::upstream::{UpstreamError, headers::HeaderFlags};
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
@@ -15,32 +15,32 @@ use hyper::{
 use sha1::{Digest, Sha1};
 use std::hash::{BuildHasher, RandomState};
 
-/// What makes an accepted key (RFC 6455 section 1.3).
+/// The text that a server appends to a WebSocket key before it hashes the key (RFC 6455 section 1.3).
 const WEBSOCKET: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// What a client asks for.
+/// The upgrade that a client asks for.
 pub(super) struct Upgrade {
-    /// The names, as they go to the upstream.
+    /// The names of the protocols, as they are forwarded to the upstream.
     protocols: HeaderValue,
-    /// The client's side of the tunnel, once it has the answer.
+    /// The client's side of the tunnel, which is ready once the client has the answer.
     client: OnUpgrade,
-    /// Of a client that speaks HTTP/2 and needs no key.
+    /// A WebSocket key for the upstream, if the client speaks HTTP/2, where it needs none.
     key: Option<HeaderValue>,
 }
 
-/// What the upstream agreed to.
+/// The protocol that the upstream agreed to.
 pub(super) struct Switched {
     /// The client's side of the tunnel, once it is ready.
     pub(super) client: OnUpgrade,
-    /// `None` for a WebSocket over HTTP/2.
+    /// The protocol's name for the client; `None` for a WebSocket over HTTP/2, which has none.
     protocol: Option<HeaderValue>,
 }
 
 // === impl Upgrade ===
 
 impl Upgrade {
-    /// What `request` asks for, which has the fields `seen`. A WebSocket over HTTP/2 becomes a GET. With a body nothing
-    /// is asked for: it would have to be read to its end first.
+    /// Reads the upgrade that `request` asks for; `seen` are its fields. A WebSocket over HTTP/2 becomes a GET. A
+    /// request with a body cannot ask for an upgrade, because the body would have to be read to its end first.
     pub(super) fn asked<B: Body>(request: &mut Request<B>, seen: HeaderFlags) -> Option<Self> {
         if request.version() == Version::HTTP_2 {
             return Self::asked_by_h2(request);
@@ -67,19 +67,19 @@ impl Upgrade {
         }
         request.extensions_mut().remove::<Protocol>();
         *request.method_mut() = Method::GET;
-        // It only has to be another one each time.
+        // The key need not be secret: it only has to differ each time.
         let nonce = [(); 2].map(|()| RandomState::new().hash_one(WEBSOCKET).to_be_bytes()).concat();
         let key = HeaderValue::from_str(&BASE64.encode(nonce)).ok()?;
         let protocols = HeaderValue::from_static("websocket");
         Some(Self { protocols, client: upgrade::on(request), key: Some(key) })
     }
 
-    /// Whether it is a WebSocket over HTTP/2, which cannot go on as another request.
+    /// Whether it is a WebSocket over HTTP/2, which cannot be forwarded as an ordinary request.
     pub(super) fn is_by_h2(&self) -> bool {
         self.key.is_some()
     }
 
-    /// Asks the upstream for it.
+    /// Adds the fields that ask the upstream for the upgrade.
     pub(super) fn ask(&self, headers: &mut HeaderMap) {
         headers.append(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, self.protocols.clone());
@@ -89,7 +89,7 @@ impl Upgrade {
         }
     }
 
-    /// The protocol that the upstream's 101 names.
+    /// Returns the protocol that the upstream's 101 names, if the client has asked for it.
     fn protocol(&self, headers: &HeaderMap) -> Result<HeaderValue, UpstreamError> {
         const OTHER: UpstreamError = UpstreamError::Invalid("an upgrade to what was not asked for");
         let asked = self.protocols.to_str().unwrap_or_default();
@@ -110,12 +110,13 @@ impl Upgrade {
 // === impl Switched ===
 
 impl Switched {
-    /// What `upgrade` came to; `None` where the upstream's answer is an ordinary one.
+    /// Reads the upstream's answer to `upgrade`; returns `None` if it is an ordinary response.
     ///
     /// # Errors
     ///
-    /// [`UpstreamError::Invalid`] when it switches to something that was not asked for, and when it succeeds without
-    /// a switch where success alone would open a WebSocket (RFC 8441 section 5).
+    /// [`UpstreamError::Invalid`] when the upstream switches to a protocol that the client did not ask for, and when it
+    /// answers a WebSocket over HTTP/2 with success but without a switch, which the client would read as an open
+    /// WebSocket (RFC 8441 section 5).
     pub(super) fn from<B>(
         upgrade: Option<Upgrade>,
         response: &Response<B>,
@@ -132,7 +133,7 @@ impl Switched {
         Ok(Some(Self { client: upgrade.client, protocol }))
     }
 
-    /// Makes the upstream's 101 one for the client, after its headers have lost what was meant for one hop.
+    /// Makes the upstream's 101 one for the client. The fields for a single hop have been removed before.
     pub(super) fn answer<B>(&self, response: &mut Response<B>) {
         let headers = response.headers_mut();
         match &self.protocol {
@@ -148,19 +149,20 @@ impl Switched {
     }
 }
 
-/// What a server answers to a key.
+/// Returns the value of `Sec-WebSocket-Accept` for a key.
 fn accepted(key: &HeaderValue) -> Option<HeaderValue> {
     let digest = Sha1::new().chain_update(key.as_bytes()).chain_update(WEBSOCKET).finalize();
     HeaderValue::from_str(&BASE64.encode(digest)).ok()
 }
 
-/// HTTP and TLS concern this connection; we have our own ways to them.
+/// Whether an upgrade may be forwarded. HTTP and TLS concern the client's own connection, where the gateway has other
+/// ways to them.
 fn may_go(name: &str) -> bool {
     let name = name.split('/').next().unwrap_or_default();
     !["h2c", "h2", "http", "tls"].iter().any(|ours| name.eq_ignore_ascii_case(ours))
 }
 
-/// The words of a list (RFC 9110 section 5.6.1).
+/// The words of a list in all fields of that name (RFC 9110 section 5.6.1).
 fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
     headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).flat_map(words)
 }

@@ -1,5 +1,5 @@
-//! What a request must be before anything is asked, charged or forwarded for it: one message that everybody on its
-//! way reads alike (RFC 9110, 9112, 9113). Reads no body. hyper has refused before what is no HTTP at all.
+//! The rules that a request must keep before any limiter is asked for it: it must be one message that every program on
+//! its way reads alike (RFC 9110, 9112, 9113). Reads no body. hyper has already refused bytes that are no HTTP.
 
 use super::Client;
 use crate::{
@@ -16,7 +16,7 @@ use http::{
 use hyper::ext::Protocol;
 use std::net::Ipv6Addr;
 
-/// Refuses what is malformed, too large, or not for a gateway; `seen` are the fields of the request.
+/// Refuses a request that is malformed, too large, or not for a gateway; `seen` are its fields.
 ///
 /// # Errors
 ///
@@ -38,11 +38,11 @@ pub(super) fn request<B>(
     message((limits, paths), request, seen)
 }
 
-/// The same for what the message itself says, whoever sent it.
+/// Checks the rules that depend on the message alone, and not on the connection that it came on.
 ///
 /// # Errors
 ///
-/// As above.
+/// Those of [`request`].
 pub(super) fn message<B>(
     (limits, paths): (&Limits, &Paths),
     request: &Request<B>,
@@ -70,7 +70,7 @@ pub(super) fn message<B>(
 }
 
 /// Whether the request may be forwarded no further, so that this gateway answers it (RFC 9110 section 7.6.2). The field
-/// means something for OPTIONS and TRACE alone, and TRACE is refused.
+/// has a meaning for OPTIONS and TRACE alone, and TRACE is refused.
 fn is_last_hop<B>(request: &Request<B>) -> bool {
     *request.method() == Method::OPTIONS
         && headers::max_forwards(request.headers()).is_some_and(|left| left == 0)
@@ -80,8 +80,9 @@ fn malformed<T>(why: &'static str) -> Result<T, Failure> {
     Err(Failure::Malformed(why.into()))
 }
 
-/// A tunnel or an echo is not what a gateway is for. Methods are case-sensitive (RFC 9110 section 9.1), but some
-/// origins fold them: then `get` would take the route of another method. nginx refuses small letters, too.
+/// Refuses methods that are not for a gateway: a tunnel (CONNECT) and an echo (TRACE). Methods are case-sensitive (RFC
+/// 9110 section 9.1), but some origins fold them: then `get` would take the route of another method. nginx refuses
+/// small letters, too.
 fn method<B>(request: &Request<B>) -> Result<(), Failure> {
     let method = request.method();
     match *method {
@@ -101,8 +102,8 @@ fn is_websocket<B>(request: &Request<B>) -> bool {
     protocol.is_some_and(|protocol| protocol.as_str() == "websocket")
 }
 
-/// Origin-form, absolute-form, and `*` for OPTIONS (RFC 9112 section 3.2). A fragment has been cut off by hyper's
-/// parser, from what is matched and from what is forwarded.
+/// Accepts the origin-form, the absolute-form, and `*` for OPTIONS (RFC 9112 section 3.2). hyper's parser has cut off a
+/// fragment, so it is neither matched nor forwarded.
 fn target<B>(paths: &Paths, request: &Request<B>) -> Result<(), Failure> {
     let uri = request.uri();
     if let Some(scheme) = uri.scheme_str()
@@ -131,13 +132,13 @@ fn size<B>(limits: &Limits, request: &Request<B>) -> Result<(), Failure> {
     let scheme = uri.scheme_str().map_or(0, |scheme| scheme.len() + "://".len());
     let authority = uri.authority().map_or(0, |authority| authority.as_str().len());
     let target = uri.path_and_query().map_or(0, |target| target.as_str().len());
-    // In HTTP/2 all parts always come, each on its own.
+    // In HTTP/2 scheme, authority and path are separate fields, and all of them are always present.
     let whole = if is_http2(request) { target } else { scheme + authority + target };
     if whole > limits.uri {
         let why = format!("the target of the request is longer than {} bytes", limits.uri);
         return Err(Failure::TooLarge(StatusCode::URI_TOO_LONG, why.into()));
     }
-    // What came as HTTP/1.1 its parser has measured.
+    // The parser has measured a head of HTTP/1.1 already.
     if !is_http2(request) {
         return Ok(());
     }
@@ -148,7 +149,7 @@ fn size<B>(limits: &Limits, request: &Request<B>) -> Result<(), Failure> {
     if headers.len() > limits.headers {
         return too_large(format!("there are more than {} headers", limits.headers));
     }
-    // As many bytes as HTTP/1.1 would write.
+    // The bytes that HTTP/1.1 would need for a field.
     let bytes = |(name, value): (&http::HeaderName, &HeaderValue)| {
         name.as_str().len() + value.len() + ": \r\n".len()
     };
@@ -158,7 +159,7 @@ fn size<B>(limits: &Limits, request: &Request<B>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One host, and the same wherever it is named (RFC 9112 section 3.2, RFC 9113 section 8.3.1).
+/// Requires one host, which is the same in each place that names it (RFC 9112 section 3.2, RFC 9113 section 8.3.1).
 fn host<B>(request: &Request<B>) -> Result<(), Failure> {
     let authority = request.uri().authority();
     if authority.is_some_and(|authority| !is_host(authority.as_str().as_bytes())) {
@@ -186,15 +187,15 @@ fn host<B>(request: &Request<B>) -> Result<(), Failure> {
     let differs = |authority: &Authority| {
         !authority.as_str().as_bytes().eq_ignore_ascii_case(host.as_bytes())
     };
-    // In HTTP/1.1 the target outranks `Host`, which goes.
+    // In HTTP/1.1 the target outranks `Host`, which is replaced.
     if is_http2(request) && authority.is_some_and(differs) {
         return malformed("`:authority` and `Host` differ (RFC 9113 section 8.3.1)");
     }
     Ok(())
 }
 
-/// What may stand in the name of a host. RFC 3986 allows a comma, but servers that join fields by commas read a host with
-/// one as two hosts.
+/// The bytes that the name of a host may have. RFC 3986 allows a comma, but servers that join fields by commas read a
+/// host with one as two hosts.
 static IN_NAMES: [bool; 256] = {
     let mut names = [false; 256];
     let mut byte = 0;
@@ -211,7 +212,8 @@ static IN_NAMES: [bool; 256] = {
     names
 };
 
-/// `host[:port]` (RFC 3986 section 3.2): without credentials, escapes, or what never was in a name.
+/// Whether `text` is `host[:port]` (RFC 3986 section 3.2), without credentials, escapes, and characters that no host
+/// name has.
 pub(super) fn is_host(text: &[u8]) -> bool {
     let (host, port) = match text {
         [b'[', rest @ ..] => {
@@ -240,7 +242,7 @@ pub(super) fn is_host(text: &[u8]) -> bool {
         && (port.is_empty() || port.parse::<u16>().is_ok())
 }
 
-/// A body is `chunked` and nothing else, or has a length (RFC 9112 section 6.1).
+/// Requires that a body is `chunked` and has no other coding (RFC 9112 section 6.1).
 fn coding<B>(request: &Request<B>) -> Result<(), Failure> {
     let mut codings = request.headers().get_all(TRANSFER_ENCODING).iter();
     let Some(first) = codings.next() else { return Ok(()) };
@@ -259,7 +261,7 @@ fn coding<B>(request: &Request<B>) -> Result<(), Failure> {
     }
 }
 
-/// One number. In HTTP/1.1 the parser has seen to that; in HTTP/2 an empty one comes through, and several.
+/// Requires one number. The parser of HTTP/1.1 has checked this; HTTP/2 lets an empty value pass, and several.
 fn length(limits: &Limits, fields: &HeaderMap) -> Result<(), Failure> {
     let mut lengths = fields.get_all(CONTENT_LENGTH).iter();
     let Some(length) = lengths.next() else { return Ok(()) };
