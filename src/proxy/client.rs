@@ -1,4 +1,5 @@
-//! The client at the other end of a connection, and what only its connection knows. Made once per connection.
+//! The client at the other end of a connection, and the facts that only the connection knows. It is made once for each
+//! connection.
 
 use crate::{key, upstream::RequestBoundary};
 use http::{HeaderMap, HeaderValue, StatusCode};
@@ -15,50 +16,50 @@ use std::{
 };
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// How often a client is looked after that has sent more than is read.
+/// How often the socket of a client is asked whether the client has left, while bytes that it sent are not read.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The client at the other end of a connection; made once per connection.
+/// The client at the other end of a connection. All requests on the connection share it.
 pub struct Client {
     pub(super) ip: IpAddr,
     pub(super) forwarded_for: HeaderValue,
-    /// One of the proxies that are believed.
+    /// Whether it is one of `trusted_proxies`, whose forwarding headers are believed.
     pub(super) is_trusted: bool,
-    /// It speaks TLS with us.
+    /// Whether its connection to the gateway is TLS.
     pub(super) is_tls: bool,
-    /// Our port, as it knows it.
+    /// The gateway's port, as the client knows it.
     pub(super) port: HeaderValue,
-    /// Of its requests.
+    /// Where each of its requests ended, and whether every program before us has seen it there.
     pub(super) boundary: Arc<RequestBoundary>,
     line: Arc<dyn ClientConnection>,
 }
 
-/// What a connection can do for the requests on it.
+/// The services of a connection for the requests on it.
 pub trait ClientConnection: Send + Sync {
-    /// Whether the client has closed its side, of which the task hears while it is pending: the parser does not look
-    /// while a request is being answered. Ready with false where there is input that nobody reads, behind which the
-    /// end cannot be heard.
+    /// Whether the client has closed its side. While this is pending, the end of the connection wakes the task: the
+    /// parser does not read while a request is being answered. Ready with false if the client has sent bytes that are
+    /// not read, because the end after them does not wake the task.
     fn poll_left(&self, cx: &mut Context<'_>) -> Poll<bool>;
 
-    /// Whether the head that was parsed last may have had a Content-Length beside its Transfer-Encoding. Says yes when
-    /// it cannot be sure.
+    /// Whether the head that was parsed last may have had a Content-Length beside its Transfer-Encoding. True when that
+    /// is uncertain.
     fn framed_twice(&self) -> bool;
 
-    /// Sends a whole interim response before the final one; does nothing where it cannot.
+    /// Sends a whole interim response before the final one; does nothing where the connection cannot take one.
     fn inform(&self, response: &[u8]);
 }
 
-/// Looks after a client for as long as something is done for it.
+/// Watches whether a client leaves while a request of its is being served.
 pub(super) struct DisconnectWatch<L = Arc<dyn ClientConnection>> {
     line: L,
-    /// Made when more has come than is read. It almost never does.
+    /// Made when the client has sent bytes that are not read, which is rare.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 // === impl Client ===
 
 impl Client {
-    /// The client at `ip`, maybe one of the `trusted` proxies, who asked for our `port`.
+    /// Makes the client at `ip`, which may be one of the `trusted` proxies and has connected to our `port`.
     pub fn new(
         ip: IpAddr,
         port: u16,
@@ -69,14 +70,14 @@ impl Client {
         let ip = ip.to_canonical();
         let text = ip.to_string();
         let forwarded_for = HeaderValue::from_str(&text);
-        // An address is made of characters that a header may hold.
+        // All characters of an address are allowed in a header.
         let forwarded_for = forwarded_for.unwrap_or(HeaderValue::from_static("unknown"));
         let is_trusted = key::is_trusted(ip, trusted);
         let (port, boundary) = (HeaderValue::from(port), Arc::default());
         Self { ip, forwarded_for, is_trusted, is_tls, port, boundary, line }
     }
 
-    /// Who calls: the client, or whom it says it speaks for, if it is believed.
+    /// The address of the caller: that of the client, or the one that a trusted proxy names.
     pub(super) fn client_ip(&self, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
         match self.is_trusted {
             true => key::client_ip(self.ip, headers, trusted),
@@ -84,7 +85,7 @@ impl Client {
         }
     }
 
-    /// Looks after the client.
+    /// Watches the client from the body of a response, which outlives the request's future.
     pub(super) fn leaving(&self) -> DisconnectWatch {
         DisconnectWatch { line: self.line.clone(), timer: None }
     }
@@ -96,14 +97,14 @@ impl Client {
     }
 
     /// Whether the head of this request, which has a Transfer-Encoding, had a Content-Length beside it. The parser
-    /// conceals that.
+    /// removes that field.
     pub(super) fn framed_twice(&self, has_length: bool) -> bool {
         // HTTP/2 has no Transfer-Encoding; its parser refuses it.
         has_length || self.line.framed_twice()
     }
 
-    /// Passes an interim response (1xx, RFC 9110 section 15.2) on, where the connection can take one. A switch of
-    /// protocols is none.
+    /// Forwards an interim response (1xx, RFC 9110 section 15.2) where the connection can take one. A switch of
+    /// protocols (101) is no interim response.
     pub(super) fn inform(&self, status: StatusCode, headers: &HeaderMap) {
         if !status.is_informational() || status == StatusCode::SWITCHING_PROTOCOLS {
             return;
@@ -123,8 +124,8 @@ impl Client {
 // === impl DisconnectWatch ===
 
 impl<L: Borrow<Arc<dyn ClientConnection>>> DisconnectWatch<L> {
-    /// Ready when the client has left. The task must be that of the connection, or one that ends with it: what is
-    /// done for a client is polled whenever the parser has looked at its input.
+    /// Ready when the client has left. The task must be that of the connection, or one that ends with it, because it is
+    /// polled whenever the parser has read input.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             match self.line.borrow().poll_left(cx) {
@@ -135,7 +136,7 @@ impl<L: Borrow<Arc<dyn ClientConnection>>> DisconnectWatch<L> {
                 Poll::Ready(true) => return Poll::Ready(()),
                 Poll::Ready(false) => {}
             }
-            // A socket with unread input does not wake.
+            // A socket with unread input does not wake the task at its end.
             let next = || Box::pin(sleep_until(Instant::now() + LOOK));
             ready!(self.timer.get_or_insert_with(next).as_mut().poll(cx));
             self.timer = None;

@@ -1,4 +1,4 @@
-//! What is counted and logged of a request: written when it ends, however it ends.
+//! The counts and the access line of a request. They are written when the record is dropped, however the request ends.
 
 use super::{
     Client,
@@ -18,39 +18,40 @@ use http::{
 use std::{net::IpAddr, time::Duration};
 use tokio::time::Instant;
 
-/// nginx's name for a request whose client left.
+/// The status in the access log of a request whose client left, as in nginx.
 const CLIENT_LEFT: u16 = 499;
 
-/// Of a response that nobody is there to read.
+/// Marks a response whose client has left, so that the connection does not write it.
 #[derive(Debug, Clone, Copy)]
 pub struct ClientGone;
 
-/// One request.
+/// The record of one request, from its head to the head of its answer.
 pub(super) struct Record<'a> {
     plan: &'a Plan,
     counters: &'a WorkerCounters,
-    /// Its `X-Request-Id`.
+    /// The `X-Request-Id` of the request, kept or made.
     pub(super) id: HeaderValue,
-    /// Index of its route.
+    /// The index of its route, once it is known.
     pub(super) route: Option<usize>,
     pub(super) started: Instant,
     outcome: Outcome,
     status: Option<StatusCode>,
     sent: bool,
-    /// Index of the limiter that bound.
+    /// The index of the limiter that bound the request.
     pub(super) bound: Option<usize>,
-    /// An observing limiter would have held or refused it.
+    /// Whether a limiter in mode `observe` would have held or refused it.
     pub(super) observed: bool,
-    /// How long it was held, before the first attempt at the upstream and before the second.
+    /// How long the request was held, before the first attempt at the upstream and before the second.
     pub(super) wait: Duration,
-    /// Since when it is being held.
+    /// The instant from which on the request is being held; `None` while it is not.
     pub(super) waits_since: Option<Instant>,
-    /// Until the head of the upstream's response.
+    /// The time from the slot to the head of the upstream's response.
     pub(super) upstream: Option<Duration>,
     line: Option<Box<AccessLine<'a>>>,
 }
 
-/// What only the access log needs. No header is shown but those that say who asked for what.
+/// The values that only the access log needs. The log shows the host, the request id and the trace id, and no other
+/// header.
 struct AccessLine<'a> {
     redactor: &'a Redactor,
     trace_id: Option<Box<str>>,
@@ -61,7 +62,7 @@ struct AccessLine<'a> {
     uri: Uri,
 }
 
-/// What became of a request that was forwarded.
+/// The outcome of a request that the upstream has answered.
 pub(super) fn forwarded(wait: Duration, observed: bool) -> Outcome {
     match (wait.is_zero(), observed) {
         (false, _) => Outcome::Waited,
@@ -70,7 +71,7 @@ pub(super) fn forwarded(wait: Duration, observed: bool) -> Outcome {
     }
 }
 
-/// Counts and logs what was answered without having become a request.
+/// Counts and logs bytes that were answered without having become a request.
 pub(super) fn unparsed(plan: &Plan, counters: &WorkerCounters, client: IpAddr, status: StatusCode) {
     let outcome = Outcome::BadRequest;
     counters.no_route.requests.count(outcome);
@@ -126,7 +127,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// It is held no longer.
+    /// Ends the wait of the request, and adds it to the sum of its waits.
     pub(super) fn waited(&mut self) {
         if let Some(since) = self.waits_since.take() {
             self.wait += since.elapsed();
@@ -142,7 +143,7 @@ impl<'a> Record<'a> {
         self.status = (self.outcome != Outcome::Cancelled).then_some(status);
     }
 
-    /// What its client is told instead of an answer.
+    /// Makes the gateway's own answer to a request that is not forwarded or has no response.
     pub(super) fn refusal(
         &mut self,
         failure: &Failure,
@@ -205,13 +206,13 @@ impl AccessLine<'_> {
         }
     }
 
-    /// As it was sent; a name that is longer than any of ours has no end worth a look.
+    /// The method as it was sent, up to 32 characters: no method that a route can name is longer.
     fn method(&self) -> &str {
         let method = self.method.as_str();
         &method[..method.len().min(32)]
     }
 
-    /// What the request was for, if that is a host.
+    /// The host that the request was for, if it is a valid one.
     fn host(&self) -> Option<&str> {
         let own = self.host.as_ref().and_then(|host| host.to_str().ok());
         let host = self.uri.authority().map(|authority| authority.as_str()).or(own)?;
@@ -221,7 +222,7 @@ impl AccessLine<'_> {
 
 impl Drop for Record<'_> {
     fn drop(&mut self) {
-        // Whoever left did so while it was held.
+        // A client that left during a wait has ended that wait.
         self.waited();
         match self.route {
             Some(route) if self.outcome == Outcome::Passed && self.sent => {
@@ -236,7 +237,7 @@ impl Drop for Record<'_> {
                 }
             }
         }
-        // Of a response that never came nobody knows how much was the upstream's.
+        // Without a response, the upstream's part of the time is unknown.
         if self.status.is_some() && self.outcome != Outcome::UpstreamFailed {
             let upstream = self.upstream.unwrap_or_default();
             let spent = self.started.elapsed().saturating_sub(self.wait + upstream);
