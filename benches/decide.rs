@@ -11,7 +11,7 @@ use paceway::{
         Answer, Check, Checks, Store,
         batch::{Batched, StoreMetrics},
         memory::MemoryStore,
-        redis::{Markers, RedisStore, RedisUrl},
+        redis::{Epochs, RedisStore, RedisUrl},
     },
 };
 use std::{
@@ -148,9 +148,8 @@ impl Redis {
 
     /// Connects a store to the server and waits for its first answer.
     async fn store(&self, checks: &Checks) -> Arc<dyn Store> {
-        let script =
-            RedisStore::open(&self.url, &Markers::new("paceway", metrics::Counter::noop()))
-                .expect("a client");
+        let script = RedisStore::open(&self.url, &Epochs::new("paceway", metrics::Counter::noop()))
+            .expect("a client");
         let store = Batched::new(Arc::new(script), TIMEOUT, StoreMetrics::noop());
         let started = Instant::now();
         while let Err(error) = store.reserve(checks, 0, None).get().await {

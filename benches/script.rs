@@ -13,7 +13,7 @@ use paceway::{
     store::{
         Check, Checks, Entry, Reply,
         memory::{MAX_KEYS, MemoryStore},
-        redis::{Markers, RedisStore, RedisUrl},
+        redis::{Epochs, RedisStore, RedisUrl},
     },
 };
 use std::{
@@ -280,7 +280,7 @@ impl Redis {
 
     async fn store(&self) -> RedisStore {
         let url = RedisUrl::parse(&format!("redis://127.0.0.1:{}", self.port)).expect("a URL");
-        let store = RedisStore::open(&url, &Markers::new("paceway", metrics::Counter::noop()))
+        let store = RedisStore::open(&url, &Epochs::new("paceway", metrics::Counter::noop()))
             .expect("a client");
         store.connected(PATIENCE).await.expect("a server");
         store

@@ -12,7 +12,7 @@ use paceway::{
         Store,
         batch::{Batched, StoreMetrics},
         memory::MemoryStore,
-        redis::{Markers, RedisStore, RedisUrl},
+        redis::{Epochs, RedisStore, RedisUrl},
     },
 };
 use std::{env, error::Error, io::Write, sync::Arc, time::Duration};
@@ -45,8 +45,8 @@ async fn store() -> Result<Arc<dyn Store>, Box<dyn Error>> {
     let url = RedisUrl::parse(&url)?;
     // Wrong credentials are an error here; later, a server that is away is an error of each call.
     RedisStore::probe(&url, "paceway", Duration::from_secs(2)).await?;
-    let markers = Markers::new("paceway", metrics::Counter::noop());
-    let script = Arc::new(RedisStore::open(&url, &markers)?);
+    let epochs = Epochs::new("paceway", metrics::Counter::noop());
+    let script = Arc::new(RedisStore::open(&url, &epochs)?);
     script.connected(Duration::from_secs(2)).await?;
     Ok(Arc::new(Batched::new(script, Duration::from_millis(100), StoreMetrics::noop())))
 }

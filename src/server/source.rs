@@ -11,7 +11,7 @@ use crate::{
         failover::{Failover, Process},
         health::{Health, Pace},
         memory::MemoryStore,
-        redis::{Claim, ConnectError, Groups, Markers, RedisStore, RedisUrl},
+        redis::{Claim, ConnectError, Epochs, Groups, RedisStore, RedisUrl},
     },
 };
 use std::{sync::Arc, time::Duration};
@@ -29,7 +29,7 @@ pub(super) enum StoreSource {
     Memory(MemoryStore),
     Redis {
         url: RedisUrl,
-        markers: Arc<Markers>,
+        epochs: Arc<Epochs>,
         /// The hash tags that limiters have in a Cluster; `None` where one server has all keys.
         groups: Option<Arc<Groups>>,
         /// The state of the store as all connections of the process have found it.
@@ -66,10 +66,10 @@ impl StoreSource {
             .limiters
             .iter()
             .any(|limiter| limiter.algorithms.iter().any(|rule| rule.lease().is_some()));
-        let markers = Markers::new(prefix, metrics::store_losses());
+        let epochs = Epochs::new(prefix, metrics::store_losses());
         let groups = url.is_cluster().then(|| Groups::new(prefix, claims(plan)));
         if process.health.is_closed() {
-            let script = RedisStore::open(url, &markers).map_err(ServerError::Store)?;
+            let script = RedisStore::open(url, &epochs).map_err(ServerError::Store)?;
             // The server answered a moment ago. If it is away by now, each connection reports it. In a Cluster one server may
             // be away alone, and the start does not wait 2 s for it.
             let limit = if script.has_many_servers() { GOODBYE } else { PROBE };
@@ -81,7 +81,7 @@ impl StoreSource {
                 }
             }
         }
-        Ok(Self::Redis { url: url.clone(), markers, groups, process, places })
+        Ok(Self::Redis { url: url.clone(), epochs, groups, process, places })
     }
 
     /// Takes this gateway off the store's list, after its last decision, so that the others do not count it as absent.
@@ -117,17 +117,17 @@ impl StoreSource {
         &self,
         looked: Option<Vec<Check>>,
     ) -> Result<Arc<dyn StoreAdmin>, ServerError> {
-        let (url, markers, groups, process, places) = match self {
+        let (url, epochs, groups, process, places) = match self {
             Self::Memory(store) => {
                 metrics::store_up().set(1.0);
                 // Each worker gets an `Arc` of its own, because each request changes its reference count.
                 return Ok(Arc::new(store.clone()));
             }
-            Self::Redis { url, markers, groups, process, places } => {
-                (url, markers, groups, process, *places)
+            Self::Redis { url, epochs, groups, process, places } => {
+                (url, epochs, groups, process, *places)
             }
         };
-        let mut script = RedisStore::open(url, markers).map_err(ServerError::Store)?;
+        let mut script = RedisStore::open(url, epochs).map_err(ServerError::Store)?;
         if let Some(groups) = groups {
             script = script.with_groups(groups.clone());
             if looked.is_some() {
@@ -141,7 +141,7 @@ impl StoreSource {
             process.health.open(&StoreError::Unreachable(error.to_string()));
         }
         if places {
-            script.hear_calls();
+            script.receive_calls();
         }
         let metrics = metrics::store();
         let script = Arc::new(script);

@@ -8,7 +8,7 @@ use paceway::{
         Check, Checks, Decision, Source, StoreAdmin, StoreError,
         batch::{Batched, StoreMetrics},
         memory::MemoryStore,
-        redis::{Markers, RedisStore, RedisUrl},
+        redis::{Epochs, RedisStore, RedisUrl},
     },
     tls::client::ClientTls,
 };
@@ -156,7 +156,7 @@ async fn shared(redis: &Redis) -> Arc<dyn StoreAdmin> {
 
 async fn store(url: &RedisUrl) -> Arc<dyn StoreAdmin> {
     let script =
-        RedisStore::open(url, &Markers::new("paceway", metrics::Counter::noop())).expect("a store");
+        RedisStore::open(url, &Epochs::new("paceway", metrics::Counter::noop())).expect("a store");
     script.connected(LIMIT).await.expect("a connection");
     Arc::new(Batched::new(Arc::new(script), LIMIT, StoreMetrics::noop()))
 }

@@ -9,7 +9,7 @@ use paceway::{
         Check, Checks, Store, StoreAdmin,
         batch::{Batched, StoreMetrics},
         memory::MemoryStore,
-        redis::{Markers, RedisStore, RedisUrl},
+        redis::{Epochs, RedisStore, RedisUrl},
     },
 };
 use rstest::rstest;
@@ -176,10 +176,10 @@ async fn group_commit(#[case] letters: &str) {
 async fn redis(#[case] letters: &str) {
     let redis = Redis::that_is_heard();
     let url = RedisUrl::parse(&redis.url()).expect("a URL");
-    let script = RedisStore::open(&url, &Markers::new("paceway", metrics::Counter::noop()))
-        .expect("a store");
+    let script =
+        RedisStore::open(&url, &Epochs::new("paceway", metrics::Counter::noop())).expect("a store");
     script.connected(LIMIT).await.expect("a connection");
-    script.hear_calls();
+    script.receive_calls();
     let store = Batched::new(Arc::new(script), LIMIT, StoreMetrics::noop());
     whoever_leaves_leaves_nothing_behind(Arc::new(store), letters).await;
 }

@@ -5,7 +5,7 @@ use paceway::{
     AcquireError, Limiter, Rate,
     store::{
         batch::{Batched, StoreMetrics},
-        redis::{Markers, RedisStore, RedisUrl},
+        redis::{Epochs, RedisStore, RedisUrl},
     },
 };
 use parking_lot::Mutex;
@@ -21,8 +21,8 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// 20/s, at most 2 at once, with a connection and a memory of its own, as another process has.
 async fn process(redis: &Redis) -> Limiter {
     let url = RedisUrl::parse(&redis.url()).expect("a URL");
-    let markers = Markers::new("paceway", metrics::Counter::noop());
-    let script = RedisStore::open(&url, &markers).expect("a store");
+    let epochs = Epochs::new("paceway", metrics::Counter::noop());
+    let script = RedisStore::open(&url, &epochs).expect("a store");
     script.connected(LIMIT).await.expect("a connection");
     let store = Arc::new(Batched::new(Arc::new(script), LIMIT, StoreMetrics::noop()));
     let rate = Rate { count: 20, period: Duration::from_secs(1) };

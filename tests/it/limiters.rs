@@ -171,7 +171,7 @@ async fn a_right_that_is_missing_is_not_a_foreign_value() {
 async fn who_cannot_be_called_is_in_the_log(#[case] rights: &str) {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
     let gateway = with_rights(&redis, &upstream, rights).await;
-    let said = "who waits for a place cannot be called";
+    let said = "requests that wait for a place cannot be called";
     eventually("it is in the log", async || {
         let events = gateway.events();
         events.into_iter().find(|event| event["message"] == said && event["level"] == "WARN")

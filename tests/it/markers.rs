@@ -10,7 +10,7 @@ use paceway::{
     algorithm::{Algorithm, TokenBucket},
     store::{
         Check, Entry, Reply,
-        redis::{Markers, RedisStore, RedisUrl},
+        redis::{Epochs, RedisStore, RedisUrl},
     },
 };
 use rstest::rstest;
@@ -159,7 +159,7 @@ async fn what_a_promoted_replica_has_missed_is_not_granted_again() {
     let replica = Redis::with(&["--replicaof", "127.0.0.1", &port]);
     let proxy = Chaos::before(&master).await;
     let url = RedisUrl::parse(&proxy.url()).expect("a URL");
-    let store = RedisStore::open(&url, &Markers::new("p", Counter::noop())).expect("a store");
+    let store = RedisStore::open(&url, &Epochs::new("p", Counter::noop())).expect("a store");
     store.connected(PATIENCE).await.expect("a connection");
     let take = [Entry::Reserve { checks: Arc::new([bucket()]), budget: 0, ticket: None }];
     store.run_at(None, &take).await.expect("a permit");

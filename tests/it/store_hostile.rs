@@ -5,7 +5,7 @@ use paceway::{
     algorithm::{Algorithm, TokenBucket},
     store::{
         Check, Entry, Reply, StoreError,
-        redis::{ConnectError, Markers, RedisStore, RedisUrl},
+        redis::{ConnectError, Epochs, RedisStore, RedisUrl},
     },
 };
 use rstest::rstest;
@@ -74,7 +74,7 @@ impl Server {
     }
 
     async fn store(&self) -> RedisStore {
-        let store = RedisStore::open(&self.url, &Markers::new("paceway", metrics::Counter::noop()))
+        let store = RedisStore::open(&self.url, &Epochs::new("paceway", metrics::Counter::noop()))
             .expect("a store");
         store.connected(LIMIT).await.expect("a connection");
         store
@@ -279,8 +279,8 @@ async fn cluster(says: &'static str) -> (RedisStore, Arc<AtomicUsize>, JoinHandl
         }
     });
     let url = RedisUrl::parse(&format!("redis-cluster://127.0.0.1:{port}")).expect("a URL");
-    let store = RedisStore::open(&url, &Markers::new("paceway", metrics::Counter::noop()))
-        .expect("a store");
+    let store =
+        RedisStore::open(&url, &Epochs::new("paceway", metrics::Counter::noop())).expect("a store");
     store.connected(LIMIT).await.expect("a connection");
     (store, commands, task)
 }
@@ -388,8 +388,8 @@ async fn a_connection_that_ends_unused_is_made_again_before_it_is_needed() {
 async fn without_a_server_nothing_is_asked_and_nobody_waits() {
     let port = crate::support::free_port();
     let url = RedisUrl::parse(&format!("redis://127.0.0.1:{port}")).expect("a URL");
-    let store = RedisStore::open(&url, &Markers::new("paceway", metrics::Counter::noop()))
-        .expect("a store");
+    let store =
+        RedisStore::open(&url, &Epochs::new("paceway", metrics::Counter::noop())).expect("a store");
     let connected = store.connected(Duration::from_millis(300)).await;
     assert!(matches!(connected, Err(ConnectError::Unreachable(_))), "{connected:?}");
     let Err(StoreError::Away(why)) = decide(&store).await else { panic!("it was asked") };
@@ -410,8 +410,8 @@ async fn a_server_that_refuses_the_login_is_told_of(#[case] words: &'static str)
         }
     });
     let url = RedisUrl::parse(&format!("redis://:secret@127.0.0.1:{port}")).expect("a URL");
-    let store = RedisStore::open(&url, &Markers::new("paceway", metrics::Counter::noop()))
-        .expect("a store");
+    let store =
+        RedisStore::open(&url, &Epochs::new("paceway", metrics::Counter::noop())).expect("a store");
     let connected = store.connected(LIMIT).await;
     assert!(matches!(connected, Err(ConnectError::Refused(_))), "{connected:?}");
     assert!(!store.is_connected());

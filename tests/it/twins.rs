@@ -11,7 +11,7 @@ use paceway::{
     store::{
         Check, Checks, Entry, Reply,
         memory::MemoryStore,
-        redis::{Markers, RedisStore, RedisUrl},
+        redis::{Epochs, RedisStore, RedisUrl},
     },
 };
 use proptest::{prelude::*, test_runner::TestRunner};
@@ -190,7 +190,7 @@ pub(crate) async fn connect(redis: &Redis) -> RedisStore {
 /// As a gateway of its own, whose keys have this prefix.
 pub(crate) async fn connect_as(redis: &Redis, prefix: &str) -> RedisStore {
     let url = RedisUrl::parse(&redis.url()).expect("a URL");
-    let store = RedisStore::open(&url, &Markers::new(prefix, Counter::noop())).expect("a store");
+    let store = RedisStore::open(&url, &Epochs::new(prefix, Counter::noop())).expect("a store");
     store.connected(LIMIT).await.expect("a connection");
     store
 }

@@ -6,7 +6,7 @@ use paceway::{
     store::{
         Check, Checks, Entry, Reply, StoreError,
         memory::MemoryStore,
-        redis::{Markers, RedisStore, RedisUrl},
+        redis::{Epochs, RedisStore, RedisUrl},
     },
 };
 use proptest::{prelude::*, test_runner::TestRunner};
@@ -104,8 +104,8 @@ fn memory_and_redis_say_the_same_step_by_step() {
 
 async fn connect(redis: &Redis) -> RedisStore {
     let url = RedisUrl::parse(&redis.url()).expect("a URL");
-    let store = RedisStore::open(&url, &Markers::new("paceway", metrics::Counter::noop()))
-        .expect("a store");
+    let store =
+        RedisStore::open(&url, &Epochs::new("paceway", metrics::Counter::noop())).expect("a store");
     store.connected(LIMIT).await.expect("a connection");
     store
 }

@@ -1,31 +1,27 @@
-//! The store that gateways share: one Lua script on Redis servers, over connections of our own (`link`). One server, the
-//! one that Sentinels name, or the nodes of a Cluster.
+//! The store that gateways share: one Lua script on one Redis server, on the master that Sentinels name, or on the nodes of a
+//! Cluster. Decides nothing itself: the script does, and `store/batch` and `store/guard` around it handle outages.
 
 mod answer;
-mod apart;
 mod call;
 mod cluster;
-mod connect;
-mod dial;
-mod ear;
-#[cfg(fuzzing)]
-pub mod fuzzing;
+mod epoch;
 mod groups;
 mod identity;
 mod info;
-mod link;
-mod marker;
 mod presence;
 mod probe;
-mod reader;
 mod reason;
-mod resp;
+mod slot_migration;
 mod slots;
-mod stream;
+mod subscriber;
+mod transport;
 mod url;
 
+pub use epoch::Epochs;
 pub use groups::{Claim, Groups};
-pub use marker::Markers;
+pub use reason::ConnectError;
+#[cfg(fuzzing)]
+pub use transport::fuzzing;
 pub use url::RedisUrl;
 
 use super::{
@@ -38,32 +34,31 @@ use crate::{
     algorithm::SCRIPT,
     log::{Permit, Throttle},
 };
-use call::Call;
+use call::ScriptCall;
 use cluster::Cluster;
-use connect::{Access, Target};
-use ear::Ear;
-use link::Link;
-use marker::Marker;
-use resp::Value;
+use epoch::Epoch;
+use redis::{Cmd, Value};
 use sha1::{Digest, Sha1};
 use std::{
     fmt::{self, Write},
     sync::{Arc, OnceLock},
     time::Duration,
 };
-use url::{Place, Servers};
+use subscriber::Subscriber;
+use transport::{Access, Destination, RedisConnection, command, words};
+use url::{Endpoint, Servers};
 
-/// Sentinels may name another server at each connection.
+/// Sentinels may name another master for each connection.
 static MASTERS: Throttle = Throttle::new();
 
 /// The Redis servers of a store, and one pipelined connection to each that has keys.
 #[derive(Clone)]
 pub struct RedisStore {
     servers: Connected,
-    markers: Arc<Markers>,
-    /// In a Cluster: which limiters may be decided on.
+    epochs: Arc<Epochs>,
+    /// The hash tags of limiters in a Cluster, where a limiter with another tag is closed.
     groups: Option<Arc<Groups>>,
-    /// By which the servers know the script.
+    /// The SHA-1 hash by which the servers know the script.
     hash: Arc<str>,
     calls: Arc<Calls>,
 }
@@ -74,46 +69,35 @@ enum Connected {
     Cluster(Arc<Cluster>),
 }
 
-/// One server, whichever it is now.
+/// One server: always the same, or the one that Sentinels name now.
 struct One {
-    link: Link,
-    ear: OnceLock<Ear>,
+    connection: RedisConnection,
+    subscriber: OnceLock<Subscriber>,
     access: Arc<Access>,
-    target: Target,
-}
-
-/// Why a Redis server cannot be used at all.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ConnectError {
-    /// Nobody answers there: perhaps later.
-    #[error("it cannot be reached: {0}")]
-    Unreachable(String),
-    /// It answers and will not serve us: wrong credentials, no such database, too old.
-    #[error("it refuses us: {0}")]
-    Refused(String),
+    target: Destination,
 }
 
 // === impl RedisStore ===
 
 impl RedisStore {
-    /// Connects in the background of the current runtime, and again whenever a connection is lost. `markers` are those
+    /// Connects in the background of the current runtime, and again whenever a connection is lost. `epochs` are those
     /// of the process.
     ///
     /// # Errors
     ///
     /// Certificates that cannot be used.
-    pub fn open(url: &RedisUrl, markers: &Arc<Markers>) -> Result<Self, ConnectError> {
+    pub fn open(url: &RedisUrl, epochs: &Arc<Epochs>) -> Result<Self, ConnectError> {
         let access = Arc::new(Access::new(url)?);
-        let servers = match (Target::of(url), &*url.servers) {
+        let servers = match (Destination::of(url), &*url.servers) {
             (None, Servers::Cluster(seeds)) => {
-                Connected::Cluster(Arc::new(Cluster::open(access, seeds.clone(), markers)))
+                Connected::Cluster(Arc::new(Cluster::open(access, seeds.clone(), epochs)))
             }
             (None, _) => return Err(ConnectError::Refused("no server".into())),
             (Some(target), _) => {
-                let known = markers.clone();
-                // One server has all lanes, whichever the Sentinels name.
-                let is_named = matches!(target, Target::Master(_));
-                let met = Arc::new(move |place: &Place, run: Option<&_>| {
+                let known = epochs.clone();
+                // One server has all lanes, also after the Sentinels have named another.
+                let is_named = matches!(target, Destination::Master(_));
+                let met = Arc::new(move |place: &Endpoint, run: Option<&_>| {
                     if is_named
                         && known.is_another(&place.to_string())
                         && let Some(Permit { suppressed }) = MASTERS.permit()
@@ -122,51 +106,58 @@ impl RedisStore {
                     }
                     run.into_iter().for_each(|run| known.meet("", run, |_| true));
                 });
-                let link = Link::open(access.clone(), target.clone(), met);
-                Connected::One(Arc::new(One { link, ear: OnceLock::new(), access, target }))
+                let connection = RedisConnection::open(access.clone(), target.clone(), met);
+                Connected::One(Arc::new(One {
+                    connection,
+                    subscriber: OnceLock::new(),
+                    access,
+                    target,
+                }))
             }
         };
-        let (markers, hash) = (markers.clone(), hash(SCRIPT).into());
-        Ok(Self { servers, markers, groups: None, hash, calls: Arc::default() })
+        let (epochs, hash) = (epochs.clone(), hash(SCRIPT).into());
+        Ok(Self { servers, epochs, groups: None, hash, calls: Arc::default() })
     }
 
-    /// From now on hears who is called to a place, for as long as the store lives.
-    pub fn hear_calls(&self) {
+    /// Subscribes to the tickets that the servers call when a concurrency permit is free, for as long as the store lives.
+    pub fn receive_calls(&self) {
         match &self.servers {
             Connected::One(one) => {
-                let ear = || Ear::open(one.access.clone(), one.target.clone(), self.calls.clone());
-                one.ear.get_or_init(ear);
+                let subscriber =
+                    || Subscriber::open(one.access.clone(), one.target.clone(), self.calls.clone());
+                one.subscriber.get_or_init(subscriber);
             }
-            Connected::Cluster(cluster) => cluster.hear(&self.calls),
+            Connected::Cluster(cluster) => cluster.receive_calls(&self.calls),
         }
     }
 
-    /// Resolves when the first connection stands; of a Cluster, those to all servers, or to some after `limit`.
+    /// Resolves when the server is connected to. In a Cluster that is every node, or at least one of them after `limit`.
     ///
     /// # Errors
     ///
-    /// Why it does not: after `limit`, or when the server refuses us. It is still tried.
+    /// Why it is not: after `limit`, or at once when a server refuses us. Connecting continues nevertheless.
     pub async fn connected(&self, limit: Duration) -> Result<(), ConnectError> {
         match &self.servers {
-            Connected::One(one) => one.link.connected(limit).await,
+            Connected::One(one) => one.connection.connected(limit).await,
             Connected::Cluster(cluster) => cluster.connected(limit).await,
         }
     }
 
-    /// Whether there is a connection now; of a Cluster, to each server that has slots.
+    /// Whether the server is connected to now; in a Cluster, every node that has slots.
     pub fn is_connected(&self) -> bool {
         match &self.servers {
-            Connected::One(one) => one.link.is_connected(),
+            Connected::One(one) => one.connection.is_connected(),
             Connected::Cluster(cluster) => cluster.is_connected(),
         }
     }
 
-    /// Connects once and asks what a start needs to know; returns what the operator should be warned of. `prefix` is the
-    /// first part of every key: two with it are written and deleted.
+    /// Checks the servers of `url` over a connection of its own, and returns warnings for the operator. Writes and deletes
+    /// two keys whose names begin with `prefix`.
     ///
     /// # Errors
     ///
-    /// [`ConnectError`].
+    /// [`ConnectError::Unreachable`] when no server answers within `limit`; [`ConnectError::Refused`] when one refuses the
+    /// login or a command that limiters need.
     pub async fn probe(
         url: &RedisUrl,
         prefix: &str,
@@ -175,80 +166,83 @@ impl RedisStore {
         probe::probe(url, prefix, limit).await
     }
 
-    /// Asks the servers that have said which run they are what they have evicted since.
+    /// Asks the servers that have reported their runs how many keys they have evicted.
     async fn ask_for_evicted(&self) {
         match &self.servers {
-            Connected::One(one) if self.markers.knows("") => {
-                let said = one.link.call(&identity::command()).await;
+            Connected::One(one) if self.epochs.knows("") => {
+                let said = one.connection.call(&command(&[identity::INFO])).await;
                 if let Some(run) = said.ok().as_ref().and_then(identity::read) {
-                    self.markers.look("", &run, |_| true);
+                    self.epochs.look("", &run, |_| true);
                 }
             }
             Connected::One(_) => {}
-            Connected::Cluster(cluster) => cluster.ask_for_evicted(&self.markers).await,
+            Connected::Cluster(cluster) => cluster.ask_for_evicted(&self.epochs).await,
         }
     }
 
-    /// Sends a command to the server that has `key`, once, and waits for its reply.
-    async fn call(&self, key: &str, command: &[u8]) -> Result<Value, StoreError> {
+    /// Sends a command to the server that has `key` and waits for its reply. It is executed once at most.
+    async fn call(&self, key: &str, command: &Cmd) -> Result<Value, StoreError> {
         match &self.servers {
-            Connected::One(one) => one.link.call(command).await,
-            // Boxed, so that a call to a single server takes no room for it.
+            Connected::One(one) => one.connection.call(command).await,
+            // Boxed, so that the future of a call to a single server stays small.
             Connected::Cluster(cluster) => Box::pin(cluster.call(key, command)).await,
         }
     }
 
-    /// Executes `entries` in order at `now` (µs since 1970; `None`: the server's clock).
+    /// Executes `entries` in order at `now`, in µs since 1970, or at the server's time if that is `None`.
     ///
     /// # Errors
     ///
-    /// When nothing is known of any entry.
+    /// When the call was not sent, was refused or has had no reply. In the last case the server may have executed it.
     pub async fn run_at(
         &self,
         now: Option<i64>,
         entries: &[Entry],
     ) -> Result<Vec<Reply>, StoreError> {
         let Some(first) = entries.first() else { return Ok(Vec::new()) };
-        // All have one hash tag, where that matters.
+        // In a Cluster all entries of a call have one hash tag.
         let key = first.checks().first().map_or("", |check| &*check.key);
         let lane = self.lane(key);
         match self.run_together(now, lane, entries).await {
-            // Boxed: slots seldom move, and never on a single server.
-            Err(StoreError::Refused(words)) if apart::are_apart(&words) => {
-                Box::pin(self.run_apart(now, lane, entries)).await
+            // Boxed: slots move seldom, and never on a single server.
+            Err(StoreError::Refused(words)) if slot_migration::is_split(&words) => {
+                Box::pin(self.run_split(now, lane, entries)).await
             }
             result => result,
         }
     }
 
-    /// All in one call, and the marker with them.
+    /// Executes all entries in one call, which reads the epoch, too.
     async fn run_together(
         &self,
         now: Option<i64>,
         lane: &str,
         entries: &[Entry],
     ) -> Result<Vec<Reply>, StoreError> {
-        let expected = self.markers.expected(lane);
-        let call = Call::new(now, self.markers.key(lane), expected, entries);
-        let (replies, marker) = self.execute(&call).await?;
-        if let Some(marker) = marker {
-            self.markers.learn(lane, expected, marker);
+        let expected = self.epochs.expected(lane);
+        let call = ScriptCall::new(now, self.epochs.key(lane), expected, entries);
+        let (replies, epoch) = self.execute(&call).await?;
+        if let Some(epoch) = epoch {
+            self.epochs.learn(lane, expected, epoch);
         }
         Ok(replies)
     }
 
-    /// Sends a call of the script; what it says, and the marker when it is not the one expected.
-    async fn execute(&self, call: &Call<'_>) -> Result<(Vec<Reply>, Option<Marker>), StoreError> {
-        let key = call.marker();
+    /// Sends a call of the script; returns the replies, and the epoch if it is not the expected one.
+    async fn execute(
+        &self,
+        call: &ScriptCall<'_>,
+    ) -> Result<(Vec<Reply>, Option<Epoch>), StoreError> {
+        let key = call.epoch();
         let said = match self.call(key, &call.command("EVALSHA", &self.hash)).await? {
-            // The server has forgotten the script and has executed nothing.
-            Value::Error(error) if error.starts_with("NOSCRIPT") => {
+            // The server has no script of this hash and has executed nothing.
+            Value::ServerError(error) if error.code() == "NOSCRIPT" => {
                 self.call(key, &call.command("EVAL", SCRIPT)).await?
             }
             said => said,
         };
         match said {
-            Value::Error(error) => Err(StoreError::Refused(error)),
+            Value::ServerError(error) => Err(StoreError::Refused(words(&error))),
             said => call.read(&said).ok_or(StoreError::Protocol),
         }
     }
@@ -272,9 +266,9 @@ impl Script for RedisStore {
     }
 
     fn renew(&self) {
-        // Of a Cluster each link has a server of its own: they are no siblings.
+        // A connection to a node of a Cluster has no sibling that it could be compared with.
         if let Connected::One(one) = &self.servers {
-            one.link.renew();
+            one.connection.renew();
         }
     }
 
@@ -314,10 +308,10 @@ impl fmt::Debug for RedisStore {
     }
 }
 
-/// By which a server knows a script.
+/// Returns the hash by which a server knows a script: its SHA-1 in hexadecimal digits.
 fn hash(script: &str) -> String {
     Sha1::digest(script).iter().fold(String::new(), |mut hash, byte| {
-        // Into a text that always succeeds.
+        // Writing into a `String` does not fail.
         let _ = write!(hash, "{byte:02x}");
         hash
     })

@@ -1,9 +1,9 @@
-//! What the script says to a call, as replies. Believes nothing that it cannot have said.
+//! Reads the script's reply to a call as one reply for each entry. A reply that the script cannot have sent is none, so that
+//! a foreign server or a renamed command grants nothing.
 
 use super::{
-    call::{Call, Plain},
-    marker::Marker,
-    resp::Value,
+    call::{Plain, ScriptCall},
+    epoch::Epoch,
 };
 use crate::{
     algorithm::{
@@ -13,29 +13,31 @@ use crate::{
     },
     store::{Checks, Decision, Entry, Reply, StoreError},
 };
+use redis::Value;
 use std::collections::HashMap;
 
-// === impl Call ===
+// === impl ScriptCall ===
 
-impl Call<'_> {
-    /// The script's reply, entry by entry, and the marker when it is not the one expected; `None` when it is no reply.
-    pub(super) fn read(&self, reply: &Value) -> Option<(Vec<Reply>, Option<Marker>)> {
+impl ScriptCall<'_> {
+    /// Reads the script's reply: a reply for each entry, and the epoch if it is not the expected one; `None` if the script
+    /// cannot have sent this.
+    pub(super) fn read(&self, reply: &Value) -> Option<(Vec<Reply>, Option<Epoch>)> {
         let (packed, numbers) = match reply {
-            Value::Bytes(packed) => (packed, &[][..]),
-            Value::List(list) => match &**list {
-                [Value::Bytes(packed), numbers @ ..] => (packed, numbers),
+            Value::BulkString(packed) => (packed, &[][..]),
+            Value::Array(list) => match &**list {
+                [Value::BulkString(packed), numbers @ ..] => (packed, numbers),
                 _ => return None,
             },
             _ => return None,
         };
-        let (marker, numbers) = match numbers {
-            [numbers @ .., Value::Bytes(marker)] => (Some(Marker::parse(marker)?), numbers),
+        let (epoch, numbers) = match numbers {
+            [numbers @ .., Value::BulkString(epoch)] => (Some(Epoch::parse(epoch)?), numbers),
             numbers => (None, numbers),
         };
         let mut steps = self.steps(packed)?;
         let mut numbers = Numbers(numbers.iter());
         let mut long = Vec::new();
-        // What went the long way comes first, group by group.
+        // The groups that were decided entry by entry come first.
         for (place, _) in (0..).zip(&steps).filter(|(_, step)| step.is_none()) {
             for (i, entry) in
                 self.entries.iter().enumerate().filter(|(i, _)| self.places[*i] == place)
@@ -53,11 +55,11 @@ impl Call<'_> {
             });
         }
         let agreed = steps.iter().flatten().all(|step| step.admitted == 0);
-        (numbers.0.len() == 0 && agreed).then_some((replies, marker))
+        (numbers.0.len() == 0 && agreed).then_some((replies, epoch))
     }
 
-    /// Where each group's bucket stood; `None` for those that went the long way.
-    fn steps(&self, packed: &[u8]) -> Option<Vec<Option<Step>>> {
+    /// Reads the state of each group's bucket before the call; `None` for a group that was decided entry by entry.
+    fn steps(&self, packed: &[u8]) -> Option<Vec<Option<GroupReplay>>> {
         if self.groups.is_empty() {
             return packed.is_empty().then(Vec::new);
         }
@@ -72,7 +74,7 @@ impl Call<'_> {
                 -1 => None,
                 _ => {
                     let open = token_bucket::Open::plain(group.rule, now, tail, born)?;
-                    Some(Step { open: Open::TokenBucket(open), admitted })
+                    Some(GroupReplay { open: Open::TokenBucket(open), admitted })
                 }
             });
         }
@@ -96,22 +98,22 @@ impl Call<'_> {
     }
 }
 
-/// What Lua's numbers hold exactly.
+/// Returns the integer that a number of Lua is; `None` beyond 2^53, where doubles skip integers.
 fn integer(double: f64) -> Option<i64> {
     let is_one = double.fract() == 0.0 && double.abs() < EXACT as f64;
     is_one.then_some(double as i64)
 }
 
-/// A bucket as a group found it, and how many of the group it has admitted.
-struct Step {
+/// A bucket in the state in which the script found it, and how many requests of the group the script has admitted.
+struct GroupReplay {
     open: Open,
     admitted: i64,
 }
 
-// === impl Step ===
+// === impl GroupReplay ===
 
-impl Step {
-    /// What was decided for the next request of the group.
+impl GroupReplay {
+    /// Repeats the decision for the next request of the group by the native rule, which is the same.
     fn decide(&mut self, entry: &Entry) -> Option<Decision> {
         let Plain { check, budget, .. } = Plain::of(entry)?;
         let want = Want { open: &mut self.open, cost: check.cost, enforce: true };
@@ -121,7 +123,7 @@ impl Step {
     }
 }
 
-/// Replies with the places of their entries, not in their order.
+/// Replies that come in another order than their entries, by the position of the entry.
 struct Replies(HashMap<usize, Reply>);
 
 // === impl Replies ===
@@ -143,7 +145,7 @@ struct Numbers<'r>(std::slice::Iter<'r, Value>);
 impl Numbers<'_> {
     fn next(&mut self) -> Option<i64> {
         match self.0.next()? {
-            Value::Number(number) => Some(*number),
+            Value::Int(number) => Some(*number),
             _ => None,
         }
     }

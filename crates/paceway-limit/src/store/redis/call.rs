@@ -1,38 +1,40 @@
-//! One call of the script: entries as it reads them. `answer` reads what it says. Never talks to a server.
+//! One call of the script: its entries in the form in which the script reads them. Sends nothing; `answer` reads the reply.
 //!
-//! Requests that ask one token bucket alone, all for one cost, are a *group*: as many numbers as one of them,
-//! and decided in one step (`plain.lua`). Everything else is written out entry by entry (`reserve.lua`).
+//! Requests that ask only one token bucket, all for the same cost, are a *group*: they take as many numbers as one of them,
+//! and are decided in one step (`plain.lua`). Every other entry is written out (`reserve.lua`).
 
-use super::{marker::Expected, resp};
+use super::epoch::Expected;
 use crate::{
     algorithm::{Algorithm, MAX_BUDGET, Micros, STATE_VERSION, TokenBucket, concurrency::Ticket},
     store::{Check, Entry},
 };
 use ahash::{HashMap, HashSet};
+use redis::{Arg, Cmd, RedisWrite};
 use std::sync::Arc;
 
-/// Groups that a call has at most: Lua takes so many values at once, and no more than a few thousand.
+/// The greatest number of groups in a call. The script passes their keys to one `MGET` as arguments, of which Lua takes a
+/// few thousand at most.
 const GROUPS: usize = 1024;
-/// Stands for an entry that is in no group.
+/// The number in the place of a group's for an entry that is in none.
 const ALONE: u32 = u32::MAX;
 
-/// Entries as a script call.
-pub(super) struct Call<'e> {
+/// Entries in the form of a call of the script, and what is needed to read its reply.
+pub(super) struct ScriptCall<'e> {
     pub(super) entries: &'e [Entry],
-    /// For each entry its group.
+    /// The number of each entry's group, or [`ALONE`].
     pub(super) places: Vec<u32>,
-    pub(super) groups: Vec<Group<'e>>,
-    marker: String,
-    /// Of the groups, then of the other entries.
+    pub(super) groups: Vec<BucketGroup<'e>>,
+    /// The name of the epoch's key, which is the first key of the call.
+    epoch: String,
+    /// The other keys: first those of the groups, then those of the other entries.
     pub(super) keys: Vec<&'e Arc<str>>,
     numbers: HashMap<&'e str, usize>,
-    /// Now, the groups, and the other entries, as words of a command.
-    args: Vec<u8>,
-    words: usize,
+    /// The words after the keys: the instant, the groups, the expected epoch, and the other entries.
+    args: Cmd,
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Group<'e> {
+pub(super) struct BucketGroup<'e> {
     check: &'e Check,
     pub(super) rule: TokenBucket,
     count: i64,
@@ -40,7 +42,7 @@ pub(super) struct Group<'e> {
     greatest: Micros,
 }
 
-/// What can be in a group.
+/// A request that can be in a group: it asks for permits of one token bucket, and is not waiting for concurrency.
 pub(super) struct Plain<'e> {
     pub(super) check: &'e Check,
     rule: TokenBucket,
@@ -59,13 +61,14 @@ impl<'e> Plain<'e> {
     }
 }
 
-// === impl Call ===
+// === impl ScriptCall ===
 
-impl<'e> Call<'e> {
-    /// `now` is `None` for the server's clock; `marker` is the name of the one that is `expected`.
+impl<'e> ScriptCall<'e> {
+    /// Writes a call at `now` in µs since 1970, or at the server's time if that is `None`. `epoch` is the name of the key
+    /// that holds the `expected` epoch.
     pub(super) fn new(
         now: Option<Micros>,
-        marker: String,
+        epoch: String,
         expected: Expected,
         entries: &'e [Entry],
     ) -> Self {
@@ -73,11 +76,10 @@ impl<'e> Call<'e> {
             entries,
             places: Vec::with_capacity(entries.len()),
             groups: Vec::new(),
-            marker,
+            epoch,
             keys: Vec::new(),
             numbers: HashMap::default(),
-            args: Vec::with_capacity(128),
-            words: 0,
+            args: Cmd::with_capacity(16, 128),
         };
         let mut shared = HashSet::default();
         for entry in entries {
@@ -85,7 +87,7 @@ impl<'e> Call<'e> {
                 shared.extend(entry.checks().iter().map(|check| &*check.key));
             }
         }
-        // A key whose entries are no group is written out, and then all that use it must be, to keep their order.
+        // When one entry of a key is written out, all of them are, so that they keep their order.
         while let Err(key) = call.group(&shared) {
             shared.insert(key);
         }
@@ -101,26 +103,33 @@ impl<'e> Call<'e> {
         call
     }
 
-    /// The first of its keys.
-    pub(super) fn marker(&self) -> &str {
-        &self.marker
+    /// Returns the name of the epoch's key, by which a Cluster finds the node.
+    pub(super) fn epoch(&self) -> &str {
+        &self.epoch
     }
 
-    /// The command that has the server execute it, by the script's `hash` or its text.
-    pub(super) fn command(&self, by: &str, script: &str) -> Vec<u8> {
-        let keys = self.keys.iter().map(|key| key.len() + 8).sum::<usize>();
-        let mut out = Vec::with_capacity(128 + script.len() + keys + self.args.len());
-        resp::head(&mut out, 4 + self.keys.len() + self.words);
-        resp::push(&mut out, by.as_bytes());
-        resp::push(&mut out, script.as_bytes());
-        resp::push_number(&mut out, self.keys.len() as i64 + 1);
-        resp::push(&mut out, self.marker.as_bytes());
-        self.keys.iter().for_each(|key| resp::push(&mut out, key.as_bytes()));
-        out.extend_from_slice(&self.args);
-        out
+    /// Returns the command: `EVALSHA` with the script's hash, or `EVAL` with its text.
+    pub(super) fn command(&self, by: &str, script: &str) -> Cmd {
+        let words = self.args.args_iter();
+        let bytes =
+            words.clone().map(|word| if let Arg::Simple(word) = word { word.len() } else { 0 });
+        let keys = self.keys.iter().map(|key| key.len()).sum::<usize>();
+        let length = 16 + script.len() + self.epoch.len() + keys + bytes.sum::<usize>();
+        let mut command = Cmd::with_capacity(4 + self.keys.len() + words.len(), length);
+        command.write_arg(by.as_bytes());
+        command.write_arg(script.as_bytes());
+        command.arg(self.keys.len() + 1);
+        command.write_arg(self.epoch.as_bytes());
+        self.keys.iter().for_each(|key| command.write_arg(key.as_bytes()));
+        for word in words {
+            if let Arg::Simple(word) = word {
+                command.write_arg(word);
+            }
+        }
+        command
     }
 
-    /// Puts each entry into its group, but for those that use `shared` keys.
+    /// Puts each entry into its group, except those that use `shared` keys.
     ///
     /// # Errors
     ///
@@ -144,7 +153,7 @@ impl<'e> Call<'e> {
     fn place(&mut self, plain: &Plain<'e>) -> Result<u32, &'e str> {
         let Plain { check, rule, budget } = *plain;
         let known = match self.groups.last() {
-            // Often all ask one bucket, and there is no second.
+            // Often all requests ask for one bucket, and no second group exists.
             Some(last) if Arc::ptr_eq(&last.check.key, &check.key) => Some(self.groups.len() - 1),
             Some(last) if last.check.key == check.key => Some(self.groups.len() - 1),
             Some(_) => self.numbers.get(&*check.key).copied(),
@@ -171,7 +180,7 @@ impl<'e> Call<'e> {
             self.numbers.insert(&check.key, place);
         }
         self.keys.push(&check.key);
-        self.groups.push(Group { check, rule, count: 1, least: budget, greatest: budget });
+        self.groups.push(BucketGroup { check, rule, count: 1, least: budget, greatest: budget });
         Ok(place as u32)
     }
 
@@ -185,11 +194,11 @@ impl<'e> Call<'e> {
             numbers.iter().for_each(|n| packed.extend_from_slice(&(*n as f64).to_le_bytes()));
         };
         let mut place = 0;
-        let alike = |a: &Group<'_>, b: &Group<'_>| {
+        let alike = |a: &BucketGroup<'_>, b: &BucketGroup<'_>| {
             (a.rule, a.check.cost, a.check.horizon) == (b.rule, b.check.cost, b.check.horizon)
         };
         for groups in self.groups.chunk_by(alike) {
-            let Group { check, rule, .. } = groups[0];
+            let BucketGroup { check, rule, .. } = groups[0];
             let [per, den, most] = rule.args();
             packed.extend_from_slice(&[STATE_VERSION, check.algorithm.letter()]);
             for number in [per, den, most] {
@@ -197,7 +206,7 @@ impl<'e> Call<'e> {
             }
             let (full, length, count) = (most * per, check.cost * per, groups.len() as i64);
             doubles(&mut packed, &[den, full, length, rule.far(), check.horizon, count]);
-            for Group { count, least, greatest, .. } in groups {
+            for BucketGroup { count, least, greatest, .. } in groups {
                 doubles(&mut packed, &[*count, *least, *greatest]);
                 if least < greatest {
                     let entries = self.entries.iter().zip(&self.places);
@@ -265,7 +274,7 @@ impl<'e> Call<'e> {
         if number == next {
             self.keys.push(&check.key);
         }
-        // Behind the marker, and counted from 1.
+        // Lua counts from 1, and the epoch's key is the first.
         self.number(number as i64 + 2);
         self.number(check.algorithm.letter().into());
     }
@@ -276,12 +285,10 @@ impl<'e> Call<'e> {
     }
 
     fn word(&mut self, word: &[u8]) {
-        self.words += 1;
-        resp::push(&mut self.args, word);
+        self.args.write_arg(word);
     }
 
     fn number(&mut self, number: i64) {
-        self.words += 1;
-        resp::push_number(&mut self.args, number);
+        self.args.arg(number);
     }
 }

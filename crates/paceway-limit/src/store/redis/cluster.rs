@@ -1,22 +1,21 @@
-//! A Redis Cluster: one link to each of its masters, and the map of who has which slot, which follows what the Cluster
-//! says. A node that is away is an error for its own slots, at once, and for nobody else's.
+//! A Redis Cluster: a connection to each of its masters, and the map of slots, which follows the replies of the nodes. A
+//! node that is away is an error at once for keys in its own slots, and for no other key. Decides nothing about limits.
 
 mod follow;
 
 use super::{
-    ConnectError,
-    connect::{Access, Target},
-    ear::Ear,
-    identity::{self, Run},
-    link::{Link, Met},
-    marker::Markers,
-    resp::{self, Value},
+    epoch::Epochs,
+    identity::{self, ServerRun},
+    reason::ConnectError,
     slots::{MOST_NODES, Redirect, slot},
-    url::Place,
+    subscriber::Subscriber,
+    transport::{Access, Destination, Met, RedisConnection, command, words},
+    url::Endpoint,
 };
 use crate::store::{StoreError, calls::Calls};
 use follow::follow;
 use parking_lot::Mutex;
+use redis::{Cmd, Value};
 use std::{
     collections::HashMap,
     fmt,
@@ -32,44 +31,44 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// How often a command is sent on.
+/// How many nodes a command is sent to at most, one after the other: a map in motion may lead in circles.
 const TRIES: usize = 16;
-/// A node with an older call may be lost: others are asked whether it is.
+/// A node that has not answered a command for 250 ms may be lost: the other nodes are asked whether it is.
 const SLOW: Duration = Duration::from_millis(250);
 
-/// A Cluster. Dropped, its connections end.
+/// The connections to a Cluster, which end when it is dropped.
 pub(super) struct Cluster {
-    shared: Arc<Shared>,
+    shared: Arc<ClusterState>,
     state: watch::Receiver<Option<Result<(), ConnectError>>>,
     task: AbortHandle,
 }
 
-struct Shared {
+struct ClusterState {
     access: Arc<Access>,
-    seeds: Vec<Place>,
-    map: Mutex<Map>,
-    /// The map is wrong somewhere.
+    seeds: Vec<Endpoint>,
+    map: Mutex<SlotMap>,
+    /// Notified when a node has shown that the map is wrong somewhere.
     stale: Notify,
     met: Met,
 }
 
 #[derive(Default)]
-struct Map {
-    /// By slot; empty before the first map is known.
-    owners: Vec<Option<Arc<Node>>>,
-    nodes: HashMap<Place, Arc<Node>>,
-    /// Servers that stand by, and know the map as well.
-    replicas: Vec<Place>,
-    /// Who is called to places, if anybody is.
+struct SlotMap {
+    /// The node of each slot; empty before the first map is known.
+    owners: Vec<Option<Arc<ClusterNode>>>,
+    nodes: HashMap<Endpoint, Arc<ClusterNode>>,
+    /// The replicas, which are asked for the map like the masters.
+    replicas: Vec<Endpoint>,
+    /// The tickets that servers call, if a limiter counts concurrency.
     calls: Option<Arc<Calls>>,
 }
 
-struct Node {
-    place: Place,
-    link: Link,
-    /// The script counts who hears a call on its own server only.
-    ear: Mutex<Option<Ear>>,
-    /// It has said that it serves no slots.
+struct ClusterNode {
+    place: Endpoint,
+    connection: RedisConnection,
+    /// `PUBLISH` in a script counts the subscribers of its own node only, so each node has one of ours.
+    subscriber: Mutex<Option<Subscriber>>,
+    /// The node has answered `CLUSTERDOWN`: it serves no slots.
     is_down: AtomicBool,
 }
 
@@ -77,30 +76,31 @@ struct Node {
 
 impl Cluster {
     /// Connects in the background of the current runtime.
-    pub(super) fn open(access: Arc<Access>, seeds: Vec<Place>, markers: &Arc<Markers>) -> Self {
+    pub(super) fn open(access: Arc<Access>, seeds: Vec<Endpoint>, epochs: &Arc<Epochs>) -> Self {
         let (map, stale) = (Mutex::default(), Notify::new());
         let shared = Arc::new_cyclic(|shared| {
-            let met = meets(shared.clone(), markers.clone());
-            Shared { access, seeds, map, stale, met }
+            let met = meets(shared.clone(), epochs.clone());
+            ClusterState { access, seeds, map, stale, met }
         });
         let (say, state) = watch::channel(None);
         let task = tokio::spawn(follow(shared.clone(), say)).abort_handle();
         Self { shared, state, task }
     }
 
-    /// Whether each slot has a server that there is a connection to.
+    /// Whether each slot has a node to which a connection exists.
     pub(super) fn is_connected(&self) -> bool {
         let map = self.shared.map.lock();
-        let is_up =
-            |node: &Option<Arc<Node>>| node.as_ref().is_some_and(|node| node.link.is_connected());
+        let is_up = |node: &Option<Arc<ClusterNode>>| {
+            node.as_ref().is_some_and(|node| node.connection.is_connected())
+        };
         !map.owners.is_empty() && map.owners.iter().all(is_up)
     }
 
-    /// Resolves when the map is known and its servers are connected to; after `limit`, when one is.
+    /// Resolves when the map is known and all of its nodes are connected to; after `limit`, one node is enough.
     ///
     /// # Errors
     ///
-    /// Why none is, after `limit`; at once when a server refuses us.
+    /// Why no node is connected to, after `limit`; at once when a node refuses us.
     pub(super) async fn connected(&self, limit: Duration) -> Result<(), ConnectError> {
         let end = Instant::now() + limit;
         let mut state = self.state.clone();
@@ -114,7 +114,7 @@ impl Cluster {
         let (mut is_one_there, mut why) = (false, None);
         for node in nodes {
             let left = end.saturating_duration_since(Instant::now());
-            match node.link.connected(left).await {
+            match node.connection.connected(left).await {
                 Ok(()) => is_one_there = true,
                 Err(error @ ConnectError::Refused(_)) => return Err(error),
                 Err(error) => why = Some(error),
@@ -123,54 +123,56 @@ impl Cluster {
         why.filter(|_| !is_one_there).map_or(Ok(()), Err)
     }
 
-    /// Whether some server answers, as far as is known.
+    /// Whether at least one node answers, as far as is known.
     pub(super) fn answers(&self) -> bool {
         self.shared.map.lock().nodes.values().any(|node| !node.ails())
     }
 
-    /// From now on hears, at each server, who is called to a place.
-    pub(super) fn hear(&self, calls: &Arc<Calls>) {
+    /// Subscribes at each node to the tickets that it calls, also at nodes that are found later.
+    pub(super) fn receive_calls(&self, calls: &Arc<Calls>) {
         let mut map = self.shared.map.lock();
         map.calls = Some(calls.clone());
         for node in map.nodes.values() {
-            node.hear(&self.shared.access, calls);
+            node.receive_calls(&self.shared.access, calls);
         }
     }
 
-    /// Asks each server that has said which run it is what it has evicted since; one that is silent keeps no other.
-    pub(super) async fn ask_for_evicted(&self, markers: &Arc<Markers>) {
+    /// Asks each node that has reported its run how many keys it has evicted. A silent node delays no other.
+    pub(super) async fn ask_for_evicted(&self, epochs: &Arc<Epochs>) {
         let nodes: Vec<_> = self.shared.map.lock().nodes.values().cloned().collect();
         let mut asked = JoinSet::new();
-        for node in nodes.into_iter().filter(|node| markers.knows(&node.place.to_string())) {
-            let (shared, markers) = (self.shared.clone(), markers.clone());
+        for node in nodes.into_iter().filter(|node| epochs.knows(&node.place.to_string())) {
+            let (shared, epochs) = (self.shared.clone(), epochs.clone());
             asked.spawn(async move {
-                let said = node.link.call(&identity::command()).await;
+                let said = node.connection.call(&command(&[identity::INFO])).await;
                 if let Some(run) = said.ok().as_ref().and_then(identity::read) {
                     let place = &node.place;
-                    markers.look(&place.to_string(), &run, |lane| shared.has(lane, place));
+                    epochs.look(&place.to_string(), &run, |lane| shared.has(lane, place));
                 }
             });
         }
         while asked.join_next().await.is_some() {}
     }
 
-    /// Sends a command to the server that has `key`, and waits for its reply.
+    /// Sends a command to the node that has `key` and waits for its reply. The command is sent to another node only after
+    /// a reply that says that nothing was executed: `MOVED` or `ASK`.
     ///
     /// # Errors
     ///
-    /// As of [`Link::call`].
-    pub(super) async fn call(&self, key: &str, command: &[u8]) -> Result<Value, StoreError> {
+    /// As of [`RedisConnection::call`].
+    pub(super) async fn call(&self, key: &str, sent: &Cmd) -> Result<Value, StoreError> {
         let slot = slot(key);
         let mut node = self.shared.owner(slot)?;
         let (mut asking, mut tries) = (false, 0);
         loop {
-            let said = node.call(command, asking).await;
+            let said = node.call(sent, asking).await;
             let said = said.inspect_err(|_| self.shared.stale.notify_one())?;
-            let Value::Error(words) = &said else {
+            let Value::ServerError(error) = &said else {
                 node.is_down.store(false, Relaxed);
                 return Ok(said);
             };
-            let redirect = Redirect::of(words, &node.place);
+            let words = words(error);
+            let redirect = Redirect::of(&words, &node.place);
             let is_down = words.starts_with("CLUSTERDOWN");
             node.is_down.store(is_down, Relaxed);
             if is_down || matches!(redirect, Some(Redirect::Moved(_))) {
@@ -200,17 +202,17 @@ impl fmt::Debug for Cluster {
     }
 }
 
-// === impl Shared ===
+// === impl ClusterState ===
 
-impl Shared {
-    /// Whether the slot of a lane is of the server at `place`.
-    fn has(&self, lane: &str, place: &Place) -> bool {
+impl ClusterState {
+    /// Whether the node at `place` has the slot of a lane.
+    fn has(&self, lane: &str, place: &Endpoint) -> bool {
         let map = self.map.lock();
         let owner = map.owners.get(usize::from(slot(lane))).and_then(Option::as_ref);
         owner.is_some_and(|owner| owner.place == *place)
     }
 
-    fn owner(&self, slot: u16) -> Result<Arc<Node>, StoreError> {
+    fn owner(&self, slot: u16) -> Result<Arc<ClusterNode>, StoreError> {
         let owner = self.map.lock().owners.get(usize::from(slot)).cloned().flatten();
         owner.ok_or_else(|| {
             self.stale.notify_one();
@@ -218,7 +220,7 @@ impl Shared {
         })
     }
 
-    fn moved(&self, slot: u16, place: &Place) -> Result<Arc<Node>, StoreError> {
+    fn moved(&self, slot: u16, place: &Endpoint) -> Result<Arc<ClusterNode>, StoreError> {
         let node = self.node(place)?;
         if let Some(owner) = self.map.lock().owners.get_mut(usize::from(slot)) {
             *owner = Some(node.clone());
@@ -226,67 +228,73 @@ impl Shared {
         Ok(node)
     }
 
-    /// The node at `place`, with a new link where there was none.
-    fn node(&self, place: &Place) -> Result<Arc<Node>, StoreError> {
+    /// Returns the node at `place`, after connecting to it if it is new.
+    fn node(&self, place: &Endpoint) -> Result<Arc<ClusterNode>, StoreError> {
         let node = self.map.lock().node(&self.access, &self.met, place);
         node.ok_or(StoreError::Protocol)
     }
 }
 
-/// What is known of lanes whose slot is a server's is in doubt when that is another run.
-fn meets(shared: Weak<Shared>, markers: Arc<Markers>) -> Met {
-    Arc::new(move |place: &Place, run: Option<&Run>| {
+/// Reports the run of each new connection, so that the epochs of the lanes on that node are in doubt after another run.
+fn meets(shared: Weak<ClusterState>, epochs: Arc<Epochs>) -> Met {
+    Arc::new(move |place: &Endpoint, run: Option<&ServerRun>| {
         let (Some(shared), Some(run)) = (shared.upgrade(), run) else { return };
-        markers.meet(&place.to_string(), run, |lane| shared.has(lane, place));
+        epochs.meet(&place.to_string(), run, |lane| shared.has(lane, place));
     })
 }
 
-// === impl Map ===
+// === impl SlotMap ===
 
-impl Map {
-    fn node(&mut self, access: &Arc<Access>, met: &Met, place: &Place) -> Option<Arc<Node>> {
+impl SlotMap {
+    fn node(
+        &mut self,
+        access: &Arc<Access>,
+        met: &Met,
+        place: &Endpoint,
+    ) -> Option<Arc<ClusterNode>> {
         if let Some(node) = self.nodes.get(place) {
             return Some(node.clone());
         }
         if self.nodes.len() >= MOST_NODES {
             return None;
         }
-        let link = Link::open(access.clone(), Target::Server(place.clone()), met.clone());
-        let node = Arc::new(Node {
+        let connection =
+            RedisConnection::open(access.clone(), Destination::Server(place.clone()), met.clone());
+        let node = Arc::new(ClusterNode {
             place: place.clone(),
-            link,
-            ear: Mutex::default(),
+            connection,
+            subscriber: Mutex::default(),
             is_down: AtomicBool::new(false),
         });
         if let Some(calls) = &self.calls {
-            node.hear(access, calls);
+            node.receive_calls(access, calls);
         }
         self.nodes.insert(place.clone(), node.clone());
         Some(node)
     }
 }
 
-// === impl Node ===
+// === impl ClusterNode ===
 
-impl Node {
-    fn hear(&self, access: &Arc<Access>, calls: &Arc<Calls>) {
-        let target = Target::Server(self.place.clone());
-        *self.ear.lock() = Some(Ear::open(access.clone(), target, calls.clone()));
+impl ClusterNode {
+    fn receive_calls(&self, access: &Arc<Access>, calls: &Arc<Calls>) {
+        let target = Destination::Server(self.place.clone());
+        *self.subscriber.lock() = Some(Subscriber::open(access.clone(), target, calls.clone()));
     }
 
-    /// Whether another server may have its place by now.
+    /// Whether another node may have its slots by now.
     fn ails(&self) -> bool {
-        self.is_down.load(Relaxed) || self.link.ails(SLOW)
+        self.is_down.load(Relaxed) || self.connection.ails(SLOW)
     }
 
-    async fn call(&self, command: &[u8], asking: bool) -> Result<Value, StoreError> {
-        if !self.link.is_connected() {
-            // One that has just been heard of.
-            self.link.tried().await;
+    async fn call(&self, sent: &Cmd, asking: bool) -> Result<Value, StoreError> {
+        if !self.connection.is_connected() {
+            // The node may be new, and its first connection on its way.
+            self.connection.tried().await;
         }
         match asking {
-            true => self.link.call_behind(&resp::command(&[b"ASKING"]), command).await,
-            false => self.link.call(command).await,
+            true => self.connection.call_after(command(&[b"ASKING"]), sent).await,
+            false => self.connection.call(sent).await,
         }
     }
 }

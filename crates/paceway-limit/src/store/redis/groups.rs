@@ -1,16 +1,20 @@
-//! Which hash tag the states of a limiter have in a Cluster, agreed on by all gateways. Decides nothing else.
+//! The hash tag that the states of a limiter have in a Cluster, on which all gateways agree. Decides nothing else.
 //!
-//! There the limiters of one request need one hash tag, so a route that uses two limiters together changes the names of
-//! their states. Gateways with the old and the new routes would count apart, and grant twice the rule. So a record says
-//! for each limiter which tag is in use; gateways with that tag renew it each second. A gateway with another tag refuses
-//! the limiter's requests: its state counts as exhausted until the record has expired, which is when no gateway renews
-//! it any more and what was granted under the other tag no longer counts.
+//! The limiters of one request need one hash tag there, so a route that uses two limiters together changes the names of
+//! their states. Gateways with the old and the new routes would count separately, and grant twice the rule. A record
+//! therefore says for each limiter which tag is in use, and gateways with that tag renew it each second. A gateway with
+//! another tag refuses the limiter's requests: for it the state counts as exhausted until the record has expired. By then
+//! no gateway renews the record, and the permits that were granted under the other tag do not count any more.
 
-use super::{RedisStore, resp};
+use super::{
+    RedisStore,
+    transport::{command, words},
+};
 use crate::{
     algorithm::{Level, Micros, concurrency::RETRY},
     store::{Check, Decision, Entry, Reply, Source, StoreError},
 };
+use redis::Value;
 use std::{
     sync::{
         Arc,
@@ -23,65 +27,66 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// Returns 0 when the tag is in use, or is from now on; else for how many ms another one is at least.
+/// Returns 0 when the tag is in use, or is from now on; otherwise for how many ms another tag is still in use at least.
 const SCRIPT: &str = "local held = redis.call('GET', KEYS[1]) \
                       if held and held ~= ARGV[1] then return math.max(redis.call('PTTL', KEYS[1]), 1) end \
                       redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) \
                       return 0";
-/// How often records are renewed, and how long one call may take.
+/// Records are renewed each second, and a call that takes longer is given up.
 const RENEWED: Duration = Duration::from_secs(1);
-/// Claims that are asked for at one time. One after the other, those of 100 limiters at 60 ms a round trip would take
-/// longer than a record lives without a renewal.
+/// The greatest number of claims that are asked for at one time. One after the other, the claims of 100 limiters at 60 ms a
+/// round trip would take longer than a record lives without a renewal.
 const AT_ONCE: usize = 64;
-/// How long a gateway may be silent before its records begin to run out, µs.
+/// The time in µs for which a record outlives its renewals: a gateway that is cut off for 5 s keeps its tags.
 const SILENCE: Micros = 5_000_000;
 
-/// The tag under which this process has the states of one limiter.
+/// The hash tag under which this process keeps the states of one limiter.
 #[derive(Debug)]
 pub struct Claim {
-    /// The limiter's name.
+    /// The limiter's name in the configuration.
     pub limiter: String,
-    /// The hash tag of its states.
+    /// The hash tag in the names of its states.
     pub tag: String,
-    /// As it is asked, for each rate.
+    /// One check for each of its rates.
     pub checks: Vec<Check>,
 }
 
-/// The claims of a process. All of its connections to one Cluster share them.
+/// The claims of a process, shared by all of its connections to one Cluster.
 #[derive(Debug)]
 pub struct Groups {
     claims: Vec<Claimed>,
-    /// Some limiter counts as exhausted.
+    /// Whether any limiter counts as exhausted: most of the time none does.
     some: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Claimed {
     limiter: String,
-    /// Name of the record.
+    /// The name of the record, such as `paceway:{account}:group`.
     record: String,
     tag: String,
-    /// The record outlives the last renewal so long, ms.
+    /// The time in ms for which the record outlives its last renewal.
     lives: String,
-    /// What the names of its states have after the tag.
+    /// The parts of the names of its states that follow the tag.
     states: Vec<String>,
-    /// Another tag is in use, or it is not known yet which one is.
+    /// Another tag is in use, or it is not known yet which tag is.
     is_displaced: AtomicBool,
-    /// The log has told that another one is.
-    is_told: AtomicBool,
+    /// The log says that another tag is in use.
+    is_logged: AtomicBool,
 }
 
 // === impl Groups ===
 
 impl Groups {
-    /// For states whose names begin with `prefix`; until [`RedisStore::claim_groups`] has asked, no tag is in use.
+    /// Makes the claims on states whose names begin with `prefix`. No tag is in use before [`RedisStore::claim_groups`] has
+    /// asked.
     pub fn new(prefix: &str, claims: impl IntoIterator<Item = Claim>) -> Arc<Self> {
         let claims: Vec<_> = claims.into_iter().map(|claim| Claimed::new(prefix, claim)).collect();
         let some = AtomicBool::new(!claims.is_empty());
         Arc::new(Self { claims, some })
     }
 
-    /// The first of `checks` that enforces and whose state counts as exhausted.
+    /// Returns the first of `checks` that enforces and whose state counts as exhausted.
     fn exhausted(&self, checks: &[Check]) -> Option<usize> {
         checks.iter().position(|check| {
             let mut displaced = self.claims.iter().filter(|claim| claim.is_displaced.load(Relaxed));
@@ -103,26 +108,26 @@ impl Claimed {
             lives: (lives / 1_000 + 1).to_string(),
             states: states.collect(),
             is_displaced: AtomicBool::new(true),
-            is_told: AtomicBool::new(false),
+            is_logged: AtomicBool::new(false),
             limiter,
             tag,
         }
     }
 
-    /// Whether the state named `key` is the limiter's.
+    /// Whether the state named `key` belongs to the limiter.
     fn has(&self, key: &str) -> bool {
-        let Some((_, behind)) = key.split_once('}') else { return false };
-        let rests = self.states.iter().filter_map(|state| behind.strip_prefix(state.as_str()));
+        let Some((_, name)) = key.split_once('}') else { return false };
+        let rests = self.states.iter().filter_map(|state| name.strip_prefix(state.as_str()));
         rests.into_iter().any(|rest| rest.is_empty() || rest.starts_with(':'))
     }
 
-    /// Hears for how many ms another tag is in use; 0: none is.
+    /// Notes for how many ms another tag is still in use; 0 if none is.
     fn learn(&self, left: i64) {
         let is_displaced = left > 0;
         self.is_displaced.store(is_displaced, Relaxed);
-        let was_told = self.is_told.swap(is_displaced, Relaxed);
+        let was_logged = self.is_logged.swap(is_displaced, Relaxed);
         let (limiter, tag) = (&self.limiter, &self.tag);
-        match (was_told, is_displaced) {
+        match (was_logged, is_displaced) {
             (false, true) => {
                 tracing::warn!(
                     limiter,
@@ -140,13 +145,13 @@ impl Claimed {
 // === impl RedisStore ===
 
 impl RedisStore {
-    /// The same for limiters whose states have these hash tags.
+    /// Returns the store for limiters whose states have the hash tags of `groups`.
     #[must_use]
     pub fn with_groups(self, groups: Arc<Groups>) -> Self {
         Self { groups: Some(groups), ..self }
     }
 
-    /// Asks once for each limiter whether its tag is in use. Without an answer it stays as it was.
+    /// Asks once for each limiter whether its tag is in use. Without a reply the limiter stays open or closed as it was.
     pub async fn claim_groups(&self) {
         let Some(groups) = &self.groups else { return };
         let mut asked = JoinSet::new();
@@ -167,7 +172,7 @@ impl RedisStore {
         groups.some.store(some, Relaxed);
     }
 
-    /// The same again and again.
+    /// Renews the records each second, for as long as the returned future is polled.
     pub async fn keep_groups(self) {
         loop {
             self.claim_groups().await;
@@ -178,19 +183,19 @@ impl RedisStore {
     async fn claim(&self, claim: &Claimed) -> Result<i64, StoreError> {
         let [key, tag, lives] =
             [&claim.record, &claim.tag, &claim.lives].map(|word| word.as_bytes());
-        let words = [b"EVAL", SCRIPT.as_bytes(), b"1", key, tag, lives];
-        match self.call(&claim.record, &resp::command(&words)).await? {
-            resp::Value::Number(left) => Ok(left),
-            resp::Value::Error(error) => Err(StoreError::Refused(error)),
+        let eval = [b"EVAL", SCRIPT.as_bytes(), b"1", key, tag, lives];
+        match self.call(&claim.record, &command(&eval)).await? {
+            Value::Int(left) => Ok(left),
+            Value::ServerError(error) => Err(StoreError::Refused(words(&error))),
             _ => Err(StoreError::Protocol),
         }
     }
 
-    /// Executes entries; those that ask a limiter which counts as exhausted are refused.
+    /// Executes entries, except those that ask a limiter which counts as exhausted: these are refused without a call.
     ///
     /// # Errors
     ///
-    /// When nothing is known of any other entry.
+    /// As of [`Self::run_at`].
     pub(super) async fn run_in_use(&self, entries: &[Entry]) -> Result<Vec<Reply>, StoreError> {
         let Some(groups) = self.groups.as_ref().filter(|groups| groups.some.load(Relaxed)) else {
             return self.run_at(None, entries).await;
@@ -216,7 +221,7 @@ impl RedisStore {
 fn exhausted(bound_by: usize) -> Decision {
     Decision {
         admitted: false,
-        // Longer than any budget: whoever may wait is not told that its slot is near.
+        // Longer than any budget, so that no request waits for a slot that may not come.
         wait: crate::algorithm::MAX_BUDGET,
         retry_after: RETRY,
         bound_by,
@@ -253,15 +258,15 @@ mod tests {
         assert_eq!(exhausted("p:{a}:T:b"), None);
     }
 
-    /// A gateway that starts while others use another tag has never had its own, and the log tells of it all the same.
+    /// A gateway that starts while others use another tag has never used its own, and the log reports it nevertheless.
     #[test]
     fn the_log_tells_that_a_limiter_is_closed_also_at_the_start() {
         let claim =
             Claimed::new("p", Claim { limiter: "b".into(), tag: "a".into(), checks: vec![] });
-        let told = [7_000, 6_000, 0, 7_000].map(|left| {
+        let logged = [7_000, 6_000, 0, 7_000].map(|left| {
             claim.learn(left);
-            claim.is_told.load(Relaxed)
+            claim.is_logged.load(Relaxed)
         });
-        assert_eq!(told, [true, true, false, true]);
+        assert_eq!(logged, [true, true, false, true]);
     }
 }

@@ -1,54 +1,31 @@
-//! Which run of a server a connection leads to, and what it says of the states that it was given.
+//! Reads which run of a server a connection leads to. A server that has restarted or was promoted may lack states.
 
-use super::{
-    ConnectError,
-    connect::ask,
-    info::Info,
-    resp::{self, Value},
-    stream::Stream,
-    url::Place,
-};
+use super::info::Info;
+use redis::Value;
 
-/// A run of a server.
+/// A server from its start to its end, and what it has done with the keys that it was given.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct ServerRun {
     pub(super) id: Box<str>,
-    /// Up to where it had followed another server when it took that one's place, if it ever did.
+    /// The replication offset up to which it had followed the master that it replaced, if it was promoted.
     pub(super) promoted_at: Option<i64>,
-    /// How many keys it has evicted.
+    /// How many keys it has evicted since its start.
     pub(super) evicted: i64,
 }
 
-/// What asks for it.
-const INFO: &[u8] = b"INFO";
-
-/// Asked before the connection is handed on. `None` where the server does not say, as without the right to `INFO`.
-///
-/// # Errors
-///
-/// The connection's.
-pub(super) async fn run_of(
-    stream: &mut Stream,
-    place: &Place,
-) -> Result<Option<Run>, ConnectError> {
-    Ok(read(&ask(stream, place, &[INFO]).await?))
-}
-
 /// The command whose reply [`read`] reads.
-pub(super) fn command() -> Vec<u8> {
-    resp::command(&[INFO])
-}
+pub(super) const INFO: &[u8] = b"INFO";
 
-/// `None` of a server that does not say.
-pub(super) fn read(said: &Value) -> Option<Run> {
-    let Value::Bytes(text) = said else { return None };
+/// Reads the reply to `INFO`; `None` if the server does not say, as without the right to that command.
+pub(super) fn read(said: &Value) -> Option<ServerRun> {
+    let Value::BulkString(text) = said else { return None };
     let info = Info::new(text);
     let id = info.get("run_id")?;
     let promoted_at = info.number("second_repl_offset").filter(|offset| *offset >= 0);
     let evicted = info.number("evicted_keys").unwrap_or(0);
-    // Forty digits; whatever another server makes of it is bounded all the same.
+    // Redis writes forty digits; the bound is for other servers.
     let is_one = (1..=64).contains(&id.len());
-    is_one.then(|| Run { id: id.into(), promoted_at, evicted })
+    is_one.then(|| ServerRun { id: id.into(), promoted_at, evicted })
 }
 
 #[cfg(test)]
@@ -67,9 +44,12 @@ mod tests {
     #[case::that_does_not_say("# Server\r\nredis_version:7.0.15\r\n", None)]
     #[case::empty("run_id:\r\n", None)]
     fn the_run_of_a_server(#[case] info: &str, #[case] expected: Option<(&str, Option<i64>, i64)>) {
-        let expected =
-            expected.map(|(id, promoted_at, evicted)| Run { id: id.into(), promoted_at, evicted });
-        assert_eq!(read(&Value::Bytes(info.as_bytes().into())), expected);
-        assert_eq!(read(&Value::Error("NOPERM".into())), None);
+        let expected = expected.map(|(id, promoted_at, evicted)| ServerRun {
+            id: id.into(),
+            promoted_at,
+            evicted,
+        });
+        assert_eq!(read(&Value::BulkString(info.as_bytes().into())), expected);
+        assert_eq!(read(&Value::Nil), None);
     }
 }

@@ -1,6 +1,6 @@
-//! What a server says of itself: the answer to `INFO`.
+//! Reads the reply to `INFO`, in which a server describes itself.
 
-/// Lines of `name:value`.
+/// The lines of a reply to `INFO`, such as `redis_version:7.0.15`.
 pub(super) struct Info<'t>(&'t [u8]);
 
 // === impl Info ===
@@ -10,7 +10,7 @@ impl<'t> Info<'t> {
         Self(text)
     }
 
-    /// The value of a name, `None` where it is not said or is no text.
+    /// Returns the value of a name; `None` if no line has that name or the value is no UTF-8.
     pub(super) fn get(&self, name: &str) -> Option<&'t str> {
         let mut lines = self.0.split(|byte| *byte == b'\n');
         let value =
@@ -18,7 +18,7 @@ impl<'t> Info<'t> {
         Some(std::str::from_utf8(value).ok()?.trim())
     }
 
-    /// The same as a number.
+    /// Returns the value of a name as a number; `None`, too, if it is none.
     pub(super) fn number(&self, name: &str) -> Option<i64> {
         self.get(name)?.parse().ok()
     }

@@ -1,7 +1,7 @@
--- A gateway sends its heartbeat. KEYS[1]: the set of gateways, by the time in ms when each was last heard. ARGV: its id,
--- after how many ms without a heartbeat it is absent, after how many it is gone, and 1 if it decides alone, which is
--- entered as a heartbeat that is just too old.
--- Returns how many are not gone, the server's clock, and how many of the others are absent.
+-- Enters the heartbeat of a gateway. KEYS[1]: the set of gateways, ordered by the time in ms of their last heartbeats.
+-- ARGV: the gateway's id; the ms without a heartbeat after which a gateway is absent, and after which it is gone; 1 if it
+-- decides alone, which is entered as a heartbeat that is just too old.
+-- Returns how many gateways are not gone, the server's clock, and how many of the other gateways are absent.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local present, alone = now - ARGV[2], ARGV[4] == '1'

@@ -1,17 +1,26 @@
-//! The gateways that live on a server: each sends heartbeats. One that has sent none for a while, or that decides alone, is
-//! absent; one that has sent none for longer is gone.
+//! The gateways that share a store: each sends heartbeats. A gateway is absent while it decides alone or has sent none for
+//! a while, and gone when it has sent none for longer. Counts them; `store/health` draws the conclusions.
 
-use super::{RedisStore, resp};
+use super::{
+    RedisStore,
+    transport::{command, words},
+};
 use crate::store::{
     StoreError,
     batch::{ABSENT, Beat, GONE},
 };
+use redis::Value;
 
 const SCRIPT: &str = include_str!("presence.lua");
 
 // === impl RedisStore ===
 
 impl RedisStore {
+    /// Sends the heartbeat of the gateway `id`; `alone` if it decides without the store.
+    ///
+    /// # Errors
+    ///
+    /// When the server refuses the script, or the connection is lost.
     pub(super) async fn say_alive(
         &self,
         key: &str,
@@ -20,7 +29,7 @@ impl RedisStore {
     ) -> Result<Beat, StoreError> {
         let [absent, gone] = [ABSENT, GONE].map(|span| span.as_millis().to_string());
         let alone: &[u8] = if alone { b"1" } else { b"0" };
-        let words = [
+        let eval = [
             b"EVAL",
             SCRIPT.as_bytes(),
             b"1",
@@ -30,14 +39,14 @@ impl RedisStore {
             gone.as_bytes(),
             alone,
         ];
-        match self.call(key, &resp::command(&words)).await? {
-            resp::Value::Error(error) => Err(StoreError::Refused(error)),
-            resp::Value::List(said) => match said[..] {
+        match self.call(key, &command(&eval)).await? {
+            Value::ServerError(error) => Err(StoreError::Refused(words(&error))),
+            Value::Array(said) => match said[..] {
                 [
-                    resp::Value::Number(gateways),
-                    resp::Value::Number(seconds),
-                    resp::Value::Number(micros),
-                    resp::Value::Number(absent),
+                    Value::Int(gateways),
+                    Value::Int(seconds),
+                    Value::Int(micros),
+                    Value::Int(absent),
                 ] => Ok(Beat {
                     gateways,
                     absent,
@@ -49,10 +58,10 @@ impl RedisStore {
         }
     }
 
-    /// The others need not miss this gateway first.
+    /// Removes this gateway from the set when it ends, so that the others do not wait for its heartbeats.
     pub(super) async fn say_goodbye(&self, key: &str, id: &str) -> Result<(), StoreError> {
-        match self.call(key, &resp::command(&[b"ZREM", key.as_bytes(), id.as_bytes()])).await? {
-            resp::Value::Error(error) => Err(StoreError::Refused(error)),
+        match self.call(key, &command(&[b"ZREM", key.as_bytes(), id.as_bytes()])).await? {
+            Value::ServerError(error) => Err(StoreError::Refused(words(&error))),
             _ => Ok(()),
         }
     }

@@ -1,4 +1,4 @@
--- Does once what the decision script and the heartbeat do, on keys that are gone behind it.
+-- Executes once each command that the decision script and the heartbeat execute, on two keys that it deletes at the end.
 --   KEYS    two keys of the prefix
 --   reply   {} when all of it works, else {command, error}
 local function failure(of, keys)

@@ -1,17 +1,14 @@
-//! What a start asks a store's servers before anything depends on them: whether they are what the URL says, let us in,
-//! and let us do all that limiters do. Changes nothing but two keys of its own, which it deletes.
+//! Asks the servers of a store at the start, before any request depends on them: whether they are of the kind that the URL
+//! says, accept the login and allow every command that limiters need. Writes two keys of its own and deletes them.
 
 use super::{
-    ConnectError,
-    connect::{Access, Target, ask},
-    dial::dial,
     info::Info,
-    reason::refusal,
-    resp::Value,
+    reason::{ConnectError, refusal},
     slots::{View, slot},
-    stream::Stream,
-    url::{Place, RedisUrl, Servers},
+    transport::{Access, Destination, RedisStream, ask, dial, words},
+    url::{Endpoint, RedisUrl, Servers},
 };
+use redis::Value;
 use rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs};
 use std::{collections::HashSet, sync::Arc, time::Duration};
 use tokio::{
@@ -22,19 +19,19 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 
 const SCRIPT: &str = include_str!("probe.lua");
-/// Scripts that ask for the time and then write came with it.
+/// The oldest major version of Redis that is supported: since Redis 5 a script may ask for the time and write afterwards.
 const LEAST: u32 = 5;
-/// To find out whether the other side speaks TLS.
+/// The time that is kept back to find out whether a silent server expects TLS.
 const GUESS: Duration = Duration::from_millis(300);
 
-/// Asks the servers of `url`, where keys begin with `prefix`; returns what the operator should be warned of.
+/// Asks the servers of `url`, where the names of all keys begin with `prefix`; returns warnings for the operator.
 pub(super) async fn probe(
     url: &RedisUrl,
     prefix: &str,
     limit: Duration,
 ) -> Result<Vec<String>, ConnectError> {
     let access = Arc::new(Access::new(url)?);
-    // A server that waits for something else says nothing; then there is time to find out what.
+    // A server that waits for a TLS handshake is silent. Then there is time left to find that out.
     let limit = limit.saturating_sub(GUESS);
     let asked = async {
         match &*url.servers {
@@ -54,7 +51,7 @@ pub(super) async fn probe(
         Servers::Sentinels { places, .. } | Servers::Cluster(places) => places,
     };
     match places.first() {
-        Some(Place::Tcp { host, port }) => {
+        Some(Endpoint::Tcp { host, port }) => {
             Err(guess(host, *port, access.is_tls()).await.unwrap_or(error))
         }
         _ => Err(error),
@@ -66,26 +63,26 @@ fn late() -> ConnectError {
 }
 
 async fn one(url: &RedisUrl, access: &Access, prefix: &str) -> Result<Vec<String>, ConnectError> {
-    let Some(target) = Target::of(url) else { return Ok(Vec::new()) };
+    let Some(target) = Destination::of(url) else { return Ok(Vec::new()) };
     let (mut stream, place) = target.connect(access).await?;
-    // Two tags: only a server that has all slots takes them in one call.
+    // Two hash tags: only a server that has all slots accepts them in one call.
     let keys = ["1", "2"].map(|tag| format!("{prefix}:{{probe.{tag}}}"));
-    let mut server = Server { access, stream: &mut stream, place: &place };
+    let mut server = ProbedServer { access, stream: &mut stream, place: &place };
     server.is_fit("standalone").await?;
     server.obeys(&keys).await?;
     Ok(server.warnings().await?.into_iter().collect())
 }
 
-/// A node that is silent keeps nobody from the others.
+/// Asks all masters of a Cluster at once, so that a silent node delays no other.
 async fn cluster(
     access: &Arc<Access>,
-    seeds: &[Place],
+    seeds: &[Endpoint],
     prefix: &str,
     end: Instant,
 ) -> Result<Vec<String>, ConnectError> {
     let view = Arc::new(view(access, seeds, end).await?);
-    let masters: HashSet<Place> = view.ranges.iter().map(|(.., place)| place.clone()).collect();
-    // What is left is for what a silent one leaves to say.
+    let masters: HashSet<Endpoint> = view.ranges.iter().map(|(.., place)| place.clone()).collect();
+    // The other half of the time is for the replies of the nodes that answer.
     let limit = left(end) / 2;
     let mut asked = JoinSet::new();
     for place in masters {
@@ -119,15 +116,15 @@ fn left(end: Instant) -> Duration {
     end.saturating_duration_since(Instant::now())
 }
 
-/// What the first seed that answers says of the Cluster.
-async fn view(access: &Access, seeds: &[Place], end: Instant) -> Result<View, ConnectError> {
+/// Returns the map of the Cluster from the first seed that answers.
+async fn view(access: &Access, seeds: &[Endpoint], end: Instant) -> Result<View, ConnectError> {
     let mut why = ConnectError::Unreachable("it names no server".into());
     for (place, others) in seeds.iter().zip((0..seeds.len()).rev()) {
         let asked = async {
             let mut stream = access.connect(place).await?;
-            Server { access, stream: &mut stream, place }.is_fit("cluster").await?;
+            ProbedServer { access, stream: &mut stream, place }.is_fit("cluster").await?;
             match ask(&mut stream, place, &[b"CLUSTER", b"SLOTS"]).await? {
-                Value::Error(words) => Err(refusal(place, &access.login, &words)),
+                Value::ServerError(error) => Err(refusal(place, &access.login, &words(&error))),
                 said => {
                     let view = View::read(&said, place).filter(|view| !view.ranges.is_empty());
                     let none = || {
@@ -137,7 +134,7 @@ async fn view(access: &Access, seeds: &[Place], end: Instant) -> Result<View, Co
                 }
             }
         };
-        // As much for each seed that is left, and for its Cluster.
+        // The time that is left is divided among the seeds that are left and the masters.
         let parts = u32::try_from(others).map_or(u32::MAX, |others| others.saturating_add(2));
         match timeout(left(end) / parts, asked).await {
             Err(_) => why = ConnectError::Unreachable(format!("{place}: no answer in time")),
@@ -148,21 +145,21 @@ async fn view(access: &Access, seeds: &[Place], end: Instant) -> Result<View, Co
     Err(why)
 }
 
-/// One master of a Cluster.
+/// Asks one master of a Cluster, with keys in one of its slots.
 async fn node(
     access: &Access,
-    place: &Place,
+    place: &Endpoint,
     view: &View,
     prefix: &str,
 ) -> Result<Option<String>, ConnectError> {
     let mut stream = access.connect(place).await?;
-    let mut server = Server { access, stream: &mut stream, place };
+    let mut server = ProbedServer { access, stream: &mut stream, place };
     server.is_fit("cluster").await?;
-    // What slots on their way ask for.
-    if let Value::Error(words) = server.ask(&[b"ASKING"]).await? {
-        return Err(server.refused(&words));
+    // `ASKING` is sent while slots move.
+    if let Value::ServerError(error) = server.ask(&[b"ASKING"]).await? {
+        return Err(server.refused(&words(&error)));
     }
-    // One in 16,384 names is in a given slot; no master has so few that none of these is its own.
+    // One in 16,384 names is in a given slot, so 100,000 names have one for each master.
     let is_own = |slot: u16| {
         let mut own = view.ranges.iter().filter(|(.., owner)| owner == place);
         own.any(|(first, last, _)| (*first..=*last).contains(&slot))
@@ -175,16 +172,16 @@ async fn node(
     server.warnings().await
 }
 
-/// A server that is being asked.
-struct Server<'a> {
+/// A connection to a server that is being asked, and its address for errors.
+struct ProbedServer<'a> {
     access: &'a Access,
-    stream: &'a mut Stream,
-    place: &'a Place,
+    stream: &'a mut RedisStream,
+    place: &'a Endpoint,
 }
 
-// === impl Server ===
+// === impl ProbedServer ===
 
-impl Server<'_> {
+impl ProbedServer<'_> {
     async fn ask(&mut self, words: &[&[u8]]) -> Result<Value, ConnectError> {
         ask(self.stream, self.place, words).await
     }
@@ -197,12 +194,13 @@ impl Server<'_> {
         ConnectError::Refused(format!("{} {what}", self.place))
     }
 
-    /// New enough, and of the kind that the URL says; `mode` is how it calls that. It may not be allowed to tell.
+    /// Checks the server's version and its kind, which `INFO` calls `mode`. A user without the right to `INFO` is let
+    /// through.
     async fn is_fit(&mut self, mode: &str) -> Result<(), ConnectError> {
         let said = match self.ask(&[b"INFO", b"server"]).await? {
-            Value::Bytes(said) => said,
-            Value::Error(words) if words.starts_with("NOPERM") => return Ok(()),
-            Value::Error(words) => return Err(self.refused(&words)),
+            Value::BulkString(said) => said,
+            Value::ServerError(error) if error.code() == "NOPERM" => return Ok(()),
+            Value::ServerError(error) => return Err(self.refused(&words(&error))),
             _ => return Ok(()),
         };
         let info = Info::new(&said);
@@ -213,7 +211,7 @@ impl Server<'_> {
                 return Err(self.unfit(&what));
             }
         }
-        // Valkey has another name for it.
+        // Valkey calls it `server_mode`.
         match info.get("redis_mode").or_else(|| info.get("server_mode")) {
             Some("cluster") if mode != "cluster" => Err(self.unfit(
                 "is a node of a Cluster: write redis-cluster:// in place of redis://",
@@ -228,41 +226,41 @@ impl Server<'_> {
         }
     }
 
-    /// It runs scripts, and they may do all that ours do.
+    /// Checks that the server runs scripts and allows them every command that limiters need.
     async fn obeys(&mut self, keys: &[String; 2]) -> Result<(), ConnectError> {
         let [first, second] = keys;
         let eval =
             [b"EVAL".as_slice(), SCRIPT.as_bytes(), b"2", first.as_bytes(), second.as_bytes()];
         match self.ask(&eval).await? {
-            Value::Error(words) => return Err(self.refused(&words)),
-            Value::List(parts) => {
-                if let [Value::Bytes(command), Value::Bytes(error)] = &parts[..] {
+            Value::ServerError(error) => return Err(self.refused(&words(&error))),
+            Value::Array(parts) => {
+                if let [Value::BulkString(command), Value::BulkString(error)] = &parts[..] {
                     let [command, error] =
                         [command, error].map(|text| String::from_utf8_lossy(text));
-                    // The first word tells what kind of error it is.
+                    // The first word is the kind of the error.
                     return Err(self.refused(&format!("{} ({command})", error.trim_end())));
                 }
             }
             _ => return Err(self.unfit("does not run scripts as Redis does")),
         }
-        // No script has it.
+        // No script has this hash.
         match self.ask(&[b"EVALSHA", &[b'0'; 40], b"0"]).await? {
-            Value::Error(words) if words.starts_with("NOSCRIPT") => Ok(()),
-            Value::Error(words) => Err(self.refused(&words)),
+            Value::ServerError(error) if error.code() == "NOSCRIPT" => Ok(()),
+            Value::ServerError(error) => Err(self.refused(&words(&error))),
             _ => Err(self.unfit("does not run scripts as Redis does")),
         }
     }
 
     async fn warnings(&mut self) -> Result<Option<String>, ConnectError> {
-        // It may not be allowed to tell.
-        let Value::List(parts) = self.ask(&[b"CONFIG", b"GET", b"maxmemory-policy"]).await? else {
+        // A user without the right to `CONFIG GET` gets no warning.
+        let Value::Array(parts) = self.ask(&[b"CONFIG", b"GET", b"maxmemory-policy"]).await? else {
             return Ok(None);
         };
         Ok(match parts.get(1) {
-            Some(Value::Bytes(policy)) if policy != b"noeviction" => {
+            Some(Value::BulkString(policy)) if policy != b"noeviction" => {
                 let policy = String::from_utf8_lossy(policy);
                 Some(format!(
-                    "the maxmemory-policy of {} is `{policy}`: limiters go on as behind a loss when it evicts keys; set `noeviction`",
+                    "the maxmemory-policy of {} is `{policy}`: limiters close as after a loss of data when it evicts keys; set `noeviction`",
                     self.place
                 ))
             }
@@ -271,7 +269,7 @@ impl Server<'_> {
     }
 }
 
-/// Whether it is TLS that one side speaks and the other does not.
+/// Finds out whether one side expects TLS and the other does not, and returns the error that says so.
 async fn guess(host: &str, port: u16, is_tls: bool) -> Option<ConnectError> {
     let (ours, theirs) = if is_tls { ("rediss", "redis") } else { ("redis", "rediss") };
     let look = async {
@@ -285,7 +283,7 @@ async fn guess(host: &str, port: u16, is_tls: bool) -> Option<ConnectError> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let builder =
             ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        // Nobody is believed: that its certificate is refused is the sign.
+        // No authority is trusted: a refused certificate shows that the server speaks TLS.
         let config =
             builder.ok()?.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
         let name = rustls::pki_types::ServerName::try_from(host.to_owned()).ok()?;
@@ -297,6 +295,6 @@ async fn guess(host: &str, port: u16, is_tls: bool) -> Option<ConnectError> {
     let what = timeout(GUESS, look).await.ok()??;
     Some(ConnectError::Refused(format!(
         "{}: {what}: write {theirs}:// in place of {ours}://",
-        Place::tcp(host, port)
+        Endpoint::tcp(host, port)
     )))
 }

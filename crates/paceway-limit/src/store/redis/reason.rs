@@ -1,12 +1,20 @@
-//! What a server's refusal means, and what whoever runs the gateway can do. Talks to nobody.
+//! Explains errors of Redis servers: whether they pass, and what the operator can do about them. Sends nothing.
 
-use super::{
-    ConnectError,
-    url::{Login, Place},
-};
+use super::url::{Endpoint, Login};
 use std::io;
 
-/// What a server says while it is about to work, or to be replaced: waiting helps.
+/// The reason why a Redis server cannot be used at all.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
+    /// No server answers at the address, or it is not ready: a later attempt may succeed.
+    #[error("it cannot be reached: {0}")]
+    Unreachable(String),
+    /// The server answers and refuses us: wrong credentials, no such database, a version that is too old.
+    #[error("it refuses us: {0}")]
+    Refused(String),
+}
+
+/// Errors of a server that is about to work or to be replaced: a later attempt may succeed.
 const PASSING: [&str; 9] = [
     "LOADING",
     "MASTERDOWN",
@@ -18,11 +26,11 @@ const PASSING: [&str; 9] = [
     "NOREPLICAS",
     "ERR max number of clients",
 ];
-/// Of a server whose place is another's now. Nothing was executed.
+/// Errors of a server that is not the master any more, or not yet. It has executed nothing.
 const NOT_HERE: [&str; 3] = ["READONLY", "MASTERDOWN", "LOADING"];
 
-/// Why `place` will not serve us, in words that say what to do.
-pub(super) fn refusal(place: &Place, login: &Login, words: &str) -> ConnectError {
+/// Makes an error of the server at `place` from its own words, and adds what the operator can do.
+pub(super) fn refusal(place: &Endpoint, login: &Login, words: &str) -> ConnectError {
     let words = plainly(words);
     if PASSING.iter().any(|start| words.starts_with(start)) {
         return ConnectError::Unreachable(format!("{place} says: {words}"));
@@ -32,15 +40,15 @@ pub(super) fn refusal(place: &Place, login: &Login, words: &str) -> ConnectError
     ConnectError::Refused(format!("{place} says: {words}{stop}{advice}"))
 }
 
-/// Why a connection to `place` failed.
-pub(super) fn failure(place: &Place, error: &io::Error) -> ConnectError {
+/// Makes an error of a connection to `place` that could not be made or was lost while it was made.
+pub(super) fn failure(place: &Endpoint, error: &io::Error) -> ConnectError {
     let inner = error.get_ref();
     if let Some(tls) = inner.and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
         return ConnectError::Refused(format!("{place} by TLS: {tls}{}", tls_advice(tls)));
     }
     match error.kind() {
         io::ErrorKind::InvalidData => ConnectError::Refused(format!("{place}: {error}")),
-        // A right of the file system.
+        // The file of a Unix socket belongs to another user.
         io::ErrorKind::PermissionDenied => ConnectError::Refused(format!(
             "{place}: {error}; let the user that runs Paceway connect to it"
         )),
@@ -48,20 +56,21 @@ pub(super) fn failure(place: &Place, error: &io::Error) -> ConnectError {
     }
 }
 
-/// Whether an error means that another server is to be asked from now on.
+/// Whether an error says that another server is to be asked from now on, as `READONLY` of a former master does.
 pub(super) fn is_elsewhere(words: &str) -> bool {
     let words = unwrapped(words);
     NOT_HERE.iter().any(|start| words.starts_with(start))
 }
 
-/// What can be told: on one line, and without what we have said.
+/// Returns the part of an error that may be logged: one line, without the arguments of our command.
 fn plainly(words: &str) -> &str {
     let words = unwrapped(words);
     let words = words.split(['\r', '\n']).find(|line| !line.is_empty()).unwrap_or_default();
     without_arguments(words)
 }
 
-/// What a command said to a script: before Redis 7 the server puts the place in the script before it.
+/// Returns the error of a command that a script has called. Before Redis 7 the server writes the line of the script in
+/// front of it.
 fn unwrapped(words: &str) -> &str {
     let of_a_script = ["ERR Error running script", "@user_script:"];
     match words.split_once(": -") {
@@ -70,7 +79,7 @@ fn unwrapped(words: &str) -> &str {
     }
 }
 
-/// Redis repeats the arguments of a command that it does not know, and one of ours is a password.
+/// Cuts off the arguments that Redis repeats for a command that it does not know: one of ours is a password.
 fn without_arguments(words: &str) -> &str {
     let end = words.find(", with args beginning").or(words.find("with args beginning"));
     words[..end.unwrap_or(words.len())].trim_end_matches([',', ' '])
@@ -86,7 +95,7 @@ fn advice(login: &Login, words: &str) -> &'static str {
             "user or password in the URL are wrong, or the user is off"
         }
         () if words.starts_with("DENIED") => {
-            "its protected mode lets nobody in: give it a password, or switch protected-mode off"
+            "its protected mode refuses other machines: give it a password, or switch protected-mode off"
         }
         () if has("without any password configured") || has("no password is set") => {
             "it has no password: take that out of the URL"
@@ -160,7 +169,7 @@ mod tests {
     #[case("ERR unknown command 'EVAL', with args beginning with: 'x'", false, "do not rename it")]
     #[case("LOADING Redis is loading the dataset in memory", true, "LOADING")]
     #[case("OOM command not allowed when used memory > 'maxmemory'.", true, "OOM")]
-    #[case("ERR what nobody knows", false, "ERR what nobody knows")]
+    #[case("ERR an unknown reason", false, "ERR an unknown reason")]
     #[case::memory_of_a_script_in_redis_6(
         "@user_script: 26: -OOM command not allowed when used memory > 'maxmemory'.\r\n (SET)",
         true,
@@ -182,14 +191,14 @@ mod tests {
         "switch protected-mode off"
     )]
     fn what_to_do(#[case] words: &str, #[case] passes: bool, #[case] advice: &str) {
-        let error = refusal(&Place::tcp("redis", 6379), &Login::default(), words);
+        let error = refusal(&Endpoint::tcp("redis", 6379), &Login::default(), words);
         assert_eq!(matches!(error, ConnectError::Unreachable(_)), passes, "{error}");
         let error = error.to_string();
         assert!(error.contains(advice) && error.contains("redis:6379"), "{error}");
         assert!(!error.contains(char::is_control), "{error:?}");
     }
 
-    /// A connection does not stay with a master that has become a replica.
+    /// A connection to a master that has become a replica is given up for one to the new master.
     #[rstest]
     #[case::of_redis_7(
         "READONLY You can't write against a read only replica. script: 4e6d, on @user_script:1.",
@@ -202,7 +211,7 @@ mod tests {
     )]
     #[case::of_a_master_that_loads("LOADING Redis is loading the dataset in memory", true)]
     #[case::that_is_full("OOM command not allowed when used memory > 'maxmemory'.", false)]
-    #[case::of_a_key_of_that_name("ERR what nobody knows: -READONLY", false)]
+    #[case::of_a_key_of_that_name("ERR an unknown reason: -READONLY", false)]
     fn what_is_said_by_a_server_whose_place_is_anothers(#[case] words: &str, #[case] is_so: bool) {
         assert_eq!(is_elsewhere(words), is_so);
     }
@@ -213,7 +222,8 @@ mod tests {
             "ERR unknown command 'AUTH', with args beginning with: 'hunter2' ",
             "ERR unknown command `AUTH`, with args beginning with: `ann`, `hunter2`, ",
         ] {
-            let error = refusal(&Place::tcp("redis", 6379), &Login::default(), words).to_string();
+            let error =
+                refusal(&Endpoint::tcp("redis", 6379), &Login::default(), words).to_string();
             assert!(error.contains("AUTH") && !error.contains("hunter2"), "{error}");
         }
     }

@@ -1,5 +1,4 @@
-//! What the URL of a store says: which servers, who asks, which database. Connects nowhere, and quotes nothing that
-//! may be secret.
+//! The URL of a store: its servers, the login and the database. Connects nowhere, and quotes nothing that may be secret.
 
 mod read;
 
@@ -7,37 +6,37 @@ use crate::tls::client::ClientTls;
 use read::{decode, read_database, read_login, read_options, read_places, unknown_option};
 use std::{fmt, path::PathBuf};
 
-/// A Redis URL, and how its servers are checked. Its `Debug` hides passwords.
+/// A Redis URL and the settings for TLS, such as `rediss://:password@host:6380/2`. Its `Debug` hides passwords.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisUrl {
     pub(super) servers: Box<Servers>,
     pub(super) login: Login,
     pub(super) database: Option<u8>,
-    /// `None`: clear text.
+    /// The settings for TLS; `None` for a connection in clear text.
     pub(super) tls: Option<Box<ClientTls>>,
 }
 
-/// Which servers.
+/// The servers that a URL names. Each kind has another way to the server that has a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Servers {
-    One(Place),
+    One(Endpoint),
     Sentinels {
-        places: Vec<Place>,
+        places: Vec<Endpoint>,
         master: String,
         login: Login,
     },
-    /// Of a Redis Cluster, to ask for all others.
-    Cluster(Vec<Place>),
+    /// Some nodes of a Redis Cluster; any of them names all the others.
+    Cluster(Vec<Endpoint>),
 }
 
-/// Where a server listens.
+/// The address at which a server listens, as the operator or another server has written it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) enum Place {
+pub(super) enum Endpoint {
     Tcp { host: String, port: u16 },
     Unix(PathBuf),
 }
 
-/// Who asks.
+/// The user and the password for `AUTH`; without a user the password is that of the default user.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(super) struct Login {
     pub(super) user: Option<String>,
@@ -54,7 +53,7 @@ enum Kind {
 // === impl RedisUrl ===
 
 impl RedisUrl {
-    /// Reads
+    /// Reads one of these URLs:
     ///
     /// - `redis://[[user]:password@]host[:port][/database]`
     /// - `unix:/path[?database=N]` or `unix://[[user]:password@]/path[?database=N]`
@@ -65,7 +64,7 @@ impl RedisUrl {
     ///
     /// # Errors
     ///
-    /// What is wrong with it, without quoting it: it may hold a password.
+    /// A sentence about the first mistake in the URL. It quotes no part that may hold a password.
     pub fn parse(url: &str) -> Result<Self, String> {
         if url.contains(char::is_whitespace) || url.contains(char::is_control) {
             return Err("it holds a space; write `%20` for one in a password".into());
@@ -118,14 +117,14 @@ impl RedisUrl {
             }
             Kind::Cluster if !matches!(path, "" | "0") => {
                 return Err(
-                    "a Redis Cluster has no databases but 0; end the URL behind its hosts".into()
+                    "a Redis Cluster has no databases but 0; end the URL after its hosts".into()
                 );
             }
             Kind::Cluster => Servers::Cluster(places),
             Kind::Sentinel => {
                 let (master, database) = path.split_once('/').unwrap_or((path, ""));
                 if master.is_empty() {
-                    return Err("behind the hosts stands the name that the Sentinels have for the master, as in \
+                    return Err("after the hosts, write the name that the Sentinels have for the master, as in \
                                 `redis-sentinel://host:26379/mymaster`"
                         .into());
                 }
@@ -183,21 +182,21 @@ impl RedisUrl {
                 _ => return Err(unknown_option(name)),
             }
         }
-        let servers = Box::new(Servers::One(Place::Unix(decode(path)?.into())));
+        let servers = Box::new(Servers::One(Endpoint::Unix(decode(path)?.into())));
         Ok(Self { servers, login, database, tls: None })
     }
 
-    /// Whether its keys live on the nodes of a Redis Cluster, where the keys of one call need one hash tag.
+    /// Whether the URL names a Redis Cluster, where the keys of one call need one hash tag.
     pub fn is_cluster(&self) -> bool {
         matches!(*self.servers, Servers::Cluster(_))
     }
 
-    /// Whether its servers are spoken to over TLS.
+    /// Whether connections to the servers of the URL use TLS.
     pub fn is_tls(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// The same with other settings for TLS, where it is spoken.
+    /// Returns the URL with other settings for TLS; a URL of clear text stays as it is.
     #[must_use]
     pub fn with_tls(self, tls: ClientTls) -> Self {
         let tls = self.tls.is_some().then(|| Box::new(tls));
@@ -213,8 +212,9 @@ impl fmt::Debug for RedisUrl {
 
 impl fmt::Display for RedisUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list =
-            |places: &[Place]| places.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        let list = |places: &[Endpoint]| {
+            places.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+        };
         match &*self.servers {
             Servers::One(place) => write!(f, "{place}"),
             Servers::Sentinels { places, master, .. } => {
@@ -225,20 +225,20 @@ impl fmt::Display for RedisUrl {
     }
 }
 
-// === impl Place ===
+// === impl Endpoint ===
 
-impl Place {
+impl Endpoint {
     pub(super) fn tcp(host: &str, port: u16) -> Self {
         Self::Tcp { host: host.to_owned(), port }
     }
 
-    /// What stands in an answer of a server, `host:port`; `asked` is the host of that server, which it may leave out.
+    /// Reads `host:port` in a reply of the server at `asked`, which may leave out the host if it means its own.
     pub(super) fn told(text: &str, asked: &Self) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         Self::at(host, port.parse().ok()?, asked)
     }
 
-    /// The same in two parts.
+    /// Reads an address whose host and port a reply has in two values; `None` if the server does not know its host.
     pub(super) fn at(host: &str, port: u16, asked: &Self) -> Option<Self> {
         match (host.trim_matches(['[', ']']), asked) {
             ("?", _) | ("", Self::Unix(_)) => None,
@@ -248,7 +248,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),

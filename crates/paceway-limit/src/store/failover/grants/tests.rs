@@ -32,7 +32,7 @@ fn taken(store: &MemoryStore, algorithm: Algorithm, due: &[(Micros, i64)]) -> Ve
     let mut all = Vec::new();
     for checks in asks {
         let cost = checks[checks.len() - 1].cost;
-        let is_own = checks[checks.len() - 1].key == "{t}:a".into();
+        let is_own = *checks[checks.len() - 1].key == *"{t}:a";
         let ask = Entry::Reserve { checks, budget: MAX_BUDGET, ticket: None };
         match &store.run_at(NOW, &[ask])[..] {
             [Reply::Decision(decision)] if decision.admitted => {

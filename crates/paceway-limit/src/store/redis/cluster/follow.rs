@@ -1,15 +1,15 @@
-//! Keeps the map of a Cluster: looks after its nodes, and asks those that answer who has the slots of those that do not.
+//! Keeps the map of a Cluster up to date: watches the nodes, and asks those that answer which node has the slots of those
+//! that do not. Sends no commands of limiters.
 
-use super::{Node, Shared};
+use super::{ClusterNode, ClusterState};
 use crate::log::{Permit, Throttle};
 use crate::store::redis::{
-    ConnectError,
-    connect::ask,
-    reason::refusal,
-    resp::{self, Value},
+    reason::{ConnectError, refusal},
     slots::{SLOTS, View},
-    url::Place,
+    transport::{ask, command, words},
+    url::Endpoint,
 };
+use redis::Value;
 use std::{
     collections::{HashMap, HashSet},
     mem,
@@ -21,21 +21,21 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-/// How often the nodes are looked at, and the least time between two maps.
+/// The nodes are checked every 100 ms, and two questions for the map are at least as far apart.
 const LOOK: Duration = Duration::from_millis(100);
-/// For one server that is asked for the map, before the next is.
+/// A node that has not sent the map within 500 ms is passed over for the next one.
 const ASK: Duration = Duration::from_millis(500);
-/// A map is read again after this time though nothing is wrong with it.
+/// The map is read again after 10 s although nothing seems wrong with it: a node may have been added.
 const OLD: Duration = Duration::from_secs(10);
-/// A server may refuse each question in other words.
+/// A node may refuse each question in other words.
 static REFUSED: Throttle = Throttle::new();
 
-/// Keeps the map, until the Cluster is dropped.
+/// Keeps the map up to date until the Cluster is dropped, and reports whether it is known.
 pub(super) async fn follow(
-    shared: Arc<Shared>,
+    shared: Arc<ClusterState>,
     say: watch::Sender<Option<Result<(), ConnectError>>>,
 ) {
-    // Not always the same one is asked: it may be the one that is wrong.
+    // The nodes are asked by turns: one of them may be wrong.
     let mut turn = 0;
     loop {
         let result = refresh(&shared, turn).await;
@@ -61,11 +61,11 @@ pub(super) async fn follow(
     }
 }
 
-/// Asks one server after the other, until one knows who has which slot.
-async fn refresh(shared: &Shared, turn: usize) -> Result<(), ConnectError> {
+/// Asks one node after the other for the map, until one knows it.
+async fn refresh(shared: &ClusterState, turn: usize) -> Result<(), ConnectError> {
     let mut knowing = shared.knowing();
     let well = knowing.iter().take_while(|(_, node)| node.is_some()).count();
-    // Those that answer by turns, then the others by turns: not all of them fit into one time-out.
+    // First the nodes that answer, then the others, each by turns: not all of them fit into one time-out.
     knowing[..well].rotate_left(if well > 0 { turn % well } else { 0 });
     let others = knowing.len() - well;
     knowing[well..].rotate_left(if others > 0 { turn % others } else { 0 });
@@ -77,7 +77,7 @@ async fn refresh(shared: &Shared, turn: usize) -> Result<(), ConnectError> {
                 shared.apply(view);
                 return Ok(());
             }
-            // What one refuses says more than that another is away.
+            // A refusal says more than the silence of another node.
             Ok(Err(error @ ConnectError::Refused(_))) => why = error,
             _ if matches!(why, ConnectError::Refused(_)) => {}
             Ok(Err(error)) => why = error,
@@ -87,11 +87,11 @@ async fn refresh(shared: &Shared, turn: usize) -> Result<(), ConnectError> {
     Err(why)
 }
 
-// === impl Shared ===
+// === impl ClusterState ===
 
-impl Shared {
-    /// Takes over what a server says of slots whose owner may be lost. It may know less than we do: of its own slots, an
-    /// owner that is well says itself when they have moved.
+impl ClusterState {
+    /// Takes over from a view the slots whose node may be lost. The other slots stay as they are: the view may be older than
+    /// the map, and a node that answers says itself when one of its slots has moved.
     fn apply(&self, view: View) {
         let mut map = self.map.lock();
         let old = mem::take(&mut map.owners);
@@ -104,7 +104,7 @@ impl Shared {
         }
         let ails: HashMap<_, _> =
             map.nodes.iter().map(|(place, node)| (place.clone(), node.ails())).collect();
-        let is_well = |node: &Arc<Node>| ails.get(&node.place) == Some(&false);
+        let is_well = |node: &Arc<ClusterNode>| ails.get(&node.place) == Some(&false);
         for (owner, old) in owners.iter_mut().zip(old) {
             if old.as_ref().is_some_and(is_well) {
                 *owner = old;
@@ -112,31 +112,31 @@ impl Shared {
         }
         let current: HashSet<_> = owners.iter().flatten().map(|node| &node.place).collect();
         map.nodes.retain(|place, node| {
-            // One without slots may be about to get some.
+            // A node without slots may be about to get some.
             let stays =
                 current.contains(place) || (is_well(node) && !view.replicas.contains(place));
             if !stays && !is_well(node) {
-                // Nobody waits for a server that has been replaced.
-                node.link.give_up();
+                // Its calls would wait for a node that has been replaced.
+                node.connection.give_up();
             }
             stays
         });
         for node in map.nodes.values() {
-            // That has been looked after: until it says so again.
+            // The map is new: the node counts as down when it says so again.
             node.is_down.store(false, Relaxed);
         }
         map.owners = owners;
         map.replicas = view.replicas;
     }
 
-    /// Whether a server that has slots may be lost.
+    /// Whether a node may be lost, or no map is known yet.
     fn ails(&self) -> bool {
         let map = self.map.lock();
         map.owners.iter().all(Option::is_none) || map.nodes.values().any(|node| node.ails())
     }
 
-    /// Servers that may know the map, those that answer first.
-    fn knowing(&self) -> Vec<(Place, Option<Arc<Node>>)> {
+    /// Returns the servers that may know the map: first the nodes that answer, then replicas, seeds and the other nodes.
+    fn knowing(&self) -> Vec<(Endpoint, Option<Arc<ClusterNode>>)> {
         let map = self.map.lock();
         let well = map.nodes.values().filter(|node| !node.ails());
         let mut all: Vec<_> = well.map(|node| (node.place.clone(), Some(node.clone()))).collect();
@@ -148,18 +148,22 @@ impl Shared {
         all
     }
 
-    /// What one server says of all.
-    async fn view(&self, place: &Place, node: Option<Arc<Node>>) -> Result<View, ConnectError> {
-        let words: [&[u8]; 2] = [b"CLUSTER", b"SLOTS"];
+    /// Asks one server for the map; over its connection if `node` has one, else over a new one.
+    async fn view(
+        &self,
+        place: &Endpoint,
+        node: Option<Arc<ClusterNode>>,
+    ) -> Result<View, ConnectError> {
+        let slots: [&[u8]; 2] = [b"CLUSTER", b"SLOTS"];
         let said = match node {
             Some(node) => {
-                let said = node.link.call(&resp::command(&words)).await;
+                let said = node.connection.call(&command(&slots)).await;
                 said.map_err(|error| ConnectError::Unreachable(format!("{place}: {error}")))?
             }
-            None => ask(&mut self.access.connect(place).await?, place, &words).await?,
+            None => ask(&mut self.access.connect(place).await?, place, &slots).await?,
         };
-        if let Value::Error(words) = &said {
-            return Err(refusal(place, &self.access.login, words));
+        if let Value::ServerError(error) = &said {
+            return Err(refusal(place, &self.access.login, &words(error)));
         }
         let view = View::read(&said, place).filter(|view| !view.ranges.is_empty());
         view.ok_or_else(|| ConnectError::Unreachable(format!("{place}: it knows of no slots yet")))

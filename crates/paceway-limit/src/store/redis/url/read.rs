@@ -1,27 +1,27 @@
-//! The parts of a URL: who asks, servers, options, and what a `%` stands for. Quotes nothing of them.
+//! The parts of a URL: login, servers, options and percent-encoding. Quotes nothing of them in its errors.
 
-use super::{Kind, Login, Place};
+use super::{Endpoint, Kind, Login};
 
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
-/// Of a list of addresses.
+/// The greatest number of addresses in one URL. Any of them leads to the other servers.
 const MOST_SERVERS: usize = 100;
 
-/// Who asks, and what stands behind the `@`.
+/// Splits `user:password@hosts` into the login and the hosts; without an `@` there is no login.
 pub(super) fn read_login(authority: &str) -> Result<(Login, &str), String> {
     let Some((login, rest)) = authority.rsplit_once('@') else {
         return Ok((Login::default(), authority));
     };
     let Some((user, password)) = login.split_once(':') else {
-        return Err("before the `@` stands `user:password`, or `:password`".into());
+        return Err("before the `@`, write `user:password` or `:password`".into());
     };
     let user = Some(decode(user)?).filter(|user| !user.is_empty());
-    // Of users, some have none; of servers without users, none means that nobody is asked.
+    // A user may have an empty password. Without a user, an empty password means that there is no login.
     let password = Some(decode(password)?).filter(|word| user.is_some() || !word.is_empty());
     Ok((Login { user, password }, rest))
 }
 
-pub(super) fn read_places(hosts: &str, kind: Kind) -> Result<Vec<Place>, String> {
+pub(super) fn read_places(hosts: &str, kind: Kind) -> Result<Vec<Endpoint>, String> {
     let default = if kind == Kind::Sentinel { SENTINEL_PORT } else { PORT };
     let places = hosts.split(',').map(|host| read_place(host, default));
     let places = places.collect::<Result<Vec<_>, _>>()?;
@@ -31,7 +31,7 @@ pub(super) fn read_places(hosts: &str, kind: Kind) -> Result<Vec<Place>, String>
     }
 }
 
-fn read_place(text: &str, default: u16) -> Result<Place, String> {
+fn read_place(text: &str, default: u16) -> Result<Endpoint, String> {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (host, port) = rest.split_once(']').ok_or("a `[` has no `]`")?;
@@ -48,11 +48,11 @@ fn read_place(text: &str, default: u16) -> Result<Place, String> {
     let port = match port {
         Some("") => default,
         port => port.and_then(|port| port.parse().ok()).filter(|port| *port > 0).ok_or(
-            "behind the `:` of a host stands its port, 1 to 65535. An IPv6 address stands in `[` and `]`; in a password, \
+            "after the `:` of a host, write its port, 1 to 65535. Write an IPv6 address in `[` and `]`; in a password, \
              write `%2F` for `/`, `%3F` for `?` and `%40` for `@`",
         )?,
     };
-    Ok(Place::tcp(host, port))
+    Ok(Endpoint::tcp(host, port))
 }
 
 pub(super) fn read_database(text: &str) -> Result<Option<u8>, String> {
@@ -60,7 +60,7 @@ pub(super) fn read_database(text: &str) -> Result<Option<u8>, String> {
         "" => Ok(None),
         _ => match text.parse() {
             Ok(number) => Ok(Some(number)),
-            Err(_) => Err("where a database number stands, 0 to 255, is something else".into()),
+            Err(_) => Err("the number of the database is not one from 0 to 255".into()),
         },
     }
 }
@@ -69,41 +69,41 @@ pub(super) fn read_options(text: &str) -> Result<Vec<(&str, String)>, String> {
     let options = text.split('&').filter(|option| !option.is_empty());
     let read = |option| -> Result<_, String> {
         let (name, value) = str::split_once(option, '=').ok_or(
-            "behind the `?` stand options, as in `NAME=VALUE&NAME=VALUE`; write `%3F` for a `?` in a password",
+            "after the `?`, write options as in `NAME=VALUE&NAME=VALUE`; write `%3F` for a `?` in a password",
         )?;
         Ok((name, decode(value)?))
     };
     options.map(read).collect()
 }
 
-/// A name is quoted where it can be one only.
+/// The error for an unknown option. It quotes the name only if that looks like one: it may be part of a password.
 pub(super) fn unknown_option(name: &str) -> String {
     match name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_') && name.len() < 32 {
         true => format!("it has no option `{name}`"),
-        false => "it has no such option behind the `?`; write `%3F` for a `?` in a password".into(),
+        false => "it has no such option after the `?`; write `%3F` for a `?` in a password".into(),
     }
 }
 
-/// Resolves `%40`.
+/// Replaces percent-encoded bytes: `p%40ss` becomes `p@ss`. The result must be UTF-8.
 pub(super) fn decode(text: &str) -> Result<String, String> {
     let broken = || {
         "a `%` stands for itself as `%25`, and otherwise before two hexadecimal digits".to_owned()
     };
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
-    while let Some((&byte, behind)) = rest.split_first() {
-        rest = behind;
+    while let Some((&byte, next)) = rest.split_first() {
+        rest = next;
         if byte != b'%' {
             bytes.push(byte);
             continue;
         }
-        let (digits, behind) = rest.split_at_checked(2).ok_or_else(broken)?;
+        let (digits, next) = rest.split_at_checked(2).ok_or_else(broken)?;
         if !digits.iter().all(u8::is_ascii_hexdigit) {
             return Err(broken());
         }
         let digits = str::from_utf8(digits).map_err(|_| broken())?;
         bytes.push(u8::from_str_radix(digits, 16).map_err(|_| broken())?);
-        rest = behind;
+        rest = next;
     }
     String::from_utf8(bytes).map_err(|_| "what its `%` stand for is no UTF-8".to_owned())
 }

@@ -1,8 +1,8 @@
 use super::*;
 use rstest::rstest;
 
-fn tcp(host: &str, port: u16) -> Place {
-    Place::tcp(host, port)
+fn tcp(host: &str, port: u16) -> Endpoint {
+    Endpoint::tcp(host, port)
 }
 
 #[rstest]
@@ -15,12 +15,12 @@ fn tcp(host: &str, port: u16) -> Place {
 #[case("redis://ann:@redis", tcp("redis", 6379), Some("ann"), Some(""), None)]
 #[case("redis://:@redis", tcp("redis", 6379), None, None, None)]
 #[case("redis://:a:b@c@redis", tcp("redis", 6379), None, Some("a:b@c"), None)]
-#[case("unix:/run/redis.sock", Place::Unix("/run/redis.sock".into()), None, None, None)]
-#[case("unix:///run/redis.sock?database=2", Place::Unix("/run/redis.sock".into()), None, None, Some(2))]
-#[case("unix://:p@/run/a%20b.sock", Place::Unix("/run/a b.sock".into()), None, Some("p"), None)]
+#[case("unix:/run/redis.sock", Endpoint::Unix("/run/redis.sock".into()), None, None, None)]
+#[case("unix:///run/redis.sock?database=2", Endpoint::Unix("/run/redis.sock".into()), None, None, Some(2))]
+#[case("unix://:p@/run/a%20b.sock", Endpoint::Unix("/run/a b.sock".into()), None, Some("p"), None)]
 fn one_server(
     #[case] text: &str,
-    #[case] place: Place,
+    #[case] place: Endpoint,
     #[case] user: Option<&str>,
     #[case] password: Option<&str>,
     #[case] database: Option<u8>,

@@ -1,15 +1,18 @@
-//! A new connection to a server of the store: socket, TLS, login, database; by way of Sentinels where those say which
-//! server it is. Sends no command of a limiter.
+//! Makes a connection to a server of the store: Sentinels, if the URL names them, then socket, TLS, login and database.
+//! Sends no command of a limiter.
 
 use super::{
-    ConnectError,
+    super::{
+        reason::{ConnectError, failure, refusal},
+        url::{Endpoint, Login, RedisUrl, Servers},
+    },
     dial::dial,
-    reason::{failure, refusal},
-    resp::{self, Parsed, Value},
-    stream::Stream,
-    url::{Login, Place, RedisUrl, Servers},
+    frames::{Frames, LONGEST_REPLY, Malformed},
+    messages::{command, words},
+    stream::{RedisStream, closed},
 };
 use crate::tls::client::{Chain, ClientTls, Connector};
+use redis::Value;
 use std::{
     fmt,
     future::pending,
@@ -26,14 +29,14 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// For one Sentinel, before the next is asked.
+/// A Sentinel that has not answered within 500 ms is passed over for the next one.
 const SENTINEL: Duration = Duration::from_millis(500);
-/// How often Sentinels are asked whether a master still is one.
+/// The Sentinels are asked once a second whether they still name the master that is connected to.
 const WATCH: Duration = Duration::from_secs(1);
 
-/// How all servers of a store are connected to.
-pub(super) struct Access {
-    pub(super) login: Login,
+/// The login, the database and the settings for TLS, which are the same for all servers of a store.
+pub(in crate::store::redis) struct Access {
+    pub(in crate::store::redis) login: Login,
     database: Option<u8>,
     tls: Option<Tls>,
 }
@@ -43,29 +46,31 @@ struct Tls {
     connector: Connector,
 }
 
-/// Which server a connection goes to.
+/// The server that a connection leads to: always the same one, or the master that Sentinels name.
 #[derive(Clone)]
-pub(super) enum Target {
-    Server(Place),
+pub(in crate::store::redis) enum Destination {
+    Server(Endpoint),
     Master(Arc<Sentinels>),
 }
 
-/// Who knows which server is the master.
-pub(super) struct Sentinels {
-    places: Vec<Place>,
+/// The Sentinels that know which server is the master.
+pub(in crate::store::redis) struct Sentinels {
+    places: Vec<Endpoint>,
     master: String,
     login: Login,
-    /// Who knew last time.
+    /// The position of the Sentinel that has answered last and is asked first.
     first: AtomicUsize,
 }
 
 // === impl Access ===
 
 impl Access {
+    /// Reads the certificates that the URL's settings for TLS name.
+    ///
     /// # Errors
     ///
-    /// Certificates that cannot be used.
-    pub(super) fn new(url: &RedisUrl) -> Result<Self, ConnectError> {
+    /// When a certificate or key cannot be read.
+    pub(in crate::store::redis) fn new(url: &RedisUrl) -> Result<Self, ConnectError> {
         let tls = url.tls.as_ref().map(|settings| {
             let connector = Connector::new(settings, &[], &mut None);
             let connector = connector.map_err(|e| ConnectError::Refused(Chain(&e).to_string()))?;
@@ -74,47 +79,52 @@ impl Access {
         Ok(Self { login: url.login.clone(), database: url.database, tls: tls.transpose()? })
     }
 
-    pub(super) fn is_tls(&self) -> bool {
+    pub(in crate::store::redis) fn is_tls(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// A connection that is ready for commands.
-    pub(super) async fn connect(&self, place: &Place) -> Result<Stream, ConnectError> {
+    /// Makes a connection to the server at `place` that is ready for commands.
+    pub(in crate::store::redis) async fn connect(
+        &self,
+        place: &Endpoint,
+    ) -> Result<RedisStream, ConnectError> {
         let mut stream = self.open(place).await?;
         log_in(&mut stream, place, &self.login).await?;
         if let Some(database) = self.database {
             let database = database.to_string();
             let select = [b"SELECT".as_slice(), database.as_bytes()];
-            if let Value::Error(words) = ask(&mut stream, place, &select).await? {
-                return Err(refusal(place, &self.login, &words));
+            if let Value::ServerError(error) = ask(&mut stream, place, &select).await? {
+                return Err(refusal(place, &self.login, &words(&error)));
             }
         }
         Ok(stream)
     }
 
-    /// A connection on which nothing has been said.
-    async fn open(&self, place: &Place) -> Result<Stream, ConnectError> {
+    /// Opens a socket on which nothing has been sent except a TLS handshake.
+    async fn open(&self, place: &Endpoint) -> Result<RedisStream, ConnectError> {
         let failed = |error| failure(place, &error);
         let (host, stream) = match place {
-            Place::Unix(path) => {
-                return UnixStream::connect(path).await.map(Stream::Unix).map_err(failed);
+            Endpoint::Unix(path) => {
+                return UnixStream::connect(path).await.map(RedisStream::Unix).map_err(failed);
             }
-            Place::Tcp { host, port } => (host, dial(host, *port).await.map_err(failed)?),
+            Endpoint::Tcp { host, port } => (host, dial(host, *port).await.map_err(failed)?),
         };
-        let Some(Tls { settings, connector }) = &self.tls else { return Ok(Stream::Tcp(stream)) };
+        let Some(Tls { settings, connector }) = &self.tls else {
+            return Ok(RedisStream::Tcp(stream));
+        };
         let name = settings.name_of(host);
         let name = name.map_err(|error| ConnectError::Refused(Chain(&error).to_string()))?;
         let connector = connector.current("the store");
         let stream = connector.connect(name, stream).await.map_err(failed)?;
-        Ok(Stream::Tls(Box::new(stream)))
+        Ok(RedisStream::Tls(Box::new(stream)))
     }
 }
 
-// === impl Target ===
+// === impl Destination ===
 
-impl Target {
-    /// Of a URL that names one server; `None` for a Cluster, which has many.
-    pub(super) fn of(url: &RedisUrl) -> Option<Self> {
+impl Destination {
+    /// Returns the destination of a URL; `None` for a Cluster, which has many.
+    pub(in crate::store::redis) fn of(url: &RedisUrl) -> Option<Self> {
         match &*url.servers {
             Servers::One(place) => Some(Self::Server(place.clone())),
             Servers::Sentinels { places, master, login } => {
@@ -129,22 +139,24 @@ impl Target {
         }
     }
 
-    /// A connection that is ready for commands, and whom it leads to.
-    pub(super) async fn connect(&self, access: &Access) -> Result<(Stream, Place), ConnectError> {
+    /// Makes a connection that is ready for commands, and returns the address that it leads to.
+    pub(in crate::store::redis) async fn connect(
+        &self,
+        access: &Access,
+    ) -> Result<(RedisStream, Endpoint), ConnectError> {
         match self {
             Self::Server(place) => Ok((access.connect(place).await?, place.clone())),
             Self::Master(sentinels) => sentinels.connect(access).await,
         }
     }
 
-    /// Resolves when a connection to `place` does not lead to the right server any more, as far as that can be known
-    /// from others.
-    pub(super) async fn has_left(&self, access: &Access, place: &Place) {
+    /// Resolves when the Sentinels name another server than the one at `place`; never for a server without Sentinels.
+    pub(in crate::store::redis) async fn has_left(&self, access: &Access, place: &Endpoint) {
         match self {
             Self::Server(_) => pending().await,
             Self::Master(sentinels) => loop {
                 sleep(WATCH).await;
-                // While none of them answers, nothing is known.
+                // While no Sentinel answers, the connection stays.
                 if sentinels.named(access).await.is_ok_and(|named| named != *place) {
                     return;
                 }
@@ -153,7 +165,7 @@ impl Target {
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Server(place) => place.fmt(f),
@@ -167,13 +179,13 @@ impl fmt::Display for Target {
 // === impl Sentinels ===
 
 impl Sentinels {
-    /// Asks one after the other, until one names a server that says itself that it is the master.
-    async fn connect(&self, access: &Access) -> Result<(Stream, Place), ConnectError> {
+    /// Asks one Sentinel after the other, until one names a server that says itself that it is the master.
+    async fn connect(&self, access: &Access) -> Result<(RedisStream, Endpoint), ConnectError> {
         let mut why = None;
         let first = self.first.load(Relaxed);
         for i in 0..self.places.len() {
             let i = (first + i) % self.places.len();
-            // Where this takes too long, the next attempt begins behind it.
+            // If this attempt is given up meanwhile, the next one begins with the next Sentinel.
             self.first.store(i + 1, Relaxed);
             let asked = timeout(SENTINEL, self.ask(access, &self.places[i])).await;
             let asked = asked.unwrap_or_else(|_| {
@@ -188,7 +200,7 @@ impl Sentinels {
                     self.first.store(i, Relaxed);
                     return Ok(found);
                 }
-                // What a Sentinel refuses says more than that another is away.
+                // A refusal says more than the silence of another Sentinel.
                 Err(error @ ConnectError::Refused(_)) => why = Some(error),
                 Err(error) => why = why.or(Some(error)),
             }
@@ -196,8 +208,8 @@ impl Sentinels {
         Err(why.unwrap_or(ConnectError::Refused("it names no Sentinel".into())))
     }
 
-    /// Who is the master, says the first that answers.
-    async fn named(&self, access: &Access) -> Result<Place, ConnectError> {
+    /// Returns the address of the master, from the first Sentinel that answers.
+    async fn named(&self, access: &Access) -> Result<Endpoint, ConnectError> {
         let mut why = ConnectError::Unreachable("no Sentinel answers".into());
         let first = self.first.load(Relaxed);
         for i in 0..self.places.len() {
@@ -211,53 +223,62 @@ impl Sentinels {
         Err(why)
     }
 
-    /// Who is the master, says the Sentinel at `place`.
-    async fn ask(&self, access: &Access, place: &Place) -> Result<Place, ConnectError> {
+    /// Asks the Sentinel at `place` for the address of the master.
+    async fn ask(&self, access: &Access, place: &Endpoint) -> Result<Endpoint, ConnectError> {
         let mut stream = access.open(place).await?;
         log_in(&mut stream, place, &self.login).await?;
-        let words = [b"SENTINEL".as_slice(), b"get-master-addr-by-name", self.master.as_bytes()];
-        let said = ask(&mut stream, place, &words).await?;
+        let question = [b"SENTINEL".as_slice(), b"get-master-addr-by-name", self.master.as_bytes()];
+        let said = ask(&mut stream, place, &question).await?;
         match &said {
-            Value::List(parts) => match &parts[..] {
-                [Value::Bytes(host), Value::Bytes(port)] => {
+            Value::Array(parts) => match &parts[..] {
+                [Value::BulkString(host), Value::BulkString(port)] => {
                     let port = str::from_utf8(port).ok().and_then(|port| port.parse().ok());
                     let host = str::from_utf8(host).ok();
-                    let told = host.zip(port).and_then(|(host, port)| Place::at(host, port, place));
+                    let told =
+                        host.zip(port).and_then(|(host, port)| Endpoint::at(host, port, place));
                     told.ok_or_else(|| failure(place, &no_redis()))
                 }
                 _ => Err(failure(place, &no_redis())),
             },
-            Value::Nothing => Err(ConnectError::Refused(format!(
+            Value::Nil => Err(ConnectError::Refused(format!(
                 "the Sentinel at {place} knows no master `{}`: write the name that its `sentinel monitor` has",
                 self.master
             ))),
-            Value::Error(words) if words.contains("unknown command") => {
-                Err(ConnectError::Refused(format!(
-                    "{place} is no Sentinel: name Sentinels, whose port is 26379 as a rule, or write redis://"
-                )))
+            Value::ServerError(error) => {
+                let words = words(error);
+                Err(match words.contains("unknown command") {
+                    true => ConnectError::Refused(format!(
+                        "{place} is no Sentinel: name Sentinels, whose port is 26379 as a rule, or write redis://"
+                    )),
+                    false => refusal(place, &self.login, &words),
+                })
             }
-            Value::Error(words) => Err(refusal(place, &self.login, words)),
             _ => Err(failure(place, &no_redis())),
         }
     }
 }
 
-/// A connection to the server at `place`, which must be a master in its own eyes: a Sentinel may know it later than it.
-async fn master(access: &Access, place: Place) -> Result<(Stream, Place), ConnectError> {
+/// Connects to the server at `place`, which must call itself a master: after a failover a Sentinel may name it before it is
+/// one.
+async fn master(access: &Access, place: Endpoint) -> Result<(RedisStream, Endpoint), ConnectError> {
     let mut stream = access.connect(&place).await?;
     match ask(&mut stream, &place, &[b"ROLE"]).await? {
-        Value::List(parts) => match parts.first() {
-            Some(Value::Bytes(role)) if role == b"master" => Ok((stream, place)),
+        Value::Array(parts) => match parts.first() {
+            Some(Value::BulkString(role)) if role == b"master" => Ok((stream, place)),
             _ => Err(ConnectError::Unreachable(format!(
                 "{place}, which the Sentinels name, is not the master"
             ))),
         },
-        Value::Error(words) => Err(refusal(&place, &access.login, &words)),
+        Value::ServerError(error) => Err(refusal(&place, &access.login, &words(&error))),
         _ => Err(failure(&place, &no_redis())),
     }
 }
 
-async fn log_in(stream: &mut Stream, place: &Place, login: &Login) -> Result<(), ConnectError> {
+async fn log_in(
+    stream: &mut RedisStream,
+    place: &Endpoint,
+    login: &Login,
+) -> Result<(), ConnectError> {
     let said = match (&login.user, &login.password) {
         (Some(user), Some(password)) => {
             ask(stream, place, &[b"AUTH", user.as_bytes(), password.as_bytes()]).await?
@@ -266,41 +287,41 @@ async fn log_in(stream: &mut Stream, place: &Place, login: &Login) -> Result<(),
         (_, None) => return Ok(()),
     };
     match said {
-        Value::Line(_) => Ok(()),
-        Value::Error(words) => Err(refusal(place, login, &words)),
+        Value::Okay | Value::SimpleString(_) => Ok(()),
+        Value::ServerError(error) => Err(refusal(place, login, &words(&error))),
         _ => Err(failure(place, &no_redis())),
     }
 }
 
-/// One command, and what is said to it, on a connection that nobody else uses.
-pub(super) async fn ask(
-    stream: &mut Stream,
-    place: &Place,
+/// Sends one command and returns the reply, on a connection that carries nothing else yet; an error of the server is a
+/// [`Value::ServerError`].
+pub(in crate::store::redis) async fn ask(
+    stream: &mut RedisStream,
+    place: &Endpoint,
     words: &[&[u8]],
 ) -> Result<Value, ConnectError> {
     let asked = async {
-        stream.write_all(&resp::command(words)).await?;
+        stream.write_all(&command(words).get_packed_command()).await?;
         stream.flush().await?;
-        let mut bytes = Vec::new();
-        loop {
-            match resp::parse(&bytes).map_err(|_| stranger(&bytes))? {
-                Parsed::Reply(value, length) if length == bytes.len() => return Ok(value),
-                Parsed::Reply(..) => return Err(no_redis()),
-                Parsed::Needs(_) if stream.read_buf(&mut bytes).await? == 0 => return Err(closed()),
-                Parsed::Needs(_) => {}
+        let (mut frames, mut bytes, mut read) = (Frames::new(LONGEST_REPLY), Vec::new(), 0);
+        while read == 0 || !frames.is_between() {
+            if stream.read_buf(&mut bytes).await? == 0 {
+                return Err(closed());
             }
+            read += frames.advance(&bytes[read..]).map_err(|why| stranger(&bytes, why))?;
         }
+        // A second reply belongs to no command.
+        if read < bytes.len() {
+            return Err(no_redis());
+        }
+        redis::parse_redis_value(&bytes).map_err(|_| no_redis())
     };
     asked.await.map_err(|error: io::Error| failure(place, &error))
 }
 
-pub(super) fn no_redis() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "it does not speak as a Redis server does")
-}
-
-/// Who speaks like this.
-fn stranger(bytes: &[u8]) -> io::Error {
-    /// How an alert begins.
+/// Makes an error from the first bytes of a server that does not speak RESP2.
+fn stranger(bytes: &[u8], why: Malformed) -> io::Error {
+    /// The first bytes of a TLS alert record.
     const TLS: &[u8] = &[0x15, 0x03];
     match bytes {
         _ if bytes.starts_with(TLS) => {
@@ -310,10 +331,10 @@ fn stranger(bytes: &[u8]) -> io::Error {
         _ if bytes.starts_with(b"HTTP/") => {
             io::Error::new(io::ErrorKind::InvalidData, "it is an HTTP server, not a Redis server")
         }
-        _ => no_redis(),
+        _ => why.into(),
     }
 }
 
-pub(super) fn closed() -> io::Error {
-    io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection")
+fn no_redis() -> io::Error {
+    Malformed::Foreign.into()
 }

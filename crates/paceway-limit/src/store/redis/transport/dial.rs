@@ -1,4 +1,4 @@
-//! A socket to a server of the store, at whichever address of its name answers. Says nothing on it.
+//! Opens a socket to a server of the store, at the first address of its name that answers. Sends nothing on it.
 
 use socket2::{SockRef, TcpKeepalive};
 use std::{future::Future, io, net::SocketAddr, time::Duration};
@@ -8,26 +8,30 @@ use tokio::{
     time::timeout,
 };
 
-/// Behind a silent address the next one is tried beside it: the connection attempt delay of RFC 8305, section 5.
+/// When an address has been silent for 250 ms, the next one is tried beside it: the connection attempt delay of RFC 8305,
+/// section 5.
 const NEXT: Duration = Duration::from_millis(250);
-/// Of one name.
+/// The greatest number of addresses of one name that are tried.
 const MOST_ADDRESSES: usize = 16;
-/// So that whoever watches idle connections in between keeps them, and a server that is gone is noticed.
+/// An idle connection sends a probe each minute. Firewalls drop connections that are idle for longer, and a server that is
+/// gone does not answer it.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
+/// Connects to the first address of `host` that answers. The caller sets a time-out.
+///
 /// # Errors
 ///
-/// That of the name, or of the address that said no last. How long it takes is bounded by who asks.
-pub(super) async fn dial(host: &str, port: u16) -> io::Result<TcpStream> {
+/// The error of the name, or of the last address that refused.
+pub(in crate::store::redis) async fn dial(host: &str, port: u16) -> io::Result<TcpStream> {
     let addresses = lookup_host((host, port)).await?;
     let stream = first(addresses.take(MOST_ADDRESSES), TcpStream::connect::<SocketAddr>).await?;
-    // Calls are written whole: nothing follows that could be waited for.
+    // A command is written whole, so delaying its last packet (Nagle) gains nothing.
     stream.set_nodelay(true)?;
     SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
     Ok(stream)
 }
 
-/// What the first address gives to which `connect` comes through.
+/// Returns the result of the first attempt to `connect` that succeeds.
 async fn first<T, F>(
     addresses: impl Iterator<Item = SocketAddr>,
     connect: impl Fn(SocketAddr) -> F,
@@ -51,10 +55,10 @@ where
         match ended {
             Some(Some(Ok(Ok(stream)))) => return Ok(stream),
             Some(Some(Ok(Err(error)))) => why = error,
-            // The runtime ends.
+            // An attempt is cancelled only with the runtime.
             Some(Some(Err(error))) => why = io::Error::other(error),
             Some(None) => return Err(why),
-            // The next, beside it.
+            // Silent so far: the next address is tried beside it.
             None => {}
         }
     }
@@ -67,7 +71,7 @@ mod tests {
     use std::future::pending;
     use tokio::time::{Instant, sleep};
 
-    /// What becomes of the address with this port, and after how many ms.
+    /// The result of connecting to one address, and after how many ms it comes.
     #[derive(Clone, Copy)]
     enum Is {
         Silent,

@@ -1,11 +1,12 @@
-//! What this process knows of the states on a server: the marker that stands beside them, and which run of a server had
-//! them. Twin of `epoch.lua`, which judges. Never asks: calls and connections tell it.
+//! The epoch of the states on a server, as this process knows it: since when they are complete. Never sends anything: calls
+//! and connections report what they saw. `marker.lua` is its twin in the script, and decides.
 //!
-//! A server that has lost its states has lost the marker with them. One that comes back with states of a moment ago, as a
-//! replica does that is promoted, has the marker and is another run: then the next call says that it is in doubt. So it
-//! does when the server has evicted keys: which ones, nobody knows.
+//! The epoch is a key beside the states, so a server that loses its states loses the epoch with them. A promoted replica
+//! may lack the writes of the last moment and still have the epoch, but it is another run of a server: the next call then
+//! says that the epoch is in doubt. A call says so, too, after the server has evicted keys, because any state may be among
+//! them.
 
-use super::identity::Run;
+use super::identity::ServerRun;
 use crate::{
     algorithm::{Micros, STATE_VERSION, in_names},
     log::{Permit, Throttle},
@@ -16,75 +17,78 @@ use parking_lot::Mutex;
 use std::{fmt, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
-/// How often a marker is told to live longer, far less than it lives.
+/// A call prolongs the life of the epoch's key once a day. The key lives far longer (`MARKER_LIVES` in `marker.lua`).
 const RENEWED: Duration = Duration::from_secs(24 * 60 * 60);
-/// How soon behind a loss evicted keys are another one: who evicts all the time must not close limiters for good.
+/// Keys that are evicted within 10 s after a loss of data are part of that loss. A server that evicts all the time would
+/// otherwise close its limiters for good.
 const AGAIN: Duration = Duration::from_secs(10);
-/// Digits of an instant of a server.
+/// The greatest number of digits of an instant in µs since 1970; 16 digits last until the year 2286.
 const DIGITS: usize = 16;
-/// A server may name another marker in each of its answers.
+/// A server may name another epoch in each of its replies.
 static LOST: Throttle = Throttle::new();
 
-/// The markers that a process knows. All of its connections to one store share them.
-pub struct Markers {
+/// The epochs of one store that a process knows, shared by all of its connections to that store.
+pub struct Epochs {
     prefix: Box<str>,
     losses: Counter,
-    known: Mutex<Known>,
+    known: Mutex<KnownEpochs>,
 }
 
 #[derive(Default)]
-struct Known {
-    /// By lane. Lanes come from the configuration.
-    lanes: HashMap<Box<str>, Lane>,
-    /// By the place of a server its run, and when that was looked at.
-    runs: HashMap<Box<str>, (Run, Instant)>,
-    /// The place of the server that was the master last, where Sentinels name one.
+struct KnownEpochs {
+    /// The epoch of each lane: `""` on one server, a hash tag in a Cluster. Lanes come from the configuration.
+    lanes: HashMap<Box<str>, LaneEpoch>,
+    /// For the address of each server its run, and when the server last reported it.
+    runs: HashMap<Box<str>, (ServerRun, Instant)>,
+    /// The address of the last master that Sentinels have named.
     master: Option<Box<str>>,
 }
 
-struct Lane {
-    marker: Marker,
-    /// Its server may have lost writes since.
+struct LaneEpoch {
+    epoch: Epoch,
+    /// The server may have lost writes since it reported this epoch.
     in_doubt: bool,
-    /// Keys have been evicted since it was lost: a doubt when that is long enough ago.
+    /// The server has evicted keys since the last loss: a doubt, once that loss is 10 s old.
     evicted: bool,
-    /// When a loss was last met here.
+    /// When a call on this lane last reported a loss of data.
     lost: Option<Instant>,
     renewed: Instant,
 }
 
-/// Of states that are known from `at` on: since the first gateway came, or since they were lost.
+/// The beginning of an epoch: the instant `at` of the first call on empty states, or of the last loss of data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Marker {
+pub(super) struct Epoch {
     lost: bool,
     at: Micros,
 }
 
-/// What a call says of the marker that it expects.
+/// The epoch that a call expects, and what the script shall do with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Expected {
-    marker: Option<Marker>,
+    epoch: Option<Epoch>,
     in_doubt: bool,
     renews: bool,
-    /// The call does not have the marker with it, which was asked for before.
+    /// The call cannot read the epoch's key, which another call has just read.
     is_sure: bool,
 }
 
-// === impl Markers ===
+// === impl Epochs ===
 
-impl Markers {
-    /// For the states whose names begin with `prefix`; each loss that is met is counted.
+impl Epochs {
+    /// Knows no epoch yet of the states whose names begin with `prefix`; counts each loss of data in `losses`.
     pub fn new(prefix: &str, losses: Counter) -> Arc<Self> {
         Arc::new(Self { prefix: prefix.into(), losses, known: Mutex::default() })
     }
 
-    /// Hears which server the Sentinels name, of each connection; whether it is another one than the last of all.
+    /// Notes the master that Sentinels have named for a new connection; returns whether it is another one than for the
+    /// connection before.
     pub(super) fn is_another(&self, master: &str) -> bool {
         let before = self.known.lock().master.replace(master.into());
         before.is_some_and(|before| *before != *master)
     }
 
-    /// The name of the marker of a lane: on one server, or beside the states of a hash tag.
+    /// Returns the name of the key that holds a lane's epoch, such as `paceway:marker`, or `paceway:{tag}:marker` in a
+    /// Cluster.
     pub(super) fn key(&self, lane: &str) -> String {
         let (prefix, version) = (&self.prefix, in_names(STATE_VERSION));
         match lane.is_empty() {
@@ -93,54 +97,55 @@ impl Markers {
         }
     }
 
-    /// What the next call on a lane is to say.
+    /// Returns the epoch that the next call on a lane expects.
     pub(super) fn expected(&self, lane: &str) -> Expected {
         let mut known = self.known.lock();
         let Some(lane) = known.lanes.get_mut(lane) else { return Expected::default() };
         let renews = !lane.in_doubt && lane.renewed.elapsed() >= RENEWED;
         if renews {
-            // Should the call not come through, the next day is early enough.
+            // If the call fails, the next day is early enough.
             lane.renewed = Instant::now();
         }
-        let (marker, in_doubt) = (Some(lane.marker), lane.in_doubt);
-        Expected { marker, in_doubt, renews, is_sure: false }
+        let (epoch, in_doubt) = (Some(lane.epoch), lane.in_doubt);
+        Expected { epoch, in_doubt, renews, is_sure: false }
     }
 
-    /// What a call says that does not have the marker with it, behind one that had; `None` when the lane is in doubt again.
+    /// Returns what a call expects that cannot read the epoch's key, after a call that has read it; `None` when the lane is
+    /// in doubt again.
     pub(super) fn settled(&self, lane: &str) -> Option<Expected> {
         let known = self.known.lock();
         let lane = known.lanes.get(lane).filter(|lane| !lane.in_doubt)?;
-        let marker = Some(lane.marker);
-        Some(Expected { marker, in_doubt: false, renews: false, is_sure: true })
+        let epoch = Some(lane.epoch);
+        Some(Expected { epoch, in_doubt: false, renews: false, is_sure: true })
     }
 
-    /// A call that said `expected` was told another marker.
-    pub(super) fn learn(&self, lane: &str, expected: Expected, marker: Marker) {
+    /// Notes the epoch that the script has reported to a call that expected another one.
+    pub(super) fn learn(&self, lane: &str, expected: Expected, epoch: Epoch) {
         let mut known = self.known.lock();
         let before = known.lanes.get(lane);
-        let is_loss = marker.lost && before.is_some_and(|before| before.marker != marker);
-        // A doubt that came up behind the call is not settled by it.
+        let is_loss = epoch.lost && before.is_some_and(|before| before.epoch != epoch);
+        // The call does not settle a doubt that arose after it was sent.
         let in_doubt = before.is_some_and(|before| before.in_doubt) && !expected.in_doubt;
         let now = Instant::now();
         let lost = if is_loss { Some(now) } else { before.and_then(|before| before.lost) };
-        // Who has met the loss looks on.
+        // The loss covers the keys that were evicted before it.
         let evicted = !is_loss && before.is_some_and(|before| before.evicted);
-        let learned = Lane { marker, in_doubt, evicted, lost, renewed: now };
+        let learned = LaneEpoch { epoch, in_doubt, evicted, lost, renewed: now };
         known.lanes.insert(lane.into(), learned);
         drop(known);
         if is_loss {
             self.losses.increment(1);
             let Some(Permit { suppressed }) = LOST.permit() else { return };
-            let message = "the store has lost states, or may have: limiters go on as if all that can \
-                           have been granted before had been";
+            let message = "the store has lost states, or may have: limiters count every permit as \
+                           granted that can have been granted before";
             let lane = (!lane.is_empty()).then_some(lane);
             tracing::warn!(lane, suppressed, "{message}");
         }
     }
 
-    /// A new connection leads to the run `run` of the server at `place`. Where another run was there before, or that one
-    /// has taken the place of another server since, what is known of the lanes that are there is in doubt.
-    pub(super) fn meet(&self, place: &str, run: &Run, is_there: impl Fn(&str) -> bool) {
+    /// Notes that a new connection to the server at `place` leads to `run`. The lanes of that server are in doubt if it
+    /// was another run before, or if this run has been promoted since.
+    pub(super) fn meet(&self, place: &str, run: &ServerRun, is_there: impl Fn(&str) -> bool) {
         let mut known = self.known.lock();
         let before = known.runs.insert(place.into(), (run.clone(), Instant::now()));
         let promoted_before = before.as_ref().and_then(|(before, _)| before.promoted_at);
@@ -157,14 +162,14 @@ impl Markers {
         }
     }
 
-    /// Whether a server at `place` has said what run it is.
+    /// Whether the server at `place` has reported its run: a server without the right to `INFO` never does.
     pub(super) fn knows(&self, place: &str) -> bool {
         self.known.lock().runs.contains_key(place)
     }
 
-    /// What the server at `place` says while a connection lasts. What comes late, from a run before, says nothing.
-    pub(super) fn look(&self, place: &str, run: &Run, is_there: impl Fn(&str) -> bool) {
-        let is_it = |(known, _): &(Run, Instant)| known.id == run.id;
+    /// Notes what the server at `place` reports while a connection lasts. A late report of an earlier run is ignored.
+    pub(super) fn look(&self, place: &str, run: &ServerRun, is_there: impl Fn(&str) -> bool) {
+        let is_it = |(known, _): &(ServerRun, Instant)| known.id == run.id;
         let is_known = self.known.lock().runs.get(place).is_some_and(is_it);
         if is_known {
             self.meet(place, run, is_there);
@@ -172,12 +177,12 @@ impl Markers {
     }
 }
 
-// === impl Lane ===
+// === impl LaneEpoch ===
 
-impl Lane {
-    /// Its server was asked, and before at `looked`, for the keys that it has evicted.
+impl LaneEpoch {
+    /// Notes whether the server has evicted keys since `looked`, when it was asked before.
     fn look(&mut self, has_evicted: bool, looked: Instant) {
-        // Whoever met a loss since has seen them, or sees what comes behind.
+        // A loss that was reported after `looked` covers them.
         let is_seen = self.lost.is_some_and(|lost| lost >= looked);
         self.evicted |= has_evicted && !is_seen;
         if self.evicted && self.lost.is_none_or(|lost| lost.elapsed() >= AGAIN) {
@@ -186,16 +191,16 @@ impl Lane {
     }
 }
 
-impl fmt::Debug for Markers {
+impl fmt::Debug for Epochs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Markers").field("prefix", &self.prefix).finish_non_exhaustive()
+        f.debug_struct("Epochs").field("prefix", &self.prefix).finish_non_exhaustive()
     }
 }
 
-// === impl Marker ===
+// === impl Epoch ===
 
-impl Marker {
-    /// Reads what the script says; `None` of what it never says.
+impl Epoch {
+    /// Reads an epoch as the script writes it, such as `N1700000000000000`; `None` if the text is something else.
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
         let (kind, digits) = text.split_first()?;
         let lost = match kind {
@@ -212,7 +217,7 @@ impl Marker {
 
 impl fmt::Display for Expected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(Marker { lost, at }) = self.marker else { return Ok(()) };
+        let Some(Epoch { lost, at }) = self.epoch else { return Ok(()) };
         let sign = match (self.is_sure, self.in_doubt, self.renews) {
             (true, ..) => "=",
             (_, true, _) => "?",

@@ -1,23 +1,23 @@
-//! Calls while a slot of a Cluster is on its way from one node to another: one that names several keys is executed only
-//! where all of them are, and one that is nowhere yet comes into being at the new node alone. So the marker is asked for
-//! by itself, and what concerns one key is a call of that key.
+//! Calls while a slot of a Cluster moves from one node to another. A node answers `TRYAGAIN` to a command with several
+//! keys unless it has all of them, and a key that does not exist yet can be written at the new node only. A rejected call
+//! is therefore split: one call reads the epoch's key, and then there is one call for each set of keys.
 
-use super::{RedisStore, call::Call, marker::Expected};
+use super::{RedisStore, call::ScriptCall, epoch::Expected};
 use crate::store::{Entry, Reply, StoreError};
 use ahash::HashMap;
 use std::time::Duration;
 use tokio::{task::JoinSet, time::sleep};
 
-/// How often a call with several keys is tried, for those that are on their way together.
+/// How often a call for one request with several keys is tried: all of its keys have moved within milliseconds.
 const TRIES: usize = 16;
 const TRY_AGAIN: Duration = Duration::from_millis(5);
 
-/// Whether an error says that the keys of a call are not all in one place. Nothing was executed.
-pub(super) fn are_apart(words: &str) -> bool {
+/// Whether an error says that the keys of a call are not all on one node. The node has executed nothing.
+pub(super) fn is_split(words: &str) -> bool {
     words.starts_with("TRYAGAIN")
 }
 
-/// Where each of `entries` goes: those of the same keys together, in their order.
+/// Splits `entries` by their keys: the entries with the same keys share a call, in their order.
 fn parts(entries: &[Entry]) -> Vec<Vec<usize>> {
     let mut numbers = HashMap::default();
     let mut parts: Vec<Vec<usize>> = Vec::new();
@@ -35,20 +35,20 @@ fn parts(entries: &[Entry]) -> Vec<Vec<usize>> {
 // === impl RedisStore ===
 
 impl RedisStore {
-    /// Executes `entries`, those of one key in their order.
+    /// Executes `entries` in several calls; the entries with the same keys keep their order.
     ///
     /// # Errors
     ///
-    /// When nothing is known of any entry.
-    pub(super) async fn run_apart(
+    /// The error of a call, when no call has had a reply. Otherwise it is the reply of the entries of that call.
+    pub(super) async fn run_split(
         &self,
         now: Option<i64>,
         lane: &str,
         entries: &[Entry],
     ) -> Result<Vec<Reply>, StoreError> {
         self.run_together(now, lane, &[]).await?;
-        // In doubt again, the node that was asked has been replaced since.
-        let expected = self.markers.settled(lane).ok_or(StoreError::NotConnected)?;
+        // The epoch is in doubt again when the node that was asked has been replaced since.
+        let expected = self.epochs.settled(lane).ok_or(StoreError::NotConnected)?;
         let mut calls = JoinSet::new();
         for part in parts(entries) {
             let own: Vec<_> = part.iter().map(|i| entries[*i].clone()).collect();
@@ -58,7 +58,7 @@ impl RedisStore {
         let mut replies = vec![Reply::Failed(StoreError::Protocol); entries.len()];
         let (mut answered, mut failed) = (false, None);
         while let Some(call) = calls.join_next().await {
-            // One that does not end has lost its runtime, and so have we.
+            // A call is cancelled only with the runtime.
             let Ok((part, result)) = call else { continue };
             let own = match result {
                 Ok(own) => {
@@ -80,22 +80,22 @@ impl RedisStore {
         }
     }
 
-    /// Entries of the same keys, without the marker.
+    /// Executes entries with the same keys in a call that does not name the epoch's key.
     async fn run_part(
         &self,
         now: Option<i64>,
         expected: Expected,
         entries: &[Entry],
     ) -> Result<Vec<Reply>, StoreError> {
-        // In the marker's place: one key named twice is one key.
+        // The script expects a key in the place of the epoch's. A key that is named twice is one key for the node.
         let first = entries.first().and_then(|entry| entry.checks().first());
         let first = first.map_or_else(String::new, |check| check.key.to_string());
-        let call = Call::new(now, first, expected, entries);
+        let call = ScriptCall::new(now, first, expected, entries);
         let mut tries = 0;
         loop {
             tries += 1;
             match self.execute(&call).await {
-                Err(StoreError::Refused(words)) if are_apart(&words) && tries < TRIES => {
+                Err(StoreError::Refused(words)) if is_split(&words) && tries < TRIES => {
                     sleep(TRY_AGAIN).await;
                 }
                 result => return result.map(|(replies, _)| replies),
@@ -113,7 +113,7 @@ mod tests {
     };
 
     #[test]
-    fn those_of_the_same_keys_go_together() {
+    fn entries_with_the_same_keys_share_a_call() {
         let rule = TokenBucket::new(1, 1_000_000, 1).expect("a rule");
         let decide = |keys: &[&str]| {
             let check = |key: &&str| Check::new(*key, Algorithm::TokenBucket(rule));

@@ -1,0 +1,84 @@
+//! A subscription to one channel of one server, by redis-rs. Its connection carries nothing else: a server without RESP3
+//! (Redis 5) takes no other commands on it.
+
+use super::{
+    bounded::{BoundedStream, Replies, Traffic},
+    messages::words,
+    session::{UNRESPONSIVE, silent_start},
+    stream::{RedisStream, closed},
+};
+use futures_util::StreamExt;
+use redis::{
+    RedisError, ServerError,
+    aio::{PubSub, PubSubSink},
+};
+use std::{io, sync::Arc};
+use tokio::time::{sleep, timeout};
+
+/// Why a subscription has ended.
+#[derive(Debug)]
+pub(in crate::store::redis) enum Unsubscribed {
+    /// The server does not allow it; its words.
+    Refused(String),
+    /// The connection is lost.
+    Lost(io::Error),
+}
+
+/// Subscribes to `channel` and hands on the text of each message, until the connection ends; calls `confirmed` once, when
+/// the server has confirmed the subscription and no later message can be missed.
+pub(in crate::store::redis) async fn subscribe(
+    stream: RedisStream,
+    channel: &str,
+    confirmed: impl FnOnce(),
+    mut message: impl FnMut(&[u8]),
+) -> Unsubscribed {
+    let (stream, traffic) = BoundedStream::new(stream, Replies::Pushed);
+    let pubsub = match PubSub::new(&silent_start(), stream).await {
+        Ok(pubsub) => pubsub,
+        Err(error) => return ended(error, &traffic),
+    };
+    let (sink, mut messages) = pubsub.split();
+    let receive = async {
+        while let Some(came) = messages.next().await {
+            traffic.took();
+            message(came.get_payload_bytes());
+        }
+    };
+    tokio::select! {
+        error = confirm(sink, channel, &traffic, confirmed) => error,
+        () = receive => Unsubscribed::Lost(traffic.error().unwrap_or_else(closed)),
+    }
+}
+
+/// Subscribes once a second: again changes nothing, and each confirmation shows that the server is there.
+async fn confirm(
+    mut sink: PubSubSink,
+    channel: &str,
+    traffic: &Arc<Traffic>,
+    confirmed: impl FnOnce(),
+) -> Unsubscribed {
+    let mut confirmed = Some(confirmed);
+    loop {
+        match timeout(UNRESPONSIVE * 2, sink.subscribe(channel)).await {
+            Ok(Ok(())) => traffic.took(),
+            Ok(Err(error)) => return ended(error, traffic),
+            Err(_) => {
+                let silent = io::Error::new(io::ErrorKind::TimedOut, "it is silent");
+                return Unsubscribed::Lost(silent);
+            }
+        }
+        if let Some(confirmed) = confirmed.take() {
+            confirmed();
+        }
+        sleep(UNRESPONSIVE / 2).await;
+    }
+}
+
+fn ended(error: RedisError, traffic: &Traffic) -> Unsubscribed {
+    match ServerError::try_from(error) {
+        Ok(error) => Unsubscribed::Refused(words(&error)),
+        Err(error) => {
+            Unsubscribed::Lost(traffic.error().unwrap_or_else(|| io::Error::other(error)))
+        }
+    }
+}
