@@ -39,6 +39,8 @@ enum Manner {
     SaysTwice,
     /// This many zeros after a header that promises more.
     Promises(usize),
+    /// These bytes so many times, without an end of the connection.
+    Repeats(&'static str, usize),
     IsSilent,
     /// Closes before anything is asked.
     Closes,
@@ -132,6 +134,9 @@ async fn serve(
                 stream.write_all(b"$8388000\r\n").await?;
                 stream.write_all(&vec![0; count]).await?;
                 return Ok(());
+            }
+            Manner::Repeats(bytes, count) => {
+                stream.write_all(bytes.repeat(count).as_bytes()).await?;
             }
             Manner::IsSilent => {}
             Manner::Works | Manner::Closes => stream.write_all(&good().repeat(count)).await?,
@@ -338,6 +343,25 @@ async fn a_long_reply_that_is_cut_is_none() {
     let store = server.store().await;
     assert_eq!(decide(&store).await.map_err(|error| error.kind()), Err("unreachable"));
     assert_recovers(&store).await;
+}
+
+/// redis-rs would read any of these as far as they come; the connection ends before it has to.
+#[rstest]
+#[case::a_megabyte_of_nested_lists("*1\r\n", 250_000)]
+#[case::bytes_of_400_megabytes("$419430400\r\n", 1)]
+#[case::a_list_of_400_megabytes("*104857600\r\n:1\r\n", 1)]
+#[case::lists_that_add_up("*4\r\n$2621440\r\n", 1_000_000)]
+#[case::an_endless_line("-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx", 1_000_000)]
+#[tokio::test]
+async fn a_reply_without_bounds_ends_the_connection(
+    #[case] bytes: &'static str,
+    #[case] count: usize,
+) {
+    let server = Server::start(Manner::Repeats(bytes, count)).await;
+    let store = server.store().await;
+    assert_eq!(decide(&store).await, Err(StoreError::Protocol));
+    assert_recovers(&store).await;
+    assert_eq!((server.commands.load(SeqCst), server.connections.load(SeqCst)), (2, 2));
 }
 
 #[tokio::test]

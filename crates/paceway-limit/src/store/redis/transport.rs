@@ -3,6 +3,7 @@
 
 mod access;
 mod bounded;
+mod commands;
 mod connection;
 mod dial;
 mod frames;

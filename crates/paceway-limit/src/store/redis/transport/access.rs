@@ -7,7 +7,7 @@ use super::{
         url::{Endpoint, Login, RedisUrl, Servers},
     },
     dial::dial,
-    frames::{Frames, LONGEST_REPLY, Malformed},
+    frames::{Frames, Malformed},
     messages::{command, words},
     stream::{RedisStream, closed},
 };
@@ -303,7 +303,7 @@ pub(in crate::store::redis) async fn ask(
     let asked = async {
         stream.write_all(&command(words).get_packed_command()).await?;
         stream.flush().await?;
-        let (mut frames, mut bytes, mut read) = (Frames::new(LONGEST_REPLY), Vec::new(), 0);
+        let (mut frames, mut bytes, mut read) = (Frames::new(), Vec::new(), 0);
         while read == 0 || !frames.is_between() {
             if stream.read_buf(&mut bytes).await? == 0 {
                 return Err(closed());

@@ -2,7 +2,8 @@
 //! have no reply yet, and why the connection ended. Changes no byte.
 
 use super::{
-    frames::{Frames, LONGEST_REPLY, Malformed},
+    commands::Commands,
+    frames::{Frames, Malformed},
     stream::{RedisStream, closed},
 };
 use parking_lot::Mutex;
@@ -26,7 +27,7 @@ const MOST_UNREAD: usize = 65_536;
 pub(super) struct BoundedStream {
     inner: RedisStream,
     traffic: Arc<Traffic>,
-    commands: Frames,
+    commands: Commands,
     replies: Frames,
     /// The traffic has an error, which the next read returns.
     has_ended: bool,
@@ -64,19 +65,16 @@ struct TrafficState {
 impl BoundedStream {
     pub(super) fn new(inner: RedisStream, expects: Replies) -> (Self, Arc<Traffic>) {
         let traffic = Arc::new(Traffic { expects, state: Mutex::default() });
-        let (commands, replies) = (Frames::new(usize::MAX), Frames::new(LONGEST_REPLY));
+        let (commands, replies) = (Commands::default(), Frames::new());
         (Self { inner, traffic: traffic.clone(), commands, replies, has_ended: false }, traffic)
     }
 
     /// Follows commands that the socket has taken.
-    fn sent(&mut self, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
-            if self.commands.is_between() {
-                self.traffic.state.lock().unanswered.push_back(Instant::now());
-            }
-            // redis-rs writes whole commands, one after the other.
-            let Ok(length) = self.commands.advance(bytes) else { return };
-            bytes = &bytes[length..];
+    fn sent(&mut self, bytes: &[u8]) {
+        let begun = self.commands.begun(bytes);
+        if begun > 0 {
+            let now = Instant::now();
+            self.traffic.state.lock().unanswered.extend(std::iter::repeat_n(now, begun));
         }
     }
 

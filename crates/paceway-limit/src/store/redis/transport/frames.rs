@@ -1,11 +1,11 @@
-//! Finds where each command or reply ends in a stream of RESP2 bytes, and refuses a reply that is too long, nested too
+//! Finds where each reply ends in a stream of RESP2 bytes, and refuses a reply that is too long, nested too
 //! deeply or of another protocol. Keeps no bytes: redis-rs reads the values.
 
 use std::io;
 
 /// A longer reply ends the connection. The script's longest reply, to 128 requests that each use every limiter of a
 /// route, is shorter, and redis-rs keeps a reply in memory until it is whole.
-pub(super) const LONGEST_REPLY: usize = 8 * 1024 * 1024;
+const LONGEST_REPLY: usize = 8 * 1024 * 1024;
 /// The greatest length of a status or error line. Redis cuts an error that it sends after a few hundred bytes.
 const LONGEST_LINE: usize = 16 * 1024;
 /// The greatest number of characters of a number: the sign and the digits of an `i64`.
@@ -18,7 +18,7 @@ const DEPTH: usize = 4;
 
 /// The reason why bytes are not let through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(in crate::store::redis) enum Malformed {
+pub(super) enum Malformed {
     /// They are no RESP2: another program listens there, or the server has switched to RESP3.
     #[error("it does not speak as a Redis server does")]
     Foreign,
@@ -30,10 +30,9 @@ pub(in crate::store::redis) enum Malformed {
     TooDeep,
 }
 
-/// The position in a stream of values. A value of the outermost level is a frame: one command, or one reply.
+/// The position in a stream of replies. A frame is one reply: a value that is in no list.
 #[derive(Debug)]
-pub(in crate::store::redis) struct Frames {
-    longest: usize,
+pub(super) struct Frames {
     expects: Expects,
     /// Bytes of the current frame so far.
     taken: usize,
@@ -77,13 +76,13 @@ impl From<Malformed> for io::Error {
 // === impl Frames ===
 
 impl Frames {
-    /// Starts before the first byte of a stream whose frames have at most `longest` bytes each.
-    pub(in crate::store::redis) fn new(longest: usize) -> Self {
-        Self { longest, expects: Expects::Kind, taken: 0, open: [0; DEPTH], depth: 0 }
+    /// Starts before the first byte of a stream.
+    pub(super) fn new() -> Self {
+        Self { expects: Expects::Kind, taken: 0, open: [0; DEPTH], depth: 0 }
     }
 
     /// Whether the last frame is whole and no byte of the next one has come.
-    pub(in crate::store::redis) fn is_between(&self) -> bool {
+    pub(super) fn is_between(&self) -> bool {
         self.taken == 0
     }
 
@@ -92,7 +91,7 @@ impl Frames {
     /// # Errors
     ///
     /// [`Malformed`], after which the stream cannot be read any further.
-    pub(in crate::store::redis) fn advance(&mut self, bytes: &[u8]) -> Result<usize, Malformed> {
+    pub(super) fn advance(&mut self, bytes: &[u8]) -> Result<usize, Malformed> {
         let mut at = 0;
         while let Some(&byte) = bytes.get(at) {
             let mut took = 1;
@@ -139,7 +138,7 @@ impl Frames {
             };
             at += took;
             self.taken += took;
-            if self.taken > self.longest {
+            if self.taken > LONGEST_REPLY {
                 return Err(Malformed::TooLong);
             }
             if is_whole {
@@ -158,7 +157,7 @@ impl Frames {
             Announced::List(count) => count.saturating_mul(SHORTEST_VALUE),
         };
         // Refused before its bytes come: redis-rs would make room for them.
-        if least > self.longest - self.taken {
+        if least > LONGEST_REPLY - self.taken {
             return Err(Malformed::TooLong);
         }
         self.expects = match announced {
@@ -220,7 +219,7 @@ mod tests {
 
     /// The length of the frame at the start of `bytes`, fed in two pieces; `None` while it is not whole.
     fn frame(bytes: &[u8], cut: usize) -> Result<Option<usize>, Malformed> {
-        let mut frames = Frames::new(LONGEST_REPLY);
+        let mut frames = Frames::new();
         let mut at = 0;
         for end in [cut.min(bytes.len()), bytes.len()] {
             at += frames.advance(&bytes[at..end])?;
@@ -310,7 +309,7 @@ mod tests {
     /// them by recursion without a bound.
     #[test]
     fn a_megabyte_of_nested_lists_is_refused_at_the_fifth() {
-        let mut frames = Frames::new(LONGEST_REPLY);
+        let mut frames = Frames::new();
         assert_eq!(frames.advance(&b"*1\r\n".repeat(250_000)), Err(TooDeep));
         assert_eq!(frames.taken, 4 * DEPTH + 3);
     }

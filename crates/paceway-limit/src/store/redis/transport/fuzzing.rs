@@ -1,6 +1,6 @@
 //! The door to the bound on replies for the targets of `fuzz/`, which alone are built with `--cfg fuzzing`. Decides nothing.
 
-use super::frames::{Frames, LONGEST_REPLY};
+use super::frames::Frames;
 
 /// Returns the length of the reply at the start of `pieces`, joined; `None` while it is not whole.
 ///
@@ -8,7 +8,7 @@ use super::frames::{Frames, LONGEST_REPLY};
 ///
 /// When the bytes are no reply of a Redis server, or announce a reply that is too long or nested too deeply.
 pub fn frame<'p>(pieces: impl IntoIterator<Item = &'p [u8]>) -> Result<Option<usize>, ()> {
-    let (mut frames, mut length) = (Frames::new(LONGEST_REPLY), 0);
+    let (mut frames, mut length) = (Frames::new(), 0);
     for piece in pieces {
         length += frames.advance(piece).map_err(|_| ())?;
         if frames.is_between() && length > 0 {

@@ -78,7 +78,7 @@ impl Session {
     /// Those of redis-rs, which sends nothing here and so has no reason to fail.
     pub(super) async fn start(stream: RedisStream) -> Result<(Arc<Self>, RedisTask), RedisError> {
         let (stream, traffic) = BoundedStream::new(stream, Replies::Asked);
-        // Time-outs are ours: `wait` looks at the oldest command.
+        // Time-outs are ours: `stalls` looks at the oldest command.
         let config = AsyncConnectionConfig::new()
             .set_response_timeout(None)
             .set_connection_timeout(None)
