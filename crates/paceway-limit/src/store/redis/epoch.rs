@@ -1,5 +1,5 @@
 //! The epoch of the states on a server, as this process knows it: since when they are complete. Never sends anything: calls
-//! and connections report what they saw. `marker.lua` is its twin in the script, and decides.
+//! and connections report what they saw. `epoch.lua` is its twin in the script, and decides.
 //!
 //! The epoch is a key beside the states, so a server that loses its states loses the epoch with them. A promoted replica
 //! may lack the writes of the last moment and still have the epoch, but it is another run of a server: the next call then
@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use std::{fmt, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
-/// A call prolongs the life of the epoch's key once a day. The key lives far longer (`MARKER_LIVES` in `marker.lua`).
+/// A call prolongs the life of the epoch's key once a day. The key lives far longer (400 days).
 const RENEWED: Duration = Duration::from_secs(24 * 60 * 60);
 /// Keys that are evicted within 10 s after a loss of data are part of that loss. A server that evicts all the time would
 /// otherwise close its limiters for good.
