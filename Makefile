@@ -18,13 +18,14 @@ test: test-tools ## every test, with a real redis-server and real clients
 	$(CARGO) test --workspace --doc
 	$(CARGO) check -p paceway-limit --no-default-features
 
-lint: lint-tools ## format, sentences, clippy, licences and advisories
+lint: lint-tools ## format, sentences, clippy, oldest Rust, licences and advisories
 	@deploy/tools/prose
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
 	$(CARGO) fmt --check --manifest-path benches/cost/Cargo.toml
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --all-targets --locked --manifest-path benches/cost/Cargo.toml --target-dir target/cost -- -D warnings
+	@deploy/tools/msrv.sh
 	@deploy/tools/deny.sh
 
 bench: bench-tools ## the cost of a request, compared with nginx and haproxy; ROUNDS, DURATION, ONLY="cpu redis" set what and how long

@@ -4,43 +4,52 @@ use crate::algorithm::{STATE_VERSION, in_names};
 use fnv::FnvHasher;
 use std::hash::Hasher;
 
-/// The names of the states of a limiter, or of one of its rates.
+/// The names of the states of one limiter, or of one of its rates.
+///
+/// ```
+/// use paceway_limit::key::StateNames;
+///
+/// let names = StateNames::new("paceway", "account", b'T', "search");
+/// assert_eq!(names.of(None), "paceway:{account}:T:search");
+/// assert_eq!(names.of(Some("acme")), "paceway:{account}:T:search:acme");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateNames {
     upto_tag: String,
-    behind_tag: String,
+    after_tag: String,
     is_spread: bool,
 }
 
 // === impl StateNames ===
 
 impl StateNames {
-    /// `PREFIX:{TAG}:LETTER:NAME`, and `:KEY` behind it; states whose names have one `{tag}` can be decided on together.
+    /// Names of the form `PREFIX:{TAG}:LETTER:NAME`, followed by `:KEY` for a key. States with one `{tag}`
+    /// are on one server of a Redis Cluster, so one call can decide on them together.
     pub fn new(prefix: &str, tag: &str, letter: u8, name: &str) -> Self {
         let kind = format!("{}{}", char::from(letter), in_names(STATE_VERSION));
         Self {
             upto_tag: format!("{prefix}:{{{tag}"),
-            behind_tag: format!("}}:{kind}:{name}"),
+            after_tag: format!("}}:{kind}:{name}"),
             is_spread: false,
         }
     }
 
-    /// With 64 tags in place of one, for keys that are decided on one by one.
+    /// The same names with 64 tags in place of one, for keys that are decided on one by one.
     pub fn spread(self) -> Self {
         Self { is_spread: true, ..self }
     }
 
-    /// That of the state of a key, or of the one that is for all.
+    /// The name of the state of `key`; without a key, of the state that all calls share.
     pub fn of(&self, key: Option<&str>) -> String {
         let key_len = key.map_or(0, |key| key.len() + ":.00".len());
-        let mut name = String::with_capacity(self.upto_tag.len() + self.behind_tag.len() + key_len);
+        let mut name = String::with_capacity(self.upto_tag.len() + self.after_tag.len() + key_len);
         name.push_str(&self.upto_tag);
         if let Some(key) = key.filter(|_| self.is_spread) {
             let number = spread(key);
             name.push('.');
             name.extend([b'0' + number / 10, b'0' + number % 10].map(char::from));
         }
-        name.push_str(&self.behind_tag);
+        name.push_str(&self.after_tag);
         if let Some(key) = key {
             name.push(':');
             name.push_str(key);
@@ -49,9 +58,9 @@ impl StateNames {
     }
 }
 
-/// A number below 64 that depends on the key alone, on every machine, for spreading keys over a cluster: FNV-1a, and the
-/// upper bits of a multiplication (Knuth, The Art of Computer Programming, volume 3, section 6.4), as those of FNV hardly
-/// depend on the last characters.
+/// A number below 64 that depends on the key alone, on every machine, for spreading keys over a cluster:
+/// FNV-1a, and the upper bits of a multiplication (Knuth, The Art of Computer Programming, volume 3, section
+/// 6.4), because the upper bits of FNV hardly depend on the last characters.
 fn spread(key: &str) -> u8 {
     let mut fnv = FnvHasher::default();
     fnv.write(key.as_bytes());

@@ -1,4 +1,4 @@
-//! A bound for log lines that a client, an upstream or a store can cause. Writes none itself.
+//! A bound for log lines that a client, an upstream or a store can cause. It writes no line itself.
 
 mod throttle;
 

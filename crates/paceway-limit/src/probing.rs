@@ -1,46 +1,58 @@
-//! An open-addressed table with linear probing (Knuth, The Art of Computer Programming, volume 3, section 6.4, algorithms
-//! L and R). What is looked for is as a rule the first thing that is looked at. A table that keeps parts of hashes apart
-//! looks at two places, and where thousands of things are in use each look at one more is one at memory.
+//! An open-addressed table with linear probing (Knuth, The Art of Computer Programming, volume 3, section
+//! 6.4, algorithms L and R). A lookup usually reads one place only. A table that keeps parts of the hashes
+//! apart reads two, and with thousands of entries in use each further place is another access to memory.
 
 use std::{mem, ops::DerefMut};
 
-/// Places of the smallest table that has any.
+/// The number of places of the smallest table that has any.
 const FEWEST: usize = 4;
 
-/// Things by a hash of each, which whoever keeps them computes. It grows, and never shrinks.
+/// Entries by a hash that the caller computes. The table grows, and never shrinks.
+///
+/// ```
+/// use paceway_limit::probing::ProbingTable;
+///
+/// let hash_of = |(id, _): &(u64, &str)| *id;
+/// let mut table = ProbingTable::<Box<[Option<(u64, &str)>]>>::default();
+/// table.insert((7, "seven"), hash_of);
+/// let place = table.find(7, |(id, _)| *id == 7).expect("it was inserted");
+/// assert_eq!(table.get(place), Some(&(7, "seven")));
+/// assert_eq!(table.remove(place, hash_of), Some((7, "seven")));
+/// assert!(table.is_empty());
+/// ```
 #[derive(Debug, Default)]
 pub struct ProbingTable<R> {
-    /// None, or a power of two of them; a quarter at least is empty.
+    /// Empty, or a power of two of places, at least a quarter of which are empty.
     places: R,
     len: usize,
 }
 
-/// What is in a table.
+/// The type of the entries of a row.
 type Thing<R> = <<R as Row>::Place as Place>::Thing;
 
-/// What is empty or has a thing.
+/// One place of a table: empty, or with an entry.
 pub trait Place {
-    /// What it has.
+    /// The type of the entry.
     type Thing;
 
-    /// An empty one.
+    /// Makes an empty place.
     fn empty() -> Self;
-    /// What is there.
+    /// The entry of the place, if it has one.
     fn get(&self) -> Option<&Self::Thing>;
-    /// The same, to be changed.
+    /// The entry of the place, to be changed.
     fn get_mut(&mut self) -> Option<&mut Self::Thing>;
-    /// Puts a thing there.
+    /// Puts an entry into the place.
     fn put(&mut self, thing: Self::Thing);
-    /// Makes it empty.
+    /// Empties the place, and returns its entry.
     fn take(&mut self) -> Option<Self::Thing>;
 }
 
-/// A row of places.
+/// All places of a table, one after the other.
 pub trait Row: Default + DerefMut<Target = [Self::Place]> {
-    /// What it is a row of.
+    /// The type of the places.
     type Place: Place;
 
-    /// So many, all empty.
+    /// Makes a row of `count` empty places.
     fn empty(count: usize) -> Self;
 }
 
@@ -83,22 +95,23 @@ impl<P: Place> Row for Box<[P]> {
 // === impl ProbingTable ===
 
 impl<R: Row> ProbingTable<R> {
-    /// How many things are in it.
+    /// How many entries the table has.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nothing is in it.
+    /// Whether the table has no entry.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How many places there are.
+    /// How many places the table has, with and without an entry.
     pub fn places(&self) -> usize {
         self.places.len()
     }
 
-    /// Where the one with this hash that `is_it` is, until something is inserted or removed.
+    /// The place of the entry with this hash for which `is_it` is true. It is valid until the next insertion
+    /// or removal.
     pub fn find(&self, hash: u64, is_it: impl Fn(&Thing<R>) -> bool) -> Option<usize> {
         let places = &self.places[..];
         if places.is_empty() {
@@ -109,27 +122,27 @@ impl<R: Row> ProbingTable<R> {
             if is_it(thing) {
                 return Some(at);
             }
-            at = behind(places, at);
+            at = after(places, at);
         }
         None
     }
 
-    /// What is at a place.
+    /// The entry at a place that [`Self::find`] returned.
     pub fn get(&self, place: usize) -> Option<&Thing<R>> {
         self.places.get(place)?.get()
     }
 
-    /// The same, to be changed in all that its hash does not depend on.
+    /// The same entry, to be changed in all parts that its hash does not depend on.
     pub fn get_mut(&mut self, place: usize) -> Option<&mut Thing<R>> {
         self.places.get_mut(place)?.get_mut()
     }
 
-    /// All of them, to be changed as above.
+    /// All entries, to be changed in the same way.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Thing<R>> {
         self.places.iter_mut().filter_map(Place::get_mut)
     }
 
-    /// Puts in a thing that is not there.
+    /// Inserts an entry that the table does not have yet.
     pub fn insert(&mut self, thing: Thing<R>, hash: impl Fn(&Thing<R>) -> u64) {
         if (self.len + 1) * 4 > self.places.len() * 3 {
             self.spread(&hash);
@@ -138,25 +151,25 @@ impl<R: Row> ProbingTable<R> {
         put(&mut self.places, thing, hash);
     }
 
-    /// Takes out what is at a place. What was put behind it may be there then.
+    /// Removes the entry at a place. An entry of a later place may be there afterwards.
     pub fn remove(&mut self, place: usize, hash: impl Fn(&Thing<R>) -> u64) -> Option<Thing<R>> {
         let places = &mut self.places[..];
         let removed = places.get_mut(place)?.take()?;
         self.len -= 1;
-        let (mut hole, mut next) = (place, behind(places, place));
-        // What stands behind the hole because that was taken would not be found there any more.
+        let (mut hole, mut next) = (place, after(places, place));
+        // An entry that had to take a place after the hole would no longer be found there.
         while let Some(thing) = places[next].get() {
             let home = home(places, hash(thing));
             if distance(places, home, next) >= distance(places, hole, next) {
                 places.swap(hole, next);
                 hole = next;
             }
-            next = behind(places, next);
+            next = after(places, next);
         }
         Some(removed)
     }
 
-    /// Gives it twice as many places: fewer things stand behind others.
+    /// Doubles the number of places: fewer entries have to take a later place than their own.
     pub fn spread(&mut self, hash: impl Fn(&Thing<R>) -> u64) {
         let count = (self.places.len() * 2).max(FEWEST);
         let mut before = mem::replace(&mut self.places, R::empty(count));
@@ -166,25 +179,26 @@ impl<R: Row> ProbingTable<R> {
     }
 }
 
-/// Puts it at the first empty place, of which there is one.
+/// Puts the entry into the first empty place from its own on; the table has one.
 fn put<P: Place>(places: &mut [P], thing: P::Thing, hash: impl Fn(&P::Thing) -> u64) {
     let mut at = home(places, hash(&thing));
     while places[at].get().is_some() {
-        at = behind(places, at);
+        at = after(places, at);
     }
     places[at].put(thing);
 }
 
-/// Where it is if nothing else was there.
+/// The place of an entry in a table without other entries.
 fn home<P>(places: &[P], hash: u64) -> usize {
     hash as usize & (places.len() - 1)
 }
 
-fn behind<P>(places: &[P], place: usize) -> usize {
+/// The next place; the first one follows the last one.
+fn after<P>(places: &[P], place: usize) -> usize {
     (place + 1) & (places.len() - 1)
 }
 
-/// From one place on to another.
+/// How many places lie between two places, counted from the first one on.
 fn distance<P>(places: &[P], from: usize, to: usize) -> usize {
     to.wrapping_sub(from) & (places.len() - 1)
 }
@@ -206,7 +220,7 @@ mod tests {
         Spread,
     }
 
-    /// Many are at home in one place, also in the last of a table.
+    /// Many entries have the same place, also the last one of a table.
     fn hash(key: u64) -> u64 {
         key / 3 * 7
     }

@@ -2,36 +2,72 @@
 
 use std::{fmt, time::Duration};
 
-/// How many in which period.
+/// A number of permits in a period, such as 600 in a minute.
+///
+/// ```
+/// use paceway_limit::Rate;
+/// use std::time::Duration;
+///
+/// assert_eq!(Rate::per_minute(600), Rate::new(600, Duration::from_secs(60)));
+/// assert_eq!(Rate::per_minute(600).to_string(), "600/min");
+/// // At most 10 in any second are at most 600 in any minute, but not the other way round.
+/// assert!(Rate::per_second(10).implies(&Rate::per_minute(600)));
+/// assert!(!Rate::per_minute(600).implies(&Rate::per_second(10)));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
-    /// Permits, at least 1.
+    /// The permits of one period, at least 1.
     pub count: u64,
-    /// 1 ms to 366 days.
+    /// The length of the period, 1 ms to 366 days in a configuration.
     pub period: Duration,
 }
 
 // === impl Rate ===
 
 impl Rate {
-    /// Whether who keeps this rate keeps `other` as well, wherever the windows of both start.
+    /// `count` permits in each `period`.
+    pub const fn new(count: u64, period: Duration) -> Self {
+        Self { count, period }
+    }
+
+    /// `count` permits in each second.
+    pub const fn per_second(count: u64) -> Self {
+        Self::new(count, Duration::from_secs(1))
+    }
+
+    /// `count` permits in each minute.
+    pub const fn per_minute(count: u64) -> Self {
+        Self::new(count, Duration::from_secs(60))
+    }
+
+    /// `count` permits in each hour.
+    pub const fn per_hour(count: u64) -> Self {
+        Self::new(count, Duration::from_secs(3600))
+    }
+
+    /// `count` permits in 24 hours.
+    pub const fn per_day(count: u64) -> Self {
+        Self::new(count, Duration::from_secs(86_400))
+    }
+
+    /// Whether calls that keep this rate keep `other` as well, wherever the windows of both begin.
     pub fn implies(&self, other: &Self) -> bool {
         let (own, its) = (self.period.as_micros(), other.period.as_micros());
         let aligned = own.is_multiple_of(its) || its.is_multiple_of(own);
-        // As many of our windows as one of its can touch.
+        // As many windows of this rate as one window of the other can touch.
         let touched = its.div_ceil(own) + u128::from(!aligned);
         u128::from(other.count) >= u128::from(self.count) * touched
     }
 
-    /// As `(quota, window)` with a window of whole seconds, the unit of `RateLimit-Policy`.
+    /// The rate as `(quota, window)` with a window of whole seconds, the unit of `RateLimit-Policy`.
     pub fn per_whole_seconds(&self) -> (u64, u64) {
         let micros = u64::try_from(self.period.as_micros()).unwrap_or(u64::MAX);
         let common = gcd(micros, 1_000_000);
         (self.count * (1_000_000 / common), micros / common)
     }
 
-    /// What is left of it for one of `gateways`, at least one permit a period. `flows`: permits come one by one, so that
-    /// parts of one in a period are something.
+    /// The rate that one of `gateways` may use, at least one permit a period. `flows` is true for an
+    /// algorithm whose permits come one by one: then a part of a permit in a period counts.
     pub fn share(self, gateways: u64, flows: bool) -> Self {
         let gateways = gateways.max(1);
         let (count, rest) = (self.count / gateways, self.count % gateways);
@@ -56,7 +92,7 @@ impl fmt::Display for Rate {
     }
 }
 
-/// How many of the largest unit that fits.
+/// A span as a number of the largest unit that it is a multiple of: 60 s is `(1, "min")`.
 #[doc(hidden)]
 pub fn largest(span: Duration) -> (u64, &'static str) {
     let micros = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);

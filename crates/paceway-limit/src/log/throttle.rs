@@ -1,14 +1,18 @@
-//! A bound for the lines of one place in the code that a client, an upstream or a store can cause as often as it likes.
+//! A bound for the log lines of one place in the code that a client, an upstream or a store can cause as
+//! often as it likes.
 
 use parking_lot::Mutex;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Lines of one place within [`PERIOD`]. Enough for the first addresses of an upstream that all fail at once.
+/// How many lines one place may write within [`PERIOD`]: enough for the first addresses of an upstream that
+/// all fail at once.
 const LINES: u32 = 10;
+/// The length of the period that [`LINES`] counts in.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// Bounds the lines of one place in the code, for the whole process: 10 in 10 s. A `static` beside that place:
+/// Bounds the lines of one place in the code, for the whole process: 10 in 10 s. It is a `static` beside that
+/// place:
 ///
 /// ```
 /// use paceway_limit::log::{Permit, Throttle};
@@ -23,31 +27,31 @@ pub struct Throttle(Mutex<Window>);
 
 #[derive(Debug)]
 struct Window {
-    /// When its first line was written.
+    /// When the first line of the period was written.
     since: Option<Instant>,
-    /// Lines that it may still have.
+    /// How many lines the period may still have.
     left: u32,
-    /// Lines that were not written since the last one that was.
+    /// How many lines were suppressed since the last one that was written.
     suppressed: u64,
 }
 
-/// Allows one line.
+/// Allows one line, and says how many were suppressed before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Permit {
-    /// How many lines of this place were not written since the last one; a field of the line. `None` where there were
-    /// none.
+    /// How many lines of this place were suppressed since the last one; a field of the line. `None` if there
+    /// were none.
     pub suppressed: Option<u64>,
 }
 
 // === impl Throttle ===
 
 impl Throttle {
-    /// For one place.
+    /// A bound for one place, which has written no line yet.
     pub const fn new() -> Self {
         Self(parking_lot::const_mutex(Window { since: None, left: 0, suppressed: 0 }))
     }
 
-    /// Allows a line, or counts it as one that is not written.
+    /// Allows a line, or counts it as a suppressed one.
     pub fn permit(&self) -> Option<Permit> {
         self.permit_at(Instant::now())
     }
