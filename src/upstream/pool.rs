@@ -13,7 +13,7 @@ use super::{
     sockets::CloseIdle,
 };
 use idle::IdleConnections;
-use make::{Candidate, ConnectPolicy, begin, candidate, make};
+use make::{ConnectPolicy, ConnectionSource, begin, find_source, make};
 use state::PoolState;
 use std::{
     fmt,
@@ -84,8 +84,8 @@ impl Pool {
     /// [`UpstreamError::Connect`], [`UpstreamError::ConnectTimeout`] or [`UpstreamError::TlsTimeout`] if no address could
     /// be connected to.
     pub async fn connection(&self) -> Result<Connection, UpstreamError> {
-        match candidate(&self.0, &[], true) {
-            Candidate::Ready(connection) => Ok(connection),
+        match find_source(&self.0, &[], true) {
+            ConnectionSource::Ready(connection) => Ok(connection),
             next => Box::pin(begin(&self.0, next, ConnectPolicy::since(Instant::now()))).await,
         }
     }
@@ -100,7 +100,7 @@ impl Pool {
         let (made, ahead) = oneshot::channel();
         let pool = self.0.clone();
         tokio::spawn(async move {
-            let next = candidate(&pool, &[], true);
+            let next = find_source(&pool, &[], true);
             let once = ConnectPolicy { may_reuse: true, since: None };
             if let Err(Ok(connection)) = made.send(begin(&pool, next, once).await) {
                 connection.recycle();
@@ -123,7 +123,7 @@ impl Pool {
         let PendingConnection { made, since } = pending;
         match made.await {
             Ok(Err(UpstreamError::Connect(_))) => {
-                let next = candidate(&self.0, &[], true);
+                let next = find_source(&self.0, &[], true);
                 Box::pin(begin(&self.0, next, ConnectPolicy::since(since))).await
             }
             Ok(made) => made,
@@ -156,7 +156,7 @@ impl Resend {
         if group.contains(address) {
             return make(pool, address.clone(), group.pick_again(address), fresh).await;
         }
-        begin(pool, candidate(pool, &[], false), fresh).await
+        begin(pool, find_source(pool, &[], false), fresh).await
     }
 }
 

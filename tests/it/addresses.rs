@@ -8,7 +8,10 @@ use rstest::rstest;
 use socket2::{Domain, Socket, Type};
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
     time::Duration,
 };
 use tokio::{sync::Semaphore, time::timeout};
@@ -299,6 +302,37 @@ async fn a_name_is_looked_up_again_when_its_time_is_up() {
         assert_eq!(gateway.get("/").await.status, 200);
     }
     assert_eq!((a.calls().len(), b.calls().len()), (calls - 1, 21));
+}
+
+/// A pool that kept connections to every address that a name ever had would grow with each change of DNS.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_to_an_address_that_dns_no_longer_names_are_closed() {
+    let open = Arc::new(AtomicUsize::new(0));
+    let counted = open.clone();
+    let a = Upstream::raw(move |mut conn| {
+        let counted = counted.clone();
+        async move {
+            counted.fetch_add(1, Relaxed);
+            while let Ok(Some(_)) = conn.request().await {
+                if conn.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await.is_err() {
+                    break;
+                }
+            }
+            counted.fetch_sub(1, Relaxed);
+        }
+    })
+    .await;
+    let b = Upstream::at((B, a.address().port()), |_| Reply::ok()).await;
+    let dns = Dns::start(Says::Addresses(vec![A], 0)).await;
+    let gateway = named(&dns, a.address().port(), ", idle_timeout: 1h").await;
+    for _ in 0..10 {
+        assert_eq!(gateway.get("/").await.status, 200);
+    }
+    assert!(open.load(Relaxed) > 0, "connections are kept");
+    dns.say(Says::Addresses(vec![B], 60));
+    eventually("all of them are closed", async || (open.load(Relaxed) == 0).then_some(())).await;
+    assert_eq!(gateway.get("/").await.status, 200);
+    assert_eq!(b.calls().len(), 1);
 }
 
 #[rstest]

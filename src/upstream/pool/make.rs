@@ -35,7 +35,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_m
 static OUT_OF_FILES: Throttle = Throttle::new();
 
 /// The place from which a request gets its connection.
-pub(super) enum Candidate {
+pub(super) enum ConnectionSource {
     /// An idle connection, or a stream of a session.
     Ready(Connection),
     /// A new connection to this address.
@@ -55,46 +55,46 @@ pub(super) struct ConnectPolicy {
 }
 
 /// Picks the connection or the address for a request that has `tried` some addresses in vain.
-pub(super) fn candidate(
+pub(super) fn find_source(
     pool: &Arc<PoolState>,
     tried: &[Arc<Address>],
     may_reuse: bool,
-) -> Candidate {
+) -> ConnectionSource {
     let mut idle = pool.idle.lock();
     let IdleConnections { group, by_address } = &mut *idle;
     let group = group.load();
     let (address, picked) = match &*group.addresses {
         [only] if tried.is_empty() => (only, None),
-        [_] | [] => return Candidate::Nowhere,
+        [_] | [] => return ConnectionSource::Nowhere,
         _ => match group.pick(Instant::now(), tried) {
             Some(picked) => (&picked.address.clone(), Some(picked)),
-            None => return Candidate::Nowhere,
+            None => return ConnectionSource::Nowhere,
         },
     };
     let known = by_address.iter_mut().find(|known| Arc::ptr_eq(&known.address, address));
     let limit = pool.timeouts().idle;
     match known.and_then(|known| known.take(limit, may_reuse)) {
         Some((wire, address)) => {
-            Candidate::Ready(Connection { wire, address, picked, pool: pool.clone() })
+            ConnectionSource::Ready(Connection { wire, address, picked, pool: pool.clone() })
         }
-        None => Candidate::Connect(address.clone(), picked),
+        None => ConnectionSource::Connect(address.clone(), picked),
     }
 }
 
-/// Makes the connection that `candidate` names. If no address is known yet, it waits for the first one.
+/// Makes the connection that `source` names. If no address is known yet, it waits for the first one.
 pub(super) async fn begin(
     pool: &Arc<PoolState>,
-    mut candidate: Candidate,
+    mut source: ConnectionSource,
     policy: ConnectPolicy,
 ) -> Result<Connection, UpstreamError> {
-    if let Candidate::Nowhere = candidate {
+    if let ConnectionSource::Nowhere = source {
         pool.cluster.first_address(pool.timeouts().connect).await?;
-        candidate = self::candidate(pool, &[], policy.may_reuse);
+        source = find_source(pool, &[], policy.may_reuse);
     }
-    match candidate {
-        Candidate::Ready(connection) => Ok(connection),
-        Candidate::Connect(address, picked) => make(pool, address, picked, policy).await,
-        Candidate::Nowhere => Err(UpstreamError::ConnectTimeout),
+    match source {
+        ConnectionSource::Ready(connection) => Ok(connection),
+        ConnectionSource::Connect(address, picked) => make(pool, address, picked, policy).await,
+        ConnectionSource::Nowhere => Err(UpstreamError::ConnectTimeout),
     }
 }
 
@@ -119,31 +119,31 @@ pub(super) async fn make(
             }
             Err(failed) => failed,
         };
-        let Failed { error, at } = failed;
+        let FailedAttempt { error, at } = failed;
         // The address has no part in it.
-        if at == Step::Local {
+        if at == AttemptStep::Local {
             return Err(error);
         }
         pool.cluster.failed(&address, picked.as_mut(), AddressFailure::Unreachable, &error);
         // An upstream with several addresses is tried at another one instead.
         if picked.is_none()
-            && at == Step::Tcp
+            && at == AttemptStep::Tcp
             && let Some((pause, end)) = &mut again
             && Instant::now() + *pause < *end
         {
             sleep(*pause).await;
             *pause = PAUSE.1.min(2 * *pause);
             limit_now = end.saturating_duration_since(Instant::now());
-            match candidate(pool, &[], policy.may_reuse) {
-                Candidate::Ready(connection) => return Ok(connection),
-                Candidate::Connect(other, choice) => {
+            match find_source(pool, &[], policy.may_reuse) {
+                ConnectionSource::Ready(connection) => return Ok(connection),
+                ConnectionSource::Connect(other, choice) => {
                     if choice.is_some() {
                         limit_now = limit;
                     }
                     (address, picked) = (other, choice);
                     continue;
                 }
-                Candidate::Nowhere => return Err(error),
+                ConnectionSource::Nowhere => return Err(error),
             }
         }
         drop(picked);
@@ -152,23 +152,23 @@ pub(super) async fn make(
         if Instant::now() >= until {
             return Err(error);
         }
-        (address, picked) = match candidate(pool, &tried, policy.may_reuse) {
-            Candidate::Ready(connection) => return Ok(connection),
-            Candidate::Connect(address, picked) => (address, picked),
-            Candidate::Nowhere => return Err(error),
+        (address, picked) = match find_source(pool, &tried, policy.may_reuse) {
+            ConnectionSource::Ready(connection) => return Ok(connection),
+            ConnectionSource::Connect(address, picked) => (address, picked),
+            ConnectionSource::Nowhere => return Err(error),
         };
     }
 }
 
 /// A failed attempt at one address.
-struct Failed {
+struct FailedAttempt {
     error: UpstreamError,
-    at: Step,
+    at: AttemptStep,
 }
 
 /// The step at which an attempt failed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum AttemptStep {
     /// This process had no file descriptor for a socket.
     Local,
     /// The address refused the connection.
@@ -182,7 +182,7 @@ async fn attempt(
     pool: &Arc<PoolState>,
     address: &Arc<Address>,
     limit: Duration,
-) -> Result<Wire, Failed> {
+) -> Result<Wire, FailedAttempt> {
     let in_handshake = AtomicBool::new(false);
     let (error, at) = match timeout(limit, connect(pool, address, &in_handshake)).await {
         Ok(Ok(wire)) => return Ok(wire),
@@ -192,16 +192,20 @@ async fn attempt(
                 let error = Chain(&error);
                 tracing::warn!(upstream, %error, suppressed, "out of file descriptors");
             }
-            (UpstreamError::Connect(Box::new(error)), Step::Local)
+            (UpstreamError::Connect(Box::new(error)), AttemptStep::Local)
         }
         Ok(Err(error)) => {
-            let at = if matches!(error, OpenError::Tcp(..)) { Step::Tcp } else { Step::Other };
+            let at = if matches!(error, OpenError::Tcp(..)) {
+                AttemptStep::Tcp
+            } else {
+                AttemptStep::Other
+            };
             (UpstreamError::Connect(Box::new(error)), at)
         }
-        Err(_) if in_handshake.load(Relaxed) => (UpstreamError::TlsTimeout, Step::Other),
-        Err(_) => (UpstreamError::ConnectTimeout, Step::Other),
+        Err(_) if in_handshake.load(Relaxed) => (UpstreamError::TlsTimeout, AttemptStep::Other),
+        Err(_) => (UpstreamError::ConnectTimeout, AttemptStep::Other),
     };
-    Err(Failed { error, at })
+    Err(FailedAttempt { error, at })
 }
 
 /// Connects to an address. With HTTP/2, requests that need a connection at the same time wait for one and share it.
