@@ -205,7 +205,7 @@ impl Batched {
     /// False when the queue is full or its call is stuck.
     fn enqueue(&self, entry: Entry, since: Instant, caller: Option<Arc<Wait>>) -> bool {
         if let (Entry::Refund { check, grant }, Some(member)) = (&entry, &self.0.member) {
-            member.given_back(check, *grant);
+            member.refunded(check, *grant);
         }
         let lane = self.lane(self.0.script.lane(&entry.checks()[0].key));
         lane.push(&self.0, Queued { entry, since, caller })

@@ -1,4 +1,4 @@
-//! Who waits for a place, and how the store calls them.
+//! The requests that hold or wait for concurrency permits, by ticket, and how the store wakes them.
 
 use crate::algorithm::concurrency::Ticket;
 use parking_lot::Mutex;
@@ -12,8 +12,8 @@ use std::{
 };
 use tokio::sync::Notify;
 
-/// Set in the gateway's number of a ticket that asks its own gateway for a place, and not the store. With the same number
-/// the store may have given it a place in a call that was not answered in time; that one is given back there.
+/// A bit in the gateway's number of a ticket that asks its own gateway for a permit, and not the store. Under the number
+/// without the bit, the store may have granted a permit in a call whose answer came late; that one is refunded there.
 const HERE: i64 = 1 << 52;
 
 /// The tickets of one connection to a store.
@@ -21,22 +21,22 @@ const HERE: i64 = 1 << 52;
 pub struct Calls {
     gateway: i64,
     next: AtomicI64,
-    /// One per request that holds or waits for a place, in the order in which they came; gone with it.
+    /// One per request that holds or waits for a permit, in the order in which they came; each is removed with its request.
     waiting: Mutex<BTreeMap<i64, Arc<Notify>>>,
-    /// Of other connections of this process, by the number in their tickets; as many as live.
+    /// Other connections of this process by the number in their tickets: as many as there are workers.
     others: Mutex<HashMap<i64, Weak<Calls>>>,
 }
 
-/// A ticket that can be called. Dropped, it cannot any more.
+/// A ticket whose request can be woken, until this is dropped.
 #[derive(Debug)]
 pub struct Callable {
-    /// Who asks.
+    /// The name under which the request asks for permits.
     pub ticket: Ticket,
     notify: Arc<Notify>,
     calls: Arc<Calls>,
 }
 
-/// `ticket` as it asks its own gateway.
+/// The name under which the request of `ticket` asks its own gateway.
 pub(super) fn here(ticket: Ticket) -> Ticket {
     Ticket { gateway: ticket.gateway | HERE, ..ticket }
 }
@@ -50,14 +50,14 @@ pub(super) fn is_here(ticket: Ticket) -> bool {
 
 impl Default for Calls {
     fn default() -> Self {
-        // A number that no other gateway has: 52 random bits, above zero.
+        // 52 random bits above zero, so that no other gateway has the same number.
         let random = RandomState::new().hash_one(std::process::id());
         Self::numbered(i64::try_from(random >> 12).unwrap_or(0).max(1))
     }
 }
 
 impl Calls {
-    /// With the number `gateway`, 1 to 2^52, which nobody else on the store may have.
+    /// Issues tickets with the number `gateway`, 1 to 2^52, which no other connection to the store may have.
     pub fn numbered(gateway: i64) -> Self {
         Self {
             gateway,
@@ -67,12 +67,12 @@ impl Calls {
         }
     }
 
-    /// The number that stands in all of its tickets.
+    /// The number in all of its tickets.
     pub fn gateway(&self) -> i64 {
         self.gateway
     }
 
-    /// A new ticket.
+    /// Issues a new ticket.
     pub fn ticket(self: &Arc<Self>) -> Callable {
         let number = self.next.fetch_add(1, Relaxed);
         let notify = Arc::new(Notify::new());
@@ -81,21 +81,21 @@ impl Calls {
         Callable { ticket, notify, calls: self.clone() }
     }
 
-    /// Wakes who has this ticket, if somebody still waits with it.
+    /// Wakes the request with this ticket number, if it still waits.
     pub fn call(&self, number: i64) {
         if let Some(notify) = self.waiting.lock().get(&number) {
             notify.notify_one();
         }
     }
 
-    /// From now on who has a ticket of `other` is called here, too.
+    /// From now on, requests with tickets of `other` are woken through this, too.
     pub fn join(&self, other: &Arc<Self>) {
         let mut others = self.others.lock();
         others.retain(|_, other| other.strong_count() > 0);
         others.insert(other.gateway, Arc::downgrade(other));
     }
 
-    /// Wakes who has `ticket`, be it of these or of those that joined.
+    /// Wakes the request with `ticket`, which is of this connection or of one that joined.
     pub fn call_holder_of(&self, ticket: Ticket) {
         let ticket = Ticket { gateway: ticket.gateway & !HERE, ..ticket };
         if ticket.gateway == self.gateway {
@@ -107,7 +107,7 @@ impl Calls {
         }
     }
 
-    /// Wakes all: calls may have been lost.
+    /// Wakes all requests, because notifications may have been lost.
     pub fn call_all(&self) {
         self.waiting.lock().values().for_each(|notify| notify.notify_one());
     }
@@ -116,7 +116,7 @@ impl Calls {
 // === impl Callable ===
 
 impl Callable {
-    /// Resolves when it has been called, once for each call.
+    /// Resolves when the request has been woken, once for each notification.
     pub async fn notified(&self) {
         self.notify.notified().await;
     }

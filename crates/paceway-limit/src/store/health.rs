@@ -1,9 +1,10 @@
-//! How a store is, as all workers of this process together know it: a breaker, the gateways that live, and what was
-//! last heard of levels. Never asks the store; who does tells it here.
+//! The health of a store, as all workers of this process together know it: a breaker, the gateways that are alive, and the
+//! levels that were reported last. It never asks the store; the callers of the store report here.
 
 mod absent;
 mod breaker;
 mod gateway_count;
+mod known_permits;
 mod last_known;
 mod member;
 mod pace;
@@ -21,7 +22,7 @@ use crate::{
     log::{Permit, Throttle},
 };
 use absent::Absent;
-use breaker::{Answers, Recent, Trust};
+use breaker::{Answers, Probation, Recent};
 use gateway_count::GatewayCount;
 use metrics::Gauge;
 use parking_lot::Mutex;
@@ -44,14 +45,14 @@ const EPOCH: Micros = 1_000_000_000_000_000;
 /// A store whose answers take about as long as its time-out is away and back every few seconds.
 static AWAY: Throttle = Throttle::new();
 
-/// Whether the store is asked.
+/// Whether the store is asked, or each gateway decides alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Breaker {
-    /// It is.
+    /// The store is asked.
     Closed,
-    /// It is not yet: some worker has had an answer, not all, or not for long enough.
+    /// The store is not asked yet: some worker has had an answer, but not all have had answers for long enough.
     HalfOpen,
-    /// It is not.
+    /// The store is not asked.
     Open,
 }
 
@@ -66,47 +67,47 @@ pub struct HealthMetrics {
     pub up: Gauge,
 }
 
-/// What is known of a store.
+/// All that this process knows about its store.
 pub struct Health {
-    /// Of this gateway on the store; another one for each start.
+    /// The name of this gateway in the store's set of gateways; each start has another one.
     pub id: Arc<str>,
-    /// Read for each decision.
+    /// A [`Breaker`]; every decision reads it.
     breaker: AtomicU8,
     states: watch::Sender<Breaker>,
-    /// Since when the store is away, and why.
+    /// When the store went away, and why.
     away: Mutex<Option<(Instant, StoreError)>>,
-    trust: Mutex<Trust>,
-    /// Why it gives no decisions though it is asked.
+    probation: Mutex<Probation>,
+    /// Why the store gives no decisions though it is asked.
     incidents: Arc<IncidentLog>,
     gateways: AtomicI64,
-    /// At least so many share each rule.
+    /// The least number of gateways that share each rule (`store.gateways`).
     expected: AtomicI64,
     gateway_count: Mutex<GatewayCount>,
     absent: Absent,
-    clock: Mutex<Clock>,
-    /// When the store last answered while it was taken for away, or began to be.
+    clock: Mutex<StoreClock>,
+    /// When the store last answered while it counted as away, or when it began to.
     answered: Mutex<Instant>,
     members: Mutex<Vec<Weak<Member>>>,
-    /// IncidentLog when there is something to do for who keeps the process: a member has an answer again, or a request was
+    /// Wakes the recovery of the process: a worker has an answer again, or a request was
     /// decided without the store.
     pub(super) wake: Notify,
-    /// Levels and places.
+    /// The levels and concurrency permits that the store reported last.
     pub known: LastKnown,
-    /// How long its calls may take.
+    /// How long calls of the store may take.
     pub pace: Pace,
     metrics: HealthMetrics,
 }
 
-/// The store's clock, as far as it was heard.
+/// The store's clock, as its last answer showed it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Clock {
+pub(super) struct StoreClock {
     said: Micros,
     at: Instant,
 }
 
-// === impl Clock ===
+// === impl StoreClock ===
 
-impl Clock {
+impl StoreClock {
     pub(super) fn now(&self) -> Micros {
         self.said.saturating_add(i64::try_from(self.at.elapsed().as_micros()).unwrap_or(i64::MAX))
     }
@@ -115,7 +116,7 @@ impl Clock {
 // === impl Health ===
 
 impl Health {
-    /// Of a store that is taken for well, and may take as long as `pace` says.
+    /// The health of a store that counts as well, and whose calls may take as long as `pace` says.
     pub fn new(metrics: HealthMetrics, pace: Pace) -> Arc<Self> {
         let id = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
         metrics.breaker.set(0.0);
@@ -126,13 +127,13 @@ impl Health {
             breaker: AtomicU8::new(Breaker::Closed as u8),
             states: watch::Sender::new(Breaker::Closed),
             away: Mutex::default(),
-            trust: Mutex::default(),
+            probation: Mutex::default(),
             incidents: Arc::default(),
             gateways: AtomicI64::new(1),
             expected: AtomicI64::new(1),
             gateway_count: Mutex::new(GatewayCount::new()),
             absent: Absent::new(),
-            clock: Mutex::new(Clock { said: EPOCH, at: Instant::now() }),
+            clock: Mutex::new(StoreClock { said: EPOCH, at: Instant::now() }),
             answered: Mutex::new(Instant::now()),
             members: Mutex::default(),
             wake: Notify::new(),
@@ -142,7 +143,7 @@ impl Health {
         })
     }
 
-    /// A further connection, or those to several servers, whose waiters have tickets of `calls`.
+    /// Adds the connection of a worker, or its connections to several servers. The tickets of its requests come from `calls`.
     pub(super) fn join(self: &Arc<Self>, calls: Arc<Calls>, is_one_of_many: bool) -> Arc<Member> {
         let (health, recent) = (self.clone(), Recent::default());
         let (answers, renewed) = (Mutex::default(), Mutex::default());
@@ -158,7 +159,7 @@ impl Health {
         self.breaker.load(SeqCst) == Breaker::Closed as u8
     }
 
-    /// Whether the store is asked, about to be, or not.
+    /// Whether the store is asked, is about to be, or is not.
     pub fn breaker(&self) -> Breaker {
         *self.states.borrow()
     }
@@ -174,7 +175,7 @@ impl Health {
         self.incidents.failures()
     }
 
-    /// Why limiters with `key` have had none in the last seconds.
+    /// Why limiters with `key` have had no decision in the last 10 s.
     pub fn failure(&self, key: &str) -> Option<StoreError> {
         self.incidents.failing(key)
     }
@@ -220,7 +221,7 @@ impl Health {
         if let Some(said) = now {
             // The store read its clock at some instant of the round trip: taken for the middle of it, the error is half
             // of the round trip at most.
-            *self.clock.lock() = Clock { said, at: sent + sent.elapsed() / 2 };
+            *self.clock.lock() = StoreClock { said, at: sent + sent.elapsed() / 2 };
         }
     }
 
@@ -240,13 +241,13 @@ impl Health {
         }
     }
 
-    pub(super) fn clock(&self) -> Clock {
+    pub(super) fn clock(&self) -> StoreClock {
         *self.clock.lock()
     }
 
     /// Resolves when the breaker is not closed.
     pub(super) async fn opened(&self) {
-        // Its sender is here: it does not end.
+        // The sender lives as long as this health, so the wait does not fail.
         drop(self.states.subscribe().wait_for(|state| *state != Breaker::Closed).await);
     }
 
@@ -255,7 +256,7 @@ impl Health {
         {
             let mut away = self.away.lock();
             if let Some((_, last)) = &mut *away {
-                // Why it is still away can be more than why it went.
+                // A failed attempt to connect says more than the call that failed first.
                 if let StoreError::Away(_) = why {
                     last.clone_from(why);
                 }
@@ -267,7 +268,7 @@ impl Health {
                 *member.answers.lock() = None;
             }
             let slow = matches!(why, StoreError::Timeout | StoreError::Protocol);
-            self.trust.lock().opened(Instant::now(), slow);
+            self.probation.lock().opened(Instant::now(), slow);
             self.set(Breaker::Open);
         }
         self.show();
@@ -279,18 +280,18 @@ impl Health {
                 "the store is away: limiters decide by their `on_failure`"
             );
         }
-        // Who waits for a place there waits in vain.
-        self.call_all();
+        // Requests that wait for a concurrency permit of the store would wait in vain.
+        self.notify_all();
     }
 
-    /// The store is asked again; returns for how long it was not, if so.
+    /// The store is asked again. Returns for how long it was not.
     pub(super) fn close(&self) -> Option<Duration> {
         let mut away = self.away.lock();
         let (since, _) = away.take()?;
         for member in self.members() {
             member.recent.forget();
         }
-        self.trust.lock().closed(Instant::now());
+        self.probation.lock().closed(Instant::now());
         self.set(Breaker::Closed);
         self.show();
         Some(since.elapsed())
@@ -298,20 +299,20 @@ impl Health {
 
     /// Whether every worker has had answers for long enough since the breaker opened.
     pub(super) fn is_believed(&self) -> bool {
-        let (trust, now) = (self.trust.lock(), Instant::now());
-        let suffices = |answers: Answers| trust.suffices(&answers, now);
+        let (probation, now) = (self.probation.lock(), Instant::now());
+        let suffices = |answers: Answers| probation.suffices(&answers, now);
         self.members().iter().all(|member| member.answers.lock().is_some_and(suffices))
     }
 
-    /// A sign of life was written: what was refused before no longer is.
+    /// The store executed a heartbeat, which is a write: it refuses writes no longer.
     pub(super) fn wrote(&self) {
         if self.incidents.worked("") {
             self.show();
         }
     }
 
-    /// Wakes all who wait for a place.
-    pub(super) fn call_all(&self) {
+    /// Wakes all requests that wait for a concurrency permit.
+    pub(super) fn notify_all(&self) {
         self.members().iter().for_each(|member| member.calls.call_all());
     }
 

@@ -1,20 +1,18 @@
-//! The store in this process: the rules executed natively, for one gateway or for tests.
+//! The store in the memory of this process. It executes the native rules, for a single gateway and for tests.
 
+mod backend;
 mod pages;
 mod shard;
 
-use super::{
-    Answer, BoxFuture, Check, Checks, Decision, Entry, Reply, Source, Store, StoreAdmin,
-    StoreError, calls::Calls, hash_tag,
-};
+use super::{Check, Checks, Decision, Entry, Reply, calls::Calls, hash_tag};
 use crate::algorithm::{
-    DataLoss, Grant, Level, Micros, Open,
+    DataLoss, Level, Micros, Open,
     concurrency::{self, Ticket},
     reserve::{self, Want},
 };
 use ahash::RandomState;
 use parking_lot::Mutex;
-use shard::{Place, Print, Shard};
+use shard::{Position, Print, Shard};
 use smallvec::SmallVec;
 use std::sync::{
     Arc,
@@ -22,47 +20,48 @@ use std::sync::{
 };
 use tokio::time::Instant;
 
-/// Few enough that a million states fill tables that huge pages help.
+/// Parts of the table, each with a lock of its own. 32 are few enough that a million states fill tables on huge pages.
 const SHARDS: usize = 32;
-/// States kept at most. Beyond it a key that is new is counted together with all others of its limiter that
-/// are: stricter while it lasts, and nobody's memory. About 0.15 GB when all are in use.
+/// The largest number of states. Beyond it, all new keys of a limiter share one state, which is stricter but takes no more
+/// memory. A full table takes about 0.15 GB.
 pub const MAX_KEYS: usize = 1 << 20;
-/// A state is kept this much longer than it matters, µs, as on Redis: a test's clock may go back.
+/// A state is kept 5 s longer than it matters (in µs), as on Redis, because the clock of a test may step back.
 const GRACE: Micros = 5_000_000;
-/// So that no instant of a test or of a long-lived process comes near zero, which no rule needs but
-/// a state dump reads better with. About the year 2001.
+/// The instant at which a store's clock starts, in µs since 1970: about the year 2001. A dump of states then has no instants
+/// near zero.
 const EPOCH: Micros = 1_000_000_000_000_000;
 
-/// States by key, sharded by hash tag: the keys of one request share a tag, hence one lock. Clones share the states.
+/// States by key, in parts by hash tag. The keys of one request share a tag, so a decision takes one lock. Clones share the
+/// states.
 #[derive(Debug, Clone)]
 pub struct MemoryStore {
-    /// The second makes prints longer; nobody outside knows either.
+    /// The second one makes prints longer. No client knows their seeds.
     hashers: [RandomState; 2],
     start: Instant,
-    shared: Arc<Shared>,
+    shared: Arc<Inner>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct Inner {
     shards: Box<[Locked]>,
     calls: Arc<Calls>,
     keys: AtomicUsize,
-    /// When [`MemoryStore::lose`] was called last, µs; 0 for never.
+    /// The instant of the last data loss ([`MemoryStore::lose`]), in µs; 0 if there was none.
     lost: AtomicI64,
 }
 
-/// Who locks one does not keep others from its neighbours.
+/// The lock of a part, aligned so that two locks never share a cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Locked(Mutex<Shard>);
 
-/// A state that is worked on.
-struct Opened {
+/// A state that a decision works on.
+struct OpenedState {
     open: Open,
-    /// Where it goes back to: the state of all who came when there were too many, perhaps.
+    /// The print under which it is put back: that of its key, or of the state that keys share when there are too many.
     print: Print,
-    /// `None`: nothing is kept there, or nothing that counts.
-    place: Option<Place>,
+    /// `None` if no state is kept there, or if its grants were lost.
+    place: Option<Position>,
 }
 
 // === impl MemoryStore ===
@@ -74,14 +73,14 @@ impl Default for MemoryStore {
 }
 
 impl MemoryStore {
-    /// One that calls those whose tickets are of `calls`, or joined to them. It takes the place of a Redis server, whose
-    /// keys need no common hash tag, so all of its states have one lock.
+    /// A store that wakes the requests whose tickets are of `calls`, or of those that joined them. It stands for a Redis
+    /// server, whose keys need no common hash tag, so all of its states have one lock.
     pub fn calling(calls: Arc<Calls>) -> Self {
         Self::new(calls, 1)
     }
 
     fn new(calls: Arc<Calls>, shards: usize) -> Self {
-        let shared = Shared {
+        let shared = Inner {
             shards: (0..shards).map(|_| Locked::default()).collect(),
             calls,
             keys: AtomicUsize::new(0),
@@ -94,19 +93,19 @@ impl MemoryStore {
         }
     }
 
-    /// The store's clock: it never goes back.
+    /// The store's clock in µs, which never steps back.
     fn now(&self) -> Micros {
         EPOCH + i64::try_from(self.start.elapsed().as_micros()).unwrap_or(i64::MAX - EPOCH)
     }
 
-    /// How many states it keeps.
+    /// How many states the store keeps now.
     pub fn keys(&self) -> usize {
         self.shared.keys.load(Relaxed)
     }
 
-    /// Nothing is known of what was granted before `now`, as behind a restart of a server: it counts as far as it can.
-    /// The states stay, and are not believed. By itself this store loses nothing: it is how the Redis store's losses
-    /// are specified.
+    /// Loses the data from before `now`, as a restarted server does: every limiter counts as if all that it may have
+    /// granted were granted. The states stay, but no decision believes them. This store loses nothing by itself; the
+    /// method specifies the losses of the Redis store.
     pub fn lose(&self, now: Micros) {
         self.shared.lost.store(now, Relaxed);
     }
@@ -122,7 +121,7 @@ impl MemoryStore {
         Print(self.hashers.each_ref().map(|hasher| hasher.hash_one(key)))
     }
 
-    /// Executes `entries` in order at `now` (tests bring their own clock).
+    /// Executes `entries` in order at the instant `now`, in µs, which tests choose.
     pub fn run_at(&self, now: Micros, entries: &[Entry]) -> Vec<Reply> {
         entries
             .iter()
@@ -161,7 +160,7 @@ impl MemoryStore {
     ) -> Decision {
         let mut shard = self.shard(&checks[0].key).lock();
         if let [check] = &checks[..] {
-            // Most requests have one.
+            // Most requests have one limiter.
             let mut opened = self.open(&mut shard, check, now);
             let (enforce, cost) = (check.enforce, check.cost);
             let mut wants = [Want { open: &mut opened.open, cost, enforce }];
@@ -172,13 +171,13 @@ impl MemoryStore {
             self.call(called);
             return decision;
         }
-        // Pushed one by one: half of the instructions of a collect, and this is on the way of each decision.
-        let mut opened: SmallVec<[Opened; 2]> = SmallVec::new();
+        // Pushing one by one takes half of the instructions of a collect, and every decision does this.
+        let mut opened: SmallVec<[OpenedState; 2]> = SmallVec::new();
         for check in checks.iter() {
             opened.push(self.open(&mut shard, check, now));
         }
         let mut wants: SmallVec<[Want<'_>; 2]> = SmallVec::new();
-        for (check, Opened { open, .. }) in checks.iter().zip(&mut opened) {
+        for (check, OpenedState { open, .. }) in checks.iter().zip(&mut opened) {
             wants.push(Want { open, cost: check.cost, enforce: check.enforce });
         }
         let decision = Decision::new(reserve::decide(&mut wants, budget, ticket));
@@ -201,8 +200,8 @@ impl MemoryStore {
         gone || is_kept
     }
 
-    /// Makes a state one that nobody has used. Absent, it would be one that is lost for as long as that matters. Whether
-    /// there was one, and whether there is one now.
+    /// Replaces a state by one that no request has used. After a data loss, an absent state would count as a lost one.
+    /// Returns whether there was a state, and whether there is one now.
     fn vacate(&self, shard: &mut Shard, print: Print, check: &Check, now: Micros) -> (bool, bool) {
         let gone = shard.remove(print);
         let Some(loss) = self.loss(check) else { return (gone, false) };
@@ -215,7 +214,7 @@ impl MemoryStore {
         (gone, is_kept)
     }
 
-    /// Whether it changed, and whether somebody was called.
+    /// Changes a state. Returns whether it did change, and whether a waiting request was woken.
     fn change(
         &self,
         now: Micros,
@@ -242,7 +241,7 @@ impl MemoryStore {
         level
     }
 
-    fn open(&self, shard: &mut Shard, check: &Check, now: Micros) -> Opened {
+    fn open(&self, shard: &mut Shard, check: &Check, now: Micros) -> OpenedState {
         let print = self.print(&check.key);
         let place = shard.find(print);
         match &check.overflow {
@@ -262,17 +261,17 @@ impl MemoryStore {
         &self,
         shard: &mut Shard,
         print: Print,
-        place: Option<Place>,
+        place: Option<Position>,
         check: &Check,
         now: Micros,
-    ) -> Opened {
+    ) -> OpenedState {
         let loss = self.loss(check);
         if let Some(place) = place
             && let Some(open) = shard.open(place, &check.algorithm, loss, now)
         {
-            return Opened { open, print, place: Some(place) };
+            return OpenedState { open, print, place: Some(place) };
         }
-        Opened { open: absent(check, loss, now), print, place: None }
+        OpenedState { open: absent(check, loss, now), print, place: None }
     }
 
     fn loss(&self, check: &Check) -> Option<DataLoss> {
@@ -280,17 +279,17 @@ impl MemoryStore {
         (at > 0).then_some(DataLoss { at, horizon: check.horizon })
     }
 
-    /// Puts an opened state where it came from: as it is now when it was `changed`, else as it was.
+    /// Puts an opened state back: as it is now if it was `changed`, otherwise as it was before.
     fn put(
         &self,
         shard: &mut Shard,
         check: &Check,
-        Opened { mut open, print, place }: Opened,
+        OpenedState { mut open, print, place }: OpenedState,
         changed: bool,
         now: Micros,
     ) -> Vec<Ticket> {
         let leases = open.leases().map(|leases| leases.notified());
-        // Leases change by themselves: who has expired is gone.
+        // Leases change by themselves: expired permits have been removed.
         if !changed && leases.is_none() {
             if let Some(place) = place {
                 shard.put_back(print, place, open);
@@ -308,7 +307,7 @@ impl MemoryStore {
     }
 
     fn count(&self, before: usize, after: usize) {
-        // As a rule they are equal, and then no other worker need hear of it.
+        // Mostly they are equal, and then no worker has to write the shared counter.
         match after.checked_sub(before) {
             Some(0) => {}
             Some(more) => drop(self.shared.keys.fetch_add(more, Relaxed)),
@@ -323,7 +322,7 @@ impl MemoryStore {
     }
 }
 
-/// A state that nobody has written, or that is lost.
+/// The state of a key that no request has used, or whose data was lost.
 fn absent(check: &Check, loss: Option<DataLoss>, now: Micros) -> Open {
     match loss {
         None => check.algorithm.open(None, now),
@@ -331,62 +330,11 @@ fn absent(check: &Check, loss: Option<DataLoss>, now: Micros) -> Open {
     }
 }
 
-impl Store for MemoryStore {
-    fn reserve(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision> {
-        Answer::Ready(Ok(self.decide_at(self.now(), checks, budget, ticket)))
-    }
-
-    fn refund(&self, _: Source, checks: &Checks, parts: &[reserve::Part]) {
-        let entries: Vec<_> = super::batch::gifts(checks, parts).collect();
-        self.run_at(self.now(), &entries);
-    }
-
-    fn renew(&self, _: Source, check: &Check, grant: Grant) -> Answer<bool> {
-        self.done(Entry::Renew { check: check.clone(), grant })
-    }
-
-    fn calls(&self) -> &Arc<Calls> {
-        &self.shared.calls
-    }
-
-    fn look(&self, check: &Check) -> Answer<Level> {
-        Answer::Ready(Ok(self.look_at(self.now(), check)))
-    }
-}
-
-impl StoreAdmin for MemoryStore {
-    fn forget(&self, check: &Check) -> Answer<bool> {
-        self.done(Entry::Forget { check: check.clone() })
-    }
-
-    fn flush(&self) -> BoxFuture<()> {
-        Box::pin(std::future::ready(()))
-    }
-}
-
-impl MemoryStore {
-    fn done(&self, entry: Entry) -> Answer<bool> {
-        let replies = self.run_at(self.now(), &[entry]);
-        Answer::Ready(Ok(matches!(replies[..], [Reply::Done(true)])))
-    }
-}
-
-impl super::batch::Script for MemoryStore {
-    fn calls(&self) -> &Arc<Calls> {
-        &self.shared.calls
-    }
-
-    fn run(&self, entries: Arc<Vec<Entry>>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
-        let replies = self.run_at(self.now(), &entries);
-        Box::pin(std::future::ready(Ok(replies)))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Else all workers come to one lock, and a request waits while one table of all grows.
+    /// If the keys of a limiter were in one part, all workers would wait for one lock, and for one table that grows.
     #[test]
     fn keys_that_are_spread_are_in_many_shards() {
         for limiter in ["a", "keyed", "per_client"] {

@@ -1,5 +1,5 @@
-//! When permits were given that the shared state does not know of, and the requests that charge them there. Of each that
-//! still matters by itself the instant is kept: charged at another one, it would leave room that is not there.
+//! The permits that this gateway granted and the shared state does not know of, each with its instant, and the requests that
+//! charge them there. A permit that is charged at another instant would leave room in the shared state that it has used.
 
 use crate::{
     algorithm::{Algorithm, MAX_BUDGET, Micros, SlidingWindow},
@@ -11,17 +11,17 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::SeqCst},
 };
 
-/// Instants of one limiter that are kept; what comes beyond counts at the one before it.
+/// Instants of one limiter that are kept. A permit of a further instant counts at the kept one before it.
 const MAX_INSTANTS: usize = 10_000;
-/// Requests that charge a limiter at one time, about: of so many permits each is charged alone.
+/// About how many requests charge a limiter at one time: up to 256 permits are charged one by one, more in equal pieces.
 const PIECES: i64 = 256;
 
-/// Permits of one limiter.
+/// The permits of one limiter.
 #[derive(Debug, Default)]
 pub(super) struct Grants {
-    /// By what names them when they are given back.
+    /// By the name that a refund brings: the slot of the grant.
     all: BTreeMap<Micros, Granted>,
-    /// Those whose instants matter no more.
+    /// How many permits are too old for their instants to matter.
     past: i64,
 }
 
@@ -34,7 +34,7 @@ struct Granted {
 // === impl Grants ===
 
 impl Grants {
-    /// `permits` were given at `at`, by a grant of `rule` whose `whole` is this.
+    /// Adds `permits` that a grant of `rule` gives at the instant `at`; `whole` is the part of the grant that names it.
     pub(super) fn add(
         &mut self,
         rule: &Algorithm,
@@ -51,7 +51,7 @@ impl Grants {
         slot.permits += permits;
     }
 
-    /// They are not used.
+    /// Removes permits that were not used, so that they are not charged.
     pub(super) fn refund(&mut self, rule: &Algorithm, whole: Micros, permits: i64) {
         let name = rule.slot(whole);
         match self.all.get_mut(&name) {
@@ -61,7 +61,8 @@ impl Grants {
         }
     }
 
-    /// Takes all; of those that are past, as far as it can be told, not more than `owed` says, given how many are not.
+    /// Takes all permits, with the delay in µs after which each is due. `owed` bounds the old ones: given the number of the
+    /// others, it returns how many the state of this gateway still counts.
     pub(super) fn take(
         &mut self,
         rule: &Algorithm,
@@ -72,7 +73,7 @@ impl Grants {
         let taken = std::mem::take(self);
         let slots = taken.all.values().map(|slot| ((slot.at - now).max(0), slot.permits));
         let mut due: Vec<_> = slots.collect();
-        // Those of now last: where they find no room they must not take that of the others.
+        // Permits that are due now come last: if they find no room, they must not take that of the later ones.
         due.sort_by_key(|(delay, _)| (*delay == 0, *delay));
         let ahead = due.iter().map(|(_, permits)| permits).sum();
         let past = owed(ahead).clamp(0, taken.past);
@@ -82,7 +83,7 @@ impl Grants {
         (taken, due)
     }
 
-    /// Puts back what [`Self::take`] took.
+    /// Puts back the permits that [`Self::take`] took, because their charge failed.
     pub(super) fn put_back(&mut self, taken: &Self) {
         self.past += taken.past;
         for (name, Granted { at, permits }) in &taken.all {
@@ -99,19 +100,19 @@ impl Grants {
     }
 }
 
-/// Requests, to be made in this order, that take permits from the state of `check`, whatever its level: so many, not
-/// before so many µs from now.
+/// Requests, in this order, that take permits from the state of `check`, whatever its level. `due` has a number of permits
+/// for each delay in µs before which they must not be taken.
 pub(super) fn charges(check: &Check, due: &[(Micros, i64)]) -> Vec<Checks> {
     let check = Check { algorithm: check.algorithm.spent(), enforce: false, ..check.clone() };
     let all = due.iter().map(|(_, permits)| permits).sum::<i64>();
-    // Each alone takes the first room that there is. A greater one would pass over small room, and leave it to others.
+    // A single permit takes the first free room. A larger piece would pass over small room and leave it to other requests.
     let most = ((all + PIECES - 1) / PIECES).clamp(1, check.algorithm.capacity());
     let mut pieces: Vec<(Micros, i64)> = Vec::new();
     for (delay, permits) in due {
         let mut left = *permits;
         while left > 0 {
             let room = pieces.last().map_or(0, |(first, cost)| {
-                // What is due now is not before what is due later.
+                // Permits that are due now and later ones are not charged together.
                 if (*first == 0) == (*delay == 0) { most - cost } else { 0 }
             });
             let cost = left.min(if room > 0 { room } else { most });
@@ -138,14 +139,17 @@ pub(super) fn charges(check: &Check, due: &[(Micros, i64)]) -> Vec<Checks> {
     at_once.collect()
 }
 
-/// A limiter that nobody else uses. Used up once, it grants `count` permits after `delay` µs: a request that needs it,
-/// too, comes no sooner.
+/// The part of the key of a limiter that only delays charges.
+const WAIT: &str = ":#wait:";
+
+/// A limiter that no other request uses. Once it is used up, it grants `count` permits after `delay` µs, so a charge that
+/// asks it, too, is executed no sooner.
 fn wait_for(check: &Check, delay: Micros, count: usize) -> Option<Check> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let count = i64::try_from(count).ok()?;
     let rule = SlidingWindow::new(count, delay.min(MAX_BUDGET), 0)?;
     let nonce = RandomState::new().hash_one(NEXT.fetch_add(1, SeqCst));
-    let key = format!("{}:#wait:{nonce:016x}", check.key).into();
+    let key = format!("{}{WAIT}{nonce:016x}", check.key).into();
     let algorithm = Algorithm::SlidingWindow(rule);
     Some(Check { key, algorithm, cost: count, enforce: true, horizon: 0, ..check.clone() })
 }

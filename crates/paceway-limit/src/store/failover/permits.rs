@@ -1,6 +1,6 @@
-//! Permits of one limiter that are given without the store. As long as places of other gateways may live that this one does
-//! not know of, a call gets one only in the place of an earlier call of this gateway, which the store still counts. Only
-//! arithmetic.
+//! The concurrency permits of one limiter that this gateway grants without the store. Other gateways may hold permits that
+//! it does not know of. Until their leases have ended, a call gets a permit only in the place of an earlier call of this
+//! gateway, which the store still counts. Only arithmetic: no clock, no I/O.
 
 use crate::{
     algorithm::{
@@ -10,44 +10,54 @@ use crate::{
     },
     store::{calls::is_here, health::Holder},
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// Permits by the name that the store knows, or would know, them by.
+/// Permits by the ticket under which the store counts them, or would count them.
 #[derive(Debug, Default)]
 pub(super) struct Permits {
     held: BTreeMap<Holder, HeldPermit>,
-    /// The store counts them, nobody uses them, and until when (µs) their leases last there.
+    /// Permits that the store counts and no call uses, each with the end of its lease in the store, in µs.
     idle: BTreeMap<Holder, Micros>,
-    /// Until then places of other gateways may live that are not known here, µs.
+    /// The ends of all leases in `held` and `idle`, so that an ended one is found without looking at all of them.
+    ends: BTreeSet<(Micros, Holder)>,
+    /// The idle permits that a call can take over, by the end of their leases.
+    usable: BTreeSet<(Micros, Holder)>,
+    /// Holders whose permits are compared with the store's last reports at the next [`Self::sync`].
+    recheck: BTreeSet<Holder>,
+    /// Other gateways may hold unknown permits until then, in µs.
     unknown_until: Micros,
-    /// Calls of this process that have asked the store and have no answer yet.
+    /// Requests of this process that have asked the store for a permit and have no answer yet.
     asked: i64,
 }
 
 #[derive(Debug)]
 struct HeldPermit {
-    /// Its name in the state that is kept here.
+    /// Its holder in the state of this gateway.
     inner: Holder,
-    /// Until then it counts here, µs.
+    /// When it stops counting in this gateway, in µs.
     until: Micros,
-    /// Until then the store counts it, µs; 0: it was never told.
+    /// When it stops counting in the store, in µs; 0 if the store does not know of it.
     counted_until: Micros,
-    /// The store is to be told.
+    /// It is to be charged to the store.
     due: bool,
-    /// Its call has renewed it here, so it is under way.
+    /// Its call has renewed it in this gateway, so that call still runs.
     is_renewed: bool,
 }
 
-/// What becomes of a place that its call leaves.
+/// The state of a permit after its call has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Departure {
-    /// It is not held here.
+    /// This gateway does not know the permit.
     Unknown,
-    /// The next call may take it over; `Holder` is its name in the state here.
+    /// The next call may take it over; the value is its holder in the state of this gateway.
     Here(Holder),
-    /// The same, and the store is to be told.
+    /// The same, and the store receives a refund.
     Both(Holder),
 }
+
+/// The permits that [`Permits::sync`] found: new ones with the rest of their leases in µs, and the holders of those that
+/// are gone.
+pub(super) type Synced = (Vec<(Holder, Micros)>, Vec<Holder>);
 
 fn id(ticket: Ticket) -> Holder {
     (ticket.gateway, ticket.number)
@@ -60,111 +70,129 @@ fn ticket(id: Holder) -> Ticket {
 // === impl Permits ===
 
 impl Permits {
-    /// The store has answered nothing for `silence` µs. Until a lease after its last answer other gateways may hold places
-    /// that are not known here.
+    /// The store has answered nothing for `silence` µs. Until one lease after its last answer, other gateways may hold
+    /// permits that are not known here.
     pub(super) fn silent_for(&mut self, silence: Micros, lease: Micros, now: Micros) {
         self.unknown_until = self.unknown_until.max(now + lease - silence);
     }
 
-    /// Hears which places of this process the store has given, how long each lease lasts yet (µs), and how many calls
-    /// have no answer. Returns those that are new here, and the names here of those that are gone. `known` is in order: an
-    /// outage with 10,000 places under way would cost 10^8 comparisons a decision otherwise.
-    pub(super) fn hear(
+    /// The holders that [`Self::sync`] needs besides those whose permits changed in the store: leases and calls that have
+    /// ended. With 10,000 calls under way, looking at all permits would cost 10,000 steps a decision.
+    pub(super) fn to_recheck(&self, now: Micros) -> impl Iterator<Item = Holder> {
+        let ended = self.ends.iter().take_while(move |(end, _)| *end <= now);
+        ended.map(|(_, id)| *id).chain(self.recheck.iter().copied())
+    }
+
+    /// Compares the permits of some holders with the last reports of the store: how long each lease lasts yet, in µs, or
+    /// `None` for a permit that this process does not hold in the store. `asked` requests have no answer yet.
+    pub(super) fn sync(
         &mut self,
-        known: &[(Holder, Micros)],
+        reports: impl IntoIterator<Item = (Holder, Option<Micros>)>,
         asked: i64,
         now: Micros,
-    ) -> (Vec<(Holder, Micros)>, Vec<Holder>) {
+    ) -> Synced {
         self.asked = asked;
-        let is_known = |id: &Holder| known.binary_search_by_key(id, |(known, _)| *known).is_ok();
-        let mut gone = Vec::new();
-        self.held.retain(|id, held| {
-            // What the store has not been told, or may not have heard, only its call can leave.
-            let is_own = held.is_renewed || is_here(ticket(*id));
-            let stays = held.until > now && (is_own || is_known(id));
-            if !stays {
-                gone.push(held.inner);
+        self.recheck.clear();
+        let (mut new, mut gone) = (Vec::new(), Vec::new());
+        for (id, reported) in reports {
+            if let Some(held) = self.held.get(&id) {
+                // A permit that the store may not know of can only be left by its call.
+                let is_own = held.is_renewed || is_here(ticket(id));
+                if held.until <= now || !(is_own || reported.is_some()) {
+                    gone.extend(self.remove_held(id).map(|held| held.inner));
+                }
             }
-            stays
-        });
-        self.idle.retain(|id, until| *until > now && (is_here(ticket(*id)) || is_known(id)));
-        let mut new = Vec::new();
-        for (id, left) in known.iter().copied().filter(|(_, left)| *left > 0) {
+            if let Some(until) = self.idle.get(&id)
+                && (*until <= now || !(is_here(ticket(id)) || reported.is_some()))
+            {
+                self.remove_idle(id);
+            }
+            let Some(left) = reported.filter(|left| *left > 0) else { continue };
             if self.held.contains_key(&id) || self.idle.contains_key(&id) {
                 continue;
             }
             let until = now + left;
             let held =
                 HeldPermit { inner: id, until, counted_until: until, due: true, is_renewed: false };
-            self.held.insert(id, held);
+            self.insert_held(id, held);
             new.push((id, left));
         }
         (new, gone)
     }
 
-    /// The rule here of one of `gateways` that share `whole`, `share` being one part of it.
+    /// The rule for this gateway while `gateways` share `whole`.
     pub(super) fn rule(&self, whole: &Concurrency, gateways: i64, now: Micros) -> Concurrency {
         if gateways <= 1 {
             return whole.with_max(whole.max() - self.asked);
         }
         let share = whole.max() / gateways;
-        let own = self.held.len() as i64 + self.usable(whole, now).count() as i64;
+        let least = now + whole.lease() / 2;
+        let too_short = self.usable.iter().take_while(|(end, _)| *end < least).count();
+        let own = (self.held.len() + self.usable.len() - too_short) as i64;
         match now < self.unknown_until || share == 0 {
             true => whole.with_max(own.min(share.max(1))),
             false => whole.with_max(share),
         }
     }
 
-    /// When more may be known of the places of others, µs from now.
+    /// When more can be known about the permits of other gateways, in µs from now.
     pub(super) fn known_after(&self, gateways: i64, now: Micros) -> Option<Micros> {
         Some(self.unknown_until - now).filter(|after| gateways > 1 && *after > 0)
     }
 
-    /// Those that a call can take over: half of their lease is left, so that they last as long as most calls.
-    fn usable(&self, whole: &Concurrency, now: Micros) -> impl Iterator<Item = (Holder, Micros)> {
-        let least = now + whole.lease() / 2;
-        let idle = self.idle.iter().map(|(id, until)| (*id, *until));
-        idle.filter(move |(_, until)| *until >= least)
-    }
-
-    /// The ticket `asked` has a place here; returns whose place it is for the store.
+    /// The request `asked` is granted a permit. It takes over an idle one whose lease lasts for at least half of its
+    /// length, as long as most calls do. Returns the ticket under which the store counts the permit.
     pub(super) fn take(&mut self, whole: &Concurrency, asked: Ticket, now: Micros) -> Ticket {
-        let usable = self.usable(whole, now).next();
+        let least = now + whole.lease() / 2;
+        while self.usable.first().is_some_and(|(end, _)| *end < least) {
+            self.usable.pop_first();
+        }
+        let usable = self.usable.first().map(|(end, id)| (*id, *end));
         let (name, counted_until) = usable.unwrap_or((id(asked), 0));
-        self.idle.remove(&name);
+        self.remove_idle(name);
+        self.remove_held(name);
         let until = now + whole.lease();
         let held =
             HeldPermit { inner: id(asked), until, counted_until, due: true, is_renewed: false };
-        self.held.insert(name, held);
+        self.insert_held(name, held);
         ticket(name)
     }
 
-    /// The call of `place` has ended. `closing`: the store decides again.
-    pub(super) fn leave(&mut self, place: Ticket, closing: bool, now: Micros) -> Departure {
-        let Some(held) = self.held.remove(&id(place)) else { return Departure::Unknown };
+    /// The call of `permit` has ended. `closing`: the store decides again, so it receives the refund.
+    pub(super) fn leave(&mut self, permit: Ticket, closing: bool, now: Micros) -> Departure {
+        let Some(held) = self.remove_held(id(permit)) else { return Departure::Unknown };
+        self.recheck.insert(id(permit));
         let is_counted = held.counted_until > 0;
         if is_counted && closing {
             return Departure::Both(held.inner);
         }
         if is_counted && held.counted_until > now {
-            self.idle.insert(id(place), held.counted_until);
+            let (id, end) = (id(permit), held.counted_until);
+            self.remove_idle(id);
+            self.idle.insert(id, end);
+            self.ends.insert((end, id));
+            self.usable.insert((end, id));
         }
         Departure::Here(held.inner)
     }
 
-    /// Holds `place` for another `lease`, µs; its name here, and whether the store is to be told as well.
+    /// Extends the lease of `permit` to `lease` µs from now. Returns its ticket in the state of this gateway, and whether
+    /// the store counts it, too.
     pub(super) fn renew(
         &mut self,
-        place: Ticket,
+        permit: Ticket,
         lease: Micros,
         now: Micros,
     ) -> Option<(Ticket, bool)> {
-        let held = self.held.get_mut(&id(place))?;
+        let held = self.held.get_mut(&id(permit))?;
+        self.ends.remove(&(held.until, id(permit)));
         (held.until, held.is_renewed) = (now + lease, true);
+        self.ends.insert((held.until, id(permit)));
         Some((ticket(held.inner), held.counted_until > 0))
     }
 
-    /// Those that the store is to be told of, as told until `until`, µs; and how many of them it did not know.
+    /// The permits to charge to the store, which counts them until `until` from now on, and how many of them it did not
+    /// know.
     pub(super) fn due(&mut self, until: Micros) -> (Vec<Ticket>, i64) {
         let mut new = 0;
         let due = self.held.iter_mut().filter(|(_, held)| held.due).map(|(id, held)| {
@@ -175,18 +203,39 @@ impl Permits {
         (due.collect(), new)
     }
 
-    /// The store may not have heard of it.
-    pub(super) fn restore(&mut self, place: Ticket) {
-        if let Some(held) = self.held.get_mut(&id(place)) {
+    /// The store may not have received the charge of this permit, so it is due again.
+    pub(super) fn restore(&mut self, permit: Ticket) {
+        if let Some(held) = self.held.get_mut(&id(permit)) {
             held.due = true;
         }
     }
 
-    /// What the store counts and nobody uses.
+    /// The grants of the permits that the store counts and no call uses.
     pub(super) fn idle(self) -> impl Iterator<Item = Parts> {
         let parts = |(id, _)| -> Parts {
             std::iter::once(Part { at: 0, grant: ticket(id).grant() }).collect()
         };
         self.idle.into_iter().map(parts)
     }
+
+    fn insert_held(&mut self, id: Holder, held: HeldPermit) {
+        self.ends.insert((held.until, id));
+        self.held.insert(id, held);
+    }
+
+    fn remove_held(&mut self, id: Holder) -> Option<HeldPermit> {
+        let held = self.held.remove(&id)?;
+        self.ends.remove(&(held.until, id));
+        Some(held)
+    }
+
+    fn remove_idle(&mut self, id: Holder) {
+        if let Some(end) = self.idle.remove(&id) {
+            self.ends.remove(&(end, id));
+            self.usable.remove(&(end, id));
+        }
+    }
 }
+
+#[cfg(test)]
+mod tests;

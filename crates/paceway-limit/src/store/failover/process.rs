@@ -1,5 +1,5 @@
-//! What all workers of one process share about their store: its health, the decisions made without it, and the presence of
-//! this gateway among the others. It decides no request.
+//! The part of the failover that all workers of a process share: the health of the store, the decisions made without it, and
+//! the presence of this gateway among the others. It decides no request.
 
 use super::local::LocalStore;
 use crate::store::{
@@ -20,7 +20,7 @@ use tokio::time::{Instant, timeout};
 /// round trip.
 const INTRODUCTIONS: usize = 3;
 
-/// What all workers of a process know of their store, and what they decided without it.
+/// The knowledge of all workers of a process about their store, and their decisions without it.
 #[derive(Debug)]
 pub struct Process {
     /// Whether the store answers, and how slowly.

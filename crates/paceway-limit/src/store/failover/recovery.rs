@@ -1,5 +1,5 @@
-//! Keeps a process known to its store, looks at limiters before that is needed, and brings the store back: what was
-//! decided here is charged to it before it is asked again, and what came in between behind that.
+//! Keeps this process known to its store, reads levels before an outage needs them, and brings the store back: the permits
+//! that were granted without it are charged before it is asked again, and those that are granted meanwhile after that.
 
 use super::{Failover, PROBE, local::Debt};
 use crate::{
@@ -10,27 +10,27 @@ use crate::{
 use std::{collections::HashMap, sync::atomic::Ordering::Relaxed, time::Duration};
 use tokio::time::{Instant, sleep, timeout};
 
-/// Heartbeats while all is well. Others miss a gateway after three of them.
+/// Time between heartbeats while the store answers. Other gateways count this one as absent when three are missing.
 const BEAT: Duration = Duration::from_millis(500);
-/// So often it looks at limiters, and at what the servers have evicted.
+/// Time between reads of levels, and between looks for data that the servers have evicted.
 const LOOK: Duration = Duration::from_secs(1);
 /// Limiters and keys whose charges are on their way at one time.
 const AT_ONCE: usize = 64;
-/// How much later than this one other gateways may see that the store is back: what they have not charged by then would
-/// be granted twice.
+/// How long this gateway keeps deciding by its share after the first charge. Other gateways may notice that much later
+/// that the store is back; permits that they have not charged by then would be granted twice.
 const OTHERS: Duration = Duration::from_millis(400);
-/// Until then it charges so often, so that little comes late.
+/// Time between charges until then. The shorter it is, the fewer permits are charged late.
 const CHARGE: Duration = Duration::from_millis(20);
-/// What is decided while the last charge is on its way is little; what is left then comes a moment later.
+/// Rounds of last charges. The first one takes a moment, in which a few more permits are granted; the second charges those.
 const ROUNDS: usize = 2;
-/// A store whose answers take about as long as its time-out is away and back every few seconds.
+/// Bounds the log: a store whose answers take about as long as its time-out is away and back every few seconds.
 static BACK: Throttle = Throttle::new();
 
-/// A store that answers again.
+/// The return of a store that answers again.
 struct Recovery {
-    /// Since when it has what was decided without it.
+    /// When the first charge was answered.
     since: Instant,
-    /// How much that was.
+    /// How many permits were charged so far.
     charged: i64,
 }
 
@@ -41,9 +41,9 @@ impl Recovery {
         Self { since: Instant::now(), charged: 0 }
     }
 
-    /// Until it is told more; `lanes`: some are brought back by themselves.
-    fn pause(back: Option<&Self>, lanes: bool) -> Duration {
-        match lanes || back.is_some_and(|back| back.since.elapsed() <= OTHERS) {
+    /// The time until the next charge or probe; `lanes`: some servers of a Cluster are being brought back.
+    fn pause(recovery: Option<&Self>, lanes: bool) -> Duration {
+        match lanes || recovery.is_some_and(|recovery| recovery.since.elapsed() <= OTHERS) {
             true => CHARGE,
             false => PROBE,
         }
@@ -53,14 +53,14 @@ impl Recovery {
 // === impl Failover ===
 
 impl Failover {
-    /// For as long as its runtime lives.
+    /// Sends heartbeats and brings the store back, for as long as the runtime lives or until this gateway leaves.
     pub(super) async fn recover(self, looked: Vec<Check>) {
         let health = &self.process.health;
-        let (mut back, mut lanes_back) = (None, HashMap::new());
+        let (mut recovery, mut lanes_back) = (None, HashMap::new());
         let mut last_look = None::<Instant>;
         while !self.process.left.load(Relaxed) {
             let answered = self.probe().await;
-            // The server that counts gateways may be away alone: others have something to be charged.
+            // In a Cluster the server that counts gateways may be away alone, while others can be charged.
             let is_there = answered || (self.script.has_many_servers() && health.is_closed());
             match is_there {
                 true => {
@@ -70,18 +70,18 @@ impl Failover {
                     let is_due = last_look.is_none_or(|last| last.elapsed() >= LOOK);
                     if health.is_closed() && is_due {
                         last_look = Some(Instant::now());
-                        // What is not answered in time is asked for again in a moment.
+                        // A look without an answer in time is repeated a second later.
                         drop(timeout(health.pace.limit(), self.script.inspect()).await);
                         self.look_at(&looked).await;
                     }
                     match self.script.has_many_servers() {
                         true => self.bring_lanes_back(&mut lanes_back).await,
-                        false => self.bring_back(&mut back).await,
+                        false => self.bring_back(&mut recovery).await,
                     }
                 }
-                false => back = None,
+                false => recovery = None,
             }
-            self.process.charges.store(back.is_some(), Relaxed);
+            self.process.charges.store(recovery.is_some(), Relaxed);
             match health.is_closed() && self.process.local.is_empty() {
                 true => tokio::select! {
                     () = sleep(BEAT) => {}
@@ -89,37 +89,37 @@ impl Failover {
                     () = health.wake.notified() => {}
                 },
                 false => tokio::select! {
-                    () = sleep(Recovery::pause(back.as_ref(), !lanes_back.is_empty())) => {}
+                    () = sleep(Recovery::pause(recovery.as_ref(), !lanes_back.is_empty())) => {}
                     () = health.wake.notified() => {}
                 },
             }
         }
     }
 
-    /// So that their levels are known.
+    /// Reads the levels of `looked`, which the health of the store remembers for the next outage.
     async fn look_at(&self, looked: &[Check]) {
         let asked: Vec<_> = looked.iter().map(|check| self.store.look(check)).collect();
         for level in asked {
-            // What fails is told where all calls are.
+            // An error is counted where every call is.
             drop(level.get().await);
         }
     }
 
-    /// The store answers: it learns what it missed, and is asked again when all gateways can have told it, and all
-    /// workers have had answers for long enough. Until then it hears what is decided here a moment later, so that those
-    /// who ask it grant nothing twice.
-    async fn bring_back(&self, back: &mut Option<Recovery>) {
+    /// The store answers. It is charged all debts, and asked again when all gateways can have done the same and all workers
+    /// have had answers for long enough. Until then each debt is charged a moment after its grant, so that the gateways
+    /// which ask the store already grant nothing twice.
+    async fn bring_back(&self, recovery: &mut Option<Recovery>) {
         let (health, local) = (&self.process.health, &self.process.local);
         if health.is_closed() && local.is_empty() {
-            *back = None;
+            *recovery = None;
             return;
         }
         let charged = self.charge(local.debts(|_| true, false)).await;
         let Ok(charged) = charged else {
-            *back = None;
+            *recovery = None;
             return self.member.probed(None);
         };
-        let Recovery { since, charged: sum } = back.get_or_insert_with(Recovery::now);
+        let Recovery { since, charged: sum } = recovery.get_or_insert_with(Recovery::now);
         *sum += charged;
         if since.elapsed() < OTHERS || !(health.is_closed() || health.is_believed()) {
             return;
@@ -129,15 +129,15 @@ impl Failover {
             let Ok(charged) = self.charge(local.debts(|_| true, true)).await else { break };
             *sum += charged;
             if self.forget() {
-                health.call_all();
+                health.notify_all();
             }
             if local.is_empty() {
                 break;
             }
         }
         if let Some(away) = away {
-            // Who waits for a place here waits there.
-            health.call_all();
+            // Requests that waited for a permit of this gateway now wait in the store's queue.
+            health.notify_all();
             if let Some(Permit { suppressed }) = BACK.permit() {
                 tracing::info!(
                     away_s = away.as_secs_f64(),
@@ -147,16 +147,16 @@ impl Failover {
                 );
             }
         }
-        *back = None;
+        *recovery = None;
     }
 
-    /// Of several servers each that answers is brought back by itself, whatever the others do. `back`: since when those of
-    /// a lane have what was decided without them.
+    /// Brings each server of a Cluster back by itself when it answers, whatever the others do. `back` has the lanes whose
+    /// debts are charged, and since when.
     async fn bring_lanes_back(&self, back: &mut HashMap<Box<str>, Instant>) {
         let (health, local) = (&self.process.health, &self.process.local);
-        // What has not been charged is decided here all the same.
+        // A limiter with a debt is decided here nevertheless.
         if let Some(away) = health.close() {
-            health.call_all();
+            health.notify_all();
             if let Some(Permit { suppressed }) = BACK.permit() {
                 let away_s = away.as_secs_f64();
                 tracing::info!(away_s, suppressed, "the store answers again");
@@ -178,41 +178,42 @@ impl Failover {
                     break;
                 }
                 if self.forget() {
-                    health.call_all();
+                    health.notify_all();
                 }
             }
-            // What has come meanwhile begins anew.
+            // A debt that was added since begins its own recovery.
             back.remove(&lane);
         }
     }
 
-    /// See [`LocalStore::forget`](super::local::LocalStore::forget). Permits that nobody took over are the store's again.
+    /// Forgets the limiters without a debt; see [`LocalStore::forget`](super::local::LocalStore::forget). Permits that no
+    /// call took over are refunded to the store.
     fn forget(&self) -> bool {
         let idle = |check: &Check, parts: &[Part]| {
             self.store.refund(Source::Shared, &[check.clone()].into(), parts);
         };
-        self.process.local.forget(idle)
+        self.process.local.forget(&self.process.health, idle)
     }
 
-    /// Returns how much was charged.
+    /// Charges debts to the store, and returns how many permits that were.
     ///
     /// # Errors
     ///
-    /// When the store is away again: what is not known to be charged then is still due.
+    /// [`StoreError`] when the store is away again. The debts that it may not have received are open again.
     async fn charge(&self, debts: Vec<Debt>) -> Result<i64, StoreError> {
         let (mut sum, mut away) = (0, None);
         for debts in debts.chunks(AT_ONCE) {
-            let asked = debts.iter().filter(|_| away.is_none()).map(|due| {
-                let asks = due.asks.iter();
+            let asked = debts.iter().filter(|_| away.is_none()).map(|debt| {
+                let asks = debt.asks.iter();
                 asks.map(|(checks, ticket)| self.store.reserve(checks, MAX_BUDGET, *ticket))
                     .collect()
             });
             let asked: Vec<Vec<_>> = asked.collect();
             let mut answers = asked.into_iter();
-            for due in debts {
+            for debt in debts {
                 let mut failed = None;
                 match answers.next() {
-                    // Not asked for any more.
+                    // The store went away before this debt was charged.
                     None => failed = Some(StoreError::NotConnected),
                     Some(asked) => {
                         for decision in asked {
@@ -221,12 +222,12 @@ impl Failover {
                     }
                 }
                 match &failed {
-                    None => sum += due.count,
-                    // It can be charged nowhere.
+                    None => sum += debt.count,
+                    // A key with a foreign value can be charged nowhere.
                     Some(StoreError::Foreign(_)) => {}
-                    // An answer that comes too late is undone. One that never comes may have been a charge: twice is
-                    // safe, and not at all is not.
-                    Some(_) => self.process.local.restore(due),
+                    // A late answer is undone. If no answer comes, the charge may have been executed: to charge it twice
+                    // is safe, and to charge it never is not.
+                    Some(_) => self.process.local.restore(debt),
                 }
                 away = failed.filter(StoreError::is_silence).or(away);
             }

@@ -1,10 +1,11 @@
-//! Guards over the memory rules, on virtual time.
+//! Failover stores over the native rules, on virtual time.
 
 mod heartbeats;
 mod outages;
 mod pace;
 mod permits;
 mod slow;
+mod support;
 
 use super::*;
 use crate::{
@@ -24,197 +25,8 @@ use metrics::Gauge;
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use support::*;
 use tokio::time::sleep;
-
-const TIMEOUT: Duration = Duration::from_millis(50);
-const HOUR: Micros = 3_600_000_000;
-
-/// What a store does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Mood {
-    #[default]
-    Works,
-    Hangs,
-    /// Answers come, too late.
-    IsSlow,
-    /// Each so-and-so-many'th does.
-    IsSlowAtTimes(usize),
-    IsGone,
-    /// Decisions, not signs of life.
-    Refuses,
-}
-
-#[derive(Debug, Default)]
-struct Far {
-    memory: MemoryStore,
-    mood: Mutex<Mood>,
-    gateways: AtomicUsize,
-    calls: AtomicUsize,
-    probes: AtomicUsize,
-    answers: AtomicUsize,
-    /// The lane whose server is gone, where lanes have servers of their own.
-    gone: Mutex<Option<&'static str>>,
-    /// Signs of life under way, and the most there were.
-    under_way: AtomicUsize,
-    most: AtomicUsize,
-}
-
-#[derive(Debug, Clone, Default)]
-struct FarScript(Arc<Far>);
-
-// === impl Far ===
-
-impl Far {
-    async fn answers(&self) -> Result<(), StoreError> {
-        loop {
-            let mood = *self.mood.lock();
-            match mood {
-                Mood::Works => return Ok(()),
-                Mood::Refuses => return Err(StoreError::Refused("NOPERM".into())),
-                Mood::IsGone => return Err(StoreError::NotConnected),
-                Mood::IsSlow => {
-                    sleep(4 * TIMEOUT).await;
-                    return Ok(());
-                }
-                Mood::IsSlowAtTimes(each) => {
-                    if self.answers.fetch_add(1, SeqCst).is_multiple_of(each) {
-                        sleep(TIMEOUT + Duration::from_millis(5)).await;
-                    }
-                    return Ok(());
-                }
-                Mood::Hangs => sleep(Duration::from_millis(5)).await,
-            }
-        }
-    }
-}
-
-impl Script for FarScript {
-    fn calls(&self) -> &Arc<Calls> {
-        Script::calls(&self.0.memory)
-    }
-
-    fn lane<'k>(&self, key: &'k str) -> &'k str {
-        match self.has_many_servers() {
-            true => hash_tag(key),
-            false => "",
-        }
-    }
-
-    fn has_many_servers(&self) -> bool {
-        self.0.gone.lock().is_some()
-    }
-
-    fn run(&self, entries: Arc<Vec<Entry>>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
-        let far = self.0.clone();
-        Box::pin(async move {
-            far.calls.fetch_add(1, SeqCst);
-            let gone = *far.gone.lock();
-            if gone.is_some_and(|gone| hash_tag(&entries[0].checks()[0].key) == gone) {
-                return Err(StoreError::NotConnected);
-            }
-            far.answers().await?;
-            far.memory.run(entries).await
-        })
-    }
-
-    fn beat(&self, _: Arc<str>, _: Arc<str>, _: bool) -> BoxFuture<Result<Beat, StoreError>> {
-        let far = self.0.clone();
-        Box::pin(async move {
-            far.probes.fetch_add(1, SeqCst);
-            let under_way = far.under_way.fetch_add(1, SeqCst) + 1;
-            far.most.fetch_max(under_way, SeqCst);
-            let answer = far.answers().await;
-            far.under_way.fetch_sub(1, SeqCst);
-            match answer {
-                Err(StoreError::Refused(_)) | Ok(()) => {
-                    let gateways = far.gateways.load(SeqCst).max(1);
-                    let gateways = i64::try_from(gateways).unwrap_or(1);
-                    Ok(Beat { gateways, absent: 0, now: None })
-                }
-                Err(error) => Err(error),
-            }
-        })
-    }
-}
-
-/// A process with two sides, of which the second keeps it.
-fn failovers(gateways: usize) -> (Arc<Far>, [Failover; 2]) {
-    let script = FarScript::default();
-    script.0.gateways.store(gateways, SeqCst);
-    let guards = process(&script);
-    (script.0, guards)
-}
-
-fn process(script: &FarScript) -> [Failover; 2] {
-    process_over(Arc::new(script.clone()), Arc::new(script.clone()))
-}
-
-/// The same where the sides have connections of their own. The time-out is as long as it can be: a store that is slower
-/// than that gives no decisions.
-fn process_over(worker: Arc<dyn Script>, keeper: Arc<dyn Script>) -> [Failover; 2] {
-    let pace = Pace::between(TIMEOUT, TIMEOUT, PaceMetrics::noop());
-    sides(unasked_process(pace), worker, keeper)
-}
-
-/// A process that has heard nothing of its store.
-fn unasked_process(pace: Pace) -> Arc<Process> {
-    let gauge = Gauge::noop;
-    let metrics = HealthMetrics { breaker: gauge(), gateways: gauge(), up: gauge() };
-    Process::new("paceway", Health::new(metrics, pace))
-}
-
-fn sides(process: Arc<Process>, worker: Arc<dyn Script>, keeper: Arc<dyn Script>) -> [Failover; 2] {
-    let noop = StoreMetrics::noop;
-    let failover = Failover::new(worker, noop(), process.clone());
-    [failover, Failover::with_recovery(keeper, noop(), process, Vec::new())]
-}
-
-fn check(algorithm: Algorithm, on_failure: OnFailure) -> Check {
-    Check::new("{t}:a", algorithm).with_on_failure(on_failure)
-}
-
-const SHARE: OnFailure = OnFailure::Share { period: HOUR };
-
-/// `burst` at once, and one more an hour.
-fn bucket(burst: i64, on_failure: OnFailure) -> Checks {
-    let rule = TokenBucket::new(1, HOUR, burst).expect("a rule");
-    [check(Algorithm::TokenBucket(rule), on_failure)].into()
-}
-
-async fn ask(failover: &Failover, checks: &Checks, budget: Micros) -> Result<Decision, StoreError> {
-    failover.reserve(checks, budget, None).get().await
-}
-
-/// Of `count` requests at once, how many pass, and who decided the last.
-async fn pass(failover: &Failover, checks: &Checks, count: usize) -> (usize, Source) {
-    let (mut passed, mut source) = (0, Source::None);
-    for _ in 0..count {
-        let decision = ask(failover, checks, 0).await.expect("a decision");
-        passed += usize::from(decision.admitted);
-        source = decision.source;
-    }
-    (passed, source)
-}
-
-async fn until(failover: &Failover, breaker: Breaker) {
-    let health = &failover.process.health;
-    for _ in 0..1000 {
-        if health.breaker() == breaker {
-            return;
-        }
-        sleep(Duration::from_millis(10)).await;
-    }
-    panic!("the breaker does not come to {breaker:?}");
-}
-
-fn set(far: &Far, mood: Mood) {
-    *far.mood.lock() = mood;
-}
-
-/// Until the process has been counted, between two signs of life.
-async fn settled() {
-    sleep(Duration::from_millis(2500)).await;
-}
 
 #[tokio::test(start_paused = true)]
 async fn three_calls_without_an_answer_open_the_breaker_and_nobody_waits_any_more() {
@@ -366,9 +178,9 @@ async fn a_slot_that_was_not_used_is_not_charged() {
     assert_eq!(far.memory.look(&checks[0]).get().await.expect("a level").remaining, 9);
 }
 
-/// Reservations ahead are charged, too: who comes behind the return waits behind them.
+/// Slots that lie ahead are charged, too: a request that comes after the return waits until they have passed.
 #[tokio::test(start_paused = true)]
-async fn who_waits_here_keeps_its_slot_and_others_come_behind_it() {
+async fn a_request_that_waits_keeps_its_slot_and_later_ones_come_after_it() {
     let (far, [failover, _]) = failovers(1);
     let checks = bucket(1, SHARE);
     settled().await;
@@ -407,7 +219,7 @@ async fn a_window_goes_on_as_it_was() {
     assert_eq!(pass(&failover, &checks, 9).await, (5, Source::Shared));
 }
 
-/// Between the two there may be any time: a thread that stands still, for one.
+/// Any time may pass between the look at the breaker and the decision, if the thread stalls.
 #[tokio::test(start_paused = true)]
 async fn who_has_seen_that_it_is_away_asks_it_when_it_is_back() {
     let (far, [failover, _]) = failovers(1);

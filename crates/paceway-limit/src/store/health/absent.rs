@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A permit, in the unit of the sums below.
 const ONE: u64 = 1 << 16;
-/// Fractions of permits are kept for so many groups of keys. Two keys of one group share a fraction.
+/// Groups of keys whose fractions of permits are kept. Two keys of one group share a fraction.
 const GROUPS: usize = 256;
 
-/// What is charged besides each permit that is granted.
+/// The permits that are charged besides those that this gateway is granted.
 pub(super) struct Absent {
-    /// For each permit, in parts of [`ONE`]. 0 as long as every gateway uses the store.
+    /// How much is charged for each permit, in parts of [`ONE`]. 0 while every gateway uses the store.
     more: AtomicU64,
-    /// What was charged so far, and the fraction that was not.
+    /// For each group, what was charged so far and the fraction that was not.
     sums: [AtomicU64; GROUPS],
-    /// With fixed seeds: who chooses keys of one group gains nothing.
+    /// Its seeds are fixed: a client that chooses keys of one group gains nothing.
     hasher: RandomState,
 }
 
@@ -38,7 +38,7 @@ impl Absent {
         self.more.store(more, Relaxed);
     }
 
-    /// Whether there are any.
+    /// Whether any gateway is absent.
     pub(super) fn is_any(&self) -> bool {
         self.more.load(Relaxed) > 0
     }
@@ -48,7 +48,7 @@ impl Absent {
         let more = self.more.load(Relaxed).saturating_mul(u64::try_from(cost).unwrap_or(0));
         let group = usize::try_from(self.hasher.hash_one(key) % GROUPS as u64).unwrap_or(0);
         let sum = self.sums[group].fetch_add(more, Relaxed);
-        // Sums that wrap: the difference of the whole parts is right.
+        // The sums may wrap; the difference of their whole parts is right.
         let charged = (sum.wrapping_add(more) >> 16).wrapping_sub(sum >> 16) & (u64::MAX >> 16);
         i64::try_from(charged).unwrap_or(i64::MAX)
     }
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
     use rstest::rstest;
 
-    /// Of so many grants of a cost, what is charged in sum.
+    /// The sum that is charged for 1,000 grants of a cost.
     #[rstest]
     #[case::none(0, 3, 1, 0)]
     #[case::one_of_three(1, 3, 1, 500)]

@@ -7,8 +7,8 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// So many of the last [`CALLS`] calls of one worker without an answer in time open the breaker. Not in a row: a store
-/// that answers now and then costs what it does not answer twice, once there and once here.
+/// The breaker opens when this many of the last [`CALLS`] calls of one worker had no answer in time. They need not follow
+/// each other: a store that answers now and then is charged twice for a request that it answers late, there and here.
 const MISSES: u32 = 3;
 const CALLS: u16 = 10;
 /// A store that was too slow, is asked again, and is too slow again before this is asked later each time.
@@ -17,14 +17,14 @@ const SOON: Duration = Duration::from_secs(10);
 const FIRST: Duration = Duration::from_millis(400);
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// What became of the last calls of one worker: a bit for each, set where it had no answer in time.
+/// The last calls of one worker: a bit for each, which is set if the call had no answer in time.
 #[derive(Debug, Default)]
 pub(super) struct Recent(AtomicU16);
 
-/// How far a store is believed that answers again.
+/// The time for which a store that answers again must answer well before it is asked.
 #[derive(Debug, Default)]
-pub(super) struct Trust {
-    /// For how long it must answer well.
+pub(super) struct Probation {
+    /// For how long the store must answer well.
     needed: Duration,
     closed: Option<Instant>,
 }
@@ -42,13 +42,13 @@ pub(super) struct Answers {
 
 impl Recent {
     pub(super) fn answered(&self) {
-        // Mostly there is nothing to write.
+        // In most calls no bit is set, so nothing is written.
         if self.0.load(SeqCst) != 0 {
             self.push(0);
         }
     }
 
-    /// Whether these are too many.
+    /// Records a call without an answer in time. Returns whether there were too many.
     pub(super) fn missed(&self) -> bool {
         self.push(1) >= MISSES
     }
@@ -65,9 +65,9 @@ impl Recent {
     }
 }
 
-// === impl Trust ===
+// === impl Probation ===
 
-impl Trust {
+impl Probation {
     /// The breaker opens; `slow`: because answers came too late, not because a connection was lost.
     pub(super) fn opened(&mut self, now: Instant, slow: bool) {
         let Some(closed) = self.closed else { return };
@@ -87,7 +87,8 @@ impl Trust {
         self.closed = Some(now);
     }
 
-    /// Whether these are enough. A store that needs more than half of the time-out for each may be well, and always so.
+    /// Whether these answers are enough. A store that needs more than half of the time-out for each may be well nevertheless,
+    /// so after [`LONGEST`] it is asked in any case.
     pub(super) fn suffices(&self, answers: &Answers, now: Instant) -> bool {
         let long = |since: Instant, span| now.saturating_duration_since(since) >= span;
         self.needed.is_zero()
@@ -146,7 +147,7 @@ mod tests {
     #[case::well_for_years(&[(1, true), (u64::from(u32::MAX), true)], &[400, 0])]
     fn needs(#[case] outages: &[(u64, bool)], #[case] expected: &[u64]) {
         let mut now = Instant::now();
-        let mut trust = Trust::default();
+        let mut trust = Probation::default();
         trust.opened(now, true);
         assert_eq!(trust.needed, Duration::ZERO, "the first time");
         let mut needed = Vec::new();
@@ -169,7 +170,7 @@ mod tests {
     #[case::slow_for_long(&[false; 26], true)]
     #[case::slow(&[false; 25], false)]
     fn suffices(#[case] quick: &[bool], #[case] expected: bool) {
-        let trust = Trust { needed: FIRST, closed: None };
+        let trust = Probation { needed: FIRST, closed: None };
         let (mut now, mut answers) = (Instant::now(), None);
         let mut enough = false;
         for quick in quick {
@@ -179,6 +180,6 @@ mod tests {
             answers = Some(next);
         }
         assert_eq!(enough, expected);
-        assert!(Trust::default().suffices(&Answers::and(None, now, false), now));
+        assert!(Probation::default().suffices(&Answers::and(None, now, false), now));
     }
 }

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
     use rstest::rstest;
 
-    /// What the store reports, each so many ms after the one before, and how many gateways share each rule then.
+    /// Reports of the store, each some ms after the one before, and how many gateways share each rule then.
     #[rstest]
     #[case::grows_at_once(&[(0, 2, 2), (1, 5, 5)])]
     #[case::a_gateway_that_is_gone(&[(0, 3, 3), (1000, 2, 3), (1000, 2, 3), (1000, 2, 3), (1000, 2, 2)])]

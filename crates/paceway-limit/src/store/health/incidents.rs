@@ -1,5 +1,5 @@
-//! What the log and the pages are told of a store that answers and gives no decisions: each change of the process once,
-//! not each request, nor each worker.
+//! The incident log: why a store that answers gives no decisions, for the log and the admin pages. It reports each change
+//! once per process, not once per request or worker.
 
 use crate::{
     log::{Permit, Throttle},
@@ -17,19 +17,19 @@ use tokio::time::Instant;
 /// Decisions are there again when none has failed for this long: another worker's may fail yet.
 const RECOVERED: Duration = Duration::from_secs(1);
 
-/// A failure that nobody has met for so long says nothing of the next decision: whoever sends requests elsewhere because
-/// of it sends some here again.
+/// An incident that no request has met for 10 s says nothing about the next decision. A load balancer that sends requests
+/// elsewhere because of it then sends some here again.
 const STALE: Duration = Duration::from_secs(10);
 
-/// A server whose calls fail in turns in several ways changes with each call.
+/// Bounds the log: a server whose calls fail in several ways in turn changes with each call.
 static WORKED: Throttle = Throttle::new();
 static FAILED: Throttle = Throttle::new();
 
-/// The error that was last told: for a group of keys, by its hash tag, and by nothing for all of them. Tags come from the
-/// configuration.
+/// The incidents that last, by the hash tag of their keys; the empty tag is for all keys. Tags come from the configuration,
+/// so their number is bounded.
 #[derive(Debug, Default)]
 pub(in crate::store) struct IncidentLog {
-    /// Whether there is any; asked for each call.
+    /// Whether any incident lasts; every call reads it.
     some: AtomicBool,
     groups: Mutex<HashMap<Box<str>, Incident, RandomState>>,
 }
@@ -44,8 +44,8 @@ struct Incident {
 // === impl IncidentLog ===
 
 impl IncidentLog {
-    /// Hears what became of a call of the `lane`; whether that changes anything.
-    pub(in crate::store) fn hear(
+    /// Records the end of a call of the `lane`. Returns whether an incident began or ended.
+    pub(in crate::store) fn record(
         &self,
         lane: &str,
         entries: &[Entry],
@@ -61,20 +61,23 @@ impl IncidentLog {
         }
         let mut changed = false;
         for (entry, reply) in entries.iter().zip(replies) {
-            let group = hash_tag(&entry.checks()[0].key);
-            changed |= match reply.error() {
-                Some(error) => self.failed(group, error),
-                None => self.worked(group),
-            };
+            // With one server, the limiters of a request may have several hash tags.
+            for check in entry.checks() {
+                changed |= match reply.error() {
+                    Some(StoreError::Foreign(key)) if *key != check.key => false,
+                    Some(error) => self.failed(hash_tag(&check.key), error),
+                    None => self.worked(hash_tag(&check.key)),
+                };
+            }
         }
-        // What only reads may work while what writes does not. Of a server that has all lanes, signs of life tell.
+        // Reads may succeed while writes fail. With one server, heartbeats show whether writes succeed.
         if !lane.is_empty() || entries.iter().zip(replies).any(|(_, reply)| has_written(reply)) {
             changed |= self.worked(lane);
         }
         changed
     }
 
-    /// The store has written something for the `group`.
+    /// The store has executed a write for the `group`, which ends its incident.
     pub(in crate::store) fn worked(&self, group: &str) -> bool {
         if !self.some.load(Relaxed) {
             return false;
@@ -93,8 +96,8 @@ impl IncidentLog {
         true
     }
 
-    /// Why limiters get no decision though the store is asked, by their groups, and since when. Keys with foreign values
-    /// are not among them.
+    /// The incidents that last, by group: why its limiters get no decision though the store is asked, and for how long.
+    /// Keys with foreign values are not among them.
     pub(super) fn failures(&self) -> Vec<(Box<str>, Duration, StoreError)> {
         if !self.some.load(Relaxed) {
             return Vec::new();
@@ -106,7 +109,7 @@ impl IncidentLog {
             .collect()
     }
 
-    /// Why those with `key` got none a moment ago.
+    /// Why limiters with `key` got no decision in the last 10 s.
     pub(super) fn failing(&self, key: &str) -> Option<StoreError> {
         if !self.some.load(Relaxed) {
             return None;
@@ -117,7 +120,7 @@ impl IncidentLog {
         failure.map(|failure| failure.why.clone()).filter(|why| !why.is_of_a_key())
     }
 
-    /// For how long those with `key` have had none.
+    /// For how long limiters with `key` have had no decision.
     pub(super) fn failing_for(&self, key: &str) -> Option<Duration> {
         if !self.some.load(Relaxed) {
             return None;
@@ -131,7 +134,7 @@ impl IncidentLog {
         let now = Instant::now();
         let mut groups = self.groups.lock();
         if let Some(failure) = groups.get_mut(group).filter(|it| it.last.elapsed() >= STALE) {
-            // This gateway did not ask meanwhile, so others may have had places.
+            // This gateway did not ask in between, so other gateways may have been granted permits.
             failure.since = now;
         }
         match groups.get_mut(group) {
@@ -167,19 +170,47 @@ fn has_written(reply: &Reply) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        algorithm::{Algorithm, TokenBucket},
+        store::Check,
+    };
     use tokio::time::advance;
 
-    /// Who is sent no requests because of it must be sent some again.
+    /// A load balancer that sends no requests to this gateway because of an incident has to send some again.
     #[tokio::test(start_paused = true)]
-    async fn a_failure_that_nobody_has_met_for_long_says_nothing_of_the_next_decision() {
-        let (told, refused) = (IncidentLog::default(), StoreError::Refused("OOM".into()));
+    async fn an_incident_that_no_request_has_met_for_long_says_nothing_of_the_next_decision() {
+        let (incidents, refused) = (IncidentLog::default(), StoreError::Refused("OOM".into()));
         for _ in 0..3 {
-            told.failed("a", &refused);
+            incidents.failed("a", &refused);
             advance(STALE - Duration::from_millis(1)).await;
-            assert_eq!(told.failing("p:{a}:T:x"), Some(refused.clone()));
-            assert_eq!(told.failing("p:{b}:T:x"), None);
+            assert_eq!(incidents.failing("p:{a}:T:x"), Some(refused.clone()));
+            assert_eq!(incidents.failing("p:{b}:T:x"), None);
         }
         advance(Duration::from_millis(1)).await;
-        assert_eq!((told.failing("p:{a}:T:x"), told.failures().len()), (None, 1));
+        assert_eq!((incidents.failing("p:{a}:T:x"), incidents.failures().len()), (None, 1));
+    }
+
+    /// Without a Cluster, the limiters of one request have tags of their own, and each is shown as failing.
+    #[tokio::test(start_paused = true)]
+    async fn every_tag_of_a_request_that_failed_is_reported() {
+        let rule = TokenBucket::new(1, 1_000_000, 1).expect("a rule");
+        let check = |key: &str| Check::new(key, Algorithm::TokenBucket(rule));
+        let (incidents, oom) = (IncidentLog::default(), StoreError::Refused("OOM".into()));
+        let checks = [check("p:{a}:T:a"), check("p:{b}:T:b")].into();
+        let entries = [Entry::Reserve { checks, budget: 0, ticket: None }];
+        let tags = |incidents: &IncidentLog| {
+            let mut tags: Vec<_> = incidents.failures().into_iter().map(|(tag, ..)| tag).collect();
+            tags.sort_unstable();
+            tags.join(" ")
+        };
+        assert!(incidents.record("", &entries, &Ok(vec![Reply::Failed(oom)])));
+        assert_eq!(tags(&incidents), "a b");
+        advance(RECOVERED).await;
+        assert!(incidents.record("", &entries, &Ok(vec![Reply::Done(true)])));
+        assert_eq!(tags(&incidents), "");
+        let foreign = StoreError::Foreign("p:{b}:T:b".into());
+        incidents.record("", &entries, &Ok(vec![Reply::Failed(foreign)]));
+        let groups = incidents.groups.lock();
+        assert!(groups.len() == 1 && groups.contains_key("b"), "{groups:?}");
     }
 }

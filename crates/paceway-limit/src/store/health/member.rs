@@ -1,4 +1,4 @@
-//! One worker's side of a store's health: what becomes of its calls and of its signs of life. Asks nobody.
+//! One worker's side of a store's health: it records how the worker's calls and heartbeats ended. It sends nothing itself.
 
 use super::{
     Breaker, Health,
@@ -12,9 +12,9 @@ use parking_lot::Mutex;
 use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
-/// A worker whose sibling has had answers for so long and who has none has a connection that is sick.
+/// The connection of a worker is sick when the worker has no answer and another worker has had answers for this long.
 const LAG: Duration = Duration::from_millis(200);
-/// A sick connection is made anew so often at most.
+/// The least time between two replacements of a sick connection.
 const RENEW: Duration = Duration::from_secs(1);
 
 /// One worker's connection to the store.
@@ -22,19 +22,19 @@ pub struct Member {
     pub(super) health: Arc<Health>,
     pub(super) calls: Arc<Calls>,
     pub(super) recent: Recent,
-    /// Calls without an answer are those of one server of several: each limiter that meets one is decided here, and the
-    /// breaker stays as it is.
+    /// The connection leads to one of several servers. A call without an answer then concerns the limiters of that server, which
+    /// are decided here, and the breaker stays as it is.
     pub(super) is_one_of_many: bool,
-    /// Its last signs of life since the breaker opened; `None` when the last one was not answered in time.
+    /// The answers to its heartbeats since the breaker opened; `None` when the last one was not answered in time.
     pub(super) answers: Mutex<Option<Answers>>,
-    /// When its connection was made anew because it was sick.
+    /// When its connection was last replaced because it was sick.
     pub(super) renewed: Mutex<Option<Instant>>,
 }
 
 // === impl Member ===
 
 impl Member {
-    /// How long a call may take that begins now.
+    /// How long a call that begins now may take.
     pub(in crate::store) fn limit(&self) -> Duration {
         self.health.pace.limit()
     }
@@ -54,7 +54,8 @@ impl Member {
         self.health.misses_others()
     }
 
-    /// What became of a call of the `lane` that began at `started`; `late`: after it was taken for unanswered.
+    /// Records the end of a call of the `lane` that began at `started`. `late`: the answer came after the time-out, for
+    /// which the call counted as unanswered.
     pub(in crate::store) fn heard(
         &self,
         lane: &str,
@@ -70,18 +71,18 @@ impl Member {
                 if !late {
                     self.recent.answered();
                 }
-                self.health.known.hear(entries, replies, late);
+                self.health.known.record(entries, replies, late);
             }
             Err(error) => self.missed(error),
         }
-        // Where a breaker hears of all calls, it also tells of those without an answer.
-        let is_told = !self.is_one_of_many && matches!(answer, Err(error) if error.is_silence());
-        if !is_told && self.health.incidents.hear(lane, entries, answer) {
+        // With one server, the breaker reports the calls without an answer.
+        let opens = !self.is_one_of_many && matches!(answer, Err(error) if error.is_silence());
+        if !opens && self.health.incidents.record(lane, entries, answer) {
             self.health.show();
         }
     }
 
-    /// A call had no answer. One that was refused had: who refuses is there, and fast.
+    /// Records a call without an answer. A refusal is an answer: a store that refuses is there, and fast.
     pub(in crate::store) fn missed(&self, error: &StoreError) {
         match error {
             StoreError::Refused(_) | StoreError::Foreign(_) => {}
@@ -97,14 +98,14 @@ impl Member {
         }
     }
 
-    /// A place is on its way back.
-    pub(in crate::store) fn given_back(&self, check: &Check, grant: Grant) {
+    /// A permit is on its way back to the store.
+    pub(in crate::store) fn refunded(&self, check: &Check, grant: Grant) {
         if check.is_lease() {
-            self.health.known.given_back(&check.key, Ticket::of(grant));
+            self.health.known.refunded(&check.key, Ticket::of(grant));
         }
     }
 
-    /// A sign of life was answered in time.
+    /// A heartbeat was answered in time.
     pub(in crate::store) fn is_well(&self) {
         self.recent.answered();
     }
@@ -123,7 +124,8 @@ impl Member {
         self.health.set(if some { Breaker::HalfOpen } else { Breaker::Open });
     }
 
-    /// Whether the store answers a sibling and not this one, so that its connection is to be made anew; now and then.
+    /// Whether the store answers another worker and not this one, so that the connection is to be replaced. True once a second
+    /// at most.
     pub(in crate::store) fn is_sick(&self) -> bool {
         if self.health.is_closed() || self.answers.lock().is_some() {
             return false;

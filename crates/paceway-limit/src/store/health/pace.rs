@@ -46,8 +46,8 @@ struct Slowest {
     /// The two longest of this epoch, and of the one before, the longer one first.
     now: [Duration; 2],
     before: [Duration; 2],
-    /// The log has told that round trips are near `store.timeout`.
-    told: bool,
+    /// The log says that round trips are near `store.timeout`.
+    is_logged: bool,
 }
 
 // === impl Pace ===
@@ -61,7 +61,7 @@ impl Pace {
     /// The time-out begins at `least`, and is never longer than `most`.
     pub(in crate::store) fn between(least: Duration, most: Duration, metrics: PaceMetrics) -> Self {
         let [now, before] = [[Duration::ZERO; 2]; 2];
-        let slowest = Slowest { since: Instant::now(), now, before, told: false };
+        let slowest = Slowest { since: Instant::now(), now, before, is_logged: false };
         let pace = Self { least, most, limit: AtomicU64::new(0), slowest: slowest.into(), metrics };
         pace.set(least);
         pace
@@ -92,7 +92,7 @@ impl Pace {
 
     /// A call was answered that took so long, and counts even if it is short.
     pub(in crate::store) fn measured(&self, took: Duration) {
-        // A store that stood still: how it is when it does not, this does not say.
+        // The store had stalled, which says nothing about its round trips otherwise.
         if took > self.most {
             return;
         }
@@ -105,16 +105,16 @@ impl Pace {
         }
         self.metrics.round_trip.set(round_trip.as_secs_f64());
         let is_near = 2 * round_trip > self.least;
-        if is_near && !slowest.told {
-            slowest.told = true;
+        if is_near && !slowest.is_logged {
+            slowest.is_logged = true;
             tracing::warn!(
                 round_trip_ms = millis(round_trip),
                 timeout_ms = millis(self.least),
                 waits_up_to_ms = millis(limit),
                 "the store is slow: its round trip is near `store.timeout`"
             );
-        } else if slowest.told && 4 * round_trip < self.least {
-            slowest.told = false;
+        } else if slowest.is_logged && 4 * round_trip < self.least {
+            slowest.is_logged = false;
             tracing::info!(round_trip_ms = millis(round_trip), "the store is fast again");
         }
     }
@@ -134,7 +134,7 @@ impl std::fmt::Debug for Pace {
 // === impl PaceMetrics ===
 
 impl PaceMetrics {
-    /// Metrics that go nowhere.
+    /// Metrics that no exporter shows.
     pub fn noop() -> Self {
         Self { round_trip: Gauge::noop(), timeout: Gauge::noop() }
     }

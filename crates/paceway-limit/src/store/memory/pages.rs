@@ -1,6 +1,5 @@
-//! Places in memory of their own, on huge pages where there are enough of them. Among a million of states each look at one
-//! is a miss in all caches, and with pages of 4 KiB, as a rule, one in the tables of pages as well: that doubles what it
-//! costs.
+//! Rows of places in memory of their own, on huge pages if a row is large enough. Among a million states, each look misses
+//! all caches. With pages of 4 KiB it mostly misses the page tables as well, which doubles its cost.
 
 use crate::probing::{Place, Row};
 use memmap2::MmapMut;
@@ -10,15 +9,15 @@ use std::{
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// That of x86-64, and of aarch64 with pages of 4 KiB. Where another is true, nothing but time is lost.
+/// The size of a huge page on x86-64, and on aarch64 with pages of 4 KiB: 2 MiB. On another machine, looks are slower.
 const HUGE: usize = 2 << 20;
 
-/// A row of places. Those whose bytes are all zero are empty.
+/// A row of places. A place whose bytes are all zero is empty.
 #[derive(Debug)]
 pub(super) enum Pages<P> {
-    /// Less than a huge page.
+    /// A row that is smaller than a huge page.
     Few(Box<[P]>),
-    /// From where a huge page begins in it.
+    /// A row that begins at the first huge page of this memory.
     Many(MmapMut),
 }
 
@@ -26,18 +25,18 @@ pub(super) enum Pages<P> {
 
 impl<P: FromBytes + IntoBytes + KnownLayout> Pages<P> {
     fn map(length: usize) -> Self {
-        // Room to begin where a huge page does. What is not used of it is never touched, and is no memory.
+        // The extra room lets the row begin where a huge page does. Pages that are never touched use no memory.
         let Ok(map) = MmapMut::map_anon(length + HUGE) else {
             handle_alloc_error(Layout::new::<P>())
         };
         #[cfg(target_os = "linux")]
-        // Where the kernel has none, or gives none, they are small.
+        // If the kernel gives no huge pages, the pages are small.
         let _ = map.advise_range(memmap2::Advice::HugePage, whole(&map).start, length);
         Self::Many(map)
     }
 }
 
-/// The bytes of `map` from where a huge page begins, one less of these than there are.
+/// The bytes of `map` from its first huge page on, which are one huge page fewer than it has.
 fn whole(map: &MmapMut) -> Range<usize> {
     let first = map.as_ptr().align_offset(HUGE).min(HUGE);
     first..first + map.len() - HUGE
@@ -87,7 +86,7 @@ impl<P: Place + FromBytes + IntoBytes + Immutable + KnownLayout> Row for Pages<P
 mod tests {
     use super::*;
 
-    /// Empty where it is 0.
+    /// A place that is empty if it is 0.
     #[derive(Debug, Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable, KnownLayout)]
     #[repr(C)]
     struct Number(u64);

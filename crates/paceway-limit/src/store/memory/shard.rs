@@ -1,5 +1,5 @@
-//! A part of the states. A state is found by a print of its key and lies with it in one place: among a million of them each
-//! look at another place is one at memory.
+//! One part of the states. A state is found by the print of its key and kept beside it, because among a million states each
+//! look at another place misses all caches.
 
 use super::{GRACE, pages::Pages};
 use crate::{
@@ -14,62 +14,62 @@ use slab::Slab;
 use std::mem;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-/// Parts of another place that are looked at for each state that is changed, and for each that is new, so that those that
-/// are past make room: places fill up with what was in use at one time, at most. Four looks for a new one; seldom one for
-/// a change, since each is one at memory.
+/// How far the sweep for outdated states moves for a changed state and for a new one, in 64ths of a place: four places for a
+/// new state, and seldom one for a change, because each look misses the caches. So the table holds about as many states as
+/// were in use at one time.
 const SWEEP: u32 = 1;
 const SWEEP_FOR_NEW: u32 = 4 * PARTS;
 const PARTS: u32 = 64;
-/// So many places at once: they lie behind each other.
+/// Places that a sweep looks at in one go. They are neighbours in memory.
 const STRIDE: u32 = 32;
-/// Rules of which token buckets are packed: those of a configuration and of some before it.
+/// The largest number of rates whose token buckets are packed: those of a configuration, and of some before it.
 const MOST_PACES: usize = 1024;
 
-/// Stands for a key: 128 bits of hashes that nobody outside can compute. That two keys have one is less likely than that
-/// a machine miscounts.
+/// The print of a key: 128 bits of hashes that no client can compute. Two keys with one print are less likely than an error
+/// of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct Print(pub(super) [u64; 2]);
 
-/// Where a state lies until others come or go.
-pub(super) type Place = usize;
+/// The position of a state in the table, valid until another state is added or removed.
+pub(super) type Position = usize;
 
-/// States by print. What each decision needs is in one cache line.
+/// States by print. The fields that every decision reads are in one cache line.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct Shard {
-    states: ProbingTable<Pages<Kept>>,
+    states: ProbingTable<Pages<StoredState>>,
     paces: Box<[Pace]>,
-    /// How far the sweep may go on.
+    /// How far the sweep may move, in 64ths of a place.
     due: u32,
-    /// Where it does.
+    /// The position at which the sweep continues.
     sweep: usize,
-    /// What of the states has no size.
+    /// The parts of states that have no fixed size.
     asides: Slab<Aside>,
 }
 
-/// One cache line.
+/// A state with its print, in one cache line.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(64))]
-struct Kept {
+struct StoredState {
     print: Print,
-    /// Of a token bucket.
+    /// The state of a token bucket.
     packed: timeline::Packed,
     kind: Kind,
-    /// One more than the place of what lies aside; 0: nothing does.
+    /// One more than the index of its part in the shard's `asides`; 0 if it has none there.
     aside: u64,
 }
 
-/// One of the usual kind, with the place of its pace among those of the shard behind [`Kind::FIRST`]; or another.
+/// The kind of a state: a packed token bucket, as [`Kind::FIRST`] plus the index of its pace in the shard, or another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Kind(u64);
 
 #[derive(Debug)]
 enum Aside {
-    /// Of a token bucket.
+    /// The unused slots of a token bucket.
     Holes(Vec<(i64, i64)>),
-    /// A state of another kind, with when it equals an absent one.
+    /// A state of another kind, and the instant from which it equals an absent one.
     State(Micros, Box<State>),
 }
 
@@ -88,21 +88,22 @@ impl Shard {
         self.states.len()
     }
 
-    pub(super) fn find(&self, print: Print) -> Option<Place> {
+    pub(super) fn find(&self, print: Print) -> Option<Position> {
         self.states.find(print.home(), |kept| kept.print == print)
     }
 
-    /// As [`Algorithm::open`], and [`Algorithm::open_after`] a loss; `None` when no state is there that counts.
+    /// Opens a state as [`Algorithm::open`] does, or [`Algorithm::open_after`] a data loss; `None` if the position holds no
+    /// state that counts.
     pub(super) fn open(
         &mut self,
-        place: Place,
+        place: Position,
         algorithm: &Algorithm,
         loss: Option<DataLoss>,
         now: Micros,
     ) -> Option<Open> {
         let kept = *self.states.get(place)?;
         if let Some(pace) = kept.kind.pace() {
-            // A key names its algorithm: it is that of the state.
+            // The key contains the letter of its algorithm, so the state has the same one.
             let Algorithm::TokenBucket(rule) = algorithm else { return None };
             let is_lost = loss.is_some_and(|loss| kept.packed.born() < loss.at);
             let pace = *self.paces.get(pace).filter(|_| !is_lost)?;
@@ -116,30 +117,42 @@ impl Shard {
         }
     }
 
-    fn open_packed(&mut self, kept: Kept, pace: Pace, rule: TokenBucket, now: Micros) -> Open {
+    fn open_packed(
+        &mut self,
+        kept: StoredState,
+        pace: Pace,
+        rule: TokenBucket,
+        now: Micros,
+    ) -> Open {
         let aside = kept.place_aside().and_then(|place| self.asides.get_mut(place));
         let mut none = Vec::new();
         let holes = match aside {
             Some(Aside::Holes(holes)) => holes,
             _ => &mut none,
         };
-        // They are only lent.
+        // The state borrows them only.
         let mut state = kept.packed.unpack(pace, mem::take(holes));
         let open = token_bucket::Open::new(Some(&mut state), now, rule);
         *holes = state.into_holes();
         Open::TokenBucket(open)
     }
 
-    /// As [`Open::put_back`], of what was opened at `place`; others may have come or gone since.
-    pub(super) fn put_back(&mut self, print: Print, place: Place, open: Open) {
+    /// Puts back a state that was opened at `place` and not changed. Other states may have been added or removed since.
+    pub(super) fn put_back(&mut self, print: Print, place: Position, open: Open) {
         let aside = self.at(print, Some(place)).1.and_then(|aside| self.asides.get_mut(aside));
         if let Some(Aside::State(_, state)) = aside {
             open.put_back(state);
         }
     }
 
-    /// Keeps a state that equals an absent one from `past` on; `place` is where one of this print was, perhaps.
-    pub(super) fn put(&mut self, print: Print, place: Option<Place>, state: State, past: Micros) {
+    /// Keeps a state that equals an absent one from `past` on; `place` is the last known position of this print.
+    pub(super) fn put(
+        &mut self,
+        print: Print,
+        place: Option<Position>,
+        state: State,
+        past: Micros,
+    ) {
         let (place, aside) = self.at(print, place);
         let kept = match state {
             State::TokenBucket(state) => self.packed(print, aside, state, past),
@@ -148,29 +161,30 @@ impl Shard {
         self.set(place, kept);
     }
 
-    /// The same of one that matters for longer than it says itself.
+    /// Keeps a state that matters until `past`, which is later than its own end.
     pub(super) fn keep_until(&mut self, print: Print, state: State, past: Micros) {
         let (place, aside) = self.at(print, None);
         let kept = self.unpacked(print, aside, state, past);
         self.set(place, kept);
     }
 
-    /// Where the state of this print is, which was at `place` perhaps, and what of it lies aside.
-    fn at(&self, print: Print, place: Option<Place>) -> (Option<Place>, Option<usize>) {
-        let is_it = |place: &Place| self.states.get(*place).is_some_and(|kept| kept.print == print);
+    /// The position of the state of this print, which was last known at `place`, and the index of its part in `asides`.
+    fn at(&self, print: Print, place: Option<Position>) -> (Option<Position>, Option<usize>) {
+        let is_it =
+            |place: &Position| self.states.get(*place).is_some_and(|kept| kept.print == print);
         let place = place.filter(is_it).or_else(|| self.find(print));
         let kept = place.and_then(|place| self.states.get(place));
-        (place, kept.and_then(Kept::place_aside))
+        (place, kept.and_then(StoredState::place_aside))
     }
 
-    fn set(&mut self, place: Option<Place>, new: Kept) {
+    fn set(&mut self, place: Option<Position>, new: StoredState) {
         match place.and_then(|place| self.states.get_mut(place)) {
             Some(kept) => {
                 *kept = new;
                 self.due += SWEEP;
             }
             None => {
-                self.states.insert(new, Kept::home);
+                self.states.insert(new, StoredState::home);
                 self.due += SWEEP_FOR_NEW;
             }
         }
@@ -182,7 +196,7 @@ impl Shard {
         aside: Option<usize>,
         state: timeline::State,
         past: Micros,
-    ) -> Kept {
+    ) -> StoredState {
         let (packed, pace, holes) = timeline::Packed::new(state);
         let known = self.paces.iter().position(|known| *known == pace);
         let Some(pace_at) = known.or_else(|| self.remember(pace)) else {
@@ -191,15 +205,21 @@ impl Shard {
         };
         let holes = (!holes.is_empty()).then_some(Aside::Holes(holes));
         let aside = self.lay_aside(aside, holes);
-        Kept { print, packed, kind: Kind::of(pace_at), aside }
+        StoredState { print, packed, kind: Kind::of(pace_at), aside }
     }
 
-    fn unpacked(&mut self, print: Print, aside: Option<usize>, state: State, past: Micros) -> Kept {
+    fn unpacked(
+        &mut self,
+        print: Print,
+        aside: Option<usize>,
+        state: State,
+        past: Micros,
+    ) -> StoredState {
         let aside = self.lay_aside(aside, Some(Aside::State(past, Box::new(state))));
-        Kept { print, packed: timeline::Packed::new_zeroed(), kind: Kind::OTHER, aside }
+        StoredState { print, packed: timeline::Packed::new_zeroed(), kind: Kind::OTHER, aside }
     }
 
-    /// Where the pace is from now on, if there is room.
+    /// Adds a pace if there is room, and returns its index.
     fn remember(&mut self, pace: Pace) -> Option<usize> {
         let place = self.paces.len();
         let has_room = place < MOST_PACES;
@@ -209,11 +229,11 @@ impl Shard {
         has_room.then_some(place)
     }
 
-    /// Puts `new` in the place of what lies there, if anything does; [`Kept::aside`] of it.
+    /// Replaces the part at `place` of `asides` by `new`, and returns its [`StoredState::aside`].
     #[inline]
     fn lay_aside(&mut self, place: Option<usize>, new: Option<Aside>) -> u64 {
         match (place, new) {
-            // Most have nothing there.
+            // Most states have no such part.
             (None, None) => 0,
             (place, new) => self.replace_aside(place, new),
         }
@@ -234,24 +254,24 @@ impl Shard {
         place as u64 + 1
     }
 
-    /// False when there was none.
+    /// Removes the state of a print; false if there was none.
     pub(super) fn remove(&mut self, print: Print) -> bool {
         self.find(print).is_some_and(|place| self.remove_at(place))
     }
 
-    fn remove_at(&mut self, place: Place) -> bool {
-        let removed = self.states.remove(place, Kept::home);
+    fn remove_at(&mut self, place: Position) -> bool {
+        let removed = self.states.remove(place, StoredState::home);
         self.lay_aside(removed.and_then(|kept| kept.place_aside()), None);
         removed.is_some()
     }
 
-    /// Somebody new has come, and there is no room for the state: looks for some as if there were.
+    /// A new key found no room for its state. The sweep moves as if it had, so that it may free some.
     pub(super) fn make_room(&mut self, now: Micros) {
         self.due += SWEEP_FOR_NEW;
         self.sweep(now);
     }
 
-    /// Looks at the next few places when enough has been put, and drops what is past.
+    /// Looks at the next places when enough states have been put, and removes outdated ones.
     pub(super) fn sweep(&mut self, now: Micros) {
         if self.due < STRIDE * PARTS {
             return;
@@ -262,15 +282,15 @@ impl Shard {
             }
             let kept = self.states.get(self.sweep);
             match kept.is_some_and(|kept| self.past(kept).saturating_add(GRACE) <= now) {
-                // Another one may be there then.
+                // Another state may have moved there.
                 true => drop(self.remove_at(self.sweep)),
                 false => self.sweep += 1,
             }
         }
     }
 
-    /// From when on it equals an absent one.
-    fn past(&self, kept: &Kept) -> Micros {
+    /// The instant from which the state equals an absent one.
+    fn past(&self, kept: &StoredState) -> Micros {
         match kept.place_aside().and_then(|place| self.asides.get(place)) {
             Some(Aside::State(past, _)) => *past,
             _ => kept.packed.past(),
@@ -278,21 +298,21 @@ impl Shard {
     }
 }
 
-// === impl Kept ===
+// === impl StoredState ===
 
-impl Kept {
+impl StoredState {
     fn home(&self) -> u64 {
         self.print.home()
     }
 
-    /// Where what lies aside is there.
+    /// The index of its part in the shard's `asides`.
     fn place_aside(&self) -> Option<usize> {
         usize::try_from(self.aside.checked_sub(1)?).ok()
     }
 }
 
-/// All zeros: empty.
-impl probing::Place for Kept {
+/// A state whose bytes are all zero is an empty place.
+impl probing::Place for StoredState {
     type Thing = Self;
 
     fn empty() -> Self {
@@ -334,158 +354,4 @@ impl Kind {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::algorithm::{SlidingWindow, TokenBucket};
-
-    const RULE: Algorithm = Algorithm::TokenBucket(TokenBucket::ONE_A_SECOND);
-
-    fn state(now: Micros) -> (State, Micros) {
-        let mut open = RULE.open(None, now);
-        let (_, start) = open.earliest(0, 1);
-        open.take(start, 1);
-        open.close().expect("a state")
-    }
-
-    fn put(shard: &mut Shard, number: u64, now: Micros) {
-        let (print, (state, ttl)) = (print(number), state(now));
-        shard.put(print, shard.find(print), state, now + ttl);
-        shard.sweep(now);
-    }
-
-    fn print(number: u64) -> Print {
-        Print([number, number.wrapping_mul(0x9e37_79b9_7f4a_7c15)])
-    }
-
-    #[test]
-    fn a_state_and_what_is_needed_to_find_it_are_a_line_each() {
-        assert_eq!(size_of::<Kept>(), 64);
-        // Behind a lock.
-        assert!(8 + std::mem::offset_of!(Shard, sweep) <= 64);
-    }
-
-    #[test]
-    fn prints_that_agree_in_their_hash_alone_are_two() {
-        let (mut shard, one, other) = (Shard::default(), Print([1, 7]), Print([2, 7]));
-        let (state, ttl) = state(0);
-        shard.put(one, None, state.clone(), ttl);
-        assert!(shard.find(other).is_none() && !shard.remove(other));
-        shard.put(other, shard.find(one), state, ttl);
-        assert!(shard.len() == 2 && shard.remove(one) && shard.find(other).is_some());
-    }
-
-    fn window() -> (Algorithm, State, Micros) {
-        let rule = SlidingWindow::new(3, 1_000_000, 0).expect("a rule");
-        let rule = Algorithm::SlidingWindow(rule);
-        let mut open = rule.open(None, 0);
-        let (_, start) = open.earliest(0, 2);
-        open.take(start, 2);
-        let (state, ttl) = open.close().expect("a state");
-        (rule, state, ttl)
-    }
-
-    /// What it remembers is out while it is opened, and others of its request may come meanwhile.
-    #[test]
-    fn what_is_put_back_finds_its_state_wherever_that_is_by_now() {
-        let ((rule, state, ttl), mut shard) = (window(), Shard::default());
-        shard.put(print(0), None, state, ttl);
-        let place = shard.find(print(0)).expect("a state");
-        let first = shard.open(place, &rule, None, 0).expect("a state");
-        let level = first.level();
-        shard.put_back(print(0), place, first);
-        for number in 1..100 {
-            let place = shard.find(print(0)).expect("a state");
-            let open = shard.open(place, &rule, None, 0).expect("a state");
-            put(&mut shard, number, 0);
-            shard.put_back(print(0), place, open);
-            let place = shard.find(print(0)).expect("a state");
-            let open = shard.open(place, &rule, None, 0).expect("a state");
-            assert_eq!(open.level(), level);
-            shard.put_back(print(0), place, open);
-        }
-    }
-
-    #[test]
-    fn what_lies_aside_goes_with_its_state() {
-        let ((_, state, ttl), mut shard) = (window(), Shard::default());
-        for _ in 0..2 {
-            (0..10).for_each(|number| shard.put(print(number), None, state.clone(), ttl));
-            assert_eq!((shard.len(), shard.asides.len()), (10, 10));
-        }
-        assert!(shard.remove(print(0)) && !shard.remove(print(0)));
-        put(&mut shard, 1, 0);
-        assert_eq!((shard.len(), shard.asides.len()), (9, 8));
-        (0..1_000).for_each(|_| shard.make_room(GRACE + 2_000_000));
-        assert_eq!((shard.len(), shard.asides.len()), (0, 0));
-    }
-
-    /// They lie on huge pages then.
-    #[test]
-    fn what_is_kept_among_many_is_found() {
-        const MANY: u64 = 40_000;
-        let mut shard = Shard::default();
-        (0..MANY).for_each(|number| put(&mut shard, number, 0));
-        assert_eq!(shard.len(), MANY as usize);
-        assert!((0..MANY).all(|number| shard.find(print(number)).is_some()));
-        assert!((0..MANY).all(|number| shard.remove(print(number))));
-        assert!(shard.len() == 0 && shard.find(print(0)).is_none());
-    }
-
-    /// Holes among them, and whatever the pace.
-    #[test]
-    fn what_is_packed_is_what_it_was() {
-        let mut shard = Shard::default();
-        for count in 1..=MOST_PACES as i64 + 10 {
-            let rule = TokenBucket::new(count, 10_000_000, 20).expect("a rule");
-            let rule = Algorithm::TokenBucket(rule);
-            let mut open = rule.open(None, 5);
-            let mut grants = Vec::new();
-            for _ in 0..40 {
-                let (_, start) = open.earliest(0, 1);
-                grants.push(open.take(start, 1));
-            }
-            assert!(open.refund(grants[30], 1), "a hole");
-            let (mut state, ttl) = open.close().expect("a state");
-            let expected = rule.open(Some(&mut state), 1000);
-            shard.put(print(count as u64), None, state, 5 + ttl);
-            for _ in 0..2 {
-                let place = shard.find(print(count as u64)).expect("a state");
-                assert_eq!(shard.open(place, &rule, None, 1000), Some(expected.clone()));
-            }
-        }
-        assert_eq!(shard.paces.len(), MOST_PACES);
-    }
-
-    /// However many come, once each: those that are past go as others come.
-    #[test]
-    fn what_is_past_makes_room_for_what_is_new() {
-        let (mut shard, mut most) = (Shard::default(), 0);
-        for number in 0..20_000 {
-            put(&mut shard, number, number as Micros * 100_000);
-            most = most.max(shard.len());
-        }
-        assert!((60..1_000).contains(&most), "{most}");
-    }
-
-    /// Also where nobody new is let in.
-    #[test]
-    fn what_is_past_goes_while_there_is_no_room() {
-        let mut shard = Shard::default();
-        (0..1_000).for_each(|number| put(&mut shard, number, 0));
-        let later = GRACE + 2_000_000;
-        (0..16).for_each(|_| shard.make_room(later));
-        assert!(shard.len() < 1_000, "sixteen newcomers look at 64 places");
-        (0..1_000).for_each(|_| shard.make_room(later));
-        assert_eq!(shard.len(), 0);
-    }
-
-    /// Also where nobody new comes.
-    #[test]
-    fn what_is_past_goes_while_one_is_changed() {
-        let mut shard = Shard::default();
-        (0..1_000).for_each(|number| put(&mut shard, number, 0));
-        assert_eq!(shard.len(), 1_000);
-        (0..200_000).for_each(|step| put(&mut shard, 0, GRACE + 2_000_000 + step));
-        assert_eq!(shard.len(), 1);
-    }
-}
+mod tests;

@@ -1,4 +1,4 @@
-//! What is charged, and when.
+//! The permits that are charged to the shared state, and their instants.
 
 use super::*;
 use crate::{
@@ -87,7 +87,7 @@ fn nothing_is_charged_that_is_past_given_back_or_taken_already() {
     assert_eq!(grants.take(&rule, now + 1, |_| 0).1, [(0, 1)], "three are past");
 }
 
-/// Of a bucket what is owed counts, but not beyond what was given.
+/// A bucket is charged the permits that it owes, but not more than were granted.
 #[rstest]
 #[case::all(9, &[(SECOND, 1), (0, 3)])]
 #[case::some_flowed_back(3, &[(SECOND, 1), (0, 2)])]

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A gateway that starts while each answer is late knows of the others all the same: its share is not the whole rule.
+/// A gateway that starts while each answer is late knows of the others nevertheless: its share is not the whole rule.
 #[tokio::test(start_paused = true)]
 async fn a_heartbeat_that_is_answered_late_brings_the_number_of_gateways() {
     let script = FarScript::default();
@@ -46,7 +46,7 @@ async fn a_share_follows_a_number_that_grows_while_the_store_is_away() {
     assert_eq!(pass(&failover, &checks, 9).await, (2, Source::Local));
 }
 
-/// Gateways that start while the store is away share by the number that they are told to expect.
+/// Gateways that start while the store is away share by the number that `store.gateways` says.
 #[tokio::test(start_paused = true)]
 async fn a_number_that_is_expected_holds_from_the_start_and_when_fewer_are_counted() {
     let (far, [failover, _]) = failovers(2);

@@ -1,9 +1,9 @@
-//! The laws of all rules through an outage, whoever asks, and however long requests may wait.
+//! The laws of all rules through an outage, whichever gateway is asked, and however long requests may wait.
 
 use super::*;
 use rstest::rstest;
 
-/// An outage, and who meets it.
+/// An outage, and the gateways that meet it.
 #[derive(Debug, Clone, Copy)]
 struct Outage {
     mood: Mood,
@@ -13,7 +13,8 @@ struct Outage {
     until: usize,
     /// How long requests may wait, µs.
     budget: Micros,
-    /// Only the first gateway is asked until the others have the store again; they are then, for who cannot wait.
+    /// Only the first gateway is asked until the others have the store again. Then they are asked by requests that cannot
+    /// wait.
     is_alone: bool,
 }
 
@@ -31,7 +32,7 @@ impl Outage {
         }
     }
 
-    /// What gateways take while some of them have seen that the store is away, or back, and others have not.
+    /// The permits that gateways may grant while some have noticed that the store is away, or back, and others have not.
     fn unknown(&self) -> usize {
         10 * (self.gateways - 1)
     }
@@ -45,8 +46,8 @@ impl Outage {
     }
 }
 
-/// Gateways that are asked all the time, before, during and behind an outage: when each request was granted, µs of the
-/// store's clock.
+/// Asks gateways all the time, before, during and after an outage. Returns the instant of each grant, in µs of the store's
+/// clock.
 async fn granted_around(rule: Algorithm, outage: Outage) -> Vec<Micros> {
     let script = FarScript::default();
     let created = Instant::now();

@@ -101,7 +101,7 @@ struct Fleet {
     world: Arc<World>,
     links: Vec<Arc<Link>>,
     guards: Vec<[Failover; 2]>,
-    /// What each request asks for.
+    /// The limiters of each request.
     checks: Checks,
     grants: Arc<Mutex<Vec<Micros>>>,
     begun: Instant,
@@ -121,7 +121,7 @@ impl Fleet {
         Self { world, links, guards, checks: flow(), grants, begun: Instant::now() }
     }
 
-    /// All gateways are asked for so long.
+    /// Asks all gateways for the time `span`.
     async fn run(&self, span: Duration) {
         let (begun, end) = (self.begun, Instant::now() + span);
         let checks = self.checks.clone();
@@ -233,7 +233,7 @@ async fn a_store_that_becomes_slow_is_used(#[case] delays: [&'static [u64]; 3]) 
     }
     let (over, used) = fleet.over();
     assert_eq!(slept, 0, "away");
-    // What the slow ones grant by their shares until two answers have come.
+    // The slow gateways grant by their shares until two answers have come.
     assert!(over <= 7.0, "{over:.1} more than the law allows");
     assert!(used >= 0.9, "{used:.2} of the rate is used");
     for link in &fleet.links {
@@ -265,7 +265,7 @@ async fn others_leave_its_share_to_a_gateway_that_decides_alone(
     let (over, used) = fleet.over();
     assert!(fleet.guards.iter().all(|[failover, _]| !failover.is_away()));
     assert!(fleet.guards.iter().all(|[failover, _]| !failover.process.health.misses_others()));
-    // A share of the burst, and of the rate until the others miss it and have heard so.
+    // A share of the burst, and of the rate until the others notice that it is absent.
     let most = 10.0 / 3.0 + 10.0 * 2.1;
     assert!(over <= most, "{over:.1} more than the law allows");
     assert!(used >= 0.85, "{used:.2} of the rate is used");
@@ -278,7 +278,7 @@ async fn others_leave_its_share_of_windows_to_a_gateway_that_decides_alone() {
     let rule = Algorithm::FixedWindow(FixedWindow::new(30, SECOND).expect("a rule"));
     let checks = [check(rule, OnFailure::Share { period: SECOND })].into();
     let fleet = Fleet { checks, ..Fleet::of([&[1]; 3]).await };
-    // All have heard of each other.
+    // By then, the heartbeats of all gateways have been answered.
     sleep(Duration::from_secs(1)).await;
     *fleet.links[0].delays.lock() = &[];
     // Until the others miss it, and the first windows after that.

@@ -104,7 +104,7 @@ async fn each_gateway_has_its_share_when_all_leases_have_ended() {
     assert_eq!(free(&script.0, &checks).await, 0);
 }
 
-/// What a gateway gave alone counts in a state that is full, or that has just been lost.
+/// The permits that a gateway granted alone count in a state that is full, or whose data has just been lost.
 #[rstest]
 #[case::full(false)]
 #[case::lost(true)]
@@ -227,7 +227,7 @@ async fn waiters_do_not_hand_each_other_a_place_for_ever() {
     assert_eq!((given.len(), waiting.len()), (1, 1), "one has the place, the other waits");
 }
 
-/// What happens to a fleet.
+/// The events in a fleet.
 #[derive(Debug, Clone)]
 struct History {
     gateways: usize,

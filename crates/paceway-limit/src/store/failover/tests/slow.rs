@@ -11,7 +11,7 @@ const TICK: Duration = Duration::from_millis(10);
 struct Sick {
     script: FarScript,
     is_sick: AtomicBool,
-    /// Whether one that is made anew is well.
+    /// Whether a connection that is replaced is well.
     can_be_cured: bool,
     renewed: AtomicUsize,
 }
@@ -118,7 +118,7 @@ async fn a_connection_that_is_late_while_others_are_not_is_made_anew() {
     assert_eq!(pass(&failover, &checks, 1).await, (1, Source::Shared));
 }
 
-/// When all are late, nobody is better off with another connection.
+/// When all workers have late answers, another connection helps none of them.
 #[tokio::test(start_paused = true)]
 async fn connections_to_a_store_that_is_away_are_left_alone() {
     let script = FarScript::default();
@@ -156,15 +156,15 @@ async fn a_gateway_that_has_the_store_in_part_adds_nothing_to_what_others_grant(
     assert!(ill.is_away() && !well.is_away());
     assert!(sick.renewed.load(SeqCst) <= 60, "{:?}", sick.renewed);
     let (sum, most) = (passed[0] + passed[1], 10.0 + 40.0 * begun.elapsed().as_secs_f64());
-    // What it grants until that is charged, at the beginning and all the time.
+    // The share grants up to 10 permits before they are charged, at the beginning and all the time.
     assert!(sum as f64 <= most + 10.0, "{passed:?} of {most}");
     assert!(sum as f64 >= 0.95 * most, "{passed:?} of {most}");
     assert!(passed.iter().all(|passed| *passed > 600), "{passed:?}");
 }
 
-/// It says what it is told to say, and nothing more.
+/// The incident log reports a store that refuses, until it decides or executes writes again.
 #[tokio::test(start_paused = true)]
-async fn a_store_that_refuses_is_told_until_it_decides_or_hears_again() {
+async fn a_store_that_refuses_is_reported_until_it_decides_or_writes_again() {
     let (far, [failover, _]) = failovers(1);
     let checks = bucket(5, SHARE);
     let health = failover.process.health.clone();

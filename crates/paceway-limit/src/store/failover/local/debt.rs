@@ -1,0 +1,82 @@
+//! The debt of one limiter: the permits that this gateway granted and the shared state does not know of. It is taken for a
+//! charge, and restored if that charge failed.
+
+use super::state::LocalState;
+use crate::{
+    algorithm::{Level, Micros, concurrency::Ticket},
+    store::{
+        Check, Checks,
+        failover::grants::{Grants, charges},
+    },
+};
+use std::sync::Arc;
+
+/// The permits of one limiter that are to be charged to the shared state.
+#[derive(Debug)]
+pub(in crate::store::failover) struct Debt {
+    pub(super) key: Arc<str>,
+    /// One request per charge: for permits of a rate, or for the concurrency permit of a ticket.
+    pub(in crate::store::failover) asks: Vec<(Checks, Option<Ticket>)>,
+    /// How many permits that are, for the log.
+    pub(in crate::store::failover) count: i64,
+    before: (Level, Micros),
+    grants: Grants,
+}
+
+// === impl LocalState ===
+
+impl LocalState {
+    /// Takes the debts of the keys that `is_meant` selects; see [`LocalStore::debts`](super::LocalStore::debts).
+    pub(super) fn debts(&mut self, is_meant: impl Fn(&str) -> bool, closing: bool) -> Vec<Debt> {
+        let now = self.now();
+        let meant = self.limiters.iter_mut().filter(|(key, _)| is_meant(key));
+        let keys: Vec<Arc<str>> = meant
+            .map(|(key, limiter)| {
+                limiter.closing = closing;
+                key.clone()
+            })
+            .collect();
+        keys.iter().filter_map(|key| self.debt(key, now)).collect()
+    }
+
+    /// Takes the debt of one limiter; `None` if it has none.
+    pub(super) fn debt(&mut self, key: &Arc<str>, now: Micros) -> Option<Debt> {
+        let limiter = self.limiters.get(key)?;
+        let share = self.share(&limiter.check, key.clone());
+        let level = self.level(&share, now);
+        let limiter = self.limiters.get_mut(key)?;
+        let before = limiter.known;
+        let whole = limiter.check.clone();
+        let mut debt = Debt {
+            key: key.clone(),
+            asks: Vec::new(),
+            count: 0,
+            before,
+            grants: Grants::default(),
+        };
+        if share.is_lease() {
+            let until = now + whole.algorithm.lease().unwrap_or_default();
+            let (tickets, new) = limiter.permits.due(until);
+            let checks: Checks = [Check { enforce: false, ..whole.clone() }].into();
+            debt.asks = tickets.into_iter().map(|ticket| (checks.clone(), Some(ticket))).collect();
+            debt.count = new;
+        } else {
+            let owed = share.algorithm.owed(level, before.0.after(now - before.1));
+            let (grants, permits) =
+                limiter.grants.take(&share.algorithm, now, |ahead| owed - ahead);
+            debt.count = permits.iter().map(|(_, permits)| permits).sum();
+            debt.asks = charges(&whole, &permits).into_iter().map(|ask| (ask, None)).collect();
+            (debt.grants, limiter.known) = (grants, (level, now));
+        }
+        (!debt.asks.is_empty()).then_some(debt)
+    }
+
+    /// Restores a debt whose charge failed. This gateway decides the limiter again until the debt is paid.
+    pub(super) fn restore(&mut self, debt: &Debt) {
+        let Some(limiter) = self.limiters.get_mut(&debt.key) else { return };
+        (limiter.known, limiter.closing) = (debt.before, false);
+        limiter.grants.put_back(&debt.grants);
+        let tickets = debt.asks.iter().filter_map(|(_, ticket)| *ticket);
+        tickets.for_each(|ticket| limiter.permits.restore(ticket));
+    }
+}

@@ -1,0 +1,349 @@
+//! The states of the limiters that this gateway decides alone, executed by the native rules. Each begins as full as the
+//! shared state was at its last report.
+
+use crate::{
+    algorithm::{
+        Algorithm, Concurrency, Grant, Level, MAX_BUDGET, Micros, concurrency::Ticket,
+        reserve::Part,
+    },
+    store::{
+        Check, Checks, Entry, OnFailure, Reply, Share,
+        calls::{self, Calls},
+        failover::{
+            grants::Grants,
+            permits::{Departure, Permits, Synced},
+        },
+        health::{Health, StoreClock},
+        memory::MemoryStore,
+    },
+};
+use ahash::RandomState;
+use std::{collections::HashMap, sync::Arc};
+
+/// Limiters and keys with a state of their own. Further keys of a limiter share one state.
+const MAX_LIMITERS: usize = 65_536;
+/// The largest number of pieces in which permits are taken, each as large as the limiter can grant at once.
+const PIECES: usize = 256;
+
+#[derive(Debug)]
+pub(super) struct LocalState {
+    states: MemoryStore,
+    clock: StoreClock,
+    /// How many gateways share each rule: the largest number since this gateway began to decide.
+    gateways: i64,
+    pub(super) limiters: HashMap<Arc<str>, LocalLimiter, RandomState>,
+}
+
+/// One limiter, or one of its keys.
+#[derive(Debug)]
+pub(super) struct LocalLimiter {
+    /// The check with the whole rule, of which this gateway enforces a share.
+    pub(super) check: Check,
+    /// The part of the local level that the shared state knows, too, and the instant of that level.
+    pub(super) known: (Level, Micros),
+    /// The permits that were granted since.
+    pub(super) grants: Grants,
+    /// The concurrency permits that are held.
+    pub(super) permits: Permits,
+    /// The shared state decides again: only the last grants are to be charged yet.
+    pub(super) closing: bool,
+}
+
+// === impl LocalState ===
+
+impl LocalState {
+    pub(super) fn new(health: &Health, calls: Arc<Calls>) -> Self {
+        Self {
+            states: MemoryStore::calling(calls),
+            clock: health.clock(),
+            gateways: health.gateways(),
+            limiters: HashMap::default(),
+        }
+    }
+
+    pub(super) fn now(&self) -> Micros {
+        self.clock.now()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.limiters.is_empty()
+    }
+
+    pub(super) fn keys(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.limiters.keys()
+    }
+
+    pub(super) fn knows(&self, key: &str) -> bool {
+        self.limiters.contains_key(key)
+    }
+
+    pub(super) fn limiter(&mut self, key: &str) -> Option<&mut LocalLimiter> {
+        self.limiters.get_mut(key)
+    }
+
+    /// More gateways share each rule than this one knew. The permits that a limiter has granted by a larger share stay
+    /// granted: a bucket with a smaller burst would start full again, so they are taken from it.
+    pub(super) fn grow(&mut self, gateways: i64) {
+        if gateways <= self.gateways {
+            return;
+        }
+        let now = self.now();
+        let owes = |state: &Self, limiter: &LocalLimiter| {
+            let share = state.share(&limiter.check, limiter.check.key.clone());
+            let owed = share.algorithm.owed(state.level(&share, now), Level::default());
+            (share, owed)
+        };
+        let before: Vec<_> = self
+            .limiters
+            .iter()
+            .map(|(key, limiter)| (key.clone(), owes(self, limiter).1))
+            .collect();
+        self.gateways = gateways;
+        for (key, before) in before {
+            let Some(limiter) = self.limiters.get(&key) else { continue };
+            let (share, after) = owes(self, limiter);
+            for checks in takes(&share, before - after) {
+                self.run(now, Entry::Reserve { checks, budget: MAX_BUDGET, ticket: None });
+            }
+        }
+    }
+
+    /// See [`LocalStore::decides`](super::LocalStore::decides).
+    pub(super) fn decides(&self, checks: &Checks) -> bool {
+        let is_open = |limiter: &LocalLimiter| !limiter.closing;
+        checks.iter().any(|check| self.limiters.get(&check.key).is_some_and(is_open))
+    }
+
+    pub(super) fn run(&self, now: Micros, entry: Entry) -> Option<Reply> {
+        self.states.run_at(now, &[entry]).pop()
+    }
+
+    /// How many gateways share the rule of `check`.
+    fn sharing(&self, check: &Check) -> i64 {
+        match check.on_failure {
+            OnFailure::Whole => 1,
+            _ => self.gateways,
+        }
+    }
+
+    /// The check that decides `check` here, on the state named `key`: its algorithm is one gateway's share of the rule.
+    pub(super) fn share(&self, check: &Check, key: Arc<str>) -> Check {
+        let algorithm = match (check.algorithm, check.on_failure) {
+            (Algorithm::Concurrency(whole), _) => {
+                let permits = self.limiters.get(&key).map(|limiter| &limiter.permits);
+                let (gateways, now) = (self.sharing(check), self.now());
+                let rule = permits.map(|permits| permits.rule(&whole, gateways, now));
+                Algorithm::Concurrency(rule.unwrap_or(whole))
+            }
+            (whole, OnFailure::Share { period }) => whole.share(self.gateways, period, check.cost),
+            (whole, _) => whole,
+        };
+        Check { key, algorithm, overflow: None, ..check.clone() }
+    }
+
+    /// The share of `check`, as [`Self::share`]. The first request of a key begins its state.
+    pub(super) fn begin(&mut self, health: &Health, check: &Check, now: Micros) -> Check {
+        let is_full = self.limiters.len() >= MAX_LIMITERS && !self.knows(&check.key);
+        let key = check.overflow.as_ref().filter(|_| is_full).unwrap_or(&check.key).clone();
+        let is_new = !self.knows(&key);
+        if is_new {
+            let check = Check { key: key.clone(), cost: 1, overflow: None, ..check.clone() };
+            let limiter = self.new_limiter(health, check, now);
+            self.limiters.insert(key.clone(), limiter);
+        }
+        if let Some(limiter) = self.limiters.get_mut(&key).filter(|_| check.is_lease()) {
+            let whole = limiter.check.clone();
+            let synced = limiter.sync(health, is_new, now);
+            self.apply(&whole, synced, now);
+        }
+        self.share(check, key)
+    }
+
+    /// Enters the permits that the store has granted to this process, and removes those that are gone.
+    fn apply(&self, whole: &Check, (new, gone): Synced, now: Micros) {
+        for (holder, left) in new {
+            let Algorithm::Concurrency(rule) = whole.algorithm else { continue };
+            let Some(rule) = Concurrency::new(rule.max(), left.clamp(1, rule.lease())) else {
+                continue;
+            };
+            let ticket = Ticket { gateway: holder.0, number: holder.1, deadline: Ticket::HELD };
+            // A rule without permits notifies no waiting request; those wait for the rule of this gateway.
+            let algorithm = Algorithm::Concurrency(rule.with_max(0));
+            let checks = [Check { algorithm, enforce: false, ..whole.clone() }].into();
+            self.run(now, Entry::Reserve { checks, budget: 0, ticket: Some(ticket) });
+        }
+        for holder in gone {
+            let grant = Ticket { gateway: holder.0, number: holder.1, deadline: 0 }.grant();
+            let check = self.share(whole, whole.key.clone());
+            self.run(now, Entry::Refund { check, grant });
+        }
+    }
+
+    /// A limiter whose state is as full as the shared one was at its last report.
+    fn new_limiter(&self, health: &Health, check: Check, now: Micros) -> LocalLimiter {
+        let share = self.share(&check, check.key.clone());
+        if let Some((level, ago)) = health.known.level(&check.key).filter(|_| !check.is_lease()) {
+            let level = level.after(i64::try_from(ago.as_micros()).unwrap_or(i64::MAX));
+            let since = now - share.algorithm.since(level.reset_after);
+            for permits in share.algorithm.begin(&check.algorithm, level) {
+                for checks in takes(&share, permits) {
+                    self.run(since, Entry::Reserve { checks, budget: MAX_BUDGET, ticket: None });
+                }
+            }
+        }
+        let known = (self.level(&share, now), now);
+        let (grants, permits) = (Grants::default(), Permits::default());
+        LocalLimiter { check, known, grants, permits, closing: false }
+    }
+
+    pub(super) fn level(&self, share: &Check, now: Micros) -> Level {
+        match self.run(now, Entry::Look { check: share.clone() }) {
+            Some(Reply::Level(level)) => level,
+            _ => Level::default(),
+        }
+    }
+
+    /// The share of `check` and its level, for the admin page.
+    pub(super) fn shown(&self, check: &Check) -> Share {
+        let rule = self.share(check, check.key.clone());
+        let (gateways, level) = (self.sharing(check), self.level(&rule, self.now()));
+        Share { gateways, rule: rule.algorithm, level }
+    }
+
+    /// The same for a limiter that no request has used during the outage. This state is dropped after it.
+    pub(super) fn would_show(mut self, health: &Health, check: &Check) -> Share {
+        let now = self.now();
+        let one = Check { cost: 1, overflow: None, ..check.clone() };
+        let mut limiter = self.new_limiter(health, one, now);
+        if check.is_lease() {
+            let held = health.known.permits(&check.key).into_iter();
+            let asked = health.known.asked(&check.key);
+            limiter.silent_for(health, now);
+            let synced =
+                limiter.permits.sync(held.map(|(holder, left)| (holder, Some(left))), asked, now);
+            self.limiters.insert(check.key.clone(), limiter);
+            self.apply(check, synced, now);
+        }
+        self.shown(check)
+    }
+
+    /// When more can be known about the permits that other gateways hold, in µs from now.
+    pub(super) fn known_after(&self, share: &Check, now: Micros) -> Option<Micros> {
+        self.limiters.get(&share.key)?.permits.known_after(self.sharing(share), now)
+    }
+
+    /// The key of the limiter that counts `check`.
+    fn key_of(&self, check: &Check) -> Option<Arc<str>> {
+        let has = |key: &&Arc<str>| self.limiters.contains_key(*key);
+        Some(&check.key).filter(has).or(check.overflow.as_ref().filter(has)).cloned()
+    }
+
+    /// Whether the refund concerns this gateway alone, so that the shared store does not receive it.
+    pub(super) fn refund(&mut self, check: &Check, part: Part) -> bool {
+        let Some(key) = self.key_of(check) else { return false };
+        if check.is_lease() {
+            return match self.leave(check, part.grant) {
+                Some(is_shared) => !is_shared,
+                None => {
+                    // The request may still wait in the queue of this gateway.
+                    let grant = calls::here(Ticket::of(part.grant)).grant();
+                    let check = self.share(check, key);
+                    self.run(self.now(), Entry::Refund { check, grant }) == Some(Reply::Done(true))
+                }
+            };
+        }
+        let share = self.share(check, key);
+        if let Some(limiter) = self.limiters.get_mut(&share.key) {
+            limiter.grants.refund(&share.algorithm, part.grant.whole, share.cost);
+        }
+        self.run(self.now(), Entry::Refund { check: share, grant: part.grant });
+        true
+    }
+
+    /// The call of a concurrency permit has ended. Returns whether the store receives a refund, and `None` if this gateway
+    /// does not know the permit.
+    pub(super) fn leave(&mut self, check: &Check, grant: Grant) -> Option<bool> {
+        let (key, now) = (self.key_of(check)?, self.now());
+        let limiter = self.limiters.get_mut(&key)?;
+        let (inner, is_shared) =
+            match limiter.permits.leave(Ticket::of(grant), limiter.closing, now) {
+                Departure::Unknown => return None,
+                Departure::Here(inner) => (inner, false),
+                Departure::Both(inner) => (inner, true),
+            };
+        let grant = Ticket { gateway: inner.0, number: inner.1, deadline: 0 }.grant();
+        let check = self.share(check, key);
+        self.run(now, Entry::Refund { check, grant });
+        Some(is_shared)
+    }
+
+    /// See [`LocalStore::renew`](super::LocalStore::renew).
+    pub(super) fn renew(&mut self, check: &Check, grant: Grant) -> bool {
+        let (now, lease) = (self.now(), check.algorithm.lease().unwrap_or_default());
+        let Some(limiter) = self.limiters.get_mut(&check.key) else { return false };
+        let renewed = limiter.permits.renew(Ticket::of(grant), lease, now);
+        let Some((permit, is_counted)) = renewed else { return false };
+        let share = self.share(check, check.key.clone());
+        let renewed = self.run(now, Entry::Renew { check: share, grant: permit.grant() });
+        renewed == Some(Reply::Done(true)) && !is_counted
+    }
+
+    /// See [`LocalStore::forget`](super::LocalStore::forget).
+    pub(super) fn forget_paid(&mut self, health: &Health, idle: impl Fn(&Check, &[Part])) -> bool {
+        let now = self.now();
+        let closing = self.limiters.iter().filter(|(_, limiter)| limiter.closing);
+        let closing: Vec<_> = closing.map(|(key, _)| key.clone()).collect();
+        let mut has_leases = false;
+        for key in closing {
+            if let Some(debt) = self.debt(&key, now) {
+                self.restore(&debt);
+                continue;
+            }
+            let Some(limiter) = self.limiters.remove(&key) else { continue };
+            has_leases |= limiter.check.is_lease();
+            health.known.unfollow(&key);
+            limiter.permits.idle().for_each(|parts| idle(&limiter.check, &parts));
+            // The requests that wait here are notified, and ask the store: this gateway grants no more permits.
+            self.run(now, Entry::Forget { check: limiter.check });
+        }
+        has_leases
+    }
+}
+
+// === impl LocalLimiter ===
+
+impl LocalLimiter {
+    /// Takes over what the store reported about the concurrency permits of this process since the last decision. The cost
+    /// is that of the changes, however many permits are held.
+    fn sync(&mut self, health: &Health, is_new: bool, now: Micros) -> Synced {
+        self.silent_for(health, now);
+        let (known, key) = (&health.known, &self.check.key);
+        let asked = known.asked(key);
+        if is_new {
+            let held = known.follow(key).into_iter();
+            return self.permits.sync(held.map(|(holder, left)| (holder, Some(left))), asked, now);
+        }
+        let reports = known.changes(key, self.permits.to_recheck(now));
+        self.permits.sync(reports, asked, now)
+    }
+
+    /// The store has not answered for a while: other gateways may hold permits of which this one does not know.
+    fn silent_for(&mut self, health: &Health, now: Micros) {
+        let silence = i64::try_from(health.silent_for(&self.check.key).as_micros());
+        let lease = self.check.algorithm.lease().unwrap_or_default();
+        self.permits.silent_for(silence.unwrap_or(i64::MAX).min(lease), lease, now);
+    }
+}
+
+/// Requests, in this order, that take `permits` from the new state of `check`. Each takes as many as the limiter grants at
+/// once, such as a window.
+fn takes(check: &Check, permits: i64) -> impl Iterator<Item = Checks> + use<> {
+    let check = Check { algorithm: check.algorithm.endless(), enforce: false, ..check.clone() };
+    let (mut left, most) = (permits, check.algorithm.capacity());
+    let costs = std::iter::from_fn(move || {
+        let cost = left.min(most);
+        left -= cost;
+        (cost > 0).then_some(cost)
+    });
+    costs.take(PIECES).map(move |cost| [Check { cost, ..check.clone() }].into())
+}

@@ -1,0 +1,64 @@
+//! The memory store as a store of requests, and as the backend of a batch, which tests use in place of Redis.
+
+use super::MemoryStore;
+use crate::{
+    algorithm::{Grant, Level, Micros, concurrency::Ticket, reserve},
+    store::{
+        Answer, BoxFuture, Check, Checks, Decision, Entry, Reply, Source, Store, StoreAdmin,
+        StoreError,
+        batch::{Script, gifts},
+        calls::Calls,
+    },
+};
+use std::sync::Arc;
+
+impl Store for MemoryStore {
+    fn reserve(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision> {
+        Answer::Ready(Ok(self.decide_at(self.now(), checks, budget, ticket)))
+    }
+
+    fn refund(&self, _: Source, checks: &Checks, parts: &[reserve::Part]) {
+        let entries: Vec<_> = gifts(checks, parts).collect();
+        self.run_at(self.now(), &entries);
+    }
+
+    fn renew(&self, _: Source, check: &Check, grant: Grant) -> Answer<bool> {
+        self.done(Entry::Renew { check: check.clone(), grant })
+    }
+
+    fn calls(&self) -> &Arc<Calls> {
+        &self.shared.calls
+    }
+
+    fn look(&self, check: &Check) -> Answer<Level> {
+        Answer::Ready(Ok(self.look_at(self.now(), check)))
+    }
+}
+
+impl StoreAdmin for MemoryStore {
+    fn forget(&self, check: &Check) -> Answer<bool> {
+        self.done(Entry::Forget { check: check.clone() })
+    }
+
+    fn flush(&self) -> BoxFuture<()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+impl MemoryStore {
+    fn done(&self, entry: Entry) -> Answer<bool> {
+        let replies = self.run_at(self.now(), &[entry]);
+        Answer::Ready(Ok(matches!(replies[..], [Reply::Done(true)])))
+    }
+}
+
+impl Script for MemoryStore {
+    fn calls(&self) -> &Arc<Calls> {
+        &self.shared.calls
+    }
+
+    fn run(&self, entries: Arc<Vec<Entry>>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
+        let replies = self.run_at(self.now(), &entries);
+        Box::pin(std::future::ready(Ok(replies)))
+    }
+}
