@@ -1,6 +1,6 @@
 //! The way of a request: route ─▶ limit ─▶ upstream, and the answer at the outer edge.
 
-mod admit;
+mod attempt;
 mod body;
 mod budget;
 mod client;
@@ -21,15 +21,17 @@ pub use record::ClientGone;
 use crate::{
     answer::{Failure, grpc},
     config::Config,
-    limit::{Admission, Slot},
+    key::Parts,
+    limit::{self, Callee},
     plan::{Plan, RoutePolicy, WorkerCounters},
     route::host_of,
     store::{Checks, Store},
     upstream::{
-        Connection, PendingConnection, Pool, Upload, UploadLimits,
+        Pool, Upload, UploadLimits,
         headers::{self, HeaderFlags},
     },
 };
+use attempt::{Attempt, FirstConnection};
 use drain::Drain;
 use forward::spoilt;
 use http::{
@@ -170,32 +172,45 @@ impl Proxy {
         if !routed.is_expected {
             routed.request.body_mut().look_ahead().await.map_err(spoilt)?;
         }
-        let upstream = &self.upstreams[routed.policy.upstream];
-        // Nothing is open: a connection is made while the decision is.
-        let ahead = upstream.connect_ahead();
-        let (mut slot, waits) = at_once(self.admit(record, client, routed).await?);
-        let connection = match waits {
-            None => match upstream.idle() {
-                Some(connection) => connection,
-                None => {
-                    let connection = connection(upstream, ahead).await?;
-                    match slot.take_if(|slot| slot.is_late()) {
-                        None => connection,
-                        // It was long in the making: what is sent now could meet what is sent later.
-                        Some(late) => {
-                            connection.recycle();
-                            let waits = Box::new(Admission::Granted(late));
-                            self.wait(record, routed, waits, upstream, &mut slot).await?
-                        }
-                    }
-                }
-            },
-            Some(waits) => {
-                drop(ahead);
-                self.wait(record, routed, waits, upstream, &mut slot).await?
+        let own;
+        let checks = match routed.fixed {
+            Some(checks) => Some(checks),
+            None => {
+                own = self.checks(client, routed)?;
+                own.as_ref()
             }
         };
-        self.send(record, client, routed, &mut slot, connection).await
+        let mut pool = FirstConnection::new(&self.upstreams[routed.policy.upstream]);
+        let Some(checks) = checks else {
+            let connection = match pool.at_hand() {
+                Some(connection) => connection,
+                None => pool.ready().await?,
+            };
+            return self.send(record, client, routed, None, connection).await;
+        };
+        let way = (routed.route, routed.policy);
+        let paced = {
+            let mut attempt = Attempt::first(self, record, way, checks, routed.budget);
+            limit::pace(&self.store, checks, &mut attempt, &mut pool).await
+        };
+        record.waited();
+        let (reservation, connection) = paced?;
+        self.send(record, client, routed, Some(reservation), connection).await
+    }
+
+    /// The questions to the limiters of a request, if they depend on the request. `None`: nothing limits it.
+    fn checks(&self, client: &Client, routed: &Routed<'_>) -> Result<Option<Checks>, Failure> {
+        let (config, request) = (&self.plan.config, &routed.request);
+        let parts = || Parts {
+            client_ip: client.client_ip(request.headers(), &config.trusted_proxies),
+            host: asked_host(request),
+            method: request.method(),
+            uri: request.uri(),
+            headers: request.headers(),
+            paths: config.paths,
+        };
+        let checks = routed.policy.checks(&self.plan.limiters, parts);
+        checks.map_err(|why| Failure::BadRequest(why.into()))
     }
 
     fn route<'a>(
@@ -250,15 +265,6 @@ pub fn validate<B>(config: &Config, request: &Request<B>) -> Result<(), Failure>
     validate::message((&config.limits, &config.paths), request, seen)
 }
 
-/// What goes at once, and what has to wait.
-fn at_once(admission: Option<Admission>) -> (Option<Slot>, Option<Box<Admission>>) {
-    match admission {
-        None => (None, None),
-        Some(Admission::Granted(slot)) if slot.wait.is_zero() => (Some(slot), None),
-        Some(waits) => (None, Some(Box::new(waits))),
-    }
-}
-
 /// The host that a request is for, without port. The authority of an absolute target outranks Host (RFC 9112
 /// section 3.2.2).
 fn asked_host<B>(request: &Request<B>) -> Option<&str> {
@@ -282,18 +288,6 @@ fn expects(request: &mut Request<Upload>) -> bool {
         request.body_mut().hold();
     }
     is_expected
-}
-
-/// A connection, the one that was begun ahead if there is one.
-async fn connection(
-    upstream: &Pool,
-    ahead: Option<PendingConnection>,
-) -> Result<Connection, Failure> {
-    match ahead {
-        Some(ahead) => upstream.connection_ahead(ahead).await,
-        None => upstream.connection().await,
-    }
-    .map_err(Failure::Upstream)
 }
 
 #[cfg(test)]

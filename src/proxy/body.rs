@@ -2,7 +2,7 @@
 
 use super::client::DisconnectWatch;
 use crate::{
-    limit::Slot,
+    limit::Reservation,
     upstream::{self, UnrequestedBody},
 };
 use bytes::Bytes;
@@ -42,8 +42,8 @@ struct Streamed {
     body: upstream::ResponseBody,
     is_h2: bool,
     client: DisconnectWatch,
-    /// Its places are held until the body has ended or nobody wants it any more.
-    slot: Option<Box<Slot>>,
+    /// Holds concurrency permits until the body has ended or the client has left.
+    lease: Option<Box<Reservation>>,
     /// The request's body was never asked for; that is over when this body is.
     unasked: Option<UnrequestedBody>,
 }
@@ -63,7 +63,7 @@ impl Body {
                 body,
                 is_h2,
                 client: client(),
-                slot: None,
+                lease: None,
                 unasked: None,
             })),
         }
@@ -80,12 +80,12 @@ impl Body {
     }
 
     /// Keeps these until it has ended.
-    pub(super) fn keep(&mut self, slot: Option<Slot>, unasked: Option<UnrequestedBody>) {
+    pub(super) fn keep(&mut self, lease: Option<Reservation>, unasked: Option<UnrequestedBody>) {
         // A response without a body ends here.
         if let Source::Streamed(streamed) = &mut self.0
             && !streamed.body.is_end_stream()
         {
-            streamed.slot = slot.map(Box::new);
+            streamed.lease = lease.map(Box::new);
             streamed.unasked = unasked;
         }
     }
@@ -140,7 +140,7 @@ impl Streamed {
             }
             Poll::Ready(None) => None,
         };
-        (self.slot, self.unasked) = (None, None);
+        (self.lease, self.unasked) = (None, None);
         Poll::Ready(end)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     Body, Client, Proxy, Routed,
-    admit::Unpaid,
+    attempt::{Attempt, SecondConnection},
     interim,
     record::Record,
     request_id::X_REQUEST_ID,
@@ -11,7 +11,7 @@ use super::{
 use crate::{
     answer::{Failure, PACEWAY_ORIGIN},
     config,
-    limit::Slot,
+    limit::{self, Callee, Reservation},
     plan::RoutePolicy,
     upstream::{
         self, Connection, Resend, Sent, Target, UploadControl, UploadError, UpstreamError,
@@ -31,13 +31,13 @@ const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 // === impl Proxy ===
 
 impl Proxy {
-    /// Sends a request, now that its slot has come. From here on its permits are spent.
+    /// Sends a request, now that its instant has come. From here on its permits are spent.
     pub(super) async fn send(
         &self,
         record: &mut Record<'_>,
         client: &Arc<Client>,
         routed: &mut Routed<'_>,
-        slot: &mut Option<Slot>,
+        mut reservation: Option<Reservation>,
         connection: Connection,
     ) -> Result<Response<Body>, Failure> {
         if connection.is_http2() && routed.upgrade.as_ref().is_some_and(Upgrade::is_by_h2) {
@@ -48,8 +48,8 @@ impl Proxy {
         let (config, target) =
             (&self.plan.config.upstreams[routed.policy.upstream], connection.target());
         let mut own = routed.for_upstream(config, upgrade.as_ref(), &record.id, client, target)?;
-        if let Some(slot) = slot {
-            slot.spend();
+        if let Some(reservation) = &mut reservation {
+            reservation.spend();
         }
         record.sent();
         let hears = (version == Version::HTTP_11).then_some(client);
@@ -60,12 +60,15 @@ impl Proxy {
             Ok(Sent::Answer(response)) => Ok(response),
             Ok(Sent::Resend(again)) => {
                 let exchange = (&mut own, &mut started, &inform);
-                Box::pin(self.send_again(record, routed, slot.as_ref(), *again, exchange)).await
+                let reservation = reservation.as_ref();
+                Box::pin(self.send_again(record, routed, reservation, *again, exchange)).await
             }
             Err(error) => Err(error),
         };
-        let mut response =
-            answer.map_err(|error| unanswered(error, upload.as_ref(), slot.take()))?;
+        let mut response = match answer {
+            Ok(response) => response,
+            Err(error) => return Err(unanswered(error, upload.as_ref(), reservation)),
+        };
         let took = started.elapsed();
         record.upstream = Some(took);
         let own = &self.own().upstreams[routed.policy.upstream];
@@ -77,7 +80,7 @@ impl Proxy {
         let switched = Switched::from(upgrade, &response).map_err(Failure::Upstream)?;
         let is_h2 = response.version() == Version::HTTP_2;
         for_client(routed.policy, record, &mut response);
-        let slot = slot.take_if(|slot| slot.holds_places());
+        let lease = reservation.filter(Reservation::is_lease);
         if let Some(switched) = switched {
             switched.answer(&mut response);
             let (head, body) = response.into_parts();
@@ -86,7 +89,7 @@ impl Proxy {
                 body.tunnel().ok_or(Failure::Upstream(UpstreamError::Invalid("a switch")))?;
             self.tunnels.begin(
                 (switched.client, tunnel),
-                slot,
+                lease,
                 &self.plan.routes[routed.route].tunnels,
             );
             return Ok(Response::from_parts(head, Body::empty()));
@@ -97,7 +100,7 @@ impl Proxy {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         let mut response = response.map(|body| Body::streamed(body, is_h2, || client.leaving()));
-        response.body_mut().keep(slot, unasked);
+        response.body_mut().keep(lease, unasked);
         Ok(response)
     }
 }
@@ -110,7 +113,7 @@ impl Proxy {
         &self,
         record: &mut Record<'_>,
         routed: &mut Routed<'_>,
-        slot: Option<&Slot>,
+        reservation: Option<&Reservation>,
         again: Resend,
         (own, started, inform): (
             &mut AddedHeaders,
@@ -119,12 +122,12 @@ impl Proxy {
         ),
     ) -> Result<Response<upstream::ResponseBody>, UpstreamError> {
         let failed_at = Instant::now();
-        let connection = self.second_connection(record, routed, slot, &again).await;
+        let connection = self.second_connection(record, routed, reservation, &again).await;
         record.waited();
         let connection = match connection {
             Ok(connection) => connection,
-            Err(Unpaid::Connect(error)) => return Err(again.unconnected(error)),
-            Err(Unpaid::Refused) => return Err(again.unpaid()),
+            Err(Failure::Upstream(error)) => return Err(again.unconnected(error)),
+            Err(_) => return Err(again.unpaid()),
         };
         let now = Instant::now();
         // If the upstream has seen nothing of the request, the second attempt gets no time of its own.
@@ -138,19 +141,31 @@ impl Proxy {
         &self,
         record: &mut Record<'_>,
         routed: &Routed<'_>,
-        slot: Option<&Slot>,
+        first: Option<&Reservation>,
         again: &Resend,
-    ) -> Result<Connection, Unpaid> {
-        let Some(slot) = slot else { return again.connection().await.map_err(Unpaid::Connect) };
-        if again.is_seen() {
-            return self.pay_again(record, routed, slot, again, None).await;
+    ) -> Result<Connection, Failure> {
+        let mut fresh = None;
+        if !again.is_seen() || first.is_none() {
+            let connection = again.connection().await.map_err(Failure::Upstream)?;
+            // A connection that took long to make may be late: the request could meet those that are sent later.
+            if !first.is_some_and(Reservation::is_late) {
+                return Ok(connection);
+            }
+            fresh = Some(connection);
         }
-        let fresh = again.connection().await.map_err(Unpaid::Connect)?;
-        // It was long in the making: what is sent now could meet what is sent later.
-        match slot.is_late() {
-            true => self.pay_again(record, routed, slot, again, Some(fresh)).await,
-            false => Ok(fresh),
+        let (checks, indices) = first.map(Reservation::for_another_attempt).unwrap_or_default();
+        let upstream = &self.upstreams[routed.policy.upstream];
+        let mut pool = SecondConnection { upstream, again, fresh };
+        if checks.is_empty() {
+            return pool.ready().await;
         }
+        let way = (routed.route, routed.policy);
+        let asked = (&checks, &indices[..]);
+        let mut attempt = Attempt::second(self, record, way, asked, routed.budget);
+        let paced = limit::pace(&self.store, &checks, &mut attempt, &mut pool).await;
+        let (mut reservation, connection) = paced?;
+        reservation.spend();
+        Ok(connection)
     }
 }
 
@@ -158,7 +173,7 @@ impl Routed<'_> {
     /// Makes the request what its upstream gets, together with what is returned: who asked for what.
     fn for_upstream(
         &mut self,
-        config: &config::Upstream,
+        config: &config::Pool,
         upgrade: Option<&Upgrade>,
         id: &HeaderValue,
         client: &Client,
@@ -231,15 +246,19 @@ fn for_client<B>(policy: &RoutePolicy, record: &Record<'_>, response: &mut Respo
     policy.rules.as_ref().into_iter().flatten().for_each(|rules| rules.response.apply(headers));
 }
 
-/// Why there is no answer. Where nothing was sent, `slot` goes to somebody else.
-fn unanswered(error: UpstreamError, upload: Option<&UploadControl>, slot: Option<Slot>) -> Failure {
+/// Why there is no answer. If nothing was sent, the permits are refunded.
+fn unanswered(
+    error: UpstreamError,
+    upload: Option<&UploadControl>,
+    reservation: Option<Reservation>,
+) -> Failure {
     if let Some(fault) = upload.and_then(UploadControl::error) {
         return spoilt(fault);
     }
     if error.is_unsent()
-        && let Some(slot) = slot
+        && let Some(reservation) = reservation
     {
-        slot.give_back();
+        reservation.refund();
     }
     Failure::Upstream(error)
 }

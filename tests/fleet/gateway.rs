@@ -1,4 +1,4 @@
-//! A gateway of the fleet: the product's own guards over links, and the way of a request as in `proxy/admit.rs`, without
+//! A gateway of the fleet: the product's own guards over links, and the product's own loop through the limiters, without
 //! HTTP.
 
 use crate::{
@@ -9,9 +9,9 @@ use crate::{
 };
 use metrics::Gauge;
 use paceway::{
-    limit::{self, Admission, Slot},
+    limit::{self, Callee, Caller, Reservation, Waiter},
     store::{
-        Check, Checks, Store, StoreError,
+        Check, Checks, Decision, Store, StoreError,
         batch::StoreMetrics,
         failover::{self, Failover},
         health::{Health, HealthMetrics, Pace, PaceMetrics},
@@ -48,6 +48,24 @@ pub(crate) struct Request {
     pub(crate) leaves_after: Option<Duration>,
     /// The number of the connection to the store.
     pub(crate) line: usize,
+}
+
+/// A request on its way through the limiters.
+struct Call<'a> {
+    network: &'a Network,
+    gateway: usize,
+    line: usize,
+    budget: Duration,
+    until: Instant,
+    /// The instant of the permits that it has.
+    granted: Option<(Micros, Micros)>,
+    sends_late: bool,
+}
+
+/// The connection of a request: it is ready as soon as its gateway does not stall.
+struct Awake<'a> {
+    network: &'a Network,
+    gateway: usize,
 }
 
 // === impl Process ===
@@ -134,15 +152,14 @@ impl Request {
         let mut told = upstream.arrives(&self, network.now());
         let admitted = self.admitted(route, &network, &store, &checks);
         let admitted = match self.leaves_after {
-            Some(patience) => timeout(patience, admitted).await.unwrap_or(Ok(Err(End::Left))),
+            Some(patience) => timeout(patience, admitted).await.unwrap_or(Err(End::Left)),
             None => admitted.await,
         };
         match admitted {
-            Err(error) => told.end(network.now(), End::Failed(error)),
-            Ok(Err(end)) => told.end(network.now(), end),
-            Ok(Ok((mut slot, granted))) => {
-                slot.spend();
-                told.sent(network.now(), granted, &slot);
+            Err(end) => told.end(network.now(), end),
+            Ok((mut reservation, granted)) => {
+                reservation.spend();
+                told.sent(network.now(), granted, &reservation);
                 sleep(limit::duration(route.hold)).await;
                 network.awake(self.gateway).await;
                 told.end(network.now(), End::Done);
@@ -156,42 +173,91 @@ impl Request {
         network: &Network,
         store: &Arc<dyn Store>,
         checks: &Checks,
-    ) -> Result<Result<(Slot, (Micros, Micros)), End>, StoreError> {
+    ) -> Result<(Reservation, (Micros, Micros)), End> {
         let budget = limit::duration(route.budget);
-        let until = Instant::now() + budget;
-        let sends_late = network.world.lock().defect == Some(Defect::LateSlotsAreSent);
-        // The instant that its permits were granted for, if it has any.
-        let mut instant = None;
-        let left = || until.saturating_duration_since(Instant::now());
-        let mut admission = limit::ask(store, checks, budget).await?;
-        loop {
-            admission = match admission {
-                Admission::Granted(slot) => {
-                    if slot.wait > budget {
-                        return Ok(Err(End::InVain));
-                    }
-                    let granted = *instant.get_or_insert_with(|| network.granted(self.line, &slot));
-                    slot.come().await;
-                    network.awake(self.gateway).await;
-                    if slot.is_late() && !sends_late {
-                        instant = None;
-                        slot.ask_again(left()).await?
-                    } else if slot.is_complete() {
-                        return Ok(Ok((slot, granted)));
-                    } else {
-                        slot.take_places(left()).await?
-                    }
-                }
-                Admission::Queued(place) => {
-                    instant = None;
-                    place.called().await;
-                    network.awake(self.gateway).await;
-                    place.ask_again(left()).await?
-                }
-                Admission::Refused(decision) => {
-                    return Ok(Err(End::Refused(decision.retry_after)));
-                }
-            };
+        let Self { gateway, line, .. } = *self;
+        let mut call = Call {
+            network,
+            gateway,
+            line,
+            budget,
+            until: Instant::now() + budget,
+            granted: None,
+            sends_late: network.world.lock().defect == Some(Defect::LateSlotsAreSent),
+        };
+        let paced = limit::pace(store, checks, &mut call, &mut Awake { network, gateway }).await;
+        let (reservation, ()) = paced?;
+        Ok((reservation, call.granted.expect("it has a reservation")))
+    }
+}
+
+// === impl Call ===
+
+impl Caller for Call<'_> {
+    type Error = End;
+
+    fn left(&self) -> Duration {
+        self.until.saturating_duration_since(Instant::now())
+    }
+
+    fn granted(&mut self, reservation: &Reservation) {
+        let Self { network, line, .. } = *self;
+        self.granted.get_or_insert_with(|| network.granted(line, reservation));
+    }
+
+    fn queued(&mut self, _: &Waiter) {
+        self.granted = None;
+    }
+
+    fn refused(&mut self, decision: Decision) -> End {
+        End::Refused(decision.retry_after)
+    }
+
+    fn undecided(&mut self, error: StoreError) -> End {
+        End::Failed(error)
+    }
+
+    fn waits(&mut self, _: usize, time: Option<Duration>) -> Result<(), End> {
+        match time.is_some_and(|time| time > self.budget) {
+            true => Err(End::InVain),
+            false => Ok(()),
         }
     }
+
+    fn is_late(&self, reservation: &Reservation) -> bool {
+        reservation.is_late() && !self.sends_late
+    }
+
+    fn late(&mut self, _: &Reservation) {
+        self.granted = None;
+    }
+
+    async fn notified(&mut self, waiter: &Waiter) -> Result<(), End> {
+        waiter.notified().await;
+        self.network.awake(self.gateway).await;
+        Ok(())
+    }
+}
+
+// === impl Awake ===
+
+impl Callee for Awake<'_> {
+    type Ready = ();
+    type Error = End;
+
+    /// The gateway may stall until after the instant, and then the request is late.
+    fn lead(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn at_hand(&mut self) -> Option<()> {
+        None
+    }
+
+    async fn ready(&mut self) -> Result<(), End> {
+        self.network.awake(self.gateway).await;
+        Ok(())
+    }
+
+    fn put_back(&mut self, (): ()) {}
 }

@@ -8,7 +8,7 @@ use crate::{
 };
 use fastrand::Rng;
 use paceway::{
-    limit::{self, Slot},
+    limit::{self, Reservation},
     store::{
         BoxFuture, Entry, Reply, Source, StoreError,
         batch::{Beat, Script},
@@ -216,7 +216,7 @@ impl Network {
     }
 
     /// The earliest and the latest instant that a decision, received just now on `line`, can have granted.
-    pub(crate) fn granted(&self, line: usize, slot: &Slot) -> (Micros, Micros) {
+    pub(crate) fn granted(&self, line: usize, slot: &Reservation) -> (Micros, Micros) {
         let (now, wait) = (self.now(), limit::micros(slot.wait));
         let (heard, first, last) = self.world.lock().links[line].heard;
         match slot.source {

@@ -267,7 +267,7 @@ impl Fleet {
             return (free != most)
                 .then(|| format!("route {route}: {free} places are free, of {most}"));
         }
-        held.iter_mut().for_each(limit::Slot::spend);
+        held.iter_mut().for_each(limit::Reservation::spend);
         drop(held);
         sleep(limit::duration(refused.retry_after)).await;
         match limit::ask(store, &checks, zero).await {

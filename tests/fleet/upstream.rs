@@ -5,7 +5,7 @@ use crate::{
     history::{MS, Micros},
 };
 use paceway::{
-    limit::Slot,
+    limit::Reservation,
     store::{Source, StoreError},
 };
 use parking_lot::Mutex;
@@ -82,7 +82,7 @@ impl Upstream {
 // === impl Teller ===
 
 impl Teller {
-    pub(crate) fn sent(&self, now: Micros, granted: (Micros, Micros), slot: &Slot) {
+    pub(crate) fn sent(&self, now: Micros, granted: (Micros, Micros), slot: &Reservation) {
         let seen = &mut self.upstream.seen.lock()[self.index];
         (seen.sent, seen.granted) = (Some((now, slot.source)), granted);
     }

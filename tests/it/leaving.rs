@@ -4,9 +4,9 @@
 use crate::support::Redis;
 use paceway::{
     algorithm::{Algorithm, Concurrency, SlidingWindow, TokenBucket},
-    limit::{self, Admission, Slot},
+    limit::{self, Callee, Caller, Reservation},
     store::{
-        Check, Checks, Store, StoreAdmin,
+        Check, Checks, Decision, Store, StoreAdmin, StoreError,
         batch::{Batched, StoreMetrics},
         memory::MemoryStore,
         redis::{Epochs, RedisStore, RedisUrl},
@@ -46,28 +46,54 @@ fn checks(group: &str, letters: &str) -> Checks {
     letters.chars().map(check).collect()
 }
 
-/// Waits for a slot as the gateway does.
-async fn held(store: Arc<dyn Store>, checks: Checks) -> Slot {
-    let until = Instant::now() + LIMIT;
-    let mut admission = limit::ask(&store, &checks, LIMIT).await;
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        admission = match admission.expect("a decision") {
-            Admission::Granted(slot) => {
-                slot.near(PERIOD / 10).await;
-                slot.come().await;
-                match slot.is_complete() {
-                    true => return slot,
-                    false => slot.take_places(left).await,
-                }
-            }
-            Admission::Queued(place) => {
-                place.called().await;
-                place.ask_again(left).await
-            }
-            Admission::Refused(decision) => panic!("there is time enough: {decision:?}"),
-        };
+/// A call that waits for up to 20 s.
+struct Call {
+    until: Instant,
+}
+
+impl Caller for Call {
+    type Error = StoreError;
+
+    fn left(&self) -> Duration {
+        self.until.saturating_duration_since(Instant::now())
     }
+
+    fn refused(&mut self, decision: Decision) -> StoreError {
+        panic!("there is time enough: {decision:?}")
+    }
+
+    fn undecided(&mut self, error: StoreError) -> StoreError {
+        error
+    }
+}
+
+/// The things that the call needs besides permits: they are ready at once, and asked for 20 ms before the instant.
+struct Tools;
+
+impl Callee for Tools {
+    type Ready = ();
+    type Error = StoreError;
+
+    fn lead(&self) -> Duration {
+        PERIOD / 10
+    }
+
+    fn at_hand(&mut self) -> Option<()> {
+        None
+    }
+
+    async fn ready(&mut self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn put_back(&mut self, (): ()) {}
+}
+
+/// Waits until a call may be made, in the loop of the gateway.
+async fn held(store: Arc<dyn Store>, checks: Checks) -> Reservation {
+    let mut call = Call { until: Instant::now() + LIMIT };
+    let paced = limit::pace(&store, &checks, &mut call, &mut Tools).await;
+    paced.expect("a decision").0
 }
 
 /// Polls `future` up to `polls` times, whenever it is woken; then leaves it alone for the time `unpolled`, and drops it.

@@ -1,15 +1,21 @@
-//! The limiter as a `tower::Layer`, for axum and other tower programs: holds a request for its slot, or
-//! answers 429 in its place.
+//! The limiter as a `tower::Layer`, for axum and other tower programs: it holds a request until it may be made, or answers
+//! 429 in its place. All that it does for a request is [`pace`], in a box.
 //!
-//! `LimitService` itself is always ready, as `tower`'s `LoadShed` is. What makes the inner service ready (a connection,
-//! a permit of a `ConcurrencyLimit`) is taken for one request, shortly before its slot, and not while it waits.
+//! `LimitService` itself is always ready, as `tower`'s `LoadShed` is. Readiness of the inner service (a connection, a
+//! permit of a `ConcurrencyLimit`) is taken for one request, shortly before its instant, and not while the request waits.
 
-use super::{AcquireError, Limiter, duration, micros};
+use super::{
+    duration,
+    limiter::{AcquireError, Attempt, Limiter},
+    micros,
+    service::{Callee, LEAST_LEAD, MOST_LEAD, pace},
+};
 use crate::answer::Failure;
 use bytes::Bytes;
 use http::{Request, Response};
 use std::{
     future::{Future, poll_fn},
+    marker::PhantomData,
     pin::Pin,
     sync::{
         Arc,
@@ -21,29 +27,42 @@ use std::{
 use tokio::time::Instant;
 use tower::{Layer, Service};
 
-/// How long before its slot a request makes the inner service ready: twice as long as that took last, within these.
-const LEAD: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
-
-/// Puts a [`Limiter`] before a service; each request takes one permit.
+/// Puts a [`Limiter`] in front of a service; each request takes one permit.
 #[derive(Debug, Clone)]
 pub struct LimitLayer {
     limiter: Limiter,
     max_wait: Duration,
-    /// How long the inner service took last to become ready, µs.
+    /// The time that the inner service took last to become ready, in µs.
     readying: Arc<AtomicI64>,
 }
 
-/// A service behind a [`Limiter`].
+/// A service whose requests wait for a [`Limiter`]. [`LimitLayer`] makes it.
 #[derive(Debug, Clone)]
 pub struct LimitService<S> {
     inner: S,
     layer: LimitLayer,
 }
 
+/// The inner service as a call sees it: cloned for the call, and made ready shortly before its instant.
+struct Inner<'a, S, R> {
+    service: S,
+    layer: &'a LimitLayer,
+    /// A clone that is ready and was not used, because the call was late.
+    kept: Option<S>,
+    request: PhantomData<fn(R)>,
+}
+
+/// Why a request did not reach the inner service.
+enum Unmade<E> {
+    Limited(AcquireError),
+    Unready(E),
+}
+
 // === impl LimitLayer ===
 
 impl LimitLayer {
-    /// Refuses what cannot go at once.
+    /// A layer that refuses each request for which no permit is free at once, until [`max_wait`](Self::max_wait) says
+    /// otherwise.
     pub fn new(limiter: Limiter) -> Self {
         Self { limiter, max_wait: Duration::ZERO, readying: Arc::default() }
     }
@@ -52,18 +71,6 @@ impl LimitLayer {
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
         Self { max_wait, ..self }
-    }
-
-    fn lead(&self) -> Duration {
-        (duration(self.readying.load(Relaxed)) * 2).clamp(LEAD.0, LEAD.1)
-    }
-
-    /// `service` when it is ready for one call.
-    async fn ready<R, S: Service<R>>(&self, mut service: S) -> Result<S, S::Error> {
-        let started = Instant::now();
-        poll_fn(|cx| service.poll_ready(cx)).await?;
-        self.readying.store(micros(started.elapsed()), Relaxed);
-        Ok(service)
     }
 
     fn failure(&self, error: AcquireError) -> Failure {
@@ -92,6 +99,24 @@ impl<S> Layer<S> for LimitLayer {
 
 // === impl LimitService ===
 
+impl<S: Clone + Send> LimitService<S> {
+    /// Holds `request` and calls the inner service with it.
+    async fn paced<R>(self, request: R) -> Result<S::Response, Unmade<S::Error>>
+    where
+        S: Service<R>,
+    {
+        let Self { inner, layer } = self;
+        let limiter = &layer.limiter;
+        let checks = limiter.checks(1).map_err(Unmade::Limited)?;
+        let mut attempt = Attempt::within(layer.max_wait.min(limiter.max_wait));
+        let mut inner = Inner { service: inner, layer: &layer, kept: None, request: PhantomData };
+        let paced = pace(&limiter.store, &checks, &mut attempt, &mut inner).await;
+        let (mut reservation, mut service) = paced?;
+        reservation.spend();
+        service.call(request).await.map_err(Unmade::Unready)
+    }
+}
+
 impl<S, B, R> Service<Request<B>> for LimitService<S>
 where
     S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
@@ -103,45 +128,63 @@ where
     type Error = S::Error;
     type Future = Pin<Box<dyn Future<Output = Result<Response<R>, S::Error>> + Send>>;
 
-    /// Always ready: whether the inner service is ready is asked for each request, shortly before its slot.
+    /// Always ready: whether the inner service is ready is asked for each request, shortly before its instant.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let (inner, layer) = (self.inner.clone(), self.layer.clone());
+        let service = self.clone();
+        let layer = self.layer.clone();
         Box::pin(async move {
-            let limiter = &layer.limiter;
-            let started = Instant::now();
-            let refused = |error| Ok(layer.failure(error).response().map(R::from));
-            let checks = match limiter.checks(1) {
-                Ok(checks) => checks,
-                Err(error) => return refused(error),
-            };
-            let mut at_hand = None;
-            loop {
-                let budget = layer.max_wait.min(limiter.max_wait);
-                let left = budget.saturating_sub(started.elapsed());
-                let mut slot = match limiter.reserve(&checks, left).await {
-                    Ok(slot) => slot,
-                    Err(error) => return refused(error),
-                };
-                // A ready service is not kept from other requests for longer than the longest lead.
-                let kept = at_hand.take().filter(|_| slot.wait <= LEAD.1);
-                slot.near(LEAD.1).await;
-                slot.near(layer.lead()).await;
-                let mut service = match kept {
-                    Some(service) => service,
-                    None => layer.ready(inner.clone()).await?,
-                };
-                slot.come().await;
-                if !slot.is_late() {
-                    slot.spend();
-                    return service.call(request).await;
-                }
-                // The inner service took too long, or the task woke too late: the slot goes back with its drop.
-                at_hand = Some(service);
+            match service.paced(request).await {
+                Ok(response) => Ok(response),
+                Err(Unmade::Limited(error)) => Ok(layer.failure(error).response().map(R::from)),
+                Err(Unmade::Unready(error)) => Err(error),
             }
         })
+    }
+}
+
+// === impl Inner ===
+
+impl<S: Service<R> + Clone + Send, R> Callee for Inner<'_, S, R> {
+    type Ready = S;
+    type Error = Unmade<S::Error>;
+
+    fn lead(&self) -> Duration {
+        (duration(self.layer.readying.load(Relaxed)) * 2).clamp(LEAST_LEAD, MOST_LEAD)
+    }
+
+    fn at_hand(&mut self) -> Option<S> {
+        self.kept.take()
+    }
+
+    async fn ready(&mut self) -> Result<S, Unmade<S::Error>> {
+        if let Some(service) = self.kept.take() {
+            return Ok(service);
+        }
+        let mut service = self.service.clone();
+        let started = Instant::now();
+        poll_fn(|cx| service.poll_ready(cx)).await.map_err(Unmade::Unready)?;
+        self.layer.readying.store(micros(started.elapsed()), Relaxed);
+        Ok(service)
+    }
+
+    fn put_back(&mut self, service: S) {
+        self.kept = Some(service);
+    }
+
+    /// A ready service is not kept from other requests for longer than the longest lead.
+    fn waits(&mut self, time: Option<Duration>) {
+        if time.is_none_or(|time| time > MOST_LEAD) {
+            self.kept = None;
+        }
+    }
+}
+
+impl<E> From<AcquireError> for Unmade<E> {
+    fn from(error: AcquireError) -> Self {
+        Self::Limited(error)
     }
 }

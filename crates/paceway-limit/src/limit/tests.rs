@@ -1,9 +1,14 @@
 mod places;
 
 use super::*;
-use crate::store::memory::MemoryStore;
+use crate::{
+    algorithm::Algorithm,
+    rate::Rate,
+    store::{Check, Checks, Store, memory::MemoryStore},
+};
 use http::{Request, Response, StatusCode};
-use std::convert::Infallible;
+use std::{convert::Infallible, sync::Arc};
+use tokio::time::{Instant, sleep, sleep_until};
 use tower::{Layer, Service, service_fn};
 
 fn limiter(count: u64, burst: u32) -> Limiter {

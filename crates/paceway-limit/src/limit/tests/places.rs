@@ -4,32 +4,19 @@ use super::*;
 use crate::algorithm::{Concurrency, SlidingWindow};
 use rstest::rstest;
 
-/// Waits as the gateway does, and holds its place for the length of a call. When it was let in.
+/// Waits in the loop of the gateway, and holds its permit for the length of a call. Returns the instant of its start.
 async fn call(
     store: Arc<dyn Store>,
     checks: Checks,
     budget: Duration,
     length: Duration,
 ) -> Option<Instant> {
-    let until = Instant::now() + budget;
-    let left = || until.saturating_duration_since(Instant::now());
-    let mut admission = ask(&store, &checks, budget).await.expect("a decision");
-    let mut slot = loop {
-        let next = match admission {
-            Admission::Granted(slot) => {
-                slot.come().await;
-                if slot.is_complete() {
-                    break slot;
-                }
-                slot.take_places(left()).await
-            }
-            Admission::Queued(place) => {
-                place.called().await;
-                place.ask_again(left()).await
-            }
-            Admission::Refused(_) => return None,
-        };
-        admission = next.expect("a decision");
+    let mut attempt = limiter::Attempt::within(budget);
+    let paced = pace(&store, &checks, &mut attempt, &mut limiter::Nothing).await;
+    let mut slot = match paced {
+        Ok((reservation, ())) => reservation,
+        Err(AcquireError::Refused { .. }) => return None,
+        Err(error) => panic!("a decision: {error}"),
     };
     slot.spend();
     let at = Instant::now();

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::{
-    limit::{self, Admission, Place, Slot},
+    limit::{self, Admission, Reservation, Waiter},
     store::calls::Callable,
 };
 use rstest::rstest;
@@ -180,11 +180,11 @@ async fn calls_that_have_asked_the_store_count() {
 }
 
 /// The first of `waiting` that is called now, without any wait.
-async fn called(waiting: &mut VecDeque<Place>) -> Option<Place> {
+async fn called(waiting: &mut VecDeque<Waiter>) -> Option<Waiter> {
     for i in 0..waiting.len() {
         let is_called = tokio::select! {
             biased;
-            () = waiting[i].called() => true,
+            () = waiting[i].notified() => true,
             () = std::future::ready(()) => false,
         };
         if is_called {
@@ -214,7 +214,7 @@ async fn waiters_do_not_hand_each_other_a_place_for_ever() {
         waiting.push_back(place);
     }
     drop(held);
-    let mut given: Vec<Slot> = Vec::new();
+    let mut given: Vec<Reservation> = Vec::new();
     for _ in 0..10 {
         let Some(place) = called(&mut waiting).await else { break };
         match place.ask_again(budget).await.expect("a decision") {

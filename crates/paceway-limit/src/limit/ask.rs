@@ -1,0 +1,134 @@
+//! Questions to the store: the first one of a call, and those of a call that was late or waited in a queue.
+
+use super::{Reservation, Waiter, duration, micros};
+use crate::store::{Answer, Check, Checks, Decision, Source, Store, StoreError, calls::Callable};
+use std::{sync::Arc, time::Duration};
+use tokio::time::Instant;
+
+/// The store's answer to a call that asked for its permits.
+#[derive(Debug)]
+pub enum Admission {
+    /// The call may be made from the instant of the reservation on.
+    Granted(Reservation),
+    /// The call waits for a concurrency permit, and asks again when it is notified.
+    Queued(Waiter),
+    /// Nothing was taken.
+    Refused(Decision),
+}
+
+/// Asks once for all `checks` of a call that may wait up to `budget`. Either all limiters grant it, or none is charged.
+///
+/// # Errors
+///
+/// [`StoreError`] when the store gives no decision and the limiters' policy for that (`on_failure`) gives none either.
+pub async fn ask(
+    store: &Arc<dyn Store>,
+    checks: &Checks,
+    budget: Duration,
+) -> Result<Admission, StoreError> {
+    let ticket = checks.iter().any(Check::is_lease).then(|| store.calls().ticket());
+    ask_as(store, checks, budget, ticket).await
+}
+
+async fn ask_as(
+    store: &Arc<dyn Store>,
+    checks: &Checks,
+    budget: Duration,
+    ticket: Option<Callable>,
+) -> Result<Admission, StoreError> {
+    let asked = ticket.as_ref().map(|callable| callable.ticket);
+    let waiter = ticket.map(|ticket| Waiter::new(store, checks, ticket));
+    // An answer that is known already needs no future.
+    let decision = match store.reserve(checks, micros(budget), asked) {
+        Answer::Ready(decision) => decision?,
+        answer => answer.get().await?,
+    };
+    Ok(admission(store, checks, budget, decision, waiter))
+}
+
+fn admission(
+    store: &Arc<dyn Store>,
+    checks: &Checks,
+    budget: Duration,
+    decision: Decision,
+    mut waiter: Option<Waiter>,
+) -> Admission {
+    if let Some(queued) = decision.queued
+        && let Some(mut waiter) = waiter.take()
+    {
+        waiter.ask_at = Instant::now() + duration(queued.ask_after).min(budget);
+        (waiter.bound_by, waiter.source) = (decision.bound_by, decision.source);
+        if let Some(callable) = &mut waiter.ticket {
+            callable.ticket.deadline = queued.deadline;
+        }
+        return Admission::Queued(waiter);
+    }
+    if !decision.admitted {
+        return Admission::Refused(decision);
+    }
+    let ticket = waiter.and_then(|mut waiter| waiter.ticket.take());
+    Admission::Granted(Reservation::new(store, checks, decision, ticket))
+}
+
+// === impl Reservation ===
+
+impl Reservation {
+    /// Asks for everything again, after a refund of what this reservation had.
+    ///
+    /// # Errors
+    ///
+    /// As [`ask`].
+    pub async fn ask_again(self, budget: Duration) -> Result<Admission, StoreError> {
+        let (store, checks) = (self.store.clone(), self.checks.clone());
+        drop(self);
+        ask(&store, &checks, budget).await
+    }
+
+    /// Takes the concurrency permits, now that the instant has come. If none is free, the other permits are refunded, and
+    /// the waiter asks for everything again once it has a concurrency permit.
+    ///
+    /// # Errors
+    ///
+    /// As [`ask`].
+    pub async fn take_concurrency(mut self, budget: Duration) -> Result<Admission, StoreError> {
+        let leases: Checks = self.checks.iter().filter(|check| check.is_lease()).cloned().collect();
+        let index_of = |checks: &Checks, bound_by: usize| {
+            let index = checks.iter().position(|check| check.key == leases[bound_by].key);
+            index.unwrap_or(0)
+        };
+        match ask_as(&self.store, &leases, budget, self.ticket.take()).await? {
+            Admission::Granted(held) => {
+                self.held = Some(Box::new(held));
+                Ok(Admission::Granted(self))
+            }
+            Admission::Queued(waiter) => {
+                let bound_by = index_of(&self.checks, waiter.bound_by);
+                Ok(Admission::Queued(waiter.for_all(self.checks.clone(), bound_by)))
+            }
+            Admission::Refused(mut decision) => {
+                decision.bound_by = index_of(&self.checks, decision.bound_by);
+                Ok(Admission::Refused(decision))
+            }
+        }
+    }
+}
+
+// === impl Waiter ===
+
+impl Waiter {
+    /// Asks for everything again, from this place in the queue. The place is given up when the store that keeps the queue
+    /// decides no longer: when Redis failed meanwhile, or came back.
+    ///
+    /// # Errors
+    ///
+    /// As [`ask`].
+    pub async fn ask_again(mut self, budget: Duration) -> Result<Admission, StoreError> {
+        if self.store.decides_alone(&self.checks) != (self.source == Source::Local) {
+            let (store, checks) = (self.store.clone(), self.checks.clone());
+            drop(self);
+            return ask(&store, &checks, budget).await;
+        }
+        let ticket = self.ticket.take();
+        ask_as(&self.store, &self.checks, budget, ticket).await
+    }
+}

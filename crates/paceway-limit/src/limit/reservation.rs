@@ -1,0 +1,166 @@
+//! What a limiter granted and the call has not used yet: permits for one instant, and the concurrency permits that are
+//! held until the call ends.
+
+use super::{duration, lease};
+use crate::{
+    algorithm::reserve::{self, Part},
+    store::{Check, Checks, Decision, Source, Store, batch::places, calls::Callable},
+};
+use std::{sync::Arc, time::Duration};
+use tokio::{
+    task::AbortHandle,
+    time::{Instant, sleep_until},
+};
+
+/// How late a task may wake for a reservation of limiters without a `margin` of their own. A machine that is suspended for
+/// longer would send at once all calls that have piled up meanwhile.
+const SLACK: Duration = Duration::from_millis(100);
+/// A smaller `margin` is taken for 5 ms: timers count in ms.
+const LEAST_SLACK: Duration = Duration::from_millis(5);
+
+/// Permits that are granted for one instant. Dropped before it is spent, its permits are refunded; dropped later, its
+/// concurrency permits are released.
+#[derive(Debug)]
+pub struct Reservation {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) checks: Checks,
+    parts: reserve::Parts,
+    /// The instant from which on the call may be made.
+    pub at: Instant,
+    /// The time from the decision to that instant; zero when the call may be made at once.
+    pub wait: Duration,
+    /// Index of the check whose limiter made it so late.
+    pub bound_by: usize,
+    /// The store that granted it (the shared one, or this process while that is away), which also takes the refund.
+    pub source: Source,
+    spent: bool,
+    /// Holds the concurrency permits, by this number.
+    pub(super) ticket: Option<Callable>,
+    renewals: Vec<AbortHandle>,
+    /// The concurrency permits of a reservation whose rate permits came later than the decision.
+    pub(super) held: Option<Box<Reservation>>,
+}
+
+// === impl Reservation ===
+
+impl Reservation {
+    /// The reservation that `decision` granted to the holder of `ticket`.
+    pub(super) fn new(
+        store: &Arc<dyn Store>,
+        checks: &Checks,
+        decision: Decision,
+        ticket: Option<Callable>,
+    ) -> Self {
+        let wait = duration(decision.wait);
+        let mut new = Self {
+            store: store.clone(),
+            checks: checks.clone(),
+            parts: decision.parts,
+            at: Instant::now() + wait,
+            wait,
+            bound_by: decision.bound_by,
+            source: decision.source,
+            spent: false,
+            ticket,
+            renewals: Vec::new(),
+            held: None,
+        };
+        if new.ticket.is_some() {
+            let source = new.source;
+            let leases = new.leases();
+            new.renewals = leases
+                .map(|(check, part)| lease::renew(store, source, check, part.grant))
+                .collect();
+        }
+        new
+    }
+
+    /// Resolves `lead` before the instant: the time to make ready what the call needs.
+    pub async fn wait_until(&self, lead: Duration) {
+        if self.wait > lead {
+            sleep_until(self.at - lead).await;
+        }
+    }
+
+    /// Resolves at the instant.
+    pub async fn wait_until_due(&self) {
+        if !self.wait.is_zero() {
+            sleep_until(self.at).await;
+        }
+    }
+
+    /// Whether its instant is further in the past than its limiters' `margin` (100 ms without one). A call that is made
+    /// so late could reach the upstream together with those of later reservations.
+    pub fn is_late(&self) -> bool {
+        let margins = self.checks.iter().map(|check| duration(check.algorithm.margin()));
+        let margin = margins.filter(|margin| !margin.is_zero()).min();
+        let slack = margin.map_or(SLACK, |margin| margin.max(LEAST_SLACK));
+        self.at.elapsed() > slack
+    }
+
+    /// Whether it has all that was asked for. Concurrency permits are taken only when the instant of the others has come,
+    /// so a reservation that waits does not have them yet.
+    pub fn is_complete(&self) -> bool {
+        self.held.is_some() || !self.parts.contains(&Part::NOT_YET)
+    }
+
+    /// Whether it has to be kept until the call has ended, because it holds concurrency permits.
+    pub fn is_lease(&self) -> bool {
+        self.held.is_some() || self.leases().next().is_some()
+    }
+
+    /// The checks of a second attempt of the call, each with its index among all checks. The concurrency permits of the
+    /// first attempt are kept for it, so only the others are asked for.
+    pub fn for_another_attempt(&self) -> (Checks, Vec<usize>) {
+        let rates = self.checks.iter().enumerate().filter(|(_, check)| !check.is_lease());
+        let (indices, checks): (_, Vec<Check>) = rates.map(|(i, check)| (i, check.clone())).unzip();
+        (checks.into(), indices)
+    }
+
+    /// Uses the permits: the call is made now, and they are not refunded.
+    pub fn spend(&mut self) {
+        self.spent = true;
+    }
+
+    /// Refunds the permits after all, because nothing of the call was sent.
+    pub fn refund(mut self) {
+        self.spent = false;
+    }
+
+    /// The check whose limiter made it so late.
+    pub fn bound(&self) -> &Check {
+        &self.checks[self.bound_by]
+    }
+
+    /// The parts that the limiters granted, in the order of the checks.
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    fn leases(&self) -> impl Iterator<Item = (&Check, &Part)> {
+        let parts = self.checks.iter().zip(&self.parts);
+        parts.filter(|(check, part)| check.is_lease() && part.at >= 0)
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.renewals.iter().for_each(AbortHandle::abort);
+        if !self.spent {
+            self.store.refund(self.source, &self.checks, &self.parts);
+            // The concurrency permit that it got from the queue, and kept while it waited for the others.
+            if let Some(Callable { ticket, .. }) = self.ticket.take()
+                && ticket.deadline > 0
+                && self.leases().next().is_none()
+            {
+                self.store.refund(self.source, &self.checks, &places(&self.checks, ticket));
+            }
+        } else if self.leases().next().is_some() {
+            let mut parts = self.parts.clone();
+            let spent =
+                parts.iter_mut().zip(self.checks.iter()).filter(|(_, check)| !check.is_lease());
+            spent.for_each(|(part, _)| *part = Part::NOTHING);
+            self.store.refund(self.source, &self.checks, &parts);
+        }
+    }
+}

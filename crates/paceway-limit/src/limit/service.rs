@@ -1,0 +1,213 @@
+//! The one way of a call through its limiters.
+//!
+//! A connection must be ready before its permits are spent: a connection that takes 300 ms to make would otherwise send
+//! the call 300 ms after its instant, together with later ones. So [`pace`] asks for permits first, waits until shortly
+//! before their instant, lets the [`Callee`] make ready what the call needs, and waits for the instant itself. A call that is
+//! late by then, or whose concurrency permits other calls hold, asks again. Dropping the future refunds everything.
+
+use super::{
+    Reservation, Waiter,
+    ask::{Admission, ask},
+};
+use crate::store::{Checks, Decision, Store, StoreError};
+use std::{
+    future::{Future, pending},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::time::Instant;
+
+/// The longest time before its instant at which a call makes its callee ready. A connection that is made earlier could be
+/// closed as idle before it is used.
+pub const MOST_LEAD: Duration = Duration::from_secs(1);
+/// The shortest: timers count in ms, and a task may wake some ms late.
+pub const LEAST_LEAD: Duration = Duration::from_millis(20);
+
+/// The side of a call that asks: how long it waits, what it counts, and what ends its wait early.
+pub trait Caller: Send + Sync {
+    /// Why the call is not made.
+    type Error;
+
+    /// How long the call may still wait.
+    fn left(&self) -> Duration;
+
+    /// Sees each reservation that the store grants.
+    fn granted(&mut self, _reservation: &Reservation) {}
+
+    /// Sees each place in a queue that the store gives.
+    fn queued(&mut self, _waiter: &Waiter) {}
+
+    /// Makes the error of a call that the limiters refuse. Nothing was taken.
+    fn refused(&mut self, decision: Decision) -> Self::Error;
+
+    /// Makes the error of a call for which the store gave no decision.
+    fn undecided(&mut self, error: StoreError) -> Self::Error;
+
+    /// Sees that the call has to wait, before each of its waits: for `time`, or in a queue, because of the limiter of check
+    /// `bound_by`. It may give up instead, because too many wait already.
+    ///
+    /// # Errors
+    ///
+    /// Those of the call, which ends with them.
+    fn waits(&mut self, _bound_by: usize, _time: Option<Duration>) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    /// Whether the call must not be made any more with `reservation`, whose instant has come.
+    fn is_late(&self, reservation: &Reservation) -> bool {
+        reservation.is_late()
+    }
+
+    /// Sees that a reservation was late. The call asks again.
+    fn late(&mut self, _reservation: &Reservation) {}
+
+    /// Waits until the place in the queue is worth asking again for, or gives up.
+    ///
+    /// # Errors
+    ///
+    /// Those of the call, which ends with them.
+    fn notified(
+        &mut self,
+        waiter: &Waiter,
+    ) -> impl Future<Output = Result<(), Self::Error>> + Send {
+        async {
+            waiter.notified().await;
+            Ok(())
+        }
+    }
+
+    /// Resolves when the call must not wait any longer for a reservation that is due at this instant. Never, by default.
+    fn interrupted(&self, _due: Instant) -> impl Future<Output = Self::Error> + Send {
+        pending()
+    }
+}
+
+/// The side of a call that is called: what it needs besides permits, such as a connection or a tower service that is
+/// ready.
+pub trait Callee: Send {
+    /// What the call is made with.
+    type Ready: Send;
+    /// Why there is none.
+    type Error;
+
+    /// How long before its instant the call should begin to make it: from 20 ms to a second, twice as long as it took last.
+    fn lead(&self) -> Duration;
+
+    /// Gives one out that is ready now, without waiting.
+    fn at_hand(&mut self) -> Option<Self::Ready>;
+
+    /// Makes one ready.
+    ///
+    /// # Errors
+    ///
+    /// Those of the call, which ends with them. Its permits are refunded.
+    fn ready(&mut self) -> impl Future<Output = Result<Self::Ready, Self::Error>> + Send;
+
+    /// Takes back one that the call did not use, because it was late or has no concurrency permit.
+    fn put_back(&mut self, ready: Self::Ready);
+
+    /// Sees that the call waits now: for `time`, or in a queue. A connection that was begun or put back before may be closed
+    /// by the time that the wait has ended.
+    fn waits(&mut self, _time: Option<Duration>) {}
+}
+
+/// Takes the permits of `checks`, makes the callee ready, and returns both at the instant of the reservation. The permits
+/// are refunded unless the reservation is spent; spend it when the call is made.
+///
+/// Most calls are granted at once and find their callee ready. They return without having waited, and without a box.
+///
+/// # Errors
+///
+/// Those that the caller or the callee makes.
+pub async fn pace<C: Caller, M: Callee<Error = C::Error>>(
+    store: &Arc<dyn Store>,
+    checks: &Checks,
+    caller: &mut C,
+    callee: &mut M,
+) -> Result<(Reservation, M::Ready), C::Error> {
+    let admission = match ask(store, checks, caller.left()).await {
+        Ok(Admission::Granted(reservation)) if reservation.wait.is_zero() => {
+            caller.granted(&reservation);
+            if let Some(ready) = callee.at_hand() {
+                return Ok((reservation, ready));
+            }
+            let ready = callee.ready().await?;
+            if !caller.is_late(&reservation) {
+                return Ok((reservation, ready));
+            }
+            callee.put_back(ready);
+            Box::new(Admission::Granted(reservation))
+        }
+        answer => Box::new(decided(caller, answer)?),
+    };
+    // The box keeps all other calls small.
+    Box::pin(wait(caller, callee, admission)).await
+}
+
+/// Waits until a call may be made, and asks again as often as it takes.
+async fn wait<C: Caller, M: Callee<Error = C::Error>>(
+    caller: &mut C,
+    callee: &mut M,
+    admission: Box<Admission>,
+) -> Result<(Reservation, M::Ready), C::Error> {
+    let mut admission = *admission;
+    loop {
+        let answer = match admission {
+            Admission::Granted(reservation) => {
+                caller.waits(reservation.bound_by, Some(reservation.wait))?;
+                callee.waits(Some(reservation.wait));
+                let ready = tokio::select! {
+                    biased;
+                    ready = ready_at(&reservation, callee) => ready?,
+                    error = caller.interrupted(reservation.at) => return Err(error),
+                };
+                let is_late = caller.is_late(&reservation);
+                if !is_late && reservation.is_complete() {
+                    return Ok((reservation, ready));
+                }
+                callee.put_back(ready);
+                if is_late {
+                    caller.late(&reservation);
+                    Box::pin(reservation.ask_again(caller.left())).await
+                } else {
+                    Box::pin(reservation.take_concurrency(caller.left())).await
+                }
+            }
+            Admission::Queued(waiter) => {
+                caller.waits(waiter.bound_by, None)?;
+                callee.waits(None);
+                caller.notified(&waiter).await?;
+                Box::pin(waiter.ask_again(caller.left())).await
+            }
+            Admission::Refused(decision) => return Err(caller.refused(decision)),
+        };
+        admission = decided(caller, answer)?;
+    }
+}
+
+/// Shows an answer of the store to the caller.
+fn decided<C: Caller>(
+    caller: &mut C,
+    answer: Result<Admission, StoreError>,
+) -> Result<Admission, C::Error> {
+    let admission = answer.map_err(|error| caller.undecided(error))?;
+    match &admission {
+        Admission::Granted(reservation) => caller.granted(reservation),
+        Admission::Queued(waiter) => caller.queued(waiter),
+        Admission::Refused(_) => {}
+    }
+    Ok(admission)
+}
+
+/// Makes the callee ready for the instant of `reservation`, and resolves then.
+async fn ready_at<M: Callee>(
+    reservation: &Reservation,
+    callee: &mut M,
+) -> Result<M::Ready, M::Error> {
+    // How long it takes is known best when a call has just been made.
+    reservation.wait_until(MOST_LEAD).await;
+    reservation.wait_until(callee.lead()).await;
+    let ready = callee.ready().await?;
+    reservation.wait_until_due().await;
+    Ok(ready)
+}

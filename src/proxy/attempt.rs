@@ -1,0 +1,360 @@
+//! A request as its limiters see it: one attempt at the upstream, for which permits are taken. `limit::pace` drives it.
+
+use super::{Proxy, record::Record};
+use crate::{
+    answer::Failure,
+    config::Mode,
+    limit::{self, Callee, Caller, Reservation, Waiter},
+    metrics::Verdict,
+    plan::{RoutePolicy, Waiting},
+    store::{Check, Checks, Decision, Source, StoreError},
+    upstream::{Connection, PendingConnection, Pool, Resend},
+};
+use smallvec::SmallVec;
+use std::time::Duration;
+use tokio::time::Instant;
+use tracing::Level;
+
+/// An attempt to send a request, as the side that asks the limiters.
+pub(super) struct Attempt<'r, 'p> {
+    proxy: &'r Proxy,
+    record: &'r mut Record<'p>,
+    /// Index of the route.
+    route: usize,
+    policy: &'r RoutePolicy,
+    checks: &'r Checks,
+    /// For each check its index among those of the route; `None` for the first attempt, which asks for all.
+    indices: Option<&'r [usize]>,
+    /// How long the request may wait for this attempt.
+    budget: Duration,
+    /// As many requests wait on the route as may: this one is only granted what it can have at once.
+    is_full: bool,
+    /// The end of the time that it may wait; set when it begins to.
+    until: Option<Instant>,
+    /// Counts it among those that wait, from its first wait on.
+    waiting: Option<Waiting<'r>>,
+    /// The drain is about to end: the next answer of the store is the last.
+    is_last_call: bool,
+    is_counted: bool,
+}
+
+/// The upstream of a first attempt, as the side that is called.
+pub(super) struct FirstConnection<'a> {
+    upstream: &'a Pool,
+    /// The connection that is being made while the store decides, if none was open.
+    ahead: Option<PendingConnection>,
+}
+
+/// The upstream of a second attempt, which takes a fresh connection.
+pub(super) struct SecondConnection<'a> {
+    pub(super) upstream: &'a Pool,
+    pub(super) again: &'a Resend,
+    pub(super) fresh: Option<Connection>,
+}
+
+// === impl Attempt ===
+
+impl<'r, 'p> Attempt<'r, 'p> {
+    /// The first attempt of a request, which may wait for `budget` from its first wait on.
+    pub(super) fn first(
+        proxy: &'r Proxy,
+        record: &'r mut Record<'p>,
+        (route, policy): (usize, &'r RoutePolicy),
+        checks: &'r Checks,
+        budget: Duration,
+    ) -> Self {
+        let is_full = !budget.is_zero() && proxy.plan.held.of(route) >= policy.max_waiting;
+        let (until, waiting) = (None, None);
+        let (indices, is_last_call, is_counted) = (None, false, false);
+        Self {
+            proxy,
+            record,
+            route,
+            policy,
+            checks,
+            indices,
+            budget,
+            is_full,
+            until,
+            waiting,
+            is_last_call,
+            is_counted,
+        }
+    }
+
+    /// A second attempt, within what is left of the request's budget. It asks for all permits again, except for the
+    /// concurrency permits, which the request still holds.
+    pub(super) fn second(
+        proxy: &'r Proxy,
+        record: &'r mut Record<'p>,
+        (route, policy): (usize, &'r RoutePolicy),
+        (checks, indices): (&'r Checks, &'r [usize]),
+        budget: Duration,
+    ) -> Self {
+        let until = record.started + budget;
+        let first = Self::first(proxy, record, (route, policy), checks, budget);
+        Self { indices: Some(indices), is_full: false, until: Some(until), ..first }
+    }
+
+    /// The index of a check among those of the route.
+    fn index(&self, check: usize) -> usize {
+        self.indices.map_or(check, |indices| indices[check])
+    }
+
+    fn decided(&self, limiter: usize, verdict: Verdict, source: Source) {
+        self.proxy.own().limiters[limiter].decisions.count(verdict, source);
+    }
+
+    /// Counts the verdict of each limiter: of a limiter with several rates the verdict that is furthest from "pass".
+    fn count(&mut self, reservation: &Reservation) {
+        let mut said: SmallVec<[(usize, Verdict); 4]> = SmallVec::new();
+        for (i, part) in reservation.parts().iter().enumerate() {
+            let limiter = self.policy.limiter(self.index(i));
+            let enforce = self.proxy.plan.limiters[limiter].limiter.mode == Mode::Enforce;
+            let verdict = match (enforce, part.at) {
+                (true, at) if at > 0 && reservation.bound_by == i => Verdict::Wait,
+                (true, _) => Verdict::Pass,
+                (false, ..0) => Verdict::WouldRefuse,
+                (false, 0) => Verdict::WouldPass,
+                (false, _) => Verdict::WouldWait,
+            };
+            match said.last_mut() {
+                Some((last, most)) if *last == limiter => *most = verdict.max(*most),
+                _ => said.push((limiter, verdict)),
+            }
+        }
+        for (limiter, verdict) in said {
+            self.record.observed |= matches!(verdict, Verdict::WouldWait | Verdict::WouldRefuse);
+            self.decided(limiter, verdict, reservation.source);
+        }
+    }
+
+    /// Counts a refusal, and makes its answer.
+    fn limited(&mut self, decision: &Decision) -> Failure {
+        let (limiter, rate) = self.policy.owner(self.index(decision.bound_by));
+        self.record.bound = Some(limiter);
+        self.decided(limiter, Verdict::Refuse, decision.source);
+        let policy = self.proxy.plan.limiters[limiter].policies[rate].clone();
+        let remaining = decision.level.remaining;
+        Failure::Limited { policy, retry_after: decision.retry_after, remaining }
+    }
+
+    /// Logs an answer of the store, at the level `debug`. Names of states hold secrets as hashes only.
+    #[cold]
+    fn log(&self, outcome: &str, check: &Check, bound_by: usize, source: Source, times: Times) {
+        let millis = |span: Duration| span.as_secs_f64() * 1e3;
+        let limiter = self.policy.limiter(self.index(bound_by));
+        tracing::debug!(
+            request_id = self.record.id.to_str().unwrap_or("-"),
+            route = self.proxy.plan.config.routes[self.route].name,
+            limiter = self.proxy.plan.limiters[limiter].limiter.name,
+            key = &*check.key,
+            cost = check.cost,
+            outcome,
+            wait_ms = times.wait.map(millis),
+            retry_after_ms = times.retry_after.map(millis),
+            source = source.name(),
+            "decision"
+        );
+    }
+}
+
+/// The times in a line about a decision.
+#[derive(Default)]
+struct Times {
+    wait: Option<Duration>,
+    retry_after: Option<Duration>,
+}
+
+fn is_logged() -> bool {
+    tracing::enabled!(Level::DEBUG)
+}
+
+impl Caller for Attempt<'_, '_> {
+    type Error = Failure;
+
+    fn left(&self) -> Duration {
+        match self.until {
+            _ if self.is_last_call => Duration::ZERO,
+            Some(until) => until.saturating_duration_since(Instant::now()),
+            None if self.is_full => Duration::ZERO,
+            None => self.budget,
+        }
+    }
+
+    fn granted(&mut self, reservation: &Reservation) {
+        if is_logged() {
+            let outcome = if reservation.wait.is_zero() { "pass" } else { "wait" };
+            let times = Times { wait: Some(reservation.wait), ..Times::default() };
+            let (bound_by, source) = (reservation.bound_by, reservation.source);
+            self.log(outcome, reservation.bound(), bound_by, source, times);
+        }
+        if !self.is_counted {
+            self.is_counted = true;
+            if self.indices.is_none() {
+                self.record.bound = Some(self.policy.limiter(reservation.bound_by));
+            }
+            self.count(reservation);
+        }
+    }
+
+    fn queued(&mut self, waiter: &Waiter) {
+        if is_logged() {
+            let times = Times::default();
+            self.log("queue", waiter.bound(), waiter.bound_by, waiter.source, times);
+        }
+        if !self.is_counted {
+            self.is_counted = true;
+            let limiter = self.policy.limiter(self.index(waiter.bound_by));
+            self.record.bound = Some(limiter);
+            self.decided(limiter, Verdict::Wait, waiter.source);
+        }
+    }
+
+    fn refused(&mut self, mut decision: Decision) -> Failure {
+        let Decision { bound_by, wait, retry_after, source, .. } = decision;
+        let check = &self.checks[bound_by];
+        if is_logged() {
+            let times = Times { retry_after: Some(limit::duration(retry_after)), wait: None };
+            self.log("refuse", check, bound_by, source, times);
+        }
+        if self.is_last_call {
+            self.record.bound = Some(self.policy.limiter(self.index(bound_by)));
+            return Failure::Draining { retry_after };
+        }
+        if !self.is_full || self.until.is_some() {
+            return self.limited(&decision);
+        }
+        // It was asked without its budget, because the queue is full. Would it have waited?
+        let is_lease = check.is_lease();
+        if is_lease || (wait > 0 && limit::duration(wait) <= self.budget) {
+            self.limited(&decision);
+            return Failure::QueueFull { retry_after: if is_lease { retry_after } else { wait } };
+        }
+        // With its budget it is admitted that much earlier.
+        decision.retry_after -= limit::micros(self.budget);
+        self.limited(&decision)
+    }
+
+    fn undecided(&mut self, error: StoreError) -> Failure {
+        let route = &self.proxy.plan.config.routes[self.route].name;
+        tracing::debug!(route, %error, "undecided");
+        Failure::Store(error)
+    }
+
+    fn waits(&mut self, bound_by: usize, time: Option<Duration>) -> Result<(), Failure> {
+        // A second attempt that was late and can be made at once does not wait.
+        let is_at_once = self.indices.is_some() && time.is_some_and(|time| time.is_zero());
+        if self.waiting.is_some() || is_at_once {
+            return Ok(());
+        }
+        let limiter = self.policy.limiter(self.index(bound_by));
+        let plan = &self.proxy.plan;
+        self.waiting = Waiting::enter(plan, self.route, limiter, self.policy.max_waiting);
+        if self.waiting.is_none() {
+            let retry_after = limit::micros(time.unwrap_or_default());
+            return Err(Failure::QueueFull { retry_after });
+        }
+        let now = Instant::now();
+        self.until.get_or_insert(now + self.budget);
+        self.record.bound = Some(limiter);
+        self.record.waits_since.get_or_insert(now);
+        Ok(())
+    }
+
+    fn late(&mut self, reservation: &Reservation) {
+        let limiter = self.policy.limiter(self.index(reservation.bound_by));
+        self.proxy.plan.limiters[limiter].metrics.late.increment(1);
+    }
+
+    /// At the last call no time is left to wait: the request gets its permit with the next answer, or 503.
+    async fn notified(&mut self, waiter: &Waiter) -> Result<(), Failure> {
+        if self.is_last_call {
+            return Err(Failure::Draining { retry_after: 0 });
+        }
+        tokio::select! {
+            biased;
+            () = waiter.notified() => {}
+            () = self.proxy.drain.last_call() => self.is_last_call = true,
+        }
+        Ok(())
+    }
+
+    /// A request whose instant comes after the end of the drain is answered at once.
+    async fn interrupted(&self, due: Instant) -> Failure {
+        self.proxy.drain.ends_before(due).await;
+        let left = due.saturating_duration_since(Instant::now());
+        Failure::Draining { retry_after: limit::micros(left) }
+    }
+}
+
+// === impl FirstConnection ===
+
+impl<'a> FirstConnection<'a> {
+    /// Begins to connect if no connection is open, so that it is made while the store decides.
+    pub(super) fn new(upstream: &'a Pool) -> Self {
+        Self { upstream, ahead: upstream.connect_ahead() }
+    }
+}
+
+impl Callee for FirstConnection<'_> {
+    type Ready = Connection;
+    type Error = Failure;
+
+    fn lead(&self) -> Duration {
+        self.upstream.lead()
+    }
+
+    fn at_hand(&mut self) -> Option<Connection> {
+        self.upstream.idle()
+    }
+
+    async fn ready(&mut self) -> Result<Connection, Failure> {
+        let connection = match self.ahead.take() {
+            Some(ahead) => self.upstream.connection_ahead(ahead).await,
+            None => self.upstream.connection().await,
+        };
+        connection.map_err(Failure::Upstream)
+    }
+
+    fn put_back(&mut self, connection: Connection) {
+        connection.recycle();
+    }
+
+    fn waits(&mut self, _: Option<Duration>) {
+        self.ahead = None;
+    }
+}
+
+// === impl SecondConnection ===
+
+impl Callee for SecondConnection<'_> {
+    type Ready = Connection;
+    type Error = Failure;
+
+    fn lead(&self) -> Duration {
+        self.upstream.lead()
+    }
+
+    fn at_hand(&mut self) -> Option<Connection> {
+        self.fresh.take()
+    }
+
+    async fn ready(&mut self) -> Result<Connection, Failure> {
+        match self.fresh.take() {
+            Some(connection) => Ok(connection),
+            None => self.again.connection().await.map_err(Failure::Upstream),
+        }
+    }
+
+    fn put_back(&mut self, connection: Connection) {
+        self.fresh = Some(connection);
+    }
+
+    /// The upstream may close a connection that is idle meanwhile.
+    fn waits(&mut self, time: Option<Duration>) {
+        if time.is_none_or(|time| !time.is_zero()) {
+            self.fresh = None;
+        }
+    }
+}
