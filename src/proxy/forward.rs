@@ -173,7 +173,7 @@ impl Routed<'_> {
     /// Makes the request what its upstream gets, together with what is returned: who asked for what.
     fn for_upstream(
         &mut self,
-        config: &config::Pool,
+        config: &config::Upstream,
         upgrade: Option<&Upgrade>,
         id: &HeaderValue,
         client: &Client,

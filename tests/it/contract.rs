@@ -1,18 +1,23 @@
-//! The promises of a store, checked on every store.
+//! The promises of a store, on every store, and those of a limiter over it, as a call and as a layer.
 
 use crate::support::{Authority, Cluster, Redis};
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
 use paceway::{
-    AcquireError, Limiter, Rate,
+    AcquireError, LimitLayer, Limiter, Rate,
     algorithm::{Algorithm, TokenBucket},
     store::{
-        Check, Checks, Decision, Source, StoreAdmin, StoreError,
+        Check, Checks, Decision, Source, Store, StoreAdmin, StoreError,
         batch::{Batched, StoreMetrics},
         memory::MemoryStore,
         redis::{Epochs, RedisStore, RedisUrl},
     },
     tls::client::ClientTls,
 };
-use std::{sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
+use tokio::time::Instant;
+use tower::{Layer, Service, service_fn};
 
 /// Long enough for any machine; no test is about it.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -88,19 +93,6 @@ async fn an_observing_limiter_counts_and_refuses_nobody(store: Arc<dyn StoreAdmi
     assert_eq!(remaining(&store, &observing).await, 0);
 }
 
-async fn a_lone_caller_who_comes_back_in_time_passes(store: Arc<dyn StoreAdmin>) {
-    let rate = Rate { count: 20, period: Duration::from_secs(1) };
-    let limiter = Limiter::token_bucket("lone", rate, 1, store).expect("a rule");
-    limiter.try_acquire(1, Duration::ZERO).await.expect("a full bucket");
-    let mut refused = 0;
-    while let Err(error) = limiter.try_acquire(1, Duration::ZERO).await {
-        let AcquireError::Refused { retry_after } = error else { panic!("{error}") };
-        tokio::time::sleep(retry_after).await;
-        refused += 1;
-        assert!(refused <= 1, "came back and was refused again");
-    }
-}
-
 async fn looking_changes_nothing(store: Arc<dyn StoreAdmin>) {
     let check = check("{t}:look", 1, HOUR, 3);
     for _ in 0..5 {
@@ -108,18 +100,123 @@ async fn looking_changes_nothing(store: Arc<dyn StoreAdmin>) {
     }
 }
 
+/// One permit of a limiter, as a call or for a request through the layer. Both are the same loop, so the same must hold.
+#[derive(Clone, Copy)]
+enum Way {
+    Call,
+    Layer,
+}
+
+impl Way {
+    /// Takes one permit within `budget`; the error is the time after which to come back.
+    async fn take(self, limiter: &Limiter, budget: Duration) -> Result<(), Duration> {
+        match self {
+            Self::Call => match limiter.try_acquire(1, budget).await {
+                Ok(_) => Ok(()),
+                Err(AcquireError::Refused { retry_after }) => Err(retry_after),
+                Err(error) => panic!("{error}"),
+            },
+            Self::Layer => {
+                let service = service_fn(async |_: Request<()>| {
+                    Ok::<_, Infallible>(Response::new(Full::new(Bytes::new())))
+                });
+                let mut service = LimitLayer::new(limiter.clone()).max_wait(budget).layer(service);
+                let response = service.call(Request::new(())).await.expect("infallible");
+                let Some(seconds) = response.headers().get("retry-after") else { return Ok(()) };
+                let seconds = seconds.to_str().expect("text").parse().expect("a number");
+                Err(Duration::from_secs(seconds))
+            }
+        }
+    }
+}
+
+fn limiter(store: Arc<dyn Store>, count: u64, seconds: u64, burst: u32) -> Limiter {
+    let rate = Rate { count, period: Duration::from_secs(seconds) };
+    Limiter::token_bucket("contract", rate, burst, store).expect("a rule")
+}
+
+async fn a_lone_caller_who_comes_back_in_time_passes(store: Arc<dyn StoreAdmin>, way: Way) {
+    let limiter = limiter(store, 20, 1, 1);
+    way.take(&limiter, Duration::ZERO).await.expect("a full bucket");
+    let mut refused = 0;
+    while let Err(retry_after) = way.take(&limiter, Duration::ZERO).await {
+        tokio::time::sleep(retry_after).await;
+        refused += 1;
+        assert!(refused <= 1, "came back and was refused again");
+    }
+}
+
+async fn callers_at_once_take_exactly_the_burst(store: Arc<dyn StoreAdmin>, way: Way) {
+    let limiter = limiter(store, 1, 3600, 10);
+    let takes = (0..50).map(|_| {
+        let limiter = limiter.clone();
+        tokio::spawn(async move { way.take(&limiter, Duration::ZERO).await.is_ok() })
+    });
+    let mut taken = 0;
+    for take in takes.collect::<Vec<_>>() {
+        taken += u32::from(take.await.expect("a task"));
+    }
+    assert_eq!(taken, 10);
+}
+
+async fn callers_that_wait_come_no_faster_than_the_rate(store: Arc<dyn StoreAdmin>, way: Way) {
+    let limiter = limiter(store, 20, 1, 1);
+    let started = Instant::now();
+    let takes = (0..11).map(|_| {
+        let limiter = limiter.clone();
+        tokio::spawn(async move { way.take(&limiter, LIMIT).await })
+    });
+    for take in takes.collect::<Vec<_>>() {
+        take.await.expect("a task").expect("time enough");
+    }
+    // Ten intervals of 50 ms; two clocks may differ by some ms.
+    assert!(started.elapsed() >= Duration::from_millis(490), "{:?}", started.elapsed());
+}
+
+async fn a_caller_that_leaves_while_it_waits_is_refunded(store: Arc<dyn StoreAdmin>, way: Way) {
+    let limiter = limiter(store.clone(), 1, 600, 1);
+    way.take(&limiter, Duration::ZERO).await.expect("a full bucket");
+    let longest = Duration::from_secs(50 * 60);
+    let limiter = limiter.max_wait(longest);
+    let waiting = tokio::time::timeout(Duration::from_millis(300), way.take(&limiter, longest));
+    waiting.await.expect_err("it waits for ten minutes");
+    store.flush().await;
+    // Without the refund the next instant would be twice as far away.
+    let retry_after = way.take(&limiter, Duration::ZERO).await.expect_err("taken");
+    assert!(retry_after <= Duration::from_secs(600), "{retry_after:?}");
+}
+
 macro_rules! contract {
-    ($($test:ident),* $(,)?) => {
+    ([$($test:ident),* $(,)?], both ways: [$($way:ident),* $(,)?]) => {
         mod memory {
             $(#[tokio::test] async fn $test() {
                 super::$test(std::sync::Arc::new(super::MemoryStore::default())).await;
             })*
+            $(
+                #[rstest::rstest]
+                #[case::call(super::Way::Call)]
+                #[case::layer(super::Way::Layer)]
+                #[tokio::test]
+                async fn $way(#[case] way: super::Way) {
+                    super::$way(std::sync::Arc::new(super::MemoryStore::default()), way).await;
+                }
+            )*
         }
         mod redis {
             $(#[tokio::test] async fn $test() {
                 let redis = super::Redis::that_is_heard();
                 super::$test(super::shared(&redis).await).await;
             })*
+            $(
+                #[rstest::rstest]
+                #[case::call(super::Way::Call)]
+                #[case::layer(super::Way::Layer)]
+                #[tokio::test]
+                async fn $way(#[case] way: super::Way) {
+                    let redis = super::Redis::that_is_heard();
+                    super::$way(super::shared(&redis).await, way).await;
+                }
+            )*
         }
         mod tls {
             $(#[tokio::test] async fn $test() {
@@ -137,17 +234,35 @@ macro_rules! contract {
                 let url = super::RedisUrl::parse(&cluster.url()).expect("a URL");
                 super::$test(super::store(&url).await).await;
             })*
+            $(
+                #[rstest::rstest]
+                #[case::call(super::Way::Call)]
+                #[case::layer(super::Way::Layer)]
+                #[tokio::test]
+                async fn $way(#[case] way: super::Way) {
+                    let cluster = super::Cluster::start(3, 0).await;
+                    let url = super::RedisUrl::parse(&cluster.url()).expect("a URL");
+                    super::$way(super::store(&url).await, way).await;
+                }
+            )*
         }
     };
 }
 contract!(
-    admits_exactly_the_burst_under_contention,
-    a_refusal_charges_no_limiter,
-    slots_are_in_the_order_of_asking,
-    what_is_given_back_goes_to_the_next,
-    an_observing_limiter_counts_and_refuses_nobody,
-    a_lone_caller_who_comes_back_in_time_passes,
-    looking_changes_nothing,
+    [
+        admits_exactly_the_burst_under_contention,
+        a_refusal_charges_no_limiter,
+        slots_are_in_the_order_of_asking,
+        what_is_given_back_goes_to_the_next,
+        an_observing_limiter_counts_and_refuses_nobody,
+        looking_changes_nothing,
+    ],
+    both ways: [
+        a_lone_caller_who_comes_back_in_time_passes,
+        callers_at_once_take_exactly_the_burst,
+        callers_that_wait_come_no_faster_than_the_rate,
+        a_caller_that_leaves_while_it_waits_is_refunded,
+    ]
 );
 
 async fn shared(redis: &Redis) -> Arc<dyn StoreAdmin> {
