@@ -194,8 +194,8 @@ macro_rules! contract {
             })*
             $(
                 #[rstest::rstest]
-                #[case::call(super::Way::Call)]
-                #[case::layer(super::Way::Layer)]
+                #[case::call(crate::contract::Way::Call)]
+                #[case::layer(crate::contract::Way::Layer)]
                 #[tokio::test]
                 async fn $way(#[case] way: super::Way) {
                     super::$way(std::sync::Arc::new(super::MemoryStore::default()), way).await;
@@ -209,8 +209,8 @@ macro_rules! contract {
             })*
             $(
                 #[rstest::rstest]
-                #[case::call(super::Way::Call)]
-                #[case::layer(super::Way::Layer)]
+                #[case::call(crate::contract::Way::Call)]
+                #[case::layer(crate::contract::Way::Layer)]
                 #[tokio::test]
                 async fn $way(#[case] way: super::Way) {
                     let redis = super::Redis::that_is_heard();
@@ -236,8 +236,8 @@ macro_rules! contract {
             })*
             $(
                 #[rstest::rstest]
-                #[case::call(super::Way::Call)]
-                #[case::layer(super::Way::Layer)]
+                #[case::call(crate::contract::Way::Call)]
+                #[case::layer(crate::contract::Way::Layer)]
                 #[tokio::test]
                 async fn $way(#[case] way: super::Way) {
                     let cluster = super::Cluster::start(3, 0).await;
