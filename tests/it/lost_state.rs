@@ -185,7 +185,7 @@ routes: [{{ name: it, suffix: /it, limiters: [places], max_wait: 5min }}]
     assert_eq!(warnings(&one), 1, "{:?}", one.events());
 }
 
-/// A server evicts the state that has `key` and more, but no marker.
+/// A server evicts the state that has `key` and more, but not the epoch.
 async fn evict(redis: &Redis, key: &str) {
     // The server evicts keys with the shortest time to live first: the state, and then some of these.
     let filler = "for i = 1, 1000 do redis.call('SET', KEYS[1] .. i, string.rep('x', 1000), 'EX', 864000) end";

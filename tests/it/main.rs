@@ -4,10 +4,10 @@
 mod support;
 
 mod contract;
+mod epochs;
 mod laws;
 mod leaving;
 mod losses;
-mod markers;
 mod twins;
 mod twins_fixed_window;
 mod twins_plain;

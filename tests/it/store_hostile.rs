@@ -290,7 +290,7 @@ async fn cluster(says: &'static str) -> (RedisStore, Arc<AtomicUsize>, JoinHandl
     (store, commands, task)
 }
 
-/// From one to the other and back for ever, if one let it. Halfway the marker is asked for alone, which no server can refuse so.
+/// Two nodes could name each other for ever. After `TRYAGAIN` the epoch is asked for alone, which no node can refuse in this way.
 #[rstest]
 #[case::moved("-MOVED 1 127.0.0.1:PORT\r\n", "MOVED", 16)]
 #[case::asked("-ASK 1 127.0.0.1:PORT\r\n", "ASK", 16)]

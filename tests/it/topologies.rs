@@ -367,11 +367,11 @@ async fn a_slot_that_moves_in_the_middle() {
     }
 }
 
-/// While a slot moves, what has no state yet gets one at the new node, wherever the marker is by then.
+/// While a slot moves, a limiter without a state gets one at the new node, wherever the epoch is by then.
 #[rstest]
 #[case::that_nobody_has_used(false, false)]
-#[case::whose_marker_has_stayed(true, false)]
-#[case::whose_marker_has_gone_before(true, true)]
+#[case::whose_epoch_has_stayed(true, false)]
+#[case::whose_epoch_has_gone_before(true, true)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limiter_without_a_state_whose_slot_is_moving(#[case] used: bool, #[case] moved: bool) {
     let cluster = Cluster::start(3, 0).await;

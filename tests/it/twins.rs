@@ -222,7 +222,7 @@ async fn compare(
     steps: Vec<Step>,
 ) -> Result<(), TestCaseError> {
     let memory = MemoryStore::default();
-    // Each case has a clock of its own, and so a marker.
+    // Each case has a clock of its own, and so an epoch of its own.
     let prefix = format!("twins{case}");
     let redis = &connect_as(server, &prefix).await;
     // As in a configuration, a key names the algorithm of its state.

@@ -108,7 +108,7 @@ impl Redis {
         }
     }
 
-    /// All keys of states: without the marker beside them, and without the set of gateways that live.
+    /// All keys of states: without the epoch beside them, and without the set of gateways that live.
     pub(crate) fn keys(&self) -> Vec<String> {
         let Said::List(keys) = self.command(&["KEYS", "*"]) else { panic!("no list of keys") };
         let name = |key| match key {

@@ -20,7 +20,7 @@ fn says(epochs: &Epochs, lane: &str) -> String {
 #[rstest]
 #[case::of_one_server("", "shop:marker")]
 #[case::of_a_hash_tag("account", "shop:{account}:marker")]
-fn the_name_of_a_marker(#[case] lane: &str, #[case] name: &str) {
+fn the_name_of_an_epochs_key(#[case] lane: &str, #[case] name: &str) {
     assert_eq!(epochs().key(lane), name);
 }
 
@@ -31,7 +31,7 @@ fn the_name_of_a_marker(#[case] lane: &str, #[case] name: &str) {
 #[case::not_a_number("L17e14")]
 #[case::a_sign("L+1700000000000000")]
 #[case::too_long("L17000000000000000")]
-fn what_is_no_marker(#[case] text: &str) {
+fn what_is_no_epoch(#[case] text: &str) {
     assert_eq!(Epoch::parse(text.as_bytes()), None);
 }
 
@@ -117,7 +117,7 @@ fn a_doubt_is_of_the_lanes_that_are_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn once_a_day_a_call_says_that_the_marker_is_to_live_longer() {
+async fn once_a_day_a_call_says_that_the_epoch_is_to_live_longer() {
     let epochs = epochs();
     reported(&epochs, "", "N5");
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! The marker beside the states of a server: which gateway finds that states were lost, which ones
+//! The epoch beside the states of a server: which gateway finds that states were lost, which ones
 //! believe it, and how a foreign value in its place is handled.
 
 use crate::{
@@ -17,7 +17,7 @@ use rstest::rstest;
 use std::sync::Arc;
 
 const HOUR: i64 = 3_600_000_000;
-const MARKER: &str = "p:marker";
+const EPOCH: &str = "p:marker";
 const KEY: &str = "p:{k}:T:k";
 
 /// Three permits, one more each hour.
@@ -27,7 +27,7 @@ fn bucket() -> Check {
     Check::new(KEY, algorithm).with_horizon(horizon)
 }
 
-/// The permits that are left at `now`, as a store sees them that has its own idea of the marker.
+/// The permits that are left at `now`, as a store sees them that has its own idea of the epoch.
 async fn left(store: &RedisStore, now: i64) -> i64 {
     let replies = store.run_at(Some(now), &[Entry::Look { check: bucket() }]).await;
     let Ok([Reply::Level(level)]) = replies.as_deref() else { panic!("{replies:?}") };
@@ -38,8 +38,8 @@ async fn gateway(redis: &Redis) -> RedisStore {
     connect_as(redis, "p").await
 }
 
-fn marker(redis: &Redis) -> String {
-    String::from_utf8(redis.bytes(MARKER)).expect("text")
+fn epoch(redis: &Redis) -> String {
+    String::from_utf8(redis.bytes(EPOCH)).expect("text")
 }
 
 #[tokio::test]
@@ -47,8 +47,8 @@ async fn a_server_that_nobody_has_used_has_lost_nothing() {
     let redis = Redis::start();
     let (one, other) = (gateway(&redis).await, gateway(&redis).await);
     assert_eq!((left(&one, T0).await, left(&other, T0 + 1).await), (3, 3));
-    assert_eq!(marker(&redis), format!("N{T0}"));
-    let Said::Number(millis) = redis.command(&["PTTL", MARKER]) else { panic!("no TTL") };
+    assert_eq!(epoch(&redis), format!("N{T0}"));
+    let Said::Number(millis) = redis.command(&["PTTL", EPOCH]) else { panic!("no TTL") };
     assert!(millis > 366 * 24 * 3_600_000, "longer than any limiter remembers: {millis} ms");
 }
 
@@ -63,7 +63,7 @@ async fn who_meets_a_loss_tells_the_others_and_what_is_gone_was_used_up_then() {
     assert_eq!(left(&one, lost).await, 0);
     assert_eq!(left(&other, lost + HOUR - 1).await, 0);
     assert_eq!(left(&other, lost + HOUR).await, 1);
-    assert_eq!(marker(&redis), format!("L{lost}"), "it was lost once");
+    assert_eq!(epoch(&redis), format!("L{lost}"), "it was lost once");
     assert_eq!(left(&gateway(&redis).await, lost + 2 * HOUR).await, 2, "who is new learns of it");
     assert_eq!(left(&one, lost + 3 * HOUR).await, 3, "and then it is over");
 }
@@ -78,33 +78,33 @@ async fn a_newcomer_that_comes_first_behind_a_loss_hides_it_from_nobody() {
     assert_eq!(left(&new, T0 + 10).await, 3, "nothing tells it of a loss");
     assert_eq!(left(&old, T0 + 20).await, 0);
     assert_eq!(left(&new, T0 + 30).await, 0);
-    assert_eq!(marker(&redis), format!("L{}", T0 + 20));
+    assert_eq!(epoch(&redis), format!("L{}", T0 + 20));
 }
 
-/// A replica that lags behind has an older marker, and older states.
+/// A replica that lags behind has an older epoch, and older states.
 #[rstest]
 #[case::of_the_first_use(format!("N{}", T0 - 5))]
 #[case::of_a_loss_before(format!("L{}", T0 - 5))]
 #[tokio::test]
-async fn an_older_marker_is_a_loss(#[case] older: String) {
+async fn an_older_epoch_is_a_loss(#[case] older: String) {
     let redis = Redis::start();
     let store = gateway(&redis).await;
     let take = Entry::Reserve { checks: Arc::new([bucket()]), budget: 0, ticket: None };
     store.run_at(Some(T0), &[take]).await.expect("a permit");
-    redis.command(&["SET", MARKER, &older]);
+    redis.command(&["SET", EPOCH, &older]);
     assert_eq!(left(&store, T0 + 9).await, 0, "the state is there, and too old to be believed");
-    assert_eq!(marker(&redis), format!("L{}", T0 + 9));
+    assert_eq!(epoch(&redis), format!("L{}", T0 + 9));
 }
 
 #[rstest]
-#[case::text(&["SET", MARKER, "x"])]
-#[case::empty(&["SET", MARKER, ""])]
-#[case::binary(&["SET", MARKER, "L\u{0}\u{1}"])]
-#[case::of_the_far_future(&["SET", MARKER, "L9999999999999999"])]
-#[case::with_a_sign(&["SET", MARKER, "L1700000000000000?"])]
-#[case::list(&["RPUSH", MARKER, "L1700000000000000"])]
+#[case::text(&["SET", EPOCH, "x"])]
+#[case::empty(&["SET", EPOCH, ""])]
+#[case::binary(&["SET", EPOCH, "L\u{0}\u{1}"])]
+#[case::of_the_far_future(&["SET", EPOCH, "L9999999999999999"])]
+#[case::with_a_sign(&["SET", EPOCH, "L1700000000000000?"])]
+#[case::list(&["RPUSH", EPOCH, "L1700000000000000"])]
 #[tokio::test]
-async fn a_marker_that_is_none_is_a_loss_for_everybody(
+async fn an_epoch_that_is_none_is_a_loss_for_everybody(
     #[case] command: &[&str],
     #[values(false, true)] is_known: bool,
     #[values(false, true)] in_a_group: bool,
@@ -114,7 +114,7 @@ async fn a_marker_that_is_none_is_a_loss_for_everybody(
     if is_known {
         assert_eq!(left(&store, T0).await, 3);
     }
-    redis.command(&["DEL", MARKER]);
+    redis.command(&["DEL", EPOCH]);
     redis.command(command);
     let lost = T0 + 7;
     if in_a_group {
@@ -125,11 +125,11 @@ async fn a_marker_that_is_none_is_a_loss_for_everybody(
     }
     assert_eq!(left(&store, lost).await, 0);
     assert_eq!(left(&store, lost + HOUR).await, 1);
-    assert_eq!(marker(&redis), format!("L{lost}"));
+    assert_eq!(epoch(&redis), format!("L{lost}"));
 }
 
 #[tokio::test]
-async fn without_the_right_to_ask_who_the_server_is_a_loss_is_met_by_the_marker() {
+async fn without_the_right_to_ask_who_the_server_is_a_loss_is_met_by_the_epoch() {
     let redis = Redis::start();
     redis.command(&["ACL", "SETUSER", "default", "-info"]);
     let store = gateway(&redis).await;
@@ -169,7 +169,7 @@ async fn what_a_promoted_replica_has_missed_is_not_granted_again() {
     for _ in 0..2 {
         store.run_at(None, &take).await.expect("a permit");
     }
-    let before = marker(&replica);
+    let before = epoch(&replica);
     proxy.lead_to(&replica);
     master.kill();
     let look = [Entry::Look { check: bucket() }];
@@ -177,7 +177,7 @@ async fn what_a_promoted_replica_has_missed_is_not_granted_again() {
         eventually("it is connected again", async || store.run_at(None, &look).await.ok()).await;
     let [Reply::Level(level)] = &replies[..] else { panic!("{replies:?}") };
     assert_eq!(level.remaining, 0);
-    assert_ne!(marker(&replica), before);
+    assert_ne!(epoch(&replica), before);
 }
 
 /// One that has names and values of its own, with the same prefix.
