@@ -3,6 +3,7 @@
 
 mod answer;
 mod call;
+mod claims;
 mod cluster;
 mod epoch;
 mod groups;
@@ -205,7 +206,7 @@ impl RedisStore {
         let lane = self.lane(key);
         match self.run_together(now, lane, entries).await {
             // Boxed: slots move seldom, and never on a single server.
-            Err(StoreError::Refused(words)) if slot_migration::is_split(&words) => {
+            Err(StoreError::Refused(words)) if reason::is_split(&words) => {
                 Box::pin(self.run_split(now, lane, entries)).await
             }
             result => result,

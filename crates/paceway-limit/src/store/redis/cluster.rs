@@ -2,40 +2,33 @@
 //! node that is away is an error at once for keys in its own slots, and for no other key. Decides nothing about limits.
 
 mod follow;
+mod state;
 
 use super::{
     epoch::Epochs,
-    identity::{self, ServerRun},
+    identity,
     reason::ConnectError,
-    slots::{MOST_NODES, Redirect, slot},
-    subscriber::Subscriber,
-    transport::{Access, Destination, Met, RedisConnection, command, words},
+    slots::{Redirect, slot},
+    transport::{Access, command, words},
     url::Endpoint,
 };
 use crate::store::{StoreError, calls::Calls};
 use follow::follow;
-use parking_lot::Mutex;
 use redis::{Cmd, Value};
+use state::{ClusterNode, ClusterState};
 use std::{
-    collections::HashMap,
     fmt,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
 use tokio::{
-    sync::{Notify, watch},
+    sync::watch,
     task::{AbortHandle, JoinSet},
     time::{Instant, timeout},
 };
 
 /// How many nodes a command is sent to at most, one after the other: a map in motion may lead in circles.
 const TRIES: usize = 16;
-/// A node that has not answered a command for 250 ms may be lost: the other nodes are asked whether it is.
-const SLOW: Duration = Duration::from_millis(250);
-
 /// The connections to a Cluster, which end when it is dropped.
 pub(super) struct Cluster {
     shared: Arc<ClusterState>,
@@ -43,45 +36,12 @@ pub(super) struct Cluster {
     task: AbortHandle,
 }
 
-struct ClusterState {
-    access: Arc<Access>,
-    seeds: Vec<Endpoint>,
-    map: Mutex<SlotMap>,
-    /// Notified when a node has shown that the map is wrong somewhere.
-    stale: Notify,
-    met: Met,
-}
-
-#[derive(Default)]
-struct SlotMap {
-    /// The node of each slot; empty before the first map is known.
-    owners: Vec<Option<Arc<ClusterNode>>>,
-    nodes: HashMap<Endpoint, Arc<ClusterNode>>,
-    /// The replicas, which are asked for the map like the masters.
-    replicas: Vec<Endpoint>,
-    /// The tickets that servers call, if a limiter counts concurrency.
-    calls: Option<Arc<Calls>>,
-}
-
-struct ClusterNode {
-    place: Endpoint,
-    connection: RedisConnection,
-    /// `PUBLISH` in a script counts the subscribers of its own node only, so each node has one of ours.
-    subscriber: Mutex<Option<Subscriber>>,
-    /// The node has answered `CLUSTERDOWN`: it serves no slots.
-    is_down: AtomicBool,
-}
-
 // === impl Cluster ===
 
 impl Cluster {
     /// Connects in the background of the current runtime.
     pub(super) fn open(access: Arc<Access>, seeds: Vec<Endpoint>, epochs: &Arc<Epochs>) -> Self {
-        let (map, stale) = (Mutex::default(), Notify::new());
-        let shared = Arc::new_cyclic(|shared| {
-            let met = meets(shared.clone(), epochs.clone());
-            ClusterState { access, seeds, map, stale, met }
-        });
+        let shared = ClusterState::new(access, seeds, epochs);
         let (say, state) = watch::channel(None);
         let task = tokio::spawn(follow(shared.clone(), say)).abort_handle();
         Self { shared, state, task }
@@ -199,102 +159,5 @@ impl Drop for Cluster {
 impl fmt::Debug for Cluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cluster").field("connected", &self.is_connected()).finish_non_exhaustive()
-    }
-}
-
-// === impl ClusterState ===
-
-impl ClusterState {
-    /// Whether the node at `place` has the slot of a lane.
-    fn has(&self, lane: &str, place: &Endpoint) -> bool {
-        let map = self.map.lock();
-        let owner = map.owners.get(usize::from(slot(lane))).and_then(Option::as_ref);
-        owner.is_some_and(|owner| owner.place == *place)
-    }
-
-    fn owner(&self, slot: u16) -> Result<Arc<ClusterNode>, StoreError> {
-        let owner = self.map.lock().owners.get(usize::from(slot)).cloned().flatten();
-        owner.ok_or_else(|| {
-            self.stale.notify_one();
-            StoreError::NotConnected
-        })
-    }
-
-    fn moved(&self, slot: u16, place: &Endpoint) -> Result<Arc<ClusterNode>, StoreError> {
-        let node = self.node(place)?;
-        if let Some(owner) = self.map.lock().owners.get_mut(usize::from(slot)) {
-            *owner = Some(node.clone());
-        }
-        Ok(node)
-    }
-
-    /// Returns the node at `place`, after connecting to it if it is new.
-    fn node(&self, place: &Endpoint) -> Result<Arc<ClusterNode>, StoreError> {
-        let node = self.map.lock().node(&self.access, &self.met, place);
-        node.ok_or(StoreError::Protocol)
-    }
-}
-
-/// Reports the run of each new connection, so that the epochs of the lanes on that node are in doubt after another run.
-fn meets(shared: Weak<ClusterState>, epochs: Arc<Epochs>) -> Met {
-    Arc::new(move |place: &Endpoint, run: Option<&ServerRun>| {
-        let (Some(shared), Some(run)) = (shared.upgrade(), run) else { return };
-        epochs.meet(&place.to_string(), run, |lane| shared.has(lane, place));
-    })
-}
-
-// === impl SlotMap ===
-
-impl SlotMap {
-    fn node(
-        &mut self,
-        access: &Arc<Access>,
-        met: &Met,
-        place: &Endpoint,
-    ) -> Option<Arc<ClusterNode>> {
-        if let Some(node) = self.nodes.get(place) {
-            return Some(node.clone());
-        }
-        if self.nodes.len() >= MOST_NODES {
-            return None;
-        }
-        let connection =
-            RedisConnection::open(access.clone(), Destination::Server(place.clone()), met.clone());
-        let node = Arc::new(ClusterNode {
-            place: place.clone(),
-            connection,
-            subscriber: Mutex::default(),
-            is_down: AtomicBool::new(false),
-        });
-        if let Some(calls) = &self.calls {
-            node.receive_calls(access, calls);
-        }
-        self.nodes.insert(place.clone(), node.clone());
-        Some(node)
-    }
-}
-
-// === impl ClusterNode ===
-
-impl ClusterNode {
-    fn receive_calls(&self, access: &Arc<Access>, calls: &Arc<Calls>) {
-        let target = Destination::Server(self.place.clone());
-        *self.subscriber.lock() = Some(Subscriber::open(access.clone(), target, calls.clone()));
-    }
-
-    /// Whether another node may have its slots by now.
-    fn ails(&self) -> bool {
-        self.is_down.load(Relaxed) || self.connection.ails(SLOW)
-    }
-
-    async fn call(&self, sent: &Cmd, asking: bool) -> Result<Value, StoreError> {
-        if !self.connection.is_connected() {
-            // The node may be new, and its first connection on its way.
-            self.connection.tried().await;
-        }
-        match asking {
-            true => self.connection.call_after(command(&[b"ASKING"]), sent).await,
-            false => self.connection.call(sent).await,
-        }
     }
 }

@@ -62,6 +62,11 @@ pub(super) fn is_elsewhere(words: &str) -> bool {
     NOT_HERE.iter().any(|start| words.starts_with(start))
 }
 
+/// Whether an error says that the keys of a call are not all on one node. The node has executed nothing.
+pub(super) fn is_split(words: &str) -> bool {
+    words.starts_with("TRYAGAIN")
+}
+
 /// Returns the part of an error that may be logged: one line, without the arguments of our command.
 fn plainly(words: &str) -> &str {
     let words = unwrapped(words);

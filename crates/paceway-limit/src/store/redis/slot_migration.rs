@@ -2,7 +2,7 @@
 //! keys unless it has all of them, and a key that does not exist yet can be written at the new node only. A rejected call
 //! is therefore split: one call reads the epoch's key, and then there is one call for each set of keys.
 
-use super::{RedisStore, call::ScriptCall, epoch::Expected};
+use super::{RedisStore, call::ScriptCall, epoch::Expected, reason::is_split};
 use crate::store::{Entry, Reply, StoreError};
 use ahash::HashMap;
 use std::time::Duration;
@@ -11,11 +11,6 @@ use tokio::{task::JoinSet, time::sleep};
 /// How often a call for one request with several keys is tried: all of its keys have moved within milliseconds.
 const TRIES: usize = 16;
 const TRY_AGAIN: Duration = Duration::from_millis(5);
-
-/// Whether an error says that the keys of a call are not all on one node. The node has executed nothing.
-pub(super) fn is_split(words: &str) -> bool {
-    words.starts_with("TRYAGAIN")
-}
 
 /// Splits `entries` by their keys: the entries with the same keys share a call, in their order.
 fn parts(entries: &[Entry]) -> Vec<Vec<usize>> {

@@ -5,6 +5,7 @@ mod access;
 mod bounded;
 mod commands;
 mod connection;
+mod destination;
 mod dial;
 mod frames;
 #[cfg(fuzzing)]
@@ -14,8 +15,9 @@ mod session;
 mod stream;
 mod subscription;
 
-pub(super) use access::{Access, Destination, ask};
+pub(super) use access::{Access, ask};
 pub(super) use connection::{Met, RECONNECT, RedisConnection};
+pub(super) use destination::Destination;
 pub(super) use dial::dial;
 pub(super) use messages::{command, words};
 pub(super) use session::UNRESPONSIVE;

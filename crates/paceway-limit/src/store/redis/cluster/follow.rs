@@ -1,7 +1,7 @@
 //! Keeps the map of a Cluster up to date: watches the nodes, and asks those that answer which node has the slots of those
 //! that do not. Sends no commands of limiters.
 
-use super::{ClusterNode, ClusterState};
+use super::state::{ClusterNode, ClusterState};
 use crate::log::{Permit, Throttle};
 use crate::store::redis::{
     reason::{ConnectError, refusal},

@@ -1,10 +1,9 @@
-//! Makes a connection to a server of the store: Sentinels, if the URL names them, then socket, TLS, login and database.
-//! Sends no command of a limiter.
+//! Makes a connection to one server of the store: socket, TLS, login and database. Sends no command of a limiter.
 
 use super::{
     super::{
         reason::{ConnectError, failure, refusal},
-        url::{Endpoint, Login, RedisUrl, Servers},
+        url::{Endpoint, Login, RedisUrl},
     },
     dial::dial,
     frames::{Frames, Malformed},
@@ -13,26 +12,11 @@ use super::{
 };
 use crate::tls::client::{Chain, ClientTls, Connector};
 use redis::Value;
-use std::{
-    fmt,
-    future::pending,
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::io;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
-    time::{sleep, timeout},
 };
-
-/// A Sentinel that has not answered within 500 ms is passed over for the next one.
-const SENTINEL: Duration = Duration::from_millis(500);
-/// The Sentinels are asked once a second whether they still name the master that is connected to.
-const WATCH: Duration = Duration::from_secs(1);
 
 /// The login, the database and the settings for TLS, which are the same for all servers of a store.
 pub(in crate::store::redis) struct Access {
@@ -44,22 +28,6 @@ pub(in crate::store::redis) struct Access {
 struct Tls {
     settings: ClientTls,
     connector: Connector,
-}
-
-/// The server that a connection leads to: always the same one, or the master that Sentinels name.
-#[derive(Clone)]
-pub(in crate::store::redis) enum Destination {
-    Server(Endpoint),
-    Master(Arc<Sentinels>),
-}
-
-/// The Sentinels that know which server is the master.
-pub(in crate::store::redis) struct Sentinels {
-    places: Vec<Endpoint>,
-    master: String,
-    login: Login,
-    /// The position of the Sentinel that has answered last and is asked first.
-    first: AtomicUsize,
 }
 
 // === impl Access ===
@@ -101,7 +69,7 @@ impl Access {
     }
 
     /// Opens a socket on which nothing has been sent except a TLS handshake.
-    async fn open(&self, place: &Endpoint) -> Result<RedisStream, ConnectError> {
+    pub(super) async fn open(&self, place: &Endpoint) -> Result<RedisStream, ConnectError> {
         let failed = |error| failure(place, &error);
         let (host, stream) = match place {
             Endpoint::Unix(path) => {
@@ -120,161 +88,8 @@ impl Access {
     }
 }
 
-// === impl Destination ===
-
-impl Destination {
-    /// Returns the destination of a URL; `None` for a Cluster, which has many.
-    pub(in crate::store::redis) fn of(url: &RedisUrl) -> Option<Self> {
-        match &*url.servers {
-            Servers::One(place) => Some(Self::Server(place.clone())),
-            Servers::Sentinels { places, master, login } => {
-                Some(Self::Master(Arc::new(Sentinels {
-                    places: places.clone(),
-                    master: master.clone(),
-                    login: login.clone(),
-                    first: AtomicUsize::new(0),
-                })))
-            }
-            Servers::Cluster(_) => None,
-        }
-    }
-
-    /// Makes a connection that is ready for commands, and returns the address that it leads to.
-    pub(in crate::store::redis) async fn connect(
-        &self,
-        access: &Access,
-    ) -> Result<(RedisStream, Endpoint), ConnectError> {
-        match self {
-            Self::Server(place) => Ok((access.connect(place).await?, place.clone())),
-            Self::Master(sentinels) => sentinels.connect(access).await,
-        }
-    }
-
-    /// Resolves when the Sentinels name another server than the one at `place`; never for a server without Sentinels.
-    pub(in crate::store::redis) async fn has_left(&self, access: &Access, place: &Endpoint) {
-        match self {
-            Self::Server(_) => pending().await,
-            Self::Master(sentinels) => loop {
-                sleep(WATCH).await;
-                // While no Sentinel answers, the connection stays.
-                if sentinels.named(access).await.is_ok_and(|named| named != *place) {
-                    return;
-                }
-            },
-        }
-    }
-}
-
-impl fmt::Display for Destination {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Server(place) => place.fmt(f),
-            Self::Master(sentinels) => {
-                write!(f, "the master `{}`, or its Sentinels", sentinels.master)
-            }
-        }
-    }
-}
-
-// === impl Sentinels ===
-
-impl Sentinels {
-    /// Asks one Sentinel after the other, until one names a server that says itself that it is the master.
-    async fn connect(&self, access: &Access) -> Result<(RedisStream, Endpoint), ConnectError> {
-        let mut why = None;
-        let first = self.first.load(Relaxed);
-        for i in 0..self.places.len() {
-            let i = (first + i) % self.places.len();
-            // If this attempt is given up meanwhile, the next one begins with the next Sentinel.
-            self.first.store(i + 1, Relaxed);
-            let asked = timeout(SENTINEL, self.ask(access, &self.places[i])).await;
-            let asked = asked.unwrap_or_else(|_| {
-                Err(ConnectError::Unreachable(format!("{}: no answer in time", self.places[i])))
-            });
-            let found = match asked {
-                Ok(place) => master(access, place).await,
-                Err(error) => Err(error),
-            };
-            match found {
-                Ok(found) => {
-                    self.first.store(i, Relaxed);
-                    return Ok(found);
-                }
-                // A refusal says more than the silence of another Sentinel.
-                Err(error @ ConnectError::Refused(_)) => why = Some(error),
-                Err(error) => why = why.or(Some(error)),
-            }
-        }
-        Err(why.unwrap_or(ConnectError::Refused("it names no Sentinel".into())))
-    }
-
-    /// Returns the address of the master, from the first Sentinel that answers.
-    async fn named(&self, access: &Access) -> Result<Endpoint, ConnectError> {
-        let mut why = ConnectError::Unreachable("no Sentinel answers".into());
-        let first = self.first.load(Relaxed);
-        for i in 0..self.places.len() {
-            let place = &self.places[(first + i) % self.places.len()];
-            match timeout(SENTINEL, self.ask(access, place)).await {
-                Ok(Ok(named)) => return Ok(named),
-                Ok(Err(error)) => why = error,
-                Err(_) => {}
-            }
-        }
-        Err(why)
-    }
-
-    /// Asks the Sentinel at `place` for the address of the master.
-    async fn ask(&self, access: &Access, place: &Endpoint) -> Result<Endpoint, ConnectError> {
-        let mut stream = access.open(place).await?;
-        log_in(&mut stream, place, &self.login).await?;
-        let question = [b"SENTINEL".as_slice(), b"get-master-addr-by-name", self.master.as_bytes()];
-        let said = ask(&mut stream, place, &question).await?;
-        match &said {
-            Value::Array(parts) => match &parts[..] {
-                [Value::BulkString(host), Value::BulkString(port)] => {
-                    let port = str::from_utf8(port).ok().and_then(|port| port.parse().ok());
-                    let host = str::from_utf8(host).ok();
-                    let told =
-                        host.zip(port).and_then(|(host, port)| Endpoint::at(host, port, place));
-                    told.ok_or_else(|| failure(place, &no_redis()))
-                }
-                _ => Err(failure(place, &no_redis())),
-            },
-            Value::Nil => Err(ConnectError::Refused(format!(
-                "the Sentinel at {place} knows no master `{}`: write the name that its `sentinel monitor` has",
-                self.master
-            ))),
-            Value::ServerError(error) => {
-                let words = words(error);
-                Err(match words.contains("unknown command") {
-                    true => ConnectError::Refused(format!(
-                        "{place} is no Sentinel: name Sentinels, whose port is 26379 as a rule, or write redis://"
-                    )),
-                    false => refusal(place, &self.login, &words),
-                })
-            }
-            _ => Err(failure(place, &no_redis())),
-        }
-    }
-}
-
-/// Connects to the server at `place`, which must call itself a master: after a failover a Sentinel may name it before it is
-/// one.
-async fn master(access: &Access, place: Endpoint) -> Result<(RedisStream, Endpoint), ConnectError> {
-    let mut stream = access.connect(&place).await?;
-    match ask(&mut stream, &place, &[b"ROLE"]).await? {
-        Value::Array(parts) => match parts.first() {
-            Some(Value::BulkString(role)) if role == b"master" => Ok((stream, place)),
-            _ => Err(ConnectError::Unreachable(format!(
-                "{place}, which the Sentinels name, is not the master"
-            ))),
-        },
-        Value::ServerError(error) => Err(refusal(&place, &access.login, &words(&error))),
-        _ => Err(failure(&place, &no_redis())),
-    }
-}
-
-async fn log_in(
+/// Sends `AUTH` if the URL has a password.
+pub(super) async fn log_in(
     stream: &mut RedisStream,
     place: &Endpoint,
     login: &Login,
@@ -335,6 +150,7 @@ fn stranger(bytes: &[u8], why: Malformed) -> io::Error {
     }
 }
 
-fn no_redis() -> io::Error {
+/// The error of a server whose reply no Redis server sends to this command.
+pub(super) fn no_redis() -> io::Error {
     Malformed::Foreign.into()
 }

@@ -7,7 +7,8 @@ use super::{
         reason::ConnectError,
         url::Endpoint,
     },
-    access::{Access, Destination, ask},
+    access::{Access, ask},
+    destination::Destination,
     session::{RedisTask, Session, UNRESPONSIVE, given_up},
 };
 use crate::{
