@@ -1,5 +1,6 @@
 //! Checks the order of the modules: each uses only the modules that the `lib.rs` of its package lists above it. The
-//! compiler checks the order between the packages. A binary of its own, so that it is built in seconds.
+//! compiler checks the order between the packages. Checks also that the pages for developers name files that exist. A
+//! binary of its own, so that it is built in seconds.
 
 use rstest::rstest;
 use std::{fs, path::Path};
@@ -83,4 +84,46 @@ fn used_modules(text: &str) -> Vec<String> {
         }
     }
     used
+}
+
+/// The directories that the pages leave out of a name: `redis/cluster` is a file of the limiters' store.
+const FOLDERS: [&str; 9] = [
+    "",
+    "src",
+    "src/config",
+    "src/server",
+    "src/upstream",
+    "crates/paceway-limit/src",
+    "crates/paceway-limit/src/store",
+    "crates/paceway-limit/src/store/redis",
+    "benches/cost",
+];
+
+/// A newcomer finds the code by the file names in these two pages. When a file moves, its name there has to follow.
+#[rstest]
+#[case::contributing("CONTRIBUTING.md", 30)]
+#[case::architecture("docs/architecture.md", 80)]
+fn the_files_that_a_page_names_exist(#[case] page: &str, #[case] least: usize) {
+    let text = fs::read_to_string(page).expect("a page");
+    let text = text.replace("LIMIT/", "crates/paceway-limit/src/");
+    let mut checked = 0;
+    for (number, line) in text.lines().enumerate() {
+        for name in line.split('`').skip(1).step_by(2).filter(|name| is_file(name)) {
+            let exists = |folder: &&str| {
+                let path = Path::new(folder).join(name);
+                path.exists() || path.with_extension("rs").exists()
+            };
+            let line = number + 1;
+            assert!(FOLDERS.iter().any(exists), "{page}:{line}: no file `{name}`");
+            checked += 1;
+        }
+    }
+    assert!(checked > least, "only {checked} names found: the test no longer reads {page}");
+}
+
+/// Whether a name in a page is that of a file in the tree: in small letters, with its directory.
+fn is_file(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_-./".contains(c);
+    let is_outside = ["/", ".", "target/"].iter().any(|start| name.starts_with(start));
+    name.contains('/') && !is_outside && name.chars().all(is_plain)
 }
