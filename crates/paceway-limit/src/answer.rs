@@ -1,5 +1,5 @@
-//! What a client of an HTTP program reads when a limiter does not let its request through (RFC 9457 problems; RateLimit
-//! fields of draft-ietf-httpapi-ratelimit-headers-10). Decides nothing.
+//! The answer that a client of an HTTP program gets when a limiter does not let its request through (RFC 9457 problems;
+//! RateLimit fields of draft-ietf-httpapi-ratelimit-headers-10). Decides nothing.
 
 use crate::{algorithm::Micros, rate::Rate, store::StoreError};
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use http::{
 use serde::Serialize;
 use std::borrow::Cow;
 
-/// Names who made an answer: us, or (on its own 429) the upstream.
+/// Names the origin of an answer: the gateway, or the upstream (on its own 429).
 pub const PACEWAY_ORIGIN: HeaderName = HeaderName::from_static("paceway-origin");
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -20,16 +20,16 @@ pub const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-type
 /// When a client may come back if the store gave no decision, µs.
 pub const SECOND: Micros = 1_000_000;
 
-/// What a client sees of a failure: the status, the problem's name, its title.
+/// The status, the name and the title of a problem, as a client sees them.
 pub type Row = (StatusCode, &'static str, &'static str);
 
-/// The row of a request that has no slot within its budget.
+/// The status, name and title of a request that has no slot within its budget.
 pub const LIMITED: Row =
     (StatusCode::TOO_MANY_REQUESTS, "quota-exceeded", "Request quota exceeded");
-/// The row of a request for which the store gave no decision.
+/// The status, name and title of a request for which the store gave no decision.
 pub const STORE: Row =
     (StatusCode::SERVICE_UNAVAILABLE, "store-unavailable", "The quota cannot be checked");
-/// The row of a request that cannot be forwarded as it is.
+/// The status, name and title of a request that cannot be forwarded as it is.
 pub const BAD_REQUEST: Row =
     (StatusCode::BAD_REQUEST, "bad-request", "The request cannot be forwarded");
 /// The detail of a request for which the store gave no decision.
@@ -42,7 +42,7 @@ pub enum Failure {
     Limited {
         /// The limiter that bound.
         policy: Policy,
-        /// A lone caller who comes back then is admitted, µs.
+        /// The time after which a lone caller that comes back is admitted, µs.
         retry_after: Micros,
         /// Permits that are left: more than none where the request costs more than one.
         remaining: i64,
@@ -53,36 +53,36 @@ pub enum Failure {
     Store(StoreError),
 }
 
-/// What a caller is told about the limiter that bound it.
+/// The description of the limiter that bound a request, for its caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     /// The limiter's name.
     pub name: String,
-    /// What it allows.
+    /// The rule of the limiter, such as 5 permits per second.
     pub quota: Quota,
 }
 
-/// What a limiter allows.
+/// The rule of a limiter, as far as a caller needs to know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quota {
-    /// So many in a period.
+    /// A number of permits in each period.
     Rate(Rate),
-    /// So many at one time.
+    /// A number of calls at one time.
     Places(i64),
 }
 
-/// What a response says that is no response of an upstream.
+/// The content of a response that the gateway or a limiter makes itself.
 #[derive(Debug)]
 pub struct Problem<'a> {
-    /// Of the response.
+    /// The status of the response.
     pub status: StatusCode,
     /// The problem's name, such as `quota-exceeded`.
     pub name: &'a str,
-    /// The same for people, in any case of it.
+    /// The problem's title for people, which is the same in each case of it.
     pub title: &'a str,
-    /// What happened in this case.
+    /// A description of this case of the problem, for people.
     pub detail: String,
-    /// A lone caller who comes back then is admitted, µs.
+    /// The time after which a lone caller that comes back is admitted, µs.
     pub retry_after: Option<Micros>,
     /// The limiter that bound, and the permits that it has left.
     pub limited: Option<(&'a Policy, i64)>,
@@ -172,7 +172,7 @@ impl Problem<'_> {
     }
 }
 
-/// What a refused caller reads, with the limiter's name and when to come back.
+/// The detail of a refusal: it has the limiter's name, and the time after which to come back.
 pub fn limited_detail(policy: &Policy, retry_after: Micros) -> String {
     format!(
         "the limiter `{}` has no slot within the time this request may wait; \
@@ -182,17 +182,18 @@ pub fn limited_detail(policy: &Policy, retry_after: Micros) -> String {
     )
 }
 
-/// In seconds, rounded up to whole ms: whoever reads it must not come too early.
+/// The time in seconds, rounded up to whole ms, so that a caller that waits for it does not come too early.
 pub fn seconds(micros: Micros) -> f64 {
     (micros as f64 / 1000.0).ceil() / 1000.0
 }
 
-/// In ms, rounded up.
+/// The time in ms, rounded up.
 pub fn whole_millis(micros: Micros) -> i64 {
     micros.max(0).saturating_add(999) / 1000
 }
 
-/// Rounded up, at least 1: a caller who comes back then is not too early (RFC 9110 section 10.2.3).
+/// The time in seconds, rounded up and at least 1, so that a caller that comes back then is not too early (RFC 9110
+/// section 10.2.3).
 fn whole_seconds(micros: Micros) -> i64 {
     (micros.saturating_add(SECOND - 1) / SECOND).max(1)
 }
