@@ -1,0 +1,175 @@
+//! The events of the world between gateways and their store: messages that travel, arrive and are lost, and faults.
+
+use super::*;
+
+// === impl World ===
+
+impl World {
+    pub(super) fn push(&mut self, at: Micros, line: usize, event: Event) {
+        self.numbers += 1;
+        self.coming.insert((at, line, self.numbers), event);
+    }
+
+    pub(super) fn send(
+        &mut self,
+        now: Micros,
+        line: usize,
+        ask: Ask,
+        answer: oneshot::Sender<Result<Said, StoreError>>,
+    ) {
+        self.numbers += 1;
+        let id = self.numbers;
+        let (up, number, gateway) =
+            (self.links[line].up, self.links[line].number, self.links[line].gateway);
+        if up != NEVER && up > now {
+            drop(answer.send(Err(StoreError::NotConnected)));
+            return;
+        }
+        self.links[line].asked.insert(id, answer);
+        if up == NEVER {
+            return;
+        }
+        let message = Message { line, number, id, ask };
+        self.push(now + SILENT, line, Event::GivenUp(message.clone()));
+        let leaves = now.max(self.stalled[gateway]).max(self.silent[gateway]);
+        if let Some(at) = self.links[line].travels(leaves, 0) {
+            self.push(at, line, Event::Arrives(message));
+        }
+    }
+
+    pub(super) fn happens(&mut self, at: Micros, event: Event) {
+        match event {
+            Event::Arrives(message) => self.arrives(at, message),
+            Event::Answered(message, said, executed) => {
+                let gateway = self.links[message.line].gateway;
+                let later = self.stalled[gateway].max(self.silent[gateway]);
+                if later > at {
+                    return self.push(
+                        later,
+                        message.line,
+                        Event::Answered(message, said, executed),
+                    );
+                }
+                let line = &mut self.links[message.line];
+                line.heard = match line.heard {
+                    (heard, first, last) if heard == at => {
+                        (at, first.min(executed), last.max(executed))
+                    }
+                    _ => (at, executed, executed),
+                };
+                if let Some(answer) = line.asked.remove(&message.id) {
+                    drop(answer.send(Ok(said)));
+                }
+            }
+            Event::GivenUp(message) => {
+                let line = &self.links[message.line];
+                if line.asked.contains_key(&message.id) && line.up != NEVER {
+                    let up = at.max(self.silent[line.gateway]) + AGAIN;
+                    self.cut(message.line, up, "silent");
+                }
+            }
+            Event::Thaws => {
+                for message in std::mem::take(&mut self.waiting) {
+                    self.arrives(at, message);
+                }
+            }
+            Event::Hears(gateway) => self.hear(gateway, true),
+        }
+    }
+
+    pub(super) fn arrives(&mut self, at: Micros, message: Message) {
+        if self.frozen_until > at {
+            self.waiting.push(message);
+            return;
+        }
+        let gateway = self.links[message.line].gateway;
+        let said = match &message.ask {
+            Ask::Run(entries) => {
+                Said::Replies(controls::run(self.defect, &mut self.server, gateway, at, entries))
+            }
+            Ask::Beat(id, alone) => {
+                let beat = self.server.beat(at, id, *alone);
+                Said::Beat(controls::beat(self.defect, beat))
+            }
+            Ask::Leave(id) => {
+                self.server.leave(id);
+                Said::Left
+            }
+        };
+        self.executed.push((at, gateway, message.ask.clone(), said.clone()));
+        let line = &mut self.links[message.line];
+        if line.number == message.number
+            && let Some(arrives) = line.travels(at, 1)
+        {
+            self.push(arrives, message.line, Event::Answered(message, said, at));
+        }
+    }
+
+    /// Ends the connection; another one can be used from `up` on.
+    pub(super) fn cut(&mut self, line: usize, up: Micros, why: &str) {
+        let line = &mut self.links[line];
+        if line.up == NEVER {
+            return;
+        }
+        line.number += 1;
+        line.up = up;
+        for (_, answer) in std::mem::take(&mut line.asked) {
+            drop(answer.send(Err(StoreError::Unreachable(why.into()))));
+        }
+    }
+
+    pub(super) fn lines(&self, gateway: Option<usize>) -> Vec<usize> {
+        let all = 0..self.links.len();
+        all.filter(|line| gateway.is_none_or(|one| self.links[*line].gateway == one)).collect()
+    }
+
+    /// Ends the connections of one gateway or all; no other can be made until `until`.
+    pub(crate) fn cut_all(&mut self, gateway: Option<usize>, until: Micros) {
+        for line in self.lines(gateway) {
+            let again = self.links[line].rng.i64(0..=AGAIN);
+            self.cut(line, until + again, "cut");
+        }
+    }
+
+    /// The server ends: calls that it has not executed are lost.
+    pub(crate) fn lose_messages(&mut self) {
+        self.waiting.clear();
+        self.coming.retain(|_, event| !matches!(event, Event::Arrives(_)));
+    }
+
+    /// The gateway is dead: the store receives nothing from it.
+    pub(crate) fn kill(&mut self, gateway: usize) {
+        for line in self.lines(Some(gateway)) {
+            self.links[line].up = NEVER;
+            self.links[line].number += 1;
+        }
+        self.hear(gateway, false);
+    }
+
+    /// The gateway stalls until `until`.
+    pub(crate) fn stall(&mut self, gateway: usize, until: Micros) {
+        self.stalled[gateway] = until.max(self.stalled[gateway]);
+    }
+
+    /// No message passes between the gateway and the store until `until`.
+    pub(crate) fn silence(&mut self, gateway: usize, until: Micros) {
+        self.silent[gateway] = until.max(self.silent[gateway]);
+        self.hear(gateway, false);
+        self.push(until, 0, Event::Hears(gateway));
+    }
+
+    pub(crate) fn freeze(&mut self, until: Micros) {
+        self.frozen_until = until.max(self.frozen_until);
+        self.push(self.frozen_until, 0, Event::Thaws);
+    }
+
+    pub(super) fn hear(&mut self, gateway: usize, hears: bool) {
+        for line in self.lines(Some(gateway)) {
+            let (calls, is_dead) = (self.links[line].calls.clone(), self.links[line].up == NEVER);
+            self.server.hear(&calls, hears && !is_dead);
+            if hears {
+                calls.call_all();
+            }
+        }
+    }
+}
