@@ -135,11 +135,16 @@ fn clock_steps(history: &History, limiter: usize) -> i64 {
     steps.map(|_| 2 * rule.limit() + wait * count / period).sum()
 }
 
+/// How long after the end of an outage the other gateways learn that one is back: it connects again within 0.2 s, charges
+/// for 0.4 s, and its next heartbeat says so.
+const RETURN: Micros = SECOND;
+
 /// A gateway that loses the store uses its share at once. The others leave it that share when they learn that it is
 /// absent, 1.5 s and a heartbeat later, and the permits that they have promised by then, as far ahead as requests wait,
 /// stay promised: its share of a burst, and of the rate for that time. The same holds for a gateway that stalled,
-/// because it answered nothing meanwhile. When all gateways lose the store, each begins from a level that can be 1 s
-/// old, and when the store comes back each charges permits that the others do not know yet.
+/// because it answered nothing meanwhile. A gateway that starts during its outage is not in the set of gateways (seed
+/// 7199), so the others leave it nothing until it is back. When all gateways lose the store, each begins from a level that
+/// can be 1 s old, and when the store comes back each charges permits that the others do not know yet.
 fn change_of_who_decides(history: &History, limiter: usize, fault: &Fault) -> i64 {
     let Limiter { rule, count, period, on_failure } = &history.limiters[limiter];
     let changes = !matches!(fault.what, What::Step(_) | What::Flush);
@@ -149,16 +154,35 @@ fn change_of_who_decides(history: &History, limiter: usize, fault: &Fault) -> i6
     let gateways = history.gateways.len() as i64;
     let way = history.gateways.iter().map(|it| it.delay.max(MS) + it.jitter).max().unwrap_or(0);
     let (concerned, flows) = match fault.what.gateway() {
-        Some(_) => {
-            let heard = micros(ABSENT) + HEARTBEAT + 2 * way + TIMERS;
-            (1, flows_in(rule, heard + ahead(history, limiter), *count, *period))
+        Some(gateway) => {
+            let start = history.gateways[gateway].start;
+            let unnoticed = match start + 2 * way < fault.at {
+                true => micros(ABSENT) + HEARTBEAT + 2 * way + TIMERS,
+                false => fault.at + fault.lasts - start + RETURN,
+            };
+            (1, flows_in(rule, unnoticed + ahead(history, limiter), *count, *period))
         }
         None => (gateways, SECOND * count / period),
     };
     let share = (rule.limit() + flows + gateways - 1) / gateways + 1;
     // Each gateway spaces its own requests.
     let spaced = if let Algorithm::LeakyBucket(_) = rule { gateways } else { 0 };
-    concerned * share + spaced
+    concerned * share + spaced + raised_shares(history, limiter, fault, concerned)
+}
+
+/// A gateway's share of a window is never too small for one request, so a limiter of 4 permits lets each of three
+/// gateways take a request of 2 permits in each window, 6 in sum (seed 33659). The others leave it only its third.
+fn raised_shares(history: &History, limiter: usize, fault: &Fault, concerned: i64) -> i64 {
+    let Limiter { rule, count, period, .. } = &history.limiters[limiter];
+    if rule.window() == 0 {
+        return 0;
+    }
+    let users = history.routes.iter().filter(|route| route.limiters.contains(&limiter));
+    let cost = users.map(|route| route.cost).max().unwrap_or(1);
+    let gateways = history.gateways.len() as i64;
+    let beyond = (gateways * cost - count).max(0);
+    let windows = (fault.lasts + RETURN + ahead(history, limiter)) / period + 2;
+    (concerned * beyond * windows + gateways - 1) / gateways
 }
 
 /// Calls beyond `max`: a gateway that holds more than its share when the outage begins keeps its permits while others

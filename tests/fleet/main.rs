@@ -2,7 +2,7 @@
 //! executes the native rules, and between them a network that fails. A seed is a history; every law is checked over
 //! every one.
 //!
-//! `FLEET_SEED=7 cargo test --test fleet every_law` shows one history in full, `FLEET_HISTORIES=100000` sets how many
+//! `FLEET_SEED=7 cargo test --test fleet every_law` shows one history in full. `FLEET_HISTORIES=100000` sets how many
 //! are tried.
 
 #![allow(
@@ -106,7 +106,9 @@ fn told(history: &History, store: bool) -> String {
 #[test]
 fn every_law_holds_over_every_history() {
     let (seed, histories) = (number("FLEET_SEED"), number("FLEET_HISTORIES"));
-    let seeds = seed.map_or(0..histories.unwrap_or(HISTORIES), |seed| seed..seed + 1);
+    let from = number("FLEET_FROM").unwrap_or(0);
+    let seeds = from..from + histories.unwrap_or(HISTORIES);
+    let seeds = seed.map_or(seeds, |seed| seed..seed + 1);
     if let Some(seed) = seed {
         eprintln!("{}", told(&History::draw(seed), true));
     }
@@ -119,6 +121,18 @@ fn every_law_holds_over_every_history() {
             broken.law,
             broken.how
         );
+    }
+}
+
+/// Histories of which each broke a law once. In 56813 the set of gateways is lost while one is cut off, which was a defect.
+/// In 7199 a gateway starts while it is cut off, and in 33659 a share is raised to the cost of a request: both are
+/// documented limits, whose permits an exception did not count.
+#[test]
+fn every_history_that_was_found_keeps_the_laws() {
+    for seed in [7199, 33_659, 56_813] {
+        if let Some((history, broken)) = try_one(History::draw(seed), None) {
+            panic!("{history}\n{} is broken: {}", broken.law, broken.how);
+        }
     }
 }
 

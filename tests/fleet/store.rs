@@ -64,12 +64,12 @@ impl Server {
     pub(crate) fn beat(&mut self, at: Micros, id: &Arc<str>, alone: bool) -> Beat {
         let now = self.now(at);
         let (present, gone) = (now - micros(ABSENT), now - micros(GONE));
-        self.alive.insert(id.clone(), if alone { present } else { now });
+        let entered = self.alive.insert(id.clone(), if alone { present } else { now }).is_none();
         self.alive.retain(|_, heard| *heard > gone);
         let absent = self.alive.values().filter(|heard| **heard <= present).count();
         let [gateways, absent] = [self.alive.len(), absent - usize::from(alone)]
             .map(|count| i64::try_from(count).expect("few"));
-        Beat { gateways, absent, now: Some(now) }
+        Beat { gateways, absent, entered, now: Some(now) }
     }
 
     pub(crate) fn leave(&mut self, id: &Arc<str>) {

@@ -83,7 +83,7 @@ pub trait Script: Send + Sync + fmt::Debug {
         _id: Arc<str>,
         _alone: bool,
     ) -> BoxFuture<Result<Beat, StoreError>> {
-        Box::pin(std::future::ready(Ok(Beat { gateways: 1, absent: 0, now: None })))
+        Box::pin(std::future::ready(Ok(Beat { gateways: 1, absent: 0, entered: false, now: None })))
     }
 
     /// Takes the gateway `id` out of the set of gateways named `key`: it ends.
@@ -111,6 +111,8 @@ pub struct Beat {
     pub gateways: i64,
     /// How many of the others decide alone, or have sent no heartbeat for [`ABSENT`].
     pub absent: i64,
+    /// This gateway was not in the set of gateways before: it has just started, or the store has lost the set.
+    pub entered: bool,
     /// The store's clock, if it has one of its own.
     pub now: Option<Micros>,
 }

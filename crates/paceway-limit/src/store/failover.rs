@@ -8,6 +8,10 @@ mod permits;
 mod process;
 mod recovery;
 
+#[cfg(all(test, feature = "redis"))]
+pub(super) use grants::charges;
+#[cfg(feature = "redis")]
+pub(super) use grants::is_delayed_charge;
 pub use process::Process;
 
 use super::{

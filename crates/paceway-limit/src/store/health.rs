@@ -16,7 +16,11 @@ pub use last_known::LastKnown;
 pub use member::Member;
 pub use pace::{Pace, PaceMetrics, SLOWEST};
 
-use super::{StoreError, batch::Beat, calls::Calls};
+use super::{
+    StoreError,
+    batch::{ABSENT, Beat, GONE},
+    calls::Calls,
+};
 use crate::{
     algorithm::Micros,
     log::{Permit, Throttle},
@@ -83,6 +87,8 @@ pub struct Health {
     /// The least number of gateways that share each rule (`store.gateways`).
     expected: AtomicI64,
     gateway_count: Mutex<GatewayCount>,
+    /// When the last heartbeat was answered.
+    last_beat: Mutex<Option<Instant>>,
     absent: Absent,
     clock: Mutex<StoreClock>,
     /// When the store last answered while it counted as away, or when it began to.
@@ -132,6 +138,7 @@ impl Health {
             gateways: AtomicI64::new(1),
             expected: AtomicI64::new(1),
             gateway_count: Mutex::new(GatewayCount::new()),
+            last_beat: Mutex::default(),
             absent: Absent::new(),
             clock: Mutex::new(StoreClock { said: EPOCH, at: Instant::now() }),
             answered: Mutex::new(Instant::now()),
@@ -201,13 +208,20 @@ impl Health {
     pub(super) fn counted(&self, beat: &Beat, sent: Instant) {
         let now = beat.now;
         let gateways = {
-            let mut count = self.gateway_count.lock();
-            let gateways = count.counted(beat.gateways, Instant::now());
+            let (mut count, now) = (self.gateway_count.lock(), Instant::now());
+            let last = self.last_beat.lock().replace(now);
+            // A gateway that was removed for its silence is not in the set either.
+            let was_in_it = last.is_some_and(|last| now.duration_since(last) < GONE - ABSENT);
+            if beat.entered && was_in_it {
+                count.lost(now);
+            }
+            let gateways = count.counted(beat.gateways, now);
+            let missing = count.missing(beat.gateways, now);
             let missed = self.absent.is_any();
-            self.absent.set(beat.absent, beat.gateways);
+            self.absent.set(beat.absent + missing, beat.gateways + missing);
             match (missed, self.absent.is_any()) {
                 (false, true) => tracing::warn!(
-                    absent = beat.absent,
+                    absent = beat.absent + missing,
                     gateways = beat.gateways,
                     "other gateways are cut off from the store, or dead: this one leaves them their share"
                 ),

@@ -1,5 +1,5 @@
 //! The store that gateways share: one Lua script on one Redis server, on the master that Sentinels name, or on the nodes of a
-//! Cluster. Decides nothing itself: the script does, and `store/batch` and `store/guard` around it handle outages.
+//! Cluster. Decides nothing itself: the script does, and `store/batch` and `store/failover` around it handle outages.
 
 mod answer;
 mod call;

@@ -102,7 +102,7 @@ impl Grants {
 
 /// Requests, in this order, that take permits from the state of `check`, whatever its level. `due` has a number of permits
 /// for each delay in µs before which they must not be taken.
-pub(super) fn charges(check: &Check, due: &[(Micros, i64)]) -> Vec<Checks> {
+pub(in crate::store) fn charges(check: &Check, due: &[(Micros, i64)]) -> Vec<Checks> {
     let check = Check { algorithm: check.algorithm.spent(), enforce: false, ..check.clone() };
     let all = due.iter().map(|(_, permits)| permits).sum::<i64>();
     // A single permit takes the first free room. A larger piece would pass over small room and leave it to other requests.
@@ -141,6 +141,12 @@ pub(super) fn charges(check: &Check, due: &[(Micros, i64)]) -> Vec<Checks> {
 
 /// The part of the key of a limiter that only delays charges.
 const WAIT: &str = ":#wait:";
+
+/// Whether these are the checks of a delayed charge. It enforces its rule, though no request asks for it.
+#[cfg(feature = "redis")]
+pub(in crate::store) fn is_delayed_charge(checks: &[Check]) -> bool {
+    checks.iter().any(|check| check.key.contains(WAIT))
+}
 
 /// A limiter that no other request uses. Once it is used up, it grants `count` permits after `delay` µs, so a charge that
 /// asks it, too, is executed no sooner.

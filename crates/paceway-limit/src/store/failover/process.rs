@@ -87,7 +87,8 @@ impl Process {
         let absent_counts = !script.has_many_servers();
         Box::pin(async move {
             let beat = beat.await?;
-            Ok(Beat { absent: if absent_counts { beat.absent } else { 0 }, ..beat })
+            let absent = if absent_counts { beat.absent } else { 0 };
+            Ok(Beat { absent, entered: beat.entered && absent_counts, ..beat })
         })
     }
 }

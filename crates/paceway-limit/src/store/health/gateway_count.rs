@@ -1,6 +1,7 @@
 //! How many gateways share a rule: the number that the store last confirmed. Never asks the store, and has no clock of its
 //! own.
 
+use crate::store::batch::GONE;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -18,6 +19,8 @@ pub(super) struct GatewayCount {
     known: i64,
     /// The store reports fewer gateways than `known`.
     fewer: Option<Fewer>,
+    /// The store has lost the set of gateways.
+    lost: Option<Lost>,
 }
 
 /// A run of answers that all report fewer gateways than are known.
@@ -29,12 +32,20 @@ struct Fewer {
     most: i64,
 }
 
+/// A loss of the set of gateways, by `FLUSHALL` for one. A gateway that is cut off at that moment cannot enter it again.
+#[derive(Debug, Clone, Copy)]
+struct Lost {
+    since: Instant,
+    /// The number of gateways before the loss.
+    gateways: i64,
+}
+
 // === impl GatewayCount ===
 
 impl GatewayCount {
     /// A gateway that knows of no other one.
     pub(super) fn new() -> Self {
-        Self { known: 1, fewer: None }
+        Self { known: 1, fewer: None, lost: None }
     }
 
     /// The store reports `gateways`; returns how many share each rule. The number grows at once, and shrinks when the
@@ -42,7 +53,7 @@ impl GatewayCount {
     pub(super) fn counted(&mut self, gateways: i64, now: Instant) -> i64 {
         let gateways = gateways.max(1);
         if gateways >= self.known {
-            *self = Self { known: gateways, fewer: None };
+            *self = Self { known: gateways, fewer: None, ..*self };
             return gateways;
         }
         let fewer = match self.fewer {
@@ -52,10 +63,22 @@ impl GatewayCount {
             _ => Fewer { since: now, last: now, most: gateways },
         };
         match now.saturating_duration_since(fewer.since) >= CONFIRMED {
-            true => *self = Self { known: fewer.most, fewer: None },
+            true => *self = Self { known: fewer.most, fewer: None, ..*self },
             false => self.fewer = Some(fewer),
         }
         self.known
+    }
+
+    /// The store has lost the set of gateways.
+    pub(super) fn lost(&mut self, now: Instant) {
+        self.lost = Some(Lost { since: now, gateways: self.known });
+    }
+
+    /// How many gateways were in the set before the last loss and are not among the `gateways` in it now. Each may be cut
+    /// off, and decide by its share. After [`GONE`] it counts as dead, as any gateway without a heartbeat does.
+    pub(super) fn missing(&self, gateways: i64, now: Instant) -> i64 {
+        let lost = self.lost.filter(|lost| now.saturating_duration_since(lost.since) < GONE);
+        lost.map_or(0, |lost| (lost.gateways - gateways.max(1)).max(0))
     }
 }
 
@@ -79,5 +102,20 @@ mod tests {
             now += Duration::from_millis(*later);
             assert_eq!(count.counted(*reported, now), *expected, "the report {i} of {reports:?}");
         }
+    }
+
+    /// One of three gateways is cut off when the set is lost. It counts as missing for 10 s.
+    #[test]
+    fn a_gateway_that_is_not_in_the_new_set_is_missing() {
+        let (mut count, now) = (GatewayCount::new(), Instant::now());
+        count.counted(3, now);
+        assert_eq!(count.missing(2, now), 0, "nothing is lost");
+        count.lost(now);
+        let later = |s: u64| now + Duration::from_secs(s);
+        assert_eq!([1, 2, 3, 4].map(|gateways| count.missing(gateways, later(1))), [2, 1, 0, 0]);
+        for s in 1..6 {
+            count.counted(2, later(s));
+        }
+        assert_eq!((count.missing(2, later(9)), count.missing(2, later(10))), (1, 0));
     }
 }

@@ -88,13 +88,7 @@ impl RedisStore {
         let Some(groups) = self.groups.as_ref().filter(|groups| groups.some.load(Relaxed)) else {
             return self.run_at(None, entries).await;
         };
-        let refused: Vec<_> = entries
-            .iter()
-            .map(|entry| match entry {
-                Entry::Reserve { checks, .. } => groups.exhausted(checks),
-                _ => None,
-            })
-            .collect();
+        let refused: Vec<_> = entries.iter().map(|entry| groups.refuses(entry)).collect();
         let asked = entries.iter().zip(&refused).filter(|(_, refused)| refused.is_none());
         let asked: Vec<_> = asked.map(|(entry, _)| entry.clone()).collect();
         let mut replies = self.run_at(None, &asked).await?.into_iter();

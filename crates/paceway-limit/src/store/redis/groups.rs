@@ -6,7 +6,10 @@
 //! another tag refuses the limiter's requests: for it the state counts as exhausted until the record has expired. By then
 //! no gateway renews the record, and the permits that were granted under the other tag do not count any more.
 
-use crate::{algorithm::Micros, store::Check};
+use crate::{
+    algorithm::Micros,
+    store::{Check, Entry, failover::is_delayed_charge},
+};
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering::Relaxed},
@@ -62,8 +65,17 @@ impl Groups {
         Arc::new(Self { claims, some })
     }
 
+    /// Returns the first check of a request that enforces and whose state counts as exhausted. A charge is no request: it
+    /// counts permits that this gateway has granted already, so it is executed.
+    pub(super) fn refuses(&self, entry: &Entry) -> Option<usize> {
+        match entry {
+            Entry::Reserve { checks, .. } if !is_delayed_charge(checks) => self.exhausted(checks),
+            _ => None,
+        }
+    }
+
     /// Returns the first of `checks` that enforces and whose state counts as exhausted.
-    pub(super) fn exhausted(&self, checks: &[Check]) -> Option<usize> {
+    fn exhausted(&self, checks: &[Check]) -> Option<usize> {
         checks.iter().position(|check| {
             let mut displaced = self.claims.iter().filter(|claim| claim.is_displaced.load(Relaxed));
             check.enforce && displaced.any(|claim| claim.has(&check.key))
@@ -121,7 +133,10 @@ impl Claimed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::{Algorithm, TokenBucket};
+    use crate::{
+        algorithm::{Algorithm, TokenBucket},
+        store::{Checks, failover::charges},
+    };
 
     #[test]
     fn a_claim_is_about_the_states_of_its_limiter_only() {
@@ -142,6 +157,22 @@ mod tests {
         }
         groups.claims[0].learn(0);
         assert_eq!(exhausted("p:{a}:T:b"), None);
+    }
+
+    /// A gateway that granted permits while the store was away charges them after that. If its state counts as exhausted
+    /// then, the charges were dropped, and their permits were granted again once the other tag was out of use.
+    #[test]
+    fn a_charge_is_executed_though_the_state_counts_as_exhausted() {
+        let rule = Algorithm::TokenBucket(TokenBucket::new(5, 1_000_000, 5).expect("a rule"));
+        let check = Check::new("p:{a}:T:b", rule);
+        let claim = Claim { limiter: "b".into(), tag: "a".into(), checks: vec![check.clone()] };
+        let groups = Groups::new("p", [claim]);
+        let entry =
+            |checks: &Checks| Entry::Reserve { checks: checks.clone(), budget: 0, ticket: None };
+        assert_eq!(groups.refuses(&entry(&[check.clone()].into())), Some(0));
+        for charge in charges(&check, &[(0, 1), (250_000, 2)]) {
+            assert_eq!(groups.refuses(&entry(&charge)), None, "{charge:?}");
+        }
     }
 
     /// A gateway that starts while others use another tag has never used its own, and the log reports it nevertheless.

@@ -47,9 +47,11 @@ impl RedisStore {
                     Value::Int(seconds),
                     Value::Int(micros),
                     Value::Int(absent),
+                    Value::Int(entered),
                 ] => Ok(Beat {
                     gateways,
                     absent,
+                    entered: entered == 1,
                     now: seconds.checked_mul(1_000_000).and_then(|now| now.checked_add(micros)),
                 }),
                 _ => Err(StoreError::Protocol),

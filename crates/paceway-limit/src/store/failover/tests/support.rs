@@ -105,7 +105,7 @@ impl Script for FarScript {
                 Err(StoreError::Refused(_)) | Ok(()) => {
                     let gateways = far.gateways.load(SeqCst).max(1);
                     let gateways = i64::try_from(gateways).unwrap_or(1);
-                    Ok(Beat { gateways, absent: 0, now: None })
+                    Ok(Beat { gateways, absent: 0, entered: false, now: None })
                 }
                 Err(error) => Err(error),
             }
