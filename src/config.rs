@@ -2,11 +2,14 @@
 //! module checks its values again.
 
 mod http;
+mod keys;
 mod limiter;
 mod mistake;
 mod quotes;
 mod raw;
 mod reader;
+#[doc(hidden)]
+pub mod reference;
 mod settings;
 mod unit;
 mod warnings;

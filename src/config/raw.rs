@@ -4,14 +4,13 @@
 mod certificates;
 mod clients;
 mod headers;
-pub(super) mod http_keys;
-pub(super) mod keys;
 mod limiters;
 mod routes;
 mod rules;
 mod upstreams;
 
 use super::{
+    keys::{ROOT, STORE},
     limiter::FailurePolicy,
     mistake::Mistake,
     reader::{ConfigReader, ConfigSection, Field, MAX_TIMEOUT, positive, span},
@@ -19,7 +18,6 @@ use super::{
     yaml::{self, Outside, YamlNode, YamlValue},
 };
 use crate::store::redis::RedisUrl;
-use keys::{ROOT, STORE};
 use std::{
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     num::NonZeroUsize,

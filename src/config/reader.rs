@@ -1,32 +1,17 @@
 //! Reads sections and values of the configuration tree and collects their mistakes. Knows no key.
 
 use super::{
+    keys::Keys,
     mistake::{Mistake, Position},
     unit,
     yaml::{self, Scalar, YamlNode, YamlValue},
 };
-use crate::suggest::{nearest, suggest};
+use crate::suggest::suggest;
 use std::{fmt, path::PathBuf, time::Duration};
 
 /// The greatest value of any time-out.
 pub(super) const MAX_TIMEOUT: Duration = Duration::from_secs(86_400);
 pub(super) const NOT_YET: &str = "not supported yet";
-
-/// The keys of one kind of section, for example of a limiter.
-pub(super) struct Keys {
-    pub(super) now: &'static [&'static str],
-    pub(super) later: &'static [&'static str],
-    pub(super) others: &'static [Other],
-}
-
-/// A wrong key that users of other gateways write, and the hint for them.
-pub(super) struct Other {
-    pub(super) name: &'static str,
-    /// The keys that the user probably meant. They are not reported as missing.
-    pub(super) meant: &'static [&'static str],
-    /// The hint, if "did you mean" and the names are not enough.
-    pub(super) says: Option<&'static str>,
-}
 
 /// Reads values and collects mistakes. A value that it returns after a mistake only serves to find further mistakes.
 pub(super) struct ConfigReader {
@@ -56,26 +41,6 @@ static BROKEN: YamlNode =
 pub(super) struct Field<'n> {
     pub(super) path: String,
     pub(super) node: &'n YamlNode,
-}
-
-// === impl Keys ===
-
-impl Keys {
-    /// Returns the hint for an unknown key, and the keys that the user probably meant.
-    fn hint(&self, name: &str, listed: impl Fn(&str) -> bool) -> (String, Vec<&'static str>) {
-        if let Some(other) = self.others.iter().find(|other| other.name == name) {
-            let names: Vec<_> = other.meant.iter().map(|meant| format!("`{meant}`")).collect();
-            let ask = || format!("did you mean {}?", names.join(" or "));
-            return (other.says.map_or_else(ask, str::to_owned), other.meant.to_vec());
-        }
-        match nearest(name, self.now.iter().chain(self.later).copied()) {
-            Some(best) => (format!("did you mean `{best}`?"), vec![best]),
-            None => {
-                let known: Vec<_> = self.now.iter().copied().filter(|key| listed(key)).collect();
-                (format!("known here: {}", known.join(", ")), Vec::new())
-            }
-        }
-    }
 }
 
 // === impl ConfigSection ===
@@ -149,7 +114,7 @@ impl ConfigReader {
             let path = join(&section.path, &key.name);
             if keys.later.contains(&key.name.as_str()) {
                 self.note(key.place, &path, NOT_YET);
-            } else if !keys.now.contains(&key.name.as_str()) {
+            } else if !keys.has(&key.name) {
                 let (hint, meant) = keys.hint(&key.name, &listed);
                 section.meant.extend(meant.into_iter().map(|name| (name, node)));
                 self.note(key.place, &path, format!("unknown key `{}`; {hint}", key.name));

@@ -1,10 +1,10 @@
 //! Reads `tls` of clients, of upstreams and of the store. The files that it names are read and checked here, and read again
 //! where they are used. Never quotes their content.
 
-use super::http_keys::{CERTIFICATE, STORE_TLS, TLS};
 use crate::{
     config::{
         http::ServerTls,
+        keys::{CERTIFICATE, STORE_TLS, TLS},
         reader::{ConfigReader, ConfigSection, Field, join},
         unit::Bytes,
         yaml::YamlValue,

@@ -1,12 +1,9 @@
 //! Reads the settings for clients: trusted proxies, time-outs, the size of requests, and the names that no log shows.
 
-use super::{
-    http_keys::{CLIENT, LIMITS},
-    keys::{LIMITER, PATHS},
-};
 use crate::{
     config::{
         http::{ClientLimits, Limits},
+        keys::{CLIENT, LIMITER, LIMITS, PATHS},
         reader::{ConfigReader, ConfigSection, Field, MAX_TIMEOUT, at_most, bytes, span},
         unit::{self, Bytes},
         yaml::YamlValue,
@@ -36,9 +33,7 @@ impl ConfigReader {
         let YamlValue::Map(entries) = &field.node.value else { return };
         let is_quota = |value: &YamlValue| match value {
             YamlValue::Scalar(scalar) => unit::rate(&scalar.text).is_ok(),
-            YamlValue::Map(entries) => {
-                entries.iter().any(|(key, _)| LIMITER.now.contains(&key.name.as_str()))
-            }
+            YamlValue::Map(entries) => entries.iter().any(|(key, _)| LIMITER.has(&key.name)),
             YamlValue::List(_) | YamlValue::Broken => false,
         };
         if entries.iter().any(|(_, node)| is_quota(&node.value)) {

@@ -1,8 +1,8 @@
 //! Reads `headers`: the changes to headers of requests and responses. Never quotes a value, because it may be a secret.
 
-use super::http_keys::{EDITS, HEADERS};
 use crate::{
     config::{
+        keys::{EDITS, HEADERS},
         reader::{ConfigReader, ConfigSection, Field, join},
         yaml::{Key, YamlValue},
     },

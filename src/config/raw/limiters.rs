@@ -1,12 +1,10 @@
 //! Reads `limiters`, in their short and their long form, and checks that each key belongs to the algorithm.
 
-use super::{
-    keys::LIMITER,
-    rules::{Kind, Rule},
-};
+use super::rules::{Kind, Rule};
 use crate::{
     algorithm::{Algorithm, Concurrency},
     config::{
+        keys::LIMITER,
         limiter::{FailurePolicy, LimiterConfig, Mode, Scope},
         reader::{ConfigReader, ConfigSection, Field, join, positive, span},
         settings::StoreConfig,

@@ -1,8 +1,8 @@
 //! Reads `routes`, and checks that no two of them match the same requests.
 
-use super::keys::ROUTE;
 use crate::{
     config::{
+        keys::ROUTE,
         limiter::{Charge, LimiterConfig, Mode},
         reader::{ConfigReader, ConfigSection, Field, find, join, positive, span},
         settings::{Route, Upstream},

@@ -1,9 +1,9 @@
 //! Reads `upstream` and `upstreams`, and the limiters that upstreams and routes name.
 
-use super::{http_keys::UPSTREAM, keys::CHARGE};
 use crate::{
     algorithm::Algorithm,
     config::{
+        keys::{CHARGE, UPSTREAM},
         limiter::{Charge, LimiterConfig},
         reader::{ConfigReader, ConfigSection, Field, MAX_TIMEOUT, at_most, find, join, span},
         settings::Upstream,
@@ -184,7 +184,7 @@ impl ConfigReader {
         };
         if let [(key, node)] = &**entries
             && limiters.iter().any(|limiter| limiter.name == key.name)
-            && !CHARGE.now.contains(&key.name.as_str())
+            && !CHARGE.has(&key.name)
         {
             let cost = match &node.value {
                 YamlValue::Scalar(scalar) if scalar.written.parse::<u32>().is_ok() => {

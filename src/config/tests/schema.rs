@@ -5,30 +5,43 @@ use super::*;
 #[test]
 fn schema_and_parser_know_the_same_keys() {
     let schema: serde_json::Value = serde_json::from_str(SCHEMA).expect("JSON");
-    let defined = |place: &str, keys: &reader::Keys| {
+    let defined = |place: &str, keys: &keys::Keys| {
         let object = schema.pointer(place).unwrap_or_else(|| panic!("no {place}"));
         let mut names: Vec<_> =
             object["properties"].as_object().expect("properties").keys().collect();
-        let mut keys = keys.now.to_vec();
+        let mut keys: Vec<_> = keys.now.iter().map(|key| key.name).collect();
         names.sort_unstable();
         keys.sort_unstable();
         assert_eq!(names, keys, "{place}");
         assert_eq!(object["additionalProperties"], false, "{place}");
     };
-    defined("", &raw::keys::ROOT);
-    defined("/$defs/store", &raw::keys::STORE);
-    defined("/$defs/store_tls", &raw::http_keys::STORE_TLS);
-    defined("/$defs/upstream", &raw::http_keys::UPSTREAM);
-    defined("/$defs/limiter", &raw::keys::LIMITER);
-    defined("/$defs/charge", &raw::keys::CHARGE);
-    defined("/$defs/route", &raw::keys::ROUTE);
-    defined("/$defs/tls", &raw::http_keys::TLS);
-    defined("/$defs/certificate", &raw::http_keys::CERTIFICATE);
-    defined("/$defs/client", &raw::http_keys::CLIENT);
-    defined("/$defs/limits", &raw::http_keys::LIMITS);
-    defined("/$defs/paths", &raw::keys::PATHS);
-    defined("/$defs/headers", &raw::http_keys::HEADERS);
-    defined("/$defs/edits", &raw::http_keys::EDITS);
+    defined("", &keys::ROOT);
+    defined("/$defs/store", &keys::STORE);
+    defined("/$defs/store_tls", &keys::STORE_TLS);
+    defined("/$defs/upstream", &keys::UPSTREAM);
+    defined("/$defs/limiter", &keys::LIMITER);
+    defined("/$defs/charge", &keys::CHARGE);
+    defined("/$defs/route", &keys::ROUTE);
+    defined("/$defs/tls", &keys::TLS);
+    defined("/$defs/certificate", &keys::CERTIFICATE);
+    defined("/$defs/client", &keys::CLIENT);
+    defined("/$defs/limits", &keys::LIMITS);
+    defined("/$defs/paths", &keys::PATHS);
+    defined("/$defs/headers", &keys::HEADERS);
+    defined("/$defs/edits", &keys::EDITS);
+}
+
+#[test]
+fn the_schema_and_the_tables_are_those_of_the_list_of_keys() {
+    let remedy = "run `cargo run --example reference`";
+    assert!(SCHEMA == reference::schema(), "src/config/schema.json: {remedy}");
+    let page = fs::read_to_string("docs/configuration.md").expect("a page");
+    assert!(page == reference::page(&page), "docs/configuration.md: {remedy}");
+    let sections = [&keys::ROOT].into_iter().chain(keys::SECTIONS);
+    for section in sections.filter(|section| section.name != "certificate") {
+        let table = format!("<!-- begin keys: {} -->", section.name);
+        assert!(page.contains(&table), "docs/configuration.md has no table of {}", section.name);
+    }
 }
 
 /// As a YAML 1.2 reader hands a file to a JSON Schema.

@@ -1,0 +1,40 @@
+//! The one list of keys: name, kind, default, meaning and schema of each. The parser, the JSON Schema and the tables in
+//! docs/configuration.md are made from it. Reads nothing.
+
+mod client;
+mod limiter;
+mod process;
+mod route;
+mod spec;
+mod store;
+mod tls;
+mod upstream;
+
+pub(super) use client::{CLIENT, LIMITS, PATHS};
+pub(super) use limiter::{CHARGE, LIMITER};
+pub(super) use process::ROOT;
+pub(super) use route::ROUTE;
+pub(super) use spec::{KeySpec, Keys};
+pub(super) use store::STORE;
+pub(super) use tls::{CERTIFICATE, STORE_TLS, TLS};
+pub(super) use upstream::{EDITS, HEADERS, UPSTREAM};
+
+/// The sections below the top of the file, in the order of the schema.
+pub(super) const SECTIONS: [&Keys; 13] = [
+    &STORE,
+    &STORE_TLS,
+    &TLS,
+    &CERTIFICATE,
+    &CLIENT,
+    &LIMITS,
+    &PATHS,
+    &UPSTREAM,
+    &HEADERS,
+    &EDITS,
+    &LIMITER,
+    &CHARGE,
+    &ROUTE,
+];
+
+/// The JSON Schema of the kinds of values to which keys refer, such as a duration.
+pub(super) const KINDS: &str = include_str!("keys/kinds.json");

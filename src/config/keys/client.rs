@@ -1,0 +1,179 @@
+//! The keys of `client`, `limits` and `paths`.
+
+use super::spec::{CLIENTS, KeySpec, Keys, elsewhere, meant};
+
+pub(in crate::config) const CLIENT: Keys = Keys {
+    name: "client",
+    meaning: "How long clients may take, and how many may be connected.",
+    rules: "",
+    now: &[
+        KeySpec {
+            name: "header_timeout",
+            algorithms: "",
+            kind: "duration, 1ms to 1d",
+            default: "`10s`",
+            meaning: "from the first byte of a request to the end of its headers: then 408. It also bounds the \
+                      time until the first byte of a new connection, and a TLS handshake with its PROXY header: \
+                      then the connection is closed",
+            schema: r##""default": "10s",
+"$ref": "#/$defs/duration""##,
+        },
+        KeySpec {
+            name: "idle_timeout",
+            algorithms: "",
+            kind: "duration, 1ms to 1d",
+            default: "`75s`",
+            meaning: "between two requests of a connection. Then it is closed",
+            schema: r##""default": "75s",
+"$ref": "#/$defs/duration""##,
+        },
+        KeySpec {
+            name: "body_timeout",
+            algorithms: "",
+            kind: "duration, 1ms to 1d",
+            default: "`30s`",
+            meaning: "between two pieces of a body. If a request's body stalls for longer, the request is given \
+                      up: 408 where no response has begun, otherwise a response that breaks off. A client that \
+                      accepts nothing of a response is disconnected",
+            schema: r##""default": "30s",
+"$ref": "#/$defs/duration""##,
+        },
+        KeySpec {
+            name: "max_connections",
+            algorithms: "",
+            kind: "number, at most 10000000",
+            default: "`0`",
+            meaning: "connections at one time, of all workers together. More are answered 503 \
+                      `too-many-connections`, or closed with `tls`. `0` is half of what the [limit of open \
+                      files](http.md#file-descriptors) leaves; a number above 7 eighths of that is lowered to \
+                      them",
+            schema: r##""type": ["integer", "string", "null"],
+"default": 0,
+"minimum": 0,
+"maximum": 10000000,
+"pattern": "^[0-9]+$|\\$\\{""##,
+        },
+    ],
+    later: &[],
+    others: &[
+        meant("timeout", &["header_timeout", "body_timeout"]),
+        meant("request_timeout", &["header_timeout", "body_timeout"]),
+        meant("client_header_timeout", &["header_timeout"]),
+        meant("request_headers_timeout", &["header_timeout"]),
+        meant("client_body_timeout", &["body_timeout"]),
+        meant("send_timeout", &["body_timeout"]),
+        meant("keepalive_timeout", &["idle_timeout"]),
+        meant("keep_alive", &["idle_timeout"]),
+        meant("maxconn", &["max_connections"]),
+    ],
+};
+
+pub(in crate::config) const LIMITS: Keys = Keys {
+    name: "limits",
+    meaning: "The greatest size of a request. A larger one is refused before any limiter is charged.",
+    rules: "",
+    now: &[
+        KeySpec {
+            name: "header_bytes",
+            algorithms: "",
+            kind: "size, 1KiB to 1MiB",
+            default: "`32KiB`",
+            meaning: "the request line and all headers; above it 431",
+            schema: r##""default": "32KiB",
+"$ref": "#/$defs/size""##,
+        },
+        KeySpec {
+            name: "headers",
+            algorithms: "",
+            kind: "number, 1 to 1000",
+            default: "`100`",
+            meaning: "how many headers a request may have; above it 431",
+            schema: r##""type": ["integer", "string", "null"],
+"default": 100,
+"minimum": 1,
+"maximum": 1000,
+"pattern": "^[0-9]+$|\\$\\{""##,
+        },
+        KeySpec {
+            name: "body",
+            algorithms: "",
+            kind: "size from 1B, or `none`",
+            default: "`none`",
+            meaning: "the body, whatever its framing; above it 413. With `none` it may be of any size, because \
+                      bodies stream",
+            schema: r##""default": "none",
+"examples": ["none", "10MiB"],
+"anyOf": [{ "const": "none" }, { "$ref": "#/$defs/size" }]"##,
+        },
+        KeySpec {
+            name: "uri",
+            algorithms: "",
+            kind: "size, 64B to 64000B, below `header_bytes`",
+            default: "`8KiB`, but at most half of `header_bytes`",
+            meaning: "the request target; above it 414",
+            schema: r##""default": "8KiB",
+"$ref": "#/$defs/size""##,
+        },
+    ],
+    later: &[],
+    others: &[
+        meant("client_max_body_size", &["body"]),
+        meant("max_body_size", &["body"]),
+        meant("body_bytes", &["body"]),
+        meant("max_request_bytes", &["body"]),
+        meant("max_header_bytes", &["header_bytes"]),
+        meant("header_size", &["header_bytes"]),
+        meant("large_client_header_buffers", &["header_bytes"]),
+        meant("max_request_headers_kb", &["header_bytes"]),
+        meant("max_headers", &["headers"]),
+        meant("max_headers_count", &["headers"]),
+        meant("url", &["uri"]),
+        meant("uri_bytes", &["uri"]),
+        elsewhere("max_connections", CLIENTS),
+    ],
+};
+
+pub(in crate::config) const PATHS: Keys = Keys {
+    name: "paths",
+    meaning: "How the upstreams read paths, where origins differ. Without a key, a path is limited as if the \
+              upstream could do either.",
+    rules: "",
+    now: &[
+        KeySpec {
+            name: "encoded_slash",
+            algorithms: "",
+            kind: "`separator` `data`",
+            default: "either",
+            meaning: "`%2f` in a path is a slash (`separator`), or a character of a segment (`data`)",
+            schema: r##""anyOf": [{ "enum": ["separator", "data", null] }, { "$ref": "#/$defs/variable" }]"##,
+        },
+        KeySpec {
+            name: "fold_case",
+            algorithms: "",
+            kind: "switch",
+            default: "either",
+            meaning: "`on`: `/Search` is `/search`. `off`: it is another resource",
+            schema: r##""$ref": "#/$defs/switch""##,
+        },
+        KeySpec {
+            name: "trailing_dots",
+            algorithms: "",
+            kind: "`strip` `keep`",
+            default: "either",
+            meaning: "dots and spaces at the end of a path or of a segment are cut off (`strip`), or belong to \
+                      it (`keep`)",
+            schema: r##""anyOf": [{ "enum": ["strip", "keep", null] }, { "$ref": "#/$defs/variable" }]"##,
+        },
+    ],
+    later: &[],
+    others: &[
+        meant("case", &["fold_case"]),
+        meant("case_sensitive", &["fold_case"]),
+        meant("case_insensitive", &["fold_case"]),
+        meant("ignore_case", &["fold_case"]),
+        meant("slash", &["encoded_slash"]),
+        meant("encoded_slashes", &["encoded_slash"]),
+        meant("allow_encoded_slashes", &["encoded_slash"]),
+        meant("dots", &["trailing_dots"]),
+    ],
+};

@@ -1,0 +1,319 @@
+//! The keys of a limiter, and of a charge.
+
+use super::spec::{COST, KeySpec, Keys, elsewhere, meant, replaced};
+
+pub(in crate::config) const LIMITER: Keys = Keys {
+    name: "limiter",
+    meaning: "A quota.",
+    rules: r##""if": { "required": ["algorithm"], "properties": { "algorithm": { "$ref": "#/$defs/variable" } } },
+"then": {
+  "anyOf": [
+    { "title": "with a rate", "$ref": "#/$defs/has_rate" },
+    { "title": "concurrency", "$ref": "#/$defs/has_max" }
+  ]
+},
+"else": {
+  "if": { "required": ["algorithm"], "properties": { "algorithm": { "const": "concurrency" } } },
+  "then": { "$ref": "#/$defs/has_max" },
+  "else": {
+    "$ref": "#/$defs/has_rate",
+    "if": {
+      "required": ["algorithm"],
+      "properties": { "algorithm": { "const": "warm_up" } }
+    },
+    "then": {
+      "required": ["warm_up"],
+      "properties": { "warm_up": { "not": { "type": "null" } } }
+    }
+  }
+},
+"dependentSchemas": {
+  "burst": {
+    "properties": {
+      "algorithm": {
+        "anyOf": [
+          { "enum": ["token_bucket", null] },
+          { "$ref": "#/$defs/variable" }
+        ]
+      }
+    }
+  },
+  "margin": {
+    "required": ["algorithm"],
+    "properties": {
+      "algorithm": {
+        "anyOf": [
+          { "enum": ["sliding_window", "leaky_bucket"] },
+          { "$ref": "#/$defs/variable" }
+        ]
+      }
+    }
+  },
+  "capacity": {
+    "required": ["algorithm"],
+    "properties": {
+      "algorithm": {
+        "anyOf": [
+          { "const": "leaky_bucket" },
+          { "$ref": "#/$defs/variable" }
+        ]
+      }
+    }
+  },
+  "warm_up": {
+    "required": ["algorithm"],
+    "properties": {
+      "algorithm": {
+        "anyOf": [
+          { "const": "warm_up" },
+          { "$ref": "#/$defs/variable" }
+        ]
+      }
+    }
+  },
+  "cold_factor": {
+    "required": ["algorithm"],
+    "properties": {
+      "algorithm": {
+        "anyOf": [
+          { "const": "warm_up" },
+          { "$ref": "#/$defs/variable" }
+        ]
+      }
+    }
+  },
+  "max": {
+    "required": ["algorithm"],
+    "properties": {
+      "rate": { "type": "null" },
+      "algorithm": {
+        "anyOf": [
+          { "const": "concurrency" },
+          { "$ref": "#/$defs/variable" }
+        ]
+      }
+    }
+  },
+  "lease": {
+    "required": ["algorithm"],
+    "properties": {
+      "algorithm": {
+        "anyOf": [
+          { "const": "concurrency" },
+          { "$ref": "#/$defs/variable" }
+        ]
+      }
+    }
+  }
+}"##,
+    now: &[
+        KeySpec {
+            name: "algorithm",
+            algorithms: "",
+            kind: "`token_bucket` `sliding_window` `fixed_window` `leaky_bucket` `warm_up` `concurrency`",
+            default: "`token_bucket`",
+            meaning: "how the quota is kept, see [which for which quota](limiters/README.md). `token_bucket`: \
+                      permits flow in at a constant rate, and up to `burst` are kept. `sliding_window`: at most \
+                      COUNT in any window of a PERIOD. `fixed_window`: at most COUNT in each window of the \
+                      store's clock. `leaky_bucket`: one after the other, evenly spaced. `warm_up`: a rate that \
+                      rises from cold to full while it is used. `concurrency`: at most `max` at a time",
+            schema: r##""default": "token_bucket",
+"anyOf": [
+  {
+    "enum": [
+      "token_bucket",
+      "sliding_window",
+      "fixed_window",
+      "leaky_bucket",
+      "warm_up",
+      "concurrency",
+      null
+    ]
+  },
+  { "$ref": "#/$defs/variable" }
+]"##,
+        },
+        KeySpec {
+            name: "rate",
+            algorithms: "all but `concurrency`",
+            kind: "rate, or rates",
+            default: "required",
+            meaning: "COUNT requests of cost 1 in a PERIOD. A list for `token_bucket`, `sliding_window` and \
+                      `fixed_window`",
+            schema: r##""anyOf": [
+  { "title": "a rate", "$ref": "#/$defs/rate" },
+  { "title": "a list of rates", "$ref": "#/$defs/rates" },
+  { "type": "null" }
+]"##,
+        },
+        KeySpec {
+            name: "burst",
+            algorithms: "`token_bucket`",
+            kind: "number, 1 to 1000000000",
+            default: "COUNT of the rate",
+            meaning: "permits that an idle limiter keeps, so the most that can pass at once. A bucket that \
+                      would take more than 70 years to fill is an error. Not with a list, where each rate's \
+                      burst is its own COUNT",
+            schema: r##""type": ["integer", "string", "null"],
+"minimum": 1,
+"maximum": 1000000000,
+"pattern": "^[0-9]+$|\\$\\{",
+"examples": [1, 5]"##,
+        },
+        KeySpec {
+            name: "margin",
+            algorithms: "`sliding_window` `leaky_bucket`",
+            kind: "duration, at most 1h",
+            default: "`0`",
+            meaning: "extra spacing for delay that varies on the way to the upstream",
+            schema: r##""default": 0,
+"examples": ["30ms"],
+"$ref": "#/$defs/duration""##,
+        },
+        KeySpec {
+            name: "capacity",
+            algorithms: "`leaky_bucket`",
+            kind: "number, 1 to 1000000000",
+            default: "as many as the wait budget allows",
+            meaning: "permits that may queue",
+            schema: r##""type": ["integer", "string", "null"],
+"minimum": 1,
+"maximum": 1000000000,
+"pattern": "^[0-9]+$|\\$\\{",
+"examples": [10]"##,
+        },
+        KeySpec {
+            name: "warm_up",
+            algorithms: "`warm_up`",
+            kind: "duration, 1ms to 1h",
+            default: "required",
+            meaning: "the time from cold to the full rate",
+            schema: r##""examples": ["4s"],
+"$ref": "#/$defs/duration""##,
+        },
+        KeySpec {
+            name: "cold_factor",
+            algorithms: "`warm_up`",
+            kind: "number above 1, at most 100, also `2.5`",
+            default: "`3`",
+            meaning: "how many times slower than the full rate a cold limiter is",
+            schema: r##""type": ["number", "string", "null"],
+"default": 3,
+"exclusiveMinimum": 1,
+"maximum": 100,
+"pattern": "^[0-9]*\\.?[0-9]*$|\\$\\{",
+"examples": [3, 2.5]"##,
+        },
+        KeySpec {
+            name: "max",
+            algorithms: "`concurrency`",
+            kind: "number, 1 to 1000000000",
+            default: "required",
+            meaning: "how many requests may be under way at a time",
+            schema: r##""type": ["integer", "string", "null"],
+"minimum": 1,
+"maximum": 1000000000,
+"pattern": "^[0-9]+$|\\$\\{",
+"examples": [4]"##,
+        },
+        KeySpec {
+            name: "lease",
+            algorithms: "`concurrency`",
+            kind: "duration, 1s to 1d",
+            default: "`60s`",
+            meaning: "how long the permits of a gateway that died stay taken",
+            schema: r##""default": "60s",
+"examples": ["60s"],
+"$ref": "#/$defs/duration""##,
+        },
+        KeySpec {
+            name: "key",
+            algorithms: "",
+            kind: "[template](#which-bucket-a-request-belongs-to)",
+            default: "one bucket for all",
+            meaning: "the bucket that a request belongs to: text and parts of the request, such as `{client_ip}`, \
+                      `{header.NAME}`, `{query.NAME}` or `{segment.N}`, joined",
+            schema: r##""$ref": "#/$defs/template""##,
+        },
+        KeySpec {
+            name: "scope",
+            algorithms: "",
+            kind: "`cluster` `instance`",
+            default: "`cluster`",
+            meaning: "`instance`: each gateway has the quota for itself, whatever the store",
+            schema: r##""default": "cluster",
+"anyOf": [{ "enum": ["cluster", "instance", null] }, { "$ref": "#/$defs/variable" }]"##,
+        },
+        KeySpec {
+            name: "mode",
+            algorithms: "",
+            kind: "`enforce` `observe` `off`",
+            default: "`enforce`",
+            meaning: "`observe` decides and counts, but never holds or refuses; `off` does nothing. `false`, \
+                      which tools of YAML 1.1 make of `off`, means the same",
+            schema: r##""default": "enforce",
+"anyOf": [{ "enum": ["enforce", "observe", "off", false, null] }, { "$ref": "#/$defs/variable" }]"##,
+        },
+        KeySpec {
+            name: "on_failure",
+            algorithms: "",
+            kind: "`share` `allow` `reject`",
+            default: "that of the store",
+            meaning: "the behaviour of this limiter [while the store is away](operation.md#when-redis-is-away). If a \
+                      request has several limiters, the strictest counts",
+            schema: r##""$ref": "#/$defs/on_failure""##,
+        },
+    ],
+    later: &[],
+    others: &[
+        meant("type", &["algorithm"]),
+        meant("kind", &["algorithm"]),
+        meant("limit", &["rate", "max"]),
+        meant("fallback", &["on_failure"]),
+        meant("failure_mode", &["on_failure"]),
+        replaced("period", &["rate"], PERIOD),
+        replaced("window", &["rate"], PERIOD),
+        replaced("interval", &["rate"], PERIOD),
+        replaced("per", &["rate"], PERIOD),
+        elsewhere("max_wait", WAIT),
+        elsewhere("max_wait_cap", WAIT),
+        elsewhere("max_waiting", WAIT),
+        elsewhere("cost", COST),
+    ],
+};
+
+pub(in crate::config) const CHARGE: Keys = Keys {
+    name: "charge",
+    meaning: "A limiter, and the cost of a request there.",
+    rules: r##""required": ["limiter"]"##,
+    now: &[
+        KeySpec {
+            name: "limiter",
+            algorithms: "",
+            kind: "name",
+            default: "required",
+            meaning: "the limiter that the request is charged to",
+            schema: r##""$ref": "#/$defs/limiter_name""##,
+        },
+        KeySpec {
+            name: "cost",
+            algorithms: "",
+            kind: "number or part of a request",
+            default: "`1`",
+            meaning: "the permits that a request takes, at most as many as the limiter can give at once; or a \
+                      part of the request, such as `\"{header.x-cost}\"`: a request without the part costs 1, \
+                      and one with another value than such a number is answered 400. A `concurrency` limiter \
+                      takes no cost",
+            schema: r##""type": ["integer", "string", "null"],
+"default": 1,
+"minimum": 1,
+"pattern": "^0*[1-9][0-9]*$|^\\{(header|query|segment)\\.[^{}]+\\}$|\\$\\{",
+"examples": [5, "{header.x-cost}"]"##,
+        },
+    ],
+    later: &[],
+    others: &[replaced("name", &["limiter"], "write it as in `{ limiter: a, cost: 5 }`")],
+};
+
+const PERIOD: &str = "a period is a part of the rate, as in `rate: 5/s`";
+const WAIT: &str = "it belongs to the route";

@@ -1,0 +1,270 @@
+//! The keys at the top of the file.
+
+use super::spec::{CLIENTS, KeySpec, Keys, elsewhere, meant};
+
+pub(in crate::config) const ROOT: Keys = Keys {
+    name: "root",
+    meaning: SCHEMA_ABOUT,
+    rules: r##""required": ["routes"],
+"oneOf": [
+  { "required": ["upstream"], "title": "one upstream" },
+  { "required": ["upstreams"], "title": "named upstreams" }
+]"##,
+    now: &[
+        KeySpec {
+            name: "listen",
+            algorithms: "",
+            kind: "address",
+            default: "`127.0.0.1:8080`",
+            meaning: "the data plane: where callers send requests. In a container: `0.0.0.0:8080`",
+            schema: r##""default": "127.0.0.1:8080",
+"examples": ["127.0.0.1:8080", "0.0.0.0:8080", "[::]:8080"],
+"$ref": "#/$defs/address""##,
+        },
+        KeySpec {
+            name: "admin",
+            algorithms: "",
+            kind: "address",
+            default: "`127.0.0.1:9090`",
+            meaning: "the admin side: `/metrics`, `/healthz`, `/readyz`, `/limiters`. It has no authentication. It may not be \
+                      the address of `listen`",
+            schema: r##""default": "127.0.0.1:9090",
+"examples": ["127.0.0.1:9090", "0.0.0.0:9090"],
+"$ref": "#/$defs/address""##,
+        },
+        KeySpec {
+            name: "workers",
+            algorithms: "",
+            kind: "number, 1 to 1024",
+            default: "one per core",
+            meaning: "threads of the data plane. Each has its own connections to the upstreams and to the store",
+            schema: r##""type": ["integer", "string", "null"],
+"minimum": 1,
+"maximum": 1024,
+"pattern": "^[0-9]+$|\\$\\{",
+"examples": [4]"##,
+        },
+        KeySpec {
+            name: "access_log",
+            algorithms: "",
+            kind: "`off` `text` `json`",
+            default: "`text` when stdout is a terminal, otherwise `json`",
+            meaning: "one line per request on stdout, see [Logs](#logs)",
+            schema: r##""anyOf": [{ "enum": ["off", "text", "json", false, null] }, { "$ref": "#/$defs/variable" }]"##,
+        },
+        KeySpec {
+            name: "drain_timeout",
+            algorithms: "",
+            kind: "duration, at most 1d",
+            default: "`30s`",
+            meaning: "after SIGTERM or SIGINT, how long running and waiting requests may take. A request whose \
+                      slot comes later [gets 503 at once](http.md#the-end-of-a-gateway)",
+            schema: r##""default": "30s",
+"examples": ["30s", "5min"],
+"$ref": "#/$defs/duration""##,
+        },
+        KeySpec {
+            name: "tls",
+            algorithms: "",
+            kind: "[certificates](#tls)",
+            default: "clear text",
+            meaning: "the data plane speaks TLS, and nothing else",
+            schema: r##""anyOf": [{ "title": "certificates", "$ref": "#/$defs/tls" }, { "type": "null" }]"##,
+        },
+        KeySpec {
+            name: "trusted_proxies",
+            algorithms: "",
+            kind: "list of networks",
+            default: "none",
+            meaning: "the proxies whose `X-Forwarded-For` is believed: for `{client_ip}`, the access log and \
+                      the upstream, see [below](#the-caller-behind-proxies)",
+            schema: r##""type": ["array", "null"],
+"default": [],
+"items": { "$ref": "#/$defs/network" },
+"examples": [["10.0.0.0/8", "fd00::/8", "192.0.2.7"]]"##,
+        },
+        KeySpec {
+            name: "proxy_protocol",
+            algorithms: "",
+            kind: "`on` `off`",
+            default: "`off`",
+            meaning: "connections of `trusted_proxies` begin with a [PROXY protocol \
+                      header](http.md#the-proxy-protocol), version 1 or 2, which names the client. `on` without \
+                      `trusted_proxies` is an error, because then no client could connect",
+            schema: r##""default": "off",
+"$ref": "#/$defs/switch""##,
+        },
+        KeySpec {
+            name: "client",
+            algorithms: "",
+            kind: "[time-outs](#client)",
+            default: "see there",
+            meaning: "how long clients may take",
+            schema: r##""anyOf": [{ "title": "time-outs", "$ref": "#/$defs/client" }, { "type": "null" }]"##,
+        },
+        KeySpec {
+            name: "limits",
+            algorithms: "",
+            kind: "[sizes](#limits)",
+            default: "see there",
+            meaning: "how large a request may be",
+            schema: r##""anyOf": [{ "title": "sizes", "$ref": "#/$defs/limits" }, { "type": "null" }]"##,
+        },
+        KeySpec {
+            name: "paths",
+            algorithms: "",
+            kind: "[known readings](#paths)",
+            default: "none",
+            meaning: "how the upstreams read a path, where origins differ",
+            schema: r##""anyOf": [{ "title": "what is known", "$ref": "#/$defs/paths" }, { "type": "null" }]"##,
+        },
+        KeySpec {
+            name: "redact",
+            algorithms: "",
+            kind: "list of at most 100 names",
+            default: "none",
+            meaning: "query parameters whose values no log shows, besides those that [are always \
+                      hidden](http.md#the-access-log). Case, `-` and `_` do not matter. (No log shows the value \
+                      of any header except the host, the request id and the trace id.)",
+            schema: r##""type": ["array", "null"],
+"default": [],
+"maxItems": 100,
+"items": {"type": "string", "pattern": "^[^\\s&=,]{1,128}$|\\$\\{"},
+"examples": [["voucher", "shop-id"]]"##,
+        },
+        KeySpec {
+            name: "resolver",
+            algorithms: "",
+            kind: "list of at most 8 `IP` or `IP:PORT`",
+            default: "the system's",
+            meaning: "DNS servers that look up the names of upstreams. The port is 53 unless the entry names \
+                      another",
+            schema: r##""type": ["array", "null"],
+"default": [],
+"maxItems": 8,
+"items": { "$ref": "#/$defs/name_server" },
+"examples": [["10.0.0.2", "[fd00::1]:53"]]"##,
+        },
+        KeySpec {
+            name: "store",
+            algorithms: "",
+            kind: "`memory`, URL or map",
+            default: "`memory`",
+            meaning: "the place where limiters keep their state, see [below](#store)",
+            schema: r##""default": "memory",
+"anyOf": [
+  { "title": "memory", "const": "memory" },
+  { "title": "a Redis URL", "$ref": "#/$defs/redis_url" },
+  { "title": "the long form", "$ref": "#/$defs/store" },
+  { "type": "null" }
+]"##,
+        },
+        KeySpec {
+            name: "limiting",
+            algorithms: "",
+            kind: "`on` `off`",
+            default: "`on`",
+            meaning: "`off` forwards everything unlimited; the store is not asked for any request",
+            schema: r##""default": "on",
+"anyOf": [{ "enum": ["on", "off", true, false, null] }, { "$ref": "#/$defs/variable" }]"##,
+        },
+        KeySpec {
+            name: "upstream",
+            algorithms: "",
+            kind: "URL",
+            default: "",
+            meaning: "the only upstream; short for `upstreams` with one entry named `default`. It or \
+                      `upstreams` is required",
+            schema: r##""$ref": "#/$defs/upstream_url""##,
+        },
+        KeySpec {
+            name: "upstreams",
+            algorithms: "",
+            kind: "map of [upstreams](#upstream-upstreams)",
+            default: "",
+            meaning: "the throttled APIs, by name. The value is a URL or a map",
+            schema: r##""type": "object",
+"minProperties": 1,
+"propertyNames": { "$ref": "#/$defs/name" },
+"additionalProperties": {
+  "anyOf": [
+    { "title": "a URL", "$ref": "#/$defs/upstream_url" },
+    { "title": "the long form", "$ref": "#/$defs/upstream" }
+  ]
+}"##,
+        },
+        KeySpec {
+            name: "limiters",
+            algorithms: "",
+            kind: "map of [limiters](#limiters)",
+            default: "none",
+            meaning: "the quotas, by name. The value is a rate such as `5/s`, a list of rates, or a map. A \
+                      limiter works only where a route or an upstream names it",
+            schema: r##""type": ["object", "null"],
+"default": {},
+"propertyNames": { "$ref": "#/$defs/name" },
+"additionalProperties": {
+  "anyOf": [
+    { "title": "a rate", "$ref": "#/$defs/rate" },
+    { "title": "a list of rates", "$ref": "#/$defs/rates" },
+    { "title": "the long form", "$ref": "#/$defs/limiter" }
+  ]
+}"##,
+        },
+        KeySpec {
+            name: "routes",
+            algorithms: "",
+            kind: "list of [routes](#routes)",
+            default: "required",
+            meaning: "the requests that the gateway forwards. The longest matching suffix wins; among equal \
+                      suffixes the more specific route (a host before methods, few methods before many). A \
+                      request that no route matches is answered 404",
+            schema: r##""type": "array",
+"minItems": 1,
+"items": { "$ref": "#/$defs/route" }"##,
+        },
+    ],
+    later: &[],
+    others: &[
+        meant("rate_limits", &["limiters"]),
+        meant("rate_limit", &["limiters"]),
+        meant("ratelimits", &["limiters"]),
+        meant("rules", &["routes"]),
+        meant("url", &["upstream"]),
+        meant("backend", &["upstream"]),
+        meant("backends", &["upstreams"]),
+        meant("clusters", &["upstreams"]),
+        meant("redis", &["store"]),
+        meant("ssl", &["tls"]),
+        meant("https", &["tls"]),
+        meant("certificates", &["tls"]),
+        meant("real_ip", &["trusted_proxies"]),
+        meant("set_real_ip_from", &["trusted_proxies"]),
+        meant("accept_proxy", &["proxy_protocol"]),
+        meant("dns", &["resolver"]),
+        meant("nameservers", &["resolver"]),
+        meant("mask", &["redact"]),
+        elsewhere("timeout", TIMEOUT),
+        elsewhere("timeouts", TIMEOUT),
+        elsewhere("header_timeout", CLIENTS),
+        elsewhere("idle_timeout", CLIENTS),
+        elsewhere("body_timeout", CLIENTS),
+        elsewhere("keepalive_timeout", CLIENTS),
+        elsewhere("max_connections", CLIENTS),
+        elsewhere("maxconn", CLIENTS),
+        elsewhere("client_max_body_size", BODY),
+        elsewhere("max_body_size", BODY),
+        elsewhere("headers", CHANGES),
+        elsewhere("add_headers", CHANGES),
+        elsewhere("cert", CERTS),
+        elsewhere("key", CERTS),
+    ],
+};
+
+const TIMEOUT: &str =
+    "time-outs of clients are written under `client`, those of an upstream under `upstreams.NAME`";
+const BODY: &str = "the size of a body is written `limits: { body: 10MiB }`";
+const CERTS: &str = "certificates are written `tls: { cert: FILE, key: FILE }`";
+const CHANGES: &str = "changes of headers belong to an upstream or a route";
+const SCHEMA_ABOUT: &str = "The configuration of the Paceway gateway. Any single value may hold `${NAME}`, `${NAME:-default}` or \
+     `${file:PATH}`; `paceway check FILE` prints all mistakes of a file, with line and column.";

@@ -1,0 +1,165 @@
+//! The keys of a route.
+
+use super::spec::{COST, KeySpec, Keys, REMOVE, SET, elsewhere, meant, replaced};
+
+pub(in crate::config) const ROUTE: Keys = Keys {
+    name: "route",
+    meaning: "The requests of one kind, and what happens to them.",
+    rules: r##""required": ["suffix"]"##,
+    now: &[
+        KeySpec {
+            name: "name",
+            algorithms: "",
+            kind: "text, 1 to 128",
+            default: "the suffix",
+            meaning: "labels metrics and logs; unique",
+            schema: r##""type": ["string", "null"],
+"minLength": 1,
+"maxLength": 128,
+"examples": ["search"]"##,
+        },
+        KeySpec {
+            name: "suffix",
+            algorithms: "",
+            kind: "text",
+            default: "required",
+            meaning: "the end of the path, see [below](#how-a-path-is-compared). `\"*\"` (in quotes) matches \
+                      every path",
+            schema: r##""type": "string",
+"pattern": "^\\*$|^[^*?#;\\\\]+$|\\$\\{",
+"examples": ["/search", ".json", "*"]"##,
+        },
+        KeySpec {
+            name: "methods",
+            algorithms: "",
+            kind: "list",
+            default: "all",
+            meaning: "the methods that the route takes, in capitals. `GET` includes `HEAD`, unless another route with the same suffix names `HEAD`",
+            schema: r##""type": ["array", "null"],
+"minItems": 1,
+"uniqueItems": true,
+"items": {
+  "anyOf": [
+    {
+      "enum": [
+        "GET",
+        "HEAD",
+        "POST",
+        "PUT",
+        "DELETE",
+        "OPTIONS",
+        "PATCH",
+        "CONNECT",
+        "TRACE"
+      ]
+    },
+    {
+      "title": "another method",
+      "type": "string",
+      "pattern": "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"
+    },
+    { "$ref": "#/$defs/variable" }
+  ]
+},
+"examples": [["GET", "POST"]]"##,
+        },
+        KeySpec {
+            name: "host",
+            algorithms: "",
+            kind: "text",
+            default: "all",
+            meaning: "the host that the route is for, without scheme and port; compared without regard to case",
+            schema: r##""type": ["string", "null"],
+"pattern": "^[A-Za-z0-9._-]+$|^\\[[0-9A-Fa-f:.]+\\]$|\\$\\{",
+"examples": ["api.internal"]"##,
+        },
+        KeySpec {
+            name: "upstream",
+            algorithms: "",
+            kind: "name",
+            default: "the only one",
+            meaning: "the name of the upstream; required when there are several",
+            schema: r##""type": ["string", "null"],
+"pattern": "^[A-Za-z0-9_.-]{1,64}$|\\$\\{""##,
+        },
+        KeySpec {
+            name: "limiters",
+            algorithms: "",
+            kind: "list of [charges](#what-a-request-costs)",
+            default: "none",
+            meaning: "the limiters that a request must pass, all or none, besides those of the upstream. Each \
+                      once",
+            schema: r##""default": [],
+"examples": [["search", { "limiter": "points", "cost": 5}]],
+"$ref": "#/$defs/charges""##,
+        },
+        KeySpec {
+            name: "max_wait",
+            algorithms: "",
+            kind: "duration, at most 1h, or a [percentage](#how-long-a-request-waits)",
+            default: "`0`",
+            meaning: "the wait budget: the longest time that a request is held until its slot comes. With `0` a \
+                      request that cannot pass at once is refused at once; a missing key means the same and is \
+                      a warning",
+            schema: r##""default": 0,
+"examples": ["500ms", "2s", "50%"],
+"$ref": "#/$defs/wait""##,
+        },
+        KeySpec {
+            name: "max_wait_cap",
+            algorithms: "",
+            kind: "duration, at most 1h, or a [percentage](#how-long-a-request-waits)",
+            default: "`max_wait`",
+            meaning: "how far a caller may lengthen its wait with `Prefer: wait=SECONDS`; not below `max_wait`",
+            schema: r##""examples": ["10s", "200%"],
+"$ref": "#/$defs/wait""##,
+        },
+        KeySpec {
+            name: "max_waiting",
+            algorithms: "",
+            kind: "number, 1 to 10000000",
+            default: "`10000`",
+            meaning: "requests held on this route at one time in one gateway; above it 503 `queue-full`",
+            schema: r##""type": ["integer", "string", "null"],
+"default": 10000,
+"minimum": 1,
+"maximum": 10000000,
+"pattern": "^[0-9]+$|\\$\\{""##,
+        },
+        KeySpec {
+            name: "headers",
+            algorithms: "",
+            kind: "[changes](#headers)",
+            default: "none",
+            meaning: "changes to headers, after those of the upstream's own `headers`",
+            schema: r##""$ref": "#/$defs/optional_headers""##,
+        },
+    ],
+    later: &[],
+    others: &[
+        replaced("path", &["suffix"], SUFFIX),
+        replaced("prefix", &["suffix"], SUFFIX),
+        replaced("paths", &["suffix"], SUFFIX),
+        replaced("location", &["suffix"], SUFFIX),
+        meant("limiter", &["limiters"]),
+        elsewhere("rate", QUOTA),
+        elsewhere("burst", QUOTA),
+        elsewhere("algorithm", QUOTA),
+        elsewhere("key", QUOTA),
+        elsewhere("mode", QUOTA),
+        elsewhere("cost", COST),
+        elsewhere("url", "a route names one of the `upstreams`, which have the URLs"),
+        elsewhere("urls", "a route names one of the `upstreams`, which have the URLs"),
+        elsewhere("timeout", "time-outs belong to the upstream"),
+        elsewhere("response_timeout", "time-outs belong to the upstream"),
+        elsewhere("add_headers", SET),
+        elsewhere("set_headers", SET),
+        elsewhere("request_headers", SET),
+        elsewhere("response_headers", SET),
+        elsewhere("remove_headers", REMOVE),
+    ],
+};
+
+const SUFFIX: &str = "a route matches the end of a path, as in `suffix: /search` for /search and /v2/search; there is \
+                      no match by the beginning or the whole of a path yet";
+const QUOTA: &str = "it belongs to a limiter under `limiters:` at the top, which the route names";

@@ -1,0 +1,103 @@
+//! The description of a key and of a section, from which the parser, the JSON Schema and the tables of the documentation are
+//! made. Names no key.
+
+use crate::suggest::nearest;
+
+/// A key of the configuration.
+pub(in crate::config) struct KeySpec {
+    pub(in crate::config) name: &'static str,
+    /// The algorithms whose limiters have the key, in Markdown; empty for a key that every section of its kind has.
+    pub(in crate::config) algorithms: &'static str,
+    /// The kind of its value, in Markdown, such as "duration, at most 1d".
+    pub(in crate::config) kind: &'static str,
+    /// The value that a missing key has, in Markdown; "required" if it has none.
+    pub(in crate::config) default: &'static str,
+    /// The meaning, in Markdown: a part of a table, and the description in the schema.
+    pub(in crate::config) meaning: &'static str,
+    /// The members of its JSON Schema besides the description.
+    pub(in crate::config) schema: &'static str,
+}
+
+/// The keys of one kind of section, for example of a limiter.
+pub(in crate::config) struct Keys {
+    /// The name under `$defs` of the schema and beside the table in the documentation.
+    pub(in crate::config) name: &'static str,
+    /// The meaning of the section, for the schema.
+    pub(in crate::config) meaning: &'static str,
+    /// The members of its JSON Schema besides the description and the properties.
+    pub(in crate::config) rules: &'static str,
+    pub(in crate::config) now: &'static [KeySpec],
+    /// Names that are reserved: a message says that they are not supported yet.
+    pub(in crate::config) later: &'static [&'static str],
+    pub(in crate::config) others: &'static [Other],
+}
+
+/// A wrong key that users of other gateways write, and the hint for them.
+pub(in crate::config) struct Other {
+    pub(super) name: &'static str,
+    /// The keys that the user probably meant. They are not reported as missing.
+    pub(super) meant: &'static [&'static str],
+    /// The hint, if "did you mean" and the names are not enough.
+    pub(super) says: Option<&'static str>,
+}
+
+// === impl Keys ===
+
+impl Keys {
+    /// Whether `name` is a key of this section.
+    pub(in crate::config) fn has(&self, name: &str) -> bool {
+        self.now.iter().any(|key| key.name == name)
+    }
+
+    /// Returns the hint for an unknown key, and the keys that the user probably meant. If no key is near, the hint lists those
+    /// for which `listed` is true.
+    pub(in crate::config) fn hint(
+        &self,
+        name: &str,
+        listed: impl Fn(&str) -> bool,
+    ) -> (String, Vec<&'static str>) {
+        if let Some(other) = self.others.iter().find(|other| other.name == name) {
+            let names: Vec<_> = other.meant.iter().map(|meant| format!("`{meant}`")).collect();
+            let ask = || format!("did you mean {}?", names.join(" or "));
+            return (other.says.map_or_else(ask, str::to_owned), other.meant.to_vec());
+        }
+        let names = || self.now.iter().map(|key| key.name);
+        match nearest(name, names().chain(self.later.iter().copied())) {
+            Some(best) => (format!("did you mean `{best}`?"), vec![best]),
+            None => {
+                let known: Vec<_> = names().filter(|key| listed(key)).collect();
+                (format!("known here: {}", known.join(", ")), Vec::new())
+            }
+        }
+    }
+}
+
+/// A wrong key for which a message asks "did you mean" the keys `meant`.
+pub(super) const fn meant(name: &'static str, meant: &'static [&'static str]) -> Other {
+    Other { name, meant, says: None }
+}
+
+/// A wrong key for which a message says where the setting belongs.
+pub(super) const fn elsewhere(name: &'static str, says: &'static str) -> Other {
+    Other { name, meant: &[], says: Some(says) }
+}
+
+/// A wrong key that replaces the keys `meant`, with a message of its own.
+pub(super) const fn replaced(
+    name: &'static str,
+    meant: &'static [&'static str],
+    says: &'static str,
+) -> Other {
+    Other { name, meant, says: Some(says) }
+}
+
+pub(super) const CLIENTS: &str = "what clients may take is written `client: { header_timeout, idle_timeout, \
+                       body_timeout, max_connections }`";
+pub(super) const ALWAYS_CHECKED: &str =
+    "certificates are always checked; name the authority of this one in `ca`";
+pub(super) const SET: &str =
+    "it is written `headers: { request: { set: { NAME: VALUE } } }`, or `response`";
+pub(super) const REMOVE: &str =
+    "it is written `headers: { response: { remove: [NAME] } }`, or `request`";
+pub(super) const COST: &str =
+    "it belongs to the route, as in `limiters: [{ limiter: a, cost: 5 }]`";

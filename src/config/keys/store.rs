@@ -1,0 +1,99 @@
+//! The keys of `store`.
+
+use super::spec::{KeySpec, Keys, elsewhere, meant};
+
+pub(in crate::config) const STORE: Keys = Keys {
+    name: "store",
+    meaning: "A Redis that gateways share.",
+    rules: r##""required": ["url"]"##,
+    now: &[
+        KeySpec {
+            name: "url",
+            algorithms: "",
+            kind: "URL",
+            default: "required",
+            meaning: "the address of the store, see [its forms](#the-url-of-a-store)",
+            schema: r##""$ref": "#/$defs/redis_url""##,
+        },
+        KeySpec {
+            name: "prefix",
+            algorithms: "",
+            kind: "1 to 64 letters, digits, `_` `-` `.` `:`",
+            default: "`paceway`",
+            meaning: "first part of every key. Gateways with different prefixes share nothing",
+            schema: r##""type": ["string", "null"],
+"default": "paceway",
+"pattern": "^[A-Za-z0-9_.:-]{1,64}$|\\$\\{""##,
+        },
+        KeySpec {
+            name: "timeout",
+            algorithms: "",
+            kind: "duration, 1ms to 60s",
+            default: "`50ms`",
+            meaning: "how long a request waits for the store's decision; then `on_failure` decides. It bounds \
+                      the call, not the wait for the slot. For a store that is measured to be slower it grows, \
+                      [up to 500ms](operation.md#when-redis-is-away)",
+            schema: r##""default": "50ms",
+"examples": ["50ms", "200ms"],
+"$ref": "#/$defs/duration""##,
+        },
+        KeySpec {
+            name: "gateways",
+            algorithms: "",
+            kind: "1 to 10000",
+            default: "`1`",
+            meaning: "the least number of gateways that share the store. Without the store each enforces its \
+                      [share](operation.md#when-redis-is-away): the rule divided by this number, or by the \
+                      number that the store last reported if that is larger. Set it where gateways may start \
+                      while the store is away",
+            schema: r##""type": ["integer", "string", "null"],
+"default": 1,
+"minimum": 1,
+"maximum": 10000,
+"pattern": "^[0-9]+$|\\$\\{""##,
+        },
+        KeySpec {
+            name: "tls",
+            algorithms: "",
+            kind: "[certificates](#storetls)",
+            default: "none",
+            meaning: "how the servers of a `rediss://` URL are checked, and the certificate that they are shown",
+            schema: r##""$ref": "#/$defs/store_tls""##,
+        },
+        KeySpec {
+            name: "on_failure",
+            algorithms: "",
+            kind: "`share` `allow` `reject`",
+            default: "`share`",
+            meaning: "the behaviour of limiters while the store gives no decisions, see [when Redis is away](operation.md#when-redis-is-away)",
+            schema: r##""default": "share",
+"$ref": "#/$defs/on_failure""##,
+        },
+    ],
+    later: &[],
+    others: &[
+        meant("ssl", &["tls"]),
+        elsewhere("host", STORE_URL),
+        elsewhere("port", STORE_URL),
+        elsewhere("user", STORE_URL),
+        elsewhere("username", STORE_URL),
+        elsewhere("password", STORE_URL),
+        elsewhere("db", STORE_URL),
+        elsewhere("database", STORE_URL),
+        elsewhere("sentinels", STORE_URL),
+        elsewhere("master_name", STORE_URL),
+        elsewhere("ca", STORE_CERTS),
+        elsewhere("cert", STORE_CERTS),
+        elsewhere("key", STORE_CERTS),
+        elsewhere("server_name", STORE_CERTS),
+        meant("fallback", &["on_failure"]),
+        meant("failure_mode", &["on_failure"]),
+        meant("fail_open", &["on_failure"]),
+        meant("on_error", &["on_failure"]),
+    ],
+};
+
+const STORE_URL: &str = "it is a part of the URL, as in redis://USER:PASSWORD@HOST:PORT/DATABASE or \
+                         redis-sentinel://HOST:PORT,HOST:PORT/MASTER";
+const STORE_CERTS: &str =
+    "it is written `tls: { ca: FILE, cert: FILE, key: FILE, server_name: NAME }`";

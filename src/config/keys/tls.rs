@@ -1,0 +1,158 @@
+//! The keys of certificates: for clients, and for the servers of the store.
+
+use super::spec::{ALWAYS_CHECKED, KeySpec, Keys, elsewhere, meant};
+
+pub(in crate::config) const TLS: Keys = Keys {
+    name: "tls",
+    meaning: "Certificates for clients. The gateway then speaks TLS 1.2 and 1.3 only.",
+    rules: r##""required": ["cert", "key"]"##,
+    now: &[
+        KeySpec {
+            name: "cert",
+            algorithms: "",
+            kind: "file",
+            default: "required",
+            meaning: "PEM: the certificate, then its chain. Shown to callers that name no host (SNI), or none \
+                      of `certificates`",
+            schema: r##""$ref": "#/$defs/file",
+"examples": ["tls/cert.pem"]"##,
+        },
+        KeySpec {
+            name: "key",
+            algorithms: "",
+            kind: "file",
+            default: "required",
+            meaning: "PEM: its private key as PKCS #8, PKCS #1 or SEC 1, not encrypted. It may be the same file \
+                      as `cert`",
+            schema: r##""$ref": "#/$defs/file",
+"examples": ["tls/key.pem"]"##,
+        },
+        KeySpec {
+            name: "client_ca",
+            algorithms: "",
+            kind: "file",
+            default: "callers show none",
+            meaning: "PEM: certificates of authorities. Callers must show a certificate of one of them; a \
+                      handshake without fails",
+            schema: r##""$ref": "#/$defs/optional_file""##,
+        },
+        KeySpec {
+            name: "certificates",
+            algorithms: "",
+            kind: "list of `{ cert, key }`",
+            default: "none",
+            meaning: "at most 1000 more. The gateway reads the names from the certificates; where none fits, it \
+                      uses the first pair",
+            schema: r##""type": ["array", "null"],
+"default": [],
+"maxItems": 1000,
+"items": { "$ref": "#/$defs/certificate" }"##,
+        },
+    ],
+    later: &[],
+    others: &[
+        meant("certificate", &["cert"]),
+        meant("ssl_certificate", &["cert"]),
+        meant("crt", &["cert"]),
+        meant("chain", &["cert"]),
+        meant("private_key", &["key"]),
+        meant("ssl_certificate_key", &["key"]),
+        meant("ca", &["client_ca"]),
+        meant("ca_file", &["client_ca"]),
+        meant("verify_client", &["client_ca"]),
+        meant("ssl_client_certificate", &["client_ca"]),
+        meant("certs", &["certificates"]),
+        elsewhere("min_version", VERSIONS),
+        elsewhere("protocols", VERSIONS),
+        elsewhere("alpn", VERSIONS),
+    ],
+};
+
+pub(in crate::config) const CERTIFICATE: Keys = Keys {
+    name: "certificate",
+    meaning: "A certificate and its private key.",
+    rules: r##""required": ["cert", "key"]"##,
+    now: &[
+        KeySpec {
+            name: "cert",
+            algorithms: "",
+            kind: "file",
+            default: "required",
+            meaning: "PEM: the certificate, then its chain",
+            schema: r##""$ref": "#/$defs/file""##,
+        },
+        KeySpec {
+            name: "key",
+            algorithms: "",
+            kind: "file",
+            default: "required",
+            meaning: "PEM: its private key, not encrypted. It may be the same file as `cert`",
+            schema: r##""$ref": "#/$defs/file""##,
+        },
+    ],
+    later: &[],
+    others: &[
+        meant("certificate", &["cert"]),
+        meant("crt", &["cert"]),
+        meant("private_key", &["key"]),
+        elsewhere("host", "the names are in the certificate"),
+        elsewhere("server_name", "the names are in the certificate"),
+    ],
+};
+
+pub(in crate::config) const STORE_TLS: Keys = Keys {
+    name: "store_tls",
+    meaning: "How the servers of a `rediss://` URL are checked, and the certificate that they are shown.",
+    rules: r##""type": ["object", "null"]"##,
+    now: &[
+        KeySpec {
+            name: "ca",
+            algorithms: "",
+            kind: "file",
+            default: "the system's",
+            meaning: "PEM certificates of the authorities that certificates of the servers are checked with",
+            schema: r##""type": ["string", "null"]"##,
+        },
+        KeySpec {
+            name: "cert",
+            algorithms: "",
+            kind: "file",
+            default: "none",
+            meaning: "the certificate that the gateway presents to servers that ask for one; it needs `key`",
+            schema: r##""type": ["string", "null"]"##,
+        },
+        KeySpec {
+            name: "key",
+            algorithms: "",
+            kind: "file",
+            default: "none",
+            meaning: "PEM: the private key of `cert`",
+            schema: r##""type": ["string", "null"]"##,
+        },
+        KeySpec {
+            name: "server_name",
+            algorithms: "",
+            kind: "text",
+            default: "the host",
+            meaning: "the name that certificates of the servers must have. By default it is the host of the \
+                      URL, or the one that Sentinels or the Cluster name, which is usually an address",
+            schema: r##""type": ["string", "null"]"##,
+        },
+    ],
+    later: &[],
+    others: &[
+        meant("ca_file", &["ca"]),
+        meant("ca_cert", &["ca"]),
+        meant("certificate", &["cert"]),
+        meant("client_cert", &["cert"]),
+        meant("crt", &["cert"]),
+        meant("private_key", &["key"]),
+        meant("client_key", &["key"]),
+        meant("sni", &["server_name"]),
+        elsewhere("insecure", ALWAYS_CHECKED),
+        elsewhere("insecure_skip_verify", ALWAYS_CHECKED),
+        elsewhere("verify", ALWAYS_CHECKED),
+    ],
+};
+
+const VERSIONS: &str = "TLS 1.2 and 1.3 and HTTP/1.1 and 2 are always offered";

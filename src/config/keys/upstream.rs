@@ -1,0 +1,300 @@
+//! The keys of an upstream, and of changes to headers.
+
+use super::spec::{ALWAYS_CHECKED, KeySpec, Keys, REMOVE, SET, elsewhere, meant};
+
+pub(in crate::config) const UPSTREAM: Keys = Keys {
+    name: "upstream",
+    meaning: "A throttled API.",
+    rules: r##""oneOf": [
+  { "required": ["url"], "title": "one address" },
+  { "required": ["urls"], "title": "several addresses" }
+]"##,
+    now: &[
+        KeySpec {
+            name: "url",
+            algorithms: "",
+            kind: "URL",
+            default: "required, or `urls`",
+            meaning: "`http://` or `https://`, with an optional base path that is put before each request's \
+                      path. No credentials, no query. A name with several addresses is used with all of them",
+            schema: r##""$ref": "#/$defs/upstream_url""##,
+        },
+        KeySpec {
+            name: "urls",
+            algorithms: "",
+            kind: "list of 1 to 100 URLs",
+            default: "",
+            meaning: "in place of `url`: the addresses of one API that has several. All have one scheme and one \
+                      base path. Each call is sent to the one with the fewest calls under way among those that \
+                      work; at most 64 addresses are used ([http.md](http.md#addresses-of-an-upstream))",
+            schema: r##""type": "array",
+"minItems": 1,
+"maxItems": 100,
+"uniqueItems": true,
+"items": { "$ref": "#/$defs/upstream_url" },
+"examples": [["https://a.vendor.example", "https://b.vendor.example"]]"##,
+        },
+        KeySpec {
+            name: "limiters",
+            algorithms: "",
+            kind: "list of [charges](#what-a-request-costs)",
+            default: "none",
+            meaning: "charged for every call to this upstream, whatever the route",
+            schema: r##""default": [],
+"$ref": "#/$defs/charges""##,
+        },
+        KeySpec {
+            name: "connect_timeout",
+            algorithms: "",
+            kind: "duration, 1ms to 1d",
+            default: "`2s`",
+            meaning: "until a connection is made, TLS included; then the next address is tried. 504 after the \
+                      last address, or after three of these times. A single address that refuses connections is \
+                      [tried again](http.md#addresses-of-an-upstream) until this time has passed",
+            schema: r##""default": "2s",
+"$ref": "#/$defs/duration""##,
+        },
+        KeySpec {
+            name: "response_timeout",
+            algorithms: "",
+            kind: "duration, 1ms to 1d",
+            default: "`30s`",
+            meaning: "from the slot, or from the last piece of the request's body that the upstream accepted, \
+                      to the head of the response; then 504. The wait for the slot never counts; the body may \
+                      take any time",
+            schema: r##""default": "30s",
+"$ref": "#/$defs/duration""##,
+        },
+        KeySpec {
+            name: "idle_timeout",
+            algorithms: "",
+            kind: "duration, 1ms to 1d",
+            default: "`4s`",
+            meaning: "how long a connection is kept without a call. It should be below the upstream's own idle \
+                      time-out (Node: 5 s), so that the upstream never closes one that is about to be used; \
+                      above 60s is a warning",
+            schema: r##""default": "4s",
+"$ref": "#/$defs/duration""##,
+        },
+        KeySpec {
+            name: "pool_size",
+            algorithms: "",
+            kind: "number, at most 100000",
+            default: "`1024`",
+            meaning: "HTTP/1.1 connections without a call that the gateway keeps, divided among its workers, at \
+                      least one each; more are closed. `0` makes one for each call",
+            schema: r##""type": ["integer", "string", "null"],
+"default": 1024,
+"minimum": 0,
+"maximum": 100000,
+"pattern": "^[0-9]+$|\\$\\{""##,
+        },
+        KeySpec {
+            name: "http2",
+            algorithms: "",
+            kind: "switch",
+            default: "`off`",
+            meaning: "the gateway speaks HTTP/2 to the upstream, which gRPC needs: with https by ALPN, and \
+                      HTTP/1.1 where the upstream does not choose HTTP/2; with http by prior knowledge. Such an \
+                      upstream gets [no upgrades](http.md#websockets-and-other-upgrades)",
+            schema: r##""default": false,
+"$ref": "#/$defs/switch""##,
+        },
+        KeySpec {
+            name: "ca",
+            algorithms: "",
+            kind: "file",
+            default: "the system's",
+            meaning: "https: PEM certificates of the authorities that sign its certificate, in place of those \
+                      of the system",
+            schema: r##""$ref": "#/$defs/optional_file""##,
+        },
+        KeySpec {
+            name: "client_cert",
+            algorithms: "",
+            kind: "`{ cert, key }`, or a file",
+            default: "none",
+            meaning: "https: the certificate that the gateway presents to an upstream that asks for one; one \
+                      PEM file may hold both",
+            schema: r##""anyOf": [
+  { "title": "one file", "$ref": "#/$defs/file" },
+  { "title": "two files", "$ref": "#/$defs/certificate" },
+  { "type": "null" }
+]"##,
+        },
+        KeySpec {
+            name: "server_name",
+            algorithms: "",
+            kind: "text",
+            default: "the host of the URL",
+            meaning: "https: the name that is asked for (SNI) and that its certificate must have",
+            schema: r##""type": ["string", "null"],
+"pattern": "^[A-Za-z0-9._-]+$|^[0-9A-Fa-f:.]+$|\\$\\{""##,
+        },
+        KeySpec {
+            name: "preserve_host",
+            algorithms: "",
+            kind: "switch",
+            default: "`off`",
+            meaning: "the upstream gets the host that the caller asked for in place of that of its URL",
+            schema: r##""default": false,
+"$ref": "#/$defs/switch""##,
+        },
+        KeySpec {
+            name: "forwarded",
+            algorithms: "",
+            kind: "switch",
+            default: "`off`",
+            meaning: "the upstream gets `Forwarded` (RFC 7239) beside `X-Forwarded-For`, `-Proto`, `-Host` and \
+                      `-Port`",
+            schema: r##""default": "off",
+"$ref": "#/$defs/switch""##,
+        },
+        KeySpec {
+            name: "headers",
+            algorithms: "",
+            kind: "[changes](#headers)",
+            default: "none",
+            meaning: "changes to the headers of each call to it",
+            schema: r##""$ref": "#/$defs/optional_headers""##,
+        },
+    ],
+    later: &["throttle"],
+    others: &[
+        meant("servers", &["urls"]),
+        meant("targets", &["urls"]),
+        meant("endpoints", &["urls"]),
+        meant("addresses", &["urls"]),
+        meant("timeout", &["response_timeout"]),
+        meant("read_timeout", &["response_timeout"]),
+        meant("proxy_read_timeout", &["response_timeout"]),
+        meant("proxy_connect_timeout", &["connect_timeout"]),
+        meant("keepalive_timeout", &["idle_timeout"]),
+        meant("keepalive", &["pool_size"]),
+        meant("max_idle", &["pool_size"]),
+        meant("h2", &["http2"]),
+        meant("grpc", &["http2"]),
+        meant("ca_file", &["ca"]),
+        meant("cacert", &["ca"]),
+        meant("certificate", &["client_cert"]),
+        meant("sni", &["server_name"]),
+        meant("proxy_ssl_name", &["server_name"]),
+        elsewhere("cert", PAIR),
+        elsewhere("key", PAIR),
+        elsewhere("tls", ORIGIN_TLS),
+        elsewhere("ssl", ORIGIN_TLS),
+        elsewhere("insecure", ALWAYS_CHECKED),
+        elsewhere("insecure_skip_verify", ALWAYS_CHECKED),
+        elsewhere("verify", ALWAYS_CHECKED),
+        elsewhere("host", HOST),
+        elsewhere("host_header", HOST),
+        elsewhere("proxy_set_header", SET),
+        elsewhere("add_headers", SET),
+        elsewhere("set_headers", SET),
+        elsewhere("request_headers", SET),
+        elsewhere("response_headers", SET),
+        elsewhere("headers_to_add", SET),
+        elsewhere("remove_headers", REMOVE),
+        elsewhere("hide_headers", REMOVE),
+        elsewhere("proxy_hide_header", REMOVE),
+    ],
+};
+
+pub(in crate::config) const HEADERS: Keys = Keys {
+    name: "headers",
+    meaning: "Changes to headers of requests and responses.",
+    rules: "",
+    now: &[
+        KeySpec {
+            name: "request",
+            algorithms: "",
+            kind: "[changes](#headers)",
+            default: "none",
+            meaning: "changes to the headers of requests, before the upstream gets them",
+            schema: r##""$ref": "#/$defs/optional_edits""##,
+        },
+        KeySpec {
+            name: "response",
+            algorithms: "",
+            kind: "[changes](#headers)",
+            default: "none",
+            meaning: "changes to the headers of the upstream's responses, before the caller gets them",
+            schema: r##""$ref": "#/$defs/optional_edits""##,
+        },
+    ],
+    later: &[],
+    others: &[
+        elsewhere("set", WHICH),
+        elsewhere("add", WHICH),
+        elsewhere("remove", WHICH),
+        meant("req", &["request"]),
+        meant("upstream", &["request"]),
+        meant("downstream", &["response"]),
+        meant("hide", &["response"]),
+    ],
+};
+
+pub(in crate::config) const EDITS: Keys = Keys {
+    name: "edits",
+    meaning: "Changes to headers: first `remove`, then `set`, then `add`. Headers that frame a message or \
+              belong to one connection, `host` and `paceway-origin` cannot be changed.",
+    rules: "",
+    now: &[
+        KeySpec {
+            name: "set",
+            algorithms: "",
+            kind: "map of NAME: VALUE, at most 100",
+            default: "none",
+            meaning: "each replaces all headers of its name",
+            schema: r##""type": ["object", "null"],
+"propertyNames": { "$ref": "#/$defs/header_name" },
+"additionalProperties": { "$ref": "#/$defs/header_value" },
+"examples": [{"authorization": "Bearer ${file:/run/secrets/vendor}"}]"##,
+        },
+        KeySpec {
+            name: "add",
+            algorithms: "",
+            kind: "map of NAME: VALUE or NAME: [VALUE, ...], at most 100",
+            default: "none",
+            meaning: "each is added after the headers of its name",
+            schema: r##""type": ["object", "null"],
+"propertyNames": { "$ref": "#/$defs/header_name" },
+"additionalProperties": {
+  "anyOf": [
+    { "title": "a value", "$ref": "#/$defs/header_value" },
+    { "title": "several", "type": "array", "items": { "$ref": "#/$defs/header_value" } }
+  ]
+}"##,
+        },
+        KeySpec {
+            name: "remove",
+            algorithms: "",
+            kind: "list of at most 100 names",
+            default: "none",
+            meaning: "all headers of these names are removed. No name may also be under `set`",
+            schema: r##""type": ["array", "null"],
+"maxItems": 100,
+"uniqueItems": true,
+"items": { "anyOf": [{ "$ref": "#/$defs/header_name" }, { "$ref": "#/$defs/variable" }] },
+"examples": [["cookie", "x-internal"]]"##,
+        },
+    ],
+    later: &[],
+    others: &[
+        meant("replace", &["set"]),
+        meant("overwrite", &["set"]),
+        meant("append", &["add"]),
+        meant("delete", &["remove"]),
+        meant("unset", &["remove"]),
+        meant("hide", &["remove"]),
+        meant("drop", &["remove"]),
+    ],
+};
+
+const PAIR: &str =
+    "the certificate for the upstream is written `client_cert: { cert: FILE, key: FILE }`";
+const ORIGIN_TLS: &str = "an https:// URL speaks TLS; `ca`, `client_cert` and `server_name` are keys of the \
+                          upstream itself";
+const HOST: &str = "it gets the host of its URL, or the client's with `preserve_host: true`";
+const WHICH: &str =
+    "`request` or `response` comes first, as in `headers: { request: { set: { NAME: VALUE } } }`";

@@ -1,0 +1,150 @@
+//! Writes the JSON Schema and the tables of docs/configuration.md from the list of keys. `cargo run --example reference`
+//! stores both, and a test compares them.
+
+use super::keys::{KINDS, KeySpec, Keys, ROOT, SECTIONS};
+use std::fmt::Write;
+
+const BEGIN: &str = "<!-- begin keys: ";
+const END: &str = "<!-- end keys -->";
+
+/// Returns the JSON Schema of the configuration file, as `src/config/schema.json` holds it.
+pub fn schema() -> String {
+    let mut out = String::from("{\n");
+    out.push_str("  \"$schema\": \"https://json-schema.org/draft/2020-12/schema\",\n");
+    out.push_str("  \"title\": \"Paceway configuration\",\n");
+    out.push_str(&indented(&object(&ROOT), 1));
+    out.push_str(",\n  \"$defs\": {\n");
+    for section in SECTIONS {
+        let body = indented(&object(section), 1);
+        let body = format!("{}: {{\n{body}\n}},", quoted(section.name));
+        out.push_str(&indented(&body, 2));
+        out.push('\n');
+    }
+    let kinds = KINDS.trim().trim_start_matches('{').trim_end_matches('}').trim_matches('\n');
+    out.push_str(&indented(kinds, 1));
+    out.push_str("\n  }\n}\n");
+    out
+}
+
+/// Returns a page with its tables of keys replaced by current ones. A table is between `<!-- begin keys: SECTION -->` and
+/// `<!-- end keys -->`.
+pub fn page(old: &str) -> String {
+    let mut out = String::with_capacity(old.len());
+    let mut is_table = false;
+    for line in old.lines() {
+        let begins = line.strip_prefix(BEGIN).and_then(|rest| rest.strip_suffix(" -->"));
+        if line == END {
+            is_table = false;
+        }
+        if !is_table {
+            out.push_str(line);
+            out.push('\n');
+        }
+        if let Some(name) = begins {
+            is_table = true;
+            let section = [&ROOT].into_iter().chain(SECTIONS).find(|keys| keys.name == name);
+            out.push_str(&section.map_or_else(String::new, table));
+        }
+    }
+    out
+}
+
+/// The table of a section. Only sections with keys of some algorithms alone have a column for them.
+fn table(keys: &Keys) -> String {
+    let has_algorithms = keys.now.iter().any(|key| !key.algorithms.is_empty());
+    let mut out = match has_algorithms {
+        true => {
+            "| key | algorithm | type | default | meaning |\n|---|---|---|---|---|\n".to_owned()
+        }
+        false => "| key | type | default | meaning |\n|---|---|---|---|\n".to_owned(),
+    };
+    for KeySpec { name, algorithms, kind, default, meaning, .. } in keys.now {
+        let algorithms = match (has_algorithms, algorithms.is_empty()) {
+            (false, _) => String::new(),
+            (true, true) => "all | ".to_owned(),
+            (true, false) => format!("{algorithms} | "),
+        };
+        // Writing to a string cannot fail.
+        let _ = writeln!(out, "| `{name}` | {algorithms}{kind} | {default} | {meaning} |");
+    }
+    out
+}
+
+/// The members of the schema of a section.
+fn object(keys: &Keys) -> String {
+    let mut out = format!("\"description\": {},\n", quoted(keys.meaning));
+    if !keys.rules.starts_with("\"type\":") {
+        out.push_str("\"type\": \"object\",\n");
+    }
+    out.push_str("\"additionalProperties\": false,\n");
+    if !keys.rules.is_empty() {
+        out.push_str(keys.rules);
+        out.push_str(",\n");
+    }
+    let properties: Vec<_> = keys.now.iter().map(|key| indented(&property(key), 1)).collect();
+    let _ = write!(out, "\"properties\": {{\n{}\n}}", properties.join(",\n"));
+    out
+}
+
+fn property(key: &KeySpec) -> String {
+    let mut text = format!("{}.", capital(key.meaning));
+    if !key.algorithms.is_empty() {
+        text.push_str(&format!(" For {}.", key.algorithms));
+    }
+    // The schema itself lists the words of a key that takes nothing else.
+    if !key.kind.starts_with(['`', '[']) {
+        text.push_str(&format!(" {}.", capital(key.kind)));
+    }
+    let is_known = key.schema.contains("\"default\":") || matches!(key.default, "" | "required");
+    if !is_known {
+        text.push_str(&format!(" Default: {}.", key.default));
+    }
+    let members =
+        indented(&format!("\"description\": {},\n{}", quoted(&plain(&text)), key.schema), 1);
+    format!("{}: {{\n{members}\n}}", quoted(key.name))
+}
+
+/// Removes the marks of Markdown: `[text](target)` becomes the text, inline code loses its backticks, and a reference such as
+/// `, see [text](target)` is left out.
+fn plain(markdown: &str) -> String {
+    let mut out = String::with_capacity(markdown.len());
+    let mut rest = markdown;
+    while let Some((before, after)) = rest.split_once('[') {
+        let link = after.split_once("](").and_then(|(text, target)| {
+            let is_text = !text.contains(['[', ']']);
+            is_text.then_some((text, target.split_once(')')?.1))
+        });
+        out.push_str(before);
+        match link {
+            Some((text, after)) => {
+                match out.strip_suffix(", see ").map(str::len) {
+                    Some(length) => out.truncate(length),
+                    None => out.push_str(text),
+                }
+                rest = after;
+            }
+            None => {
+                out.push('[');
+                rest = after;
+            }
+        }
+    }
+    out.push_str(rest);
+    out.replace('`', "").replace("\\|", "|")
+}
+
+fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+}
+
+/// A text as a JSON string.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// Each line of a text with `levels` of indentation before it.
+fn indented(text: &str, levels: usize) -> String {
+    let lines: Vec<_> = text.lines().map(|line| format!("{:1$}{line}", "", 2 * levels)).collect();
+    lines.join("\n")
+}
