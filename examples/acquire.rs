@@ -6,22 +6,14 @@
 //! cargo run --example acquire redis://127.0.0.1:6379
 //! ```
 
-use paceway::{
-    AcquireError, Limiter, Rate,
-    store::{
-        Store,
-        batch::{Batched, StoreMetrics},
-        memory::MemoryStore,
-        redis::{Epochs, RedisStore, RedisUrl},
-    },
-};
-use std::{env, error::Error, io::Write, sync::Arc, time::Duration};
+use paceway::{AcquireError, Limit, Limiter, Rate, StoreHandle, memory, redis};
+use std::{env, error::Error, io::Write, time::Duration};
 use tokio::time::Instant;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let rate = Rate { count: 5, period: Duration::from_secs(1) };
-    let limiter = Limiter::token_bucket("jobs", rate, 2, store().await?).ok_or("no rule")?;
+    let limiter =
+        Limiter::new(Limit::token_bucket("jobs", Rate::per_second(5), 2), store().await?)?;
     // Every process must declare the same `max_wait`: after Redis lost its data, each refuses for this time.
     let limiter = limiter.max_wait(Duration::from_secs(10));
     let mut out = std::io::stdout();
@@ -32,7 +24,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     // A budget of zero: the permits are granted at once or not at all.
     match limiter.try_acquire(2, Duration::ZERO).await {
-        Err(AcquireError::Refused { retry_after }) => {
+        Err(AcquireError::Refused { retry_after, .. }) => {
             writeln!(out, "come back in {retry_after:?}")?
         }
         taken => drop(taken?),
@@ -40,13 +32,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-async fn store() -> Result<Arc<dyn Store>, Box<dyn Error>> {
-    let Some(url) = env::args().nth(1) else { return Ok(Arc::new(MemoryStore::default())) };
-    let url = RedisUrl::parse(&url)?;
-    // Wrong credentials are an error here; later, a server that is away is an error of each call.
-    RedisStore::probe(&url, "paceway", Duration::from_secs(2)).await?;
-    let epochs = Epochs::new("paceway", metrics::Counter::noop());
-    let script = Arc::new(RedisStore::open(&url, &epochs)?);
-    script.connected(Duration::from_secs(2)).await?;
-    Ok(Arc::new(Batched::new(script, Duration::from_millis(100), StoreMetrics::noop())))
+/// Wrong credentials are an error here. A server that is away is none: each process has its share of the bucket until it
+/// is back.
+async fn store() -> Result<StoreHandle, redis::SetupError> {
+    match env::args().nth(1) {
+        Some(url) => redis::connect(&url).await,
+        None => Ok(memory()),
+    }
 }

@@ -6,14 +6,12 @@
 //! ```
 
 use axum::{Router, routing::get};
-use paceway::{LimitLayer, Limiter, Rate, store::memory::MemoryStore};
-use std::{error::Error, sync::Arc, time::Duration};
+use paceway::{Limit, LimitLayer, Limiter, Rate, memory};
+use std::{error::Error, time::Duration};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let rate = Rate { count: 5, period: Duration::from_secs(1) };
-    let store = Arc::new(MemoryStore::default());
-    let limiter = Limiter::token_bucket("hello", rate, 5, store).ok_or("no rule")?;
+    let limiter = Limiter::new(Limit::token_bucket("hello", Rate::per_second(5), 5), memory())?;
     let layer = LimitLayer::new(limiter).max_wait(Duration::from_secs(2));
     let app = Router::new().route("/", get(async || "hello\n")).layer(layer);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;

@@ -24,9 +24,10 @@ pub mod admin;
 pub mod server;
 pub mod cli;
 
-#[doc(hidden)]
-pub use paceway_limit::probing;
 #[doc(inline)]
 pub use paceway_limit::{
-    AcquireError, LimitLayer, LimitService, Limiter, Rate, algorithm, limit, store,
+    AcquireError, Acquired, Limit, LimitLayer, LimitService, LimitedCall, Limiter, PaceError,
+    PaceLayer, PaceService, Rate, RuleError, StoreHandle, WithoutStore, memory, redis,
 };
+#[doc(hidden)]
+pub use paceway_limit::{algorithm, limit, probing, store};

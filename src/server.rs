@@ -158,7 +158,7 @@ impl Server {
                 runtimes.push(start(worker, ended.clone())?);
             }
             drop(ended);
-            let store = source.kept(self.plan.levels()).await?;
+            let store = source.with_recovery(self.plan.levels()).await?;
             let admin = Admin {
                 plan: self.plan.clone(),
                 store,

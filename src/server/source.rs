@@ -5,38 +5,16 @@ use crate::{
     config::{self, Mode, Scope},
     metrics,
     plan::Plan,
-    store::{
-        Check, StoreAdmin, StoreError,
-        batch::Script,
-        failover::{Failover, Process},
-        health::{Health, Pace},
-        memory::MemoryStore,
-        redis::{Claim, ConnectError, Epochs, Groups, RedisStore, RedisUrl},
-    },
+    store::{Check, StoreAdmin, health::Health, memory::MemoryStore, redis::Claim},
 };
-use std::{sync::Arc, time::Duration};
-
-/// The start waits up to 2 s for the answer of Redis. Without one the gateway starts with `on_failure`.
-const PROBE: Duration = Duration::from_secs(2);
-
-/// A gateway that ends waits up to 0.5 s for Redis to take it off the list of gateways; one that starts with a Cluster waits
-/// as long to be added.
-const GOODBYE: Duration = Duration::from_millis(500);
+use paceway_limit::redis::{RedisMetrics, RedisProcess, RedisSettings};
+use std::sync::Arc;
 
 /// The store of the configuration, of which each worker and the admin side open a connection of their own.
 #[derive(Debug, Clone)]
 pub(super) enum StoreSource {
     Memory(MemoryStore),
-    Redis {
-        url: RedisUrl,
-        epochs: Arc<Epochs>,
-        /// The hash tags that limiters have in a Cluster; `None` where one server has all keys.
-        groups: Option<Arc<Groups>>,
-        /// The state of the store as all connections of the process have found it.
-        process: Arc<Process>,
-        /// A limiter counts requests in progress, so that requests may wait for a concurrency permit.
-        places: bool,
-    },
+    Redis(RedisProcess),
 }
 
 // === impl StoreSource ===
@@ -48,46 +26,22 @@ impl StoreSource {
         else {
             return Ok(Self::Memory(MemoryStore::default()));
         };
-        let pace = Pace::new(*timeout, metrics::store_pace());
-        let process = Process::new(prefix, Health::new(metrics::store_health(), pace));
-        process.health.expect(*gateways);
-        match RedisStore::probe(url, prefix, PROBE).await {
-            Ok(warnings) => {
-                for warning in warnings {
-                    tracing::warn!(store = %url, warning, "store");
-                }
-            }
-            Err(error @ ConnectError::Refused(_)) => return Err(ServerError::Store(error)),
-            Err(ConnectError::Unreachable(why)) => {
-                process.health.open(&StoreError::Unreachable(why))
-            }
-        }
-        let places = config
-            .limiters
-            .iter()
-            .any(|limiter| limiter.algorithms.iter().any(|rule| rule.lease().is_some()));
-        let epochs = Epochs::new(prefix, metrics::store_losses());
-        let groups = url.is_cluster().then(|| Groups::new(prefix, claims(plan)));
-        if process.health.is_closed() {
-            let script = RedisStore::open(url, &epochs).map_err(ServerError::Store)?;
-            // The server answered a moment ago. If it is away by now, each connection reports it. In a Cluster one server may
-            // be away alone, and the start does not wait 2 s for it.
-            let limit = if script.has_many_servers() { GOODBYE } else { PROBE };
-            if script.connected(limit).await.is_ok() {
-                process.introduce(&script, limit).await;
-                if let Some(groups) = &groups {
-                    // Claimed before the first request, so that none is refused because the tags in use are unknown.
-                    script.with_groups(groups.clone()).claim_groups().await;
-                }
-            }
-        }
-        Ok(Self::Redis { url: url.clone(), epochs, groups, process, places })
+        let mut rules = config.limiters.iter().flat_map(|limiter| &limiter.algorithms);
+        let is_notified = rules.any(|rule| rule.lease().is_some());
+        let metrics = RedisMetrics {
+            health: metrics::store_health(),
+            pace: metrics::store_pace(),
+            losses: metrics::store_losses(),
+        };
+        let settings = RedisSettings::of(url.clone(), prefix, *timeout, *gateways);
+        let process = RedisProcess::open(&settings, metrics, is_notified, Some(claims(plan)));
+        Ok(Self::Redis(process.await.map_err(ServerError::Store)?))
     }
 
     /// Takes this gateway off the store's list, after its last decision, so that the others do not count it as absent.
     pub(super) async fn leave(&self) {
-        if let Self::Redis { process, .. } = self {
-            process.leave(GOODBYE).await;
+        if let Self::Redis(process) = self {
+            process.leave().await;
         }
     }
 
@@ -95,69 +49,49 @@ impl StoreSource {
     pub(super) fn health(&self) -> Option<Arc<Health>> {
         match self {
             Self::Memory(_) => None,
-            Self::Redis { process, .. } => Some(process.health.clone()),
+            Self::Redis(process) => Some(process.health()),
         }
     }
 
     /// Opens a store on the current runtime, and waits up to 2 s for its connection.
     pub(super) async fn store(&self) -> Result<Arc<dyn StoreAdmin>, ServerError> {
-        self.connect(None).await
+        Ok(match self {
+            Self::Memory(store) => for_one_side(store),
+            Self::Redis(process) => {
+                Arc::new(process.store(metrics::store()).await.map_err(ServerError::Store)?)
+            }
+        })
     }
 
     /// Opens a store that also sends the heartbeats of this process; `looked` are the limiters with one state each, whose
     /// levels it reads.
-    pub(super) async fn kept(
+    pub(super) async fn with_recovery(
         &self,
         looked: Vec<Check>,
     ) -> Result<Arc<dyn StoreAdmin>, ServerError> {
-        self.connect(Some(looked)).await
-    }
-
-    async fn connect(
-        &self,
-        looked: Option<Vec<Check>>,
-    ) -> Result<Arc<dyn StoreAdmin>, ServerError> {
-        let (url, epochs, groups, process, places) = match self {
-            Self::Memory(store) => {
-                metrics::store_up().set(1.0);
-                // Each worker gets an `Arc` of its own, because each request changes its reference count.
-                return Ok(Arc::new(store.clone()));
+        Ok(match self {
+            Self::Memory(store) => for_one_side(store),
+            Self::Redis(process) => {
+                let store = process.with_recovery(metrics::store(), looked).await;
+                Arc::new(store.map_err(ServerError::Store)?)
             }
-            Self::Redis { url, epochs, groups, process, places } => {
-                (url, epochs, groups, process, *places)
-            }
-        };
-        let mut script = RedisStore::open(url, epochs).map_err(ServerError::Store)?;
-        if let Some(groups) = groups {
-            script = script.with_groups(groups.clone());
-            if looked.is_some() {
-                tokio::spawn(script.clone().keep_groups());
-            }
-        }
-        // The server answered a moment ago.
-        if process.health.is_closed()
-            && let Err(error) = script.connected(PROBE).await
-        {
-            process.health.open(&StoreError::Unreachable(error.to_string()));
-        }
-        if places {
-            script.receive_calls();
-        }
-        let metrics = metrics::store();
-        let script = Arc::new(script);
-        Ok(Arc::new(match looked {
-            None => Failover::new(script, metrics, process.clone()),
-            Some(looked) => Failover::with_recovery(script, metrics, process.clone(), looked),
-        }))
+        })
     }
 }
 
+/// Gives a worker an `Arc` of its own, because each request changes its reference count.
+fn for_one_side(store: &MemoryStore) -> Arc<dyn StoreAdmin> {
+    metrics::store_up().set(1.0);
+    Arc::new(store.clone())
+}
+
 /// Returns the hash tags of the limiters that gateways share, for the other gateways of a Cluster to compare with theirs.
-fn claims(plan: &Plan) -> impl Iterator<Item = Claim> {
+fn claims(plan: &Plan) -> Vec<Claim> {
     let is_shared = |limiter: &config::LimiterConfig| {
         plan.config.limiting && limiter.mode != Mode::Off && limiter.scope == Scope::Cluster
     };
-    plan.limiters.iter().filter(move |plan| is_shared(&plan.limiter)).map(|plan| {
+    let shared = plan.limiters.iter().filter(|plan| is_shared(&plan.limiter));
+    let claims = shared.map(|plan| {
         let limiter = &plan.limiter;
         let spread = if limiter.spread { ".*" } else { "" };
         Claim {
@@ -165,5 +99,6 @@ fn claims(plan: &Plan) -> impl Iterator<Item = Claim> {
             tag: format!("{}{spread}", limiter.group),
             checks: plan.checks.clone(),
         }
-    })
+    });
+    claims.collect()
 }

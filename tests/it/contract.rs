@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
 use paceway::{
-    AcquireError, LimitLayer, Limiter, Rate,
+    AcquireError, Limit, LimitLayer, Limiter, Rate,
     algorithm::{Algorithm, TokenBucket},
     store::{
         Check, Checks, Decision, Source, Store, StoreAdmin, StoreError,
@@ -113,7 +113,7 @@ impl Way {
         match self {
             Self::Call => match limiter.try_acquire(1, budget).await {
                 Ok(_) => Ok(()),
-                Err(AcquireError::Refused { retry_after }) => Err(retry_after),
+                Err(AcquireError::Refused { retry_after, .. }) => Err(retry_after),
                 Err(error) => panic!("{error}"),
             },
             Self::Layer => {
@@ -132,7 +132,7 @@ impl Way {
 
 fn limiter(store: Arc<dyn Store>, count: u64, seconds: u64, burst: u32) -> Limiter {
     let rate = Rate { count, period: Duration::from_secs(seconds) };
-    Limiter::token_bucket("contract", rate, burst, store).expect("a rule")
+    Limiter::new(Limit::token_bucket("contract", rate, burst), store).expect("a rule")
 }
 
 async fn a_lone_caller_who_comes_back_in_time_passes(store: Arc<dyn StoreAdmin>, way: Way) {

@@ -2,7 +2,7 @@
 
 use crate::support::{Redis, Said, assert_lawful, eventually};
 use paceway::{
-    AcquireError, Limiter, Rate,
+    AcquireError, Limit, Limiter, Rate,
     store::{
         batch::{Batched, StoreMetrics},
         redis::{Epochs, RedisStore, RedisUrl},
@@ -26,7 +26,7 @@ async fn process(redis: &Redis) -> Limiter {
     script.connected(LIMIT).await.expect("a connection");
     let store = Arc::new(Batched::new(Arc::new(script), LIMIT, StoreMetrics::noop()));
     let rate = Rate { count: 20, period: Duration::from_secs(1) };
-    let limiter = Limiter::token_bucket("jobs", rate, 2, store).expect("a rule");
+    let limiter = Limiter::new(Limit::token_bucket("jobs", rate, 2), store).expect("a rule");
     limiter.max_wait(Duration::from_secs(3))
 }
 
@@ -50,7 +50,7 @@ async fn processes_with_short_waits_keep_the_law_when_redis_loses_its_data() {
     }
     eventually("most of them have a reservation", async || {
         match hasty.try_acquire(1, Duration::ZERO).await {
-            Err(AcquireError::Refused { retry_after }) => {
+            Err(AcquireError::Refused { retry_after, .. }) => {
                 (retry_after > Duration::from_millis(1500)).then_some(())
             }
             taken => {

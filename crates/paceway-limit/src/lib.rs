@@ -1,26 +1,41 @@
-//! Paces calls to APIs that throttle you: limiters that hold a call until it may be made, in one process or, through
-//! Redis, in many.
+#![doc = include_str!("../README.md")]
 //!
-//! The modules stand in the order of their dependence: each uses only those above it.
+//! # Modules
 //!
-//! A program needs a [`Limiter`] (`acquire`, `try_acquire`), or a [`LimitLayer`] around a tower service, and a store:
-//! [`store::memory::MemoryStore`], or `store::redis::RedisStore` in a [`store::batch::Batched`] where several processes
-//! share one quota.
+//! All that a program needs is listed here, at the root of the crate, and in [`redis`]. The other modules are public because
+//! the gateway, its tests and its benches use them, and hidden because they may change with each version: the compiler has
+//! no visibility for one other crate. They are listed in the order of their dependence: each uses only those above it.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+#[doc(hidden)]
 pub mod algorithm;
 #[doc(hidden)]
 pub mod probing;
 #[doc(hidden)]
 pub mod log;
+#[doc(hidden)]
 #[cfg(feature = "redis")]
 pub mod tls;
+#[doc(hidden)]
 pub mod store;
+#[doc(hidden)]
+pub mod handle;
+#[cfg(feature = "redis")]
+pub mod redis;
+#[doc(hidden)]
 pub mod rate;
+#[doc(hidden)]
 pub mod key;
+#[doc(hidden)]
 pub mod answer;
+#[doc(hidden)]
 pub mod limit;
 
-pub use limit::{AcquireError, LimitLayer, LimitService, Limiter};
+pub use handle::{StoreHandle, memory};
+pub use limit::{
+    AcquireError, Acquired, Limit, LimitLayer, LimitService, LimitedCall, Limiter, PaceError,
+    PaceLayer, PaceService, RuleError, WithoutStore,
+};
 pub use rate::Rate;
+pub use store::StoreError;

@@ -3,18 +3,27 @@
 //! [`service::pace`] is the one loop that does it. The gateway drives it for each request, [`LimitLayer`] for each call
 //! of a tower service, and [`Limiter`] for a program that only wants to know when it may go ahead.
 
+mod acquired;
 mod ask;
+mod extract;
 mod layer;
 mod lease;
+mod limited_call;
 mod limiter;
+mod pace_layer;
 mod reservation;
+mod rule;
 pub mod service;
 mod waiter;
 
+pub use acquired::Acquired;
 pub use ask::{Admission, ask};
 pub use layer::{LimitLayer, LimitService};
+pub use limited_call::LimitedCall;
 pub use limiter::{AcquireError, Limiter};
+pub use pace_layer::{PaceError, PaceLayer, PaceService};
 pub use reservation::Reservation;
+pub use rule::{Limit, RuleError, WithoutStore};
 pub use service::{Callee, Caller, pace};
 pub use waiter::Waiter;
 

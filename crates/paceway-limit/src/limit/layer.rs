@@ -1,61 +1,61 @@
-//! The limiter as a `tower::Layer`, for axum and other tower programs: it holds a request until it may be made, or answers
-//! 429 in its place. All that it does for a request is [`pace`], in a box.
-//!
-//! `LimitService` itself is always ready, as `tower`'s `LoadShed` is. Readiness of the inner service (a connection, a
-//! permit of a `ConcurrencyLimit`) is taken for one request, shortly before its instant, and not while the request waits.
+//! The limiter as a `tower::Layer` for HTTP, for axum and other tower programs: it holds a request until it may be made,
+//! or answers 429 in its place. [`PaceLayer`] does the same for requests of any type, with errors.
 
-use super::{
-    duration,
-    limiter::{AcquireError, Attempt, Limiter},
-    micros,
-    service::{Callee, LEAST_LEAD, MOST_LEAD, pace},
-};
+use super::{AcquireError, Limiter, PaceError, PaceLayer};
 use crate::answer::Failure;
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Request, Response, request::Parts};
 use std::{
-    future::{Future, poll_fn},
-    marker::PhantomData,
+    future::Future,
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicI64, Ordering::Relaxed},
-    },
     task::{Context, Poll},
     time::Duration,
 };
-use tokio::time::Instant;
 use tower::{Layer, Service};
 
-/// Puts a [`Limiter`] in front of a service; each request takes one permit.
+/// Puts a [`Limiter`] in front of an HTTP service. A request takes one permit of each limit unless a closure says
+/// otherwise; a refused one is answered with 429 and `Retry-After`, `RateLimit` and a problem of RFC 9457.
+///
+/// ```
+/// use http::{Request, Response, StatusCode};
+/// use paceway_limit::{Limit, LimitLayer, Limiter, Rate, memory};
+/// use std::convert::Infallible;
+/// use tower::{Layer, Service, service_fn};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::new(Limit::fixed_window("tenant", Rate::per_minute(1)), memory())?;
+/// let layer = LimitLayer::new(limiter).key("tenant", |request| {
+///     Some(request.headers.get("x-tenant")?.to_str().ok()?.to_owned())
+/// });
+/// let mut service = layer.layer(service_fn(async |_: Request<()>| {
+///     Ok::<_, Infallible>(Response::new(bytes::Bytes::new()))
+/// }));
+///
+/// let of = |tenant| Request::builder().header("x-tenant", tenant).body(());
+/// assert_eq!(service.call(of("acme")?).await?.status(), StatusCode::OK);
+/// assert_eq!(service.call(of("acme")?).await?.status(), StatusCode::TOO_MANY_REQUESTS);
+/// assert_eq!(service.call(of("zenith")?).await?.status(), StatusCode::OK);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
-pub struct LimitLayer {
-    limiter: Limiter,
-    max_wait: Duration,
-    /// The time that the inner service took last to become ready, in µs.
-    readying: Arc<AtomicI64>,
-}
+pub struct LimitLayer(PaceLayer<Parts>);
 
-/// A service whose requests wait for a [`Limiter`]. [`LimitLayer`] makes it.
+/// An HTTP service whose requests wait for a [`Limiter`]. [`LimitLayer`] makes it.
+///
+/// ```
+/// use paceway_limit::{Limit, LimitLayer, LimitService, Limiter, Rate, memory};
+/// use tower::Layer;
+///
+/// let limiter = Limiter::new(Limit::token_bucket("api", Rate::per_second(5), 1), memory())?;
+/// let service: LimitService<&str> = LimitLayer::new(limiter).layer("any service");
+/// # Ok::<(), paceway_limit::RuleError>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct LimitService<S> {
     inner: S,
-    layer: LimitLayer,
-}
-
-/// The inner service as a call sees it: cloned for the call, and made ready shortly before its instant.
-struct Inner<'a, S, R> {
-    service: S,
-    layer: &'a LimitLayer,
-    /// A clone that is ready and was not used, because the call was late.
-    kept: Option<S>,
-    request: PhantomData<fn(R)>,
-}
-
-/// Why a request did not reach the inner service.
-enum Unmade<E> {
-    Limited(AcquireError),
-    Unready(E),
+    layer: PaceLayer<Parts>,
 }
 
 // === impl LimitLayer ===
@@ -64,28 +64,29 @@ impl LimitLayer {
     /// A layer that refuses each request for which no permit is free at once, until [`max_wait`](Self::max_wait) says
     /// otherwise.
     pub fn new(limiter: Limiter) -> Self {
-        Self { limiter, max_wait: Duration::ZERO, readying: Arc::default() }
+        Self(PaceLayer::new(limiter))
     }
 
     /// Holds a request up to `max_wait` before it is refused, and no longer than [`Limiter::max_wait`].
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
-        Self { max_wait, ..self }
+        Self(self.0.max_wait(max_wait))
     }
 
-    fn failure(&self, error: AcquireError) -> Failure {
-        match error {
-            AcquireError::Refused { retry_after } => Failure::Limited {
-                policy: self.limiter.policy.clone(),
-                retry_after: i64::try_from(retry_after.as_micros()).unwrap_or(i64::MAX),
-                // The layer asks for one permit for each request: none is left.
-                remaining: 0,
-            },
-            AcquireError::Store(error) => Failure::Store(error),
-            AcquireError::Impossible { .. } => {
-                Failure::BadRequest("the limiter gives no permits".into())
-            }
-        }
+    /// Reads the key of a request for `limit`. All requests without a key share one state.
+    #[must_use]
+    pub fn key(
+        self,
+        limit: &str,
+        key: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        Self(self.0.key(limit, key))
+    }
+
+    /// Reads the cost of a request for `limit`; a limit with a cost of 0 is not asked.
+    #[must_use]
+    pub fn cost(self, limit: &str, cost: impl Fn(&Parts) -> u32 + Send + Sync + 'static) -> Self {
+        Self(self.0.cost(limit, cost))
     }
 }
 
@@ -93,29 +94,11 @@ impl<S> Layer<S> for LimitLayer {
     type Service = LimitService<S>;
 
     fn layer(&self, inner: S) -> LimitService<S> {
-        LimitService { inner, layer: self.clone() }
+        LimitService { inner, layer: self.0.clone() }
     }
 }
 
 // === impl LimitService ===
-
-impl<S: Clone + Send> LimitService<S> {
-    /// Holds `request` and calls the inner service with it.
-    async fn paced<R>(self, request: R) -> Result<S::Response, Unmade<S::Error>>
-    where
-        S: Service<R>,
-    {
-        let Self { inner, layer } = self;
-        let limiter = &layer.limiter;
-        let checks = limiter.checks(1).map_err(Unmade::Limited)?;
-        let mut attempt = Attempt::within(layer.max_wait.min(limiter.max_wait));
-        let mut inner = Inner { service: inner, layer: &layer, kept: None, request: PhantomData };
-        let paced = pace(&limiter.store, &checks, &mut attempt, &mut inner).await;
-        let (mut reservation, mut service) = paced?;
-        reservation.spend();
-        service.call(request).await.map_err(Unmade::Unready)
-    }
-}
 
 impl<S, B, R> Service<Request<B>> for LimitService<S>
 where
@@ -134,57 +117,36 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let service = self.clone();
-        let layer = self.layer.clone();
+        let (inner, layer) = (self.inner.clone(), self.layer.clone());
+        let (parts, body) = request.into_parts();
+        let asked = layer.extract.call(&layer.limiter, &parts).asked();
+        let request = Request::from_parts(parts, body);
         Box::pin(async move {
-            match service.paced(request).await {
+            match layer.paced(inner, asked, request).await {
                 Ok(response) => Ok(response),
-                Err(Unmade::Limited(error)) => Ok(layer.failure(error).response().map(R::from)),
-                Err(Unmade::Unready(error)) => Err(error),
+                Err(PaceError::Limited(error)) => {
+                    Ok(failure(&layer.limiter, error).response().map(R::from))
+                }
+                Err(PaceError::Inner(error)) => Err(error),
             }
         })
     }
 }
 
-// === impl Inner ===
-
-impl<S: Service<R> + Clone + Send, R> Callee for Inner<'_, S, R> {
-    type Ready = S;
-    type Error = Unmade<S::Error>;
-
-    fn lead(&self) -> Duration {
-        (duration(self.layer.readying.load(Relaxed)) * 2).clamp(LEAST_LEAD, MOST_LEAD)
-    }
-
-    fn at_hand(&mut self) -> Option<S> {
-        self.kept.take()
-    }
-
-    async fn ready(&mut self) -> Result<S, Unmade<S::Error>> {
-        if let Some(service) = self.kept.take() {
-            return Ok(service);
-        }
-        let mut service = self.service.clone();
-        let started = Instant::now();
-        poll_fn(|cx| service.poll_ready(cx)).await.map_err(Unmade::Unready)?;
-        self.layer.readying.store(micros(started.elapsed()), Relaxed);
-        Ok(service)
-    }
-
-    fn put_back(&mut self, service: S) {
-        self.kept = Some(service);
-    }
-
-    /// A ready service is not kept from other requests for longer than the longest lead.
-    fn waits(&mut self, time: Option<Duration>) {
-        if time.is_none_or(|time| time > MOST_LEAD) {
-            self.kept = None;
-        }
-    }
-}
-
-impl<E> From<AcquireError> for Unmade<E> {
-    fn from(error: AcquireError) -> Self {
-        Self::Limited(error)
+/// The failure that a refused client reads.
+fn failure(limiter: &Limiter, error: AcquireError) -> Failure {
+    let (limit, retry_after, remaining) = match error {
+        AcquireError::Refused { limit, retry_after, remaining } => (limit, retry_after, remaining),
+        AcquireError::Store(error) => return Failure::Store(error),
+        error => return Failure::BadRequest(error.to_string().into()),
+    };
+    let bound = limiter.limits.iter().find(|planned| planned.name == limit);
+    let Some(bound) = bound.or(limiter.limits.first()) else {
+        return Failure::BadRequest("the limiter has no limits".into());
+    };
+    Failure::Limited {
+        policy: bound.policy.clone(),
+        retry_after: i64::try_from(retry_after.as_micros()).unwrap_or(i64::MAX),
+        remaining,
     }
 }

@@ -1,15 +1,17 @@
-//! A limiter for programs: permits as a call, for requests of any kind.
+//! A limiter for programs: one limit or several, all or none, over one store.
 
 use super::{
-    Reservation, duration, micros,
+    Acquired, Limit, LimitedCall, Reservation, RuleError, duration,
+    limited_call::Asked,
+    micros,
     service::{Callee, Caller, pace},
 };
 use crate::{
-    algorithm::{Algorithm, MAX_BUDGET, TokenBucket},
-    answer::{Policy, Quota},
-    key,
-    rate::Rate,
-    store::{Check, Checks, Decision, Store, StoreError},
+    algorithm::{Algorithm, MAX_BUDGET},
+    answer::Policy,
+    handle::StoreHandle,
+    key::StateNames,
+    store::{Check, Decision, OnFailure, Store, StoreError},
 };
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 use tokio::{
@@ -17,16 +19,39 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-/// How far ahead a [`Limiter`] reserves permits by default. After Redis loses its data the limiter is closed for as
-/// long, so a longer wait has to be asked for.
+/// How far ahead a [`Limiter`] reserves permits by default: 60 s. After Redis loses its data the limiter refuses for as
+/// long, so a longer wait has to be declared.
 const MAX_WAIT: Duration = Duration::from_secs(60);
+/// How many limits one limiter may have. Each of them is a state in every call of the store.
+const MAX_LIMITS: usize = 16;
 
-/// A limiter for programs that use this crate as a library. Clones share it.
+/// One [`Limit`] or several, all or none, over a store. Clones share it.
+///
+/// ```
+/// use paceway_limit::{AcquireError, Limit, Limiter, Rate, memory};
+/// use std::time::Duration;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// // 20 calls a second, and never more than 4 at a time.
+/// let rate = Limit::sliding_window("rate", Rate::per_second(20));
+/// let parallel = Limit::concurrency("parallel", 4);
+/// let limiter = Limiter::all("vendor", [rate, parallel], memory())?;
+///
+/// let first = limiter.acquire(1).await?; // waits as long as needed, in order
+/// let second = limiter.try_acquire(1, Duration::from_millis(300)).await?; // at most 300 ms
+/// let others = [limiter.acquire(1).await?, limiter.acquire(1).await?];
+/// match limiter.try_acquire(1, Duration::ZERO).await {
+///     Err(AcquireError::Refused { limit, .. }) => assert_eq!(&*limit, "parallel"),
+///     other => panic!("a fifth call at a time: {other:?}"),
+/// }
+/// # drop((first, second, others));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Limiter {
-    pub(super) policy: Policy,
-    rule: TokenBucket,
-    key: Arc<str>,
+    pub(super) limits: Arc<[Planned]>,
     pub(super) store: Arc<dyn Store>,
     /// How far ahead permits are reserved.
     pub(super) max_wait: Duration,
@@ -35,23 +60,67 @@ pub struct Limiter {
     beyond: Arc<Mutex<()>>,
 }
 
+/// A limit as it is asked.
+#[derive(Debug)]
+pub(super) struct Planned {
+    pub(super) name: Arc<str>,
+    pub(super) policy: Policy,
+    algorithm: Algorithm,
+    /// The name of the state that calls without a key share.
+    shared: Arc<str>,
+    names: StateNames,
+    pub(super) most: i64,
+    enforce: bool,
+    on_failure: OnFailure,
+}
+
 /// Why a [`Limiter`] gave no permits.
+///
+/// ```
+/// use paceway_limit::{AcquireError, Limit, Limiter, Rate, memory};
+/// use std::time::Duration;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::new(Limit::token_bucket("mail", Rate::per_second(5), 5), memory())?;
+/// limiter.acquire(5).await?;
+/// match limiter.try_acquire(1, Duration::ZERO).await {
+///     Err(AcquireError::Refused { retry_after, .. }) => assert!(retry_after <= Duration::from_millis(200)),
+///     other => panic!("the bucket is empty: {other:?}"),
+/// }
+/// // A bucket of 5 never has 6 permits: an error at once, not a wait for ever.
+/// assert!(matches!(limiter.acquire(6).await, Err(AcquireError::Impossible { most: 5, .. })));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AcquireError {
-    /// Not within the time; nothing was taken.
-    #[error("no permits within the time; they can be had by asking again in {retry_after:?}")]
+    /// The permits would come after the time that the call may wait; nothing was taken.
+    #[error("the limit `{limit}` has no permits within the time; ask again in {retry_after:?}")]
     Refused {
+        /// The limit that would delay the call most.
+        limit: Arc<str>,
         /// The same call succeeds when a lone caller makes it this much later.
         retry_after: Duration,
+        /// The permits that the limit has left: more than none where the call costs more than one.
+        remaining: i64,
     },
-    /// More (or fewer) permits than the limiter can ever give at once.
-    #[error("{asked} permits can never be had at once; between 1 and {most} can")]
+    /// More (or fewer) permits than the limit can ever give at once.
+    #[error("the limit `{limit}` never has {asked} permits at once; a call can cost 1 to {most}")]
     Impossible {
-        /// The number of permits that was asked for.
+        /// The limit.
+        limit: Arc<str>,
+        /// The cost of the call.
         asked: u32,
-        /// The limiter's burst.
+        /// The greatest cost that the limit grants.
         most: i64,
     },
+    /// The call names a limit that the limiter does not have.
+    #[error("the limiter has no limit `{0}`")]
+    Unknown(Arc<str>),
+    /// The key is longer than 512 bytes; hash it first.
+    #[error("a key for the limit `{0}` is longer than 512 bytes")]
+    LongKey(Arc<str>),
     /// The store gave no decision.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -62,6 +131,7 @@ pub(super) struct Attempt<'a, E> {
     /// The time that it may wait in all, from `started` on; `None`: `most` for each reservation.
     until: Option<Instant>,
     most: Duration,
+    asked: Option<&'a Asked>,
     /// Dropped when permits are granted: the next caller may ask for those further ahead.
     turn: Option<MutexGuard<'a, ()>>,
     error: PhantomData<fn() -> E>,
@@ -73,49 +143,104 @@ pub(super) struct Nothing;
 // === impl Limiter ===
 
 impl Limiter {
-    /// A token bucket named `name` in `store`: `rate.count` permits per `rate.period`, at most `burst` at once.
-    /// Two limiters with one name in one store are one. `None` when `rate` and `burst` make no rule:
-    /// zero, more than one a microsecond, or a bucket that takes decades to fill.
-    pub fn token_bucket(name: &str, rate: Rate, burst: u32, store: Arc<dyn Store>) -> Option<Self> {
-        let period = i64::try_from(rate.period.as_micros()).ok()?;
-        let rule = TokenBucket::new(i64::try_from(rate.count).ok()?, period, i64::from(burst))?;
-        let policy = Policy { name: name.to_owned(), quota: Quota::Rate(rate) };
-        let key = key::StateNames::new("paceway", name, b'T', name).of(None).into();
-        Some(Self { policy, rule, key, store, max_wait: MAX_WAIT, beyond: Arc::default() })
+    /// A limiter of one limit. Two limiters whose limits have one name in one store are one.
+    ///
+    /// # Errors
+    ///
+    /// [`RuleError`] when the numbers of the limit make no rule.
+    pub fn new(limit: Limit, store: impl Into<StoreHandle>) -> Result<Self, RuleError> {
+        let group = limit.name.clone();
+        Self::all(&group, [limit], store)
+    }
+
+    /// A limiter of several limits: a call takes permits of all of them at one instant, or of none.
+    ///
+    /// `group` is part of the names of their states, and decides where they are on a Redis Cluster: a limit that several
+    /// limiters share has the same group in all of them.
+    ///
+    /// # Errors
+    ///
+    /// [`RuleError`] when the numbers of a limit make no rule, two limits have one name, or there are none or over 16.
+    pub fn all(
+        group: &str,
+        limits: impl IntoIterator<Item = Limit>,
+        store: impl Into<StoreHandle>,
+    ) -> Result<Self, RuleError> {
+        let StoreHandle { store, prefix } = store.into();
+        let mut planned: Vec<Planned> = Vec::new();
+        for limit in limits {
+            let wrong = |why| Err(RuleError { limit: limit.name.clone(), why });
+            if planned.iter().any(|other| *other.name == *limit.name) {
+                return wrong("a name that no other limit of the limiter has");
+            }
+            if planned.len() == MAX_LIMITS {
+                return wrong("at most 16 limits in one limiter");
+            }
+            planned.push(Planned::new(&prefix, group, &limit)?);
+        }
+        if planned.is_empty() {
+            return Err(RuleError { limit: group.to_owned(), why: "at least one limit" });
+        }
+        let beyond = Arc::default();
+        Ok(Self { limits: planned.into(), store, max_wait: MAX_WAIT, beyond })
     }
 
     /// Declares how far ahead the limiter reserves permits: one minute unless declared, one hour at most. No caller
     /// holds a reservation for a later instant, whatever its time-out.
     ///
-    /// After Redis loses its data, each process refuses for this long and the time that the bucket takes to fill,
+    /// After Redis loses its data, each process refuses for this long and the time that the limits take to be unused,
     /// because another process may hold reservations that far ahead. So every process that shares the limiter must
-    /// declare the same value, as it must declare the same rate.
+    /// declare the same value, as it must declare the same limits.
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
         Self { max_wait: max_wait.min(duration(MAX_BUDGET)), ..self }
     }
 
-    /// Takes `permits` and waits for them as long as needed; returns how long that was. The callers of one process
-    /// are served in the order in which they asked, and so are all processes for permits that come within
+    /// A call with keys or with a cost for each limit.
+    pub fn call(&self) -> LimitedCall<'_> {
+        LimitedCall::new(self)
+    }
+
+    /// Takes `permits` of each rate and one of each concurrency limit, and waits for them as long as needed. The callers
+    /// of one process are served in the order in which they asked, and so are all processes for permits that come within
     /// [`max_wait`](Self::max_wait). A dropped future gives its place to another caller. A caller that wakes over
     /// 100 ms after its instant (the machine was suspended, say) asks again.
     ///
     /// # Errors
     ///
     /// [`AcquireError::Impossible`], [`AcquireError::Store`].
-    pub async fn acquire(&self, permits: u32) -> Result<Duration, AcquireError> {
-        let checks = self.checks(permits)?;
+    pub async fn acquire(&self, permits: u32) -> Result<Acquired, AcquireError> {
+        self.call().permits(permits).acquire().await
+    }
+
+    /// Takes `permits` of each rate and one of each concurrency limit if they can be had within `timeout`, or within
+    /// [`max_wait`](Self::max_wait) if that is shorter, and waits for them. If not, returns an error at once.
+    ///
+    /// # Errors
+    ///
+    /// [`AcquireError`].
+    pub async fn try_acquire(
+        &self,
+        permits: u32,
+        timeout: Duration,
+    ) -> Result<Acquired, AcquireError> {
+        self.call().permits(permits).try_acquire(timeout).await
+    }
+
+    /// Takes the permits of `asked`, as long as that may take.
+    pub(super) async fn acquire_all(&self, asked: &Asked) -> Result<Acquired, AcquireError> {
         let started = Instant::now();
         let mut turn = match self.beyond.try_lock() {
             Ok(_) => None,
             Err(_) => Some(self.beyond.lock().await),
         };
         loop {
-            let mut attempt = Attempt { turn, ..Attempt::for_each(self.max_wait) };
-            match self.reserve(&checks, &mut attempt).await {
-                Ok(()) => return Ok(started.elapsed()),
+            let mut attempt =
+                Attempt { turn, asked: Some(asked), ..Attempt::for_each(self.max_wait) };
+            match pace(&self.store, &asked.checks, &mut attempt, &mut Nothing).await {
+                Ok((reservation, ())) => return Ok(Acquired::new(reservation, started.elapsed())),
                 // No reservation reaches so far yet. One caller asks when one does; the others wait for that caller.
-                Err(AcquireError::Refused { retry_after }) => {
+                Err(AcquireError::Refused { retry_after, .. }) => {
                     turn = match attempt.turn {
                         Some(turn) => {
                             sleep(retry_after).await;
@@ -129,59 +254,76 @@ impl Limiter {
         }
     }
 
-    /// Takes `permits` if they can be had within `timeout`, or within [`max_wait`](Self::max_wait) if that is
-    /// shorter, waits for them, and returns how long that was. If not, says so at once. A caller that wakes over 100 ms
-    /// after its instant asks again, with the rest of its time.
-    ///
-    /// # Errors
-    ///
-    /// [`AcquireError`].
-    pub async fn try_acquire(
+    /// Takes the permits of `asked` if they can be had within `timeout`. A caller that wakes over 100 ms after its instant
+    /// asks again, with the rest of its time.
+    pub(super) async fn acquire_within(
         &self,
-        permits: u32,
+        asked: &Asked,
         timeout: Duration,
-    ) -> Result<Duration, AcquireError> {
-        let checks = self.checks(permits)?;
+    ) -> Result<Acquired, AcquireError> {
         let started = Instant::now();
-        self.reserve(&checks, &mut Attempt::within(timeout.min(self.max_wait))).await?;
-        Ok(started.elapsed())
+        let mut attempt = Attempt::within(timeout.min(self.max_wait)).of(asked);
+        let paced = pace(&self.store, &asked.checks, &mut attempt, &mut Nothing).await;
+        let (reservation, ()) = paced?;
+        Ok(Acquired::new(reservation, started.elapsed()))
+    }
+}
+
+// === impl Planned ===
+
+impl Planned {
+    fn new(prefix: &str, group: &str, limit: &Limit) -> Result<Self, RuleError> {
+        let algorithm = limit.algorithm()?;
+        let names = StateNames::new(prefix, group, algorithm.letter(), &limit.name);
+        Ok(Self {
+            name: limit.name.as_str().into(),
+            policy: limit.policy(),
+            algorithm,
+            shared: names.of(None).into(),
+            names,
+            most: limit.most(&algorithm),
+            enforce: limit.enforce,
+            on_failure: limit.on_failure(),
+        })
     }
 
-    /// Takes the permits of `checks` and waits for them.
-    async fn reserve(
-        &self,
-        checks: &Checks,
-        attempt: &mut Attempt<'_, AcquireError>,
-    ) -> Result<(), AcquireError> {
-        let (mut reservation, ()) = pace(&self.store, checks, attempt, &mut Nothing).await?;
-        reservation.spend();
-        Ok(())
+    /// Whether it counts calls at a time, each with one permit.
+    pub(super) fn is_concurrency(&self) -> bool {
+        matches!(self.algorithm, Algorithm::Concurrency(_))
     }
 
-    pub(super) fn checks(&self, permits: u32) -> Result<Checks, AcquireError> {
-        let (cost, most) = (i64::from(permits), self.rule.capacity());
-        if !(1..=most).contains(&cost) {
-            return Err(AcquireError::Impossible { asked: permits, most });
+    /// The check of a call that costs `cost`, on the state of `key`.
+    pub(super) fn check(&self, key: Option<&str>, cost: i64, max_wait: Duration) -> Check {
+        let algorithm = self.algorithm;
+        Check {
+            key: key.map_or_else(|| self.shared.clone(), |key| self.names.of(Some(key)).into()),
+            algorithm,
+            cost,
+            enforce: self.enforce,
+            horizon: algorithm.horizon(micros(max_wait), self.most),
+            // A store in memory that is full of keys counts further ones together.
+            overflow: key.map(|_| self.names.of(Some("#overflow")).into()),
+            on_failure: self.on_failure,
         }
-        let algorithm = Algorithm::TokenBucket(self.rule);
-        // Without the store it refuses: how many processes share the limiter is not known then.
-        Ok(Arc::new([Check::new(self.key.clone(), algorithm)
-            .with_cost(cost)
-            .with_horizon(algorithm.horizon(micros(self.max_wait), cost))]))
     }
 }
 
 // === impl Attempt ===
 
-impl<E> Attempt<'_, E> {
+impl<'a, E> Attempt<'a, E> {
     /// An attempt that waits up to `time` in all, however often it has to ask.
     pub(super) fn within(time: Duration) -> Self {
         Self { until: Instant::now().checked_add(time), ..Self::for_each(time) }
     }
 
+    /// The same attempt, whose errors name the limits of `asked`.
+    pub(super) fn of(self, asked: &'a Asked) -> Self {
+        Self { asked: Some(asked), ..self }
+    }
+
     /// An attempt that waits up to `time` for each reservation.
     fn for_each(time: Duration) -> Self {
-        Self { until: None, most: time, turn: None, error: PhantomData }
+        Self { until: None, most: time, asked: None, turn: None, error: PhantomData }
     }
 }
 
@@ -200,7 +342,13 @@ impl<E: From<AcquireError>> Caller for Attempt<'_, E> {
     }
 
     fn refused(&mut self, decision: Decision) -> E {
-        AcquireError::Refused { retry_after: duration(decision.retry_after) }.into()
+        let limit = self.asked.and_then(|asked| asked.limits.get(decision.bound_by));
+        AcquireError::Refused {
+            limit: limit.cloned().unwrap_or_else(|| "".into()),
+            retry_after: duration(decision.retry_after),
+            remaining: decision.level.remaining,
+        }
+        .into()
     }
 
     fn undecided(&mut self, error: StoreError) -> E {

@@ -1,5 +1,5 @@
-//! What a limiter granted and the call has not used yet: permits for one instant, and the concurrency permits that are
-//! held until the call ends.
+//! A grant that the call has not used yet: permits for one instant, and the concurrency permits that are held
+//! until the call ends.
 
 use super::{duration, lease};
 use crate::{

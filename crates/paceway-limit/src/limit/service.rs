@@ -85,7 +85,7 @@ pub trait Caller: Send + Sync {
 /// The side of a call that is called: what it needs besides permits, such as a connection or a tower service that is
 /// ready.
 pub trait Callee: Send {
-    /// What the call is made with.
+    /// The thing that the call is made with, such as a connection.
     type Ready: Send;
     /// Why there is none.
     type Error;

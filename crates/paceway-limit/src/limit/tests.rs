@@ -1,8 +1,10 @@
 mod places;
+mod several;
 
 use super::*;
 use crate::{
     algorithm::Algorithm,
+    memory,
     rate::Rate,
     store::{Check, Checks, Store, memory::MemoryStore},
 };
@@ -13,7 +15,7 @@ use tower::{Layer, Service, service_fn};
 
 fn limiter(count: u64, burst: u32) -> Limiter {
     let rate = Rate { count, period: Duration::from_secs(1) };
-    Limiter::token_bucket("test", rate, burst, Arc::new(MemoryStore::default())).expect("a rule")
+    Limiter::new(Limit::token_bucket("test", rate, burst), memory()).expect("a rule")
 }
 
 #[tokio::test(start_paused = true)]
@@ -31,11 +33,10 @@ async fn acquire_waits_exactly_as_long_as_needed() {
 #[tokio::test(start_paused = true)]
 async fn acquire_waits_longer_than_any_reservation_reaches() {
     let rate = Rate { count: 1, period: Duration::from_secs(3 * 3600) };
-    let store = Arc::new(MemoryStore::default());
-    let limiter = Limiter::token_bucket("slow", rate, 1, store).expect("a rule");
+    let limiter = Limiter::new(Limit::token_bucket("slow", rate, 1), memory()).expect("a rule");
     limiter.acquire(1).await.expect("permits");
     let waited = limiter.acquire(1).await.expect("permits");
-    assert_eq!(waited, Duration::from_secs(3 * 3600));
+    assert_eq!(waited.waited(), Duration::from_secs(3 * 3600));
 }
 
 #[tokio::test(start_paused = true)]
@@ -46,10 +47,11 @@ async fn try_acquire_refuses_at_once_and_says_when_to_come_back() {
     let budget = Duration::from_millis(150);
     let refused = limiter.try_acquire(1, budget).await;
     let retry_after = Duration::from_millis(50);
-    assert_eq!(refused, Err(AcquireError::Refused { retry_after }));
+    let limit = "test".into();
+    assert_eq!(refused.unwrap_err(), AcquireError::Refused { limit, retry_after, remaining: 0 });
     assert_eq!(started.elapsed(), Duration::ZERO);
     sleep(retry_after).await;
-    assert_eq!(limiter.try_acquire(1, budget).await, Ok(budget));
+    assert_eq!(limiter.try_acquire(1, budget).await.unwrap().waited(), budget);
 }
 
 #[tokio::test(start_paused = true)]
@@ -63,14 +65,16 @@ async fn who_stops_waiting_gives_the_slot_to_the_next() {
     sleep(Duration::from_millis(500)).await;
     waiter.abort();
     assert!(waiter.await.expect_err("aborted").is_cancelled());
-    assert_eq!(limiter.acquire(1).await, Ok(Duration::from_millis(500)));
+    assert_eq!(limiter.acquire(1).await.unwrap().waited(), Duration::from_millis(500));
 }
 
 #[tokio::test]
 async fn more_than_the_burst_is_impossible_not_a_wait_for_ever() {
     let limiter = limiter(5, 5);
-    assert_eq!(limiter.acquire(6).await, Err(AcquireError::Impossible { asked: 6, most: 5 }));
-    assert_eq!(limiter.acquire(0).await, Err(AcquireError::Impossible { asked: 0, most: 5 }));
+    for asked in [6, 0] {
+        let impossible = AcquireError::Impossible { limit: "test".into(), asked, most: 5 };
+        assert_eq!(limiter.acquire(asked).await.unwrap_err(), impossible);
+    }
 }
 
 /// A machine that is suspended, say. At 5/s callers may use the slots of the last 100 ms then, and no older ones.
@@ -107,7 +111,7 @@ async fn callers_that_wake_late_ask_again() {
 async fn the_horizon_after_a_loss_is_the_declared_wait() {
     let second = 1_000_000;
     let limiter = limiter(5, 5);
-    let horizon = |limiter: &Limiter| limiter.checks(1).expect("a check")[0].horizon;
+    let horizon = |limiter: &Limiter| limiter.call().asked().expect("a check").checks[0].horizon;
     assert_eq!(
         horizon(&limiter),
         61 * second,
@@ -136,7 +140,7 @@ async fn no_reservation_reaches_further_than_declared() {
         .collect();
     sleep(Duration::from_millis(1)).await;
     let longer = limiter.try_acquire(1, Duration::from_secs(60)).await;
-    let Err(AcquireError::Refused { retry_after }) = longer else { panic!("{longer:?}") };
+    let Err(AcquireError::Refused { retry_after, .. }) = longer else { panic!("{longer:?}") };
     assert_eq!(retry_after, Duration::from_millis(999));
     for caller in callers {
         let (i, at) = caller.await.expect("a task").expect("permits");
@@ -149,7 +153,7 @@ async fn no_reservation_reaches_further_than_declared() {
 struct Slow {
     takes: Duration,
     asked: Arc<parking_lot::Mutex<Vec<Instant>>>,
-    /// Of this clone, until it is ready.
+    /// When this clone was first asked whether it is ready, until it is.
     begun: Option<Instant>,
     called: Arc<parking_lot::Mutex<Vec<Instant>>>,
 }
@@ -197,8 +201,7 @@ impl Service<Request<()>> for Slow {
 async fn the_layer_makes_the_service_ready_shortly_before_the_slot() {
     let slow = Slow::new(Duration::from_millis(50));
     let rate = Rate { count: 1, period: Duration::from_secs(600) };
-    let store = Arc::new(MemoryStore::default());
-    let limiter = Limiter::token_bucket("slow", rate, 1, store).expect("a rule");
+    let limiter = Limiter::new(Limit::token_bucket("slow", rate, 1), memory()).expect("a rule");
     let layer = LimitLayer::new(limiter.max_wait(Duration::from_secs(3600)));
     let mut service = layer.max_wait(Duration::from_secs(3600)).layer(slow.clone());
     let ready = std::future::poll_fn(|cx| service.poll_ready(cx));
@@ -262,8 +265,7 @@ async fn the_layer_says_the_whole_time_also_beyond_the_longest_wait() {
         Ok::<_, Infallible>(Response::new(http_body_util::Full::new(bytes::Bytes::new())))
     });
     let rate = Rate { count: 1, period: Duration::from_secs(86_400) };
-    let store = Arc::new(MemoryStore::default());
-    let limiter = Limiter::token_bucket("daily", rate, 1, store).expect("a rule");
+    let limiter = Limiter::new(Limit::token_bucket("daily", rate, 1), memory()).expect("a rule");
     let mut service = LimitLayer::new(limiter).layer(service);
     service.call(Request::new(())).await.expect("infallible");
     let refused = service.call(Request::new(())).await.expect("infallible");

@@ -1,0 +1,46 @@
+//! A reqwest client whose requests wait for their permits: ten requests at 5 a second, to a server that this program
+//! starts. `reqwest::Client` is a tower service, so a `PaceLayer` fits around it.
+//!
+//! ```sh
+//! cargo run -p paceway-limit --example reqwest
+//! ```
+
+use paceway_limit::{Limit, Limiter, PaceLayer, Rate, memory};
+use reqwest::{Client, Request};
+use std::{error::Error, io::Write, time::Duration};
+use tokio::{io::AsyncWriteExt, net::TcpListener, time::Instant};
+use tower::{Layer, Service};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let server = TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("http://{}/", server.local_addr()?);
+    tokio::spawn(serve(server));
+
+    let limiter = Limiter::new(Limit::token_bucket("vendor", Rate::per_second(5), 2), memory())?;
+    let layer = PaceLayer::new(limiter)
+        .max_wait(Duration::from_secs(10))
+        // One bucket for each host.
+        .key("vendor", |request: &Request| Some(request.url().host_str()?.to_owned()))
+        // A write costs as much as two reads.
+        .cost("vendor", |request: &Request| if request.method() == "POST" { 2 } else { 1 });
+    let mut client = layer.layer(Client::new());
+
+    let mut out = std::io::stdout();
+    let started = Instant::now();
+    for i in 0..10 {
+        let response = client.call(Request::new("GET".parse()?, url.parse()?)).await?;
+        writeln!(out, "request {i}: {} after {:?}", response.status(), started.elapsed())?;
+    }
+    Ok(())
+}
+
+/// Answers each connection with one empty response.
+async fn serve(server: TcpListener) {
+    while let Ok((mut client, _)) = server.accept().await {
+        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+        if client.write_all(answer).await.is_ok() {
+            drop(client.shutdown().await);
+        }
+    }
+}

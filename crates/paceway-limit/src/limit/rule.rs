@@ -1,0 +1,257 @@
+//! A limit with a name: what it allows, and what happens when it cannot be asked. It has no state and asks no store;
+//! [`Limiter`](super::Limiter) does.
+
+use crate::{
+    algorithm::{
+        Algorithm, Concurrency, FixedWindow, LeakyBucket, Micros, SlidingWindow, TokenBucket,
+        WarmUp,
+    },
+    answer::{Policy, Quota},
+    rate::Rate,
+    store::OnFailure,
+};
+use std::time::Duration;
+
+/// How long a process that died keeps its concurrency permits: 30 s, unless [`Limit::lease`] says otherwise.
+const LEASE: Duration = Duration::from_secs(30);
+
+/// A named limit, for one [`Limiter`](super::Limiter) or for several that share its state.
+///
+/// Every process that shares the limit must declare it with the same numbers.
+///
+/// ```
+/// use paceway_limit::{Limit, Limiter, Rate, memory};
+/// use std::time::Duration;
+///
+/// let account = Limit::token_bucket("account", Rate::per_second(30), 10);
+/// let tenant = Limit::sliding_window("tenant", Rate::per_minute(100)).margin(Duration::from_millis(50));
+/// let parallel = Limit::concurrency("parallel", 4).lease(Duration::from_secs(60));
+/// let trial = Limit::fixed_window("trial", Rate::new(10_000, Duration::from_secs(86_400))).observe();
+/// Limiter::all("vendor", [account, tenant, parallel, trial], memory())?;
+/// # Ok::<(), paceway_limit::RuleError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Limit {
+    pub(super) name: String,
+    rate: Rate,
+    shape: Shape,
+    margin: Duration,
+    max_cost: Option<u32>,
+    pub(super) enforce: bool,
+    without_store: WithoutStore,
+}
+
+/// The algorithm with the numbers that only it has.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Shape {
+    TokenBucket { burst: u32 },
+    LeakyBucket { queue: Option<u32> },
+    SlidingWindow,
+    FixedWindow,
+    WarmUp { warm_up: Duration, cold_factor: f64 },
+    Concurrency { max: u32, lease: Duration },
+}
+
+/// The behaviour of a [`Limit`] while its store gives no decision, for example because Redis is away.
+///
+/// ```
+/// use paceway_limit::{Limit, Rate, WithoutStore};
+///
+/// let limit = Limit::token_bucket("mail", Rate::per_second(5), 5);
+/// // A vendor that bans callers above the limit: better no calls at all than too many.
+/// let strict = limit.clone().without_store(WithoutStore::Refuse);
+/// assert_ne!(limit, strict);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WithoutStore {
+    /// Each process enforces its share of the limit by itself, as large as the number of known processes allows.
+    Share,
+    /// Calls are made without permits.
+    Allow,
+    /// Calls end with [`AcquireError::Store`](super::AcquireError::Store).
+    Refuse,
+}
+
+/// A [`Limit`] whose numbers make no rule, or a set of limits that cannot be used together.
+///
+/// ```
+/// use paceway_limit::{Limit, Limiter, Rate, memory};
+///
+/// let error = Limiter::new(Limit::token_bucket("search", Rate::per_second(0), 1), memory()).unwrap_err();
+/// assert!(error.to_string().starts_with("the limit `search` is no rule"));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the limit `{limit}` is no rule: {why}")]
+pub struct RuleError {
+    /// The name of the limit.
+    pub limit: String,
+    /// The bound that its numbers do not keep.
+    pub why: &'static str,
+}
+
+// === impl Limit ===
+
+impl Limit {
+    fn new(name: &str, rate: Rate, shape: Shape) -> Self {
+        Self {
+            name: name.to_owned(),
+            rate,
+            shape,
+            margin: Duration::ZERO,
+            max_cost: None,
+            enforce: true,
+            without_store: WithoutStore::Share,
+        }
+    }
+
+    /// A token bucket: permits flow in at `rate`, and an idle bucket saves up to `burst` of them. For vendors that allow
+    /// bursts.
+    pub fn token_bucket(name: &str, rate: Rate, burst: u32) -> Self {
+        Self::new(name, rate, Shape::TokenBucket { burst })
+    }
+
+    /// A leaky bucket: calls with the same time between any two of them. For vendors that measure spacing.
+    pub fn leaky_bucket(name: &str, rate: Rate) -> Self {
+        Self::new(name, rate, Shape::LeakyBucket { queue: None })
+    }
+
+    /// A sliding window: at most `rate.count` permits in any window of `rate.period`, wherever it starts.
+    pub fn sliding_window(name: &str, rate: Rate) -> Self {
+        Self::new(name, rate, Shape::SlidingWindow)
+    }
+
+    /// A fixed window: at most `rate.count` permits in each period of the store's clock, for example in each UTC day.
+    pub fn fixed_window(name: &str, rate: Rate) -> Self {
+        Self::new(name, rate, Shape::FixedWindow)
+    }
+
+    /// A rate that begins `cold_factor` times slower than `rate`, and reaches it after `warm_up` of steady use.
+    pub fn warm_up(name: &str, rate: Rate, warm_up: Duration, cold_factor: f64) -> Self {
+        Self::new(name, rate, Shape::WarmUp { warm_up, cold_factor })
+    }
+
+    /// At most `max` calls at one time. Each call holds its permit until its [`Acquired`](super::Acquired) is dropped.
+    pub fn concurrency(name: &str, max: u32) -> Self {
+        let rate = Rate { count: u64::from(max), period: Duration::from_secs(1) };
+        Self::new(name, rate, Shape::Concurrency { max, lease: LEASE })
+    }
+
+    /// How much the travel time of calls to the vendor may vary: calls of a leaky bucket or a sliding window are spaced by
+    /// this much more. The other algorithms ignore it.
+    #[must_use]
+    pub fn margin(self, margin: Duration) -> Self {
+        Self { margin, ..self }
+    }
+
+    /// How many permits may wait in a leaky bucket; further calls are refused at once. The other algorithms ignore it.
+    #[must_use]
+    pub fn queue(self, queue: u32) -> Self {
+        let shape = match self.shape {
+            Shape::LeakyBucket { .. } => Shape::LeakyBucket { queue: Some(queue) },
+            shape => shape,
+        };
+        Self { shape, ..self }
+    }
+
+    /// How long the concurrency permit of a process that died stays in use: 30 s unless declared. A living process
+    /// renews its permits three times in this time. The other algorithms ignore it.
+    #[must_use]
+    pub fn lease(self, lease: Duration) -> Self {
+        let shape = match self.shape {
+            Shape::Concurrency { max, .. } => Shape::Concurrency { max, lease },
+            shape => shape,
+        };
+        Self { shape, ..self }
+    }
+
+    /// The greatest cost of a call; a call with a greater cost is [`Impossible`](super::AcquireError::Impossible). Unless
+    /// declared it is 1 for a leaky bucket and a warm-up, and all that is ever there at once for the others. After Redis
+    /// loses its data, a leaky bucket or a warm-up refuses for as long as such a call takes.
+    #[must_use]
+    pub fn max_cost(self, max_cost: u32) -> Self {
+        Self { max_cost: Some(max_cost), ..self }
+    }
+
+    /// Counts calls and never delays or refuses one, for example to find out what a limit would do.
+    #[must_use]
+    pub fn observe(self) -> Self {
+        Self { enforce: false, ..self }
+    }
+
+    /// Sets the behaviour while the store gives no decision; [`WithoutStore::Share`] unless declared.
+    #[must_use]
+    pub fn without_store(self, without_store: WithoutStore) -> Self {
+        Self { without_store, ..self }
+    }
+
+    /// The rule that the numbers make, or the bound that they do not keep.
+    pub(super) fn algorithm(&self) -> Result<Algorithm, RuleError> {
+        let (count, period) = (i64::try_from(self.rate.count).unwrap_or(0), span(self.rate.period));
+        let margin = span(self.margin);
+        let (rule, why) = match self.shape {
+            Shape::TokenBucket { burst } => (
+                TokenBucket::new(count, period, burst.into()).map(Algorithm::TokenBucket),
+                "a rate of at least one permit and at most one a microsecond, and a burst of at least 1",
+            ),
+            Shape::LeakyBucket { queue } => (
+                LeakyBucket::new(count, period, margin, queue.map(i64::from))
+                    .map(Algorithm::LeakyBucket),
+                "a rate of at least one permit and at most one a microsecond",
+            ),
+            Shape::SlidingWindow => (
+                SlidingWindow::new(count, period, margin).map(Algorithm::SlidingWindow),
+                "a rate of at least one permit in at least a microsecond",
+            ),
+            Shape::FixedWindow => (
+                FixedWindow::new(count, period).map(Algorithm::FixedWindow),
+                "1 to 1,000,000,000 permits in 1 ms to 366 days",
+            ),
+            Shape::WarmUp { warm_up, cold_factor } => (
+                WarmUp::new(count, period, span(warm_up), cold_factor).map(Algorithm::WarmUp),
+                "a rate of at least one permit and at most one a microsecond, a warm-up of at most an hour, and a cold \
+                 factor above 1 and at most 100",
+            ),
+            Shape::Concurrency { max, lease } => (
+                Concurrency::new(max.into(), span(lease)).map(Algorithm::Concurrency),
+                "at least one call at a time, and a lease of at least a microsecond",
+            ),
+        };
+        rule.ok_or_else(|| RuleError { limit: self.name.clone(), why })
+    }
+
+    /// The quota that a refused caller of an HTTP service reads.
+    pub(super) fn policy(&self) -> Policy {
+        let quota = match self.shape {
+            Shape::Concurrency { max, .. } => Quota::Places(max.into()),
+            _ => Quota::Rate(self.rate),
+        };
+        Policy { name: self.name.clone(), quota }
+    }
+
+    /// The greatest cost of a call under the rule `algorithm`, in permits.
+    pub(super) fn most(&self, algorithm: &Algorithm) -> i64 {
+        let most = match (self.max_cost, self.shape) {
+            (Some(declared), _) => declared.into(),
+            (None, Shape::LeakyBucket { .. } | Shape::WarmUp { .. }) => 1,
+            (None, _) => i64::MAX,
+        };
+        most.min(algorithm.capacity())
+    }
+
+    /// The policy of the store for this limit while it cannot decide.
+    pub(super) fn on_failure(&self) -> OnFailure {
+        match (self.without_store, self.shape) {
+            (WithoutStore::Share, Shape::Concurrency { .. }) => {
+                OnFailure::Share { period: Micros::MAX }
+            }
+            (WithoutStore::Share, _) => OnFailure::Share { period: span(self.rate.period) },
+            (WithoutStore::Allow, _) => OnFailure::Allow,
+            (WithoutStore::Refuse, _) => OnFailure::Reject,
+        }
+    }
+}
+
+/// A span in µs. Beyond what the rules compute with it becomes a span that they refuse.
+fn span(span: Duration) -> Micros {
+    i64::try_from(span.as_micros()).unwrap_or(Micros::MAX)
+}
