@@ -35,9 +35,9 @@ pub enum Answer<T> {
     /// The answer comes from I/O of its own.
     Later(BoxFuture<Result<T, StoreError>>),
     /// The answer comes with the reply of a batch, from which the function reads it.
-    Asked(batch::Asked, fn(Reply) -> Option<T>),
+    Pending(batch::PendingReply, fn(Reply) -> Option<T>),
     /// The same for a decision. If the store gives none, the limiters' `on_failure` decides.
-    OrElse(batch::Asked, fn(Reply) -> Option<T>, Fallback),
+    OrElse(batch::PendingReply, fn(Reply) -> Option<T>, Fallback),
 }
 
 /// The party that decided a request.
@@ -156,7 +156,7 @@ impl<T> Answer<T> {
         match self {
             Self::Ready(answer) => answer,
             Self::Later(answer) => answer.await,
-            Self::Asked(reply, read) => value(reply.await, read),
+            Self::Pending(reply, read) => value(reply.await, read),
             Self::OrElse(reply, read, fallback) => match value(reply.await, read) {
                 Err(error) => value(fallback.decide(error).map(Reply::Decision), read),
                 decided => decided,

@@ -1,4 +1,4 @@
-//! Certificates and keys, read from PEM files. Opens no connection.
+//! Reads certificates and keys from PEM files, and notices when the files change. Opens no connection.
 
 pub mod client;
 
@@ -9,38 +9,38 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A certificate with its chain, and its key. Both may be in one file.
+/// The files of a certificate with its chain and of its key. Both may be the same file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyPair {
-    /// Certificates in PEM, the own one first.
+    /// The file of the certificates in PEM: the server's or client's own one first, then its issuers.
     pub cert: PathBuf,
-    /// A private key in PEM: PKCS #8, PKCS #1 or SEC 1.
+    /// The file of the private key in PEM: PKCS #8, PKCS #1 or SEC 1.
     pub key: PathBuf,
 }
 
-/// Tells one content of a file from the next, also behind symbolic links that are swapped: device, inode, size, and when
-/// it was changed.
+/// The device, inode, size and time of change of a file. Two contents of a file have different stamps, even if the file is a
+/// symbolic link that was swapped, which is how Kubernetes updates a secret.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Stamp(u64, u64, u64, i64, i64);
 
-/// Why a file makes no certificate or key.
+/// A file that holds no usable certificate or key.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {reason}", file.display())]
 pub struct TlsError {
-    /// As it was named.
+    /// The path as the configuration names it.
     pub file: PathBuf,
-    /// What is wrong with it.
+    /// The reason, in words that follow the path, for example `holds no private key in PEM`.
     pub reason: String,
 }
 
 // === impl KeyPair ===
 
 impl KeyPair {
-    /// Reads both.
+    /// Reads the certificates and the key.
     ///
     /// # Errors
     ///
-    /// The file that cannot be read or holds no certificate or key. Never quotes what is in it.
+    /// [`TlsError`] names the file that cannot be read, or holds no certificate or key. It never quotes the content.
     pub fn load(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
         let certificates = certificates(&self.cert)?;
         let key = PrivateKeyDer::from_pem_file(&self.key);
@@ -51,18 +51,18 @@ impl KeyPair {
 // === impl Stamp ===
 
 impl Stamp {
-    /// `None` where no file can be seen.
+    /// Returns the stamp of a file; `None` if it does not exist or its metadata cannot be read.
     pub fn of(file: &Path) -> Option<Self> {
         let seen = fs::metadata(file).ok()?;
         Some(Self(seen.dev(), seen.ino(), seen.size(), seen.mtime(), seen.mtime_nsec()))
     }
 }
 
-/// The certificates of a PEM file, at least one.
+/// Reads the certificates of a PEM file, at least one.
 ///
 /// # Errors
 ///
-/// It cannot be read, or holds none.
+/// [`TlsError`] if the file cannot be read, or holds no certificate.
 pub fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let all = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     match all {

@@ -84,7 +84,7 @@ impl Failover {
     ) -> Self {
         let member = process.health.join(script.calls().clone(), script.has_many_servers());
         process.local.calls().join(script.calls());
-        let store = Batched::heard_by(member.clone(), script.clone(), metrics.clone());
+        let store = Batched::with_member(member.clone(), script.clone(), metrics.clone());
         Self { store, script, metrics, process, member }
     }
 
@@ -95,7 +95,7 @@ impl Failover {
             health.known.asks(checks, ticket, health.pace.most());
         }
         match self.store.reserve(checks, budget, ticket) {
-            Answer::Asked(reply, read) => {
+            Answer::Pending(reply, read) => {
                 let (process, checks) = (self.process.clone(), checks.clone());
                 let asked = Instant::now();
                 Answer::OrElse(reply, read, Fallback { process, checks, budget, ticket, asked })

@@ -1,5 +1,5 @@
-//! How a server that we connect to is checked and what it is shown. Files that change are read again; connections that
-//! are open stay as they are.
+//! The client side of TLS: checks the certificates of upstreams and stores, and shows them ours. Files that change are read
+//! again; connections that are open stay as they are.
 
 use super::{KeyPair, Stamp, TlsError, certificates};
 use parking_lot::Mutex;
@@ -17,75 +17,75 @@ use std::{
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
-/// How often connections look whether the files have changed.
+/// A new connection checks whether the files have changed if the last check was 2 s ago.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// How a server is checked, and what it is shown.
+/// The TLS settings of an upstream or a store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClientTls {
-    /// Authorities in PEM; `None`: the system's.
+    /// The file of the authorities in PEM that a server's certificate may come from; `None` for the system's authorities.
     pub ca: Option<PathBuf>,
-    /// What we are, for servers that ask.
+    /// The certificate of this client, for servers that ask for one (mutual TLS).
     pub client_cert: Option<KeyPair>,
-    /// The name that its certificate must have; `None`: the host of its URL.
+    /// The name that the server's certificate must have; `None` for the host of its URL.
     pub server_name: Option<String>,
 }
 
-/// Why a server cannot be spoken to over TLS at all.
+/// An error that makes every TLS connection to a server impossible, found before the first one.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
-    /// A file makes no certificate or key.
+    /// A file holds no usable certificate or key.
     #[error(transparent)]
     File(#[from] TlsError),
-    /// Certificate and key are not each other's, or not of a known kind.
+    /// The certificate and the key do not belong together, or their kind is unknown.
     #[error("{file}: cannot be used")]
     Unusable {
-        /// As it was named.
+        /// The path as the configuration names it.
         file: String,
-        /// What TLS says.
+        /// The error of the TLS library.
         source: rustls::Error,
     },
-    /// No certificate can bear it.
+    /// The name that the certificate must have is neither a DNS name nor an IP address.
     #[error("`{name}` is no name that a certificate can have")]
     Name {
-        /// As configured.
+        /// The name as configured, or the host of the URL.
         name: String,
-        /// What is wrong.
+        /// The error of the parser.
         source: InvalidDnsNameError,
     },
-    /// Neither named nor the system's.
+    /// The configuration names no authorities, and the system has none that can be read.
     #[error(
         "cannot read the system's certificate authorities, which TLS needs where no `ca` is named"
     )]
     Roots(#[source] io::Error),
-    /// A bug.
+    /// The TLS library refused its own defaults, which only a bug causes.
     #[error("cannot set up TLS")]
     Setup(#[source] rustls::Error),
 }
 
-/// What makes connections as [`ClientTls`] says.
+/// Makes the TLS connections to one server, with the settings of [`ClientTls`].
 pub struct Connector {
     tls: ClientTls,
-    /// What is spoken inside, best first (RFC 7301).
+    /// The protocols that are offered inside TLS, the preferred one first (ALPN, RFC 7301).
     protocols: &'static [&'static [u8]],
-    /// The system's; empty where `ca` names others.
+    /// The system's authorities; empty if `ca` names others.
     roots: Arc<RootCertStore>,
-    current: Mutex<Current>,
+    current: Mutex<CurrentConnector>,
 }
 
-struct Current {
+struct CurrentConnector {
     connector: TlsConnector,
     stamps: Vec<Option<Stamp>>,
     looked: Instant,
 }
 
-/// An error with all that led to it, in one line.
+/// Displays an error and its chain of causes in one line, with `: ` between them.
 pub struct Chain<'a>(pub &'a dyn Error);
 
 // === impl ClientTls ===
 
 impl ClientTls {
-    /// The name that the certificate of `host` must have.
+    /// Returns the name that the certificate of `host` must have.
     ///
     /// # Errors
     ///
@@ -100,11 +100,12 @@ impl ClientTls {
 // === impl Connector ===
 
 impl Connector {
-    /// `roots` are the system's authorities, which are read once for all who need them.
+    /// Reads the files. `roots` are the system's authorities, which are read when the first connector needs them, and kept
+    /// for the others.
     ///
     /// # Errors
     ///
-    /// [`TrustError`].
+    /// [`TrustError`] if a file, or the system's authorities, cannot be used.
     pub fn new(
         tls: &ClientTls,
         protocols: &'static [&'static [u8]],
@@ -117,11 +118,12 @@ impl Connector {
         };
         let stamps = stamps(tls);
         let connector = connector(tls, protocols, &roots)?;
-        let current = Mutex::new(Current { connector, stamps, looked: Instant::now() });
+        let current = Mutex::new(CurrentConnector { connector, stamps, looked: Instant::now() });
         Ok(Self { tls: tls.clone(), protocols, roots, current })
     }
 
-    /// For a connection to `whom` that begins now.
+    /// Returns the connector for a connection to `whom` that begins now. Reads the files again if they have changed; if the
+    /// new ones cannot be used, logs that and keeps the old ones.
     pub fn current(&self, whom: &str) -> TlsConnector {
         let mut current = self.current.lock();
         if current.stamps.is_empty() || current.looked.elapsed() < LOOK {
@@ -130,7 +132,7 @@ impl Connector {
         current.looked = Instant::now();
         let stamps = stamps(&self.tls);
         if stamps != current.stamps {
-            // Once a change, whatever comes of it.
+            // Each change is tried once, so that a file that cannot be used is logged once.
             current.stamps = stamps;
             match connector(&self.tls, self.protocols, &self.roots) {
                 Ok(connector) => {
@@ -183,7 +185,7 @@ fn connector(
         }
     };
     let provider = Arc::new(aws_lc_rs::default_provider());
-    // TLS 1.2 and 1.3: there is no other.
+    // The versions are TLS 1.2 and 1.3.
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(TrustError::Setup)?

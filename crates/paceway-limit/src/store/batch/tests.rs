@@ -1,33 +1,46 @@
-//! Group commit over the memory rules, on virtual time.
+//! Tests group commit over the memory rules, on virtual time.
 
-use super::{lane::BATCH, *};
+mod charges;
+
+use super::{call::BATCH, *};
 use crate::{
-    algorithm::{Algorithm, TokenBucket},
-    store::memory::MemoryStore,
+    algorithm::{Algorithm, Micros, TokenBucket},
+    store::{
+        BoxFuture, Check, Checks, Entry, Reply, Store, StoreAdmin, StoreError, calls::Calls,
+        memory::MemoryStore,
+    },
 };
 use proptest::prelude::*;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use tokio::time::sleep;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+use tokio::time::{Instant, sleep};
 
 const TIMEOUT: Duration = Duration::from_millis(50);
 
-/// A store some ms away, which may hang and which knows whether two calls were in flight at once.
+/// A store 10 ms away, which can hang, and which notices when two calls are under way at the same time.
 #[derive(Debug, Default)]
-struct Far {
+struct DistantStore {
     memory: MemoryStore,
     calls: AtomicUsize,
     in_flight: AtomicUsize,
     overlapped: AtomicBool,
     hangs: AtomicBool,
+    /// Calls end without an answer and without having been executed.
+    loses: AtomicBool,
     largest: AtomicUsize,
 }
 
 const FAR: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Clone, Default)]
-struct FarScript(Arc<Far>);
+struct DistantScript(Arc<DistantStore>);
 
-impl Script for FarScript {
+impl Script for DistantScript {
     fn calls(&self) -> &Arc<Calls> {
         Script::calls(&self.0.memory)
     }
@@ -43,7 +56,10 @@ impl Script for FarScript {
             while far.hangs.load(SeqCst) {
                 sleep(FAR).await;
             }
-            let replies = far.memory.run(entries).await;
+            let replies = match far.loses.load(SeqCst) {
+                true => Err(StoreError::Unreachable("lost".into())),
+                false => far.memory.run(entries).await,
+            };
             sleep(FAR / 2).await;
             far.in_flight.fetch_sub(1, SeqCst);
             replies
@@ -51,8 +67,8 @@ impl Script for FarScript {
     }
 }
 
-fn far() -> (FarScript, Batched) {
-    let script = FarScript::default();
+fn far() -> (DistantScript, Batched) {
+    let script = DistantScript::default();
     let store = Batched::new(Arc::new(script.clone()), TIMEOUT, StoreMetrics::noop());
     (script, store)
 }
@@ -85,7 +101,7 @@ async fn one_call_at_a_time_carries_everybody_who_came_meanwhile() {
     }
     assert_eq!(admitted, 100);
     assert!(!far.0.overlapped.load(SeqCst));
-    // 128 at most in each; who asks first may go alone.
+    // Each call carries up to 128 entries, and the first one may carry a single entry.
     assert!(far.0.calls.load(SeqCst) <= 5, "{:?}", far.0.calls);
     assert_eq!(far.0.largest.load(SeqCst), BATCH);
 }
@@ -145,7 +161,7 @@ async fn a_store_that_hangs_costs_each_caller_at_most_the_timeout_and_later_ones
     assert_eq!(store.reserve(&checks, 0, None).get().await, Err(StoreError::Timeout));
     assert_eq!(later.elapsed(), Duration::ZERO);
     assert_eq!(far.0.calls.load(SeqCst), 1, "nothing piles up in front of it");
-    // What was decided for those who left is given back once it answers.
+    // The decisions for callers that have left are given back as soon as the store answers.
     far.0.hangs.store(false, SeqCst);
     store.flush().await;
     assert_eq!(remaining(&store, &checks).await, 2);
@@ -164,8 +180,8 @@ async fn time_in_the_queue_is_taken_off_the_budget() {
     assert!(!second.get().await.expect("a decision").admitted, "86 ms are left of its 96");
 }
 
-/// Each caller's time is its own, whatever is in flight: who asked 30 ms into a call is told 50 ms later, not with those
-/// that made it.
+/// Each caller has its own time-out, whichever call is under way: a caller that asks 30 ms into a call receives its error
+/// 50 ms later, not together with the callers of that call.
 #[tokio::test(start_paused = true)]
 async fn each_caller_is_told_when_its_own_time_is_up() {
     let (far, store) = far();

@@ -6,7 +6,7 @@ use crate::{
     store::{
         Answer, BoxFuture, Check, Checks, Decision, Entry, Reply, Source, Store, StoreAdmin,
         StoreError,
-        batch::{Script, gifts},
+        batch::{Script, releases},
         calls::Calls,
     },
 };
@@ -18,7 +18,7 @@ impl Store for MemoryStore {
     }
 
     fn refund(&self, _: Source, checks: &Checks, parts: &[reserve::Part]) {
-        let entries: Vec<_> = gifts(checks, parts).collect();
+        let entries: Vec<_> = releases(checks, parts).collect();
         self.run_at(self.now(), &entries);
     }
 

@@ -1,0 +1,168 @@
+//! The entries of one queue that wait for a call or for their instant. Makes no call.
+
+use super::{
+    backend::Backend,
+    call::{BATCH, Call, CallBuilder},
+    charges::{NotCharged, OwedCharges},
+    delayed::{Delayed, Later},
+    queued::{Origin, QUEUE, QueuedEntry},
+};
+use crate::store::{Check, Entry, hash_tag};
+use std::{collections::VecDeque, mem, sync::Arc, time::Duration};
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+/// For 5 s after Redis rejects a whole call (an ACL rule, say), only keys with one hash tag are batched together, so that one
+/// forbidden key does not fail the others.
+const APART: Duration = Duration::from_secs(5);
+
+/// The entries of one queue that wait for a call or for their instant.
+pub(super) struct Backlog {
+    pub(super) backend: Arc<Backend>,
+    queue: VecDeque<QueuedEntry>,
+    pub(super) delayed: Delayed,
+    owed: OwedCharges,
+    tracker: TaskTracker,
+    /// The instant at which the store last rejected a call.
+    refused: Option<Instant>,
+}
+
+// === impl Backlog ===
+
+impl Backlog {
+    pub(super) fn new(backend: Arc<Backend>, tracker: TaskTracker) -> Self {
+        let (queue, delayed, owed) = Default::default();
+        Self { backend, queue, delayed, owed, tracker, refused: None }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Returns the instant at which the first caller in the queue was queued.
+    pub(super) fn oldest(&self) -> Option<Instant> {
+        let mut callers = self.queue.iter().filter(|queued| queued.origin.is_caller());
+        callers.next().map(|queued| queued.since)
+    }
+
+    /// Queues entries that have arrived.
+    pub(super) fn extend(&mut self, arrived: impl Iterator<Item = QueuedEntry>) {
+        for queued in arrived {
+            match queued.origin {
+                Origin::Caller(_) => self.queue.push_back(queued),
+                // A permit that is given back serves the callers that are waiting already.
+                _ => self.queue.push_front(queued),
+            }
+        }
+    }
+
+    /// Queues the delayed entries whose instant has come.
+    pub(super) fn queue_due(&mut self) {
+        if self.delayed.next().is_none() {
+            return;
+        }
+        let now = Instant::now();
+        while let Some(later) = self.delayed.pop(now) {
+            match later {
+                Later::Release { entry, since } => self.release(entry, since),
+                Later::Watch(check) => self.push(Entry::Look { check }, now, Origin::Watch),
+                Later::Charge(key) => {
+                    let (entries, next) = self.owed.take(&key, now);
+                    entries.into_iter().for_each(|entry| self.push(entry, now, Origin::Charge));
+                    next.into_iter().for_each(|next| {
+                        self.delayed.push(next, Later::Charge(key.clone()));
+                    });
+                }
+            }
+        }
+    }
+
+    /// Queues an entry that gives a grant back; `since` is the instant of the first try.
+    pub(super) fn release(&mut self, entry: Entry, since: Instant) {
+        self.backend.note_release(&entry);
+        self.push(entry, since, Origin::Release);
+    }
+
+    /// Queues a charge, or keeps it for later if the queue is full.
+    pub(super) fn charge(&mut self, entry: Entry) {
+        match entry.checks() {
+            [check] if self.tracker.len() >= QUEUE => {
+                self.owe(&check.clone(), NotCharged::Unanswered);
+            }
+            _ => self.push(entry, Instant::now(), Origin::Charge),
+        }
+    }
+
+    /// Keeps a charge that the store did not take.
+    pub(super) fn owe(&mut self, check: &Check, why: NotCharged) {
+        if let Some(at) = self.owed.add(check, why, Instant::now()) {
+            self.delayed.push(at, Later::Charge(check.key.clone()));
+        }
+    }
+
+    fn push(&mut self, entry: Entry, since: Instant, origin: Origin) {
+        let token = self.tracker.token();
+        self.queue.push_front(QueuedEntry { entry, since, origin, token });
+    }
+
+    /// Notes that the store has rejected a call.
+    pub(super) fn note_refused(&mut self) {
+        self.refused = Some(Instant::now());
+    }
+
+    /// Takes the next call out of the queue: up to 128 entries in order, without those whose callers have left.
+    pub(super) fn next_call(&mut self) -> Option<Call> {
+        while !self.queue.is_empty() {
+            let started = Instant::now();
+            let mut call = CallBuilder::new(self.queue.len().min(BATCH), started);
+            let mut later = self.entries_apart(started);
+            while !call.is_full()
+                && let Some(queued) = self.queue.pop_front()
+            {
+                call.push(queued);
+            }
+            let waiting = self.queue.iter().chain(&later);
+            let mut waiting =
+                waiting.filter(|queued| queued.origin.is_caller()).map(|queued| queued.since);
+            // Callers are queued in the order of their arrival.
+            let oldest = if later.is_empty() { waiting.next() } else { waiting.min() };
+            if !later.is_empty() {
+                // The other limiters have their turn with the next call.
+                later.append(&mut self.queue);
+                self.queue = later;
+            }
+            let call = call.build(oldest, self.backend.limit());
+            if call.is_some() {
+                return call;
+            }
+        }
+        None
+    }
+
+    /// Leaves in the queue the entries that may share a call with its first one, and returns the others.
+    fn entries_apart(&mut self, now: Instant) -> VecDeque<QueuedEntry> {
+        let group =
+            |queued: &QueuedEntry| -> Box<str> { hash_tag(&queued.entry.checks()[0].key).into() };
+        match (self.refused, self.queue.front()) {
+            (Some(refused), Some(first)) if now < refused + APART => {
+                let own = group(first);
+                let queue = mem::take(&mut self.queue).into_iter();
+                let (queue, later) = queue.partition(|queued| group(queued) == own);
+                self.queue = queue;
+                later
+            }
+            _ => VecDeque::new(),
+        }
+    }
+
+    /// Removes the callers from the queue whose time is up, and answers them with a time-out. Releases and charges stay.
+    pub(super) fn time_out(&mut self, is_up: impl Fn(Instant) -> bool) {
+        self.queue.retain_mut(|queued| {
+            let stays = !queued.origin.is_caller() || !is_up(queued.since);
+            if !stays {
+                queued.origin.time_out();
+            }
+            stays
+        });
+    }
+}

@@ -1,0 +1,133 @@
+//! A store over a [`Script`], with group commit. Finds the queue of each request.
+
+use super::{
+    backend::Backend, pending::PendingReply, queue::CallQueue, releases::releases, script::Script,
+    store_metrics::StoreMetrics,
+};
+use crate::{
+    algorithm::{Grant, Level, Micros, concurrency::Ticket, reserve},
+    store::{
+        Answer, BoxFuture, Check, Checks, Decision, Entry, Reply, Source, Store, StoreAdmin,
+        calls::Calls, health::Member,
+    },
+};
+use ahash::RandomState;
+use parking_lot::Mutex;
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+
+type Queues = HashMap<Box<str>, Arc<CallQueue>, RandomState>;
+
+/// A store over a [`Script`], with group commit.
+#[derive(Clone)]
+pub struct Batched {
+    backend: Arc<Backend>,
+    /// The queues by the name that [`Script::lane`] gives. Their number is bounded, because hash tags come from the
+    /// configuration.
+    queues: Arc<Mutex<Queues>>,
+}
+
+// === impl Batched ===
+
+impl Batched {
+    /// Makes a store with group commit over `script`. A caller waits at most `timeout` for its answer.
+    pub fn new(script: Arc<dyn Script>, timeout: Duration, metrics: StoreMetrics) -> Self {
+        Self::over(Backend::new(script, metrics, None, timeout))
+    }
+
+    /// Makes a store whose `member` learns how each call ends, and decides how long one may take.
+    pub(in crate::store) fn with_member(
+        member: Arc<Member>,
+        script: Arc<dyn Script>,
+        metrics: StoreMetrics,
+    ) -> Self {
+        Self::over(Backend::new(script, metrics, Some(member), Duration::ZERO))
+    }
+
+    fn over(backend: Backend) -> Self {
+        Self { backend: Arc::new(backend), queues: Arc::default() }
+    }
+
+    /// Lets a permit count as spent from now on if the store's answer came after the time-out and the gateway decided by its
+    /// share meanwhile. Given back, it would leave room in the shared state that the charges of the share have passed over,
+    /// and that room would be granted besides.
+    pub(in crate::store) fn spend_late(&self) {
+        self.backend.set_spends_late();
+    }
+
+    /// Queues `entry` at once. The returned future only waits for the reply.
+    fn ask(&self, entry: Entry) -> PendingReply {
+        PendingReply::new(self.queue(&entry).ask(entry))
+    }
+
+    fn ask_done(&self, entry: Entry) -> Answer<bool> {
+        Answer::Pending(self.ask(entry), |reply| match reply {
+            Reply::Done(done) => Some(done),
+            _ => None,
+        })
+    }
+
+    fn queue(&self, entry: &Entry) -> Arc<CallQueue> {
+        let name = self.backend.script.lane(&entry.checks()[0].key);
+        let mut queues = self.queues.lock();
+        if let Some(queue) = queues.get(name) {
+            return queue.clone();
+        }
+        let queue = Arc::new(CallQueue::new(name, self.backend.clone()));
+        queues.insert(name.into(), queue.clone());
+        queue
+    }
+}
+
+impl Store for Batched {
+    fn reserve(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision> {
+        let entry = Entry::Reserve { checks: checks.clone(), budget, ticket };
+        let queue = self.queue(&entry);
+        let reply = PendingReply::new(queue.ask(entry)).deciding(queue, checks.clone(), ticket);
+        Answer::Pending(reply, |reply| match reply {
+            Reply::Decision(decision) => Some(decision),
+            _ => None,
+        })
+    }
+
+    fn refund(&self, _: Source, checks: &Checks, parts: &[reserve::Part]) {
+        for entry in releases(checks, parts) {
+            self.queue(&entry).release(entry);
+        }
+    }
+
+    fn renew(&self, _: Source, check: &Check, grant: Grant) -> Answer<bool> {
+        self.ask_done(Entry::Renew { check: check.clone(), grant })
+    }
+
+    fn calls(&self) -> &Arc<Calls> {
+        self.backend.script.calls()
+    }
+
+    fn look(&self, check: &Check) -> Answer<Level> {
+        Answer::Pending(self.ask(Entry::Look { check: check.clone() }), |reply| match reply {
+            Reply::Level(level) => Some(level),
+            _ => None,
+        })
+    }
+}
+
+impl StoreAdmin for Batched {
+    fn forget(&self, check: &Check) -> Answer<bool> {
+        self.ask_done(Entry::Forget { check: check.clone() })
+    }
+
+    fn flush(&self) -> BoxFuture<()> {
+        let queues: Vec<_> = self.queues.lock().values().cloned().collect();
+        Box::pin(async move {
+            for queue in queues {
+                queue.flush().await;
+            }
+        })
+    }
+}
+
+impl fmt::Debug for Batched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batched").field("backend", &self.backend).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,29 @@
+//! The metrics of a store's calls. The caller makes them, so that this crate chooses no names.
+
+use crate::store::StoreError;
+use metrics::{Counter, Histogram};
+
+/// The metrics of a store.
+#[derive(Clone)]
+pub struct StoreMetrics {
+    /// The time in seconds of each call that was answered.
+    pub seconds: Histogram,
+    /// The calls without an answer, one counter for each of [`StoreError::KINDS`].
+    pub errors: [Counter; StoreError::KINDS.len()],
+}
+
+// === impl StoreMetrics ===
+
+impl StoreMetrics {
+    pub(in crate::store) fn count(&self, error: &StoreError) {
+        let kind = StoreError::KINDS.iter().position(|kind| *kind == error.kind());
+        if let Some(kind) = kind {
+            self.errors[kind].increment(1);
+        }
+    }
+
+    /// Returns metrics that record nothing, for tests and programs without a recorder.
+    pub fn noop() -> Self {
+        Self { seconds: Histogram::noop(), errors: std::array::from_fn(|_| Counter::noop()) }
+    }
+}
