@@ -6,7 +6,8 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use metrics::Gauge;
 use std::io;
-use tokio::{io::copy_bidirectional_with_sizes, sync::watch};
+use tokio::io::copy_bidirectional_with_sizes;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// The octets that a tunnel holds in each direction.
 const BUFFER: usize = 16 << 10;
@@ -14,21 +15,18 @@ const BUFFER: usize = 16 << 10;
 /// The tunnels of one worker. They are tasks of their own and outlive the requests that began them.
 #[derive(Debug)]
 pub(super) struct Tunnels {
-    open: watch::Sender<usize>,
-    cut: watch::Sender<bool>,
+    open: TaskTracker,
+    cut: CancellationToken,
 }
 
-/// Counts an open tunnel until it is dropped.
-struct Counted {
-    open: watch::Sender<usize>,
-    gauge: Gauge,
-}
+/// Counts an open tunnel in the metrics until it is dropped.
+struct OpenTunnel(Gauge);
 
 // === impl Tunnels ===
 
 impl Tunnels {
     pub(super) fn new() -> Self {
-        Self { open: watch::Sender::new(0), cut: watch::Sender::new(false) }
+        Self { open: TaskTracker::new(), cut: CancellationToken::new() }
     }
 
     /// Begins a tunnel when the client's side of it is ready. The tunnel drops `held`, such as a concurrency permit, at
@@ -39,44 +37,42 @@ impl Tunnels {
         held: impl Send + 'static,
         gauge: &Gauge,
     ) {
-        let counted = Counted::new(&self.open, gauge);
-        let mut cut = self.cut.subscribe();
-        tokio::spawn(async move {
+        let (counted, cut) = (OpenTunnel::new(gauge), self.cut.clone());
+        self.open.spawn(async move {
             let _held = (counted, held);
             tokio::select! {
                 // Both sides see the end of the tunnel and its errors.
                 _ = pass(ends) => {}
-                _ = cut.wait_for(|cut| *cut) => {}
+                () = cut.cancelled() => {}
             }
         });
     }
 
     /// Resolves when no tunnel is open.
     pub(super) async fn ended(&self) {
-        // An error means that no sender exists, but this value has one.
-        let _ = self.open.subscribe().wait_for(|open| *open == 0).await;
+        // Closing lets the tracker report when it is empty. Tunnels may still begin after it.
+        self.open.close();
+        self.open.wait().await;
     }
 
     /// Cuts all tunnels that are open, and each one that begins later.
     pub(super) fn cut(&self) {
-        self.cut.send_replace(true);
+        self.cut.cancel();
     }
 }
 
-// === impl Counted ===
+// === impl OpenTunnel ===
 
-impl Counted {
-    fn new(open: &watch::Sender<usize>, gauge: &Gauge) -> Self {
-        open.send_modify(|open| *open += 1);
+impl OpenTunnel {
+    fn new(gauge: &Gauge) -> Self {
         gauge.increment(1.0);
-        Self { open: open.clone(), gauge: gauge.clone() }
+        Self(gauge.clone())
     }
 }
 
-impl Drop for Counted {
+impl Drop for OpenTunnel {
     fn drop(&mut self) {
-        self.open.send_modify(|open| *open -= 1);
-        self.gauge.decrement(1.0);
+        self.0.decrement(1.0);
     }
 }
 
