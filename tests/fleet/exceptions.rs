@@ -96,7 +96,12 @@ fn at_the_start(history: &History, record: &Record, limiter: usize) -> i64 {
 /// ahead as requests wait.
 fn answers_too_late(history: &History, record: &Record, limiter: usize) -> i64 {
     let Limiter { rule, on_failure, count, period } = &history.limiters[limiter];
-    let is_late = |it: &&Gateway| 2 * (it.delay.max(MS) + it.jitter) + TIMERS > micros(TIMEOUT);
+    // A request waits for the call under way and for its own. The time-out follows round trips that do not vary.
+    let is_late = |it: &&Gateway| {
+        let way = it.delay.max(MS) + it.jitter;
+        let calls = if it.jitter > 0 { 2 } else { 1 };
+        calls * 2 * way + TIMERS > micros(TIMEOUT)
+    };
     let late = history.gateways.iter().filter(is_late).count() as i64;
     let lost = record.lost.iter().sum::<i64>();
     let gateways = history.gateways.len() as i64;
@@ -142,7 +147,8 @@ const RETURN: Micros = SECOND;
 /// A gateway that loses the store uses its share at once. The others leave it that share when they learn that it is
 /// absent, 1.5 s and a heartbeat later, and the permits that they have promised by then, as far ahead as requests wait,
 /// stay promised: its share of a burst, and of the rate for that time. The same holds for a gateway that stalled,
-/// because it answered nothing meanwhile. A gateway that starts during its outage is not in the set of gateways (seed
+/// because it answered nothing meanwhile. A fault that is over sooner needs no more than its own time and the return. A
+/// gateway that starts during its outage is not in the set of gateways (seed
 /// 7199), so the others leave it nothing until it is back. When all gateways lose the store, each begins from a level that
 /// can be 1 s old, and when the store comes back each charges permits that the others do not know yet.
 fn change_of_who_decides(history: &History, limiter: usize, fault: &Fault) -> i64 {
@@ -156,8 +162,9 @@ fn change_of_who_decides(history: &History, limiter: usize, fault: &Fault) -> i6
     let (concerned, flows) = match fault.what.gateway() {
         Some(gateway) => {
             let start = history.gateways[gateway].start;
+            let noticed = micros(ABSENT) + HEARTBEAT + 2 * way + TIMERS;
             let unnoticed = match start + 2 * way < fault.at {
-                true => micros(ABSENT) + HEARTBEAT + 2 * way + TIMERS,
+                true => noticed.min(fault.lasts + RETURN),
                 false => fault.at + fault.lasts - start + RETURN,
             };
             (1, flows_in(rule, unnoticed + ahead(history, limiter), *count, *period))
@@ -204,9 +211,13 @@ pub(crate) fn places_beyond(history: &History, limiter: usize) -> i64 {
     if history.faults.iter().any(outlasts) {
         return rule.limit();
     }
-    // A request that passes by `allow` takes no concurrency permit, though the store granted its rate permits before
-    // the outage.
-    if outages && *on_failure == OnFailure::Allow {
+    // A request whose rate permits the store granted before the outage, and which passes by `allow` then, takes no
+    // concurrency permit.
+    let has_rates = history.routes.iter().any(|route| {
+        let is_rate = |other: &usize| history.limiters[*other].rule.lease().is_none();
+        route.limiters.contains(&limiter) && route.limiters.iter().any(is_rate)
+    });
+    if outages && has_rates && *on_failure == OnFailure::Allow {
         return i64::from(u32::MAX);
     }
     let gateways = history.gateways.len() as i64;

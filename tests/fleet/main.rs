@@ -124,12 +124,13 @@ fn every_law_holds_over_every_history() {
     }
 }
 
-/// Histories of which each broke a law once. In 56813 the set of gateways is lost while one is cut off, which was a defect.
-/// In 7199 a gateway starts while it is cut off, and in 33659 a share is raised to the cost of a request: both are
-/// documented limits, whose permits an exception did not count.
+/// Histories of which each broke a law once. In 56813 the set of gateways is lost while one is cut off, and in 77189 one
+/// is killed 3 s before that: the others granted too much, or too little. In 7199 a gateway starts while it is cut off,
+/// in 33659 a share is raised to the cost of a request, and in 54646 a request waits for two calls, which together take
+/// longer than the time-out: these are documented limits, whose permits no exception counted.
 #[test]
 fn every_history_that_was_found_keeps_the_laws() {
-    for seed in [7199, 33_659, 56_813] {
+    for seed in [7199, 33_659, 54_646, 56_813, 77_189] {
         if let Some((history, broken)) = try_one(History::draw(seed), None) {
             panic!("{history}\n{} is broken: {}", broken.law, broken.how);
         }

@@ -215,6 +215,7 @@ impl Health {
             if beat.entered && was_in_it {
                 count.lost(now);
             }
+            count.absent(beat.absent, beat.gateways, now);
             let gateways = count.counted(beat.gateways, now);
             let missing = count.missing(beat.gateways, now);
             let missed = self.absent.is_any();

@@ -1,7 +1,7 @@
 //! How many gateways share a rule: the number that the store last confirmed. Never asks the store, and has no clock of its
 //! own.
 
-use crate::store::batch::GONE;
+use crate::store::batch::{ABSENT, GONE};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -19,6 +19,8 @@ pub(super) struct GatewayCount {
     known: i64,
     /// The store reports fewer gateways than `known`.
     fewer: Option<Fewer>,
+    /// How many gateways the store reports as absent, and since when so many.
+    absent: Option<(i64, Instant)>,
     /// The store has lost the set of gateways.
     lost: Option<Lost>,
 }
@@ -38,6 +40,9 @@ struct Lost {
     since: Instant,
     /// The number of gateways before the loss.
     gateways: i64,
+    /// How many of them were absent then, and since when. They count as dead 10 s after their last heartbeats, as they
+    /// would without the loss.
+    absent: Option<(i64, Instant)>,
 }
 
 // === impl GatewayCount ===
@@ -45,7 +50,7 @@ struct Lost {
 impl GatewayCount {
     /// A gateway that knows of no other one.
     pub(super) fn new() -> Self {
-        Self { known: 1, fewer: None, lost: None }
+        Self { known: 1, fewer: None, absent: None, lost: None }
     }
 
     /// The store reports `gateways`; returns how many share each rule. The number grows at once, and shrinks when the
@@ -69,16 +74,32 @@ impl GatewayCount {
         self.known
     }
 
+    /// The store reports that `absent` of all `gateways` are absent. While fewer are in the set than are known, the others
+    /// are not there only because the set was lost.
+    pub(super) fn absent(&mut self, absent: i64, gateways: i64, now: Instant) {
+        if absent == 0 && gateways < self.known {
+            return;
+        }
+        let since = match self.absent {
+            Some((before, since)) if absent <= before => since,
+            _ => now,
+        };
+        self.absent = (absent > 0).then_some((absent, since));
+    }
+
     /// The store has lost the set of gateways.
     pub(super) fn lost(&mut self, now: Instant) {
-        self.lost = Some(Lost { since: now, gateways: self.known });
+        self.lost = Some(Lost { since: now, gateways: self.known, absent: self.absent });
     }
 
     /// How many gateways were in the set before the last loss and are not among the `gateways` in it now. Each may be cut
     /// off, and decide by its share. After [`GONE`] it counts as dead, as any gateway without a heartbeat does.
     pub(super) fn missing(&self, gateways: i64, now: Instant) -> i64 {
-        let lost = self.lost.filter(|lost| now.saturating_duration_since(lost.since) < GONE);
-        lost.map_or(0, |lost| (lost.gateways - gateways.max(1)).max(0))
+        let has_passed = |since: Instant, span| now.saturating_duration_since(since) >= span;
+        let Some(lost) = self.lost.filter(|lost| !has_passed(lost.since, GONE)) else { return 0 };
+        let dead = lost.absent.filter(|(_, since)| has_passed(*since, GONE - ABSENT));
+        let dead = dead.map_or(0, |(absent, _)| absent);
+        (lost.gateways - dead - gateways.max(1)).max(0)
     }
 }
 
@@ -117,5 +138,19 @@ mod tests {
             count.counted(2, later(s));
         }
         assert_eq!((count.missing(2, later(9)), count.missing(2, later(10))), (1, 0));
+    }
+
+    /// A gateway that was killed 5 s before the loss is missed for 10 s in sum, not for 10 s from the loss on.
+    #[test]
+    fn a_gateway_that_was_absent_before_the_loss_is_not_missed_for_longer() {
+        let (mut count, now) = (GatewayCount::new(), Instant::now());
+        let later = |ms: u64| now + Duration::from_millis(ms);
+        count.counted(2, now);
+        count.absent(1, 2, later(1500));
+        count.absent(1, 2, later(4500));
+        // The answer to a later heartbeat can overtake the one that reports the loss.
+        count.absent(0, 1, later(4999));
+        count.lost(later(5000));
+        assert_eq!((count.missing(1, later(9900)), count.missing(1, later(10_000))), (1, 0));
     }
 }
