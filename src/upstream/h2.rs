@@ -7,7 +7,7 @@ use super::{
     deadline::Deadline,
     error::UpstreamError,
     h1::HEAD_BYTES,
-    stream::{Traffic, UpstreamStream},
+    stream::{BytesRead, UpstreamStream},
     target::Target,
     upload::Upload,
 };
@@ -85,7 +85,7 @@ struct SessionState {
     is_retired: AtomicBool,
     /// hyper's side of the session; `None` once the connection has ended.
     wire: Mutex<Option<H2Driver>>,
-    traffic: Arc<Traffic>,
+    traffic: Arc<BytesRead>,
     /// The instant at which the last stream ended; it counts only while no stream is open.
     idle_since: Mutex<Instant>,
 }

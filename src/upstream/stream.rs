@@ -19,7 +19,7 @@ use tokio_rustls::client::TlsStream;
 /// The socket of a connection to an upstream, with the TLS session around it if the URL is `https`.
 pub(super) struct UpstreamStream {
     io: Kind,
-    traffic: Arc<Traffic>,
+    traffic: Arc<BytesRead>,
 }
 
 enum Kind {
@@ -30,13 +30,13 @@ enum Kind {
 /// The number of bytes that the upstream sent on a connection. Only the worker that owns the connection adds to it, so a
 /// plain load and store are enough.
 #[derive(Debug)]
-pub(super) struct Traffic {
+pub(super) struct BytesRead {
     read: AtomicU64,
 }
 
-// === impl Traffic ===
+// === impl BytesRead ===
 
-impl Traffic {
+impl BytesRead {
     pub(super) fn read(&self) -> u64 {
         self.read.load(Relaxed)
     }
@@ -54,11 +54,11 @@ impl UpstreamStream {
     }
 
     fn new(io: Kind) -> Self {
-        Self { io, traffic: Arc::new(Traffic { read: AtomicU64::new(0) }) }
+        Self { io, traffic: Arc::new(BytesRead { read: AtomicU64::new(0) }) }
     }
 
     /// The counter of the bytes that were read. It stays valid when hyper owns the stream.
-    pub(super) fn traffic(&self) -> Arc<Traffic> {
+    pub(super) fn traffic(&self) -> Arc<BytesRead> {
         self.traffic.clone()
     }
 }

@@ -36,7 +36,7 @@ use crate::{
     log::{Permit, Throttle},
 };
 use call::ScriptCall;
-use cluster::Cluster;
+use cluster::RedisCluster;
 use epoch::Epoch;
 use redis::{Cmd, Value};
 use sha1::{Digest, Sha1};
@@ -67,7 +67,7 @@ pub struct RedisStore {
 #[derive(Clone)]
 enum Connected {
     One(Arc<One>),
-    Cluster(Arc<Cluster>),
+    Cluster(Arc<RedisCluster>),
 }
 
 /// One server: always the same, or the one that Sentinels name now.
@@ -91,7 +91,7 @@ impl RedisStore {
         let access = Arc::new(Access::new(url)?);
         let servers = match (Destination::of(url), &*url.servers) {
             (None, Servers::Cluster(seeds)) => {
-                Connected::Cluster(Arc::new(Cluster::open(access, seeds.clone(), epochs)))
+                Connected::Cluster(Arc::new(RedisCluster::open(access, seeds.clone(), epochs)))
             }
             (None, _) => return Err(ConnectError::Refused("no server".into())),
             (Some(target), _) => {

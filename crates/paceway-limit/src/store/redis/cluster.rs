@@ -30,7 +30,7 @@ use tokio::{
 /// How many nodes a command is sent to at most, one after the other: a map in motion may lead in circles.
 const TRIES: usize = 16;
 /// The connections to a Cluster, which end when it is dropped.
-pub(super) struct Cluster {
+pub(super) struct RedisCluster {
     shared: Arc<ClusterState>,
     state: watch::Receiver<Option<Result<(), ConnectError>>>,
     task: AbortHandle,
@@ -38,7 +38,7 @@ pub(super) struct Cluster {
 
 // === impl Cluster ===
 
-impl Cluster {
+impl RedisCluster {
     /// Connects in the background of the current runtime.
     pub(super) fn open(access: Arc<Access>, seeds: Vec<Endpoint>, epochs: &Arc<Epochs>) -> Self {
         let shared = ClusterState::new(access, seeds, epochs);
@@ -150,14 +150,16 @@ impl Cluster {
     }
 }
 
-impl Drop for Cluster {
+impl Drop for RedisCluster {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl fmt::Debug for Cluster {
+impl fmt::Debug for RedisCluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cluster").field("connected", &self.is_connected()).finish_non_exhaustive()
+        f.debug_struct("RedisCluster")
+            .field("connected", &self.is_connected())
+            .finish_non_exhaustive()
     }
 }
