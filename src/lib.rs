@@ -1,9 +1,9 @@
 //! Paceway paces calls to APIs that throttle you: a gateway, and the limiter in it as a library.
 //!
-//! The modules stand in the order of their dependence: each uses only those above it.
+//! The modules are listed in the order of their dependence: each uses only those above it.
 //!
 //! A program that only wants the limiter needs [`Limiter`] (`acquire`, `try_acquire`), [`LimitLayer`] for tower
-//! and axum, and a store: [`store::memory::MemoryStore`], or [`store::redis::RedisStore`] behind
+//! and axum, and a store: [`store::memory::MemoryStore`], or [`store::redis::RedisStore`] in
 //! [`store::batch::Batched`] where several processes share one quota. See `examples/`.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -76,7 +76,7 @@ struct Routed<'a> {
     /// Its index.
     route: usize,
     policy: &'a RoutePolicy,
-    /// What its limiters are asked, where that is the same for all of its requests.
+    /// The checks of its limiters, if they are the same for all requests of the route.
     fixed: Option<&'a Checks>,
     /// How long it may wait.
     budget: Duration,
@@ -106,11 +106,11 @@ impl Proxy {
         &self.plan.counters[self.worker]
     }
 
-    /// What can be known of a request without asking anybody; [`Self::answer`] does the rest. Apart from that, so that the
-    /// future of the rest holds no request as it came, and is made where it stays: it is large.
+    /// Reads all that a request says by itself; [`Self::answer`] does the rest. The two are separate, so that the large
+    /// future of the rest does not hold the request as it came.
     pub fn begin(&self, client: &Client, mut request: Request<Incoming>) -> Begun<'_> {
         let is_http2 = request.version() == Version::HTTP_2;
-        // Nobody else is to be told in another way.
+        // Only gRPC calls get the gateway's answers in another form.
         let is_grpc = is_http2 && grpc::is_call(&request);
         let seen = HeaderFlags::of(request.headers());
         let id = self.ids.of(request.headers_mut(), seen);
@@ -280,7 +280,7 @@ fn expects(request: &mut Request<Upload>) -> bool {
     let Some(expect) = request.headers().get(EXPECT) else { return false };
     let is_expected = expect.as_bytes().eq_ignore_ascii_case(b"100-continue");
     if request.body().is_end_stream() || request.version() < Version::HTTP_11 {
-        // Nothing to wait for; nobody who knows of it (RFC 9110 section 10.1.1).
+        // The request has no body, or its client is too old to know the expectation (RFC 9110 section 10.1.1).
         request.headers_mut().remove(EXPECT);
         return false;
     }

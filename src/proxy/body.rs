@@ -25,7 +25,7 @@ pub enum BodyError {
     /// It reset the stream without an error.
     #[error("the upstream reset the stream")]
     Reset,
-    /// Nobody reads it.
+    /// The client has left before the end of the body.
     #[error("the client has left")]
     ClientLeft,
 }

@@ -96,7 +96,7 @@ impl Proxy {
         }
         let unasked = upload.as_ref().and_then(UploadControl::answered);
         if unasked.is_some() && version < Version::HTTP_2 {
-            // What the client sends now may be its body, or the next request.
+            // The next bytes of the client may be its body, or the next request.
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         let mut response = response.map(|body| Body::streamed(body, is_h2, || client.leaving()));
@@ -170,7 +170,8 @@ impl Proxy {
 }
 
 impl Routed<'_> {
-    /// Makes the request what its upstream gets, together with what is returned: who asked for what.
+    /// Changes the request for its upstream. The returned fields name the client and its request, and are written
+    /// beside the others.
     fn for_upstream(
         &mut self,
         config: &config::Upstream,
