@@ -25,9 +25,15 @@ pub mod server;
 pub mod cli;
 
 #[doc(inline)]
+pub use config::Config;
+#[doc(inline)]
 pub use paceway_limit::{
     AcquireError, Acquired, Limit, LimitLayer, LimitService, LimitedCall, Limiter, PaceError,
     PaceLayer, PaceService, Rate, RuleError, StoreHandle, WithoutStore, memory, redis,
 };
 #[doc(hidden)]
 pub use paceway_limit::{algorithm, limit, probing, store};
+#[doc(inline)]
+pub use proxy::Proxy;
+#[doc(inline)]
+pub use server::router;

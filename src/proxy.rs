@@ -1,4 +1,4 @@
-//! The way of a request: route ─▶ limit ─▶ upstream, and the answer at the outer edge.
+//! The way of a request: validate ─▶ route ─▶ limit ─▶ upstream, and the answer at the end. [`Proxy::serve`] is all of it.
 
 mod attempt;
 mod body;
@@ -9,6 +9,8 @@ mod forward;
 mod interim;
 mod record;
 mod request_id;
+mod respond;
+mod service;
 mod tunnel;
 mod upgrade;
 mod validate;
@@ -16,7 +18,7 @@ mod validate;
 pub use body::{Body, BodyError};
 pub use budget::budget;
 pub use client::{Client, ClientConnection};
-pub use record::ClientGone;
+pub use respond::Ending;
 
 use crate::{
     answer::{Failure, grpc},
@@ -27,34 +29,37 @@ use crate::{
     route::host_of,
     store::{Checks, Store},
     upstream::{
-        Pool, Upload, UploadLimits,
+        Pool, RequestBody, Upload, UploadLimits,
         headers::{self, HeaderFlags},
     },
 };
 use attempt::{Attempt, FirstConnection};
+use bytes::Bytes;
 use drain::Drain;
 use forward::spoilt;
 use http::{
-    HeaderValue, Request, Response, StatusCode, Version,
-    header::{CONNECTION, EXPECT, HOST},
+    Request, Response, StatusCode, Version,
+    header::{EXPECT, HOST},
 };
 use http_body::Body as _;
-use hyper::body::Incoming;
 use record::Record;
 use request_id::RequestIds;
-use std::{mem, sync::Arc, time::Duration};
+use std::{error::Error, mem, sync::Arc, time::Duration};
 use tokio::time::Instant;
 use tunnel::Tunnels;
 use upgrade::Upgrade;
 
-/// The data plane of one worker.
+/// The data plane of one worker: it serves requests by the limits and to the upstreams of its plan. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Proxy(Arc<Inner>);
+
 #[derive(Debug)]
-pub struct Proxy {
-    /// Shared by all workers.
+struct Inner {
+    /// The configuration made ready, which all workers share.
     plan: Arc<Plan>,
-    /// Which of them this is.
+    /// The index of this worker among those of the plan.
     worker: usize,
-    /// This worker's connection to where limiters keep their state.
+    /// This worker's connection to the store of the limiters.
     store: Arc<dyn Store>,
     /// This worker's connections, by index of the upstream.
     upstreams: Vec<Pool>,
@@ -63,12 +68,14 @@ pub struct Proxy {
     drain: Drain,
 }
 
-/// A request that has been looked at. Dropped, it is counted, and logged.
-pub struct Begun<'a> {
+/// A request from its arrival to its answer. Dropped before that, it is counted and logged as cancelled.
+struct Exchange<'a> {
     record: Record<'a>,
-    routed: Result<Routed<'a>, Failure>,
+    client: &'a Arc<Client>,
     is_http2: bool,
     is_grpc: bool,
+    /// The connection has to close after the answer: what the client sends next may be the rest of this request.
+    closes: bool,
 }
 
 /// A request whose route is known: the only kind that can be limited and forwarded.
@@ -76,7 +83,7 @@ struct Routed<'a> {
     /// Its index.
     route: usize,
     policy: &'a RoutePolicy,
-    /// The checks of its limiters, if they are the same for all requests of the route.
+    /// The questions to its limiters, if they are the same for all requests of the route.
     fixed: Option<&'a Checks>,
     /// How long it may wait.
     budget: Duration,
@@ -98,75 +105,80 @@ impl Proxy {
         upstreams: Vec<Pool>,
     ) -> Self {
         let (tunnels, ids, drain) = (Tunnels::new(), RequestIds::new(), Drain::default());
-        Self { plan, worker, store, upstreams, tunnels, ids, drain }
+        Self(Arc::new(Inner { plan, worker, store, upstreams, tunnels, ids, drain }))
     }
 
     /// Where this worker counts.
     fn own(&self) -> &WorkerCounters {
-        &self.plan.counters[self.worker]
+        &self.0.plan.counters[self.0.worker]
     }
 
-    /// Reads all that a request says by itself; [`Self::answer`] does the rest. The two are separate, so that the large
-    /// future of the rest does not hold the request as it came.
-    pub fn begin(&self, client: &Client, mut request: Request<Incoming>) -> Begun<'_> {
-        let is_http2 = request.version() == Version::HTTP_2;
-        // Only gRPC calls get the gateway's answers in another form.
-        let is_grpc = is_http2 && grpc::is_call(&request);
-        let seen = HeaderFlags::of(request.headers());
-        let id = self.ids.of(request.headers_mut(), seen);
-        let mut record = Record::new(&self.plan, self.own(), client, id, &request);
-        let routed = self.route(&mut record, client, request, seen);
-        Begun { record, routed, is_http2, is_grpc }
-    }
-
-    /// Answers a request, of which nothing is left then.
-    pub async fn answer(&self, client: &Arc<Client>, begun: &mut Begun<'_>) -> Response<Body> {
-        let Begun { record, routed, is_http2, is_grpc } = begun;
-        let answer = match routed {
+    /// Serves a request of `client`: every step from the request to its answer, in order. A future that is dropped on the
+    /// way (the client is gone, say) refunds what it took, and the request is counted and logged as cancelled.
+    pub async fn serve<B>(
+        &self,
+        client: &Arc<Client>,
+        request: Request<B>,
+    ) -> (Response<Body>, Ending)
+    where
+        B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        let (mut exchange, mut routed) = self.begin(client, request);
+        let outcome = match &mut routed {
             Ok(routed) => tokio::select! {
                 biased;
-                answer = self.forward(record, client, routed) => answer,
+                answer = self.forward(&mut exchange, routed) => answer,
                 () = client.leaves() => Err(Failure::ClientLeft),
             },
             Err(failure) => Err(mem::replace(failure, Failure::NoRoute)),
         };
-        let mut response = match answer {
-            Ok(response) => {
-                record.answered(response.status());
-                response
-            }
-            Err(failure) => record.refusal(&failure, *is_http2, *is_grpc).map(Body::own),
-        };
-        if !*is_http2 && client.boundary.is_doubtful() {
-            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        }
-        response
+        respond::finish(outcome, exchange)
+    }
+
+    /// All that is known of a request without waiting: its id, whether it is valid, and its route.
+    fn begin<'a, B>(
+        &'a self,
+        client: &'a Arc<Client>,
+        mut request: Request<B>,
+    ) -> (Exchange<'a>, Result<Routed<'a>, Failure>)
+    where
+        B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        let is_http2 = request.version() == Version::HTTP_2;
+        // Only a gRPC client understands a failure in gRPC's own form.
+        let is_grpc = is_http2 && grpc::is_call(&request);
+        let seen = HeaderFlags::of(request.headers());
+        let id = self.0.ids.of(request.headers_mut(), seen);
+        let mut record = Record::new(&self.0.plan, self.own(), client, id, &request);
+        let routed = self.route(&mut record, client, request, seen);
+        (Exchange { record, client, is_http2, is_grpc, closes: false }, routed)
     }
 
     /// Begins the drain, which closes all connections at `end`. A request that waits for a later slot gets 503 at once.
     pub fn drain(&self, end: Instant) {
-        self.drain.begin(end);
+        self.0.drain.begin(end);
     }
 
     /// Resolves when no tunnel is open any more.
     pub async fn tunnels_ended(&self) {
-        self.tunnels.ended().await;
+        self.0.tunnels.ended().await;
     }
 
     /// Cuts all tunnels.
     pub fn cut_tunnels(&self) {
-        self.tunnels.cut();
+        self.0.tunnels.cut();
     }
 
     /// Counts and logs what was no request; it was answered with `status`.
     pub fn unparsed(&self, client: &Client, status: StatusCode) {
-        record::unparsed(&self.plan, self.own(), client.ip, status);
+        record::unparsed(&self.0.plan, self.own(), client.ip, status);
     }
 
     async fn forward(
         &self,
-        record: &mut Record<'_>,
-        client: &Arc<Client>,
+        exchange: &mut Exchange<'_>,
         routed: &mut Routed<'_>,
     ) -> Result<Response<Body>, Failure> {
         if !routed.is_expected {
@@ -176,31 +188,32 @@ impl Proxy {
         let checks = match routed.fixed {
             Some(checks) => Some(checks),
             None => {
-                own = self.checks(client, routed)?;
+                own = self.checks(exchange.client, routed)?;
                 own.as_ref()
             }
         };
-        let mut pool = FirstConnection::new(&self.upstreams[routed.policy.upstream]);
+        let mut pool = FirstConnection::new(&self.0.upstreams[routed.policy.upstream]);
         let Some(checks) = checks else {
             let connection = match pool.at_hand() {
                 Some(connection) => connection,
                 None => pool.ready().await?,
             };
-            return self.send(record, client, routed, None, connection).await;
+            return self.send(exchange, routed, None, connection).await;
         };
         let way = (routed.route, routed.policy);
         let paced = {
-            let mut attempt = Attempt::first(self, record, way, checks, routed.budget);
-            limit::pace(&self.store, checks, &mut attempt, &mut pool).await
+            let mut attempt =
+                Attempt::first(self, &mut exchange.record, way, checks, routed.budget);
+            limit::pace(&self.0.store, checks, &mut attempt, &mut pool).await
         };
-        record.waited();
+        exchange.record.waited();
         let (reservation, connection) = paced?;
-        self.send(record, client, routed, Some(reservation), connection).await
+        self.send(exchange, routed, Some(reservation), connection).await
     }
 
     /// The questions to the limiters of a request, if they depend on the request. `None`: nothing limits it.
     fn checks(&self, client: &Client, routed: &Routed<'_>) -> Result<Option<Checks>, Failure> {
-        let (config, request) = (&self.plan.config, &routed.request);
+        let (config, request) = (&self.0.plan.config, &routed.request);
         let parts = || Parts {
             client_ip: client.client_ip(request.headers(), &config.trusted_proxies),
             host: asked_host(request),
@@ -209,42 +222,47 @@ impl Proxy {
             headers: request.headers(),
             paths: config.paths,
         };
-        let checks = routed.policy.checks(&self.plan.limiters, parts);
+        let checks = routed.policy.checks(&self.0.plan.limiters, parts);
         checks.map_err(|why| Failure::BadRequest(why.into()))
     }
 
-    fn route<'a>(
+    /// Validates a request and finds its route, with all that applies to the requests of that.
+    fn route<'a, B>(
         &'a self,
         record: &mut Record<'a>,
         client: &Client,
-        mut request: Request<Incoming>,
+        mut request: Request<B>,
         seen: HeaderFlags,
-    ) -> Result<Routed<'a>, Failure> {
-        let config = &self.plan.config;
+    ) -> Result<Routed<'a>, Failure>
+    where
+        B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        let config = &self.0.plan.config;
         validate::request(client, (&config.limits, &config.paths), &request, seen)?;
         let upgrade = Upgrade::asked(&mut request, seen);
         if seen.has(HeaderFlags::CONNECTION) {
             headers::remove_nominated(request.headers_mut());
         }
         let uri = request.uri();
-        let routes = &self.plan.config.routes;
+        let routes = &self.0.plan.config.routes;
         let covers = |one: usize, other: usize| routes[one].covers(&routes[other]);
         let (method, host) = (request.method(), asked_host(&request));
-        let found = self.plan.table.find_covering(method, host, uri.path(), covers);
+        let found = self.0.plan.table.find_covering(method, host, uri.path(), covers);
         let found = found.map_err(|ambiguous| Failure::Malformed(ambiguous.to_string().into()))?;
         let route = found.ok_or(Failure::NoRoute)?;
         record.route = Some(route);
         let own = self.own();
         let policy = own.lines[route].policy;
-        let (fixed, policy) = (own.fixed[policy].as_ref(), &self.plan.policies[policy]);
+        let (fixed, policy) = (own.fixed[policy].as_ref(), &self.0.plan.policies[policy]);
         let is_h2 = request.version() == Version::HTTP_2;
         let body = UploadLimits {
             limit: config.limits.body,
             patience: config.client.body_timeout,
             trailers: config.limits.header_bytes,
         };
-        let mut request =
-            request.map(|incoming| Upload::new(incoming, is_h2, body, &client.boundary));
+        let mut request = request
+            .map(|incoming| Upload::new(RequestBody::new(incoming), is_h2, body, &client.boundary));
         let is_expected = seen.has(HeaderFlags::EXPECT) && expects(&mut request);
         let budget = match seen.has(HeaderFlags::PATIENCE) {
             true => budget(policy.max_wait, policy.max_wait_cap, request.headers()),
@@ -280,7 +298,7 @@ fn expects(request: &mut Request<Upload>) -> bool {
     let Some(expect) = request.headers().get(EXPECT) else { return false };
     let is_expected = expect.as_bytes().eq_ignore_ascii_case(b"100-continue");
     if request.body().is_end_stream() || request.version() < Version::HTTP_11 {
-        // The request has no body, or its client is too old to know the expectation (RFC 9110 section 10.1.1).
+        // There is no body to wait for, or the client does not know the field (RFC 9110 section 10.1.1).
         request.headers_mut().remove(EXPECT);
         return false;
     }

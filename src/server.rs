@@ -14,6 +14,7 @@ mod error;
 mod handshake;
 mod http2;
 mod load_guard;
+mod mount;
 mod phase;
 mod proxy_protocol;
 mod socket;
@@ -27,6 +28,7 @@ mod worker;
 pub use proxy_protocol::fuzzing as proxy_fuzzing;
 
 pub use error::ServerError;
+pub use mount::router;
 
 use crate::{
     admin::{self, Admin},

@@ -38,4 +38,4 @@ pub use pool::{PendingConnection, Pool};
 pub use request_boundary::RequestBoundary;
 pub use sockets::Sockets;
 pub use target::Target;
-pub use upload::{UnrequestedBody, Upload, UploadControl, UploadError, UploadLimits};
+pub use upload::{RequestBody, UnrequestedBody, Upload, UploadControl, UploadError, UploadLimits};

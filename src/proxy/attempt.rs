@@ -63,7 +63,7 @@ impl<'r, 'p> Attempt<'r, 'p> {
         checks: &'r Checks,
         budget: Duration,
     ) -> Self {
-        let is_full = !budget.is_zero() && proxy.plan.held.of(route) >= policy.max_waiting;
+        let is_full = !budget.is_zero() && proxy.0.plan.held.of(route) >= policy.max_waiting;
         let (until, waiting) = (None, None);
         let (indices, is_last_call, is_counted) = (None, false, false);
         Self {
@@ -110,7 +110,7 @@ impl<'r, 'p> Attempt<'r, 'p> {
         let mut said: SmallVec<[(usize, Verdict); 4]> = SmallVec::new();
         for (i, part) in reservation.parts().iter().enumerate() {
             let limiter = self.policy.limiter(self.index(i));
-            let enforce = self.proxy.plan.limiters[limiter].limiter.mode == Mode::Enforce;
+            let enforce = self.proxy.0.plan.limiters[limiter].limiter.mode == Mode::Enforce;
             let verdict = match (enforce, part.at) {
                 (true, at) if at > 0 && reservation.bound_by == i => Verdict::Wait,
                 (true, _) => Verdict::Pass,
@@ -134,7 +134,7 @@ impl<'r, 'p> Attempt<'r, 'p> {
         let (limiter, rate) = self.policy.owner(self.index(decision.bound_by));
         self.record.bound = Some(limiter);
         self.decided(limiter, Verdict::Refuse, decision.source);
-        let policy = self.proxy.plan.limiters[limiter].policies[rate].clone();
+        let policy = self.proxy.0.plan.limiters[limiter].policies[rate].clone();
         let remaining = decision.level.remaining;
         Failure::Limited { policy, retry_after: decision.retry_after, remaining }
     }
@@ -146,8 +146,8 @@ impl<'r, 'p> Attempt<'r, 'p> {
         let limiter = self.policy.limiter(self.index(bound_by));
         tracing::debug!(
             request_id = self.record.id.to_str().unwrap_or("-"),
-            route = self.proxy.plan.config.routes[self.route].name,
-            limiter = self.proxy.plan.limiters[limiter].limiter.name,
+            route = self.proxy.0.plan.config.routes[self.route].name,
+            limiter = self.proxy.0.plan.limiters[limiter].limiter.name,
             key = &*check.key,
             cost = check.cost,
             outcome,
@@ -237,7 +237,7 @@ impl Caller for Attempt<'_, '_> {
     }
 
     fn undecided(&mut self, error: StoreError) -> Failure {
-        let route = &self.proxy.plan.config.routes[self.route].name;
+        let route = &self.proxy.0.plan.config.routes[self.route].name;
         tracing::debug!(route, %error, "undecided");
         Failure::Store(error)
     }
@@ -249,7 +249,7 @@ impl Caller for Attempt<'_, '_> {
             return Ok(());
         }
         let limiter = self.policy.limiter(self.index(bound_by));
-        let plan = &self.proxy.plan;
+        let plan = &self.proxy.0.plan;
         self.waiting = Waiting::enter(plan, self.route, limiter, self.policy.max_waiting);
         if self.waiting.is_none() {
             let retry_after = limit::micros(time.unwrap_or_default());
@@ -264,7 +264,7 @@ impl Caller for Attempt<'_, '_> {
 
     fn late(&mut self, reservation: &Reservation) {
         let limiter = self.policy.limiter(self.index(reservation.bound_by));
-        self.proxy.plan.limiters[limiter].metrics.late.increment(1);
+        self.proxy.0.plan.limiters[limiter].metrics.late.increment(1);
     }
 
     /// At the last call no time is left to wait: the request gets its permit with the next answer, or 503.
@@ -275,14 +275,14 @@ impl Caller for Attempt<'_, '_> {
         tokio::select! {
             biased;
             () = waiter.notified() => {}
-            () = self.proxy.drain.last_call() => self.is_last_call = true,
+            () = self.proxy.0.drain.last_call() => self.is_last_call = true,
         }
         Ok(())
     }
 
     /// A request whose instant comes after the end of the drain is answered at once.
     async fn interrupted(&self, due: Instant) -> Failure {
-        self.proxy.drain.ends_before(due).await;
+        self.proxy.0.drain.ends_before(due).await;
         let left = due.saturating_duration_since(Instant::now());
         Failure::Draining { retry_after: limit::micros(left) }
     }

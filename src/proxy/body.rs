@@ -25,7 +25,7 @@ pub enum BodyError {
     /// It reset the stream without an error.
     #[error("the upstream reset the stream")]
     Reset,
-    /// The client has left before the end of the body.
+    /// The client of the response has left, so no client reads it.
     #[error("the client has left")]
     ClientLeft,
 }

@@ -1,7 +1,7 @@
 //! The exchange with the upstream: the client's request on a connection, and what came back as the client gets it.
 
 use super::{
-    Body, Client, Proxy, Routed,
+    Body, Client, Exchange, Proxy, Routed,
     attempt::{Attempt, SecondConnection},
     interim,
     record::Record,
@@ -19,11 +19,10 @@ use crate::{
     },
 };
 use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version,
-    header::{CONNECTION, RETRY_AFTER},
+    HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version, header::RETRY_AFTER,
 };
 use http_body::Body as _;
-use std::{mem, sync::Arc};
+use std::mem;
 use tokio::time::Instant;
 
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
@@ -34,25 +33,25 @@ impl Proxy {
     /// Sends a request, now that its instant has come. From here on its permits are spent.
     pub(super) async fn send(
         &self,
-        record: &mut Record<'_>,
-        client: &Arc<Client>,
+        exchange: &mut Exchange<'_>,
         routed: &mut Routed<'_>,
         mut reservation: Option<Reservation>,
         connection: Connection,
     ) -> Result<Response<Body>, Failure> {
+        let Exchange { record, client, closes, .. } = exchange;
         if connection.is_http2() && routed.upgrade.as_ref().is_some_and(Upgrade::is_by_h2) {
             return Err(Failure::BadRequest("this upstream takes no WebSockets".into()));
         }
         let (version, upload) = (routed.request.version(), routed.request.body().control());
         let upgrade = routed.upgrade.take();
         let (config, target) =
-            (&self.plan.config.upstreams[routed.policy.upstream], connection.target());
+            (&self.0.plan.config.upstreams[routed.policy.upstream], connection.target());
         let mut own = routed.for_upstream(config, upgrade.as_ref(), &record.id, client, target)?;
         if let Some(reservation) = &mut reservation {
             reservation.spend();
         }
         record.sent();
-        let hears = (version == Version::HTTP_11).then_some(client);
+        let hears = (version == Version::HTTP_11).then_some(*client);
         let mut started = Instant::now();
         let inform = interim::pass(hears, &upload);
         let sent = connection.send(&mut routed.request, &mut own, started, &inform).await;
@@ -75,7 +74,7 @@ impl Proxy {
         own.seconds.record(took);
         own.statuses.count(response.status());
         if throttles(&response) {
-            self.plan.upstreams[routed.policy.upstream].throttled.increment(1);
+            self.0.plan.upstreams[routed.policy.upstream].throttled.increment(1);
         }
         let switched = Switched::from(upgrade, &response).map_err(Failure::Upstream)?;
         let is_h2 = response.version() == Version::HTTP_2;
@@ -87,17 +86,17 @@ impl Proxy {
             // Only such an answer switches.
             let tunnel =
                 body.tunnel().ok_or(Failure::Upstream(UpstreamError::Invalid("a switch")))?;
-            self.tunnels.begin(
+            self.0.tunnels.begin(
                 (switched.client, tunnel),
                 lease,
-                &self.plan.routes[routed.route].tunnels,
+                &self.0.plan.routes[routed.route].tunnels,
             );
             return Ok(Response::from_parts(head, Body::empty()));
         }
         let unasked = upload.as_ref().and_then(UploadControl::answered);
         if unasked.is_some() && version < Version::HTTP_2 {
-            // The next bytes of the client may be its body, or the next request.
-            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            // The next bytes of the client may be its body, or another request.
+            *closes = true;
         }
         let mut response = response.map(|body| Body::streamed(body, is_h2, || client.leaving()));
         response.body_mut().keep(lease, unasked);
@@ -154,7 +153,7 @@ impl Proxy {
             fresh = Some(connection);
         }
         let (checks, indices) = first.map(Reservation::for_another_attempt).unwrap_or_default();
-        let upstream = &self.upstreams[routed.policy.upstream];
+        let upstream = &self.0.upstreams[routed.policy.upstream];
         let mut pool = SecondConnection { upstream, again, fresh };
         if checks.is_empty() {
             return pool.ready().await;
@@ -162,7 +161,7 @@ impl Proxy {
         let way = (routed.route, routed.policy);
         let asked = (&checks, &indices[..]);
         let mut attempt = Attempt::second(self, record, way, asked, routed.budget);
-        let paced = limit::pace(&self.store, &checks, &mut attempt, &mut pool).await;
+        let paced = limit::pace(&self.0.store, &checks, &mut attempt, &mut pool).await;
         let (mut reservation, connection) = paced?;
         reservation.spend();
         Ok(connection)
@@ -170,8 +169,7 @@ impl Proxy {
 }
 
 impl Routed<'_> {
-    /// Changes the request for its upstream. The returned fields name the client and its request, and are written
-    /// beside the others.
+    /// Makes the request one for its upstream, and returns the headers that the gateway adds.
     fn for_upstream(
         &mut self,
         config: &config::Upstream,

@@ -11,19 +11,12 @@ use crate::{
     plan::{Plan, Redactor, WorkerCounters},
 };
 use bytes::Bytes;
-use http::{
-    HeaderValue, Method, Request, Response, StatusCode, Uri, Version,
-    header::{CONNECTION, HOST},
-};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header::HOST};
 use std::{net::IpAddr, time::Duration};
 use tokio::time::Instant;
 
 /// The status in the access log of a request whose client left, as in nginx.
 const CLIENT_LEFT: u16 = 499;
-
-/// Marks a response whose client has left, so that the connection does not write it.
-#[derive(Debug, Clone, Copy)]
-pub struct ClientGone;
 
 /// The record of one request, from its head to the head of its answer.
 pub(super) struct Record<'a> {
@@ -144,21 +137,11 @@ impl<'a> Record<'a> {
     }
 
     /// Makes the gateway's own answer to a request that is not forwarded or has no response.
-    pub(super) fn refusal(
-        &mut self,
-        failure: &Failure,
-        is_http2: bool,
-        is_grpc: bool,
-    ) -> Response<Bytes> {
+    pub(super) fn refusal(&mut self, failure: &Failure, is_grpc: bool) -> Response<Bytes> {
         let mut response = failure.response();
         self.failed(failure, response.status());
         if is_grpc {
             response = failure.grpc_response();
-        } else if failure.ends_connection() && !is_http2 {
-            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        }
-        if self.outcome == Outcome::Cancelled {
-            response.extensions_mut().insert(ClientGone);
         }
         response.headers_mut().insert(&X_REQUEST_ID, self.id.clone());
         response

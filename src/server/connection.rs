@@ -12,7 +12,7 @@ use crate::{
     answer::Failure,
     config::Limits,
     metrics::Refusal,
-    proxy::{Client, ClientGone},
+    proxy::{Client, Ending},
 };
 use http::{HeaderValue, Request, Response, StatusCode, header::CONNECTION};
 use hyper::{
@@ -144,13 +144,11 @@ impl ConnectionDriver {
         request: Request<Incoming>,
     ) -> Result<Response<TrackedBody>, Infallible> {
         let proxy = &self.context.proxy;
-        let mut begun = proxy.begin(&self.client, request);
-        let mut response = proxy.answer(&self.client, &mut begun).await;
-        drop(begun);
-        if response.extensions().get::<ClientGone>().is_some() {
-            self.stream.abandon();
-        } else if !response.status().is_success() && response.headers().contains_key(CONNECTION) {
-            self.refused.store(true, Relaxed);
+        let (mut response, ending) = proxy.serve(&self.client, request).await;
+        match ending {
+            Ending::Open => {}
+            Ending::Refused => self.refused.store(true, Relaxed),
+            Ending::ClientGone => self.stream.abandon(),
         }
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             self.stream.becomes_tunnel();
@@ -172,8 +170,7 @@ impl ConnectionDriver {
                 let driver = driver.clone();
                 async move {
                     let proxy = &driver.context.proxy;
-                    let mut begun = proxy.begin(&driver.client, request);
-                    let response = proxy.answer(&driver.client, &mut begun).await;
+                    let (response, _) = proxy.serve(&driver.client, request).await;
                     Ok::<_, Infallible>(response.map(PiecedBody::new))
                 }
             });

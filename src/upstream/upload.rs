@@ -5,15 +5,16 @@ mod control;
 mod error;
 mod reader;
 mod replay;
+mod request_body;
 
 pub use control::{UnrequestedBody, UploadControl};
 pub use error::UploadError;
+pub use request_body::RequestBody;
 
 use super::request_boundary::RequestBoundary;
 use bytes::Bytes;
 use control::{Gate, UploadState};
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use parking_lot::Mutex;
 use reader::UploadReader;
 pub(super) use replay::Replay;
@@ -68,7 +69,7 @@ impl Upload {
     /// The body that `incoming` streams from the client; `is_h2` says that its connection speaks HTTP/2. A body without a
     /// length from an HTTP/1 connection marks the `boundary` of that connection as open until it has ended.
     pub fn new(
-        incoming: Incoming,
+        incoming: RequestBody,
         is_h2: bool,
         limits: UploadLimits,
         boundary: &Arc<RequestBoundary>,

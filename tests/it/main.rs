@@ -40,6 +40,7 @@ mod logs;
 mod measures;
 mod memory;
 mod messages;
+mod mount;
 mod origins;
 mod places;
 mod proxy;

@@ -5,11 +5,11 @@ use super::{
     UploadLimits,
     control::{Gate, UploadControl},
     error::UploadError,
+    request_body::RequestBody,
 };
 use crate::upstream::{headers, request_boundary::RequestBoundary};
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
-use hyper::body::Incoming;
 use std::{
     error::Error,
     future::Future,
@@ -27,7 +27,7 @@ const GO_AHEAD: Duration = Duration::from_secs(1);
 /// The client's side of a body: what may still come, and until when.
 #[derive(Debug)]
 pub(super) struct UploadReader {
-    incoming: Incoming,
+    incoming: RequestBody,
     is_h2: bool,
     /// The end of the body has been taken.
     has_ended: bool,
@@ -48,7 +48,7 @@ pub(super) struct UploadReader {
 
 impl UploadReader {
     pub(super) fn new(
-        incoming: Incoming,
+        incoming: RequestBody,
         is_h2: bool,
         limits: UploadLimits,
         boundary: Option<Arc<RequestBoundary>>,
@@ -106,7 +106,7 @@ impl UploadReader {
                 }
                 Some(Ok(frame))
             }
-            Some(Err(error)) => Some(Err(cause(&error))),
+            Some(Err(error)) => Some(Err(cause(&*error))),
             // hyper reports a stream that its client reset without an error as one that has ended.
             None if self.is_h2 && !self.incoming.is_end_stream() => {
                 Some(Err(UploadError::ClientGone))
@@ -181,8 +181,8 @@ impl Drop for UploadReader {
 
 /// The reason why the client's connection gave no further piece: an I/O error of the kind `InvalidData` is hyper's word
 /// for a wrong chunk, any other error means that the client is gone.
-fn cause(error: &hyper::Error) -> UploadError {
-    let mut source = error.source();
+fn cause(error: &(dyn Error + 'static)) -> UploadError {
+    let mut source = Some(error);
     while let Some(cause) = source {
         if let Some(cause) = cause.downcast_ref::<io::Error>() {
             return match cause.kind() {

@@ -1,0 +1,47 @@
+//! The end of a request: makes the answer of every failure, and decides whether the connection closes after it. No other
+//! place does either.
+
+use super::{Body, Exchange};
+use crate::{answer::Failure, metrics::Outcome};
+use http::{HeaderValue, Response, header::CONNECTION};
+
+/// The consequence of an answer for the connection that the request came on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// The connection stays open, unless the server closes it for reasons of its own.
+    Open,
+    /// The answer is no success and closes the connection, while the client may still be sending its request.
+    Refused,
+    /// The client left before its answer; no client reads it.
+    ClientGone,
+}
+
+/// Makes the answer of a request, and counts and logs the request.
+pub(super) fn finish(
+    outcome: Result<Response<Body>, Failure>,
+    mut exchange: Exchange<'_>,
+) -> (Response<Body>, Ending) {
+    let mut is_gone = false;
+    let mut response = match outcome {
+        Ok(response) => {
+            exchange.record.answered(response.status());
+            response
+        }
+        Err(failure) => {
+            let response = exchange.record.refusal(&failure, exchange.is_grpc);
+            is_gone = failure.outcome() == Outcome::Cancelled;
+            exchange.closes |= failure.ends_connection();
+            response.map(Body::own)
+        }
+    };
+    if exchange.is_http2 || !(exchange.closes || exchange.client.boundary.is_doubtful()) {
+        return (response, if is_gone { Ending::ClientGone } else { Ending::Open });
+    }
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    let ending = match response.status().is_success() {
+        _ if is_gone => Ending::ClientGone,
+        true => Ending::Open,
+        false => Ending::Refused,
+    };
+    (response, ending)
+}

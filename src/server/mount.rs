@@ -1,0 +1,49 @@
+//! The proxy for programs that bring their own server: opens what the binary opens, except for listeners, workers and the
+//! admin side.
+
+use super::{
+    descriptors::{self, Shares},
+    error::ServerError,
+    socket::clusters,
+    source::StoreSource,
+};
+use crate::{
+    config::Config,
+    plan::Plan,
+    proxy::Proxy,
+    upstream::{self, Pool},
+};
+use axum::Router;
+use std::{num::NonZeroUsize, sync::Arc};
+
+// === impl Proxy ===
+
+impl Proxy {
+    /// Opens the store and the upstreams of `config` on the current runtime. `listen`, `admin`, `tls`, `workers` and the
+    /// time-outs of clients are ignored: they are for the server that mounts the proxy.
+    ///
+    /// # Errors
+    ///
+    /// [`ServerError::Store`] if Redis refuses, [`ServerError::Upstream`] if the certificates of an upstream cannot be used.
+    pub async fn open(config: Config) -> Result<Self, ServerError> {
+        let shares = Shares::of(descriptors::raise(), &config);
+        let plan = Arc::new(Plan::new(config, false));
+        let source = StoreSource::open(&plan).await?;
+        let clusters = clusters(&plan.config, shares.upstreams)?;
+        upstream::follow(&clusters, &plan.config.resolver);
+        // The store that sends this process's heartbeats is the only one: no worker has one of its own.
+        let store = source.with_recovery(plan.levels()).await?;
+        let pool = |cluster| Pool::new(cluster, NonZeroUsize::MIN);
+        Ok(Self::new(plan, 0, store, clusters.into_iter().map(pool).collect()))
+    }
+}
+
+/// Makes an axum router that serves every request by the routes of `config`. Merge or nest it beside other routes, or mount
+/// [`Proxy::open`] with `Router::fallback_service`.
+///
+/// # Errors
+///
+/// As [`Proxy::open`].
+pub async fn router(config: Config) -> Result<Router, ServerError> {
+    Ok(Router::new().fallback_service(Proxy::open(config).await?))
+}

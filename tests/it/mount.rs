@@ -1,0 +1,65 @@
+//! The proxy in another program's axum router, in-process, with a real upstream and the limiters of a configuration.
+
+use crate::support::Upstream;
+use axum::{Router, body::Body, routing::get};
+use http::{Request, StatusCode};
+use http_body_util::BodyExt;
+use paceway::{Config, Proxy};
+use std::path::Path;
+use tower::ServiceExt;
+
+/// Routes with one token for a day, and with none.
+async fn proxy(upstream: &Upstream) -> Proxy {
+    let text = format!(
+        "upstream: {}\nlimiters:\n  day: {{ rate: 1/d, burst: 1 }}\nroutes:\n\
+         - {{ suffix: /once, limiters: [day] }}\n- {{ suffix: \"*\" }}\n",
+        upstream.url()
+    );
+    let config = Config::parse(&text, "test", Path::new("."), &|_| None).expect("a configuration");
+    Proxy::open(config).await.expect("a proxy")
+}
+
+async fn get_from(program: &Router, path: &str) -> (StatusCode, String) {
+    let request = Request::get(path).header("host", "api.example").body(Body::empty());
+    send(program, request.expect("a request")).await
+}
+
+async fn send(program: &Router, request: Request<Body>) -> (StatusCode, String) {
+    let response = program.clone().oneshot(request).await.expect("infallible");
+    let status = response.status();
+    let bytes = response.into_body().collect().await.expect("a body").to_bytes();
+    (status, String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[tokio::test]
+async fn a_fallback_serves_what_the_program_does_not() {
+    let upstream = Upstream::ok().await;
+    let program =
+        Router::new().route("/hello", get(async || "own")).fallback_service(proxy(&upstream).await);
+    assert_eq!(get_from(&program, "/hello").await, (StatusCode::OK, "own".to_owned()));
+    assert_eq!(get_from(&program, "/a").await.0, StatusCode::OK);
+    assert_eq!(get_from(&program, "/once").await.0, StatusCode::OK);
+    let (status, problem) = get_from(&program, "/once").await;
+    assert_eq!(status, StatusCode::TOO_MANY_REQUESTS, "{problem}");
+    assert_eq!(upstream.arrivals().len(), 2);
+}
+
+#[tokio::test]
+async fn nested_it_sees_the_path_below_its_prefix() {
+    let upstream = Upstream::ok().await;
+    let program = Router::new().nest_service("/paced", proxy(&upstream).await);
+    assert_eq!(get_from(&program, "/paced/once").await.0, StatusCode::OK);
+    assert_eq!(get_from(&program, "/paced/once").await.0, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(get_from(&program, "/once").await.0, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn a_body_of_the_program_reaches_the_upstream_whole() {
+    let upstream = Upstream::ok().await;
+    let program = Router::new().fallback_service(proxy(&upstream).await);
+    let body = "x".repeat(100_000);
+    let request = Request::post("/echo").header("host", "api.example").body(Body::from(body));
+    let (status, _) = send(&program, request.expect("a request")).await;
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(upstream.calls()[0].body.len(), 100_000);
+}
