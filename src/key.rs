@@ -18,7 +18,7 @@ pub use secret::{fold, is_secret};
 
 use crate::{path::Paths, suggest::nearest};
 use escape::{Escapes, bounded, escape_text, pasted};
-use http::{HeaderMap, Method, Uri};
+use http::{HeaderMap, HeaderName, Method, Uri};
 use part::{KNOWN, Part};
 use std::net::IpAddr;
 
@@ -136,6 +136,14 @@ impl Template {
     /// The template as the configuration writes it, such as `{header.x-shop}`.
     pub fn text(&self) -> &str {
         &self.text
+    }
+
+    /// The headers that are parts of the template, such as `x-shop` for `{header.x-shop}`.
+    pub fn headers(&self) -> impl Iterator<Item = &HeaderName> {
+        self.pieces.iter().filter_map(|piece| match piece {
+            TemplatePiece::Part(Part::Header(name)) => Some(name),
+            _ => None,
+        })
     }
 
     /// Whether a part is a credential, so that its keys are shown as hashes only.

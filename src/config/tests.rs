@@ -197,7 +197,7 @@ fn the_long_forms() {
 )]
 #[case::cluster_with_a_database(
     "store: redis-cluster://a/1",
-    "test.yaml:3:8: store: is not a store URL: a Redis Cluster has no databases but 0; end the URL behind its hosts"
+    "test.yaml:3:8: store: is not a store URL: a Redis Cluster has no databases but 0; end the URL after its hosts"
 )]
 #[case::tls_of_clear_text(
     "store: { url: redis://a, tls: { server_name: a } }",

@@ -5,7 +5,7 @@ use super::{
     settings::{Config, Route, StoreConfig},
     unit::{Rate, Span},
 };
-use crate::algorithm::Algorithm;
+use crate::{algorithm::Algorithm, upstream::headers::names_client};
 use std::time::Duration;
 
 /// An `idle_timeout` above this is warned of. Most servers close an idle connection after 5 to 75 s.
@@ -29,6 +29,7 @@ impl Config {
                     "the rate {rate} of the limiter `{name}` never binds: {stricter} is always stricter"
                 ));
             }
+            warnings.extend(self.forged_addresses(limiter));
             warnings.extend(self.daily_windows(limiter));
             warnings.extend(costly_margin(limiter));
             if self.store == StoreConfig::Memory && limiter.on_failure != FailurePolicy::Share {
@@ -105,6 +106,20 @@ impl Config {
             "nothing can wait on the route `{}` for its {kind} `{}`, which spaces calls: set its `max_wait`",
             route.name, limiter.name
         ))
+    }
+
+    /// Warns of a key from a header in which proxies name the client, if no proxy is trusted. Every caller can then write the
+    /// header itself, and so choose another bucket for each request.
+    fn forged_addresses(&self, limiter: &LimiterConfig) -> Option<String> {
+        let mut headers = limiter.key.as_ref()?.headers();
+        let header = headers.find(|name| names_client(name))?;
+        self.trusted_proxies.is_empty().then(|| {
+            format!(
+                "the key of the limiter `{}` is made from `{{header.{header}}}`, which every caller can write: use \
+                 `{{client_ip}}`, and name the proxies that are believed under `trusted_proxies`",
+                limiter.name
+            )
+        })
     }
 
     /// Warns of a `fixed_window` of a day in the memory store, whose clock starts with the process and not at midnight.

@@ -1,5 +1,8 @@
 //! A histogram for the times that every request records: counters that lie together in memory. A histogram of the exporter
 //! instead keeps each sample with its instant, in blocks on the heap, until its upkeep collects them.
+//!
+//! So the three times and three counts of a request cost 0.06 µs here and 0.25 µs in the exporter with one route, 0.11 µs and
+//! 2.1 to 2.7 µs with 5,000 routes, upkeep included. That is why two renderers write `/metrics`.
 
 use super::counts::add;
 use std::{

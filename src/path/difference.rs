@@ -28,8 +28,11 @@ pub(super) const NEWLINE: Differences = 1 << 9;
 /// Upper and lower case are the same, so that `/Search` is `/search` (Express, Caddy, IIS).
 pub(super) const FOLD: Differences = 1 << 10;
 
+/// The path ends at an escaped NUL, as every C string does: `/search%00.json` is `/search` (CGI, old PHP, file systems).
+pub(super) const NUL: Differences = 1 << 11;
+
 pub(super) const TRAILING: Differences = END | SEGMENTS;
-pub(super) const ALL: Differences = (1 << 11) - 1;
+pub(super) const ALL: Differences = (1 << 12) - 1;
 
 /// A byte that every reading leaves as it is, at any place in the path, such as `a` or `-`.
 const PLAIN: u8 = 0;
@@ -100,12 +103,14 @@ pub(super) fn differences(path: &[u8]) -> Differences {
             b'.' => ends_segment(after),
             b'%' => match after {
                 [b'2', b'e' | b'E', rest @ ..] => EMPTY | DOTS | ends_segment(rest),
+                [b'0', b'0', ..] => NUL,
                 [b'2', b'0', rest @ ..] => ends_segment(rest),
                 [b'2', b'f' | b'F', ..] => SLASH,
                 [b'5', b'c' | b'C', ..] => SLASH | BACKSLASH,
                 [b'0', b'a' | b'A' | b'd' | b'D', ..] => NEWLINE,
                 [b'4' | b'5' | b'8'..=b'9' | b'a'..=b'f' | b'A'..=b'F', ..] => FOLD,
                 // The character that it encodes may be any of the others.
+                [b'u' | b'U', b'0', b'0', b'0', b'0', ..] => UNICODE | NUL,
                 [b'u' | b'U', ..] => UNICODE | FOLD | TRAILING,
                 _ => 0,
             },

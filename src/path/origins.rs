@@ -2,7 +2,7 @@
 
 use super::{
     difference::{
-        ALL, Differences, FOLD, Look, NEWLINE, SEGMENTS, SLASH, TRAILING, differences, look,
+        ALL, Differences, FOLD, Look, NEWLINE, NUL, SEGMENTS, SLASH, TRAILING, differences, look,
     },
     reading::{fold, read},
 };
@@ -65,7 +65,7 @@ impl Paths {
     /// Returns the path as keys of limiters contain it: one form for all spellings that an origin may treat as one. Only an
     /// escaped slash stays data, unless `encoded_slash: separator` is set.
     pub fn key_form<'p, P: AsRef<[u8]> + ?Sized>(&self, path: &'p P) -> Cow<'p, [u8]> {
-        self.normal_with(path.as_ref(), self.own() | self.maybe & (FOLD | SEGMENTS | NEWLINE))
+        self.normal_with(path.as_ref(), self.own() | self.maybe & (FOLD | SEGMENTS | NEWLINE | NUL))
     }
 
     /// Returns the normal form of a reading. It is in small letters if the reading `folds` case.

@@ -2,8 +2,8 @@
 //! readings are possible nor what routes exist.
 
 use super::difference::{
-    BACKSLASH, DOTS, Differences, EMPTY, END, FOLD, Look, NEWLINE, PARAMETERS, SEGMENTS, SEMICOLON,
-    SLASH, UNICODE, look,
+    BACKSLASH, DOTS, Differences, EMPTY, END, FOLD, Look, NEWLINE, NUL, PARAMETERS, SEGMENTS,
+    SEMICOLON, SLASH, UNICODE, look,
 };
 use std::borrow::Cow;
 
@@ -28,6 +28,12 @@ pub fn normal<P: AsRef<[u8]> + ?Sized>(path: &P) -> Cow<'_, [u8]> {
 pub(super) fn read(path: &[u8], differences: Differences) -> Vec<u8> {
     let differs = |difference| differences & difference != 0;
     let mut flat = flat(path, differences);
+    if differs(NUL) {
+        // Control characters stay escaped by the decoding; only `%u0000` becomes the character itself.
+        let is_nul = |at: &usize| flat[*at] == 0 || flat[*at..].starts_with(b"%00");
+        let end = (0..flat.len()).find(is_nul).unwrap_or(flat.len());
+        flat.truncate(end);
+    }
     if differs(END) {
         flat.truncate(without_trailing(&flat).len());
     }

@@ -51,6 +51,10 @@ fn suffixes(#[case] text: &str, #[case] expected: Result<Suffix, &'static str>) 
 #[case::dots_alone("/search/...", &["/search"])]
 #[case::dots_before_the_end("/search/..", &["/search"])]
 #[case::a_line_end("/search%0a", &["/search"])]
+#[case::a_nul("/search%00.json", &["/search"])]
+#[case::a_nul_before_dots("/a/b%00/..", &["/a/b%00", "/a/b"])]
+#[case::a_wide_nul("/search%u0000x", &["/search\0x", "/search"])]
+#[case::an_escape_of_an_escaped_nul("/search%2500", &[])]
 #[case::semicolon("/a;x/b", &["/a;x/b"])]
 #[case::escaped_slashes("/a%2fb%5cc", &["/a/b/c", "/a/b\\c"])]
 #[case::empty_before_dots("/a//..", &["/a"])]
@@ -92,6 +96,32 @@ fn the_normal_form_of_known_origins(
 #[case::a_slash_is_data("/v2%2fa", "/v2%2fa")]
 fn keys_have_one_form_for_all_spellings(#[case] path: &str, #[case] expected: &str) {
     assert_eq!(String::from_utf8_lossy(&Paths::default().key_form(path)), expected);
+}
+
+/// One request must not cost as much as thousands: what [`Paths::is_legible`] accepts has at most 512 readings, and all of
+/// them together read at most 128 KiB of path.
+#[rstest]
+#[case::semicolons(";x/")]
+#[case::slashes("a%2fb/")]
+#[case::dots("./")]
+#[case::dots_before_dots("a/..%2e/")]
+#[case::nuls("%00/")]
+#[case::wide("%u002e/")]
+#[case::all("A;x\\%2f..%2e//. %0a%00%u002f/")]
+fn the_work_for_a_path_is_bounded(#[case] unit: &str) {
+    let paths = Paths::default();
+    for times in [1, 2, 4, 8, 32, 128, 512, 2048] {
+        let path = format!("/{}", unit.repeat(times));
+        if !paths.is_legible(&path) {
+            continue;
+        }
+        let readings = paths.readings(&path).count();
+        assert!(readings <= 512, "{readings} readings of {path}");
+        assert!(readings * path.len() <= 128 << 10, "{readings} readings of {} bytes", path.len());
+    }
+    let longest = format!("/{}", unit.repeat(8192 / unit.len()));
+    let is_refused = !paths.is_legible(&longest);
+    assert!(is_refused || paths.readings(&longest).count() <= 16, "{unit}");
 }
 
 proptest! {

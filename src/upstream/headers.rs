@@ -28,6 +28,7 @@ pub use added::AddedHeaders;
 pub use context::ForwardContext;
 pub use edits::{Edits, Rules};
 pub use flags::HeaderFlags;
+pub use names::names_client;
 
 use super::forwarded;
 use http::{

@@ -78,6 +78,14 @@ fn warnings() {
     "max_wait: 1s",
     None
 )]
+#[case::a_header_that_callers_write(
+    "a: { rate: 5/s, key: '{host}{header.x-real-ip}' }",
+    "max_wait: 1s",
+    Some(
+        "the key of the limiter `a` is made from `{header.x-real-ip}`, which every caller can write: use `{client_ip}`, and name the proxies that are believed under `trusted_proxies`"
+    )
+)]
+#[case::a_header_of_the_api("a: { rate: 5/s, key: '{header.x-shop}' }", "max_wait: 1s", None)]
 #[case::half("a: { algorithm: sliding_window, rate: 5/s, margin: 1s }", "max_wait: 1s", None)]
 #[case::margin_of_each(
     "a: { algorithm: leaky_bucket, rate: 50/s, margin: 50ms }",

@@ -44,6 +44,11 @@ pub(super) static KEPT: [HeaderName; 8] = [
     X_FORWARDED_PROTO,
 ];
 
+/// Whether a field is one in which proxies name the client, `X-Real-IP` for example. Any other client can write it, too.
+pub fn names_client(name: &HeaderName) -> bool {
+    [FORWARDED, X_FORWARDED_FOR].contains(name) || CLIENT_ADDRESSES.contains(name)
+}
+
 /// Fields in which some proxies tell an upstream the address of the client, `X-Real-IP` for example. From a client that is
 /// no trusted proxy each of them is a lie that an upstream may believe, so none is forwarded.
 pub(super) static CLIENT_ADDRESSES: [HeaderName; 16] = [
