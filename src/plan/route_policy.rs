@@ -128,13 +128,27 @@ impl RoutePolicy {
 
 impl<'a> PolicyKey<'a> {
     fn of(i: usize, route: &'a config::Route) -> Self {
+        // Exhaustive, so that a new key of routes does not compile until it is either compared here or named as one that
+        // may differ between routes of one policy.
+        let config::Route {
+            name: _,
+            suffix: _,
+            methods: _,
+            host: _,
+            upstream,
+            limiters,
+            max_wait,
+            max_wait_cap,
+            max_waiting,
+            headers,
+        } = route;
         Self {
-            limiters: &route.limiters,
-            headers: (!route.headers.is_empty()).then_some(i),
-            upstream: route.upstream,
-            max_wait: route.max_wait,
-            max_wait_cap: route.max_wait_cap,
-            max_waiting: route.max_waiting,
+            limiters,
+            headers: (!headers.is_empty()).then_some(i),
+            upstream: *upstream,
+            max_wait: *max_wait,
+            max_wait_cap: *max_wait_cap,
+            max_waiting: *max_waiting,
         }
     }
 }
