@@ -78,3 +78,33 @@ async fn processes_with_short_waits_keep_the_law_when_redis_loses_its_data() {
     assert!(arrivals.len() >= 56, "{}", arrivals.len());
     assert_lawful(start, &arrivals, 2.0, 20.0);
 }
+
+/// `connect` is all that a process needs: two of them share one limit, and a server that refuses them is an error at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_processes_connect_and_share_a_limit() {
+    let redis = Redis::start();
+    let limiter = async || {
+        let store = paceway::redis::connect(&redis.url()).await.expect("a store");
+        let parallel = Limit::concurrency("parallel", 2);
+        let daily = Limit::token_bucket("daily", Rate::per_day(3), 3);
+        Limiter::all("vendor", [parallel, daily], store).expect("rules")
+    };
+    let (here, there) = (limiter().await, limiter().await);
+    let first = here.try_acquire(1, Duration::ZERO).await.expect("permits");
+    let second = there.try_acquire(1, Duration::ZERO).await.expect("permits");
+    let refused = async |limiter: &Limiter| match limiter.try_acquire(1, Duration::ZERO).await {
+        Err(AcquireError::Refused { limit, .. }) => limit,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(&*refused(&here).await, "parallel");
+    // A released permit wakes a call of the other process.
+    let waiting = tokio::spawn({
+        let there = there.clone();
+        async move { there.acquire(1).await.map(|call| call.waited()) }
+    });
+    sleep(Duration::from_millis(200)).await;
+    drop(first);
+    waiting.await.expect("a task").expect("permits");
+    assert_eq!(&*refused(&here).await, "daily");
+    drop(second);
+}

@@ -3,7 +3,7 @@
 //!
 //! [`connect`] is all that a program needs. [`RedisSettings`] is for a program with another prefix or time-out.
 
-pub use crate::store::redis::{ConnectError, RedisUrl};
+pub use crate::store::redis::ConnectError;
 
 use crate::{
     handle::StoreHandle,
@@ -12,7 +12,7 @@ use crate::{
         batch::{Script, StoreMetrics},
         failover::{Failover, Process},
         health::{Health, HealthMetrics, Pace, PaceMetrics},
-        redis::{Claim, Epochs, Groups, RedisStore},
+        redis::{Claim, Epochs, Groups, RedisStore, RedisUrl},
     },
 };
 use metrics::{Counter, Gauge};

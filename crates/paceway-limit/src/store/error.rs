@@ -3,6 +3,14 @@
 use std::sync::Arc;
 
 /// A store gave no decision, for one of the reasons below. The caller applies the limiter's `on_failure`.
+///
+/// ```
+/// use paceway_limit::StoreError;
+///
+/// // A call that was never sent has spent no permits; one whose answer is missing may have.
+/// assert!(StoreError::NotConnected.is_unasked());
+/// assert!(!StoreError::Timeout.is_unasked());
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// No answer arrived within `store.timeout`. Whether the request was charged is unknown, so it counts as spent.

@@ -4,6 +4,13 @@ use super::url::{Endpoint, Login};
 use std::io;
 
 /// The reason why a Redis server cannot be used at all.
+///
+/// ```
+/// use paceway_limit::redis::{ConnectError, SetupError};
+///
+/// let error = SetupError::from(ConnectError::Refused("WRONGPASS invalid username-password pair".into()));
+/// assert_eq!(error.to_string(), "it refuses us: WRONGPASS invalid username-password pair");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
     /// No server answers at the address, or it is not ready: a later attempt may succeed.
