@@ -2,9 +2,10 @@
 //!
 //! The modules are listed in the order of their dependence: each uses only those above it.
 //!
-//! A program that only wants the limiter needs [`Limiter`] (`acquire`, `try_acquire`), [`LimitLayer`] for tower
-//! and axum, and a store: [`store::memory::MemoryStore`], or [`store::redis::RedisStore`] in
-//! [`store::batch::Batched`] where several processes share one quota. See `examples/`.
+//! A program that only limits its own calls needs the package `paceway-limit`, whose types are also shown here: a
+//! [`Limiter`] of one or several [`Limit`]s over [`memory()`] or [`redis::connect`], as calls or as a [`LimitLayer`]. A
+//! program that serves the routes of a configuration file itself mounts a [`Proxy`] or the [`router`]; see
+//! `examples/mount.rs`.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
