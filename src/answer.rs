@@ -7,8 +7,8 @@ use crate::{algorithm::Micros, metrics::Outcome, store::StoreError, upstream::Up
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header::ALLOW};
 use paceway_limit::answer::{
-    BAD_REQUEST, LIMITED, Problem, Row, SECOND, STORE, STORE_DETAIL, limited_detail, seconds,
-    whole_millis,
+    BAD_REQUEST, LIMITED, Problem, ProblemRow, SECOND, STORE, STORE_DETAIL, limited_detail,
+    seconds, whole_millis,
 };
 use std::borrow::Cow;
 
@@ -75,7 +75,7 @@ pub enum Failure {
 
 impl Failure {
     /// The status, the name of the problem and its title, as the client receives them. Each variant has one line.
-    fn row(&self) -> Row {
+    fn row(&self) -> ProblemRow {
         use StatusCode as S;
         match self {
             Self::NoRoute => (S::NOT_FOUND, "no-route", "No route matches this request"),

@@ -3,7 +3,7 @@
 //! binary of its own, so that it is built in seconds.
 
 use rstest::rstest;
-use std::{fs, path::Path};
+use std::{collections::BTreeMap, fs, path::Path};
 
 #[rstest]
 #[case::the_gateway("src", 10, 50)]
@@ -126,4 +126,34 @@ fn is_file(name: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_-./".contains(c);
     let is_outside = ["/", ".", "target/"].iter().any(|start| name.starts_with(start));
     name.contains('/') && !is_outside && name.chars().all(is_plain)
+}
+
+/// A type that shares its name with another one sends a reader to the wrong file. The rules of `algorithm` may: each has a
+/// `State`. Private idioms may, too.
+#[test]
+fn no_two_types_share_a_name() {
+    let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for root in ["src", "crates/paceway-limit/src"] {
+        let lib = fs::read_to_string(format!("{root}/lib.rs")).expect("lib.rs");
+        let modules =
+            lib.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'));
+        for (file, text) in
+            modules.filter(|module| *module != "algorithm").flat_map(|module| sources(root, module))
+        {
+            for name in text.lines().filter_map(defined_type) {
+                places.entry(name.to_owned()).or_default().push(file.clone());
+            }
+        }
+    }
+    assert!(places.len() > 200, "only {} types found", places.len());
+    places.retain(|name, files| files.len() > 1 && !["Inner", "Kind"].contains(&name.as_str()));
+    assert!(places.is_empty(), "rename one of each: {places:#?}");
+}
+
+/// The name in a line that defines a type.
+fn defined_type(line: &str) -> Option<&str> {
+    let mut words = line.split_whitespace().skip_while(|word| word.starts_with("pub"));
+    let is_definition = matches!(words.next()?, "struct" | "enum" | "trait");
+    let name = words.next()?.split(|c: char| !c.is_ascii_alphanumeric()).next()?;
+    is_definition.then_some(name)
 }

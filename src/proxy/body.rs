@@ -14,7 +14,7 @@ use std::{
 
 /// The body of a response.
 #[derive(Debug)]
-pub struct Body(Source);
+pub struct Body(BodySource);
 
 /// Why a response has no end. Its client never takes it for a whole one.
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +31,7 @@ pub enum BodyError {
 }
 
 #[derive(Debug)]
-enum Source {
+enum BodySource {
     Streamed(Streamed),
     /// Until it is taken.
     Own(Option<Bytes>),
@@ -59,7 +59,7 @@ impl Body {
     ) -> Self {
         match body.whole() {
             Ok(bytes) => Self::own(bytes),
-            Err(body) => Self(Source::Streamed(Streamed {
+            Err(body) => Self(BodySource::Streamed(Streamed {
                 body,
                 is_h2,
                 client: client(),
@@ -71,18 +71,18 @@ impl Body {
 
     /// Our own.
     pub(super) fn own(bytes: Bytes) -> Self {
-        Self(Source::Own((!bytes.is_empty()).then_some(bytes)))
+        Self(BodySource::Own((!bytes.is_empty()).then_some(bytes)))
     }
 
     /// None.
     pub(super) fn empty() -> Self {
-        Self(Source::Own(None))
+        Self(BodySource::Own(None))
     }
 
     /// Keeps these until it has ended.
     pub(super) fn keep(&mut self, lease: Option<Reservation>, unasked: Option<UnrequestedBody>) {
         // A response without a body ends here.
-        if let Source::Streamed(streamed) = &mut self.0
+        if let BodySource::Streamed(streamed) = &mut self.0
             && !streamed.body.is_end_stream()
         {
             streamed.lease = lease.map(Box::new);
@@ -100,22 +100,22 @@ impl http_body::Body for Body {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match &mut self.0 {
-            Source::Streamed(streamed) => streamed.poll_frame(cx),
-            Source::Own(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            BodySource::Streamed(streamed) => streamed.poll_frame(cx),
+            BodySource::Own(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.0 {
-            Source::Streamed(streamed) => streamed.body.is_end_stream(),
-            Source::Own(bytes) => bytes.is_none(),
+            BodySource::Streamed(streamed) => streamed.body.is_end_stream(),
+            BodySource::Own(bytes) => bytes.is_none(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
-            Source::Streamed(streamed) => streamed.body.size_hint(),
-            Source::Own(bytes) => {
+            BodySource::Streamed(streamed) => streamed.body.size_hint(),
+            BodySource::Own(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
             }
         }

@@ -14,12 +14,12 @@ const LAST_CALL: Duration = Duration::from_millis(500);
 /// The drain of one worker, which begins at most once.
 #[derive(Debug, Default)]
 pub(super) struct Drain {
-    times: OnceLock<Times>,
+    times: OnceLock<DrainTimes>,
     begins: Notify,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Times {
+struct DrainTimes {
     /// The instant at which the remaining connections are closed.
     end: Instant,
     /// The instant at which requests that wait for a concurrency permit are answered.
@@ -34,11 +34,11 @@ impl Drain {
         let left = end.saturating_duration_since(Instant::now());
         let last_call = end - LAST_CALL.min(left / 4);
         // Later calls change nothing: a drain begins once.
-        let _ = self.times.set(Times { end, last_call });
+        let _ = self.times.set(DrainTimes { end, last_call });
         self.begins.notify_waiters();
     }
 
-    async fn times(&self) -> Times {
+    async fn times(&self) -> DrainTimes {
         // Created before the check: a drain that begins after the check wakes it.
         let begins = self.begins.notified();
         if let Some(times) = self.times.get() {

@@ -21,23 +21,23 @@ pub const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-type
 pub const SECOND: Micros = 1_000_000;
 
 /// The status, the name and the title of a problem, as a client sees them.
-pub type Row = (StatusCode, &'static str, &'static str);
+pub type ProblemRow = (StatusCode, &'static str, &'static str);
 
 /// The status, name and title of a request that has no slot within its budget.
-pub const LIMITED: Row =
+pub const LIMITED: ProblemRow =
     (StatusCode::TOO_MANY_REQUESTS, "quota-exceeded", "Request quota exceeded");
 /// The status, name and title of a request for which the store gave no decision.
-pub const STORE: Row =
+pub const STORE: ProblemRow =
     (StatusCode::SERVICE_UNAVAILABLE, "store-unavailable", "The quota cannot be checked");
 /// The status, name and title of a request that cannot be forwarded as it is.
-pub const BAD_REQUEST: Row =
+pub const BAD_REQUEST: ProblemRow =
     (StatusCode::BAD_REQUEST, "bad-request", "The request cannot be forwarded");
 /// The detail of a request for which the store gave no decision.
 pub const STORE_DETAIL: &str = "the shared quota state gave no answer; nothing was forwarded";
 
 /// Why a limiter does not let a request through.
 #[derive(Debug)]
-pub enum Failure {
+pub enum CallFailure {
     /// No slot within the budget.
     Limited {
         /// The limiter that bound.
@@ -90,7 +90,7 @@ pub struct Problem<'a> {
 
 /// The body (RFC 9457 section 3.1).
 #[derive(Serialize)]
-struct Body<'a> {
+struct ProblemBody<'a> {
     #[serde(rename = "type")]
     kind: &'a str,
     title: &'a str,
@@ -103,9 +103,9 @@ struct Body<'a> {
     violated_policies: Option<[&'a String; 1]>,
 }
 
-// === impl Failure ===
+// === impl CallFailure ===
 
-impl Failure {
+impl CallFailure {
     /// The response.
     pub fn response(&self) -> Response<Bytes> {
         let (row, detail, retry_after, limited) = match self {
@@ -130,7 +130,7 @@ impl Problem<'_> {
             Some(_) => Cow::Borrowed(QUOTA_EXCEEDED),
             None => Cow::Owned(format!("urn:paceway:problem:{}", self.name)),
         };
-        let body = Body {
+        let body = ProblemBody {
             kind: &kind,
             title: self.title,
             status: self.status.as_u16(),

@@ -2,7 +2,7 @@
 //! or answers 429 in its place. [`PaceLayer`] does the same for requests of any type, with errors.
 
 use super::{AcquireError, Limiter, PaceError, PaceLayer};
-use crate::answer::Failure;
+use crate::answer::CallFailure;
 use bytes::Bytes;
 use http::{Request, Response, request::Parts};
 use std::{
@@ -134,17 +134,17 @@ where
 }
 
 /// The failure that a refused client reads.
-fn failure(limiter: &Limiter, error: AcquireError) -> Failure {
+fn failure(limiter: &Limiter, error: AcquireError) -> CallFailure {
     let (limit, retry_after, remaining) = match error {
         AcquireError::Refused { limit, retry_after, remaining } => (limit, retry_after, remaining),
-        AcquireError::Store(error) => return Failure::Store(error),
-        error => return Failure::BadRequest(error.to_string().into()),
+        AcquireError::Store(error) => return CallFailure::Store(error),
+        error => return CallFailure::BadRequest(error.to_string().into()),
     };
     let bound = limiter.limits.iter().find(|planned| planned.name == limit);
     let Some(bound) = bound.or(limiter.limits.first()) else {
-        return Failure::BadRequest("the limiter has no limits".into());
+        return CallFailure::BadRequest("the limiter has no limits".into());
     };
-    Failure::Limited {
+    CallFailure::Limited {
         policy: bound.policy.clone(),
         retry_after: i64::try_from(retry_after.as_micros()).unwrap_or(i64::MAX),
         remaining,

@@ -127,7 +127,7 @@ pub enum AcquireError {
 }
 
 /// One call that asks a [`Limiter`], as its caller.
-pub(super) struct Attempt<'a, E> {
+pub(super) struct LimiterCaller<'a, E> {
     /// The time that it may wait in all, from `started` on; `None`: `most` for each reservation.
     until: Option<Instant>,
     most: Duration,
@@ -235,8 +235,11 @@ impl Limiter {
             Err(_) => Some(self.beyond.lock().await),
         };
         loop {
-            let mut attempt =
-                Attempt { turn, asked: Some(asked), ..Attempt::for_each(self.max_wait) };
+            let mut attempt = LimiterCaller {
+                turn,
+                asked: Some(asked),
+                ..LimiterCaller::for_each(self.max_wait)
+            };
             match pace(&self.store, &asked.checks, &mut attempt, &mut Nothing).await {
                 Ok((reservation, ())) => return Ok(Acquired::new(reservation, started.elapsed())),
                 // No reservation reaches so far yet. One caller asks when one does; the others wait for that caller.
@@ -262,7 +265,7 @@ impl Limiter {
         timeout: Duration,
     ) -> Result<Acquired, AcquireError> {
         let started = Instant::now();
-        let mut attempt = Attempt::within(timeout.min(self.max_wait)).of(asked);
+        let mut attempt = LimiterCaller::within(timeout.min(self.max_wait)).of(asked);
         let paced = pace(&self.store, &asked.checks, &mut attempt, &mut Nothing).await;
         let (reservation, ()) = paced?;
         Ok(Acquired::new(reservation, started.elapsed()))
@@ -308,9 +311,9 @@ impl Planned {
     }
 }
 
-// === impl Attempt ===
+// === impl LimiterCaller ===
 
-impl<'a, E> Attempt<'a, E> {
+impl<'a, E> LimiterCaller<'a, E> {
     /// An attempt that waits up to `time` in all, however often it has to ask.
     pub(super) fn within(time: Duration) -> Self {
         Self { until: Instant::now().checked_add(time), ..Self::for_each(time) }
@@ -327,7 +330,7 @@ impl<'a, E> Attempt<'a, E> {
     }
 }
 
-impl<E: From<AcquireError>> Caller for Attempt<'_, E> {
+impl<E: From<AcquireError>> Caller for LimiterCaller<'_, E> {
     type Error = E;
 
     fn left(&self) -> Duration {

@@ -8,7 +8,7 @@ use super::{
     AcquireError, Limiter, duration,
     extract::Extract,
     limited_call::Asked,
-    limiter::Attempt,
+    limiter::LimiterCaller,
     micros,
     service::{Callee, LEAST_LEAD, MOST_LEAD, pace},
 };
@@ -153,7 +153,7 @@ impl<R> PaceLayer<R> {
     ) -> Result<S::Response, PaceError<S::Error>> {
         let asked = asked?;
         let limiter = &self.limiter;
-        let mut attempt = Attempt::within(self.max_wait.min(limiter.max_wait)).of(&asked);
+        let mut attempt = LimiterCaller::within(self.max_wait.min(limiter.max_wait)).of(&asked);
         let readying = &*self.readying;
         let mut inner = Inner { service, readying, kept: None, request: PhantomData };
         let paced = pace(&limiter.store, &asked.checks, &mut attempt, &mut inner).await;

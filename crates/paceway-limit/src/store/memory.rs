@@ -12,7 +12,7 @@ use crate::algorithm::{
 };
 use ahash::RandomState;
 use parking_lot::Mutex;
-use shard::{Position, Print, Shard};
+use shard::{Print, Shard, StateIndex};
 use smallvec::SmallVec;
 use std::sync::{
     Arc,
@@ -61,7 +61,7 @@ struct OpenedState {
     /// The print under which it is put back: that of its key, or of the state that keys share when there are too many.
     print: Print,
     /// `None` if no state is kept there, or if its grants were lost.
-    place: Option<Position>,
+    place: Option<StateIndex>,
 }
 
 // === impl MemoryStore ===
@@ -261,7 +261,7 @@ impl MemoryStore {
         &self,
         shard: &mut Shard,
         print: Print,
-        place: Option<Position>,
+        place: Option<StateIndex>,
         check: &Check,
         now: Micros,
     ) -> OpenedState {

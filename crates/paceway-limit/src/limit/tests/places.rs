@@ -11,7 +11,7 @@ async fn call(
     budget: Duration,
     length: Duration,
 ) -> Option<Instant> {
-    let mut attempt = limiter::Attempt::within(budget);
+    let mut attempt = limiter::LimiterCaller::within(budget);
     let paced = pace(&store, &checks, &mut attempt, &mut limiter::Nothing).await;
     let mut slot = match paced {
         Ok((reservation, ())) => reservation,

@@ -32,7 +32,7 @@ const MOST_PACES: usize = 1024;
 pub(super) struct Print(pub(super) [u64; 2]);
 
 /// The position of a state in the table, valid until another state is added or removed.
-pub(super) type Position = usize;
+pub(super) type StateIndex = usize;
 
 /// States by print. The fields that every decision reads are in one cache line.
 #[derive(Debug, Default)]
@@ -88,7 +88,7 @@ impl Shard {
         self.states.len()
     }
 
-    pub(super) fn find(&self, print: Print) -> Option<Position> {
+    pub(super) fn find(&self, print: Print) -> Option<StateIndex> {
         self.states.find(print.home(), |kept| kept.print == print)
     }
 
@@ -96,7 +96,7 @@ impl Shard {
     /// state that counts.
     pub(super) fn open(
         &mut self,
-        place: Position,
+        place: StateIndex,
         algorithm: &Algorithm,
         loss: Option<DataLoss>,
         now: Micros,
@@ -138,7 +138,7 @@ impl Shard {
     }
 
     /// Puts back a state that was opened at `place` and not changed. Other states may have been added or removed since.
-    pub(super) fn put_back(&mut self, print: Print, place: Position, open: Open) {
+    pub(super) fn put_back(&mut self, print: Print, place: StateIndex, open: Open) {
         let aside = self.at(print, Some(place)).1.and_then(|aside| self.asides.get_mut(aside));
         if let Some(Aside::State(_, state)) = aside {
             open.put_back(state);
@@ -149,7 +149,7 @@ impl Shard {
     pub(super) fn put(
         &mut self,
         print: Print,
-        place: Option<Position>,
+        place: Option<StateIndex>,
         state: State,
         past: Micros,
     ) {
@@ -169,15 +169,15 @@ impl Shard {
     }
 
     /// The position of the state of this print, which was last known at `place`, and the index of its part in `asides`.
-    fn at(&self, print: Print, place: Option<Position>) -> (Option<Position>, Option<usize>) {
+    fn at(&self, print: Print, place: Option<StateIndex>) -> (Option<StateIndex>, Option<usize>) {
         let is_it =
-            |place: &Position| self.states.get(*place).is_some_and(|kept| kept.print == print);
+            |place: &StateIndex| self.states.get(*place).is_some_and(|kept| kept.print == print);
         let place = place.filter(is_it).or_else(|| self.find(print));
         let kept = place.and_then(|place| self.states.get(place));
         (place, kept.and_then(StoredState::place_aside))
     }
 
-    fn set(&mut self, place: Option<Position>, new: StoredState) {
+    fn set(&mut self, place: Option<StateIndex>, new: StoredState) {
         match place.and_then(|place| self.states.get_mut(place)) {
             Some(kept) => {
                 *kept = new;
@@ -259,7 +259,7 @@ impl Shard {
         self.find(print).is_some_and(|place| self.remove_at(place))
     }
 
-    fn remove_at(&mut self, place: Position) -> bool {
+    fn remove_at(&mut self, place: StateIndex) -> bool {
         let removed = self.states.remove(place, StoredState::home);
         self.lay_aside(removed.and_then(|kept| kept.place_aside()), None);
         removed.is_some()
