@@ -38,7 +38,9 @@ pub struct BodyDecoder(Decoder);
 ///
 /// As those of the gateway.
 pub fn take_head(input: &mut BytesMut) -> Result<Option<FuzzedHead>, WireError> {
-    let Some(head::ResponseHead { response, stays_open }) = head::take(input)? else { return Ok(None) };
+    let Some(head::ResponseHead { response, stays_open }) = head::take(input)? else {
+        return Ok(None);
+    };
     let reason = response.extensions().get::<ReasonPhrase>();
     let reason = reason.map(|reason| reason.as_bytes().to_vec());
     Ok(Some(FuzzedHead { response, reason, stays_open }))
