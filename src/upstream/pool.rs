@@ -26,9 +26,6 @@ use tokio::{
     time::{Instant, interval},
 };
 
-/// The shortest and the longest time before its slot at which a waiting request takes a connection.
-const LEAD: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
-
 /// The connections of one worker to one upstream. Clones share them.
 #[derive(Clone)]
 pub struct Pool(Arc<PoolState>);
@@ -62,8 +59,7 @@ impl Pool {
     /// The time before its slot at which a request should take a connection, so that it is ready by then: twice as long
     /// as the last connection took to make.
     pub fn lead(&self) -> Duration {
-        let took = Duration::from_micros(self.0.connect_micros.load(Relaxed));
-        (took * 2).clamp(LEAD.0, LEAD.1)
+        paceway_limit::limit::lead(Duration::from_micros(self.0.connect_micros.load(Relaxed)))
     }
 
     /// Takes an idle connection; `None` if none is idle, or if the upstream has several addresses to choose from.

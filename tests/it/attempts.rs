@@ -1,6 +1,6 @@
 //! Attempts at an upstream: each one is paid for, and a connect that fails is tried again while there is time.
 
-use crate::support::{Answer, Gateway, Reply, Upstream, eventually, free_port};
+use crate::support::{Answer, Conn, Gateway, Reply, Upstream, eventually, free_port};
 use parking_lot::Mutex;
 use std::{sync::Arc, time::Duration};
 use tokio::{task::JoinSet, time::Instant};
@@ -154,16 +154,8 @@ routes: [{ name: all, suffix: \"*\", limiters: [day] }]
     assert_eq!(gateway.limiter("day").await["level"], 1000);
 }
 
-/// A second attempt whose slot comes after the end of the drain: its first one may have been counted, so it is a 502.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_second_attempt_does_not_wait_beyond_the_end_of_the_drain() {
-    let (upstream, _) = counts_and_closes().await;
-    let limited = "drain_timeout: 10min
-limiters: { pace: { rate: 1/30min, burst: 2, key: \"{path}\" } }
-routes: [{ name: all, suffix: \"*\", limiters: [pace], max_wait: 1h }]
-";
-    let mut gateway = gateway(&upstream.url(), limited).await;
-    let mut waits = None;
+/// Asks until a request waits for the permits of its second attempt, and returns its connection.
+async fn waiting_again(gateway: &Gateway) -> Conn {
     // A connection may not be back yet when the second request comes, and then there is no second attempt.
     for path in (0..50).map(|i| format!("/{i}")) {
         assert_eq!(gateway.get(&path).await.status, 200);
@@ -173,11 +165,22 @@ routes: [{ name: all, suffix: \"*\", limiters: [pace], max_wait: 1h }]
             () = gateway.until_waiting("all", 1) => false,
         };
         if !is_answered {
-            waits = Some(second);
-            break;
+            return second;
         }
     }
-    let mut waits = waits.expect("a connection is used again");
+    panic!("no connection is used again");
+}
+
+/// A second attempt whose slot comes after the end of the drain: its first one may have been counted, so it is a 502.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_attempt_does_not_wait_beyond_the_end_of_the_drain() {
+    let (upstream, _) = counts_and_closes().await;
+    let limited = "drain_timeout: 10min
+limiters: { pace: { rate: 1/30min, burst: 2, key: \"{path}\" } }
+routes: [{ name: all, suffix: \"*\", limiters: [pace], max_wait: 1h }]
+";
+    let mut gateway = gateway(&upstream.url(), limited).await;
+    let mut waits = waiting_again(&gateway).await;
     gateway.signal("TERM");
     let answer = waits.answer().await.expect("a whole answer");
     assert_eq!((answer.status, answer.problem().as_str()), (502, "upstream-broken"));
@@ -193,21 +196,7 @@ limiters: { pace: { rate: 1/3s, burst: 2, key: \"{path}\" } }
 routes: [{ name: all, suffix: \"*\", limiters: [pace], max_wait: 1h }]
 ";
     let mut gateway = gateway(&upstream.url(), limited).await;
-    let mut waits = None;
-    // A connection may not be back yet when the second request comes, and then there is no second attempt.
-    for path in (0..50).map(|i| format!("/{i}")) {
-        assert_eq!(gateway.get(&path).await.status, 200);
-        let mut second = gateway.ask(&path, &[]).await;
-        let is_answered = tokio::select! {
-            answer = second.answer() => answer.expect("an answer").status == 200,
-            () = gateway.until_waiting("all", 1) => false,
-        };
-        if !is_answered {
-            waits = Some(second);
-            break;
-        }
-    }
-    let mut waits = waits.expect("a connection is used again");
+    let mut waits = waiting_again(&gateway).await;
     let before = calls.lock().len();
     gateway.signal("TERM");
     let answer = waits.answer().await.expect("a whole answer");

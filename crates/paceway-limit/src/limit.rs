@@ -24,7 +24,7 @@ pub use limiter::{AcquireError, Limiter};
 pub use pace_layer::{PaceError, PaceLayer, PaceService};
 pub use reservation::Reservation;
 pub use rule::{Limit, RuleError, WithoutStore};
-pub use service::{Callee, Caller, pace};
+pub use service::{Callee, Caller, lead, pace};
 pub use waiter::Waiter;
 
 use crate::algorithm::{MAX_BUDGET, Micros};

@@ -10,7 +10,7 @@ use super::{
     limited_call::Asked,
     limiter::LimiterCaller,
     micros,
-    service::{Callee, LEAST_LEAD, MOST_LEAD, pace},
+    service::{Callee, MOST_LEAD, lead, pace},
 };
 use std::{
     future::{Future, poll_fn},
@@ -223,7 +223,7 @@ impl<S: Service<Q> + Clone + Send, Q> Callee for Inner<'_, S, Q> {
     type Error = PaceError<S::Error>;
 
     fn lead(&self) -> Duration {
-        (duration(self.readying.load(Relaxed)) * 2).clamp(LEAST_LEAD, MOST_LEAD)
+        lead(duration(self.readying.load(Relaxed)))
     }
 
     fn at_hand(&mut self) -> Option<S> {

@@ -19,9 +19,15 @@ use tokio::time::Instant;
 
 /// The longest time before its instant at which a call makes its callee ready. A connection that is made earlier could be
 /// closed as idle before it is used.
-pub const MOST_LEAD: Duration = Duration::from_secs(1);
+pub(super) const MOST_LEAD: Duration = Duration::from_secs(1);
 /// The shortest: timers count in ms, and a task may wake some ms late.
-pub const LEAST_LEAD: Duration = Duration::from_millis(20);
+const LEAST_LEAD: Duration = Duration::from_millis(20);
+
+/// How long before its instant a call should begin to make its callee ready, if that took `took` last: twice as long, from
+/// 20 ms to a second.
+pub fn lead(took: Duration) -> Duration {
+    (took * 2).clamp(LEAST_LEAD, MOST_LEAD)
+}
 
 /// The side of a call that asks: how long it waits, what it counts, and what ends its wait early.
 pub trait Caller: Send + Sync {
@@ -90,7 +96,7 @@ pub trait Callee: Send {
     /// Why there is none.
     type Error;
 
-    /// How long before its instant the call should begin to make it: from 20 ms to a second, twice as long as it took last.
+    /// How long before its instant the call should begin to make it, as [`lead`] says.
     fn lead(&self) -> Duration;
 
     /// Gives one out that is ready now, without waiting.

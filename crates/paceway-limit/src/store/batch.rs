@@ -8,7 +8,6 @@ mod call;
 mod charges;
 mod delayed;
 mod driver;
-
 mod pending;
 mod queue;
 mod queued;
