@@ -24,6 +24,7 @@
 
 pub mod concurrency;
 pub mod fixed_window;
+pub mod gate;
 pub mod leaky_bucket;
 pub mod data_loss;
 pub mod reserve;
@@ -36,6 +37,7 @@ pub mod warm_up;
 pub use concurrency::Concurrency;
 pub use data_loss::DataLoss;
 pub use fixed_window::FixedWindow;
+pub use gate::Gate;
 pub use leaky_bucket::LeakyBucket;
 pub use sliding_window::SlidingWindow;
 pub use token_bucket::TokenBucket;
@@ -149,6 +151,8 @@ pub struct Level {
     pub next: Micros,
     /// The time until the limiter is unused again if no request comes, µs from now.
     pub reset_after: Micros,
+    /// The time until the pause of the limiter ends, µs from now; 0 if it is not paused.
+    pub paused: Micros,
 }
 
 /// The state of a limiter while it is worked on: read at one `now`, changed in memory, and then kept or

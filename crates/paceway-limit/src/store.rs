@@ -13,7 +13,7 @@ pub mod memory;
 pub mod redis;
 
 pub use check::{Check, Checks, OnFailure, hash_tag};
-pub use entry::{Entry, Reply};
+pub use entry::{Entry, Pause, Reply};
 pub use error::StoreError;
 
 use crate::algorithm::{
@@ -114,6 +114,14 @@ pub trait Store: Send + Sync + fmt::Debug {
     ///
     /// [`StoreError`] when the store gave no answer.
     fn look(&self, check: &Check) -> Answer<Level>;
+
+    /// Pauses the limiters of a request, except those that only observe: none of them grants anything before the end of the
+    /// pause, through whichever gateway. A pause that ends earlier than the present one changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when the store gave no answer for one of the limiters, which may be paused or not.
+    fn pause(&self, checks: &Checks, pause: Pause) -> Answer<()>;
 
     /// The requests that wait for concurrency permits through this store, which also issues their tickets.
     fn calls(&self) -> &Arc<Calls>;

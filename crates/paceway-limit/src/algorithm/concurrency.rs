@@ -7,7 +7,7 @@
 //! polls, a free permit wakes one waiter only, and the order is that of asking. An expired holder is
 //! forgotten: its late release or renewal changes nothing.
 
-use super::{Grant, Level, Micros, reserve::Queued};
+use super::{Gate, Grant, Level, Micros, reserve::Queued};
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
     mem,
@@ -59,6 +59,8 @@ pub struct State {
     holders: HashMap<Id, Micros>,
     expiries: BTreeSet<(Micros, Id)>,
     queue: VecDeque<(Id, Micros)>,
+    /// Until when the limiter is paused; until 0 if it is not.
+    gate: Gate,
 }
 
 /// The state of a concurrency limiter while it is worked on, with the rule under which it is read.
@@ -168,6 +170,9 @@ impl Open {
             open.state.expiries.pop_first();
             open.state.holders.remove(&id);
         }
+        if !open.is_paused() {
+            open.state.gate = Gate::default();
+        }
         open.hand_over();
         open
     }
@@ -182,8 +187,28 @@ impl Open {
         self.now < self.unknown_until
     }
 
-    /// Whether a new request can get a permit now.
-    fn has_room(&self) -> bool {
+    /// Whether the limiter is paused: no request gets a permit, and no waiter is notified.
+    pub(super) fn is_paused(&self) -> bool {
+        self.now < self.state.gate.until
+    }
+
+    /// How long the pause still takes, µs.
+    pub(super) fn paused(&self) -> Micros {
+        (self.state.gate.until - self.now).max(0)
+    }
+
+    /// Pauses the limiter. The pause ends with the later one of this gate and the one before.
+    pub fn pause(&mut self, gate: Gate) {
+        self.state.gate = self.state.gate.or_later(gate);
+    }
+
+    /// The gate of the pause, if the limiter is paused.
+    pub fn gate(&self) -> Option<Gate> {
+        self.is_paused().then_some(self.state.gate)
+    }
+
+    /// Whether a new request can get a permit now, unless the limiter is paused.
+    pub(super) fn has_room(&self) -> bool {
         self.held() < self.rule.max && !self.is_unknown()
     }
 
@@ -198,9 +223,9 @@ impl Open {
 
     /// Hands the free permits to the head of the queue, and removes the waiters whose deadline is past.
     fn hand_over(&mut self) {
-        let is_over = |open: &Self, deadline| open.is_unknown() && deadline <= open.now;
+        let is_closed = self.is_unknown() || self.is_paused();
         while let Some((id, deadline)) = self.state.queue.front().copied()
-            && (self.has_room() || is_over(self, deadline))
+            && (if is_closed { deadline <= self.now } else { self.has_room() })
         {
             self.state.queue.pop_front();
             if deadline > self.now {
@@ -210,9 +235,15 @@ impl Open {
         }
     }
 
-    /// Whether the request can hold a permit now: one is free, or it holds one already.
+    /// Whether the request holds a permit now.
+    pub(super) fn holds(&self, ticket: Ticket) -> bool {
+        self.state.holders.contains_key(&ticket.id())
+    }
+
+    /// Whether the request can hold a permit now, unless the limiter is paused: one is free, or it holds one
+    /// already.
     pub fn is_free(&self, ticket: Ticket) -> bool {
-        self.has_room() || self.state.holders.contains_key(&ticket.id())
+        self.has_room() || self.holds(ticket)
     }
 
     /// Makes the request a holder for a whole lease, and returns the grant for its release.
@@ -222,7 +253,7 @@ impl Open {
     }
 
     /// Puts the request into the queue for `budget` µs, or lets it wait on. `None` when the queue is full, or
-    /// its deadline is past.
+    /// its deadline is past or within a pause.
     pub fn enqueue(&mut self, ticket: Ticket, budget: Micros) -> Option<Queued> {
         let waits =
             |(id, deadline): &(Id, Micros)| (*id, *deadline) == (ticket.id(), ticket.deadline);
@@ -230,7 +261,7 @@ impl Open {
             0 => self.now + budget,
             deadline => deadline,
         };
-        if deadline <= self.now {
+        if deadline <= self.now.max(self.state.gate.until) {
             return None;
         }
         if ticket.deadline == 0 || !self.state.queue.iter().any(waits) {
@@ -252,7 +283,7 @@ impl Open {
                 Some(first.unwrap_or(self.now + RETRY))
             }
         };
-        expiry.unwrap_or(self.now).max(self.unknown_until) - self.now
+        expiry.unwrap_or(self.now).max(self.unknown_until).max(self.state.gate.until) - self.now
     }
 
     /// Holds the permit for another lease; false when the lease has expired.
@@ -279,10 +310,12 @@ impl Open {
         waiting.and_then(|i| self.state.queue.remove(i)).is_some()
     }
 
-    /// Frees all permits and hands them to the waiters; false when none was held.
+    /// Frees all permits, ends the pause, and hands the permits to the waiters; false when none was held and
+    /// there was no pause.
     pub fn forget(&mut self) -> bool {
         self.state.expiries.clear();
-        let held = !mem::take(&mut self.state.holders).is_empty();
+        let paused = mem::take(&mut self.state.gate) != Gate::default();
+        let held = !mem::take(&mut self.state.holders).is_empty() || paused;
         self.hand_over();
         held
     }
@@ -305,9 +338,10 @@ impl Open {
     /// How many more permits may be held, and when the last of the present leases ends.
     pub fn level(&self) -> Level {
         let last = self.state.expiries.last().map_or(self.now, |(expiry, _)| *expiry);
-        let room = if self.has_room() { self.rule.max - self.held() } else { 0 };
-        let reset_after = last.max(self.unknown_until) - self.now;
-        Level { remaining: room, next: self.next(), reset_after }
+        let is_open = self.has_room() && !self.is_paused();
+        let remaining = if is_open { self.rule.max - self.held() } else { 0 };
+        let reset_after = last.max(self.unknown_until).max(self.state.gate.until) - self.now;
+        Level { remaining, next: self.next(), reset_after, paused: self.paused() }
     }
 
     /// The waiters that got a permit since the state was opened; their gateways wake them.
@@ -319,7 +353,8 @@ impl Open {
     pub fn close(self) -> Option<(State, Micros)> {
         let expiry = self.state.expiries.last().map(|(expiry, _)| *expiry);
         let deadline = self.state.queue.iter().map(|(_, deadline)| *deadline).max();
-        let until = expiry.max(deadline)?;
+        let paused = self.is_paused().then_some(self.state.gate.until);
+        let until = expiry.max(deadline).max(paused)?;
         Some((self.state, until - self.now))
     }
 }

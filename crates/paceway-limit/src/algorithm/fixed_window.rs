@@ -223,7 +223,7 @@ impl Open {
             room = room.min(all - other.count(other.window(self.now)));
         }
         let remaining = if next == 0 { room } else { 0 };
-        Level { remaining, next, reset_after: self.reset_after() }
+        Level { remaining, next, reset_after: self.reset_after(), paused: 0 }
     }
 
     /// The state to keep and how long it matters, µs; `None` when all windows are past, which equals an

@@ -4,6 +4,7 @@
 use super::{
     Grant, Level, MAX_BUDGET, Micros, Open,
     concurrency::{RETRY, Ticket},
+    gate::OpenGate,
 };
 use smallvec::SmallVec;
 
@@ -16,6 +17,9 @@ pub struct Want<'a> {
     pub cost: i64,
     /// False for a limiter that only observes: it counts the request and never delays or refuses it.
     pub enforce: bool,
+    /// The gate of the limiter, if one is paused or was not long ago. It does not concern a limiter that only
+    /// observes.
+    pub gate: Option<&'a mut OpenGate>,
 }
 
 /// A request that is granted a concurrency permit keeps it while it waits for rate permits, if that wait is
@@ -100,10 +104,10 @@ pub fn decide(wants: &mut [Want<'_>], budget: Micros, ticket: Option<Ticket>) ->
             Concurrent::Queued(i, queued) => {
                 (reserved.bound_by, reserved.queued) = (i, Some(queued))
             }
-            Concurrent::Full(i) => (reserved.bound_by, reserved.retry_after) = (i, RETRY),
+            Concurrent::Full(i, retry) => (reserved.bound_by, reserved.retry_after) = (i, retry),
         }
     }
-    reserved.level = wants[reserved.bound_by].open.level();
+    reserved.level = wants[reserved.bound_by].level();
     if wants.len() > 1 && at == 0 && reserved.parts.is_some() {
         tightest(wants, &mut reserved);
     }
@@ -117,7 +121,7 @@ fn tightest(wants: &[Want<'_>], reserved: &mut Reserved) {
         return;
     }
     for (i, want) in wants.iter().enumerate().filter(|(_, want)| want.is_permits()) {
-        let level = want.open.level();
+        let level = want.level();
         if level.remaining < reserved.level.remaining {
             (reserved.bound_by, reserved.level) = (i, level);
         }
@@ -134,7 +138,7 @@ fn common(wants: &[Want<'_>], from: Micros, starts: &mut [i64]) -> (Micros, usiz
         for (i, want) in wants.iter().enumerate().filter(|(_, want)| want.is_permits()) {
             // Later than the longest budget only the time of the refusal is computed; the clamp keeps it
             // exact.
-            let (earliest, start) = want.open.earliest(at.min(MAX_BUDGET), want.cost);
+            let (earliest, start) = want.earliest(at.min(MAX_BUDGET));
             starts[i] = start;
             if earliest > at {
                 (at, bound_by, later) = (earliest, i, true);
@@ -175,29 +179,42 @@ fn fitting_all_queues(wants: &[Want<'_>], budget: Micros, from: Micros) -> Optio
 enum Concurrent {
     Free,
     Queued(usize, Queued),
-    Full(usize),
+    /// No permit is free, or it is free too late; with the wait until the next try, µs.
+    Full(usize, Micros),
 }
 
 /// Whether every concurrency limiter has a free permit. If one has none, the request waits in the first such
 /// queue. While it waits there, or for more than [`KEPT`] for rate permits, it holds no concurrency permit
-/// that it was notified of.
+/// that it was notified of. A paused limiter has no free permit, not even for a request that was notified.
 fn concurrent(wants: &mut [Want<'_>], budget: Micros, at: Micros, ticket: Ticket) -> Concurrent {
     let enforced = wants.iter_mut().enumerate().filter(|(_, want)| want.enforce);
     let mut leases: SmallVec<[_; 2]> =
         enforced.filter_map(|(i, want)| Some((i, want.open.leases()?))).collect();
-    let taken = leases.iter().position(|(_, open)| !open.is_free(ticket));
+    let taken = leases.iter().position(|(_, open)| open.is_paused() || !open.is_free(ticket));
     if taken.is_none() && at <= KEPT {
         return Concurrent::Free;
     }
-    for (_, open) in leases.iter_mut().filter(|(_, open)| open.is_free(ticket)) {
-        open.refund(ticket.grant(), 1);
+    for (_, open) in &mut leases {
+        // A request that waits in the queue of a paused limiter keeps its place.
+        if if open.is_paused() { open.holds(ticket) } else { open.is_free(ticket) } {
+            open.refund(ticket.grant(), 1);
+        }
     }
     match taken {
         None => Concurrent::Free,
         Some(first) => {
             let (i, open) = &mut leases[first];
             let queued = (budget > 0).then(|| open.enqueue(ticket, budget)).flatten();
-            queued.map_or(Concurrent::Full(*i), |queued| Concurrent::Queued(*i, queued))
+            match queued {
+                Some(queued) => Concurrent::Queued(*i, queued),
+                None if open.is_paused() => {
+                    // It must not be notified when the pause ends: it is refused now.
+                    open.refund(ticket.grant(), 1);
+                    let retry = if open.has_room() { 1 } else { RETRY };
+                    Concurrent::Full(*i, open.paused().max(retry))
+                }
+                None => Concurrent::Full(*i, RETRY),
+            }
         }
     }
 }
@@ -234,7 +251,11 @@ fn take_one(
         };
     }
     if enforce {
-        return Part { at, grant: want.open.take(start, cost) };
+        let grant = match &mut want.gate {
+            Some(gate) => gate.take(want.open, start, cost),
+            None => want.open.take(start, cost),
+        };
+        return Part { at, grant };
     }
     let (would, start) = want.open.earliest(0, cost);
     match would > budget || want.excess(0) > 0 {
@@ -251,14 +272,33 @@ impl Want<'_> {
         self.enforce && !matches!(self.open, Open::Concurrency(_))
     }
 
+    /// The [`Open::earliest`] of the limiter with its gate.
+    fn earliest(&self, from: Micros) -> (Micros, i64) {
+        match &self.gate {
+            Some(gate) if self.enforce => gate.earliest(self.open, from, self.cost),
+            _ => self.open.earliest(from, self.cost),
+        }
+    }
+
+    /// The [`Open::level`] of the limiter with its gate.
+    fn level(&self) -> Level {
+        match &self.gate {
+            Some(gate) if self.enforce => gate.level(self.open),
+            _ if self.enforce => self.open.level(),
+            _ => Level { paused: 0, ..self.open.level() },
+        }
+    }
+
     /// By how much a request that comes at `from` would wait longer in this limiter alone than its queue
-    /// allows, µs.
+    /// allows, µs. The wait for the end of a pause is no wait in the queue.
     fn excess(&self, from: Micros) -> Micros {
         match self.open.longest_wait() {
             MAX_BUDGET => 0,
             longest => {
-                let (earliest, _) = self.open.earliest(from.min(MAX_BUDGET), self.cost);
-                (earliest - from - longest).max(0)
+                let (earliest, _) = self.earliest(from.min(MAX_BUDGET));
+                let paused =
+                    self.gate.as_ref().filter(|_| self.enforce).map_or(0, |gate| gate.paused());
+                if earliest - from.max(paused) > longest { earliest - from - longest } else { 0 }
             }
         }
     }

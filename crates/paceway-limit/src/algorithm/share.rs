@@ -139,7 +139,8 @@ impl Level {
     #[must_use]
     pub fn after(self, span: Micros) -> Self {
         let left = |time: Micros| (time - span).max(0);
-        Self { next: left(self.next), reset_after: left(self.reset_after), ..self }
+        let (next, reset_after) = (left(self.next), left(self.reset_after));
+        Self { next, reset_after, paused: left(self.paused), ..self }
     }
 }
 

@@ -301,7 +301,8 @@ impl Open {
             true => 0,
             false => (self.state.last_of_all() + self.rule.span - self.now).max(0),
         };
-        Level { remaining: self.remaining(), next: self.earliest(0, 1).0, reset_after }
+        let next = self.earliest(0, 1).0;
+        Level { remaining: self.remaining(), next, reset_after, paused: 0 }
     }
 
     /// The permits that could be taken now, one by one.

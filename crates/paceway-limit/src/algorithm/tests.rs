@@ -135,7 +135,7 @@ impl Law {
 fn decide(limiters: &mut [&mut Limiter], now: Micros, cost: i64, budget: Micros) -> Reserved {
     let mut open: Vec<_> = limiters.iter().map(|limiter| limiter.open(now)).collect();
     let mut wants: Vec<_> =
-        open.iter_mut().map(|open| Want { open, cost, enforce: true }).collect();
+        open.iter_mut().map(|open| Want { open, cost, enforce: true, gate: None }).collect();
     let reserved = reserve::decide(&mut wants, budget, None);
     if reserved.parts.is_some() {
         limiters.iter_mut().zip(open).for_each(|(limiter, open)| limiter.keep(open));

@@ -162,6 +162,7 @@ impl Open {
             remaining: holes + permits(self.line.tail, pace.full()),
             next: self.earliest(0, 1).0,
             reset_after: self.line.reset_after(),
+            paused: 0,
         }
     }
 

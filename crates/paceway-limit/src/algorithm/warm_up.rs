@@ -286,7 +286,8 @@ impl Open {
     /// How full the limiter is: one permit can be taken now, or none.
     pub fn level(&self) -> Level {
         let next = self.earliest(0, 1).0;
-        Level { remaining: i64::from(next == 0), next, reset_after: self.reset_after() }
+        let reset_after = self.reset_after();
+        Level { remaining: i64::from(next == 0), next, reset_after, paused: 0 }
     }
 
     /// The state to keep and how long it matters, µs; `None` when it is cold, which equals an absent state.

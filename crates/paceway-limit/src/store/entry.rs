@@ -1,4 +1,4 @@
-//! The steps that a store executes in one call, and its reply to each. Every backend executes the same five steps.
+//! The steps that a store executes in one call, and its reply to each. Every backend executes the same six steps.
 
 use super::{Check, Checks, Decision, StoreError};
 use crate::algorithm::{Grant, Level, Micros, concurrency::Ticket};
@@ -39,6 +39,22 @@ pub enum Entry {
         /// The limiter.
         check: Check,
     },
+    /// Pauses a limiter, and reads its level. A pause that ends earlier than the present one changes nothing.
+    Pause {
+        /// The limiter.
+        check: Check,
+        /// How long it grants nothing, and why.
+        pause: Pause,
+    },
+}
+
+/// A pause of limiters, which an upstream has asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pause {
+    /// How long nothing is granted, in µs from the store's now; at most [`MAX_PAUSE`](crate::algorithm::gate::MAX_PAUSE).
+    pub span: Micros,
+    /// The status of the upstream's answer that asked for it, such as 429.
+    pub status: u16,
 }
 
 /// The store's reply to one [`Entry`].
@@ -50,7 +66,7 @@ pub enum Reply {
     Done(bool),
     /// An [`Entry::Refund`] passed a concurrency permit to a waiting request, which may have left since without a word.
     HandedOver,
-    /// The level that an [`Entry::Look`] read.
+    /// The level that an [`Entry::Look`] or [`Entry::Pause`] read.
     Level(Level),
     /// This step failed alone; the others of its call did not.
     Failed(StoreError),
@@ -66,8 +82,19 @@ impl Entry {
             Self::Refund { check, .. }
             | Self::Renew { check, .. }
             | Self::Forget { check }
-            | Self::Look { check } => std::slice::from_ref(check),
+            | Self::Look { check }
+            | Self::Pause { check, .. } => std::slice::from_ref(check),
         }
+    }
+}
+
+// === impl Pause ===
+
+impl Pause {
+    /// The entries that pause the limiters of a request, except those that only observe.
+    pub fn entries(self, checks: &[Check]) -> impl Iterator<Item = Entry> {
+        let enforced = checks.iter().filter(|check| check.enforce);
+        enforced.map(move |check| Entry::Pause { check: check.clone(), pause: self })
     }
 }
 

@@ -15,7 +15,7 @@ pub(super) use grants::is_delayed_charge;
 pub use process::Process;
 
 use super::{
-    Answer, BoxFuture, Check, Checks, Decision, OnFailure, Share, Source, Store, StoreAdmin,
+    Answer, BoxFuture, Check, Checks, Decision, OnFailure, Pause, Share, Source, Store, StoreAdmin,
     StoreError,
     batch::{Batched, Script, StoreMetrics},
     calls::Calls,
@@ -156,6 +156,13 @@ impl Store for Failover {
         match self.is_away() {
             true => Answer::Ready(Err(StoreError::NotConnected)),
             false => self.store.look(check),
+        }
+    }
+
+    fn pause(&self, checks: &Checks, pause: Pause) -> Answer<()> {
+        match self.is_away() {
+            true => Answer::Ready(Err(StoreError::NotConnected)),
+            false => self.store.pause(checks, pause),
         }
     }
 

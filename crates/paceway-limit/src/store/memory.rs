@@ -1,13 +1,15 @@
 //! The store in the memory of this process. It executes the native rules, for a single gateway and for tests.
 
 mod backend;
+mod gates;
 mod pages;
 mod shard;
 
-use super::{Check, Checks, Decision, Entry, Reply, calls::Calls, hash_tag};
+use super::{Check, Checks, Decision, Entry, Pause, Reply, calls::Calls, hash_tag};
 use crate::algorithm::{
-    DataLoss, Level, Micros, Open,
+    DataLoss, Gate, Level, Micros, Open,
     concurrency::{self, Ticket},
+    gate::OpenGate,
     reserve::{self, Want},
 };
 use ahash::RandomState;
@@ -62,6 +64,8 @@ struct OpenedState {
     print: Print,
     /// `None` if no state is kept there, or if its grants were lost.
     place: Option<StateIndex>,
+    /// The gate of a limiter that is paused, or was not long ago.
+    gate: Option<Box<OpenGate>>,
 }
 
 // === impl MemoryStore ===
@@ -130,23 +134,33 @@ impl MemoryStore {
                     Reply::Decision(self.decide_at(now, checks, *budget, *ticket))
                 }
                 Entry::Refund { check, grant } => {
-                    match self.change(now, check, |open| open.refund(*grant, check.cost)) {
+                    let refund = |OpenedState { open, gate, .. }: &mut OpenedState| {
+                        let given = open.refund(*grant, check.cost);
+                        if given && let Some(gate) = gate {
+                            gate.refund(open, *grant, check.cost);
+                        }
+                        given
+                    };
+                    match self.change(now, check, refund) {
                         (_, true) => Reply::HandedOver,
                         (given, false) => Reply::Done(given),
                     }
                 }
                 Entry::Renew { check, grant } => {
-                    let renew =
-                        |open: &mut Open| open.leases().is_some_and(|leases| leases.renew(*grant));
+                    let renew = |OpenedState { open, .. }: &mut OpenedState| {
+                        open.leases().is_some_and(|leases| leases.renew(*grant))
+                    };
                     Reply::Done(self.change(now, check, renew).0)
                 }
                 Entry::Forget { check } if check.is_lease() => {
-                    let forget =
-                        |open: &mut Open| open.leases().is_some_and(concurrency::Open::forget);
+                    let forget = |OpenedState { open, .. }: &mut OpenedState| {
+                        open.leases().is_some_and(concurrency::Open::forget)
+                    };
                     Reply::Done(self.change(now, check, forget).0)
                 }
                 Entry::Forget { check } => Reply::Done(self.forget_at(now, check)),
                 Entry::Look { check } => Reply::Level(self.look_at(now, check)),
+                Entry::Pause { check, pause } => Reply::Level(self.pause_at(now, check, *pause)),
             })
             .collect()
     }
@@ -163,7 +177,8 @@ impl MemoryStore {
             // Most requests have one limiter.
             let mut opened = self.open(&mut shard, check, now);
             let (enforce, cost) = (check.enforce, check.cost);
-            let mut wants = [Want { open: &mut opened.open, cost, enforce }];
+            let gate = opened.gate.as_deref_mut();
+            let mut wants = [Want { open: &mut opened.open, cost, enforce, gate }];
             let decision = Decision::new(reserve::decide(&mut wants, budget, ticket));
             let taken = decision.parts.first().is_some_and(|part| part.at >= 0);
             let called = self.put(&mut shard, check, opened, taken, now);
@@ -177,8 +192,9 @@ impl MemoryStore {
             opened.push(self.open(&mut shard, check, now));
         }
         let mut wants: SmallVec<[Want<'_>; 2]> = SmallVec::new();
-        for (check, OpenedState { open, .. }) in checks.iter().zip(&mut opened) {
-            wants.push(Want { open, cost: check.cost, enforce: check.enforce });
+        for (check, OpenedState { open, gate, .. }) in checks.iter().zip(&mut opened) {
+            let gate = gate.as_deref_mut();
+            wants.push(Want { open, cost: check.cost, enforce: check.enforce, gate });
         }
         let decision = Decision::new(reserve::decide(&mut wants, budget, ticket));
         drop(wants);
@@ -195,9 +211,10 @@ impl MemoryStore {
     fn forget_at(&self, now: Micros, check: &Check) -> bool {
         let (mut shard, print) = (self.shard(&check.key).lock(), self.print(&check.key));
         let before = shard.len();
+        let was_paused = shard.remove_gate(print);
         let (gone, is_kept) = self.vacate(&mut shard, print, check, now);
         self.count(before, shard.len());
-        gone || is_kept
+        gone || is_kept || was_paused
     }
 
     /// Replaces a state by one that no request has used. After a data loss, an absent state would count as a lost one.
@@ -219,11 +236,11 @@ impl MemoryStore {
         &self,
         now: Micros,
         check: &Check,
-        change: impl FnOnce(&mut Open) -> bool,
+        change: impl FnOnce(&mut OpenedState) -> bool,
     ) -> (bool, bool) {
         let mut shard = self.shard(&check.key).lock();
         let mut opened = self.open(&mut shard, check, now);
-        let changed = change(&mut opened.open);
+        let changed = change(&mut opened);
         let called = self.put(&mut shard, check, opened, changed, now);
         drop(shard);
         let has_called = !called.is_empty();
@@ -234,10 +251,29 @@ impl MemoryStore {
     fn look_at(&self, now: Micros, check: &Check) -> Level {
         let mut shard = self.shard(&check.key).lock();
         let opened = self.open(&mut shard, check, now);
-        let level = opened.open.level();
+        let level = opened.level();
         let called = self.put(&mut shard, check, opened, false, now);
         drop(shard);
         self.call(called);
+        level
+    }
+
+    /// Pauses a limiter, and returns its level.
+    fn pause_at(&self, now: Micros, check: &Check, pause: Pause) -> Level {
+        let gate = Gate::new(now, pause.span, pause.status);
+        let mut level = Level::default();
+        self.change(now, check, |opened| {
+            match opened.open.leases() {
+                Some(leases) => leases.pause(gate),
+                None => {
+                    let old = opened.gate.as_ref().map_or(gate, |old| old.gate());
+                    let new = OpenGate::new(old.or_later(gate), now, &check.algorithm);
+                    opened.gate = new.map(Box::new);
+                }
+            }
+            level = opened.level();
+            true
+        });
         level
     }
 
@@ -245,7 +281,9 @@ impl MemoryStore {
         let print = self.print(&check.key);
         let place = shard.find(print);
         match &check.overflow {
-            Some(shared) if place.is_none() && self.keys() >= MAX_KEYS => {
+            Some(shared)
+                if place.is_none() && self.keys() >= MAX_KEYS && !shard.has_gate(print) =>
+            {
                 let before = shard.len();
                 shard.make_room(now);
                 self.count(before, shard.len());
@@ -266,12 +304,13 @@ impl MemoryStore {
         now: Micros,
     ) -> OpenedState {
         let loss = self.loss(check);
+        let gate = shard.open_gate(print, &check.algorithm, now);
         if let Some(place) = place
             && let Some(open) = shard.open(place, &check.algorithm, loss, now)
         {
-            return OpenedState { open, print, place: Some(place) };
+            return OpenedState { open, print, place: Some(place), gate };
         }
-        OpenedState { open: absent(check, loss, now), print, place: None }
+        OpenedState { open: absent(check, loss, now), print, place: None, gate }
     }
 
     fn loss(&self, check: &Check) -> Option<DataLoss> {
@@ -284,7 +323,7 @@ impl MemoryStore {
         &self,
         shard: &mut Shard,
         check: &Check,
-        OpenedState { mut open, print, place }: OpenedState,
+        OpenedState { mut open, print, place, gate }: OpenedState,
         changed: bool,
         now: Micros,
     ) -> Vec<Ticket> {
@@ -295,6 +334,9 @@ impl MemoryStore {
                 shard.put_back(print, place, open);
             }
             return Vec::new();
+        }
+        if let Some(gate) = gate {
+            shard.put_gate(now, print, &gate);
         }
         let before = shard.len();
         match open.close() {
@@ -318,6 +360,17 @@ impl MemoryStore {
     fn call(&self, called: Vec<Ticket>) {
         for ticket in called {
             self.shared.calls.call_holder_of(ticket);
+        }
+    }
+}
+
+// === impl OpenedState ===
+
+impl OpenedState {
+    fn level(&self) -> Level {
+        match &self.gate {
+            Some(gate) => gate.level(&self.open),
+            None => self.open.level(),
         }
     }
 }

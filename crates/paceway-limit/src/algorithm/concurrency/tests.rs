@@ -37,7 +37,11 @@ impl Places {
 
     fn ask(&mut self, ticket: Ticket, budget: Micros) -> Reserved {
         self.with(|open| {
-            reserve::decide(&mut [Want { open, cost: 1, enforce: true }], budget, Some(ticket))
+            reserve::decide(
+                &mut [Want { open, cost: 1, enforce: true, gate: None }],
+                budget,
+                Some(ticket),
+            )
         })
     }
 
@@ -159,7 +163,7 @@ fn two_kinds_of_places_are_taken_together_or_not_at_all() {
     let both = |a: &mut Places, b: &mut Places, ticket| {
         a.with(|a| {
             b.with(|b| {
-                let wants = [a, b].map(|open| Want { open, cost: 1, enforce: true });
+                let wants = [a, b].map(|open| Want { open, cost: 1, enforce: true, gate: None });
                 let mut wants = wants;
                 reserve::decide(&mut wants, SECOND, Some(ticket))
             })
@@ -188,7 +192,8 @@ fn a_request_that_waits_for_permits_takes_its_place_only_then() {
     let mut ask = |places: &mut Places, ticket| {
         let bucket = &mut bucket;
         places.with(|open| {
-            let wants = [bucket, open].map(|open| Want { open, cost: 1, enforce: true });
+            let wants =
+                [bucket, open].map(|open| Want { open, cost: 1, enforce: true, gate: None });
             let mut wants = wants;
             reserve::decide(&mut wants, 5 * SECOND, Some(ticket))
         })

@@ -167,8 +167,8 @@ fn a_request_with_a_slow_limiter_leaves_the_fast_one_to_others() {
     let mut fast = AnyOpen::FixedWindow(Open::new(None, T0, rule(5, SECOND)));
     let mut both = |budget| {
         let mut wants = [
-            Want { open: &mut slow, cost: 1, enforce: true },
-            Want { open: &mut fast, cost: 1, enforce: true },
+            Want { open: &mut slow, cost: 1, enforce: true, gate: None },
+            Want { open: &mut fast, cost: 1, enforce: true, gate: None },
         ];
         reserve::decide(&mut wants, budget, None)
     };

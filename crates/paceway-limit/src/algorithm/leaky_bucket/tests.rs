@@ -25,8 +25,11 @@ impl Bucket {
     /// Decides as a store does: a refusal changes nothing.
     fn decide(&mut self, now: Micros, cost: i64, budget: Micros) -> Reserved {
         let mut open = AnyOpen::LeakyBucket(Open::new(self.state.as_mut(), now, self.rule));
-        let reserved =
-            reserve::decide(&mut [Want { open: &mut open, cost, enforce: true }], budget, None);
+        let reserved = reserve::decide(
+            &mut [Want { open: &mut open, cost, enforce: true, gate: None }],
+            budget,
+            None,
+        );
         if reserved.parts.is_some() {
             let Some((AnyState::LeakyBucket(state), _)) = open.close() else { panic!("no state") };
             self.state = Some(state);

@@ -166,8 +166,8 @@ fn a_request_with_a_slow_limiter_leaves_the_fast_one_to_others() {
     let mut fast = AnyOpen::TokenBucket(Open::new(None, T0, rule(5, SECOND, 5)));
     let mut both = |budget| {
         let mut wants = [
-            Want { open: &mut slow, cost: 1, enforce: true },
-            Want { open: &mut fast, cost: 1, enforce: true },
+            Want { open: &mut slow, cost: 1, enforce: true, gate: None },
+            Want { open: &mut fast, cost: 1, enforce: true, gate: None },
         ];
         reserve::decide(&mut wants, budget, None)
     };
@@ -191,8 +191,8 @@ fn a_thousand_who_wait_for_a_slow_limiter_leave_the_fast_one_to_others() {
     let mut fast = AnyOpen::TokenBucket(Open::new(None, T0, rule(100, SECOND, 10)));
     for i in 0..1000 {
         let mut wants = [
-            Want { open: &mut slow, cost: 1, enforce: true },
-            Want { open: &mut fast, cost: 1, enforce: true },
+            Want { open: &mut slow, cost: 1, enforce: true, gate: None },
+            Want { open: &mut fast, cost: 1, enforce: true, gate: None },
         ];
         assert_eq!(reserve::decide(&mut wants, MAX_BUDGET, None).at, i * SECOND / 10);
     }
@@ -215,8 +215,8 @@ fn an_observing_limiter_changes_nothing_for_the_others() {
     let mut loose = AnyOpen::TokenBucket(Open::new(None, T0, rule(100, SECOND, 100)));
     let mut decide = || {
         let mut wants = [
-            Want { open: &mut strict, cost: 1, enforce: false },
-            Want { open: &mut loose, cost: 1, enforce: true },
+            Want { open: &mut strict, cost: 1, enforce: false, gate: None },
+            Want { open: &mut loose, cost: 1, enforce: true, gate: None },
         ];
         reserve::decide(&mut wants, 0, None)
     };

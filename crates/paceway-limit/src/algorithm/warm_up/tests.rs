@@ -34,8 +34,11 @@ impl Limiter {
     /// Decides as a store does: a refusal changes nothing.
     fn decide(&mut self, now: Micros, cost: i64, budget: Micros) -> Reserved {
         let mut open = AnyOpen::WarmUp(self.open(now));
-        let reserved =
-            reserve::decide(&mut [Want { open: &mut open, cost, enforce: true }], budget, None);
+        let reserved = reserve::decide(
+            &mut [Want { open: &mut open, cost, enforce: true, gate: None }],
+            budget,
+            None,
+        );
         if reserved.parts.is_some() {
             let Some((AnyState::WarmUp(state), _)) = open.close() else { panic!("no state") };
             self.state = Some(state);
@@ -271,8 +274,8 @@ fn who_waits_for_a_slow_limiter_leaves_it_to_others_who_warm_it_up() {
     let mut fast = AnyOpen::WarmUp(Open::new(None, T0, rule(100, SECOND, 10 * SECOND, 3.0)));
     for i in 0..100 {
         let mut wants = [
-            Want { open: &mut slow, cost: 1, enforce: true },
-            Want { open: &mut fast, cost: 1, enforce: true },
+            Want { open: &mut slow, cost: 1, enforce: true, gate: None },
+            Want { open: &mut fast, cost: 1, enforce: true, gate: None },
         ];
         assert_eq!(reserve::decide(&mut wants, MAX_BUDGET, None).at, i * SECOND);
     }

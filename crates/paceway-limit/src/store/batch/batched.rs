@@ -7,7 +7,7 @@ use super::{
 use crate::{
     algorithm::{Grant, Level, Micros, concurrency::Ticket, reserve},
     store::{
-        Answer, BoxFuture, Check, Checks, Decision, Entry, Reply, Source, Store, StoreAdmin,
+        Answer, BoxFuture, Check, Checks, Decision, Entry, Pause, Reply, Source, Store, StoreAdmin,
         calls::Calls, health::Member,
     },
 };
@@ -108,6 +108,21 @@ impl Store for Batched {
             Reply::Level(level) => Some(level),
             _ => None,
         })
+    }
+
+    fn pause(&self, checks: &Checks, pause: Pause) -> Answer<()> {
+        let asked: Vec<_> = pause.entries(checks).map(|entry| self.ask(entry)).collect();
+        Answer::Later(Box::pin(async move {
+            let mut answer = Ok(());
+            for reply in asked {
+                // After an error for one limiter the others are paused nevertheless.
+                answer = answer.and(match reply.await {
+                    Ok(Reply::Failed(error)) | Err(error) => Err(error),
+                    Ok(_) => Ok(()),
+                });
+            }
+            answer
+        }))
     }
 }
 

@@ -4,7 +4,7 @@ use super::MemoryStore;
 use crate::{
     algorithm::{Grant, Level, Micros, concurrency::Ticket, reserve},
     store::{
-        Answer, BoxFuture, Check, Checks, Decision, Entry, Reply, Source, Store, StoreAdmin,
+        Answer, BoxFuture, Check, Checks, Decision, Entry, Pause, Reply, Source, Store, StoreAdmin,
         StoreError,
         batch::{Script, releases},
         calls::Calls,
@@ -32,6 +32,12 @@ impl Store for MemoryStore {
 
     fn look(&self, check: &Check) -> Answer<Level> {
         Answer::Ready(Ok(self.look_at(self.now(), check)))
+    }
+
+    fn pause(&self, checks: &Checks, pause: Pause) -> Answer<()> {
+        let entries: Vec<_> = pause.entries(checks).collect();
+        self.run_at(self.now(), &entries);
+        Answer::Ready(Ok(()))
     }
 }
 

@@ -1,10 +1,11 @@
 //! One part of the states. A state is found by the print of its key and kept beside it, because among a million states each
 //! look at another place misses all caches.
 
-use super::{GRACE, pages::Pages};
+use super::{GRACE, gates::Gates, pages::Pages};
 use crate::{
     algorithm::{
         Algorithm, DataLoss, Micros, Open, State, TokenBucket,
+        gate::OpenGate,
         timeline::{self, Pace},
         token_bucket,
     },
@@ -27,7 +28,7 @@ const MOST_PACES: usize = 1024;
 
 /// The print of a key: 128 bits of hashes that no client can compute. Two keys with one print are less likely than an error
 /// of the machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct Print(pub(super) [u64; 2]);
 
@@ -42,10 +43,14 @@ pub(super) struct Shard {
     paces: Box<[Pace]>,
     /// How far the sweep may move, in 64ths of a place.
     due: u32,
+    /// Whether `gates` has any.
+    has_gates: bool,
     /// The position at which the sweep continues.
     sweep: usize,
     /// The parts of states that have no fixed size.
     asides: Slab<Aside>,
+    /// The gates of paused limiters.
+    gates: Gates,
 }
 
 /// A state with its print, in one cache line.
@@ -135,6 +140,46 @@ impl Shard {
         let open = token_bucket::Open::new(Some(&mut state), now, rule);
         *holes = state.into_holes();
         Open::TokenBucket(open)
+    }
+
+    pub(super) fn has_gate(&self, print: Print) -> bool {
+        self.has_gates && self.gates.get(print).is_some()
+    }
+
+    /// Opens the gate of a limiter; `None` when it has none that delays a request.
+    #[inline]
+    pub(super) fn open_gate(
+        &mut self,
+        print: Print,
+        rule: &Algorithm,
+        now: Micros,
+    ) -> Option<Box<OpenGate>> {
+        // Mostly no limiter is paused.
+        if self.has_gates { self.find_gate(print, rule, now) } else { None }
+    }
+
+    #[cold]
+    fn find_gate(&mut self, print: Print, rule: &Algorithm, now: Micros) -> Option<Box<OpenGate>> {
+        let gate = self.gates.get(print)?;
+        let open = OpenGate::new(gate, now, rule);
+        if open.is_none() {
+            self.remove_gate(print);
+        }
+        open.map(Box::new)
+    }
+
+    /// Removes the gate of a limiter; false when it had none.
+    pub(super) fn remove_gate(&mut self, print: Print) -> bool {
+        let removed = self.gates.remove(print);
+        self.has_gates = !self.gates.is_empty();
+        removed
+    }
+
+    /// Keeps the gate of a paused limiter.
+    #[cold]
+    pub(super) fn put_gate(&mut self, now: Micros, print: Print, open: &OpenGate) {
+        self.has_gates = true;
+        self.gates.put(now, print, open.gate(), open.ends());
     }
 
     /// Puts back a state that was opened at `place` and not changed. Other states may have been added or removed since.

@@ -93,7 +93,7 @@ impl ScriptCall<'_> {
             Entry::Refund { .. } | Entry::Renew { .. } | Entry::Forget { .. } => {
                 Reply::Done(code == 1)
             }
-            Entry::Look { .. } => Reply::Level(read_level(numbers)?),
+            Entry::Look { .. } | Entry::Pause { .. } => Reply::Level(read_level(numbers)?),
         })
     }
 }
@@ -116,7 +116,7 @@ impl GroupReplay {
     /// Repeats the decision for the next request of the group by the native rule, which is the same.
     fn decide(&mut self, entry: &Entry) -> Option<Decision> {
         let Plain { check, budget, .. } = Plain::of(entry)?;
-        let want = Want { open: &mut self.open, cost: check.cost, enforce: true };
+        let want = Want { open: &mut self.open, cost: check.cost, enforce: true, gate: None };
         let decision = Decision::new(reserve::decide(&mut [want], budget, None));
         self.admitted -= i64::from(decision.admitted);
         Some(decision)
@@ -181,5 +181,10 @@ fn read_decision(checks: &Checks, code: i64, numbers: &mut Numbers<'_>) -> Optio
 }
 
 fn read_level(numbers: &mut Numbers<'_>) -> Option<Level> {
-    Some(Level { remaining: numbers.next()?, next: numbers.next()?, reset_after: numbers.next()? })
+    Some(Level {
+        remaining: numbers.next()?,
+        next: numbers.next()?,
+        reset_after: numbers.next()?,
+        paused: 0,
+    })
 }

@@ -260,7 +260,7 @@ impl<'e> ScriptCall<'e> {
                 self.head(check);
                 self.rule(check);
             }
-            Entry::Look { check } => {
+            Entry::Look { check } | Entry::Pause { check, .. } => {
                 self.word(b"P");
                 self.head(check);
                 self.rule(check);

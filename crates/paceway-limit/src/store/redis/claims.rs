@@ -108,7 +108,7 @@ fn exhausted(bound_by: usize) -> Decision {
         wait: MAX_BUDGET,
         retry_after: RETRY,
         bound_by,
-        level: Level { remaining: 0, next: RETRY, reset_after: RETRY },
+        level: Level { remaining: 0, next: RETRY, reset_after: RETRY, paused: 0 },
         parts: Default::default(),
         queued: None,
         source: Source::Shared,

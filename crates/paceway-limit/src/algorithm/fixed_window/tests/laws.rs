@@ -359,7 +359,7 @@ proptest! {
                 .map(|i| Algorithm::FixedWindow(rules[i]).open(states[i].as_mut(), now))
                 .collect();
             let mut wants: Vec<_> =
-                open.iter_mut().map(|open| Want { open, cost, enforce: true }).collect();
+                open.iter_mut().map(|open| Want { open, cost, enforce: true, gate: None }).collect();
             let reserved = reserve::decide(&mut wants, budget, None);
             let fits = |at: &Micros| {
                 used.clone().all(|i| taken(rules[i].period, &grants[i], *at) + cost <= rules[i].count)

@@ -230,7 +230,7 @@ proptest! {
                 .collect();
             let before = open.clone();
             let mut wants: Vec<_> =
-                open.iter_mut().map(|open| Want { open, cost, enforce: true }).collect();
+                open.iter_mut().map(|open| Want { open, cost, enforce: true, gate: None }).collect();
             let reserved = reserve::decide(&mut wants, budget, None);
             if reserved.parts.is_none() {
                 prop_assert_eq!(open, before);

@@ -207,7 +207,7 @@ proptest! {
                 .map(|i| Algorithm::TokenBucket(rules[i]).open(states[i].as_mut(), now))
                 .collect();
             let mut wants: Vec<_> =
-                open.iter_mut().map(|open| Want { open, cost, enforce: true }).collect();
+                open.iter_mut().map(|open| Want { open, cost, enforce: true, gate: None }).collect();
             let reserved = reserve::decide(&mut wants, budget, None);
             if reserved.parts.is_some() {
                 for (i, open) in used.zip(open) {

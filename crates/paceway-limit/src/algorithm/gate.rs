@@ -1,0 +1,172 @@
+//! The gate of a paused limiter. Twin of `gate.lua`.
+//!
+//! An upstream that answers 429 with `Retry-After: 6` refuses every call of the next 6 s, whatever the rule
+//! of the limiter allows. The *gate* is kept beside the limiter's state and closes it until an instant. From
+//! that instant on it is a token bucket of the limiter's rate and capacity that holds one permit: of the
+//! permits of cost 1 at most `1 + t·count/period` are granted in the first `t` µs, so that the waiting
+//! requests are no burst. The rule of the limiter applies as well, and the later instant wins. When the bucket is full the
+//! gate delays no request any more, and is removed.
+//!
+//! A leaky bucket and a warm-up grant one permit at a time by themselves, so their gate ends with the pause.
+//! The pause of a [`Concurrency`](super::Concurrency) is part of its state.
+
+use super::{Algorithm, Grant, Level, MAX_BUDGET, Micros, Open};
+
+/// The longest pause, µs: 366 days. It keeps instants exact.
+pub const MAX_PAUSE: Micros = 366 * 86_400 * 1_000_000;
+
+/// Until when a limiter is paused, and what it has granted since.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Gate {
+    /// The end of the pause, µs of the store's clock.
+    pub until: Micros,
+    /// The permits that were granted for instants from `until` on.
+    pub spent: i64,
+    /// The status of the upstream's answer that caused the pause, such as 429.
+    pub status: u16,
+}
+
+/// The token bucket that a gate is after its pause: a permit each `period / count` µs, and at most `most` of
+/// them at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Ramp {
+    period: i64,
+    count: i64,
+    most: i64,
+}
+
+/// A gate while it is worked on, with the rule of its limiter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenGate {
+    gate: Gate,
+    ramp: Ramp,
+    now: Micros,
+}
+
+// === impl Gate ===
+
+impl Gate {
+    /// The gate of a pause of `span` µs that begins `now`.
+    pub fn new(now: Micros, span: Micros, status: u16) -> Self {
+        Self { until: now + span.clamp(0, MAX_PAUSE), spent: 0, status }
+    }
+
+    /// The gate of two pauses: the one that ends later. Among equals the older one stays, with its grants.
+    #[must_use]
+    pub fn or_later(self, new: Self) -> Self {
+        if new.until > self.until { new } else { self }
+    }
+}
+
+// === impl Ramp ===
+
+impl Ramp {
+    fn of(rule: &Algorithm) -> Self {
+        let [period, count, most] = match rule {
+            Algorithm::TokenBucket(rule) => rule.args(),
+            Algorithm::SlidingWindow(rule) => [rule.span(), rule.capacity(), rule.capacity()],
+            Algorithm::FixedWindow(rule) => [rule.period(), rule.capacity(), rule.capacity()],
+            // They keep the distance between permits themselves.
+            Algorithm::LeakyBucket(_) | Algorithm::WarmUp(_) | Algorithm::Concurrency(_) => {
+                [0, 1, 1]
+            }
+        };
+        Self { period, count, most }
+    }
+
+    /// The time in which `permits` flow in, µs. Both twins compute in doubles and round up.
+    fn span(self, permits: i64) -> Micros {
+        let permits = permits.max(0) as f64;
+        (permits * self.period as f64 / self.count as f64).ceil() as Micros
+    }
+}
+
+// === impl OpenGate ===
+
+impl OpenGate {
+    /// Reads the gate of a limiter at `now`; `None` when the gate delays no request any more.
+    pub fn new(gate: Gate, now: Micros, rule: &Algorithm) -> Option<Self> {
+        let open = Self { gate, ramp: Ramp::of(rule), now };
+        (open.ends() > now).then_some(open)
+    }
+
+    /// The gate as the store keeps it.
+    pub fn gate(&self) -> Gate {
+        self.gate
+    }
+
+    /// The instant from which the gate delays no request any more, µs of the store's clock.
+    pub fn ends(&self) -> Micros {
+        self.gate.until + self.ramp.span(self.gate.spent + self.ramp.most - 1)
+    }
+
+    /// How long the pause still takes, µs.
+    pub fn paused(&self) -> Micros {
+        (self.gate.until - self.now).max(0)
+    }
+
+    /// The first instant at which the gate grants `cost` permits, µs from now; it may be past.
+    fn at(&self, cost: i64) -> Micros {
+        self.gate.until + self.ramp.span(self.gate.spent + cost - 1) - self.now
+    }
+
+    /// The same as [`Open::earliest`] for a limiter with this gate.
+    pub fn earliest(&self, open: &Open, from: Micros, cost: i64) -> (Micros, i64) {
+        let at = self.at(cost).max(from);
+        // Later than the longest budget only the time of the refusal is computed.
+        let (earliest, start) = open.earliest(at.min(MAX_BUDGET), cost);
+        (earliest.max(at), start)
+    }
+
+    /// The same as [`Open::take`] for a limiter with this gate. The grant names the gate.
+    pub fn take(&mut self, open: &mut Open, start: i64, cost: i64) -> Grant {
+        let mut grant = open.take(start, cost);
+        self.gate.spent += cost;
+        if let Some(name) = name(open, &mut grant) {
+            *name = self.gate.until;
+        }
+        grant
+    }
+
+    /// Returns `cost` permits of a refunded grant, if they were taken through this gate: otherwise every
+    /// request that leaves after a pause would slow the limiter for as long as it is busy.
+    pub fn refund(&mut self, open: &Open, mut grant: Grant, cost: i64) {
+        if name(open, &mut grant).is_some_and(|name| *name == self.gate.until) {
+            self.gate.spent = (self.gate.spent - cost).max(0);
+        }
+    }
+
+    /// How full a limiter with this gate is.
+    pub fn level(&self, open: &Open) -> Level {
+        let Level { remaining, reset_after, .. } = open.level();
+        Level {
+            remaining: remaining.min(self.remaining()),
+            next: self.earliest(open, 0, 1).0,
+            reset_after: reset_after.max(self.ends() - self.now),
+            paused: self.paused(),
+        }
+    }
+
+    /// How many permits of cost 1 the gate grants now.
+    fn remaining(&self) -> i64 {
+        let Self { gate, ramp, now } = *self;
+        if now < gate.until {
+            return 0;
+        }
+        let since = (now - gate.until) as f64 * ramp.count as f64 / ramp.period as f64;
+        (since.floor() as i64 - gate.spent + 1).max(0)
+    }
+}
+
+/// The field of a grant that names the gate through which it was taken, 0 for none: one that the algorithm
+/// does not use itself. `None` if the gate counts no permits.
+fn name<'g>(open: &Open, grant: &'g mut Grant) -> Option<&'g mut i64> {
+    match open {
+        Open::TokenBucket(_) | Open::SlidingWindow(_) => Some(&mut grant.aux),
+        Open::FixedWindow(_) => Some(&mut grant.ticks),
+        Open::LeakyBucket(_) | Open::WarmUp(_) | Open::Concurrency(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,246 @@
+use super::*;
+use crate::algorithm::{
+    Concurrency, FixedWindow, LeakyBucket, SlidingWindow, State, TokenBucket, WarmUp,
+    concurrency::Ticket,
+    reserve::{self, Reserved, Want},
+    tests::cases,
+};
+use proptest::prelude::*;
+
+const T0: Micros = 1_700_000_000_000_000;
+
+/// A limiter with its state and its gate, as a store keeps them.
+struct Limiter {
+    rule: Algorithm,
+    state: Option<State>,
+    gate: Option<Gate>,
+}
+
+impl Limiter {
+    fn new(rule: Algorithm) -> Self {
+        Self { rule, state: None, gate: None }
+    }
+
+    fn pause(&mut self, now: Micros, span: Micros) {
+        let gate = Gate::new(now, span, 429);
+        self.gate = Some(self.gate.map_or(gate, |old| old.or_later(gate)));
+    }
+
+    fn open(&mut self, now: Micros) -> (Open, Option<OpenGate>) {
+        let gate = self.gate.and_then(|gate| OpenGate::new(gate, now, &self.rule));
+        (self.rule.open(self.state.clone().as_mut(), now), gate)
+    }
+
+    fn ask(&mut self, now: Micros, cost: i64, budget: Micros) -> Reserved {
+        let (mut open, mut gate) = self.open(now);
+        let want = Want { open: &mut open, cost, enforce: true, gate: gate.as_mut() };
+        let reserved = reserve::decide(&mut [want], budget, None);
+        if reserved.parts.is_some() {
+            self.state = open.close().map(|(state, _)| state);
+            self.gate = gate.map(|gate| gate.gate());
+        }
+        reserved
+    }
+
+    fn refund(&mut self, now: Micros, grant: Grant, cost: i64) {
+        let (mut open, mut gate) = self.open(now);
+        if open.refund(grant, cost) {
+            if let Some(gate) = &mut gate {
+                gate.refund(&open, grant, cost);
+            }
+            self.state = open.close().map(|(state, _)| state);
+            self.gate = gate.map(|gate| gate.gate());
+        }
+    }
+}
+
+/// A rule, and the time of a permit as count and period.
+fn rule() -> impl Strategy<Value = (Algorithm, i64, Micros)> {
+    let numbers = (3..30i64, 1_000..2_000_000i64, 0..5usize);
+    numbers.prop_map(|(count, period, which)| {
+        let rule = match which {
+            0 => Algorithm::TokenBucket(TokenBucket::new(count, period, count).expect("a rule")),
+            1 => Algorithm::SlidingWindow(SlidingWindow::new(count, period, 0).expect("a rule")),
+            2 => Algorithm::FixedWindow(FixedWindow::new(count, period).expect("a rule")),
+            3 => Algorithm::LeakyBucket(LeakyBucket::new(count, period, 0, None).expect("a rule")),
+            _ => Algorithm::WarmUp(WarmUp::new(count, period, 50_000, 3.0).expect("a rule")),
+        };
+        (rule, count, period)
+    })
+}
+
+proptest! {
+    #![proptest_config(cases(256))]
+
+    /// Nothing is granted within a pause; in the first `t` µs after it at most `1 + t·count/period` permits are; and the
+    /// `retry_after` of a refusal is true.
+    #[test]
+    fn after_a_pause_a_limiter_begins_empty(
+        (rule, count, period) in rule(),
+        steps in prop::collection::vec((0..900_000i64, 0..40u32, 0..9_000_000i64), 1..40),
+        first in 1..5_000_000i64,
+    ) {
+        let mut limiter = Limiter::new(rule);
+        let mut now = T0;
+        limiter.pause(now, first);
+        let mut until = now + first;
+        let mut granted = Vec::new();
+        for (after, what, amount) in steps {
+            now += after;
+            if what == 0 {
+                limiter.pause(now, amount);
+                if now + amount > until {
+                    until = now + amount;
+                    granted.clear();
+                }
+                continue;
+            }
+            let reserved = limiter.ask(now, 1, amount);
+            if now < until {
+                prop_assert_eq!(reserved.level.paused, until - now);
+            }
+            match reserved.parts {
+                Some(_) => granted.push(now + reserved.at),
+                None => {
+                    let later = limiter.ask(now + reserved.retry_after, 1, amount);
+                    prop_assert!(later.parts.is_some(), "{:?}", later);
+                    now += reserved.retry_after;
+                    granted.push(now + later.at);
+                }
+            }
+        }
+        granted.sort_unstable();
+        for (i, at) in granted.iter().enumerate() {
+            let t = i128::from(at - until);
+            prop_assert!(t >= 0, "{} µs before the end", -t);
+            prop_assert!(i as i128 * i128::from(period) <= t * i128::from(count), "{i} within {t} µs");
+        }
+    }
+
+    /// Waiters that come within a pause get slots from its end on, with the time of a permit between them, and use the whole
+    /// rate.
+    #[test]
+    fn the_waiters_of_a_pause_are_no_herd((rule, count, period) in rule(), span in 1..5_000_000i64) {
+        let mut limiter = Limiter::new(rule);
+        limiter.pause(T0, span);
+        let mut last = None;
+        for i in 0..60 {
+            let reserved = limiter.ask(T0 + 1, 1, MAX_BUDGET);
+            let at = T0 + 1 + reserved.at;
+            prop_assert!(reserved.parts.is_some());
+            let slot = T0 + span + (i * period + count - 1) / count;
+            match rule {
+                Algorithm::TokenBucket(_) => prop_assert!((slot..=slot + 60).contains(&at)),
+                _ => prop_assert!(at >= slot),
+            }
+            prop_assert!(last.is_none_or(|last| at - last >= period / count - 1));
+            last = Some(at);
+        }
+    }
+
+    /// Requests that leave return their permits: afterwards the limiter grants as if they had not come.
+    #[test]
+    fn refunds_leave_no_trace((rule, ..) in rule(), span in 1..5_000_000i64, waiting in 1..30usize) {
+        let (mut limiter, mut unused) = (Limiter::new(rule), Limiter::new(rule));
+        limiter.pause(T0, span);
+        unused.pause(T0, span);
+        let grants: Vec<_> = (0..waiting)
+            .filter_map(|_| limiter.ask(T0, 1, MAX_BUDGET).parts.map(|parts| parts[0].grant))
+            .collect();
+        grants.into_iter().rev().for_each(|grant| limiter.refund(T0, grant, 1));
+        for _ in 0..5 {
+            let (a, b) = (limiter.ask(T0, 1, MAX_BUDGET), unused.ask(T0, 1, MAX_BUDGET));
+            prop_assert_eq!(a.at, b.at);
+        }
+    }
+}
+
+/// A grant from before the pause is no grant of the gate: its refund lets nothing through the gate.
+#[test]
+fn a_refund_from_before_the_pause_does_not_count() {
+    let rule = TokenBucket::new(10, 1_000_000, 10).expect("a rule");
+    let mut limiter = Limiter::new(Algorithm::TokenBucket(rule));
+    let before = limiter.ask(T0, 5, 0).parts.expect("granted")[0].grant;
+    limiter.pause(T0, 1_000_000);
+    assert_eq!(limiter.ask(T0, 1, MAX_BUDGET).at, 1_000_000);
+    limiter.refund(T0, before, 5);
+    assert_eq!(limiter.gate.map(|gate| gate.spent), Some(1));
+    assert_eq!(limiter.ask(T0, 1, MAX_BUDGET).at, 1_100_000);
+}
+
+/// The gate ends when its bucket is full: then the limiter has its whole burst again.
+#[test]
+fn a_full_gate_ends() {
+    let rule = Algorithm::TokenBucket(TokenBucket::new(10, 1_000_000, 5).expect("a rule"));
+    let mut limiter = Limiter::new(rule);
+    limiter.pause(T0, 1_000_000);
+    limiter.pause(T0, 500_000);
+    for (after, remaining, is_there) in
+        [(999_999, 0, true), (1_000_000, 1, true), (1_399_999, 4, true), (1_400_000, 5, false)]
+    {
+        let (open, gate) = limiter.open(T0 + after);
+        let level = gate.as_ref().map_or_else(|| open.level(), |gate| gate.level(&open));
+        assert_eq!((level.remaining, gate.is_some()), (remaining, is_there), "after {after}");
+        assert_eq!(level.paused, (1_000_000 - after).max(0));
+    }
+}
+
+/// A pause that is longer than any budget delays no exact arithmetic: the wait that is advised is true.
+#[test]
+fn a_pause_of_a_day_is_exact() {
+    const DAY: Micros = 86_400_000_000;
+    let rule = Algorithm::SlidingWindow(SlidingWindow::new(5, 1_000_000, 0).expect("a rule"));
+    let mut limiter = Limiter::new(rule);
+    limiter.pause(T0, DAY);
+    let reserved = limiter.ask(T0, 1, MAX_BUDGET);
+    assert_eq!((reserved.at, reserved.retry_after), (DAY, DAY - MAX_BUDGET));
+    assert!(limiter.ask(T0 + DAY - MAX_BUDGET - 1, 1, MAX_BUDGET).parts.is_none());
+    assert_eq!(limiter.ask(T0 + DAY - MAX_BUDGET, 1, MAX_BUDGET).at, MAX_BUDGET);
+}
+
+/// The queue of a leaky bucket bounds the requests after the pause; the pause itself is no queue.
+#[test]
+fn a_short_queue_waits_for_the_end_of_a_pause() {
+    let rule = LeakyBucket::new(10, 1_000_000, 0, Some(2)).expect("a rule");
+    let mut limiter = Limiter::new(Algorithm::LeakyBucket(rule));
+    limiter.pause(T0, 5_000_000);
+    for at in [5_000_000, 5_100_000, 5_200_000] {
+        let reserved = limiter.ask(T0, 1, 20_000_000);
+        assert_eq!((reserved.parts.is_some(), reserved.at), (true, at));
+    }
+    let refused = limiter.ask(T0, 1, 20_000_000);
+    assert_eq!((refused.parts, refused.retry_after), (None, 5_100_000));
+    assert!(limiter.ask(T0 + 5_100_000, 1, 20_000_000).parts.is_some());
+}
+
+/// A paused limiter of concurrency grants nothing, also to a request that was notified just before; a request whose budget
+/// ends within the pause is refused.
+#[test]
+fn concurrency_grants_nothing_within_a_pause() {
+    let rule = Algorithm::Concurrency(Concurrency::new(2, 60_000_000).expect("a rule"));
+    let mut state = None::<State>;
+    let mut ask = |now, number, deadline, budget, pause: Option<Micros>| {
+        let mut open = rule.open(state.as_mut(), now);
+        if let Some(span) = pause {
+            open.leases().expect("leases").pause(Gate::new(now, span, 429));
+        }
+        let ticket = Ticket { gateway: 1, number, deadline };
+        let want = Want { open: &mut open, cost: 1, enforce: true, gate: None };
+        let reserved = reserve::decide(&mut [want], budget, Some(ticket));
+        let called = open.leases().expect("leases").notified();
+        state = open.close().map(|(state, _)| state);
+        (reserved, called)
+    };
+    assert!(ask(T0, 1, 0, 0, None).0.parts.is_some());
+    let (refused, _) = ask(T0, 2, 0, 500_000, Some(1_000_000));
+    assert_eq!((refused.parts, refused.queued, refused.retry_after), (None, None, 1_000_000));
+    let (waits, _) = ask(T0, 3, 0, 3_000_000, None);
+    let queued = waits.queued.expect("queued");
+    assert_eq!((queued.ask_after, waits.level.paused), (1_000_000, 1_000_000));
+    assert!(ask(T0 + 10, 4, 0, 2_000_000, None).0.queued.is_some());
+    // The first one asks again too early, and keeps its place.
+    let (waits, called) = ask(T0 + 999_999, 3, queued.deadline, 2_000_000, None);
+    assert_eq!((waits.queued.map(|queued| queued.ask_after), called.len()), (Some(1), 0));
+    let (granted, called) = ask(T0 + 1_000_000, 3, queued.deadline, 2_000_000, None);
+    assert_eq!((granted.parts.is_some(), called[0].number, called.len()), (true, 3, 1));
+}
