@@ -9,6 +9,7 @@ mod forward;
 mod interim;
 mod record;
 mod request_id;
+mod resend;
 mod respond;
 mod service;
 mod tunnel;

@@ -29,13 +29,16 @@ pub use body::ResponseBody;
 pub use cluster::{AddressMetrics, Cluster, ClusterSettings, Timeouts};
 pub use connection::Connection;
 pub use error::{UpstreamError, WireError};
-pub use exchange::{Resend, Sent};
-pub use h1::Tunnel;
+pub use exchange::{Resend, Sent, move_host};
 #[cfg(fuzzing)]
 pub use h1::fuzzing;
+pub use h1::{Tunnel, is_idempotent};
 pub use names::follow;
 pub use pool::{PendingConnection, Pool};
 pub use request_boundary::RequestBoundary;
 pub use sockets::Sockets;
 pub use target::Target;
-pub use upload::{RequestBody, UnrequestedBody, Upload, UploadControl, UploadError, UploadLimits};
+pub use upload::{
+    KeptBytes, KeptShare, Replay, RequestBody, UnrequestedBody, Upload, UploadControl, UploadError,
+    UploadLimits,
+};

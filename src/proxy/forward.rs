@@ -1,9 +1,7 @@
 //! The exchange with the upstream: the client's request on a connection, and what came back as the client gets it.
 
 use super::{
-    Body, Client, Exchange, Proxy, Routed,
-    attempt::{Attempt, SecondConnection},
-    interim,
+    Body, Client, Exchange, Proxy, Routed, interim,
     record::Record,
     request_id::X_REQUEST_ID,
     upgrade::{Switched, Upgrade},
@@ -11,10 +9,10 @@ use super::{
 use crate::{
     answer::{Failure, PACEWAY_ORIGIN},
     config,
-    limit::{self, Callee, Reservation},
+    limit::Reservation,
     plan::RoutePolicy,
     upstream::{
-        self, Connection, Resend, Sent, Target, UploadControl, UploadError, UpstreamError,
+        self, Connection, Replay, Sent, Target, Upload, UploadControl, UploadError, UpstreamError,
         headers::{self, AddedHeaders, ForwardContext},
     },
 };
@@ -27,6 +25,24 @@ use tokio::time::Instant;
 
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
+/// A request as its attempts at the upstream send it.
+pub(super) struct Outgoing {
+    /// The headers that the gateway adds.
+    added: AddedHeaders,
+    /// The version of HTTP that its client speaks.
+    version: Version,
+    /// The state of its body; `None` if it has none.
+    upload: Option<UploadControl>,
+    /// Has the body again when an attempt is over, if it is kept.
+    replay: Replay<Upload>,
+}
+
+/// The head of the upstream's answer, whose body is still to be read, and what the request holds until then.
+pub(super) struct Received {
+    response: Response<upstream::ResponseBody>,
+    reservation: Option<Reservation>,
+}
+
 // === impl Proxy ===
 
 impl Proxy {
@@ -38,7 +54,7 @@ impl Proxy {
         mut reservation: Option<Reservation>,
         connection: Connection,
     ) -> Result<Response<Body>, Failure> {
-        let Exchange { record, client, closes, .. } = exchange;
+        let Exchange { record, client, .. } = exchange;
         if connection.is_http2() && routed.upgrade.as_ref().is_some_and(Upgrade::is_by_h2) {
             return Err(Failure::BadRequest("this upstream takes no WebSockets".into()));
         }
@@ -46,27 +62,42 @@ impl Proxy {
         let upgrade = routed.upgrade.take();
         let (config, target) =
             (&self.0.plan.config.upstreams[routed.policy.upstream], connection.target());
-        let mut own = routed.for_upstream(config, upgrade.as_ref(), &record.id, client, target)?;
+        let added = routed.for_upstream(config, upgrade.as_ref(), &record.id, client, target)?;
+        let mut outgoing = Outgoing { added, version, upload, replay: Replay::none() };
         if let Some(reservation) = &mut reservation {
             reservation.spend();
         }
         record.sent();
-        let hears = (version == Version::HTTP_11).then_some(*client);
-        let mut started = Instant::now();
-        let inform = interim::pass(hears, &upload);
-        let sent = connection.send(&mut routed.request, &mut own, started, &inform).await;
-        let answer = match sent {
-            Ok(Sent::Answer(response)) => Ok(response),
-            Ok(Sent::Resend(again)) => {
-                let exchange = (&mut own, &mut started, &inform);
-                let reservation = reservation.as_ref();
-                Box::pin(self.send_again(record, routed, reservation, *again, exchange)).await
-            }
-            Err(error) => Err(error),
-        };
-        let mut response = match answer {
+        let answer =
+            self.attempt(exchange, routed, &mut outgoing, reservation.as_ref(), connection);
+        let response = match answer.await {
             Ok(response) => response,
-            Err(error) => return Err(unanswered(error, upload.as_ref(), reservation)),
+            Err(error) => return Err(unanswered(error, outgoing.upload.as_ref(), reservation)),
+        };
+        self.pass_on(exchange, routed, (&outgoing, upgrade), Received { response, reservation })
+    }
+
+    /// Makes one attempt: sends the request on `connection`, and waits for the head of the response.
+    async fn attempt(
+        &self,
+        exchange: &mut Exchange<'_>,
+        routed: &mut Routed<'_>,
+        outgoing: &mut Outgoing,
+        reservation: Option<&Reservation>,
+        connection: Connection,
+    ) -> Result<Response<upstream::ResponseBody>, UpstreamError> {
+        let Exchange { record, client, .. } = exchange;
+        let hears = (outgoing.version == Version::HTTP_11).then_some(*client);
+        let mut started = Instant::now();
+        let Outgoing { added, upload, replay, .. } = outgoing;
+        let inform = interim::pass(hears, upload);
+        let request = &mut routed.request;
+        let response = match connection.send(request, added, (started, replay), &inform).await? {
+            Sent::Answer(response) => response,
+            Sent::Resend(again) => {
+                let way = (added, replay, &mut started, &inform);
+                Box::pin(self.send_again(record, routed, reservation, *again, way)).await?
+            }
         };
         let took = started.elapsed();
         record.upstream = Some(took);
@@ -76,6 +107,18 @@ impl Proxy {
         if throttles(&response) {
             self.0.plan.upstreams[routed.policy.upstream].throttled.increment(1);
         }
+        Ok(response)
+    }
+
+    /// Makes the upstream's answer the client's.
+    fn pass_on(
+        &self,
+        exchange: &mut Exchange<'_>,
+        routed: &Routed<'_>,
+        (outgoing, upgrade): (&Outgoing, Option<Upgrade>),
+        Received { mut response, reservation }: Received,
+    ) -> Result<Response<Body>, Failure> {
+        let Exchange { record, client, closes, .. } = exchange;
         let switched = Switched::from(upgrade, &response).map_err(Failure::Upstream)?;
         let is_h2 = response.version() == Version::HTTP_2;
         for_client(routed.policy, record, &mut response);
@@ -93,8 +136,8 @@ impl Proxy {
             );
             return Ok(Response::from_parts(head, Body::empty()));
         }
-        let unasked = upload.as_ref().and_then(UploadControl::answered);
-        if unasked.is_some() && version < Version::HTTP_2 {
+        let unasked = outgoing.upload.as_ref().and_then(UploadControl::answered);
+        if unasked.is_some() && outgoing.version < Version::HTTP_2 {
             // The next bytes of the client may be its body, or another request.
             *closes = true;
         }
@@ -104,69 +147,7 @@ impl Proxy {
     }
 }
 
-impl Proxy {
-    /// Sends a request once more. If the upstream may have counted the first attempt, permits of its own are taken
-    /// first: an upstream that counts a call and then closes the connection would see more calls than the law allows.
-    /// `started` moves by the time in which nothing was asked of the upstream.
-    async fn send_again(
-        &self,
-        record: &mut Record<'_>,
-        routed: &mut Routed<'_>,
-        reservation: Option<&Reservation>,
-        again: Resend,
-        (own, started, inform): (
-            &mut AddedHeaders,
-            &mut Instant,
-            &(impl Fn(StatusCode, HeaderMap) + Sync),
-        ),
-    ) -> Result<Response<upstream::ResponseBody>, UpstreamError> {
-        let failed_at = Instant::now();
-        let connection = self.second_connection(record, routed, reservation, &again).await;
-        record.waited();
-        let connection = match connection {
-            Ok(connection) => connection,
-            Err(Failure::Upstream(error)) => return Err(again.unconnected(error)),
-            Err(_) => return Err(again.unpaid()),
-        };
-        let now = Instant::now();
-        // If the upstream has seen nothing of the request, the second attempt gets no time of its own.
-        let from = if again.is_seen() { now } else { *started };
-        *started += now - failed_at;
-        again.send(connection, &mut routed.request, own, from, inform).await
-    }
-
-    /// A fresh connection for a second attempt that is paid for.
-    async fn second_connection(
-        &self,
-        record: &mut Record<'_>,
-        routed: &Routed<'_>,
-        first: Option<&Reservation>,
-        again: &Resend,
-    ) -> Result<Connection, Failure> {
-        let mut fresh = None;
-        if !again.is_seen() || first.is_none() {
-            let connection = again.connection().await.map_err(Failure::Upstream)?;
-            // A connection that took long to make may be late: the request could meet those that are sent later.
-            if !first.is_some_and(Reservation::is_late) {
-                return Ok(connection);
-            }
-            fresh = Some(connection);
-        }
-        let (checks, indices) = first.map(Reservation::for_another_attempt).unwrap_or_default();
-        let upstream = &self.0.upstreams[routed.policy.upstream];
-        let mut pool = SecondConnection { upstream, again, fresh };
-        if checks.is_empty() {
-            return pool.ready().await;
-        }
-        let way = (routed.route, routed.policy);
-        let asked = (&checks, &indices[..]);
-        let mut attempt = Attempt::second(self, record, way, asked, routed.budget);
-        let paced = limit::pace(&self.0.store, &checks, &mut attempt, &mut pool).await;
-        let (mut reservation, connection) = paced?;
-        reservation.spend();
-        Ok(connection)
-    }
-}
+// === impl Routed ===
 
 impl Routed<'_> {
     /// Makes the request one for its upstream, and returns the headers that the gateway adds.

@@ -13,11 +13,11 @@ use super::{
     headers::{added::AddedHeaders, list_size},
     pool::state::PoolState,
     response::{check_response, leaves_in_step},
-    upload::Upload,
+    upload::{Replay, Upload},
     wire::Wire,
 };
 use dispatch::{Dispatched, H1Answer, dispatch_h1, dispatch_h2};
-use http::{HeaderMap, Request, Response, StatusCode, header::HOST};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header::HOST};
 use std::sync::Arc;
 use tokio::time::Instant;
 
@@ -47,7 +47,8 @@ pub struct Resend {
 
 impl Connection {
     /// Sends a request, with the fields that the gateway adds, and waits for the head of its response. The time-out of the
-    /// response begins `now`. `inform` is called with each interim response (1xx) of an HTTP/1.1 upstream.
+    /// response begins `now`. `inform` is called with each interim response (1xx) of an HTTP/1.1 upstream. `replay` has the
+    /// body again afterwards, if it is kept; the head stays in `request`.
     ///
     /// The request may be sent once more, on a fresh connection, in three cases: the upstream has seen no byte of it; the
     /// upstream declared that it did not process it (RFC 9113 section 8.7); a connection that was kept idle ended without
@@ -60,11 +61,11 @@ impl Connection {
         mut self,
         request: &mut Request<Upload>,
         added: &mut AddedHeaders,
-        now: Instant,
+        (now, replay): (Instant, &mut Replay<Upload>),
         inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
     ) -> Result<Sent, UpstreamError> {
         let deadline = Deadline::of(request, now, self.pool.timeouts().response);
-        match self.dispatch(request, added, &deadline, inform).await {
+        match self.dispatch(request, added, (&deadline, replay), inform).await {
             Dispatched::Again(why, is_seen) => {
                 if let Wire::Http2(stream) = &self.wire {
                     stream.retire();
@@ -80,7 +81,7 @@ impl Connection {
         &mut self,
         request: &mut Request<Upload>,
         added: &mut AddedHeaders,
-        deadline: &Deadline,
+        (deadline, replay): (&Deadline, &mut Replay<Upload>),
         inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
     ) -> Dispatched {
         match &mut self.wire {
@@ -89,7 +90,7 @@ impl Connection {
                 // The box keeps the future of HTTP/1.1 requests small.
                 let target = self.pool.target_of(&self.address);
                 added.merge_into(request.headers_mut());
-                Box::pin(dispatch_h2(stream, request, target, deadline)).await
+                Box::pin(dispatch_h2(stream, request, target, deadline, replay)).await
             }
         }
     }
@@ -161,17 +162,13 @@ impl Resend {
         mut connection: Connection,
         request: &mut Request<Upload>,
         added: &mut AddedHeaders,
-        now: Instant,
+        (now, replay): (Instant, &mut Replay<Upload>),
         inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
     ) -> Result<Response<ResponseBody>, UpstreamError> {
-        let host = added.get_mut(&HOST).or_else(|| request.headers_mut().get_mut(HOST));
-        if let Some(host) = host
-            && *host == self.pool.target_of(&self.address).host
-        {
-            *host = connection.target().host.clone();
-        }
+        let first = &self.pool.target_of(&self.address).host;
+        move_host(request, added, first, &connection.target().host);
         let deadline = Deadline::of(request, now, self.pool.timeouts().response);
-        let outcome = match connection.dispatch(request, added, &deadline, inform).await {
+        let outcome = match connection.dispatch(request, added, (&deadline, replay), inform).await {
             Dispatched::Again(error, false) if !self.is_seen => {
                 Dispatched::Failed(UpstreamError::Unsent(error))
             }
@@ -192,5 +189,20 @@ impl Resend {
             true => UpstreamError::Unpaid(self.why),
             false => UpstreamError::Unsent(self.why),
         }
+    }
+}
+
+/// Makes a request one for another address of the upstream: a `Host` that names the address `from` names `to`.
+pub fn move_host(
+    request: &mut Request<Upload>,
+    added: &mut AddedHeaders,
+    from: &HeaderValue,
+    to: &HeaderValue,
+) {
+    let host = added.get_mut(&HOST).or_else(|| request.headers_mut().get_mut(HOST));
+    if let Some(host) = host
+        && host == from
+    {
+        *host = to.clone();
     }
 }

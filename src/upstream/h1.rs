@@ -263,6 +263,6 @@ impl H1Connection {
 }
 
 /// Whether a request with this method may be sent twice (RFC 9110 section 9.2.2).
-pub(super) fn is_idempotent(method: &Method) -> bool {
+pub fn is_idempotent(method: &Method) -> bool {
     [Method::GET, Method::HEAD, Method::OPTIONS, Method::PUT, Method::DELETE].contains(method)
 }

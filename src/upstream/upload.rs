@@ -3,12 +3,15 @@
 
 mod control;
 mod error;
+mod kept;
 mod reader;
 mod replay;
 mod request_body;
 
 pub use control::{UnrequestedBody, UploadControl};
 pub use error::UploadError;
+pub use kept::{KeptBytes, KeptShare};
+pub use replay::Replay;
 pub use request_body::RequestBody;
 
 use super::request_boundary::RequestBoundary;
@@ -17,8 +20,8 @@ use control::{Gate, UploadState};
 use http_body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
 use reader::UploadReader;
-pub(super) use replay::Replay;
-use replay::ReplayRecorder;
+pub(super) use replay::SMALL;
+use replay::{ReplayRecorder, TakenBytes};
 use std::{
     collections::VecDeque,
     future::poll_fn,
@@ -61,6 +64,8 @@ struct Inner {
     control: UploadControl,
     /// Records the pieces of an attempt after which the request may be sent again.
     recorder: Option<ReplayRecorder<Upload>>,
+    /// Set while the first piece of `ahead` is the one that earlier attempts took, and counts its bytes.
+    returned: Option<KeptShare>,
 }
 
 // === impl Upload ===
@@ -89,6 +94,7 @@ impl Upload {
             is_held: false,
             control: UploadControl(Arc::new(Mutex::new(state))),
             recorder: None,
+            returned: None,
         };
         Self { inner: Some(Box::new(inner)) }
     }
@@ -111,16 +117,19 @@ impl Upload {
         }
     }
 
-    /// Records the pieces that are taken from now on, up to 16 KiB: the body for a second attempt.
-    pub(super) fn record(&mut self) -> Replay<Self> {
-        match &mut self.inner {
-            Some(inner) => {
-                let (recorder, replay) = replay::pair();
-                inner.recorder = Some(recorder);
-                replay
-            }
-            None => Replay::empty(),
+    /// Records the pieces that are taken from now on, up to `most` bytes: the body for the next attempt. They count in
+    /// `bound`, if there is one. A body that is known to be larger is not recorded.
+    pub fn record(&mut self, most: usize, bound: Option<&Arc<KeptBytes>>) -> Replay<Self> {
+        let is_larger = self.size_hint().lower() > most as u64;
+        let Some(inner) = &mut self.inner else { return Replay::empty() };
+        if is_larger {
+            inner.recorder = None;
+            return Replay::none();
         }
+        let share = bound.map_or_else(KeptShare::uncounted, KeptBytes::share);
+        let (recorder, replay) = replay::pair(most, share);
+        inner.recorder = Some(recorder);
+        replay
     }
 
     /// Reads the part of a chunked body that has arrived already, so that a body with a framing error is refused before
@@ -163,7 +172,7 @@ impl Body for Upload {
             inner.is_held = false;
         }
         if let Some(frame) = inner.ahead.pop_front() {
-            inner.record(Some(Ok(&frame)));
+            inner.record_ahead(&frame);
             return Poll::Ready(Some(Ok(frame)));
         }
         let frame = match inner.reader.poll_piece(cx) {
@@ -198,12 +207,13 @@ impl Drop for Upload {
         if let Some(mut inner) = self.inner.take()
             && let Some(recorder) = inner.recorder.take()
         {
-            recorder.finish(|taken| {
-                if !taken.is_empty() {
-                    inner.ahead.push_front(Frame::data(taken));
-                }
-                Self { inner: Some(inner) }
-            });
+            let TakenBytes { bytes, share, home } = recorder.finish();
+            if let Some(bytes) = bytes {
+                inner.ahead.push_front(Frame::data(bytes));
+                inner.returned = Some(share);
+            }
+            // An error means that no further attempt waits for the body.
+            let _ = home.send(Self { inner: Some(inner) });
         }
     }
 }
@@ -220,4 +230,19 @@ impl Inner {
             self.recorder = None;
         }
     }
+
+    /// Records a piece that was read ahead. The one that earlier attempts took is recorded with the bytes that it counts.
+    fn record_ahead(&mut self, frame: &Frame<Bytes>) {
+        match (self.returned.take(), &mut self.recorder) {
+            (Some(share), Some(recorder)) => {
+                if !recorder.record_again(frame, share) {
+                    self.recorder = None;
+                }
+            }
+            _ => self.record(Some(Ok(frame))),
+        }
+    }
 }
+
+#[cfg(test)]
+mod tests;

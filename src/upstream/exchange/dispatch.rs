@@ -7,7 +7,7 @@ use crate::upstream::{
     h2::{self, H2Outcome, H2Stream},
     headers::added::AddedHeaders,
     target::Target,
-    upload::Upload,
+    upload::{Replay, SMALL, Upload},
 };
 use http::{HeaderMap, Method, Request, Response, StatusCode, header::UPGRADE};
 use hyper::body::Incoming;
@@ -74,21 +74,29 @@ pub(super) async fn dispatch_h1(
     }
 }
 
-/// Makes an attempt over HTTP/2. A request that the upstream refused may be sent again with its body, if that is small.
+/// Makes an attempt over HTTP/2. A request whose stream the upstream refused may be sent again with its body, if that is
+/// kept, or small enough to be kept for this alone.
 pub(super) async fn dispatch_h2(
     stream: &mut H2Stream,
     request: &mut Request<Upload>,
     target: &Target,
     deadline: &Deadline,
+    replay: &mut Replay<Upload>,
 ) -> Dispatched {
-    let (spare, replay) = (head_of(request), request.body_mut().record());
+    let spare = head_of(request);
+    if !replay.is_kept() {
+        *replay = request.body_mut().record(SMALL, None);
+    }
     match stream.send(mem::take(request), target, deadline).await {
-        Ok(H2Outcome::Answer(response)) => Dispatched::Http2(response),
+        Ok(H2Outcome::Answer(response)) => {
+            *request = spare;
+            Dispatched::Http2(response)
+        }
         Ok(H2Outcome::Unsent(unsent, why)) => {
             *request = *unsent;
             Dispatched::Again(why.into(), false)
         }
-        Ok(H2Outcome::Failed(why)) if h2::is_refused(&why) => match replay.body().await {
+        Ok(H2Outcome::Failed(why)) if h2::is_refused(&why) => match replay.take().await {
             Some(upload) => {
                 *request = spare;
                 *request.body_mut() = upload;
