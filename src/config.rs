@@ -11,6 +11,7 @@ mod reader;
 #[doc(hidden)]
 pub mod reference;
 mod settings;
+mod throttle;
 mod unit;
 mod warnings;
 mod yaml;
@@ -19,6 +20,7 @@ pub use http::{ClientLimits, Limits, ServerTls};
 pub use limiter::{Charge, FailurePolicy, LimiterConfig, Mode, Scope};
 pub use mistake::{ConfigError, Mistake, Position};
 pub use settings::{AccessLog, Config, Route, StoreConfig, Upstream};
+pub use throttle::{PausedLimiters, RetryConfig, ThrottleConfig};
 pub use unit::Rate;
 
 use mistake::unreadable;

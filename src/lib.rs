@@ -15,6 +15,7 @@ pub mod log;
 pub mod tls;
 pub mod upstream;
 pub mod key;
+pub mod throttle;
 pub mod config;
 pub mod metrics;
 pub mod route;

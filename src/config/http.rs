@@ -27,6 +27,8 @@ pub struct Limits {
     pub body: Option<u64>,
     /// The bytes of the target in the request line.
     pub uri: usize,
+    /// The bytes of all bodies together that the gateway keeps for further attempts of their requests.
+    pub retry_bodies: usize,
 }
 
 /// The certificates for TLS with clients.
@@ -55,6 +57,12 @@ impl Default for ClientLimits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { header_bytes: 32 << 10, headers: 100, body: None, uri: 8 << 10 }
+        Self {
+            header_bytes: 32 << 10,
+            headers: 100,
+            body: None,
+            uri: 8 << 10,
+            retry_bodies: 64 << 20,
+        }
     }
 }

@@ -7,6 +7,7 @@ mod process;
 mod route;
 mod spec;
 mod store;
+mod throttle;
 mod tls;
 mod upstream;
 
@@ -16,11 +17,12 @@ pub(super) use process::ROOT;
 pub(super) use route::ROUTE;
 pub(super) use spec::{KeySpec, Keys};
 pub(super) use store::STORE;
+pub(super) use throttle::{RETRY, THROTTLE};
 pub(super) use tls::{CERTIFICATE, STORE_TLS, TLS};
 pub(super) use upstream::{EDITS, HEADERS, UPSTREAM};
 
 /// The sections below the top of the file, in the order of the schema.
-pub(super) const SECTIONS: [&Keys; 13] = [
+pub(super) const SECTIONS: [&Keys; 15] = [
     &STORE,
     &STORE_TLS,
     &TLS,
@@ -29,6 +31,8 @@ pub(super) const SECTIONS: [&Keys; 13] = [
     &LIMITS,
     &PATHS,
     &UPSTREAM,
+    &THROTTLE,
+    &RETRY,
     &HEADERS,
     &EDITS,
     &LIMITER,

@@ -7,6 +7,7 @@ mod headers;
 mod limiters;
 mod routes;
 mod rules;
+mod throttle;
 mod upstreams;
 
 use super::{

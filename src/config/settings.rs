@@ -3,6 +3,7 @@
 use super::{
     http::{ClientLimits, Limits, ServerTls},
     limiter::{Charge, FailurePolicy, LimiterConfig},
+    throttle::ThrottleConfig,
 };
 use crate::{
     key::Cost,
@@ -114,6 +115,8 @@ pub struct Upstream {
     pub headers: Rules,
     /// The limiters that every request to the upstream is charged to.
     pub limiters: Vec<Charge>,
+    /// How the upstream says "slow down", and what follows from that.
+    pub throttle: ThrottleConfig,
 }
 
 /// The requests that one entry under `routes` matches, and what happens to them.

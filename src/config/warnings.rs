@@ -1,7 +1,9 @@
 //! Warns of settings that are allowed and probably not meant. Refuses nothing.
 
+mod throttle;
+
 use super::{
-    limiter::{FailurePolicy, LimiterConfig, Mode},
+    limiter::{Charge, FailurePolicy, LimiterConfig, Mode},
     settings::{Config, Route, StoreConfig},
     unit::{Rate, Span},
 };
@@ -56,6 +58,7 @@ impl Config {
                 upstream.name
             ));
         }
+        warnings.extend(self.throttle_warnings());
         for key in &self.clear_secrets {
             warnings.push(format!(
                 "`{key}` looks secret and is written in the file in clear text: take it from outside, as in \

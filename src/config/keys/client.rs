@@ -106,6 +106,16 @@ pub(in crate::config) const LIMITS: Keys = Keys {
 "anyOf": [{ "const": "none" }, { "$ref": "#/$defs/size" }]"##,
         },
         KeySpec {
+            name: "retry_bodies",
+            algorithms: "",
+            kind: "size, at most 64GiB",
+            default: "`64MiB`",
+            meaning: "all bodies together that one gateway keeps so that refused requests can be sent again \
+                      ([`retry`](#retry)). While they use it up, further requests with a body are sent once",
+            schema: r##""default": "64MiB",
+"anyOf": [{ "enum": [0, "0"] }, { "$ref": "#/$defs/size" }]"##,
+        },
+        KeySpec {
             name: "uri",
             algorithms: "",
             kind: "size, 64B to 64000B, below `header_bytes`",

@@ -158,8 +158,22 @@ pub(in crate::config) const UPSTREAM: Keys = Keys {
             meaning: "changes to the headers of each call to it",
             schema: r##""$ref": "#/$defs/optional_headers""##,
         },
+        KeySpec {
+            name: "throttle",
+            algorithms: "",
+            kind: "`on` `off`, or [rules](#throttle)",
+            default: "`on`",
+            meaning: "how it says \"slow down\", and what then happens: its refusals pause limiters, and refused \
+                      requests are sent again within their budget. `off` passes refusals on and does nothing else",
+            schema: r##""default": "on",
+"anyOf": [
+  { "title": "on or off", "$ref": "#/$defs/switch" },
+  { "title": "rules", "$ref": "#/$defs/throttle" },
+  { "type": "null" }
+]"##,
+        },
     ],
-    later: &["throttle"],
+    later: &[],
     others: &[
         meant("servers", &["urls"]),
         meant("targets", &["urls"]),

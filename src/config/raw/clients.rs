@@ -23,6 +23,9 @@ const MAX_NAMES: usize = 100;
 const MAX_SERVERS: usize = 8;
 const DNS_PORT: u16 = 53;
 
+/// The most memory for bodies that are kept for retries.
+const MAX_RETRY_BODIES: usize = 1 << 36;
+
 impl ConfigReader {
     /// Recognises quotas under `limits`, which belong under `limiters`. It notes one mistake, and the reading continues as if
     /// they were there.
@@ -92,6 +95,9 @@ impl ConfigReader {
         });
         limits.headers = self.get(&section, "headers", limits.headers, headers);
         limits.body = self.get(&section, "body", None, body);
+        limits.retry_bodies = self.get(&section, "retry_bodies", limits.retry_bodies, |text| {
+            bytes(text, 0, MAX_RETRY_BODIES)
+        });
         // The request line is a part of what `header_bytes` bounds.
         let default = limits.uri.min(limits.header_bytes / 2);
         limits.uri = self.get(&section, "uri", default, |text| bytes(text, 64, 64_000));

@@ -7,12 +7,18 @@ use crate::{
         limiter::{Charge, LimiterConfig},
         reader::{ConfigReader, ConfigSection, Field, MAX_TIMEOUT, at_most, find, join, span},
         settings::Upstream,
+        throttle::ThrottleConfig,
         unit,
         yaml::{self, YamlNode, YamlValue},
     },
     key::Cost,
-    upstream::{ClientTls, Target, Timeouts, headers::Rules},
+    throttle::Condition,
+    upstream::{
+        ClientTls, Target, Timeouts,
+        headers::{Edits, Rules},
+    },
 };
+use http::{HeaderValue, header::ACCEPT_ENCODING};
 use std::time::Duration;
 
 const MAX_TARGETS: usize = 100;
@@ -88,6 +94,10 @@ impl ConfigReader {
         upstream.forwarded = self.switch(&section, "forwarded");
         upstream.headers = self.header_rules(&section);
         upstream.limiters = self.charges(&section, limiters);
+        upstream.throttle = self.throttle(&section, limiters);
+        if upstream.throttle.rules.when.iter().any(Condition::reads_body) {
+            refuse_compression(&mut upstream.headers.request);
+        }
         upstream
     }
 
@@ -222,6 +232,15 @@ fn address(target: &Target) -> (String, u16) {
     (host, target.origin.port_u16().unwrap_or(default))
 }
 
+/// Asks the upstream for answers that are not compressed, because a condition on a body reads it as it comes. Rules of the
+/// user's own for `Accept-Encoding` stay.
+fn refuse_compression(request: &mut Edits) {
+    let named = request.set.iter().chain(&request.add).map(|(name, _)| name);
+    if !named.chain(&request.remove).any(|name| name == ACCEPT_ENCODING) {
+        request.set.push((ACCEPT_ENCODING, HeaderValue::from_static("identity")));
+    }
+}
+
 fn pool_size(text: &str) -> Result<usize, String> {
     usize::try_from(at_most(text, 100_000)?).map_err(|_| "is too large".into())
 }
@@ -239,6 +258,7 @@ fn plain(name: &str) -> Upstream {
         forwarded: false,
         headers: Rules::default(),
         limiters: Vec::new(),
+        throttle: ThrottleConfig::default(),
     }
 }
 

@@ -179,7 +179,7 @@ fn one_message_for_clients(#[case] text: &str, #[case] message: &str) {
 )]
 #[case::far(
     "@colour: red",
-    "limits.colour: unknown key `colour`; known here: header_bytes, headers, body, uri"
+    "limits.colour: unknown key `colour`; known here: header_bytes, headers, body, retry_bodies, uri"
 )]
 fn one_message_for_limits(#[case] text: &str, #[case] message: &str) {
     one_message(&format!("limits: {{ {text} }}"), message);

@@ -19,6 +19,8 @@ fn schema_and_parser_know_the_same_keys() {
     defined("/$defs/store", &keys::STORE);
     defined("/$defs/store_tls", &keys::STORE_TLS);
     defined("/$defs/upstream", &keys::UPSTREAM);
+    defined("/$defs/throttle", &keys::THROTTLE);
+    defined("/$defs/retry", &keys::RETRY);
     defined("/$defs/limiter", &keys::LIMITER);
     defined("/$defs/charge", &keys::CHARGE);
     defined("/$defs/route", &keys::ROUTE);
@@ -166,7 +168,7 @@ fn what_one_refuses_the_other_does_too(#[case] text: &str) {
     "client: { header_timeout: 10s, idle_timeout: 75s, body_timeout: 30s, max_connections: 0 }"
 )]
 #[case::limits("limits: { header_bytes: 32KiB, headers: 100, body: none, uri: 512 }")]
-#[case::sizes("limits: { body: 10 MB, uri: 8kB }")]
+#[case::sizes("limits: { body: 10 MB, uri: 8kB, retry_bodies: 0 }")]
 #[case::nothing("client:\nlimits:\nredact:\nresolver:\ntls:\nproxy_protocol:")]
 #[case::names("redact: [token, 'a[b]', '${SECRET}']")]
 #[case::resolver("resolver: [10.0.0.2, '10.0.0.2:5353', 'fd00::1', '[fd00::2]:53']")]
@@ -196,6 +198,22 @@ fn what_one_accepts_the_other_does_too(#[case] text: &str) {
 #[case::no_value("url: http://a, headers: { request: { set: { a: ~ } } }", false)]
 #[case::direction("url: http://a, headers: { set: { a: b } }", false)]
 #[case::no_name("url: http://a, headers: { response: { remove: ['a b'] } }", false)]
+#[case::throttle_switch("url: http://a, throttle: off", true)]
+#[case::throttle_of_nothing("url: http://a, throttle: ~", true)]
+#[case::throttle_word("url: http://a, throttle: sometimes", false)]
+#[case::throttle_list("url: http://a, throttle: [429]", false)]
+#[case::throttle(
+    "url: http://a, throttle: { when: [429, '503 with retry-after', '200 with json /e=A'], pauses: all, default_pause: 2s, max_pause: 5min, retry: { attempts: 1, max_body: 0 }, learn: off }",
+    true
+)]
+#[case::no_condition("url: http://a, throttle: { when: [] }", false)]
+#[case::every_success("url: http://a, throttle: { when: [200] }", false)]
+#[case::no_status("url: http://a, throttle: { when: [retry-after] }", false)]
+#[case::no_list("url: http://a, throttle: { when: 429 }", false)]
+#[case::pauses_nothing("url: http://a, throttle: { pauses: [] }", false)]
+#[case::learn("url: http://a, throttle: { learn: everything }", false)]
+#[case::attempts("url: http://a, throttle: { retry: { attempts: 0 } }", false)]
+#[case::retry("url: http://a, throttle: { retry: 3 }", false)]
 fn both_say_the_same_of_an_upstream(#[case] upstream: &str, #[case] good: bool) {
     let text = format!("upstreams: {{ v: {{ {upstream} }} }}\nroutes: [{{ suffix: \"*\" }}]\n");
     assert_eq!(verdicts(&text), (good, good));

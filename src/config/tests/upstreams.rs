@@ -1,7 +1,7 @@
 //! Tests the addresses of upstreams and how the gateway speaks to them; `certificates.rs` tests their certificates.
 
 use super::parse;
-use crate::config::Config;
+use crate::config::{Config, ThrottleConfig};
 use rstest::rstest;
 use std::time::Duration;
 
@@ -105,6 +105,70 @@ fn how_an_upstream_is_spoken_to() {
     "url: http://a, @proxy_hide_header: b",
     "proxy_hide_header: unknown key `proxy_hide_header`; it is written `headers: { response: { remove: [NAME] } }`, or `request`"
 )]
+#[case::throttle(
+    "url: http://a, throttle: @offf",
+    "throttle: `offf` is not one of on, off; did you mean `off`?"
+)]
+#[case::conditions(
+    "url: http://a, throttle: @[429]",
+    "throttle: must be `on`, `off` or a map; conditions are written `when: [429]`"
+)]
+#[case::one_condition(
+    "url: http://a, throttle: { when: @429 }",
+    "throttle.when: must be a list: `[429]`"
+)]
+#[case::no_condition(
+    "url: http://a, throttle: { when: @[] }",
+    "throttle.when: must hold 1 to 32 conditions; to pass refusals on, write `throttle: off`"
+)]
+#[case::condition(
+    "url: http://a, throttle: { when: [429, @503 if retry-after] }",
+    "throttle.when[1]: `503 if retry-after` has `if` after the status; did you mean `with`?"
+)]
+#[case::same_condition(
+    "url: http://a, throttle: { when: [429, @'429'] }",
+    "throttle.when[1]: named twice"
+)]
+#[case::condition_key(
+    "url: http://a, throttle: { @status: [429] }",
+    "throttle.status: unknown key `status`; did you mean `when`?"
+)]
+#[case::paused(
+    "url: http://a, throttle: { pauses: [@a] }",
+    "throttle.pauses[0]: `a` is no limiter; there is no limiter"
+)]
+#[case::paused_word(
+    "url: http://a, throttle: { pauses: @every }",
+    "throttle.pauses: `every` is neither `all` nor a list of limiters"
+)]
+#[case::short_pause(
+    "url: http://a, throttle: { default_pause: @50ms }",
+    "throttle.default_pause: `50ms` must be at least 100ms"
+)]
+#[case::pauses_in_the_wrong_order(
+    "url: http://a, throttle: { default_pause: @2min, max_pause: 1min }",
+    "throttle.default_pause: is above `max_pause`, which is 1min"
+)]
+#[case::long_pause(
+    "url: http://a, throttle: { max_pause: @2d }",
+    "throttle.max_pause: `2d` must be at most 1d"
+)]
+#[case::attempts(
+    "url: http://a, throttle: { @attempts: 3 }",
+    "throttle.attempts: unknown key `attempts`; attempts are written `retry: { attempts: 3, max_body: 64KiB }`"
+)]
+#[case::retry(
+    "url: http://a, throttle: { retry: @3 }",
+    "throttle.retry: must be a map, as in `{ attempts: 3, max_body: 64KiB }`"
+)]
+#[case::no_attempts(
+    "url: http://a, throttle: { retry: { attempts: @0 } }",
+    "throttle.retry.attempts: `0` must be at least 1"
+)]
+#[case::large_body(
+    "url: http://a, throttle: { retry: { max_body: @1GiB } }",
+    "throttle.retry.max_body: `1GiB` must be at most 16MiB"
+)]
 fn one_message_for_an_upstream(#[case] text: &str, #[case] message: &str) {
     let written = format!("upstreams: {{ v: {{ {text} }} }}");
     // The message for a missing key names the place where the map begins.
@@ -139,4 +203,61 @@ fn connections_that_the_upstream_closes_first_are_a_warning() {
              should close it first"
         ]
     );
+}
+
+#[test]
+fn an_upstream_throttles_by_default() {
+    for text in ["url: http://a", "url: http://a, throttle: on", "url: http://a, throttle: {}"] {
+        let throttle = &with(text).expect("a config").upstreams[0].throttle;
+        assert_eq!(*throttle, ThrottleConfig::default(), "{text}");
+        let when: Vec<_> = throttle.rules.when.iter().map(ToString::to_string).collect();
+        assert_eq!(when, ["429", "503 with retry-after"]);
+        assert_eq!((throttle.retry.attempts.get(), throttle.retry.max_body), (3, 65_536));
+        assert!(throttle.retries() && throttle.rules.learns);
+    }
+    let off = &with("url: http://a, throttle: off").expect("a config").upstreams[0].throttle;
+    assert!(!off.is_on && !off.retries());
+}
+
+#[test]
+fn a_throttle_has_the_values_of_the_file() {
+    let text = "url: http://a, throttle: { when: [403], default_pause: 5s, max_pause: 1min, \
+                retry: { attempts: 1, max_body: 0 }, learn: off }";
+    let throttle = &with(text).expect("a config").upstreams[0].throttle;
+    let seconds =
+        [throttle.rules.default_pause, throttle.rules.max_pause].map(|span| span.as_secs());
+    assert_eq!(seconds, [5, 60]);
+    assert_eq!((throttle.retry.attempts.get(), throttle.retry.max_body), (1, 0));
+    assert!(throttle.is_on && !throttle.retries() && !throttle.rules.learns);
+    // A short bound shortens the default with it.
+    let text = "url: http://a, throttle: { max_pause: 500ms }";
+    let rules = &with(text).expect("a config").upstreams[0].throttle.rules;
+    assert_eq!(rules.default_pause, rules.max_pause);
+}
+
+#[test]
+fn an_upstream_whose_bodies_are_read_is_asked_for_plain_ones() {
+    let edits = |more: &str| {
+        let text = format!("url: http://a, throttle: {{ when: ['200 with json /e=A'] }}{more}");
+        let request = &with(&text).expect("a config").upstreams[0].headers.request;
+        (request.set.len(), request.remove.len())
+    };
+    assert_eq!(edits(""), (1, 0));
+    assert_eq!(edits(", headers: { request: { remove: [accept-encoding] } }"), (0, 1));
+}
+
+#[test]
+fn conditions_without_effect_are_warnings() {
+    let text = "url: http://a, throttle: { when: [429, 429 with a, 204 with json /e, 503 with retry_after] }";
+    let warnings = with(text).expect("a config").warnings();
+    let found = ["decides nothing: `429` is met", "has no body", "did you mean `retry-after`?"];
+    assert_eq!(warnings.len(), found.len(), "{warnings:?}");
+    for (warning, found) in warnings.iter().zip(found) {
+        assert!(warning.contains(found), "{warning}");
+    }
+    let text = "upstreams: { v: { url: http://a, throttle: { pauses: [b] } } }\n\
+                limiters: { a: 5/s, b: 5/s }\n\
+                routes: [{ suffix: '*', limiters: [a], max_wait: 1s }]\n";
+    let warnings = parse(text).expect("a config").warnings();
+    assert!(warnings.iter().any(|warning| warning.contains("which no route to it uses")));
 }

@@ -119,6 +119,13 @@ fn is_measure(path: &str) -> bool {
         "fold_case",
         "encoded_slash",
         "trailing_dots",
+        "retry_bodies",
+        "max_body",
+        "attempts",
+        "default_pause",
+        "max_pause",
+        "learn",
+        "throttle",
     ];
     let path = path.trim_end_matches(|c: char| c == ']' || c == '[' || c.is_ascii_digit());
     let key = path.rsplit('.').next().unwrap_or_default();

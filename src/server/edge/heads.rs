@@ -102,7 +102,8 @@ mod tests {
 
     #[test]
     fn a_bare_refusal_becomes_a_problem_with_its_date_and_our_limits() {
-        let limits = Limits { headers: 7, header_bytes: 1234, uri: 100, body: None };
+        let limits =
+            Limits { headers: 7, header_bytes: 1234, uri: 100, body: None, ..Limits::default() };
         let bare = bare("431 Request Header Fields Too Large");
         let (status, problem) = problem(&bare, b"GET / HTTP/1.1\r\n", &limits).unwrap();
         let text = String::from_utf8(problem).unwrap();

@@ -39,6 +39,9 @@ impl HeaderFlags {
     pub const MAX_FORWARDS: Self = Self(1 << 12);
     /// A name in which some proxies tell the address of the client, `X-Real-IP` for example.
     pub const CLIENT_ADDRESS: Self = Self(1 << 13);
+    /// A name in which an upstream says what remains of a quota or when it may be called again, `X-RateLimit-Remaining` for
+    /// example, or a gRPC status.
+    pub const QUOTA: Self = Self(1 << 14);
 
     /// All fields that are meant for one connection (RFC 9110 section 7.6.1).
     pub const HOP_BY_HOP: Self = Self(
@@ -72,18 +75,23 @@ impl HeaderFlags {
             (Some(b'c'), "cf-connecting-ip" | "cf-connecting-ipv6" | "client-ip") => {
                 Self::CLIENT_ADDRESS
             }
+            (Some(b'a'), name) if name.starts_with("anthropic-ratelimit") => Self::QUOTA,
             (Some(b'e'), "expect") => Self::EXPECT,
             (Some(b'f'), "forwarded") => Self::FORWARDED,
             (Some(b'f'), "fastly-client-ip" | "fly-client-ip" | "forwarded-for") => {
                 Self::CLIENT_ADDRESS
             }
             (Some(b'g'), "grpc-timeout") => Self::PATIENCE,
+            (Some(b'g'), "grpc-status") => Self::QUOTA,
             (Some(b'k'), "keep-alive") => Self::OTHER_HOP_BY_HOP,
             (Some(b'm'), "max-forwards") => Self::MAX_FORWARDS,
             (Some(b'p'), "prefer") => Self::PATIENCE,
             (Some(b'p'), "proxy-authenticate" | "proxy-authorization" | "proxy-connection") => {
                 Self::OTHER_HOP_BY_HOP
             }
+            (Some(b'o'), name) if name.starts_with("opik-") => Self::QUOTA,
+            (Some(b'r'), name) if name.starts_with("ratelimit") => Self::QUOTA,
+            (Some(b's'), "sforce-limit-info") => Self::QUOTA,
             (Some(b'u'), "upgrade") => Self::UPGRADE,
             (Some(b'x'), "x-request-id") => Self::REQUEST_ID,
             (
@@ -102,9 +110,23 @@ impl HeaderFlags {
                 Some(b'x'),
                 "x-forwarded-for" | "x-forwarded-host" | "x-forwarded-port" | "x-forwarded-proto",
             ) => Self::FORWARDED,
+            (Some(b'x'), name) if is_quota(name) => Self::QUOTA,
             _ if name.bytes().any(|byte| byte == b'_') => Self::UNDERSCORE,
             _ => Self(0),
         }
+    }
+}
+
+/// Whether a name that begins with `x-` is one of a quota.
+fn is_quota(name: &str) -> bool {
+    // `x-ratelimit-remaining`, `x-rate-limit-reset`, `x-app-rate-limit`, `x-shopify-shop-api-call-limit`
+    match name.as_bytes().get(2) {
+        Some(b'r') => name.starts_with("x-rate"),
+        Some(b'a') => name.starts_with("x-app-rate-limit") || name.starts_with("x-amzn-ratelimit"),
+        Some(b'm') => name.starts_with("x-method-rate-limit"),
+        Some(b's') => name == "x-shopify-shop-api-call-limit",
+        Some(b'h') => name.starts_with("x-hubspot-ratelimit"),
+        _ => false,
     }
 }
 

@@ -1,0 +1,138 @@
+//! The keys under `throttle` of an upstream.
+
+use super::spec::{KeySpec, Keys, elsewhere, meant};
+
+pub(in crate::config) const THROTTLE: Keys = Keys {
+    name: "throttle",
+    meaning: "How an upstream says \"slow down\", and what then happens.",
+    rules: "",
+    now: &[
+        KeySpec {
+            name: "when",
+            algorithms: "",
+            kind: "list of at most 32 conditions",
+            default: "`[429, \"503 with retry-after\"]`",
+            meaning: "the answers that are refusals, see [below](#when)",
+            schema: r##""type": ["array", "null"],
+"default": [429, "503 with retry-after"],
+"minItems": 1,
+"maxItems": 32,
+"items": { "$ref": "#/$defs/throttle_condition" },
+"examples": [[429, "503 with retry-after", "403 with x-ratelimit-remaining=0"]]"##,
+        },
+        KeySpec {
+            name: "pauses",
+            algorithms: "",
+            kind: "`all`, or a list of limiters",
+            default: "`all`",
+            meaning: "which of the limiters that the refused request was charged to are paused, each for the key that \
+                      the request had there",
+            schema: r##""default": "all",
+"anyOf": [
+  { "const": "all" },
+  { "type": "array", "minItems": 1, "uniqueItems": true, "items": { "$ref": "#/$defs/name" } },
+  { "$ref": "#/$defs/variable" },
+  { "type": "null" }
+]"##,
+        },
+        KeySpec {
+            name: "default_pause",
+            algorithms: "",
+            kind: "duration, 100ms to `max_pause`",
+            default: "`1s`",
+            meaning: "how long the limiters are paused when the answer names no time. It doubles with each refusal in a \
+                      row, up to `max_pause`; refusals of requests that were under way together count once",
+            schema: r##""default": "1s",
+"$ref": "#/$defs/duration""##,
+        },
+        KeySpec {
+            name: "max_pause",
+            algorithms: "",
+            kind: "duration, 100ms to 1d",
+            default: "`10min`",
+            meaning: "no pause is longer, whatever the upstream says",
+            schema: r##""default": "10min",
+"$ref": "#/$defs/duration""##,
+        },
+        KeySpec {
+            name: "retry",
+            algorithms: "",
+            kind: "[bounds](#retry)",
+            default: "see there",
+            meaning: "how refused requests are sent again",
+            schema: r##""anyOf": [{ "title": "bounds", "$ref": "#/$defs/retry" }, { "type": "null" }]"##,
+        },
+        KeySpec {
+            name: "learn",
+            algorithms: "",
+            kind: "`off` `remaining`",
+            default: "`remaining`",
+            meaning: "`remaining`: headers in which the upstream says what remains of its quota lower the level of the \
+                      limiter that has this quota. They never raise it",
+            schema: r##""default": "remaining",
+"anyOf": [{ "enum": ["off", "remaining", false, null] }, { "$ref": "#/$defs/variable" }]"##,
+        },
+    ],
+    later: &[],
+    others: &[
+        meant("on", &["when"]),
+        meant("if", &["when"]),
+        meant("status", &["when"]),
+        meant("statuses", &["when"]),
+        meant("conditions", &["when"]),
+        meant("codes", &["when"]),
+        meant("pause", &["default_pause", "pauses"]),
+        meant("limiters", &["pauses"]),
+        meant("backoff", &["default_pause"]),
+        meant("min_pause", &["default_pause"]),
+        meant("retries", &["retry"]),
+        elsewhere("attempts", ATTEMPTS),
+        elsewhere("max_retries", ATTEMPTS),
+        elsewhere("max_body", ATTEMPTS),
+    ],
+};
+
+pub(in crate::config) const RETRY: Keys = Keys {
+    name: "retry",
+    meaning: "How refused requests are sent again: at their new slot, within the caller's own wait budget.",
+    rules: "",
+    now: &[
+        KeySpec {
+            name: "attempts",
+            algorithms: "",
+            kind: "number, 1 to 100",
+            default: "`3`",
+            meaning: "how often a request is sent at most, the first time included; `1` means that none is sent again. \
+                      Each attempt takes its own permits",
+            schema: r##""type": ["integer", "string", "null"],
+"default": 3,
+"minimum": 1,
+"maximum": 100,
+"pattern": "^[0-9]+$|\\$\\{""##,
+        },
+        KeySpec {
+            name: "max_body",
+            algorithms: "",
+            kind: "size, at most 16MiB",
+            default: "`64KiB`",
+            meaning: "the longest body that is kept for another attempt; a request with a longer one is sent once. `0` \
+                      keeps none. All kept bodies together are bounded by [`limits.retry_bodies`](#limits)",
+            schema: r##""default": "64KiB",
+"anyOf": [{ "enum": [0, "0"] }, { "$ref": "#/$defs/size" }]"##,
+        },
+    ],
+    later: &[],
+    others: &[
+        meant("max_attempts", &["attempts"]),
+        meant("retries", &["attempts"]),
+        meant("max_retries", &["attempts"]),
+        meant("num_retries", &["attempts"]),
+        meant("body", &["max_body"]),
+        meant("max_body_size", &["max_body"]),
+        meant("buffer", &["max_body"]),
+        elsewhere("backoff", "the time between attempts is the pause, see `default_pause`"),
+        elsewhere("per_try_timeout", "each attempt has the upstream's `response_timeout`"),
+    ],
+};
+
+const ATTEMPTS: &str = "attempts are written `retry: { attempts: 3, max_body: 64KiB }`";

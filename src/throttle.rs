@@ -1,0 +1,255 @@
+//! Reads from an answer of an upstream what it says about its quota: whether it refuses the call, for how long, and what remains. Pure: reads
+//! an answer's head, and the start of its body where a condition asks for that; does nothing about it.
+
+mod body;
+mod condition;
+mod grpc;
+mod pointer;
+mod streak;
+mod time;
+
+pub use condition::Condition;
+pub use jiff::Timestamp;
+pub use pointer::BodyPointer;
+pub use streak::RefusalStreak;
+
+use crate::upstream::headers::{HeaderFlags, number};
+use http::{
+    HeaderMap, HeaderName, StatusCode,
+    header::{AGE, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, DATE, RETRY_AFTER},
+};
+use serde_json::Value;
+use std::time::Duration;
+use time::UpstreamClock;
+
+/// The shortest pause, whatever the upstream says: `Retry-After: 0` must not make a loop of calls.
+pub const MIN_PAUSE: Duration = Duration::from_millis(100);
+/// The bytes of a body that are read for a condition or a time. A longer body is not read at all.
+pub const MAX_BODY: usize = 64 << 10;
+
+/// How the answers of one upstream are read. Made when the configuration is loaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ThrottleRules {
+    /// The answers that are refusals: those that meet one of the conditions.
+    pub when: Vec<Condition>,
+    /// The pause after the first refusal that names no time. It doubles with each refusal in a row.
+    pub default_pause: Duration,
+    /// No pause is longer, whatever the upstream says.
+    pub max_pause: Duration,
+    /// Whether the remaining quota is read from answers.
+    pub learns: bool,
+    /// The statuses of `when`, one bit for each from 0 to 639.
+    statuses: [u64; 10],
+}
+
+/// The content of one answer, as far as it concerns quotas.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Heard {
+    /// The upstream refuses the call.
+    pub refusal: Option<UpstreamRefusal>,
+}
+
+/// An answer by which the upstream refuses a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UpstreamRefusal {
+    /// The status of the answer. For gRPC, whose HTTP status is 200: 429 for `RESOURCE_EXHAUSTED`, 503 for `UNAVAILABLE`.
+    pub status: StatusCode,
+    /// The time after which the upstream may be called again, as it named it; `None` if it named none.
+    pub named: Option<Duration>,
+    /// The place of that time.
+    pub source: TimeSource,
+    /// Which calls may be repeated after it.
+    pub repeat: Repeat,
+}
+
+/// The place in which an upstream named the time of a pause, in the order in which they are looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TimeSource {
+    /// `grpc-retry-pushback-ms`, or `RetryInfo` in `grpc-status-details-bin`.
+    Grpc,
+    /// `retry-after-ms`.
+    RetryAfterMs,
+    /// `Retry-After`.
+    RetryAfter,
+    /// A member of the body, such as `retry_after`.
+    Body,
+    /// No place: the default pause is taken.
+    Default,
+}
+
+/// Which refused calls may be sent again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Repeat {
+    /// None: the quota is one that no retry can wait for, such as credit that is used up.
+    Never,
+    /// Those of an idempotent method: the upstream may have processed the call.
+    IfIdempotent,
+    /// All: the upstream did not process the call.
+    Always,
+}
+
+static RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
+static X_MS_RETRY_AFTER_MS: HeaderName = HeaderName::from_static("x-ms-retry-after-ms");
+
+// === impl ThrottleRules ===
+
+impl ThrottleRules {
+    /// Makes rules of conditions, with the default times.
+    pub fn new(when: Vec<Condition>) -> Self {
+        let mut statuses = [0; 10];
+        for condition in &when {
+            let (word, bit) = bit(condition.status);
+            statuses[word] |= bit;
+        }
+        Self {
+            when,
+            default_pause: Duration::from_secs(1),
+            max_pause: Duration::from_secs(600),
+            learns: true,
+            statuses,
+        }
+    }
+
+    /// Whether an answer may say something, so that [`Self::hear`] has to be called. Costs a look at a bit of the status and
+    /// one at the flags, which the removal of hop-by-hop fields needs anyway.
+    #[inline]
+    pub fn concerns(&self, status: StatusCode, flags: HeaderFlags) -> bool {
+        let (word, bit) = bit(status);
+        self.statuses[word] & bit != 0 || flags.has(HeaderFlags::QUOTA)
+    }
+
+    /// Whether the body of an answer has to be read before [`Self::hear`]: a condition asks for it, or the answer is a refusal
+    /// whose head names no time. Only JSON of at most [`MAX_BODY`] that is not compressed is read.
+    pub fn needs_body(&self, status: StatusCode, headers: &HeaderMap) -> bool {
+        if !is_json(headers) || is_cached(headers) {
+            return false;
+        }
+        match self.when.iter().any(|condition| condition.is_met(status, headers, None)) {
+            true => {
+                let clock = UpstreamClock::new(None, Timestamp::UNIX_EPOCH);
+                named_by_head(headers, clock).is_none()
+            }
+            false => self.when.iter().any(|condition| condition.asks_body(status, headers)),
+        }
+    }
+
+    /// Reads an answer. `body` is the whole body if [`Self::needs_body`] asked for it and it was at most [`MAX_BODY`]; `now` is
+    /// the time of the gateway's clock, for answers without `Date`. An answer from a cache (`Age`) says nothing.
+    pub fn hear(
+        &self,
+        status: StatusCode,
+        headers: &HeaderMap,
+        body: Option<&[u8]>,
+        now: Timestamp,
+    ) -> Heard {
+        if is_cached(headers) {
+            return Heard::default();
+        }
+        let clock = UpstreamClock::new(text(headers, &DATE), now);
+        let body = body.filter(|body| body.len() <= MAX_BODY);
+        let body: Option<Value> = body.and_then(|body| serde_json::from_slice(body).ok());
+        Heard { refusal: self.refusal(status, headers, body.as_ref(), clock) }
+    }
+
+    fn refusal(
+        &self,
+        status: StatusCode,
+        headers: &HeaderMap,
+        body: Option<&Value>,
+        clock: UpstreamClock,
+    ) -> Option<UpstreamRefusal> {
+        if !self.when.iter().any(|condition| condition.is_met(status, headers, body)) {
+            return of_grpc(headers);
+        }
+        let is_hard = status == StatusCode::PAYMENT_REQUIRED || body.is_some_and(body::is_hard);
+        let repeat = match status {
+            _ if is_hard => Repeat::Never,
+            StatusCode::TOO_MANY_REQUESTS => Repeat::Always,
+            _ if body.is_some_and(body::is_unprocessed) => Repeat::Always,
+            _ => Repeat::IfIdempotent,
+        };
+        let in_body = || Some((body::retry_after(body?, clock)?, TimeSource::Body));
+        let found = named_by_head(headers, clock).or_else(in_body);
+        let (named, source) = match found {
+            Some((named, source)) => (Some(named), source),
+            None => (None, TimeSource::Default),
+        };
+        Some(UpstreamRefusal { status, named, source, repeat })
+    }
+
+    /// Returns the length of the pause after a refusal, which is the `in_a_row`th without a success between them. At least
+    /// [`MIN_PAUSE`], and at most `max_pause`.
+    pub fn pause(&self, refusal: &UpstreamRefusal, in_a_row: u32) -> Duration {
+        let doubled = || {
+            let times = 1_u32.checked_shl(in_a_row.saturating_sub(1)).unwrap_or(u32::MAX);
+            self.default_pause.saturating_mul(times)
+        };
+        let span = match (refusal.named, refusal.repeat) {
+            (Some(named), _) => named,
+            // Credit that is used up names no time at which it is filled again.
+            (None, Repeat::Never) => self.max_pause,
+            (None, _) => doubled(),
+        };
+        span.min(self.max_pause).max(MIN_PAUSE)
+    }
+}
+
+impl Default for ThrottleRules {
+    /// `when: [429, "503 with retry-after"]`.
+    fn default() -> Self {
+        Self::new(vec![
+            Condition::of_status(StatusCode::TOO_MANY_REQUESTS),
+            Condition::with_header(StatusCode::SERVICE_UNAVAILABLE, RETRY_AFTER),
+        ])
+    }
+}
+
+/// The word and the bit of a status.
+fn bit(status: StatusCode) -> (usize, u64) {
+    let status = usize::from(status.as_u16()).min(639);
+    (status / 64, 1 << (status % 64))
+}
+
+/// The time that a head names for coming back, apart from the resets of its quotas.
+fn named_by_head(headers: &HeaderMap, clock: UpstreamClock) -> Option<(Duration, TimeSource)> {
+    let in_millis = |name| time::millis(text(headers, name)?);
+    let millis = in_millis(&RETRY_AFTER_MS).or_else(|| in_millis(&X_MS_RETRY_AFTER_MS));
+    let named = || Some((clock.read(text(headers, &RETRY_AFTER)?)?, TimeSource::RetryAfter));
+    millis.map(|millis| (millis, TimeSource::RetryAfterMs)).or_else(named)
+}
+
+fn of_grpc(headers: &HeaderMap) -> Option<UpstreamRefusal> {
+    let refusal = grpc::refusal(headers)?;
+    let status = match refusal.is_unavailable {
+        true => StatusCode::SERVICE_UNAVAILABLE,
+        false => StatusCode::TOO_MANY_REQUESTS,
+    };
+    let source = if refusal.after.is_some() { TimeSource::Grpc } else { TimeSource::Default };
+    // Both statuses say that the call was not processed: one without quota, the other with an invitation to come back.
+    let repeat = if refusal.may_repeat { Repeat::Always } else { Repeat::Never };
+    Some(UpstreamRefusal { status, named: refusal.after, source, repeat })
+}
+
+/// Whether an answer comes from a cache. `Age: 0` does not: some CDNs write it on every answer.
+fn is_cached(headers: &HeaderMap) -> bool {
+    headers.get(AGE).and_then(|age| number(age.as_bytes())).is_some_and(|age| age > 0)
+}
+
+/// Whether the body is JSON that can be read in one piece: no stream of events, not compressed, and not longer than
+/// [`MAX_BODY`] if the head names its length.
+fn is_json(headers: &HeaderMap) -> bool {
+    let Some(kind) = text(headers, &CONTENT_TYPE) else { return false };
+    let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let is_plain = |coding: &[u8]| coding.eq_ignore_ascii_case(b"identity");
+    let length = headers.get(CONTENT_LENGTH).and_then(|length| number(length.as_bytes()));
+    (kind == "application/json" || kind == "text/json" || kind.ends_with("+json"))
+        && headers.get(CONTENT_ENCODING).is_none_or(|coding| is_plain(coding.as_bytes()))
+        && length.is_none_or(|length| (1..=MAX_BODY as u64).contains(&length))
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}
+
+#[cfg(test)]
+mod tests;
