@@ -9,12 +9,14 @@ mod error;
 pub mod failover;
 pub mod health;
 pub mod memory;
+mod pauses;
 #[cfg(feature = "redis")]
 pub mod redis;
 
 pub use check::{Check, Checks, OnFailure, hash_tag};
 pub use entry::{Entry, Pause, Reply};
 pub use error::StoreError;
+pub use pauses::{Covering, Doubt, KnownPause, PauseEvent, PauseEvents, PauseVersion, Pauses};
 
 use crate::algorithm::{
     Algorithm, Grant, Level, Micros,

@@ -1,0 +1,262 @@
+//! The pauses of limiters that this process knows, with the instant at which each ends on the local clock. The store decides
+//! by its own states; the table stops calls whose permits the store granted before the pause.
+
+mod covering;
+mod events;
+mod waiting;
+
+pub use covering::{Covering, Doubt};
+pub use events::{PauseEvent, PauseEvents};
+
+use super::Check;
+use crate::algorithm::Micros;
+use ahash::RandomState;
+use events::Events;
+use parking_lot::RwLock;
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+use tokio::{
+    sync::{Semaphore, SemaphorePermit},
+    time::Instant,
+};
+use waiting::WaitingCalls;
+
+/// States whose pauses are known at one time. A further pause drops the one that ends first.
+const MAX_PAUSES: usize = 65_536;
+/// No pause is longer than a year, so that its end is an instant that the clock can count.
+const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
+/// The calls of a process that ask again at one time because of a pause. 10,000 at once would take the time of all others.
+const AT_ONCE: usize = 128;
+
+/// The pauses that a process knows. All of its workers share them.
+#[derive(Debug)]
+pub struct Pauses {
+    /// How many there are; every call reads it.
+    count: AtomicUsize,
+    /// The number of the pause that was learned last.
+    version: AtomicU64,
+    table: RwLock<Table>,
+    waiting: WaitingCalls,
+    events: Events,
+    turns: Semaphore,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    all: HashMap<Arc<str>, KnownPause, RandomState>,
+    /// The same pauses in the order of their ends.
+    ends: BTreeSet<(Instant, Arc<str>)>,
+}
+
+/// A pause of one state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KnownPause {
+    /// The end of the pause, as far as this process knows: a message of the store that took 3 ms makes it 3 ms later.
+    pub until: Instant,
+    /// The status of the answer that caused it, such as 429; 0 as long as only the length of the pause is known.
+    pub status: u16,
+    version: u64,
+    /// The store decided as if there were no pause; when that was noticed.
+    doubted: Option<Instant>,
+}
+
+/// The pauses that a process knew at some moment, such as the moment at which a call asked the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct PauseVersion(u64);
+
+// === impl Pauses ===
+
+impl Default for Pauses {
+    fn default() -> Self {
+        Self {
+            count: AtomicUsize::new(0),
+            version: AtomicU64::new(0),
+            table: RwLock::default(),
+            waiting: WaitingCalls::default(),
+            events: Events::default(),
+            turns: Semaphore::new(AT_ONCE),
+        }
+    }
+}
+
+impl Pauses {
+    /// Whether no pause is known.
+    pub fn is_empty(&self) -> bool {
+        self.count.load(SeqCst) == 0
+    }
+
+    /// The pauses that are known now. A call reads it before it asks the store.
+    pub fn version(&self) -> PauseVersion {
+        PauseVersion(self.version.load(SeqCst))
+    }
+
+    /// Records that the state `key` is paused for `left` µs from now on because of an answer with `status` (0: not known). A
+    /// pause is never shortened. The calls that wait for an instant within it are woken, the earliest first.
+    pub fn learn(&self, key: &str, left: Micros, status: u16) {
+        self.learn_until(key, Instant::now() + span(left), status);
+    }
+
+    /// The same for a pause of which `left` µs were left at some instant since `asked`: when a call of the store was sent,
+    /// say. The end that is learned is never later than the true one.
+    pub fn learn_since(&self, key: &str, asked: Instant, left: Micros, status: u16) {
+        self.learn_until(key, asked + span(left), status);
+    }
+
+    fn learn_until(&self, key: &str, until: Instant, status: u16) {
+        let now = Instant::now();
+        // Every reply of a paused limiter says so.
+        if until <= now || self.get(key).is_some_and(|known| known.covers(until, status)) {
+            return;
+        }
+        let event = {
+            let mut table = self.table.write();
+            let before = table.all.get_key_value(key).map(|(key, known)| (key.clone(), *known));
+            let (key, before) = match before {
+                Some((_, known)) if known.covers(until, status) => return,
+                Some((key, known)) => (key, Some(known).filter(|known| known.until > now)),
+                None => (key.into(), None),
+            };
+            let known = before.map_or(0, |known| known.status);
+            let status = if status == 0 { known } else { status };
+            let grows = before.is_none_or(|known| known.until < until);
+            let (until, version) = match before {
+                Some(known) if !grows => (known.until, known.version),
+                _ => (until, self.version.fetch_add(1, SeqCst) + 1),
+            };
+            table.put(&key, KnownPause { until, status, version, doubted: None });
+            self.count.store(table.all.len(), SeqCst);
+            match before {
+                None => Some(PauseEvent::Began { key, until, status }),
+                Some(_) if grows => Some(PauseEvent::Grew { key, until, status }),
+                Some(_) => None,
+            }
+        };
+        self.waiting.wake(key, until);
+        if let Some(event) = event {
+            self.events.say(event);
+        }
+    }
+
+    /// Forgets the pause of `key`, because an operator has ended it.
+    pub fn end(&self, key: &str) {
+        let gone = {
+            let mut table = self.table.write();
+            let gone = table.remove(key);
+            self.count.store(table.all.len(), SeqCst);
+            gone
+        };
+        if let Some((key, known)) = gone {
+            self.events.say(PauseEvent::Ended { key, is_over: known.until <= Instant::now() });
+        }
+    }
+
+    /// The pause of the state `key`, if there is one.
+    pub fn get(&self, key: &str) -> Option<KnownPause> {
+        if self.is_empty() {
+            return None;
+        }
+        self.forget_ended();
+        self.table.read().all.get(key).copied()
+    }
+
+    /// The end of the pauses of those limiters of a request that enforce; the last one of several.
+    pub fn of(&self, checks: &[Check]) -> Option<Instant> {
+        let pauses = checks.iter().filter(|check| check.enforce).map(|check| self.get(&check.key));
+        pauses.flatten().map(|known| known.until).max()
+    }
+
+    /// All pauses, with the keys of their states, in the order of their ends.
+    pub fn all(&self) -> Vec<(Arc<str>, KnownPause)> {
+        self.forget_ended();
+        let table = self.table.read();
+        let known = |key: &Arc<str>| table.all.get(key).map(|known| (key.clone(), *known));
+        table.ends.iter().filter_map(|(_, key)| known(key)).collect()
+    }
+
+    /// The begins and the ends of pauses from now on.
+    pub fn events(self: &Arc<Self>) -> PauseEvents {
+        PauseEvents::new(self)
+    }
+
+    /// Resolves when a call may ask again because of a pause. Calls do so in the order in which they came.
+    pub async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        // Nothing closes it.
+        self.turns.acquire().await.ok()
+    }
+
+    /// When the first pause ends.
+    fn first_end(&self) -> Option<Instant> {
+        self.table.read().ends.first().map(|(until, _)| *until)
+    }
+
+    /// Removes the pauses that are over.
+    fn forget_ended(&self) {
+        let now = Instant::now();
+        if self.first_end().is_none_or(|end| end > now) {
+            return;
+        }
+        let mut ended = Vec::new();
+        {
+            let mut table = self.table.write();
+            while let Some((until, key)) = table.ends.first()
+                && *until <= now
+            {
+                let key = key.clone();
+                ended.extend(table.remove(&key));
+            }
+            self.count.store(table.all.len(), SeqCst);
+        }
+        for (key, _) in ended {
+            self.events.say(PauseEvent::Ended { key, is_over: true });
+        }
+    }
+}
+
+// === impl Table ===
+
+impl Table {
+    fn put(&mut self, key: &Arc<str>, pause: KnownPause) {
+        self.remove(key);
+        self.ends.insert((pause.until, key.clone()));
+        self.all.insert(key.clone(), pause);
+        if self.all.len() > MAX_PAUSES
+            && let Some((_, first)) = self.ends.pop_first()
+        {
+            self.all.remove(&first);
+        }
+    }
+
+    fn remove(&mut self, key: &str) -> Option<(Arc<str>, KnownPause)> {
+        let (key, pause) = self.all.remove_entry(key)?;
+        self.ends.remove(&(pause.until, key.clone()));
+        Some((key, pause))
+    }
+}
+
+// === impl KnownPause ===
+
+impl KnownPause {
+    /// How much of it is left, in µs.
+    pub fn left(&self) -> Micros {
+        let left = self.until.saturating_duration_since(Instant::now());
+        i64::try_from(left.as_micros()).unwrap_or(i64::MAX)
+    }
+
+    /// Whether a pause until `until` with `status` says nothing that this one does not say.
+    fn covers(&self, until: Instant, status: u16) -> bool {
+        until <= self.until && (status == 0 || self.status != 0)
+    }
+}
+
+fn span(left: Micros) -> Duration {
+    Duration::from_micros(u64::try_from(left).unwrap_or(0)).min(LONGEST)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,92 @@
+//! Whether a pause covers the instant of a grant, so that the call must not be made then: the store granted it before the
+//! pause, or has lost the pause. Asks no store.
+
+use super::{KnownPause, PauseVersion, Pauses};
+use crate::store::Check;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// A pause is known within 100 ms, and its end to 100 ms: messages and replies take time.
+pub(super) const KNOWN_WITHIN: Duration = Duration::from_millis(100);
+
+/// The pause of a limiter that covers the instant of a grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Covering {
+    /// Index of the limiter's check.
+    pub index: usize,
+    /// The end of the pause.
+    pub until: Instant,
+    /// See [`KnownPause::status`].
+    pub status: u16,
+    /// The store was asked after the pause was learned, so it has lost the pause.
+    pub is_lost: bool,
+}
+
+/// The next step of a call whose store has lost a pause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Doubt {
+    /// It waits until this instant: the message that an operator has ended the pause may be on its way.
+    Wait(Instant),
+    /// It writes the pause to the store again; no other call does that within the next 100 ms.
+    Restore,
+}
+
+// === impl Pauses ===
+
+impl Pauses {
+    /// The pause of one of `checks` that covers the instant `at` of a grant; `None` if the call may be made then. The store
+    /// was asked at `asked`. `is_behind`: its decision said that a limiter is paused, so it grants nothing within pauses
+    /// that were known when it was asked.
+    pub fn covering(
+        &self,
+        checks: &[Check],
+        at: Instant,
+        asked: PauseVersion,
+        is_behind: bool,
+    ) -> Option<Covering> {
+        if self.is_empty() {
+            return None;
+        }
+        let covers = |(index, check): (usize, &Check)| {
+            let KnownPause { until, status, version, .. } =
+                self.get(&check.key).filter(|known| check.enforce && at < known.until)?;
+            let is_lost = version <= asked.0;
+            // The store's clock decides on the last 100 ms, which is how well the end is known here.
+            let is_true = is_lost && (is_behind || until - at <= KNOWN_WITHIN);
+            (!is_true).then_some(Covering { index, until, status, is_lost })
+        };
+        checks.iter().enumerate().filter_map(covers).max_by_key(|covering| covering.until)
+    }
+
+    /// Resolves when a pause is learned that covers the instant `at`; see [`covering`](Self::covering).
+    pub async fn covered(
+        &self,
+        checks: &[Check],
+        at: Instant,
+        asked: PauseVersion,
+        is_behind: bool,
+    ) -> Covering {
+        let place = self.waiting.enter(checks, at);
+        loop {
+            if let Some(covering) = self.covering(checks, at, asked, is_behind) {
+                return covering;
+            }
+            place.woken().await;
+        }
+    }
+
+    /// Notes that the store decided as if `key` were not paused, and says what the call does next.
+    pub fn doubt(&self, key: &str) -> Doubt {
+        let now = Instant::now();
+        let mut table = self.table.write();
+        let Some(known) = table.all.get_mut(key) else { return Doubt::Wait(now) };
+        let since = *known.doubted.get_or_insert(now);
+        match now.duration_since(since) >= KNOWN_WITHIN {
+            true => {
+                known.doubted = Some(now);
+                Doubt::Restore
+            }
+            false => Doubt::Wait(since + KNOWN_WITHIN),
+        }
+    }
+}

@@ -1,0 +1,171 @@
+use super::{covering::KNOWN_WITHIN, *};
+use crate::{
+    algorithm::{Algorithm, TokenBucket},
+    store::Check,
+};
+use std::time::Duration;
+use tokio::time::{advance, timeout};
+
+const SECOND: Micros = 1_000_000;
+
+fn check(key: &str) -> Check {
+    Check::new(key, Algorithm::TokenBucket(TokenBucket::new(1, SECOND, 1).unwrap()))
+}
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shorter_pause_changes_nothing() {
+    let (pauses, now) = (Pauses::default(), Instant::now());
+    pauses.learn("a", 6 * SECOND, 429);
+    let version = pauses.version();
+    pauses.learn("a", 2 * SECOND, 503);
+    let known = pauses.get("a").unwrap();
+    assert_eq!((known.until, known.status, pauses.version()), (now + seconds(6), 429, version));
+    pauses.learn("a", 7 * SECOND, 503);
+    let known = pauses.get("a").unwrap();
+    assert_eq!((known.until, known.status), (now + seconds(7), 503));
+    assert!(pauses.version() > version);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_status_that_comes_later_is_noted() {
+    let pauses = Pauses::default();
+    pauses.learn("a", 6 * SECOND, 0);
+    let version = pauses.version();
+    pauses.learn("a", 5 * SECOND, 429);
+    let known = pauses.get("a").unwrap();
+    assert_eq!((known.left(), known.status, pauses.version()), (6 * SECOND, 429, version));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_that_is_over_or_ended_is_gone() {
+    let pauses = Pauses::default();
+    assert!(pauses.is_empty());
+    pauses.learn("a", SECOND, 429);
+    pauses.learn("b", 2 * SECOND, 429);
+    pauses.learn("c", 3 * SECOND, 429);
+    pauses.end("b");
+    assert_eq!(pauses.of(&[check("b")]), None);
+    advance(seconds(1)).await;
+    assert!(matches!(&pauses.all()[..], [(key, _)] if &**key == "c"));
+    advance(seconds(2)).await;
+    assert_eq!(pauses.of(&[check("c")]), None);
+    assert!(pauses.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn numbers_without_sense_are_no_pause_or_a_long_one() {
+    let pauses = Pauses::default();
+    pauses.learn("a", -1, 429);
+    pauses.learn("a", 0, 429);
+    assert!(pauses.is_empty());
+    pauses.learn("a", Micros::MAX, 429);
+    assert!(!pauses.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn limiters_that_observe_are_not_paused() {
+    let (pauses, now) = (Pauses::default(), Instant::now());
+    pauses.learn("a", SECOND, 429);
+    let observed = Check { enforce: false, ..check("a") };
+    assert_eq!(pauses.of(&[observed.clone()]), None);
+    assert_eq!(pauses.covering(&[observed], now, PauseVersion(0), false), None);
+    assert_eq!(pauses.of(&[check("b"), check("a")]), Some(now + seconds(1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_table_is_bounded_and_drops_what_ends_first() {
+    let pauses = Pauses::default();
+    for i in 0..=MAX_PAUSES {
+        pauses.learn(&i.to_string(), (1 + i as i64) * SECOND, 429);
+    }
+    assert_eq!(pauses.all().len(), MAX_PAUSES);
+    assert_eq!((pauses.get("0"), pauses.get("1").is_some()), (None, true));
+}
+
+/// A grant that the store made before the pause counts no longer; one that it made after the pause is as good as the store's
+/// clock, unless it lies so far within the pause that the store must have lost that.
+#[tokio::test(start_paused = true)]
+async fn a_grant_is_covered_by_a_pause_that_came_later() {
+    let (pauses, now, checks) = (Pauses::default(), Instant::now(), [check("a"), check("b")]);
+    let before = pauses.version();
+    pauses.learn("b", 2 * SECOND, 429);
+    let after = pauses.version();
+    let covering = |millis, asked, is_behind| {
+        let covering =
+            pauses.covering(&checks, now + Duration::from_millis(millis), asked, is_behind);
+        covering.map(|covering| (covering.index, covering.is_lost))
+    };
+    assert_eq!(covering(0, before, false), Some((1, false)));
+    assert_eq!(covering(1999, before, true), Some((1, false)));
+    assert_eq!(covering(2000, before, false), None);
+    assert_eq!(covering(1950, after, false), None);
+    assert_eq!(covering(1850, after, false), Some((1, true)));
+    assert_eq!(covering(1850, after, true), None);
+}
+
+/// A pause that the store seems to have lost is written again, by one call each 100 ms and not before the message of its end
+/// had the time to come.
+#[tokio::test(start_paused = true)]
+async fn a_lost_pause_is_restored_by_one_call() {
+    let (pauses, now) = (Pauses::default(), Instant::now());
+    pauses.learn("a", SECOND, 429);
+    assert_eq!(pauses.doubt("a"), Doubt::Wait(now + KNOWN_WITHIN));
+    advance(KNOWN_WITHIN / 2).await;
+    assert_eq!(pauses.doubt("a"), Doubt::Wait(now + KNOWN_WITHIN));
+    advance(KNOWN_WITHIN / 2).await;
+    assert_eq!(pauses.doubt("a"), Doubt::Restore);
+    assert_eq!(pauses.doubt("a"), Doubt::Wait(now + 2 * KNOWN_WITHIN));
+    pauses.end("a");
+    assert_eq!(pauses.doubt("a"), Doubt::Wait(Instant::now()));
+}
+
+/// Of 10,000 calls that wait, those whose instants a pause covers are woken, and no others.
+#[tokio::test(start_paused = true)]
+async fn a_pause_wakes_the_calls_that_it_covers() {
+    let (pauses, now) = (Arc::new(Pauses::default()), Instant::now());
+    let mut calls = tokio::task::JoinSet::new();
+    for i in 0..10_000_u64 {
+        let (pauses, at) = (pauses.clone(), now + seconds(1 + i % 10));
+        let checks = [check("shared"), check(if i % 2 == 0 { "even" } else { "odd" })];
+        calls.spawn(async move {
+            pauses.covered(&checks, at, PauseVersion(0), false).await;
+            (i, at)
+        });
+    }
+    tokio::task::yield_now().await;
+    pauses.learn("even", 5 * SECOND + 1, 429);
+    let mut woken = Vec::new();
+    while let Ok(Some(call)) = timeout(Duration::from_millis(1), calls.join_next()).await {
+        woken.push(call.unwrap());
+    }
+    assert!(woken.iter().all(|(i, at)| i % 2 == 0 && *at <= now + seconds(5)));
+    assert_eq!(woken.len(), 3000);
+    calls.shutdown().await;
+    assert!(pauses.waiting.is_empty(), "a call has left its place");
+}
+
+#[tokio::test(start_paused = true)]
+async fn begins_and_ends_are_reported_once() {
+    let (pauses, now) = (Arc::new(Pauses::default()), Instant::now());
+    let mut events = pauses.events();
+    pauses.learn("a", SECOND, 429);
+    pauses.learn("a", SECOND / 2, 429);
+    pauses.learn("a", 2 * SECOND, 503);
+    pauses.learn("b", SECOND, 0);
+    pauses.end("b");
+    pauses.end("b");
+    let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
+    let until = now + seconds(1);
+    let grown = now + seconds(2);
+    assert_eq!(events.next().await, PauseEvent::Began { key: a.clone(), until, status: 429 });
+    assert_eq!(events.next().await, PauseEvent::Grew { key: a.clone(), until: grown, status: 503 });
+    assert_eq!(events.next().await, PauseEvent::Began { key: b.clone(), until, status: 0 });
+    assert_eq!(events.next().await, PauseEvent::Ended { key: b, is_over: false });
+    // The end comes without another call of the table.
+    assert_eq!(events.next().await, PauseEvent::Ended { key: a, is_over: true });
+    assert_eq!(Instant::now(), grown);
+}

@@ -1,0 +1,88 @@
+//! The calls that wait for the instants of their grants, by the keys of their states, so that a pause wakes those calls
+//! alone that it concerns. A pause of one key wakes no call of another one, and none whose instant comes after the pause.
+
+use crate::store::Check;
+use ahash::RandomState;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+use tokio::{sync::Notify, time::Instant};
+
+type Number = u64;
+type Waiting = HashMap<Arc<str>, BTreeMap<(Instant, Number), Arc<Notify>>, RandomState>;
+
+/// As many as wait in this process, which the `max_waiting` of the routes bounds.
+#[derive(Debug, Default)]
+pub(super) struct WaitingCalls {
+    all: Mutex<Waiting>,
+    next: AtomicU64,
+}
+
+/// The place of one call, until it is dropped.
+#[derive(Debug)]
+pub(super) struct WaitingPlace<'a> {
+    calls: &'a WaitingCalls,
+    keys: SmallVec<[Arc<str>; 2]>,
+    at: (Instant, Number),
+    notify: Arc<Notify>,
+}
+
+// === impl WaitingCalls ===
+
+impl WaitingCalls {
+    /// Enters a call that waits until `at` for the limiters of `checks` that enforce.
+    pub(super) fn enter(&self, checks: &[Check], at: Instant) -> WaitingPlace<'_> {
+        let enforce = checks.iter().filter(|check| check.enforce);
+        let keys: SmallVec<[Arc<str>; 2]> = enforce.map(|check| check.key.clone()).collect();
+        let at = (at, self.next.fetch_add(1, Relaxed));
+        let notify = Arc::new(Notify::new());
+        let mut all = self.all.lock();
+        for key in &keys {
+            all.entry(key.clone()).or_default().insert(at, notify.clone());
+        }
+        WaitingPlace { calls: self, keys, at, notify }
+    }
+
+    /// Wakes the calls of `key` whose instants come before `until`, in the order of these instants.
+    pub(super) fn wake(&self, key: &str, until: Instant) {
+        if let Some(calls) = self.all.lock().get(key) {
+            calls.range(..(until, 0)).for_each(|(_, notify)| notify.notify_one());
+        }
+    }
+}
+
+#[cfg(test)]
+impl WaitingCalls {
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.lock().is_empty()
+    }
+}
+
+// === impl WaitingPlace ===
+
+impl WaitingPlace<'_> {
+    /// Resolves when a pause of one of its limiters was learned that covers its instant.
+    pub(super) async fn woken(&self) {
+        self.notify.notified().await;
+    }
+}
+
+impl Drop for WaitingPlace<'_> {
+    fn drop(&mut self) {
+        let mut all = self.calls.all.lock();
+        for key in &self.keys {
+            if let Some(calls) = all.get_mut(key) {
+                calls.remove(&self.at);
+                if calls.is_empty() {
+                    all.remove(key);
+                }
+            }
+        }
+    }
+}
