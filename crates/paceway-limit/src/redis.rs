@@ -97,6 +97,8 @@ pub async fn connect(url: &str) -> Result<StoreHandle, SetupError> {
 #[doc(hidden)]
 pub struct RedisProcess {
     url: RedisUrl,
+    /// The first part of every key.
+    prefix: String,
     epochs: Arc<Epochs>,
     /// The hash tags of the limiters in a Cluster.
     groups: Option<Arc<Groups>>,
@@ -222,7 +224,7 @@ impl RedisProcess {
                 }
             }
         }
-        Ok(Self { url: url.clone(), epochs, groups, process, notified })
+        Ok(Self { url: url.clone(), prefix: prefix.clone(), epochs, groups, process, notified })
     }
 
     /// Tells the other processes that this one has decided its last request, so that they need not miss it.
@@ -257,6 +259,7 @@ impl RedisProcess {
         looked: Vec<Check>,
     ) -> Result<Failover, ConnectError> {
         let script = self.script(true).await?;
+        script.receive_pauses(&self.prefix, &self.process.health.pauses);
         Ok(Failover::with_recovery(script, metrics, self.process.clone(), looked))
     }
 

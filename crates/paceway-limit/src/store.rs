@@ -128,6 +128,9 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// The requests that wait for concurrency permits through this store, which also issues their tickets.
     fn calls(&self) -> &Arc<Calls>;
 
+    /// The pauses of limiters that this process knows.
+    fn pauses(&self) -> &Arc<Pauses>;
+
     /// Whether this gateway decides `checks` by itself now. A request that waits in the other queue then (in the store's
     /// when this is true, in the gateway's when it is false) would wait in vain, and has to ask again.
     fn decides_alone(&self, _checks: &Checks) -> bool {
@@ -201,6 +204,21 @@ impl Decision {
             parts: reserved.parts.unwrap_or_default(),
             queued: reserved.queued,
             source: Source::Shared,
+        }
+    }
+
+    /// The refusal of a request that would have to wait `left` µs for the end of a pause of its limiter `bound_by`, as this
+    /// gateway knows it.
+    pub fn paused(bound_by: usize, left: Micros) -> Self {
+        Self {
+            admitted: false,
+            wait: left,
+            retry_after: left,
+            bound_by,
+            level: Level { remaining: 0, next: left, reset_after: left, paused: left },
+            parts: reserve::Parts::default(),
+            queued: None,
+            source: Source::Local,
         }
     }
 }

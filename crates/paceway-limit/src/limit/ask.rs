@@ -1,9 +1,12 @@
 //! Questions to the store: the first one of a call, and those of a call that was late or waited in a queue.
 
 use super::{Reservation, Waiter, duration, micros};
-use crate::store::{Answer, Check, Checks, Decision, Source, Store, StoreError, calls::Callable};
+use crate::store::{
+    Answer, Check, Checks, Covering, Decision, Doubt, Pause, PauseVersion, Source, Store,
+    StoreError, calls::Callable,
+};
 use std::{sync::Arc, time::Duration};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 /// The store's answer to a call that asked for its permits.
 #[derive(Debug)]
@@ -38,19 +41,20 @@ async fn ask_as(
 ) -> Result<Admission, StoreError> {
     let asked = ticket.as_ref().map(|callable| callable.ticket);
     let waiter = ticket.map(|ticket| Waiter::new(store, checks, ticket));
+    let known = store.pauses().version();
     // An answer that is known already needs no future.
     let decision = match store.reserve(checks, micros(budget), asked) {
         Answer::Ready(decision) => decision?,
         answer => answer.get().await?,
     };
-    Ok(admission(store, checks, budget, decision, waiter))
+    Ok(admission(store, checks, budget, (decision, known), waiter))
 }
 
 fn admission(
     store: &Arc<dyn Store>,
     checks: &Checks,
     budget: Duration,
-    decision: Decision,
+    (decision, known): (Decision, PauseVersion),
     mut waiter: Option<Waiter>,
 ) -> Admission {
     if let Some(queued) = decision.queued
@@ -67,7 +71,7 @@ fn admission(
         return Admission::Refused(decision);
     }
     let ticket = waiter.and_then(|mut waiter| waiter.ticket.take());
-    Admission::Granted(Reservation::new(store, checks, decision, ticket))
+    Admission::Granted(Reservation::new(store, checks, (decision, known), ticket))
 }
 
 // === impl Reservation ===
@@ -82,6 +86,43 @@ impl Reservation {
         let (store, checks) = (self.store.clone(), self.checks.clone());
         drop(self);
         ask(&store, &checks, budget).await
+    }
+
+    /// Asks for everything again, because the pause `covering` covers the instant. `left` says how long the call may still
+    /// wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`ask`].
+    pub async fn ask_behind(
+        self,
+        covering: Covering,
+        left: impl Fn() -> Duration + Send,
+    ) -> Result<Admission, StoreError> {
+        let store = self.store.clone();
+        let pauses = store.pauses();
+        if covering.is_lost {
+            let check = &self.checks[covering.index];
+            match pauses.doubt(&check.key) {
+                Doubt::Restore => self.restore(covering).await,
+                Doubt::Wait(_) if covering.until > Instant::now() + left() => {
+                    let left = covering.until.saturating_duration_since(Instant::now());
+                    return Ok(Admission::Refused(Decision::paused(covering.index, micros(left))));
+                }
+                Doubt::Wait(until) => sleep_until(until).await,
+            }
+        }
+        let _turn = pauses.turn().await;
+        self.ask_again(left()).await
+    }
+
+    /// Pauses the limiter in the store again.
+    async fn restore(&self, covering: Covering) {
+        let checks = [self.checks[covering.index].clone()].into();
+        let span = micros(covering.until.saturating_duration_since(Instant::now()));
+        let pause = Pause { span, status: covering.status };
+        // Without an answer the pause is restored by a later call, or when the store is back.
+        drop(self.store.pause(&checks, pause).get().await);
     }
 
     /// Takes the concurrency permits, now that the instant has come. If none is free, the other permits are refunded, and

@@ -4,7 +4,10 @@
 use super::{duration, lease};
 use crate::{
     algorithm::reserve::{self, Part},
-    store::{Check, Checks, Decision, Source, Store, batch::places, calls::Callable},
+    store::{
+        Check, Checks, Covering, Decision, PauseVersion, Source, Store, batch::places,
+        calls::Callable,
+    },
 };
 use std::{sync::Arc, time::Duration};
 use tokio::{
@@ -33,6 +36,10 @@ pub struct Reservation {
     pub bound_by: usize,
     /// The store that granted it (the shared one, or this process while that is away), which also takes the refund.
     pub source: Source,
+    /// The pauses that were known when the store was asked.
+    known: PauseVersion,
+    /// A limiter is paused as the decision says, so the instant comes after its pause.
+    is_behind: bool,
     spent: bool,
     /// Holds the concurrency permits, by this number.
     pub(super) ticket: Option<Callable>,
@@ -44,11 +51,11 @@ pub struct Reservation {
 // === impl Reservation ===
 
 impl Reservation {
-    /// The reservation that `decision` granted to the holder of `ticket`.
+    /// The reservation that `decision` granted to the holder of `ticket`. The pauses of `known` were known when it asked.
     pub(super) fn new(
         store: &Arc<dyn Store>,
         checks: &Checks,
-        decision: Decision,
+        (decision, known): (Decision, PauseVersion),
         ticket: Option<Callable>,
     ) -> Self {
         let wait = duration(decision.wait);
@@ -60,6 +67,8 @@ impl Reservation {
             wait,
             bound_by: decision.bound_by,
             source: decision.source,
+            known,
+            is_behind: decision.level.paused > 0,
             spent: false,
             ticket,
             renewals: Vec::new(),
@@ -96,6 +105,21 @@ impl Reservation {
         let margin = margins.filter(|margin| !margin.is_zero()).min();
         let slack = margin.map_or(SLACK, |margin| margin.max(LEAST_SLACK));
         self.at.elapsed() > slack
+    }
+
+    /// The pause of a limiter that covers the instant, so that the call must not be made. A pause counts that was learned
+    /// after the grant, or that the store has lost.
+    pub fn paused(&self) -> Option<Covering> {
+        let pauses = self.store.pauses();
+        match pauses.is_empty() {
+            true => None,
+            false => pauses.covering(&self.checks, self.at, self.known, self.is_behind),
+        }
+    }
+
+    /// Resolves when a pause covers the instant; see [`Self::paused`].
+    pub async fn until_paused(&self) -> Covering {
+        self.store.pauses().covered(&self.checks, self.at, self.known, self.is_behind).await
     }
 
     /// Whether it has all that was asked for. Concurrency permits are taken only when the instant of the others has come,

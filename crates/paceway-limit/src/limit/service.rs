@@ -67,6 +67,9 @@ pub trait Caller: Send + Sync {
     /// Sees that a reservation was late. The call asks again.
     fn late(&mut self, _reservation: &Reservation) {}
 
+    /// Sees that a pause covers the instant of a reservation. The call asks again.
+    fn paused(&mut self, _reservation: &Reservation) {}
+
     /// Waits until the place in the queue is worth asking again for, or gives up.
     ///
     /// # Errors
@@ -134,14 +137,16 @@ pub async fn pace<C: Caller, M: Callee<Error = C::Error>>(
     let admission = match ask(store, checks, caller.left()).await {
         Ok(Admission::Granted(reservation)) if reservation.wait.is_zero() => {
             caller.granted(&reservation);
-            if let Some(ready) = callee.at_hand() {
-                return Ok((reservation, ready));
+            if reservation.paused().is_none() {
+                if let Some(ready) = callee.at_hand() {
+                    return Ok((reservation, ready));
+                }
+                let ready = callee.ready().await?;
+                if !caller.is_late(&reservation) && reservation.paused().is_none() {
+                    return Ok((reservation, ready));
+                }
+                callee.put_back(ready);
             }
-            let ready = callee.ready().await?;
-            if !caller.is_late(&reservation) {
-                return Ok((reservation, ready));
-            }
-            callee.put_back(ready);
             Box::new(Admission::Granted(reservation))
         }
         answer => Box::new(decided(caller, answer)?),
@@ -160,23 +165,32 @@ async fn wait<C: Caller, M: Callee<Error = C::Error>>(
     loop {
         let answer = match admission {
             Admission::Granted(reservation) => {
-                caller.waits(reservation.bound_by, Some(reservation.wait))?;
-                callee.waits(Some(reservation.wait));
+                let is_paused = reservation.paused().is_some();
+                if !is_paused {
+                    caller.waits(reservation.bound_by, Some(reservation.wait))?;
+                    callee.waits(Some(reservation.wait));
+                }
                 let ready = tokio::select! {
                     biased;
-                    ready = ready_at(&reservation, callee) => ready?,
+                    covering = reservation.until_paused() => Err(covering),
+                    ready = ready_at(&reservation, callee) => Ok(ready?),
                     error = caller.interrupted(reservation.at) => return Err(error),
                 };
-                let is_late = caller.is_late(&reservation);
-                if !is_late && reservation.is_complete() {
-                    return Ok((reservation, ready));
-                }
-                callee.put_back(ready);
-                if is_late {
-                    caller.late(&reservation);
-                    Box::pin(reservation.ask_again(caller.left())).await
-                } else {
-                    Box::pin(reservation.take_concurrency(caller.left())).await
+                match ready {
+                    Err(covering) => {
+                        caller.paused(&reservation);
+                        Box::pin(reservation.ask_behind(covering, || caller.left())).await
+                    }
+                    Ok(ready) if caller.is_late(&reservation) => {
+                        callee.put_back(ready);
+                        caller.late(&reservation);
+                        Box::pin(reservation.ask_again(caller.left())).await
+                    }
+                    Ok(ready) if reservation.is_complete() => return Ok((reservation, ready)),
+                    Ok(ready) => {
+                        callee.put_back(ready);
+                        Box::pin(reservation.take_concurrency(caller.left())).await
+                    }
                 }
             }
             Admission::Queued(waiter) => {

@@ -1,3 +1,4 @@
+mod pauses;
 mod places;
 mod several;
 

@@ -15,8 +15,8 @@ pub(super) use grants::is_delayed_charge;
 pub use process::Process;
 
 use super::{
-    Answer, BoxFuture, Check, Checks, Decision, OnFailure, Pause, Share, Source, Store, StoreAdmin,
-    StoreError,
+    Answer, BoxFuture, Check, Checks, Decision, OnFailure, Pause, Pauses, Share, Source, Store,
+    StoreAdmin, StoreError,
     batch::{Batched, Script, StoreMetrics},
     calls::Calls,
     health::Member,
@@ -118,9 +118,15 @@ impl Store for Failover {
         if checks.iter().any(rejects) {
             return Answer::Ready(Err(StoreError::NotConnected));
         }
-        match local.reserve_unasked(health, checks, budget, ticket) {
-            Ok(decision) => Answer::Ready(Ok(decision.unwrap_or_else(|| passed(checks)))),
-            Err(IsBack) => self.ask(checks, budget, ticket),
+        let held = self.process.held(checks);
+        match held {
+            Some((bound_by, left)) if left > budget => {
+                Answer::Ready(Ok(Decision::paused(bound_by, left)))
+            }
+            _ => match local.reserve_unasked(health, checks, budget, ticket) {
+                Ok(decision) => Answer::Ready(Ok(passed(checks, decision, held))),
+                Err(IsBack) => self.ask(checks, budget, ticket),
+            },
         }
     }
 
@@ -160,14 +166,25 @@ impl Store for Failover {
     }
 
     fn pause(&self, checks: &Checks, pause: Pause) -> Answer<()> {
+        let Process { local, health, .. } = &*self.process;
+        for check in checks.iter().filter(|check| check.enforce) {
+            health.pauses.learn(&check.key, pause.span, pause.status);
+        }
         match self.is_away() {
-            true => Answer::Ready(Err(StoreError::NotConnected)),
+            true => {
+                local.pause(health, checks);
+                Answer::Ready(Ok(()))
+            }
             false => self.store.pause(checks, pause),
         }
     }
 
     fn calls(&self) -> &Arc<Calls> {
         self.store.calls()
+    }
+
+    fn pauses(&self) -> &Arc<Pauses> {
+        &self.process.health.pauses
     }
 
     fn decides_alone(&self, checks: &Checks) -> bool {
@@ -181,7 +198,17 @@ impl StoreAdmin for Failover {
     fn forget(&self, check: &Check) -> Answer<bool> {
         match self.is_away() {
             true => Answer::Ready(Err(StoreError::NotConnected)),
-            false => self.store.forget(check),
+            false => {
+                let (forgotten, process) = (self.store.forget(check), self.process.clone());
+                let key = check.key.clone();
+                Answer::Later(Box::pin(async move {
+                    let forgotten = forgotten.get().await;
+                    if forgotten.is_ok() {
+                        process.health.pauses.end(&key);
+                    }
+                    forgotten
+                }))
+            }
         }
     }
 
@@ -234,8 +261,26 @@ impl Process {
         if let Some(ticket) = ticket {
             self.health.known.refused(checks, ticket);
         }
+        let held = self.held(checks);
+        if let Some((bound_by, left)) = held
+            && left > budget
+        {
+            return Ok(Decision::paused(bound_by, left));
+        }
         let decision = self.local.reserve(&self.health, checks, budget, ticket);
-        Ok(decision.unwrap_or_else(|| passed(checks)))
+        Ok(passed(checks, decision, held))
+    }
+
+    /// How long a pause still holds a request among those of its limiters that are not decided here. They let requests pass,
+    /// but not within a pause.
+    fn held(&self, checks: &Checks) -> Option<(usize, Micros)> {
+        if self.health.pauses.is_empty() {
+            return None;
+        }
+        let allow = checks.iter().enumerate().filter(|(_, it)| it.enforce && !local::is_own(it));
+        let pause =
+            |(i, check): (usize, &Check)| Some((i, self.health.pauses.get(&check.key)?.left()));
+        allow.filter_map(pause).max_by_key(|(_, left)| *left)
     }
 }
 
@@ -244,9 +289,10 @@ fn rejects(check: &Check) -> bool {
     check.enforce && check.on_failure == OnFailure::Reject
 }
 
-/// The decision on a request whose limiters all say [`OnFailure::Allow`]: it passes at once.
-fn passed(checks: &Checks) -> Decision {
-    Decision {
+/// The decision of the limiters that are decided here, if there are any. The others, which say [`OnFailure::Allow`], let the
+/// request pass at once, or when the pause ends that `held` tells.
+fn passed(checks: &Checks, decision: Option<Decision>, held: Option<(usize, Micros)>) -> Decision {
+    let mut decision = decision.unwrap_or_else(|| Decision {
         admitted: true,
         wait: 0,
         retry_after: 0,
@@ -255,7 +301,14 @@ fn passed(checks: &Checks) -> Decision {
         parts: checks.iter().map(unasked).collect(),
         queued: None,
         source: Source::None,
+    });
+    if let Some((bound_by, left)) = held
+        && decision.admitted
+        && left > decision.wait
+    {
+        (decision.wait, decision.bound_by) = (left, bound_by);
     }
+    decision
 }
 
 /// The grant of a limiter that does not decide: no permit, at once.

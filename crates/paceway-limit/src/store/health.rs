@@ -17,7 +17,7 @@ pub use member::Member;
 pub use pace::{Pace, PaceMetrics, SLOWEST};
 
 use super::{
-    StoreError,
+    Pauses, StoreError,
     batch::{ABSENT, Beat, GONE},
     calls::Calls,
 };
@@ -99,6 +99,8 @@ pub struct Health {
     pub(super) wake: Notify,
     /// The levels and concurrency permits that the store reported last.
     pub known: LastKnown,
+    /// The pauses of limiters that this process knows.
+    pub pauses: Arc<Pauses>,
     /// How long calls of the store may take.
     pub pace: Pace,
     metrics: HealthMetrics,
@@ -145,6 +147,7 @@ impl Health {
             members: Mutex::default(),
             wake: Notify::new(),
             known: LastKnown::default(),
+            pauses: Arc::default(),
             pace,
             metrics,
         })

@@ -5,7 +5,7 @@ mod gates;
 mod pages;
 mod shard;
 
-use super::{Check, Checks, Decision, Entry, Pause, Reply, calls::Calls, hash_tag};
+use super::{Check, Checks, Decision, Entry, Pause, Pauses, Reply, calls::Calls, hash_tag};
 use crate::algorithm::{
     DataLoss, Gate, Level, Micros, Open,
     concurrency::{self, Ticket},
@@ -47,6 +47,7 @@ pub struct MemoryStore {
 struct Inner {
     shards: Box<[Locked]>,
     calls: Arc<Calls>,
+    pauses: Arc<Pauses>,
     keys: AtomicUsize,
     /// The instant of the last data loss ([`MemoryStore::lose`]), in µs; 0 if there was none.
     lost: AtomicI64,
@@ -87,6 +88,7 @@ impl MemoryStore {
         let shared = Inner {
             shards: (0..shards).map(|_| Locked::default()).collect(),
             calls,
+            pauses: Arc::default(),
             keys: AtomicUsize::new(0),
             lost: AtomicI64::new(0),
         };
@@ -98,7 +100,7 @@ impl MemoryStore {
     }
 
     /// The store's clock in µs, which never steps back.
-    fn now(&self) -> Micros {
+    pub(crate) fn now(&self) -> Micros {
         EPOCH + i64::try_from(self.start.elapsed().as_micros()).unwrap_or(i64::MAX - EPOCH)
     }
 

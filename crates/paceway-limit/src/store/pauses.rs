@@ -41,14 +41,14 @@ pub struct Pauses {
     count: AtomicUsize,
     /// The number of the pause that was learned last.
     version: AtomicU64,
-    table: RwLock<Table>,
+    table: RwLock<PauseTable>,
     waiting: WaitingCalls,
     events: Events,
     turns: Semaphore,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct PauseTable {
     all: HashMap<Arc<str>, KnownPause, RandomState>,
     /// The same pauses in the order of their ends.
     ends: BTreeSet<(Instant, Arc<str>)>,
@@ -218,9 +218,9 @@ impl Pauses {
     }
 }
 
-// === impl Table ===
+// === impl PauseTable ===
 
-impl Table {
+impl PauseTable {
     fn put(&mut self, key: &Arc<str>, pause: KnownPause) {
         self.remove(key);
         self.ends.insert((pause.until, key.clone()));

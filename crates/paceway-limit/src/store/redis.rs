@@ -15,6 +15,7 @@ mod reason;
 mod slot_migration;
 mod slots;
 mod subscriber;
+mod topic;
 mod transport;
 mod url;
 
@@ -26,7 +27,7 @@ pub use transport::fuzzing;
 pub use url::RedisUrl;
 
 use super::{
-    BoxFuture, Entry, Reply, StoreError,
+    BoxFuture, Entry, Pauses, Reply, StoreError,
     batch::{Beat, Script},
     calls::Calls,
     hash_tag,
@@ -38,14 +39,16 @@ use crate::{
 use call::ScriptCall;
 use cluster::RedisCluster;
 use epoch::Epoch;
+use parking_lot::Mutex;
 use redis::{Cmd, Value};
 use sha1::{Digest, Sha1};
 use std::{
     fmt::{self, Write},
-    sync::{Arc, OnceLock},
+    sync::Arc,
     time::Duration,
 };
 use subscriber::Subscriber;
+use topic::Topic;
 use transport::{Access, Destination, RedisConnection, command, words};
 use url::{Endpoint, Servers};
 
@@ -73,7 +76,7 @@ enum Connected {
 /// One server: always the same, or the one that Sentinels name now.
 struct One {
     connection: RedisConnection,
-    subscriber: OnceLock<Subscriber>,
+    subscribers: Mutex<Vec<Subscriber>>,
     access: Arc<Access>,
     target: Destination,
 }
@@ -110,7 +113,7 @@ impl RedisStore {
                 let connection = RedisConnection::open(access.clone(), target.clone(), met);
                 Connected::One(Arc::new(One {
                     connection,
-                    subscriber: OnceLock::new(),
+                    subscribers: Mutex::default(),
                     access,
                     target,
                 }))
@@ -122,13 +125,22 @@ impl RedisStore {
 
     /// Subscribes to the tickets that the servers call when a concurrency permit is free, for as long as the store lives.
     pub fn receive_calls(&self) {
+        self.listen(Topic::Calls(self.calls.clone()));
+    }
+
+    /// Subscribes to the pauses of states whose keys begin with `prefix`, and puts them into `pauses`, for as long as the
+    /// store lives.
+    pub fn receive_pauses(&self, prefix: &str, pauses: &Arc<Pauses>) {
+        self.listen(Topic::News { prefix: prefix.into(), pauses: pauses.clone() });
+    }
+
+    fn listen(&self, topic: Topic) {
         match &self.servers {
             Connected::One(one) => {
-                let subscriber =
-                    || Subscriber::open(one.access.clone(), one.target.clone(), self.calls.clone());
-                one.subscriber.get_or_init(subscriber);
+                let subscriber = Subscriber::open(one.access.clone(), one.target.clone(), topic);
+                one.subscribers.lock().push(subscriber);
             }
-            Connected::Cluster(cluster) => cluster.receive_calls(&self.calls),
+            Connected::Cluster(cluster) => cluster.listen(topic),
         }
     }
 

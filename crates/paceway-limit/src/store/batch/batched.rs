@@ -7,8 +7,8 @@ use super::{
 use crate::{
     algorithm::{Grant, Level, Micros, concurrency::Ticket, reserve},
     store::{
-        Answer, BoxFuture, Check, Checks, Decision, Entry, Pause, Reply, Source, Store, StoreAdmin,
-        calls::Calls, health::Member,
+        Answer, BoxFuture, Check, Checks, Decision, Entry, Pause, Pauses, Reply, Source, Store,
+        StoreAdmin, calls::Calls, health::Member,
     },
 };
 use ahash::RandomState;
@@ -24,6 +24,7 @@ pub struct Batched {
     /// The queues by the name that [`Script::lane`] gives. Their number is bounded, because hash tags come from the
     /// configuration.
     queues: Arc<Mutex<Queues>>,
+    pauses: Arc<Pauses>,
 }
 
 // === impl Batched ===
@@ -31,7 +32,7 @@ pub struct Batched {
 impl Batched {
     /// Makes a store with group commit over `script`. A caller waits at most `timeout` for its answer.
     pub fn new(script: Arc<dyn Script>, timeout: Duration, metrics: StoreMetrics) -> Self {
-        Self::over(Backend::new(script, metrics, None, timeout))
+        Self::over(Backend::new(script, metrics, None, timeout), Arc::default())
     }
 
     /// Makes a store whose `member` learns how each call ends, and decides how long one may take.
@@ -40,11 +41,12 @@ impl Batched {
         script: Arc<dyn Script>,
         metrics: StoreMetrics,
     ) -> Self {
-        Self::over(Backend::new(script, metrics, Some(member), Duration::ZERO))
+        let pauses = member.pauses().clone();
+        Self::over(Backend::new(script, metrics, Some(member), Duration::ZERO), pauses)
     }
 
-    fn over(backend: Backend) -> Self {
-        Self { backend: Arc::new(backend), queues: Arc::default() }
+    fn over(backend: Backend, pauses: Arc<Pauses>) -> Self {
+        Self { backend: Arc::new(backend), queues: Arc::default(), pauses }
     }
 
     /// Lets a permit count as spent from now on if the store's answer came after the time-out and the gateway decided by its
@@ -101,6 +103,10 @@ impl Store for Batched {
 
     fn calls(&self) -> &Arc<Calls> {
         self.backend.script.calls()
+    }
+
+    fn pauses(&self) -> &Arc<Pauses> {
+        &self.pauses
     }
 
     fn look(&self, check: &Check) -> Answer<Level> {

@@ -14,7 +14,7 @@ use crate::{
         reserve::{Part, Parts},
     },
     store::{
-        Check, Checks, Decision, Entry, OnFailure, Reply, Share, Source,
+        Check, Checks, Decision, Entry, OnFailure, Pause, Reply, Share, Source,
         calls::{self, Calls},
         health::Health,
     },
@@ -168,6 +168,30 @@ impl LocalStore {
         }
         // No request has used it during the outage, so this is the share that the first one would find.
         LocalState::new(health, Arc::default()).would_show(health, check)
+    }
+
+    /// Begins the limiters of `checks` that are decided here while the store is away, with the pauses that are known, so that
+    /// the recovery writes these to the store.
+    pub(super) fn pause(&self, health: &Health, checks: &Checks) {
+        let own = || checks.iter().filter(|check| check.enforce && is_own(check));
+        let mut state = self.state.lock();
+        if health.is_closed() || own().next().is_none() {
+            return;
+        }
+        let state = self.open(&mut state, health);
+        let now = state.now();
+        own().for_each(|check| drop(state.begin(health, check, now)));
+    }
+
+    /// The pauses of the limiters that `is_meant` selects, which the store does not know of. They count as known to it from
+    /// now on.
+    pub(super) fn pauses(
+        &self,
+        health: &Health,
+        is_meant: impl Fn(&str) -> bool,
+    ) -> Vec<(Check, Pause)> {
+        let mut state = self.state.lock();
+        state.as_mut().map(|state| state.pauses(health, is_meant)).unwrap_or_default()
     }
 
     /// Refunds what this gateway granted. Returns the concurrency permits that the shared state counts by now.

@@ -1,11 +1,11 @@
 //! Keeps this process known to its store, reads levels before an outage needs them, and brings the store back: the permits
 //! that were granted without it are charged before it is asked again, and those that are granted meanwhile after that.
 
-use super::{Failover, PROBE, local::Debt};
+use super::{Failover, PROBE, Process, local::Debt};
 use crate::{
     algorithm::{MAX_BUDGET, reserve::Part},
     log::{Permit, Throttle},
-    store::{Check, Source, Store, StoreError},
+    store::{Check, Pause, Source, Store, StoreError},
 };
 use std::{collections::HashMap, sync::atomic::Ordering::Relaxed, time::Duration};
 use tokio::time::{Instant, sleep, timeout};
@@ -114,6 +114,7 @@ impl Failover {
             *recovery = None;
             return;
         }
+        self.pause_again(|_| true).await;
         let charged = self.charge(local.debts(|_| true, false)).await;
         let Ok(charged) = charged else {
             *recovery = None;
@@ -166,6 +167,7 @@ impl Failover {
         back.retain(|lane, _| lanes.contains(lane));
         for lane in lanes {
             let is_meant = |key: &str| self.script.lane(key) == &*lane;
+            self.pause_again(is_meant).await;
             if self.charge(local.debts(is_meant, false)).await.is_err() {
                 back.remove(&lane);
                 continue;
@@ -193,6 +195,21 @@ impl Failover {
             self.store.refund(Source::Shared, &[check.clone()].into(), parts);
         };
         self.process.local.forget(&self.process.health, idle)
+    }
+
+    /// Writes the pauses of the limiters that were decided here to the store. One that it does not receive is written by the
+    /// first request that notices.
+    async fn pause_again(&self, is_meant: impl Fn(&str) -> bool) {
+        let Process { health, local, .. } = &*self.process;
+        for pauses in local.pauses(health, is_meant).chunks(AT_ONCE) {
+            let pause =
+                |(check, pause): &(Check, Pause)| self.store.pause(&[check.clone()].into(), *pause);
+            let asked: Vec<_> = pauses.iter().map(pause).collect();
+            for answer in asked {
+                // An error is counted where every call is.
+                drop(answer.get().await);
+            }
+        }
     }
 
     /// Charges debts to the store, and returns how many permits that were.

@@ -5,8 +5,8 @@ use super::{
     breaker::{Answers, Recent},
 };
 use crate::{
-    algorithm::{Grant, concurrency::Ticket},
-    store::{Check, Entry, OnFailure, Reply, StoreError, calls::Calls},
+    algorithm::{Grant, Micros, concurrency::Ticket},
+    store::{Check, Entry, OnFailure, Pauses, Reply, StoreError, calls::Calls},
 };
 use parking_lot::Mutex;
 use std::{sync::Arc, time::Duration};
@@ -37,6 +37,11 @@ impl Member {
     /// How long a call that begins now may take.
     pub(in crate::store) fn limit(&self) -> Duration {
         self.health.pace.limit()
+    }
+
+    /// The pauses that the process knows.
+    pub(in crate::store) fn pauses(&self) -> &Arc<Pauses> {
+        &self.health.pauses
     }
 
     /// The permits to charge besides those that `check` has granted, for gateways that decide alone meanwhile. None for
@@ -72,6 +77,7 @@ impl Member {
                     self.recent.answered();
                 }
                 self.health.known.record(entries, replies, late);
+                self.learn_pauses(entries, replies, started);
             }
             Err(error) => self.missed(error),
         }
@@ -79,6 +85,32 @@ impl Member {
         let opens = !self.is_one_of_many && matches!(answer, Err(error) if error.is_silence());
         if !opens && self.health.incidents.record(lane, entries, answer) {
             self.health.show();
+        }
+    }
+
+    /// Learns the pauses that the replies to a call report, which was sent at `started`.
+    fn learn_pauses(&self, entries: &[Entry], replies: &[Reply], started: Instant) {
+        for (entry, reply) in entries.iter().zip(replies) {
+            let level = match reply {
+                Reply::Decision(decision) => &decision.level,
+                Reply::Level(level) => level,
+                Reply::Done(_) | Reply::HandedOver | Reply::Failed(_) => continue,
+            };
+            if level.paused > 0 {
+                self.learn_pause(entry, reply, (level.paused, started));
+            }
+        }
+    }
+
+    #[cold]
+    fn learn_pause(&self, entry: &Entry, reply: &Reply, (left, started): (Micros, Instant)) {
+        let (index, status) = match (entry, reply) {
+            (_, Reply::Decision(decision)) => (decision.bound_by, 0),
+            (Entry::Pause { pause, .. }, _) => (0, pause.status),
+            _ => (0, 0),
+        };
+        if let Some(check) = entry.checks().get(index) {
+            self.health.pauses.learn_since(&check.key, started, left, status);
         }
     }
 

@@ -4,8 +4,8 @@ use super::MemoryStore;
 use crate::{
     algorithm::{Grant, Level, Micros, concurrency::Ticket, reserve},
     store::{
-        Answer, BoxFuture, Check, Checks, Decision, Entry, Pause, Reply, Source, Store, StoreAdmin,
-        StoreError,
+        Answer, BoxFuture, Check, Checks, Decision, Entry, Pause, Pauses, Reply, Source, Store,
+        StoreAdmin, StoreError,
         batch::{Script, releases},
         calls::Calls,
     },
@@ -30,6 +30,10 @@ impl Store for MemoryStore {
         &self.shared.calls
     }
 
+    fn pauses(&self) -> &Arc<Pauses> {
+        &self.shared.pauses
+    }
+
     fn look(&self, check: &Check) -> Answer<Level> {
         Answer::Ready(Ok(self.look_at(self.now(), check)))
     }
@@ -37,12 +41,16 @@ impl Store for MemoryStore {
     fn pause(&self, checks: &Checks, pause: Pause) -> Answer<()> {
         let entries: Vec<_> = pause.entries(checks).collect();
         self.run_at(self.now(), &entries);
+        for check in checks.iter().filter(|check| check.enforce) {
+            self.shared.pauses.learn(&check.key, pause.span, pause.status);
+        }
         Answer::Ready(Ok(()))
     }
 }
 
 impl StoreAdmin for MemoryStore {
     fn forget(&self, check: &Check) -> Answer<bool> {
+        self.shared.pauses.end(&check.key);
         self.done(Entry::Forget { check: check.clone() })
     }
 

@@ -71,7 +71,7 @@ async fn limiters_that_observe_are_not_paused() {
     let (pauses, now) = (Pauses::default(), Instant::now());
     pauses.learn("a", SECOND, 429);
     let observed = Check { enforce: false, ..check("a") };
-    assert_eq!(pauses.of(&[observed.clone()]), None);
+    assert_eq!(pauses.of(std::slice::from_ref(&observed)), None);
     assert_eq!(pauses.covering(&[observed], now, PauseVersion(0), false), None);
     assert_eq!(pauses.of(&[check("b"), check("a")]), Some(now + seconds(1)));
 }
@@ -123,7 +123,7 @@ async fn a_lost_pause_is_restored_by_one_call() {
     assert_eq!(pauses.doubt("a"), Doubt::Wait(Instant::now()));
 }
 
-/// Of 10,000 calls that wait, those whose instants a pause covers are woken, and no others.
+/// A pause wakes those of 10,000 waiting calls whose instants it covers, and no others.
 #[tokio::test(start_paused = true)]
 async fn a_pause_wakes_the_calls_that_it_covers() {
     let (pauses, now) = (Arc::new(Pauses::default()), Instant::now());

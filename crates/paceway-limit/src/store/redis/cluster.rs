@@ -9,10 +9,11 @@ use super::{
     identity,
     reason::ConnectError,
     slots::{Redirect, slot},
+    topic::Topic,
     transport::{Access, command, words},
     url::Endpoint,
 };
-use crate::store::{StoreError, calls::Calls};
+use crate::store::StoreError;
 use follow::follow;
 use redis::{Cmd, Value};
 use state::{ClusterNode, ClusterState};
@@ -88,13 +89,14 @@ impl RedisCluster {
         self.shared.map.lock().nodes.values().any(|node| !node.ails())
     }
 
-    /// Subscribes at each node to the tickets that it calls, also at nodes that are found later.
-    pub(super) fn receive_calls(&self, calls: &Arc<Calls>) {
+    /// Subscribes at each node to the messages that it publishes, also at nodes that are found later. A node passes messages
+    /// on to the others, so a message may come several times.
+    pub(super) fn listen(&self, topic: Topic) {
         let mut map = self.shared.map.lock();
-        map.calls = Some(calls.clone());
         for node in map.nodes.values() {
-            node.receive_calls(&self.shared.access, calls);
+            node.listen(&self.shared.access, topic.clone());
         }
+        map.topics.push(topic);
     }
 
     /// Asks each node that has reported its run how many keys it has evicted. A silent node delays no other.

@@ -7,7 +7,7 @@ use crate::{
         reserve::Part,
     },
     store::{
-        Check, Checks, Entry, OnFailure, Reply, Share,
+        Check, Checks, Entry, KnownPause, OnFailure, Pause, Reply, Share,
         calls::{self, Calls},
         failover::{
             grants::Grants,
@@ -19,6 +19,7 @@ use crate::{
 };
 use ahash::RandomState;
 use std::{collections::HashMap, sync::Arc};
+use tokio::time::Instant;
 
 /// Limiters and keys with a state of their own. Further keys of a limiter share one state.
 const MAX_LIMITERS: usize = 65_536;
@@ -47,6 +48,8 @@ pub(super) struct LocalLimiter {
     pub(super) permits: Permits,
     /// The shared state decides again: only the last grants are to be charged yet.
     pub(super) closing: bool,
+    /// The end of the pause that the state has here, and of the one that the recovery has written to the store.
+    pub(super) paused: [Option<Instant>; 2],
 }
 
 // === impl LocalState ===
@@ -151,12 +154,63 @@ impl LocalState {
             let limiter = self.new_limiter(health, check, now);
             self.limiters.insert(key.clone(), limiter);
         }
+        if check.enforce
+            && let Some(pause) = health.pauses.get(&check.key)
+        {
+            self.pause(&key, pause, now);
+        }
         if let Some(limiter) = self.limiters.get_mut(&key).filter(|_| check.is_lease()) {
             let whole = limiter.check.clone();
             let synced = limiter.sync(health, is_new, now);
             self.apply(&whole, synced, now);
         }
         self.share(check, key)
+    }
+
+    /// Pauses the limiter `key` here.
+    #[cold]
+    fn pause(&mut self, key: &Arc<str>, known: KnownPause, now: Micros) {
+        let Some(limiter) = self.limiters.get_mut(key) else { return };
+        if limiter.paused[0] == Some(known.until) {
+            return;
+        }
+        limiter.paused[0] = Some(known.until);
+        let check = limiter.check.clone();
+        let share = self.share(&check, key.clone());
+        let before = self.level(&share, now);
+        let pause = Pause { span: known.left(), status: known.status };
+        self.run(now, Entry::Pause { check: share.clone(), pause });
+        let after = self.level(&share, now);
+        // The pause is no debt.
+        if let Some(limiter) = self.limiters.get_mut(key) {
+            let (level, at) = limiter.known;
+            let mut level = level.after(now - at);
+            level.next += after.next - before.next;
+            level.reset_after += after.reset_after - before.reset_after;
+            limiter.known = (level, now);
+        }
+    }
+
+    /// See [`LocalStore::pauses`](super::LocalStore::pauses).
+    pub(super) fn pauses(
+        &mut self,
+        health: &Health,
+        is_meant: impl Fn(&str) -> bool,
+    ) -> Vec<(Check, Pause)> {
+        if health.pauses.is_empty() {
+            return Vec::new();
+        }
+        let mut pauses = Vec::new();
+        for (key, limiter) in self.limiters.iter_mut().filter(|(key, _)| is_meant(key)) {
+            if let Some(known) = health.pauses.get(key).filter(|_| limiter.check.enforce)
+                && limiter.paused[1] != Some(known.until)
+            {
+                limiter.paused[1] = Some(known.until);
+                let pause = Pause { span: known.left(), status: known.status };
+                pauses.push((limiter.check.clone(), pause));
+            }
+        }
+        pauses
     }
 
     /// Enters the permits that the store has granted to this process, and removes those that are gone.
@@ -193,7 +247,7 @@ impl LocalState {
         }
         let known = (self.level(&share, now), now);
         let (grants, permits) = (Grants::default(), Permits::default());
-        LocalLimiter { check, known, grants, permits, closing: false }
+        LocalLimiter { check, known, grants, permits, closing: false, paused: [None; 2] }
     }
 
     pub(super) fn level(&self, share: &Check, now: Micros) -> Level {

@@ -3,12 +3,12 @@
 
 use crate::store::{
     StoreError,
-    calls::Calls,
     redis::{
         epoch::Epochs,
         identity::ServerRun,
         slots::{MOST_NODES, slot},
         subscriber::Subscriber,
+        topic::Topic,
         transport::{Access, Destination, Met, RedisConnection, command},
         url::Endpoint,
     },
@@ -46,8 +46,8 @@ pub(super) struct SlotMap {
     pub(super) nodes: HashMap<Endpoint, Arc<ClusterNode>>,
     /// The replicas, which are asked for the map like the masters.
     pub(super) replicas: Vec<Endpoint>,
-    /// The tickets that servers call, if a limiter counts concurrency.
-    pub(super) calls: Option<Arc<Calls>>,
+    /// The messages of the servers that are meant for this connection.
+    pub(super) topics: Vec<Topic>,
 }
 
 /// One node and the connections to it, which end when it is dropped.
@@ -55,7 +55,7 @@ pub(super) struct ClusterNode {
     pub(super) place: Endpoint,
     pub(super) connection: RedisConnection,
     /// `PUBLISH` in a script counts the subscribers of its own node only, so each node has one of ours.
-    subscriber: Mutex<Option<Subscriber>>,
+    subscribers: Mutex<Vec<Subscriber>>,
     /// The node has answered `CLUSTERDOWN`: it serves no slots.
     pub(super) is_down: AtomicBool,
 }
@@ -152,12 +152,10 @@ impl SlotMap {
         let node = Arc::new(ClusterNode {
             place: place.clone(),
             connection,
-            subscriber: Mutex::default(),
+            subscribers: Mutex::default(),
             is_down: AtomicBool::new(false),
         });
-        if let Some(calls) = &self.calls {
-            node.receive_calls(access, calls);
-        }
+        self.topics.iter().for_each(|topic| node.listen(access, topic.clone()));
         self.nodes.insert(place.clone(), node.clone());
         Some(node)
     }
@@ -166,9 +164,9 @@ impl SlotMap {
 // === impl ClusterNode ===
 
 impl ClusterNode {
-    pub(super) fn receive_calls(&self, access: &Arc<Access>, calls: &Arc<Calls>) {
+    pub(super) fn listen(&self, access: &Arc<Access>, topic: Topic) {
         let target = Destination::Server(self.place.clone());
-        *self.subscriber.lock() = Some(Subscriber::open(access.clone(), target, calls.clone()));
+        self.subscribers.lock().push(Subscriber::open(access.clone(), target, topic));
     }
 
     /// Whether another node may have its slots by now.

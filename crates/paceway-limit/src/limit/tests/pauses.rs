@@ -1,0 +1,233 @@
+//! Calls that wait for their instants when their limiters are paused, in virtual time.
+
+use super::*;
+use crate::{
+    algorithm::{Concurrency, Micros, TokenBucket},
+    store::{Entry, Pause},
+};
+
+const SECOND: Micros = 1_000_000;
+
+/// A callee that takes some time to be ready.
+struct Slow(Duration);
+
+impl Callee for Slow {
+    type Ready = ();
+    type Error = AcquireError;
+
+    fn lead(&self) -> Duration {
+        self.0
+    }
+
+    fn at_hand(&mut self) -> Option<()> {
+        None
+    }
+
+    async fn ready(&mut self) -> Result<(), AcquireError> {
+        sleep(self.0).await;
+        Ok(())
+    }
+
+    fn put_back(&mut self, (): ()) {}
+}
+
+fn seconds(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds)
+}
+
+fn checks(key: &str, count: i64, burst: i64) -> Checks {
+    let rule = TokenBucket::new(count, SECOND, burst).expect("a rule");
+    [Check::new(key, Algorithm::TokenBucket(rule))].into()
+}
+
+fn store() -> Arc<dyn Store> {
+    Arc::new(MemoryStore::default())
+}
+
+async fn pause(store: &Arc<dyn Store>, checks: &Checks, span: Micros) {
+    store.pause(checks, Pause { span, status: 429 }).get().await.expect("an answer");
+}
+
+/// One call: the instant at which it is made, or at which it is refused.
+type Call = tokio::task::JoinHandle<Result<Instant, (Instant, Duration)>>;
+
+fn call(store: &Arc<dyn Store>, checks: &Checks, budget: Duration) -> Call {
+    call_to(store, checks, budget, Slow(Duration::ZERO))
+}
+
+fn call_to(store: &Arc<dyn Store>, checks: &Checks, budget: Duration, mut callee: Slow) -> Call {
+    let (store, checks) = (store.clone(), checks.clone());
+    tokio::spawn(async move {
+        let mut caller = limiter::LimiterCaller::within(budget);
+        match pace(&store, &checks, &mut caller, &mut callee).await {
+            Ok((mut reservation, ())) => {
+                reservation.spend();
+                Ok(Instant::now())
+            }
+            Err(AcquireError::Refused { retry_after, .. }) => Err((Instant::now(), retry_after)),
+            Err(error) => panic!("a decision: {error}"),
+        }
+    })
+}
+
+/// The limiter allows 10/s. At 1 s the upstream asks for 5 s; ten calls have been made, and 40 wait with budgets of 8 s.
+#[tokio::test(start_paused = true)]
+async fn calls_that_wait_are_made_after_the_pause_at_the_limiters_pace() {
+    let (store, checks, start) = (store(), checks("a", 10, 1), Instant::now());
+    let calls: Vec<_> = (0..50).map(|_| call(&store, &checks, seconds(8.0))).collect();
+    sleep(seconds(0.95)).await;
+    pause(&store, &checks, 5 * SECOND).await;
+    let mut made = Vec::new();
+    for call in calls {
+        made.extend(call.await.expect("no panic").map(|at| at.duration_since(start)));
+    }
+    made.sort();
+    let (before, after) = made.split_at(10);
+    assert!(before.iter().all(|at| *at < seconds(0.96)), "{before:?}");
+    assert_eq!(after.first(), Some(&seconds(5.95)));
+    assert!(after.windows(2).all(|pair| pair[1] - pair[0] >= seconds(0.099)), "{after:?}");
+    // From 5.95 s on, 21 instants come within the budgets.
+    assert_eq!(after.len(), 21);
+}
+
+/// A waiting call whose budget ends before the pause is refused when the pause begins, and learns when to come back.
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_budget_ends_before_the_pause_is_refused_at_once() {
+    let (store, checks, start) = (store(), checks("a", 1, 1), Instant::now());
+    let calls: Vec<_> = (0..3).map(|_| call(&store, &checks, seconds(4.0))).collect();
+    sleep(seconds(0.5)).await;
+    pause(&store, &checks, 6 * SECOND).await;
+    let mut refused = Vec::new();
+    for call in calls {
+        refused.extend(call.await.expect("no panic").err());
+    }
+    assert_eq!(refused.len(), 2);
+    for (at, retry_after) in refused {
+        assert_eq!(at - start, seconds(0.5));
+        assert!(retry_after >= seconds(6.0 - 4.0), "{retry_after:?}");
+    }
+    assert_eq!(
+        call(&store, &checks, Duration::ZERO).await.unwrap().unwrap_err().0 - start,
+        seconds(0.5)
+    );
+}
+
+/// A call that is granted at once, and whose connection takes 300 ms to make.
+#[tokio::test(start_paused = true)]
+async fn a_call_is_not_made_if_the_pause_begins_while_it_connects() {
+    let (store, checks, start) = (store(), checks("a", 10, 10), Instant::now());
+    let call = call_to(&store, &checks, seconds(5.0), Slow(seconds(0.09)));
+    sleep(seconds(0.01)).await;
+    pause(&store, &checks, 2 * SECOND).await;
+    let at = call.await.expect("no panic").expect("made") - start;
+    assert!((seconds(2.01)..seconds(2.2)).contains(&at), "{at:?}");
+}
+
+/// The store has lost the pause, say by a failover to a replica that did not have it yet. The call that notices holds back,
+/// and writes it again; others are refused or held by then as before.
+#[tokio::test(start_paused = true)]
+async fn a_pause_that_the_store_has_lost_is_kept_and_written_again() {
+    let memory = Arc::new(MemoryStore::default());
+    let store: Arc<dyn Store> = memory.clone();
+    let (checks, start) = (checks("a", 10, 10), Instant::now());
+    pause(&store, &checks, 3 * SECOND).await;
+    lose(&store, &memory, &checks);
+    let refused = call(&store, &checks, Duration::ZERO).await.expect("no panic");
+    assert_eq!(refused.expect_err("refused"), (start, seconds(3.0)));
+    let calls: Vec<_> = (0..20).map(|_| call(&store, &checks, seconds(10.0))).collect();
+    let mut made = Vec::new();
+    for call in calls {
+        made.push(call.await.expect("no panic").expect("made") - start);
+    }
+    made.sort();
+    assert!(made[0] >= seconds(2.9), "{made:?}");
+    // The store has the pause, and with it the pace after the pause.
+    assert!(made.windows(2).all(|pair| pair[1] - pair[0] >= seconds(0.099)), "{made:?}");
+}
+
+/// An operator ends a pause.
+#[tokio::test(start_paused = true)]
+async fn a_pause_that_an_operator_has_ended_is_not_written_again() {
+    let memory = Arc::new(MemoryStore::default());
+    let store: Arc<dyn Store> = memory.clone();
+    let (checks, start) = (checks("a", 10, 10), Instant::now());
+    pause(&store, &checks, 3 * SECOND).await;
+    lose(&store, &memory, &checks);
+    // The message is on its way while two calls notice.
+    let calls = [(); 2].map(|()| call(&store, &checks, seconds(10.0)));
+    sleep(seconds(0.05)).await;
+    store.pauses().end("a");
+    for call in calls {
+        let at = call.await.expect("no panic").expect("made") - start;
+        assert!((seconds(0.0)..seconds(0.2)).contains(&at), "{at:?}");
+    }
+}
+
+/// Makes the store forget a pause that this process still knows.
+fn lose(store: &Arc<dyn Store>, memory: &MemoryStore, checks: &Checks) {
+    let known = store.pauses().get(&checks[0].key).expect("a pause");
+    let now = memory.now();
+    memory.run_at(now, &[Entry::Forget { check: checks[0].clone() }]);
+    assert_eq!(store.pauses().get(&checks[0].key), Some(known));
+}
+
+/// A call in the queue of a paused `concurrency` limiter keeps its place before one that comes later.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_keeps_its_place_during_a_pause() {
+    let (store, start) = (store(), Instant::now());
+    let rule = Concurrency::new(1, 60 * SECOND).expect("a rule");
+    let checks: Checks = [Check::new("c", Algorithm::Concurrency(rule))].into();
+    let hold = |store: &Arc<dyn Store>| {
+        let (store, checks) = (store.clone(), checks.clone());
+        tokio::spawn(async move {
+            let mut caller = limiter::LimiterCaller::<AcquireError>::within(seconds(10.0));
+            let paced = pace(&store, &checks, &mut caller, &mut limiter::Nothing).await;
+            let (mut reservation, ()) = paced.expect("a permit");
+            reservation.spend();
+            let at = Instant::now();
+            sleep(seconds(0.1)).await;
+            at
+        })
+    };
+    let mut calls = Vec::new();
+    for _ in 0..3 {
+        calls.push(hold(&store));
+        sleep(seconds(0.01)).await;
+    }
+    pause(&store, &checks, 2 * SECOND).await;
+    sleep(seconds(0.5)).await;
+    calls.push(hold(&store));
+    let mut at = Vec::new();
+    for call in calls {
+        at.push(call.await.expect("no panic") - start);
+    }
+    assert_eq!(at[0], Duration::ZERO);
+    assert!(at[1..].is_sorted() && at[1] >= seconds(2.02), "{at:?}");
+    assert!(at[1] < seconds(2.2), "{at:?}");
+}
+
+fn checks_of_other() -> Checks {
+    checks("b", 1000, 1)
+}
+
+/// With 10,000 calls that wait for other keys, a pause costs about nothing; with 10,000 that it concerns, each asks once.
+#[tokio::test(start_paused = true)]
+async fn ten_thousand_calls_ask_once_each() {
+    let (store, checks) = (store(), checks("a", 1000, 1));
+    let other = checks_of_other();
+    let calls: Vec<_> = (0..10_000).map(|_| call(&store, &checks, seconds(30.0))).collect();
+    sleep(seconds(0.5)).await;
+    let version = store.pauses().version();
+    pause(&store, &other, 5 * SECOND).await;
+    pause(&store, &checks, 12 * SECOND).await;
+    assert!(store.pauses().version() > version);
+    let mut made = Vec::new();
+    for call in calls {
+        made.push(call.await.expect("no panic").expect("made"));
+    }
+    made.sort();
+    let gap = made.windows(2).map(|pair| pair[1] - pair[0]).max().expect("many");
+    assert!(gap > seconds(11.9), "{gap:?}");
+    let after = made.iter().filter(|at| **at > made[0] + seconds(2.0)).count();
+    assert!((9_450..9_550).contains(&after), "{after}");
+}

@@ -1,0 +1,112 @@
+//! The channels of a store that a gateway listens on, and the meaning of their messages. A message that is not understood
+//! changes nothing: another version may have sent it.
+
+use crate::store::{Pauses, calls::Calls};
+use std::sync::Arc;
+
+/// The first part of all channels, whatever the prefix of the keys is.
+const CHANNEL: &str = "paceway:call:";
+
+/// One channel, with what its messages change.
+#[derive(Debug, Clone)]
+pub(super) enum Topic {
+    /// Tickets of this connection whose requests get a concurrency permit. The channel has the number of the connection.
+    Calls(Arc<Calls>),
+    /// News that concern all gateways: the pauses of limiters. Other deployments may use the server, so only keys that begin
+    /// with this prefix are meant.
+    News { prefix: Arc<str>, pauses: Arc<Pauses> },
+}
+
+// === impl Topic ===
+
+impl Topic {
+    /// The name of the channel.
+    pub(super) fn channel(&self) -> String {
+        match self {
+            Self::Calls(calls) => format!("{CHANNEL}{}", calls.gateway()),
+            Self::News { .. } => format!("{CHANNEL}pauses"),
+        }
+    }
+
+    /// The subject of its messages, for the log.
+    pub(super) fn news(&self) -> &'static str {
+        match self {
+            Self::Calls(_) => "concurrency permits that become free",
+            Self::News { .. } => "pauses that other gateways begin",
+        }
+    }
+
+    /// The subscription begins. Messages before it may be lost.
+    pub(super) fn begins(&self) {
+        match self {
+            // Every waiting request asks again.
+            Self::Calls(calls) => calls.call_all(),
+            // The next reply about a paused limiter says so.
+            Self::News { .. } => {}
+        }
+    }
+
+    /// A message has come.
+    pub(super) fn comes(&self, message: &[u8]) {
+        let Ok(message) = str::from_utf8(message) else { return };
+        match self {
+            Self::Calls(calls) => {
+                if let Ok(number) = message.parse() {
+                    calls.call(number);
+                }
+            }
+            Self::News { prefix, pauses } => {
+                hear(prefix, pauses, message);
+            }
+        }
+    }
+}
+
+/// Reads `KEY MICROS_LEFT STATUS`. With nothing left, the pause has been ended.
+fn hear(prefix: &str, pauses: &Pauses, message: &str) -> Option<()> {
+    let mut words = message.rsplitn(3, ' ');
+    let status = words.next()?.parse().ok()?;
+    let left = words.next()?.parse().ok()?;
+    let key = words.next()?;
+    key.strip_prefix(prefix)?.strip_prefix(':')?;
+    match left {
+        ..=0 => pauses.end(key),
+        _ => pauses.learn(key, left, status),
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::a_pause("paceway:{a}:T:a 6000000 429", Some(429))]
+    #[case::a_key_with_spaces("paceway:{a}:T:a k y 6000000 429", None)]
+    #[case::of_another_deployment("paceway2:{a}:T:a 6000000 429", None)]
+    #[case::the_trial_of_a_new_subscription("0", None)]
+    #[case::no_number("paceway:{a}:T:a soon 429", None)]
+    #[case::no_status("paceway:{a}:T:a 6000000 99999", None)]
+    #[case::of_another_version("pause=paceway:{a}:T:a", None)]
+    #[tokio::test]
+    async fn a_message_says_which_state_is_paused(
+        #[case] message: &str,
+        #[case] status: Option<u16>,
+    ) {
+        let pauses = Arc::new(Pauses::default());
+        let topic = Topic::News { prefix: "paceway".into(), pauses: pauses.clone() };
+        topic.comes(message.as_bytes());
+        assert_eq!(pauses.get("paceway:{a}:T:a").map(|known| known.status), status);
+    }
+
+    #[tokio::test]
+    async fn a_message_with_no_time_left_ends_a_pause() {
+        let pauses = Arc::new(Pauses::default());
+        let topic = Topic::News { prefix: "p".into(), pauses: pauses.clone() };
+        topic.comes(b"p:a b 6000000 429");
+        assert!(pauses.get("p:a b").is_some());
+        topic.comes(b"p:a b 0 429");
+        assert!(pauses.is_empty());
+    }
+}
