@@ -26,6 +26,8 @@ pub mod concurrency;
 pub mod fixed_window;
 pub mod gate;
 pub mod leaky_bucket;
+pub mod auto_margin;
+pub mod auto_rate;
 pub mod data_loss;
 pub mod reserve;
 mod share;

@@ -9,6 +9,7 @@ mod error;
 pub mod failover;
 pub mod health;
 pub mod memory;
+mod note;
 mod pauses;
 #[cfg(feature = "redis")]
 pub mod redis;
@@ -16,6 +17,7 @@ pub mod redis;
 pub use check::{Check, Checks, OnFailure, hash_tag};
 pub use entry::{Entry, Pause, Reply};
 pub use error::StoreError;
+pub use note::{KEPT, Note, NoteChange};
 pub use pauses::{Covering, Doubt, KnownPause, PauseEvent, PauseEvents, PauseVersion, Pauses};
 
 use crate::algorithm::{
@@ -146,6 +148,18 @@ pub trait StoreAdmin: Store {
     ///
     /// [`StoreError`] when the store gave no answer.
     fn forget(&self, check: &Check) -> Answer<bool>;
+
+    /// Reads a text that gateways share, and replaces it if it is the one that `change` expects. Resolves with the text
+    /// afterwards.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when the store gave no answer. Then the text may have been replaced.
+    fn exchange(
+        &self,
+        key: Arc<str>,
+        change: Option<NoteChange>,
+    ) -> BoxFuture<Result<Note, StoreError>>;
 
     /// The share by which this gateway decides `check` while the store is away. `None` while the store decides, and for a
     /// limiter with another policy.

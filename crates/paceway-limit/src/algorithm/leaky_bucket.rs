@@ -30,6 +30,8 @@ pub struct LeakyBucket {
     pace: Pace,
     margin: Micros,
     longest_wait: Micros,
+    /// How many permits may wait; `None` if only their budgets bound that.
+    queue: Option<i64>,
 }
 
 /// The state of a leaky bucket while it is worked on, with the rule under which it is read.
@@ -60,13 +62,29 @@ impl LeakyBucket {
             let ticks = i128::from(queue) * i128::from(pace.per) + i128::from(pace.den) - 1;
             i64::try_from(ticks / i128::from(pace.den)).unwrap_or(MAX_BUDGET).min(MAX_BUDGET)
         };
-        Some(Self { pace, margin, longest_wait: capacity.map_or(MAX_BUDGET, longest) })
+        Some(Self {
+            pace,
+            margin,
+            longest_wait: capacity.map_or(MAX_BUDGET, longest),
+            queue: capacity,
+        })
     }
 
     /// How long its queue may be, µs: the time in which `capacity` permits flow out. [`MAX_BUDGET`] means
     /// that the queue has no bound of its own.
     pub fn longest_wait(&self) -> Micros {
         self.longest_wait
+    }
+
+    /// The count of the rate, and the period in which as many flow out, µs.
+    pub(super) fn count_and_period(&self) -> (i64, Micros) {
+        let with_margin = ceil_div(self.pace.full(), self.pace.den);
+        (self.pace.most, with_margin - self.pace.most * self.margin)
+    }
+
+    /// How many permits may wait; `None` if only their budgets bound that.
+    pub fn queue(&self) -> Option<i64> {
+        self.queue
     }
 
     /// The extra time between two permits, µs.
@@ -104,7 +122,7 @@ impl LeakyBucket {
 
     /// The same rule with a queue of any length, for permits that are already spent.
     pub(super) fn endless(&self) -> Self {
-        Self { longest_wait: MAX_BUDGET, ..*self }
+        Self { longest_wait: MAX_BUDGET, queue: None, ..*self }
     }
 
     /// How many permits flow out during `span` µs, rounded up.

@@ -15,8 +15,8 @@ pub(super) use grants::is_delayed_charge;
 pub use process::Process;
 
 use super::{
-    Answer, BoxFuture, Check, Checks, Decision, OnFailure, Pause, Pauses, Share, Source, Store,
-    StoreAdmin, StoreError,
+    Answer, BoxFuture, Check, Checks, Decision, Note, NoteChange, OnFailure, Pause, Pauses, Share,
+    Source, Store, StoreAdmin, StoreError,
     batch::{Batched, Script, StoreMetrics},
     calls::Calls,
     health::Member,
@@ -216,6 +216,17 @@ impl StoreAdmin for Failover {
         let Process { local, health, .. } = &*self.process;
         ((self.is_away() || health.failure(&check.key).is_some()) && local::is_own(check))
             .then(|| local.look(health, check))
+    }
+
+    fn exchange(
+        &self,
+        key: Arc<str>,
+        change: Option<NoteChange>,
+    ) -> BoxFuture<Result<Note, StoreError>> {
+        match self.is_away() {
+            true => Box::pin(std::future::ready(Err(StoreError::NotConnected))),
+            false => self.script.exchange(key, change),
+        }
     }
 
     fn flush(&self) -> BoxFuture<()> {

@@ -2,6 +2,7 @@
 
 mod backend;
 mod gates;
+mod notes;
 mod pages;
 mod shard;
 
@@ -13,6 +14,7 @@ use crate::algorithm::{
     reserve::{self, Want},
 };
 use ahash::RandomState;
+use notes::Notes;
 use parking_lot::Mutex;
 use shard::{Print, Shard, StateIndex};
 use smallvec::SmallVec;
@@ -49,6 +51,7 @@ struct Inner {
     calls: Arc<Calls>,
     pauses: Arc<Pauses>,
     keys: AtomicUsize,
+    notes: Notes,
     /// The instant of the last data loss ([`MemoryStore::lose`]), in µs; 0 if there was none.
     lost: AtomicI64,
 }
@@ -90,6 +93,7 @@ impl MemoryStore {
             calls,
             pauses: Arc::default(),
             keys: AtomicUsize::new(0),
+            notes: Notes::default(),
             lost: AtomicI64::new(0),
         };
         Self {

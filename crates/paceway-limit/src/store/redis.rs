@@ -9,6 +9,7 @@ mod epoch;
 mod groups;
 mod identity;
 mod info;
+mod note;
 mod presence;
 mod probe;
 mod reason;
@@ -27,7 +28,7 @@ pub use transport::fuzzing;
 pub use url::RedisUrl;
 
 use super::{
-    BoxFuture, Entry, Pauses, Reply, StoreError,
+    BoxFuture, Entry, Note, NoteChange, Pauses, Reply, StoreError,
     batch::{Beat, Script},
     calls::Calls,
     hash_tag,
@@ -307,6 +308,15 @@ impl Script for RedisStore {
     fn leave(&self, key: Arc<str>, id: Arc<str>) -> BoxFuture<Result<(), StoreError>> {
         let store = self.clone();
         Box::pin(async move { store.say_goodbye(&key, &id).await })
+    }
+
+    fn exchange(
+        &self,
+        key: Arc<str>,
+        change: Option<NoteChange>,
+    ) -> BoxFuture<Result<Note, StoreError>> {
+        let store = self.clone();
+        Box::pin(async move { store.exchange_note(&key, change.as_ref()).await })
     }
 
     fn inspect(&self) -> BoxFuture<()> {

@@ -7,8 +7,8 @@ use super::{
 use crate::{
     algorithm::{Grant, Level, Micros, concurrency::Ticket, reserve},
     store::{
-        Answer, BoxFuture, Check, Checks, Decision, Entry, Pause, Pauses, Reply, Source, Store,
-        StoreAdmin, calls::Calls, health::Member,
+        Answer, BoxFuture, Check, Checks, Decision, Entry, Note, NoteChange, Pause, Pauses, Reply,
+        Source, Store, StoreAdmin, StoreError, calls::Calls, health::Member,
     },
 };
 use ahash::RandomState;
@@ -135,6 +135,14 @@ impl Store for Batched {
 impl StoreAdmin for Batched {
     fn forget(&self, check: &Check) -> Answer<bool> {
         self.ask_done(Entry::Forget { check: check.clone() })
+    }
+
+    fn exchange(
+        &self,
+        key: Arc<str>,
+        change: Option<NoteChange>,
+    ) -> BoxFuture<Result<Note, StoreError>> {
+        self.backend.script.exchange(key, change)
     }
 
     fn flush(&self) -> BoxFuture<()> {

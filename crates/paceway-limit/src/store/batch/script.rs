@@ -2,7 +2,7 @@
 
 use crate::{
     algorithm::Micros,
-    store::{BoxFuture, Entry, Reply, StoreError, calls::Calls, hash_tag},
+    store::{BoxFuture, Entry, Note, NoteChange, Reply, StoreError, calls::Calls, hash_tag},
 };
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -62,6 +62,20 @@ pub trait Script: Send + Sync + fmt::Debug {
     /// [`StoreError`] when the message did not arrive, or that is unknown.
     fn leave(&self, _key: Arc<str>, _id: Arc<str>) -> BoxFuture<Result<(), StoreError>> {
         Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Reads a text that gateways share, and replaces it if it is the one that `change` expects. Resolves with the text
+    /// afterwards. A store that keeps none is never connected.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when the store gave no answer. Then the text may have been replaced.
+    fn exchange(
+        &self,
+        _key: Arc<str>,
+        _change: Option<NoteChange>,
+    ) -> BoxFuture<Result<Note, StoreError>> {
+        Box::pin(std::future::ready(Err(StoreError::NotConnected)))
     }
 
     /// Replaces the connection by a new one, because it answers later than those of other workers, or not at all.

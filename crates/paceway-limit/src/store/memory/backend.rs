@@ -4,8 +4,8 @@ use super::MemoryStore;
 use crate::{
     algorithm::{Grant, Level, Micros, concurrency::Ticket, reserve},
     store::{
-        Answer, BoxFuture, Check, Checks, Decision, Entry, Pause, Pauses, Reply, Source, Store,
-        StoreAdmin, StoreError,
+        Answer, BoxFuture, Check, Checks, Decision, Entry, Note, NoteChange, Pause, Pauses, Reply,
+        Source, Store, StoreAdmin, StoreError,
         batch::{Script, releases},
         calls::Calls,
     },
@@ -54,6 +54,14 @@ impl StoreAdmin for MemoryStore {
         self.done(Entry::Forget { check: check.clone() })
     }
 
+    fn exchange(
+        &self,
+        key: Arc<str>,
+        change: Option<NoteChange>,
+    ) -> BoxFuture<Result<Note, StoreError>> {
+        Script::exchange(self, key, change)
+    }
+
     fn flush(&self) -> BoxFuture<()> {
         Box::pin(std::future::ready(()))
     }
@@ -74,5 +82,14 @@ impl Script for MemoryStore {
     fn run(&self, entries: Arc<Vec<Entry>>) -> BoxFuture<Result<Vec<Reply>, StoreError>> {
         let replies = self.run_at(self.now(), &entries);
         Box::pin(std::future::ready(Ok(replies)))
+    }
+
+    fn exchange(
+        &self,
+        key: Arc<str>,
+        change: Option<NoteChange>,
+    ) -> BoxFuture<Result<Note, StoreError>> {
+        let note = self.shared.notes.exchange(&key, change, self.now());
+        Box::pin(std::future::ready(Ok(note)))
     }
 }

@@ -1,0 +1,278 @@
+//! The rate of a limiter whose quota is not known: it grows while the quota is used and nothing is refused, and
+//! falls at a refusal. A pure function of the record that all gateways share; it grants no permits.
+//!
+//! Source: additive increase, multiplicative decrease (Chiu and Jain, 1989), with a growth of a tenth. A
+//! refusal is expensive: the upstream's pause costs as many calls as a rate that is three percent too low for
+//! half a minute. So the rule remembers about which rate the upstream refused, as CUBIC does (RFC 9438, section
+//! 4.1). It returns quickly to shortly below that rate, stays there, and passes it in small steps at first.
+//! `examples/simulate` compares it with fixed rates; `docs/limiting.md` has the figures.
+
+use super::{Algorithm, LeakyBucket, Micros, SlidingWindow, TokenBucket};
+use std::time::Duration;
+
+/// A rate as the number of permits in 10^9 s: one permit a day is 11,574 of them.
+pub type Nanohertz = i64;
+
+/// The highest automatic rate: 1,000,000/s.
+pub const MAX_RATE: Nanohertz = 1_000_000 * PER_SECOND;
+
+/// The lowest automatic rate: a permit in 11.6 days.
+pub const MIN_RATE: Nanohertz = 1_000;
+
+const PER_SECOND: Nanohertz = 1_000_000_000;
+
+/// All gateways know a refusal after 100 ms. Calls that were sent before that belong to the wave of the refusal that
+/// caused the last decrease.
+const WAVE: Micros = 100_000;
+
+/// For how many periods the rate stays shortly below the refused one: 16 at first, and up to 64 when the upstream
+/// refuses at about the same rate again.
+const FIRST_HOLD: i64 = 16;
+const MOST_HOLD: i64 = 64;
+
+/// For how many periods the rate stays at each step from there to the refused rate, and at each step above it.
+const NEAR: i64 = 4;
+const ABOVE: i64 = 2;
+
+/// The bounds of an automatic rate, and the pace at which it changes.
+///
+/// ```
+/// use paceway_limit::algorithm::auto_rate::{AutoRate, RateReport, RefusedCall, nanohertz};
+///
+/// // From 5/s, between 1/s and 100/s; a step each second.
+/// let [start, min, max] = [5, 1, 100].map(|count| nanohertz(count, 1_000_000));
+/// let rule = AutoRate { start, min, max, period: 1_000_000 };
+/// let used = RateReport { used: true, refused: None };
+/// let grown = rule.next(rule.first(0), used, 1_000_000);
+/// assert_eq!(grown.rate, start + start / 10);
+/// let call = RefusedCall { sent: 1_500_000, rate: grown.rate };
+/// let refused = RateReport { used: true, refused: Some(call) };
+/// assert_eq!(rule.next(grown, refused, 1_600_000).rate, grown.rate / 10 * 7);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AutoRate {
+    /// The rate before anything is known.
+    pub start: Nanohertz,
+    /// The lowest rate.
+    pub min: Nanohertz,
+    /// The highest rate.
+    pub max: Nanohertz,
+    /// The time after which the rate may grow by a tenth, µs.
+    pub period: Micros,
+}
+
+/// The knowledge about the quota of one limiter, which all gateways share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LearnedRate {
+    /// The rate that holds now.
+    pub rate: Nanohertz,
+    /// When the rate changed last, on the store's clock.
+    pub changed: Micros,
+    /// When it fell last; 0 if it never did.
+    pub fell: Micros,
+    /// The rate at about which the upstream refuses; 0 if that is not known.
+    pub refused: Nanohertz,
+    /// For how many periods the rate stays shortly below `refused`.
+    pub hold: i64,
+}
+
+/// The observations of one gateway since its last report.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RateReport {
+    /// Most requests had to wait for the limiter or were refused by it, so the quota is used.
+    pub used: bool,
+    /// The last of the calls that the upstream refused.
+    pub refused: Option<RefusedCall>,
+}
+
+/// A call that the upstream refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RefusedCall {
+    /// When it was sent, on the store's clock.
+    pub sent: Micros,
+    /// The rate that held when its slot was promised. The rate may have grown while the call waited for that slot.
+    pub rate: Nanohertz,
+}
+
+/// Where a rate is with regard to the one that the upstream refused.
+enum Phase {
+    /// No refused rate is known: the rate grows by a tenth.
+    Free,
+    /// The rate is below the given one, to which it returns by a tenth at a time.
+    Below(Nanohertz),
+    /// The rate is as high as it can probably be, and stays for `hold` periods.
+    Knee,
+    /// The rate is close to the refused one and grows by a hundredth at a time.
+    Near,
+    /// The quota has probably grown: each step is twice the last one, up to a tenth.
+    Above,
+}
+
+/// `count` permits per `period` µs, as permits in 10^9 s, rounded down.
+pub fn nanohertz(count: i64, period: Micros) -> Nanohertz {
+    let rate = i128::from(count) * 1_000_000_000_000_000 / i128::from(period.max(1));
+    i64::try_from(rate).unwrap_or(MAX_RATE)
+}
+
+// === impl AutoRate ===
+
+impl AutoRate {
+    /// The record of a limiter that no gateway has used.
+    pub fn first(&self, now: Micros) -> LearnedRate {
+        let rate = self.start.clamp(self.min, self.max);
+        LearnedRate { rate, changed: now, fell: 0, refused: 0, hold: FIRST_HOLD }
+    }
+
+    /// The time between two permits at the lowest rate.
+    pub fn longest_interval(&self) -> Duration {
+        Duration::from_nanos(1_000_000_000_000_000_000 / self.min.max(1).unsigned_abs())
+    }
+
+    /// The record after a report at `now`; the same record when the report changes nothing. A record that was made with
+    /// other bounds is brought within these.
+    pub fn next(&self, learned: LearnedRate, report: RateReport, now: Micros) -> LearnedRate {
+        let rate = learned.rate.clamp(self.min, self.max);
+        let learned = LearnedRate { rate, ..learned };
+        let is_new = |call: &RefusedCall| learned.fell == 0 || call.sent > learned.fell + WAVE;
+        if let Some(call) = report.refused.filter(is_new) {
+            return self.fallen(learned, call.rate.clamp(self.min, self.max), now);
+        }
+        if report.used && now - learned.changed >= self.stay(&learned) {
+            return self.grown(learned, now);
+        }
+        learned
+    }
+
+    /// The record after the upstream refused a call whose slot was promised at the rate `at`.
+    fn fallen(&self, learned: LearnedRate, at: Nanohertz, now: Micros) -> LearnedRate {
+        let LearnedRate { rate, refused: known, fell, .. } = learned;
+        let periods = ((now - fell) / self.period.max(1)).clamp(1, 1_000_000);
+        let near = match known {
+            // The steps to this rate were of a tenth, so the quota is half a step lower on average.
+            0 => at - at / 20,
+            _ if at > known => at - ((at - known) / 2).min(at / 20),
+            // An upstream with a bucket lets a burst pass before it refuses. The sooner it refuses again, the further is
+            // the rate above its own. A single refusal may also be due to another program, so it counts up to a fifth.
+            _ => (at - at / (3 * periods + 1)).max(known - known / 5),
+        };
+        let hold = match known > 0 && near >= known - known / 20 {
+            true => (learned.hold * 2).clamp(FIRST_HOLD, MOST_HOLD),
+            false => FIRST_HOLD,
+        };
+        // At least 0.7 of the rate, and not less by rounding.
+        let rate = (rate - rate / 10 * 3).max(self.min);
+        LearnedRate { rate, changed: now, fell: now, refused: near, hold }
+    }
+
+    fn grown(&self, learned: LearnedRate, now: Micros) -> LearnedRate {
+        let LearnedRate { rate, refused, .. } = learned;
+        let tenth = rate + (rate / 10).max(1);
+        let grown = match learned.phase() {
+            Phase::Free => tenth,
+            Phase::Below(knee) => tenth.min(knee),
+            Phase::Knee | Phase::Near => rate + (refused / 100).max(1),
+            Phase::Above => tenth.min(rate + (rate - refused)),
+        };
+        match grown.min(self.max) {
+            same if same == rate => learned,
+            rate => LearnedRate { rate, changed: now, ..learned },
+        }
+    }
+
+    /// How long the rate stays as it is before it may grow, µs.
+    fn stay(&self, learned: &LearnedRate) -> Micros {
+        let periods = match learned.phase() {
+            Phase::Free | Phase::Below(_) => 1,
+            Phase::Knee => learned.hold.clamp(FIRST_HOLD, MOST_HOLD),
+            Phase::Near => NEAR,
+            Phase::Above => ABOVE,
+        };
+        self.period.saturating_mul(periods)
+    }
+}
+
+// === impl LearnedRate ===
+
+impl LearnedRate {
+    /// The record as a store keeps it: a version and five numbers.
+    pub fn text(&self) -> String {
+        let Self { rate, changed, fell, refused, hold } = self;
+        format!("1 {rate} {changed} {fell} {refused} {hold}")
+    }
+
+    /// Reads [`Self::text`]; `None` for any other text, and for numbers that no rule makes.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut words = text.split(' ');
+        if words.next()? != "1" {
+            return None;
+        }
+        let mut number = || words.next()?.parse().ok();
+        let all = [number()?, number()?, number()?, number()?, number()?];
+        let [rate, changed, fell, refused, hold] = all;
+        let is_rate = |rate: i64| (0..=MAX_RATE).contains(&rate);
+        let is_instant = |at: i64| (0..super::EXACT).contains(&at);
+        let fits = rate > 0 && is_rate(rate) && is_rate(refused);
+        let fits =
+            fits && is_instant(changed) && is_instant(fell) && (0..=MOST_HOLD).contains(&hold);
+        (fits && words.next().is_none()).then_some(Self { rate, changed, fell, refused, hold })
+    }
+
+    fn phase(&self) -> Phase {
+        let Self { rate, refused, .. } = *self;
+        let knee = refused - refused / 50;
+        match rate {
+            _ if refused == 0 => Phase::Free,
+            _ if rate < knee => Phase::Below(knee),
+            _ if rate == knee => Phase::Knee,
+            _ if rate <= refused + refused / 50 => Phase::Near,
+            _ => Phase::Above,
+        }
+    }
+}
+
+// === impl Algorithm ===
+
+impl Algorithm {
+    /// The rate of the rule in permits in 10^9 s, without its margin; 0 for a rule without a rate.
+    pub fn rate(&self) -> Nanohertz {
+        let (count, period) = match self {
+            Self::TokenBucket(rule) => (rule.den, rule.per),
+            Self::LeakyBucket(rule) => rule.count_and_period(),
+            Self::SlidingWindow(rule) => (rule.capacity(), rule.span() - rule.margin()),
+            Self::FixedWindow(rule) => (rule.capacity(), rule.period()),
+            Self::WarmUp(_) | Self::Concurrency(_) => return 0,
+        };
+        nanohertz(count, period)
+    }
+
+    /// The same rule at another rate: its burst, its count and its margin stay, and its period changes. `None` for the
+    /// algorithms that have no automatic rate, and for a rate that is beyond the arithmetic of the rule.
+    pub fn at_rate(&self, rate: Nanohertz) -> Option<Self> {
+        let rate = i128::from(rate.clamp(MIN_RATE, MAX_RATE));
+        // Rounded up, so that the rule is never faster.
+        let span = |count: i64| {
+            let span = (i128::from(count) * 1_000_000_000_000_000 + rate - 1) / rate;
+            i64::try_from(span).ok()
+        };
+        match self {
+            Self::TokenBucket(rule) => {
+                // An interval of less than a ms is too coarse in whole µs.
+                let count = if rate > i128::from(1_000 * PER_SECOND) { 1_000 } else { 1 };
+                TokenBucket::new(count, span(count)?, rule.capacity()).map(Self::TokenBucket)
+            }
+            Self::LeakyBucket(rule) => {
+                let count = rule.capacity();
+                LeakyBucket::new(count, span(count)?, rule.margin(), rule.queue())
+                    .map(Self::LeakyBucket)
+            }
+            Self::SlidingWindow(rule) => {
+                let count = rule.capacity();
+                SlidingWindow::new(count, span(count)?, rule.margin()).map(Self::SlidingWindow)
+            }
+            Self::FixedWindow(_) | Self::WarmUp(_) | Self::Concurrency(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+use super::*;
+use proptest::prelude::*;
+use std::collections::VecDeque;
+
+const SECOND: Micros = 1_000_000;
+
+fn per_second(count: i64) -> Nanohertz {
+    nanohertz(count, SECOND)
+}
+
+fn rule(start: i64) -> AutoRate {
+    let [start, min, max] = [start, 1, 100].map(per_second);
+    AutoRate { start, min, max, period: SECOND }
+}
+
+fn used() -> RateReport {
+    RateReport { used: true, refused: None }
+}
+
+fn refused(sent: Micros, rate: Nanohertz) -> RateReport {
+    RateReport { used: false, refused: Some(RefusedCall { sent, rate }) }
+}
+
+#[test]
+fn grows_by_a_tenth_each_period_while_it_is_used() {
+    let rule = rule(10);
+    let mut learned = rule.first(0);
+    learned = rule.next(learned, used(), SECOND - 1);
+    assert_eq!(learned.rate, per_second(10), "before the end of the period");
+    learned = rule.next(learned, RateReport::default(), SECOND);
+    assert_eq!(learned.rate, per_second(10), "without use");
+    learned = rule.next(learned, used(), SECOND);
+    assert_eq!(learned.rate, per_second(11));
+    // Another gateway that reports the same period changes nothing.
+    assert_eq!(rule.next(learned, used(), SECOND + 1), learned);
+    learned = rule.next(learned, used(), 2 * SECOND);
+    assert_eq!(learned.rate, nanohertz(121, 10 * SECOND));
+}
+
+#[test]
+fn falls_to_seven_tenths_once_for_each_wave() {
+    let rule = rule(10);
+    let first = rule.first(0);
+    let fallen = rule.next(first, refused(900_000, first.rate), SECOND);
+    assert_eq!(fallen.rate, per_second(7));
+    // Calls that were sent before the decrease, or before all gateways knew it.
+    for sent in [0, 990_000, SECOND, SECOND + WAVE] {
+        assert_eq!(rule.next(fallen, refused(sent, first.rate), SECOND + 200_000), fallen);
+    }
+    let again = rule.next(fallen, refused(SECOND + WAVE + 1, fallen.rate), 2 * SECOND);
+    assert_eq!(again.rate, nanohertz(49, 10 * SECOND));
+}
+
+#[test]
+fn a_rate_that_was_refused_is_passed_slowly() {
+    let rule = rule(10);
+    let mut learned = rule.next(rule.first(0), refused(1, per_second(10)), 2);
+    let (mut rates, mut now) = (Vec::new(), 2);
+    for _ in 0..60 {
+        now += SECOND;
+        learned = rule.next(learned, used(), now);
+        rates.push(learned.rate as f64 / 1e9);
+    }
+    // 7/s grows to 9.31/s, 2 % below the 9.5/s that the refusal was taken for, and stays there for 16 s.
+    assert_eq!(rates[..4].iter().map(|rate| rate.round()).collect::<Vec<_>>(), [8., 8., 9., 9.]);
+    assert_eq!(rates.iter().filter(|rate| (**rate - 9.31).abs() < 1e-6).count(), 16);
+    // Steps of a hundredth, and then ever greater ones: the quota has grown.
+    assert!(rates[30] < 9.8 && rates[59] > 15.0, "{rates:?}");
+}
+
+#[test]
+fn the_text_of_a_record_is_read_again() {
+    let learned = rule(5).next(rule(5).first(7), refused(8, per_second(5)), 9);
+    assert_eq!(LearnedRate::parse(&learned.text()), Some(learned));
+    for wrong in
+        ["", "2 5 1 1 1 16", "1 5 1 1 1", "1 5 1 1 1 16 1", "1 -5 1 1 1 16", "1 5 1 1 1 65"]
+    {
+        assert_eq!(LearnedRate::parse(wrong), None, "{wrong}");
+    }
+}
+
+#[test]
+fn a_rule_at_another_rate_keeps_its_burst() {
+    let bucket = Algorithm::TokenBucket(TokenBucket::new(5, SECOND, 5).unwrap());
+    let expected = Algorithm::TokenBucket(TokenBucket::new(10, SECOND, 5).unwrap());
+    assert_eq!(bucket.at_rate(per_second(10)), Some(expected));
+    let window = Algorithm::SlidingWindow(SlidingWindow::new(5, SECOND, 30_000).unwrap());
+    let expected = Algorithm::SlidingWindow(SlidingWindow::new(5, SECOND / 2, 30_000).unwrap());
+    assert_eq!(window.at_rate(per_second(10)), Some(expected));
+    let leaky = Algorithm::LeakyBucket(LeakyBucket::new(5, SECOND, 10, Some(3)).unwrap());
+    let expected = LeakyBucket::new(5, SECOND / 2, 10, Some(3)).unwrap();
+    assert_eq!(leaky.at_rate(per_second(10)), Some(Algorithm::LeakyBucket(expected)));
+    for rule in [bucket, window, leaky] {
+        assert_eq!(rule.rate(), per_second(5), "{rule:?}");
+        assert_eq!(rule.at_rate(per_second(20)).unwrap().rate(), per_second(20), "{rule:?}");
+    }
+}
+
+proptest! {
+    /// Whatever is reported, the rate stays within its bounds, and one step is never more than a tenth up or three down.
+    #[test]
+    fn stays_within_its_bounds(
+        start in 1_000..MAX_RATE,
+        [a, b] in [1_000..MAX_RATE, 1_000..MAX_RATE],
+        period in 1_000..3_600_000_000i64,
+        reports in prop::collection::vec((0..5_000_000_000i64, any::<bool>(), any::<Option<u32>>(), 0..MAX_RATE), 1..60),
+    ) {
+        let rule = AutoRate { start, min: a.min(b), max: a.max(b), period };
+        let (mut learned, mut now) = (rule.first(0), 0);
+        for (span, used, ago, rate) in reports {
+            now += span;
+            let refused = ago.map(|ago| RefusedCall { sent: now - i64::from(ago), rate });
+            let next = rule.next(learned, RateReport { used, refused }, now);
+            prop_assert!((rule.min..=rule.max).contains(&next.rate));
+            prop_assert!(next.rate <= learned.rate + learned.rate / 10 + 1);
+            prop_assert!(next.rate >= learned.rate / 10 * 7);
+            prop_assert!(next == learned || next.rate != learned.rate || next.fell == now);
+            prop_assert_eq!(LearnedRate::parse(&next.text()), Some(next));
+            for algorithm in [
+                TokenBucket::new(5, SECOND, 5).map(Algorithm::TokenBucket),
+                SlidingWindow::new(5, SECOND, 0).map(Algorithm::SlidingWindow),
+            ] {
+                prop_assert!(algorithm.unwrap().at_rate(next.rate).is_some());
+            }
+            learned = next;
+        }
+    }
+
+    /// An upstream that accepts `quota` calls in any second, and a second's pause after each refusal: the rate comes to it
+    /// from below, and from then on oscillates by less than 30 % and uses at least nine tenths of it.
+    #[test]
+    fn converges_on_a_quota_that_it_does_not_know(quota in 6..90i64, start in 1..6i64) {
+        let rule = rule(start);
+        let mut learned = rule.first(0);
+        let (mut log, mut now) = (VecDeque::new(), 0);
+        let (mut least, mut most, mut accepted, mut falls) = (i64::MAX, 0, 0, 0);
+        let (from, end) = (100 * SECOND, 400 * SECOND);
+        while now < end {
+            let sent_at = learned.rate;
+            now += nanohertz(1, 1) / sent_at;
+            while log.front().is_some_and(|first| first + SECOND <= now) {
+                log.pop_front();
+            }
+            let ok = (log.len() as i64) < quota;
+            let report = if ok { used() } else { refused(now, sent_at) };
+            if ok {
+                log.push_back(now);
+            }
+            let next = rule.next(learned, report, now);
+            if now >= from {
+                (least, most) = (least.min(next.rate), most.max(next.rate));
+                accepted += i64::from(ok);
+                falls += i64::from(next.fell > learned.fell);
+            }
+            learned = next;
+            if !ok {
+                now += SECOND;
+            }
+        }
+        prop_assert!(most < per_second(quota) * 11 / 10, "{} at {quota}/s", most as f64 / 1e9);
+        // Each fall is one of 30 %; the peaks differ a little.
+        prop_assert!((most - least) * 100 < most * 34, "{least} {most}");
+        let share = accepted as f64 / (quota * 300) as f64;
+        prop_assert!(share > 0.9 && falls < 12, "{share} with {falls} falls at {quota}/s");
+    }
+}
