@@ -34,12 +34,18 @@ pub(crate) enum Defect {
     CallsAreRepeated,
     /// One call in seven finds its state gone, as if the TTL of states were too short.
     StatesEndSoon,
+    /// A gateway receives no messages about pauses, so its waiting requests are sent as if there were none.
+    PausesComeLate,
+    /// A request whose slot lies within a pause that was learned later is sent.
+    SlotsAreKept,
+    /// The store never receives a pause, so that only the gateway whose call was refused keeps it.
+    PausesAreForgotten,
     /// A request that wakes after its margin is sent anyway, close to the request after it.
     LateSlotsAreSent,
 }
 
 impl Defect {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::LateBeatsAreDropped,
         Self::NobodyElseLives,
         Self::AbsentOnesHaveNoShare,
@@ -49,6 +55,9 @@ impl Defect {
         Self::ChargesAreForgotten,
         Self::CallsAreRepeated,
         Self::StatesEndSoon,
+        Self::PausesComeLate,
+        Self::SlotsAreKept,
+        Self::PausesAreForgotten,
         Self::LateSlotsAreSent,
     ];
 
@@ -60,6 +69,9 @@ impl Defect {
             Self::OwnClocks
             | Self::NothingIsGivenBack
             | Self::CallsAreRepeated
+            | Self::PausesComeLate
+            | Self::SlotsAreKept
+            | Self::PausesAreForgotten
             | Self::StatesEndSoon => Weather::Calm,
             _ => Weather::Rough,
         }
@@ -69,6 +81,7 @@ impl Defect {
     fn swallows(self, entry: &Entry) -> bool {
         match (self, entry) {
             (Self::NothingIsGivenBack, Entry::Refund { .. }) => true,
+            (Self::PausesAreForgotten, Entry::Pause { .. }) => true,
             (Self::ChargesAreForgotten, Entry::Reserve { checks, budget, .. }) => {
                 *budget >= MAX_BUDGET && checks.iter().any(|check| !check.enforce)
             }

@@ -2,9 +2,11 @@
 
 use crate::{
     controls::TIMEOUT,
-    history::{Fault, Gateway, History, Limiter, MS, Micros, SECOND, Weather, What},
+    history::{
+        Fault, Gateway, History, Limiter, MS, Micros, SECOND, UpstreamThrottle, Weather, What,
+    },
     run::Record,
-    upstream::Seen,
+    upstream::{Seen, SeenRefusal},
 };
 use paceway::{
     algorithm::Algorithm,
@@ -16,6 +18,9 @@ use paceway::{
 const SLACK: Micros = 100 * MS;
 /// A task whose limiters have a smaller margin may still be this late.
 const LEAST_SLACK: Micros = 5 * MS;
+/// All gateways know of a pause within this time.
+const KNOWN: Micros = 100 * MS;
+const NEVER: Micros = Micros::MAX / 2;
 /// The error of timers, which count in ms, on both sides of a wait.
 const TIMERS: Micros = 2 * MS;
 
@@ -51,6 +56,40 @@ pub(crate) fn lateness(history: &History, seen: &Seen, at: Micros, source: Sourc
     };
     let wakes = if faults().any(stands_still) { slack } else { 0 };
     answer + places + wakes + TIMERS
+}
+
+/// How long after a refusal the gateway of `seen` may not know of it, so that it sends calls. A process that starts later
+/// knows nothing, and neither does one that the store does not reach.
+pub(crate) fn known_after(history: &History, refusal: &SeenRefusal, seen: &Seen) -> Micros {
+    let ends =
+        |fault: &Fault| fault.what.ends_a_gateway() && fault.what.gateway() == Some(seen.gateway);
+    match (seen.gateway == refusal.gateway, history.weather) {
+        (true, _) if history.faults.iter().any(ends) => NEVER,
+        (true, _) => 0,
+        (false, Weather::Calm) => KNOWN,
+        (false, _) => NEVER,
+    }
+}
+
+/// How much sooner than the refusals a pause may end: a store that has lost the pause, or whose clock was set, decides on its
+/// last 100 ms.
+pub(crate) fn end_differs(history: &History) -> Micros {
+    let differs = |fault: &Fault| {
+        !matches!(fault.what, What::Cut(_) | What::Silence(_) | What::Stall(_) | What::Freeze)
+    };
+    if history.faults.iter().any(differs) { KNOWN } else { 0 }
+}
+
+/// For how long within a span a route is paused, with the time in which its first call after a pause comes.
+pub(crate) fn paused(
+    history: &History,
+    route: usize,
+    (from, until): (Micros, Micros),
+    spacing: Micros,
+) -> Micros {
+    let of_route = history.throttles.iter().filter(|it| it.route == route);
+    let span = |it: &UpstreamThrottle| (it.until.min(until) - it.at.max(from)).max(0);
+    of_route.map(|it| span(it) + KNOWN + 2 * spacing).sum()
 }
 
 /// The error of timers, which count in ms, in histories where a gateway may decide alone.

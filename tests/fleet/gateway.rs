@@ -3,16 +3,18 @@
 
 use crate::{
     controls::{Defect, TIMEOUT},
-    history::{History, Micros, Route},
+    history::{History, MS, Micros, Route},
     network::Network,
-    upstream::{End, Upstream},
+    upstream::{End, SeenRefusal, Upstream},
 };
 use metrics::Gauge;
 use paceway::{
+    algorithm::{Grant, Level, concurrency::Ticket, reserve::Part},
     limit::{self, Callee, Caller, Reservation, Waiter},
     store::{
-        Check, Checks, Decision, Store, StoreError,
+        Answer, Check, Checks, Decision, Pause, Pauses, Source, Store, StoreError,
         batch::StoreMetrics,
+        calls::Calls,
         failover::{self, Failover},
         health::{Health, HealthMetrics, Pace, PaceMetrics},
     },
@@ -68,6 +70,13 @@ struct Awake<'a> {
     gateway: usize,
 }
 
+/// A store whose requests see no pause: a defect of `controls.rs`.
+#[derive(Debug)]
+struct Unpaused {
+    store: Arc<Failover>,
+    none: Arc<Pauses>,
+}
+
 // === impl Process ===
 
 impl Process {
@@ -87,6 +96,12 @@ impl Process {
         if history.is_told {
             health.expect(i64::try_from(history.gateways.len()).expect("few"));
         }
+        let pauses = if network.has(Defect::PausesComeLate) {
+            Arc::default()
+        } else {
+            health.pauses.clone()
+        };
+        network.change(|world, _| world.receive_pauses(number, Some(pauses)));
         let process = failover::Process::new("paceway", health);
         let link = |side: usize| {
             let number_of_calls = 1 + side + 8 * (life + 64 * number);
@@ -102,7 +117,11 @@ impl Process {
         let worker = |side| -> (Arc<dyn Store>, usize) {
             let link = link(side);
             let line = link.line;
-            (Arc::new(Failover::new(link, noop(), process.clone())), line)
+            let store = Arc::new(Failover::new(link, noop(), process.clone()));
+            match network.has(Defect::SlotsAreKept) {
+                true => (Arc::new(Unpaused { store, none: Arc::default() }), line),
+                false => (store, line),
+            }
         };
         let stores = (0..history.gateways[number].workers).map(worker).collect();
         let keeper = Failover::with_recovery(link(7), noop(), process.clone(), looked(history));
@@ -159,10 +178,24 @@ impl Request {
             Err(end) => told.end(network.now(), end),
             Ok((mut reservation, granted)) => {
                 reservation.spend();
-                told.sent(network.now(), granted, &reservation);
-                sleep(limit::duration(route.hold)).await;
+                let sent = network.now();
+                told.sent(sent, granted, &reservation);
+                let refused = history.refused_until(self.route, sent);
+                // A refusal is quick.
+                let hold = refused.map_or(route.hold, |_| route.hold.min(10 * MS));
+                sleep(limit::duration(hold)).await;
                 network.awake(self.gateway).await;
-                told.end(network.now(), End::Done);
+                let now = network.now();
+                told.end(now, End::Done);
+                drop(reservation);
+                if let Some(until) = refused.filter(|until| *until > now) {
+                    let (gateway, route, key) = (self.gateway, self.route, self.key);
+                    let refusal = SeenRefusal { gateway, route, key, at: now, until };
+                    upstream.refusals.lock().push(refusal);
+                    let pause = Pause { span: until - now, status: 429 };
+                    // Its error says that the store does not know of the pause yet.
+                    drop(store.pause(&checks, pause).get().await);
+                }
             }
         }
     }
@@ -232,6 +265,10 @@ impl Caller for Call<'_> {
         self.granted = None;
     }
 
+    fn paused(&mut self, _: &Reservation) {
+        self.granted = None;
+    }
+
     async fn notified(&mut self, waiter: &Waiter) -> Result<(), End> {
         waiter.notified().await;
         self.network.awake(self.gateway).await;
@@ -260,4 +297,40 @@ impl Callee for Awake<'_> {
     }
 
     fn put_back(&mut self, (): ()) {}
+}
+
+// === impl Unpaused ===
+
+impl Store for Unpaused {
+    fn reserve(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision> {
+        self.store.reserve(checks, budget, ticket)
+    }
+
+    fn refund(&self, source: Source, checks: &Checks, parts: &[Part]) {
+        self.store.refund(source, checks, parts);
+    }
+
+    fn renew(&self, source: Source, check: &Check, grant: Grant) -> Answer<bool> {
+        self.store.renew(source, check, grant)
+    }
+
+    fn look(&self, check: &Check) -> Answer<Level> {
+        self.store.look(check)
+    }
+
+    fn pause(&self, checks: &Checks, pause: Pause) -> Answer<()> {
+        self.store.pause(checks, pause)
+    }
+
+    fn calls(&self) -> &Arc<Calls> {
+        self.store.calls()
+    }
+
+    fn pauses(&self) -> &Arc<Pauses> {
+        &self.none
+    }
+
+    fn decides_alone(&self, checks: &Checks) -> bool {
+        self.store.decides_alone(checks)
+    }
 }

@@ -42,6 +42,8 @@ pub(crate) struct History {
     pub(crate) limiters: Vec<Limiter>,
     pub(crate) routes: Vec<Route>,
     pub(crate) faults: Vec<Fault>,
+    /// The times in which the upstream refuses all calls, and says until when.
+    pub(crate) throttles: Vec<UpstreamThrottle>,
     /// The time during which requests arrive; afterwards the history only waits for its last ones.
     pub(crate) load: Micros,
 }
@@ -81,6 +83,14 @@ pub(crate) struct Route {
     pub(crate) every: Micros,
     /// How many of a hundred callers leave while their request waits for its slot.
     pub(crate) leave: u32,
+}
+
+/// The upstream refuses the calls of a route, because other programs have used its quota.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct UpstreamThrottle {
+    pub(crate) route: usize,
+    pub(crate) at: Micros,
+    pub(crate) until: Micros,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,7 +167,8 @@ impl History {
             }
             Weather::Calm | Weather::Slow => Vec::new(),
         };
-        Self { seed, weather, is_told, gateways, limiters, routes, faults, load }
+        let throttles = throttles(seed, routes.len(), load);
+        Self { seed, weather, is_told, gateways, limiters, routes, faults, throttles, load }
     }
 
     /// The instant from which on no fault has an effect; 0 in a history without faults.
@@ -167,6 +178,12 @@ impl History {
 
     pub(crate) fn end(&self) -> Micros {
         self.load.max(self.healed()) + SETTLE
+    }
+
+    /// The end of the refusals, for a call that the upstream receives at `at`.
+    pub(crate) fn refused_until(&self, route: usize, at: Micros) -> Option<Micros> {
+        let refuses = |it: &&UpstreamThrottle| it.route == route && (it.at..it.until).contains(&at);
+        self.throttles.iter().filter(refuses).map(|it| it.until).max()
     }
 
     /// Makes the check that a request of `route` sends to the store for one limiter and key.
@@ -233,6 +250,20 @@ fn routes(rng: &mut Rng, limiters: &[Limiter]) -> Vec<Route> {
         }
     };
     groups.into_iter().map(&mut route).collect()
+}
+
+/// Draws the refusals of the upstream, which a third of the histories has. Without them a seed is the same history.
+fn throttles(seed: u64, routes: usize, load: Micros) -> Vec<UpstreamThrottle> {
+    if seed / 12 % 3 != 1 {
+        return Vec::new();
+    }
+    let mut rng = Rng::with_seed(!seed);
+    let mut draw = |_| {
+        let at = rng.i64(SECOND..load - SECOND);
+        let lasts = *choice(&mut rng, &[150, 600, 1500, 3000]) * MS;
+        UpstreamThrottle { route: rng.usize(0..routes), at, until: (at + lasts).min(load) }
+    };
+    (0..1 + seed / 36 % 2).map(&mut draw).collect()
 }
 
 fn choice<'a, T>(rng: &mut Rng, all: &'a [T]) -> &'a T {
@@ -339,6 +370,10 @@ impl fmt::Display for History {
         }
         for (number, route) in self.routes.iter().enumerate() {
             writeln!(f, "  route {number}: {route:?}")?;
+        }
+        for UpstreamThrottle { route, at, until } in &self.throttles {
+            let [at, until] = [at, until].map(|at| at / MS);
+            writeln!(f, "  {at:>5} ms: the upstream refuses route {route} until {until} ms")?;
         }
         for Fault { at, lasts, what } in &self.faults {
             writeln!(f, "  {:>5} ms, for {} ms: {what:?}", at / MS, lasts / MS)?;

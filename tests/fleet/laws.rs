@@ -2,7 +2,9 @@
 //! a law is a function in `exceptions.rs`, with its formula and its reason.
 
 use crate::{
-    exceptions::{clocks_differ, excess, lateness, places_beyond},
+    exceptions::{
+        clocks_differ, end_differs, excess, known_after, lateness, paused, places_beyond,
+    },
     history::{History, Limiter, MS, Micros, SECOND, Weather},
     run::Record,
     upstream::{End, Seen},
@@ -31,6 +33,7 @@ pub(crate) fn judge(history: &History, record: &Record) -> Verdict {
     for (route, _) in history.routes.iter().enumerate() {
         never_idle(history, record, route)?;
     }
+    nothing_is_sent_in_a_pause(history, record)?;
     for seen in &record.seen {
         nobody_waits_in_vain(history, seen)?;
         never_early_nor_late(history, seen)?;
@@ -153,18 +156,36 @@ fn never_idle(history: &History, record: &Record, number: usize) -> Verdict {
         return Ok(());
     }
     let (from, until) = (2 * SECOND, history.load);
+    let paused = paused(history, number, (from, until), spacing);
     let within = |seen: &&Seen| {
         seen.route == number && seen.sent.is_some_and(|(at, _)| (from..until).contains(&at))
     };
     let count = record.seen.iter().filter(within).count() as i64;
     let windows = limiters().map(|limiter| limiter.count).max().unwrap_or(0) / route.cost;
-    let least = (until - from) * 99 / 100 / spacing - 1 - windows;
+    let pauses = 1 + history.throttles.len() as i64;
+    let least = (until - from - paused) * 99 / 100 / spacing - 1 - pauses * windows;
     if count < least {
         let how = format!(
             "route {number}: {count} calls in {} s, where at least {least} are possible",
             (until - from) / SECOND
         );
         return broken("never idle", how);
+    }
+    Ok(())
+}
+
+/// After the upstream has refused a call, no gateway that knows of it sends another one before the refusals end: the
+/// gateway of that call at once, the others as soon as they know of the pause.
+fn nothing_is_sent_in_a_pause(history: &History, record: &Record) -> Verdict {
+    for refusal in &record.refusals {
+        let of_same = |seen: &&Seen| (seen.route, seen.key) == (refusal.route, refusal.key);
+        for seen in record.seen.iter().filter(of_same) {
+            let known = refusal.at + known_after(history, refusal, seen);
+            let Some((at, _)) = seen.sent.filter(|(at, _)| *at > known) else { continue };
+            if at < refusal.until - end_differs(history) {
+                return broken("nothing is sent in a pause", format!("{seen}; {refusal:?}"));
+            }
+        }
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use fastrand::Rng;
 use paceway::{
     limit::{self, Reservation},
     store::{
-        BoxFuture, Entry, Reply, Source, StoreError,
+        BoxFuture, Entry, Pauses, Reply, Source, StoreError,
         batch::{Beat, Script},
         calls::Calls,
     },
@@ -54,6 +54,8 @@ pub(crate) struct World {
     silent: Vec<Micros>,
     numbers: u64,
     pub(crate) defect: Option<Defect>,
+    /// The pauses that each gateway knows, which receive the store's messages about them.
+    pauses: Vec<Option<Arc<Pauses>>>,
     /// The calls that the store has executed.
     pub(crate) executed: Vec<(Micros, usize, Ask, Said)>,
 }
@@ -114,6 +116,8 @@ enum Event {
     Thaws,
     /// The gateway receives notifications again.
     Hears(usize),
+    /// The store says that a limiter is paused for so many µs: to a gateway, over this connection.
+    Pauses(usize, Arc<str>, Micros),
 }
 
 /// A connection of a gateway, which its store sends calls on.
@@ -137,6 +141,7 @@ impl Network {
             waiting: Vec::new(),
             stalled: vec![0; gateways],
             silent: vec![0; gateways],
+            pauses: vec![None; gateways],
             numbers: 0,
             defect,
             executed: Vec::new(),
@@ -200,6 +205,11 @@ impl Network {
     pub(crate) fn change(&self, change: impl FnOnce(&mut World, Micros)) {
         change(&mut self.world.lock(), self.now());
         self.changed.notify_one();
+    }
+
+    /// Whether this is the defect of the history.
+    pub(crate) fn has(&self, defect: Defect) -> bool {
+        self.world.lock().defect == Some(defect)
     }
 
     /// Resolves when the gateway does not stall.

@@ -5,7 +5,7 @@ use crate::{
     gateway::{Process, Request, checks},
     history::{Fault, History, MS, Micros, Route, SECOND, What},
     network::Network,
-    upstream::{Seen, Upstream},
+    upstream::{Seen, SeenRefusal, Upstream},
 };
 use fastrand::Rng;
 use paceway::{
@@ -26,6 +26,7 @@ const NONCE: usize = 16;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) seen: Vec<Seen>,
+    pub(crate) refusals: Vec<SeenRefusal>,
     /// The lost messages of each gateway.
     pub(crate) lost: Vec<i64>,
     /// Descriptions of wrong states after the end.
@@ -91,7 +92,8 @@ impl Fleet {
             true => self.executed(),
             false => Vec::new(),
         };
-        Record { seen, lost: self.network.lost(), left_over, store }
+        let refusals = self.upstream.refusals.lock().clone();
+        Record { seen, refusals, lost: self.network.lost(), left_over, store }
     }
 
     fn executed(&self) -> Vec<(Micros, String)> {

@@ -15,6 +15,18 @@ use std::{fmt, sync::Arc};
 #[derive(Debug, Default)]
 pub(crate) struct Upstream {
     pub(crate) seen: Mutex<Vec<Seen>>,
+    pub(crate) refusals: Mutex<Vec<SeenRefusal>>,
+}
+
+/// An answer of the upstream that refuses a call, when its gateway receives it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SeenRefusal {
+    pub(crate) gateway: usize,
+    pub(crate) route: usize,
+    pub(crate) key: i64,
+    pub(crate) at: Micros,
+    /// The end of the refusals, as the answer names it.
+    pub(crate) until: Micros,
 }
 
 /// One request, from its arrival to its end.

@@ -74,6 +74,17 @@ impl World {
                 }
             }
             Event::Hears(gateway) => self.hear(gateway, true),
+            Event::Pauses(line, key, left) => {
+                let Line { gateway, up, .. } = self.links[line];
+                if self.stalled[gateway] > at {
+                    self.push(self.stalled[gateway], line, Event::Pauses(line, key, left));
+                } else if up <= at
+                    && self.silent[gateway] <= at
+                    && let Some(pauses) = &self.pauses[gateway]
+                {
+                    pauses.learn(&key, left, 429);
+                }
+            }
         }
     }
 
@@ -96,6 +107,7 @@ impl World {
                 Said::Left
             }
         };
+        self.publish(at, &message.ask, &said);
         self.executed.push((at, gateway, message.ask.clone(), said.clone()));
         let line = &mut self.links[message.line];
         if line.number == message.number
@@ -103,6 +115,27 @@ impl World {
         {
             self.push(arrives, message.line, Event::Answered(message, said, at));
         }
+    }
+
+    /// Tells each gateway of the pauses that a call has begun.
+    fn publish(&mut self, at: Micros, ask: &Ask, said: &Said) {
+        let (Ask::Run(entries), Said::Replies(replies)) = (ask, said) else { return };
+        for (entry, reply) in entries.iter().zip(replies) {
+            let (Entry::Pause { check, .. }, Reply::Level(level)) = (entry, reply) else {
+                continue;
+            };
+            for gateway in 0..self.pauses.len() {
+                let Some(line) = self.lines(Some(gateway)).pop() else { continue };
+                let Gateway { delay, jitter, .. } = self.links[line].way;
+                let arrives = at + delay.max(LEAST) + jitter;
+                self.push(arrives, line, Event::Pauses(line, check.key.clone(), level.paused));
+            }
+        }
+    }
+
+    /// From now on the gateway receives messages about pauses, or no longer does.
+    pub(crate) fn receive_pauses(&mut self, gateway: usize, pauses: Option<Arc<Pauses>>) {
+        self.pauses[gateway] = pauses;
     }
 
     /// Ends the connection; another one can be used from `up` on.
@@ -143,6 +176,7 @@ impl World {
             self.links[line].up = NEVER;
             self.links[line].number += 1;
         }
+        self.pauses[gateway] = None;
         self.hear(gateway, false);
     }
 
