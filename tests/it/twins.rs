@@ -9,7 +9,7 @@ use paceway::{
     },
     key::StateNames,
     store::{
-        Check, Checks, Entry, Reply,
+        Check, Checks, Entry, Pause, Reply,
         memory::MemoryStore,
         redis::{Epochs, RedisStore, RedisUrl},
     },
@@ -25,6 +25,11 @@ use std::{
 };
 
 pub(crate) const T0: i64 = 1_700_000_000_000_000;
+/// Deletes a state. Its gate stays, as it does in memory: a pause that is known does no harm.
+const LOSE_STATE: &str = "
+    local gate = redis.call('GETRANGE', KEYS[1], 0, 18)
+    if string.byte(gate) == 80 then return redis.call('SET', KEYS[1], gate) end
+    return redis.call('DEL', KEYS[1])";
 const LIMIT: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Clone)]
@@ -46,6 +51,8 @@ enum What {
     Look(usize),
     Renew(usize),
     Forget(usize),
+    /// The limiter of a key is paused.
+    Pause(usize, Pause),
     /// A request that waits for a place asks again.
     AskAgain(usize),
     /// The limiter of a key gets another rule, as after an edit of the configuration.
@@ -109,6 +116,11 @@ fn any_rule() -> BoxedStrategy<Algorithm> {
     prop_oneof![token_bucket(), sliding_window(), fixed_window(), concurrency()].boxed()
 }
 
+fn pause() -> impl Strategy<Value = Pause> {
+    let spans = prop_oneof![Just(0), 0..1_000i64, 0..9_000_000i64, 0..90_000_000_000i64];
+    (spans, any::<u16>()).prop_map(|(span, status)| Pause { span, status })
+}
+
 fn step(rule: BoxedStrategy<Algorithm>) -> impl Strategy<Value = Step> {
     let spans = || prop_oneof![Just(0), 0..1_000i64, 0..2_000_000i64, 0..90_000_000_000i64];
     let budgets = prop_oneof![Just(0), 0..5_000_000i64, 0..90_000_000_000i64];
@@ -120,6 +132,7 @@ fn step(rule: BoxedStrategy<Algorithm>) -> impl Strategy<Value = Step> {
         1 => (0..5usize).prop_map(What::Renew),
         1 => (0..5usize).prop_map(What::AskAgain),
         1 => (0..30usize).prop_map(What::Forget),
+        1 => (0..3usize, pause()).prop_map(|(key, pause)| What::Pause(key, pause)),
         1 => (0..3usize, rule).prop_map(|(key, rule)| What::Change(key, rule)),
         1 => any::<[bool; 3]>().prop_filter_map("seldom", |[seldom, also, states]| {
             (seldom && also).then_some(What::Lose { states })
@@ -265,6 +278,7 @@ async fn compare(
             What::Forget(i) if i < 3 => Entry::Forget { check: check(&rules, i, 1, true) },
             What::GiveBack(_) | What::Renew(_) | What::AskAgain(_) | What::Forget(_) => continue,
             What::Look(i) => Entry::Look { check: check(&rules, i, 1, true) },
+            What::Pause(i, pause) => Entry::Pause { check: check(&rules, i, 1, true), pause },
             What::Change(i, rule) => {
                 // An absent state is lost, and virtual time expires no key of a real server: a rule that remembers
                 // longer would show that.
@@ -280,7 +294,7 @@ async fn compare(
                 for (i, rule) in rules.iter().enumerate().filter(|(_, rule)| rule.lease().is_none())
                 {
                     if states {
-                        server.command(&["DEL", &key(i, *rule)]);
+                        server.command(&["EVAL", LOSE_STATE, "1", &key(i, *rule)]);
                     }
                 }
                 (so_far.lost, so_far.has_lost) = (so_far.met, true);

@@ -73,6 +73,7 @@ pub const SCRIPT: &str = concat!(
     include_str!("algorithm/common.lua"),
     include_str!("algorithm/epoch.lua"),
     include_str!("algorithm/plain.lua"),
+    include_str!("algorithm/gate.lua"),
     include_str!("algorithm/state.lua"),
     include_str!("algorithm/timeline.lua"),
     include_str!("algorithm/token_bucket.lua"),

@@ -3,12 +3,13 @@
 --
 -- A stored state is one sorted set. A holder is `gateway number` (8 bytes each) with its expiry (µs) as
 -- score. A waiter is `gateway number deadline` with a negative score that grows in the order of arrival. A
--- waiter that gets a permit is notified on the channel of its gateway.
+-- waiter that gets a permit is notified on the channel of its gateway. A paused limiter has the member `P`, end
+-- of the pause, status (8 and 2 bytes) with the score -inf.
 
 make[67] = function()
 local concurrency = { kind = 67, args = 2, lease = true }
 
-local HOLDER, WAITER = '<i8i8', '<i8i8i8'
+local HOLDER, WAITER, PAUSED = '<i8i8', '<i8i8i8', '<c1i8I2'
 local CLAIM, MAX_QUEUE = 2000000, 100000
 local FIRST = -4503599627370496
 
@@ -34,16 +35,17 @@ local function hold(open, member, lease)
 end
 
 local function first_waiter(open)
-  return redis.call('ZRANGEBYSCORE', open.key, '-inf', '(0', 'LIMIT', 0, 1)[1]
+  return redis.call('ZRANGEBYSCORE', open.key, '(-inf', '(0', 'LIMIT', 0, 1)[1]
 end
 
 local function hand_over(open)
-  while open.queued > 0 and (has_room(open) or is_unknown(open)) do
+  local is_closed = is_unknown(open) or open.gate
+  while open.queued > 0 and (has_room(open) or is_closed) do
     local member = first_waiter(open)
     local gateway, number, deadline
     if #member == 24 then gateway, number, deadline = struct.unpack(WAITER, member) end
     local waits = deadline and deadline > open.now
-    if waits and is_unknown(open) then break end
+    if waits and is_closed then break end
     redis.call('ZREM', open.key, member)
     open.queued = open.queued - 1
     if waits then
@@ -59,23 +61,51 @@ local function hand_over(open)
   end
 end
 
+-- Finds the gate of a limiter, ahead of its waiters.
+local function load_gate(open)
+  local member = redis.call('ZRANGEBYSCORE', open.key, '-inf', '(0', 'LIMIT', 0, 1)[1]
+  if #member ~= 11 or string.byte(member) ~= 80 then return end
+  local _, stop, status = struct.unpack(PAUSED, member)
+  open.queued = open.queued - 1
+  if stop > open.now then
+    open.gate = { stop = stop, status = status, member = member }
+  else
+    redis.call('ZREM', open.key, member)
+  end
+end
+
 -- nil for a value that this version did not write
 function concurrency.load(key, now, rule, horizon)
   if not ask('ZREMRANGEBYSCORE', key, 0, plain(now)) then return nil end
   local open = { rule = rule, now = now, key = key, unknown_until = lost_at > 0 and lost_at + horizon or 0 }
   open.held = redis.call('ZCOUNT', key, 0, '+inf')
   open.queued = redis.call('ZCARD', key) - open.held
+  if open.queued > 0 then load_gate(open) end
   hand_over(open)
   concurrency.save(open, key)
   return open
 end
 
--- Whether a ticket can hold a permit now: one is free, or it holds one already.
-function concurrency.is_free(open, ticket)
-  return has_room(open)
-    or (ticket.deadline ~= 0
-      and redis.call('ZSCORE', open.key, struct.pack(HOLDER, ticket.gateway, ticket.number)) ~= false)
+-- Pauses the limiter until `stop`; false when it is paused for as long already.
+function concurrency.pause(open, stop, status)
+  local gate = open.gate
+  if stop <= (gate and gate.stop or open.now) then return false end
+  if gate then redis.call('ZREM', open.key, gate.member) end
+  open.gate = { stop = stop, status = status, member = struct.pack(PAUSED, 'P', stop, status) }
+  redis.call('ZADD', open.key, '-inf', open.gate.member)
+  open.expires = math.max(open.expires or 0, stop)
+  return true
 end
+
+function concurrency.holds(open, ticket)
+  return ticket.deadline ~= 0
+    and redis.call('ZSCORE', open.key, struct.pack(HOLDER, ticket.gateway, ticket.number)) ~= false
+end
+
+-- Whether a ticket can hold a permit now, unless the limiter is paused: one is free, or it holds one already.
+function concurrency.is_free(open, ticket) return has_room(open) or concurrency.holds(open, ticket) end
+
+concurrency.has_room = has_room
 
 function concurrency.hold_for(open, ticket)
   hold(open, struct.pack(HOLDER, ticket.gateway, ticket.number), open.rule.lease)
@@ -88,19 +118,19 @@ local function next_free(open)
     local first = redis.call('ZRANGEBYSCORE', open.key, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
     expiry = tonumber(first[2])
   end
-  return math.max(expiry, open.unknown_until) - open.now
+  return math.max(expiry, open.unknown_until, open.gate and open.gate.stop or 0) - open.now
 end
 
 -- Until when the ticket waits, and after how many µs it asks again without a notification; nil when the queue
--- is full, or the deadline is past.
+-- is full, or the deadline is past or within a pause.
 function concurrency.enqueue(open, ticket, budget)
   local deadline = ticket.deadline
   if deadline == 0 then deadline = open.now + budget end
-  if deadline <= open.now then return nil end
+  if deadline <= math.max(open.now, open.gate and open.gate.stop or 0) then return nil end
   local member = struct.pack(WAITER, ticket.gateway, ticket.number, deadline)
   if ticket.deadline == 0 or not redis.call('ZSCORE', open.key, member) then
     if open.queued >= MAX_QUEUE then return nil end
-    local last = redis.call('ZREVRANGEBYSCORE', open.key, '(0', '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+    local last = redis.call('ZREVRANGEBYSCORE', open.key, '(0', '(-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
     local order = math.max(FIRST + open.now, last and tonumber(last) + 1 or FIRST)
     redis.call('ZADD', open.key, plain(order), member)
     open.queued, open.expires = open.queued + 1, math.max(open.expires or 0, deadline)
@@ -132,7 +162,8 @@ end
 -- The waiters stay in the queue, and get the permits that are free now.
 function concurrency.forget(open)
   local gone = redis.call('ZREMRANGEBYSCORE', open.key, 0, '+inf')
-  open.held = 0
+  if open.gate then gone = gone + redis.call('ZREM', open.key, open.gate.member) end
+  open.held, open.gate = 0, nil
   hand_over(open)
   return gone > 0
 end
@@ -141,8 +172,9 @@ end
 function concurrency.level(open)
   local last, room = open.now, 0
   if open.held > 0 then last = tonumber(redis.call('ZREVRANGE', open.key, 0, 0, 'WITHSCORES')[2]) end
-  if has_room(open) then room = open.rule.max - open.held end
-  return room, next_free(open), math.max(last, open.unknown_until) - open.now
+  local stop = open.gate and open.gate.stop or 0
+  if has_room(open) and stop == 0 then room = open.rule.max - open.held end
+  return room, next_free(open), math.max(last, open.unknown_until, stop) - open.now
 end
 
 function concurrency.save(open, key)

@@ -226,6 +226,9 @@ end
 
 function fixed_window.same(a, b) return a.count == b.count and a.period == b.period end
 
+fixed_window.names = 'ticks'
+function fixed_window.ramp(rule) return rule.period, rule.count, rule.count end
+
 -- nil for a value that this version did not write
 function fixed_window.read(raw, now, rule)
   local open = { rule = rule, now = now, clock = now, floor = now, born = now, others = {} }

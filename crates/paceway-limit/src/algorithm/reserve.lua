@@ -11,12 +11,14 @@
 --     X k kind ARGS…                                         forget the state
 --     G k kind cost whole ticks born aux ARGS…               refund a grant
 --     P k kind ARGS…                                         look
+--     Z k kind span status ARGS…                             pause for `span` µs, and look
 --   reply     that of plain.lua, then (ahead of an epoch) flat integers, for each entry one of
 --     D  1 at 0 bound remaining next reset_after, then n times: at whole ticks born aux
 --        0 at retry_after bound remaining next reset_after   refused; nothing is written
 --        2 at 0 bound remaining next reset_after deadline ask_after   waits for a concurrency permit
 --     G, R, X  1 refunded, renewed, forgotten | 0 there was nothing | 2 refunded, and a waiter was notified
---     P  1 remaining next reset_after
+--     P, Z  1 remaining next reset_after
+--     D, P, Z of a paused limiter  10 more, and after reset_after the µs that the pause still takes
 --     any -1 k                                               KEYS[k] holds a foreign value
 --
 -- A state is read once and written once per call, however many entries use it.
@@ -37,6 +39,14 @@ end
 
 local states, used = {}, {}
 
+local function save(state)
+  if state.dirty then
+    state.algorithm.save(state.open, state.key)
+  elseif state.is_paused then
+    replace_gate(state.key, state.open.gate, now)
+  end
+end
+
 -- The state of KEYS[k], or nil when its value is foreign.
 local function open(k, algorithm, rule, horizon)
   local state = states[k]
@@ -53,21 +63,42 @@ local function open(k, algorithm, rule, horizon)
   if state then state.open.handed_over = nil end
   if state and not algorithm.same(state.open.rule, rule) then
     -- While gateways get a new configuration, one call can carry both rules.
-    if state.dirty then algorithm.save(state.open, state.key) end
-    state.open, state.dirty = algorithm.load(state.key, now, rule, horizon), false
+    save(state)
+    state.open = algorithm.load(state.key, now, rule, horizon)
+    state.dirty, state.is_paused = false, false
   end
   return state or nil
+end
+
+-- remaining, next, reset_after, paused
+local function level_of(state, enforce)
+  local algorithm, open = state.algorithm, state.open
+  local gate = open.gate
+  if gate and enforce and not algorithm.lease then return level_behind(gate, algorithm, open) end
+  local remaining, next, reset_after = algorithm.level(open)
+  return remaining, next, reset_after, gate and enforce and gate.stop - open.now or 0
+end
+
+local function level_of_want(want) return level_of(want.state, want.enforce) end
+
+local function earliest_of(want, from)
+  local algorithm, open = want.state.algorithm, want.state.open
+  if open.gate and want.enforce then return earliest_behind(open.gate, algorithm, open, from, want.cost) end
+  return algorithm.earliest(open, from, want.cost)
 end
 
 local function is_permits(want) return want.enforce and not want.state.algorithm.lease end
 
 -- By how much a request that comes at `from` would wait longer in this limiter alone than its queue allows,
--- µs.
+-- µs. The wait for the end of a pause is no wait in the queue.
 local function excess(want, from)
-  local longest = want.state.open.longest_wait
+  local open = want.state.open
+  local longest = open.longest_wait
   if not longest then return 0 end
-  local earliest = want.state.algorithm.earliest(want.state.open, math.min(from, MAX_BUDGET), want.cost)
-  return math.max(earliest - from - longest, 0)
+  local earliest = earliest_of(want, math.min(from, MAX_BUDGET))
+  local paused = open.gate and want.enforce and open.gate.stop - now or 0
+  if earliest - math.max(from, paused) > longest then return earliest - from - longest end
+  return 0
 end
 
 -- The first instant from `from` on at which all enforcing rate limiters can grant, and the limiter that made
@@ -81,8 +112,7 @@ local function common(wants, from)
     local later = false
     for i, want in ipairs(wants) do
       if is_permits(want) then
-        local state = want.state
-        local earliest, start = state.algorithm.earliest(state.open, math.min(at, MAX_BUDGET), want.cost)
+        local earliest, start = earliest_of(want, math.min(at, MAX_BUDGET))
         want.start = start
         if earliest > at then at, bound, later = earliest, i, true end
       end
@@ -107,13 +137,21 @@ local function fitting_all_queues(wants, budget, retry_after, bound)
 end
 
 -- Whether every concurrency limiter has a free permit: true; or the want that has none and, when it may wait
--- for one, until when and when to ask again.
+-- for one, until when and when to ask again; else the wait until the next try. A paused limiter has no free
+-- permit, not even for a request that was notified.
 local function concurrent(wants, budget, at, ticket)
   local taken
   for i, want in ipairs(wants) do
     if want.enforce and want.state.algorithm.lease then
-      want.free = want.state.algorithm.is_free(want.state.open, ticket)
-      if not want.free then taken = taken or i end
+      local algorithm, open = want.state.algorithm, want.state.open
+      if open.gate then
+        -- A request that waits in the queue of a paused limiter keeps its place.
+        want.free = algorithm.holds(open, ticket)
+        taken = taken or i
+      else
+        want.free = algorithm.is_free(open, ticket)
+        if not want.free then taken = taken or i end
+      end
     end
   end
   if not taken and at <= KEPT then return true end
@@ -124,9 +162,14 @@ local function concurrent(wants, budget, at, ticket)
     end
   end
   if not taken then return true end
-  if budget <= 0 then return taken end
-  local state = wants[taken].state
-  return taken, state.algorithm.enqueue(state.open, ticket, budget)
+  local algorithm, open = wants[taken].state.algorithm, wants[taken].state.open
+  local deadline, ask_after
+  if budget > 0 then deadline, ask_after = algorithm.enqueue(open, ticket, budget) end
+  if deadline then return taken, deadline, ask_after end
+  if not open.gate then return taken, nil, nil, RETRY end
+  -- It must not be notified when the pause ends: it is refused now.
+  algorithm.refund(open, ticket.gateway, ticket.number, ticket.deadline)
+  return taken, nil, nil, math.max(open.gate.stop - now, algorithm.has_room(open) and 1 or RETRY)
 end
 
 local function take(wants, at, budget, ticket)
@@ -144,7 +187,11 @@ local function take(wants, at, budget, ticket)
         parts[i] = { -1, 0, 0, 0, 0 }
       end
     elseif enforce then
-      parts[i] = { at, algorithm.take(open, want.start, want.cost) }
+      if open.gate then
+        parts[i] = { at, take_behind(open.gate, algorithm, open, want.start, want.cost) }
+      else
+        parts[i] = { at, algorithm.take(open, want.start, want.cost) }
+      end
       state.dirty = true
     else
       local would, start = algorithm.earliest(open, 0, want.cost)
@@ -166,28 +213,56 @@ local function decide(wants, budget, ticket)
   local retry_after
   retry_after, bound = fitting_all_queues(wants, budget, math.max(at - budget, 0), bound)
   if retry_after > 0 then return at, retry_after, bound, nil end
-  local full, deadline, ask_after = true, nil, nil
-  if ticket then full, deadline, ask_after = concurrent(wants, budget, at, ticket) end
+  local full, deadline, ask_after, retry = true, nil, nil, nil
+  if ticket then full, deadline, ask_after, retry = concurrent(wants, budget, at, ticket) end
   if full == true then return at, 0, bound, take(wants, at, budget, ticket) end
-  return at, deadline and 0 or RETRY, full, nil, deadline, ask_after
+  return at, deadline and 0 or retry, full, nil, deadline, ask_after
 end
 
 -- For a request that no limiter delayed: the rate limiter that has the fewest permits left, among equals the
 -- first; and its level.
 local function tightest(wants)
-  local bound, least, next, reset = 1, wants[1].state.algorithm.level(wants[1].state.open)
-  if not is_permits(wants[1]) then return bound, least, next, reset end
+  local bound, least, next, reset, paused = 1, level_of_want(wants[1])
+  if not is_permits(wants[1]) then return bound, least, next, reset, paused end
   for i = 2, #wants do
     if is_permits(wants[i]) then
-      local remaining, its_next, its_reset = wants[i].state.algorithm.level(wants[i].state.open)
-      if remaining < least then bound, least, next, reset = i, remaining, its_next, its_reset end
+      local remaining, its_next, its_reset, its_pause = level_of_want(wants[i])
+      if remaining < least then
+        bound, least, next, reset, paused = i, remaining, its_next, its_reset, its_pause
+      end
     end
   end
-  return bound, least, next, reset
+  return bound, least, next, reset, paused
 end
 
 local function push(...)
   for i = 1, select('#', ...) do reply[#reply + 1] = (select(i, ...)) end
+end
+
+local function push_decision(code, at, retry_after, bound, remaining, next, reset_after, paused)
+  push(paused > 0 and code + 10 or code, at, retry_after, bound, remaining, next, reset_after)
+  if paused > 0 then push(paused) end
+end
+
+local function push_level(remaining, next, reset_after, paused)
+  push(paused > 0 and 11 or 1, remaining, next, reset_after)
+  if paused > 0 then push(paused) end
+end
+
+-- Pauses a limiter for `span` µs. A pause that ends earlier than the present one changes nothing.
+local function pause(state, span, status)
+  local open, stop = state.open, now + span
+  if state.algorithm.pause then
+    if not state.algorithm.pause(open, stop, status) then return end
+    state.dirty = true
+  else
+    if open.gate and stop <= open.gate.stop then return end
+    local gate = { stop = stop, spent = 0, status = status }
+    gate = open_gate(state.algorithm, gate, now, open.rule)
+    if not gate then return end
+    open.gate, state.is_paused = gate, true
+  end
+  publish_pause(state.key, span, status)
 end
 
 local i = 4
@@ -227,10 +302,10 @@ while i <= #args do
     else
       local at, retry_after, bound, parts, deadline, ask_after = decide(wants, budget, ticket)
       if n > 1 and at == 0 and parts then
-        push(1, at, retry_after, tightest(wants))
+        push_decision(1, at, retry_after, tightest(wants))
       else
-        local state = wants[bound].state
-        push(parts and 1 or deadline and 2 or 0, at, retry_after, bound, state.algorithm.level(state.open))
+        local code = parts and 1 or deadline and 2 or 0
+        push_decision(code, at, retry_after, bound, level_of_want(wants[bound]))
       end
       if deadline then push(deadline, ask_after) end
       for _, part in ipairs(parts or {}) do push(unpack(part)) end
@@ -244,7 +319,10 @@ while i <= #args do
       push(-1, k)
     else
       local given = algorithm.refund(state.open, whole, ticks, born, aux, cost)
-      if given then state.dirty = true end
+      if given then
+        state.dirty = true
+        if state.open.gate then refund_behind(state.open.gate, algorithm, ticks, aux, cost) end
+      end
       push(state.open.handed_over and 2 or given and 1 or 0)
     end
   elseif what == 'R' then
@@ -261,12 +339,14 @@ while i <= #args do
   elseif what == 'X' then
     local k, algorithm = next_number(), algorithm_of(next_number())
     local state = next_state(k, algorithm)
+    local gate = state and state.open.gate
+    if gate and gate.stop > now then publish_pause(state.key, 0, gate.status) end
     if state and algorithm.forget then
       state.dirty = true
       push(algorithm.forget(state.open) and 1 or 0)
     else
       -- The decisions that this call made on the state before are dropped with it.
-      if state then state.dirty = false end
+      if state then state.dirty, state.is_paused = false, false end
       states[k] = nil
       local gone
       if state then
@@ -278,13 +358,14 @@ while i <= #args do
     end
   else
     local k, algorithm = next_number(), algorithm_of(next_number())
+    local span, status
+    if what == 'Z' then span, status = next_number(), next_number() end
     local state = next_state(k, algorithm)
-    if not state then push(-1, k) else push(1, algorithm.level(state.open)) end
+    if state and span then pause(state, span, status) end
+    if not state then push(-1, k) else push_level(level_of(state, true)) end
   end
 end
 
-for _, state in ipairs(used) do
-  if state.dirty then state.algorithm.save(state.open, state.key) end
-end
+for _, state in ipairs(used) do save(state) end
 reply[#reply + 1] = new_epoch
 return reply

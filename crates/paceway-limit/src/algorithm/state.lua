@@ -12,15 +12,19 @@ end
 -- was opened after it, and is born then.
 local function is_lost(born) return lost_at > 0 and (not born or born < lost_at) end
 
--- Deletes a state, so that its limiter is unused. After a loss an absent state counts as lost until its
--- horizon ends: until then an unused state is kept that is born after the loss. Returns whether there is a
--- state now, or was.
-local function vacate(algorithm, key, now, rule, horizon)
+-- Deletes a state and keeps its `gate`, so that its limiter is unused. After a loss an absent state counts as
+-- lost until its horizon ends: until then an unused state is kept that is born after the loss. Returns whether
+-- there is a state now, or was.
+local function vacate(algorithm, key, now, rule, horizon, gate)
   local gone = redis.call('DEL', key) == 1
-  if lost_at == 0 then return gone end
-  local _, _, left = algorithm.level(algorithm.load(key, now, rule, horizon))
+  local unused, left = '', 0
+  if lost_at > 0 then
+    local _, _, reset_after = algorithm.level(algorithm.load(key, now, rule, horizon))
+    if reset_after > 0 then unused, left = algorithm.unused(rule, now), reset_after end
+  end
+  if gate then left = math.max(left, gate_ends(gate) - now) end
   if left <= 0 then return gone end
-  redis.call('SET', key, algorithm.unused(rule, now), 'PX', lifetime(left))
+  redis.call('SET', key, pack_gate(gate) .. unused, 'PX', lifetime(left))
   return true
 end
 
@@ -32,23 +36,26 @@ local function in_one_string(algorithm, used_up, born_at)
   function algorithm.unused(rule, now) return used_up(rule, now, 0, 0) end
 
   function algorithm.load(key, now, rule, horizon)
-    local raw = ask('GET', key)
-    if raw == nil then return nil end
+    local value = ask('GET', key)
+    if value == nil then return nil end
+    local gate, raw = read_gate(algorithm, key, value, now, rule)
     local open = algorithm.read(raw, now, rule)
     if not open then return nil end
     if lost_at > 0 and is_lost(raw and struct.unpack('<i8', raw, born_at)) then
       open = algorithm.read(used_up(rule, now, lost_at, lost_at + horizon), now, rule)
     end
-    open.kept, open.horizon = raw, horizon
+    open.kept, open.horizon, open.gate = raw, horizon, gate
     return open
   end
 
   function algorithm.save(open, key)
     local raw, ttl = algorithm.write(open)
+    local gate = open.gate
     if raw then
+      if gate then raw, ttl = pack_gate(gate) .. raw, math.max(ttl, gate_ends(gate) - open.now) end
       redis.call('SET', key, raw, 'PX', lifetime(ttl))
-    elseif open.kept then
-      vacate(algorithm, key, open.now, open.rule, open.horizon)
+    elseif open.kept or gate then
+      vacate(algorithm, key, open.now, open.rule, open.horizon, gate)
     end
   end
 end

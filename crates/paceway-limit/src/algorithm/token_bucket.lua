@@ -18,6 +18,9 @@ function token_bucket.same(a, b)
   return a.per == b.per and a.den == b.den and a.most == b.most
 end
 
+token_bucket.names = 'aux'
+function token_bucket.ramp(rule) return rule.per, rule.den, rule.most end
+
 function token_bucket.earliest(open, from, cost)
   local rule = open.rule
   local length = cost * rule.per

@@ -267,19 +267,22 @@ impl MemoryStore {
     /// Pauses a limiter, and returns its level.
     fn pause_at(&self, now: Micros, check: &Check, pause: Pause) -> Level {
         let gate = Gate::new(now, pause.span, pause.status);
-        let mut level = Level::default();
-        self.change(now, check, |opened| {
-            match opened.open.leases() {
-                Some(leases) => leases.pause(gate),
-                None => {
-                    let old = opened.gate.as_ref().map_or(gate, |old| old.gate());
-                    let new = OpenGate::new(old.or_later(gate), now, &check.algorithm);
-                    opened.gate = new.map(Box::new);
-                }
+        let mut shard = self.shard(&check.key).lock();
+        let mut opened = self.open(&mut shard, check, now);
+        if let Some(leases) = opened.open.leases() {
+            leases.pause(gate);
+        } else {
+            let gate = opened.gate.as_ref().map_or(gate, |old| old.gate().or_later(gate));
+            opened.gate = OpenGate::new(gate, now, &check.algorithm).map(Box::new);
+            if let Some(gate) = &opened.gate {
+                shard.put_gate(now, opened.print, gate);
             }
-            level = opened.level();
-            true
-        });
+        }
+        let level = opened.level();
+        // The state of a rate does not change.
+        let called = self.put(&mut shard, check, opened, false, now);
+        drop(shard);
+        self.call(called);
         level
     }
 

@@ -12,6 +12,7 @@
 --                           permits that are no longer kept, then the other rules in use
 --   laws                    nil, or { { count, span }, ... }
 --   gone_at, gone           of a state that is past: its last permit, and how many there were
+--   skip                    bytes of the stored value ahead of the state: those of its gate
 --
 -- A stored state: HEAD (version, kind, born, floor, base, last, total, span, most, closed_count, closed_span,
 -- lives until, first slot, count, entries ahead, slots of `others`), then slots of 16 bytes: some that are
@@ -34,6 +35,9 @@ function sliding_window.same(a, b)
   return a.count == b.count and a.span == b.span and a.grain == b.grain
 end
 
+sliding_window.names = 'aux'
+function sliding_window.ramp(rule) return rule.span, rule.count, rule.count end
+
 local function grained(rule, instant)
   if rule.grain == 1 then return instant end
   return ceil_div(instant, rule.grain) * rule.grain
@@ -51,7 +55,7 @@ local function entry(open, i)
   if slot < open.from or slot >= open.to then
     local from = slot
     if slot < open.from then from = math.max(open.first, slot - CHUNK + 1) end
-    local start = HEAD_SIZE + SIZE * from
+    local start = open.skip + HEAD_SIZE + SIZE * from
     open.chunk = redis.call('GETRANGE', open.key, start, start + CHUNK * SIZE - 1)
     open.from, open.to = from, from + math.floor(#open.chunk / SIZE)
     -- In a value that was cut short, the missing entries count as far away, which refuses requests.

@@ -18,10 +18,12 @@ end
 
 -- nil for a value that this version did not write
 function sliding_window.load(key, now, rule, horizon)
-  local raw = ask('GETRANGE', key, 0, HEAD_SIZE + CHUNK * SIZE - 1)
-  if not raw then return nil end
-  local open = { rule = rule, horizon = horizon, now = now, key = key, fresh = true, ahead = {}, hint = 0 }
-  if raw == '' then return is_lost() and use_up(open, horizon) or open end
+  local stored = ask('GETRANGE', key, 0, GATE_SIZE + HEAD_SIZE + CHUNK * SIZE - 1)
+  if not stored then return nil end
+  local open = { rule = rule, horizon = horizon, now = now, key = key, fresh = true, ahead = {}, hint = 0, skip = 0 }
+  local gate, raw = read_gate(sliding_window, key, stored, now, rule)
+  if gate then open.gate, open.skip = gate, GATE_SIZE end
+  if not raw or raw == '' then return is_lost() and use_up(open, horizon) or open end
   if #raw < HEAD_SIZE then return nil end
   local version, kind, born, floor, base, last, total, span, most, closed_count, closed_span, lives, first, count,
     ahead, others = struct.unpack(HEAD, raw)
@@ -37,7 +39,8 @@ function sliding_window.load(key, now, rule, horizon)
     local stored = open.chunk
     local from = (first + count) * SIZE
     if slots > CHUNK then
-      stored = redis.call('GETRANGE', key, HEAD_SIZE + from, HEAD_SIZE + slots * SIZE - 1)
+      from = open.skip + HEAD_SIZE + from
+      stored = redis.call('GETRANGE', key, from, open.skip + HEAD_SIZE + slots * SIZE - 1)
       from = 0
     end
     if #stored < from + (ahead + others) * SIZE then return nil end
@@ -120,34 +123,40 @@ end
 function sliding_window.save(open, key)
   local ttl = 0
   if not open.fresh then ttl = last_of_all(open) + open.span - open.now end
+  local gate = open.gate
   if ttl <= 0 then
-    if open.exists then vacate(sliding_window, key, open.now, open.rule, open.horizon) end
+    if open.exists or gate then vacate(sliding_window, key, open.now, open.rule, open.horizon, gate) end
     return
   end
+  if gate then ttl = math.max(ttl, gate_ends(gate) - open.now) end
   local tail = pack_all(open.new) .. pack_all(open.ahead)
   local slots = open.count + #open.ahead / 2
   if open.others then
     tail, slots = tail .. pack_all(open.others), slots + #open.others / 2
   end
-  if open.whole or slots <= SMALL or open.first > slots + 64 then
+  local skip = gate and GATE_SIZE or 0
+  if open.whole or slots <= SMALL or open.first > slots + 64 or skip ~= open.skip then
     local kept = ''
     if open.written > 0 then
       local first, last = open.first, open.first + open.written
       if first >= open.from and last <= open.to then
         kept = string.sub(open.chunk, SIZE * (first - open.from) + 1, SIZE * (last - open.from))
       else
-        kept = redis.call('GETRANGE', key, HEAD_SIZE + SIZE * first, HEAD_SIZE + SIZE * last - 1)
+        local from = open.skip + HEAD_SIZE
+        kept = redis.call('GETRANGE', key, from + SIZE * first, from + SIZE * last - 1)
       end
     end
     open.first, open.lives = 0, open.now + ttl
-    redis.call('SET', key, head(open) .. kept .. tail, 'PX', lifetime(ttl))
+    redis.call('SET', key, pack_gate(gate) .. head(open) .. kept .. tail, 'PX', lifetime(ttl))
     return
   end
   -- The lifetime is set longer than needed, so that it is not set again each time.
   local longer = open.now + ttl > open.lives
   if longer then open.lives = open.now + ttl + math.floor(ttl / 4) end
-  if tail ~= '' then redis.call('SETRANGE', key, HEAD_SIZE + SIZE * (open.first + open.written), tail) end
-  redis.call('SETRANGE', key, 0, head(open))
+  if tail ~= '' then
+    redis.call('SETRANGE', key, skip + HEAD_SIZE + SIZE * (open.first + open.written), tail)
+  end
+  redis.call('SETRANGE', key, 0, pack_gate(gate) .. head(open))
   if longer then redis.call('PEXPIRE', key, lifetime(open.lives - open.now)) end
 end
 return sliding_window

@@ -16,6 +16,9 @@ use crate::{
 use redis::Value;
 use std::collections::HashMap;
 
+/// The code of a reply is greater by this if its limiter is paused: then the level has a fourth number.
+const PAUSED: i64 = 10;
+
 // === impl ScriptCall ===
 
 impl ScriptCall<'_> {
@@ -93,7 +96,7 @@ impl ScriptCall<'_> {
             Entry::Refund { .. } | Entry::Renew { .. } | Entry::Forget { .. } => {
                 Reply::Done(code == 1)
             }
-            Entry::Look { .. } | Entry::Pause { .. } => Reply::Level(read_level(numbers)?),
+            Entry::Look { .. } | Entry::Pause { .. } => Reply::Level(read_level(code, numbers)?),
         })
     }
 }
@@ -157,7 +160,8 @@ fn read_decision(checks: &Checks, code: i64, numbers: &mut Numbers<'_>) -> Optio
     if bound_by >= checks.len() {
         return None;
     }
-    let level = read_level(numbers)?;
+    let level = read_level(code, numbers)?;
+    let code = code % PAUSED;
     let queued = match code {
         2 => Some(Queued { deadline: numbers.next()?, ask_after: numbers.next()? }),
         _ => None,
@@ -180,11 +184,12 @@ fn read_decision(checks: &Checks, code: i64, numbers: &mut Numbers<'_>) -> Optio
     Some(Decision::new(reserved))
 }
 
-fn read_level(numbers: &mut Numbers<'_>) -> Option<Level> {
+/// Reads a level, which tells of a pause if the step's code says so.
+fn read_level(code: i64, numbers: &mut Numbers<'_>) -> Option<Level> {
     Some(Level {
         remaining: numbers.next()?,
         next: numbers.next()?,
         reset_after: numbers.next()?,
-        paused: 0,
+        paused: if code >= PAUSED { numbers.next()? } else { 0 },
     })
 }

@@ -5,7 +5,10 @@
 
 use super::epoch::Expected;
 use crate::{
-    algorithm::{Algorithm, MAX_BUDGET, Micros, STATE_VERSION, TokenBucket, concurrency::Ticket},
+    algorithm::{
+        Algorithm, MAX_BUDGET, Micros, STATE_VERSION, TokenBucket, concurrency::Ticket,
+        gate::MAX_PAUSE,
+    },
     store::{Check, Entry},
 };
 use ahash::{HashMap, HashSet};
@@ -260,9 +263,16 @@ impl<'e> ScriptCall<'e> {
                 self.head(check);
                 self.rule(check);
             }
-            Entry::Look { check } | Entry::Pause { check, .. } => {
+            Entry::Look { check } => {
                 self.word(b"P");
                 self.head(check);
+                self.rule(check);
+            }
+            Entry::Pause { check, pause } => {
+                self.word(b"Z");
+                self.head(check);
+                self.number(pause.span.clamp(0, MAX_PAUSE));
+                self.number(pause.status.into());
                 self.rule(check);
             }
         }

@@ -1,0 +1,101 @@
+-- The gate of a paused limiter. Twin of gate.rs, which explains it: same names, same order, same arithmetic.
+--
+-- An open gate is a table:
+--   stop                  µs    the end of the pause (`until` in the twin)
+--   spent                       permits that were granted since
+--   status                      of the answer that caused the pause
+--   now                   µs    of the store's clock
+--   period, count, most         the token bucket that the gate is after the pause
+--
+-- A stored gate is ahead of the stored state: `P`, stop, spent (8 bytes each), status (2 bytes), little-endian. The
+-- state is empty where the limiter is unused. A concurrency limiter keeps its gate as a member of its sorted set.
+
+local GATE, GATE_SIZE = '<c1i8i8I2', 19
+
+-- The gate of a stored value, nil if it has none; and the state, false if it is absent.
+local function split_gate(raw)
+  if not raw or #raw < GATE_SIZE or string.byte(raw) ~= 80 then return nil, raw end
+  local _, stop, spent, status = struct.unpack(GATE, raw)
+  if stop < 0 or stop >= EXACT or spent < 0 or spent >= EXACT then return nil, raw end
+  return { stop = stop, spent = spent, status = status }, #raw > GATE_SIZE and string.sub(raw, GATE_SIZE + 1)
+end
+
+local function pack_gate(gate)
+  return gate and struct.pack(GATE, 'P', gate.stop, gate.spent, gate.status) or ''
+end
+
+local function gate_span(gate, permits)
+  return math.ceil(math.max(permits, 0) * gate.period / gate.count)
+end
+
+local function gate_ends(gate)
+  return gate.stop + gate_span(gate, gate.spent + gate.most - 1)
+end
+
+-- The gate for the rule of its limiter; nil when it delays no request any more.
+local function open_gate(algorithm, gate, now, rule)
+  gate.now = now
+  gate.period, gate.count, gate.most = 0, 1, 1
+  if algorithm.ramp then gate.period, gate.count, gate.most = algorithm.ramp(rule) end
+  return gate_ends(gate) > now and gate or nil
+end
+
+-- Replaces the gate of a stored value, or removes it. The state stays as it is.
+local function replace_gate(key, gate, now)
+  local _, raw = split_gate(redis.call('GET', key))
+  if not raw and not gate then return redis.call('DEL', key) end
+  local left = raw and math.max(redis.call('PTTL', key) - GRACE_MS, 0) or 0
+  if gate then left = math.max(left, math.ceil((gate_ends(gate) - now) / 1000)) end
+  redis.call('SET', key, pack_gate(gate) .. (raw or ''), 'PX', lifetime(left * 1000))
+end
+
+-- The gate and the state of a value that was read. A gate that has ended is removed, so that the limiter can take the
+-- plain way again.
+local function read_gate(algorithm, key, value, now, rule)
+  local gate, raw = split_gate(value)
+  if not gate then return nil, value end
+  gate = open_gate(algorithm, gate, now, rule)
+  if not gate then replace_gate(key, nil, now) end
+  return gate, raw
+end
+
+-- `algorithm.earliest` for a limiter with this gate
+local function earliest_behind(gate, algorithm, open, from, cost)
+  local at = math.max(gate.stop + gate_span(gate, gate.spent + cost - 1) - gate.now, from)
+  local earliest, start = algorithm.earliest(open, math.min(at, MAX_BUDGET), cost)
+  return math.max(earliest, at), start
+end
+
+-- `algorithm.take` for a limiter with this gate. The grant names the gate.
+local function take_behind(gate, algorithm, open, start, cost)
+  local whole, ticks, born, aux = algorithm.take(open, start, cost)
+  gate.spent = gate.spent + cost
+  if algorithm.names == 'aux' then aux = gate.stop end
+  if algorithm.names == 'ticks' then ticks = gate.stop end
+  return whole, ticks, born, aux
+end
+
+-- Returns the permits of a refunded grant, if they were taken through this gate.
+local function refund_behind(gate, algorithm, ticks, aux, cost)
+  local name = algorithm.names == 'aux' and aux or algorithm.names == 'ticks' and ticks
+  if name == gate.stop then gate.spent = math.max(gate.spent - cost, 0) end
+end
+
+-- remaining, next, reset_after, paused
+local function level_behind(gate, algorithm, open)
+  local remaining, _, reset_after = algorithm.level(open)
+  local room = 0
+  if gate.now >= gate.stop then
+    room = math.max(math.floor((gate.now - gate.stop) * gate.count / gate.period) - gate.spent + 1, 0)
+  end
+  local next = earliest_behind(gate, algorithm, open, 0, 1)
+  return math.min(remaining, room), next, math.max(reset_after, gate_ends(gate) - gate.now),
+    math.max(gate.stop - gate.now, 0)
+end
+
+-- Tells all gateways that a limiter is paused for `left` µs. A refused PUBLISH must not end the script after other keys
+-- were written: the gateways learn the pause from the next decision.
+local function publish_pause(key, left, status)
+  redis.pcall('PUBLISH', 'paceway:call:pauses', string.format('%s %.0f %d', key, left, status))
+end
+
