@@ -310,6 +310,10 @@ impl Store for Unpaused {
         self.store.refund(source, checks, parts);
     }
 
+    fn settle(&self, source: Source, check: &Check, part: Part, used: i64) {
+        self.store.settle(source, check, part, used);
+    }
+
     fn renew(&self, source: Source, check: &Check, grant: Grant) -> Answer<bool> {
         self.store.renew(source, check, grant)
     }

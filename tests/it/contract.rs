@@ -6,7 +6,7 @@ use http::{Request, Response};
 use http_body_util::Full;
 use paceway::{
     AcquireError, Limit, LimitLayer, Limiter, Rate,
-    algorithm::{Algorithm, TokenBucket},
+    algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket},
     store::{
         Check, Checks, Decision, Source, Store, StoreAdmin, StoreError,
         batch::{Batched, StoreMetrics},
@@ -82,6 +82,39 @@ async fn what_is_given_back_goes_to_the_next(store: Arc<dyn StoreAdmin>) {
     let next = decide(&store, &checks, HOUR).await;
     assert_eq!(next.parts[0].grant, grants[1].parts[0].grant);
     assert!(decide(&store, &checks, HOUR).await.wait > grants[2].wait);
+}
+
+/// Every rate, because each keeps its permits in a way of its own.
+async fn a_request_that_cost_less_returns_the_rest_once(store: Arc<dyn StoreAdmin>) {
+    let rules = [
+        Algorithm::TokenBucket(TokenBucket::new(10, HOUR, 10).expect("a rule")),
+        Algorithm::SlidingWindow(SlidingWindow::new(10, HOUR, 0).expect("a rule")),
+        Algorithm::FixedWindow(FixedWindow::new(10, 366 * 24 * HOUR).expect("a rule")),
+    ];
+    for rule in rules {
+        let check = Check::new(format!("{{t}}:{}:settled", rule.letter()), rule);
+        let reserve: Checks = Arc::new([check.clone().with_cost(6)]);
+        let granted = decide(&store, &reserve, 0).await;
+        assert_eq!(remaining(&store, &check).await, 4, "{}", rule.name());
+        store.settle(Source::Shared, &reserve[0], granted.parts[0], 2);
+        store.flush().await;
+        assert_eq!(remaining(&store, &check).await, 8, "{}", rule.name());
+        let all: Checks = Arc::new([check.clone().with_cost(8)]);
+        assert!(decide(&store, &all, 0).await.admitted, "{}", rule.name());
+        assert!(!decide(&store, &Checks::from([check]), 0).await.admitted, "{}", rule.name());
+    }
+}
+
+async fn a_request_that_cost_more_delays_the_next(store: Arc<dyn StoreAdmin>) {
+    let check = check("{t}:debt", 10, HOUR / 100, 10);
+    let one: Checks = Arc::new([check.clone()]);
+    let granted = decide(&store, &one, 0).await;
+    // 33 permits in pieces of 10: 23 of them are of the next 2.3 periods.
+    store.settle(Source::Shared, &check, granted.parts[0], 33);
+    store.flush().await;
+    let wait = decide(&store, &one, HOUR).await.wait;
+    let period = HOUR / 100;
+    assert!((period * 22 / 10..=period * 24 / 10).contains(&wait), "{wait}");
 }
 
 async fn an_observing_limiter_counts_and_refuses_nobody(store: Arc<dyn StoreAdmin>) {
@@ -254,6 +287,8 @@ contract!(
         a_refusal_charges_no_limiter,
         slots_are_in_the_order_of_asking,
         what_is_given_back_goes_to_the_next,
+        a_request_that_cost_less_returns_the_rest_once,
+        a_request_that_cost_more_delays_the_next,
         an_observing_limiter_counts_and_refuses_nobody,
         looking_changes_nothing,
     ],

@@ -48,6 +48,8 @@ enum What {
         budget: i64,
     },
     GiveBack(usize),
+    /// A request turned out to have used so many of its permits.
+    Settle(usize, i64),
     Look(usize),
     Renew(usize),
     Forget(usize),
@@ -128,6 +130,7 @@ fn step(rule: BoxedStrategy<Algorithm>) -> impl Strategy<Value = Step> {
     let what = prop_oneof![
         8 => decide.prop_map(|(used, observe, cost, budget)| What::Decide { used, observe, cost, budget }),
         3 => (0..5usize).prop_map(What::GiveBack),
+        2 => (0..5usize, 0..3i64).prop_map(|(i, used)| What::Settle(i, used)),
         1 => (0..3usize).prop_map(What::Look),
         1 => (0..5usize).prop_map(What::Renew),
         1 => (0..5usize).prop_map(What::AskAgain),
@@ -264,6 +267,13 @@ async fn compare(
                 let (check, grant) = so_far.granted.swap_remove(last - i);
                 Entry::Refund { check, grant }
             }
+            What::Settle(i, used) if i < so_far.granted.len() => {
+                let (check, grant) = so_far.granted.swap_remove(i);
+                match check.algorithm.unused_part(grant, check.cost, used) {
+                    Some((grant, cost)) => Entry::Refund { check: check.with_cost(cost), grant },
+                    None => continue,
+                }
+            }
             What::Renew(i) if i < so_far.granted.len() => {
                 let (check, grant) = so_far.granted[i].clone();
                 match check.is_lease() {
@@ -276,7 +286,11 @@ async fn compare(
                 Entry::Reserve { checks, budget: 1_000_000, ticket: Some(ticket) }
             }
             What::Forget(i) if i < 3 => Entry::Forget { check: check(&rules, i, 1, true) },
-            What::GiveBack(_) | What::Renew(_) | What::AskAgain(_) | What::Forget(_) => continue,
+            What::GiveBack(_)
+            | What::Settle(..)
+            | What::Renew(_)
+            | What::AskAgain(_)
+            | What::Forget(_) => continue,
             What::Look(i) => Entry::Look { check: check(&rules, i, 1, true) },
             What::Pause(i, pause) => Entry::Pause { check: check(&rules, i, 1, true), pause },
             What::Change(i, rule) => {

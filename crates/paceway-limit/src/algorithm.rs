@@ -30,6 +30,7 @@ pub mod auto_margin;
 pub mod auto_rate;
 pub mod data_loss;
 pub mod reserve;
+mod settle;
 mod share;
 pub mod sliding_window;
 pub mod timeline;
@@ -311,6 +312,16 @@ impl Open {
     /// Returns the permits of an unused grant; false when the state has nothing (left) of this grant.
     pub fn refund(&mut self, grant: Grant, cost: i64) -> bool {
         each!(Self, self, open => open.refund(grant, cost))
+    }
+
+    /// Returns the permits of a grant that was not used, or the last permits of one that was used in part, as
+    /// [`Algorithm::unused_part`] names them. `horizon` is the [`Algorithm::horizon`] of the limiter. False when
+    /// the state has nothing (left) of this grant.
+    pub fn settle(&mut self, grant: Grant, cost: i64, horizon: Micros) -> bool {
+        match self {
+            Self::TokenBucket(open) => open.settle(grant, cost, horizon),
+            _ => self.refund(grant, cost),
+        }
     }
 
     /// How full the limiter is at this instant; the state does not change.

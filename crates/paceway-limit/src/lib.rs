@@ -35,7 +35,7 @@ pub mod limit;
 pub use handle::{StoreHandle, memory};
 pub use limit::{
     AcquireError, Acquired, Limit, LimitLayer, LimitService, LimitedCall, Limiter, PaceError,
-    PaceLayer, PaceService, RuleError, WithoutStore,
+    PaceLayer, PaceService, RuleError, Settled, WithoutStore,
 };
 pub use rate::Rate;
 pub use store::StoreError;

@@ -14,6 +14,7 @@ mod pace_layer;
 mod reservation;
 mod rule;
 pub mod service;
+mod settlement;
 mod waiter;
 
 pub use acquired::Acquired;
@@ -25,6 +26,7 @@ pub use pace_layer::{PaceError, PaceLayer, PaceService};
 pub use reservation::Reservation;
 pub use rule::{Limit, RuleError, WithoutStore};
 pub use service::{Callee, Caller, lead, pace};
+pub use settlement::{Settled, Settlement};
 pub use waiter::Waiter;
 
 use crate::algorithm::{MAX_BUDGET, Micros};

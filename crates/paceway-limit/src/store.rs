@@ -6,6 +6,7 @@ pub mod calls;
 mod check;
 mod entry;
 mod error;
+mod settlement;
 pub mod failover;
 pub mod health;
 pub mod memory;
@@ -104,6 +105,11 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Returns the grants of a decision by `source` that were not used. It never waits; a grant that the store does not
     /// receive counts as spent.
     fn refund(&self, source: Source, checks: &Checks, parts: &[reserve::Part]);
+
+    /// Settles the grant of one check for a request that turned out to cost `used` permits: those that it did not use are
+    /// returned, and those beyond `check.cost` are charged, so that later requests wait for them. It never waits. A refund
+    /// that the store does not receive counts as spent.
+    fn settle(&self, source: Source, check: &Check, part: reserve::Part, used: i64);
 
     /// Extends the lease of a concurrency permit that `source` granted; false when the lease has expired meanwhile.
     ///

@@ -102,6 +102,11 @@ impl LeakyBucket {
         ceil_div(cost.min(self.pace.most) * self.pace.per, self.pace.den)
     }
 
+    /// How many ticks a permit owns, and how many a µs has.
+    pub(super) fn pace(&self) -> (i64, i64) {
+        (self.pace.per, self.pace.den)
+    }
+
     /// The state that the bucket assumes after a loss of data: no permit flows out before the end of the
     /// horizon.
     pub(super) fn used_up(&self, loss: DataLoss, now: Micros) -> State {

@@ -6,11 +6,12 @@
 --   now    µs    of the store's clock
 --   born   µs    when the state came into being
 --   tail   tick  end of the reserved line
+--   moved  ticks by which the line was moved back since it came into being
 --   holes  { start1, end1, start2, end2, ... }  free intervals before the tail, earliest first
 --
 -- A stored state: version (1 byte), kind (1 byte), then 8 bytes each, little-endian: per, den, most, tail in
--- µs, its ticks, born, written, and for each hole its start and end in ticks before the tail. Pace::new keeps
--- every sum below 2^53.
+-- µs, its ticks, born, written, if the kind is a small letter moved, and for each hole its start and end in
+-- ticks before the tail. Pace::new keeps every sum below 2^53.
 
 -- `start`, or `from` (µs) when `start` is a µs or more before it.
 local function clip(rule, start, from)
@@ -27,8 +28,11 @@ local function absolute(rule, now, tick) return now + math.floor(tick / rule.den
 
 -- Puts an algorithm on a timeline: `converted(tail, old, new)` returns the tail of a state that another pace
 -- wrote. The algorithm brings its own rule, same, earliest and level, for which it gets free and reset_after.
-local function on_a_timeline(algorithm, converted)
-local HEAD, HOLE = '<BBi8i8i8i8i8i8i8', '<i8i8'
+-- With `ahead(open)`, how far from now its grants can be in µs, used permits are refunded, too.
+local function on_a_timeline(algorithm, converted, ahead)
+local HEAD, HOLE, MOVED = '<BBi8i8i8i8i8i8i8', '<i8i8', 32
+-- How far a line is moved back before the count begins again, ticks.
+local MOST_MOVED = 1125899906842624
 
 local function far(rule) return math.floor(rule.most * rule.per / rule.den) + 2 * MAX_BUDGET end
 
@@ -84,26 +88,33 @@ local function take(open, start, cost)
     open.tail = stop
   end
   drop_shortest_above_bound(holes)
-  local whole, ticks = absolute(open.rule, open.now, start)
+  local whole, ticks = absolute(open.rule, open.now, start + open.moved)
   return whole, ticks, open.born, 0
 end
 
-local function refund(open, whole, ticks, born, _, cost)
-  local rule, holes = open.rule, open.holes
-  local start = clamp(whole - open.now, far(rule)) * rule.den + ticks
-  local stop = start + cost * rule.per
-  if born ~= open.born or stop > open.tail then return false end
-  local slack = slack_of(rule)
-  if open.tail - stop <= slack then
-    open.tail = start
-    if holes[#holes] and holes[#holes] + slack >= start then
-      table.remove(holes)
-      open.tail = table.remove(holes)
-    end
-    if reset_after(open) == 0 then open.tail, open.born, open.holes = 0, open.now, {} end
-    return true
+-- The ticks that a grant owns if all moves of the line since it was made moved it, too.
+local function interval(open, whole, ticks, cost)
+  local rule, moved = open.rule, open.moved
+  local most = far(rule) + ceil_div(moved, rule.den)
+  local start = clamp(whole - open.now, most) * rule.den + ticks - moved
+  return start, start + cost * rule.per
+end
+
+local function undo_last(open, start, stop)
+  local holes, slack = open.holes, slack_of(open.rule)
+  if open.tail - stop > slack then return false end
+  open.tail = start
+  if holes[#holes] and holes[#holes] + slack >= start then
+    table.remove(holes)
+    open.tail = table.remove(holes)
   end
-  if left(rule, start, stop) < rule.per then return false end
+  if reset_after(open) == 0 then open.tail, open.born, open.moved, open.holes = 0, open.now, 0, {} end
+  return true
+end
+
+-- The position of the first hole that is not before an interval; nil when a hole overlaps with it.
+local function gap(open, start, stop)
+  local holes, slack = open.holes, slack_of(open.rule)
   local at = #holes + 1
   for i = 1, #holes, 2 do
     if holes[i] >= start then
@@ -112,7 +123,26 @@ local function refund(open, whole, ticks, born, _, cost)
     end
   end
   local before, after = at > 1 and holes[at - 1] or start, holes[at] or stop
-  if before > start + slack or after < stop - slack then return false end
+  if before > start + slack or after < stop - slack then return nil end
+  return at, before, after
+end
+
+local function usable(open)
+  local kept, holes = {}, open.holes
+  for i = 1, #holes, 2 do
+    if left(open.rule, holes[i], holes[i + 1]) >= open.rule.per then
+      kept[#kept + 1] = holes[i]
+      kept[#kept + 1] = holes[i + 1]
+    end
+  end
+  open.holes = kept
+end
+
+local function leave_free(open, start, stop)
+  if left(open.rule, start, stop) < open.rule.per then return false end
+  local at, before, after = gap(open, start, stop)
+  if not at then return false end
+  local holes = open.holes
   start, stop = math.max(start, before), math.min(stop, after)
   insert_hole(holes, at, start, stop)
   if holes[at + 2] == stop then
@@ -123,28 +153,53 @@ local function refund(open, whole, ticks, born, _, cost)
     table.remove(holes, at - 1)
     table.remove(holes, at - 1)
   end
-  local kept = {}
+  usable(open)
+  drop_shortest_above_bound(open.holes)
+  return true
+end
+
+local function refund(open, whole, ticks, born, _, cost)
+  local start, stop = interval(open, whole, ticks, cost)
+  if born ~= open.born or stop > open.tail then return false end
+  return undo_last(open, start, stop) or leave_free(open, start, stop)
+end
+
+local function settle(open, whole, ticks, born, aux, cost)
+  local is_used, is_exact = ticks < 0, open.moved == 0
+  if is_used then ticks = -1 - ticks end
+  if is_exact and not is_used then return refund(open, whole, ticks, born, aux, cost) end
+  local rule, start, stop = open.rule, interval(open, whole, ticks, cost)
+  if born ~= open.born or stop > open.tail then return false end
+  if undo_last(open, start, stop) then return true end
+  local back = math.min(stop - start, stop - ahead(open) * rule.den)
+  if back < 1 then return is_exact and leave_free(open, start, stop) end
+  if is_exact and not gap(open, start, stop) then return false end
+  local holes = open.holes
   for i = 1, #holes, 2 do
-    if left(rule, holes[i], holes[i + 1]) >= rule.per then
-      kept[#kept + 1] = holes[i]
-      kept[#kept + 1] = holes[i + 1]
+    if is_exact and holes[i] >= stop then
+      holes[i], holes[i + 1] = holes[i] - back, holes[i + 1] - back
+    elseif holes[i + 1] > start then
+      -- It may lie before the permits or after them: what is free in both cases stays.
+      holes[i + 1] = holes[i + 1] - back
     end
   end
-  open.holes = kept
-  drop_shortest_above_bound(kept)
+  open.tail, open.moved = open.tail - back, open.moved + back
+  usable(open)
+  if is_exact then leave_free(open, start, stop - back) end
+  if open.moved >= MOST_MOVED then open.moved, open.born = 0, open.now end
   return true
 end
 
 in_one_string(algorithm, function(rule, now, _, to)
   return struct.pack(HEAD, VERSION, algorithm.kind, rule.per, rule.den, rule.most, to, 0, now, now)
 end, 43)
-algorithm.take, algorithm.refund = take, refund
+algorithm.take, algorithm.refund = take, ahead and settle or refund
 
 -- Converts the holes of a line of `old` to a line of `new`: as many permits long, and as many permits before
 -- the tail.
-local function convert_holes(holes, raw, tail, old, new)
+local function convert_holes(holes, raw, first, tail, old, new)
   local free_from = -math.huge
-  for at = 59, #raw, 16 do
+  for at = first, #raw, 16 do
     local s, e = struct.unpack(HOLE, raw, at)
     local after = math.floor(e / old.per * new.per)
     local length = math.floor((s - e) / old.per) * new.per
@@ -160,11 +215,15 @@ end
 
 -- nil for a value that this version did not write
 function algorithm.read(raw, now, rule)
-  local open = { rule = rule, now = now, born = now, tail = 0, holes = {} }
+  local open = { rule = rule, now = now, born = now, moved = 0, tail = 0, holes = {} }
   if not raw then return open end
-  if #raw < 58 or (#raw - 58) % 16 ~= 0 then return nil end
+  if #raw < 58 then return nil end
   local version, kind, per, den, most, whole, ticks, born, written = struct.unpack(HEAD, raw)
-  if version ~= VERSION or kind ~= algorithm.kind then return nil end
+  local moved, first = 0, 59
+  if ahead and kind == algorithm.kind + MOVED and #raw >= 66 then
+    kind, moved, first = algorithm.kind, struct.unpack('<i8', raw, 59), 67
+  end
+  if version ~= VERSION or kind ~= algorithm.kind or (#raw + 1 - first) % 16 ~= 0 then return nil end
   if per < den or den < 1 or most < 1 then return nil end
   local old = { per = per, den = den, most = most }
   local function tail_at(instant) return clamp(whole - instant, far(old)) * den + ticks end
@@ -175,14 +234,14 @@ function algorithm.read(raw, now, rule)
     local before = converted(tail_at(math.min(written, now)), old, rule) - since * rule.den
     tail = math.min(converted(tail, old, rule), before)
     if tail > -rule.den then
-      open.tail, open.born = tail, born
-      convert_holes(open.holes, raw, tail, old, rule)
+      open.tail, open.born = tail, moved > 0 and now or born
+      convert_holes(open.holes, raw, first, tail, old, rule)
     end
     return open
   end
-  open.tail, open.born = tail, born
+  open.tail, open.born, open.moved = tail, born, moved
   local holes = open.holes
-  for at = 59, #raw, 16 do
+  for at = first, #raw, 16 do
     local s, e = struct.unpack(HOLE, raw, at)
     s, e = tail - s, tail - e
     if left(rule, s, e) >= rule.per then
@@ -199,8 +258,10 @@ function algorithm.write(open)
   if ttl <= 0 then return nil end
   local rule, holes = open.rule, open.holes
   local whole, ticks = absolute(rule, open.now, open.tail)
+  local kind = open.moved > 0 and algorithm.kind + MOVED or algorithm.kind
   local raw = struct.pack(
-    HEAD, VERSION, algorithm.kind, rule.per, rule.den, rule.most, whole, ticks, open.born, open.now)
+    HEAD, VERSION, kind, rule.per, rule.den, rule.most, whole, ticks, open.born, open.now)
+  if open.moved > 0 then raw = raw .. struct.pack('<i8', open.moved) end
   if #holes == 0 then return raw, ttl end
   local parts = { raw }
   for i = 1, #holes, 2 do

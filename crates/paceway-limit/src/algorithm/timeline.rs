@@ -8,6 +8,8 @@
 //! Instants are whole µs and intervals are not, so an interval that starts less than a µs before an instant
 //! counts as starting at that instant: nothing drifts.
 
+mod refund;
+
 use super::{DataLoss, EXACT, Grant, MAX_BUDGET, MAX_HOLES, Micros, ceil_div, gcd};
 use std::cmp::Reverse;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -31,6 +33,8 @@ pub struct State {
     ticks: i64,
     born: Micros,
     written: Micros,
+    /// How far the line was moved back since it came into being, ticks; see [`Timeline::settle`].
+    moved: i64,
     /// The start and the end of each hole in ticks before the tail, earliest first.
     holes: Vec<(i64, i64)>,
 }
@@ -52,6 +56,7 @@ pub struct Timeline {
     pace: Pace,
     now: Micros,
     born: Micros,
+    moved: i64,
     pub(super) tail: i64,
     pub(super) holes: Vec<(i64, i64)>,
 }
@@ -154,12 +159,17 @@ impl State {
     /// end of its horizon.
     pub(super) fn used_up(pace: Pace, loss: DataLoss, now: Micros) -> Self {
         let (whole, ticks, holes) = (loss.until(), 0, Vec::new());
-        Self { pace, whole, ticks, born: now, written: now, holes }
+        Self { pace, whole, ticks, born: now, written: now, moved: 0, holes }
     }
 
     /// When the state came into being, µs of the store's clock.
     pub(super) fn born(&self) -> Micros {
         self.born
+    }
+
+    /// Whether the line was moved back, so that a [`Packed`] cannot hold all of it.
+    pub(crate) fn is_moved(&self) -> bool {
+        self.moved > 0
     }
 
     /// Returns the holes alone, for a store that keeps them apart.
@@ -171,16 +181,16 @@ impl State {
 // === impl Packed ===
 
 impl Packed {
-    /// Splits a state into the part of fixed size, the pace and the holes.
+    /// Splits a state that was never moved into the part of fixed size, the pace and the holes.
     pub(crate) fn new(state: State) -> (Self, Pace, Vec<(i64, i64)>) {
-        let State { pace, whole, ticks, born, written, holes } = state;
+        let State { pace, whole, ticks, born, written, moved: _, holes } = state;
         (Self { whole, ticks, born, written }, pace, holes)
     }
 
     /// Makes the state again from its three parts.
     pub(crate) fn unpack(self, pace: Pace, holes: Vec<(i64, i64)>) -> State {
         let Self { whole, ticks, born, written } = self;
-        State { pace, whole, ticks, born, written, holes }
+        State { pace, whole, ticks, born, written, moved: 0, holes }
     }
 
     /// When the state came into being, µs of the store's clock.
@@ -207,7 +217,7 @@ impl Timeline {
         pace: Pace,
         converted: impl Fn(i64, Pace, Pace) -> i64,
     ) -> Self {
-        let fresh = Self { pace, now, born: now, tail: 0, holes: Vec::new() };
+        let fresh = Self { pace, now, born: now, moved: 0, tail: 0, holes: Vec::new() };
         let Some(state) = state else { return fresh };
         let (old, far) = (state.pace, state.pace.far());
         let tail_at =
@@ -224,11 +234,14 @@ impl Timeline {
                 return fresh;
             }
             let holes = converted_holes(&state.holes, tail, old, pace);
-            return Self { tail, born: state.born, holes, ..fresh };
+            // By how much a grant was moved is known in ticks of the old pace alone, so the grants from before
+            // are not refunded after such a change.
+            let born = if state.moved > 0 { now } else { state.born };
+            return Self { tail, born, holes, ..fresh };
         }
         let holes = state.holes.iter().map(|(start, end)| (tail - start, tail - end));
         let holes = holes.filter(|(start, end)| pace.left(*start, *end) >= pace.per).collect();
-        Self { tail, born: state.born, holes, ..fresh }
+        Self { tail, born: state.born, moved: state.moved, holes, ..fresh }
     }
 
     /// A line without holes from the numbers that a store reports; `None` when no line can have these
@@ -237,7 +250,7 @@ impl Timeline {
         let far = (pace.far() + 1) * pace.den;
         let known = (0..EXACT).contains(&now) && (0..EXACT).contains(&born);
         let is_one = known && (1 - pace.den..=far).contains(&tail);
-        is_one.then_some(Self { pace, now, born, tail, holes: Vec::new() })
+        is_one.then_some(Self { pace, now, born, moved: 0, tail, holes: Vec::new() })
     }
 
     /// The start of the first free interval of `length` ticks from `from` on (µs from now).
@@ -272,53 +285,8 @@ impl Timeline {
             self.tail = end;
         }
         drop_shortest_above_bound(&mut self.holes, |(start, end)| end - start);
-        let (whole, ticks) = self.pace.absolute(self.now, start);
+        let (whole, ticks) = self.pace.absolute(self.now, start + self.moved);
         Grant { whole, ticks, born: self.born, aux: 0 }
-    }
-
-    /// Returns the interval of an unused grant; false when the state has nothing (left) of this grant.
-    pub(super) fn refund(&mut self, grant: Grant, cost: i64) -> bool {
-        let (pace, far) = (self.pace, self.pace.far());
-        let mut start = (grant.whole - self.now).clamp(-far, far) * pace.den + grant.ticks;
-        let mut end = start + cost * pace.per;
-        if grant.born != self.born || end > self.tail {
-            return false;
-        }
-        let slack = pace.slack();
-        if self.tail - end <= slack {
-            // The last grant is undone as if it had never been made, however late the refund is.
-            self.tail = start;
-            if self.holes.last().is_some_and(|(_, hole_end)| hole_end + slack >= start)
-                && let Some((hole_start, _)) = self.holes.pop()
-            {
-                self.tail = hole_start;
-            }
-            if self.reset_after() == 0 {
-                (self.tail, self.born, self.holes) = (0, self.now, Vec::new());
-            }
-            return true;
-        }
-        if pace.left(start, end) < pace.per {
-            return false;
-        }
-        let at = self.holes.iter().position(|(s, _)| *s >= start).unwrap_or(self.holes.len());
-        let before = at.checked_sub(1).map_or(start, |i| self.holes[i].1);
-        let after = self.holes.get(at).map_or(end, |(s, _)| *s);
-        if before > start + slack || after < end - slack {
-            return false;
-        }
-        (start, end) = (start.max(before), end.min(after));
-        self.holes.insert(at, (start, end));
-        if self.holes.get(at + 1).is_some_and(|(s, _)| *s == end) {
-            self.holes[at].1 = self.holes.remove(at + 1).1;
-        }
-        if at > 0 && self.holes[at - 1].1 == start {
-            self.holes[at - 1].1 = self.holes.remove(at).1;
-        }
-        // An interval that the rounding cut may be too short for a permit.
-        self.holes.retain(|(start, end)| pace.left(*start, *end) >= pace.per);
-        drop_shortest_above_bound(&mut self.holes, |(start, end)| end - start);
-        true
     }
 
     /// The time until the state equals an absent one, µs; that one also forgets a part of a µs.
@@ -335,8 +303,8 @@ impl Timeline {
         }
         let (whole, ticks) = self.pace.absolute(self.now, self.tail);
         let holes = self.holes.iter().map(|(s, e)| (self.tail - s, self.tail - e)).collect();
-        let (pace, born, written) = (self.pace, self.born, self.now);
-        Some((State { pace, whole, ticks, born, written, holes }, reset_after))
+        let (pace, born, written, moved) = (self.pace, self.born, self.now, self.moved);
+        Some((State { pace, whole, ticks, born, written, moved, holes }, reset_after))
     }
 }
 
@@ -378,7 +346,8 @@ mod tests {
     #[test]
     fn what_is_past_of_a_hole_is_not_kept() {
         let pace = Pace::new(1, 10, 3, 0).expect("a pace");
-        let mut line = Timeline { pace, now: 1000, born: 1, tail: 100, holes: vec![(-25, 40)] };
+        let mut line =
+            Timeline { pace, now: 1000, born: 1, moved: 0, tail: 100, holes: vec![(-25, 40)] };
         let start = line.free(0, 10);
         assert_eq!(start, 0);
         line.take(start, 1);

@@ -8,6 +8,9 @@ local free, reset_after = on_a_timeline(token_bucket, function(tail, old, new)
   local owed = tail / old.per + (new.most - old.most)
   local most = new.most * new.per + MAX_BUDGET * new.den
   return math.min(math.max(math.ceil(owed * new.per), 0), most)
+end, function(open)
+  local debt = ceil_div(open.rule.most * open.rule.per, open.rule.den)
+  return math.min(math.max(open.horizon - debt, 0), MAX_BUDGET)
 end)
 
 function token_bucket.rule(args, i)

@@ -101,6 +101,12 @@ impl TokenBucket {
         ceil_div(self.pace().full(), self.den)
     }
 
+    /// How far from now an instant that was granted can be, µs, if grants from before a loss of data count for
+    /// `horizon`: [`Algorithm::horizon`](super::Algorithm::horizon) without the time in which a bucket refills.
+    fn ahead(&self, horizon: Micros) -> Micros {
+        (horizon - self.longest_debt()).clamp(0, MAX_BUDGET)
+    }
+
     /// The state that the bucket assumes after a loss of data: empty until the end of the horizon.
     pub(super) fn used_up(&self, loss: DataLoss, now: Micros) -> State {
         State::used_up(self.pace(), loss, now)
@@ -145,6 +151,12 @@ impl Open {
     /// Returns the interval of an unused grant; false when the state has nothing (left) of this grant.
     pub fn refund(&mut self, grant: Grant, cost: i64) -> bool {
         self.line.refund(grant, cost)
+    }
+
+    /// The same for a grant that was used in part, and for one on a line where such grants were returned; see
+    /// [`Timeline::settle`].
+    pub(super) fn settle(&mut self, grant: Grant, cost: i64, horizon: Micros) -> bool {
+        self.line.settle(grant, cost, self.rule.ahead(horizon))
     }
 
     /// How full the bucket is: the permits in the holes and those after the tail.

@@ -130,6 +130,19 @@ impl WarmUp {
         ceil_div(self.spend(self.window, cost.min(self.pace.most)).0, self.pace.den)
     }
 
+    /// Where the last permits of a grant begin of which `used` of `cost` permits were used, in ticks after its
+    /// start; how many ticks a µs has; and the coldness there. `cold` is the coldness at the start.
+    pub(super) fn unused_part(&self, cold: i64, cost: i64, used: i64) -> (i64, i64, i64) {
+        let (all, (before, mut left)) = (self.spend(cold, cost).0, self.spend(cold, used));
+        // Both parts are rounded up. Together they must not be longer than the whole.
+        let mut less = 1;
+        while left > 0 && before + self.spend(left, cost - used).0 > all {
+            left = (left - less).max(0);
+            less *= 2;
+        }
+        (before, self.pace.den, left)
+    }
+
     /// The state after a loss of data: cold, and nothing from before `loss` reaches beyond the end of its
     /// horizon.
     pub(super) fn used_up(&self, loss: DataLoss, now: Micros) -> State {

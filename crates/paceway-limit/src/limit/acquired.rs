@@ -1,7 +1,8 @@
 //! The permits of one call, from the moment that it may be made to its end.
 
-use super::Reservation;
-use std::time::Duration;
+use super::{Reservation, Settled, limited_call::Asked};
+use smallvec::SmallVec;
+use std::{sync::Arc, time::Duration};
 
 /// The permits that a [`Limiter`](super::Limiter) gave to one call.
 ///
@@ -25,20 +26,49 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Acquired {
     reservation: Reservation,
+    /// The names of the limits, in the order of the reservation's checks.
+    limits: SmallVec<[Arc<str>; 2]>,
     waited: Duration,
 }
 
 // === impl Acquired ===
 
 impl Acquired {
-    pub(super) fn new(mut reservation: Reservation, waited: Duration) -> Self {
+    pub(super) fn new(mut reservation: Reservation, asked: &Asked, waited: Duration) -> Self {
         reservation.spend();
-        Self { reservation, waited }
+        Self { reservation, limits: asked.limits.clone(), waited }
     }
 
     /// How long the call had to wait for its permits.
     pub fn waited(&self) -> Duration {
         self.waited
+    }
+
+    /// Settles the permits of the limit named `limit` for a call that cost `true_cost` of them: the ones that it did not use
+    /// are refunded, and the ones that it used in addition are a debt that later calls wait for. A limit is settled once;
+    /// further calls, those for a concurrency limit and those for an unknown name change nothing.
+    ///
+    /// An answer of a language model costs as many tokens as it has, which is known at its end:
+    ///
+    /// ```
+    /// use paceway_limit::{Limit, Limiter, Rate, Settled, memory};
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let tokens = Limit::token_bucket("tokens", Rate { count: 1000, period: Duration::from_secs(60) }, 1000);
+    /// let limiter = Limiter::new(tokens, memory())?;
+    /// let mut answer = limiter.acquire(1000).await?;
+    /// assert!(limiter.try_acquire(500, Duration::ZERO).await.is_err());
+    /// assert_eq!(answer.settle("tokens", 200), Settled::Refunded(800));
+    /// assert!(limiter.try_acquire(500, Duration::ZERO).await.is_ok());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn settle(&mut self, limit: &str, true_cost: u32) -> Settled {
+        let index = self.limits.iter().position(|name| **name == *limit);
+        let settlement = index.and_then(|index| self.reservation.settlement(index));
+        settlement.map_or(Settled::Exact, |settlement| settlement.settle(true_cost.into()))
     }
 
     /// Refunds all permits, because the call was not made after all: another call may have them.

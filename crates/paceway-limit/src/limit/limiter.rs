@@ -241,7 +241,9 @@ impl Limiter {
                 ..LimiterCaller::for_each(self.max_wait)
             };
             match pace(&self.store, &asked.checks, &mut attempt, &mut Nothing).await {
-                Ok((reservation, ())) => return Ok(Acquired::new(reservation, started.elapsed())),
+                Ok((reservation, ())) => {
+                    return Ok(Acquired::new(reservation, asked, started.elapsed()));
+                }
                 // No reservation reaches so far yet. One caller asks when one does; the others wait for that caller.
                 Err(AcquireError::Refused { retry_after, .. }) => {
                     turn = match attempt.turn {
@@ -268,7 +270,7 @@ impl Limiter {
         let mut attempt = LimiterCaller::within(timeout.min(self.max_wait)).of(asked);
         let paced = pace(&self.store, &asked.checks, &mut attempt, &mut Nothing).await;
         let (reservation, ()) = paced?;
-        Ok(Acquired::new(reservation, started.elapsed()))
+        Ok(Acquired::new(reservation, asked, started.elapsed()))
     }
 }
 

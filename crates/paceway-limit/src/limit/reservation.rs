@@ -27,7 +27,7 @@ const LEAST_SLACK: Duration = Duration::from_millis(5);
 pub struct Reservation {
     pub(super) store: Arc<dyn Store>,
     pub(super) checks: Checks,
-    parts: reserve::Parts,
+    pub(super) parts: reserve::Parts,
     /// The instant from which on the call may be made.
     pub at: Instant,
     /// The time from the decision to that instant; zero when the call may be made at once.
@@ -40,7 +40,7 @@ pub struct Reservation {
     known: PauseVersion,
     /// A limiter is paused as the decision says, so the instant comes after its pause.
     is_behind: bool,
-    spent: bool,
+    pub(super) spent: bool,
     /// Holds the concurrency permits, by this number.
     pub(super) ticket: Option<Callable>,
     renewals: Vec<AbortHandle>,

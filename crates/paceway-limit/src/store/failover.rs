@@ -20,6 +20,7 @@ use super::{
     batch::{Batched, Script, StoreMetrics},
     calls::Calls,
     health::Member,
+    settlement,
 };
 use crate::algorithm::{Grant, Level, Micros, concurrency::Ticket, reserve::Part};
 use local::IsBack;
@@ -145,6 +146,18 @@ impl Store for Failover {
                 }
             }
             Source::None => {}
+        }
+    }
+
+    fn settle(&self, source: Source, check: &Check, part: Part, used: i64) {
+        let Process { local, health, .. } = &*self.process;
+        let owed = settlement::owed(check, part, used);
+        match source {
+            Source::None => {}
+            // While the store is away, the debt is charged here and to the store when that is back.
+            _ if owed > 0 && local.owe(health, check, owed) => {}
+            Source::Local if owed == 0 => local.settle(check, part, used),
+            _ => self.store.settle(Source::Shared, check, part, used),
         }
     }
 

@@ -141,7 +141,7 @@ impl MemoryStore {
                 }
                 Entry::Refund { check, grant } => {
                     let refund = |OpenedState { open, gate, .. }: &mut OpenedState| {
-                        let given = open.refund(*grant, check.cost);
+                        let given = open.settle(*grant, check.cost, check.horizon);
                         if given && let Some(gate) = gate {
                             gate.refund(open, *grant, check.cost);
                         }

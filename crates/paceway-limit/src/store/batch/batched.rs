@@ -8,7 +8,7 @@ use crate::{
     algorithm::{Grant, Level, Micros, concurrency::Ticket, reserve},
     store::{
         Answer, BoxFuture, Check, Checks, Decision, Entry, Note, NoteChange, Pause, Pauses, Reply,
-        Source, Store, StoreAdmin, StoreError, calls::Calls, health::Member,
+        Source, Store, StoreAdmin, StoreError, calls::Calls, health::Member, settlement,
     },
 };
 use ahash::RandomState;
@@ -94,6 +94,15 @@ impl Store for Batched {
     fn refund(&self, _: Source, checks: &Checks, parts: &[reserve::Part]) {
         for entry in releases(checks, parts) {
             self.queue(&entry).release(entry);
+        }
+    }
+
+    fn settle(&self, _: Source, check: &Check, part: reserve::Part, used: i64) {
+        if let Some(entry) = settlement::unused(check, part, used) {
+            self.queue(&entry).release(entry);
+        }
+        for entry in settlement::charges(check, settlement::owed(check, part, used)) {
+            self.queue(&entry).charge(entry);
         }
     }
 

@@ -49,6 +49,11 @@ impl CallQueue {
         self.push(entry, Origin::Release);
     }
 
+    /// Queues an entry that charges permits which a request used beyond those that it had reserved.
+    pub(super) fn charge(&self, entry: Entry) {
+        self.push(entry, Origin::Debt);
+    }
+
     /// Resolves when every entry has been answered, or its call has been given up.
     pub(super) async fn flush(&self) {
         // Closing lets the tracker report when it is empty. It keeps accepting entries.

@@ -28,6 +28,8 @@ pub(super) enum Origin {
     Release,
     /// Permits are charged that gateways without a store may grant.
     Charge,
+    /// Permits are charged that a request used beyond those that it had reserved.
+    Debt,
     /// The state of a limiter is read because a claim on a concurrency permit may have expired.
     Watch,
 }

@@ -66,6 +66,13 @@ pub(super) fn handle(backlog: &mut Backlog, call: Call, answer: CallAnswer, is_l
                     backlog.owe(check, why);
                 }
             }
+            Origin::Debt => {
+                // A request is charged once: without an answer the store may have charged it.
+                let is_open = !matches!(&reply, Err(error) if !error.is_unasked());
+                if let (Some(why), [check], true) = (not_charged(&reply), entry.checks(), is_open) {
+                    backlog.owe(check, why);
+                }
+            }
             Origin::Watch => {
                 if let [check] = entry.checks() {
                     watched(backlog, check, reply);

@@ -209,6 +209,30 @@ impl LocalStore {
         charged.iter().any(|part| part.at >= 0).then_some(charged)
     }
 
+    /// Returns the permits that a request did not use which this gateway granted.
+    pub(super) fn settle(&self, check: &Check, part: Part, used: i64) {
+        if let Some(state) = &mut *self.state.lock() {
+            state.settle(check, part, used);
+        }
+    }
+
+    /// Charges permits that a request used beyond those that it had reserved. False when the shared state decides `check`,
+    /// which then has to be charged.
+    pub(super) fn owe(&self, health: &Health, check: &Check, permits: i64) -> bool {
+        if !is_own(check) || (health.is_closed() && self.is_empty()) {
+            return false;
+        }
+        let mut state = self.state.lock();
+        let is_decided = state.as_ref().is_some_and(|state| state.knows(&check.key));
+        if health.is_closed() && !is_decided {
+            return false;
+        }
+        let state = self.open(&mut state, health);
+        state.grow(health.gateways());
+        state.owe(health, check, permits);
+        true
+    }
+
     /// A call that holds permits of the shared store has ended. Returns the parts to refund there, without the permits that
     /// stay with this gateway for later calls; `None` if none does.
     pub(super) fn leave(&self, health: &Health, checks: &Checks, parts: &[Part]) -> Option<Parts> {

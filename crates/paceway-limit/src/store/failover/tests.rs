@@ -178,6 +178,28 @@ async fn a_slot_that_was_not_used_is_not_charged() {
     assert_eq!(far.memory.look(&checks[0]).get().await.expect("a level").remaining, 9);
 }
 
+/// During an outage the true costs count here, and afterwards they are charged to the store.
+#[tokio::test(start_paused = true)]
+async fn true_costs_are_settled_here_while_the_store_is_away() {
+    let (far, [failover, _]) = failovers(1);
+    let checks = bucket(10, SHARE);
+    let costly: Checks = [checks[0].clone().with_cost(4)].into();
+    settled().await;
+    let before = ask(&failover, &costly, 0).await.expect("a decision");
+    assert_eq!(before.source, Source::Shared);
+    set(&far, Mood::IsGone);
+    let local = ask(&failover, &costly, 0).await.expect("a decision");
+    assert_eq!(local.source, Source::Local);
+    failover.settle(Source::Local, &costly[0], local.parts[0], 1);
+    failover.settle(Source::Shared, &costly[0], before.parts[0], 6);
+    // 10 less 4 + 2 and less 1; the debt of 2 is for a request that the store granted.
+    assert_eq!(pass(&failover, &checks, 1).await, (1, Source::Local));
+    set(&far, Mood::Works);
+    until(&failover, Breaker::Closed).await;
+    settled().await;
+    assert_eq!(far.memory.look(&checks[0]).get().await.expect("a level").remaining, 2);
+}
+
 /// Slots that lie ahead are charged, too: a request that comes after the return waits until they have passed.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_waits_keeps_its_slot_and_later_ones_come_after_it() {

@@ -8,6 +8,7 @@ use crate::{
         Source, Store, StoreAdmin, StoreError,
         batch::{Script, releases},
         calls::Calls,
+        settlement,
     },
 };
 use std::sync::Arc;
@@ -19,6 +20,13 @@ impl Store for MemoryStore {
 
     fn refund(&self, _: Source, checks: &Checks, parts: &[reserve::Part]) {
         let entries: Vec<_> = releases(checks, parts).collect();
+        self.run_at(self.now(), &entries);
+    }
+
+    fn settle(&self, _: Source, check: &Check, part: reserve::Part, used: i64) {
+        let debt = settlement::charges(check, settlement::owed(check, part, used));
+        let entries: Vec<_> =
+            settlement::unused(check, part, used).into_iter().chain(debt).collect();
         self.run_at(self.now(), &entries);
     }
 

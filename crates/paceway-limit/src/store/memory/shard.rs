@@ -200,7 +200,9 @@ impl Shard {
     ) {
         let (place, aside) = self.at(print, place);
         let kept = match state {
-            State::TokenBucket(state) => self.packed(print, aside, state, past),
+            State::TokenBucket(state) if !state.is_moved() => {
+                self.packed(print, aside, state, past)
+            }
             other => self.unpacked(print, aside, other, past),
         };
         self.set(place, kept);

@@ -314,6 +314,36 @@ impl LocalState {
         true
     }
 
+    /// Returns the permits of a grant beyond the first `used`. A limiter that the shared state decides again has charged
+    /// them there.
+    pub(super) fn settle(&mut self, check: &Check, part: Part, used: i64) {
+        let Some(key) = self.key_of(check) else { return };
+        let share = self.share(check, key);
+        let unused = share.algorithm.unused_part(part.grant, share.cost, used);
+        let Some((grant, cost)) = unused.filter(|_| part.at >= 0) else { return };
+        if let Some(limiter) = self.limiters.get_mut(&share.key) {
+            limiter.grants.refund(&share.algorithm, part.grant.whole, cost);
+        }
+        self.run(self.now(), Entry::Refund { check: Check { cost, ..share }, grant });
+    }
+
+    /// Charges permits that were used already, whatever the level is.
+    pub(super) fn owe(&mut self, health: &Health, check: &Check, permits: i64) {
+        let now = self.now();
+        let share = self.begin(health, check, now);
+        for checks in takes(&share, permits) {
+            let entry = Entry::Reserve { checks: checks.clone(), budget: MAX_BUDGET, ticket: None };
+            let Some(Reply::Decision(decision)) = self.run(now, entry) else { return };
+            let [check] = &*checks else { return };
+            if let Some(part) = decision.parts.first().filter(|part| part.at >= 0)
+                && let Some(limiter) = self.limiters.get_mut(&share.key)
+            {
+                let grant = (part.grant.whole, now + part.at);
+                limiter.grants.add(&share.algorithm, now, grant, check.cost);
+            }
+        }
+    }
+
     /// The call of a concurrency permit has ended. Returns whether the store receives a refund, and `None` if this gateway
     /// does not know the permit.
     pub(super) fn leave(&mut self, check: &Check, grant: Grant) -> Option<bool> {

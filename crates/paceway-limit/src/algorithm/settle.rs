@@ -1,0 +1,61 @@
+//! The part of a grant that a request did not use. Only arithmetic: [`Open::settle`](super::Open::settle)
+//! returns that part to the state.
+//!
+//! A request can reserve more permits than it turns out to cost: 1000 tokens for an answer of 200. With the
+//! 800 others returned, the true costs obey the law of the rule as if 200 had been reserved. Nothing comes
+//! back of time that has passed meanwhile: a bucket that was full again kept no permit for that request.
+
+use super::{Algorithm, Grant};
+
+// === impl Algorithm ===
+
+impl Algorithm {
+    /// Names the last permits of a grant of `cost` permits of which `used` were used, and says how many they
+    /// are. `None` when there are none, and for a [`Concurrency`](super::Concurrency), which counts calls.
+    ///
+    /// ```
+    /// use paceway_limit::algorithm::{Algorithm, TokenBucket};
+    ///
+    /// let rule = Algorithm::TokenBucket(TokenBucket::new(10, 1_000_000, 10).expect("a legal rule"));
+    /// let now = 1_700_000_000_000_000;
+    /// let mut bucket = rule.open(None, now);
+    /// let (_, start) = bucket.earliest(0, 10);
+    /// let grant = bucket.take(start, 10);
+    /// let (unused, permits) = rule.unused_part(grant, 10, 3).expect("7 of them were not used");
+    /// assert!(bucket.settle(unused, permits, 0));
+    /// assert_eq!(bucket.level().remaining, 7);
+    /// ```
+    pub fn unused_part(&self, grant: Grant, cost: i64, used: i64) -> Option<(Grant, i64)> {
+        let (used, permits) = (used.max(0), cost - used.max(0));
+        if permits < 1 {
+            return None;
+        }
+        let later = |ticks: i64, den: i64| {
+            let ticks = grant.ticks + ticks;
+            let (whole, ticks) = (grant.whole + ticks.div_euclid(den), ticks.rem_euclid(den));
+            Grant { whole, ticks, ..grant }
+        };
+        let unused = match self {
+            Self::TokenBucket(rule) => {
+                // A negative number tells such a part from a grant that was not used at all.
+                let part = later(used * rule.per, rule.den);
+                Grant { ticks: !part.ticks, ..part }
+            }
+            Self::LeakyBucket(rule) => {
+                let (per, den) = rule.pace();
+                later(used * per, den)
+            }
+            Self::WarmUp(rule) => {
+                let (ticks, den, cold) = rule.unused_part(grant.aux, cost, used);
+                Grant { aux: cold, ..later(ticks, den) }
+            }
+            // Each of the permits is at the instant of the grant.
+            Self::SlidingWindow(_) | Self::FixedWindow(_) => grant,
+            Self::Concurrency(_) => return None,
+        };
+        Some((unused, permits))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,291 @@
+//! The law of each rule for the true costs, whatever was reserved for them.
+
+use crate::algorithm::{
+    Algorithm, FixedWindow, Grant, LeakyBucket, MAX_BUDGET, Micros, Open, SlidingWindow, State,
+    TokenBucket, WarmUp, tests::cases,
+};
+use proptest::prelude::*;
+
+const T0: Micros = 1_700_000_000_000_000;
+const SECOND: Micros = 1_000_000;
+/// The longest wait of the requests here.
+const WAIT: Micros = 1_500;
+
+/// The law that a rule promises to its user.
+#[derive(Debug, Clone, Copy)]
+enum Law {
+    /// In any `t` µs at most `most + t·count/period` permits.
+    Bucket { count: i64, period: Micros, most: i64 },
+    /// After a grant, the time that its permits take is free of grants.
+    Paced { count: i64, period: Micros },
+    /// In any half-open window of `span` µs at most `count`.
+    Sliding { count: i64, span: Micros },
+    /// In each window since the epoch at most `count`.
+    Fixed { count: i64, period: Micros },
+}
+
+impl Law {
+    fn holds(self, grants: &[(Micros, i64)]) -> bool {
+        let mut grants: Vec<_> = grants.iter().filter(|(_, cost)| *cost > 0).copied().collect();
+        grants.sort_unstable();
+        let permits = |grants: &[(Micros, i64)]| grants.iter().map(|(_, cost)| cost).sum::<i64>();
+        (0..grants.len()).all(|i| {
+            (i..grants.len()).all(|j| {
+                let (first, last) = (grants[i].0, grants[j].0);
+                let (all, span) = (permits(&grants[i..=j]), last - first + 1);
+                match self {
+                    Self::Bucket { count, period, most } => (all - most) * period <= span * count,
+                    Self::Paced { count, period } => {
+                        i == j || permits(&grants[i..j]) * period < span * count
+                    }
+                    Self::Sliding { count, span } => last - first >= span || all <= count,
+                    Self::Fixed { count, period } => last / period > first / period || all <= count,
+                }
+            })
+        })
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Limiter {
+    rule: Algorithm,
+    law: Law,
+    state: Option<State>,
+}
+
+impl Limiter {
+    fn new(rule: Algorithm, law: Law) -> Self {
+        Self { rule, law, state: None }
+    }
+
+    fn bucket(count: i64, period: Micros, most: i64) -> Self {
+        let rule = TokenBucket::new(count, period, most).expect("a rule");
+        Self::new(Algorithm::TokenBucket(rule), Law::Bucket { count, period, most })
+    }
+
+    fn with<T>(&mut self, now: Micros, change: impl FnOnce(&mut Open) -> T) -> T {
+        let mut open = self.rule.open(self.state.as_mut(), now);
+        let changed = change(&mut open);
+        self.state = open.close().map(|(state, _)| state);
+        changed
+    }
+
+    /// The instant and the grant; `None` when `at` is beyond the wait of the requests.
+    fn ask(&mut self, now: Micros, cost: i64, from: Micros) -> Option<(Micros, Grant)> {
+        let mut open = self.rule.open(self.state.clone().as_mut(), now);
+        let (at, start) = open.earliest(from, cost);
+        if at > WAIT || at - from > open.longest_wait() {
+            return None;
+        }
+        let grant = open.take(start, cost);
+        self.state = open.close().map(|(state, _)| state);
+        Some((now + at, grant))
+    }
+
+    fn give_back(&mut self, now: Micros, grant: Grant, cost: i64) -> bool {
+        let horizon = self.rule.horizon(WAIT, cost);
+        self.with(now, |open| open.settle(grant, cost, horizon))
+    }
+
+    fn settle(&mut self, now: Micros, grant: Grant, cost: i64, used: i64) -> bool {
+        let unused = self.rule.unused_part(grant, cost, used);
+        unused.is_none_or(|(unused, permits)| self.give_back(now, unused, permits))
+    }
+
+    fn remaining(&mut self, now: Micros) -> i64 {
+        self.rule.open(self.state.clone().as_mut(), now).level().remaining
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Step {
+    after: Micros,
+    what: What,
+}
+
+#[derive(Debug, Clone)]
+enum What {
+    /// A request of this cost, which another limiter delays by so much.
+    Ask(i64, Micros),
+    /// A request that was sent (the first of those of which this is known, or a later one) used so many hundredths.
+    Settle(usize, i64),
+    /// A request that waits leaves.
+    Leave(usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let after = prop_oneof![3 => Just(0), 3 => 0..60i64, 1 => 0..3_000i64];
+    let from = prop_oneof![4 => Just(0), 1 => 0..WAIT];
+    let what = prop_oneof![
+        4 => (1..9i64, from).prop_map(|(cost, from)| What::Ask(cost, from)),
+        3 => (0..6usize, 0..=100i64).prop_map(|(i, used)| What::Settle(i, used)),
+        1 => (0..6usize).prop_map(What::Leave),
+    ];
+    prop::collection::vec((after, what).prop_map(|(after, what)| Step { after, what }), 1..120)
+}
+
+fn bucket() -> BoxedStrategy<Limiter> {
+    let any = (3..30i64, 100..2_000i64, 3..40i64);
+    any.prop_map(|(count, period, most)| Limiter::bucket(count, period, most)).boxed()
+}
+
+fn any_limiter() -> BoxedStrategy<Limiter> {
+    let leaky = (3..30i64, 100..2_000i64).prop_map(|(count, period)| {
+        let rule = LeakyBucket::new(count, period, 0, None).expect("a rule");
+        Limiter::new(Algorithm::LeakyBucket(rule), Law::Paced { count, period })
+    });
+    let warm_up = (3..30i64, 100..2_000i64, 1..4_000i64, 1.001..9.0f64);
+    let warm_up = warm_up.prop_map(|(count, period, window, factor)| {
+        let rule = WarmUp::new(count, period, window, factor).expect("a rule");
+        Limiter::new(Algorithm::WarmUp(rule), Law::Paced { count, period })
+    });
+    let sliding = (3..30i64, 1..2_000i64).prop_map(|(count, span)| {
+        let rule = SlidingWindow::new(count, span, 0).expect("a rule");
+        Limiter::new(Algorithm::SlidingWindow(rule), Law::Sliding { count, span })
+    });
+    let fixed = (3..30i64, 1_000..2_000i64).prop_map(|(count, period)| {
+        let rule = FixedWindow::new(count, period).expect("a rule");
+        Limiter::new(Algorithm::FixedWindow(rule), Law::Fixed { count, period })
+    });
+    prop_oneof![3 => bucket(), 1 => leaky, 1 => warm_up, 1 => sliding, 1 => fixed].boxed()
+}
+
+proptest! {
+    #![proptest_config(cases(2_048))]
+
+    /// Requests that were sent use fewer permits than they reserved, in any order, while others wait or leave.
+    #[test]
+    fn the_true_costs_obey_the_law(mut limiter in any_limiter(), steps in steps()) {
+        let (mut now, mut open) = (T0, Vec::<(Micros, Grant, i64)>::new());
+        let mut used = Vec::new();
+        for Step { after, what } in steps {
+            now += after;
+            match what {
+                What::Ask(cost, from) => {
+                    let cost = cost.min(limiter.rule.capacity());
+                    if let Some((at, grant)) = limiter.ask(now, cost, from) {
+                        open.push((at, grant, cost));
+                    }
+                }
+                What::Settle(i, hundredths) => {
+                    let sent = (0..open.len()).filter(|i| open[*i].0 <= now).nth(i);
+                    if let Some((at, grant, cost)) = sent.map(|i| open.remove(i)) {
+                        let true_cost = cost * hundredths / 100;
+                        limiter.settle(now, grant, cost, true_cost);
+                        used.push((at, true_cost));
+                    }
+                }
+                What::Leave(i) => {
+                    let waiting = (0..open.len()).filter(|i| open[*i].0 > now).nth(i);
+                    if let Some((_, grant, cost)) = waiting.map(|i| open.remove(i)) {
+                        limiter.give_back(now, grant, cost);
+                    }
+                }
+            }
+        }
+        used.extend(open.iter().map(|(at, _, cost)| (*at, *cost)));
+        prop_assert!(limiter.law.holds(&used), "{used:?}");
+    }
+
+    /// A shortfall that is charged at once delays the requests after it, so that the law holds for all permits.
+    #[test]
+    fn a_debt_moves_later_slots(mut limiter in any_limiter(), steps in steps()) {
+        let (mut now, mut used) = (T0, Vec::new());
+        for Step { after, what } in steps {
+            now += after;
+            match what {
+                What::Ask(cost, _) => {
+                    let cost = cost.min(limiter.rule.capacity());
+                    used.extend(limiter.ask(now, cost, 0).map(|(at, _)| (at, cost)));
+                }
+                What::Settle(_, debt) => {
+                    let debt = (debt % 20).clamp(1, limiter.rule.capacity());
+                    let rule = limiter.rule.endless();
+                    let mut open = rule.open(limiter.state.as_mut(), now);
+                    let (at, start) = open.earliest(0, debt);
+                    prop_assert!(at <= MAX_BUDGET);
+                    open.take(start, debt);
+                    limiter.state = open.close().map(|(state, _)| state);
+                    used.push((now + at, debt));
+                }
+                What::Leave(_) => {}
+            }
+        }
+        prop_assert!(limiter.law.holds(&used), "{used:?}");
+    }
+
+    /// A grant is settled once: a second time returns nothing that could be taken again.
+    #[test]
+    fn what_was_returned_is_not_more_than_was_reserved(
+        mut limiter in bucket(),
+        costs in prop::collection::vec((1..9i64, 0..9i64), 1..20),
+    ) {
+        let most = limiter.rule.capacity();
+        let mut open = Vec::new();
+        for (cost, used) in costs {
+            let cost = cost.min(most);
+            open.extend(limiter.ask(T0, cost, 0).filter(|(at, _)| *at == T0).map(|(_, grant)| (grant, cost, used.min(cost))));
+        }
+        let true_costs: i64 = open.iter().map(|(_, _, used)| used).sum();
+        for (grant, cost, used) in open {
+            limiter.settle(T0, grant, cost, used);
+        }
+        prop_assert!(limiter.remaining(T0) <= most - true_costs);
+    }
+}
+
+/// All permits that were not used come back at once where no request waits and no time has passed.
+#[test]
+fn a_bucket_gets_back_what_was_not_used() {
+    // 90,000 tokens a minute, 1.5 in a ms.
+    let mut limiter = Limiter::bucket(90_000, 60 * SECOND, 90_000);
+    let grants: Vec<_> = (0..5).map(|_| limiter.ask(T0, 10_000, 0).expect("a grant")).collect();
+    assert_eq!(limiter.remaining(T0), 40_000);
+    for (_, grant) in grants {
+        assert!(limiter.settle(T0, grant, 10_000, 200));
+    }
+    assert_eq!(limiter.remaining(T0), 89_000);
+}
+
+/// The case that holes alone cannot serve: each request reserves 1000 and uses 200, and five times as many must fit.
+#[test]
+fn requests_that_use_a_fifth_get_five_times_as_many_slots() {
+    let mut limiter = Limiter::bucket(90_000, 60 * SECOND, 90_000);
+    let (mut granted, mut running) = (0, std::collections::VecDeque::new());
+    let length = 300 * SECOND;
+    let mut now = T0;
+    while now < T0 + length {
+        // Each call takes 2 s.
+        while let Some((grant, _)) = running.pop_front_if(|(_, until)| *until <= now) {
+            limiter.settle(now, grant, 1_000, 200);
+        }
+        while let Some((_, grant)) = limiter.ask(now, 1_000, 0).filter(|(at, _)| *at <= now + WAIT)
+        {
+            granted += 1;
+            running.push_back((grant, now + 2 * SECOND));
+        }
+        now += 10_000;
+    }
+    // 300 s at 1,500 tokens a second, and the burst.
+    let most = (300 * 1_500 + 90_000) / 200;
+    assert!(granted <= most + 90, "{granted} of {most}");
+    assert!(granted * 100 >= most * 95, "{granted} of {most}");
+}
+
+/// A sliding window forgets the instants of the permits that were not used, also when they are past.
+#[test]
+fn a_window_gets_back_what_was_not_used() {
+    let sliding = SlidingWindow::new(100, SECOND, 0).expect("a rule");
+    let fixed = FixedWindow::new(100, SECOND).expect("a rule");
+    for rule in [Algorithm::SlidingWindow(sliding), Algorithm::FixedWindow(fixed)] {
+        let mut limiter = Limiter::new(rule, Law::Sliding { count: 100, span: SECOND });
+        let (_, grant) = limiter.ask(T0, 60, 0).expect("a grant");
+        limiter.ask(T0 + 1_000, 40, 0).expect("a grant");
+        assert_eq!(limiter.remaining(T0 + 500_000), 0);
+        assert!(limiter.settle(T0 + 500_000, grant, 60, 10));
+        assert_eq!(limiter.remaining(T0 + 500_000), 50);
+        // Nothing is left of it when its window is past.
+        let (_, late) = limiter.ask(T0 + 500_000, 50, 0).expect("a grant");
+        assert!(!limiter.settle(T0 + 2 * SECOND, late, 50, 0));
+    }
+}

@@ -1,0 +1,38 @@
+//! The entries that settle a grant whose request cost another number of permits than it had reserved. Decides nothing and
+//! sends nothing.
+
+use super::{Check, Entry};
+use crate::algorithm::{MAX_BUDGET, reserve::Part};
+
+/// The most pieces in which a debt is charged, each as large as the limiter grants at once. A debt that is still larger is
+/// cut: a request that took 300 times the capacity of its limiter delays the others by 256 times of it.
+const PIECES: i64 = 256;
+
+/// Returns the entry that refunds the permits of `part` beyond the first `used`; `None` if there are none.
+pub(super) fn unused(check: &Check, part: Part, used: i64) -> Option<Entry> {
+    if part.at < 0 {
+        return None;
+    }
+    let (grant, cost) = check.algorithm.unused_part(part.grant, check.cost, used)?;
+    Some(Entry::Refund { check: Check { cost, ..check.clone() }, grant })
+}
+
+/// Returns how many permits a request owes that was granted `part` and used `used`. A limiter that counts calls is not
+/// settled, and neither is one that took nothing.
+pub(super) fn owed(check: &Check, part: Part, used: i64) -> i64 {
+    let is_settled = part.at >= 0 && !check.is_lease();
+    if is_settled { (used - check.cost).max(0) } else { 0 }
+}
+
+/// Returns the entries that charge `permits` to the state of `check`, whatever its level: they move later slots.
+pub(super) fn charges(check: &Check, permits: i64) -> impl Iterator<Item = Entry> + use<> {
+    let check = Check { algorithm: check.algorithm.endless(), enforce: false, ..check.clone() };
+    let most = check.algorithm.capacity().max(1);
+    let mut left = permits.min(most.saturating_mul(PIECES));
+    std::iter::from_fn(move || {
+        let cost = left.min(most);
+        left -= cost;
+        let check = (cost > 0).then(|| Check { cost, ..check.clone() })?;
+        Some(Entry::Reserve { checks: [check].into(), budget: MAX_BUDGET, ticket: None })
+    })
+}
