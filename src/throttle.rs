@@ -3,21 +3,29 @@
 
 mod body;
 mod condition;
+mod dialect;
 mod grpc;
 mod pointer;
+mod quota;
 mod streak;
+mod structured;
+mod style;
 mod time;
 
 pub use condition::Condition;
 pub use jiff::Timestamp;
 pub use pointer::BodyPointer;
+pub use quota::QuotaReport;
 pub use streak::RefusalStreak;
+pub use style::Style;
 
 use crate::upstream::headers::{HeaderFlags, number};
+use dialect::HeadQuotas;
 use http::{
     HeaderMap, HeaderName, StatusCode,
     header::{AGE, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, DATE, RETRY_AFTER},
 };
+use paceway_limit::Rate;
 use serde_json::Value;
 use std::time::Duration;
 use time::UpstreamClock;
@@ -38,6 +46,8 @@ pub struct ThrottleRules {
     pub max_pause: Duration,
     /// Whether the remaining quota is read from answers.
     pub learns: bool,
+    /// The headers and conditions that the upstream is known for.
+    pub style: Style,
     /// The statuses of `when`, one bit for each from 0 to 639.
     statuses: [u64; 10],
 }
@@ -47,6 +57,8 @@ pub struct ThrottleRules {
 pub struct Heard {
     /// The upstream refuses the call.
     pub refusal: Option<UpstreamRefusal>,
+    /// The quotas of which the answer says how much remains; empty if it says nothing, or nothing is learned.
+    pub quotas: Vec<QuotaReport>,
 }
 
 /// An answer by which the upstream refuses a call.
@@ -73,6 +85,10 @@ pub enum TimeSource {
     RetryAfter,
     /// A member of the body, such as `retry_after`.
     Body,
+    /// The latest reset of the quotas that are exhausted.
+    Reset,
+    /// A header with the rate of the quota: the time of one permit.
+    Rate,
     /// No place: the default pause is taken.
     Default,
 }
@@ -94,8 +110,9 @@ static X_MS_RETRY_AFTER_MS: HeaderName = HeaderName::from_static("x-ms-retry-aft
 // === impl ThrottleRules ===
 
 impl ThrottleRules {
-    /// Makes rules of conditions, with the default times.
-    pub fn new(when: Vec<Condition>) -> Self {
+    /// Makes the rules of a style, with its own conditions or those of the user.
+    pub fn new(style: Style, when: Option<Vec<Condition>>) -> Self {
+        let when = when.unwrap_or_else(|| style.when());
         let mut statuses = [0; 10];
         for condition in &when {
             let (word, bit) = bit(condition.status);
@@ -103,9 +120,10 @@ impl ThrottleRules {
         }
         Self {
             when,
-            default_pause: Duration::from_secs(1),
+            default_pause: style.default_pause(),
             max_pause: Duration::from_secs(600),
             learns: true,
+            style,
             statuses,
         }
     }
@@ -148,13 +166,19 @@ impl ThrottleRules {
         let clock = UpstreamClock::new(text(headers, &DATE), now);
         let body = body.filter(|body| body.len() <= MAX_BODY);
         let body: Option<Value> = body.and_then(|body| serde_json::from_slice(body).ok());
-        Heard { refusal: self.refusal(status, headers, body.as_ref(), clock) }
+        let head = HeadQuotas::read(headers, self.style, clock);
+        let refusal = self.refusal((status, headers, &head), body.as_ref(), clock);
+        let points = body.as_ref().and_then(body::points);
+        let quotas = match self.learns {
+            true => head.reports().chain(points).collect(),
+            false => Vec::new(),
+        };
+        Heard { refusal, quotas }
     }
 
     fn refusal(
         &self,
-        status: StatusCode,
-        headers: &HeaderMap,
+        (status, headers, head): (StatusCode, &HeaderMap, &HeadQuotas),
         body: Option<&Value>,
         clock: UpstreamClock,
     ) -> Option<UpstreamRefusal> {
@@ -169,7 +193,11 @@ impl ThrottleRules {
             _ => Repeat::IfIdempotent,
         };
         let in_body = || Some((body::retry_after(body?, clock)?, TimeSource::Body));
+        let at_reset = || Some((head.reset()?, TimeSource::Reset));
+        let by_rate = || Some((head.pace?, TimeSource::Rate));
         let found = named_by_head(headers, clock).or_else(in_body);
+        // A hard quota is not filled at the reset of another one.
+        let found = found.or_else(|| if is_hard { None } else { at_reset().or_else(by_rate) });
         let (named, source) = match found {
             Some((named, source)) => (Some(named), source),
             None => (None, TimeSource::Default),
@@ -195,12 +223,20 @@ impl ThrottleRules {
 }
 
 impl Default for ThrottleRules {
-    /// `when: [429, "503 with retry-after"]`.
+    /// `when: [429, "503 with retry-after"]`, for an upstream of any style.
     fn default() -> Self {
-        Self::new(vec![
-            Condition::of_status(StatusCode::TOO_MANY_REQUESTS),
-            Condition::with_header(StatusCode::SERVICE_UNAVAILABLE, RETRY_AFTER),
-        ])
+        Self::new(Style::Auto, None)
+    }
+}
+
+// === impl Heard ===
+
+impl Heard {
+    /// Returns what remains of the quota that a limiter keeps with `rate`. `is_only_rate` is true if the request was charged
+    /// to no other rate. `None` if no report is of this quota: one has its window, its limit or its name, or there is
+    /// nothing else that it could be of.
+    pub fn remaining(&self, limiter: &str, rate: &Rate, is_only_rate: bool) -> Option<u64> {
+        quota::remaining(&self.quotas, limiter, rate, is_only_rate)
     }
 }
 

@@ -1,5 +1,7 @@
 //! `paceway explain`: prints what the gateway would do with a request, and why. Asks no store and charges nothing.
 
+mod throttle;
+
 use super::{CommandError, load, print};
 use crate::{
     algorithm::{Algorithm, MAX_BUDGET},
@@ -166,21 +168,21 @@ fn text(
     } else {
         "max_wait"
     };
-    if !config.limiting || route.limiters.is_empty() {
-        return (out, is_refused);
-    }
     let enforces = |charge: &Charge| config.limiters[charge.limiter].mode == Mode::Enforce;
-    if !route.limiters.iter().any(enforces) {
-        line("waits", "never: no limiter enforces".into());
-        return (out, is_refused);
+    let is_limited = config.limiting && !route.limiters.is_empty();
+    if is_limited {
+        line(
+            "waits",
+            match wait.is_zero() {
+                _ if !route.limiters.iter().any(enforces) => "never: no limiter enforces".into(),
+                true => format!("not at all ({from}): 429 when there is no slot now"),
+                false => format!("up to {wait:?} ({from}), then 429"),
+            },
+        );
     }
-    line(
-        "waits",
-        match wait.is_zero() {
-            true => format!("not at all ({from}): 429 when there is no slot now"),
-            false => format!("up to {wait:?} ({from}), then 429"),
-        },
-    );
+    for (name, what) in throttle::lines(config, route, wait) {
+        line(name, what);
+    }
     (out, is_refused)
 }
 

@@ -1,7 +1,8 @@
-//! Reads what the JSON body of a refusal says: a time, and a code that tells a hard quota from a soft one.
+//! Reads from the JSON body of an answer: the time of a refusal, a code that tells a hard quota from a soft one, and the points
+//! that remain.
 
 use super::{
-    pointer,
+    QuotaReport, pointer,
     time::{UpstreamClock, seconds},
 };
 use serde_json::Value;
@@ -42,6 +43,8 @@ const TIMES: &[&[&str]] = &[
     &["error", "retry_after"],
     &["error", "details", "*", "retryDelay"],
 ];
+/// The place of Shopify's cost of a query, in points.
+const COST: &str = "/extensions/cost";
 /// The place of a time in milliseconds: this gateway's own refusals.
 const MILLIS: &[&str] = &["retry_after_ms"];
 
@@ -54,7 +57,31 @@ pub(super) fn retry_after(body: &Value, clock: UpstreamClock) -> Option<Duration
     };
     let millis = |value: &Value| seconds(value.as_f64()? / 1000.0);
     let times = TIMES.iter().find_map(|place| first(place, body, read));
-    first(MILLIS, body, millis).or(times)
+    first(MILLIS, body, millis).or(times).or_else(|| points_again(body))
+}
+
+/// Returns the time after which Shopify's bucket has the points of the query again.
+fn points_again(body: &Value) -> Option<Duration> {
+    let number = |place: &str| body.pointer(COST)?.pointer(place)?.as_f64();
+    let missing = number("/requestedQueryCost")? - number("/throttleStatus/currentlyAvailable")?;
+    let rate = number("/throttleStatus/restoreRate").filter(|rate| *rate > 0.0)?;
+    seconds(missing.max(0.0) / rate)
+}
+
+/// Returns the points that remain in Shopify's bucket, if an answer names them.
+pub(super) fn points(body: &Value) -> Option<QuotaReport> {
+    let status = body.pointer(COST)?.get("throttleStatus")?;
+    let points = |name: &str| {
+        let number = status.get(name)?.as_f64().filter(|number| (0.0..1e15).contains(number))?;
+        Some(number as u64)
+    };
+    Some(QuotaReport {
+        name: "points".into(),
+        remaining: points("currentlyAvailable")?,
+        limit: points("maximumAvailable"),
+        window: None,
+        reset: None,
+    })
 }
 
 /// Whether the body says that the quota is one that no retry can wait for.

@@ -80,16 +80,6 @@ impl Condition {
         }
     }
 
-    /// A condition of a status alone.
-    pub(super) fn of_status(status: StatusCode) -> Self {
-        Self { status, needs: Vec::new() }
-    }
-
-    /// A condition of a status and a header of any value.
-    pub(super) fn with_header(status: StatusCode, name: HeaderName) -> Self {
-        Self { status, needs: vec![Need::Header { name, value: None }] }
-    }
-
     /// Whether the condition reads the body of an answer.
     pub fn reads_body(&self) -> bool {
         self.needs.iter().any(|need| matches!(need, Need::Json { .. }))

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use rstest::rstest;
 
 /// Makes a head from lines such as `retry-after: 5`, with a `Date`.
-fn head(lines: &[&str]) -> HeaderMap {
+pub(super) fn head(lines: &[&str]) -> HeaderMap {
     let date = "date: Tue, 16 Feb 2021 08:00:00 GMT";
     let field = |line: &&str| {
         let (name, value) = line.split_once(": ").unwrap();
@@ -15,7 +15,8 @@ fn head(lines: &[&str]) -> HeaderMap {
 }
 
 fn rules(when: &[&str]) -> ThrottleRules {
-    ThrottleRules::new(when.iter().map(|text| Condition::parse(text).unwrap()).collect())
+    let when = when.iter().map(|text| Condition::parse(text).unwrap()).collect();
+    ThrottleRules::new(Style::Auto, Some(when))
 }
 
 fn hear(

@@ -232,6 +232,33 @@ fn explain_says_what_a_request_gets(#[case] request: &[&str], #[case] expected: 
 }
 
 #[rstest]
+#[case::default("", &[
+    "throttle refusals are: 429 · 503 with retry-after",
+    "a refusal pauses a, b as long as it says, 100ms to 600s; if it does not, 1s, doubled with each in a row",
+    "retries up to 3 attempts within the wait, if its body has at most 65536 bytes",
+])]
+#[case::off("throttle: off", &["throttle off: refusals of the upstream are passed on"])]
+#[case::github("throttle: { style: github }", &["403 with x-ratelimit-remaining=0", "if it does not, 60s"])]
+#[case::one("throttle: { pauses: [b], retry: { attempts: 1 } }", &["a refusal pauses b as", "retries never: one attempt"])]
+#[case::an_observer("throttle: { pauses: [c] }", &["a refusal pauses no limiter"])]
+fn explain_says_what_a_refusal_of_the_upstream_does(
+    #[case] throttle: &str,
+    #[case] expected: &[&str],
+) {
+    let yaml = format!(
+        "upstreams:\n  v:\n    url: http://a\n    {throttle}\n\
+         limiters: {{ a: 5/s, b: 9/s, c: {{ rate: 9/s, mode: observe }} }}\n\
+         routes: [{{ suffix: '*', limiters: [a, b, c], max_wait: 2s }}]\n"
+    );
+    let (code, out, _) = with_file(&yaml, &["explain", "gateway.yaml", "GET", "/x"], &[]);
+    assert_eq!(code, Some(0));
+    let words = out.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in expected {
+        assert!(words.contains(part), "no `{part}` in\n{out}");
+    }
+}
+
+#[rstest]
 #[case::the_peer(&[], "key 127.0.0.1:-, kept as paceway:{account}:T:shop:127.0.0.1:-,", "cost 1 ({header.x-cost})")]
 #[case::parts(
     &["--client-ip", "10.0.0.1", "-H", "X-Forwarded-For: 203.0.113.9", "-H", "X-Shop: a b", "-H", "X-Cost: 3"],

@@ -11,14 +11,28 @@ pub(in crate::config) const THROTTLE: Keys = Keys {
             name: "when",
             algorithms: "",
             kind: "list of at most 32 conditions",
-            default: "`[429, \"503 with retry-after\"]`",
+            default: "`[429, \"503 with retry-after\"]`, or those of `style`",
             meaning: "the answers that are refusals, see [below](#when)",
             schema: r##""type": ["array", "null"],
-"default": [429, "503 with retry-after"],
 "minItems": 1,
 "maxItems": 32,
 "items": { "$ref": "#/$defs/throttle_condition" },
 "examples": [[429, "503 with retry-after", "403 with x-ratelimit-remaining=0"]]"##,
+        },
+        KeySpec {
+            name: "style",
+            algorithms: "",
+            kind: "name of a [vendor](vendors/README.md)",
+            default: "`auto`",
+            meaning: "the vendor whose headers are read. It also decides the defaults of `when` and `default_pause`: \
+                      `github` takes some answers of 403 for refusals, for example. `auto`: the headers that an answer \
+                      has show how to read them",
+            schema: r##""default": "auto",
+"anyOf": [
+  { "enum": ["auto", "ietf", "amazon", "anthropic", "azure", "discord", "github", "google", "hubspot", "openai", "opik", "riot",
+    "salesforce", "shopify", "shopify-graphql", "slack", "stripe", "twilio", "x", null] },
+  { "$ref": "#/$defs/variable" }
+]"##,
         },
         KeySpec {
             name: "pauses",
@@ -39,11 +53,10 @@ pub(in crate::config) const THROTTLE: Keys = Keys {
             name: "default_pause",
             algorithms: "",
             kind: "duration, 100ms to `max_pause`",
-            default: "`1s`",
+            default: "`1s`, or that of `style`",
             meaning: "how long the limiters are paused when the answer names no time. It doubles with each refusal in a \
                       row, up to `max_pause`; refusals of requests that were under way together count once",
-            schema: r##""default": "1s",
-"$ref": "#/$defs/duration""##,
+            schema: r##""$ref": "#/$defs/duration""##,
         },
         KeySpec {
             name: "max_pause",
@@ -75,6 +88,8 @@ pub(in crate::config) const THROTTLE: Keys = Keys {
     ],
     later: &[],
     others: &[
+        meant("vendor", &["style"]),
+        meant("dialect", &["style"]),
         meant("on", &["when"]),
         meant("if", &["when"]),
         meant("status", &["when"]),

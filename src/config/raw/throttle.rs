@@ -9,7 +9,7 @@ use crate::{
         unit::Span,
         yaml::YamlValue,
     },
-    throttle::{Condition, MIN_PAUSE, ThrottleRules},
+    throttle::{Condition, MIN_PAUSE, Style, ThrottleRules},
 };
 use std::num::NonZeroU32;
 
@@ -40,9 +40,9 @@ impl ConfigReader {
             return throttle;
         }
         let Some(section) = self.section(&field, &THROTTLE) else { return throttle };
-        if let Some(when) = self.conditions(&section) {
-            throttle.rules = ThrottleRules::new(when);
-        }
+        let styles = Style::ALL.map(|style| (style.name(), style));
+        let style = self.one_of(&section, "style", &styles).unwrap_or(Style::Auto);
+        throttle.rules = ThrottleRules::new(style, self.conditions(&section));
         let pause = |text: &str| span(text, MIN_PAUSE, MAX_TIMEOUT);
         let rules = &mut throttle.rules;
         rules.max_pause = self.get(&section, "max_pause", rules.max_pause, pause);

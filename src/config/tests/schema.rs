@@ -46,6 +46,15 @@ fn the_schema_and_the_tables_are_those_of_the_list_of_keys() {
     }
 }
 
+#[test]
+fn the_schema_lists_all_styles() {
+    let schema: serde_json::Value = serde_json::from_str(SCHEMA).expect("JSON");
+    let listed = &schema["$defs"]["throttle"]["properties"]["style"]["anyOf"][0]["enum"];
+    let names = crate::throttle::Style::ALL.map(|style| serde_json::Value::from(style.name()));
+    let names = names.into_iter().chain([serde_json::Value::Null]).collect::<Vec<_>>();
+    assert_eq!(listed.as_array(), Some(&names));
+}
+
 /// As a YAML 1.2 reader hands a file to a JSON Schema.
 fn json(node: &yaml::YamlNode) -> serde_json::Value {
     match &node.value {
@@ -206,6 +215,8 @@ fn what_one_accepts_the_other_does_too(#[case] text: &str) {
     "url: http://a, throttle: { when: [429, '503 with retry-after', '200 with json /e=A'], pauses: all, default_pause: 2s, max_pause: 5min, retry: { attempts: 1, max_body: 0 }, learn: off }",
     true
 )]
+#[case::style("url: http://a, throttle: { style: shopify-graphql }", true)]
+#[case::no_style("url: http://a, throttle: { style: gitlab }", false)]
 #[case::no_condition("url: http://a, throttle: { when: [] }", false)]
 #[case::every_success("url: http://a, throttle: { when: [200] }", false)]
 #[case::no_status("url: http://a, throttle: { when: [retry-after] }", false)]

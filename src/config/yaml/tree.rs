@@ -125,6 +125,7 @@ fn is_measure(path: &str) -> bool {
         "default_pause",
         "max_pause",
         "learn",
+        "style",
         "throttle",
     ];
     let path = path.trim_end_matches(|c: char| c == ']' || c == '[' || c.is_ascii_digit());

@@ -1,0 +1,334 @@
+//! The quota headers of real upstreams, each family in its own units. Values without sense are left out: -1, NaN, text.
+
+use super::{
+    QuotaReport, Style,
+    structured::{self, StructuredQuota},
+    style::Family,
+    time::{self, UpstreamClock, number},
+};
+use http::HeaderMap;
+use std::{borrow::Cow, time::Duration};
+
+/// The quotas in the head of one answer.
+#[derive(Debug, Default)]
+pub(super) struct HeadQuotas {
+    buckets: Vec<HeadBucket>,
+    /// The time in which the upstream grants one call, from a header that names a rate.
+    pub(super) pace: Option<Duration>,
+}
+
+/// One quota, as far as headers describe it.
+#[derive(Debug)]
+struct HeadBucket {
+    family: Family,
+    name: Cow<'static, str>,
+    limit: Option<u64>,
+    /// The permits that remain; `Some(None)` if the header has no sense.
+    remaining: Option<Option<u64>>,
+    used: Option<u64>,
+    window: Option<Duration>,
+    reset: Option<Duration>,
+}
+
+/// The parts of a quota that a header may hold.
+enum HeaderPart {
+    Limit,
+    Remaining,
+    Used,
+    /// A duration or an instant, by its form.
+    Reset,
+    /// A duration in seconds, which is more precise than the instant beside it.
+    ResetAfter,
+    ResetMillis,
+    WindowMillis,
+    /// `32/40`: used and limit.
+    UsedOfLimit,
+    /// `10:10,100:120`: limits with their windows.
+    LimitsOfWindows,
+    /// `3:10,3:120`: used in each window.
+    UsedOfWindows,
+    /// `api-usage=25/5000`.
+    UsageOfLimit,
+    /// Permits a second.
+    Rate,
+    /// `RateLimit` and `RateLimit-Policy`.
+    Structured,
+    Policy,
+}
+
+/// The most quotas of one answer. Anthropic's has four.
+const MAX_BUCKETS: usize = 16;
+/// A greater number of permits has no sense.
+const MOST: f64 = 1e15;
+const SECOND: Duration = Duration::from_secs(1);
+const DAY: Duration = Duration::from_secs(86_400);
+/// Headers of Azure, whose zeros mean unknown.
+const AZURE: [&str; 3] = ["apim-request-id", "x-ms-region", "azureml-model-session"];
+
+// === impl HeadQuotas ===
+
+impl HeadQuotas {
+    /// Reads the headers of an answer, in one pass.
+    pub(super) fn read(headers: &HeaderMap, style: Style, clock: UpstreamClock) -> Self {
+        let mut quotas = Self::default();
+        for (name, value) in headers {
+            let Some((family, bucket, part)) = known(name.as_str()) else { continue };
+            if let Ok(text) = value.to_str()
+                && style.reads(family)
+            {
+                quotas.take((family, bucket), part, text.trim(), clock);
+            }
+        }
+        let has_azure = || AZURE.iter().any(|name| headers.contains_key(*name));
+        if style == Style::Azure || (style == Style::Auto && has_azure()) {
+            quotas.buckets.retain(|bucket| bucket.remaining != Some(Some(0)));
+        }
+        quotas
+    }
+
+    fn take(&mut self, of: (Family, &str), part: HeaderPart, text: &str, clock: UpstreamClock) {
+        match part {
+            HeaderPart::Rate => {
+                let pace = number(text).filter(|rate| *rate > 0.0).map(|rate| 1.0 / rate);
+                self.pace = pace.and_then(time::seconds);
+            }
+            HeaderPart::Structured => {
+                structured::limits(text).into_iter().for_each(|quota| self.merge(quota));
+            }
+            HeaderPart::Policy => {
+                structured::policies(text).into_iter().for_each(|quota| self.merge(quota));
+            }
+            HeaderPart::LimitsOfWindows | HeaderPart::UsedOfWindows => {
+                for pair in text.split(',').take(MAX_BUCKETS) {
+                    let Some((permits, window)) = pair.split_once(':') else { continue };
+                    let name = format!("{}{}", of.1, window.trim());
+                    let Some(bucket) = self.bucket(of.0, name.into()) else { continue };
+                    bucket.window = number(window).and_then(time::seconds);
+                    match part {
+                        HeaderPart::UsedOfWindows => bucket.used = permits_of(permits),
+                        _ => bucket.limit = permits_of(permits),
+                    }
+                }
+            }
+            _ => {
+                let Some(bucket) = self.bucket(of.0, interned(of.1)) else { return };
+                bucket.set(part, text, clock);
+            }
+        }
+    }
+
+    /// Returns the bucket of this name, which is made if there is room for it.
+    fn bucket(&mut self, family: Family, name: Cow<'static, str>) -> Option<&mut HeadBucket> {
+        let found = self.buckets.iter().position(|own| own.family == family && own.name == name);
+        if found.is_none() {
+            if self.buckets.len() >= MAX_BUCKETS {
+                return None;
+            }
+            self.buckets.push(HeadBucket::new(family, name));
+        }
+        match found {
+            Some(found) => self.buckets.get_mut(found),
+            None => self.buckets.last_mut(),
+        }
+    }
+
+    /// Adds a quota of a structured field to the one of its name.
+    fn merge(&mut self, quota: StructuredQuota) {
+        let Some(bucket) = self.bucket(Family::Ietf, interned(&quota.name)) else { return };
+        bucket.limit = bucket.limit.or(quota.limit);
+        bucket.remaining = bucket.remaining.or(quota.remaining.map(Some));
+        bucket.window = bucket.window.or(quota.window);
+        bucket.reset = bucket.reset.or(quota.reset);
+    }
+
+    /// The quotas of which the head says how much remains.
+    pub(super) fn reports(&self) -> impl Iterator<Item = QuotaReport> {
+        self.buckets.iter().filter_map(HeadBucket::report)
+    }
+
+    /// The latest time at which an exhausted quota has permits again. A quota without a word about what remains counts as
+    /// exhausted, because the answer is a refusal.
+    pub(super) fn reset(&self) -> Option<Duration> {
+        let exhausted = self.buckets.iter().filter(|bucket| match bucket.remaining() {
+            Some(remaining) => remaining == 0,
+            None => bucket.remaining.is_none() && bucket.used.is_none(),
+        });
+        exhausted.filter_map(HeadBucket::again).max()
+    }
+}
+
+// === impl HeadBucket ===
+
+impl HeadBucket {
+    fn new(family: Family, name: Cow<'static, str>) -> Self {
+        let window = window_of(family, &name);
+        Self { family, name, limit: None, remaining: None, used: None, window, reset: None }
+    }
+
+    fn set(&mut self, part: HeaderPart, text: &str, clock: UpstreamClock) {
+        match part {
+            // `100, 100;w=60`: the drafts before 06 put the policy after the limit.
+            HeaderPart::Limit => {
+                let limit = text.split([',', ';']).next().unwrap_or_default();
+                self.limit = self.limit.or(permits_of(limit));
+            }
+            HeaderPart::Remaining => self.remaining = self.remaining.or(Some(permits_of(text))),
+            HeaderPart::Used => self.used = permits_of(text),
+            // A reset of 0 is no time: Azure sends it beside -1.
+            HeaderPart::Reset => {
+                let reset = clock.read(text).filter(|reset| !reset.is_zero());
+                self.reset = self.reset.or(reset);
+            }
+            HeaderPart::ResetAfter => {
+                self.reset = number(text).and_then(time::seconds).or(self.reset)
+            }
+            HeaderPart::ResetMillis => self.reset = time::millis(text),
+            HeaderPart::WindowMillis => self.window = time::millis(text),
+            HeaderPart::UsedOfLimit | HeaderPart::UsageOfLimit => {
+                let usage = match part {
+                    HeaderPart::UsageOfLimit => {
+                        let mut members = text.split([',', ';']).map(str::trim);
+                        members.find_map(|member| member.strip_prefix("api-usage="))
+                    }
+                    _ => Some(text),
+                };
+                let Some((used, limit)) = usage.and_then(|usage| usage.split_once('/')) else {
+                    return;
+                };
+                (self.used, self.limit) = (permits_of(used), permits_of(limit));
+            }
+            _ => {}
+        }
+    }
+
+    /// The permits that remain, as far as the headers have sense.
+    fn remaining(&self) -> Option<u64> {
+        match self.remaining {
+            Some(remaining) => remaining,
+            None => Some(self.limit?.saturating_sub(self.used?)),
+        }
+    }
+
+    fn report(&self) -> Option<QuotaReport> {
+        let Self { name, limit, window, reset, .. } = self;
+        let remaining = self.remaining()?;
+        let (limit, window) = (limit.filter(|limit| *limit > 0), *window);
+        Some(QuotaReport { name: name.clone(), remaining, limit, window, reset: *reset })
+    }
+
+    /// The time at which an exhausted quota has permits again: its reset, at the latest after a whole window.
+    fn again(&self) -> Option<Duration> {
+        match (self.reset, self.remaining()) {
+            (Some(reset), _) => Some(reset),
+            (None, Some(_)) => self.window,
+            (None, None) => None,
+        }
+    }
+}
+
+/// Reads a number of permits, rounded down. `None` if it has no sense.
+fn permits_of(text: &str) -> Option<u64> {
+    let number = number(text).filter(|number| (0.0..=MOST).contains(number))?;
+    Some(number as u64)
+}
+
+/// Finds the family of a header, the name of its quota, and the part that it holds.
+fn known(name: &str) -> Option<(Family, &str, HeaderPart)> {
+    if let Some(rest) = name.strip_prefix("x-ratelimit-") {
+        return suffixed(rest);
+    }
+    if let Some(rest) = name.strip_prefix("ratelimit") {
+        let part = match rest {
+            "" => HeaderPart::Structured,
+            "-policy" => HeaderPart::Policy,
+            rest => triple(rest.strip_prefix('-')?)?,
+        };
+        return Some((Family::Ietf, "", part));
+    }
+    if let Some(rest) = name.strip_prefix("x-rate-limit-") {
+        // `x-rate-limit-reset-tokens` is Azure's.
+        let (_, bucket, part) = suffixed(rest)?;
+        return Some((Family::X, bucket, part));
+    }
+    if let Some(rest) = name.strip_prefix("anthropic-ratelimit-") {
+        let (bucket, part) = rest.rsplit_once('-')?;
+        return Some((Family::Anthropic, bucket, triple(part)?));
+    }
+    if let Some(rest) = name.strip_prefix("x-hubspot-ratelimit-") {
+        let (bucket, part) = match rest {
+            "max" => ("", HeaderPart::Limit),
+            "remaining" => ("", HeaderPart::Remaining),
+            "interval-milliseconds" => ("", HeaderPart::WindowMillis),
+            _ => match rest.strip_suffix("-remaining") {
+                Some(bucket) => (bucket, HeaderPart::Remaining),
+                None => (rest, HeaderPart::Limit),
+            },
+        };
+        return Some((Family::Hubspot, bucket, part));
+    }
+    if let Some(rest) = name.strip_prefix("opik-") {
+        let suffix = |suffix| rest.strip_suffix(suffix);
+        return suffix("-remaining-limit-ttl-millis")
+            .map(|bucket| (Family::Opik, bucket, HeaderPart::ResetMillis))
+            .or_else(|| Some((Family::Opik, suffix("-remaining-limit")?, HeaderPart::Remaining)));
+    }
+    Some(match name {
+        "x-app-rate-limit" => (Family::Riot, "app:", HeaderPart::LimitsOfWindows),
+        "x-app-rate-limit-count" => (Family::Riot, "app:", HeaderPart::UsedOfWindows),
+        "x-method-rate-limit" => (Family::Riot, "method:", HeaderPart::LimitsOfWindows),
+        "x-method-rate-limit-count" => (Family::Riot, "method:", HeaderPart::UsedOfWindows),
+        "x-shopify-shop-api-call-limit" => (Family::Shopify, "", HeaderPart::UsedOfLimit),
+        "sforce-limit-info" => (Family::Salesforce, "", HeaderPart::UsageOfLimit),
+        "x-amzn-ratelimit-limit" => (Family::Amazon, "", HeaderPart::Rate),
+        _ => return None,
+    })
+}
+
+/// Reads the end of a name such as `remaining`, `reset-after` or `remaining-tokens`.
+fn suffixed(rest: &str) -> Option<(Family, &str, HeaderPart)> {
+    match rest {
+        "used" => return Some((Family::Plain, "", HeaderPart::Used)),
+        "reset-after" => return Some((Family::Plain, "", HeaderPart::ResetAfter)),
+        _ => {}
+    }
+    match rest.split_once('-') {
+        Some((part, bucket)) => Some((Family::Suffixed, bucket, triple(part)?)),
+        None => Some((Family::Plain, "", triple(rest)?)),
+    }
+}
+
+fn triple(part: &str) -> Option<HeaderPart> {
+    match part {
+        "limit" => Some(HeaderPart::Limit),
+        "remaining" => Some(HeaderPart::Remaining),
+        "reset" => Some(HeaderPart::Reset),
+        _ => None,
+    }
+}
+
+/// The window that a quota has by its name: `secondly` (HubSpot), `minute` (Kong).
+fn window_of(family: Family, name: &str) -> Option<Duration> {
+    let has_name = matches!(family, Family::Hubspot | Family::Suffixed | Family::Salesforce);
+    match name {
+        _ if family == Family::Salesforce => Some(DAY),
+        _ if !has_name => None,
+        "secondly" | "second" => Some(SECOND),
+        "minute" => Some(SECOND * 60),
+        "hour" => Some(SECOND * 3600),
+        "daily" | "day" => Some(DAY),
+        _ => None,
+    }
+}
+
+/// The name of a quota, without a copy for those that come with every answer.
+fn interned(name: &str) -> Cow<'static, str> {
+    const KNOWN: [&str; 8] =
+        ["", "requests", "tokens", "input-tokens", "output-tokens", "default", "daily", "secondly"];
+    match KNOWN.iter().find(|known| **known == name) {
+        Some(known) => Cow::Borrowed(known),
+        None => Cow::Owned(name.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,88 @@
+//! `RateLimit` and `RateLimit-Policy`: structured fields (RFC 9651) of draft-ietf-httpapi-ratelimit-headers. Drafts 03 to 10
+//! differ in their form, and all of them are in use.
+
+use sfv::{BareItem, Dictionary, List, ListEntry, Parameters, Parser};
+use std::time::Duration;
+
+/// A quota in one of the two fields.
+#[derive(Debug, Default)]
+pub(super) struct StructuredQuota {
+    /// `"default"` of `"default";r=50;t=30`; empty in the drafts without names.
+    pub(super) name: String,
+    pub(super) limit: Option<u64>,
+    pub(super) remaining: Option<u64>,
+    pub(super) window: Option<Duration>,
+    pub(super) reset: Option<Duration>,
+}
+
+/// The longest field that is read, and the most quotas of one.
+const MAX_LENGTH: usize = 4096;
+const MAX_QUOTAS: usize = 16;
+
+/// Reads a `RateLimit` field: `"default";r=50;t=30` (drafts 08 to 10), or `limit=100, remaining=50, reset=5` (06, 07).
+pub(super) fn limits(field: &str) -> Vec<StructuredQuota> {
+    let named = items(field, |quota, parameters| {
+        quota.remaining = whole(parameters.get("r"));
+        quota.reset = seconds(parameters.get("t"));
+        quota.limit = whole(parameters.get("q"));
+        quota.window = seconds(parameters.get("w"));
+    });
+    match named.iter().any(|quota| quota.remaining.is_some()) {
+        true => named,
+        false => members(field).into_iter().collect(),
+    }
+}
+
+/// Reads a `RateLimit-Policy` field: `"burst";q=100;w=60` (drafts 08 to 10), or `100;w=60` (before).
+pub(super) fn policies(field: &str) -> Vec<StructuredQuota> {
+    items(field, |quota, parameters| {
+        quota.limit = whole(parameters.get("q")).or(quota.limit);
+        quota.window = seconds(parameters.get("w"));
+    })
+}
+
+/// Reads a list of items with parameters. The name of each is a string or a token; a number is its limit.
+fn items(field: &str, read: impl Fn(&mut StructuredQuota, &Parameters)) -> Vec<StructuredQuota> {
+    if field.len() > MAX_LENGTH {
+        return Vec::new();
+    }
+    let list: List = Parser::new(field).parse().unwrap_or_default();
+    let quota = |entry: &ListEntry| {
+        let ListEntry::Item(item) = entry else { return None };
+        let mut quota = StructuredQuota::default();
+        match &item.bare_item {
+            BareItem::String(name) => quota.name = name.as_str().to_owned(),
+            BareItem::Token(name) => quota.name = name.as_str().to_owned(),
+            number => quota.limit = Some(whole(Some(number))?),
+        }
+        read(&mut quota, &item.params);
+        Some(quota)
+    };
+    list.iter().take(MAX_QUOTAS).filter_map(quota).collect()
+}
+
+/// Reads a dictionary of one quota.
+fn members(field: &str) -> Option<StructuredQuota> {
+    if field.len() > MAX_LENGTH {
+        return None;
+    }
+    let members: Dictionary = Parser::new(field).parse().ok()?;
+    let value = |name: &str| match members.get(name)? {
+        ListEntry::Item(item) => Some(&item.bare_item),
+        ListEntry::InnerList(_) => None,
+    };
+    Some(StructuredQuota {
+        limit: whole(value("limit")),
+        remaining: Some(whole(value("remaining"))?),
+        reset: seconds(value("reset")),
+        ..StructuredQuota::default()
+    })
+}
+
+fn whole(value: Option<&BareItem>) -> Option<u64> {
+    u64::try_from(i64::from(value?.as_integer()?)).ok()
+}
+
+fn seconds(value: Option<&BareItem>) -> Option<Duration> {
+    whole(value).map(Duration::from_secs)
+}
