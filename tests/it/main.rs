@@ -42,6 +42,7 @@ mod memory;
 mod messages;
 mod mount;
 mod origins;
+mod pauses;
 mod places;
 mod proxy;
 mod smuggling;

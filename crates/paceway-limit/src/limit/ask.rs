@@ -2,8 +2,8 @@
 
 use super::{Reservation, Waiter, duration, micros};
 use crate::store::{
-    Answer, Check, Checks, Covering, Decision, Doubt, Pause, PauseVersion, Source, Store,
-    StoreError, calls::Callable,
+    Answer, Check, Checks, Covering, Decision, Doubt, PauseVersion, Source, Store, StoreError,
+    calls::Callable,
 };
 use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep_until};
@@ -106,8 +106,8 @@ impl Reservation {
             match pauses.doubt(&check.key) {
                 Doubt::Restore => self.restore(covering).await,
                 Doubt::Wait(_) if covering.until > Instant::now() + left() => {
-                    let left = covering.until.saturating_duration_since(Instant::now());
-                    return Ok(Admission::Refused(Decision::paused(covering.index, micros(left))));
+                    let refused = Decision::paused(covering.index, covering.left());
+                    return Ok(Admission::Refused(refused));
                 }
                 Doubt::Wait(until) => sleep_until(until).await,
             }
@@ -119,10 +119,8 @@ impl Reservation {
     /// Pauses the limiter in the store again.
     async fn restore(&self, covering: Covering) {
         let checks = [self.checks[covering.index].clone()].into();
-        let span = micros(covering.until.saturating_duration_since(Instant::now()));
-        let pause = Pause { span, status: covering.status };
         // Without an answer the pause is restored by a later call, or when the store is back.
-        drop(self.store.pause(&checks, pause).get().await);
+        drop(self.store.pause(&checks, covering.pause()).get().await);
     }
 
     /// Takes the concurrency permits, now that the instant has come. If none is free, the other permits are refunded, and

@@ -8,7 +8,7 @@ mod waiting;
 pub use covering::{Covering, Doubt};
 pub use events::{PauseEvent, PauseEvents};
 
-use super::Check;
+use super::{Check, Pause};
 use crate::algorithm::Micros;
 use ahash::RandomState;
 use events::Events;
@@ -244,14 +244,23 @@ impl PauseTable {
 impl KnownPause {
     /// How much of it is left, in µs.
     pub fn left(&self) -> Micros {
-        let left = self.until.saturating_duration_since(Instant::now());
-        i64::try_from(left.as_micros()).unwrap_or(i64::MAX)
+        left_until(self.until)
+    }
+
+    /// The same pause for a store.
+    pub fn pause(&self) -> Pause {
+        Pause { span: self.left(), status: self.status }
     }
 
     /// Whether a pause until `until` with `status` says nothing that this one does not say.
     fn covers(&self, until: Instant, status: u16) -> bool {
         until <= self.until && (status == 0 || self.status != 0)
     }
+}
+
+fn left_until(end: Instant) -> Micros {
+    let left = end.saturating_duration_since(Instant::now());
+    i64::try_from(left.as_micros()).unwrap_or(i64::MAX)
 }
 
 fn span(left: Micros) -> Duration {

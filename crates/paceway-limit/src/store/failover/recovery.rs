@@ -76,7 +76,7 @@ impl Failover {
                     }
                     match self.script.has_many_servers() {
                         true => self.bring_lanes_back(&mut lanes_back).await,
-                        false => self.bring_back(&mut recovery).await,
+                        false => self.bring_back(&mut recovery, &looked).await,
                     }
                 }
                 false => recovery = None,
@@ -108,13 +108,14 @@ impl Failover {
     /// The store answers. It is charged all debts, and asked again when all gateways can have done the same and all workers
     /// have had answers for long enough. Until then each debt is charged a moment after its grant, so that the gateways
     /// which ask the store already grant nothing twice.
-    async fn bring_back(&self, recovery: &mut Option<Recovery>) {
+    async fn bring_back(&self, recovery: &mut Option<Recovery>, looked: &[Check]) {
         let (health, local) = (&self.process.health, &self.process.local);
         if health.is_closed() && local.is_empty() {
             *recovery = None;
             return;
         }
-        self.pause_again(|_| true).await;
+        let looked = if recovery.is_none() { looked } else { &[] };
+        self.pause_again(|_| true, looked).await;
         let charged = self.charge(local.debts(|_| true, false)).await;
         let Ok(charged) = charged else {
             *recovery = None;
@@ -167,7 +168,7 @@ impl Failover {
         back.retain(|lane, _| lanes.contains(lane));
         for lane in lanes {
             let is_meant = |key: &str| self.script.lane(key) == &*lane;
-            self.pause_again(is_meant).await;
+            self.pause_again(is_meant, &[]).await;
             if self.charge(local.debts(is_meant, false)).await.is_err() {
                 back.remove(&lane);
                 continue;
@@ -197,11 +198,14 @@ impl Failover {
         self.process.local.forget(&self.process.health, idle)
     }
 
-    /// Writes the pauses of the limiters that were decided here to the store. One that it does not receive is written by the
-    /// first request that notices.
-    async fn pause_again(&self, is_meant: impl Fn(&str) -> bool) {
+    /// Writes the pauses of the limiters that were decided here, and of those in `looked`, to the store. One that it does not
+    /// receive is written by the first request that notices.
+    async fn pause_again(&self, is_meant: impl Fn(&str) -> bool, looked: &[Check]) {
         let Process { health, local, .. } = &*self.process;
-        for pauses in local.pauses(health, is_meant).chunks(AT_ONCE) {
+        let mut all = local.pauses(health, is_meant);
+        let known = |check: &Check| Some((check.clone(), health.pauses.get(&check.key)?.pause()));
+        all.extend(looked.iter().filter(|check| check.enforce).filter_map(known));
+        for pauses in all.chunks(AT_ONCE) {
             let pause =
                 |(check, pause): &(Check, Pause)| self.store.pause(&[check.clone()].into(), *pause);
             let asked: Vec<_> = pauses.iter().map(pause).collect();

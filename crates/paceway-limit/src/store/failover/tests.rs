@@ -3,6 +3,7 @@
 mod heartbeats;
 mod outages;
 mod pace;
+mod pauses;
 mod permits;
 mod slow;
 mod support;

@@ -1,8 +1,11 @@
 //! Whether a pause covers the instant of a grant, so that the call must not be made then: the store granted it before the
 //! pause, or has lost the pause. Asks no store.
 
-use super::{KnownPause, PauseVersion, Pauses};
-use crate::store::Check;
+use super::{KnownPause, PauseVersion, Pauses, left_until};
+use crate::{
+    algorithm::Micros,
+    store::{Check, Pause},
+};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -29,6 +32,20 @@ pub enum Doubt {
     Wait(Instant),
     /// It writes the pause to the store again; no other call does that within the next 100 ms.
     Restore,
+}
+
+// === impl Covering ===
+
+impl Covering {
+    /// How much of it is left, in µs.
+    pub fn left(&self) -> Micros {
+        left_until(self.until)
+    }
+
+    /// The same pause for a store.
+    pub fn pause(&self) -> Pause {
+        Pause { span: self.left(), status: self.status }
+    }
 }
 
 // === impl Pauses ===

@@ -178,8 +178,7 @@ impl LocalState {
         let check = limiter.check.clone();
         let share = self.share(&check, key.clone());
         let before = self.level(&share, now);
-        let pause = Pause { span: known.left(), status: known.status };
-        self.run(now, Entry::Pause { check: share.clone(), pause });
+        self.run(now, Entry::Pause { check: share.clone(), pause: known.pause() });
         let after = self.level(&share, now);
         // The pause is no debt.
         if let Some(limiter) = self.limiters.get_mut(key) {
@@ -206,8 +205,7 @@ impl LocalState {
                 && limiter.paused[1] != Some(known.until)
             {
                 limiter.paused[1] = Some(known.until);
-                let pause = Pause { span: known.left(), status: known.status };
-                pauses.push((limiter.check.clone(), pause));
+                pauses.push((limiter.check.clone(), known.pause()));
             }
         }
         pauses
