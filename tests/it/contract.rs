@@ -304,7 +304,7 @@ async fn shared(redis: &Redis) -> Arc<dyn StoreAdmin> {
     store(&RedisUrl::parse(&redis.url()).expect("a URL")).await
 }
 
-async fn store(url: &RedisUrl) -> Arc<dyn StoreAdmin> {
+pub(crate) async fn store(url: &RedisUrl) -> Arc<dyn StoreAdmin> {
     let script =
         RedisStore::open(url, &Epochs::new("paceway", metrics::Counter::noop())).expect("a store");
     script.connected(LIMIT).await.expect("a connection");

@@ -47,6 +47,7 @@ mod places;
 mod proxy;
 mod smuggling;
 mod store_hostile;
+mod store_pauses;
 mod store_start;
 mod tls;
 mod topologies;

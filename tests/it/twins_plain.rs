@@ -8,7 +8,7 @@ use crate::{
 use paceway::{
     algorithm::{Algorithm, Concurrency, Grant, TokenBucket, concurrency::Ticket},
     store::{
-        Check, Checks, Entry, Reply, Store, StoreError,
+        Check, Checks, Entry, Pause, Reply, Store, StoreError,
         batch::{Batched, StoreMetrics},
         memory::MemoryStore,
         redis::RedisStore,
@@ -45,6 +45,7 @@ enum Ask {
     Both(i64),
     Observe(usize),
     GiveBack(usize),
+    Pause(usize, i64),
 }
 
 /// With `plain` nothing leaves a hole, and the clock runs back, too.
@@ -65,6 +66,7 @@ fn calls(plain: bool) -> impl Strategy<Value = Vec<Call>> {
             1 => budget().prop_map(Ask::Both),
             1 => (0..3usize).prop_map(Ask::Observe),
             2 => (0..9usize).prop_map(Ask::GiveBack),
+            1 => (0..3usize, 0..5_000_000i64).prop_map(|(key, span)| Ask::Pause(key, span)),
         ]
         .boxed(),
     };
@@ -138,6 +140,9 @@ fn entries(
             vec![Entry::Refund { check, grant }]
         }
         Ask::GiveBack(_) => Vec::new(),
+        Ask::Pause(key, span) => {
+            vec![Entry::Pause { check: check(key, 1), pause: Pause { span, status: 429 } }]
+        }
     }
 }
 

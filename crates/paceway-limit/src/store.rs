@@ -126,7 +126,8 @@ pub trait Store: Send + Sync + fmt::Debug {
     fn look(&self, check: &Check) -> Answer<Level>;
 
     /// Pauses the limiters of a request, except those that only observe: none of them grants anything before the end of the
-    /// pause, through whichever gateway. A pause that ends earlier than the present one changes nothing.
+    /// pause, through whichever gateway. A pause that ends earlier than the present one changes nothing. A store that loses
+    /// its data loses its pauses, too.
     ///
     /// # Errors
     ///
