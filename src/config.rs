@@ -17,7 +17,7 @@ mod warnings;
 mod yaml;
 
 pub use http::{ClientLimits, Limits, ServerTls};
-pub use limiter::{Charge, FailurePolicy, LimiterConfig, Mode, Scope};
+pub use limiter::{AutoRule, Charge, FailurePolicy, LimiterConfig, Mode, Scope};
 pub use mistake::{ConfigError, Mistake, Position};
 pub use settings::{AccessLog, Config, Route, StoreConfig, Upstream};
 pub use throttle::{PausedLimiters, RetryConfig, ThrottleConfig};

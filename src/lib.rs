@@ -21,6 +21,7 @@ pub mod metrics;
 pub mod route;
 pub mod answer;
 pub mod plan;
+pub mod learn;
 pub mod proxy;
 pub mod admin;
 pub mod server;

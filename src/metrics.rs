@@ -37,6 +37,7 @@ const WAIT: &str = "paceway_wait_seconds";
 const WAITING: &str = "paceway_waiting";
 const TUNNELS: &str = "paceway_tunnels";
 const AVAILABLE: &str = "paceway_limiter_available";
+const RATE: &str = "paceway_limiter_rate";
 const LATE: &str = "paceway_late_wakeups_total";
 const UPSTREAM_REQUESTS: &str = "paceway_upstream_requests_total";
 const UPSTREAM_SECONDS: &str = "paceway_upstream_seconds";
@@ -173,6 +174,11 @@ impl UpstreamMetrics {
     }
 }
 
+/// Makes the handle for the learned rate of a limiter with `rate: auto`, in permits a second.
+pub fn limiter_rate(limiter: &str) -> Gauge {
+    gauge!(RATE, "limiter" => limiter.to_owned())
+}
+
 /// Makes the handles for the calls of a store: their times, and their errors by kind.
 pub fn store() -> StoreMetrics {
     StoreMetrics {
@@ -306,6 +312,7 @@ fn describe() {
     describe_gauge!(WAITING, "Requests that are being held for their slot.");
     describe_gauge!(TUNNELS, "Connections that were upgraded, such as WebSockets, and are open.");
     describe_gauge!(AVAILABLE, "Permits of a limiter that could be taken now.");
+    describe_gauge!(RATE, "Permits a second of a limiter with `rate: auto`, as learned so far.");
     describe_counter!(LATE, "Slots asked for again because their request woke too late for them.");
     let help = "Responses by which an upstream throttles: 429, 403 or 503 with Retry-After.";
     describe_counter!(UPSTREAM_THROTTLED, help);

@@ -1,10 +1,12 @@
 //! A configuration made ready for requests: lookups, allocations and names that can be made once are made here. All
 //! workers share it.
 
+mod auto_limit;
 mod counters;
 mod redact;
 mod route_policy;
 
+pub use auto_limit::{AutoLimit, Observed};
 pub use counters::WorkerCounters;
 pub(crate) use redact::Redactor;
 pub(crate) use route_policy::RoutePolicy;
@@ -15,7 +17,7 @@ use crate::{
     config::{self, Config, Mode},
     key::{Cost, StateNames},
     limit::micros,
-    metrics::{LimiterMetrics, RouteMetrics, UpstreamMetrics},
+    metrics::{self, LimiterMetrics, RouteMetrics, UpstreamMetrics},
     route::Table,
     store::Check,
 };
@@ -64,6 +66,10 @@ pub struct LimiterPlan {
     pub checks: Vec<Check>,
     /// The names of its states, for each of its rates.
     names: Vec<StateNames>,
+    /// The part of its rule that is learned; `None` for a limiter that learns nothing.
+    auto: Option<Box<AutoLimit>>,
+    /// What its requests can ask of it at most.
+    demand: Demand,
     /// The requests of this gateway that wait for this limiter at the moment.
     pub waiting: AtomicUsize,
     /// The handles of its metrics.
@@ -191,26 +197,66 @@ impl LimiterPlan {
             }
         });
         let checks = checks.collect();
+        let metrics = LimiterMetrics::new(&limiter.name, is_one);
+        let key = limiter.auto_name(prefix, instance);
+        let auto = AutoLimit::new(limiter, key, || metrics::limiter_rate(&limiter.name));
         Self {
             limiter: limiter.clone(),
+            auto: auto.map(Box::new),
+            demand: is_used,
             policies: policies.collect(),
             checks,
             names,
             waiting: AtomicUsize::new(0),
-            metrics: LimiterMetrics::new(&limiter.name, is_one),
+            metrics,
         }
     }
 
     /// The checks of `cost` permits of the bucket `filled`, one for each rate of the limiter.
     pub fn checks(&self, filled: Option<&str>, cost: i64) -> impl Iterator<Item = Check> {
-        self.checks.iter().zip(&self.names).map(move |(check, names)| {
+        let all = self.checks.iter().zip(&self.names).enumerate();
+        all.map(move |(rate, (check, names))| {
             let key = match filled {
                 None => check.key.clone(),
                 filled => names.of(filled).into(),
             };
             let overflow = check.overflow.clone().filter(|_| filled.is_some());
-            Check { key, cost, overflow, ..*check }
+            let check = Check { key, cost, overflow, ..*check };
+            if self.auto.is_some() { self.renewed(&check, rate) } else { check }
         })
+    }
+
+    /// The check with the rule of the rate with index `i` that holds now.
+    #[cold]
+    pub(crate) fn renewed(&self, check: &Check, i: usize) -> Check {
+        let algorithm = self.auto.as_ref().map_or(check.algorithm, |auto| auto.algorithm(i));
+        let Demand { wait, cost } = self.demand;
+        Check { algorithm, horizon: algorithm.horizon(wait, cost), ..check.clone() }
+    }
+
+    /// The check of one permit for each of its rates, with the rules that hold now. Those of a limiter with a key name no
+    /// state.
+    pub fn current(&self) -> Vec<Check> {
+        self.checks(None, 1).collect()
+    }
+
+    /// Whether all requests of one cost have the same checks.
+    fn has_fixed_checks(&self) -> bool {
+        self.limiter.key.is_none() && self.auto.is_none()
+    }
+
+    /// The part of its rule that is learned; `None` for a limiter that learns nothing.
+    pub fn auto(&self) -> Option<&AutoLimit> {
+        self.auto.as_deref()
+    }
+
+    /// The description that a refused caller receives, for the rate with index `i`: that of the rule that holds now.
+    pub(crate) fn policy(&self, i: usize) -> Policy {
+        let policy = self.policies[i].clone();
+        match self.auto().and_then(AutoLimit::quota) {
+            Some(quota) => Policy { quota, ..policy },
+            None => policy,
+        }
     }
 }
 

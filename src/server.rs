@@ -33,7 +33,7 @@ pub use mount::router;
 use crate::{
     admin::{self, Admin},
     config::Config,
-    log, metrics,
+    learn, log, metrics,
     plan::Plan,
     upstream,
 };
@@ -161,6 +161,7 @@ impl Server {
             }
             drop(ended);
             let store = source.with_recovery(self.plan.levels()).await?;
+            learn::begin(&self.plan, &store).await;
             let admin = Admin {
                 plan: self.plan.clone(),
                 store,

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     algorithm::{Grant, Level, concurrency::Ticket},
     config::Mode,
-    key, limit,
+    key, learn, limit,
     plan::LimiterPlan,
     store::{Answer, Check, Checks, Source, StoreError, batch::places},
 };
@@ -55,7 +55,7 @@ type Result<T> = std::result::Result<T, PageError>;
 
 pub(super) async fn all(State(admin): State<Admin>) -> Json<Value> {
     let levels = levels(&admin).await;
-    let all = levels.into_iter().map(|(plan, level)| state(&admin, plan, &plan.checks, level));
+    let all = levels.into_iter().map(|(plan, level)| state(&admin, plan, &plan.current(), level));
     let all: Vec<_> = all.collect();
     Json(json!({ "limiting": admin.plan.config.limiting, "limiters": all }))
 }
@@ -66,10 +66,10 @@ pub(super) async fn one(
 ) -> Result<Json<Value>> {
     let plan = admin.limiter(&name)?;
     let level = match has_level(plan) {
-        true => Some(level(&admin, &plan.checks).await),
+        true => Some(level(&admin, &plan.current()).await),
         false => None,
     };
-    Ok(Json(state(&admin, plan, &plan.checks, level)))
+    Ok(Json(state(&admin, plan, &plan.current(), level)))
 }
 
 pub(super) async fn one_key(
@@ -100,7 +100,11 @@ pub(super) async fn reset(
     Path(name): Path<String>,
 ) -> Result<Json<Value>> {
     let plan = admin.limiter(&name)?;
-    forget(&admin, &checks(plan, None, 1)?).await
+    let checks = checks(plan, None, 1)?;
+    if let Some(auto) = plan.auto() {
+        learn::forget(auto, &admin.store).await?;
+    }
+    forget(&admin, &checks).await
 }
 
 pub(super) async fn reset_key(
@@ -235,8 +239,8 @@ pub(super) async fn levels(
 ) -> Vec<(&LimiterPlan, Option<std::result::Result<Level, StoreError>>)> {
     // All questions are asked before the first answer is awaited, so that Redis gets them in one call.
     let asked = admin.plan.limiters.iter().map(|plan| {
-        let checks = plan.checks.iter().filter(|_| has_level(plan));
-        (plan, checks.map(|check| admin.store.look(check)).collect::<Vec<_>>())
+        let checks = plan.current().into_iter().filter(|_| has_level(plan));
+        (plan, checks.map(|check| admin.store.look(&check)).collect::<Vec<_>>())
     });
     let asked: Vec<_> = asked.collect();
     let mut levels = Vec::with_capacity(asked.len());

@@ -2,13 +2,47 @@
 
 use super::Admin;
 use crate::{
-    algorithm::{Algorithm, Level, MAX_BUDGET, Micros},
-    config::Mode,
-    plan::LimiterPlan,
+    algorithm::{
+        Algorithm, Level, MAX_BUDGET, Micros,
+        auto_rate::{Nanohertz, nanohertz},
+    },
+    config::{AutoRule, LimiterConfig, Mode, Rate},
+    plan::{AutoLimit, LimiterPlan},
     store::{Check, Share, StoreError},
 };
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering::Relaxed;
+
+/// Writes the rate or the margin that a limiter has learned.
+fn learned(state: &mut Value, auto: &AutoLimit, limiter: &LimiterConfig) {
+    match (auto.rule, auto.rate(), limiter.rates.first()) {
+        (AutoRule::Rate(rule), Some(rate), Some(start)) => {
+            let unit = |rate| auto_rate_text(rate, start);
+            state["rate"] = unit(rate).into();
+            state["rate_per_second"] = per_second(rate).into();
+            state["auto"] = json!({
+                "start": unit(rule.start), "min": unit(rule.min), "max": unit(rule.max),
+            });
+        }
+        (AutoRule::Margin(_), ..) => {
+            state["margin_ms"] = 0.0.into();
+            state["auto"] = "margin".into();
+        }
+        _ => {}
+    }
+}
+
+/// Writes a rate in the period of `start`, with up to three digits after the point, such as `23.45/s`.
+fn auto_rate_text(rate: Nanohertz, start: &Rate) -> String {
+    let count = per_second(rate) * start.period.as_secs_f64();
+    let text = start.to_string();
+    let period = text.split_once('/').map_or("s", |(_, period)| period);
+    format!("{}/{period}", (count * 1000.0).round() / 1000.0)
+}
+
+fn per_second(rate: Nanohertz) -> f64 {
+    rate as f64 / nanohertz(1, 1_000_000) as f64
+}
 
 fn millis(micros: Micros) -> f64 {
     micros as f64 / 1000.0
@@ -42,7 +76,7 @@ pub(super) fn state(
     level: Option<Result<Level, StoreError>>,
 ) -> Value {
     let limiter = &plan.limiter;
-    let rule = &plan.checks[0].algorithm;
+    let rule = &checks[0].algorithm;
     let mut state = json!({
         "name": limiter.name,
         "algorithm": rule.name(),
@@ -56,6 +90,9 @@ pub(super) fn state(
         [] => {}
         [rate] => state["rate"] = rate.as_str().into(),
         rates => state["rate"] = rates.into(),
+    }
+    if let Some(auto) = plan.auto() {
+        learned(&mut state, auto, limiter);
     }
     if let Algorithm::TokenBucket(_) = rule {
         state["burst"] = limiter.capacity().into();

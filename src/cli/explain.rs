@@ -4,8 +4,8 @@ mod throttle;
 
 use super::{CommandError, load, print};
 use crate::{
-    algorithm::{Algorithm, MAX_BUDGET},
-    config::{Charge, Config, FailurePolicy, Mode, Route, Scope, StoreConfig, Upstream},
+    algorithm::{Algorithm, MAX_BUDGET, auto_rate::nanohertz},
+    config::{AutoRule, Charge, Config, FailurePolicy, Mode, Route, Scope, StoreConfig, Upstream},
     key::{self, Cost, Parts},
     path::Suffix,
     route::{Table, host_of},
@@ -229,9 +229,14 @@ fn shown(value: &HeaderValue) -> Cow<'_, str> {
 fn limiter(config: &Config, charge: &Charge, parts: &Parts<'_>) -> String {
     let limiter = &config.limiters[charge.limiter];
     let rates: Vec<_> = limiter.rates.iter().map(ToString::to_string).collect();
-    let rates = match &*rates {
-        [rate] => rate.clone(),
-        rates => format!("[{}]", rates.join(", ")),
+    let rates = match (&*rates, limiter.auto) {
+        ([start], Some(AutoRule::Rate(rule))) => {
+            let per_second = |rate| rate as f64 / nanohertz(1, 1_000_000) as f64;
+            let (min, max) = (per_second(rule.min), per_second(rule.max));
+            format!("auto from {start}, between {min}/s and {max}/s")
+        }
+        ([rate], _) => rate.clone(),
+        (rates, _) => format!("[{}]", rates.join(", ")),
     };
     let first = limiter.algorithms.first();
     let mut rule = first.map_or_else(String::new, |rule| match rule {
@@ -250,6 +255,9 @@ fn limiter(config: &Config, charge: &Charge, parts: &Parts<'_>) -> String {
         if let Some(span) = span {
             rule += &format!(", {name} {:?}", crate::limit::duration(span));
         }
+    }
+    if let Some(AutoRule::Margin(_)) = limiter.auto {
+        rule += ", margin auto";
     }
     let cost = cost(config, charge, parts);
     let cost = cost.map_or_else(|reason| format!("400: {reason}"), |cost| format!("cost {cost}"));

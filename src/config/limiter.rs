@@ -2,7 +2,7 @@
 
 use super::unit::Rate;
 use crate::{
-    algorithm::Algorithm,
+    algorithm::{Algorithm, auto_margin::AutoMargin, auto_rate::AutoRate},
     key::{Cost, StateNames, Template},
     store,
 };
@@ -17,6 +17,8 @@ pub struct LimiterConfig {
     pub algorithms: Vec<Algorithm>,
     /// The rates as the user writes them, the shortest period first, no period twice. A concurrency limiter has none.
     pub rates: Vec<Rate>,
+    /// The part of the rule that is learned from the upstream's answers. With `rate: auto`, `rates` has the first one.
+    pub auto: Option<AutoRule>,
     /// The template that assigns requests to buckets; `None` means one bucket for all requests.
     pub key: Option<Template>,
     /// The gateways that share its state: all of them, or none.
@@ -31,6 +33,15 @@ pub struct LimiterConfig {
     /// Whether each key has its own hash tag, so that a Cluster spreads the keys. Only for a limiter that is alone in its
     /// group.
     pub spread: bool,
+}
+
+/// The part of a rule that gateways learn from the answers of the upstream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AutoRule {
+    /// `rate: auto`: the rate, within its bounds.
+    Rate(AutoRate),
+    /// `margin: auto`: the margin.
+    Margin(AutoMargin),
 }
 
 /// The gateways that share the state of a limiter.
@@ -104,7 +115,11 @@ impl LimiterConfig {
     /// Returns what the rule of the rate with index `part` does while the store gives no decisions. With `scope: instance`
     /// the gateway continues with the whole rule, because no other gateway shares it.
     pub fn without_store(&self, part: usize) -> store::OnFailure {
-        let period = self.rates.get(part).map_or(Duration::MAX, |rate| rate.period);
+        let period = match self.auto {
+            // A share is at least the lowest rate.
+            Some(AutoRule::Rate(rule)) => rule.longest_interval(),
+            _ => self.rates.get(part).map_or(Duration::MAX, |rate| rate.period),
+        };
         match (self.on_failure, self.scope) {
             (FailurePolicy::Share, Scope::Cluster) => store::OnFailure::Share {
                 period: i64::try_from(period.as_micros()).unwrap_or(i64::MAX),
@@ -113,6 +128,18 @@ impl LimiterConfig {
             (FailurePolicy::Allow, _) => store::OnFailure::Allow,
             (FailurePolicy::Reject, _) => store::OnFailure::Reject,
         }
+    }
+
+    /// Returns the key under which gateways share the rate or the margin that they have learned, such as
+    /// `paceway:{search}:A:search`.
+    pub fn auto_name(&self, prefix: &str, instance: &str) -> String {
+        let mut name = self.name.clone();
+        if self.scope == Scope::Instance {
+            name.push('@');
+            name.push_str(instance);
+        }
+        // A change of the routes changes the group, and the limiter must not forget its rate then.
+        StateNames::new(prefix, &self.name, b'A', &name).of(None)
     }
 
     /// Lists the rates that can never bind, each with one that is always stricter: `10/s` never binds beside `60/min`.

@@ -5,11 +5,12 @@ use super::LimiterPlan;
 use crate::{
     config::{self, Charge, Config, Mode},
     key::{Cost, Parts},
-    store::Checks,
+    store::{Check, Checks},
     upstream::headers::Rules,
 };
 use smallvec::SmallVec;
 use std::{collections::HashMap, time::Duration};
+use tokio::time::Instant;
 
 /// The limits and header rules of the routes that share them.
 pub(crate) struct RoutePolicy {
@@ -19,6 +20,8 @@ pub(crate) struct RoutePolicy {
     owners: SmallVec<[(usize, usize); 1]>,
     /// The operator's changes to headers: those of the upstream, then those of the route. `None` if both are empty.
     pub(crate) rules: Option<[Rules; 2]>,
+    /// Whether one of its limiters learns its rate or its margin.
+    pub(crate) learns: bool,
     /// The index of the upstream.
     pub(crate) upstream: usize,
     pub(crate) max_wait: Duration,
@@ -65,7 +68,9 @@ impl RoutePolicy {
             rates.map(|rate| (charge.limiter, rate))
         });
         let rules = [config.upstreams[route.upstream].headers.clone(), route.headers.clone()];
+        let learns = |charge: &Charge| limiters[charge.limiter].auto().is_some();
         Self {
+            learns: charges.iter().any(learns),
             owners: owners.collect(),
             charges,
             rules: rules.iter().any(|rules| !rules.is_empty()).then_some(rules),
@@ -80,7 +85,8 @@ impl RoutePolicy {
     /// counted references, and workers that shared them would write to one cache line.
     pub(crate) fn fixed(&self, limiters: &[LimiterPlan]) -> Option<Checks> {
         let fixed = self.charges.iter().map(|charge| match charge.cost {
-            Cost::Fixed(cost) if limiters[charge.limiter].limiter.key.is_none() => {
+            // A rule that is learned may be another one for each request.
+            Cost::Fixed(cost) if limiters[charge.limiter].has_fixed_checks() => {
                 Some(limiters[charge.limiter].checks(None, cost))
             }
             _ => None,
@@ -111,6 +117,26 @@ impl RoutePolicy {
             checks.extend(plan.checks(filled.as_deref(), cost));
         }
         Ok(Some(checks.into()))
+    }
+
+    /// Shows the limiters that learn an answer that `took` this long, and that its call was `refused` if it was: a call that
+    /// was sent at that instant. `checks` are those that granted it.
+    #[cold]
+    pub(crate) fn learn(
+        &self,
+        limiters: &[LimiterPlan],
+        checks: &[Check],
+        took: Duration,
+        refused: Option<Instant>,
+    ) {
+        for (check, (limiter, _)) in checks.iter().zip(&self.owners) {
+            if let Some(auto) = limiters[*limiter].auto() {
+                match refused {
+                    Some(sent) => auto.refused(sent, &check.algorithm),
+                    None => auto.took(took),
+                }
+            }
+        }
     }
 
     /// The index of the limiter that a check belongs to.

@@ -110,7 +110,11 @@ impl<'r, 'p> Attempt<'r, 'p> {
         let mut said: SmallVec<[(usize, Verdict); 4]> = SmallVec::new();
         for (i, part) in reservation.parts().iter().enumerate() {
             let limiter = self.policy.limiter(self.index(i));
-            let enforce = self.proxy.0.plan.limiters[limiter].limiter.mode == Mode::Enforce;
+            let plan = &self.proxy.0.plan.limiters[limiter];
+            let enforce = plan.limiter.mode == Mode::Enforce;
+            if let Some(auto) = plan.auto().filter(|_| !reservation.is_after_pause()) {
+                auto.asked(part.at > 0 && reservation.bound_by == i);
+            }
             let verdict = match (enforce, part.at) {
                 (true, at) if at > 0 && reservation.bound_by == i => Verdict::Wait,
                 (true, _) => Verdict::Pass,
@@ -134,7 +138,11 @@ impl<'r, 'p> Attempt<'r, 'p> {
         let (limiter, rate) = self.policy.owner(self.index(decision.bound_by));
         self.record.bound = Some(limiter);
         self.decided(limiter, Verdict::Refuse, decision.source);
-        let policy = self.proxy.0.plan.limiters[limiter].policies[rate].clone();
+        let plan = &self.proxy.0.plan.limiters[limiter];
+        if let Some(auto) = plan.auto().filter(|_| decision.level.paused == 0) {
+            auto.asked(true);
+        }
+        let policy = plan.policy(rate);
         let remaining = decision.level.remaining;
         Failure::Limited { policy, retry_after: decision.retry_after, remaining }
     }
@@ -180,6 +188,18 @@ impl Caller for Attempt<'_, '_> {
             None if self.is_full => Duration::ZERO,
             None => self.budget,
         }
+    }
+
+    fn renewed(&self) -> Option<Checks> {
+        let learns =
+            |i: usize| self.proxy.0.plan.limiters[self.policy.owner(self.index(i)).0].auto();
+        (0..self.checks.len()).any(|i| learns(i).is_some()).then(|| {
+            let renewed = self.checks.iter().enumerate().map(|(i, check)| {
+                let (limiter, rate) = self.policy.owner(self.index(i));
+                self.proxy.0.plan.limiters[limiter].renewed(check, rate)
+            });
+            renewed.collect()
+        })
     }
 
     fn granted(&mut self, reservation: &Reservation) {

@@ -104,8 +104,13 @@ impl Proxy {
         let own = &self.own().upstreams[routed.policy.upstream];
         own.seconds.record(took);
         own.statuses.count(response.status());
-        if throttles(&response) {
+        let is_refusal = throttles(&response);
+        if is_refusal {
             self.0.plan.upstreams[routed.policy.upstream].throttled.increment(1);
+        }
+        if let Some(reservation) = reservation.filter(|_| routed.policy.learns) {
+            let refused = is_refusal.then_some(started);
+            routed.policy.learn(&self.0.plan.limiters, reservation.checks(), took, refused);
         }
         Ok(response)
     }

@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     config::Config,
+    learn,
     plan::Plan,
     proxy::Proxy,
     upstream::{self, Pool},
@@ -33,6 +34,7 @@ impl Proxy {
         upstream::follow(&clusters, &plan.config.resolver);
         // The store that sends this process's heartbeats is the only one: no worker has one of its own.
         let store = source.with_recovery(plan.levels()).await?;
+        learn::begin(&plan, &store).await;
         let pool = |cluster| Pool::new(cluster, NonZeroUsize::MIN);
         Ok(Self::new(plan, 0, store, clusters.into_iter().map(pool).collect()))
     }

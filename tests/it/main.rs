@@ -16,6 +16,7 @@ mod twins_timeline;
 mod addresses;
 mod admin;
 mod attempts;
+mod auto;
 mod away;
 mod bodies;
 mod cli;

@@ -82,17 +82,30 @@ pub(in crate::config) const LIMITER: Keys = Keys {
       }
     }
   },
+  "start": { "$ref": "#/$defs/has_auto_rate" },
+  "min": { "$ref": "#/$defs/has_auto_rate" },
   "max": {
-    "required": ["algorithm"],
-    "properties": {
-      "rate": { "type": "null" },
-      "algorithm": {
-        "anyOf": [
-          { "const": "concurrency" },
-          { "$ref": "#/$defs/variable" }
-        ]
+    "anyOf": [
+      {
+        "title": "of a concurrency limiter",
+        "required": ["algorithm"],
+        "properties": {
+          "max": { "type": ["integer", "string", "null"], "pattern": "^[0-9]+$|\\$\\{" },
+          "rate": { "type": "null" },
+          "algorithm": {
+            "anyOf": [
+              { "const": "concurrency" },
+              { "$ref": "#/$defs/variable" }
+            ]
+          }
+        }
+      },
+      {
+        "title": "of an automatic rate",
+        "properties": { "max": { "anyOf": [{ "$ref": "#/$defs/rate" }, { "type": "null" }] } },
+        "$ref": "#/$defs/has_auto_rate"
       }
-    }
+    ]
   },
   "lease": {
     "required": ["algorithm"],
@@ -136,15 +149,34 @@ pub(in crate::config) const LIMITER: Keys = Keys {
         KeySpec {
             name: "rate",
             algorithms: "all but `concurrency`",
-            kind: "rate, or rates",
+            kind: "rate, rates, or `auto`",
             default: "required",
             meaning: "COUNT requests of cost 1 in a PERIOD. A list for `token_bucket`, `sliding_window` and \
-                      `fixed_window`",
+                      `fixed_window`. `auto`, for `token_bucket`, `sliding_window` and `leaky_bucket`: the rate is \
+                      [learned](limiting.md#rates-and-margins-that-are-learned) from the upstream's refusals",
             schema: r##""anyOf": [
   { "title": "a rate", "$ref": "#/$defs/rate" },
+  { "title": "learned from the upstream's refusals", "const": "auto" },
   { "title": "a list of rates", "$ref": "#/$defs/rates" },
   { "type": "null" }
 ]"##,
+        },
+        KeySpec {
+            name: "start",
+            algorithms: "those with `rate: auto`",
+            kind: "rate",
+            default: "required",
+            meaning: "the rate before anything is known. Its PERIOD is the time after which the rate may grow by a \
+                      tenth, and its COUNT the default of `burst`",
+            schema: r##""$ref": "#/$defs/rate""##,
+        },
+        KeySpec {
+            name: "min",
+            algorithms: "those with `rate: auto`",
+            kind: "rate",
+            default: "a hundredth of `start`",
+            meaning: "the lowest rate",
+            schema: r##""anyOf": [{ "$ref": "#/$defs/rate" }, { "type": "null" }]"##,
         },
         KeySpec {
             name: "burst",
@@ -163,12 +195,14 @@ pub(in crate::config) const LIMITER: Keys = Keys {
         KeySpec {
             name: "margin",
             algorithms: "`sliding_window` `leaky_bucket`",
-            kind: "duration, at most 1h",
+            kind: "duration, at most 1h, or `auto`",
             default: "`0`",
-            meaning: "extra spacing for delay that varies on the way to the upstream",
+            meaning: "extra spacing for delay that varies on the way to the upstream. `auto`: \
+                      [learned](limiting.md#rates-and-margins-that-are-learned) from the times of answers and from \
+                      refusals",
             schema: r##""default": 0,
-"examples": ["30ms"],
-"$ref": "#/$defs/duration""##,
+"examples": ["30ms", "auto"],
+"anyOf": [{ "$ref": "#/$defs/duration" }, { "const": "auto" }]"##,
         },
         KeySpec {
             name: "capacity",
@@ -206,15 +240,14 @@ pub(in crate::config) const LIMITER: Keys = Keys {
         },
         KeySpec {
             name: "max",
-            algorithms: "`concurrency`",
-            kind: "number, 1 to 1000000000",
-            default: "required",
-            meaning: "how many requests may be under way at a time",
+            algorithms: "`concurrency`, and those with `rate: auto`",
+            kind: "number, 1 to 1000000000; a rate",
+            default: "required; a thousand times `start`",
+            meaning: "how many requests may be under way at a time; with `rate: auto` the highest rate",
             schema: r##""type": ["integer", "string", "null"],
 "minimum": 1,
 "maximum": 1000000000,
-"pattern": "^[0-9]+$|\\$\\{",
-"examples": [4]"##,
+"examples": [4, "100/s"]"##,
         },
         KeySpec {
             name: "lease",

@@ -2,10 +2,14 @@
 
 use super::rules::{Kind, Rule};
 use crate::{
-    algorithm::{Algorithm, Concurrency},
+    algorithm::{
+        Algorithm, Concurrency,
+        auto_margin::AutoMargin,
+        auto_rate::{AutoRate, MAX_RATE, MIN_RATE, nanohertz},
+    },
     config::{
         keys::LIMITER,
-        limiter::{FailurePolicy, LimiterConfig, Mode, Scope},
+        limiter::{AutoRule, FailurePolicy, LimiterConfig, Mode, Scope},
         reader::{ConfigReader, ConfigSection, Field, join, positive, span},
         settings::StoreConfig,
         unit::{self, Rate},
@@ -28,6 +32,8 @@ const USES: &[(&str, &[Kind])] = &[
     ("capacity", &[Kind::LeakyBucket]),
     ("warm_up", &[Kind::WarmUp]),
     ("cold_factor", &[Kind::WarmUp]),
+    ("start", &[Kind::TokenBucket, Kind::SlidingWindow, Kind::LeakyBucket]),
+    ("min", &[Kind::TokenBucket, Kind::SlidingWindow, Kind::LeakyBucket]),
     ("max", &[Kind::Concurrency]),
     ("lease", &[Kind::Concurrency]),
 ];
@@ -80,6 +86,7 @@ impl ConfigReader {
             name: key.name.clone(),
             algorithms: Vec::new(),
             rates: Vec::new(),
+            auto: None,
             key: None,
             scope: Scope::Cluster,
             mode: Mode::Enforce,
@@ -133,7 +140,26 @@ impl ConfigReader {
         let before = self.mistakes.len();
         let misused = self.misused(section, kind);
         let rule = self.rule(section, kind);
+        let learns = rate.as_ref().is_some_and(is_auto);
+        for key in ["start", "min"].into_iter().filter(|_| !learns && kind.has_auto_rate()) {
+            if let Some(field) = section.get(key) {
+                self.note_at(&field, "belongs to `rate: auto`, and this limiter has another rate");
+            }
+        }
         let rates = match (&rate, kind) {
+            (Some(field), kind) if learns && kind.has_auto_rate() => {
+                self.auto_rate(section, field, limiter).into_iter().collect()
+            }
+            (Some(field), kind) if learns && kind != Kind::Concurrency => {
+                let name = kind.name();
+                self.note_at(
+                    field,
+                    format!(
+                        "`auto` is for token_bucket, sliding_window and leaky_bucket, and this limiter is a {name}"
+                    ),
+                );
+                Vec::new()
+            }
             (None, Kind::Concurrency) => Vec::new(),
             (Some(field), Kind::Concurrency) => {
                 let reason =
@@ -164,6 +190,11 @@ impl ConfigReader {
         }
         for (rate, node) in rates {
             match rule.at(rate) {
+                Ok(algorithm) if learns && !has_bounds(&algorithm, limiter.auto) => {
+                    let reason =
+                        "cannot be counted exactly between `min` and `max`; use a smaller `burst`";
+                    self.note(node.place, &section.path, reason);
+                }
                 Ok(algorithm) => {
                     limiter.algorithms.push(algorithm);
                     limiter.rates.push(rate);
@@ -174,9 +205,26 @@ impl ConfigReader {
                 }
             }
         }
+        if section.get("margin").as_ref().is_some_and(is_auto) {
+            let most = limiter.rates.iter().map(|rate| micros(rate.period)).min();
+            match most {
+                Some(most) if limiter.auto.is_none() => {
+                    limiter.auto = Some(AutoRule::Margin(AutoMargin { most }));
+                }
+                Some(_) => {
+                    let reason =
+                        "is learned from the same refusals as `rate: auto`; learn one of the two";
+                    let place =
+                        section.get("margin").map_or(section.place, |field| field.node.place);
+                    self.note(place, &join(&section.path, "margin"), reason);
+                }
+                None => {}
+            }
+        }
         if self.mistakes.len() > before {
             limiter.algorithms.clear();
             limiter.rates.clear();
+            limiter.auto = None;
         }
     }
 
@@ -184,8 +232,11 @@ impl ConfigReader {
     fn misused(&mut self, section: &ConfigSection<'_>, kind: Kind) -> bool {
         let before = self.mistakes.len();
         let default = if section.get("algorithm").is_none() { ", the default" } else { "" };
+        let has_auto_rate = section.get("rate").as_ref().is_some_and(is_auto);
         for (key, kinds) in USES {
-            if let Some(field) = section.get(key).filter(|_| !kinds.contains(&kind)) {
+            // With `rate: auto`, `max` is the highest rate.
+            let is_bound = *key == "max" && has_auto_rate && kind.has_auto_rate();
+            if let Some(field) = section.get(key).filter(|_| !kinds.contains(&kind) && !is_bound) {
                 let names: Vec<_> = kinds.iter().map(|kind| kind.name()).collect();
                 let reason = format!(
                     "belongs to algorithm {}, and this limiter is a {}{default}",
@@ -203,7 +254,11 @@ impl ConfigReader {
         let extra = |text: &str| span(text, Duration::ZERO, HOUR);
         let margin = match kind {
             Kind::SlidingWindow | Kind::LeakyBucket => {
-                micros(self.get(section, "margin", Duration::ZERO, extra))
+                match section.get("margin").as_ref().is_some_and(is_auto) {
+                    // An automatic margin begins with none.
+                    true => 0,
+                    false => micros(self.get(section, "margin", Duration::ZERO, extra)),
+                }
             }
             _ => 0,
         };
@@ -231,6 +286,37 @@ impl ConfigReader {
                 Rule::Concurrency { max, lease: micros(lease) }
             }
         })
+    }
+
+    /// Reads the bounds of an automatic rate, and returns the rate that it starts with.
+    fn auto_rate<'n>(
+        &mut self,
+        section: &ConfigSection<'n>,
+        field: &Field<'n>,
+        limiter: &mut LimiterConfig,
+    ) -> Option<(Rate, &'n YamlNode)> {
+        let start = self.required(section, "start", "as in `start: 5/s`")?;
+        let start = self.scalar(&start, unit::rate)?;
+        let hertz = |rate: Rate| {
+            let count = i64::try_from(rate.count).unwrap_or(i64::MAX);
+            nanohertz(count, micros(rate.period)).clamp(MIN_RATE, MAX_RATE)
+        };
+        let first = hertz(start);
+        let mut bound = |key, default: i64| {
+            self.get(section, key, None, |text| unit::rate(text).map(Some)).map_or(default, hertz)
+        };
+        // A quota is seldom a hundredth of the first guess, or a thousand times as great.
+        let min = bound("min", (first / 100).max(MIN_RATE));
+        let max = bound("max", first.saturating_mul(1_000).min(MAX_RATE));
+        if !(min..=max).contains(&first) {
+            let place = section.get("start").map_or(section.place, |field| field.node.place);
+            let reason = "must lie between `min` and `max`";
+            self.note(place, &join(&section.path, "start"), reason);
+            return None;
+        }
+        let period = micros(start.period);
+        limiter.auto = Some(AutoRule::Rate(AutoRate { start: first, min, max, period }));
+        Some((start, field.node))
     }
 
     fn required<'n>(
@@ -318,12 +404,33 @@ fn uses(field: &Field<'_>, key: &str) -> bool {
         },
         None => Some(Kind::TokenBucket),
     };
+    let learns = match &field.node.value {
+        YamlValue::Map(entries) => entries.iter().any(|(key, node)| {
+            let rate = Field { path: String::new(), node };
+            key.name == "rate" && is_auto(&rate)
+        }),
+        _ => false,
+    };
+    if matches!(key, "start" | "min") || (key == "max" && learns) {
+        return learns;
+    }
     let kinds = USES.iter().find(|(name, _)| *name == key).map(|(_, kinds)| *kinds);
     match (kind, kinds) {
         (Some(Kind::Concurrency), None) => key != "rate",
         (Some(kind), Some(kinds)) => kinds.contains(&kind),
         _ => true,
     }
+}
+
+/// Whether a value is the word `auto`.
+fn is_auto(field: &Field<'_>) -> bool {
+    field.scalar().is_some_and(|scalar| &*scalar.text == "auto")
+}
+
+/// Whether the rule can be counted at the lowest and at the highest automatic rate.
+fn has_bounds(algorithm: &Algorithm, auto: Option<AutoRule>) -> bool {
+    let Some(AutoRule::Rate(AutoRate { min, max, .. })) = auto else { return false };
+    algorithm.at_rate(min).is_some() && algorithm.at_rate(max).is_some()
 }
 
 fn permits(text: &str) -> Result<Option<i64>, String> {

@@ -76,6 +76,11 @@ impl Kind {
         }
     }
 
+    /// Whether the rate of a limiter of this kind can be learned.
+    pub(super) fn has_auto_rate(self) -> bool {
+        matches!(self, Self::TokenBucket | Self::SlidingWindow | Self::LeakyBucket)
+    }
+
     /// Whether a limiter of this kind can keep several rates at once, such as `[5/s, 100/min]`.
     pub(super) fn takes_lists(self) -> bool {
         matches!(self, Self::TokenBucket | Self::SlidingWindow | Self::FixedWindow)

@@ -2,8 +2,12 @@
 
 use super::{charged, mistakes, parse, schema::verdicts};
 use crate::{
-    algorithm::Algorithm,
-    config::{Config, LimiterConfig, Mode, Scope},
+    algorithm::{
+        Algorithm,
+        auto_margin::AutoMargin,
+        auto_rate::{AutoRate, nanohertz},
+    },
+    config::{AutoRule, Config, LimiterConfig, Mode, Scope},
     key::Cost,
 };
 use rstest::rstest;
@@ -37,6 +41,12 @@ fn limiter(text: &str) -> LimiterConfig {
 #[case::fixed("{ algorithm: fixed_window, rate: [3/s, 20/min] }", "F 3/s 20/min", 3)]
 #[case::warm_up("{ algorithm: warm_up, rate: 5/s, warm_up: 4s, cold_factor: 2.5 }", "W 5/s", 5)]
 #[case::concurrency("{ algorithm: concurrency, max: 4, lease: 30s }", "C", 1)]
+#[case::auto("{ rate: auto, start: 5/s, min: 1/min, max: 100/s }", "T 5/s", 5)]
+#[case::auto_alone("{ rate: auto, start: 300/min }", "T 300/min", 300)]
+#[case::auto_burst("{ rate: auto, start: 5/s, burst: 1 }", "T 5/s", 1)]
+#[case::auto_window("{ algorithm: sliding_window, rate: auto, start: 5/s }", "S 5/s", 5)]
+#[case::auto_leaky("{ algorithm: leaky_bucket, rate: auto, start: 5/s }", "L 5/s", 5)]
+#[case::auto_margin("{ algorithm: sliding_window, rate: 20/s, margin: auto }", "S 20/s", 20)]
 fn forms(#[case] text: &str, #[case] expected: &str, #[case] capacity: i64) {
     let limiter = limiter(text);
     let mut shown = char::from(limiter.algorithms[0].letter()).to_string();
@@ -62,6 +72,23 @@ fn what_stands_in_the_keys_reaches_the_rules() {
     assert!(limiter.key.is_some());
 }
 
+#[test]
+fn what_is_learned_has_bounds() {
+    let second = 1_000_000;
+    let rule = |text: &str| limiter(text).auto;
+    let [five, least, most] = [(5, second), (1, 60 * second), (100, second)]
+        .map(|(count, period)| nanohertz(count, period));
+    let expected = AutoRate { start: five, min: least, max: most, period: second };
+    let text = "{ rate: auto, start: 5/s, min: 1/min, max: 100/s }";
+    assert_eq!(rule(text), Some(AutoRule::Rate(expected)));
+    let expected = AutoRate { min: five / 100, max: five * 1000, ..expected };
+    assert_eq!(rule("{ rate: auto, start: 5/s }"), Some(AutoRule::Rate(expected)));
+    let margin = AutoRule::Margin(AutoMargin { most: second });
+    let text = "{ algorithm: sliding_window, rate: [20/s, 100/min], margin: auto }";
+    assert_eq!(rule(text), Some(margin));
+    assert_eq!(rule("{ rate: 5/s }"), None);
+}
+
 /// The mark `@` is before the place that the message names.
 #[rstest]
 #[case::burst_of_a_window(
@@ -79,6 +106,23 @@ fn what_stands_in_the_keys_reaches_the_rules() {
 #[case::warm_up_of_another(
     "{ rate: 5/s, warm_up: @1s }",
     "limiters.a.warm_up: belongs to algorithm warm_up, and this limiter is a token_bucket, the default"
+)]
+#[case::auto_without_a_start("@{ rate: auto }", "limiters.a.start: is missing, as in `start: 5/s`")]
+#[case::auto_of_a_fixed_window(
+    "{ algorithm: fixed_window, rate: @auto }",
+    "limiters.a.rate: `auto` is for token_bucket, sliding_window and leaky_bucket, and this limiter is a fixed_window"
+)]
+#[case::start_above_max(
+    "{ rate: auto, start: @5/s, max: 4/s }",
+    "limiters.a.start: must lie between `min` and `max`"
+)]
+#[case::start_without_auto(
+    "{ rate: 5/s, start: @4/s }",
+    "limiters.a.start: belongs to `rate: auto`, and this limiter has another rate"
+)]
+#[case::both_learned(
+    "{ algorithm: sliding_window, rate: auto, start: 5/s, margin: @auto }",
+    "limiters.a.margin: is learned from the same refusals as `rate: auto`; learn one of the two"
 )]
 #[case::max_without_its_algorithm(
     "{ max: @4 }",

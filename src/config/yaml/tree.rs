@@ -99,6 +99,8 @@ fn is_measure(path: &str) -> bool {
         "rate",
         "burst",
         "margin",
+        "start",
+        "min",
         "capacity",
         "warm_up",
         "cold_factor",

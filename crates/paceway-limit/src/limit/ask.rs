@@ -78,12 +78,17 @@ fn admission(
 
 impl Reservation {
     /// Asks for everything again, after a refund of what this reservation had.
+    /// `renewed` are the checks with the rules that hold by now, if these have changed.
     ///
     /// # Errors
     ///
     /// As [`ask`].
-    pub async fn ask_again(self, budget: Duration) -> Result<Admission, StoreError> {
-        let (store, checks) = (self.store.clone(), self.checks.clone());
+    pub async fn ask_again(
+        self,
+        renewed: Option<Checks>,
+        budget: Duration,
+    ) -> Result<Admission, StoreError> {
+        let (store, checks) = (self.store.clone(), renewed.unwrap_or_else(|| self.checks.clone()));
         drop(self);
         ask(&store, &checks, budget).await
     }
@@ -97,6 +102,7 @@ impl Reservation {
     pub async fn ask_behind(
         self,
         covering: Covering,
+        renewed: Option<Checks>,
         left: impl Fn() -> Duration + Send,
     ) -> Result<Admission, StoreError> {
         let store = self.store.clone();
@@ -113,7 +119,7 @@ impl Reservation {
             }
         }
         let _turn = pauses.turn().await;
-        self.ask_again(left()).await
+        self.ask_again(renewed, left()).await
     }
 
     /// Pauses the limiter in the store again.

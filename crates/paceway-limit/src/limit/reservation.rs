@@ -122,6 +122,16 @@ impl Reservation {
         self.store.pauses().covered(&self.checks, self.at, self.known, self.is_behind).await
     }
 
+    /// The limiters that granted it, with the rules by which they did.
+    pub fn checks(&self) -> &[Check] {
+        &self.checks
+    }
+
+    /// Whether the instant comes after a pause of its limiters.
+    pub fn is_after_pause(&self) -> bool {
+        self.is_behind
+    }
+
     /// Whether it has all that was asked for. Concurrency permits are taken only when the instant of the others has come,
     /// so a reservation that waits does not have them yet.
     pub fn is_complete(&self) -> bool {

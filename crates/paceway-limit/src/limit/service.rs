@@ -37,6 +37,12 @@ pub trait Caller: Send + Sync {
     /// How long the call may still wait.
     fn left(&self) -> Duration;
 
+    /// The checks of the call with the rules that hold now, before it asks again; `None` if they are those that it asked
+    /// with. A rate that is learned may have fallen meanwhile.
+    fn renewed(&self) -> Option<Checks> {
+        None
+    }
+
     /// Sees each reservation that the store grants.
     fn granted(&mut self, _reservation: &Reservation) {}
 
@@ -179,12 +185,13 @@ async fn wait<C: Caller, M: Callee<Error = C::Error>>(
                 match ready {
                     Err(covering) => {
                         caller.paused(&reservation);
-                        Box::pin(reservation.ask_behind(covering, || caller.left())).await
+                        let renewed = caller.renewed();
+                        Box::pin(reservation.ask_behind(covering, renewed, || caller.left())).await
                     }
                     Ok(ready) if caller.is_late(&reservation) => {
                         callee.put_back(ready);
                         caller.late(&reservation);
-                        Box::pin(reservation.ask_again(caller.left())).await
+                        Box::pin(reservation.ask_again(caller.renewed(), caller.left())).await
                     }
                     Ok(ready) if reservation.is_complete() => return Ok((reservation, ready)),
                     Ok(ready) => {

@@ -1,0 +1,194 @@
+//! Shares the rates and margins that limiters learn with the other gateways: a task for each such limiter reads the shared
+//! record, adds what this gateway saw, and lets the limiter decide by the result. No request waits for it.
+
+use crate::{
+    algorithm::{
+        auto_margin::{LearnedMargin, MarginReport},
+        auto_rate::{LearnedRate, RateReport, RefusedCall},
+    },
+    config::AutoRule,
+    limit::micros,
+    plan::{AutoLimit, Observed, Plan},
+    store::{Note, NoteChange, StoreAdmin, StoreError},
+};
+use std::{sync::Arc, time::Duration};
+use tokio::time::{Instant, sleep, timeout};
+
+/// How often a record is read: twice in a period, at least once a second and at most ten times.
+const SHORTEST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// How often the record of a limiter is read that no request uses.
+const UNUSED: Duration = Duration::from_secs(10);
+
+/// How long a store may take for a record. The limiter keeps its rule meanwhile.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long the start waits for the records: a gateway then begins with the rates that were learned before.
+const START: Duration = Duration::from_millis(500);
+
+/// How often a report is tried when other gateways replace the record at the same moment.
+const ATTEMPTS: usize = 4;
+
+/// A limiter of the plan, with the knowledge of its record.
+struct Learner {
+    plan: Arc<Plan>,
+    /// The index of the limiter.
+    limiter: usize,
+    store: Arc<dyn StoreAdmin>,
+    key: Arc<str>,
+    /// The record as the store had it last. It is written again when the store has lost it.
+    known: Option<Arc<str>>,
+    looked: Instant,
+}
+
+/// The record of a limiter after a report.
+enum Learned {
+    Rate(LearnedRate),
+    Margin(LearnedMargin),
+}
+
+/// Reads the records of all limiters that learn, and keeps reading and writing them on the current runtime.
+pub(crate) async fn begin(plan: &Arc<Plan>, store: &Arc<dyn StoreAdmin>) {
+    for limiter in 0..plan.limiters.len() {
+        let Some(auto) = plan.limiters[limiter].auto() else { continue };
+        let (plan, store, key) = (plan.clone(), store.clone(), auto.key.clone().into());
+        let looked = Instant::now();
+        let mut learner = Learner { plan, limiter, store, key, known: None, looked };
+        drop(timeout(START, learner.report()).await);
+        tokio::spawn(learner.keep());
+    }
+}
+
+/// Forgets the learned rate or margin of `auto`, which begins with the configured one again.
+///
+/// # Errors
+///
+/// [`StoreError`] when the store gave no answer.
+pub(crate) async fn forget(
+    auto: &AutoLimit,
+    store: &Arc<dyn StoreAdmin>,
+) -> Result<(), StoreError> {
+    let key: Arc<str> = auto.key.clone().into();
+    let mut note = store.exchange(key.clone(), None).await?;
+    for _ in 0..ATTEMPTS {
+        let first = match auto.rule {
+            AutoRule::Rate(rule) => Learned::Rate(rule.first(note.now)),
+            AutoRule::Margin(rule) => Learned::Margin(rule.first(note.now)),
+        };
+        let text: Arc<str> = first.text().into();
+        let change = NoteChange { expected: note.text, text: text.clone() };
+        note = store.exchange(key.clone(), Some(change)).await?;
+        if note.text.as_ref() == Some(&text) {
+            first.apply(auto);
+            break;
+        }
+    }
+    Ok(())
+}
+
+// === impl Learner ===
+
+impl Learner {
+    async fn keep(mut self) {
+        loop {
+            let auto = self.auto();
+            let period = match auto.rule {
+                AutoRule::Rate(rule) => crate::limit::duration(rule.period),
+                AutoRule::Margin(_) => LONGEST,
+            };
+            tokio::select! {
+                () = sleep((period / 2).clamp(SHORTEST, LONGEST)) => {}
+                () = auto.wake.notified() => {}
+            }
+            drop(timeout(PATIENCE, self.report()).await);
+        }
+    }
+
+    fn auto(&self) -> &AutoLimit {
+        self.plan.limiters[self.limiter].auto().expect("only limiters that learn have a task")
+    }
+
+    /// Brings the observations of this gateway into the shared record, and the record into the limiter.
+    async fn report(&mut self) -> Result<(), StoreError> {
+        let observed = self.auto().observed();
+        let is_unused = observed.asked == 0 && observed.refused.is_none();
+        if is_unused && self.known.is_some() && self.looked.elapsed() < UNUSED {
+            return Ok(());
+        }
+        let result = self.report_observed(&observed).await;
+        if let (Err(_), Some(refusal)) = (&result, observed.refused) {
+            self.auto().put_back(refusal);
+        }
+        result
+    }
+
+    async fn report_observed(&mut self, observed: &Observed) -> Result<(), StoreError> {
+        let mut note = self.store.exchange(self.key.clone(), None).await?;
+        self.looked = Instant::now();
+        for _ in 0..ATTEMPTS {
+            let Some(next) = self.next(&note, observed) else {
+                // Another version of Paceway has written it.
+                return Ok(());
+            };
+            let text: Arc<str> = next.text().into();
+            if note.text.as_ref() == Some(&text) {
+                next.apply(self.auto());
+                self.known = Some(text);
+                return Ok(());
+            }
+            let change = NoteChange { expected: note.text, text };
+            note = self.store.exchange(self.key.clone(), Some(change)).await?;
+        }
+        Ok(())
+    }
+
+    /// The record after this gateway's observations; `None` for a text that is no record.
+    fn next(&self, note: &Note, observed: &Observed) -> Option<Learned> {
+        let Note { text, now } = note;
+        let sent =
+            observed.refused.map(|refusal| (now - micros(refusal.sent.elapsed()), refusal.rate));
+        let auto = self.auto();
+        let text = text.as_ref().or(self.known.as_ref());
+        Some(match auto.rule {
+            AutoRule::Rate(rule) => {
+                let learned = match text {
+                    Some(text) => LearnedRate::parse(text)?,
+                    None => rule.first(*now),
+                };
+                // Half of the requests: some find a permit although the quota is used.
+                let used = observed.held > 0 && observed.held >= observed.asked / 2;
+                let refused = sent.map(|(sent, rate)| RefusedCall { sent, rate });
+                Learned::Rate(rule.next(learned, RateReport { used, refused }, *now))
+            }
+            AutoRule::Margin(rule) => {
+                let learned = match text {
+                    Some(text) => LearnedMargin::parse(text)?,
+                    None => rule.first(*now),
+                };
+                // Only a refusal while the limiter had no permit left is one of a window that was kept.
+                let refused = sent.filter(|_| observed.held > 0).map(|(sent, _)| sent);
+                let report = MarginReport { spread: auto.spread(), refused };
+                Learned::Margin(rule.next(learned, report, *now))
+            }
+        })
+    }
+}
+
+// === impl Learned ===
+
+impl Learned {
+    fn text(&self) -> String {
+        match self {
+            Self::Rate(learned) => learned.text(),
+            Self::Margin(learned) => learned.text(),
+        }
+    }
+
+    fn apply(&self, auto: &AutoLimit) {
+        match self {
+            Self::Rate(learned) => auto.set_rate(learned.rate),
+            Self::Margin(learned) => auto.set_margin(learned.margin),
+        }
+    }
+}

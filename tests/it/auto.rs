@@ -1,0 +1,168 @@
+//! Limiters that learn their rate: two gateways share it, a wave of refusals counts once, and a restart keeps it.
+
+use crate::support::{
+    Conn, Gateway, Redis, Reply, Said, Upstream, eventually, get, reply, request,
+};
+use paceway::{
+    algorithm::auto_rate::LearnedRate,
+    store::{
+        NoteChange,
+        batch::Script,
+        memory::MemoryStore,
+        redis::{Epochs, RedisStore, RedisUrl},
+    },
+};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+use tokio::task::AbortHandle;
+
+const KEY: &str = "paceway:{unknown}:A:unknown";
+/// As many requests of one wave are refused, each 300 ms after it arrived: no gateway knows of the first refusal when the
+/// others are sent.
+const WAVE: i64 = 5;
+const LATE: Duration = Duration::from_millis(300);
+
+fn config(redis: &Redis, upstream: &Upstream) -> String {
+    format!(
+        "store: {{ url: \"{}\", timeout: 2s }}\nupstream: {}\n\
+         limiters: {{ unknown: {{ rate: auto, start: 50/s, min: 1/s, max: 500/s }} }}\n\
+         routes: [{{ suffix: \"*\", limiters: [unknown], max_wait: 500ms }}]\n",
+        redis.url(),
+        upstream.url()
+    )
+}
+
+/// Callers that use more than the quota, until the handles are aborted.
+fn callers(gateways: &[SocketAddr]) -> Vec<AbortHandle> {
+    let addresses = gateways.iter().cycle().take(48).copied();
+    let callers = addresses.map(|address| {
+        tokio::spawn(async move {
+            loop {
+                get(address, "/search").await;
+            }
+        })
+    });
+    callers.map(|task| task.abort_handle()).collect()
+}
+
+fn record(redis: &Redis) -> Option<LearnedRate> {
+    match redis.command(&["GET", KEY]) {
+        Said::Bytes(Some(text)) => LearnedRate::parse(std::str::from_utf8(&text).ok()?),
+        _ => None,
+    }
+}
+
+async fn shown(gateway: &Gateway) -> f64 {
+    gateway.limiter("unknown").await["rate_per_second"].as_f64().expect("a rate")
+}
+
+/// Waits until every gateway shows the rate of the record, and returns it.
+async fn shared(redis: &Redis, gateways: &[Gateway]) -> f64 {
+    eventually("all gateways show the shared rate", async || {
+        let rate = record(redis)?.rate as f64 / 1e9;
+        for gateway in gateways {
+            if (shown(gateway).await - rate).abs() > 1e-6 {
+                return None;
+            }
+        }
+        Some(rate)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn gateways_share_a_rate_that_falls_once_for_each_wave_and_survives_a_restart() {
+    let redis = Redis::start();
+    let refusals = Arc::new(AtomicI64::new(0));
+    let left = refusals.clone();
+    let upstream = Upstream::start(move |_| {
+        match left.fetch_update(SeqCst, SeqCst, |left| (left > 0).then_some(left - 1)) {
+            Ok(_) => reply("429 Too Many Requests", &[("retry-after", "1")], "").after(LATE),
+            Err(_) => Reply::ok(),
+        }
+    })
+    .await;
+    let yaml = config(&redis, &upstream);
+    let mut gateways = [Gateway::start(&yaml).await, Gateway::start(&yaml).await];
+    assert!((shared(&redis, &gateways).await - 50.0).abs() < 1e-6, "begins with `start`");
+
+    let callers = callers(&gateways.each_ref().map(|gateway| gateway.listen));
+    let grown = eventually("the rate grows while it is used", async || {
+        record(&redis).filter(|record| record.rate >= 60_500_000_000)
+    })
+    .await;
+    // Each step is a tenth.
+    let steps = (grown.rate as f64 / 50e9).ln() / 1.1f64.ln();
+    assert!((steps - steps.round()).abs() < 1e-6, "{steps}");
+    assert_eq!(grown.fell, 0);
+
+    refusals.store(WAVE, SeqCst);
+    let fallen =
+        eventually("the rate falls", async || record(&redis).filter(|it| it.fell > 0)).await;
+    let part = fallen.rate as f64 / grown.rate as f64;
+    let steps = (part / 0.7).ln() / 1.1f64.ln();
+    assert!((steps - steps.round()).abs() < 1e-6 && steps < 4.5, "0.7 of what it was: {part}");
+    eventually("the whole wave is refused, and the rate grows again", async || {
+        (refusals.load(SeqCst) == 0 && record(&redis)?.changed > fallen.changed).then_some(())
+    })
+    .await;
+    assert_eq!(record(&redis).map(|it| it.fell), Some(fallen.fell), "one wave counts once");
+
+    callers.iter().for_each(AbortHandle::abort);
+    let rate = shared(&redis, &gateways).await;
+    let metric = gateways[0].metric("paceway_limiter_rate", &[("limiter", "unknown")]).await;
+    assert!((metric - rate).abs() < 1e-6, "{metric} and {rate}");
+    for gateway in &mut gateways {
+        gateway.signal("TERM");
+        gateway.end().await;
+    }
+    let again = [Gateway::start(&yaml).await];
+    assert!((shared(&redis, &again).await - rate).abs() < 1e-6, "it continues where it was");
+    assert!((rate - 50.0).abs() > 1e-6);
+
+    // A reset by an operator begins with `start` again.
+    let mut admin = Conn::to(again[0].admin).await.expect("connect");
+    admin.send(request("DELETE", "/limiters/unknown", &[])).await.expect("send");
+    assert_eq!(admin.answer().await.expect("an answer").status, 200);
+    assert!((shared(&redis, &again).await - 50.0).abs() < 1e-6);
+}
+
+async fn a_writer_that_has_not_read_the_text_changes_nothing(store: &dyn Script) {
+    let key: Arc<str> = "paceway:{note}:A:note".into();
+    let change = |expected: Option<&str>, text: &str| {
+        Some(NoteChange { expected: expected.map(Into::into), text: text.into() })
+    };
+    for (change, expected) in [
+        (None, None),
+        (change(Some("one"), "two"), None),
+        (change(None, "one"), Some("one")),
+        (change(None, "two"), Some("one")),
+        (change(Some("one"), "two"), Some("two")),
+        (None, Some("two")),
+    ] {
+        let note = store.exchange(key.clone(), change.clone()).await.expect("an answer");
+        assert_eq!(note.text.as_deref(), expected, "{change:?}");
+        assert!(note.now > 1_000_000_000_000_000, "the store's clock");
+    }
+}
+
+#[tokio::test]
+async fn a_note_is_replaced_only_by_a_writer_that_has_read_it() {
+    a_writer_that_has_not_read_the_text_changes_nothing(&MemoryStore::default()).await;
+    let redis = Redis::start();
+    let url = RedisUrl::parse(&redis.url()).expect("a URL");
+    let store =
+        RedisStore::open(&url, &Epochs::new("paceway", metrics::Counter::noop())).expect("a store");
+    store.connected(Duration::from_secs(5)).await.expect("a connection");
+    a_writer_that_has_not_read_the_text_changes_nothing(&store).await;
+    let Said::Number(left) = redis.command(&["PTTL", "paceway:{note}:A:note"]) else {
+        panic!("no number")
+    };
+    assert!(left > 29 * 24 * 3_600_000, "{left} ms");
+}
