@@ -68,7 +68,7 @@ pub struct LimiterPlan {
     names: Vec<StateNames>,
     /// The part of its rule that is learned; `None` for a limiter that learns nothing.
     auto: Option<Box<AutoLimit>>,
-    /// What its requests can ask of it at most.
+    /// The most that its requests can ask of it.
     demand: Demand,
     /// The requests of this gateway that wait for this limiter at the moment.
     pub waiting: AtomicUsize,

@@ -63,7 +63,7 @@ pub struct HeardRefusal {
     pub rate: Nanohertz,
 }
 
-/// What this gateway saw since its last report.
+/// The observations of this gateway since its last report.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Observed {
     /// The requests that asked the limiter.
