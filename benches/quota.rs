@@ -5,23 +5,17 @@
 
 #[path = "support/gateway.rs"]
 mod gateway;
+#[path = "support/stage.rs"]
+mod stage;
 
-use gateway::{PATIENCE, Process, free_port, page, until_ready};
 use parking_lot::Mutex;
-use std::{
-    collections::VecDeque,
-    env, fs, io,
-    net::SocketAddr,
-    process::{Command, ExitCode, Stdio},
-    sync::Arc,
-    time::Duration,
-};
-use tempfile::TempDir;
+use stage::{Stage, head};
+use std::{env, io, net::SocketAddr, process::ExitCode, sync::Arc, time::Duration};
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::AsyncWriteExt,
     net::{TcpListener, TcpStream},
     task::JoinSet,
-    time::{Instant, sleep, sleep_until, timeout},
+    time::{Instant, sleep, sleep_until},
 };
 
 /// One line of the table: a limiter, and the load and the rule of its upstream.
@@ -124,7 +118,7 @@ impl Case {
             "limiters: {{ it: {} }}\nroutes: [{{ suffix: /x, limiters: [it], max_wait: {} }}]\n",
             self.limiter, self.max_wait
         );
-        let stage = Stage::set(self.gateways, &upstream, &rest).await?;
+        let stage = Stage::set(self.gateways, upstream.address, &rest).await?;
         let offered = (self.rate * self.offered * seconds) as u32;
         let pause = Duration::from_secs_f64(1.0 / (self.rate * self.offered));
         let (started, mut requests) = (Instant::now(), JoinSet::new());
@@ -135,13 +129,15 @@ impl Case {
         let end = Instant::now();
         let (mut passed, mut refused) = (0, 0);
         while let Some(status) = requests.join_next().await {
-            match status.map_err(io::Error::other)?? {
-                200 => passed += 1,
-                429 => refused += 1,
-                status => println!("an answer {status}"),
+            let answer = status.map_err(io::Error::other)??;
+            match (answer.status, answer.is_own) {
+                (200, _) => passed += 1,
+                (429, true) => refused += 1,
+                _ => println!("another answer: {answer:?}"),
             }
         }
-        let late = stage.late().await?;
+        // The tasks that woke too late to send.
+        let late = stage.sum("paceway_late_wakeups_total").await?;
         let calls = upstream.calls.lock();
         let within = calls.accepted.iter().filter(|at| **at <= end).count() as f64;
         let share = within / (self.rate * (end - started).as_secs_f64());
@@ -172,12 +168,12 @@ async fn places() -> io::Result<bool> {
     let upstream = Upstream::start(None, Duration::from_millis(100)).await?;
     let rest = "limiters: { it: { algorithm: concurrency, max: 4 } }\n\
                 routes: [{ suffix: /x, limiters: [it], max_wait: 10s }]\n";
-    let stage = Stage::set(2, &upstream, rest).await?;
+    let stage = Stage::set(2, upstream.address, rest).await?;
     let (started, mut requests) = (Instant::now(), JoinSet::new());
     (0..80).for_each(|i| drop(requests.spawn(stage.request(i))));
     let mut passed = 0;
     while let Some(status) = requests.join_next().await {
-        passed += usize::from(status.map_err(io::Error::other)?? == 200);
+        passed += usize::from(status.map_err(io::Error::other)??.status == 200);
     }
     let took = started.elapsed();
     let busiest = upstream.calls.lock().busiest;
@@ -254,115 +250,4 @@ fn allows(law: Law, rate: f64, calls: &Calls, bucket: &Bucket, now: Instant) -> 
             allowed
         }
     }
-}
-
-// === the gateways and their Redis
-
-struct Stage {
-    gateways: Vec<SocketAddr>,
-    admins: Vec<SocketAddr>,
-    /// Connections that no request uses at the moment, by gateway.
-    idle: Arc<Mutex<Vec<VecDeque<TcpStream>>>>,
-    _processes: Vec<Process>,
-    _dir: TempDir,
-}
-
-// === impl Stage ===
-
-impl Stage {
-    async fn set(count: usize, upstream: &Upstream, rest: &str) -> io::Result<Self> {
-        let (dir, redis) = (tempfile::tempdir()?, free_port()?);
-        let mut processes = vec![
-            Command::new("redis-server")
-                .args(["--bind", "127.0.0.1", "--port", &redis.port().to_string()])
-                .args(["--save", "", "--appendonly", "no"])
-                .stdout(Stdio::null())
-                .spawn()
-                .map(Process)?,
-        ];
-        until_open(redis).await?;
-        let (mut gateways, mut admins) = (Vec::new(), Vec::new());
-        for i in 0..count {
-            let (listen, admin) = (free_port()?, free_port()?);
-            let file = dir.path().join(format!("{i}.yaml"));
-            let yaml = format!(
-                "listen: {listen}\nadmin: {admin}\nupstream: http://{}\n\
-                 store: {{ url: \"redis://{redis}\", timeout: 2s }}\n{rest}",
-                upstream.address
-            );
-            fs::write(&file, yaml)?;
-            processes.push(
-                Command::new(env!("CARGO_BIN_EXE_paceway"))
-                    .args(["run", "--config"])
-                    .arg(&file)
-                    .stdout(Stdio::null())
-                    .stderr(Stdio::null())
-                    .spawn()
-                    .map(Process)?,
-            );
-            gateways.push(listen);
-            admins.push(admin);
-        }
-        for admin in &admins {
-            until_ready(*admin).await?;
-        }
-        let idle = Arc::new(Mutex::new((0..count).map(|_| VecDeque::new()).collect()));
-        Ok(Self { gateways, admins, idle, _processes: processes, _dir: dir })
-    }
-
-    /// Reads from the metrics how many tasks woke too late to send.
-    async fn late(&self) -> io::Result<u64> {
-        let mut late = 0;
-        for admin in &self.admins {
-            let page = page(*admin, "/metrics").await?;
-            let counts = page.lines().filter(|line| line.starts_with("paceway_late_wakeups_total"));
-            late +=
-                counts.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum::<u64>();
-        }
-        Ok(late)
-    }
-
-    /// Sends a request, to each gateway in turn, and returns the status of the answer.
-    fn request(&self, number: usize) -> impl Future<Output = io::Result<u16>> + Send + 'static {
-        let (i, idle) = (number % self.gateways.len(), self.idle.clone());
-        let gateway = self.gateways[i];
-        async move {
-            let kept = idle.lock()[i].pop_front();
-            let mut stream = match kept {
-                Some(stream) => stream,
-                None => TcpStream::connect(gateway).await?,
-            };
-            stream.set_nodelay(true)?;
-            stream.write_all(b"GET /x HTTP/1.1\r\nHost: bench\r\n\r\n").await?;
-            let answer = timeout(PATIENCE, head(&mut stream)).await??;
-            let answer = answer.ok_or(io::ErrorKind::UnexpectedEof)?;
-            let status = answer.get(9..12).and_then(|status| status.parse().ok());
-            let status = status.ok_or(io::ErrorKind::InvalidData)?;
-            if status == 200 {
-                idle.lock()[i].push_back(stream);
-            }
-            Ok(status)
-        }
-    }
-}
-
-/// Reads up to the end of the header section; no message of this bench has a body that matters.
-async fn head(stream: &mut TcpStream) -> io::Result<Option<String>> {
-    let (mut text, mut piece) = (Vec::new(), [0; 2048]);
-    while !text.windows(4).any(|end| end == b"\r\n\r\n") {
-        match stream.read(&mut piece).await? {
-            0 => return Ok(None),
-            more => text.extend_from_slice(&piece[..more]),
-        }
-    }
-    Ok(Some(String::from_utf8_lossy(&text).into_owned()))
-}
-
-async fn until_open(address: SocketAddr) -> io::Result<()> {
-    let opened = async {
-        while TcpStream::connect(address).await.is_err() {
-            sleep(Duration::from_millis(10)).await;
-        }
-    };
-    timeout(PATIENCE, opened).await.map_err(io::Error::from)
 }

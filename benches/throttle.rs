@@ -1,0 +1,352 @@
+//! Gateways at an upstream whose quota is not the configured one: another program uses a part of it, it is lower, it is
+//! unknown, or the upstream refuses every call for a while. Gateways, redis-server and the upstream are real. Ends with
+//! 1 when a bound of the table is broken. `-- SECONDS` sets for how long requests are offered, 30 by default; `-- TEXT`
+//! runs only the cases with that text in their name.
+#![allow(clippy::print_stdout, reason = "a table is what it is for")]
+
+#[path = "support/gateway.rs"]
+mod gateway;
+#[path = "support/stage.rs"]
+mod stage;
+
+use parking_lot::Mutex;
+use stage::{Stage, head};
+use std::{
+    collections::VecDeque, env, io, net::SocketAddr, process::ExitCode, sync::Arc, time::Duration,
+};
+use tokio::{
+    io::AsyncWriteExt,
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+    time::{Instant, sleep, sleep_until},
+};
+
+const GATEWAYS: usize = 3;
+const SECOND: Duration = Duration::from_secs(1);
+/// All gateways know of a refusal this long after the upstream has sent it.
+const KNOWN: Duration = Duration::from_millis(100);
+
+/// One line of the table.
+struct Case {
+    name: &'static str,
+    limiter: &'static str,
+    max_wait: &'static str,
+    vendor: Vendor,
+    /// The load, as a multiple of the quota; calls arrive at random (Poisson).
+    offered: f64,
+    /// Nothing before this part of the run counts.
+    settled: f64,
+    bounds: Bounds,
+}
+
+/// The bounds of a case: the run fails when one of them is broken.
+struct Bounds {
+    /// The largest share of calls that the upstream may refuse.
+    refused: f64,
+    /// The least share of what is left of the quota, or of the load if that is less, that must be used.
+    used: f64,
+    /// No caller may receive the upstream's own refusal.
+    shields: bool,
+}
+
+/// How the upstream counts: at most `quota` calls in any second.
+#[derive(Clone, Copy)]
+struct Vendor {
+    quota: usize,
+    /// Calls of another program, as a share of the quota.
+    stranger: f64,
+    /// Refused calls count, too.
+    counts_refused: bool,
+    /// Every answer has `RateLimit` fields (draft-10) with what remains.
+    tells: bool,
+    /// It refuses every call for this long, 5 s after the start.
+    closed: Duration,
+}
+
+/// An upstream of one vendor.
+struct Upstream {
+    address: SocketAddr,
+    calls: Arc<Mutex<Calls>>,
+}
+
+#[derive(Default)]
+struct Calls {
+    /// The calls of the last second that count, of ours and of the other program.
+    window: VecDeque<Instant>,
+    accepted: Vec<Instant>,
+    refused: Vec<Instant>,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let args: Vec<String> = env::args().skip(1).collect();
+    // `cargo test --all-targets` runs every bench without `--bench`: then there is nothing to measure.
+    if !args.iter().any(|arg| arg == "--bench") {
+        return ExitCode::SUCCESS;
+    }
+    let seconds = args.iter().find_map(|arg| arg.parse().ok()).unwrap_or(30.0);
+    let chosen = args.iter().find(|arg| !arg.starts_with("--") && arg.parse::<f64>().is_err());
+    println!(
+        "| case | callers: served, 429 of the gateway, 429 of the upstream | refused by the upstream | used of what is left | sent while closed |"
+    );
+    println!("|---|---|---|---|---|---|");
+    let mut kept = true;
+    for case in cases().iter().filter(|case| chosen.is_none_or(|text| case.name.contains(text))) {
+        kept &= case.run(seconds).await.expect("a run");
+    }
+    if kept { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn cases() -> Vec<Case> {
+    let vendor = Vendor {
+        quota: 50,
+        stranger: 0.0,
+        counts_refused: false,
+        tells: true,
+        closed: Duration::ZERO,
+    };
+    let fixed = "{ algorithm: sliding_window, rate: 50/s, margin: 30ms }";
+    let auto = "{ algorithm: sliding_window, rate: auto, start: 50/s, min: 1/s, max: 100/s, margin: 30ms }";
+    let unknown = "{ rate: auto, start: 5/s, min: 1/s, max: 100/s, burst: 1 }";
+    let bounds = |refused, used, shields| Bounds { refused, used, shields };
+    let case = |name, limiter, max_wait, vendor, offered, bounds| Case {
+        name,
+        limiter,
+        max_wait,
+        vendor,
+        offered,
+        settled: 0.0,
+        bounds,
+    };
+    let shared = Vendor { stranger: 0.2, ..vendor };
+    let silent = Vendor { tells: false, ..shared };
+    let lower = Vendor { quota: 45, tells: false, ..vendor };
+    let penal = |vendor| Vendor { counts_refused: true, ..vendor };
+    vec![
+        case(
+            "another program uses 20 %, load 75 %",
+            fixed,
+            "5s",
+            shared,
+            0.75,
+            bounds(0.05, 0.97, true),
+        ),
+        case(
+            "the same, nothing told, rate: auto",
+            auto,
+            "5s",
+            silent,
+            0.75,
+            bounds(0.05, 0.97, true),
+        ),
+        case(
+            "another program uses 20 %, load 2 x, refused calls count",
+            fixed,
+            "500ms",
+            penal(shared),
+            2.0,
+            bounds(0.05, 0.9, false),
+        ),
+        case(
+            "the same, nothing told, rate: auto",
+            auto,
+            "500ms",
+            penal(silent),
+            2.0,
+            bounds(0.05, 0.9, false),
+        ),
+        case(
+            "quota 10 % lower, load 2 x, rate: auto",
+            auto,
+            "500ms",
+            lower,
+            2.2,
+            bounds(0.02, 0.95, false),
+        ),
+        case(
+            "quota 10 % lower, load 2 x, refused calls count, rate: auto",
+            auto,
+            "500ms",
+            penal(lower),
+            2.2,
+            bounds(0.02, 0.95, false),
+        ),
+        case(
+            "everything refused for 2 s",
+            fixed,
+            "5s",
+            Vendor { closed: 2 * SECOND, ..vendor },
+            0.75,
+            bounds(0.05, 0.0, true),
+        ),
+        Case {
+            settled: 20.0,
+            ..case(
+                "unknown quota of 30/s",
+                unknown,
+                "500ms",
+                Vendor { quota: 30, tells: false, ..vendor },
+                3.0,
+                bounds(0.03, 0.9, false),
+            )
+        },
+    ]
+}
+
+// === impl Case ===
+
+impl Case {
+    /// Offers the load for `seconds` and returns whether the bounds were kept.
+    async fn run(&self, seconds: f64) -> io::Result<bool> {
+        let seconds = seconds.max(self.settled + 10.0);
+        let quota = self.vendor.quota as f64;
+        let start = Instant::now() + 2 * SECOND;
+        let upstream = Upstream::start(self.vendor, start).await?;
+        let rest = format!(
+            "limiters: {{ it: {} }}\nroutes: [{{ suffix: /x, limiters: [it], max_wait: {} }}]\n",
+            self.limiter, self.max_wait
+        );
+        let stage = Stage::set(GATEWAYS, upstream.address, &rest).await?;
+        // Each run offers the same load.
+        let (mut random, mut requests) = (fastrand::Rng::with_seed(1), JoinSet::new());
+        let (mut at, mut offered) = (0.0, 0);
+        while at < seconds {
+            sleep_until(start + Duration::from_secs_f64(at)).await;
+            requests.spawn(stage.request(offered));
+            offered += 1;
+            at -= (1.0 - random.f64()).ln() / (quota * self.offered);
+        }
+        let end = Instant::now();
+        let (mut served, mut own, mut theirs, mut others) = (0, 0, 0, 0);
+        while let Some(answer) = requests.join_next().await {
+            let answer = answer.map_err(io::Error::other)??;
+            match (answer.status, answer.is_own) {
+                (200, _) => served += 1,
+                (429, true) => own += 1,
+                (429, false) => theirs += 1,
+                _ => others += 1,
+            }
+        }
+        let again = stage.sum("paceway_retries_total").await?;
+        let calls = upstream.calls.lock();
+        let from = start + Duration::from_secs_f64(self.settled);
+        let within = |at: &&Instant| **at >= from && **at <= end;
+        let accepted = calls.accepted.iter().filter(within).count() as f64;
+        let refused = calls.refused.iter().filter(within).count() as f64;
+        let left = quota * (1.0 - self.vendor.stranger);
+        let span = (end - from).as_secs_f64();
+        let used = accepted / (left.min(quota * self.offered) * span);
+        let refused = refused / (accepted + refused).max(1.0);
+        // The first refusal of the closed time, and those that follow when every gateway knows of it.
+        let closed = (start + 5 * SECOND, start + 5 * SECOND + self.vendor.closed);
+        let first = calls.refused.iter().find(|at| **at >= closed.0);
+        let late = first.map_or(0, |first| {
+            let late = calls.refused.iter().filter(|at| **at > *first + KNOWN && **at < closed.1);
+            late.count()
+        });
+        let is_closed = !self.vendor.closed.is_zero();
+        let sent = if is_closed { late.to_string() } else { "-".into() };
+        println!(
+            "| {} | {served}, {own}, {theirs} | {:.1} % | {again} | {:.1} % | {sent} |",
+            self.name,
+            refused * 100.0,
+            used * 100.0,
+        );
+        if others > 0 {
+            println!("{others} other answers");
+        }
+        let shields = !self.bounds.shields || theirs == 0;
+        let refused = is_closed || refused <= self.bounds.refused;
+        Ok(refused
+            && used >= self.bounds.used
+            && shields
+            && others == 0
+            && (!is_closed || late == 0))
+    }
+}
+
+// === impl Upstream ===
+
+impl Upstream {
+    /// Starts the upstream of `vendor`, which the other program uses from `start` on.
+    async fn start(vendor: Vendor, start: Instant) -> io::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let (address, calls) = (listener.local_addr()?, Arc::<Mutex<Calls>>::default());
+        let log = calls.clone();
+        if vendor.stranger > 0.0 {
+            let log = calls.clone();
+            tokio::spawn(async move {
+                let pause = SECOND.div_f64(vendor.quota as f64 * vendor.stranger);
+                for i in 0_u32.. {
+                    sleep_until(start + pause * i).await;
+                    // Its calls are those of a program that stays within its part.
+                    log.lock().window.push_back(Instant::now());
+                }
+            });
+        }
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let log = log.clone();
+                // An error of a connection matters to its client alone.
+                tokio::spawn(async move { drop(serve(stream, &log, vendor, start).await) });
+            }
+        });
+        Ok(Self { address, calls })
+    }
+}
+
+async fn serve(
+    mut stream: TcpStream,
+    calls: &Mutex<Calls>,
+    vendor: Vendor,
+    start: Instant,
+) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    while head(&mut stream).await?.is_some() {
+        let answer = calls.lock().answer(vendor, start, Instant::now());
+        sleep(Duration::from_millis(5)).await;
+        stream.write_all(answer.as_bytes()).await?;
+    }
+    Ok(())
+}
+
+// === impl Calls ===
+
+impl Calls {
+    /// Counts a call that arrives `now`, and returns the answer.
+    fn answer(&mut self, vendor: Vendor, start: Instant, now: Instant) -> String {
+        while self.window.front().is_some_and(|at| now - *at >= SECOND) {
+            self.window.pop_front();
+        }
+        let closed = start + 5 * SECOND;
+        let is_closed = now >= closed && now < closed + vendor.closed;
+        let accepted = !is_closed && self.window.len() < vendor.quota;
+        if accepted || (vendor.counts_refused && !is_closed) {
+            self.window.push_back(now);
+        }
+        match accepted {
+            true => self.accepted.push(now),
+            false => self.refused.push(now),
+        }
+        // The time until the next call would be accepted.
+        let over = (self.window.len() + 1).saturating_sub(vendor.quota);
+        let free = over.checked_sub(1).and_then(|i| self.window.get(i));
+        let mut after =
+            free.map_or(Duration::ZERO, |at| (*at + SECOND).saturating_duration_since(now));
+        if is_closed {
+            after = closed + vendor.closed - now;
+        }
+        let remaining = vendor.quota.saturating_sub(self.window.len());
+        let told = match vendor.tells {
+            true => format!("RateLimit: \"second\";r={remaining};t=1\r\n"),
+            false => String::new(),
+        };
+        match accepted {
+            true => format!("HTTP/1.1 200 OK\r\n{told}Content-Length: 0\r\n\r\n"),
+            false => format!(
+                "HTTP/1.1 429 Too Many Requests\r\n{told}Retry-After-Ms: {}\r\nContent-Length: 0\r\n\r\n",
+                after.as_millis() + 1
+            ),
+        }
+    }
+}
