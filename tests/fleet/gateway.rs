@@ -322,6 +322,10 @@ impl Store for Unpaused {
         self.store.look(check)
     }
 
+    fn lower(&self, check: &Check, remaining: i64) -> Answer<Level> {
+        self.store.lower(check, remaining)
+    }
+
     fn pause(&self, checks: &Checks, pause: Pause) -> Answer<()> {
         self.store.pause(checks, pause)
     }

@@ -60,6 +60,16 @@ async fn a_refusal_charges_no_limiter(store: Arc<dyn StoreAdmin>) {
     assert_eq!((remaining(&store, &small).await, remaining(&store, &large).await), (0, 7));
 }
 
+/// An upstream may know of calls that no gateway made; it never knows of permits that the limiter does not have.
+async fn a_level_is_lowered_and_never_raised(store: Arc<dyn StoreAdmin>) {
+    let check = check("{t}:lower", 1, HOUR, 50);
+    for (told, expected) in [(60, 50), (10, 10), (20, 10), (-1, 0)] {
+        let level = store.lower(&check, told).get().await.expect("a level");
+        assert_eq!((level.remaining, remaining(&store, &check).await), (expected, expected));
+    }
+    assert!(!decide(&store, &[check].into(), 0).await.admitted);
+}
+
 async fn slots_are_in_the_order_of_asking(store: Arc<dyn StoreAdmin>) {
     let checks: Checks = Arc::new([check("{t}:order", 1, HOUR / 100, 1)]);
     let mut last = -1;
@@ -285,6 +295,7 @@ contract!(
     [
         admits_exactly_the_burst_under_contention,
         a_refusal_charges_no_limiter,
+        a_level_is_lowered_and_never_raised,
         slots_are_in_the_order_of_asking,
         what_is_given_back_goes_to_the_next,
         a_request_that_cost_less_returns_the_rest_once,

@@ -55,6 +55,8 @@ enum What {
     Forget(usize),
     /// The limiter of a key is paused.
     Pause(usize, Pause),
+    /// The level of a key is lowered.
+    Lower(usize, i64),
     /// A request that waits for a place asks again.
     AskAgain(usize),
     /// The limiter of a key gets another rule, as after an edit of the configuration.
@@ -136,6 +138,7 @@ fn step(rule: BoxedStrategy<Algorithm>) -> impl Strategy<Value = Step> {
         1 => (0..5usize).prop_map(What::AskAgain),
         1 => (0..30usize).prop_map(What::Forget),
         1 => (0..3usize, pause()).prop_map(|(key, pause)| What::Pause(key, pause)),
+        1 => (0..3usize, 0..4i64).prop_map(|(key, remaining)| What::Lower(key, remaining)),
         1 => (0..3usize, rule).prop_map(|(key, rule)| What::Change(key, rule)),
         1 => any::<[bool; 3]>().prop_filter_map("seldom", |[seldom, also, states]| {
             (seldom && also).then_some(What::Lose { states })
@@ -293,6 +296,9 @@ async fn compare(
             | What::Forget(_) => continue,
             What::Look(i) => Entry::Look { check: check(&rules, i, 1, true) },
             What::Pause(i, pause) => Entry::Pause { check: check(&rules, i, 1, true), pause },
+            What::Lower(i, remaining) => {
+                Entry::Lower { check: check(&rules, i, 1, true), remaining }
+            }
             What::Change(i, rule) => {
                 // An absent state is lost, and virtual time expires no key of a real server: a rule that remembers
                 // longer would show that.

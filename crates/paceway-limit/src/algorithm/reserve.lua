@@ -12,13 +12,14 @@
 --     G k kind cost whole ticks born aux ARGS…               refund a grant
 --     P k kind ARGS…                                         look
 --     Z k kind span status ARGS…                             pause for `span` µs, and look
+--     M k kind most ARGS…                                    lower the level to `most`, and look
 --   reply     that of plain.lua, then (ahead of an epoch) flat integers, for each entry one of
 --     D  1 at 0 bound remaining next reset_after, then n times: at whole ticks born aux
 --        0 at retry_after bound remaining next reset_after   refused; nothing is written
 --        2 at 0 bound remaining next reset_after deadline ask_after   waits for a concurrency permit
 --     G, R, X  1 refunded, renewed, forgotten | 0 there was nothing | 2 refunded, and a waiter was notified
---     P, Z  1 remaining next reset_after
---     D, P, Z of a paused limiter  10 more, and after reset_after the µs that the pause still takes
+--     P, Z, M  1 remaining next reset_after
+--     D, P, Z, M of a paused limiter  10 more, and after reset_after the µs that the pause still takes
 --     any -1 k                                               KEYS[k] holds a foreign value
 --
 -- A state is read once and written once per call, however many entries use it.
@@ -265,6 +266,32 @@ local function pause(state, span, status)
   publish_pause(state.key, span, status)
 end
 
+-- The most grants by which one step lowers a level.
+local LOWERINGS = 64
+
+-- Takes permits for now until at most `most` are left of those that can be taken now.
+local function lower(state, most)
+  local algorithm, open = state.algorithm, state.open
+  if algorithm.lease then return end
+  local want = { state = state, enforce = true }
+  for _ = 1, LOWERINGS do
+    want.cost = level_of(state, true) - most
+    local start
+    -- Permits in several holes are not taken as one grant.
+    while not start and want.cost > 0 do
+      local at, its_start = earliest_of(want, 0)
+      if at <= 0 then start = its_start else want.cost = math.floor(want.cost / 2) end
+    end
+    if not start then return end
+    if open.gate then
+      take_behind(open.gate, algorithm, open, start, want.cost)
+    else
+      algorithm.take(open, start, want.cost)
+    end
+    state.dirty = true
+  end
+end
+
 local i = 4
 
 local function next_arg()
@@ -358,10 +385,12 @@ while i <= #args do
     end
   else
     local k, algorithm = next_number(), algorithm_of(next_number())
-    local span, status
+    local span, status, most
     if what == 'Z' then span, status = next_number(), next_number() end
+    if what == 'M' then most = next_number() end
     local state = next_state(k, algorithm)
     if state and span then pause(state, span, status) end
+    if state and most then lower(state, most) end
     if not state then push(-1, k) else push_level(level_of(state, true)) end
   end
 end

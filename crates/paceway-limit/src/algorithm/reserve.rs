@@ -29,6 +29,10 @@ pub struct Want<'a> {
 /// were made.
 const KEPT: Micros = 500_000;
 
+/// The most grants by which one step lowers a level. Only a limiter with more holes than that keeps permits
+/// above the level, until the next step.
+const LOWERINGS: usize = 64;
+
 /// The share of one limiter in the decision on a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
@@ -217,6 +221,31 @@ fn concurrent(wants: &mut [Want<'_>], budget: Micros, at: Micros, ticket: Ticket
             }
         }
     }
+}
+
+/// Takes permits for now from an enforcing limiter until at most `most` are left of those that can be taken now.
+/// An upstream that says how many calls remain knows of those of other programs. It never raises a level, and
+/// a limiter that counts concurrency permits has none to take. Returns whether it took any.
+pub fn lower(want: &mut Want<'_>, most: i64) -> bool {
+    let mut lowered = false;
+    for _ in 0..LOWERINGS {
+        want.cost = want.level().remaining - most;
+        let mut found = None;
+        // Permits in several holes are not taken as one grant.
+        while found.is_none() && want.cost > 0 && want.is_permits() {
+            match want.earliest(0) {
+                (..=0, start) => found = Some(start),
+                _ => want.cost /= 2,
+            }
+        }
+        let Some(start) = found else { break };
+        match &mut want.gate {
+            Some(gate) => gate.take(want.open, start, want.cost),
+            None => want.open.take(start, want.cost),
+        };
+        lowered = true;
+    }
+    lowered
 }
 
 fn take(

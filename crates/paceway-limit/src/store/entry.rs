@@ -1,4 +1,4 @@
-//! The steps that a store executes in one call, and its reply to each. Every backend executes the same six steps.
+//! The steps that a store executes in one call, and its reply to each. Every backend executes the same seven steps.
 
 use super::{Check, Checks, Decision, StoreError};
 use crate::algorithm::{Grant, Level, Micros, concurrency::Ticket};
@@ -46,6 +46,14 @@ pub enum Entry {
         /// How long it grants nothing, and why.
         pause: Pause,
     },
+    /// Takes permits now so that at most `remaining` of those that could be taken now are left, and reads the level. It
+    /// never raises one.
+    Lower {
+        /// The limiter.
+        check: Check,
+        /// The permits that may be left, at least 0.
+        remaining: i64,
+    },
 }
 
 /// A pause of limiters, which an upstream has asked for.
@@ -66,7 +74,7 @@ pub enum Reply {
     Done(bool),
     /// An [`Entry::Refund`] passed a concurrency permit to a waiting request, which may have left since without a word.
     HandedOver,
-    /// The level that an [`Entry::Look`] or [`Entry::Pause`] read.
+    /// The level that an [`Entry::Look`], [`Entry::Pause`] or [`Entry::Lower`] read.
     Level(Level),
     /// This step failed alone; the others of its call did not.
     Failed(StoreError),
@@ -83,7 +91,8 @@ impl Entry {
             | Self::Renew { check, .. }
             | Self::Forget { check }
             | Self::Look { check }
-            | Self::Pause { check, .. } => std::slice::from_ref(check),
+            | Self::Pause { check, .. }
+            | Self::Lower { check, .. } => std::slice::from_ref(check),
         }
     }
 }

@@ -171,6 +171,13 @@ impl Store for Failover {
         }
     }
 
+    fn lower(&self, check: &Check, remaining: i64) -> Answer<Level> {
+        match self.is_away() {
+            true => Answer::Ready(Err(StoreError::NotConnected)),
+            false => self.store.lower(check, remaining),
+        }
+    }
+
     fn look(&self, check: &Check) -> Answer<Level> {
         match self.is_away() {
             true => Answer::Ready(Err(StoreError::NotConnected)),

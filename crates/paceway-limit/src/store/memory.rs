@@ -167,6 +167,9 @@ impl MemoryStore {
                 Entry::Forget { check } => Reply::Done(self.forget_at(now, check)),
                 Entry::Look { check } => Reply::Level(self.look_at(now, check)),
                 Entry::Pause { check, pause } => Reply::Level(self.pause_at(now, check, *pause)),
+                Entry::Lower { check, remaining } => {
+                    Reply::Level(self.lower_at(now, check, *remaining))
+                }
             })
             .collect()
     }
@@ -261,6 +264,20 @@ impl MemoryStore {
         let called = self.put(&mut shard, check, opened, false, now);
         drop(shard);
         self.call(called);
+        level
+    }
+
+    /// Lowers the level of a limiter, and returns it.
+    fn lower_at(&self, now: Micros, check: &Check, remaining: i64) -> Level {
+        let mut level = Level::default();
+        self.change(now, check, |opened| {
+            let OpenedState { open, gate, .. } = &mut *opened;
+            let gate = gate.as_deref_mut();
+            let lowered =
+                reserve::lower(&mut Want { open, cost: 1, enforce: true, gate }, remaining.max(0));
+            level = opened.level();
+            lowered
+        });
         level
     }
 

@@ -68,6 +68,13 @@ impl Batched {
         })
     }
 
+    fn ask_level(&self, entry: Entry) -> Answer<Level> {
+        Answer::Pending(self.ask(entry), |reply| match reply {
+            Reply::Level(level) => Some(level),
+            _ => None,
+        })
+    }
+
     fn queue(&self, entry: &Entry) -> Arc<CallQueue> {
         let name = self.backend.script.lane(&entry.checks()[0].key);
         let mut queues = self.queues.lock();
@@ -119,10 +126,11 @@ impl Store for Batched {
     }
 
     fn look(&self, check: &Check) -> Answer<Level> {
-        Answer::Pending(self.ask(Entry::Look { check: check.clone() }), |reply| match reply {
-            Reply::Level(level) => Some(level),
-            _ => None,
-        })
+        self.ask_level(Entry::Look { check: check.clone() })
+    }
+
+    fn lower(&self, check: &Check, remaining: i64) -> Answer<Level> {
+        self.ask_level(Entry::Lower { check: check.clone(), remaining })
     }
 
     fn pause(&self, checks: &Checks, pause: Pause) -> Answer<()> {

@@ -42,6 +42,10 @@ impl Store for MemoryStore {
         &self.shared.pauses
     }
 
+    fn lower(&self, check: &Check, remaining: i64) -> Answer<Level> {
+        Answer::Ready(Ok(self.lower_at(self.now(), check, remaining)))
+    }
+
     fn look(&self, check: &Check) -> Answer<Level> {
         Answer::Ready(Ok(self.look_at(self.now(), check)))
     }

@@ -96,7 +96,9 @@ impl ScriptCall<'_> {
             Entry::Refund { .. } | Entry::Renew { .. } | Entry::Forget { .. } => {
                 Reply::Done(code == 1)
             }
-            Entry::Look { .. } | Entry::Pause { .. } => Reply::Level(read_level(code, numbers)?),
+            Entry::Look { .. } | Entry::Pause { .. } | Entry::Lower { .. } => {
+                Reply::Level(read_level(code, numbers)?)
+            }
         })
     }
 }

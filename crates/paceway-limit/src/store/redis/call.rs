@@ -275,6 +275,12 @@ impl<'e> ScriptCall<'e> {
                 self.number(pause.status.into());
                 self.rule(check);
             }
+            Entry::Lower { check, remaining } => {
+                self.word(b"M");
+                self.head(check);
+                self.number((*remaining).max(0));
+                self.rule(check);
+            }
         }
     }
 
