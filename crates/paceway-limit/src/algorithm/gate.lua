@@ -75,10 +75,12 @@ local function take_behind(gate, algorithm, open, start, cost)
   return whole, ticks, born, aux
 end
 
--- Returns the permits of a refunded grant, if they were taken through this gate.
+-- Returns the permits of a grant to the gate; false if they were not taken through it.
 local function refund_behind(gate, algorithm, ticks, aux, cost)
   local name = algorithm.names == 'aux' and aux or algorithm.names == 'ticks' and ticks
-  if name == gate.stop then gate.spent = math.max(gate.spent - cost, 0) end
+  if name ~= gate.stop then return false end
+  gate.spent = math.max(gate.spent - cost, 0)
+  return true
 end
 
 -- remaining, next, reset_after, paused

@@ -128,8 +128,9 @@ impl OpenGate {
         grant
     }
 
-    /// Returns `cost` permits of a refunded grant, if they were taken through this gate: otherwise every
-    /// request that leaves after a pause would slow the limiter for as long as it is busy.
+    /// Returns `cost` permits of a grant to the gate, if they were taken through it: otherwise every request
+    /// that leaves after a pause would slow the limiter for as long as it is busy. The state of the limiter
+    /// may have no use for them, because it was full again meanwhile; the gate has.
     pub fn refund(&mut self, open: &Open, mut grant: Grant, cost: i64) {
         if name(open, &mut grant).is_some_and(|name| *name == self.gate.until) {
             self.gate.spent = (self.gate.spent - cost).max(0);

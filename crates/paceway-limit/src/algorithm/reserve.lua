@@ -43,7 +43,7 @@ local states, used = {}, {}
 local function save(state)
   if state.dirty then
     state.algorithm.save(state.open, state.key)
-  elseif state.is_paused then
+  elseif state.has_new_gate then
     replace_gate(state.key, state.open.gate, now)
   end
 end
@@ -66,7 +66,7 @@ local function open(k, algorithm, rule, horizon)
     -- While gateways get a new configuration, one call can carry both rules.
     save(state)
     state.open = algorithm.load(state.key, now, rule, horizon)
-    state.dirty, state.is_paused = false, false
+    state.dirty, state.has_new_gate = false, false
   end
   return state or nil
 end
@@ -261,7 +261,7 @@ local function pause(state, span, status)
     local gate = { stop = stop, spent = 0, status = status }
     gate = open_gate(state.algorithm, gate, now, open.rule)
     if not gate then return end
-    open.gate, state.is_paused = gate, true
+    open.gate, state.has_new_gate = gate, true
   end
   publish_pause(state.key, span, status)
 end
@@ -346,10 +346,9 @@ while i <= #args do
       push(-1, k)
     else
       local given = algorithm.refund(state.open, whole, ticks, born, aux, cost)
-      if given then
-        state.dirty = true
-        if state.open.gate then refund_behind(state.open.gate, algorithm, ticks, aux, cost) end
-      end
+      if given then state.dirty = true end
+      local gate = state.open.gate
+      if gate and refund_behind(gate, algorithm, ticks, aux, cost) then state.has_new_gate = true end
       push(state.open.handed_over and 2 or given and 1 or 0)
     end
   elseif what == 'R' then
@@ -373,7 +372,7 @@ while i <= #args do
       push(algorithm.forget(state.open) and 1 or 0)
     else
       -- The decisions that this call made on the state before are dropped with it.
-      if state then state.dirty, state.is_paused = false, false end
+      if state then state.dirty, state.has_new_gate = false, false end
       states[k] = nil
       local gone
       if state then

@@ -142,7 +142,7 @@ impl MemoryStore {
                 Entry::Refund { check, grant } => {
                     let refund = |OpenedState { open, gate, .. }: &mut OpenedState| {
                         let given = open.settle(*grant, check.cost, check.horizon);
-                        if given && let Some(gate) = gate {
+                        if let Some(gate) = gate {
                             gate.refund(open, *grant, check.cost);
                         }
                         given
@@ -291,9 +291,6 @@ impl MemoryStore {
         } else {
             let gate = opened.gate.as_ref().map_or(gate, |old| old.gate().or_later(gate));
             opened.gate = OpenGate::new(gate, now, &check.algorithm).map(Box::new);
-            if let Some(gate) = &opened.gate {
-                shard.put_gate(now, opened.print, gate);
-            }
         }
         let level = opened.level();
         // The state of a rate does not change.
@@ -353,6 +350,9 @@ impl MemoryStore {
         changed: bool,
         now: Micros,
     ) -> Vec<Ticket> {
+        if let Some(gate) = gate {
+            shard.put_gate(now, print, &gate);
+        }
         let leases = open.leases().map(|leases| leases.notified());
         // Leases change by themselves: expired permits have been removed.
         if !changed && leases.is_none() {
@@ -360,9 +360,6 @@ impl MemoryStore {
                 shard.put_back(print, place, open);
             }
             return Vec::new();
-        }
-        if let Some(gate) = gate {
-            shard.put_gate(now, print, &gate);
         }
         let before = shard.len();
         match open.close() {

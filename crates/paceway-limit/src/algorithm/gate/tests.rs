@@ -44,12 +44,12 @@ impl Limiter {
 
     fn refund(&mut self, now: Micros, grant: Grant, cost: i64) {
         let (mut open, mut gate) = self.open(now);
+        if let Some(gate) = &mut gate {
+            gate.refund(&open, grant, cost);
+        }
+        self.gate = gate.map(|gate| gate.gate());
         if open.refund(grant, cost) {
-            if let Some(gate) = &mut gate {
-                gate.refund(&open, grant, cost);
-            }
             self.state = open.close().map(|(state, _)| state);
-            self.gate = gate.map(|gate| gate.gate());
         }
     }
 }
@@ -166,6 +166,26 @@ fn a_refund_from_before_the_pause_does_not_count() {
     limiter.refund(T0, before, 5);
     assert_eq!(limiter.gate.map(|gate| gate.spent), Some(1));
     assert_eq!(limiter.ask(T0, 1, MAX_BUDGET).at, 1_100_000);
+}
+
+/// Permits that are returned late are none for a bucket that is full again, and still count for its gate: requests that use
+/// a fifth of their permits are not slowed to a fifth of the rate.
+#[test]
+fn a_late_refund_counts_for_the_gate() {
+    let rule = TokenBucket::new(10, 1_000_000, 10).expect("a rule");
+    let mut limiter = Limiter::new(Algorithm::TokenBucket(rule));
+    limiter.pause(T0, 1_000_000);
+    let grant = limiter.ask(T0, 10, MAX_BUDGET).parts.expect("granted")[0].grant;
+    // The grant was at 1.9 s, and 1 s later the bucket is full.
+    let now = T0 + 2_900_000;
+    let level = |limiter: &mut Limiter| match limiter.open(now) {
+        (open, Some(gate)) => gate.level(&open).remaining,
+        (open, None) => open.level().remaining,
+    };
+    assert_eq!(level(&mut limiter), 10);
+    assert_eq!(limiter.gate.map(|gate| gate.spent), Some(10));
+    limiter.refund(now, grant, 10);
+    assert!(limiter.gate.is_none_or(|gate| gate.spent == 0));
 }
 
 /// The gate ends when its bucket is full: then the limiter has its whole burst again.
