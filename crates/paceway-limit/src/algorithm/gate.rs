@@ -79,6 +79,13 @@ impl Ramp {
         let permits = permits.max(0) as f64;
         (permits * self.period as f64 / self.count as f64).ceil() as Micros
     }
+
+    /// How many of `spent` permits have their slots after the first `span` µs, which are at least 1. It is rounded up: a pause
+    /// may grow often, by less than the time of a permit.
+    fn left(self, spent: i64, span: Micros) -> i64 {
+        let before = (span as f64 * self.count as f64 / self.period as f64).floor();
+        (spent - before as i64).max(0)
+    }
 }
 
 // === impl OpenGate ===
@@ -98,6 +105,17 @@ impl OpenGate {
     /// The instant from which the gate delays no request any more, µs of the store's clock.
     pub fn ends(&self) -> Micros {
         self.gate.until + self.ramp.span(self.gate.spent + self.ramp.most - 1)
+    }
+
+    /// The gate of this pause and another one: the one that ends later. Permits that were granted for instants after the later
+    /// end keep their slots, so they count as spent through the new gate: otherwise their slots would be granted twice.
+    #[must_use]
+    pub fn or_later(&self, new: Gate) -> Gate {
+        let later = new.until - self.gate.until;
+        match later > 0 {
+            true => Gate { spent: self.ramp.left(self.gate.spent, later), ..new },
+            false => self.gate,
+        }
     }
 
     /// How long the pause still takes, µs.

@@ -258,7 +258,10 @@ local function pause(state, span, status)
     state.dirty = true
   else
     if open.gate and stop <= open.gate.stop then return end
-    local gate = { stop = stop, spent = 0, status = status }
+    -- Permits that were granted for instants after the later end keep their slots.
+    local old, spent = open.gate, 0
+    if old then spent = math.max(old.spent - math.floor((stop - old.stop) * old.count / old.period), 0) end
+    local gate = { stop = stop, spent = spent, status = status }
     gate = open_gate(state.algorithm, gate, now, open.rule)
     if not gate then return end
     open.gate, state.has_new_gate = gate, true

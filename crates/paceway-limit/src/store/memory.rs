@@ -289,7 +289,7 @@ impl MemoryStore {
         if let Some(leases) = opened.open.leases() {
             leases.pause(gate);
         } else {
-            let gate = opened.gate.as_ref().map_or(gate, |old| old.gate().or_later(gate));
+            let gate = opened.gate.as_ref().map_or(gate, |old| old.or_later(gate));
             opened.gate = OpenGate::new(gate, now, &check.algorithm).map(Box::new);
         }
         let level = opened.level();

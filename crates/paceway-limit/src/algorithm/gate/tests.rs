@@ -23,7 +23,8 @@ impl Limiter {
 
     fn pause(&mut self, now: Micros, span: Micros) {
         let gate = Gate::new(now, span, 429);
-        self.gate = Some(self.gate.map_or(gate, |old| old.or_later(gate)));
+        let old = self.gate.and_then(|old| OpenGate::new(old, now, &self.rule));
+        self.gate = Some(old.map_or(gate, |old| old.or_later(gate)));
     }
 
     fn open(&mut self, now: Micros) -> (Open, Option<OpenGate>) {
@@ -91,7 +92,8 @@ proptest! {
                 limiter.pause(now, amount);
                 if now + amount > until {
                     until = now + amount;
-                    granted.clear();
+                    // The others ask again.
+                    granted.retain(|at| *at >= until);
                 }
                 continue;
             }

@@ -90,6 +90,30 @@ async fn calls_that_wait_are_made_after_the_pause_at_the_limiters_pace() {
     assert_eq!(after.len(), 21);
 }
 
+/// The limiter could grant 20 at once. The upstream refuses ten calls that were under way, one each 30 ms, and each answer
+/// asks for 2 s from then on. However often the end moves, no burst comes after it.
+#[tokio::test(start_paused = true)]
+async fn a_pause_that_grows_is_followed_by_no_burst() {
+    let (store, checks) = (store(), checks("a", 10, 20));
+    pause(&store, &checks, 2 * SECOND).await;
+    let calls: Vec<_> = (0..40).map(|_| call(&store, &checks, seconds(20.0))).collect();
+    for _ in 0..10 {
+        sleep(seconds(0.03)).await;
+        pause(&store, &checks, 2 * SECOND).await;
+    }
+    let end = Instant::now() + seconds(2.0);
+    let mut made = Vec::new();
+    for call in calls {
+        made.push(call.await.expect("no panic").expect("made"));
+    }
+    made.sort();
+    assert!(made[0] >= end);
+    for (before, at) in made.iter().enumerate() {
+        let most = 1.01 + 10.0 * (*at - end).as_secs_f64();
+        assert!((before + 1) as f64 <= most, "{} calls after {:?}", before + 1, *at - end);
+    }
+}
+
 /// A waiting call whose budget ends before the pause is refused when the pause begins, and learns when to come back.
 #[tokio::test(start_paused = true)]
 async fn a_call_whose_budget_ends_before_the_pause_is_refused_at_once() {
