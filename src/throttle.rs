@@ -232,11 +232,16 @@ impl Default for ThrottleRules {
 // === impl Heard ===
 
 impl Heard {
-    /// Returns what remains of the quota that a limiter keeps with `rate`. `is_only_rate` is true if the request was charged
-    /// to no other rate. `None` if no report is of this quota: one has its window, its limit or its name, or there is
-    /// nothing else that it could be of.
-    pub fn remaining(&self, limiter: &str, rate: &Rate, is_only_rate: bool) -> Option<u64> {
-        quota::remaining(&self.quotas, limiter, rate, is_only_rate)
+    /// Returns what remains of the quota that a limiter keeps with `rate` and `capacity`, the permits that it can give at once.
+    /// `is_only_rate` is true if the request was charged to no other rate. `None` if no report is of this quota: one has its
+    /// window, its limit or its name, or there is nothing else that it could be of.
+    pub fn remaining(
+        &self,
+        limiter: &str,
+        (rate, capacity): (&Rate, u64),
+        is_only_rate: bool,
+    ) -> Option<u64> {
+        quota::remaining(&self.quotas, limiter, (rate, capacity), is_only_rate)
     }
 }
 

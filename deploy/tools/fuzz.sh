@@ -24,6 +24,7 @@ for target in "${targets[@]}"; do
   [ ! -f "fuzz/$target.dict" ] || words=("-dict=fuzz/$target.dict")
   # The longest input: a path or a header is short, a configuration file is longer.
   longest=256
+  [ "$target" != throttle ] || longest=512
   [ "$target" != config ] || longest=2048
   log=target/fuzz/$target.log
   if ! "target/fuzz/debug/$target" "$bound" "-seed=${SEED:-1}" -max_len=$longest -timeout=10 \

@@ -5,6 +5,7 @@ mod http;
 mod limiters;
 mod schema;
 mod upstreams;
+mod vendors;
 mod warnings;
 
 use super::*;

@@ -21,14 +21,15 @@ pub struct QuotaReport {
 // === impl QuotaReport ===
 
 impl QuotaReport {
-    /// Whether this quota is the one that a limiter keeps with `rate`. `is_only` is true if the answer reports one quota and
-    /// the request has one rate. Lowering the wrong limiter would hold calls that the upstream would take: 3 calls that
+    /// Whether this quota is the one that a limiter keeps with `rate` and `capacity`, the permits that it can give at once.
+    /// `is_only` is true if the answer reports one quota and the request has one rate. Lowering the wrong limiter would hold calls that the upstream would take: 3 calls that
     /// remain of this second say nothing about the 5000 of an hour.
-    pub fn is_of(&self, limiter: &str, rate: &Rate, is_only: bool) -> bool {
+    pub fn is_of(&self, limiter: &str, rate: &Rate, capacity: u64, is_only: bool) -> bool {
         if let Some(window) = self.window {
             return window == rate.period;
         }
-        if self.limit == Some(rate.count) {
+        // The limit of a bucket is its size: 40 for Shopify's, which gets 2 a second.
+        if self.limit.is_some_and(|limit| limit == rate.count || limit == capacity) {
             return true;
         }
         let ends_in_time = self.reset.is_none_or(|reset| reset <= rate.period);
@@ -43,10 +44,10 @@ impl QuotaReport {
 pub(super) fn remaining(
     reports: &[QuotaReport],
     limiter: &str,
-    rate: &Rate,
+    (rate, capacity): (&Rate, u64),
     is_only_rate: bool,
 ) -> Option<u64> {
     let is_only = is_only_rate && reports.len() == 1;
-    let own = reports.iter().filter(|report| report.is_of(limiter, rate, is_only));
+    let own = reports.iter().filter(|report| report.is_of(limiter, rate, capacity, is_only));
     own.map(|report| report.remaining).min()
 }

@@ -1,0 +1,33 @@
+//! Tests the configuration files of vendors, and that their pages show them as they are.
+
+use super::{parse, schema::verdicts};
+use std::fs;
+
+#[test]
+fn every_vendor_has_a_file_that_is_right_and_a_page_that_shows_it() {
+    let mut files = 0;
+    for entry in fs::read_dir("config/vendors").expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let text = fs::read_to_string(&path).expect("a text");
+        assert_eq!(verdicts(&text), (true, true), "{}", path.display());
+        let config = parse(&text).expect("a config");
+        assert!(config.warnings().is_empty(), "{}: {:?}", path.display(), config.warnings());
+        let name = path.file_stem().and_then(|name| name.to_str()).expect("a name");
+        let page = fs::read_to_string(format!("docs/vendors/{name}.md")).expect("a page");
+        // The first line is for editors.
+        let (_, shown) = text.split_once('\n').expect("lines");
+        assert!(page.contains(&format!("```yaml\n{shown}```")), "docs/vendors/{name}.md");
+        let index = fs::read_to_string("docs/vendors/README.md").expect("a page");
+        assert!(index.contains(&format!("({name}.md)")), "docs/vendors/README.md");
+        files += 1;
+    }
+    assert!(files >= 11, "only {files} found");
+}
+
+#[test]
+fn the_index_names_every_style() {
+    let index = fs::read_to_string("docs/vendors/README.md").expect("a page");
+    for style in crate::throttle::Style::ALL {
+        assert!(index.contains(&format!("\n| `{}` |", style.name())), "{}", style.name());
+    }
+}
