@@ -130,8 +130,15 @@ function concurrency.enqueue(open, ticket, budget)
   local member = struct.pack(WAITER, ticket.gateway, ticket.number, deadline)
   if ticket.deadline == 0 or not redis.call('ZSCORE', open.key, member) then
     if open.queued >= MAX_QUEUE then return nil end
-    local last = redis.call('ZREVRANGEBYSCORE', open.key, '(0', '(-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
-    local order = math.max(FIRST + open.now, last and tonumber(last) + 1 or FIRST)
+    local order
+    if ticket.deadline ~= 0 and open.gate then
+      -- A request that was notified just before a pause returns to the head.
+      local first = redis.call('ZRANGEBYSCORE', open.key, '(-inf', '(0', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+      order = first and tonumber(first) - 1 or FIRST + open.now
+    else
+      local last = redis.call('ZREVRANGEBYSCORE', open.key, '(0', '(-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+      order = math.max(FIRST + open.now, last and tonumber(last) + 1 or FIRST)
+    end
     redis.call('ZADD', open.key, plain(order), member)
     open.queued, open.expires = open.queued + 1, math.max(open.expires or 0, deadline)
     concurrency.save(open, open.key)

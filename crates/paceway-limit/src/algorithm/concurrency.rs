@@ -268,7 +268,11 @@ impl Open {
             if self.state.queue.len() >= MAX_QUEUE {
                 return None;
             }
-            self.state.queue.push_back((ticket.id(), deadline));
+            // A request that was notified just before a pause returns to the head.
+            match ticket.deadline != 0 && self.is_paused() {
+                true => self.state.queue.push_front((ticket.id(), deadline)),
+                false => self.state.queue.push_back((ticket.id(), deadline)),
+            }
         }
         Some(Queued { deadline, ask_after: self.next() })
     }

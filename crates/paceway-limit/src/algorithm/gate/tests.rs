@@ -266,3 +266,36 @@ fn concurrency_grants_nothing_within_a_pause() {
     let (granted, called) = ask(T0 + 1_000_000, 3, queued.deadline, 2_000_000, None);
     assert_eq!((granted.parts.is_some(), called[0].number, called.len()), (true, 3, 1));
 }
+
+/// A request that was notified just before a pause began, and asks within it, is the first one after it.
+#[test]
+fn a_notified_request_keeps_its_turn() {
+    let rule = Algorithm::Concurrency(Concurrency::new(1, 60_000_000).expect("a rule"));
+    let mut state = None::<State>;
+    let mut with = |now, pause: Option<Micros>, ask: Option<Ticket>, leaves: Option<Grant>| {
+        let mut open = rule.open(state.as_mut(), now);
+        let leases = open.leases().expect("leases");
+        if let Some(span) = pause {
+            leases.pause(Gate::new(now, span, 429));
+        }
+        if let Some(grant) = leaves {
+            assert!(leases.refund(grant, 1));
+        }
+        let queued = ask.and_then(|ticket| {
+            let want = Want { open: &mut open, cost: 1, enforce: true, gate: None };
+            let reserved = reserve::decide(&mut [want], 5_000_000, Some(ticket));
+            reserved.queued.map(|queued| Ticket { deadline: queued.deadline, ..ticket })
+        });
+        let called = open.leases().expect("leases").notified();
+        state = open.close().map(|(state, _)| state);
+        (queued, called.into_iter().map(|ticket| ticket.number).collect::<Vec<_>>())
+    };
+    let ticket = |number| Ticket { gateway: 1, number, deadline: 0 };
+    with(T0, None, Some(ticket(1)), None);
+    let (second, _) = with(T0, None, Some(ticket(2)), None);
+    with(T0, None, Some(ticket(3)), None);
+    assert_eq!(with(T0, None, None, Some(ticket(1).grant())).1, [2]);
+    let (again, called) = with(T0 + 1_000, Some(500_000), second, None);
+    assert_eq!((again, called), (second, vec![]));
+    assert_eq!(with(T0 + 501_000, None, None, None).1, [2]);
+}
