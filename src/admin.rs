@@ -81,6 +81,9 @@ async fn measured(State(admin): State<Admin>) -> impl IntoResponse {
             available.set(level.remaining as f64);
         }
     }
+    for (plan, left) in limiters::pauses(&admin) {
+        plan.metrics.paused.set(left);
+    }
     let tasks: usize = admin.runtimes.iter().map(RuntimeMetrics::num_alive_tasks).sum();
     metrics::tasks().set(tasks as f64);
     for stream in log::LogStream::ALL {

@@ -51,6 +51,15 @@ pub enum Failure {
         /// Permits that are left. This is above 0 if the request costs more than one.
         remaining: i64,
     },
+    /// The upstream has refused calls, so that a limiter is paused for longer than the request may wait: 429.
+    Throttled {
+        /// The limiter that is paused.
+        policy: Policy,
+        /// The time after which a lone caller is admitted, µs.
+        retry_after: Micros,
+        /// Permits that are left.
+        remaining: i64,
+    },
     /// As many requests wait on this route as `max_waiting` allows: 503.
     QueueFull {
         /// The time until a slot is free, µs.
@@ -99,6 +108,9 @@ impl Failure {
                 (S::SERVICE_UNAVAILABLE, "too-many-connections", "Too many clients are connected")
             }
             Self::Limited { .. } => LIMITED,
+            Self::Throttled { .. } => {
+                (S::TOO_MANY_REQUESTS, "upstream-throttled", "The upstream refuses calls for now")
+            }
             Self::QueueFull { .. } => {
                 (S::SERVICE_UNAVAILABLE, "queue-full", "Too many requests wait")
             }
@@ -127,6 +139,17 @@ impl Failure {
         }
     }
 
+    /// The same failure of a request that the upstream has refused, and that had a slot for another attempt: its caller
+    /// learns that the upstream throttles, whichever limiter refuses the request now.
+    pub fn throttled(self) -> Self {
+        match self {
+            Self::Limited { policy, retry_after, remaining } => {
+                Self::Throttled { policy, retry_after, remaining }
+            }
+            other => other,
+        }
+    }
+
     /// The outcome under which metrics and the access log count this failure.
     pub fn outcome(&self) -> Outcome {
         match self {
@@ -141,6 +164,7 @@ impl Failure {
             | Self::BodyTimeout
             | Self::TooLarge(..) => Outcome::BadRequest,
             Self::Limited { .. } => Outcome::Refused,
+            Self::Throttled { .. } => Outcome::Throttled,
             Self::QueueFull { .. } | Self::TooManyConnections => Outcome::QueueFull,
             Self::Draining { .. } => Outcome::Draining,
             Self::ClientLeft => Outcome::Cancelled,
@@ -167,6 +191,12 @@ impl Failure {
             Self::HeadTimeout => "the headers were not complete in time".into(),
             Self::TooManyConnections => "no more clients may be connected now".into(),
             Self::Limited { policy, retry_after, .. } => limited_detail(policy, *retry_after),
+            Self::Throttled { policy, retry_after, .. } => format!(
+                "the upstream has refused calls, so the limiter `{}` is paused for longer than this request may wait; \
+                 come back in {:.3} s",
+                policy.name,
+                seconds(*retry_after)
+            ),
             Self::QueueFull { .. } => "no more requests may wait on this route now".into(),
             Self::Draining { retry_after } => format!(
                 "this gateway stops before the request's slot, which would come in {:.3} s",
@@ -182,6 +212,7 @@ impl Failure {
     fn retry_after(&self) -> Option<Micros> {
         match self {
             Self::Limited { retry_after, .. }
+            | Self::Throttled { retry_after, .. }
             | Self::QueueFull { retry_after }
             | Self::Draining { retry_after } => Some(*retry_after),
             Self::Store(_) | Self::TooManyConnections => Some(SECOND),
@@ -230,7 +261,9 @@ impl Failure {
             return response;
         }
         let limited = match self {
-            Self::Limited { policy, remaining, .. } => Some((policy, *remaining)),
+            Self::Limited { policy, remaining, .. } | Self::Throttled { policy, remaining, .. } => {
+                Some((policy, *remaining))
+            }
             _ => None,
         };
         let (detail, retry_after) = (self.detail(), self.retry_after());
@@ -282,6 +315,24 @@ mod tests {
         assert_eq!(problem["type"], QUOTA_EXCEEDED);
         assert_eq!(problem["violated-policies"], json!(["search"]));
         assert_eq!(problem["retry_after_ms"], 1235);
+    }
+
+    #[test]
+    fn a_refusal_because_of_a_pause_has_a_code_of_its_own() {
+        let rate = Rate { count: 10, period: Duration::from_millis(250) };
+        let policy = Policy { name: "search".into(), quota: Quota::Rate(rate) };
+        let failure = Failure::Throttled { policy, retry_after: 6_000_000, remaining: 0 };
+        let response = failure.response();
+        assert_eq!(response.status(), 429);
+        assert_eq!(response.headers()["retry-after"], "6");
+        assert_eq!(response.headers()["ratelimit"], "\"search\";r=0;t=6");
+        let problem: serde_json::Value = serde_json::from_slice(response.body()).expect("JSON");
+        assert_eq!(problem["code"], "upstream-throttled");
+        assert_eq!(problem["type"], "urn:paceway:problem:upstream-throttled");
+        assert_eq!(problem["violated-policies"], json!(["search"]));
+        let head = failure.grpc_response();
+        assert_eq!(head.headers()["grpc-status"], "8");
+        assert_eq!(head.headers()["grpc-retry-pushback-ms"], "6000");
     }
 
     #[test]

@@ -9,7 +9,7 @@ mod labels;
 mod times;
 
 pub use counts::{Decisions, Outcomes, Statuses};
-pub use labels::{Outcome, Protocol, Refusal, Verdict};
+pub use labels::{Outcome, Protocol, Refusal, RetryResult, Verdict};
 pub use times::TimeHistogram;
 
 use crate::{
@@ -39,6 +39,9 @@ const TUNNELS: &str = "paceway_tunnels";
 const AVAILABLE: &str = "paceway_limiter_available";
 const RATE: &str = "paceway_limiter_rate";
 const LATE: &str = "paceway_late_wakeups_total";
+const PAUSED: &str = "paceway_limiter_paused";
+const PAUSES: &str = "paceway_pauses_total";
+const RETRIES: &str = "paceway_retries_total";
 const UPSTREAM_REQUESTS: &str = "paceway_upstream_requests_total";
 const UPSTREAM_SECONDS: &str = "paceway_upstream_seconds";
 const UPSTREAM_THROTTLED: &str = "paceway_upstream_throttled_total";
@@ -87,14 +90,20 @@ pub struct LimiterMetrics {
     pub available: Option<Gauge>,
     /// Slots that were not used, because their request woke too late for them.
     pub late: Counter,
+    /// The seconds that are left of its pause, set at each scrape: of the longest one of its keys.
+    pub paused: Gauge,
+    /// Pauses that refusals of an upstream have asked for.
+    pub pauses: Counter,
 }
 
 /// Handles for one upstream, and its label for the metrics that workers count.
 pub struct UpstreamMetrics {
     /// The label as the text of `/metrics` contains it: `upstream="NAME"`.
     label: String,
-    /// Responses by which the upstream throttles: 429, and 403 or 503 with `Retry-After`.
+    /// Responses by which the upstream throttles, as `throttle.when` describes them.
     pub throttled: Counter,
+    /// Its refusals, by the result for the request: one counter for each [`RetryResult`].
+    pub retries: [Counter; RetryResult::ALL.len()],
 }
 
 /// The counts of all workers, which `/metrics` lists after the metrics of the exporter. Each count is added up over the
@@ -158,6 +167,8 @@ impl LimiterMetrics {
             label: label("limiter", limiter),
             available: is_one.then(|| gauge!(AVAILABLE, "limiter" => limiter.to_owned())),
             late: counter!(LATE, "limiter" => limiter.to_owned()),
+            paused: gauge!(PAUSED, "limiter" => limiter.to_owned()),
+            pauses: counter!(PAUSES, "limiter" => limiter.to_owned()),
         }
     }
 }
@@ -170,6 +181,9 @@ impl UpstreamMetrics {
         Self {
             label: label("upstream", upstream),
             throttled: counter!(UPSTREAM_THROTTLED, "upstream" => upstream.to_owned()),
+            retries: RetryResult::ALL.map(|result| {
+                counter!(RETRIES, "upstream" => upstream.to_owned(), "result" => result.name())
+            }),
         }
     }
 }
@@ -314,7 +328,12 @@ fn describe() {
     describe_gauge!(AVAILABLE, "Permits of a limiter that could be taken now.");
     describe_gauge!(RATE, "Permits a second of a limiter with `rate: auto`, as learned so far.");
     describe_counter!(LATE, "Slots asked for again because their request woke too late for them.");
-    let help = "Responses by which an upstream throttles: 429, 403 or 503 with Retry-After.";
+    let help = "Seconds until the longest pause of a limiter ends; 0 if it is not paused.";
+    describe_gauge!(PAUSED, help);
+    describe_counter!(PAUSES, "Pauses of a limiter that refusals of an upstream asked for.");
+    let help = "Refusals of an upstream with retries, by the result for the request.";
+    describe_counter!(RETRIES, help);
+    let help = "Responses by which an upstream throttles, as `throttle.when` describes them.";
     describe_counter!(UPSTREAM_THROTTLED, help);
     describe_gauge!(
         UPSTREAM_ADDRESSES,

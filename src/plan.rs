@@ -20,12 +20,18 @@ use crate::{
     metrics::{self, LimiterMetrics, RouteMetrics, UpstreamMetrics},
     route::Table,
     store::Check,
+    throttle::RefusalStreak,
+    upstream::KeptBytes,
 };
 use std::{
     fmt,
     hash::{BuildHasher, RandomState},
-    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
 };
+use tokio::time::Instant;
 
 /// All that a request needs to know of the configuration, in the form in which it is needed.
 pub struct Plan {
@@ -40,6 +46,12 @@ pub struct Plan {
     /// The limiters, by their index in the configuration.
     pub limiters: Vec<LimiterPlan>,
     pub(crate) upstreams: Vec<UpstreamMetrics>,
+    /// The refusals in a row of each upstream, by its index.
+    pub(crate) streaks: Box<[RefusalStreak]>,
+    /// Bounds the bytes that requests keep because they may be sent again.
+    pub(crate) kept: Arc<KeptBytes>,
+    /// The instant from which the times of refusals count.
+    epoch: Instant,
     pub(crate) no_route: RouteMetrics,
     /// The counters of each worker, by the worker's index.
     pub(crate) counters: Box<[WorkerCounters]>,
@@ -125,10 +137,24 @@ impl Plan {
             policies,
             limiters,
             upstreams: upstreams.map(|upstream| UpstreamMetrics::new(&upstream.name)).collect(),
+            streaks: config.upstreams.iter().map(|_| RefusalStreak::default()).collect(),
+            kept: KeptBytes::new(config.limits.retry_bodies),
+            epoch: Instant::now(),
             no_route: RouteMetrics::new("-"),
             redactor: access_log.then(|| Redactor::new(&config.redact)),
             config,
         }
+    }
+
+    /// The limiter that a state in the store belongs to, and the key of the state.
+    pub(crate) fn owner<'n>(&self, state: &'n str) -> Option<(&LimiterPlan, Option<&'n str>)> {
+        self.limiters.iter().find_map(|plan| Some((plan, plan.key_in(state)?)))
+    }
+
+    /// The time from the making of the plan to `at`, µs.
+    pub(crate) fn micros(&self, at: Instant) -> u64 {
+        let span = at.saturating_duration_since(self.epoch);
+        span.as_secs() * 1_000_000 + u64::from(span.subsec_micros())
     }
 
     /// The checks of one permit for all limiters that are switched on and have a single state: those whose level can be
@@ -210,6 +236,11 @@ impl LimiterPlan {
             waiting: AtomicUsize::new(0),
             metrics,
         }
+    }
+
+    /// The key of a state in the store, if it is a state of this limiter.
+    pub(crate) fn key_in<'n>(&self, state: &'n str) -> Option<Option<&'n str>> {
+        self.names.iter().find_map(|names| names.key_in(state))
     }
 
     /// The checks of `cost` permits of the bucket `filled`, one for each rate of the limiter.

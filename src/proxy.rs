@@ -4,13 +4,17 @@ mod attempt;
 mod body;
 mod budget;
 mod client;
+mod connecting;
 mod drain;
 mod forward;
+mod held;
 mod interim;
 mod record;
+mod refusal;
 mod request_id;
 mod resend;
 mod respond;
+mod retry;
 mod service;
 mod tunnel;
 mod upgrade;
@@ -34,8 +38,9 @@ use crate::{
         headers::{self, HeaderFlags},
     },
 };
-use attempt::{Attempt, FirstConnection};
+use attempt::Attempt;
 use bytes::Bytes;
+use connecting::FirstConnection;
 use drain::Drain;
 use forward::spoilt;
 use http::{
@@ -199,7 +204,7 @@ impl Proxy {
                 Some(connection) => connection,
                 None => pool.ready().await?,
             };
-            return self.send(exchange, routed, None, connection).await;
+            return self.send(exchange, routed, None, (None, connection)).await;
         };
         let way = (routed.route, routed.policy);
         let paced = {
@@ -209,7 +214,7 @@ impl Proxy {
         };
         exchange.record.waited();
         let (reservation, connection) = paced?;
-        self.send(exchange, routed, Some(reservation), connection).await
+        self.send(exchange, routed, Some(checks), (Some(reservation), connection)).await
     }
 
     /// The questions to the limiters of a request, if they depend on the request. `None`: nothing limits it.

@@ -15,6 +15,7 @@ mod handshake;
 mod http2;
 mod load_guard;
 mod mount;
+mod pauses;
 mod phase;
 mod proxy_protocol;
 mod socket;
@@ -162,6 +163,7 @@ impl Server {
             drop(ended);
             let store = source.with_recovery(self.plan.levels()).await?;
             learn::begin(&self.plan, &store).await;
+            tokio::spawn(pauses::report(self.plan.clone(), store.pauses().events()));
             let admin = Admin {
                 plan: self.plan.clone(),
                 store,

@@ -252,6 +252,16 @@ pub(super) async fn levels(
     levels
 }
 
+/// Lists every limiter with the seconds that are left of its pause: of the longest one of its keys, 0 without any.
+pub(super) fn pauses(admin: &Admin) -> impl Iterator<Item = (&LimiterPlan, f64)> {
+    let known = admin.store.pauses().all();
+    admin.plan.limiters.iter().map(move |plan| {
+        let own = known.iter().filter(|(state, _)| plan.key_in(state).is_some());
+        let left = own.map(|(_, pause)| pause.left()).max().unwrap_or_default();
+        (plan, left as f64 / 1e6)
+    })
+}
+
 async fn level(admin: &Admin, checks: &[Check]) -> std::result::Result<Level, StoreError> {
     tightest(checks.iter().map(|check| admin.store.look(check)).collect()).await
 }

@@ -9,9 +9,10 @@ use crate::{
     config::{AutoRule, LimiterConfig, Mode, Rate},
     plan::{AutoLimit, LimiterPlan},
     store::{Check, Share, StoreError},
+    throttle::Timestamp,
 };
 use serde_json::{Value, json};
-use std::sync::atomic::Ordering::Relaxed;
+use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
 /// Writes the rate or the margin that a limiter has learned.
 fn learned(state: &mut Value, auto: &AutoLimit, limiter: &LimiterConfig) {
@@ -109,6 +110,14 @@ pub(super) fn state(
     if let Some(template) = &limiter.key {
         state["key"] = template.text().into();
     }
+    if let Some((left, status)) = pause(admin, plan, checks, level.as_ref()) {
+        state["paused_ms"] = millis(left).into();
+        state["paused_until"] = instant(left).into();
+        state["pause_reason"] = match status {
+            0 => "the upstream refused a request".into(),
+            status => format!("the upstream answered {status}").into(),
+        };
+    }
     let has_level = level.is_some();
     match level {
         Some(Ok(level)) => show(&mut state, level),
@@ -126,6 +135,37 @@ pub(super) fn state(
         }
     }
     state
+}
+
+/// The time that is left of the pause of a limiter, µs, and the status that caused it (0: not known). The page of one bucket
+/// shows its own pause, as the store has it; that of a limiter with a key shows the longest pause that this gateway knows.
+fn pause(
+    admin: &Admin,
+    plan: &LimiterPlan,
+    checks: &[Check],
+    level: Option<&Result<Level, StoreError>>,
+) -> Option<(Micros, u16)> {
+    let pauses = admin.store.pauses();
+    let known = match level {
+        Some(_) => checks.iter().filter_map(|check| pauses.get(&check.key)).max_by_key(|p| p.until),
+        None => {
+            let mut known = pauses.all();
+            known.retain(|(state, _)| plan.key_in(state).is_some());
+            known.last().map(|(_, pause)| *pause)
+        }
+    };
+    let left = match level {
+        Some(Ok(level)) => level.paused,
+        _ => known.map_or(0, |pause| pause.left()),
+    };
+    (left > 0).then(|| (left, known.map_or(0, |pause| pause.status)))
+}
+
+/// The instant that is `left` from now, as people read it.
+fn instant(left: Micros) -> Option<String> {
+    let left = Duration::from_micros(u64::try_from(left).ok()?);
+    let at = Timestamp::now().checked_add(left).ok()?;
+    Some(format!("{at:.3}"))
 }
 
 /// Writes the share of a limiter that this gateway grants without the store. `None` while the store decides.
@@ -168,6 +208,7 @@ pub(super) fn tightest(levels: impl IntoIterator<Item = Level>) -> Level {
         all.remaining = all.remaining.min(level.remaining);
         all.next = all.next.max(level.next);
         all.reset_after = all.reset_after.max(level.reset_after);
+        all.paused = all.paused.max(level.paused);
     }
     all
 }

@@ -138,7 +138,7 @@ mod tests {
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), Outcome::ALL.len());
         assert_eq!(lines[0], "r{route=\"a\",outcome=\"passed\"} 1");
-        assert_eq!(lines[10], "r{route=\"a\",outcome=\"cancelled\"} 2");
+        assert_eq!(lines[11], "r{route=\"a\",outcome=\"cancelled\"} 2");
     }
 
     #[test]

@@ -11,6 +11,8 @@ pub enum Outcome {
     Observed,
     /// The limiters had no slot within the time that the request may wait: 429.
     Refused,
+    /// The upstream has refused calls, and the limiters are paused for longer than the request may wait: 429.
+    Throttled,
     /// Too many requests wait on the route already, or too many clients are connected: 503.
     QueueFull,
     /// The gateway stops before the slot of the request: 503.
@@ -42,6 +44,25 @@ pub enum Verdict {
     WouldWait,
     /// A limiter in `mode: observe` would have refused the request.
     WouldRefuse,
+}
+
+/// The result of a refusal by an upstream for the refused request: the label `result`. Each refusal has one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RetryResult {
+    /// The request was sent again, and the upstream did not refuse it.
+    Answered,
+    /// The request was sent again, and the upstream refused it again.
+    Throttled,
+    /// The request had a slot for another attempt, and got no answer of the upstream.
+    Failed,
+    /// No slot came within the time that the request may wait; the client got the refusal.
+    NoSlot,
+    /// The request was sent as often as `retry.attempts` allows; the client got the refusal.
+    Exhausted,
+    /// The request may not be sent twice, or its body is not kept; the client got the refusal.
+    NotRepeatable,
+    /// The client left before the request was sent again.
+    Cancelled,
 }
 
 /// The protocol of a client's connection: the label `protocol`.
@@ -76,11 +97,12 @@ pub enum Refusal {
 
 impl Outcome {
     /// All of them, in the order of their declaration.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Passed,
         Self::Waited,
         Self::Observed,
         Self::Refused,
+        Self::Throttled,
         Self::QueueFull,
         Self::Draining,
         Self::NoRoute,
@@ -97,6 +119,7 @@ impl Outcome {
             Self::Waited => "waited",
             Self::Observed => "observed",
             Self::Refused => "refused",
+            Self::Throttled => "throttled",
             Self::QueueFull => "queue_full",
             Self::Draining => "draining",
             Self::NoRoute => "no_route",
@@ -124,6 +147,34 @@ impl Verdict {
             Self::WouldPass => "would_pass",
             Self::WouldWait => "would_wait",
             Self::WouldRefuse => "would_refuse",
+        }
+    }
+}
+
+// === impl RetryResult ===
+
+impl RetryResult {
+    /// All of them, in the order of their declaration.
+    pub const ALL: [Self; 7] = [
+        Self::Answered,
+        Self::Throttled,
+        Self::Failed,
+        Self::NoSlot,
+        Self::Exhausted,
+        Self::NotRepeatable,
+        Self::Cancelled,
+    ];
+
+    /// The label.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Answered => "answered",
+            Self::Throttled => "throttled",
+            Self::Failed => "failed",
+            Self::NoSlot => "no_slot",
+            Self::Exhausted => "exhausted",
+            Self::NotRepeatable => "not_repeatable",
+            Self::Cancelled => "cancelled",
         }
     }
 }

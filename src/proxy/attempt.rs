@@ -1,14 +1,13 @@
 //! A request as its limiters see it: one attempt at the upstream, for which permits are taken. `limit::pace` drives it.
 
-use super::{Proxy, record::Record};
+use super::{Proxy, forward::Received, record::Record};
 use crate::{
     answer::Failure,
     config::Mode,
-    limit::{self, Callee, Caller, Reservation, Waiter},
+    limit::{self, Caller, Reservation, Waiter},
     metrics::Verdict,
     plan::{RoutePolicy, Waiting},
     store::{Check, Checks, Decision, Source, StoreError},
-    upstream::{Connection, PendingConnection, Pool, Resend},
 };
 use smallvec::SmallVec;
 use std::time::Duration;
@@ -36,20 +35,8 @@ pub(super) struct Attempt<'r, 'p> {
     /// The drain is about to end: the next answer of the store is the last.
     is_last_call: bool,
     is_counted: bool,
-}
-
-/// The upstream of a first attempt, as the side that is called.
-pub(super) struct FirstConnection<'a> {
-    upstream: &'a Pool,
-    /// The connection that is being made while the store decides, if none was open.
-    ahead: Option<PendingConnection>,
-}
-
-/// The upstream of a second attempt, which takes a fresh connection.
-pub(super) struct SecondConnection<'a> {
-    pub(super) upstream: &'a Pool,
-    pub(super) again: &'a Resend,
-    pub(super) fresh: Option<Connection>,
+    /// The upstream's refusal of the attempt before, which is kept until this one is granted a slot.
+    refused: Option<&'r mut Option<Received>>,
 }
 
 // === impl Attempt ===
@@ -65,7 +52,7 @@ impl<'r, 'p> Attempt<'r, 'p> {
     ) -> Self {
         let is_full = !budget.is_zero() && proxy.0.plan.held.of(route) >= policy.max_waiting;
         let (until, waiting) = (None, None);
-        let (indices, is_last_call, is_counted) = (None, false, false);
+        let (indices, is_last_call, is_counted, refused) = (None, false, false, None);
         Self {
             proxy,
             record,
@@ -79,7 +66,22 @@ impl<'r, 'p> Attempt<'r, 'p> {
             waiting,
             is_last_call,
             is_counted,
+            refused,
         }
+    }
+
+    /// An attempt after a refusal by the upstream, within what is left of the request's budget. It asks for everything
+    /// again.
+    pub(super) fn retry(
+        proxy: &'r Proxy,
+        record: &'r mut Record<'p>,
+        (route, policy): (usize, &'r RoutePolicy),
+        (checks, refused): (&'r Checks, &'r mut Option<Received>),
+        budget: Duration,
+    ) -> Self {
+        let until = record.started + budget;
+        let first = Self::first(proxy, record, (route, policy), checks, budget);
+        Self { refused: Some(refused), is_full: false, until: Some(until), ..first }
     }
 
     /// A second attempt, within what is left of the request's budget. It asks for all permits again, except for the
@@ -143,8 +145,11 @@ impl<'r, 'p> Attempt<'r, 'p> {
             auto.asked(true);
         }
         let policy = plan.policy(rate);
-        let remaining = decision.level.remaining;
-        Failure::Limited { policy, retry_after: decision.retry_after, remaining }
+        let (retry_after, remaining) = (decision.retry_after, decision.level.remaining);
+        match decision.level.paused {
+            0 => Failure::Limited { policy, retry_after, remaining },
+            _ => Failure::Throttled { policy, retry_after, remaining },
+        }
     }
 
     /// Logs an answer of the store, at the level `debug`. Names of states hold secrets as hashes only.
@@ -208,6 +213,9 @@ impl Caller for Attempt<'_, '_> {
             let times = Times { wait: Some(reservation.wait), ..Times::default() };
             let (bound_by, source) = (reservation.bound_by, reservation.source);
             self.log(outcome, reservation.bound(), bound_by, source, times);
+        }
+        if let Some(refused) = self.refused.take() {
+            *refused = None;
         }
         if !self.is_counted {
             self.is_counted = true;
@@ -305,76 +313,5 @@ impl Caller for Attempt<'_, '_> {
         self.proxy.0.drain.ends_before(due).await;
         let left = due.saturating_duration_since(Instant::now());
         Failure::Draining { retry_after: limit::micros(left) }
-    }
-}
-
-// === impl FirstConnection ===
-
-impl<'a> FirstConnection<'a> {
-    /// Begins to connect if no connection is open, so that it is made while the store decides.
-    pub(super) fn new(upstream: &'a Pool) -> Self {
-        Self { upstream, ahead: upstream.connect_ahead() }
-    }
-}
-
-impl Callee for FirstConnection<'_> {
-    type Ready = Connection;
-    type Error = Failure;
-
-    fn lead(&self) -> Duration {
-        self.upstream.lead()
-    }
-
-    fn at_hand(&mut self) -> Option<Connection> {
-        self.upstream.idle()
-    }
-
-    async fn ready(&mut self) -> Result<Connection, Failure> {
-        let connection = match self.ahead.take() {
-            Some(ahead) => self.upstream.connection_ahead(ahead).await,
-            None => self.upstream.connection().await,
-        };
-        connection.map_err(Failure::Upstream)
-    }
-
-    fn put_back(&mut self, connection: Connection) {
-        connection.recycle();
-    }
-
-    fn waits(&mut self, _: Option<Duration>) {
-        self.ahead = None;
-    }
-}
-
-// === impl SecondConnection ===
-
-impl Callee for SecondConnection<'_> {
-    type Ready = Connection;
-    type Error = Failure;
-
-    fn lead(&self) -> Duration {
-        self.upstream.lead()
-    }
-
-    fn at_hand(&mut self) -> Option<Connection> {
-        self.fresh.take()
-    }
-
-    async fn ready(&mut self) -> Result<Connection, Failure> {
-        match self.fresh.take() {
-            Some(connection) => Ok(connection),
-            None => self.again.connection().await.map_err(Failure::Upstream),
-        }
-    }
-
-    fn put_back(&mut self, connection: Connection) {
-        self.fresh = Some(connection);
-    }
-
-    /// The upstream may close a connection that is idle meanwhile.
-    fn waits(&mut self, time: Option<Duration>) {
-        if time.is_none_or(|time| !time.is_zero()) {
-            self.fresh = None;
-        }
     }
 }

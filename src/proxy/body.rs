@@ -1,6 +1,6 @@
 //! The body of a response: the upstream's, streamed, or our own. It never ends well when the upstream's did not.
 
-use super::client::DisconnectWatch;
+use super::{client::DisconnectWatch, held::HeldStart};
 use crate::{
     limit::Reservation,
     upstream::{self, UnrequestedBody},
@@ -35,6 +35,14 @@ enum BodySource {
     Streamed(Streamed),
     /// Until it is taken.
     Own(Option<Bytes>),
+    /// A body whose beginning was read ahead.
+    Held(Box<HeldBody>),
+}
+
+#[derive(Debug)]
+struct HeldBody {
+    start: HeldStart,
+    rest: Body,
 }
 
 #[derive(Debug)]
@@ -79,14 +87,21 @@ impl Body {
         Self(BodySource::Own(None))
     }
 
+    /// The same body with the beginning that was read ahead.
+    pub(super) fn after(self, start: HeldStart) -> Self {
+        Self(BodySource::Held(Box::new(HeldBody { start, rest: self })))
+    }
+
     /// Keeps these until it has ended.
     pub(super) fn keep(&mut self, lease: Option<Reservation>, unasked: Option<UnrequestedBody>) {
-        // A response without a body ends here.
-        if let BodySource::Streamed(streamed) = &mut self.0
-            && !streamed.body.is_end_stream()
-        {
-            streamed.lease = lease.map(Box::new);
-            streamed.unasked = unasked;
+        match &mut self.0 {
+            BodySource::Streamed(streamed) if !streamed.body.is_end_stream() => {
+                streamed.lease = lease.map(Box::new);
+                streamed.unasked = unasked;
+            }
+            BodySource::Held(held) => held.rest.keep(lease, unasked),
+            // A response without a body ends here.
+            BodySource::Streamed(_) | BodySource::Own(_) => {}
         }
     }
 }
@@ -102,6 +117,11 @@ impl http_body::Body for Body {
         match &mut self.0 {
             BodySource::Streamed(streamed) => streamed.poll_frame(cx),
             BodySource::Own(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            BodySource::Held(held) => match held.start.take() {
+                Some(frame) => Poll::Ready(Some(frame.map_err(BodyError::Upstream))),
+                None if held.start.has_ended() => Poll::Ready(None),
+                None => Pin::new(&mut held.rest).poll_frame(cx),
+            },
         }
     }
 
@@ -109,6 +129,7 @@ impl http_body::Body for Body {
         match &self.0 {
             BodySource::Streamed(streamed) => streamed.body.is_end_stream(),
             BodySource::Own(bytes) => bytes.is_none(),
+            BodySource::Held(held) => held.is_end_stream(),
         }
     }
 
@@ -118,7 +139,26 @@ impl http_body::Body for Body {
             BodySource::Own(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
             }
+            BodySource::Held(held) => held.size_hint(),
         }
+    }
+}
+
+// === impl HeldBody ===
+
+impl HeldBody {
+    fn is_end_stream(&self) -> bool {
+        self.start.is_empty() && (self.start.has_ended() || self.rest.is_end_stream())
+    }
+
+    /// The length, if it is known and no trailers follow.
+    fn size_hint(&self) -> SizeHint {
+        let rest = match self.start.has_ended() {
+            true => Some(0),
+            false => self.rest.size_hint().exact(),
+        };
+        let length = self.start.length().zip(rest).map(|(start, rest)| start + rest);
+        length.map_or_else(SizeHint::default, SizeHint::with_exact)
     }
 }
 

@@ -1,7 +1,9 @@
 //! The exchange with the upstream: the client's request on a connection, and what came back as the client gets it.
 
 use super::{
-    Body, Client, Exchange, Proxy, Routed, interim,
+    Body, Client, Exchange, Proxy, Routed,
+    held::HeldStart,
+    interim,
     record::Record,
     request_id::X_REQUEST_ID,
     upgrade::{Switched, Upgrade},
@@ -11,36 +13,46 @@ use crate::{
     config,
     limit::Reservation,
     plan::RoutePolicy,
+    store::Checks,
+    throttle::ThrottleRules,
     upstream::{
         self, Connection, Replay, Sent, Target, Upload, UploadControl, UploadError, UpstreamError,
-        headers::{self, AddedHeaders, ForwardContext},
+        headers::{self, AddedHeaders, ForwardContext, HeaderFlags},
     },
 };
-use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version, header::RETRY_AFTER,
-};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version};
 use http_body::Body as _;
-use std::mem;
+use std::{mem, time::Duration};
 use tokio::time::Instant;
 
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
+/// The times that a request was sent, if it was sent more than once.
+static PACEWAY_ATTEMPTS: HeaderName = HeaderName::from_static("paceway-attempts");
 
 /// A request as its attempts at the upstream send it.
 pub(super) struct Outgoing {
     /// The headers that the gateway adds.
-    added: AddedHeaders,
+    pub(super) added: AddedHeaders,
     /// The version of HTTP that its client speaks.
     version: Version,
     /// The state of its body; `None` if it has none.
-    upload: Option<UploadControl>,
+    pub(super) upload: Option<UploadControl>,
     /// Has the body again when an attempt is over, if it is kept.
-    replay: Replay<Upload>,
+    pub(super) replay: Replay<Upload>,
 }
 
-/// The head of the upstream's answer, whose body is still to be read, and what the request holds until then.
+/// The upstream's answer to one attempt, as far as it has come, and the permits that the attempt holds until it has ended.
 pub(super) struct Received {
-    response: Response<upstream::ResponseBody>,
-    reservation: Option<Reservation>,
+    pub(super) response: Response<upstream::ResponseBody>,
+    /// The start of the body, if it was read ahead.
+    pub(super) held: Option<HeldStart>,
+    pub(super) reservation: Option<Reservation>,
+    /// The instant at which the request was sent.
+    pub(super) sent: Instant,
+    /// The time from then to the head of the answer.
+    pub(super) took: Duration,
+    /// The special fields that its head has.
+    pub(super) seen: HeaderFlags,
 }
 
 // === impl Proxy ===
@@ -51,8 +63,8 @@ impl Proxy {
         &self,
         exchange: &mut Exchange<'_>,
         routed: &mut Routed<'_>,
-        mut reservation: Option<Reservation>,
-        connection: Connection,
+        checks: Option<&Checks>,
+        (mut reservation, connection): (Option<Reservation>, Connection),
     ) -> Result<Response<Body>, Failure> {
         let Exchange { record, client, .. } = exchange;
         if connection.is_http2() && routed.upgrade.as_ref().is_some_and(Upgrade::is_by_h2) {
@@ -63,29 +75,36 @@ impl Proxy {
         let (config, target) =
             (&self.0.plan.config.upstreams[routed.policy.upstream], connection.target());
         let added = routed.for_upstream(config, upgrade.as_ref(), &record.id, client, target)?;
-        let mut outgoing = Outgoing { added, version, upload, replay: Replay::none() };
+        let replay = if upgrade.is_some() { Replay::none() } else { self.keep_body(routed) };
+        let mut outgoing = Outgoing { added, version, upload, replay };
         if let Some(reservation) = &mut reservation {
             reservation.spend();
         }
         record.sent();
         let answer =
             self.attempt(exchange, routed, &mut outgoing, reservation.as_ref(), connection);
-        let response = match answer.await {
-            Ok(response) => response,
+        let mut received = match answer.await {
+            Ok(received) => Received { reservation, ..received },
             Err(error) => return Err(unanswered(error, outgoing.upload.as_ref(), reservation)),
         };
-        self.pass_on(exchange, routed, (&outgoing, upgrade), Received { response, reservation })
+        if received.says_something(&config.throttle.rules) {
+            let heard = self.after_answer(exchange, routed, checks, &mut outgoing, received);
+            received = Box::pin(heard).await?;
+        } else {
+            self.learn(routed, &received, false);
+        }
+        self.pass_on(exchange, routed, (&outgoing, upgrade), received)
     }
 
     /// Makes one attempt: sends the request on `connection`, and waits for the head of the response.
-    async fn attempt(
+    pub(super) async fn attempt(
         &self,
         exchange: &mut Exchange<'_>,
         routed: &mut Routed<'_>,
         outgoing: &mut Outgoing,
         reservation: Option<&Reservation>,
         connection: Connection,
-    ) -> Result<Response<upstream::ResponseBody>, UpstreamError> {
+    ) -> Result<Received, UpstreamError> {
         let Exchange { record, client, .. } = exchange;
         let hears = (outgoing.version == Version::HTTP_11).then_some(*client);
         let mut started = Instant::now();
@@ -100,19 +119,12 @@ impl Proxy {
             }
         };
         let took = started.elapsed();
-        record.upstream = Some(took);
+        record.took(took);
         let own = &self.own().upstreams[routed.policy.upstream];
         own.seconds.record(took);
         own.statuses.count(response.status());
-        let is_refusal = throttles(&response);
-        if is_refusal {
-            self.0.plan.upstreams[routed.policy.upstream].throttled.increment(1);
-        }
-        if let Some(reservation) = reservation.filter(|_| routed.policy.learns) {
-            let refused = is_refusal.then_some(started);
-            routed.policy.learn(&self.0.plan.limiters, reservation.checks(), took, refused);
-        }
-        Ok(response)
+        let seen = HeaderFlags::of(response.headers());
+        Ok(Received { response, held: None, reservation: None, sent: started, took, seen })
     }
 
     /// Makes the upstream's answer the client's.
@@ -121,12 +133,12 @@ impl Proxy {
         exchange: &mut Exchange<'_>,
         routed: &Routed<'_>,
         (outgoing, upgrade): (&Outgoing, Option<Upgrade>),
-        Received { mut response, reservation }: Received,
+        Received { mut response, held, reservation, seen, .. }: Received,
     ) -> Result<Response<Body>, Failure> {
         let Exchange { record, client, closes, .. } = exchange;
         let switched = Switched::from(upgrade, &response).map_err(Failure::Upstream)?;
         let is_h2 = response.version() == Version::HTTP_2;
-        for_client(routed.policy, record, &mut response);
+        for_client(routed.policy, record, seen, &mut response);
         let lease = reservation.filter(Reservation::is_lease);
         if let Some(switched) = switched {
             switched.answer(&mut response);
@@ -148,7 +160,19 @@ impl Proxy {
         }
         let mut response = response.map(|body| Body::streamed(body, is_h2, || client.leaving()));
         response.body_mut().keep(lease, unasked);
+        if let Some(held) = held {
+            response = response.map(|body| body.after(held));
+        }
         Ok(response)
+    }
+}
+
+// === impl Received ===
+
+impl Received {
+    /// Whether the answer may be a refusal, or say what remains of a quota.
+    pub(super) fn says_something(&self, rules: &ThrottleRules) -> bool {
+        rules.concerns(self.response.status(), self.seen)
     }
 }
 
@@ -200,27 +224,23 @@ impl Routed<'_> {
     }
 }
 
-/// Whether a response says that the upstream throttles: 429, or 403 or 503 that names the time to come back after, as
-/// GitHub (403) and many others (503) do. A 403 or 503 without `Retry-After` has other causes.
-fn throttles<B>(response: &Response<B>) -> bool {
-    match response.status() {
-        StatusCode::TOO_MANY_REQUESTS => true,
-        StatusCode::FORBIDDEN | StatusCode::SERVICE_UNAVAILABLE => {
-            response.headers().contains_key(RETRY_AFTER)
-        }
-        _ => false,
-    }
-}
-
 /// Makes the head of the upstream's response one for the client.
-fn for_client<B>(policy: &RoutePolicy, record: &Record<'_>, response: &mut Response<B>) {
+fn for_client<B>(
+    policy: &RoutePolicy,
+    record: &Record<'_>,
+    seen: HeaderFlags,
+    response: &mut Response<B>,
+) {
     let version = mem::replace(response.version_mut(), Version::HTTP_11);
     let status = response.status();
     let headers: &mut HeaderMap = response.headers_mut();
-    headers::to_client(headers, version);
+    headers::to_client(headers, seen, version);
     headers.entry(&X_REQUEST_ID).or_insert_with(|| record.id.clone());
     if status == StatusCode::TOO_MANY_REQUESTS {
         headers.insert(PACEWAY_ORIGIN, HeaderValue::from_static("upstream"));
+    }
+    if record.attempts > 1 {
+        headers.insert(&PACEWAY_ATTEMPTS, HeaderValue::from(record.attempts));
     }
     if !record.wait.is_zero() {
         let millis = record.wait.as_secs_f64() * 1000.0;
@@ -232,7 +252,7 @@ fn for_client<B>(policy: &RoutePolicy, record: &Record<'_>, response: &mut Respo
 }
 
 /// Why there is no answer. If nothing was sent, the permits are refunded.
-fn unanswered(
+pub(super) fn unanswered(
     error: UpstreamError,
     upload: Option<&UploadControl>,
     reservation: Option<Reservation>,

@@ -38,8 +38,10 @@ pub(super) struct Record<'a> {
     pub(super) wait: Duration,
     /// The instant from which on the request is being held; `None` while it is not.
     pub(super) waits_since: Option<Instant>,
-    /// The time from the slot to the head of the upstream's response.
-    pub(super) upstream: Option<Duration>,
+    /// The time from the slot to the head of the upstream's response, and for which a body was read ahead; of all attempts.
+    upstream: Option<Duration>,
+    /// How often the request was sent, after refusals of the upstream.
+    pub(super) attempts: u32,
     line: Option<Box<AccessLine<'a>>>,
 }
 
@@ -116,6 +118,7 @@ impl<'a> Record<'a> {
             wait: Duration::ZERO,
             waits_since: None,
             upstream: None,
+            attempts: 1,
             line: plan.redactor.as_ref().map(|redactor| Box::new(line(redactor))),
         }
     }
@@ -125,6 +128,11 @@ impl<'a> Record<'a> {
         if let Some(since) = self.waits_since.take() {
             self.wait += since.elapsed();
         }
+    }
+
+    /// Adds to the time that the upstream took.
+    pub(super) fn took(&mut self, took: Duration) {
+        self.upstream = Some(self.upstream.unwrap_or_default() + took);
     }
 
     pub(super) fn sent(&mut self) {
@@ -173,6 +181,7 @@ impl<'a> Record<'a> {
             outcome = self.outcome.name(),
             wait_ms = millis(self.wait),
             upstream_ms = self.upstream.map(millis),
+            attempts = (self.attempts > 1).then_some(self.attempts),
             status = self.status.map_or(CLIENT_LEFT, |status| status.as_u16()),
         );
     }

@@ -1,11 +1,7 @@
 //! The second attempt of a request without an answer, on a fresh connection, with permits of its own if the upstream may
 //! have counted the first one.
 
-use super::{
-    Proxy, Routed,
-    attempt::{Attempt, SecondConnection},
-    record::Record,
-};
+use super::{Proxy, Routed, attempt::Attempt, connecting::SecondConnection, record::Record};
 use crate::{
     answer::Failure,
     limit::{self, Callee, Reservation},

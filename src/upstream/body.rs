@@ -72,6 +72,11 @@ impl ResponseBody {
         Self { source: Kind::Upgraded, connection: Some(connection) }
     }
 
+    /// A body that has ended, in place of one that was read ahead.
+    pub fn ended() -> Self {
+        Self { source: Kind::Whole(None), connection: None }
+    }
+
     /// Takes the connection out of the body of a 101 response; `None` for any other.
     pub fn tunnel(self) -> Option<Tunnel> {
         let Connection { wire, picked, .. } = self.connection?;

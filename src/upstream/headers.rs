@@ -76,8 +76,14 @@ pub fn remove_nominated(headers: &mut HeaderMap) {
 /// Removes the fields that were meant for the connection on which the message came: the fixed names, and those that
 /// `Connection` nominates (RFC 9110 section 7.6.1).
 pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    let seen = HeaderFlags::of(headers);
+    remove_seen(headers, seen);
+}
+
+/// Removes the fields that were meant for one connection from a message that has the fields `seen`.
+fn remove_seen(headers: &mut HeaderMap, seen: HeaderFlags) {
     // Most messages have none.
-    if !HeaderFlags::of(headers).has(HeaderFlags::HOP_BY_HOP) {
+    if !seen.has(HeaderFlags::HOP_BY_HOP) {
         return;
     }
     remove_nominated(headers);
@@ -158,9 +164,10 @@ pub(super) fn for_connection(headers: &mut HeaderMap, has_te: bool, is_open: boo
     }
 }
 
-/// Changes the upstream's headers into those for the client. `version` is that of the upstream's response, for `Via`.
-pub fn to_client(headers: &mut HeaderMap, version: Version) {
-    remove_hop_by_hop(headers);
+/// Changes the upstream's headers into those for the client. `version` is that of the upstream's response, for `Via`, and
+/// `seen` the fields that the response has.
+pub fn to_client(headers: &mut HeaderMap, seen: HeaderFlags, version: Version) {
+    remove_seen(headers, seen);
     headers.append(VIA, via(version));
 }
 

@@ -50,6 +50,7 @@ mod smuggling;
 mod store_hostile;
 mod store_pauses;
 mod store_start;
+mod throttle;
 mod tls;
 mod topologies;
 mod upgrades;

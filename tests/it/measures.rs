@@ -1,6 +1,6 @@
 //! The metrics of waits and of upstreams that throttle.
 
-use crate::support::{Gateway, Reply, Upstream, reply};
+use crate::support::{Conn, Gateway, Reply, Upstream, reply};
 
 /// The longest wait of any route decides, so that a wait above the last bound is longer than any route allows.
 #[tokio::test(flavor = "multi_thread")]
@@ -30,7 +30,7 @@ async fn the_bounds_of_waits_reach_as_far_as_routes_allow() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_403_or_503_that_says_when_to_come_back_counts_as_throttled() {
+async fn answers_that_the_configuration_takes_for_refusals_count_as_throttled() {
     let upstream = Upstream::start(|call| -> Reply {
         let status = match call.target.split('?').next().unwrap_or_default() {
             "/403" => "403 Forbidden",
@@ -43,14 +43,28 @@ async fn a_403_or_503_that_says_when_to_come_back_counts_as_throttled() {
         reply(status, fields, "no")
     })
     .await;
-    let yaml =
-        format!("upstreams: {{ vendor: {} }}\nroutes: [{{ suffix: \"*\" }}]\n", upstream.url());
-    let gateway = Gateway::start(&yaml).await;
+    let both = format!(
+        "upstreams:
+  vendor: {{ url: \"{0}\" }}
+  other: {{ url: \"{0}\", throttle: {{ when: [\"403 with retry-after\"] }} }}
+routes: [{{ suffix: \"*\", upstream: vendor }}, {{ suffix: \"*\", name: other, host: other, upstream: other }}]
+",
+        upstream.url()
+    );
+    let gateway = Gateway::start(&both).await;
     let mut counts = Vec::new();
     for target in ["/403", "/503", "/500?retry", "/429", "/403?retry", "/503?retry", "/429?retry"] {
-        gateway.get(target).await;
-        let labels = [("upstream", "vendor")];
-        counts.push(gateway.metric("paceway_upstream_throttled_total", &labels).await);
+        for host in ["gateway", "other"] {
+            let mut conn = Conn::to(gateway.listen).await.expect("connect");
+            let head = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+            conn.send(head).await.expect("send");
+            conn.answer().await.expect("an answer");
+        }
+        let count = async |upstream| {
+            gateway.metric("paceway_upstream_throttled_total", &[("upstream", upstream)]).await
+        };
+        counts.push((count("vendor").await, count("other").await));
     }
-    assert_eq!(counts, [0.0, 0.0, 0.0, 1.0, 2.0, 3.0, 4.0]);
+    let expected = [(0, 0), (0, 0), (0, 0), (1, 0), (1, 1), (2, 1), (3, 1)];
+    assert_eq!(counts, expected.map(|(vendor, other)| (vendor.into(), other.into())));
 }

@@ -126,9 +126,9 @@ impl CallFailure {
 impl Problem<'_> {
     /// The response.
     pub fn response(&self) -> Response<Bytes> {
-        let kind = match self.limited {
-            Some(_) => Cow::Borrowed(QUOTA_EXCEEDED),
-            None => Cow::Owned(format!("urn:paceway:problem:{}", self.name)),
+        let kind = match self.name == LIMITED.1 {
+            true => Cow::Borrowed(QUOTA_EXCEEDED),
+            false => Cow::Owned(format!("urn:paceway:problem:{}", self.name)),
         };
         let body = ProblemBody {
             kind: &kind,

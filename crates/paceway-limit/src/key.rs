@@ -56,6 +56,30 @@ impl StateNames {
         }
         name
     }
+
+    /// The key of the state `name`; `None` if it is the state of another limiter, and `Some(None)` if it has no key.
+    ///
+    /// ```
+    /// # use paceway_limit::key::StateNames;
+    /// let names = StateNames::new("paceway", "account", b'T', "search").spread();
+    /// assert_eq!(names.key_in(&names.of(Some("acme"))), Some(Some("acme")));
+    /// assert_eq!(names.key_in(&names.of(None)), Some(None));
+    /// assert_eq!(names.key_in("paceway:{account}:T:searches"), None);
+    /// ```
+    pub fn key_in<'n>(&self, name: &'n str) -> Option<Option<&'n str>> {
+        let rest = name.strip_prefix(&self.upto_tag)?;
+        let is_number =
+            |text: &str| text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit());
+        let numbered = rest.strip_prefix('.').and_then(|rest| rest.split_at_checked(2));
+        let rest = match numbered.filter(|(number, _)| self.is_spread && is_number(number)) {
+            Some((_, rest)) => rest,
+            None => rest,
+        };
+        match rest.strip_prefix(&self.after_tag)? {
+            "" => Some(None),
+            rest => rest.strip_prefix(':').map(Some),
+        }
+    }
 }
 
 /// A number below 64 that depends on the key alone, on every machine, for spreading keys over a cluster:

@@ -132,7 +132,8 @@ fn an_open_body_is_chunked_and_a_length_stays() {
 fn via_tells_the_version_it_came_in(#[case] version: Version, #[case] expected: &str) {
     assert_eq!(all(&to_upstream_with(&[], |way| way.version = version), "via"), [expected]);
     let mut response = headers(&[("via", "1.1 cdn")]);
-    to_client(&mut response, version);
+    let seen = HeaderFlags::of(&response);
+    to_client(&mut response, seen, version);
     assert_eq!(all(&response, "via"), ["1.1 cdn", expected]);
 }
 

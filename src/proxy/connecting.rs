@@ -1,0 +1,99 @@
+//! The connection of an attempt, as the side that `limit::pace` makes ready: an idle one or a new one for the first attempt,
+//! a fresh one for the second attempt after a connection that broke.
+
+use crate::{
+    answer::Failure,
+    limit::Callee,
+    upstream::{Connection, PendingConnection, Pool, Resend},
+};
+use std::time::Duration;
+
+/// The upstream of a first attempt, as the side that is called.
+pub(super) struct FirstConnection<'a> {
+    upstream: &'a Pool,
+    /// The connection that is being made while the store decides, if none was open.
+    ahead: Option<PendingConnection>,
+}
+
+/// The upstream of a second attempt, which takes a fresh connection.
+pub(super) struct SecondConnection<'a> {
+    pub(super) upstream: &'a Pool,
+    pub(super) again: &'a Resend,
+    pub(super) fresh: Option<Connection>,
+}
+
+// === impl FirstConnection ===
+
+impl<'a> FirstConnection<'a> {
+    /// Begins to connect if no connection is open, so that it is made while the store decides.
+    pub(super) fn new(upstream: &'a Pool) -> Self {
+        Self { upstream, ahead: upstream.connect_ahead() }
+    }
+
+    /// Connects only shortly before the slot, which is not near.
+    pub(super) fn later(upstream: &'a Pool) -> Self {
+        Self { upstream, ahead: None }
+    }
+}
+
+impl Callee for FirstConnection<'_> {
+    type Ready = Connection;
+    type Error = Failure;
+
+    fn lead(&self) -> Duration {
+        self.upstream.lead()
+    }
+
+    fn at_hand(&mut self) -> Option<Connection> {
+        self.upstream.idle()
+    }
+
+    async fn ready(&mut self) -> Result<Connection, Failure> {
+        let connection = match self.ahead.take() {
+            Some(ahead) => self.upstream.connection_ahead(ahead).await,
+            None => self.upstream.connection().await,
+        };
+        connection.map_err(Failure::Upstream)
+    }
+
+    fn put_back(&mut self, connection: Connection) {
+        connection.recycle();
+    }
+
+    fn waits(&mut self, _: Option<Duration>) {
+        self.ahead = None;
+    }
+}
+
+// === impl SecondConnection ===
+
+impl Callee for SecondConnection<'_> {
+    type Ready = Connection;
+    type Error = Failure;
+
+    fn lead(&self) -> Duration {
+        self.upstream.lead()
+    }
+
+    fn at_hand(&mut self) -> Option<Connection> {
+        self.fresh.take()
+    }
+
+    async fn ready(&mut self) -> Result<Connection, Failure> {
+        match self.fresh.take() {
+            Some(connection) => Ok(connection),
+            None => self.again.connection().await.map_err(Failure::Upstream),
+        }
+    }
+
+    fn put_back(&mut self, connection: Connection) {
+        self.fresh = Some(connection);
+    }
+
+    /// The upstream may close a connection that is idle meanwhile.
+    fn waits(&mut self, time: Option<Duration>) {
+        if time.is_none_or(|time| !time.is_zero()) {
+            self.fresh = None;
+        }
+    }
+}

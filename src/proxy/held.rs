@@ -1,0 +1,119 @@
+//! The beginning of an answer's body that is read before the client gets the answer: to look into it, or because the
+//! request may be sent again meanwhile. Streams are never read ahead, and no more is kept than a bound allows.
+
+use crate::upstream::{KeptBytes, KeptShare, ResponseBody, WireError};
+use bytes::{Bytes, BytesMut};
+use http_body::{Body as _, Frame};
+use std::{
+    future::poll_fn,
+    pin::{Pin, pin},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::time::timeout;
+
+/// The most bytes of a body that are held, 64 KiB: an answer that says "slow down" is much smaller.
+const MOST: usize = 64 << 10;
+/// The longest time for which a body is read ahead. The rest of a slower one is streamed.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The part of a body that was read ahead.
+#[derive(Debug)]
+pub(super) struct HeldStart {
+    data: BytesMut,
+    /// The frame after `data`: trailers, or a piece for which there is no room.
+    next: Option<Frame<Bytes>>,
+    end: HeldEnd,
+    /// Counts the bytes of `data`.
+    share: KeptShare,
+}
+
+#[derive(Debug)]
+enum HeldEnd {
+    /// More of the body may come.
+    Open,
+    /// The body is complete.
+    Complete,
+    /// The upstream broke off.
+    Failed(Option<WireError>),
+}
+
+// === impl HeldStart ===
+
+impl HeldStart {
+    /// Reads `body` to its end, or as much as may be held. The bytes count in `bound`.
+    pub(super) async fn of(body: &mut ResponseBody, bound: &Arc<KeptBytes>) -> Self {
+        let (data, next) = (BytesMut::new(), None);
+        let mut held = Self { data, next, end: HeldEnd::Open, share: bound.share() };
+        // A body that is slower than this is held as far as it came.
+        let _ = timeout(PATIENCE, held.read(body)).await;
+        held
+    }
+
+    async fn read(&mut self, body: &mut ResponseBody) {
+        while self.next.is_none() {
+            let frame = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx));
+            match pin!(frame).await {
+                Some(Ok(frame)) => self.put(frame),
+                Some(Err(error)) => {
+                    self.end = HeldEnd::Failed(Some(error));
+                    return;
+                }
+                None => {
+                    self.end = HeldEnd::Complete;
+                    return;
+                }
+            }
+        }
+        if self.next.as_ref().is_some_and(Frame::is_trailers) {
+            self.end = HeldEnd::Complete;
+        }
+    }
+
+    /// Copies a piece: it shares its memory with the read buffer of the connection, which may be far larger.
+    fn put(&mut self, frame: Frame<Bytes>) {
+        match frame.data_ref() {
+            Some(data) if data.len() <= MOST - self.data.len() && self.share.grow(data.len()) => {
+                self.data.extend_from_slice(data);
+            }
+            _ => self.next = Some(frame),
+        }
+    }
+
+    /// Whether nothing more of the body can come: it is all here, or the upstream broke off.
+    pub(super) fn has_ended(&self) -> bool {
+        !matches!(self.end, HeldEnd::Open)
+    }
+
+    /// The whole body, if it is complete.
+    pub(super) fn whole(&self) -> Option<&[u8]> {
+        matches!(self.end, HeldEnd::Complete).then_some(&*self.data)
+    }
+
+    /// Whether all frames of it are given out.
+    pub(super) fn is_empty(&self) -> bool {
+        let is_done = !matches!(self.end, HeldEnd::Failed(Some(_)));
+        self.data.is_empty() && self.next.is_none() && is_done
+    }
+
+    /// The length of what is left, if only data is left.
+    pub(super) fn length(&self) -> Option<u64> {
+        let next = self.next.as_ref().map_or(Some(0), |frame| frame.data_ref().map(Bytes::len))?;
+        let is_failed = matches!(self.end, HeldEnd::Failed(Some(_)));
+        (!is_failed).then(|| (self.data.len() + next) as u64)
+    }
+
+    /// Gives out the next frame; `None` once all are given out, and the rest of the body follows.
+    pub(super) fn take(&mut self) -> Option<Result<Frame<Bytes>, WireError>> {
+        if !self.data.is_empty() {
+            return Some(Ok(Frame::data(self.data.split().freeze())));
+        }
+        if let Some(frame) = self.next.take() {
+            return Some(Ok(frame));
+        }
+        match &mut self.end {
+            HeldEnd::Failed(error) => error.take().map(Err),
+            HeldEnd::Open | HeldEnd::Complete => None,
+        }
+    }
+}
