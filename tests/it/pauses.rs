@@ -1,7 +1,8 @@
 //! Pauses that an upstream asks for: each gateway of a store keeps them, with the requests that wait in it.
 
 use crate::support::{
-    Answer, Cluster, Gateway, Redis, Said, Sentinels, Upstream, assert_lawful, eventually,
+    Answer, Cluster, Gateway, Redis, Reply, Said, Sentinels, Upstream, assert_lawful, eventually,
+    reply,
 };
 use paceway::{
     algorithm::{Algorithm, TokenBucket},
@@ -200,11 +201,7 @@ async fn a_pause_survives_an_outage_of_the_store(#[values("share", "allow")] on_
         sleep(Duration::from_millis(200)).await;
     }
     redis.start_again();
-    eventually("the store has the pause again", async || {
-        let said = redis.try_command(&["GET", "paceway:{vendor}:T:vendor"]);
-        matches!(said, Ok(Said::Bytes(Some(state))) if state.first() == Some(&b'P')).then_some(())
-    })
-    .await;
+    eventually("the store has the pause again", async || is_paused(&redis).then_some(())).await;
     let written = Instant::now();
     for request in waiting {
         let (answer, _) = request.await.expect("no panic");
@@ -262,4 +259,39 @@ async fn a_reset_of_the_limiter_ends_the_pause_everywhere() {
         .await;
     }
     assert!(Instant::now() < pause.end());
+}
+
+/// The gateway whose call was refused dies. The others keep the pause, and so does one that starts then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_survives_the_gateway_that_began_it() {
+    let redis = Redis::start();
+    let upstream = Upstream::start(|call| match call.target.as_str() {
+        "/never" => reply("429 Too Many Requests", &[("retry-after", "4")], "slow down"),
+        _ => Reply::ok(),
+    })
+    .await;
+    let yaml = config(&redis.url(), &upstream, "");
+    let mut dies = Gateway::start(&yaml).await;
+    let lives = start(&yaml).await;
+    let refused = eventually("the upstream refuses a call", async || {
+        let sent = Instant::now();
+        let answer = dies.get("/never").await;
+        let is_its_own = answer.field("paceway-origin") == Some("upstream");
+        (answer.status == 429 && is_its_own).then_some(sent)
+    });
+    let sent = refused.await;
+    let mut waiting = requests(&lives, "/search", 20);
+    eventually("the store has the pause", async || is_paused(&redis).then_some(())).await;
+    let pause = Begun { sent, known: Instant::now(), span: Duration::from_secs(4) };
+    dies.signal("KILL");
+    dies.end().await;
+    waiting.extend(requests(&start(&yaml).await, "/search", 10));
+    all_pass(waiting).await;
+    pause.assert_kept(&upstream);
+}
+
+/// Whether the state of the limiter has a gate.
+fn is_paused(redis: &Redis) -> bool {
+    let said = redis.try_command(&["GET", "paceway:{vendor}:T:vendor"]);
+    matches!(said, Ok(Said::Bytes(Some(state))) if state.first() == Some(&b'P'))
 }
