@@ -7,14 +7,18 @@
 mod client;
 mod cost;
 mod escape;
+mod json;
 mod part;
 mod secret;
+mod true_cost;
 
 pub use client::{client_ip, is_trusted};
-pub use cost::Cost;
+pub use cost::{Cost, Reserve, ReservedCost, fixed as fixed_cost};
 pub use escape::{MAX_LEN, canonical, shown};
+pub use json::JsonPointer;
 pub use paceway_limit::key::StateNames;
 pub use secret::{fold, is_secret};
+pub use true_cost::TrueCost;
 
 use crate::{path::Paths, suggest::nearest};
 use escape::{Escapes, bounded, escape_text, pasted};
@@ -48,6 +52,8 @@ pub struct Parts<'a> {
     pub uri: &'a Uri,
     /// The headers as the caller sent them, before any rule changes them.
     pub headers: &'a HeaderMap,
+    /// The body, if a template names a part of it and it is JSON.
+    pub body: Option<&'a [u8]>,
     /// How the origins read paths, so that two spellings of one path share a key.
     pub paths: Paths,
 }
@@ -131,6 +137,11 @@ impl Template {
             (None, true) => bounded(escape_text(text), true),
             (None, false) => canonical(text),
         }
+    }
+
+    /// Whether a part is in the body of the request.
+    pub fn reads_body(&self) -> bool {
+        self.pieces.iter().any(|piece| matches!(piece, TemplatePiece::Part(Part::Body(_))))
     }
 
     /// The template as the configuration writes it, such as `{header.x-shop}`.

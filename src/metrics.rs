@@ -42,6 +42,7 @@ const LATE: &str = "paceway_late_wakeups_total";
 const PAUSED: &str = "paceway_limiter_paused";
 const PAUSES: &str = "paceway_pauses_total";
 const RETRIES: &str = "paceway_retries_total";
+const SETTLED: &str = "paceway_settled_permits_total";
 const UPSTREAM_REQUESTS: &str = "paceway_upstream_requests_total";
 const UPSTREAM_SECONDS: &str = "paceway_upstream_seconds";
 const UPSTREAM_THROTTLED: &str = "paceway_upstream_throttled_total";
@@ -94,6 +95,17 @@ pub struct LimiterMetrics {
     pub paused: Gauge,
     /// Pauses that refusals of an upstream have asked for.
     pub pauses: Counter,
+    /// Permits that answers settled.
+    pub settled: SettledPermits,
+}
+
+/// Handles for the permits of one limiter that were reserved for another cost than the true one.
+#[derive(Debug, Clone)]
+pub struct SettledPermits {
+    /// Permits that were refunded.
+    pub refunded: Counter,
+    /// Permits that were charged after their request.
+    pub owed: Counter,
 }
 
 /// Handles for one upstream, and its label for the metrics that workers count.
@@ -169,6 +181,10 @@ impl LimiterMetrics {
             late: counter!(LATE, "limiter" => limiter.to_owned()),
             paused: gauge!(PAUSED, "limiter" => limiter.to_owned()),
             pauses: counter!(PAUSES, "limiter" => limiter.to_owned()),
+            settled: SettledPermits {
+                refunded: counter!(SETTLED, "limiter" => limiter.to_owned(), "direction" => "refund"),
+                owed: counter!(SETTLED, "limiter" => limiter.to_owned(), "direction" => "debt"),
+            },
         }
     }
 }
@@ -327,6 +343,7 @@ fn describe() {
     describe_gauge!(TUNNELS, "Connections that were upgraded, such as WebSockets, and are open.");
     describe_gauge!(AVAILABLE, "Permits of a limiter that could be taken now.");
     describe_gauge!(RATE, "Permits a second of a limiter with `rate: auto`, as learned so far.");
+    describe_counter!(SETTLED, "Permits by which true costs differ from reserved ones.");
     describe_counter!(LATE, "Slots asked for again because their request woke too late for them.");
     let help = "Seconds until the longest pause of a limiter ends; 0 if it is not paused.";
     describe_gauge!(PAUSED, help);

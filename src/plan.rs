@@ -15,7 +15,7 @@ use crate::{
     algorithm::Micros,
     answer::{Policy, Quota},
     config::{self, Config, Mode},
-    key::{Cost, StateNames},
+    key::StateNames,
     limit::micros,
     metrics::{self, LimiterMetrics, RouteMetrics, UpstreamMetrics},
     route::Table,
@@ -32,6 +32,9 @@ use std::{
     },
 };
 use tokio::time::Instant;
+
+/// The most bytes of all answers that are kept because they say the true cost of a request, 64 MiB.
+const SETTLED_ANSWERS: usize = 64 << 20;
 
 /// All that a request needs to know of the configuration, in the form in which it is needed.
 pub struct Plan {
@@ -55,6 +58,8 @@ pub struct Plan {
     pub(crate) no_route: RouteMetrics,
     /// The counters of each worker, by the worker's index.
     pub(crate) counters: Box<[WorkerCounters]>,
+    /// Bounds the answers that are kept until their end because they say the true cost of a request.
+    pub(crate) settled: Arc<KeptBytes>,
     /// Hides the secrets in access lines; `None` if the gateway writes no access lines.
     pub(crate) redactor: Option<Redactor>,
 }
@@ -141,6 +146,7 @@ impl Plan {
             kept: KeptBytes::new(config.limits.retry_bodies),
             epoch: Instant::now(),
             no_route: RouteMetrics::new("-"),
+            settled: KeptBytes::new(SETTLED_ANSWERS),
             redactor: access_log.then(|| Redactor::new(&config.redact)),
             config,
         }
@@ -300,10 +306,7 @@ impl Demand {
         let mut all = Self { wait: 0, cost: 1 };
         for route in &config.routes {
             for charge in route.limiters.iter().filter(|charge| charge.limiter == i) {
-                let cost = match charge.cost {
-                    Cost::Fixed(cost) => cost,
-                    Cost::FromRequest(_) => most,
-                };
+                let cost = charge.cost.fixed().unwrap_or(most);
                 let wait = micros(route.max_wait.max(route.max_wait_cap));
                 all = Self { wait: all.wait.max(wait), cost: all.cost.max(cost) };
             }

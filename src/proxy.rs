@@ -12,10 +12,12 @@ mod interim;
 mod record;
 mod refusal;
 mod request_id;
+mod request_json;
 mod resend;
 mod respond;
 mod retry;
 mod service;
+mod settling;
 mod tunnel;
 mod upgrade;
 mod validate;
@@ -182,10 +184,10 @@ impl Proxy {
         record::unparsed(&self.0.plan, self.own(), client.ip, status);
     }
 
-    async fn forward(
-        &self,
+    async fn forward<'p>(
+        &'p self,
         exchange: &mut Exchange<'_>,
-        routed: &mut Routed<'_>,
+        routed: &mut Routed<'p>,
     ) -> Result<Response<Body>, Failure> {
         if !routed.is_expected {
             routed.request.body_mut().look_ahead().await.map_err(spoilt)?;
@@ -194,7 +196,17 @@ impl Proxy {
         let checks = match routed.fixed {
             Some(checks) => Some(checks),
             None => {
-                own = self.checks(exchange.client, routed)?;
+                let body = match routed.policy.reads_body {
+                    true => Box::pin(self.read_json(routed)).await?,
+                    false => None,
+                };
+                own = match self.checks(exchange.client, routed, body.as_deref())? {
+                    Some((checks, policy)) => {
+                        routed.policy = policy;
+                        Some(checks)
+                    }
+                    None => None,
+                };
                 own.as_ref()
             }
         };
@@ -217,8 +229,14 @@ impl Proxy {
         self.send(exchange, routed, Some(checks), (Some(reservation), connection)).await
     }
 
-    /// The questions to the limiters of a request, if they depend on the request. `None`: nothing limits it.
-    fn checks(&self, client: &Client, routed: &Routed<'_>) -> Result<Option<Checks>, Failure> {
+    /// The questions to the limiters of a request, if they depend on the request, with the policy of these limiters.
+    /// `None`: nothing limits it.
+    fn checks<'p>(
+        &'p self,
+        client: &Client,
+        routed: &Routed<'p>,
+        body: Option<&[u8]>,
+    ) -> Result<Option<(Checks, &'p RoutePolicy)>, Failure> {
         let (config, request) = (&self.0.plan.config, &routed.request);
         let parts = || Parts {
             client_ip: client.client_ip(request.headers(), &config.trusted_proxies),
@@ -226,6 +244,7 @@ impl Proxy {
             method: request.method(),
             uri: request.uri(),
             headers: request.headers(),
+            body,
             paths: config.paths,
         };
         let checks = routed.policy.checks(&self.0.plan.limiters, parts);

@@ -148,7 +148,7 @@ fn text(
         line("limiters", "none: forwarded at once".into());
     }
     let client_ip = key::client_ip(peer, headers, &config.trusted_proxies);
-    let parts = Parts { client_ip, host, method, uri, headers, paths: config.paths };
+    let parts = Parts { client_ip, host, method, uri, headers, body: None, paths: config.paths };
     let mut is_refused = false;
     for charge in route.limiters.iter().filter(|_| config.limiting) {
         let from = match upstream.limiters.contains(charge) {
@@ -264,6 +264,14 @@ fn limiter(config: &Config, charge: &Charge, parts: &Parts<'_>) -> String {
     let origin = match &charge.cost {
         Cost::Fixed(_) => String::new(),
         Cost::FromRequest(template) => format!(" ({})", template.text()),
+        Cost::Reserved(reserved) => {
+            let from = charge.cost.template().map_or_else(String::new, |template| {
+                format!(" from {}, default {}", template.text(), reserved.default)
+            });
+            let settle = reserved.settle.as_ref();
+            let settle = settle.map_or_else(String::new, |part| format!(", settled by {part}"));
+            format!(" (reserved{from}{settle})")
+        }
     };
     let mode = match limiter.mode {
         Mode::Enforce => "",

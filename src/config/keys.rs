@@ -1,6 +1,7 @@
 //! The one list of keys: name, kind, default, meaning and schema of each. The parser, the JSON Schema and the tables in
 //! docs/configuration.md are made from it. Reads nothing.
 
+mod charge;
 mod client;
 mod limiter;
 mod process;
@@ -11,8 +12,9 @@ mod throttle;
 mod tls;
 mod upstream;
 
+pub(super) use charge::{CHARGE, RESERVED_COST};
 pub(super) use client::{CLIENT, LIMITS, PATHS};
-pub(super) use limiter::{CHARGE, LIMITER};
+pub(super) use limiter::LIMITER;
 pub(super) use process::ROOT;
 pub(super) use route::ROUTE;
 pub(super) use spec::{KeySpec, Keys};
@@ -22,7 +24,7 @@ pub(super) use tls::{CERTIFICATE, STORE_TLS, TLS};
 pub(super) use upstream::{EDITS, HEADERS, UPSTREAM};
 
 /// The sections below the top of the file, in the order of the schema.
-pub(super) const SECTIONS: [&Keys; 15] = [
+pub(super) const SECTIONS: [&Keys; 16] = [
     &STORE,
     &STORE_TLS,
     &TLS,
@@ -37,6 +39,7 @@ pub(super) const SECTIONS: [&Keys; 15] = [
     &EDITS,
     &LIMITER,
     &CHARGE,
+    &RESERVED_COST,
     &ROUTE,
 ];
 

@@ -2,6 +2,7 @@
 
 use super::{
     Parts,
+    json::JsonPointer,
     secret::{fold, is_secret},
 };
 use crate::{path::Paths, suggest::nearest};
@@ -18,10 +19,12 @@ pub(super) enum Part {
     Query(String),
     /// A segment of the path, counted from 0; templates count from 1.
     Segment(usize),
+    /// A place in a JSON body.
+    Body(JsonPointer),
 }
 
 pub(super) const KNOWN: &[&str] =
-    &["client_ip", "host", "method", "path", "header", "query", "segment"];
+    &["client_ip", "host", "method", "path", "header", "query", "segment", "body"];
 const MAX_SEGMENT: usize = 1000;
 
 // === impl Part ===
@@ -51,6 +54,8 @@ impl Part {
                 wants("needs the name of a query parameter, as in `{query.shop}`")
             }
             ("query", Some(of)) => Ok(Self::Query(of.to_owned())),
+            ("body", None | Some("")) => wants("needs a JSON pointer, as in `{body./max_tokens}`"),
+            ("body", Some(of)) => JsonPointer::parse(of).map(Self::Body).or_else(|why| wants(&why)),
             ("segment", of) => match of.map(str::parse) {
                 Some(Ok(n @ 1..=MAX_SEGMENT)) => Ok(Self::Segment(n - 1)),
                 _ => wants("needs the number of a segment of the path, from 1: `{segment.1}`"),
@@ -60,7 +65,7 @@ impl Part {
                 let hint = match nearest(kind, KNOWN.iter().copied()) {
                     Some(kind) => format!("did you mean `{{{kind}{of}}}`?"),
                     None => "there are {client_ip}, {host}, {method}, {path}, {header.NAME}, \
-                             {query.NAME} and {segment.N}"
+                             {query.NAME}, {segment.N} and {body./POINTER}"
                         .into(),
                 };
                 Err(format!("has the unknown part `{{{name}}}`; {hint}"))
@@ -73,6 +78,11 @@ impl Part {
             // The header `Cookie` may hold any cookie, also that of a session.
             Self::Header(name) => *name == COOKIE || is_secret(&fold(name.as_str().as_bytes())),
             Self::Query(name) => is_secret(&fold(name.as_bytes())),
+            Self::Body(pointer) => {
+                let name = fold(pointer.last().as_bytes());
+                // `max_tokens` is a number of words.
+                is_secret(&name) && !name.ends_with("tokens")
+            }
             _ => false,
         }
     }
@@ -91,6 +101,7 @@ impl Part {
             Self::Path => Some(parts.paths.key_form(parts.uri.path())),
             Self::Header(name) => header(parts.headers, name),
             Self::Query(name) => parameter(parts.uri.query()?, name),
+            Self::Body(pointer) => Some(pointer.find(parts.body?)?.into_bytes().into()),
             Self::Segment(n) => segment(parts.uri.path(), parts.paths, *n),
         }
     }

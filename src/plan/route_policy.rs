@@ -4,7 +4,7 @@
 use super::LimiterPlan;
 use crate::{
     config::{self, Charge, Config, Mode},
-    key::{Cost, Parts},
+    key::{Parts, Template, TrueCost},
     store::{Check, Checks},
     upstream::headers::Rules,
 };
@@ -22,6 +22,13 @@ pub(crate) struct RoutePolicy {
     pub(crate) rules: Option<[Rules; 2]>,
     /// Whether one of its limiters learns its rate or its margin.
     pub(crate) learns: bool,
+    /// Whether a key or a cost is a part of the request's body.
+    pub(crate) reads_body: bool,
+    /// Whether the answer to a request says its true cost at some limiter.
+    pub(crate) settles: bool,
+    /// For each set of limiters at which a request can cost 0, the policy without them. The bits of a set are the indices
+    /// in `charges`.
+    without: Vec<(u64, Self)>,
     /// The index of the upstream.
     pub(crate) upstream: usize,
     pub(crate) max_wait: Duration,
@@ -63,6 +70,39 @@ impl RoutePolicy {
             config.limiting && limiters[charge.limiter].limiter.mode != Mode::Off
         };
         let charges: Vec<Charge> = route.limiters.iter().filter(works).cloned().collect();
+        Self::of(charges, route, limiters, config)
+    }
+
+    fn of(
+        charges: Vec<Charge>,
+        route: &config::Route,
+        limiters: &[LimiterPlan],
+        config: &Config,
+    ) -> Self {
+        let may_be_zero =
+            charges.iter().enumerate().filter(|(_, charge)| charge.cost.template().is_some());
+        let zeroes: u64 = may_be_zero.filter(|(i, _)| *i < 64).map(|(i, _)| 1 << i).sum();
+        // The configuration allows few of them.
+        let sets =
+            std::iter::successors(Some(zeroes), |set| set.checked_sub(1).map(|less| less & zeroes));
+        let without = sets.take_while(|set| *set > 0).map(|set| {
+            let left = charges.iter().enumerate().filter(|(i, _)| *i >= 64 || set >> i & 1 == 0);
+            let left = left.map(|(_, charge)| charge.clone()).collect();
+            (set, Self::plain(left, route, limiters, config))
+        });
+        let without = without.collect();
+        Self { without, ..Self::plain(charges, route, limiters, config) }
+    }
+
+    fn plain(
+        charges: Vec<Charge>,
+        route: &config::Route,
+        limiters: &[LimiterPlan],
+        config: &Config,
+    ) -> Self {
+        let keys =
+            charges.iter().filter_map(|charge| limiters[charge.limiter].limiter.key.as_ref());
+        let reads_body = keys.chain(charges.iter().filter_map(|charge| charge.cost.template()));
         let owners = charges.iter().flat_map(|charge| {
             let rates = 0..limiters[charge.limiter].checks.len();
             rates.map(|rate| (charge.limiter, rate))
@@ -72,6 +112,9 @@ impl RoutePolicy {
         Self {
             learns: charges.iter().any(learns),
             owners: owners.collect(),
+            reads_body: reads_body.into_iter().any(Template::reads_body),
+            settles: charges.iter().any(|charge| charge.cost.settle().is_some()),
+            without: Vec::new(),
             charges,
             rules: rules.iter().any(|rules| !rules.is_empty()).then_some(rules),
             upstream: route.upstream,
@@ -84,18 +127,18 @@ impl RoutePolicy {
     /// Makes the checks of a request if no part of them depends on the request. Each worker has its own: they are
     /// counted references, and workers that shared them would write to one cache line.
     pub(crate) fn fixed(&self, limiters: &[LimiterPlan]) -> Option<Checks> {
-        let fixed = self.charges.iter().map(|charge| match charge.cost {
+        let fixed = self.charges.iter().map(|charge| {
+            let limiter = &limiters[charge.limiter];
             // A rule that is learned may be another one for each request.
-            Cost::Fixed(cost) if limiters[charge.limiter].has_fixed_checks() => {
-                Some(limiters[charge.limiter].checks(None, cost))
-            }
-            _ => None,
+            let cost = charge.cost.fixed().filter(|_| limiter.has_fixed_checks())?;
+            Some(limiter.checks(None, cost))
         });
         let fixed = fixed.collect::<Option<Vec<_>>>().filter(|fixed| !fixed.is_empty())?;
         Some(fixed.into_iter().flatten().collect())
     }
 
-    /// Makes the checks of one request, if they depend on it; returns `None` if no limiter applies.
+    /// Makes the checks of one request, if they depend on it, with the policy of the limiters at which it costs something;
+    /// returns `None` if no limiter applies.
     ///
     /// # Errors
     ///
@@ -104,19 +147,37 @@ impl RoutePolicy {
         &self,
         limiters: &[LimiterPlan],
         parts: impl FnOnce() -> Parts<'p>,
-    ) -> Result<Option<Checks>, String> {
+    ) -> Result<Option<(Checks, &Self)>, String> {
         if self.charges.is_empty() {
             return Ok(None);
         }
         let parts = parts();
         let mut checks = Vec::with_capacity(self.owners.len());
-        for Charge { limiter, cost } in &self.charges {
+        let mut zeroes = 0;
+        for (i, Charge { limiter, cost }) in self.charges.iter().enumerate() {
             let plan = &limiters[*limiter];
             let cost = cost.of(&parts, plan.limiter.capacity(), &plan.limiter.name)?;
+            if cost == 0 {
+                zeroes |= 1 << i;
+                continue;
+            }
             let filled = plan.limiter.key.as_ref().map(|template| template.fill(&parts));
             checks.extend(plan.checks(filled.as_deref(), cost));
         }
-        Ok(Some(checks.into()))
+        if zeroes == 0 {
+            return Ok(Some((checks.into(), self)));
+        }
+        let policy = self.without.iter().find(|(set, _)| *set == zeroes);
+        Ok(policy.filter(|_| !checks.is_empty()).map(|(_, policy)| (checks.into(), policy)))
+    }
+
+    /// The limiters whose cost the answer says, each with the part of the answer and the index of its limiter. A limiter
+    /// with several rates has a check for each of them.
+    pub(crate) fn settled(&self) -> impl Iterator<Item = (usize, usize, &TrueCost)> {
+        self.owners.iter().enumerate().filter_map(|(check, (limiter, _))| {
+            let charge = self.charges.iter().find(|charge| charge.limiter == *limiter)?;
+            Some((check, *limiter, charge.cost.settle()?))
+        })
     }
 
     /// Shows the limiters that learn an answer that `took` this long, and that its call was `refused` if it was: a call that

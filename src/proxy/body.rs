@@ -1,6 +1,6 @@
 //! The body of a response: the upstream's, streamed, or our own. It never ends well when the upstream's did not.
 
-use super::{client::DisconnectWatch, held::HeldStart};
+use super::{client::DisconnectWatch, held::HeldStart, settling::Settling};
 use crate::{
     limit::Reservation,
     upstream::{self, UnrequestedBody},
@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use std::{
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 /// The body of a response.
@@ -37,12 +37,21 @@ enum BodySource {
     Own(Option<Bytes>),
     /// A body whose beginning was read ahead.
     Held(Box<HeldBody>),
+    /// A body that says the true cost of its request.
+    Settling(Box<SettlingBody>),
 }
 
 #[derive(Debug)]
 struct HeldBody {
     start: HeldStart,
     rest: Body,
+}
+
+#[derive(Debug)]
+struct SettlingBody {
+    body: Body,
+    /// `None` once the cost is settled, or cannot be known any more.
+    settling: Option<Box<Settling>>,
 }
 
 #[derive(Debug)]
@@ -92,6 +101,12 @@ impl Body {
         Self(BodySource::Held(Box::new(HeldBody { start, rest: self })))
     }
 
+    /// The same body, beside which the true cost of its request is read.
+    pub(super) fn settling(self, settling: Box<Settling>) -> Self {
+        let settling = Some(settling);
+        Self(BodySource::Settling(Box::new(SettlingBody { body: self, settling })))
+    }
+
     /// Keeps these until it has ended.
     pub(super) fn keep(&mut self, lease: Option<Reservation>, unasked: Option<UnrequestedBody>) {
         match &mut self.0 {
@@ -101,7 +116,7 @@ impl Body {
             }
             BodySource::Held(held) => held.rest.keep(lease, unasked),
             // A response without a body ends here.
-            BodySource::Streamed(_) | BodySource::Own(_) => {}
+            BodySource::Streamed(_) | BodySource::Own(_) | BodySource::Settling(_) => {}
         }
     }
 }
@@ -122,6 +137,7 @@ impl http_body::Body for Body {
                 None if held.start.has_ended() => Poll::Ready(None),
                 None => Pin::new(&mut held.rest).poll_frame(cx),
             },
+            BodySource::Settling(settling) => settling.poll_frame(cx),
         }
     }
 
@@ -130,12 +146,14 @@ impl http_body::Body for Body {
             BodySource::Streamed(streamed) => streamed.body.is_end_stream(),
             BodySource::Own(bytes) => bytes.is_none(),
             BodySource::Held(held) => held.is_end_stream(),
+            BodySource::Settling(settling) => settling.body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
             BodySource::Streamed(streamed) => streamed.body.size_hint(),
+            BodySource::Settling(settling) => settling.body.size_hint(),
             BodySource::Own(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
             }
@@ -159,6 +177,35 @@ impl HeldBody {
         };
         let length = self.start.length().zip(rest).map(|(start, rest)| start + rest);
         length.map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}
+
+// === impl SettlingBody ===
+
+impl SettlingBody {
+    fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        let has_more = match (&frame, &mut self.settling) {
+            (Some(Ok(frame)), Some(settling)) => {
+                frame.data_ref().is_none_or(|data| settling.read(data))
+            }
+            // The end of a body that broke off is not known.
+            (Some(Err(_)), settling) => {
+                *settling = None;
+                true
+            }
+            (None, _) => false,
+            (_, None) => true,
+        };
+        if (!has_more || self.body.is_end_stream())
+            && let Some(settling) = self.settling.take()
+        {
+            settling.end();
+        }
+        Poll::Ready(frame)
     }
 }
 

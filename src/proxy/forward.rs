@@ -133,11 +133,17 @@ impl Proxy {
         exchange: &mut Exchange<'_>,
         routed: &Routed<'_>,
         (outgoing, upgrade): (&Outgoing, Option<Upgrade>),
-        Received { mut response, held, reservation, seen, .. }: Received,
+        Received { mut response, held, mut reservation, seen, .. }: Received,
     ) -> Result<Response<Body>, Failure> {
         let Exchange { record, client, closes, .. } = exchange;
         let switched = Switched::from(upgrade, &response).map_err(Failure::Upstream)?;
         let is_h2 = response.version() == Version::HTTP_2;
+        let settling = match &mut reservation {
+            Some(reservation) if routed.policy.settles => {
+                self.settling(routed, reservation, &response)
+            }
+            _ => None,
+        };
         for_client(routed.policy, record, seen, &mut response);
         let lease = reservation.filter(Reservation::is_lease);
         if let Some(switched) = switched {
@@ -162,6 +168,9 @@ impl Proxy {
         response.body_mut().keep(lease, unasked);
         if let Some(held) = held {
             response = response.map(|body| body.after(held));
+        }
+        if let Some(settling) = settling {
+            response = response.map(|body| body.settling(settling));
         }
         Ok(response)
     }

@@ -15,7 +15,7 @@ pub use replay::Replay;
 pub use request_body::RequestBody;
 
 use super::request_boundary::RequestBoundary;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use control::{Gate, UploadState};
 use http_body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
@@ -25,6 +25,7 @@ use replay::{ReplayRecorder, TakenBytes};
 use std::{
     collections::VecDeque,
     future::poll_fn,
+    mem,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -153,6 +154,54 @@ impl Upload {
             yield_now().await;
         }
         Ok(())
+    }
+}
+
+impl Upload {
+    /// Reads the whole body before the request is charged, and returns its bytes, which are sent first. A client that
+    /// waits for `100 Continue` gets it by that.
+    ///
+    /// # Errors
+    ///
+    /// [`UploadError`] if the body breaks a rule; [`UploadError::TooLarge`] if it has more than `most` bytes.
+    pub async fn read_ahead(&mut self, most: usize) -> Result<Bytes, UploadError> {
+        if self.size_hint().lower() > most as u64 {
+            return Err(UploadError::TooLarge);
+        }
+        let Some(inner) = &mut self.inner else { return Ok(Bytes::new()) };
+        if mem::take(&mut inner.is_held) {
+            inner.control.0.lock().gate = Gate::Open;
+        }
+        // The pieces are copied: a client can send each byte as a chunk of its own.
+        let (mut whole, mut trailers) = (BytesMut::new(), None);
+        let mut take = |frame: Frame<Bytes>| match frame.into_data() {
+            Ok(data) if data.len() > most - whole.len() => Err(UploadError::TooLarge),
+            Ok(data) => {
+                whole.extend_from_slice(&data);
+                Ok(())
+            }
+            Err(frame) => {
+                trailers = Some(frame);
+                Ok(())
+            }
+        };
+        for frame in inner.ahead.drain(..) {
+            take(frame)?;
+        }
+        while let Some(frame) = poll_fn(|cx| match inner.reader.poll_piece(cx) {
+            Poll::Ready(frame) => Poll::Ready(frame),
+            Poll::Pending => inner.reader.poll_slow(cx).map(|error| Some(Err(error))),
+        })
+        .await
+        {
+            take(frame?)?;
+        }
+        let whole = whole.freeze();
+        if !whole.is_empty() {
+            inner.ahead.push_back(Frame::data(whole.clone()));
+        }
+        inner.ahead.extend(trailers);
+        Ok(whole)
     }
 }
 

@@ -315,38 +315,5 @@ pub(in crate::config) const LIMITER: Keys = Keys {
     ],
 };
 
-pub(in crate::config) const CHARGE: Keys = Keys {
-    name: "charge",
-    meaning: "A limiter, and the cost of a request there.",
-    rules: r##""required": ["limiter"]"##,
-    now: &[
-        KeySpec {
-            name: "limiter",
-            algorithms: "",
-            kind: "name",
-            default: "required",
-            meaning: "the limiter that the request is charged to",
-            schema: r##""$ref": "#/$defs/limiter_name""##,
-        },
-        KeySpec {
-            name: "cost",
-            algorithms: "",
-            kind: "number or part of a request",
-            default: "`1`",
-            meaning: "the permits that a request takes, at most as many as the limiter can give at once; or a \
-                      part of the request, such as `\"{header.x-cost}\"`: a request without the part costs 1, \
-                      and one with another value than such a number is answered 400. A `concurrency` limiter \
-                      takes no cost",
-            schema: r##""type": ["integer", "string", "null"],
-"default": 1,
-"minimum": 1,
-"pattern": "^0*[1-9][0-9]*$|^\\{(header|query|segment)\\.[^{}]+\\}$|\\$\\{",
-"examples": [5, "{header.x-cost}"]"##,
-        },
-    ],
-    later: &[],
-    others: &[replaced("name", &["limiter"], "write it as in `{ limiter: a, cost: 5 }`")],
-};
-
 const PERIOD: &str = "a period is a part of the rate, as in `rate: 5/s`";
 const WAIT: &str = "it belongs to the route";

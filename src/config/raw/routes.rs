@@ -1,5 +1,6 @@
 //! Reads `routes`, and checks that no two of them match the same requests.
 
+use super::upstreams::refuse_compression;
 use crate::{
     config::{
         keys::ROUTE,
@@ -9,6 +10,7 @@ use crate::{
         unit::{self, Rate},
         yaml::YamlValue,
     },
+    key::TrueCost,
     path::{Paths, Suffix},
 };
 use http::Method;
@@ -18,6 +20,9 @@ const METHODS: &[&str] =
     &["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE"];
 const MAX_WAIT: Duration = Duration::from_secs(3600);
 const MAX_PERCENT: u64 = 10_000;
+/// The most costs of a route that are parts of the request, each of which can be 0. A route has a policy for each choice of
+/// limiters that are left.
+const MAX_ZEROES: usize = 6;
 
 /// The value of `max_wait` as written.
 #[derive(Clone, Copy)]
@@ -124,6 +129,18 @@ impl ConfigReader {
         }
         let max_waiting =
             self.get(&section, "max_waiting", 10_000, |text| positive(text, 10_000_000));
+        let mut headers = self.header_rules(&section);
+        let settles = |charge: &Charge| matches!(charge.cost.settle(), Some(TrueCost::Body(_)));
+        if used.iter().any(settles) {
+            refuse_compression(&mut headers.request);
+        }
+        let may_be_zero = |charge: &&Charge| charge.cost.template().is_some();
+        if used.iter().filter(may_be_zero).count() > MAX_ZEROES
+            && let Some(field) = section.get("limiters")
+        {
+            let reason = format!("has more than {MAX_ZEROES} costs that are parts of the request");
+            self.note_at(&field, &reason);
+        }
         Some(Route {
             name,
             suffix: suffix?,
@@ -134,7 +151,7 @@ impl ConfigReader {
             max_wait,
             max_wait_cap,
             max_waiting: usize::try_from(max_waiting).unwrap_or(usize::MAX),
-            headers: self.header_rules(&section),
+            headers,
         })
     }
 

@@ -3,7 +3,7 @@
 use crate::{
     algorithm::Algorithm,
     config::{
-        keys::{CHARGE, UPSTREAM},
+        keys::{CHARGE, RESERVED_COST, UPSTREAM},
         limiter::{Charge, LimiterConfig},
         reader::{ConfigReader, ConfigSection, Field, MAX_TIMEOUT, at_most, find, join, span},
         settings::Upstream,
@@ -11,7 +11,7 @@ use crate::{
         unit,
         yaml::{self, YamlNode, YamlValue},
     },
-    key::Cost,
+    key::{Cost, Reserve, ReservedCost, TrueCost, fixed_cost},
     throttle::Condition,
     upstream::{
         ClientTls, Target, Timeouts,
@@ -207,7 +207,7 @@ impl ConfigReader {
             return None;
         }
         let section = self.section(item, &CHARGE)?;
-        let cost = section.get("cost").map(|field| (self.scalar(&field, Cost::parse), field));
+        let cost = section.get("cost").map(|field| (self.cost(&field), field));
         let Some(name) = section.get("limiter") else {
             let path = join(&section.path, "limiter");
             self.note(section.place, &path, "is missing: the name of the limiter that is charged");
@@ -225,6 +225,27 @@ impl ConfigReader {
     }
 }
 
+impl ConfigReader {
+    /// Reads a cost: a number, a part of a request, or a map of what is reserved and how it is settled.
+    fn cost(&mut self, field: &Field<'_>) -> Option<Cost> {
+        let YamlValue::Map(_) = &field.node.value else { return self.scalar(field, Cost::parse) };
+        let section = self.section(field, &RESERVED_COST)?;
+        let reserve = match section.get("reserve") {
+            Some(field) => self.scalar(&field, Reserve::parse),
+            None => {
+                let path = join(&section.path, "reserve");
+                let reason =
+                    "is missing: the permits that are reserved until the answer says the cost";
+                self.note(section.place, &path, reason);
+                None
+            }
+        };
+        let default = self.get(&section, "default", 1, fixed_cost);
+        let settle = self.get(&section, "settle", None, |text| TrueCost::parse(text).map(Some));
+        Some(Cost::Reserved(Box::new(ReservedCost { reserve: reserve?, default, settle })))
+    }
+}
+
 /// Returns the host, in small letters, and the port of an upstream.
 fn address(target: &Target) -> (String, u16) {
     let default = if target.is_https() { 443 } else { 80 };
@@ -234,7 +255,7 @@ fn address(target: &Target) -> (String, u16) {
 
 /// Asks the upstream for answers that are not compressed, because a condition on a body reads it as it comes. Rules of the
 /// user's own for `Accept-Encoding` stay.
-fn refuse_compression(request: &mut Edits) {
+pub(super) fn refuse_compression(request: &mut Edits) {
     let named = request.set.iter().chain(&request.add).map(|(name, _)| name);
     if !named.chain(&request.remove).any(|name| name == ACCEPT_ENCODING) {
         request.set.push((ACCEPT_ENCODING, HeaderValue::from_static("identity")));
@@ -268,8 +289,9 @@ fn never(cost: &Cost, limiter: &LimiterConfig) -> Option<String> {
         let reason = "a concurrency limiter counts requests, each as one; leave the cost out";
         return (*cost != Cost::ONE).then(|| reason.into());
     }
-    let (Cost::Fixed(cost), most) = (cost, limiter.capacity()) else { return None };
-    (*cost > most).then(|| {
+    let most = limiter.capacity();
+    let cost = cost.fixed()?;
+    (cost > most).then(|| {
         format!(
             "a cost of {cost} is more than `{}` can ever give at once, which is {most}",
             limiter.name

@@ -23,6 +23,7 @@ fn schema_and_parser_know_the_same_keys() {
     defined("/$defs/retry", &keys::RETRY);
     defined("/$defs/limiter", &keys::LIMITER);
     defined("/$defs/charge", &keys::CHARGE);
+    defined("/$defs/reserved_cost", &keys::RESERVED_COST);
     defined("/$defs/route", &keys::ROUTE);
     defined("/$defs/tls", &keys::TLS);
     defined("/$defs/certificate", &keys::CERTIFICATE);

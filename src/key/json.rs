@@ -1,0 +1,208 @@
+//! A value of a JSON document that a JSON pointer (RFC 6901) names. The document is read once, and no other part of it is
+//! kept.
+
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use std::fmt;
+
+/// A JSON pointer such as `/usage/total_tokens`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct JsonPointer {
+    text: String,
+    /// The names between the slashes, with `~1` and `~0` read as `/` and `~`; at least one.
+    names: Vec<String>,
+}
+
+/// The most names of a pointer.
+const MAX_NAMES: usize = 32;
+
+/// The value at a place: a text, a number or a truth value as text. `None` for `null`, an object or an array.
+type Found = Option<String>;
+
+/// Reads a document, and finds the value that `names` lead to.
+struct Seek<'a>(&'a [String]);
+
+// === impl JsonPointer ===
+
+impl JsonPointer {
+    /// Reads a pointer such as `/usage/total_tokens`.
+    ///
+    /// # Errors
+    ///
+    /// The reason, worded so that it completes a sentence that begins with the text: "`TEXT` needs ...".
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let Some(names) = text.strip_prefix('/') else {
+            return Err(
+                "needs a JSON pointer that begins with `/`, as in `/usage/total_tokens`".into()
+            );
+        };
+        let is_escape = |after: &str| after.starts_with(['0', '1']);
+        if text.split('~').skip(1).any(|after| !is_escape(after)) {
+            return Err("has a `~` that is neither `~0` (a `~`) nor `~1` (a `/`)".into());
+        }
+        let names = names.split('/').map(|name| name.replace("~1", "/").replace("~0", "~"));
+        let names: Vec<_> = names.collect();
+        match names.len() > MAX_NAMES {
+            true => Err(format!("has a JSON pointer of more than {MAX_NAMES} names")),
+            false => Ok(Self { text: text.to_owned(), names }),
+        }
+    }
+
+    /// The pointer as it was written.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The name at the end, such as `total_tokens`.
+    pub fn last(&self) -> &str {
+        self.names.last().map_or("", String::as_str)
+    }
+
+    /// The value in a document: a text, or a number or truth value as text. `None` if the document is not valid, or has
+    /// `null`, an object, an array or nothing there. Of members with the same name the last one counts.
+    pub fn find(&self, document: &[u8]) -> Option<String> {
+        let mut reader = serde_json::Deserializer::from_slice(document);
+        let found = Seek(&self.names).deserialize(&mut reader).ok()?;
+        reader.end().ok()?;
+        found
+    }
+}
+
+// === impl Seek ===
+
+impl<'de> DeserializeSeed<'de> for Seek<'_> {
+    type Value = Found;
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Found, D::Error> {
+        reader.deserialize_any(self)
+    }
+}
+
+impl Seek<'_> {
+    /// A value that is no object and no array, as text.
+    fn scalar<E: Error>(&self, value: impl FnOnce() -> String) -> Result<Found, E> {
+        Ok(self.0.is_empty().then(value))
+    }
+}
+
+impl<'de> Visitor<'de> for Seek<'_> {
+    type Value = Found;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Found, E> {
+        self.scalar(|| value.to_string())
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<Found, E> {
+        self.scalar(|| value.to_string())
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Found, E> {
+        self.scalar(|| value.to_string())
+    }
+
+    /// A whole number may be written `1e3` or `1000.0`; it is shown as `1000`.
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Found, E> {
+        self.scalar(|| value.to_string())
+    }
+
+    fn visit_str<E: Error>(self, value: &str) -> Result<Found, E> {
+        self.scalar(|| value.to_owned())
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Found, E> {
+        Ok(None)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Found, A::Error> {
+        let mut found = None;
+        while let Some(name) = members.next_key::<std::borrow::Cow<'de, str>>()? {
+            match self.0.split_first() {
+                Some((first, rest)) if *first == *name => {
+                    found = members.next_value_seed(Seek(rest))?;
+                }
+                _ => drop(members.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(found)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Found, A::Error> {
+        let (index, rest) = match self.0.split_first() {
+            Some((index, rest)) => (index.parse::<usize>().ok().filter(|_| is_index(index)), rest),
+            None => (None, self.0),
+        };
+        let (mut found, mut i) = (None, 0);
+        loop {
+            if index == Some(i) {
+                match items.next_element_seed(Seek(rest))? {
+                    Some(value) => found = value,
+                    None => return Ok(None),
+                }
+            } else if items.next_element::<IgnoredAny>()?.is_none() {
+                return Ok(found);
+            }
+            i += 1;
+        }
+    }
+}
+
+/// Whether a name can be an index: digits without leading zeros (RFC 6901 section 4).
+fn is_index(name: &str) -> bool {
+    name == "0" || (!name.starts_with('0') && name.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("/a", r#"{"a":5}"#, Some("5"))]
+    #[case("/a", r#"{"a":"five"}"#, Some("five"))]
+    #[case("/a", r#"{"a":1e3}"#, Some("1000"))]
+    #[case("/a", r#"{"a":1000.0}"#, Some("1000"))]
+    #[case("/a", r#"{"a":0.5}"#, Some("0.5"))]
+    #[case("/a", r#"{"a":-1}"#, Some("-1"))]
+    #[case("/a", r#"{"a":true}"#, Some("true"))]
+    #[case("/a", r#"{"a":null}"#, None)]
+    #[case("/a", r#"{"a":{"b":1}}"#, None)]
+    #[case("/a", r#"{"a":[1]}"#, None)]
+    #[case("/a/b", r#"{"a":{"x":[{"b":2}],"b":1}}"#, Some("1"))]
+    #[case("/a/1", r#"{"a":[1,2,3]}"#, Some("2"))]
+    #[case("/a/3", r#"{"a":[1,2,3]}"#, None)]
+    #[case("/a/01", r#"{"a":[1,2,3]}"#, None)]
+    #[case("/a/-", r#"{"a":[1,2,3]}"#, None)]
+    #[case("/a/1", r#"{"a":{"1":"name"}}"#, Some("name"))]
+    #[case("/a~1b/c~0d", r#"{"a/b":{"c~d":1}}"#, Some("1"))]
+    #[case("/", r#"{"":1}"#, Some("1"))]
+    #[case::the_last_counts("/a", r#"{"a":1,"a":2}"#, Some("2"))]
+    #[case::escaped("/a", r#"{"\u0061":"\u00e9"}"#, Some("é"))]
+    #[case::cut("/a", r#"{"a":1"#, None)]
+    #[case::two_documents("/a", r#"{"a":1}{"a":2}"#, None)]
+    #[case::no_object("/a", "5", None)]
+    #[case::empty("/a", "", None)]
+    fn finds(#[case] pointer: &str, #[case] document: &str, #[case] expected: Option<&str>) {
+        let pointer = JsonPointer::parse(pointer).expect("a pointer");
+        assert_eq!(pointer.find(document.as_bytes()).as_deref(), expected);
+    }
+
+    #[rstest]
+    #[case("usage")]
+    #[case("")]
+    #[case("/a~2")]
+    #[case("/a~")]
+    fn what_is_no_pointer(#[case] text: &str) {
+        assert!(JsonPointer::parse(text).is_err());
+    }
+
+    /// A document can be nested deeper than a stack is.
+    #[test]
+    fn depth_is_bounded() {
+        let pointer = JsonPointer::parse("/a").expect("a pointer");
+        let deep = format!("{{\"b\":{}1{},\"a\":1}}", "[".repeat(60_000), "]".repeat(60_000));
+        assert!(pointer.find(deep.as_bytes()).is_none_or(|found| found == "1"));
+    }
+}

@@ -1,0 +1,75 @@
+//! The body of a request from which a key or a cost is read. It is read before any limiter is asked, and sent as it came.
+
+use super::{Proxy, Routed, forward::spoilt};
+use crate::{answer::Failure, upstream::UploadError};
+use bytes::Bytes;
+use http::{
+    HeaderMap, StatusCode,
+    header::{CONTENT_ENCODING, CONTENT_TYPE, EXPECT},
+};
+
+/// The most bytes of such a body, 64 KiB.
+const MOST: usize = 64 << 10;
+
+// === impl Proxy ===
+
+impl Proxy {
+    /// Reads the body if it can be JSON, and returns it. A request without such a body has none of the parts.
+    ///
+    /// # Errors
+    ///
+    /// 413 for a body of more than 64 KiB, and the failures of a body that breaks a rule.
+    #[cold]
+    pub(super) async fn read_json(
+        &self,
+        routed: &mut Routed<'_>,
+    ) -> Result<Option<Bytes>, Failure> {
+        if routed.upgrade.is_some() || !may_be_json(routed.request.headers()) {
+            return Ok(None);
+        }
+        let body = match routed.request.body_mut().read_ahead(MOST).await {
+            Ok(body) => body,
+            Err(UploadError::TooLarge) => {
+                let why = "the body is larger than 64 KiB, the most that is read for a limiter";
+                return Err(Failure::TooLarge(StatusCode::PAYLOAD_TOO_LARGE, why.into()));
+            }
+            Err(fault) => return Err(spoilt(fault)),
+        };
+        if routed.is_expected {
+            // The client was asked for the body already.
+            routed.request.headers_mut().remove(EXPECT);
+            routed.is_expected = false;
+        }
+        Ok(Some(body))
+    }
+}
+
+/// Whether a message with these headers can have a JSON body that is not compressed. Many clients name no type.
+fn may_be_json(headers: &HeaderMap) -> bool {
+    !headers.contains_key(CONTENT_ENCODING)
+        && headers.get(CONTENT_TYPE).is_none_or(|of| is_json(of.as_bytes()))
+}
+
+/// Whether a media type is JSON: `application/json`, `text/json`, or a type that ends in `+json`.
+pub(super) fn is_json(of: &[u8]) -> bool {
+    let end = of.iter().position(|byte| *byte == b';').unwrap_or(of.len());
+    let essence = of[..end].trim_ascii().to_ascii_lowercase();
+    essence.ends_with(b"/json") || essence.ends_with(b"+json")
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("application/json", true)]
+    #[case("application/json; charset=utf-8", true)]
+    #[case("Application/Problem+JSON", true)]
+    #[case("text/json ;x=y", true)]
+    #[case("application/x-www-form-urlencoded", false)]
+    #[case("application/jsonl", false)]
+    #[case("text/plain; a=application/json", false)]
+    fn is_json(#[case] of: &str, #[case] expected: bool) {
+        assert_eq!(super::is_json(of.as_bytes()), expected);
+    }
+}
