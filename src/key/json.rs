@@ -58,7 +58,7 @@ impl JsonPointer {
     }
 
     /// The value in a document: a text, or a number or truth value as text. `None` if the document is not valid, or has
-    /// `null`, an object, an array or nothing there. Of members with the same name the last one counts.
+    /// `null`, an object, an array or nothing there. The last one of several members with one name counts.
     pub fn find(&self, document: &[u8]) -> Option<String> {
         let mut reader = serde_json::Deserializer::from_slice(document);
         let found = Seek(&self.names).deserialize(&mut reader).ok()?;

@@ -46,6 +46,7 @@ mod origins;
 mod pauses;
 mod places;
 mod proxy;
+mod settle;
 mod smuggling;
 mod store_hostile;
 mod store_pauses;

@@ -1,7 +1,7 @@
 //! The share of a rule that one gateway enforces by itself while the gateways cannot share a state: its rate,
 //! the state in which it begins, and the permits that it owes when the shared state is back. Only arithmetic.
 
-use super::{Algorithm, Level, Micros};
+use super::{Algorithm, Level, MAX_BUDGET, Micros};
 
 /// How many windows ahead of now are taken over into the state of a share; later windows begin empty.
 const WINDOWS: usize = 256;
@@ -40,6 +40,20 @@ impl Algorithm {
             Self::FixedWindow(rule) => Self::FixedWindow(rule.spent()),
             rule => rule.endless(),
         }
+    }
+
+    /// The largest number of permits that is charged at once for requests that were made already: those of half an
+    /// hour. A state takes permits for one hour ahead. Half of 1000 permits a day would never be charged
+    /// while other requests take each permit that flows in.
+    pub fn piece(&self) -> i64 {
+        let half = MAX_BUDGET / 2;
+        let permits = match self {
+            Self::TokenBucket(rule) => rule.permits(half),
+            Self::LeakyBucket(rule) => rule.permits(half),
+            Self::WarmUp(rule) => rule.permits(half),
+            Self::SlidingWindow(_) | Self::FixedWindow(_) | Self::Concurrency(_) => i64::MAX,
+        };
+        permits.clamp(1, self.capacity().max(1))
     }
 
     /// How many permits a limiter at `level` owes beyond one at `known`, both measured now, rounded up. The

@@ -1,6 +1,7 @@
 //! The store in the memory of this process. It executes the native rules, for a single gateway and for tests.
 
 mod backend;
+mod debts;
 mod gates;
 mod notes;
 mod pages;
@@ -14,6 +15,7 @@ use crate::algorithm::{
     reserve::{self, Want},
 };
 use ahash::RandomState;
+use debts::Debts;
 use notes::Notes;
 use parking_lot::Mutex;
 use shard::{Print, Shard, StateIndex};
@@ -52,6 +54,7 @@ struct Inner {
     pauses: Arc<Pauses>,
     keys: AtomicUsize,
     notes: Notes,
+    debts: Mutex<Debts>,
     /// The instant of the last data loss ([`MemoryStore::lose`]), in µs; 0 if there was none.
     lost: AtomicI64,
 }
@@ -94,6 +97,7 @@ impl MemoryStore {
             pauses: Arc::default(),
             keys: AtomicUsize::new(0),
             notes: Notes::default(),
+            debts: Mutex::default(),
             lost: AtomicI64::new(0),
         };
         Self {

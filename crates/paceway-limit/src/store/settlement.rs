@@ -4,8 +4,8 @@
 use super::{Check, Entry};
 use crate::algorithm::{MAX_BUDGET, reserve::Part};
 
-/// The most pieces in which a debt is charged, each as large as the limiter grants at once. A debt that is still larger is
-/// cut: a request that took 300 times the capacity of its limiter delays the others by 256 times of it.
+/// A debt above 256 times the capacity of its limiter is cut: a request that took 300 times the capacity delays the others by
+/// 256 times of it.
 const PIECES: i64 = 256;
 
 /// Returns the entry that refunds the permits of `part` beyond the first `used`; `None` if there are none.
@@ -24,11 +24,15 @@ pub(super) fn owed(check: &Check, part: Part, used: i64) -> i64 {
     if is_settled { (used - check.cost).max(0) } else { 0 }
 }
 
+/// The part of a debt that is charged.
+pub(super) fn bounded(check: &Check, permits: i64) -> i64 {
+    permits.min(check.algorithm.capacity().saturating_mul(PIECES))
+}
+
 /// Returns the entries that charge `permits` to the state of `check`, whatever its level: they move later slots.
 pub(super) fn charges(check: &Check, permits: i64) -> impl Iterator<Item = Entry> + use<> {
     let check = Check { algorithm: check.algorithm.endless(), enforce: false, ..check.clone() };
-    let most = check.algorithm.capacity().max(1);
-    let mut left = permits.min(most.saturating_mul(PIECES));
+    let (most, mut left) = (check.algorithm.piece(), bounded(&check, permits));
     std::iter::from_fn(move || {
         let cost = left.min(most);
         left -= cost;

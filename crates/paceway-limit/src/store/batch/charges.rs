@@ -77,7 +77,7 @@ impl OwedCharges {
             self.0.remove(key);
             return (Vec::new(), None);
         }
-        let permits = owed.permits.min(owed.check.algorithm.capacity().saturating_mul(ENTRIES));
+        let permits = owed.permits.min(owed.check.algorithm.piece().saturating_mul(ENTRIES));
         owed.permits -= permits;
         (entries(&owed.check, permits), Some(now + owed.delay()))
     }
@@ -93,7 +93,7 @@ impl OwedCharge {
 
 /// Returns the entries that charge `permits` to the state of `check`.
 pub(super) fn entries(check: &Check, permits: i64) -> Vec<Entry> {
-    let (mut left, most) = (permits, check.algorithm.capacity());
+    let (mut left, most) = (permits, check.algorithm.piece());
     let mut entries = Vec::new();
     while left > 0 {
         // A bucket of burst 1 takes one permit at a time.

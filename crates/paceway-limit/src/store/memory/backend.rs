@@ -24,10 +24,13 @@ impl Store for MemoryStore {
     }
 
     fn settle(&self, _: Source, check: &Check, part: reserve::Part, used: i64) {
-        let debt = settlement::charges(check, settlement::owed(check, part, used));
-        let entries: Vec<_> =
-            settlement::unused(check, part, used).into_iter().chain(debt).collect();
-        self.run_at(self.now(), &entries);
+        if let Some(entry) = settlement::unused(check, part, used) {
+            self.run_at(self.now(), &[entry]);
+        }
+        match settlement::owed(check, part, used) {
+            0 => {}
+            owed => self.owe(check, owed),
+        }
     }
 
     fn renew(&self, _: Source, check: &Check, grant: Grant) -> Answer<bool> {

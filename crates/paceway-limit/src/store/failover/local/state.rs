@@ -15,6 +15,7 @@ use crate::{
         },
         health::{Health, StoreClock},
         memory::MemoryStore,
+        settlement,
     },
 };
 use ahash::RandomState;
@@ -329,10 +330,9 @@ impl LocalState {
     pub(super) fn owe(&mut self, health: &Health, check: &Check, permits: i64) {
         let now = self.now();
         let share = self.begin(health, check, now);
-        for checks in takes(&share, permits) {
-            let entry = Entry::Reserve { checks: checks.clone(), budget: MAX_BUDGET, ticket: None };
-            let Some(Reply::Decision(decision)) = self.run(now, entry) else { return };
-            let [check] = &*checks else { return };
+        for entry in settlement::charges(&share, permits) {
+            let Some(Reply::Decision(decision)) = self.run(now, entry.clone()) else { return };
+            let [check] = entry.checks() else { return };
             if let Some(part) = decision.parts.first().filter(|part| part.at >= 0)
                 && let Some(limiter) = self.limiters.get_mut(&share.key)
             {
