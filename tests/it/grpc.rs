@@ -36,21 +36,21 @@ routes: [{{ name: all, suffix: \"*\"{route} }}]
 }
 
 /// Connects a client that speaks HTTP/2 with prior knowledge, as gRPC clients do.
-async fn connect(address: SocketAddr) -> SendRequest<Bytes> {
+pub(crate) async fn connect(address: SocketAddr) -> SendRequest<Bytes> {
     let stream = TcpStream::connect(address).await.expect("connect");
     let (client, connection) = client::handshake(stream).await.expect("a handshake");
     tokio::spawn(connection);
     client.ready().await.expect("the settings")
 }
 
-fn call(path: &str) -> Request<()> {
+pub(crate) fn call(path: &str) -> Request<()> {
     let request = Request::post(format!("{ORIGIN}{path}"));
     let request = request.header("content-type", "application/grpc").header("te", "trailers");
     request.body(()).expect("a request")
 }
 
 /// Sends a request without a body, and returns the head of its answer.
-async fn answer(gateway: &Gateway, request: Request<()>) -> Response<RecvStream> {
+pub(crate) async fn answer(gateway: &Gateway, request: Request<()>) -> Response<RecvStream> {
     let mut client = connect(gateway.listen).await;
     let (answer, _) = client.send_request(request, true).expect("send");
     timeout(PATIENCE, answer).await.expect("in time").expect("an answer")

@@ -297,13 +297,16 @@ async fn vendor() -> Upstream {
 type Labels = [(&'static str, &'static str)];
 
 /// The metrics of the contract that have a meaning now, with their types and labels.
-pub(crate) const METRICS: [(&str, &str, &[&str]); 28] = [
+pub(crate) const METRICS: [(&str, &str, &[&str]); 31] = [
     ("paceway_requests_total", "counter", &["outcome", "route"]),
     ("paceway_decisions_total", "counter", &["decision", "limiter", "source"]),
     ("paceway_late_wakeups_total", "counter", &["limiter"]),
     ("paceway_wait_seconds", "histogram", &["route"]),
     ("paceway_waiting", "gauge", &["route"]),
     ("paceway_limiter_available", "gauge", &["limiter"]),
+    ("paceway_limiter_paused", "gauge", &["limiter"]),
+    ("paceway_pauses_total", "counter", &["limiter"]),
+    ("paceway_retries_total", "counter", &["result", "upstream"]),
     ("paceway_upstream_requests_total", "counter", &["status", "upstream"]),
     ("paceway_upstream_seconds", "histogram", &["upstream"]),
     ("paceway_upstream_throttled_total", "counter", &["upstream"]),
@@ -375,7 +378,7 @@ async fn the_metrics_are_those_of_the_contract_and_pass_promtool() {
         assert!(text.contains(&format!("# HELP {name} ")), "no help on {name}");
     }
 
-    let closed: [(&str, &[&str]); 13] = [
+    let closed: [(&str, &[&str]); 14] = [
         ("route", &["search", "strict", "throttled", "odd \\\"name\\\\", "-"]),
         (
             "outcome",
@@ -384,12 +387,25 @@ async fn the_metrics_are_those_of_the_contract_and_pass_promtool() {
                 "waited",
                 "observed",
                 "refused",
+                "throttled",
                 "queue_full",
                 "draining",
                 "no_route",
                 "bad_request",
                 "store_unavailable",
                 "upstream_failed",
+                "cancelled",
+            ],
+        ),
+        (
+            "result",
+            &[
+                "answered",
+                "throttled",
+                "failed",
+                "no_slot",
+                "exhausted",
+                "not_repeatable",
                 "cancelled",
             ],
         ),

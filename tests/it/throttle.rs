@@ -1,6 +1,7 @@
 //! Upstreams that refuse calls: the pauses of limiters, further attempts within the caller's time, and the answers that
 //! callers get.
 
+mod grpc;
 mod held_answers;
 mod pauses;
 

@@ -201,3 +201,32 @@ async fn a_pause_changes_neither_the_rate_nor_the_health_of_the_upstream() {
     assert_eq!(ejected, 0.0);
     assert_eq!(gateway.count("all", "upstream_failed").await, 0.0);
 }
+
+/// A call that waits in one gateway learns of a pause that another gateway's refusal began.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_holds_the_calls_of_other_gateways_back() {
+    let redis = Redis::start();
+    let gate = Arc::new(tokio::sync::Semaphore::new(0));
+    let (held, refused) = (gate.clone(), Mutex::new(true));
+    let upstream = Upstream::start(move |call| match call.target.as_str() {
+        "/a" if std::mem::take(&mut *refused.lock()) => too_many("3").behind(&held),
+        _ => Reply::ok(),
+    })
+    .await;
+    let limiters = "quota: { rate: 1/s, burst: 1 }";
+    let one = gateway_on(Some(&redis), &upstream, ("", limiters, WAITS)).await;
+    let other = gateway_on(Some(&redis), &upstream, ("", limiters, WAITS)).await;
+    let mut first = one.ask("/a", &[]).await;
+    eventually("it is under way", async || (upstream.calls().len() == 1).then_some(())).await;
+    let mut second = other.ask("/b", &[]).await;
+    other.until_waiting("all", 1).await;
+    let refused = Instant::now();
+    gate.add_permits(1);
+    for conn in [&mut first, &mut second] {
+        assert_eq!(conn.answer().await.expect("an answer").status, 200);
+    }
+    let arrivals = upstream.arrivals();
+    assert_eq!(arrivals.len(), 3);
+    assert!(arrivals[1] + ON_THE_WAY >= refused + 3000 * MS, "{:?}", arrivals[1] - refused);
+    assert!(arrivals[2] + ON_THE_WAY >= arrivals[1] + 1000 * MS, "{:?}", arrivals[2] - arrivals[1]);
+}
