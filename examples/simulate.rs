@@ -1,4 +1,4 @@
-//! The calls that an upstream refuses, and the part of its quota that is used: policy × upstream × delay that varies,
+//! Two tables. The calls that an upstream refuses, and the part of its quota that is used: policy × upstream × delay that varies,
 //! on virtual time. The policies are the rules of this crate; the same run prints the same numbers.
 //!
 //! ```sh
@@ -7,6 +7,9 @@
 //! ```
 //!
 //! Ends with exit code 1 when a law is broken.
+
+#[path = "simulate/learning.rs"]
+mod learning;
 
 use paceway::{
     algorithm::{Algorithm, FixedWindow, LeakyBucket, Micros, SlidingWindow, TokenBucket},
@@ -85,7 +88,9 @@ fn main() -> ExitCode {
     if writeln!(out, "{LEGEND}").is_err() {
         return ExitCode::FAILURE;
     }
-    for count in [5, 50] {
+    // `--learning` leaves the first table out.
+    let counts = if env::args().any(|arg| arg == "--learning") { &[][..] } else { &[5, 50] };
+    for &count in counts {
         let rows = simulate(count, 600 * SECOND, SEEDS);
         broken.extend(rows.iter().flat_map(|row| row.broken_laws(count)));
         let lines = rows.iter().map(Row::cells);
@@ -97,6 +102,11 @@ fn main() -> ExitCode {
         if writeln!(out, "{title}\n\n{}", table(&lines, markdown)).is_err() {
             return ExitCode::FAILURE;
         }
+    }
+    let (text, more) = learning::simulate(SEEDS, markdown);
+    broken.extend(more);
+    if writeln!(out, "{}\n{text}", learning::LEGEND).is_err() {
+        return ExitCode::FAILURE;
     }
     let verdict = match broken.is_empty() {
         true => "Every law holds.".to_owned(),
@@ -322,19 +332,28 @@ impl Seen {
 impl Random {
     /// Draws a whole number from 0 to `bound` - 1, each with the same probability.
     fn below(&mut self, bound: i64) -> i64 {
+        ((u128::from(self.bits()) * bound as u128) >> 64) as i64
+    }
+
+    /// Draws a span of the exponential distribution with this mean: the time between two events of a Poisson process.
+    fn exponential(&mut self, mean: Micros) -> Micros {
+        let below_one = (self.bits() >> 11) as f64 / (1u64 << 53) as f64;
+        (-(1.0 - below_one).ln() * mean as f64) as Micros
+    }
+
+    fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let mixed = mixed ^ (mixed >> 31);
-        ((u128::from(mixed) * bound as u128) >> 64) as i64
+        mixed ^ (mixed >> 31)
     }
 }
 
 /// Formats lines with columns of equal width, as plain text or as a Markdown table.
-fn table(lines: &[[String; 7]], markdown: bool) -> String {
+fn table<const N: usize>(lines: &[[String; N]], markdown: bool) -> String {
     let width = |i: usize| lines.iter().map(|line| line[i].chars().count()).max().unwrap_or(0);
-    let widths: Vec<_> = (0..7).map(width).collect();
-    let line = |line: &[String; 7]| {
+    let widths: Vec<_> = (0..N).map(width).collect();
+    let line = |line: &[String; N]| {
         let cells = line.iter().zip(&widths).map(|(cell, width)| match cell == &line[0] {
             true => format!("{cell:<width$}"),
             false => format!("{cell:>width$}"),
@@ -344,7 +363,7 @@ fn table(lines: &[[String; 7]], markdown: bool) -> String {
     };
     let mut lines: Vec<_> = lines.iter().map(line).collect();
     if markdown {
-        lines.insert(1, "|---|--:|--:|--:|--:|--:|--:|\n".to_owned());
+        lines.insert(1, format!("|---|{}\n", "--:|".repeat(N - 1)));
     }
     lines.concat()
 }
@@ -356,4 +375,9 @@ fn the_laws_hold_in_a_shorter_run() {
         let broken: Vec<_> = rows.iter().flat_map(|row| row.broken_laws(count)).collect();
         assert_eq!(broken, Vec::<String>::new());
     }
+}
+
+#[test]
+fn a_rate_that_is_learned_meets_few_refusals() {
+    assert_eq!(learning::simulate(1, false).1, Vec::<String>::new());
 }

@@ -167,7 +167,7 @@ pub(in crate::config) const LIMITER: Keys = Keys {
             kind: "rate",
             default: "required",
             meaning: "the rate before anything is known. Its PERIOD is the time after which the rate may grow by a \
-                      tenth, and its COUNT the default of `burst`",
+                      tenth",
             schema: r##""$ref": "#/$defs/rate""##,
         },
         KeySpec {
@@ -182,7 +182,7 @@ pub(in crate::config) const LIMITER: Keys = Keys {
             name: "burst",
             algorithms: "`token_bucket`",
             kind: "number, 1 to 1000000000",
-            default: "COUNT of the rate",
+            default: "COUNT of the rate; `1` with `rate: auto`",
             meaning: "permits that an idle limiter keeps, so the most that can pass at once. A bucket that \
                       would take more than 70 years to fill is an error. Not with a list, where each rate's \
                       burst is its own COUNT",

@@ -139,8 +139,14 @@ impl ConfigReader {
     ) {
         let before = self.mistakes.len();
         let misused = self.misused(section, kind);
-        let rule = self.rule(section, kind);
         let learns = rate.as_ref().is_some_and(is_auto);
+        let rule = match self.rule(section, kind) {
+            // A burst at an unknown rate is refused where an even flow is not.
+            Some(Rule::TokenBucket { burst: None }) if learns => {
+                Some(Rule::TokenBucket { burst: Some(1) })
+            }
+            rule => rule,
+        };
         for key in ["start", "min"].into_iter().filter(|_| !learns && kind.has_auto_rate()) {
             if let Some(field) = section.get(key) {
                 self.note_at(&field, "belongs to `rate: auto`, and this limiter has another rate");

@@ -133,7 +133,10 @@ impl AutoRate {
     pub fn next(&self, learned: LearnedRate, report: RateReport, now: Micros) -> LearnedRate {
         let rate = learned.rate.clamp(self.min, self.max);
         let learned = LearnedRate { rate, ..learned };
-        let is_new = |call: &RefusedCall| learned.fell == 0 || call.sent > learned.fell + WAVE;
+        // A slot of a higher rate was promised before the last decrease, too.
+        let is_new = |call: &RefusedCall| {
+            learned.fell == 0 || (call.sent > learned.fell + WAVE && call.rate <= rate)
+        };
         if let Some(call) = report.refused.filter(is_new) {
             return self.fallen(learned, call.rate.clamp(self.min, self.max), now);
         }
@@ -169,7 +172,10 @@ impl AutoRate {
         let tenth = rate + (rate / 10).max(1);
         let grown = match learned.phase() {
             Phase::Free => tenth,
-            Phase::Below(knee) => tenth.min(knee),
+            // Slots of the rate before are promised for as long as requests wait, and those of the new rate come on top. So
+            // the last steps are half of the way each, until a hundredth is left.
+            Phase::Below(knee) if knee - rate <= knee / 100 => knee,
+            Phase::Below(knee) => tenth.min(rate + (knee - rate) / 2),
             Phase::Knee | Phase::Near => rate + (refused / 100).max(1),
             Phase::Above => tenth.min(rate + (rate - refused)),
         };

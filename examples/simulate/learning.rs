@@ -1,0 +1,403 @@
+//! Limiters that learn, before upstreams whose quota is not the configured one, steps, or is shared with another program.
+//! The limiter and its rules are those of this crate; callers, round trips and the upstream are a model on virtual time.
+
+use super::{EPOCH, Random, SECOND, table};
+use paceway::{
+    algorithm::{
+        Algorithm, Micros, TokenBucket,
+        auto_rate::{AutoRate, LearnedRate, RateReport, RefusedCall, nanohertz},
+        reserve::Part,
+    },
+    store::{Check, Entry, Pause, Reply, memory::MemoryStore},
+};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap, VecDeque},
+};
+
+const MS: Micros = 1_000;
+/// The way to the upstream takes this long, and up to [`JITTER`] more; so does the way back.
+const DELAY: Micros = 20 * MS;
+const JITTER: Micros = 5 * MS;
+const MAX_WAIT: Micros = 2 * SECOND;
+/// Every refusal says `Retry-After: 1`.
+const PAUSE: Micros = SECOND;
+/// How often each of the gateways reports.
+const REPORT: Micros = SECOND / 2;
+const GATEWAYS: usize = 3;
+pub(crate) const LEGEND: &str = "Learning. The vendor accepts N calls in any second (sliding log), or in each second of its clock \
+(fixed window).
+A cell: calls that the upstream refused, of those sent · share of what strangers leave of the quota, or of the load if that
+is less, that it accepted.
+";
+
+/// How the limiter before the upstream learns.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Strategy {
+    /// `rate: N/s`; callers get the refusals.
+    Fixed,
+    /// The same; a refusal pauses the limiter.
+    Paused,
+    /// The same; answers say how many calls remain in the upstream's window.
+    Remaining,
+    /// `rate: auto` with `start: N/s`, between 1/s and 100/s; a refusal pauses the limiter, too.
+    Auto,
+}
+
+/// An upstream, its other user, and the callers of the gateways.
+#[derive(Clone, Copy)]
+struct Scene {
+    name: &'static str,
+    /// The configured rate, or that from which an automatic one starts, per second.
+    rate: i64,
+    /// From which second on the upstream accepts how many calls a second.
+    quota: &'static [(i64, i64)],
+    /// Calls of another program in 10 s.
+    strangers: i64,
+    /// Requests for 100 calls of the quota.
+    load: i64,
+    /// Whether calls that the upstream refuses count in its windows.
+    counts_refused: bool,
+    /// The seconds that are measured.
+    measured: (i64, i64),
+}
+
+const SCENE: Scene = Scene {
+    name: "",
+    rate: 30,
+    quota: &[(0, 30)],
+    strangers: 0,
+    load: 200,
+    counts_refused: false,
+    measured: (0, 120),
+};
+
+const SCENES: &[Scene] = &[
+    Scene { name: "strangers use 20 %, load 75 %", strangers: 60, load: 75, ..SCENE },
+    Scene { name: "strangers use 20 %, load 2 ×", strangers: 60, counts_refused: true, ..SCENE },
+    Scene { name: "10 % below the configured rate", rate: 33, ..SCENE },
+    Scene { name: "the same, refused calls count", rate: 33, counts_refused: true, ..SCENE },
+    Scene { name: "unknown, starts at 5/s", rate: 5, measured: (20, 140), ..SCENE },
+    Scene { name: "unknown, ten minutes later", rate: 5, measured: (600, 1200), ..SCENE },
+    Scene {
+        name: "falls from 30/s to 10/s",
+        quota: &[(0, 30), (60, 10)],
+        measured: (60, 180),
+        ..SCENE
+    },
+    Scene {
+        name: "grows from 30/s to 60/s",
+        quota: &[(0, 30), (60, 60)],
+        measured: (60, 360),
+        ..SCENE
+    },
+];
+
+/// A request that waits for its slot.
+struct Waiting {
+    at: Micros,
+    deadline: Micros,
+    check: Check,
+    part: Part,
+}
+
+/// An event of a run, ordered by its number among those of one instant.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Request,
+    Stranger,
+    /// The slot of the request with this number.
+    Slot(u64),
+    /// A call arrives that was sent at this instant, with a slot of this rate.
+    Arrival(Micros, i64),
+    /// Its answer: whether it was accepted, and how many calls remain.
+    Answer(Micros, i64, bool, i64),
+    /// A gateway reports.
+    Report(usize),
+}
+
+/// The calls of one run that were sent, and those that the upstream refused, and the quota that strangers left.
+#[derive(Clone, Copy, Default)]
+struct Outcome {
+    sent: i64,
+    refused: i64,
+    strangers: i64,
+    wanted: f64,
+}
+
+struct Run {
+    scene: Scene,
+    strategy: Strategy,
+    is_window: bool,
+    random: Random,
+    events: BinaryHeap<Reverse<(Micros, u64, Event)>>,
+    count: u64,
+    store: MemoryStore,
+    base: Algorithm,
+    auto: AutoRate,
+    learned: LearnedRate,
+    waiting: BTreeMap<u64, Waiting>,
+    paused: Micros,
+    /// The instants of the calls that count in the upstream's windows.
+    log: VecDeque<Micros>,
+    /// When the newest answer was sent that said how many calls remain; the calls under way.
+    heard: Micros,
+    in_flight: i64,
+    /// Requests of each gateway since its last report, and those of them that the limiter held.
+    asked: [(i64, i64); GATEWAYS],
+    seen: Outcome,
+}
+
+/// The table of all scenes, and what broke a law.
+pub(crate) fn simulate(seeds: u64, markdown: bool) -> (String, Vec<String>) {
+    let head = ["scene", "limiter", "sliding log", "fixed window"].map(str::to_owned);
+    let (mut lines, mut broken) = (vec![head], Vec::new());
+    for scene in SCENES {
+        for strategy in scene.strategies() {
+            let cells = [false, true].map(|is_window| {
+                let seen = (0..seeds).map(|seed| Run::new(*scene, strategy, is_window, seed).run());
+                let seen = seen.reduce(Outcome::and).unwrap_or_default();
+                broken.extend(scene.broken_law(strategy, seen));
+                seen.cell()
+            });
+            let [log, window] = cells;
+            lines.push([scene.name.to_owned(), strategy.name(scene.rate), log, window]);
+        }
+    }
+    (table(&lines, markdown), broken)
+}
+
+// === impl Strategy ===
+
+impl Strategy {
+    fn name(self, rate: i64) -> String {
+        match self {
+            Self::Fixed => format!("rate: {rate}/s, no pauses"),
+            Self::Paused => format!("rate: {rate}/s"),
+            Self::Remaining => format!("rate: {rate}/s, remaining"),
+            Self::Auto => format!("rate: auto from {rate}/s"),
+        }
+    }
+}
+
+// === impl Scene ===
+
+impl Scene {
+    fn strategies(&self) -> Vec<Strategy> {
+        match self.rate {
+            5 => vec![Strategy::Auto],
+            _ => vec![Strategy::Fixed, Strategy::Paused, Strategy::Remaining, Strategy::Auto],
+        }
+    }
+
+    fn quota_at(&self, now: Micros) -> i64 {
+        let steps = self.quota.iter().rev();
+        steps.clone().find(|(from, _)| from * SECOND <= now).map_or(0, |(_, quota)| *quota)
+    }
+
+    /// Whatever the quota, a rate that is learned meets few refusals, and uses most of a quota that it has for itself.
+    fn broken_law(&self, strategy: Strategy, seen: Outcome) -> Option<String> {
+        let least = if self.strangers > 0 || self.quota.len() > 1 { 0.6 } else { 0.75 };
+        let is_good = seen.refused_share() <= 0.03 && seen.used() >= least;
+        (strategy == Strategy::Auto && !is_good).then(|| format!("{}: {}", self.name, seen.cell()))
+    }
+}
+
+// === impl Run ===
+
+impl Run {
+    fn new(scene: Scene, strategy: Strategy, is_window: bool, seed: u64) -> Self {
+        let rate = |count| nanohertz(count, SECOND);
+        let auto =
+            AutoRate { start: rate(scene.rate), min: rate(1), max: rate(100), period: SECOND };
+        // An automatic rate has no burst.
+        let burst = if strategy == Strategy::Auto { 1 } else { scene.rate };
+        let base = TokenBucket::new(scene.rate, SECOND, burst).expect("a legal rule");
+        Self {
+            scene,
+            strategy,
+            is_window,
+            random: Random(seed),
+            events: BinaryHeap::new(),
+            count: 0,
+            store: MemoryStore::default(),
+            base: Algorithm::TokenBucket(base),
+            auto,
+            learned: auto.first(0),
+            waiting: BTreeMap::new(),
+            paused: 0,
+            log: VecDeque::new(),
+            heard: -1,
+            in_flight: 0,
+            asked: [(0, 0); GATEWAYS],
+            seen: Outcome::default(),
+        }
+    }
+
+    fn run(mut self) -> Outcome {
+        self.push(0, Event::Request);
+        if self.scene.strangers > 0 {
+            self.push(0, Event::Stranger);
+        }
+        for gateway in 0..GATEWAYS {
+            self.push(REPORT * gateway as i64 / GATEWAYS as i64, Event::Report(gateway));
+        }
+        let (from, until) = self.scene.measured;
+        while let Some(Reverse((now, _, event))) = self.events.pop() {
+            if now >= until * SECOND {
+                break;
+            }
+            self.happens(now, event, now >= from * SECOND);
+        }
+        let wanted = (from..until).map(|second| self.scene.quota_at(second * SECOND) as f64);
+        let quota: f64 = wanted.sum();
+        let load = quota * self.scene.load as f64 / 100.0;
+        Outcome { wanted: (quota - self.seen.strangers as f64).min(load), ..self.seen }
+    }
+
+    fn happens(&mut self, now: Micros, event: Event, is_measured: bool) {
+        match event {
+            Event::Request => {
+                let mean = SECOND * 100 / (self.scene.quota_at(now) * self.scene.load);
+                let next = now + self.random.exponential(mean);
+                self.push(next, Event::Request);
+                let held = self.ask(now, now + MAX_WAIT);
+                if now >= self.paused {
+                    let (asked, waited) = &mut self.asked[self.random.below(3) as usize];
+                    (*asked, *waited) = (*asked + 1, *waited + i64::from(held));
+                }
+            }
+            Event::Stranger => {
+                let next = now + self.random.exponential(10 * SECOND / self.scene.strangers);
+                self.push(next, Event::Stranger);
+                let (accepted, _) = self.arrives(now);
+                self.seen.strangers += i64::from(accepted && is_measured);
+            }
+            Event::Slot(number) => {
+                if let Some(Waiting { check, .. }) = self.waiting.remove(&number) {
+                    self.in_flight += 1;
+                    self.seen.sent += i64::from(is_measured);
+                    let arrival = now + self.delay();
+                    self.push(arrival, Event::Arrival(now, check.algorithm.rate()));
+                }
+            }
+            Event::Arrival(sent, rate) => {
+                let (accepted, remaining) = self.arrives(now);
+                self.seen.refused += i64::from(!accepted && is_measured);
+                let answer = now + self.delay();
+                self.push(answer, Event::Answer(sent, rate, accepted, remaining));
+            }
+            Event::Answer(sent, rate, accepted, remaining) => {
+                self.in_flight -= 1;
+                if self.strategy == Strategy::Remaining && sent > self.heard {
+                    self.heard = sent;
+                    let remaining = (remaining - self.in_flight).max(0);
+                    let lower = Entry::Lower { check: self.check(), remaining };
+                    self.store.run_at(EPOCH + now, &[lower]);
+                }
+                if !accepted && self.strategy != Strategy::Fixed {
+                    let refused = Some(RefusedCall { sent, rate });
+                    self.report(now, RateReport { used: false, refused });
+                    self.pause(now);
+                }
+            }
+            Event::Report(gateway) => {
+                self.push(now + REPORT, Event::Report(gateway));
+                let (asked, held) = std::mem::take(&mut self.asked[gateway]);
+                let used = held > 0 && held >= asked / 2;
+                self.report(now, RateReport { used, refused: None });
+            }
+        }
+    }
+
+    fn push(&mut self, at: Micros, event: Event) {
+        self.count += 1;
+        self.events.push(Reverse((at, self.count, event)));
+    }
+
+    fn delay(&mut self) -> Micros {
+        DELAY + self.random.below(JITTER + 1)
+    }
+
+    fn report(&mut self, now: Micros, report: RateReport) {
+        if self.strategy == Strategy::Auto {
+            self.learned = self.auto.next(self.learned, report, now);
+        }
+    }
+
+    fn check(&self) -> Check {
+        let rule = match self.strategy {
+            Strategy::Auto => self.base.at_rate(self.learned.rate).expect("a legal rule"),
+            _ => self.base,
+        };
+        Check::new("it", rule)
+    }
+
+    /// Asks the limiter for a slot before `deadline`. Returns whether the request has to wait or is refused.
+    fn ask(&mut self, now: Micros, deadline: Micros) -> bool {
+        let check = self.check();
+        let checks = [check.clone()].into();
+        let ask = Entry::Reserve { checks, budget: deadline - now, ticket: None };
+        let replies = self.store.run_at(EPOCH + now, &[ask]);
+        let [Reply::Decision(decision)] = &replies[..] else { return true };
+        if let Some(part) = decision.parts.first().filter(|_| decision.admitted) {
+            let at = now + decision.wait;
+            self.push(at, Event::Slot(self.count));
+            let waiting = Waiting { at, deadline, check, part: *part };
+            self.waiting.insert(self.count - 1, waiting);
+        }
+        decision.wait > 0 || !decision.admitted
+    }
+
+    /// Pauses the limiter. Requests with a slot within the pause ask again, in their order.
+    fn pause(&mut self, now: Micros) {
+        let pause = Pause { span: PAUSE, status: 429 };
+        self.store.run_at(EPOCH + now, &[Entry::Pause { check: self.check(), pause }]);
+        self.paused = now + PAUSE;
+        let all = std::mem::take(&mut self.waiting);
+        let (covered, rest) = all.into_iter().partition(|(_, waiting)| waiting.at < self.paused);
+        self.waiting = rest;
+        for (_, Waiting { deadline, check, part, .. }) in covered {
+            self.store.run_at(EPOCH + now, &[Entry::Refund { check, grant: part.grant }]);
+            self.ask(now, deadline);
+        }
+    }
+
+    /// Whether the upstream accepts a call, and how many more it would accept.
+    fn arrives(&mut self, now: Micros) -> (bool, i64) {
+        let begin = if self.is_window { now - now % SECOND } else { now - SECOND + 1 };
+        while self.log.front().is_some_and(|first| *first < begin) {
+            self.log.pop_front();
+        }
+        let left = self.scene.quota_at(now) - self.log.len() as i64;
+        if left > 0 || self.scene.counts_refused {
+            self.log.push_back(now);
+        }
+        (left > 0, (left - 1).max(0))
+    }
+}
+
+// === impl Outcome ===
+
+impl Outcome {
+    fn and(self, other: Self) -> Self {
+        Self {
+            sent: self.sent + other.sent,
+            refused: self.refused + other.refused,
+            strangers: self.strangers + other.strangers,
+            wanted: self.wanted + other.wanted,
+        }
+    }
+
+    fn refused_share(self) -> f64 {
+        self.refused as f64 / self.sent.max(1) as f64
+    }
+
+    fn used(self) -> f64 {
+        (self.sent - self.refused) as f64 / self.wanted.max(1.0)
+    }
+
+    fn cell(self) -> String {
+        format!("{:.1} % · {:.1} %", 100.0 * self.refused_share(), 100.0 * self.used())
+    }
+}
