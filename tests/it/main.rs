@@ -58,3 +58,4 @@ mod upgrades;
 mod upstream_h2;
 mod upstream_tls;
 mod upstreams;
+mod vendors;
