@@ -28,7 +28,7 @@ use std::{
     hash::{BuildHasher, RandomState},
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
 };
 use tokio::time::Instant;
@@ -51,6 +51,8 @@ pub struct Plan {
     pub(crate) upstreams: Vec<UpstreamMetrics>,
     /// The refusals in a row of each upstream, by its index.
     pub(crate) streaks: Box<[RefusalStreak]>,
+    /// The time at which the request of the newest answer with a quota was sent, for each upstream, by its index.
+    pub(crate) newest: Box<[AtomicU64]>,
     /// Bounds the bytes that requests keep because they may be sent again.
     pub(crate) kept: Arc<KeptBytes>,
     /// The instant from which the times of refusals count.
@@ -143,6 +145,7 @@ impl Plan {
             limiters,
             upstreams: upstreams.map(|upstream| UpstreamMetrics::new(&upstream.name)).collect(),
             streaks: config.upstreams.iter().map(|_| RefusalStreak::default()).collect(),
+            newest: config.upstreams.iter().map(|_| AtomicU64::new(0)).collect(),
             kept: KeptBytes::new(config.limits.retry_bodies),
             epoch: Instant::now(),
             no_route: RouteMetrics::new("-"),

@@ -11,6 +11,7 @@ mod held;
 mod interim;
 mod record;
 mod refusal;
+mod remaining;
 mod request_id;
 mod request_json;
 mod resend;

@@ -87,6 +87,9 @@ impl Proxy {
         let headers = received.response.headers();
         let heard = rules.hear(status, headers, body, Timestamp::now());
         self.learn(routed, received, heard.refusal.is_some());
+        if heard.refusal.is_none() && !heard.quotas.is_empty() {
+            self.lower(routed, received, &heard);
+        }
         heard.refusal
     }
 

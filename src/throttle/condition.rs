@@ -188,7 +188,10 @@ impl Need {
             return Err(format!("has no value after the `=`; leave it out, as in `with {name}`"));
         }
         let value = value.map(str::to_owned);
-        if let Some(pointer) = name.strip_prefix("json").filter(|rest| !rest.starts_with('-')) {
+        // `JSON` is no header either: it would be shown as `json`.
+        let json = name.split_at_checked(4).filter(|(word, _)| word.eq_ignore_ascii_case("json"));
+        let is_end = |rest: &str| rest.is_empty() || rest.starts_with([' ', '\t', '/']);
+        if let Some((_, pointer)) = json.filter(|(_, rest)| is_end(rest)) {
             return Ok(Self::Json { pointer: BodyPointer::parse(pointer.trim())?, value });
         }
         if name.starts_with('/') {

@@ -4,6 +4,7 @@
 mod grpc;
 mod held_answers;
 mod pauses;
+mod remaining;
 
 use crate::support::{Answer, Conn, Gateway, Redis, Reply, Upstream, eventually, reply, request};
 use parking_lot::Mutex;

@@ -21,6 +21,7 @@ fn fields(fields: &[(&'static str, &'static str)]) -> HeaderMap {
 #[case("200 with json /errors/0/extensions/code=THROTTLED")]
 #[case("403 with json /error/errors/*/reason=rateLimitExceeded and x-a")]
 #[case("429 with json-version=2")]
+#[case("429 with jsonp")]
 fn a_condition_is_shown_as_it_was_written(#[case] text: &str) {
     assert_eq!(condition(text).to_string(), text);
 }
@@ -45,6 +46,7 @@ fn a_condition_is_shown_as_it_was_written(#[case] text: &str) {
 #[case("403 with x-ratelimit-remaining=", "has no value")]
 #[case("403 with x-ratelimit-remaining==0", "has no value")]
 #[case("200 with json", "has no path after `json`")]
+#[case("200 with jsOn", "has no path after `json`")]
 #[case("200 with json errors[0].code=A", "did you mean `json /errors/0/code`?")]
 #[case("200 with json $.error.code=A", "did you mean `json /error/code`?")]
 #[case("200 with /errors/0=A", "`with json /errors/0`")]

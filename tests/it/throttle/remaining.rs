@@ -1,0 +1,69 @@
+//! Quotas whose rest the upstream reports: a limiter is lowered to it, and never raised.
+
+use super::*;
+
+/// The answers to 12 calls at once after one answer with these headers, of a limiter of 10/h.
+async fn passed(throttle: &str, fields: &[(&str, &str)]) -> usize {
+    let upstream = scripted([reply("200 OK", fields, "ok")]).await;
+    let limiters = "quota: { rate: 10/hour }";
+    let gateway = gateway_on(None, &upstream, (throttle, limiters, ", limiters: [quota]")).await;
+    assert_eq!(gateway.get("/first").await.status, 200);
+    let mut passed = 0;
+    for _ in 0..12 {
+        passed += usize::from(gateway.get("/next").await.status == 200);
+    }
+    passed
+}
+
+#[rstest]
+#[case::less("", &[("X-RateLimit-Limit", "10"), ("X-RateLimit-Remaining", "3")], 3)]
+#[case::nothing("", &[("X-RateLimit-Remaining", "0")], 0)]
+#[case::draft("", &[("RateLimit-Policy", "\"a\";q=10;w=3600"), ("RateLimit", "\"a\";r=2;t=30")], 2)]
+#[case::more("", &[("X-RateLimit-Limit", "100"), ("X-RateLimit-Remaining", "99")], 9)]
+#[case::of_another_quota("", &[("X-RateLimit-Limit", "5000"), ("X-RateLimit-Remaining", "1")], 9)]
+#[case::negative("", &[("X-RateLimit-Remaining", "-1")], 9)]
+#[case::not_a_number("", &[("X-RateLimit-Remaining", "NaN")], 9)]
+#[case::cached("", &[("X-RateLimit-Remaining", "3"), ("Age", "60")], 9)]
+#[case::learning_is_off(", throttle: { learn: off }", &[("X-RateLimit-Remaining", "3")], 9)]
+#[case::off(", throttle: off", &[("X-RateLimit-Remaining", "3")], 9)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limiter_is_lowered_to_what_remains(
+    #[case] throttle: &str,
+    #[case] fields: &[(&str, &str)],
+    #[case] expected: usize,
+) {
+    assert_eq!(passed(throttle, fields).await, expected);
+}
+
+/// An hour's window would stay full after the upstream has begun a new one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_window_is_not_filled_for_longer_than_the_upstreams() {
+    let fields =
+        [("X-RateLimit-Limit", "10"), ("X-RateLimit-Remaining", "1"), ("X-RateLimit-Reset", "5")];
+    let upstream = scripted([reply("200 OK", &fields, "ok")]).await;
+    let limiters = "quota: { algorithm: sliding_window, rate: 10/hour }";
+    let gateway = gateway_on(None, &upstream, ("", limiters, ", limiters: [quota]")).await;
+    for _ in 0..10 {
+        assert_eq!(gateway.get("/next").await.status, 200);
+    }
+}
+
+/// The answer to the first call comes after the one to the second, and knows less.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_was_overtaken_changes_nothing() {
+    let gate = Arc::new(tokio::sync::Semaphore::new(0));
+    let remaining = |left| reply("200 OK", &[("X-RateLimit-Remaining", left)], "ok");
+    let upstream = scripted([remaining("2").behind(&gate), remaining("8")]).await;
+    let limiters = "quota: { rate: 10/hour }";
+    let gateway = gateway_on(None, &upstream, ("", limiters, ", limiters: [quota]")).await;
+    let mut first = gateway.ask("/first", &[]).await;
+    eventually("the first call", async || (upstream.calls().len() == 1).then_some(())).await;
+    assert_eq!(gateway.get("/second").await.status, 200);
+    gate.add_permits(1);
+    assert_eq!(first.answer().await.expect("an answer").status, 200);
+    let mut passed = 0;
+    for _ in 0..12 {
+        passed += usize::from(gateway.get("/next").await.status == 200);
+    }
+    assert_eq!(passed, 8);
+}
