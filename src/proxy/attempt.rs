@@ -35,7 +35,7 @@ pub(super) struct Attempt<'r, 'p> {
     /// The drain is about to end: the next answer of the store is the last.
     is_last_call: bool,
     is_counted: bool,
-    /// The upstream's refusal of the attempt before, which is kept until this one is granted a slot.
+    /// The upstream's refusal of the attempt before, which is kept until this one waits for a slot that it was granted.
     refused: Option<&'r mut Option<Received>>,
 }
 
@@ -101,6 +101,15 @@ impl<'r, 'p> Attempt<'r, 'p> {
     /// The index of a check among those of the route.
     fn index(&self, check: usize) -> usize {
         self.indices.map_or(check, |indices| indices[check])
+    }
+
+    /// Frees the refusal of the attempt before when this one waits for a slot, and not in a queue.
+    fn forget_refusal(&mut self, slot: Option<Duration>) {
+        if slot.is_some()
+            && let Some(refused) = self.refused.take()
+        {
+            *refused = None;
+        }
     }
 
     fn decided(&self, limiter: usize, verdict: Verdict, source: Source) {
@@ -214,9 +223,6 @@ impl Caller for Attempt<'_, '_> {
             let (bound_by, source) = (reservation.bound_by, reservation.source);
             self.log(outcome, reservation.bound(), bound_by, source, times);
         }
-        if let Some(refused) = self.refused.take() {
-            *refused = None;
-        }
         if !self.is_counted {
             self.is_counted = true;
             if self.indices.is_none() {
@@ -274,6 +280,7 @@ impl Caller for Attempt<'_, '_> {
         // A second attempt that was late and can be made at once does not wait.
         let is_at_once = self.indices.is_some() && time.is_some_and(|time| time.is_zero());
         if self.waiting.is_some() || is_at_once {
+            self.forget_refusal(time);
             return Ok(());
         }
         let limiter = self.policy.limiter(self.index(bound_by));
@@ -283,6 +290,7 @@ impl Caller for Attempt<'_, '_> {
             let retry_after = limit::micros(time.unwrap_or_default());
             return Err(Failure::QueueFull { retry_after });
         }
+        self.forget_refusal(time);
         let now = Instant::now();
         self.until.get_or_insert(now + self.budget);
         self.record.bound = Some(limiter);

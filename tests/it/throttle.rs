@@ -296,3 +296,31 @@ routes:
     assert_eq!(gateway.get("/places").await.status, 200);
     assert_eq!(conn.answer().await.expect("an answer").status, 200);
 }
+
+/// A refused request for which the queue has no room gets the upstream's answer, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_queue_gives_the_upstreams_answer() {
+    let gate = Arc::new(tokio::sync::Semaphore::new(0));
+    let held = gate.clone();
+    let refused = Mutex::new(2);
+    let upstream = Upstream::start(move |_| {
+        let mut left = refused.lock();
+        *left -= i32::from(*left >= 0);
+        if *left >= 0 { too_many("2").behind(&held) } else { Reply::ok() }
+    })
+    .await;
+    let route = ", limiters: [quota], max_wait: 20s, max_waiting: 1";
+    let gateway = gateway_on(None, &upstream, ("", WIDE, route)).await;
+    let (mut one, mut other) = (gateway.ask("/a", &[]).await, gateway.ask("/b", &[]).await);
+    eventually("both are under way", async || (upstream.calls().len() == 2).then_some(())).await;
+    gate.add_permits(2);
+    let one = one.answer().await.expect("an answer");
+    let other = other.answer().await.expect("an answer");
+    let refused = if one.status == 429 { &one } else { &other };
+    assert_eq!(one.status + other.status, 200 + 429);
+    assert_eq!(
+        (refused.text().as_str(), refused.field("paceway-origin")),
+        ("slow down", Some("upstream"))
+    );
+    assert_eq!(upstream.calls().len(), 3);
+}
