@@ -228,7 +228,16 @@ impl ConfigReader {
 impl ConfigReader {
     /// Reads a cost: a number, a part of a request, or a map of what is reserved and how it is settled.
     fn cost(&mut self, field: &Field<'_>) -> Option<Cost> {
-        let YamlValue::Map(_) = &field.node.value else { return self.scalar(field, Cost::parse) };
+        // `{header.x-cost}` without quotes is a map, too.
+        let is_reserved = match &field.node.value {
+            YamlValue::Map(entries) => {
+                !matches!(&**entries, [(key, node)] if node.is_null() && !RESERVED_COST.has(&key.name))
+            }
+            _ => false,
+        };
+        if !is_reserved {
+            return self.scalar(field, Cost::parse);
+        }
         let section = self.section(field, &RESERVED_COST)?;
         let reserve = match section.get("reserve") {
             Some(field) => self.scalar(&field, Reserve::parse),
