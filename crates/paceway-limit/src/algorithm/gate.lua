@@ -75,11 +75,14 @@ local function take_behind(gate, algorithm, open, start, cost)
   return whole, ticks, born, aux
 end
 
--- Returns the permits of a grant to the gate; false if they were not taken through it.
-local function refund_behind(gate, algorithm, ticks, aux, cost)
+-- Returns the permits of a grant to the gate; false if they were not taken through it. The gate can end by that: then
+-- later entries of the call meet none, and their grants do not name it.
+local function refund_behind(open, algorithm, ticks, aux, cost)
+  local gate = open.gate
   local name = algorithm.names == 'aux' and aux or algorithm.names == 'ticks' and ticks
   if name ~= gate.stop then return false end
   gate.spent = math.max(gate.spent - cost, 0)
+  if gate_ends(gate) <= gate.now then open.gate = nil end
   return true
 end
 

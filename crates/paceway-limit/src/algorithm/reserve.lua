@@ -41,11 +41,10 @@ end
 local states, used = {}, {}
 
 local function save(state)
-  if state.dirty then
-    state.algorithm.save(state.open, state.key)
-  elseif state.has_new_gate then
-    replace_gate(state.key, state.open.gate, now)
-  end
+  local gate = state.open.gate
+  if state.dirty then state.algorithm.save(state.open, state.key) end
+  -- A changed state is written with its gate. One that equals an absent one is not written, and a gate can have ended.
+  if state.has_new_gate and not (state.dirty and gate) then replace_gate(state.key, gate, now) end
 end
 
 -- The state of KEYS[k], or nil when its value is foreign.
@@ -350,8 +349,7 @@ while i <= #args do
     else
       local given = algorithm.refund(state.open, whole, ticks, born, aux, cost)
       if given then state.dirty = true end
-      local gate = state.open.gate
-      if gate and refund_behind(gate, algorithm, ticks, aux, cost) then state.has_new_gate = true end
+      if state.open.gate and refund_behind(state.open, algorithm, ticks, aux, cost) then state.has_new_gate = true end
       push(state.open.handed_over and 2 or given and 1 or 0)
     end
   elseif what == 'R' then

@@ -175,11 +175,16 @@ impl Shard {
         removed
     }
 
-    /// Keeps the gate of a paused limiter.
+    /// Keeps the gate of a paused limiter, or removes it when a refund has ended it: a later rule must not find it again.
     #[cold]
     pub(super) fn put_gate(&mut self, now: Micros, print: Print, open: &OpenGate) {
-        self.has_gates = true;
-        self.gates.put(now, print, open.gate(), open.ends());
+        match open.ends() > now {
+            true => {
+                self.has_gates = true;
+                self.gates.put(now, print, open.gate(), open.ends());
+            }
+            false => drop(self.remove_gate(print)),
+        }
     }
 
     /// Puts back a state that was opened at `place` and not changed. Other states may have been added or removed since.
