@@ -36,7 +36,7 @@ pub(super) struct Attempt<'r, 'p> {
     is_last_call: bool,
     is_counted: bool,
     /// The upstream's refusal of the attempt before, which is kept until this one waits for a slot that it was granted.
-    refused: Option<&'r mut Option<Received>>,
+    refused: Option<&'r mut Option<Box<Received>>>,
 }
 
 // === impl Attempt ===
@@ -76,7 +76,7 @@ impl<'r, 'p> Attempt<'r, 'p> {
         proxy: &'r Proxy,
         record: &'r mut Record<'p>,
         (route, policy): (usize, &'r RoutePolicy),
-        (checks, refused): (&'r Checks, &'r mut Option<Received>),
+        (checks, refused): (&'r Checks, &'r mut Option<Box<Received>>),
         budget: Duration,
     ) -> Self {
         let until = record.started + budget;

@@ -30,9 +30,9 @@ const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 static PACEWAY_ATTEMPTS: HeaderName = HeaderName::from_static("paceway-attempts");
 
 /// A request as its attempts at the upstream send it.
-pub(super) struct Outgoing {
+pub(super) struct Outgoing<'a> {
     /// The headers that the gateway adds.
-    pub(super) added: AddedHeaders,
+    pub(super) added: &'a mut AddedHeaders,
     /// The version of HTTP that its client speaks.
     version: Version,
     /// The state of its body; `None` if it has none.
@@ -47,12 +47,18 @@ pub(super) struct Received {
     /// The start of the body, if it was read ahead.
     pub(super) held: Option<HeldStart>,
     pub(super) reservation: Option<Reservation>,
+    pub(super) times: AttemptTimes,
+    /// The special fields that its head has.
+    pub(super) seen: HeaderFlags,
+}
+
+/// The times of an attempt that was answered.
+#[derive(Clone, Copy)]
+pub(super) struct AttemptTimes {
     /// The instant at which the request was sent.
     pub(super) sent: Instant,
     /// The time from then to the head of the answer.
     pub(super) took: Duration,
-    /// The special fields that its head has.
-    pub(super) seen: HeaderFlags,
 }
 
 // === impl Proxy ===
@@ -74,26 +80,53 @@ impl Proxy {
         let upgrade = routed.upgrade.take();
         let (config, target) =
             (&self.0.plan.config.upstreams[routed.policy.upstream], connection.target());
-        let added = routed.for_upstream(config, upgrade.as_ref(), &record.id, client, target)?;
+        let mut added =
+            routed.for_upstream(config, upgrade.as_ref(), &record.id, client, target)?;
         let replay = if upgrade.is_some() { Replay::none() } else { self.keep_body(routed) };
-        let mut outgoing = Outgoing { added, version, upload, replay };
+        let mut outgoing = Outgoing { added: &mut added, version, upload, replay };
         if let Some(reservation) = &mut reservation {
             reservation.spend();
         }
         record.sent();
-        let answer =
-            self.attempt(exchange, routed, &mut outgoing, reservation.as_ref(), connection);
-        let mut received = match answer.await {
-            Ok(received) => Received { reservation, ..received },
+        // As in `attempt`, whose future would cost each request copies of its response.
+        let hears = (version == Version::HTTP_11).then_some(*client);
+        let mut started = Instant::now();
+        let answer = {
+            let Outgoing { added, upload, replay, .. } = &mut outgoing;
+            let inform = interim::pass(hears, upload);
+            let request = &mut routed.request;
+            match connection.send(request, added, (started, replay), &inform).await {
+                Ok(Sent::Answer(response)) => Ok(response),
+                Ok(Sent::Resend(again)) => {
+                    let (way, first) =
+                        ((&mut **added, replay, &mut started, &inform), &reservation);
+                    Box::pin(self.send_again(record, routed, first.as_ref(), *again, way)).await
+                }
+                Err(error) => Err(error),
+            }
+        };
+        let response = match answer {
+            Ok(response) => response,
             Err(error) => return Err(unanswered(error, outgoing.upload.as_ref(), reservation)),
         };
-        if received.says_something(&config.throttle.rules) {
-            let heard = self.after_answer(exchange, routed, checks, &mut outgoing, received);
-            received = Box::pin(heard).await?;
-        } else {
-            self.learn(routed, &received, false);
+        let times = self.answered(record, routed, response.status(), started);
+        let seen = HeaderFlags::of(response.headers());
+        if !config.throttle.rules.concerns(response.status(), seen) {
+            self.learn(routed, reservation.as_ref(), times, false);
+            return self.pass_on(
+                exchange,
+                routed,
+                (&outgoing, upgrade),
+                (response, seen),
+                (reservation, None),
+            );
         }
-        self.pass_on(exchange, routed, (&outgoing, upgrade), received)
+        // Nearly all answers say nothing about the quota. The box keeps their way free of what the others need.
+        let received = Box::new(Received { response, held: None, reservation, times, seen });
+        let heard = self.after_answer(exchange, routed, checks, &mut outgoing, received);
+        let Received { response, held, reservation, seen, .. } = *Box::pin(heard).await?;
+        let held = held.map(Box::new);
+        self.pass_on(exchange, routed, (&outgoing, upgrade), (response, seen), (reservation, held))
     }
 
     /// Makes one attempt: sends the request on `connection`, and waits for the head of the response.
@@ -101,10 +134,10 @@ impl Proxy {
         &self,
         exchange: &mut Exchange<'_>,
         routed: &mut Routed<'_>,
-        outgoing: &mut Outgoing,
+        outgoing: &mut Outgoing<'_>,
         reservation: Option<&Reservation>,
         connection: Connection,
-    ) -> Result<Received, UpstreamError> {
+    ) -> Result<(Response<upstream::ResponseBody>, AttemptTimes), UpstreamError> {
         let Exchange { record, client, .. } = exchange;
         let hears = (outgoing.version == Version::HTTP_11).then_some(*client);
         let mut started = Instant::now();
@@ -114,26 +147,39 @@ impl Proxy {
         let response = match connection.send(request, added, (started, replay), &inform).await? {
             Sent::Answer(response) => response,
             Sent::Resend(again) => {
-                let way = (added, replay, &mut started, &inform);
+                let way = (&mut **added, replay, &mut started, &inform);
                 Box::pin(self.send_again(record, routed, reservation, *again, way)).await?
             }
         };
-        let took = started.elapsed();
+        let times = self.answered(record, routed, response.status(), started);
+        Ok((response, times))
+    }
+
+    /// Counts an answer with `status` to an attempt that was sent at `sent`.
+    fn answered(
+        &self,
+        record: &mut Record<'_>,
+        routed: &Routed<'_>,
+        status: StatusCode,
+        sent: Instant,
+    ) -> AttemptTimes {
+        let took = sent.elapsed();
         record.took(took);
         let own = &self.own().upstreams[routed.policy.upstream];
         own.seconds.record(took);
-        own.statuses.count(response.status());
-        let seen = HeaderFlags::of(response.headers());
-        Ok(Received { response, held: None, reservation: None, sent: started, took, seen })
+        own.statuses.count(status);
+        AttemptTimes { sent, took }
     }
 
     /// Makes the upstream's answer the client's.
+    #[inline]
     fn pass_on(
         &self,
         exchange: &mut Exchange<'_>,
         routed: &Routed<'_>,
-        (outgoing, upgrade): (&Outgoing, Option<Upgrade>),
-        Received { mut response, held, mut reservation, seen, .. }: Received,
+        (outgoing, upgrade): (&Outgoing<'_>, Option<Upgrade>),
+        (mut response, seen): (Response<upstream::ResponseBody>, HeaderFlags),
+        (mut reservation, held): (Option<Reservation>, Option<Box<HeldStart>>),
     ) -> Result<Response<Body>, Failure> {
         let Exchange { record, client, closes, .. } = exchange;
         let switched = Switched::from(upgrade, &response).map_err(Failure::Upstream)?;
@@ -167,7 +213,7 @@ impl Proxy {
         let mut response = response.map(|body| Body::streamed(body, is_h2, || client.leaving()));
         response.body_mut().keep(lease, unasked);
         if let Some(held) = held {
-            response = response.map(|body| body.after(held));
+            response = response.map(|body| body.after(*held));
         }
         if let Some(settling) = settling {
             response = response.map(|body| body.settling(settling));

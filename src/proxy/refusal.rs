@@ -1,9 +1,14 @@
 //! Finds out whether the upstream's answer refuses the request, and pauses the limiters then. Sends nothing again.
 
-use super::{Proxy, Routed, forward::Received, held::HeldStart, record::Record};
+use super::{
+    Proxy, Routed,
+    forward::{AttemptTimes, Received},
+    held::HeldStart,
+    record::Record,
+};
 use crate::{
     config,
-    limit::micros,
+    limit::{Reservation, micros},
     store::{Check, Checks, Pause},
     throttle::{RefusalStreak, Timestamp, UpstreamRefusal},
     upstream::{KeptBytes, ResponseBody},
@@ -57,17 +62,24 @@ impl Proxy {
     }
 
     /// Notes an answer that refuses its request, or does not.
-    pub(super) fn learn(&self, routed: &Routed<'_>, received: &Received, is_refusal: bool) {
-        let (plan, sent) = (&self.0.plan, received.sent);
-        match is_refusal {
-            true => plan.upstreams[routed.policy.upstream].throttled.increment(1),
-            false => self.streak(routed).accepted(plan.micros(sent)),
+    pub(super) fn learn(
+        &self,
+        routed: &Routed<'_>,
+        reservation: Option<&Reservation>,
+        AttemptTimes { sent, took }: AttemptTimes,
+        is_refusal: bool,
+    ) {
+        let plan = &self.0.plan;
+        if is_refusal {
+            plan.upstreams[routed.policy.upstream].throttled.increment(1);
+        } else if self.streak(routed).is_begun() {
+            self.streak(routed).accepted(plan.micros(sent));
         }
-        if let Some(reservation) = &received.reservation
+        if let Some(reservation) = reservation
             && routed.policy.learns
         {
             let refused = is_refusal.then_some(sent);
-            routed.policy.learn(&plan.limiters, reservation.checks(), received.took, refused);
+            routed.policy.learn(&plan.limiters, reservation.checks(), took, refused);
         }
     }
 
@@ -86,7 +98,7 @@ impl Proxy {
         let body = received.held.as_ref().and_then(HeldStart::whole);
         let headers = received.response.headers();
         let heard = rules.hear(status, headers, body, Timestamp::now());
-        self.learn(routed, received, heard.refusal.is_some());
+        self.learn(routed, received.reservation.as_ref(), received.times, heard.refusal.is_some());
         if heard.refusal.is_none() && !heard.quotas.is_empty() {
             self.lower(routed, received, &heard);
         }

@@ -19,7 +19,7 @@ impl Proxy {
         else {
             return;
         };
-        let sent = plan.micros(received.sent);
+        let sent = plan.micros(received.times.sent);
         if plan.newest[routed.policy.upstream].fetch_max(sent, Ordering::Relaxed) > sent {
             return;
         }

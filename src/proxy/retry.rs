@@ -14,7 +14,7 @@ use crate::{
     metrics::{RetryResult, UpstreamMetrics},
     store::Checks,
     throttle::{Repeat, UpstreamRefusal},
-    upstream::{Replay, Upload, is_idempotent, move_host},
+    upstream::{Replay, Upload, headers::HeaderFlags, is_idempotent, move_host},
 };
 use http::HeaderName;
 use std::mem;
@@ -32,9 +32,9 @@ struct RetryCount<'a> {
 /// The consequence of a refusal.
 enum AfterRefusal {
     /// The request was sent again, and this came back.
-    Sent(Received),
+    Sent(Box<Received>),
     /// The client gets this answer.
-    Final(Received),
+    Final(Box<Received>),
 }
 
 // === impl Proxy ===
@@ -61,9 +61,9 @@ impl Proxy {
         exchange: &mut Exchange<'_>,
         routed: &mut Routed<'_>,
         checks: Option<&Checks>,
-        outgoing: &mut Outgoing,
-        mut received: Received,
-    ) -> Result<Received, Failure> {
+        outgoing: &mut Outgoing<'_>,
+        mut received: Box<Received>,
+    ) -> Result<Box<Received>, Failure> {
         let metrics = &self.0.plan.upstreams[routed.policy.upstream];
         let mut last: Option<RetryCount<'_>> = None;
         loop {
@@ -79,7 +79,7 @@ impl Proxy {
                 };
             }
             let Some(refusal) = refusal.filter(|_| throttle.is_on) else { return Ok(received) };
-            let pausing = self.pause(routed, checks, (&refusal, received.sent));
+            let pausing = self.pause(routed, checks, (&refusal, received.times.sent));
             let (Some(pausing), Some(checks)) = (pausing, checks) else { return Ok(received) };
             if !throttle.retries() {
                 return Ok(received);
@@ -100,8 +100,8 @@ impl Proxy {
         exchange: &mut Exchange<'_>,
         routed: &mut Routed<'_>,
         checks: &Checks,
-        outgoing: &mut Outgoing,
-        (refusal, pausing, mut received): (UpstreamRefusal, Pausing, Received),
+        outgoing: &mut Outgoing<'_>,
+        (refusal, pausing, mut received): (UpstreamRefusal, Pausing, Box<Received>),
         count: &mut RetryCount<'_>,
     ) -> Result<AfterRefusal, Failure> {
         if let Some(why) = self.hindrance(exchange, routed, outgoing, &refusal, &pausing) {
@@ -148,17 +148,17 @@ impl Proxy {
         if !config.preserve_host {
             let host = &connection.target().host;
             for target in &config.targets {
-                move_host(&mut routed.request, &mut outgoing.added, &target.host, host);
+                move_host(&mut routed.request, outgoing.added, &target.host, host);
             }
         }
         outgoing.replay = self.keep_body(routed);
         reservation.spend();
         exchange.record.attempts += 1;
-        let answer = self.attempt(exchange, routed, outgoing, Some(&reservation), connection);
-        match answer.await {
-            Ok(received) => {
-                let reservation = Some(reservation);
-                Ok(AfterRefusal::Sent(Received { reservation, ..received }))
+        match self.attempt(exchange, routed, outgoing, Some(&reservation), connection).await {
+            Ok((response, times)) => {
+                let (seen, reservation) = (HeaderFlags::of(response.headers()), Some(reservation));
+                let received = Received { response, held: None, reservation, times, seen };
+                Ok(AfterRefusal::Sent(Box::new(received)))
             }
             Err(error) => {
                 count.result = RetryResult::Failed;
@@ -172,7 +172,7 @@ impl Proxy {
         &self,
         exchange: &Exchange<'_>,
         routed: &Routed<'_>,
-        outgoing: &Outgoing,
+        outgoing: &Outgoing<'_>,
         refusal: &UpstreamRefusal,
         pausing: &Pausing,
     ) -> Option<RetryResult> {

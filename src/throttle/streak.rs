@@ -31,18 +31,17 @@ impl RefusalStreak {
         u32::try_from(old & MOST).unwrap_or(u32::MAX)
     }
 
-    /// Ends the row when an answer is no refusal. An answer to a call that was sent before the last refusal came does not:
-    /// it says nothing about the time after it. Costs one load while there was no refusal.
+    /// Whether there was a refusal, so that an answer may end a row.
     #[inline]
-    pub fn accepted(&self, sent: u64) {
-        let old = self.0.load(Ordering::Relaxed);
-        if old != 0 {
-            self.end(old, sent);
-        }
+    pub fn is_begun(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
     }
 
+    /// Ends the row when an answer is no refusal. An answer to a call that was sent before the last refusal came does not:
+    /// it says nothing about the time after it.
     #[cold]
-    fn end(&self, old: u64, sent: u64) {
+    pub fn accepted(&self, sent: u64) {
+        let old = self.0.load(Ordering::Relaxed);
         if sent >= old >> COUNT_BITS {
             // A refusal that was counted meanwhile is kept.
             let _ = self.0.compare_exchange(old, 0, Ordering::Relaxed, Ordering::Relaxed);

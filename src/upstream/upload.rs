@@ -121,9 +121,9 @@ impl Upload {
     /// Records the pieces that are taken from now on, up to `most` bytes: the body for the next attempt. They count in
     /// `bound`, if there is one. A body that is known to be larger is not recorded.
     pub fn record(&mut self, most: usize, bound: Option<&Arc<KeptBytes>>) -> Replay<Self> {
-        let is_larger = self.size_hint().lower() > most as u64;
+        let least = self.inner.is_some().then(|| self.size_hint().lower());
         let Some(inner) = &mut self.inner else { return Replay::empty() };
-        if is_larger {
+        if least.is_some_and(|least| least > most as u64) {
             inner.recorder = None;
             return Replay::none();
         }
