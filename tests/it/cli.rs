@@ -296,7 +296,7 @@ fn explain_shows_keys_and_costs(#[case] more: &[&str], #[case] key: &str, #[case
 #[case::two_hosts(&["GET", "/", "-H", "Host: a,b"], "refused 400 bad-request: `Host` is no host")]
 #[case::expectation(&["GET", "/", "-H", "Expect: x"], "refused 417 expectation-failed")]
 #[case::last_hop(&["OPTIONS", "/", "-H", "Max-Forwards: 0"], "refused 204 last-hop: `Max-Forwards` is 0")]
-#[case::cost(&["GET", "/", "-H", "X-Cost: 4"], "400: the cost `4` in `{header.x-cost}` is not between 1 and 3, the most that the limiter `a` gives at once")]
+#[case::cost(&["GET", "/", "-H", "X-Cost: 4"], "400: the cost `4` in `{header.x-cost}` is not between 0 and 3, the most that the limiter `a` gives at once")]
 fn explain_refuses_what_the_gateway_refuses(#[case] request: &[&str], #[case] expected: &str) {
     let yaml = "upstream: http://a\nlimiters: { a: 3/s }\nroutes:\n\
                 - { suffix: /, limiters: [{ limiter: a, cost: '{header.x-cost}' }], max_wait: 1s }\n";

@@ -297,7 +297,7 @@ async fn vendor() -> Upstream {
 type Labels = [(&'static str, &'static str)];
 
 /// The metrics of the contract that have a meaning now, with their types and labels.
-pub(crate) const METRICS: [(&str, &str, &[&str]); 31] = [
+pub(crate) const METRICS: [(&str, &str, &[&str]); 32] = [
     ("paceway_requests_total", "counter", &["outcome", "route"]),
     ("paceway_decisions_total", "counter", &["decision", "limiter", "source"]),
     ("paceway_late_wakeups_total", "counter", &["limiter"]),
@@ -307,6 +307,7 @@ pub(crate) const METRICS: [(&str, &str, &[&str]); 31] = [
     ("paceway_limiter_paused", "gauge", &["limiter"]),
     ("paceway_pauses_total", "counter", &["limiter"]),
     ("paceway_retries_total", "counter", &["result", "upstream"]),
+    ("paceway_settled_permits_total", "counter", &["direction", "limiter"]),
     ("paceway_upstream_requests_total", "counter", &["status", "upstream"]),
     ("paceway_upstream_seconds", "histogram", &["upstream"]),
     ("paceway_upstream_throttled_total", "counter", &["upstream"]),
@@ -378,7 +379,7 @@ async fn the_metrics_are_those_of_the_contract_and_pass_promtool() {
         assert!(text.contains(&format!("# HELP {name} ")), "no help on {name}");
     }
 
-    let closed: [(&str, &[&str]); 14] = [
+    let closed: [(&str, &[&str]); 15] = [
         ("route", &["search", "strict", "throttled", "odd \\\"name\\\\", "-"]),
         (
             "outcome",
@@ -412,6 +413,7 @@ async fn the_metrics_are_those_of_the_contract_and_pass_promtool() {
         ("limiter", &["account", "day", "seen", "idle"]),
         ("decision", &["pass", "wait", "refuse", "would_pass", "would_wait", "would_refuse"]),
         ("source", &["shared", "local", "none"]),
+        ("direction", &["refund", "debt"]),
         ("upstream", &["vendor"]),
         ("state", &["up", "ejected"]),
         ("status", &["200", "429"]),
