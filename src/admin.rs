@@ -1,6 +1,7 @@
 //! The admin side, on a second listener: metrics, health and the state of limiters, for operators and their programs. It
 //! never receives a request of a caller.
 
+mod access;
 mod limiters;
 mod pages;
 mod shown;
@@ -19,6 +20,7 @@ use axum::{
     Json, Router,
     extract::State,
     http::{StatusCode, header::CONTENT_TYPE},
+    middleware::from_fn_with_state,
     response::IntoResponse,
     routing::{any, get, post},
 };
@@ -54,6 +56,7 @@ pub struct Admin {
 
 /// Returns the router of all admin pages; [`pages`] lists them for operators.
 pub fn router(admin: Admin) -> Router {
+    let access = Arc::new(admin.plan.config.admin.clone());
     Router::new()
         .route("/", get(pages::index))
         .route("/metrics", get(measured))
@@ -72,6 +75,7 @@ pub fn router(admin: Admin) -> Router {
             PageError(StatusCode::METHOD_NOT_ALLOWED, "this page has other methods".into())
         })
         .with_state(admin)
+        .layer(from_fn_with_state(access, access::guard))
 }
 
 async fn measured(State(admin): State<Admin>) -> impl IntoResponse {

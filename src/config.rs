@@ -1,6 +1,7 @@
 //! The configuration: checked, typed and immutable. [`Config::load`] is the only way to make one from a file, and no other
 //! module checks its values again.
 
+mod admin;
 mod http;
 mod keys;
 mod limiter;
@@ -16,6 +17,7 @@ mod unit;
 mod warnings;
 mod yaml;
 
+pub use admin::{AdminConfig, AdminRead, AdminToken};
 pub use http::{ClientLimits, Limits, ServerTls};
 pub use limiter::{AutoRule, Charge, FailurePolicy, LimiterConfig, Mode, Scope};
 pub use mistake::{ConfigError, Mistake, Position};

@@ -105,7 +105,7 @@ impl Server {
         for _ in 1..config.workers.get() {
             data.push(open(listen, "listen", true)?);
         }
-        let admin = open(config.admin, "admin", false)?;
+        let admin = open(config.admin.listen, "admin", false)?;
         let admin_address =
             admin.local_addr().map_err(|error| ServerError::System(error.into()))?;
         let plan = Arc::new(Plan::new(config, access_log));

@@ -1,6 +1,7 @@
 //! The one list of keys: name, kind, default, meaning and schema of each. The parser, the JSON Schema and the tables in
 //! docs/configuration.md are made from it. Reads nothing.
 
+mod admin;
 mod charge;
 mod client;
 mod limiter;
@@ -12,6 +13,7 @@ mod throttle;
 mod tls;
 mod upstream;
 
+pub(super) use admin::ADMIN;
 pub(super) use charge::{CHARGE, RESERVED_COST};
 pub(super) use client::{CLIENT, LIMITS, PATHS};
 pub(super) use limiter::LIMITER;
@@ -24,7 +26,8 @@ pub(super) use tls::{CERTIFICATE, STORE_TLS, TLS};
 pub(super) use upstream::{EDITS, HEADERS, UPSTREAM};
 
 /// The sections below the top of the file, in the order of the schema.
-pub(super) const SECTIONS: [&Keys; 16] = [
+pub(super) const SECTIONS: [&Keys; 17] = [
+    &ADMIN,
     &STORE,
     &STORE_TLS,
     &TLS,

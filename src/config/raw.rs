@@ -1,6 +1,7 @@
 //! Makes a configuration from the tree of a file. Unknown keys are mistakes, all mistakes are found at once, and each has its
 //! line and column.
 
+mod admin;
 mod certificates;
 mod clients;
 mod headers;
@@ -49,7 +50,9 @@ impl ConfigReader {
     fn config(&mut self, root: &YamlNode) -> Option<Config> {
         let mut root = self.section(&Field { path: String::new(), node: root }, &ROOT)?;
         self.find_misplaced_quotas(&mut root);
-        let (listen, admin) = self.addresses(&root);
+        let listen = self.get(&root, "listen", (Ipv4Addr::LOCALHOST, 8080).into(), address);
+        let admin = self.admin(&root);
+        self.find_shared_address(&root, listen, admin.listen);
         let cores = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         let logs = [("off", AccessLog::Off), ("text", AccessLog::Text), ("json", AccessLog::Json)];
         let drain_timeout = Duration::from_secs(30);
@@ -88,16 +91,17 @@ impl ConfigReader {
         Some(config)
     }
 
-    fn addresses(&mut self, root: &ConfigSection<'_>) -> (SocketAddr, SocketAddr) {
-        let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let listen = self.get(root, "listen", local(8080), address);
-        let admin = self.get(root, "admin", local(9090), address);
+    fn find_shared_address(
+        &mut self,
+        root: &ConfigSection<'_>,
+        listen: SocketAddr,
+        admin: SocketAddr,
+    ) {
         if listen == admin && listen.port() != 0 {
             let field = root.get("admin").or(root.get("listen"));
             let place = field.map_or(root.place, |field| field.node.place);
             self.note(place, "admin", "the same address as `listen`; the admin side needs its own");
         }
-        (listen, admin)
     }
 
     fn store(&mut self, root: &ConfigSection<'_>) -> StoreConfig {

@@ -1,6 +1,7 @@
 //! The settings of a configuration as types. Reads no file.
 
 use super::{
+    admin::AdminConfig,
     http::{ClientLimits, Limits, ServerTls},
     limiter::{Charge, FailurePolicy, LimiterConfig},
     throttle::ThrottleConfig,
@@ -20,8 +21,8 @@ use std::{net::SocketAddr, num::NonZeroUsize, time::Duration};
 pub struct Config {
     /// The address on which the gateway takes the requests of clients.
     pub listen: SocketAddr,
-    /// The address of the admin side: metrics, health and the state of limiters.
-    pub admin: SocketAddr,
+    /// The admin side: metrics, health and the state of limiters.
+    pub admin: AdminConfig,
     /// The number of threads that serve clients.
     pub workers: NonZeroUsize,
     /// The form of access lines. `None` means text if stdout is a terminal, otherwise JSON.
@@ -160,7 +161,7 @@ impl Config {
             count(self.limiters.len(), "limiter"),
             count(self.upstreams.len(), "upstream"),
             self.listen,
-            self.admin,
+            self.admin.listen,
         )
     }
 }

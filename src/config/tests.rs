@@ -47,7 +47,7 @@ fn the_first_config_of_the_documentation_is_whole() {
     )
     .expect("a config");
     assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
-    assert_eq!(config.admin.to_string(), "127.0.0.1:9090");
+    assert_eq!(config.admin.listen.to_string(), "127.0.0.1:9090");
     assert_eq!(config.drain_timeout, Duration::from_secs(30));
     assert_eq!(config.store, StoreConfig::Memory);
     assert!(config.limiting);
@@ -181,6 +181,18 @@ fn the_long_forms() {
     "listen: 1.1.1.1:1\nadmin: 1.1.1.1:1",
     "test.yaml:4:8: admin: the same address as `listen`; the admin side needs its own"
 )]
+#[case::same_address_in_the_long_form(
+    "listen: 1.1.1.1:1\nadmin: { listen: 1.1.1.1:1 }",
+    "test.yaml:4:8: admin: the same address as `listen`; the admin side needs its own"
+)]
+#[case::read_without_a_token(
+    "admin: { read: token }",
+    "test.yaml:3:16: admin.read: needs a `token`, as in `token: \"${file:/run/secrets/admin}\"`"
+)]
+#[case::empty_token(
+    "admin: { token: '${EMPTY}' }",
+    "test.yaml:3:17: admin.token: is empty; without a token, leave the key out"
+)]
 #[case::not_a_choice("limiting: maybe", "test.yaml:3:11: limiting: `maybe` is not one of on, off")]
 #[case::not_a_map("limiters: 5", "test.yaml:3:11: limiters: must be a map of `key: value` lines")]
 #[case::not_a_scalar("listen: [1]", "test.yaml:3:9: listen: must be a single value")]
@@ -303,6 +315,7 @@ fn nothing_that_came_from_outside_is_quoted() {
         "resolver: ['${TICKS}']",
         "limiters: { a: { rate: 5/s, key: '${TICKS}' } }",
         "tls: { cert: '${SECRET}', key: '${SECRET}' }",
+        "admin: { token: 'hunter2 hunter2' }",
     ] {
         let all = mistakes(text).join("\n");
         assert!(!all.contains("hunter2"), "{all}");

@@ -2,9 +2,10 @@
 
 use super::phase::Phase;
 use crate::config::ClientLimits;
-use axum::{Router, body::Body};
-use http::{Response, StatusCode};
+use axum::{Router, body::Body, extract::ConnectInfo};
+use http::{Request, Response, StatusCode};
 use hyper::{
+    body::Incoming,
     server::conn::http1,
     service::{Service, service_fn},
 };
@@ -13,7 +14,7 @@ use parking_lot::Mutex;
 use std::{
     convert::Infallible,
     io::{self, ErrorKind, IoSlice},
-    net::TcpListener as StdListener,
+    net::{SocketAddr, TcpListener as StdListener},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -98,7 +99,7 @@ pub(super) async fn serve(
     let accept = async {
         let mut open = Vec::<AdminConnection>::new();
         loop {
-            let Ok((tcp, _)) = listener.accept().await else {
+            let Ok((tcp, peer)) = listener.accept().await else {
                 sleep(PAUSE).await;
                 continue;
             };
@@ -110,7 +111,7 @@ pub(super) async fn serve(
             let Ok(permit) = permits.clone().acquire_owned().await else { return };
             let waits =
                 Arc::new(Mutex::new(AdminWaits { what: AdminWait::Head, since: Instant::now() }));
-            let connection = connection(tcp, pages.clone(), limits, waits.clone());
+            let connection = connection(tcp, peer, pages.clone(), limits, waits.clone());
             let task = tokio::spawn(async move {
                 connection.await;
                 drop(permit);
@@ -138,6 +139,7 @@ fn end_one(open: &[AdminConnection]) {
 
 async fn connection(
     tcp: TcpStream,
+    peer: SocketAddr,
     pages: TowerToHyperService<Router>,
     limits: AdminTimeouts,
     waits: Arc<Mutex<AdminWaits>>,
@@ -145,7 +147,8 @@ async fn connection(
     // Small answers must not wait for a delayed acknowledgement.
     let _ = tcp.set_nodelay(true);
     let stream = TimedStream::new(tcp, limits, waits.clone());
-    let service = service_fn(move |request| {
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(ConnectInfo(peer));
         waits.lock().now(AdminWait::Page);
         let (page, waits) = (timeout(PAGE, pages.call(request)), waits.clone());
         async move {

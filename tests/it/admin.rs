@@ -155,3 +155,48 @@ async fn acquire_needs_no_body_but_a_web_page_does() {
     assert_eq!(status, 403, "{said}");
     assert_eq!(gateway.limiter("it").await["level"], 3, "it took nothing");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_token_opens_the_admin_side_and_is_repeated_nowhere() {
+    let upstream = Upstream::ok().await;
+    let limiter = format!(
+        "upstream: {}\nlimiters: {{ it: {{ rate: 1/hour, burst: 3 }} }}\nroutes: [{{ suffix: \"*\" }}]\n",
+        upstream.url()
+    );
+    let admin = "{ listen: \"127.0.0.1:0\", token: hunter2hunter2, read: token }";
+    let gateway = Gateway::start(&format!("admin: {admin}\n{limiter}")).await;
+    let (right, wrong) = ("Bearer hunter2hunter2", "Bearer hunter2hunter3");
+    for (method, path) in [("GET", "/limiters"), ("DELETE", "/limiters/it"), ("GET", "/")] {
+        let (status, said) = call(&gateway, method, path, &[("Authorization", wrong)]).await;
+        assert_eq!(status, 401, "{method} {path}: {said}");
+        let (status, said) = call(&gateway, method, path, &[("Authorization", right)]).await;
+        assert_eq!(status, 200, "{method} {path}: {said}");
+    }
+    for path in ["/metrics", "/healthz", "/readyz"] {
+        let (status, said) = call(&gateway, "GET", path, &[]).await;
+        assert_eq!(status, 200, "{path}: {said}");
+        assert!(!said.contains("hunter2"), "{said}");
+    }
+    let mut conn = Conn::to(gateway.admin).await.expect("connect");
+    conn.send(request("DELETE", "/limiters/it", &[])).await.expect("send");
+    let answer = conn.answer().await.expect("an answer");
+    assert_eq!(answer.head.all("www-authenticate"), ["Bearer realm=\"paceway\""]);
+    let (out, log) = gateway.output();
+    assert!(!out.iter().chain(&log).any(|line| line.contains("hunter2")), "{out:?} {log:?}");
+    assert!(log.iter().any(|line| line.contains("an admin request is refused")), "{log:?}");
+
+    // Without a token, the names of hosts tell a browser's page from an operator.
+    let gateway = Gateway::start(&limiter).await;
+    for (host, expected) in [("127.0.0.1:9", 200), ("localhost", 200), ("page.example", 403)] {
+        let pages = [("GET", "/limiters", expected), ("GET", "/metrics", 200)];
+        for (method, path, expected) in
+            pages.into_iter().chain([("DELETE", "/limiters/it", expected)])
+        {
+            let mut conn = Conn::to(gateway.admin).await.expect("connect");
+            let bytes = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+            conn.send(bytes).await.expect("send");
+            let answer = conn.answer().await.expect("an answer");
+            assert_eq!(answer.status, expected, "{method} {host}: {}", answer.text());
+        }
+    }
+}

@@ -181,7 +181,7 @@ async fn a_request_becomes_one_of_http_2() {
         assert_eq!(parts.headers.get(gone), None, "{gone}");
     }
     assert_eq!(parts.headers["content-length"], "4");
-    assert_eq!(parts.headers["x-forwarded-host"], "gateway.test");
+    assert_eq!(parts.headers["x-forwarded-host"], "localhost");
     assert_eq!(parts.headers.get_all("x-many").iter().collect::<Vec<_>>(), ["1", "2"]);
 }
 

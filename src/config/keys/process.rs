@@ -24,13 +24,16 @@ pub(in crate::config) const ROOT: Keys = Keys {
         KeySpec {
             name: "admin",
             algorithms: "",
-            kind: "address",
+            kind: "address or [map](#admin)",
             default: "`127.0.0.1:9090`",
-            meaning: "the admin side: `/metrics`, `/healthz`, `/readyz`, `/limiters`. It has no authentication. It may not be \
-                      the address of `listen`",
+            meaning: "the admin side: `/metrics`, `/healthz`, `/readyz`, `/limiters`. Without a token only loopback \
+                      addresses may change anything. It may not be the address of `listen`",
             schema: r##""default": "127.0.0.1:9090",
 "examples": ["127.0.0.1:9090", "0.0.0.0:9090"],
-"$ref": "#/$defs/address""##,
+"anyOf": [
+  { "title": "an address", "$ref": "#/$defs/address" },
+  { "title": "the long form", "$ref": "#/$defs/admin" }
+]"##,
         },
         KeySpec {
             name: "workers",

@@ -16,6 +16,7 @@ fn schema_and_parser_know_the_same_keys() {
         assert_eq!(object["additionalProperties"], false, "{place}");
     };
     defined("", &keys::ROOT);
+    defined("/$defs/admin", &keys::ADMIN);
     defined("/$defs/store", &keys::STORE);
     defined("/$defs/store_tls", &keys::STORE_TLS);
     defined("/$defs/upstream", &keys::UPSTREAM);
@@ -147,6 +148,9 @@ fn every_file_under_config_is_right_and_says_so_by_the_schema() {
 #[case::bad_size("limits: { header_bytes: 32 kilo }")]
 #[case::no_headers("limits: { headers: 0 }")]
 #[case::empty_body("limits: { body: 0 }")]
+#[case::read_without_a_token("admin: { read: token }")]
+#[case::token_with_a_space("admin: { token: 'a b' }")]
+#[case::unknown_access("admin: { token: a, read: closed }")]
 #[case::spaced_name("redact: ['a b']")]
 #[case::named_resolver("resolver: [dns.internal]")]
 #[case::key_without_braces("limiters: { a: { rate: 5/s, key: client_ip } }")]
@@ -182,6 +186,7 @@ fn what_one_refuses_the_other_does_too(#[case] text: &str) {
 #[case::nothing("client:\nlimits:\nredact:\nresolver:\ntls:\nproxy_protocol:")]
 #[case::names("redact: [token, 'a[b]', '${SECRET}']")]
 #[case::resolver("resolver: [10.0.0.2, '10.0.0.2:5353', 'fd00::1', '[fd00::2]:53']")]
+#[case::admin("admin: { listen: 0.0.0.0:81, token: '${SECRET}', read: token }")]
 #[case::proxies("trusted_proxies: [10.0.0.0/8]\nproxy_protocol: on")]
 fn what_one_accepts_the_other_does_too(#[case] text: &str) {
     let text = format!("upstream: http://a\nroutes: [{{ suffix: \"*\" }}]\n{text}\n");

@@ -129,6 +129,7 @@ fn is_measure(path: &str) -> bool {
         "learn",
         "style",
         "throttle",
+        "read",
     ];
     let path = path.trim_end_matches(|c: char| c == ']' || c == '[' || c.is_ascii_digit());
     let key = path.rsplit('.').next().unwrap_or_default();

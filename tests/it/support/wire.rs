@@ -53,7 +53,7 @@ enum Framing {
 pub(crate) fn request(method: &str, target: &str, fields: &[(&str, &str)]) -> String {
     let fields: String =
         fields.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-    format!("{method} {target} HTTP/1.1\r\nHost: gateway.test\r\n{fields}\r\n")
+    format!("{method} {target} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n")
 }
 
 /// Sends one GET on a connection of its own, and reads the answer.

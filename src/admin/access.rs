@@ -1,0 +1,242 @@
+//! The access to the admin side: refuses a request that may not read a page, or may not change anything. It reads no body.
+
+use super::limiters::PageError;
+use crate::{
+    config::{AdminConfig, AdminRead},
+    log::{Permit, Throttle},
+};
+use axum::{
+    extract::{ConnectInfo, Request, State},
+    http::{
+        HeaderMap, HeaderValue, Method, StatusCode, Uri,
+        header::{AUTHORIZATION, HOST, ORIGIN, WWW_AUTHENTICATE},
+        uri::Authority,
+    },
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+/// The pages that every client may read: probes and scrapers have no token, and use the names of services.
+const OPEN: [&str; 3] = ["/metrics", "/healthz", "/readyz"];
+
+/// The sender of an admin request that was let through, as the log and overrides name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Operator {
+    address: IpAddr,
+    has_token: bool,
+}
+
+/// Lets a request through to its page, with its [`Operator`] as an extension, or answers it.
+pub(super) async fn guard(
+    State(access): State<Arc<AdminConfig>>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let address = peer.ip().to_canonical();
+    match judge(&access, address, request.method(), request.uri(), request.headers()) {
+        Ok(operator) => {
+            request.extensions_mut().insert(operator);
+            next.run(request).await
+        }
+        Err(PageError(status, why)) => {
+            log_refusal(address, request.method(), &why);
+            let mut answer = PageError(status, why).into_response();
+            if status == StatusCode::UNAUTHORIZED {
+                let scheme = HeaderValue::from_static("Bearer realm=\"paceway\"");
+                answer.headers_mut().insert(WWW_AUTHENTICATE, scheme);
+            }
+            answer
+        }
+    }
+}
+
+fn log_refusal(address: IpAddr, method: &Method, why: &str) {
+    static LINES: Throttle = Throttle::new();
+    if let Some(Permit { suppressed }) = LINES.permit() {
+        tracing::warn!(%address, %method, why, suppressed, "an admin request is refused");
+    }
+}
+
+/// Decides on one request from `address`. A method that is not known to read counts as a change.
+fn judge(
+    access: &AdminConfig,
+    address: IpAddr,
+    method: &Method,
+    uri: &Uri,
+    headers: &HeaderMap,
+) -> Result<Operator, PageError> {
+    let is_change = ![Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
+    let is_open = !is_change && OPEN.contains(&uri.path());
+    let forbidden = |why: String| PageError(StatusCode::FORBIDDEN, why);
+    let mut operator = Operator { address, has_token: false };
+    let Some(token) = &access.token else {
+        // A web page whose name resolves to this address sends its requests here (DNS rebinding). Its browser writes the
+        // name of the page into `Host`, and the address of the page into `Origin`.
+        if !is_open && let Some(host) = foreign_host(headers) {
+            return Err(forbidden(format!(
+                "the host `{host}` is neither an IP address nor `localhost`; ask this side by its address, or set \
+                 `admin.token`"
+            )));
+        }
+        if is_change && is_of_another_page(headers) {
+            return Err(forbidden(
+                "a page of another origin may change nothing without `admin.token`".into(),
+            ));
+        }
+        if is_change && !address.is_loopback() {
+            return Err(forbidden(
+                "without `admin.token`, only programs on the gateway's own host may change anything".into(),
+            ));
+        }
+        return Ok(operator);
+    };
+    operator.has_token = bearer(headers).is_some_and(|text| token.is(text));
+    match is_change || (access.read == AdminRead::Token && !is_open) {
+        true if !operator.has_token => Err(PageError(
+            StatusCode::UNAUTHORIZED,
+            "send the `admin.token` of the configuration, as in `Authorization: Bearer TOKEN`"
+                .into(),
+        )),
+        _ => Ok(operator),
+    }
+}
+
+/// The token of a request with exactly one `Authorization`, whose scheme is `Bearer`.
+fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let mut all = headers.get_all(AUTHORIZATION).iter();
+    let (value, None) = (all.next()?.as_bytes(), all.next()) else { return None };
+    let (scheme, text) = value.split_at_checked("Bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"Bearer ").then(|| text.trim_ascii())
+}
+
+/// The first `Host` that is neither an IP address nor `localhost`. A request without `Host` comes from no browser.
+fn foreign_host(headers: &HeaderMap) -> Option<String> {
+    let is_own = |value: &&HeaderValue| {
+        let Ok(authority) = Authority::try_from(value.as_bytes()) else { return false };
+        let host = authority.host();
+        let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        host.eq_ignore_ascii_case("localhost") || address.unwrap_or(host).parse::<IpAddr>().is_ok()
+    };
+    let foreign = headers.get_all(HOST).iter().find(|value| !is_own(value))?;
+    Some(String::from_utf8_lossy(foreign.as_bytes()).into_owned())
+}
+
+/// Whether a browser says that the request was made by a page of another address than this one.
+fn is_of_another_page(headers: &HeaderMap) -> bool {
+    headers.get_all(ORIGIN).iter().any(|origin| {
+        let place = origin.to_str().ok().and_then(|origin| Some(origin.split_once("://")?.1));
+        let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+        place.is_none_or(|place| host != Some(place))
+    })
+}
+
+// === impl Operator ===
+
+impl fmt::Display for Operator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.has_token {
+            true => write!(f, "{} with the token", self.address),
+            false => write!(f, "{}", self.address),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::AdminToken;
+    use rstest::rstest;
+
+    fn status(
+        (token, read): (Option<&str>, AdminRead),
+        address: &str,
+        (method, path): (Method, &'static str),
+        fields: &[(&'static str, &'static str)],
+    ) -> u16 {
+        let listen = ([127, 0, 0, 1], 0).into();
+        let access = AdminConfig { listen, token: token.map(AdminToken::new), read };
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        let address: IpAddr = address.parse().expect("an address");
+        match judge(&access, address.to_canonical(), &method, &Uri::from_static(path), &headers) {
+            Ok(operator) => {
+                assert_eq!(operator.address, address.to_canonical());
+                200
+            }
+            Err(PageError(status, why)) => {
+                assert!(!why.contains("hunter2"), "{why}");
+                status.as_u16()
+            }
+        }
+    }
+
+    const GET: Method = Method::GET;
+    const PUT: Method = Method::PUT;
+
+    #[rstest]
+    #[case::loopback("127.0.0.1", PUT, "/limiting", &[("host", "127.0.0.1:9090")], 200)]
+    #[case::whole_loopback("127.8.0.1", PUT, "/limiting", &[("host", "LOCALHOST")], 200)]
+    #[case::ipv6("::1", PUT, "/limiting", &[("host", "[::1]:9090")], 200)]
+    #[case::mapped("::ffff:127.0.0.1", PUT, "/limiting", &[("host", "127.0.0.1")], 200)]
+    #[case::elsewhere("10.0.0.7", PUT, "/limiting", &[("host", "10.0.0.1:9090")], 403)]
+    #[case::mapped_elsewhere("::ffff:10.0.0.7", PUT, "/limiting", &[], 403)]
+    #[case::unknown_method("10.0.0.7", Method::TRACE, "/limiters", &[], 403)]
+    #[case::reads("10.0.0.7", GET, "/limiters", &[("host", "10.0.0.1:9090")], 200)]
+    #[case::no_host("127.0.0.1", PUT, "/limiting", &[], 200)]
+    #[case::rebound("127.0.0.1", PUT, "/limiting", &[("host", "evil.example:9090")], 403)]
+    #[case::rebound_read("127.0.0.1", GET, "/limiters", &[("host", "evil.example")], 403)]
+    #[case::ends_like_it("127.0.0.1", PUT, "/limiting", &[("host", "a.localhost")], 403)]
+    #[case::empty_host("127.0.0.1", PUT, "/limiting", &[("host", "")], 403)]
+    #[case::two_hosts("127.0.0.1", PUT, "/limiting", &[("host", "::1"), ("host", "a")], 403)]
+    #[case::scraped("10.0.0.7", GET, "/metrics", &[("host", "gateway-1:9090")], 200)]
+    #[case::probed("10.0.0.7", GET, "/readyz", &[("host", "gateway-1:9090")], 200)]
+    #[case::other_page("127.0.0.1", PUT, "/limiting", &[("host", "127.0.0.1"), ("origin", "https://a")], 403)]
+    #[case::file_page("127.0.0.1", PUT, "/limiting", &[("host", "127.0.0.1"), ("origin", "null")], 403)]
+    #[case::own_page("127.0.0.1", PUT, "/limiting", &[("host", "127.0.0.1:1"), ("origin", "http://127.0.0.1:1")], 200)]
+    fn without_a_token(
+        #[case] address: &str,
+        #[case] method: Method,
+        #[case] path: &'static str,
+        #[case] fields: &[(&'static str, &'static str)],
+        #[case] expected: u16,
+    ) {
+        assert_eq!(status((None, AdminRead::Open), address, (method, path), fields), expected);
+    }
+
+    #[rstest]
+    #[case::missing(PUT, "/limiting", &[], [401, 401])]
+    #[case::right(PUT, "/limiting", &[("authorization", "Bearer hunter2")], [200, 200])]
+    #[case::small_letters(PUT, "/limiting", &[("authorization", "bearer  hunter2 ")], [200, 200])]
+    #[case::wrong(PUT, "/limiting", &[("authorization", "Bearer hunter")], [401, 401])]
+    #[case::longer(PUT, "/limiting", &[("authorization", "Bearer hunter22")], [401, 401])]
+    #[case::other_scheme(PUT, "/limiting", &[("authorization", "Basic hunter2")], [401, 401])]
+    #[case::scheme_alone(PUT, "/limiting", &[("authorization", "Bearer")], [401, 401])]
+    #[case::two(PUT, "/limiting", &[("authorization", "Bearer hunter2"), ("authorization", "Bearer a")], [401, 401])]
+    #[case::reads(GET, "/limiters", &[("host", "gateway-1")], [200, 401])]
+    #[case::reads_with_it(GET, "/limiters", &[("authorization", "Bearer hunter2")], [200, 200])]
+    #[case::scraped(GET, "/metrics", &[], [200, 200])]
+    #[case::probed(Method::HEAD, "/healthz", &[], [200, 200])]
+    #[case::no_page_of_that_name(GET, "/metrics/", &[], [200, 401])]
+    fn with_a_token(
+        #[case] method: Method,
+        #[case] path: &'static str,
+        #[case] fields: &[(&'static str, &'static str)],
+        #[case] expected: [u16; 2],
+    ) {
+        // An address of the host itself has no other rights than any other.
+        for address in ["127.0.0.1", "10.0.0.7"] {
+            let judged = [AdminRead::Open, AdminRead::Token].map(|read| {
+                status((Some("hunter2"), read), address, (method.clone(), path), fields)
+            });
+            assert_eq!(judged, expected, "{address}");
+        }
+    }
+}

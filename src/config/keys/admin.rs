@@ -1,0 +1,50 @@
+//! The keys of `admin`.
+
+use super::spec::{KeySpec, Keys, meant};
+
+pub(in crate::config) const ADMIN: Keys = Keys {
+    name: "admin",
+    meaning: "The address of the admin side, and the access to it.",
+    rules: r##""if": { "properties": { "read": { "const": "token" } }, "required": ["read"] },
+"then": { "properties": { "token": { "type": ["string", "integer"] } }, "required": ["token"] }"##,
+    now: &[
+        KeySpec {
+            name: "listen",
+            algorithms: "",
+            kind: "address",
+            default: "`127.0.0.1:9090`",
+            meaning: "the address of the admin side. It may not be the `listen` of the data plane",
+            schema: r##""default": "127.0.0.1:9090",
+"examples": ["127.0.0.1:9090", "0.0.0.0:9090"],
+"$ref": "#/$defs/address""##,
+        },
+        KeySpec {
+            name: "token",
+            algorithms: "",
+            kind: "text",
+            default: "none",
+            meaning: "every change needs it, as `Authorization: Bearer TOKEN`. Without a token only loopback \
+                      addresses may change anything, see [access](admin.md#access)",
+            schema: r##""type": ["string", "integer", "null"],
+"pattern": "^[!-~]{1,4096}$|\\$\\{",
+"examples": ["${file:/run/secrets/admin}"]"##,
+        },
+        KeySpec {
+            name: "read",
+            algorithms: "",
+            kind: "`open` `token`",
+            default: "`open`",
+            meaning: "`token`: reading needs the token, too, except for `/metrics`, `/healthz` and `/readyz`",
+            schema: r##""default": "open",
+"anyOf": [{ "enum": ["open", "token", null] }, { "$ref": "#/$defs/variable" }]"##,
+        },
+    ],
+    later: &[],
+    others: &[
+        meant("address", &["listen"]),
+        meant("bind", &["listen"]),
+        meant("password", &["token"]),
+        meant("auth", &["token"]),
+        meant("bearer", &["token"]),
+    ],
+};

@@ -1,0 +1,59 @@
+//! Reads `admin`: an address, or a section with the address and the access to it. Never quotes a token.
+
+use super::address;
+use crate::config::{
+    admin::{AdminConfig, AdminRead, AdminToken},
+    keys::ADMIN,
+    reader::{ConfigReader, ConfigSection, Field},
+    yaml::YamlValue,
+};
+use std::net::{Ipv4Addr, SocketAddr};
+
+/// The most bytes of a token: it has to fit into a header.
+const MAX_TOKEN: usize = 4096;
+
+impl ConfigReader {
+    pub(super) fn admin(&mut self, root: &ConfigSection<'_>) -> AdminConfig {
+        let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 9090));
+        let mut admin = AdminConfig { listen, token: None, read: AdminRead::Open };
+        let Some(field) = root.get("admin") else { return admin };
+        let YamlValue::Map(_) = field.node.value else {
+            admin.listen = self.scalar(&field, address).unwrap_or(listen);
+            return admin;
+        };
+        let Some(section) = self.section(&field, &ADMIN) else { return admin };
+        admin.listen = self.get(&section, "listen", listen, address);
+        let token = section.get("token");
+        admin.token = token.as_ref().and_then(|field| self.token(field));
+        let choices = [("open", AdminRead::Open), ("token", AdminRead::Token)];
+        admin.read = self.one_of(&section, "read", &choices).unwrap_or(admin.read);
+        if let (AdminRead::Token, None, Some(read)) = (admin.read, token, section.get("read")) {
+            let reason = "needs a `token`, as in `token: \"${file:/run/secrets/admin}\"`";
+            self.note_at(&read, reason);
+        }
+        admin
+    }
+
+    fn token(&mut self, field: &Field<'_>) -> Option<AdminToken> {
+        let Some(scalar) = field.scalar() else {
+            self.note_at(field, "must be a single value");
+            return None;
+        };
+        let text = scalar.text.as_str();
+        let reason = match text.len() {
+            0 => "is empty; without a token, leave the key out",
+            length if length > MAX_TOKEN => "is longer than 4KiB",
+            _ if !text.bytes().all(|byte| byte.is_ascii_graphic()) => {
+                "holds a space, a line break or a letter outside ASCII, which no `Authorization` header may"
+            }
+            _ => {
+                if !scalar.is_from_outside() {
+                    self.clear_secrets.push(field.path.clone());
+                }
+                return Some(AdminToken::new(text));
+            }
+        };
+        self.note_at(field, reason);
+        None
+    }
+}
