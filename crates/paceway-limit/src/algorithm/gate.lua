@@ -2,7 +2,7 @@
 --
 -- An open gate is a table:
 --   stop                  µs    the end of the pause (`until` in the twin)
---   spent                       permits that were granted since
+--   spent                 ns    the time of the permits that were granted since
 --   status                      of the answer that caused the pause
 --   now                   µs    of the store's clock
 --   period, count, most         the token bucket that the gate is after the pause
@@ -24,13 +24,17 @@ local function pack_gate(gate)
   return gate and struct.pack(GATE, 'P', gate.stop, gate.spent, gate.status) or ''
 end
 
-local function gate_span(gate, permits)
-  return math.ceil(math.max(permits, 0) * gate.period / gate.count)
+-- The time in which permits flow in, ns
+local function gate_time(gate, permits)
+  return math.ceil(permits * gate.period * 1000 / gate.count)
 end
 
-local function gate_ends(gate)
-  return gate.stop + gate_span(gate, gate.spent + gate.most - 1)
+-- The time of the permits that were granted and of more, µs
+local function gate_span(gate, permits)
+  return math.ceil((gate.spent + gate_time(gate, permits)) / 1000)
 end
+
+local function gate_ends(gate) return gate.stop + gate_span(gate, gate.most - 1) end
 
 -- The gate for the rule of its limiter; nil when it delays no request any more.
 local function open_gate(algorithm, gate, now, rule)
@@ -61,7 +65,7 @@ end
 
 -- `algorithm.earliest` for a limiter with this gate
 local function earliest_behind(gate, algorithm, open, from, cost)
-  local at = math.max(gate.stop + gate_span(gate, gate.spent + cost - 1) - gate.now, from)
+  local at = math.max(gate.stop + gate_span(gate, cost - 1) - gate.now, from)
   local earliest, start = algorithm.earliest(open, math.min(at, MAX_BUDGET), cost)
   return math.max(earliest, at), start
 end
@@ -69,7 +73,7 @@ end
 -- `algorithm.take` for a limiter with this gate. The grant names the gate.
 local function take_behind(gate, algorithm, open, start, cost)
   local whole, ticks, born, aux = algorithm.take(open, start, cost)
-  gate.spent = gate.spent + cost
+  gate.spent = math.min(gate.spent + gate_time(gate, cost), EXACT - 1)
   if algorithm.names == 'aux' then aux = gate.stop end
   if algorithm.names == 'ticks' then ticks = gate.stop end
   return whole, ticks, born, aux
@@ -81,7 +85,7 @@ local function refund_behind(open, algorithm, ticks, aux, cost)
   local gate = open.gate
   local name = algorithm.names == 'aux' and aux or algorithm.names == 'ticks' and ticks
   if name ~= gate.stop then return false end
-  gate.spent = math.max(gate.spent - cost, 0)
+  gate.spent = math.max(gate.spent - gate_time(gate, cost), 0)
   if gate_ends(gate) <= gate.now then open.gate = nil end
   return true
 end
@@ -91,7 +95,8 @@ local function level_behind(gate, algorithm, open)
   local remaining, _, reset_after = algorithm.level(open)
   local room = 0
   if gate.now >= gate.stop then
-    room = math.max(math.floor((gate.now - gate.stop) * gate.count / gate.period) - gate.spent + 1, 0)
+    room = (gate.now - gate.stop) * 1000 - gate.spent
+    room = math.max(math.floor(room * gate.count / (gate.period * 1000)) + 1, 0)
   end
   local next = earliest_behind(gate, algorithm, open, 0, 1)
   return math.min(remaining, room), next, math.max(reset_after, gate_ends(gate) - gate.now),

@@ -10,7 +10,7 @@
 //! A leaky bucket and a warm-up grant one permit at a time by themselves, so their gate ends with the pause.
 //! The pause of a [`Concurrency`](super::Concurrency) is part of its state.
 
-use super::{Algorithm, Grant, Level, MAX_BUDGET, Micros, Open};
+use super::{Algorithm, EXACT, Grant, Level, MAX_BUDGET, Micros, Open};
 
 /// The longest pause, µs: 366 days. It keeps instants exact.
 pub const MAX_PAUSE: Micros = 366 * 86_400 * 1_000_000;
@@ -20,7 +20,8 @@ pub const MAX_PAUSE: Micros = 366 * 86_400 * 1_000_000;
 pub struct Gate {
     /// The end of the pause, µs of the store's clock.
     pub until: Micros,
-    /// The permits that were granted for instants from `until` on.
+    /// The time of the permits that were granted for instants from `until` on, each by the rule of its request, ns. A number of
+    /// permits would become another time when the rate of the limiter changes.
     pub spent: i64,
     /// The status of the upstream's answer that caused the pause, such as 429.
     pub status: u16,
@@ -74,17 +75,14 @@ impl Ramp {
         Self { period, count, most }
     }
 
-    /// The time in which `permits` flow in, µs. Both twins compute in doubles and round up.
-    fn span(self, permits: i64) -> Micros {
-        let permits = permits.max(0) as f64;
-        (permits * self.period as f64 / self.count as f64).ceil() as Micros
+    /// The time in which `permits` flow in, ns. Both twins compute in doubles and round up.
+    fn time(self, permits: i64) -> f64 {
+        (permits as f64 * self.period as f64 * 1_000.0 / self.count as f64).ceil()
     }
 
-    /// How many of `spent` permits have their slots after the first `span` µs, which are at least 1. It is rounded up: a pause
-    /// may grow often, by less than the time of a permit.
-    fn left(self, spent: i64, span: Micros) -> i64 {
-        let before = (span as f64 * self.count as f64 / self.period as f64).floor();
-        (spent - before as i64).max(0)
+    /// The time of `spent` ns and of `permits` more, µs.
+    fn span(self, spent: i64, permits: i64) -> Micros {
+        ((spent as f64 + self.time(permits)) / 1_000.0).ceil() as Micros
     }
 }
 
@@ -104,7 +102,7 @@ impl OpenGate {
 
     /// The instant from which the gate delays no request any more, µs of the store's clock.
     pub fn ends(&self) -> Micros {
-        self.gate.until + self.ramp.span(self.gate.spent + self.ramp.most - 1)
+        self.gate.until + self.ramp.span(self.gate.spent, self.ramp.most - 1)
     }
 
     /// The gate of this pause and another one: the one that ends later. Permits that were granted for instants after the later
@@ -113,7 +111,7 @@ impl OpenGate {
     pub fn or_later(&self, new: Gate) -> Gate {
         let later = new.until - self.gate.until;
         match later > 0 {
-            true => Gate { spent: self.ramp.left(self.gate.spent, later), ..new },
+            true => Gate { spent: (self.gate.spent - later * 1_000).max(0), ..new },
             false => self.gate,
         }
     }
@@ -125,7 +123,7 @@ impl OpenGate {
 
     /// The first instant at which the gate grants `cost` permits, µs from now; it may be past.
     fn at(&self, cost: i64) -> Micros {
-        self.gate.until + self.ramp.span(self.gate.spent + cost - 1) - self.now
+        self.gate.until + self.ramp.span(self.gate.spent, cost - 1) - self.now
     }
 
     /// The same as [`Open::earliest`] for a limiter with this gate.
@@ -139,7 +137,8 @@ impl OpenGate {
     /// The same as [`Open::take`] for a limiter with this gate. The grant names the gate.
     pub fn take(&mut self, open: &mut Open, start: i64, cost: i64) -> Grant {
         let mut grant = open.take(start, cost);
-        self.gate.spent += cost;
+        let spent = self.gate.spent as f64 + self.ramp.time(cost);
+        self.gate.spent = (spent as i64).min(EXACT - 1);
         if let Some(name) = name(open, &mut grant) {
             *name = self.gate.until;
         }
@@ -151,7 +150,8 @@ impl OpenGate {
     /// may have no use for them, because it was full again meanwhile; the gate has.
     pub fn refund(&mut self, open: &Open, mut grant: Grant, cost: i64) {
         if name(open, &mut grant).is_some_and(|name| *name == self.gate.until) {
-            self.gate.spent = (self.gate.spent - cost).max(0);
+            let spent = self.gate.spent as f64 - self.ramp.time(cost);
+            self.gate.spent = spent.max(0.0) as i64;
         }
     }
 
@@ -172,8 +172,8 @@ impl OpenGate {
         if now < gate.until {
             return 0;
         }
-        let since = (now - gate.until) as f64 * ramp.count as f64 / ramp.period as f64;
-        (since.floor() as i64 - gate.spent + 1).max(0)
+        let room = ((now - gate.until) * 1_000 - gate.spent) as f64;
+        ((room * ramp.count as f64 / (ramp.period as f64 * 1_000.0)).floor() as i64 + 1).max(0)
     }
 }
 

@@ -259,7 +259,7 @@ local function pause(state, span, status)
     if open.gate and stop <= open.gate.stop then return end
     -- Permits that were granted for instants after the later end keep their slots.
     local old, spent = open.gate, 0
-    if old then spent = math.max(old.spent - math.floor((stop - old.stop) * old.count / old.period), 0) end
+    if old then spent = math.max(old.spent - (stop - old.stop) * 1000, 0) end
     local gate = { stop = stop, spent = spent, status = status }
     gate = open_gate(state.algorithm, gate, now, open.rule)
     if not gate then return end

@@ -8,6 +8,8 @@ use crate::algorithm::{
 use proptest::prelude::*;
 
 const T0: Micros = 1_700_000_000_000_000;
+/// The time of a permit of 10/s, ns.
+const PERMIT: i64 = 100_000_000;
 
 /// A limiter with its state and its gate, as a store keeps them.
 struct Limiter {
@@ -166,7 +168,7 @@ fn a_refund_from_before_the_pause_does_not_count() {
     limiter.pause(T0, 1_000_000);
     assert_eq!(limiter.ask(T0, 1, MAX_BUDGET).at, 1_000_000);
     limiter.refund(T0, before, 5);
-    assert_eq!(limiter.gate.map(|gate| gate.spent), Some(1));
+    assert_eq!(limiter.gate.map(|gate| gate.spent), Some(PERMIT));
     assert_eq!(limiter.ask(T0, 1, MAX_BUDGET).at, 1_100_000);
 }
 
@@ -185,9 +187,33 @@ fn a_late_refund_counts_for_the_gate() {
         (open, None) => open.level().remaining,
     };
     assert_eq!(level(&mut limiter), 10);
-    assert_eq!(limiter.gate.map(|gate| gate.spent), Some(10));
+    assert_eq!(limiter.gate.map(|gate| gate.spent), Some(10 * PERMIT));
     limiter.refund(now, grant, 10);
     assert!(limiter.gate.is_none_or(|gate| gate.spent == 0));
+}
+
+/// Requests that use the whole rate for a minute keep the gate alive. A rate that falls then slows only the permits that come
+/// later, also when another pause begins: the minute is not counted again at the lower rate.
+#[test]
+fn a_rate_that_falls_slows_no_permit_of_the_past() {
+    let bucket = |period| TokenBucket::new(10, period, 1).expect("a rule");
+    let window = |period| SlidingWindow::new(10, period, 0).expect("a rule");
+    for rules in [
+        [1_000_000, 1_500_000].map(|period| Algorithm::TokenBucket(bucket(period))),
+        [1_000_000, 1_500_000].map(|period| Algorithm::SlidingWindow(window(period))),
+    ] {
+        let mut limiter = Limiter::new(rules[0]);
+        limiter.pause(T0, 1_000_000);
+        let mut now = T0;
+        for _ in 0..600 {
+            now += limiter.ask(now, 1, MAX_BUDGET).at;
+        }
+        limiter.rule = rules[1];
+        let at = limiter.ask(now, 1, MAX_BUDGET).at;
+        assert!((100_000..=600_000).contains(&at), "{at}");
+        limiter.pause(now, 2_000_000);
+        assert_eq!(limiter.ask(now, 1, MAX_BUDGET).at, 2_000_000, "{:?}", rules[1]);
+    }
 }
 
 /// The gate ends when its bucket is full: then the limiter has its whole burst again.
