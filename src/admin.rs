@@ -8,7 +8,7 @@ mod shown;
 
 use crate::{
     answer::PACEWAY_ORIGIN,
-    config::{FailurePolicy, Mode},
+    config::FailurePolicy,
     log, metrics,
     plan::Plan,
     store::{
@@ -114,9 +114,7 @@ async fn readyz(State(admin): State<Admin>) -> impl IntoResponse {
     if admin.draining.load(Relaxed) {
         reasons.push("draining".to_owned());
     }
-    let limiting = admin.plan.config.limiting;
-    let enforcing =
-        || admin.plan.limiters.iter().filter(|plan| limiting && plan.limiter.mode == Mode::Enforce);
+    let enforcing = || admin.plan.enforcing();
     // Requests of limiters with another `on_failure` are served while the store is away.
     let needs_store = enforcing().next().is_some()
         && enforcing().all(|plan| plan.limiter.on_failure == FailurePolicy::Reject);
@@ -143,6 +141,10 @@ async fn readyz(State(admin): State<Admin>) -> impl IntoResponse {
     let mut said = json!({ "ready": ready, "reasons": reasons });
     if let Some(health) = &admin.health {
         said["store"] = store(health);
+    }
+    let closed = limiters::closed(&admin).await;
+    if !closed.is_empty() {
+        said["closed"] = closed.into();
     }
     // This header tells `paceway health` that it asks the admin side and not some other server.
     (status, [(PACEWAY_ORIGIN, "admin")], Json(said))

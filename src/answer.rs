@@ -3,20 +3,26 @@
 
 pub mod grpc;
 
-use crate::{algorithm::Micros, metrics::Outcome, store::StoreError, upstream::UpstreamError};
+use crate::{
+    algorithm::Micros, metrics::Outcome, store::StoreError, throttle::Timestamp,
+    upstream::UpstreamError,
+};
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header::ALLOW};
 use paceway_limit::answer::{
     BAD_REQUEST, LIMITED, Problem, ProblemRow, SECOND, STORE, STORE_DETAIL, limited_detail,
     seconds, whole_millis,
 };
-use std::borrow::Cow;
+use std::{borrow::Cow, time::Duration};
 
 pub use paceway_limit::answer::{PACEWAY_ORIGIN, Policy, Quota};
 
 /// The methods of RFC 9110 and RFC 5789 except CONNECT and TRACE. Methods that no RFC defines are forwarded, too.
 const ALLOWED: HeaderValue =
     HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
+
+/// The greatest error of the store's clock as this process knows it: half of the longest round trip, 250 ms in µs.
+const CLOCK_ERROR: Micros = 250_000;
 
 /// The reason why a request is not forwarded, or gets no response from the upstream.
 #[derive(Debug)]
@@ -51,6 +57,8 @@ pub enum Failure {
         /// Permits that are left. This is above 0 if the request costs more than one.
         remaining: i64,
     },
+    /// The store has lost the states of a limiter, which is therefore closed for longer than the request may wait: 429.
+    Closed(Box<ClosedLimiter>),
     /// The upstream has refused calls, so that a limiter is paused for longer than the request may wait: 429.
     Throttled {
         /// The limiter that is paused.
@@ -80,9 +88,26 @@ pub enum Failure {
     Upstream(UpstreamError),
 }
 
+/// A limiter that is closed after the store has lost its states, as its caller learns of it.
+#[derive(Debug)]
+pub struct ClosedLimiter {
+    policy: Policy,
+    /// The time after which a lone caller is admitted, µs.
+    retry_after: Micros,
+    /// Permits that are left.
+    remaining: i64,
+    /// The time until the limiter reopens, µs.
+    left: Micros,
+}
+
 // === impl Failure ===
 
 impl Failure {
+    /// The refusal by a limiter that stays closed for `left` µs, because the store has lost its states.
+    pub fn closed(policy: Policy, retry_after: Micros, remaining: i64, left: Micros) -> Self {
+        Self::Closed(Box::new(ClosedLimiter { policy, retry_after, remaining, left }))
+    }
+
     /// The status, the name of the problem and its title, as the client receives them. Each variant has one line.
     fn row(&self) -> ProblemRow {
         use StatusCode as S;
@@ -107,7 +132,7 @@ impl Failure {
             Self::TooManyConnections => {
                 (S::SERVICE_UNAVAILABLE, "too-many-connections", "Too many clients are connected")
             }
-            Self::Limited { .. } => LIMITED,
+            Self::Limited { .. } | Self::Closed(_) => LIMITED,
             Self::Throttled { .. } => {
                 (S::TOO_MANY_REQUESTS, "upstream-throttled", "The upstream refuses calls for now")
             }
@@ -146,6 +171,10 @@ impl Failure {
             Self::Limited { policy, retry_after, remaining } => {
                 Self::Throttled { policy, retry_after, remaining }
             }
+            Self::Closed(closed) => {
+                let ClosedLimiter { policy, retry_after, remaining, .. } = *closed;
+                Self::Throttled { policy, retry_after, remaining }
+            }
             other => other,
         }
     }
@@ -163,7 +192,7 @@ impl Failure {
             | Self::HeadTimeout
             | Self::BodyTimeout
             | Self::TooLarge(..) => Outcome::BadRequest,
-            Self::Limited { .. } => Outcome::Refused,
+            Self::Limited { .. } | Self::Closed(_) => Outcome::Refused,
             Self::Throttled { .. } => Outcome::Throttled,
             Self::QueueFull { .. } | Self::TooManyConnections => Outcome::QueueFull,
             Self::Draining { .. } => Outcome::Draining,
@@ -191,6 +220,16 @@ impl Failure {
             Self::HeadTimeout => "the headers were not complete in time".into(),
             Self::TooManyConnections => "no more clients may be connected now".into(),
             Self::Limited { policy, retry_after, .. } => limited_detail(policy, *retry_after),
+            Self::Closed(closed) => {
+                let ClosedLimiter { policy, retry_after, left, .. } = &**closed;
+                let until = end(*left).map(|end| format!(" until {end}")).unwrap_or_default();
+                format!(
+                    "the limiter `{}` is closed{until}, because the store has lost its states, or may have; \
+                     come back in {:.3} s",
+                    policy.name,
+                    seconds(*retry_after)
+                )
+            }
             Self::Throttled { policy, retry_after, .. } => format!(
                 "the upstream has refused calls, so the limiter `{}` is paused for longer than this request may wait; \
                  come back in {:.3} s",
@@ -215,6 +254,7 @@ impl Failure {
             | Self::Throttled { retry_after, .. }
             | Self::QueueFull { retry_after }
             | Self::Draining { retry_after } => Some(*retry_after),
+            Self::Closed(closed) => Some(closed.retry_after),
             Self::Store(_) | Self::TooManyConnections => Some(SECOND),
             Self::HeadTimeout
             | Self::BodyTimeout
@@ -264,6 +304,7 @@ impl Failure {
             Self::Limited { policy, remaining, .. } | Self::Throttled { policy, remaining, .. } => {
                 Some((policy, *remaining))
             }
+            Self::Closed(closed) => Some((&closed.policy, closed.remaining)),
             _ => None,
         };
         let (detail, retry_after) = (self.detail(), self.retry_after());
@@ -276,6 +317,19 @@ impl Failure {
     }
 }
 
+/// The instant that is `left` µs from now, as people read it, such as `2026-11-24T00:00:00.000Z`.
+pub fn end(left: Micros) -> Option<String> {
+    let left = Duration::from_micros(u64::try_from(left).ok()?);
+    let at = Timestamp::now().checked_add(left).ok()?;
+    Some(format!("{at:.3}"))
+}
+
+/// Whether a limiter that is closed for `left` µs after a loss of states can be the reason for a `wait` in µs: the wait is
+/// shorter if an operator has reset the key. The clock of the store is known to within [`CLOCK_ERROR`].
+pub fn is_reason(wait: Micros, left: Micros) -> bool {
+    wait.saturating_add(CLOCK_ERROR) >= left
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -284,7 +338,6 @@ mod tests {
     use paceway_limit::answer::QUOTA_EXCEEDED;
     use rstest::rstest;
     use serde_json::json;
-    use std::time::Duration;
 
     fn limited(retry_after: Micros) -> Response<Bytes> {
         let rate = Rate { count: 10, period: Duration::from_millis(250) };
@@ -333,6 +386,21 @@ mod tests {
         let head = failure.grpc_response();
         assert_eq!(head.headers()["grpc-status"], "8");
         assert_eq!(head.headers()["grpc-retry-pushback-ms"], "6000");
+    }
+
+    #[test]
+    fn a_refusal_after_a_loss_says_why_and_until_when() {
+        let rate = Rate { count: 10, period: Duration::from_secs(86_400) };
+        let policy = Policy { name: "daily".into(), quota: Quota::Rate(rate) };
+        let response = Failure::closed(policy, 60_000_000, 0, 60_000_000).response();
+        assert_eq!(response.status(), 429);
+        assert_eq!(response.headers()["retry-after"], "60");
+        assert_eq!(response.headers()["ratelimit"], "\"daily\";r=0;t=60");
+        let problem: serde_json::Value = serde_json::from_slice(response.body()).expect("JSON");
+        assert_eq!(problem["type"], QUOTA_EXCEEDED);
+        let detail = problem["detail"].as_str().expect("a text");
+        assert!(detail.starts_with("the limiter `daily` is closed until 20"), "{detail}");
+        assert!(detail.contains("Z, because the store has lost its states"), "{detail}");
     }
 
     #[test]

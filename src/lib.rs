@@ -31,8 +31,8 @@ pub mod cli;
 pub use config::Config;
 #[doc(inline)]
 pub use paceway_limit::{
-    AcquireError, Acquired, Limit, LimitLayer, LimitService, LimitedCall, Limiter, PaceError,
-    PaceLayer, PaceService, Rate, RuleError, StoreHandle, WithoutStore, memory, redis,
+    AcquireError, Acquired, Limit, LimitLayer, LimitService, LimitedCall, Limiter, OnLoss,
+    PaceError, PaceLayer, PaceService, Rate, RuleError, StoreHandle, WithoutStore, memory, redis,
 };
 #[doc(hidden)]
 pub use paceway_limit::{algorithm, limit, probing, store};

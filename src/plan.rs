@@ -155,6 +155,13 @@ impl Plan {
         }
     }
 
+    /// The limiters that hold or refuse requests.
+    pub fn enforcing(&self) -> impl Iterator<Item = &LimiterPlan> {
+        let limiting = self.config.limiting;
+        let enforces = move |plan: &&LimiterPlan| limiting && plan.limiter.mode == Mode::Enforce;
+        self.limiters.iter().filter(enforces)
+    }
+
     /// The limiter that a state in the store belongs to, and the key of the state.
     pub(crate) fn owner<'n>(&self, state: &'n str) -> Option<(&LimiterPlan, Option<&'n str>)> {
         self.limiters.iter().find_map(|plan| Some((plan, plan.key_in(state)?)))
@@ -227,6 +234,7 @@ impl LimiterPlan {
                 cost: 1,
                 enforce: limiter.mode == Mode::Enforce,
                 horizon: algorithm.horizon(is_used.wait, is_used.cost),
+                on_loss: limiter.on_loss,
                 overflow,
                 on_failure: limiter.without_store(rate),
             }

@@ -14,6 +14,7 @@ mod error;
 mod handshake;
 mod http2;
 mod load_guard;
+mod losses;
 mod mount;
 mod pauses;
 mod phase;
@@ -164,6 +165,9 @@ impl Server {
             let store = source.with_recovery(self.plan.levels()).await?;
             learn::begin(&self.plan, &store).await;
             tokio::spawn(pauses::report(self.plan.clone(), store.pauses().events()));
+            if let Some(health) = source.health() {
+                tokio::spawn(losses::report(self.plan.clone(), store.clone(), health));
+            }
             let admin = Admin {
                 plan: self.plan.clone(),
                 store,

@@ -6,6 +6,7 @@ use super::{
 };
 use crate::{
     algorithm::{Grant, Level, concurrency::Ticket},
+    answer::end,
     config::Mode,
     key, learn, limit,
     plan::LimiterPlan,
@@ -247,6 +248,29 @@ pub(super) async fn levels(
         levels.push((plan, has_level.then_some(level)));
     }
     levels
+}
+
+/// Describes each limiter that is closed because the store has lost its states. Only those without a key are looked at, in
+/// one call: an operator may have reset them.
+pub(super) async fn closed(admin: &Admin) -> Vec<Value> {
+    let mut asked = Vec::new();
+    for plan in admin.plan.enforcing() {
+        let checks = plan.current();
+        if checks.iter().any(|check| admin.store.closed_for(check).is_some()) {
+            let looks = checks.iter().filter(|_| has_level(plan));
+            let looks: Vec<_> = looks.map(|check| admin.store.look(check)).collect();
+            asked.push((plan, checks, looks));
+        }
+    }
+    let mut all = Vec::with_capacity(asked.len());
+    for (plan, checks, looks) in asked {
+        let level = if looks.is_empty() { None } else { Some(tightest(looks).await) };
+        if let Some(left) = shown::closed(admin, &checks, level.as_ref()) {
+            let name = &plan.limiter.name;
+            all.push(json!({ "limiter": name, "until": end(left), "why": shown::LOST }));
+        }
+    }
+    all
 }
 
 /// Lists every limiter with the seconds that are left of its pause: of the longest one of its keys, 0 without any.

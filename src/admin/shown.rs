@@ -6,13 +6,16 @@ use crate::{
         Algorithm, Level, MAX_BUDGET, Micros,
         auto_rate::{Nanohertz, nanohertz},
     },
+    answer::{end, is_reason},
     config::{AutoRule, LimiterConfig, Mode, Rate},
     plan::{AutoLimit, LimiterPlan},
     store::{Check, Share, StoreError},
-    throttle::Timestamp,
 };
 use serde_json::{Value, json};
-use std::{sync::atomic::Ordering::Relaxed, time::Duration};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Why a limiter is closed after a loss of states.
+pub(super) const LOST: &str = "the store has lost its states, or may have";
 
 /// Writes the rate or the margin that a limiter has learned.
 fn learned(state: &mut Value, auto: &AutoLimit, limiter: &LimiterConfig) {
@@ -112,11 +115,16 @@ pub(super) fn state(
     }
     if let Some((left, status)) = pause(admin, plan, checks, level.as_ref()) {
         state["paused_ms"] = millis(left).into();
-        state["paused_until"] = instant(left).into();
+        state["paused_until"] = end(left).into();
         state["pause_reason"] = match status {
             0 => "the upstream refused a request".into(),
             status => format!("the upstream answered {status}").into(),
         };
+    }
+    if let Some(left) = closed(admin, checks, level.as_ref()) {
+        state["closed_ms"] = millis(left).into();
+        state["closed_until"] = end(left).into();
+        state["closed_reason"] = LOST.into();
     }
     let has_level = level.is_some();
     match level {
@@ -130,6 +138,7 @@ pub(super) fn state(
             state["error"] = why.to_string().into();
         }
         state["on_failure"] = limiter.on_failure.name().into();
+        state["on_loss"] = limiter.on_loss.name().into();
         if let Some(share) = share(admin, plan, checks, has_level) {
             state["share"] = share;
         }
@@ -161,11 +170,18 @@ fn pause(
     (left > 0).then(|| (left, known.map_or(0, |pause| pause.status)))
 }
 
-/// The instant that is `left` from now, as people read it.
-fn instant(left: Micros) -> Option<String> {
-    let left = Duration::from_micros(u64::try_from(left).ok()?);
-    let at = Timestamp::now().checked_add(left).ok()?;
-    Some(format!("{at:.3}"))
+/// The time in µs for which a limiter stays closed because the store has lost its states. The `level` of one bucket shows
+/// whether an operator has reset it since.
+pub(super) fn closed(
+    admin: &Admin,
+    checks: &[Check],
+    level: Option<&Result<Level, StoreError>>,
+) -> Option<Micros> {
+    let left = checks.iter().filter_map(|check| admin.store.closed_for(check)).max()?;
+    match level {
+        Some(Ok(level)) if !is_reason(level.next, left) => None,
+        _ => Some(left),
+    }
 }
 
 /// Writes the share of a limiter that this gateway grants without the store. `None` while the store decides.

@@ -9,6 +9,7 @@ use crate::{
     key::{self, Cost, Parts},
     path::Suffix,
     route::{Table, host_of},
+    store::OnLoss,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header::HOST};
 use std::{borrow::Cow, fmt::Write as _, net::IpAddr, path::Path};
@@ -318,7 +319,13 @@ fn without_store(config: &Config, charge: &Charge) -> Option<String> {
         (FailurePolicy::Reject, _) if limiter.mode == Mode::Observe => "it counts nothing",
         (FailurePolicy::Reject, _) => "503 store-unavailable",
     };
-    Some(format!("on_failure {}: without the store {what}", limiter.on_failure.name()))
+    let trust = match limiter.on_loss {
+        OnLoss::Close => "",
+        OnLoss::Trust => {
+            "; on_loss trust: after a loss of states it continues with what the store has"
+        }
+    };
+    Some(format!("on_failure {}: without the store {what}{trust}", limiter.on_failure.name()))
 }
 
 fn why(route: &Route) -> String {

@@ -4,7 +4,7 @@ use super::unit::Rate;
 use crate::{
     algorithm::{Algorithm, auto_margin::AutoMargin, auto_rate::AutoRate},
     key::{Cost, StateNames, Template},
-    store,
+    store::{self, OnLoss},
 };
 use std::time::Duration;
 
@@ -27,6 +27,8 @@ pub struct LimiterConfig {
     pub mode: Mode,
     /// Its behaviour while the store gives no decisions.
     pub on_failure: FailurePolicy,
+    /// Its behaviour after the store has lost states, or may have.
+    pub on_loss: OnLoss,
     /// The hash tag of its keys. Limiters that some request uses together have one tag in a Redis Cluster, where they need
     /// one slot for one call, and in memory, where they need one lock. On a single Redis server it is the limiter's name.
     pub group: String,

@@ -19,7 +19,7 @@ use super::{
     settings::{AccessLog, Config, StoreConfig},
     yaml::{self, Outside, YamlNode, YamlValue},
 };
-use crate::store::redis::RedisUrl;
+use crate::store::{OnLoss, redis::RedisUrl};
 use std::{
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     num::NonZeroUsize,
@@ -125,10 +125,16 @@ impl ConfigReader {
         self.one_of(section, "on_failure", &FailurePolicy::ALL.map(|all| (all.name(), all)))
     }
 
+    /// Reads `on_loss` of the store or of a limiter.
+    fn on_loss(&mut self, section: &ConfigSection<'_>) -> Option<OnLoss> {
+        self.one_of(section, "on_loss", &OnLoss::ALL.map(|all| (all.name(), all)))
+    }
+
     /// Reads a Redis store. Its URL may hold a password, so no message quotes it.
     fn redis(&mut self, url: &Field<'_>, section: Option<&ConfigSection<'_>>) -> StoreConfig {
         let (mut prefix, mut timeout) = ("paceway".to_owned(), Duration::from_millis(50));
         let (mut gateways, mut on_failure) = (1, FailurePolicy::Share);
+        let mut on_loss = OnLoss::Close;
         if let Some(section) = section {
             prefix = self.get(section, "prefix", prefix, key_prefix);
             timeout = self.get(section, "timeout", timeout, |text| {
@@ -136,6 +142,7 @@ impl ConfigReader {
             });
             gateways = self.get(section, "gateways", gateways, gateway_count);
             on_failure = self.on_failure(section).unwrap_or(on_failure);
+            on_loss = self.on_loss(section).unwrap_or(on_loss);
         }
         let Some(scalar) = url.scalar() else {
             self.note_at(url, "must be a single value");
@@ -147,9 +154,9 @@ impl ConfigReader {
                 Some(tls) => {
                     let tls = self.store_tls(&tls, url.is_tls());
                     let url = url.with_tls(tls);
-                    StoreConfig::Redis { url, prefix, timeout, gateways, on_failure }
+                    StoreConfig::Redis { url, prefix, timeout, gateways, on_failure, on_loss }
                 }
-                None => StoreConfig::Redis { url, prefix, timeout, gateways, on_failure },
+                None => StoreConfig::Redis { url, prefix, timeout, gateways, on_failure, on_loss },
             },
             Err(reason) => {
                 let reason = scalar.said(&url.path, &reason);

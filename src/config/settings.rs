@@ -9,7 +9,7 @@ use super::{
 use crate::{
     key::Cost,
     path::{Paths, Suffix},
-    store::redis::RedisUrl,
+    store::{OnLoss, redis::RedisUrl},
     upstream::{ClientTls, Target, Timeouts, headers::Rules},
 };
 use http::Method;
@@ -90,6 +90,8 @@ pub enum StoreConfig {
         gateways: i64,
         /// The behaviour of limiters without `on_failure` while the store gives no decisions.
         on_failure: FailurePolicy,
+        /// The behaviour of limiters without `on_loss` after the store has lost states.
+        on_loss: OnLoss,
     },
 }
 

@@ -9,6 +9,7 @@ mod vendors;
 mod warnings;
 
 use super::*;
+use crate::store::OnLoss;
 use ::http::Method;
 use rstest::rstest;
 use std::{collections::HashMap, fs, time::Duration};
@@ -67,19 +68,22 @@ fn the_first_config_of_the_documentation_is_whole() {
 fn the_long_forms() {
     let config = parse(
         "listen: 0.0.0.0:80\nadmin: '[::1]:81'\nworkers: 3\naccess_log: off\ndrain_timeout: 0\n\
-         store: { url: 'redis://:${SECRET}@r:${SET}/2', prefix: p, timeout: 20ms, gateways: 3, on_failure: allow }\nlimiting: off\n\
+         store: { url: 'redis://:${SECRET}@r:${SET}/2', prefix: p, timeout: 20ms, gateways: 3, on_failure: allow, on_loss: trust }\nlimiting: off\n\
          upstreams:\n  v: { url: 'https://v.example:444/v2/', connect_timeout: 1s, response_timeout: 5s, limiters: [a] }\n\
-         limiters:\n  a: { algorithm: token_bucket, rate: 10/250ms, burst: 3, mode: observe, on_failure: reject }\n  b: 1/day\n\
+         limiters:\n  a: { algorithm: token_bucket, rate: 10/250ms, burst: 3, mode: observe, on_failure: reject, on_loss: close }\n  b: 1/day\n\
          routes:\n  - { name: n, suffix: .json, methods: [GET], host: H.example, upstream: v, limiters: [b, a],\n      \
          max_wait: 1s, max_wait_cap: 1min, max_waiting: 7 }\n",
     )
     .expect("a config");
     assert_eq!((config.workers.get(), config.access_log), (3, Some(AccessLog::Off)));
     assert!(!config.limiting);
-    let StoreConfig::Redis { url, prefix, timeout, gateways, on_failure } = &config.store else {
+    let StoreConfig::Redis { url, prefix, timeout, gateways, on_failure, on_loss } = &config.store
+    else {
         panic!("not Redis")
     };
-    assert_eq!((*gateways, *on_failure), (3, FailurePolicy::Allow));
+    assert_eq!((*gateways, *on_failure, *on_loss), (3, FailurePolicy::Allow, OnLoss::Trust));
+    let trusts: Vec<_> = config.limiters.iter().map(|limiter| limiter.on_loss).collect();
+    assert_eq!(trusts, [OnLoss::Close, OnLoss::Trust]);
     let policies: Vec<_> = config.limiters.iter().map(|limiter| limiter.on_failure).collect();
     assert_eq!(policies, [FailurePolicy::Reject, FailurePolicy::Allow]);
     assert_eq!((url.to_string().as_str(), prefix.as_str()), ("r:6380", "p"));

@@ -7,7 +7,7 @@ use super::{
     settings::{Config, Route, StoreConfig},
     unit::{Rate, Span},
 };
-use crate::{algorithm::Algorithm, upstream::headers::names_client};
+use crate::{algorithm::Algorithm, store::OnLoss, upstream::headers::names_client};
 use std::time::Duration;
 
 /// An `idle_timeout` above this is warned of. Most servers close an idle connection after 5 to 75 s.
@@ -34,6 +34,11 @@ impl Config {
             warnings.extend(self.forged_addresses(limiter));
             warnings.extend(self.daily_windows(limiter));
             warnings.extend(costly_margin(limiter));
+            if self.store == StoreConfig::Memory && limiter.on_loss == OnLoss::Trust {
+                warnings.push(format!(
+                    "`on_loss` of the limiter `{name}` is for a store that can lose states; `store: memory` never does"
+                ));
+            }
             if self.store == StoreConfig::Memory && limiter.on_failure != FailurePolicy::Share {
                 warnings.push(format!(
                     "`on_failure` of the limiter `{name}` is for a store that can be away; `store: memory` never is"

@@ -2,7 +2,8 @@
 
 use super::{Proxy, forward::Received, record::Record};
 use crate::{
-    answer::Failure,
+    algorithm::Micros,
+    answer::{Failure, is_reason},
     config::Mode,
     limit::{self, Caller, Reservation, Waiter},
     metrics::Verdict,
@@ -155,10 +156,21 @@ impl<'r, 'p> Attempt<'r, 'p> {
         }
         let policy = plan.policy(rate);
         let (retry_after, remaining) = (decision.retry_after, decision.level.remaining);
-        match decision.level.paused {
-            0 => Failure::Limited { policy, retry_after, remaining },
-            _ => Failure::Throttled { policy, retry_after, remaining },
+        if decision.level.paused > 0 {
+            return Failure::Throttled { policy, retry_after, remaining };
         }
+        match self.closed_for(decision) {
+            Some(left) => Failure::closed(policy, retry_after, remaining, left),
+            None => Failure::Limited { policy, retry_after, remaining },
+        }
+    }
+
+    /// The time in µs for which the limiter that refused the request stays closed after a loss of states.
+    fn closed_for(&self, decision: &Decision) -> Option<Micros> {
+        let check =
+            self.checks.get(decision.bound_by).filter(|_| decision.source == Source::Shared)?;
+        // A key that an operator has reset since the loss is open earlier.
+        self.proxy.0.store.closed_for(check).filter(|left| is_reason(decision.wait, *left))
     }
 
     /// Logs an answer of the store, at the level `debug`. Names of states hold secrets as hashes only.

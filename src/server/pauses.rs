@@ -1,13 +1,14 @@
 //! Reports the pauses of limiters in the log: one line when a pause begins, and one when it ends.
 
 use crate::{
+    answer::end,
     key,
+    limit::micros,
     log::{Permit, Throttle},
     plan::Plan,
     store::{PauseEvent, PauseEvents},
-    throttle::Timestamp,
 };
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 use tokio::time::Instant;
 
 /// Bounds the lines: a limiter with a key has a pause for each of its keys.
@@ -22,7 +23,7 @@ pub(super) async fn report(plan: Arc<Plan>, mut events: PauseEvents) {
                 if let Some(Permit { suppressed }) = BEGINS.permit() {
                     let (limiter, key) = shown(&plan, &key);
                     let left = until.saturating_duration_since(Instant::now());
-                    let (until, pause_s) = (end(left), left.as_secs_f64());
+                    let (until, pause_s) = (end(micros(left)), left.as_secs_f64());
                     let status = (status > 0).then_some(status);
                     tracing::warn!(
                         limiter,
@@ -37,7 +38,7 @@ pub(super) async fn report(plan: Arc<Plan>, mut events: PauseEvents) {
             }
             PauseEvent::Grew { key, until, status } => {
                 let (limiter, key) = shown(&plan, &key);
-                let until = end(until.saturating_duration_since(Instant::now()));
+                let until = end(micros(until.saturating_duration_since(Instant::now())));
                 tracing::debug!(limiter, key, until, status, "a pause becomes longer");
             }
             PauseEvent::Ended { key, is_over } => {
@@ -57,10 +58,4 @@ fn shown<'a>(plan: &'a Plan, state: &'a str) -> (&'a str, Option<String>) {
         Some((plan, key)) => (&plan.limiter.name, key.map(key::shown)),
         None => (state, None),
     }
-}
-
-/// The instant that is `left` from now, as people read it.
-fn end(left: Duration) -> Option<String> {
-    let at = Timestamp::now().checked_add(left).ok()?;
-    Some(format!("{at:.3}"))
 }

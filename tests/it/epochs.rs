@@ -9,7 +9,7 @@ use metrics::Counter;
 use paceway::{
     algorithm::{Algorithm, TokenBucket},
     store::{
-        Check, Entry, Reply,
+        Check, Entry, OnLoss, Reply,
         redis::{Epochs, RedisStore, RedisUrl},
     },
 };
@@ -198,4 +198,38 @@ async fn another_version_on_the_server_neither_disturbs_nor_is_disturbed() {
     for key in &theirs[1..] {
         assert_eq!(redis.bytes(key), b"of version 2");
     }
+}
+
+/// A limiter that trusts the store continues with the states that are left, beside one that does not.
+#[rstest]
+#[tokio::test]
+async fn a_limiter_that_trusts_the_store_goes_on_with_what_it_has(
+    #[values(false, true)] in_a_group: bool,
+) {
+    let redis = Redis::start();
+    let store = gateway(&redis).await;
+    let trusting = bucket().with_on_loss(OnLoss::Trust);
+    let take = async |check: &Check, now| {
+        let mut asks =
+            vec![Entry::Reserve { checks: [check.clone()].into(), budget: 0, ticket: None }];
+        if !in_a_group {
+            // Another step on the same key takes the request out of its group.
+            asks.push(Entry::Look { check: check.clone() });
+        }
+        let replies = store.run_at(Some(now), &asks).await.expect("replies");
+        let Reply::Decision(decision) = &replies[0] else { panic!("{replies:?}") };
+        decision.admitted
+    };
+    assert!(take(&trusting, T0).await);
+    redis.command(&["DEL", EPOCH]);
+    assert_eq!(left(&store, T0 + 1).await, 0, "the limiter that closes");
+    assert_eq!(epoch(&redis), format!("L{}", T0 + 1));
+    let taken = [take(&trusting, T0 + 2).await, take(&trusting, T0 + 3).await];
+    assert_eq!(
+        (taken, take(&trusting, T0 + 4).await),
+        ([true; 2], false),
+        "two of three were left"
+    );
+    redis.command(&["DEL", KEY]);
+    assert!(take(&trusting, T0 + 5).await, "a state that is gone counts as unused");
 }

@@ -43,6 +43,7 @@ mod measures;
 mod memory;
 mod messages;
 mod mount;
+mod on_loss;
 mod origins;
 mod pauses;
 mod places;

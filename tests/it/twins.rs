@@ -9,7 +9,7 @@ use paceway::{
     },
     key::StateNames,
     store::{
-        Check, Checks, Entry, Pause, Reply,
+        Check, Checks, Entry, OnLoss, Pause, Reply,
         memory::MemoryStore,
         redis::{Epochs, RedisStore, RedisUrl},
     },
@@ -181,7 +181,7 @@ async fn what_was_reset_behind_a_loss_stays_so_when_an_older_grant_is_given_back
         step(0, What::GiveBack(0)),
         step(0, decide([false, false, true], 0)),
     ];
-    compare(&redis, 0, rules, steps).await.expect("the same");
+    compare(&redis, 0, (rules, [OnLoss::Close; 3]), steps).await.expect("the same");
 }
 
 /// Runs random sequences of up to `steps` steps on limiters with such rules.
@@ -192,7 +192,9 @@ pub(crate) fn say_the_same(rule: BoxedStrategy<Algorithm>, steps: usize) {
     let cases = ProptestConfig::default().cases * 60 / u32::try_from(steps).expect("few");
     let mut runner = TestRunner::new(ProptestConfig::with_cases(cases));
     let rules = [rule.clone(), rule.clone(), rule.clone()];
-    let strategy = (rules, prop::collection::vec(step(rule), 1..steps));
+    let on_loss = || prop_oneof![Just(OnLoss::Close), Just(OnLoss::Trust)];
+    let on_loss = [on_loss(), on_loss(), on_loss()];
+    let strategy = ((rules, on_loss), prop::collection::vec(step(rule), 1..steps));
     let result = runner.run(&strategy, |(rules, steps)| {
         let case = case.fetch_add(1, Relaxed);
         runtime.block_on(compare(&redis, case, rules, steps))
@@ -237,7 +239,7 @@ impl SoFar {
 async fn compare(
     server: &Redis,
     case: u64,
-    mut rules: [Algorithm; 3],
+    (mut rules, on_loss): ([Algorithm; 3], [OnLoss; 3]),
     steps: Vec<Step>,
 ) -> Result<(), TestCaseError> {
     let memory = MemoryStore::default();
@@ -253,6 +255,7 @@ async fn compare(
         ..Check::new(key(i, rules[i]), rules[i])
             .with_cost(cost.min(rules[i].capacity()))
             .with_horizon(rules[i].horizon(700_000, 3))
+            .with_on_loss(on_loss[i])
     };
     let mut now = T0;
     let mut so_far = SoFar::default();
@@ -313,7 +316,8 @@ async fn compare(
                 // Those of places stay: what they say is true, if not all that is.
                 for (i, rule) in rules.iter().enumerate().filter(|(_, rule)| rule.lease().is_none())
                 {
-                    if states {
+                    // In memory they stay as well, and a limiter that trusts the store believes them.
+                    if states && on_loss[i] == OnLoss::Close {
                         server.command(&["EVAL", LOSE_STATE, "1", &key(i, *rule)]);
                     }
                 }

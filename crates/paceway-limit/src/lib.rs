@@ -38,4 +38,4 @@ pub use limit::{
     PaceLayer, PaceService, RuleError, Settled, WithoutStore,
 };
 pub use rate::Rate;
-pub use store::StoreError;
+pub use store::{OnLoss, StoreError};

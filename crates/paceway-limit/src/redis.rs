@@ -208,7 +208,7 @@ impl RedisProcess {
                 process.health.open(&StoreError::Unreachable(why))
             }
         }
-        let epochs = Epochs::new(prefix, metrics.losses);
+        let epochs = Epochs::reporting(prefix, metrics.losses, process.health.losses.clone());
         let claims = claims.filter(|_| url.is_cluster());
         let groups = claims.map(|claims| Groups::new(prefix, claims));
         if process.health.is_closed() {

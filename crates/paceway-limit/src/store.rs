@@ -15,7 +15,7 @@ mod pauses;
 #[cfg(feature = "redis")]
 pub mod redis;
 
-pub use check::{Check, Checks, OnFailure, hash_tag};
+pub use check::{Check, Checks, OnFailure, OnLoss, hash_tag};
 pub use entry::{Entry, Pause, Reply};
 pub use error::StoreError;
 pub use note::{KEPT, Note, NoteChange};
@@ -147,6 +147,12 @@ pub trait Store: Send + Sync + fmt::Debug {
 
     /// The pauses of limiters that this process knows.
     fn pauses(&self) -> &Arc<Pauses>;
+
+    /// The time in µs for which the limiter of `check` stays closed because the store has lost its states, or may have; `None`
+    /// if it is not closed for that reason, as far as this process knows. An operator's reset opens one key earlier.
+    fn closed_for(&self, _check: &Check) -> Option<Micros> {
+        None
+    }
 
     /// Whether this gateway decides `checks` by itself now. A request that waits in the other queue then (in the store's
     /// when this is true, in the gateway's when it is false) would wait in vain, and has to ask again.

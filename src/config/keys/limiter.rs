@@ -296,6 +296,15 @@ pub(in crate::config) const LIMITER: Keys = Keys {
                       request has several limiters, the strictest counts",
             schema: r##""$ref": "#/$defs/on_failure""##,
         },
+        KeySpec {
+            name: "on_loss",
+            algorithms: "",
+            kind: "`close` `trust`",
+            default: "that of the store",
+            meaning: "the behaviour of this limiter [after the store has lost states](operation.md#when-redis-loses-states), or \
+                      may have: `close` counts lost states as used up, `trust` continues with what the store has",
+            schema: r##""$ref": "#/$defs/on_loss""##,
+        },
     ],
     later: &[],
     others: &[

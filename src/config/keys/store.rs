@@ -69,6 +69,15 @@ pub(in crate::config) const STORE: Keys = Keys {
             schema: r##""default": "share",
 "$ref": "#/$defs/on_failure""##,
         },
+        KeySpec {
+            name: "on_loss",
+            algorithms: "",
+            kind: "`close` `trust`",
+            default: "`close`",
+            meaning: "the behaviour of limiters after the store has lost states, or may have, see [when Redis loses states](operation.md#when-redis-loses-states)",
+            schema: r##""default": "close",
+"$ref": "#/$defs/on_loss""##,
+        },
     ],
     later: &[],
     others: &[

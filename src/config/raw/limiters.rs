@@ -16,6 +16,7 @@ use crate::{
         yaml::{self, YamlNode, YamlValue},
     },
     key::Template,
+    store::OnLoss,
 };
 use std::time::Duration;
 
@@ -57,9 +58,9 @@ impl ConfigReader {
             }
             _ => vec![field.node],
         };
-        let on_failure = match store {
-            StoreConfig::Memory => FailurePolicy::Share,
-            StoreConfig::Redis { on_failure, .. } => *on_failure,
+        let policies = match store {
+            StoreConfig::Memory => (FailurePolicy::Share, OnLoss::Close),
+            StoreConfig::Redis { on_failure, on_loss, .. } => (*on_failure, *on_loss),
         };
         let mut limiters = Vec::new();
         for node in maps {
@@ -67,9 +68,8 @@ impl ConfigReader {
                 continue;
             };
             let named = section.entries.iter();
-            limiters.extend(
-                named.map(|(key, node)| self.limiter(&section.path, key, node, on_failure)),
-            );
+            limiters
+                .extend(named.map(|(key, node)| self.limiter(&section.path, key, node, policies)));
         }
         limiters
     }
@@ -79,7 +79,7 @@ impl ConfigReader {
         path: &str,
         key: &yaml::Key,
         node: &YamlNode,
-        on_failure: FailurePolicy,
+        (on_failure, on_loss): (FailurePolicy, OnLoss),
     ) -> LimiterConfig {
         self.name(&join(path, &key.name), key);
         let mut limiter = LimiterConfig {
@@ -91,6 +91,7 @@ impl ConfigReader {
             scope: Scope::Cluster,
             mode: Mode::Enforce,
             on_failure,
+            on_loss,
             group: String::new(),
             spread: false,
         };
@@ -119,6 +120,7 @@ impl ConfigReader {
         let scopes = [("cluster", Scope::Cluster), ("instance", Scope::Instance)];
         limiter.scope = self.one_of(&section, "scope", &scopes).unwrap_or(Scope::Cluster);
         limiter.on_failure = self.on_failure(&section).unwrap_or(on_failure);
+        limiter.on_loss = self.on_loss(&section).unwrap_or(on_loss);
         limiter.key = self.get(&section, "key", None, |text| Template::parse(text).map(Some));
         let kind = match section.get("algorithm") {
             Some(field) => self.scalar(&field, Kind::parse),

@@ -110,6 +110,7 @@ fn is_measure(path: &str) -> bool {
         "mode",
         "scope",
         "on_failure",
+        "on_loss",
         "max_wait",
         "max_wait_cap",
         "max_waiting",

@@ -77,7 +77,8 @@ end
 -- nil for a value that this version did not write
 function concurrency.load(key, now, rule, horizon)
   if not ask('ZREMRANGEBYSCORE', key, 0, plain(now)) then return nil end
-  local open = { rule = rule, now = now, key = key, unknown_until = lost_at > 0 and lost_at + horizon or 0 }
+  local lost = loss_of(horizon)
+  local open = { rule = rule, now = now, key = key, unknown_until = lost > 0 and lost + horizon or 0 }
   open.held = redis.call('ZCOUNT', key, 0, '+inf')
   open.queued = redis.call('ZCARD', key) - open.held
   if open.queued > 0 then load_gate(open) end

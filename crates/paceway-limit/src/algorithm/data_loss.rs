@@ -34,6 +34,12 @@ impl Algorithm {
         }
     }
 
+    /// The instant from which on the limiter grants again after a loss, if no request has used it since; µs of the
+    /// store's clock. A daily quota of a [`FixedWindow`](super::FixedWindow) that is lost at noon reopens at midnight.
+    pub fn closed_until(&self, loss: DataLoss) -> Micros {
+        loss.at + self.open_after(loss, None, loss.at).level().next
+    }
+
     /// A state that comes into being `now` and of which no permit is taken. After a loss it differs from an
     /// absent state, which counts as lost.
     pub fn unused(&self, now: Micros) -> Option<State> {

@@ -1,7 +1,7 @@
 -- The epoch tells whether the states in Redis are still those that the gateway knows. It is `N` or `L` and
 -- the instant (µs) at which it was written. After `N` no loss of data is known; with `L`, states from before
 -- that instant were lost. A lost state counts as full until the end of its horizon, so that no grant is made
--- twice.
+-- twice. A limiter with `on_loss: trust` has no lost states: its horizon h is written as -1 - h.
 --
 --   KEYS[1]  the epoch
 --   ARGV[3]  the epoch that the gateway knows; empty where it knows none yet. A sign may follow: `?` when the server
@@ -12,6 +12,9 @@ local EPOCH_TTL = '34560000000'
 
 -- The instant of the last loss of data, 0 if none is known; and the epoch, if the gateway does not know it.
 local lost_at, new_epoch = 0, nil
+
+-- The instant of the last loss for a limiter with this horizon: 0 also for one that trusts the store.
+local function loss_of(horizon) return horizon >= 0 and lost_at or 0 end
 
 -- Kind, instant and sign of an epoch; nil for a text that cannot have been written as an epoch before `now`.
 local function parse_epoch(text, now)

@@ -8,7 +8,7 @@
 --   ARGV[1]     now in µs, or -1 for the server's TIME (tests bring their own clock)
 --   ARGV[2]     empty, or n (2 bytes) and for groups of one rule and cost in a row: the 26 bytes that a state of the
 --               rule begins with; as doubles ticks a µs, ticks of a full bucket, ticks of one request, the longest
---               distance from now in µs, the horizon in µs (how long after a loss of data earlier grants can count),
+--               distance from now in µs, the horizon in µs (how long after a loss of data earlier grants can count: epoch.lua),
 --               the number of these groups; and for each of them the number of its requests, their least and greatest
 --               budget, and where these differ the budget of each
 --   ARGV[3]     the epoch as the gateway knows it: see epoch.lua
@@ -61,6 +61,7 @@ if #ARGV[2] > 0 then
       count, least, greatest, at = unpack_from('<ddd', plain, at)
     end
     alike = alike - 1
+    local lost_at = loss_of(horizon)
     local budgets = at
     if least < greatest then at = at + 8 * count end
 

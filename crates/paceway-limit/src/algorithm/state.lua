@@ -8,9 +8,12 @@ local function ask(...)
   if not string.find(answer.err, 'WRONGTYPE', 1, true) then error(answer.err, 0) end
 end
 
--- Whether a state that was born at `born`, or is absent (nil), is lost. A state that is written after a loss
--- was opened after it, and is born then.
-local function is_lost(born) return lost_at > 0 and (not born or born < lost_at) end
+-- Whether a state that was born at `born`, or is absent (nil), is lost for a limiter with this horizon. A state
+-- that is written after a loss was opened after it, and is born then.
+local function is_lost(born, horizon)
+  local lost = loss_of(horizon)
+  return lost > 0 and (not born or born < lost)
+end
 
 -- Deletes a state and keeps its `gate`, so that its limiter is unused. After a loss an absent state counts as
 -- lost until its horizon ends: until then an unused state is kept that is born after the loss. Returns whether
@@ -18,7 +21,7 @@ local function is_lost(born) return lost_at > 0 and (not born or born < lost_at)
 local function vacate(algorithm, key, now, rule, horizon, gate)
   local gone = redis.call('DEL', key) == 1
   local unused, left = '', 0
-  if lost_at > 0 then
+  if loss_of(horizon) > 0 then
     local _, _, reset_after = algorithm.level(algorithm.load(key, now, rule, horizon))
     if reset_after > 0 then unused, left = algorithm.unused(rule, now), reset_after end
   end
@@ -41,7 +44,7 @@ local function in_one_string(algorithm, used_up, born_at)
     local gate, raw = read_gate(algorithm, key, value, now, rule)
     local open = algorithm.read(raw, now, rule)
     if not open then return nil end
-    if lost_at > 0 and is_lost(raw and struct.unpack('<i8', raw, born_at)) then
+    if lost_at > 0 and is_lost(raw and struct.unpack('<i8', raw, born_at), horizon) then
       open = algorithm.read(used_up(rule, now, lost_at, lost_at + horizon), now, rule)
     end
     open.kept, open.horizon, open.gate = raw, horizon, gate

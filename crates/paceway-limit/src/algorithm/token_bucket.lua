@@ -10,7 +10,9 @@ local free, reset_after = on_a_timeline(token_bucket, function(tail, old, new)
   return math.min(math.max(math.ceil(owed * new.per), 0), most)
 end, function(open)
   local debt = ceil_div(open.rule.most * open.rule.per, open.rule.den)
-  return math.min(math.max(open.horizon - debt, 0), MAX_BUDGET)
+  local horizon = open.horizon
+  if horizon < 0 then horizon = -1 - horizon end
+  return math.min(math.max(horizon - debt, 0), MAX_BUDGET)
 end)
 
 function token_bucket.rule(args, i)

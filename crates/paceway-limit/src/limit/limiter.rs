@@ -11,7 +11,7 @@ use crate::{
     answer::Policy,
     handle::StoreHandle,
     key::StateNames,
-    store::{Check, Decision, OnFailure, Store, StoreError},
+    store::{Check, Decision, OnFailure, OnLoss, Store, StoreError},
 };
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 use tokio::{
@@ -72,6 +72,7 @@ pub(super) struct Planned {
     pub(super) most: i64,
     enforce: bool,
     on_failure: OnFailure,
+    on_loss: OnLoss,
 }
 
 /// Why a [`Limiter`] gave no permits.
@@ -289,6 +290,7 @@ impl Planned {
             most: limit.most(&algorithm),
             enforce: limit.enforce,
             on_failure: limit.on_failure(),
+            on_loss: limit.on_loss,
         })
     }
 
@@ -306,6 +308,7 @@ impl Planned {
             cost,
             enforce: self.enforce,
             horizon: algorithm.horizon(micros(max_wait), self.most),
+            on_loss: self.on_loss,
             // A store in memory that is full of keys counts further ones together.
             overflow: key.map(|_| self.names.of(Some("#overflow")).into()),
             on_failure: self.on_failure,

@@ -8,7 +8,7 @@ use crate::{
     },
     answer::{Policy, Quota},
     rate::Rate,
-    store::OnFailure,
+    store::{OnFailure, OnLoss},
 };
 use std::time::Duration;
 
@@ -39,6 +39,7 @@ pub struct Limit {
     max_cost: Option<u32>,
     pub(super) enforce: bool,
     without_store: WithoutStore,
+    pub(super) on_loss: OnLoss,
 }
 
 /// The algorithm with the numbers that only it has.
@@ -101,6 +102,7 @@ impl Limit {
             max_cost: None,
             enforce: true,
             without_store: WithoutStore::Share,
+            on_loss: OnLoss::Close,
         }
     }
 
@@ -182,6 +184,13 @@ impl Limit {
     #[must_use]
     pub fn without_store(self, without_store: WithoutStore) -> Self {
         Self { without_store, ..self }
+    }
+
+    /// Sets the behaviour after Redis has lost states, or may have; [`OnLoss::Close`] unless declared. A restart with an
+    /// append-only file is such a case: with [`OnLoss::Trust`] the limit continues with what that file has.
+    #[must_use]
+    pub fn on_loss(self, on_loss: OnLoss) -> Self {
+        Self { on_loss, ..self }
     }
 
     /// The rule that the numbers make, or the bound that they do not keep.

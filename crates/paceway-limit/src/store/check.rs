@@ -1,6 +1,6 @@
 //! The limiters of one request as a store sees them: key, rule, cost, and the policy for an outage.
 
-use crate::algorithm::{Algorithm, Micros};
+use crate::algorithm::{Algorithm, DataLoss, Micros};
 use memchr::memchr;
 use std::sync::Arc;
 
@@ -18,6 +18,8 @@ pub struct Check {
     /// How far into the future this limiter may already have granted permits, in µs. After the store loses its data, the
     /// limiter counts as exhausted for this long. See [`Algorithm::horizon`].
     pub horizon: Micros,
+    /// Whether the limiter closes for that long after a loss, or continues with the states that the store has.
+    pub on_loss: OnLoss,
     /// The key of the shared state that counts this key when the store has no room for another one.
     pub overflow: Option<Arc<str>>,
     /// The policy that applies when the store gives no decision.
@@ -43,6 +45,32 @@ pub enum OnFailure {
     Reject,
 }
 
+/// A limiter's policy after the store has lost states, or may have: a restarted Redis has its states again with an
+/// append-only file, but may lack the last of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OnLoss {
+    /// Lost states count as used up, so that no forgotten grant is made a second time.
+    #[default]
+    Close,
+    /// The limiter continues with the states that the store has; one that it has lost counts as unused.
+    Trust,
+}
+
+// === impl OnLoss ===
+
+impl OnLoss {
+    /// All values, in the order of their declaration.
+    pub const ALL: [Self; 2] = [Self::Close, Self::Trust];
+
+    /// The value of `on_loss` in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Close => "close",
+            Self::Trust => "trust",
+        }
+    }
+}
+
 // === impl Check ===
 
 impl Check {
@@ -50,8 +78,16 @@ impl Check {
     /// data loss, and refuses requests when the store gives no decision; the `with_` methods change that.
     pub fn new(key: impl Into<Arc<str>>, algorithm: Algorithm) -> Self {
         let on_failure = OnFailure::Reject;
-        let key = key.into();
-        Self { key, algorithm, cost: 1, enforce: true, horizon: 0, overflow: None, on_failure }
+        Self {
+            key: key.into(),
+            algorithm,
+            cost: 1,
+            enforce: true,
+            horizon: 0,
+            on_loss: OnLoss::Close,
+            overflow: None,
+            on_failure,
+        }
     }
 
     /// Sets how many permits the request takes, one unless this is called.
@@ -66,10 +102,21 @@ impl Check {
         Self { horizon, ..self }
     }
 
+    /// Sets what the limiter does after a data loss, [`OnLoss::Close`] unless this is called.
+    #[must_use]
+    pub fn with_on_loss(self, on_loss: OnLoss) -> Self {
+        Self { on_loss, ..self }
+    }
+
     /// Sets the policy for requests that the store gives no decision for, [`OnFailure::Reject`] unless this is called.
     #[must_use]
     pub fn with_on_failure(self, on_failure: OnFailure) -> Self {
         Self { on_failure, ..self }
+    }
+
+    /// The loss at the instant `at` as this limiter sees it; `None` if it trusts the store.
+    pub fn loss(&self, at: Micros) -> Option<DataLoss> {
+        (self.on_loss == OnLoss::Close).then_some(DataLoss { at, horizon: self.horizon })
     }
 
     /// Whether the limiter bounds how many calls run at once: it leases concurrency permits instead of spending a rate.

@@ -207,6 +207,10 @@ impl Store for Failover {
         &self.process.health.pauses
     }
 
+    fn closed_for(&self, check: &Check) -> Option<Micros> {
+        self.process.health.closed_for(check)
+    }
+
     fn decides_alone(&self, checks: &Checks) -> bool {
         let Process { local, health, .. } = &*self.process;
         let fails = |check: &Check| health.failure(&check.key).is_some();

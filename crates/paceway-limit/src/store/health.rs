@@ -6,6 +6,7 @@ mod breaker;
 mod gateway_count;
 mod known_permits;
 mod last_known;
+mod losses;
 mod member;
 mod pace;
 mod incidents;
@@ -13,11 +14,12 @@ mod incidents;
 pub(super) use incidents::IncidentLog;
 pub(super) use last_known::Holder;
 pub use last_known::LastKnown;
+pub use losses::StateLosses;
 pub use member::Member;
 pub use pace::{Pace, PaceMetrics, SLOWEST};
 
 use super::{
-    Pauses, StoreError,
+    Check, Pauses, StoreError,
     batch::{ABSENT, Beat, GONE},
     calls::Calls,
 };
@@ -101,6 +103,8 @@ pub struct Health {
     pub known: LastKnown,
     /// The pauses of limiters that this process knows.
     pub pauses: Arc<Pauses>,
+    /// The losses of states that this process knows.
+    pub losses: Arc<StateLosses>,
     /// How long calls of the store may take.
     pub pace: Pace,
     metrics: HealthMetrics,
@@ -148,6 +152,7 @@ impl Health {
             wake: Notify::new(),
             known: LastKnown::default(),
             pauses: Arc::default(),
+            losses: Arc::default(),
             pace,
             metrics,
         })
@@ -257,6 +262,11 @@ impl Health {
             true => self.incidents.failing_for(key).unwrap_or_default(),
             false => self.answered.lock().elapsed(),
         }
+    }
+
+    /// The time in µs for which the limiter of `check` stays closed because the store has lost its states.
+    pub(super) fn closed_for(&self, check: &Check) -> Option<Micros> {
+        self.losses.closes(check, self.clock().now())
     }
 
     pub(super) fn clock(&self) -> StoreClock {

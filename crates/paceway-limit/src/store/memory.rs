@@ -342,7 +342,7 @@ impl MemoryStore {
 
     fn loss(&self, check: &Check) -> Option<DataLoss> {
         let at = self.shared.lost.load(Relaxed);
-        (at > 0).then_some(DataLoss { at, horizon: check.horizon })
+        if at > 0 { check.loss(at) } else { None }
     }
 
     /// Puts an opened state back: as it is now if it was `changed`, otherwise as it was before.

@@ -23,7 +23,7 @@ function sliding_window.load(key, now, rule, horizon)
   local open = { rule = rule, horizon = horizon, now = now, key = key, fresh = true, ahead = {}, hint = 0, skip = 0 }
   local gate, raw = read_gate(sliding_window, key, stored, now, rule)
   if gate then open.gate, open.skip = gate, GATE_SIZE end
-  if not raw or raw == '' then return is_lost() and use_up(open, horizon) or open end
+  if not raw or raw == '' then return is_lost(nil, horizon) and use_up(open, horizon) or open end
   if #raw < HEAD_SIZE then return nil end
   local version, kind, born, floor, base, last, total, span, most, closed_count, closed_span, lives, first, count,
     ahead, others = struct.unpack(HEAD, raw)
@@ -33,7 +33,7 @@ function sliding_window.load(key, now, rule, horizon)
   local slots = first + count + ahead + others
   if slots <= CHUNK and #raw < HEAD_SIZE + slots * SIZE then return nil end
   open.exists = true
-  if is_lost(born) then return use_up(open, horizon) end
+  if is_lost(born, horizon) then return use_up(open, horizon) end
   open.chunk, open.from, open.to = string.sub(raw, HEAD_SIZE + 1), 0, math.floor((#raw - HEAD_SIZE) / SIZE)
   if ahead + others > 0 then
     local stored = open.chunk

@@ -9,7 +9,7 @@ use crate::{
         Algorithm, MAX_BUDGET, Micros, STATE_VERSION, TokenBucket, concurrency::Ticket,
         gate::MAX_PAUSE,
     },
-    store::{Check, Entry},
+    store::{Check, Entry, OnLoss},
 };
 use ahash::{HashMap, HashSet};
 use redis::{Arg, Cmd, RedisWrite};
@@ -198,7 +198,7 @@ impl<'e> ScriptCall<'e> {
         };
         let mut place = 0;
         let alike = |a: &BucketGroup<'_>, b: &BucketGroup<'_>| {
-            (a.rule, a.check.cost, a.check.horizon) == (b.rule, b.check.cost, b.check.horizon)
+            (a.rule, a.check.cost, horizon(a.check)) == (b.rule, b.check.cost, horizon(b.check))
         };
         for groups in self.groups.chunk_by(alike) {
             let BucketGroup { check, rule, .. } = groups[0];
@@ -208,7 +208,7 @@ impl<'e> ScriptCall<'e> {
                 packed.extend_from_slice(&number.to_le_bytes());
             }
             let (full, length, count) = (most * per, check.cost * per, groups.len() as i64);
-            doubles(&mut packed, &[den, full, length, rule.far(), check.horizon, count]);
+            doubles(&mut packed, &[den, full, length, rule.far(), horizon(check), count]);
             for BucketGroup { count, least, greatest, .. } in groups {
                 doubles(&mut packed, &[*count, *least, *greatest]);
                 if least < greatest {
@@ -296,7 +296,7 @@ impl<'e> ScriptCall<'e> {
     }
 
     fn rule(&mut self, check: &Check) {
-        self.number(check.horizon);
+        self.number(horizon(check));
         check.algorithm.args().into_iter().for_each(|arg| self.number(arg));
     }
 
@@ -306,5 +306,13 @@ impl<'e> ScriptCall<'e> {
 
     fn number(&mut self, number: i64) {
         self.args.arg(number);
+    }
+}
+
+/// The horizon as the script reads it: that of a limiter which trusts the store after a loss is negative.
+fn horizon(check: &Check) -> Micros {
+    match check.on_loss {
+        OnLoss::Close => check.horizon,
+        OnLoss::Trust => -1 - check.horizon,
     }
 }

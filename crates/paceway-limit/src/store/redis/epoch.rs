@@ -10,6 +10,7 @@ use super::identity::ServerRun;
 use crate::{
     algorithm::{Micros, STATE_VERSION, in_names},
     log::{Permit, Throttle},
+    store::health::StateLosses,
 };
 use ahash::HashMap;
 use metrics::Counter;
@@ -31,6 +32,8 @@ static LOST: Throttle = Throttle::new();
 pub struct Epochs {
     prefix: Box<str>,
     losses: Counter,
+    /// Where the pages and the log learn of losses.
+    reported: Arc<StateLosses>,
     known: Mutex<KnownEpochs>,
 }
 
@@ -77,7 +80,12 @@ pub(super) struct Expected {
 impl Epochs {
     /// Knows no epoch yet of the states whose names begin with `prefix`; counts each loss of data in `losses`.
     pub fn new(prefix: &str, losses: Counter) -> Arc<Self> {
-        Arc::new(Self { prefix: prefix.into(), losses, known: Mutex::default() })
+        Self::reporting(prefix, losses, Arc::default())
+    }
+
+    /// The same, and notes each loss in `reported`.
+    pub fn reporting(prefix: &str, losses: Counter, reported: Arc<StateLosses>) -> Arc<Self> {
+        Arc::new(Self { prefix: prefix.into(), losses, reported, known: Mutex::default() })
     }
 
     /// Notes the master that Sentinels have named for a new connection; returns whether it is another one than for the
@@ -133,11 +141,12 @@ impl Epochs {
         let learned = LaneEpoch { epoch, in_doubt, evicted, lost, renewed: now };
         known.lanes.insert(lane.into(), learned);
         drop(known);
+        self.reported.note(lane, epoch.lost.then_some(epoch.at), is_loss);
         if is_loss {
             self.losses.increment(1);
             let Some(Permit { suppressed }) = LOST.permit() else { return };
             let message = "the store has lost states, or may have: limiters count every permit as \
-                           granted that can have been granted before";
+                           granted that can have been granted before, except those with `on_loss: trust`";
             let lane = (!lane.is_empty()).then_some(lane);
             tracing::warn!(lane, suppressed, "{message}");
         }
