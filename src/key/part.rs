@@ -23,6 +23,7 @@ pub(super) enum Part {
     Body(JsonPointer),
 }
 
+/// The names of all parts, for hints. The first four take no name after them.
 pub(super) const KNOWN: &[&str] =
     &["client_ip", "host", "method", "path", "header", "query", "segment", "body"];
 const MAX_SEGMENT: usize = 1000;

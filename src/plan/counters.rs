@@ -41,7 +41,8 @@ pub(crate) struct DirectCounter {
     pub(crate) policy: usize,
 }
 
-/// The counters of one route in one worker.
+/// The counters of one route in one worker, without [`DirectCounter`]; or of requests without a route; or the sums over the
+/// workers.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct RouteCounters {

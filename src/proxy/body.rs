@@ -33,11 +33,11 @@ pub enum BodyError {
 #[derive(Debug)]
 enum BodySource {
     Streamed(Streamed),
-    /// Until it is taken.
+    /// Our own, or an upstream's that came whole with its head. `None` once it is taken, or if it is empty.
     Own(Option<Bytes>),
-    /// A body whose beginning was read ahead.
+    /// A body whose beginning was read ahead, with the rest of it: another body.
     Held(Box<HeldBody>),
-    /// A body that says the true cost of its request.
+    /// Another body, which says the true cost of its request.
     Settling(Box<SettlingBody>),
 }
 
@@ -86,7 +86,7 @@ impl Body {
         }
     }
 
-    /// Our own.
+    /// Bytes that are all there: our own, or an upstream's whole body.
     pub(super) fn own(bytes: Bytes) -> Self {
         Self(BodySource::Own((!bytes.is_empty()).then_some(bytes)))
     }

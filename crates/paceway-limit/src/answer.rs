@@ -84,7 +84,7 @@ pub struct Problem<'a> {
     pub detail: String,
     /// The time after which a lone caller that comes back is admitted, µs.
     pub retry_after: Option<Micros>,
-    /// The limiter that bound, and the permits that it has left.
+    /// The limiter that bound, and the permits that it has left. Its headers need `retry_after`, too.
     pub limited: Option<(&'a Policy, i64)>,
 }
 

@@ -1,4 +1,4 @@
-//! The keys of a limiter, and of a charge.
+//! The keys of a limiter.
 
 use super::spec::{COST, KeySpec, Keys, elsewhere, meant, replaced};
 

@@ -1,4 +1,4 @@
-//! The laws of `LIMITING.md` for all algorithms, also for several of them in one request, compared with
+//! The laws of `docs/limiting.md` for all algorithms, also for several of them in one request, compared with
 //! models that know nothing of how the rules work. A law that only one algorithm promises is tested in that
 //! algorithm's own file.
 

@@ -34,7 +34,7 @@ pub trait Caller: Send + Sync {
     /// Why the call is not made.
     type Error;
 
-    /// How long the call may still wait.
+    /// How long the call may still wait. With no time left, the next answer is a grant for now or a refusal.
     fn left(&self) -> Duration;
 
     /// The checks of the call with the rules that hold now, before it asks again; `None` if they are those that it asked

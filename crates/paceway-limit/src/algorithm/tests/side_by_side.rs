@@ -1,4 +1,5 @@
-//! Gateways with two configurations on one state, as during a rolling deployment: LIMITING.md, law 14.
+//! Gateways with two configurations on one state, as during a rolling deployment:
+//! `docs/operation.md`, "Changes of the configuration".
 
 use super::*;
 use rstest::rstest;

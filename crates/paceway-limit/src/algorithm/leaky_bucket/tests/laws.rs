@@ -1,4 +1,4 @@
-//! The laws of `LIMITING.md` on random sequences.
+//! The laws of `docs/limiting.md` on random sequences.
 
 use super::*;
 
