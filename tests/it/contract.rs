@@ -8,14 +8,14 @@ use paceway::{
     AcquireError, Limit, LimitLayer, Limiter, Rate,
     algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket},
     store::{
-        Check, Checks, Decision, Source, Store, StoreAdmin, StoreError,
+        Check, Checks, Decision, NoteChange, ScanPlace, Source, Store, StoreAdmin, StoreError,
         batch::{Batched, StoreMetrics},
         memory::MemoryStore,
         redis::{Epochs, RedisStore, RedisUrl},
     },
     tls::client::ClientTls,
 };
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, convert::Infallible, sync::Arc, time::Duration};
 use tokio::time::Instant;
 use tower::{Layer, Service, service_fn};
 
@@ -141,6 +141,60 @@ async fn looking_changes_nothing(store: Arc<dyn StoreAdmin>) {
     for _ in 0..5 {
         assert_eq!(remaining(&store, &check).await, 3);
     }
+}
+
+/// The clock of a store is its own, and a text is replaced only by a writer that knows it.
+async fn a_shared_text_changes_only_for_a_writer_that_knows_it(store: Arc<dyn StoreAdmin>) {
+    let key: Arc<str> = "paceway:text".into();
+    let put = |expected: Option<&str>, text: &str| {
+        let change = NoteChange { expected: expected.map(Arc::from), text: text.into() };
+        let exchanged = store.exchange(key.clone(), Some(change));
+        async move { exchanged.await.expect("an answer").text.expect("a text").to_string() }
+    };
+    let before = store.exchange(key.clone(), None).await.expect("an answer");
+    assert_eq!(before.text, None);
+    assert_eq!(put(None, "one").await, "one");
+    assert_eq!(put(None, "two").await, "one", "the writer knew of none");
+    // A text that did not change since the last reading is read as well.
+    for _ in 0..3 {
+        let read = store.exchange(key.clone(), None).await.expect("an answer");
+        assert_eq!(read.text.as_deref(), Some("one"));
+        assert!(read.now >= before.now);
+    }
+    assert_eq!(put(Some("one"), "one").await, "one");
+    let long = "x".repeat(100_000);
+    assert_eq!(put(Some("one"), &long).await, long);
+    assert_eq!(put(Some("one"), "three").await, long);
+    assert_eq!(put(Some(&long), "four").await, "four");
+}
+
+/// Each state is found once at least, and one that was forgotten is not.
+async fn the_names_of_states_are_listed_in_steps(store: Arc<dyn StoreAdmin>) {
+    let keyed = |name: &str, i: u32| {
+        let check = check(&format!("paceway:{{{name}.{:02}}}:T:{name}:{i}", i % 64), 1, HOUR, 1);
+        Check { overflow: Some(format!("paceway:{{{name}}}:T:{name}:#overflow").into()), ..check }
+    };
+    for i in 0..300 {
+        decide(&store, &[keyed("mine", i)].into(), 0).await;
+        decide(&store, &[keyed("other", i)].into(), 0).await;
+    }
+    let names = async || {
+        let (mut found, mut place) = (BTreeSet::new(), Some(ScanPlace::default()));
+        while let Some(at) = place {
+            let step = store.scan("paceway:{mine".into(), at).await.expect("a step");
+            // The epochs of a Cluster have the tags of the states.
+            let states = step.names.iter().filter(|name| name.contains(":T:mine:"));
+            found.extend(states.map(ToString::to_string));
+            place = step.next;
+        }
+        found
+    };
+    let all: BTreeSet<_> = (0..300).map(|i| keyed("mine", i).key.to_string()).collect();
+    assert_eq!(names().await, all);
+    for i in 1..300 {
+        assert!(store.forget(&keyed("mine", i)).get().await.expect("an answer"));
+    }
+    assert_eq!(names().await, BTreeSet::from([keyed("mine", 0).key.to_string()]));
 }
 
 /// One permit of a limiter, as a call or for a request through the layer. Both are the same loop, so the same must hold.
@@ -302,6 +356,8 @@ contract!(
         a_request_that_cost_more_delays_the_next,
         an_observing_limiter_counts_and_refuses_nobody,
         looking_changes_nothing,
+        the_names_of_states_are_listed_in_steps,
+        a_shared_text_changes_only_for_a_writer_that_knows_it,
     ],
     both ways: [
         a_lone_caller_who_comes_back_in_time_passes,

@@ -57,6 +57,11 @@ impl StateNames {
         name
     }
 
+    /// The beginning of the names of all states, whatever their keys. Names of other states may have it, too.
+    pub fn beginning(&self) -> &str {
+        &self.upto_tag
+    }
+
     /// The key of the state `name`; `None` if it is the state of another limiter, and `Some(None)` if it has no key.
     ///
     /// ```

@@ -12,6 +12,7 @@ pub mod health;
 pub mod memory;
 mod note;
 mod pauses;
+mod scan;
 #[cfg(feature = "redis")]
 pub mod redis;
 
@@ -20,6 +21,7 @@ pub use entry::{Entry, Pause, Reply};
 pub use error::StoreError;
 pub use note::{KEPT, Note, NoteChange};
 pub use pauses::{Covering, Doubt, KnownPause, PauseEvent, PauseEvents, PauseVersion, Pauses};
+pub use scan::{ScanPlace, ScanStep};
 
 use crate::algorithm::{
     Algorithm, Grant, Level, Micros,
@@ -181,6 +183,14 @@ pub trait StoreAdmin: Store {
         key: Arc<str>,
         change: Option<NoteChange>,
     ) -> BoxFuture<Result<Note, StoreError>>;
+
+    /// Reads the names of some states that begin with `prefix`, from `place` on: a step of all states of the store. States
+    /// that come or end meanwhile may be missing, all others are found.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when the store gave no answer.
+    fn scan(&self, prefix: Arc<str>, place: ScanPlace) -> BoxFuture<Result<ScanStep, StoreError>>;
 
     /// The share by which this gateway decides `check` while the store is away. `None` while the store decides, and for a
     /// limiter with another policy.

@@ -15,8 +15,8 @@ pub(super) use grants::is_delayed_charge;
 pub use process::Process;
 
 use super::{
-    Answer, BoxFuture, Check, Checks, Decision, Note, NoteChange, OnFailure, Pause, Pauses, Share,
-    Source, Store, StoreAdmin, StoreError,
+    Answer, BoxFuture, Check, Checks, Decision, Note, NoteChange, OnFailure, Pause, Pauses,
+    ScanPlace, ScanStep, Share, Source, Store, StoreAdmin, StoreError,
     batch::{Batched, Script, StoreMetrics},
     calls::Calls,
     health::Member,
@@ -250,6 +250,13 @@ impl StoreAdmin for Failover {
         match self.is_away() {
             true => Box::pin(std::future::ready(Err(StoreError::NotConnected))),
             false => self.script.exchange(key, change),
+        }
+    }
+
+    fn scan(&self, prefix: Arc<str>, place: ScanPlace) -> BoxFuture<Result<ScanStep, StoreError>> {
+        match self.is_away() {
+            true => Box::pin(std::future::ready(Err(StoreError::NotConnected))),
+            false => self.script.scan(prefix, place),
         }
     }
 

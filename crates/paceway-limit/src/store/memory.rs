@@ -5,7 +5,9 @@ mod debts;
 mod gates;
 mod notes;
 mod pages;
+mod scan;
 mod shard;
+mod stored_state;
 
 use super::{Check, Checks, Decision, Entry, Pause, Pauses, Reply, calls::Calls, hash_tag};
 use crate::algorithm::{
@@ -18,18 +20,19 @@ use ahash::RandomState;
 use debts::Debts;
 use notes::Notes;
 use parking_lot::Mutex;
-use shard::{Print, Shard, StateIndex};
+use shard::{Shard, StateIndex};
 use smallvec::SmallVec;
 use std::sync::{
     Arc,
     atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed},
 };
+use stored_state::Print;
 use tokio::time::Instant;
 
 /// Parts of the table, each with a lock of its own. 32 are few enough that a million states fill tables on huge pages.
 const SHARDS: usize = 32;
 /// The largest number of states. Beyond it, all new keys of a limiter share one state, which is stricter but takes no more
-/// memory. A full table takes about 0.15 GB.
+/// memory. A full table takes about 0.15 GB, and with keys their names besides.
 pub const MAX_KEYS: usize = 1 << 20;
 /// A state is kept 5 s longer than it matters (in µs), as on Redis, because the clock of a test may step back.
 const GRACE: Micros = 5_000_000;
@@ -367,7 +370,13 @@ impl MemoryStore {
         }
         let before = shard.len();
         match open.close() {
-            Some((state, ttl)) => shard.put(print, place, state, now + ttl),
+            Some((state, ttl)) => {
+                shard.put(print, place, state, now + ttl);
+                // Only a limiter with a key has a shared state, under which nothing is listed.
+                if place.is_none() && check.overflow.is_some() && shard.len() > before {
+                    self.list(shard, print, check);
+                }
+            }
             None => drop(self.vacate(shard, print, check, now)),
         }
         shard.sweep(now);

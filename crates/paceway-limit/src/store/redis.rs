@@ -13,6 +13,7 @@ mod note;
 mod presence;
 mod probe;
 mod reason;
+mod scan;
 mod slot_migration;
 mod slots;
 mod subscriber;
@@ -28,7 +29,7 @@ pub use transport::fuzzing;
 pub use url::RedisUrl;
 
 use super::{
-    BoxFuture, Entry, Note, NoteChange, Pauses, Reply, StoreError,
+    BoxFuture, Entry, Note, NoteChange, Pauses, Reply, ScanPlace, ScanStep, StoreError,
     batch::{Beat, Script},
     calls::Calls,
     hash_tag,
@@ -40,6 +41,7 @@ use crate::{
 use call::ScriptCall;
 use cluster::RedisCluster;
 use epoch::Epoch;
+use note::KnownNotes;
 use parking_lot::Mutex;
 use redis::{Cmd, Value};
 use sha1::{Digest, Sha1};
@@ -66,6 +68,7 @@ pub struct RedisStore {
     /// The SHA-1 hash by which the servers know the script.
     hash: Arc<str>,
     calls: Arc<Calls>,
+    notes: Arc<KnownNotes>,
 }
 
 #[derive(Clone)]
@@ -121,7 +124,14 @@ impl RedisStore {
             }
         };
         let (epochs, hash) = (epochs.clone(), hash(SCRIPT).into());
-        Ok(Self { servers, epochs, groups: None, hash, calls: Arc::default() })
+        Ok(Self {
+            servers,
+            epochs,
+            groups: None,
+            hash,
+            calls: Arc::default(),
+            notes: Arc::default(),
+        })
     }
 
     /// Subscribes to the tickets that the servers call when a concurrency permit is free, for as long as the store lives.
@@ -319,6 +329,11 @@ impl Script for RedisStore {
         Box::pin(async move { store.exchange_note(&key, change.as_ref()).await })
     }
 
+    fn scan(&self, prefix: Arc<str>, place: ScanPlace) -> BoxFuture<Result<ScanStep, StoreError>> {
+        let store = self.clone();
+        Box::pin(async move { store.scan_names(&prefix, place).await })
+    }
+
     fn inspect(&self) -> BoxFuture<()> {
         let store = self.clone();
         Box::pin(async move { store.ask_for_evicted().await })
@@ -331,7 +346,7 @@ impl fmt::Debug for RedisStore {
     }
 }
 
-/// Returns the hash by which a server knows a script: its SHA-1 in hexadecimal digits.
+/// Returns the hash by which a server knows a script or a text: its SHA-1 in hexadecimal digits.
 fn hash(script: &str) -> String {
     Sha1::digest(script).iter().fold(String::new(), |mut hash, byte| {
         // Writing into a `String` does not fail.

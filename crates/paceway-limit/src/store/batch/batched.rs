@@ -8,7 +8,8 @@ use crate::{
     algorithm::{Grant, Level, Micros, concurrency::Ticket, reserve},
     store::{
         Answer, BoxFuture, Check, Checks, Decision, Entry, Note, NoteChange, Pause, Pauses, Reply,
-        Source, Store, StoreAdmin, StoreError, calls::Calls, health::Member, settlement,
+        ScanPlace, ScanStep, Source, Store, StoreAdmin, StoreError, calls::Calls, health::Member,
+        settlement,
     },
 };
 use ahash::RandomState;
@@ -160,6 +161,10 @@ impl StoreAdmin for Batched {
         change: Option<NoteChange>,
     ) -> BoxFuture<Result<Note, StoreError>> {
         self.backend.script.exchange(key, change)
+    }
+
+    fn scan(&self, prefix: Arc<str>, place: ScanPlace) -> BoxFuture<Result<ScanStep, StoreError>> {
+        self.backend.script.scan(prefix, place)
     }
 
     fn flush(&self) -> BoxFuture<()> {

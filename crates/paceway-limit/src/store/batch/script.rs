@@ -2,7 +2,10 @@
 
 use crate::{
     algorithm::Micros,
-    store::{BoxFuture, Entry, Note, NoteChange, Reply, StoreError, calls::Calls, hash_tag},
+    store::{
+        BoxFuture, Entry, Note, NoteChange, Reply, ScanPlace, ScanStep, StoreError, calls::Calls,
+        hash_tag,
+    },
 };
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -75,6 +78,19 @@ pub trait Script: Send + Sync + fmt::Debug {
         _key: Arc<str>,
         _change: Option<NoteChange>,
     ) -> BoxFuture<Result<Note, StoreError>> {
+        Box::pin(std::future::ready(Err(StoreError::NotConnected)))
+    }
+
+    /// Reads the names of some states that begin with `prefix`, from `place` on. A store that lists none is never connected.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when the store gave no answer.
+    fn scan(
+        &self,
+        _prefix: Arc<str>,
+        _place: ScanPlace,
+    ) -> BoxFuture<Result<ScanStep, StoreError>> {
         Box::pin(std::future::ready(Err(StoreError::NotConnected)))
     }
 

@@ -5,7 +5,7 @@ use crate::{
     algorithm::{Grant, Level, Micros, concurrency::Ticket, reserve},
     store::{
         Answer, BoxFuture, Check, Checks, Decision, Entry, Note, NoteChange, Pause, Pauses, Reply,
-        Source, Store, StoreAdmin, StoreError,
+        ScanPlace, ScanStep, Source, Store, StoreAdmin, StoreError,
         batch::{Script, releases},
         calls::Calls,
         settlement,
@@ -77,6 +77,10 @@ impl StoreAdmin for MemoryStore {
         Script::exchange(self, key, change)
     }
 
+    fn scan(&self, prefix: Arc<str>, place: ScanPlace) -> BoxFuture<Result<ScanStep, StoreError>> {
+        Script::scan(self, prefix, place)
+    }
+
     fn flush(&self) -> BoxFuture<()> {
         Box::pin(std::future::ready(()))
     }
@@ -106,5 +110,9 @@ impl Script for MemoryStore {
     ) -> BoxFuture<Result<Note, StoreError>> {
         let note = self.shared.notes.exchange(&key, change, self.now());
         Box::pin(std::future::ready(Ok(note)))
+    }
+
+    fn scan(&self, prefix: Arc<str>, place: ScanPlace) -> BoxFuture<Result<ScanStep, StoreError>> {
+        Box::pin(std::future::ready(Ok(self.scan_names(&prefix, &place))))
     }
 }

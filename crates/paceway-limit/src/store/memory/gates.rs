@@ -1,7 +1,7 @@
 //! The gates of paused limiters in one part of the states. Few limiters are paused at one time, so gates have a table of
 //! their own, which no decision looks at while it is empty.
 
-use super::{MAX_KEYS, shard::Print};
+use super::{MAX_KEYS, stored_state::Print};
 use crate::algorithm::{Gate, Micros};
 use ahash::HashMap;
 

@@ -1,7 +1,12 @@
 //! One part of the states. A state is found by the print of its key and kept beside it, because among a million states each
 //! look at another place misses all caches.
 
-use super::{GRACE, gates::Gates, pages::Pages};
+use super::{
+    GRACE,
+    gates::Gates,
+    pages::Pages,
+    stored_state::{Kind, Print, StoredState},
+};
 use crate::{
     algorithm::{
         Algorithm, DataLoss, Micros, Open, State, TokenBucket,
@@ -9,11 +14,12 @@ use crate::{
         timeline::{self, Pace},
         token_bucket,
     },
-    probing::{self, ProbingTable},
+    probing::ProbingTable,
 };
+use ahash::HashMap;
 use slab::Slab;
-use std::mem;
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+use std::{mem, sync::Arc};
+use zerocopy::FromZeros;
 
 /// How far the sweep for outdated states moves for a changed state and for a new one, in 64ths of a place: four places for a
 /// new state, and seldom one for a change, because each look misses the caches. So the table holds about as many states as
@@ -25,12 +31,6 @@ const PARTS: u32 = 64;
 const STRIDE: u32 = 32;
 /// The largest number of rates whose token buckets are packed: those of a configuration, and of some before it.
 const MOST_PACES: usize = 1024;
-
-/// The print of a key: 128 bits of hashes that no client can compute. Two keys with one print are less likely than an error
-/// of the machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub(super) struct Print(pub(super) [u64; 2]);
 
 /// The position of a state in the table, valid until another state is added or removed.
 pub(super) type StateIndex = usize;
@@ -51,24 +51,9 @@ pub(super) struct Shard {
     asides: Slab<Aside>,
     /// The gates of paused limiters.
     gates: Gates,
+    /// The names of the states of limiters with a key, for operators. A state without a key is not listed.
+    listed: HashMap<Print, Arc<str>>,
 }
-
-/// A state with its print, in one cache line.
-#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C, align(64))]
-struct StoredState {
-    print: Print,
-    /// The state of a token bucket.
-    packed: timeline::Packed,
-    kind: Kind,
-    /// One more than the index of its part in the shard's `asides`; 0 if it has none there.
-    aside: u64,
-}
-
-/// The kind of a state: a packed token bucket, as [`Kind::FIRST`] plus the index of its pace in the shard, or another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-struct Kind(u64);
 
 #[derive(Debug)]
 enum Aside {
@@ -76,14 +61,6 @@ enum Aside {
     Holes(Vec<(i64, i64)>),
     /// A state of another kind, and the instant from which it equals an absent one.
     State(Micros, Box<State>),
-}
-
-// === impl Print ===
-
-impl Print {
-    fn home(self) -> u64 {
-        self.0[1]
-    }
 }
 
 // === impl Shard ===
@@ -313,8 +290,21 @@ impl Shard {
 
     fn remove_at(&mut self, place: StateIndex) -> bool {
         let removed = self.states.remove(place, StoredState::home);
+        if let Some(kept) = removed.filter(|_| !self.listed.is_empty()) {
+            self.listed.remove(&kept.print);
+        }
         self.lay_aside(removed.and_then(|kept| kept.place_aside()), None);
         removed.is_some()
+    }
+
+    /// Lists the state of a key under the name that operators know.
+    pub(super) fn list(&mut self, print: Print, name: &Arc<str>) {
+        self.listed.insert(print, name.clone());
+    }
+
+    /// The listed names that begin with `prefix`.
+    pub(super) fn names(&self, prefix: &str) -> Vec<Arc<str>> {
+        self.listed.values().filter(|name| name.starts_with(prefix)).cloned().collect()
     }
 
     /// A new key found no room for its state. The sweep moves as if it had, so that it may free some.
@@ -347,61 +337,6 @@ impl Shard {
             Some(Aside::State(past, _)) => *past,
             _ => kept.packed.past(),
         }
-    }
-}
-
-// === impl StoredState ===
-
-impl StoredState {
-    fn home(&self) -> u64 {
-        self.print.home()
-    }
-
-    /// The index of its part in the shard's `asides`.
-    fn place_aside(&self) -> Option<usize> {
-        usize::try_from(self.aside.checked_sub(1)?).ok()
-    }
-}
-
-/// A state whose bytes are all zero is an empty place.
-impl probing::Place for StoredState {
-    type Thing = Self;
-
-    fn empty() -> Self {
-        Self::new_zeroed()
-    }
-
-    fn get(&self) -> Option<&Self> {
-        (self.kind != Kind::NONE).then_some(self)
-    }
-
-    fn get_mut(&mut self) -> Option<&mut Self> {
-        (self.kind != Kind::NONE).then_some(self)
-    }
-
-    fn put(&mut self, thing: Self) {
-        *self = thing;
-    }
-
-    fn take(&mut self) -> Option<Self> {
-        let taken = mem::replace(self, Self::empty());
-        taken.get().copied()
-    }
-}
-
-// === impl Kind ===
-
-impl Kind {
-    const NONE: Self = Self(0);
-    const OTHER: Self = Self(1);
-    const FIRST: u64 = 2;
-
-    fn of(pace: usize) -> Self {
-        Self(pace as u64 + Self::FIRST)
-    }
-
-    fn pace(self) -> Option<usize> {
-        usize::try_from(self.0.checked_sub(Self::FIRST)?).ok()
     }
 }
 

@@ -89,6 +89,26 @@ impl RedisCluster {
         self.shared.map.lock().nodes.values().any(|node| !node.ails())
     }
 
+    /// The addresses of the masters that are known, in order.
+    pub(super) fn servers(&self) -> Vec<Arc<str>> {
+        let map = self.shared.map.lock();
+        let mut all: Vec<Arc<str>> =
+            map.nodes.keys().map(|place| place.to_string().into()).collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// Sends a command to the master with this address and waits for its reply.
+    ///
+    /// # Errors
+    ///
+    /// As of [`RedisConnection::call`], and [`StoreError::NotConnected`] for a server that is not known.
+    pub(super) async fn call_at(&self, server: &str, sent: &Cmd) -> Result<Value, StoreError> {
+        let is_it = |node: &&Arc<ClusterNode>| node.place.to_string() == server;
+        let node = self.shared.map.lock().nodes.values().find(is_it).cloned();
+        node.ok_or(StoreError::NotConnected)?.call(sent, false).await
+    }
+
     /// Subscribes at each node to the messages that it publishes, also at nodes that are found later. A node passes messages
     /// on to the others, so a message may come several times.
     pub(super) fn listen(&self, topic: Topic) {
