@@ -12,15 +12,16 @@ pub(super) static X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const MAX_ID: usize = 128;
 /// The digits of an id that the gateway makes: 32 hex digits are 128 bits.
-const DIGITS: usize = 32;
+const DIGITS: usize = 2 * HALF;
+const HALF: usize = 16;
 /// The number of ids that are made at once, so that one allocation serves them all.
 const BLOCK: usize = 64;
 
 /// Makes ids of 128 bits that no two requests of any gateways share. Each worker has one.
 #[derive(Debug)]
 pub(super) struct RequestIds {
-    /// The first half of each id, which is random for each worker and start.
-    high: u64,
+    /// The digits of the first half of each id, which is random for each worker and start.
+    high: [u8; HALF],
     next: Mutex<Next>,
 }
 
@@ -39,7 +40,7 @@ impl RequestIds {
         // The system's random numbers are the key of each hash state.
         let random = |of: u8| RandomState::new().hash_one(of);
         let next = Next { low: random(2), made: Bytes::new() };
-        Self { high: random(0) ^ random(1).rotate_left(32), next: Mutex::new(next) }
+        Self { high: hex(random(0) ^ random(1).rotate_left(32)), next: Mutex::new(next) }
     }
 
     /// Returns the id of a request: its own if it has exactly one that is sane, otherwise a new one. Removes ids that
@@ -73,13 +74,21 @@ impl RequestIds {
     fn block(&self, low: u64) -> Vec<u8> {
         let mut text = Vec::with_capacity(BLOCK * DIGITS);
         for count in 0..BLOCK as u64 {
-            for half in [self.high, mix(low.wrapping_add(count))] {
-                let nibbles = (0..16).map(|i| half >> (60 - 4 * i) & 15);
-                text.extend(nibbles.map(|nibble| b"0123456789abcdef"[nibble as usize]));
-            }
+            text.extend_from_slice(&self.high);
+            text.extend_from_slice(&hex(mix(low.wrapping_add(count))));
         }
         text
     }
+}
+
+/// The 16 hex digits of a number.
+fn hex(number: u64) -> [u8; HALF] {
+    let digit = |nibble: u8| b"0123456789abcdef"[usize::from(nibble)];
+    let mut text = [0; HALF];
+    for (byte, digits) in number.to_be_bytes().into_iter().zip(text.as_chunks_mut::<2>().0) {
+        *digits = [digit(byte >> 4), digit(byte & 15)];
+    }
+    text
 }
 
 /// Maps counts to numbers one to one, so that successive ids do not look alike (the last step of SplitMix64).
