@@ -312,8 +312,9 @@ impl RouteCandidate {
 
 /// Returns the host of an authority, without the port and without the final dot of a full name (RFC 1034 section 3.1).
 pub fn host_of(authority: &str) -> &str {
-    let host = match authority.rsplit_once(':') {
-        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+    // The last byte that is no digit is the colon before a port.
+    let host = match authority.bytes().rposition(|byte| !byte.is_ascii_digit()) {
+        Some(colon) if authority.as_bytes()[colon] == b':' => &authority[..colon],
         _ => authority,
     };
     host.strip_suffix('.').unwrap_or(host)

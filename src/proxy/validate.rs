@@ -215,31 +215,29 @@ static IN_NAMES: [bool; 256] = {
 /// Whether `text` is `host[:port]` (RFC 3986 section 3.2), without credentials, escapes, and characters that no host
 /// name has.
 pub(super) fn is_host(text: &[u8]) -> bool {
-    let (host, port) = match text {
+    let behind = match text {
         [b'[', rest @ ..] => {
             let Some(end) = rest.iter().position(|byte| *byte == b']') else { return false };
             let address = std::str::from_utf8(&rest[..end]);
             if address.map_or(true, |address| address.parse::<Ipv6Addr>().is_err()) {
                 return false;
             }
-            match &rest[end + 1..] {
-                b"" => return true,
-                [b':', port @ ..] => (&rest[..end], port),
-                _ => return false,
-            }
+            &rest[end + 1..]
         }
-        _ => match text.iter().position(|byte| *byte == b':') {
-            Some(colon) => (&text[..colon], &text[colon + 1..]),
-            None => (text, &b""[..]),
-        },
+        _ => {
+            let end = text.iter().position(|byte| !IN_NAMES[usize::from(*byte)]);
+            let (name, behind) = text.split_at(end.unwrap_or(text.len()));
+            if name.is_empty() {
+                return false;
+            }
+            behind
+        }
     };
-    let is_name = |byte: &u8| IN_NAMES[usize::from(*byte)];
-    let is_bracketed = text.first() == Some(&b'[');
-    let port = std::str::from_utf8(port).unwrap_or("?");
-    !host.is_empty()
-        && (is_bracketed || host.iter().all(is_name))
-        && port.bytes().all(|byte| byte.is_ascii_digit())
-        && (port.is_empty() || port.parse::<u16>().is_ok())
+    match behind {
+        b"" | b":" => true,
+        [b':', port @ ..] => headers::number(port).is_some_and(|port| port <= u16::MAX.into()),
+        _ => false,
+    }
 }
 
 /// Requires that a body is `chunked` and has no other coding (RFC 9112 section 6.1).
