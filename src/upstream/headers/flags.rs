@@ -1,6 +1,7 @@
 //! Finds in one pass which of the special fields a message has: testing a bit costs less than a search for each name.
 
 use http::{HeaderMap, HeaderName};
+use memchr::memchr;
 
 /// A set of special fields that a message may have. It contains every field that the message has; `X-Forwarded-For` and
 /// the like share a bit, so one that is absent may be in it, too.
@@ -43,6 +44,9 @@ impl HeaderFlags {
     /// example, or a gRPC status.
     pub const QUOTA: Self = Self(1 << 14);
 
+    /// `Host`.
+    pub const HOST: Self = Self(1 << 15);
+
     /// All fields that are meant for one connection (RFC 9110 section 7.6.1).
     pub const HOP_BY_HOP: Self = Self(
         Self::CONNECTION.0
@@ -52,8 +56,17 @@ impl HeaderFlags {
             | Self::OTHER_HOP_BY_HOP.0,
     );
 
-    /// Finds the special fields among `headers`, once for each message.
+    /// Finds the special fields among the `headers` of a request, once for each message.
     pub fn of(headers: &HeaderMap) -> Self {
+        let of_one = |name: &HeaderName| match Self::by(name) {
+            Self(0) if memchr(b'_', name.as_str().as_bytes()).is_some() => Self::UNDERSCORE,
+            flag => flag,
+        };
+        Self(headers.keys().fold(0, |flags, name| flags | of_one(name).0))
+    }
+
+    /// The same for a response, whose names no origin reads, so that no `_` is looked for.
+    pub fn of_response(headers: &HeaderMap) -> Self {
         Self(headers.keys().fold(0, |flags, name| flags | Self::by(name).0))
     }
 
@@ -81,6 +94,7 @@ impl HeaderFlags {
             (Some(b'f'), "fastly-client-ip" | "fly-client-ip" | "forwarded-for") => {
                 Self::CLIENT_ADDRESS
             }
+            (Some(b'h'), "host") => Self::HOST,
             (Some(b'g'), "grpc-timeout") => Self::PATIENCE,
             (Some(b'g'), "grpc-status") => Self::QUOTA,
             (Some(b'k'), "keep-alive") => Self::OTHER_HOP_BY_HOP,
@@ -111,7 +125,6 @@ impl HeaderFlags {
                 "x-forwarded-for" | "x-forwarded-host" | "x-forwarded-port" | "x-forwarded-proto",
             ) => Self::FORWARDED,
             (Some(b'x'), name) if is_quota(name) => Self::QUOTA,
-            _ if name.bytes().any(|byte| byte == b'_') => Self::UNDERSCORE,
             _ => Self(0),
         }
     }
