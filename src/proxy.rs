@@ -1,5 +1,6 @@
 //! The way of a request: validate ─▶ route ─▶ limit ─▶ upstream, and the answer at the end. [`Proxy::serve`] is all of it.
 
+mod arrival;
 mod attempt;
 mod body;
 mod budget;
@@ -23,6 +24,7 @@ mod tunnel;
 mod upgrade;
 mod validate;
 
+pub use arrival::Arrival;
 pub use body::{Body, BodyError};
 pub use budget::budget;
 pub use client::{Client, ClientConnection};
@@ -53,7 +55,15 @@ use http::{
 use http_body::Body as _;
 use record::Record;
 use request_id::RequestIds;
-use std::{error::Error, mem, sync::Arc, time::Duration};
+use std::{
+    error::Error,
+    future::{Future as _, poll_fn},
+    mem,
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 use tokio::time::Instant;
 use tunnel::Tunnels;
 use upgrade::Upgrade;
@@ -96,7 +106,7 @@ struct Routed<'a> {
     fixed: Option<&'a Checks>,
     /// How long it may wait.
     budget: Duration,
-    request: Request<Upload>,
+    request: &'a mut Request<Upload>,
     seen: HeaderFlags,
     upgrade: Option<Upgrade>,
     /// Its client sends no body before it is asked for it.
@@ -133,35 +143,44 @@ impl Proxy {
         B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        let (mut exchange, mut routed) = self.begin(client, request);
+        self.answer(client, &mut Arrival::new(request)).await
+    }
+
+    /// Serves a request that stays where it is: a request is 250 bytes, which each call that takes it over would copy.
+    pub(crate) async fn answer(
+        &self,
+        client: &Arc<Client>,
+        arrival: &mut Arrival,
+    ) -> (Response<Body>, Ending) {
+        let (mut exchange, mut routed) = self.begin(client, arrival);
         let outcome = match &mut routed {
-            Ok(routed) => tokio::select! {
-                biased;
-                answer = self.forward(&mut exchange, routed) => answer,
-                () = client.leaves() => Err(Failure::ClientLeft),
-            },
+            Ok(routed) => {
+                let (mut answer, mut leaves) =
+                    (pin!(self.forward(&mut exchange, routed)), pin!(client.leaves()));
+                poll_fn(|cx| match answer.as_mut().poll(cx) {
+                    Poll::Pending => leaves.as_mut().poll(cx).map(|()| Err(Failure::ClientLeft)),
+                    answer => answer,
+                })
+                .await
+            }
             Err(failure) => Err(mem::replace(failure, Failure::NoRoute)),
         };
-        respond::finish(outcome, exchange)
+        respond::finish(outcome, &mut exchange)
     }
 
     /// All that is known of a request without waiting: its id, whether it is valid, and its route.
-    fn begin<'a, B>(
+    fn begin<'a>(
         &'a self,
         client: &'a Arc<Client>,
-        mut request: Request<B>,
-    ) -> (Exchange<'a>, Result<Routed<'a>, Failure>)
-    where
-        B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
-        B::Error: Into<Box<dyn Error + Send + Sync>>,
-    {
+        Arrival { request, body }: &'a mut Arrival,
+    ) -> (Exchange<'a>, Result<Routed<'a>, Failure>) {
         let is_http2 = request.version() == Version::HTTP_2;
         // Only a gRPC client understands a failure in gRPC's own form.
-        let is_grpc = is_http2 && grpc::is_call(&request);
+        let is_grpc = is_http2 && grpc::is_call(request);
         let seen = HeaderFlags::of(request.headers());
         let id = self.0.ids.of(request.headers_mut(), seen);
-        let mut record = Record::new(&self.0.plan, self.own(), client, id, &request);
-        let routed = self.route(&mut record, client, request, seen);
+        let mut record = Record::new(&self.0.plan, self.own(), client, id, request);
+        let routed = self.route(&mut record, client, (request, body), seen);
         (Exchange { record, client, is_http2, is_grpc, closes: false }, routed)
     }
 
@@ -217,7 +236,7 @@ impl Proxy {
                 Some(connection) => connection,
                 None => pool.ready().await?,
             };
-            return self.send(exchange, routed, None, (None, connection)).await;
+            return self.send(exchange, routed, None, (&mut None, connection)).await;
         };
         let way = (routed.route, routed.policy);
         let paced = {
@@ -227,7 +246,8 @@ impl Proxy {
         };
         exchange.record.waited();
         let (reservation, connection) = paced?;
-        self.send(exchange, routed, Some(checks), (Some(reservation), connection)).await
+        let way = (&mut Some(reservation), connection);
+        self.send(exchange, routed, Some(checks), way).await
     }
 
     /// The questions to the limiters of a request, if they depend on the request, with the policy of these limiters.
@@ -238,7 +258,7 @@ impl Proxy {
         routed: &Routed<'p>,
         body: Option<&[u8]>,
     ) -> Result<Option<(Checks, &'p RoutePolicy)>, Failure> {
-        let (config, request) = (&self.0.plan.config, &routed.request);
+        let (config, request) = (&self.0.plan.config, &*routed.request);
         let parts = || Parts {
             client_ip: client.client_ip(request.headers(), &config.trusted_proxies),
             host: asked_host(request),
@@ -253,27 +273,23 @@ impl Proxy {
     }
 
     /// Validates a request and finds its route, with all that applies to the requests of that.
-    fn route<'a, B>(
+    fn route<'a>(
         &'a self,
         record: &mut Record<'a>,
         client: &Client,
-        mut request: Request<B>,
+        (request, incoming): (&'a mut Request<Upload>, &mut Option<RequestBody>),
         seen: HeaderFlags,
-    ) -> Result<Routed<'a>, Failure>
-    where
-        B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
-        B::Error: Into<Box<dyn Error + Send + Sync>>,
-    {
+    ) -> Result<Routed<'a>, Failure> {
         let config = &self.0.plan.config;
-        validate::request(client, (&config.limits, &config.paths), &request, seen)?;
-        let upgrade = Upgrade::asked(&mut request, seen);
+        validate::request(client, (&config.limits, &config.paths), request, seen)?;
+        let upgrade = Upgrade::asked(request, incoming.is_none(), seen);
         if seen.has(HeaderFlags::CONNECTION) {
             headers::remove_nominated(request.headers_mut());
         }
         let uri = request.uri();
         let routes = &self.0.plan.config.routes;
         let covers = |one: usize, other: usize| routes[one].covers(&routes[other]);
-        let (method, host) = (request.method(), asked_host(&request));
+        let (method, host) = (request.method(), asked_host(request));
         let found = self.0.plan.table.find_covering(method, host, uri.path(), covers);
         let found = found.map_err(|ambiguous| Failure::Malformed(ambiguous.to_string().into()))?;
         let route = found.ok_or(Failure::NoRoute)?;
@@ -287,9 +303,10 @@ impl Proxy {
             patience: config.client.body_timeout,
             trailers: config.limits.header_bytes,
         };
-        let mut request = request
-            .map(|incoming| Upload::new(RequestBody::new(incoming), is_h2, body, &client.boundary));
-        let is_expected = seen.has(HeaderFlags::EXPECT) && expects(&mut request);
+        if let Some(incoming) = incoming.take() {
+            *request.body_mut() = Upload::new(incoming, is_h2, body, &client.boundary);
+        }
+        let is_expected = seen.has(HeaderFlags::EXPECT) && expects(request);
         let budget = match seen.has(HeaderFlags::PATIENCE) {
             true => budget(policy.max_wait, policy.max_wait_cap, request.headers()),
             // The cap is for those who ask.
@@ -314,7 +331,10 @@ pub fn validate<B>(config: &Config, request: &Request<B>) -> Result<(), Failure>
 fn asked_host<B>(request: &Request<B>) -> Option<&str> {
     let host = match request.uri().authority() {
         Some(authority) => Some(authority.as_str()),
-        None => request.headers().get(HOST).and_then(|host| host.to_str().ok()),
+        None => {
+            let host = request.headers().get(HOST);
+            host.and_then(|host| str::from_utf8(host.as_bytes()).ok())
+        }
     };
     host.map(host_of)
 }

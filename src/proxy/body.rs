@@ -32,7 +32,8 @@ pub enum BodyError {
 
 #[derive(Debug)]
 enum BodySource {
-    Streamed(Streamed),
+    /// In a box, because most bodies are whole, and each is moved some ten times.
+    Streamed(Box<Streamed>),
     /// Our own, or an upstream's that came whole with its head. `None` once it is taken, or if it is empty.
     Own(Option<Bytes>),
     /// A body whose beginning was read ahead, with the rest of it: another body.
@@ -76,13 +77,13 @@ impl Body {
     ) -> Self {
         match body.whole() {
             Ok(bytes) => Self::own(bytes),
-            Err(body) => Self(BodySource::Streamed(Streamed {
+            Err(body) => Self(BodySource::Streamed(Box::new(Streamed {
                 body,
                 is_h2,
                 client: client(),
                 lease: None,
                 unasked: None,
-            })),
+            }))),
         }
     }
 

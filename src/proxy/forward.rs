@@ -70,7 +70,7 @@ impl Proxy {
         exchange: &mut Exchange<'_>,
         routed: &mut Routed<'_>,
         checks: Option<&Checks>,
-        (mut reservation, connection): (Option<Reservation>, Connection),
+        (reservation, connection): (&mut Option<Reservation>, Connection),
     ) -> Result<Response<Body>, Failure> {
         let Exchange { record, client, .. } = exchange;
         if connection.is_http2() && routed.upgrade.as_ref().is_some_and(Upgrade::is_by_h2) {
@@ -80,37 +80,37 @@ impl Proxy {
         let upgrade = routed.upgrade.take();
         let (config, target) =
             (&self.0.plan.config.upstreams[routed.policy.upstream], connection.target());
-        let mut added =
-            routed.for_upstream(config, upgrade.as_ref(), &record.id, client, target)?;
+        let mut added = AddedHeaders::default();
+        routed.for_upstream(config, upgrade.as_ref(), &record.id, (client, target), &mut added)?;
         let replay = if upgrade.is_some() { Replay::none() } else { self.keep_body(routed) };
         let mut outgoing = Outgoing { added: &mut added, version, upload, replay };
-        if let Some(reservation) = &mut reservation {
+        if let Some(reservation) = reservation {
             reservation.spend();
         }
         record.sent();
         // As in `attempt`, whose future would cost each request copies of its response.
         let hears = (version == Version::HTTP_11).then_some(*client);
         let mut started = Instant::now();
-        let answer = {
+        let response = 'sent: {
             let Outgoing { added, upload, replay, .. } = &mut outgoing;
             let inform = interim::pass(hears, upload);
-            let request = &mut routed.request;
-            match connection.send(request, added, (started, replay), &inform).await {
-                Ok(Sent::Answer(response)) => Ok(response),
+            let sent = connection.send(routed.request, added, (started, replay), &inform).await;
+            let failed = match sent {
+                Ok(Sent::Answer(response)) => break 'sent response,
                 Ok(Sent::Resend(again)) => {
-                    let (way, first) =
-                        ((&mut **added, replay, &mut started, &inform), &reservation);
-                    Box::pin(self.send_again(record, routed, first.as_ref(), *again, way)).await
+                    let way = (&mut **added, replay, &mut started, &inform);
+                    let first = reservation.as_ref();
+                    match Box::pin(self.send_again(record, routed, first, *again, way)).await {
+                        Ok(response) => break 'sent response,
+                        Err(error) => error,
+                    }
                 }
-                Err(error) => Err(error),
-            }
-        };
-        let response = match answer {
-            Ok(response) => response,
-            Err(error) => return Err(unanswered(error, outgoing.upload.as_ref(), reservation)),
+                Err(error) => error,
+            };
+            return Err(unanswered(failed, upload.as_ref(), reservation.take()));
         };
         let times = self.answered(record, routed, response.status(), started);
-        let seen = HeaderFlags::of(response.headers());
+        let seen = HeaderFlags::of_response(response.headers());
         if !config.throttle.rules.concerns(response.status(), seen) {
             self.learn(routed, reservation.as_ref(), times, false);
             return self.pass_on(
@@ -122,11 +122,12 @@ impl Proxy {
             );
         }
         // Nearly all answers say nothing about the quota. The box keeps their way free of what the others need.
+        let reservation = reservation.take();
         let received = Box::new(Received { response, held: None, reservation, times, seen });
         let heard = self.after_answer(exchange, routed, checks, &mut outgoing, received);
-        let Received { response, held, reservation, seen, .. } = *Box::pin(heard).await?;
-        let held = held.map(Box::new);
-        self.pass_on(exchange, routed, (&outgoing, upgrade), (response, seen), (reservation, held))
+        let Received { response, held, mut reservation, seen, .. } = *Box::pin(heard).await?;
+        let kept = (&mut reservation, held.map(Box::new));
+        self.pass_on(exchange, routed, (&outgoing, upgrade), (response, seen), kept)
     }
 
     /// Makes one attempt: sends the request on `connection`, and waits for the head of the response.
@@ -143,7 +144,7 @@ impl Proxy {
         let mut started = Instant::now();
         let Outgoing { added, upload, replay, .. } = outgoing;
         let inform = interim::pass(hears, upload);
-        let request = &mut routed.request;
+        let request = &mut *routed.request;
         let response = match connection.send(request, added, (started, replay), &inform).await? {
             Sent::Answer(response) => response,
             Sent::Resend(again) => {
@@ -178,23 +179,24 @@ impl Proxy {
         exchange: &mut Exchange<'_>,
         routed: &Routed<'_>,
         (outgoing, upgrade): (&Outgoing<'_>, Option<Upgrade>),
-        (mut response, seen): (Response<upstream::ResponseBody>, HeaderFlags),
-        (mut reservation, held): (Option<Reservation>, Option<Box<HeldStart>>),
+        (response, seen): (Response<upstream::ResponseBody>, HeaderFlags),
+        (reservation, held): (&mut Option<Reservation>, Option<Box<HeldStart>>),
     ) -> Result<Response<Body>, Failure> {
         let Exchange { record, client, closes, .. } = exchange;
+        let (head, body) = response.into_parts();
+        let mut response = Response::from_parts(head, ());
         let switched = Switched::from(upgrade, &response).map_err(Failure::Upstream)?;
         let is_h2 = response.version() == Version::HTTP_2;
-        let settling = match &mut reservation {
+        let settling = match reservation {
             Some(reservation) if routed.policy.settles => {
                 self.settling(routed, reservation, &response)
             }
             _ => None,
         };
         for_client(routed.policy, record, seen, &mut response);
-        let lease = reservation.filter(Reservation::is_lease);
+        let lease = reservation.take_if(|reservation| reservation.is_lease());
         if let Some(switched) = switched {
             switched.answer(&mut response);
-            let (head, body) = response.into_parts();
             // Only such an answer switches.
             let tunnel =
                 body.tunnel().ok_or(Failure::Upstream(UpstreamError::Invalid("a switch")))?;
@@ -203,22 +205,22 @@ impl Proxy {
                 lease,
                 &self.0.plan.routes[routed.route].tunnels,
             );
-            return Ok(Response::from_parts(head, Body::empty()));
+            return Ok(response.map(|()| Body::empty()));
         }
         let unasked = outgoing.upload.as_ref().and_then(UploadControl::answered);
         if unasked.is_some() && outgoing.version < Version::HTTP_2 {
             // The next bytes of the client may be its body, or another request.
             *closes = true;
         }
-        let mut response = response.map(|body| Body::streamed(body, is_h2, || client.leaving()));
-        response.body_mut().keep(lease, unasked);
+        let mut body = Body::streamed(body, is_h2, || client.leaving());
+        body.keep(lease, unasked);
         if let Some(held) = held {
-            response = response.map(|body| body.after(*held));
+            body = body.after(*held);
         }
         if let Some(settling) = settling {
-            response = response.map(|body| body.settling(settling));
+            body = body.settling(settling);
         }
-        Ok(response)
+        Ok(response.map(|()| body))
     }
 }
 
@@ -234,16 +236,16 @@ impl Received {
 // === impl Routed ===
 
 impl Routed<'_> {
-    /// Makes the request one for its upstream, and returns the headers that the gateway adds.
+    /// Makes the request one for its upstream, and puts the headers that the gateway adds into `own`.
     fn for_upstream(
         &mut self,
         config: &config::Upstream,
         upgrade: Option<&Upgrade>,
         id: &HeaderValue,
-        client: &Client,
-        target: &Target,
-    ) -> Result<AddedHeaders, Failure> {
-        let (seen, request) = (self.seen, &mut self.request);
+        (client, target): (&Client, &Target),
+        own: &mut AddedHeaders,
+    ) -> Result<(), Failure> {
+        let (seen, request) = (self.seen, &mut *self.request);
         let asked_host = request.uri().authority();
         let asked_host = asked_host.and_then(|host| HeaderValue::from_str(host.as_str()).ok());
         let way = ForwardContext {
@@ -259,7 +261,7 @@ impl Routed<'_> {
             is_open: !request.body().is_end_stream(),
             is_options: *request.method() == Method::OPTIONS,
         };
-        let mut own = headers::to_upstream(request.headers_mut(), seen, &way);
+        headers::to_upstream(request.headers_mut(), seen, &way, own);
         own.set(&X_REQUEST_ID, id.clone());
         let rules = self.policy.rules.as_ref().into_iter().flatten().map(|rules| &rules.request);
         if upgrade.is_some() || rules.clone().any(|rules| !rules.is_empty()) {
@@ -275,7 +277,7 @@ impl Routed<'_> {
         if let Some(upgrade) = upgrade {
             upgrade.ask(request.headers_mut());
         }
-        Ok(own)
+        Ok(())
     }
 }
 

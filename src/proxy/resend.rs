@@ -41,7 +41,7 @@ impl Proxy {
         // If the upstream has seen nothing of the request, the second attempt gets no time of its own.
         let from = if again.is_seen() { now } else { *started };
         *started += now - failed_at;
-        again.send(connection, &mut routed.request, added, (from, replay), inform).await
+        again.send(connection, routed.request, added, (from, replay), inform).await
     }
 
     /// A fresh connection for a second attempt that is paid for.

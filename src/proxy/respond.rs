@@ -19,7 +19,7 @@ pub enum Ending {
 /// Makes the answer of a request, and counts and logs the request.
 pub(super) fn finish(
     outcome: Result<Response<Body>, Failure>,
-    mut exchange: Exchange<'_>,
+    exchange: &mut Exchange<'_>,
 ) -> (Response<Body>, Ending) {
     let mut is_gone = false;
     let mut response = match outcome {

@@ -148,7 +148,7 @@ impl Proxy {
         if !config.preserve_host {
             let host = &connection.target().host;
             for target in &config.targets {
-                move_host(&mut routed.request, outgoing.added, &target.host, host);
+                move_host(routed.request, outgoing.added, &target.host, host);
             }
         }
         outgoing.replay = self.keep_body(routed);
@@ -156,7 +156,8 @@ impl Proxy {
         exchange.record.attempts += 1;
         match self.attempt(exchange, routed, outgoing, Some(&reservation), connection).await {
             Ok((response, times)) => {
-                let (seen, reservation) = (HeaderFlags::of(response.headers()), Some(reservation));
+                let (seen, reservation) =
+                    (HeaderFlags::of_response(response.headers()), Some(reservation));
                 let received = Received { response, held: None, reservation, times, seen };
                 Ok(AfterRefusal::Sent(Box::new(received)))
             }

@@ -7,7 +7,6 @@ use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version,
     header::{CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE},
 };
-use http_body::Body;
 use hyper::{
     ext::Protocol,
     upgrade::{self, OnUpgrade},
@@ -39,15 +38,19 @@ pub(super) struct Switched {
 // === impl Upgrade ===
 
 impl Upgrade {
-    /// Reads the upgrade that `request` asks for; `seen` are its fields. A WebSocket over HTTP/2 becomes a GET. A
-    /// request with a body cannot ask for an upgrade, because the body would have to be read to its end first.
-    pub(super) fn asked<B: Body>(request: &mut Request<B>, seen: HeaderFlags) -> Option<Self> {
+    /// Reads the upgrade that `request` asks for; `seen` are its fields, and `is_bare` says that it has no body. A
+    /// WebSocket over HTTP/2 becomes a GET. A request with a body cannot ask for an upgrade, because the body would have to be read to its end first.
+    pub(super) fn asked<B>(
+        request: &mut Request<B>,
+        is_bare: bool,
+        seen: HeaderFlags,
+    ) -> Option<Self> {
         if request.version() == Version::HTTP_2 {
             return Self::asked_by_h2(request);
         }
         if request.version() != Version::HTTP_11
             || !seen.has(HeaderFlags::UPGRADE)
-            || !request.body().is_end_stream()
+            || !is_bare
             || !tokens(request.headers(), &CONNECTION)
                 .any(|word| word.eq_ignore_ascii_case("upgrade"))
         {
@@ -185,7 +188,7 @@ mod tests {
 
     fn asked(request: &mut Request<Empty<bytes::Bytes>>) -> Option<Upgrade> {
         let seen = HeaderFlags::of(request.headers());
-        Upgrade::asked(request, seen)
+        Upgrade::asked(request, true, seen)
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::{
     answer::Failure,
     config::Limits,
     metrics::Refusal,
-    proxy::{Client, Ending},
+    proxy::{Arrival, Client, Ending},
 };
 use http::{HeaderValue, Request, Response, StatusCode, header::CONNECTION};
 use hyper::{
@@ -105,7 +105,7 @@ impl ConnectionDriver {
         let driver = self.clone();
         let service = service_fn(move |request: Request<Incoming>| {
             driver.stream.begin(&request);
-            driver.clone().answer(request)
+            driver.clone().answer(Arrival::new(request))
         });
         let limits = &self.context.plan.config.limits;
         let mut builder = http1::Builder::new();
@@ -139,24 +139,27 @@ impl ConnectionDriver {
         }
     }
 
-    async fn answer(
+    #[expect(clippy::manual_async_fn, reason = "an `async fn` copies its arguments once more")]
+    fn answer(
         self: Arc<Self>,
-        request: Request<Incoming>,
-    ) -> Result<Response<TrackedBody>, Infallible> {
-        let proxy = &self.context.proxy;
-        let (mut response, ending) = proxy.serve(&self.client, request).await;
-        match ending {
-            Ending::Open => {}
-            Ending::Refused => self.refused.store(true, Relaxed),
-            Ending::ClientGone => self.stream.abandon(),
+        mut arrival: Arrival,
+    ) -> impl Future<Output = Result<Response<TrackedBody>, Infallible>> {
+        async move {
+            let proxy = &self.context.proxy;
+            let (mut response, ending) = proxy.answer(&self.client, &mut arrival).await;
+            match ending {
+                Ending::Open => {}
+                Ending::Refused => self.refused.store(true, Relaxed),
+                Ending::ClientGone => self.stream.abandon(),
+            }
+            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                self.stream.becomes_tunnel();
+            } else if self.context.draining.load(Relaxed) {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            self.stream.answered();
+            Ok(response.map(|body| TrackedBody::new(body, self.stream.clone())))
         }
-        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            self.stream.becomes_tunnel();
-        } else if self.context.draining.load(Relaxed) {
-            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        }
-        self.stream.answered();
-        Ok(response.map(|body| TrackedBody::new(body, self.stream.clone())))
     }
 
     /// Serves HTTP/2 requests, up to 128 at one time.
@@ -167,10 +170,10 @@ impl ConnectionDriver {
         let end = {
             let driver = self.clone();
             let service = service_fn(move |request: Request<Incoming>| {
-                let driver = driver.clone();
+                let (driver, mut arrival) = (driver.clone(), Arrival::new(request));
                 async move {
                     let proxy = &driver.context.proxy;
-                    let (response, _) = proxy.serve(&driver.client, request).await;
+                    let (response, _) = proxy.answer(&driver.client, &mut arrival).await;
                     Ok::<_, Infallible>(response.map(PiecedBody::new))
                 }
             });

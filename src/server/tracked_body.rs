@@ -14,7 +14,7 @@ use std::{
 pub(super) struct TrackedBody {
     body: Body,
     /// The error that ends the body, kept for one poll.
-    cut: Option<BodyError>,
+    cut: Option<Box<BodyError>>,
     stream: Arc<ClientStream>,
 }
 
@@ -35,13 +35,13 @@ impl http_body::Body for TrackedBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         if let Some(cut) = self.cut.take() {
-            return Poll::Ready(Some(Err(cut)));
+            return Poll::Ready(Some(Err(*cut)));
         }
         match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
             Some(Err(cut)) => {
                 // hyper ends the connection at an error without writing what it has buffered. It writes that while this
                 // body is pending.
-                self.cut = Some(cut);
+                self.cut = Some(Box::new(cut));
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }

@@ -109,18 +109,19 @@ pub fn remove_from_trailers(trailers: &mut HeaderMap) {
     }
 }
 
-/// Changes a client's headers into those for the upstream, and returns the fields that the gateway adds. `flags` say which
-/// fields the client sent, so that most requests are spared a search for each name.
+/// Changes a client's headers into those for the upstream, and puts the fields that the gateway adds into `added`. `flags`
+/// say which fields the client sent, so that most requests are spared a search for each name.
 pub fn to_upstream(
     headers: &mut HeaderMap,
     flags: HeaderFlags,
     context: &ForwardContext<'_>,
-) -> AddedHeaders {
-    let mut added = AddedHeaders::default();
+    added: &mut AddedHeaders,
+) {
     // Servers look for Host first.
     match (context.preserve_host, &context.asked_host) {
         (true, Some(asked)) => added.set(&HOST_NAME, asked.clone()),
-        (true, None) if headers.contains_key(HOST) => {}
+        // `Connection` cannot remove it.
+        (true, None) if flags.has(HeaderFlags::HOST) => {}
         (true, None) | (false, _) => added.set(&HOST_NAME, context.upstream_host.clone()),
     }
     let wants_trailers = flags.has(HeaderFlags::TE) && wants_trailers(headers);
@@ -141,7 +142,7 @@ pub fn to_upstream(
     if flags.has(HeaderFlags::COOKIE) {
         join_cookies(headers);
     }
-    forwarded::add_fields(headers, flags, context, &mut added);
+    forwarded::add_fields(headers, flags, context, added);
     added.add(&VIA_NAME, via(context.version));
     if wants_trailers {
         added.set(&TE_NAME, const { HeaderValue::from_static("trailers") });
@@ -150,7 +151,6 @@ pub fn to_upstream(
     if context.is_open && !headers.contains_key(CONTENT_LENGTH) {
         added.set(&TRANSFER_ENCODING_NAME, const { HeaderValue::from_static("chunked") });
     }
-    added
 }
 
 /// Adds the fields that HTTP/1.1 needs and HTTP/2 forbids, to a request that no HTTP/2 connection took and that is sent

@@ -57,7 +57,9 @@ fn to_upstream_with(
     change(&mut way);
     let mut got = headers(sent);
     let seen = HeaderFlags::of(&got);
-    to_upstream(&mut got, seen, &way).merge_into(&mut got);
+    let mut added = AddedHeaders::default();
+    to_upstream(&mut got, seen, &way, &mut added);
+    added.merge_into(&mut got);
     got
 }
 
