@@ -2,6 +2,7 @@
 //! never receives a request of a caller.
 
 mod access;
+mod keys;
 mod limiters;
 mod pages;
 mod shown;
@@ -64,7 +65,7 @@ pub fn router(admin: Admin) -> Router {
         .route("/readyz", get(readyz))
         .route("/limiters", get(limiters::all))
         .route("/limiters/{name}", get(limiters::one).delete(limiters::reset))
-        .route("/limiters/{name}/keys", any(limiters::no_key))
+        .route("/limiters/{name}/keys", get(keys::list).delete(keys::reset))
         .route("/limiters/{name}/keys/", any(limiters::no_key))
         .route("/limiters/{name}/keys/{key}", get(limiters::one_key).delete(limiters::reset_key))
         .route("/limiters/{name}/acquire", post(limiters::acquire))

@@ -138,6 +138,13 @@ fn is_of_another_page(headers: &HeaderMap) -> bool {
 
 // === impl Operator ===
 
+impl Operator {
+    /// Writes the line of the log about a change that was made. `key` is shown as pages show it.
+    pub(super) fn log(&self, change: &'static str, limiter: &str, key: Option<&str>) {
+        tracing::info!(by = %self, limiter, key, "{change}");
+    }
+}
+
 impl fmt::Display for Operator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.has_token {

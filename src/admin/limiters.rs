@@ -2,6 +2,7 @@
 
 use super::{
     Admin,
+    access::Operator,
     shown::{self, decision, state},
 };
 use crate::{
@@ -13,7 +14,7 @@ use crate::{
     store::{Answer, Check, Checks, Source, StoreError, batch::places},
 };
 use axum::{
-    Json,
+    Extension, Json,
     body::{Body, Bytes},
     extract::{FromRequest, Path, Request, State, rejection::JsonRejection},
     http::{StatusCode, header::CONTENT_TYPE},
@@ -95,6 +96,7 @@ pub(super) async fn no_key() -> PageError {
 
 pub(super) async fn reset(
     State(admin): State<Admin>,
+    Extension(operator): Extension<Operator>,
     Path(name): Path<String>,
 ) -> Result<Json<Value>> {
     let plan = admin.limiter(&name)?;
@@ -102,15 +104,21 @@ pub(super) async fn reset(
     if let Some(auto) = plan.auto() {
         learn::forget(auto, &admin.store).await?;
     }
-    forget(&admin, &checks).await
+    let reset = forget(&admin, &checks).await?;
+    operator.log("an operator resets a limiter", &name, None);
+    Ok(reset)
 }
 
 pub(super) async fn reset_key(
     State(admin): State<Admin>,
+    Extension(operator): Extension<Operator>,
     Path((name, key)): Path<(String, String)>,
 ) -> Result<Json<Value>> {
     let plan = admin.limiter(&name)?;
-    forget(&admin, &checks(plan, Some(&key), 1)?).await
+    let reset = forget(&admin, &checks(plan, Some(&key), 1)?).await?;
+    let key = plan.limiter.key.as_ref().map(|template| key::shown(&template.canonical(&key)));
+    operator.log("an operator resets a key", &name, key.as_deref());
+    Ok(reset)
 }
 
 async fn forget(admin: &Admin, checks: &[Check]) -> Result<Json<Value>> {
@@ -177,7 +185,7 @@ pub(super) async fn release(
 // === shared by the pages
 
 impl Admin {
-    fn limiter(&self, name: &str) -> Result<&LimiterPlan> {
+    pub(super) fn limiter(&self, name: &str) -> Result<&LimiterPlan> {
         let found = self.plan.limiters.iter().find(|plan| plan.limiter.name == name);
         let names = || self.plan.limiters.iter().map(|plan| plan.limiter.name.as_str());
         found.ok_or_else(|| {
@@ -202,7 +210,7 @@ impl Admin {
     }
 }
 
-fn bad(why: impl Into<String>) -> PageError {
+pub(super) fn bad(why: impl Into<String>) -> PageError {
     PageError(StatusCode::BAD_REQUEST, why.into())
 }
 
@@ -288,7 +296,9 @@ async fn level(admin: &Admin, checks: &[Check]) -> std::result::Result<Level, St
 }
 
 /// Awaits the levels of all rates of a limiter, and returns the level that all of them allow.
-async fn tightest(answers: Vec<Answer<Level>>) -> std::result::Result<Level, StoreError> {
+pub(super) async fn tightest(
+    answers: Vec<Answer<Level>>,
+) -> std::result::Result<Level, StoreError> {
     let mut all = Vec::with_capacity(answers.len());
     for answer in answers {
         all.push(answer.get().await?);

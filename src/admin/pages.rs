@@ -8,12 +8,13 @@ use axum::{
 use serde_json::json;
 
 /// The methods of each page, its path, and a short description.
-const PAGES: [(&str, &str, &str); 9] = [
+const PAGES: [(&str, &str, &str); 10] = [
     ("GET", "/metrics", "metrics for Prometheus"),
     ("GET", "/healthz", "200 while the process lives"),
     ("GET", "/readyz", "200 when the gateway can serve, otherwise 503 with the reasons"),
     ("GET", "/limiters", "the state of every limiter"),
     ("GET, DELETE", "/limiters/NAME", "the state of one limiter; DELETE resets it"),
+    ("GET, DELETE", "/limiters/NAME/keys", "the keys that are in use; DELETE resets all of them"),
     ("GET, DELETE", "/limiters/NAME/keys/KEY", "the same for one key of a limiter"),
     ("POST", "/limiters/NAME/acquire", "takes permits without a request to the gateway"),
     ("POST", "/limiters/NAME/renew", "renews a lease that acquire gave"),

@@ -48,7 +48,7 @@ fn per_second(rate: Nanohertz) -> f64 {
     rate as f64 / nanohertz(1, 1_000_000) as f64
 }
 
-fn millis(micros: Micros) -> f64 {
+pub(super) fn millis(micros: Micros) -> f64 {
     micros as f64 / 1000.0
 }
 
@@ -211,7 +211,8 @@ fn share(admin: &Admin, plan: &LimiterPlan, checks: &[Check], has_level: bool) -
     Some(shown)
 }
 
-fn show(state: &mut Value, level: Level) {
+/// Writes a level.
+pub(super) fn show(state: &mut Value, level: Level) {
     state["level"] = level.remaining.into();
     state["next_slot_ms"] = millis(level.next).into();
     state["reset_ms"] = millis(level.reset_after).into();

@@ -1,6 +1,7 @@
 //! The admin side as people use it: what it lists, what can be pasted into it, and what it never repeats.
 
-use crate::support::{Conn, Gateway, Redis, Upstream, request};
+use crate::support::{Cluster, Conn, Gateway, Redis, Upstream, request};
+use rstest::rstest;
 use serde_json::{Value, json};
 
 const SECRET: &str = "Bearer hunter2hunter2hunter2hunter2";
@@ -55,7 +56,7 @@ async fn the_admin_side_lists_its_pages() {
     for page in pages {
         let path = page["path"].as_str().expect("a path");
         assert!(text.contains(path), "{text}");
-        let name = if path.contains("KEY") { "keyed" } else { "it" };
+        let name = if path.contains("keys") { "keyed" } else { "it" };
         let real = path.replace("NAME", name).replace("KEY", "a");
         for method in page["methods"].as_array().expect("methods") {
             let method = method.as_str().expect("a method");
@@ -64,7 +65,7 @@ async fn the_admin_side_lists_its_pages() {
             assert!(![404, 405].contains(&status), "{method} {real}: {status} {said}");
         }
     }
-    assert_eq!(pages.len(), 9, "{list}");
+    assert_eq!(pages.len(), 10, "{list}");
     assert_eq!(call(&gateway, "GET", "/none", &[]).await.0, 404);
 }
 
@@ -199,4 +200,94 @@ async fn the_token_opens_the_admin_side_and_is_repeated_nowhere() {
             assert_eq!(answer.status, expected, "{method} {host}: {}", answer.text());
         }
     }
+}
+
+/// Keys of two limiters in one store, one of which is secret.
+#[rstest]
+#[case::memory("memory")]
+#[case::redis("redis")]
+#[case::cluster("cluster")]
+#[tokio::test(flavor = "multi_thread")]
+async fn the_keys_in_use_are_listed_and_reset(#[case] store: &str) {
+    let redis = (store == "redis").then(Redis::start);
+    let cluster = match store {
+        "cluster" => Some(Cluster::start(3, 0).await),
+        _ => None,
+    };
+    let url = redis.as_ref().map(Redis::url).or(cluster.as_ref().map(Cluster::url));
+    let line = url.map_or("memory".into(), |url| format!("{{ url: \"{url}\", timeout: 2s }}"));
+    let upstream = Upstream::ok().await;
+    let gateway = Gateway::start(&format!(
+        "store: {line}\nupstream: {}\nlimiters:\n  shop: {{ rate: 3/hour, key: \"{{header.x-shop}}\" }}\n  \
+         secret: {{ rate: [3/hour, 9/day], key: \"{{header.authorization}}\" }}\n  one: 1000/s\nroutes:\n\
+         - {{ suffix: /shop, limiters: [shop, one], max_wait: 1h }}\n\
+         - {{ suffix: /secret, limiters: [secret] }}\n",
+        upstream.url()
+    ))
+    .await;
+    let list = async |path: &str| {
+        let (status, said) = call(&gateway, "GET", path, &[]).await;
+        assert_eq!(status, 200, "{path}: {said}");
+        json(&said)
+    };
+    let keys = |list: &Value| -> Vec<(String, i64, u64)> {
+        let all = list["keys"].as_array().expect("keys").iter();
+        let numbers = |key: &Value| (key["level"].as_i64(), key["waiting"].as_u64());
+        all.map(|key| match numbers(key) {
+            (Some(level), Some(waiting)) => {
+                (key["key"].as_str().expect("a key").into(), level, waiting)
+            }
+            _ => panic!("{key}"),
+        })
+        .collect()
+    };
+    assert_eq!(list("/limiters/shop/keys").await["keys"], json!([]));
+    for (shop, count) in [("acme", 1), ("bolt", 2), ("cord", 3)] {
+        for _ in 0..count {
+            let mut conn = gateway.ask("/shop", &[("X-Shop", shop)]).await;
+            assert_eq!(conn.answer().await.expect("an answer").status, 200);
+        }
+    }
+    let key = |shop: &str, level, waiting| (shop.to_owned(), level, waiting);
+    let used = list("/limiters/shop/keys?sort=used").await;
+    let [acme, bolt, cord] = [key("acme", 2, 0), key("bolt", 1, 0), key("cord", 0, 0)];
+    assert_eq!(keys(&used), [cord.clone(), bolt.clone(), acme.clone()], "{used}");
+    assert_eq!((&used["examined"], &used["complete"]), (&json!(3), &json!(true)));
+    let first = list("/limiters/shop/keys?sort=used&limit=1").await;
+    assert_eq!(keys(&first), [cord]);
+    // Two requests wait for a key that others have used less.
+    let mut waiting = Vec::new();
+    for _ in 0..4 {
+        waiting.push(gateway.ask("/shop", &[("X-Shop", "bolt")]).await);
+    }
+    gateway.until_waiting("/shop", 3).await;
+    let first = list("/limiters/shop/keys?limit=1").await;
+    assert_eq!(keys(&first)[0].2, 3, "{first}");
+    assert_eq!(keys(&first)[0].0, "bolt");
+    assert!(first["keys"][0]["next_slot_ms"].as_f64() > Some(0.0), "{first}");
+    drop(waiting);
+    gateway.until_waiting("/shop", 0).await;
+
+    for token in ["hunter2-a", "hunter2-b"] {
+        let mut conn = gateway.ask("/secret", &[("Authorization", token)]).await;
+        assert_eq!(conn.answer().await.expect("an answer").status, 200);
+    }
+    let secrets = list("/limiters/secret/keys").await;
+    let shown = keys(&secrets);
+    assert_eq!(shown.len(), 2, "{secrets}");
+    assert!(shown.iter().all(|(key, level, _)| key.starts_with("%23") && *level == 2), "{secrets}");
+
+    let (status, said) = call(&gateway, "DELETE", "/limiters/shop/keys", &[]).await;
+    assert_eq!((status, json(&said)), (200, json!({ "reset": 3, "complete": true })));
+    assert_eq!(list("/limiters/shop/keys").await["keys"], json!([]));
+    assert_eq!(keys(&list("/limiters/secret/keys").await).len(), 2, "another limiter's");
+    let mut conn = gateway.ask("/shop", &[("X-Shop", "cord")]).await;
+    assert_eq!(conn.answer().await.expect("an answer").status, 200);
+    assert_eq!(call(&gateway, "GET", "/limiters/one/keys", &[]).await.0, 400);
+    assert_eq!(call(&gateway, "GET", "/limiters/none/keys", &[]).await.0, 404);
+    assert_eq!(call(&gateway, "GET", "/limiters/shop/keys?limit=x", &[]).await.0, 400);
+    let lines = gateway.events();
+    let line = lines.iter().find(|line| line["message"] == "an operator resets all keys");
+    let line = line.expect("a line of the log");
+    assert_eq!((&line["limiter"], &line["by"]), (&json!("shop"), &json!("127.0.0.1")));
 }

@@ -179,6 +179,12 @@ impl Pauses {
         table.ends.iter().filter_map(|(_, key)| known(key)).collect()
     }
 
+    /// The names of the states for whose grants calls of this process wait, with the number of these calls. Calls that wait
+    /// for a concurrency permit alone are not among them.
+    pub fn waiting(&self) -> Vec<(Arc<str>, usize)> {
+        self.waiting.counts()
+    }
+
     /// The begins and the ends of pauses from now on.
     pub fn events(self: &Arc<Self>) -> PauseEvents {
         PauseEvents::new(self)

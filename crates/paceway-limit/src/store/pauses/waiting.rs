@@ -49,6 +49,11 @@ impl WaitingCalls {
         WaitingPlace { calls: self, keys, at, notify }
     }
 
+    /// How many calls wait for each state.
+    pub(super) fn counts(&self) -> Vec<(Arc<str>, usize)> {
+        self.all.lock().iter().map(|(key, calls)| (key.clone(), calls.len())).collect()
+    }
+
     /// Wakes the calls of `key` whose instants come before `until`, in the order of these instants.
     pub(super) fn wake(&self, key: &str, until: Instant) {
         if let Some(calls) = self.all.lock().get(key) {
