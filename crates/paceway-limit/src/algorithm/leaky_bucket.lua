@@ -5,11 +5,7 @@
 -- state. States are those of timeline.lua.
 make[76] = function()
 local leaky_bucket = { kind = 76, args = 4 }
-local free, reset_after = on_a_timeline(leaky_bucket, function(tail, old, new)
-  local owed = tail / old.per
-  local most = new.most * new.per + MAX_BUDGET * new.den
-  return math.min(math.max(math.ceil(owed * new.per), 0), most)
-end)
+local free, reset_after = on_a_timeline(leaky_bucket, function() return 1 end)
 
 local read = leaky_bucket.read
 function leaky_bucket.read(raw, now, rule)

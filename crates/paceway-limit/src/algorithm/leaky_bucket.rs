@@ -145,10 +145,9 @@ impl LeakyBucket {
 // === impl Open ===
 
 impl Open {
-    /// Reads a state at `now`. A bucket that has run dry equals an absent one. A state that another rule
-    /// wrote owes as many permits as before.
+    /// Reads a state at `now`. A bucket that has run dry equals an absent one.
     pub fn new(state: Option<&mut State>, now: Micros, rule: LeakyBucket) -> Self {
-        Self { rule, line: Timeline::new(state, now, rule.pace, converted) }
+        Self { rule, line: Timeline::new(state, now, rule.pace, |_| 1) }
     }
 
     /// The first instant from `from` on (µs from now) at which `cost` permits may be granted, and the start
@@ -186,14 +185,6 @@ impl Open {
     pub fn longest_wait(&self) -> Micros {
         self.rule.longest_wait
     }
-}
-
-/// The tail under `new` of a bucket whose tail under `old` is `tail`: as many permits are owed as before.
-/// This is the only place with fractions: both twins compute in doubles and round up.
-fn converted(tail: i64, old: Pace, new: Pace) -> i64 {
-    let owed = tail as f64 / old.per as f64;
-    let most = new.full() + MAX_BUDGET * new.den;
-    ((owed * new.per as f64).ceil().max(0.0) as i64).min(most)
 }
 
 #[cfg(test)]

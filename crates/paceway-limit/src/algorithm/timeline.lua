@@ -26,10 +26,10 @@ local function slack_of(rule) return math.min(2 * rule.den + 2, math.floor(rule.
 
 local function absolute(rule, now, tick) return now + math.floor(tick / rule.den), tick % rule.den end
 
--- Puts an algorithm on a timeline: `converted(tail, old, new)` returns the tail of a state that another pace
--- wrote. The algorithm brings its own rule, same, earliest and level, for which it gets free and reset_after.
--- With `ahead(open)`, how far from now its grants can be in µs, used permits are refunded, too.
-local function on_a_timeline(algorithm, converted, ahead)
+-- Puts an algorithm on a timeline: `saved(rule)` returns the permits that an idle line grants at once. The
+-- algorithm brings its own rule, same, earliest and level, for which it gets free and reset_after. With
+-- `ahead(open)`, how far from now its grants can be in µs, used permits are refunded, too.
+local function on_a_timeline(algorithm, saved, ahead)
 local HEAD, HOLE, MOVED = '<BBi8i8i8i8i8i8i8', '<i8i8', 32
 -- How far a line is moved back before the count begins again, ticks.
 local MOST_MOVED = 1125899906842624
@@ -195,22 +195,36 @@ in_one_string(algorithm, function(rule, now, _, to)
 end, 43)
 algorithm.take, algorithm.refund = take, ahead and settle or refund
 
--- Converts the holes of a line of `old` to a line of `new`: as many permits long, and as many permits before
--- the tail.
-local function convert_holes(holes, raw, first, tail, old, new)
+-- The tick of the new line for the tick at which an interval ends on the old one, of a line that is written now.
+local function converted_at(tick, old, new)
+  local ahead = tick - saved(old) * old.per
+  if ahead > 0 then return saved(new) * new.per + ahead * new.den / old.den end
+  return math.max(tick / old.per + (saved(new) - saved(old)), 0) * new.per
+end
+
+-- Converts the tail and the holes (before the tail) of a line of `old`, which was written `since` µs ago, to a line of
+-- `new` (from now).
+local function convert(holes, raw, first, tail, since, old, new)
+  local function converted_end(tick)
+    local flowed = converted_at(tick + since * old.den, old, new) - since * new.den
+    return math.min(converted_at(tick, old, new), flowed)
+  end
+  local new_tail = math.min(math.ceil(converted_end(tail)), new.most * new.per + MAX_BUDGET * new.den)
+  if new_tail <= -new.den then return nil end
   local free_from = -math.huge
   for at = first, #raw, 16 do
     local s, e = struct.unpack(HOLE, raw, at)
-    local after = math.floor(e / old.per * new.per)
-    local length = math.floor((s - e) / old.per) * new.per
-    s = math.max(tail - after - length, free_from)
-    e = s + length
-    if e <= tail and left(new, s, e) >= new.per then
+    -- The permits after a hole may be of either pace, and a slower one lets them begin earlier.
+    local before_old = math.floor(converted_end(tail - e + old.per)) - new.per
+    e = math.min(before_old, math.floor(converted_end(tail - e)))
+    s = math.max(math.ceil(converted_end(tail - s)), free_from)
+    if left(new, s, e) >= new.per then
       holes[#holes + 1] = s
       holes[#holes + 1] = e
       free_from = e
     end
   end
+  return new_tail
 end
 
 -- nil for a value that this version did not write
@@ -230,13 +244,9 @@ function algorithm.read(raw, now, rule)
   local tail = tail_at(now)
   if tail <= -den then return open end
   if per ~= rule.per or den ~= rule.den or most ~= rule.most then
-    local since = math.max(clamp(now - written, far(rule)), 0)
-    local before = converted(tail_at(math.min(written, now)), old, rule) - since * rule.den
-    tail = math.min(converted(tail, old, rule), before)
-    if tail > -rule.den then
-      open.tail, open.born = tail, moved > 0 and now or born
-      convert_holes(open.holes, raw, first, tail, old, rule)
-    end
+    local since = math.max(clamp(now - written, math.min(far(old), far(rule))), 0)
+    local new_tail = convert(open.holes, raw, first, tail, since, old, rule)
+    if new_tail then open.tail, open.born = new_tail, moved > 0 and now or born end
     return open
   end
   open.tail, open.born, open.moved = tail, born, moved

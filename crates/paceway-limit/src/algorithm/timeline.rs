@@ -8,9 +8,11 @@
 //! Instants are whole µs and intervals are not, so an interval that starts less than a µs before an instant
 //! counts as starting at that instant: nothing drifts.
 
+mod conversion;
 mod refund;
 
 use super::{DataLoss, EXACT, Grant, MAX_BUDGET, MAX_HOLES, Micros, ceil_div, gcd};
+use conversion::Conversion;
 use std::cmp::Reverse;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -207,15 +209,13 @@ impl Packed {
 // === impl Timeline ===
 
 impl Timeline {
-    /// Reads a state at `now`. A line that is free again equals an absent one. For a state that another pace
-    /// wrote, `converted` returns the tail (from the old tail, the old pace and the new pace). Since the
-    /// state was written it has flowed at the faster of both paces: a refusal writes nothing, and at the
-    /// slower pace every request that comes back at the stated time would be refused again.
+    /// Reads a state at `now`. A line that is free again equals an absent one. `saved` returns the permits that
+    /// an idle line of a pace grants at once; a state that another pace wrote is read by [`Conversion`].
     pub(super) fn new(
         state: Option<&mut State>,
         now: Micros,
         pace: Pace,
-        converted: impl Fn(i64, Pace, Pace) -> i64,
+        saved: impl Fn(Pace) -> i64,
     ) -> Self {
         let fresh = Self { pace, now, born: now, moved: 0, tail: 0, holes: Vec::new() };
         let Some(state) = state else { return fresh };
@@ -227,13 +227,14 @@ impl Timeline {
             return fresh;
         }
         if old != pace {
-            let since = (now - state.written).clamp(0, pace.far());
-            let before = converted(tail_at(state.written.min(now)), old, pace) - since * pace.den;
-            let tail = converted(tail, old, pace).min(before);
-            if tail <= -pace.den {
+            let since = (now - state.written).clamp(0, far.min(pace.far()));
+            let conversion = Conversion::new(old, pace, since, saved);
+            let new_tail = conversion.tail(tail);
+            if new_tail <= -pace.den {
                 return fresh;
             }
-            let holes = converted_holes(&state.holes, tail, old, pace);
+            let holes = conversion.holes(&state.holes, tail);
+            let tail = new_tail;
             // By how much a grant was moved is known in ticks of the old pace alone, so the grants from before
             // are not refunded after such a change.
             let born = if state.moved > 0 { now } else { state.born };
@@ -308,25 +309,6 @@ impl Timeline {
     }
 }
 
-/// Converts the holes of a line of `old` (before its tail) to a line of `new` (from now). Each is as many
-/// permits long and as many permits before the tail as it was, so that a request that waits under one rule
-/// can leave under the other. Both twins compute in doubles.
-fn converted_holes(holes: &[(i64, i64)], tail: i64, old: Pace, new: Pace) -> Vec<(i64, i64)> {
-    let mut kept = Vec::new();
-    let mut free = i64::MIN;
-    for (start, end) in holes {
-        let after = (*end as f64 / old.per as f64 * new.per as f64).floor() as i64;
-        let length = (start - end) / old.per * new.per;
-        let start = (tail - after - length).max(free);
-        let end = start + length;
-        if end <= tail && new.left(start, end) >= new.per {
-            kept.push((start, end));
-            free = end;
-        }
-    }
-    kept
-}
-
 /// Keeps at most [`MAX_HOLES`] holes: drops the shortest, among equals the last.
 pub(super) fn drop_shortest_above_bound<T>(holes: &mut Vec<T>, length: impl Fn(&T) -> i64) {
     while holes.len() > MAX_HOLES {
@@ -353,7 +335,7 @@ mod tests {
         line.take(start, 1);
         assert_eq!(line.holes, [(10, 40)]);
         let (mut state, _) = line.close().expect("a state");
-        let read = Timeline::new(Some(&mut state), 1000, pace, |tail, _, _| tail);
+        let read = Timeline::new(Some(&mut state), 1000, pace, |_| 3);
         assert_eq!(read.holes, [(10, 40)]);
     }
 }

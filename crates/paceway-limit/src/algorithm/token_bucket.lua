@@ -4,11 +4,7 @@
 -- A rule is { per, den, most }: most is the burst. States are those of timeline.lua.
 make[84] = function()
 local token_bucket = { kind = 84, args = 3 }
-local free, reset_after = on_a_timeline(token_bucket, function(tail, old, new)
-  local owed = tail / old.per + (new.most - old.most)
-  local most = new.most * new.per + MAX_BUDGET * new.den
-  return math.min(math.max(math.ceil(owed * new.per), 0), most)
-end, function(open)
+local free, reset_after = on_a_timeline(token_bucket, function(rule) return rule.most end, function(open)
   local debt = ceil_div(open.rule.most * open.rule.per, open.rule.den)
   local horizon = open.horizon
   if horizon < 0 then horizon = -1 - horizon end

@@ -123,7 +123,7 @@ impl Open {
     /// Reads a state at `now`. A bucket that is full again equals an absent one. A state that another rule
     /// wrote keeps its level.
     pub fn new(state: Option<&mut State>, now: Micros, rule: TokenBucket) -> Self {
-        Self { rule, line: Timeline::new(state, now, rule.pace(), converted) }
+        Self { rule, line: Timeline::new(state, now, rule.pace(), |pace| pace.most) }
     }
 
     /// The open state of a bucket without holes, from the numbers that `plain.lua` reports; `None` when no
@@ -183,15 +183,6 @@ impl Open {
     pub fn close(self) -> Option<(State, Micros)> {
         self.line.close()
     }
-}
-
-/// The tail under `new` of a bucket whose tail under `old` is `tail`. The permits in the bucket stay: a
-/// greater burst begins empty, and a smaller one keeps as many permits as it can hold. This is the only place
-/// with fractions: both twins compute in doubles and round up.
-fn converted(tail: i64, old: Pace, new: Pace) -> i64 {
-    let owed = tail as f64 / old.per as f64 + (new.most - old.most) as f64;
-    let most = new.full() + MAX_BUDGET * new.den;
-    ((owed * new.per as f64).ceil().max(0.0) as i64).min(most)
 }
 
 #[cfg(test)]

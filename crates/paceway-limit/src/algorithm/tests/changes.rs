@@ -58,12 +58,17 @@ impl Flow {
         }
     }
 
-    /// At `now` under `law`: since the last grant the faster of both rules has been in force, and a greater burst
-    /// has started empty. Nothing is owed once the old rule has forgotten.
+    /// At `now` under `law`: since the last grant the faster of both rules has been in force. Waiting requests keep their
+    /// instants, and without them a greater burst has started empty. Nothing is owed once the old rule has forgotten.
     fn read(self, now: Micros, law: Law) -> Self {
         let ((old, old_burst), (new, new_burst)) = (Self::pace(self.law), Self::pace(law));
+        let [old_burst, new_burst] = [old_burst, new_burst].map(|burst| burst.max(1) as f64);
+        let converted = |owed: f64| match owed - old_burst {
+            ahead if ahead > 0.0 => new_burst + ahead * old / new,
+            ahead => new_burst + ahead,
+        };
         let span = (now - self.written) as f64;
-        let left = self.owed + (new_burst - old_burst) as f64 - span / old.min(new);
+        let left = converted(self.owed - span / old).min(converted(self.owed) - span / new);
         let owed = if span / old >= self.owed { 0.0 } else { left.max(0.0) };
         Self { owed, written: now, law }
     }
@@ -129,13 +134,14 @@ proptest! {
             if granted {
                 flow = Flow { owed: read.owed + cost as f64, ..read };
                 rounded += 2.0;
-                grants.extend((at == 0).then_some((now, cost)));
+                grants.push((now + at, cost));
             }
         }
-        // A request that did not wait obeys at least the fastest of the rules. A bucket that was full under a
-        // smaller burst is forgotten, and with it that its burst was smaller.
+        // Law 14: all requests obey at least the fastest of the rules. A bucket that was full under a smaller burst
+        // is forgotten, and with it that its burst was smaller.
         let Some(burst) = burst else { return Ok(()) };
         let most = if Flow::pace(limiter.law).1 > 0 { burst } else { 3 };
+        grants.sort_unstable();
         for i in 0..grants.len() {
             for j in i..grants.len() {
                 let through: i64 = grants[i..=j].iter().map(|(_, cost)| cost).sum();

@@ -137,7 +137,8 @@ proptest! {
     }
 
     /// Law 6 across an edit: a request that waits under the old rule and leaves makes room, even after a
-    /// gateway with the new rule has decided.
+    /// gateway with the new rule has decided. The slots of a slower rule do not fit into that room exactly: less than two
+    /// of its permits are lost.
     #[test]
     fn slots_of_old_waiters_are_given_back_after_a_change_of_the_rate(
         kind in 0..3usize,
@@ -169,6 +170,8 @@ proptest! {
         }
         prop_assert!(limiter.refund(T0, own, 1), "its own is not given back");
         let at = limiter.ask(T0, 1, MAX_BUDGET).expect("granted").0;
-        prop_assert!((at - expected).abs() <= 20, "{} {}", at - T0, expected - T0);
+        let lost = if kind < 2 && rates.1 < rates.0 { 2 * SECOND / rates.1 } else { 0 };
+        let room = expected - 20..=expected + lost + 20;
+        prop_assert!(room.contains(&at), "{} {}", at - T0, expected - T0);
     }
 }
