@@ -5,11 +5,13 @@ mod access;
 mod keys;
 mod limiters;
 mod pages;
+mod reload;
 mod shown;
 
 use crate::{
     answer::PACEWAY_ORIGIN,
     config::FailurePolicy,
+    live::Live,
     log, metrics,
     plan::Plan,
     store::{
@@ -19,7 +21,7 @@ use crate::{
 };
 use axum::{
     Json, Router,
-    extract::State,
+    extract::{FromRef, State},
     http::{StatusCode, header::CONTENT_TYPE},
     middleware::from_fn_with_state,
     response::IntoResponse,
@@ -30,6 +32,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::json;
 use std::{
     fs,
+    ops::Deref,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -38,11 +41,18 @@ use std::{
 };
 use tokio::{runtime::RuntimeMetrics, task::spawn_blocking};
 
-/// The parts of the gateway that the admin pages show.
+/// The gateway as one request of an operator sees it.
 #[derive(Clone)]
 pub struct Admin {
-    /// The routes and limiters, shared with the workers.
+    /// The routes and limiters at the time of the request, shared with the workers.
     pub plan: Arc<Plan>,
+    parts: Arc<AdminParts>,
+}
+
+/// The parts of the gateway that the admin pages show.
+pub struct AdminParts {
+    /// The configuration, and the way by which it changes.
+    pub live: Arc<Live>,
     /// The store, through a connection that only the admin side uses.
     pub store: Arc<dyn StoreAdmin>,
     /// The state of the store; `None` if the store is the memory of this process.
@@ -56,13 +66,14 @@ pub struct Admin {
 }
 
 /// Returns the router of all admin pages; [`pages`] lists them for operators.
-pub fn router(admin: Admin) -> Router {
-    let access = Arc::new(admin.plan.config.admin.clone());
+pub fn router(parts: AdminParts) -> Router {
+    let state = Arc::new(parts);
     Router::new()
         .route("/", get(pages::index))
         .route("/metrics", get(measured))
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readyz))
+        .route("/reload", post(reload::reload))
         .route("/limiters", get(limiters::all))
         .route("/limiters/{name}", get(limiters::one).delete(limiters::reset))
         .route("/limiters/{name}/keys", get(keys::list).delete(keys::reset))
@@ -75,9 +86,27 @@ pub fn router(admin: Admin) -> Router {
         .method_not_allowed_fallback(async || {
             PageError(StatusCode::METHOD_NOT_ALLOWED, "this page has other methods".into())
         })
-        .with_state(admin)
-        .layer(from_fn_with_state(access, access::guard))
+        .with_state(state.clone())
+        .layer(from_fn_with_state(state, access::guard))
 }
+
+// === impl Admin ===
+
+impl FromRef<Arc<AdminParts>> for Admin {
+    fn from_ref(parts: &Arc<AdminParts>) -> Self {
+        Self { plan: parts.live.plan(), parts: parts.clone() }
+    }
+}
+
+impl Deref for Admin {
+    type Target = AdminParts;
+
+    fn deref(&self) -> &AdminParts {
+        &self.parts
+    }
+}
+
+// === pages
 
 async fn measured(State(admin): State<Admin>) -> impl IntoResponse {
     for (plan, level) in limiters::levels(&admin).await {
@@ -101,7 +130,7 @@ async fn measured(State(admin): State<Admin>) -> impl IntoResponse {
     admin.metrics.run_upkeep();
     (
         [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
-        admin.plan.measured(&admin.metrics),
+        admin.live.measured(&admin.metrics),
     )
 }
 
@@ -140,6 +169,7 @@ async fn readyz(State(admin): State<Admin>) -> impl IntoResponse {
         false => (StatusCode::SERVICE_UNAVAILABLE, false),
     };
     let mut said = json!({ "ready": ready, "reasons": reasons });
+    said["config"] = reload::shown(admin.live.loaded());
     if let Some(health) = &admin.health {
         said["store"] = store(health);
     }

@@ -40,17 +40,34 @@ impl Config {
     ///
     /// All mistakes at once, each with its line and column.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let file = path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|error| ConfigError {
-            file: file.clone(),
+        Self::of_file(path, &Self::text(path)?)
+    }
+
+    /// Reads the text of a configuration file.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the file cannot be read, as a mistake.
+    pub(crate) fn text(path: &Path) -> Result<String, ConfigError> {
+        std::fs::read_to_string(path).map_err(|error| ConfigError {
+            file: path.display().to_string(),
             mistakes: vec![Mistake {
                 place: None,
                 path: String::new(),
                 reason: format!("cannot be read: {}", unreadable(&error)),
             }],
-        })?;
+        })
+    }
+
+    /// Checks the `text` of the configuration file at `path`.
+    ///
+    /// # Errors
+    ///
+    /// All mistakes at once, each with its line and column.
+    pub(crate) fn of_file(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let directory = path.parent().unwrap_or_else(|| Path::new("."));
-        Self::parse(&text, &file, directory, &|name| std::env::var(name).ok())
+        let file = path.display().to_string();
+        Self::parse(text, &file, directory, &|name| std::env::var(name).ok())
     }
 
     /// Checks the text of a configuration. `${file:NAME}` reads files below `directory`, and `${NAME}` calls `variable`.

@@ -11,7 +11,7 @@ use crate::{
     plan::{AutoLimit, Observed, Plan},
     store::{Note, NoteChange, StoreAdmin, StoreError},
 };
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep, timeout};
 
 /// How often a record is read: twice in a period, at least once a second and at most ten times.
@@ -30,11 +30,9 @@ const START: Duration = Duration::from_millis(500);
 /// How often a report is tried when other gateways replace the record at the same moment.
 const ATTEMPTS: usize = 4;
 
-/// A limiter of the plan, with the knowledge of its record.
+/// The learned part of a limiter, with the knowledge of its record.
 struct Learner {
-    plan: Arc<Plan>,
-    /// The index of the limiter.
-    limiter: usize,
+    auto: Arc<AutoLimit>,
     store: Arc<dyn StoreAdmin>,
     key: Arc<str>,
     /// The record as the store had it last. It is written again when the store has lost it.
@@ -49,14 +47,35 @@ enum Learned {
 }
 
 /// Reads the records of all limiters that learn, and keeps reading and writing them on the current runtime.
-pub(crate) async fn begin(plan: &Arc<Plan>, store: &Arc<dyn StoreAdmin>) {
-    for limiter in 0..plan.limiters.len() {
-        let Some(auto) = plan.limiters[limiter].auto() else { continue };
-        let (plan, store, key) = (plan.clone(), store.clone(), auto.key.clone().into());
-        let looked = Instant::now();
-        let mut learner = Learner { plan, limiter, store, key, known: None, looked };
+pub(crate) async fn begin(plan: &Plan, store: &Arc<dyn StoreAdmin>) {
+    for auto in plan.limiters.iter().filter_map(|limiter| limiter.auto()) {
+        let mut learner = Learner::new(auto, store);
         drop(timeout(START, learner.report()).await);
         tokio::spawn(learner.keep());
+    }
+}
+
+/// Keeps the records of the limiters of `plan`, which has replaced `before`, on the current runtime. Limiters that both plans
+/// share have their task already; those of `before` alone end theirs.
+pub(crate) fn follow(plan: &Plan, before: &Plan, store: &Arc<dyn StoreAdmin>) {
+    let all = |plan: &Plan| -> HashMap<_, _> {
+        let learned = plan.limiters.iter().filter_map(|limiter| limiter.auto());
+        learned.map(|auto| (Arc::as_ptr(auto), auto.clone())).collect()
+    };
+    let (new, old) = (all(plan), all(before));
+    for (own, auto) in &old {
+        if !new.contains_key(own) {
+            auto.replaced();
+        }
+    }
+    for (own, auto) in &new {
+        if !old.contains_key(own) {
+            let mut learner = Learner::new(auto, store);
+            tokio::spawn(async move {
+                drop(timeout(PATIENCE, learner.report()).await);
+                learner.keep().await;
+            });
+        }
     }
 }
 
@@ -90,35 +109,37 @@ pub(crate) async fn forget(
 // === impl Learner ===
 
 impl Learner {
+    fn new(auto: &Arc<AutoLimit>, store: &Arc<dyn StoreAdmin>) -> Self {
+        let key = auto.key.clone().into();
+        let (auto, store, looked) = (auto.clone(), store.clone(), Instant::now());
+        Self { auto, store, key, known: None, looked }
+    }
+
+    /// Reports until a plan without this limiter replaces the present one.
     async fn keep(mut self) {
-        loop {
-            let auto = self.auto();
-            let period = match auto.rule {
+        while !self.auto.is_replaced() {
+            let period = match self.auto.rule {
                 AutoRule::Rate(rule) => crate::limit::duration(rule.period),
                 AutoRule::Margin(_) => LONGEST,
             };
             tokio::select! {
                 () = sleep((period / 2).clamp(SHORTEST, LONGEST)) => {}
-                () = auto.wake.notified() => {}
+                () = self.auto.wake.notified() => {}
             }
             drop(timeout(PATIENCE, self.report()).await);
         }
     }
 
-    fn auto(&self) -> &AutoLimit {
-        self.plan.limiters[self.limiter].auto().expect("only limiters that learn have a task")
-    }
-
     /// Brings the observations of this gateway into the shared record, and the record into the limiter.
     async fn report(&mut self) -> Result<(), StoreError> {
-        let observed = self.auto().observed();
+        let observed = self.auto.observed();
         let is_unused = observed.asked == 0 && observed.refused.is_none();
         if is_unused && self.known.is_some() && self.looked.elapsed() < UNUSED {
             return Ok(());
         }
         let result = self.report_observed(&observed).await;
         if let (Err(_), Some(refusal)) = (&result, observed.refused) {
-            self.auto().put_back(refusal);
+            self.auto.put_back(refusal);
         }
         result
     }
@@ -133,7 +154,7 @@ impl Learner {
             };
             let text: Arc<str> = next.text().into();
             if note.text.as_ref() == Some(&text) {
-                next.apply(self.auto());
+                next.apply(&self.auto);
                 self.known = Some(text);
                 return Ok(());
             }
@@ -148,7 +169,7 @@ impl Learner {
         let Note { text, now } = note;
         let sent =
             observed.refused.map(|refusal| (now - micros(refusal.sent.elapsed()), refusal.rate));
-        let auto = self.auto();
+        let auto = &self.auto;
         let text = text.as_ref().or(self.known.as_ref());
         Some(match auto.rule {
             AutoRule::Rate(rule) => {

@@ -23,6 +23,7 @@ pub mod answer;
 pub mod plan;
 pub mod learn;
 pub mod proxy;
+pub mod live;
 pub mod admin;
 pub mod server;
 pub mod cli;

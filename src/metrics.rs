@@ -19,6 +19,7 @@ use crate::{
         batch::StoreMetrics,
         health::{HealthMetrics, PaceMetrics},
     },
+    throttle::Timestamp,
     upstream::AddressMetrics,
 };
 use metrics::{
@@ -29,7 +30,7 @@ use metrics_exporter_prometheus::{
     BuildError, Matcher, PrometheusBuilder, PrometheusHandle,
     formatting::{sanitize_label_value, write_help_line, write_type_line},
 };
-use std::time::Duration;
+use std::{fmt::Write, time::Duration};
 
 const REQUESTS: &str = "paceway_requests_total";
 const DECISIONS: &str = "paceway_decisions_total";
@@ -63,6 +64,9 @@ const TASKS: &str = "paceway_tasks";
 const LOG_DROPPED: &str = "paceway_log_lines_dropped_total";
 const MAX_FILES: &str = "process_max_fds";
 const OPEN_FILES: &str = "process_open_fds";
+const CONFIG_RELOADS: &str = "paceway_config_reloads_total";
+const CONFIG_LOADED: &str = "paceway_config_loaded_timestamp_seconds";
+const CONFIG_INFO: &str = "paceway_config_info";
 const BUILD_INFO: &str = "paceway_build_info";
 
 /// Handles for the connections of clients, shared by all workers.
@@ -272,6 +276,23 @@ pub fn open_files() -> Gauge {
     gauge!(OPEN_FILES)
 }
 
+/// Returns the counter of reloads of the configuration: those that took effect, or those of an invalid file.
+pub fn config_reloads(is_ok: bool) -> Counter {
+    counter!(CONFIG_RELOADS, "result" => if is_ok { "ok" } else { "error" })
+}
+
+/// Sets the time at which the configuration in use was loaded.
+pub fn config_loaded(at: Timestamp) {
+    gauge!(CONFIG_LOADED).set(at.as_millisecond() as f64 / 1e3);
+}
+
+/// Appends the metric with the hash of the configuration in use. The exporter would keep a line for each earlier hash.
+pub fn config_info(text: &mut String, hash: &str) {
+    family(text, CONFIG_INFO, "gauge", "The configuration in use, by the hash of its file.");
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "{CONFIG_INFO}{{hash=\"{hash}\"}} 1");
+}
+
 /// Writes all metrics in the text format of Prometheus: those of `exporter`, then the counts of the workers.
 pub fn text<'a>(
     exporter: &PrometheusHandle,
@@ -333,12 +354,16 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
         .set_buckets_for_metric(all_histograms, &TimeHistogram::bounds())?
         .install_recorder()?;
     describe();
+    // A series that begins with the first error cannot show an increase at it.
+    [true, false].map(config_reloads).iter().for_each(|reloads| reloads.absolute(0));
     let version = env!("CARGO_PKG_VERSION");
     gauge!(BUILD_INFO, "version" => version).set(1.0);
     Ok(handle)
 }
 
 fn describe() {
+    describe_counter!(CONFIG_RELOADS, "Reloads of the configuration, by result.");
+    describe_gauge!(CONFIG_LOADED, "When the configuration in use was loaded, in Unix time.");
     describe_gauge!(WAITING, "Requests that are being held for their slot.");
     describe_gauge!(TUNNELS, "Connections that were upgraded, such as WebSockets, and are open.");
     describe_gauge!(AVAILABLE, "Permits of a limiter that could be taken now.");

@@ -6,6 +6,7 @@ mod body;
 mod budget;
 mod client;
 mod connecting;
+mod current;
 mod drain;
 mod forward;
 mod held;
@@ -28,6 +29,7 @@ pub use arrival::Arrival;
 pub use body::{Body, BodyError};
 pub use budget::budget;
 pub use client::{Client, ClientConnection};
+pub use current::CurrentProxy;
 pub use respond::Ending;
 
 use crate::{
@@ -72,6 +74,7 @@ use upgrade::Upgrade;
 #[derive(Debug, Clone)]
 pub struct Proxy(Arc<Inner>);
 
+/// The parts of a proxy. The proxy that replaces another one has its store, tunnels, ids and drain.
 #[derive(Debug)]
 struct Inner {
     /// The configuration made ready, which all workers share.
@@ -83,8 +86,8 @@ struct Inner {
     /// This worker's connections, by index of the upstream.
     upstreams: Vec<Pool>,
     tunnels: Tunnels,
-    ids: RequestIds,
-    drain: Drain,
+    ids: Arc<RequestIds>,
+    drain: Arc<Drain>,
 }
 
 /// A request from its arrival to its answer. Dropped before that, it is counted and logged as cancelled.
@@ -123,7 +126,7 @@ impl Proxy {
         store: Arc<dyn Store>,
         upstreams: Vec<Pool>,
     ) -> Self {
-        let (tunnels, ids, drain) = (Tunnels::new(), RequestIds::new(), Drain::default());
+        let (tunnels, ids, drain) = (Tunnels::new(), RequestIds::new().into(), Arc::default());
         Self(Arc::new(Inner { plan, worker, store, upstreams, tunnels, ids, drain }))
     }
 
@@ -313,6 +316,25 @@ impl Proxy {
             false => policy.max_wait,
         };
         Ok(Routed { route, policy, fixed, budget, request, seen, upgrade, is_expected })
+    }
+}
+
+// === impl Inner ===
+
+impl Inner {
+    /// The proxy that replaces this one.
+    fn next(&self, plan: Arc<Plan>, upstreams: Vec<Pool>) -> Self {
+        let Self { worker, store, tunnels, ids, drain, .. } = self;
+        let (store, tunnels) = (store.clone(), tunnels.clone());
+        Self {
+            plan,
+            worker: *worker,
+            store,
+            upstreams,
+            tunnels,
+            ids: ids.clone(),
+            drain: drain.clone(),
+        }
     }
 }
 

@@ -3,7 +3,6 @@
 mod acceptor;
 mod admin_connections;
 mod balancer;
-mod certificates;
 mod client_timer;
 mod connection;
 mod connection_limit;
@@ -33,11 +32,11 @@ pub use error::ServerError;
 pub use mount::router;
 
 use crate::{
-    admin::{self, Admin},
+    admin::{self, AdminParts},
     config::Config,
-    learn, log, metrics,
+    live::{ConfigParts, Live, ReadFile, watch_file},
+    log, metrics,
     plan::Plan,
-    upstream,
 };
 use admin_connections::AdminTimeouts;
 use balancer::ConnectionBalancer;
@@ -46,7 +45,7 @@ use descriptors::Shares;
 use error::system;
 use metrics_exporter_prometheus::PrometheusHandle;
 use phase::{LINGER, Phase};
-use socket::{clusters, ensure_free, listen};
+use socket::{ensure_free, listen};
 use source::StoreSource;
 use std::{
     net::{SocketAddr, TcpListener as StdListener},
@@ -60,7 +59,7 @@ use std::{
 };
 use tokio::{
     runtime::{self, Runtime, RuntimeMetrics},
-    signal::unix::{Signal, SignalKind, signal},
+    signal::unix::{SignalKind, signal},
     sync::{Semaphore, mpsc, watch},
     time::{Instant, sleep, timeout},
 };
@@ -74,7 +73,8 @@ const LAST_LINES: Duration = Duration::from_millis(200);
 /// A gateway whose sockets are open.
 #[derive(Debug)]
 pub struct Server {
-    plan: Arc<Plan>,
+    file: Arc<ReadFile>,
+    access_log: bool,
     metrics: PrometheusHandle,
     data: Vec<StdListener>,
     admin: StdListener,
@@ -93,8 +93,18 @@ impl Server {
     ///
     /// [`ServerError::Listen`] if an address is in use, [`ServerError::System`] if a recorder is installed already.
     pub fn bind(config: Config, access_log: bool) -> Result<Self, ServerError> {
+        Self::bind_file(ReadFile::without_file(config), access_log)
+    }
+
+    /// Opens the sockets of a configuration file, which SIGHUP and `POST /reload` read again.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::bind`].
+    pub fn bind_file(file: ReadFile, access_log: bool) -> Result<Self, ServerError> {
+        let config = &file.config;
         let metrics = metrics::install().map_err(|error| ServerError::System(error.into()))?;
-        let shares = Shares::of(descriptors::raise(), &config);
+        let shares = Shares::of(descriptors::raise(), config);
         metrics::max_files().set(shares.limit as f64);
         let failed = |address, key| move |source| ServerError::Listen { address, key, source };
         let open = |address, key, shared| listen(address, shared).map_err(failed(address, key));
@@ -109,8 +119,8 @@ impl Server {
         let admin = open(config.admin.listen, "admin", false)?;
         let admin_address =
             admin.local_addr().map_err(|error| ServerError::System(error.into()))?;
-        let plan = Arc::new(Plan::new(config, access_log));
-        Ok(Self { plan, metrics, data, admin, listen, admin_address, shares })
+        let file = Arc::new(file);
+        Ok(Self { file, access_log, metrics, data, admin, listen, admin_address, shares })
     }
 
     /// Returns the addresses of the data plane and of the admin side. Where the configuration has port 0, the system has
@@ -128,15 +138,14 @@ impl Server {
         let main = new_runtime()?;
         main.block_on(async move {
             let shares = self.shares;
-            shares.log(self.plan.config.client.max_connections);
-            let source = StoreSource::open(&self.plan).await?;
-            let clusters = clusters(&self.plan.config, shares.upstreams)?;
-            upstream::follow(&clusters, &self.plan.config.resolver);
+            let plan = Arc::new(Plan::new(self.file.config.clone(), self.access_log));
+            shares.log(plan.config.client.max_connections);
+            let source = StoreSource::open(&plan).await?;
+            let live =
+                Arc::new(Live::new(plan, ConfigParts { file: self.file }, shares.upstreams)?);
             let draining = Arc::new(AtomicBool::new(false));
-            let tls = self.plan.config.tls.clone().map(certificates::open).transpose()?;
-            if tls.is_none() {
-                tokio::spawn(outlive_hangups(signal(SignalKind::hangup()).map_err(system)?));
-            }
+            let hangups = signal(SignalKind::hangup()).map_err(system)?;
+            tokio::spawn(watch_file(live.clone(), hangups));
             let connections = Arc::new(ConnectionLimit::new(shares.clients));
             let (phase, phases) = watch::channel(Phase::Running);
             let drain_end = Arc::new(OnceLock::new());
@@ -148,11 +157,9 @@ impl Server {
                     listener,
                     handoffs,
                     balancer: balancer.clone(),
-                    plan: self.plan.clone(),
+                    live: live.clone(),
                     number,
                     source: source.clone(),
-                    clusters: clusters.clone(),
-                    tls: tls.clone(),
                     connections: connections.clone(),
                     turned_away: Arc::new(Semaphore::new(shares.turned_away)),
                     draining: draining.clone(),
@@ -162,21 +169,21 @@ impl Server {
                 runtimes.push(start(worker, ended.clone())?);
             }
             drop(ended);
-            let store = source.with_recovery(self.plan.levels()).await?;
-            learn::begin(&self.plan, &store).await;
-            tokio::spawn(pauses::report(self.plan.clone(), store.pauses().events()));
+            let store = source.with_recovery(live.levels()).await?;
+            live.learn(&store).await;
+            tokio::spawn(pauses::report(live.clone(), store.pauses().events()));
             if let Some(health) = source.health() {
-                tokio::spawn(losses::report(self.plan.clone(), store.clone(), health));
+                tokio::spawn(losses::report(live.clone(), store.clone(), health));
             }
-            let admin = Admin {
-                plan: self.plan.clone(),
+            let admin = AdminParts {
+                live: live.clone(),
                 store,
                 health: source.health(),
                 metrics: self.metrics.clone(),
                 draining: draining.clone(),
                 runtimes,
             };
-            let timeouts = AdminTimeouts::of(self.plan.config.client);
+            let timeouts = AdminTimeouts::of(live.plan().config.client);
             let pages = admin::router(admin);
             let most = shares.admin;
             tokio::spawn(admin_connections::serve(self.admin, pages, timeouts, most, phases));
@@ -184,7 +191,7 @@ impl Server {
             tracing::info!(
                 listen = %self.listen,
                 admin = %self.admin_address,
-                workers = self.plan.config.workers,
+                workers = live.plan().config.workers,
                 version = env!("CARGO_PKG_VERSION"),
                 "listening"
             );
@@ -193,7 +200,7 @@ impl Server {
                 _ = ends.recv() => return Err(ServerError::Worker),
             }
             draining.store(true, Relaxed);
-            let limit = self.plan.config.drain_timeout;
+            let limit = live.plan().config.drain_timeout;
             let _ = drain_end.set(Instant::now() + limit);
             let drained = drain(&phase, &mut ends, limit).await;
             source.leave().await;
@@ -254,13 +261,6 @@ async fn drain(
     tracing::warn!(limit_s = limit.as_secs_f64(), "drain_timeout is over: closing what is left");
     phase.send_replace(Phase::Aborting);
     all_ended.await
-}
-
-/// Ignores SIGHUP where no certificates can be read again. Its default would end the process.
-async fn outlive_hangups(mut hangups: Signal) {
-    while hangups.recv().await.is_some() {
-        tracing::info!("SIGHUP: there are no certificates to read again");
-    }
 }
 
 /// Resolves with the name of the signal at SIGTERM or SIGINT.

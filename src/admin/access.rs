@@ -1,6 +1,6 @@
 //! The access to the admin side: refuses a request that may not read a page, or may not change anything. It reads no body.
 
-use super::limiters::PageError;
+use super::{AdminParts, limiters::PageError};
 use crate::{
     config::{AdminConfig, AdminRead},
     log::{Permit, Throttle},
@@ -33,13 +33,18 @@ pub(super) struct Operator {
 
 /// Lets a request through to its page, with its [`Operator`] as an extension, or answers it.
 pub(super) async fn guard(
-    State(access): State<Arc<AdminConfig>>,
+    State(parts): State<Arc<AdminParts>>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     mut request: Request,
     next: Next,
 ) -> Response {
     let address = peer.ip().to_canonical();
-    match judge(&access, address, request.method(), request.uri(), request.headers()) {
+    // A reload may have brought another token.
+    let plan = parts.live.plan();
+    let judged =
+        judge(&plan.config.admin, address, request.method(), request.uri(), request.headers());
+    drop(plan);
+    match judged {
         Ok(operator) => {
             request.extensions_mut().insert(operator);
             next.run(request).await

@@ -8,10 +8,11 @@ use axum::{
 use serde_json::json;
 
 /// The methods of each page, its path, and a short description.
-const PAGES: [(&str, &str, &str); 10] = [
+const PAGES: [(&str, &str, &str); 11] = [
     ("GET", "/metrics", "metrics for Prometheus"),
     ("GET", "/healthz", "200 while the process lives"),
     ("GET", "/readyz", "200 when the gateway can serve, otherwise 503 with the reasons"),
+    ("POST", "/reload", "reads the configuration again"),
     ("GET", "/limiters", "the state of every limiter"),
     ("GET, DELETE", "/limiters/NAME", "the state of one limiter; DELETE resets it"),
     ("GET, DELETE", "/limiters/NAME/keys", "the keys that are in use; DELETE resets all of them"),

@@ -1,7 +1,7 @@
 //! `paceway run`: the gateway.
 
-use super::{CommandError, load, log};
-use crate::server::Server;
+use super::{CommandError, log};
+use crate::{live::ConfigFile, server::Server};
 use std::path::{Path, PathBuf};
 
 const DEFAULTS: [&str; 2] = ["paceway.yaml", "config/paceway.yaml"];
@@ -11,13 +11,14 @@ pub(super) fn run(file: Option<&Path>) -> Result<(), CommandError> {
         Some(file) => file.to_owned(),
         None => default_file()?,
     };
-    let config = load(&file)?;
+    let read = ConfigFile::new(&file).read().map_err(CommandError::usage)?;
+    let (config, hash) = (&read.config, &read.hash);
     let (access_log, _flush) = log::start(config.access_log)?;
-    tracing::info!(file = %file.display(), config = config.summary(), "configuration loaded");
+    tracing::info!(file = %file.display(), hash, config = config.summary(), "configuration loaded");
     for warning in config.warnings() {
         tracing::warn!(file = %file.display(), warning, "configuration");
     }
-    let server = Server::bind(config, access_log).map_err(anyhow::Error::new)?;
+    let server = Server::bind_file(read, access_log).map_err(anyhow::Error::new)?;
     Ok(server.run().map_err(anyhow::Error::new)?)
 }
 

@@ -166,6 +166,39 @@ impl Config {
             self.admin.listen,
         )
     }
+
+    /// Groups the limiters that some route uses together. A group has the first name of its limiters in the alphabet. A limiter
+    /// with a key that is alone in its group is spread over a Cluster.
+    ///
+    /// A single Redis server needs no common hash tag, so each limiter there is its own group. Its keys then stay the same when
+    /// routes are added, also while gateways with the old and the new routes run side by side.
+    pub(crate) fn group_limiters(&mut self) {
+        if let StoreConfig::Redis { url, .. } = &self.store
+            && !url.is_cluster()
+        {
+            for limiter in &mut self.limiters {
+                limiter.group = limiter.name.clone();
+            }
+            return;
+        }
+        let mut leader: Vec<usize> = (0..self.limiters.len()).collect();
+        for route in &self.routes {
+            let Some(first) = route.limiters.first() else { continue };
+            for charge in &route.limiters {
+                let (a, b) = (leader[first.limiter], leader[charge.limiter]);
+                leader.iter_mut().filter(|l| **l == b).for_each(|l| *l = a);
+            }
+        }
+        for (i, own) in leader.iter().enumerate() {
+            let members = || leader.iter().zip(&self.limiters).filter(|(l, _)| *l == own);
+            let name = members().map(|(_, limiter)| limiter.name.as_str()).min();
+            let name = name.unwrap_or_default().to_owned();
+            let alone = members().count() == 1;
+            let limiter = &mut self.limiters[i];
+            limiter.group = name;
+            limiter.spread = alone && limiter.key.is_some();
+        }
+    }
 }
 
 // === impl Route ===

@@ -16,7 +16,10 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::{
     mem,
-    sync::atomic::{AtomicU32, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+    },
     time::Duration,
 };
 use tokio::{sync::Notify, time::Instant};
@@ -44,6 +47,8 @@ pub struct AutoLimit {
     pub wake: Notify,
     /// The learned rate as a metric.
     shown: Option<Gauge>,
+    /// The present plan has another rule for the limiter, or no such limiter.
+    is_replaced: AtomicBool,
 }
 
 /// The rules of a limiter as they are now, one for each of its rates.
@@ -111,7 +116,38 @@ impl AutoLimit {
             times: Mutex::new([times; 2]),
             wake: Notify::new(),
             shown: matches!(rule, AutoRule::Rate(_)).then(shown),
+            is_replaced: AtomicBool::new(false),
         })
+    }
+
+    /// Takes over from `before`, the learned part of the limiter of the same name in the plan before. The same rule continues
+    /// with all of its observations. A rule with other bounds begins with the learned rate, within its bounds.
+    pub(super) fn taking_over(self, before: Option<&Arc<Self>>) -> Arc<Self> {
+        match before {
+            Some(before) if before.is_same(&self) => before.clone(),
+            Some(before) => {
+                if let (AutoRule::Rate(rule), Some(rate)) = (self.rule, before.rate()) {
+                    self.set_rate(rate.clamp(rule.min, rule.max));
+                }
+                Arc::new(self)
+            }
+            None => Arc::new(self),
+        }
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        (self.rule, &self.key, &self.first) == (other.rule, &other.key, &other.first)
+    }
+
+    /// Ends the reports of this part: a plan without it has replaced the one that it belonged to.
+    pub(crate) fn replaced(&self) {
+        self.is_replaced.store(true, Relaxed);
+        self.wake.notify_one();
+    }
+
+    /// Whether a plan without this part has replaced the one that it belonged to.
+    pub(crate) fn is_replaced(&self) -> bool {
+        self.is_replaced.load(Relaxed)
     }
 
     /// The rule of the rate with index `i`, as it is now.

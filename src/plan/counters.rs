@@ -3,10 +3,9 @@
 
 use super::Plan;
 use crate::{
-    metrics::{self, Decisions, Outcome, Outcomes, Statuses, TimeHistogram, WorkerCounts},
+    metrics::{Decisions, Outcome, Outcomes, Statuses, TimeHistogram},
     store::Checks,
 };
-use metrics_exporter_prometheus::PrometheusHandle;
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
@@ -118,46 +117,51 @@ impl DirectCounter {
 // === impl RouteCounters ===
 
 impl RouteCounters {
-    fn add(&self, other: &Self) {
+    pub(super) fn add(&self, other: &Self) {
         self.requests.add(&other.requests);
         self.wait.add(&other.wait);
+    }
+}
+
+// === impl UpstreamCounters ===
+
+impl UpstreamCounters {
+    pub(super) fn add(&self, other: &Self) {
+        self.statuses.add(&other.statuses);
+        self.seconds.add(&other.seconds);
     }
 }
 
 // === impl Plan ===
 
 impl Plan {
-    /// Writes all metrics as text: those of `exporter`, and the sums over the workers.
-    pub fn measured(&self, exporter: &PrometheusHandle) -> String {
-        let routes = self.routes.iter().enumerate().map(|(i, metrics)| {
-            let all = RouteCounters::default();
-            self.counters.iter().for_each(|counters| counters.add_to(&all, i));
-            (metrics, all.requests, all.wait)
-        });
-        let no_route = RouteCounters::default();
-        self.counters.iter().for_each(|counters| no_route.add(&counters.no_route));
-        let limiters = self.limiters.iter().enumerate().map(|(i, plan)| {
-            let all = Decisions::default();
-            self.counters.iter().for_each(|counters| all.add(&counters.limiters[i].decisions));
-            (&plan.metrics, all)
-        });
-        let upstreams = self.upstreams.iter().enumerate().map(|(i, upstream)| {
-            let (statuses, seconds) = (Statuses::default(), TimeHistogram::default());
-            for own in self.counters.iter().map(|counters| &counters.upstreams[i]) {
-                statuses.add(&own.statuses);
-                seconds.add(&own.seconds);
-            }
-            (upstream, statuses, seconds)
-        });
-        let overhead = TimeHistogram::default();
-        self.counters.iter().for_each(|counters| overhead.add(&counters.overhead.0));
-        let routes = routes.chain([(&self.no_route, no_route.requests, no_route.wait)]);
-        let waits = self.config.routes.iter().map(|route| route.max_wait.max(route.max_wait_cap));
-        let longest_wait = waits.max().unwrap_or_default();
-        metrics::text(
-            exporter,
-            WorkerCounts { routes, limiters, upstreams, overhead, longest_wait },
-        )
+    /// The counts of the route with index `i`, over all workers.
+    pub(super) fn route_counts(&self, i: usize) -> RouteCounters {
+        let all = RouteCounters::default();
+        self.counters.iter().for_each(|own| own.add_to(&all, i));
+        all
+    }
+
+    /// The decisions of the limiter with index `i`, over all workers.
+    pub(super) fn limiter_counts(&self, i: usize) -> Decisions {
+        let all = Decisions::default();
+        self.counters.iter().for_each(|own| all.add(&own.limiters[i].decisions));
+        all
+    }
+
+    /// The answers of the upstream with index `i`, over all workers.
+    pub(super) fn upstream_counts(&self, i: usize) -> UpstreamCounters {
+        let all = UpstreamCounters::default();
+        self.counters.iter().for_each(|own| all.add(&own.upstreams[i]));
+        all
+    }
+
+    /// Adds the counts of requests without a route, and the gateway's own time, over all workers.
+    pub(super) fn add_unrouted(&self, no_route: &RouteCounters, overhead: &TimeHistogram) {
+        for own in &self.counters {
+            no_route.add(&own.no_route);
+            overhead.add(&own.overhead.0);
+        }
     }
 }
 

@@ -58,7 +58,7 @@ impl Proxy {
     }
 
     fn streak(&self, routed: &Routed<'_>) -> &RefusalStreak {
-        &self.0.plan.streaks[routed.policy.upstream]
+        &self.0.plan.heard[routed.policy.upstream].streak
     }
 
     /// Notes an answer that refuses its request, or does not.

@@ -20,7 +20,7 @@ impl Proxy {
             return;
         };
         let sent = plan.micros(received.times.sent);
-        if plan.newest[routed.policy.upstream].fetch_max(sent, Ordering::Relaxed) > sent {
+        if plan.heard[routed.policy.upstream].newest.fetch_max(sent, Ordering::Relaxed) > sent {
             return;
         }
         let has_rate = |algorithm: &Algorithm| !matches!(algorithm, Algorithm::Concurrency(_));

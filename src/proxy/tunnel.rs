@@ -12,8 +12,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 /// The octets that a tunnel holds in each direction.
 const BUFFER: usize = 16 << 10;
 
-/// The tunnels of one worker. They are tasks of their own and outlive the requests that began them.
-#[derive(Debug)]
+/// The tunnels of one worker. They are tasks of their own and outlive the requests that began them. Clones share them.
+#[derive(Debug, Clone)]
 pub(super) struct Tunnels {
     open: TaskTracker,
     cut: CancellationToken,

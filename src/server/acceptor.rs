@@ -67,7 +67,7 @@ impl Acceptor {
     ) -> Result<JoinSet<()>, ServerError> {
         self.accept().await?;
         if let Some(end) = drain_end.get() {
-            self.context.proxy.drain(*end);
+            self.context.proxy.load().drain(*end);
         }
         // From now on the other workers keep the connections that they accept.
         self.handoffs.close();
@@ -152,7 +152,7 @@ impl Acceptor {
     /// Answers a client beyond the connection limit with 503. Over TLS, and when as many clients as may be are being
     /// answered so, the connection is closed without an answer.
     fn turn_away(&mut self, tcp: TcpStream) {
-        if self.context.tls.is_none()
+        if self.context.tls.borrow().is_none()
             && let Ok(permit) = self.turned_away.clone().try_acquire_owned()
         {
             // The answer must not wait for the client's delayed acknowledgement.
@@ -186,11 +186,13 @@ async fn serve(
         Ok(Err(None)) => return,
         Err(_) => return context.connections.refuse(Refusal::HeaderTimeout),
     };
-    let config = &context.plan.config;
+    let plan = context.plan();
+    let config = &plan.config;
     let (is_tls, trusted) = (handshake.is_tls(), handshake.trusted(&config.trusted_proxies));
     let Handshake { transport, early, protocol, address, .. } = handshake;
     let stream = Arc::new(ClientStream::new(transport, early, protocol, permit, config.limits));
     let client = Client::new(address.ip, address.port, is_tls, trusted, stream.clone());
+    drop(plan);
     let driver = ConnectionDriver::new(context, Arc::new(client), stream);
     match protocol {
         Protocol::Http2 => Box::pin(driver.http2()).await,

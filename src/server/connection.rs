@@ -107,7 +107,7 @@ impl ConnectionDriver {
             driver.stream.begin(&request);
             driver.clone().answer(Arrival::new(request))
         });
-        let limits = &self.context.plan.config.limits;
+        let limits = self.context.plan().config.limits;
         let mut builder = http1::Builder::new();
         builder.header_read_timeout(None).max_header_size(limits.header_bytes);
         // hyper would keep a buffer for each request, only to notice that the client has left. `ClientStream` notices it
@@ -145,7 +145,7 @@ impl ConnectionDriver {
         mut arrival: Arrival,
     ) -> impl Future<Output = Result<Response<TrackedBody>, Infallible>> {
         async move {
-            let proxy = &self.context.proxy;
+            let proxy = self.context.proxy.load();
             let (mut response, ending) = proxy.answer(&self.client, &mut arrival).await;
             match ending {
                 Ending::Open => {}
@@ -172,13 +172,13 @@ impl ConnectionDriver {
             let service = service_fn(move |request: Request<Incoming>| {
                 let (driver, mut arrival) = (driver.clone(), Arrival::new(request));
                 async move {
-                    let proxy = &driver.context.proxy;
+                    let proxy = driver.context.proxy.load();
                     let (response, _) = proxy.answer(&driver.client, &mut arrival).await;
                     Ok::<_, Infallible>(response.map(PiecedBody::new))
                 }
             });
-            let limits = &self.context.plan.config.limits;
-            let builder = http2::builder(streams.clone(), limits, &window);
+            let limits = self.context.plan().config.limits;
+            let builder = http2::builder(streams.clone(), &limits, &window);
             let mut connection = pin!(builder.serve_connection(Edge(self.stream.clone()), service));
             let close = |connection: Pin<&mut Connection<_, _, _>>| connection.graceful_shutdown();
             let waits = |cx: &mut Context<'_>| match self.stream.waits(cx) {
@@ -251,7 +251,7 @@ impl ConnectionDriver {
     async fn close(&self) {
         let refused = self.stream.refused();
         if let Some(status) = refused {
-            self.context.proxy.unparsed(&self.client, status);
+            self.context.proxy.load().unparsed(&self.client, status);
         }
         let is_sending =
             refused.is_some() || self.refused.load(Relaxed) || self.stream.has_unread_input();
@@ -264,7 +264,7 @@ impl ConnectionDriver {
     async fn refuse_late_head(&self) {
         let failure = Failure::HeadTimeout.response();
         self.context.connections.refuse(Refusal::HeaderTimeout);
-        self.context.proxy.unparsed(&self.client, failure.status());
+        self.context.proxy.load().unparsed(&self.client, failure.status());
         let answered = async {
             if self.stream.write_own(&serialized(&failure, None)).await.is_ok() {
                 self.stream.close(DISCARDED).await;

@@ -1,17 +1,17 @@
 //! The values that all connections of one worker share. Holds no connection itself.
 
 use super::{connection_limit::ConnectionLimit, phase::Phase};
-use crate::{config::ClientLimits, plan::Plan, proxy::Proxy};
+use crate::{config::ClientLimits, plan::Plan, proxy::CurrentProxy};
 use std::sync::{Arc, atomic::AtomicBool};
 use tokio::sync::watch;
 use tokio_rustls::rustls::ServerConfig;
 
 /// The values that all connections of one worker share.
 pub(super) struct ConnectionContext {
-    pub(super) proxy: Proxy,
-    pub(super) plan: Arc<Plan>,
-    /// The certificates that clients see; `None` where clients speak clear text.
-    pub(super) tls: Option<watch::Receiver<Arc<ServerConfig>>>,
+    /// Each request loads it, and keeps what it has loaded.
+    pub(super) proxy: CurrentProxy,
+    /// The certificates for the next handshake; `None` while clients speak clear text.
+    pub(super) tls: watch::Receiver<Option<Arc<ServerConfig>>>,
     /// The port that this worker listens on.
     pub(super) port: u16,
     /// The connection limit of all workers together.
@@ -24,8 +24,13 @@ pub(super) struct ConnectionContext {
 // === impl ConnectionContext ===
 
 impl ConnectionContext {
+    /// Returns the plan that a connection begins with. Its requests may have later ones.
+    pub(super) fn plan(&self) -> Arc<Plan> {
+        self.proxy.plan()
+    }
+
     /// Returns the time-outs of clients (`client` in the configuration).
     pub(super) fn client(&self) -> ClientLimits {
-        self.plan.config.client
+        self.plan().config.client
     }
 }

@@ -1,6 +1,11 @@
 //! Why a gateway cannot start, or has to stop. Each error keeps its source.
 
-use crate::{store::redis::ConnectError, tls::TlsError, upstream::TrustError};
+use crate::{
+    live::{ReloadError, UnusableUpstream},
+    store::redis::ConnectError,
+    tls::TlsError,
+    upstream::TrustError,
+};
 use std::{io, net::SocketAddr};
 
 /// Why a gateway cannot start, or has to stop.
@@ -36,6 +41,24 @@ pub enum ServerError {
     /// A worker ended without a signal, which only a bug causes.
     #[error("a worker ended; this is a bug")]
     Worker,
+}
+
+// === impl ServerError ===
+
+impl From<UnusableUpstream> for ServerError {
+    fn from(UnusableUpstream { name, source }: UnusableUpstream) -> Self {
+        Self::Upstream { name, source }
+    }
+}
+
+impl From<ReloadError> for ServerError {
+    fn from(error: ReloadError) -> Self {
+        match error {
+            ReloadError::Upstream(upstream) => upstream.into(),
+            ReloadError::Tls(error) => Self::Tls(error),
+            error @ (ReloadError::Config(_) | ReloadError::NoFile) => Self::System(error.into()),
+        }
+    }
 }
 
 /// Wraps an error of the system, for `map_err`.

@@ -47,7 +47,8 @@ impl Handshake {
         mut tcp: TcpStream,
         remote: SocketAddr,
     ) -> Result<Self, Option<Refusal>> {
-        let config = &context.plan.config;
+        let plan = context.plan();
+        let config = &plan.config;
         let mut address = ClientAddress { ip: remote.ip(), port: context.port };
         let mut is_anonymous = false;
         let ip = address.ip.to_canonical();
@@ -57,12 +58,13 @@ impl Handshake {
             is_anonymous = proxied.is_none();
             address = proxied.unwrap_or(address);
         }
-        let Some(tls) = &context.tls else {
+        let tls = context.tls.borrow().clone();
+        let Some(tls) = tls else {
             let (protocol, early) = detect(&mut tcp).await.map_err(|_| None)?;
             let transport = Transport::Plain(tcp);
             return Ok(Self { transport, early, protocol, address, is_anonymous });
         };
-        let acceptor = TlsAcceptor::from(tls.borrow().clone());
+        let acceptor = TlsAcceptor::from(tls);
         let accepted = Box::pin(acceptor.accept(tcp)).await;
         let tls = Box::new(accepted.map_err(|_| Some(Refusal::Tls))?);
         let protocol = match tls.get_ref().1.alpn_protocol() {

@@ -2,6 +2,7 @@
 
 use crate::{
     answer::end,
+    live::Live,
     plan::{LimiterPlan, Plan},
     store::{Store, StoreAdmin, health::Health},
 };
@@ -16,10 +17,11 @@ const LEAST: i64 = 1_000_000;
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// Writes the lines for as long as the process runs.
-pub(super) async fn report(plan: Arc<Plan>, store: Arc<dyn StoreAdmin>, health: Arc<Health>) {
+pub(super) async fn report(live: Arc<Live>, store: Arc<dyn StoreAdmin>, health: Arc<Health>) {
     let mut found = health.losses.found();
     while found.changed().await.is_ok() {
         let next = Instant::now() + PAUSE;
+        let plan = live.plan();
         let mut closed = closed(&plan, &*store);
         let more = closed.len().saturating_sub(LINES);
         closed.truncate(LINES);
@@ -36,6 +38,7 @@ pub(super) async fn report(plan: Arc<Plan>, store: Arc<dyn StoreAdmin>, health: 
         if more > 0 {
             tracing::warn!(more, "more limiters are closed; `/limiters` lists them");
         }
+        drop(plan);
         sleep_until(next).await;
     }
 }

@@ -4,18 +4,18 @@
 use super::{
     descriptors::{self, Shares},
     error::ServerError,
-    socket::clusters,
     source::StoreSource,
 };
 use crate::{
     config::Config,
-    learn,
+    learn, live,
     plan::Plan,
     proxy::Proxy,
-    upstream::{self, Pool},
+    upstream::{self, Pool, Sockets},
 };
 use axum::Router;
 use std::{num::NonZeroUsize, sync::Arc};
+use tokio::sync::watch;
 
 // === impl Proxy ===
 
@@ -30,10 +30,12 @@ impl Proxy {
         let shares = Shares::of(descriptors::raise(), &config);
         let plan = Arc::new(Plan::new(config, false));
         let source = StoreSource::open(&plan).await?;
-        let clusters = clusters(&plan.config, shares.upstreams)?;
+        let sockets = Sockets::new(shares.upstreams);
+        let clusters = live::clusters(&plan.config, &sockets, None)?;
         upstream::follow(&clusters, &plan.config.resolver);
         // The store that sends this process's heartbeats is the only one: no worker has one of its own.
-        let store = source.with_recovery(plan.levels()).await?;
+        let (_, levels) = watch::channel(plan.levels().into());
+        let store = source.with_recovery(levels).await?;
         learn::begin(&plan, &store).await;
         let pool = |cluster| Pool::new(cluster, NonZeroUsize::MIN);
         Ok(Self::new(plan, 0, store, clusters.into_iter().map(pool).collect()))

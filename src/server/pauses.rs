@@ -4,6 +4,7 @@ use crate::{
     answer::end,
     key,
     limit::micros,
+    live::Live,
     log::{Permit, Throttle},
     plan::Plan,
     store::{PauseEvent, PauseEvents},
@@ -16,9 +17,11 @@ static BEGINS: Throttle = Throttle::new();
 static ENDS: Throttle = Throttle::new();
 
 /// Writes a line for each of `events`, for as long as the process runs.
-pub(super) async fn report(plan: Arc<Plan>, mut events: PauseEvents) {
+pub(super) async fn report(live: Arc<Live>, mut events: PauseEvents) {
     loop {
-        match events.next().await {
+        let event = events.next().await;
+        let plan = live.plan();
+        match event {
             PauseEvent::Began { key, until, status } => {
                 if let Some(Permit { suppressed }) = BEGINS.permit() {
                     let (limiter, key) = shown(&plan, &key);

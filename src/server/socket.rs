@@ -1,16 +1,9 @@
-//! Listening sockets, and the upstreams as all workers share them.
+//! Listening sockets.
 
-use super::error::ServerError;
-use crate::{
-    config::{self, Config},
-    metrics,
-    upstream::{Cluster, ClusterSettings, Sockets},
-};
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 use std::{
     io,
     net::{SocketAddr, TcpListener},
-    sync::Arc,
     time::Duration,
 };
 
@@ -40,28 +33,4 @@ fn bind(address: SocketAddr, shared: bool) -> io::Result<Socket> {
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     Ok(socket)
-}
-
-/// Makes the upstreams that all workers share, with at most `most` connections together. Reads the system's certificate
-/// authorities only if an upstream needs them.
-///
-/// # Errors
-///
-/// [`ServerError::Upstream`] if certificates or the name of an upstream cannot be used for TLS.
-pub(super) fn clusters(config: &Config, most: usize) -> Result<Vec<Arc<Cluster>>, ServerError> {
-    let (mut roots, sockets) = (None, Sockets::new(most));
-    let cluster = |upstream: &config::Upstream| {
-        let settings = ClusterSettings {
-            name: upstream.name.clone(),
-            targets: upstream.targets.clone(),
-            timeouts: upstream.timeouts,
-            pool_size: upstream.pool_size,
-            http2: upstream.http2,
-            tls: upstream.tls.clone(),
-            sockets: sockets.clone(),
-        };
-        Cluster::new(settings, metrics::addresses(&upstream.name), &mut roots)
-            .map_err(|source| ServerError::Upstream { name: upstream.name.clone(), source })
-    };
-    config.upstreams.iter().map(cluster).collect()
 }

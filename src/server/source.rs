@@ -9,6 +9,7 @@ use crate::{
 };
 use paceway_limit::redis::{RedisMetrics, RedisProcess, RedisSettings};
 use std::sync::Arc;
+use tokio::sync::watch;
 
 /// The store of the configuration, of which each worker and the admin side open a connection of their own.
 #[derive(Debug, Clone)]
@@ -67,7 +68,7 @@ impl StoreSource {
     /// levels it reads.
     pub(super) async fn with_recovery(
         &self,
-        looked: Vec<Check>,
+        looked: watch::Receiver<Arc<[Check]>>,
     ) -> Result<Arc<dyn StoreAdmin>, ServerError> {
         Ok(match self {
             Self::Memory(store) => for_one_side(store),

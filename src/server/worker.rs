@@ -9,12 +9,7 @@ use super::{
     phase::{LINGER, Phase},
     source::StoreSource,
 };
-use crate::{
-    plan::Plan,
-    proxy::Proxy,
-    store::Store,
-    upstream::{Cluster, Pool},
-};
+use crate::{live::Live, store::Store};
 use std::{
     net::TcpListener,
     sync::{Arc, OnceLock, atomic::AtomicBool},
@@ -24,7 +19,6 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep, timeout},
 };
-use tokio_rustls::rustls::ServerConfig;
 
 /// One worker, before it runs.
 pub(super) struct Worker {
@@ -33,14 +27,10 @@ pub(super) struct Worker {
     /// Connections that other workers accepted for this one.
     pub(super) handoffs: mpsc::Receiver<Handoff>,
     pub(super) balancer: Arc<ConnectionBalancer>,
-    pub(super) plan: Arc<Plan>,
+    pub(super) live: Arc<Live>,
     /// The number of this worker, from 0, by which the plan keeps its counters.
     pub(super) number: usize,
     pub(super) source: StoreSource,
-    /// The upstreams, as all workers share them.
-    pub(super) clusters: Vec<Arc<Cluster>>,
-    /// The certificates that clients see; `None` where clients speak clear text.
-    pub(super) tls: Option<watch::Receiver<Arc<ServerConfig>>>,
     /// The connection limit of all workers together.
     pub(super) connections: Arc<ConnectionLimit>,
     /// Bounds the clients that this worker answers with 503 at one time because too many are connected.
@@ -62,7 +52,7 @@ impl Worker {
     pub(super) async fn run(self) -> Result<(), ServerError> {
         let store = self.source.store().await?;
         let context = self.context(store.clone())?;
-        let (mut phases, proxy) = (self.phases, &context.proxy);
+        let mut phases = self.phases;
         let acceptor = Acceptor {
             listener: self.listener,
             handoffs: self.handoffs,
@@ -75,11 +65,12 @@ impl Worker {
         let mut connections = acceptor.run(&self.drain_end).await?;
         let all_ended = async {
             while connections.join_next().await.is_some() {}
-            proxy.tunnels_ended().await;
+            // The proxy that replaces another one has its tunnels.
+            context.proxy.load().tunnels_ended().await;
         };
         let aborted = async {
             let _ = phases.wait_for(|phase| *phase == Phase::Aborting).await;
-            proxy.cut_tunnels();
+            context.proxy.load().cut_tunnels();
             // Connections watch the phase, too: they release all that they hold before they end.
             sleep(LINGER).await;
         };
@@ -87,21 +78,18 @@ impl Worker {
             () = all_ended => {}
             () = aborted => {}
         }
-        proxy.cut_tunnels();
+        context.proxy.load().cut_tunnels();
         connections.shutdown().await;
-        proxy.tunnels_ended().await;
+        context.proxy.load().tunnels_ended().await;
         // Unused permits are on their way back to the store, which may be away.
         let _ = timeout(LINGER, store.flush()).await;
         Ok(())
     }
 
     fn context(&self, store: Arc<dyn Store>) -> Result<Arc<ConnectionContext>, ServerError> {
-        let workers = self.plan.config.workers;
-        let upstreams = self.clusters.iter().map(|cluster| Pool::new(cluster.clone(), workers));
         Ok(Arc::new(ConnectionContext {
-            proxy: Proxy::new(self.plan.clone(), self.number, store, upstreams.collect()),
-            plan: self.plan.clone(),
-            tls: self.tls.clone(),
+            proxy: self.live.join(self.number, store),
+            tls: self.live.certificates(),
             port: self.listener.local_addr().map_err(system)?.port(),
             connections: self.connections.clone(),
             draining: self.draining.clone(),

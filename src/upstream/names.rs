@@ -12,7 +12,7 @@ use hickory_resolver::{
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::Path,
-    sync::Arc,
+    sync::{Arc, Weak},
     time::Duration,
 };
 use tokio::time::{Instant, sleep, timeout};
@@ -45,23 +45,27 @@ enum NameError {
     Net(#[from] NetError),
 }
 
-/// Keeps the addresses of all names fresh, by one task each on the current runtime. The DNS `servers` are asked in place
+/// Keeps the addresses of all names fresh while their cluster exists, by one task each on the current runtime. The DNS `servers` are asked in place
 /// of the system's; an empty list means the system's.
 pub fn follow(clusters: &[Arc<Cluster>], servers: &[SocketAddr]) {
     let servers: Arc<[SocketAddr]> = servers.into();
     for cluster in clusters {
         for (target, of) in cluster.unresolved() {
             let resolver = Resolver { servers: servers.clone(), made: None };
-            tokio::spawn(refresh(cluster.clone(), target, of.host_name().to_owned(), resolver));
+            let name = of.host_name().to_owned();
+            tokio::spawn(refresh(Arc::downgrade(cluster), target, name, resolver));
         }
     }
 }
 
-/// Looks up one name for ever, each time when the answer before is used up.
-async fn refresh(cluster: Arc<Cluster>, target: usize, name: String, mut resolver: Resolver) {
+/// Looks up one name while its cluster exists, each time when the answer before is used up.
+async fn refresh(cluster: Weak<Cluster>, target: usize, name: String, mut resolver: Resolver) {
     let mut pause = PAUSE.0;
     loop {
-        let kept = match resolver.lookup(&name).await {
+        let answer = resolver.lookup(&name).await;
+        // A reload may have replaced it.
+        let Some(cluster) = cluster.upgrade() else { return };
+        let kept = match answer {
             Ok((ips, until)) => {
                 cluster.resolved(target, ips.into_iter());
                 pause = PAUSE.0;
@@ -74,6 +78,7 @@ async fn refresh(cluster: Arc<Cluster>, target: usize, name: String, mut resolve
                 std::mem::replace(&mut pause, longer)
             }
         };
+        drop(cluster);
         sleep(kept).await;
     }
 }

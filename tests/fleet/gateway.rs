@@ -21,6 +21,7 @@ use paceway::{
 };
 use std::{sync::Arc, time::Duration};
 use tokio::{
+    sync::watch,
     task::AbortHandle,
     time::{Instant, sleep, timeout},
 };
@@ -124,7 +125,12 @@ impl Process {
             }
         };
         let stores = (0..history.gateways[number].workers).map(worker).collect();
-        let keeper = Failover::with_recovery(link(7), noop(), process.clone(), looked(history));
+        let keeper = Failover::with_recovery(
+            link(7),
+            noop(),
+            process.clone(),
+            watch::channel(looked(history).into()).1,
+        );
         let (requests, is_open) = (Vec::new(), true);
         Self { number, stores, requests, is_open, process, _keeper: Arc::new(keeper) }
     }

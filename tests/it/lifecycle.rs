@@ -130,8 +130,8 @@ routes:
     until_asked(&upstream, 2).await;
     let mut operator = operator(&gateway).await;
     gateway.signal("TERM");
-    let draining = json!({ "ready": false, "reasons": ["draining"] });
-    assert_eq!(until_draining(&mut operator).await, draining);
+    let draining = until_draining(&mut operator).await;
+    assert_eq!((&draining["ready"], &draining["reasons"]), (&json!(false), &json!(["draining"])));
     assert_eq!(page(&mut operator, "/healthz").await.status, 200, "it still lives");
     eventually("no new connection is accepted", async || Conn::to(gateway.listen).await.err())
         .await;
@@ -297,7 +297,7 @@ async fn vendor() -> Upstream {
 type Labels = [(&'static str, &'static str)];
 
 /// The metrics of the contract that have a meaning now, with their types and labels.
-pub(crate) const METRICS: [(&str, &str, &[&str]); 32] = [
+pub(crate) const METRICS: [(&str, &str, &[&str]); 35] = [
     ("paceway_requests_total", "counter", &["outcome", "route"]),
     ("paceway_decisions_total", "counter", &["decision", "limiter", "source"]),
     ("paceway_late_wakeups_total", "counter", &["limiter"]),
@@ -329,6 +329,9 @@ pub(crate) const METRICS: [(&str, &str, &[&str]); 32] = [
     ("paceway_log_lines_dropped_total", "counter", &["stream"]),
     ("process_max_fds", "gauge", &[]),
     ("process_open_fds", "gauge", &[]),
+    ("paceway_config_reloads_total", "counter", &["result"]),
+    ("paceway_config_loaded_timestamp_seconds", "gauge", &[]),
+    ("paceway_config_info", "gauge", &["hash"]),
     ("paceway_build_info", "gauge", &["version"]),
 ];
 
@@ -401,6 +404,8 @@ async fn the_metrics_are_those_of_the_contract_and_pass_promtool() {
         (
             "result",
             &[
+                "ok",
+                "error",
                 "answered",
                 "throttled",
                 "failed",
@@ -424,7 +429,9 @@ async fn the_metrics_are_those_of_the_contract_and_pass_promtool() {
         ("version", &[env!("CARGO_PKG_VERSION")]),
     ];
     let closed: BTreeMap<_, _> = closed.into_iter().collect();
-    for (label, value) in &values {
+    // A file has one hash at a time.
+    assert_eq!(values.iter().filter(|(label, _)| label == "hash").count(), 1);
+    for (label, value) in values.iter().filter(|(label, _)| label != "hash") {
         assert!(closed[label.as_str()].contains(&value.as_str()), "{label}=\"{value}\"");
     }
 }
@@ -588,7 +595,10 @@ async fn the_pages_show_health_and_state() {
         "round_trip_ms": null,
         "timeout_ms": 2000.0,
     });
-    let expected = json!({ "ready": true, "reasons": [], "store": store });
+    let config = ready["config"].take();
+    let hash = config["hash"].as_str().expect("the hash of the file");
+    assert!(hash.len() == 16 && config["loaded"].is_string(), "{config}");
+    let expected = json!({ "ready": true, "reasons": [], "store": store, "config": null });
     assert_eq!((status, ready), (200, expected));
     assert_eq!(gateway.page("/nothing").await.status, 404);
 
@@ -640,20 +650,4 @@ async fn the_admin_side_serves_no_callers_and_the_data_side_no_pages() {
     assert_eq!(gateway.page("/search").await.status, 404);
     assert_eq!(gateway.get("/metrics").await.status, 404);
     assert_eq!(upstream.calls().len(), 0);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn without_certificates_a_hangup_changes_nothing() {
-    let upstream = Upstream::ok().await;
-    let mut gateway =
-        Gateway::start(&format!("upstream: {}\nroutes: [{{ suffix: \"*\" }}]\n", upstream.url()))
-            .await;
-    gateway.signal("HUP");
-    eventually("it knows of it", async || {
-        let message = |event: serde_json::Value| event["message"].as_str().map(str::to_owned);
-        gateway.events().into_iter().filter_map(message).find(|text| text.starts_with("SIGHUP"))
-    })
-    .await;
-    assert!(gateway.is_running());
-    assert_eq!(gateway.get("/").await.status, 200);
 }

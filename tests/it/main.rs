@@ -48,6 +48,7 @@ mod origins;
 mod pauses;
 mod places;
 mod proxy;
+mod reload;
 mod settle;
 mod smuggling;
 mod store_hostile;

@@ -17,6 +17,7 @@ use crate::{
 };
 use metrics::{Counter, Gauge};
 use std::{sync::Arc, time::Duration};
+use tokio::sync::watch;
 
 /// How long a start waits for a server: 2 s.
 const PROBE: Duration = Duration::from_secs(2);
@@ -167,7 +168,8 @@ impl RedisSettings {
             losses: Counter::noop(),
         };
         let process = RedisProcess::open(&self, metrics, true, None).await?;
-        let store = process.with_recovery(StoreMetrics::noop(), Vec::new()).await?;
+        let (_, none) = watch::channel([].into());
+        let store = process.with_recovery(StoreMetrics::noop(), none).await?;
         Ok(StoreHandle::new(Arc::new(store), &self.prefix))
     }
 
@@ -248,7 +250,7 @@ impl RedisProcess {
     }
 
     /// The one store of the process that sends its heartbeats, and charges the server when it is back. `looked` are
-    /// the limiters with one state.
+    /// the limiters with one state, as they are now.
     ///
     /// # Errors
     ///
@@ -256,7 +258,7 @@ impl RedisProcess {
     pub async fn with_recovery(
         &self,
         metrics: StoreMetrics,
-        looked: Vec<Check>,
+        looked: watch::Receiver<Arc<[Check]>>,
     ) -> Result<Failover, ConnectError> {
         let script = self.script(true).await?;
         script.receive_pauses(&self.prefix, &self.process.health.pauses);

@@ -28,7 +28,7 @@ pub(crate) struct Gateway {
     pub(crate) admin: SocketAddr,
     stdout: Lines,
     stderr: Lines,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 /// The lines that a process has written so far; read all the time, so that it never stops for a full pipe.
@@ -118,8 +118,21 @@ impl Gateway {
         Self::start_with(yaml, &[]).await
     }
 
+    /// The same in a directory that `prepare` fills before the start.
+    pub(crate) async fn start_in(
+        dir: tempfile::TempDir,
+        yaml: &str,
+        prepare: impl FnOnce(&Path),
+    ) -> Self {
+        prepare(dir.path());
+        Self::start_at(dir, yaml, &[]).await
+    }
+
     pub(crate) async fn start_with(yaml: &str, env: &[(String, String)]) -> Self {
-        let dir = tempfile::tempdir().expect("a directory");
+        Self::start_at(tempfile::tempdir().expect("a directory"), yaml, env).await
+    }
+
+    async fn start_at(dir: tempfile::TempDir, yaml: &str, env: &[(String, String)]) -> Self {
         let file = dir.path().join("paceway.yaml");
         fs::write(&file, with_addresses(yaml)).expect("the configuration");
         let args = ["run".as_ref(), "--config".as_ref(), file.as_os_str()];
@@ -155,7 +168,7 @@ impl Gateway {
             Some((address("listen")?, address("admin")?))
         })
         .await;
-        Self { child, listen, admin, stdout, stderr, _dir: dir }
+        Self { child, listen, admin, stdout, stderr, dir }
     }
 
     pub(crate) async fn get(&self, target: &str) -> Answer {
@@ -165,6 +178,31 @@ impl Gateway {
     /// Fetches a page of the admin side, such as `/metrics`.
     pub(crate) async fn page(&self, path: &str) -> Answer {
         get(self.admin, path).await
+    }
+
+    /// Its configuration file.
+    pub(crate) fn file(&self) -> PathBuf {
+        self.dir.path().join("paceway.yaml")
+    }
+
+    /// Replaces its configuration file at once, as a deployment does.
+    pub(crate) fn rewrite(&self, yaml: &str) {
+        let new = self.dir.path().join("new.yaml");
+        fs::write(&new, if yaml.is_empty() { String::new() } else { with_addresses(yaml) })
+            .expect("the configuration");
+        fs::rename(new, self.file()).expect("a swap");
+    }
+
+    /// Makes it read its configuration again, by `POST /reload`.
+    pub(crate) async fn reload(&self) -> Answer {
+        self.admin_request(request("POST", "/reload", &[("Content-Length", "0")])).await
+    }
+
+    /// Sends these bytes to the admin side.
+    pub(crate) async fn admin_request(&self, bytes: impl AsRef<[u8]>) -> Answer {
+        let mut conn = Conn::to(self.admin).await.expect("connect");
+        conn.send(bytes).await.expect("send");
+        conn.answer().await.expect("an answer")
     }
 
     /// Sends a request for `target` on a connection of its own and leaves the answer to the caller.

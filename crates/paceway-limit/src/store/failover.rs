@@ -25,7 +25,7 @@ use super::{
 use crate::algorithm::{Grant, Level, Micros, concurrency::Ticket, reserve::Part};
 use local::IsBack;
 use std::{fmt, sync::Arc, time::Duration};
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 
 /// How often each worker probes a store that is away.
 const PROBE: Duration = Duration::from_millis(200);
@@ -69,7 +69,7 @@ impl Failover {
         script: Arc<dyn Script>,
         metrics: StoreMetrics,
         process: Arc<Process>,
-        looked: Vec<Check>,
+        looked: watch::Receiver<Arc<[Check]>>,
     ) -> Self {
         let failover = Self::without_probes(script, metrics, process);
         // A process makes one such store, so the cell is empty.

@@ -7,8 +7,15 @@ use crate::{
     log::{Permit, Throttle},
     store::{Check, Pause, Source, Store, StoreError},
 };
-use std::{collections::HashMap, sync::atomic::Ordering::Relaxed, time::Duration};
-use tokio::time::{Instant, sleep, timeout};
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, timeout},
+};
 
 /// Time between heartbeats while the store answers. Other gateways count this one as absent when three are missing.
 const BEAT: Duration = Duration::from_millis(500);
@@ -54,11 +61,12 @@ impl Recovery {
 
 impl Failover {
     /// Sends heartbeats and brings the store back, for as long as the runtime lives or until this gateway leaves.
-    pub(super) async fn recover(self, looked: Vec<Check>) {
+    pub(super) async fn recover(self, looked: watch::Receiver<Arc<[Check]>>) {
         let health = &self.process.health;
         let (mut recovery, mut lanes_back) = (None, HashMap::new());
         let mut last_look = None::<Instant>;
         while !self.process.left.load(Relaxed) {
+            let looked = looked.borrow().clone();
             let answered = self.probe().await;
             // In a Cluster the server that counts gateways may be away alone, while others can be charged.
             let is_there = answered || (self.script.has_many_servers() && health.is_closed());

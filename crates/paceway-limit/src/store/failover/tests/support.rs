@@ -145,7 +145,7 @@ pub(super) fn sides(
 ) -> [Failover; 2] {
     let noop = StoreMetrics::noop;
     let failover = Failover::new(worker, noop(), process.clone());
-    [failover, Failover::with_recovery(keeper, noop(), process, Vec::new())]
+    [failover, Failover::with_recovery(keeper, noop(), process, watch::channel([].into()).1)]
 }
 
 pub(super) fn check(algorithm: Algorithm, on_failure: OnFailure) -> Check {

@@ -1,0 +1,40 @@
+//! Reads the configuration again when an operator asks for it, and shows which one is in use.
+
+use super::{Admin, limiters::PageError};
+use crate::live::{LoadedConfig, ReloadError};
+use axum::{Json, extract::State, http::StatusCode};
+use serde_json::{Value, json};
+use tokio::task::spawn_blocking;
+
+/// Reads the configuration again. The answer comes when all workers serve their next request by it.
+pub(super) async fn reload(State(admin): State<Admin>) -> Result<Json<Value>, PageError> {
+    let live = admin.live.clone();
+    // Reading files may block.
+    let result = spawn_blocking(move || live.reload()).await;
+    let failed = |status, why: &dyn ToString| PageError(status, why.to_string());
+    match result {
+        Ok(Ok(reloaded)) => Ok(Json(json!({
+            "reloaded": true,
+            "changed": reloaded.is_new,
+            "hash": reloaded.hash,
+            "needs_restart": reloaded.needs_restart,
+        }))),
+        Ok(Err(error @ ReloadError::NoFile)) => Err(failed(StatusCode::CONFLICT, &error)),
+        Ok(Err(error)) => Err(failed(StatusCode::UNPROCESSABLE_ENTITY, &error)),
+        // It panicked, which the log shows.
+        Err(error) => Err(failed(StatusCode::INTERNAL_SERVER_ERROR, &error)),
+    }
+}
+
+/// Describes the configuration that is in use, and the mistakes of a later one.
+pub(super) fn shown(loaded: LoadedConfig) -> Value {
+    let LoadedConfig { hash, at, error, needs_restart } = loaded;
+    let mut said = json!({ "hash": hash, "loaded": format!("{at:.3}") });
+    if let Some(error) = error {
+        said["error"] = error.into();
+    }
+    if !needs_restart.is_empty() {
+        said["needs_restart"] = needs_restart.into();
+    }
+    said
+}

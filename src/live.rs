@@ -1,0 +1,239 @@
+//! The configuration of a running gateway, and the one way by which it changes.
+//!
+//! Each source of changes (the file, and whatever [`ConfigParts`] has beside it) calls [`Live::apply`]. That makes the effective
+//! configuration from all parts, a new [`Plan`] from it, and swaps the plan of all workers. Nothing edits a plan in place: a
+//! request keeps the plan with which it began, and the plan is dropped after its last request.
+
+mod certificates;
+mod clusters;
+mod error;
+mod file;
+mod outcome;
+mod parts;
+mod restart;
+mod watcher;
+
+pub use clusters::clusters;
+pub use error::{ReloadError, UnusableUpstream};
+pub use file::{ConfigFile, ReadFile};
+pub use outcome::{LoadedConfig, Reloaded};
+pub use parts::ConfigParts;
+pub use watcher::watch_file;
+
+use crate::{
+    config::Config,
+    learn, metrics,
+    plan::{CountLedger, Plan},
+    proxy::{CurrentProxy, Proxy},
+    store::{Check, Store, StoreAdmin},
+    upstream::{self, Cluster, Pool, Sockets},
+};
+use arc_swap::ArcSwap;
+use certificates::Certificates;
+use metrics_exporter_prometheus::PrometheusHandle;
+use parking_lot::Mutex;
+use std::sync::{Arc, OnceLock};
+use tokio::{runtime::Handle, sync::watch};
+use tokio_rustls::rustls::ServerConfig;
+
+/// The configuration of a running gateway, shared by the whole process.
+pub struct Live {
+    plan: ArcSwap<Plan>,
+    /// The counters of plans that were replaced.
+    ledger: CountLedger,
+    certificates: Certificates,
+    /// The checks of the limiters whose levels are read once a second, so that they are known when the store is away.
+    levels: watch::Sender<Arc<[Check]>>,
+    /// The store of the admin side, by which limiters learn.
+    store: OnceLock<Arc<dyn StoreAdmin>>,
+    /// The runtime of the tasks that serve all workers.
+    runtime: Handle,
+    /// Held while the configuration changes, so that changes follow each other.
+    changing: Mutex<Changing>,
+    loaded: Mutex<LoadedConfig>,
+}
+
+/// All that a change replaces, beside the plan.
+struct Changing {
+    parts: ConfigParts,
+    clusters: Vec<Arc<Cluster>>,
+    /// The bound on connections to all upstreams together.
+    sockets: Arc<Sockets>,
+    workers: Vec<LiveWorker>,
+}
+
+/// A worker whose proxy changes with the configuration.
+struct LiveWorker {
+    runtime: Handle,
+    proxy: CurrentProxy,
+}
+
+// === impl Live ===
+
+impl Live {
+    /// Begins with `plan`, which was made from `parts`, and opens its upstreams, with at most `most` connections together. The
+    /// current runtime resolves their names.
+    ///
+    /// # Errors
+    ///
+    /// [`ReloadError`] if the certificates of an upstream or those for clients cannot be used.
+    pub fn new(plan: Arc<Plan>, parts: ConfigParts, most: usize) -> Result<Self, ReloadError> {
+        let sockets = Sockets::new(most);
+        let clusters = clusters(&plan.config, &sockets, None)?;
+        upstream::follow(&clusters, &plan.config.resolver);
+        let certificates = Certificates::open(plan.config.tls.clone())?;
+        let loaded = LoadedConfig::first(&parts.file.hash);
+        Ok(Self {
+            ledger: CountLedger::default(),
+            certificates,
+            levels: watch::Sender::new(plan.levels().into()),
+            store: OnceLock::new(),
+            runtime: Handle::current(),
+            changing: Mutex::new(Changing { parts, clusters, sockets, workers: Vec::new() }),
+            loaded: Mutex::new(loaded),
+            plan: ArcSwap::new(plan),
+        })
+    }
+
+    /// The plan for the next request.
+    pub fn plan(&self) -> Arc<Plan> {
+        self.plan.load_full()
+    }
+
+    /// The certificates for the next handshake; `None` while clients speak clear text.
+    pub fn certificates(&self) -> watch::Receiver<Option<Arc<ServerConfig>>> {
+        self.certificates.current()
+    }
+
+    /// The checks of the limiters whose levels can be shown, as they change with the plan.
+    pub fn levels(&self) -> watch::Receiver<Arc<[Check]>> {
+        self.levels.subscribe()
+    }
+
+    /// Makes the proxy of the worker with this number, which runs on the current runtime and asks its limiters by `store`.
+    /// Each change replaces it from now on.
+    pub fn join(&self, number: usize, store: Arc<dyn Store>) -> CurrentProxy {
+        let mut changing = self.changing.lock();
+        let plan = self.plan();
+        let workers = plan.config.workers;
+        let pools = changing.clusters.iter().map(|cluster| Pool::new(cluster.clone(), workers));
+        let proxy = CurrentProxy::new(Proxy::new(plan, number, store, pools.collect()));
+        let runtime = Handle::current();
+        changing.workers.push(LiveWorker { runtime, proxy: proxy.clone() });
+        proxy
+    }
+
+    /// Begins to read and write what limiters learn, by `store`.
+    pub async fn learn(&self, store: &Arc<dyn StoreAdmin>) {
+        learn::begin(&self.plan(), store).await;
+        // The admin side has one store, so that the cell is empty.
+        drop(self.store.set(store.clone()));
+    }
+
+    /// Changes the parts of the configuration, checks the whole, and swaps the plan of all workers. Nothing changes if the
+    /// whole is invalid. May take as long as a start, so that async code calls it by `spawn_blocking`.
+    ///
+    /// # Errors
+    ///
+    /// [`ReloadError`] with the mistakes as `paceway check` prints them.
+    pub fn apply(&self, change: impl FnOnce(&mut ConfigParts)) -> Result<Reloaded, ReloadError> {
+        let mut changing = self.changing.lock();
+        let mut parts = changing.parts.clone();
+        change(&mut parts);
+        let before = self.plan();
+        let mut config = parts.effective()?;
+        let needs_restart = restart::keep(&before.config, &mut config);
+        let hash = parts.file.hash.clone();
+        let is_new = config != before.config;
+        if is_new {
+            self.swap(&mut changing, &before, config)?;
+        }
+        changing.parts = parts;
+        drop((before, changing));
+        self.ledger.sweep(&self.plan.load());
+        Ok(Reloaded { hash, is_new, needs_restart })
+    }
+
+    /// Makes a plan of `config` and gives it to all workers.
+    fn swap(
+        &self,
+        changing: &mut Changing,
+        before: &Arc<Plan>,
+        config: Config,
+    ) -> Result<(), ReloadError> {
+        let _runtime = self.runtime.enter();
+        // All that can fail comes first.
+        let old = (&before.config, &*changing.clusters);
+        let clusters = clusters(&config, &changing.sockets, Some(old))?;
+        let certificates = self.certificates.of(&config.tls)?;
+        let plan = Arc::new(before.next(config));
+        let is_known =
+            |own: &Arc<Cluster>| changing.clusters.iter().any(|old| Arc::ptr_eq(old, own));
+        let opened: Vec<_> = clusters.iter().filter(|own| !is_known(own)).cloned().collect();
+        upstream::follow(&opened, &plan.config.resolver);
+        self.certificates.set(plan.config.tls.clone(), certificates);
+        for worker in &changing.workers {
+            worker.take(&plan, &clusters, &changing.clusters);
+        }
+        self.plan.store(plan.clone());
+        self.levels.send_replace(plan.levels().into());
+        if let Some(store) = self.store.get() {
+            learn::follow(&plan, before, store);
+        }
+        changing.clusters = clusters;
+        self.ledger.retire(before.clone());
+        Ok(())
+    }
+
+    /// Reads the file again, with its variables, secrets and certificates, and applies it. Reports the result in the log, in the
+    /// metrics and in [`Self::loaded`].
+    ///
+    /// # Errors
+    ///
+    /// [`ReloadError`] if the file is invalid. The old configuration stays.
+    pub fn reload(&self) -> Result<Reloaded, ReloadError> {
+        let file = self.changing.lock().parts.file.clone();
+        let result = file.again().and_then(|read| self.apply(|parts| parts.file = read));
+        self.loaded.lock().note(&result);
+        outcome::log(&result, &self.plan.load().config);
+        // Their content may have changed under the same names.
+        self.certificates.refresh(true);
+        result
+    }
+
+    /// Reads the certificates for clients again if their files have changed.
+    pub fn refresh_certificates(&self) {
+        self.certificates.refresh(false);
+    }
+
+    /// The result of the last reload, and the hash of the configuration that is in use.
+    pub fn loaded(&self) -> LoadedConfig {
+        self.loaded.lock().clone()
+    }
+
+    /// Writes all metrics as text: those of `exporter`, and the counts of the workers.
+    pub fn measured(&self, exporter: &PrometheusHandle) -> String {
+        let mut text = self.ledger.measured(&self.plan.load(), exporter);
+        metrics::config_info(&mut text, &self.loaded.lock().hash);
+        text
+    }
+}
+
+// === impl LiveWorker ===
+
+impl LiveWorker {
+    /// Gives the worker a proxy for `plan`. It keeps its connections to the clusters that are in both lists.
+    fn take(&self, plan: &Arc<Plan>, clusters: &[Arc<Cluster>], before: &[Arc<Cluster>]) {
+        // The tasks of new pools run where the worker does.
+        let _runtime = self.runtime.enter();
+        let pools = self.proxy.pools();
+        let pool = |cluster: &Arc<Cluster>| {
+            let known = before.iter().position(|old| Arc::ptr_eq(old, cluster));
+            known.map_or_else(
+                || Pool::new(cluster.clone(), plan.config.workers),
+                |known| pools[known].clone(),
+            )
+        };
+        self.proxy.replace(plan.clone(), clusters.iter().map(pool).collect());
+    }
+}

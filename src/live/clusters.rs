@@ -1,0 +1,76 @@
+//! The upstreams of a configuration, as all workers share them.
+
+use super::error::UnusableUpstream;
+use crate::{
+    config::{self, Config},
+    metrics,
+    upstream::{Cluster, ClusterSettings, Sockets},
+};
+use std::sync::Arc;
+
+/// Makes the upstreams that all workers share; `sockets` bounds their connections. An upstream that is the same in `before`,
+/// the configuration until now with its upstreams, keeps its addresses and connections. Reads the system's certificate
+/// authorities only if an upstream needs them.
+///
+/// # Errors
+///
+/// [`UnusableUpstream`] if certificates or the name of an upstream cannot be used for TLS.
+pub fn clusters(
+    config: &Config,
+    sockets: &Arc<Sockets>,
+    before: Option<(&Config, &[Arc<Cluster>])>,
+) -> Result<Vec<Arc<Cluster>>, UnusableUpstream> {
+    let mut roots = None;
+    // Other DNS servers may know other addresses.
+    let before = before.filter(|(old, _)| old.resolver == config.resolver);
+    let known = |upstream: &config::Upstream| {
+        let (old, clusters) = before?;
+        let i = old.upstreams.iter().position(|old| connects_as(old, upstream))?;
+        Some(clusters[i].clone())
+    };
+    let cluster = |upstream: &config::Upstream| {
+        if let Some(known) = known(upstream) {
+            return Ok(known);
+        }
+        let settings = ClusterSettings {
+            name: upstream.name.clone(),
+            targets: upstream.targets.clone(),
+            timeouts: upstream.timeouts,
+            pool_size: upstream.pool_size,
+            http2: upstream.http2,
+            tls: upstream.tls.clone(),
+            sockets: sockets.clone(),
+        };
+        Cluster::new(settings, metrics::addresses(&upstream.name), &mut roots)
+            .map_err(|source| UnusableUpstream { name: upstream.name.clone(), source })
+    };
+    config.upstreams.iter().map(cluster).collect()
+}
+
+/// Whether connections to one of the upstreams serve the other one as well.
+fn connects_as(one: &config::Upstream, other: &config::Upstream) -> bool {
+    // Exhaustive, so that a new key of upstreams does not compile until it is either compared here or named as one that does
+    // not concern connections.
+    let config::Upstream {
+        name,
+        targets,
+        timeouts,
+        pool_size,
+        http2,
+        tls,
+        preserve_host: _,
+        forwarded: _,
+        headers: _,
+        limiters: _,
+        throttle: _,
+    } = one;
+    (name, targets, timeouts, pool_size, http2, tls)
+        == (
+            &other.name,
+            &other.targets,
+            &other.timeouts,
+            &other.pool_size,
+            &other.http2,
+            &other.tls,
+        )
+}

@@ -1,0 +1,75 @@
+//! The result of a reload, for the log, the metrics and the admin pages.
+
+use super::ReloadError;
+use crate::{config::Config, metrics, throttle::Timestamp};
+
+/// A configuration that has taken effect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reloaded {
+    /// The hash of its file.
+    pub hash: String,
+    /// Whether it differs from the one before, in a key that takes effect without a restart.
+    pub is_new: bool,
+    /// The keys whose values differ from those in use until the next start, such as `listen`.
+    pub needs_restart: Vec<&'static str>,
+}
+
+/// The configuration that is in use, and the result of the last reload.
+#[derive(Debug, Clone)]
+pub struct LoadedConfig {
+    /// The hash of the file that is in use.
+    pub hash: String,
+    /// When it was loaded.
+    pub at: Timestamp,
+    /// The mistakes of a later file, as `paceway check` prints them; `None` if the last reload succeeded.
+    pub error: Option<String>,
+    /// The keys whose values in the file need a restart.
+    pub needs_restart: Vec<&'static str>,
+}
+
+/// Writes the result of a reload to the log. `config` is the configuration that is in use.
+pub(super) fn log(result: &Result<Reloaded, ReloadError>, config: &Config) {
+    match result {
+        Ok(Reloaded { hash, is_new, needs_restart }) => {
+            let (hash, summary) = (hash.as_str(), config.summary());
+            match is_new {
+                true => tracing::info!(hash, config = summary, "configuration reloaded"),
+                false => tracing::info!(hash, "configuration read again; nothing has changed"),
+            }
+            if !needs_restart.is_empty() {
+                let keys = needs_restart.join(", ");
+                tracing::warn!(keys, "new values of these keys take effect with the next start");
+            }
+            for warning in config.warnings().into_iter().filter(|_| *is_new) {
+                tracing::warn!(warning, "configuration");
+            }
+        }
+        Err(error) => {
+            tracing::error!(%error, "the new configuration cannot be used; the old one stays");
+        }
+    }
+}
+
+// === impl LoadedConfig ===
+
+impl LoadedConfig {
+    /// The configuration of the start.
+    pub(super) fn first(hash: &str) -> Self {
+        let at = Timestamp::now();
+        metrics::config_loaded(at);
+        Self { hash: hash.to_owned(), at, error: None, needs_restart: Vec::new() }
+    }
+
+    /// Notes the result of a reload, and counts it.
+    pub(super) fn note(&mut self, result: &Result<Reloaded, ReloadError>) {
+        metrics::config_reloads(result.is_ok()).increment(1);
+        match result {
+            Ok(Reloaded { hash, needs_restart, .. }) => {
+                let (hash, at) = (hash.clone(), Timestamp::now());
+                metrics::config_loaded(at);
+                *self = Self { hash, at, error: None, needs_restart: needs_restart.clone() };
+            }
+            Err(error) => self.error = Some(error.to_string()),
+        }
+    }
+}

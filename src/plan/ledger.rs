@@ -1,0 +1,201 @@
+//! The counters of plans that were replaced. Without them each reload would set the counters of `/metrics` to 0.
+//!
+//! Requests that began under a plan count there until they end, on their own cache lines. The ledger adds the counts of all
+//! plans when `/metrics` is written, and drops a plan when its last request has ended.
+
+use super::{
+    Plan,
+    counters::{RouteCounters, UpstreamCounters},
+    previous::Previous,
+};
+use crate::metrics::{self, Decisions, TimeHistogram, WorkerCounts};
+use metrics_exporter_prometheus::PrometheusHandle;
+use parking_lot::Mutex;
+use std::{collections::HashMap, mem, sync::Arc};
+
+/// The counts of all plans that were replaced. A gateway has one.
+#[derive(Default)]
+pub struct CountLedger(Mutex<ReplacedPlans>);
+
+#[derive(Default)]
+struct ReplacedPlans {
+    /// Plans under which requests are still running or waiting.
+    in_use: Vec<Arc<Plan>>,
+    ended: EndedCounts,
+}
+
+/// The counts of plans without a request, by the names of routes, limiters and upstreams that the newest plan has as well.
+#[derive(Default)]
+struct EndedCounts {
+    routes: HashMap<String, RouteCounters>,
+    limiters: HashMap<String, Decisions>,
+    upstreams: HashMap<String, UpstreamCounters>,
+    no_route: RouteCounters,
+    overhead: TimeHistogram,
+}
+
+// === impl CountLedger ===
+
+impl CountLedger {
+    /// Keeps the counts of a plan that another one has replaced. Call [`Self::sweep`] from time to time, so that the plan is
+    /// dropped.
+    pub fn retire(&self, plan: Arc<Plan>) {
+        self.0.lock().in_use.push(plan);
+    }
+
+    /// Drops the plans that no request uses any more, and keeps their counts for names that `current` has.
+    pub fn sweep(&self, current: &Plan) {
+        self.0.lock().sweep(current);
+    }
+
+    /// The number of replaced plans under which requests are still running or waiting.
+    pub fn plans_in_use(&self) -> usize {
+        self.0.lock().in_use.len()
+    }
+
+    /// Writes all metrics as text: those of `exporter`, and the sums over the workers and plans for the names that `current`
+    /// has.
+    pub fn measured(&self, current: &Plan, exporter: &PrometheusHandle) -> String {
+        let mut replaced = self.0.lock();
+        replaced.sweep(current);
+        let ReplacedPlans { in_use, ended } = &*replaced;
+        let in_use: Vec<_> = in_use.iter().map(|plan| (&**plan, Previous::of(plan))).collect();
+        let routes = current.routes.iter().enumerate().map(|(i, metrics)| {
+            let all = current.route_counts(i);
+            let name = &current.config.routes[i].name;
+            ended.routes.get(name).into_iter().for_each(|ended| all.add(ended));
+            for (plan, i) in in_use.iter().filter_map(|(_, names)| names.route(name)) {
+                all.add(&plan.route_counts(i));
+            }
+            (metrics, all.requests, all.wait)
+        });
+        let limiters = current.limiters.iter().enumerate().map(|(i, plan)| {
+            let all = current.limiter_counts(i);
+            let name = &plan.limiter.name;
+            ended.limiters.get(name).into_iter().for_each(|ended| all.add(ended));
+            for (plan, i) in in_use.iter().filter_map(|(_, names)| names.limiter(name)) {
+                all.add(&plan.limiter_counts(i));
+            }
+            (&plan.metrics, all)
+        });
+        let upstreams = current.upstreams.iter().enumerate().map(|(i, metrics)| {
+            let all = current.upstream_counts(i);
+            let name = &current.config.upstreams[i].name;
+            ended.upstreams.get(name).into_iter().for_each(|ended| all.add(ended));
+            for (plan, i) in in_use.iter().filter_map(|(_, names)| names.upstream(name)) {
+                all.add(&plan.upstream_counts(i));
+            }
+            (metrics, all.statuses, all.seconds)
+        });
+        let (no_route, overhead) = (RouteCounters::default(), TimeHistogram::default());
+        no_route.add(&ended.no_route);
+        overhead.add(&ended.overhead);
+        for plan in in_use.iter().map(|(plan, _)| *plan).chain([current]) {
+            plan.add_unrouted(&no_route, &overhead);
+        }
+        let routes = routes.chain([(&current.no_route, no_route.requests, no_route.wait)]);
+        let waits =
+            current.config.routes.iter().map(|route| route.max_wait.max(route.max_wait_cap));
+        let longest_wait = waits.max().unwrap_or_default();
+        metrics::text(
+            exporter,
+            WorkerCounts { routes, limiters, upstreams, overhead, longest_wait },
+        )
+    }
+}
+
+// === impl ReplacedPlans ===
+
+impl ReplacedPlans {
+    fn sweep(&mut self, current: &Plan) {
+        for mut plan in mem::take(&mut self.in_use) {
+            // Nothing can count in a plan that only the ledger has.
+            match Arc::get_mut(&mut plan) {
+                Some(plan) => self.ended.add(plan, current),
+                None => self.in_use.push(plan),
+            }
+        }
+    }
+}
+
+// === impl EndedCounts ===
+
+impl EndedCounts {
+    /// Adds the counts of `plan`, and drops those of names that `current` does not have.
+    fn add(&mut self, plan: &Plan, current: &Plan) {
+        let names = Previous::of(current);
+        for (i, route) in plan.config.routes.iter().enumerate() {
+            self.routes.entry(route.name.clone()).or_default().add(&plan.route_counts(i));
+        }
+        for (i, limiter) in plan.config.limiters.iter().enumerate() {
+            self.limiters.entry(limiter.name.clone()).or_default().add(&plan.limiter_counts(i));
+        }
+        for (i, upstream) in plan.config.upstreams.iter().enumerate() {
+            self.upstreams.entry(upstream.name.clone()).or_default().add(&plan.upstream_counts(i));
+        }
+        self.routes.retain(|name, _| names.route(name).is_some());
+        self.limiters.retain(|name, _| names.limiter(name).is_some());
+        self.upstreams.retain(|name, _| names.upstream(name).is_some());
+        plan.add_unrouted(&self.no_route, &self.overhead);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{config::Config, metrics::Outcome};
+    use rstest::rstest;
+    use std::path::Path;
+
+    fn config(routes: &[&str]) -> Config {
+        let routes: String =
+            routes.iter().map(|name| format!("- {{ suffix: {name} }}\n")).collect();
+        let text = format!("workers: 2\nupstreams:\n  a: http://a\nroutes:\n{routes}");
+        Config::parse(&text, "test", Path::new("."), &|_| None).expect("a config")
+    }
+
+    fn passed(ledger: &CountLedger, plan: &Plan, route: &str) -> Option<String> {
+        let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+        let text = ledger.measured(plan, &recorder.handle());
+        let start = format!("paceway_requests_total{{route=\"{route}\",outcome=\"passed\"}} ");
+        text.lines().find_map(|line| line.strip_prefix(&start).map(str::to_owned))
+    }
+
+    #[rstest]
+    #[case::while_a_request_runs(true)]
+    #[case::after_its_last_request(false)]
+    fn a_reload_keeps_the_counts(#[case] is_in_use: bool) {
+        let ledger = CountLedger::default();
+        let first = Arc::new(Plan::new(config(&["/a", "/b"]), false));
+        let second = Arc::new(first.next(config(&["/new", "/b"])));
+        first.counters[0].passed(1);
+        first.counters[1].passed(1);
+        let request = is_in_use.then(|| first.clone());
+        ledger.retire(first);
+        second.counters[0].passed(1);
+        assert_eq!(passed(&ledger, &second, "/b").as_deref(), Some("3"));
+        assert_eq!(passed(&ledger, &second, "/new").as_deref(), Some("0"));
+        assert_eq!(passed(&ledger, &second, "/a"), None);
+        assert_eq!(ledger.plans_in_use(), usize::from(is_in_use));
+        if let Some(request) = request {
+            request.counters[0].no_route.requests.count(Outcome::NoRoute);
+            request.counters[0].passed(1);
+            drop(request);
+            assert_eq!(passed(&ledger, &second, "/b").as_deref(), Some("4"));
+        }
+    }
+
+    #[test]
+    fn a_thousand_plans_leave_one() {
+        let ledger = CountLedger::default();
+        let mut plan = Arc::new(Plan::new(config(&["/0"]), false));
+        for i in 1..1000 {
+            let next = Arc::new(plan.next(config(&[&format!("/{i}"), "/stays"])));
+            plan.counters[0].passed(0);
+            ledger.retire(std::mem::replace(&mut plan, next));
+            ledger.sweep(&plan);
+        }
+        assert_eq!(ledger.plans_in_use(), 0);
+        assert_eq!(ledger.0.lock().ended.routes.len(), 1);
+    }
+}

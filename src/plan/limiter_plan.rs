@@ -1,0 +1,166 @@
+//! A limiter made ready for requests: the names of its states, its checks, and what the gateway knows of it.
+
+use super::{auto_limit::AutoLimit, previous::Previous};
+use crate::{
+    algorithm::Micros,
+    answer::{Policy, Quota},
+    config::{self, Config, Mode},
+    key::StateNames,
+    limit::micros,
+    metrics::{self, LimiterMetrics},
+    store::Check,
+};
+use std::sync::{Arc, atomic::AtomicUsize};
+
+/// A limiter with the values that do not depend on a request.
+pub struct LimiterPlan {
+    /// The limiter as it is configured.
+    pub limiter: config::LimiterConfig,
+    /// The description that a refused caller receives, for each rate of the limiter.
+    pub policies: Vec<Policy>,
+    /// The check of one permit of a limiter without a key, for each of its rates.
+    pub checks: Vec<Check>,
+    /// The names of its states, for each of its rates.
+    names: Vec<StateNames>,
+    /// The part of its rule that is learned; `None` for a limiter that learns nothing.
+    auto: Option<Arc<AutoLimit>>,
+    /// The most that its requests can ask of it.
+    demand: Demand,
+    /// The requests of this gateway that wait for this limiter at the moment.
+    pub waiting: Arc<AtomicUsize>,
+    /// The handles of its metrics.
+    pub metrics: LimiterMetrics,
+}
+
+/// The most that the routes can ask of a limiter. It bounds the permits that a loss of data can hide.
+#[derive(Clone, Copy)]
+struct Demand {
+    /// The longest wait of the requests that use it, µs.
+    wait: Micros,
+    /// The greatest cost of a request that uses it, permits.
+    cost: i64,
+}
+
+// === impl LimiterPlan ===
+
+impl LimiterPlan {
+    /// Makes the limiter with index `i` of `config` ready. It takes over from the limiter of its name in the previous plan.
+    pub(super) fn new(
+        i: usize,
+        config: &Config,
+        [prefix, instance]: [&str; 2],
+        previous: &Previous<'_>,
+    ) -> Self {
+        let (limiter, is_used) = (&config.limiters[i], Demand::of(i, config));
+        let policy = |quota| Policy { name: limiter.name.clone(), quota };
+        let policies = limiter.algorithms.iter().enumerate().map(|(i, rule)| {
+            let rate = limiter.rates.get(i).copied();
+            policy(rate.map_or(Quota::Places(rule.limit()), Quota::Rate))
+        });
+        let is_one = limiter.key.is_none() && limiter.mode != Mode::Off;
+        let names = 0..limiter.algorithms.len();
+        let names = names.map(|rate| limiter.state_names(prefix, Some(instance), rate));
+        let names: Vec<_> = names.collect();
+        let rules = limiter.algorithms.iter().zip(&names).enumerate();
+        let checks = rules.map(|(rate, (algorithm, names))| {
+            // The name of a state that no request can have, because the hash of a long key has 32 digits.
+            let overflow = limiter.key.is_some().then(|| names.of(Some("#overflow")).into());
+            Check {
+                key: names.of(None).into(),
+                algorithm: *algorithm,
+                cost: 1,
+                enforce: limiter.mode == Mode::Enforce,
+                horizon: algorithm.horizon(is_used.wait, is_used.cost),
+                on_loss: limiter.on_loss,
+                overflow,
+                on_failure: limiter.without_store(rate),
+            }
+        });
+        let checks = checks.collect();
+        let metrics = LimiterMetrics::new(&limiter.name, is_one);
+        let key = limiter.auto_name(prefix, instance);
+        let before = previous.limiter(&limiter.name).map(|(plan, i)| &plan.limiters[i]);
+        let known = before.and_then(|before| before.auto.as_ref());
+        let auto = AutoLimit::new(limiter, key, || metrics::limiter_rate(&limiter.name));
+        Self {
+            limiter: limiter.clone(),
+            auto: auto.map(|auto| auto.taking_over(known)),
+            demand: is_used,
+            policies: policies.collect(),
+            checks,
+            names,
+            waiting: before.map(|before| before.waiting.clone()).unwrap_or_default(),
+            metrics,
+        }
+    }
+
+    /// The key of a state in the store, if it is a state of this limiter.
+    pub(crate) fn key_in<'n>(&self, state: &'n str) -> Option<Option<&'n str>> {
+        self.names.iter().find_map(|names| names.key_in(state))
+    }
+
+    /// The checks of `cost` permits of the bucket `filled`, one for each rate of the limiter.
+    pub fn checks(&self, filled: Option<&str>, cost: i64) -> impl Iterator<Item = Check> {
+        let all = self.checks.iter().zip(&self.names).enumerate();
+        all.map(move |(rate, (check, names))| {
+            let key = match filled {
+                None => check.key.clone(),
+                filled => names.of(filled).into(),
+            };
+            let overflow = check.overflow.clone().filter(|_| filled.is_some());
+            let check = Check { key, cost, overflow, ..*check };
+            if self.auto.is_some() { self.renewed(&check, rate) } else { check }
+        })
+    }
+
+    /// The check with the rule of the rate with index `i` that holds now.
+    #[cold]
+    pub(crate) fn renewed(&self, check: &Check, i: usize) -> Check {
+        let algorithm = self.auto.as_ref().map_or(check.algorithm, |auto| auto.algorithm(i));
+        let Demand { wait, cost } = self.demand;
+        Check { algorithm, horizon: algorithm.horizon(wait, cost), ..check.clone() }
+    }
+
+    /// The check of one permit for each of its rates, with the rules that hold now. Those of a limiter with a key name no
+    /// state.
+    pub fn current(&self) -> Vec<Check> {
+        self.checks(None, 1).collect()
+    }
+
+    /// Whether all requests of one cost have the same checks.
+    pub(super) fn has_fixed_checks(&self) -> bool {
+        self.limiter.key.is_none() && self.auto.is_none()
+    }
+
+    /// The part of its rule that is learned; `None` for a limiter that learns nothing.
+    pub fn auto(&self) -> Option<&Arc<AutoLimit>> {
+        self.auto.as_ref()
+    }
+
+    /// The description that a refused caller receives, for the rate with index `i`: that of the rule that holds now.
+    pub(crate) fn policy(&self, i: usize) -> Policy {
+        let policy = self.policies[i].clone();
+        match self.auto().and_then(|auto| auto.quota()) {
+            Some(quota) => Policy { quota, ..policy },
+            None => policy,
+        }
+    }
+}
+
+// === impl Demand ===
+
+impl Demand {
+    /// The demand on the limiter with index `i`, over all routes of `config`.
+    fn of(i: usize, config: &Config) -> Self {
+        let most = config.limiters[i].capacity();
+        let mut all = Self { wait: 0, cost: 1 };
+        for route in &config.routes {
+            for charge in route.limiters.iter().filter(|charge| charge.limiter == i) {
+                let cost = charge.cost.fixed().unwrap_or(most);
+                let wait = micros(route.max_wait.max(route.max_wait_cap));
+                all = Self { wait: all.wait.max(wait), cost: all.cost.max(cost) };
+            }
+        }
+        all
+    }
+}
