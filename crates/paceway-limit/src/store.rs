@@ -20,7 +20,9 @@ pub use check::{Check, Checks, OnFailure, OnLoss, hash_tag};
 pub use entry::{Entry, Pause, Reply};
 pub use error::StoreError;
 pub use note::{KEPT, Note, NoteChange};
-pub use pauses::{Covering, Doubt, KnownPause, PauseEvent, PauseEvents, PauseVersion, Pauses};
+pub use pauses::{
+    Covering, Doubt, KnownPause, LimiterHold, PauseEvent, PauseEvents, PauseVersion, Pauses,
+};
 pub use scan::{ScanPlace, ScanStep};
 
 use crate::algorithm::{

@@ -93,6 +93,24 @@ impl Reservation {
         ask(&store, &checks, budget).await
     }
 
+    /// Refunds everything, waits until no operator holds a limiter of the call, and asks again.
+    ///
+    /// # Errors
+    ///
+    /// As [`ask`].
+    pub async fn ask_when_released(
+        self,
+        renewed: Option<Checks>,
+        left: impl Fn() -> Duration + Send,
+    ) -> Result<Admission, StoreError> {
+        let (store, checks) = (self.store.clone(), renewed.unwrap_or_else(|| self.checks.clone()));
+        drop(self);
+        let pauses = store.pauses();
+        pauses.released(&checks).await;
+        let _turn = pauses.turn().await;
+        ask(&store, &checks, left()).await
+    }
+
     /// Asks for everything again, because the pause `covering` covers the instant. `left` says how long the call may still
     /// wait.
     ///
@@ -107,6 +125,10 @@ impl Reservation {
     ) -> Result<Admission, StoreError> {
         let store = self.store.clone();
         let pauses = store.pauses();
+        if covering.is_held {
+            let refused = Decision::paused(covering.index, covering.left());
+            return Ok(Admission::Refused(refused));
+        }
         if covering.is_lost {
             let check = &self.checks[covering.index];
             match pauses.doubt(&check.key) {

@@ -186,6 +186,20 @@ async fn wait<C: Caller, M: Callee<Error = C::Error>>(
                     Err(covering) => {
                         caller.paused(&reservation);
                         let renewed = caller.renewed();
+                        let left = covering.until.saturating_duration_since(Instant::now());
+                        if covering.is_held && left <= caller.left() {
+                            caller.waits(covering.index, Some(left))?;
+                            callee.waits(Some(left));
+                            // The permits are others' meanwhile: an operator may hold the limiter for long.
+                            let again = reservation.ask_when_released(renewed, || caller.left());
+                            let answer = tokio::select! {
+                                biased;
+                                answer = Box::pin(again) => answer,
+                                error = caller.interrupted(covering.until) => return Err(error),
+                            };
+                            admission = decided(caller, answer)?;
+                            continue;
+                        }
                         Box::pin(reservation.ask_behind(covering, renewed, || caller.left())).await
                     }
                     Ok(ready) if caller.is_late(&reservation) => {

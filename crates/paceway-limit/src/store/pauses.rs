@@ -3,10 +3,12 @@
 
 mod covering;
 mod events;
+mod holds;
 mod waiting;
 
 pub use covering::{Covering, Doubt};
 pub use events::{PauseEvent, PauseEvents};
+pub use holds::LimiterHold;
 
 use super::{Check, Pause};
 use crate::algorithm::Micros;
@@ -22,7 +24,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    sync::{Semaphore, SemaphorePermit},
+    sync::{Notify, Semaphore, SemaphorePermit},
     time::Instant,
 };
 use waiting::WaitingCalls;
@@ -45,6 +47,8 @@ pub struct Pauses {
     waiting: WaitingCalls,
     events: Events,
     turns: Semaphore,
+    /// Notified when the holds of operators change.
+    released: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -52,6 +56,8 @@ struct PauseTable {
     all: HashMap<Arc<str>, KnownPause, RandomState>,
     /// The same pauses in the order of their ends.
     ends: BTreeSet<(Instant, Arc<str>)>,
+    /// The limiters that operators hold.
+    holds: Arc<[LimiterHold]>,
 }
 
 /// A pause of one state.
@@ -81,6 +87,7 @@ impl Default for Pauses {
             waiting: WaitingCalls::default(),
             events: Events::default(),
             turns: Semaphore::new(AT_ONCE),
+            released: Notify::new(),
         }
     }
 }
@@ -130,7 +137,7 @@ impl Pauses {
                 _ => (until, self.version.fetch_add(1, SeqCst) + 1),
             };
             table.put(&key, KnownPause { until, status, version, doubted: None });
-            self.count.store(table.all.len(), SeqCst);
+            self.count.store(table.count(), SeqCst);
             match before {
                 None => Some(PauseEvent::Began { key, until, status }),
                 Some(_) if grows => Some(PauseEvent::Grew { key, until, status }),
@@ -148,7 +155,7 @@ impl Pauses {
         let gone = {
             let mut table = self.table.write();
             let gone = table.remove(key);
-            self.count.store(table.all.len(), SeqCst);
+            self.count.store(table.count(), SeqCst);
             gone
         };
         if let Some((key, known)) = gone {
@@ -216,7 +223,7 @@ impl Pauses {
                 let key = key.clone();
                 ended.extend(table.remove(&key));
             }
-            self.count.store(table.all.len(), SeqCst);
+            self.count.store(table.count(), SeqCst);
         }
         for (key, _) in ended {
             self.events.say(PauseEvent::Ended { key, is_over: true });
@@ -227,6 +234,10 @@ impl Pauses {
 // === impl PauseTable ===
 
 impl PauseTable {
+    fn count(&self) -> usize {
+        self.all.len() + self.holds.len()
+    }
+
     fn put(&mut self, key: &Arc<str>, pause: KnownPause) {
         self.remove(key);
         self.ends.insert((pause.until, key.clone()));

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     algorithm::{Concurrency, Micros, TokenBucket},
-    store::{Entry, Pause},
+    store::{Entry, LimiterHold, Pause},
 };
 
 const SECOND: Micros = 1_000_000;
@@ -254,4 +254,43 @@ async fn ten_thousand_calls_ask_once_each() {
     assert!(gap > seconds(11.9), "{gap:?}");
     let after = made.iter().filter(|at| **at > made[0] + seconds(2.0)).count();
     assert!((9_450..9_550).contains(&after), "{after}");
+}
+
+/// An operator holds `a` for 60 s, and ends that after 5 s. The limiter `b` of the same calls stays free meanwhile.
+#[tokio::test(start_paused = true)]
+async fn calls_of_a_limiter_that_an_operator_holds_wait_for_its_release() {
+    let (store, start) = (store(), Instant::now());
+    let (a, b) = (checks("{t}:a", 10, 1), checks("{t}:b", 100, 20));
+    let both: Checks = [a[0].clone(), b[0].clone()].into();
+    let until = start + seconds(60.0);
+    let hold = |until| LimiterHold { is_its: Arc::new(|state| state == "{t}:a"), until };
+    // One call waits for its slot when the hold begins.
+    let early = [call(&store, &a, seconds(90.0)), call(&store, &a, seconds(90.0))];
+    sleep(seconds(0.01)).await;
+    store.pauses().hold(vec![hold(until)]);
+    let refused = call(&store, &both, seconds(30.0)).await.expect("no panic");
+    let (at, retry_after) = refused.expect_err("the hold is longer than its budget");
+    assert_eq!((at, at + retry_after), (start + seconds(0.01), until));
+    let calls: Vec<_> = (0..10).map(|_| call(&store, &both, seconds(90.0))).collect();
+    sleep(seconds(1.0)).await;
+    let free = store.look(&b[0]).get().await.expect("a level").remaining;
+    assert_eq!(free, 20, "no call keeps permits while it waits");
+    call(&store, &b, Duration::ZERO).await.expect("no panic").expect("`b` is not held");
+    sleep(seconds(5.0) - start.elapsed()).await;
+    store.pauses().hold(Vec::new());
+    let mut made = Vec::new();
+    for call in early.into_iter().chain(calls) {
+        made.push(call.await.expect("no panic").expect("time enough").duration_since(start));
+    }
+    made.sort();
+    assert_eq!(made[..2], [Duration::ZERO, seconds(5.0)]);
+    assert!(made.windows(2).all(|pair| pair[1] - pair[0] >= seconds(0.099)), "{made:?}");
+    assert!(made[11] < seconds(6.5), "{made:?}");
+    assert!(store.pauses().is_empty());
+
+    // A hold ends by itself, too.
+    store.pauses().hold(vec![hold(Instant::now() + seconds(2.0))]);
+    let begun = Instant::now();
+    let at = call(&store, &a, seconds(10.0)).await.expect("no panic").expect("time enough");
+    assert_eq!(at.duration_since(begun), seconds(2.0));
 }

@@ -23,6 +23,8 @@ pub struct Covering {
     pub status: u16,
     /// The store was asked after the pause was learned, so it has lost the pause.
     pub is_lost: bool,
+    /// An operator holds the limiter, of which the store does not know.
+    pub is_held: bool,
 }
 
 /// The next step of a call whose store has lost a pause.
@@ -70,9 +72,13 @@ impl Pauses {
             let is_lost = version <= asked.0;
             // The store's clock decides on the last 100 ms, which is how well the end is known here.
             let is_true = is_lost && (is_behind || until - at <= KNOWN_WITHIN);
-            (!is_true).then_some(Covering { index, until, status, is_lost })
+            (!is_true).then_some(Covering { index, until, status, is_lost, is_held: false })
         };
-        checks.iter().enumerate().filter_map(covers).max_by_key(|covering| covering.until)
+        let held = self.held(checks).filter(|(_, until)| at < *until).map(|(index, until)| {
+            Covering { index, until, status: 0, is_lost: false, is_held: true }
+        });
+        let paused = checks.iter().enumerate().filter_map(covers);
+        paused.chain(held).max_by_key(|covering| covering.until)
     }
 
     /// Resolves when a pause is learned that covers the instant `at`; see [`covering`](Self::covering).
