@@ -2,6 +2,7 @@
 //! module checks its values again.
 
 mod admin;
+mod document;
 mod http;
 mod keys;
 mod limiter;
@@ -18,6 +19,7 @@ mod warnings;
 mod yaml;
 
 pub use admin::{AdminConfig, AdminRead, AdminToken};
+pub use document::ConfigEdit;
 pub use http::{ClientLimits, Limits, ServerTls};
 pub use limiter::{AutoRule, Charge, FailurePolicy, LimiterConfig, Mode, Scope};
 pub use mistake::{ConfigError, Mistake, Position};
@@ -81,10 +83,7 @@ impl Config {
         directory: &Path,
         variable: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Self, ConfigError> {
-        raw::read(text, &yaml::Outside { directory, variable }).map_err(|mut mistakes| {
-            mistakes.sort_by_key(|mistake| mistake.place);
-            ConfigError { file: file.to_owned(), mistakes }
-        })
+        raw::read(text, file, &yaml::Outside { directory, variable })
     }
 }
 

@@ -41,6 +41,13 @@ impl Mistake {
 
 // === impl ConfigError ===
 
+impl ConfigError {
+    pub(super) fn new(file: &str, mut mistakes: Vec<Mistake>) -> Self {
+        mistakes.sort_by_key(|mistake| mistake.place);
+        Self { file: file.to_owned(), mistakes }
+    }
+}
+
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, mistake) in self.mistakes.iter().enumerate() {

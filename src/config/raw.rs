@@ -12,43 +12,65 @@ mod throttle;
 mod upstreams;
 
 use super::{
+    document::Document,
     keys::{ROOT, STORE},
     limiter::FailurePolicy,
-    mistake::Mistake,
+    mistake::{ConfigError, Mistake},
     reader::{ConfigReader, ConfigSection, Field, MAX_TIMEOUT, positive, span},
     settings::{AccessLog, Config, StoreConfig},
-    yaml::{self, Outside, YamlNode, YamlValue},
+    yaml::{self, Outside, YamlValue},
 };
 use crate::store::{OnLoss, redis::RedisUrl};
 use std::{
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     num::NonZeroUsize,
+    sync::Arc,
     thread,
     time::Duration,
 };
 
-/// Reads the text of a configuration, or returns all its mistakes.
-pub(super) fn read(text: &str, outside: &Outside<'_>) -> Result<Config, Vec<Mistake>> {
+/// Reads the text of a configuration.
+///
+/// # Errors
+///
+/// All mistakes, in the order of the file.
+pub(super) fn read(text: &str, file: &str, outside: &Outside<'_>) -> Result<Config, ConfigError> {
     let mut mistakes = Vec::new();
-    let root = match yaml::read(text, outside, &mut mistakes) {
-        Ok(root) => root,
+    match yaml::read(text, outside, &mut mistakes) {
+        Ok(root) => {
+            let directory = outside.directory.to_owned();
+            check_all(Document { root, directory, file: file.to_owned() }, mistakes)
+        }
         Err(mistake) => {
             mistakes.push(mistake);
-            return Err(mistakes);
+            Err(ConfigError::new(file, mistakes))
         }
-    };
-    let directory = outside.directory.to_owned();
+    }
+}
+
+/// Reads the tree of a configuration.
+///
+/// # Errors
+///
+/// As [`read`].
+pub(super) fn check(document: Document) -> Result<Config, ConfigError> {
+    check_all(document, Vec::new())
+}
+
+fn check_all(document: Document, mistakes: Vec<Mistake>) -> Result<Config, ConfigError> {
+    let directory = document.directory.clone();
     let (clear_secrets, unheld) = (Vec::new(), Vec::new());
     let mut reader = ConfigReader { mistakes, directory, clear_secrets, unheld };
-    match reader.config(&root) {
+    match reader.config(&document) {
         Some(config) if reader.mistakes.is_empty() => Ok(config),
-        _ => Err(reader.mistakes),
+        _ => Err(ConfigError::new(&document.file, reader.mistakes)),
     }
 }
 
 impl ConfigReader {
-    fn config(&mut self, root: &YamlNode) -> Option<Config> {
-        let mut root = self.section(&Field { path: String::new(), node: root }, &ROOT)?;
+    fn config(&mut self, document: &Document) -> Option<Config> {
+        let root = Field { path: String::new(), node: &document.root };
+        let mut root = self.section(&root, &ROOT)?;
         self.find_misplaced_quotas(&mut root);
         let listen = self.get(&root, "listen", (Ipv4Addr::LOCALHOST, 8080).into(), address);
         let admin = self.admin(&root);
@@ -84,6 +106,7 @@ impl ConfigReader {
             upstreams,
             limiters,
             routes,
+            document: Arc::new(document.clone().without_token()),
             clear_secrets: std::mem::take(&mut self.clear_secrets),
             unheld: std::mem::take(&mut self.unheld),
         };

@@ -2,6 +2,7 @@
 
 use super::{
     admin::AdminConfig,
+    document::Document,
     http::{ClientLimits, Limits, ServerTls},
     limiter::{Charge, FailurePolicy, LimiterConfig},
     throttle::ThrottleConfig,
@@ -14,7 +15,7 @@ use crate::{
 };
 use http::Method;
 use ipnet::IpNet;
-use std::{net::SocketAddr, num::NonZeroUsize, time::Duration};
+use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc, time::Duration};
 
 /// All settings of a configuration file, with every default filled in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,6 +56,8 @@ pub struct Config {
     pub limiters: Vec<LimiterConfig>,
     /// At least one route. The table of routes refers to them by their index.
     pub routes: Vec<Route>,
+    /// The file, from which a changed configuration is made.
+    pub(super) document: Arc<Document>,
     /// Keys of headers that look like credentials and are written in the file in clear text.
     pub(super) clear_secrets: Vec<String>,
     /// Names of routes that have a limiter with a rate, and neither `max_wait` nor `max_wait_cap`.

@@ -47,6 +47,11 @@ impl YamlNode {
 // === impl Scalar ===
 
 impl Scalar {
+    /// A value that no file holds.
+    pub(in crate::config) fn new(text: &str) -> Self {
+        Self { text: text.to_owned(), written: text.to_owned(), plain: false }
+    }
+
     /// Whether the value may be secret at this key. That is so if it comes from a file, or from the environment and the key
     /// takes any text.
     pub(in crate::config) fn is_secret_at(&self, path: &str) -> bool {
