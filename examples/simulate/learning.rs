@@ -4,7 +4,7 @@
 use super::{EPOCH, Random, SECOND, table};
 use paceway::{
     algorithm::{
-        Algorithm, Micros, TokenBucket,
+        Algorithm, Micros, SlidingWindow, TokenBucket,
         auto_rate::{AutoRate, LearnedRate, RateReport, RefusedCall, nanohertz},
         reserve::Part,
     },
@@ -56,6 +56,8 @@ struct Scene {
     strangers: i64,
     /// Requests for 100 calls of the quota.
     load: i64,
+    /// Whether the limiter is a sliding window with a margin of 30 ms in place of a token bucket.
+    is_sliding: bool,
     /// Whether calls that the upstream refuses count in its windows.
     counts_refused: bool,
     /// The seconds that are measured.
@@ -68,6 +70,7 @@ const SCENE: Scene = Scene {
     quota: &[(0, 30)],
     strangers: 0,
     load: 200,
+    is_sliding: false,
     counts_refused: false,
     measured: (0, 120),
 };
@@ -77,6 +80,14 @@ const SCENES: &[Scene] = &[
     Scene { name: "strangers use 20 %, load 2 ×", strangers: 60, counts_refused: true, ..SCENE },
     Scene { name: "10 % below the configured rate", rate: 33, ..SCENE },
     Scene { name: "the same, refused calls count", rate: 33, counts_refused: true, ..SCENE },
+    Scene { name: "the same, a sliding window", rate: 33, is_sliding: true, ..SCENE },
+    Scene {
+        name: "the same, 20 s later",
+        rate: 33,
+        is_sliding: true,
+        measured: (20, 140),
+        ..SCENE
+    },
     Scene { name: "unknown, starts at 5/s", rate: 5, measured: (20, 140), ..SCENE },
     Scene { name: "unknown, ten minutes later", rate: 5, measured: (600, 1200), ..SCENE },
     Scene {
@@ -213,7 +224,14 @@ impl Run {
             AutoRate { start: rate(scene.rate), min: rate(1), max: rate(100), period: SECOND };
         // An automatic rate has no burst.
         let burst = if strategy == Strategy::Auto { 1 } else { scene.rate };
-        let base = TokenBucket::new(scene.rate, SECOND, burst).expect("a legal rule");
+        let base = match scene.is_sliding {
+            true => Algorithm::SlidingWindow(
+                SlidingWindow::new(scene.rate, SECOND, 30 * MS).expect("a legal rule"),
+            ),
+            false => Algorithm::TokenBucket(
+                TokenBucket::new(scene.rate, SECOND, burst).expect("a legal rule"),
+            ),
+        };
         Self {
             scene,
             strategy,
@@ -222,7 +240,7 @@ impl Run {
             events: BinaryHeap::new(),
             count: 0,
             store: MemoryStore::default(),
-            base: Algorithm::TokenBucket(base),
+            base,
             auto,
             learned: auto.first(0),
             waiting: BTreeMap::new(),
@@ -328,7 +346,7 @@ impl Run {
 
     fn check(&self) -> Check {
         let rule = match self.strategy {
-            Strategy::Auto => self.base.at_rate(self.learned.rate).expect("a legal rule"),
+            Strategy::Auto => self.base.at_rate(self.learned.rate, 1).expect("a legal rule"),
             _ => self.base,
         };
         Check::new("it", rule)

@@ -35,6 +35,8 @@ pub struct AutoLimit {
     pub key: Box<str>,
     /// The rules as they are configured, one for each rate.
     first: Vec<(Algorithm, Rate)>,
+    /// The greatest cost of a request, permits.
+    cost: i64,
     now: ArcSwap<LearnedRules>,
     /// Requests that asked the limiter, and those of them that it held or refused, since the last report.
     asked: AtomicU32,
@@ -90,9 +92,10 @@ struct AnswerTimes {
 // === impl AutoLimit ===
 
 impl AutoLimit {
-    /// The learned part of `limiter`, before anything is known; `None` for a limiter that learns nothing.
+    /// The learned part of a limiter whose requests have at most this cost, before anything is known; `None` for a limiter
+    /// that learns nothing.
     pub(super) fn new(
-        limiter: &LimiterConfig,
+        (limiter, cost): (&LimiterConfig, i64),
         key: String,
         shown: impl FnOnce() -> Gauge,
     ) -> Option<Self> {
@@ -109,6 +112,7 @@ impl AutoLimit {
             rule,
             key: key.into(),
             first: first.collect(),
+            cost,
             now: ArcSwap::from_pointee(LearnedRules { rules, rate }),
             asked: AtomicU32::new(0),
             held: AtomicU32::new(0),
@@ -136,7 +140,8 @@ impl AutoLimit {
     }
 
     fn is_same(&self, other: &Self) -> bool {
-        (self.rule, &self.key, &self.first) == (other.rule, &other.key, &other.first)
+        (self.rule, &self.key, &self.first, self.cost)
+            == (other.rule, &other.key, &other.first, other.cost)
     }
 
     /// Ends the reports of this part: a plan without it has replaced the one that it belonged to.
@@ -238,7 +243,7 @@ impl AutoLimit {
     /// Decides by `rate` from now on. A rate that the rule cannot count changes nothing; the configuration excludes it.
     pub(crate) fn set_rate(&self, rate: Nanohertz) {
         let rules: Option<SmallVec<[Algorithm; 1]>> =
-            self.first.iter().map(|(rule, _)| rule.at_rate(rate)).collect();
+            self.first.iter().map(|(rule, _)| rule.at_rate(rate, self.cost)).collect();
         if let Some(rules) = rules {
             self.set(LearnedRules { rules, rate });
             if let (Some(shown), Some(rate)) = (&self.shown, self.per_second()) {

@@ -81,7 +81,8 @@ impl LimiterPlan {
         let key = limiter.auto_name(prefix, instance);
         let before = previous.limiter(&limiter.name).map(|(plan, i)| &plan.limiters[i]);
         let known = before.and_then(|before| before.auto.as_ref());
-        let auto = AutoLimit::new(limiter, key, || metrics::limiter_rate(&limiter.name));
+        let auto =
+            AutoLimit::new((limiter, is_used.cost), key, || metrics::limiter_rate(&limiter.name));
         Self {
             limiter: limiter.clone(),
             auto: auto.map(|auto| auto.taking_over(known)),

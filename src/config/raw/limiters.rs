@@ -438,7 +438,7 @@ fn is_auto(field: &Field<'_>) -> bool {
 /// Whether the rule can be counted at the lowest and at the highest automatic rate.
 fn has_bounds(algorithm: &Algorithm, auto: Option<AutoRule>) -> bool {
     let Some(AutoRule::Rate(AutoRate { min, max, .. })) = auto else { return false };
-    algorithm.at_rate(min).is_some() && algorithm.at_rate(max).is_some()
+    algorithm.at_rate(min, 1).is_some() && algorithm.at_rate(max, 1).is_some()
 }
 
 fn permits(text: &str) -> Result<Option<i64>, String> {

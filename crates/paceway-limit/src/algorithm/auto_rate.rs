@@ -25,9 +25,9 @@ const PER_SECOND: Nanohertz = 1_000_000_000;
 /// caused the last decrease.
 const WAVE: Micros = 100_000;
 
-/// For how many periods the rate stays shortly below the refused one: 16 at first, and up to 64 when the upstream
+/// For how many periods the rate stays shortly below the refused one: 32 at first, and up to 64 when the upstream
 /// refuses at about the same rate again.
-const FIRST_HOLD: i64 = 16;
+const FIRST_HOLD: i64 = 32;
 const MOST_HOLD: i64 = 64;
 
 /// For how many periods the rate stays at each step from there to the refused rate, and at each step above it.
@@ -172,10 +172,7 @@ impl AutoRate {
         let tenth = rate + (rate / 10).max(1);
         let grown = match learned.phase() {
             Phase::Free => tenth,
-            // Slots of the rate before are promised for as long as requests wait, and those of the new rate come on top. So
-            // the last steps are half of the way each, until a hundredth is left.
-            Phase::Below(knee) if knee - rate <= knee / 100 => knee,
-            Phase::Below(knee) => tenth.min(rate + (knee - rate) / 2),
+            Phase::Below(knee) => tenth.min(knee),
             Phase::Knee | Phase::Near => rate + (refused / 100).max(1),
             Phase::Above => tenth.min(rate + (rate - refused)),
         };
@@ -251,9 +248,11 @@ impl Algorithm {
         nanohertz(count, period)
     }
 
-    /// The same rule at another rate: its burst, its count and its margin stay, and its period changes. `None` for the
-    /// algorithms that have no automatic rate, and for a rate that is beyond the arithmetic of the rule.
-    pub fn at_rate(&self, rate: Nanohertz) -> Option<Self> {
+    /// The same rule at another rate, for requests of `cost` permits at most. The burst and the margin stay. A sliding window
+    /// also keeps its period as far as whole permits allow: the upstream's window has a fixed length, too, and calls that
+    /// come in clusters may not be as many as before in a longer time. `None` for the algorithms that have no automatic rate,
+    /// and for a rate that is beyond the arithmetic of the rule.
+    pub fn at_rate(&self, rate: Nanohertz, cost: i64) -> Option<Self> {
         let rate = i128::from(rate.clamp(MIN_RATE, MAX_RATE));
         // Rounded up, so that the rule is never faster.
         let span = |count: i64| {
@@ -272,7 +271,9 @@ impl Algorithm {
                     .map(Self::LeakyBucket)
             }
             Self::SlidingWindow(rule) => {
-                let count = rule.capacity();
+                let period = i128::from(rule.span() - rule.margin());
+                let count = i64::try_from(rate * period / 1_000_000_000_000_000).ok()?;
+                let count = count.max(cost.min(rule.capacity())).max(1);
                 SlidingWindow::new(count, span(count)?, rule.margin()).map(Self::SlidingWindow)
             }
             Self::FixedWindow(_) | Self::WarmUp(_) | Self::Concurrency(_) => None,

@@ -56,16 +56,16 @@ fn a_rate_that_was_refused_is_passed_slowly() {
     let rule = rule(10);
     let mut learned = rule.next(rule.first(0), refused(1, per_second(10)), 2);
     let (mut rates, mut now) = (Vec::new(), 2);
-    for _ in 0..60 {
+    for _ in 0..76 {
         now += SECOND;
         learned = rule.next(learned, used(), now);
         rates.push(learned.rate as f64 / 1e9);
     }
-    // 7/s grows to 9.31/s, 2 % below the 9.5/s that the refusal was taken for, and stays there for 16 s.
+    // 7/s grows to 9.31/s, 2 % below the 9.5/s that the refusal was taken for, and stays there for 32 s.
     assert_eq!(rates[..4].iter().map(|rate| rate.round()).collect::<Vec<_>>(), [8., 8., 9., 9.]);
-    assert_eq!(rates.iter().filter(|rate| (**rate - 9.31).abs() < 1e-6).count(), 16);
+    assert_eq!(rates.iter().filter(|rate| (**rate - 9.31).abs() < 1e-6).count(), 32);
     // Steps of a hundredth, and then ever greater ones: the quota has grown.
-    assert!(rates[30] < 9.8 && rates[59] > 15.0, "{rates:?}");
+    assert!(rates[46] < 9.8 && rates[75] > 15.0, "{rates:?}");
 }
 
 #[test]
@@ -80,19 +80,22 @@ fn the_text_of_a_record_is_read_again() {
 }
 
 #[test]
-fn a_rule_at_another_rate_keeps_its_burst() {
+fn a_rule_at_another_rate_keeps_its_burst_or_its_period() {
     let bucket = Algorithm::TokenBucket(TokenBucket::new(5, SECOND, 5).unwrap());
     let expected = Algorithm::TokenBucket(TokenBucket::new(10, SECOND, 5).unwrap());
-    assert_eq!(bucket.at_rate(per_second(10)), Some(expected));
+    assert_eq!(bucket.at_rate(per_second(10), 1), Some(expected));
     let window = Algorithm::SlidingWindow(SlidingWindow::new(5, SECOND, 30_000).unwrap());
-    let expected = Algorithm::SlidingWindow(SlidingWindow::new(5, SECOND / 2, 30_000).unwrap());
-    assert_eq!(window.at_rate(per_second(10)), Some(expected));
+    let expected = Algorithm::SlidingWindow(SlidingWindow::new(10, SECOND, 30_000).unwrap());
+    assert_eq!(window.at_rate(per_second(10), 1), Some(expected));
+    // A request of 3 permits needs a window of 3.
+    let slow = SlidingWindow::new(3, 3 * SECOND, 30_000).unwrap();
+    assert_eq!(window.at_rate(per_second(1), 3), Some(Algorithm::SlidingWindow(slow)));
     let leaky = Algorithm::LeakyBucket(LeakyBucket::new(5, SECOND, 10, Some(3)).unwrap());
     let expected = LeakyBucket::new(5, SECOND / 2, 10, Some(3)).unwrap();
-    assert_eq!(leaky.at_rate(per_second(10)), Some(Algorithm::LeakyBucket(expected)));
+    assert_eq!(leaky.at_rate(per_second(10), 1), Some(Algorithm::LeakyBucket(expected)));
     for rule in [bucket, window, leaky] {
         assert_eq!(rule.rate(), per_second(5), "{rule:?}");
-        assert_eq!(rule.at_rate(per_second(20)).unwrap().rate(), per_second(20), "{rule:?}");
+        assert_eq!(rule.at_rate(per_second(20), 1).unwrap().rate(), per_second(20), "{rule:?}");
     }
 }
 
@@ -120,7 +123,7 @@ proptest! {
                 TokenBucket::new(5, SECOND, 5).map(Algorithm::TokenBucket),
                 SlidingWindow::new(5, SECOND, 0).map(Algorithm::SlidingWindow),
             ] {
-                prop_assert!(algorithm.unwrap().at_rate(next.rate).is_some());
+                prop_assert!(algorithm.unwrap().at_rate(next.rate, 1).is_some());
             }
             learned = next;
         }
