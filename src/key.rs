@@ -20,7 +20,10 @@ pub use paceway_limit::key::StateNames;
 pub use secret::{fold, is_secret};
 pub use true_cost::TrueCost;
 
-use crate::{path::Paths, suggest::nearest};
+use crate::{
+    path::{PathTemplate, Paths},
+    suggest::nearest,
+};
 use escape::{Escapes, bounded, escape_text, pasted};
 use http::{HeaderMap, HeaderName, Method, Uri};
 use part::{KNOWN, Part};
@@ -56,6 +59,8 @@ pub struct Parts<'a> {
     pub body: Option<&'a [u8]>,
     /// How the origins read paths, so that two spellings of one path share a key.
     pub paths: Paths,
+    /// The path of the route, if it is a template: it names the parameters that keys can have.
+    pub template: Option<&'a PathTemplate>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -153,6 +158,14 @@ impl Template {
     pub fn headers(&self) -> impl Iterator<Item = &HeaderName> {
         self.pieces.iter().filter_map(|piece| match piece {
             TemplatePiece::Part(Part::Header(name)) => Some(name),
+            _ => None,
+        })
+    }
+
+    /// The parameters of the route's path that are parts of the template, such as `channel` for `{path.channel}`.
+    pub fn path_parameters(&self) -> impl Iterator<Item = &str> {
+        self.pieces.iter().filter_map(|piece| match piece {
+            TemplatePiece::Part(Part::PathParameter(name)) => Some(&**name),
             _ => None,
         })
     }

@@ -7,11 +7,15 @@
 mod difference;
 mod origins;
 mod reading;
+mod rule;
 mod suffix;
+mod template;
 
 pub use origins::Paths;
 pub use reading::normal;
+pub use rule::PathRule;
 pub use suffix::Suffix;
+pub use template::{PathTemplate, Relation, TemplateSegment};
 
 #[cfg(test)]
 mod tests;

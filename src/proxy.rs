@@ -270,6 +270,7 @@ impl Proxy {
             headers: request.headers(),
             body,
             paths: config.paths,
+            template: config.routes[routed.route].path.template().map(|template| &**template),
         };
         let checks = routed.policy.checks(&self.0.plan.limiters, parts);
         checks.map_err(|why| Failure::BadRequest(why.into()))

@@ -1,15 +1,21 @@
-//! Finds the route of a request: the longest suffix that its path ends in, then the most specific route.
+//! Finds the route of a request: the most literal template of its whole path, or else the longest suffix that its path ends
+//! in; then the most specific route.
 //! The cost depends on the length of the path, not on the number of routes.
+
+mod captured;
+mod templates;
 
 use crate::{
     config,
-    path::{Paths, Suffix},
+    path::{PathRule, Paths, Suffix},
     probing::ProbingTable,
 };
 use ahash::{HashMap, RandomState};
+use captured::{Captured, CapturingRoutes};
 use http::Method;
 use smallvec::SmallVec;
 use std::{cmp::Reverse, fmt};
+use templates::TemplateTrie;
 
 /// All routes of a configuration, indexed by the suffixes of their paths.
 #[derive(Debug)]
@@ -21,7 +27,11 @@ pub struct Table {
     characters: Vec<(usize, Suffixes)>,
     any: Candidates,
     paths: Paths,
-    /// The same routes with their suffixes in small letters. `None` if no suffix has a capital or no origin may fold case.
+    /// The routes with a `path`; `None` if there are none.
+    templates: Option<Box<TemplateTrie>>,
+    /// The routes whose keys or costs are parameters of their path.
+    capturing: CapturingRoutes,
+    /// The same routes with their paths in small letters. `None` if no path has a capital or no origin may fold case.
     folded: Option<Box<Table>>,
 }
 
@@ -75,27 +85,43 @@ struct RouteCandidate {
 impl Table {
     /// Makes a table for origins that read paths as `paths` says. It answers with indices into `routes`.
     pub fn new(routes: &[config::Route], paths: Paths) -> Self {
-        let is_cased = |route: &config::Route| route.suffix.folded() != route.suffix;
-        let mut table = Self::of(routes, paths, Suffix::clone);
-        if paths.may_fold() && routes.iter().any(is_cased) {
-            table.folded = Some(Box::new(Self::of(routes, paths, Suffix::folded)));
+        let mut table = Self::of(routes, paths, false);
+        if paths.may_fold() && routes.iter().any(|route| route.path.is_cased()) {
+            table.folded = Some(Box::new(Self::of(routes, paths, true)));
         }
         table
     }
 
-    fn of(routes: &[config::Route], paths: Paths, form: impl Fn(&Suffix) -> Suffix) -> Self {
+    /// Makes the table of the routes as they are, or with their paths in small letters.
+    fn of(routes: &[config::Route], paths: Paths, folds: bool) -> Self {
         let mut table = Self {
             nodes: vec![TrieNode::default()],
             hasher: RandomState::new(),
             characters: Vec::new(),
             any: Candidates::new(),
             paths,
+            templates: None,
+            capturing: CapturingRoutes::new(routes),
             folded: None,
         };
         for (index, route) in routes.iter().enumerate() {
             let methods = route.methods.clone().into();
             let host = route.host.clone().map(Into::into);
-            table.place(&form(&route.suffix)).push(RouteCandidate { methods, host, route: index });
+            let candidate = RouteCandidate { methods, host, route: index };
+            match &route.path {
+                PathRule::Suffix(suffix) if folds => table.place(&suffix.folded()).push(candidate),
+                PathRule::Suffix(suffix) => table.place(suffix).push(candidate),
+                PathRule::Template(template) => {
+                    let trie = table.templates.get_or_insert_with(|| TemplateTrie::new().into());
+                    match folds {
+                        true => trie.add(&template.folded(), candidate),
+                        false => trie.add(template, candidate),
+                    }
+                }
+            }
+        }
+        if let Some(templates) = &mut table.templates {
+            templates.finish();
         }
         table.characters.sort_by_key(|(length, _)| Reverse(*length));
         let lists = table.nodes.iter_mut().map(|node| &mut node.here);
@@ -176,7 +202,10 @@ impl Table {
 
     /// Finds the route for the normal form of a path; `host` is without port and `path` without query, as the client sent them.
     pub fn find(&self, method: &Method, host: Option<&str>, path: &str) -> Option<usize> {
-        self.find_reading(method, host, &self.paths.normal(path))
+        match self.is_no_path(path) {
+            true => pick(&self.any, method, host),
+            false => self.find_reading(method, host, &self.paths.normal(path)),
+        }
     }
 
     /// Finds a route for all readings of a path: one that `covers` the routes of the others. Without this, a client could
@@ -184,7 +213,8 @@ impl Table {
     ///
     /// # Errors
     ///
-    /// [`Ambiguous`] if no route among those of the readings covers the others.
+    /// [`Ambiguous`] if no route among those of the readings covers the others, or if the readings have different values
+    /// for the keys of their limiters.
     pub fn find_covering(
         &self,
         method: &Method,
@@ -192,12 +222,18 @@ impl Table {
         path: &str,
         covers: impl Fn(usize, usize) -> bool,
     ) -> Result<Option<usize>, Ambiguous> {
+        if self.is_no_path(path) {
+            return Ok(pick(&self.any, method, host));
+        }
         let (normal_form, is_sure) = self.paths.read(path);
         let Some(own) = self.find_reading(method, host, &normal_form) else { return Ok(None) };
-        if is_sure {
+        // An origin that folds case takes a path in small letters for a route with capitals.
+        if is_sure && self.folded.is_none() {
             return Ok(Some(own));
         }
-        let of = |paths: &Paths| self.covering(paths, (method, host, path), own, &covers);
+        let of = |paths: &Paths| {
+            self.covering(paths, (method, host, path), (own, &normal_form), &covers)
+        };
         if let Some(route) = of(&self.paths) {
             return Ok(Some(route));
         }
@@ -206,34 +242,57 @@ impl Table {
         Err(Ambiguous { decided_by: decides.map(|(what, key, _)| (what, key)) })
     }
 
+    /// Whether the target is the `*` of OPTIONS, which no template matches.
+    fn is_no_path(&self, path: &str) -> bool {
+        self.templates.is_some() && path == "*"
+    }
+
     /// Finds the route that covers the routes of all readings. The route `own` of the normal form is one of them.
     fn covering(
         &self,
         paths: &Paths,
         (method, host, path): (&Method, Option<&str>, &str),
-        own: usize,
+        (own, normal_form): (usize, &[u8]),
         covers: impl Fn(usize, usize) -> bool,
     ) -> Option<usize> {
-        let others = paths.readings(path).filter_map(|(reading, is_folded)| {
+        let mut all = SmallVec::<[(usize, Captured<'_>); 4]>::new();
+        let mut add = |route: Option<usize>, reading: &[u8]| {
+            let Some(route) = route else { return };
+            let captured = self.capturing.of(route, reading, paths);
+            if !all.iter().any(|known| *known == (route, captured.clone())) {
+                all.push((route, captured));
+            }
+        };
+        add(Some(own), normal_form);
+        for (reading, is_folded) in paths.readings(path) {
             let table = self.folded.as_deref().filter(|_| is_folded).unwrap_or(self);
             let found = table.find_reading(method, host, &reading);
-            // A reading may itself be spelled in an unusual way. If it has no route of its own, its normal form decides.
-            match found.filter(|route| !self.any.iter().any(|any| any.route == *route)) {
-                None => table.find_reading(method, host, &paths.normal_of(&reading, is_folded)),
-                specific => specific,
+            let specific = found.filter(|route| !self.any.iter().any(|any| any.route == *route));
+            // A reading may itself be spelled in an unusual way. If it has no route of its own, its normal form decides; a
+            // parameter of a template takes any spelling, so the normal form counts as well.
+            if specific.is_none() || self.templates.is_some() {
+                let normal = paths.normal_of(&reading, is_folded);
+                add(table.find_reading(method, host, &normal), &normal);
             }
-        });
-        let mut routes = SmallVec::<[usize; 4]>::from_slice(&[own]);
-        for route in others {
-            if !routes.contains(&route) {
-                routes.push(route);
-            }
+            add(specific, &reading);
         }
-        routes.iter().copied().find(|one| routes.iter().all(|other| covers(*one, *other)))
+        if let Some(folded) = self.folded.as_deref().filter(|_| paths.may_fold()) {
+            let reading = paths.normal_of(path.as_bytes(), true);
+            add(folded.find_reading(method, host, &reading), &reading);
+        }
+        let covers_all = |(one, of_one): &&(usize, Captured<'_>)| {
+            all.iter().all(|(other, of_other)| covers(*one, *other) && of_one == of_other)
+        };
+        all.iter().find(covers_all).map(|(route, _)| *route)
     }
 
-    /// Finds the route for one reading: that of the longest suffix, whether of segments or of characters.
+    /// Finds the route for one reading: that of a template, or of the longest suffix, whether of segments or of characters.
     fn find_reading(&self, method: &Method, host: Option<&str>, path: &[u8]) -> Option<usize> {
+        if let Some(templates) = &self.templates
+            && let Some(route) = templates.find(method, host, path)
+        {
+            return Some(route);
+        }
         let (length, segments) = self.find_segments(method, host, path);
         let longer = self.characters.iter().take_while(|(longer, _)| *longer > length);
         let mut characters = longer.filter_map(|(length, map)| {

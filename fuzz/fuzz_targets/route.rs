@@ -5,7 +5,7 @@ use http::Method;
 use libfuzzer_sys::fuzz_target;
 use paceway::{
     config::{Config, Route},
-    path::{Suffix, normal},
+    path::{PathRule, Suffix, normal},
     route::{Table, host_of},
 };
 use std::{cmp::Reverse, path::Path, sync::LazyLock};
@@ -27,6 +27,8 @@ const ROUTES: &str = "upstream: http://a\nroutes:
 - { suffix: h }
 - { suffix: c/d }
 - { suffix: /%2f }
+- { path: '/a/{x}/c/{*y}' }
+- { path: '/{x}/search', host: b.example, name: x }
 - { suffix: '*', methods: [DELETE] }
 - { suffix: '*', host: '[::1]', name: six }
 ";
@@ -68,18 +70,21 @@ fn slowly(routes: &[Route], method: &Method, host: Option<&str>, path: &str) -> 
                 .host
                 .as_ref()
                 .is_none_or(|own| host.is_some_and(|h| h.eq_ignore_ascii_case(own)))
-            && match &route.suffix {
-                Suffix::Any => true,
+            && match &route.path {
                 // `/` matches the root path alone.
-                Suffix::Segments(bytes) if **bytes == *b"/" => *path == *b"/",
-                Suffix::Segments(bytes) | Suffix::Characters(bytes) => path.ends_with(bytes),
+                PathRule::Suffix(Suffix::Segments(bytes)) if **bytes == *b"/" => *path == *b"/",
+                rule => rule.takes(&path),
             }
     };
     let rank = |route: &Route| {
         // Among suffixes of equal length, whole segments come first, because they match fewer paths.
-        let segments = matches!(route.suffix, Suffix::Segments(_));
+        let suffix = match &route.path {
+            PathRule::Suffix(suffix) => Some((Reverse(suffix.len()), !matches!(suffix, Suffix::Segments(_)))),
+            // No path matches both templates here.
+            PathRule::Template(_) => None,
+        };
         let methods = (route.methods.is_empty(), route.methods.len());
-        (Reverse(route.suffix.len()), !segments, route.host.is_none(), methods)
+        (suffix, route.host.is_none(), methods)
     };
     let found = routes.iter().enumerate().filter(|(_, route)| matches(route));
     found.min_by_key(|(_, route)| rank(route)).map(|(i, _)| i)

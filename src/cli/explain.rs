@@ -7,7 +7,7 @@ use crate::{
     algorithm::{Algorithm, MAX_BUDGET, auto_rate::nanohertz},
     config::{AutoRule, Charge, Config, FailurePolicy, Mode, Route, Scope, StoreConfig, Upstream},
     key::{self, Cost, Parts},
-    path::Suffix,
+    path::{PathRule, PathTemplate, Relation, Suffix},
     route::{Table, host_of},
     store::OnLoss,
 };
@@ -149,7 +149,15 @@ fn text(
         line("limiters", "none: forwarded at once".into());
     }
     let client_ip = key::client_ip(peer, headers, &config.trusted_proxies);
-    let parts = Parts { client_ip, host, method, uri, headers, body: None, paths: config.paths };
+    let template = route.path.template().map(|template| &**template);
+    for name in template.into_iter().flat_map(PathTemplate::names) {
+        let value = template.and_then(|own| own.value(name, uri.path(), &config.paths));
+        if let Some(value) = value {
+            line("", format!("{{path.{name}}} is {}", String::from_utf8_lossy(&value)));
+        }
+    }
+    let (body, paths) = (None, config.paths);
+    let parts = Parts { client_ip, host, method, uri, headers, body, paths, template };
     let mut is_refused = false;
     for charge in route.limiters.iter().filter(|_| config.limiting) {
         let from = match upstream.limiters.contains(charge) {
@@ -329,10 +337,13 @@ fn without_store(config: &Config, charge: &Charge) -> Option<String> {
 }
 
 fn why(route: &Route) -> String {
-    let suffix = match &route.suffix {
-        Suffix::Any => "suffix * matches every path".to_owned(),
-        Suffix::Segments(bytes) | Suffix::Characters(bytes) => {
+    let path = match &route.path {
+        PathRule::Suffix(Suffix::Any) => "suffix * matches every path".to_owned(),
+        PathRule::Suffix(Suffix::Segments(bytes) | Suffix::Characters(bytes)) => {
             format!("the longest suffix that matches is {}", String::from_utf8_lossy(bytes))
+        }
+        PathRule::Template(template) => {
+            format!("the most literal path that matches is {}", template.text())
         }
     };
     let host = route.host.as_ref().map_or(String::new(), |host| format!(", for host {host}"));
@@ -341,10 +352,10 @@ fn why(route: &Route) -> String {
         true => String::new(),
         false => format!(", for {}", methods.join(", ")),
     };
-    format!("{suffix}{host}{methods}")
+    format!("{path}{host}{methods}")
 }
 
-/// Returns the reason why a route whose suffix also matches was not taken.
+/// Returns the reason why a route whose suffix or path also matches was not taken.
 fn passed_over(
     taken: &Route,
     other: &Route,
@@ -352,11 +363,7 @@ fn passed_over(
     host: Option<&str>,
     path: &[u8],
 ) -> Option<String> {
-    let matches = match &other.suffix {
-        Suffix::Any => true,
-        Suffix::Segments(bytes) | Suffix::Characters(bytes) => path.ends_with(bytes),
-    };
-    if !matches {
+    if !other.path.takes(path) {
         return None;
     }
     Some(if !other.methods.is_empty() && !other.methods.contains(method) {
@@ -367,9 +374,18 @@ fn passed_over(
         .is_some_and(|own| !host.is_some_and(|h| h.eq_ignore_ascii_case(own)))
     {
         "it is for another host".into()
-    } else if other.suffix.len() < taken.suffix.len() {
-        "its suffix is shorter".into()
     } else {
-        "it is less specific".into()
+        match (&taken.path, &other.path) {
+            (PathRule::Template(_), PathRule::Suffix(_)) => "a whole path outranks a suffix".into(),
+            (PathRule::Suffix(taken), PathRule::Suffix(other)) if other.len() < taken.len() => {
+                "its suffix is shorter".into()
+            }
+            (PathRule::Template(taken), PathRule::Template(other))
+                if taken.relation(other) != Relation::Same =>
+            {
+                "its path is less literal".into()
+            }
+            _ => "it is less specific".into(),
+        }
     })
 }

@@ -6,6 +6,8 @@ mod certificates;
 mod clients;
 mod headers;
 mod limiters;
+mod route_conflicts;
+mod route_paths;
 mod routes;
 mod rules;
 mod throttle;
@@ -96,7 +98,10 @@ impl ConfigReader {
             proxy_protocol: self.proxy_protocol(&root),
             client: self.client(&root),
             limits: self.limits(&root),
-            paths,
+            paths: match routes.iter().any(|route| route.path.template().is_some()) {
+                true => paths.with_dot_segments(),
+                false => paths,
+            },
             redact: self.redact(&root),
             resolver: self.resolver(&root),
             store,

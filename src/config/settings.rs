@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     key::Cost,
-    path::{Paths, Suffix},
+    path::{PathRule, Paths},
     store::{OnLoss, redis::RedisUrl},
     upstream::{ClientTls, Target, Timeouts, headers::Rules},
 };
@@ -130,8 +130,10 @@ pub struct Upstream {
 pub struct Route {
     /// The name in metrics and logs.
     pub name: String,
-    /// The end that the path of a request must have.
-    pub suffix: Suffix,
+    /// The paths that the route takes: a whole path, or the end of one.
+    pub path: PathRule,
+    /// Whether a key or a cost of its limiters is a parameter of its path, such as `{path.channel}`.
+    pub captures: bool,
     /// The methods that the route takes; if empty, it takes all.
     pub methods: Vec<Method>,
     /// The host that a request must name, in small letters and without port; `None` means any host.

@@ -246,7 +246,31 @@ fn one_mistake(#[case] text: &str, #[case] message: &str) {
 )]
 #[case::no_suffix(
     "- { name: a }",
-    "test.yaml:3:3: routes[0].suffix: is missing; \"*\" matches every path"
+    "test.yaml:3:3: routes[0].suffix: is missing; \"*\" matches every path, and `path` a whole one"
+)]
+#[case::suffix_and_path(
+    "- { suffix: /a, path: /a }",
+    "test.yaml:3:23: routes[0].path: is beside `suffix`; a route has one of the two"
+)]
+#[case::no_template(
+    "- { path: '/a/{b' }",
+    "test.yaml:3:11: routes[0].path: `/a/{b` has a `{` without its `}` in one segment; `{{` is the character itself"
+)]
+#[case::template_without_quotes(
+    "- { path: /a/{b} }",
+    "test.yaml:3:14: this is not YAML: while parsing a flow mapping, did not find expected ',' or '}'"
+)]
+#[case::same_template(
+    "- { path: '/a/{b}' }\n- { path: '/a/{c}' }",
+    "test.yaml:4:3: routes[1]: matches the same requests as routes[0] in line 3, and neither is more specific; change its path, host or methods"
+)]
+#[case::crossing(
+    "- { path: '/a/{b}' }\n- { path: '/{a}/b', methods: [GET] }",
+    "test.yaml:4:3: routes[1]: has a path that crosses that of routes[0] in line 3: some paths match both, and neither is more literal; add a route for the paths that match both, or change one of them"
+)]
+#[case::crossing_decided_for_another_method(
+    "- { path: '/a/{b}' }\n- { path: '/{a}/b' }\n- { path: '/a/b', methods: [GET] }",
+    "test.yaml:4:3: routes[1]: has a path that crosses that of routes[0] in line 3: some paths match both, and neither is more literal; add a route for the paths that match both, or change one of them"
 )]
 #[case::star_within(
     "- { suffix: '/a/*' }",

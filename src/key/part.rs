@@ -15,6 +15,8 @@ pub(super) enum Part {
     Host,
     Method,
     Path,
+    /// A parameter of the path template of the route.
+    PathParameter(String),
     Header(HeaderName),
     Query(String),
     /// A segment of the path, counted from 0; templates count from 1.
@@ -42,7 +44,11 @@ impl Part {
             ("host", None) => Ok(Self::Host),
             ("method", None) => Ok(Self::Method),
             ("path", None) => Ok(Self::Path),
-            ("client_ip" | "host" | "method" | "path", Some(_)) => {
+            ("path", Some("")) => {
+                wants("needs the name of a parameter of the route's `path`, as in `{path.channel}`")
+            }
+            ("path", Some(of)) => Ok(Self::PathParameter(of.to_owned())),
+            ("client_ip" | "host" | "method", Some(_)) => {
                 wants(&format!("takes no name; write `{{{kind}}}`"))
             }
             ("header", None | Some("")) => {
@@ -65,7 +71,7 @@ impl Part {
                 let of = of.map_or(String::new(), |of| format!(".{of}"));
                 let hint = match nearest(kind, KNOWN.iter().copied()) {
                     Some(kind) => format!("did you mean `{{{kind}{of}}}`?"),
-                    None => "there are {client_ip}, {host}, {method}, {path}, {header.NAME}, \
+                    None => "there are {client_ip}, {host}, {method}, {path}, {path.NAME}, {header.NAME}, \
                              {query.NAME}, {segment.N} and {body./POINTER}"
                         .into(),
                 };
@@ -78,7 +84,7 @@ impl Part {
         match self {
             // The header `Cookie` may hold any cookie, also that of a session.
             Self::Header(name) => *name == COOKIE || is_secret(&fold(name.as_str().as_bytes())),
-            Self::Query(name) => is_secret(&fold(name.as_bytes())),
+            Self::Query(name) | Self::PathParameter(name) => is_secret(&fold(name.as_bytes())),
             Self::Body(pointer) => {
                 let name = fold(pointer.last().as_bytes());
                 // `max_tokens` is a number of words.
@@ -100,6 +106,9 @@ impl Part {
             Self::Host => Some(parts.host?.to_ascii_lowercase().into_bytes().into()),
             Self::Method => Some(parts.method.as_str().as_bytes().into()),
             Self::Path => Some(parts.paths.key_form(parts.uri.path())),
+            Self::PathParameter(name) => {
+                parts.template?.value(name, parts.uri.path(), &parts.paths)
+            }
             Self::Header(name) => header(parts.headers, name),
             Self::Query(name) => parameter(parts.uri.query()?, name),
             Self::Body(pointer) => Some(pointer.find(parts.body?)?.into_bytes().into()),

@@ -23,6 +23,7 @@ fn parts(request: &Request<()>) -> Parts<'_> {
         headers: request.headers(),
         body: None,
         paths: Paths::default(),
+        template: None,
     }
 }
 
@@ -165,11 +166,11 @@ fn a_long_key_is_its_hash() {
 )]
 #[case::far(
     "{tenant}",
-    "has the unknown part `{tenant}`; there are {client_ip}, {host}, {method}, {path}, {header.NAME}, {query.NAME}, {segment.N} and {body./POINTER}"
+    "has the unknown part `{tenant}`; there are {client_ip}, {host}, {method}, {path}, {path.NAME}, {header.NAME}, {query.NAME}, {segment.N} and {body./POINTER}"
 )]
 #[case::nothing(
     "{}",
-    "has the unknown part `{}`; there are {client_ip}, {host}, {method}, {path}, {header.NAME}, {query.NAME}, {segment.N} and {body./POINTER}"
+    "has the unknown part `{}`; there are {client_ip}, {host}, {method}, {path}, {path.NAME}, {header.NAME}, {query.NAME}, {segment.N} and {body./POINTER}"
 )]
 #[case::open("{host", "has a `{` without its `}`")]
 #[case::open_before_another("{host{path}", "has a `{` without its `}`")]

@@ -31,7 +31,12 @@ pub(super) const FOLD: Differences = 1 << 10;
 /// The path ends at an escaped NUL, as every C string does: `/search%00.json` is `/search` (CGI, old PHP, file systems).
 pub(super) const NUL: Differences = 1 << 11;
 
+/// Dot segments stay as they are (WSGI, Starlette, Express), so that `/a/../b` begins with `/a`. Only routes for whole paths
+/// tell such paths apart.
+pub(super) const UNRESOLVED: Differences = 1 << 12;
+
 pub(super) const TRAILING: Differences = END | SEGMENTS;
+/// All differences that matter to every configuration.
 pub(super) const ALL: Differences = (1 << 12) - 1;
 
 /// A byte that every reading leaves as it is, at any place in the path, such as `a` or `-`.
@@ -102,7 +107,7 @@ pub(super) fn differences(path: &[u8]) -> Differences {
             b'.' if previous == b'.' => EMPTY | ends_segment(after),
             b'.' => ends_segment(after),
             b'%' => match after {
-                [b'2', b'e' | b'E', rest @ ..] => EMPTY | DOTS | ends_segment(rest),
+                [b'2', b'e' | b'E', rest @ ..] => EMPTY | DOTS | UNRESOLVED | ends_segment(rest),
                 [b'0', b'0', ..] => NUL,
                 [b'2', b'0', rest @ ..] => ends_segment(rest),
                 [b'2', b'f' | b'F', ..] => SLASH,
@@ -111,7 +116,7 @@ pub(super) fn differences(path: &[u8]) -> Differences {
                 [b'4' | b'5' | b'8'..=b'9' | b'a'..=b'f' | b'A'..=b'F', ..] => FOLD,
                 // The character that it encodes may be any of the others.
                 [b'u' | b'U', b'0', b'0', b'0', b'0', ..] => UNICODE | NUL,
-                [b'u' | b'U', ..] => UNICODE | FOLD | TRAILING,
+                [b'u' | b'U', ..] => UNICODE | FOLD | TRAILING | UNRESOLVED,
                 _ => 0,
             },
             b'A'..=b'Z' | 0x80.. => FOLD,
@@ -128,7 +133,7 @@ pub(super) fn differences(path: &[u8]) -> Differences {
 /// The differences that matter to a dot or a space before `after`, which may be the last character of its segment.
 fn ends_segment(after: &[u8]) -> Differences {
     match after.first() {
-        None | Some(b'/' | b'\\' | b';' | b'%' | b'.') => TRAILING,
+        None | Some(b'/' | b'\\' | b';' | b'%' | b'.') => TRAILING | UNRESOLVED,
         Some(_) => 0,
     }
 }

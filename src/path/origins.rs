@@ -2,7 +2,8 @@
 
 use super::{
     difference::{
-        ALL, Differences, FOLD, Look, NEWLINE, NUL, SEGMENTS, SLASH, TRAILING, differences, look,
+        ALL, Differences, FOLD, Look, NEWLINE, NUL, SEGMENTS, SLASH, TRAILING, UNRESOLVED,
+        differences, look,
     },
     reading::{fold, read},
 };
@@ -44,6 +45,13 @@ impl Paths {
             maybe: known | unknown | strips_maybe,
             strips: strips == Some(true),
         }
+    }
+
+    /// Adds the readings of origins that leave dot segments as they are. Routes for whole paths need them: only such origins
+    /// serve `/search/../free` by what they have for `/search/{*rest}`.
+    #[must_use]
+    pub fn with_dot_segments(self) -> Self {
+        Self { maybe: self.maybe | UNRESOLVED, ..self }
     }
 
     /// Returns the path in the normal form of these origins, which is in small letters with `fold_case: on`.

@@ -3,7 +3,7 @@
 
 use super::difference::{
     BACKSLASH, DOTS, Differences, EMPTY, END, FOLD, Look, NEWLINE, NUL, PARAMETERS, SEGMENTS,
-    SEMICOLON, SLASH, UNICODE, look,
+    SEMICOLON, SLASH, UNICODE, UNRESOLVED, look,
 };
 use std::borrow::Cow;
 
@@ -45,9 +45,9 @@ pub(super) fn read(path: &[u8], differences: Differences) -> Vec<u8> {
             _ => segment,
         };
         match kept {
-            b"." => {}
+            b"." if !differs(UNRESOLVED) => {}
             b"" if !differs(EMPTY) => {}
-            b".." => {
+            b".." if !differs(UNRESOLVED) => {
                 let before = out.iter().rposition(|byte| *byte == b'/');
                 out.truncate(before.unwrap_or(0));
             }

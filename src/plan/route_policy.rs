@@ -219,7 +219,8 @@ impl<'a> PolicyKey<'a> {
         // may differ between routes of one policy.
         let config::Route {
             name: _,
-            suffix: _,
+            path: _,
+            captures: _,
             methods: _,
             host: _,
             upstream,

@@ -54,11 +54,95 @@ fn finds(
     assert_eq!(found.map(|i| names[i].as_str()), expected);
 }
 
+const TEMPLATES: &str = r#"
+- { path: "/channels/{channel}/messages/{message}", name: message }
+- { path: "/channels/{channel}/messages/pins", name: pins, methods: [GET] }
+- { path: "/channels/{channel}/{*rest}", name: channel }
+- { path: "/channels/me/messages/{message}", name: mine, host: a.internal }
+- { path: "/channels/me/messages/pins", name: my pins }
+- { path: "/bot{token}/send", name: bot }
+- { path: "/{name}/send", name: any bot, methods: [POST] }
+- { path: "/", name: root }
+- { suffix: "/pins", name: suffix }
+- { suffix: "*", name: rest, methods: [GET] }
+"#;
+
+#[rstest]
+#[case::template("GET", "", "/channels/5/messages/7", Some("message"))]
+#[case::more_literal("GET", "", "/channels/5/messages/pins", Some("pins"))]
+#[case::no_method_of_the_more_literal("PUT", "", "/channels/5/messages/pins", Some("message"))]
+#[case::no_host_of_the_more_literal("GET", "b", "/channels/me/messages/7", Some("message"))]
+#[case::host("GET", "A.internal", "/channels/me/messages/7", Some("mine"))]
+#[case::rest("GET", "", "/channels/5/messages", Some("channel"))]
+#[case::rest_of_many("GET", "", "/channels/5/a/b/pins", Some("channel"))]
+#[case::longer_beginning("POST", "", "/bot5/send", Some("bot"))]
+#[case::no_beginning("POST", "", "/bot/send", Some("any bot"))]
+#[case::root("GET", "", "/", Some("root"))]
+#[case::suffix("GET", "", "/channels/pins", Some("suffix"))]
+#[case::no_whole_path("GET", "", "/v2/channels/5/messages/7", Some("rest"))]
+#[case::spelling("GET", "", "/x/..//channels;a/%35/./messages/7/", Some("message"))]
+#[case::asterisk("OPTIONS", "", "*", None)]
+#[case::nothing("PUT", "", "/channels", None)]
+fn finds_templates(
+    #[case] method: &str,
+    #[case] host: &str,
+    #[case] path: &str,
+    #[case] expected: Option<&str>,
+) {
+    let (table, names) = table(TEMPLATES);
+    let method = Method::from_bytes(method.as_bytes()).expect("a method");
+    let host = Some(host).filter(|host| !host.is_empty());
+    let found = table.find(&method, host, path);
+    assert_eq!(found.map(|i| names[i].as_str()), expected);
+    let covering = table.find_covering(&method, host, path, |one, other| one == other);
+    assert_eq!(covering, Ok(found));
+}
+
+/// A path whose readings give different keys is refused: one of the two would be another bucket for the same resource.
+#[rstest]
+#[case::plain("", "/channels/5", Ok(Some("5")))]
+#[case::another_case("", "/channels/ABC", Ok(Some("abc")))]
+#[case::case_counts("fold_case: off", "/channels/ABC", Ok(Some("ABC")))]
+#[case::dots_at_the_end("", "/channels/5.", Ok(Some("5")))]
+#[case::line_end("", "/channels/5%0a", Ok(Some("5")))]
+#[case::nul("", "/channels/5%00x", Ok(Some("5")))]
+#[case::parameters("", "/channels/5;x", Ok(Some("5")))]
+#[case::backslash("", "/channels\\5", Ok(Some("5")))]
+#[case::dots("", "/channels/5/%2e%2e/6", Ok(Some("6")))]
+#[case::slash("", "/channels/x%2f..%2f5", Err(()))]
+#[case::slash_is_data("encoded_slash: data", "/channels/a%2fb", Ok(Some("a%2fb")))]
+#[case::slash_separates("encoded_slash: separator", "/channels/x%2f..%2f5", Ok(Some("5")))]
+#[case::slash_before_the_parameter("", "/channels%2f5", Err(()))]
+#[case::wide_escape("", "/channels/%u0035", Err(()))]
+#[case::of_another_route("", "/users/5", Ok(None))]
+fn readings_agree_on_the_keys(
+    #[case] paths: &str,
+    #[case] path: &str,
+    #[case] expected: Result<Option<&str>, ()>,
+) {
+    let text = format!(
+        "upstream: http://a\npaths: {{ {paths} }}\nlimiters: {{ a: {{ rate: 1/s, key: '{{path.id}}' }} }}\nroutes:\n\
+         - {{ path: '/channels/{{id}}', limiters: [a] }}\n- {{ path: '/channels/{{id}}/{{more}}', limiters: [a] }}\n\
+         - {{ suffix: \"*\" }}\n"
+    );
+    let config = Config::parse(&text, "test", Path::new("."), &|_| None).expect("a config");
+    let table = Table::new(&config.routes, config.paths);
+    let covers = |one: usize, other: usize| config.routes[one].covers(&config.routes[other]);
+    let found = table.find_covering(&Method::GET, None, path, covers).map_err(|_| ());
+    let value = found.map(|route| {
+        let template = config.routes[route.expect("a route")].path.template()?;
+        let value = template.value("id", path, &config.paths)?;
+        Some(String::from_utf8_lossy(&value).into_owned())
+    });
+    assert_eq!(value.as_ref().map(Option::as_deref), expected.as_ref().map(|value| *value));
+}
+
 /// Two spellings that an origin may serve as one path get one limit, unless `paths` says that no origin does.
 #[rstest]
 #[case::as_written("", "/v2/getUser", Ok(Some(0)))]
 #[case::another_case("", "/v2/GETUSER", Ok(Some(0)))]
 #[case::escaped("", "/v2/%67%45TUser", Ok(Some(0)))]
+#[case::small_letters("", "/v2/getuser", Ok(Some(0)))]
 #[case::limited_otherwise("", "/Ten", Err(()))]
 #[case::only_one_route("", "/SomethingElse", Ok(Some(2)))]
 #[case::characters("", "/a.JSON", Ok(Some(3)))]

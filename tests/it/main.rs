@@ -45,6 +45,7 @@ mod messages;
 mod mount;
 mod on_loss;
 mod origins;
+mod paths;
 mod pauses;
 mod places;
 mod proxy;

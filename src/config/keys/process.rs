@@ -219,8 +219,8 @@ pub(in crate::config) const ROOT: Keys = Keys {
             algorithms: "",
             kind: "list of [routes](#routes)",
             default: "required",
-            meaning: "the requests that the gateway forwards. The longest matching suffix wins; among equal \
-                      suffixes the more specific route (a host before methods, few methods before many). A \
+            meaning: "the requests that the gateway forwards. A whole `path` wins over a suffix, the longest matching suffix over \
+                      others; among equal ones the more specific route (a host before methods, few methods before many). A \
                       request that no route matches is answered 404",
             schema: r##""type": "array",
 "minItems": 1,

@@ -5,13 +5,13 @@ use super::spec::{COST, KeySpec, Keys, REMOVE, SET, elsewhere, meant, replaced};
 pub(in crate::config) const ROUTE: Keys = Keys {
     name: "route",
     meaning: "The requests of one kind, and what happens to them.",
-    rules: r##""required": ["suffix"]"##,
+    rules: r##""oneOf": [{ "required": ["suffix"] }, { "required": ["path"] }]"##,
     now: &[
         KeySpec {
             name: "name",
             algorithms: "",
             kind: "text, 1 to 128",
-            default: "the suffix",
+            default: "the suffix or path",
             meaning: "labels metrics and logs; unique",
             schema: r##""type": ["string", "null"],
 "minLength": 1,
@@ -22,7 +22,7 @@ pub(in crate::config) const ROUTE: Keys = Keys {
             name: "suffix",
             algorithms: "",
             kind: "text",
-            default: "required",
+            default: "required, or `path`",
             meaning: "the end of the path, see [below](#how-a-path-is-compared). `\"*\"` (in quotes) matches \
                       every path",
             schema: r##""type": "string",
@@ -30,11 +30,22 @@ pub(in crate::config) const ROUTE: Keys = Keys {
 "examples": ["/search", ".json", "*"]"##,
         },
         KeySpec {
+            name: "path",
+            algorithms: "",
+            kind: "text",
+            default: "none",
+            meaning: "the whole path, in place of `suffix`, see [below](#whole-paths): `{name}` is one segment, `{*rest}` one \
+                      segment or more. It outranks every suffix, and the more literal path wins",
+            schema: r##""type": "string",
+"pattern": "^/[^?#;\\\\]*$|\\$\\{",
+"examples": ["/channels/{channel}/messages/{message}", "/files/{*rest}"]"##,
+        },
+        KeySpec {
             name: "methods",
             algorithms: "",
             kind: "list",
             default: "all",
-            meaning: "the methods that the route takes, in capitals. `GET` includes `HEAD`, unless another route with the same suffix names `HEAD`",
+            meaning: "the methods that the route takes, in capitals. `GET` includes `HEAD`, unless another route with the same suffix or path names `HEAD`",
             schema: r##""type": ["array", "null"],
 "minItems": 1,
 "uniqueItems": true,
@@ -137,10 +148,9 @@ pub(in crate::config) const ROUTE: Keys = Keys {
     ],
     later: &[],
     others: &[
-        replaced("path", &["suffix"], SUFFIX),
-        replaced("prefix", &["suffix"], SUFFIX),
-        replaced("paths", &["suffix"], SUFFIX),
-        replaced("location", &["suffix"], SUFFIX),
+        replaced("prefix", &["path"], PATH),
+        replaced("paths", &["path"], PATH),
+        replaced("location", &["path"], PATH),
         meant("limiter", &["limiters"]),
         elsewhere("rate", QUOTA),
         elsewhere("burst", QUOTA),
@@ -160,6 +170,6 @@ pub(in crate::config) const ROUTE: Keys = Keys {
     ],
 };
 
-const SUFFIX: &str = "a route matches the end of a path, as in `suffix: /search` for /search and /v2/search; there is \
-                      no match by the beginning or the whole of a path yet";
+const PATH: &str = "a route matches the end of a path, as in `suffix: /search` for /search and /v2/search, or a whole \
+                    path, as in `path: \"/v2/shops/{shop}\"`; all paths below /v2 are `path: \"/v2/{*rest}\"`";
 const QUOTA: &str = "it belongs to a limiter under `limiters:` at the top, which the route names";

@@ -1,6 +1,6 @@
 //! Reads `routes`, and checks that no two of them match the same requests.
 
-use super::upstreams::refuse_compression;
+use super::{route_conflicts::add_head, route_paths::parameters, upstreams::refuse_compression};
 use crate::{
     config::{
         keys::ROUTE,
@@ -11,7 +11,7 @@ use crate::{
         yaml::YamlValue,
     },
     key::TrueCost,
-    path::{Paths, Suffix},
+    path::Paths,
 };
 use http::Method;
 use std::time::Duration;
@@ -63,6 +63,7 @@ impl ConfigReader {
             self.check_against(&routes, &route, &item, paths);
             routes.push((route, item));
         }
+        self.check_crossings(&routes);
         let mut routes: Vec<_> = routes.into_iter().map(|(route, _)| route).collect();
         add_head(&mut routes);
         routes
@@ -77,16 +78,7 @@ impl ConfigReader {
     ) -> Option<Route> {
         let section = self.section(field, &ROUTE)?;
         let path = |key: &str| join(&section.path, key);
-        let (written, suffix) = match section.get("suffix") {
-            Some(field) => {
-                let written = field.scalar().map_or("", |scalar| &scalar.text).to_owned();
-                (written, self.scalar(&field, |text| Suffix::parse_for(text, paths)))
-            }
-            None => {
-                self.note(section.place, &path("suffix"), "is missing; \"*\" matches every path");
-                (String::new(), None)
-            }
-        };
+        let (written, rule) = self.path_rule(&section, paths);
         let name = self.get(&section, "name", written, route_name);
         let methods = self.methods(&section);
         let host = self.get(&section, "host", None, |text| host(text).map(Some));
@@ -105,6 +97,9 @@ impl ConfigReader {
             None => Some(0),
         };
         let mut used = self.charges(&section, limiters);
+        if let Some(rule) = &rule {
+            self.check_parameters(&section, rule, &used, limiters);
+        }
         let upstream = upstream.filter(|upstream| *upstream < upstreams.len());
         for charge in upstream.map_or(&[][..], |upstream| &upstreams[upstream].limiters) {
             if !used.iter().any(|own| own.limiter == charge.limiter) {
@@ -141,9 +136,11 @@ impl ConfigReader {
             let reason = format!("has more than {MAX_ZEROES} costs that are parts of the request");
             self.note_at(&field, &reason);
         }
+        let captures = used.iter().any(|charge| parameters(charge, limiters).next().is_some());
         Some(Route {
             name,
-            suffix: suffix?,
+            path: rule?,
+            captures,
             methods,
             host,
             upstream: upstream?,
@@ -207,58 +204,6 @@ impl ConfigReader {
         }
         methods
     }
-
-    fn check_against(
-        &mut self,
-        routes: &[(Route, Field<'_>)],
-        route: &Route,
-        field: &Field<'_>,
-        paths: &Paths,
-    ) {
-        let line = |other: &Field<'_>| other.node.place.line;
-        if let Some((_, other)) = routes.iter().find(|(other, _)| tie(other, route)) {
-            let reason = format!(
-                "matches the same requests as {} in line {}, and neither is more specific; \
-                 change its suffix, host or methods",
-                other.path,
-                line(other)
-            );
-            self.note_at(field, reason);
-        } else if let Some((_, other)) =
-            routes.iter().find(|(other, _)| paths.may_fold() && differ_in_case(other, route))
-        {
-            let reason = format!(
-                "differs from {} in line {} only in upper and lower case, and has other limiters; say whether the \
-                 upstream tells them apart, with `paths: {{ fold_case: off }}`, or give both the same limiters",
-                other.path,
-                line(other)
-            );
-            self.note_at(field, reason);
-        } else if let Some((_, other)) = routes.iter().find(|(other, _)| other.name == route.name) {
-            let name = match is_written(field, &route.name) {
-                true => format!("`{}` ", route.name),
-                false => String::new(),
-            };
-            let reason = format!(
-                "has the name {name}of {} in line {}; give it a `name`, which labels metrics and logs",
-                other.path,
-                line(other)
-            );
-            self.note_at(field, reason);
-        }
-    }
-}
-
-/// Whether the name of a route is written in the file itself, so that a message may quote it. A name from `${...}` may be
-/// secret.
-fn is_written(route: &Field<'_>, name: &str) -> bool {
-    let YamlValue::Map(entries) = &route.node.value else { return false };
-    entries.iter().any(|(key, node)| match &node.value {
-        YamlValue::Scalar(scalar) => {
-            matches!(&*key.name, "name" | "suffix") && scalar.written == name
-        }
-        _ => false,
-    })
 }
 
 fn wait(text: &str) -> Result<WaitBudget, String> {
@@ -279,49 +224,6 @@ fn tightest<'a>(limiters: impl Iterator<Item = &'a LimiterConfig>) -> Option<Rat
         let pace = |one: &Rate, other: &Rate| u128::from(one.count) * other.period.as_micros();
         pace(a, b).cmp(&pace(b, a)).then(a.period.cmp(&b.period))
     })
-}
-
-/// Whether a request could match both routes, with neither of them more specific.
-fn tie(a: &Route, b: &Route) -> bool {
-    let within = |a: &Route, b: &Route| a.methods.iter().all(|method| b.methods.contains(method));
-    let overlap = match (a.methods.is_empty(), b.methods.is_empty()) {
-        (true, true) => true,
-        (false, false) => {
-            let shared = a.methods.iter().any(|method| b.methods.contains(method));
-            // A proper subset is the more specific one.
-            shared && (within(a, b) == within(b, a))
-        }
-        _ => false,
-    };
-    a.suffix == b.suffix && a.host == b.host && overlap
-}
-
-/// Whether an origin that folds case serves the requests of both routes as the same, and their limiters differ.
-fn differ_in_case(a: &Route, b: &Route) -> bool {
-    if a.suffix == b.suffix || !a.suffix.is_folded(&b.suffix) || a.covers(b) && b.covers(a) {
-        return false;
-    }
-    tie(&Route { suffix: b.suffix.clone(), ..a.clone() }, b)
-}
-
-/// Adds HEAD to routes for GET, because a HEAD is a GET without the body (RFC 9110 section 9.3.2). A route does not get it
-/// if another route with the same suffix names HEAD.
-fn add_head(routes: &mut [Route]) {
-    let names_head = |route: &Route, by: &Route| {
-        by.suffix == route.suffix
-            && (by.host.is_none() || by.host == route.host)
-            && by.methods.contains(&Method::HEAD)
-    };
-    let takes_it: Vec<bool> = routes
-        .iter()
-        .map(|route| {
-            route.methods.contains(&Method::GET)
-                && !routes.iter().any(|other| names_head(route, other))
-        })
-        .collect();
-    for (route, _) in routes.iter_mut().zip(takes_it).filter(|(_, takes_it)| *takes_it) {
-        route.methods.push(Method::HEAD);
-    }
 }
 
 fn route_name(text: &str) -> Result<String, &'static str> {

@@ -179,13 +179,9 @@ fn one_message_for_a_limiter(#[case] text: &str, #[case] message: &str) {
     "suffix: /a, @rate: 5/s",
     "routes[0].rate: unknown key `rate`; it belongs to a limiter under `limiters:` at the top, which the route names"
 )]
-#[case::path(
-    "@path: /a",
-    "routes[0].path: unknown key `path`; a route matches the end of a path, as in `suffix: /search` for /search and /v2/search; there is no match by the beginning or the whole of a path yet"
-)]
 #[case::prefix(
     "@prefix: /a",
-    "routes[0].prefix: unknown key `prefix`; a route matches the end of a path, as in `suffix: /search` for /search and /v2/search; there is no match by the beginning or the whole of a path yet"
+    "routes[0].prefix: unknown key `prefix`; a route matches the end of a path, as in `suffix: /search` for /search and /v2/search, or a whole path, as in `path: \"/v2/shops/{shop}\"`; all paths below /v2 are `path: \"/v2/{*rest}\"`"
 )]
 #[case::misspelt_suffix(
     "@sufix: /a",
