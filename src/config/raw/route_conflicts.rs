@@ -139,7 +139,7 @@ impl KnownTemplates {
             _ => {}
         };
         if let TemplateSegment::Literal(_) = segment {
-            // Of thousands of literals one at most is the same.
+            // At most one of thousands of literals is the same.
             if let Some((own, child)) = node.children.get_key_value(segment) {
                 descend(own, *child);
             }
