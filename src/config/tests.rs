@@ -1,4 +1,5 @@
 mod certificates;
+mod charges;
 mod headers;
 mod hints;
 mod http;
