@@ -2,6 +2,7 @@
 //! permits that it grants are kept as a debt, which is charged to the shared state when that answers again.
 
 mod debt;
+mod limiter;
 mod state;
 
 pub(super) use debt::Debt;
