@@ -4,6 +4,7 @@
 mod access;
 mod keys;
 mod limiters;
+mod overrides;
 mod pages;
 mod reload;
 mod shown;
@@ -13,6 +14,7 @@ use crate::{
     config::FailurePolicy,
     live::Live,
     log, metrics,
+    overrides::Overrides,
     plan::Plan,
     store::{
         StoreAdmin,
@@ -25,7 +27,7 @@ use axum::{
     http::{StatusCode, header::CONTENT_TYPE},
     middleware::from_fn_with_state,
     response::IntoResponse,
-    routing::{any, get, post},
+    routing::{any, get, post, put},
 };
 use limiters::PageError;
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -53,6 +55,8 @@ pub struct Admin {
 pub struct AdminParts {
     /// The configuration, and the way by which it changes.
     pub live: Arc<Live>,
+    /// The overrides of operators.
+    pub overrides: Arc<Overrides>,
     /// The store, through a connection that only the admin side uses.
     pub store: Arc<dyn StoreAdmin>,
     /// The state of the store; `None` if the store is the memory of this process.
@@ -76,6 +80,13 @@ pub fn router(parts: AdminParts) -> Router {
         .route("/reload", post(reload::reload))
         .route("/limiters", get(limiters::all))
         .route("/limiters/{name}", get(limiters::one).delete(limiters::reset))
+        .route("/limiters/{name}/override", put(overrides::set).delete(overrides::remove))
+        .route(
+            "/limiting",
+            get(overrides::limiting)
+                .put(overrides::set_limiting)
+                .delete(overrides::remove_limiting),
+        )
         .route("/limiters/{name}/keys", get(keys::list).delete(keys::reset))
         .route("/limiters/{name}/keys/", any(limiters::no_key))
         .route("/limiters/{name}/keys/{key}", get(limiters::one_key).delete(limiters::reset_key))

@@ -26,6 +26,7 @@ pub use mistake::{ConfigError, Mistake, Position};
 pub use settings::{AccessLog, Config, Route, StoreConfig, Upstream};
 pub use throttle::{PausedLimiters, RetryConfig, ThrottleConfig};
 pub use unit::Rate;
+pub(crate) use unit::duration;
 
 use mistake::unreadable;
 use std::path::Path;

@@ -21,7 +21,7 @@ pub use parts::ConfigParts;
 pub use watcher::watch_file;
 
 use crate::{
-    config::Config,
+    config::{Config, ConfigEdit},
     learn, metrics,
     plan::{CountLedger, Plan},
     proxy::{CurrentProxy, Proxy},
@@ -152,6 +152,17 @@ impl Live {
         drop((before, changing));
         self.ledger.sweep(&self.plan.load());
         Ok(Reloaded { hash, is_new, needs_restart })
+    }
+
+    /// Checks the configuration with other overrides, and changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`ReloadError::Config`] with the mistakes as `paceway check` prints them.
+    pub fn check(&self, overrides: Vec<ConfigEdit>) -> Result<(), ReloadError> {
+        let parts = ConfigParts { overrides, ..self.changing.lock().parts.clone() };
+        parts.effective()?;
+        Ok(())
     }
 
     /// Makes a plan of `config` and gives it to all workers.

@@ -36,6 +36,7 @@ use crate::{
     config::Config,
     live::{ConfigParts, Live, ReadFile, watch_file},
     log, metrics,
+    overrides::Overrides,
     plan::Plan,
 };
 use admin_connections::AdminTimeouts;
@@ -141,11 +142,13 @@ impl Server {
             let plan = Arc::new(Plan::new(self.file.config.clone(), self.access_log));
             shares.log(plan.config.client.max_connections);
             let source = StoreSource::open(&plan).await?;
-            let live =
-                Arc::new(Live::new(plan, ConfigParts { file: self.file }, shares.upstreams)?);
+            let live = Arc::new(Live::new(plan, ConfigParts::of(self.file), shares.upstreams)?);
             let draining = Arc::new(AtomicBool::new(false));
             let hangups = signal(SignalKind::hangup()).map_err(system)?;
             tokio::spawn(watch_file(live.clone(), hangups));
+            // Before the workers start, so that no request is decided without the overrides.
+            let store = source.with_recovery(live.levels()).await?;
+            let overrides = Overrides::begin(live.clone(), store.clone()).await;
             let connections = Arc::new(ConnectionLimit::new(shares.clients));
             let (phase, phases) = watch::channel(Phase::Running);
             let drain_end = Arc::new(OnceLock::new());
@@ -169,7 +172,6 @@ impl Server {
                 runtimes.push(start(worker, ended.clone())?);
             }
             drop(ended);
-            let store = source.with_recovery(live.levels()).await?;
             live.learn(&store).await;
             tokio::spawn(pauses::report(live.clone(), store.pauses().events()));
             if let Some(health) = source.health() {
@@ -177,6 +179,7 @@ impl Server {
             }
             let admin = AdminParts {
                 live: live.clone(),
+                overrides,
                 store,
                 health: source.health(),
                 metrics: self.metrics.clone(),

@@ -11,7 +11,7 @@ use crate::{
     config::Mode,
     key, learn, limit,
     plan::LimiterPlan,
-    store::{Answer, Check, Checks, Source, StoreError, batch::places},
+    store::{Answer, Check, Checks, Decision, Source, StoreError, batch::places},
 };
 use axum::{
     Extension, Json,
@@ -23,6 +23,7 @@ use axum::{
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// The body of `POST /limiters/NAME/acquire`: the permits that a program asks for.
 #[derive(Debug, Deserialize)]
@@ -56,7 +57,11 @@ pub(super) async fn all(State(admin): State<Admin>) -> Json<Value> {
     let levels = levels(&admin).await;
     let all = levels.into_iter().map(|(plan, level)| state(&admin, plan, &plan.current(), level));
     let all: Vec<_> = all.collect();
-    Json(json!({ "limiting": admin.plan.config.limiting, "limiters": all }))
+    let mut all = json!({ "limiting": admin.plan.config.limiting, "limiters": all });
+    if let Some(own) = admin.overrides.of(None) {
+        all["limiting_override"] = super::overrides::shown(&own);
+    }
+    Json(all)
 }
 
 pub(super) async fn one(
@@ -140,6 +145,12 @@ pub(super) async fn acquire(
     if plan.limiter.mode == Mode::Off || !admin.plan.config.limiting {
         let level = Level { remaining: limit(0), ..Level::default() };
         return Ok(Json(decision(&name, None, 0, limit(0), level)));
+    }
+    if let Some((bound_by, until)) = admin.store.pauses().held(&checks) {
+        let left = until.saturating_duration_since(Instant::now()).as_micros();
+        let left = i64::try_from(left).unwrap_or(i64::MAX);
+        let level = Decision::paused(bound_by, left).level;
+        return Ok(Json(decision(&name, Some(left), 0, limit(bound_by), level)));
     }
     let is_lease = checks.iter().any(Check::is_lease);
     // The admin side has no queue for concurrency permits: a program that gets none asks again.
@@ -286,7 +297,9 @@ pub(super) fn pauses(admin: &Admin) -> impl Iterator<Item = (&LimiterPlan, f64)>
     let known = admin.store.pauses().all();
     admin.plan.limiters.iter().map(move |plan| {
         let own = known.iter().filter(|(state, _)| plan.key_in(state).is_some());
-        let left = own.map(|(_, pause)| pause.left()).max().unwrap_or_default();
+        let held = admin.overrides.of(Some(&plan.limiter.name)).filter(|(own, _)| own.pause);
+        let left = own.map(|(_, pause)| pause.left()).chain(held.map(|(_, left)| left));
+        let left = left.max().unwrap_or_default();
         (plan, left as f64 / 1e6)
     })
 }

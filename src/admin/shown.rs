@@ -1,6 +1,6 @@
 //! Writes limiters and decisions as the JSON of the admin pages. Never asks a store.
 
-use super::Admin;
+use super::{Admin, overrides};
 use crate::{
     algorithm::{
         Algorithm, Level, MAX_BUDGET, Micros,
@@ -125,6 +125,14 @@ pub(super) fn state(
         state["closed_ms"] = millis(left).into();
         state["closed_until"] = end(left).into();
         state["closed_reason"] = LOST.into();
+    }
+    if let Some(own) = admin.overrides.of(Some(&limiter.name)) {
+        if own.0.pause {
+            state["paused_ms"] = millis(own.1).into();
+            state["paused_until"] = end(own.1).into();
+            state["pause_reason"] = format!("an operator: {}", own.0.reason).into();
+        }
+        state["override"] = overrides::shown(&own);
     }
     let has_level = level.is_some();
     match level {

@@ -46,7 +46,7 @@ const MAX_PERIOD: Duration = Duration::from_secs(366 * 86_400);
 /// # Errors
 ///
 /// The reason, worded so that it completes a sentence that begins with the text: "`TEXT` needs a unit".
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     if text == "0" {
         return Ok(Duration::ZERO);
     }

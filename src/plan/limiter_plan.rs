@@ -95,6 +95,11 @@ impl LimiterPlan {
         }
     }
 
+    /// The names of its states, for each of its rates.
+    pub(crate) fn names(&self) -> &[StateNames] {
+        &self.names
+    }
+
     /// The key of a state in the store, if it is a state of this limiter.
     pub(crate) fn key_in<'n>(&self, state: &'n str) -> Option<Option<&'n str>> {
         self.names.iter().find_map(|names| names.key_in(state))

@@ -65,7 +65,7 @@ async fn the_admin_side_lists_its_pages() {
             assert!(![404, 405].contains(&status), "{method} {real}: {status} {said}");
         }
     }
-    assert_eq!(pages.len(), 11, "{list}");
+    assert_eq!(pages.len(), 13, "{list}");
     assert_eq!(call(&gateway, "GET", "/none", &[]).await.0, 404);
 }
 

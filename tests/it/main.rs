@@ -46,6 +46,7 @@ mod mount;
 mod on_loss;
 mod origins;
 mod paths;
+mod overrides;
 mod pauses;
 mod places;
 mod proxy;

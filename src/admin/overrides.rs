@@ -1,0 +1,234 @@
+//! The pages that set and remove overrides. Reads and checks what operators send, and keeps nothing.
+
+use super::{
+    Admin,
+    access::Operator,
+    limiters::{PageError, bad},
+    shown::millis,
+};
+use crate::{
+    algorithm::Micros,
+    answer::end,
+    config::{Mode, duration},
+    overrides::{Override, OverrideError, Rates},
+    plan::LimiterPlan,
+};
+use axum::{
+    Extension, Json,
+    body::Bytes,
+    extract::{Path, State},
+    http::StatusCode,
+};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// An override ends within a year.
+const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
+/// The most characters of a reason.
+const MOST_REASON: usize = 500;
+/// The most characters of a rate or a mode, and the most rates, that are passed on to the checks of a configuration.
+const MOST_WORD: usize = 64;
+const MOST_RATES: usize = 8;
+
+type Result<T> = std::result::Result<T, PageError>;
+
+/// The body of `PUT /limiters/NAME/override`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LimiterChange {
+    rate: Option<Rates>,
+    mode: Option<String>,
+    #[serde(default)]
+    pause: bool,
+    #[serde(rename = "for")]
+    span: Option<String>,
+    reason: Option<String>,
+}
+
+/// The body of `PUT /limiting`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LimitingChange {
+    limiting: String,
+    #[serde(rename = "for")]
+    span: Option<String>,
+    reason: Option<String>,
+}
+
+pub(super) async fn set(
+    State(admin): State<Admin>,
+    Extension(operator): Extension<Operator>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<Json<Value>> {
+    let plan = admin.limiter(&name)?;
+    let LimiterChange { rate, mode, pause, span, reason } = read(&body)?;
+    if rate.is_none() && mode.is_none() && !pause {
+        return Err(bad("name a change: `rate`, `mode`, or `\"pause\": true`"));
+    }
+    if let Some(rates) = &rate {
+        check_rates(plan, rates)?;
+    }
+    let mode = mode.map(|mode| word("mode", mode)).transpose()?;
+    let enforces = mode.as_deref().unwrap_or(plan.limiter.mode.name()) == Mode::Enforce.name();
+    if pause && !enforces {
+        return Err(bad(
+            "a limiter that does not enforce holds no request, so that a pause changes nothing",
+        ));
+    }
+    let (span, reason) = (span_of(span)?, reason_of(reason)?);
+    let by = operator.to_string();
+    let new = Override { rate, mode, pause, limiting: None, reason, by, until: 0 };
+    admin.overrides.set(Some(&name), Some((new, span))).await?;
+    let set = admin.overrides.of(Some(&name)).as_ref().map(shown);
+    Ok(Json(json!({ "limiter": name, "override": set })))
+}
+
+pub(super) async fn remove(
+    State(admin): State<Admin>,
+    Extension(operator): Extension<Operator>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>> {
+    let before = admin.overrides.set(Some(&name), None).await?;
+    if before.is_none() {
+        // A misspelt name is a mistake; a limiter that no file has any more may still have an override.
+        admin.limiter(&name)?;
+    }
+    if before.is_some() {
+        operator.log("an operator removes an override", &name, None);
+    }
+    Ok(Json(json!({ "removed": before.is_some() })))
+}
+
+pub(super) async fn limiting(State(admin): State<Admin>) -> Json<Value> {
+    let set = admin.overrides.of(None).as_ref().map(shown);
+    Json(json!({ "limiting": admin.plan.config.limiting, "override": set }))
+}
+
+pub(super) async fn set_limiting(
+    State(admin): State<Admin>,
+    Extension(operator): Extension<Operator>,
+    body: Bytes,
+) -> Result<Json<Value>> {
+    let LimitingChange { limiting, span, reason } = read(&body)?;
+    if !["on", "off"].contains(&limiting.as_str()) {
+        return Err(bad("`limiting` is `on` or `off`"));
+    }
+    let (span, reason) = (span_of(span)?, reason_of(reason)?);
+    let (by, limiting) = (operator.to_string(), Some(limiting));
+    let new = Override { rate: None, mode: None, pause: false, limiting, reason, by, until: 0 };
+    admin.overrides.set(None, Some((new, span))).await?;
+    let set = admin.overrides.of(None).as_ref().map(shown);
+    // The plan of the request is the one before the change.
+    Ok(Json(json!({ "limiting": admin.live.plan().config.limiting, "override": set })))
+}
+
+pub(super) async fn remove_limiting(
+    State(admin): State<Admin>,
+    Extension(operator): Extension<Operator>,
+) -> Result<Json<Value>> {
+    let before = admin.overrides.set(None, None).await?;
+    if before.is_some() {
+        operator.log("an operator removes the override of `limiting`", "", None);
+    }
+    Ok(Json(json!({ "removed": before.is_some() })))
+}
+
+/// An override as pages show it.
+pub(super) fn shown((own, left): &(Override, Micros)) -> Value {
+    let mut shown = json!({
+        "reason": own.reason,
+        "by": own.by,
+        "until": end(*left),
+        "left_ms": millis(*left),
+    });
+    if let Some(rates) = &own.rate {
+        shown["rate"] = match rates {
+            Rates::One(rate) => rate.as_str().into(),
+            Rates::Many(rates) => rates.clone().into(),
+        };
+    }
+    if let Some(mode) = &own.mode {
+        shown["mode"] = mode.as_str().into();
+    }
+    if own.pause {
+        shown["pause"] = true.into();
+    }
+    if let Some(limiting) = &own.limiting {
+        shown["limiting"] = limiting.as_str().into();
+    }
+    shown
+}
+
+/// Reads a body of JSON, whatever its content type says: curl names another one.
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
+    serde_json::from_slice(body).map_err(|error| {
+        let why = format!(
+            "the body is no change as in {{\"rate\": \"2/s\", \"for\": \"10m\", \"reason\": \"...\"}}: {error}"
+        );
+        PageError(StatusCode::UNPROCESSABLE_ENTITY, why)
+    })
+}
+
+/// A limiter with several rates keeps all of its quotas, so each of them is named.
+fn check_rates(plan: &LimiterPlan, rates: &Rates) -> Result<()> {
+    let rates = rates.list();
+    if rates.is_empty() || rates.len() > MOST_RATES {
+        return Err(bad(format!("`rate` is one rate, or a list of 1 to {MOST_RATES}")));
+    }
+    for rate in &rates {
+        word("rate", rate.clone())?;
+    }
+    let own: Vec<_> = plan.limiter.rates.iter().map(ToString::to_string).collect();
+    if own.len() > 1 && rates.len() != own.len() {
+        return Err(bad(format!(
+            "this limiter has {} rates, {}; name as many, as in [\"2/s\", \"50/min\"]",
+            own.len(),
+            own.join(" and ")
+        )));
+    }
+    Ok(())
+}
+
+fn word(name: &str, text: String) -> Result<String> {
+    match text.len() <= MOST_WORD && !text.chars().any(char::is_control) {
+        true => Ok(text),
+        false => Err(bad(format!("`{name}` is longer than {MOST_WORD} characters"))),
+    }
+}
+
+fn span_of(span: Option<String>) -> Result<Duration> {
+    let text = span.ok_or_else(|| bad("`for` is missing: how long it lasts, as in \"10m\""))?;
+    let text = word("for", text)?;
+    let span = duration(&text).map_err(|why| bad(format!("`for`: `{text}` {why}")))?;
+    match span {
+        span if span < Duration::from_millis(1) => Err(bad("`for` must be at least 1ms")),
+        span if span > LONGEST => Err(bad("`for` must be at most 366d")),
+        span => Ok(span),
+    }
+}
+
+fn reason_of(reason: Option<String>) -> Result<String> {
+    let reason = reason.unwrap_or_default().trim().to_owned();
+    if reason.is_empty() {
+        return Err(bad("`reason` is missing: other operators see it, as in \"vendor asked\""));
+    }
+    if reason.chars().count() > MOST_REASON || reason.chars().any(char::is_control) {
+        return Err(bad(format!("`reason` is one line of at most {MOST_REASON} characters")));
+    }
+    Ok(reason)
+}
+
+impl From<OverrideError> for PageError {
+    fn from(error: OverrideError) -> Self {
+        let status = match &error {
+            OverrideError::Invalid(_) => StatusCode::UNPROCESSABLE_ENTITY,
+            OverrideError::Full | OverrideError::Contended | OverrideError::Unreadable => {
+                StatusCode::CONFLICT
+            }
+            OverrideError::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        Self(status, error.to_string())
+    }
+}

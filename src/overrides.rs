@@ -1,0 +1,326 @@
+//! Overrides by operators: the store keeps them for all gateways, each gateway reads them twice a second and applies them until
+//! they end. A gateway without the store keeps those that it knows.
+
+mod table;
+
+pub use table::{MOST_OVERRIDES, Override, OverrideTable, Rates};
+
+use crate::{
+    algorithm::Micros,
+    answer::end,
+    config::{ConfigEdit, StoreConfig},
+    key::StateNames,
+    limit::duration,
+    live::{Live, ReloadError},
+    log::{Permit, Throttle},
+    store::{LimiterHold, NoteChange, StoreAdmin, StoreError},
+};
+use parking_lot::Mutex;
+use std::{sync::Arc, time::Duration};
+use tokio::{
+    sync::Notify,
+    task::spawn_blocking,
+    time::{Instant, sleep, timeout},
+};
+
+/// How often the table is read. A change by another gateway takes effect within this time and that of a call.
+const PERIOD: Duration = Duration::from_millis(500);
+/// How long a store may take for the table.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long the start waits for the table, so that the first request is decided by it.
+const START: Duration = Duration::from_millis(500);
+const SECOND: Micros = 1_000_000;
+/// How often a change is tried when other gateways change the table at the same moment.
+const ATTEMPTS: usize = 8;
+
+/// The overrides as this gateway knows and applies them.
+pub struct Overrides {
+    live: Arc<Live>,
+    store: Arc<dyn StoreAdmin>,
+    key: Arc<str>,
+    known: Mutex<KnownTable>,
+    /// Held while a change is applied, so that changes follow each other.
+    applied: tokio::sync::Mutex<Applied>,
+    changed: Notify,
+}
+
+/// The table as the store had it last.
+struct KnownTable {
+    text: Option<Arc<str>>,
+    table: OverrideTable,
+    /// The store's clock at an instant of ours.
+    now: Micros,
+    at: Instant,
+}
+
+/// The parts of the table that are in use.
+#[derive(Default)]
+struct Applied {
+    table: OverrideTable,
+    /// The plan's configuration has these values; `None` after an error, so that they are tried again.
+    edits: Option<Vec<ConfigEdit>>,
+    holds: Vec<(Vec<StateNames>, Micros)>,
+}
+
+/// Why an override cannot be set.
+#[derive(Debug, thiserror::Error)]
+pub enum OverrideError {
+    /// The configuration would be invalid, as `paceway check` says.
+    #[error("{0}")]
+    Invalid(String),
+    /// There are [`MOST_OVERRIDES`] already.
+    #[error("there are {MOST_OVERRIDES} overrides already; remove some")]
+    Full,
+    /// The store holds a text that this version cannot read.
+    #[error("the overrides in the store are not readable for this version of Paceway")]
+    Unreadable,
+    /// Other gateways changed the table at each attempt.
+    #[error("other gateways change the overrides at this moment; try again")]
+    Contended,
+    /// The store gave no answer, so that the override may be set or not.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+// === impl Overrides ===
+
+impl Overrides {
+    /// Reads the overrides and applies them, and keeps doing so on the current runtime.
+    pub async fn begin(live: Arc<Live>, store: Arc<dyn StoreAdmin>) -> Arc<Self> {
+        let key = match &live.plan().config.store {
+            StoreConfig::Memory => "paceway:overrides".into(),
+            StoreConfig::Redis { prefix, .. } => format!("{prefix}:overrides").into(),
+        };
+        let table = OverrideTable::default();
+        let known = Mutex::new(KnownTable { text: None, table, now: 0, at: Instant::now() });
+        let (applied, changed) = Default::default();
+        let own = Arc::new(Self { live, store, key, known, applied, changed });
+        drop(timeout(START, own.read()).await);
+        own.apply().await;
+        tokio::spawn(own.clone().keep());
+        own
+    }
+
+    async fn keep(self: Arc<Self>) {
+        loop {
+            let until_end = {
+                let known = self.known.lock();
+                let end = known.left().and_then(|left| left.first_end());
+                end.map(|end| duration(end - known.now()))
+            };
+            let period = until_end.map_or(PERIOD, |left| left.min(PERIOD));
+            tokio::select! {
+                () = sleep(period) => {}
+                () = self.changed.notified() => {}
+            }
+            if let Ok(Err(error)) = timeout(PATIENCE, self.read()).await {
+                tracing::debug!(%error, "the overrides were not read");
+            }
+            self.apply().await;
+        }
+    }
+
+    /// Reads the table. A store that has lost it gets it back.
+    async fn read(&self) -> Result<(), StoreError> {
+        let mut note = self.store.exchange(self.key.clone(), None).await?;
+        let lost = self.known.lock().left().filter(|_| note.text.is_none());
+        if let Some(mut table) = lost {
+            // The clock of the store may be another one.
+            let shift = note.now - self.known.lock().now();
+            let all = table.limiters.values_mut().chain(&mut table.limiting);
+            all.for_each(|own| own.until += shift);
+            let change = NoteChange { expected: None, text: table.text().into() };
+            note = self.store.exchange(self.key.clone(), Some(change)).await?;
+        }
+        self.learn(note.text, note.now);
+        Ok(())
+    }
+
+    fn learn(&self, text: Option<Arc<str>>, now: Micros) {
+        static LINES: Throttle = Throttle::new();
+        let mut known = self.known.lock();
+        (known.now, known.at) = (now, Instant::now());
+        if known.text == text {
+            return;
+        }
+        match text.as_deref().map_or(Some(OverrideTable::default()), OverrideTable::parse) {
+            Some(table) => (known.text, known.table) = (text, table),
+            None => {
+                if let Some(Permit { suppressed }) = LINES.permit() {
+                    let key = &*self.key;
+                    tracing::warn!(key, suppressed, "the overrides in the store are not readable");
+                }
+            }
+        }
+    }
+
+    /// Applies the overrides that have not ended.
+    async fn apply(&self) {
+        let mut applied = self.applied.lock().await;
+        let (table, now) = {
+            let known = self.known.lock();
+            (known.table.clone().without_ended(known.now()), known.now())
+        };
+        let edits = table.edits();
+        if applied.edits.as_ref() != Some(&edits) {
+            let is_new = !(applied.edits.is_none() && edits.is_empty());
+            let live = self.live.clone();
+            let wanted = edits.clone();
+            let is_done = !is_new
+                || spawn_blocking(move || apply_edits(&live, wanted)).await.unwrap_or(false);
+            applied.edits = is_done.then_some(edits);
+        }
+        let plan = self.live.plan();
+        let holds = table.limiters.iter().filter(|(_, own)| own.pause).filter_map(|(name, own)| {
+            let plan = plan.limiters.iter().find(|plan| plan.limiter.name == *name)?;
+            Some((plan.names().to_vec(), own.until))
+        });
+        let holds: Vec<_> = holds.collect();
+        if applied.holds != holds {
+            let own = holds.iter().cloned().map(|(names, until)| LimiterHold {
+                is_its: Arc::new(move |state| names.iter().any(|own| own.key_in(state).is_some())),
+                until: Instant::now() + duration(until - now),
+            });
+            self.store.pauses().hold(own.collect());
+            applied.holds = holds;
+        }
+        log_changes(&applied.table, &table, now);
+        applied.table = table;
+    }
+
+    /// Sets the override of a limiter, or of `limiting`, or removes it. Returns the one before. The other gateways follow
+    /// within half a second and the time of a call.
+    ///
+    /// # Errors
+    ///
+    /// [`OverrideError`]. Only with [`OverrideError::Store`] may the override have been set.
+    pub async fn set(
+        &self,
+        limiter: Option<&str>,
+        new: Option<(Override, Duration)>,
+    ) -> Result<Option<Override>, OverrideError> {
+        let mut note = self.ask(None).await?;
+        for _ in 0..ATTEMPTS {
+            let text = note.text.as_deref().unwrap_or("{}");
+            let table = OverrideTable::parse(text).ok_or(OverrideError::Unreadable)?;
+            let mut table = table.without_ended(note.now);
+            let new = new.clone().map(|(new, span)| {
+                let until = note.now.saturating_add(whole(span));
+                Override { until, ..new }
+            });
+            let before = table.set(limiter, new.clone());
+            if before.is_none() && new.is_none() {
+                return Ok(None);
+            }
+            if table.len() > MOST_OVERRIDES {
+                return Err(OverrideError::Full);
+            }
+            if new.is_some() {
+                let (live, edits) = (self.live.clone(), table.edits());
+                let checked = spawn_blocking(move || live.check(edits)).await;
+                match checked {
+                    Ok(checked) => checked.map_err(|error| invalid(&error, limiter))?,
+                    Err(error) => return Err(OverrideError::Invalid(error.to_string())),
+                }
+            }
+            let text: Arc<str> = table.text().into();
+            let change = NoteChange { expected: note.text, text: text.clone() };
+            note = self.ask(Some(change)).await?;
+            if note.text.as_ref() == Some(&text) {
+                self.learn(note.text, note.now);
+                self.apply().await;
+                // The next end may come sooner.
+                self.changed.notify_one();
+                return Ok(before);
+            }
+        }
+        Err(OverrideError::Contended)
+    }
+
+    async fn ask(&self, change: Option<NoteChange>) -> Result<crate::store::Note, StoreError> {
+        let asked = self.store.exchange(self.key.clone(), change);
+        timeout(PATIENCE, asked).await.unwrap_or(Err(StoreError::Timeout))
+    }
+
+    /// The override of a limiter, or of `limiting`, that is in use, with the time that is left of it in µs.
+    pub fn of(&self, limiter: Option<&str>) -> Option<(Override, Micros)> {
+        let known = self.known.lock();
+        let own = known.table.get(limiter)?;
+        let left = own.until - known.now();
+        (left > 0).then(|| (own.clone(), left))
+    }
+}
+
+/// Gives the configuration these values, or as many of them as it can have: a limiter of another gateway may have other
+/// keys. Returns false if none could be tried.
+fn apply_edits(live: &Live, edits: Vec<ConfigEdit>) -> bool {
+    static LINES: Throttle = Throttle::new();
+    let warn = |error: &ReloadError| {
+        if let Some(Permit { suppressed }) = LINES.permit() {
+            tracing::warn!(%error, suppressed, "an override cannot be applied here");
+        }
+    };
+    let Err(error) = live.apply(|parts| parts.overrides = edits.clone()) else { return true };
+    warn(&error);
+    let mut valid = Vec::new();
+    for edit in edits {
+        valid.push(edit);
+        if live.check(valid.clone()).is_err() {
+            valid.pop();
+        }
+    }
+    live.apply(|parts| parts.overrides = valid).inspect_err(warn).is_ok()
+}
+
+/// The mistakes of a configuration, without places in a file that the operator has not written. Those of the limiter come
+/// first.
+fn invalid(error: &ReloadError, limiter: Option<&str>) -> OverrideError {
+    let ReloadError::Config(error) = error else {
+        return OverrideError::Invalid(error.to_string());
+    };
+    let own = limiter.map(|name| format!("limiters.{name}"));
+    let mut mistakes: Vec<_> = error.mistakes.iter().collect();
+    mistakes.sort_by_key(|mistake| own.as_ref().is_none_or(|own| !mistake.path.starts_with(own)));
+    let said: Vec<_> =
+        mistakes.iter().map(|mistake| format!("{}: {}", mistake.path, mistake.reason)).collect();
+    OverrideError::Invalid(said.join("; "))
+}
+
+/// Writes a line for each override that begins, changes or ends.
+fn log_changes(before: &OverrideTable, after: &OverrideTable, now: Micros) {
+    let is_same = |a: &Override, b: &Override| {
+        // A store that has lost the table gets it back with ends on its own clock.
+        let until = if (a.until - b.until).abs() < SECOND { a.until } else { b.until };
+        *a == Override { until, ..b.clone() }
+    };
+    let known = |name, own| before.get(name).is_some_and(|before| is_same(before, own));
+    for (limiter, own) in after.all().filter(|(name, own)| !known(*name, own)) {
+        let (change, until) = (own.change(), end(own.until - now));
+        let Override { by, reason, .. } = own;
+        tracing::warn!(limiter, change, by, reason, until, "an override takes effect");
+    }
+    for (limiter, own) in before.all().filter(|(name, _)| after.get(*name).is_none()) {
+        let (change, is_over) = (own.change(), own.until <= now);
+        tracing::warn!(limiter, change, by = own.by, is_over, "an override has ended");
+    }
+}
+
+// === impl KnownTable ===
+
+impl KnownTable {
+    /// The store's clock now, by ours since the last reading.
+    fn now(&self) -> Micros {
+        self.now.saturating_add(whole(self.at.elapsed()))
+    }
+
+    /// The overrides that have not ended; `None` if there are none.
+    fn left(&self) -> Option<OverrideTable> {
+        let left = self.table.clone().without_ended(self.now());
+        (!left.is_empty()).then_some(left)
+    }
+}
+
+/// A span in µs, however long: `limit::micros` ends at the longest wait of a request.
+fn whole(span: Duration) -> Micros {
+    i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
+}
