@@ -135,6 +135,15 @@ fn tightest(wants: &[Want<'_>], reserved: &mut Reserved) {
 /// The first instant from `from` on at which all enforcing rate limiters can grant, and the limiter that made
 /// it so late.
 fn common(wants: &[Want<'_>], from: Micros, starts: &mut [i64]) -> (Micros, usize) {
+    if let [want] = wants {
+        // Most requests have one limiter, whose instant has to suit no other.
+        if !want.is_permits() {
+            return (from, 0);
+        }
+        let (earliest, start) = want.earliest(from.min(MAX_BUDGET));
+        starts[0] = start;
+        return (earliest.max(from), 0);
+    }
     let (mut at, mut bound_by) = (from, 0);
     let enforcing = wants.iter().filter(|want| want.is_permits()).count();
     loop {

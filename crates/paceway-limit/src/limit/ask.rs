@@ -50,6 +50,7 @@ async fn ask_as(
     Ok(admission(store, checks, budget, (decision, known), waiter))
 }
 
+#[inline(always)]
 fn admission(
     store: &Arc<dyn Store>,
     checks: &Checks,

@@ -52,6 +52,7 @@ pub struct Reservation {
 
 impl Reservation {
     /// The reservation that `decision` granted to the holder of `ticket`. The pauses of `known` were known when it asked.
+    #[inline(always)]
     pub(super) fn new(
         store: &Arc<dyn Store>,
         checks: &Checks,
