@@ -13,7 +13,7 @@ use crate::{
 };
 use ahash::{HashMap, HashSet};
 use redis::{Arg, Cmd, RedisWrite};
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 /// The greatest number of groups in a call. The script passes their keys to one `MGET` as arguments, of which Lua takes a
 /// few thousand at most.
@@ -28,7 +28,7 @@ pub(super) struct ScriptCall<'e> {
     pub(super) places: Vec<u32>,
     pub(super) groups: Vec<BucketGroup<'e>>,
     /// The name of the epoch's key, which is the first key of the call.
-    epoch: String,
+    epoch: Cow<'e, str>,
     /// The other keys: first those of the groups, then those of the other entries.
     pub(super) keys: Vec<&'e Arc<str>>,
     numbers: HashMap<&'e str, usize>,
@@ -71,16 +71,17 @@ impl<'e> ScriptCall<'e> {
     /// that holds the `expected` epoch.
     pub(super) fn new(
         now: Option<Micros>,
-        epoch: String,
+        epoch: Cow<'e, str>,
         expected: Expected,
         entries: &'e [Entry],
     ) -> Self {
         let mut call = Self {
             entries,
             places: Vec::with_capacity(entries.len()),
-            groups: Vec::new(),
+            // Often all requests ask for one bucket.
+            groups: Vec::with_capacity(1),
             epoch,
-            keys: Vec::new(),
+            keys: Vec::with_capacity(1),
             numbers: HashMap::default(),
             args: Cmd::with_capacity(16, 128),
         };
@@ -96,7 +97,7 @@ impl<'e> ScriptCall<'e> {
         }
         call.number(now.unwrap_or(-1));
         call.push_groups();
-        call.word(expected.to_string().as_bytes());
+        call.word(expected.word().as_bytes());
         for (entry, place) in entries.iter().zip(std::mem::take(&mut call.places)) {
             if place == ALONE {
                 call.push(entry);

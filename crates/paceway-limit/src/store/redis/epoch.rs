@@ -15,7 +15,7 @@ use crate::{
 use ahash::HashMap;
 use metrics::Counter;
 use parking_lot::Mutex;
-use std::{fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 /// A call prolongs the life of the epoch's key once a day. The key lives far longer (400 days).
@@ -31,6 +31,8 @@ static LOST: Throttle = Throttle::new();
 /// The epochs of one store that a process knows, shared by all of its connections to that store.
 pub struct Epochs {
     prefix: Box<str>,
+    /// The name of the epoch's key on a server that is no Cluster.
+    marker: Box<str>,
     losses: Counter,
     /// Where the pages and the log learn of losses.
     reported: Arc<StateLosses>,
@@ -85,7 +87,8 @@ impl Epochs {
 
     /// The same, and notes each loss in `reported`.
     pub fn reporting(prefix: &str, losses: Counter, reported: Arc<StateLosses>) -> Arc<Self> {
-        Arc::new(Self { prefix: prefix.into(), losses, reported, known: Mutex::default() })
+        let marker = format!("{prefix}:marker{}", in_names(STATE_VERSION)).into();
+        Arc::new(Self { prefix: prefix.into(), marker, losses, reported, known: Mutex::default() })
     }
 
     /// Notes the master that Sentinels have named for a new connection; returns whether it is another one than for the
@@ -97,11 +100,11 @@ impl Epochs {
 
     /// Returns the name of the key that holds a lane's epoch, such as `paceway:marker`, or `paceway:{tag}:marker` in a
     /// Cluster.
-    pub(super) fn key(&self, lane: &str) -> String {
+    pub(super) fn key(&self, lane: &str) -> Cow<'_, str> {
         let (prefix, version) = (&self.prefix, in_names(STATE_VERSION));
         match lane.is_empty() {
-            true => format!("{prefix}:marker{version}"),
-            false => format!("{prefix}:{{{lane}}}:marker{version}"),
+            true => Cow::Borrowed(&self.marker),
+            false => Cow::Owned(format!("{prefix}:{{{lane}}}:marker{version}")),
         }
     }
 
@@ -224,16 +227,19 @@ impl Epoch {
     }
 }
 
-impl fmt::Display for Expected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(Epoch { lost, at }) = self.epoch else { return Ok(()) };
+// === impl Expected ===
+
+impl Expected {
+    /// The word for the script, such as `N1700000000000000+`. Each call has one, so it is written without a formatter.
+    pub(super) fn word(self) -> String {
+        let Some(Epoch { lost, at }) = self.epoch else { return String::new() };
         let sign = match (self.is_sure, self.in_doubt, self.renews) {
             (true, ..) => "=",
             (_, true, _) => "?",
             (_, _, true) => "+",
             _ => "",
         };
-        write!(f, "{}{at}{sign}", if lost { 'L' } else { 'N' })
+        [if lost { "L" } else { "N" }, &at.to_string(), sign].concat()
     }
 }
 

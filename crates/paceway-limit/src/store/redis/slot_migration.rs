@@ -85,7 +85,7 @@ impl RedisStore {
         // The script expects a key in the place of the epoch's. A key that is named twice is one key for the node.
         let first = entries.first().and_then(|entry| entry.checks().first());
         let first = first.map_or_else(String::new, |check| check.key.to_string());
-        let call = ScriptCall::new(now, first, expected, entries);
+        let call = ScriptCall::new(now, first.into(), expected, entries);
         let mut tries = 0;
         loop {
             tries += 1;

@@ -10,11 +10,11 @@ fn epochs() -> Arc<Epochs> {
 fn reported(epochs: &Epochs, lane: &str, epoch: &str) -> String {
     let expected = epochs.expected(lane);
     epochs.learn(lane, expected, Epoch::parse(epoch.as_bytes()).expect("an epoch"));
-    expected.to_string()
+    expected.word()
 }
 
 fn says(epochs: &Epochs, lane: &str) -> String {
-    epochs.expected(lane).to_string()
+    epochs.expected(lane).word()
 }
 
 #[rstest]

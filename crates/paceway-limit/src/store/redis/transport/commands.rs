@@ -16,33 +16,28 @@ pub(super) struct Commands {
 
 impl Commands {
     /// Reads on in `bytes`, and returns how many commands begin there.
-    pub(super) fn begun(&mut self, mut bytes: &[u8]) -> usize {
-        let mut begun = 0;
-        loop {
-            if self.skips > 0 {
-                let skipped = self.skips.min(bytes.len());
-                self.skips -= skipped;
-                bytes = &bytes[skipped..];
-            }
-            let Some((&byte, rest)) = bytes.split_first() else { return begun };
-            bytes = rest;
+    pub(super) fn begun(&mut self, bytes: &[u8]) -> usize {
+        let (mut begun, mut at, mut number) = (0, self.skips, self.number);
+        while let Some(&byte) = bytes.get(at) {
+            at += 1;
             match byte {
                 b'0'..=b'9' => {
-                    let digit = usize::from(byte - b'0');
-                    self.number = self.number.wrapping_mul(10).wrapping_add(digit);
+                    number = number.wrapping_mul(10).wrapping_add(usize::from(byte - b'0'));
                 }
                 b'*' => begun += 1,
                 b'\n' => {
-                    let number = std::mem::take(&mut self.number);
                     match self.words.checked_sub(1) {
                         None => self.words = number,
-                        Some(words) => (self.words, self.skips) = (words, number + 2),
+                        Some(words) => (self.words, at) = (words, at + number + 2),
                     }
+                    number = 0;
                 }
                 // `$` and `\r`.
                 _ => {}
             }
         }
+        (self.skips, self.number) = (at - bytes.len(), number);
+        begun
     }
 }
 
