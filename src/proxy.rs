@@ -50,17 +50,13 @@ use bytes::Bytes;
 use connecting::FirstConnection;
 use drain::Drain;
 use forward::spoilt;
-use http::{
-    Request, Response, StatusCode, Version,
-    header::{EXPECT, HOST},
-};
+use http::{HeaderValue, Request, Response, StatusCode, Uri, Version, header::EXPECT};
 use http_body::Body as _;
 use record::Record;
 use request_id::RequestIds;
 use std::{
     error::Error,
     future::{Future as _, poll_fn},
-    mem,
     pin::pin,
     sync::Arc,
     task::Poll,
@@ -110,6 +106,8 @@ struct Routed<'a> {
     /// How long it may wait.
     budget: Duration,
     request: &'a mut Request<Upload>,
+    /// Its `Host`, until it is a request for the upstream.
+    host: Option<HeaderValue>,
     seen: HeaderFlags,
     upgrade: Option<Upgrade>,
     /// Its client sends no body before it is asked for it.
@@ -153,38 +151,28 @@ impl Proxy {
     pub(crate) async fn answer(
         &self,
         client: &Arc<Client>,
-        arrival: &mut Arrival,
+        Arrival { request, body }: &mut Arrival,
     ) -> (Response<Body>, Ending) {
-        let (mut exchange, mut routed) = self.begin(client, arrival);
-        let outcome = match &mut routed {
-            Ok(routed) => {
+        let is_http2 = request.version() == Version::HTTP_2;
+        // Only a gRPC client understands a failure in gRPC's own form.
+        let is_grpc = is_http2 && grpc::is_call(request);
+        let seen = HeaderFlags::of(request.headers());
+        let id = self.0.ids.of(request.headers_mut(), seen);
+        let record = Record::new(&self.0.plan, self.own(), client, id, request);
+        let mut exchange = Exchange { record, client, is_http2, is_grpc, closes: false };
+        let outcome = match self.route(&mut exchange.record, client, (request, body), seen) {
+            Ok(mut routed) => {
                 let (mut answer, mut leaves) =
-                    (pin!(self.forward(&mut exchange, routed)), pin!(client.leaves()));
+                    (pin!(self.forward(&mut exchange, &mut routed)), pin!(client.leaves()));
                 poll_fn(|cx| match answer.as_mut().poll(cx) {
                     Poll::Pending => leaves.as_mut().poll(cx).map(|()| Err(Failure::ClientLeft)),
                     answer => answer,
                 })
                 .await
             }
-            Err(failure) => Err(mem::replace(failure, Failure::NoRoute)),
+            Err(failure) => Err(failure),
         };
         respond::finish(outcome, &mut exchange)
-    }
-
-    /// All that is known of a request without waiting: its id, whether it is valid, and its route.
-    fn begin<'a>(
-        &'a self,
-        client: &'a Arc<Client>,
-        Arrival { request, body }: &'a mut Arrival,
-    ) -> (Exchange<'a>, Result<Routed<'a>, Failure>) {
-        let is_http2 = request.version() == Version::HTTP_2;
-        // Only a gRPC client understands a failure in gRPC's own form.
-        let is_grpc = is_http2 && grpc::is_call(request);
-        let seen = HeaderFlags::of(request.headers());
-        let id = self.0.ids.of(request.headers_mut(), seen);
-        let mut record = Record::new(&self.0.plan, self.own(), client, id, request);
-        let routed = self.route(&mut record, client, (request, body), seen);
-        (Exchange { record, client, is_http2, is_grpc, closes: false }, routed)
     }
 
     /// Begins the drain, which closes all connections at `end`. A request that waits for a later slot gets 503 at once.
@@ -233,7 +221,8 @@ impl Proxy {
                 own.as_ref()
             }
         };
-        let mut pool = FirstConnection::new(&self.0.upstreams[routed.policy.upstream]);
+        let upstream = &self.0.upstreams[routed.policy.upstream];
+        let mut pool = FirstConnection::new(upstream, exchange.record.started);
         let Some(checks) = checks else {
             let connection = match pool.at_hand() {
                 Some(connection) => connection,
@@ -264,7 +253,7 @@ impl Proxy {
         let (config, request) = (&self.0.plan.config, &*routed.request);
         let parts = || Parts {
             client_ip: client.client_ip(request.headers(), &config.trusted_proxies),
-            host: asked_host(request),
+            host: asked_host(request.uri(), routed.host.as_ref()),
             method: request.method(),
             uri: request.uri(),
             headers: request.headers(),
@@ -285,7 +274,7 @@ impl Proxy {
         seen: HeaderFlags,
     ) -> Result<Routed<'a>, Failure> {
         let config = &self.0.plan.config;
-        validate::request(client, (&config.limits, &config.paths), request, seen)?;
+        let host = validate::request(client, (&config.limits, &config.paths), request, seen)?;
         let upgrade = Upgrade::asked(request, incoming.is_none(), seen);
         if seen.has(HeaderFlags::CONNECTION) {
             headers::remove_nominated(request.headers_mut());
@@ -293,8 +282,8 @@ impl Proxy {
         let uri = request.uri();
         let routes = &self.0.plan.config.routes;
         let covers = |one: usize, other: usize| routes[one].covers(&routes[other]);
-        let (method, host) = (request.method(), asked_host(request));
-        let found = self.0.plan.table.find_covering(method, host, uri.path(), covers);
+        let (method, asked) = (request.method(), asked_host(uri, host.as_ref()));
+        let found = self.0.plan.table.find_covering(method, asked, uri.path(), covers);
         let found = found.map_err(|ambiguous| Failure::Malformed(ambiguous.to_string().into()))?;
         let route = found.ok_or(Failure::NoRoute)?;
         record.route = Some(route);
@@ -316,7 +305,7 @@ impl Proxy {
             // The cap is for those who ask.
             false => policy.max_wait,
         };
-        Ok(Routed { route, policy, fixed, budget, request, seen, upgrade, is_expected })
+        Ok(Routed { route, policy, fixed, budget, request, host, seen, upgrade, is_expected })
     }
 }
 
@@ -346,18 +335,15 @@ impl Inner {
 /// As the gateway answers it.
 pub fn validate<B>(config: &Config, request: &Request<B>) -> Result<(), Failure> {
     let seen = HeaderFlags::of(request.headers());
-    validate::message((&config.limits, &config.paths), request, seen)
+    validate::message((&config.limits, &config.paths), request, seen).map(drop)
 }
 
-/// The host that a request is for, without port. The authority of an absolute target outranks Host (RFC 9112
-/// section 3.2.2).
-fn asked_host<B>(request: &Request<B>) -> Option<&str> {
-    let host = match request.uri().authority() {
+/// The host that a request with the field `host` is for, without port. The authority of an absolute target outranks it
+/// (RFC 9112 section 3.2.2).
+fn asked_host<'r>(uri: &'r Uri, host: Option<&'r HeaderValue>) -> Option<&'r str> {
+    let host = match uri.authority() {
         Some(authority) => Some(authority.as_str()),
-        None => {
-            let host = request.headers().get(HOST);
-            host.and_then(|host| str::from_utf8(host.as_bytes()).ok())
-        }
+        None => host.and_then(|host| str::from_utf8(host.as_bytes()).ok()),
     };
     host.map(host_of)
 }

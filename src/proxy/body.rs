@@ -109,10 +109,14 @@ impl Body {
     }
 
     /// Keeps these until it has ended.
-    pub(super) fn keep(&mut self, lease: Option<Reservation>, unasked: Option<UnrequestedBody>) {
+    pub(super) fn keep(
+        &mut self,
+        lease: Option<Box<Reservation>>,
+        unasked: Option<UnrequestedBody>,
+    ) {
         match &mut self.0 {
             BodySource::Streamed(streamed) if !streamed.body.is_end_stream() => {
-                streamed.lease = lease.map(Box::new);
+                streamed.lease = lease;
                 streamed.unasked = unasked;
             }
             BodySource::Held(held) => held.rest.keep(lease, unasked),

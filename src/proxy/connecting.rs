@@ -7,10 +7,13 @@ use crate::{
     upstream::{Connection, PendingConnection, Pool, Resend},
 };
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// The upstream of a first attempt, as the side that is called.
 pub(super) struct FirstConnection<'a> {
     upstream: &'a Pool,
+    /// When the attempt began. A connection that was idle for long then is not taken.
+    since: Instant,
     /// The connection that is being made while the store decides, if none was open.
     ahead: Option<PendingConnection>,
 }
@@ -25,14 +28,15 @@ pub(super) struct SecondConnection<'a> {
 // === impl FirstConnection ===
 
 impl<'a> FirstConnection<'a> {
-    /// Begins to connect if no connection is open, so that it is made while the store decides.
-    pub(super) fn new(upstream: &'a Pool) -> Self {
-        Self { upstream, ahead: upstream.connect_ahead() }
+    /// The connection of an attempt that began at `since`. Begins to connect if no connection is open, so that it is made
+    /// while the store decides.
+    pub(super) fn new(upstream: &'a Pool, since: Instant) -> Self {
+        Self { upstream, since, ahead: upstream.connect_ahead() }
     }
 
     /// Connects only shortly before the slot, which is not near.
     pub(super) fn later(upstream: &'a Pool) -> Self {
-        Self { upstream, ahead: None }
+        Self { upstream, since: Instant::now(), ahead: None }
     }
 }
 
@@ -45,7 +49,7 @@ impl Callee for FirstConnection<'_> {
     }
 
     fn at_hand(&mut self) -> Option<Connection> {
-        self.upstream.idle()
+        self.upstream.idle(self.since)
     }
 
     async fn ready(&mut self) -> Result<Connection, Failure> {

@@ -91,17 +91,17 @@ impl Proxy {
         // As in `attempt`, whose future would cost each request copies of its response.
         let hears = (version == Version::HTTP_11).then_some(*client);
         let mut started = Instant::now();
-        let response = 'sent: {
+        let (response, seen) = 'sent: {
             let Outgoing { added, upload, replay, .. } = &mut outgoing;
             let inform = interim::pass(hears, upload);
             let sent = connection.send(routed.request, added, (started, replay), &inform).await;
             let failed = match sent {
-                Ok(Sent::Answer(response)) => break 'sent response,
+                Ok(Sent::Answer(response, seen)) => break 'sent (response, seen),
                 Ok(Sent::Resend(again)) => {
                     let way = (&mut **added, replay, &mut started, &inform);
                     let first = reservation.as_ref();
                     match Box::pin(self.send_again(record, routed, first, *again, way)).await {
-                        Ok(response) => break 'sent response,
+                        Ok(answer) => break 'sent answer,
                         Err(error) => error,
                     }
                 }
@@ -110,7 +110,6 @@ impl Proxy {
             return Err(unanswered(failed, upload.as_ref(), reservation.take()));
         };
         let times = self.answered(record, routed, response.status(), started);
-        let seen = HeaderFlags::of_response(response.headers());
         if !config.throttle.rules.concerns(response.status(), seen) {
             self.learn(routed, reservation.as_ref(), times, false);
             return self.pass_on(
@@ -138,22 +137,23 @@ impl Proxy {
         outgoing: &mut Outgoing<'_>,
         reservation: Option<&Reservation>,
         connection: Connection,
-    ) -> Result<(Response<upstream::ResponseBody>, AttemptTimes), UpstreamError> {
+    ) -> Result<(Response<upstream::ResponseBody>, HeaderFlags, AttemptTimes), UpstreamError> {
         let Exchange { record, client, .. } = exchange;
         let hears = (outgoing.version == Version::HTTP_11).then_some(*client);
         let mut started = Instant::now();
         let Outgoing { added, upload, replay, .. } = outgoing;
         let inform = interim::pass(hears, upload);
         let request = &mut *routed.request;
-        let response = match connection.send(request, added, (started, replay), &inform).await? {
-            Sent::Answer(response) => response,
+        let sent = connection.send(request, added, (started, replay), &inform).await?;
+        let (response, seen) = match sent {
+            Sent::Answer(response, seen) => (response, seen),
             Sent::Resend(again) => {
                 let way = (&mut **added, replay, &mut started, &inform);
                 Box::pin(self.send_again(record, routed, reservation, *again, way)).await?
             }
         };
         let times = self.answered(record, routed, response.status(), started);
-        Ok((response, times))
+        Ok((response, seen, times))
     }
 
     /// Counts an answer with `status` to an attempt that was sent at `sent`.
@@ -173,7 +173,7 @@ impl Proxy {
     }
 
     /// Makes the upstream's answer the client's.
-    #[inline]
+    #[inline(always)]
     fn pass_on(
         &self,
         exchange: &mut Exchange<'_>,
@@ -194,7 +194,7 @@ impl Proxy {
             _ => None,
         };
         for_client(routed.policy, record, seen, &mut response);
-        let lease = reservation.take_if(|reservation| reservation.is_lease());
+        let lease = reservation.take_if(|reservation| reservation.is_lease()).map(Box::new);
         if let Some(switched) = switched {
             switched.answer(&mut response);
             // Only such an answer switches.
@@ -246,15 +246,16 @@ impl Routed<'_> {
         own: &mut AddedHeaders,
     ) -> Result<(), Failure> {
         let (seen, request) = (self.seen, &mut *self.request);
-        let asked_host = request.uri().authority();
-        let asked_host = asked_host.and_then(|host| HeaderValue::from_str(host.as_str()).ok());
+        let authority = request.uri().authority();
+        let authority = authority.and_then(|host| HeaderValue::from_str(host.as_str()).ok());
         let way = ForwardContext {
             peer: &client.forwarded_for,
             port: &client.port,
             is_tls: client.is_tls,
             is_trusted: client.is_trusted,
             version: request.version(),
-            asked_host,
+            replaces_host: authority.is_some(),
+            host: authority.or_else(|| self.host.take()),
             upstream_host: &target.host,
             preserve_host: config.preserve_host,
             forwarded: config.forwarded,

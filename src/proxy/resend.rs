@@ -5,7 +5,10 @@ use super::{Proxy, Routed, attempt::Attempt, connecting::SecondConnection, recor
 use crate::{
     answer::Failure,
     limit::{self, Callee, Reservation},
-    upstream::{self, Connection, Replay, Resend, Upload, UpstreamError, headers::AddedHeaders},
+    upstream::{
+        self, Connection, Replay, Resend, Upload, UpstreamError,
+        headers::{AddedHeaders, HeaderFlags},
+    },
 };
 use http::{HeaderMap, Response, StatusCode};
 use tokio::time::Instant;
@@ -28,7 +31,7 @@ impl Proxy {
             &mut Instant,
             &(impl Fn(StatusCode, HeaderMap) + Sync),
         ),
-    ) -> Result<Response<upstream::ResponseBody>, UpstreamError> {
+    ) -> Result<(Response<upstream::ResponseBody>, HeaderFlags), UpstreamError> {
         let failed_at = Instant::now();
         let connection = self.second_connection(record, routed, reservation, &again).await;
         record.waited();

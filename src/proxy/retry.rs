@@ -14,7 +14,7 @@ use crate::{
     metrics::{RetryResult, UpstreamMetrics},
     store::Checks,
     throttle::{Repeat, UpstreamRefusal},
-    upstream::{Replay, Upload, headers::HeaderFlags, is_idempotent, move_host},
+    upstream::{Replay, Upload, is_idempotent, move_host},
 };
 use http::HeaderName;
 use std::mem;
@@ -155,9 +155,8 @@ impl Proxy {
         reservation.spend();
         exchange.record.attempts += 1;
         match self.attempt(exchange, routed, outgoing, Some(&reservation), connection).await {
-            Ok((response, times)) => {
-                let (seen, reservation) =
-                    (HeaderFlags::of_response(response.headers()), Some(reservation));
+            Ok((response, seen, times)) => {
+                let reservation = Some(reservation);
                 let received = Received { response, held: None, reservation, times, seen };
                 Ok(AfterRefusal::Sent(Box::new(received)))
             }

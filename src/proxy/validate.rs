@@ -16,7 +16,7 @@ use http::{
 use hyper::ext::Protocol;
 use std::net::Ipv6Addr;
 
-/// Refuses a request that is malformed, too large, or not for a gateway; `seen` are its fields.
+/// Refuses a request that is malformed, too large, or not for a gateway; `seen` are its fields. Returns its `Host`.
 ///
 /// # Errors
 ///
@@ -27,7 +27,7 @@ pub(super) fn request<B>(
     (limits, paths): (&Limits, &Paths),
     request: &Request<B>,
     seen: HeaderFlags,
-) -> Result<(), Failure> {
+) -> Result<Option<HeaderValue>, Failure> {
     let is_coded = seen.has(HeaderFlags::TRANSFER_ENCODING);
     if is_coded && client.framed_twice(seen.has(HeaderFlags::CONTENT_LENGTH)) {
         return malformed("both Content-Length and Transfer-Encoding (RFC 9112 section 6.1)");
@@ -35,23 +35,23 @@ pub(super) fn request<B>(
     if !client.boundary.is_known() {
         return malformed("the end of the request before this one is in doubt");
     }
-    message((limits, paths), request, seen)
+    message((limits, paths), request, seen).map(|host| host.cloned())
 }
 
-/// Checks the rules that depend on the message alone, and not on the connection that it came on.
+/// Checks the rules that depend on the message alone, and not on the connection that it came on. Returns its `Host`.
 ///
 /// # Errors
 ///
 /// Those of [`request`].
-pub(super) fn message<B>(
+pub(super) fn message<'r, B>(
     (limits, paths): (&Limits, &Paths),
-    request: &Request<B>,
+    request: &'r Request<B>,
     seen: HeaderFlags,
-) -> Result<(), Failure> {
+) -> Result<Option<&'r HeaderValue>, Failure> {
     method(request)?;
     size(limits, request)?;
     target(paths, request)?;
-    host(request)?;
+    let host = host(request)?;
     if seen.has(HeaderFlags::TRANSFER_ENCODING) {
         coding(request)?;
     }
@@ -65,7 +65,7 @@ pub(super) fn message<B>(
     }
     match seen.has(HeaderFlags::MAX_FORWARDS) && is_last_hop(request) {
         true => Err(Failure::LastHop),
-        false => Ok(()),
+        false => Ok(host),
     }
 }
 
@@ -160,25 +160,26 @@ fn size<B>(limits: &Limits, request: &Request<B>) -> Result<(), Failure> {
 }
 
 /// Requires one host, which is the same in each place that names it (RFC 9112 section 3.2, RFC 9113 section 8.3.1).
-fn host<B>(request: &Request<B>) -> Result<(), Failure> {
+fn host<B>(request: &Request<B>) -> Result<Option<&HeaderValue>, Failure> {
     let authority = request.uri().authority();
     if authority.is_some_and(|authority| !is_host(authority.as_str().as_bytes())) {
         return malformed(
             "the target's host is no host with or without a port (RFC 3986 section 3.2)",
         );
     }
-    let mut hosts = request.headers().get_all(HOST).iter();
-    let Some(host) = hosts.next() else {
+    let headers = request.headers();
+    let Some(host) = headers.get(HOST) else {
         let is_needed = match is_http2(request) {
             true => authority.is_none(),
             false => request.version() == Version::HTTP_11,
         };
         return match is_needed {
             true => malformed("a request names its host (RFC 9112 section 3.2)"),
-            false => Ok(()),
+            false => Ok(None),
         };
     };
-    if hosts.next().is_some() {
+    // Most requests have no field twice.
+    if headers.len() > headers.keys_len() && headers.get_all(HOST).iter().nth(1).is_some() {
         return malformed("a request names its host once (RFC 9112 section 3.2)");
     }
     if !is_host(host.as_bytes()) {
@@ -191,7 +192,7 @@ fn host<B>(request: &Request<B>) -> Result<(), Failure> {
     if is_http2(request) && authority.is_some_and(differs) {
         return malformed("`:authority` and `Host` differ (RFC 9113 section 8.3.1)");
     }
-    Ok(())
+    Ok(Some(host))
 }
 
 /// The bytes that the name of a host may have. RFC 3986 allows a comma, but servers that join fields by commas read a

@@ -10,7 +10,7 @@ use super::{
     deadline::Deadline,
     error::{UpstreamError, WireError},
     h1::{EarlyResponse, HEAD_BYTES, framing::Decoder},
-    headers::{added::AddedHeaders, list_size},
+    headers::{added::AddedHeaders, flags::HeaderFlags, list_size},
     pool::state::PoolState,
     response::{check_response, leaves_in_step},
     upload::{Replay, Upload},
@@ -27,8 +27,8 @@ use tokio::time::Instant;
     reason = "nearly all are answers, and a box costs each of them"
 )]
 pub enum Sent {
-    /// The head of the response came.
-    Answer(Response<ResponseBody>),
+    /// The head of the response came; with the special fields that it has.
+    Answer(Response<ResponseBody>, HeaderFlags),
     /// No response came, and the request may be sent once more.
     Resend(Box<Resend>),
 }
@@ -73,7 +73,7 @@ impl Connection {
                 let Self { address, pool, .. } = self;
                 Ok(Sent::Resend(Box::new(Resend { address, pool, why, is_seen })))
             }
-            outcome => self.respond(outcome).map(Sent::Answer),
+            outcome => self.respond(outcome),
         }
     }
 
@@ -96,7 +96,7 @@ impl Connection {
     }
 
     /// Makes the response of an attempt: checks its head, and gives its body the connection.
-    fn respond(mut self, outcome: Dispatched) -> Result<Response<ResponseBody>, UpstreamError> {
+    fn respond(mut self, outcome: Dispatched) -> Result<Sent, UpstreamError> {
         match outcome {
             Dispatched::Failed(error) => Err(self.failed(error)),
             Dispatched::Again(error, _) => Err(self.failed(UpstreamError::Broken(error))),
@@ -107,16 +107,19 @@ impl Connection {
                     return Err(UpstreamError::Invalid("a head that is too large"));
                 }
                 // A response that is refused gives its stream up.
-                check_response(&mut response, false)?;
-                Ok(response.map(|incoming| ResponseBody::http2(incoming, self)))
+                let seen = HeaderFlags::of_response(response.headers());
+                check_response(&mut response, seen, false)?;
+                let response = response.map(|incoming| ResponseBody::http2(incoming, self));
+                Ok(Sent::Answer(response, seen))
             }
         }
     }
 
-    fn respond_h1(mut self, answer: H1Answer) -> Result<Response<ResponseBody>, UpstreamError> {
+    fn respond_h1(mut self, answer: H1Answer) -> Result<Sent, UpstreamError> {
         let H1Answer { mut response, is_bare, is_upgrade, sending, stays_open } = answer;
         self.answered();
-        let length = check_response(&mut response, is_upgrade)?;
+        let seen = HeaderFlags::of_response(response.headers());
+        let length = check_response(&mut response, seen, is_upgrade)?;
         let decoder = Decoder::of(is_bare, response.status(), length);
         let is_upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         if let Wire::Http1(wire) = &mut self.wire {
@@ -139,7 +142,7 @@ impl Connection {
                 }
             }
         };
-        Ok(response.map(|_| body))
+        Ok(Sent::Answer(response.map(|()| body), seen))
     }
 }
 
@@ -164,7 +167,7 @@ impl Resend {
         added: &mut AddedHeaders,
         (now, replay): (Instant, &mut Replay<Upload>),
         inform: &(impl Fn(StatusCode, HeaderMap) + Sync),
-    ) -> Result<Response<ResponseBody>, UpstreamError> {
+    ) -> Result<(Response<ResponseBody>, HeaderFlags), UpstreamError> {
         let first = &self.pool.target_of(&self.address).host;
         move_host(request, added, first, &connection.target().host);
         let deadline = Deadline::of(request, now, self.pool.timeouts().response);
@@ -175,7 +178,11 @@ impl Resend {
             Dispatched::Again(error, _) => Dispatched::Failed(UpstreamError::Broken(error)),
             outcome => outcome,
         };
-        connection.respond(outcome)
+        match connection.respond(outcome)? {
+            Sent::Answer(response, seen) => Ok((response, seen)),
+            // The outcome is no reason for a third attempt.
+            Sent::Resend(third) => Err(third.unpaid()),
+        }
     }
 
     /// The error of a request for which no connection could be made for its second attempt.

@@ -7,10 +7,7 @@ use super::headers::{
     flags::HeaderFlags,
     names::{X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PORT, X_FORWARDED_PROTO},
 };
-use http::{
-    HeaderMap, HeaderName, HeaderValue,
-    header::{FORWARDED, HOST},
-};
+use http::{HeaderMap, HeaderName, HeaderValue, header::FORWARDED};
 
 static FOR_NAME: HeaderName = X_FORWARDED_FOR;
 static HOST_NAME: HeaderName = X_FORWARDED_HOST;
@@ -18,7 +15,7 @@ static PORT_NAME: HeaderName = X_FORWARDED_PORT;
 static PROTO_NAME: HeaderName = X_FORWARDED_PROTO;
 static FORWARDED_NAME: HeaderName = FORWARDED;
 
-/// Adds the fields that name the client. `flags` are the special fields of the client, whose `Host` is still in `headers`.
+/// Adds the fields that name the client. `flags` are the special fields of the client.
 ///
 /// X-Forwarded-For and Forwarded list all proxies on the way, so the address of a trusted proxy is appended to what it
 /// sent. The others describe what the first proxy saw, so they stay as a trusted proxy wrote them.
@@ -28,9 +25,8 @@ pub(super) fn add_fields(
     context: &ForwardContext<'_>,
     added: &mut AddedHeaders,
 ) {
-    let host = context.asked_host.clone().or_else(|| headers.get(HOST).cloned());
     if context.forwarded {
-        forwarded(headers, context, host.as_ref(), added);
+        forwarded(headers, context, added);
     } else if flags.has(HeaderFlags::FORWARDED) {
         headers.remove(FORWARDED);
     }
@@ -46,9 +42,9 @@ pub(super) fn add_fields(
     if !has_proto {
         added.set(&PROTO_NAME, context.proto());
     }
-    match host {
+    match &context.host {
         _ if has_host => {}
-        Some(host) => added.set(&HOST_NAME, host),
+        Some(host) => added.set(&HOST_NAME, host.clone()),
         None => drop(headers.remove(X_FORWARDED_HOST)),
     }
     let is_kept = context.is_trusted && flags.has(HeaderFlags::FORWARDED);
@@ -72,15 +68,10 @@ fn with_peer(headers: &HeaderMap, peer: &HeaderValue) -> Option<HeaderValue> {
 
 /// Appends an element to the `Forwarded` of a trusted proxy. A quote that is left open there would swallow the element,
 /// so it replaces the field then.
-fn forwarded(
-    headers: &HeaderMap,
-    context: &ForwardContext<'_>,
-    host: Option<&HeaderValue>,
-    added: &mut AddedHeaders,
-) {
+fn forwarded(headers: &HeaderMap, context: &ForwardContext<'_>, added: &mut AddedHeaders) {
     let told = headers.get_all(FORWARDED).iter();
     let is_sound = context.is_trusted && told.map(HeaderValue::as_bytes).all(is_list);
-    let element = HeaderValue::from_bytes(&element(context, host));
+    let element = HeaderValue::from_bytes(&element(context));
     // The element is made of octets that headers may hold.
     let element = element.unwrap_or(HeaderValue::from_static("for=unknown"));
     match is_sound {
@@ -90,14 +81,14 @@ fn forwarded(
 }
 
 /// The element of this gateway, `for=192.0.2.1;host=api.example;proto=https` for example (RFC 7239 section 4).
-fn element(context: &ForwardContext<'_>, host: Option<&HeaderValue>) -> Vec<u8> {
+fn element(context: &ForwardContext<'_>) -> Vec<u8> {
     let mut out = b"for=".to_vec();
     match context.peer.as_bytes() {
         // An IPv6 address (RFC 7239 section 6).
         six if six.contains(&b':') => out.extend([b"\"[", six, b"]\""].concat()),
         other => out.extend(other),
     }
-    if let Some(host) = host {
+    if let Some(host) = &context.host {
         out.extend(b";host=");
         quote(host.as_bytes(), &mut out);
     }

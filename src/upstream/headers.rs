@@ -118,11 +118,13 @@ pub fn to_upstream(
     added: &mut AddedHeaders,
 ) {
     // Servers look for Host first.
-    match (context.preserve_host, &context.asked_host) {
-        (true, Some(asked)) => added.set(&HOST_NAME, asked.clone()),
+    match &context.host {
+        Some(asked) if context.preserve_host && context.replaces_host => {
+            added.set(&HOST_NAME, asked.clone());
+        }
         // `Connection` cannot remove it.
-        (true, None) if flags.has(HeaderFlags::HOST) => {}
-        (true, None) | (false, _) => added.set(&HOST_NAME, context.upstream_host.clone()),
+        Some(_) if context.preserve_host => {}
+        _ => added.set(&HOST_NAME, context.upstream_host.clone()),
     }
     let wants_trailers = flags.has(HeaderFlags::TE) && wants_trailers(headers);
     if flags.has(HeaderFlags::HOP_BY_HOP) {

@@ -62,13 +62,13 @@ impl Pool {
         paceway_limit::limit::lead(Duration::from_micros(self.0.connect_micros.load(Relaxed)))
     }
 
-    /// Takes an idle connection; `None` if none is idle, or if the upstream has several addresses to choose from.
-    pub fn idle(&self) -> Option<Connection> {
+    /// Takes a connection that is idle `now`; `None` if none is, or if the upstream has several addresses to choose from.
+    pub fn idle(&self, now: Instant) -> Option<Connection> {
         let mut idle = self.0.idle.lock();
         let IdleConnections { group, by_address } = &mut *idle;
         let [only] = &*group.load().addresses else { return None };
         let known = by_address.iter_mut().find(|known| Arc::ptr_eq(&known.address, only))?;
-        let (wire, address) = known.take(self.timeouts().idle, true)?;
+        let (wire, address) = known.take((now, self.timeouts().idle), true)?;
         Some(Connection { wire, address, picked: None, pool: self.0.clone() })
     }
 

@@ -1,7 +1,10 @@
 //! Checks the heads of an upstream's responses: refuses those whose end would be uncertain, and decides after which of
 //! them a connection may be used again.
 
-use super::{error::UpstreamError, headers::number};
+use super::{
+    error::UpstreamError,
+    headers::{flags::HeaderFlags, number},
+};
 use http::{
     HeaderMap, HeaderValue, Response, StatusCode, Version,
     header::{CONTENT_LENGTH, TRANSFER_ENCODING},
@@ -19,14 +22,15 @@ pub(super) enum BodyLength {
 }
 
 /// Refuses a response that cannot answer a request of the gateway: an upgrade that was not asked for, lengths that differ
-/// or are no numbers, a length beside a transfer coding, codings other than chunked (RFC 9112 section 6). A response to
-/// HEAD is checked in the same way, although no body follows.
+/// or are no numbers, a length beside a transfer coding, codings other than chunked (RFC 9112 section 6). `seen` are its
+/// fields. A response to HEAD is checked in the same way, although no body follows.
 ///
 /// # Errors
 ///
 /// [`UpstreamError::Invalid`] with the rule that the response breaks.
 pub(super) fn check_response<B>(
     response: &mut Response<B>,
+    seen: HeaderFlags,
     upgrade_asked: bool,
 ) -> Result<BodyLength, UpstreamError> {
     let status = response.status();
@@ -38,8 +42,11 @@ pub(super) fn check_response<B>(
     }
     let version = response.version();
     let headers = response.headers_mut();
-    let length = check_length(headers)?;
-    if let Some(coding) = headers.get(TRANSFER_ENCODING) {
+    let has_length = seen.has(HeaderFlags::CONTENT_LENGTH);
+    let length = if has_length { check_length(headers)? } else { None };
+    if seen.has(HeaderFlags::TRANSFER_ENCODING)
+        && let Some(coding) = headers.get(TRANSFER_ENCODING)
+    {
         check_coding(headers, coding, version, length.is_some())?;
         return Ok(BodyLength::Chunked);
     }

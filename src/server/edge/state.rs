@@ -151,13 +151,15 @@ impl StreamState {
 
     /// Notes that the parser has accepted `request`. Called before the parser reads on.
     pub(super) fn begin<B: Body>(&mut self, request: &Request<B>) {
-        let has_coding = request.headers().contains_key(TRANSFER_ENCODING);
-        let read = &self.input.bytes;
+        let (read, is_bare) = (&self.input.bytes, request.body().is_end_stream());
+        let is_framed_twice =
+            || request.headers().contains_key(TRANSFER_ENCODING) && has_both_framings(read);
         self.request = LastRequest {
             is_http10: request.version() == Version::HTTP_10,
-            is_framed_twice: has_coding && has_both_framings(read),
+            // The parser gives each request with a coding a body. If there is none, it is uncertain.
+            is_framed_twice: is_bare || is_framed_twice(),
             // The beginning of another head does not end with an empty line.
-            is_head_only: request.body().is_end_stream() && read.ends_with(b"\r\n\r\n"),
+            is_head_only: is_bare && read.ends_with(b"\r\n\r\n"),
         };
         self.stage = RequestStage::Open;
         self.requests = self.requests.wrapping_add(1);

@@ -20,7 +20,8 @@ fn way<'a>(
         is_tls: false,
         is_trusted: false,
         version: Version::HTTP_11,
-        asked_host: None,
+        host: None,
+        replaces_host: false,
         upstream_host: host,
         preserve_host: false,
         forwarded: false,
@@ -36,8 +37,9 @@ fn told(
 ) -> HeaderMap {
     let [peer, port, host] = [peer, "8080", "up"].map(HeaderValue::from_static);
     let mut way = way(&peer, &port, &host);
-    change(&mut way);
     let mut got = headers(sent);
+    way.host = got.get("host").cloned();
+    change(&mut way);
     let (seen, mut own) = (HeaderFlags::of(&got), AddedHeaders::default());
     add_fields(&mut got, seen, &way, &mut own);
     own.merge_into(&mut got);
@@ -172,7 +174,7 @@ proptest! {
         let peer = HeaderValue::from_static(if six { "2001:db8::1" } else { "192.0.2.1" });
         let (port, up) = (HeaderValue::from_static("80"), HeaderValue::from_static("up"));
         let host = HeaderValue::from_bytes(host.as_bytes()).unwrap();
-        let element = element(&way(&peer, &port, &up), Some(&host));
+        let element = element(&ForwardContext { host: Some(host), ..way(&peer, &port, &up) });
         prop_assert!(is_list(&element));
         prop_assert_eq!(elements(&element).len(), 1);
     }

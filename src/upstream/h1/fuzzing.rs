@@ -6,6 +6,7 @@ use super::{
 };
 use crate::upstream::{
     error::{UpstreamError, WireError},
+    headers::HeaderFlags,
     response::check_response,
 };
 use bytes::{Bytes, BytesMut};
@@ -92,7 +93,8 @@ impl BodyDecoder {
         is_bare: bool,
         upgrade_asked: bool,
     ) -> Result<Self, UpstreamError> {
-        let length = check_response(response, upgrade_asked)?;
+        let length =
+            check_response(response, HeaderFlags::of_response(response.headers()), upgrade_asked)?;
         Ok(Self(Decoder::of(is_bare, response.status(), length)))
     }
 

@@ -92,8 +92,9 @@ pub(super) fn take(input: &mut BytesMut) -> Result<Option<ResponseHead>, WireErr
     let mut stays_open = version == Version::HTTP_11;
     for &((name_at, name_length), (at, length)) in &places {
         let name = name(&octets[name_at..name_at + name_length])?;
-        let value = HeaderValue::from_maybe_shared(octets.slice(at..at + length));
-        let value = value.map_err(|_| WireError::Syntax(httparse::Error::HeaderValue))?;
+        let Ok(value) = HeaderValue::from_maybe_shared(octets.slice(at..at + length)) else {
+            return Err(WireError::Syntax(httparse::Error::HeaderValue));
+        };
         if name == CONNECTION && has_close(&value) {
             stays_open = false;
         }

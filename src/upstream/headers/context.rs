@@ -15,8 +15,10 @@ pub struct ForwardContext<'a> {
     pub is_trusted: bool,
     /// The HTTP version in which the request came, for `Via`.
     pub version: Version,
-    /// The authority of an absolute target, which outranks the field `Host` (RFC 9112 section 3.2.2).
-    pub asked_host: Option<HeaderValue>,
+    /// The host that the client asks for: the authority of an absolute target, or its field `Host`.
+    pub host: Option<HeaderValue>,
+    /// Whether it is such an authority, which outranks the field `Host` (RFC 9112 section 3.2.2).
+    pub replaces_host: bool,
     /// The `Host` that the upstream's URL names.
     pub upstream_host: &'a HeaderValue,
     /// Whether the upstream gets the client's `Host` instead (`preserve_host`).

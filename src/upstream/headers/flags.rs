@@ -44,9 +44,6 @@ impl HeaderFlags {
     /// example, or a gRPC status.
     pub const QUOTA: Self = Self(1 << 14);
 
-    /// `Host`.
-    pub const HOST: Self = Self(1 << 15);
-
     /// All fields that are meant for one connection (RFC 9110 section 7.6.1).
     pub const HOP_BY_HOP: Self = Self(
         Self::CONNECTION.0
@@ -94,7 +91,6 @@ impl HeaderFlags {
             (Some(b'f'), "fastly-client-ip" | "fly-client-ip" | "forwarded-for") => {
                 Self::CLIENT_ADDRESS
             }
-            (Some(b'h'), "host") => Self::HOST,
             (Some(b'g'), "grpc-timeout") => Self::PATIENCE,
             (Some(b'g'), "grpc-status") => Self::QUOTA,
             (Some(b'k'), "keep-alive") => Self::OTHER_HOP_BY_HOP,

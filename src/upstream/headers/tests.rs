@@ -47,15 +47,17 @@ fn to_upstream_with(
         is_tls: false,
         is_trusted: false,
         version: Version::HTTP_11,
-        asked_host: None,
+        host: None,
+        replaces_host: false,
         upstream_host: &host,
         preserve_host: false,
         forwarded: false,
         is_open: false,
         is_options: false,
     };
-    change(&mut way);
     let mut got = headers(sent);
+    way.host = got.get("host").cloned();
+    change(&mut way);
     let seen = HeaderFlags::of(&got);
     let mut added = AddedHeaders::default();
     to_upstream(&mut got, seen, &way, &mut added);
@@ -108,7 +110,10 @@ fn hosts(
     let sent: Vec<_> = host.map(|host| ("host", host)).into_iter().collect();
     let got = to_upstream_with(&sent, |way| {
         way.preserve_host = preserve;
-        way.asked_host = asked.map(HeaderValue::from_static);
+        if let Some(asked) = asked {
+            way.host = Some(HeaderValue::from_static(asked));
+            way.replaces_host = true;
+        }
     });
     assert_eq!(all(&got, "host"), [expected]);
 }

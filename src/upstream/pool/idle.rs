@@ -90,18 +90,18 @@ impl IdleConnections {
 // === impl AddressConnections ===
 
 impl AddressConnections {
-    /// Takes a connection for a request: a stream of a session, or an HTTP/1.1 connection that was idle for less than
-    /// `limit`, unless `may_reuse` is false.
+    /// Takes a connection for a request: a stream of a session, or an HTTP/1.1 connection that has been idle for less than
+    /// `limit` by `now`, unless `may_reuse` is false.
     pub(super) fn take(
         &mut self,
-        limit: Duration,
+        (now, limit): (Instant, Duration),
         may_reuse: bool,
     ) -> Option<(Wire, Arc<Address>)> {
         if let Some(stream) = self.stream() {
             return Some((Wire::Http2(stream), self.address.clone()));
         }
         while may_reuse && let Some(IdleConnection { mut wire, address, since }) = self.idle.pop() {
-            if wire.is_ready() && since.elapsed() < limit {
+            if wire.is_ready() && now.saturating_duration_since(since) < limit {
                 return Some((Wire::Http1(wire), address));
             }
         }
