@@ -1,20 +1,31 @@
 //! The commands and their exit codes: 0, 1 for a failure, 2 for a usage or configuration error.
 
+mod admin_client;
+mod change;
 mod check;
+mod config_file;
 mod demo;
 mod explain;
 mod health;
 mod log;
+mod man;
 mod run;
+mod status;
+mod table;
+mod top;
 
 use crate::{
     config::{self, Config},
     log::LogStream,
 };
+use admin_client::AdminArgs;
+use change::ChangeArgs;
 use clap::{Parser, Subcommand};
+use clap_complete::Shell;
+use serde_json::Value;
 use std::{
     io::Write,
-    net::{IpAddr, SocketAddr},
+    net::IpAddr,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -35,14 +46,21 @@ enum Command {
         #[arg(long, short, value_name = "FILE")]
         config: Option<PathBuf>,
     },
-    /// Check a configuration: print all its mistakes, or a summary.
+    /// Check configurations: print all mistakes, or a summary of each.
     Check {
-        /// The configuration.
-        file: PathBuf,
+        /// The configurations; `-` is stdin.
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+        /// Read no environment variable and no other file: placeholders stand for them.
+        #[arg(long)]
+        offline: bool,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
     },
     /// Show which route, limiters and upstream a request gets, and why.
     Explain {
-        /// The configuration.
+        /// The configuration; `-` is stdin.
         file: PathBuf,
         /// The method of the request: GET, POST, ...
         method: String,
@@ -54,6 +72,9 @@ enum Command {
         /// The address that the connection comes from: the caller's, or a proxy's.
         #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
         client_ip: IpAddr,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
     },
     /// Print the JSON Schema of the configuration.
     Schema,
@@ -70,11 +91,52 @@ enum Command {
         vendor_port: u16,
     },
     /// Ask a running gateway whether it is ready; for container health checks.
-    Health {
-        /// Its admin address.
-        #[arg(long, default_value = "127.0.0.1:9090")]
-        admin: SocketAddr,
+    Health(AdminArgs),
+    /// Show the limiters, the store and the configuration of a running gateway.
+    Status(AdminArgs),
+    /// Show the limiters and keys that wait or use most, refreshed every 2 s on a terminal.
+    Top {
+        /// The order of the rows.
+        #[arg(long, value_enum, default_value = "waiting")]
+        sort: top::TopOrder,
+        /// The most rows.
+        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000))]
+        limit: u16,
+        /// Print once.
+        #[arg(long)]
+        once: bool,
+        #[command(flatten)]
+        admin: AdminArgs,
     },
+    /// Pause a limiter on all gateways: it grants nothing until the end.
+    Pause {
+        /// The limiter.
+        name: String,
+        #[command(flatten)]
+        change: ChangeArgs,
+    },
+    /// End the pause, or another change, of a limiter on all gateways; `limiting` is the global switch.
+    Resume {
+        /// The limiter.
+        name: String,
+        #[command(flatten)]
+        admin: AdminArgs,
+    },
+    /// Set the rate or the mode of a limiter on all gateways, or `limiting=off`.
+    Set {
+        /// A limiter, then `rate=2/s`, `mode=observe` or both; or `limiting=off` alone.
+        #[arg(required = true, value_name = "NAME SETTING")]
+        words: Vec<String>,
+        #[command(flatten)]
+        change: ChangeArgs,
+    },
+    /// Print a script with the completions of a shell.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+    /// Print the manual page.
+    Man,
 }
 
 const USAGE: u8 = 2;
@@ -84,27 +146,37 @@ pub fn main() -> ExitCode {
     // `parse` itself ends the process for `--help` (exit code 0) and for usage errors (2).
     let done = match Args::parse().command {
         Command::Run { config } => run::run(config.as_deref()),
-        Command::Check { file } => check::check(&file),
-        Command::Explain { file, method, url, headers, client_ip } => {
-            explain::explain(&file, &method, &url, &headers, client_ip)
+        Command::Check { files, offline, json } => check::check(&files, offline, json),
+        Command::Explain { file, method, url, headers, client_ip, json } => {
+            explain::explain(&file, &method, &url, &headers, client_ip, json)
         }
         Command::Schema => print(config::SCHEMA.trim_end()),
         Command::Demo { port, admin_port, vendor_port } => {
             demo::demo(port, admin_port, vendor_port)
         }
-        Command::Health { admin } => health::health(admin),
+        Command::Health(args) => health::health(&args),
+        Command::Status(args) => status::status(&args),
+        Command::Top { sort, limit, once, admin } => top::top(&admin, sort, limit, once),
+        Command::Pause { name, change } => change::pause(&name, &change),
+        Command::Resume { name, admin } => change::resume(&name, &admin),
+        Command::Set { words, change } => change::set(&words, &change),
+        Command::Completions { shell } => man::completions(shell),
+        Command::Man => man::man(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            // The message follows the lines that the log has yet to write.
-            LogStream::Stderr.say(&failure.message, log::LAST_LINES);
+            if !failure.message.is_empty() {
+                // The message follows the lines that the log has yet to write.
+                LogStream::Stderr.say(&failure.message, log::LAST_LINES);
+            }
             ExitCode::from(failure.code)
         }
     }
 }
 
-/// The message that a failed command prints on stderr, and its exit code.
+/// The message that a failed command prints on stderr, and its exit code. The message is empty if the command has printed
+/// all as JSON.
 struct CommandError {
     code: u8,
     message: String,
@@ -126,7 +198,11 @@ impl From<anyhow::Error> for CommandError {
 }
 
 fn load(file: &Path) -> Result<Config, CommandError> {
-    Config::load(file).map_err(CommandError::usage)
+    config_file::load(file).map_err(CommandError::usage)
+}
+
+fn print_json(value: &Value) -> Result<(), CommandError> {
+    print(&format!("{value:#}"))
 }
 
 /// Prints a line on stdout. A reader that closed the pipe early (`| head`) is no error.

@@ -29,7 +29,7 @@ pub use unit::Rate;
 pub(crate) use unit::duration;
 
 use mistake::unreadable;
-use std::path::Path;
+use std::{cell::RefCell, collections::BTreeSet, io, path::Path};
 
 /// The JSON Schema of the configuration file, for editors and for `paceway schema`.
 pub const SCHEMA: &str = include_str!("config/schema.json");
@@ -52,14 +52,7 @@ impl Config {
     ///
     /// The reason why the file cannot be read, as a mistake.
     pub(crate) fn text(path: &Path) -> Result<String, ConfigError> {
-        std::fs::read_to_string(path).map_err(|error| ConfigError {
-            file: path.display().to_string(),
-            mistakes: vec![Mistake {
-                place: None,
-                path: String::new(),
-                reason: format!("cannot be read: {}", unreadable(&error)),
-            }],
-        })
+        std::fs::read_to_string(path).map_err(|error| unread(&path.display().to_string(), &error))
     }
 
     /// Checks the `text` of the configuration file at `path`.
@@ -84,8 +77,30 @@ impl Config {
         directory: &Path,
         variable: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Self, ConfigError> {
-        raw::read(text, file, &yaml::Outside { directory, variable })
+        raw::read(text, file, &yaml::Outside { directory, variable, unread: None })
     }
+
+    /// Checks the text of a configuration alone. Placeholders stand for `${NAME}` without a default and for
+    /// `${file:NAME}`, and files with certificates are not read. The second value names what was not read, such as
+    /// `${REDIS_PASSWORD}`.
+    ///
+    /// # Errors
+    ///
+    /// All mistakes at once, except for those of values with a placeholder.
+    pub fn parse_offline(text: &str, file: &str) -> Result<(Self, BTreeSet<String>), ConfigError> {
+        let unread = RefCell::default();
+        let (directory, variable) = (Path::new("."), &|_: &str| None);
+        let config =
+            raw::read(text, file, &yaml::Outside { directory, variable, unread: Some(&unread) })?;
+        Ok((config, unread.take()))
+    }
+}
+
+/// The mistake of a file that cannot be read.
+pub(crate) fn unread(file: &str, error: &io::Error) -> ConfigError {
+    let reason = format!("cannot be read: {}", unreadable(error));
+    let mistake = Mistake { place: None, path: String::new(), reason };
+    ConfigError { file: file.to_owned(), mistakes: vec![mistake] }
 }
 
 #[cfg(test)]

@@ -1,13 +1,86 @@
-//! `paceway check`: prints all mistakes of a configuration, or a summary of one line.
+//! `paceway check`: prints all mistakes of configurations, or a summary of one line for each.
 
-use super::{CommandError, load, print};
-use std::{io::Write, path::Path};
+use super::{CommandError, USAGE, config_file, print, print_json};
+use crate::config::{Config, ConfigError};
+use serde_json::{Value, json};
+use std::{collections::BTreeSet, io::Write, path::PathBuf};
 
-pub(super) fn check(file: &Path) -> Result<(), CommandError> {
-    let config = load(file)?;
+/// A configuration that has no mistake, and the variables and files that the check has not read.
+type Checked = Result<(Config, BTreeSet<String>), ConfigError>;
+
+pub(super) fn check(files: &[PathBuf], offline: bool, json: bool) -> Result<(), CommandError> {
+    let stdin = files.iter().filter(|file| config_file::is_stdin(file)).count();
+    if stdin > 1 {
+        return Err(CommandError::usage("error: `-` is named twice, and stdin can be read once"));
+    }
+    let mut mistakes = Vec::new();
+    let mut shown = Vec::new();
+    for file in files {
+        let name = config_file::name(file);
+        let checked = match offline {
+            false => config_file::load(file).map(|config| (config, BTreeSet::new())),
+            true => config_file::text(file).and_then(|text| Config::parse_offline(&text, &name)),
+        };
+        match json {
+            true => shown.push(as_json(&name, &checked)),
+            false => say(&name, &checked)?,
+        }
+        mistakes.extend(checked.err());
+    }
+    let is_ok = mistakes.is_empty();
+    if json {
+        print_json(&json!({ "ok": is_ok, "files": shown }))?;
+    }
+    if is_ok {
+        return Ok(());
+    }
+    let lines: Vec<_> = mistakes.iter().filter(|_| !json).map(ToString::to_string).collect();
+    Err(CommandError { code: USAGE, message: lines.join("\n") })
+}
+
+/// Prints the summary and the warnings of a configuration without mistakes.
+fn say(name: &str, checked: &Checked) -> Result<(), CommandError> {
+    let Ok((config, unread)) = checked else { return Ok(()) };
     for warning in config.warnings() {
         // If stderr is closed, the error cannot be reported either.
-        let _ = writeln!(std::io::stderr(), "{}: warning: {warning}", file.display());
+        let _ = writeln!(std::io::stderr(), "{name}: warning: {warning}");
     }
-    print(&format!("{}: ok: {}", file.display(), config.summary()))
+    let unread: Vec<_> = unread.iter().map(String::as_str).collect();
+    let unread = match unread.is_empty() {
+        true => String::new(),
+        false => format!("; not read: {}", unread.join(", ")),
+    };
+    print(&format!("{name}: ok: {}{unread}", config.summary()))
+}
+
+fn as_json(name: &str, checked: &Checked) -> Value {
+    match checked {
+        Ok((config, unread)) => json!({
+            "file": name,
+            "ok": true,
+            "summary": config.summary(),
+            "mistakes": [],
+            "warnings": config.warnings(),
+            "not_read": unread,
+        }),
+        Err(error) => {
+            let mistakes = error.mistakes.iter().map(|mistake| {
+                json!({
+                    "line": mistake.place.map(|place| place.line),
+                    "column": mistake.place.map(|place| place.column),
+                    "key": mistake.path,
+                    "reason": mistake.reason,
+                })
+            });
+            let mistakes: Vec<_> = mistakes.collect();
+            json!({
+                "file": name,
+                "ok": false,
+                "summary": null,
+                "mistakes": mistakes,
+                "warnings": [],
+                "not_read": [],
+            })
+        }
+    }
 }

@@ -36,6 +36,8 @@ pub(super) struct Document {
     pub(super) root: YamlNode,
     pub(super) directory: PathBuf,
     pub(super) file: String,
+    /// Whether the files that the configuration names are left unread.
+    pub(super) is_offline: bool,
 }
 
 // === impl Config ===

@@ -41,7 +41,8 @@ pub(super) fn read(text: &str, file: &str, outside: &Outside<'_>) -> Result<Conf
     match yaml::read(text, outside, &mut mistakes) {
         Ok(root) => {
             let directory = outside.directory.to_owned();
-            check_all(Document { root, directory, file: file.to_owned() }, mistakes)
+            let (file, is_offline) = (file.to_owned(), outside.unread.is_some());
+            check_all(Document { root, directory, file, is_offline }, mistakes)
         }
         Err(mistake) => {
             mistakes.push(mistake);
@@ -62,7 +63,8 @@ pub(super) fn check(document: Document) -> Result<Config, ConfigError> {
 fn check_all(document: Document, mistakes: Vec<Mistake>) -> Result<Config, ConfigError> {
     let directory = document.directory.clone();
     let (clear_secrets, unheld) = (Vec::new(), Vec::new());
-    let mut reader = ConfigReader { mistakes, directory, clear_secrets, unheld };
+    let is_offline = document.is_offline;
+    let mut reader = ConfigReader { mistakes, directory, is_offline, clear_secrets, unheld };
     match reader.config(&document) {
         Some(config) if reader.mistakes.is_empty() => Ok(config),
         _ => Err(ConfigError::new(&document.file, reader.mistakes)),
@@ -177,7 +179,7 @@ impl ConfigReader {
             return StoreConfig::Memory;
         };
         let tls = section.and_then(|section| section.get("tls"));
-        match RedisUrl::parse(&scalar.text) {
+        match scalar.read(RedisUrl::parse) {
             Ok(url) => match tls {
                 Some(tls) => {
                     let tls = self.store_tls(&tls, url.is_tls());

@@ -18,6 +18,8 @@ pub(super) struct ConfigReader {
     pub(super) mistakes: Vec<Mistake>,
     /// The directory at which relative paths start.
     pub(super) directory: PathBuf,
+    /// Whether the files that the configuration names are left unread.
+    pub(super) is_offline: bool,
     /// Keys of headers that look like credentials and are written in the file in clear text.
     pub(super) clear_secrets: Vec<String>,
     /// Names of routes that have a limiter with a rate, and neither `max_wait` nor `max_wait_cap`.
@@ -88,7 +90,9 @@ impl ConfigReader {
     }
 
     pub(super) fn note_at(&mut self, field: &Field<'_>, reason: impl fmt::Display) {
-        if matches!(field.node.value, YamlValue::Broken) {
+        if matches!(field.node.value, YamlValue::Broken)
+            || field.scalar().is_some_and(Scalar::is_unread)
+        {
             return;
         }
         self.note(field.node.place, &field.path, reason);
@@ -148,13 +152,13 @@ impl ConfigReader {
     pub(super) fn scalar<T, E: fmt::Display>(
         &mut self,
         field: &Field<'_>,
-        read: impl FnOnce(&str) -> Result<T, E>,
+        read: impl FnMut(&str) -> Result<T, E>,
     ) -> Option<T> {
         let Some(scalar) = field.scalar() else {
             self.note_at(field, not_single(field));
             return None;
         };
-        match read(&scalar.text) {
+        match scalar.read(read) {
             Ok(value) => Some(value),
             Err(reason) => {
                 let reason = scalar.said(&field.path, &reason.to_string());
@@ -169,7 +173,7 @@ impl ConfigReader {
         section: &ConfigSection<'_>,
         key: &str,
         default: T,
-        read: impl FnOnce(&str) -> Result<T, E>,
+        read: impl FnMut(&str) -> Result<T, E>,
     ) -> T {
         let field = section.get(key);
         field.and_then(|field| self.scalar(&field, read)).unwrap_or(default)

@@ -19,7 +19,7 @@ pub(crate) use authority::Authority;
 pub(crate) use cluster::Cluster;
 pub(crate) use dns::{Dns, Says};
 pub(crate) use frames::{Frames, PREFACE, block, frame, headers};
-pub(crate) use gateway::{Gateway, faketime, paceway, paceway_in};
+pub(crate) use gateway::{Gateway, faketime, paceway, paceway_fed, paceway_in};
 pub(crate) use redis::{Chaos, Redis, Said};
 pub(crate) use rights::rights;
 pub(crate) use sentinels::Sentinels;

@@ -193,7 +193,7 @@ impl<'t> Builder<'_, 't> {
 
     fn scalar(&mut self, written: String, plain: bool, place: Position) -> YamlValue {
         match fill(&written, self.outside) {
-            Ok(text) => YamlValue::Scalar(Scalar { text, written, plain }),
+            Ok((text, stand_ins)) => YamlValue::Scalar(Scalar { text, written, plain, stand_ins }),
             Err(reason) => {
                 let path = self.at();
                 let reason = match path.ends_with(".key") || path.ends_with(".cost") {

@@ -26,6 +26,8 @@ pub(in crate::config) struct Scalar {
     pub(in crate::config) written: String,
     /// Whether the value has no quotes, so that `null`, `~` and nothing at all mean "no value".
     pub(super) plain: bool,
+    /// Other texts that the value may have. Only a check that reads neither variables nor files has them.
+    pub(super) stand_ins: Vec<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -49,7 +51,32 @@ impl YamlNode {
 impl Scalar {
     /// A value that no file holds.
     pub(in crate::config) fn new(text: &str) -> Self {
-        Self { text: text.to_owned(), written: text.to_owned(), plain: false }
+        Self {
+            text: text.to_owned(),
+            written: text.to_owned(),
+            plain: false,
+            stand_ins: Vec::new(),
+        }
+    }
+
+    /// Whether a variable or a file that is not read is a part of the value. Such a value is no mistake.
+    pub(in crate::config) fn is_unread(&self) -> bool {
+        !self.stand_ins.is_empty()
+    }
+
+    /// Reads the text, or the first of its stand-ins that can be read.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the text cannot be read.
+    pub(in crate::config) fn read<T, E>(
+        &self,
+        mut read: impl FnMut(&str) -> Result<T, E>,
+    ) -> Result<T, E> {
+        read(&self.text).or_else(|reason| {
+            let mut others = self.stand_ins.iter().map(|text| read(text));
+            others.find(Result::is_ok).unwrap_or(Err(reason))
+        })
     }
 
     /// Whether the value may be secret at this key. That is so if it comes from a file, or from the environment and the key

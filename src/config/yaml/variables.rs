@@ -2,6 +2,8 @@
 
 use crate::{config::mistake::unreadable, key::is_part};
 use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeSet,
     fmt,
     fs::File,
     io::{self, Read as _},
@@ -17,10 +19,53 @@ pub(in crate::config) struct Outside<'a> {
     pub(in crate::config) directory: &'a Path,
     /// Returns the value of an environment variable.
     pub(in crate::config) variable: &'a dyn Fn(&str) -> Option<String>,
+    /// The variables and files that a check without them has not read, such as `${TOKEN}`. `None` if they are read.
+    pub(in crate::config) unread: Option<&'a RefCell<BTreeSet<String>>>,
 }
 
-/// Fills in `${NAME}`, `${NAME:-default}` and `${file:PATH}`. `$${` stands for the characters `${`.
-pub(super) fn fill(written: &str, outside: &Outside<'_>) -> Result<String, String> {
+/// The values that a check without variables and files tries in the place of one, after its name.
+const STAND_INS: [&str; 8] = [
+    "1000",
+    "1",
+    "1s",
+    "1000/977ms",
+    "http://placeholder.invalid",
+    "redis://placeholder.invalid",
+    "127.0.0.1:0",
+    "127.0.0.1",
+];
+
+/// Fills in `${NAME}`, `${NAME:-default}` and `${file:PATH}`. `$${` stands for the characters `${`. The second value has
+/// other texts that the value may have, if the check reads neither variables nor files; otherwise it is empty.
+pub(super) fn fill(written: &str, outside: &Outside<'_>) -> Result<(String, Vec<String>), String> {
+    let Some(unread) = outside.unread else {
+        return Ok((filled(written, &|name| look_up(name, outside))?, Vec::new()));
+    };
+    let is_known = Cell::new(true);
+    let stand_in = |name: &str, value: &str| {
+        if let (_, Some(default)) = named(name)? {
+            return Ok(default.to_owned());
+        }
+        is_known.set(false);
+        unread.borrow_mut().insert(format!("${{{name}}}"));
+        Ok(value.to_owned())
+    };
+    let text = filled(written, &|name| stand_in(name, &placeholder(name)))?;
+    if is_known.get() {
+        return Ok((text, Vec::new()));
+    }
+    let others = STAND_INS.iter().map(|value| filled(written, &|name| stand_in(name, value)));
+    Ok((text, others.collect::<Result<_, String>>()?))
+}
+
+/// The text in the place of a variable or a file that is not read. Two of them differ, as their values do.
+fn placeholder(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let name = name.trim_start_matches("file:").trim_matches(|c: char| !c.is_ascii_alphanumeric());
+    format!("placeholder-{}", name.chars().map(plain).collect::<String>())
+}
+
+fn filled(written: &str, value: &dyn Fn(&str) -> Result<String, String>) -> Result<String, String> {
     let mut text = String::with_capacity(written.len());
     let mut rest = written;
     while let Some((before, after)) = rest.split_once("${") {
@@ -34,7 +79,7 @@ pub(super) fn fill(written: &str, outside: &Outside<'_>) -> Result<String, Strin
             return Err("`${` without its `}`; write `$${` for the characters themselves".into());
         };
         text.push_str(before);
-        text.push_str(&look_up(name, outside)?);
+        text.push_str(&value(name)?);
         rest = after;
     }
     text.push_str(rest);
@@ -54,20 +99,29 @@ fn look_up(name: &str, outside: &Outside<'_>) -> Result<String, String> {
     if let Some(path) = name.strip_prefix("file:") {
         return read_file(&outside.directory.join(path));
     }
-    let (name, default) = match name.split_once(":-") {
-        Some((name, default)) => (name, Some(default)),
-        None => (name, None),
-    };
-    let good = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    if name.is_empty() || !name.chars().all(good) {
-        return Err(format!("`${{{name}}}` is no name of an environment variable"));
-    }
+    let (name, default) = named(name)?;
     let value = (outside.variable)(name).filter(|value| !value.is_empty() || default.is_none());
     value.or(default.map(str::to_owned)).ok_or_else(|| {
         format!(
             "the environment variable `{name}` is not set; set it, or write `${{{name}:-default}}`"
         )
     })
+}
+
+/// The name of a variable or a file, and the default that is written with a variable.
+fn named(text: &str) -> Result<(&str, Option<&str>), String> {
+    if text.starts_with("file:") {
+        return Ok((text, None));
+    }
+    let (name, default) = match text.split_once(":-") {
+        Some((name, default)) => (name, Some(default)),
+        None => (text, None),
+    };
+    let good = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if name.is_empty() || !name.chars().all(good) {
+        return Err(format!("`${{{name}}}` is no name of an environment variable"));
+    }
+    Ok((name, default))
 }
 
 /// Reads a file, without the newlines at its end. It may have [`MAX_FILE`] bytes.

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use std::{
     fs,
-    io::{BufRead, BufReader, Read},
+    io::{BufRead, BufReader, Read, Write},
     net::SocketAddr,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Output, Stdio},
@@ -44,7 +44,22 @@ pub(crate) fn paceway(args: &[&str]) -> Output {
 pub(crate) fn paceway_in(dir: &Path, args: &[&str], env: &[(&str, &str)]) -> Output {
     let mut command = Command::new(BINARY);
     command.args(args).current_dir(dir).envs(env.iter().copied()).stdin(Stdio::null());
+    ended(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start"))
+}
+
+/// The same in a directory, with this text on stdin.
+pub(crate) fn paceway_fed(dir: &Path, args: &[&str], stdin: &str) -> Output {
+    let mut command = Command::new(BINARY);
+    command.args(args).current_dir(dir).stdin(Stdio::piped());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start");
+    let (mut pipe, text) = (child.stdin.take().expect("a pipe"), stdin.to_owned());
+    // A command that reads less than all closes the pipe.
+    thread::spawn(move || drop(pipe.write_all(text.as_bytes())));
+    ended(child)
+}
+
+/// Waits for the end of a command.
+fn ended(mut child: Child) -> Output {
     let read = |pipe: Option<Box<dyn Read + Send>>| {
         thread::spawn(move || {
             let mut bytes = Vec::new();
@@ -61,7 +76,7 @@ pub(crate) fn paceway_in(dir: &Path, args: &[&str], env: &[(&str, &str)]) -> Out
         }
         if started.elapsed() > PATIENCE {
             child.kill().expect("its end");
-            panic!("`paceway {}` does not end", args.join(" "));
+            panic!("a command does not end");
         }
         thread::sleep(std::time::Duration::from_millis(5));
     };

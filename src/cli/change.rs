@@ -1,0 +1,99 @@
+//! `paceway pause`, `resume` and `set`: change a limiter, or the global switch, on all gateways for a time.
+
+use super::{
+    CommandError,
+    admin_client::{AdminArgs, AdminClient, segment},
+    print, print_json,
+    status::said,
+};
+use http::Method;
+use serde_json::{Map, Value};
+
+/// The name before `=` that means the global switch. No limiter is asked for it, because the name of one has no `=`.
+const SWITCH: &str = "limiting=";
+
+/// The end and the reason of a change. Every change has both.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct ChangeArgs {
+    /// How long: 30s, 10m, 2h.
+    #[arg(long = "for", value_name = "TIME")]
+    time: String,
+    /// Why, for those who see it in `status` and in the log.
+    #[arg(long)]
+    reason: String,
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
+pub(super) fn pause(name: &str, args: &ChangeArgs) -> Result<(), CommandError> {
+    let body = Map::from_iter([("pause".to_owned(), true.into())]);
+    put(name, &path(name), body, args)
+}
+
+/// Ends the override of a limiter, a pause among them.
+pub(super) fn resume(name: &str, args: &AdminArgs) -> Result<(), CommandError> {
+    let path = match name {
+        "limiting" => "/limiting".to_owned(),
+        name => path(name),
+    };
+    let answer = AdminClient::connect(args)?.ask(&Method::DELETE, &path, None)?;
+    match args.json {
+        true => print_json(&answer),
+        false => print(&format!("{name}: as the configuration says")),
+    }
+}
+
+/// Sets `rate=2/s`, `mode=observe` or both for a limiter, or `limiting=off` for all.
+pub(super) fn set(words: &[String], args: &ChangeArgs) -> Result<(), CommandError> {
+    let usage = |why: String| CommandError::usage(format!("error: {why}"));
+    if let [switch] = words
+        && let Some(value) = switch.strip_prefix(SWITCH)
+    {
+        let body = Map::from_iter([("limiting".to_owned(), value.into())]);
+        return put("limiting", "/limiting", body, args);
+    }
+    let [name, settings @ ..] = words else { return Err(usage("name a limiter".into())) };
+    if name.contains('=') || settings.is_empty() {
+        return Err(usage(
+            "write a limiter and its values, as in `paceway set search rate=2/s`, or `paceway set limiting=off`"
+                .into(),
+        ));
+    }
+    let mut body = Map::new();
+    for setting in settings {
+        match setting.split_once('=') {
+            Some((key @ ("rate" | "mode"), value)) if !value.is_empty() => {
+                if body.insert(key.to_owned(), value.into()).is_some() {
+                    return Err(usage(format!("`{key}` is written twice")));
+                }
+            }
+            _ => return Err(usage(format!("`{setting}` is neither rate=RATE nor mode=MODE"))),
+        }
+    }
+    put(name, &path(name), body, args)
+}
+
+fn path(name: &str) -> String {
+    format!("/limiters/{}/override", segment(name))
+}
+
+fn put(
+    name: &str,
+    path: &str,
+    mut body: Map<String, Value>,
+    args: &ChangeArgs,
+) -> Result<(), CommandError> {
+    let values: Vec<_> = body.iter().map(|(key, value)| format!("{key} {}", said(value))).collect();
+    body.insert("for".into(), args.time.as_str().into());
+    body.insert("reason".into(), args.reason.as_str().into());
+    let client = AdminClient::connect(&args.admin)?;
+    let answer = client.ask(&Method::PUT, path, Some(&Value::Object(body)))?;
+    if args.admin.json {
+        return print_json(&answer);
+    }
+    let until = match answer["until"].as_str().or(answer["override"]["until"].as_str()) {
+        Some(until) => format!("until {until}"),
+        None => format!("for {}", args.time),
+    };
+    print(&format!("{name}: {}, {until}: {}", values.join(", "), args.reason))
+}

@@ -1,0 +1,351 @@
+//! Decides what the gateway would do with a request, by the gateway's own functions, and writes it as text or as JSON.
+
+use super::{limiters::ExplainedLimiter, throttle};
+use crate::{
+    config::{Charge, Config, Mode, Route, Upstream},
+    key::{self, Parts},
+    path::{PathRule, PathTemplate, Relation, Suffix},
+    route::{Table, host_of},
+    upstream::headers::remove_nominated,
+};
+use http::{HeaderMap, HeaderValue, Method, Request, Uri, header::HOST};
+use serde::Serialize;
+use std::{borrow::Cow, collections::BTreeMap, fmt::Write as _, net::IpAddr, time::Duration};
+
+/// The decision of the gateway about one request, with its reasons.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Explanation {
+    pub(super) forwarded: bool,
+    request: ExplainedRequest,
+    /// The answer of the gateway itself, such as `405 method-not-allowed: ...`.
+    refused: Option<String>,
+    route: Option<ExplainedRoute>,
+    /// The segments of the path that the route names, such as `channel`.
+    path: BTreeMap<String, String>,
+    upstream: Option<ExplainedUpstream>,
+    /// The changes to headers, in their order.
+    headers: Vec<String>,
+    /// Whether limiters work at all: `limiting` of the configuration.
+    limiting: bool,
+    limiters: Vec<ExplainedLimiter>,
+    /// The longest wait for a slot; `None` if no limiter can hold the request.
+    max_wait_ms: Option<f64>,
+    /// How long the request waits, in a sentence; `None` without limiters.
+    waits: Option<String>,
+    /// The effects of a refusal by the upstream.
+    throttle: Vec<String>,
+    retries: Option<String>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct ExplainedRequest {
+    method: String,
+    target: String,
+    host: Option<String>,
+    client_ip: String,
+    /// The path in the form in which routes compare it.
+    compared: String,
+}
+
+#[derive(Debug, Serialize)]
+struct ExplainedRoute {
+    name: String,
+    /// Its place under `routes`, from 0.
+    index: usize,
+    why: String,
+    /// The other routes whose suffix matches.
+    not: Vec<PassedOver>,
+}
+
+/// A route whose suffix matches, and the reason why it was not taken.
+#[derive(Debug, Serialize)]
+struct PassedOver {
+    name: String,
+    index: usize,
+    why: String,
+}
+
+#[derive(Debug, Serialize)]
+struct ExplainedUpstream {
+    name: String,
+    url: String,
+    /// The number of its addresses, of which `url` has the first.
+    addresses: usize,
+}
+
+// === impl Explanation ===
+
+impl Explanation {
+    pub(super) fn of(
+        config: &Config,
+        method: &Method,
+        uri: &Uri,
+        mut headers: HeaderMap,
+        peer: IpAddr,
+    ) -> Self {
+        let refusal = refusal(config, method, uri, &headers);
+        // A field that `Connection` names was meant for the gateway's connection; no key and no route sees it.
+        remove_nominated(&mut headers);
+        let host = match uri.authority() {
+            Some(authority) => Some(authority.as_str()),
+            None => headers.get(HOST).and_then(|host| host.to_str().ok()),
+        };
+        let host = host.map(host_of);
+        let client_ip = key::client_ip(peer, &headers, &config.trusted_proxies);
+        let path = config.paths.normal(uri.path());
+        let request = ExplainedRequest {
+            method: method.to_string(),
+            target: uri.to_string(),
+            host: host.map(str::to_owned),
+            client_ip: client_ip.to_string(),
+            compared: String::from_utf8_lossy(&path).into_owned(),
+        };
+        let mut explained = Self { request, limiting: config.limiting, ..Self::default() };
+        if refusal.is_some() {
+            return Self { refused: refusal, ..explained };
+        }
+        let covers = |one: usize, other: usize| config.routes[one].covers(&config.routes[other]);
+        let table = Table::new(&config.routes, config.paths);
+        let found = match table.find_covering(method, host, uri.path(), covers) {
+            Ok(Some(found)) => found,
+            Ok(None) => {
+                let why = "404 no-route; add a route with suffix \"*\" to pass such requests";
+                return Self { refused: Some(why.into()), ..explained };
+            }
+            Err(ambiguous) => {
+                return Self { refused: Some(format!("400, {ambiguous}")), ..explained };
+            }
+        };
+        let route = &config.routes[found];
+        let is_own = table.find(method, host, uri.path()) == Some(found);
+        let why = match is_own {
+            true => why(route),
+            false => "servers read this path in several ways; it has the limiters of all".into(),
+        };
+        let others = config.routes.iter().enumerate().filter(|(i, _)| is_own && *i != found);
+        let others = others.filter_map(|(index, other)| {
+            let why = passed_over(route, other, method, host, &path)?;
+            Some(PassedOver { name: other.name.clone(), index, why })
+        });
+        let not = others.collect();
+        explained.route = Some(ExplainedRoute { name: route.name.clone(), index: found, why, not });
+        let upstream = &config.upstreams[route.upstream];
+        explained.upstream = Some(ExplainedUpstream::of(upstream, uri));
+        explained.headers = changes(upstream, route);
+        let template = route.path.template().map(|template| &**template);
+        for name in template.into_iter().flat_map(PathTemplate::names) {
+            let value = template.and_then(|own| own.value(name, uri.path(), &config.paths));
+            if let Some(value) = value {
+                let value = String::from_utf8_lossy(&value).into_owned();
+                explained.path.insert(name.to_owned(), value);
+            }
+        }
+        let (headers, body, paths) = (&headers, None, config.paths);
+        let parts = Parts { client_ip, host, method, uri, headers, body, paths, template };
+        let charges = route.limiters.iter().filter(|_| config.limiting);
+        let limiters = charges.map(|charge| {
+            let of = if upstream.limiters.contains(charge) { "upstream" } else { "route" };
+            ExplainedLimiter::of(config, charge, of, &parts)
+        });
+        explained.limiters = limiters.collect();
+        explained.forwarded = explained.limiters.iter().all(|limiter| limiter.refused.is_none());
+        let wait = crate::proxy::budget(route.max_wait, route.max_wait_cap, headers);
+        let enforces = |charge: &Charge| config.limiters[charge.limiter].mode == Mode::Enforce;
+        if config.limiting && !route.limiters.is_empty() {
+            let is_held = route.limiters.iter().any(enforces);
+            explained.max_wait_ms = is_held.then_some(wait.as_secs_f64() * 1e3);
+            explained.waits = Some(waits(is_held, wait, headers.contains_key("prefer")));
+        }
+        for (name, what) in throttle::lines(config, route, wait) {
+            match name {
+                "retries" => explained.retries = Some(what),
+                _ => explained.throttle.push(what),
+            }
+        }
+        explained
+    }
+
+    /// The lines for people.
+    pub(super) fn text(&self) -> String {
+        let mut out = String::new();
+        let mut line = |name: &str, what: &str| {
+            // Writing to a string cannot fail.
+            let _ = writeln!(out, "{name:<10} {what}");
+        };
+        let ExplainedRequest { method, target, host, compared, .. } = &self.request;
+        let host = host.as_ref().map_or_else(String::new, |host| format!(" (host {host})"));
+        line("request", &format!("{method} {target}{host}"));
+        line("compared", &format!("{compared} (the path in normal form)"));
+        let Some(route) = &self.route else {
+            let refused = self.refused.as_deref().unwrap_or_default();
+            match refused.starts_with("404") || refused.starts_with("400,") {
+                true => line("route", &format!("none: {refused}")),
+                false => line("refused", refused),
+            }
+            return out;
+        };
+        line("route", &format!("{} (routes[{}]): {}", route.name, route.index, route.why));
+        for PassedOver { name, index, why } in &route.not {
+            line("", &format!("not {name} (routes[{index}]): {why}"));
+        }
+        if let Some(ExplainedUpstream { name, url, addresses }) = &self.upstream {
+            let others = match addresses {
+                1 => String::new(),
+                addresses => format!(" (one of {addresses} addresses)"),
+            };
+            line("upstream", &format!("{name}: {url}{others}"));
+        }
+        for change in &self.headers {
+            line("headers", change);
+        }
+        if !self.limiting {
+            line("limiters", "none work: `limiting: off`");
+        } else if self.limiters.is_empty() {
+            line("limiters", "none: forwarded at once");
+        }
+        for (name, value) in &self.path {
+            line("", &format!("{{path.{name}}} is {value}"));
+        }
+        for limiter in &self.limiters {
+            let upstream = self.upstream.as_ref().map_or("", |upstream| &upstream.name);
+            let from = match limiter.of {
+                "upstream" => format!("of upstream {upstream}"),
+                _ => "of the route".into(),
+            };
+            line("limiter", &format!("{}, {from}", limiter.line()));
+            line("", &limiter.bucket());
+            if let Some(what) = &limiter.without_store {
+                line("", what);
+            }
+        }
+        if let Some(waits) = &self.waits {
+            line("waits", waits);
+        }
+        for (i, what) in self.throttle.iter().enumerate() {
+            line(if i == 0 { "throttle" } else { "" }, what);
+        }
+        if let Some(retries) = &self.retries {
+            line("retries", retries);
+        }
+        out
+    }
+}
+
+// === impl ExplainedUpstream ===
+
+impl ExplainedUpstream {
+    fn of(upstream: &Upstream, uri: &Uri) -> Self {
+        let target = upstream.targets[0].uri(uri.path_and_query());
+        let target = target.map_or_else(|| uri.path().to_owned(), |target| target.to_string());
+        let origin = upstream.targets[0].origin.to_string();
+        let url = format!("{}{target}", origin.trim_end_matches('/'));
+        Self { name: upstream.name.clone(), url, addresses: upstream.targets.len() }
+    }
+}
+
+/// Returns the reason why the gateway would answer this request itself, such as 405 for TRACE.
+fn refusal(config: &Config, method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<String> {
+    let mut request = Request::new(());
+    *request.method_mut() = method.clone();
+    *request.uri_mut() = uri.clone();
+    *request.headers_mut() = headers.clone();
+    // Every HTTP/1.1 client sends a `Host`.
+    let host = uri.authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok());
+    let host = host.unwrap_or(HeaderValue::from_static("localhost"));
+    request.headers_mut().entry(HOST).or_insert(host);
+    crate::proxy::validate(config, &request).err().map(|failure| failure.summary())
+}
+
+/// How long a request waits for its slot.
+fn waits(is_held: bool, wait: Duration, has_preference: bool) -> String {
+    let from = if has_preference { "from Prefer, within the route's cap" } else { "max_wait" };
+    match wait.is_zero() {
+        _ if !is_held => "never: no limiter enforces".into(),
+        true => format!("not at all ({from}): 429 when there is no slot now"),
+        false => format!("up to {wait:?} ({from}), then 429"),
+    }
+}
+
+/// Lists the changes to headers in the order in which the gateway makes them.
+fn changes(upstream: &Upstream, route: &Route) -> Vec<String> {
+    let mut all = Vec::new();
+    let of_upstream = format!("of upstream {}", upstream.name);
+    let (first, then) = (&upstream.headers, &route.headers);
+    for (what, pair) in [
+        ("request", [&first.request, &then.request]),
+        ("response", [&first.response, &then.response]),
+    ] {
+        for (edits, from) in pair.into_iter().zip([&*of_upstream, "of the route"]) {
+            let removed = edits.remove.iter().map(|name| format!("removes {name}"));
+            let set =
+                edits.set.iter().map(|(name, value)| format!("sets {name}: {}", shown(value)));
+            let added =
+                edits.add.iter().map(|(name, value)| format!("adds {name}: {}", shown(value)));
+            all.extend(
+                removed.chain(set).chain(added).map(|change| format!("{what} {change}, {from}")),
+            );
+        }
+    }
+    all
+}
+
+fn shown(value: &HeaderValue) -> Cow<'_, str> {
+    match value.is_sensitive() {
+        true => "***".into(),
+        false => String::from_utf8_lossy(value.as_bytes()),
+    }
+}
+
+fn why(route: &Route) -> String {
+    let path = match &route.path {
+        PathRule::Suffix(Suffix::Any) => "suffix * matches every path".to_owned(),
+        PathRule::Suffix(Suffix::Segments(bytes) | Suffix::Characters(bytes)) => {
+            format!("the longest suffix that matches is {}", String::from_utf8_lossy(bytes))
+        }
+        PathRule::Template(template) => {
+            format!("the most literal path that matches is {}", template.text())
+        }
+    };
+    let host = route.host.as_ref().map_or(String::new(), |host| format!(", for host {host}"));
+    let methods: Vec<_> = route.methods.iter().map(Method::as_str).collect();
+    let methods = match methods.is_empty() {
+        true => String::new(),
+        false => format!(", for {}", methods.join(", ")),
+    };
+    format!("{path}{host}{methods}")
+}
+
+/// Returns the reason why a route whose suffix or path also matches was not taken.
+fn passed_over(
+    taken: &Route,
+    other: &Route,
+    method: &Method,
+    host: Option<&str>,
+    path: &[u8],
+) -> Option<String> {
+    if !other.path.takes(path) {
+        return None;
+    }
+    Some(if !other.methods.is_empty() && !other.methods.contains(method) {
+        format!("it is not for {method}")
+    } else if other
+        .host
+        .as_deref()
+        .is_some_and(|own| !host.is_some_and(|h| h.eq_ignore_ascii_case(own)))
+    {
+        "it is for another host".into()
+    } else {
+        match (&taken.path, &other.path) {
+            (PathRule::Template(_), PathRule::Suffix(_)) => "a whole path outranks a suffix".into(),
+            (PathRule::Suffix(taken), PathRule::Suffix(other)) if other.len() < taken.len() => {
+                "its suffix is shorter".into()
+            }
+            (PathRule::Template(taken), PathRule::Template(other))
+                if taken.relation(other) != Relation::Same =>
+            {
+                "its path is less literal".into()
+            }
+            _ => "it is less specific".into(),
+        }
+    })
+}

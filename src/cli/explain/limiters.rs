@@ -1,0 +1,179 @@
+//! Describes what each limiter of a request does: its rule, the cost of the request, and the bucket that is charged.
+
+use crate::{
+    algorithm::{Algorithm, MAX_BUDGET, auto_rate::nanohertz},
+    config::{AutoRule, Charge, Config, FailurePolicy, LimiterConfig, Mode, Scope, StoreConfig},
+    key::{Cost, Parts},
+    store::OnLoss,
+};
+use serde::Serialize;
+
+/// A limiter that a request is charged to.
+#[derive(Debug, Serialize)]
+pub(super) struct ExplainedLimiter {
+    pub(super) name: String,
+    /// `route`, or `upstream` if only the upstream of the route names it.
+    pub(super) of: &'static str,
+    /// The algorithm with its values, such as `token_bucket 5/s, burst 10`.
+    pub(super) rule: String,
+    pub(super) mode: &'static str,
+    /// Whether the gateway asks it about this request.
+    pub(super) asked: bool,
+    /// The permits that the request takes; `None` if the request names a cost that cannot be paid.
+    pub(super) cost: Option<i64>,
+    /// The reason of the 400 for a cost that cannot be paid.
+    pub(super) refused: Option<String>,
+    /// The origin of the cost: a template, or nothing for a number.
+    #[serde(skip)]
+    origin: String,
+    /// The key of its bucket; `None` if one bucket is for all.
+    pub(super) key: Option<String>,
+    /// The names of its states in the store, one for each rate.
+    pub(super) states: Vec<String>,
+    #[serde(skip)]
+    scope: Scope,
+    /// Its behaviour while the store is away; `None` for a store that never is.
+    pub(super) without_store: Option<String>,
+}
+
+// === impl ExplainedLimiter ===
+
+impl ExplainedLimiter {
+    pub(super) fn of(
+        config: &Config,
+        charge: &Charge,
+        of: &'static str,
+        parts: &Parts<'_>,
+    ) -> Self {
+        let limiter = &config.limiters[charge.limiter];
+        let cost = match limiter.mode {
+            Mode::Off => Ok(1),
+            _ => charge.cost.of(parts, limiter.capacity(), &limiter.name),
+        };
+        let key = limiter.key.as_ref().map(|template| template.fill(parts));
+        let prefix = match &config.store {
+            StoreConfig::Memory => "paceway",
+            StoreConfig::Redis { prefix, .. } => prefix,
+        };
+        let states = 0..limiter.algorithms.len();
+        let states = states
+            .map(|part| limiter.state_names(prefix, Some("INSTANCE"), part).of(key.as_deref()));
+        Self {
+            name: limiter.name.clone(),
+            of,
+            rule: rule(limiter),
+            mode: limiter.mode.name(),
+            asked: limiter.mode != Mode::Off && cost.as_ref().is_ok_and(|cost| *cost > 0),
+            origin: origin(charge),
+            states: states.collect(),
+            scope: limiter.scope,
+            without_store: without_store(config, limiter),
+            cost: cost.as_ref().ok().copied(),
+            refused: cost.err(),
+            key,
+        }
+    }
+
+    /// The rule, the cost and the mode, in one line.
+    pub(super) fn line(&self) -> String {
+        let cost = match (&self.refused, self.cost) {
+            (Some(reason), _) => format!("400: {reason}"),
+            (None, cost) => format!("cost {}", cost.unwrap_or_default()),
+        };
+        let mode = match (self.mode, self.cost) {
+            ("observe", _) => ", only observes",
+            ("off", _) => ", off",
+            (_, Some(0)) => ", not asked",
+            _ => "",
+        };
+        format!("{}: {}, {cost}{}{mode}", self.name, self.rule, self.origin)
+    }
+
+    /// The bucket of the request, with the names of its states in the store.
+    pub(super) fn bucket(&self) -> String {
+        let names = self.states.join(", ");
+        let whose = match self.scope {
+            Scope::Cluster => "",
+            Scope::Instance => ", one for each gateway",
+        };
+        match &self.key {
+            Some(key) => format!("key {key}, kept as {names}{whose}"),
+            None => format!("one bucket for all, kept as {names}{whose}"),
+        }
+    }
+}
+
+/// The algorithm with its values.
+fn rule(limiter: &LimiterConfig) -> String {
+    let rates: Vec<_> = limiter.rates.iter().map(ToString::to_string).collect();
+    let rates = match (&*rates, limiter.auto) {
+        ([start], Some(AutoRule::Rate(rule))) => {
+            let per_second = |rate| rate as f64 / nanohertz(1, 1_000_000) as f64;
+            let (min, max) = (per_second(rule.min), per_second(rule.max));
+            format!("auto from {start}, between {min}/s and {max}/s")
+        }
+        ([rate], _) => rate.clone(),
+        (rates, _) => format!("[{}]", rates.join(", ")),
+    };
+    let first = limiter.algorithms.first();
+    let mut rule = first.map_or_else(String::new, |rule| match rule {
+        Algorithm::Concurrency(rule) => {
+            let lease = crate::limit::duration(rule.lease());
+            format!("concurrency, at most {} held, lease {lease:?}", rule.max())
+        }
+        Algorithm::TokenBucket(_) => {
+            format!("token_bucket {rates}, burst {}", limiter.capacity())
+        }
+        rule => format!("{} {rates}", rule.name()),
+    });
+    let margin = first.map(Algorithm::margin).filter(|margin| *margin > 0);
+    let queue = first.map(Algorithm::longest_wait).filter(|longest| *longest < MAX_BUDGET);
+    for (name, span) in [("margin", margin), ("a queue of", queue)] {
+        if let Some(span) = span {
+            rule += &format!(", {name} {:?}", crate::limit::duration(span));
+        }
+    }
+    if let Some(AutoRule::Margin(_)) = limiter.auto {
+        rule += ", margin auto";
+    }
+    rule
+}
+
+/// The part of the request that has the cost.
+fn origin(charge: &Charge) -> String {
+    match &charge.cost {
+        Cost::Fixed(_) => String::new(),
+        Cost::FromRequest(template) => format!(" ({})", template.text()),
+        Cost::Reserved(reserved) => {
+            let from = charge.cost.template().map_or_else(String::new, |template| {
+                format!(" from {}, default {}", template.text(), reserved.default)
+            });
+            let settle = reserved.settle.as_ref();
+            let settle = settle.map_or_else(String::new, |part| format!(", settled by {part}"));
+            format!(" (reserved{from}{settle})")
+        }
+    }
+}
+
+/// Describes what a limiter does while the store is away. `None` for the memory store, which never is.
+fn without_store(config: &Config, limiter: &LimiterConfig) -> Option<String> {
+    if config.store == StoreConfig::Memory || limiter.mode == Mode::Off {
+        return None;
+    }
+    let what = match (limiter.on_failure, limiter.scope) {
+        (FailurePolicy::Share, Scope::Instance) => "each gateway continues with the whole rule",
+        (FailurePolicy::Share, Scope::Cluster) => {
+            "each gateway enforces its share, the rule / gateways that live"
+        }
+        (FailurePolicy::Allow, _) => "it lets requests pass",
+        (FailurePolicy::Reject, _) if limiter.mode == Mode::Observe => "it counts nothing",
+        (FailurePolicy::Reject, _) => "503 store-unavailable",
+    };
+    let trust = match limiter.on_loss {
+        OnLoss::Close => "",
+        OnLoss::Trust => {
+            "; on_loss trust: after a loss of states it continues with what the store has"
+        }
+    };
+    Some(format!("on_failure {}: without the store {what}{trust}", limiter.on_failure.name()))
+}

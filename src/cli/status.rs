@@ -1,0 +1,161 @@
+//! `paceway status`: shows the state of a running gateway: its configuration, its store and every limiter.
+
+use super::{
+    CommandError,
+    admin_client::{AdminArgs, AdminClient},
+    print, print_json,
+    table::{millis, table},
+};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+
+pub(super) fn status(args: &AdminArgs) -> Result<(), CommandError> {
+    let client = AdminClient::connect(args)?;
+    let page = client.get("/limiters")?;
+    if !args.json {
+        return print(text(&args.admin, &client.ready, &page).trim_end());
+    }
+    let mut all = json!({ "admin": args.admin });
+    for page in [client.ready, page] {
+        if let (Value::Object(all), Value::Object(more)) = (&mut all, page) {
+            all.extend(more);
+        }
+    }
+    print_json(&all)
+}
+
+/// `ready` is the page `/readyz`, and `page` the page `/limiters`.
+fn text(admin: &str, ready: &Value, page: &Value) -> String {
+    let mut out = String::new();
+    let mut line = |name: &str, what: &str| {
+        // Writing to a string cannot fail.
+        let _ = writeln!(out, "{name:<10} {what}");
+    };
+    let is_ready = match ready["ready"] == true {
+        true => "ready".to_owned(),
+        false => format!("not ready: {}", list(&ready["reasons"])),
+    };
+    line("gateway", &format!("{admin}, {is_ready}"));
+    let config = &ready["config"];
+    if let Some(hash) = config["hash"].as_str() {
+        let loaded = config["loaded"].as_str();
+        let loaded = loaded.map_or_else(String::new, |at| format!(", loaded {at}"));
+        line("config", &format!("{hash}{loaded}"));
+    }
+    if let Some(error) = config["error"].as_str() {
+        line("", &format!("a later file cannot be used: {}", error.replace('\n', "; ")));
+    }
+    if config["needs_restart"].is_array() {
+        line("", &format!("needs a restart: {}", list(&config["needs_restart"])));
+    }
+    line("store", &store(&ready["store"]));
+    line("limiting", switch(&page["limiting"]));
+    if let Some(what) = by(&page["override"]) {
+        line("", &what);
+    }
+    let limiters = page["limiters"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if limiters.is_empty() {
+        line("limiters", "none");
+        return out;
+    }
+    let rows: Vec<_> = limiters.iter().map(row).collect();
+    out.push('\n');
+    out + &table(["LIMITER", "RATE", "MODE", "LEVEL", "WAITING", "NEXT SLOT", "NOTES"], &rows)
+}
+
+fn store(store: &Value) -> String {
+    if !store.is_object() {
+        return "memory, of this gateway alone".into();
+    }
+    let mut text = format!(
+        "decided by {}; breaker {}; {} gateways",
+        said(&store["decided_by"]),
+        said(&store["breaker"]),
+        said(&store["gateways"])
+    );
+    if let Some(why) = store["why"].as_str() {
+        text += &format!("; away for {} s: {why}", said(&store["away_s"]));
+    }
+    text
+}
+
+fn row(limiter: &Value) -> [String; 7] {
+    let level = match (limiter["level"].as_i64(), limiter["limit"].as_i64()) {
+        (Some(level), Some(limit)) => format!("{level} of {limit}"),
+        _ => "-".into(),
+    };
+    [
+        said(&limiter["name"]),
+        rate(limiter),
+        said(&limiter["mode"]),
+        level,
+        said(&limiter["waiting"]),
+        limiter["next_slot_ms"].as_f64().map_or_else(|| "-".into(), millis),
+        notes(limiter).join("; "),
+    ]
+}
+
+pub(super) fn rate(limiter: &Value) -> String {
+    match &limiter["rate"] {
+        Value::Null => format!("{} at once", said(&limiter["limit"])),
+        Value::Array(_) => list(&limiter["rate"]),
+        rate => said(rate),
+    }
+}
+
+/// The reasons why a limiter is not as its configuration says, and the key of one that has many buckets.
+pub(super) fn notes(limiter: &Value) -> Vec<String> {
+    let mut notes = Vec::new();
+    if let Some(key) = limiter["key"].as_str() {
+        notes.push(format!("for each {key}"));
+    }
+    for (state, until, why) in
+        [("paused", "paused_until", "pause_reason"), ("closed", "closed_until", "closed_reason")]
+    {
+        if let Some(until) = limiter[until].as_str() {
+            notes.push(format!("{state} until {until}: {}", said(&limiter[why])));
+        }
+    }
+    notes.extend(by(&limiter["override"]));
+    if let Some(error) = limiter["error"].as_str() {
+        notes.push(format!("no level: {error}"));
+    }
+    notes
+}
+
+/// Describes an override: its values, and the reason, author and end.
+pub(super) fn by(change: &Value) -> Option<String> {
+    let change = change.as_object()?;
+    let facts = ["rate", "mode", "pause", "limiting"];
+    let values = facts.iter().filter_map(|name| {
+        let value = change.get(*name).filter(|value| !value.is_null())?;
+        Some(format!("{name} {}", said(value)))
+    });
+    let values: Vec<_> = values.collect();
+    let mut text = format!("override: {}", values.join(", "));
+    for (name, before) in [("until", "until "), ("author", "by "), ("reason", "")] {
+        if let Some(value) = change.get(name).filter(|value| !value.is_null()) {
+            text += &format!(", {before}{}", said(value));
+        }
+    }
+    Some(text)
+}
+
+/// The global switch, as the configuration writes it.
+pub(super) fn switch(limiting: &Value) -> &'static str {
+    if *limiting == false { "off: every request is forwarded unlimited" } else { "on" }
+}
+
+/// A value as text, without the quotes of a string.
+pub(super) fn said(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => "-".into(),
+        value => value.to_string(),
+    }
+}
+
+fn list(values: &Value) -> String {
+    let values = values.as_array().map(Vec::as_slice).unwrap_or_default();
+    values.iter().map(said).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,170 @@
+//! `paceway top`: shows the limiters and keys with the most waiting requests, or the fewest free permits, again and again.
+
+use super::{
+    CommandError,
+    admin_client::{AdminArgs, AdminClient, segment},
+    print, print_json,
+    status::{notes, rate, said, switch},
+    table::{millis, table},
+};
+use clap::ValueEnum;
+use serde_json::{Value, json};
+use std::{
+    cmp::{Ordering, Reverse},
+    io::{self, IsTerminal},
+    thread,
+    time::Duration,
+};
+
+const INTERVAL: Duration = Duration::from_secs(2);
+/// Limiters with a key whose keys are asked for, one request each.
+const MOST_LIMITERS: usize = 100;
+/// Moves the cursor to the first line, and clears the screen.
+const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
+
+/// The order of the rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum TopOrder {
+    /// Most waiting requests first.
+    Waiting,
+    /// Fewest free permits first.
+    Used,
+}
+
+/// A limiter with one bucket, or one key of a limiter.
+struct TopRow {
+    shown: Value,
+    waiting: i64,
+    /// The part of the permits that is used, from 0 to 1.
+    used: f64,
+}
+
+pub(super) fn top(
+    args: &AdminArgs,
+    order: TopOrder,
+    limit: u16,
+    once: bool,
+) -> Result<(), CommandError> {
+    let client = AdminClient::connect(args)?;
+    if args.json {
+        return print_json(&look(&client, order, limit)?);
+    }
+    let refreshes = !once && io::stdout().is_terminal();
+    loop {
+        let text = text(&args.admin, &look(&client, order, limit)?);
+        if !refreshes {
+            return print(text.trim_end());
+        }
+        print(&format!("{CLEAR}{}", text.trim_end()))?;
+        thread::sleep(INTERVAL);
+    }
+}
+
+/// Asks for all limiters, and for the keys of those that have keys.
+fn look(client: &AdminClient, order: TopOrder, limit: u16) -> Result<Value, CommandError> {
+    let mut page = client.get("/limiters")?;
+    let limiters = match page["limiters"].take() {
+        Value::Array(limiters) => limiters,
+        _ => Vec::new(),
+    };
+    let (keyed, single): (Vec<_>, Vec<_>) =
+        limiters.into_iter().partition(|limiter| limiter["key"].is_string());
+    let mut rows: Vec<_> = single.iter().map(|limiter| TopRow::of(limiter, None)).collect();
+    let mut is_complete = keyed.len() <= MOST_LIMITERS;
+    for limiter in keyed.iter().filter(|limiter| limiter["mode"] != "off").take(MOST_LIMITERS) {
+        let name = segment(&said(&limiter["name"]));
+        let page =
+            client.get(&format!("/limiters/{name}/keys?sort={}&limit={limit}", order.name()))?;
+        is_complete &= page["complete"] != false;
+        let keys = page["keys"].as_array().map(Vec::as_slice).unwrap_or_default();
+        rows.extend(keys.iter().map(|key| TopRow::of(limiter, Some(key))));
+    }
+    rows.sort_by(|one, other| one.place(other, order));
+    let rows = rows.into_iter().take(limit.into()).map(|row| row.shown);
+    Ok(json!({
+        "limiting": page["limiting"],
+        "sort": order.name(),
+        "complete": is_complete,
+        "rows": rows.collect::<Vec<_>>(),
+    }))
+}
+
+fn text(admin: &str, page: &Value) -> String {
+    let mut out = format!("gateway {admin}, limiting {}\n\n", switch(&page["limiting"]));
+    let rows = page["rows"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let cells = rows.iter().map(|row| {
+        let level = match (row["level"].as_i64(), row["limit"].as_i64()) {
+            (Some(level), Some(limit)) => format!("{level} of {limit}"),
+            _ => "-".into(),
+        };
+        [
+            said(&row["limiter"]),
+            said(&row["key"]),
+            said(&row["rate"]),
+            level,
+            said(&row["waiting"]),
+            row["next_slot_ms"].as_f64().map_or_else(|| "-".into(), millis),
+            said(&row["notes"]),
+        ]
+    });
+    let cells: Vec<_> = cells.collect();
+    out += &table(["LIMITER", "KEY", "RATE", "LEVEL", "WAITING", "NEXT SLOT", "NOTES"], &cells);
+    if rows.is_empty() {
+        out += "no limiter has requests\n";
+    }
+    if page["complete"] == false {
+        out += "\nthere are more keys than one look at the store lists\n";
+    }
+    out
+}
+
+// === impl TopOrder ===
+
+impl TopOrder {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Used => "used",
+        }
+    }
+}
+
+// === impl TopRow ===
+
+impl TopRow {
+    fn of(limiter: &Value, key: Option<&Value>) -> Self {
+        let state = key.unwrap_or(limiter);
+        let mut notes = match key {
+            None => notes(limiter),
+            Some(_) => Vec::new(),
+        };
+        if let Some(left) = key.and_then(|key| key["paused_ms"].as_f64()) {
+            notes.push(format!("paused for {}", millis(left)));
+        }
+        let shown = json!({
+            "limiter": limiter["name"],
+            "key": key.map(|key| key["key"].clone()),
+            "rate": rate(limiter),
+            "level": state["level"],
+            "limit": limiter["limit"],
+            "waiting": state["waiting"],
+            "next_slot_ms": state["next_slot_ms"],
+            "notes": notes.join("; "),
+        });
+        let number = |value: &Value| value.as_f64();
+        let used = match (number(&state["level"]), number(&limiter["limit"])) {
+            (Some(level), Some(limit)) if limit > 0.0 => 1.0 - level / limit,
+            _ => 0.0,
+        };
+        Self { waiting: state["waiting"].as_i64().unwrap_or_default(), used, shown }
+    }
+
+    fn place(&self, other: &Self, order: TopOrder) -> Ordering {
+        let by_waiting = Reverse(self.waiting).cmp(&Reverse(other.waiting));
+        let by_use = other.used.total_cmp(&self.used);
+        match order {
+            TopOrder::Waiting => by_waiting.then(by_use),
+            TopOrder::Used => by_use.then(by_waiting),
+        }
+    }
+}
