@@ -16,6 +16,7 @@ mod watcher;
 pub use clusters::clusters;
 pub use error::{ReloadError, UnusableUpstream};
 pub use file::{ConfigFile, ReadFile};
+
 pub use outcome::{LoadedConfig, Reloaded};
 pub use parts::ConfigParts;
 pub use watcher::watch_file;
@@ -30,6 +31,7 @@ use crate::{
 };
 use arc_swap::ArcSwap;
 use certificates::Certificates;
+use file::Fingerprint;
 use metrics_exporter_prometheus::PrometheusHandle;
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
@@ -44,12 +46,17 @@ pub struct Live {
     certificates: Certificates,
     /// The checks of the limiters whose levels are read once a second, so that they are known when the store is away.
     levels: watch::Sender<Arc<[Check]>>,
+    /// Whether a limiter counts calls at a time. The stores then subscribe to notifications.
+    leases: watch::Sender<bool>,
     /// The store of the admin side, by which limiters learn.
     store: OnceLock<Arc<dyn StoreAdmin>>,
     /// The runtime of the tasks that serve all workers.
     runtime: Handle,
     /// Held while the configuration changes, so that changes follow each other.
     changing: Mutex<Changing>,
+    /// The content of the files that were applied last, or tried and refused. Held during a reload, so that reloads follow each
+    /// other.
+    seen: Mutex<Option<Fingerprint>>,
     loaded: Mutex<LoadedConfig>,
 }
 
@@ -72,12 +79,17 @@ struct LiveWorker {
 
 impl Live {
     /// Begins with `plan`, which was made from `parts`, and opens its upstreams, with at most `most` connections together. The
-    /// current runtime resolves their names.
+    /// current runtime resolves their names. `leases` tells the stores when a limiter counts calls at a time.
     ///
     /// # Errors
     ///
     /// [`ReloadError`] if the certificates of an upstream or those for clients cannot be used.
-    pub fn new(plan: Arc<Plan>, parts: ConfigParts, most: usize) -> Result<Self, ReloadError> {
+    pub fn new(
+        plan: Arc<Plan>,
+        parts: ConfigParts,
+        most: usize,
+        leases: watch::Sender<bool>,
+    ) -> Result<Self, ReloadError> {
         let sockets = Sockets::new(most);
         let clusters = clusters(&plan.config, &sockets, None)?;
         upstream::follow(&clusters, &plan.config.resolver);
@@ -86,9 +98,11 @@ impl Live {
         Ok(Self {
             ledger: CountLedger::default(),
             certificates,
+            leases,
             levels: watch::Sender::new(plan.levels().into()),
             store: OnceLock::new(),
             runtime: Handle::current(),
+            seen: Mutex::new(parts.file.fingerprint),
             changing: Mutex::new(Changing { parts, clusters, sockets, workers: Vec::new() }),
             loaded: Mutex::new(loaded),
             plan: ArcSwap::new(plan),
@@ -188,6 +202,7 @@ impl Live {
         }
         self.plan.store(plan.clone());
         self.levels.send_replace(plan.levels().into());
+        self.leases.send_replace(plan.has_leases());
         if let Some(store) = self.store.get() {
             learn::follow(&plan, before, store);
         }
@@ -203,13 +218,36 @@ impl Live {
     ///
     /// [`ReloadError`] if the file is invalid. The old configuration stays.
     pub fn reload(&self) -> Result<Reloaded, ReloadError> {
+        let mut seen = self.seen.lock();
         let file = self.changing.lock().parts.file.clone();
+        // Taken before the file is read, so that a change in between is found.
+        *seen = file.now();
         let result = file.again().and_then(|read| self.apply(|parts| parts.file = read));
         self.loaded.lock().note(&result);
         outcome::log(&result, &self.plan.load().config);
         // Their content may have changed under the same names.
         self.certificates.refresh(true);
+        drop(seen);
         result
+    }
+
+    /// A hash of the content of the configuration file and of the secrets that it names; `None` without a file.
+    fn fingerprint(&self) -> Option<Fingerprint> {
+        let file = self.changing.lock().parts.file.clone();
+        file.now()
+    }
+
+    /// The content of the files at the last reload.
+    fn seen(&self) -> Option<Fingerprint> {
+        *self.seen.lock()
+    }
+
+    /// Whether the last reload found mistakes, and another one would not find the same: they may be about other files, such as
+    /// a certificate.
+    fn is_corrected(&self) -> bool {
+        let Some(failed) = self.loaded.lock().mistakes() else { return false };
+        let file = self.changing.lock().parts.file.clone();
+        file.again().map_or_else(|error| error.to_string() != failed, |_| true)
     }
 
     /// Reads the certificates for clients again if their files have changed.

@@ -5,6 +5,8 @@
 //! own, lie together in memory, and are written as text here; the exporter keeps and writes all others.
 
 mod counts;
+mod families;
+mod family;
 mod labels;
 mod times;
 
@@ -35,20 +37,8 @@ use std::{fmt::Write, time::Duration};
 const REQUESTS: &str = "paceway_requests_total";
 const DECISIONS: &str = "paceway_decisions_total";
 const WAIT: &str = "paceway_wait_seconds";
-const WAITING: &str = "paceway_waiting";
-const TUNNELS: &str = "paceway_tunnels";
-const AVAILABLE: &str = "paceway_limiter_available";
-const RATE: &str = "paceway_limiter_rate";
-const LATE: &str = "paceway_late_wakeups_total";
-const PAUSED: &str = "paceway_limiter_paused";
-const PAUSES: &str = "paceway_pauses_total";
-const RETRIES: &str = "paceway_retries_total";
-const SETTLED: &str = "paceway_settled_permits_total";
 const UPSTREAM_REQUESTS: &str = "paceway_upstream_requests_total";
 const UPSTREAM_SECONDS: &str = "paceway_upstream_seconds";
-const UPSTREAM_THROTTLED: &str = "paceway_upstream_throttled_total";
-const UPSTREAM_ADDRESSES: &str = "paceway_upstream_addresses";
-const UPSTREAM_EJECTIONS: &str = "paceway_upstream_ejections_total";
 const OVERHEAD: &str = "paceway_overhead_seconds";
 const CONNECTIONS: &str = "paceway_connections";
 const CONNECTIONS_REFUSED: &str = "paceway_connections_refused_total";
@@ -168,8 +158,8 @@ impl RouteMetrics {
     pub fn new(route: &str) -> Self {
         Self {
             label: label("route", route),
-            waiting: gauge!(WAITING, "route" => route.to_owned()),
-            tunnels: gauge!(TUNNELS, "route" => route.to_owned()),
+            waiting: families::WAITING.level(&[("route", route)]),
+            tunnels: families::TUNNELS.level(&[("route", route)]),
         }
     }
 }
@@ -181,13 +171,13 @@ impl LimiterMetrics {
     pub fn new(limiter: &str, is_one: bool) -> Self {
         Self {
             label: label("limiter", limiter),
-            available: is_one.then(|| gauge!(AVAILABLE, "limiter" => limiter.to_owned())),
-            late: counter!(LATE, "limiter" => limiter.to_owned()),
-            paused: gauge!(PAUSED, "limiter" => limiter.to_owned()),
-            pauses: counter!(PAUSES, "limiter" => limiter.to_owned()),
+            available: is_one.then(|| families::AVAILABLE.level(&[("limiter", limiter)])),
+            late: families::LATE.count(&[("limiter", limiter)]),
+            paused: families::PAUSED.level(&[("limiter", limiter)]),
+            pauses: families::PAUSES.count(&[("limiter", limiter)]),
             settled: SettledPermits {
-                refunded: counter!(SETTLED, "limiter" => limiter.to_owned(), "direction" => "refund"),
-                owed: counter!(SETTLED, "limiter" => limiter.to_owned(), "direction" => "debt"),
+                refunded: families::SETTLED.count(&[("limiter", limiter), ("direction", "refund")]),
+                owed: families::SETTLED.count(&[("limiter", limiter), ("direction", "debt")]),
             },
         }
     }
@@ -200,9 +190,9 @@ impl UpstreamMetrics {
     pub fn new(upstream: &str) -> Self {
         Self {
             label: label("upstream", upstream),
-            throttled: counter!(UPSTREAM_THROTTLED, "upstream" => upstream.to_owned()),
+            throttled: families::UPSTREAM_THROTTLED.count(&[("upstream", upstream)]),
             retries: RetryResult::ALL.map(|result| {
-                counter!(RETRIES, "upstream" => upstream.to_owned(), "result" => result.name())
+                families::RETRIES.count(&[("upstream", upstream), ("result", result.name())])
             }),
         }
     }
@@ -210,7 +200,7 @@ impl UpstreamMetrics {
 
 /// Makes the handle for the learned rate of a limiter with `rate: auto`, in permits a second.
 pub fn limiter_rate(limiter: &str) -> Gauge {
-    gauge!(RATE, "limiter" => limiter.to_owned())
+    families::RATE.level(&[("limiter", limiter)])
 }
 
 /// Makes the handles for the calls of a store: their times, and their errors by kind.
@@ -248,11 +238,11 @@ pub fn store_pace() -> PaceMetrics {
 /// Makes the handles for the addresses of the upstream named `upstream`: how many are used, and how many are ejected.
 pub fn addresses(upstream: &str) -> AddressMetrics {
     let of =
-        |state| gauge!(UPSTREAM_ADDRESSES, "upstream" => upstream.to_owned(), "state" => state);
+        |state| families::UPSTREAM_ADDRESSES.level(&[("upstream", upstream), ("state", state)]);
     AddressMetrics {
         up: of("up"),
         ejected: of("ejected"),
-        ejections: counter!(UPSTREAM_EJECTIONS, "upstream" => upstream.to_owned()),
+        ejections: families::UPSTREAM_EJECTIONS.count(&[("upstream", upstream)]),
     }
 }
 
@@ -327,6 +317,7 @@ pub fn text<'a>(
         times.write(&mut seconds, UPSTREAM_SECONDS, &upstream.label, bounds);
     }
     text.push_str(&seconds);
+    families::ALL.iter().for_each(|family| family.write(&mut text));
     let help = "Time to the head of the response, without the wait and the time of the upstream.";
     family(&mut text, OVERHEAD, "histogram", help);
     counted.overhead.write(&mut text, OVERHEAD, "", bounds);
@@ -364,24 +355,6 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
 fn describe() {
     describe_counter!(CONFIG_RELOADS, "Reloads of the configuration, by result.");
     describe_gauge!(CONFIG_LOADED, "When the configuration in use was loaded, in Unix time.");
-    describe_gauge!(WAITING, "Requests that are being held for their slot.");
-    describe_gauge!(TUNNELS, "Connections that were upgraded, such as WebSockets, and are open.");
-    describe_gauge!(AVAILABLE, "Permits of a limiter that could be taken now.");
-    describe_gauge!(RATE, "Permits a second of a limiter with `rate: auto`, as learned so far.");
-    describe_counter!(SETTLED, "Permits by which true costs differ from reserved ones.");
-    describe_counter!(LATE, "Slots asked for again because their request woke too late for them.");
-    let help = "Seconds until the longest pause of a limiter ends; 0 if it is not paused.";
-    describe_gauge!(PAUSED, help);
-    describe_counter!(PAUSES, "Pauses of a limiter that refusals of an upstream asked for.");
-    let help = "Refusals of an upstream with retries, by the result for the request.";
-    describe_counter!(RETRIES, help);
-    let help = "Responses by which an upstream throttles, as `throttle.when` describes them.";
-    describe_counter!(UPSTREAM_THROTTLED, help);
-    describe_gauge!(
-        UPSTREAM_ADDRESSES,
-        "Addresses of an upstream, by whether requests are sent to them."
-    );
-    describe_counter!(UPSTREAM_EJECTIONS, "Times an address was ejected because it did not work.");
     describe_gauge!(CONNECTIONS, "Connections of clients, by protocol.");
     describe_counter!(CONNECTIONS_REFUSED, "Connections of clients that were ended, by reason.");
     describe_histogram!(STORE_SECONDS, Unit::Seconds, "Time of one call of the store.");

@@ -134,6 +134,12 @@ impl Plan {
         }
     }
 
+    /// Whether a limiter counts calls at a time, so that requests may wait for a notification of the store.
+    pub fn has_leases(&self) -> bool {
+        let mut rules = self.config.limiters.iter().flat_map(|limiter| &limiter.algorithms);
+        rules.any(|rule| rule.lease().is_some())
+    }
+
     /// The limiters that hold or refuse requests.
     pub fn enforcing(&self) -> impl Iterator<Item = &LimiterPlan> {
         let limiting = self.config.limiting;

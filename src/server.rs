@@ -141,8 +141,10 @@ impl Server {
             let shares = self.shares;
             let plan = Arc::new(Plan::new(self.file.config.clone(), self.access_log));
             shares.log(plan.config.client.max_connections);
-            let source = StoreSource::open(&plan).await?;
-            let live = Arc::new(Live::new(plan, ConfigParts::of(self.file), shares.upstreams)?);
+            let (leases, notified) = watch::channel(plan.has_leases());
+            let source = StoreSource::open(&plan, notified).await?;
+            let parts = ConfigParts::of(self.file);
+            let live = Arc::new(Live::new(plan, parts, shares.upstreams, leases)?);
             let draining = Arc::new(AtomicBool::new(false));
             let hangups = signal(SignalKind::hangup()).map_err(system)?;
             tokio::spawn(watch_file(live.clone(), hangups));

@@ -28,7 +28,7 @@ pub(super) async fn reload(State(admin): State<Admin>) -> Result<Json<Value>, Pa
 
 /// Describes the configuration that is in use, and the mistakes of a later one.
 pub(super) fn shown(loaded: LoadedConfig) -> Value {
-    let LoadedConfig { hash, at, error, needs_restart } = loaded;
+    let LoadedConfig { hash, at, error, needs_restart, .. } = loaded;
     let mut said = json!({ "hash": hash, "loaded": format!("{at:.3}") });
     if let Some(error) = error {
         said["error"] = error.into();

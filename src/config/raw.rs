@@ -81,6 +81,7 @@ impl ConfigReader {
         self.find_shared_address(&root, listen, admin.listen);
         let cores = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         let logs = [("off", AccessLog::Off), ("text", AccessLog::Text), ("json", AccessLog::Json)];
+        let on_or_off = [("on", true), ("off", false)];
         let drain_timeout = Duration::from_secs(30);
         let store = self.store(&root);
         let limiters = self.limiters(&root, &store);
@@ -95,6 +96,7 @@ impl ConfigReader {
             drain_timeout: self.get(&root, "drain_timeout", drain_timeout, |text| {
                 span(text, Duration::ZERO, MAX_TIMEOUT)
             }),
+            watch: self.one_of(&root, "watch", &on_or_off).unwrap_or(true),
             tls: self.server_tls(&root),
             trusted_proxies: self.networks(&root),
             proxy_protocol: self.proxy_protocol(&root),
@@ -107,9 +109,7 @@ impl ConfigReader {
             redact: self.redact(&root),
             resolver: self.resolver(&root),
             store,
-            limiting: self
-                .one_of(&root, "limiting", &[("on", true), ("off", false)])
-                .unwrap_or(true),
+            limiting: self.one_of(&root, "limiting", &on_or_off).unwrap_or(true),
             upstreams,
             limiters,
             routes,

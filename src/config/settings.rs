@@ -30,6 +30,8 @@ pub struct Config {
     pub access_log: Option<AccessLog>,
     /// The time that requests which run or wait have to finish after SIGTERM.
     pub drain_timeout: Duration,
+    /// Whether a file that changes takes effect without a signal.
+    pub watch: bool,
     /// The certificates that clients are shown; `None` means that clients speak clear text.
     pub tls: Option<ServerTls>,
     /// The proxies whose X-Forwarded-For is believed.

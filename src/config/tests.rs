@@ -52,7 +52,7 @@ fn the_first_config_of_the_documentation_is_whole() {
     assert_eq!(config.admin.listen.to_string(), "127.0.0.1:9090");
     assert_eq!(config.drain_timeout, Duration::from_secs(30));
     assert_eq!(config.store, StoreConfig::Memory);
-    assert!(config.limiting);
+    assert!(config.limiting && config.watch);
     assert_eq!(config.upstreams[0].name, "default");
     assert_eq!(config.limiters[0].capacity(), 500);
     assert_eq!(config.limiters[1].rates[0].to_string(), "5/s");
@@ -68,7 +68,7 @@ fn the_first_config_of_the_documentation_is_whole() {
 #[test]
 fn the_long_forms() {
     let config = parse(
-        "listen: 0.0.0.0:80\nadmin: '[::1]:81'\nworkers: 3\naccess_log: off\ndrain_timeout: 0\n\
+        "listen: 0.0.0.0:80\nadmin: '[::1]:81'\nworkers: 3\naccess_log: off\nwatch: off\ndrain_timeout: 0\n\
          store: { url: 'redis://:${SECRET}@r:${SET}/2', prefix: p, timeout: 20ms, gateways: 3, on_failure: allow, on_loss: trust }\nlimiting: off\n\
          upstreams:\n  v: { url: 'https://v.example:444/v2/', connect_timeout: 1s, response_timeout: 5s, limiters: [a] }\n\
          limiters:\n  a: { algorithm: token_bucket, rate: 10/250ms, burst: 3, mode: observe, on_failure: reject, on_loss: close }\n  b: 1/day\n\
@@ -77,7 +77,7 @@ fn the_long_forms() {
     )
     .expect("a config");
     assert_eq!((config.workers.get(), config.access_log), (3, Some(AccessLog::Off)));
-    assert!(!config.limiting);
+    assert!(!config.limiting && !config.watch);
     let StoreConfig::Redis { url, prefix, timeout, gateways, on_failure, on_loss } = &config.store
     else {
         panic!("not Redis")

@@ -25,6 +25,8 @@ pub struct LoadedConfig {
     pub error: Option<String>,
     /// The keys whose values in the file need a restart.
     pub needs_restart: Vec<&'static str>,
+    /// Whether `error` lists mistakes, which the next look at the files may no longer find.
+    is_mistake: bool,
 }
 
 /// Writes the result of a reload to the log. `config` is the configuration that is in use.
@@ -57,7 +59,13 @@ impl LoadedConfig {
     pub(super) fn first(hash: &str) -> Self {
         let at = Timestamp::now();
         metrics::config_loaded(at);
-        Self { hash: hash.to_owned(), at, error: None, needs_restart: Vec::new() }
+        Self {
+            hash: hash.to_owned(),
+            at,
+            error: None,
+            needs_restart: Vec::new(),
+            is_mistake: false,
+        }
     }
 
     /// Notes the result of a reload, and counts it.
@@ -67,9 +75,18 @@ impl LoadedConfig {
             Ok(Reloaded { hash, needs_restart, .. }) => {
                 let (hash, at) = (hash.clone(), Timestamp::now());
                 metrics::config_loaded(at);
-                *self = Self { hash, at, error: None, needs_restart: needs_restart.clone() };
+                let needs_restart = needs_restart.clone();
+                *self = Self { hash, at, error: None, needs_restart, is_mistake: false };
             }
-            Err(error) => self.error = Some(error.to_string()),
+            Err(error) => {
+                self.is_mistake = matches!(error, ReloadError::Config(_));
+                self.error = Some(error.to_string());
+            }
         }
+    }
+
+    /// The mistakes that the last reload found.
+    pub(super) fn mistakes(&self) -> Option<String> {
+        self.error.clone().filter(|_| self.is_mistake)
     }
 }

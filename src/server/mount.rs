@@ -29,7 +29,7 @@ impl Proxy {
     pub async fn open(config: Config) -> Result<Self, ServerError> {
         let shares = Shares::of(descriptors::raise(), &config);
         let plan = Arc::new(Plan::new(config, false));
-        let source = StoreSource::open(&plan).await?;
+        let source = StoreSource::open(&plan, watch::channel(plan.has_leases()).1).await?;
         let sockets = Sockets::new(shares.upstreams);
         let clusters = live::clusters(&plan.config, &sockets, None)?;
         upstream::follow(&clusters, &plan.config.resolver);

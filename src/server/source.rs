@@ -21,21 +21,23 @@ pub(super) enum StoreSource {
 // === impl StoreSource ===
 
 impl StoreSource {
-    pub(super) async fn open(plan: &Plan) -> Result<Self, ServerError> {
+    /// Opens the store of `plan`. `notified` becomes true when a limiter counts calls at a time.
+    pub(super) async fn open(
+        plan: &Plan,
+        notified: watch::Receiver<bool>,
+    ) -> Result<Self, ServerError> {
         let config = &plan.config;
         let config::StoreConfig::Redis { url, timeout, prefix, gateways, .. } = &config.store
         else {
             return Ok(Self::Memory(MemoryStore::default()));
         };
-        let mut rules = config.limiters.iter().flat_map(|limiter| &limiter.algorithms);
-        let is_notified = rules.any(|rule| rule.lease().is_some());
         let metrics = RedisMetrics {
             health: metrics::store_health(),
             pace: metrics::store_pace(),
             losses: metrics::store_losses(),
         };
         let settings = RedisSettings::of(url.clone(), prefix, *timeout, *gateways);
-        let process = RedisProcess::open(&settings, metrics, is_notified, Some(claims(plan)));
+        let process = RedisProcess::open(&settings, metrics, notified, Some(claims(plan)));
         Ok(Self::Redis(process.await.map_err(ServerError::Store)?))
     }
 

@@ -1,8 +1,15 @@
 //! The configuration of a running gateway changes, by signal and by request, and requests do not notice.
 
-use crate::support::{Gateway, Upstream, eventually, paceway, request};
+use crate::{
+    grpc,
+    support::{Conn, Gateway, Redis, Upstream, eventually, paceway, request},
+    upgrades::{echo, says, tunnel},
+};
+use bytes::Bytes;
 use rstest::rstest;
 use serde_json::Value;
+use std::{fs, os::unix::fs::symlink, path::Path};
+use tokio::net::TcpListener;
 
 fn yaml(upstream: &Upstream, rest: &str) -> String {
     format!("upstream: {}\nworkers: 2\n{rest}", upstream.url())
@@ -126,12 +133,12 @@ async fn a_hangup_reads_secrets_again_and_names_what_needs_a_restart() {
     };
     let dir = tempfile::tempdir().expect("a directory");
     let gateway = Gateway::start_in(dir, &file(""), |dir| {
-        std::fs::write(dir.join("token"), "first").expect("a secret");
+        fs::write(dir.join("token"), "first").expect("a secret");
     })
     .await;
     assert_eq!(gateway.get("/a").await.status, 200);
     let directory = gateway.file().parent().expect("a directory").to_owned();
-    std::fs::write(directory.join("token"), "second").expect("a secret");
+    fs::write(directory.join("token"), "second").expect("a secret");
     gateway.rewrite(&file("listen: 127.0.0.1:1\nstore: redis://127.0.0.1:1\n"));
     gateway.signal("HUP");
     let event = eventually("it is reported", async || {
@@ -164,4 +171,194 @@ async fn only_a_post_reloads() {
     assert_eq!(gateway.page("/reload").await.status, 405);
     let answer = gateway.admin_request(request("PUT", "/reload", &[])).await;
     assert_eq!(answer.status, 405);
+}
+
+/// Puts `text` in place of the file, as an editor does.
+fn in_place(file: &Path, text: &str) {
+    fs::write(file, text).expect("the configuration");
+}
+
+/// Puts `text` in place of the file by a swap of a link, as Kubernetes does.
+fn by_a_swap(file: &Path, text: &str) {
+    let directory = file.parent().expect("a directory");
+    fs::create_dir(directory.join("data")).expect("a directory");
+    fs::write(directory.join("data/paceway.yaml"), text).expect("the configuration");
+    symlink("data/paceway.yaml", directory.join("next")).expect("a link");
+    fs::rename(directory.join("next"), file).expect("a swap");
+}
+
+#[rstest]
+#[case::in_place(in_place)]
+#[case::by_a_swap(by_a_swap)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_changes_takes_effect_by_itself(#[case] change: fn(&Path, &str)) {
+    let upstream = Upstream::ok().await;
+    let gateway = Gateway::start(&yaml(&upstream, "routes: [{ suffix: /a }]\n")).await;
+    let (file, before) = (gateway.file(), ready(&gateway).await);
+    let text = fs::read_to_string(&file).expect("the configuration");
+    change(&file, &text.replace("/a", "\"${file:suffix}\""));
+    let mistake = eventually("the missing file is named", async || {
+        ready(&gateway).await["config"]["error"].as_str().map(str::to_owned)
+    });
+    assert!(mistake.await.contains("there is no such file"));
+    // The gateway waits for the secret, although its own file stays the same.
+    let secret = file.parent().expect("a directory").join("suffix");
+    fs::write(&secret, "/b\n").expect("a secret");
+    gateway.until_answered("/b", 200).await;
+    let after = ready(&gateway).await;
+    assert!(after["config"].get("error").is_none());
+    assert_ne!(before["config"]["hash"], after["config"]["hash"]);
+    fs::write(&secret, "/c\n").expect("a secret");
+    gateway.until_answered("/c", 200).await;
+    assert_eq!(ready(&gateway).await["config"]["hash"], after["config"]["hash"]);
+    // One reload for each of the three changes; the missing file was reported once.
+    let reloads =
+        async |result| gateway.metric("paceway_config_reloads_total", &[("result", result)]).await;
+    assert_eq!((reloads("ok").await, reloads("error").await), (2.0, 1.0));
+}
+
+/// An upstream that speaks HTTP/2 and returns each piece of a stream.
+async fn h2_echo() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("its address"));
+    tokio::spawn(async move {
+        while let Ok((tcp, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut connection = h2::server::handshake(tcp).await.expect("a handshake");
+                while let Some(Ok((request, mut respond))) = connection.accept().await {
+                    let mut body = request.into_body();
+                    let head = http::Response::new(());
+                    let mut answer = respond.send_response(head, false).expect("send");
+                    tokio::spawn(async move {
+                        while let Some(Ok(piece)) = body.data().await {
+                            let _ = body.flow_control().release_capacity(piece.len());
+                            let _ = answer.send_data(piece, false);
+                        }
+                        let _ = answer.send_data(Bytes::new(), true);
+                    });
+                }
+            });
+        }
+    });
+    url
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_live_through_reloads_that_remove_their_routes() {
+    let ((upstream, _ended), calls) = (echo("").await, h2_echo().await);
+    let uploads = Upstream::ok().await;
+    let with = format!(
+        "upstreams:\n  sockets: {}\n  calls: {{ url: {calls}, http2: on }}\n  uploads: {}\n\
+         limiters:\n  places: {{ algorithm: concurrency, max: 3, lease: 1s }}\n\
+         routes:\n- {{ suffix: /socket, upstream: sockets, limiters: [places] }}\n\
+         - {{ suffix: /Call, upstream: calls, limiters: [places] }}\n\
+         - {{ suffix: /upload, upstream: uploads, limiters: [places] }}\n",
+        upstream.url(),
+        uploads.url()
+    );
+    let gateway = Gateway::start(&with).await;
+    let mut socket = tunnel(&gateway, "/socket").await;
+    let mut client = grpc::connect(gateway.listen).await;
+    let (answer, mut call) = client.send_request(grpc::call("/a.B/Call"), false).expect("send");
+    let mut answer = answer.await.expect("an answer").into_body();
+    let mut upload = Conn::to(gateway.listen).await.expect("connect");
+    let head = request("POST", "/upload", &[("Content-Length", "40")]);
+    upload.send(head).await.expect("send");
+    for i in 0..20 {
+        match i % 2 {
+            0 => gateway.rewrite(&yaml(&uploads, "routes: [{ suffix: /other }]\n")),
+            _ => gateway.rewrite(&with),
+        }
+        assert_eq!(gateway.reload().await.json()["changed"], true);
+        says(&mut socket, &format!("{i}\n")).await;
+        call.send_data(Bytes::from(format!("{i:02}")), false).expect("send");
+        let piece = answer.data().await.expect("a piece").expect("a piece");
+        let _ = answer.flow_control().release_capacity(piece.len());
+        assert_eq!(piece, format!("{i:02}"));
+        upload.send(format!("{i:02}")).await.expect("send");
+    }
+    assert_eq!(upload.answer().await.expect("an answer").status, 200);
+    assert_eq!(uploads.calls()[0].body.len(), 40);
+    call.send_data(Bytes::new(), true).expect("send");
+    // The last frame may be an empty one.
+    while let Some(last) = answer.data().await {
+        assert_eq!(last.expect("a piece"), "");
+    }
+    // Two of three places are taken by now, and one is still.
+    eventually("the places of both are free", async || {
+        (gateway.limiter("places").await["level"] == 2).then_some(())
+    })
+    .await;
+    drop(socket);
+    eventually("all places are free", async || {
+        (gateway.limiter("places").await["level"] == 3).then_some(())
+    })
+    .await;
+}
+
+/// The limits of a fleet hold while its gateways have different files, and while one of them is killed as it reloads.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fleet_with_two_files_shares_its_levels_and_shows_the_difference() {
+    let (redis, upstream) = (Redis::start(), Upstream::ok().await);
+    let file = |more: &str| {
+        let store = format!("store: {}\n", redis.url());
+        let routes = "- { name: all, suffix: /all, limiters: [one] }\n";
+        yaml(&upstream, &format!("{store}limiters: {{ one: 10/h }}\nroutes:\n{routes}{more}"))
+    };
+    let more = "- { suffix: /more }\n";
+    let one = Gateway::start(&file("")).await;
+    let [two, mut three] = [Gateway::start(&file("")).await, Gateway::start(&file(more)).await];
+    let hash = async |gateway: &Gateway| ready(gateway).await["config"]["hash"].clone();
+    // Each has the addresses that the system chose in the place of its own.
+    assert_eq!(hash(&one).await, hash(&two).await);
+    assert_ne!(hash(&one).await, hash(&three).await);
+    for gateway in [&one, &two, &three] {
+        assert_eq!(gateway.get("/all").await.status, 200);
+    }
+    for i in 0..30 {
+        three.rewrite(&file(if i % 2 == 0 { "" } else { more }));
+        three.signal("HUP");
+    }
+    assert_eq!(three.get("/all").await.status, 200);
+    three.signal("KILL");
+    three.end().await;
+    let three = Gateway::start(&file("")).await;
+    two.rewrite(&file(more));
+    assert_eq!(two.reload().await.status, 200);
+    for gateway in [&one, &two, &three] {
+        assert_eq!(gateway.limiter("one").await["level"], 6);
+    }
+    for i in 0..9 {
+        let status = [&one, &two, &three][i % 3].get("/all").await.status;
+        assert_eq!(status, if i < 6 { 200 } else { 429 });
+    }
+}
+
+/// A permit that becomes free wakes a request of another gateway, although the limiter came with a reload.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limiter_of_calls_at_a_time_can_come_later() {
+    let (redis, upstream) = (Redis::start(), Upstream::ok().await);
+    let file = |limiter: &str| {
+        format!(
+            "upstream: {}\nstore: {}\nlimiters: {{ one: {limiter} }}\n\
+             routes: [{{ name: all, suffix: \"*\", limiters: [one], max_wait: 20s }}]\n",
+            upstream.url(),
+            redis.url()
+        )
+    };
+    let gateway = Gateway::start(&file("100/s")).await;
+    assert_eq!(gateway.get("/").await.status, 200);
+    gateway.rewrite(&file("{ algorithm: concurrency, max: 1, lease: 1h }"));
+    assert_eq!(gateway.reload().await.status, 200);
+    let taken = request("POST", "/limiters/one/acquire", &[("Content-Length", "0")]);
+    let lease = gateway.admin_request(taken).await.json()["lease"].clone();
+    let mut waiting = gateway.ask("/", &[]).await;
+    gateway.until_waiting("all", 1).await;
+    let body = format!("{{\"lease\": {lease}}}");
+    let length = body.len().to_string();
+    let fields = [("Content-Length", &*length), ("Content-Type", "application/json")];
+    let mut release = request("POST", "/limiters/one/release", &fields).to_string();
+    release.push_str(&body);
+    assert_eq!(gateway.admin_request(release).await.status, 200);
+    assert_eq!(waiting.answer().await.expect("an answer").status, 200);
 }

@@ -32,7 +32,7 @@ fn closed() -> Arc<Semaphore> {
 }
 
 /// An upstream that agrees to every upgrade, sends back what comes until it ends, says when that is, and then `last`.
-async fn echo(last: &'static str) -> (Upstream, Arc<Semaphore>) {
+pub(crate) async fn echo(last: &'static str) -> (Upstream, Arc<Semaphore>) {
     let ended = closed();
     let ends = ended.clone();
     let upstream = Upstream::raw(move |mut conn| {
@@ -66,14 +66,14 @@ fn switched(key: &str) -> String {
 }
 
 /// Opens a WebSocket, and returns the client's connection, which is a tunnel from then on.
-async fn tunnel(gateway: &Gateway, target: &str) -> Conn {
+pub(crate) async fn tunnel(gateway: &Gateway, target: &str) -> Conn {
     let mut conn = gateway.ask(target, &WEBSOCKET).await;
     let head = conn.head().await.expect("an answer").expect("a head");
     assert_eq!(head.start, "HTTP/1.1 101 Switching Protocols");
     conn
 }
 
-async fn says(conn: &mut Conn, line: &str) {
+pub(crate) async fn says(conn: &mut Conn, line: &str) {
     conn.send(line).await.expect("send");
     assert_eq!(conn.until("\n").await.expect("the echo"), line);
 }

@@ -16,7 +16,10 @@ use crate::{
     },
 };
 use metrics::{Counter, Gauge};
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 use tokio::sync::watch;
 
 /// How long a start waits for a server: 2 s.
@@ -105,8 +108,8 @@ pub struct RedisProcess {
     groups: Option<Arc<Groups>>,
     /// Shared by all connections.
     process: Arc<Process>,
-    /// Some limiter counts calls at a time, so that calls may wait for a notification.
-    notified: bool,
+    /// Whether some limiter counts calls at a time, so that calls may wait for a notification.
+    notified: watch::Receiver<bool>,
 }
 
 /// The metrics of a [`RedisProcess`].
@@ -167,7 +170,7 @@ impl RedisSettings {
             pace: PaceMetrics::noop(),
             losses: Counter::noop(),
         };
-        let process = RedisProcess::open(&self, metrics, true, None).await?;
+        let process = RedisProcess::open(&self, metrics, watch::channel(true).1, None).await?;
         let (_, none) = watch::channel([].into());
         let store = process.with_recovery(StoreMetrics::noop(), none).await?;
         Ok(StoreHandle::new(Arc::new(store), &self.prefix))
@@ -184,7 +187,7 @@ impl RedisSettings {
 
 impl RedisProcess {
     /// Asks the server what a start needs to know, and makes this process known to the others. A server that does not
-    /// answer is away until it does. `notified` says that a limiter counts calls at a time. `claims` are the hash tags of the limiters in a Cluster.
+    /// answer is away until it does. `notified` becomes true when a limiter counts calls at a time. `claims` are the hash tags of the limiters in a Cluster.
     ///
     /// # Errors
     ///
@@ -192,7 +195,7 @@ impl RedisProcess {
     pub async fn open(
         settings: &RedisSettings,
         metrics: RedisMetrics,
-        notified: bool,
+        notified: watch::Receiver<bool>,
         claims: Option<Vec<Claim>>,
     ) -> Result<Self, ConnectError> {
         let RedisSettings { url, prefix, timeout, processes } = settings;
@@ -279,9 +282,17 @@ impl RedisProcess {
         {
             self.process.health.open(&StoreError::Unreachable(error.to_string()));
         }
-        if self.notified {
-            script.receive_calls();
-        }
-        Ok(Arc::new(script))
+        let script = Arc::new(script);
+        tokio::spawn(receive_calls(Arc::downgrade(&script), self.notified.clone()));
+        Ok(script)
+    }
+}
+
+/// Subscribes to notifications as soon as a limiter needs them.
+async fn receive_calls(script: Weak<RedisStore>, mut notified: watch::Receiver<bool>) {
+    if notified.wait_for(|notified| *notified).await.is_ok()
+        && let Some(script) = script.upgrade()
+    {
+        script.receive_calls();
     }
 }

@@ -67,6 +67,16 @@ pub(in crate::config) const ROOT: Keys = Keys {
 "$ref": "#/$defs/duration""##,
         },
         KeySpec {
+            name: "watch",
+            algorithms: "",
+            kind: "`on` `off`",
+            default: "`on`",
+            meaning: "the file takes effect within 2 s after it has changed, see \
+                      [operation.md](operation.md#changes-of-the-configuration). `off`: only on SIGHUP and `POST /reload`",
+            schema: r##""default": "on",
+"$ref": "#/$defs/switch""##,
+        },
+        KeySpec {
             name: "tls",
             algorithms: "",
             kind: "[certificates](#tls)",

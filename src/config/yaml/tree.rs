@@ -128,6 +128,7 @@ fn is_measure(path: &str) -> bool {
         "workers",
         "access_log",
         "limiting",
+        "watch",
         "rate",
         "burst",
         "margin",
