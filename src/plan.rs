@@ -7,6 +7,7 @@ mod ledger;
 mod limiter_plan;
 mod previous;
 mod redact;
+mod remainders;
 mod route_policy;
 mod waiting;
 
@@ -15,6 +16,7 @@ pub use counters::WorkerCounters;
 pub use ledger::CountLedger;
 pub use limiter_plan::LimiterPlan;
 pub(crate) use redact::Redactor;
+pub(crate) use remainders::{Consequence, Remainders};
 pub(crate) use route_policy::RoutePolicy;
 pub(crate) use waiting::{Held, Waiting};
 
@@ -30,7 +32,7 @@ use previous::Previous;
 use std::{
     fmt,
     hash::{BuildHasher, RandomState},
-    sync::{Arc, atomic::AtomicU64},
+    sync::Arc,
 };
 use tokio::time::Instant;
 
@@ -72,8 +74,8 @@ pub struct Plan {
 pub(crate) struct HeardAnswers {
     /// The refusals in a row.
     pub(crate) streak: RefusalStreak,
-    /// The time at which the request of the newest answer with a quota was sent.
-    pub(crate) newest: AtomicU64,
+    /// The newest values of what remains of its quotas.
+    pub(crate) remaining: Remainders,
 }
 
 // === impl Plan ===

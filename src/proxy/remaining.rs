@@ -1,15 +1,23 @@
 //! Lowers limiters to what the upstream says is left of their quotas, which other programs use as well. Raises none.
 
 use super::{Proxy, Routed, forward::Received};
-use crate::{algorithm::Algorithm, config::Rate, store::Answer, throttle::Heard};
-use std::{sync::atomic::Ordering, time::Duration};
+use crate::{
+    algorithm::{Algorithm, Micros},
+    config::Rate,
+    plan::Consequence,
+    store::{Answer, Check},
+    throttle::Heard,
+};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
 
 // === impl Proxy ===
 
 impl Proxy {
-    /// Lowers the limiters of a request to the quotas that its answer reports. An answer says nothing if another one has been
-    /// read whose request was sent later: calls that have been sent since would not be counted in it. Calls under way are
-    /// not deducted: the next answers count them.
+    /// Lowers the limiters of a request to the quotas that its answer reports. An answer says nothing of a key if another one
+    /// has been read whose request was sent later: calls that have been sent since would not be counted in it. Calls under
+    /// way are not deducted, because a count of them for each key would be kept on the way of every request: the next answers
+    /// count them, and until then as many calls too many can be sent as were under way.
     /// The pause after a refusal makes the limiters empty by itself.
     #[cold]
     pub(super) fn lower(&self, routed: &Routed<'_>, received: &Received, heard: &Heard) {
@@ -19,10 +27,7 @@ impl Proxy {
         else {
             return;
         };
-        let sent = plan.micros(received.times.sent);
-        if plan.heard[routed.policy.upstream].newest.fetch_max(sent, Ordering::Relaxed) > sent {
-            return;
-        }
+        let times = (plan.micros(received.times.sent), plan.micros(Instant::now()));
         let has_rate = |algorithm: &Algorithm| !matches!(algorithm, Algorithm::Concurrency(_));
         let checks = || reservation.checks().iter().enumerate();
         let is_only = checks().filter(|(_, check)| has_rate(&check.algorithm)).count() == 1;
@@ -39,18 +44,50 @@ impl Proxy {
             let Some(remaining) = heard.remaining(&limiter.name, of, is_only) else { continue };
             // A level is never above the limit.
             let Ok(remaining) = i64::try_from(remaining) else { continue };
-            if remaining < most {
-                let lowered = self.0.store.lower(check, remaining);
-                if let Answer::Ready(_) = lowered {
-                    continue;
+            if remaining >= most {
+                continue;
+            }
+            let all = &plan.heard[routed.policy.upstream].remaining;
+            match all.hears(&check.key, times, remaining, interval(&check.algorithm)) {
+                Consequence::None => {}
+                Consequence::Tell => self.tell(check, remaining),
+                Consequence::TellIn(span) => {
+                    let (own, upstream) = (self.clone(), routed.policy.upstream);
+                    let (check, at) = (check.clone(), times.1 + span);
+                    tokio::spawn(async move {
+                        sleep(Duration::from_micros(span)).await;
+                        if let Some(remaining) =
+                            own.0.plan.heard[upstream].remaining.next(&check.key, at)
+                        {
+                            own.tell(&check, remaining);
+                        }
+                    });
                 }
-                tokio::spawn(async move {
-                    if let Err(error) = lowered.get().await {
-                        tracing::debug!(%error, "the store did not lower a level");
-                    }
-                });
             }
         }
+    }
+
+    /// Lowers a level to `remaining`. No request waits for that.
+    fn tell(&self, check: &Check, remaining: i64) {
+        let lowered = self.0.store.lower(check, remaining);
+        if let Answer::Ready(_) = lowered {
+            return;
+        }
+        tokio::spawn(async move {
+            if let Err(error) = lowered.get().await {
+                tracing::debug!(%error, "the store did not lower a level");
+            }
+        });
+    }
+}
+
+/// The time in which a bucket gets a permit, µs; `None` for a rule that may give back all at once.
+fn interval(algorithm: &Algorithm) -> Option<Micros> {
+    match algorithm {
+        Algorithm::TokenBucket(_) | Algorithm::LeakyBucket(_) => {
+            Some(1_000_000_000_000_000 / algorithm.rate().max(1))
+        }
+        _ => None,
     }
 }
 

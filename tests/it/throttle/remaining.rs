@@ -48,22 +48,30 @@ async fn a_window_is_not_filled_for_longer_than_the_upstreams() {
     }
 }
 
-/// The answer to the first call comes after the one to the second, and knows less.
+/// The answer to the first call comes after the one to the second. If both have the same key, it knows less. With other keys
+/// it is the newest.
+#[rstest]
+#[case::of_the_same_key("a", 8)]
+#[case::of_another_key("b", 2)]
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_was_overtaken_changes_nothing() {
+async fn an_answer_that_was_overtaken_changes_nothing(#[case] second: &str, #[case] left: usize) {
     let gate = Arc::new(tokio::sync::Semaphore::new(0));
     let remaining = |left| reply("200 OK", &[("X-RateLimit-Remaining", left)], "ok");
     let upstream = scripted([remaining("2").behind(&gate), remaining("8")]).await;
-    let limiters = "quota: { rate: 10/hour }";
+    let status = async |gateway: &Gateway, target: &str, shop: &str| {
+        let mut asked = gateway.ask(target, &[("X-Shop", shop)]).await;
+        asked.answer().await.expect("an answer").status
+    };
+    let limiters = r#"quota: { rate: 10/hour, key: "{header.x-shop}" }"#;
     let gateway = gateway_on(None, &upstream, ("", limiters, ", limiters: [quota]")).await;
-    let mut first = gateway.ask("/first", &[]).await;
+    let mut first = gateway.ask("/first", &[("X-Shop", "a")]).await;
     eventually("the first call", async || (upstream.calls().len() == 1).then_some(())).await;
-    assert_eq!(gateway.get("/second").await.status, 200);
+    assert_eq!(status(&gateway, "/second", second).await, 200);
     gate.add_permits(1);
     assert_eq!(first.answer().await.expect("an answer").status, 200);
     let mut passed = 0;
     for _ in 0..12 {
-        passed += usize::from(gateway.get("/next").await.status == 200);
+        passed += usize::from(status(&gateway, "/next", "a").await == 200);
     }
-    assert_eq!(passed, 8);
+    assert_eq!(passed, left);
 }
