@@ -14,7 +14,6 @@ mod time;
 
 pub use condition::Condition;
 pub use jiff::Timestamp;
-pub use pointer::BodyPointer;
 pub use quota::QuotaReport;
 pub use streak::RefusalStreak;
 pub use style::Style;

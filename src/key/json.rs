@@ -52,6 +52,11 @@ impl JsonPointer {
         &self.text
     }
 
+    /// The names between the slashes, with `~1` and `~0` read as `/` and `~`.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
     /// The name at the end, such as `total_tokens`.
     pub fn last(&self) -> &str {
         self.names.last().map_or("", String::as_str)
@@ -130,13 +135,13 @@ impl<'de> Visitor<'de> for Seek<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Found, A::Error> {
-        let (index, rest) = match self.0.split_first() {
-            Some((index, rest)) => (index.parse::<usize>().ok().filter(|_| is_index(index)), rest),
+        let (wanted, rest) = match self.0.split_first() {
+            Some((name, rest)) => (index(name), rest),
             None => (None, self.0),
         };
         let (mut found, mut i) = (None, 0);
         loop {
-            if index == Some(i) {
+            if wanted == Some(i) {
                 match items.next_element_seed(Seek(rest))? {
                     Some(value) => found = value,
                     None => return Ok(None),
@@ -149,9 +154,11 @@ impl<'de> Visitor<'de> for Seek<'_> {
     }
 }
 
-/// Whether a name can be an index: digits without leading zeros (RFC 6901 section 4).
-fn is_index(name: &str) -> bool {
-    name == "0" || (!name.starts_with('0') && name.bytes().all(|byte| byte.is_ascii_digit()))
+/// The index of an array that a name stands for: digits without leading zeros (RFC 6901 section 4).
+pub(crate) fn index(name: &str) -> Option<usize> {
+    let is_index =
+        name == "0" || (!name.starts_with('0') && name.bytes().all(|byte| byte.is_ascii_digit()));
+    name.parse().ok().filter(|_| is_index)
 }
 
 #[cfg(test)]

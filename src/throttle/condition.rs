@@ -1,6 +1,7 @@
 //! A condition under `when`: which answers of an upstream mean "slow down". Read once, when the configuration is loaded.
 
-use super::pointer::BodyPointer;
+use super::pointer;
+use crate::key::JsonPointer;
 use crate::suggest::nearest;
 use http::{HeaderMap, HeaderName, StatusCode};
 use serde_json::Value;
@@ -20,7 +21,7 @@ enum Need {
     /// A header, with one value of any or of these characters. Case does not matter.
     Header { name: HeaderName, value: Option<String> },
     /// A member of a JSON body, of any value but null or of this one.
-    Json { pointer: BodyPointer, value: Option<String> },
+    Json { pointer: JsonPointer, value: Option<String> },
 }
 
 /// The most needs of one condition.
@@ -136,7 +137,7 @@ impl fmt::Display for Condition {
                     value
                 }
                 Need::Json { pointer, value } => {
-                    write!(f, "json {pointer}")?;
+                    write!(f, "json {}", pointer.text())?;
                     value
                 }
             };
@@ -191,8 +192,8 @@ impl Need {
         // `JSON` is no header either: it would be shown as `json`.
         let json = name.split_at_checked(4).filter(|(word, _)| word.eq_ignore_ascii_case("json"));
         let is_end = |rest: &str| rest.is_empty() || rest.starts_with([' ', '\t', '/']);
-        if let Some((_, pointer)) = json.filter(|(_, rest)| is_end(rest)) {
-            return Ok(Self::Json { pointer: BodyPointer::parse(pointer.trim())?, value });
+        if let Some((_, text)) = json.filter(|(_, rest)| is_end(rest)) {
+            return Ok(Self::Json { pointer: pointer::parse(text.trim())?, value });
         }
         if name.starts_with('/') {
             return Err(format!("has a path without `json` before it: `with json {name}`"));
@@ -220,7 +221,7 @@ impl Need {
                 .iter()
                 .any(|field| field.as_bytes().trim_ascii().eq_ignore_ascii_case(value.as_bytes())),
             Self::Json { pointer, value } => body.is_some_and(|body| {
-                pointer.any(body, &mut |found| match value {
+                pointer::any(pointer.names(), body, &mut |found| match value {
                     Some(value) => is_written(found, value),
                     None => !found.is_null(),
                 })
