@@ -155,22 +155,28 @@ fn cases() -> Vec<Case> {
             2.0,
             bounds(0.05, 0.9, false),
         ),
-        case(
-            "quota 10 % lower, load 2 x, rate: auto",
-            auto,
-            "500ms",
-            lower,
-            2.2,
-            bounds(0.02, 0.95, false),
-        ),
-        case(
-            "quota 10 % lower, load 2 x, refused calls count, rate: auto",
-            auto,
-            "500ms",
-            penal(lower),
-            2.2,
-            bounds(0.02, 0.95, false),
-        ),
+        Case {
+            settled: 20.0,
+            ..case(
+                "quota 10 % lower, load 2 x, rate: auto",
+                auto,
+                "500ms",
+                lower,
+                2.2,
+                bounds(0.02, 0.95, false),
+            )
+        },
+        Case {
+            settled: 20.0,
+            ..case(
+                "quota 10 % lower, load 2 x, refused calls count, rate: auto",
+                auto,
+                "500ms",
+                penal(lower),
+                2.2,
+                bounds(0.02, 0.95, false),
+            )
+        },
         case(
             "everything refused for 2 s",
             fixed,
@@ -198,7 +204,7 @@ fn cases() -> Vec<Case> {
 impl Case {
     /// Offers the load for `seconds` and returns whether the bounds were kept.
     async fn run(&self, seconds: f64) -> io::Result<bool> {
-        let seconds = seconds.max(self.settled + 10.0);
+        let seconds = seconds.max(self.settled + 40.0);
         let quota = self.vendor.quota as f64;
         let start = Instant::now() + 2 * SECOND;
         let upstream = Upstream::start(self.vendor, start).await?;

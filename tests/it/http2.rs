@@ -65,6 +65,29 @@ async fn stands(gateway: &Gateway, before: usize) {
 
 // === what works ===
 
+/// The true cost is read from an answer that passes in frames, as from one of HTTP/1.1.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_true_cost_of_a_request_is_settled() {
+    let json = ("Content-Type", "application/json");
+    let upstream =
+        Upstream::start(move |_| reply("200 OK", &[json], "{\"usage\":{\"tokens\":120}}")).await;
+    let cost = "{ reserve: 300, settle: '{response.body./usage/tokens}' }";
+    let gateway = Gateway::start(&format!(
+        "upstream: {}\nlimiters: {{ tokens: 1000/day }}\n\
+         routes: [{{ name: all, suffix: \"*\", limiters: [{{ limiter: tokens, cost: {cost} }}] }}]\n",
+        upstream.url()
+    ))
+    .await;
+    let mut sender = client(&gateway).await;
+    let answer = sender.send_request(post("/", "{}")).await.expect("an answer");
+    let body = answer.into_body().collect().await.expect("a body").to_bytes();
+    assert_eq!(body, "{\"usage\":{\"tokens\":120}}");
+    eventually("880 permits are left", async || {
+        (gateway.limiter("tokens").await["level"] == 880).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn many_requests_pass_at_one_time_and_each_gets_its_own_answer() {
     let upstream = Upstream::start(|call| {

@@ -5,11 +5,16 @@ use crate::support::{
     Answer, Call, Conn, Gateway, Redis, Reply, Upstream, eventually, reply, request,
 };
 use rstest::rstest;
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
 use tokio::sync::Semaphore;
 
 const JSON: (&str, &str) = ("Content-Type", "application/json");
 const BODY_COST: &str = "{ reserve: '{body./max_tokens}', default: 300, settle: '{response.body./usage/total_tokens}' }";
+
+const TOKENS: &str = "{\"usage\":{\"total_tokens\":120}}";
 
 /// A gateway with 1000 tokens a day, of which each request costs `cost`.
 async fn gateway(upstream: &Upstream, store: &str, cost: &str) -> Gateway {
@@ -86,6 +91,31 @@ async fn the_rest_of_a_reserve_is_refunded_and_a_shortfall_is_a_debt(
     let answer = post(&gateway, &[JSON], "{\"max_tokens\":1}").await;
     assert_eq!((answer.status, answer.problem().as_str()), (429, "quota-exceeded"));
     assert_eq!(upstream.calls().len(), 2);
+}
+
+/// Each attempt takes its own permits: those of the refused one are spent, and those of the one that was answered are settled.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_is_sent_again_is_settled_once() {
+    let calls = AtomicUsize::new(0);
+    let upstream = Upstream::start(move |_| match calls.fetch_add(1, Relaxed) {
+        0 => reply("429 Too Many Requests", &[JSON, ("Retry-After", "0.2")], TOKENS),
+        _ => reply("200 OK", &[JSON], TOKENS),
+    })
+    .await;
+    let gateway = Gateway::start(&format!(
+        "upstream: {}\nlimiters: {{ tokens: 100000/s }}\n\
+         routes: [{{ name: all, suffix: \"*\", max_wait: 5s, limiters: [{{ limiter: tokens, cost: {BODY_COST} }}] }}]\n",
+        upstream.url()
+    ))
+    .await;
+    let answer = post(&gateway, &[JSON], "{\"max_tokens\":300}").await;
+    assert_eq!((answer.status, answer.field("paceway-attempts")), (200, Some("2")), "{answer:?}");
+    eventually("the second attempt is settled", async || {
+        (settled(&gateway, "refund").await == 180.0).then_some(())
+    })
+    .await;
+    assert_eq!(post(&gateway, &[JSON], "{\"max_tokens\":120}").await.status, 200);
+    assert_eq!((settled(&gateway, "refund").await, settled(&gateway, "debt").await), (180.0, 0.0));
 }
 
 /// The debt is 500 permits of 1000 a day. Permits are granted for one hour ahead, so a part of it is charged at

@@ -182,6 +182,33 @@ async fn a_body_above_the_limit_is_sent_once() {
     assert_eq!(upstream.calls().len(), 3);
 }
 
+/// All kept bodies together are bounded, with the refusals that are kept meanwhile: while one of 12 bytes is kept, another one
+/// is sent once.
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_that_fill_the_bound_leave_no_room_for_another() {
+    let gate = Arc::new(tokio::sync::Semaphore::new(0));
+    let late = Reply::ok().behind(&gate);
+    let upstream = scripted([late, too_many("0.2"), too_many("0.2")]).await;
+    let gateway = Gateway::start(&format!(
+        "upstreams: {{ vendor: {{ url: \"{}\" }} }}\nlimits: {{ retry_bodies: 22B }}\nlimiters: {{ {WIDE} }}\n\
+         routes: [{{ name: all, suffix: \"*\"{WAITS} }}]\n",
+        upstream.url()
+    ))
+    .await;
+    let mut first = Conn::to(gateway.listen).await.expect("connect");
+    first
+        .send(request("POST", "/orders", &[("Content-Length", "12")]) + "twelve bytes")
+        .await
+        .expect("send");
+    eventually("the first call", async || (upstream.calls().len() == 1).then_some(())).await;
+    assert_eq!(post(&gateway, &[], b"twelve bytes").await.status, 429);
+    assert_eq!(retried(&gateway, "not_repeatable").await, 1.0);
+    gate.add_permits(1);
+    assert_eq!(first.answer().await.expect("an answer").status, 200);
+    let answer = post(&gateway, &[], b"twelve bytes").await;
+    assert_eq!((answer.status, answer.field("paceway-attempts")), (200, Some("2")), "{answer:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_expects_to_be_asked_for_its_body_is_sent_once() {
     let upstream = scripted([too_many("0.2")]).await;

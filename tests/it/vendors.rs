@@ -24,6 +24,12 @@ async fn before(vendor: &str, refusal: Refusal) -> (Upstream, Gateway) {
         _ => Reply::ok(),
     })
     .await;
+    let gateway = with_file(vendor, &upstream).await;
+    (upstream, gateway)
+}
+
+/// Starts a gateway with the file of a vendor, which is here.
+async fn with_file(vendor: &str, upstream: &Upstream) -> Gateway {
     let file = fs::read_to_string(format!("config/vendors/{vendor}.yaml")).expect("a file");
     let line = |line: &str| match line.trim_start().strip_prefix("url: ") {
         Some(_) => format!("    url: {}\n", upstream.url()),
@@ -31,7 +37,7 @@ async fn before(vendor: &str, refusal: Refusal) -> (Upstream, Gateway) {
     };
     let yaml: String = file.lines().map(line).collect();
     assert!(yaml.contains(&upstream.url()), "{yaml}");
-    (upstream, Gateway::start(&yaml).await)
+    Gateway::start(&yaml).await
 }
 
 /// An answer of a vendor with its own `Date`, which has whole seconds.
@@ -182,4 +188,31 @@ async fn other_answers_pause_nothing(
     assert_eq!((answer.status, answer.text().as_str()), (200, "ok"));
     assert_eq!(upstream.arrivals().len(), 2);
     assert_eq!(gateway.metric("paceway_upstream_throttled_total", &[]).await, 0.0);
+}
+
+/// The answer of a language model says how many tokens the call has used. The rest of the reserve is refunded, and a
+/// shortfall is a debt.
+#[rstest]
+#[case::openai("openai", "POST /v1/chat/completions", r#"{"usage": {"prompt_tokens": 80, "completion_tokens": 40,
+    "total_tokens": 120}}"#, &[("tokens", "refund", 880.0)])]
+#[case::anthropic("anthropic", "POST /v1/messages", r#"{"usage": {"input_tokens": 80, "output_tokens": 340}}"#,
+    &[("input-tokens", "refund", 920.0), ("output-tokens", "debt", 40.0)])]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_costs_the_tokens_that_it_used(
+    #[case] vendor: &str,
+    #[case] call: &str,
+    #[case] usage: &'static str,
+    #[case] settled: &[(&str, &str, f64)],
+) {
+    let upstream = Upstream::start(move |_| reply("200 OK", &[JSON], usage)).await;
+    let gateway = with_file(vendor, &upstream).await;
+    assert_eq!(answered(&gateway, call, &[]).await.status, 200);
+    for (limiter, direction, permits) in settled {
+        let labels = [("limiter", *limiter), ("direction", *direction)];
+        eventually("the call is settled", async || {
+            let so_far = gateway.metric("paceway_settled_permits_total", &labels).await;
+            (so_far == *permits).then_some(())
+        })
+        .await;
+    }
 }
