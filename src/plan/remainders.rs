@@ -1,5 +1,5 @@
-//! What answers of one upstream have said remains of its quotas, by the key of the limiter. It decides which of them the
-//! store learns, and asks no store itself.
+//! The values that answers of one upstream report as the rest of its quotas, by the key of the limiter. The table decides
+//! which of them the store learns, and asks no store itself.
 //!
 //! An upstream of 10,000 calls a second would otherwise cause as many calls of the store. So the store learns at most one
 //! value per key in 50 ms, the newest, and none that cannot lower the level.
@@ -32,10 +32,10 @@ struct Remainder {
     next: Option<i64>,
 }
 
-/// What follows from a value.
+/// The consequence of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Consequence {
-    /// Nothing: the value is older than another one, cannot lower the level, or is told with one that waits already.
+    /// Nothing: the value is older than another one, cannot lower the level, or replaces one that waits already.
     None,
     /// The store learns it now.
     Tell,
