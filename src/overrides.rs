@@ -72,7 +72,10 @@ pub enum OverrideError {
     #[error("there are {MOST_OVERRIDES} overrides already; remove some")]
     Full,
     /// The store holds a text that this version cannot read.
-    #[error("the overrides in the store are not readable for this version of Paceway")]
+    #[error(
+        "the overrides in the store are not readable for this version of Paceway; the key `PREFIX:overrides` of the \
+         store has them, and deleting it removes them"
+    )]
     Unreadable,
     /// Other gateways changed the table at each attempt.
     #[error("other gateways change the overrides at this moment; try again")]

@@ -20,7 +20,7 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// How many steps of a scan one page makes: a million keys of a server, and 0.3 s of its time.
+/// How many steps of a scan one page makes: a million keys of a server, and 1 s of its time.
 const STEPS: usize = 1000;
 /// The most keys whose levels one page reads.
 const MOST: usize = 10_000;

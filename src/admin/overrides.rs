@@ -35,7 +35,7 @@ type Result<T> = std::result::Result<T, PageError>;
 
 /// The body of `PUT /limiters/NAME/override`.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a map")]
 struct LimiterChange {
     rate: Option<Rates>,
     mode: Option<String>,
@@ -48,7 +48,7 @@ struct LimiterChange {
 
 /// The body of `PUT /limiting`.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a map")]
 struct LimitingChange {
     limiting: String,
     #[serde(rename = "for")]
@@ -165,7 +165,7 @@ pub(super) fn shown((own, left): &(Override, Micros)) -> Value {
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
     serde_json::from_slice(body).map_err(|error| {
         let why = format!(
-            "the body is no change as in {{\"rate\": \"2/s\", \"for\": \"10m\", \"reason\": \"...\"}}: {error}"
+            "the body is no change such as {{\"rate\": \"2/s\", \"for\": \"10m\", \"reason\": \"...\"}}: {error}"
         );
         PageError(StatusCode::UNPROCESSABLE_ENTITY, why)
     })

@@ -43,7 +43,7 @@ pub struct Override {
 
 /// The rates of a limiter as the configuration writes them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "`rate` must be a rate such as \"2/s\", or a list of rates")]
 pub enum Rates {
     /// One rate, such as `2/s`.
     One(String),
