@@ -9,6 +9,7 @@ mod explain;
 mod health;
 mod log;
 mod man;
+mod reload;
 mod run;
 mod status;
 mod table;
@@ -108,6 +109,8 @@ enum Command {
         #[command(flatten)]
         admin: AdminArgs,
     },
+    /// Make a running gateway read its configuration again.
+    Reload(AdminArgs),
     /// Pause a limiter on all gateways: it grants nothing until the end.
     Pause {
         /// The limiter.
@@ -157,6 +160,7 @@ pub fn main() -> ExitCode {
         Command::Health(args) => health::health(&args),
         Command::Status(args) => status::status(&args),
         Command::Top { sort, limit, once, admin } => top::top(&admin, sort, limit, once),
+        Command::Reload(args) => reload::reload(&args),
         Command::Pause { name, change } => change::pause(&name, &change),
         Command::Resume { name, admin } => change::resume(&name, &admin),
         Command::Set { words, change } => change::set(&words, &change),

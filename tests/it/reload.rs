@@ -108,14 +108,23 @@ async fn an_invalid_file_changes_nothing_and_is_reported_as_check_does(#[case] r
         (&true.into(), &before["config"]["hash"])
     );
     assert_eq!(gateway.get("/a").await.status, 200);
-    assert_eq!(gateway.metric("paceway_config_reloads_total", &[("result", "error")]).await, 1.0);
+    let command = |json: &[&str]| {
+        let admin = gateway.admin.to_string();
+        paceway(&[&["reload", "--admin", &admin], json].concat())
+    };
+    let refused = command(&[]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert_eq!(String::from_utf8_lossy(&refused.stderr), format!("error: {said}\n"));
+    assert!(gateway.metric("paceway_config_reloads_total", &[("result", "error")]).await >= 2.0);
     assert_eq!(gateway.metric("paceway_config_loaded_timestamp_seconds", &[]).await, loaded);
     let event = eventually("the log has it", async || {
         gateway.events().into_iter().find(|event| event["error"] == *said)
     });
     assert_eq!(event.await["level"], "ERROR");
-    gateway.rewrite(&yaml(&upstream, "routes: [{ suffix: /b }]\n"));
-    assert_eq!(gateway.reload().await.status, 200);
+    gateway.rewrite(&yaml(&upstream, "watch: off\nroutes: [{ suffix: /b }]\n"));
+    assert!(command(&[]).status.success());
+    let again: Value = serde_json::from_slice(&command(&["--json"]).stdout).expect("JSON");
+    assert_eq!(again["changed"], false);
     assert!(ready(&gateway).await["config"].get("error").is_none());
 }
 
