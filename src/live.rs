@@ -11,6 +11,7 @@ mod file;
 mod outcome;
 mod parts;
 mod restart;
+pub(crate) mod supervisor;
 mod watcher;
 
 pub use clusters::clusters;

@@ -21,6 +21,7 @@ mod respond;
 mod retry;
 mod service;
 mod settling;
+mod websocket;
 mod tunnel;
 mod upgrade;
 mod validate;
@@ -183,6 +184,11 @@ impl Proxy {
     /// Resolves when no tunnel is open any more.
     pub async fn tunnels_ended(&self) {
         self.0.tunnels.ended().await;
+    }
+
+    /// Ends all WebSockets with a close frame.
+    pub fn close_tunnels(&self) {
+        self.0.tunnels.close();
     }
 
     /// Cuts all tunnels.

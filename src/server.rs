@@ -13,6 +13,7 @@ mod error;
 mod handshake;
 mod http2;
 mod load_guard;
+mod listeners;
 mod losses;
 mod mount;
 mod pauses;
@@ -34,7 +35,7 @@ pub use mount::router;
 use crate::{
     admin::{self, AdminParts},
     config::Config,
-    live::{ConfigParts, Live, ReadFile, watch_file},
+    live::{ConfigParts, Live, ReadFile, supervisor, watch_file},
     log, metrics,
     overrides::Overrides,
     plan::Plan,
@@ -44,12 +45,12 @@ use balancer::ConnectionBalancer;
 use connection_limit::ConnectionLimit;
 use descriptors::Shares;
 use error::system;
+use listeners::Listeners;
 use metrics_exporter_prometheus::PrometheusHandle;
 use phase::{LINGER, Phase};
-use socket::{ensure_free, listen};
 use source::StoreSource;
 use std::{
-    net::{SocketAddr, TcpListener as StdListener},
+    net::SocketAddr,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, OnceLock,
@@ -70,6 +71,8 @@ use worker::Worker;
 const UPKEEP: Duration = Duration::from_secs(5);
 /// A second signal ends the process after up to 200 ms, in which the last lines of the log are written.
 const LAST_LINES: Duration = Duration::from_millis(200);
+/// How long before the end of the drain WebSockets get a close frame.
+const GOODBYE: Duration = Duration::from_millis(500);
 
 /// A gateway whose sockets are open.
 #[derive(Debug)]
@@ -77,8 +80,7 @@ pub struct Server {
     file: Arc<ReadFile>,
     access_log: bool,
     metrics: PrometheusHandle,
-    data: Vec<StdListener>,
-    admin: StdListener,
+    listeners: Listeners,
     listen: SocketAddr,
     admin_address: SocketAddr,
     shares: Shares,
@@ -107,21 +109,11 @@ impl Server {
         let metrics = metrics::install().map_err(|error| ServerError::System(error.into()))?;
         let shares = Shares::of(descriptors::raise(), config);
         metrics::max_files().set(shares.limit as f64);
-        let failed = |address, key| move |source| ServerError::Listen { address, key, source };
-        let open = |address, key, shared| listen(address, shared).map_err(failed(address, key));
-        // With `SO_REUSEPORT` two processes can listen on one port, and each gets a part of the clients.
-        ensure_free(config.listen).map_err(failed(config.listen, "listen"))?;
-        let first = open(config.listen, "listen", true)?;
-        let listen = first.local_addr().map_err(|error| ServerError::System(error.into()))?;
-        let mut data = vec![first];
-        for _ in 1..config.workers.get() {
-            data.push(open(listen, "listen", true)?);
-        }
-        let admin = open(config.admin.listen, "admin", false)?;
-        let admin_address =
-            admin.local_addr().map_err(|error| ServerError::System(error.into()))?;
+        let listeners = Listeners::open(config)?;
+        let listen = listeners.data[0].local_addr().map_err(system)?;
+        let admin_address = listeners.admin.local_addr().map_err(system)?;
         let file = Arc::new(file);
-        Ok(Self { file, access_log, metrics, data, admin, listen, admin_address, shares })
+        Ok(Self { file, access_log, metrics, listeners, listen, admin_address, shares })
     }
 
     /// Returns the addresses of the data plane and of the admin side. Where the configuration has port 0, the system has
@@ -151,15 +143,18 @@ impl Server {
             // Before the workers start, so that no request is decided without the overrides.
             let store = source.with_recovery(live.levels()).await?;
             let overrides = Overrides::begin(live.clone(), store.clone()).await;
+            let stopping = Arc::new(AtomicBool::new(false));
+            let Listeners { data, admin: admin_socket, are_inherited } = self.listeners;
             let connections = Arc::new(ConnectionLimit::new(shares.clients));
             let (phase, phases) = watch::channel(Phase::Running);
             let drain_end = Arc::new(OnceLock::new());
             let (ended, mut ends) = mpsc::channel(1);
-            let (balancer, handoffs) = ConnectionBalancer::new(self.data.len());
+            let (balancer, handoffs) = ConnectionBalancer::new(data.len());
             let (balancer, mut runtimes) = (Arc::new(balancer), Vec::new());
-            for (number, (listener, handoffs)) in self.data.into_iter().zip(handoffs).enumerate() {
+            for (number, (listener, handoffs)) in data.into_iter().zip(handoffs).enumerate() {
                 let worker = Worker {
                     listener,
+                    is_inherited: are_inherited,
                     handoffs,
                     balancer: balancer.clone(),
                     live: live.clone(),
@@ -185,13 +180,13 @@ impl Server {
                 store,
                 health: source.health(),
                 metrics: self.metrics.clone(),
-                draining: draining.clone(),
+                draining: stopping.clone(),
                 runtimes,
             };
             let timeouts = AdminTimeouts::of(live.plan().config.client);
             let pages = admin::router(admin);
             let most = shares.admin;
-            tokio::spawn(admin_connections::serve(self.admin, pages, timeouts, most, phases));
+            tokio::spawn(admin_connections::serve(admin_socket, pages, timeouts, most, phases));
             tokio::spawn(upkeep(self.metrics));
             tracing::info!(
                 listen = %self.listen,
@@ -200,10 +195,24 @@ impl Server {
                 version = env!("CARGO_PKG_VERSION"),
                 "listening"
             );
-            tokio::select! {
-                signal = shutdown_signal() => tracing::info!(signal = signal?, "draining"),
+            supervisor::ready();
+            let signal = tokio::select! {
+                signal = shutdown_signal() => signal?,
                 _ = ends.recv() => return Err(ServerError::Worker),
+            };
+            stopping.store(true, Relaxed);
+            supervisor::stopping();
+            tokio::spawn(stop_at_once());
+            let delay = live.plan().config.shutdown_delay;
+            if !delay.is_zero() {
+                let delay_s = delay.as_secs_f64();
+                tracing::info!(signal, delay_s, "stopping: clients are accepted during the delay");
+                tokio::select! {
+                    () = sleep(delay) => {}
+                    _ = ends.recv() => return Err(ServerError::Worker),
+                }
             }
+            tracing::info!(signal, "draining");
             draining.store(true, Relaxed);
             let limit = live.plan().config.drain_timeout;
             let _ = drain_end.set(Instant::now() + limit);
@@ -232,21 +241,24 @@ fn start(
     Ok(metrics)
 }
 
+/// Ends the process at the next signal.
+async fn stop_at_once() {
+    if let Ok(signal) = shutdown_signal().await {
+        tracing::warn!(signal, "second signal: stopping at once");
+    }
+    log::flush(LAST_LINES);
+    std::process::exit(1);
+}
+
 /// Ends the workers, one phase after the other. Returns as soon as all of them have ended.
 async fn drain(
     phase: &watch::Sender<Phase>,
     ends: &mut mpsc::Receiver<Result<(), ServerError>>,
     limit: Duration,
 ) -> Result<(), ServerError> {
-    tokio::spawn(async {
-        if let Ok(signal) = shutdown_signal().await {
-            tracing::warn!(signal, "second signal: stopping at once");
-        }
-        log::flush(LAST_LINES);
-        std::process::exit(1);
-    });
     phase.send_replace(Phase::Draining);
-    let linger = LINGER.min(limit);
+    let goodbye = GOODBYE.min(limit / 4);
+    let linger = LINGER.min(limit - goodbye);
     let all_ended = async {
         while let Some(result) = ends.recv().await {
             result?;
@@ -259,7 +271,12 @@ async fn drain(
         return result;
     }
     phase.send_replace(Phase::ClosingIdle);
-    if let Ok(result) = timeout(limit - linger, &mut all_ended).await {
+    if let Ok(result) = timeout(limit - linger - goodbye, &mut all_ended).await {
+        tracing::info!("stopped");
+        return result;
+    }
+    phase.send_replace(Phase::ClosingTunnels);
+    if let Ok(result) = timeout(goodbye, &mut all_ended).await {
         tracing::info!("stopped");
         return result;
     }

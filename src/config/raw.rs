@@ -97,6 +97,9 @@ impl ConfigReader {
                 span(text, Duration::ZERO, MAX_TIMEOUT)
             }),
             watch: self.one_of(&root, "watch", &on_or_off).unwrap_or(true),
+            shutdown_delay: self.get(&root, "shutdown_delay", Duration::ZERO, |text| {
+                span(text, Duration::ZERO, MAX_TIMEOUT)
+            }),
             tls: self.server_tls(&root),
             trusted_proxies: self.networks(&root),
             proxy_protocol: self.proxy_protocol(&root),

@@ -32,6 +32,8 @@ pub struct Config {
     pub drain_timeout: Duration,
     /// Whether a file that changes takes effect without a signal.
     pub watch: bool,
+    /// The time after SIGTERM in which the gateway still accepts clients, before it drains.
+    pub shutdown_delay: Duration,
     /// The certificates that clients are shown; `None` means that clients speak clear text.
     pub tls: Option<ServerTls>,
     /// The proxies whose X-Forwarded-For is believed.

@@ -49,6 +49,7 @@ impl Config {
             warnings.extend(self.nothing_waits(route));
         }
         warnings.extend(self.nothing_is_held());
+        warnings.extend(self.drains_early());
         for net in self.trusted_proxies.iter().filter(|net| net.prefix_len() == 0) {
             warnings.push(format!(
                 "`trusted_proxies` holds {net}, so that every caller can choose the address under which it is counted"
@@ -94,6 +95,25 @@ impl Config {
             "the {noun} {}{more} {has} limiters and no `max_wait`: a request above the rate is never held, but refused \
              with 429 at once; write how long a request may wait, as in `max_wait: 2s`, or `max_wait: 0` if that is meant",
             names.join(", ")
+        ))
+    }
+
+    /// Warns of routes whose requests may wait for longer than a drain lasts: of the one with the longest wait.
+    fn drains_early(&self) -> Option<String> {
+        let enforces = |charge: &Charge| self.limiters[charge.limiter].mode == Mode::Enforce;
+        let held = self.routes.iter().filter(|route| route.limiters.iter().any(enforces));
+        let waits = held.map(|route| (route.max_wait.max(route.max_wait_cap), &*route.name));
+        let waits: Vec<_> = waits.filter(|(wait, _)| *wait > self.drain_timeout).collect();
+        let (wait, name) = waits.iter().max_by_key(|(wait, _)| *wait).filter(|_| self.limiting)?;
+        let more = match waits.len() {
+            1 => String::new(),
+            more => format!(" (and those of {} more routes for up to as long)", more - 1),
+        };
+        Some(format!(
+            "requests of the route `{name}` may wait for {}{more}, but a gateway that stops serves them for {} only \
+             (`drain_timeout`): those whose slots come later get 503",
+            Span(*wait),
+            Span(self.drain_timeout)
         ))
     }
 

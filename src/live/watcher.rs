@@ -1,6 +1,6 @@
 //! The task that reads the configuration again: on SIGHUP, and when a file has changed.
 
-use super::Live;
+use super::{Live, supervisor};
 use std::{mem, sync::Arc, thread, time::Duration};
 use tokio::{signal::unix::Signal, task::spawn_blocking, time::sleep};
 
@@ -24,7 +24,11 @@ pub async fn watch_file(live: Arc<Live>, mut hangups: Signal) {
         // Reading files may block.
         let looked = spawn_blocking(move || match asked {
             // The log has the result.
-            true => drop(live.reload()),
+            true => {
+                supervisor::reloading();
+                drop(live.reload());
+                supervisor::ready();
+            }
             false => live.look(),
         });
         // Fails only if it panics, which the log shows.

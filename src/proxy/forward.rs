@@ -197,11 +197,13 @@ impl Proxy {
         let lease = reservation.take_if(|reservation| reservation.is_lease()).map(Box::new);
         if let Some(switched) = switched {
             switched.answer(&mut response);
+            let is_websocket = switched.is_websocket();
             // Only such an answer switches.
             let tunnel =
                 body.tunnel().ok_or(Failure::Upstream(UpstreamError::Invalid("a switch")))?;
             self.0.tunnels.begin(
                 (switched.client, tunnel),
+                is_websocket,
                 lease,
                 &self.0.plan.routes[routed.route].tunnels,
             );

@@ -136,6 +136,12 @@ impl Switched {
         Ok(Some(Self { client: upgrade.client, protocol }))
     }
 
+    /// Whether the protocol is the one whose frames the gateway can tell apart.
+    pub(super) fn is_websocket(&self) -> bool {
+        let name = self.protocol.as_ref().map(HeaderValue::as_bytes);
+        name.is_none_or(|name| name.eq_ignore_ascii_case(b"websocket"))
+    }
+
     /// Makes the upstream's 101 one for the client. The fields for a single hop have been removed before.
     pub(super) fn answer<B>(&self, response: &mut Response<B>) {
         let headers = response.headers_mut();

@@ -41,6 +41,8 @@ static FAILED_HANDOFFS: Throttle = Throttle::new();
 pub(super) struct Acceptor {
     /// This worker's socket. Every worker has one on the same port.
     pub(super) listener: StdListener,
+    /// A supervisor keeps the socket open: connections that wait in it are those of the next process.
+    pub(super) is_inherited: bool,
     /// Connections that other workers accepted for this one.
     pub(super) handoffs: mpsc::Receiver<Handoff>,
     pub(super) balancer: Arc<ConnectionBalancer>,
@@ -75,7 +77,9 @@ impl Acceptor {
             self.take_over(handoff);
         }
         // Clients whose connection the kernel completed before the port closes are still served.
-        while let Ok((tcp, address)) = self.listener.accept() {
+        while !self.is_inherited
+            && let Ok((tcp, address)) = self.listener.accept()
+        {
             let load = self.balancer.keep(self.number);
             match (registered(tcp), self.context.connections.acquire(load)) {
                 (Ok(tcp), Some(permit)) => self.serve(tcp, address, permit),

@@ -15,6 +15,8 @@ pub(super) enum Phase {
     Draining,
     /// [`LINGER`] after the signal: connections without a request are closed.
     ClosingIdle,
+    /// Half a second before the end of `drain_timeout`, or a quarter of a shorter one: WebSockets get a close frame.
+    ClosingTunnels,
     /// `drain_timeout` after the signal: every connection is closed, in the middle of a response if need be.
     Aborting,
 }

@@ -1,6 +1,6 @@
 //! Listening sockets.
 
-use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use std::{
     io,
     net::{SocketAddr, TcpListener},
@@ -19,6 +19,11 @@ pub(super) fn listen(address: SocketAddr, shared: bool) -> io::Result<TcpListene
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
+}
+
+/// Has the kernel probe the connections of a listening socket that this process has not opened.
+pub(super) fn keep_alive(socket: &TcpListener) -> io::Result<()> {
+    SockRef::from(socket).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))
 }
 
 /// Fails when a process listens on `address`, even with `SO_REUSEPORT`. Never listens itself, so that no client reaches it.

@@ -24,6 +24,8 @@ use tokio::{
 pub(super) struct Worker {
     /// This worker's socket. Every worker has one on the same port.
     pub(super) listener: TcpListener,
+    /// A supervisor keeps the socket open, so that the next process accepts from it.
+    pub(super) is_inherited: bool,
     /// Connections that other workers accepted for this one.
     pub(super) handoffs: mpsc::Receiver<Handoff>,
     pub(super) balancer: Arc<ConnectionBalancer>,
@@ -55,6 +57,7 @@ impl Worker {
         let mut phases = self.phases;
         let acceptor = Acceptor {
             listener: self.listener,
+            is_inherited: self.is_inherited,
             handoffs: self.handoffs,
             balancer: self.balancer,
             number: self.number,
@@ -69,6 +72,8 @@ impl Worker {
             context.proxy.load().tunnels_ended().await;
         };
         let aborted = async {
+            let _ = phases.wait_for(|phase| *phase >= Phase::ClosingTunnels).await;
+            context.proxy.load().close_tunnels();
             let _ = phases.wait_for(|phase| *phase == Phase::Aborting).await;
             context.proxy.load().cut_tunnels();
             // Connections watch the phase, too: they release all that they hold before they end.

@@ -1,6 +1,6 @@
 //! The files in `deploy/`: alerts that fire, and panels that show existing metrics.
 
-use crate::lifecycle::METRICS;
+use crate::{lifecycle::METRICS, support::paceway_in};
 use std::{
     collections::BTreeSet,
     fs,
@@ -95,4 +95,31 @@ fn the_dashboard_shows_how_the_store_is() {
             "{expression}"
         );
     }
+}
+
+/// The seconds of a line such as `drain_timeout: 30s`.
+fn seconds(text: &str, key: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.trim().strip_prefix(key)).expect(key);
+    line.trim_end_matches('s').parse().expect("seconds")
+}
+
+#[test]
+fn the_manifests_hold_a_configuration_that_is_right_and_wait_for_its_drain() {
+    let text = read("deploy/kubernetes/paceway.yaml");
+    let (_, rest) = text.split_once("paceway.yaml: |\n").expect("a configuration");
+    let (config, _) = rest.split_once("---").expect("its end");
+    let config: Vec<_> =
+        config.lines().map(|line| line.strip_prefix("    ").unwrap_or(line)).collect();
+    let config = config.join("\n");
+    let dir = tempfile::tempdir().expect("a folder");
+    fs::write(dir.path().join("paceway.yaml"), &config).expect("a file");
+    let said = paceway_in(dir.path(), &["check", "paceway.yaml"], &[]);
+    assert_success(&said);
+    assert!(said.stderr.is_empty(), "no warning: {}", String::from_utf8_lossy(&said.stderr));
+    let stop = seconds(&config, "shutdown_delay: ") + seconds(&config, "drain_timeout: ");
+    let waits = [
+        seconds(&text, "terminationGracePeriodSeconds: "),
+        seconds(&read("deploy/systemd/paceway.service"), "TimeoutStopSec="),
+    ];
+    assert!(waits.iter().all(|wait| *wait > stop), "{waits:?} above {stop}");
 }

@@ -54,6 +54,7 @@ mod pauses;
 mod places;
 mod proxy;
 mod reload;
+mod restarts;
 mod settle;
 mod smuggling;
 mod store_hostile;

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use http_body_util::Empty;
 use hyper::{Request, StatusCode, client::conn::http2, ext::Protocol};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use parking_lot::Mutex;
 use rstest::rstest;
 use std::sync::Arc;
 use tokio::{
@@ -340,6 +341,36 @@ async fn a_drain_waits_for_tunnels_and_then_cuts_them() {
     assert_eq!(stays.rest().await, b"", "cut");
     assert!(gateway.end().await.success());
     reached(&ended, "so has the upstream's side").await;
+}
+
+/// Both sides of a WebSocket learn that the gateway leaves (1001), where no frame is cut by that.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_drain_closes_websockets_with_a_frame() {
+    const FRAME: &str = "\x01\x02h\n";
+    let (heard, hears) = (Arc::<Mutex<Vec<u8>>>::default(), closed());
+    let (written, ended) = (heard.clone(), hears.clone());
+    let upstream = Upstream::raw(move |mut conn| {
+        let (heard, hears) = (written.clone(), ended.clone());
+        async move {
+            let Ok(Some(head)) = conn.head().await else { return };
+            conn.send(switched(head.get("sec-websocket-key").expect("a key"))).await.expect("send");
+            let frame = conn.until("\n").await.expect("a frame");
+            conn.send(frame).await.expect("send");
+            let rest = conn.rest().await;
+            heard.lock().extend(rest);
+            hears.add_permits(1);
+        }
+    })
+    .await;
+    let mut gateway = before(&upstream, "drain_timeout: 2s").await;
+    let mut conn = tunnel(&gateway, "/").await;
+    says(&mut conn, FRAME).await;
+    gateway.signal("TERM");
+    assert_eq!(conn.rest().await, [0x88, 2, 0x03, 0xE9]);
+    reached(&hears, "the upstream sees the end").await;
+    assert_eq!(*heard.lock(), [0x88, 0x82, 0, 0, 0, 0, 0x03, 0xE9]);
+    drop(conn);
+    assert!(gateway.end().await.success());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -77,6 +77,17 @@ pub(in crate::config) const ROOT: Keys = Keys {
 "$ref": "#/$defs/switch""##,
         },
         KeySpec {
+            name: "shutdown_delay",
+            algorithms: "",
+            kind: "duration, at most 1d",
+            default: "`0`",
+            meaning: "after SIGTERM or SIGINT, how long the gateway still accepts clients while `/readyz` says 503, \
+                      so that load balancers take it out of use [before the drain](http.md#the-end-of-a-gateway)",
+            schema: r##""default": "0",
+"examples": ["10s"],
+"$ref": "#/$defs/duration""##,
+        },
+        KeySpec {
             name: "tls",
             algorithms: "",
             kind: "[certificates](#tls)",

@@ -110,3 +110,23 @@ fn a_day_begins_at_midnight_in_redis() {
                 limiters: { a: { algorithm: fixed_window, rate: 50000/day } }\n";
     assert!(parse(text).expect("a config").warnings().is_empty());
 }
+
+#[test]
+fn a_wait_that_outlives_a_drain() {
+    let yaml = |drain, limiting| {
+        format!(
+            "drain_timeout: {drain}\nlimiting: {limiting}\nupstream: http://a\nlimiters: {{ a: 1/s }}\n\
+             routes: [{{ name: r, suffix: /r, limiters: [a], max_wait: 10s, max_wait_cap: 40s }}]\n"
+        )
+    };
+    let warnings = |drain, limiting| parse(&yaml(drain, limiting)).expect("a config").warnings();
+    assert_eq!(
+        warnings("30s", "on"),
+        [
+            "requests of the route `r` may wait for 40s, but a gateway that stops serves them for 30s only \
+          (`drain_timeout`): those whose slots come later get 503"
+        ]
+    );
+    assert_eq!(warnings("40s", "on"), [""; 0]);
+    assert_eq!(warnings("30s", "off"), [""; 0]);
+}

@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
-    net::SocketAddr,
+    net::{SocketAddr, TcpListener},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Output, Stdio},
     sync::Arc,
@@ -161,6 +161,19 @@ impl Gateway {
         Self::launch(dir, &args, &[]).await
     }
 
+    /// As a supervisor starts it that has opened `socket` for it (`LISTEN_FDS`).
+    pub(crate) async fn start_on(socket: &TcpListener, yaml: &str) -> Self {
+        const PASS: &str = "exec 3<&0 0</dev/null; export LISTEN_FDS=1 LISTEN_PID=$$; exec \"$@\"";
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("paceway.yaml");
+        fs::write(&file, with_addresses(yaml)).expect("the configuration");
+        let mut command = Command::new("sh");
+        command.args(["-c", PASS, "sh", BINARY, "run", "--config"]).arg(&file);
+        let socket = socket.try_clone().expect("a socket");
+        command.stdin(Stdio::from(std::os::fd::OwnedFd::from(socket)));
+        Self::begin(dir, command).await
+    }
+
     async fn launch(
         dir: tempfile::TempDir,
         args: &[&std::ffi::OsStr],
@@ -168,6 +181,10 @@ impl Gateway {
     ) -> Self {
         let mut command = Command::new(BINARY);
         command.args(args).current_dir(dir.path()).envs(env.iter().cloned()).stdin(Stdio::null());
+        Self::begin(dir, command).await
+    }
+
+    async fn begin(dir: tempfile::TempDir, mut command: Command) -> Self {
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start");
         let stdout = Lines::of(child.stdout.take().expect("a pipe"));

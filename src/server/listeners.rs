@@ -1,0 +1,96 @@
+//! The listening sockets of the process: its own, or those of a supervisor such as systemd (`LISTEN_FDS`), which outlive it.
+//! Accepts no connection.
+
+use super::{
+    error::{ServerError, system},
+    socket::{ensure_free, keep_alive, listen},
+};
+use crate::config::Config;
+use listenfd::ListenFd;
+use std::{io, net::TcpListener};
+
+/// The listening sockets of a process.
+#[derive(Debug)]
+pub(super) struct Listeners {
+    /// One socket for each worker.
+    pub(super) data: Vec<TcpListener>,
+    pub(super) admin: TcpListener,
+    /// A supervisor keeps the sockets of clients open. Connections that this process does not accept wait for the next one,
+    /// so that a restart refuses none.
+    pub(super) are_inherited: bool,
+}
+
+// === impl Listeners ===
+
+impl Listeners {
+    /// Takes the sockets that a supervisor has opened, and opens the others. A supervisor's socket with the address of
+    /// `admin` is that of the admin side; the others are those of clients, and replace `listen`.
+    ///
+    /// # Errors
+    ///
+    /// [`ServerError::Listen`] if an address is in use, [`ServerError::System`] if a supervisor has passed something else
+    /// than listening TCP sockets, or more of them than there are workers.
+    pub(super) fn open(config: &Config) -> Result<Self, ServerError> {
+        let (mut clients, mut admin) = (Vec::new(), None);
+        for socket in inherited().map_err(system)? {
+            match socket.local_addr().map_err(system)? == config.admin.listen {
+                true => admin = Some(socket),
+                false => clients.push(socket),
+            }
+        }
+        let failed = |address, key| move |source| ServerError::Listen { address, key, source };
+        let are_inherited = !clients.is_empty();
+        let data = match are_inherited {
+            true => shared(&clients, config.workers.get()).map_err(system)?,
+            false => own(config).map_err(failed(config.listen, "listen"))?,
+        };
+        let admin = match admin {
+            Some(admin) => admin,
+            None => {
+                listen(config.admin.listen, false).map_err(failed(config.admin.listen, "admin"))?
+            }
+        };
+        Ok(Self { data, admin, are_inherited })
+    }
+}
+
+/// The listening sockets that a supervisor has passed to this process, in its order.
+fn inherited() -> io::Result<Vec<TcpListener>> {
+    let mut passed = ListenFd::from_env();
+    let mut sockets = Vec::with_capacity(passed.len());
+    for i in 0..passed.len() {
+        if let Some(socket) = passed.take_tcp_listener(i)? {
+            socket.set_nonblocking(true)?;
+            keep_alive(&socket)?;
+            sockets.push(socket);
+        }
+    }
+    Ok(sockets)
+}
+
+/// A socket for each of so many workers. Several workers accept from one socket of the supervisor; each socket has one at
+/// least, or its clients would wait for ever.
+fn shared(sockets: &[TcpListener], workers: usize) -> io::Result<Vec<TcpListener>> {
+    if sockets.len() > workers {
+        let why = format!(
+            "{} sockets were passed for clients (LISTEN_FDS), but there are {workers} workers: set `workers` to {} or more",
+            sockets.len(),
+            sockets.len()
+        );
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    sockets.iter().cycle().take(workers).map(TcpListener::try_clone).collect()
+}
+
+/// Opens a socket for each worker on the port of `listen`.
+fn own(config: &Config) -> io::Result<Vec<TcpListener>> {
+    // With `SO_REUSEPORT` two processes can listen on one port, and each gets a part of the clients.
+    ensure_free(config.listen)?;
+    let first = listen(config.listen, true)?;
+    let address = first.local_addr()?;
+    let mut all = vec![first];
+    for _ in 1..config.workers.get() {
+        all.push(listen(address, true)?);
+    }
+    Ok(all)
+}
