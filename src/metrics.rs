@@ -239,7 +239,11 @@ pub fn store_pace() -> PaceMetrics {
 pub fn addresses(upstream: &str) -> AddressMetrics {
     let of =
         |state| families::UPSTREAM_ADDRESSES.level(&[("upstream", upstream), ("state", state)]);
+    let checks =
+        |result| families::UPSTREAM_CHECKS.count(&[("upstream", upstream), ("result", result)]);
     AddressMetrics {
+        checks_passed: checks("passed"),
+        checks_failed: checks("failed"),
         up: of("up"),
         ejected: of("ejected"),
         ejections: families::UPSTREAM_EJECTIONS.count(&[("upstream", upstream)]),

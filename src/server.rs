@@ -1,6 +1,7 @@
 //! The process around the data plane: opens the sockets, starts a runtime for each worker, and drains them after SIGTERM.
 
 mod acceptor;
+mod address_limit;
 mod admin_connections;
 mod balancer;
 mod client_timer;

@@ -3,6 +3,7 @@
 
 mod balance;
 mod body;
+mod checks;
 mod cluster;
 mod connect;
 mod connection;
@@ -13,6 +14,7 @@ pub mod forwarded;
 mod h1;
 mod h2;
 pub mod headers;
+mod health;
 mod names;
 mod pool;
 mod request_boundary;
@@ -33,6 +35,7 @@ pub use exchange::{Resend, Sent, move_host};
 #[cfg(fuzzing)]
 pub use h1::fuzzing;
 pub use h1::{Tunnel, is_idempotent};
+pub use health::HealthCheck;
 pub use names::follow;
 pub use pool::{PendingConnection, Pool};
 pub use request_boundary::RequestBoundary;

@@ -14,6 +14,8 @@ pub struct ClientLimits {
     pub body_timeout: Duration,
     /// The number of connections that may be open at the same time; `None` means that the limit of open files decides.
     pub max_connections: Option<NonZeroUsize>,
+    /// The number of connections that one client address may have open; `None` means any number.
+    pub max_connections_per_address: Option<NonZeroUsize>,
 }
 
 /// The greatest size of a request.
@@ -49,6 +51,7 @@ impl Default for ClientLimits {
             idle_timeout: Duration::from_secs(75),
             body_timeout: Duration::from_secs(30),
             max_connections: None,
+            max_connections_per_address: None,
         }
     }
 }

@@ -23,10 +23,10 @@ pub(super) use spec::{KeySpec, Keys};
 pub(super) use store::STORE;
 pub(super) use throttle::{RETRY, THROTTLE};
 pub(super) use tls::{CERTIFICATE, STORE_TLS, TLS};
-pub(super) use upstream::{EDITS, HEADERS, UPSTREAM};
+pub(super) use upstream::{EDITS, HEADERS, HEALTH, UPSTREAM};
 
 /// The sections below the top of the file, in the order of the schema.
-pub(super) const SECTIONS: [&Keys; 17] = [
+pub(super) const SECTIONS: [&Keys; 18] = [
     &ADMIN,
     &STORE,
     &STORE_TLS,
@@ -36,6 +36,7 @@ pub(super) const SECTIONS: [&Keys; 17] = [
     &LIMITS,
     &PATHS,
     &UPSTREAM,
+    &HEALTH,
     &THROTTLE,
     &RETRY,
     &HEADERS,

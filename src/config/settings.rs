@@ -11,7 +11,7 @@ use crate::{
     key::Cost,
     path::{PathRule, Paths},
     store::{OnLoss, redis::RedisUrl},
-    upstream::{ClientTls, Target, Timeouts, headers::Rules},
+    upstream::{ClientTls, HealthCheck, Target, Timeouts, headers::Rules},
 };
 use http::Method;
 use ipnet::IpNet;
@@ -113,6 +113,8 @@ pub struct Upstream {
     pub timeouts: Timeouts,
     /// The number of idle connections that one gateway keeps open to the upstream.
     pub pool_size: usize,
+    /// How its addresses are checked; `None` leaves that to requests.
+    pub health: Option<HealthCheck>,
     /// Whether the gateway speaks HTTP/2 to the upstream.
     pub http2: bool,
     /// How the certificate of an https upstream is checked, and the certificate that it is shown.

@@ -40,6 +40,7 @@ pub fn clusters(
             http2: upstream.http2,
             tls: upstream.tls.clone(),
             sockets: sockets.clone(),
+            health: upstream.health.clone(),
         };
         Cluster::new(settings, metrics::addresses(&upstream.name), &mut roots)
             .map_err(|source| UnusableUpstream { name: upstream.name.clone(), source })
@@ -58,13 +59,14 @@ fn connects_as(one: &config::Upstream, other: &config::Upstream) -> bool {
         pool_size,
         http2,
         tls,
+        health,
         preserve_host: _,
         forwarded: _,
         headers: _,
         limiters: _,
         throttle: _,
     } = one;
-    (name, targets, timeouts, pool_size, http2, tls)
+    (name, targets, timeouts, pool_size, http2, tls, health)
         == (
             &other.name,
             &other.targets,
@@ -72,5 +74,6 @@ fn connects_as(one: &config::Upstream, other: &config::Upstream) -> bool {
             &other.pool_size,
             &other.http2,
             &other.tls,
+            &other.health,
         )
 }

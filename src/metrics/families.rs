@@ -3,7 +3,7 @@
 use super::family::SeriesFamily;
 
 /// All of them, in the order of `/metrics`.
-pub(super) static ALL: [&SeriesFamily; 12] = [
+pub(super) static ALL: [&SeriesFamily; 13] = [
     &WAITING,
     &TUNNELS,
     &AVAILABLE,
@@ -16,6 +16,7 @@ pub(super) static ALL: [&SeriesFamily; 12] = [
     &UPSTREAM_THROTTLED,
     &UPSTREAM_ADDRESSES,
     &UPSTREAM_EJECTIONS,
+    &UPSTREAM_CHECKS,
 ];
 
 pub(super) static WAITING: SeriesFamily =
@@ -63,4 +64,8 @@ pub(super) static UPSTREAM_ADDRESSES: SeriesFamily = SeriesFamily::gauge(
 pub(super) static UPSTREAM_EJECTIONS: SeriesFamily = SeriesFamily::counter(
     "paceway_upstream_ejections_total",
     "Times an address was ejected because it did not work.",
+);
+pub(super) static UPSTREAM_CHECKS: SeriesFamily = SeriesFamily::counter(
+    "paceway_upstream_health_checks_total",
+    "Health checks of addresses of an upstream, by result.",
 );

@@ -81,6 +81,8 @@ pub enum Protocol {
 pub enum Refusal {
     /// `client.max_connections` connections are open already.
     Limit,
+    /// The client's address has `client.max_connections_per_address` connections open already.
+    Address,
     /// The TLS handshake failed, or the client showed no certificate that the gateway trusts.
     Tls,
     /// A trusted proxy did not begin the connection with a PROXY protocol header.
@@ -199,8 +201,9 @@ impl Protocol {
 
 impl Refusal {
     /// All of them, in the order of their declaration.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Limit,
+        Self::Address,
         Self::Tls,
         Self::ProxyProtocol,
         Self::HeaderTimeout,
@@ -212,6 +215,7 @@ impl Refusal {
     pub fn name(self) -> &'static str {
         match self {
             Self::Limit => "limit",
+            Self::Address => "address",
             Self::Tls => "tls",
             Self::ProxyProtocol => "proxy_protocol",
             Self::HeaderTimeout => "header_timeout",

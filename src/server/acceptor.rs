@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     answer::Failure,
+    key,
     log::{Permit, Throttle},
     metrics::{Protocol, Refusal},
     proxy::Client,
@@ -147,7 +148,16 @@ impl Acceptor {
         }
     }
 
-    fn serve(&mut self, tcp: TcpStream, address: SocketAddr, permit: ConnectionPermit) {
+    fn serve(&mut self, tcp: TcpStream, address: SocketAddr, mut permit: ConnectionPermit) {
+        let plan = self.context.plan();
+        let (ip, config) = (address.ip().to_canonical(), &plan.config);
+        // A proxy has many clients. It may name each of them with the PROXY protocol, which is read later.
+        if let most @ Some(_) = config.client.max_connections_per_address
+            && !key::is_trusted(ip, &config.trusted_proxies)
+            && permit.count_for(ip, most).is_err()
+        {
+            return self.turn_away(tcp);
+        }
         // A small answer must not wait for the client's delayed acknowledgement.
         let _ = tcp.set_nodelay(true);
         self.connections.spawn(serve(self.context.clone(), tcp, address, permit));
@@ -174,7 +184,7 @@ async fn serve(
     context: Arc<ConnectionContext>,
     tcp: TcpStream,
     address: SocketAddr,
-    permit: ConnectionPermit,
+    mut permit: ConnectionPermit,
 ) {
     let mut phases = context.phases.clone();
     let limit = context.client().header_timeout;
@@ -193,6 +203,11 @@ async fn serve(
     let plan = context.plan();
     let config = &plan.config;
     let (is_tls, trusted) = (handshake.is_tls(), handshake.trusted(&config.trusted_proxies));
+    let (ip, most) = (handshake.address.ip, config.client.max_connections_per_address);
+    // A PROXY header has named the client.
+    if ip.to_canonical() != address.ip().to_canonical() && permit.count_for(ip, most).is_err() {
+        return;
+    }
     let Handshake { transport, early, protocol, address, .. } = handshake;
     let stream = Arc::new(ClientStream::new(transport, early, protocol, permit, config.limits));
     let client = Client::new(address.ip, address.port, is_tls, trusted, stream.clone());

@@ -1,13 +1,18 @@
 //! How many clients may be connected at one time, over all workers. A client beyond the limit gets 503 and no permit.
 
-use super::{load_guard::LoadGuard, windows::WindowBudget};
+use super::{
+    address_limit::{AddressLimit, AddressPermit, TooManyOfAddress},
+    load_guard::LoadGuard,
+    windows::WindowBudget,
+};
 use crate::metrics::{ConnectionMetrics, Protocol, Refusal};
-use std::{num::NonZeroUsize, sync::Arc};
+use std::{net::IpAddr, num::NonZeroUsize, sync::Arc};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// How many clients may be connected at one time, and the metrics of those that are.
 pub(super) struct ConnectionLimit {
     free: Arc<Semaphore>,
+    addresses: Arc<AddressLimit>,
     /// The bytes of request bodies that all HTTP/2 connections together may have in their flow-control windows.
     pub(super) windows: WindowBudget,
     metrics: ConnectionMetrics,
@@ -18,6 +23,8 @@ pub(super) struct ConnectionLimit {
 pub(super) struct ConnectionPermit {
     limit: Arc<ConnectionLimit>,
     _permit: OwnedSemaphorePermit,
+    /// The permit of the client's address, where addresses have a limit.
+    of_address: Option<AddressPermit>,
     /// The protocol that the client is counted under; `None` until the handshake has found it.
     protocol: Option<Protocol>,
     /// Counts the connection for the worker that serves it.
@@ -31,6 +38,7 @@ impl ConnectionLimit {
     pub(super) fn new(max: NonZeroUsize) -> Self {
         Self {
             free: Arc::new(Semaphore::new(max.get().min(Semaphore::MAX_PERMITS))),
+            addresses: Arc::default(),
             windows: WindowBudget::default(),
             metrics: ConnectionMetrics::default(),
         }
@@ -43,7 +51,13 @@ impl ConnectionLimit {
             self.refuse(Refusal::Limit);
             return None;
         };
-        Some(ConnectionPermit { limit: self.clone(), _permit: permit, protocol: None, load })
+        Some(ConnectionPermit {
+            limit: self.clone(),
+            _permit: permit,
+            of_address: None,
+            protocol: None,
+            load,
+        })
     }
 
     /// Counts a connection that the gateway ends, with the reason as its label.
@@ -60,6 +74,19 @@ impl ConnectionPermit {
         self.uncount();
         self.limit.metrics.open(protocol).increment(1.0);
         self.protocol = Some(protocol);
+    }
+
+    /// Counts the connection for the address of its client, which may have `most` at one time. Counts a refusal when it has
+    /// as many.
+    pub(super) fn count_for(
+        &mut self,
+        address: IpAddr,
+        most: Option<NonZeroUsize>,
+    ) -> Result<(), TooManyOfAddress> {
+        let Some(most) = most else { return Ok(()) };
+        let permit = self.limit.addresses.acquire(address, most);
+        self.of_address = Some(permit.inspect_err(|_| self.limit.refuse(Refusal::Address))?);
+        Ok(())
     }
 
     /// Counts the connection for another worker: the one that it was meant for did not take it.

@@ -1,6 +1,7 @@
 //! Picks the address of a request among those of its upstream: the one with the fewest requests in flight, without
 //! those that were ejected. Opens no socket, and reads no clock: the time is an argument.
 
+use super::health::CheckedHealth;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::{
@@ -35,6 +36,8 @@ pub(super) struct Address {
     /// Whether `ejection` holds a value, readable without its lock.
     is_ejected: AtomicBool,
     ejection: Mutex<Option<Ejection>>,
+    /// The findings of the health checks, if the upstream has any.
+    pub(super) health: CheckedHealth,
     /// A log line has said that the address fails, and none yet that it works again.
     pub(super) is_noted: AtomicBool,
 }
@@ -93,12 +96,18 @@ impl Address {
             failures: AtomicU32::new(0),
             is_ejected: AtomicBool::new(false),
             ejection: Mutex::default(),
+            health: CheckedHealth::default(),
             is_noted: AtomicBool::new(false),
         }
     }
 
     pub(super) fn is_ejected(&self) -> bool {
         self.is_ejected.load(Relaxed)
+    }
+
+    /// Whether requests are sent to it: it is neither ejected nor down.
+    pub(super) fn is_up(&self) -> bool {
+        !self.is_ejected() && !self.health.is_down()
     }
 
     /// Forgets all failures of the address. True if it was ejected until now.
@@ -132,14 +141,18 @@ impl AddressSet {
 
     /// Picks an address for a request that has `tried` some in vain; `None` if it has tried all. Only for sets of several
     /// addresses. An ejected address whose time is over gets one request as a trial; if all are ejected, the one whose
-    /// time ends first is picked.
+    /// time ends first is picked. An address whose health checks fail is picked where there is no other.
     pub(super) fn pick(&self, now: Instant, tried: &[Arc<Address>]) -> Option<PickedAddress> {
         let count = self.addresses.len();
         let first = self.turn.fetch_add(1, Relaxed);
-        let (mut least, mut soonest) = (None, None);
+        let (mut least, mut soonest, mut down) = (None, None, None);
         for i in 0..count {
             let address = &self.addresses[first.wrapping_add(i) % count];
             if tried.iter().any(|tried| Arc::ptr_eq(tried, address)) {
+                continue;
+            }
+            if address.health.is_down() {
+                down = down.or(Some(address));
                 continue;
             }
             if address.is_ejected()
@@ -159,7 +172,9 @@ impl AddressSet {
                 least = Some((load, address));
             }
         }
-        let address = least.map(|(_, address)| address).or(soonest.map(|(_, address)| address))?;
+        let address = least.map(|(_, address)| address).or(soonest.map(|(_, address)| address));
+        // Where the checks of all addresses fail, the checks may be what is wrong.
+        let address = address.or(down)?;
         Some(PickedAddress::new(address, false))
     }
 
@@ -178,7 +193,7 @@ impl AddressSet {
         let _one = self.ejecting.lock();
         let address = &picked.address;
         let others = self.addresses.iter().filter(|other| !Arc::ptr_eq(other, address));
-        let is_last = others.filter(|other| !other.is_ejected()).count() == 0;
+        let is_last = others.filter(|other| other.is_up()).count() == 0;
         let mut out = address.ejection.lock();
         let span = match &*out {
             // The request was sent before the ejection, so its failure is no news.

@@ -42,6 +42,7 @@ static UNRESOLVED: Throttle = Throttle::new();
 static REACHED: Throttle = Throttle::new();
 static FAILED: Throttle = Throttle::new();
 static ANSWERED: Throttle = Throttle::new();
+static CHECKED: Throttle = Throttle::new();
 
 /// One upstream as all workers share it: settings, addresses, and their health.
 pub struct Cluster {
@@ -190,10 +191,10 @@ impl Cluster {
         self.measure();
     }
 
-    /// Sets the gauges of addresses that work and that are ejected.
+    /// Sets the gauges of addresses that work and that get no requests.
     fn measure(&self) {
         let group = self.group.load();
-        let ejected = group.addresses.iter().filter(|address| address.is_ejected()).count();
+        let ejected = group.addresses.iter().filter(|address| !address.is_up()).count();
         self.metrics.ejected.set(ejected as f64);
         self.metrics.up.set((group.addresses.len() - ejected) as f64);
     }
@@ -282,6 +283,42 @@ impl Cluster {
         tracing::warn!(upstream, %address, error = %Chain(error), "gave no answer");
     }
 
+    /// Notes a health check of an address: counts it, and logs it where it `changes` whether requests are sent there. A check
+    /// that passes then also ends an ejection.
+    pub(super) fn checked(
+        &self,
+        address: &Address,
+        changes: bool,
+        failure: Option<&(dyn Error + 'static)>,
+    ) {
+        let upstream = &*self.settings.name;
+        match failure {
+            None => self.metrics.checks_passed.increment(1),
+            Some(error) => {
+                self.metrics.checks_failed.increment(1);
+                tracing::debug!(upstream, %address, error = %Chain(error), "a health check fails");
+            }
+        }
+        if !changes {
+            return;
+        }
+        if failure.is_none() {
+            address.reinstate();
+        }
+        self.measure();
+        let Some(Permit { suppressed }) = CHECKED.permit() else { return };
+        match failure {
+            None => {
+                tracing::info!(upstream, %address, suppressed, "passes its health checks again")
+            }
+            Some(error) => {
+                let error = Chain(error);
+                let message = "fails its health checks, and gets no requests";
+                tracing::warn!(upstream, %address, %error, suppressed, "{message}");
+            }
+        }
+    }
+
     /// Notes that a request had its response, which ends an ejection of its address.
     pub(super) fn answered(&self, picked: &mut PickedAddress) {
         if picked.succeeded().is_some() {
@@ -318,9 +355,16 @@ mod tests {
             http2: false,
             tls: ClientTls::default(),
             sockets: Sockets::new(1),
+            health: None,
         };
-        let noop = Gauge::noop;
-        let metrics = AddressMetrics { up: noop(), ejected: noop(), ejections: Counter::noop() };
+        let (noop, never) = (Gauge::noop, Counter::noop);
+        let metrics = AddressMetrics {
+            up: noop(),
+            ejected: noop(),
+            ejections: never(),
+            checks_passed: never(),
+            checks_failed: never(),
+        };
         let cluster = Cluster::new(settings, metrics, &mut None).expect("a cluster");
         assert_eq!(cluster.group.load().addresses.len(), 100);
     }

@@ -1,7 +1,7 @@
 //! Looks up the names of upstreams again whenever the time of their DNS answer is over. One task a name serves all
 //! workers. Makes no connection to an upstream.
 
-use super::cluster::Cluster;
+use super::{checks::check_all, cluster::Cluster};
 use crate::tls::Stamp;
 use hickory_resolver::{
     TokioResolver,
@@ -45,10 +45,12 @@ enum NameError {
     Net(#[from] NetError),
 }
 
-/// Keeps the addresses of all names fresh while their cluster exists, by one task each on the current runtime. The DNS `servers` are asked in place
-/// of the system's; an empty list means the system's.
+/// Keeps the addresses of all names fresh, and checks the addresses of upstreams with health checks, while their cluster
+/// exists, by one task each on the current runtime. The DNS `servers` are asked in place of the system's; an empty list means
+/// the system's.
 pub fn follow(clusters: &[Arc<Cluster>], servers: &[SocketAddr]) {
     let servers: Arc<[SocketAddr]> = servers.into();
+    check_all(clusters);
     for cluster in clusters {
         for (target, of) in cluster.unresolved() {
             let resolver = Resolver { servers: servers.clone(), made: None };

@@ -421,3 +421,64 @@ routes: [{{ name: all, suffix: \"*\" }}]
     })
     .await;
 }
+
+/// An address whose checks fail gets no requests, comes back when they pass, and no check takes a permit.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_gets_requests_while_its_checks_pass() {
+    let works = Arc::new(AtomicUsize::new(1));
+    let state = works.clone();
+    let sick = Upstream::start(move |call| match (call.target.as_str(), state.load(Relaxed)) {
+        ("/up?deep", 0) => reply("503 Service Unavailable", &[], ""),
+        _ => Reply::ok(),
+    })
+    .await;
+    let well = Upstream::ok().await;
+    let health = ", health: { path: \"/up?deep\", every: 100ms, healthy: 2, unhealthy: 2 }";
+    let gateway = before(&[sick.url(), well.url()], health).await;
+    let served =
+        |upstream: &Upstream| upstream.calls().iter().filter(|call| call.target == "/it").count();
+    let ask = async |count: usize| {
+        for _ in 0..count {
+            assert_eq!(gateway.get("/it").await.status, 200);
+        }
+    };
+    ask(4).await;
+    assert_eq!((served(&sick), served(&well)), (2, 2));
+    works.store(0, Relaxed);
+    eventually("it is down", async || (addresses(&gateway, "up").await == 1.0).then_some(())).await;
+    ask(4).await;
+    assert_eq!((served(&sick), served(&well)), (2, 6));
+    works.store(1, Relaxed);
+    eventually("it is up", async || (addresses(&gateway, "up").await == 2.0).then_some(())).await;
+    ask(4).await;
+    assert_eq!(served(&sick) + served(&well), 12);
+    assert!(served(&sick) > 2, "it is used again");
+    let checks = async |result| {
+        gateway.metric("paceway_upstream_health_checks_total", &[("result", result)]).await
+    };
+    assert!(checks("failed").await >= 2.0 && checks("passed").await >= 4.0);
+    let level = gateway.limiter("day").await["level"].as_i64().expect("a number");
+    assert!((988..=990).contains(&level), "no check takes a permit: {level}");
+    let [down, up] =
+        ["fails its health checks, and gets no requests", "passes its health checks again"];
+    assert_eq!((said(&gateway, down), said(&gateway, up)), (1, 1));
+}
+
+/// Where the checks of all addresses fail, requests are sent nevertheless.
+#[tokio::test(flavor = "multi_thread")]
+async fn checks_that_all_fail_stop_no_request() {
+    let all_but_checks = || {
+        Upstream::start(|call| match call.target.as_str() {
+            "/up" => reply("404 Not Found", &[], ""),
+            _ => Reply::ok(),
+        })
+    };
+    let upstreams = [all_but_checks().await, all_but_checks().await];
+    let health = ", health: { path: /up, every: 100ms, unhealthy: 1 }";
+    let gateway = before(&upstreams.each_ref().map(Upstream::url), health).await;
+    eventually("both are down", async || (addresses(&gateway, "up").await == 0.0).then_some(()))
+        .await;
+    for _ in 0..4 {
+        assert_eq!(gateway.get("/it").await.status, 200);
+    }
+}

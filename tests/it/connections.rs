@@ -473,10 +473,13 @@ async fn who_still_sends_a_body_hears_why_it_was_refused(#[case] head: &str) {
 
 // === how many ===
 
+#[rstest]
+#[case::all("max_connections", "limit")]
+#[case::of_one_address("max_connections_per_address", "address")]
 #[tokio::test(flavor = "multi_thread")]
-async fn above_max_connections_clients_are_turned_away() {
+async fn above_max_connections_clients_are_turned_away(#[case] key: &str, #[case] reason: &str) {
     let upstream = Upstream::ok().await;
-    let gateway = with(&upstream, "client: { max_connections: 2 }").await;
+    let gateway = with(&upstream, &format!("client: {{ {key}: 2 }}")).await;
     let mut first = connect(&gateway).await;
     let mut second = connect(&gateway).await;
     for conn in [&mut first, &mut second] {
@@ -491,7 +494,7 @@ async fn above_max_connections_clients_are_turned_away() {
     assert_eq!(answer.field("retry-after"), Some("1"));
     assert_eq!(answer.field("connection"), Some("close"));
     assert_eq!(third.rest().await, b"");
-    until_refused(&gateway, "limit", 1).await;
+    until_refused(&gateway, reason, 1).await;
     assert_eq!(upstream.calls().len(), 2);
     drop(first);
     gateway.until_answered("/", 200).await;
@@ -501,6 +504,31 @@ async fn above_max_connections_clients_are_turned_away() {
 
 const PROXIES: &str = "proxy_protocol: on\nclient: { header_timeout: 300ms }\n\
                        trusted_proxies: [127.0.0.1/32, 192.0.2.9/32]";
+
+/// The connections of a proxy count for the clients that it names, and not for the proxy.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_client_of_a_proxy_has_its_own_connections() {
+    let upstream = Upstream::ok().await;
+    let keys = "client: { max_connections_per_address: 1 }\nproxy_protocol: on\ntrusted_proxies: [127.0.0.1]";
+    let gateway = with(&upstream, keys).await;
+    let knock = async |client: &str| {
+        let mut conn = connect(&gateway).await;
+        let head = format!("PROXY TCP4 {client} 198.51.100.1 5000 443\r\n");
+        conn.send(head + &request("GET", "/", &[])).await.expect("send");
+        let status = conn.answer().await.map(|answer| answer.status).ok();
+        (conn, status)
+    };
+    let (first, status) = knock("192.0.2.1").await;
+    assert_eq!(status, Some(200));
+    assert_eq!(knock("192.0.2.1").await.1, None, "closed");
+    until_refused(&gateway, "address", 1).await;
+    assert_eq!(knock("192.0.2.2").await.1, Some(200));
+    drop(first);
+    eventually("it may come again", async || {
+        (knock("192.0.2.1").await.1 == Some(200)).then_some(())
+    })
+    .await;
+}
 
 /// Version 2 of `PROXY TCP4 192.0.2.1 198.51.100.1 5000 443`, with `more` behind the addresses.
 fn version_2(more: &[u8]) -> Vec<u8> {

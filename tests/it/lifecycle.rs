@@ -297,7 +297,7 @@ async fn vendor() -> Upstream {
 type Labels = [(&'static str, &'static str)];
 
 /// The metrics of the contract that have a meaning now, with their types and labels.
-pub(crate) const METRICS: [(&str, &str, &[&str]); 35] = [
+pub(crate) const METRICS: [(&str, &str, &[&str]); 36] = [
     ("paceway_requests_total", "counter", &["outcome", "route"]),
     ("paceway_decisions_total", "counter", &["decision", "limiter", "source"]),
     ("paceway_late_wakeups_total", "counter", &["limiter"]),
@@ -313,6 +313,7 @@ pub(crate) const METRICS: [(&str, &str, &[&str]); 35] = [
     ("paceway_upstream_throttled_total", "counter", &["upstream"]),
     ("paceway_upstream_addresses", "gauge", &["state", "upstream"]),
     ("paceway_upstream_ejections_total", "counter", &["upstream"]),
+    ("paceway_upstream_health_checks_total", "counter", &["result", "upstream"]),
     ("paceway_overhead_seconds", "histogram", &[]),
     ("paceway_connections", "gauge", &["protocol"]),
     ("paceway_connections_refused_total", "counter", &["reason"]),

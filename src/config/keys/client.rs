@@ -53,6 +53,20 @@ pub(in crate::config) const CLIENT: Keys = Keys {
 "maximum": 10000000,
 "pattern": "^[0-9]+$|\\$\\{""##,
         },
+        KeySpec {
+            name: "max_connections_per_address",
+            algorithms: "",
+            kind: "number, at most 10000000",
+            default: "`0`",
+            meaning: "connections of one client address at one time, of all workers together; all addresses of an IPv6 \
+                      `/64` are one. More are refused like those above `max_connections`. `0` is any number. \
+                      `trusted_proxies` have no limit; with `proxy_protocol` the address that they name has one",
+            schema: r##""type": ["integer", "string", "null"],
+"default": 0,
+"minimum": 0,
+"maximum": 10000000,
+"pattern": "^[0-9]+$|\\$\\{""##,
+        },
     ],
     later: &[],
     others: &[
@@ -65,6 +79,8 @@ pub(in crate::config) const CLIENT: Keys = Keys {
         meant("keepalive_timeout", &["idle_timeout"]),
         meant("keep_alive", &["idle_timeout"]),
         meant("maxconn", &["max_connections"]),
+        meant("max_connections_per_ip", &["max_connections_per_address"]),
+        meant("limit_conn", &["max_connections_per_address"]),
     ],
 };
 

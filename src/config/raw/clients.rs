@@ -81,6 +81,9 @@ impl ConfigReader {
         }
         let most = self.get(&section, "max_connections", 0, |text| at_most(text, MAX_CONNECTIONS));
         client.max_connections = usize::try_from(most).ok().and_then(NonZeroUsize::new);
+        let key = "max_connections_per_address";
+        let most = self.get(&section, key, 0, |text| at_most(text, MAX_CONNECTIONS));
+        client.max_connections_per_address = usize::try_from(most).ok().and_then(NonZeroUsize::new);
         client
     }
 

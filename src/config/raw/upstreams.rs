@@ -3,9 +3,11 @@
 use crate::{
     algorithm::Algorithm,
     config::{
-        keys::{CHARGE, RESERVED_COST, UPSTREAM},
+        keys::{CHARGE, HEALTH, RESERVED_COST, UPSTREAM},
         limiter::{Charge, LimiterConfig},
-        reader::{ConfigReader, ConfigSection, Field, MAX_TIMEOUT, at_most, find, join, span},
+        reader::{
+            ConfigReader, ConfigSection, Field, MAX_TIMEOUT, at_most, find, join, positive, span,
+        },
         settings::Upstream,
         throttle::ThrottleConfig,
         unit,
@@ -14,11 +16,11 @@ use crate::{
     key::{Cost, Reserve, ReservedCost, TrueCost, fixed_cost},
     throttle::Condition,
     upstream::{
-        ClientTls, Target, Timeouts,
+        ClientTls, HealthCheck, Target, Timeouts,
         headers::{Edits, Rules},
     },
 };
-use http::{HeaderValue, header::ACCEPT_ENCODING};
+use http::{HeaderValue, header::ACCEPT_ENCODING, uri::PathAndQuery};
 use std::time::Duration;
 
 const MAX_TARGETS: usize = 100;
@@ -90,6 +92,7 @@ impl ConfigReader {
         timeouts.idle = self.get(&section, "idle_timeout", timeouts.idle, limit);
         upstream.pool_size = self.get(&section, "pool_size", upstream.pool_size, pool_size);
         upstream.http2 = self.switch(&section, "http2");
+        upstream.health = self.health(&section);
         upstream.preserve_host = self.switch(&section, "preserve_host");
         upstream.forwarded = self.switch(&section, "forwarded");
         upstream.headers = self.header_rules(&section);
@@ -99,6 +102,27 @@ impl ConfigReader {
             refuse_compression(&mut upstream.headers.request);
         }
         upstream
+    }
+
+    /// Reads `health`.
+    fn health(&mut self, section: &ConfigSection<'_>) -> Option<HealthCheck> {
+        let field = section.get("health").filter(|field| !field.node.is_null())?;
+        let section = self.section(&field, &HEALTH)?;
+        let every = |text: &str| span(text, Duration::from_millis(100), Duration::from_secs(3600));
+        let count = |text: &str| positive(text, 100).map(|count| count as u32);
+        let every = self.get(&section, "every", Duration::from_secs(5), every);
+        let healthy = self.get(&section, "healthy", 2, count);
+        let unhealthy = self.get(&section, "unhealthy", 3, count);
+        let Some(path) = section.get("path") else {
+            let path = join(&section.path, "path");
+            self.note(section.place, &path, "is missing, as in `path: /healthz`");
+            return None;
+        };
+        let path = self.scalar(&path, |text| match text.parse::<PathAndQuery>() {
+            Ok(path) if text.starts_with('/') => Ok(path),
+            _ => Err("is no path, as in /healthz"),
+        })?;
+        Some(HealthCheck { path, every, healthy, unhealthy })
     }
 
     /// Reads `url` or `urls`. Returns an empty list after a mistake.
@@ -284,6 +308,7 @@ fn plain(name: &str) -> Upstream {
         pool_size: 1024,
         http2: false,
         tls: ClientTls::default(),
+        health: None,
         preserve_host: false,
         forwarded: false,
         headers: Rules::default(),

@@ -43,7 +43,7 @@ fn what_is_not_said_is_the_default() {
 #[test]
 fn what_clients_may_take() {
     let config = good(
-        "client: { header_timeout: 1s, idle_timeout: 2min, body_timeout: 3ms, max_connections: 7 }\n\
+        "client: { header_timeout: 1s, idle_timeout: 2min, body_timeout: 3ms, max_connections: 7, max_connections_per_address: 3 }\n\
          limits: { header_bytes: 64KiB, headers: 50, body: 10MB, uri: 16KiB }",
     );
     let (client, limits) = (config.client, config.limits);
@@ -51,6 +51,7 @@ fn what_clients_may_take() {
     assert_eq!(client.idle_timeout, Duration::from_secs(120));
     assert_eq!(client.body_timeout, Duration::from_millis(3));
     assert_eq!(client.max_connections, NonZeroUsize::new(7));
+    assert_eq!(client.max_connections_per_address, NonZeroUsize::new(3));
     assert_eq!((limits.header_bytes, limits.headers), (64 << 10, 50));
     assert_eq!((limits.body, limits.uri), (Some(10_000_000), 16 << 10));
     assert_eq!(good("client: { max_connections: 0 }").client.max_connections, None);

@@ -19,7 +19,7 @@ fn what_is_not_said_is_the_default() {
     assert_eq!(upstream.pool_size, 1024);
     assert!(!upstream.http2 && !upstream.preserve_host && !upstream.forwarded);
     assert_eq!(upstream.headers, Default::default());
-    assert_eq!(upstream.tls, Default::default());
+    assert_eq!((&upstream.tls, &upstream.health), (&Default::default(), &None));
     let short = parse("upstreams: { v: https://a }\nroutes: [{ suffix: \"*\" }]\n");
     assert_eq!(short.expect("a config"), config);
 }
@@ -260,4 +260,30 @@ fn conditions_without_effect_are_warnings() {
                 routes: [{ suffix: '*', limiters: [a], max_wait: 1s }]\n";
     let warnings = parse(text).expect("a config").warnings();
     assert!(warnings.iter().any(|warning| warning.contains("which no route to it uses")));
+}
+
+#[test]
+fn health_checks() {
+    let health = |text: &str| {
+        let config =
+            with(&format!("url: http://a, health: {text}")).map_err(|error| error.to_string())?;
+        Ok::<_, String>(config.upstreams[0].health.clone())
+    };
+    let check = health("{ path: '/up?deep' }").expect("a config").expect("checks");
+    assert_eq!((check.path.as_str(), check.every), ("/up?deep", Duration::from_secs(5)));
+    assert_eq!((check.healthy, check.unhealthy), (2, 3));
+    let check = health("{ path: /, every: 100ms, healthy: 1, unhealthy: 100 }").expect("a config");
+    let check = check.expect("checks");
+    assert_eq!((check.every, check.healthy, check.unhealthy), (Duration::from_millis(100), 1, 100));
+    for (text, mistake) in [
+        ("{ every: 5s }", "v.health.path: is missing, as in `path: /healthz`"),
+        ("{ path: up }", "v.health.path: `up` is no path, as in /healthz"),
+        ("{ path: /, every: 99ms }", "v.health.every: `99ms` must be at least 100ms"),
+        ("{ path: /, healthy: 0 }", "v.health.healthy: `0` must be at least 1"),
+        ("{ path: /, unhealthy: 101 }", "v.health.unhealthy: `101` must be at most 100"),
+        ("{ path: /, rise: 1 }", "v.health.rise: unknown key `rise`; did you mean `healthy`?"),
+    ] {
+        let error = health(text).expect_err(text);
+        assert!(error.contains(mistake), "{text}: {error}");
+    }
 }

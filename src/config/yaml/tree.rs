@@ -152,6 +152,7 @@ fn is_measure(path: &str) -> bool {
         "uri",
         "pool_size",
         "max_connections",
+        "max_connections_per_address",
         "fold_case",
         "encoded_slash",
         "trailing_dots",

@@ -2,7 +2,7 @@
 
 use crate::{
     tls::client::ClientTls,
-    upstream::{sockets::Sockets, target::Target},
+    upstream::{health::HealthCheck, sockets::Sockets, target::Target},
 };
 use metrics::{Counter, Gauge};
 use std::{sync::Arc, time::Duration};
@@ -24,6 +24,8 @@ pub struct ClusterSettings {
     pub tls: ClientTls,
     /// The bound of open connections, shared by all workers and upstreams.
     pub sockets: Arc<Sockets>,
+    /// How its addresses are checked; `None` leaves that to requests.
+    pub health: Option<HealthCheck>,
 }
 
 /// The time that an upstream may take for each step.
@@ -43,10 +45,14 @@ pub struct Timeouts {
 pub struct AddressMetrics {
     /// The number of addresses that requests are sent to now.
     pub up: Gauge,
-    /// The number of addresses that are ejected now.
+    /// The number of addresses that get no requests now: they are ejected, or their health checks fail.
     pub ejected: Gauge,
     /// Counts each ejection of an address.
     pub ejections: Counter,
+    /// Counts each health check that passed.
+    pub checks_passed: Counter,
+    /// Counts each health check that failed.
+    pub checks_failed: Counter,
 }
 
 // === impl Timeouts ===
