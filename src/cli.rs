@@ -10,6 +10,7 @@ mod health;
 mod log;
 mod man;
 mod reload;
+mod replay;
 mod run;
 mod status;
 mod table;
@@ -73,6 +74,17 @@ enum Command {
         /// The address that the connection comes from: the caller's, or a proxy's.
         #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
         client_ip: IpAddr,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Decide a recorded access log under a configuration, and show what would have happened.
+    Replay {
+        /// The configuration; `-` is stdin.
+        file: PathBuf,
+        /// The log: the gateway's JSON lines, or nginx's combined format; `-` is stdin.
+        #[arg(long, value_name = "FILE")]
+        log: PathBuf,
         /// Print JSON.
         #[arg(long)]
         json: bool,
@@ -153,6 +165,7 @@ pub fn main() -> ExitCode {
         Command::Explain { file, method, url, headers, client_ip, json } => {
             explain::explain(&file, &method, &url, &headers, client_ip, json)
         }
+        Command::Replay { file, log, json } => replay::replay(&file, &log, json),
         Command::Schema => print(config::SCHEMA.trim_end()),
         Command::Demo { port, admin_port, vendor_port } => {
             demo::demo(port, admin_port, vendor_port)

@@ -4,7 +4,7 @@ use super::{
     CommandError,
     admin_client::{AdminArgs, AdminClient, segment},
     print, print_json,
-    status::said,
+    status::by,
 };
 use http::Method;
 use serde_json::{Map, Value};
@@ -37,9 +37,10 @@ pub(super) fn resume(name: &str, args: &AdminArgs) -> Result<(), CommandError> {
         name => path(name),
     };
     let answer = AdminClient::connect(args)?.ask(&Method::DELETE, &path, None)?;
-    match args.json {
-        true => print_json(&answer),
-        false => print(&format!("{name}: as the configuration says")),
+    match (args.json, answer["removed"] == false) {
+        (true, _) => print_json(&answer),
+        (false, false) => print(&format!("{name}: as the configuration says")),
+        (false, true) => print(&format!("{name}: as the configuration says; no override was set")),
     }
 }
 
@@ -63,7 +64,11 @@ pub(super) fn set(words: &[String], args: &ChangeArgs) -> Result<(), CommandErro
     for setting in settings {
         match setting.split_once('=') {
             Some((key @ ("rate" | "mode"), value)) if !value.is_empty() => {
-                if body.insert(key.to_owned(), value.into()).is_some() {
+                let value = match value.split(',').map(str::trim).collect::<Vec<_>>() {
+                    rates if rates.len() > 1 => rates.into(),
+                    _ => Value::from(value),
+                };
+                if body.insert(key.to_owned(), value).is_some() {
                     return Err(usage(format!("`{key}` is written twice")));
                 }
             }
@@ -83,7 +88,6 @@ fn put(
     mut body: Map<String, Value>,
     args: &ChangeArgs,
 ) -> Result<(), CommandError> {
-    let values: Vec<_> = body.iter().map(|(key, value)| format!("{key} {}", said(value))).collect();
     body.insert("for".into(), args.time.as_str().into());
     body.insert("reason".into(), args.reason.as_str().into());
     let client = AdminClient::connect(&args.admin)?;
@@ -91,9 +95,6 @@ fn put(
     if args.admin.json {
         return print_json(&answer);
     }
-    let until = match answer["until"].as_str().or(answer["override"]["until"].as_str()) {
-        Some(until) => format!("until {until}"),
-        None => format!("for {}", args.time),
-    };
-    print(&format!("{name}: {}, {until}: {}", values.join(", "), args.reason))
+    let set = by(&answer["override"]).unwrap_or_else(|| format!("set for {}", args.time));
+    print(&format!("{name}: {set}"))
 }

@@ -50,7 +50,7 @@ fn text(admin: &str, ready: &Value, page: &Value) -> String {
     }
     line("store", &store(&ready["store"]));
     line("limiting", switch(&page["limiting"]));
-    if let Some(what) = by(&page["override"]) {
+    if let Some(what) = by(&page["limiting_override"]) {
         line("", &what);
     }
     let limiters = page["limiters"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -129,11 +129,15 @@ pub(super) fn by(change: &Value) -> Option<String> {
     let facts = ["rate", "mode", "pause", "limiting"];
     let values = facts.iter().filter_map(|name| {
         let value = change.get(*name).filter(|value| !value.is_null())?;
-        Some(format!("{name} {}", said(value)))
+        Some(match value {
+            Value::Bool(_) => (*name).to_owned(),
+            Value::Array(_) => format!("{name} {}", list(value)),
+            value => format!("{name} {}", said(value)),
+        })
     });
     let values: Vec<_> = values.collect();
     let mut text = format!("override: {}", values.join(", "));
-    for (name, before) in [("until", "until "), ("author", "by "), ("reason", "")] {
+    for (name, before) in [("until", "until "), ("by", "by "), ("reason", "")] {
         if let Some(value) = change.get(name).filter(|value| !value.is_null()) {
             text += &format!(", {before}{}", said(value));
         }

@@ -1,6 +1,6 @@
 //! The commands that ask a running gateway, as an operator types them.
 
-use crate::support::{Gateway, Upstream, free_port, paceway, reply};
+use crate::support::{Gateway, Redis, Upstream, eventually, free_port, paceway};
 use serde_json::Value;
 use std::fs;
 
@@ -124,64 +124,60 @@ async fn top_shows_the_keys_that_use_most() {
     assert_eq!([&said["rows"][0]["key"], &said["sort"]], ["acme", "used"]);
 }
 
-/// The requests of the commands that change something, as the admin side reads them.
+/// Two gateways share what an operator changes on one of them.
 #[tokio::test(flavor = "multi_thread")]
-async fn changes_are_sent_as_the_admin_side_reads_them() {
-    let admin = Upstream::start(|call| match &*call.target {
-        "/readyz" => reply("200 OK", &[("Paceway-Origin", "admin")], "{\"ready\":true}"),
-        "/limiters/none/override" => {
-            reply("404 Not Found", &[], "{\"detail\":\"there is no such limiter\"}")
-        }
-        _ => reply("200 OK", &[], "{\"until\":\"2026-11-24T10:00:00Z\"}"),
+async fn changes_take_effect_on_all_gateways() {
+    let (upstream, redis) = (Upstream::ok().await, Redis::start());
+    let yaml = config(&upstream, &format!("store: \"{}\"\n", redis.url()));
+    let [one, other] = [Gateway::start(&yaml).await, Gateway::start(&yaml).await];
+    let end = ["--for", "10min", "--reason", "vendor asked"];
+    let until = async |name: &'static str, expected: fn(&Value) -> bool| {
+        eventually("the other gateway shows the change", async || {
+            expected(&other.limiter(name).await).then_some(())
+        })
+        .await;
+    };
+    let (code, out, err) = ask(&one, &[&["pause", "account"][..], &end].concat());
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    assert!(
+        out.starts_with("account: override: pause, until ") && out.ends_with("vendor asked\n"),
+        "{out}"
+    );
+    until("account", |limiter| limiter["override"]["pause"] == true).await;
+    assert_eq!(other.get("/").await.status, 429);
+    let (_, out, _) = ask(&other, &["status"]);
+    assert!(out.contains("override: pause, until "), "{out}");
+    let (code, out, err) = ask(&other, &["resume", "account"]);
+    assert_eq!((code, &*out, &*err), (Some(0), "account: as the configuration says\n", ""));
+    let (_, out, _) = ask(&other, &["resume", "account"]);
+    assert!(out.contains("no override was set"), "{out}");
+
+    let set = [&["set", "shop", "rate=1/s,20/min", "mode=observe"][..], &end].concat();
+    let (code, out, err) = ask(&one, &set);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    assert!(out.starts_with("shop: override: rate 1/s, 20/min, mode observe, until "), "{out}");
+    until("shop", |limiter| limiter["mode"] == "observe").await;
+    assert_eq!(ask(&one, &[&["set", "limiting=off"][..], &end].concat()).0, Some(0));
+    until("account", |_| true).await;
+    eventually("limiting is off", async || {
+        let (_, out, _) = ask(&other, &["status"]);
+        out.contains("limiting   off: every request is forwarded").then_some(())
     })
     .await;
-    let address = admin.address().to_string();
-    let run = |args: &[&str]| {
-        let output = paceway(&[args, &["--admin", &address]].concat());
-        (output.status.code(), text(&output.stdout), text(&output.stderr))
-    };
-    let end = ["--for", "10m", "--reason", "vendor asked"];
-    let body = |value: &str| format!("{{\"for\":\"10m\",\"reason\":\"vendor asked\",{value}}}");
-    for (args, method, target, expected) in [
-        (&["pause", "search"][..], "PUT", "/limiters/search/override", "\"pause\":true"),
-        (&["set", "search", "rate=2/s"], "PUT", "/limiters/search/override", "\"rate\":\"2/s\""),
-        (
-            &["set", "a.b", "mode=observe", "rate=2/s"],
-            "PUT",
-            "/limiters/a.b/override",
-            "\"mode\":\"observe\",\"rate\":\"2/s\"",
-        ),
-        (&["set", "limiting=off"], "PUT", "/limiting", "\"limiting\":\"off\""),
-        (&["resume", "search"], "DELETE", "/limiters/search/override", ""),
-        (&["resume", "limiting"], "DELETE", "/limiting", ""),
+    assert_eq!(ask(&other, &["resume", "limiting", "--json"]).1, "{\n  \"removed\": true\n}\n");
+
+    for (args, code, expected) in [
+        (&["pause", "acount"][..], 1, "there is no such limiter"),
+        (&["set", "account", "rate=0/s"], 1, "at least 1"),
+        (&["set", "account"], 2, "as in `paceway set search rate=2/s`"),
+        (&["set", "account", "burst=5"], 2, "`burst=5` is neither rate=RATE nor mode=MODE"),
+        (&["set", "account", "rate="], 2, "`rate=` is neither"),
+        (&["set", "rate=2/s"], 2, "write a limiter and its values"),
     ] {
-        let is_change = method == "PUT";
-        let (code, out, err) = run(&[args, if is_change { &end[..] } else { &[] }].concat());
-        assert_eq!((code, err.as_str()), (Some(0), ""), "{args:?}");
-        assert!(out.contains("until 2026-11-24T10:00:00Z: vendor asked") == is_change, "{out}");
-        let call = admin.calls().pop().expect("a call");
-        assert_eq!((&*call.method, &*call.target), (method, target), "{args:?}");
-        if is_change {
-            let sent: Value = serde_json::from_slice(&call.body).expect("JSON");
-            let expected: Value = serde_json::from_str(&body(expected)).expect("JSON");
-            assert_eq!(sent, expected, "{args:?}");
-        }
+        let said = ask(&one, &[args, &end].concat());
+        assert_eq!((said.0, said.1.as_str()), (Some(code), ""), "{said:?}");
+        assert!(said.2.starts_with("error: ") && said.2.contains(expected), "{said:?}");
     }
-    let (code, out, err) = run(&[&["pause", "none"][..], &end].concat());
-    assert_eq!(
-        (code, out.as_str(), err.as_str()),
-        (Some(1), "", "error: there is no such limiter")
-    );
-    for args in [
-        &["pause", "search"][..],
-        &["set", "search"],
-        &["set", "search", "burst=5"],
-        &["set", "search", "rate="],
-        &["set", "rate=2/s"],
-    ] {
-        let end = if args[0] == "set" { &end[..] } else { &[] };
-        let (code, out, err) = run(&[args, end].concat());
-        assert_eq!((code, out.as_str()), (Some(2), ""), "{args:?}: {err}");
-        assert!(err.starts_with("error: "), "{err}");
-    }
+    let (code, _, err) = ask(&one, &["pause", "account"]);
+    assert!(code == Some(2) && err.contains("--for <TIME>") && err.contains("--reason"), "{err}");
 }

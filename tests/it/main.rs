@@ -53,6 +53,7 @@ mod overrides;
 mod pauses;
 mod places;
 mod proxy;
+mod replay;
 mod reload;
 mod restarts;
 mod settle;

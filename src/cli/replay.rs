@@ -1,0 +1,164 @@
+//! `paceway replay`: decides the requests of an access log under a configuration on virtual time, and prints what would
+//! have happened beside what did.
+
+mod log_line;
+mod log_reader;
+mod simulation;
+mod tally;
+
+use super::{CommandError, config_file, load, print, print_json};
+use crate::{
+    algorithm::Micros,
+    config::{AutoRule, Config},
+    key::Template,
+};
+use anyhow::Context;
+use jiff::Timestamp;
+use log_reader::{LineCounts, LogReader};
+use serde_json::json;
+use simulation::Simulation;
+use std::{
+    fs::File,
+    io::{self, BufRead, BufReader, Write},
+    path::Path,
+};
+
+pub(super) fn replay(file: &Path, log: &Path, json: bool) -> Result<(), CommandError> {
+    if config_file::is_stdin(file) && config_file::is_stdin(log) {
+        return Err(CommandError::usage("error: stdin is either the configuration or the log"));
+    }
+    let config = load(file)?;
+    let reader: Box<dyn BufRead> = match config_file::is_stdin(log) {
+        true => Box::new(BufReader::new(io::stdin())),
+        false => {
+            let file = File::open(log).map_err(|error| {
+                CommandError::usage(format!("error: --log: cannot read {}: {error}", log.display()))
+            })?;
+            Box::new(BufReader::new(file))
+        }
+    };
+    let mut reader = LogReader::new(reader);
+    let mut simulation = Simulation::new(config.clone());
+    let mut span: Option<(Micros, Micros)> = None;
+    while let Some(request) =
+        reader.next().with_context(|| format!("cannot read {}", log.display()))?
+    {
+        span = Some((span.map_or(request.at, |(first, _)| first), request.at));
+        simulation.decide(request);
+    }
+    simulation.finish();
+    let lines = &reader.lines;
+    let notes = notes(&config, lines);
+    let time = |at| Timestamp::from_microsecond(at).map(|at| format!("{at:.3}")).ok();
+    let (from, to) = (span.and_then(|(at, _)| time(at)), span.and_then(|(_, at)| time(at)));
+    let decided = lines.json + lines.combined;
+    if json {
+        let (routes, limiters) = simulation.tally.json();
+        let reasons = lines.reasons.iter();
+        let reasons = reasons.map(|(line, reason)| json!({ "line": line, "reason": reason }));
+        print_json(&json!({
+            "lines": {
+                "read": lines.all,
+                "decided": decided,
+                "bad": lines.bad,
+                "no_request": lines.no_request,
+                "late": lines.late,
+            },
+            "from": from,
+            "to": to,
+            "routes": routes,
+            "limiters": limiters,
+            "bad_lines": reasons.collect::<Vec<_>>(),
+            "notes": notes,
+        }))?;
+    } else {
+        complain(log, lines, &notes);
+        let (from, to) = (from.unwrap_or_default(), to.unwrap_or_default());
+        let text = simulation.tally.text();
+        print(&format!("{decided} requests from {from} to {to}\n\n{}", text.trim_end()))?;
+    }
+    match decided {
+        0 => Err(anyhow::anyhow!("{} has no line that can be decided", log.display()).into()),
+        _ => Ok(()),
+    }
+}
+
+/// Writes bad lines and notes to stderr.
+fn complain(log: &Path, lines: &LineCounts, notes: &[String]) {
+    let mut err = io::stderr().lock();
+    // If stderr is closed, the error cannot be reported either.
+    for (line, reason) in &lines.reasons {
+        let _ = writeln!(err, "{}:{line}: {reason}", log.display());
+    }
+    let unlisted = lines.bad - lines.reasons.len() as u64;
+    if unlisted > 0 {
+        let _ = writeln!(err, "{}: {unlisted} more bad lines", log.display());
+    }
+    for note in notes {
+        let _ = writeln!(err, "note: {note}");
+    }
+}
+
+/// Sentences about all that the log lacks, and that the replay therefore cannot know.
+fn notes(config: &Config, lines: &LineCounts) -> Vec<String> {
+    let mut notes = Vec::new();
+    let is_known = |header: &str| match header {
+        "host" => lines.combined == 0,
+        "referer" | "user-agent" => lines.json == 0,
+        _ => false,
+    };
+    let mut templates: Vec<(&str, &str, &Template)> = Vec::new();
+    for limiter in &config.limiters {
+        templates.extend(limiter.key.as_ref().map(|key| (&*limiter.name, "key", key)));
+    }
+    for charge in config.routes.iter().flat_map(|route| &route.limiters) {
+        let name = &*config.limiters[charge.limiter].name;
+        let cost = charge.cost.template().map(|cost| (name, "cost", cost));
+        templates.extend(cost.filter(|cost| !templates.contains(cost)));
+    }
+    for (name, what, template) in templates {
+        let lacks_header = template.headers().any(|header| !is_known(header.as_str()));
+        let lacks_host = template.text().contains("{host}") && lines.combined > 0;
+        if lacks_header || lacks_host || template.reads_body() {
+            let effect = match what {
+                "key" => "all requests without it share one bucket",
+                _ => "every request has the cost that is charged without it",
+            };
+            notes.push(format!(
+                "the log does not have all of the {what} `{}` of the limiter `{name}`: {effect}",
+                template.text()
+            ));
+        }
+    }
+    if lines.combined > 0 {
+        notes.push(
+            "the combined format has whole seconds, and no waits: the requests of a second are spread evenly over it"
+                .into(),
+        );
+        let hosts = config.routes.iter().filter(|route| route.host.is_some());
+        for route in hosts {
+            notes
+                .push(format!("the log has no hosts: no request takes the route `{}`", route.name));
+        }
+    }
+    for limiter in &config.limiters {
+        match limiter.auto {
+            Some(AutoRule::Rate(_)) => notes.push(format!(
+                "the limiter `{}` keeps the rate with which it starts, because the log has no answers of the upstream",
+                limiter.name
+            )),
+            Some(AutoRule::Margin(_)) => notes.push(format!(
+                "the limiter `{}` has no margin, because the log has no answers of the upstream",
+                limiter.name
+            )),
+            None => {}
+        }
+    }
+    if lines.late > 0 {
+        notes.push(format!(
+            "{} requests are logged more than 20000 lines too late, and are decided at the time of the line before",
+            lines.late
+        ));
+    }
+    notes
+}
