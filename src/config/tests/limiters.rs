@@ -349,6 +349,7 @@ fn the_state_of_an_instance_is_its_own() {
 #[case::keys(
     "limiters: { a: { rate: 5/s, key: 'x:{header.x-shop}{segment.2}', scope: instance } }"
 )]
+#[case::body_key("limiters: { a: { rate: 5/s, key: '{body./model}' } }")]
 #[case::proxies("trusted_proxies: [10.0.0.0/8, '::1', '${SET:-10.0.0.1}']")]
 fn what_one_takes_the_other_does_too(#[case] text: &str) {
     let text = format!("upstream: http://a\nroutes: [{{ suffix: \"*\" }}]\n{text}\n");
