@@ -425,7 +425,10 @@ async fn the_metrics_are_those_of_the_contract_and_pass_promtool() {
         ("status", &["200", "429"]),
         ("kind", &["timeout", "unreachable", "refused", "protocol", "foreign"]),
         ("protocol", &["http1", "http2", "tunnel"]),
-        ("reason", &["limit", "tls", "proxy_protocol", "header_timeout", "stalled", "http2"]),
+        (
+            "reason",
+            &["limit", "address", "tls", "proxy_protocol", "header_timeout", "stalled", "http2"],
+        ),
         ("stream", &["stdout", "stderr"]),
         ("version", &[env!("CARGO_PKG_VERSION")]),
     ];
