@@ -414,6 +414,7 @@ async fn the_metrics_are_those_of_the_contract_and_pass_promtool() {
                 "exhausted",
                 "not_repeatable",
                 "cancelled",
+                "passed",
             ],
         ),
         ("limiter", &["account", "day", "seen", "idle"]),
