@@ -79,7 +79,9 @@ fn slowly(routes: &[Route], method: &Method, host: Option<&str>, path: &str) -> 
     let rank = |route: &Route| {
         // Among suffixes of equal length, whole segments come first, because they match fewer paths.
         let suffix = match &route.path {
-            PathRule::Suffix(suffix) => Some((Reverse(suffix.len()), !matches!(suffix, Suffix::Segments(_)))),
+            PathRule::Suffix(suffix) => {
+                Some((Reverse(suffix.len()), !matches!(suffix, Suffix::Segments(_))))
+            }
             // No path matches both templates here.
             PathRule::Template(_) => None,
         };
