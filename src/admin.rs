@@ -181,6 +181,9 @@ async fn readyz(State(admin): State<Admin>) -> impl IntoResponse {
     };
     let mut said = json!({ "ready": ready, "reasons": reasons });
     said["config"] = reload::shown(admin.live.loaded());
+    if let Some(limits) = admin.live.limits_status() {
+        said["limits_from"] = reload::limits(limits);
+    }
     if let Some(health) = &admin.health {
         said["store"] = store(health);
     }

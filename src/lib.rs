@@ -24,6 +24,7 @@ pub mod plan;
 pub mod learn;
 pub mod proxy;
 pub mod live;
+pub mod limits_from;
 pub mod overrides;
 pub mod admin;
 pub mod server;

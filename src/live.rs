@@ -8,6 +8,7 @@ mod certificates;
 mod clusters;
 mod error;
 mod file;
+mod limits_status;
 mod outcome;
 mod parts;
 mod restart;
@@ -17,13 +18,13 @@ mod watcher;
 pub use clusters::clusters;
 pub use error::{ReloadError, UnusableUpstream};
 pub use file::{ConfigFile, ReadFile};
-
+pub use limits_status::LimitsStatus;
 pub use outcome::{LoadedConfig, Reloaded};
 pub use parts::ConfigParts;
 pub use watcher::watch_file;
 
 use crate::{
-    config::{Config, ConfigEdit},
+    config::{Config, ConfigEdit, LimitRow},
     learn, metrics,
     plan::{CountLedger, Plan},
     proxy::{CurrentProxy, Proxy},
@@ -59,6 +60,8 @@ pub struct Live {
     /// other.
     seen: Mutex<Option<Fingerprint>>,
     loaded: Mutex<LoadedConfig>,
+    /// The state of `limits_from`; `None` if the configuration has none.
+    limits: Mutex<Option<LimitsStatus>>,
 }
 
 /// All that a change replaces, beside the plan.
@@ -106,6 +109,7 @@ impl Live {
             seen: Mutex::new(parts.file.fingerprint),
             changing: Mutex::new(Changing { parts, clusters, sockets, workers: Vec::new() }),
             loaded: Mutex::new(loaded),
+            limits: Mutex::default(),
             plan: ArcSwap::new(plan),
         })
     }
@@ -254,6 +258,27 @@ impl Live {
     /// Reads the certificates for clients again if their files have changed.
     pub fn refresh_certificates(&self) {
         self.certificates.refresh(false);
+    }
+
+    /// Checks the configuration with other rows of `limits_from`, and changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`ReloadError::Config`] with the mistakes as `paceway check` prints them.
+    pub fn check_rows(&self, rows: Arc<[LimitRow]>) -> Result<(), ReloadError> {
+        let parts = ConfigParts { rows, ..self.changing.lock().parts.clone() };
+        parts.effective()?;
+        Ok(())
+    }
+
+    /// Notes the state of `limits_from`, for `/readyz`.
+    pub fn set_limits_status(&self, status: Option<LimitsStatus>) {
+        *self.limits.lock() = status;
+    }
+
+    /// The state of `limits_from`; `None` if the configuration has none.
+    pub fn limits_status(&self) -> Option<LimitsStatus> {
+        self.limits.lock().clone()
     }
 
     /// The result of the last reload, and the hash of the configuration that is in use.

@@ -57,6 +57,9 @@ const OPEN_FILES: &str = "process_open_fds";
 const CONFIG_RELOADS: &str = "paceway_config_reloads_total";
 const CONFIG_LOADED: &str = "paceway_config_loaded_timestamp_seconds";
 const CONFIG_INFO: &str = "paceway_config_info";
+const LIMITS_FROM_UP: &str = "paceway_limits_from_up";
+const LIMITS_FROM_ERRORS: &str = "paceway_limits_from_errors_total";
+const LIMITS_FROM_LOADED: &str = "paceway_limits_from_loaded_timestamp_seconds";
 const BUILD_INFO: &str = "paceway_build_info";
 
 /// Handles for the connections of clients, shared by all workers.
@@ -280,6 +283,21 @@ pub fn config_loaded(at: Timestamp) {
     gauge!(CONFIG_LOADED).set(at.as_millisecond() as f64 / 1e3);
 }
 
+/// Sets whether the database of `limits_from` gave its rows at the last query.
+pub fn limits_from_up(is_up: bool) {
+    gauge!(LIMITS_FROM_UP).set(f64::from(u8::from(is_up)));
+}
+
+/// Returns the counter of queries of `limits_from` that failed.
+pub fn limits_from_errors() -> Counter {
+    counter!(LIMITS_FROM_ERRORS)
+}
+
+/// Sets the time at which the database of `limits_from` gave its rows last.
+pub fn limits_from_loaded(at: Timestamp) {
+    gauge!(LIMITS_FROM_LOADED).set(at.as_millisecond() as f64 / 1e3);
+}
+
 /// Appends the metric with the hash of the configuration in use. The exporter would keep a line for each earlier hash.
 pub fn config_info(text: &mut String, hash: &str) {
     family(text, CONFIG_INFO, "gauge", "The configuration in use, by the hash of its file.");
@@ -359,6 +377,9 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
 fn describe() {
     describe_counter!(CONFIG_RELOADS, "Reloads of the configuration, by result.");
     describe_gauge!(CONFIG_LOADED, "When the configuration in use was loaded, in Unix time.");
+    describe_gauge!(LIMITS_FROM_UP, "Whether the database of limits_from gave its rows last time.");
+    describe_counter!(LIMITS_FROM_ERRORS, "Queries of limits_from that failed.");
+    describe_gauge!(LIMITS_FROM_LOADED, "When limits_from gave its rows last, in Unix time.");
     describe_gauge!(CONNECTIONS, "Connections of clients, by protocol.");
     describe_counter!(CONNECTIONS_REFUSED, "Connections of clients that were ended, by reason.");
     describe_histogram!(STORE_SECONDS, Unit::Seconds, "Time of one call of the store.");

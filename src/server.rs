@@ -36,6 +36,7 @@ pub use mount::router;
 use crate::{
     admin::{self, AdminParts},
     config::Config,
+    limits_from::LimitsFollower,
     live::{ConfigParts, Live, ReadFile, supervisor, watch_file},
     log, metrics,
     overrides::Overrides,
@@ -138,6 +139,9 @@ impl Server {
             let source = StoreSource::open(&plan, notified).await?;
             let parts = ConfigParts::of(self.file);
             let live = Arc::new(Live::new(plan, parts, shares.upstreams, leases)?);
+            let mut limits = LimitsFollower::new(live.clone());
+            limits.load().await;
+            tokio::spawn(limits.follow());
             let draining = Arc::new(AtomicBool::new(false));
             let hangups = signal(SignalKind::hangup()).map_err(system)?;
             tokio::spawn(watch_file(live.clone(), hangups));

@@ -1,7 +1,7 @@
 //! Reads the configuration again when an operator asks for it, and shows which one is in use.
 
 use super::{Admin, limiters::PageError};
-use crate::live::{LoadedConfig, ReloadError};
+use crate::live::{LimitsStatus, LoadedConfig, ReloadError};
 use axum::{Json, extract::State, http::StatusCode};
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
@@ -35,6 +35,19 @@ pub(super) fn shown(loaded: LoadedConfig) -> Value {
     }
     if !needs_restart.is_empty() {
         said["needs_restart"] = needs_restart.into();
+    }
+    said
+}
+
+/// Describes the database of `limits_from`, and how many of its rows are in use.
+pub(super) fn limits(status: LimitsStatus) -> Value {
+    let LimitsStatus { up, error, loaded, rows, invalid } = status;
+    let mut said = json!({ "up": up, "rows": rows, "invalid": invalid });
+    if let Some(error) = error {
+        said["error"] = error.into();
+    }
+    if let Some(at) = loaded {
+        said["loaded"] = format!("{at:.3}").into();
     }
     said
 }

@@ -5,6 +5,7 @@ mod admin;
 mod charge;
 mod client;
 mod limiter;
+mod limits_from;
 mod process;
 mod route;
 mod spec;
@@ -17,6 +18,7 @@ pub(super) use admin::ADMIN;
 pub(super) use charge::{CHARGE, RESERVED_COST};
 pub(super) use client::{CLIENT, LIMITS, PATHS};
 pub(super) use limiter::LIMITER;
+pub(super) use limits_from::LIMITS_FROM;
 pub(super) use process::ROOT;
 pub(super) use route::ROUTE;
 pub(super) use spec::{KeySpec, Keys};
@@ -42,6 +44,7 @@ pub(super) const SECTIONS: [&Keys; 18] = [
     &HEADERS,
     &EDITS,
     &LIMITER,
+    &LIMITS_FROM,
     &CHARGE,
     &RESERVED_COST,
     &ROUTE,

@@ -6,6 +6,7 @@ mod certificates;
 mod clients;
 mod headers;
 mod limiters;
+mod limits_from;
 mod route_conflicts;
 mod route_paths;
 mod routes;
@@ -115,6 +116,7 @@ impl ConfigReader {
             limiting: self.one_of(&root, "limiting", &on_or_off).unwrap_or(true),
             upstreams,
             limiters,
+            limits_from: self.limits_from(&root),
             routes,
             document: Arc::new(document.clone().without_token()),
             clear_secrets: std::mem::take(&mut self.clear_secrets),

@@ -5,6 +5,7 @@ use super::{
     document::Document,
     http::{ClientLimits, Limits, ServerTls},
     limiter::{Charge, FailurePolicy, LimiterConfig},
+    limits_from::LimitsFrom,
     throttle::ThrottleConfig,
 };
 use crate::{
@@ -58,6 +59,8 @@ pub struct Config {
     pub upstreams: Vec<Upstream>,
     /// All limiters. Charges refer to limiters by their index.
     pub limiters: Vec<LimiterConfig>,
+    /// The database whose rows replace limiters, or add some.
+    pub limits_from: Option<LimitsFrom>,
     /// At least one route. The table of routes refers to them by their index.
     pub routes: Vec<Route>,
     /// The file, from which a changed configuration is made.

@@ -1,18 +1,20 @@
 //! The parts that the configuration of a running gateway is made of.
 
 use super::file::ReadFile;
-use crate::config::{Config, ConfigEdit, ConfigError};
+use crate::config::{Config, ConfigEdit, ConfigError, LimitRow};
 use std::sync::Arc;
 
 /// The parts that the configuration of a running gateway is made of. A change replaces one of them, and [`Live`](super::Live)
 /// makes the whole again.
 ///
-/// A further source (limits from a database) is a further field here and a further step of
+/// A further source is a further field here and a further step of
 /// [`Self::effective`]; its task calls `live.apply(|parts| parts.field = value)`.
 #[derive(Debug, Clone)]
 pub struct ConfigParts {
     /// The configuration file as it was read last without a mistake.
     pub file: Arc<ReadFile>,
+    /// The rows of `limits_from` that are in use. They replace limiters of the file, or add some.
+    pub rows: Arc<[LimitRow]>,
     /// The values that operators have overridden.
     pub overrides: Vec<ConfigEdit>,
 }
@@ -22,11 +24,11 @@ pub struct ConfigParts {
 impl ConfigParts {
     /// The parts at a start, before any other source than the file is read.
     pub fn of(file: Arc<ReadFile>) -> Self {
-        Self { file, overrides: Vec::new() }
+        Self { file, rows: Arc::default(), overrides: Vec::new() }
     }
 
     /// The configuration that all parts together make. Later parts replace values of earlier ones.
     pub(super) fn effective(&self) -> Result<Config, ConfigError> {
-        self.file.config.edited(&self.overrides)
+        self.file.config.with_rows(&self.rows)?.edited(&self.overrides)
     }
 }

@@ -40,6 +40,7 @@ mod library;
 mod lifecycle;
 mod limiters;
 mod limits;
+mod limits_from;
 mod lost_state;
 mod logs;
 mod measures;

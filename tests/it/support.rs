@@ -6,6 +6,7 @@
 
 mod authority;
 mod cluster;
+mod database;
 mod dns;
 mod frames;
 mod gateway;
@@ -17,6 +18,7 @@ mod wire;
 
 pub(crate) use authority::Authority;
 pub(crate) use cluster::Cluster;
+pub(crate) use database::{DatabaseServer, ServerKind};
 pub(crate) use dns::{Dns, Says};
 pub(crate) use frames::{Frames, PREFACE, block, frame, headers};
 pub(crate) use gateway::{Gateway, faketime, paceway, paceway_fed, paceway_in};

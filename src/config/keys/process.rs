@@ -236,6 +236,17 @@ pub(in crate::config) const ROOT: Keys = Keys {
 }"##,
         },
         KeySpec {
+            name: "limits_from",
+            algorithms: "",
+            kind: "[map](#limits_from)",
+            default: "none",
+            meaning: "a query of PostgreSQL or MySQL whose rows replace `limiters`, or add some",
+            schema: r##""anyOf": [
+  { "type": "null" },
+  { "$ref": "#/$defs/limits_from" }
+]"##,
+        },
+        KeySpec {
             name: "routes",
             algorithms: "",
             kind: "list of [routes](#routes)",

@@ -1,0 +1,68 @@
+//! The database that limiters come from, as the configuration names it. Asks no database.
+
+use std::{fmt, time::Duration};
+
+/// A query whose rows replace limiters of the file, or add some.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimitsFrom {
+    /// The database.
+    pub url: DatabaseUrl,
+    /// The query, whose columns are `name`, keys of a limiter, and `enabled`.
+    pub query: String,
+    /// The pause between two queries.
+    pub every: Duration,
+}
+
+/// The URL of a database. It may hold a password, which nothing shows.
+#[derive(Clone, PartialEq, Eq)]
+pub struct DatabaseUrl {
+    text: String,
+    kind: DatabaseKind,
+}
+
+/// The protocol that a database speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DatabaseKind {
+    /// PostgreSQL.
+    Postgres,
+    /// MySQL or MariaDB.
+    MySql,
+}
+
+// === impl DatabaseUrl ===
+
+impl DatabaseUrl {
+    /// Reads a URL.
+    ///
+    /// # Errors
+    ///
+    /// The reason, if the scheme is that of no database that is known. It does not quote the URL.
+    pub fn parse(text: &str) -> Result<Self, &'static str> {
+        let kind = match text.split_once("://") {
+            Some(("postgres" | "postgresql", _)) => DatabaseKind::Postgres,
+            Some(("mysql" | "mariadb", _)) => DatabaseKind::MySql,
+            _ => {
+                return Err(
+                    "is no URL of a database; write postgres://USER:PASSWORD@HOST/DATABASE, or mysql://...",
+                );
+            }
+        };
+        Ok(Self { text: text.to_owned(), kind })
+    }
+
+    /// The protocol of the database.
+    pub fn kind(&self) -> DatabaseKind {
+        self.kind
+    }
+
+    /// The URL with its password.
+    pub fn reveal(&self) -> &str {
+        &self.text
+    }
+}
+
+impl fmt::Debug for DatabaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DatabaseUrl({:?}, ***)", self.kind)
+    }
+}

@@ -1,0 +1,54 @@
+//! Reads `limits_from`. Asks no database.
+
+use crate::config::{
+    keys::LIMITS_FROM,
+    limits_from::{DatabaseUrl, LimitsFrom},
+    reader::{ConfigReader, ConfigSection, join, span},
+};
+use std::time::Duration;
+
+const SHORTEST: Duration = Duration::from_millis(100);
+const HOUR: Duration = Duration::from_secs(3600);
+const MAX_QUERY: usize = 16 << 10;
+
+impl ConfigReader {
+    pub(super) fn limits_from(&mut self, root: &ConfigSection<'_>) -> Option<LimitsFrom> {
+        let section = self.section(&root.get("limits_from")?, &LIMITS_FROM)?;
+        let mut missing = |key: &str, example: &str| {
+            let reason = format!("is missing, as in `{example}`");
+            self.note(section.place, &join(&section.path, key), reason);
+        };
+        let (url, query) = (section.get("url"), section.get("query"));
+        if url.is_none() {
+            missing("url", "url: postgres://paceway:${DB_PASSWORD}@db/limits");
+        }
+        if query.is_none() {
+            missing("query", "query: select name, rate, burst, enabled from limits");
+        }
+        // The URL may hold a password, so no message quotes it.
+        let url = url.and_then(|field| {
+            let parsed = field.scalar().map(|scalar| DatabaseUrl::parse(&scalar.text));
+            match parsed {
+                Some(Ok(url)) => Some(url),
+                Some(Err(reason)) => {
+                    self.note_at(&field, reason);
+                    None
+                }
+                None => {
+                    self.note_at(&field, "must be a single value");
+                    None
+                }
+            }
+        });
+        let query = query.and_then(|field| {
+            self.scalar(&field, |text| match text.trim() {
+                "" => Err("is empty"),
+                text if text.len() > MAX_QUERY => Err("is longer than 16KiB"),
+                text => Ok(text.to_owned()),
+            })
+        });
+        let every = Duration::from_secs(5);
+        let every = self.get(&section, "every", every, |text| span(text, SHORTEST, HOUR));
+        Some(LimitsFrom { url: url?, query: query?, every })
+    }
+}
