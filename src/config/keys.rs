@@ -28,7 +28,7 @@ pub(super) use tls::{CERTIFICATE, STORE_TLS, TLS};
 pub(super) use upstream::{EDITS, HEADERS, HEALTH, UPSTREAM};
 
 /// The sections below the top of the file, in the order of the schema.
-pub(super) const SECTIONS: [&Keys; 18] = [
+pub(super) const SECTIONS: [&Keys; 19] = [
     &ADMIN,
     &STORE,
     &STORE_TLS,
