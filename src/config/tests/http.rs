@@ -119,7 +119,7 @@ fn the_request_line_is_a_part_of_the_headers() {
 )]
 #[case::far(
     "@colour: red",
-    "client.colour: unknown key `colour`; known here: header_timeout, idle_timeout, body_timeout, max_connections"
+    "client.colour: unknown key `colour`; known here: header_timeout, idle_timeout, body_timeout, max_connections, max_connections_per_address"
 )]
 fn one_message_for_clients(#[case] text: &str, #[case] message: &str) {
     one_message(&format!("client: {{ {text} }}"), message);
