@@ -231,8 +231,8 @@ impl Failure {
                 )
             }
             Self::Throttled { policy, retry_after, .. } => format!(
-                "the upstream has refused calls, so the limiter `{}` is paused for longer than this request may wait; \
-                 come back in {:.3} s",
+                "the limiter `{}` is paused for longer than this request may wait, because the upstream has refused calls \
+                 or an operator has paused it; come back in {:.3} s",
                 policy.name,
                 seconds(*retry_after)
             ),

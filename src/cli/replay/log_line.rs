@@ -32,7 +32,7 @@ pub(super) struct LoggedRequest {
     pub(super) headers: HeaderMap,
     /// The time that the upstream took, µs; 0 if the log does not say it.
     pub(super) took: Micros,
-    pub(super) recorded: Ending,
+    pub(super) recorded: LoggedEnding,
     /// How long it waited, µs; `None` if the log does not say it.
     pub(super) waited: Option<Micros>,
     /// The limiter that bound it.
@@ -41,7 +41,7 @@ pub(super) struct LoggedRequest {
 
 /// The end of a request, in a log or in a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(super) enum LoggedEnding {
     Passed,
     Waited,
     /// Limiters, a pause or a full queue refused it.
@@ -98,10 +98,10 @@ fn json(line: &str) -> Result<LoggedRequest, LineError> {
     let client = need("client")?.parse().map_err(|_| bad("`client` is no address"))?;
     let (waited, took) = (micros("wait_ms"), micros("upstream_ms").unwrap_or_default());
     let recorded = match need("outcome")? {
-        "passed" | "observed" => Ending::Passed,
-        "waited" => Ending::Waited,
-        "refused" | "throttled" | "queue-full" | "queue_full" => Ending::Refused,
-        _ => Ending::Other,
+        "passed" | "observed" => LoggedEnding::Passed,
+        "waited" => LoggedEnding::Waited,
+        "refused" | "throttled" | "queue-full" | "queue_full" => LoggedEnding::Refused,
+        _ => LoggedEnding::Other,
     };
     let host = text("host").map(str::to_owned);
     let mut headers = HeaderMap::new();
@@ -143,8 +143,8 @@ fn combined(line: &str) -> Result<LoggedRequest, LineError> {
     let (method, target) = (words.next().unwrap_or_default(), words.next());
     let target = target.ok_or_else(|| bad("the request has no target"))?;
     let recorded = match status.and_then(|status| status.parse::<u16>().ok()) {
-        Some(429) => Ending::Refused,
-        Some(_) => Ending::Passed,
+        Some(429) => LoggedEnding::Refused,
+        Some(_) => LoggedEnding::Passed,
         None => return Err(bad("no status")),
     };
     let mut headers = HeaderMap::new();
@@ -193,7 +193,10 @@ mod tests {
         let read = LoggedRequest::parse(JSON).expect("a request");
         assert_eq!(read.at % 60_000_000, 2_000_000);
         assert_eq!((read.took, read.waited), (99_500, Some(400_500)));
-        assert_eq!((read.uri.to_string(), read.recorded), ("/search?q=1".into(), Ending::Waited));
+        assert_eq!(
+            (read.uri.to_string(), read.recorded),
+            ("/search?q=1".into(), LoggedEnding::Waited)
+        );
         assert_eq!((read.limiter.as_deref(), read.host.as_deref()), (Some("shop"), Some("a:80")));
     }
 
@@ -203,7 +206,7 @@ mod tests {
         let other = LoggedRequest::parse(JSON).expect("a request");
         assert_eq!(read.at, other.at);
         assert_eq!(read.headers[USER_AGENT], "curl/8");
-        assert_eq!((read.headers.len(), read.recorded), (1, Ending::Passed));
+        assert_eq!((read.headers.len(), read.recorded), (1, LoggedEnding::Passed));
     }
 
     #[rstest]

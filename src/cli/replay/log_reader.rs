@@ -21,7 +21,7 @@ pub(super) struct LogReader<R> {
     log: R,
     buffer: Vec<u8>,
     is_at_end: bool,
-    window: BinaryHeap<Reverse<Arrival>>,
+    window: BinaryHeap<Reverse<OrderedLine>>,
     /// Requests of one second of a log that has whole seconds.
     second: Vec<LoggedRequest>,
     /// The arrival of the request that was returned last.
@@ -45,7 +45,7 @@ pub(super) struct LineCounts {
 }
 
 /// A request in the window, by its arrival and the number of its line.
-struct Arrival(Micros, u64, LoggedRequest);
+struct OrderedLine(Micros, u64, LoggedRequest);
 
 // === impl LogReader ===
 
@@ -68,7 +68,9 @@ impl<R: BufRead> LogReader<R> {
                 self.spread();
             }
         }
-        let Some(Reverse(Arrival(at, _, mut request))) = self.window.pop() else { return Ok(None) };
+        let Some(Reverse(OrderedLine(at, _, mut request))) = self.window.pop() else {
+            return Ok(None);
+        };
         if at < self.last {
             self.lines.late += 1;
         }
@@ -125,7 +127,7 @@ impl<R: BufRead> LogReader<R> {
     fn keep(&mut self, request: LoggedRequest) {
         if request.format == LogFormat::Json {
             self.lines.json += 1;
-            return self.window.push(Reverse(Arrival(request.at, self.lines.all, request)));
+            return self.window.push(Reverse(OrderedLine(request.at, self.lines.all, request)));
         }
         self.lines.combined += 1;
         let is_same = self.second.first().is_none_or(|first| first.at == request.at);
@@ -142,32 +144,32 @@ impl<R: BufRead> LogReader<R> {
         for (i, mut request) in all.into_iter().enumerate() {
             request.at += i as Micros * 1_000_000 / count;
             // The order within the second is that of the lines, whose numbers are not kept.
-            self.window.push(Reverse(Arrival(request.at, i as u64, request)));
+            self.window.push(Reverse(OrderedLine(request.at, i as u64, request)));
         }
     }
 }
 
-// === impl Arrival ===
+// === impl OrderedLine ===
 
-impl Ord for Arrival {
+impl Ord for OrderedLine {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.0, self.1).cmp(&(other.0, other.1))
     }
 }
 
-impl PartialOrd for Arrival {
+impl PartialOrd for OrderedLine {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Arrival {
+impl PartialEq for OrderedLine {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Arrival {}
+impl Eq for OrderedLine {}
 
 #[cfg(test)]
 mod tests {

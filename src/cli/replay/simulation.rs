@@ -2,7 +2,7 @@
 //! nothing and reads no clock.
 
 use super::{
-    log_line::{Ending, LoggedRequest},
+    log_line::{LoggedEnding, LoggedRequest},
     tally::Tally,
 };
 use crate::{
@@ -36,7 +36,7 @@ pub(super) struct Simulation {
     steps: HashMap<u64, Step>,
     planned: u64,
     /// The requests that wait for a concurrency permit, by the number of their ticket.
-    queue: BTreeMap<i64, Call>,
+    queue: BTreeMap<i64, ReplayedCall>,
     tickets: i64,
     /// The requests of each route that wait.
     held: Vec<usize>,
@@ -44,7 +44,7 @@ pub(super) struct Simulation {
 }
 
 /// A request on its way through its limiters.
-struct Call {
+struct ReplayedCall {
     route: usize,
     policy: usize,
     checks: Checks,
@@ -61,7 +61,7 @@ struct Call {
 /// Something that happens later.
 enum Step {
     /// The slot of a request comes, which then takes its concurrency permits. The decision has the other permits.
-    Slot(Box<Call>, Decision),
+    Slot(Box<ReplayedCall>, Decision),
     /// A request leaves the route's waiting ones.
     Leave(usize),
     /// A call ends, and releases its concurrency permits.
@@ -100,11 +100,11 @@ impl Simulation {
         let route = call.as_ref().map_or_else(|route| *route, |call| Some(call.route));
         self.tally.recorded(route, logged.limiter.as_deref(), recorded, waited);
         match call {
-            Err(route) => self.tally.decided(route, Ending::Other, 0),
+            Err(route) => self.tally.decided(route, LoggedEnding::Other, 0),
             Ok(call) if call.checks.is_empty() => {
-                self.tally.decided(Some(call.route), Ending::Passed, 0);
+                self.tally.decided(Some(call.route), LoggedEnding::Passed, 0);
             }
-            Ok(call) => self.ask(Call { took, ..call }),
+            Ok(call) => self.ask(ReplayedCall { took, ..call }),
         }
     }
 
@@ -114,7 +114,7 @@ impl Simulation {
     }
 
     /// Finds the limiters of a request. The error is the route of a request that the gateway answers itself, if it has one.
-    fn call(&mut self, logged: &LoggedRequest) -> Result<Call, Option<usize>> {
+    fn call(&mut self, logged: &LoggedRequest) -> Result<ReplayedCall, Option<usize>> {
         let (plan, config) = (&self.plan, &self.plan.config);
         let mut request = Request::new(());
         *request.method_mut() = logged.method.clone();
@@ -152,10 +152,20 @@ impl Simulation {
         });
         let until = logged.at + micros(plan.policies[policy].max_wait);
         let (arrival, took) = (logged.at, 0);
-        Ok(Call { route, policy, checks, limiters, ticket, arrival, until, took, is_held: false })
+        Ok(ReplayedCall {
+            route,
+            policy,
+            checks,
+            limiters,
+            ticket,
+            arrival,
+            until,
+            took,
+            is_held: false,
+        })
     }
 
-    fn ask(&mut self, call: Call) {
+    fn ask(&mut self, call: ReplayedCall) {
         let is_full =
             !call.is_held && self.held[call.route] >= self.plan.policies[call.policy].max_waiting;
         let budget = if is_full { 0 } else { (call.until - self.now).max(0) };
@@ -180,7 +190,7 @@ impl Simulation {
     }
 
     /// The slot of a request with concurrency limiters has come: it takes their permits, or waits for them.
-    fn take_places(&mut self, call: Call, decision: &Decision) {
+    fn take_places(&mut self, call: ReplayedCall, decision: &Decision) {
         let places: Checks = call.checks.iter().filter(|check| check.is_lease()).cloned().collect();
         let budget = (call.until - self.now).max(0);
         let taken = self.reserve(&places, budget, call.ticket);
@@ -199,7 +209,7 @@ impl Simulation {
         }
     }
 
-    fn enqueue(&mut self, call: Call, deadline: Micros, after: Micros) {
+    fn enqueue(&mut self, call: ReplayedCall, deadline: Micros, after: Micros) {
         let mut call = self.hold(call);
         let Some(ticket) = &mut call.ticket else { return };
         ticket.deadline = deadline;
@@ -208,17 +218,17 @@ impl Simulation {
         self.plan_step(self.now + after.max(1), Step::Ask(number));
     }
 
-    fn hold(&mut self, call: Call) -> Call {
+    fn hold(&mut self, call: ReplayedCall) -> ReplayedCall {
         if !call.is_held {
             self.held[call.route] += 1;
         }
-        Call { is_held: true, ..call }
+        ReplayedCall { is_held: true, ..call }
     }
 
     /// A request is sent at the instant `at`.
-    fn start(&mut self, call: Call, at: Micros) {
+    fn start(&mut self, call: ReplayedCall, at: Micros) {
         let wait = at - call.arrival;
-        let ending = if wait > 0 { Ending::Waited } else { Ending::Passed };
+        let ending = if wait > 0 { LoggedEnding::Waited } else { LoggedEnding::Passed };
         self.tally.decided(Some(call.route), ending, wait);
         let call = if wait > 0 { self.hold(call) } else { call };
         if call.is_held {
@@ -229,33 +239,33 @@ impl Simulation {
         }
     }
 
-    fn refuse(&mut self, call: Call, bound_by: usize) {
+    fn refuse(&mut self, call: ReplayedCall, bound_by: usize) {
         if call.is_held {
             self.held[call.route] -= 1;
         }
-        self.tally.decided(Some(call.route), Ending::Refused, 0);
-        self.tally.limiter(call.limiters[bound_by], Ending::Refused, 0);
+        self.tally.decided(Some(call.route), LoggedEnding::Refused, 0);
+        self.tally.limiter(call.limiters[bound_by], LoggedEnding::Refused, 0);
     }
 
     /// Counts the verdict of each limiter on an admitted request: of one with several rates the one that is furthest from
     /// "pass".
-    fn count(&mut self, call: &Call, decision: &Decision) {
-        let mut last: Option<(usize, Ending, Micros)> = None;
+    fn count(&mut self, call: &ReplayedCall, decision: &Decision) {
+        let mut last: Option<(usize, LoggedEnding, Micros)> = None;
         for (i, part) in decision.parts.iter().enumerate() {
             let limiter = call.limiters[i];
             let enforces = self.plan.limiters[limiter].limiter.mode == Mode::Enforce;
             let said = match (enforces, part.at) {
                 // It waited in the queue.
                 (true, _) if call.is_held && call.checks[i].is_lease() => {
-                    (Ending::Waited, self.now - call.arrival)
+                    (LoggedEnding::Waited, self.now - call.arrival)
                 }
-                (true, at) if at > 0 && decision.bound_by == i => (Ending::Waited, at),
-                (true, _) | (false, 0) => (Ending::Passed, 0),
-                (false, at) if at > 0 => (Ending::Waited, at),
-                (false, _) => (Ending::Refused, 0),
+                (true, at) if at > 0 && decision.bound_by == i => (LoggedEnding::Waited, at),
+                (true, _) | (false, 0) => (LoggedEnding::Passed, 0),
+                (false, at) if at > 0 => (LoggedEnding::Waited, at),
+                (false, _) => (LoggedEnding::Refused, 0),
             };
             last = match last {
-                Some((own, ending, wait)) if own == limiter && said.0 == Ending::Passed => {
+                Some((own, ending, wait)) if own == limiter && said.0 == LoggedEnding::Passed => {
                     Some((own, ending, wait))
                 }
                 before => {
@@ -299,7 +309,7 @@ impl Simulation {
             if self.run(Entry::Refund { check: check.clone(), grant }) != Some(Reply::HandedOver) {
                 continue;
             }
-            let waits = |call: &Call| call.checks.iter().any(|own| own.key == check.key);
+            let waits = |call: &ReplayedCall| call.checks.iter().any(|own| own.key == check.key);
             let numbers: Vec<_> =
                 self.queue.iter().filter(|(_, call)| waits(call)).map(|(n, _)| *n).collect();
             for number in numbers {

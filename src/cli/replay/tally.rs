@@ -1,6 +1,6 @@
 //! Counts how requests end in a replay, beside how they ended in the log, for each route and each limiter.
 
-use super::log_line::Ending;
+use super::log_line::LoggedEnding;
 use crate::{
     algorithm::Micros,
     cli::table::{millis, table},
@@ -59,7 +59,7 @@ impl Tally {
         &mut self,
         route: Option<usize>,
         limiter: Option<&str>,
-        ending: Ending,
+        ending: LoggedEnding,
         waited: Option<Micros>,
     ) {
         let waited = waited.unwrap_or_default();
@@ -70,12 +70,12 @@ impl Tally {
     }
 
     /// Counts the end of a request in the replay.
-    pub(super) fn decided(&mut self, route: Option<usize>, ending: Ending, waited: Micros) {
+    pub(super) fn decided(&mut self, route: Option<usize>, ending: LoggedEnding, waited: Micros) {
         self.route(route).replay.count(ending, waited);
     }
 
     /// Counts the verdict of a limiter in the replay.
-    pub(super) fn limiter(&mut self, limiter: usize, ending: Ending, waited: Micros) {
+    pub(super) fn limiter(&mut self, limiter: usize, ending: LoggedEnding, waited: Micros) {
         self.limiters[limiter].replay.count(ending, waited);
     }
 
@@ -129,15 +129,15 @@ impl Tally {
 // === impl Endings ===
 
 impl Endings {
-    fn count(&mut self, ending: Ending, waited: Micros) {
+    fn count(&mut self, ending: LoggedEnding, waited: Micros) {
         match ending {
-            Ending::Passed => self.passed += 1,
-            Ending::Waited => {
+            LoggedEnding::Passed => self.passed += 1,
+            LoggedEnding::Waited => {
                 self.waited += 1;
                 self.waits.add(waited);
             }
-            Ending::Refused => self.refused += 1,
-            Ending::Other => self.other += 1,
+            LoggedEnding::Refused => self.refused += 1,
+            LoggedEnding::Other => self.other += 1,
         }
     }
 
