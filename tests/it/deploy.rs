@@ -1,6 +1,9 @@
 //! The files in `deploy/`: alerts that fire, and panels that show existing metrics.
 
-use crate::{lifecycle::METRICS, support::paceway_in};
+use crate::{
+    lifecycle::{METRICS, OPTIONAL_METRICS},
+    support::paceway_in,
+};
 use std::{
     collections::BTreeSet,
     fs,
@@ -48,6 +51,11 @@ fn named(text: &str) -> BTreeSet<&str> {
     starts.map(|rest| &rest[..end(rest).unwrap_or(rest.len())]).collect()
 }
 
+/// The names of all metrics.
+fn all() -> impl Iterator<Item = &'static str> {
+    METRICS.into_iter().map(|(name, ..)| name).chain(OPTIONAL_METRICS)
+}
+
 #[test]
 fn alerts_and_panels_are_of_metrics_that_there_are() {
     for file in [ALERTS, DASHBOARD] {
@@ -57,7 +65,7 @@ fn alerts_and_panels_are_of_metrics_that_there_are() {
         for name in names {
             let series = ["_bucket", "_sum", "_count"];
             let name = series.iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
-            assert!(METRICS.iter().any(|(known, ..)| *known == name), "{file} has {name}");
+            assert!(all().any(|known| known == name), "{file} has {name}");
         }
     }
 }
@@ -65,7 +73,7 @@ fn alerts_and_panels_are_of_metrics_that_there_are() {
 #[test]
 fn the_dashboard_shows_every_metric() {
     let text = read(DASHBOARD);
-    for (name, ..) in METRICS {
+    for name in all() {
         assert!(text.contains(name), "no panel has {name}");
     }
     let dashboard: serde_json::Value = serde_json::from_str(&text).expect("JSON");

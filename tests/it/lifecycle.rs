@@ -335,6 +335,13 @@ pub(crate) const METRICS: [(&str, &str, &[&str]); 36] = [
     ("paceway_config_info", "gauge", &["hash"]),
     ("paceway_build_info", "gauge", &["version"]),
 ];
+/// The metrics that appear only with the keys that they are for, `rate: auto` and `limits_from`.
+pub(crate) const OPTIONAL_METRICS: [&str; 4] = [
+    "paceway_limiter_rate",
+    "paceway_limits_from_up",
+    "paceway_limits_from_errors_total",
+    "paceway_limits_from_loaded_timestamp_seconds",
+];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_metrics_are_those_of_the_contract_and_pass_promtool() {
