@@ -40,7 +40,7 @@ routes: [{both}, {}]
             .join(", ")
             .replace("five], max_wait: WAIT", "five], max_wait: 0")
             .replace("fifty], max_wait: WAIT", "fifty], max_wait: 0")
-            .replace("place], max_wait: WAIT", "place], max_wait: 1min")
+            .replace("place], max_wait: WAIT", "place], max_wait: 30s")
             .replace("WAIT", "100ms"),
     );
     [Arc::new(Gateway::start(&yaml).await), Arc::new(Gateway::start(&yaml).await)]
