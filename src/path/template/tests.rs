@@ -137,8 +137,8 @@ proptest! {
         let plain = String::from_utf8_lossy(&normal(&spelling)).into_owned();
         let template = template("/v2/{x}");
         let value = |path: &str| template.value("x", path, &paths).map(std::borrow::Cow::into_owned);
-        // Only the route of another reading has a value otherwise.
-        prop_assume!(template.matches(plain.as_bytes()));
+        // Only the route of another reading has a value otherwise. A normal form with a space is no path of a request.
+        prop_assume!(template.matches(plain.as_bytes()) && !plain.contains(' '));
         prop_assert_eq!(value(&spelling), value(&plain));
     }
 }
