@@ -11,6 +11,7 @@ mod drain;
 mod forward;
 mod held;
 mod interim;
+mod quota_left;
 mod record;
 mod refusal;
 mod remaining;

@@ -8,7 +8,7 @@ mod grpc;
 mod pointer;
 mod quota;
 mod streak;
-mod structured;
+pub(crate) mod structured;
 mod style;
 mod time;
 

@@ -159,6 +159,8 @@ pub struct Route {
     pub max_waiting: usize,
     /// The changes to headers, made after those of the upstream.
     pub headers: Rules,
+    /// Whether every answer says what its limiter has left, and not only a refusal.
+    pub tells_quota: bool,
 }
 
 // === impl Config ===

@@ -35,6 +35,8 @@ pub(crate) struct RoutePolicy {
     pub(crate) max_wait_cap: Duration,
     /// The most requests of one route that may wait at one time in this gateway.
     pub(crate) max_waiting: usize,
+    /// Whether every answer says what its limiter has left.
+    pub(crate) tells_quota: bool,
 }
 
 /// The settings by which two routes are compared: routes with equal keys share a policy.
@@ -47,6 +49,7 @@ struct PolicyKey<'a> {
     max_wait: Duration,
     max_wait_cap: Duration,
     max_waiting: usize,
+    tells_quota: bool,
 }
 
 // === impl RoutePolicy ===
@@ -121,6 +124,7 @@ impl RoutePolicy {
             max_wait: route.max_wait,
             max_wait_cap: route.max_wait_cap,
             max_waiting: route.max_waiting,
+            tells_quota: route.tells_quota,
         }
     }
 
@@ -229,6 +233,7 @@ impl<'a> PolicyKey<'a> {
             max_wait_cap,
             max_waiting,
             headers,
+            tells_quota,
         } = route;
         Self {
             limiters,
@@ -237,6 +242,7 @@ impl<'a> PolicyKey<'a> {
             max_wait: *max_wait,
             max_wait_cap: *max_wait_cap,
             max_waiting: *max_waiting,
+            tells_quota: *tells_quota,
         }
     }
 }
@@ -261,6 +267,7 @@ mod tests {
     #[rstest]
     #[case::same("upstream: a, limiters: [x], max_wait: 2s", 1)]
     #[case::fewer_may_wait("upstream: a, limiters: [x], max_wait: 2s, max_waiting: 7", 2)]
+    #[case::tells_more("upstream: a, limiters: [x], max_wait: 2s, ratelimit_headers: all", 2)]
     #[case::longer("upstream: a, limiters: [x], max_wait: 3s", 2)]
     #[case::longer_for_who_asks("upstream: a, limiters: [x], max_wait: 2s, max_wait_cap: 90s", 2)]
     #[case::other_upstream("upstream: b, limiters: [x], max_wait: 2s", 2)]

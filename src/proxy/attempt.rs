@@ -1,6 +1,6 @@
 //! A request as its limiters see it: one attempt at the upstream, for which permits are taken. `limit::pace` drives it.
 
-use super::{Proxy, forward::Received, record::Record};
+use super::{Proxy, forward::Received, quota_left::QuotaLeft, record::Record};
 use crate::{
     algorithm::Micros,
     answer::{Failure, is_reason},
@@ -145,10 +145,23 @@ impl<'r, 'p> Attempt<'r, 'p> {
         }
     }
 
+    /// Keeps what the limiter that bound has left, for the answer.
+    #[cold]
+    fn note_quota(&mut self, reservation: &Reservation) {
+        let (limiter, rate) = self.policy.owner(self.index(reservation.bound_by));
+        let is_decided = reservation.bound().enforce && reservation.source != Source::None;
+        self.record.quota = is_decided.then(|| {
+            let policy = self.proxy.0.plan.limiters[limiter].policy(rate);
+            Box::new(QuotaLeft::new(policy, reservation))
+        });
+    }
+
     /// Counts a refusal, and makes its answer.
     fn limited(&mut self, decision: &Decision) -> Failure {
         let (limiter, rate) = self.policy.owner(self.index(decision.bound_by));
         self.record.bound = Some(limiter);
+        // The answer has the fields of this refusal.
+        self.record.quota = None;
         self.decided(limiter, Verdict::Refuse, decision.source);
         let plan = &self.proxy.0.plan.limiters[limiter];
         if let Some(auto) = plan.auto().filter(|_| decision.level.paused == 0) {
@@ -234,6 +247,9 @@ impl Caller for Attempt<'_, '_> {
             let times = Times { wait: Some(reservation.wait), ..Times::default() };
             let (bound_by, source) = (reservation.bound_by, reservation.source);
             self.log(outcome, reservation.bound(), bound_by, source, times);
+        }
+        if self.policy.tells_quota {
+            self.note_quota(reservation);
         }
         if !self.is_counted {
             self.is_counted = true;

@@ -25,7 +25,6 @@ use http_body::Body as _;
 use std::{mem, time::Duration};
 use tokio::time::Instant;
 
-const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 /// The times that a request was sent, if it was sent more than once.
 static PACEWAY_ATTEMPTS: HeaderName = HeaderName::from_static("paceway-attempts");
 
@@ -302,12 +301,7 @@ fn for_client<B>(
     if record.attempts > 1 {
         headers.insert(&PACEWAY_ATTEMPTS, HeaderValue::from(record.attempts));
     }
-    if !record.wait.is_zero() {
-        let millis = record.wait.as_secs_f64() * 1000.0;
-        if let Ok(value) = HeaderValue::from_str(&format!("paceway;dur={millis:.1}")) {
-            headers.append(SERVER_TIMING, value);
-        }
-    }
+    record.tell(headers);
     policy.rules.as_ref().into_iter().flatten().for_each(|rules| rules.response.apply(headers));
 }
 

@@ -2,6 +2,7 @@
 
 use super::{
     Client,
+    quota_left::QuotaLeft,
     request_id::{self, X_REQUEST_ID},
     validate,
 };
@@ -11,10 +12,14 @@ use crate::{
     plan::{Plan, Redactor, WorkerCounters},
 };
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header::HOST};
-use std::{net::IpAddr, time::Duration};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version,
+    header::HOST,
+};
+use std::{fmt::Write, net::IpAddr, time::Duration};
 use tokio::time::Instant;
 
+const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 /// The status in the access log of a request whose client left, as in nginx.
 const CLIENT_LEFT: u16 = 499;
 
@@ -42,6 +47,8 @@ pub(super) struct Record<'a> {
     upstream: Option<Duration>,
     /// How often the request was sent, after refusals of the upstream.
     pub(super) attempts: u32,
+    /// The level of the limiter that bound it, if each answer has that.
+    pub(super) quota: Option<Box<QuotaLeft>>,
     line: Option<Box<AccessLine<'a>>>,
 }
 
@@ -119,6 +126,7 @@ impl<'a> Record<'a> {
             waits_since: None,
             upstream: None,
             attempts: 1,
+            quota: None,
             line: plan.redactor.as_ref().map(|redactor| Box::new(line(redactor))),
         }
     }
@@ -151,8 +159,34 @@ impl<'a> Record<'a> {
         if is_grpc {
             response = failure.grpc_response();
         }
-        response.headers_mut().insert(&X_REQUEST_ID, self.id.clone());
+        let headers = response.headers_mut();
+        headers.insert(&X_REQUEST_ID, self.id.clone());
+        self.tell(headers);
         response
+    }
+
+    /// Adds what a caller learns of its limiters: for how long and for which one it waited, and what that has left.
+    #[inline]
+    pub(super) fn tell(&self, headers: &mut HeaderMap) {
+        if !self.wait.is_zero() {
+            self.tell_wait(headers);
+        }
+        if let Some(quota) = &self.quota {
+            quota.add_to(headers);
+        }
+    }
+
+    #[cold]
+    fn tell_wait(&self, headers: &mut HeaderMap) {
+        let millis = self.wait.as_secs_f64() * 1000.0;
+        let mut timing = format!("paceway;dur={millis:.1}");
+        if let Some(bound) = self.bound {
+            // A name needs no escape: the configuration allows letters, digits, `_`, `.` and `-`.
+            let _ = write!(timing, ";desc=\"{}\"", self.plan.limiters[bound].limiter.name);
+        }
+        if let Ok(value) = HeaderValue::from_str(&timing) {
+            headers.append(SERVER_TIMING, value);
+        }
     }
 
     pub(super) fn answered(&mut self, status: StatusCode) {

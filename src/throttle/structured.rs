@@ -33,6 +33,18 @@ pub(super) fn limits(field: &str) -> Vec<StructuredQuota> {
     }
 }
 
+/// Whether a quota named `name` can be added to a `RateLimit` or `RateLimit-Policy` field: the field is a list of named quotas
+/// (drafts 08 to 10), and none of them has that name.
+pub(crate) fn has_room_for(field: &str, name: &str) -> bool {
+    let is_other = |entry: &ListEntry| {
+        let ListEntry::Item(item) = entry else { return false };
+        matches!(&item.bare_item, BareItem::String(own) if own.as_str() != name)
+    };
+    let list: Option<List> =
+        (field.len() <= MAX_LENGTH).then(|| Parser::new(field).parse().ok()).flatten();
+    list.is_some_and(|list| list.iter().all(is_other))
+}
+
 /// Reads a `RateLimit-Policy` field: `"burst";q=100;w=60` (drafts 08 to 10), or `100;w=60` (before).
 pub(super) fn policies(field: &str) -> Vec<StructuredQuota> {
     items(field, |quota, parameters| {

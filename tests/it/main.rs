@@ -20,6 +20,7 @@ mod attempts;
 mod auto;
 mod away;
 mod bodies;
+mod caller_headers;
 mod cli;
 mod cli_admin;
 mod cli_check;

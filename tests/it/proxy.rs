@@ -367,33 +367,6 @@ async fn the_upstreams_own_429_passes_and_says_whose_it_is() {
     assert_eq!(gateway.count("all", "passed").await, 1.0, "we did not refuse it");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn only_who_waited_is_told_how_long() {
-    let upstream =
-        Upstream::start(|_| reply("200 OK", &[("Server-Timing", "db;dur=5")], "ok")).await;
-    let gateway = Gateway::start(&format!(
-        "upstream: {}
-limiters: {{ a: {{ rate: 1/200ms, burst: 1 }} }}
-routes: [{{ suffix: \"*\", limiters: [a], max_wait: 10s }}]
-",
-        upstream.url()
-    ))
-    .await;
-    let first = gateway.get("/").await;
-    assert_eq!(first.head.all("server-timing"), ["db;dur=5"]);
-    // The next slot may have come by itself; asked for at once, the second of two cannot have.
-    let mut two = [gateway.ask("/", &[]).await, gateway.ask("/", &[]).await];
-    let mut longest = 0.0;
-    for conn in &mut two {
-        let answer = conn.answer().await.expect("an answer");
-        let timing = answer.head.all("server-timing");
-        assert_eq!(timing[0], "db;dur=5");
-        let own = timing.get(1).map_or("0", |own| own.strip_prefix("paceway;dur=").expect("ours"));
-        longest = f64::max(longest, own.parse().expect("ms"));
-    }
-    assert!(longest > 0.0, "one of them waited");
-}
-
 /// A certificate for 127.0.0.1 and that of the authority that signed it, in PEM.
 fn certificate() -> (ServerConfig, String) {
     let mut authority = CertificateParams::new([]).expect("parameters");

@@ -12,8 +12,10 @@ use std::borrow::Cow;
 
 /// Names the origin of an answer: the gateway, or the upstream (on its own 429).
 pub const PACEWAY_ORIGIN: HeaderName = HeaderName::from_static("paceway-origin");
-const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+/// The permits that a limiter has left, and the time after which to come back.
+pub const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+/// The rule of a limiter.
+pub const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 /// The type of the problem that a refused request gets; all others have a `urn:paceway:problem:NAME`.
 pub const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
@@ -149,26 +151,44 @@ impl Problem<'_> {
         let seconds = whole_seconds(micros);
         headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         if let Some((policy, remaining)) = self.limited {
-            // A name is made of characters that need no escape (config checks it; a library user's may not).
-            let name = policy.name.replace(['"', '\\'], "_");
-            let quota = match policy.quota {
-                Quota::Rate(rate) => {
-                    let (quota, window) = rate.per_whole_seconds();
-                    format!("\"{name}\";q={quota};w={window}")
-                }
-                Quota::Places(max) => format!("\"{name}\";q={max};qu=\"concurrent-requests\""),
-            };
-            let fields = [
-                (RATELIMIT, format!("\"{name}\";r={remaining};t={seconds}")),
-                (RATELIMIT_POLICY, quota),
-            ];
-            for (field, value) in fields {
-                if let Ok(value) = HeaderValue::from_str(&value) {
-                    headers.insert(field, value);
-                }
+            for (field, value) in policy.fields(remaining, seconds) {
+                headers.insert(field, value);
             }
         }
         response
+    }
+}
+
+// === impl Policy ===
+
+impl Policy {
+    /// The name in a form that needs no escape in a structured field. The configuration allows no other names; a program
+    /// that uses the library may have one.
+    pub fn plain_name(&self) -> Cow<'_, str> {
+        match self.name.contains(['"', '\\']) {
+            true => self.name.replace(['"', '\\'], "_").into(),
+            false => self.name.as_str().into(),
+        }
+    }
+
+    /// The fields `RateLimit` and `RateLimit-Policy` of this limiter, which has `remaining` permits left and is to be asked
+    /// again after `seconds`. A name that no field can hold yields no field.
+    pub fn fields(
+        &self,
+        remaining: i64,
+        seconds: i64,
+    ) -> impl Iterator<Item = (HeaderName, HeaderValue)> + use<> {
+        let name = self.plain_name();
+        let quota = match self.quota {
+            Quota::Rate(rate) => {
+                let (quota, window) = rate.per_whole_seconds();
+                format!("\"{name}\";q={quota};w={window}")
+            }
+            Quota::Places(max) => format!("\"{name}\";q={max};qu=\"concurrent-requests\""),
+        };
+        let left = format!("\"{name}\";r={remaining};t={seconds}");
+        let fields = [(RATELIMIT, left), (RATELIMIT_POLICY, quota)].into_iter();
+        fields.filter_map(|(field, value)| Some((field, HeaderValue::from_str(&value).ok()?)))
     }
 }
 
@@ -194,6 +214,6 @@ pub fn whole_millis(micros: Micros) -> i64 {
 
 /// The time in seconds, rounded up and at least 1, so that a caller that comes back then is not too early (RFC 9110
 /// section 10.2.3).
-fn whole_seconds(micros: Micros) -> i64 {
+pub fn whole_seconds(micros: Micros) -> i64 {
     (micros.saturating_add(SECOND - 1) / SECOND).max(1)
 }

@@ -193,6 +193,16 @@ pub(in crate::config) const ROOT: Keys = Keys {
 "anyOf": [{ "enum": ["on", "off", true, false, null] }, { "$ref": "#/$defs/variable" }]"##,
         },
         KeySpec {
+            name: "ratelimit_headers",
+            algorithms: "",
+            kind: "`refused` `all`",
+            default: "`refused`",
+            meaning: "which answers have [`RateLimit` and `RateLimit-Policy`](limiting.md#what-is-left-of-a-quota): refusals, or `all` \
+                      answers to requests that a limiter decided",
+            schema: r##""default": "refused",
+"anyOf": [{ "enum": ["refused", "all", null] }, { "$ref": "#/$defs/variable" }]"##,
+        },
+        KeySpec {
             name: "upstream",
             algorithms: "",
             kind: "URL",
@@ -279,6 +289,7 @@ pub(in crate::config) const ROOT: Keys = Keys {
         meant("dns", &["resolver"]),
         meant("nameservers", &["resolver"]),
         meant("mask", &["redact"]),
+        meant("rate_limit_headers", &["ratelimit_headers"]),
         elsewhere("timeout", TIMEOUT),
         elsewhere("timeouts", TIMEOUT),
         elsewhere("header_timeout", CLIENTS),

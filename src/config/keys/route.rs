@@ -138,6 +138,14 @@ pub(in crate::config) const ROUTE: Keys = Keys {
 "pattern": "^[0-9]+$|\\$\\{""##,
         },
         KeySpec {
+            name: "ratelimit_headers",
+            algorithms: "",
+            kind: "`refused` `all`",
+            default: "that of the file",
+            meaning: "as at the top of the file, for this route",
+            schema: r##""anyOf": [{ "enum": ["refused", "all", null] }, { "$ref": "#/$defs/variable" }]"##,
+        },
+        KeySpec {
             name: "headers",
             algorithms: "",
             kind: "[changes](#headers)",

@@ -40,6 +40,7 @@ impl ConfigReader {
         upstreams: &[Upstream],
         paths: &Paths,
     ) -> Vec<Route> {
+        let tells_quota = self.tells_quota(root).unwrap_or(false);
         let Some(field) = root.get("routes") else {
             let reason = "is missing, and without routes every request is answered 404; \
                           `- { suffix: \"*\" }` passes all";
@@ -59,7 +60,8 @@ impl ConfigReader {
         let mut routes: Vec<(Route, Field<'_>)> = Vec::new();
         for (i, node) in items.iter().enumerate() {
             let item = field.item(i, node);
-            let Some(route) = self.route(&item, limiters, upstreams, paths) else { continue };
+            let route = self.route(&item, limiters, upstreams, paths, tells_quota);
+            let Some(route) = route else { continue };
             self.check_against(&routes, &route, &item, paths);
             routes.push((route, item));
         }
@@ -75,6 +77,7 @@ impl ConfigReader {
         limiters: &[LimiterConfig],
         upstreams: &[Upstream],
         paths: &Paths,
+        tells_quota: bool,
     ) -> Option<Route> {
         let section = self.section(field, &ROUTE)?;
         let path = |key: &str| join(&section.path, key);
@@ -149,7 +152,13 @@ impl ConfigReader {
             max_wait_cap,
             max_waiting: usize::try_from(max_waiting).unwrap_or(usize::MAX),
             headers,
+            tells_quota: self.tells_quota(&section).unwrap_or(tells_quota),
         })
+    }
+
+    /// Reads `ratelimit_headers` of a route or of the whole file: whether every answer has them.
+    fn tells_quota(&mut self, section: &ConfigSection<'_>) -> Option<bool> {
+        self.one_of(section, "ratelimit_headers", &[("refused", false), ("all", true)])
     }
 
     fn wait(

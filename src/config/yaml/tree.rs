@@ -166,6 +166,7 @@ fn is_measure(path: &str) -> bool {
         "throttle",
         "read",
         "shutdown_delay",
+        "ratelimit_headers",
     ];
     let path = path.trim_end_matches(|c: char| c == ']' || c == '[' || c.is_ascii_digit());
     let key = path.rsplit('.').next().unwrap_or_default();

@@ -3,7 +3,10 @@
 
 use super::{duration, lease};
 use crate::{
-    algorithm::reserve::{self, Part},
+    algorithm::{
+        Level,
+        reserve::{self, Part},
+    },
     store::{
         Check, Checks, Covering, Decision, PauseVersion, Source, Store, batch::places,
         calls::Callable,
@@ -38,8 +41,8 @@ pub struct Reservation {
     pub source: Source,
     /// The pauses that were known when the store was asked.
     known: PauseVersion,
-    /// A limiter is paused as the decision says, so the instant comes after its pause.
-    is_behind: bool,
+    /// The level of the limiter of `bound_by` after the grant.
+    pub level: Level,
     pub(super) spent: bool,
     /// Holds the concurrency permits, by this number.
     pub(super) ticket: Option<Callable>,
@@ -69,7 +72,7 @@ impl Reservation {
             bound_by: decision.bound_by,
             source: decision.source,
             known,
-            is_behind: decision.level.paused > 0,
+            level: decision.level,
             spent: false,
             ticket,
             renewals: Vec::new(),
@@ -114,13 +117,14 @@ impl Reservation {
         let pauses = self.store.pauses();
         match pauses.is_empty() {
             true => None,
-            false => pauses.covering(&self.checks, self.at, self.known, self.is_behind),
+            false => pauses.covering(&self.checks, self.at, self.known, self.is_after_pause()),
         }
     }
 
     /// Resolves when a pause covers the instant; see [`Self::paused`].
     pub async fn until_paused(&self) -> Covering {
-        self.store.pauses().covered(&self.checks, self.at, self.known, self.is_behind).await
+        let is_behind = self.is_after_pause();
+        self.store.pauses().covered(&self.checks, self.at, self.known, is_behind).await
     }
 
     /// The limiters that granted it, with the rules by which they did.
@@ -128,9 +132,9 @@ impl Reservation {
         &self.checks
     }
 
-    /// Whether the instant comes after a pause of its limiters.
+    /// Whether the instant comes after a pause of its limiters, as the decision says.
     pub fn is_after_pause(&self) -> bool {
-        self.is_behind
+        self.level.paused > 0
     }
 
     /// Whether it has all that was asked for. Concurrency permits are taken only when the instant of the others has come,
