@@ -5,6 +5,7 @@ mod access;
 mod keys;
 mod limiters;
 mod overrides;
+mod page_error;
 mod pages;
 mod reload;
 mod shown;
@@ -29,8 +30,9 @@ use axum::{
     response::IntoResponse,
     routing::{any, get, post, put},
 };
-use limiters::PageError;
+
 use metrics_exporter_prometheus::PrometheusHandle;
+use page_error::PageError;
 use serde_json::json;
 use std::{
     fs,

@@ -1,6 +1,6 @@
 //! The access to the admin side: refuses a request that may not read a page, or may not change anything. It reads no body.
 
-use super::{AdminParts, limiters::PageError};
+use super::{AdminParts, page_error::PageError};
 use crate::{
     config::{AdminConfig, AdminRead},
     log::{Permit, Throttle},

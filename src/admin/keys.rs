@@ -4,7 +4,8 @@
 use super::{
     Admin,
     access::Operator,
-    limiters::{PageError, bad, tightest},
+    limiters::tightest,
+    page_error::{Result, bad},
     shown::{millis, show},
 };
 use crate::{algorithm::Level, key, plan::LimiterPlan, store::ScanPlace};
@@ -31,8 +32,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const RESET: Duration = Duration::from_secs(20);
 const DEFAULT_LIMIT: usize = 20;
 const MOST_LISTED: usize = 1000;
-
-type Result<T> = std::result::Result<T, PageError>;
 
 /// The order of the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 use super::{
     Admin,
     access::Operator,
+    page_error::{PageError, Result, bad},
     shown::{self, decision, state},
 };
 use crate::{
@@ -17,8 +18,7 @@ use axum::{
     Extension, Json,
     body::{Body, Bytes},
     extract::{FromRequest, Path, Request, State, rejection::JsonRejection},
-    http::{StatusCode, header::CONTENT_TYPE},
-    response::{IntoResponse, Response},
+    http::StatusCode,
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -45,12 +45,6 @@ pub(super) struct Lease {
     lease: String,
 }
 
-/// An answer that is an error: the status, and a sentence that says what to do.
-#[derive(Debug)]
-pub(super) struct PageError(pub(super) StatusCode, pub(super) String);
-
-type Result<T> = std::result::Result<T, PageError>;
-
 // === pages
 
 pub(super) async fn all(State(admin): State<Admin>) -> Json<Value> {
@@ -59,7 +53,7 @@ pub(super) async fn all(State(admin): State<Admin>) -> Json<Value> {
     let all: Vec<_> = all.collect();
     let mut all = json!({ "limiting": admin.plan.config.limiting, "limiters": all });
     if let Some(own) = admin.overrides.of(None) {
-        all["limiting_override"] = super::overrides::shown(&own);
+        all["limiting_override"] = shown::override_in_force(&own);
     }
     Json(all)
 }
@@ -221,10 +215,6 @@ impl Admin {
     }
 }
 
-pub(super) fn bad(why: impl Into<String>) -> PageError {
-    PageError(StatusCode::BAD_REQUEST, why.into())
-}
-
 /// Returns the checks with which the limiter is asked about one bucket. An operator may have typed the `key`.
 fn checks(plan: &LimiterPlan, key: Option<&str>, cost: i64) -> Result<Vec<Check>> {
     let capacity = plan.limiter.capacity();
@@ -343,38 +333,5 @@ impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for OptionalJ
         let request = Request::from_parts(head, Body::from(bytes));
         let Json(asked) = Json::from_request(request, state).await?;
         Ok(Self(asked))
-    }
-}
-
-// === impl PageError ===
-
-impl From<StoreError> for PageError {
-    fn from(error: StoreError) -> Self {
-        Self(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
-    }
-}
-
-impl From<JsonRejection> for PageError {
-    fn from(rejection: JsonRejection) -> Self {
-        Self(rejection.status(), without_quoted(&rejection.body_text()))
-    }
-}
-
-/// Returns the message of the JSON parser without the text that it quotes from the body, which may be a credential.
-fn without_quoted(said: &str) -> String {
-    match (said.find('"'), said.rfind('"')) {
-        (Some(start), Some(end)) if start < end => {
-            format!("{}\"***\"{}", &said[..start], &said[end + 1..])
-        }
-        _ => said.to_owned(),
-    }
-}
-
-impl IntoResponse for PageError {
-    fn into_response(self) -> Response {
-        let Self(status, detail) = self;
-        let title = status.canonical_reason().unwrap_or_default();
-        let problem = json!({ "type": "about:blank", "title": title, "status": status.as_u16(), "detail": detail });
-        (status, [(CONTENT_TYPE, "application/problem+json")], problem.to_string()).into_response()
     }
 }

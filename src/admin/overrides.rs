@@ -3,12 +3,10 @@
 use super::{
     Admin,
     access::Operator,
-    limiters::{PageError, bad},
-    shown::millis,
+    page_error::{PageError, Result, bad},
+    shown::override_in_force,
 };
 use crate::{
-    algorithm::Micros,
-    answer::end,
     config::{Mode, duration},
     overrides::{Override, OverrideError, Rates},
     plan::LimiterPlan,
@@ -30,8 +28,6 @@ const MOST_REASON: usize = 500;
 /// The most characters of a rate or a mode, and the most rates, that are passed on to the checks of a configuration.
 const MOST_WORD: usize = 64;
 const MOST_RATES: usize = 8;
-
-type Result<T> = std::result::Result<T, PageError>;
 
 /// The body of `PUT /limiters/NAME/override`.
 #[derive(Deserialize)]
@@ -81,7 +77,7 @@ pub(super) async fn set(
     let by = operator.to_string();
     let new = Override { rate, mode, pause, limiting: None, reason, by, until: 0 };
     admin.overrides.set(Some(&name), Some((new, span))).await?;
-    let set = admin.overrides.of(Some(&name)).as_ref().map(shown);
+    let set = admin.overrides.of(Some(&name)).as_ref().map(override_in_force);
     Ok(Json(json!({ "limiter": name, "override": set })))
 }
 
@@ -102,7 +98,7 @@ pub(super) async fn remove(
 }
 
 pub(super) async fn limiting(State(admin): State<Admin>) -> Json<Value> {
-    let set = admin.overrides.of(None).as_ref().map(shown);
+    let set = admin.overrides.of(None).as_ref().map(override_in_force);
     Json(json!({ "limiting": admin.plan.config.limiting, "override": set }))
 }
 
@@ -119,7 +115,7 @@ pub(super) async fn set_limiting(
     let (by, limiting) = (operator.to_string(), Some(limiting));
     let new = Override { rate: None, mode: None, pause: false, limiting, reason, by, until: 0 };
     admin.overrides.set(None, Some((new, span))).await?;
-    let set = admin.overrides.of(None).as_ref().map(shown);
+    let set = admin.overrides.of(None).as_ref().map(override_in_force);
     // The plan of the request is the one before the change.
     Ok(Json(json!({ "limiting": admin.live.plan().config.limiting, "override": set })))
 }
@@ -133,32 +129,6 @@ pub(super) async fn remove_limiting(
         operator.log("an operator removes the override of `limiting`", "", None);
     }
     Ok(Json(json!({ "removed": before.is_some() })))
-}
-
-/// An override as pages show it.
-pub(super) fn shown((own, left): &(Override, Micros)) -> Value {
-    let mut shown = json!({
-        "reason": own.reason,
-        "by": own.by,
-        "until": end(*left),
-        "left_ms": millis(*left),
-    });
-    if let Some(rates) = &own.rate {
-        shown["rate"] = match rates {
-            Rates::One(rate) => rate.as_str().into(),
-            Rates::Many(rates) => rates.clone().into(),
-        };
-    }
-    if let Some(mode) = &own.mode {
-        shown["mode"] = mode.as_str().into();
-    }
-    if own.pause {
-        shown["pause"] = true.into();
-    }
-    if let Some(limiting) = &own.limiting {
-        shown["limiting"] = limiting.as_str().into();
-    }
-    shown
 }
 
 /// Reads a body of JSON, whatever its content type says: curl names another one.

@@ -1,13 +1,16 @@
 //! Reads the configuration again when an operator asks for it, and shows which one is in use.
 
-use super::{Admin, limiters::PageError};
+use super::{
+    Admin,
+    page_error::{PageError, Result},
+};
 use crate::live::{LimitsStatus, LoadedConfig, ReloadError};
 use axum::{Json, extract::State, http::StatusCode};
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 
 /// Reads the configuration again. The answer comes when all workers serve their next request by it.
-pub(super) async fn reload(State(admin): State<Admin>) -> Result<Json<Value>, PageError> {
+pub(super) async fn reload(State(admin): State<Admin>) -> Result<Json<Value>> {
     let live = admin.live.clone();
     // Reading files may block.
     let result = spawn_blocking(move || live.reload()).await;

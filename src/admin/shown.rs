@@ -1,6 +1,6 @@
 //! Writes limiters and decisions as the JSON of the admin pages. Never asks a store.
 
-use super::{Admin, overrides};
+use super::Admin;
 use crate::{
     algorithm::{
         Algorithm, Level, MAX_BUDGET, Micros,
@@ -8,6 +8,7 @@ use crate::{
     },
     answer::{end, is_reason},
     config::{AutoRule, LimiterConfig, Mode, Rate},
+    overrides::{Override, Rates},
     plan::{AutoLimit, LimiterPlan},
     store::{Check, Share, StoreError},
 };
@@ -132,7 +133,7 @@ pub(super) fn state(
             state["paused_until"] = end(own.1).into();
             state["pause_reason"] = format!("an operator: {}", own.0.reason).into();
         }
-        state["override"] = overrides::shown(&own);
+        state["override"] = override_in_force(&own);
     }
     let has_level = level.is_some();
     match level {
@@ -190,6 +191,32 @@ pub(super) fn closed(
         Some(Ok(level)) if !is_reason(level.next, left) => None,
         _ => Some(left),
     }
+}
+
+/// Writes an override that is in force.
+pub(super) fn override_in_force((own, left): &(Override, Micros)) -> Value {
+    let mut shown = json!({
+        "reason": own.reason,
+        "by": own.by,
+        "until": end(*left),
+        "left_ms": millis(*left),
+    });
+    if let Some(rates) = &own.rate {
+        shown["rate"] = match rates {
+            Rates::One(rate) => rate.as_str().into(),
+            Rates::Many(rates) => rates.clone().into(),
+        };
+    }
+    if let Some(mode) = &own.mode {
+        shown["mode"] = mode.as_str().into();
+    }
+    if own.pause {
+        shown["pause"] = true.into();
+    }
+    if let Some(limiting) = &own.limiting {
+        shown["limiting"] = limiting.as_str().into();
+    }
+    shown
 }
 
 /// Writes the share of a limiter that this gateway grants without the store. `None` while the store decides.
