@@ -2,7 +2,7 @@
 //! remove a route and add another one: after 1,000 reloads it would write the series of 1,000 routes. These series end with
 //! their last handle.
 
-use super::{family, label};
+use super::lines::{family, label};
 use metrics::{Counter, Gauge};
 use parking_lot::Mutex;
 use std::{

@@ -1,0 +1,117 @@
+//! The handles of the metrics whose series have a name of the configuration as a label.
+
+use super::{families, labels::RetryResult, lines::label};
+use crate::upstream::AddressMetrics;
+use metrics::{Counter, Gauge};
+
+/// Handles for one route, and its label for the metrics that workers count.
+pub struct RouteMetrics {
+    /// The label as the text of `/metrics` contains it: `route="NAME"`.
+    pub(super) label: String,
+    /// Requests of this route that are held now, until their slot comes.
+    pub waiting: Gauge,
+    /// Open connections of this route that were upgraded, such as WebSockets.
+    pub tunnels: Gauge,
+}
+
+/// Handles for one limiter, and its label for the metrics that workers count.
+pub struct LimiterMetrics {
+    /// The label as the text of `/metrics` contains it: `limiter="NAME"`.
+    pub(super) label: String,
+    /// Permits that could be taken now, set at each scrape. `None` for a limiter that has a state for each key.
+    pub available: Option<Gauge>,
+    /// Slots that were not used, because their request woke too late for them.
+    pub late: Counter,
+    /// The seconds that are left of its pause, set at each scrape: of the longest one of its keys.
+    pub paused: Gauge,
+    /// Pauses that refusals of an upstream have asked for.
+    pub pauses: Counter,
+    /// Permits that answers settled.
+    pub settled: SettledPermits,
+}
+
+/// Handles for the permits of one limiter that were reserved for another cost than the true one.
+#[derive(Debug, Clone)]
+pub struct SettledPermits {
+    /// Permits that were refunded.
+    pub refunded: Counter,
+    /// Permits that were charged after their request.
+    pub owed: Counter,
+}
+
+/// Handles for one upstream, and its label for the metrics that workers count.
+pub struct UpstreamMetrics {
+    /// The label as the text of `/metrics` contains it: `upstream="NAME"`.
+    pub(super) label: String,
+    /// Responses by which the upstream throttles, as `throttle.when` describes them.
+    pub throttled: Counter,
+    /// Its refusals, by the result for the request: one counter for each [`RetryResult`].
+    pub retries: [Counter; RetryResult::ALL.len()],
+}
+
+// === impl RouteMetrics ===
+
+impl RouteMetrics {
+    /// Makes the handles for the route named `route`.
+    pub fn new(route: &str) -> Self {
+        Self {
+            label: label("route", route),
+            waiting: families::WAITING.level(&[("route", route)]),
+            tunnels: families::TUNNELS.level(&[("route", route)]),
+        }
+    }
+}
+
+// === impl LimiterMetrics ===
+
+impl LimiterMetrics {
+    /// Makes the handles for the limiter named `limiter`. `is_one` is true if the limiter has one state for all requests.
+    pub fn new(limiter: &str, is_one: bool) -> Self {
+        Self {
+            label: label("limiter", limiter),
+            available: is_one.then(|| families::AVAILABLE.level(&[("limiter", limiter)])),
+            late: families::LATE.count(&[("limiter", limiter)]),
+            paused: families::PAUSED.level(&[("limiter", limiter)]),
+            pauses: families::PAUSES.count(&[("limiter", limiter)]),
+            settled: SettledPermits {
+                refunded: families::SETTLED.count(&[("limiter", limiter), ("direction", "refund")]),
+                owed: families::SETTLED.count(&[("limiter", limiter), ("direction", "debt")]),
+            },
+        }
+    }
+}
+
+// === impl UpstreamMetrics ===
+
+impl UpstreamMetrics {
+    /// Makes the handles for the upstream named `upstream`.
+    pub fn new(upstream: &str) -> Self {
+        Self {
+            label: label("upstream", upstream),
+            throttled: families::UPSTREAM_THROTTLED.count(&[("upstream", upstream)]),
+            retries: RetryResult::ALL.map(|result| {
+                families::RETRIES.count(&[("upstream", upstream), ("result", result.name())])
+            }),
+        }
+    }
+}
+
+/// Makes the handle for the learned rate of a limiter with `rate: auto`, in permits a second.
+pub fn limiter_rate(limiter: &str) -> Gauge {
+    families::RATE.level(&[("limiter", limiter)])
+}
+
+/// Makes the handles for the addresses of the upstream named `upstream`: how many are used, and how many are ejected.
+pub fn addresses(upstream: &str) -> AddressMetrics {
+    let of =
+        |state| families::UPSTREAM_ADDRESSES.level(&[("upstream", upstream), ("state", state)]);
+    let checks =
+        |result| families::UPSTREAM_CHECKS.count(&[("upstream", upstream), ("result", result)]);
+    AddressMetrics {
+        checks_passed: checks("passed"),
+        checks_failed: checks("failed"),
+        up: of("up"),
+        ejected: of("ejected"),
+        ejections: families::UPSTREAM_EJECTIONS.count(&[("upstream", upstream)]),
+    }
+}
