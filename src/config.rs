@@ -3,6 +3,7 @@
 
 mod admin;
 mod document;
+mod edits;
 mod http;
 mod keys;
 mod limit_row;
@@ -21,7 +22,7 @@ mod warnings;
 mod yaml;
 
 pub use admin::{AdminConfig, AdminRead, AdminToken};
-pub use document::ConfigEdit;
+pub use edits::ConfigEdit;
 pub use http::{ClientLimits, Limits, ServerTls};
 pub use limit_row::LimitRow;
 pub use limiter::{AutoRule, Charge, FailurePolicy, LimiterConfig, Mode, Scope};

@@ -1,34 +1,8 @@
-//! The text of a configuration as a tree, kept so that single values of it can be replaced while the gateway runs. The result
-//! is checked as the file is.
+//! The text of a configuration as a tree. A [`super::Config`] keeps it, so that edits and rows of a database can replace or
+//! add single values.
 
-use super::{
-    mistake::ConfigError,
-    raw,
-    settings::Config,
-    yaml::{Key, Scalar, YamlNode, YamlValue},
-};
+use super::yaml::{YamlNode, YamlValue};
 use std::{fmt, path::PathBuf};
-
-/// A value that replaces one of the file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ConfigEdit {
-    /// Another value of `limiting`.
-    Limiting(bool),
-    /// Other rates of a limiter: one, or a list as in the file.
-    Rates {
-        /// The name of the limiter.
-        limiter: String,
-        /// At least one rate, such as `5/s`.
-        rates: Vec<String>,
-    },
-    /// Another mode of a limiter.
-    Mode {
-        /// The name of the limiter.
-        limiter: String,
-        /// The mode, such as `observe`.
-        mode: String,
-    },
-}
 
 /// A configuration file as a tree, with variables and secrets filled in.
 #[derive(Clone)]
@@ -40,37 +14,13 @@ pub(super) struct Document {
     pub(super) is_offline: bool,
 }
 
-// === impl Config ===
-
-impl Config {
-    /// The same configuration with some values replaced, checked as a file is. The admin side keeps its settings.
-    ///
-    /// # Errors
-    ///
-    /// All mistakes at once. Their places are those of the replaced values.
-    pub fn edited(&self, edits: &[ConfigEdit]) -> Result<Self, ConfigError> {
-        if edits.is_empty() {
-            return Ok(self.clone());
-        }
-        let mut document = (*self.document).clone();
-        for edit in edits {
-            edit.apply(&mut document.root);
-        }
-        let mut config = raw::check(document)?;
-        config.admin = self.admin.clone();
-        // Another change begins with the file, and not with this result.
-        config.document = self.document.clone();
-        Ok(config)
-    }
-}
-
 // === impl Document ===
 
 impl Document {
     /// Keeps the tree of a file, except for the token of the admin side, of which only a digest is kept.
     pub(super) fn without_token(mut self) -> Self {
-        if let Some(admin) = value(&mut self.root, "admin")
-            && let Some(token) = value(admin, "token")
+        if let Some(admin) = self.root.value_mut("admin")
+            && let Some(token) = admin.value_mut("token")
             && let YamlValue::Scalar(token) = &mut token.value
         {
             (token.text, token.written) = ("***".into(), "***".into());
@@ -91,145 +41,5 @@ impl Eq for Document {}
 impl fmt::Debug for Document {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Document").field("file", &self.file).finish_non_exhaustive()
-    }
-}
-
-// === impl ConfigEdit ===
-
-impl ConfigEdit {
-    /// Replaces the value in the tree. An edit of a limiter that the tree does not have changes nothing.
-    fn apply(&self, root: &mut YamlNode) {
-        match self {
-            Self::Limiting(is_on) => set(root, "limiting", text(if *is_on { "on" } else { "off" })),
-            Self::Rates { limiter, rates } => {
-                let Some(limiter) = long_form(root, limiter) else { return };
-                let is_auto = value(limiter, "rate").is_some_and(|rate| {
-                    matches!(&rate.value, YamlValue::Scalar(scalar) if scalar.text == "auto")
-                });
-                if let (true, YamlValue::Map(entries)) = (is_auto, &mut limiter.value) {
-                    // The keys that belong to `rate: auto`.
-                    entries.retain(|(key, _)| !matches!(&*key.name, "start" | "min" | "max"));
-                }
-                match &rates[..] {
-                    [rate] => set(limiter, "rate", text(rate)),
-                    rates => {
-                        let place = limiter.place;
-                        let item = |rate: &String| YamlNode { place, value: text(rate) };
-                        set(limiter, "rate", YamlValue::List(rates.iter().map(item).collect()));
-                    }
-                }
-            }
-            Self::Mode { limiter, mode } => {
-                if let Some(limiter) = long_form(root, limiter) {
-                    set(limiter, "mode", text(mode));
-                }
-            }
-        }
-    }
-}
-
-/// The section of a limiter, which its short form is made into.
-fn long_form<'n>(root: &'n mut YamlNode, limiter: &str) -> Option<&'n mut YamlNode> {
-    let node = value(value(root, "limiters")?, limiter)?;
-    if !matches!(node.value, YamlValue::Map(_)) && !node.is_null() {
-        let key = Key { place: node.place, name: "rate".into() };
-        node.value = YamlValue::Map(vec![(key, node.clone())]);
-    }
-    Some(node)
-}
-
-fn value<'n>(node: &'n mut YamlNode, key: &str) -> Option<&'n mut YamlNode> {
-    let YamlValue::Map(entries) = &mut node.value else { return None };
-    entries.iter_mut().find(|(own, _)| own.name == key).map(|(_, value)| value)
-}
-
-fn set(node: &mut YamlNode, key: &str, new: YamlValue) {
-    let place = node.place;
-    if let Some(old) = value(node, key) {
-        old.value = new;
-    } else if let YamlValue::Map(entries) = &mut node.value {
-        let value = YamlNode { place, value: new };
-        entries.push((Key { place, name: key.into() }, value));
-    }
-}
-
-fn text(text: &str) -> YamlValue {
-    YamlValue::Scalar(Scalar::new(text))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::path::Path;
-
-    fn config() -> Config {
-        let text = "admin: { listen: '127.0.0.1:1', token: hunter2, read: token }\nupstream: http://a\n\
-                    limiters:\n  short: 10/s\n  list: [5/s, 100/min]\n  long: { rate: 10/s, burst: 7, mode: off }\n  \
-                    auto: { rate: auto, start: 5/s, max: 9/s }\n  places: { algorithm: concurrency, max: 4 }\n\
-                    routes: [{ suffix: '*', limiters: [{ limiter: short, cost: 5 }, long] }]\n";
-        Config::parse(text, "test.yaml", Path::new("."), &|_| None).expect("a config")
-    }
-
-    fn rates(limiter: &str, rates: &[&str]) -> ConfigEdit {
-        let rates = rates.iter().map(|rate| (*rate).to_owned()).collect();
-        ConfigEdit::Rates { limiter: limiter.into(), rates }
-    }
-
-    fn mode(limiter: &str, mode: &str) -> ConfigEdit {
-        ConfigEdit::Mode { limiter: limiter.into(), mode: mode.into() }
-    }
-
-    #[test]
-    fn single_values_are_replaced_and_the_rest_stays() {
-        let before = config();
-        assert_eq!(before.edited(&[]).expect("a config"), before);
-        let edits = [
-            ConfigEdit::Limiting(false),
-            rates("short", &["20/s"]),
-            rates("list", &["2/s", "50/min"]),
-            mode("short", "observe"),
-            mode("long", "enforce"),
-            rates("auto", &["3/s"]),
-            rates("unknown", &["3/s"]),
-        ];
-        let after = before.edited(&edits).expect("a config");
-        assert!(!after.limiting);
-        assert_eq!(after.admin, before.admin);
-        let shown = |i: usize| {
-            let limiter = &after.limiters[i];
-            let rates: Vec<_> = limiter.rates.iter().map(ToString::to_string).collect();
-            (rates.join(" "), limiter.mode.name(), limiter.capacity(), limiter.auto.is_some())
-        };
-        assert_eq!(shown(0), ("20/s".into(), "observe", 20, false));
-        assert_eq!(shown(1), ("2/s 50/min".into(), "enforce", 2, false));
-        assert_eq!(shown(2), ("10/s".into(), "enforce", 7, false));
-        assert_eq!(shown(3), ("3/s".into(), "enforce", 3, false));
-        // The next change begins with the file.
-        assert_eq!(after.edited(&[]).expect("a config").limiters, after.limiters);
-        assert_eq!(
-            after.edited(&[mode("short", "off")]).expect("a config").limiters[0].rates,
-            before.limiters[0].rates
-        );
-        assert!(!format!("{after:?}").contains("hunter2"));
-    }
-
-    #[test]
-    fn the_whole_is_checked_as_a_file_is() {
-        let mistake = |edit: ConfigEdit| {
-            let error = config().edited(&[edit]).expect_err("must be refused");
-            error.to_string()
-        };
-        let unknown = mistake(rates("short", &["5/fortnight"]));
-        assert!(
-            unknown.contains("limiters.short.rate: `5/fortnight` has the unknown unit"),
-            "{unknown}"
-        );
-        let cost = mistake(rates("short", &["2/s"]));
-        assert!(cost.contains("routes[0].limiters[0].cost"), "{cost}");
-        let places = mistake(rates("places", &["2/s"]));
-        assert!(places.contains("belongs to the other algorithms"), "{places}");
-        assert!(
-            mistake(mode("short", "sometimes")).contains("is not one of enforce, observe, off")
-        );
     }
 }

@@ -11,7 +11,6 @@ use std::{fmt, path::PathBuf, time::Duration};
 
 /// The greatest value of any time-out.
 pub(super) const MAX_TIMEOUT: Duration = Duration::from_secs(86_400);
-pub(super) const NOT_YET: &str = "not supported yet";
 
 /// Reads values and collects mistakes. A value that it returns after a mistake only serves to find further mistakes.
 pub(super) struct ConfigReader {
@@ -116,15 +115,28 @@ impl ConfigReader {
         let mut section = self.map(field)?;
         for (key, node) in section.entries {
             let path = join(&section.path, &key.name);
-            if keys.later.contains(&key.name.as_str()) {
-                self.note(key.place, &path, NOT_YET);
-            } else if !keys.has(&key.name) {
+            if !keys.has(&key.name) {
                 let (hint, meant) = keys.hint(&key.name, &listed);
                 section.meant.extend(meant.into_iter().map(|name| (name, node)));
                 self.note(key.place, &path, format!("unknown key `{}`; {hint}", key.name));
             }
         }
         Some(section)
+    }
+
+    /// Returns a key that must be there. If it is missing, the mistake ends with `example`, such as "as in `max: 4`".
+    pub(super) fn required<'n>(
+        &mut self,
+        section: &ConfigSection<'n>,
+        key: &str,
+        example: &str,
+    ) -> Option<Field<'n>> {
+        let field = section.get(key);
+        if field.is_none() {
+            let path = join(&section.path, key);
+            self.note(section.place, &path, format!("is missing, {example}"));
+        }
+        field
     }
 
     pub(super) fn map<'n>(&mut self, field: &Field<'n>) -> Option<ConfigSection<'n>> {

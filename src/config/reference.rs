@@ -51,14 +51,14 @@ pub fn page(old: &str) -> String {
 
 /// The table of a section. Only sections with keys of some algorithms alone have a column for them.
 fn table(keys: &Keys) -> String {
-    let has_algorithms = keys.now.iter().any(|key| !key.algorithms.is_empty());
+    let has_algorithms = keys.specs.iter().any(|key| !key.algorithms.is_empty());
     let mut out = match has_algorithms {
         true => {
             "| key | algorithm | type | default | meaning |\n|---|---|---|---|---|\n".to_owned()
         }
         false => "| key | type | default | meaning |\n|---|---|---|---|\n".to_owned(),
     };
-    for KeySpec { name, algorithms, kind, default, meaning, .. } in keys.now {
+    for KeySpec { name, algorithms, kind, default, meaning, .. } in keys.specs {
         let algorithms = match (has_algorithms, algorithms.is_empty()) {
             (false, _) => String::new(),
             (true, true) => "all | ".to_owned(),
@@ -81,7 +81,7 @@ fn object(keys: &Keys) -> String {
         out.push_str(keys.rules);
         out.push_str(",\n");
     }
-    let properties: Vec<_> = keys.now.iter().map(|key| indented(&property(key), 1)).collect();
+    let properties: Vec<_> = keys.specs.iter().map(|key| indented(&property(key), 1)).collect();
     let _ = write!(out, "\"properties\": {{\n{}\n}}", properties.join(",\n"));
     out
 }

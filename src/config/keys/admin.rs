@@ -7,7 +7,7 @@ pub(in crate::config) const ADMIN: Keys = Keys {
     meaning: "The address of the admin side, and the access to it.",
     rules: r##""if": { "properties": { "read": { "const": "token" } }, "required": ["read"] },
 "then": { "properties": { "token": { "type": ["string", "integer"] } }, "required": ["token"] }"##,
-    now: &[
+    specs: &[
         KeySpec {
             name: "listen",
             algorithms: "",
@@ -39,7 +39,6 @@ pub(in crate::config) const ADMIN: Keys = Keys {
 "anyOf": [{ "enum": ["open", "token", null] }, { "$ref": "#/$defs/variable" }]"##,
         },
     ],
-    later: &[],
     others: &[
         meant("address", &["listen"]),
         meant("bind", &["listen"]),

@@ -6,7 +6,7 @@ pub(in crate::config) const CHARGE: Keys = Keys {
     name: "charge",
     meaning: "A limiter, and the cost of a request there.",
     rules: r##""required": ["limiter"]"##,
-    now: &[
+    specs: &[
         KeySpec {
             name: "limiter",
             algorithms: "",
@@ -37,7 +37,6 @@ pub(in crate::config) const CHARGE: Keys = Keys {
 "examples": [5, "{header.x-cost}"]"##,
         },
     ],
-    later: &[],
     others: &[replaced("name", &["limiter"], "write it as in `{ limiter: a, cost: 5 }`")],
 };
 
@@ -45,7 +44,7 @@ pub(in crate::config) const RESERVED_COST: Keys = Keys {
     name: "reserved_cost",
     meaning: "A cost that is reserved until the answer says the true one.",
     rules: r##""required": ["reserve"]"##,
-    now: &[
+    specs: &[
         KeySpec {
             name: "reserve",
             algorithms: "",
@@ -82,7 +81,6 @@ pub(in crate::config) const RESERVED_COST: Keys = Keys {
 "examples": ["{response.body./usage/total_tokens}", "{response.header.x-cost}"]"##,
         },
     ],
-    later: &[],
     others: &[
         meant("estimate", &["reserve"]),
         meant("max", &["reserve"]),

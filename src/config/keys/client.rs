@@ -6,7 +6,7 @@ pub(in crate::config) const CLIENT: Keys = Keys {
     name: "client",
     meaning: "How long clients may take, and how many may be connected.",
     rules: "",
-    now: &[
+    specs: &[
         KeySpec {
             name: "header_timeout",
             algorithms: "",
@@ -68,7 +68,6 @@ pub(in crate::config) const CLIENT: Keys = Keys {
 "pattern": "^[0-9]+$|\\$\\{""##,
         },
     ],
-    later: &[],
     others: &[
         meant("timeout", &["header_timeout", "body_timeout"]),
         meant("request_timeout", &["header_timeout", "body_timeout"]),
@@ -88,7 +87,7 @@ pub(in crate::config) const LIMITS: Keys = Keys {
     name: "limits",
     meaning: "The greatest size of a request. A larger one is refused before any limiter is charged.",
     rules: "",
-    now: &[
+    specs: &[
         KeySpec {
             name: "header_bytes",
             algorithms: "",
@@ -141,7 +140,6 @@ pub(in crate::config) const LIMITS: Keys = Keys {
 "$ref": "#/$defs/size""##,
         },
     ],
-    later: &[],
     others: &[
         meant("client_max_body_size", &["body"]),
         meant("max_body_size", &["body"]),
@@ -164,7 +162,7 @@ pub(in crate::config) const PATHS: Keys = Keys {
     meaning: "How the upstreams read paths, where origins differ. Without a key, a path is limited as if the \
               upstream could do either.",
     rules: "",
-    now: &[
+    specs: &[
         KeySpec {
             name: "encoded_slash",
             algorithms: "",
@@ -191,7 +189,6 @@ pub(in crate::config) const PATHS: Keys = Keys {
             schema: r##""anyOf": [{ "enum": ["strip", "keep", null] }, { "$ref": "#/$defs/variable" }]"##,
         },
     ],
-    later: &[],
     others: &[
         meant("case", &["fold_case"]),
         meant("case_sensitive", &["fold_case"]),

@@ -119,7 +119,7 @@ pub(in crate::config) const LIMITER: Keys = Keys {
     }
   }
 }"##,
-    now: &[
+    specs: &[
         KeySpec {
             name: "algorithm",
             algorithms: "",
@@ -306,7 +306,6 @@ pub(in crate::config) const LIMITER: Keys = Keys {
             schema: r##""$ref": "#/$defs/on_loss""##,
         },
     ],
-    later: &[],
     others: &[
         meant("type", &["algorithm"]),
         meant("kind", &["algorithm"]),

@@ -6,7 +6,7 @@ pub(in crate::config) const LIMITS_FROM: Keys = Keys {
     name: "limits_from",
     meaning: "A query of a database whose rows replace limiters of the file, or add some.",
     rules: r##""required": ["url", "query"]"##,
-    now: &[
+    specs: &[
         KeySpec {
             name: "url",
             algorithms: "",
@@ -38,7 +38,6 @@ pub(in crate::config) const LIMITS_FROM: Keys = Keys {
 "$ref": "#/$defs/duration""##,
         },
     ],
-    later: &[],
     others: &[
         meant("sql", &["query"]),
         meant("interval", &["every"]),

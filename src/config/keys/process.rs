@@ -10,7 +10,7 @@ pub(in crate::config) const ROOT: Keys = Keys {
   { "required": ["upstream"], "title": "one upstream" },
   { "required": ["upstreams"], "title": "named upstreams" }
 ]"##,
-    now: &[
+    specs: &[
         KeySpec {
             name: "listen",
             algorithms: "",
@@ -269,7 +269,6 @@ pub(in crate::config) const ROOT: Keys = Keys {
 "items": { "$ref": "#/$defs/route" }"##,
         },
     ],
-    later: &[],
     others: &[
         meant("rate_limits", &["limiters"]),
         meant("rate_limit", &["limiters"]),

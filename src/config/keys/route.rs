@@ -6,7 +6,7 @@ pub(in crate::config) const ROUTE: Keys = Keys {
     name: "route",
     meaning: "The requests of one kind, and what happens to them.",
     rules: r##""oneOf": [{ "required": ["suffix"] }, { "required": ["path"] }]"##,
-    now: &[
+    specs: &[
         KeySpec {
             name: "name",
             algorithms: "",
@@ -154,7 +154,6 @@ pub(in crate::config) const ROUTE: Keys = Keys {
             schema: r##""$ref": "#/$defs/optional_headers""##,
         },
     ],
-    later: &[],
     others: &[
         replaced("prefix", &["path"], PATH),
         replaced("paths", &["path"], PATH),

@@ -26,9 +26,7 @@ pub(in crate::config) struct Keys {
     pub(in crate::config) meaning: &'static str,
     /// The members of its JSON Schema besides the description and the properties.
     pub(in crate::config) rules: &'static str,
-    pub(in crate::config) now: &'static [KeySpec],
-    /// Names that are reserved: a message says that they are not supported yet.
-    pub(in crate::config) later: &'static [&'static str],
+    pub(in crate::config) specs: &'static [KeySpec],
     pub(in crate::config) others: &'static [Other],
 }
 
@@ -46,7 +44,7 @@ pub(in crate::config) struct Other {
 impl Keys {
     /// Whether `name` is a key of this section.
     pub(in crate::config) fn has(&self, name: &str) -> bool {
-        self.now.iter().any(|key| key.name == name)
+        self.specs.iter().any(|key| key.name == name)
     }
 
     /// Returns the hint for an unknown key, and the keys that the user probably meant. If no key is near, the hint lists those
@@ -61,8 +59,8 @@ impl Keys {
             let ask = || format!("did you mean {}?", names.join(" or "));
             return (other.says.map_or_else(ask, str::to_owned), other.meant.to_vec());
         }
-        let names = || self.now.iter().map(|key| key.name);
-        match nearest(name, names().chain(self.later.iter().copied())) {
+        let names = || self.specs.iter().map(|key| key.name);
+        match nearest(name, names()) {
             Some(best) => (format!("did you mean `{best}`?"), vec![best]),
             None => {
                 let known: Vec<_> = names().filter(|key| listed(key)).collect();

@@ -6,7 +6,7 @@ pub(in crate::config) const STORE: Keys = Keys {
     name: "store",
     meaning: "A Redis that gateways share.",
     rules: r##""required": ["url"]"##,
-    now: &[
+    specs: &[
         KeySpec {
             name: "url",
             algorithms: "",
@@ -79,7 +79,6 @@ pub(in crate::config) const STORE: Keys = Keys {
 "$ref": "#/$defs/on_loss""##,
         },
     ],
-    later: &[],
     others: &[
         meant("ssl", &["tls"]),
         elsewhere("host", STORE_URL),

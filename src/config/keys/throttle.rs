@@ -6,7 +6,7 @@ pub(in crate::config) const THROTTLE: Keys = Keys {
     name: "throttle",
     meaning: "How an upstream says \"slow down\", and what then happens.",
     rules: "",
-    now: &[
+    specs: &[
         KeySpec {
             name: "when",
             algorithms: "",
@@ -86,7 +86,6 @@ pub(in crate::config) const THROTTLE: Keys = Keys {
 "anyOf": [{ "enum": ["off", "remaining", false, null] }, { "$ref": "#/$defs/variable" }]"##,
         },
     ],
-    later: &[],
     others: &[
         meant("vendor", &["style"]),
         meant("dialect", &["style"]),
@@ -111,7 +110,7 @@ pub(in crate::config) const RETRY: Keys = Keys {
     name: "retry",
     meaning: "How refused requests are sent again: at their new slot, within the caller's own wait budget.",
     rules: "",
-    now: &[
+    specs: &[
         KeySpec {
             name: "attempts",
             algorithms: "",
@@ -136,7 +135,6 @@ pub(in crate::config) const RETRY: Keys = Keys {
 "anyOf": [{ "enum": [0, "0"] }, { "$ref": "#/$defs/size" }]"##,
         },
     ],
-    later: &[],
     others: &[
         meant("max_attempts", &["attempts"]),
         meant("retries", &["attempts"]),

@@ -6,7 +6,7 @@ pub(in crate::config) const TLS: Keys = Keys {
     name: "tls",
     meaning: "Certificates for clients. The gateway then speaks TLS 1.2 and 1.3 only.",
     rules: r##""required": ["cert", "key"]"##,
-    now: &[
+    specs: &[
         KeySpec {
             name: "cert",
             algorithms: "",
@@ -49,7 +49,6 @@ pub(in crate::config) const TLS: Keys = Keys {
 "items": { "$ref": "#/$defs/certificate" }"##,
         },
     ],
-    later: &[],
     others: &[
         meant("certificate", &["cert"]),
         meant("ssl_certificate", &["cert"]),
@@ -72,7 +71,7 @@ pub(in crate::config) const CERTIFICATE: Keys = Keys {
     name: "certificate",
     meaning: "A certificate and its private key.",
     rules: r##""required": ["cert", "key"]"##,
-    now: &[
+    specs: &[
         KeySpec {
             name: "cert",
             algorithms: "",
@@ -90,7 +89,6 @@ pub(in crate::config) const CERTIFICATE: Keys = Keys {
             schema: r##""$ref": "#/$defs/file""##,
         },
     ],
-    later: &[],
     others: &[
         meant("certificate", &["cert"]),
         meant("crt", &["cert"]),
@@ -104,7 +102,7 @@ pub(in crate::config) const STORE_TLS: Keys = Keys {
     name: "store_tls",
     meaning: "How the servers of a `rediss://` URL are checked, and the certificate that they are shown.",
     rules: r##""type": ["object", "null"]"##,
-    now: &[
+    specs: &[
         KeySpec {
             name: "ca",
             algorithms: "",
@@ -139,7 +137,6 @@ pub(in crate::config) const STORE_TLS: Keys = Keys {
             schema: r##""type": ["string", "null"]"##,
         },
     ],
-    later: &[],
     others: &[
         meant("ca_file", &["ca"]),
         meant("ca_cert", &["ca"]),

@@ -9,7 +9,7 @@ pub(in crate::config) const UPSTREAM: Keys = Keys {
   { "required": ["url"], "title": "one address" },
   { "required": ["urls"], "title": "several addresses" }
 ]"##,
-    now: &[
+    specs: &[
         KeySpec {
             name: "url",
             algorithms: "",
@@ -181,7 +181,6 @@ pub(in crate::config) const UPSTREAM: Keys = Keys {
 ]"##,
         },
     ],
-    later: &[],
     others: &[
         meant("servers", &["urls"]),
         meant("targets", &["urls"]),
@@ -228,7 +227,7 @@ pub(in crate::config) const HEALTH: Keys = Keys {
     name: "health",
     meaning: "Health checks of an upstream's addresses: a GET that has to be answered with 2xx or 3xx within `every`, or 10s.",
     rules: r##""required": ["path"]"##,
-    now: &[
+    specs: &[
         KeySpec {
             name: "path",
             algorithms: "",
@@ -273,7 +272,6 @@ pub(in crate::config) const HEALTH: Keys = Keys {
 "pattern": "^[0-9]+$|\\$\\{""##,
         },
     ],
-    later: &[],
     others: &[
         meant("uri", &["path"]),
         meant("url", &["path"]),
@@ -287,7 +285,7 @@ pub(in crate::config) const HEADERS: Keys = Keys {
     name: "headers",
     meaning: "Changes to headers of requests and responses.",
     rules: "",
-    now: &[
+    specs: &[
         KeySpec {
             name: "request",
             algorithms: "",
@@ -305,7 +303,6 @@ pub(in crate::config) const HEADERS: Keys = Keys {
             schema: r##""$ref": "#/$defs/optional_edits""##,
         },
     ],
-    later: &[],
     others: &[
         elsewhere("set", WHICH),
         elsewhere("add", WHICH),
@@ -322,7 +319,7 @@ pub(in crate::config) const EDITS: Keys = Keys {
     meaning: "Changes to headers: first `remove`, then `set`, then `add`. Headers that frame a message or \
               belong to one connection, `host` and `paceway-origin` cannot be changed.",
     rules: "",
-    now: &[
+    specs: &[
         KeySpec {
             name: "set",
             algorithms: "",
@@ -362,7 +359,6 @@ pub(in crate::config) const EDITS: Keys = Keys {
 "examples": [["cookie", "x-internal"]]"##,
         },
     ],
-    later: &[],
     others: &[
         meant("replace", &["set"]),
         meant("overwrite", &["set"]),

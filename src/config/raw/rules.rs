@@ -5,6 +5,7 @@ use crate::{
     config::unit::Rate,
     suggest::suggest,
 };
+use std::time::Duration;
 
 /// The algorithm that a limiter names, before its other keys are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,9 +93,8 @@ impl Kind {
 impl Rule {
     /// Returns the rule at a rate. If the rule cannot be counted exactly, returns the key at fault and the reason.
     pub(super) fn at(&self, rate: Rate) -> Result<Algorithm, (&'static str, String)> {
-        let micros = i64::try_from(rate.period.as_micros());
         // A rate counts at most 10^9 in at most 366 days.
-        let (count, period) = (i64::try_from(rate.count).unwrap_or(0), micros.unwrap_or(0));
+        let (count, period) = (i64::try_from(rate.count).unwrap_or(0), micros(rate.period));
         let inexact = |key, name| {
             let reason = "cannot be counted exactly; use a smaller count or a shorter period";
             (key, format!("a {name} of {rate} {reason}"))
@@ -128,4 +128,9 @@ impl Rule {
             Self::Concurrency { .. } => Err(("rate", "has no rate".into())),
         }
     }
+}
+
+/// A span in µs. The longest one in a limiter is a period of 366 days, which fits.
+pub(super) fn micros(span: Duration) -> i64 {
+    i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
 }

@@ -9,7 +9,7 @@ fn schema_and_parser_know_the_same_keys() {
         let object = schema.pointer(place).unwrap_or_else(|| panic!("no {place}"));
         let mut names: Vec<_> =
             object["properties"].as_object().expect("properties").keys().collect();
-        let mut keys: Vec<_> = keys.now.iter().map(|key| key.name).collect();
+        let mut keys: Vec<_> = keys.specs.iter().map(|key| key.name).collect();
         names.sort_unstable();
         keys.sort_unstable();
         assert_eq!(names, keys, "{place}");

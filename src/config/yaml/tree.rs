@@ -44,6 +44,12 @@ impl YamlNode {
         let YamlValue::Scalar(scalar) = &self.value else { return false };
         scalar.plain && matches!(scalar.text.as_str(), "" | "~" | "null" | "Null" | "NULL")
     }
+
+    /// The value of `key`, if this is a map that has it.
+    pub(in crate::config) fn value_mut(&mut self, key: &str) -> Option<&mut Self> {
+        let YamlValue::Map(entries) = &mut self.value else { return None };
+        entries.iter_mut().find(|(own, _)| own.name == key).map(|(_, value)| value)
+    }
 }
 
 // === impl Scalar ===

@@ -1,0 +1,171 @@
+//! Reads the rates of a limiter: one, a list of them, or `auto` with its bounds; and `margin: auto`.
+
+use super::rules::{Kind, micros};
+use crate::{
+    algorithm::{
+        auto_margin::AutoMargin,
+        auto_rate::{AutoRate, MAX_RATE, MIN_RATE, nanohertz},
+    },
+    config::{
+        limiter::{AutoRule, LimiterConfig},
+        reader::{ConfigReader, ConfigSection, Field, join},
+        unit::{self, Rate},
+        yaml::{YamlNode, YamlValue},
+    },
+};
+
+const MAX_RATES: usize = 8;
+
+impl ConfigReader {
+    /// Reads the rates that the algorithm of a limiter allows, each with the value that says it. A limiter with `rate: auto` has
+    /// one, with which it starts. `misused` is true if the limiter has keys of another algorithm.
+    pub(super) fn rates_for<'n>(
+        &mut self,
+        section: &ConfigSection<'n>,
+        rate: Option<&Field<'n>>,
+        (kind, misused): (Kind, bool),
+        limiter: &mut LimiterConfig,
+    ) -> Vec<(Rate, &'n YamlNode)> {
+        let learns = rate.is_some_and(is_auto);
+        for key in ["start", "min"].into_iter().filter(|_| !learns && kind.has_auto_rate()) {
+            if let Some(field) = section.get(key) {
+                self.note_at(&field, "belongs to `rate: auto`, and this limiter has another rate");
+            }
+        }
+        match (rate, kind) {
+            (Some(field), kind) if learns && kind.has_auto_rate() => {
+                self.auto_rate(section, field, limiter).into_iter().collect()
+            }
+            (Some(field), kind) if learns && kind != Kind::Concurrency => {
+                let name = kind.name();
+                self.note_at(
+                    field,
+                    format!(
+                        "`auto` is for token_bucket, sliding_window and leaky_bucket, and this limiter is a {name}"
+                    ),
+                );
+                Vec::new()
+            }
+            (None, Kind::Concurrency) => Vec::new(),
+            (Some(field), Kind::Concurrency) => {
+                let reason =
+                    "belongs to the other algorithms; a concurrency limiter has `max` instead";
+                self.note_at(field, reason);
+                Vec::new()
+            }
+            (Some(field), _) => self.rates_of(section, field, kind),
+            // A user who wrote keys of another algorithm more likely forgot to name that algorithm.
+            (None, _) if misused => Vec::new(),
+            (None, _) => {
+                let reason = "is missing, as in `rate: 5/s`";
+                self.note(section.place, &join(&section.path, "rate"), reason);
+                Vec::new()
+            }
+        }
+    }
+
+    /// Reads the bounds of an automatic rate, and returns the rate that it starts with.
+    fn auto_rate<'n>(
+        &mut self,
+        section: &ConfigSection<'n>,
+        field: &Field<'n>,
+        limiter: &mut LimiterConfig,
+    ) -> Option<(Rate, &'n YamlNode)> {
+        let start = self.required(section, "start", "as in `start: 5/s`")?;
+        let start = self.scalar(&start, unit::rate)?;
+        let hertz = |rate: Rate| {
+            let count = i64::try_from(rate.count).unwrap_or(i64::MAX);
+            nanohertz(count, micros(rate.period)).clamp(MIN_RATE, MAX_RATE)
+        };
+        let first = hertz(start);
+        let mut bound = |key, default: i64| {
+            self.get(section, key, None, |text| unit::rate(text).map(Some)).map_or(default, hertz)
+        };
+        // A quota is seldom a hundredth of the first guess, or a thousand times as great.
+        let min = bound("min", (first / 100).max(MIN_RATE));
+        let max = bound("max", first.saturating_mul(1_000).min(MAX_RATE));
+        if !(min..=max).contains(&first) {
+            let place = section.get("start").map_or(section.place, |field| field.node.place);
+            let reason = "must lie between `min` and `max`";
+            self.note(place, &join(&section.path, "start"), reason);
+            return None;
+        }
+        let period = micros(start.period);
+        limiter.auto = Some(AutoRule::Rate(AutoRate { start: first, min, max, period }));
+        Some((start, field.node))
+    }
+
+    /// Reads `margin: auto`: a margin that is learned, between none and the shortest period.
+    pub(super) fn auto_margin(&mut self, section: &ConfigSection<'_>, limiter: &mut LimiterConfig) {
+        let Some(field) = section.get("margin").filter(is_auto) else { return };
+        let Some(most) = limiter.rates.iter().map(|rate| micros(rate.period)).min() else { return };
+        if limiter.auto.is_some() {
+            let reason = "is learned from the same refusals as `rate: auto`; learn one of the two";
+            self.note_at(&field, reason);
+            return;
+        }
+        limiter.auto = Some(AutoRule::Margin(AutoMargin { most }));
+    }
+
+    /// Reads the rates of a limiter, and checks that its algorithm can keep as many.
+    fn rates_of<'n>(
+        &mut self,
+        section: &ConfigSection<'_>,
+        field: &Field<'n>,
+        kind: Kind,
+    ) -> Vec<(Rate, &'n YamlNode)> {
+        let rates = self.rates(field);
+        if rates.len() > 1 && !kind.takes_lists() {
+            let reason = format!(
+                "is a list, and a {} takes one rate; lists are for token_bucket, sliding_window and \
+                 fixed_window",
+                kind.name()
+            );
+            self.note_at(field, reason);
+        } else if rates.len() > 1
+            && kind == Kind::TokenBucket
+            && let Some(burst) = section.get("burst")
+        {
+            let reason = "needs a single rate; in a list each rate's burst is its own count";
+            self.note_at(&burst, reason);
+        }
+        rates
+    }
+
+    /// Reads one rate or a list of them, and returns them with the shortest period first.
+    fn rates<'n>(&mut self, field: &Field<'n>) -> Vec<(Rate, &'n YamlNode)> {
+        let YamlValue::List(items) = &field.node.value else {
+            let rate = self.scalar(field, unit::rate);
+            return rate.map(|rate| (rate, field.node)).into_iter().collect();
+        };
+        if !(1..=MAX_RATES).contains(&items.len()) {
+            self.note_at(field, format!("must hold 1 to {MAX_RATES} rates"));
+            return Vec::new();
+        }
+        let mut rates: Vec<(Rate, &YamlNode)> = Vec::new();
+        for (i, node) in items.iter().enumerate() {
+            let item = field.item(i, node);
+            if let YamlValue::Map(_) = node.value {
+                let reason = "must be a rate alone, as in [5/s, 100/min]; in a list each rate's burst is \
+                              its own count";
+                self.note_at(&item, reason);
+                continue;
+            }
+            let Some(rate) = self.scalar(&item, unit::rate) else { continue };
+            match rates.iter().find(|(other, _)| other.period == rate.period) {
+                Some((other, _)) => self.note_at(
+                    &item,
+                    format!("has the same period as {other}; keep the stricter of the two"),
+                ),
+                None => rates.push((rate, node)),
+            }
+        }
+        rates.sort_by_key(|(rate, _)| rate.period);
+        rates
+    }
+}
+
+/// Whether a value is the word `auto`.
+pub(super) fn is_auto(field: &Field<'_>) -> bool {
+    field.scalar().is_some_and(|scalar| &*scalar.text == "auto")
+}
