@@ -18,7 +18,7 @@ pub use limiter_plan::LimiterPlan;
 pub(crate) use redact::Redactor;
 pub(crate) use remainders::{Consequence, Remainders};
 pub(crate) use route_policy::RoutePolicy;
-pub(crate) use waiting::{Held, Waiting};
+pub(crate) use waiting::{Waiting, WaitingCounts};
 
 use crate::{
     config::{self, Config, Mode},
@@ -48,7 +48,7 @@ pub struct Plan {
     pub(crate) routes: Vec<RouteMetrics>,
     /// The policies of the routes. A route names its own by index, and routes with the same limits share one.
     pub(crate) policies: Vec<RoutePolicy>,
-    pub(crate) held: Held,
+    pub(crate) waiting: WaitingCounts,
     /// The limiters, by their index in the configuration.
     pub limiters: Vec<LimiterPlan>,
     pub(crate) upstreams: Vec<UpstreamMetrics>,
@@ -119,7 +119,7 @@ impl Plan {
         Self {
             counters: (0..config.workers.get()).map(counters).collect(),
             table: Table::new(&config.routes, config.paths),
-            held: Held::new(&config, previous),
+            waiting: WaitingCounts::new(&config, previous),
             routes: routes.collect(),
             policies,
             limiters,

@@ -9,9 +9,9 @@ mod connecting;
 mod current;
 mod drain;
 mod forward;
-mod held;
 mod interim;
 mod quota_left;
+mod read_ahead;
 mod record;
 mod refusal;
 mod remaining;
@@ -295,7 +295,7 @@ impl Proxy {
         let route = found.ok_or(Failure::NoRoute)?;
         record.route = Some(route);
         let own = self.own();
-        let policy = own.lines[route].policy;
+        let policy = own.direct[route].policy;
         let (fixed, policy) = (own.fixed[policy].as_ref(), &self.0.plan.policies[policy]);
         let is_h2 = request.version() == Version::HTTP_2;
         let body = UploadLimits {

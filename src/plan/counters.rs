@@ -15,13 +15,14 @@ use std::{
 #[derive(Debug)]
 pub struct WorkerCounters {
     /// The counter of requests that passed at once, and the policy, by index of the route.
-    pub(crate) lines: Box<[DirectCounter]>,
-    /// All other counters of each route, by its index.
-    pub(crate) routes: Box<[RouteCounters]>,
+    pub(crate) direct: Box<[DirectCounter]>,
+    /// The requests of each route that waited, were refused or failed, by its index.
+    pub(crate) routes: Box<[RequestCounters]>,
     /// The checks of each policy whose checks do not depend on the request, by index of the policy. Each worker has its
     /// own: they are counted references, and workers that shared them would write to one cache line.
     pub(crate) fixed: Box<[Option<Checks>]>,
-    pub(crate) no_route: RouteCounters,
+    /// The requests that match no route.
+    pub(crate) no_route: RequestCounters,
     /// The counters of each limiter, by its index.
     pub(crate) limiters: Box<[LimiterCounters]>,
     /// The counters of each upstream, by its index.
@@ -34,17 +35,17 @@ pub struct WorkerCounters {
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct DirectCounter {
-    /// Requests that were forwarded without having been held. [`RouteCounters`] has all other requests.
+    /// Requests that were forwarded without having been held. [`RequestCounters`] has all other requests.
     at_once: AtomicU64,
     /// The index of the policy of the route.
     pub(crate) policy: usize,
 }
 
-/// The counters of one route in one worker, without [`DirectCounter`]; or of requests without a route; or the sums over the
-/// workers.
+/// Requests by outcome, and the waits of those that were forwarded. A worker has one for each route, beside its
+/// [`DirectCounter`], and one for requests without a route; `/metrics` adds them up in a further one.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub(crate) struct RouteCounters {
+pub(crate) struct RequestCounters {
     pub(crate) requests: Outcomes,
     /// The time for which forwarded requests were held.
     pub(crate) wait: TimeHistogram,
@@ -82,10 +83,10 @@ impl WorkerCounters {
         upstreams: usize,
     ) -> Self {
         Self {
-            lines: policy.iter().map(|policy| DirectCounter::new(*policy)).collect(),
-            routes: policy.iter().map(|_| RouteCounters::default()).collect(),
+            direct: policy.iter().map(|policy| DirectCounter::new(*policy)).collect(),
+            routes: policy.iter().map(|_| RequestCounters::default()).collect(),
             fixed,
-            no_route: RouteCounters::default(),
+            no_route: RequestCounters::default(),
             limiters: (0..limiters).map(|_| LimiterCounters::default()).collect(),
             upstreams: (0..upstreams).map(|_| UpstreamCounters::default()).collect(),
             overhead: Overhead::default(),
@@ -94,13 +95,13 @@ impl WorkerCounters {
 
     /// Counts a request that was forwarded to the upstream of `route` without having been held, and its answer.
     pub(crate) fn passed(&self, route: usize) {
-        self.lines[route].at_once.fetch_add(1, Relaxed);
+        self.direct[route].at_once.fetch_add(1, Relaxed);
     }
 
     /// Adds all that this worker counted of `route` to `all`, which was empty for the first worker.
-    fn add_to(&self, all: &RouteCounters, route: usize) {
+    fn add_to(&self, all: &RequestCounters, route: usize) {
         all.add(&self.routes[route]);
-        let at_once = self.lines[route].at_once.load(Relaxed);
+        let at_once = self.direct[route].at_once.load(Relaxed);
         all.requests.count_many(Outcome::Passed, at_once);
         all.wait.record_many(Duration::ZERO, at_once);
     }
@@ -114,9 +115,9 @@ impl DirectCounter {
     }
 }
 
-// === impl RouteCounters ===
+// === impl RequestCounters ===
 
-impl RouteCounters {
+impl RequestCounters {
     pub(super) fn add(&self, other: &Self) {
         self.requests.add(&other.requests);
         self.wait.add(&other.wait);
@@ -136,8 +137,8 @@ impl UpstreamCounters {
 
 impl Plan {
     /// The counts of the route with index `i`, over all workers.
-    pub(super) fn route_counts(&self, i: usize) -> RouteCounters {
-        let all = RouteCounters::default();
+    pub(super) fn route_counts(&self, i: usize) -> RequestCounters {
+        let all = RequestCounters::default();
         self.counters.iter().for_each(|own| own.add_to(&all, i));
         all
     }
@@ -157,7 +158,7 @@ impl Plan {
     }
 
     /// Adds the counts of requests without a route, and the gateway's own time, over all workers.
-    pub(super) fn add_unrouted(&self, no_route: &RouteCounters, overhead: &TimeHistogram) {
+    pub(super) fn add_unrouted(&self, no_route: &RequestCounters, overhead: &TimeHistogram) {
         for own in &self.counters {
             no_route.add(&own.no_route);
             overhead.add(&own.overhead.0);
@@ -176,7 +177,7 @@ mod tests {
         counters.passed(1);
         counters.routes[1].requests.count(Outcome::Passed);
         counters.routes[1].wait.record(Duration::from_nanos(1));
-        let (all, expected) = (RouteCounters::default(), RouteCounters::default());
+        let (all, expected) = (RequestCounters::default(), RequestCounters::default());
         counters.add_to(&all, 1);
         expected.requests.count_many(Outcome::Passed, 3);
         expected.wait.record_many(Duration::ZERO, 2);

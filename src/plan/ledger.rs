@@ -5,7 +5,7 @@
 
 use super::{
     Plan,
-    counters::{RouteCounters, UpstreamCounters},
+    counters::{RequestCounters, UpstreamCounters},
     previous::Previous,
 };
 use crate::metrics::{self, Decisions, TimeHistogram, WorkerCounts};
@@ -27,10 +27,10 @@ struct ReplacedPlans {
 /// The counts of plans without a request, by the names of routes, limiters and upstreams that the newest plan has as well.
 #[derive(Default)]
 struct EndedCounts {
-    routes: HashMap<String, RouteCounters>,
+    routes: HashMap<String, RequestCounters>,
     limiters: HashMap<String, Decisions>,
     upstreams: HashMap<String, UpstreamCounters>,
-    no_route: RouteCounters,
+    no_route: RequestCounters,
     overhead: TimeHistogram,
 }
 
@@ -87,7 +87,7 @@ impl CountLedger {
             }
             (metrics, all.statuses, all.seconds)
         });
-        let (no_route, overhead) = (RouteCounters::default(), TimeHistogram::default());
+        let (no_route, overhead) = (RequestCounters::default(), TimeHistogram::default());
         no_route.add(&ended.no_route);
         overhead.add(&ended.overhead);
         for plan in in_use.iter().map(|(plan, _)| *plan).chain([current]) {

@@ -278,7 +278,7 @@ mod tests {
     )]
     fn routes_share_what_is_the_same(#[case] other: &str, #[case] expected: usize) {
         let plan = plan(["upstream: a, limiters: [x], max_wait: 2s", other]);
-        let of_the_second = plan.counters[0].lines[1].policy;
+        let of_the_second = plan.counters[0].direct[1].policy;
         assert_eq!((plan.policies.len(), of_the_second), (expected, expected - 1));
     }
 

@@ -9,8 +9,8 @@ use std::sync::{
 };
 
 /// The number of requests that wait in this gateway, in sum and for each route.
-pub(crate) struct Held {
-    all: Arc<HeldSum>,
+pub(crate) struct WaitingCounts {
+    all: Arc<WaitingSum>,
     /// The number of waiting requests of each route, by its index.
     of_routes: Box<[Arc<AtomicUsize>]>,
 }
@@ -18,7 +18,7 @@ pub(crate) struct Held {
 /// The number of all waiting requests, in a cache line that holds nothing else: each request with a budget reads it.
 #[derive(Default)]
 #[repr(align(64))]
-struct HeldSum(AtomicUsize);
+struct WaitingSum(AtomicUsize);
 
 /// Counts a waiting request from its creation to its drop, for its route and for the limiter that bound it.
 pub(crate) struct Waiting<'a> {
@@ -28,13 +28,13 @@ pub(crate) struct Waiting<'a> {
     limiter: usize,
 }
 
-// === impl Held ===
+// === impl WaitingCounts ===
 
-impl Held {
+impl WaitingCounts {
     /// The numbers for the routes of `config`. A route of the same name in the previous plan has the same number.
     pub(super) fn new(config: &Config, previous: &Previous<'_>) -> Self {
-        let all = previous.plan.map(|plan| plan.held.all.clone()).unwrap_or_default();
-        let known = |name| previous.route(name).map(|(plan, i)| plan.held.of_routes[i].clone());
+        let all = previous.plan.map(|plan| plan.waiting.all.clone()).unwrap_or_default();
+        let known = |name| previous.route(name).map(|(plan, i)| plan.waiting.of_routes[i].clone());
         let of_routes = config.routes.iter().map(|route| known(&route.name).unwrap_or_default());
         Self { all, of_routes: of_routes.collect() }
     }
@@ -54,11 +54,11 @@ impl Held {
 impl<'a> Waiting<'a> {
     /// Counts a request as waiting; returns `None` when `most` requests of the route wait already.
     pub(crate) fn enter(plan: &'a Plan, route: usize, limiter: usize, most: usize) -> Option<Self> {
-        if plan.held.of_routes[route].fetch_add(1, Relaxed) >= most {
-            plan.held.of_routes[route].fetch_sub(1, Relaxed);
+        if plan.waiting.of_routes[route].fetch_add(1, Relaxed) >= most {
+            plan.waiting.of_routes[route].fetch_sub(1, Relaxed);
             return None;
         }
-        plan.held.all.0.fetch_add(1, Relaxed);
+        plan.waiting.all.0.fetch_add(1, Relaxed);
         plan.limiters[limiter].waiting.fetch_add(1, Relaxed);
         plan.routes[route].waiting.increment(1.0);
         Some(Self { plan, route, limiter })
@@ -67,8 +67,8 @@ impl<'a> Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.plan.held.of_routes[self.route].fetch_sub(1, Relaxed);
-        self.plan.held.all.0.fetch_sub(1, Relaxed);
+        self.plan.waiting.of_routes[self.route].fetch_sub(1, Relaxed);
+        self.plan.waiting.all.0.fetch_sub(1, Relaxed);
         self.plan.limiters[self.limiter].waiting.fetch_sub(1, Relaxed);
         self.plan.routes[self.route].waiting.decrement(1.0);
     }

@@ -27,8 +27,8 @@ pub(super) struct Attempt<'r, 'p> {
     indices: Option<&'r [usize]>,
     /// How long the request may wait for this attempt.
     budget: Duration,
-    /// As many requests wait on the route as may: this one is only granted what it can have at once.
-    is_full: bool,
+    /// As many requests of the route wait as `max_waiting` allows: this one is only granted what it can have at once.
+    is_at_max_waiting: bool,
     /// The end of the time that it may wait; set when it begins to.
     until: Option<Instant>,
     /// Counts it among those that wait, from its first wait on.
@@ -51,7 +51,8 @@ impl<'r, 'p> Attempt<'r, 'p> {
         checks: &'r Checks,
         budget: Duration,
     ) -> Self {
-        let is_full = !budget.is_zero() && proxy.0.plan.held.of(route) >= policy.max_waiting;
+        let is_at_max_waiting =
+            !budget.is_zero() && proxy.0.plan.waiting.of(route) >= policy.max_waiting;
         let (until, waiting) = (None, None);
         let (indices, is_last_call, is_counted, refused) = (None, false, false, None);
         Self {
@@ -62,7 +63,7 @@ impl<'r, 'p> Attempt<'r, 'p> {
             checks,
             indices,
             budget,
-            is_full,
+            is_at_max_waiting,
             until,
             waiting,
             is_last_call,
@@ -82,7 +83,7 @@ impl<'r, 'p> Attempt<'r, 'p> {
     ) -> Self {
         let until = record.started + budget;
         let first = Self::first(proxy, record, (route, policy), checks, budget);
-        Self { refused: Some(refused), is_full: false, until: Some(until), ..first }
+        Self { refused: Some(refused), is_at_max_waiting: false, until: Some(until), ..first }
     }
 
     /// A second attempt, within what is left of the request's budget. It asks for all permits again, except for the
@@ -96,7 +97,7 @@ impl<'r, 'p> Attempt<'r, 'p> {
     ) -> Self {
         let until = record.started + budget;
         let first = Self::first(proxy, record, (route, policy), checks, budget);
-        Self { indices: Some(indices), is_full: false, until: Some(until), ..first }
+        Self { indices: Some(indices), is_at_max_waiting: false, until: Some(until), ..first }
     }
 
     /// The index of a check among those of the route.
@@ -224,7 +225,7 @@ impl Caller for Attempt<'_, '_> {
         match self.until {
             _ if self.is_last_call => Duration::ZERO,
             Some(until) => until.saturating_duration_since(Instant::now()),
-            None if self.is_full => Duration::ZERO,
+            None if self.is_at_max_waiting => Duration::ZERO,
             None => self.budget,
         }
     }
@@ -284,10 +285,10 @@ impl Caller for Attempt<'_, '_> {
             self.record.bound = Some(self.policy.limiter(self.index(bound_by)));
             return Failure::Draining { retry_after };
         }
-        if !self.is_full || self.until.is_some() {
+        if !self.is_at_max_waiting || self.until.is_some() {
             return self.limited(&decision);
         }
-        // It was asked without its budget, because the queue is full. Would it have waited?
+        // It was asked without its budget, because no more may wait. Would it have waited?
         let is_lease = check.is_lease();
         if is_lease || (wait > 0 && limit::duration(wait) <= self.budget) {
             self.limited(&decision);

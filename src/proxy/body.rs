@@ -1,6 +1,6 @@
 //! The body of a response: the upstream's, streamed, or our own. It never ends well when the upstream's did not.
 
-use super::{client::DisconnectWatch, held::HeldStart, settling::Settling};
+use super::{client::DisconnectWatch, read_ahead::ReadAhead, settling::Settling};
 use crate::{
     limit::Reservation,
     upstream::{self, UnrequestedBody},
@@ -35,16 +35,16 @@ enum BodySource {
     /// In a box, because most bodies are whole, and each is moved some ten times.
     Streamed(Box<Streamed>),
     /// Our own, or an upstream's that came whole with its head. `None` once it is taken, or if it is empty.
-    Own(Option<Bytes>),
+    Whole(Option<Bytes>),
     /// A body whose beginning was read ahead, with the rest of it: another body.
-    Held(Box<HeldBody>),
+    ReadAhead(Box<ReadAheadBody>),
     /// Another body, which says the true cost of its request.
     Settling(Box<SettlingBody>),
 }
 
 #[derive(Debug)]
-struct HeldBody {
-    start: HeldStart,
+struct ReadAheadBody {
+    start: ReadAhead,
     rest: Body,
 }
 
@@ -76,7 +76,7 @@ impl Body {
         client: impl FnOnce() -> DisconnectWatch,
     ) -> Self {
         match body.whole() {
-            Ok(bytes) => Self::own(bytes),
+            Ok(bytes) => Self::whole(bytes),
             Err(body) => Self(BodySource::Streamed(Box::new(Streamed {
                 body,
                 is_h2,
@@ -88,18 +88,18 @@ impl Body {
     }
 
     /// Bytes that are all there: our own, or an upstream's whole body.
-    pub(super) fn own(bytes: Bytes) -> Self {
-        Self(BodySource::Own((!bytes.is_empty()).then_some(bytes)))
+    pub(super) fn whole(bytes: Bytes) -> Self {
+        Self(BodySource::Whole((!bytes.is_empty()).then_some(bytes)))
     }
 
     /// None.
     pub(super) fn empty() -> Self {
-        Self(BodySource::Own(None))
+        Self(BodySource::Whole(None))
     }
 
     /// The same body with the beginning that was read ahead.
-    pub(super) fn after(self, start: HeldStart) -> Self {
-        Self(BodySource::Held(Box::new(HeldBody { start, rest: self })))
+    pub(super) fn after(self, start: ReadAhead) -> Self {
+        Self(BodySource::ReadAhead(Box::new(ReadAheadBody { start, rest: self })))
     }
 
     /// The same body, beside which the true cost of its request is read.
@@ -119,9 +119,9 @@ impl Body {
                 streamed.lease = lease;
                 streamed.unasked = unasked;
             }
-            BodySource::Held(held) => held.rest.keep(lease, unasked),
+            BodySource::ReadAhead(body) => body.rest.keep(lease, unasked),
             // A response without a body ends here.
-            BodySource::Streamed(_) | BodySource::Own(_) | BodySource::Settling(_) => {}
+            BodySource::Streamed(_) | BodySource::Whole(_) | BodySource::Settling(_) => {}
         }
     }
 }
@@ -136,11 +136,13 @@ impl http_body::Body for Body {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match &mut self.0 {
             BodySource::Streamed(streamed) => streamed.poll_frame(cx),
-            BodySource::Own(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            BodySource::Held(held) => match held.start.take() {
+            BodySource::Whole(bytes) => {
+                Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes))))
+            }
+            BodySource::ReadAhead(body) => match body.start.take() {
                 Some(frame) => Poll::Ready(Some(frame.map_err(BodyError::Upstream))),
-                None if held.start.has_ended() => Poll::Ready(None),
-                None => Pin::new(&mut held.rest).poll_frame(cx),
+                None if body.start.has_ended() => Poll::Ready(None),
+                None => Pin::new(&mut body.rest).poll_frame(cx),
             },
             BodySource::Settling(settling) => settling.poll_frame(cx),
         }
@@ -149,8 +151,8 @@ impl http_body::Body for Body {
     fn is_end_stream(&self) -> bool {
         match &self.0 {
             BodySource::Streamed(streamed) => streamed.body.is_end_stream(),
-            BodySource::Own(bytes) => bytes.is_none(),
-            BodySource::Held(held) => held.is_end_stream(),
+            BodySource::Whole(bytes) => bytes.is_none(),
+            BodySource::ReadAhead(body) => body.is_end_stream(),
             BodySource::Settling(settling) => settling.body.is_end_stream(),
         }
     }
@@ -159,17 +161,17 @@ impl http_body::Body for Body {
         match &self.0 {
             BodySource::Streamed(streamed) => streamed.body.size_hint(),
             BodySource::Settling(settling) => settling.body.size_hint(),
-            BodySource::Own(bytes) => {
+            BodySource::Whole(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
             }
-            BodySource::Held(held) => held.size_hint(),
+            BodySource::ReadAhead(body) => body.size_hint(),
         }
     }
 }
 
-// === impl HeldBody ===
+// === impl ReadAheadBody ===
 
-impl HeldBody {
+impl ReadAheadBody {
     fn is_end_stream(&self) -> bool {
         self.start.is_empty() && (self.start.has_ended() || self.rest.is_end_stream())
     }

@@ -1,9 +1,8 @@
 //! The exchange with the upstream: the client's request on a connection, and what came back as the client gets it.
 
 use super::{
-    Body, Client, Exchange, Proxy, Routed,
-    held::HeldStart,
-    interim,
+    Body, Client, Exchange, Proxy, Routed, interim,
+    read_ahead::ReadAhead,
     record::Record,
     request_id::X_REQUEST_ID,
     upgrade::{Switched, Upgrade},
@@ -44,7 +43,7 @@ pub(super) struct Outgoing<'a> {
 pub(super) struct Received {
     pub(super) response: Response<upstream::ResponseBody>,
     /// The start of the body, if it was read ahead.
-    pub(super) held: Option<HeldStart>,
+    pub(super) read_ahead: Option<ReadAhead>,
     pub(super) reservation: Option<Reservation>,
     pub(super) times: AttemptTimes,
     /// The special fields that its head has.
@@ -121,10 +120,10 @@ impl Proxy {
         }
         // Nearly all answers say nothing about the quota. The box keeps their way free of what the others need.
         let reservation = reservation.take();
-        let received = Box::new(Received { response, held: None, reservation, times, seen });
+        let received = Box::new(Received { response, read_ahead: None, reservation, times, seen });
         let heard = self.after_answer(exchange, routed, checks, &mut outgoing, received);
-        let Received { response, held, mut reservation, seen, .. } = *Box::pin(heard).await?;
-        let kept = (&mut reservation, held.map(Box::new));
+        let Received { response, read_ahead, mut reservation, seen, .. } = *Box::pin(heard).await?;
+        let kept = (&mut reservation, read_ahead.map(Box::new));
         self.pass_on(exchange, routed, (&outgoing, upgrade), (response, seen), kept)
     }
 
@@ -179,7 +178,7 @@ impl Proxy {
         routed: &Routed<'_>,
         (outgoing, upgrade): (&Outgoing<'_>, Option<Upgrade>),
         (response, seen): (Response<upstream::ResponseBody>, HeaderFlags),
-        (reservation, held): (&mut Option<Reservation>, Option<Box<HeldStart>>),
+        (reservation, read_ahead): (&mut Option<Reservation>, Option<Box<ReadAhead>>),
     ) -> Result<Response<Body>, Failure> {
         let Exchange { record, client, closes, .. } = exchange;
         let (head, body) = response.into_parts();
@@ -215,8 +214,8 @@ impl Proxy {
         }
         let mut body = Body::streamed(body, is_h2, || client.leaving());
         body.keep(lease, unasked);
-        if let Some(held) = held {
-            body = body.after(*held);
+        if let Some(start) = read_ahead {
+            body = body.after(*start);
         }
         if let Some(settling) = settling {
             body = body.settling(settling);

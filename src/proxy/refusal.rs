@@ -3,7 +3,7 @@
 use super::{
     Proxy, Routed,
     forward::{AttemptTimes, Received},
-    held::HeldStart,
+    read_ahead::ReadAhead,
     record::Record,
 };
 use crate::{
@@ -28,16 +28,16 @@ pub(super) struct Pausing {
 impl Received {
     /// Reads the start of the body ahead, unless that has happened.
     pub(super) async fn hold(&mut self, record: &mut Record<'_>, bound: &Arc<KeptBytes>) {
-        if self.held.is_none() {
+        if self.read_ahead.is_none() {
             let started = Instant::now();
-            self.held = Some(HeldStart::of(self.response.body_mut(), bound).await);
+            self.read_ahead = Some(ReadAhead::of(self.response.body_mut(), bound).await);
             record.took(started.elapsed());
         }
     }
 
-    /// Whether the whole body is held. The exchange with the upstream is over then, and what it still has is dropped.
+    /// Whether the whole body is read. The exchange with the upstream is over then, and what it still has is dropped.
     pub(super) fn is_over(&mut self) -> bool {
-        let is_over = self.held.as_ref().is_some_and(HeldStart::has_ended);
+        let is_over = self.read_ahead.as_ref().is_some_and(ReadAhead::has_ended);
         if is_over {
             drop(mem::replace(self.response.body_mut(), ResponseBody::ended()));
         }
@@ -95,7 +95,7 @@ impl Proxy {
         if rules.needs_body(status, headers) {
             received.hold(record, &self.0.plan.kept).await;
         }
-        let body = received.held.as_ref().and_then(HeldStart::whole);
+        let body = received.read_ahead.as_ref().and_then(ReadAhead::whole);
         let headers = received.response.headers();
         let heard = rules.hear(status, headers, body, Timestamp::now());
         self.learn(routed, received.reservation.as_ref(), received.times, heard.refusal.is_some());

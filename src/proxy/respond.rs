@@ -31,7 +31,7 @@ pub(super) fn finish(
             let response = exchange.record.refusal(&failure, exchange.is_grpc);
             is_gone = failure.outcome() == Outcome::Cancelled;
             exchange.closes |= failure.ends_connection();
-            response.map(Body::own)
+            response.map(Body::whole)
         }
     };
     if exchange.is_http2 || !(exchange.closes || exchange.client.boundary.is_doubtful()) {

@@ -157,7 +157,7 @@ impl Proxy {
         match self.attempt(exchange, routed, outgoing, Some(&reservation), connection).await {
             Ok((response, seen, times)) => {
                 let reservation = Some(reservation);
-                let received = Received { response, held: None, reservation, times, seen };
+                let received = Received { response, read_ahead: None, reservation, times, seen };
                 Ok(AfterRefusal::Sent(Box::new(received)))
             }
             Err(error) => {

@@ -126,7 +126,7 @@ impl Simulation {
         let covers = |one: usize, other: usize| config.routes[one].covers(&config.routes[other]);
         let found = plan.table.find_covering(&logged.method, host, logged.uri.path(), covers);
         let route = found.ok().flatten().ok_or(None)?;
-        let policy = plan.counters[0].lines[route].policy;
+        let policy = plan.counters[0].direct[route].policy;
         let parts = || Parts {
             client_ip: logged.client,
             host,
@@ -166,9 +166,9 @@ impl Simulation {
     }
 
     fn ask(&mut self, call: ReplayedCall) {
-        let is_full =
+        let is_at_max_waiting =
             !call.is_held && self.held[call.route] >= self.plan.policies[call.policy].max_waiting;
-        let budget = if is_full { 0 } else { (call.until - self.now).max(0) };
+        let budget = if is_at_max_waiting { 0 } else { (call.until - self.now).max(0) };
         let decision = self.reserve(&call.checks, budget, call.ticket);
         if let Some(queued) = decision.queued {
             let after = queued.ask_after.min(budget);
@@ -178,9 +178,9 @@ impl Simulation {
             return self.refuse(call, decision.bound_by);
         }
         self.count(&call, &decision);
-        let has_places = call.checks.iter().any(Check::is_lease);
+        let has_concurrency = call.checks.iter().any(Check::is_lease);
         let at = self.now + decision.wait;
-        match has_places && decision.wait > 0 {
+        match has_concurrency && decision.wait > 0 {
             true => {
                 let call = self.hold(call);
                 self.plan_step(at, Step::Slot(Box::new(call), decision));
@@ -190,10 +190,11 @@ impl Simulation {
     }
 
     /// The slot of a request with concurrency limiters has come: it takes their permits, or waits for them.
-    fn take_places(&mut self, call: ReplayedCall, decision: &Decision) {
-        let places: Checks = call.checks.iter().filter(|check| check.is_lease()).cloned().collect();
+    fn take_concurrency_permits(&mut self, call: ReplayedCall, decision: &Decision) {
+        let concurrent: Checks =
+            call.checks.iter().filter(|check| check.is_lease()).cloned().collect();
         let budget = (call.until - self.now).max(0);
-        let taken = self.reserve(&places, budget, call.ticket);
+        let taken = self.reserve(&concurrent, budget, call.ticket);
         if taken.admitted {
             return self.start(call, self.now);
         }
@@ -202,10 +203,10 @@ impl Simulation {
                 self.run(Entry::Refund { check: check.clone(), grant: part.grant });
             }
         }
-        let place = call.checks.iter().position(Check::is_lease).unwrap_or_default();
+        let bound_by = call.checks.iter().position(Check::is_lease).unwrap_or_default();
         match taken.queued {
             Some(queued) => self.enqueue(call, queued.deadline, queued.ask_after.min(budget)),
-            None => self.refuse(call, place),
+            None => self.refuse(call, bound_by),
         }
     }
 
@@ -288,7 +289,7 @@ impl Simulation {
             self.later.pop();
             self.now = self.now.max(at);
             match self.steps.remove(&number) {
-                Some(Step::Slot(call, decision)) => self.take_places(*call, &decision),
+                Some(Step::Slot(call, decision)) => self.take_concurrency_permits(*call, &decision),
                 Some(Step::Leave(route)) => self.held[route] -= 1,
                 Some(Step::Release(checks, ticket)) => self.release(&checks, ticket),
                 Some(Step::Ask(number)) => {

@@ -12,24 +12,24 @@ use std::{
 };
 use tokio::time::timeout;
 
-/// The most bytes of a body that are held, 64 KiB: an answer that says "slow down" is much smaller.
+/// The most bytes of a body that are kept, 64 KiB: an answer that says "slow down" is much smaller.
 const MOST: usize = 64 << 10;
 /// The longest time for which a body is read ahead. The rest of a slower one is streamed.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The part of a body that was read ahead.
 #[derive(Debug)]
-pub(super) struct HeldStart {
+pub(super) struct ReadAhead {
     data: BytesMut,
     /// The frame after `data`: trailers, or a piece for which there is no room.
     next: Option<Frame<Bytes>>,
-    end: HeldEnd,
+    end: ReadAheadEnd,
     /// Counts the bytes of `data`.
     share: KeptShare,
 }
 
 #[derive(Debug)]
-enum HeldEnd {
+enum ReadAheadEnd {
     /// More of the body may come.
     Open,
     /// The body is complete.
@@ -38,16 +38,16 @@ enum HeldEnd {
     Failed(Option<WireError>),
 }
 
-// === impl HeldStart ===
+// === impl ReadAhead ===
 
-impl HeldStart {
-    /// Reads `body` to its end, or as much as may be held. The bytes count in `bound`.
+impl ReadAhead {
+    /// Reads `body` to its end, or as much as may be kept. The bytes count in `bound`.
     pub(super) async fn of(body: &mut ResponseBody, bound: &Arc<KeptBytes>) -> Self {
         let (data, next) = (BytesMut::new(), None);
-        let mut held = Self { data, next, end: HeldEnd::Open, share: bound.share() };
-        // A body that is slower than this is held as far as it came.
-        let _ = timeout(PATIENCE, held.read(body)).await;
-        held
+        let mut start = Self { data, next, end: ReadAheadEnd::Open, share: bound.share() };
+        // A body that is slower than this is kept as far as it came.
+        let _ = timeout(PATIENCE, start.read(body)).await;
+        start
     }
 
     async fn read(&mut self, body: &mut ResponseBody) {
@@ -56,17 +56,17 @@ impl HeldStart {
             match pin!(frame).await {
                 Some(Ok(frame)) => self.put(frame),
                 Some(Err(error)) => {
-                    self.end = HeldEnd::Failed(Some(error));
+                    self.end = ReadAheadEnd::Failed(Some(error));
                     return;
                 }
                 None => {
-                    self.end = HeldEnd::Complete;
+                    self.end = ReadAheadEnd::Complete;
                     return;
                 }
             }
         }
         if self.next.as_ref().is_some_and(Frame::is_trailers) {
-            self.end = HeldEnd::Complete;
+            self.end = ReadAheadEnd::Complete;
         }
     }
 
@@ -82,24 +82,24 @@ impl HeldStart {
 
     /// Whether nothing more of the body can come: it is all here, or the upstream broke off.
     pub(super) fn has_ended(&self) -> bool {
-        !matches!(self.end, HeldEnd::Open)
+        !matches!(self.end, ReadAheadEnd::Open)
     }
 
     /// The whole body, if it is complete.
     pub(super) fn whole(&self) -> Option<&[u8]> {
-        matches!(self.end, HeldEnd::Complete).then_some(&*self.data)
+        matches!(self.end, ReadAheadEnd::Complete).then_some(&*self.data)
     }
 
     /// Whether all frames of it are given out.
     pub(super) fn is_empty(&self) -> bool {
-        let is_done = !matches!(self.end, HeldEnd::Failed(Some(_)));
+        let is_done = !matches!(self.end, ReadAheadEnd::Failed(Some(_)));
         self.data.is_empty() && self.next.is_none() && is_done
     }
 
     /// The length of what is left, if only data is left.
     pub(super) fn length(&self) -> Option<u64> {
         let next = self.next.as_ref().map_or(Some(0), |frame| frame.data_ref().map(Bytes::len))?;
-        let is_failed = matches!(self.end, HeldEnd::Failed(Some(_)));
+        let is_failed = matches!(self.end, ReadAheadEnd::Failed(Some(_)));
         (!is_failed).then(|| (self.data.len() + next) as u64)
     }
 
@@ -112,8 +112,8 @@ impl HeldStart {
             return Some(Ok(frame));
         }
         match &mut self.end {
-            HeldEnd::Failed(error) => error.take().map(Err),
-            HeldEnd::Open | HeldEnd::Complete => None,
+            ReadAheadEnd::Failed(error) => error.take().map(Err),
+            ReadAheadEnd::Open | ReadAheadEnd::Complete => None,
         }
     }
 }
