@@ -27,7 +27,7 @@ use crate::{
 };
 use escape::{Escapes, bounded, escape_text, pasted};
 use http::{HeaderMap, HeaderName, Method, Uri};
-use part::{KNOWN, Part};
+use part::Part;
 use std::net::IpAddr;
 
 /// The key of a limiter as the configuration writes it: texts and parts of a request, such as `{client_ip}:{header.x-shop}`.
@@ -97,7 +97,7 @@ impl Template {
         let pieces = pieces(text)?;
         let is_part = |piece: &TemplatePiece| matches!(piece, TemplatePiece::Part(_));
         if !pieces.iter().any(is_part) {
-            let hint = match nearest(text, KNOWN[..4].iter().copied()) {
+            let hint = match nearest(text, part::WHOLE.into_iter()) {
                 Some(name) => format!("did you mean `{{{name}}}`?"),
                 None => "write parts in braces, as in `{client_ip}`".into(),
             };

@@ -25,9 +25,10 @@ pub(super) enum Part {
     Body(JsonPointer),
 }
 
-/// The names of all parts, for hints. The first four take no name after them.
-pub(super) const KNOWN: &[&str] =
-    &["client_ip", "host", "method", "path", "header", "query", "segment", "body"];
+/// The parts that are whole by themselves, such as `{client_ip}`, for hints.
+pub(super) const WHOLE: [&str; 4] = ["client_ip", "host", "method", "path"];
+/// The parts that need more after a dot, such as `{header.x-shop}`, for hints. `path` may have more, too.
+const DOTTED: [&str; 4] = ["header", "query", "segment", "body"];
 const MAX_SEGMENT: usize = 1000;
 
 // === impl Part ===
@@ -69,7 +70,7 @@ impl Part {
             },
             _ => {
                 let of = of.map_or(String::new(), |of| format!(".{of}"));
-                let hint = match nearest(kind, KNOWN.iter().copied()) {
+                let hint = match nearest(kind, WHOLE.into_iter().chain(DOTTED)) {
                     Some(kind) => format!("did you mean `{{{kind}{of}}}`?"),
                     None => "there are {client_ip}, {host}, {method}, {path}, {path.NAME}, {header.NAME}, \
                              {query.NAME}, {segment.N} and {body./POINTER}"
