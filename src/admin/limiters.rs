@@ -12,7 +12,7 @@ use crate::{
     config::Mode,
     key, learn, limit,
     plan::LimiterPlan,
-    store::{Answer, Check, Checks, Decision, Source, StoreError, batch::places},
+    store::{Answer, Check, Checks, Decision, Source, StoreError, batch::parts_of},
 };
 use axum::{
     Extension, Json,
@@ -182,7 +182,7 @@ pub(super) async fn release(
     let (check, grant) = admin.lease(&name, body?.0)?;
     let checks: Checks = [check].into();
     let ticket = Ticket { gateway: grant.whole, number: grant.ticks, deadline: 0 };
-    admin.store.refund(Source::Shared, &checks, &places(&checks, ticket));
+    admin.store.refund(Source::Shared, &checks, &parts_of(&checks, ticket));
     admin.store.flush().await;
     Ok(Json(json!({ "released": true })))
 }

@@ -55,7 +55,7 @@ impl LimiterPlan {
         let policy = |quota| Policy { name: limiter.name.clone(), quota };
         let policies = limiter.algorithms.iter().enumerate().map(|(i, rule)| {
             let rate = limiter.rates.get(i).copied();
-            policy(rate.map_or(Quota::Places(rule.limit()), Quota::Rate))
+            policy(rate.map_or(Quota::Concurrency(rule.limit()), Quota::Rate))
         });
         let is_one = limiter.key.is_none() && limiter.mode != Mode::Off;
         let names = 0..limiter.algorithms.len();

@@ -69,7 +69,7 @@ routes: [{ name: all, suffix: \"*\", limiters: [day] }]
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_attempt_waits_for_its_permit_and_keeps_its_place() {
+async fn a_second_attempt_waits_for_its_permit_and_keeps_its_concurrency_permit() {
     let (upstream, calls) = counts_and_closes().await;
     let limited = "limiters:
   pace: { rate: 5/s, burst: 1 }

@@ -300,7 +300,7 @@ routes: [{ suffix: /search, limiters: [flowing] }, { suffix: '*', limiters: [win
     let expected = [
         (2.into(), 4.into(), "5/2h".into(), 4.into()),
         (2.into(), 2.into(), rates, 2.into()),
-        // It held no place when the store went, and the other gateway may hold all of them.
+        // It held no permit when the store went, and the other gateway may hold all of them.
         (2.into(), 0.into(), Value::Null, 0.into()),
         (2.into(), 3.into(), "3/h".into(), Value::Null),
         (1.into(), 5.into(), "5/h".into(), 5.into()),
@@ -651,7 +651,7 @@ routes: [{ name: search, suffix: /search, limiters: [search] }]
     until_gateways(&gateway, 2.0).await;
 }
 
-// ------------------------------------------------------------------------------------- places
+// ------------------------------------------------------------------------------------- permits
 
 /// An upstream that answers as many as have a permit of the first, and gives one of the second for each that arrives.
 async fn gated() -> (Upstream, Arc<Semaphore>, Arc<Semaphore>) {
@@ -666,10 +666,10 @@ async fn gated() -> (Upstream, Arc<Semaphore>, Arc<Semaphore>) {
     (upstream, gate, arrived)
 }
 
-/// A request that waits for a place when the store dies gets it from the gateway, and a place that is still held is not
+/// A request that waits for a permit when the store dies gets it from the gateway, and a permit that is still held is not
 /// granted again.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_for_a_place_gets_it_without_the_store() {
+async fn who_waits_for_a_permit_gets_it_without_the_store() {
     let (upstream, gate, arrived) = gated().await;
     let redis = Redis::start();
     let rest = "limiters: { places: { algorithm: concurrency, max: 2, lease: 60s } }
@@ -688,7 +688,7 @@ routes: [{ name: search, suffix: /search, limiters: [places], max_wait: 5min }]
     }
     redis.freeze();
     until_breaker(&gateway, OPEN).await;
-    // Both places are held, though the store that gave them is gone.
+    // Both permits are held, though the store that gave them is gone.
     let mut late = gateway.ask("/search", &[("Prefer", "wait=0")]).await;
     assert_eq!(late.answer().await.expect("an answer").status, 429);
     gateway.until_waiting("search", 3).await;
@@ -703,15 +703,15 @@ routes: [{ name: search, suffix: /search, limiters: [places], max_wait: 5min }]
     for conn in holders.iter_mut().chain(&mut waiters) {
         assert_eq!(conn.answer().await.expect("an answer").status, 200);
     }
-    eventually("all places are free", async || {
+    eventually("all permits are free", async || {
         (gateway.limiter("places").await["level"] == 2).then_some(())
     })
     .await;
 }
 
-/// A place is never there twice because the store died between.
+/// A permit is never there twice because the store died between.
 #[tokio::test(flavor = "multi_thread")]
-async fn places_taken_without_the_store_are_the_stores_when_it_is_back() {
+async fn permits_taken_without_the_store_are_the_stores_when_it_is_back() {
     let (upstream, gate, arrived) = gated().await;
     let redis = Redis::start();
     let rest = "limiters: { places: { algorithm: concurrency, max: 2, lease: 60s } }

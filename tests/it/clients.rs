@@ -273,7 +273,7 @@ async fn websockets(#[case] tls: bool) {
 
 /// Two sockets hold both permits of the limiter until they close.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_websocket_holds_its_place_as_long_as_it_is_open() {
+async fn a_websocket_holds_its_permit_as_long_as_it_is_open() {
     let server = Server::start("websocket.py", &["serve"]);
     let gateway = before(&server.url()).await;
     let mut command = python("websocket.py", &["hold", &gateway.listen.to_string(), "3"]);
@@ -285,7 +285,7 @@ async fn a_websocket_holds_its_place_as_long_as_it_is_open() {
     assert_eq!(gateway.limiter("places").await["level"], 0);
     writeln!(child.stdin.take().expect("a pipe")).expect("a line");
     assert_eq!(next(), "closed");
-    eventually("the places are free", async || {
+    eventually("the permits are free", async || {
         (gateway.limiter("places").await["level"] == 2).then_some(())
     })
     .await;

@@ -174,7 +174,7 @@ async fn what_cannot_be_decided_is_a_problem_that_takes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_place_is_taken_renewed_and_released() {
+async fn a_permit_is_taken_renewed_and_released() {
     let (redis, _upstream, gateway) = four_kinds().await;
     let acquire = async || post(&gateway, "/limiters/places/acquire", json!({})).await;
     let with = async |what: &str, lease: &Value| {
@@ -405,7 +405,7 @@ routes:
     arrivals.sort();
     assert_eq!(arrivals.len(), COUNT);
     assert!((2..COUNT).all(|k| arrivals[k] - arrivals[k - 2] >= WORK), "three at once");
-    eventually("all places are free", async || {
+    eventually("all permits are free", async || {
         redis.keys().iter().all(|key| !key.contains(":C:")).then_some(())
     })
     .await;

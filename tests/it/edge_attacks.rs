@@ -540,7 +540,7 @@ routes:
     }
     let mut kept = Conn::to(gateway.listen).await.expect("connect");
     let holds = gateway.ask("/place", &[]).await;
-    eventually("the place is held", async || (upstream.calls().len() == 3).then_some(())).await;
+    eventually("the permit is held", async || (upstream.calls().len() == 3).then_some(())).await;
     let (mut late, began) = (gateway.ask("/late", &[]).await, Instant::now());
     let mut in_time = vec![holds, gateway.ask("/place", &[]).await];
     for _ in 0..2 {
@@ -578,7 +578,7 @@ routes:
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_place_that_is_not_free_before_the_end_of_the_drain_is_refused_in_time() {
+async fn a_permit_that_is_not_free_before_the_end_of_the_drain_is_refused_in_time() {
     let never = Arc::new(Semaphore::new(0));
     let upstream = Upstream::start(move |_| Reply::ok().behind(&never)).await;
     let mut gateway = Gateway::start(&format!(
@@ -589,13 +589,13 @@ routes: [{{ name: place, suffix: \"*\", limiters: [place], max_wait: 1h }}]\n",
     ))
     .await;
     let _holds = gateway.ask("/holds", &[]).await;
-    eventually("the place is held", async || (!upstream.calls().is_empty()).then_some(())).await;
+    eventually("the permit is held", async || (!upstream.calls().is_empty()).then_some(())).await;
     let mut waits = gateway.ask("/waits", &[]).await;
     gateway.until_waiting("place", 1).await;
     gateway.signal("TERM");
     let answer = waits.answer().await.expect("a whole answer");
     assert_eq!((answer.status, answer.problem().as_str()), (503, "draining"));
-    // When a place will be free is not known.
+    // When a permit will be free is not known.
     assert_eq!(answer.field("retry-after"), Some("1"));
     assert_eq!(gateway.line("/waits").await["outcome"], "draining");
     assert_eq!(gateway.end().await.code(), Some(0));

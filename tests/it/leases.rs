@@ -1,4 +1,4 @@
-//! Places that calls hold: until their answer has ended and no longer, whatever happens to clients, to gateways, and to the
+//! Permits that calls hold: until their answer has ended and no longer, whatever happens to clients, to gateways, and to the
 //! messages between them.
 
 use crate::support::{Chaos, Conn, Gateway, Redis, Reply, Said, Upstream, eventually, request};
@@ -7,7 +7,7 @@ use rstest::rstest;
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::Semaphore, time::Instant};
 
-/// A lease that is longer than a test waits: a request gets a place from its holder, never from the clock.
+/// A lease that is longer than a test waits: a request gets a permit from its holder, never from the clock.
 const ONE: &str = "max: 1, lease: 60s";
 /// Three renewals each: two may come late on a busy machine.
 const ONE_SHORT: &str = "max: 1, lease: 3s";
@@ -44,7 +44,7 @@ async fn assert_passed(conn: &mut Conn) {
     assert_eq!(conn.answer().await.expect("a whole answer").status, 200);
 }
 
-// ------------------------------------------------------------------------------- who waits for a place
+// ------------------------------------------------------------------------------- who waits for a permit
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_is_lost_is_made_up_for() {
@@ -107,7 +107,7 @@ async fn who_leaves_the_queue_leaves_its_turn_to_the_next(
     assert_passed(&mut last).await;
     assert_eq!(upstream.calls().len(), 2);
     other.until_waiting("search", 0).await;
-    eventually("the place is free", async || {
+    eventually("the permit is free", async || {
         let page = gateway.page("/limiters/places").await.json();
         (page["level"] == 1 && page["waiting"] == 0).then_some(())
     })
@@ -116,7 +116,7 @@ async fn who_leaves_the_queue_leaves_its_turn_to_the_next(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_finds_no_place_within_its_budget_is_refused_at_its_end() {
+async fn who_finds_no_permit_within_its_budget_is_refused_at_its_end() {
     let (redis, (upstream, gate)) = (Redis::start(), gated().await);
     let [gateway, other] = two_gateways(&config(&redis, &upstream, ONE)).await;
     let mut holder = gateway.ask("/search", &[]).await;
@@ -135,7 +135,7 @@ async fn who_finds_no_place_within_its_budget_is_refused_at_its_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_gets_the_place_of_a_limiter_that_is_reset() {
+async fn who_waits_gets_the_permit_of_a_limiter_that_is_reset() {
     let (redis, (upstream, gate)) = (Redis::start(), gated().await);
     let [gateway, other] = two_gateways(&config(&redis, &upstream, ONE)).await;
     let mut holder = gateway.ask("/search", &[]).await;
@@ -152,16 +152,16 @@ async fn who_waits_gets_the_place_of_a_limiter_that_is_reset() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_place_whose_answer_was_lost_is_given_back() {
+async fn a_permit_whose_answer_was_lost_is_given_back() {
     let (redis, upstream) = (Redis::start(), Upstream::ok().await);
     let proxy = Chaos::before(&redis).await;
     let places = format!("{ONE}, on_failure: reject");
     let yaml = config(&redis, &upstream, &places).replace(&redis.url(), &proxy.url());
     let gateway = Gateway::start(&format!("workers: 1\n{yaml}")).await;
     let free = async || (gateway.limiter("places").await["level"] == 1).then_some(());
-    eventually("a place is taken whose answer is lost", async || {
+    eventually("a permit is taken whose answer is lost", async || {
         gateway.until_answered("/search", 200).await;
-        eventually("its place is free again", free).await;
+        eventually("its permit is free again", free).await;
         let (asked, lost) = (upstream.calls().len(), unreachable(&gateway).await);
         proxy.hold();
         let answer = gateway.get("/search").await;
@@ -170,10 +170,10 @@ async fn a_place_whose_answer_was_lost_is_given_back() {
             (unreachable(&gateway).await > lost).then_some(())
         })
         .await;
-        // When the answer to the refund is held as well, no place was asked for after it.
+        // When the answer to the refund is held as well, no permit was asked for after it.
         let is_taken = !redis.keys().is_empty();
         proxy.release();
-        eventually("the place is free", free).await;
+        eventually("the permit is free", free).await;
         assert_eq!(upstream.calls().len(), asked);
         is_taken.then_some(())
     })
@@ -200,7 +200,7 @@ async fn who_leaves_behind_the_start_of_another_request_is_gone_all_the_same() {
     assert_passed(&mut holder).await;
 }
 
-// ------------------------------------------------------------------------------- how long a place is held
+// ------------------------------------------------------------------------------- how long a permit is held
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_is_renewed_for_as_long_as_its_call_runs() {
@@ -250,7 +250,7 @@ const CHUNKED: &str = "Transfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n";
 #[case::of_known_length("Content-Length: 11\r\n\r\nfirst", "second")]
 #[case::until_the_end("\r\nfirst", "second")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_place_is_held_until_the_body_has_ended(
+async fn a_permit_is_held_until_the_body_has_ended(
     #[case] start: &'static str,
     #[case] end: &'static str,
 ) {
@@ -268,7 +268,7 @@ async fn a_place_is_held_until_the_body_has_ended(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_leaves_in_the_middle_of_the_body_leaves_its_place() {
+async fn who_leaves_in_the_middle_of_the_body_leaves_its_permit() {
     let redis = Redis::start();
     let (upstream, _gate, events) = halting(CHUNKED, "0\r\n\r\n").await;
     let [gateway, other] = two_gateways(&config(&redis, &upstream, ONE)).await;
@@ -285,7 +285,7 @@ async fn who_leaves_in_the_middle_of_the_body_leaves_its_place() {
 // ------------------------------------------------------------------------------- gateways that die or sleep
 
 #[tokio::test(flavor = "multi_thread")]
-async fn places_of_a_gateway_that_was_killed_are_free_when_their_leases_end() {
+async fn permits_of_a_gateway_that_was_killed_are_free_when_their_leases_end() {
     let (redis, (upstream, gate)) = (Redis::start(), gated().await);
     let [mut doomed, other] = two_gateways(&config(&redis, &upstream, "max: 2, lease: 3s")).await;
     let _lost = [doomed.ask("/search", &[]).await, doomed.ask("/search", &[]).await];
@@ -352,7 +352,7 @@ async fn a_gateway_that_slept_over_its_lease_changes_nothing_when_it_wakes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_that_is_stopped_gives_its_places_and_its_turns_back() {
+async fn a_gateway_that_is_stopped_gives_its_permits_and_its_turns_back() {
     let (redis, (upstream, gate)) = (Redis::start(), gated().await);
     let yaml = format!("drain_timeout: 0\n{}", config(&redis, &upstream, ONE));
     let [mut stopped, other] = two_gateways(&yaml).await;

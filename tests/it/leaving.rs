@@ -117,7 +117,7 @@ async fn leave<T>(polls: usize, unpolled: Duration, future: impl Future<Output =
     ended
 }
 
-/// Until each limiter of permits is full again, and how many places are free.
+/// Until each limiter of permits is full again, and how many concurrency permits are free.
 async fn levels(store: &Arc<dyn StoreAdmin>, checks: &Checks) -> Vec<(Duration, i64)> {
     store.flush().await;
     let mut levels = Vec::new();
@@ -131,7 +131,7 @@ async fn levels(store: &Arc<dyn StoreAdmin>, checks: &Checks) -> Vec<(Duration, 
     levels
 }
 
-/// Two others take all permits at once, and hold their places beyond the instant of the next permit. A request that comes
+/// Two others take all permits at once, and hold their concurrency permits beyond the instant of the next permit of the rate. A request that comes
 /// then leaves at every await point of its way, and at the end of it.
 async fn whoever_leaves_leaves_nothing_behind(store: Arc<dyn StoreAdmin>, letters: &str) {
     for (others, unpolled) in [(0, 0), (2, 0), (2, 2)] {
@@ -156,10 +156,13 @@ async fn whoever_leaves_leaves_nothing_behind(store: Arc<dyn StoreAdmin>, letter
             work.abort();
             let _ = work.await;
             let after = levels(&store, &checks).await;
-            for ((before, _), (after, places)) in before.into_iter().zip(after) {
+            for ((before, _), (after, concurrent)) in before.into_iter().zip(after) {
                 let expected = before.saturating_sub(start.elapsed());
                 assert!(after.abs_diff(expected) < TOLERANCE, "{group}: {after:?} {expected:?}");
-                assert!(before > Duration::ZERO || places == 2 || others == 0, "{group}: {places}");
+                assert!(
+                    before > Duration::ZERO || concurrent == 2 || others == 0,
+                    "{group}: {concurrent}"
+                );
             }
             let calls = format!("{:?}", store.calls());
             assert!(calls.contains("waiting: Mutex { data: {} }"), "{group}: {calls}");
@@ -174,8 +177,8 @@ async fn whoever_leaves_leaves_nothing_behind(store: Arc<dyn StoreAdmin>, letter
 #[rstest]
 #[case::permits("T")]
 #[case::window("S")]
-#[case::places("C")]
-#[case::permits_and_places("TC")]
+#[case::concurrency("C")]
+#[case::rate_and_concurrency("TC")]
 #[tokio::test(start_paused = true)]
 async fn memory(#[case] letters: &str) {
     whoever_leaves_leaves_nothing_behind(Arc::new(MemoryStore::default()), letters).await;
@@ -184,8 +187,8 @@ async fn memory(#[case] letters: &str) {
 #[rstest]
 #[case::permits("T")]
 #[case::window("S")]
-#[case::places("C")]
-#[case::permits_and_places("TC")]
+#[case::concurrency("C")]
+#[case::rate_and_concurrency("TC")]
 #[tokio::test(start_paused = true)]
 async fn group_commit(#[case] letters: &str) {
     let script = Arc::new(MemoryStore::default());
@@ -196,8 +199,8 @@ async fn group_commit(#[case] letters: &str) {
 #[rstest]
 #[case::permits("T")]
 #[case::window("S")]
-#[case::places("C")]
-#[case::permits_and_places("TC")]
+#[case::concurrency("C")]
+#[case::rate_and_concurrency("TC")]
 #[tokio::test]
 async fn redis(#[case] letters: &str) {
     let redis = Redis::that_is_heard();

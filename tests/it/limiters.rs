@@ -35,7 +35,7 @@ async fn all(gateways: &[Gateway], count: usize) -> Vec<Answer> {
 }
 
 #[tokio::test]
-async fn eighty_through_four_places_over_two_gateways() {
+async fn eighty_through_four_permits_over_two_gateways() {
     const WORK: Duration = Duration::from_millis(100);
     let (redis, upstream) = (Redis::start(), Upstream::start(|_| Reply::ok().after(WORK)).await);
     let rest = "limiters: { four: { algorithm: concurrency, max: 4 } }\n\
@@ -97,7 +97,7 @@ async fn every_key_has_its_bucket_and_a_cost_that_cannot_be_paid_is_400() {
 }
 
 #[tokio::test]
-async fn a_full_queue_without_a_free_place_is_503() {
+async fn a_full_queue_without_a_free_permit_is_503() {
     let gate = Arc::new(Semaphore::new(0));
     let held = gate.clone();
     let upstream = Upstream::start(move |_| Reply::ok().behind(&held)).await;

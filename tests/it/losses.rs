@@ -197,7 +197,7 @@ fn a_limiter_that_is_reset_behind_a_loss_is_open_at_once(#[case] algorithm: Algo
 
 const LEASE: i64 = 60_000_000;
 
-fn place() -> Check {
+fn permit() -> Check {
     let algorithm = Algorithm::Concurrency(Concurrency::new(2, LEASE).expect("a rule"));
     let horizon = algorithm.horizon(WAIT, 1);
     Check::new("{k}", algorithm).with_horizon(horizon)
@@ -205,24 +205,24 @@ fn place() -> Check {
 
 fn take(store: &MemoryStore, now: i64, number: i64) -> Option<Grant> {
     let ticket = Some(Ticket { gateway: 1, number, deadline: 0 });
-    let ask = Entry::Reserve { checks: Arc::new([place()]), budget: 0, ticket };
+    let ask = Entry::Reserve { checks: Arc::new([permit()]), budget: 0, ticket };
     let replies = store.run_at(now, &[ask]);
     let [Reply::Decision(decision)] = &replies[..] else { panic!("{replies:?}") };
     decision.parts.first().map(|part| part.grant)
 }
 
 #[test]
-fn places_go_to_nobody_new_until_every_lease_that_is_forgotten_has_ended() {
+fn permits_go_to_nobody_new_until_every_lease_that_is_forgotten_has_ended() {
     let store = MemoryStore::default();
-    let held = take(&store, T0, 1).expect("a place");
-    take(&store, T0, 2).expect("a place");
-    store.run_at(T0, &[Entry::Forget { check: place() }]);
+    let held = take(&store, T0, 1).expect("a permit");
+    take(&store, T0, 2).expect("a permit");
+    store.run_at(T0, &[Entry::Forget { check: permit() }]);
     store.lose(T0 + 1);
     // The state is gone, and one of the two lives on.
-    let renew = Entry::Renew { check: place(), grant: held };
+    let renew = Entry::Renew { check: permit(), grant: held };
     assert_eq!(store.run_at(T0 + LEASE / 3, std::slice::from_ref(&renew)), [Reply::Done(true)]);
     assert_eq!(take(&store, T0 + LEASE, 3), None, "the other may, too");
-    let look = Entry::Look { check: place() };
+    let look = Entry::Look { check: permit() };
     let Reply::Level(level) = &store.run_at(T0 + LEASE, &[look])[0] else { panic!("no level") };
     assert_eq!((level.remaining, level.next), (0, 1));
     assert!(take(&store, T0 + LEASE + 1, 4).is_some());

@@ -155,7 +155,7 @@ async fn the_law_holds_across_what_a_server_does(#[case] what: What, #[case] los
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_holds_a_place_keeps_it_and_nobody_gets_another() {
+async fn who_holds_a_permit_keeps_it_and_nobody_gets_another() {
     let (redis, gate) = (Redis::start(), Arc::new(Semaphore::new(0)));
     let behind = gate.clone();
     let upstream = Upstream::start(move |_| Reply::ok().behind(&behind)).await;
@@ -178,7 +178,7 @@ routes: [{{ name: it, suffix: /it, limiters: [places], max_wait: 5min }}]
     other.until_waiting("it", 1).await;
     // Two leases later the holder's is still renewed.
     sleep(Duration::from_secs(6).saturating_sub(lost.elapsed())).await;
-    assert_eq!(upstream.calls().len(), 1, "one place, one call");
+    assert_eq!(upstream.calls().len(), 1, "one permit, one call");
     gate.add_permits(2);
     assert_eq!(holder.answer().await.expect("an answer").status, 200);
     assert_eq!(waiter.answer().await.expect("an answer").status, 200);

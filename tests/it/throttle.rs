@@ -293,7 +293,7 @@ async fn a_client_that_leaves_is_refunded_and_not_sent_again() {
     drop(conn);
     gateway.until_waiting("all", 0).await;
     assert_eq!(retried(&gateway, "cancelled").await, 1.0);
-    eventually("the place is free", async || {
+    eventually("the permit is free", async || {
         (gateway.limiter("places").await["level"] == 1).then_some(())
     })
     .await;

@@ -175,7 +175,7 @@ async fn the_upstreams_direction_may_end_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_place_is_held_as_long_as_the_tunnel() {
+async fn a_permit_is_held_as_long_as_the_tunnel() {
     let (upstream, _) = echo("").await;
     let gateway = Gateway::start(&format!(
         "upstream: {}

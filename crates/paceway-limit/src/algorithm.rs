@@ -95,8 +95,8 @@ pub const SCRIPT: &str = concat!(
 ///
 /// let window = Algorithm::FixedWindow(FixedWindow::new(500, 3_600_000_000).expect("500 per hour"));
 /// assert_eq!((window.name(), window.capacity()), ("fixed_window", 500));
-/// let places = Algorithm::Concurrency(Concurrency::new(4, 30_000_000).expect("4 at once"));
-/// assert_eq!((places.limit(), places.lease()), (4, Some(30_000_000)));
+/// let concurrency = Algorithm::Concurrency(Concurrency::new(4, 30_000_000).expect("4 at once"));
+/// assert_eq!((concurrency.limit(), concurrency.lease()), (4, Some(30_000_000)));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Algorithm {

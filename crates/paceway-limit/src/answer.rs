@@ -70,7 +70,7 @@ pub enum Quota {
     /// A number of permits in each period.
     Rate(Rate),
     /// A number of calls at one time.
-    Places(i64),
+    Concurrency(i64),
 }
 
 /// The content of a response that the gateway or a limiter makes itself.
@@ -184,7 +184,7 @@ impl Policy {
                 let (quota, window) = rate.per_whole_seconds();
                 format!("\"{name}\";q={quota};w={window}")
             }
-            Quota::Places(max) => format!("\"{name}\";q={max};qu=\"concurrent-requests\""),
+            Quota::Concurrency(max) => format!("\"{name}\";q={max};qu=\"concurrent-requests\""),
         };
         let left = format!("\"{name}\";r={remaining};t={seconds}");
         let fields = [(RATELIMIT, left), (RATELIMIT_POLICY, quota)].into_iter();

@@ -27,8 +27,8 @@ pub use scan::{ScanPlace, ScanStep};
 
 use crate::algorithm::{
     Algorithm, Grant, Level, Micros,
-    concurrency::Ticket,
-    reserve::{self, Queued},
+    concurrency::{Queued, Ticket},
+    reserve,
 };
 use calls::Calls;
 use failover::Fallback;

@@ -7,7 +7,7 @@
 //! polls, a free permit wakes one waiter only, and the order is that of asking. An expired holder is
 //! forgotten: its late release or renewal changes nothing.
 
-use super::{Gate, Grant, Level, Micros, reserve::Queued};
+use super::{Gate, Grant, Level, Micros};
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
     mem,
@@ -72,6 +72,15 @@ pub struct Open {
     notified: Vec<Ticket>,
     /// The instant until which unknown holders may exist after a loss of data, µs; 0 without a loss.
     unknown_until: Micros,
+}
+
+/// The wait of a request for a concurrency permit that another request holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Queued {
+    /// When the request leaves the queue, µs of the store's clock.
+    pub deadline: Micros,
+    /// When the request asks again if no notification comes, µs from now.
+    pub ask_after: Micros,
 }
 
 // === impl Concurrency ===

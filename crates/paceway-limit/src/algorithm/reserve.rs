@@ -3,7 +3,7 @@
 
 use super::{
     Grant, Level, MAX_BUDGET, Micros, Open,
-    concurrency::{RETRY, Ticket},
+    concurrency::{Queued, RETRY, Ticket},
     gate::OpenGate,
 };
 use smallvec::SmallVec;
@@ -46,15 +46,6 @@ pub struct Part {
 
 /// The parts of a request in the order of its limiters. Up to two of them need no allocation.
 pub type Parts = SmallVec<[Part; 2]>;
-
-/// The wait of a request for a concurrency permit that another request holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Queued {
-    /// When the request leaves the queue, µs of the store's clock.
-    pub deadline: Micros,
-    /// When the request asks again if no notification comes, µs from now.
-    pub ask_after: Micros,
-}
 
 /// The decision on a request: granted at an instant, waiting in a queue, or refused.
 #[derive(Debug, Clone, PartialEq, Eq)]

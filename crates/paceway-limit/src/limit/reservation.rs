@@ -8,7 +8,7 @@ use crate::{
         reserve::{self, Part},
     },
     store::{
-        Check, Checks, Covering, Decision, PauseVersion, Source, Store, batch::places,
+        Check, Checks, Covering, Decision, PauseVersion, Source, Store, batch::parts_of,
         calls::Callable,
     },
 };
@@ -192,7 +192,7 @@ impl Drop for Reservation {
                 && ticket.deadline > 0
                 && self.leases().next().is_none()
             {
-                self.store.refund(self.source, &self.checks, &places(&self.checks, ticket));
+                self.store.refund(self.source, &self.checks, &parts_of(&self.checks, ticket));
             }
         } else if self.leases().next().is_some() {
             let mut parts = self.parts.clone();

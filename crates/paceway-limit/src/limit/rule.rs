@@ -231,7 +231,7 @@ impl Limit {
     /// The quota that a refused caller of an HTTP service reads.
     pub(super) fn policy(&self) -> Policy {
         let quota = match self.shape {
-            Shape::Concurrency { max, .. } => Quota::Places(max.into()),
+            Shape::Concurrency { max, .. } => Quota::Concurrency(max.into()),
             _ => Quota::Rate(self.rate),
         };
         Policy { name: self.name.clone(), quota }

@@ -1,5 +1,5 @@
 mod pauses;
-mod places;
+mod concurrency;
 mod several;
 
 use super::*;

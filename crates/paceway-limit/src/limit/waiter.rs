@@ -1,6 +1,6 @@
 //! A call in the queue of a `concurrency` limiter, whose permits other calls hold.
 
-use crate::store::{Check, Checks, Source, Store, batch::places, calls::Callable};
+use crate::store::{Check, Checks, Source, Store, batch::parts_of, calls::Callable};
 use std::sync::Arc;
 use tokio::time::{Instant, sleep_until};
 
@@ -63,7 +63,7 @@ impl Drop for Waiter {
         if let Some(Callable { ticket, .. }) = self.ticket.take()
             && ticket.deadline > 0
         {
-            self.store.refund(self.source, &self.checks, &places(&self.checks, ticket));
+            self.store.refund(self.source, &self.checks, &parts_of(&self.checks, ticket));
         }
     }
 }

@@ -18,7 +18,7 @@ mod store_metrics;
 
 pub use batched::Batched;
 pub use pending::PendingReply;
-pub use releases::places;
+pub use releases::parts_of;
 pub use script::{ABSENT, Beat, GONE, Script};
 pub use store_metrics::StoreMetrics;
 

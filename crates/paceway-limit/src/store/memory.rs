@@ -1,6 +1,7 @@
 //! The store in the memory of this process. It executes the native rules, for a single gateway and for tests.
 
 mod backend;
+mod changes;
 mod debts;
 mod gates;
 mod notes;
@@ -9,10 +10,10 @@ mod scan;
 mod shard;
 mod stored_state;
 
-use super::{Check, Checks, Decision, Entry, Pause, Pauses, Reply, calls::Calls, hash_tag};
+use super::{Check, Checks, Decision, Entry, Pauses, Reply, calls::Calls, hash_tag};
 use crate::algorithm::{
-    DataLoss, Gate, Level, Micros, Open,
-    concurrency::{self, Ticket},
+    DataLoss, Level, Micros, Open,
+    concurrency::Ticket,
     gate::OpenGate,
     reserve::{self, Want},
 };
@@ -146,31 +147,8 @@ impl MemoryStore {
                 Entry::Reserve { checks, budget, ticket } => {
                     Reply::Decision(self.decide_at(now, checks, *budget, *ticket))
                 }
-                Entry::Refund { check, grant } => {
-                    let refund = |OpenedState { open, gate, .. }: &mut OpenedState| {
-                        let given = open.settle(*grant, check.cost, check.horizon);
-                        if let Some(gate) = gate {
-                            gate.refund(open, *grant, check.cost);
-                        }
-                        given
-                    };
-                    match self.change(now, check, refund) {
-                        (_, true) => Reply::HandedOver,
-                        (given, false) => Reply::Done(given),
-                    }
-                }
-                Entry::Renew { check, grant } => {
-                    let renew = |OpenedState { open, .. }: &mut OpenedState| {
-                        open.leases().is_some_and(|leases| leases.renew(*grant))
-                    };
-                    Reply::Done(self.change(now, check, renew).0)
-                }
-                Entry::Forget { check } if check.is_lease() => {
-                    let forget = |OpenedState { open, .. }: &mut OpenedState| {
-                        open.leases().is_some_and(concurrency::Open::forget)
-                    };
-                    Reply::Done(self.change(now, check, forget).0)
-                }
+                Entry::Refund { check, grant } => self.refund_at(now, check, *grant),
+                Entry::Renew { check, grant } => Reply::Done(self.renew_at(now, check, *grant)),
                 Entry::Forget { check } => Reply::Done(self.forget_at(now, check)),
                 Entry::Look { check } => Reply::Level(self.look_at(now, check)),
                 Entry::Pause { check, pause } => Reply::Level(self.pause_at(now, check, *pause)),
@@ -222,89 +200,6 @@ impl MemoryStore {
         drop(shard);
         self.call(called);
         decision
-    }
-
-    fn forget_at(&self, now: Micros, check: &Check) -> bool {
-        let (mut shard, print) = (self.shard(&check.key).lock(), self.print(&check.key));
-        let before = shard.len();
-        let was_paused = shard.remove_gate(print);
-        let (gone, is_kept) = self.vacate(&mut shard, print, check, now);
-        self.count(before, shard.len());
-        gone || is_kept || was_paused
-    }
-
-    /// Replaces a state by one that no request has used. After a data loss, an absent state would count as a lost one.
-    /// Returns whether there was a state, and whether there is one now.
-    fn vacate(&self, shard: &mut Shard, print: Print, check: &Check, now: Micros) -> (bool, bool) {
-        let gone = shard.remove(print);
-        let Some(loss) = self.loss(check) else { return (gone, false) };
-        let left = absent(check, Some(loss), now).level().reset_after;
-        let unused = check.algorithm.unused(now).filter(|_| left > 0);
-        let is_kept = unused.is_some();
-        if let Some(state) = unused {
-            shard.keep_until(print, state, now + left);
-        }
-        (gone, is_kept)
-    }
-
-    /// Changes a state. Returns whether it did change, and whether a waiting request was woken.
-    fn change(
-        &self,
-        now: Micros,
-        check: &Check,
-        change: impl FnOnce(&mut OpenedState) -> bool,
-    ) -> (bool, bool) {
-        let mut shard = self.shard(&check.key).lock();
-        let mut opened = self.open(&mut shard, check, now);
-        let changed = change(&mut opened);
-        let called = self.put(&mut shard, check, opened, changed, now);
-        drop(shard);
-        let has_called = !called.is_empty();
-        self.call(called);
-        (changed, has_called)
-    }
-
-    fn look_at(&self, now: Micros, check: &Check) -> Level {
-        let mut shard = self.shard(&check.key).lock();
-        let opened = self.open(&mut shard, check, now);
-        let level = opened.level();
-        let called = self.put(&mut shard, check, opened, false, now);
-        drop(shard);
-        self.call(called);
-        level
-    }
-
-    /// Lowers the level of a limiter, and returns it.
-    fn lower_at(&self, now: Micros, check: &Check, remaining: i64) -> Level {
-        let mut level = Level::default();
-        self.change(now, check, |opened| {
-            let OpenedState { open, gate, .. } = &mut *opened;
-            let gate = gate.as_deref_mut();
-            let lowered =
-                reserve::lower(&mut Want { open, cost: 1, enforce: true, gate }, remaining.max(0));
-            level = opened.level();
-            lowered
-        });
-        level
-    }
-
-    /// Pauses a limiter, and returns its level.
-    fn pause_at(&self, now: Micros, check: &Check, pause: Pause) -> Level {
-        let gate = Gate::new(now, pause.span, pause.status);
-        let mut shard = self.shard(&check.key).lock();
-        let mut opened = self.open(&mut shard, check, now);
-        if let Some(leases) = opened.open.leases() {
-            leases.pause(gate);
-        } else {
-            let gate = opened.gate.as_ref().map_or(gate, |old| old.or_later(gate));
-            opened.gate = OpenGate::new(gate, now, &check.algorithm).map(Box::new);
-        }
-        let level = opened.level();
-        // The state of a rate does not change.
-        let called = self.put(&mut shard, check, opened, false, now);
-        drop(shard);
-        self.call(called);
-        level
     }
 
     #[inline]
@@ -386,6 +281,20 @@ impl MemoryStore {
         shard.sweep(now);
         self.count(before, shard.len());
         leases.unwrap_or_default()
+    }
+
+    /// Replaces a state by one that no request has used. After a data loss, an absent state would count as a lost one.
+    /// Returns whether there was a state, and whether there is one now.
+    fn vacate(&self, shard: &mut Shard, print: Print, check: &Check, now: Micros) -> (bool, bool) {
+        let gone = shard.remove(print);
+        let Some(loss) = self.loss(check) else { return (gone, false) };
+        let left = absent(check, Some(loss), now).level().reset_after;
+        let unused = check.algorithm.unused(now).filter(|_| left > 0);
+        let is_kept = unused.is_some();
+        if let Some(state) = unused {
+            shard.keep_until(print, state, now + left);
+        }
+        (gone, is_kept)
     }
 
     fn count(&self, before: usize, after: usize) {

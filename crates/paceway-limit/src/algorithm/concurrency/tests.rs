@@ -12,15 +12,15 @@ fn ticket(number: i64) -> Ticket {
     Ticket { gateway: 7, number, deadline: 0 }
 }
 
-/// Places with their own clock.
-struct Places {
+/// Permits with their own clock.
+struct Permits {
     rule: Concurrency,
     state: Option<State>,
     now: Micros,
     notified: Vec<i64>,
 }
 
-impl Places {
+impl Permits {
     fn new(max: i64, lease: Micros) -> Self {
         let rule = Concurrency::new(max, lease).expect("a rule");
         Self { rule, state: None, now: T0, notified: Vec::new() }
@@ -64,103 +64,103 @@ fn grant(reserved: &Reserved) -> Grant {
 
 #[test]
 fn a_release_calls_the_first_in_the_queue_and_nobody_else() {
-    let mut places = Places::new(2, 60 * SECOND);
-    let first = places.ask(ticket(1), SECOND);
-    places.ask(ticket(2), SECOND);
+    let mut permits = Permits::new(2, 60 * SECOND);
+    let first = permits.ask(ticket(1), SECOND);
+    permits.ask(ticket(2), SECOND);
     for number in 3..6 {
-        let reserved = places.ask(ticket(number), SECOND);
+        let reserved = permits.ask(ticket(number), SECOND);
         assert_eq!(reserved.queued.map(|queued| queued.deadline), Some(T0 + SECOND));
     }
-    assert!(places.release(grant(&first)));
-    assert_eq!(places.notified, [3]);
-    // The place is held for the notified waiter: a newcomer queues.
-    assert!(places.ask(ticket(9), SECOND).queued.is_some());
+    assert!(permits.release(grant(&first)));
+    assert_eq!(permits.notified, [3]);
+    // The permit is held for the notified waiter: a newcomer queues.
+    assert!(permits.ask(ticket(9), SECOND).queued.is_some());
     let deadline = T0 + SECOND;
-    let third = places.ask(Ticket { deadline, ..ticket(3) }, SECOND);
+    let third = permits.ask(Ticket { deadline, ..ticket(3) }, SECOND);
     assert!(third.parts.is_some());
-    assert_eq!(places.notified, [3]);
+    assert_eq!(permits.notified, [3]);
 }
 
 #[test]
 fn who_cannot_wait_is_refused_and_leaves_no_trace() {
-    let mut places = Places::new(1, 60 * SECOND);
-    places.ask(ticket(1), 0);
-    let before = places.state.clone();
-    let refused = places.ask(ticket(2), 0);
+    let mut permits = Permits::new(1, 60 * SECOND);
+    permits.ask(ticket(1), 0);
+    let before = permits.state.clone();
+    let refused = permits.ask(ticket(2), 0);
     assert_eq!((refused.parts, refused.queued, refused.retry_after), (None, None, RETRY));
-    assert_eq!(places.state, before);
+    assert_eq!(permits.state, before);
 }
 
 /// However long it says that it may wait: in a queue it would only be in the way.
 #[test]
 fn whose_time_is_over_does_not_wait_on() {
-    let mut places = Places::new(1, SECOND);
-    places.ask(ticket(1), 0);
-    let queued = places.ask(ticket(2), SECOND / 2).queued.expect("a queue");
+    let mut permits = Permits::new(1, SECOND);
+    permits.ask(ticket(1), 0);
+    let queued = permits.ask(ticket(2), SECOND / 2).queued.expect("a queue");
     let again = Ticket { deadline: queued.deadline, ..ticket(2) };
-    places.now += SECOND / 2 - 1;
-    assert!(places.ask(again, SECOND).queued.is_some(), "it still waits");
-    places.now += 1;
-    let asked = places.ask(again, SECOND);
+    permits.now += SECOND / 2 - 1;
+    assert!(permits.ask(again, SECOND).queued.is_some(), "it still waits");
+    permits.now += 1;
+    let asked = permits.ask(again, SECOND);
     assert!(asked.parts.is_none() && asked.queued.is_none());
 }
 
 #[test]
 fn what_nobody_renews_is_free_after_the_lease_and_a_zombie_changes_nothing() {
-    let mut places = Places::new(1, 60 * SECOND);
-    let zombie = grant(&places.ask(ticket(1), 0));
-    places.now += 59 * SECOND;
-    assert!(places.renew(zombie));
-    places.now += 59 * SECOND;
-    assert!(places.ask(ticket(2), SECOND).queued.is_some());
-    places.now += SECOND;
+    let mut permits = Permits::new(1, 60 * SECOND);
+    let zombie = grant(&permits.ask(ticket(1), 0));
+    permits.now += 59 * SECOND;
+    assert!(permits.renew(zombie));
+    permits.now += 59 * SECOND;
+    assert!(permits.ask(ticket(2), SECOND).queued.is_some());
+    permits.now += SECOND;
     // Any call on the state hands the permit to the queue; the waiter has left meanwhile.
-    let heir = grant(&places.ask(ticket(3), 0));
-    assert!(!places.renew(zombie), "re-added after expiry");
-    assert!(!places.release(zombie), "released twice");
-    assert_eq!(places.held(), 1);
-    assert!(places.release(heir));
-    assert_eq!(places.state, None);
+    let heir = grant(&permits.ask(ticket(3), 0));
+    assert!(!permits.renew(zombie), "re-added after expiry");
+    assert!(!permits.release(zombie), "released twice");
+    assert_eq!(permits.held(), 1);
+    assert!(permits.release(heir));
+    assert_eq!(permits.state, None);
 }
 
 #[test]
-fn who_was_called_and_does_not_come_loses_the_place_to_the_next() {
-    let mut places = Places::new(1, 60 * SECOND);
-    let first = grant(&places.ask(ticket(1), 0));
-    places.ask(ticket(2), 30 * SECOND);
-    places.ask(ticket(3), 30 * SECOND);
-    places.release(first);
-    assert_eq!(places.notified, [2]);
-    places.now += CLAIM;
-    places.held();
-    assert_eq!(places.notified, [2, 3]);
+fn who_was_called_and_does_not_come_loses_the_permit_to_the_next() {
+    let mut permits = Permits::new(1, 60 * SECOND);
+    let first = grant(&permits.ask(ticket(1), 0));
+    permits.ask(ticket(2), 30 * SECOND);
+    permits.ask(ticket(3), 30 * SECOND);
+    permits.release(first);
+    assert_eq!(permits.notified, [2]);
+    permits.now += CLAIM;
+    permits.held();
+    assert_eq!(permits.notified, [2, 3]);
 }
 
 #[test]
 fn who_leaves_the_queue_is_not_called() {
-    let mut places = Places::new(1, 60 * SECOND);
-    let first = grant(&places.ask(ticket(1), 0));
-    let queued = places.ask(ticket(2), SECOND).queued.expect("queued");
-    places.ask(ticket(3), SECOND);
-    assert!(places.release(Ticket { deadline: queued.deadline, ..ticket(2) }.grant()));
-    assert!(!places.release(Ticket { deadline: queued.deadline, ..ticket(2) }.grant()));
-    places.release(first);
-    assert_eq!(places.notified, [3]);
+    let mut permits = Permits::new(1, 60 * SECOND);
+    let first = grant(&permits.ask(ticket(1), 0));
+    let queued = permits.ask(ticket(2), SECOND).queued.expect("queued");
+    permits.ask(ticket(3), SECOND);
+    assert!(permits.release(Ticket { deadline: queued.deadline, ..ticket(2) }.grant()));
+    assert!(!permits.release(Ticket { deadline: queued.deadline, ..ticket(2) }.grant()));
+    permits.release(first);
+    assert_eq!(permits.notified, [3]);
 }
 
 #[test]
 fn a_larger_limit_calls_as_many_as_now_fit() {
-    let mut places = Places::new(1, 60 * SECOND);
-    (1..5).for_each(|number| drop(places.ask(ticket(number), SECOND)));
-    places.rule = Concurrency::new(3, 60 * SECOND).expect("a rule");
-    assert_eq!(places.held(), 3);
-    assert_eq!(places.notified, [2, 3]);
+    let mut permits = Permits::new(1, 60 * SECOND);
+    (1..5).for_each(|number| drop(permits.ask(ticket(number), SECOND)));
+    permits.rule = Concurrency::new(3, 60 * SECOND).expect("a rule");
+    assert_eq!(permits.held(), 3);
+    assert_eq!(permits.notified, [2, 3]);
 }
 
 #[test]
-fn two_kinds_of_places_are_taken_together_or_not_at_all() {
-    let (mut a, mut b) = (Places::new(1, 60 * SECOND), Places::new(1, 60 * SECOND));
-    let both = |a: &mut Places, b: &mut Places, ticket| {
+fn two_kinds_of_permits_are_taken_together_or_not_at_all() {
+    let (mut a, mut b) = (Permits::new(1, 60 * SECOND), Permits::new(1, 60 * SECOND));
+    let both = |a: &mut Permits, b: &mut Permits, ticket| {
         a.with(|a| {
             b.with(|b| {
                 let wants = [a, b].map(|open| Want { open, cost: 1, enforce: true, gate: None });
@@ -184,25 +184,25 @@ fn two_kinds_of_places_are_taken_together_or_not_at_all() {
 }
 
 #[test]
-fn a_request_that_waits_for_permits_takes_its_place_only_then() {
-    let mut places = Places::new(1, 60 * SECOND);
+fn a_request_that_waits_for_permits_takes_its_permit_only_then() {
+    let mut permits = Permits::new(1, 60 * SECOND);
     let rule = crate::algorithm::TokenBucket::new(1, SECOND, 1).expect("a rule");
     let mut bucket =
         AnyOpen::TokenBucket(crate::algorithm::token_bucket::Open::new(None, T0, rule));
-    let mut ask = |places: &mut Places, ticket| {
+    let mut ask = |permits: &mut Permits, ticket| {
         let bucket = &mut bucket;
-        places.with(|open| {
+        permits.with(|open| {
             let wants =
                 [bucket, open].map(|open| Want { open, cost: 1, enforce: true, gate: None });
             let mut wants = wants;
             reserve::decide(&mut wants, 5 * SECOND, Some(ticket))
         })
     };
-    let first = ask(&mut places, ticket(1));
-    places.release(first.parts.expect("admitted")[1].grant);
-    let second = ask(&mut places, ticket(2));
+    let first = ask(&mut permits, ticket(1));
+    permits.release(first.parts.expect("admitted")[1].grant);
+    let second = ask(&mut permits, ticket(2));
     assert_eq!((second.at, second.parts.map(|parts| parts[1])), (SECOND, Some(Part::NOT_YET)));
-    assert_eq!(places.held(), 0);
+    assert_eq!(permits.held(), 0);
 }
 
 #[derive(Debug, Clone)]
@@ -236,20 +236,20 @@ proptest! {
     ) {
         const LEASE: Micros = 5 * SECOND;
         const BUDGET: Micros = 4 * SECOND;
-        let mut places = Places::new(max, LEASE);
+        let mut permits = Permits::new(max, LEASE);
         let (mut holding, mut waiting, mut gone) = (Vec::<(i64, Micros)>::new(), Vec::<(i64, Micros)>::new(), Vec::new());
         let mut expected_calls = Vec::new();
         for (number, step) in steps.into_iter().enumerate() {
             let number = i64::try_from(number).expect("few");
             if let Step::Wait(span) = step {
-                places.now += span;
+                permits.now += span;
             }
             if let Step::Edit(edited) = step {
                 max = edited;
-                places.rule = Concurrency::new(max, LEASE).expect("a rule");
+                permits.rule = Concurrency::new(max, LEASE).expect("a rule");
             }
             let held = holding.len() as i64;
-            let now = places.now;
+            let now = permits.now;
             macro_rules! settle { () => {
                 let (expired, held): (Vec<_>, Vec<_>) = holding.into_iter().partition(|(_, until)| *until <= now);
                 gone.extend(expired.into_iter().map(|(number, _)| number));
@@ -266,7 +266,7 @@ proptest! {
             match step {
                 Step::Wait(_) | Step::Edit(_) => {}
                 Step::Ask(waits) => {
-                    let reserved = places.ask(ticket(number), if waits { BUDGET } else { 0 });
+                    let reserved = permits.ask(ticket(number), if waits { BUDGET } else { 0 });
                     let free = (holding.len() as i64) < max;
                     prop_assert_eq!(reserved.parts.is_some(), free);
                     prop_assert_eq!(reserved.queued.is_some(), !free && waits);
@@ -278,28 +278,28 @@ proptest! {
                 }
                 Step::Release(i) if i < holding.len() => {
                     let (number, _) = holding.remove(i);
-                    prop_assert!(places.release(ticket(number).grant()));
+                    prop_assert!(permits.release(ticket(number).grant()));
                     settle!();
                 }
                 Step::Renew(i) if i < holding.len() => {
-                    prop_assert!(places.renew(ticket(holding[i].0).grant()));
+                    prop_assert!(permits.renew(ticket(holding[i].0).grant()));
                     holding[i].1 = now + LEASE;
                 }
                 Step::Leave(i) if i < waiting.len() => {
                     let (number, deadline) = waiting.remove(i);
                     let left = Ticket { deadline, ..ticket(number) };
-                    prop_assert!(places.release(left.grant()));
+                    prop_assert!(permits.release(left.grant()));
                 }
                 Step::Late(i) if i < gone.len() => {
-                    prop_assert!(!places.renew(ticket(gone[i]).grant()));
-                    prop_assert!(!places.release(ticket(gone[i]).grant()));
+                    prop_assert!(!permits.renew(ticket(gone[i]).grant()));
+                    prop_assert!(!permits.release(ticket(gone[i]).grant()));
                 }
                 _ => {}
             }
-            prop_assert_eq!(places.held(), holding.len() as i64);
+            prop_assert_eq!(permits.held(), holding.len() as i64);
             // The holders keep their permits under a smaller limit, and no other request gets one.
-            prop_assert!(places.held() <= max.max(held));
-            prop_assert_eq!(&places.notified, &expected_calls);
+            prop_assert!(permits.held() <= max.max(held));
+            prop_assert_eq!(&permits.notified, &expected_calls);
         }
     }
 }

@@ -34,7 +34,7 @@ fn warm_up(count: i64, period: Micros) -> Algorithm {
     Algorithm::WarmUp(WarmUp::new(count, period, SECOND, 3.0).expect("a rule"))
 }
 
-fn places(max: i64) -> Algorithm {
+fn concurrency(max: i64) -> Algorithm {
     Algorithm::Concurrency(Concurrency::new(max, SECOND).expect("a rule"))
 }
 
@@ -48,8 +48,8 @@ fn places(max: i64) -> Algorithm {
 #[case::a_window_of_one(sliding(2, SECOND), 3, sliding(1, SECOND))]
 #[case::fixed_windows(fixed(500, 60 * SECOND), 2, fixed(250, 60 * SECOND))]
 #[case::warming_up(warm_up(10, SECOND), 2, warm_up(10, 2 * SECOND))]
-#[case::a_place_at_least(places(4), 8, places(1))]
-#[case::places(places(9), 2, places(4))]
+#[case::a_permit_at_least(concurrency(4), 8, concurrency(1))]
+#[case::concurrency(concurrency(9), 2, concurrency(4))]
 fn one_of_so_many_gateways(
     #[case] whole: Algorithm,
     #[case] gateways: i64,

@@ -17,12 +17,12 @@ pub(in crate::store) fn releases(
 }
 
 /// Returns the parts that remove `ticket` from every queue and every concurrency limiter that it may be in.
-pub fn places(checks: &Checks, ticket: Ticket) -> reserve::Parts {
-    let place = |check: &Check| match check.is_lease() {
+pub fn parts_of(checks: &Checks, ticket: Ticket) -> reserve::Parts {
+    let part = |check: &Check| match check.is_lease() {
         true => reserve::Part { at: 0, grant: ticket.grant() },
         false => reserve::Part::NOTHING,
     };
-    checks.iter().map(place).collect()
+    checks.iter().map(part).collect()
 }
 
 /// Returns the entries that undo a decision whose caller has left.
@@ -34,7 +34,7 @@ pub(super) fn undo(checks: &Checks, ticket: Option<Ticket>, decision: &Decision)
     let mut entries: Vec<_> = releases(checks, &decision.parts).collect();
     if let (Some(queued), Some(ticket)) = (decision.queued, ticket) {
         let ticket = Ticket { deadline: queued.deadline, ..ticket };
-        entries.extend(releases(checks, &places(checks, ticket)));
+        entries.extend(releases(checks, &parts_of(checks, ticket)));
     }
     entries
 }
@@ -71,7 +71,7 @@ pub(super) fn again(entry: &Entry, since: Instant, error: &StoreError) -> (Vec<E
             (Vec::new(), since)
         }
         Entry::Reserve { checks, ticket: Some(ticket), .. } if !error.is_unasked() => {
-            (releases(checks, &places(checks, *ticket)).collect(), Instant::now())
+            (releases(checks, &parts_of(checks, *ticket)).collect(), Instant::now())
         }
         _ => (Vec::new(), since),
     }

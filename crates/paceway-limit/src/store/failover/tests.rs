@@ -281,27 +281,27 @@ async fn who_refuses_is_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_place_is_the_stores_when_it_is_back_and_given_back_there() {
+async fn a_permit_is_the_stores_when_it_is_back_and_given_back_there() {
     let (far, [failover, _]) = failovers(1);
     settled().await;
     let rule = Concurrency::new(2, MAX_BUDGET).expect("a rule");
     let checks: Checks = [check(Algorithm::Concurrency(rule), SHARE)].into();
     let mut tickets = Vec::new();
-    let mut place = async || {
+    let mut ask = async || {
         let callable = failover.calls().ticket();
         let ticket = Some(callable.ticket);
         tickets.push(callable);
         failover.reserve(&checks, 0, ticket).get().await.expect("a decision")
     };
-    let shared = place().await;
+    let shared = ask().await;
     set(&far, Mood::IsGone);
-    let local = place().await;
+    let local = ask().await;
     assert_eq!((shared.source, local.source), (Source::Shared, Source::Local));
-    assert!(!place().await.admitted, "the store's place counts here as well");
+    assert!(!ask().await.admitted, "the store's permit counts here as well");
     set(&far, Mood::Works);
     until(&failover, Breaker::Closed).await;
     settled().await;
-    assert!(!place().await.admitted, "and the place from here counts there");
+    assert!(!ask().await.admitted, "and the permit from here counts there");
     assert_eq!(
         failover.renew(local.source, &checks[0], local.parts[0].grant).get().await,
         Ok(true)
@@ -313,8 +313,8 @@ async fn a_place_is_the_stores_when_it_is_back_and_given_back_there() {
     assert_eq!(far.memory.look(&checks[0]).get().await.expect("a level").remaining, 2);
 }
 
-/// Asks for a place, which is this ticket's.
-async fn place(failover: &Failover, checks: &Checks) -> (Decision, crate::store::calls::Callable) {
+/// Asks for a permit, which is this ticket's.
+async fn permit(failover: &Failover, checks: &Checks) -> (Decision, crate::store::calls::Callable) {
     let callable = failover.calls().ticket();
     let ticket = Some(callable.ticket);
     let decision = failover.reserve(checks, 0, ticket).get().await;
@@ -322,7 +322,7 @@ async fn place(failover: &Failover, checks: &Checks) -> (Decision, crate::store:
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_gateways_hold_no_more_places_than_there_are_through_an_outage() {
+async fn two_gateways_hold_no_more_permits_than_there_are_through_an_outage() {
     let script = FarScript::default();
     script.0.gateways.store(2, SeqCst);
     let processes = [process(&script), process(&script)];
@@ -338,14 +338,14 @@ async fn two_gateways_hold_no_more_places_than_there_are_through_an_outage() {
         }
         // One each from the store, and the others without it.
         for [failover, _] in processes.iter().filter(|_| tick == 50 || tick > 100) {
-            let asked = place(failover, &checks).await;
+            let asked = permit(failover, &checks).await;
             held.extend(Some((failover, asked)).filter(|(_, (decision, _))| decision.admitted));
         }
         assert!(held.len() <= 4, "{} at {tick}", held.len());
         sleep(Duration::from_millis(10)).await;
     }
     let local = held.iter().filter(|(_, (decision, _))| decision.source == Source::Local);
-    // No place of the other's may live that is not known, for as long as a lease.
+    // No permit of the other's may live that is not known, for as long as a lease.
     assert_eq!((held.len(), local.count()), (4, 0));
     assert!(
         processes

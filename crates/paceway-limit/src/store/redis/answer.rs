@@ -8,7 +8,8 @@ use super::{
 use crate::{
     algorithm::{
         EXACT, Grant, Level, Open,
-        reserve::{self, Queued, Want},
+        concurrency::Queued,
+        reserve::{self, Want},
         token_bucket,
     },
     store::{Checks, Decision, Entry, Reply, StoreError},

@@ -93,7 +93,7 @@ impl RedisCluster {
     pub(super) fn servers(&self) -> Vec<Arc<str>> {
         let map = self.shared.map.lock();
         let mut all: Vec<Arc<str>> =
-            map.nodes.keys().map(|place| place.to_string().into()).collect();
+            map.nodes.keys().map(|endpoint| endpoint.to_string().into()).collect();
         all.sort_unstable();
         all
     }
@@ -104,7 +104,7 @@ impl RedisCluster {
     ///
     /// As of [`RedisConnection::call`], and [`StoreError::NotConnected`] for a server that is not known.
     pub(super) async fn call_at(&self, server: &str, sent: &Cmd) -> Result<Value, StoreError> {
-        let is_it = |node: &&Arc<ClusterNode>| node.place.to_string() == server;
+        let is_it = |node: &&Arc<ClusterNode>| node.endpoint.to_string() == server;
         let node = self.shared.map.lock().nodes.values().find(is_it).cloned();
         node.ok_or(StoreError::NotConnected)?.call(sent, false).await
     }
@@ -123,13 +123,13 @@ impl RedisCluster {
     pub(super) async fn ask_for_evicted(&self, epochs: &Arc<Epochs>) {
         let nodes: Vec<_> = self.shared.map.lock().nodes.values().cloned().collect();
         let mut asked = JoinSet::new();
-        for node in nodes.into_iter().filter(|node| epochs.knows(&node.place.to_string())) {
+        for node in nodes.into_iter().filter(|node| epochs.knows(&node.endpoint.to_string())) {
             let (shared, epochs) = (self.shared.clone(), epochs.clone());
             asked.spawn(async move {
                 let said = node.connection.call(&command(&[identity::INFO])).await;
                 if let Some(run) = said.ok().as_ref().and_then(identity::read) {
-                    let place = &node.place;
-                    epochs.look(&place.to_string(), &run, |lane| shared.has(lane, place));
+                    let endpoint = &node.endpoint;
+                    epochs.look(&endpoint.to_string(), &run, |lane| shared.has(lane, endpoint));
                 }
             });
         }
@@ -154,7 +154,7 @@ impl RedisCluster {
                 return Ok(said);
             };
             let words = words(error);
-            let redirect = Redirect::of(&words, &node.place);
+            let redirect = Redirect::of(&words, &node.endpoint);
             let is_down = words.starts_with("CLUSTERDOWN");
             node.is_down.store(is_down, Relaxed);
             if is_down || matches!(redirect, Some(Redirect::Moved(_))) {
@@ -165,8 +165,8 @@ impl RedisCluster {
             node = match redirect {
                 Some(_) if tries == TRIES => return Ok(said),
                 None => return Ok(said),
-                Some(Redirect::Moved(place)) => self.shared.moved(slot, &place)?,
-                Some(Redirect::Ask(place)) => self.shared.node(&place)?,
+                Some(Redirect::Moved(endpoint)) => self.shared.moved(slot, &endpoint)?,
+                Some(Redirect::Ask(endpoint)) => self.shared.node(&endpoint)?,
             };
         }
     }

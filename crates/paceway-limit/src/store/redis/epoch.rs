@@ -155,11 +155,11 @@ impl Epochs {
         }
     }
 
-    /// Notes that a new connection to the server at `place` leads to `run`. The lanes of that server are in doubt if it
+    /// Notes that a new connection to the server at `endpoint` leads to `run`. The lanes of that server are in doubt if it
     /// was another run before, or if this run has been promoted since.
-    pub(super) fn meet(&self, place: &str, run: &ServerRun, is_there: impl Fn(&str) -> bool) {
+    pub(super) fn meet(&self, endpoint: &str, run: &ServerRun, is_there: impl Fn(&str) -> bool) {
         let mut known = self.known.lock();
-        let before = known.runs.insert(place.into(), (run.clone(), Instant::now()));
+        let before = known.runs.insert(endpoint.into(), (run.clone(), Instant::now()));
         let promoted_before = before.as_ref().and_then(|(before, _)| before.promoted_at);
         let is_promoted = run.promoted_at.is_some() && run.promoted_at != promoted_before;
         let lanes = known.lanes.iter_mut().filter(|(lane, _)| is_there(lane));
@@ -174,17 +174,17 @@ impl Epochs {
         }
     }
 
-    /// Whether the server at `place` has reported its run: a server without the right to `INFO` never does.
-    pub(super) fn knows(&self, place: &str) -> bool {
-        self.known.lock().runs.contains_key(place)
+    /// Whether the server at `endpoint` has reported its run: a server without the right to `INFO` never does.
+    pub(super) fn knows(&self, endpoint: &str) -> bool {
+        self.known.lock().runs.contains_key(endpoint)
     }
 
-    /// Notes what the server at `place` reports while a connection lasts. A late report of an earlier run is ignored.
-    pub(super) fn look(&self, place: &str, run: &ServerRun, is_there: impl Fn(&str) -> bool) {
+    /// Notes what the server at `endpoint` reports while a connection lasts. A late report of an earlier run is ignored.
+    pub(super) fn look(&self, endpoint: &str, run: &ServerRun, is_there: impl Fn(&str) -> bool) {
         let is_it = |(known, _): &(ServerRun, Instant)| known.id == run.id;
-        let is_known = self.known.lock().runs.get(place).is_some_and(is_it);
+        let is_known = self.known.lock().runs.get(endpoint).is_some_and(is_it);
         if is_known {
-            self.meet(place, run, is_there);
+            self.meet(endpoint, run, is_there);
         }
     }
 }

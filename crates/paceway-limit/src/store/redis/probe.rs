@@ -46,11 +46,11 @@ pub(super) async fn probe(
         Err(error @ ConnectError::Unreachable(_)) => error,
         result => return result,
     };
-    let places = match &*url.servers {
-        Servers::One(place) => std::slice::from_ref(place),
-        Servers::Sentinels { places, .. } | Servers::Cluster(places) => places,
+    let endpoints = match &*url.servers {
+        Servers::One(endpoint) => std::slice::from_ref(endpoint),
+        Servers::Sentinels { endpoints, .. } | Servers::Cluster(endpoints) => endpoints,
     };
-    match places.first() {
+    match endpoints.first() {
         Some(Endpoint::Tcp { host, port }) => {
             Err(guess(host, *port, access.is_tls()).await.unwrap_or(error))
         }
@@ -64,10 +64,10 @@ fn late() -> ConnectError {
 
 async fn one(url: &RedisUrl, access: &Access, prefix: &str) -> Result<Vec<String>, ConnectError> {
     let Some(target) = Destination::of(url) else { return Ok(Vec::new()) };
-    let (mut stream, place) = target.connect(access).await?;
+    let (mut stream, endpoint) = target.connect(access).await?;
     // Two hash tags: only a server that has all slots accepts them in one call.
     let keys = ["1", "2"].map(|tag| format!("{prefix}:{{probe.{tag}}}"));
-    let mut server = ProbedServer { access, stream: &mut stream, place: &place };
+    let mut server = ProbedServer { access, stream: &mut stream, endpoint: &endpoint };
     server.is_fit("standalone").await?;
     server.obeys(&keys).await?;
     Ok(server.warnings().await?.into_iter().collect())
@@ -81,16 +81,17 @@ async fn cluster(
     end: Instant,
 ) -> Result<Vec<String>, ConnectError> {
     let view = Arc::new(view(access, seeds, end).await?);
-    let masters: HashSet<Endpoint> = view.ranges.iter().map(|(.., place)| place.clone()).collect();
+    let masters: HashSet<Endpoint> =
+        view.ranges.iter().map(|(.., endpoint)| endpoint.clone()).collect();
     // The other half of the time is for the replies of the nodes that answer.
     let limit = left(end) / 2;
     let mut asked = JoinSet::new();
-    for place in masters {
+    for endpoint in masters {
         let (access, view, prefix) = (access.clone(), view.clone(), prefix.to_owned());
         asked.spawn(async move {
-            let said = timeout(limit, node(&access, &place, &view, &prefix)).await;
+            let said = timeout(limit, node(&access, &endpoint, &view, &prefix)).await;
             said.unwrap_or_else(|_| {
-                Err(ConnectError::Unreachable(format!("{place}: no answer in time")))
+                Err(ConnectError::Unreachable(format!("{endpoint}: no answer in time")))
             })
         });
     }
@@ -119,16 +120,18 @@ fn left(end: Instant) -> Duration {
 /// Returns the map of the Cluster from the first seed that answers.
 async fn view(access: &Access, seeds: &[Endpoint], end: Instant) -> Result<View, ConnectError> {
     let mut why = ConnectError::Unreachable("it names no server".into());
-    for (place, others) in seeds.iter().zip((0..seeds.len()).rev()) {
+    for (endpoint, others) in seeds.iter().zip((0..seeds.len()).rev()) {
         let asked = async {
-            let mut stream = access.connect(place).await?;
-            ProbedServer { access, stream: &mut stream, place }.is_fit("cluster").await?;
-            match ask(&mut stream, place, &[b"CLUSTER", b"SLOTS"]).await? {
-                Value::ServerError(error) => Err(refusal(place, &access.login, &words(&error))),
+            let mut stream = access.connect(endpoint).await?;
+            ProbedServer { access, stream: &mut stream, endpoint }.is_fit("cluster").await?;
+            match ask(&mut stream, endpoint, &[b"CLUSTER", b"SLOTS"]).await? {
+                Value::ServerError(error) => Err(refusal(endpoint, &access.login, &words(&error))),
                 said => {
-                    let view = View::read(&said, place).filter(|view| !view.ranges.is_empty());
+                    let view = View::read(&said, endpoint).filter(|view| !view.ranges.is_empty());
                     let none = || {
-                        ConnectError::Unreachable(format!("{place}: its Cluster has no slots yet"))
+                        ConnectError::Unreachable(format!(
+                            "{endpoint}: its Cluster has no slots yet"
+                        ))
                     };
                     view.ok_or_else(none)
                 }
@@ -137,7 +140,7 @@ async fn view(access: &Access, seeds: &[Endpoint], end: Instant) -> Result<View,
         // The time that is left is divided among the seeds that are left and the masters.
         let parts = u32::try_from(others).map_or(u32::MAX, |others| others.saturating_add(2));
         match timeout(left(end) / parts, asked).await {
-            Err(_) => why = ConnectError::Unreachable(format!("{place}: no answer in time")),
+            Err(_) => why = ConnectError::Unreachable(format!("{endpoint}: no answer in time")),
             Ok(Err(error @ ConnectError::Unreachable(_))) => why = error,
             Ok(known) => return known,
         }
@@ -148,12 +151,12 @@ async fn view(access: &Access, seeds: &[Endpoint], end: Instant) -> Result<View,
 /// Asks one master of a Cluster, with keys in one of its slots.
 async fn node(
     access: &Access,
-    place: &Endpoint,
+    endpoint: &Endpoint,
     view: &View,
     prefix: &str,
 ) -> Result<Option<String>, ConnectError> {
-    let mut stream = access.connect(place).await?;
-    let mut server = ProbedServer { access, stream: &mut stream, place };
+    let mut stream = access.connect(endpoint).await?;
+    let mut server = ProbedServer { access, stream: &mut stream, endpoint };
     server.is_fit("cluster").await?;
     // `ASKING` is sent while slots move.
     if let Value::ServerError(error) = server.ask(&[b"ASKING"]).await? {
@@ -161,7 +164,7 @@ async fn node(
     }
     // One in 16,384 names is in a given slot, so 100,000 names have one for each master.
     let is_own = |slot: u16| {
-        let mut own = view.ranges.iter().filter(|(.., owner)| owner == place);
+        let mut own = view.ranges.iter().filter(|(.., owner)| owner == endpoint);
         own.any(|(first, last, _)| (*first..=*last).contains(&slot))
     };
     let mut keys =
@@ -176,22 +179,22 @@ async fn node(
 struct ProbedServer<'a> {
     access: &'a Access,
     stream: &'a mut RedisStream,
-    place: &'a Endpoint,
+    endpoint: &'a Endpoint,
 }
 
 // === impl ProbedServer ===
 
 impl ProbedServer<'_> {
     async fn ask(&mut self, words: &[&[u8]]) -> Result<Value, ConnectError> {
-        ask(self.stream, self.place, words).await
+        ask(self.stream, self.endpoint, words).await
     }
 
     fn refused(&self, words: &str) -> ConnectError {
-        refusal(self.place, &self.access.login, words)
+        refusal(self.endpoint, &self.access.login, words)
     }
 
     fn unfit(&self, what: &str) -> ConnectError {
-        ConnectError::Refused(format!("{} {what}", self.place))
+        ConnectError::Refused(format!("{} {what}", self.endpoint))
     }
 
     /// Checks the server's version and its kind, which `INFO` calls `mode`. A user without the right to `INFO` is let
@@ -261,7 +264,7 @@ impl ProbedServer<'_> {
                 let policy = String::from_utf8_lossy(policy);
                 Some(format!(
                     "the maxmemory-policy of {} is `{policy}`: limiters close as after a loss of data when it evicts keys; set `noeviction`",
-                    self.place
+                    self.endpoint
                 ))
             }
             _ => None,

@@ -36,30 +36,30 @@ const PASSING: [&str; 9] = [
 /// Errors of a server that is not the master any more, or not yet. It has executed nothing.
 const NOT_HERE: [&str; 3] = ["READONLY", "MASTERDOWN", "LOADING"];
 
-/// Makes an error of the server at `place` from its own words, and adds what the operator can do.
-pub(super) fn refusal(place: &Endpoint, login: &Login, words: &str) -> ConnectError {
+/// Makes an error of the server at `endpoint` from its own words, and adds what the operator can do.
+pub(super) fn refusal(endpoint: &Endpoint, login: &Login, words: &str) -> ConnectError {
     let words = plainly(words);
     if PASSING.iter().any(|start| words.starts_with(start)) {
-        return ConnectError::Unreachable(format!("{place} says: {words}"));
+        return ConnectError::Unreachable(format!("{endpoint} says: {words}"));
     }
     let advice = advice(login, words);
     let stop = if advice.is_empty() { "" } else { "; " };
-    ConnectError::Refused(format!("{place} says: {words}{stop}{advice}"))
+    ConnectError::Refused(format!("{endpoint} says: {words}{stop}{advice}"))
 }
 
-/// Makes an error of a connection to `place` that could not be made or was lost while it was made.
-pub(super) fn failure(place: &Endpoint, error: &io::Error) -> ConnectError {
+/// Makes an error of a connection to `endpoint` that could not be made or was lost while it was made.
+pub(super) fn failure(endpoint: &Endpoint, error: &io::Error) -> ConnectError {
     let inner = error.get_ref();
     if let Some(tls) = inner.and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-        return ConnectError::Refused(format!("{place} by TLS: {tls}{}", tls_advice(tls)));
+        return ConnectError::Refused(format!("{endpoint} by TLS: {tls}{}", tls_advice(tls)));
     }
     match error.kind() {
-        io::ErrorKind::InvalidData => ConnectError::Refused(format!("{place}: {error}")),
+        io::ErrorKind::InvalidData => ConnectError::Refused(format!("{endpoint}: {error}")),
         // The file of a Unix socket belongs to another user.
         io::ErrorKind::PermissionDenied => ConnectError::Refused(format!(
-            "{place}: {error}; let the user that runs Paceway connect to it"
+            "{endpoint}: {error}; let the user that runs Paceway connect to it"
         )),
-        _ => ConnectError::Unreachable(format!("{place}: {error}")),
+        _ => ConnectError::Unreachable(format!("{endpoint}: {error}")),
     }
 }
 

@@ -52,8 +52,8 @@ impl View {
             };
             let number = |number: i64| u16::try_from(number).ok().filter(|slot| *slot < SLOTS);
             let (first, last) = (number(*first)?, number(*last)?);
-            if let Some(place) = server(master, asked) {
-                view.ranges.push((first, last, place));
+            if let Some(endpoint) = server(master, asked) {
+                view.ranges.push((first, last, endpoint));
             }
             for replica in replicas {
                 let replica = server(replica, asked).filter(|it| !view.replicas.contains(it));
@@ -88,8 +88,8 @@ impl Redirect {
         if !matches!(kind, "MOVED" | "ASK") {
             return None;
         }
-        let place = Endpoint::told(parts.nth(1)?, asked)?;
-        Some(if kind == "ASK" { Self::Ask(place) } else { Self::Moved(place) })
+        let endpoint = Endpoint::told(parts.nth(1)?, asked)?;
+        Some(if kind == "ASK" { Self::Ask(endpoint) } else { Self::Moved(endpoint) })
     }
 }
 

@@ -42,17 +42,17 @@ async fn keep(access: Arc<Access>, destination: Destination, topic: Topic) {
     let mut reported = None;
     loop {
         let connected = timeout(UNRESPONSIVE, destination.connect(&access)).await;
-        if let Ok(Ok((mut stream, place))) = connected {
+        if let Ok(Ok((mut stream, endpoint))) = connected {
             // A script needs the right to publish, too; without it the log says so now and not at the first message. No
             // topic has a message `0`.
             let publish = [b"PUBLISH".as_slice(), channel.as_bytes(), b"0"];
-            let published = timeout(UNRESPONSIVE, ask(&mut stream, &place, &publish)).await;
+            let published = timeout(UNRESPONSIVE, ask(&mut stream, &endpoint, &publish)).await;
             let ended = match published {
                 Ok(Ok(Value::ServerError(error))) => Unsubscribed::Refused(words(&error)),
                 Ok(Ok(_)) => {
                     tokio::select! {
                         ended = subscribe(stream, &channel, || topic.begins(), |message| topic.comes(message)) => ended,
-                        () = destination.has_left(&access, &place) => {
+                        () = destination.has_left(&access, &endpoint) => {
                             Unsubscribed::Lost(io::Error::other("the Sentinels name another server"))
                         }
                     }
@@ -64,7 +64,7 @@ async fn keep(access: Arc<Access>, destination: Destination, topic: Topic) {
                 // Logged once for each reason, because it is tried again.
                 Unsubscribed::Refused(words) if reported.as_ref() != Some(&words) => {
                     let (ConnectError::Refused(error) | ConnectError::Unreachable(error)) =
-                        refusal(&place, &access.login, &words);
+                        refusal(&endpoint, &access.login, &words);
                     if let Some(Permit { suppressed }) = REFUSED.permit() {
                         tracing::warn!(
                             channel,
@@ -78,7 +78,7 @@ async fn keep(access: Arc<Access>, destination: Destination, topic: Topic) {
                 }
                 Unsubscribed::Refused(_) => {}
                 Unsubscribed::Lost(error) => {
-                    tracing::debug!(%error, server = %place, channel, "messages are not received");
+                    tracing::debug!(%error, server = %endpoint, channel, "messages are not received");
                 }
             }
         }

@@ -3,7 +3,7 @@
 mod read;
 
 use crate::tls::client::ClientTls;
-use read::{decode, read_database, read_login, read_options, read_places, unknown_option};
+use read::{decode, read_database, read_endpoints, read_login, read_options, unknown_option};
 use std::{fmt, path::PathBuf};
 
 /// A Redis URL and the settings for TLS, such as `rediss://:password@host:6380/2`. Its `Debug` hides passwords.
@@ -21,7 +21,7 @@ pub struct RedisUrl {
 pub(super) enum Servers {
     One(Endpoint),
     Sentinels {
-        places: Vec<Endpoint>,
+        endpoints: Vec<Endpoint>,
         master: String,
         login: Login,
     },
@@ -97,7 +97,7 @@ impl RedisUrl {
             return Err("write `%2F` for `/` in a user or password".into());
         }
         let (login, hosts) = read_login(authority)?;
-        let mut places = read_places(hosts, kind)?;
+        let mut endpoints = read_endpoints(hosts, kind)?;
         let mut url = Self {
             servers: Box::new(Servers::Cluster(Vec::new())),
             login,
@@ -107,20 +107,20 @@ impl RedisUrl {
         let servers = match kind {
             Kind::One => {
                 url.database = read_database(path)?;
-                if places.len() > 1 {
+                if endpoints.len() > 1 {
                     return Err(
                         "it names several servers; `redis-cluster://` and `redis-sentinel://` do"
                             .into(),
                     );
                 }
-                Servers::One(places.remove(0))
+                Servers::One(endpoints.remove(0))
             }
             Kind::Cluster if !matches!(path, "" | "0") => {
                 return Err(
                     "a Redis Cluster has no databases but 0; end the URL after its hosts".into()
                 );
             }
-            Kind::Cluster => Servers::Cluster(places),
+            Kind::Cluster => Servers::Cluster(endpoints),
             Kind::Sentinel => {
                 let (master, database) = path.split_once('/').unwrap_or((path, ""));
                 if master.is_empty() {
@@ -141,7 +141,7 @@ impl RedisUrl {
                     return Err("it names a `sentinel_user` and no `sentinel_password`".into());
                 }
                 let master = decode(master)?;
-                *url.servers = Servers::Sentinels { places, master, login };
+                *url.servers = Servers::Sentinels { endpoints, master, login };
                 return Ok(url);
             }
         };
@@ -212,15 +212,15 @@ impl fmt::Debug for RedisUrl {
 
 impl fmt::Display for RedisUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list = |places: &[Endpoint]| {
-            places.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+        let list = |endpoints: &[Endpoint]| {
+            endpoints.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
         };
         match &*self.servers {
-            Servers::One(place) => write!(f, "{place}"),
-            Servers::Sentinels { places, master, .. } => {
-                write!(f, "{master}, by the Sentinels at {}", list(places))
+            Servers::One(endpoint) => write!(f, "{endpoint}"),
+            Servers::Sentinels { endpoints, master, .. } => {
+                write!(f, "{master}, by the Sentinels at {}", list(endpoints))
             }
-            Servers::Cluster(places) => write!(f, "the Cluster of {}", list(places)),
+            Servers::Cluster(endpoints) => write!(f, "the Cluster of {}", list(endpoints)),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Places while the store is away, forgets, and is back: never more calls under way than there are places, over all
+//! Permits while the store is away, forgets, and is back: never more calls under way than there are permits, over all
 //! gateways.
 
 use super::*;
@@ -33,7 +33,7 @@ fn four(lease: Micros) -> Checks {
 }
 
 async fn start<'a>(failover: &'a Failover, checks: &Checks) -> Option<Running<'a>> {
-    let (decision, ticket) = place(failover, checks).await;
+    let (decision, ticket) = permit(failover, checks).await;
     let (checks, until) = (checks.clone(), usize::MAX);
     decision.admitted.then_some(Running { failover, decision, checks, _ticket: ticket, until })
 }
@@ -51,7 +51,7 @@ async fn lose(far: &Far, created: Instant, checks: &Checks) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_gateway_alone_gives_no_place_that_another_may_hold() {
+async fn a_gateway_alone_gives_no_permit_that_another_may_hold() {
     let script = FarScript::default();
     script.0.gateways.store(2, SeqCst);
     let [[one, _], [other, _]] = [process(&script), process(&script)];
@@ -65,7 +65,7 @@ async fn a_gateway_alone_gives_no_place_that_another_may_hold() {
     set(&script.0, Mood::IsGone);
     until(&one, Breaker::Open).await;
     assert!(start(&other, &checks).await.is_none(), "all four are held by the first");
-    // A call of the first that ends leaves its place to the next one of the first.
+    // A call of the first that ends leaves its permit to the next one of the first.
     held.truncate(1);
     held.extend(start(&one, &checks).await);
     assert_eq!((held.len(), held[1].decision.source), (2, Source::Local));
@@ -109,14 +109,14 @@ async fn each_gateway_has_its_share_when_all_leases_have_ended() {
 #[case::full(false)]
 #[case::lost(true)]
 #[tokio::test(start_paused = true)]
-async fn a_place_that_was_given_without_the_store_counts_there(#[case] is_lost: bool) {
+async fn a_permit_that_was_given_without_the_store_counts_there(#[case] is_lost: bool) {
     let created = Instant::now();
     let script = FarScript::default();
     let [failover, _] = process(&script);
     settled().await;
     let checks = four(10 * SECOND);
     set(&script.0, Mood::IsGone);
-    let local = start(&failover, &checks).await.expect("a place");
+    let local = start(&failover, &checks).await.expect("a permit");
     match is_lost {
         true => lose(&script.0, created, &checks).await,
         false => {
@@ -140,14 +140,14 @@ async fn a_place_that_was_given_without_the_store_counts_there(#[case] is_lost: 
     assert_eq!(free(&script.0, &checks).await, 3);
 }
 
-/// The store gave a place in a call that was answered too late, and the gateway gave another one to the same request.
+/// The store gave a permit in a call that was answered too late, and the gateway gave another one to the same request.
 #[tokio::test(start_paused = true)]
-async fn a_place_that_came_late_is_given_back_and_the_other_is_kept() {
+async fn a_permit_that_came_late_is_given_back_and_the_other_is_kept() {
     let (far, [failover, _]) = failovers(1);
     settled().await;
     let checks = four(60 * SECOND);
     set(&far, Mood::Hangs);
-    let held = start(&failover, &checks).await.expect("a place");
+    let held = start(&failover, &checks).await.expect("a permit");
     assert_eq!(held.decision.source, Source::Local);
     set(&far, Mood::Works);
     settled().await;
@@ -158,7 +158,7 @@ async fn a_place_that_came_late_is_given_back_and_the_other_is_kept() {
     assert_eq!(free(&far, &checks).await, 4);
 }
 
-/// Calls whose answers are under way hold places, too.
+/// Calls whose answers are under way hold permits, too.
 #[tokio::test(start_paused = true)]
 async fn calls_that_have_asked_the_store_count() {
     let (_, [failover, _]) = failovers(1);
@@ -194,11 +194,11 @@ async fn called(waiting: &mut VecDeque<Waiter>) -> Option<Waiter> {
     None
 }
 
-/// One call without an answer: the gateway decides the limiter alone while the breaker is closed. Waiters for its place are
-/// called there. Each of them that took the store for the one that decides would leave that queue, hand the place to the
+/// One call without an answer: the gateway decides the limiter alone while the breaker is closed. Waiters for its permit are
+/// called there. Each of them that took the store for the one that decides would leave that queue, hand the permit to the
 /// next, and join the queue again.
 #[tokio::test(start_paused = true)]
-async fn waiters_do_not_hand_each_other_a_place_for_ever() {
+async fn waiters_do_not_hand_each_other_a_permit_for_ever() {
     let (far, [failover, _]) = failovers(1);
     settled().await;
     let rule = Algorithm::Concurrency(Concurrency::new(1, 60 * SECOND).expect("a rule"));
@@ -206,25 +206,25 @@ async fn waiters_do_not_hand_each_other_a_place_for_ever() {
     let (store, budget): (Arc<dyn Store>, _) = (Arc::new(failover.clone()), Duration::from_secs(1));
     let ask = || limit::ask(&store, &checks, budget);
     set(&far, Mood::Hangs);
-    let Ok(Admission::Granted(held)) = ask().await else { panic!("the place is free") };
+    let Ok(Admission::Granted(held)) = ask().await else { panic!("the permit is free") };
     assert_eq!((held.source, failover.is_away()), (Source::Local, false));
     let mut waiting = VecDeque::new();
     for _ in 0..2 {
-        let Ok(Admission::Queued(place)) = ask().await else { panic!("the place is held") };
-        waiting.push_back(place);
+        let Ok(Admission::Queued(waiter)) = ask().await else { panic!("the permit is held") };
+        waiting.push_back(waiter);
     }
     drop(held);
     let mut given: Vec<Reservation> = Vec::new();
     for _ in 0..10 {
-        let Some(place) = called(&mut waiting).await else { break };
-        match place.ask_again(budget).await.expect("a decision") {
+        let Some(waiter) = called(&mut waiting).await else { break };
+        match waiter.ask_again(budget).await.expect("a decision") {
             Admission::Granted(slot) => given.push(slot),
-            Admission::Queued(place) => waiting.push_back(place),
+            Admission::Queued(waiter) => waiting.push_back(waiter),
             Admission::Refused(refused) => panic!("{refused:?}"),
         }
     }
     assert!(!failover.is_away());
-    assert_eq!((given.len(), waiting.len()), (1, 1), "one has the place, the other waits");
+    assert_eq!((given.len(), waiting.len()), (1, 1), "one has the permit, the other waits");
 }
 
 /// The events in a fleet.
@@ -308,7 +308,7 @@ proptest! {
     #![proptest_config(crate::algorithm::tests::cases(48))]
 
     #[test]
-    fn never_more_calls_than_places(history in histories()) {
+    fn never_more_calls_than_permits(history in histories()) {
         let (most, all) = run(history);
         prop_assert!(most <= MAX as usize, "{} at once", most);
         prop_assert!(all > 20, "{} in all", all);
@@ -316,9 +316,9 @@ proptest! {
 }
 
 /// One server of a Cluster is away, so the breaker stays closed. After a lease without an answer each of two gateways
-/// gives its part of the 4 places.
+/// gives its part of the 4 permits.
 #[tokio::test(start_paused = true)]
-async fn places_of_a_server_that_is_away_alone_are_given_after_a_lease() {
+async fn permits_of_a_server_that_is_away_alone_are_given_after_a_lease() {
     let script = FarScript::default();
     script.0.gateways.store(2, SeqCst);
     *script.0.gone.lock() = Some("t");

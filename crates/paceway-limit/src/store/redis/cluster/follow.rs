@@ -70,8 +70,8 @@ async fn refresh(shared: &ClusterState, turn: usize) -> Result<(), ConnectError>
     let others = knowing.len() - well;
     knowing[well..].rotate_left(if others > 0 { turn % others } else { 0 });
     let mut why = ConnectError::Unreachable("no server is known".into());
-    for (place, node) in knowing {
-        let asked = timeout(ASK, shared.view(&place, node)).await;
+    for (endpoint, node) in knowing {
+        let asked = timeout(ASK, shared.view(&endpoint, node)).await;
         match asked {
             Ok(Ok(view)) => {
                 shared.apply(view);
@@ -81,7 +81,7 @@ async fn refresh(shared: &ClusterState, turn: usize) -> Result<(), ConnectError>
             Ok(Err(error @ ConnectError::Refused(_))) => why = error,
             _ if matches!(why, ConnectError::Refused(_)) => {}
             Ok(Err(error)) => why = error,
-            Err(_) => why = ConnectError::Unreachable(format!("{place}: no answer in time")),
+            Err(_) => why = ConnectError::Unreachable(format!("{endpoint}: no answer in time")),
         }
     }
     Err(why)
@@ -96,25 +96,25 @@ impl ClusterState {
         let mut map = self.map.lock();
         let old = mem::take(&mut map.owners);
         let mut owners = vec![None; usize::from(SLOTS)];
-        for (first, last, place) in &view.ranges {
-            let node = map.node(&self.access, &self.met, place);
+        for (first, last, endpoint) in &view.ranges {
+            let node = map.node(&self.access, &self.met, endpoint);
             if let Some(owners) = owners.get_mut(usize::from(*first)..=usize::from(*last)) {
                 owners.fill(node);
             }
         }
         let ails: HashMap<_, _> =
-            map.nodes.iter().map(|(place, node)| (place.clone(), node.ails())).collect();
-        let is_well = |node: &Arc<ClusterNode>| ails.get(&node.place) == Some(&false);
+            map.nodes.iter().map(|(endpoint, node)| (endpoint.clone(), node.ails())).collect();
+        let is_well = |node: &Arc<ClusterNode>| ails.get(&node.endpoint) == Some(&false);
         for (owner, old) in owners.iter_mut().zip(old) {
             if old.as_ref().is_some_and(is_well) {
                 *owner = old;
             }
         }
-        let current: HashSet<_> = owners.iter().flatten().map(|node| &node.place).collect();
-        map.nodes.retain(|place, node| {
+        let current: HashSet<_> = owners.iter().flatten().map(|node| &node.endpoint).collect();
+        map.nodes.retain(|endpoint, node| {
             // A node without slots may be about to get some.
             let stays =
-                current.contains(place) || (is_well(node) && !view.replicas.contains(place));
+                current.contains(endpoint) || (is_well(node) && !view.replicas.contains(endpoint));
             if !stays && !is_well(node) {
                 // Its calls would wait for a node that has been replaced.
                 node.connection.give_up();
@@ -139,10 +139,11 @@ impl ClusterState {
     fn knowing(&self) -> Vec<(Endpoint, Option<Arc<ClusterNode>>)> {
         let map = self.map.lock();
         let well = map.nodes.values().filter(|node| !node.ails());
-        let mut all: Vec<_> = well.map(|node| (node.place.clone(), Some(node.clone()))).collect();
-        for place in map.replicas.iter().chain(&self.seeds).chain(map.nodes.keys()) {
-            if !all.iter().any(|(known, _)| known == place) {
-                all.push((place.clone(), None));
+        let mut all: Vec<_> =
+            well.map(|node| (node.endpoint.clone(), Some(node.clone()))).collect();
+        for endpoint in map.replicas.iter().chain(&self.seeds).chain(map.nodes.keys()) {
+            if !all.iter().any(|(known, _)| known == endpoint) {
+                all.push((endpoint.clone(), None));
             }
         }
         all
@@ -151,21 +152,23 @@ impl ClusterState {
     /// Asks one server for the map; over its connection if `node` has one, else over a new one.
     async fn view(
         &self,
-        place: &Endpoint,
+        endpoint: &Endpoint,
         node: Option<Arc<ClusterNode>>,
     ) -> Result<View, ConnectError> {
         let slots: [&[u8]; 2] = [b"CLUSTER", b"SLOTS"];
         let said = match node {
             Some(node) => {
                 let said = node.connection.call(&command(&slots)).await;
-                said.map_err(|error| ConnectError::Unreachable(format!("{place}: {error}")))?
+                said.map_err(|error| ConnectError::Unreachable(format!("{endpoint}: {error}")))?
             }
-            None => ask(&mut self.access.connect(place).await?, place, &slots).await?,
+            None => ask(&mut self.access.connect(endpoint).await?, endpoint, &slots).await?,
         };
         if let Value::ServerError(error) = &said {
-            return Err(refusal(place, &self.access.login, &words(error)));
+            return Err(refusal(endpoint, &self.access.login, &words(error)));
         }
-        let view = View::read(&said, place).filter(|view| !view.ranges.is_empty());
-        view.ok_or_else(|| ConnectError::Unreachable(format!("{place}: it knows of no slots yet")))
+        let view = View::read(&said, endpoint).filter(|view| !view.ranges.is_empty());
+        view.ok_or_else(|| {
+            ConnectError::Unreachable(format!("{endpoint}: it knows of no slots yet"))
+        })
     }
 }

@@ -52,7 +52,7 @@ pub(super) struct SlotMap {
 
 /// One node and the connections to it, which end when it is dropped.
 pub(super) struct ClusterNode {
-    pub(super) place: Endpoint,
+    pub(super) endpoint: Endpoint,
     pub(super) connection: RedisConnection,
     /// `PUBLISH` in a script counts the subscribers of its own node only, so each node has one of ours.
     subscribers: Mutex<Vec<Subscriber>>,
@@ -76,11 +76,11 @@ impl ClusterState {
         })
     }
 
-    /// Whether the node at `place` has the slot of a lane.
-    pub(super) fn has(&self, lane: &str, place: &Endpoint) -> bool {
+    /// Whether the node at `endpoint` has the slot of a lane.
+    pub(super) fn has(&self, lane: &str, endpoint: &Endpoint) -> bool {
         let map = self.map.lock();
         let owner = map.owners.get(usize::from(slot(lane))).and_then(Option::as_ref);
-        owner.is_some_and(|owner| owner.place == *place)
+        owner.is_some_and(|owner| owner.endpoint == *endpoint)
     }
 
     /// Returns the node that has a slot.
@@ -96,7 +96,7 @@ impl ClusterState {
         })
     }
 
-    /// Notes that a slot has moved to the node at `place`, and returns that node.
+    /// Notes that a slot has moved to the node at `endpoint`, and returns that node.
     ///
     /// # Errors
     ///
@@ -104,31 +104,31 @@ impl ClusterState {
     pub(super) fn moved(
         &self,
         slot: u16,
-        place: &Endpoint,
+        endpoint: &Endpoint,
     ) -> Result<Arc<ClusterNode>, StoreError> {
-        let node = self.node(place)?;
+        let node = self.node(endpoint)?;
         if let Some(owner) = self.map.lock().owners.get_mut(usize::from(slot)) {
             *owner = Some(node.clone());
         }
         Ok(node)
     }
 
-    /// Returns the node at `place`, after connecting to it if it is new.
+    /// Returns the node at `endpoint`, after connecting to it if it is new.
     ///
     /// # Errors
     ///
     /// [`StoreError::Protocol`] when more nodes are named than a Cluster has.
-    pub(super) fn node(&self, place: &Endpoint) -> Result<Arc<ClusterNode>, StoreError> {
-        let node = self.map.lock().node(&self.access, &self.met, place);
+    pub(super) fn node(&self, endpoint: &Endpoint) -> Result<Arc<ClusterNode>, StoreError> {
+        let node = self.map.lock().node(&self.access, &self.met, endpoint);
         node.ok_or(StoreError::Protocol)
     }
 }
 
 /// Reports the run of each new connection, so that the epochs of the lanes on that node are in doubt after another run.
 fn meets(shared: Weak<ClusterState>, epochs: Arc<Epochs>) -> Met {
-    Arc::new(move |place: &Endpoint, run: Option<&ServerRun>| {
+    Arc::new(move |endpoint: &Endpoint, run: Option<&ServerRun>| {
         let (Some(shared), Some(run)) = (shared.upgrade(), run) else { return };
-        epochs.meet(&place.to_string(), run, |lane| shared.has(lane, place));
+        epochs.meet(&endpoint.to_string(), run, |lane| shared.has(lane, endpoint));
     })
 }
 
@@ -139,24 +139,27 @@ impl SlotMap {
         &mut self,
         access: &Arc<Access>,
         met: &Met,
-        place: &Endpoint,
+        endpoint: &Endpoint,
     ) -> Option<Arc<ClusterNode>> {
-        if let Some(node) = self.nodes.get(place) {
+        if let Some(node) = self.nodes.get(endpoint) {
             return Some(node.clone());
         }
         if self.nodes.len() >= MOST_NODES {
             return None;
         }
-        let connection =
-            RedisConnection::open(access.clone(), Destination::Server(place.clone()), met.clone());
+        let connection = RedisConnection::open(
+            access.clone(),
+            Destination::Server(endpoint.clone()),
+            met.clone(),
+        );
         let node = Arc::new(ClusterNode {
-            place: place.clone(),
+            endpoint: endpoint.clone(),
             connection,
             subscribers: Mutex::default(),
             is_down: AtomicBool::new(false),
         });
         self.topics.iter().for_each(|topic| node.listen(access, topic.clone()));
-        self.nodes.insert(place.clone(), node.clone());
+        self.nodes.insert(endpoint.clone(), node.clone());
         Some(node)
     }
 }
@@ -165,7 +168,7 @@ impl SlotMap {
 
 impl ClusterNode {
     pub(super) fn listen(&self, access: &Arc<Access>, topic: Topic) {
-        let target = Destination::Server(self.place.clone());
+        let target = Destination::Server(self.endpoint.clone());
         self.subscribers.lock().push(Subscriber::open(access.clone(), target, topic));
     }
 

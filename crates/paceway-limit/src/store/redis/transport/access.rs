@@ -51,27 +51,27 @@ impl Access {
         self.tls.is_some()
     }
 
-    /// Makes a connection to the server at `place` that is ready for commands.
+    /// Makes a connection to the server at `endpoint` that is ready for commands.
     pub(in crate::store::redis) async fn connect(
         &self,
-        place: &Endpoint,
+        endpoint: &Endpoint,
     ) -> Result<RedisStream, ConnectError> {
-        let mut stream = self.open(place).await?;
-        log_in(&mut stream, place, &self.login).await?;
+        let mut stream = self.open(endpoint).await?;
+        log_in(&mut stream, endpoint, &self.login).await?;
         if let Some(database) = self.database {
             let database = database.to_string();
             let select = [b"SELECT".as_slice(), database.as_bytes()];
-            if let Value::ServerError(error) = ask(&mut stream, place, &select).await? {
-                return Err(refusal(place, &self.login, &words(&error)));
+            if let Value::ServerError(error) = ask(&mut stream, endpoint, &select).await? {
+                return Err(refusal(endpoint, &self.login, &words(&error)));
             }
         }
         Ok(stream)
     }
 
     /// Opens a socket on which nothing has been sent except a TLS handshake.
-    pub(super) async fn open(&self, place: &Endpoint) -> Result<RedisStream, ConnectError> {
-        let failed = |error| failure(place, &error);
-        let (host, stream) = match place {
+    pub(super) async fn open(&self, endpoint: &Endpoint) -> Result<RedisStream, ConnectError> {
+        let failed = |error| failure(endpoint, &error);
+        let (host, stream) = match endpoint {
             Endpoint::Unix(path) => {
                 return UnixStream::connect(path).await.map(RedisStream::Unix).map_err(failed);
             }
@@ -91,20 +91,20 @@ impl Access {
 /// Sends `AUTH` if the URL has a password.
 pub(super) async fn log_in(
     stream: &mut RedisStream,
-    place: &Endpoint,
+    endpoint: &Endpoint,
     login: &Login,
 ) -> Result<(), ConnectError> {
     let said = match (&login.user, &login.password) {
         (Some(user), Some(password)) => {
-            ask(stream, place, &[b"AUTH", user.as_bytes(), password.as_bytes()]).await?
+            ask(stream, endpoint, &[b"AUTH", user.as_bytes(), password.as_bytes()]).await?
         }
-        (None, Some(password)) => ask(stream, place, &[b"AUTH", password.as_bytes()]).await?,
+        (None, Some(password)) => ask(stream, endpoint, &[b"AUTH", password.as_bytes()]).await?,
         (_, None) => return Ok(()),
     };
     match said {
         Value::Okay | Value::SimpleString(_) => Ok(()),
-        Value::ServerError(error) => Err(refusal(place, login, &words(&error))),
-        _ => Err(failure(place, &no_redis())),
+        Value::ServerError(error) => Err(refusal(endpoint, login, &words(&error))),
+        _ => Err(failure(endpoint, &no_redis())),
     }
 }
 
@@ -112,7 +112,7 @@ pub(super) async fn log_in(
 /// [`Value::ServerError`].
 pub(in crate::store::redis) async fn ask(
     stream: &mut RedisStream,
-    place: &Endpoint,
+    endpoint: &Endpoint,
     words: &[&[u8]],
 ) -> Result<Value, ConnectError> {
     let asked = async {
@@ -131,7 +131,7 @@ pub(in crate::store::redis) async fn ask(
         }
         redis::parse_redis_value(&bytes).map_err(|_| no_redis())
     };
-    asked.await.map_err(|error: io::Error| failure(place, &error))
+    asked.await.map_err(|error: io::Error| failure(endpoint, &error))
 }
 
 /// Makes an error from the first bytes of a server that does not speak RESP2.

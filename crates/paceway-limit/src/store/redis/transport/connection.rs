@@ -199,19 +199,19 @@ async fn keep(
                 current.0.lock().why = Some(why.to_string().into());
                 why
             }
-            Ok((session, mut driver, place)) => {
+            Ok((session, mut driver, endpoint)) => {
                 current.0.lock().session = Some(session.clone());
                 say.send_replace(ConnectionStatus::Up);
                 let since = Instant::now();
                 let error = tokio::select! {
                     error = session.ends(&mut driver) => error,
                     () = renew.notified() => io::Error::other("it answers later than its siblings"),
-                    () = destination.has_left(&access, &place) => {
+                    () = destination.has_left(&access, &endpoint) => {
                         io::Error::other("the Sentinels name another server")
                     }
                 };
-                tracing::debug!(%error, server = %place, "a connection to the store is lost");
-                let text = format!("{place}: {error}");
+                tracing::debug!(%error, server = %endpoint, "a connection to the store is lost");
+                let text = format!("{endpoint}: {error}");
                 let told = match error.kind() {
                     io::ErrorKind::InvalidData => StoreError::Protocol,
                     _ => StoreError::Unreachable(text.clone()),
@@ -252,13 +252,13 @@ async fn connect(
     destination: &Destination,
     met: &Met,
 ) -> Result<(Arc<Session>, RedisTask, Endpoint), ConnectError> {
-    let (mut stream, place) = destination.connect(access).await?;
-    let run = identity::read(&ask(&mut stream, &place, &[identity::INFO]).await?);
-    met(&place, run.as_ref());
+    let (mut stream, endpoint) = destination.connect(access).await?;
+    let run = identity::read(&ask(&mut stream, &endpoint, &[identity::INFO]).await?);
+    met(&endpoint, run.as_ref());
     let started = Session::start(stream).await;
-    let failed = |error| ConnectError::Unreachable(format!("{place}: {error}"));
+    let failed = |error| ConnectError::Unreachable(format!("{endpoint}: {error}"));
     let (session, driver) = started.map_err(failed)?;
-    Ok((session, driver, place))
+    Ok((session, driver, endpoint))
 }
 
 // === impl Current ===

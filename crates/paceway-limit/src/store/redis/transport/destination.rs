@@ -36,7 +36,7 @@ pub(in crate::store::redis) enum Destination {
 
 /// The Sentinels that know which server is the master.
 pub(in crate::store::redis) struct Sentinels {
-    places: Vec<Endpoint>,
+    endpoints: Vec<Endpoint>,
     master: String,
     login: Login,
     /// The position of the Sentinel that has answered last and is asked first.
@@ -49,10 +49,10 @@ impl Destination {
     /// Returns the destination of a URL; `None` for a Cluster, which has many.
     pub(in crate::store::redis) fn of(url: &RedisUrl) -> Option<Self> {
         match &*url.servers {
-            Servers::One(place) => Some(Self::Server(place.clone())),
-            Servers::Sentinels { places, master, login } => {
+            Servers::One(endpoint) => Some(Self::Server(endpoint.clone())),
+            Servers::Sentinels { endpoints, master, login } => {
                 Some(Self::Master(Arc::new(Sentinels {
-                    places: places.clone(),
+                    endpoints: endpoints.clone(),
                     master: master.clone(),
                     login: login.clone(),
                     first: AtomicUsize::new(0),
@@ -68,19 +68,19 @@ impl Destination {
         access: &Access,
     ) -> Result<(RedisStream, Endpoint), ConnectError> {
         match self {
-            Self::Server(place) => Ok((access.connect(place).await?, place.clone())),
+            Self::Server(endpoint) => Ok((access.connect(endpoint).await?, endpoint.clone())),
             Self::Master(sentinels) => sentinels.connect(access).await,
         }
     }
 
-    /// Resolves when the Sentinels name another server than the one at `place`; never for a server without Sentinels.
-    pub(in crate::store::redis) async fn has_left(&self, access: &Access, place: &Endpoint) {
+    /// Resolves when the Sentinels name another server than the one at `endpoint`; never for a server without Sentinels.
+    pub(in crate::store::redis) async fn has_left(&self, access: &Access, endpoint: &Endpoint) {
         match self {
             Self::Server(_) => pending().await,
             Self::Master(sentinels) => loop {
                 sleep(WATCH).await;
                 // While no Sentinel answers, the connection stays.
-                if sentinels.named(access).await.is_ok_and(|named| named != *place) {
+                if sentinels.named(access).await.is_ok_and(|named| named != *endpoint) {
                     return;
                 }
             },
@@ -91,7 +91,7 @@ impl Destination {
 impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Server(place) => place.fmt(f),
+            Self::Server(endpoint) => endpoint.fmt(f),
             Self::Master(sentinels) => {
                 write!(f, "the master `{}`, or its Sentinels", sentinels.master)
             }
@@ -106,16 +106,16 @@ impl Sentinels {
     async fn connect(&self, access: &Access) -> Result<(RedisStream, Endpoint), ConnectError> {
         let mut why = None;
         let first = self.first.load(Relaxed);
-        for i in 0..self.places.len() {
-            let i = (first + i) % self.places.len();
+        for i in 0..self.endpoints.len() {
+            let i = (first + i) % self.endpoints.len();
             // If this attempt is given up meanwhile, the next one begins with the next Sentinel.
             self.first.store(i + 1, Relaxed);
-            let asked = timeout(SENTINEL, self.ask(access, &self.places[i])).await;
+            let asked = timeout(SENTINEL, self.ask(access, &self.endpoints[i])).await;
             let asked = asked.unwrap_or_else(|_| {
-                Err(ConnectError::Unreachable(format!("{}: no answer in time", self.places[i])))
+                Err(ConnectError::Unreachable(format!("{}: no answer in time", self.endpoints[i])))
             });
             let found = match asked {
-                Ok(place) => master(access, place).await,
+                Ok(endpoint) => master(access, endpoint).await,
                 Err(error) => Err(error),
             };
             match found {
@@ -135,9 +135,9 @@ impl Sentinels {
     async fn named(&self, access: &Access) -> Result<Endpoint, ConnectError> {
         let mut why = ConnectError::Unreachable("no Sentinel answers".into());
         let first = self.first.load(Relaxed);
-        for i in 0..self.places.len() {
-            let place = &self.places[(first + i) % self.places.len()];
-            match timeout(SENTINEL, self.ask(access, place)).await {
+        for i in 0..self.endpoints.len() {
+            let endpoint = &self.endpoints[(first + i) % self.endpoints.len()];
+            match timeout(SENTINEL, self.ask(access, endpoint)).await {
                 Ok(Ok(named)) => return Ok(named),
                 Ok(Err(error)) => why = error,
                 Err(_) => {}
@@ -146,53 +146,56 @@ impl Sentinels {
         Err(why)
     }
 
-    /// Asks the Sentinel at `place` for the address of the master.
-    async fn ask(&self, access: &Access, place: &Endpoint) -> Result<Endpoint, ConnectError> {
-        let mut stream = access.open(place).await?;
-        log_in(&mut stream, place, &self.login).await?;
+    /// Asks the Sentinel at `endpoint` for the address of the master.
+    async fn ask(&self, access: &Access, endpoint: &Endpoint) -> Result<Endpoint, ConnectError> {
+        let mut stream = access.open(endpoint).await?;
+        log_in(&mut stream, endpoint, &self.login).await?;
         let question = [b"SENTINEL".as_slice(), b"get-master-addr-by-name", self.master.as_bytes()];
-        let said = ask(&mut stream, place, &question).await?;
+        let said = ask(&mut stream, endpoint, &question).await?;
         match &said {
             Value::Array(parts) => match &parts[..] {
                 [Value::BulkString(host), Value::BulkString(port)] => {
                     let port = str::from_utf8(port).ok().and_then(|port| port.parse().ok());
                     let host = str::from_utf8(host).ok();
                     let told =
-                        host.zip(port).and_then(|(host, port)| Endpoint::at(host, port, place));
-                    told.ok_or_else(|| failure(place, &no_redis()))
+                        host.zip(port).and_then(|(host, port)| Endpoint::at(host, port, endpoint));
+                    told.ok_or_else(|| failure(endpoint, &no_redis()))
                 }
-                _ => Err(failure(place, &no_redis())),
+                _ => Err(failure(endpoint, &no_redis())),
             },
             Value::Nil => Err(ConnectError::Refused(format!(
-                "the Sentinel at {place} knows no master `{}`: write the name that its `sentinel monitor` has",
+                "the Sentinel at {endpoint} knows no master `{}`: write the name that its `sentinel monitor` has",
                 self.master
             ))),
             Value::ServerError(error) => {
                 let words = words(error);
                 Err(match words.contains("unknown command") {
                     true => ConnectError::Refused(format!(
-                        "{place} is no Sentinel: name Sentinels, whose port is 26379 as a rule, or write redis://"
+                        "{endpoint} is no Sentinel: name Sentinels, whose port is 26379 as a rule, or write redis://"
                     )),
-                    false => refusal(place, &self.login, &words),
+                    false => refusal(endpoint, &self.login, &words),
                 })
             }
-            _ => Err(failure(place, &no_redis())),
+            _ => Err(failure(endpoint, &no_redis())),
         }
     }
 }
 
-/// Connects to the server at `place`, which must call itself a master: after a failover a Sentinel may name it before it is
+/// Connects to the server at `endpoint`, which must call itself a master: after a failover a Sentinel may name it before it is
 /// one.
-async fn master(access: &Access, place: Endpoint) -> Result<(RedisStream, Endpoint), ConnectError> {
-    let mut stream = access.connect(&place).await?;
-    match ask(&mut stream, &place, &[b"ROLE"]).await? {
+async fn master(
+    access: &Access,
+    endpoint: Endpoint,
+) -> Result<(RedisStream, Endpoint), ConnectError> {
+    let mut stream = access.connect(&endpoint).await?;
+    match ask(&mut stream, &endpoint, &[b"ROLE"]).await? {
         Value::Array(parts) => match parts.first() {
-            Some(Value::BulkString(role)) if role == b"master" => Ok((stream, place)),
+            Some(Value::BulkString(role)) if role == b"master" => Ok((stream, endpoint)),
             _ => Err(ConnectError::Unreachable(format!(
-                "{place}, which the Sentinels name, is not the master"
+                "{endpoint}, which the Sentinels name, is not the master"
             ))),
         },
-        Value::ServerError(error) => Err(refusal(&place, &access.login, &words(&error))),
-        _ => Err(failure(&place, &no_redis())),
+        Value::ServerError(error) => Err(refusal(&endpoint, &access.login, &words(&error))),
+        _ => Err(failure(&endpoint, &no_redis())),
     }
 }

@@ -21,17 +21,17 @@ pub(super) fn read_login(authority: &str) -> Result<(Login, &str), String> {
     Ok((Login { user, password }, rest))
 }
 
-pub(super) fn read_places(hosts: &str, kind: Kind) -> Result<Vec<Endpoint>, String> {
+pub(super) fn read_endpoints(hosts: &str, kind: Kind) -> Result<Vec<Endpoint>, String> {
     let default = if kind == Kind::Sentinel { SENTINEL_PORT } else { PORT };
-    let places = hosts.split(',').map(|host| read_place(host, default));
-    let places = places.collect::<Result<Vec<_>, _>>()?;
-    match places.len() > MOST_SERVERS {
+    let endpoints = hosts.split(',').map(|host| read_endpoint(host, default));
+    let endpoints = endpoints.collect::<Result<Vec<_>, _>>()?;
+    match endpoints.len() > MOST_SERVERS {
         true => Err(format!("it names more than {MOST_SERVERS} servers")),
-        false => Ok(places),
+        false => Ok(endpoints),
     }
 }
 
-fn read_place(text: &str, default: u16) -> Result<Endpoint, String> {
+fn read_endpoint(text: &str, default: u16) -> Result<Endpoint, String> {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (host, port) = rest.split_once(']').ok_or("a `[` has no `]`")?;

@@ -20,13 +20,13 @@ fn tcp(host: &str, port: u16) -> Endpoint {
 #[case("unix://:p@/run/a%20b.sock", Endpoint::Unix("/run/a b.sock".into()), None, Some("p"), None)]
 fn one_server(
     #[case] text: &str,
-    #[case] place: Endpoint,
+    #[case] endpoint: Endpoint,
     #[case] user: Option<&str>,
     #[case] password: Option<&str>,
     #[case] database: Option<u8>,
 ) {
     let url = RedisUrl::parse(text).expect("a URL");
-    assert_eq!(*url.servers, Servers::One(place));
+    assert_eq!(*url.servers, Servers::One(endpoint));
     let Login { user: u, password: p } = &url.login;
     assert_eq!((u.as_deref(), p.as_deref()), (user, password));
     assert_eq!((url.database, url.tls), (database, None));
@@ -36,17 +36,19 @@ fn one_server(
 fn several_servers() {
     let sentinels = |text| {
         let RedisUrl { servers, database, .. } = RedisUrl::parse(text).expect("a URL");
-        let Servers::Sentinels { places, master, login } = *servers else { panic!("{servers:?}") };
-        (places, master, login.user, login.password, database)
+        let Servers::Sentinels { endpoints, master, login } = *servers else {
+            panic!("{servers:?}")
+        };
+        (endpoints, master, login.user, login.password, database)
     };
-    let places = vec![tcp("a", 26379), tcp("b", 1)];
+    let endpoints = vec![tcp("a", 26379), tcp("b", 1)];
     assert_eq!(
         sentinels("redis-sentinel://a,b:1/mymaster"),
-        (places.clone(), "mymaster".into(), None, None, None)
+        (endpoints.clone(), "mymaster".into(), None, None, None)
     );
     assert_eq!(
         sentinels("redis-sentinel://:x@a,b:1/m/4?sentinel_user=u&sentinel_password=p%26"),
-        (places, "m".into(), Some("u".into()), Some("p&".into()), Some(4))
+        (endpoints, "m".into(), Some("u".into()), Some("p&".into()), Some(4))
     );
     let cluster = RedisUrl::parse("rediss-cluster://ann:p@a:7000,[::1]:7001").expect("a URL");
     assert_eq!(*cluster.servers, Servers::Cluster(vec![tcp("a", 7000), tcp("::1", 7001)]));

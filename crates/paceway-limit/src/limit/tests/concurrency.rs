@@ -1,4 +1,4 @@
-//! Requests that need permits and a place, in virtual time: as many are let in as both rules allow.
+//! Requests that need permits of a rate and a concurrency permit, in virtual time: as many are let in as both rules allow.
 
 use super::*;
 use crate::algorithm::{Concurrency, SlidingWindow};
@@ -28,14 +28,14 @@ async fn call(
 /// in per second.
 #[rstest]
 #[case::both_bind(20, 30, 12, 700, 17.1)]
-#[case::few_places(20, 30, 8, 400, 19.4)]
-#[case::places_bind(5, 0, 4, 900, 4.4)]
+#[case::few_concurrency_permits(20, 30, 8, 400, 19.4)]
+#[case::concurrency_binds(5, 0, 4, 900, 4.4)]
 #[case::the_rate_binds(5, 0, 5, 900, 5.0)]
 #[tokio::test(start_paused = true)]
-async fn a_rate_and_places_together_let_in_what_both_allow(
+async fn a_rate_and_concurrency_together_let_in_what_both_allow(
     #[case] rate: i64,
     #[case] margin: i64,
-    #[case] places: i64,
+    #[case] max: i64,
     #[case] length: u64,
     #[case] greedy: f64,
     #[values(1_500, 4_000)] budget: u64,
@@ -43,7 +43,7 @@ async fn a_rate_and_places_together_let_in_what_both_allow(
     const SECONDS: u64 = 24;
     let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
     let window = SlidingWindow::new(rate, 1_000_000, margin * 1_000).expect("a rule");
-    let concurrency = Concurrency::new(places, 60_000_000).expect("a rule");
+    let concurrency = Concurrency::new(max, 60_000_000).expect("a rule");
     let checks: Checks = Arc::new([
         Check::new("{k}:S", Algorithm::SlidingWindow(window)),
         Check::new("{k}:C", Algorithm::Concurrency(concurrency)),
@@ -68,23 +68,23 @@ async fn a_rate_and_places_together_let_in_what_both_allow(
     assert!(share > 0.95, "{:.0} % of a greedy schedule", 100.0 * share);
 }
 
-/// A caller who leaves while it keeps a place for its permits leaves the place to the next.
+/// A caller who leaves while it waits with a concurrency permit for permits of the rate leaves it to the next.
 #[tokio::test(start_paused = true)]
-async fn who_leaves_while_it_waits_for_permits_gives_its_place_to_the_next() {
+async fn who_leaves_while_it_waits_for_permits_gives_its_concurrency_permit_to_the_next() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
     let window = SlidingWindow::new(1, 400_000, 0).expect("a rule");
     let concurrency = Concurrency::new(1, 60_000_000).expect("a rule");
-    let places = Check::new("{k}:C", Algorithm::Concurrency(concurrency));
+    let concurrent = Check::new("{k}:C", Algorithm::Concurrency(concurrency));
     let both: Checks =
-        Arc::new([Check::new("{k}:S", Algorithm::SlidingWindow(window)), places.clone()]);
+        Arc::new([Check::new("{k}:S", Algorithm::SlidingWindow(window)), concurrent.clone()]);
     let budget = Duration::from_secs(5);
     let hold = Duration::from_millis(100);
     let ask = |checks: Checks, length| tokio::spawn(call(store.clone(), checks, budget, length));
     let first = ask(both.clone(), hold);
     let waiter = ask(both.clone(), hold);
     sleep(Duration::from_millis(10)).await;
-    let next = ask(Arc::new([places]), hold);
-    // The first one's place is handed to the waiter, whose permit comes at 400 ms.
+    let next = ask(Arc::new([concurrent]), hold);
+    // The first one's concurrency permit is handed to the waiter, whose permit comes at 400 ms.
     first.await.expect("no panic").expect("let in");
     sleep(Duration::from_millis(100)).await;
     waiter.abort();

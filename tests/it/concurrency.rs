@@ -1,4 +1,4 @@
-//! Three gateways share the places of one limiter while their redis-server loses its data and freezes at random instants.
+//! Three gateways share the permits of one limiter while their redis-server loses its data and freezes at random instants.
 //! The upstream counts the calls that run at once: never more than `max`.
 
 use crate::support::{Conn, Gateway, Redis, Upstream, eventually, get, reply};
@@ -48,7 +48,7 @@ fn millis(rng: &mut fastrand::Rng, range: std::ops::Range<u64>) -> Duration {
     Duration::from_millis(rng.u64(range))
 }
 
-/// The places of 1 s, so that no lease of a call of 300 ms ends before the call.
+/// The permits of 1 s, so that no lease of a call of 300 ms ends before the call.
 fn config(redis: &Redis, upstream: &Upstream) -> String {
     format!(
         "store: {{ url: \"{}\" }}
@@ -67,7 +67,7 @@ routes: [{{ name: it, suffix: /it, limiters: [places], max_wait: 400ms }}]
 #[case::losses(1, false)]
 #[case::losses_and_freezes(2, true)]
 #[tokio::test(flavor = "multi_thread")]
-async fn no_more_calls_run_than_there_are_places(#[case] seed: u64, #[case] freezes: bool) {
+async fn no_more_calls_run_than_there_are_permits(#[case] seed: u64, #[case] freezes: bool) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let running = Arc::<Mutex<Running>>::default();
     let counted = running.clone();

@@ -1,0 +1,113 @@
+//! The steps that change or show one state of the memory store: every entry except a decision.
+
+use super::{MemoryStore, OpenedState};
+use crate::{
+    algorithm::{
+        Gate, Grant, Level, Micros, concurrency,
+        gate::OpenGate,
+        reserve::{self, Want},
+    },
+    store::{Check, Pause, Reply},
+};
+
+impl MemoryStore {
+    /// Gives the permits of `grant` back to the limiter, or hands a concurrency permit to the next request in the queue.
+    pub(super) fn refund_at(&self, now: Micros, check: &Check, grant: Grant) -> Reply {
+        let refund = |OpenedState { open, gate, .. }: &mut OpenedState| {
+            let given = open.settle(grant, check.cost, check.horizon);
+            if let Some(gate) = gate {
+                gate.refund(open, grant, check.cost);
+            }
+            given
+        };
+        match self.change(now, check, refund) {
+            (_, true) => Reply::HandedOver,
+            (given, false) => Reply::Done(given),
+        }
+    }
+
+    /// Renews the lease of a concurrency permit. Returns whether `grant` still has it.
+    pub(super) fn renew_at(&self, now: Micros, check: &Check, grant: Grant) -> bool {
+        let renew = |OpenedState { open, .. }: &mut OpenedState| {
+            open.leases().is_some_and(|leases| leases.renew(grant))
+        };
+        self.change(now, check, renew).0
+    }
+
+    /// Forgets a state, as if no request had used it. Returns whether there was one.
+    pub(super) fn forget_at(&self, now: Micros, check: &Check) -> bool {
+        if check.is_lease() {
+            let forget = |OpenedState { open, .. }: &mut OpenedState| {
+                open.leases().is_some_and(concurrency::Open::forget)
+            };
+            return self.change(now, check, forget).0;
+        }
+        let (mut shard, print) = (self.shard(&check.key).lock(), self.print(&check.key));
+        let before = shard.len();
+        let was_paused = shard.remove_gate(print);
+        let (gone, is_kept) = self.vacate(&mut shard, print, check, now);
+        self.count(before, shard.len());
+        gone || is_kept || was_paused
+    }
+
+    /// Changes a state. Returns whether it did change, and whether a waiting request was woken.
+    fn change(
+        &self,
+        now: Micros,
+        check: &Check,
+        change: impl FnOnce(&mut OpenedState) -> bool,
+    ) -> (bool, bool) {
+        let mut shard = self.shard(&check.key).lock();
+        let mut opened = self.open(&mut shard, check, now);
+        let changed = change(&mut opened);
+        let called = self.put(&mut shard, check, opened, changed, now);
+        drop(shard);
+        let has_called = !called.is_empty();
+        self.call(called);
+        (changed, has_called)
+    }
+
+    /// Returns the level of a limiter, and changes nothing.
+    pub(super) fn look_at(&self, now: Micros, check: &Check) -> Level {
+        let mut shard = self.shard(&check.key).lock();
+        let opened = self.open(&mut shard, check, now);
+        let level = opened.level();
+        let called = self.put(&mut shard, check, opened, false, now);
+        drop(shard);
+        self.call(called);
+        level
+    }
+
+    /// Lowers the level of a limiter, and returns it.
+    pub(super) fn lower_at(&self, now: Micros, check: &Check, remaining: i64) -> Level {
+        let mut level = Level::default();
+        self.change(now, check, |opened| {
+            let OpenedState { open, gate, .. } = &mut *opened;
+            let gate = gate.as_deref_mut();
+            let lowered =
+                reserve::lower(&mut Want { open, cost: 1, enforce: true, gate }, remaining.max(0));
+            level = opened.level();
+            lowered
+        });
+        level
+    }
+
+    /// Pauses a limiter, and returns its level.
+    pub(super) fn pause_at(&self, now: Micros, check: &Check, pause: Pause) -> Level {
+        let gate = Gate::new(now, pause.span, pause.status);
+        let mut shard = self.shard(&check.key).lock();
+        let mut opened = self.open(&mut shard, check, now);
+        if let Some(leases) = opened.open.leases() {
+            leases.pause(gate);
+        } else {
+            let gate = opened.gate.as_ref().map_or(gate, |old| old.or_later(gate));
+            opened.gate = OpenGate::new(gate, now, &check.algorithm).map(Box::new);
+        }
+        let level = opened.level();
+        // The state of a rate does not change.
+        let called = self.put(&mut shard, check, opened, false, now);
+        drop(shard);
+        self.call(called);
+        level
+    }
+}
