@@ -23,12 +23,14 @@ pub(super) mod context;
 mod edits;
 pub(super) mod flags;
 pub(super) mod names;
+mod replacement;
 
 pub use added::AddedHeaders;
 pub use context::ForwardContext;
 pub use edits::{Edits, Rules};
 pub use flags::HeaderFlags;
 pub use names::names_client;
+pub use replacement::{ReplacedPrefix, Replacement};
 
 use super::forwarded;
 use http::{

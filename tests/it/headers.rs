@@ -178,6 +178,66 @@ routes:
     assert_eq!((own.status, own.head.all("x-both").len()), (404, 0), "no rule is for our answers");
 }
 
+/// Redirects, and every other status that has such a header, lead the caller to the gateway.
+#[rstest]
+#[case("301 Moved Permanently", 301)]
+#[case("302 Found", 302)]
+#[case("307 Temporary Redirect", 307)]
+#[case("308 Permanent Redirect", 308)]
+#[case("201 Created", 201)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_location_leads_to_the_gateway(#[case] status: &'static str, #[case] code: u16) {
+    let upstream = Upstream::start(move |call| {
+        let host = call.head.get("host").expect("a host");
+        let url = |path: &str| format!("http://{host}{path}");
+        match call.target.as_str() {
+            "/plain" => reply(status, &[("Location", &url("/v2/new"))], ""),
+            "/v2/old" => {
+                let link =
+                    format!("<{}>; rel=\"next\", <http://c.example/v2/>", url("/v2/new?page=2"));
+                let fields = [
+                    ("Location", &*url("/v2/new?a=b#c")),
+                    ("Content-Location", "/v2/new"),
+                    ("Link", &link),
+                    ("X-Where", "at home"),
+                ];
+                reply(status, &fields, "")
+            }
+            "/v2/away" => reply(status, &[("Location", "http://c.example/v2/new")], ""),
+            "/v2/new?a=b" => reply("200 OK", &[], "here"),
+            _ => reply("404 Not Found", &[], ""),
+        }
+    })
+    .await;
+    let gateway = Gateway::start(&format!(
+        "upstreams:
+  vendor:
+    url: {}/v2
+    headers: {{ response: {{ replace: {{ location: auto, content-location: auto, link: auto }} }} }}
+  plain: {{ url: {} }}
+routes:
+  - {{ suffix: /plain, upstream: plain }}
+  - {{ suffix: \"*\", upstream: vendor, headers: {{ response: {{ replace: {{ x-where: {{ at: \"not at\" }} }} }} }} }}
+",
+        upstream.url(),
+        upstream.url()
+    ))
+    .await;
+    let answer = gateway.get("/old").await;
+    assert_eq!(answer.status, code);
+    assert_eq!(answer.field("location"), Some("/new?a=b#c"));
+    assert_eq!(answer.field("content-location"), Some("/new"));
+    let link = "</new?page=2>; rel=\"next\", <http://c.example/v2/>";
+    assert_eq!(answer.field("link"), Some(link));
+    assert_eq!(answer.field("x-where"), Some("not at home"));
+    let followed = gateway.get("/new?a=b").await;
+    assert_eq!((followed.status, &*followed.body), (200, &b"here"[..]));
+    let plain = gateway.get("/plain").await;
+    assert_eq!(plain.field("location"), Some(&*format!("{}/v2/new", upstream.url())));
+    let away = gateway.get("/away").await;
+    assert_eq!(away.field("location"), Some("http://c.example/v2/new"));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_response_passes_as_it_is() {
     let upstream = Upstream::start(|call| {

@@ -6,9 +6,9 @@ use crate::{
     key::{self, Parts},
     path::{PathRule, PathTemplate, Relation, Suffix},
     route::{Table, host_of},
-    upstream::headers::remove_nominated,
+    upstream::headers::{Replacement, remove_nominated},
 };
-use http::{HeaderMap, HeaderValue, Method, Request, Uri, header::HOST};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header::HOST};
 use serde::Serialize;
 use std::{borrow::Cow, collections::BTreeMap, fmt::Write as _, net::IpAddr, time::Duration};
 
@@ -277,16 +277,30 @@ fn changes(upstream: &Upstream, route: &Route) -> Vec<String> {
     ] {
         for (edits, from) in pair.into_iter().zip([&*of_upstream, "of the route"]) {
             let removed = edits.remove.iter().map(|name| format!("removes {name}"));
+            let replaced = edits.replace.iter().flat_map(replacements);
             let set =
                 edits.set.iter().map(|(name, value)| format!("sets {name}: {}", shown(value)));
             let added =
                 edits.add.iter().map(|(name, value)| format!("adds {name}: {}", shown(value)));
             all.extend(
-                removed.chain(set).chain(added).map(|change| format!("{what} {change}, {from}")),
+                removed
+                    .chain(replaced)
+                    .chain(set)
+                    .chain(added)
+                    .map(|change| format!("{what} {change}, {from}")),
             );
         }
     }
     all
+}
+
+fn replacements((name, replacement): &(HeaderName, Replacement)) -> Vec<String> {
+    if replacement.is_auto {
+        return vec![format!("replaces the upstream's URL in {name} by the gateway's")];
+    }
+    let all = replacement.prefixes.iter();
+    all.map(|prefix| format!("replaces {} in {name} by {}", prefix.from, shown(&prefix.to)))
+        .collect()
 }
 
 fn shown(value: &HeaderValue) -> Cow<'_, str> {

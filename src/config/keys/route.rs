@@ -1,6 +1,6 @@
 //! The keys of a route.
 
-use super::spec::{COST, KeySpec, Keys, REMOVE, SET, elsewhere, meant, replaced};
+use super::spec::{COST, KeySpec, Keys, REDIRECT, REMOVE, SET, elsewhere, meant, replaced};
 
 pub(in crate::config) const ROUTE: Keys = Keys {
     name: "route",
@@ -174,6 +174,8 @@ pub(in crate::config) const ROUTE: Keys = Keys {
         elsewhere("request_headers", SET),
         elsewhere("response_headers", SET),
         elsewhere("remove_headers", REMOVE),
+        elsewhere("proxy_redirect", REDIRECT),
+        elsewhere("redirect", REDIRECT),
     ],
 };
 

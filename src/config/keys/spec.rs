@@ -97,5 +97,7 @@ pub(super) const SET: &str =
     "it is written `headers: { request: { set: { NAME: VALUE } } }`, or `response`";
 pub(super) const REMOVE: &str =
     "it is written `headers: { response: { remove: [NAME] } }`, or `request`";
+pub(super) const REDIRECT: &str =
+    "it is written `headers: { response: { replace: { location: auto } } }`";
 pub(super) const COST: &str =
     "it belongs to the route, as in `limiters: [{ limiter: a, cost: 5 }]`";

@@ -1,6 +1,6 @@
 //! The keys of an upstream, and of changes to headers.
 
-use super::spec::{ALWAYS_CHECKED, KeySpec, Keys, REMOVE, SET, elsewhere, meant};
+use super::spec::{ALWAYS_CHECKED, KeySpec, Keys, REDIRECT, REMOVE, SET, elsewhere, meant};
 
 pub(in crate::config) const UPSTREAM: Keys = Keys {
     name: "upstream",
@@ -220,6 +220,8 @@ pub(in crate::config) const UPSTREAM: Keys = Keys {
         elsewhere("remove_headers", REMOVE),
         elsewhere("hide_headers", REMOVE),
         elsewhere("proxy_hide_header", REMOVE),
+        elsewhere("proxy_redirect", REDIRECT),
+        elsewhere("redirect", REDIRECT),
     ],
 };
 
@@ -316,7 +318,7 @@ pub(in crate::config) const HEADERS: Keys = Keys {
 
 pub(in crate::config) const EDITS: Keys = Keys {
     name: "edits",
-    meaning: "Changes to headers: first `remove`, then `set`, then `add`. Headers that frame a message or \
+    meaning: "Changes to headers: first `remove`, then `replace`, `set` and `add`. Headers that frame a message or \
               belong to one connection, `host` and `paceway-origin` cannot be changed.",
     rules: "",
     specs: &[
@@ -358,15 +360,42 @@ pub(in crate::config) const EDITS: Keys = Keys {
 "items": { "anyOf": [{ "$ref": "#/$defs/header_name" }, { "$ref": "#/$defs/variable" }] },
 "examples": [["cookie", "x-internal"]]"##,
         },
+        KeySpec {
+            name: "replace",
+            algorithms: "",
+            kind: "map of NAME: `auto` or NAME: { BEGINNING: TEXT, ... }, at most 100",
+            default: "none",
+            meaning: "[each](#redirects) replaces the beginning of the values of its name. `auto`, for responses, \
+                      replaces the URL of the upstream, so that a `location` leads the caller to the gateway",
+            schema: r##""type": ["object", "null"],
+"propertyNames": { "$ref": "#/$defs/header_name" },
+"additionalProperties": {
+  "anyOf": [
+    { "title": "the URL of the upstream", "const": "auto" },
+    { "$ref": "#/$defs/variable" },
+    {
+      "title": "beginnings and what replaces them",
+      "type": "object",
+      "minProperties": 1,
+      "maxProperties": 100,
+      "propertyNames": { "minLength": 1 },
+      "additionalProperties": { "$ref": "#/$defs/header_value" }
+    }
+  ]
+},
+"examples": [{"location": "auto"}, {"location": {"https://api.vendor.example/": "https://gateway.example/"}}]"##,
+        },
     ],
     others: &[
-        meant("replace", &["set"]),
         meant("overwrite", &["set"]),
         meant("append", &["add"]),
         meant("delete", &["remove"]),
         meant("unset", &["remove"]),
         meant("hide", &["remove"]),
         meant("drop", &["remove"]),
+        meant("rewrite", &["replace"]),
+        meant("edit", &["replace"]),
+        meant("substitute", &["replace"]),
     ],
 };
 

@@ -4,15 +4,19 @@ use crate::{
     config::{
         keys::{EDITS, HEADERS},
         reader::{ConfigReader, ConfigSection, Field, join},
-        yaml::{Key, YamlValue},
+        yaml::{Key, YamlNode, YamlValue},
     },
-    upstream::headers::{Edits, Rules},
+    upstream::{
+        Target,
+        headers::{Edits, ReplacedPrefix, Replacement, Rules},
+    },
 };
 use http::{HeaderName, HeaderValue};
 
 /// The most changes of one kind (`set`, `add` or `remove`) in one section.
 const MAX_CHANGES: usize = 100;
 const MAX_VALUE: usize = 8 << 10;
+const TWICE: &str = "named twice; upper and lower case are one name";
 
 /// Headers that frame a message or concern one connection only. The gateway sets them, so no rule may change them.
 const FRAMING: &[&str] = &[
@@ -27,21 +31,113 @@ const FRAMING: &[&str] = &[
 ];
 
 impl ConfigReader {
-    pub(super) fn header_rules(&mut self, section: &ConfigSection<'_>) -> Rules {
+    /// Reads `headers` of an upstream with these URLs, or of a route to it.
+    pub(super) fn header_rules(
+        &mut self,
+        section: &ConfigSection<'_>,
+        targets: &[Target],
+    ) -> Rules {
         let Some(field) = section.get("headers") else { return Rules::default() };
         let Some(section) = self.section(&field, &HEADERS) else { return Rules::default() };
         Rules {
-            request: self.edits(&section, "request"),
-            response: self.edits(&section, "response"),
+            request: self.edits(&section, "request", None),
+            response: self.edits(&section, "response", Some(targets)),
         }
     }
 
-    fn edits(&mut self, section: &ConfigSection<'_>, key: &str) -> Edits {
+    fn edits(
+        &mut self,
+        section: &ConfigSection<'_>,
+        key: &str,
+        targets: Option<&[Target]>,
+    ) -> Edits {
         let Some(field) = section.get(key) else { return Edits::default() };
         let Some(section) = self.section(&field, &EDITS) else { return Edits::default() };
         let set = self.values(&section, "set");
         let add = self.values(&section, "add");
-        Edits { remove: self.removed(&section, &set), set, add }
+        let remove = self.removed(&section, &set);
+        let replace = self.replaced(&section, targets);
+        if let Some(field) = section.get("replace") {
+            let is_moot = |name: &&HeaderName| {
+                remove.contains(name) || set.iter().any(|(set, _)| set == *name)
+            };
+            for name in replace.iter().map(|(name, _)| name).filter(is_moot) {
+                let reason =
+                    format!("`{name}` is also removed or set, which leaves nothing to replace");
+                self.note_at(&field, reason);
+            }
+        }
+        Edits { remove, replace, set, add }
+    }
+
+    /// Reads `replace`: a map of names, each with `auto` or a map of beginnings. `targets` are those of the upstream, for
+    /// responses only.
+    fn replaced(
+        &mut self,
+        section: &ConfigSection<'_>,
+        targets: Option<&[Target]>,
+    ) -> Vec<(HeaderName, Replacement)> {
+        let Some(field) = section.get("replace") else { return Vec::new() };
+        if let YamlValue::List(_) = field.node.value {
+            self.note_at(&field, "must be a map, as in `{ location: auto }`");
+            return Vec::new();
+        }
+        let Some(section) = self.map(&field) else { return Vec::new() };
+        let mut all: Vec<(HeaderName, Replacement)> = Vec::new();
+        for (named, node) in section.entries {
+            let path = join(&section.path, &named.name);
+            let Some(name) = self.header_name(named, &path) else { continue };
+            if all.iter().any(|(known, _)| *known == name) {
+                self.note(named.place, &path, TWICE);
+                continue;
+            }
+            let field = Field { path, node };
+            let replacement = match (&node.value, targets) {
+                (YamlValue::Map(entries), _) => self.prefixes(&name, &field, entries),
+                (YamlValue::Scalar(scalar), targets) if scalar.text == "auto" => {
+                    if targets.is_none() {
+                        self.note_at(&field, "`auto` is for responses; write the texts to replace");
+                    }
+                    Replacement::of_targets(targets.unwrap_or_default())
+                }
+                _ => {
+                    self.note_at(
+                        &field,
+                        "must be `auto`, or a map of beginnings and what replaces them, as in \
+                         `{ \"https://api.vendor.example/\": \"https://gateway.example/\" }`",
+                    );
+                    continue;
+                }
+            };
+            all.push((name, replacement));
+        }
+        let written = all.iter().filter(|(_, replacement)| !replacement.is_auto);
+        let count: usize = written.map(|(_, replacement)| replacement.prefixes.len()).sum();
+        if all.len().max(count) > MAX_CHANGES {
+            self.note_at(&field, format!("must hold at most {MAX_CHANGES}"));
+        }
+        all
+    }
+
+    fn prefixes(
+        &mut self,
+        name: &HeaderName,
+        field: &Field<'_>,
+        entries: &[(Key, YamlNode)],
+    ) -> Replacement {
+        if entries.is_empty() {
+            self.note_at(field, "is empty; it needs a beginning and what replaces it");
+        }
+        let mut prefixes = Vec::new();
+        for (key, node) in entries {
+            let field = Field { path: join(&field.path, &key.name), node };
+            if key.name.is_empty() || key.name.len() > MAX_VALUE {
+                self.note(key.place, &field.path, "a beginning has 1 to 8192 characters");
+            } else if let Some(to) = self.header_value(name, &field) {
+                prefixes.push(ReplacedPrefix { from: key.name.clone(), to });
+            }
+        }
+        Replacement::new(prefixes)
     }
 
     /// Reads `set` or `add`: a map of names and values.
@@ -57,7 +153,7 @@ impl ConfigReader {
             let path = join(&section.path, &named.name);
             let Some(name) = self.header_name(named, &path) else { continue };
             if names.contains(&name) {
-                self.note(named.place, &path, "named twice; upper and lower case are one name");
+                self.note(named.place, &path, TWICE);
                 continue;
             }
             names.push(name.clone());

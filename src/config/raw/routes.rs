@@ -127,7 +127,8 @@ impl ConfigReader {
         }
         let max_waiting =
             self.get(&section, "max_waiting", 10_000, |text| positive(text, 10_000_000));
-        let mut headers = self.header_rules(&section);
+        let targets = upstream.map_or(&[][..], |upstream| &upstreams[upstream].targets);
+        let mut headers = self.header_rules(&section, targets);
         let settles = |charge: &Charge| matches!(charge.cost.settle(), Some(TrueCost::Body(_)));
         if used.iter().any(settles) {
             refuse_compression(&mut headers.request);

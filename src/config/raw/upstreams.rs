@@ -95,7 +95,7 @@ impl ConfigReader {
         upstream.health = self.health(&section);
         upstream.preserve_host = self.switch(&section, "preserve_host");
         upstream.forwarded = self.switch(&section, "forwarded");
-        upstream.headers = self.header_rules(&section);
+        upstream.headers = self.header_rules(&section, &upstream.targets);
         upstream.limiters = self.charges(&section, limiters);
         upstream.throttle = self.throttle(&section, limiters);
         if upstream.throttle.rules.when.iter().any(Condition::reads_body) {

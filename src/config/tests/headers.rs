@@ -2,7 +2,7 @@
 
 use super::parse;
 use crate::config::{Config, ConfigError};
-use crate::upstream::headers::Edits;
+use crate::upstream::headers::{Edits, ReplacedPrefix};
 use http::{HeaderMap, HeaderValue};
 use rstest::rstest;
 
@@ -154,7 +154,7 @@ fn a_file_of_a_secret_is_bounded() {
 )]
 #[case::far(
     "response: { @colour: [a] }",
-    "response.colour: unknown key `colour`; known here: set, add, remove"
+    "response.colour: unknown key `colour`; known here: set, add, remove, replace"
 )]
 #[case::list("request: { set: @[{ a: b }] }", "request.set: must be a map, as in `{ x-shop: 7 }`")]
 #[case::text("request: { set: @'a: b' }", "request.set: must be a map of `key: value` lines")]
@@ -207,6 +207,38 @@ fn a_file_of_a_secret_is_bounded() {
 #[case::set_and_removed(
     "request: { remove: [@X-A], set: { x-a: 1 } }",
     "request.remove[0]: `x-a` is removed and set; `set` alone replaces what was there"
+)]
+#[case::replaced_list(
+    "response: { replace: @[location] }",
+    "response.replace: must be a map, as in `{ location: auto }`"
+)]
+#[case::replaced_word(
+    "response: { replace: { location: @on } }",
+    "response.replace.location: must be `auto`, or a map of beginnings and what replaces them, as in `{ \"https://api.vendor.example/\": \"https://gateway.example/\" }`"
+)]
+#[case::replaced_in_requests(
+    "request: { replace: { location: @auto } }",
+    "request.replace.location: `auto` is for responses; write the texts to replace"
+)]
+#[case::nothing_to_replace(
+    "response: { replace: { location: @{} } }",
+    "response.replace.location: is empty; it needs a beginning and what replaces it"
+)]
+#[case::no_beginning(
+    "response: { replace: { location: { @'': a } } }",
+    "response.replace.location.: a beginning has 1 to 8192 characters"
+)]
+#[case::replaced_twice(
+    "response: { replace: { a: auto, @A: auto } }",
+    "response.replace.A: named twice; upper and lower case are one name"
+)]
+#[case::replaced_and_removed(
+    "response: { replace: @{ a: auto }, remove: [A] }",
+    "response.replace: `a` is also removed or set, which leaves nothing to replace"
+)]
+#[case::replaced_by_a_line_break(
+    "response: { replace: { a: { b: @\"c\\r\\nd: e\" } } }",
+    "response.replace.a.b: holds a line break or another control character, which no header may"
 )]
 #[case::unset(
     "request: { set: { a: @'${UNSET}' } }",
@@ -272,4 +304,56 @@ fn headers_of_a_route_have_their_own_place() {
     assert!(lines[1].starts_with(
         "test.yaml:6:3: routes[1].add_headers: unknown key `add_headers`; it is written"
     ));
+}
+
+#[test]
+fn beginnings_of_values_are_replaced() {
+    let config = parse(
+        "upstreams:\n  a: { url: http://a, headers: { response: { replace: { Location: auto } } } }\n  \
+         b: http://b:81/v2\nroutes:\n- suffix: \"*\"\n  upstream: b\n  headers:\n    \
+         request: { replace: { destination: { 'https://gw/': 'http://b:81/v2', 'https://gw/dav/': '${SECRET}' } } }\n    \
+         response: { replace: { link: auto } }\n",
+    );
+    let config = config.expect("a config");
+    let shown = |edits: &Edits| {
+        let all = edits.replace.iter().flat_map(|(name, replacement)| {
+            let to = |value: &HeaderValue| match value.is_sensitive() {
+                true => "***".to_owned(),
+                false => value.to_str().expect("text").to_owned(),
+            };
+            let one =
+                move |prefix: &ReplacedPrefix| format!("{name} {} {}", prefix.from, to(&prefix.to));
+            replacement.prefixes.iter().map(one)
+        });
+        all.collect::<Vec<_>>()
+    };
+    assert_eq!(
+        shown(&config.upstreams[0].headers.response),
+        ["location http://a:80 /", "location http://a /", "location //a:80 /", "location //a /"]
+    );
+    let rules = &config.routes[0].headers;
+    assert_eq!(shown(&rules.response), ["link http://b:81/v2 /", "link //b:81/v2 /", "link /v2 /"]);
+    assert_eq!(
+        shown(&rules.request),
+        ["destination https://gw/dav/ ***", "destination https://gw/ http://b:81/v2"]
+    );
+    assert!(!format!("{config:?}").contains("hunter2"));
+}
+
+#[rstest]
+#[case::auto("{ location: auto }", true)]
+#[case::map("{ location: { 'http://a/': / }, link: { a: '' } }", true)]
+#[case::nothing("", true)]
+#[case::other_word("{ location: on }", false)]
+#[case::list("{ location: [a] }", false)]
+#[case::empty_map("{ location: {} }", false)]
+#[case::empty_beginning("{ location: { '': a } }", false)]
+#[case::list_of_names("[location]", false)]
+#[case::framing("{ content-length: auto }", false)]
+#[case::list_of_texts("{ location: { a: [b] } }", false)]
+fn the_schema_knows_replacements(#[case] replace: &str, #[case] is_right: bool) {
+    let text = format!(
+        "upstream: http://a\nroutes: [{{ suffix: \"*\", headers: {{ response: {{ replace: {replace} }} }} }}]\n"
+    );
+    assert_eq!(super::schema::verdicts(&text), (is_right, is_right), "{replace}");
 }

@@ -1,6 +1,7 @@
 //! Makes the changes in headers that the configuration asks for. Knows nothing of the changes that HTTP asks for.
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use super::Replacement;
+use http::{HeaderMap, HeaderName, HeaderValue, header::Entry};
 
 /// The changes that the configuration makes to the headers of an upstream or a route.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -11,11 +12,13 @@ pub struct Rules {
     pub response: Edits,
 }
 
-/// A list of changes of one message's headers: fields are removed first, then set, then added.
+/// A list of changes of one message's headers: fields are removed first, then replaced, set and added.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Edits {
     /// The names whose fields are removed.
     pub remove: Vec<HeaderName>,
+    /// The names whose values begin in another way from then on.
+    pub replace: Vec<(HeaderName, Replacement)>,
     /// Fields that replace all fields of the same name.
     pub set: Vec<(HeaderName, HeaderValue)>,
     /// Fields that are put after those of the same name.
@@ -36,13 +39,22 @@ impl Rules {
 impl Edits {
     /// Whether the list is empty, so that headers need not be visited.
     pub fn is_empty(&self) -> bool {
-        self.remove.is_empty() && self.set.is_empty() && self.add.is_empty()
+        let Self { remove, replace, set, add } = self;
+        remove.is_empty() && replace.is_empty() && set.is_empty() && add.is_empty()
     }
 
-    /// Makes the changes: removes, then sets, then adds.
+    /// Makes the changes: removes, then replaces, sets and adds.
     pub fn apply(&self, headers: &mut HeaderMap) {
         for name in &self.remove {
             headers.remove(name);
+        }
+        for (name, replacement) in &self.replace {
+            let Ok(Entry::Occupied(mut values)) = headers.try_entry(name) else { continue };
+            for value in values.iter_mut() {
+                if let Some(new) = replacement.apply(value) {
+                    *value = new;
+                }
+            }
         }
         for (name, value) in &self.set {
             headers.insert(name, value.clone());
