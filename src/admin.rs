@@ -177,14 +177,20 @@ async fn readyz(State(admin): State<Admin>) -> impl IntoResponse {
     if let Some(why) = away.map(|(_, why)| why).or(failed).filter(|_| needs_store) {
         reasons.push(format!("{why}; every limiter has `on_failure: reject`"));
     }
+    let (limits, missing) = (admin.live.limits_status(), admin.live.missing());
+    // Once the database has answered, the other routes are served: only an edit of the rows can open these.
+    if !missing.is_empty() && limits.as_ref().is_none_or(|limits| limits.loaded.is_none()) {
+        let names = missing.join(", ");
+        reasons.push(format!("limits_from: no rows yet, and the file has no limiters {names}"));
+    }
     let (status, ready) = match reasons.is_empty() {
         true => (StatusCode::OK, true),
         false => (StatusCode::SERVICE_UNAVAILABLE, false),
     };
     let mut said = json!({ "ready": ready, "reasons": reasons });
     said["config"] = reload::shown(admin.live.loaded());
-    if let Some(limits) = admin.live.limits_status() {
-        said["limits_from"] = reload::limits(limits);
+    if let Some(limits) = limits {
+        said["limits_from"] = reload::limits(limits, &missing);
     }
     if let Some(health) = &admin.health {
         said["store"] = store(health);

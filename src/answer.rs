@@ -84,6 +84,13 @@ pub enum Failure {
     ClientLeft,
     /// The store gave no decision, and the limiter has `on_failure: reject`: 503.
     Store(StoreError),
+    /// Neither the file nor a row of `limits_from` has a limiter that the route names: 503.
+    MissingLimiter {
+        /// The names, joined.
+        names: Box<str>,
+        /// The time until the database is asked again, µs.
+        retry_after: Micros,
+    },
     /// The upstream gave no valid response: 502, or 504 for a time-out.
     Upstream(UpstreamError),
 }
@@ -147,6 +154,9 @@ impl Failure {
             }
             Self::ClientLeft => (S::BAD_REQUEST, "client-left", "The client left"),
             Self::Store(_) => STORE,
+            Self::MissingLimiter { .. } => {
+                (S::SERVICE_UNAVAILABLE, "limiter-missing", "The quota is not known")
+            }
             Self::Upstream(UpstreamError::Connect(_)) => {
                 (S::BAD_GATEWAY, "upstream-unreachable", "The upstream cannot be reached")
             }
@@ -198,6 +208,7 @@ impl Failure {
             Self::Draining { .. } => Outcome::Draining,
             Self::ClientLeft => Outcome::Cancelled,
             Self::Store(_) => Outcome::StoreUnavailable,
+            Self::MissingLimiter { .. } => Outcome::LimiterMissing,
             Self::Upstream(_) => Outcome::UpstreamFailed,
         }
     }
@@ -244,6 +255,11 @@ impl Failure {
             Self::BodyTimeout => "the client sent nothing of its body for too long".into(),
             Self::ClientLeft => "the client closed the connection before the answer".into(),
             Self::Store(_) => STORE_DETAIL.into(),
+            Self::MissingLimiter { names, .. } => {
+                format!(
+                    "the route needs the limiters `{names}`, and the database has not added them yet"
+                )
+            }
             Self::Upstream(error) => error.to_string(),
         }
     }
@@ -253,7 +269,8 @@ impl Failure {
             Self::Limited { retry_after, .. }
             | Self::Throttled { retry_after, .. }
             | Self::QueueFull { retry_after }
-            | Self::Draining { retry_after } => Some(*retry_after),
+            | Self::Draining { retry_after }
+            | Self::MissingLimiter { retry_after, .. } => Some(*retry_after),
             Self::Closed(closed) => Some(closed.retry_after),
             Self::Store(_) | Self::TooManyConnections => Some(SECOND),
             Self::HeadTimeout

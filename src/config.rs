@@ -26,7 +26,7 @@ pub use edits::ConfigEdit;
 pub use http::{ClientLimits, Limits, ServerTls};
 pub use limit_row::LimitRow;
 pub use limiter::{AutoRule, Charge, FailurePolicy, LimiterConfig, Mode, Scope};
-pub use limits_from::{DatabaseKind, DatabaseUrl, LimitsFrom};
+pub use limits_from::{DatabaseKind, DatabaseUrl, LimitsFrom, MissingLimiter};
 pub use mistake::{ConfigError, Mistake, Position};
 pub use settings::{AccessLog, Config, Route, StoreConfig, Upstream};
 pub use throttle::{PausedLimiters, RetryConfig, ThrottleConfig};

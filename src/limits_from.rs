@@ -26,6 +26,8 @@ pub struct LimitsFollower {
     /// The setting that `database` belongs to.
     settings: Option<LimitsFrom>,
     status: LimitsStatus,
+    /// The limiters that were missing at the last look.
+    missing: Vec<String>,
 }
 
 // === impl LimitsFollower ===
@@ -34,7 +36,7 @@ impl LimitsFollower {
     /// Follows what the configuration of `live` names, also after reloads.
     pub fn new(live: Arc<Live>) -> Self {
         let (accepted, status) = (AcceptedRows::default(), LimitsStatus::default());
-        Self { live, database: None, accepted, settings: None, status }
+        Self { live, database: None, accepted, settings: None, status, missing: Vec::new() }
     }
 
     /// Asks the database for as long as the process runs.
@@ -79,7 +81,9 @@ impl LimitsFollower {
                 self.status.error = Some(error);
             }
         }
+        self.report_missing();
         metrics::limits_from_up(self.status.up);
+        metrics::limits_from_rows(self.status.rows, self.status.invalid, self.missing.len());
         self.live.set_limits_status(Some(self.status.clone()));
     }
 
@@ -105,11 +109,29 @@ impl LimitsFollower {
         self.status.invalid = self.accepted.invalid();
     }
 
+    /// Reports the limiters that routes name and that neither the file nor a row has, when they have changed.
+    fn report_missing(&mut self) {
+        let missing = self.live.missing();
+        if missing != self.missing {
+            let limiters = missing.join(", ");
+            match missing.is_empty() {
+                true => tracing::info!("limits_from: all limiters that the file names are there"),
+                false => tracing::error!(
+                    limiters,
+                    "limits_from: neither the file nor a row has these limiters; requests of their routes get 503"
+                ),
+            }
+            self.missing = missing;
+        }
+    }
+
     /// Removes all rows, after a reload without `limits_from`.
     async fn forget(&mut self) {
         if self.accepted.len() > 0 || self.status != LimitsStatus::default() {
             self.accept(Vec::new()).await;
             self.status = LimitsStatus::default();
+            self.missing = Vec::new();
+            metrics::limits_from_rows(0, 0, 0);
             self.live.set_limits_status(None);
         }
     }

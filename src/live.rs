@@ -24,7 +24,7 @@ pub use parts::ConfigParts;
 pub use watcher::watch_file;
 
 use crate::{
-    config::{Config, ConfigEdit, LimitRow},
+    config::{Config, ConfigEdit, ConfigError, LimitRow},
     learn, metrics,
     plan::{CountLedger, Plan},
     proxy::{CurrentProxy, Proxy},
@@ -160,7 +160,7 @@ impl Live {
         let mut parts = changing.parts.clone();
         change(&mut parts);
         let before = self.plan();
-        let mut config = parts.effective()?;
+        let mut config = self.effective(&parts)?;
         let needs_restart = restart::keep(&before.config, &mut config);
         let hash = parts.file.hash.clone();
         let is_new = config != before.config;
@@ -180,8 +180,22 @@ impl Live {
     /// [`ReloadError::Config`] with the mistakes as `paceway check` prints them.
     pub fn check(&self, overrides: Vec<ConfigEdit>) -> Result<(), ReloadError> {
         let parts = ConfigParts { overrides, ..self.changing.lock().parts.clone() };
-        parts.effective()?;
+        self.effective(&parts)?;
         Ok(())
+    }
+
+    /// The configuration that `parts` make. A limiter that is named and is neither in the file nor a row is a mistake here,
+    /// unless the configuration in use lacks it, too: a change closes no route that was open.
+    fn effective(&self, parts: &ConfigParts) -> Result<Config, ConfigError> {
+        let config = parts.effective()?;
+        let running = self.plan.load();
+        let is_known = |name: &str| running.config.missing.iter().any(|known| known.name == name);
+        let new = config.missing.iter().filter(|missing| !is_known(&missing.name));
+        let mistakes: Vec<_> = new.map(|missing| missing.mistake.clone()).collect();
+        match mistakes.is_empty() {
+            true => Ok(config),
+            false => Err(config.error(mistakes)),
+        }
     }
 
     /// Makes a plan of `config` and gives it to all workers.
@@ -267,8 +281,20 @@ impl Live {
     /// [`ReloadError::Config`] with the mistakes as `paceway check` prints them.
     pub fn check_rows(&self, rows: Arc<[LimitRow]>) -> Result<(), ReloadError> {
         let parts = ConfigParts { rows, ..self.changing.lock().parts.clone() };
-        parts.effective()?;
+        self.effective(&parts)?;
         Ok(())
+    }
+
+    /// The names of limiters that the file names and does not have, so that they have to be rows.
+    pub fn row_names(&self) -> Vec<String> {
+        let missing = &self.changing.lock().parts.file.config.missing;
+        missing.iter().map(|missing| missing.name.clone()).collect()
+    }
+
+    /// The names of limiters that are neither in the file nor a row. Requests of their routes get 503.
+    pub fn missing(&self) -> Vec<String> {
+        let missing = &self.plan.load().config.missing;
+        missing.iter().map(|missing| missing.name.clone()).collect()
     }
 
     /// Notes the state of `limits_from`, for `/readyz`.

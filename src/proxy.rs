@@ -214,8 +214,8 @@ impl Proxy {
         let checks = match routed.fixed {
             Some(checks) => Some(checks),
             None => {
-                let body = match routed.policy.reads_body {
-                    true => Box::pin(self.read_json(routed)).await?,
+                let body = match routed.policy.is_special {
+                    true => Box::pin(self.before_limits(routed)).await?,
                     false => None,
                 };
                 own = match self.checks(exchange.client, routed, body.as_deref())? {

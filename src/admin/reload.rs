@@ -42,8 +42,8 @@ pub(super) fn shown(loaded: LoadedConfig) -> Value {
     said
 }
 
-/// Describes the database of `limits_from`, and how many of its rows are in use.
-pub(super) fn limits(status: LimitsStatus) -> Value {
+/// Describes the database of `limits_from`, how many of its rows are in use, and which limiters are missing.
+pub(super) fn limits(status: LimitsStatus, missing: &[String]) -> Value {
     let LimitsStatus { up, error, loaded, rows, invalid } = status;
     let mut said = json!({ "up": up, "rows": rows, "invalid": invalid });
     if let Some(error) = error {
@@ -51,6 +51,9 @@ pub(super) fn limits(status: LimitsStatus) -> Value {
     }
     if let Some(at) = loaded {
         said["loaded"] = format!("{at:.3}").into();
+    }
+    if !missing.is_empty() {
+        said["missing"] = missing.into();
     }
     said
 }

@@ -41,7 +41,7 @@ pub(super) fn check(files: &[PathBuf], offline: bool, json: bool) -> Result<(), 
 /// Prints the summary and the warnings of a configuration without mistakes.
 fn say(name: &str, checked: &Checked) -> Result<(), CommandError> {
     let Ok((config, unread)) = checked else { return Ok(()) };
-    for warning in config.warnings() {
+    for warning in warnings(config) {
         // If stderr is closed, the error cannot be reported either.
         let _ = writeln!(std::io::stderr(), "{name}: warning: {warning}");
     }
@@ -53,6 +53,10 @@ fn say(name: &str, checked: &Checked) -> Result<(), CommandError> {
     print(&format!("{name}: ok: {}{unread}", config.summary()))
 }
 
+fn warnings(config: &Config) -> Vec<String> {
+    config.warnings().into_iter().chain(config.missing_warnings()).collect()
+}
+
 fn as_json(name: &str, checked: &Checked) -> Value {
     match checked {
         Ok((config, unread)) => json!({
@@ -60,7 +64,7 @@ fn as_json(name: &str, checked: &Checked) -> Value {
             "ok": true,
             "summary": config.summary(),
             "mistakes": [],
-            "warnings": config.warnings(),
+            "warnings": warnings(config),
             "not_read": unread,
         }),
         Err(error) => {

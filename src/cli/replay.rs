@@ -130,6 +130,12 @@ fn notes(config: &Config, lines: &LineCounts) -> Vec<String> {
             ));
         }
     }
+    for missing in &config.missing {
+        notes.push(format!(
+            "the limiter `{}` is not in the file, and no database is read: it limits nothing here",
+            missing.name
+        ));
+    }
     if lines.combined > 0 {
         notes.push(
             "the combined format has whole seconds, and no waits: the requests of a second are spread evenly over it"

@@ -1,7 +1,7 @@
 //! Replaces single values of a configuration while the gateway runs. The result is checked as a file is.
 
 use super::{
-    mistake::ConfigError,
+    mistake::{ConfigError, Mistake},
     raw,
     settings::Config,
     yaml::{Key, Scalar, YamlNode, YamlValue},
@@ -31,6 +31,11 @@ pub enum ConfigEdit {
 // === impl Config ===
 
 impl Config {
+    /// An error with these mistakes in the file that this configuration was read from.
+    pub(crate) fn error(&self, mistakes: Vec<Mistake>) -> ConfigError {
+        ConfigError::new(&self.document.file, mistakes)
+    }
+
     /// The same configuration with some values replaced, checked as a file is. The admin side keeps its settings.
     ///
     /// # Errors

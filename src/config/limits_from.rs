@@ -1,5 +1,6 @@
 //! The database that limiters come from, as the configuration names it. Asks no database.
 
+use super::mistake::Mistake;
 use std::{fmt, time::Duration};
 
 /// A query whose rows replace limiters of the file, or add some.
@@ -11,6 +12,15 @@ pub struct LimitsFrom {
     pub query: String,
     /// The pause between two queries.
     pub every: Duration,
+}
+
+/// A limiter that a route or an upstream names, and that neither the file nor a row of `limits_from` has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MissingLimiter {
+    /// The name.
+    pub name: String,
+    /// The place that names it, and the reason why the name is unknown.
+    pub mistake: Mistake,
 }
 
 /// The URL of a database. It may hold a password, which nothing shows.

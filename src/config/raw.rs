@@ -67,7 +67,9 @@ fn check_all(document: Document, mistakes: Vec<Mistake>) -> Result<Config, Confi
     let directory = document.directory.clone();
     let (clear_secrets, unheld) = (Vec::new(), Vec::new());
     let is_offline = document.is_offline;
-    let mut reader = ConfigReader { mistakes, directory, is_offline, clear_secrets, unheld };
+    let (has_rows, missing) = (false, Vec::new());
+    let mut reader =
+        ConfigReader { mistakes, directory, is_offline, clear_secrets, unheld, has_rows, missing };
     match reader.config(&document) {
         Some(config) if reader.mistakes.is_empty() => Ok(config),
         _ => Err(ConfigError::new(&document.file, reader.mistakes)),
@@ -87,6 +89,8 @@ impl ConfigReader {
         let on_or_off = [("on", true), ("off", false)];
         let drain_timeout = Duration::from_secs(30);
         let store = self.store(&root);
+        let limits_from = self.limits_from(&root);
+        self.has_rows = root.get("limits_from").is_some();
         let limiters = self.limiters(&root, &store);
         let upstreams = self.upstreams(&root, &limiters);
         let paths = self.paths(&root);
@@ -118,7 +122,8 @@ impl ConfigReader {
             limiting: self.one_of(&root, "limiting", &on_or_off).unwrap_or(true),
             upstreams,
             limiters,
-            limits_from: self.limits_from(&root),
+            limits_from,
+            missing: std::mem::take(&mut self.missing),
             routes,
             document: Arc::new(document.clone().without_token()),
             clear_secrets: std::mem::take(&mut self.clear_secrets),

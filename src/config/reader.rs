@@ -2,6 +2,8 @@
 
 use super::{
     keys::Keys,
+    limiter::LimiterConfig,
+    limits_from::MissingLimiter,
     mistake::{Mistake, Position},
     unit,
     yaml::{self, Scalar, YamlNode, YamlValue},
@@ -23,6 +25,10 @@ pub(super) struct ConfigReader {
     pub(super) clear_secrets: Vec<String>,
     /// Names of routes that have a limiter with a rate, and neither `max_wait` nor `max_wait_cap`.
     pub(super) unheld: Vec<String>,
+    /// Whether `limits_from` may add limiters to those of the file.
+    pub(super) has_rows: bool,
+    /// The limiters that are named and that the file does not have, if `limits_from` may add them.
+    pub(super) missing: Vec<MissingLimiter>,
 }
 
 /// A map of the configuration, with the path to it.
@@ -37,6 +43,14 @@ pub(super) struct ConfigSection<'n> {
 /// The value of a key that the user misspelt, if that value is a single one. No mistake in it is noted.
 static BROKEN: YamlNode =
     YamlNode { place: Position { line: 1, column: 1 }, value: YamlValue::Broken };
+
+/// A limiter that a route or an upstream names.
+pub(super) enum LimiterName {
+    /// Its index.
+    Known(usize),
+    /// Its name. Only a row of `limits_from` can add it.
+    Missing(String),
+}
 
 /// A value of the configuration, with the path to it.
 pub(super) struct Field<'n> {
@@ -221,8 +235,7 @@ impl ConfigReader {
     }
 
     pub(super) fn name(&mut self, path: &str, key: &yaml::Key) {
-        let good = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
-        if !(1..=64).contains(&key.name.len()) || !key.name.chars().all(good) {
+        if !is_name(&key.name) {
             self.note(
                 key.place,
                 path,
@@ -230,6 +243,46 @@ impl ConfigReader {
             );
         }
     }
+
+    /// Reads the name of a limiter that `before` does not refuse. A name that the file does not have is no mistake if
+    /// `limits_from` may add it.
+    pub(super) fn limiter_named(
+        &mut self,
+        field: &Field<'_>,
+        limiters: &[LimiterConfig],
+        before: impl Fn(&str) -> Result<(), String>,
+    ) -> Option<LimiterName> {
+        let has_rows = self.has_rows;
+        let mut missing = None;
+        let found = self.scalar(field, |name| {
+            before(name)?;
+            let found = find(name, "limiter", limiters, |limiter| &limiter.name);
+            match found {
+                Err(reason) if has_rows && is_name(name) => {
+                    missing = Some((name.to_owned(), reason));
+                    Ok(None)
+                }
+                found => found.map(Some),
+            }
+        })?;
+        if let Some(known) = found {
+            return Some(LimiterName::Known(known));
+        }
+        let (name, reason) = missing?;
+        let is_unread = field.scalar().is_some_and(Scalar::is_unread);
+        if !is_unread && self.missing.iter().all(|known| known.name != name) {
+            let reason = format!("`{name}` {reason}, and `limits_from` has no such row");
+            let mistake = Mistake::new(field.node.place, &field.path, reason);
+            self.missing.push(MissingLimiter { name: name.clone(), mistake });
+        }
+        Some(LimiterName::Missing(name))
+    }
+}
+
+/// Whether a limiter or an upstream may have this name.
+fn is_name(text: &str) -> bool {
+    let good = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+    (1..=64).contains(&text.len()) && text.chars().all(good)
 }
 
 /// Returns the reason for a map or list where a single value is wanted. A template without quotes is a map with one key.

@@ -5,7 +5,7 @@ use super::{
     document::Document,
     http::{ClientLimits, Limits, ServerTls},
     limiter::{Charge, FailurePolicy, LimiterConfig},
-    limits_from::LimitsFrom,
+    limits_from::{LimitsFrom, MissingLimiter},
     throttle::ThrottleConfig,
 };
 use crate::{
@@ -61,6 +61,8 @@ pub struct Config {
     pub limiters: Vec<LimiterConfig>,
     /// The database whose rows replace limiters, or add some.
     pub limits_from: Option<LimitsFrom>,
+    /// The limiters that routes or upstreams name, and that neither the file nor a row has. Empty without `limits_from`.
+    pub missing: Vec<MissingLimiter>,
     /// At least one route. The table of routes refers to them by their index.
     pub routes: Vec<Route>,
     /// The file, from which a changed configuration is made.
@@ -130,6 +132,8 @@ pub struct Upstream {
     pub headers: Rules,
     /// The limiters that every request to the upstream is charged to.
     pub limiters: Vec<Charge>,
+    /// The names of limiters that every request is charged to, and that a row of `limits_from` has to add.
+    pub missing: Vec<String>,
     /// How the upstream says "slow down", and what follows from that.
     pub throttle: ThrottleConfig,
 }
@@ -151,6 +155,9 @@ pub struct Route {
     pub upstream: usize,
     /// The limiters of the route, then those of its upstream. A limiter that both name occurs once, at the route's cost.
     pub limiters: Vec<Charge>,
+    /// The names of its limiters, and of those of its upstream, that a row of `limits_from` has to add. Until then each
+    /// request gets 503.
+    pub missing: Vec<String>,
     /// The time that a request may wait for its slot if it has no `Prefer: wait=`.
     pub max_wait: Duration,
     /// The longest time that a request may ask for with `Prefer: wait=`.
@@ -227,9 +234,10 @@ impl Route {
             (Cost::Fixed(own), Cost::Fixed(theirs)) => own >= theirs,
             (own, theirs) => own == theirs,
         };
-        other.limiters.iter().all(|theirs| {
+        let has_all = other.limiters.iter().all(|theirs| {
             let own = self.limiters.iter().find(|own| own.limiter == theirs.limiter);
             own.is_some_and(|own| costs_as_much(own, theirs))
-        })
+        });
+        has_all && other.missing.iter().all(|name| self.missing.contains(name))
     }
 }

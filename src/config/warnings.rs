@@ -4,10 +4,13 @@ mod throttle;
 
 use super::{
     limiter::{Charge, FailurePolicy, LimiterConfig, Mode},
+    limits_from::MissingLimiter,
     settings::{Config, Route, StoreConfig},
     unit::{Rate, Span},
 };
-use crate::{algorithm::Algorithm, store::OnLoss, upstream::headers::names_client};
+use crate::{
+    algorithm::Algorithm, store::OnLoss, suggest::suggest, upstream::headers::names_client,
+};
 use std::time::Duration;
 
 /// An `idle_timeout` above this is warned of. Most servers close an idle connection after 5 to 75 s.
@@ -72,6 +75,21 @@ impl Config {
             ));
         }
         warnings
+    }
+
+    /// Returns a sentence for each limiter that only a row of `limits_from` can add. At a start they are as they should
+    /// be; a check, which asks no database, names them because a name may be misspelt.
+    pub fn missing_warnings(&self) -> Vec<String> {
+        let warning = |missing: &MissingLimiter| {
+            let names = self.limiters.iter().map(|limiter| limiter.name.as_str());
+            let hint =
+                suggest(&missing.name, names).map_or(String::new(), |hint| format!(" ({hint})"));
+            format!(
+                "{}: the limiter `{}` is not in the file{hint}: its requests get 503 until `limits_from` has such a row",
+                missing.mistake.path, missing.name
+            )
+        };
+        self.missing.iter().map(warning).collect()
     }
 
     /// Warns of routes that refuse every request above their rate at once, although they have no `max_wait: 0`.

@@ -25,6 +25,8 @@ pub(super) struct AcceptedRows {
 /// The choice of valid rows among those that have changed.
 struct Choice<'a> {
     live: &'a Live,
+    /// The last valid values of the rows that the file names.
+    needed: Vec<LimitRow>,
     /// Rows that are valid together.
     good: Vec<LimitRow>,
     /// The reasons why others are not.
@@ -53,7 +55,19 @@ impl AcceptedRows {
         let is_same_file = file == self.file;
         let seen: HashMap<&str, &LimitRow> = by_name(&self.seen);
         let used: HashMap<&str, &LimitRow> = by_name(&self.used);
-        let mut choice = Choice { live, good: Vec::new(), mistakes: Vec::new(), checks: 0 };
+        // A route cannot do without a limiter that it names, so these keep their last values.
+        let needed = live.row_names();
+        let needed = needed.iter().filter_map(|name| used.get(name.as_str()));
+        let needed: Vec<LimitRow> = needed.map(|row| (*row).clone()).collect();
+        let new = by_name(&rows);
+        let gone: Vec<_> =
+            needed.iter().filter(|row| !new.contains_key(row.name.as_str())).cloned().collect();
+        let mistakes = gone.iter().map(|row| {
+            let reason = format!("limits_from row {:?} is gone, and the file names it", row.name);
+            (row.name.clone(), reason)
+        });
+        let mistakes = mistakes.collect();
+        let mut choice = Choice { live, needed, good: Vec::new(), mistakes, checks: 0 };
         let (mut changed, mut names) = (Vec::new(), HashSet::new());
         for row in &rows {
             if !names.insert(row.name.as_str()) {
@@ -80,7 +94,7 @@ impl AcceptedRows {
         }
         let good_rows = by_name(&good);
         let is_used = |row: &&LimitRow| good_rows.get(row.name.as_str()) == Some(row);
-        let invalid = rows.iter().filter(|row| !is_used(row)).count();
+        let invalid = gone.len() + rows.iter().filter(|row| !is_used(row)).count();
         let changes = changes(&used, &good);
         match live.apply(|parts| parts.rows = good.clone().into()) {
             Ok(_) => log(&changes),
@@ -135,8 +149,14 @@ impl Choice<'_> {
             self.checks += 1;
             let mut all = self.good.clone();
             all.extend(rows.iter().cloned());
+            let known = all.len();
+            let names: HashSet<&str> = all.iter().map(|row| row.name.as_str()).collect();
+            let others = self.needed.iter().filter(|row| !names.contains(row.name.as_str()));
+            let others: Vec<_> = others.cloned().collect();
+            all.extend(others);
             let error = match self.live.check_rows(all.clone().into()) {
                 Ok(()) => {
+                    all.truncate(known);
                     self.good = all;
                     return;
                 }

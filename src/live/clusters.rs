@@ -64,6 +64,7 @@ fn connects_as(one: &config::Upstream, other: &config::Upstream) -> bool {
         forwarded: _,
         headers: _,
         limiters: _,
+        missing: _,
         throttle: _,
     } = one;
     (name, targets, timeouts, pool_size, http2, tls, health)

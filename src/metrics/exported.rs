@@ -38,6 +38,9 @@ const CONFIG_RELOADS: &str = "paceway_config_reloads_total";
 const CONFIG_LOADED: &str = "paceway_config_loaded_timestamp_seconds";
 const LIMITS_FROM_UP: &str = "paceway_limits_from_up";
 const LIMITS_FROM_ERRORS: &str = "paceway_limits_from_errors_total";
+const LIMITS_FROM_ROWS: &str = "paceway_limits_from_rows";
+const LIMITS_FROM_INVALID: &str = "paceway_limits_from_invalid_rows";
+const LIMITS_FROM_MISSING: &str = "paceway_limits_from_missing_limiters";
 const LIMITS_FROM_LOADED: &str = "paceway_limits_from_loaded_timestamp_seconds";
 const BUILD_INFO: &str = "paceway_build_info";
 
@@ -145,6 +148,14 @@ pub fn limits_from_errors() -> Counter {
     counter!(LIMITS_FROM_ERRORS)
 }
 
+/// Sets how many rows of `limits_from` are in use and how many are invalid, and how many limiters are named that neither the
+/// file nor a row has.
+pub fn limits_from_rows(used: usize, invalid: usize, missing: usize) {
+    gauge!(LIMITS_FROM_ROWS).set(used as f64);
+    gauge!(LIMITS_FROM_INVALID).set(invalid as f64);
+    gauge!(LIMITS_FROM_MISSING).set(missing as f64);
+}
+
 /// Sets the time at which the database of `limits_from` gave its rows last.
 pub fn limits_from_loaded(at: Timestamp) {
     gauge!(LIMITS_FROM_LOADED).set(at.as_millisecond() as f64 / 1e3);
@@ -174,6 +185,12 @@ fn describe() {
     describe_gauge!(CONFIG_LOADED, "When the configuration in use was loaded, in Unix time.");
     describe_gauge!(LIMITS_FROM_UP, "Whether the database of limits_from gave its rows last time.");
     describe_counter!(LIMITS_FROM_ERRORS, "Queries of limits_from that failed.");
+    describe_gauge!(LIMITS_FROM_ROWS, "Rows of limits_from that are in use.");
+    describe_gauge!(LIMITS_FROM_INVALID, "Rows of limits_from that keep their last valid value.");
+    describe_gauge!(
+        LIMITS_FROM_MISSING,
+        "Limiters that are named and that neither the file nor a row of limits_from has."
+    );
     describe_gauge!(LIMITS_FROM_LOADED, "When limits_from gave its rows last, in Unix time.");
     describe_gauge!(CONNECTIONS, "Connections of clients, by protocol.");
     describe_counter!(CONNECTIONS_REFUSED, "Connections of clients that were ended, by reason.");

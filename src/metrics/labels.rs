@@ -23,6 +23,8 @@ pub enum Outcome {
     BadRequest,
     /// The store gave no decision, and the limiter has `on_failure: reject`: 503.
     StoreUnavailable,
+    /// A limiter of the route is neither in the file nor a row of `limits_from`: 503.
+    LimiterMissing,
     /// The upstream gave no valid response: 502 or 504.
     UpstreamFailed,
     /// The client closed its connection before the response.
@@ -99,7 +101,7 @@ pub enum Refusal {
 
 impl Outcome {
     /// All of them, in the order of their declaration.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Passed,
         Self::Waited,
         Self::Observed,
@@ -110,6 +112,7 @@ impl Outcome {
         Self::NoRoute,
         Self::BadRequest,
         Self::StoreUnavailable,
+        Self::LimiterMissing,
         Self::UpstreamFailed,
         Self::Cancelled,
     ];
@@ -127,6 +130,7 @@ impl Outcome {
             Self::NoRoute => "no_route",
             Self::BadRequest => "bad_request",
             Self::StoreUnavailable => "store_unavailable",
+            Self::LimiterMissing => "limiter_missing",
             Self::UpstreamFailed => "upstream_failed",
             Self::Cancelled => "cancelled",
         }

@@ -22,8 +22,10 @@ pub(crate) struct RoutePolicy {
     pub(crate) rules: Option<[Rules; 2]>,
     /// Whether one of its limiters learns its rate or its margin.
     pub(crate) learns: bool,
-    /// Whether a key or a cost is a part of the request's body.
-    pub(crate) reads_body: bool,
+    /// Whether a key or a cost is a part of the request's body, or a limiter is missing.
+    pub(crate) is_special: bool,
+    /// The limiters that neither the file nor a row of `limits_from` has, joined. Each request is refused.
+    pub(crate) missing: Option<Box<str>>,
     /// Whether the answer to a request says its true cost at some limiter.
     pub(crate) settles: bool,
     /// For each set of limiters at which a request can cost 0, the policy without them. The bits of a set are the indices
@@ -43,6 +45,7 @@ pub(crate) struct RoutePolicy {
 #[derive(PartialEq, Eq, Hash)]
 struct PolicyKey<'a> {
     limiters: &'a [Charge],
+    missing: &'a [String],
     /// The index of the route if it changes headers: a value may be secret in one route and not in another.
     headers: Option<usize>,
     upstream: usize,
@@ -105,17 +108,20 @@ impl RoutePolicy {
     ) -> Self {
         let keys =
             charges.iter().filter_map(|charge| limiters[charge.limiter].limiter.key.as_ref());
-        let reads_body = keys.chain(charges.iter().filter_map(|charge| charge.cost.template()));
+        let mut templates = keys.chain(charges.iter().filter_map(|charge| charge.cost.template()));
         let owners = charges.iter().flat_map(|charge| {
             let rates = 0..limiters[charge.limiter].checks.len();
             rates.map(|rate| (charge.limiter, rate))
         });
         let rules = [config.upstreams[route.upstream].headers.clone(), route.headers.clone()];
+        let is_closed = config.limiting && !route.missing.is_empty();
+        let missing = is_closed.then(|| route.missing.join("`, `").into());
         let learns = |charge: &Charge| limiters[charge.limiter].auto().is_some();
         Self {
             learns: charges.iter().any(learns),
             owners: owners.collect(),
-            reads_body: reads_body.into_iter().any(Template::reads_body),
+            is_special: missing.is_some() || templates.any(Template::reads_body),
+            missing,
             settles: charges.iter().any(|charge| charge.cost.settle().is_some()),
             without: Vec::new(),
             charges,
@@ -131,6 +137,9 @@ impl RoutePolicy {
     /// Makes the checks of a request if no part of them depends on the request. Each worker has its own: they are
     /// counted references, and workers that shared them would write to one cache line.
     pub(crate) fn fixed(&self, limiters: &[LimiterPlan]) -> Option<Checks> {
+        if self.missing.is_some() {
+            return None;
+        }
         let fixed = self.charges.iter().map(|charge| {
             let limiter = &limiters[charge.limiter];
             // A rule that is learned may be another one for each request.
@@ -229,6 +238,7 @@ impl<'a> PolicyKey<'a> {
             host: _,
             upstream,
             limiters,
+            missing,
             max_wait,
             max_wait_cap,
             max_waiting,
@@ -237,6 +247,7 @@ impl<'a> PolicyKey<'a> {
         } = route;
         Self {
             limiters,
+            missing,
             headers: (!headers.is_empty()).then_some(i),
             upstream: *upstream,
             max_wait: *max_wait,

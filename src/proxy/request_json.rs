@@ -1,7 +1,8 @@
 //! The body of a request from which a key or a cost is read. It is read before any limiter is asked, and sent as it came.
+//! Refuses requests of limiters that are not there.
 
 use super::{Proxy, Routed, forward::spoilt};
-use crate::{answer::Failure, upstream::UploadError};
+use crate::{answer::Failure, limit, upstream::UploadError};
 use bytes::Bytes;
 use http::{
     HeaderMap, StatusCode,
@@ -14,16 +15,28 @@ const MOST: usize = 64 << 10;
 // === impl Proxy ===
 
 impl Proxy {
+    /// Refuses a request of a limiter that is missing. Otherwise reads its body, because a key or a cost is a part of it.
+    ///
+    /// # Errors
+    ///
+    /// 503 if a limiter is missing, and those of [`Self::read_json`].
+    #[cold]
+    pub(super) async fn before_limits(
+        &self,
+        routed: &mut Routed<'_>,
+    ) -> Result<Option<Bytes>, Failure> {
+        let Some(names) = &routed.policy.missing else { return self.read_json(routed).await };
+        let every = self.0.plan.config.limits_from.as_ref().map(|from| from.every);
+        let retry_after = limit::micros(every.unwrap_or_default());
+        Err(Failure::MissingLimiter { names: names.clone(), retry_after })
+    }
+
     /// Reads the body if it can be JSON, and returns it. A request without such a body has none of the parts.
     ///
     /// # Errors
     ///
     /// 413 for a body of more than 64 KiB, and the failures of a body that breaks a rule.
-    #[cold]
-    pub(super) async fn read_json(
-        &self,
-        routed: &mut Routed<'_>,
-    ) -> Result<Option<Bytes>, Failure> {
+    async fn read_json(&self, routed: &mut Routed<'_>) -> Result<Option<Bytes>, Failure> {
         if routed.upgrade.is_some() || !may_be_json(routed.request.headers()) {
             return Ok(None);
         }

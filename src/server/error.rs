@@ -32,6 +32,9 @@ pub enum ServerError {
         /// The error about its certificates or its host name.
         source: TrustError,
     },
+    /// A mounted proxy reads no database, so that it has no rule for limiters that are rows.
+    #[error("`limits_from` is for the gateway's own process, and the file has no limiters {0}")]
+    MissingLimiters(String),
     /// The certificates that clients shall see cannot be read or used.
     #[error("the certificates for clients cannot be used")]
     Tls(#[source] TlsError),

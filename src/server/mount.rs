@@ -21,12 +21,23 @@ use tokio::sync::watch;
 
 impl Proxy {
     /// Opens the store and the upstreams of `config` on the current runtime. `listen`, `admin`, `tls`, `workers` and the
-    /// time-outs of clients are ignored: they are for the server that mounts the proxy.
+    /// time-outs of clients are ignored: they are for the server that mounts the proxy. The configuration stays as it is:
+    /// files, overrides and `limits_from` are not followed.
     ///
     /// # Errors
     ///
-    /// [`ServerError::Store`] if Redis refuses, [`ServerError::Upstream`] if the certificates of an upstream cannot be used.
+    /// [`ServerError::Store`] if Redis refuses, [`ServerError::Upstream`] if the certificates of an upstream cannot be used,
+    /// [`ServerError::MissingLimiters`] if a route names a limiter that only a row of `limits_from` can have.
     pub async fn open(config: Config) -> Result<Self, ServerError> {
+        if !config.missing.is_empty() {
+            let names = config.missing.iter().map(|missing| missing.name.as_str());
+            return Err(ServerError::MissingLimiters(names.collect::<Vec<_>>().join(", ")));
+        }
+        if config.limits_from.is_some() {
+            tracing::warn!(
+                "`limits_from` is for the gateway's own process; this router has the limiters of the file"
+            );
+        }
         let shares = Shares::of(descriptors::raise(), &config);
         let plan = Arc::new(Plan::new(config, false));
         let source = StoreSource::open(&plan, watch::channel(plan.has_leases()).1).await?;

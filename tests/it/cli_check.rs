@@ -109,6 +109,21 @@ fn check_offline_finds_no_mistake_in_limits_from_variables() {
     assert_eq!(said["files"][0]["not_read"].as_array().map(Vec::len), Some(9), "{said}");
 }
 
+/// No check asks the database, so that a limiter that may be a row is a warning.
+#[rstest]
+#[case::online(&["--json", "-"])]
+#[case::offline(&["--offline", "--json", "-"])]
+fn check_warns_of_limiters_that_have_to_be_rows(#[case] args: &[&str]) {
+    let yaml = "upstream: http://a\nlimits_from: { url: 'postgres://127.0.0.1:1/limits', query: q }\n\
+                routes: [{ suffix: '*', limiters: [row], max_wait: 0 }]\n";
+    let output = check(args, yaml);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let said: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let warning = "routes[0].limiters[0]: the limiter `row` is not in the file: its requests get 503 until `limits_from` \
+                   has such a row";
+    assert_eq!(said["files"][0]["warnings"], serde_json::json!([warning]));
+}
+
 /// The scripts are accepted by the shells that are installed here, and name every command.
 #[test]
 fn completions_and_the_manual_page_name_every_command() {

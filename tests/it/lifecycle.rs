@@ -336,11 +336,14 @@ pub(crate) const METRICS: [(&str, &str, &[&str]); 36] = [
     ("paceway_build_info", "gauge", &["version"]),
 ];
 /// The metrics that appear only with the keys that they are for, `rate: auto` and `limits_from`.
-pub(crate) const OPTIONAL_METRICS: [&str; 4] = [
+pub(crate) const OPTIONAL_METRICS: [&str; 7] = [
     "paceway_limiter_rate",
     "paceway_limits_from_up",
     "paceway_limits_from_errors_total",
     "paceway_limits_from_loaded_timestamp_seconds",
+    "paceway_limits_from_rows",
+    "paceway_limits_from_invalid_rows",
+    "paceway_limits_from_missing_limiters",
 ];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -405,6 +408,7 @@ async fn the_metrics_are_those_of_the_contract_and_pass_promtool() {
                 "no_route",
                 "bad_request",
                 "store_unavailable",
+                "limiter_missing",
                 "upstream_failed",
                 "cancelled",
             ],

@@ -100,3 +100,82 @@ async fn without_the_database_the_file_counts() {
     assert_eq!(lines(&gateway, "hunter2"), 0);
     assert!(!ready.text().contains("hunter2"));
 }
+
+fn only_a_row(upstream: &Upstream, url: &str) -> String {
+    format!(
+        "upstream: {}\nlimiters: {{ known: 1000/s }}\n\
+         limits_from: {{ url: '{url}', query: 'select name, rate from limits', every: 100ms }}\n\
+         routes:\n- {{ suffix: /row, limiters: [row] }}\n- {{ suffix: '*', limiters: [known] }}\n",
+        upstream.url()
+    )
+}
+
+const TABLE: &str = "create table limits (name varchar(64) primary key, rate varchar(64));";
+
+/// A route names a limiter that only the database has: it keeps its rule when the row is invalid or deleted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_route_names_a_row() {
+    let database = DatabaseServer::start(ServerKind::Postgres).await;
+    database.execute(&format!("{TABLE} insert into limits values ('row', '2/hour')")).await;
+    let upstream = Upstream::ok().await;
+    let gateway = Gateway::start(&only_a_row(&upstream, &database.url())).await;
+    let first = [gateway.get("/row").await, gateway.get("/row").await, gateway.get("/row").await];
+    assert_eq!(first.map(|answer| answer.status), [200, 200, 429], "from the first request on");
+    assert_eq!(status(&gateway).await["missing"], Value::Null);
+
+    database
+        .execute("update limits set rate = '2/fortnight'; insert into limits values ('b', '5/s')")
+        .await;
+    until(&gateway, "an invalid row", |status| status["invalid"] == 1 && status["rows"] == 2).await;
+    assert_eq!(gateway.get("/row").await.status, 429, "its last valid value stays");
+    database.execute("delete from limits where name = 'row'; update limits set rate = '6/s'").await;
+    eventually("the other row changes", async || {
+        (gateway.limiter("b").await["rate"] == "6/s").then_some(())
+    })
+    .await;
+    until(&gateway, "the row is missed", |status| status["invalid"] == 1).await;
+    assert_eq!(gateway.get("/row").await.status, 429, "its last valid value stays");
+    assert_eq!(lines(&gateway, "is gone, and the file names it"), 1);
+    assert_eq!(gateway.metric("paceway_limits_from_invalid_rows", &[]).await, 1.0);
+
+    // A file that names a further limiter is refused until the row is there, and then takes effect by itself.
+    let more = only_a_row(&upstream, &database.url())
+        .replace("limiters: [known]", "limiters: [known, later]");
+    gateway.rewrite(&more);
+    let refused = gateway.reload().await;
+    assert_eq!(refused.status, 422);
+    assert!(refused.text().contains("`later` is no limiter"), "{}", refused.text());
+    assert_eq!(gateway.get("/").await.status, 200);
+    database.execute("insert into limits values ('later', '1/hour')").await;
+    gateway.until_answered("/", 429).await;
+}
+
+/// Without the database a route whose limiter is a row is closed, and the others are served.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limiter_that_is_nowhere_closes_its_routes() {
+    let mut database = DatabaseServer::start(ServerKind::Postgres).await;
+    database.execute(TABLE).await;
+    database.kill();
+    let upstream = Upstream::ok().await;
+    let gateway = Gateway::start(&only_a_row(&upstream, &database.url())).await;
+    let answer = gateway.get("/row").await;
+    assert_eq!((answer.status, answer.problem().as_str()), (503, "limiter-missing"));
+    assert_eq!(answer.field("retry-after"), Some("1"));
+    assert_eq!(gateway.get("/").await.status, 200);
+    assert!(upstream.calls().iter().all(|call| call.target == "/"), "nothing passes unlimited");
+    let ready = gateway.page("/readyz").await;
+    assert_eq!(ready.status, 503);
+    assert_eq!(ready.json()["limits_from"]["missing"], serde_json::json!(["row"]));
+    assert_eq!(gateway.metric("paceway_limits_from_missing_limiters", &[]).await, 1.0);
+    let outcome = [("route", "/row"), ("outcome", "limiter_missing")];
+    assert_eq!(gateway.metric("paceway_requests_total", &outcome).await, 1.0);
+
+    database.restart().await;
+    until(&gateway, "the database is back", |status| status["up"] == true).await;
+    assert_eq!(gateway.page("/readyz").await.status, 200, "the other routes are served");
+    assert_eq!(gateway.get("/row").await.status, 503);
+    database.execute("insert into limits values ('row', '1/hour')").await;
+    gateway.until_answered("/row", 200).await;
+    assert_eq!(gateway.get("/row").await.status, 429);
+    assert_eq!(status(&gateway).await["missing"], Value::Null);
+}

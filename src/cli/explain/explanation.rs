@@ -28,6 +28,8 @@ pub(super) struct Explanation {
     /// Whether limiters work at all: `limiting` of the configuration.
     limiting: bool,
     limiters: Vec<ExplainedLimiter>,
+    /// The limiters that are not in the file, so that a row of `limits_from` has to add them.
+    missing: Vec<String>,
     /// The longest wait for a slot; `None` if no limiter can hold the request.
     max_wait_ms: Option<f64>,
     /// How long the request waits, in a sentence; `None` without limiters.
@@ -148,7 +150,11 @@ impl Explanation {
             ExplainedLimiter::of(config, charge, of, &parts)
         });
         explained.limiters = limiters.collect();
-        explained.forwarded = explained.limiters.iter().all(|limiter| limiter.refused.is_none());
+        if config.limiting {
+            explained.missing = route.missing.clone();
+        }
+        explained.forwarded = explained.missing.is_empty()
+            && explained.limiters.iter().all(|limiter| limiter.refused.is_none());
         let wait = crate::proxy::budget(route.max_wait, route.max_wait_cap, headers);
         let enforces = |charge: &Charge| config.limiters[charge.limiter].mode == Mode::Enforce;
         if config.limiting && !route.limiters.is_empty() {
@@ -200,7 +206,7 @@ impl Explanation {
         }
         if !self.limiting {
             line("limiters", "none work: `limiting: off`");
-        } else if self.limiters.is_empty() {
+        } else if self.limiters.is_empty() && self.missing.is_empty() {
             line("limiters", "none: forwarded at once");
         }
         for (name, value) in &self.path {
@@ -217,6 +223,12 @@ impl Explanation {
             if let Some(what) = &limiter.without_store {
                 line("", what);
             }
+        }
+        for name in &self.missing {
+            line(
+                "limiter",
+                &format!("{name}: not in the file; 503 until limits_from has such a row"),
+            );
         }
         if let Some(waits) = &self.waits {
             line("waits", waits);

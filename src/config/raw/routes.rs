@@ -99,7 +99,7 @@ impl ConfigReader {
             }
             None => Some(0),
         };
-        let mut used = self.charges(&section, limiters);
+        let (mut used, mut missing) = self.charges(&section, limiters);
         if let Some(rule) = &rule {
             self.check_parameters(&section, rule, &used, limiters);
         }
@@ -109,8 +109,15 @@ impl ConfigReader {
                 used.push(charge.clone());
             }
         }
-        let max_wait = self.wait(&section, "max_wait", Duration::ZERO, &used, limiters);
-        let max_wait_cap = self.wait(&section, "max_wait_cap", max_wait, &used, limiters);
+        for name in upstream.map_or(&[][..], |upstream| &upstreams[upstream].missing) {
+            if !missing.contains(name) {
+                missing.push(name.clone());
+            }
+        }
+        // A limiter that is not there yet may have the rate that a percentage is of.
+        let all = (&*used, !missing.is_empty());
+        let max_wait = self.wait(&section, "max_wait", Duration::ZERO, all, limiters);
+        let max_wait_cap = self.wait(&section, "max_wait_cap", max_wait, all, limiters);
         if max_wait_cap < max_wait
             && let Some(field) = section.get("max_wait_cap")
         {
@@ -149,6 +156,7 @@ impl ConfigReader {
             host,
             upstream: upstream?,
             limiters: used,
+            missing,
             max_wait,
             max_wait_cap,
             max_waiting: usize::try_from(max_waiting).unwrap_or(usize::MAX),
@@ -167,7 +175,7 @@ impl ConfigReader {
         section: &ConfigSection<'_>,
         key: &str,
         default: Duration,
-        charges: &[Charge],
+        (charges, is_incomplete): (&[Charge], bool),
         limiters: &[LimiterConfig],
     ) -> Duration {
         let Some(field) = section.get(key) else { return default };
@@ -179,7 +187,7 @@ impl ConfigReader {
         let used = || charges.iter().map(|charge| &limiters[charge.limiter]);
         let Some(rate) = tightest(used()) else {
             // A limiter with a mistake has no rate either.
-            if used().all(|limiter| !limiter.algorithms.is_empty()) {
+            if !is_incomplete && used().all(|limiter| !limiter.algorithms.is_empty()) {
                 let reason = "is a percentage of a limiter's period, and no limiter with a rate is \
                               enforced here; write a duration";
                 self.note_at(&field, reason);

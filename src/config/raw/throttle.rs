@@ -4,7 +4,9 @@ use crate::{
     config::{
         keys::{RETRY, THROTTLE},
         limiter::LimiterConfig,
-        reader::{ConfigReader, ConfigSection, Field, MAX_TIMEOUT, bytes, find, positive, span},
+        reader::{
+            ConfigReader, ConfigSection, Field, LimiterName, MAX_TIMEOUT, bytes, positive, span,
+        },
         throttle::{PausedLimiters, RetryConfig, ThrottleConfig},
         unit::Span,
         yaml::YamlValue,
@@ -111,8 +113,8 @@ impl ConfigReader {
         let mut paused = Vec::new();
         for (i, node) in items.iter().enumerate() {
             let item: Field<'_> = field.item(i, node);
-            let named = |name: &str| find(name, "limiter", limiters, |limiter| &limiter.name);
-            let Some(limiter) = self.scalar(&item, named) else { continue };
+            let named = self.limiter_named(&item, limiters, |_| Ok(()));
+            let Some(LimiterName::Known(limiter)) = named else { continue };
             match paused.contains(&limiter) {
                 true => self.note_at(&item, "named twice"),
                 false => paused.push(limiter),

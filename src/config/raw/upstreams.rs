@@ -6,7 +6,8 @@ use crate::{
         keys::{CHARGE, HEALTH, RESERVED_COST, UPSTREAM},
         limiter::{Charge, LimiterConfig},
         reader::{
-            ConfigReader, ConfigSection, Field, MAX_TIMEOUT, at_most, find, join, positive, span,
+            ConfigReader, ConfigSection, Field, LimiterName, MAX_TIMEOUT, at_most, join, positive,
+            span,
         },
         settings::Upstream,
         throttle::ThrottleConfig,
@@ -96,7 +97,7 @@ impl ConfigReader {
         upstream.preserve_host = self.switch(&section, "preserve_host");
         upstream.forwarded = self.switch(&section, "forwarded");
         upstream.headers = self.header_rules(&section, &upstream.targets);
-        upstream.limiters = self.charges(&section, limiters);
+        (upstream.limiters, upstream.missing) = self.charges(&section, limiters);
         upstream.throttle = self.throttle(&section, limiters);
         if upstream.throttle.rules.when.iter().any(Condition::reads_body) {
             refuse_compression(&mut upstream.headers.request);
@@ -178,43 +179,51 @@ impl ConfigReader {
         targets
     }
 
-    /// Reads the limiters that a section names, each of which may occur once.
+    /// Reads the limiters that a section names, each of which may occur once. The second list has the names that only
+    /// `limits_from` can add.
     pub(super) fn charges(
         &mut self,
         section: &ConfigSection<'_>,
         limiters: &[LimiterConfig],
-    ) -> Vec<Charge> {
-        let Some(field) = section.get("limiters") else { return Vec::new() };
+    ) -> (Vec<Charge>, Vec<String>) {
+        let (mut charges, mut missing): (Vec<Charge>, Vec<String>) = Default::default();
+        let Some(field) = section.get("limiters") else { return (charges, missing) };
         if let YamlValue::Map(_) = field.node.value {
             self.note_at(&field, "must be a list, as in `[a, { limiter: b, cost: 5 }]`");
-            return Vec::new();
+            return (charges, missing);
         }
-        let Some(items) = self.list(&field) else { return Vec::new() };
-        let mut charges: Vec<Charge> = Vec::new();
+        let Some(items) = self.list(&field) else { return (charges, missing) };
         for (i, node) in items.iter().enumerate() {
             let item = field.item(i, node);
-            let Some(charge) = self.charge(&item, limiters) else { continue };
-            if charges.iter().any(|other| other.limiter == charge.limiter) {
+            let Some((named, cost)) = self.charge(&item, limiters) else { continue };
+            let is_second = match &named {
+                LimiterName::Known(limiter) => charges.iter().any(|own| own.limiter == *limiter),
+                LimiterName::Missing(name) => missing.contains(name),
+            };
+            if is_second {
                 self.note_at(&item, "named twice; a request is charged once per limiter");
                 continue;
             }
-            charges.push(charge);
+            match named {
+                LimiterName::Known(limiter) => charges.push(Charge { limiter, cost }),
+                LimiterName::Missing(name) => missing.push(name),
+            }
         }
-        charges
+        (charges, missing)
     }
 
     /// Reads an entry under `limiters` of a route or upstream: a name, or a map with a cost.
-    fn charge(&mut self, item: &Field<'_>, limiters: &[LimiterConfig]) -> Option<Charge> {
-        let named = |name: &str| {
-            if unit::rate(name).is_ok() {
-                let reason = "is a rate; write it under `limiters:` at the top, as in `NAME: 5/s`, and \
-                              its name here";
-                return Err(reason.into());
-            }
-            find(name, "limiter", limiters, |limiter| &limiter.name)
+    fn charge(
+        &mut self,
+        item: &Field<'_>,
+        limiters: &[LimiterConfig],
+    ) -> Option<(LimiterName, Cost)> {
+        let is_no_rate = |name: &str| {
+            let reason = "is a rate; write it under `limiters:` at the top, as in `NAME: 5/s`, and its name here";
+            unit::rate(name).map_or(Ok(()), |_| Err(reason.to_owned()))
         };
         let YamlValue::Map(entries) = &item.node.value else {
-            return Some(Charge { limiter: self.scalar(item, named)?, cost: Cost::ONE });
+            return Some((self.limiter_named(item, limiters, is_no_rate)?, Cost::ONE));
         };
         if let [(key, node)] = &**entries
             && limiters.iter().any(|limiter| limiter.name == key.name)
@@ -237,15 +246,15 @@ impl ConfigReader {
             self.note(section.place, &path, "is missing: the name of the limiter that is charged");
             return None;
         };
-        let found = self.scalar(&name, named)?;
-        let Some((cost, field)) = cost else {
-            return Some(Charge { limiter: found, cost: Cost::ONE });
-        };
+        let found = self.limiter_named(&name, limiters, is_no_rate)?;
+        let Some((cost, field)) = cost else { return Some((found, Cost::ONE)) };
         let cost = cost?;
-        if let Some(reason) = never(&cost, &limiters[found]) {
+        if let LimiterName::Known(found) = found
+            && let Some(reason) = never(&cost, &limiters[found])
+        {
             self.note_at(&field, reason);
         }
-        Some(Charge { limiter: found, cost })
+        Some((found, cost))
     }
 }
 
@@ -313,6 +322,7 @@ fn plain(name: &str) -> Upstream {
         forwarded: false,
         headers: Rules::default(),
         limiters: Vec::new(),
+        missing: Vec::new(),
         throttle: ThrottleConfig::default(),
     }
 }

@@ -7,7 +7,7 @@ use crate::{
         auto_margin::AutoMargin,
         auto_rate::{AutoRate, nanohertz},
     },
-    config::{AutoRule, Config, LimiterConfig, Mode, Scope},
+    config::{AutoRule, Config, LimitRow, LimiterConfig, Mode, Scope},
 };
 use rstest::rstest;
 use std::collections::HashSet;
@@ -396,4 +396,45 @@ fn the_part_of_a_rate(
     );
     let rates = &parse(&yaml).expect("a config").limiters[0].rates;
     assert_eq!(rates[0].share(gateways, flows).to_string(), part);
+}
+
+/// A name that the file does not have may be a row of `limits_from`. Without that key it is a mistake.
+#[test]
+fn a_limiter_may_be_a_row() {
+    let text = |limits_from: &str| {
+        format!(
+            "{limits_from}\nlimiters: {{ search: 5/s }}\n\
+             upstreams: {{ v: {{ url: http://a, limiters: [row, search], throttle: {{ pauses: [other, search] }} }} }}\n\
+             routes:\n- {{ suffix: /a, limiters: [{{ limiter: serch, cost: 99 }}, row], max_wait: 50% }}\n- suffix: /b\n"
+        )
+    };
+    let error = parse(&text("")).expect_err("must be refused").to_string();
+    assert_eq!(error.lines().count(), 4, "{error}");
+    let config = parse(&text("limits_from: { url: 'postgres://a', query: q }")).expect("a config");
+    assert_eq!(config.upstreams[0].missing, ["row"]);
+    assert_eq!(config.routes[0].missing, ["serch", "row"]);
+    assert_eq!(config.routes[1].missing, ["row"]);
+    assert!(config.routes[0].covers(&config.routes[1]));
+    assert!(!config.routes[1].covers(&config.routes[0]));
+    assert_eq!(
+        config.missing_warnings(),
+        [
+            "upstreams.v.limiters[0]: the limiter `row` is not in the file: its requests get 503 until `limits_from` has \
+             such a row",
+            "upstreams.v.throttle.pauses[0]: the limiter `other` is not in the file: its requests get 503 until \
+             `limits_from` has such a row",
+            "routes[0].limiters[0].limiter: the limiter `serch` is not in the file (did you mean `search`?): its requests \
+             get 503 until `limits_from` has such a row",
+        ]
+    );
+    let row = |name: &str, rate: &str| LimitRow {
+        name: name.into(),
+        columns: vec![("rate".into(), rate.into())],
+    };
+    let rows = [row("row", "3/s"), row("serch", "99/s"), row("other", "1/s")];
+    let whole = config.with_rows(&rows).expect("a config");
+    assert!(whole.missing.is_empty() && whole.routes.iter().all(|route| route.missing.is_empty()));
+    assert_eq!(whole.routes[0].limiters.len(), 3);
+    let error = config.with_rows(&[row("serch", "98/s")]).expect_err("must be refused").to_string();
+    assert!(error.contains("a cost of 99 is more than `serch` can ever give"), "{error}");
 }

@@ -4,7 +4,7 @@
 use crate::upstream::Target;
 use http::HeaderValue;
 
-/// The replacements for the values of one header. Of the beginnings that match, the longest is replaced.
+/// The replacements for the values of one header. The longest beginning that matches is replaced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replacement {
     /// Whether they follow from the URLs of the upstream.
