@@ -28,7 +28,7 @@ pub use limit_row::LimitRow;
 pub use limiter::{AutoRule, Charge, FailurePolicy, LimiterConfig, Mode, Scope};
 pub use limits_from::{DatabaseKind, DatabaseUrl, LimitsFrom, MissingLimiter};
 pub use mistake::{ConfigError, Mistake, Position};
-pub use settings::{AccessLog, Config, Route, StoreConfig, Upstream};
+pub use settings::{AccessLog, Config, EventFormat, Route, StoreConfig, Upstream};
 pub use throttle::{PausedLimiters, RetryConfig, ThrottleConfig};
 pub use unit::Rate;
 pub(crate) use unit::duration;

@@ -155,6 +155,15 @@ impl Template {
         &self.text
     }
 
+    /// The names of its parts that have one, such as `shop` for `{query.shop}`.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.pieces.iter().filter_map(|piece| match piece {
+            TemplatePiece::Part(Part::Header(name)) => Some(name.as_str()),
+            TemplatePiece::Part(Part::Query(name) | Part::PathParameter(name)) => Some(name),
+            _ => None,
+        })
+    }
+
     /// The headers that are parts of the template, such as `x-shop` for `{header.x-shop}`.
     pub fn headers(&self) -> impl Iterator<Item = &HeaderName> {
         self.pieces.iter().filter_map(|piece| match piece {

@@ -1,5 +1,6 @@
 //! The way of a request: validate ─▶ route ─▶ limit ─▶ upstream, and the answer at the end. [`Proxy::serve`] is all of it.
 
+mod access_line;
 mod arrival;
 mod attempt;
 mod body;
@@ -160,7 +161,7 @@ impl Proxy {
         let is_grpc = is_http2 && grpc::is_call(request);
         let seen = HeaderFlags::of(request.headers());
         let id = self.0.ids.of(request.headers_mut(), seen);
-        let record = Record::new(&self.0.plan, self.own(), client, id, request);
+        let record = Record::new(self, client, id, request);
         let mut exchange = Exchange { record, client, is_http2, is_grpc, closes: false };
         let outcome = match self.route(&mut exchange.record, client, (request, body), seen) {
             Ok(mut routed) => {

@@ -57,7 +57,7 @@ pub(super) fn demo(port: u16, admin_port: u16, vendor_port: u16) -> Result<(), C
     );
     let config =
         Config::parse(&text, "demo", Path::new("."), &|_| None).map_err(CommandError::usage)?;
-    let (access_log, _flush) = log::start(Some(AccessLog::Off))?;
+    let (access_log, _flush) = log::start(Some(AccessLog::Off), None)?;
     let server = Server::bind(config, access_log).map_err(anyhow::Error::new)?;
     let (gateway, admin) = server.addresses();
     print(&format!(

@@ -1,9 +1,9 @@
-//! Starts the log: events for operators on stderr, access lines on stdout, as text on a terminal and as JSON otherwise.
+//! Starts the log: events for operators on stderr, access lines on stdout, in the forms of the configuration.
 //! `PACEWAY_LOG` chooses the events that are written.
 
 use super::CommandError;
 use crate::{
-    config::AccessLog,
+    config::{AccessLog, EventFormat},
     log::{LogStream, flush},
     suggest::suggest,
 };
@@ -46,7 +46,10 @@ pub(super) struct Flush;
 /// # Errors
 ///
 /// A usage error if `PACEWAY_LOG` is not understood, or an error of the system that gives no thread or file descriptor.
-pub(super) fn start(access: Option<AccessLog>) -> Result<(bool, Flush), CommandError> {
+pub(super) fn start(
+    access: Option<AccessLog>,
+    format: Option<EventFormat>,
+) -> Result<(bool, Flush), CommandError> {
     let events = match env::var(VARIABLE) {
         Ok(text) => targets(&text).map_err(CommandError::usage)?,
         Err(env::VarError::NotPresent) => targets("").map_err(CommandError::usage)?,
@@ -74,9 +77,10 @@ pub(super) fn start(access: Option<AccessLog>) -> Result<(bool, Flush), CommandE
     };
     let terminal = io::stderr().is_terminal();
     let layer = fmt::layer().with_target(false).with_ansi(terminal).with_writer(move || stderr);
-    let events: Boxed = match terminal {
-        true => layer.with_filter(events).boxed(),
-        false => {
+    let otherwise = if terminal { EventFormat::Text } else { EventFormat::Json };
+    let events: Boxed = match format.unwrap_or(otherwise) {
+        EventFormat::Text => layer.with_filter(events).boxed(),
+        EventFormat::Json => {
             layer.json().flatten_event(true).with_current_span(false).with_filter(events).boxed()
         }
     };

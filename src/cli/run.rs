@@ -13,7 +13,7 @@ pub(super) fn run(file: Option<&Path>) -> Result<(), CommandError> {
     };
     let read = ConfigFile::new(&file).read().map_err(CommandError::usage)?;
     let (config, hash) = (&read.config, &read.hash);
-    let (access_log, _flush) = log::start(config.access_log)?;
+    let (access_log, _flush) = log::start(config.access_log, config.log)?;
     tracing::info!(file = %file.display(), hash, config = config.summary(), "configuration loaded");
     for warning in config.warnings() {
         tracing::warn!(file = %file.display(), warning, "configuration");

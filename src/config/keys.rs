@@ -6,6 +6,7 @@ mod charge;
 mod client;
 mod limiter;
 mod limits_from;
+mod observability;
 mod process;
 mod route;
 mod spec;
@@ -19,6 +20,7 @@ pub(super) use charge::{CHARGE, RESERVED_COST};
 pub(super) use client::{CLIENT, LIMITS, PATHS};
 pub(super) use limiter::LIMITER;
 pub(super) use limits_from::LIMITS_FROM;
+pub(super) use observability::{ACCESS_LOG, LOG};
 pub(super) use process::ROOT;
 pub(super) use route::ROUTE;
 pub(super) use spec::{KeySpec, Keys};
@@ -28,8 +30,10 @@ pub(super) use tls::{CERTIFICATE, STORE_TLS, TLS};
 pub(super) use upstream::{EDITS, HEADERS, HEALTH, UPSTREAM};
 
 /// The sections below the top of the file, in the order of the schema.
-pub(super) const SECTIONS: [&Keys; 19] = [
+pub(super) const SECTIONS: [&Keys; 21] = [
     &ADMIN,
+    &ACCESS_LOG,
+    &LOG,
     &STORE,
     &STORE_TLS,
     &TLS,

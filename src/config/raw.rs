@@ -7,6 +7,7 @@ mod clients;
 mod headers;
 mod limiters;
 mod limits_from;
+mod observability;
 mod rates;
 mod route_conflicts;
 mod route_paths;
@@ -22,7 +23,7 @@ use super::{
     limiter::FailurePolicy,
     mistake::{ConfigError, Mistake},
     reader::{ConfigReader, ConfigSection, Field, MAX_TIMEOUT, positive, span},
-    settings::{AccessLog, Config, StoreConfig},
+    settings::{Config, StoreConfig},
     yaml::{self, Outside, YamlValue},
 };
 use crate::store::{OnLoss, redis::RedisUrl};
@@ -85,7 +86,6 @@ impl ConfigReader {
         let admin = self.admin(&root);
         self.find_shared_address(&root, listen, admin.listen);
         let cores = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-        let logs = [("off", AccessLog::Off), ("text", AccessLog::Text), ("json", AccessLog::Json)];
         let on_or_off = [("on", true), ("off", false)];
         let drain_timeout = Duration::from_secs(30);
         let store = self.store(&root);
@@ -95,11 +95,14 @@ impl ConfigReader {
         let upstreams = self.upstreams(&root, &limiters);
         let paths = self.paths(&root);
         let routes = self.routes(&root, &limiters, &upstreams, &paths);
+        let (access_log, logs_user_agent) = self.access_log(&root);
         let mut config = Config {
             listen,
             admin,
             workers: self.get(&root, "workers", cores, workers),
-            access_log: self.one_of(&root, "access_log", &logs),
+            access_log,
+            logs_user_agent,
+            log: self.log(&root),
             drain_timeout: self.get(&root, "drain_timeout", drain_timeout, |text| {
                 span(text, Duration::ZERO, MAX_TIMEOUT)
             }),

@@ -29,6 +29,10 @@ pub struct Config {
     pub workers: NonZeroUsize,
     /// The form of access lines. `None` means text if stdout is a terminal, otherwise JSON.
     pub access_log: Option<AccessLog>,
+    /// Whether access lines have the client's user agent.
+    pub logs_user_agent: bool,
+    /// The form of events. `None` means text if stderr is a terminal, otherwise JSON.
+    pub log: Option<EventFormat>,
     /// The time that requests which run or wait have to finish after SIGTERM.
     pub drain_timeout: Duration,
     /// Whether a file that changes takes effect without a signal.
@@ -78,6 +82,15 @@ pub struct Config {
 pub enum AccessLog {
     /// No access lines are written.
     Off,
+    /// Each line is text, for people.
+    Text,
+    /// Each line is a JSON object, for programs.
+    Json,
+}
+
+/// The form of the events on stderr.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventFormat {
     /// Each line is text, for people.
     Text,
     /// Each line is a JSON object, for programs.

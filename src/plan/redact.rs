@@ -1,7 +1,7 @@
 //! Paths and queries as a log may show them: without the values of parameters that have the name of a secret, and
 //! bounded in length. Never logs by itself.
 
-use crate::key::{fold, is_secret};
+use crate::key::{Template, fold, is_secret, shown};
 use std::{borrow::Cow, collections::HashSet};
 
 /// The most bytes of a path, or of a query, that a log shows.
@@ -27,6 +27,16 @@ impl Redactor {
             return short(path.into());
         }
         short(self.hide(path, &[';', '/']))
+    }
+
+    /// Returns a key as pages show it, or `***` if a part of it has a name that the operator has added.
+    pub(crate) fn key(&self, template: Option<&Template>, key: &str) -> String {
+        let mut names = template.into_iter().flat_map(Template::names);
+        let is_hidden = |name: &str| self.own.contains(&fold(name.as_bytes()));
+        match !self.own.is_empty() && names.any(is_hidden) {
+            true => HIDDEN.to_owned(),
+            false => shown(key),
+        }
     }
 
     /// Returns the query, without its `?`, with the values of secrets hidden.

@@ -105,6 +105,12 @@ impl<'r, 'p> Attempt<'r, 'p> {
         self.indices.map_or(check, |indices| indices[check])
     }
 
+    /// Notes the limiter of a check as the one that bound the request.
+    fn bind(&mut self, check: usize) {
+        let limiter = self.policy.limiter(self.index(check));
+        self.record.bind(limiter, self.checks.get(check));
+    }
+
     /// Frees the refusal of the attempt before when this one waits for a slot, and not in a queue.
     fn forget_refusal(&mut self, slot: Option<Duration>) {
         if slot.is_some()
@@ -160,7 +166,7 @@ impl<'r, 'p> Attempt<'r, 'p> {
     /// Counts a refusal, and makes its answer.
     fn limited(&mut self, decision: &Decision) -> Failure {
         let (limiter, rate) = self.policy.owner(self.index(decision.bound_by));
-        self.record.bound = Some(limiter);
+        self.bind(decision.bound_by);
         // The answer has the fields of this refusal.
         self.record.quota = None;
         self.decided(limiter, Verdict::Refuse, decision.source);
@@ -255,7 +261,7 @@ impl Caller for Attempt<'_, '_> {
         if !self.is_counted {
             self.is_counted = true;
             if self.indices.is_none() {
-                self.record.bound = Some(self.policy.limiter(reservation.bound_by));
+                self.bind(reservation.bound_by);
             }
             self.count(reservation);
         }
@@ -269,7 +275,7 @@ impl Caller for Attempt<'_, '_> {
         if !self.is_counted {
             self.is_counted = true;
             let limiter = self.policy.limiter(self.index(waiter.bound_by));
-            self.record.bound = Some(limiter);
+            self.bind(waiter.bound_by);
             self.decided(limiter, Verdict::Wait, waiter.source);
         }
     }
@@ -282,7 +288,7 @@ impl Caller for Attempt<'_, '_> {
             self.log("refuse", check, bound_by, source, times);
         }
         if self.is_last_call {
-            self.record.bound = Some(self.policy.limiter(self.index(bound_by)));
+            self.bind(bound_by);
             return Failure::Draining { retry_after };
         }
         if !self.is_at_max_waiting || self.until.is_some() {
@@ -322,7 +328,7 @@ impl Caller for Attempt<'_, '_> {
         self.forget_refusal(time);
         let now = Instant::now();
         self.until.get_or_insert(now + self.budget);
-        self.record.bound = Some(limiter);
+        self.bind(bound_by);
         self.record.waits_since.get_or_insert(now);
         Ok(())
     }

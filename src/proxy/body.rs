@@ -1,6 +1,8 @@
 //! The body of a response: the upstream's, streamed, or our own. It never ends well when the upstream's did not.
 
-use super::{client::DisconnectWatch, read_ahead::ReadAhead, settling::Settling};
+use super::{
+    access_line::AccessLine, client::DisconnectWatch, read_ahead::ReadAhead, settling::Settling,
+};
 use crate::{
     limit::Reservation,
     upstream::{self, UnrequestedBody},
@@ -40,6 +42,14 @@ enum BodySource {
     ReadAhead(Box<ReadAheadBody>),
     /// Another body, which says the true cost of its request.
     Settling(Box<SettlingBody>),
+    /// Another body, whose end writes an access line.
+    Logged(Box<LoggedBody>),
+}
+
+#[derive(Debug)]
+struct LoggedBody {
+    body: Body,
+    line: Box<AccessLine>,
 }
 
 #[derive(Debug)]
@@ -108,6 +118,19 @@ impl Body {
         Self(BodySource::Settling(Box::new(SettlingBody { body: self, settling })))
     }
 
+    /// The same body, at whose end `line` is written.
+    pub(super) fn logged(self, line: Box<AccessLine>) -> Self {
+        Self(BodySource::Logged(Box::new(LoggedBody { body: self, line })))
+    }
+
+    /// The number of its bytes, if all of them are there.
+    pub(super) fn whole_len(&self) -> Option<u64> {
+        match &self.0 {
+            BodySource::Whole(bytes) => Some(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+            _ => self.is_end_stream().then_some(0),
+        }
+    }
+
     /// Keeps these until it has ended.
     pub(super) fn keep(
         &mut self,
@@ -121,7 +144,10 @@ impl Body {
             }
             BodySource::ReadAhead(body) => body.rest.keep(lease, unasked),
             // A response without a body ends here.
-            BodySource::Streamed(_) | BodySource::Whole(_) | BodySource::Settling(_) => {}
+            BodySource::Streamed(_)
+            | BodySource::Whole(_)
+            | BodySource::Settling(_)
+            | BodySource::Logged(_) => {}
         }
     }
 }
@@ -145,6 +171,7 @@ impl http_body::Body for Body {
                 None => Pin::new(&mut body.rest).poll_frame(cx),
             },
             BodySource::Settling(settling) => settling.poll_frame(cx),
+            BodySource::Logged(logged) => logged.poll_frame(cx),
         }
     }
 
@@ -154,6 +181,7 @@ impl http_body::Body for Body {
             BodySource::Whole(bytes) => bytes.is_none(),
             BodySource::ReadAhead(body) => body.is_end_stream(),
             BodySource::Settling(settling) => settling.body.is_end_stream(),
+            BodySource::Logged(logged) => logged.body.is_end_stream(),
         }
     }
 
@@ -161,6 +189,7 @@ impl http_body::Body for Body {
         match &self.0 {
             BodySource::Streamed(streamed) => streamed.body.size_hint(),
             BodySource::Settling(settling) => settling.body.size_hint(),
+            BodySource::Logged(logged) => logged.body.size_hint(),
             BodySource::Whole(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
             }
@@ -184,6 +213,21 @@ impl ReadAheadBody {
         };
         let length = self.start.length().zip(rest).map(|(start, rest)| start + rest);
         length.map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}
+
+// === impl LoggedBody ===
+
+impl LoggedBody {
+    fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        if let Some(Ok(frame)) = &frame {
+            self.line.sent += frame.data_ref().map_or(0, |data| data.len() as u64);
+        }
+        Poll::Ready(frame)
     }
 }
 

@@ -86,6 +86,7 @@ impl Proxy {
             reservation.spend();
         }
         record.sent();
+        record.sent_on(&connection);
         // As in `attempt`, whose future would cost each request copies of its response.
         let hears = (version == Version::HTTP_11).then_some(*client);
         let mut started = Instant::now();
@@ -138,6 +139,7 @@ impl Proxy {
     ) -> Result<(Response<upstream::ResponseBody>, HeaderFlags, AttemptTimes), UpstreamError> {
         let Exchange { record, client, .. } = exchange;
         let hears = (outgoing.version == Version::HTTP_11).then_some(*client);
+        record.sent_on(&connection);
         let mut started = Instant::now();
         let Outgoing { added, upload, replay, .. } = outgoing;
         let inform = interim::pass(hears, upload);

@@ -1,28 +1,24 @@
 //! The counts and the access line of a request. They are written when the record is dropped, however the request ends.
 
 use super::{
-    Client,
+    Body, Client, Proxy,
+    access_line::{self, AccessLine, LoggedResult},
     quota_left::QuotaLeft,
-    request_id::{self, X_REQUEST_ID},
-    validate,
+    request_id::X_REQUEST_ID,
 };
 use crate::{
     answer::Failure,
     metrics::Outcome,
-    plan::{Plan, Redactor, WorkerCounters},
+    plan::{Plan, WorkerCounters},
+    store::Check,
+    upstream::Connection,
 };
 use bytes::Bytes;
-use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version,
-    header::HOST,
-};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use std::{fmt::Write, net::IpAddr, time::Duration};
 use tokio::time::Instant;
 
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
-/// The status in the access log of a request whose client left, as in nginx.
-const CLIENT_LEFT: u16 = 499;
-
 /// The record of one request, from its head to the head of its answer.
 pub(super) struct Record<'a> {
     plan: &'a Plan,
@@ -36,7 +32,7 @@ pub(super) struct Record<'a> {
     status: Option<StatusCode>,
     sent: bool,
     /// The index of the limiter that bound the request.
-    pub(super) bound: Option<usize>,
+    bound: Option<usize>,
     /// Whether a limiter in mode `observe` would have held or refused it.
     pub(super) observed: bool,
     /// How long the request was held, before the first attempt at the upstream and before the second.
@@ -49,19 +45,7 @@ pub(super) struct Record<'a> {
     pub(super) attempts: u32,
     /// The level of the limiter that bound it, if each answer has that.
     pub(super) quota: Option<Box<QuotaLeft>>,
-    line: Option<Box<AccessLine<'a>>>,
-}
-
-/// The values that only the access log needs. The log shows the host, the request id and the trace id, and no other
-/// header.
-struct AccessLine<'a> {
-    redactor: &'a Redactor,
-    trace_id: Option<Box<str>>,
-    client: IpAddr,
-    version: Version,
-    method: Method,
-    host: Option<HeaderValue>,
-    uri: Uri,
+    line: Option<Box<AccessLine>>,
 }
 
 /// The outcome of a request that the upstream has answered.
@@ -75,20 +59,9 @@ pub(super) fn forwarded(wait: Duration, observed: bool) -> Outcome {
 
 /// Counts and logs bytes that were answered without having become a request.
 pub(super) fn unparsed(plan: &Plan, counters: &WorkerCounters, client: IpAddr, status: StatusCode) {
-    let outcome = Outcome::BadRequest;
-    counters.no_route.requests.count(outcome);
+    counters.no_route.requests.count(Outcome::BadRequest);
     if plan.redactor.is_some() {
-        tracing::info!(
-            target: "paceway::access",
-            client = %client,
-            method = "-",
-            path = "-",
-            route = "-",
-            limiter = "-",
-            outcome = outcome.name(),
-            wait_ms = 0.0,
-            status = status.as_u16(),
-        );
+        access_line::unparsed(client, status);
     }
 }
 
@@ -96,24 +69,15 @@ pub(super) fn unparsed(plan: &Plan, counters: &WorkerCounters, client: IpAddr, s
 
 impl<'a> Record<'a> {
     pub(super) fn new<B>(
-        plan: &'a Plan,
-        counters: &'a WorkerCounters,
+        proxy: &'a Proxy,
         client: &Client,
         id: HeaderValue,
         request: &Request<B>,
     ) -> Self {
-        let line = |redactor| AccessLine {
-            redactor,
-            trace_id: request_id::trace_id(request.headers()).map(Into::into),
-            client: client.client_ip(request.headers(), &plan.config.trusted_proxies),
-            version: request.version(),
-            method: request.method().clone(),
-            host: request.headers().get(HOST).cloned(),
-            uri: request.uri().clone(),
-        };
+        let plan = &*proxy.0.plan;
         Self {
             plan,
-            counters,
+            counters: proxy.own(),
             id,
             route: None,
             started: Instant::now(),
@@ -127,7 +91,7 @@ impl<'a> Record<'a> {
             upstream: None,
             attempts: 1,
             quota: None,
-            line: plan.redactor.as_ref().map(|redactor| Box::new(line(redactor))),
+            line: plan.redactor.is_some().then(|| AccessLine::new(proxy, client, request)),
         }
     }
 
@@ -135,6 +99,21 @@ impl<'a> Record<'a> {
     pub(super) fn waited(&mut self) {
         if let Some(since) = self.waits_since.take() {
             self.wait += since.elapsed();
+        }
+    }
+
+    /// Notes the limiter that bound, and for the access line the check of the request there.
+    pub(super) fn bind(&mut self, limiter: usize, check: Option<&Check>) {
+        self.bound = Some(limiter);
+        if let (Some(line), Some(check)) = (&mut self.line, check) {
+            line.charged(limiter, check);
+        }
+    }
+
+    /// Notes the connection on which the request is sent, for the access line.
+    pub(super) fn sent_on(&mut self, connection: &Connection) {
+        if let Some(line) = &mut self.line {
+            line.sent_on(connection);
         }
     }
 
@@ -194,55 +173,35 @@ impl<'a> Record<'a> {
         self.outcome = forwarded(self.wait, self.observed);
     }
 
-    fn log(&self, line: &AccessLine<'_>) {
-        let bound = self.bound.map(|limiter| self.plan.limiters[limiter].limiter.name.as_str());
-        let millis = |span: Duration| (span.as_secs_f64() * 1e6).round() / 1e3;
-        let route = self.route.map(|route| &self.plan.config.routes[route]);
-        let upstream = route.map(|route| &self.plan.config.upstreams[route.upstream].name);
-        tracing::info!(
-            target: "paceway::access",
-            request_id = self.id.to_str().unwrap_or("-"),
-            trace_id = line.trace_id.as_deref(),
-            client = %line.client,
-            protocol = line.protocol(),
-            method = line.method(),
-            host = line.host(),
-            path = &*line.redactor.path(line.uri.path()),
-            query = line.uri.query().map(|query| line.redactor.query(query)).as_deref(),
-            route = route.map_or("-", |route| &route.name),
-            upstream = upstream.map(String::as_str),
-            limiter = bound.unwrap_or("-"),
-            outcome = self.outcome.name(),
-            wait_ms = millis(self.wait),
-            upstream_ms = self.upstream.map(millis),
-            attempts = (self.attempts > 1).then_some(self.attempts),
-            status = self.status.map_or(CLIENT_LEFT, |status| status.as_u16()),
-        );
-    }
-}
-
-// === impl AccessLine ===
-
-impl AccessLine<'_> {
-    fn protocol(&self) -> &'static str {
-        match self.version {
-            Version::HTTP_10 => "HTTP/1.0",
-            Version::HTTP_2 => "h2",
-            _ => "HTTP/1.1",
+    /// The access line of an answer with this body, which is written when the body has ended; `None` if the body is whole,
+    /// or if no line is written.
+    pub(super) fn line_of(&mut self, body: &Body) -> Option<Box<AccessLine>> {
+        let mut line = self.line.take()?;
+        match body.whole_len() {
+            Some(bytes) => {
+                line.sends_whole(bytes);
+                self.line = Some(line);
+                None
+            }
+            None => {
+                line.result = Some(self.result());
+                Some(line)
+            }
         }
     }
 
-    /// The method as it was sent, up to 32 characters: no method that a route can name is longer.
-    fn method(&self) -> &str {
-        let method = self.method.as_str();
-        &method[..method.len().min(32)]
-    }
-
-    /// The host that the request was for, if it is a valid one.
-    fn host(&self) -> Option<&str> {
-        let own = self.host.as_ref().and_then(|host| host.to_str().ok());
-        let host = self.uri.authority().map(|authority| authority.as_str()).or(own)?;
-        (host.len() <= 260 && validate::is_host(host.as_bytes())).then_some(host)
+    fn result(&self) -> LoggedResult {
+        LoggedResult {
+            id: self.id.clone(),
+            route: self.route,
+            bound: self.bound,
+            started: self.started,
+            outcome: self.outcome,
+            status: self.status,
+            wait: self.wait,
+            upstream: self.upstream,
+            attempts: if self.sent { self.attempts } else { 0 },
+        }
     }
 }
 
@@ -269,8 +228,8 @@ impl Drop for Record<'_> {
             let spent = self.started.elapsed().saturating_sub(self.wait + upstream);
             self.counters.overhead.0.record(spent);
         }
-        if let Some(line) = &self.line {
-            self.log(line);
+        if let Some(mut line) = self.line.take() {
+            line.result = Some(self.result());
         }
     }
 }

@@ -44,6 +44,7 @@ impl Proxy {
         // If the upstream has seen nothing of the request, the second attempt gets no time of its own.
         let from = if again.is_seen() { now } else { *started };
         *started += now - failed_at;
+        record.sent_on(&connection);
         again.send(connection, routed.request, added, (from, replay), inform).await
     }
 

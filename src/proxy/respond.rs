@@ -16,6 +16,15 @@ pub enum Ending {
     ClientGone,
 }
 
+/// The same answer, whose end writes the access line.
+#[inline]
+fn logged(response: Response<Body>, exchange: &mut Exchange<'_>) -> Response<Body> {
+    match exchange.record.line_of(response.body()) {
+        Some(line) => response.map(|body| body.logged(line)),
+        None => response,
+    }
+}
+
 /// Makes the answer of a request, and counts and logs the request.
 pub(super) fn finish(
     outcome: Result<Response<Body>, Failure>,
@@ -25,13 +34,13 @@ pub(super) fn finish(
     let mut response = match outcome {
         Ok(response) => {
             exchange.record.answered(response.status());
-            response
+            logged(response, exchange)
         }
         Err(failure) => {
             let response = exchange.record.refusal(&failure, exchange.is_grpc);
             is_gone = failure.outcome() == Outcome::Cancelled;
             exchange.closes |= failure.ends_connection();
-            response.map(Body::whole)
+            logged(response.map(Body::whole), exchange)
         }
     };
     if exchange.is_http2 || !(exchange.closes || exchange.client.boundary.is_doubtful()) {

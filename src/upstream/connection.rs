@@ -9,7 +9,7 @@ use super::{
     target::Target,
     wire::Wire,
 };
-use std::{fmt, sync::Arc};
+use std::{fmt, net::SocketAddr, sync::Arc};
 
 /// A connection that is reserved for one request. Dropping it closes an HTTP/1.1 connection, or gives an HTTP/2 stream up.
 pub struct Connection {
@@ -26,6 +26,15 @@ impl Connection {
     /// The target that the connection leads to: a request names its host, and its path begins with its base path.
     pub fn target(&self) -> &Target {
         self.pool.target_of(&self.address)
+    }
+
+    /// The address of the other end.
+    pub fn peer(&self) -> Option<SocketAddr> {
+        match (&self.wire, &self.address.sockets[..]) {
+            // `localhost` has two addresses, of which one was reached.
+            (Wire::Http1(wire), [_, _, ..]) => wire.peer(),
+            (_, all) => all.first().copied(),
+        }
     }
 
     /// Whether the connection speaks HTTP/2, which has no `Upgrade`.

@@ -31,6 +31,7 @@ use output::OutputBuffer;
 use std::{
     future::{Future, poll_fn},
     io,
+    net::SocketAddr,
     pin::{Pin, pin},
     task::{Context, Poll, Waker, ready},
     time::Duration,
@@ -82,6 +83,11 @@ pub(super) enum H1Outcome {
 // === impl H1Connection ===
 
 impl H1Connection {
+    /// The address of the other end, unless the connection is lost.
+    pub(super) fn peer(&self) -> Option<SocketAddr> {
+        self.io.peer()
+    }
+
     /// Makes a connection of a connected stream. `response_timeout` sets its timer for the first request.
     pub(super) fn over(
         io: UpstreamStream,

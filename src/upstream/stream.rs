@@ -3,6 +3,7 @@
 
 use std::{
     io::{self, IoSlice},
+    net::SocketAddr,
     pin::Pin,
     sync::{
         Arc,
@@ -55,6 +56,14 @@ impl UpstreamStream {
 
     fn new(io: Kind) -> Self {
         Self { io, traffic: Arc::new(BytesRead { read: AtomicU64::new(0) }) }
+    }
+
+    /// The address of the other end, unless the connection is lost.
+    pub(super) fn peer(&self) -> Option<SocketAddr> {
+        match &self.io {
+            Kind::Plain(stream) => stream.peer_addr().ok(),
+            Kind::Tls(stream) => stream.get_ref().0.peer_addr().ok(),
+        }
     }
 
     /// The counter of the bytes that were read. It stays valid when hyper owns the stream.

@@ -2,7 +2,12 @@
 
 use crate::support::{Conn, Gateway, Reply, Upstream, eventually, reply, request};
 use rstest::rstest;
-use serde_json::json;
+use serde_json::{Value, json};
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    process::{Command, Stdio},
+};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
@@ -109,6 +114,114 @@ async fn a_line_of_a_refused_request_shows_no_host_that_is_none_and_no_end_of_a_
     let line = gateway.line(&path).await;
     assert_eq!((&line["host"], &line["outcome"]), (&json!(null), &json!("bad_request")));
     assert_eq!(line["query"], path);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_has_what_the_request_cost_and_what_was_sent() {
+    let upstream = Upstream::start(|call| match call.target.as_str() {
+        // A body whose length only its end says.
+        "/streamed" => Reply::raw(
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n3\r\nfgh\r\n0\r\n\r\n",
+        ),
+        _ => reply("200 OK", &[], "ok"),
+    })
+    .await;
+    let gateway = Gateway::start(&format!(
+        "upstreams: {{ vendor: \"{}\" }}
+access_log: {{ format: json, user_agent: on }}
+redact: [voucher]
+limiters:
+  shop: {{ rate: 5/hour, key: \"{{header.x-shop}}\" }}
+  secret: {{ rate: 100/s, key: \"{{header.x-api-key}}\" }}
+  voucher: {{ rate: 100/s, key: \"{{query.voucher}}\" }}
+  one: 100/s
+routes:
+- {{ suffix: /streamed, limiters: [{{ limiter: shop, cost: 2 }}] }}
+- {{ suffix: /secret, limiters: [secret] }}
+- {{ suffix: /voucher, limiters: [voucher] }}
+- {{ suffix: /one, limiters: [one] }}
+- {{ suffix: /free }}
+",
+        upstream.url()
+    ))
+    .await;
+    let fields =
+        [("X-Shop", "s 1"), ("X-Api-Key", "hunter2"), ("User-Agent", "curl/8"), ("Referer", "x")];
+    let lines = async |target: &str, status: u16| {
+        let answer = gateway.ask(target, &fields).await.answer().await.expect("an answer");
+        assert_eq!(answer.status, status);
+        let path = target.split('?').next().unwrap_or_default();
+        eventually("its line", async || {
+            let line = gateway.access().into_iter().rev().find(|line| line["path"] == path)?;
+            (line["status"] == status).then_some((line, answer.body.len()))
+        })
+        .await
+    };
+    let assert_line = |line: &Value, expected: Value| {
+        for (name, value) in expected.as_object().expect("an object") {
+            assert_eq!(&line[name], value, "{name} of {line}");
+        }
+        assert!(line["total_ms"].as_f64() >= line["upstream_ms"].as_f64(), "{line}");
+    };
+    let sent = json!({ "attempts": 1, "upstream_address": upstream.address().to_string() });
+    let (streamed, length) = lines("/streamed", 200).await;
+    assert_line(&streamed, sent.clone());
+    let expected = json!({ "limiter": "shop", "key": "s%201", "cost": 2, "bytes_sent": 8, "user_agent": "curl/8" });
+    assert_line(&streamed, expected);
+    assert_eq!(length, 8);
+    lines("/streamed", 200).await;
+    // A refusal is a body of the gateway, and was not sent.
+    let (refused, length) = lines("/streamed", 429).await;
+    let expected = json!({ "key": "s%201", "cost": 2, "bytes_sent": length, "attempts": null, "upstream_address": null });
+    assert_line(&refused, expected);
+    let (secret, _) = lines("/secret", 200).await;
+    let key = secret["key"].as_str().expect("a hash");
+    assert!(key.starts_with("%23") && key.len() == 35, "{key}");
+    let (voucher, _) = lines("/voucher?voucher=hunter2", 200).await;
+    assert_line(&voucher, json!({ "key": "***", "cost": 1, "query": "voucher=***" }));
+    let (one, _) = lines("/one", 200).await;
+    assert_line(&one, json!({ "limiter": "one", "key": null, "cost": 1, "bytes_sent": 2 }));
+    let (free, _) = lines("/free", 200).await;
+    assert_line(&free, json!({ "limiter": "-", "key": null, "cost": null, "bytes_sent": 2 }));
+    assert_line(&free, sent);
+    // The head of an answer without its body.
+    let mut conn = Conn::to(gateway.listen).await.expect("connect");
+    conn.send(request("HEAD", "/nowhere", &[])).await.expect("send");
+    conn.head().await.expect("an answer");
+    assert_eq!(gateway.line("/nowhere").await["bytes_sent"], 0);
+}
+
+/// The first line on stderr of a gateway with this configuration at its top.
+fn first_event(top: &str) -> String {
+    let dir = tempfile::tempdir().expect("a folder");
+    let yaml = format!(
+        "{top}\nlisten: 127.0.0.1:0\nadmin: 127.0.0.1:0\nupstream: http://a.invalid\nroutes: [{{ suffix: /x }}]\n"
+    );
+    fs::write(dir.path().join("paceway.yaml"), yaml).expect("a file");
+    let mut gateway = Command::new(env!("CARGO_BIN_EXE_paceway"))
+        .arg("run")
+        .current_dir(dir.path())
+        .stderr(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("a gateway");
+    let mut line = String::new();
+    let stderr = gateway.stderr.take().expect("a pipe");
+    BufReader::new(stderr).read_line(&mut line).expect("a line");
+    gateway.kill().expect("a process");
+    gateway.wait().expect("its end");
+    line
+}
+
+#[rstest]
+#[case::text("log: text", false)]
+#[case::long_form("log: { format: text }", false)]
+#[case::json("log: json", true)]
+#[case::without_a_terminal("", true)]
+fn events_have_the_form_of_the_configuration(#[case] top: &str, #[case] is_json: bool) {
+    let line = first_event(top);
+    assert!(line.contains("configuration loaded"), "{line}");
+    assert_eq!(serde_json::from_str::<Value>(&line).is_ok(), is_json, "{line}");
 }
 
 /// Secrets in each part of a request and of an answer, at every level.

@@ -108,8 +108,8 @@ fn json(line: &str) -> Result<LoggedRequest, LineError> {
     insert(&mut headers, HOST, host.as_deref());
     Ok(LoggedRequest {
         format: LogFormat::Json,
-        // The line is written when the answer begins.
-        at: time.as_microsecond() - waited.unwrap_or_default() - took,
+        // The line is written at the end of the answer; before the gateway wrote `total_ms`, at its beginning.
+        at: time.as_microsecond() - micros("total_ms").unwrap_or(waited.unwrap_or_default() + took),
         method: method_of(method)?,
         uri: target_of(&target)?,
         host,

@@ -50,10 +50,26 @@ pub(in crate::config) const ROOT: Keys = Keys {
         KeySpec {
             name: "access_log",
             algorithms: "",
-            kind: "`off` `text` `json`",
+            kind: "`off` `text` `json` or [map](#access_log-log)",
             default: "`text` when stdout is a terminal, otherwise `json`",
             meaning: "one line per request on stdout, see [Logs](#logs)",
-            schema: r##""anyOf": [{ "enum": ["off", "text", "json", false, null] }, { "$ref": "#/$defs/variable" }]"##,
+            schema: r##""anyOf": [
+  { "enum": ["off", "text", "json", false, null] },
+  { "$ref": "#/$defs/variable" },
+  { "title": "the long form", "$ref": "#/$defs/access_log" }
+]"##,
+        },
+        KeySpec {
+            name: "log",
+            algorithms: "",
+            kind: "`text` `json` or [map](#access_log-log)",
+            default: "`text` when stderr is a terminal, otherwise `json`",
+            meaning: "the form of the events on stderr, see [Logs](#logs)",
+            schema: r##""anyOf": [
+  { "enum": ["text", "json", null] },
+  { "$ref": "#/$defs/variable" },
+  { "title": "the long form", "$ref": "#/$defs/log" }
+]"##,
         },
         KeySpec {
             name: "drain_timeout",
@@ -148,8 +164,9 @@ pub(in crate::config) const ROOT: Keys = Keys {
             kind: "list of at most 100 names",
             default: "none",
             meaning: "query parameters whose values no log shows, besides those that [are always \
-                      hidden](http.md#the-access-log). Case, `-` and `_` do not matter. (No log shows the value \
-                      of any header except the host, the request id and the trace id.)",
+                      hidden](http.md#the-access-log). Case, `-` and `_` do not matter. Keys \
+                      of limiters with such a name are hidden, too. (A log shows the host, the request id, the trace id, the \
+                      keys of limiters, hashed where they are secret, by configuration the user agent, and no other header.)",
             schema: r##""type": ["array", "null"],
 "default": [],
 "maxItems": 100,
@@ -288,6 +305,8 @@ pub(in crate::config) const ROOT: Keys = Keys {
         meant("dns", &["resolver"]),
         meant("nameservers", &["resolver"]),
         meant("mask", &["redact"]),
+        meant("log_format", &["log"]),
+        meant("logging", &["log"]),
         meant("rate_limit_headers", &["ratelimit_headers"]),
         elsewhere("timeout", TIMEOUT),
         elsewhere("timeouts", TIMEOUT),

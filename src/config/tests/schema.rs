@@ -17,6 +17,8 @@ fn schema_and_parser_know_the_same_keys() {
     };
     defined("", &keys::ROOT);
     defined("/$defs/admin", &keys::ADMIN);
+    defined("/$defs/access_log", &keys::ACCESS_LOG);
+    defined("/$defs/log", &keys::LOG);
     defined("/$defs/store", &keys::STORE);
     defined("/$defs/store_tls", &keys::STORE_TLS);
     defined("/$defs/upstream", &keys::UPSTREAM);

@@ -173,6 +173,9 @@ fn is_measure(path: &str) -> bool {
         "read",
         "shutdown_delay",
         "ratelimit_headers",
+        "log",
+        "format",
+        "user_agent",
     ];
     let path = path.trim_end_matches(|c: char| c == ']' || c == '[' || c.is_ascii_digit());
     let key = path.rsplit('.').next().unwrap_or_default();
