@@ -2,9 +2,11 @@
 //! never receives a request of a caller.
 
 mod access;
+mod dashboard;
 mod keys;
 mod limiters;
 mod overrides;
+mod page;
 mod page_error;
 mod pages;
 mod reload;
@@ -23,14 +25,15 @@ use crate::{
     },
 };
 use axum::{
-    Json, Router,
+    Extension, Json, Router,
     extract::{FromRef, State},
     http::{StatusCode, header::CONTENT_TYPE},
     middleware::from_fn_with_state,
     response::IntoResponse,
     routing::{any, get, post, put},
 };
-
+use dashboard::Dashboard;
+pub(crate) use dashboard::EventStream;
 use metrics_exporter_prometheus::PrometheusHandle;
 use page_error::PageError;
 use serde_json::json;
@@ -71,11 +74,21 @@ pub struct AdminParts {
     pub runtimes: Vec<RuntimeMetrics>,
 }
 
-/// Returns the router of all admin pages; [`pages`] lists them for operators.
+/// Returns the router of all admin pages; [`pages`] lists them for operators. The current runtime keeps the history that the
+/// dashboard draws.
 pub fn router(parts: AdminParts) -> Router {
     let state = Arc::new(parts);
+    let dashboard = Arc::new(Dashboard::new(&state));
+    tokio::spawn(dashboard.clone().keep(state.clone()));
     Router::new()
         .route("/", get(pages::index))
+        .route("/assets/{name}", get(page::file))
+        .route("/status", get(dashboard::status))
+        .route("/events", get(dashboard::events))
+        .route("/routes", get(dashboard::routes))
+        .route("/upstreams", get(dashboard::upstreams))
+        .route("/requests", get(dashboard::requests))
+        .route("/access", get(access::shown))
         .route("/metrics", get(measured))
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readyz))
@@ -99,6 +112,7 @@ pub fn router(parts: AdminParts) -> Router {
         .method_not_allowed_fallback(async || {
             PageError(StatusCode::METHOD_NOT_ALLOWED, "this page has other methods".into())
         })
+        .layer(Extension(dashboard))
         .with_state(state.clone())
         .layer(from_fn_with_state(state, access::guard))
 }

@@ -264,7 +264,8 @@ impl Failure {
         }
     }
 
-    fn retry_after(&self) -> Option<Micros> {
+    /// The time after which the caller may come back, as `Retry-After` says it, µs.
+    pub fn retry_after(&self) -> Option<Micros> {
         match self {
             Self::Limited { retry_after, .. }
             | Self::Throttled { retry_after, .. }

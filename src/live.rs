@@ -19,14 +19,14 @@ pub use clusters::clusters;
 pub use error::{ReloadError, UnusableUpstream};
 pub use file::{ConfigFile, ReadFile};
 pub use limits_status::LimitsStatus;
-pub use outcome::{LoadedConfig, Reloaded};
+pub use outcome::{LoadedConfig, MOST_RELOADS, ReloadNote, Reloaded};
 pub use parts::ConfigParts;
 pub use watcher::watch_file;
 
 use crate::{
     config::{Config, ConfigEdit, ConfigError, LimitRow},
     learn, metrics,
-    plan::{CountLedger, Plan},
+    plan::{CountLedger, ExchangeTotals, Plan},
     proxy::{CurrentProxy, Proxy},
     store::{Check, Store, StoreAdmin},
     upstream::{self, Cluster, Pool, Sockets},
@@ -60,6 +60,8 @@ pub struct Live {
     /// other.
     seen: Mutex<Option<Fingerprint>>,
     loaded: Mutex<LoadedConfig>,
+    /// The upstreams of the plan. `changing` has them, too, and is held for as long as a change takes.
+    clusters: Mutex<Vec<Arc<Cluster>>>,
     /// The state of `limits_from`; `None` if the configuration has none.
     limits: Mutex<Option<LimitsStatus>>,
 }
@@ -107,6 +109,7 @@ impl Live {
             store: OnceLock::new(),
             runtime: Handle::current(),
             seen: Mutex::new(parts.file.fingerprint),
+            clusters: Mutex::new(clusters.clone()),
             changing: Mutex::new(Changing { parts, clusters, sockets, workers: Vec::new() }),
             loaded: Mutex::new(loaded),
             limits: Mutex::default(),
@@ -225,6 +228,7 @@ impl Live {
         if let Some(store) = self.store.get() {
             learn::follow(&plan, before, store);
         }
+        *self.clusters.lock() = clusters.clone();
         changing.clusters = clusters;
         self.ledger.retire(before.clone());
         Ok(())
@@ -310,6 +314,16 @@ impl Live {
     /// The result of the last reload, and the hash of the configuration that is in use.
     pub fn loaded(&self) -> LoadedConfig {
         self.loaded.lock().clone()
+    }
+
+    /// The counts of each route and of each upstream of `plan`, by their indices, over all workers and earlier plans.
+    pub fn totals(&self, plan: &Plan) -> (Vec<ExchangeTotals>, Vec<ExchangeTotals>) {
+        self.ledger.totals(plan)
+    }
+
+    /// The upstreams that are in use, each with its name.
+    pub fn clusters(&self) -> Vec<Arc<Cluster>> {
+        self.clusters.lock().clone()
     }
 
     /// Writes all metrics as text: those of `exporter`, and the counts of the workers.

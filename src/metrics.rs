@@ -21,10 +21,11 @@ pub use exported::{
     store, store_health, store_losses, store_pace, store_up, tasks,
 };
 pub use handles::{
-    LimiterMetrics, RouteMetrics, SettledPermits, UpstreamMetrics, addresses, limiter_rate,
+    LimiterMetrics, RouteMetrics, SettledPermits, UpstreamMetrics, addresses, ejections,
+    limiter_rate, pauses, throttled,
 };
 pub use labels::{Outcome, Protocol, Refusal, RetryResult, Verdict};
-pub use times::TimeHistogram;
+pub use times::{TimeCounts, TimeHistogram};
 
 use lines::family;
 use metrics_exporter_prometheus::PrometheusHandle;

@@ -8,16 +8,20 @@ mod limiter_plan;
 mod previous;
 mod redact;
 mod remainders;
+mod recent;
 mod route_policy;
+mod totals;
 mod waiting;
 
 pub use auto_limit::{AutoLimit, Observed};
 pub use counters::WorkerCounters;
 pub use ledger::CountLedger;
 pub use limiter_plan::LimiterPlan;
+pub use recent::{MOST_RECENT, RecentReason, RecentRequest, RecentRequests};
 pub(crate) use redact::Redactor;
 pub(crate) use remainders::{Consequence, Remainders};
 pub(crate) use route_policy::RoutePolicy;
+pub use totals::{ExchangeTotals, ROUTE_KINDS, UPSTREAM_KINDS};
 pub(crate) use waiting::{Waiting, WaitingCounts};
 
 use crate::{
@@ -65,6 +69,10 @@ pub struct Plan {
     pub(crate) settled: Arc<KeptBytes>,
     /// Hides the secrets in access lines; `None` if the gateway writes no access lines.
     pub(crate) redactor: Option<Redactor>,
+    /// The names of the routes, by index, for [`RecentRequests`].
+    pub(crate) route_names: Box<[Arc<str>]>,
+    /// The requests that were held or refused last. Plans that follow each other share them.
+    pub recent: Arc<RecentRequests>,
     /// The part of the names of states that no other gateway has. Each start has another one.
     instance: String,
 }
@@ -131,6 +139,8 @@ impl Plan {
             settled: before
                 .map_or_else(|| KeptBytes::new(SETTLED_ANSWERS), |before| before.settled.clone()),
             redactor: access_log.then(|| Redactor::new(&config.redact)),
+            route_names: config.routes.iter().map(|route| route.name.as_str().into()).collect(),
+            recent: before.map(|before| before.recent.clone()).unwrap_or_default(),
             config,
             instance,
         }
@@ -147,6 +157,16 @@ impl Plan {
         let limiting = self.config.limiting;
         let enforces = move |plan: &&LimiterPlan| limiting && plan.limiter.mode == Mode::Enforce;
         self.limiters.iter().filter(enforces)
+    }
+
+    /// The number of requests that wait in this gateway.
+    pub fn waiting(&self) -> usize {
+        self.waiting.all()
+    }
+
+    /// The number of requests that wait on the route with index `route`.
+    pub fn waiting_on(&self, route: usize) -> usize {
+        self.waiting.of(route)
     }
 
     /// The limiter that a state in the store belongs to, and the key of the state.

@@ -27,6 +27,7 @@ mod upload;
 mod wire;
 
 pub use crate::tls::client::{ClientTls, TrustError};
+pub use balance::AddressStatus;
 pub use body::ResponseBody;
 pub use cluster::{AddressMetrics, Cluster, ClusterSettings, Timeouts};
 pub use connection::Connection;

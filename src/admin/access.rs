@@ -1,20 +1,27 @@
 //! The access to the admin side: refuses a request that may not read a page, or may not change anything. It reads no body.
 
-use super::{AdminParts, page_error::PageError};
+use super::{
+    AdminParts,
+    overrides::MOST_REASON,
+    page_error::PageError,
+    pages::{ASSETS, accepts},
+};
 use crate::{
     config::{AdminConfig, AdminRead},
     log::{Permit, Throttle},
 };
 use axum::{
+    Extension, Json,
     extract::{ConnectInfo, Request, State},
     http::{
-        HeaderMap, HeaderValue, Method, StatusCode, Uri,
+        HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri,
         header::{AUTHORIZATION, HOST, ORIGIN, WWW_AUTHENTICATE},
         uri::Authority,
     },
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use serde_json::{Value, json};
 use std::{
     fmt,
     net::{IpAddr, SocketAddr},
@@ -24,11 +31,21 @@ use std::{
 /// The pages that every client may read: probes and scrapers have no token, and use the names of services.
 const OPEN: [&str; 3] = ["/metrics", "/healthz", "/readyz"];
 
+/// The page whose answer never ends. A web page elsewhere could use up the viewers that it may have.
+const EVENTS: &str = "/events";
+
+/// The header by which a browser says which page made a request.
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
 /// The sender of an admin request that was let through, as the log and overrides name it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Operator {
     address: IpAddr,
     has_token: bool,
+    /// Whether it may change something, if it is no page of another origin.
+    may_change: bool,
+    /// The reason of the change, if the query has one: `?reason=vendor%20asked`.
+    reason: Option<Box<str>>,
 }
 
 /// Lets a request through to its page, with its [`Operator`] as an extension, or answers it.
@@ -45,7 +62,8 @@ pub(super) async fn guard(
         judge(&plan.config.admin, address, request.method(), request.uri(), request.headers());
     drop(plan);
     match judged {
-        Ok(operator) => {
+        Ok(mut operator) => {
+            operator.reason = request.uri().query().and_then(reason);
             request.extensions_mut().insert(operator);
             next.run(request).await
         }
@@ -59,6 +77,19 @@ pub(super) async fn guard(
             answer
         }
     }
+}
+
+/// Shows whether this client may change something, and whether it sent the token.
+pub(super) async fn shown(
+    State(parts): State<Arc<AdminParts>>,
+    Extension(operator): Extension<Operator>,
+) -> Json<Value> {
+    let needs_token = parts.live.plan().config.admin.token.is_some();
+    Json(json!({
+        "needs_token": needs_token,
+        "has_token": operator.has_token,
+        "may_change": operator.may_change,
+    }))
 }
 
 fn log_refusal(address: IpAddr, method: &Method, why: &str) {
@@ -78,8 +109,15 @@ fn judge(
 ) -> Result<Operator, PageError> {
     let is_change = ![Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
     let is_open = !is_change && OPEN.contains(&uri.path());
+    // The dashboard asks for the token itself.
+    let is_form = !is_change
+        && (uri.path().starts_with(ASSETS) || uri.path() == "/" && accepts(headers, "text/html"));
     let forbidden = |why: String| PageError(StatusCode::FORBIDDEN, why);
-    let mut operator = Operator { address, has_token: false };
+    if uri.path() == EVENTS && is_of_another_page(headers) {
+        return Err(forbidden("a page of another origin may not follow this side".into()));
+    }
+    let mut operator =
+        Operator { address, has_token: false, may_change: address.is_loopback(), reason: None };
     let Some(token) = &access.token else {
         // A web page whose name resolves to this address sends its requests here (DNS rebinding). Its browser writes the
         // name of the page into `Host`, and the address of the page into `Origin`.
@@ -102,7 +140,8 @@ fn judge(
         return Ok(operator);
     };
     operator.has_token = bearer(headers).is_some_and(|text| token.is(text));
-    match is_change || (access.read == AdminRead::Token && !is_open) {
+    operator.may_change = operator.has_token;
+    match is_change || (access.read == AdminRead::Token && !is_open && !is_form) {
         true if !operator.has_token => Err(PageError(
             StatusCode::UNAUTHORIZED,
             "send the `admin.token` of the configuration, as in `Authorization: Bearer TOKEN`"
@@ -110,6 +149,13 @@ fn judge(
         )),
         _ => Ok(operator),
     }
+}
+
+/// The reason that a query gives for a change, up to 500 characters. One with control characters is none.
+fn reason(query: &str) -> Option<Box<str>> {
+    let (_, text) = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "reason")?;
+    let text: String = text.trim().chars().take(MOST_REASON).collect();
+    (!text.is_empty() && !text.chars().any(char::is_control)).then(|| text.into())
 }
 
 /// The token of a request with exactly one `Authorization`, whose scheme is `Bearer`.
@@ -132,8 +178,13 @@ fn foreign_host(headers: &HeaderMap) -> Option<String> {
     Some(String::from_utf8_lossy(foreign.as_bytes()).into_owned())
 }
 
-/// Whether a browser says that the request was made by a page of another address than this one.
+/// Whether a browser says that the request was made by a page of another address than this one. `none` is an address that an
+/// operator has typed.
 fn is_of_another_page(headers: &HeaderMap) -> bool {
+    let is_other_site = |site: &HeaderValue| site != "same-origin" && site != "none";
+    if headers.get_all(SEC_FETCH_SITE).iter().any(is_other_site) {
+        return true;
+    }
     headers.get_all(ORIGIN).iter().any(|origin| {
         let place = origin.to_str().ok().and_then(|origin| Some(origin.split_once("://")?.1));
         let host = headers.get(HOST).and_then(|host| host.to_str().ok());
@@ -146,7 +197,7 @@ fn is_of_another_page(headers: &HeaderMap) -> bool {
 impl Operator {
     /// Writes the line of the log about a change that was made. `key` is shown as pages show it.
     pub(super) fn log(&self, change: &'static str, limiter: &str, key: Option<&str>) {
-        tracing::info!(by = %self, limiter, key, "{change}");
+        tracing::info!(by = %self, limiter, key, reason = self.reason.as_deref(), "{change}");
     }
 }
 
@@ -212,6 +263,13 @@ mod tests {
     #[case::probed("10.0.0.7", GET, "/readyz", &[("host", "gateway-1:9090")], 200)]
     #[case::other_page("127.0.0.1", PUT, "/limiting", &[("host", "127.0.0.1"), ("origin", "https://a")], 403)]
     #[case::file_page("127.0.0.1", PUT, "/limiting", &[("host", "127.0.0.1"), ("origin", "null")], 403)]
+    #[case::other_site("127.0.0.1", PUT, "/limiting", &[("host", "127.0.0.1"), ("sec-fetch-site", "cross-site")], 403)]
+    #[case::other_port("127.0.0.1", PUT, "/limiting", &[("host", "127.0.0.1"), ("sec-fetch-site", "same-site")], 403)]
+    #[case::same_page("127.0.0.1", PUT, "/limiting", &[("host", "127.0.0.1"), ("sec-fetch-site", "same-origin")], 200)]
+    #[case::link("127.0.0.1", GET, "/", &[("host", "127.0.0.1"), ("sec-fetch-site", "cross-site")], 200)]
+    #[case::other_viewer("127.0.0.1", GET, "/events", &[("host", "127.0.0.1"), ("sec-fetch-site", "cross-site")], 403)]
+    #[case::viewer("127.0.0.1", GET, "/events", &[("host", "127.0.0.1"), ("sec-fetch-site", "same-origin")], 200)]
+    #[case::rebound_page("127.0.0.1", GET, "/", &[("host", "evil.example")], 403)]
     #[case::own_page("127.0.0.1", PUT, "/limiting", &[("host", "127.0.0.1:1"), ("origin", "http://127.0.0.1:1")], 200)]
     fn without_a_token(
         #[case] address: &str,
@@ -221,6 +279,22 @@ mod tests {
         #[case] expected: u16,
     ) {
         assert_eq!(status((None, AdminRead::Open), address, (method, path), fields), expected);
+    }
+
+    #[test]
+    fn a_query_gives_a_reason() {
+        for (query, expected) in [
+            ("reason=vendor%20asked+it%21", Some("vendor asked it!")),
+            ("a=b&reason=%c3%a4", Some("\u{e4}")),
+            ("reason=", None),
+            ("reason=%0a", None),
+            ("reason=a%0ab", None),
+            ("other=a", None),
+        ] {
+            assert_eq!(reason(query).as_deref(), expected, "{query}");
+        }
+        let long = format!("reason={}", "a".repeat(501));
+        assert_eq!(reason(&long).map(|text| text.len()), Some(MOST_REASON));
     }
 
     #[rstest]
@@ -236,6 +310,12 @@ mod tests {
     #[case::reads_with_it(GET, "/limiters", &[("authorization", "Bearer hunter2")], [200, 200])]
     #[case::scraped(GET, "/metrics", &[], [200, 200])]
     #[case::probed(Method::HEAD, "/healthz", &[], [200, 200])]
+    #[case::asks_for_it(GET, "/", &[("accept", "text/html,*/*")], [200, 200])]
+    #[case::lists_pages(GET, "/", &[("accept", "*/*")], [200, 401])]
+    #[case::its_files(GET, "/assets/main.js", &[], [200, 200])]
+    #[case::changes_nothing_there(PUT, "/", &[], [401, 401])]
+    #[case::follows(GET, "/events", &[], [200, 401])]
+    #[case::other_viewer(GET, "/events", &[("authorization", "Bearer hunter2"), ("origin", "http://a")], [403, 403])]
     #[case::no_page_of_that_name(GET, "/metrics/", &[], [200, 401])]
     fn with_a_token(
         #[case] method: Method,

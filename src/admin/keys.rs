@@ -8,7 +8,12 @@ use super::{
     page_error::{Result, bad},
     shown::{millis, show},
 };
-use crate::{algorithm::Level, key, plan::LimiterPlan, store::ScanPlace};
+use crate::{
+    algorithm::Level,
+    key,
+    plan::LimiterPlan,
+    store::{ScanPlace, WaitingCount},
+};
 use axum::{
     Extension, Json,
     extract::{Path, RawQuery, State},
@@ -163,11 +168,11 @@ fn asked(query: &str) -> Result<(KeyOrder, usize)> {
 /// The number of requests of this gateway that wait for a slot, by key.
 fn waiting(admin: &Admin, plan: &LimiterPlan) -> HashMap<String, usize> {
     let mut all = HashMap::new();
-    for (state, count) in admin.store.pauses().waiting() {
+    for WaitingCount { state, calls, .. } in admin.store.pauses().waiting() {
         if let Some(Some(key)) = plan.key_in(&state) {
             // A limiter with several rates has a state for each of them.
             let most = all.entry(key.to_owned()).or_default();
-            *most = count.max(*most);
+            *most = calls.max(*most);
         }
     }
     all

@@ -45,6 +45,9 @@ pub(super) struct Lease {
     lease: String,
 }
 
+/// The level of a limiter; `None` if it has none that can be shown.
+type Shown = Option<std::result::Result<Level, StoreError>>;
+
 // === pages
 
 pub(super) async fn all(State(admin): State<Admin>) -> Json<Value> {
@@ -241,11 +244,17 @@ fn has_level(plan: &LimiterPlan) -> bool {
 }
 
 /// Lists every limiter with its level. The level is `None` for a limiter that is off or has a bucket for each key.
-pub(super) async fn levels(
+pub(super) async fn levels(admin: &Admin) -> Vec<(&LimiterPlan, Shown)> {
+    levels_of(admin, admin.plan.limiters.iter()).await
+}
+
+/// Lists these limiters with their levels.
+pub(super) async fn levels_of<'a>(
     admin: &Admin,
-) -> Vec<(&LimiterPlan, Option<std::result::Result<Level, StoreError>>)> {
+    limiters: impl Iterator<Item = &'a LimiterPlan>,
+) -> Vec<(&'a LimiterPlan, Shown)> {
     // All questions are asked before the first answer is awaited, so that Redis gets them in one call.
-    let asked = admin.plan.limiters.iter().map(|plan| {
+    let asked = limiters.map(|plan| {
         let checks = plan.current().into_iter().filter(|_| has_level(plan));
         (plan, checks.map(|check| admin.store.look(&check)).collect::<Vec<_>>())
     });

@@ -1,5 +1,6 @@
-//! The list of pages, at `/`. It shows no state.
+//! The page at `/`: the dashboard, or the list of all pages. It shows no state.
 
+use super::page;
 use axum::{
     Json,
     http::{HeaderMap, header::ACCEPT},
@@ -7,12 +8,21 @@ use axum::{
 };
 use serde_json::json;
 
+/// The directory of the dashboard's files.
+pub(super) const ASSETS: &str = "/assets/";
+
 /// The methods of each page, its path, and a short description.
-const PAGES: [(&str, &str, &str); 13] = [
+const PAGES: [(&str, &str, &str); 19] = [
     ("GET", "/metrics", "metrics for Prometheus"),
     ("GET", "/healthz", "200 while the process lives"),
     ("GET", "/readyz", "200 when the gateway can serve, otherwise 503 with the reasons"),
     ("POST", "/reload", "reads the configuration again"),
+    ("GET", "/status", "all that the dashboard shows, as JSON"),
+    ("GET", "/events", "the same once a second, as server-sent events"),
+    ("GET", "/routes", "the requests of each route over 15 minutes"),
+    ("GET", "/upstreams", "the addresses of each upstream, and its answers over 15 minutes"),
+    ("GET", "/requests", "the last requests that were held or refused, with the reasons"),
+    ("GET", "/access", "whether this client may change anything"),
     ("GET", "/limiters", "the state of every limiter"),
     ("GET, DELETE", "/limiters/NAME", "the state of one limiter; DELETE resets it"),
     ("PUT, DELETE", "/limiters/NAME/override", "another rate or mode, or a pause, on all gateways"),
@@ -24,10 +34,19 @@ const PAGES: [(&str, &str, &str); 13] = [
     ("POST", "/limiters/NAME/release", "releases a lease that acquire gave"),
 ];
 
-/// Lists the pages, as JSON if the request accepts `application/json`, otherwise as text.
+/// Whether `Accept` names this type.
+pub(super) fn accepts(headers: &HeaderMap, kind: &str) -> bool {
+    let mut values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    values.any(|value| value.contains(kind))
+}
+
+/// The dashboard for a browser, which accepts `text/html`. Otherwise the list of pages, as JSON if the request accepts
+/// `application/json`, or else as text.
 pub(super) async fn index(headers: HeaderMap) -> Response {
-    let mut accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    if accepted.any(|value| value.contains("application/json")) {
+    if accepts(&headers, "text/html") {
+        return page::index().into_response();
+    }
+    if accepts(&headers, "application/json") {
         let page = |(methods, path, what): &(&str, &str, &str)| {
             let methods: Vec<_> = methods.split(", ").collect();
             json!({ "methods": methods, "path": path, "what": what })

@@ -2,15 +2,20 @@
 
 use super::{
     Admin,
+    access::Operator,
     page_error::{PageError, Result},
 };
 use crate::live::{LimitsStatus, LoadedConfig, ReloadError};
-use axum::{Json, extract::State, http::StatusCode};
+use axum::{Extension, Json, extract::State, http::StatusCode};
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 
 /// Reads the configuration again. The answer comes when all workers serve their next request by it.
-pub(super) async fn reload(State(admin): State<Admin>) -> Result<Json<Value>> {
+pub(super) async fn reload(
+    State(admin): State<Admin>,
+    Extension(operator): Extension<Operator>,
+) -> Result<Json<Value>> {
+    operator.log("an operator reloads the configuration", "", None);
     let live = admin.live.clone();
     // Reading files may block.
     let result = spawn_blocking(move || live.reload()).await;

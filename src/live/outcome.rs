@@ -2,6 +2,7 @@
 
 use super::ReloadError;
 use crate::{config::Config, metrics, throttle::Timestamp};
+use std::collections::VecDeque;
 
 /// A configuration that has taken effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,9 +26,23 @@ pub struct LoadedConfig {
     pub error: Option<String>,
     /// The keys whose values in the file need a restart.
     pub needs_restart: Vec<&'static str>,
+    /// The last reloads, the newest first, at most [`MOST_RELOADS`].
+    pub reloads: VecDeque<ReloadNote>,
     /// Whether `error` lists mistakes, which the next look at the files may no longer find.
     is_mistake: bool,
 }
+
+/// A reload, as operators see it afterwards.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReloadNote {
+    /// When it ended.
+    pub at: Timestamp,
+    /// The hash of the file, and whether it changed anything; or the mistakes.
+    pub result: Result<(String, bool), String>,
+}
+
+/// How many reloads are kept.
+pub const MOST_RELOADS: usize = 10;
 
 /// Writes the result of a reload to the log. `config` is the configuration that is in use.
 pub(super) fn log(result: &Result<Reloaded, ReloadError>, config: &Config) {
@@ -64,6 +79,7 @@ impl LoadedConfig {
             at,
             error: None,
             needs_restart: Vec::new(),
+            reloads: VecDeque::new(),
             is_mistake: false,
         }
     }
@@ -71,18 +87,25 @@ impl LoadedConfig {
     /// Notes the result of a reload, and counts it.
     pub(super) fn note(&mut self, result: &Result<Reloaded, ReloadError>) {
         metrics::config_reloads(result.is_ok()).increment(1);
+        let at = Timestamp::now();
         match result {
             Ok(Reloaded { hash, needs_restart, .. }) => {
-                let (hash, at) = (hash.clone(), Timestamp::now());
                 metrics::config_loaded(at);
-                let needs_restart = needs_restart.clone();
-                *self = Self { hash, at, error: None, needs_restart, is_mistake: false };
+                (self.hash, self.at) = (hash.clone(), at);
+                self.needs_restart = needs_restart.clone();
+                (self.error, self.is_mistake) = (None, false);
             }
             Err(error) => {
                 self.is_mistake = matches!(error, ReloadError::Config(_));
                 self.error = Some(error.to_string());
             }
         }
+        let result = match result {
+            Ok(Reloaded { hash, is_new, .. }) => Ok((hash.clone(), *is_new)),
+            Err(error) => Err(error.to_string()),
+        };
+        self.reloads.push_front(ReloadNote { at, result });
+        self.reloads.truncate(MOST_RELOADS);
     }
 
     /// The mistakes that the last reload found.

@@ -53,6 +53,11 @@ impl Outcomes {
         self.counts.iter().zip(&other.counts).for_each(|(to, other)| add(to, other));
     }
 
+    /// The number of requests with this outcome.
+    pub fn get(&self, outcome: Outcome) -> u64 {
+        self.counts[outcome as usize].load(Relaxed)
+    }
+
     /// Writes a line for each outcome. `labels` are those of the route, such as `route="search"`.
     pub(super) fn write(&self, text: &mut String, name: &str, labels: &str) {
         for (count, outcome) in self.counts.iter().zip(Outcome::ALL) {
@@ -112,13 +117,17 @@ impl Statuses {
         self.counts.iter().zip(&other.counts).for_each(|(to, other)| add(to, other));
     }
 
+    /// The number of responses with each status that occurred.
+    pub fn all(&self) -> impl Iterator<Item = (u16, u64)> {
+        let all = (FIRST..).zip(&self.counts).map(|(status, count)| (status, count.load(Relaxed)));
+        all.filter(|(_, count)| *count > 0)
+    }
+
     /// Writes a line for each status that occurred. `labels` are those of the upstream, such as `upstream="search"`.
     pub(super) fn write(&self, text: &mut String, name: &str, labels: &str) {
-        for (status, count) in (FIRST..).zip(&self.counts) {
-            let count = count.load(Relaxed);
-            if count > 0 {
-                let _ = writeln!(text, "{name}{{{labels},status=\"{status}\"}} {count}");
-            }
+        for (status, count) in self.all() {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "{name}{{{labels},status=\"{status}\"}} {count}");
         }
     }
 }

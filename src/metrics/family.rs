@@ -51,9 +51,14 @@ impl SeriesFamily {
         Gauge::from_arc(self.value(labels))
     }
 
+    /// The value of the counter with these labels; 0 if it has no handle.
+    pub(super) fn counted(&self, labels: &[(&str, &str)]) -> u64 {
+        let value = self.series.lock().get(&text_of(labels)).and_then(Weak::upgrade);
+        value.map_or(0, |value| value.load(Relaxed))
+    }
+
     fn value(&self, labels: &[(&str, &str)]) -> Arc<AtomicU64> {
-        let labels: Vec<_> = labels.iter().map(|(name, value)| label(name, value)).collect();
-        let labels = labels.join(",");
+        let labels = text_of(labels);
         let mut series = self.series.lock();
         if let Some(value) = series.get(&labels).and_then(Weak::upgrade) {
             return value;
@@ -90,6 +95,12 @@ impl SeriesFamily {
             };
         }
     }
+}
+
+/// The labels as the text of `/metrics` contains them.
+fn text_of(labels: &[(&str, &str)]) -> String {
+    let labels: Vec<_> = labels.iter().map(|(name, value)| label(name, value)).collect();
+    labels.join(",")
 }
 
 #[cfg(test)]

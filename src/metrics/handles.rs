@@ -96,6 +96,21 @@ impl UpstreamMetrics {
     }
 }
 
+/// The number of ejections of addresses of the upstream named `upstream`.
+pub fn ejections(upstream: &str) -> u64 {
+    families::UPSTREAM_EJECTIONS.counted(&[("upstream", upstream)])
+}
+
+/// The number of responses by which the upstream named `upstream` throttled.
+pub fn throttled(upstream: &str) -> u64 {
+    families::UPSTREAM_THROTTLED.counted(&[("upstream", upstream)])
+}
+
+/// The number of pauses of the limiter named `limiter` that refusals have asked for.
+pub fn pauses(limiter: &str) -> u64 {
+    families::PAUSES.counted(&[("limiter", limiter)])
+}
+
 /// Makes the handle for the learned rate of a limiter with `rate: auto`, in permits a second.
 pub fn limiter_rate(limiter: &str) -> Gauge {
     families::RATE.level(&[("limiter", limiter)])

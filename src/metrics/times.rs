@@ -44,6 +44,10 @@ const LONG: [u64; 6] = [
 ];
 const ALL: usize = BOUNDS.len() + LONG.len();
 
+/// The numbers of times in the buckets of a histogram at one moment, or those that were recorded between two moments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimeCounts([u64; ALL + 1]);
+
 /// A histogram of times, with a fixed set of buckets.
 #[derive(Debug, Default)]
 pub struct TimeHistogram {
@@ -91,6 +95,11 @@ impl TimeHistogram {
         }
     }
 
+    /// The numbers of times that were recorded so far.
+    pub fn counts(&self) -> TimeCounts {
+        TimeCounts(self.counts.each_ref().map(|count| count.load(Relaxed)))
+    }
+
     /// Adds the times that another worker recorded to these.
     pub fn add(&self, other: &Self) {
         let own = self.counts.iter().chain([&self.sum]);
@@ -114,6 +123,42 @@ impl TimeHistogram {
         let braced = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
         let sum = self.sum.load(Relaxed) as f64 / 1e9;
         let _ = writeln!(text, "{name}_sum{braced} {sum}\n{name}_count{braced} {count}");
+    }
+}
+
+// === impl TimeCounts ===
+
+impl Default for TimeCounts {
+    fn default() -> Self {
+        Self([0; ALL + 1])
+    }
+}
+
+impl TimeCounts {
+    /// The times that were recorded after `before`.
+    pub fn since(&self, before: &Self) -> Self {
+        let mut all = *self;
+        let both = all.0.iter_mut().zip(before.0);
+        both.for_each(|(count, before)| *count = count.saturating_sub(before));
+        all
+    }
+
+    /// The time in ms that the part `q` of all times does not exceed, such as 0.99 for the 99th percentile: a place within its
+    /// bucket, by linear interpolation. Times of the first bucket count as 0, those above every bound as the last bound. `None`
+    /// if no time was recorded.
+    pub fn quantile(&self, q: f64) -> Option<f64> {
+        let all: u64 = self.0.iter().sum();
+        let rank = (all as f64 * q).max(1.0);
+        let (mut below, mut lower) = (0, 0);
+        for (count, bound) in self.0.iter().zip(BOUNDS.iter().chain(&LONG)) {
+            if *count > 0 && (below + count) as f64 >= rank {
+                let part = (rank - below as f64) / *count as f64;
+                let nanos = lower as f64 + (bound - lower) as f64 * part;
+                return Some(if lower == 0 { 0.0 } else { nanos / 1e6 });
+            }
+            (below, lower) = (below + count, *bound);
+        }
+        (all > 0).then_some(lower as f64 / 1e6)
     }
 }
 
@@ -145,6 +190,22 @@ mod tests {
         TimeHistogram::default().write(&mut text, "t", "", BOUNDS.len());
         assert!(text.starts_with("t_bucket{le=\"0.00005\"} 0\n"), "{text}");
         assert!(text.ends_with("t_sum 0\nt_count 0\n"), "{text}");
+    }
+
+    #[test]
+    fn quantiles_are_places_within_buckets() {
+        let times = TimeHistogram::default();
+        assert_eq!(times.counts().quantile(0.5), None);
+        times.record_many(Duration::ZERO, 90);
+        let before = times.counts();
+        // Ten of them are between 1 and 2.5 ms.
+        times.record_many(Duration::from_micros(1500), 10);
+        let all = times.counts();
+        assert_eq!((all.quantile(0.5), all.quantile(0.9)), (Some(0.0), Some(0.0)));
+        assert_eq!(all.quantile(1.0), Some(2.5));
+        assert_eq!(all.since(&before).quantile(0.5), Some(1.75));
+        times.record(Duration::from_secs(7200));
+        assert_eq!(times.counts().since(&all).quantile(0.01), Some(3_600_000.0));
     }
 
     /// One span of the greatest possible length neither panics nor is lost.

@@ -7,6 +7,7 @@ use super::{
     Plan,
     counters::{RequestCounters, UpstreamCounters},
     previous::Previous,
+    totals::ExchangeTotals,
 };
 use crate::metrics::{self, Decisions, TimeHistogram, WorkerCounts};
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -53,44 +54,46 @@ impl CountLedger {
         self.0.lock().in_use.len()
     }
 
+    /// The counts of each route and of each upstream of `current`, by their indices, over all workers and plans.
+    pub fn totals(&self, current: &Plan) -> (Vec<ExchangeTotals>, Vec<ExchangeTotals>) {
+        let mut replaced = self.0.lock();
+        replaced.sweep(current);
+        let in_use = replaced.by_name();
+        let routes = (0..current.routes.len())
+            .map(|i| ExchangeTotals::of_route(&replaced.ended.route(&in_use, current, i)));
+        let upstreams = (0..current.upstreams.len())
+            .map(|i| ExchangeTotals::of_upstream(&replaced.ended.upstream(&in_use, current, i)));
+        (routes.collect(), upstreams.collect())
+    }
+
     /// Writes all metrics as text: those of `exporter`, and the sums over the workers and plans for the names that `current`
     /// has.
     pub fn measured(&self, current: &Plan, exporter: &PrometheusHandle) -> String {
         let mut replaced = self.0.lock();
         replaced.sweep(current);
-        let ReplacedPlans { in_use, ended } = &*replaced;
-        let in_use: Vec<_> = in_use.iter().map(|plan| (&**plan, Previous::of(plan))).collect();
+        let in_use = replaced.by_name();
+        let ReplacedPlans { in_use: plans, ended } = &*replaced;
         let routes = current.routes.iter().enumerate().map(|(i, metrics)| {
-            let all = current.route_counts(i);
-            let name = &current.config.routes[i].name;
-            ended.routes.get(name).into_iter().for_each(|ended| all.add(ended));
-            for (plan, i) in in_use.iter().filter_map(|(_, names)| names.route(name)) {
-                all.add(&plan.route_counts(i));
-            }
+            let all = ended.route(&in_use, current, i);
             (metrics, all.requests, all.wait)
         });
         let limiters = current.limiters.iter().enumerate().map(|(i, plan)| {
             let all = current.limiter_counts(i);
             let name = &plan.limiter.name;
             ended.limiters.get(name).into_iter().for_each(|ended| all.add(ended));
-            for (plan, i) in in_use.iter().filter_map(|(_, names)| names.limiter(name)) {
+            for (plan, i) in in_use.iter().filter_map(|names| names.limiter(name)) {
                 all.add(&plan.limiter_counts(i));
             }
             (&plan.metrics, all)
         });
         let upstreams = current.upstreams.iter().enumerate().map(|(i, metrics)| {
-            let all = current.upstream_counts(i);
-            let name = &current.config.upstreams[i].name;
-            ended.upstreams.get(name).into_iter().for_each(|ended| all.add(ended));
-            for (plan, i) in in_use.iter().filter_map(|(_, names)| names.upstream(name)) {
-                all.add(&plan.upstream_counts(i));
-            }
+            let all = ended.upstream(&in_use, current, i);
             (metrics, all.statuses, all.seconds)
         });
         let (no_route, overhead) = (RequestCounters::default(), TimeHistogram::default());
         no_route.add(&ended.no_route);
         overhead.add(&ended.overhead);
-        for plan in in_use.iter().map(|(plan, _)| *plan).chain([current]) {
+        for plan in plans.iter().map(|plan| &**plan).chain([current]) {
             plan.add_unrouted(&no_route, &overhead);
         }
         let routes = routes.chain([(&current.no_route, no_route.requests, no_route.wait)]);
@@ -107,6 +110,11 @@ impl CountLedger {
 // === impl ReplacedPlans ===
 
 impl ReplacedPlans {
+    /// The plans under which requests are still running or waiting, with their parts by name.
+    fn by_name(&self) -> Vec<Previous<'_>> {
+        self.in_use.iter().map(|plan| Previous::of(plan)).collect()
+    }
+
     fn sweep(&mut self, current: &Plan) {
         for mut plan in mem::take(&mut self.in_use) {
             // Nothing can count in a plan that only the ledger has.
@@ -121,6 +129,28 @@ impl ReplacedPlans {
 // === impl EndedCounts ===
 
 impl EndedCounts {
+    /// The counts of the route with index `i` of `current`, over all plans.
+    fn route(&self, in_use: &[Previous<'_>], current: &Plan, i: usize) -> RequestCounters {
+        let all = current.route_counts(i);
+        let name = &current.config.routes[i].name;
+        self.routes.get(name).into_iter().for_each(|ended| all.add(ended));
+        for (plan, i) in in_use.iter().filter_map(|names| names.route(name)) {
+            all.add(&plan.route_counts(i));
+        }
+        all
+    }
+
+    /// The counts of the upstream with index `i` of `current`, over all plans.
+    fn upstream(&self, in_use: &[Previous<'_>], current: &Plan, i: usize) -> UpstreamCounters {
+        let all = current.upstream_counts(i);
+        let name = &current.config.upstreams[i].name;
+        self.upstreams.get(name).into_iter().for_each(|ended| all.add(ended));
+        for (plan, i) in in_use.iter().filter_map(|names| names.upstream(name)) {
+            all.add(&plan.upstream_counts(i));
+        }
+        all
+    }
+
     /// Adds the counts of `plan`, and drops those of names that `current` does not have.
     fn add(&mut self, plan: &Plan, current: &Plan) {
         let names = Previous::of(current);

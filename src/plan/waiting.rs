@@ -39,6 +39,11 @@ impl WaitingCounts {
         Self { all, of_routes: of_routes.collect() }
     }
 
+    /// How many requests wait.
+    pub(super) fn all(&self) -> usize {
+        self.all.0.load(Relaxed)
+    }
+
     /// How many requests of a route wait. The sum is looked at first: it is in a cache and usually 0, while the number
     /// of one route among thousands is not.
     pub(crate) fn of(&self, route: usize) -> usize {

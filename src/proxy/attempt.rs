@@ -7,8 +7,9 @@ use crate::{
     config::Mode,
     limit::{self, Caller, Reservation, Waiter},
     metrics::Verdict,
-    plan::{RoutePolicy, Waiting},
+    plan::{RecentReason, RecentRequest, RoutePolicy, Waiting},
     store::{Check, Checks, Decision, Source, StoreError},
+    throttle::Timestamp,
 };
 use smallvec::SmallVec;
 use std::time::Duration;
@@ -185,6 +186,45 @@ impl<'r, 'p> Attempt<'r, 'p> {
         }
     }
 
+    /// Notes a request that does not pass at once, for operators; `check` is the index of the one that holds or refuses it.
+    #[cold]
+    fn note(&self, check: Option<usize>, reason: RecentReason) {
+        let plan = &self.proxy.0.plan;
+        plan.recent.note(RecentRequest {
+            at: Timestamp::now(),
+            id: self.record.id.clone(),
+            route: plan.route_names[self.route].clone(),
+            state: check.and_then(|check| self.checks.get(check)).map(|check| check.key.clone()),
+            reason,
+        });
+    }
+
+    /// The answer to a request that the limiters refuse.
+    fn refusal(&mut self, mut decision: Decision) -> Failure {
+        let Decision { bound_by, wait, retry_after, source, .. } = decision;
+        let check = &self.checks[bound_by];
+        if is_logged() {
+            let times = Times { retry_after: Some(limit::duration(retry_after)), wait: None };
+            self.log("refuse", check, bound_by, source, times);
+        }
+        if self.is_last_call {
+            self.bind(bound_by);
+            return Failure::Draining { retry_after };
+        }
+        if !self.is_at_max_waiting || self.until.is_some() {
+            return self.limited(&decision);
+        }
+        // It was asked without its budget, because no more may wait. Would it have waited?
+        let is_lease = check.is_lease();
+        if is_lease || (wait > 0 && limit::duration(wait) <= self.budget) {
+            self.limited(&decision);
+            return Failure::QueueFull { retry_after: if is_lease { retry_after } else { wait } };
+        }
+        // With its budget it is admitted that much earlier.
+        decision.retry_after -= limit::micros(self.budget);
+        self.limited(&decision)
+    }
+
     /// The time in µs for which the limiter that refused the request stays closed after a loss of states.
     fn closed_for(&self, decision: &Decision) -> Option<Micros> {
         let check =
@@ -280,35 +320,19 @@ impl Caller for Attempt<'_, '_> {
         }
     }
 
-    fn refused(&mut self, mut decision: Decision) -> Failure {
-        let Decision { bound_by, wait, retry_after, source, .. } = decision;
-        let check = &self.checks[bound_by];
-        if is_logged() {
-            let times = Times { retry_after: Some(limit::duration(retry_after)), wait: None };
-            self.log("refuse", check, bound_by, source, times);
-        }
-        if self.is_last_call {
-            self.bind(bound_by);
-            return Failure::Draining { retry_after };
-        }
-        if !self.is_at_max_waiting || self.until.is_some() {
-            return self.limited(&decision);
-        }
-        // It was asked without its budget, because no more may wait. Would it have waited?
-        let is_lease = check.is_lease();
-        if is_lease || (wait > 0 && limit::duration(wait) <= self.budget) {
-            self.limited(&decision);
-            return Failure::QueueFull { retry_after: if is_lease { retry_after } else { wait } };
-        }
-        // With its budget it is admitted that much earlier.
-        decision.retry_after -= limit::micros(self.budget);
-        self.limited(&decision)
+    fn refused(&mut self, decision: Decision) -> Failure {
+        let check = decision.bound_by;
+        let failure = self.refusal(decision);
+        self.note(Some(check), RecentReason::refused(&failure));
+        failure
     }
 
     fn undecided(&mut self, error: StoreError) -> Failure {
         let route = &self.proxy.0.plan.config.routes[self.route].name;
         tracing::debug!(route, %error, "undecided");
-        Failure::Store(error)
+        let failure = Failure::Store(error);
+        self.note(None, RecentReason::refused(&failure));
+        failure
     }
 
     fn waits(&mut self, bound_by: usize, time: Option<Duration>) -> Result<(), Failure> {
@@ -323,8 +347,11 @@ impl Caller for Attempt<'_, '_> {
         self.waiting = Waiting::enter(plan, self.route, limiter, self.policy.max_waiting);
         if self.waiting.is_none() {
             let retry_after = limit::micros(time.unwrap_or_default());
-            return Err(Failure::QueueFull { retry_after });
+            let failure = Failure::QueueFull { retry_after };
+            self.note(Some(bound_by), RecentReason::refused(&failure));
+            return Err(failure);
         }
+        self.note(Some(bound_by), time.map_or(RecentReason::Permit, RecentReason::Slot));
         self.forget_refusal(time);
         let now = Instant::now();
         self.until.get_or_insert(now + self.budget);

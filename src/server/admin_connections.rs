@@ -1,7 +1,7 @@
 //! Connections of the admin side: how many may be open at one time, and how long each may take. Knows no page of it.
 
 use super::phase::Phase;
-use crate::config::ClientLimits;
+use crate::{admin::EventStream, config::ClientLimits};
 use axum::{Router, body::Body, extract::ConnectInfo};
 use http::{Request, Response, StatusCode};
 use hyper::{
@@ -157,11 +157,15 @@ async fn connection(
                 *late.status_mut() = StatusCode::REQUEST_TIMEOUT;
                 Ok(late)
             });
-            waits.lock().now(AdminWait::Request);
-            Ok::<_, Infallible>(match answer {
+            let answer = match answer {
                 Ok(answer) => answer,
                 Err(never) => match never {},
-            })
+            };
+            // A stream of events is no connection that waits for a request, and it ends with the stream.
+            if answer.extensions().get::<EventStream>().is_none() {
+                waits.lock().now(AdminWait::Request);
+            }
+            Ok::<_, Infallible>(answer)
         }
     });
     let mut builder = http1::Builder::new();

@@ -42,6 +42,19 @@ pub(super) struct Address {
     pub(super) is_noted: AtomicBool,
 }
 
+/// One address of an upstream, as operators see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AddressStatus {
+    /// The socket address; the first of the two that `localhost` has.
+    pub socket: SocketAddr,
+    /// The time until a request tries the address again, if it is ejected.
+    pub ejected: Option<Duration>,
+    /// Whether its health checks fail.
+    pub is_down: bool,
+    /// Requests and connects under way; 0 if the upstream has one address, where nothing counts them.
+    pub in_flight: usize,
+}
+
 #[derive(Debug)]
 struct Ejection {
     until: Instant,
@@ -108,6 +121,18 @@ impl Address {
     /// Whether requests are sent to it: it is neither ejected nor down.
     pub(super) fn is_up(&self) -> bool {
         !self.is_ejected() && !self.health.is_down()
+    }
+
+    /// The address and its state at `now`, for operators.
+    pub(super) fn status(&self, now: Instant) -> AddressStatus {
+        let ejection = self.ejection.lock();
+        let left = ejection.as_ref().map(|out| out.until.saturating_duration_since(now));
+        AddressStatus {
+            socket: self.sockets[0],
+            ejected: left.filter(|_| self.is_ejected()),
+            is_down: self.health.is_down(),
+            in_flight: self.in_flight.load(Relaxed),
+        }
     }
 
     /// Forgets all failures of the address. True if it was ejected until now.

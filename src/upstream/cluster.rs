@@ -6,7 +6,7 @@ mod settings;
 pub use settings::{AddressMetrics, ClusterSettings, Timeouts};
 
 use super::{
-    balance::{Address, AddressChange, AddressFailure, AddressSet, PickedAddress},
+    balance::{Address, AddressChange, AddressFailure, AddressSet, AddressStatus, PickedAddress},
     error::UpstreamError,
     target::Target,
     tls::UpstreamTls,
@@ -197,6 +197,17 @@ impl Cluster {
         let ejected = group.addresses.iter().filter(|address| !address.is_up()).count();
         self.metrics.ejected.set(ejected as f64);
         self.metrics.up.set((group.addresses.len() - ejected) as f64);
+    }
+
+    /// The name of the upstream in the configuration.
+    pub fn name(&self) -> &str {
+        &self.settings.name
+    }
+
+    /// The addresses with their states, in the order of the targets.
+    pub fn addresses(&self) -> Vec<AddressStatus> {
+        let now = Instant::now();
+        self.group.load().addresses.iter().map(|address| address.status(now)).collect()
     }
 
     /// Waits at most `limit` for the first address, at the start of the gateway for example. Fails at once when a lookup

@@ -56,6 +56,10 @@ async fn the_admin_side_lists_its_pages() {
     for page in pages {
         let path = page["path"].as_str().expect("a path");
         assert!(text.contains(path), "{text}");
+        if path == "/events" {
+            // Its answer has no end.
+            continue;
+        }
         let name = if path.contains("keys") { "keyed" } else { "it" };
         let real = path.replace("NAME", name).replace("KEY", "a");
         for method in page["methods"].as_array().expect("methods") {
@@ -65,7 +69,7 @@ async fn the_admin_side_lists_its_pages() {
             assert!(![404, 405].contains(&status), "{method} {real}: {status} {said}");
         }
     }
-    assert_eq!(pages.len(), 13, "{list}");
+    assert_eq!(pages.len(), 19, "{list}");
     assert_eq!(call(&gateway, "GET", "/none", &[]).await.0, 404);
 }
 

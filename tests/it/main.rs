@@ -27,6 +27,7 @@ mod cli_check;
 mod clients;
 mod concurrency;
 mod connections;
+mod dashboard;
 mod decisions;
 mod deploy;
 mod edge_attacks;

@@ -22,6 +22,7 @@ pub use error::StoreError;
 pub use note::{KEPT, Note, NoteChange};
 pub use pauses::{
     Covering, Doubt, KnownPause, LimiterHold, PauseEvent, PauseEvents, PauseVersion, Pauses,
+    WaitingCount,
 };
 pub use scan::{ScanPlace, ScanStep};
 

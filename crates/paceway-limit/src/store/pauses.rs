@@ -9,6 +9,7 @@ mod waiting;
 pub use covering::{Covering, Doubt};
 pub use events::{PauseEvent, PauseEvents};
 pub use holds::LimiterHold;
+pub use waiting::WaitingCount;
 
 use super::{Check, Pause};
 use crate::algorithm::Micros;
@@ -186,9 +187,9 @@ impl Pauses {
         table.ends.iter().filter_map(|(_, key)| known(key)).collect()
     }
 
-    /// The names of the states for whose grants calls of this process wait, with the number of these calls. Calls that wait
-    /// for a concurrency permit alone are not among them.
-    pub fn waiting(&self) -> Vec<(Arc<str>, usize)> {
+    /// The states for whose grants calls of this process wait, with the number of these calls. Calls that wait for a
+    /// concurrency permit alone are not among them.
+    pub fn waiting(&self) -> Vec<WaitingCount> {
         self.waiting.counts()
     }
 

@@ -1,7 +1,7 @@
 //! Limiters that an operator holds: all states of such a limiter grant nothing until its end. The store does not know of
 //! holds, so a hold that an operator ends leaves nothing in it; every gateway learns of them by itself.
 
-use super::Pauses;
+use super::{Pauses, WaitingCount};
 use crate::store::Check;
 use std::{
     fmt,
@@ -32,7 +32,7 @@ impl Pauses {
             table.holds = holds.clone().into();
             self.count.store(table.count(), SeqCst);
         }
-        for (state, _) in self.waiting.counts() {
+        for WaitingCount { state, .. } in self.waiting.counts() {
             let own = holds.iter().filter(|hold| (hold.is_its)(&state));
             if let Some(until) = own.map(|hold| hold.until).max() {
                 self.waiting.wake(&state, until);

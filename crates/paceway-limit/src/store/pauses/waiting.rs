@@ -24,6 +24,18 @@ pub(super) struct WaitingCalls {
     next: AtomicU64,
 }
 
+/// The calls that wait for the instants of their grants at one state, such as 3 calls for the key `acme`, the last of which is
+/// due in 2 s.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaitingCount {
+    /// The name of the state.
+    pub state: Arc<str>,
+    /// The number of calls.
+    pub calls: usize,
+    /// The instant of the last of these calls.
+    pub last: Instant,
+}
+
 /// The place of one call, until it is dropped.
 #[derive(Debug)]
 pub(super) struct WaitingPlace<'a> {
@@ -49,9 +61,14 @@ impl WaitingCalls {
         WaitingPlace { calls: self, keys, at, notify }
     }
 
-    /// How many calls wait for each state.
-    pub(super) fn counts(&self) -> Vec<(Arc<str>, usize)> {
-        self.all.lock().iter().map(|(key, calls)| (key.clone(), calls.len())).collect()
+    /// How many calls wait for each state, and until when.
+    pub(super) fn counts(&self) -> Vec<WaitingCount> {
+        let all = self.all.lock();
+        let count = |(state, calls): (&Arc<str>, &BTreeMap<(Instant, Number), _>)| {
+            let (last, _) = *calls.last_key_value()?.0;
+            Some(WaitingCount { state: state.clone(), calls: calls.len(), last })
+        };
+        all.iter().filter_map(count).collect()
     }
 
     /// Wakes the calls of `key` whose instants come before `until`, in the order of these instants.
