@@ -19,9 +19,10 @@ const MS: Micros = 1_000;
 /// The way to the upstream takes this long, and up to [`JITTER`] more; so does the way back.
 const DELAY: Micros = 20 * MS;
 const JITTER: Micros = 5 * MS;
-const MAX_WAIT: Micros = 2 * SECOND;
-/// Every refusal says `Retry-After: 1`.
+/// Refusals say `Retry-After: 1`.
 const PAUSE: Micros = SECOND;
+/// The shortest pause of a gateway, where refusals say to the ms when the next call would be accepted.
+const LEAST_PAUSE: Micros = SECOND / 10;
 /// How often each of the gateways reports.
 const REPORT: Micros = SECOND / 2;
 const GATEWAYS: usize = 3;
@@ -60,6 +61,10 @@ struct Scene {
     is_sliding: bool,
     /// Whether calls that the upstream refuses count in its windows.
     counts_refused: bool,
+    /// Whether refusals say to the ms when the next call would be accepted.
+    is_exact: bool,
+    /// How long requests may wait.
+    max_wait: Micros,
     /// The seconds that are measured.
     measured: (i64, i64),
 }
@@ -72,6 +77,8 @@ const SCENE: Scene = Scene {
     load: 200,
     is_sliding: false,
     counts_refused: false,
+    is_exact: false,
+    max_wait: 2 * SECOND,
     measured: (0, 120),
 };
 
@@ -88,7 +95,22 @@ const SCENES: &[Scene] = &[
         measured: (20, 140),
         ..SCENE
     },
+    Scene {
+        name: "the same, calls wait up to 0.5 s",
+        rate: 33,
+        max_wait: SECOND / 2,
+        measured: (20, 140),
+        ..SCENE
+    },
     Scene { name: "unknown, starts at 5/s", rate: 5, measured: (20, 140), ..SCENE },
+    Scene {
+        name: "unknown, refusals with times in ms",
+        rate: 5,
+        is_exact: true,
+        max_wait: SECOND / 2,
+        measured: (20, 140),
+        ..SCENE
+    },
     Scene { name: "unknown, ten minutes later", rate: 5, measured: (600, 1200), ..SCENE },
     Scene {
         name: "falls from 30/s to 10/s",
@@ -121,10 +143,20 @@ enum Event {
     Slot(u64),
     /// A call arrives that was sent at this instant, with a slot of this rate.
     Arrival(Micros, i64),
-    /// Its answer: whether it was accepted, and how many calls remain.
-    Answer(Micros, i64, bool, i64),
+    /// Its answer.
+    Answer(Micros, i64, Verdict),
     /// A gateway reports.
     Report(usize),
+}
+
+/// An answer of the upstream.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Verdict {
+    accepted: bool,
+    /// How many calls remain.
+    remaining: i64,
+    /// For how long a refusal says to wait.
+    pause: Micros,
 }
 
 /// The calls of one run that were sent, and those that the upstream refused, and the quota that strangers left.
@@ -151,9 +183,8 @@ struct Run {
     paused: Micros,
     /// The instants of the calls that count in the upstream's windows.
     log: VecDeque<Micros>,
-    /// When the newest answer was sent that said how many calls remain; the calls under way.
+    /// When the newest answer was sent that said how many calls remain.
     heard: Micros,
-    in_flight: i64,
     /// Requests of each gateway since its last report, and those of them that the limiter held.
     asked: [(i64, i64); GATEWAYS],
     seen: Outcome,
@@ -247,7 +278,6 @@ impl Run {
             paused: 0,
             log: VecDeque::new(),
             heard: -1,
-            in_flight: 0,
             asked: [(0, 0); GATEWAYS],
             seen: Outcome::default(),
         }
@@ -280,7 +310,7 @@ impl Run {
                 let mean = SECOND * 100 / (self.scene.quota_at(now) * self.scene.load);
                 let next = now + self.random.exponential(mean);
                 self.push(next, Event::Request);
-                let held = self.ask(now, now + MAX_WAIT);
+                let held = self.ask(now, now + self.scene.max_wait);
                 if now >= self.paused {
                     let (asked, waited) = &mut self.asked[self.random.below(3) as usize];
                     (*asked, *waited) = (*asked + 1, *waited + i64::from(held));
@@ -289,35 +319,32 @@ impl Run {
             Event::Stranger => {
                 let next = now + self.random.exponential(10 * SECOND / self.scene.strangers);
                 self.push(next, Event::Stranger);
-                let (accepted, _) = self.arrives(now);
+                let Verdict { accepted, .. } = self.arrives(now);
                 self.seen.strangers += i64::from(accepted && is_measured);
             }
             Event::Slot(number) => {
                 if let Some(Waiting { check, .. }) = self.waiting.remove(&number) {
-                    self.in_flight += 1;
                     self.seen.sent += i64::from(is_measured);
                     let arrival = now + self.delay();
                     self.push(arrival, Event::Arrival(now, check.algorithm.rate()));
                 }
             }
             Event::Arrival(sent, rate) => {
-                let (accepted, remaining) = self.arrives(now);
-                self.seen.refused += i64::from(!accepted && is_measured);
+                let verdict = self.arrives(now);
+                self.seen.refused += i64::from(!verdict.accepted && is_measured);
                 let answer = now + self.delay();
-                self.push(answer, Event::Answer(sent, rate, accepted, remaining));
+                self.push(answer, Event::Answer(sent, rate, verdict));
             }
-            Event::Answer(sent, rate, accepted, remaining) => {
-                self.in_flight -= 1;
+            Event::Answer(sent, rate, Verdict { accepted, remaining, pause }) => {
                 if self.strategy == Strategy::Remaining && sent > self.heard {
                     self.heard = sent;
-                    let remaining = (remaining - self.in_flight).max(0);
                     let lower = Entry::Lower { check: self.check(), remaining };
                     self.store.run_at(EPOCH + now, &[lower]);
                 }
                 if !accepted && self.strategy != Strategy::Fixed {
                     let refused = Some(RefusedCall { sent, rate });
                     self.report(now, RateReport { used: false, refused });
-                    self.pause(now);
+                    self.pause(now, pause);
                 }
             }
             Event::Report(gateway) => {
@@ -369,10 +396,10 @@ impl Run {
     }
 
     /// Pauses the limiter. Requests with a slot within the pause ask again, in their order.
-    fn pause(&mut self, now: Micros) {
-        let pause = Pause { span: PAUSE, status: 429 };
+    fn pause(&mut self, now: Micros, span: Micros) {
+        let pause = Pause { span, status: 429 };
         self.store.run_at(EPOCH + now, &[Entry::Pause { check: self.check(), pause }]);
-        self.paused = now + PAUSE;
+        self.paused = self.paused.max(now + span);
         let all = std::mem::take(&mut self.waiting);
         let (covered, rest) = all.into_iter().partition(|(_, waiting)| waiting.at < self.paused);
         self.waiting = rest;
@@ -382,17 +409,24 @@ impl Run {
         }
     }
 
-    /// Whether the upstream accepts a call, and how many more it would accept.
-    fn arrives(&mut self, now: Micros) -> (bool, i64) {
+    /// The answer of the upstream to a call that arrives `now`.
+    fn arrives(&mut self, now: Micros) -> Verdict {
         let begin = if self.is_window { now - now % SECOND } else { now - SECOND + 1 };
         while self.log.front().is_some_and(|first| *first < begin) {
             self.log.pop_front();
         }
-        let left = self.scene.quota_at(now) - self.log.len() as i64;
+        let quota = self.scene.quota_at(now);
+        let left = quota - self.log.len() as i64;
         if left > 0 || self.scene.counts_refused {
             self.log.push_back(now);
         }
-        (left > 0, (left - 1).max(0))
+        let over = usize::try_from(self.log.len() as i64 - quota).unwrap_or(0);
+        let free = match self.is_window {
+            true => now - now % SECOND + SECOND,
+            false => self.log.get(over).map_or(now, |first| first + SECOND),
+        };
+        let pause = if self.scene.is_exact { (free - now).max(LEAST_PAUSE) } else { PAUSE };
+        Verdict { accepted: left > 0, remaining: (left - 1).max(0), pause }
     }
 }
 

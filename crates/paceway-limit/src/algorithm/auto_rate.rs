@@ -3,8 +3,9 @@
 //!
 //! Source: additive increase, multiplicative decrease (Chiu and Jain, 1989), with a growth of a tenth. A
 //! refusal is expensive: the upstream's pause costs as many calls as a rate that is three percent too low for
-//! half a minute. So the rule remembers about which rate the upstream refused, as CUBIC does (RFC 9438, section
-//! 4.1). It returns quickly to shortly below that rate, stays there, and passes it in small steps at first.
+//! half a minute. So the rule remembers which rate the upstream refused and which lower one it accepted, and halves the
+//! distance between the two, as BIC does (Xu, Harfoush and Rhee, 2004). Then it stays at the accepted one for long, and
+//! passes the refused one in small steps at first, as CUBIC does (RFC 9438, section 4.1).
 //! `examples/simulate` compares it with fixed rates; `docs/limiting.md` has the figures.
 
 use super::{Algorithm, LeakyBucket, Micros, SlidingWindow, TokenBucket};
@@ -25,14 +26,19 @@ const PER_SECOND: Nanohertz = 1_000_000_000;
 /// caused the last decrease.
 const WAVE: Micros = 100_000;
 
-/// For how many periods the rate stays shortly below the refused one: 32 at first, and up to 64 when the upstream
-/// refuses at about the same rate again.
+/// For how many periods the rate stays at the accepted one: 32 at first, and up to 128 when the upstream refuses at about
+/// the same rate again.
 const FIRST_HOLD: i64 = 32;
-const MOST_HOLD: i64 = 64;
+const MOST_HOLD: i64 = 128;
 
-/// For how many periods the rate stays at each step from there to the refused rate, and at each step above it.
+/// For how many periods the rate stays at each step from there to the refused rate, and at each step above it. A rate
+/// counts as accepted after the first of the two.
 const NEAR: i64 = 4;
 const ABOVE: i64 = 2;
+
+/// The distance of the accepted and the refused rate at which the search between them ends, as a part of the rate. Ways
+/// that differ by 10 ms need half of it before an upstream that counts seconds.
+const CLOSE: i64 = 40;
 
 /// The bounds of an automatic rate, and the pace at which it changes.
 ///
@@ -72,6 +78,8 @@ pub struct LearnedRate {
     pub fell: Micros,
     /// The rate at about which the upstream refuses; 0 if that is not known.
     pub refused: Nanohertz,
+    /// The highest rate that the upstream is known to accept; 0 if none is, as after a refusal at that rate.
+    pub accepted: Nanohertz,
     /// For how many periods the rate stays shortly below `refused`.
     pub hold: i64,
 }
@@ -100,6 +108,8 @@ enum Phase {
     Free,
     /// The rate is below the given one, to which it returns by a tenth at a time.
     Below(Nanohertz),
+    /// The rate is halfway between an accepted and a refused one.
+    Halfway,
     /// The rate is as high as it can probably be, and stays for `hold` periods.
     Knee,
     /// The rate is close to the refused one and grows by a hundredth at a time.
@@ -120,7 +130,7 @@ impl AutoRate {
     /// The record of a limiter that no gateway has used.
     pub fn first(&self, now: Micros) -> LearnedRate {
         let rate = self.start.clamp(self.min, self.max);
-        LearnedRate { rate, changed: now, fell: 0, refused: 0, hold: FIRST_HOLD }
+        LearnedRate { rate, changed: now, fell: 0, refused: 0, accepted: 0, hold: FIRST_HOLD }
     }
 
     /// The time between two permits at the lowest rate.
@@ -133,12 +143,16 @@ impl AutoRate {
     pub fn next(&self, learned: LearnedRate, report: RateReport, now: Micros) -> LearnedRate {
         let rate = learned.rate.clamp(self.min, self.max);
         let learned = LearnedRate { rate, ..learned };
-        // A slot of a higher rate was promised before the last decrease, too.
-        let is_new = |call: &RefusedCall| {
-            learned.fell == 0 || (call.sent > learned.fell + WAVE && call.rate <= rate)
-        };
-        if let Some(call) = report.refused.filter(is_new) {
-            return self.fallen(learned, call.rate.clamp(self.min, self.max), now);
+        if let Some(call) = report.refused
+            && (learned.fell == 0 || call.sent > learned.fell + WAVE)
+        {
+            let at = call.rate.clamp(self.min, self.max);
+            return match at > rate && learned.fell > 0 {
+                // Its slot was promised before the last decrease. As long as such calls are sent, those of the present rate are
+                // refused because of them.
+                true => LearnedRate { changed: now, fell: now, ..learned },
+                false => self.fallen(learned, at, now),
+            };
         }
         if report.used && now - learned.changed >= self.stay(&learned) {
             return self.grown(learned, now);
@@ -149,30 +163,43 @@ impl AutoRate {
     /// The record after the upstream refused a call whose slot was promised at the rate `at`.
     fn fallen(&self, learned: LearnedRate, at: Nanohertz, now: Micros) -> LearnedRate {
         let LearnedRate { rate, refused: known, fell, .. } = learned;
-        let periods = ((now - fell) / self.period.max(1)).clamp(1, 1_000_000);
-        let near = match known {
-            // The steps to this rate were of a tenth, so the quota is half a step lower on average.
-            0 => at - at / 20,
-            _ if at > known => at - ((at - known) / 2).min(at / 20),
+        let period = self.period.max(1);
+        let periods = ((now - fell) / period).clamp(1, 1_000_000);
+        let has_stayed = now - learned.changed >= period.saturating_mul(NEAR);
+        // The rate came there by a tenth at a time.
+        let before = at / 11 * 10;
+        let (refused, accepted) = match learned.accepted {
             // An upstream with a bucket lets a burst pass before it refuses. The sooner it refuses again, the further is
-            // the rate above its own. A single refusal may also be due to another program, so it counts up to a fifth.
-            _ => (at - at / (3 * periods + 1)).max(known - known / 5),
+            // the rate above its own. A single refusal may also be due to another program, so it counts up to a tenth.
+            _ if known > 0 && has_stayed => {
+                ((at - at / (3 * periods + 1)).max(known - known / 10), 0)
+            }
+            0 if known == 0 => (at, 0),
+            accepted if accepted > 0 && accepted < at => (at, accepted),
+            _ => (at, before),
         };
-        let hold = match known > 0 && near >= known - known / 20 {
+        let hold = match known > 0 && refused >= known - known / 20 {
             true => (learned.hold * 2).clamp(FIRST_HOLD, MOST_HOLD),
             false => FIRST_HOLD,
         };
         // At least 0.7 of the rate, and not less by rounding.
         let rate = (rate - rate / 10 * 3).max(self.min);
-        LearnedRate { rate, changed: now, fell: now, refused: near, hold }
+        LearnedRate { rate, changed: now, fell: now, refused, accepted, hold }
     }
 
     fn grown(&self, learned: LearnedRate, now: Micros) -> LearnedRate {
         let LearnedRate { rate, refused, .. } = learned;
         let tenth = rate + (rate / 10).max(1);
-        let grown = match learned.phase() {
+        let phase = learned.phase();
+        let accepted = match phase {
+            Phase::Below(_) => learned.accepted,
+            _ => rate,
+        };
+        let learned = LearnedRate { accepted, ..learned };
+        let grown = match phase {
             Phase::Free => tenth,
-            Phase::Below(knee) => tenth.min(knee),
+            Phase::Below(target) => tenth.min(target),
+            Phase::Halfway => learned.target(),
             Phase::Knee | Phase::Near => rate + (refused / 100).max(1),
             Phase::Above => tenth.min(rate + (rate - refused)),
         };
@@ -187,7 +214,7 @@ impl AutoRate {
         let periods = match learned.phase() {
             Phase::Free | Phase::Below(_) => 1,
             Phase::Knee => learned.hold.clamp(FIRST_HOLD, MOST_HOLD),
-            Phase::Near => NEAR,
+            Phase::Halfway | Phase::Near => NEAR,
             Phase::Above => ABOVE,
         };
         self.period.saturating_mul(periods)
@@ -197,10 +224,10 @@ impl AutoRate {
 // === impl LearnedRate ===
 
 impl LearnedRate {
-    /// The record as a store keeps it: a version and five numbers.
+    /// The record as a store keeps it: a version and six numbers.
     pub fn text(&self) -> String {
-        let Self { rate, changed, fell, refused, hold } = self;
-        format!("1 {rate} {changed} {fell} {refused} {hold}")
+        let Self { rate, changed, fell, refused, accepted, hold } = self;
+        format!("1 {rate} {changed} {fell} {refused} {accepted} {hold}")
     }
 
     /// Reads [`Self::text`]; `None` for any other text, and for numbers that no rule makes.
@@ -210,23 +237,42 @@ impl LearnedRate {
             return None;
         }
         let mut number = || words.next()?.parse().ok();
-        let all = [number()?, number()?, number()?, number()?, number()?];
-        let [rate, changed, fell, refused, hold] = all;
+        let all = [number()?, number()?, number()?, number()?, number()?, number()?];
+        let [rate, changed, fell, refused, accepted, hold] = all;
         let is_rate = |rate: i64| (0..=MAX_RATE).contains(&rate);
         let is_instant = |at: i64| (0..super::EXACT).contains(&at);
-        let fits = rate > 0 && is_rate(rate) && is_rate(refused);
+        let fits = rate > 0 && is_rate(rate) && is_rate(refused) && is_rate(accepted);
         let fits =
             fits && is_instant(changed) && is_instant(fell) && (0..=MOST_HOLD).contains(&hold);
-        (fits && words.next().is_none()).then_some(Self { rate, changed, fell, refused, hold })
+        let is_all = words.next().is_none();
+        (fits && is_all).then_some(Self { rate, changed, fell, refused, accepted, hold })
+    }
+
+    /// The rate to which it returns after a fall: 2 % below the refused one, or the accepted one if that is lower and
+    /// close to it, or halfway between the two.
+    fn target(&self) -> Nanohertz {
+        let Self { refused, accepted, .. } = *self;
+        let knee = refused - refused / 50;
+        match accepted {
+            0 => knee,
+            _ if self.is_wide() => accepted + (refused - accepted) / 2,
+            _ => accepted.min(knee),
+        }
+    }
+
+    /// Whether a rate between the accepted and the refused one is still to be tried.
+    fn is_wide(&self) -> bool {
+        self.accepted > 0 && self.refused - self.accepted > self.refused / CLOSE
     }
 
     fn phase(&self) -> Phase {
         let Self { rate, refused, .. } = *self;
-        let knee = refused - refused / 50;
+        let target = self.target();
         match rate {
             _ if refused == 0 => Phase::Free,
-            _ if rate < knee => Phase::Below(knee),
-            _ if rate == knee => Phase::Knee,
+            _ if rate < target => Phase::Below(target),
+            _ if rate == target && self.is_wide() => Phase::Halfway,
+            _ if rate == target => Phase::Knee,
             _ if rate <= refused + refused / 50 => Phase::Near,
             _ => Phase::Above,
         }

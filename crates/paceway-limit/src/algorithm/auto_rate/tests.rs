@@ -56,25 +56,53 @@ fn a_rate_that_was_refused_is_passed_slowly() {
     let rule = rule(10);
     let mut learned = rule.next(rule.first(0), refused(1, per_second(10)), 2);
     let (mut rates, mut now) = (Vec::new(), 2);
-    for _ in 0..76 {
+    for _ in 0..80 {
         now += SECOND;
         learned = rule.next(learned, used(), now);
         rates.push(learned.rate as f64 / 1e9);
     }
-    // 7/s grows to 9.31/s, 2 % below the 9.5/s that the refusal was taken for, and stays there for 32 s.
-    assert_eq!(rates[..4].iter().map(|rate| rate.round()).collect::<Vec<_>>(), [8., 8., 9., 9.]);
-    assert_eq!(rates.iter().filter(|rate| (**rate - 9.31).abs() < 1e-6).count(), 32);
+    // 7/s grows to 9.8/s, 2 % below the refused rate, and stays there for 32 s.
+    assert_eq!(rates[..4].iter().map(|rate| rate.round()).collect::<Vec<_>>(), [8., 8., 9., 10.]);
+    assert_eq!(rates.iter().filter(|rate| (**rate - 9.8).abs() < 1e-6).count(), 32);
     // Steps of a hundredth, and then ever greater ones: the quota has grown.
-    assert!(rates[46] < 9.8 && rates[75] > 15.0, "{rates:?}");
+    assert!(rates[46] < 10.2 && rates[79] > 15.0, "{rates:?}");
+}
+
+#[test]
+fn the_distance_of_an_accepted_and_a_refused_rate_is_halved() {
+    let rule = rule(20);
+    let (mut learned, mut now) = (rule.first(0), 0);
+    let mut steps = Vec::new();
+    // The upstream accepts 29/s. Each of its refusals is known at once.
+    for _ in 0..44 {
+        now += SECOND;
+        let before = learned.rate;
+        let report = match before > per_second(29) {
+            true => refused(now, before),
+            false => used(),
+        };
+        learned = rule.next(learned, report, now);
+        if learned.rate != before {
+            steps.push((learned.rate as f64 / 1e8).round() / 10.0);
+        }
+    }
+    // 29.3 is refused, 26.6 was accepted; 28 is, 28.6 is, and 29.3 is not tried again for 32 s.
+    let expected = [22.0, 24.2, 26.6, 29.3, 20.5, 22.5, 24.8, 27.3, 28.0, 28.6];
+    assert_eq!(steps, expected);
 }
 
 #[test]
 fn the_text_of_a_record_is_read_again() {
     let learned = rule(5).next(rule(5).first(7), refused(8, per_second(5)), 9);
     assert_eq!(LearnedRate::parse(&learned.text()), Some(learned));
-    for wrong in
-        ["", "2 5 1 1 1 16", "1 5 1 1 1", "1 5 1 1 1 16 1", "1 -5 1 1 1 16", "1 5 1 1 1 65"]
-    {
+    for wrong in [
+        "",
+        "2 5 1 1 1 1 16",
+        "1 5 1 1 1 1",
+        "1 5 1 1 1 1 16 1",
+        "1 -5 1 1 1 1 16",
+        "1 5 1 1 1 1 129",
+    ] {
         assert_eq!(LearnedRate::parse(wrong), None, "{wrong}");
     }
 }
@@ -117,7 +145,8 @@ proptest! {
             prop_assert!((rule.min..=rule.max).contains(&next.rate));
             prop_assert!(next.rate <= learned.rate + learned.rate / 10 + 1);
             prop_assert!(next.rate >= learned.rate / 10 * 7);
-            prop_assert!(next == learned || next.rate != learned.rate || next.fell == now);
+            let is_same = LearnedRate { accepted: learned.accepted, ..next } == learned;
+            prop_assert!(is_same || next.rate != learned.rate || next.fell == now);
             prop_assert_eq!(LearnedRate::parse(&next.text()), Some(next));
             for algorithm in [
                 TokenBucket::new(5, SECOND, 5).map(Algorithm::TokenBucket),
