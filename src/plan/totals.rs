@@ -33,6 +33,7 @@ impl ExchangeTotals {
                 | Outcome::Throttled
                 | Outcome::QueueFull
                 | Outcome::Draining
+                | Outcome::LimiterMissing
                 | Outcome::StoreUnavailable => 2,
                 Outcome::NoRoute
                 | Outcome::BadRequest

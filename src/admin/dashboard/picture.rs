@@ -68,7 +68,7 @@ pub(super) async fn all(admin: &Admin, dashboard: &Dashboard) -> Value {
         said["limiting_override"] = override_in_force(&own);
     }
     if let Some(limits) = admin.live.limits_status() {
-        said["limits_from"] = reload::limits(limits);
+        said["limits_from"] = reload::limits(limits, &admin.live.missing());
     }
     add_waiting(admin, &mut said["routes"]);
     add_addresses(admin, &mut said);
