@@ -253,6 +253,30 @@ async fn a_stream_goes_both_ways_at_once_and_ends_with_its_trailers() {
     assert_eq!(gateway.count("all", "passed").await, 1.0);
 }
 
+/// A drain lets a stream that runs go on both ways to its trailers, on a connection that takes no further one (GOAWAY).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_outlives_the_begin_of_a_drain() {
+    let mut gateway = before_h2(h2_upstream(echo).await).await;
+    let mut client = connect(gateway.listen).await;
+    let (answer, mut up) = client.send_request(call("/a.B/C"), false).expect("send");
+    up.send_data(Bytes::from_static(b"first"), false).expect("send");
+    let mut down =
+        timeout(PATIENCE, answer).await.expect("in time").expect("an answer").into_body();
+    assert_eq!(piece(&mut down).await, "first");
+    gateway.signal("TERM");
+    eventually("the client receives GOAWAY", async || client.clone().ready().await.err()).await;
+    for word in ["second", "third"] {
+        up.send_data(Bytes::from_static(word.as_bytes()), false).expect("send");
+        assert_eq!(piece(&mut down).await, word);
+    }
+    assert!(gateway.is_running(), "it waits for the stream");
+    up.send_data(Bytes::new(), true).expect("the end");
+    assert!(timeout(PATIENCE, down.data()).await.expect("in time").is_none());
+    let trailers = down.trailers().await.expect("no error").expect("trailers");
+    assert_eq!(trailers["grpc-status"], "0");
+    assert!(gateway.end().await.success());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_upstreams_own_trailers_alone_pass() {
     let upstream = h2_upstream(|_, mut respond| async move {

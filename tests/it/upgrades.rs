@@ -343,10 +343,13 @@ async fn a_drain_waits_for_tunnels_and_then_cuts_them() {
     reached(&ended, "so has the upstream's side").await;
 }
 
-/// Both sides of a WebSocket learn that the gateway leaves (1001), where no frame is cut by that.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_end_of_a_drain_closes_websockets_with_a_frame() {
-    const FRAME: &str = "\x01\x02h\n";
+const FRAME: &str = "\x01\x02h\n";
+/// A close frame with 1001, as the gateway sends it to the client, and masked to the upstream.
+const CLOSE: [u8; 4] = [0x88, 2, 0x03, 0xE9];
+const MASKED_CLOSE: [u8; 8] = [0x88, 0x82, 0, 0, 0, 0, 0x03, 0xE9];
+
+/// An upstream of WebSockets that sends one frame back, with the bytes that it receives after that, and a permit at the end.
+async fn one_frame() -> (Upstream, Arc<Mutex<Vec<u8>>>, Arc<Semaphore>) {
     let (heard, hears) = (Arc::<Mutex<Vec<u8>>>::default(), closed());
     let (written, ended) = (heard.clone(), hears.clone());
     let upstream = Upstream::raw(move |mut conn| {
@@ -362,13 +365,20 @@ async fn the_end_of_a_drain_closes_websockets_with_a_frame() {
         }
     })
     .await;
+    (upstream, heard, hears)
+}
+
+/// Both sides of a WebSocket learn that the gateway leaves (1001), where no frame is cut by that.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_drain_closes_websockets_with_a_frame() {
+    let (upstream, heard, hears) = one_frame().await;
     let mut gateway = before(&upstream, "drain_timeout: 2s").await;
     let mut conn = tunnel(&gateway, "/").await;
     says(&mut conn, FRAME).await;
     gateway.signal("TERM");
-    assert_eq!(conn.rest().await, [0x88, 2, 0x03, 0xE9]);
+    assert_eq!(conn.rest().await, CLOSE);
     reached(&hears, "the upstream sees the end").await;
-    assert_eq!(*heard.lock(), [0x88, 0x82, 0, 0, 0, 0, 0x03, 0xE9]);
+    assert_eq!(*heard.lock(), MASKED_CLOSE);
     drop(conn);
     assert!(gateway.end().await.success());
 }
@@ -436,6 +446,28 @@ async fn a_websocket_over_http2_goes_on_as_an_upgrade() {
     assert_eq!(last, b"the last word");
     reached(&ended, "the upstream sees the end").await;
     until_open(&gateway, 0.0).await;
+}
+
+/// The end of the drain closes the WebSocket and its stream, not the connection under it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_drain_closes_websockets_over_http2_with_a_frame() {
+    let (upstream, heard, hears) = one_frame().await;
+    let mut gateway = before(&upstream, "drain_timeout: 2s").await;
+    let mut client = h2(&gateway).await;
+    client.ready().await.expect("the settings");
+    let mut answer = client.send_request(extended("websocket")).await.expect("an answer");
+    let mut tunnel = TokioIo::new(hyper::upgrade::on(&mut answer).await.expect("a tunnel"));
+    tunnel.write_all(FRAME.as_bytes()).await.expect("send");
+    let mut echo = [0; FRAME.len()];
+    tunnel.read_exact(&mut echo).await.expect("the echo");
+    gateway.signal("TERM");
+    let mut rest = Vec::new();
+    tunnel.read_to_end(&mut rest).await.expect("a whole stream, and no reset");
+    assert_eq!(rest, CLOSE);
+    reached(&hears, "the upstream sees the end").await;
+    assert_eq!(*heard.lock(), MASKED_CLOSE);
+    drop(tunnel);
+    assert!(gateway.end().await.success());
 }
 
 #[rstest]
