@@ -73,7 +73,20 @@ impl Paths {
     /// Returns the path as keys of limiters contain it: one form for all spellings that an origin may treat as one. Only an
     /// escaped slash stays data, unless `encoded_slash: separator` is set.
     pub fn key_form<'p, P: AsRef<[u8]> + ?Sized>(&self, path: &'p P) -> Cow<'p, [u8]> {
-        self.normal_with(path.as_ref(), self.own() | self.maybe & (FOLD | SEGMENTS | NEWLINE | NUL))
+        self.normal_with(path.as_ref(), self.in_keys())
+    }
+
+    /// Returns a reading as keys of limiters contain it. A reading may have spaces, which no path of a request has.
+    pub fn key_form_of<'p>(&self, reading: &'p [u8]) -> Cow<'p, [u8]> {
+        match reading.contains(&b' ') {
+            true => Cow::Owned(read(reading, self.in_keys())),
+            false => self.key_form(reading),
+        }
+    }
+
+    /// The differences between the form that keys have and the plain normal form.
+    fn in_keys(&self) -> Differences {
+        self.own() | self.maybe & (FOLD | SEGMENTS | NEWLINE | NUL)
     }
 
     /// Returns the normal form of a reading. It is in small letters if the reading `folds` case.

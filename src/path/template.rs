@@ -181,7 +181,7 @@ impl PathTemplate {
         // The route can be that of another reading, whose limiters are those of all readings.
         found.or_else(|| {
             let mut others = paths.readings(path);
-            let value = others.find_map(|(reading, _)| of(&paths.key_form(&reading)));
+            let value = others.find_map(|(reading, _)| of(&paths.key_form_of(&reading)));
             value.map(Cow::Owned)
         })
     }

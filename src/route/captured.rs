@@ -30,7 +30,7 @@ impl CapturingRoutes {
         // Almost no configuration has such routes, and this saves the look into the table.
         let template = if self.0.is_empty() { None } else { self.0.get(&route) };
         let Some(template) = template else { return Captured(Vec::new()) };
-        let form = paths.key_form(reading);
+        let form = paths.key_form_of(reading);
         let values = template.captures(&form).unwrap_or_default();
         let names = template.names().iter().map(String::as_str);
         let mut all: Vec<_> = names.zip(values.into_iter().map(<[u8]>::to_vec)).collect();
