@@ -253,7 +253,7 @@ async fn a_stream_goes_both_ways_at_once_and_ends_with_its_trailers() {
     assert_eq!(gateway.count("all", "passed").await, 1.0);
 }
 
-/// A drain lets a stream that runs go on both ways to its trailers, on a connection that takes no further one (GOAWAY).
+/// A stream that runs when a drain begins continues both ways to its trailers. Its connection takes no further one (GOAWAY).
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_outlives_the_begin_of_a_drain() {
     let mut gateway = before_h2(h2_upstream(echo).await).await;
