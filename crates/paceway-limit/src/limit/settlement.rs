@@ -17,7 +17,26 @@ pub struct Settlement {
     part: Part,
 }
 
-/// The difference between the permits that a call reserved and its true cost.
+/// The difference between the permits that a call reserved and its true cost, as
+/// [`Acquired::settle`](super::Acquired::settle) returns it.
+///
+/// ```
+/// use paceway_limit::{Limit, Limiter, Rate, Settled, memory};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let points = Limit::token_bucket("points", Rate::per_second(10), 100);
+/// let limiter = Limiter::new(points, memory())?;
+/// let mut call = limiter.acquire(20).await?;
+/// // The answer says that the call cost 25 points.
+/// match call.settle("points", 25) {
+///     Settled::Exact => println!("as expected"),
+///     Settled::Refunded(unused) => println!("{unused} points were not used"),
+///     Settled::Owed(more) => assert_eq!(more, 5),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settled {
     /// The call cost what it had reserved, or the limiter had granted nothing.

@@ -47,6 +47,15 @@ pub enum OnFailure {
 
 /// A limiter's policy after the store has lost states, or may have: a restarted Redis has its states again with an
 /// append-only file, but may lack the last of them.
+///
+/// ```
+/// use paceway_limit::{Limit, OnLoss, Rate};
+///
+/// // A vendor that answers 429 for a call too many, and does no more, needs no caution after a restart of Redis.
+/// let limit = Limit::token_bucket("vendor", Rate::per_second(30), 10).on_loss(OnLoss::Trust);
+/// assert_eq!(OnLoss::default(), OnLoss::Close);
+/// # drop(limit);
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OnLoss {
     /// Lost states count as used up, so that no forgotten grant is made a second time.
