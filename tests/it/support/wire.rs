@@ -128,7 +128,8 @@ impl Answer {
     /// How long it was held, from `Server-Timing`, in ms; zero when it does not say.
     pub(crate) fn held_ms(&self) -> f64 {
         let Some(value) = self.field("server-timing") else { return 0.0 };
-        let ms = value.strip_prefix("paceway;dur=").expect("the gateway's timing");
+        let rest = value.strip_prefix("paceway;dur=").expect("the gateway's timing");
+        let ms = rest.split(';').next().unwrap_or_default();
         ms.parse().expect("a number of ms")
     }
 
