@@ -34,6 +34,8 @@ pub enum Failure {
     /// The request breaks a rule of HTTP or is ambiguous, so its sender may disagree on where it ends: 400, and the
     /// connection closes.
     Malformed(Cow<'static, str>),
+    /// A call to a service has no token, or another one than the configured: 401.
+    Unauthorized,
     /// The method is CONNECT or TRACE, which a gateway does not forward: 405.
     Method,
     /// The body has a transfer coding other than `chunked`: 501.
@@ -122,6 +124,9 @@ impl Failure {
             Self::NoRoute => (S::NOT_FOUND, "no-route", "No route matches this request"),
             Self::BadRequest(_) => BAD_REQUEST,
             Self::Malformed(_) => (S::BAD_REQUEST, "bad-request", "The request is malformed"),
+            Self::Unauthorized => {
+                (S::UNAUTHORIZED, "unauthorized", "The token is missing or wrong")
+            }
             Self::Method => {
                 (S::METHOD_NOT_ALLOWED, "method-not-allowed", "The method is not forwarded")
             }
@@ -195,6 +200,7 @@ impl Failure {
             Self::NoRoute => Outcome::NoRoute,
             Self::BadRequest(_)
             | Self::Malformed(_)
+            | Self::Unauthorized
             | Self::Method
             | Self::Coding
             | Self::Expectation
@@ -223,6 +229,9 @@ impl Failure {
         match self {
             Self::NoRoute => "no route of this gateway matches the path, host and method".into(),
             Self::BadRequest(why) | Self::Malformed(why) => why.clone().into_owned(),
+            Self::Unauthorized => {
+                "a call of this service has its token in `Paceway-Token`, as the configuration names it".into()
+            }
             Self::Method => "CONNECT and TRACE are not forwarded".into(),
             Self::Coding => "a body is `chunked` and nothing else, or has a length".into(),
             Self::Expectation => "the only expectation that can be met is 100-continue".into(),
@@ -278,6 +287,7 @@ impl Failure {
             | Self::BodyTimeout
             | Self::ClientLeft
             | Self::NoRoute
+            | Self::Unauthorized
             | Self::BadRequest(_)
             | Self::Malformed(_)
             | Self::Method

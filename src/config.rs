@@ -15,6 +15,7 @@ mod raw;
 mod reader;
 #[doc(hidden)]
 pub mod reference;
+mod services;
 mod settings;
 mod throttle;
 mod unit;
@@ -28,6 +29,7 @@ pub use limit_row::LimitRow;
 pub use limiter::{AutoRule, Charge, FailurePolicy, LimiterConfig, Mode, Scope};
 pub use limits_from::{DatabaseKind, DatabaseUrl, LimitsFrom, MissingLimiter};
 pub use mistake::{ConfigError, Mistake, Position};
+pub use services::{ForwardAuthConfig, OriginalRequest, Service, ServiceListener, Services};
 pub use settings::{AccessLog, Config, EventFormat, Route, StoreConfig, Upstream};
 pub use throttle::{PausedLimiters, RetryConfig, ThrottleConfig};
 pub use unit::Rate;

@@ -24,11 +24,12 @@ pub use parts::ConfigParts;
 pub use watcher::watch_file;
 
 use crate::{
-    config::{Config, ConfigEdit, ConfigError, LimitRow},
+    config::{Config, ConfigEdit, ConfigError, LimitRow, Service},
     learn, metrics,
     plan::{CountLedger, ExchangeTotals, Plan},
     proxy::{CurrentProxy, Proxy},
     store::{Check, Store, StoreAdmin},
+    tls::TlsError,
     upstream::{self, Cluster, Pool, Sockets},
 };
 use arc_swap::ArcSwap;
@@ -46,6 +47,8 @@ pub struct Live {
     /// The counters of plans that were replaced.
     ledger: CountLedger,
     certificates: Certificates,
+    /// The certificates of each service.
+    of_services: Vec<(Service, Certificates)>,
     /// The checks of the limiters whose levels are read once a second, so that they are known when the store is away.
     levels: watch::Sender<Arc<[Check]>>,
     /// Whether a limiter counts calls at a time. The stores then subscribe to notifications.
@@ -100,10 +103,15 @@ impl Live {
         let clusters = clusters(&plan.config, &sockets, None)?;
         upstream::follow(&clusters, &plan.config.resolver);
         let certificates = Certificates::open(plan.config.tls.clone())?;
+        let services = plan.config.services.all();
+        let of_services =
+            services.map(|(service, port)| Ok((service, Certificates::open(port.tls.clone())?)));
+        let of_services = of_services.collect::<Result<_, TlsError>>()?;
         let loaded = LoadedConfig::first(&parts.file.hash);
         Ok(Self {
             ledger: CountLedger::default(),
             certificates,
+            of_services,
             leases,
             levels: watch::Sender::new(plan.levels().into()),
             store: OnceLock::new(),
@@ -122,9 +130,13 @@ impl Live {
         self.plan.load_full()
     }
 
-    /// The certificates for the next handshake; `None` while clients speak clear text.
-    pub fn certificates(&self) -> watch::Receiver<Option<Arc<ServerConfig>>> {
-        self.certificates.current()
+    /// The certificates for the next handshake of the data plane or of a service; `None` while its clients speak clear text.
+    pub fn certificates(
+        &self,
+        service: Option<Service>,
+    ) -> watch::Receiver<Option<Arc<ServerConfig>>> {
+        let of_service = self.of_services.iter().find(|(own, _)| Some(*own) == service);
+        of_service.map_or(&self.certificates, |(_, own)| own).current()
     }
 
     /// The checks of the limiters whose levels can be shown, as they change with the plan.
@@ -249,7 +261,7 @@ impl Live {
         self.loaded.lock().note(&result);
         outcome::log(&result, &self.plan.load().config);
         // Their content may have changed under the same names.
-        self.certificates.refresh(true);
+        self.refresh_all(true);
         drop(seen);
         result
     }
@@ -273,9 +285,15 @@ impl Live {
         file.again().map_or_else(|error| error.to_string() != failed, |_| true)
     }
 
-    /// Reads the certificates for clients again if their files have changed.
+    /// Reads the certificates for clients and for callers of services again if their files have changed.
     pub fn refresh_certificates(&self) {
-        self.certificates.refresh(false);
+        self.refresh_all(false);
+    }
+
+    /// Reads all certificates again whose files have changed, or all of them if an operator has `asked` for it.
+    fn refresh_all(&self, asked: bool) {
+        self.certificates.refresh(asked);
+        self.of_services.iter().for_each(|(_, own)| own.refresh(asked));
     }
 
     /// Checks the configuration with other rows of `limits_from`, and changes nothing.

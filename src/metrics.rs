@@ -22,7 +22,7 @@ pub use exported::{
 };
 pub use handles::{
     LimiterMetrics, RouteMetrics, SettledPermits, UpstreamMetrics, addresses, ejections,
-    limiter_rate, pauses, throttled,
+    limiter_rate, pauses, service_label, throttled,
 };
 pub use labels::{Outcome, Protocol, Refusal, RetryResult, Verdict};
 pub use times::{TimeCounts, TimeHistogram};
@@ -42,7 +42,7 @@ const CONFIG_INFO: &str = "paceway_config_info";
 /// The counts of all workers, which `/metrics` lists after the metrics of the exporter. Each count is added up over the
 /// workers when it is written.
 pub struct WorkerCounts<R, L, U> {
-    /// Requests and waits of each route.
+    /// Requests and waits of each route, with their labels as the text contains them.
     pub routes: R,
     /// Decisions of each limiter.
     pub limiters: L,
@@ -65,7 +65,7 @@ pub fn config_info(text: &mut String, hash: &str) {
 pub fn text<'a>(
     exporter: &PrometheusHandle,
     counted: WorkerCounts<
-        impl Iterator<Item = (&'a RouteMetrics, Outcomes, TimeHistogram)>,
+        impl Iterator<Item = (&'a str, Outcomes, TimeHistogram)>,
         impl Iterator<Item = (&'a LimiterMetrics, Decisions)>,
         impl Iterator<Item = (&'a UpstreamMetrics, Statuses, TimeHistogram)>,
     >,
@@ -78,8 +78,8 @@ pub fn text<'a>(
     family(&mut text, REQUESTS, "counter", "Requests, by route and outcome.");
     family(&mut waits, WAIT, "histogram", "Time that forwarded requests were held.");
     for (route, outcomes, wait) in counted.routes {
-        outcomes.write(&mut text, REQUESTS, &route.label);
-        wait.write(&mut waits, WAIT, &route.label, wait_bounds);
+        outcomes.write(&mut text, REQUESTS, route);
+        wait.write(&mut waits, WAIT, route, wait_bounds);
     }
     text.push_str(&waits);
     let help = "Decisions of a limiter, by their source; would_* are those of mode observe.";

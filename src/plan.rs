@@ -10,6 +10,7 @@ mod redact;
 mod remainders;
 mod recent;
 mod route_policy;
+mod service_counts;
 mod totals;
 mod waiting;
 
@@ -21,6 +22,7 @@ pub use recent::{MOST_RECENT, RecentReason, RecentRequest, RecentRequests};
 pub(crate) use redact::Redactor;
 pub(crate) use remainders::{Consequence, Remainders};
 pub(crate) use route_policy::RoutePolicy;
+pub(crate) use service_counts::ServiceCounts;
 pub use totals::{ExchangeTotals, ROUTE_KINDS, UPSTREAM_KINDS};
 pub(crate) use waiting::{Waiting, WaitingCounts};
 
@@ -65,6 +67,8 @@ pub struct Plan {
     pub(crate) no_route: RouteMetrics,
     /// The counters of each worker, by the worker's index.
     pub(crate) counters: Box<[WorkerCounters]>,
+    /// The counters of the requests that services decided.
+    pub(crate) services: Vec<ServiceCounts>,
     /// Bounds the answers that are kept until their end because they say the true cost of a request.
     pub(crate) settled: Arc<KeptBytes>,
     /// Hides the secrets in access lines; `None` if the gateway writes no access lines.
@@ -126,6 +130,7 @@ impl Plan {
         let same_bound = before.filter(|before| before.config.limits.retry_bodies == bound);
         Self {
             counters: (0..config.workers.get()).map(counters).collect(),
+            services: ServiceCounts::all(&config, &of_routes),
             table: Table::new(&config.routes, config.paths),
             waiting: WaitingCounts::new(&config, previous),
             routes: routes.collect(),

@@ -35,7 +35,7 @@ pub use mount::router;
 
 use crate::{
     admin::{self, AdminParts},
-    config::Config,
+    config::{Config, Service},
     limits_from::LimitsFollower,
     live::{ConfigParts, Live, ReadFile, supervisor, watch_file},
     log, metrics,
@@ -47,7 +47,7 @@ use balancer::ConnectionBalancer;
 use connection_limit::ConnectionLimit;
 use descriptors::Shares;
 use error::system;
-use listeners::Listeners;
+use listeners::{Listeners, PortSockets};
 use metrics_exporter_prometheus::PrometheusHandle;
 use phase::{LINGER, Phase};
 use source::StoreSource;
@@ -67,7 +67,8 @@ use tokio::{
     sync::{Semaphore, mpsc, watch},
     time::{Instant, sleep, timeout},
 };
-use worker::Worker;
+use tracing::field;
+use worker::{Worker, WorkerPort};
 
 /// The exporter keeps each sample of its histograms until they are drained, which happens every 5 s.
 const UPKEEP: Duration = Duration::from_secs(5);
@@ -112,7 +113,7 @@ impl Server {
         let shares = Shares::of(descriptors::raise(), config);
         metrics::max_files().set(shares.limit as f64);
         let listeners = Listeners::open(config)?;
-        let listen = listeners.data[0].local_addr().map_err(system)?;
+        let listen = listeners.data.sockets[0].local_addr().map_err(system)?;
         let admin_address = listeners.admin.local_addr().map_err(system)?;
         let file = Arc::new(file);
         Ok(Self { file, access_log, metrics, listeners, listen, admin_address, shares })
@@ -149,19 +150,21 @@ impl Server {
             let store = source.with_recovery(live.levels()).await?;
             let overrides = Overrides::begin(live.clone(), store.clone()).await;
             let stopping = Arc::new(AtomicBool::new(false));
-            let Listeners { data, admin: admin_socket, are_inherited } = self.listeners;
+            let Listeners { data, admin: admin_socket, services } = self.listeners;
+            let addresses = services.iter().filter_map(|(service, port)| {
+                Some((*service, port.sockets.first()?.local_addr().ok()?))
+            });
+            let addresses: Vec<_> = addresses.collect();
             let connections = Arc::new(ConnectionLimit::new(shares.clients));
             let (phase, phases) = watch::channel(Phase::Running);
             let drain_end = Arc::new(OnceLock::new());
             let (ended, mut ends) = mpsc::channel(1);
-            let (balancer, handoffs) = ConnectionBalancer::new(data.len());
-            let (balancer, mut runtimes) = (Arc::new(balancer), Vec::new());
-            for (number, (listener, handoffs)) in data.into_iter().zip(handoffs).enumerate() {
+            let services = services.into_iter().map(|(service, port)| (Some(service), port));
+            let ports = [(None, data)].into_iter().chain(services);
+            let mut runtimes = Vec::new();
+            for (number, ports) in of_workers(ports, live.plan().config.workers.get()) {
                 let worker = Worker {
-                    listener,
-                    is_inherited: are_inherited,
-                    handoffs,
-                    balancer: balancer.clone(),
+                    ports,
                     live: live.clone(),
                     number,
                     source: source.clone(),
@@ -193,9 +196,16 @@ impl Server {
             let most = shares.admin;
             tokio::spawn(admin_connections::serve(admin_socket, pages, timeouts, most, phases));
             tokio::spawn(upkeep(self.metrics));
+            let address = |of: Service| {
+                addresses
+                    .iter()
+                    .find(|(service, _)| *service == of)
+                    .map(|(_, at)| field::display(at))
+            };
             tracing::info!(
                 listen = %self.listen,
                 admin = %self.admin_address,
+                forward_auth = address(Service::ForwardAuth),
                 workers = live.plan().config.workers,
                 version = env!("CARGO_PKG_VERSION"),
                 "listening"
@@ -226,6 +236,23 @@ impl Server {
             drained
         })
     }
+}
+
+/// Gives each worker its number and its part of each port.
+fn of_workers(
+    ports: impl Iterator<Item = (Option<Service>, PortSockets)>,
+    workers: usize,
+) -> impl Iterator<Item = (usize, Vec<WorkerPort>)> {
+    let mut all: Vec<_> = (0..workers).map(|_| Vec::new()).collect();
+    for (service, PortSockets { sockets, are_inherited: is_inherited }) in ports {
+        let (balancer, handoffs) = ConnectionBalancer::new(workers);
+        let balancer = Arc::new(balancer);
+        for ((listener, handoffs), own) in sockets.into_iter().zip(handoffs).zip(&mut all) {
+            let balancer = balancer.clone();
+            own.push(WorkerPort { listener, is_inherited, handoffs, balancer, service });
+        }
+    }
+    all.into_iter().enumerate()
 }
 
 /// Starts a thread that runs `worker`, and sends the result to `ended`. Returns the metrics of its runtime.

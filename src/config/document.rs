@@ -17,13 +17,18 @@ pub(super) struct Document {
 // === impl Document ===
 
 impl Document {
-    /// Keeps the tree of a file, except for the token of the admin side, of which only a digest is kept.
-    pub(super) fn without_token(mut self) -> Self {
-        if let Some(admin) = self.root.value_mut("admin")
-            && let Some(token) = admin.value_mut("token")
-            && let YamlValue::Scalar(token) = &mut token.value
-        {
-            (token.text, token.written) = ("***".into(), "***".into());
+    /// Keeps the tree of a file, except for the tokens of the admin side and of services, of which only digests are kept.
+    pub(super) fn without_tokens(mut self) -> Self {
+        let hide = |section: Option<&mut YamlNode>| {
+            if let Some(token) = section.and_then(|section| section.value_mut("token"))
+                && let YamlValue::Scalar(token) = &mut token.value
+            {
+                (token.text, token.written) = ("***".into(), "***".into());
+            }
+        };
+        hide(self.root.value_mut("admin"));
+        if let Some(services) = self.root.value_mut("services") {
+            hide(services.value_mut("forward_auth"));
         }
         self
     }

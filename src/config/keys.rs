@@ -9,6 +9,7 @@ mod limits_from;
 mod observability;
 mod process;
 mod route;
+mod services;
 mod spec;
 mod store;
 mod throttle;
@@ -23,6 +24,7 @@ pub(super) use limits_from::LIMITS_FROM;
 pub(super) use observability::{ACCESS_LOG, LOG};
 pub(super) use process::ROOT;
 pub(super) use route::ROUTE;
+pub(super) use services::{FORWARD_AUTH, SERVICES};
 pub(super) use spec::{KeySpec, Keys};
 pub(super) use store::STORE;
 pub(super) use throttle::{RETRY, THROTTLE};
@@ -30,10 +32,12 @@ pub(super) use tls::{CERTIFICATE, STORE_TLS, TLS};
 pub(super) use upstream::{EDITS, HEADERS, HEALTH, UPSTREAM};
 
 /// The sections below the top of the file, in the order of the schema.
-pub(super) const SECTIONS: [&Keys; 21] = [
+pub(super) const SECTIONS: [&Keys; 23] = [
     &ADMIN,
     &ACCESS_LOG,
     &LOG,
+    &SERVICES,
+    &FORWARD_AUTH,
     &STORE,
     &STORE_TLS,
     &TLS,

@@ -14,6 +14,7 @@ mod route_paths;
 mod routes;
 mod rule_keys;
 mod rules;
+mod services;
 mod throttle;
 mod upstreams;
 
@@ -85,6 +86,7 @@ impl ConfigReader {
         let listen = self.get(&root, "listen", (Ipv4Addr::LOCALHOST, 8080).into(), address);
         let admin = self.admin(&root);
         self.find_shared_address(&root, listen, admin.listen);
+        let services = self.services(&root, [("listen", listen), ("admin", admin.listen)]);
         let cores = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         let on_or_off = [("on", true), ("off", false)];
         let drain_timeout = Duration::from_secs(30);
@@ -99,6 +101,7 @@ impl ConfigReader {
         let mut config = Config {
             listen,
             admin,
+            services,
             workers: self.get(&root, "workers", cores, workers),
             access_log,
             logs_user_agent,
@@ -128,7 +131,7 @@ impl ConfigReader {
             limits_from,
             missing: std::mem::take(&mut self.missing),
             routes,
-            document: Arc::new(document.clone().without_token()),
+            document: Arc::new(document.clone().without_tokens()),
             clear_secrets: std::mem::take(&mut self.clear_secrets),
             unheld: std::mem::take(&mut self.unheld),
         };

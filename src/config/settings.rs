@@ -6,6 +6,7 @@ use super::{
     http::{ClientLimits, Limits, ServerTls},
     limiter::{Charge, FailurePolicy, LimiterConfig},
     limits_from::{LimitsFrom, MissingLimiter},
+    services::Services,
     throttle::ThrottleConfig,
 };
 use crate::{
@@ -25,6 +26,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// The admin side: metrics, health and the state of limiters.
     pub admin: AdminConfig,
+    /// The services for programs that keep their own proxy.
+    pub services: Services,
     /// The number of threads that serve clients.
     pub workers: NonZeroUsize,
     /// The form of access lines. `None` means text if stdout is a terminal, otherwise JSON.

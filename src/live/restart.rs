@@ -14,6 +14,7 @@ pub(super) fn keep(running: &Config, config: &mut Config) -> Vec<&'static str> {
     };
     kept("listen", keep_one(&running.listen, &mut config.listen));
     kept("admin", keep_one(&running.admin.listen, &mut config.admin.listen));
+    kept("services", keep_one(&running.services, &mut config.services));
     kept("workers", keep_one(&running.workers, &mut config.workers));
     kept("access_log", keep_one(&running.access_log, &mut config.access_log));
     kept("log", keep_one(&running.log, &mut config.log));
@@ -64,9 +65,9 @@ mod tests {
     #[case::nothing("", &[])]
     #[case::an_address("listen: 127.0.0.1:1", &["listen"])]
     #[case::all(
-        "listen: 127.0.0.1:1\nadmin: 127.0.0.1:2\nworkers: 77\naccess_log: json\nlog: json\n\
-         client: { max_connections: 5 }\nstore: redis://x",
-        &["listen", "admin", "workers", "access_log", "log", "client.max_connections", "store"]
+        "listen: 127.0.0.1:1\nadmin: 127.0.0.1:2\nservices: { forward_auth: 127.0.0.1:3 }\nworkers: 77\n\
+         access_log: json\nlog: json\nclient: { max_connections: 5 }\nstore: redis://x",
+        &["listen", "admin", "services", "workers", "access_log", "log", "client.max_connections", "store"]
     )]
     #[case::what_does_not("drain_timeout: 5s\nlimiting: off\nclient: { idle_timeout: 5s }", &[])]
     fn keys_that_need_a_restart_are_named_and_kept(#[case] keys: &str, #[case] named: &[&str]) {

@@ -7,7 +7,7 @@ use metrics::{Counter, Gauge};
 /// Handles for one route, and its label for the metrics that workers count.
 pub struct RouteMetrics {
     /// The label as the text of `/metrics` contains it: `route="NAME"`.
-    pub(super) label: String,
+    label: String,
     /// Requests of this route that are held now, until their slot comes.
     pub waiting: Gauge,
     /// Open connections of this route that were upgraded, such as WebSockets.
@@ -60,6 +60,11 @@ impl RouteMetrics {
             tunnels: families::TUNNELS.level(&[("route", route)]),
         }
     }
+
+    /// The label as the text of `/metrics` contains it: `route="NAME"`.
+    pub fn label(&self) -> &str {
+        &self.label
+    }
 }
 
 // === impl LimiterMetrics ===
@@ -109,6 +114,12 @@ pub fn throttled(upstream: &str) -> u64 {
 /// The number of pauses of the limiter named `limiter` that refusals have asked for.
 pub fn pauses(limiter: &str) -> u64 {
     families::PAUSES.counted(&[("limiter", limiter)])
+}
+
+/// The labels of a route's requests that a service decided, as the text of `/metrics` contains them:
+/// `route="NAME",service="forward_auth"`.
+pub fn service_label(route: &str, service: &str) -> String {
+    format!("{},{}", label("route", route), label("service", service))
 }
 
 /// Makes the handle for the learned rate of a limiter with `rate: auto`, in permits a second.

@@ -99,7 +99,7 @@ impl WorkerCounters {
     }
 
     /// Adds all that this worker counted of `route` to `all`, which was empty for the first worker.
-    fn add_to(&self, all: &RequestCounters, route: usize) {
+    pub(super) fn add_to(&self, all: &RequestCounters, route: usize) {
         all.add(&self.routes[route]);
         let at_once = self.direct[route].at_once.load(Relaxed);
         all.requests.count_many(Outcome::Passed, at_once);
@@ -161,6 +161,9 @@ impl Plan {
     pub(super) fn add_unrouted(&self, no_route: &RequestCounters, overhead: &TimeHistogram) {
         for own in &self.counters {
             no_route.add(&own.no_route);
+            overhead.add(&own.overhead.0);
+        }
+        for own in self.services.iter().flat_map(|service| &service.workers) {
             overhead.add(&own.overhead.0);
         }
     }

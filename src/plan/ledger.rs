@@ -7,6 +7,7 @@ use super::{
     Plan,
     counters::{RequestCounters, UpstreamCounters},
     previous::Previous,
+    service_counts::EndedServiceCounts,
     totals::ExchangeTotals,
 };
 use crate::metrics::{self, Decisions, TimeHistogram, WorkerCounts};
@@ -32,6 +33,7 @@ struct EndedCounts {
     limiters: HashMap<String, Decisions>,
     upstreams: HashMap<String, UpstreamCounters>,
     no_route: RequestCounters,
+    services: EndedServiceCounts,
     overhead: TimeHistogram,
 }
 
@@ -70,7 +72,7 @@ impl CountLedger {
         let ReplacedPlans { in_use: plans, ended } = &*replaced;
         let routes = current.routes.iter().enumerate().map(|(i, metrics)| {
             let all = ended.route(&in_use, current, i);
-            (metrics, all.requests, all.wait)
+            (metrics.label(), all.requests, all.wait)
         });
         let limiters = current.limiters.iter().enumerate().map(|(i, plan)| {
             let all = current.limiter_counts(i);
@@ -91,7 +93,8 @@ impl CountLedger {
         for plan in plans.iter().map(|plan| &**plan).chain([current]) {
             plan.add_unrouted(&no_route, &overhead);
         }
-        let routes = routes.chain([(&current.no_route, no_route.requests, no_route.wait)]);
+        let routes = routes.chain([(current.no_route.label(), no_route.requests, no_route.wait)]);
+        let routes = routes.chain(ended.services.measured(current, &in_use));
         let waits =
             current.config.routes.iter().map(|route| route.max_wait.max(route.max_wait_cap));
         let longest_wait = waits.max().unwrap_or_default();
@@ -162,6 +165,7 @@ impl EndedCounts {
         self.limiters.retain(|name, _| names.limiter(name).is_some());
         self.upstreams.retain(|name, _| names.upstream(name).is_some());
         plan.add_unrouted(&self.no_route, &self.overhead);
+        self.services.add(plan, &names);
     }
 }
 

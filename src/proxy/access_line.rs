@@ -4,6 +4,7 @@
 
 use super::{Client, Proxy, request_id, validate};
 use crate::{
+    config::Service,
     metrics::Outcome,
     plan::{Plan, Redactor},
     store::Check,
@@ -39,6 +40,8 @@ pub(super) struct AccessLine {
     /// The key at the limiter that bound, in the form that pages show, and the cost there.
     charge: Option<(Option<Box<str>>, i64)>,
     upstream_address: Option<SocketAddr>,
+    /// The service that decides the request; `None` for a request that is forwarded.
+    pub(super) service: Option<Service>,
     /// The bytes of the answer's body that were handed to the client's connection.
     pub(super) sent: u64,
     pub(super) result: Option<LoggedResult>,
@@ -94,6 +97,7 @@ impl AccessLine {
             uri: request.uri().clone(),
             charge: None,
             upstream_address: None,
+            service: None,
             sent: 0,
             result: None,
         })
@@ -130,7 +134,8 @@ impl AccessLine {
         let bound = result.bound.map(|limiter| plan.limiters[limiter].limiter.name.as_str());
         let millis = |span: Duration| (span.as_secs_f64() * 1e6).round() / 1e3;
         let route = result.route.map(|route| &plan.config.routes[route]);
-        let upstream = route.map(|route| &plan.config.upstreams[route.upstream].name);
+        let forwarded = route.filter(|_| self.service.is_none());
+        let upstream = forwarded.map(|route| &plan.config.upstreams[route.upstream].name);
         let (key, cost) = self.charge.as_ref().map(|(key, cost)| (key.as_deref(), *cost)).unzip();
         tracing::info!(
             target: "paceway::access",
@@ -143,6 +148,7 @@ impl AccessLine {
             path = &*redactor.path(self.uri.path()),
             query = self.uri.query().map(|query| redactor.query(query)).as_deref(),
             user_agent = self.user_agent(),
+            service = self.service.map(Service::name),
             route = route.map_or("-", |route| &route.name),
             upstream = upstream.map(String::as_str),
             upstream_address = self.upstream_address.map(tracing::field::display),
@@ -153,7 +159,7 @@ impl AccessLine {
             wait_ms = millis(result.wait),
             upstream_ms = result.upstream.map(millis),
             total_ms = millis(result.started.elapsed()),
-            attempts = (result.attempts > 0).then_some(result.attempts),
+            attempts = forwarded.map(|_| result.attempts).filter(|attempts| *attempts > 0),
             bytes_sent = self.sent,
             status = result.status.map_or(CLIENT_LEFT, |status| status.as_u16()),
         );

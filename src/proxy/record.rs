@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     answer::Failure,
+    config::Service,
     metrics::Outcome,
     plan::{Plan, WorkerCounters},
     store::Check,
@@ -92,6 +93,14 @@ impl<'a> Record<'a> {
             attempts: 1,
             quota: None,
             line: plan.redactor.is_some().then(|| AccessLine::new(proxy, client, request)),
+        }
+    }
+
+    /// Notes that a service decides the request, and counts it there.
+    pub(super) fn serves(&mut self, service: Service, counters: &'a WorkerCounters) {
+        self.counters = counters;
+        if let Some(line) = &mut self.line {
+            line.service = Some(service);
         }
     }
 

@@ -66,7 +66,7 @@ impl Acceptor {
     /// [`ServerError::System`] if the listener cannot be registered with this worker's runtime.
     pub(super) async fn run(
         mut self,
-        drain_end: &OnceLock<Instant>,
+        drain_end: Arc<OnceLock<Instant>>,
     ) -> Result<JoinSet<()>, ServerError> {
         self.accept().await?;
         if let Some(end) = drain_end.get() {
@@ -112,7 +112,7 @@ impl Acceptor {
                     }
                 },
                 Some(handoff) = self.handoffs.recv() => self.take_over(handoff),
-                _ = phases.wait_for(|phase| *phase >= Phase::Draining) => return Ok(()),
+                () = async { drop(phases.wait_for(|phase| *phase >= Phase::Draining).await) } => return Ok(()),
                 Some(_) = self.connections.join_next() => {}
             }
         }

@@ -146,7 +146,10 @@ impl ConnectionDriver {
     ) -> impl Future<Output = Result<Response<TrackedBody>, Infallible>> {
         async move {
             let proxy = self.context.proxy.load();
-            let (mut response, ending) = proxy.answer(&self.client, &mut arrival).await;
+            let (mut response, ending) = match self.context.service {
+                None => proxy.answer(&self.client, &mut arrival).await,
+                Some(own) => Box::pin(proxy.decide(own, &self.client, &mut arrival)).await,
+            };
             match ending {
                 Ending::Open => {}
                 Ending::Refused => self.refused.store(true, Relaxed),
@@ -173,7 +176,12 @@ impl ConnectionDriver {
                 let (driver, mut arrival) = (driver.clone(), Arrival::new(request));
                 async move {
                     let proxy = driver.context.proxy.load();
-                    let (response, _) = proxy.answer(&driver.client, &mut arrival).await;
+                    let (response, _) = match driver.context.service {
+                        None => proxy.answer(&driver.client, &mut arrival).await,
+                        Some(own) => {
+                            Box::pin(proxy.decide(own, &driver.client, &mut arrival)).await
+                        }
+                    };
                     Ok::<_, Infallible>(response.map(PiecedBody::new))
                 }
             });

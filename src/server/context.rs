@@ -1,7 +1,11 @@
 //! The values that all connections of one worker share. Holds no connection itself.
 
 use super::{connection_limit::ConnectionLimit, phase::Phase};
-use crate::{config::ClientLimits, plan::Plan, proxy::CurrentProxy};
+use crate::{
+    config::{ClientLimits, Service},
+    plan::Plan,
+    proxy::CurrentProxy,
+};
 use std::sync::{Arc, atomic::AtomicBool};
 use tokio::sync::watch;
 use tokio_rustls::rustls::ServerConfig;
@@ -10,6 +14,8 @@ use tokio_rustls::rustls::ServerConfig;
 pub(super) struct ConnectionContext {
     /// Each request loads it, and keeps what it has loaded.
     pub(super) proxy: CurrentProxy,
+    /// The service that decides the requests of this port; `None` for the data plane, which forwards them.
+    pub(super) service: Option<Service>,
     /// The certificates for the next handshake; `None` while clients speak clear text.
     pub(super) tls: watch::Receiver<Option<Arc<ServerConfig>>>,
     /// The port that this worker listens on.

@@ -16,7 +16,7 @@ pub enum ServerError {
     Listen {
         /// The address as configured.
         address: SocketAddr,
-        /// The key of the configuration that names the address: `listen` or `admin`.
+        /// The key of the configuration that names the address, such as `listen` or `admin`.
         key: &'static str,
         /// The error that the system returned.
         source: io::Error,

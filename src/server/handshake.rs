@@ -52,7 +52,9 @@ impl Handshake {
         let mut address = ClientAddress { ip: remote.ip(), port: context.port };
         let mut is_anonymous = false;
         let ip = address.ip.to_canonical();
-        if config.proxy_protocol && key::is_trusted(ip, &config.trusted_proxies) {
+        // A program that calls a service speaks for itself.
+        let is_data = context.service.is_none();
+        if is_data && config.proxy_protocol && key::is_trusted(ip, &config.trusted_proxies) {
             let read = proxy_protocol::read(&mut tcp).await;
             let proxied = read.map_err(|_| Some(Refusal::ProxyProtocol))?;
             is_anonymous = proxied.is_none();

@@ -5,18 +5,28 @@ use super::{
     error::{ServerError, system},
     socket::{ensure_free, keep_alive, listen},
 };
-use crate::config::Config;
+use crate::config::{Config, Service};
 use listenfd::ListenFd;
-use std::{io, net::TcpListener};
+use std::{
+    io,
+    net::{SocketAddr, TcpListener},
+};
 
 /// The listening sockets of a process.
 #[derive(Debug)]
 pub(super) struct Listeners {
-    /// One socket for each worker.
-    pub(super) data: Vec<TcpListener>,
+    pub(super) data: PortSockets,
     pub(super) admin: TcpListener,
-    /// A supervisor keeps the sockets of clients open. Connections that this process does not accept wait for the next one,
-    /// so that a restart refuses none.
+    pub(super) services: Vec<(Service, PortSockets)>,
+}
+
+/// The sockets of one port that workers serve.
+#[derive(Debug)]
+pub(super) struct PortSockets {
+    /// One socket for each worker.
+    pub(super) sockets: Vec<TcpListener>,
+    /// A supervisor keeps them open. Connections that this process does not accept wait for the next one, so that a restart
+    /// refuses none.
     pub(super) are_inherited: bool,
 }
 
@@ -24,7 +34,7 @@ pub(super) struct Listeners {
 
 impl Listeners {
     /// Takes the sockets that a supervisor has opened, and opens the others. A supervisor's socket with the address of
-    /// `admin` is that of the admin side; the others are those of clients, and replace `listen`.
+    /// `admin` or of a service is theirs; the others are those of clients, and replace `listen`.
     ///
     /// # Errors
     ///
@@ -32,25 +42,40 @@ impl Listeners {
     /// than listening TCP sockets, or more of them than there are workers.
     pub(super) fn open(config: &Config) -> Result<Self, ServerError> {
         let (mut clients, mut admin) = (Vec::new(), None);
+        let services = config.services.all();
+        let mut services: Vec<_> =
+            services.map(|(own, port)| (own, port.listen, Vec::new())).collect();
         for socket in inherited().map_err(system)? {
-            match socket.local_addr().map_err(system)? == config.admin.listen {
-                true => admin = Some(socket),
-                false => clients.push(socket),
+            let address = socket.local_addr().map_err(system)?;
+            let of_service = services.iter_mut().find(|(_, listen, _)| *listen == address);
+            match (address == config.admin.listen, of_service) {
+                (true, _) => admin = Some(socket),
+                (false, Some((_, _, own))) => own.push(socket),
+                (false, None) => clients.push(socket),
             }
         }
         let failed = |address, key| move |source| ServerError::Listen { address, key, source };
-        let are_inherited = !clients.is_empty();
-        let data = match are_inherited {
-            true => shared(&clients, config.workers.get()).map_err(system)?,
-            false => own(config).map_err(failed(config.listen, "listen"))?,
+        let workers = config.workers.get();
+        let port = |key, address, inherited: Vec<TcpListener>| {
+            let are_inherited = !inherited.is_empty();
+            let sockets = match are_inherited {
+                true => shared(&inherited, workers).map_err(system)?,
+                false => own(address, workers).map_err(failed(address, key))?,
+            };
+            Ok::<_, ServerError>(PortSockets { sockets, are_inherited })
         };
+        let data = port("listen", config.listen, clients)?;
+        let services = services.into_iter().map(|(service, address, inherited)| {
+            Ok::<_, ServerError>((service, port(service.key(), address, inherited)?))
+        });
+        let services = services.collect::<Result<_, _>>()?;
         let admin = match admin {
             Some(admin) => admin,
             None => {
                 listen(config.admin.listen, false).map_err(failed(config.admin.listen, "admin"))?
             }
         };
-        Ok(Self { data, admin, are_inherited })
+        Ok(Self { data, admin, services })
     }
 }
 
@@ -82,14 +107,14 @@ fn shared(sockets: &[TcpListener], workers: usize) -> io::Result<Vec<TcpListener
     sockets.iter().cycle().take(workers).map(TcpListener::try_clone).collect()
 }
 
-/// Opens a socket for each worker on the port of `listen`.
-fn own(config: &Config) -> io::Result<Vec<TcpListener>> {
+/// Opens a socket for each worker on the port of `address`.
+fn own(address: SocketAddr, workers: usize) -> io::Result<Vec<TcpListener>> {
     // With `SO_REUSEPORT` two processes can listen on one port, and each gets a part of the clients.
-    ensure_free(config.listen)?;
-    let first = listen(config.listen, true)?;
+    ensure_free(address)?;
+    let first = listen(address, true)?;
     let address = first.local_addr()?;
     let mut all = vec![first];
-    for _ in 1..config.workers.get() {
+    for _ in 1..workers {
         all.push(listen(address, true)?);
     }
     Ok(all)

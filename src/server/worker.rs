@@ -9,7 +9,7 @@ use super::{
     phase::{LINGER, Phase},
     source::StoreSource,
 };
-use crate::{live::Live, store::Store};
+use crate::{config::Service, live::Live};
 use std::{
     net::TcpListener,
     sync::{Arc, OnceLock, atomic::AtomicBool},
@@ -22,13 +22,8 @@ use tokio::{
 
 /// One worker, before it runs.
 pub(super) struct Worker {
-    /// This worker's socket. Every worker has one on the same port.
-    pub(super) listener: TcpListener,
-    /// A supervisor keeps the socket open, so that the next process accepts from it.
-    pub(super) is_inherited: bool,
-    /// Connections that other workers accepted for this one.
-    pub(super) handoffs: mpsc::Receiver<Handoff>,
-    pub(super) balancer: Arc<ConnectionBalancer>,
+    /// The port of the data plane, and those of services.
+    pub(super) ports: Vec<WorkerPort>,
     pub(super) live: Arc<Live>,
     /// The number of this worker, from 0, by which the plan keeps its counters.
     pub(super) number: usize,
@@ -43,6 +38,19 @@ pub(super) struct Worker {
     pub(super) drain_end: Arc<OnceLock<Instant>>,
 }
 
+/// A port as one worker serves it.
+pub(super) struct WorkerPort {
+    /// This worker's socket. Every worker has one on the same port.
+    pub(super) listener: TcpListener,
+    /// A supervisor keeps the socket open, so that the next process accepts from it.
+    pub(super) is_inherited: bool,
+    /// Connections that other workers accepted for this one.
+    pub(super) handoffs: mpsc::Receiver<Handoff>,
+    pub(super) balancer: Arc<ConnectionBalancer>,
+    /// The service of the port; `None` for the data plane.
+    pub(super) service: Option<Service>,
+}
+
 // === impl Worker ===
 
 impl Worker {
@@ -53,29 +61,48 @@ impl Worker {
     /// [`ServerError`] if the store's URL cannot be used or the listener fails at the start.
     pub(super) async fn run(self) -> Result<(), ServerError> {
         let store = self.source.store().await?;
-        let context = self.context(store.clone())?;
+        let proxy = self.live.join(self.number, store.clone());
+        let mut acceptors = JoinSet::new();
+        for port in self.ports {
+            let service = port.service;
+            let context = Arc::new(ConnectionContext {
+                proxy: proxy.clone(),
+                service,
+                tls: self.live.certificates(service),
+                port: port.listener.local_addr().map_err(system)?.port(),
+                connections: self.connections.clone(),
+                draining: self.draining.clone(),
+                phases: self.phases.clone(),
+            });
+            let acceptor = Acceptor {
+                listener: port.listener,
+                is_inherited: port.is_inherited,
+                handoffs: port.handoffs,
+                balancer: port.balancer,
+                number: self.number,
+                turned_away: self.turned_away.clone(),
+                context,
+                connections: JoinSet::new(),
+            };
+            acceptors.spawn(acceptor.run(self.drain_end.clone()));
+        }
         let mut phases = self.phases;
-        let acceptor = Acceptor {
-            listener: self.listener,
-            is_inherited: self.is_inherited,
-            handoffs: self.handoffs,
-            balancer: self.balancer,
-            number: self.number,
-            turned_away: self.turned_away,
-            context: context.clone(),
-            connections: JoinSet::new(),
-        };
-        let mut connections = acceptor.run(&self.drain_end).await?;
+        let mut connections = Vec::new();
+        while let Some(ended) = acceptors.join_next().await {
+            connections.push(ended.map_err(|_| ServerError::Worker)??);
+        }
         let all_ended = async {
-            while connections.join_next().await.is_some() {}
+            for of_port in &mut connections {
+                while of_port.join_next().await.is_some() {}
+            }
             // The proxy that replaces another one has its tunnels.
-            context.proxy.load().tunnels_ended().await;
+            proxy.load().tunnels_ended().await;
         };
         let aborted = async {
             let _ = phases.wait_for(|phase| *phase >= Phase::ClosingTunnels).await;
-            context.proxy.load().close_tunnels();
+            proxy.load().close_tunnels();
             let _ = phases.wait_for(|phase| *phase == Phase::Aborting).await;
-            context.proxy.load().cut_tunnels();
+            proxy.load().cut_tunnels();
             // Connections watch the phase, too: they release all that they hold before they end.
             sleep(LINGER).await;
         };
@@ -83,22 +110,13 @@ impl Worker {
             () = all_ended => {}
             () = aborted => {}
         }
-        context.proxy.load().cut_tunnels();
-        connections.shutdown().await;
-        context.proxy.load().tunnels_ended().await;
+        proxy.load().cut_tunnels();
+        for of_port in &mut connections {
+            of_port.shutdown().await;
+        }
+        proxy.load().tunnels_ended().await;
         // Unused permits are on their way back to the store, which may be away.
         let _ = timeout(LINGER, store.flush()).await;
         Ok(())
-    }
-
-    fn context(&self, store: Arc<dyn Store>) -> Result<Arc<ConnectionContext>, ServerError> {
-        Ok(Arc::new(ConnectionContext {
-            proxy: self.live.join(self.number, store),
-            tls: self.live.certificates(),
-            port: self.listener.local_addr().map_err(system)?.port(),
-            connections: self.connections.clone(),
-            draining: self.draining.clone(),
-            phases: self.phases.clone(),
-        }))
     }
 }

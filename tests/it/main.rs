@@ -34,6 +34,7 @@ mod edge_attacks;
 mod explained;
 mod failures;
 mod faults;
+mod forward_auth;
 mod grpc;
 mod headers;
 mod http2;

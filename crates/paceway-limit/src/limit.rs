@@ -25,7 +25,7 @@ pub use limiter::{AcquireError, Limiter};
 pub use pace_layer::{PaceError, PaceLayer, PaceService};
 pub use reservation::Reservation;
 pub use rule::{Limit, RuleError, WithoutStore};
-pub use service::{Callee, Caller, lead, pace};
+pub use service::{AlwaysReady, Callee, Caller, lead, pace};
 pub use settlement::{Settled, Settlement};
 pub use waiter::Waiter;
 

@@ -36,6 +36,14 @@ pub(in crate::config) const ROOT: Keys = Keys {
 ]"##,
         },
         KeySpec {
+            name: "services",
+            algorithms: "",
+            kind: "[map](#services)",
+            default: "none",
+            meaning: "addresses at which other proxies use the limiters",
+            schema: r##""anyOf": [{ "title": "services", "$ref": "#/$defs/services" }, { "type": "null" }]"##,
+        },
+        KeySpec {
             name: "workers",
             algorithms: "",
             kind: "number, 1 to 1024",
@@ -295,6 +303,7 @@ pub(in crate::config) const ROOT: Keys = Keys {
         meant("backend", &["upstream"]),
         meant("backends", &["upstreams"]),
         meant("clusters", &["upstreams"]),
+        meant("service", &["services"]),
         meant("redis", &["store"]),
         meant("ssl", &["tls"]),
         meant("https", &["tls"]),

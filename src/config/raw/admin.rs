@@ -34,7 +34,7 @@ impl ConfigReader {
         admin
     }
 
-    fn token(&mut self, field: &Field<'_>) -> Option<AdminToken> {
+    pub(super) fn token(&mut self, field: &Field<'_>) -> Option<AdminToken> {
         let Some(scalar) = field.scalar() else {
             self.note_at(field, "must be a single value");
             return None;

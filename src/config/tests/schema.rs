@@ -19,6 +19,8 @@ fn schema_and_parser_know_the_same_keys() {
     defined("/$defs/admin", &keys::ADMIN);
     defined("/$defs/access_log", &keys::ACCESS_LOG);
     defined("/$defs/log", &keys::LOG);
+    defined("/$defs/services", &keys::SERVICES);
+    defined("/$defs/forward_auth", &keys::FORWARD_AUTH);
     defined("/$defs/store", &keys::STORE);
     defined("/$defs/store_tls", &keys::STORE_TLS);
     defined("/$defs/upstream", &keys::UPSTREAM);

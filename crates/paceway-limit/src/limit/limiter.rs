@@ -4,7 +4,7 @@ use super::{
     Acquired, Limit, LimitedCall, Reservation, RuleError, duration,
     limited_call::Asked,
     micros,
-    service::{Callee, Caller, pace},
+    service::{AlwaysReady, Caller, pace},
 };
 use crate::{
     algorithm::{Algorithm, MAX_BUDGET},
@@ -138,9 +138,6 @@ pub(super) struct LimiterCaller<'a, E> {
     error: PhantomData<fn() -> E>,
 }
 
-/// The callee of a program that makes its call itself: it is always ready.
-pub(super) struct Nothing;
-
 // === impl Limiter ===
 
 impl Limiter {
@@ -241,7 +238,14 @@ impl Limiter {
                 asked: Some(asked),
                 ..LimiterCaller::for_each(self.max_wait)
             };
-            match pace(&self.store, &asked.checks, &mut attempt, &mut Nothing).await {
+            match pace(
+                &self.store,
+                &asked.checks,
+                &mut attempt,
+                &mut AlwaysReady::<AcquireError>::default(),
+            )
+            .await
+            {
                 Ok((reservation, ())) => {
                     return Ok(Acquired::new(reservation, asked, started.elapsed()));
                 }
@@ -269,7 +273,13 @@ impl Limiter {
     ) -> Result<Acquired, AcquireError> {
         let started = Instant::now();
         let mut attempt = LimiterCaller::within(timeout.min(self.max_wait)).of(asked);
-        let paced = pace(&self.store, &asked.checks, &mut attempt, &mut Nothing).await;
+        let paced = pace(
+            &self.store,
+            &asked.checks,
+            &mut attempt,
+            &mut AlwaysReady::<AcquireError>::default(),
+        )
+        .await;
         let (reservation, ()) = paced?;
         Ok(Acquired::new(reservation, asked, started.elapsed()))
     }
@@ -362,25 +372,4 @@ impl<E: From<AcquireError>> Caller for LimiterCaller<'_, E> {
     fn undecided(&mut self, error: StoreError) -> E {
         AcquireError::Store(error).into()
     }
-}
-
-// === impl Nothing ===
-
-impl Callee for Nothing {
-    type Ready = ();
-    type Error = AcquireError;
-
-    fn lead(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    fn at_hand(&mut self) -> Option<()> {
-        Some(())
-    }
-
-    async fn ready(&mut self) -> Result<(), AcquireError> {
-        Ok(())
-    }
-
-    fn put_back(&mut self, (): ()) {}
 }

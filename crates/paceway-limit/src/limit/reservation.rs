@@ -4,7 +4,7 @@
 use super::{duration, lease};
 use crate::{
     algorithm::{
-        Level,
+        Grant, Level,
         reserve::{self, Part},
     },
     store::{
@@ -164,6 +164,18 @@ impl Reservation {
     /// Refunds the permits after all, because nothing of the call was sent.
     pub fn refund(mut self) {
         self.spent = false;
+    }
+
+    /// Uses the permits for a call that is made elsewhere, so that its end is not known here. Each concurrency permit stays
+    /// held until its lease expires, or until its grant is released or renewed through the store. Returns these grants with
+    /// their limiters.
+    pub fn leave(mut self) -> Vec<(Check, Grant)> {
+        let mut left = self.held.take().map_or_else(Vec::new, |held| held.leave());
+        left.extend(self.leases().map(|(check, part)| (check.clone(), part.grant)));
+        let own = self.parts.iter_mut().zip(self.checks.iter());
+        own.filter(|(_, check)| check.is_lease()).for_each(|(part, _)| *part = Part::NOTHING);
+        self.spent = true;
+        left
     }
 
     /// The check whose limiter made it so late.

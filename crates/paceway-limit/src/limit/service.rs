@@ -12,6 +12,7 @@ use super::{
 use crate::store::{Checks, Decision, Store, StoreError};
 use std::{
     future::{Future, pending},
+    marker::PhantomData,
     sync::Arc,
     time::Duration,
 };
@@ -125,6 +126,11 @@ pub trait Callee: Send {
     /// by the time that the wait has ended.
     fn waits(&mut self, _time: Option<Duration>) {}
 }
+
+/// The callee of a call that is made elsewhere, by a program or by another proxy: it needs nothing but permits, and is always
+/// ready.
+#[derive(Debug)]
+pub struct AlwaysReady<E>(PhantomData<fn() -> E>);
 
 /// Takes the permits of `checks`, makes the callee ready, and returns both at the instant of the reservation. The permits
 /// are refunded unless the reservation is spent; spend it when the call is made.
@@ -251,4 +257,31 @@ async fn ready_at<M: Callee>(
     let ready = callee.ready().await?;
     reservation.wait_until_due().await;
     Ok(ready)
+}
+
+// === impl AlwaysReady ===
+
+impl<E> Default for AlwaysReady<E> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<E> Callee for AlwaysReady<E> {
+    type Ready = ();
+    type Error = E;
+
+    fn lead(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn at_hand(&mut self) -> Option<()> {
+        Some(())
+    }
+
+    async fn ready(&mut self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn put_back(&mut self, (): ()) {}
 }

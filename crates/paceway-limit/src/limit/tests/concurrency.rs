@@ -12,7 +12,8 @@ async fn call(
     length: Duration,
 ) -> Option<Instant> {
     let mut attempt = limiter::LimiterCaller::within(budget);
-    let paced = pace(&store, &checks, &mut attempt, &mut limiter::Nothing).await;
+    let paced =
+        pace(&store, &checks, &mut attempt, &mut AlwaysReady::<AcquireError>::default()).await;
     let mut slot = match paced {
         Ok((reservation, ())) => reservation,
         Err(AcquireError::Refused { .. }) => return None,

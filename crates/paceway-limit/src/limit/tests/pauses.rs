@@ -205,7 +205,9 @@ async fn a_waiter_keeps_its_place_during_a_pause() {
         let (store, checks) = (store.clone(), checks.clone());
         tokio::spawn(async move {
             let mut caller = limiter::LimiterCaller::<AcquireError>::within(seconds(10.0));
-            let paced = pace(&store, &checks, &mut caller, &mut limiter::Nothing).await;
+            let paced =
+                pace(&store, &checks, &mut caller, &mut AlwaysReady::<AcquireError>::default())
+                    .await;
             let (mut reservation, ()) = paced.expect("a permit");
             reservation.spend();
             let at = Instant::now();

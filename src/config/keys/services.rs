@@ -1,0 +1,103 @@
+//! The keys of `services`.
+
+use super::spec::{KeySpec, Keys, meant};
+
+pub(in crate::config) const SERVICES: Keys = Keys {
+    name: "services",
+    meaning: "Services by which other proxies use the limiters. Each has an address of its own.",
+    rules: r##""type": ["object", "null"]"##,
+    specs: &[KeySpec {
+        name: "forward_auth",
+        algorithms: "",
+        kind: "address or [map](#servicesforward_auth)",
+        default: "none",
+        meaning: "decides requests of nginx (`auth_request`), Traefik (`ForwardAuth`), Caddy (`forward_auth`), HAProxy \
+                  and Envoy (`ext_authz` over HTTP), see [services](services/README.md)",
+        schema: r##""examples": ["127.0.0.1:8082", "0.0.0.0:8082"],
+"anyOf": [
+  { "title": "an address", "$ref": "#/$defs/address" },
+  { "title": "the long form", "$ref": "#/$defs/forward_auth" },
+  { "type": "null" }
+]"##,
+    }],
+    others: &[
+        meant("forwardAuth", &["forward_auth"]),
+        meant("auth_request", &["forward_auth"]),
+        meant("ext_authz", &["forward_auth"]),
+    ],
+};
+
+pub(in crate::config) const FORWARD_AUTH: Keys = Keys {
+    name: "forward_auth",
+    meaning: "The service that decides requests of another proxy over HTTP.",
+    rules: r##""required": ["listen"]"##,
+    specs: &[
+        KeySpec {
+            name: "listen",
+            algorithms: "",
+            kind: "address",
+            default: "required",
+            meaning: "the address of the service. No other listener may have it",
+            schema: r##""examples": ["127.0.0.1:8082", "0.0.0.0:8082"],
+"$ref": "#/$defs/address""##,
+        },
+        KeySpec {
+            name: "tls",
+            algorithms: "",
+            kind: "[certificates](#tls)",
+            default: "clear text",
+            meaning: "the service speaks TLS, and nothing else. With `client_ca` only proxies with a certificate may call it",
+            schema: r##""anyOf": [{ "title": "certificates", "$ref": "#/$defs/tls" }, { "type": "null" }]"##,
+        },
+        KeySpec {
+            name: "token",
+            algorithms: "",
+            kind: "text",
+            default: "none",
+            meaning: "every call needs it, in the header `Paceway-Token`; without it the answer is 401",
+            schema: r##""type": ["string", "integer", "null"],
+"pattern": "^[!-~]{1,4096}$|\\$\\{",
+"examples": ["${file:/run/secrets/forward_auth}"]"##,
+        },
+        KeySpec {
+            name: "original",
+            algorithms: "",
+            kind: "`auto` `x-forwarded` `x-original` `target`",
+            default: "`auto`",
+            meaning: "the place that describes the original request: `X-Forwarded-Uri`, `-Method` and `-Host`; \
+                      `X-Original-URI` or `-URL`, and `-Method`; or the call itself. `auto` takes what is there, and \
+                      refuses a call that has headers of both kinds, because its caller may have added one",
+            schema: r##""default": "auto",
+"anyOf": [{ "enum": ["auto", "x-forwarded", "x-original", "target", null] }, { "$ref": "#/$defs/variable" }]"##,
+        },
+        KeySpec {
+            name: "path_prefix",
+            algorithms: "",
+            kind: "path",
+            default: "none",
+            meaning: "the path before the original one where the call itself is the original request, such as Envoy's \
+                      `path_prefix`",
+            schema: r##""type": ["string", "null"],
+"pattern": "^(/[A-Za-z0-9._~-]+)+$|\\$\\{",
+"examples": ["/paceway"]"##,
+        },
+        KeySpec {
+            name: "denied_status",
+            algorithms: "",
+            kind: "`401` `403` `429`",
+            default: "that of the denial",
+            meaning: "the status of every denial. `Paceway-Status` has that of the denial then, such as 429 or 503. nginx needs 403: \
+                      its `auth_request` makes 500 of all others",
+            schema: r##""anyOf": [{ "enum": [401, 403, 429, null] }, { "$ref": "#/$defs/variable" }]"##,
+        },
+    ],
+    others: &[
+        meant("address", &["listen"]),
+        meant("bind", &["listen"]),
+        meant("password", &["token"]),
+        meant("prefix", &["path_prefix"]),
+        meant("status", &["denied_status"]),
+        meant("denied", &["denied_status"]),
+        meant("headers", &["original"]),
+    ],
+};

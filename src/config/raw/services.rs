@@ -1,0 +1,100 @@
+//! Reads `services`: for each service an address, or a section with the address and the access to it. Never quotes a token.
+
+use super::address;
+use crate::config::{
+    keys::{FORWARD_AUTH, SERVICES},
+    reader::{ConfigReader, ConfigSection, Field},
+    services::{ForwardAuthConfig, OriginalRequest, Service, ServiceListener, Services},
+    yaml::YamlValue,
+};
+use http::StatusCode;
+use std::net::SocketAddr;
+
+impl ConfigReader {
+    /// Reads the services. `taken` has the addresses of the other listeners, with their keys.
+    pub(super) fn services(
+        &mut self,
+        root: &ConfigSection<'_>,
+        taken: [(&'static str, SocketAddr); 2],
+    ) -> Services {
+        let mut services = Services::default();
+        let Some(field) = root.get("services") else { return services };
+        let Some(section) = self.section(&field, &SERVICES) else { return services };
+        if let Some(field) = section.get(Service::ForwardAuth.name()) {
+            services.forward_auth = self.forward_auth(&field);
+        }
+        let mut taken = Vec::from(taken);
+        for (service, listener) in services.all() {
+            let (name, listen) = (service.name(), listener.listen);
+            let other = taken.iter().find(|(_, other)| *other == listen && listen.port() != 0);
+            if let (Some((other, _)), Some(field)) = (other, section.get(name)) {
+                self.note_at(
+                    &field,
+                    format!("the same address as `{other}`; a service needs its own"),
+                );
+            }
+            taken.push((service.key(), listen));
+        }
+        services
+    }
+
+    fn forward_auth(&mut self, field: &Field<'_>) -> Option<ForwardAuthConfig> {
+        let (listener, section) = self.service_listener(field)?;
+        let mut config = ForwardAuthConfig {
+            listener,
+            original: OriginalRequest::Auto,
+            path_prefix: String::new(),
+            denied_status: None,
+        };
+        if let Some(section) = section {
+            let choices = [
+                ("auto", OriginalRequest::Auto),
+                ("x-forwarded", OriginalRequest::Forwarded),
+                ("x-original", OriginalRequest::Original),
+                ("target", OriginalRequest::Target),
+            ];
+            config.original =
+                self.one_of(&section, "original", &choices).unwrap_or(config.original);
+            config.path_prefix = self.get(&section, "path_prefix", String::new(), path_prefix);
+            let statuses = [
+                ("401", StatusCode::UNAUTHORIZED),
+                ("403", StatusCode::FORBIDDEN),
+                ("429", StatusCode::TOO_MANY_REQUESTS),
+            ];
+            config.denied_status = self.one_of(&section, "denied_status", &statuses);
+        }
+        Some(config)
+    }
+
+    /// Reads the listener of a service, and returns its section if it is written as one.
+    fn service_listener<'n>(
+        &mut self,
+        field: &Field<'n>,
+    ) -> Option<(ServiceListener, Option<ConfigSection<'n>>)> {
+        let YamlValue::Map(_) = field.node.value else {
+            let listen = self.scalar(field, address)?;
+            return Some((ServiceListener { listen, tls: None, token: None }, None));
+        };
+        let section = self.section(field, &FORWARD_AUTH)?;
+        let listen = self.required(&section, "listen", "as in `listen: 127.0.0.1:8082`");
+        let listen = listen.and_then(|field| self.scalar(&field, address));
+        let tls = self.server_tls(&section);
+        let token = section.get("token").and_then(|field| self.token(&field));
+        Some((ServiceListener { listen: listen?, tls, token }, Some(section)))
+    }
+}
+
+/// Reads the path before the original path. It has no escapes, so that it is compared byte by byte.
+fn path_prefix(text: &str) -> Result<String, &'static str> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    let mut segments = text.split('/');
+    let is_path = segments.next() == Some("") && text.len() > 1;
+    let is_segment =
+        |segment: &str| !matches!(segment, "" | "." | "..") && segment.bytes().all(is_plain);
+    match is_path && segments.all(is_segment) {
+        true => Ok(text.to_owned()),
+        false => Err(
+            "is no path such as `/paceway`: segments of letters, digits and - . _ ~, each after a `/`",
+        ),
+    }
+}

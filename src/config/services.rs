@@ -1,0 +1,85 @@
+//! The settings of the services for programs that keep their own proxy. Keeps no token, only its digest.
+
+use super::{admin::AdminToken, http::ServerTls};
+use http::StatusCode;
+use std::net::SocketAddr;
+
+/// The services beside the data plane. Each has a listener of its own.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Services {
+    /// The service that decides requests of proxies such as nginx and Traefik; `None` if there is none.
+    pub forward_auth: Option<ForwardAuthConfig>,
+}
+
+/// The service that decided a request for another proxy: the label `service`, and the same word in the access log. Requests
+/// of the data plane have none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Service {
+    /// Decisions over HTTP for nginx, Traefik, Caddy, HAProxy and Envoy.
+    ForwardAuth,
+}
+
+/// The listener of a service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceListener {
+    /// The address on which it listens.
+    pub listen: SocketAddr,
+    /// The certificates that proxies are shown; `None` means that they speak clear text.
+    pub tls: Option<ServerTls>,
+    /// The token that each call needs; `None` lets every client of the address call it.
+    pub token: Option<AdminToken>,
+}
+
+/// The settings of `services.forward_auth`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForwardAuthConfig {
+    /// The listener.
+    pub listener: ServiceListener,
+    /// The place in a call that describes the original request.
+    pub original: OriginalRequest,
+    /// The path before the original path, where the target of a call is the original target; empty if there is none.
+    pub path_prefix: String,
+    /// The status of every denial; `None` keeps the status that the data plane would answer.
+    pub denied_status: Option<StatusCode>,
+}
+
+/// The place in a call to `forward_auth` that describes the original request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OriginalRequest {
+    /// The headers that the call has, or its target without any. A call with headers of two kinds is refused.
+    Auto,
+    /// `X-Forwarded-Uri`, `-Method` and `-Host`, as Traefik and Caddy send them.
+    Forwarded,
+    /// `X-Original-URI` or `-URL`, and `-Method`, as nginx is configured to send them.
+    Original,
+    /// The call itself: its method, target and `Host`, as Envoy sends them.
+    Target,
+}
+
+// === impl Service ===
+
+impl Service {
+    /// The label, which is also its key of the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ForwardAuth => "forward_auth",
+        }
+    }
+
+    /// The place of its listener in the configuration.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::ForwardAuth => "services.forward_auth",
+        }
+    }
+}
+
+// === impl Services ===
+
+impl Services {
+    /// The services that are configured, with their listeners.
+    pub fn all(&self) -> impl Iterator<Item = (Service, &ServiceListener)> {
+        let forward_auth = self.forward_auth.as_ref();
+        forward_auth.map(|own| (Service::ForwardAuth, &own.listener)).into_iter()
+    }
+}

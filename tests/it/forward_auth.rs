@@ -1,0 +1,301 @@
+//! The service for other proxies: what a call means, and what real proxies make of the answers.
+
+use crate::support::{
+    Answer, Conn, Gateway, OtherProxy, Redis, Upstream, assert_lawful, blocks, eventually,
+    other_proxies, request,
+};
+use rstest::rstest;
+use serde_json::json;
+use std::{net::SocketAddr, time::Duration};
+use tokio::time::{Instant, sleep};
+
+const LIMITED: &str = "upstream: http://127.0.0.1:9\nlimiters: { search: 5/s }\nroutes:\n\
+    - { name: search, suffix: /search, limiters: [search], max_wait: 2s }\n- { name: rest, suffix: '*' }\n";
+
+/// A gateway with the service of these settings, and the address of the service.
+async fn service(settings: &str, rest: &str) -> (Gateway, SocketAddr) {
+    let services = format!("services: {{ forward_auth: {{ listen: 127.0.0.1:0{settings} }} }}\n");
+    let gateway = Gateway::start(&(services + rest)).await;
+    let address = service_address(&gateway);
+    (gateway, address)
+}
+
+fn service_address(gateway: &Gateway) -> SocketAddr {
+    let events = gateway.events();
+    let line = events.iter().find(|line| line["message"] == "listening").expect("a line");
+    line["forward_auth"].as_str().expect("an address").parse().expect("an address")
+}
+
+/// A gateway with the settings that the page of a proxy shows.
+async fn service_of(proxy: &str, rest: &str) -> (Gateway, SocketAddr) {
+    let shown = &blocks(&format!("docs/services/{proxy}.md"), "yaml")[0];
+    let gateway = Gateway::start(&(shown.replace("8082", "0") + rest)).await;
+    let address = service_address(&gateway);
+    (gateway, address)
+}
+
+async fn call(address: SocketAddr, target: &str, fields: &[(&str, &str)]) -> Answer {
+    let mut conn = Conn::to(address).await.expect("connect");
+    conn.send(request("GET", target, fields)).await.expect("send");
+    conn.answer().await.expect("a whole answer")
+}
+
+/// The answers to this many GET at one time, each on a connection of its own.
+async fn at_once(address: SocketAddr, target: &'static str, count: usize) -> Vec<Answer> {
+    let ask = || tokio::spawn(async move { call(address, target, &[]).await });
+    let asked: Vec<_> = (0..count).map(|_| ask()).collect();
+    let mut answers = Vec::new();
+    for answer in asked {
+        answers.push(answer.await.expect("a task"));
+    }
+    answers
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_original_request_selects_the_route_and_waits() {
+    let (gateway, address) = service("", LIMITED).await;
+    let search = [("X-Forwarded-Uri", "/v2/%73earch/?q=1"), ("X-Forwarded-Method", "GET")];
+    for _ in 0..5 {
+        let answer = call(address, "/", &search).await;
+        assert_eq!((answer.status, answer.text()), (200, String::new()), "{answer:?}");
+        assert_eq!(answer.field("server-timing"), None);
+    }
+    let waited = call(address, "/", &search).await;
+    assert_eq!(waited.status, 200);
+    let timing = waited.field("server-timing").expect("a wait");
+    assert!(timing.contains("desc=\"search\""), "{timing}");
+    let impatient = [search[0], search[1], ("Prefer", "wait=0")];
+    let refused = call(address, "/", &impatient).await;
+    assert_eq!((refused.status, refused.problem().as_str()), (429, "quota-exceeded"));
+    for name in ["retry-after", "ratelimit", "ratelimit-policy", "x-request-id"] {
+        assert!(refused.field(name).is_some(), "{name}: {refused:?}");
+    }
+    let other = [("X-Original-URI", "/other"), ("X-Original-Method", "POST")];
+    assert_eq!(call(address, "/", &other).await.status, 200);
+    // The target of the call itself, as Envoy sends it.
+    assert_eq!(call(address, "/search", &[("Prefer", "wait=0")]).await.status, 429);
+    let both = [search[0], other[0]];
+    let refused = call(address, "/", &both).await;
+    assert_eq!((refused.status, refused.problem().as_str()), (400, "bad-request"));
+    // An OPTIONS that may go no further would be answered with 204, which every proxy takes for a permission.
+    let last =
+        [search[0], ("X-Forwarded-Method", "OPTIONS"), ("Max-Forwards", "0"), ("Prefer", "wait=0")];
+    assert_eq!(call(address, "/", &last).await.status, 429);
+    let of = |outcome| [("route", "search"), ("service", "forward_auth"), ("outcome", outcome)];
+    for (outcome, count) in [("passed", 5.0), ("waited", 1.0), ("refused", 3.0)] {
+        assert_eq!(
+            gateway.metric("paceway_requests_total", &of(outcome)).await,
+            count,
+            "{outcome}"
+        );
+    }
+    let line = gateway.line("/v2/%73earch/").await;
+    assert_eq!((&line["service"], &line["route"]), (&json!("forward_auth"), &json!("search")));
+    assert_eq!((&line["method"], &line["query"]), (&json!("GET"), &json!("q=1")));
+    assert!(line.get("upstream").is_none(), "{line}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_a_method_and_a_client_of_the_original_request_count() {
+    let rest = "trusted_proxies: [127.0.0.0/8]\nupstream: http://127.0.0.1:9\n\
+        limiters: { each: { rate: 1/h, key: \"{client_ip}\" } }\nroutes:\n\
+        - { suffix: '*', host: api.test, methods: [POST], limiters: [each] }\n";
+    let (_gateway, address) = service("", rest).await;
+    let ask = async |host: &'static str, method: &'static str, client: &'static str| {
+        let fields = [
+            ("X-Forwarded-Uri", "/a"),
+            ("X-Forwarded-Host", host),
+            ("X-Forwarded-Method", method),
+            ("X-Forwarded-For", client),
+        ];
+        call(address, "/", &fields).await.status
+    };
+    assert_eq!(ask("api.test", "POST", "192.0.2.1").await, 200);
+    assert_eq!(ask("api.test", "POST", "192.0.2.1").await, 429);
+    assert_eq!(ask("api.test", "POST", "192.0.2.2").await, 200);
+    assert_eq!(ask("other.test", "POST", "192.0.2.3").await, 404);
+    assert_eq!(ask("api.test", "GET", "192.0.2.3").await, 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_and_the_status_of_denials() {
+    let (_gateway, address) = service(", token: hunter2, denied_status: 403", LIMITED).await;
+    let search = ("X-Original-URI", "/search");
+    let ask = async |tokens: &[&str]| {
+        let fields: Vec<_> = tokens.iter().map(|token| ("Paceway-Token", *token)).collect();
+        let answer =
+            call(address, "/", &[&fields[..], &[search, ("Prefer", "wait=0")]].concat()).await;
+        (answer.status, answer.field("paceway-status").map(str::to_owned))
+    };
+    for wrong in [&[][..], &["hunter"], &["hunter2", "hunter2"]] {
+        assert_eq!(ask(wrong).await, (403, Some("401".into())), "{wrong:?}");
+    }
+    for _ in 0..5 {
+        assert_eq!(ask(&["hunter2"]).await, (200, None));
+    }
+    assert_eq!(ask(&["hunter2"]).await, (403, Some("429".into())));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_concurrency_permit_lasts_for_its_lease_or_until_it_is_released() {
+    let rest = "upstream: http://127.0.0.1:9\nlimiters:\n\
+        \x20 few: { algorithm: concurrency, max: 1, lease: 1h, key: \"{header.x-shop}\" }\n\
+        \x20 brief: { algorithm: concurrency, max: 1, lease: 1s }\n\
+        \x20 rate: 100/s\nroutes:\n\
+        - { suffix: /few, limiters: [few, rate], max_wait: 20s }\n- { suffix: /brief, limiters: [brief], max_wait: 20s }\n";
+    let (gateway, address) = service("", rest).await;
+    let ask = async |path: &'static str, wait: &'static str| {
+        let fields = [("X-Forwarded-Uri", path), ("X-Shop", "acme"), ("Prefer", wait)];
+        call(address, "/", &fields).await
+    };
+    let first = ask("/few", "wait=0").await;
+    let lease = first.field("paceway-lease").expect("a lease").to_owned();
+    let id = lease.strip_prefix("few; lease=\"").and_then(|rest| rest.split('"').next());
+    assert!(lease.ends_with("; key=\"acme\"; expires=3600.000"), "{lease}");
+    assert_eq!(ask("/few", "wait=0").await.status, 429);
+    let waiting = tokio::spawn(async move {
+        call(address, "/", &[("X-Forwarded-Uri", "/few"), ("X-Shop", "acme")]).await
+    });
+    gateway.until_waiting("/few", 1).await;
+    let body = json!({ "lease": id.expect("an id"), "key": "acme" }).to_string();
+    let length = body.len().to_string();
+    let fields = [("Content-Type", "application/json"), ("Content-Length", &*length)];
+    let released = request("POST", "/limiters/few/release", &fields) + &body;
+    assert_eq!(gateway.admin_request(released).await.status, 200);
+    assert_eq!(waiting.await.expect("a task").status, 200);
+    // No program releases this one.
+    assert_eq!(ask("/brief", "wait=0").await.status, 200);
+    let answer = ask("/brief", "wait=20").await;
+    assert_eq!(answer.status, 200);
+    assert!(answer.field("server-timing").is_some(), "it waited for the end of the lease");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_services_needs_a_restart_and_a_drain_ends_the_waits() {
+    let rest = "drain_timeout: 2s\nupstream: http://127.0.0.1:9\nlimiters: { slow: 1/h }\n\
+        routes: [{ name: slow, suffix: '*', limiters: [slow], max_wait: 1h }]\n";
+    let (mut gateway, address) = service("", rest).await;
+    gateway.rewrite(&format!("services: {{ forward_auth: 127.0.0.1:1 }}\n{rest}"));
+    let reloaded = gateway.reload().await.text();
+    assert!(reloaded.contains("\"services\""), "{reloaded}");
+    assert_eq!(call(address, "/", &[]).await.status, 200);
+    let waiting = tokio::spawn(async move { call(address, "/", &[]).await });
+    gateway.until_waiting("slow", 1).await;
+    gateway.signal("TERM");
+    let answer = waiting.await.expect("a task");
+    assert_eq!((answer.status, answer.problem().as_str()), (503, "draining"));
+    assert!(gateway.end().await.success());
+}
+
+// ---------------------------------------------------------------------------------- proxies that others wrote
+
+/// 20 requests at once at 5/s with a budget of 2 s: 5 pass, 10 wait, 5 are refused at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn twenty_requests_at_once_through_real_proxies() {
+    for name in other_proxies() {
+        let app = Upstream::ok().await;
+        let (gateway, address) = service_of(name, LIMITED).await;
+        let proxy = OtherProxy::start(name, address, app.address()).await;
+        let start = Instant::now();
+        let answers = at_once(proxy.address, "/search?q=1", 20).await;
+        let of = |status: u16| answers.iter().filter(move |answer| answer.status == status);
+        let told: Vec<_> = answers.iter().map(|answer| answer.status).collect();
+        assert!((15..=16).contains(&of(200).count()), "{name}: {told:?}");
+        assert_eq!(of(200).count() + of(429).count(), 20, "{name}: {told:?}");
+        for refused in of(429) {
+            assert!(refused.field("retry-after").is_some(), "{name}: {refused:?}");
+        }
+        // A refusal never comes after waiting in vain: it is there before the last slots of those that wait.
+        let last = of(200).map(|answer| answer.at).max().expect("answers");
+        assert!(of(429).all(|answer| answer.at < last), "{name}");
+        assert_eq!(app.calls().len(), of(200).count(), "{name}");
+        assert_lawful(start, &app.arrivals(), 5.0, 5.0);
+        let waited = [("route", "search"), ("service", "forward_auth"), ("outcome", "waited")];
+        let waited = gateway.metric("paceway_requests_total", &waited).await;
+        assert!(waited >= 10.0, "{name}: {waited}");
+        assert_eq!(call(proxy.address, "/other", &[]).await.status, 200, "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_of_real_proxies_that_leave_return_their_slots() {
+    for name in other_proxies().into_iter().filter(|name| *name != "haproxy") {
+        let app = Upstream::ok().await;
+        let rest = "upstream: http://127.0.0.1:9\nlimiters: { slow: { rate: 1/min, burst: 1 } }\n\
+            routes: [{ name: slow, suffix: '*', limiters: [slow], max_wait: 5min }]\n";
+        let (gateway, address) = service_of(name, rest).await;
+        let proxy = OtherProxy::start(name, address, app.address()).await;
+        assert_eq!(call(proxy.address, "/", &[]).await.status, 200, "{name}");
+        let mut waiting = Vec::new();
+        for count in 1..=4 {
+            let mut conn = Conn::to(proxy.address).await.expect("connect");
+            conn.send(request("GET", "/", &[])).await.expect("send");
+            waiting.push(conn);
+            gateway.until_waiting("slow", count).await;
+        }
+        drop(waiting);
+        gateway.until_waiting("slow", 0).await;
+        let left = [("route", "slow"), ("service", "forward_auth"), ("outcome", "cancelled")];
+        assert_eq!(gateway.metric("paceway_requests_total", &left).await, 4.0, "{name}");
+        // The slots are free again: a caller that asks now would get the next one.
+        let slot = eventually("the slots return", async || {
+            let state = gateway.limiter("slow").await;
+            state["next_slot_ms"].as_f64().filter(|next| *next <= 60_000.0)
+        });
+        assert!(slot.await > 0.0, "{name}");
+        assert_eq!(app.calls().len(), 1, "{name}");
+    }
+}
+
+/// A proxy whose service is away refuses, and serves again when it is back.
+#[tokio::test(flavor = "multi_thread")]
+async fn real_proxies_survive_a_gateway_that_is_killed() {
+    for name in other_proxies() {
+        let app = Upstream::ok().await;
+        let (mut gateway, address) = service_of(name, LIMITED).await;
+        let proxy = OtherProxy::start(name, address, app.address()).await;
+        assert_eq!(call(proxy.address, "/", &[]).await.status, 200, "{name}");
+        gateway.signal("KILL");
+        gateway.end().await;
+        let away = call(proxy.address, "/", &[]).await.status;
+        assert!((500..=503).contains(&away), "{name}: {away}");
+        let shown = &blocks(&format!("docs/services/{name}.md"), "yaml")[0];
+        let again = shown.replace("8082", &address.port().to_string()) + LIMITED;
+        let _gateway = Gateway::start(&again).await;
+        eventually(&format!("{name} asks again"), async || {
+            (call(proxy.address, "/", &[]).await.status == 200).then_some(())
+        })
+        .await;
+    }
+}
+
+/// Two proxies with a gateway each share one quota through Redis, and the upstream counts.
+#[rstest]
+#[case::nginx_and_caddy(["nginx", "caddy"])]
+#[tokio::test(flavor = "multi_thread")]
+async fn two_proxies_share_one_quota(#[case] names: [&'static str; 2]) {
+    let redis = Redis::start();
+    let app = Upstream::ok().await;
+    let rest = format!("store: {{ url: \"{}\", timeout: 2s }}\n{LIMITED}", redis.url());
+    let (mut gateways, mut proxies) = (Vec::new(), Vec::new());
+    for name in names {
+        let (gateway, address) = service_of(name, &rest).await;
+        proxies.push(OtherProxy::start(name, address, app.address()).await);
+        gateways.push(gateway);
+    }
+    let start = Instant::now();
+    let rounds = 4;
+    let mut passed = 0;
+    for _ in 0..rounds {
+        let [one, other] = &proxies[..] else { panic!("two proxies") };
+        let (a, b) =
+            tokio::join!(at_once(one.address, "/search", 6), at_once(other.address, "/search", 6));
+        passed += a.iter().chain(&b).filter(|answer| answer.status == 200).count();
+        sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(app.calls().len(), passed);
+    assert_lawful(start, &app.arrivals(), 5.0, 5.0);
+    let most = 5.0 + 5.0 * start.elapsed().as_secs_f64();
+    // At saturation nearly all of the quota is used; the last slots are those of requests that were refused.
+    assert!(passed as f64 >= most * 0.7, "{passed} of {most:.1}");
+}
