@@ -395,16 +395,24 @@ impl Run {
         decision.wait > 0 || !decision.admitted
     }
 
-    /// Pauses the limiter. Requests with a slot within the pause ask again, in their order.
+    /// Pauses the limiter. Requests with a slot within the pause, or of a higher rate, ask again in their order.
     fn pause(&mut self, now: Micros, span: Micros) {
         let pause = Pause { span, status: 429 };
         self.store.run_at(EPOCH + now, &[Entry::Pause { check: self.check(), pause }]);
         self.paused = self.paused.max(now + span);
         let all = std::mem::take(&mut self.waiting);
-        let (covered, rest) = all.into_iter().partition(|(_, waiting)| waiting.at < self.paused);
+        let rate = self.check().algorithm.rate();
+        let is_covered = |waiting: &Waiting| {
+            waiting.at < self.paused || waiting.check.algorithm.rate() > rate + rate / 20
+        };
+        let (covered, rest): (BTreeMap<_, _>, _) =
+            all.into_iter().partition(|(_, waiting)| is_covered(waiting));
         self.waiting = rest;
-        for (_, Waiting { deadline, check, part, .. }) in covered {
-            self.store.run_at(EPOCH + now, &[Entry::Refund { check, grant: part.grant }]);
+        for Waiting { check, part, .. } in covered.values() {
+            let refund = Entry::Refund { check: check.clone(), grant: part.grant };
+            self.store.run_at(EPOCH + now, &[refund]);
+        }
+        for Waiting { deadline, .. } in covered.into_values() {
             self.ask(now, deadline);
         }
     }

@@ -47,6 +47,8 @@ pub struct AutoLimit {
     times: Mutex<[AnswerTimes; 2]>,
     /// Resolves when a refusal is worth a report at once.
     pub wake: Notify,
+    /// Notified when the learned rate falls.
+    fell: Notify,
     /// The learned rate as a metric.
     shown: Option<Gauge>,
     /// The present plan has another rule for the limiter, or no such limiter.
@@ -119,6 +121,7 @@ impl AutoLimit {
             refused: Mutex::default(),
             times: Mutex::new([times; 2]),
             wake: Notify::new(),
+            fell: Notify::new(),
             shown: matches!(rule, AutoRule::Rate(_)).then(shown),
             is_replaced: AtomicBool::new(false),
         })
@@ -181,6 +184,20 @@ impl AutoLimit {
                 Rate { count: 1, period: Duration::from_micros(period) }
             }
         }))
+    }
+
+    /// Resolves when the rule of the rate with index `i` is slower than `algorithm` by more than a twentieth: a fall is one of
+    /// three tenths.
+    pub(crate) async fn slower_than(&self, i: usize, algorithm: &Algorithm) {
+        let rate = algorithm.rate();
+        loop {
+            // Created before the look, so that no fall between the two is missed.
+            let fell = self.fell.notified();
+            if self.algorithm(i).rate() < rate - rate / 20 {
+                return;
+            }
+            fell.await;
+        }
     }
 
     /// Counts a request that asked the limiter, `held` if it had to wait for the limiter or was refused by it.
@@ -275,8 +292,13 @@ impl AutoLimit {
 
     fn set(&self, learned: LearnedRules) {
         // A store that is read each second says mostly the same.
+        let before = self.now.load().rate;
         if **self.now.load() != learned {
+            let has_fallen = learned.rate < before;
             self.now.store(learned.into());
+            if has_fallen {
+                self.fell.notify_waiters();
+            }
         }
     }
 }

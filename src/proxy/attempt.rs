@@ -12,7 +12,7 @@ use crate::{
     throttle::Timestamp,
 };
 use smallvec::SmallVec;
-use std::time::Duration;
+use std::{future::pending, time::Duration};
 use tokio::time::Instant;
 use tracing::Level;
 
@@ -358,6 +358,15 @@ impl Caller for Attempt<'_, '_> {
         self.bind(bound_by);
         self.record.waits_since.get_or_insert(now);
         Ok(())
+    }
+
+    async fn slowed(&self, reservation: &Reservation) {
+        let (limiter, rate) = self.policy.owner(self.index(reservation.bound_by));
+        let bound = reservation.bound();
+        match self.proxy.0.plan.limiters[limiter].auto().filter(|_| bound.enforce) {
+            Some(auto) => auto.slower_than(rate, &bound.algorithm).await,
+            None => pending().await,
+        }
     }
 
     fn late(&mut self, reservation: &Reservation) {

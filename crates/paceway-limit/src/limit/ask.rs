@@ -112,6 +112,24 @@ impl Reservation {
         ask(&store, &checks, left()).await
     }
 
+    /// Refunds everything, and asks again when other calls that do the same have refunded their permits, too: a slower limiter
+    /// finds no room between slots that are as close as before.
+    ///
+    /// # Errors
+    ///
+    /// As [`ask`].
+    pub async fn ask_in_turn(
+        self,
+        renewed: Option<Checks>,
+        left: impl Fn() -> Duration + Send,
+    ) -> Result<Admission, StoreError> {
+        let (store, checks) = (self.store.clone(), renewed.unwrap_or_else(|| self.checks.clone()));
+        drop(self);
+        tokio::task::yield_now().await;
+        let _turn = store.pauses().turn().await;
+        ask(&store, &checks, left()).await
+    }
+
     /// Asks for everything again, because the pause `covering` covers the instant. `left` says how long the call may still
     /// wait.
     ///

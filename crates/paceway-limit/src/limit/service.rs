@@ -77,6 +77,12 @@ pub trait Caller: Send + Sync {
     /// Sees that a pause covers the instant of a reservation. The call asks again.
     fn paused(&mut self, _reservation: &Reservation) {}
 
+    /// Resolves when a limiter of `reservation` grants fewer permits than it did when it promised the instant. The call asks
+    /// again: calls that keep such instants would be as many as before. Never, by default.
+    fn slowed(&self, _reservation: &Reservation) -> impl Future<Output = ()> + Send {
+        pending()
+    }
+
     /// Waits until the place in the queue is worth asking again for, or gives up.
     ///
     /// # Errors
@@ -184,12 +190,17 @@ async fn wait<C: Caller, M: Callee<Error = C::Error>>(
                 }
                 let ready = tokio::select! {
                     biased;
-                    covering = reservation.until_paused() => Err(covering),
+                    covering = reservation.until_paused() => Err(Some(covering)),
                     ready = ready_at(&reservation, callee) => Ok(ready?),
                     error = caller.interrupted(reservation.at) => return Err(error),
+                    () = caller.slowed(&reservation) => Err(None),
                 };
                 match ready {
-                    Err(covering) => {
+                    Err(None) => {
+                        let renewed = caller.renewed();
+                        Box::pin(reservation.ask_in_turn(renewed, || caller.left())).await
+                    }
+                    Err(Some(covering)) => {
                         caller.paused(&reservation);
                         let renewed = caller.renewed();
                         let left = covering.until.saturating_duration_since(Instant::now());
