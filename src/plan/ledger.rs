@@ -51,6 +51,12 @@ impl CountLedger {
         self.0.lock().sweep(current);
     }
 
+    /// The number of replaced plans under which requests are still running or waiting.
+    #[cfg(test)]
+    pub(super) fn plans_in_use(&self) -> usize {
+        self.0.lock().in_use.len()
+    }
+
     /// The counts of each route and of each upstream of `current`, by their indices, over all workers and plans.
     pub fn totals(&self, current: &Plan) -> (Vec<ExchangeTotals>, Vec<ExchangeTotals>) {
         let mut replaced = self.0.lock();
@@ -205,7 +211,7 @@ mod tests {
         assert_eq!(passed(&ledger, &second, "/b").as_deref(), Some("3"));
         assert_eq!(passed(&ledger, &second, "/new").as_deref(), Some("0"));
         assert_eq!(passed(&ledger, &second, "/a"), None);
-        assert_eq!(ledger.0.lock().in_use.len(), usize::from(is_in_use));
+        assert_eq!(ledger.plans_in_use(), usize::from(is_in_use));
         if let Some(request) = request {
             request.counters[0].no_route.requests.count(Outcome::NoRoute);
             request.counters[0].passed(1);
@@ -224,7 +230,7 @@ mod tests {
             ledger.retire(std::mem::replace(&mut plan, next));
             ledger.sweep(&plan);
         }
-        assert_eq!(ledger.0.lock().in_use.len(), 0);
+        assert_eq!(ledger.plans_in_use(), 0);
         assert_eq!(ledger.0.lock().ended.routes.len(), 1);
     }
 }
