@@ -1,6 +1,7 @@
 //! The data of the dashboard: one picture of the gateway a second for all viewers, as long as there are any, and a history of
 //! 15 minutes from the counters that requests update anyway.
 
+mod fleet;
 mod history;
 mod picture;
 mod viewers;
@@ -18,6 +19,7 @@ use axum::{
     },
     response::{IntoResponse, Response},
 };
+use fleet::Fleet;
 use history::{History, TICK};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -36,6 +38,7 @@ pub(crate) struct EventStream;
 pub(super) struct Dashboard {
     history: Mutex<History>,
     viewers: Viewers,
+    fleet: Fleet,
     started: Timestamp,
 }
 
@@ -45,21 +48,25 @@ impl Dashboard {
     pub(super) fn new(parts: &AdminParts) -> Self {
         let mut history = History::default();
         history.tick(&parts.live);
-        Self {
-            history: Mutex::new(history),
-            viewers: Viewers::default(),
-            started: Timestamp::now(),
-        }
+        let (viewers, fleet) = Default::default();
+        Self { history: Mutex::new(history), viewers, fleet, started: Timestamp::now() }
     }
 
-    /// Adds a point to the history every 5 s.
+    /// Adds a point to the history every 5 s, and describes this gateway to the others every 10 s.
     pub(super) async fn keep(self: Arc<Self>, parts: Arc<AdminParts>) {
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ticks.tick().await;
         loop {
             ticks.tick().await;
-            self.history.lock().tick(&parts.live);
+            let number = {
+                let mut history = self.history.lock();
+                history.tick(&parts.live);
+                history.number
+            };
+            if number % fleet::TICKS == 0 {
+                self.fleet.describe(&parts).await;
+            }
         }
     }
 

@@ -134,6 +134,7 @@ async fn viewers_see_the_same_pictures_and_are_bounded() {
         upstream.url()
     );
     let gateway = Gateway::start(&yaml).await;
+    let other = Gateway::start(&yaml).await;
     let mut viewers = Vec::new();
     for _ in 0..MOST {
         viewers.push(follow(&gateway).await.expect("a stream"));
@@ -173,6 +174,18 @@ async fn viewers_see_the_same_pictures_and_are_bounded() {
     assert_eq!(picture["store"]["up"], true);
     let reload = &picture["config"]["reloads"][0];
     assert_eq!((&reload["ok"], &reload["hash"]), (&json!(true), &picture["config"]["hash"]));
+    // Each gateway knows the other one.
+    for gateway in [&gateway, &other] {
+        let all = eventually("both describe themselves", async || {
+            let mut status = gateway.page("/status").await.json();
+            let all = status["gateways"].take();
+            (all.as_array().is_some_and(|all| all.len() == 2)).then_some(all)
+        })
+        .await;
+        let all = all.as_array().expect("gateways");
+        assert_eq!(all.iter().filter(|one| one["is_this"] == true).count(), 1, "{all:?}");
+        assert!(all.iter().all(|one| one["host"] == all[0]["host"] && one["waiting"] == 0));
+    }
     // The place of a viewer that has left is free.
     drop(viewers.pop());
     let mut next_one = eventually("a place is free", async || follow(&gateway).await.ok()).await;

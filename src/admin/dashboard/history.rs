@@ -128,8 +128,8 @@ impl History {
             "per_second": series.named(counts.map(rate)),
             "last_tick": series.named(counts),
             "last_15_min": series.named(sums),
-            "p50_ms": last.and_then(|point| point.p50),
-            "p99_ms": last.and_then(|point| point.p99),
+            "p50_ms": last.and_then(|point| in_micros(point.p50)),
+            "p99_ms": last.and_then(|point| in_micros(point.p99)),
         })
     }
 }
@@ -219,10 +219,15 @@ impl CountSeries {
         let mut said: Map<_, _> = (self.kinds.iter().enumerate())
             .map(|(i, kind)| ((*kind).to_owned(), column(&|point| point.counts[i].into())))
             .collect();
-        said.insert("p50_ms".into(), column(&|point| point.p50.into()));
-        said.insert("p99_ms".into(), column(&|point| point.p99.into()));
+        said.insert("p50_ms".into(), column(&|point| in_micros(point.p50).into()));
+        said.insert("p99_ms".into(), column(&|point| in_micros(point.p99).into()));
         Value::Object(said)
     }
+}
+
+/// Rounds a time in ms to whole µs, so that 912.4 is not shown as 912.4000244140625.
+fn in_micros(ms: Option<f32>) -> Option<f64> {
+    ms.map(|ms| (f64::from(ms) * 1e3).round() / 1e3)
 }
 
 #[cfg(test)]

@@ -67,6 +67,9 @@ pub(super) async fn all(admin: &Admin, dashboard: &Dashboard) -> Value {
     if let Some(own) = admin.overrides.of(None) {
         said["limiting_override"] = override_in_force(&own);
     }
+    if let Some(gateways) = dashboard.fleet.shown() {
+        said["gateways"] = gateways;
+    }
     if let Some(limits) = admin.live.limits_status() {
         said["limits_from"] = reload::limits(limits, &admin.live.missing());
     }
