@@ -1,56 +1,39 @@
-//! `paceway demo`: a pretend vendor that throttles, and a gateway in front of it, in one process.
+//! `paceway demo`: a pretend vendor that throttles, a gateway in front of it, and callers for the dashboard, in one process.
+
+mod traffic;
+mod vendor;
 
 use super::{CommandError, log, print};
 use crate::{
     config::{AccessLog, Config},
     server::Server,
 };
-use anyhow::Context;
-use axum::{
-    Json, Router,
-    extract::State,
-    http::{HeaderMap, StatusCode},
-    response::IntoResponse,
-    routing::any,
-};
-use parking_lot::Mutex;
-use serde_json::json;
-use std::{
-    collections::VecDeque,
-    net::{Ipv4Addr, SocketAddr},
-    path::Path,
-    sync::Arc,
-    thread,
-    time::Duration,
-};
-use tokio::time::Instant;
-
-const QUOTA: usize = 5;
-const WINDOW: Duration = Duration::from_secs(1);
+use std::path::Path;
+use vendor::{KEY, QUOTA};
 
 /// The gateway's limiter. The vendor counts arrivals in a sliding window of 1 s; the margin keeps the gateway within it even
 /// if a request travels up to 100 ms faster than the one five before it.
 const LIMITER: &str = "{ algorithm: sliding_window, rate: 5/s, margin: 100ms }";
 
-/// The header by which the vendor recognises the gateway. All other calls share a second quota, so that a call straight to
-/// the vendor takes nothing from the gateway's quota, in whatever order the printed commands are pasted.
-const KEY: (&str, &str) = ("x-api-key", "of-the-gateway");
-
-type Arrivals = Arc<Mutex<VecDeque<Instant>>>;
-
-/// The pretend vendor: the instants of recent calls, for the gateway's API key and for all others.
-#[derive(Clone, Default)]
-struct Vendor {
-    gateway: Arrivals,
-    others: Arrivals,
-}
+/// The limiters and routes of the callers that the dashboard shows. Their demand comes in waves, which exceed the limits for
+/// some seconds; the vendor refuses calls to `/catalog` now and then, which pauses the limiter.
+const SHOWN: &str = r#"
+  catalog: { rate: 20/s, burst: 10 }
+  per_shop: { rate: 4/s, key: "{header.x-shop}" }
+  exports: { algorithm: concurrency, max: 3 }
+  reports: { rate: 2/s, mode: observe }
+routes:
+- { name: catalog, suffix: /catalog, limiters: [catalog], max_wait: 4s }
+- { name: orders, suffix: /orders, limiters: [per_shop], max_wait: 3s }
+- { name: exports, suffix: /exports, limiters: [exports], max_wait: 8s }
+- { name: reports, suffix: /reports, limiters: [reports], max_wait: 1s }
+"#;
 
 pub(super) fn demo(port: u16, admin_port: u16, vendor_port: u16) -> Result<(), CommandError> {
-    let vendor = start_vendor(vendor_port)?;
+    let vendor = vendor::start(vendor_port)?;
     let text = format!(
         "listen: 127.0.0.1:{port}\nadmin: 127.0.0.1:{admin_port}\nupstream: http://{vendor}\n\
-         limiters: {{ vendor: {LIMITER} }}\n\
-         routes:\n\
+         limiters:\n  vendor: {LIMITER}{SHOWN}\
          - {{ name: all, suffix: \"*\", limiters: [vendor], max_wait: 30s,\n\
          \x20   headers: {{ request: {{ set: {{ {}: {} }} }} }} }}\n",
         KEY.0, KEY.1
@@ -61,7 +44,8 @@ pub(super) fn demo(port: u16, admin_port: u16, vendor_port: u16) -> Result<(), C
     let server = Server::bind(config, access_log).map_err(anyhow::Error::new)?;
     let (gateway, admin) = server.addresses();
     print(&format!(
-        "# A pretend vendor, {QUOTA} calls a second for each API key: http://{vendor}\n\
+        "# The dashboard, live with waits, refusals and pauses: http://{admin}/\n\
+         # A pretend vendor, {QUOTA} calls a second for each API key: http://{vendor}\n\
          # The gateway before it, with an API key of its own:   http://{gateway}\n\
          # The state and the metrics of the gateway:            http://{admin}/limiters  http://{admin}/metrics\n\
          # Paste these lines into another terminal, all at once or one by one, in any order.\n\
@@ -78,38 +62,6 @@ pub(super) fn demo(port: u16, admin_port: u16, vendor_port: u16) -> Result<(), C
          \n\
          # Stop it all with Ctrl-C."
     ))?;
+    traffic::start(gateway)?;
     Ok(server.run().map_err(anyhow::Error::new)?)
-}
-
-/// Runs the vendor in a separate thread and returns its address.
-fn start_vendor(port: u16) -> anyhow::Result<SocketAddr> {
-    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port))
-        .with_context(|| format!("cannot listen on 127.0.0.1:{port}; try --vendor-port 0"))?;
-    listener.set_nonblocking(true)?;
-    let address = listener.local_addr()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    thread::Builder::new().name("vendor".into()).spawn(move || {
-        runtime.block_on(async move {
-            let listener = tokio::net::TcpListener::from_std(listener)?;
-            let app = Router::new().fallback(any(call)).with_state(Vendor::default());
-            axum::serve(listener, app).await
-        })
-    })?;
-    Ok(address)
-}
-
-/// Admits at most [`QUOTA`] calls in any [`WINDOW`] for each API key.
-async fn call(State(vendor): State<Vendor>, headers: HeaderMap) -> impl IntoResponse {
-    let now = Instant::now();
-    let is_gateway = headers.get(KEY.0).is_some_and(|key| key == KEY.1);
-    let mut arrivals = if is_gateway { vendor.gateway.lock() } else { vendor.others.lock() };
-    while arrivals.front().is_some_and(|first| now - *first >= WINDOW) {
-        arrivals.pop_front();
-    }
-    if arrivals.len() >= QUOTA {
-        let problem = json!({ "error": "too many calls", "allowed": "5 a second" });
-        return (StatusCode::TOO_MANY_REQUESTS, Json(problem));
-    }
-    arrivals.push_back(now);
-    (StatusCode::OK, Json(json!({ "ok": true, "calls_in_the_last_second": arrivals.len() })))
 }

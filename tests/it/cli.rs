@@ -516,7 +516,10 @@ async fn in_the_demo_the_vendor_refuses_nobody_who_comes_through_the_gateway() {
     let vendor = address(&out, "# A pretend vendor");
     let gateway = address(&out, "# The gateway before it");
     assert_eq!(gateway, demo.listen);
-    assert_eq!(address(&out, "# The state and the metrics"), demo.admin);
+    assert!(out.starts_with("# The dashboard"), "{out}");
+    for line in ["# The dashboard", "# The state and the metrics"] {
+        assert_eq!(address(&out, line), demo.admin);
+    }
     for address in [vendor, gateway] {
         let line = |line: &str| line.contains("; do curl ") && line.contains(&address.to_string());
         let printed = out.lines().any(line);
@@ -553,6 +556,12 @@ async fn in_the_demo_the_vendor_refuses_nobody_who_comes_through_the_gateway() {
     assert_eq!(refused.field("paceway-origin"), None);
     let metrics = get(demo.admin, "/metrics").await.text();
     assert!(metrics.contains("paceway_requests_total"), "{metrics}");
+    eventually("the dashboard has something to show", async || {
+        let said = get(demo.admin, "/requests").await.json();
+        let all = said["requests"].as_array().expect("requests");
+        all.iter().any(|one| one["decision"] == "held" && one["key"] == "acme").then_some(())
+    })
+    .await;
 }
 
 /// Runs the commands that `demo` printed, as a user pastes them into a terminal; returns each line of statuses, and how
