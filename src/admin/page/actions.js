@@ -104,10 +104,16 @@ const because = (reason) => `?reason=${encodeURIComponent(reason)}`;
 
 /** Changes what `path` overrides to `body`, or removes it, and offers the state before. */
 async function change(path, body, before, reason, said) {
-  if (body) await call("PUT", path, body);
-  else await call("DELETE", path + because(reason));
-  const undo = () => (before ? call("PUT", path, again(before)) : call("DELETE", `${path}${because(`undo: ${reason}`)}`)).then(() => toast("It is as it was before."), fails);
+  await put(path, body, before, reason);
+  const undo = () => put(path, before && again(before), body, `undo: ${reason}`).then(() => toast("It is as it was before."), fails);
   toast(said, { undo });
+}
+
+/** Puts `body` in the place of the override `before`; null for none. */
+async function put(path, body, before, reason) {
+  // A limiter that only observes cannot be paused, so that its mode ends first.
+  if (!body || (body.pause && before?.mode)) await call("DELETE", path + because(reason));
+  if (body) await call("PUT", path, body);
 }
 
 function override(limiter, { title, text, fields = ["for", "reason"], ok, values = {}, body, said }) {
@@ -209,7 +215,6 @@ export function drawLimiting({ limiting: isOn, limiting_override: override }) {
   show(button, override ? `${text} for ${span(override.left_ms)}` : text, isOn);
   button.disabled = !mayChange();
   button.title = mayChange() ? "" : whyNot();
-  button.classList.toggle("tag", false);
 }
 
 export function limiting({ limiting: isOn, limiting_override: before }) {
@@ -244,7 +249,7 @@ export async function keys(limiter) {
   const note = h("p", { class: "muted", role: "status" }, "looking…");
   const table = h("table", {}, h("thead", {}, h("tr", {}, ...["Key", "Level", "Waiting", ""].map((name) => h("th", { scope: "col" }, name || h("span", { class: "hidden" }, "Reset"))))), body);
   const close = h("button", { type: "button", class: "main", on: { click: () => sheet.close() } }, "Close");
-  sheet.replaceChildren(h("h2", { id: "sheet-title" }, `Keys of ${limiter.name}`), note, h("div", { class: "table tall", tabindex: "0", role: "region", "aria-labelledby": "sheet-title" }, table), h("p", { class: "buttons" }, close));
+  sheet.replaceChildren(h("h2", { id: "sheet-title" }, `Keys of ${limiter.name}`), note, h("div", { class: "table tall", tabindex: "0", role: "region", "aria-label": "Table of keys in use" }, table), h("p", { class: "buttons" }, close));
   sheet.showModal();
   close.focus();
   try {

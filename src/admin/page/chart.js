@@ -7,7 +7,7 @@ const HEIGHT = 34;
 /** Stacked columns of several series, the first one at the bottom. `classes` name their colours. */
 export function stacked(classes, width = 180) {
   const paths = classes.map((name) => h("path", { class: name }));
-  const svg = h("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, preserveAspectRatio: "none", role: "img" }, ...paths);
+  const svg = h("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": "nothing to draw yet" }, ...paths);
   return {
     svg,
     draw(series, sentence) {
@@ -38,7 +38,7 @@ export function stacked(classes, width = 180) {
 export function line(width = 180, length = 180) {
   const area = h("path", { class: "area" });
   const stroke = h("path", { class: "line" });
-  const svg = h("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, preserveAspectRatio: "none", role: "img" }, area, stroke);
+  const svg = h("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": "nothing to draw yet" }, area, stroke);
   return {
     svg,
     draw(values, sentence) {

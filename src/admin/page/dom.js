@@ -20,8 +20,9 @@ export const byId = (id) => document.getElementById(id);
 export const field = (node, name) => node.querySelector(`[data-field="${name}"]`);
 
 /** Shows `text`, and keeps the exact `value` beside it. */
-export function show(node, text, value = text) {
+export function show(node, text, ...given) {
   if (node.textContent !== text) node.textContent = text;
+  const value = given.length ? given[0] : text;
   const exact = value == null ? "" : String(value);
   if (node.dataset.value !== exact) node.dataset.value = exact;
 }
@@ -31,7 +32,8 @@ export function toggle(node, name, is) {
 }
 
 export function hide(node, is) {
-  if (node.hidden !== is) node.hidden = is;
+  // A picture of SVG has no property for it.
+  if (node.hasAttribute("hidden") !== is) node.toggleAttribute("hidden", is);
 }
 
 /** A cell or another part that shows a field. */

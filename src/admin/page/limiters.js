@@ -46,7 +46,7 @@ function tags(limiter) {
   const all = [[limiter.algorithm.replaceAll("_", " "), ""]];
   if (limiter.mode !== "enforce") all.push([limiter.mode, kind]);
   if (limiter.key) all.push([`for each ${limiter.key}`, ""]);
-  if (limiter.scope !== "shared") all.push([limiter.scope, ""]);
+  if (limiter.scope !== "cluster") all.push([limiter.scope, ""]);
   if (limiter.auto) all.push(["learns", "info"]);
   if (limiter.share) all.push([`share of ${limiter.share.gateways}`, "held"]);
   return all;
@@ -74,7 +74,8 @@ function update(card, limiter) {
     state.meter.setAttribute("aria-valuenow", Math.max(0, Math.min(limit, level)));
     toggle(state.meter, "low", part < 0.2);
     set("level", `${count(level)} of ${count(limit)} free`, level);
-    set("next", limiter.next_slot_ms > 0 ? `next in ${span(limiter.next_slot_ms)}` : "", limiter.next_slot_ms);
+    // The time until a concurrency permit is free is not known.
+    set("next", limiter.next_slot_ms > 0 && !limiter.lease_ms ? `next in ${span(limiter.next_slot_ms)}` : "", limiter.next_slot_ms);
   }
   set("promised", count(limiter.promised), limiter.promised);
   set("last_slot", span(limiter.last_slot_ms), limiter.last_slot_ms);

@@ -84,7 +84,7 @@ function theme(name) {
   document.documentElement.dataset.theme = name;
   const button = byId("theme");
   button.textContent = name[0].toUpperCase() + name.slice(1);
-  button.setAttribute("aria-label", `Colours: ${name === "auto" ? "as the system" : name}`);
+  button.title = `Colours: ${name === "auto" ? "as the system" : name}`;
   localStorage.setItem("paceway-theme", name);
 }
 theme(THEMES.find((name) => name === localStorage.getItem("paceway-theme")) ?? "auto");

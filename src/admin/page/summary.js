@@ -1,7 +1,7 @@
 // The tiles at the top: the gateway in six figures.
 
 import { byId, h, hide, part, show, toggle } from "./dom.js";
-import { count, many, rate, span } from "./format.js";
+import { count, rate, span } from "./format.js";
 
 const tiles = {};
 
@@ -31,7 +31,7 @@ export function draw(picture) {
   const held = sum(routes, (route) => route.per_second.waited);
   const slowest = Math.max(0, ...limiters.map((limiter) => limiter.last_slot_ms ?? 0));
   set("waiting", "Waiting now", count(picture.waiting), picture.waiting, slowest ? `last slot in ${span(slowest)}` : "no slot is promised", picture.waiting ? "warn" : "");
-  set("requests-rate", "Requests a second", rate(requests), requests, many(sum(routes, (route) => route.last_15_min.requests), "request") + " in 15 min");
+  set("requests-rate", "Requests a second", rate(requests), requests, `${count(sum(routes, (route) => route.last_15_min.requests))} in 15 min`);
   set("held-rate", "Held a second", rate(held), held, `${count(sum(routes, (route) => route.last_15_min.waited))} in 15 min`);
   set("refused-rate", "Refused a second", rate(refused), refused, `${count(sum(routes, (route) => route.last_15_min.refused))} in 15 min`, refused ? "bad" : "");
   const paused = limiters.filter((limiter) => limiter.paused_ms != null);
