@@ -71,6 +71,9 @@ enum Command {
         /// A header of the request: 'Name: value'.
         #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
         headers: Vec<String>,
+        /// The body of the request, or @FILE; for keys and costs that are parts of it.
+        #[arg(short = 'd', long = "data", value_name = "BODY")]
+        data: Option<String>,
         /// The address that the connection comes from: the caller's, or a proxy's.
         #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
         client_ip: IpAddr,
@@ -162,8 +165,8 @@ pub fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Run { config } => run::run(config.as_deref()),
         Command::Check { files, offline, json } => check::check(&files, offline, json),
-        Command::Explain { file, method, url, headers, client_ip, json } => {
-            explain::explain(&file, &method, &url, &headers, client_ip, json)
+        Command::Explain { file, method, url, headers, data, client_ip, json } => {
+            explain::explain(&file, (&method, &url), (&headers, data), client_ip, json)
         }
         Command::Replay { file, log, json } => replay::replay(&file, &log, json),
         Command::Schema => print(config::SCHEMA.trim_end()),

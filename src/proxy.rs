@@ -35,6 +35,7 @@ pub use body::{Body, BodyError};
 pub use budget::budget;
 pub use client::{Client, ClientConnection};
 pub use current::CurrentProxy;
+pub use request_json::json_body;
 pub use respond::Ending;
 
 use crate::{

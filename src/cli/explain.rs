@@ -1,19 +1,22 @@
 //! `paceway explain`: prints what the gateway would do with a request, and why. Asks no store and charges nothing.
 
 mod explanation;
+mod header_changes;
 mod limiters;
 mod throttle;
 
 use super::{CommandError, load, print, print_json};
 use explanation::Explanation;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Uri,
+    header::{CONTENT_LENGTH, TRANSFER_ENCODING},
+};
 use std::{net::IpAddr, path::Path};
 
 pub(super) fn explain(
     file: &Path,
-    method: &str,
-    url: &str,
-    headers: &[String],
+    (method, url): (&str, &str),
+    (headers, data): (&[String], Option<String>),
     client_ip: IpAddr,
     json: bool,
 ) -> Result<(), CommandError> {
@@ -29,8 +32,12 @@ pub(super) fn explain(
             "error: `{url}` has no path that starts with `/`"
         )));
     }
-    let headers = read_headers(headers)?;
-    let explanation = Explanation::of(&config, &method, &uri, headers, client_ip);
+    let mut headers = read_headers(headers)?;
+    let body = read_body(data)?;
+    if !body.is_empty() && !headers.contains_key(TRANSFER_ENCODING) {
+        headers.entry(CONTENT_LENGTH).or_insert(HeaderValue::from(body.len()));
+    }
+    let explanation = Explanation::of(&config, (&method, &uri), (headers, &body), client_ip);
     match json {
         true => print_json(&serde_json::to_value(&explanation).map_err(anyhow::Error::new)?)?,
         false => print(explanation.text().trim_end())?,
@@ -44,6 +51,16 @@ pub(super) fn explain(
                 false => "the gateway does not forward this request".into(),
             },
         }),
+    }
+}
+
+/// Reads the body: the text itself, or the file after an `@`.
+fn read_body(data: Option<String>) -> Result<Vec<u8>, CommandError> {
+    match data.as_deref().and_then(|data| data.strip_prefix('@')) {
+        Some(file) => std::fs::read(file).map_err(|error| {
+            CommandError::usage(format!("error: -d: cannot read {file}: {error}"))
+        }),
+        None => Ok(data.unwrap_or_default().into_bytes()),
     }
 }
 

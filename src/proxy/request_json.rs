@@ -42,10 +42,7 @@ impl Proxy {
         }
         let body = match routed.request.body_mut().read_ahead(MOST).await {
             Ok(body) => body,
-            Err(UploadError::TooLarge) => {
-                let why = "the body is larger than 64 KiB, the most that is read for a limiter";
-                return Err(Failure::TooLarge(StatusCode::PAYLOAD_TOO_LARGE, why.into()));
-            }
+            Err(UploadError::TooLarge) => return Err(too_large()),
             Err(fault) => return Err(spoilt(fault)),
         };
         if routed.is_expected {
@@ -55,6 +52,23 @@ impl Proxy {
         }
         Ok(Some(body))
     }
+}
+
+/// The body of a request from which keys and costs are read; `None` if it cannot be JSON.
+///
+/// # Errors
+///
+/// 413 for a body of more than 64 KiB.
+pub fn json_body<'b>(headers: &HeaderMap, body: &'b [u8]) -> Result<Option<&'b [u8]>, Failure> {
+    match may_be_json(headers) {
+        true if body.len() > MOST => Err(too_large()),
+        is_read => Ok(is_read.then_some(body)),
+    }
+}
+
+fn too_large() -> Failure {
+    let why = "the body is larger than 64 KiB, the most that is read for a limiter";
+    Failure::TooLarge(StatusCode::PAYLOAD_TOO_LARGE, why.into())
 }
 
 /// Whether a message with these headers can have a JSON body that is not compressed. Many clients name no type.

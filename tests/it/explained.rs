@@ -18,6 +18,8 @@ limiters:
   secret: { rate: 1000/day, key: '{header.authorization}' }
   method: { rate: 1000/day, key: '{method}-{segment.1}' }
   none: { rate: 1/day, mode: 'off' }
+  order: { rate: 1000/day, key: '{path.shop}' }
+  model: { rate: 1000/day, key: '{body./model}' }
 routes:
   - ROUTE{ name: search, suffix: /search, upstream: first, limiters: [shop, none] }
   - ROUTE{ name: search-post, suffix: /search, methods: [POST], upstream: first, limiters: [{ limiter: caller, cost: '{header.x-cost}' }] }
@@ -25,6 +27,8 @@ routes:
   - ROUTE{ name: flights, suffix: /flights/search, upstream: second, limiters: [shop, { limiter: account, cost: 3 }] }
   - ROUTE{ name: json, suffix: .json, upstream: second, limiters: [secret] }
   - ROUTE{ name: methods, suffix: /any, methods: [GET, PUT, DELETE], upstream: second, limiters: [method] }
+  - ROUTE{ name: orders, path: '/shops/{shop}/orders/{*rest}', upstream: second, limiters: [order] }
+  - ROUTE{ name: chat, suffix: /chat, methods: [POST], upstream: second, limiters: [{ limiter: model, cost: '{body./n}' }] }
   - ROUTE{ name: free, suffix: /free, upstream: second }
 ";
 
@@ -71,6 +75,31 @@ const TABLE: &[Row] = &[
     ("get", "/free", &[]),
     ("GET", "/nothing", &[]),
     ("GET", "/free", &[("Host", "a,b")]),
+    ("GET", "/shops/7/orders/1/2", &[]),
+    ("GET", "//shops/%37/./orders/1", &[]),
+    ("GET", "/shops/7;a=b/orders/1", &[]),
+    ("GET", "/shops/ACME/orders/1", &[]),
+    ("GET", "/shops/7%20/orders/1", &[]),
+    ("GET", "/shops/%20/orders/1", &[]),
+    ("GET", "/shops/%20;/orders/1", &[]),
+    ("GET", "/shops/a%2fb/orders/1", &[]),
+    ("GET", "/shops/a%2f..%2fb/orders/1", &[]),
+    ("GET", "/shops/7/orders", &[]),
+    ("GET", "/shops/7/orders/../orders/1", &[]),
+    ("GET", "/shops/7/x/../orders/1", &[]),
+];
+
+/// Fields and bodies of requests whose key and cost are parts of the body.
+const BODIES: &[(&[(&str, &str)], &str)] = &[
+    (&[("Content-Type", "application/json")], r#"{"model":"large","n":3}"#),
+    (&[], r#"{"model":"large"}"#),
+    (&[("Content-Type", "application/vnd.api+json; v=1")], r#"{"model":"small","n":"2"}"#),
+    (&[("Content-Type", "text/plain")], r#"{"model":"large","n":3}"#),
+    (&[("Content-Type", "application/json"), ("Content-Encoding", "gzip")], r#"{"model":"x"}"#),
+    (&[("Content-Type", "application/json")], "no json"),
+    (&[("Content-Type", "application/json")], r#"{"model":"large","n":0}"#),
+    (&[("Content-Type", "application/json")], r#"{"model":"large","n":1001}"#),
+    (&[("Content-Type", "application/json")], r#"{"model":["large"],"n":1}"#),
 ];
 
 /// The configuration, in which each route tells the origin its name.
@@ -118,9 +147,18 @@ async fn explain_and_the_gateway_agree_on_every_request() {
     let gateway = Gateway::start(&yaml).await;
     let account = serde_json::json!({ "name": "account", "key": null });
     let mut routes = Vec::new();
-    for (method, target, fields) in TABLE {
-        let row = format!("{method} {target} {fields:?}");
-        let mut args = vec!["explain", "gateway.yaml", method, target, "--json"];
+    let long = format!(r#"{{"model":"large","n":1,"text":"{}"}}"#, "x".repeat(64 << 10));
+    let bodies = BODIES.iter().copied().chain([(&[][..], &*long)]);
+    let bodies = bodies.map(|(fields, body)| ("POST", "/chat", fields, body));
+    let plain = TABLE.iter().map(|(method, target, fields)| (*method, *target, *fields, ""));
+    for (method, target, fields, body) in plain.chain(bodies) {
+        let length = body.len().to_string();
+        let mut sent = fields.to_vec();
+        if !body.is_empty() {
+            sent.push(("Content-Length", &length));
+        }
+        let row = format!("{method} {target} {fields:?} {}", &body[..body.len().min(40)]);
+        let mut args = vec!["explain", "gateway.yaml", method, target, "--json", "-d", body];
         let headers: Vec<_> =
             fields.iter().map(|(name, value)| format!("{name}: {value}")).collect();
         headers.iter().for_each(|header| args.extend(["-H", header]));
@@ -143,7 +181,7 @@ async fn explain_and_the_gateway_agree_on_every_request() {
         }
         let calls = upstream.calls().len();
         let mut conn = Conn::to(gateway.listen).await.expect("connect");
-        conn.send(head(method, target, fields)).await.expect("send");
+        conn.send(head(method, target, &sent) + body).await.expect("send");
         let answer = conn.answer_to(method).await.expect("an answer");
         for (limiter, expected) in expected {
             assert_eq!(level(&gateway, limiter).await, expected, "{row}: {limiter}");
@@ -174,5 +212,58 @@ async fn explain_and_the_gateway_agree_on_every_request() {
     }
     routes.sort();
     routes.dedup();
-    assert_eq!(routes.len(), 7, "a route that no request of the table took: {routes:?}");
+    assert_eq!(routes.len(), 9, "a route that no request of the table took: {routes:?}");
+}
+
+/// `Prefer` and its cap, as both read them: a request with half an hour or more waits for its slot, any other is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn explain_and_the_gateway_read_one_budget() {
+    let upstream = Upstream::ok().await;
+    let yaml = format!(
+        "upstream: {}\nlimiters: {{ slow: {{ rate: 2/h, burst: 1 }} }}\n\
+         routes: [{{ name: slow, suffix: /slow, limiters: [slow], max_wait: 5s, max_wait_cap: 1h }}]\n",
+        upstream.url()
+    );
+    let dir = tempfile::tempdir().expect("a directory");
+    fs::write(dir.path().join("gateway.yaml"), &yaml).expect("a file");
+    let gateway = Gateway::start(&yaml).await;
+    assert_eq!(gateway.get("/slow").await.status, 200);
+    let rows: &[&[(&str, &str)]] = &[
+        &[],
+        &[("Prefer", "wait=0")],
+        &[("Prefer", "wait=60")],
+        &[("Prefer", "wait=3600")],
+        &[("Prefer", "wait=99999")],
+        &[("Prefer", "respond-async, Wait=3600")],
+        &[("Prefer", "wait=\"3600\"")],
+        &[("Prefer", "wait=60"), ("Prefer", "wait=3600")],
+        &[("Prefer", "wait=3600, wait=60")],
+        &[("Prefer", "wait=-1")],
+        &[("Prefer", "wait=soon")],
+        &[("Prefer", "wait=3600; foreign=1")],
+    ];
+    let mut waited = 0;
+    for fields in rows {
+        let mut args = vec!["explain", "gateway.yaml", "GET", "/slow", "--json"];
+        let headers: Vec<_> =
+            fields.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+        headers.iter().for_each(|header| args.extend(["-H", header]));
+        let output = paceway_in(dir.path(), &args, &[]);
+        let said: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let budget_ms = said["max_wait_ms"].as_f64().expect("a budget");
+        let mut conn = gateway.ask("/slow", fields).await;
+        match budget_ms >= 1_800_000.0 {
+            true => {
+                gateway.until_waiting("slow", 1).await;
+                waited += 1;
+                drop(conn);
+                gateway.until_waiting("slow", 0).await;
+            }
+            false => {
+                let answer = conn.answer().await.expect("an answer");
+                assert_eq!(answer.status, 429, "{fields:?}: {budget_ms}");
+            }
+        }
+    }
+    assert!(waited >= 4, "{waited}");
 }

@@ -1,16 +1,17 @@
 //! Decides what the gateway would do with a request, by the gateway's own functions, and writes it as text or as JSON.
 
-use super::{limiters::ExplainedLimiter, throttle};
+use super::{header_changes::changes, limiters::ExplainedLimiter, throttle};
 use crate::{
     config::{Charge, Config, Mode, Route, Upstream},
-    key::{self, Parts},
+    key::{self, Parts, Template},
     path::{PathRule, PathTemplate, Relation, Suffix},
+    proxy::json_body,
     route::{Table, host_of},
-    upstream::headers::{Replacement, remove_nominated},
+    upstream::headers::remove_nominated,
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header::HOST};
+use http::{HeaderMap, HeaderValue, Method, Request, Uri, header::HOST};
 use serde::Serialize;
-use std::{borrow::Cow, collections::BTreeMap, fmt::Write as _, net::IpAddr, time::Duration};
+use std::{collections::BTreeMap, fmt::Write as _, net::IpAddr, time::Duration};
 
 /// The decision of the gateway about one request, with its reasons.
 #[derive(Debug, Default, Serialize)]
@@ -80,9 +81,8 @@ struct ExplainedUpstream {
 impl Explanation {
     pub(super) fn of(
         config: &Config,
-        method: &Method,
-        uri: &Uri,
-        mut headers: HeaderMap,
+        (method, uri): (&Method, &Uri),
+        (mut headers, body): (HeaderMap, &[u8]),
         peer: IpAddr,
     ) -> Self {
         let refusal = refusal(config, method, uri, &headers);
@@ -142,7 +142,11 @@ impl Explanation {
                 explained.path.insert(name.to_owned(), value);
             }
         }
-        let (headers, body, paths) = (&headers, None, config.paths);
+        let body = match reads_body(config, route).then(|| json_body(&headers, body)).transpose() {
+            Ok(body) => body.flatten(),
+            Err(failure) => return Self { refused: Some(failure.summary()), ..explained },
+        };
+        let (headers, paths) = (&headers, config.paths);
         let parts = Parts { client_ip, host, method, uri, headers, body, paths, template };
         let charges = route.limiters.iter().filter(|_| config.limiting);
         let limiters = charges.map(|charge| {
@@ -203,6 +207,10 @@ impl Explanation {
         }
         for change in &self.headers {
             line("headers", change);
+        }
+        if let Some(refused) = &self.refused {
+            line("refused", refused);
+            return out;
         }
         if !self.limiting {
             line("limiters", "none work: `limiting: off`");
@@ -268,6 +276,16 @@ fn refusal(config: &Config, method: &Method, uri: &Uri, headers: &HeaderMap) -> 
     crate::proxy::validate(config, &request).err().map(|failure| failure.summary())
 }
 
+/// Whether a key or a cost of the route is a part of the request's body.
+fn reads_body(config: &Config, route: &Route) -> bool {
+    let works = |charge: &&Charge| config.limiters[charge.limiter].mode != Mode::Off;
+    let reads = |charge: &Charge| {
+        let key = config.limiters[charge.limiter].key.as_ref();
+        charge.cost.reads_body() || key.is_some_and(Template::reads_body)
+    };
+    config.limiting && route.limiters.iter().filter(works).any(reads)
+}
+
 /// How long a request waits for its slot.
 fn waits(is_held: bool, wait: Duration, has_preference: bool) -> String {
     let from = if has_preference { "from Prefer, within the route's cap" } else { "max_wait" };
@@ -275,50 +293,6 @@ fn waits(is_held: bool, wait: Duration, has_preference: bool) -> String {
         _ if !is_held => "never: no limiter enforces".into(),
         true => format!("not at all ({from}): 429 when there is no slot now"),
         false => format!("up to {wait:?} ({from}), then 429"),
-    }
-}
-
-/// Lists the changes to headers in the order in which the gateway makes them.
-fn changes(upstream: &Upstream, route: &Route) -> Vec<String> {
-    let mut all = Vec::new();
-    let of_upstream = format!("of upstream {}", upstream.name);
-    let (first, then) = (&upstream.headers, &route.headers);
-    for (what, pair) in [
-        ("request", [&first.request, &then.request]),
-        ("response", [&first.response, &then.response]),
-    ] {
-        for (edits, from) in pair.into_iter().zip([&*of_upstream, "of the route"]) {
-            let removed = edits.remove.iter().map(|name| format!("removes {name}"));
-            let replaced = edits.replace.iter().flat_map(replacements);
-            let set =
-                edits.set.iter().map(|(name, value)| format!("sets {name}: {}", shown(value)));
-            let added =
-                edits.add.iter().map(|(name, value)| format!("adds {name}: {}", shown(value)));
-            all.extend(
-                removed
-                    .chain(replaced)
-                    .chain(set)
-                    .chain(added)
-                    .map(|change| format!("{what} {change}, {from}")),
-            );
-        }
-    }
-    all
-}
-
-fn replacements((name, replacement): &(HeaderName, Replacement)) -> Vec<String> {
-    if replacement.is_auto {
-        return vec![format!("replaces the upstream's URL in {name} by the gateway's")];
-    }
-    let all = replacement.prefixes.iter();
-    all.map(|prefix| format!("replaces {} in {name} by {}", prefix.from, shown(&prefix.to)))
-        .collect()
-}
-
-fn shown(value: &HeaderValue) -> Cow<'_, str> {
-    match value.is_sensitive() {
-        true => "***".into(),
-        false => String::from_utf8_lossy(value.as_bytes()),
     }
 }
 
