@@ -203,6 +203,10 @@ async fn readyz(State(admin): State<Admin>) -> impl IntoResponse {
     };
     let mut said = json!({ "ready": ready, "reasons": reasons });
     said["config"] = reload::shown(admin.live.loaded());
+    let unfit = reload::unfit(&admin.live);
+    if !unfit.is_empty() {
+        said["config"]["overrides_not_applied"] = unfit.into();
+    }
     if let Some(limits) = limits {
         said["limits_from"] = reload::limits(limits, &missing);
     }

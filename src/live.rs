@@ -6,6 +6,7 @@
 
 mod certificates;
 mod clusters;
+mod effective;
 mod error;
 mod file;
 mod limits_status;
@@ -16,6 +17,7 @@ pub(crate) mod supervisor;
 mod watcher;
 
 pub use clusters::clusters;
+pub use effective::UnfitOverride;
 pub use error::{ReloadError, UnusableUpstream};
 pub use file::{ConfigFile, ReadFile};
 pub use limits_status::LimitsStatus;
@@ -65,6 +67,8 @@ pub struct Live {
     loaded: Mutex<LoadedConfig>,
     /// The upstreams of the plan. `changing` has them, too, and is held for as long as a change takes.
     clusters: Mutex<Vec<Arc<Cluster>>>,
+    /// The overrides that the configuration cannot have.
+    unfit: Mutex<Vec<UnfitOverride>>,
     /// The state of `limits_from`; `None` if the configuration has none.
     limits: Mutex<Option<LimitsStatus>>,
 }
@@ -120,6 +124,7 @@ impl Live {
             clusters: Mutex::new(clusters.clone()),
             changing: Mutex::new(Changing { parts, clusters, sockets, workers: Vec::new() }),
             loaded: Mutex::new(loaded),
+            unfit: Mutex::default(),
             limits: Mutex::default(),
             plan: ArcSwap::new(plan),
         })
@@ -175,40 +180,81 @@ impl Live {
         let mut parts = changing.parts.clone();
         change(&mut parts);
         let before = self.plan();
-        let mut config = self.effective(&parts)?;
+        let (mut config, unfit) = self.effective(&parts)?;
         let needs_restart = restart::keep(&before.config, &mut config);
         let hash = parts.file.hash.clone();
         let is_new = config != before.config;
         if is_new {
             self.swap(&mut changing, &before, config)?;
         }
+        let masked = match Arc::ptr_eq(&parts.file, &changing.parts.file) {
+            true => Vec::new(),
+            false => parts.masked(&changing.parts.file.config, &unfit),
+        };
+        self.note_unfit(unfit, &parts.overrides);
         changing.parts = parts;
         drop((before, changing));
         self.ledger.sweep(&self.plan.load());
-        Ok(Reloaded { hash, is_new, needs_restart })
+        Ok(Reloaded { hash, is_new, masked, needs_restart })
     }
 
-    /// Checks the configuration with other overrides, and changes nothing.
+    /// Checks the configuration with other overrides, of which that of `limiter` is new, and changes nothing. Others that did
+    /// not fit before are no reason to refuse it.
     ///
     /// # Errors
     ///
     /// [`ReloadError::Config`] with the mistakes as `paceway check` prints them.
-    pub fn check(&self, overrides: Vec<ConfigEdit>) -> Result<(), ReloadError> {
+    pub fn check(
+        &self,
+        overrides: Vec<ConfigEdit>,
+        limiter: Option<&str>,
+    ) -> Result<(), ReloadError> {
         let parts = ConfigParts { overrides, ..self.changing.lock().parts.clone() };
-        self.effective(&parts)?;
-        Ok(())
+        let (_, unfit) = self.effective(&parts)?;
+        let known = self.unfit();
+        let is_new = |own: &UnfitOverride| {
+            own.edit.limiter() == limiter || known.iter().all(|known| known.edit != own.edit)
+        };
+        unfit.into_iter().find(is_new).map_or(Ok(()), |own| Err(own.error.into()))
+    }
+
+    /// The overrides that the configuration cannot have, such as a rate below a cost of a new file.
+    pub fn unfit(&self) -> Vec<UnfitOverride> {
+        self.unfit.lock().clone()
+    }
+
+    /// Notes the overrides that do not fit, of all `overrides`, and reports those that have changed.
+    fn note_unfit(&self, unfit: Vec<UnfitOverride>, overrides: &[ConfigEdit]) {
+        let mut known = self.unfit.lock();
+        let has =
+            |all: &[UnfitOverride], edit: &ConfigEdit| all.iter().any(|own| own.edit == *edit);
+        for own in unfit.iter().filter(|own| !has(&known, &own.edit)) {
+            let (limiter, reason) = own.shown();
+            tracing::warn!(
+                limiter,
+                reason,
+                "an override does not fit the configuration: not applied"
+            );
+        }
+        for own in known.iter().filter(|own| !has(&unfit, &own.edit)) {
+            if overrides.contains(&own.edit) {
+                let limiter = own.edit.limiter();
+                tracing::warn!(limiter, "an override fits the configuration again: applied");
+            }
+        }
+        *known = unfit;
     }
 
     /// The configuration that `parts` make. A limiter that is named and is neither in the file nor a row is a mistake here,
     /// unless the configuration in use lacks it, too: a change closes no route that was open.
-    fn effective(&self, parts: &ConfigParts) -> Result<Config, ConfigError> {
-        let config = parts.effective()?;
+    fn effective(&self, parts: &ConfigParts) -> Result<(Config, Vec<UnfitOverride>), ConfigError> {
+        let (config, unfit) = parts.effective()?;
         let running = self.plan.load();
         let is_known = |name: &str| running.config.missing.iter().any(|known| known.name == name);
         let new = config.missing.iter().filter(|missing| !is_known(&missing.name));
         let mistakes: Vec<_> = new.map(|missing| missing.mistake.clone()).collect();
         match mistakes.is_empty() {
-            true => Ok(config),
+            true => Ok((config, unfit)),
             false => Err(config.error(mistakes)),
         }
     }
@@ -281,8 +327,13 @@ impl Live {
     /// a certificate.
     fn is_corrected(&self) -> bool {
         let Some(failed) = self.loaded.lock().mistakes() else { return false };
-        let file = self.changing.lock().parts.file.clone();
-        file.again().map_or_else(|error| error.to_string() != failed, |_| true)
+        let parts = self.changing.lock().parts.clone();
+        // Rows of a database may have to come first.
+        let again = parts.file.again().and_then(|file| {
+            self.effective(&ConfigParts { file, ..parts })?;
+            Ok(())
+        });
+        again.map_or_else(|error| error.to_string() != failed, |()| true)
     }
 
     /// Reads the certificates for clients and for callers of services again if their files have changed.

@@ -220,7 +220,8 @@ impl Overrides {
             }
             if new.is_some() {
                 let (live, edits) = (self.live.clone(), table.edits());
-                let checked = spawn_blocking(move || live.check(edits)).await;
+                let name = limiter.map(str::to_owned);
+                let checked = spawn_blocking(move || live.check(edits, name.as_deref())).await;
                 match checked {
                     Ok(checked) => checked.map_err(|error| invalid(&error, limiter))?,
                     Err(error) => return Err(OverrideError::Invalid(error.to_string())),
@@ -254,25 +255,15 @@ impl Overrides {
     }
 }
 
-/// Gives the configuration these values, or as many of them as it can have: a limiter of another gateway may have other
-/// keys. Returns false if none could be tried.
+/// Gives the configuration these values. Returns false if that was not possible, so that it is tried again.
 fn apply_edits(live: &Live, edits: Vec<ConfigEdit>) -> bool {
     static LINES: Throttle = Throttle::new();
     let warn = |error: &ReloadError| {
         if let Some(Permit { suppressed }) = LINES.permit() {
-            tracing::warn!(%error, suppressed, "an override cannot be applied here");
+            tracing::warn!(%error, suppressed, "the overrides cannot be applied");
         }
     };
-    let Err(error) = live.apply(|parts| parts.overrides = edits.clone()) else { return true };
-    warn(&error);
-    let mut valid = Vec::new();
-    for edit in edits {
-        valid.push(edit);
-        if live.check(valid.clone()).is_err() {
-            valid.pop();
-        }
-    }
-    live.apply(|parts| parts.overrides = valid).inspect_err(warn).is_ok()
+    live.apply(|parts| parts.overrides = edits).inspect_err(warn).is_ok()
 }
 
 /// The mistakes of a configuration, without places in a file that the operator has not written. Those of the limiter come

@@ -56,7 +56,7 @@ pub(super) async fn all(State(admin): State<Admin>) -> Json<Value> {
     let all: Vec<_> = all.collect();
     let mut all = json!({ "limiting": admin.plan.config.limiting, "limiters": all });
     if let Some(own) = admin.overrides.of(None) {
-        all["limiting_override"] = shown::override_in_force(&own);
+        all["limiting_override"] = shown::override_in_force(&admin, None, &own);
     }
     Json(all)
 }

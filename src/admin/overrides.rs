@@ -77,7 +77,8 @@ pub(super) async fn set(
     let by = operator.to_string();
     let new = Override { rate, mode, pause, limiting: None, reason, by, until: 0 };
     admin.overrides.set(Some(&name), Some((new, span))).await?;
-    let set = admin.overrides.of(Some(&name)).as_ref().map(override_in_force);
+    let set = admin.overrides.of(Some(&name));
+    let set = set.map(|own| override_in_force(&admin, Some(&name), &own));
     Ok(Json(json!({ "limiter": name, "override": set })))
 }
 
@@ -98,7 +99,7 @@ pub(super) async fn remove(
 }
 
 pub(super) async fn limiting(State(admin): State<Admin>) -> Json<Value> {
-    let set = admin.overrides.of(None).as_ref().map(override_in_force);
+    let set = admin.overrides.of(None).map(|own| override_in_force(&admin, None, &own));
     Json(json!({ "limiting": admin.plan.config.limiting, "override": set }))
 }
 
@@ -115,7 +116,7 @@ pub(super) async fn set_limiting(
     let (by, limiting) = (operator.to_string(), Some(limiting));
     let new = Override { rate: None, mode: None, pause: false, limiting, reason, by, until: 0 };
     admin.overrides.set(None, Some((new, span))).await?;
-    let set = admin.overrides.of(None).as_ref().map(override_in_force);
+    let set = admin.overrides.of(None).map(|own| override_in_force(&admin, None, &own));
     // The plan of the request is the one before the change.
     Ok(Json(json!({ "limiting": admin.live.plan().config.limiting, "override": set })))
 }

@@ -5,7 +5,7 @@ use super::{
     access::Operator,
     page_error::{PageError, Result},
 };
-use crate::live::{LimitsStatus, LoadedConfig, ReloadError};
+use crate::live::{LimitsStatus, Live, LoadedConfig, ReloadError};
 use axum::{Extension, Json, extract::State, http::StatusCode};
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
@@ -25,6 +25,8 @@ pub(super) async fn reload(
             "reloaded": true,
             "changed": reloaded.is_new,
             "hash": reloaded.hash,
+            "masked": reloaded.masked,
+            "overrides_not_applied": unfit(&admin.live),
             "needs_restart": reloaded.needs_restart,
         }))),
         Ok(Err(error @ ReloadError::NoFile)) => Err(failed(StatusCode::CONFLICT, &error)),
@@ -32,6 +34,16 @@ pub(super) async fn reload(
         // It panicked, which the log shows.
         Err(error) => Err(failed(StatusCode::INTERNAL_SERVER_ERROR, &error)),
     }
+}
+
+/// Describes the overrides that the configuration cannot have.
+pub(super) fn unfit(live: &Live) -> Vec<Value> {
+    let unfit = live.unfit();
+    let shown = unfit.iter().map(|own| {
+        let (limiter, why) = own.shown();
+        json!({ "limiter": limiter, "why": why })
+    });
+    shown.collect()
 }
 
 /// Describes the configuration that is in use, and the mistakes of a later one.

@@ -133,7 +133,7 @@ pub(super) fn state(
             state["paused_until"] = end(own.1).into();
             state["pause_reason"] = format!("an operator: {}", own.0.reason).into();
         }
-        state["override"] = override_in_force(&own);
+        state["override"] = override_in_force(admin, Some(&limiter.name), &own);
     }
     let has_level = level.is_some();
     match level {
@@ -193,8 +193,12 @@ pub(super) fn closed(
     }
 }
 
-/// Writes an override that is in force.
-pub(super) fn override_in_force((own, left): &(Override, Micros)) -> Value {
+/// Writes the override of a limiter, or of `limiting`, that has not ended.
+pub(super) fn override_in_force(
+    admin: &Admin,
+    limiter: Option<&str>,
+    (own, left): &(Override, Micros),
+) -> Value {
     let mut shown = json!({
         "reason": own.reason,
         "by": own.by,
@@ -215,6 +219,11 @@ pub(super) fn override_in_force((own, left): &(Override, Micros)) -> Value {
     }
     if let Some(limiting) = &own.limiting {
         shown["limiting"] = limiting.as_str().into();
+    }
+    let unfit = admin.live.unfit();
+    if let Some(unfit) = unfit.iter().find(|unfit| unfit.edit.limiter() == limiter) {
+        shown["applied"] = false.into();
+        shown["why"] = unfit.shown().1.into();
     }
     shown
 }

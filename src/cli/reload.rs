@@ -13,14 +13,25 @@ pub(super) fn reload(args: &AdminArgs) -> Result<(), CommandError> {
         return print_json(&answer);
     }
     let hash = answer["hash"].as_str().unwrap_or("-");
-    match answer["changed"] == true {
+    let names = |key: &str| {
+        let names = answer[key].as_array().into_iter().flatten();
+        let names: Vec<_> = names.filter_map(|name| name.as_str()).collect();
+        (!names.is_empty()).then(|| names.join(", "))
+    };
+    let (masked, keys) = (names("masked"), names("needs_restart"));
+    match answer["changed"] == true || masked.is_some() {
         true => print(&format!("reloaded: {hash}"))?,
         false => print(&format!("nothing has changed: {hash}"))?,
     }
-    let keys = answer["needs_restart"].as_array().into_iter().flatten();
-    let keys: Vec<_> = keys.filter_map(|key| key.as_str()).collect();
-    match keys.is_empty() {
-        true => Ok(()),
-        false => print(&format!("with the next start: {}", keys.join(", "))),
+    if let Some(masked) = masked {
+        print(&format!("no effect now, because an override or a row has another value: {masked}"))?;
     }
+    for own in answer["overrides_not_applied"].as_array().into_iter().flatten() {
+        let (limiter, why) = (own["limiter"].as_str().unwrap_or("limiting"), &own["why"]);
+        print(&format!(
+            "the override of {limiter} is not applied: {}",
+            why.as_str().unwrap_or("-")
+        ))?;
+    }
+    keys.map_or(Ok(()), |keys| print(&format!("with the next start: {keys}")))
 }

@@ -60,6 +60,14 @@ impl Config {
 // === impl ConfigEdit ===
 
 impl ConfigEdit {
+    /// The limiter whose value it replaces; `None` for `limiting`.
+    pub fn limiter(&self) -> Option<&str> {
+        match self {
+            Self::Limiting(_) => None,
+            Self::Rates { limiter, .. } | Self::Mode { limiter, .. } => Some(limiter),
+        }
+    }
+
     /// Replaces the value in the tree. An edit of a limiter that the tree does not have changes nothing.
     fn apply(&self, root: &mut YamlNode) {
         match self {

@@ -11,6 +11,9 @@ pub struct Reloaded {
     pub hash: String,
     /// Whether it differs from the one before, in a key that takes effect without a restart.
     pub is_new: bool,
+    /// The limiters whose new values in the file have no effect now, because an override or a row of `limits_from` has
+    /// others; `limiting` for the switch.
+    pub masked: Vec<String>,
     /// The keys whose values differ from those in use until the next start, such as `listen`.
     pub needs_restart: Vec<&'static str>,
 }
@@ -47,11 +50,18 @@ pub const MOST_RELOADS: usize = 10;
 /// Writes the result of a reload to the log. `config` is the configuration that is in use.
 pub(super) fn log(result: &Result<Reloaded, ReloadError>, config: &Config) {
     match result {
-        Ok(Reloaded { hash, is_new, needs_restart }) => {
+        Ok(Reloaded { hash, is_new, masked, needs_restart }) => {
             let (hash, summary) = (hash.as_str(), config.summary());
-            match is_new {
+            match *is_new || !masked.is_empty() {
                 true => tracing::info!(hash, config = summary, "configuration reloaded"),
                 false => tracing::info!(hash, "configuration read again; nothing has changed"),
+            }
+            if !masked.is_empty() {
+                let limiters = masked.join(", ");
+                tracing::warn!(
+                    limiters,
+                    "new values of the file have no effect now: overrides or rows of limits_from replace them"
+                );
             }
             if !needs_restart.is_empty() {
                 let keys = needs_restart.join(", ");

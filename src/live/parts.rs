@@ -1,14 +1,13 @@
 //! The parts that the configuration of a running gateway is made of.
 
 use super::file::ReadFile;
-use crate::config::{Config, ConfigEdit, ConfigError, LimitRow};
+use crate::config::{ConfigEdit, LimitRow};
 use std::sync::Arc;
 
 /// The parts that the configuration of a running gateway is made of. A change replaces one of them, and [`Live`](super::Live)
 /// makes the whole again.
 ///
-/// A further source is a further field here and a further step of
-/// [`Self::effective`]; its task calls `live.apply(|parts| parts.field = value)`.
+/// A further source is a further field here and a further step of [`Self::effective`]; its task calls `live.apply(|parts| parts.field = value)`.
 #[derive(Debug, Clone)]
 pub struct ConfigParts {
     /// The configuration file as it was read last without a mistake.
@@ -25,10 +24,5 @@ impl ConfigParts {
     /// The parts at a start, before any other source than the file is read.
     pub fn of(file: Arc<ReadFile>) -> Self {
         Self { file, rows: Arc::default(), overrides: Vec::new() }
-    }
-
-    /// The configuration that all parts together make. Later parts replace values of earlier ones.
-    pub(super) fn effective(&self) -> Result<Config, ConfigError> {
-        self.file.config.with_rows(&self.rows)?.edited(&self.overrides)
     }
 }

@@ -1,6 +1,6 @@
 //! Overrides by operators, on real gateways over a real Redis and in one process.
 
-use crate::support::{Conn, Gateway, Redis, Upstream, eventually, request};
+use crate::support::{Conn, Gateway, Redis, Upstream, eventually, paceway, request};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -258,4 +258,55 @@ async fn a_wrong_override_is_refused_with_the_words_of_check() {
     // It takes a moment until a page could show a late change.
     sleep(Duration::from_millis(600)).await;
     assert_eq!(gateway.get("/a").await.status, 200);
+}
+
+/// An override blocks no deployment: a new file takes effect, and what the override hides or cannot replace is said.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_file_takes_effect_beside_overrides() {
+    let upstream = Upstream::ok().await;
+    let file = |rate: &str, cost: u32| {
+        format!(
+            "watch: off\nupstream: {}\nlimiters: {{ a: {rate}, b: 10/s }}\n\
+             routes: [{{ suffix: /a, limiters: [{{ limiter: a, cost: {cost} }}, b] }}]\n",
+            upstream.url()
+        )
+    };
+    let gateway = Gateway::start(&file("100/s", 1)).await;
+    let change = |rate: &str| json!({ "rate": rate, "for": "1h", "reason": "vendor asked" });
+    put(&gateway, "/limiters/a/override", change("2/s")).await;
+    let reload = async |yaml: String| {
+        gateway.rewrite(&yaml);
+        let answer = gateway.reload().await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()
+    };
+
+    // The override hides the new rate.
+    let said = reload(file("200/s", 1)).await;
+    assert_eq!((&said["changed"], &said["masked"]), (&json!(false), &json!(["a"])));
+    assert_eq!(gateway.limiter("a").await["rate"], "2/s");
+    assert_eq!(gateway.page("/readyz").await.json()["config"]["hash"], said["hash"]);
+
+    // A cost that the override's rate could never pay: the file counts, and other overrides can be set.
+    let said = reload(file("200/s", 5)).await;
+    assert_eq!(said["changed"], true);
+    let why = said["overrides_not_applied"][0]["why"].as_str().expect("a reason").to_owned();
+    assert!(why.contains("a cost of 5 is more than `a` can ever give at once"), "{said}");
+    let shown = gateway.limiter("a").await;
+    assert_eq!((&shown["rate"], &shown["override"]["applied"]), (&json!("200/s"), &json!(false)));
+    assert_eq!(shown["override"]["why"], why);
+    let ready = gateway.page("/readyz").await.json();
+    assert_eq!(ready["config"]["overrides_not_applied"][0]["limiter"], "a");
+    put(&gateway, "/limiters/b/override", change("3/s")).await;
+    assert_eq!(gateway.limiter("b").await["rate"], "3/s");
+    let (status, said) = call(&gateway, "PUT", "/limiters/a/override", &change("4/s")).await;
+    assert_eq!(status, 422, "{said}");
+    let admin = gateway.admin.to_string();
+    let output = paceway(&["reload", "--admin", &admin]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains(&format!("the override of a is not applied: {why}")), "{text}");
+
+    let said = reload(file("200/s", 1)).await;
+    assert_eq!((&said["changed"], &said["overrides_not_applied"]), (&json!(true), &json!([])));
+    assert_eq!(gateway.limiter("a").await["rate"], "2/s", "it fits again");
 }

@@ -65,7 +65,7 @@ pub(super) async fn all(admin: &Admin, dashboard: &Dashboard) -> Value {
         "config": self::config(admin),
     });
     if let Some(own) = admin.overrides.of(None) {
-        said["limiting_override"] = override_in_force(&own);
+        said["limiting_override"] = override_in_force(admin, None, &own);
     }
     if let Some(gateways) = dashboard.fleet.shown() {
         said["gateways"] = gateways;
