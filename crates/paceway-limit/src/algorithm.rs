@@ -324,6 +324,15 @@ impl Open {
         }
     }
 
+    /// How many permits a bucket or a sliding window has promised for instants after `instant` (µs of the store's clock).
+    fn promised_after(&self, instant: Micros) -> i64 {
+        match self {
+            Self::TokenBucket(open) => open.promised_after(instant),
+            Self::SlidingWindow(open) => open.promised_after(instant),
+            _ => 0,
+        }
+    }
+
     /// How full the limiter is at this instant; the state does not change.
     pub fn level(&self) -> Level {
         each!(Self, self, open => open.level())

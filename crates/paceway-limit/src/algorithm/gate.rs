@@ -52,6 +52,14 @@ impl Gate {
         Self { until: now + span.clamp(0, MAX_PAUSE), spent: 0, status }
     }
 
+    /// The gate of a limiter that has promised permits for instants after the pause. These keep their slots, so they count as
+    /// spent: the requests that ask again would get slots between theirs, with the permits that the pause has left unused.
+    #[must_use]
+    pub fn beside(self, open: &Open, rule: &Algorithm) -> Self {
+        let spent = Ramp::of(rule).time(open.promised_after(self.until - 1));
+        Self { spent: (spent as i64).min(EXACT - 1), ..self }
+    }
+
     /// The gate of two pauses: the one that ends later. Among equals the older one stays, with its grants.
     #[must_use]
     pub fn or_later(self, new: Self) -> Self {

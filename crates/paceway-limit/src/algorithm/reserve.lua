@@ -261,7 +261,12 @@ local function pause(state, span, status)
     local old, spent = open.gate, 0
     if old then spent = math.max(old.spent - (stop - old.stop) * 1000, 0) end
     local gate = { stop = stop, spent = spent, status = status }
-    gate = open_gate(state.algorithm, gate, now, open.rule)
+    local algorithm = state.algorithm
+    if not old and algorithm.promised_after then
+      gate.period, gate.count = algorithm.ramp(open.rule)
+      gate.spent = math.min(gate_time(gate, algorithm.promised_after(open, stop - 1)), EXACT - 1)
+    end
+    gate = open_gate(algorithm, gate, now, open.rule)
     if not gate then return end
     open.gate, state.has_new_gate = gate, true
   end

@@ -126,6 +126,13 @@ function sliding_window.refund(open, at, _, born, _, cost)
   return found
 end
 
+function sliding_window.promised_after(open, at)
+  if open.fresh then return 0 end
+  local number = open.total
+  for i = 2, #open.ahead, 2 do number = number + open.ahead[i] end
+  return number - first_after(open, at)
+end
+
 local function remaining(open)
   local rule = open.rule
   if open.fresh then return rule.count end

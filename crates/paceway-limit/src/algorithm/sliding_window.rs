@@ -295,6 +295,11 @@ impl Open {
         found.is_some()
     }
 
+    /// How many permits were granted for instants after `instant`.
+    pub(super) fn promised_after(&self, instant: Micros) -> i64 {
+        if self.fresh { 0 } else { self.state.number() - self.state.first_after(instant) }
+    }
+
     /// How full the window is that ends now, under its own rule and the other laws in use.
     pub fn level(&self) -> Level {
         let reset_after = match self.fresh {

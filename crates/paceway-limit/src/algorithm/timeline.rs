@@ -56,7 +56,7 @@ pub(crate) struct Packed {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timeline {
     pace: Pace,
-    now: Micros,
+    pub(super) now: Micros,
     born: Micros,
     moved: i64,
     pub(super) tail: i64,

@@ -30,6 +30,13 @@ function token_bucket.earliest(open, from, cost)
   return math.max(at, from), start
 end
 
+function token_bucket.promised_after(open, at)
+  local rule, from = open.rule, at - open.now
+  if from > MAX_BUDGET then return 0 end
+  local full = math.max(from, 0) * rule.den + rule.most * rule.per
+  return math.max(ceil_div(open.tail - full, rule.per), 0)
+end
+
 -- remaining, next, reset_after
 function token_bucket.level(open)
   local rule = open.rule

@@ -159,6 +159,16 @@ impl Open {
         self.line.settle(grant, cost, self.rule.ahead(horizon))
     }
 
+    /// How many permits were granted for instants after `instant`, with those that were given back.
+    pub(super) fn promised_after(&self, instant: Micros) -> i64 {
+        let (pace, from) = (self.rule.pace(), instant - self.line.now);
+        if from > MAX_BUDGET {
+            return 0;
+        }
+        let full = from.max(0) * self.rule.den + pace.full();
+        ceil_div(self.line.tail - full, pace.per).max(0)
+    }
+
     /// How full the bucket is: the permits in the holes and those after the tail.
     pub fn level(&self) -> Level {
         let pace = self.rule.pace();

@@ -25,8 +25,10 @@ impl Limiter {
 
     fn pause(&mut self, now: Micros, span: Micros) {
         let gate = Gate::new(now, span, 429);
-        let old = self.gate.and_then(|old| OpenGate::new(old, now, &self.rule));
-        self.gate = Some(old.map_or(gate, |old| old.or_later(gate)));
+        self.gate = Some(match self.open(now) {
+            (_, Some(old)) => old.or_later(gate),
+            (open, None) => gate.beside(&open, &self.rule),
+        });
     }
 
     fn open(&mut self, now: Micros) -> (Open, Option<OpenGate>) {
@@ -54,6 +56,38 @@ impl Limiter {
         if open.refund(grant, cost) {
             self.state = open.close().map(|(state, _)| state);
         }
+    }
+}
+
+/// 30 requests ask 10/s at once, and the upstream refuses the first of them: the pause covers some slots, and the others are
+/// kept. Those that ask again come after these, and not between them.
+#[test]
+fn requests_that_ask_again_come_after_those_that_kept_their_slots() {
+    for rule in [
+        Algorithm::TokenBucket(TokenBucket::new(10, 1_000_000, 10).expect("a rule")),
+        Algorithm::SlidingWindow(SlidingWindow::new(10, 1_000_000, 0).expect("a rule")),
+    ] {
+        let mut limiter = Limiter::new(rule);
+        let mut ask = |limiter: &mut Limiter, now| {
+            let reserved = limiter.ask(now, 1, 10_000_000);
+            (now + reserved.at, reserved.parts.expect("granted")[0].grant)
+        };
+        let first: Vec<_> = (0..30).map(|_| ask(&mut limiter, T0)).collect();
+        let (now, until) = (T0 + 50_000, T0 + 450_000);
+        limiter.pause(now, until - now);
+        let waits = first.into_iter().filter(|(at, _)| *at > now);
+        let (covered, kept): (Vec<_>, Vec<_>) = waits.partition(|(at, _)| *at < until);
+        for (_, grant) in &covered {
+            limiter.refund(now, *grant, 1);
+        }
+        let last = kept.iter().map(|(at, _)| *at).max().expect("some are kept");
+        let mut granted: Vec<_> = kept.iter().map(|(at, _)| *at).collect();
+        for _ in &covered {
+            let (at, _) = ask(&mut limiter, now);
+            assert!(at > last, "{rule:?}: {} is before {}", at - T0, last - T0);
+            granted.push(at);
+        }
+        assert!(granted.len() >= 20, "{rule:?}");
     }
 }
 

@@ -100,7 +100,10 @@ impl MemoryStore {
         if let Some(leases) = opened.open.leases() {
             leases.pause(gate);
         } else {
-            let gate = opened.gate.as_ref().map_or(gate, |old| old.or_later(gate));
+            let gate = match &opened.gate {
+                Some(old) => old.or_later(gate),
+                None => gate.beside(&opened.open, &check.algorithm),
+            };
             opened.gate = OpenGate::new(gate, now, &check.algorithm).map(Box::new);
         }
         let level = opened.level();
