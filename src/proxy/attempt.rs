@@ -153,6 +153,19 @@ impl<'r, 'p> Attempt<'r, 'p> {
         }
     }
 
+    /// Logs a reservation, and keeps what its answer tells of it.
+    #[inline]
+    fn sees(&mut self, outcome: &str, reservation: &Reservation) {
+        if is_logged() {
+            let times = Times { wait: Some(reservation.wait), ..Times::default() };
+            let (bound_by, source) = (reservation.bound_by, reservation.source);
+            self.log(outcome, reservation.bound(), bound_by, source, times);
+        }
+        if self.policy.tells_quota {
+            self.note_quota(reservation);
+        }
+    }
+
     /// Keeps what the limiter that bound has left, for the answer.
     #[cold]
     fn note_quota(&mut self, reservation: &Reservation) {
@@ -289,15 +302,7 @@ impl Caller for Attempt<'_, '_> {
     }
 
     fn granted(&mut self, reservation: &Reservation) {
-        if is_logged() {
-            let outcome = if reservation.wait.is_zero() { "pass" } else { "wait" };
-            let times = Times { wait: Some(reservation.wait), ..Times::default() };
-            let (bound_by, source) = (reservation.bound_by, reservation.source);
-            self.log(outcome, reservation.bound(), bound_by, source, times);
-        }
-        if self.policy.tells_quota {
-            self.note_quota(reservation);
-        }
+        self.sees(if reservation.wait.is_zero() { "pass" } else { "wait" }, reservation);
         if !self.is_counted {
             self.is_counted = true;
             if self.indices.is_none() {
@@ -367,6 +372,10 @@ impl Caller for Attempt<'_, '_> {
             Some(auto) => auto.slower_than(rate, &bound.algorithm).await,
             None => pending().await,
         }
+    }
+
+    fn moved(&mut self, reservation: &Reservation) {
+        self.sees("move", reservation);
     }
 
     fn late(&mut self, reservation: &Reservation) {

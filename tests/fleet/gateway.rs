@@ -275,6 +275,10 @@ impl Caller for Call<'_> {
         self.granted = None;
     }
 
+    fn moved(&mut self, reservation: &Reservation) {
+        self.granted = Some(self.network.granted(self.line, reservation));
+    }
+
     async fn notified(&mut self, waiter: &Waiter) -> Result<(), End> {
         waiter.notified().await;
         self.network.awake(self.gateway).await;

@@ -12,7 +12,7 @@ use fastrand::Rng;
 use paceway::{
     limit::{self, Reservation},
     store::{
-        BoxFuture, Entry, Pauses, Reply, Source, StoreError,
+        BoxFuture, Entry, Opening, Pauses, Reply, Source, StoreError,
         batch::{Beat, Script},
         calls::Calls,
     },
@@ -116,8 +116,17 @@ enum Event {
     Thaws,
     /// The gateway receives notifications again.
     Hears(usize),
-    /// The store says that a limiter is paused for so many µs: to a gateway, over this connection.
-    Pauses(usize, Arc<str>, Micros),
+    /// The store tells a gateway the news of a state, over this connection.
+    Told(usize, Arc<str>, News),
+}
+
+/// A message that the store publishes.
+#[derive(Debug, Clone, Copy)]
+enum News {
+    /// A limiter is paused for so many µs.
+    Paused(Micros),
+    /// A slot that comes in so many µs has become free.
+    Opened(Micros),
 }
 
 /// A connection of a gateway, which its store sends calls on.

@@ -5,7 +5,7 @@ use crate::history::Micros;
 use paceway::{
     limit::micros,
     store::{
-        Entry, Reply,
+        Check, Entry, Reply,
         batch::{ABSENT, Beat, GONE},
         calls::Calls,
         memory::MemoryStore,
@@ -58,6 +58,14 @@ impl Server {
         let now = self.now(at);
         self.log.push((now, entries.clone()));
         self.memory.run_at(now, entries)
+    }
+
+    /// The time until the limiter of `check` has a free permit, µs.
+    pub(crate) fn next(&self, at: Micros, check: &Check) -> Micros {
+        match self.memory.run_at(self.now(at), &[Entry::Look { check: check.clone() }])[..] {
+            [Reply::Level(level)] => level.next,
+            _ => 0,
+        }
     }
 
     /// Answers a heartbeat as `presence.lua` does: with the number of gateways and of absent ones.

@@ -51,6 +51,7 @@ mod measures;
 mod memory;
 mod messages;
 mod mount;
+mod move_up;
 mod on_loss;
 mod origins;
 mod paths;

@@ -10,6 +10,7 @@ mod layer;
 mod lease;
 mod limited_call;
 mod limiter;
+mod move_up;
 mod pace_layer;
 mod reservation;
 mod rule;

@@ -11,6 +11,7 @@ pub mod failover;
 pub mod health;
 pub mod memory;
 mod note;
+mod openings;
 mod pauses;
 mod scan;
 #[cfg(feature = "redis")]
@@ -20,6 +21,8 @@ pub use check::{Check, Checks, OnFailure, OnLoss, hash_tag};
 pub use entry::{Entry, Pause, Reply};
 pub use error::StoreError;
 pub use note::{KEPT, Note, NoteChange};
+pub(crate) use openings::LEAST_GAIN;
+pub use openings::{Opening, Openings};
 pub use pauses::{
     Covering, Doubt, KnownPause, LimiterHold, PauseEvent, PauseEvents, PauseVersion, Pauses,
     WaitingCount,

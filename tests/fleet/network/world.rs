@@ -74,15 +74,21 @@ impl World {
                 }
             }
             Event::Hears(gateway) => self.hear(gateway, true),
-            Event::Pauses(line, key, left) => {
+            Event::Told(line, key, news) => {
                 let Line { gateway, up, .. } = self.links[line];
                 if self.stalled[gateway] > at {
-                    self.push(self.stalled[gateway], line, Event::Pauses(line, key, left));
+                    self.push(self.stalled[gateway], line, Event::Told(line, key, news));
                 } else if up <= at
                     && self.silent[gateway] <= at
                     && let Some(pauses) = &self.pauses[gateway]
                 {
-                    pauses.learn(&key, left, 429);
+                    match news {
+                        News::Paused(left) => pauses.learn(&key, left, 429),
+                        News::Opened(left) => {
+                            let opening = Opening::new(Instant::now() + limit::duration(left));
+                            pauses.openings().opened(&key, opening);
+                        }
+                    }
                 }
             }
         }
@@ -117,18 +123,24 @@ impl World {
         }
     }
 
-    /// Tells each gateway of the pauses that a call has begun.
+    /// Tells each gateway of the pauses that a call has begun, and of the slots that have become free.
     fn publish(&mut self, at: Micros, ask: &Ask, said: &Said) {
         let (Ask::Run(entries), Said::Replies(replies)) = (ask, said) else { return };
         for (entry, reply) in entries.iter().zip(replies) {
-            let (Entry::Pause { check, .. }, Reply::Level(level)) = (entry, reply) else {
-                continue;
+            let (check, news) = match (entry, reply) {
+                (Entry::Pause { check, .. }, Reply::Level(level)) => {
+                    (check, News::Paused(level.paused))
+                }
+                (Entry::Refund { check, .. }, Reply::Done(true)) => {
+                    (check, News::Opened(self.server.next(at, check)))
+                }
+                _ => continue,
             };
             for gateway in 0..self.pauses.len() {
                 let Some(line) = self.lines(Some(gateway)).pop() else { continue };
                 let Gateway { delay, jitter, .. } = self.links[line].way;
                 let arrives = at + delay.max(LEAST) + jitter;
-                self.push(arrives, line, Event::Pauses(line, check.key.clone(), level.paused));
+                self.push(arrives, line, Event::Told(line, check.key.clone(), news));
             }
         }
     }

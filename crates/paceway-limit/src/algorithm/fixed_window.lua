@@ -323,6 +323,11 @@ function fixed_window.refund(open, whole, _, born, aux, cost)
   return true
 end
 
+function fixed_window.is_taken_after(open, next)
+  local last = open.own.runs[#open.own.runs]
+  return last and last.last > window_of(open.own, open.now + next)
+end
+
 -- remaining, next, reset_after
 function fixed_window.level(open)
   local next = fixed_window.earliest(open, 0, 1)

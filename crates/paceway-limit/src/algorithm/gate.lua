@@ -109,3 +109,17 @@ local function publish_pause(key, left, status)
   redis.pcall('PUBLISH', 'paceway:call:pauses', string.format('%s %.0f %d', key, left, status))
 end
 
+
+-- Tells all gateways that permits were refunded to a limiter, and when its next slot is free, if requests wait for slots
+-- after that one.
+local function publish_opening(key, algorithm, open)
+  local next
+  if open.gate then
+    next = earliest_behind(open.gate, algorithm, open, 0, 1)
+  else
+    next = algorithm.earliest(open, 0, 1)
+  end
+  if algorithm.is_taken_after(open, next) then
+    redis.pcall('PUBLISH', 'paceway:call:pauses', string.format('%s %.0f free', key, next))
+  end
+end

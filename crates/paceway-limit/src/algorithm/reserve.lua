@@ -353,7 +353,7 @@ while i <= #args do
       push(-1, k)
     else
       local given = algorithm.refund(state.open, whole, ticks, born, aux, cost)
-      if given then state.dirty = true end
+      if given then state.dirty, state.opened = true, true end
       if state.open.gate and refund_behind(state.open, algorithm, ticks, aux, cost) then state.has_new_gate = true end
       push(state.open.handed_over and 2 or given and 1 or 0)
     end
@@ -400,6 +400,9 @@ while i <= #args do
   end
 end
 
-for _, state in ipairs(used) do save(state) end
+for _, state in ipairs(used) do
+  if state.opened and not state.algorithm.lease then publish_opening(state.key, state.algorithm, state.open) end
+  save(state)
+end
 reply[#reply + 1] = new_epoch
 return reply

@@ -157,6 +157,10 @@ local function remaining(open)
   return math.max(least, 0)
 end
 
+function sliding_window.is_taken_after(open, next)
+  return not open.fresh and last_of_all(open) > open.now + next
+end
+
 -- remaining, next, reset_after
 function sliding_window.level(open)
   local reset_after = 0

@@ -26,6 +26,19 @@ local function slack_of(rule) return math.min(2 * rule.den + 2, math.floor(rule.
 
 local function absolute(rule, now, tick) return now + math.floor(tick / rule.den), tick % rule.den end
 
+-- Whether slots later than the next one, which comes in `next` µs, are taken: only holes come before the tail. After a
+-- line was moved back, grants keep their instants and the tail may come before these.
+local function is_taken_after(algorithm)
+  return function(open, next)
+    local holes = open.holes
+    if #holes == 0 then return next > 0 and (open.moved or 0) > 0 end
+    open.holes = {}
+    local last = algorithm.earliest(open, 0, 1)
+    open.holes = holes
+    return last > next
+  end
+end
+
 -- Puts an algorithm on a timeline: `saved(rule)` returns the permits that an idle line grants at once. The
 -- algorithm brings its own rule, same, earliest and level, for which it gets free and reset_after. With
 -- `ahead(open)`, how far from now its grants can be in µs, used permits are refunded, too.
@@ -194,6 +207,7 @@ in_one_string(algorithm, function(rule, now, _, to)
   return struct.pack(HEAD, VERSION, algorithm.kind, rule.per, rule.den, rule.most, to, 0, now, now)
 end, 43)
 algorithm.take, algorithm.refund = take, ahead and settle or refund
+algorithm.is_taken_after = is_taken_after(algorithm)
 
 -- The tick of the new line for the tick at which an interval ends on the old one, of a line that is written now.
 local function converted_at(tick, old, new)

@@ -263,6 +263,8 @@ function warm_up.refund(open, whole, ticks, born, aux, cost)
   return true
 end
 
+warm_up.is_taken_after = is_taken_after(warm_up)
+
 -- remaining, next, reset_after
 function warm_up.level(open)
   local next = warm_up.earliest(open, 0, 1)

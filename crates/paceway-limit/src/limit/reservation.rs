@@ -40,7 +40,7 @@ pub struct Reservation {
     /// The store that granted it (the shared one, or this process while that is away), which also takes the refund.
     pub source: Source,
     /// The pauses that were known when the store was asked.
-    known: PauseVersion,
+    pub(super) known: PauseVersion,
     /// The level of the limiter of `bound_by` after the grant.
     pub level: Level,
     pub(super) spent: bool,
@@ -117,14 +117,19 @@ impl Reservation {
         let pauses = self.store.pauses();
         match pauses.is_empty() {
             true => None,
-            false => pauses.covering(&self.checks, self.at, self.known, self.is_after_pause()),
+            false => pauses.covering(&self.checks, self.at, self.decided(), self.is_after_pause()),
         }
     }
 
     /// Resolves when a pause covers the instant; see [`Self::paused`].
     pub async fn until_paused(&self) -> Covering {
         let is_behind = self.is_after_pause();
-        self.store.pauses().covered(&self.checks, self.at, self.known, is_behind).await
+        self.store.pauses().covered(&self.checks, self.at, self.decided(), is_behind).await
+    }
+
+    /// The pauses that were known when the store was asked, and the instant of its decision.
+    fn decided(&self) -> (PauseVersion, Instant) {
+        (self.known, self.at - self.wait)
     }
 
     /// The limiters that granted it, with the rules by which they did.
@@ -199,6 +204,7 @@ impl Drop for Reservation {
         self.renewals.iter().for_each(AbortHandle::abort);
         if !self.spent {
             self.store.refund(self.source, &self.checks, &self.parts);
+            self.offer(&self.parts);
             // The concurrency permit that it got from the queue, and kept while it waited for the others.
             if let Some(Callable { ticket, .. }) = self.ticket.take()
                 && ticket.deadline > 0

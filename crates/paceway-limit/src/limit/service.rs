@@ -9,7 +9,7 @@ use super::{
     Reservation, Waiter,
     ask::{Admission, ask},
 };
-use crate::store::{Checks, Decision, Store, StoreError};
+use crate::store::{Checks, Covering, Decision, Opening, Store, StoreError};
 use std::{
     future::{Future, pending},
     marker::PhantomData,
@@ -83,6 +83,9 @@ pub trait Caller: Send + Sync {
         pending()
     }
 
+    /// Sees that a reservation has moved to an earlier instant, because another call has left.
+    fn moved(&mut self, _reservation: &Reservation) {}
+
     /// Waits until the place in the queue is worth asking again for, or gives up.
     ///
     /// # Errors
@@ -138,6 +141,18 @@ pub trait Callee: Send {
 #[derive(Debug)]
 pub struct AlwaysReady<E>(PhantomData<fn() -> E>);
 
+/// The event that ends the wait for a reservation.
+enum Woken<R> {
+    /// The instant has come, and the callee is ready.
+    Ready(R),
+    /// A pause covers the instant.
+    Paused(Covering),
+    /// A limiter grants fewer permits than before.
+    Slowed,
+    /// A slot before the instant has become free, and is near.
+    NearOpening(Opening),
+}
+
 /// Takes the permits of `checks`, makes the callee ready, and returns both at the instant of the reservation. The permits
 /// are refunded unless the reservation is spent; spend it when the call is made.
 ///
@@ -182,25 +197,34 @@ async fn wait<C: Caller, M: Callee<Error = C::Error>>(
     let mut admission = *admission;
     loop {
         let answer = match admission {
-            Admission::Granted(reservation) => {
+            Admission::Granted(mut reservation) => {
                 let is_paused = reservation.paused().is_some();
                 if !is_paused {
                     caller.waits(reservation.bound_by, Some(reservation.wait))?;
                     callee.waits(Some(reservation.wait));
                 }
-                let ready = tokio::select! {
+                let lead = callee.lead();
+                let woken = tokio::select! {
                     biased;
-                    covering = reservation.until_paused() => Err(Some(covering)),
-                    ready = ready_at(&reservation, callee) => Ok(ready?),
+                    covering = reservation.until_paused() => Woken::Paused(covering),
+                    ready = ready_at(&reservation, callee) => Woken::Ready(ready?),
+                    opening = reservation.near_opening(lead) => Woken::NearOpening(opening),
                     error = caller.interrupted(reservation.at) => return Err(error),
-                    () = caller.slowed(&reservation) => Err(None),
+                    () = caller.slowed(&reservation) => Woken::Slowed,
                 };
-                match ready {
-                    Err(None) => {
+                match woken {
+                    Woken::NearOpening(opening) => {
+                        if reservation.move_up(opening, caller.renewed(), lead).await {
+                            caller.moved(&reservation);
+                        }
+                        admission = Admission::Granted(reservation);
+                        continue;
+                    }
+                    Woken::Slowed => {
                         let renewed = caller.renewed();
                         Box::pin(reservation.ask_in_turn(renewed, || caller.left())).await
                     }
-                    Err(Some(covering)) => {
+                    Woken::Paused(covering) => {
                         caller.paused(&reservation);
                         let renewed = caller.renewed();
                         let left = covering.until.saturating_duration_since(Instant::now());
@@ -219,13 +243,15 @@ async fn wait<C: Caller, M: Callee<Error = C::Error>>(
                         }
                         Box::pin(reservation.ask_behind(covering, renewed, || caller.left())).await
                     }
-                    Ok(ready) if caller.is_late(&reservation) => {
+                    Woken::Ready(ready) if caller.is_late(&reservation) => {
                         callee.put_back(ready);
                         caller.late(&reservation);
                         Box::pin(reservation.ask_again(caller.renewed(), caller.left())).await
                     }
-                    Ok(ready) if reservation.is_complete() => return Ok((reservation, ready)),
-                    Ok(ready) => {
+                    Woken::Ready(ready) if reservation.is_complete() => {
+                        return Ok((reservation, ready));
+                    }
+                    Woken::Ready(ready) => {
                         callee.put_back(ready);
                         Box::pin(reservation.take_concurrency(caller.left())).await
                     }

@@ -3,9 +3,10 @@
 use super::Reservation;
 use crate::{
     algorithm::reserve::Part,
-    store::{Check, Source, Store},
+    store::{Check, Opening, Source, Store},
 };
 use std::sync::Arc;
+use tokio::time::Instant;
 
 /// The right to settle the permits of one limiter, once: a call that reserved 1000 permits and cost 200 gets 800 of them
 /// refunded, and one that cost 1200 owes 200, which later calls wait for. Dropped, the reserved permits count as the cost.
@@ -66,7 +67,11 @@ impl Settlement {
         store.settle(source, &check, part, true_cost);
         match true_cost - check.cost {
             owed if owed > 0 => Settled::Owed(owed),
-            unused => Settled::Refunded(-unused),
+            unused => {
+                // Calls that wait may use what is free now.
+                store.pauses().openings().opened(&check.key, Opening::new(Instant::now()));
+                Settled::Refunded(-unused)
+            }
         }
     }
 }

@@ -1,3 +1,4 @@
+mod move_up;
 mod pauses;
 mod concurrency;
 mod several;

@@ -11,7 +11,7 @@ pub use events::{PauseEvent, PauseEvents};
 pub use holds::LimiterHold;
 pub use waiting::WaitingCount;
 
-use super::{Check, Pause};
+use super::{Check, Openings, Pause};
 use crate::algorithm::Micros;
 use ahash::RandomState;
 use events::Events;
@@ -50,6 +50,7 @@ pub struct Pauses {
     turns: Semaphore,
     /// Notified when the holds of operators change.
     released: Notify,
+    openings: Openings,
 }
 
 #[derive(Debug, Default)]
@@ -89,6 +90,7 @@ impl Default for Pauses {
             events: Events::default(),
             turns: Semaphore::new(AT_ONCE),
             released: Notify::new(),
+            openings: Openings::default(),
         }
     }
 }
@@ -191,6 +193,11 @@ impl Pauses {
     /// concurrency permit alone are not among them.
     pub fn waiting(&self) -> Vec<WaitingCount> {
         self.waiting.counts()
+    }
+
+    /// The slots that have become free before those of waiting calls. The messages that tell of pauses also tell of them.
+    pub fn openings(&self) -> &Openings {
+        &self.openings
     }
 
     /// The begins and the ends of pauses from now on.

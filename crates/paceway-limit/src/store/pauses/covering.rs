@@ -54,13 +54,13 @@ impl Covering {
 
 impl Pauses {
     /// The pause of one of `checks` that covers the instant `at` of a grant; `None` if the call may be made then. The store
-    /// was asked at `asked`. `is_behind`: its decision said that a limiter is paused, so it grants nothing within pauses
-    /// that were known when it was asked.
+    /// was asked when the pauses of `asked` were known, and its decision came at `decided`. `is_behind`: its decision said that
+    /// a limiter is paused, so it grants nothing within pauses that were known when it was asked.
     pub fn covering(
         &self,
         checks: &[Check],
         at: Instant,
-        asked: PauseVersion,
+        (asked, decided): (PauseVersion, Instant),
         is_behind: bool,
     ) -> Option<Covering> {
         if self.is_empty() {
@@ -70,8 +70,10 @@ impl Pauses {
             let KnownPause { until, status, version, .. } =
                 self.get(&check.key).filter(|known| check.enforce && at < known.until)?;
             let is_lost = version <= asked.0;
-            // The store's clock decides on the last 100 ms, which is how well the end is known here.
-            let is_true = is_lost && (is_behind || until - at <= KNOWN_WITHIN);
+            // The store's clock decides on the last 100 ms, which is how well the end is known here. A decision that is older
+            // would have said that the limiter is paused.
+            let is_true =
+                is_lost && (is_behind || until.saturating_duration_since(decided) <= KNOWN_WITHIN);
             (!is_true).then_some(Covering { index, until, status, is_lost, is_held: false })
         };
         let held = self.held(checks).filter(|(_, until)| at < *until).map(|(index, until)| {
@@ -86,7 +88,7 @@ impl Pauses {
         &self,
         checks: &[Check],
         at: Instant,
-        asked: PauseVersion,
+        asked: (PauseVersion, Instant),
         is_behind: bool,
     ) -> Covering {
         let place = self.waiting.enter(checks, at);

@@ -72,7 +72,7 @@ async fn limiters_that_observe_are_not_paused() {
     pauses.learn("a", SECOND, 429);
     let observed = Check { enforce: false, ..check("a") };
     assert_eq!(pauses.of(std::slice::from_ref(&observed)), None);
-    assert_eq!(pauses.covering(&[observed], now, PauseVersion(0), false), None);
+    assert_eq!(pauses.covering(&[observed], now, (PauseVersion(0), now), false), None);
     assert_eq!(pauses.of(&[check("b"), check("a")]), Some(now + seconds(1)));
 }
 
@@ -95,8 +95,8 @@ async fn a_grant_is_covered_by_a_pause_that_came_later() {
     pauses.learn("b", 2 * SECOND, 429);
     let after = pauses.version();
     let covering = |millis, asked, is_behind| {
-        let covering =
-            pauses.covering(&checks, now + Duration::from_millis(millis), asked, is_behind);
+        let at = now + Duration::from_millis(millis);
+        let covering = pauses.covering(&checks, at, (asked, at), is_behind);
         covering.map(|covering| (covering.index, covering.is_lost))
     };
     assert_eq!(covering(0, before, false), Some((1, false)));
@@ -105,6 +105,8 @@ async fn a_grant_is_covered_by_a_pause_that_came_later() {
     assert_eq!(covering(1950, after, false), None);
     assert_eq!(covering(1850, after, false), Some((1, true)));
     assert_eq!(covering(1850, after, true), None);
+    let at = now + Duration::from_millis(1950);
+    assert!(pauses.covering(&checks, at, (after, now), false).is_some_and(|it| it.is_lost));
 }
 
 /// A pause that the store seems to have lost is written again, by one call each 100 ms and not before the message of its end
@@ -132,7 +134,7 @@ async fn a_pause_wakes_the_calls_that_it_covers() {
         let (pauses, at) = (pauses.clone(), now + seconds(1 + i % 10));
         let checks = [check("shared"), check(if i % 2 == 0 { "even" } else { "odd" })];
         calls.spawn(async move {
-            pauses.covered(&checks, at, PauseVersion(0), false).await;
+            pauses.covered(&checks, at, (PauseVersion(0), now), false).await;
             (i, at)
         });
     }

@@ -1,8 +1,12 @@
 //! The channels of a store that a gateway listens on, and the meaning of their messages. A message that is not understood
 //! changes nothing: another version may have sent it.
 
-use crate::store::{Pauses, calls::Calls};
-use std::sync::Arc;
+use crate::{
+    algorithm::{MAX_BUDGET, Micros},
+    store::{Opening, Pauses, calls::Calls},
+};
+use std::{sync::Arc, time::Duration};
+use tokio::time::Instant;
 
 /// The first part of all channels, whatever the prefix of the keys is.
 const CHANNEL: &str = "paceway:call:";
@@ -12,7 +16,7 @@ const CHANNEL: &str = "paceway:call:";
 pub(super) enum Topic {
     /// Tickets of this connection whose requests get a concurrency permit. The channel has the number of the connection.
     Calls(Arc<Calls>),
-    /// News that concern all gateways: the pauses of limiters. Other deployments may use the server, so only keys that begin
+    /// News that concern all gateways: the pauses of limiters, and slots that have become free. Other deployments may use the server, so only keys that begin
     /// with this prefix are meant.
     News { prefix: Arc<str>, pauses: Arc<Pauses> },
 }
@@ -32,7 +36,7 @@ impl Topic {
     pub(super) fn news(&self) -> &'static str {
         match self {
             Self::Calls(_) => "concurrency permits that become free",
-            Self::News { .. } => "pauses that other gateways begin",
+            Self::News { .. } => "pauses and free slots of other gateways",
         }
     }
 
@@ -41,7 +45,7 @@ impl Topic {
         match self {
             // Every waiting request asks again.
             Self::Calls(calls) => calls.call_all(),
-            // The next reply about a paused limiter says so.
+            // The next reply about a paused limiter says so. Waiting calls keep the slots that they have.
             Self::News { .. } => {}
         }
     }
@@ -62,13 +66,20 @@ impl Topic {
     }
 }
 
-/// Reads `KEY MICROS_LEFT STATUS`. With nothing left, the pause has been ended.
+/// Reads `KEY MICROS_LEFT STATUS`, which is about a pause (with nothing left, it has been ended), or `KEY MICROS_LEFT free`,
+/// which is about a slot that has become free before others.
 fn hear(prefix: &str, pauses: &Pauses, message: &str) -> Option<()> {
     let mut words = message.rsplitn(3, ' ');
-    let status = words.next()?.parse().ok()?;
-    let left = words.next()?.parse().ok()?;
+    let status = words.next()?;
+    let left: Micros = words.next()?.parse().ok()?;
     let key = words.next()?;
     key.strip_prefix(prefix)?.strip_prefix(':')?;
+    if status == "free" {
+        let left = Duration::from_micros(left.clamp(0, MAX_BUDGET).unsigned_abs());
+        pauses.openings().opened(key, Opening::new(Instant::now() + left));
+        return Some(());
+    }
+    let status = status.parse().ok()?;
     match left {
         ..=0 => pauses.end(key),
         _ => pauses.learn(key, left, status),

@@ -1,0 +1,226 @@
+//! Calls that move up because others have left, in virtual time over the memory store.
+
+use super::*;
+use crate::{
+    algorithm::{FixedWindow, LeakyBucket, Micros, SlidingWindow, TokenBucket, WarmUp},
+    store::{Decision, StoreError},
+};
+use proptest::{collection::vec, prelude::*};
+use rstest::rstest;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+const SECOND: Micros = 1_000_000;
+/// The slots of the tests are 50 ms apart.
+const RATE: i64 = 20;
+const SLOT: Duration = Duration::from_millis(50);
+
+/// A call with a budget of a minute that counts its moves.
+struct Mover<'a> {
+    until: Instant,
+    promised: Option<Instant>,
+    moves: &'a AtomicUsize,
+}
+
+struct Ready;
+
+/// How a call was served: the instant that it was promised first, and that at which it was made.
+type Served = (Instant, Instant);
+
+// === impl Mover ===
+
+impl Caller for Mover<'_> {
+    type Error = &'static str;
+
+    fn left(&self) -> Duration {
+        self.until.saturating_duration_since(Instant::now())
+    }
+
+    fn granted(&mut self, reservation: &Reservation) {
+        self.promised = self.promised.or(Some(reservation.at));
+    }
+
+    fn moved(&mut self, reservation: &Reservation) {
+        assert!(Some(reservation.at) < self.promised, "no call moves back");
+        self.moves.fetch_add(1, Relaxed);
+    }
+
+    fn refused(&mut self, _: Decision) -> Self::Error {
+        "refused"
+    }
+
+    fn undecided(&mut self, _: StoreError) -> Self::Error {
+        "undecided"
+    }
+}
+
+// === impl Ready ===
+
+impl Callee for Ready {
+    type Ready = ();
+    type Error = &'static str;
+
+    fn lead(&self) -> Duration {
+        Duration::from_millis(20)
+    }
+
+    fn at_hand(&mut self) -> Option<()> {
+        Some(())
+    }
+
+    async fn ready(&mut self) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    fn put_back(&mut self, (): ()) {}
+}
+
+fn check(algorithm: Option<Algorithm>, cost: i64) -> Check {
+    Check { cost, ..Check::new("a", algorithm.expect("a rule")) }
+}
+
+fn call(
+    store: &Arc<dyn Store>,
+    checks: impl Into<Checks>,
+    moves: &Arc<AtomicUsize>,
+) -> tokio::task::JoinHandle<Served> {
+    let (store, checks, moves) = (store.clone(), checks.into(), moves.clone());
+    let until = Instant::now() + Duration::from_secs(60);
+    tokio::spawn(async move {
+        let mut caller = Mover { until, promised: None, moves: &moves };
+        let (mut reservation, ()) =
+            pace(&store, &checks, &mut caller, &mut Ready).await.expect("a slot");
+        reservation.spend();
+        (caller.promised.expect("a promise"), Instant::now())
+    })
+}
+
+/// Among 100 calls that wait, 80 leave: those at the front, or four of each five. The others use the next 20 slots in their
+/// order, each with at most one move.
+#[rstest]
+#[case::token_bucket(TokenBucket::new(RATE, SECOND, 1).map(Algorithm::TokenBucket))]
+#[case::leaky_bucket(LeakyBucket::new(RATE, SECOND, 0, None).map(Algorithm::LeakyBucket))]
+#[case::sliding_window(SlidingWindow::new(RATE, SECOND, 0).map(Algorithm::SlidingWindow))]
+#[case::fixed_window(FixedWindow::new(RATE, SECOND).map(Algorithm::FixedWindow))]
+#[case::warm_up(WarmUp::new(RATE, SECOND, SECOND / 10, 3.0).map(Algorithm::WarmUp))]
+#[tokio::test(start_paused = true)]
+async fn who_stays_uses_the_slots_of_those_who_leave(
+    #[case] algorithm: Option<Algorithm>,
+    #[values(true, false)] at_the_front: bool,
+) {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+    let moves = Arc::new(AtomicUsize::new(0));
+    let mut calls = Vec::new();
+    for _ in 0..100 + RATE {
+        calls.push(call(&store, [check(algorithm, 1)], &moves));
+        tokio::task::yield_now().await;
+    }
+    // Those that are granted at once or soon are no matter.
+    sleep(Duration::from_millis(990)).await;
+    let waiting: Vec<_> = calls.into_iter().filter(|call| !call.is_finished()).collect();
+    let count = waiting.len();
+    let stays = |i: usize| if at_the_front { i + 20 >= count } else { i % 5 == 4 };
+    let (stay, leave): (Vec<_>, Vec<_>) =
+        waiting.into_iter().enumerate().partition(|(i, _)| stays(*i));
+    let left = Instant::now();
+    leave.iter().for_each(|(_, call)| call.abort());
+    let mut instants = Vec::new();
+    for (_, call) in stay {
+        instants.push(call.await.expect("a task").1);
+    }
+    assert!(instants.is_sorted(), "first come, first served");
+    let slots = instants.len() as u32 + 1;
+    let last = *instants.last().expect("20 calls") - left;
+    assert!(last <= slots * SLOT, "{last:?} for {slots} slots");
+    assert!(moves.load(Relaxed) <= instants.len(), "{moves:?}");
+}
+
+/// A call reserves all of 10 permits and uses one, and another waits for five since then. It need not wait until five have
+/// flowed in again.
+#[tokio::test(start_paused = true)]
+async fn permits_that_a_call_did_not_use_let_others_move_up() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+    let rule = TokenBucket::new(1, SECOND, 10).map(Algorithm::TokenBucket);
+    let (checks, moves) = (Checks::from([check(rule, 10)]), Arc::new(AtomicUsize::new(0)));
+    let waits = Checks::from([check(rule, 5)]);
+    let Ok(Admission::Granted(mut first)) = ask(&store, &checks, Duration::ZERO).await else {
+        panic!("the burst");
+    };
+    first.spend();
+    let waiting = call(&store, waits, &moves);
+    sleep(Duration::from_secs(1)).await;
+    let settled = first.settlement(0).expect("its permits").settle(1);
+    assert_eq!(settled, Settled::Refunded(9));
+    let (promised, at) = waiting.await.expect("a task");
+    assert_eq!((promised - at).as_secs(), 4);
+}
+
+/// One call of a random history: when it comes and when it leaves, in ms, and its cost.
+type Visit = (u64, Option<u64>, i64);
+
+fn visits() -> impl Strategy<Value = Vec<Visit>> {
+    let leaves = prop::option::weighted(0.5, 0..4_000_u64);
+    vec((0..3_000_u64, leaves, 1..=3_i64), 1..120)
+}
+
+/// Lives through a history over one limiter. Returns for each call that was made its cost, and when it came, was promised
+/// and was made.
+async fn live(algorithm: Option<Algorithm>, visits: &[Visit]) -> Vec<(i64, Instant, Served)> {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+    let moves = Arc::new(AtomicUsize::new(0));
+    let start = Instant::now();
+    let calls = visits.iter().map(|(comes, leaves, cost)| {
+        let (store, moves, check) = (store.clone(), moves.clone(), check(algorithm, *cost));
+        let leaves = leaves.map_or(Duration::from_secs(60), Duration::from_millis);
+        let (cost, comes) = (*cost, start + Duration::from_millis(*comes));
+        tokio::spawn(async move {
+            sleep_until(comes).await;
+            let call = call(&store, [check], &moves);
+            let leave = call.abort_handle();
+            tokio::spawn(async move {
+                sleep(leaves).await;
+                leave.abort();
+            });
+            call.await.ok().map(|served| (cost, comes, served))
+        })
+    });
+    let calls: Vec<_> = calls.collect();
+    let mut made = Vec::new();
+    for call in calls {
+        made.extend(call.await.expect("a task"));
+    }
+    made.sort_by_key(|(_, _, (_, at))| *at);
+    made
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// However calls come and leave, no limit is exceeded, no call is made later than it was promised, and a slot stays
+    /// unused only if no call waits for it.
+    #[test]
+    fn slots_are_used_and_promises_kept(visits in visits(), costs in any::<bool>()) {
+        let visits: Vec<Visit> =
+            visits.into_iter().map(|(at, leaves, cost)| (at, leaves, if costs { cost } else { 1 })).collect();
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_time().start_paused(true).build().expect("a runtime");
+        let rule = LeakyBucket::new(RATE, SECOND, 0, None).map(Algorithm::LeakyBucket);
+        let made = runtime.block_on(live(rule, &visits));
+        // Timers count in ms.
+        let tick = Duration::from_millis(2);
+        for (_, _, (promised, at)) in &made {
+            prop_assert!(*at <= *promised + tick, "{promised:?} {at:?}");
+        }
+        for (i, pair) in made.windows(2).enumerate() {
+            let [(cost, _, (_, at)), (_, _, (_, next))] = pair else { continue };
+            let free = *at + *cost as u32 * SLOT;
+            prop_assert!(*next + tick >= free, "too many: {at:?} {next:?}");
+            if costs {
+                continue;
+            }
+            // Those that come later than the slot is free, or were about to be made anyway, could not use it.
+            let waits = |(_, came, (promised, _)): &&(i64, Instant, Served)| *came <= free && *promised > free;
+            let unused = *next > free + Duration::from_millis(25);
+            prop_assert!(!unused || made[i + 1..].iter().find(waits).is_none(), "unused: {free:?} {next:?}");
+        }
+    }
+}
