@@ -29,6 +29,7 @@ pub mod leaky_bucket;
 pub mod auto_margin;
 pub mod auto_rate;
 pub mod data_loss;
+pub mod fair;
 pub mod reserve;
 mod settle;
 mod share;

@@ -1,0 +1,11 @@
+//! Fair sharing among the requests that wait for one limiter. It decides which request takes which slot; the rule of the
+//! limiter decides which slots there are.
+//!
+//! [`Turns`] has the order: by priority, by the weights of tenants, and first come, first served within a tenant. [`Queue`]
+//! has the waiting requests with their slots and deadlines, and changes which request has which slot.
+
+pub mod queue;
+pub mod turns;
+
+pub use queue::Queue;
+pub use turns::{Claim, Priority, Turns};
