@@ -68,7 +68,7 @@ fn requests_that_ask_again_come_after_those_that_kept_their_slots() {
         Algorithm::SlidingWindow(SlidingWindow::new(10, 1_000_000, 0).expect("a rule")),
     ] {
         let mut limiter = Limiter::new(rule);
-        let mut ask = |limiter: &mut Limiter, now| {
+        let ask = |limiter: &mut Limiter, now| {
             let reserved = limiter.ask(now, 1, 10_000_000);
             (now + reserved.at, reserved.parts.expect("granted")[0].grant)
         };
