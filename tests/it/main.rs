@@ -24,6 +24,7 @@ mod caller_headers;
 mod cli;
 mod cli_admin;
 mod cli_check;
+mod browser;
 mod clients;
 mod concurrency;
 mod connections;

@@ -5,6 +5,7 @@
 //! failure that names what did not come.
 
 mod authority;
+mod browser;
 mod cluster;
 mod database;
 mod dns;
@@ -18,6 +19,7 @@ mod upstream;
 mod wire;
 
 pub(crate) use authority::Authority;
+pub(crate) use browser::Browser;
 pub(crate) use cluster::Cluster;
 pub(crate) use database::{DatabaseServer, ServerKind};
 pub(crate) use dns::{Dns, Says};
