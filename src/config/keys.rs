@@ -4,6 +4,7 @@
 mod admin;
 mod charge;
 mod client;
+mod headers;
 mod limiter;
 mod limits_from;
 mod observability;
@@ -19,6 +20,7 @@ mod upstream;
 pub(super) use admin::ADMIN;
 pub(super) use charge::{CHARGE, RESERVED_COST};
 pub(super) use client::{CLIENT, LIMITS, PATHS};
+pub(super) use headers::{EDITS, HEADERS};
 pub(super) use limiter::LIMITER;
 pub(super) use limits_from::LIMITS_FROM;
 pub(super) use observability::{ACCESS_LOG, LOG};
@@ -29,7 +31,7 @@ pub(super) use spec::{KeySpec, Keys};
 pub(super) use store::STORE;
 pub(super) use throttle::{RETRY, THROTTLE};
 pub(super) use tls::{CERTIFICATE, STORE_TLS, TLS};
-pub(super) use upstream::{EDITS, HEADERS, HEALTH, UPSTREAM};
+pub(super) use upstream::{HEALTH, UPSTREAM};
 
 /// The sections below the top of the file, in the order of the schema.
 pub(super) const SECTIONS: [&Keys; 23] = [

@@ -91,11 +91,7 @@ pub enum FailurePolicy {
 impl LimiterConfig {
     /// Returns the greatest cost in permits that the limiter can grant at once, for example the burst of a token bucket.
     pub fn capacity(&self) -> i64 {
-        let capacity = |algorithm: &Algorithm| match algorithm {
-            Algorithm::Concurrency(_) => 1,
-            rule => rule.capacity(),
-        };
-        self.algorithms.iter().map(capacity).min().unwrap_or(i64::MAX)
+        self.algorithms.iter().map(Algorithm::capacity).min().unwrap_or(i64::MAX)
     }
 
     /// Returns the names of the states in the store for the rate with index `part`. `instance` is the gateway's id, which is

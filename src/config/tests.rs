@@ -5,6 +5,7 @@ mod hints;
 mod http;
 mod limiters;
 mod schema;
+mod state_names;
 mod upstreams;
 mod vendors;
 mod warnings;

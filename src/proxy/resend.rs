@@ -59,7 +59,7 @@ impl Proxy {
         let mut fresh = None;
         if !again.is_seen() || first.is_none() {
             let connection = again.connection().await.map_err(Failure::Upstream)?;
-            // A connection that took long to make may be late: the request could meet those that are sent later.
+            // Connecting may have taken so long that the slot is over: sent now, the request would add to those of later slots.
             if !first.is_some_and(Reservation::is_late) {
                 return Ok(connection);
             }

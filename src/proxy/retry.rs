@@ -20,7 +20,7 @@ use http::HeaderName;
 use std::mem;
 use tokio::time::Instant;
 
-/// A request that has it can be repeated, whatever its method (draft-ietf-httpapi-idempotency-key-header).
+/// A request with this header can be repeated, whatever its method (draft-ietf-httpapi-idempotency-key-header).
 static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// Counts the result of one refusal of an upstream with retries, also when the client leaves.
@@ -117,7 +117,7 @@ impl Proxy {
         *routed.request.body_mut() = body;
         // The call has ended. Its concurrency permits could serve other calls during the wait.
         received.reservation = None;
-        // Limiters that are not paused would grant the next attempt at once, and so on.
+        // Without a pause the limiters could grant each further attempt at once, and the upstream would refuse it again.
         if !matches!(pausing.task.await, Ok(true)) {
             count.result = RetryResult::NoSlot;
             drop(mem::take(routed.request.body_mut()));

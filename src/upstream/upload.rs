@@ -159,7 +159,7 @@ impl Upload {
 
 impl Upload {
     /// Reads the whole body before the request is charged, and returns its bytes, which are sent first. A client that
-    /// waits for `100 Continue` gets it by that.
+    /// waits for `100 Continue` gets it through this read.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! The keys of an upstream, and of changes to headers.
+//! The keys of an upstream, and of its health checks.
 
 use super::spec::{ALWAYS_CHECKED, KeySpec, Keys, REDIRECT, REMOVE, SET, elsewhere, meant};
 
@@ -283,126 +283,8 @@ pub(in crate::config) const HEALTH: Keys = Keys {
     ],
 };
 
-pub(in crate::config) const HEADERS: Keys = Keys {
-    name: "headers",
-    meaning: "Changes to headers of requests and responses.",
-    rules: "",
-    specs: &[
-        KeySpec {
-            name: "request",
-            algorithms: "",
-            kind: "[changes](#headers)",
-            default: "none",
-            meaning: "changes to the headers of requests, before the upstream gets them",
-            schema: r##""$ref": "#/$defs/optional_edits""##,
-        },
-        KeySpec {
-            name: "response",
-            algorithms: "",
-            kind: "[changes](#headers)",
-            default: "none",
-            meaning: "changes to the headers of the upstream's responses, before the caller gets them",
-            schema: r##""$ref": "#/$defs/optional_edits""##,
-        },
-    ],
-    others: &[
-        elsewhere("set", WHICH),
-        elsewhere("add", WHICH),
-        elsewhere("remove", WHICH),
-        meant("req", &["request"]),
-        meant("upstream", &["request"]),
-        meant("downstream", &["response"]),
-        meant("hide", &["response"]),
-    ],
-};
-
-pub(in crate::config) const EDITS: Keys = Keys {
-    name: "edits",
-    meaning: "Changes to headers: first `remove`, then `replace`, `set` and `add`. Headers that frame a message or \
-              belong to one connection, `host` and `paceway-origin` cannot be changed.",
-    rules: "",
-    specs: &[
-        KeySpec {
-            name: "set",
-            algorithms: "",
-            kind: "map of NAME: VALUE, at most 100",
-            default: "none",
-            meaning: "each replaces all headers of its name",
-            schema: r##""type": ["object", "null"],
-"propertyNames": { "$ref": "#/$defs/header_name" },
-"additionalProperties": { "$ref": "#/$defs/header_value" },
-"examples": [{"authorization": "Bearer ${file:/run/secrets/vendor}"}]"##,
-        },
-        KeySpec {
-            name: "add",
-            algorithms: "",
-            kind: "map of NAME: VALUE or NAME: [VALUE, ...], at most 100",
-            default: "none",
-            meaning: "each is added after the headers of its name",
-            schema: r##""type": ["object", "null"],
-"propertyNames": { "$ref": "#/$defs/header_name" },
-"additionalProperties": {
-  "anyOf": [
-    { "title": "a value", "$ref": "#/$defs/header_value" },
-    { "title": "several", "type": "array", "items": { "$ref": "#/$defs/header_value" } }
-  ]
-}"##,
-        },
-        KeySpec {
-            name: "remove",
-            algorithms: "",
-            kind: "list of at most 100 names",
-            default: "none",
-            meaning: "all headers of these names are removed. No name may also be under `set`",
-            schema: r##""type": ["array", "null"],
-"maxItems": 100,
-"uniqueItems": true,
-"items": { "anyOf": [{ "$ref": "#/$defs/header_name" }, { "$ref": "#/$defs/variable" }] },
-"examples": [["cookie", "x-internal"]]"##,
-        },
-        KeySpec {
-            name: "replace",
-            algorithms: "",
-            kind: "map of NAME: `auto` or NAME: { BEGINNING: TEXT, ... }, at most 100",
-            default: "none",
-            meaning: "[each](#redirects) replaces the beginning of the values of its name. `auto`, for responses, \
-                      replaces the URL of the upstream, so that a `location` leads the caller to the gateway",
-            schema: r##""type": ["object", "null"],
-"propertyNames": { "$ref": "#/$defs/header_name" },
-"additionalProperties": {
-  "anyOf": [
-    { "title": "the URL of the upstream", "const": "auto" },
-    { "$ref": "#/$defs/variable" },
-    {
-      "title": "beginnings and what replaces them",
-      "type": "object",
-      "minProperties": 1,
-      "maxProperties": 100,
-      "propertyNames": { "minLength": 1 },
-      "additionalProperties": { "$ref": "#/$defs/header_value" }
-    }
-  ]
-},
-"examples": [{"location": "auto"}, {"location": {"https://api.vendor.example/": "https://gateway.example/"}}]"##,
-        },
-    ],
-    others: &[
-        meant("overwrite", &["set"]),
-        meant("append", &["add"]),
-        meant("delete", &["remove"]),
-        meant("unset", &["remove"]),
-        meant("hide", &["remove"]),
-        meant("drop", &["remove"]),
-        meant("rewrite", &["replace"]),
-        meant("edit", &["replace"]),
-        meant("substitute", &["replace"]),
-    ],
-};
-
 const PAIR: &str =
     "the certificate for the upstream is written `client_cert: { cert: FILE, key: FILE }`";
 const ORIGIN_TLS: &str = "an https:// URL speaks TLS; `ca`, `client_cert` and `server_name` are keys of the \
                           upstream itself";
 const HOST: &str = "it gets the host of its URL, or the client's with `preserve_host: true`";
-const WHICH: &str =
-    "`request` or `response` comes first, as in `headers: { request: { set: { NAME: VALUE } } }`";

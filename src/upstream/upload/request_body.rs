@@ -38,7 +38,7 @@ impl RequestBody {
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<BoxError>,
     {
-        // The type is known at compile time, so that one of the two ways is all that remains.
+        // The type is known at compile time, so the compiler keeps only one of the two branches.
         let mut body = Some(body);
         if let Some(incoming) = (&mut body as &mut dyn Any).downcast_mut::<Option<Incoming>>()
             && let Some(incoming) = incoming.take()
@@ -47,7 +47,7 @@ impl RequestBody {
         }
         match body {
             Some(body) => Self(Kind::Boxed(Mutex::new(Box::pin(AnyError(body))))),
-            // It was there a moment ago, unless it was an `Incoming`.
+            // Only an `Incoming` was taken, and that has returned: this arm never runs.
             None => Self(Kind::Boxed(Mutex::new(Box::pin(AnyError(String::new()))))),
         }
     }

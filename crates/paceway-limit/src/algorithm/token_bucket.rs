@@ -53,7 +53,8 @@ pub struct Open {
 
 impl TokenBucket {
     /// A bucket of one permit that refills in one second.
-    pub const ONE_A_SECOND: Self = Self { per: 1_000_000, den: 1, burst: 1 };
+    #[cfg(test)]
+    pub(crate) const ONE_A_SECOND: Self = Self { per: 1_000_000, den: 1, burst: 1 };
 
     /// `count` permits per `period` µs, at most `burst` at once. `None` when one of them is not positive,
     /// when the rate is above one permit a µs, or when the bucket takes more than 2^52 µs to fill.

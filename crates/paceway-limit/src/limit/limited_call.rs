@@ -89,7 +89,7 @@ impl<'a> LimitedCall<'a> {
     ///
     /// # Errors
     ///
-    /// All of [`AcquireError`] but [`Refused`](AcquireError::Refused).
+    /// All of [`AcquireError`] except [`Refused`](AcquireError::Refused).
     pub async fn acquire(self) -> Result<Acquired, AcquireError> {
         let limiter = self.limiter;
         limiter.acquire_all(&self.asked()?).await

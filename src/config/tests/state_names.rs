@@ -1,0 +1,70 @@
+//! Tests the names of the states of limiters.
+
+use super::{
+    limiters::{limiter, with},
+    parse,
+};
+use crate::config::LimiterConfig;
+use std::collections::HashSet;
+
+#[test]
+fn limiters_of_one_request_have_one_tag_and_lone_keyed_ones_many() {
+    let key = "key: '{client_ip}'";
+    let config = with(
+        &format!(
+            "c: {{ rate: [3/s, 20/min], {key} }}, b: 5/s, z: {{ rate: 5/s, {key} }}, lone: 5/s"
+        ),
+        &["limiters: [c, b]", "limiters: [z]", "limiters: [lone]"],
+    );
+    let [c, b, z, lone] = &*config.limiters else { panic!("not four") };
+    let plain = |limiter: &LimiterConfig, part, filled| {
+        limiter.state_names("p", Some("i1"), part).of(filled)
+    };
+    assert_eq!(plain(c, 0, Some("::1")), "p:{b}:T:c:::1");
+    assert_eq!(plain(c, 1, Some("::1")), "p:{b}:T:c/1:::1");
+    assert_eq!(plain(b, 0, None), "p:{b}:T:b");
+    assert_eq!(plain(lone, 0, None), "p:{lone}:T:lone");
+    assert_eq!(plain(z, 0, Some("::1")), "p:{z.38}:T:z:::1");
+    assert_eq!([c.spread, b.spread, z.spread, lone.spread], [false, false, true, false]);
+    let tag = |i: u32| {
+        let key = z.state_names("p", None, 0).of(Some(&format!("10.0.0.{i}")));
+        key.split(['{', '}']).nth(1).expect("a tag").to_owned()
+    };
+    let tags: HashSet<_> = (0..1000).map(tag).collect();
+    assert_eq!(tags.len(), 64);
+}
+
+/// A rolling deployment that adds a route must find the states of the gateways before it.
+#[test]
+fn on_one_server_the_keys_of_a_limiter_do_not_depend_on_routes() {
+    let names = |store: &str, routes: &str| {
+        let config = parse(&format!(
+            "upstream: http://a\nstore: {store}\nlimiters: {{ a: 5/s, b: {{ rate: [3/s, 20/min], key: \
+             '{{client_ip}}' }} }}\nroutes:\n- {{ suffix: /a, limiters: [a] }}\n\
+             - {{ suffix: /b, limiters: [b] }}\n{routes}"
+        ))
+        .expect("a config");
+        let of = |limiter: &LimiterConfig, part, key| limiter.state_names("p", None, part).of(key);
+        let [a, b] = &*config.limiters else { panic!("not two") };
+        [of(a, 0, None), of(b, 0, Some("::1")), of(b, 1, Some("::1"))]
+    };
+    const BOTH: &str = "- { suffix: /both, limiters: [b, a] }\n";
+    for store in ["redis://r", "redis-sentinel://r/m", "unix:/r"] {
+        let alone = names(store, "");
+        assert_eq!(alone, ["p:{a}:T:a", "p:{b}:T:b:::1", "p:{b}:T:b/1:::1"]);
+        assert_eq!(names(store, BOTH), alone);
+    }
+    // The nodes of a Cluster decide only on what has one hash tag.
+    assert_eq!(names("redis-cluster://r", BOTH), ["p:{a}:T:a", "p:{a}:T:b:::1", "p:{a}:T:b/1:::1"]);
+}
+
+#[test]
+fn the_state_of_an_instance_is_its_own() {
+    let limiter = limiter("{ rate: [3/s, 20/min], key: '{host}', scope: instance }");
+    let name = |part| limiter.state_names("paceway", Some("gw-1"), part).of(Some("h"));
+    let tag = name(0).split("}:").next().expect("a tag").to_owned();
+    assert_eq!(name(0), format!("{tag}}}:T:a@gw-1:h"));
+    assert_eq!(name(1), format!("{tag}}}:T:a/1@gw-1:h"));
+    let shared = self::limiter("{ rate: 3/s }");
+    assert_eq!(shared.state_names("paceway", Some("gw-1"), 0).of(None), "paceway:{a}:T:a");
+}
