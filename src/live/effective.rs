@@ -1,8 +1,9 @@
 //! The configuration that all parts together make. An override that it cannot have is left out, so that the temporary change
 //! of an operator never blocks a new file.
 
-use super::parts::ConfigParts;
-use crate::config::{Config, ConfigEdit, ConfigError, LimiterConfig};
+use super::{Live, ReloadError, parts::ConfigParts};
+use crate::config::{Config, ConfigEdit, ConfigError, LimitRow, LimiterConfig};
+use std::sync::Arc;
 
 /// An override that the configuration cannot have, such as a rate below a cost that a new file gives to a route.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,6 +12,97 @@ pub struct UnfitOverride {
     pub edit: ConfigEdit,
     /// The mistakes that the configuration would have with it.
     pub error: ConfigError,
+}
+
+// === impl Live ===
+
+impl Live {
+    /// Checks the configuration with other overrides, of which that of `limiter` is new, and changes nothing. Others that did
+    /// not fit before are no reason to refuse it.
+    ///
+    /// # Errors
+    ///
+    /// [`ReloadError::Config`] with the mistakes as `paceway check` prints them.
+    pub fn check(
+        &self,
+        overrides: Vec<ConfigEdit>,
+        limiter: Option<&str>,
+    ) -> Result<(), ReloadError> {
+        let parts = ConfigParts { overrides, ..self.changing.lock().parts.clone() };
+        let (_, unfit) = self.effective(&parts)?;
+        let known = self.unfit();
+        let is_new = |own: &UnfitOverride| {
+            own.edit.limiter() == limiter || known.iter().all(|known| known.edit != own.edit)
+        };
+        unfit.into_iter().find(is_new).map_or(Ok(()), |own| Err(own.error.into()))
+    }
+
+    /// The overrides that the configuration cannot have, such as a rate below a cost of a new file.
+    pub fn unfit(&self) -> Vec<UnfitOverride> {
+        self.unfit.lock().clone()
+    }
+
+    /// Notes the overrides that do not fit, of all `overrides`, and reports those that have changed.
+    pub(super) fn note_unfit(&self, unfit: Vec<UnfitOverride>, overrides: &[ConfigEdit]) {
+        let mut known = self.unfit.lock();
+        let has =
+            |all: &[UnfitOverride], edit: &ConfigEdit| all.iter().any(|own| own.edit == *edit);
+        for own in unfit.iter().filter(|own| !has(&known, &own.edit)) {
+            let (limiter, reason) = own.shown();
+            tracing::warn!(
+                limiter,
+                reason,
+                "an override does not fit the configuration: not applied"
+            );
+        }
+        for own in known.iter().filter(|own| !has(&unfit, &own.edit)) {
+            if overrides.contains(&own.edit) {
+                let limiter = own.edit.limiter();
+                tracing::warn!(limiter, "an override fits the configuration again: applied");
+            }
+        }
+        *known = unfit;
+    }
+
+    /// The configuration that `parts` make. A limiter that is named and is neither in the file nor a row is a mistake here,
+    /// unless the configuration in use lacks it, too: a change closes no route that was open.
+    pub(super) fn effective(
+        &self,
+        parts: &ConfigParts,
+    ) -> Result<(Config, Vec<UnfitOverride>), ConfigError> {
+        let (config, unfit) = parts.effective()?;
+        let running = self.plan.load();
+        let is_known = |name: &str| running.config.missing.iter().any(|known| known.name == name);
+        let new = config.missing.iter().filter(|missing| !is_known(&missing.name));
+        let mistakes: Vec<_> = new.map(|missing| missing.mistake.clone()).collect();
+        match mistakes.is_empty() {
+            true => Ok((config, unfit)),
+            false => Err(config.error(mistakes)),
+        }
+    }
+
+    /// Checks the configuration with other rows of `limits_from`, and changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`ReloadError::Config`] with the mistakes as `paceway check` prints them.
+    pub fn check_rows(&self, rows: Arc<[LimitRow]>) -> Result<(), ReloadError> {
+        let parts = ConfigParts { rows, ..self.changing.lock().parts.clone() };
+        self.effective(&parts)?;
+        Ok(())
+    }
+
+    /// The names of limiters that the file names and does not have, so that they have to be rows.
+    pub fn row_names(&self) -> Vec<String> {
+        let missing = &self.changing.lock().parts.file.config.missing;
+        missing.iter().map(|missing| missing.name.clone()).collect()
+    }
+
+    /// The names of limiters that are neither in the file nor a row. Requests of their routes get 503.
+    pub fn missing(&self) -> Vec<String> {
+        let missing = &self.plan.load().config.missing;
+        missing.iter().map(|missing| missing.name.clone()).collect()
+    }
 }
 
 // === impl UnfitOverride ===
@@ -106,7 +198,7 @@ fn choose(
 mod tests {
     use super::*;
     use crate::live::ReadFile;
-    use std::{path::Path, sync::Arc};
+    use std::path::Path;
 
     fn file(limiters: &str) -> Arc<ReadFile> {
         let text = format!(
