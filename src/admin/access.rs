@@ -2,7 +2,6 @@
 
 use super::{
     AdminParts,
-    overrides::MOST_REASON,
     page_error::PageError,
     pages::{ASSETS, accepts},
 };
@@ -33,6 +32,9 @@ const OPEN: [&str; 3] = ["/metrics", "/healthz", "/readyz"];
 
 /// The page whose answer never ends. A web page elsewhere could use up the viewers that it may have.
 const EVENTS: &str = "/events";
+
+/// The most characters of the reason that an operator gives for a change.
+pub(super) const MOST_REASON: usize = 500;
 
 /// The header by which a browser says which page made a request.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");

@@ -2,7 +2,7 @@
 
 use super::{
     Admin,
-    access::Operator,
+    access::{MOST_REASON, Operator},
     page_error::{PageError, Result, bad},
     shown::override_in_force,
 };
@@ -23,8 +23,6 @@ use std::time::Duration;
 
 /// An override ends within a year.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
-/// The most characters of a reason.
-pub(super) const MOST_REASON: usize = 500;
 /// The most characters of a rate or a mode, and the most rates, that are passed on to the checks of a configuration.
 const MOST_WORD: usize = 64;
 const MOST_RATES: usize = 8;
