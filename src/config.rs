@@ -18,6 +18,7 @@ pub mod reference;
 mod services;
 mod settings;
 mod throttle;
+mod traces;
 mod unit;
 mod warnings;
 mod yaml;
@@ -32,6 +33,7 @@ pub use mistake::{ConfigError, Mistake, Position};
 pub use services::{ForwardAuthConfig, OriginalRequest, Service, ServiceListener, Services};
 pub use settings::{AccessLog, Config, EventFormat, Route, StoreConfig, Upstream};
 pub use throttle::{PausedLimiters, RetryConfig, ThrottleConfig};
+pub use traces::{CollectorUrl, OtlpProtocol, SampleRatio, TracingConfig};
 pub use unit::Rate;
 pub(crate) use unit::duration;
 

@@ -14,7 +14,7 @@ mod true_cost;
 
 pub use client::{client_ip, is_trusted};
 pub use cost::{Cost, Reserve, ReservedCost, fixed as fixed_cost};
-pub use escape::{MAX_LEN, canonical, shown};
+pub use escape::{MAX_LEN, canonical, hashed, shown};
 pub use json::JsonPointer;
 pub(crate) use json::index as json_index;
 pub use paceway_limit::key::StateNames;

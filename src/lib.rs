@@ -18,6 +18,7 @@ pub mod key;
 pub mod throttle;
 pub mod config;
 pub mod metrics;
+pub mod trace;
 pub mod route;
 pub mod answer;
 pub mod plan;

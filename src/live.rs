@@ -315,6 +315,7 @@ impl Live {
     pub fn measured(&self, exporter: &PrometheusHandle) -> String {
         let mut text = self.ledger.measured(&self.plan.load(), exporter);
         metrics::config_info(&mut text, &self.loaded.lock().hash);
+        metrics::process(&mut text);
         text
     }
 }

@@ -12,19 +12,21 @@ mod family;
 mod handles;
 mod labels;
 mod lines;
+mod process;
 mod times;
 
 pub use counts::{Decisions, Outcomes, Statuses};
 pub use exported::{
     ConnectionMetrics, config_loaded, config_reloads, install, limits_from_errors,
     limits_from_loaded, limits_from_rows, limits_from_up, log_dropped, max_files, open_files,
-    store, store_health, store_losses, store_pace, store_up, tasks,
+    spans, store, store_health, store_losses, store_pace, store_up, tasks,
 };
 pub use handles::{
-    LimiterMetrics, RouteMetrics, SettledPermits, UpstreamMetrics, addresses, ejections,
-    limiter_rate, pauses, service_label, throttled,
+    LimiterMetrics, RouteMetrics, SettledPermits, UpstreamMetrics, addresses, certificate,
+    ejections, limiter_rate, pauses, service_label, throttled,
 };
 pub use labels::{Outcome, Protocol, Refusal, RetryResult, Verdict};
+pub use process::process;
 pub use times::{TimeCounts, TimeHistogram};
 
 use lines::family;
@@ -34,6 +36,8 @@ use std::{fmt::Write, time::Duration};
 const REQUESTS: &str = "paceway_requests_total";
 const DECISIONS: &str = "paceway_decisions_total";
 const WAIT: &str = "paceway_wait_seconds";
+const GRANTED: &str = "paceway_granted_permits_total";
+const LIMITER_WAIT: &str = "paceway_limiter_wait_seconds";
 const UPSTREAM_REQUESTS: &str = "paceway_upstream_requests_total";
 const UPSTREAM_SECONDS: &str = "paceway_upstream_seconds";
 const OVERHEAD: &str = "paceway_overhead_seconds";
@@ -44,7 +48,7 @@ const CONFIG_INFO: &str = "paceway_config_info";
 pub struct WorkerCounts<R, L, U> {
     /// Requests and waits of each route, with their labels as the text contains them.
     pub routes: R,
-    /// Decisions of each limiter.
+    /// Decisions, permits and waits of each limiter.
     pub limiters: L,
     /// Responses of each upstream, by status, and their times.
     pub upstreams: U,
@@ -52,6 +56,16 @@ pub struct WorkerCounts<R, L, U> {
     pub overhead: TimeHistogram,
     /// The longest time that any route may hold a request. It decides how far the buckets of waits reach.
     pub longest_wait: Duration,
+}
+
+/// The counts of one limiter, over all workers.
+pub struct LimiterCounts {
+    /// Its decisions.
+    pub decisions: Decisions,
+    /// Permits with which requests were sent.
+    pub permits: u64,
+    /// The time that requests were held because of it.
+    pub wait: TimeHistogram,
 }
 
 /// Appends the metric with the hash of the configuration in use. The exporter would keep a line for each earlier hash.
@@ -66,7 +80,7 @@ pub fn text<'a>(
     exporter: &PrometheusHandle,
     counted: WorkerCounts<
         impl Iterator<Item = (&'a str, Outcomes, TimeHistogram)>,
-        impl Iterator<Item = (&'a LimiterMetrics, Decisions)>,
+        impl Iterator<Item = (&'a LimiterMetrics, LimiterCounts)>,
         impl Iterator<Item = (&'a UpstreamMetrics, Statuses, TimeHistogram)>,
     >,
 ) -> String {
@@ -84,9 +98,19 @@ pub fn text<'a>(
     text.push_str(&waits);
     let help = "Decisions of a limiter, by their source; would_* are those of mode observe.";
     family(&mut text, DECISIONS, "counter", help);
-    for (limiter, decisions) in counted.limiters {
+    let (mut granted, mut waits) = (String::new(), String::new());
+    let help = "Permits of a limiter with which requests were sent.";
+    family(&mut granted, GRANTED, "counter", help);
+    let help = "Time that requests were held because of a limiter.";
+    family(&mut waits, LIMITER_WAIT, "histogram", help);
+    for (limiter, LimiterCounts { decisions, permits, wait }) in counted.limiters {
         decisions.write(&mut text, DECISIONS, &limiter.label);
+        // Writing to a string cannot fail.
+        let _ = writeln!(granted, "{GRANTED}{{{}}} {permits}", limiter.label);
+        wait.write(&mut waits, LIMITER_WAIT, &limiter.label, wait_bounds);
     }
+    text.push_str(&granted);
+    text.push_str(&waits);
     family(&mut text, UPSTREAM_REQUESTS, "counter", "Responses of an upstream, by status.");
     let help = "Time from the slot to the head of the upstream's response.";
     family(&mut seconds, UPSTREAM_SECONDS, "histogram", help);

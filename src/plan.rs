@@ -15,6 +15,7 @@ mod totals;
 mod waiting;
 
 pub use auto_limit::{AutoLimit, Observed};
+pub(crate) use counters::LimiterCounters;
 pub use counters::WorkerCounters;
 pub use ledger::CountLedger;
 pub use limiter_plan::LimiterPlan;
@@ -32,6 +33,7 @@ use crate::{
     route::Table,
     store::Check,
     throttle::RefusalStreak,
+    trace::Tracer,
     upstream::KeptBytes,
 };
 use previous::Previous;
@@ -77,6 +79,8 @@ pub struct Plan {
     pub(crate) route_names: Box<[Arc<str>]>,
     /// The requests that were held or refused last. Plans that follow each other share them.
     pub recent: Arc<RecentRequests>,
+    /// Begins traces of requests; `None` if none are traced.
+    pub(crate) tracer: Option<Arc<Tracer>>,
     /// The part of the names of states that no other gateway has. Each start has another one.
     instance: String,
 }
@@ -123,7 +127,8 @@ impl Plan {
             let fixed = policies.iter().map(|policies| policies.fixed(&limiters)).collect();
             WorkerCounters::new(&of_routes, fixed, limiters.len(), config.upstreams.len())
         };
-        let routes = config.routes.iter().map(|route| RouteMetrics::new(&route.name));
+        let routes =
+            config.routes.iter().map(|route| RouteMetrics::new(&route.name, Some(route.max_wait)));
         let upstreams = config.upstreams.iter();
         let heard = |name: &str| previous.upstream(name).map(|(plan, i)| plan.heard[i].clone());
         let bound = config.limits.retry_bodies;
@@ -140,15 +145,21 @@ impl Plan {
             upstreams: upstreams.map(|upstream| UpstreamMetrics::new(&upstream.name)).collect(),
             kept: same_bound.map_or_else(|| KeptBytes::new(bound), |before| before.kept.clone()),
             epoch: before.map_or_else(Instant::now, |before| before.epoch),
-            no_route: RouteMetrics::new("-"),
+            no_route: RouteMetrics::new("-", None),
             settled: before
                 .map_or_else(|| KeptBytes::new(SETTLED_ANSWERS), |before| before.settled.clone()),
             redactor: access_log.then(|| Redactor::new(&config.redact)),
             route_names: config.routes.iter().map(|route| route.name.as_str().into()).collect(),
             recent: before.map(|before| before.recent.clone()).unwrap_or_default(),
+            tracer: before.and_then(|before| before.tracer.clone()),
             config,
             instance,
         }
+    }
+
+    /// The same plan, whose requests are traced by `tracer`.
+    pub fn traced(self, tracer: Option<Arc<Tracer>>) -> Self {
+        Self { tracer, ..self }
     }
 
     /// Whether a limiter counts calls at a time, so that requests may wait for a notification of the store.

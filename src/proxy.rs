@@ -237,7 +237,11 @@ impl Proxy {
         let Some(checks) = checks else {
             let connection = match pool.at_hand() {
                 Some(connection) => connection,
-                None => pool.ready().await?,
+                None => {
+                    let ready = pool.ready().await;
+                    exchange.record.connected(pool.made);
+                    ready?
+                }
             };
             return self.send(exchange, routed, None, (&mut None, connection)).await;
         };
@@ -248,6 +252,7 @@ impl Proxy {
             limit::pace(&self.0.store, checks, &mut attempt, &mut pool).await
         };
         exchange.record.waited();
+        exchange.record.connected(pool.made);
         let (reservation, connection) = paced?;
         let way = (&mut Some(reservation), connection);
         self.send(exchange, routed, Some(checks), way).await

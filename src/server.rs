@@ -41,6 +41,7 @@ use crate::{
     log, metrics,
     overrides::Overrides,
     plan::Plan,
+    trace::{self, TraceExporter, Tracer},
 };
 use admin_connections::AdminTimeouts;
 use balancer::ConnectionBalancer;
@@ -134,7 +135,9 @@ impl Server {
         let main = new_runtime()?;
         main.block_on(async move {
             let shares = self.shares;
-            let plan = Arc::new(Plan::new(self.file.config.clone(), self.access_log));
+            let (tracer, traces) = tracer(&self.file.config)?.unzip();
+            let plan = Plan::new(self.file.config.clone(), self.access_log).traced(tracer);
+            let plan = Arc::new(plan);
             shares.log(plan.config.client.max_connections);
             let (leases, notified) = watch::channel(plan.has_leases());
             let source = StoreSource::open(&plan, notified).await?;
@@ -233,6 +236,9 @@ impl Server {
             let _ = drain_end.set(Instant::now() + limit);
             let drained = drain(&phase, &mut ends, limit).await;
             source.leave().await;
+            if let Some(traces) = traces {
+                traces.finish().await;
+            }
             drained
         })
     }
@@ -253,6 +259,13 @@ fn of_workers(
         }
     }
     all.into_iter().enumerate()
+}
+
+/// Starts the task that sends traces to the collector of `config`, if it names one.
+pub(super) fn tracer(config: &Config) -> Result<Option<(Arc<Tracer>, TraceExporter)>, ServerError> {
+    let collector = config.tracing.as_ref().map(|tracing| &tracing.collector);
+    let started = collector.map(trace::start).transpose();
+    started.map_err(|error| ServerError::System(error.into()))
 }
 
 /// Starts a thread that runs `worker`, and sends the result to `ended`. Returns the metrics of its runtime.

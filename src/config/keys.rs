@@ -23,7 +23,7 @@ pub(super) use client::{CLIENT, LIMITS, PATHS};
 pub(super) use headers::{EDITS, HEADERS};
 pub(super) use limiter::LIMITER;
 pub(super) use limits_from::LIMITS_FROM;
-pub(super) use observability::{ACCESS_LOG, LOG};
+pub(super) use observability::{ACCESS_LOG, LOG, TRACING};
 pub(super) use process::ROOT;
 pub(super) use route::ROUTE;
 pub(super) use services::{FORWARD_AUTH, SERVICES};
@@ -34,10 +34,11 @@ pub(super) use tls::{CERTIFICATE, STORE_TLS, TLS};
 pub(super) use upstream::{HEALTH, UPSTREAM};
 
 /// The sections below the top of the file, in the order of the schema.
-pub(super) const SECTIONS: [&Keys; 23] = [
+pub(super) const SECTIONS: [&Keys; 24] = [
     &ADMIN,
     &ACCESS_LOG,
     &LOG,
+    &TRACING,
     &SERVICES,
     &FORWARD_AUTH,
     &STORE,

@@ -106,6 +106,7 @@ impl ConfigReader {
             access_log,
             logs_user_agent,
             log: self.log(&root),
+            tracing: self.tracing(&root),
             drain_timeout: self.get(&root, "drain_timeout", drain_timeout, |text| {
                 span(text, Duration::ZERO, MAX_TIMEOUT)
             }),

@@ -8,6 +8,7 @@ use super::{
     limits_from::{LimitsFrom, MissingLimiter},
     services::Services,
     throttle::ThrottleConfig,
+    traces::TracingConfig,
 };
 use crate::{
     key::Cost,
@@ -58,6 +59,8 @@ pub struct Config {
     pub redact: Vec<String>,
     /// The DNS servers that resolve the names of upstreams. If empty, those of the system are used.
     pub resolver: Vec<SocketAddr>,
+    /// Traces of requests; `None` traces none.
+    pub tracing: Option<TracingConfig>,
     /// The store in which limiters keep their state.
     pub store: StoreConfig,
     /// Whether limiters limit. If false, the gateway forwards every request at once.

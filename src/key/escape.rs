@@ -32,6 +32,12 @@ pub(super) fn bounded(key: String, secret: bool) -> String {
     hashed
 }
 
+/// Returns the hash of a key, also of one that is no secret, in the form that [`shown`] returns.
+pub fn hashed(key: &str) -> String {
+    let key = if is_hash(key) { key.to_owned() } else { bounded(key.to_owned(), true) };
+    shown(&key)
+}
+
 /// Whether `text` is a hash as [`bounded`] writes it: `#` and 32 hexadecimal digits.
 pub(super) fn is_hash(text: &str) -> bool {
     let digits = text.strip_prefix('#').unwrap_or_default();

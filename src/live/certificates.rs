@@ -1,9 +1,10 @@
 //! The certificates that clients see, read again when their files change. Files that cannot be used replace nothing.
 
 use crate::{
-    config,
+    config, metrics,
     tls::{Stamp, TlsError, server},
 };
+use ::metrics::Gauge;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -21,6 +22,8 @@ struct CertificateFiles {
     /// A stamp finds what a file notification misses: symbolic links that are swapped, which is how Kubernetes updates a
     /// secret.
     stamps: Vec<Option<Stamp>>,
+    /// The ends of the certificates as metrics, which last as long as these handles.
+    _expiries: Vec<Gauge>,
 }
 
 /// Certificates that were read and are not shown yet, with the stamps of their files before they were read.
@@ -39,7 +42,8 @@ impl Certificates {
     /// [`TlsError`] names the file that cannot be used.
     pub(super) fn open(tls: Option<config::ServerTls>) -> Result<Self, TlsError> {
         let NewCertificates { stamps, config } = NewCertificates::read(&tls)?;
-        let files = Mutex::new(CertificateFiles { tls, stamps });
+        let _expiries = expiries(&tls);
+        let files = Mutex::new(CertificateFiles { tls, stamps, _expiries });
         Ok(Self { files, current: watch::Sender::new(config) })
     }
 
@@ -65,7 +69,8 @@ impl Certificates {
     /// Shows the certificates that [`Self::of`] has read for `tls` from now on.
     pub(super) fn set(&self, tls: Option<config::ServerTls>, new: Option<NewCertificates>) {
         let Some(NewCertificates { stamps, config }) = new else { return };
-        *self.files.lock() = CertificateFiles { tls, stamps };
+        let _expiries = expiries(&tls);
+        *self.files.lock() = CertificateFiles { tls, stamps, _expiries };
         self.current.send_replace(config);
     }
 
@@ -82,6 +87,7 @@ impl Certificates {
         files.stamps = stamps;
         match NewCertificates::read(&files.tls) {
             Ok(new) => {
+                files._expiries = expiries(&files.tls);
                 self.current.send_replace(new.config);
                 tracing::info!("certificates read again");
             }
@@ -104,6 +110,17 @@ impl NewCertificates {
         };
         Ok(Self { stamps, config: tls.as_ref().map(load).transpose()? })
     }
+}
+
+/// Sets the metric with the end of each certificate.
+fn expiries(tls: &Option<config::ServerTls>) -> Vec<Gauge> {
+    let pairs = tls.iter().flat_map(|tls| &tls.certificates);
+    let shown = pairs.filter_map(|pair| {
+        let gauge = metrics::certificate(&pair.cert.display().to_string());
+        gauge.set(server::expiry(pair)? as f64);
+        Some(gauge)
+    });
+    shown.collect()
 }
 
 fn stamps(tls: &Option<config::ServerTls>) -> Vec<Option<Stamp>> {

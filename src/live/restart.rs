@@ -18,6 +18,7 @@ pub(super) fn keep(running: &Config, config: &mut Config) -> Vec<&'static str> {
     kept("workers", keep_one(&running.workers, &mut config.workers));
     kept("access_log", keep_one(&running.access_log, &mut config.access_log));
     kept("log", keep_one(&running.log, &mut config.log));
+    kept("tracing", keep_collector(running, config));
     let (most, new) = (&running.client.max_connections, &mut config.client.max_connections);
     kept("client.max_connections", keep_one(most, new));
     kept("store", keep_store(&running.store, config));
@@ -30,6 +31,16 @@ fn keep_one<T: Clone + PartialEq>(running: &T, new: &mut T) -> bool {
         new.clone_from(running);
         true
     }
+}
+
+/// Keeps the collector of traces that is in use, or the lack of one. `sample` takes effect at once.
+fn keep_collector(running: &Config, config: &mut Config) -> bool {
+    let collector = |config: &Config| config.tracing.as_ref().map(|own| own.collector.clone());
+    let is_other = collector(running) != collector(config);
+    if is_other {
+        config.tracing.clone_from(&running.tracing);
+    }
+    is_other
 }
 
 /// Keeps the store that is in use. Only `on_failure` and `on_loss`, the defaults of limiters, take effect at once.
@@ -66,8 +77,8 @@ mod tests {
     #[case::an_address("listen: 127.0.0.1:1", &["listen"])]
     #[case::all(
         "listen: 127.0.0.1:1\nadmin: 127.0.0.1:2\nservices: { forward_auth: 127.0.0.1:3 }\nworkers: 77\n\
-         access_log: json\nlog: json\nclient: { max_connections: 5 }\nstore: redis://x",
-        &["listen", "admin", "services", "workers", "access_log", "log", "client.max_connections", "store"]
+         access_log: json\nlog: json\ntracing: { otlp: 'http://a:4317' }\nclient: { max_connections: 5 }\nstore: redis://x",
+        &["listen", "admin", "services", "workers", "access_log", "log", "tracing", "client.max_connections", "store"]
     )]
     #[case::what_does_not("drain_timeout: 5s\nlimiting: off\nclient: { idle_timeout: 5s }", &[])]
     fn keys_that_need_a_restart_are_named_and_kept(#[case] keys: &str, #[case] named: &[&str]) {

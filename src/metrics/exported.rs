@@ -36,6 +36,7 @@ const MAX_FILES: &str = "process_max_fds";
 const OPEN_FILES: &str = "process_open_fds";
 const CONFIG_RELOADS: &str = "paceway_config_reloads_total";
 const CONFIG_LOADED: &str = "paceway_config_loaded_timestamp_seconds";
+const SPANS: &str = "paceway_trace_spans_total";
 const LIMITS_FROM_UP: &str = "paceway_limits_from_up";
 const LIMITS_FROM_ERRORS: &str = "paceway_limits_from_errors_total";
 const LIMITS_FROM_ROWS: &str = "paceway_limits_from_rows";
@@ -133,6 +134,12 @@ pub fn config_reloads(is_ok: bool) -> Counter {
     counter!(CONFIG_RELOADS, "result" => if is_ok { "ok" } else { "error" })
 }
 
+/// Returns the counter of spans with this result: `exported`, `dropped` because the queue was full, or `failed` because the
+/// collector did not take them.
+pub fn spans(result: &'static str) -> Counter {
+    counter!(SPANS, "result" => result)
+}
+
 /// Sets the time at which the configuration in use was loaded.
 pub fn config_loaded(at: Timestamp) {
     gauge!(CONFIG_LOADED).set(at.as_millisecond() as f64 / 1e3);
@@ -192,6 +199,7 @@ fn describe() {
         "Limiters that are named and that neither the file nor a row of limits_from has."
     );
     describe_gauge!(LIMITS_FROM_LOADED, "When limits_from gave its rows last, in Unix time.");
+    describe_counter!(SPANS, "Spans of traces, by whether the collector took them.");
     describe_gauge!(CONNECTIONS, "Connections of clients, by protocol.");
     describe_counter!(CONNECTIONS_REFUSED, "Connections of clients that were ended, by reason.");
     describe_histogram!(STORE_SECONDS, Unit::Seconds, "Time of one call of the store.");

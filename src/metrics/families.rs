@@ -3,11 +3,15 @@
 use super::family::SeriesFamily;
 
 /// All of them, in the order of `/metrics`.
-pub(super) static ALL: [&SeriesFamily; 13] = [
+pub(super) static ALL: [&SeriesFamily; 17] = [
     &WAITING,
     &TUNNELS,
     &AVAILABLE,
     &RATE,
+    &CAPACITY,
+    &PERIOD,
+    &MAX_WAIT,
+    &CERTIFICATES,
     &LATE,
     &PAUSED,
     &PAUSES,
@@ -31,7 +35,23 @@ pub(super) static AVAILABLE: SeriesFamily = SeriesFamily::gauge(
 );
 pub(super) static RATE: SeriesFamily = SeriesFamily::gauge(
     "paceway_limiter_rate",
-    "Permits a second of a limiter with `rate: auto`, as learned so far.",
+    "Permits a second of a limiter, by the slowest of its rates, as it is now.",
+);
+pub(super) static CAPACITY: SeriesFamily = SeriesFamily::gauge(
+    "paceway_limiter_capacity",
+    "Permits that an unused limiter grants at once; of `concurrency` all of them.",
+);
+pub(super) static PERIOD: SeriesFamily = SeriesFamily::gauge(
+    "paceway_limiter_period_seconds",
+    "Period of the slowest rate of a limiter.",
+);
+pub(super) static MAX_WAIT: SeriesFamily = SeriesFamily::gauge(
+    "paceway_max_wait_seconds",
+    "Longest time that a request of a route waits unless it asks for another one.",
+);
+pub(super) static CERTIFICATES: SeriesFamily = SeriesFamily::gauge(
+    "paceway_certificate_expiry_timestamp_seconds",
+    "When a certificate that clients see expires, in Unix time.",
 );
 pub(super) static LATE: SeriesFamily = SeriesFamily::counter(
     "paceway_late_wakeups_total",

@@ -3,6 +3,7 @@
 use super::{families, labels::RetryResult, lines::label};
 use crate::upstream::AddressMetrics;
 use metrics::{Counter, Gauge};
+use std::time::Duration;
 
 /// Handles for one route, and its label for the metrics that workers count.
 pub struct RouteMetrics {
@@ -12,6 +13,8 @@ pub struct RouteMetrics {
     pub waiting: Gauge,
     /// Open connections of this route that were upgraded, such as WebSockets.
     pub tunnels: Gauge,
+    /// Its `max_wait`; `None` for requests without a route. Kept because the series ends with its handle.
+    _max_wait: Option<Gauge>,
 }
 
 /// Handles for one limiter, and its label for the metrics that workers count.
@@ -20,6 +23,12 @@ pub struct LimiterMetrics {
     pub(super) label: String,
     /// Permits that could be taken now, set at each scrape. `None` for a limiter that has a state for each key.
     pub available: Option<Gauge>,
+    /// The permits a second of its slowest rate. A limiter that learns its rate sets it itself; one without a rate has none.
+    pub rate: Option<Gauge>,
+    /// The period of that rate; `None` without a rate.
+    pub period: Option<Gauge>,
+    /// The permits that it grants at once when it is unused.
+    pub capacity: Gauge,
     /// Slots that were not used, because their request woke too late for them.
     pub late: Counter,
     /// The seconds that are left of its pause, set at each scrape: of the longest one of its keys.
@@ -52,9 +61,15 @@ pub struct UpstreamMetrics {
 // === impl RouteMetrics ===
 
 impl RouteMetrics {
-    /// Makes the handles for the route named `route`.
-    pub fn new(route: &str) -> Self {
+    /// Makes the handles for the route named `route`, or for requests without a route, which have no `max_wait`.
+    pub fn new(route: &str, max_wait: Option<Duration>) -> Self {
+        let max_wait = max_wait.map(|span| {
+            let gauge = families::MAX_WAIT.level(&[("route", route)]);
+            gauge.set(span.as_secs_f64());
+            gauge
+        });
         Self {
+            _max_wait: max_wait,
             label: label("route", route),
             waiting: families::WAITING.level(&[("route", route)]),
             tunnels: families::TUNNELS.level(&[("route", route)]),
@@ -70,9 +85,13 @@ impl RouteMetrics {
 // === impl LimiterMetrics ===
 
 impl LimiterMetrics {
-    /// Makes the handles for the limiter named `limiter`. `is_one` is true if the limiter has one state for all requests.
-    pub fn new(limiter: &str, is_one: bool) -> Self {
+    /// Makes the handles for the limiter named `limiter`. `is_one` is true if the limiter has one state for all requests, and
+    /// `has_rate` if it has a rate.
+    pub fn new(limiter: &str, is_one: bool, has_rate: bool) -> Self {
         Self {
+            rate: has_rate.then(|| limiter_rate(limiter)),
+            period: has_rate.then(|| families::PERIOD.level(&[("limiter", limiter)])),
+            capacity: families::CAPACITY.level(&[("limiter", limiter)]),
             label: label("limiter", limiter),
             available: is_one.then(|| families::AVAILABLE.level(&[("limiter", limiter)])),
             late: families::LATE.count(&[("limiter", limiter)]),
@@ -140,4 +159,9 @@ pub fn addresses(upstream: &str) -> AddressMetrics {
         ejected: of("ejected"),
         ejections: families::UPSTREAM_EJECTIONS.count(&[("upstream", upstream)]),
     }
+}
+
+/// Makes the handle for the end of the certificate in `file`, in Unix time.
+pub fn certificate(file: &str) -> Gauge {
+    families::CERTIFICATES.level(&[("certificate", file)])
 }

@@ -3,7 +3,7 @@
 
 use super::Plan;
 use crate::{
-    metrics::{Decisions, Outcome, Outcomes, Statuses, TimeHistogram},
+    metrics::{Decisions, LimiterCounts, Outcome, Outcomes, Statuses, TimeHistogram},
     store::Checks,
 };
 use std::{
@@ -56,6 +56,10 @@ pub(crate) struct RequestCounters {
 #[repr(align(64))]
 pub(crate) struct LimiterCounters {
     pub(crate) decisions: Decisions,
+    /// Permits with which requests were sent.
+    pub(crate) permits: AtomicU64,
+    /// The time that requests were held because of it.
+    pub(crate) wait: TimeHistogram,
 }
 
 /// The counters of one upstream in one worker.
@@ -124,6 +128,22 @@ impl RequestCounters {
     }
 }
 
+// === impl LimiterCounters ===
+
+impl LimiterCounters {
+    pub(super) fn add(&self, other: &Self) {
+        self.decisions.add(&other.decisions);
+        self.permits.fetch_add(other.permits.load(Relaxed), Relaxed);
+        self.wait.add(&other.wait);
+    }
+
+    /// The counts as `/metrics` shows them.
+    pub(super) fn into_counts(self) -> LimiterCounts {
+        let Self { decisions, permits, wait } = self;
+        LimiterCounts { decisions, permits: permits.into_inner(), wait }
+    }
+}
+
 // === impl UpstreamCounters ===
 
 impl UpstreamCounters {
@@ -143,10 +163,10 @@ impl Plan {
         all
     }
 
-    /// The decisions of the limiter with index `i`, over all workers.
-    pub(super) fn limiter_counts(&self, i: usize) -> Decisions {
-        let all = Decisions::default();
-        self.counters.iter().for_each(|own| all.add(&own.limiters[i].decisions));
+    /// The counts of the limiter with index `i`, over all workers.
+    pub(super) fn limiter_counts(&self, i: usize) -> LimiterCounters {
+        let all = LimiterCounters::default();
+        self.counters.iter().for_each(|own| all.add(&own.limiters[i]));
         all
     }
 

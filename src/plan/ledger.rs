@@ -5,12 +5,12 @@
 
 use super::{
     Plan,
-    counters::{RequestCounters, UpstreamCounters},
+    counters::{LimiterCounters, RequestCounters, UpstreamCounters},
     previous::Previous,
     service_counts::EndedServiceCounts,
     totals::ExchangeTotals,
 };
-use crate::metrics::{self, Decisions, TimeHistogram, WorkerCounts};
+use crate::metrics::{self, TimeHistogram, WorkerCounts};
 use metrics_exporter_prometheus::PrometheusHandle;
 use parking_lot::Mutex;
 use std::{collections::HashMap, mem, sync::Arc};
@@ -30,7 +30,7 @@ struct ReplacedPlans {
 #[derive(Default)]
 struct EndedCounts {
     routes: HashMap<String, RequestCounters>,
-    limiters: HashMap<String, Decisions>,
+    limiters: HashMap<String, LimiterCounters>,
     upstreams: HashMap<String, UpstreamCounters>,
     no_route: RequestCounters,
     services: EndedServiceCounts,
@@ -87,7 +87,7 @@ impl CountLedger {
             for (plan, i) in in_use.iter().filter_map(|names| names.limiter(name)) {
                 all.add(&plan.limiter_counts(i));
             }
-            (&plan.metrics, all)
+            (&plan.metrics, all.into_counts())
         });
         let upstreams = current.upstreams.iter().enumerate().map(|(i, metrics)| {
             let all = ended.upstream(&in_use, current, i);

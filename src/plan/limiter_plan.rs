@@ -2,9 +2,9 @@
 
 use super::{auto_limit::AutoLimit, previous::Previous};
 use crate::{
-    algorithm::Micros,
+    algorithm::{Algorithm, Micros},
     answer::{Policy, Quota},
-    config::{self, Config, Mode},
+    config::{self, Config, Mode, Rate},
     key::StateNames,
     limit::micros,
     metrics::{self, LimiterMetrics},
@@ -77,12 +77,15 @@ impl LimiterPlan {
             }
         });
         let checks = checks.collect();
-        let metrics = LimiterMetrics::new(&limiter.name, is_one);
+        let metrics = LimiterMetrics::new(&limiter.name, is_one, !limiter.rates.is_empty());
         let key = limiter.auto_name(prefix, instance);
         let before = previous.limiter(&limiter.name).map(|(plan, i)| &plan.limiters[i]);
         let known = before.and_then(|before| before.auto.as_ref());
         let auto =
             AutoLimit::new((limiter, is_used.cost), key, || metrics::limiter_rate(&limiter.name));
+        // A rate that is learned shows itself.
+        let is_learned = auto.as_ref().is_some_and(|auto| auto.rate().is_some());
+        describe(limiter, &metrics, is_learned);
         Self {
             limiter: limiter.clone(),
             auto: auto.map(|auto| auto.taking_over(known)),
@@ -151,6 +154,20 @@ impl LimiterPlan {
             None => policy,
         }
     }
+}
+
+/// Sets the gauges that say what the limiter grants by its configuration.
+fn describe(limiter: &config::LimiterConfig, metrics: &LimiterMetrics, is_learned: bool) {
+    let per_second = |rate: &Rate| rate.count as f64 / rate.period.as_secs_f64();
+    let slowest = limiter.rates.iter().min_by(|a, b| per_second(a).total_cmp(&per_second(b)));
+    if let (Some(rate), Some(gauge), Some(period)) = (slowest, &metrics.rate, &metrics.period) {
+        if !is_learned {
+            gauge.set(per_second(rate));
+        }
+        period.set(rate.period.as_secs_f64());
+    }
+    let capacity = limiter.algorithms.iter().map(Algorithm::limit).min();
+    metrics.capacity.set(capacity.unwrap_or_default() as f64);
 }
 
 // === impl Demand ===

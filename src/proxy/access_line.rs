@@ -2,12 +2,13 @@
 //! answer has ended, or when its client has left. No header but the host, the request id, the trace id and, if the
 //! configuration says so, the user agent is in it.
 
-use super::{Client, Proxy, request_id, validate};
+use super::{Client, Proxy, validate};
 use crate::{
     config::Service,
     metrics::Outcome,
     plan::{Plan, Redactor},
     store::Check,
+    trace::{RequestTrace, TraceId, TraceParent},
     upstream::Connection,
 };
 use http::{
@@ -30,7 +31,7 @@ const MAX_AGENT: usize = 256;
 pub(super) struct AccessLine {
     /// A worker's own, so that no line makes workers write to one cache line.
     proxy: Proxy,
-    trace_id: Option<Box<str>>,
+    trace_id: Option<TraceId>,
     client: IpAddr,
     version: Version,
     method: Method,
@@ -83,12 +84,18 @@ pub(super) fn unparsed(client: IpAddr, status: StatusCode) {
 
 impl AccessLine {
     #[cold]
-    pub(super) fn new<B>(proxy: &Proxy, client: &Client, request: &Request<B>) -> Box<Self> {
+    pub(super) fn new<B>(
+        proxy: &Proxy,
+        client: &Client,
+        request: &Request<B>,
+        trace: Option<&RequestTrace>,
+    ) -> Box<Self> {
+        let own = trace.map(RequestTrace::id);
         let (config, headers) = (&proxy.0.plan.config, request.headers());
         let agent = || headers.get(USER_AGENT).cloned();
         Box::new(Self {
             proxy: proxy.clone(),
-            trace_id: request_id::trace_id(headers).map(Into::into),
+            trace_id: own.or_else(|| Some(TraceParent::of(headers)?.trace)),
             client: client.client_ip(headers, &config.trusted_proxies),
             version: request.version(),
             method: request.method().clone(),
@@ -140,7 +147,7 @@ impl AccessLine {
         tracing::info!(
             target: "paceway::access",
             request_id = result.id.to_str().unwrap_or("-"),
-            trace_id = self.trace_id.as_deref(),
+            trace_id = self.trace_id.map(tracing::field::display),
             client = %self.client,
             protocol = self.protocol(),
             method = self.method(),

@@ -52,6 +52,9 @@ impl<'r, 'p> Attempt<'r, 'p> {
         checks: &'r Checks,
         budget: Duration,
     ) -> Self {
+        if let Some(trace) = &mut record.trace {
+            trace.asks();
+        }
         let is_at_max_waiting =
             !budget.is_zero() && proxy.0.plan.waiting.of(route) >= policy.max_waiting;
         let (until, waiting) = (None, None);
@@ -112,6 +115,25 @@ impl<'r, 'p> Attempt<'r, 'p> {
         self.record.bind(limiter, self.checks.get(check));
     }
 
+    /// Notes a decision about the limiter of a check, for the trace.
+    #[inline]
+    fn trace(&mut self, decision: &'static str, bound_by: Option<usize>, source: Option<Source>) {
+        if let Some(trace) = &mut self.record.trace {
+            let limiter = bound_by.map(|check| {
+                let check = self.indices.map_or(check, |indices| indices[check]);
+                &self.proxy.0.plan.limiters[self.policy.limiter(check)].limiter.name
+            });
+            trace.decided(decision, limiter.map(String::as_str), source.map(Source::name));
+        }
+    }
+
+    /// Notes for the trace that the limiters are asked again.
+    fn traces_another(&mut self) {
+        if let Some(trace) = &mut self.record.trace {
+            trace.asks();
+        }
+    }
+
     /// Frees the refusal of the attempt before when this one waits for a slot, and not in a queue.
     fn forget_refusal(&mut self, slot: Option<Duration>) {
         if slot.is_some()
@@ -155,11 +177,14 @@ impl<'r, 'p> Attempt<'r, 'p> {
 
     /// Logs a reservation, and keeps what its answer tells of it.
     #[inline]
-    fn sees(&mut self, outcome: &str, reservation: &Reservation) {
+    fn sees(&mut self, outcome: &'static str, reservation: &Reservation) {
         if is_logged() {
             let times = Times { wait: Some(reservation.wait), ..Times::default() };
             let (bound_by, source) = (reservation.bound_by, reservation.source);
             self.log(outcome, reservation.bound(), bound_by, source, times);
+        }
+        if self.record.trace.is_some() {
+            self.trace(outcome, Some(reservation.bound_by), Some(reservation.source));
         }
         if self.policy.tells_quota {
             self.note_quota(reservation);
@@ -317,6 +342,7 @@ impl Caller for Attempt<'_, '_> {
             let times = Times::default();
             self.log("queue", waiter.bound(), waiter.bound_by, waiter.source, times);
         }
+        self.trace("queue", Some(waiter.bound_by), Some(waiter.source));
         if !self.is_counted {
             self.is_counted = true;
             let limiter = self.policy.limiter(self.index(waiter.bound_by));
@@ -327,6 +353,7 @@ impl Caller for Attempt<'_, '_> {
 
     fn refused(&mut self, decision: Decision) -> Failure {
         let check = decision.bound_by;
+        self.trace("refuse", Some(check), Some(decision.source));
         let failure = self.refusal(decision);
         self.note(Some(check), RecentReason::refused(&failure));
         failure
@@ -335,6 +362,7 @@ impl Caller for Attempt<'_, '_> {
     fn undecided(&mut self, error: StoreError) -> Failure {
         let route = &self.proxy.0.plan.config.routes[self.route].name;
         tracing::debug!(route, %error, "undecided");
+        self.trace("undecided", None, None);
         let failure = Failure::Store(error);
         self.note(None, RecentReason::refused(&failure));
         failure
@@ -381,6 +409,11 @@ impl Caller for Attempt<'_, '_> {
     fn late(&mut self, reservation: &Reservation) {
         let limiter = self.policy.limiter(self.index(reservation.bound_by));
         self.proxy.0.plan.limiters[limiter].metrics.late.increment(1);
+        self.traces_another();
+    }
+
+    fn paused(&mut self, _: &Reservation) {
+        self.traces_another();
     }
 
     /// At the last call no time is left to wait: the request gets its permit with the next answer, or 503.
@@ -393,6 +426,7 @@ impl Caller for Attempt<'_, '_> {
             () = waiter.notified() => {}
             () = self.proxy.0.drain.last_call() => self.is_last_call = true,
         }
+        self.traces_another();
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! The body of a response: the upstream's, streamed, or our own. It never ends well when the upstream's did not.
 
 use super::{
-    access_line::AccessLine, client::DisconnectWatch, read_ahead::ReadAhead, settling::Settling,
+    client::DisconnectWatch, read_ahead::ReadAhead, record::AnswerEnd, settling::Settling,
 };
 use crate::{
     limit::Reservation,
@@ -42,14 +42,14 @@ enum BodySource {
     ReadAhead(Box<ReadAheadBody>),
     /// Another body, which says the true cost of its request.
     Settling(Box<SettlingBody>),
-    /// Another body, whose end writes an access line.
+    /// Another body, whose end writes an access line and a trace.
     Logged(Box<LoggedBody>),
 }
 
 #[derive(Debug)]
 struct LoggedBody {
     body: Body,
-    line: Box<AccessLine>,
+    end: AnswerEnd,
 }
 
 #[derive(Debug)]
@@ -118,9 +118,9 @@ impl Body {
         Self(BodySource::Settling(Box::new(SettlingBody { body: self, settling })))
     }
 
-    /// The same body, at whose end `line` is written.
-    pub(super) fn logged(self, line: Box<AccessLine>) -> Self {
-        Self(BodySource::Logged(Box::new(LoggedBody { body: self, line })))
+    /// The same body, at whose end the access line and the trace are written.
+    pub(super) fn logged(self, end: AnswerEnd) -> Self {
+        Self(BodySource::Logged(Box::new(LoggedBody { body: self, end })))
     }
 
     /// The number of its bytes, if all of them are there.
@@ -225,7 +225,7 @@ impl LoggedBody {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
         if let Some(Ok(frame)) = &frame {
-            self.line.sent += frame.data_ref().map_or(0, |data| data.len() as u64);
+            self.end.sent(frame.data_ref().map_or(0, Bytes::len));
         }
         Poll::Ready(frame)
     }

@@ -16,6 +16,16 @@ pub(super) struct FirstConnection<'a> {
     since: Instant,
     /// The connection that is being made while the store decides, if none was open.
     ahead: Option<PendingConnection>,
+    /// The connection that was made last, or that failed.
+    pub(super) made: Option<MadeConnection>,
+}
+
+/// A connection that was made, or that failed.
+#[derive(Clone, Copy)]
+pub(super) struct MadeConnection {
+    /// When it was begun, and when it was ready.
+    pub(super) times: (Instant, Instant),
+    pub(super) is_made: bool,
 }
 
 /// The upstream of a second attempt, which takes a fresh connection.
@@ -31,12 +41,12 @@ impl<'a> FirstConnection<'a> {
     /// The connection of an attempt that began at `since`. Begins to connect if no connection is open, so that it is made
     /// while the store decides.
     pub(super) fn new(upstream: &'a Pool, since: Instant) -> Self {
-        Self { upstream, since, ahead: upstream.connect_ahead() }
+        Self { upstream, since, ahead: upstream.connect_ahead(), made: None }
     }
 
     /// Connects only shortly before the slot, which is not near.
     pub(super) fn later(upstream: &'a Pool) -> Self {
-        Self { upstream, since: Instant::now(), ahead: None }
+        Self { upstream, since: Instant::now(), ahead: None, made: None }
     }
 }
 
@@ -53,10 +63,12 @@ impl Callee for FirstConnection<'_> {
     }
 
     async fn ready(&mut self) -> Result<Connection, Failure> {
-        let connection = match self.ahead.take() {
-            Some(ahead) => self.upstream.connection_ahead(ahead).await,
-            None => self.upstream.connection().await,
+        let (from, connection) = match self.ahead.take() {
+            Some(ahead) => (self.since, self.upstream.connection_ahead(ahead).await),
+            None => (Instant::now(), self.upstream.connection().await),
         };
+        let is_made = connection.is_ok();
+        self.made = Some(MadeConnection { times: (from, Instant::now()), is_made });
         connection.map_err(Failure::Upstream)
     }
 

@@ -12,7 +12,7 @@ use crate::{
     config,
     limit::Reservation,
     plan::RoutePolicy,
-    store::Checks,
+    store::{Check, Checks},
     throttle::ThrottleRules,
     upstream::{
         self, Connection, Replay, Sent, Target, Upload, UploadControl, UploadError, UpstreamError,
@@ -21,7 +21,7 @@ use crate::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version};
 use http_body::Body as _;
-use std::{mem, time::Duration};
+use std::{mem, sync::atomic::Ordering::Relaxed, time::Duration};
 use tokio::time::Instant;
 
 /// The times that a request was sent, if it was sent more than once.
@@ -84,9 +84,10 @@ impl Proxy {
         let mut outgoing = Outgoing { added: &mut added, version, upload, replay };
         if let Some(reservation) = reservation {
             reservation.spend();
+            self.spent(routed.policy, reservation.checks(), None);
         }
         record.sent();
-        record.sent_on(&connection);
+        record.sent_on(&connection, routed.request.headers_mut());
         // As in `attempt`, whose future would cost each request copies of its response.
         let hears = (version == Version::HTTP_11).then_some(*client);
         let mut started = Instant::now();
@@ -128,6 +129,19 @@ impl Proxy {
         self.pass_on(exchange, routed, (&outgoing, upgrade), (response, seen), kept)
     }
 
+    /// Counts the permits with which a request is sent. `indices` are those of its checks among those of the route; `None` if
+    /// it has all of them.
+    #[inline]
+    pub(super) fn spent(&self, policy: &RoutePolicy, checks: &[Check], indices: Option<&[usize]>) {
+        for (i, check) in checks.iter().enumerate() {
+            // A limiter with several rates has a check for each.
+            if let (limiter, 0) = policy.owner(indices.map_or(i, |indices| indices[i])) {
+                let cost = u64::try_from(check.cost).unwrap_or_default();
+                self.own().limiters[limiter].permits.fetch_add(cost, Relaxed);
+            }
+        }
+    }
+
     /// Makes one attempt: sends the request on `connection`, and waits for the head of the response.
     pub(super) async fn attempt(
         &self,
@@ -139,7 +153,7 @@ impl Proxy {
     ) -> Result<(Response<upstream::ResponseBody>, HeaderFlags, AttemptTimes), UpstreamError> {
         let Exchange { record, client, .. } = exchange;
         let hears = (outgoing.version == Version::HTTP_11).then_some(*client);
-        record.sent_on(&connection);
+        record.sent_on(&connection, routed.request.headers_mut());
         let mut started = Instant::now();
         let Outgoing { added, upload, replay, .. } = outgoing;
         let inform = interim::pass(hears, upload);
@@ -166,6 +180,9 @@ impl Proxy {
     ) -> AttemptTimes {
         let took = sent.elapsed();
         record.took(took);
+        if let Some(trace) = &mut record.trace {
+            trace.answered(status);
+        }
         let own = &self.own().upstreams[routed.policy.upstream];
         own.seconds.record(took);
         own.statuses.count(status);

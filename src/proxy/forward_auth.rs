@@ -120,6 +120,7 @@ impl Proxy {
         exchange.record.waited();
         let (reservation, ()) = paced?;
         exchange.record.sent();
+        self.spent(routed.policy, reservation.checks(), None);
         let leases = reservation.leave();
         Ok(leases.iter().filter_map(|(check, grant)| self.lease(check, *grant)).collect())
     }

@@ -3,15 +3,18 @@
 use super::{
     Body, Client, Proxy,
     access_line::{self, AccessLine, LoggedResult},
+    connecting::MadeConnection,
     quota_left::QuotaLeft,
     request_id::X_REQUEST_ID,
 };
 use crate::{
     answer::Failure,
     config::Service,
+    key,
     metrics::Outcome,
-    plan::{Plan, WorkerCounters},
+    plan::{LimiterCounters, Plan, WorkerCounters},
     store::Check,
+    trace::{RequestEnd, RequestTrace},
     upstream::Connection,
 };
 use bytes::Bytes;
@@ -24,6 +27,8 @@ const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 pub(super) struct Record<'a> {
     plan: &'a Plan,
     counters: &'a WorkerCounters,
+    /// The counters of the limiters, which services share.
+    limiters: &'a [LimiterCounters],
     /// The `X-Request-Id` of the request, kept or made.
     pub(super) id: HeaderValue,
     /// The index of its route, once it is known.
@@ -47,6 +52,15 @@ pub(super) struct Record<'a> {
     /// The level of the limiter that bound it, if each answer has that.
     pub(super) quota: Option<Box<QuotaLeft>>,
     line: Option<Box<AccessLine>>,
+    /// Its trace, if it is traced.
+    pub(super) trace: Option<Box<RequestTrace>>,
+}
+
+/// The parts of a record that last until the body of the answer has ended: both are written when they are dropped.
+#[derive(Debug)]
+pub(super) struct AnswerEnd {
+    line: Option<Box<AccessLine>>,
+    trace: Option<Box<RequestTrace>>,
 }
 
 /// The outcome of a request that the upstream has answered.
@@ -76,9 +90,15 @@ impl<'a> Record<'a> {
         request: &Request<B>,
     ) -> Self {
         let plan = &*proxy.0.plan;
+        let trace = plan.tracer.as_ref().and_then(|tracer| {
+            let sample = plan.config.tracing.as_ref().map(|tracing| tracing.sample);
+            tracer.begin(sample.unwrap_or_default(), request.method(), request.headers())
+        });
+        let line = || AccessLine::new(proxy, client, request, trace.as_deref());
         Self {
             plan,
             counters: proxy.own(),
+            limiters: &proxy.own().limiters,
             id,
             route: None,
             started: Instant::now(),
@@ -92,7 +112,8 @@ impl<'a> Record<'a> {
             upstream: None,
             attempts: 1,
             quota: None,
-            line: plan.redactor.is_some().then(|| AccessLine::new(proxy, client, request)),
+            line: plan.redactor.is_some().then(line),
+            trace,
         }
     }
 
@@ -107,7 +128,16 @@ impl<'a> Record<'a> {
     /// Ends the wait of the request, and adds it to the sum of its waits.
     pub(super) fn waited(&mut self) {
         if let Some(since) = self.waits_since.take() {
-            self.wait += since.elapsed();
+            let wait = since.elapsed();
+            self.wait += wait;
+            if let Some(bound) = self.bound {
+                self.limiters[bound].wait.record(wait);
+            }
+            if let Some(trace) = &mut self.trace {
+                let limiters = &self.plan.limiters;
+                let bound = self.bound.map(|limiter| limiters[limiter].limiter.name.as_str());
+                trace.waited(since, bound);
+            }
         }
     }
 
@@ -117,12 +147,26 @@ impl<'a> Record<'a> {
         if let (Some(line), Some(check)) = (&mut self.line, check) {
             line.charged(limiter, check);
         }
+        if let (Some(trace), Some(check)) = (&mut self.trace, check) {
+            let key = self.plan.limiters[limiter].key_in(&check.key).flatten();
+            trace.bind(key.map(key::hashed));
+        }
     }
 
-    /// Notes the connection on which the request is sent, for the access line.
-    pub(super) fn sent_on(&mut self, connection: &Connection) {
+    /// Notes the connection on which a request with these headers is sent, for the access line and the trace.
+    pub(super) fn sent_on(&mut self, connection: &Connection, headers: &mut HeaderMap) {
         if let Some(line) = &mut self.line {
             line.sent_on(connection);
+        }
+        if let Some(trace) = &mut self.trace {
+            trace.sends(headers, connection.peer());
+        }
+    }
+
+    /// Notes that a connection to the upstream was made, or that it failed.
+    pub(super) fn connected(&mut self, made: Option<MadeConnection>) {
+        if let (Some(trace), Some(made)) = (&mut self.trace, made) {
+            trace.connected(made.times, made.is_made);
         }
     }
 
@@ -182,20 +226,46 @@ impl<'a> Record<'a> {
         self.outcome = forwarded(self.wait, self.observed);
     }
 
-    /// The access line of an answer with this body, which is written when the body has ended; `None` if the body is whole,
-    /// or if no line is written.
-    pub(super) fn line_of(&mut self, body: &Body) -> Option<Box<AccessLine>> {
-        let mut line = self.line.take()?;
-        match body.whole_len() {
-            Some(bytes) => {
-                line.sends_whole(bytes);
-                self.line = Some(line);
-                None
-            }
-            None => {
-                line.result = Some(self.result());
-                Some(line)
-            }
+    /// The parts of the record of an answer with this body that are written when the body has ended; `None` if the body is
+    /// whole, or if nothing is written.
+    #[inline]
+    pub(super) fn ending(&mut self, body: &Body) -> Option<AnswerEnd> {
+        match self.line.is_some() || self.trace.is_some() {
+            true => self.ending_with(body),
+            false => None,
+        }
+    }
+
+    #[cold]
+    fn ending_with(&mut self, body: &Body) -> Option<AnswerEnd> {
+        let Some(bytes) = body.whole_len() else { return Some(self.end()) };
+        if let Some(line) = &mut self.line {
+            line.sends_whole(bytes);
+        }
+        None
+    }
+
+    /// Ends the record for the access line and the trace.
+    #[cold]
+    fn end(&mut self) -> AnswerEnd {
+        let (mut line, mut trace) = (self.line.take(), self.trace.take());
+        if let Some(line) = &mut line {
+            line.result = Some(self.result());
+        }
+        if let Some(trace) = &mut trace {
+            trace.result(self.traced());
+        }
+        AnswerEnd { line, trace }
+    }
+
+    fn traced(&self) -> RequestEnd {
+        let limiter = self.bound.map(|limiter| self.plan.limiters[limiter].limiter.name.clone());
+        RequestEnd {
+            route: self.route.map(|route| self.plan.config.routes[route].name.clone()),
+            limiter,
+            outcome: self.outcome.name(),
+            status: self.status,
+            id: self.id.to_str().unwrap_or("-").to_owned(),
         }
     }
 
@@ -237,8 +307,27 @@ impl Drop for Record<'_> {
             let spent = self.started.elapsed().saturating_sub(self.wait + upstream);
             self.counters.overhead.0.record(spent);
         }
-        if let Some(mut line) = self.line.take() {
-            line.result = Some(self.result());
+        if self.line.is_some() || self.trace.is_some() {
+            drop(self.end());
+        }
+    }
+}
+
+// === impl AnswerEnd ===
+
+impl AnswerEnd {
+    /// Notes bytes of the body that were handed to the client's connection.
+    pub(super) fn sent(&mut self, bytes: usize) {
+        if let Some(line) = &mut self.line {
+            line.sent += bytes as u64;
+        }
+    }
+}
+
+impl Drop for AnswerEnd {
+    fn drop(&mut self) {
+        if let Some(trace) = self.trace.take() {
+            trace.end();
         }
     }
 }

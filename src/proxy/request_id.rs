@@ -1,5 +1,4 @@
-//! The identity of a request: its `X-Request-Id`, kept or made, and the trace that it is part of (W3C Trace Context).
-//! Both are names, not secrets.
+//! The identity of a request: its `X-Request-Id`, kept or made. It is a name, not a secret.
 
 use crate::upstream::headers::HeaderFlags;
 use bytes::Bytes;
@@ -9,7 +8,6 @@ use std::hash::{BuildHasher, RandomState};
 
 /// The header with the request's id. It is sent to the upstream, returned to the client, and written to the log.
 pub(super) static X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const MAX_ID: usize = 128;
 /// The digits of an id that the gateway makes: 32 hex digits are 128 bits.
 const DIGITS: usize = 2 * HALF;
@@ -105,38 +103,11 @@ fn is_sane(id: &[u8]) -> bool {
     (1..=MAX_ID).contains(&id.len()) && id.iter().all(is_plain)
 }
 
-/// Returns the trace-id of a valid `traceparent` (W3C Trace Context section 3.2).
-pub(super) fn trace_id(headers: &HeaderMap) -> Option<&str> {
-    let mut all = headers.get_all(TRACEPARENT).iter();
-    let (Some(value), None) = (all.next(), all.next()) else { return None };
-    let value = value.to_str().ok()?;
-    let mut parts = value.splitn(4, '-');
-    let (version, trace, parent) = (parts.next()?, parts.next()?, parts.next()?);
-    let flags = parts.next()?;
-    let is_hex = |text: &str, length| {
-        let digits = text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        text.len() == length && digits
-    };
-    let is_some = |text: &str| text.bytes().any(|byte| byte != b'0');
-    // Later versions may have more fields after the flags.
-    let flags = if version == "00" { flags } else { flags.split('-').next()? };
-    let is_valid = is_hex(version, 2)
-        && version != "ff"
-        && is_hex(trace, 32)
-        && is_some(trace)
-        && is_hex(parent, 16)
-        && is_some(parent)
-        && is_hex(flags, 2);
-    is_valid.then_some(trace)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use rstest::rstest;
     use std::collections::HashSet;
-
-    const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
     #[test]
     fn made_ids_differ() {
@@ -176,25 +147,5 @@ mod tests {
             assert_eq!(id == value(&longest), kept);
             assert_eq!(headers.contains_key(&X_REQUEST_ID), kept);
         }
-    }
-
-    #[rstest]
-    #[case::usual(&["00-TRACE-00f067aa0ba902b7-01"], true)]
-    #[case::later_version(&["cc-TRACE-00f067aa0ba902b7-01-what-comes"], true)]
-    #[case::more_in_this_version(&["00-TRACE-00f067aa0ba902b7-01-what"], false)]
-    #[case::no_version(&["ff-TRACE-00f067aa0ba902b7-01"], false)]
-    #[case::no_parent(&["00-TRACE-0000000000000000-01"], false)]
-    #[case::no_trace(&["00-00000000000000000000000000000000-00f067aa0ba902b7-01"], false)]
-    #[case::capitals(&["00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01"], false)]
-    #[case::short(&["00-TRACE-00f067aa0ba902b7"], false)]
-    #[case::twice(&["00-TRACE-00f067aa0ba902b7-01", "00-TRACE-00f067aa0ba902b7-01"], false)]
-    #[case::none(&[], false)]
-    fn trace_ids(#[case] sent: &[&str], #[case] valid: bool) {
-        let mut headers = HeaderMap::new();
-        for value in sent {
-            let value = value.replace("TRACE", TRACE);
-            headers.append(TRACEPARENT, HeaderValue::from_str(&value).unwrap());
-        }
-        assert_eq!(trace_id(&headers), valid.then_some(TRACE));
     }
 }

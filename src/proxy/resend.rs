@@ -44,7 +44,7 @@ impl Proxy {
         // If the upstream has seen nothing of the request, the second attempt gets no time of its own.
         let from = if again.is_seen() { now } else { *started };
         *started += now - failed_at;
-        record.sent_on(&connection);
+        record.sent_on(&connection, routed.request.headers_mut());
         again.send(connection, routed.request, added, (from, replay), inform).await
     }
 
@@ -77,6 +77,7 @@ impl Proxy {
         let paced = limit::pace(&self.0.store, &checks, &mut attempt, &mut pool).await;
         let (mut reservation, connection) = paced?;
         reservation.spend();
+        self.spent(routed.policy, reservation.checks(), Some(&indices));
         Ok(connection)
     }
 }

@@ -16,11 +16,11 @@ pub enum Ending {
     ClientGone,
 }
 
-/// The same answer, whose end writes the access line.
+/// The same answer, whose end writes the access line and the trace.
 #[inline]
 fn logged(response: Response<Body>, exchange: &mut Exchange<'_>) -> Response<Body> {
-    match exchange.record.line_of(response.body()) {
-        Some(line) => response.map(|body| body.logged(line)),
+    match exchange.record.ending(response.body()) {
+        Some(end) => response.map(|body| body.logged(end)),
         None => response,
     }
 }

@@ -131,6 +131,7 @@ impl Proxy {
         let paced = limit::pace(&self.0.store, checks, &mut attempt, &mut pool).await;
         drop(attempt);
         exchange.record.waited();
+        exchange.record.connected(pool.made);
         let (mut reservation, connection) = match (paced, kept) {
             (Ok(paced), _) => paced,
             (Err(_), Some(received)) => {
@@ -153,6 +154,7 @@ impl Proxy {
         }
         outgoing.replay = self.keep_body(routed);
         reservation.spend();
+        self.spent(routed.policy, reservation.checks(), None);
         exchange.record.attempts += 1;
         match self.attempt(exchange, routed, outgoing, Some(&reservation), connection).await {
             Ok((response, seen, times)) => {

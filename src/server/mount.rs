@@ -5,6 +5,7 @@ use super::{
     descriptors::{self, Shares},
     error::ServerError,
     source::StoreSource,
+    tracer,
 };
 use crate::{
     config::Config,
@@ -39,7 +40,9 @@ impl Proxy {
             );
         }
         let shares = Shares::of(descriptors::raise(), &config);
-        let plan = Arc::new(Plan::new(config, false));
+        // Its task ends with the last plan.
+        let tracer = tracer(&config)?.map(|(tracer, _)| tracer);
+        let plan = Arc::new(Plan::new(config, false).traced(tracer));
         let source = StoreSource::open(&plan, watch::channel(plan.has_leases()).1).await?;
         let sockets = Sockets::new(shares.upstreams);
         let clusters = live::clusters(&plan.config, &sockets, None)?;

@@ -14,6 +14,7 @@ use std::{
     sync::Arc,
 };
 use webpki::EndEntityCert;
+use x509_cert::{Certificate, der::Decode};
 
 /// The protocols that the gateway offers inside TLS, the preferred one first (ALPN, RFC 7301).
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
@@ -53,6 +54,13 @@ pub fn config(pairs: &[KeyPair], client_ca: Option<&Path>) -> Result<ServerConfi
     let mut config = builder.with_cert_resolver(Arc::new(shown));
     config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).into();
     Ok(config)
+}
+
+/// Returns when the certificate of `pair` expires, in seconds of Unix time; `None` if it cannot be read.
+pub fn expiry(pair: &KeyPair) -> Option<u64> {
+    let chain = certificates(&pair.cert).ok()?;
+    let certificate = Certificate::from_der(chain.first()?).ok()?;
+    Some(certificate.tbs_certificate.validity.not_after.to_unix_duration().as_secs())
 }
 
 /// Returns the files that [`config`] reads, so that a change of one of them can be noticed.
@@ -146,6 +154,20 @@ mod tests {
         let all = ServedCertificates::load(&pairs, &aws_lc_rs::default_provider()).unwrap();
         let expected = pairs[shown].load().unwrap().0;
         assert_eq!(all.find(name).cert, expected);
+    }
+
+    #[test]
+    fn the_end_of_a_certificate_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("a");
+        let mut parameters = rcgen::CertificateParams::new(["a.example".to_owned()]).unwrap();
+        parameters.not_after = rcgen::date_time_ymd(2031, 5, 6);
+        let key = rcgen::KeyPair::generate().unwrap();
+        let made = parameters.self_signed(&key).unwrap();
+        fs::write(&file, made.pem()).unwrap();
+        let pair = |cert: &Path| KeyPair { cert: cert.to_owned(), key: cert.to_owned() };
+        assert_eq!(expiry(&pair(&file)), Some(1_935_792_000));
+        assert_eq!(expiry(&pair(&directory.path().join("b"))), None);
     }
 
     #[test]

@@ -35,12 +35,34 @@ fn alerts_are_rules_and_fire_for_faults_of_the_store() {
     let [alerts, tests] = ["alerts.yaml", "tests.yaml"].map(|name| dir.path().join(name));
     // Their words may change.
     let text = read(ALERTS);
-    let rules = text.lines().filter(|line| !line.trim_start().starts_with("description:"));
+    let is_free = |line: &&str| {
+        ["description:", "runbook_url:"].iter().any(|key| line.trim_start().starts_with(key))
+    };
+    let rules = text.lines().filter(|line| !is_free(line));
     let rules: Vec<_> = rules.collect();
     fs::write(&alerts, rules.join("\n")).expect("a file");
     let asked = read("tests/it/alerts.yaml").replace("ALERTS", &alerts.display().to_string());
     fs::write(&tests, asked).expect("a file");
     assert_success(&promtool(&["test", "rules"], &tests));
+}
+
+#[test]
+fn each_alert_leads_to_its_section() {
+    let (text, page) = (read(ALERTS), read("docs/alerts.md"));
+    let sections: BTreeSet<_> =
+        page.lines().filter_map(|line| line.strip_prefix("## ")).map(str::to_lowercase).collect();
+    let after = |key: &'static str| {
+        let values = text.lines().filter_map(move |line| line.trim_start().strip_prefix(key));
+        values.map(str::trim).collect::<Vec<_>>()
+    };
+    let (names, links) = (after("- alert:"), after("runbook_url:"));
+    assert_eq!(names.len(), links.len(), "each alert has a runbook");
+    for (name, link) in names.iter().zip(links) {
+        let (page, section) = link.rsplit_once('#').expect("a section");
+        assert!(page.ends_with("/docs/alerts.md"), "{page}");
+        assert_eq!(section, name.to_lowercase());
+        assert!(sections.contains(section), "docs/alerts.md has no section {name}");
+    }
 }
 
 fn named(text: &str) -> BTreeSet<&str> {

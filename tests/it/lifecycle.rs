@@ -297,7 +297,18 @@ async fn vendor() -> Upstream {
 type Labels = [(&'static str, &'static str)];
 
 /// The metrics of the contract that have a meaning now, with their types and labels.
-pub(crate) const METRICS: [(&str, &str, &[&str]); 36] = [
+pub(crate) const METRICS: [(&str, &str, &[&str]); 47] = [
+    ("paceway_granted_permits_total", "counter", &["limiter"]),
+    ("paceway_limiter_wait_seconds", "histogram", &["limiter"]),
+    ("paceway_limiter_rate", "gauge", &["limiter"]),
+    ("paceway_limiter_capacity", "gauge", &["limiter"]),
+    ("paceway_limiter_period_seconds", "gauge", &["limiter"]),
+    ("paceway_max_wait_seconds", "gauge", &["route"]),
+    ("process_cpu_seconds_total", "counter", &[]),
+    ("process_resident_memory_bytes", "gauge", &[]),
+    ("process_virtual_memory_bytes", "gauge", &[]),
+    ("process_threads", "gauge", &[]),
+    ("process_start_time_seconds", "gauge", &[]),
     ("paceway_requests_total", "counter", &["outcome", "route"]),
     ("paceway_decisions_total", "counter", &["decision", "limiter", "source"]),
     ("paceway_late_wakeups_total", "counter", &["limiter"]),
@@ -335,9 +346,10 @@ pub(crate) const METRICS: [(&str, &str, &[&str]); 36] = [
     ("paceway_config_info", "gauge", &["hash"]),
     ("paceway_build_info", "gauge", &["version"]),
 ];
-/// The metrics that appear only with the keys that they are for, `rate: auto` and `limits_from`.
-pub(crate) const OPTIONAL_METRICS: [&str; 7] = [
-    "paceway_limiter_rate",
+/// The metrics that appear only with the keys that they are for, such as `tracing`.
+pub(crate) const OPTIONAL_METRICS: [&str; 8] = [
+    "paceway_trace_spans_total",
+    "paceway_certificate_expiry_timestamp_seconds",
     "paceway_limits_from_up",
     "paceway_limits_from_errors_total",
     "paceway_limits_from_loaded_timestamp_seconds",

@@ -45,3 +45,54 @@ pub(in crate::config) const LOG: Keys = Keys {
         elsewhere("level", "the level is that of the environment variable `PACEWAY_LOG`"),
     ],
 };
+
+pub(in crate::config) const TRACING: Keys = Keys {
+    name: "tracing",
+    meaning: "Traces of requests, which an OpenTelemetry collector receives.",
+    rules: r##""required": ["otlp"]"##,
+    specs: &[
+        KeySpec {
+            name: "otlp",
+            algorithms: "",
+            kind: "URL",
+            default: "required",
+            meaning: "the collector: `http://HOST:4317` for gRPC (`https` for TLS), `http://HOST:4318` for HTTP",
+            schema: r##""type": "string",
+"pattern": "^https?://[^@?]+$|\\$\\{",
+"examples": ["http://collector:4317", "http://collector:4318/v1/traces"]"##,
+        },
+        KeySpec {
+            name: "protocol",
+            algorithms: "",
+            kind: "`grpc` `http`",
+            default: "`http` for port 4318 or a URL with a path, otherwise `grpc`",
+            meaning: "the protocol of the collector: OTLP over gRPC, or over HTTP with protobuf",
+            schema: r##""anyOf": [{ "enum": ["grpc", "http", null] }, { "$ref": "#/$defs/variable" }]"##,
+        },
+        KeySpec {
+            name: "sample",
+            algorithms: "",
+            kind: "number, 0 to 1",
+            default: "`0.01`",
+            meaning: "the part of the requests without a `traceparent` that is traced. A request with one is traced if its \
+                      sender records it",
+            schema: r##""default": 0.01,
+"type": ["number", "string", "null"],
+"minimum": 0,
+"maximum": 1,
+"pattern": "^(0|1|0?\\.[0-9]+|[01]\\.[0-9]*)$|\\$\\{",
+"examples": [0.01, 1]"##,
+        },
+    ],
+    others: &[
+        meant("endpoint", &["otlp"]),
+        meant("url", &["otlp"]),
+        meant("collector", &["otlp"]),
+        meant("ratio", &["sample"]),
+        meant("sampling", &["sample"]),
+        elsewhere(
+            "headers",
+            "headers are those of the environment variable OTEL_EXPORTER_OTLP_HEADERS",
+        ),
+    ],
+};

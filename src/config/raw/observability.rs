@@ -1,9 +1,10 @@
-//! Reads `access_log` and `log`: a format, or a section with it.
+//! Reads `access_log` and `log`, a format or a section with it, and `tracing`.
 
 use crate::config::{
-    keys::{ACCESS_LOG, Keys, LOG},
-    reader::{ConfigReader, ConfigSection},
+    keys::{ACCESS_LOG, Keys, LOG, TRACING},
+    reader::{ConfigReader, ConfigSection, join},
     settings::{AccessLog, EventFormat},
+    traces::{CollectorUrl, OtlpProtocol, SampleRatio, TracingConfig},
     yaml::YamlValue,
 };
 
@@ -28,6 +29,21 @@ impl ConfigReader {
             Some(section) => self.one_of(&section, "format", &formats),
             None => self.one_of(root, "log", &formats),
         }
+    }
+
+    /// The collector of traces, and the requests that are traced.
+    pub(super) fn tracing(&mut self, root: &ConfigSection<'_>) -> Option<TracingConfig> {
+        let section = self.section(&root.get("tracing")?, &TRACING)?;
+        let protocols = [("grpc", OtlpProtocol::Grpc), ("http", OtlpProtocol::Http)];
+        let protocol = self.one_of(&section, "protocol", &protocols);
+        let sample = self.get(&section, "sample", SampleRatio::default(), SampleRatio::parse);
+        let Some(field) = section.get("otlp") else {
+            let reason = "is missing, as in `otlp: http://collector:4317`";
+            self.note(section.place, &join(&section.path, "otlp"), reason);
+            return None;
+        };
+        let collector = self.scalar(&field, |text| CollectorUrl::parse(text, protocol))?;
+        Some(TracingConfig { collector, sample })
     }
 
     /// The section at `key`, if its value is one and not a single word.

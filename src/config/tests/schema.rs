@@ -21,6 +21,7 @@ fn schema_and_parser_know_the_same_keys() {
     defined("/$defs/log", &keys::LOG);
     defined("/$defs/services", &keys::SERVICES);
     defined("/$defs/forward_auth", &keys::FORWARD_AUTH);
+    defined("/$defs/tracing", &keys::TRACING);
     defined("/$defs/store", &keys::STORE);
     defined("/$defs/store_tls", &keys::STORE_TLS);
     defined("/$defs/upstream", &keys::UPSTREAM);

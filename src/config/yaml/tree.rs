@@ -176,6 +176,8 @@ fn is_measure(path: &str) -> bool {
         "log",
         "format",
         "user_agent",
+        "sample",
+        "protocol",
     ];
     let path = path.trim_end_matches(|c: char| c == ']' || c == '[' || c.is_ascii_digit());
     let key = path.rsplit('.').next().unwrap_or_default();
