@@ -30,7 +30,9 @@ pub use limit_row::LimitRow;
 pub use limiter::{AutoRule, Charge, FailurePolicy, LimiterConfig, Mode, Scope};
 pub use limits_from::{DatabaseKind, DatabaseUrl, LimitsFrom, MissingLimiter};
 pub use mistake::{ConfigError, Mistake, Position};
-pub use services::{ForwardAuthConfig, OriginalRequest, Service, ServiceListener, Services};
+pub use services::{
+    DescriptorRule, ForwardAuthConfig, OriginalRequest, Service, ServiceListener, Services,
+};
 pub use settings::{AccessLog, Config, EventFormat, Route, StoreConfig, Upstream};
 pub use throttle::{PausedLimiters, RetryConfig, ThrottleConfig};
 pub use traces::{CollectorUrl, OtlpProtocol, SampleRatio, TracingConfig};

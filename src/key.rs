@@ -62,7 +62,13 @@ pub struct Parts<'a> {
     pub paths: Paths,
     /// The path of the route, if it is a template: it names the parameters that keys can have.
     pub template: Option<&'a PathTemplate>,
+    /// The descriptor in place of a request, if Envoy asks.
+    pub descriptor: Option<Descriptor<'a>>,
 }
+
+/// The keys of a descriptor of Envoy, each with its value.
+#[derive(Debug, Clone, Copy)]
+pub struct Descriptor<'a>(pub &'a [(&'a str, &'a str)]);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum TemplatePiece {

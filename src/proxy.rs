@@ -14,6 +14,7 @@ mod forward_auth;
 mod interim;
 mod original;
 mod quota_left;
+mod rate_limit;
 mod read_ahead;
 mod record;
 mod refusal;
@@ -276,6 +277,7 @@ impl Proxy {
             body,
             paths: config.paths,
             template: config.routes[routed.route].path.template().map(|template| &**template),
+            descriptor: None,
         };
         let checks = routed.policy.checks(&self.0.plan.limiters, parts);
         checks.map_err(|why| Failure::BadRequest(why.into()))

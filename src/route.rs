@@ -111,6 +111,7 @@ impl Table {
             match &route.path {
                 PathRule::Suffix(suffix) if folds => table.place(&suffix.folded()).push(candidate),
                 PathRule::Suffix(suffix) => table.place(suffix).push(candidate),
+                PathRule::Descriptor => {}
                 PathRule::Template(template) => {
                     let trie = table.templates.get_or_insert_with(|| TemplateTrie::new().into());
                     match folds {

@@ -209,6 +209,7 @@ impl Server {
                 listen = %self.listen,
                 admin = %self.admin_address,
                 forward_auth = address(Service::ForwardAuth),
+                envoy_rate_limit = address(Service::EnvoyRateLimit),
                 workers = live.plan().config.workers,
                 version = env!("CARGO_PKG_VERSION"),
                 "listening"

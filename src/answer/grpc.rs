@@ -5,7 +5,8 @@ use super::Failure;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode, Version, header::CONTENT_TYPE};
 
-const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+/// The type of a gRPC message.
+pub(crate) const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 /// The time that a client waits before it retries by itself, ms (gRFC A6).
@@ -54,6 +55,8 @@ fn code(status: StatusCode) -> u16 {
         404 | 501 => 12,
         // DEADLINE_EXCEEDED
         408 | 504 => 4,
+        // UNAUTHENTICATED
+        401 => 16,
         // RESOURCE_EXHAUSTED
         429 => 8,
         // UNAVAILABLE

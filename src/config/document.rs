@@ -29,6 +29,7 @@ impl Document {
         hide(self.root.value_mut("admin"));
         if let Some(services) = self.root.value_mut("services") {
             hide(services.value_mut("forward_auth"));
+            hide(services.value_mut("envoy_rate_limit"));
         }
         self
     }

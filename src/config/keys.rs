@@ -3,6 +3,7 @@
 
 mod admin;
 mod charge;
+mod descriptors;
 mod client;
 mod headers;
 mod limiter;
@@ -20,13 +21,14 @@ mod upstream;
 pub(super) use admin::ADMIN;
 pub(super) use charge::{CHARGE, RESERVED_COST};
 pub(super) use client::{CLIENT, LIMITS, PATHS};
+pub(super) use descriptors::DESCRIPTOR;
 pub(super) use headers::{EDITS, HEADERS};
 pub(super) use limiter::LIMITER;
 pub(super) use limits_from::LIMITS_FROM;
 pub(super) use observability::{ACCESS_LOG, LOG, TRACING};
 pub(super) use process::ROOT;
 pub(super) use route::ROUTE;
-pub(super) use services::{FORWARD_AUTH, SERVICES};
+pub(super) use services::{ENVOY_RATE_LIMIT, FORWARD_AUTH, SERVICES};
 pub(super) use spec::{KeySpec, Keys};
 pub(super) use store::STORE;
 pub(super) use throttle::{RETRY, THROTTLE};
@@ -34,13 +36,15 @@ pub(super) use tls::{CERTIFICATE, STORE_TLS, TLS};
 pub(super) use upstream::{HEALTH, UPSTREAM};
 
 /// The sections below the top of the file, in the order of the schema.
-pub(super) const SECTIONS: [&Keys; 24] = [
+pub(super) const SECTIONS: [&Keys; 26] = [
     &ADMIN,
     &ACCESS_LOG,
     &LOG,
     &TRACING,
     &SERVICES,
     &FORWARD_AUTH,
+    &ENVOY_RATE_LIMIT,
+    &DESCRIPTOR,
     &STORE,
     &STORE_TLS,
     &TLS,

@@ -4,6 +4,7 @@
 mod admin;
 mod certificates;
 mod clients;
+mod descriptors;
 mod headers;
 mod limiters;
 mod limits_from;
@@ -96,12 +97,14 @@ impl ConfigReader {
         let limiters = self.limiters(&root, &store);
         let upstreams = self.upstreams(&root, &limiters);
         let paths = self.paths(&root);
-        let routes = self.routes(&root, &limiters, &upstreams, &paths);
+        let mut routes = self.routes(&root, &limiters, &upstreams, &paths);
+        let descriptors = self.descriptors(&root, &services, &limiters, &mut routes);
         let (access_log, logs_user_agent) = self.access_log(&root);
         let mut config = Config {
             listen,
             admin,
             services,
+            descriptors,
             workers: self.get(&root, "workers", cores, workers),
             access_log,
             logs_user_agent,

@@ -9,6 +9,17 @@ use std::net::SocketAddr;
 pub struct Services {
     /// The service that decides requests of proxies such as nginx and Traefik; `None` if there is none.
     pub forward_auth: Option<ForwardAuthConfig>,
+    /// Envoy's rate limit service; `None` if there is none.
+    pub envoy_rate_limit: Option<ServiceListener>,
+}
+
+/// An entry of `descriptors`: which descriptors of Envoy it takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DescriptorRule {
+    /// The keys that a descriptor must have, each with its value; `None` takes any value.
+    pub pairs: Vec<(String, Option<String>)>,
+    /// The index of its route, which has its limiters and its budget and takes no path.
+    pub route: usize,
 }
 
 /// The service that decided a request for another proxy: the label `service`, and the same word in the access log. Requests
@@ -17,6 +28,8 @@ pub struct Services {
 pub enum Service {
     /// Decisions over HTTP for nginx, Traefik, Caddy, HAProxy and Envoy.
     ForwardAuth,
+    /// Envoy's rate limit service.
+    EnvoyRateLimit,
 }
 
 /// The listener of a service.
@@ -63,6 +76,7 @@ impl Service {
     pub fn name(self) -> &'static str {
         match self {
             Self::ForwardAuth => "forward_auth",
+            Self::EnvoyRateLimit => "envoy_rate_limit",
         }
     }
 
@@ -70,6 +84,7 @@ impl Service {
     pub fn key(self) -> &'static str {
         match self {
             Self::ForwardAuth => "services.forward_auth",
+            Self::EnvoyRateLimit => "services.envoy_rate_limit",
         }
     }
 }
@@ -80,6 +95,23 @@ impl Services {
     /// The services that are configured, with their listeners.
     pub fn all(&self) -> impl Iterator<Item = (Service, &ServiceListener)> {
         let forward_auth = self.forward_auth.as_ref();
-        forward_auth.map(|own| (Service::ForwardAuth, &own.listener)).into_iter()
+        let forward_auth = forward_auth.map(|own| (Service::ForwardAuth, &own.listener));
+        let envoy = self.envoy_rate_limit.as_ref().map(|own| (Service::EnvoyRateLimit, own));
+        forward_auth.into_iter().chain(envoy)
+    }
+}
+
+// === impl DescriptorRule ===
+
+impl DescriptorRule {
+    /// Whether it takes a descriptor with these `pairs`, which may have more keys than the rule.
+    pub fn takes<'a, I>(&self, pairs: impl Fn() -> I) -> bool
+    where
+        I: Iterator<Item = (&'a str, &'a str)>,
+    {
+        self.pairs.iter().all(|(key, value)| {
+            let is_value = |own: &str| value.as_deref().is_none_or(|value| value == own);
+            pairs().any(|(own, its)| own == key && is_value(its))
+        })
     }
 }

@@ -6,12 +6,12 @@ use super::{
     http::{ClientLimits, Limits, ServerTls},
     limiter::{Charge, FailurePolicy, LimiterConfig},
     limits_from::{LimitsFrom, MissingLimiter},
-    services::Services,
+    services::{DescriptorRule, Services},
     throttle::ThrottleConfig,
     traces::TracingConfig,
 };
 use crate::{
-    key::Cost,
+    key::{Cost, Template},
     path::{PathRule, Paths},
     store::{OnLoss, redis::RedisUrl},
     upstream::{ClientTls, HealthCheck, Target, Timeouts, headers::Rules},
@@ -29,6 +29,8 @@ pub struct Config {
     pub admin: AdminConfig,
     /// The services for programs that keep their own proxy.
     pub services: Services,
+    /// The descriptors that Envoy's rate limit service decides, in the order of the file.
+    pub descriptors: Vec<DescriptorRule>,
     /// The number of threads that serve clients.
     pub workers: NonZeroUsize,
     /// The form of access lines. `None` means text if stdout is a terminal, otherwise JSON.
@@ -174,6 +176,8 @@ pub struct Route {
     pub upstream: usize,
     /// The limiters of the route, then those of its upstream. A limiter that both name occurs once, at the route's cost.
     pub limiters: Vec<Charge>,
+    /// The bucket at each limiter, in place of the limiter's own key; only for descriptors.
+    pub key: Option<Template>,
     /// The names of its limiters, and of those of its upstream, that a row of `limits_from` has to add. Until then each
     /// request gets 503.
     pub missing: Vec<String>,
@@ -201,7 +205,7 @@ impl Config {
         };
         format!(
             "{}, {}, {}; store: {store}; listening on {}, admin on {}",
-            count(self.routes.len(), "route"),
+            count(self.routes.len() - self.descriptors.len(), "route"),
             count(self.limiters.len(), "limiter"),
             count(self.upstreams.len(), "upstream"),
             self.listen,

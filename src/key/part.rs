@@ -23,12 +23,14 @@ pub(super) enum Part {
     Segment(usize),
     /// A place in a JSON body.
     Body(JsonPointer),
+    /// A key of a descriptor of Envoy.
+    Descriptor(String),
 }
 
 /// The parts that are whole by themselves, such as `{client_ip}`, for hints.
 pub(super) const WHOLE: [&str; 4] = ["client_ip", "host", "method", "path"];
 /// The parts that need more after a dot, such as `{header.x-shop}`, for hints. `path` may have more, too.
-const DOTTED: [&str; 4] = ["header", "query", "segment", "body"];
+const DOTTED: [&str; 5] = ["header", "query", "segment", "body", "descriptor"];
 const MAX_SEGMENT: usize = 1000;
 
 // === impl Part ===
@@ -64,6 +66,10 @@ impl Part {
             ("query", Some(of)) => Ok(Self::Query(of.to_owned())),
             ("body", None | Some("")) => wants("needs a JSON pointer, as in `{body./max_tokens}`"),
             ("body", Some(of)) => JsonPointer::parse(of).map(Self::Body).or_else(|why| wants(&why)),
+            ("descriptor", None | Some("")) => {
+                wants("needs a key of a descriptor, as in `{descriptor.shop}`")
+            }
+            ("descriptor", Some(of)) => Ok(Self::Descriptor(of.to_owned())),
             ("segment", of) => match of.map(str::parse) {
                 Some(Ok(n @ 1..=MAX_SEGMENT)) => Ok(Self::Segment(n - 1)),
                 _ => wants("needs the number of a segment of the path, from 1: `{segment.1}`"),
@@ -73,7 +79,7 @@ impl Part {
                 let hint = match nearest(kind, WHOLE.into_iter().chain(DOTTED)) {
                     Some(kind) => format!("did you mean `{{{kind}{of}}}`?"),
                     None => "there are {client_ip}, {host}, {method}, {path}, {path.NAME}, {header.NAME}, \
-                             {query.NAME}, {segment.N} and {body./POINTER}"
+                             {query.NAME}, {segment.N}, {body./POINTER} and {descriptor.NAME}"
                         .into(),
                 };
                 Err(format!("has the unknown part `{{{name}}}`; {hint}"))
@@ -85,7 +91,9 @@ impl Part {
         match self {
             // The header `Cookie` may hold any cookie, also that of a session.
             Self::Header(name) => *name == COOKIE || is_secret(&fold(name.as_str().as_bytes())),
-            Self::Query(name) | Self::PathParameter(name) => is_secret(&fold(name.as_bytes())),
+            Self::Query(name) | Self::PathParameter(name) | Self::Descriptor(name) => {
+                is_secret(&fold(name.as_bytes()))
+            }
             Self::Body(pointer) => {
                 let name = fold(pointer.last().as_bytes());
                 // `max_tokens` is a number of words.
@@ -113,6 +121,11 @@ impl Part {
             Self::Header(name) => header(parts.headers, name),
             Self::Query(name) => parameter(parts.uri.query()?, name),
             Self::Body(pointer) => Some(pointer.find(parts.body?)?.into_bytes().into()),
+            Self::Descriptor(name) => {
+                let pairs = parts.descriptor?.0;
+                let value = pairs.iter().find(|(key, _)| key == name).map(|(_, value)| *value);
+                Some(value?.as_bytes().into())
+            }
             Self::Segment(n) => segment(parts.uri.path(), parts.paths, *n),
         }
     }

@@ -24,6 +24,7 @@ fn parts(request: &Request<()>) -> Parts<'_> {
         body: None,
         paths: Paths::default(),
         template: None,
+        descriptor: None,
     }
 }
 
@@ -166,11 +167,11 @@ fn a_long_key_is_its_hash() {
 )]
 #[case::far(
     "{tenant}",
-    "has the unknown part `{tenant}`; there are {client_ip}, {host}, {method}, {path}, {path.NAME}, {header.NAME}, {query.NAME}, {segment.N} and {body./POINTER}"
+    "has the unknown part `{tenant}`; there are {client_ip}, {host}, {method}, {path}, {path.NAME}, {header.NAME}, {query.NAME}, {segment.N}, {body./POINTER} and {descriptor.NAME}"
 )]
 #[case::nothing(
     "{}",
-    "has the unknown part `{}`; there are {client_ip}, {host}, {method}, {path}, {path.NAME}, {header.NAME}, {query.NAME}, {segment.N} and {body./POINTER}"
+    "has the unknown part `{}`; there are {client_ip}, {host}, {method}, {path}, {path.NAME}, {header.NAME}, {query.NAME}, {segment.N}, {body./POINTER} and {descriptor.NAME}"
 )]
 #[case::open("{host", "has a `{` without its `}`")]
 #[case::open_before_another("{host{path}", "has a `{` without its `}`")]

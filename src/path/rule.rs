@@ -10,6 +10,8 @@ pub enum PathRule {
     Suffix(Suffix),
     /// Whole paths. They outrank every suffix.
     Template(Arc<PathTemplate>),
+    /// None: the route is for descriptors of Envoy.
+    Descriptor,
 }
 
 // === impl PathRule ===
@@ -18,7 +20,7 @@ impl PathRule {
     /// The template, if the rule is for whole paths.
     pub fn template(&self) -> Option<&Arc<PathTemplate>> {
         match self {
-            Self::Suffix(_) => None,
+            Self::Suffix(_) | Self::Descriptor => None,
             Self::Template(template) => Some(template),
         }
     }
@@ -46,6 +48,7 @@ impl PathRule {
         match self {
             Self::Suffix(suffix) => suffix.folded() != *suffix,
             Self::Template(template) => !template.matches_same(&template.folded()),
+            Self::Descriptor => false,
         }
     }
 
@@ -57,6 +60,7 @@ impl PathRule {
                 path.ends_with(bytes)
             }
             Self::Template(template) => template.matches(path),
+            Self::Descriptor => false,
         }
     }
 }

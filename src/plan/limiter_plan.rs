@@ -8,6 +8,7 @@ use crate::{
     key::StateNames,
     limit::micros,
     metrics::{self, LimiterMetrics},
+    path::PathRule,
     store::Check,
 };
 use std::sync::{Arc, atomic::AtomicUsize};
@@ -63,8 +64,9 @@ impl LimiterPlan {
         let names: Vec<_> = names.collect();
         let rules = limiter.algorithms.iter().zip(&names).enumerate();
         let checks = rules.map(|(rate, (algorithm, names))| {
-            // The name of a state that no request can have, because the hash of a long key has 32 digits.
-            let overflow = limiter.key.is_some().then(|| names.of(Some("#overflow")).into());
+            // The name of a state that no request can have, because the hash of a long key has 32 digits. A descriptor may
+            // bring a key to a limiter that has none.
+            let overflow = Some(names.of(Some("#overflow")).into());
             Check {
                 key: names.of(None).into(),
                 algorithm: *algorithm,
@@ -179,7 +181,9 @@ impl Demand {
         let mut all = Self { wait: 0, cost: 1 };
         for route in &config.routes {
             for charge in route.limiters.iter().filter(|charge| charge.limiter == i) {
-                let cost = charge.cost.fixed().unwrap_or(most);
+                // `hits_addend` multiplies the cost of a descriptor.
+                let fixed = charge.cost.fixed().filter(|_| route.path != PathRule::Descriptor);
+                let cost = fixed.unwrap_or(most);
                 let wait = micros(route.max_wait.max(route.max_wait_cap));
                 all = Self { wait: all.wait.max(wait), cost: all.cost.max(cost) };
             }

@@ -31,6 +31,8 @@ pub(crate) struct RoutePolicy {
     /// For each set of limiters at which a request can cost 0, the policy without them. The bits of a set are the indices
     /// in `charges`.
     without: Vec<(u64, Self)>,
+    /// The bucket at each limiter, in place of the limiter's own key; only for descriptors.
+    key: Option<Template>,
     /// The index of the upstream.
     pub(crate) upstream: usize,
     pub(crate) max_wait: Duration,
@@ -45,6 +47,7 @@ pub(crate) struct RoutePolicy {
 #[derive(PartialEq, Eq, Hash)]
 struct PolicyKey<'a> {
     limiters: &'a [Charge],
+    key: Option<&'a Template>,
     missing: &'a [String],
     /// The index of the route if it changes headers: a value may be secret in one route and not in another.
     headers: Option<usize>,
@@ -126,6 +129,7 @@ impl RoutePolicy {
             without: Vec::new(),
             charges,
             rules: rules.iter().any(|rules| !rules.is_empty()).then_some(rules),
+            key: route.key.clone(),
             upstream: route.upstream,
             max_wait: route.max_wait,
             max_wait_cap: route.max_wait_cap,
@@ -184,6 +188,48 @@ impl RoutePolicy {
         Ok(policy.filter(|_| !checks.is_empty()).map(|(_, policy)| (checks.into(), policy)))
     }
 
+    /// Makes the checks of a descriptor of Envoy that is about `hits` requests, as [`Self::checks`] makes those of a request.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::checks`].
+    #[cold]
+    pub(crate) fn descriptor_checks(
+        &self,
+        limiters: &[LimiterPlan],
+        parts: &Parts<'_>,
+        hits: u64,
+    ) -> Result<Option<(Checks, &Self)>, String> {
+        let (mut checks, mut zeroes) = (Vec::with_capacity(self.owners.len()), 0);
+        if hits == 0 {
+            return Ok(None);
+        }
+        for (i, Charge { limiter, cost }) in self.charges.iter().enumerate() {
+            let plan = &limiters[*limiter];
+            let (most, name) = (plan.limiter.capacity(), &plan.limiter.name);
+            let cost = cost.of(parts, most, name)?;
+            let hits = i64::try_from(hits).unwrap_or(i64::MAX);
+            let cost = if plan.limiter.rates.is_empty() { cost } else { cost.saturating_mul(hits) };
+            if cost > most {
+                return Err(format!(
+                    "`{name}` never gives {cost} permits at once; the most is {most}"
+                ));
+            }
+            if cost == 0 {
+                zeroes |= 1 << i;
+                continue;
+            }
+            let template = self.key.as_ref().or(plan.limiter.key.as_ref());
+            let filled = template.map(|template| template.fill(parts));
+            checks.extend(plan.checks(filled.as_deref(), cost));
+        }
+        let policy = match zeroes {
+            0 => Some(self),
+            zeroes => self.without.iter().find(|(set, _)| *set == zeroes).map(|(_, policy)| policy),
+        };
+        Ok(policy.filter(|_| !checks.is_empty()).map(|policy| (checks.into(), policy)))
+    }
+
     /// The limiters whose cost the answer says, each with the part of the answer and the index of its limiter. A limiter
     /// with several rates has a check for each of them.
     pub(crate) fn settled(&self) -> impl Iterator<Item = (usize, usize, &TrueCost)> {
@@ -238,6 +284,7 @@ impl<'a> PolicyKey<'a> {
             host: _,
             upstream,
             limiters,
+            key,
             missing,
             max_wait,
             max_wait_cap,
@@ -247,6 +294,7 @@ impl<'a> PolicyKey<'a> {
         } = route;
         Self {
             limiters,
+            key: key.as_ref(),
             missing,
             headers: (!headers.is_empty()).then_some(i),
             upstream: *upstream,

@@ -8,8 +8,10 @@ use crate::{
     upstream::{self, UnrequestedBody},
 };
 use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::{Body as _, Frame, SizeHint};
 use std::{
+    mem,
     pin::Pin,
     task::{Context, Poll, ready},
 };
@@ -42,8 +44,18 @@ enum BodySource {
     ReadAhead(Box<ReadAheadBody>),
     /// Another body, which says the true cost of its request.
     Settling(Box<SettlingBody>),
+    /// The one message of a gRPC answer that is a success, and its trailers.
+    Unary(Box<UnaryBody>),
     /// Another body, whose end writes an access line and a trace.
     Logged(Box<LoggedBody>),
+}
+
+#[derive(Debug)]
+struct UnaryBody {
+    /// `None` once it is taken.
+    message: Option<Bytes>,
+    /// The trailers are not taken yet.
+    has_trailers: bool,
 }
 
 #[derive(Debug)]
@@ -107,6 +119,11 @@ impl Body {
         Self(BodySource::Whole(None))
     }
 
+    /// The one message of a gRPC answer that is a success.
+    pub(super) fn unary(message: Bytes) -> Self {
+        Self(BodySource::Unary(Box::new(UnaryBody { message: Some(message), has_trailers: true })))
+    }
+
     /// The same body with the beginning that was read ahead.
     pub(super) fn after(self, start: ReadAhead) -> Self {
         Self(BodySource::ReadAhead(Box::new(ReadAheadBody { start, rest: self })))
@@ -146,6 +163,7 @@ impl Body {
             // A response without a body ends here.
             BodySource::Streamed(_)
             | BodySource::Whole(_)
+            | BodySource::Unary(_)
             | BodySource::Settling(_)
             | BodySource::Logged(_) => {}
         }
@@ -170,6 +188,11 @@ impl http_body::Body for Body {
                 None if body.start.has_ended() => Poll::Ready(None),
                 None => Pin::new(&mut body.rest).poll_frame(cx),
             },
+            BodySource::Unary(body) => {
+                let data = body.message.take().map(Frame::data);
+                let end = || mem::take(&mut body.has_trailers).then(success);
+                Poll::Ready(data.or_else(end).map(Ok))
+            }
             BodySource::Settling(settling) => settling.poll_frame(cx),
             BodySource::Logged(logged) => logged.poll_frame(cx),
         }
@@ -180,6 +203,7 @@ impl http_body::Body for Body {
             BodySource::Streamed(streamed) => streamed.body.is_end_stream(),
             BodySource::Whole(bytes) => bytes.is_none(),
             BodySource::ReadAhead(body) => body.is_end_stream(),
+            BodySource::Unary(body) => !body.has_trailers,
             BodySource::Settling(settling) => settling.body.is_end_stream(),
             BodySource::Logged(logged) => logged.body.is_end_stream(),
         }
@@ -193,9 +217,17 @@ impl http_body::Body for Body {
             BodySource::Whole(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
             }
+            // Trailers follow.
+            BodySource::Unary(_) => SizeHint::default(),
             BodySource::ReadAhead(body) => body.size_hint(),
         }
     }
+}
+
+/// The trailers of a gRPC call that is a success.
+fn success() -> Frame<Bytes> {
+    let status = [(HeaderName::from_static("grpc-status"), HeaderValue::from_static("0"))];
+    Frame::trailers(HeaderMap::from_iter(status))
 }
 
 // === impl ReadAheadBody ===

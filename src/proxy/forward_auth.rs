@@ -42,13 +42,20 @@ impl Proxy {
     ) -> (Response<Body>, Ending) {
         let plan = &self.0.plan;
         let counters = plan.services.iter().find(|own| own.service == service);
-        let (Some(config), Some(counters)) = (&plan.config.services.forward_auth, counters) else {
+        let counters = counters.map(|own| &own.workers[self.0.worker]);
+        let services = &plan.config.services;
+        let (forward_auth, envoy) = (services.forward_auth.as_ref(), &services.envoy_rate_limit);
+        match (service, forward_auth, envoy, counters) {
+            (Service::ForwardAuth, Some(config), _, Some(counters)) => {
+                let (answer, ending) = self.forward_auth((config, counters), client, arrival).await;
+                (for_proxy(config, answer), ending)
+            }
+            (Service::EnvoyRateLimit, _, Some(listener), Some(counters)) => {
+                self.rate_limit((listener, counters), client, arrival).await
+            }
             // The port of a service is open only while the configuration has the service.
-            return (Failure::NoRoute.response().map(Body::whole), Ending::Open);
-        };
-        let (answer, ending) =
-            self.forward_auth((config, &counters.workers[self.0.worker]), client, arrival).await;
-        (for_proxy(config, answer), ending)
+            _ => (Failure::NoRoute.response().map(Body::whole), Ending::Open),
+        }
     }
 
     async fn forward_auth(
@@ -127,7 +134,7 @@ impl Proxy {
 
     /// Describes a concurrency permit, so that a program can renew and release it: the limiter, the lease, the key if there is
     /// one, and the time until the lease expires.
-    fn lease(&self, check: &Check, grant: Grant) -> Option<HeaderValue> {
+    pub(super) fn lease(&self, check: &Check, grant: Grant) -> Option<HeaderValue> {
         let (plan, key) = self.0.plan.owner(&check.key)?;
         let name = &plan.limiter.name;
         let Grant { whole: gateway, ticks: number, .. } = grant;
@@ -142,7 +149,7 @@ impl Proxy {
 }
 
 /// Whether a call has exactly one token, which `is` the configured one.
-fn has_token(headers: &HeaderMap, is: impl Fn(&[u8]) -> bool) -> bool {
+pub(super) fn has_token(headers: &HeaderMap, is: impl Fn(&[u8]) -> bool) -> bool {
     let mut all = headers.get_all(&PACEWAY_TOKEN).iter();
     matches!((all.next(), all.next()), (Some(own), None) if is(own.as_bytes()))
 }

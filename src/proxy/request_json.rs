@@ -2,7 +2,7 @@
 //! Refuses requests of limiters that are not there.
 
 use super::{Proxy, Routed, forward::spoilt};
-use crate::{answer::Failure, limit, upstream::UploadError};
+use crate::{answer::Failure, limit, plan::RoutePolicy, upstream::UploadError};
 use bytes::Bytes;
 use http::{
     HeaderMap, StatusCode,
@@ -25,7 +25,17 @@ impl Proxy {
         &self,
         routed: &mut Routed<'_>,
     ) -> Result<Option<Bytes>, Failure> {
-        let Some(names) = &routed.policy.missing else { return self.read_json(routed).await };
+        self.not_missing(routed.policy)?;
+        self.read_json(routed).await
+    }
+
+    /// Refuses a request as long as `limits_from` has not added a limiter of its route.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::MissingLimiter`] with the names of the limiters.
+    pub(super) fn not_missing(&self, policy: &RoutePolicy) -> Result<(), Failure> {
+        let Some(names) = &policy.missing else { return Ok(()) };
         let every = self.0.plan.config.limits_from.as_ref().map(|from| from.every);
         let retry_after = limit::micros(every.unwrap_or_default());
         Err(Failure::MissingLimiter { names: names.clone(), retry_after })

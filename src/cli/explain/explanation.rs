@@ -147,7 +147,17 @@ impl Explanation {
             Err(failure) => return Self { refused: Some(failure.summary()), ..explained },
         };
         let (headers, paths) = (&headers, config.paths);
-        let parts = Parts { client_ip, host, method, uri, headers, body, paths, template };
+        let parts = Parts {
+            client_ip,
+            host,
+            method,
+            uri,
+            headers,
+            body,
+            paths,
+            template,
+            descriptor: None,
+        };
         let charges = route.limiters.iter().filter(|_| config.limiting);
         let limiters = charges.map(|charge| {
             let of = if upstream.limiters.contains(charge) { "upstream" } else { "route" };
@@ -305,6 +315,7 @@ fn why(route: &Route) -> String {
         PathRule::Template(template) => {
             format!("the most literal path that matches is {}", template.text())
         }
+        PathRule::Descriptor => "it is for descriptors of Envoy".to_owned(),
     };
     let host = route.host.as_ref().map_or(String::new(), |host| format!(", for host {host}"));
     let methods: Vec<_> = route.methods.iter().map(Method::as_str).collect();

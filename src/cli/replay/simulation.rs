@@ -136,6 +136,7 @@ impl Simulation {
             body: None,
             paths: config.paths,
             template: config.routes[route].path.template().map(|template| &**template),
+            descriptor: None,
         };
         let checks =
             plan.policies[policy].checks(&plan.limiters, parts).map_err(|_| Some(route))?;

@@ -44,6 +44,16 @@ pub(in crate::config) const ROOT: Keys = Keys {
             schema: r##""anyOf": [{ "title": "services", "$ref": "#/$defs/services" }, { "type": "null" }]"##,
         },
         KeySpec {
+            name: "descriptors",
+            algorithms: "",
+            kind: "list of [descriptors](#descriptors)",
+            default: "none",
+            meaning: "the limiters of the requests that Envoy describes to `services.envoy_rate_limit`",
+            schema: r##""type": ["array", "null"],
+"maxItems": 1000,
+"items": { "$ref": "#/$defs/descriptor" }"##,
+        },
+        KeySpec {
             name: "workers",
             algorithms: "",
             kind: "number, 1 to 1024",

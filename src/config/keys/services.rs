@@ -6,21 +6,39 @@ pub(in crate::config) const SERVICES: Keys = Keys {
     name: "services",
     meaning: "Services by which other proxies use the limiters. Each has an address of its own.",
     rules: r##""type": ["object", "null"]"##,
-    specs: &[KeySpec {
-        name: "forward_auth",
-        algorithms: "",
-        kind: "address or [map](#servicesforward_auth)",
-        default: "none",
-        meaning: "decides requests of nginx (`auth_request`), Traefik (`ForwardAuth`), Caddy (`forward_auth`), HAProxy \
+    specs: &[
+        KeySpec {
+            name: "envoy_rate_limit",
+            algorithms: "",
+            kind: "address or [map](#servicesenvoy_rate_limit)",
+            default: "none",
+            meaning: "Envoy's rate limit service (gRPC, version 3), which answers by [descriptors](#descriptors)",
+            schema: r##""examples": ["127.0.0.1:8081", "0.0.0.0:8081"],
+"anyOf": [
+  { "title": "an address", "$ref": "#/$defs/address" },
+  { "title": "the long form", "$ref": "#/$defs/envoy_rate_limit" },
+  { "type": "null" }
+]"##,
+        },
+        KeySpec {
+            name: "forward_auth",
+            algorithms: "",
+            kind: "address or [map](#servicesforward_auth)",
+            default: "none",
+            meaning: "decides requests of nginx (`auth_request`), Traefik (`ForwardAuth`), Caddy (`forward_auth`), HAProxy \
                   and Envoy (`ext_authz` over HTTP), see [services](services/README.md)",
-        schema: r##""examples": ["127.0.0.1:8082", "0.0.0.0:8082"],
+            schema: r##""examples": ["127.0.0.1:8082", "0.0.0.0:8082"],
 "anyOf": [
   { "title": "an address", "$ref": "#/$defs/address" },
   { "title": "the long form", "$ref": "#/$defs/forward_auth" },
   { "type": "null" }
 ]"##,
-    }],
+        },
+    ],
     others: &[
+        meant("ratelimit", &["envoy_rate_limit"]),
+        meant("rate_limit", &["envoy_rate_limit"]),
+        meant("envoy", &["envoy_rate_limit"]),
         meant("forwardAuth", &["forward_auth"]),
         meant("auth_request", &["forward_auth"]),
         meant("ext_authz", &["forward_auth"]),
@@ -99,5 +117,45 @@ pub(in crate::config) const FORWARD_AUTH: Keys = Keys {
         meant("status", &["denied_status"]),
         meant("denied", &["denied_status"]),
         meant("headers", &["original"]),
+    ],
+};
+
+pub(in crate::config) const ENVOY_RATE_LIMIT: Keys = Keys {
+    name: "envoy_rate_limit",
+    meaning: "Envoy's rate limit service.",
+    rules: r##""required": ["listen"]"##,
+    specs: &[
+        KeySpec {
+            name: "listen",
+            algorithms: "",
+            kind: "address",
+            default: "required",
+            meaning: "the address of the service. No other listener may have it",
+            schema: r##""examples": ["127.0.0.1:8081", "0.0.0.0:8081"],
+"$ref": "#/$defs/address""##,
+        },
+        KeySpec {
+            name: "tls",
+            algorithms: "",
+            kind: "[certificates](#tls)",
+            default: "clear text",
+            meaning: "the service speaks TLS, and nothing else. With `client_ca` only proxies with a certificate may call it",
+            schema: r##""anyOf": [{ "title": "certificates", "$ref": "#/$defs/tls" }, { "type": "null" }]"##,
+        },
+        KeySpec {
+            name: "token",
+            algorithms: "",
+            kind: "text",
+            default: "none",
+            meaning: "every call needs it, in the header `paceway-token` of its metadata; without it the answer is an error",
+            schema: r##""type": ["string", "integer", "null"],
+"pattern": "^[!-~]{1,4096}$|\\$\\{",
+"examples": ["${file:/run/secrets/envoy}"]"##,
+        },
+    ],
+    others: &[
+        meant("address", &["listen"]),
+        meant("bind", &["listen"]),
+        meant("password", &["token"]),
     ],
 };

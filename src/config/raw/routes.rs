@@ -156,6 +156,7 @@ impl ConfigReader {
             host,
             upstream: upstream?,
             limiters: used,
+            key: None,
             missing,
             max_wait,
             max_wait_cap,
@@ -170,7 +171,7 @@ impl ConfigReader {
         self.one_of(section, "ratelimit_headers", &[("refused", false), ("all", true)])
     }
 
-    fn wait(
+    pub(super) fn wait(
         &mut self,
         section: &ConfigSection<'_>,
         key: &str,
@@ -244,7 +245,7 @@ fn tightest<'a>(limiters: impl Iterator<Item = &'a LimiterConfig>) -> Option<Rat
     })
 }
 
-fn route_name(text: &str) -> Result<String, &'static str> {
+pub(super) fn route_name(text: &str) -> Result<String, &'static str> {
     if text.is_empty() || text.len() > 128 || text.chars().any(char::is_control) {
         return Err("must be 1 to 128 characters without control characters");
     }

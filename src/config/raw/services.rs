@@ -2,7 +2,7 @@
 
 use super::address;
 use crate::config::{
-    keys::{FORWARD_AUTH, SERVICES},
+    keys::{ENVOY_RATE_LIMIT, FORWARD_AUTH, Keys, SERVICES},
     reader::{ConfigReader, ConfigSection, Field},
     services::{ForwardAuthConfig, OriginalRequest, Service, ServiceListener, Services},
     yaml::YamlValue,
@@ -23,6 +23,10 @@ impl ConfigReader {
         if let Some(field) = section.get(Service::ForwardAuth.name()) {
             services.forward_auth = self.forward_auth(&field);
         }
+        if let Some(field) = section.get(Service::EnvoyRateLimit.name()) {
+            let listener = self.service_listener(&field, &ENVOY_RATE_LIMIT);
+            services.envoy_rate_limit = listener.map(|(listener, _)| listener);
+        }
         let mut taken = Vec::from(taken);
         for (service, listener) in services.all() {
             let (name, listen) = (service.name(), listener.listen);
@@ -39,7 +43,7 @@ impl ConfigReader {
     }
 
     fn forward_auth(&mut self, field: &Field<'_>) -> Option<ForwardAuthConfig> {
-        let (listener, section) = self.service_listener(field)?;
+        let (listener, section) = self.service_listener(field, &FORWARD_AUTH)?;
         let mut config = ForwardAuthConfig {
             listener,
             original: OriginalRequest::Auto,
@@ -70,12 +74,13 @@ impl ConfigReader {
     fn service_listener<'n>(
         &mut self,
         field: &Field<'n>,
+        keys: &Keys,
     ) -> Option<(ServiceListener, Option<ConfigSection<'n>>)> {
         let YamlValue::Map(_) = field.node.value else {
             let listen = self.scalar(field, address)?;
             return Some((ServiceListener { listen, tls: None, token: None }, None));
         };
-        let section = self.section(field, &FORWARD_AUTH)?;
+        let section = self.section(field, keys)?;
         let listen = self.required(&section, "listen", "as in `listen: 127.0.0.1:8082`");
         let listen = listen.and_then(|field| self.scalar(&field, address));
         let tls = self.server_tls(&section);

@@ -22,6 +22,8 @@ fn schema_and_parser_know_the_same_keys() {
     defined("/$defs/services", &keys::SERVICES);
     defined("/$defs/forward_auth", &keys::FORWARD_AUTH);
     defined("/$defs/tracing", &keys::TRACING);
+    defined("/$defs/envoy_rate_limit", &keys::ENVOY_RATE_LIMIT);
+    defined("/$defs/descriptor", &keys::DESCRIPTOR);
     defined("/$defs/store", &keys::STORE);
     defined("/$defs/store_tls", &keys::STORE_TLS);
     defined("/$defs/upstream", &keys::UPSTREAM);

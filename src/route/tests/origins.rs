@@ -95,7 +95,7 @@ fn serves(table: &Table, routes: &[config::Route], segments: Vec<String>) -> Opt
     if length > 0 {
         let is_wanted = |route: &config::Route| match &route.path {
             PathRule::Suffix(suffix) => suffix.len() == length,
-            PathRule::Template(_) => false,
+            PathRule::Template(_) | PathRule::Descriptor => false,
         };
         return routes.iter().position(is_wanted);
     }

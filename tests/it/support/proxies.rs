@@ -31,7 +31,7 @@ pub(crate) fn blocks(page: &str, language: &str) -> Vec<String> {
 }
 
 /// Where `deploy/tools/clients.sh` installs it.
-fn envoy() -> Option<PathBuf> {
+pub(crate) fn envoy() -> Option<PathBuf> {
     let clients = env::current_dir().expect("a directory").join("target/clients/python/lib");
     let versions = fs::read_dir(clients).ok()?.flatten();
     let own = versions.map(|version| version.path().join("site-packages/envoy/_bin/envoy"));
@@ -48,6 +48,7 @@ impl OtherProxy {
         let port = free_port();
         let set = |text: &str| {
             text.replace("8082", &paceway.port().to_string())
+                .replace("8081", &paceway.port().to_string())
                 .replace("8000", &port.to_string())
                 .replace("3000", &app.port().to_string())
         };
@@ -82,7 +83,7 @@ impl Drop for OtherProxy {
 
 /// The command that starts a proxy, with the configuration of its page.
 fn command(name: &str, dir: &Path, set: impl Fn(&str) -> String) -> Command {
-    let page = format!("docs/services/{name}.md");
+    let page = format!("docs/services/{}.md", name.split(' ').next().unwrap_or(name));
     let write = |file: &str, text: &str| fs::write(dir.join(file), set(text)).expect("a file");
     let block = |language: &str, i: usize| blocks(&page, language)[i].clone();
     let own = |name: &str| {
@@ -120,7 +121,8 @@ fn command(name: &str, dir: &Path, set: impl Fn(&str) -> String) -> Command {
             command
         }
         _ => {
-            write("envoy.yaml", &block("yaml", 1));
+            let of_rate_limit = name != "envoy";
+            write("envoy.yaml", &block("yaml", if of_rate_limit { 3 } else { 1 }));
             let mut command = Command::new(envoy().expect("envoy"));
             command.args([
                 "--use-dynamic-base-id",

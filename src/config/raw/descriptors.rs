@@ -1,0 +1,130 @@
+//! Reads `descriptors`. Each entry becomes a route that takes no path, so that it has limiters, a budget and counters as
+//! every route has.
+
+use super::routes::route_name;
+use crate::{
+    config::{
+        keys::DESCRIPTOR,
+        limiter::LimiterConfig,
+        reader::{ConfigReader, ConfigSection, Field, positive},
+        services::{DescriptorRule, Services},
+        settings::Route,
+        yaml::YamlValue,
+    },
+    key::Template,
+    path::PathRule,
+    upstream::headers::Rules,
+};
+use std::time::Duration;
+
+/// The most entries, which each descriptor is compared with in their order.
+const MAX_DESCRIPTORS: usize = 1000;
+/// The most keys that an entry matches.
+const MAX_KEYS: usize = 16;
+
+impl ConfigReader {
+    /// Reads the entries, and adds a route for each of them.
+    pub(super) fn descriptors(
+        &mut self,
+        root: &ConfigSection<'_>,
+        services: &Services,
+        limiters: &[LimiterConfig],
+        routes: &mut Vec<Route>,
+    ) -> Vec<DescriptorRule> {
+        let Some(field) = root.get("descriptors") else { return Vec::new() };
+        let Some(items) = self.list(&field) else { return Vec::new() };
+        if services.envoy_rate_limit.is_none() {
+            self.note_at(
+                &field,
+                "needs `services: { envoy_rate_limit: ADDRESS }`, which asks with them",
+            );
+        }
+        if items.len() > MAX_DESCRIPTORS {
+            self.note_at(&field, format!("must hold at most {MAX_DESCRIPTORS}"));
+            return Vec::new();
+        }
+        let mut rules = Vec::new();
+        for (i, node) in items.iter().enumerate() {
+            let item = field.item(i, node);
+            let next = routes.len();
+            let Some((rule, route)) = self.descriptor(&item, limiters, next) else { continue };
+            if routes.iter().any(|other| other.name == route.name) {
+                let name = &route.name;
+                self.note_at(
+                    &item,
+                    format!("has the name `{name}`, as another entry or route has; set `name`"),
+                );
+                continue;
+            }
+            rules.push(rule);
+            routes.push(route);
+        }
+        rules
+    }
+
+    /// Reads an entry, whose route will have the index `next`.
+    fn descriptor(
+        &mut self,
+        field: &Field<'_>,
+        limiters: &[LimiterConfig],
+        next: usize,
+    ) -> Option<(DescriptorRule, Route)> {
+        let section = self.section(field, &DESCRIPTOR)?;
+        let pairs = self.required(&section, "match", "as in `match: { path: /search }`");
+        let pairs = pairs.and_then(|field| self.pairs(&field));
+        let written = pairs
+            .iter()
+            .flatten()
+            .map(|(key, value)| format!("{key}={}", value.as_deref().unwrap_or("*")));
+        let written = written.collect::<Vec<_>>().join(",");
+        let name = self.get(&section, "name", written, route_name);
+        let (charges, missing) = self.charges(&section, limiters);
+        let key = self.get(&section, "key", None, |text| Template::parse(text).map(Some));
+        let max_wait = self.wait(
+            &section,
+            "max_wait",
+            Duration::ZERO,
+            (&charges, !missing.is_empty()),
+            limiters,
+        );
+        let max_waiting =
+            self.get(&section, "max_waiting", 10_000, |text| positive(text, 10_000_000));
+        let route = Route {
+            name,
+            path: PathRule::Descriptor,
+            captures: false,
+            methods: Vec::new(),
+            host: None,
+            upstream: 0,
+            limiters: charges,
+            key,
+            missing,
+            max_wait,
+            max_wait_cap: max_wait,
+            max_waiting: usize::try_from(max_waiting).unwrap_or(usize::MAX),
+            headers: Rules::default(),
+            tells_quota: false,
+        };
+        Some((DescriptorRule { pairs: pairs?, route: next }, route))
+    }
+
+    /// Reads the keys of a match, each with its value; `None` for one that may have any.
+    fn pairs(&mut self, field: &Field<'_>) -> Option<Vec<(String, Option<String>)>> {
+        let section = self.map(field)?;
+        if section.entries.is_empty() || section.entries.len() > MAX_KEYS {
+            self.note_at(field, format!("must have 1 to {MAX_KEYS} keys"));
+            return None;
+        }
+        let mut pairs = Vec::new();
+        for (key, node) in section.entries {
+            let YamlValue::Scalar(scalar) = &node.value else {
+                let path = format!("{}.{}", field.path, key.name);
+                self.note(node.place, &path, "must be a single value");
+                continue;
+            };
+            let value = (scalar.text != "*").then(|| scalar.text.clone());
+            pairs.push((key.name.clone(), value));
+        }
+        Some(pairs)
+    }
+}

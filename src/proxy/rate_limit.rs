@@ -1,0 +1,260 @@
+//! Envoy's rate limit service: a call describes a request by descriptors, and the answer comes when the slot has come. Each
+//! descriptor that the configuration matches has the limiters and the budget of its entry, which is a route without paths.
+
+mod messages;
+
+use super::{
+    Arrival, Body, Client, Ending, Proxy, attempt::Attempt, budget, forward::spoilt,
+    forward_auth::has_token, record::Record,
+};
+use crate::{
+    answer::{Failure, Policy, Quota, grpc},
+    config::{DescriptorRule, Service, ServiceListener},
+    key::{Descriptor, Parts},
+    limit::{self, AlwaysReady, Reservation},
+    plan::WorkerCounters,
+    upstream::{Upload, UploadLimits, headers::HeaderFlags},
+};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use messages::{
+    AddedHeader, CurrentLimit, DescriptorStatus, RateLimitCode, RateLimitDescriptor,
+    RateLimitRequest, RateLimitResponse, decode, encode,
+};
+use std::{
+    future::{Future as _, poll_fn},
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
+
+const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+/// The most bytes of a question, 64 KiB.
+const MOST: usize = 64 << 10;
+/// The most descriptors of a question that are decided. Envoy sends some.
+const MOST_DESCRIPTORS: usize = 64;
+/// The headers of a refusal that the caller gets.
+const TOLD: [&str; 3] = ["retry-after", "ratelimit", "ratelimit-policy"];
+
+/// The decision on one descriptor.
+struct Decided {
+    status: DescriptorStatus,
+    /// The permits of a descriptor that is granted; `None` if it takes none.
+    reservation: Option<Reservation>,
+    /// The headers of a refusal.
+    refusal: Option<HeaderMap>,
+}
+
+// === impl Proxy ===
+
+impl Proxy {
+    /// Answers a call of Envoy. A future that is dropped while the request waits refunds what it took.
+    pub(super) async fn rate_limit(
+        &self,
+        (listener, counters): (&ServiceListener, &WorkerCounters),
+        client: &Arc<Client>,
+        Arrival { request, body }: &mut Arrival,
+    ) -> (Response<Body>, Ending) {
+        if !grpc::is_call(request) {
+            return (Failure::NoRoute.response().map(Body::whole), Ending::Open);
+        }
+        if let Some(incoming) = body.take() {
+            let config = &self.0.plan.config;
+            let patience = config.client.body_timeout;
+            let limits =
+                UploadLimits { limit: None, patience, trailers: config.limits.header_bytes };
+            *request.body_mut() = Upload::new(incoming, true, limits, &client.boundary);
+        }
+        let answer = {
+            let (mut answer, mut leaves) =
+                (pin!(self.answer_of(listener, counters, client, request)), pin!(client.leaves()));
+            poll_fn(|cx| match answer.as_mut().poll(cx) {
+                Poll::Pending => leaves.as_mut().poll(cx).map(|()| Err(Failure::ClientLeft)),
+                answer => answer,
+            })
+            .await
+        };
+        match answer {
+            Ok(answer) => {
+                let mut response = Response::new(Body::unary(encode(&answer)));
+                response.headers_mut().insert(http::header::CONTENT_TYPE, grpc::GRPC);
+                (response, Ending::Open)
+            }
+            Err(failure) => (failure.grpc_response().map(Body::whole), Ending::Open),
+        }
+    }
+
+    async fn answer_of(
+        &self,
+        listener: &ServiceListener,
+        counters: &WorkerCounters,
+        client: &Arc<Client>,
+        request: &mut Request<Upload>,
+    ) -> Result<RateLimitResponse, Failure> {
+        if let Some(token) = &listener.token
+            && !has_token(request.headers(), |own| token.is(own))
+        {
+            return Err(Failure::Unauthorized);
+        }
+        if request.uri().path() != PATH || *request.method() != Method::POST {
+            return Err(Failure::NoRoute);
+        }
+        let body = request.body_mut().read_ahead(MOST).await.map_err(spoilt)?;
+        let asked: RateLimitRequest =
+            decode(&body).ok_or(Failure::BadRequest("the body is no RateLimitRequest".into()))?;
+        if asked.descriptors.len() > MOST_DESCRIPTORS {
+            return Err(Failure::BadRequest("there are more than 64 descriptors".into()));
+        }
+        let hits = u64::from(asked.hits_addend.max(1));
+        let seen = HeaderFlags::of(request.headers());
+        let id = self.0.ids.of(request.headers_mut(), seen);
+        let call = &head_of(request);
+        let (mut answer, mut granted) = (RateLimitResponse::default(), Vec::new());
+        answer.overall_code = RateLimitCode::Ok.into();
+        for descriptor in &asked.descriptors {
+            let rules = &self.0.plan.config.descriptors;
+            let pairs = || descriptor.entries.iter().map(|entry| (&*entry.key, &*entry.value));
+            let Some(rule) = rules.iter().find(|rule| rule.takes(pairs)) else {
+                // No limiter is for it.
+                answer.statuses.push(DescriptorStatus {
+                    code: RateLimitCode::Ok.into(),
+                    ..DescriptorStatus::default()
+                });
+                continue;
+            };
+            let mut record = Record::new(self, client, id.clone(), call);
+            record.serves(Service::EnvoyRateLimit, counters);
+            record.route = Some(rule.route);
+            let own = descriptor.hits_addend.as_ref().map_or(hits, |own| own.value);
+            let decided =
+                self.descriptor(&mut record, (client, call), (rule, descriptor, own)).await;
+            let Decided { status, reservation, refusal } = match decided {
+                Ok(decided) => decided,
+                Err(failure) => {
+                    record.refusal(&failure, true);
+                    return Err(failure);
+                }
+            };
+            answer.statuses.push(status);
+            let Some(refusal) = refusal else {
+                granted.push((record, reservation));
+                continue;
+            };
+            answer.overall_code = RateLimitCode::OverLimit.into();
+            answer.response_headers_to_add.extend(added(&refusal, &TOLD));
+        }
+        if answer.overall_code == i32::from(RateLimitCode::Ok) {
+            for (mut record, reservation) in granted {
+                record.sent();
+                record.answered(StatusCode::OK);
+                let left = reservation.map(Reservation::leave).unwrap_or_default();
+                let leases = left.iter().filter_map(|(check, grant)| self.lease(check, *grant));
+                answer.request_headers_to_add.extend(leases.filter_map(|lease| {
+                    Some(AddedHeader {
+                        key: "paceway-lease".into(),
+                        value: lease.to_str().ok()?.into(),
+                    })
+                }));
+            }
+        }
+        // The permits of the others are refunded when one is refused.
+        Ok(answer)
+    }
+
+    /// Decides one descriptor, and waits for its slot.
+    async fn descriptor<'p>(
+        &'p self,
+        record: &mut Record<'p>,
+        (client, call): (&Arc<Client>, &Request<()>),
+        (rule, descriptor, hits): (&DescriptorRule, &RateLimitDescriptor, u64),
+    ) -> Result<Decided, Failure> {
+        let plan = &*self.0.plan;
+        let policy = &plan.policies[self.own().direct[rule.route].policy];
+        self.not_missing(policy)?;
+        let pairs: Vec<_> =
+            descriptor.entries.iter().map(|entry| (&*entry.key, &*entry.value)).collect();
+        let parts = Parts {
+            client_ip: client.client_ip(call.headers(), &plan.config.trusted_proxies),
+            host: None,
+            method: call.method(),
+            uri: call.uri(),
+            headers: call.headers(),
+            body: None,
+            paths: plan.config.paths,
+            template: None,
+            descriptor: Some(Descriptor(&pairs)),
+        };
+        let checks = policy.descriptor_checks(&plan.limiters, &parts, hits);
+        let checks = checks.map_err(|why| Failure::BadRequest(why.into()))?;
+        let Some((checks, policy)) = checks else {
+            let code = RateLimitCode::Ok.into();
+            let status = DescriptorStatus { code, ..DescriptorStatus::default() };
+            return Ok(Decided { status, reservation: None, refusal: None });
+        };
+        let budget = budget(policy.max_wait, policy.max_wait_cap, call.headers());
+        let paced = {
+            let mut attempt = Attempt::first(self, record, (rule.route, policy), &checks, budget);
+            limit::pace(&self.0.store, &checks, &mut attempt, &mut AlwaysReady::default()).await
+        };
+        record.waited();
+        match paced {
+            Ok((reservation, ())) => {
+                let (limiter, rate) = policy.owner(reservation.bound_by);
+                let (level, policy) = (reservation.level, plan.limiters[limiter].policy(rate));
+                let until = limit::duration(level.reset_after);
+                let status = status(RateLimitCode::Ok, Some(&policy), level.remaining, until);
+                Ok(Decided { status, reservation: Some(reservation), refusal: None })
+            }
+            Err(failure) => {
+                let response = record.refusal(&failure, false);
+                if response.status() != StatusCode::TOO_MANY_REQUESTS {
+                    return Err(failure);
+                }
+                let until = failure.retry_after().map(limit::duration).unwrap_or_default();
+                let (policy, remaining) = match &failure {
+                    Failure::Limited { policy, remaining, .. }
+                    | Failure::Throttled { policy, remaining, .. } => (Some(policy), *remaining),
+                    _ => (None, 0),
+                };
+                let status = status(RateLimitCode::OverLimit, policy, remaining, until);
+                let refusal = Some(response.into_parts().0.headers);
+                Ok(Decided { status, reservation: None, refusal })
+            }
+        }
+    }
+}
+
+/// The head of a call, which several tasks could read, as its body could not.
+fn head_of(request: &Request<Upload>) -> Request<()> {
+    let mut head = Request::new(());
+    *head.method_mut() = request.method().clone();
+    *head.uri_mut() = request.uri().clone();
+    *head.version_mut() = request.version();
+    head.headers_mut().clone_from(request.headers());
+    head
+}
+
+fn status(
+    code: RateLimitCode,
+    policy: Option<&Policy>,
+    remaining: i64,
+    until: Duration,
+) -> DescriptorStatus {
+    let current_limit = policy.and_then(|policy| match policy.quota {
+        Quota::Rate(rate) => Some(CurrentLimit::new(&policy.name, rate)),
+        Quota::Concurrency(_) => None,
+    });
+    DescriptorStatus {
+        code: code.into(),
+        current_limit,
+        limit_remaining: u32::try_from(remaining.max(0)).unwrap_or(u32::MAX),
+        duration_until_reset: Some(until.into()),
+    }
+}
+
+/// The headers of these names, as Envoy adds them.
+fn added(headers: &HeaderMap, names: &[&str]) -> Vec<AddedHeader> {
+    let value = |name: &str| headers.get(name).map(HeaderValue::to_str)?.ok();
+    let one = |name: &&str| Some(AddedHeader { key: (*name).into(), value: value(name)?.into() });
+    names.iter().filter_map(one).collect()
+}

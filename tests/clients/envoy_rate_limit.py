@@ -1,0 +1,95 @@
+"""A client of Envoy's rate limit service, by the official gRPC library. The messages are written by hand.
+
+    envoy_rate_limit.py ADDRESS TIMEOUT COUNT [HITS] KEY=VALUE ...
+
+Sends COUNT calls at once, each with one descriptor of these pairs, and prints a line of JSON for each answer.
+"""
+
+import json
+import sys
+import time
+
+import grpc
+
+ADDRESS, TIMEOUT, COUNT = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
+HITS = int(sys.argv[4])
+PAIRS = [pair.split("=", 1) for pair in sys.argv[5:]]
+METHOD = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+
+
+def varint(number):
+    out = b""
+    while number > 127:
+        out += bytes([number & 127 | 128])
+        number >>= 7
+    return out + bytes([number])
+
+
+def field(tag, value):
+    if isinstance(value, int):
+        return varint(tag << 3) + varint(value)
+    return varint(tag << 3 | 2) + varint(len(value)) + value
+
+
+def fields(message):
+    """The fields of a message, each as a tag and a value."""
+    at, out = 0, []
+
+    def number():
+        nonlocal at
+        result = shift = 0
+        while True:
+            byte = message[at]
+            at += 1
+            result |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return result
+
+    while at < len(message):
+        key = number()
+        if key & 7 == 0:
+            out.append((key >> 3, number()))
+        else:
+            assert key & 7 == 2, key
+            length = number()
+            out.append((key >> 3, message[at : at + length]))
+            at += length
+    return out
+
+
+def question():
+    entries = b"".join(field(1, field(1, k.encode()) + field(2, v.encode())) for k, v in PAIRS)
+    return field(1, b"domain") + field(2, entries) + field(3, HITS)
+
+
+channel = grpc.insecure_channel(ADDRESS)
+call = channel.unary_unary(METHOD)
+started = time.monotonic()
+ended = {}
+calls = []
+for i in range(COUNT):
+    future = call.future(question(), timeout=TIMEOUT)
+    future.add_done_callback(lambda _, i=i: ended.setdefault(i, time.monotonic()))
+    calls.append(future)
+for i, future in enumerate(calls):
+    try:
+        answer = fields(future.result())
+    except grpc.RpcError as error:
+        print(json.dumps({"error": error.code().name, "details": error.details()}), flush=True)
+        continue
+    status = dict(fields(next(value for tag, value in answer if tag == 2)))
+    reset = dict(fields(status.get(4, b"")))
+    limit = dict(fields(status.get(2, b"")))
+    added = [dict(fields(value)) for tag, value in answer if tag == 3]
+    while i not in ended:
+        time.sleep(0.001)
+    seen = {
+        "code": next(value for tag, value in answer if tag == 1),
+        "reset": reset.get(1, 0) + reset.get(2, 0) / 1e9,
+        "limit": [limit.get(1, 0), limit.get(2, 0), limit.get(3, b"").decode()],
+        "remaining": status.get(3, 0),
+        "headers": {header[1].decode(): header[2].decode() for header in added},
+        "after": ended[i] - started,
+    }
+    print(json.dumps(seen), flush=True)

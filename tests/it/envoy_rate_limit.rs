@@ -1,0 +1,129 @@
+//! Envoy's rate limit service, asked by the official gRPC library and by Envoy itself.
+
+use crate::support::{Conn, Gateway, OtherProxy, Upstream, blocks, envoy, eventually, request};
+use serde_json::Value;
+use std::{env, net::SocketAddr, process::Stdio};
+use tokio::process::Command;
+
+const CONFIG: &str = "services: { envoy_rate_limit: 127.0.0.1:0 }\nupstream: http://127.0.0.1:9\n\
+    limiters:\n  search: 5/s\n  shop: { rate: 2/min, burst: 2 }\n  slow: { rate: 1/min, burst: 1 }\n\
+    descriptors:\n\
+    - { match: { path: /search }, limiters: [search], max_wait: 2s }\n\
+    - { name: shops, match: { shop: '*' }, limiters: [shop], key: '{descriptor.shop}' }\n\
+    - { name: slow, match: { path: /slow }, limiters: [slow], max_wait: 5min }\n\
+    routes: [{ suffix: '*' }]\n";
+
+fn service(gateway: &Gateway) -> SocketAddr {
+    let events = gateway.events();
+    let line = events.iter().find(|line| line["message"] == "listening").expect("a line");
+    line["envoy_rate_limit"].as_str().expect("an address").parse().expect("an address")
+}
+
+/// The answers to `count` calls at once with one descriptor of these pairs.
+async fn ask(
+    address: SocketAddr,
+    timeout: &str,
+    count: &str,
+    hits: &str,
+    pairs: &[&str],
+) -> Vec<Value> {
+    let python = env::current_dir().expect("a directory").join("target/clients/python/bin/python");
+    let mut command = Command::new(python);
+    command.args(["tests/clients/envoy_rate_limit.py", &address.to_string(), timeout, count, hits]);
+    let output = command.args(pairs).stderr(Stdio::inherit()).output().await.expect("Python");
+    let text = String::from_utf8(output.stdout).expect("text");
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grpc_client_gets_the_slots_of_its_descriptors() {
+    let gateway = Gateway::start(CONFIG).await;
+    let address = service(&gateway);
+    let all = ask(address, "20", "20", "1", &["path=/search", "method=GET"]).await;
+    let of = |code: u64| all.iter().filter(move |answer| answer["code"] == code);
+    assert!((15..=16).contains(&of(1).count()), "{all:?}");
+    assert_eq!(of(1).count() + of(2).count(), 20, "{all:?}");
+    let last = of(1).filter_map(|answer| answer["after"].as_f64()).fold(0.0, f64::max);
+    assert!(last > 1.5, "{last}");
+    for refused in of(2) {
+        assert!(refused["after"].as_f64().is_some_and(|after| after < last), "{refused}");
+        assert_eq!(refused["limit"], serde_json::json!([5, 1, "search"]));
+        assert!(refused["reset"].as_f64().is_some_and(|reset| reset > 0.0), "{refused}");
+        for name in ["retry-after", "ratelimit", "ratelimit-policy"] {
+            assert!(refused["headers"].get(name).is_some(), "{name}: {refused}");
+        }
+    }
+    let waited =
+        [("route", "path=/search"), ("service", "envoy_rate_limit"), ("outcome", "waited")];
+    assert!(gateway.metric("paceway_requests_total", &waited).await >= 10.0);
+    // Each shop has a bucket, and `hits_addend` takes several permits.
+    let codes = async |hits: &'static str, shop: &'static str| {
+        ask(address, "20", "1", hits, &[shop]).await[0]["code"].as_u64()
+    };
+    assert_eq!(codes("2", "shop=acme").await, Some(1));
+    assert_eq!(codes("1", "shop=acme").await, Some(2));
+    assert_eq!(codes("1", "shop=bolt").await, Some(1));
+    // A descriptor that nothing matches is allowed.
+    assert_eq!(codes("1", "other=x").await, Some(1));
+    let over = &ask(address, "20", "1", "3", &["shop=new"]).await[0];
+    assert!(over["error"].is_string(), "{over}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_ends_returns_its_slot_and_its_deadline_bounds_the_wait() {
+    let gateway = Gateway::start(CONFIG).await;
+    let address = service(&gateway);
+    assert_eq!(ask(address, "20", "1", "1", &["path=/slow"]).await[0]["code"], 1);
+    // The deadline of the call is shorter than the wait for the slot: refused at once.
+    let refused = &ask(address, "10", "1", "1", &["path=/slow"]).await[0];
+    assert_eq!(refused["code"], 2, "{refused}");
+    let python = env::current_dir().expect("a directory").join("target/clients/python/bin/python");
+    let address = address.to_string();
+    let mut waiting = Command::new(python)
+        .args(["tests/clients/envoy_rate_limit.py", &address, "600", "3", "1", "path=/slow"])
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("Python");
+    gateway.until_waiting("slow", 3).await;
+    waiting.kill().await.expect("its end");
+    gateway.until_waiting("slow", 0).await;
+    eventually("the slots return", async || {
+        let state = gateway.limiter("slow").await;
+        state["next_slot_ms"].as_f64().filter(|next| *next <= 60_000.0)
+    })
+    .await;
+}
+
+/// Envoy's own filter, with the configuration of the page.
+#[tokio::test(flavor = "multi_thread")]
+async fn envoy_holds_requests_until_their_slots() {
+    if envoy().is_none() {
+        return;
+    }
+    let app = Upstream::ok().await;
+    let shown = &blocks("docs/services/envoy.md", "yaml")[2];
+    let rest =
+        "limiters: { search: 5/s }\nupstream: http://127.0.0.1:9\nroutes: [{ suffix: '*' }]\n";
+    let gateway = Gateway::start(&(shown.replace("8081", "0") + rest)).await;
+    let proxy = OtherProxy::start("envoy rate limit", service(&gateway), app.address()).await;
+    let address = proxy.address;
+    let asked: Vec<_> = (0..20)
+        .map(|_| {
+            tokio::spawn(async move {
+                let mut conn = Conn::to(address).await.expect("connect");
+                conn.send(request("GET", "/search", &[])).await.expect("send");
+                conn.answer().await.expect("a whole answer")
+            })
+        })
+        .collect();
+    let mut answers = Vec::new();
+    for answer in asked {
+        answers.push(answer.await.expect("a task"));
+    }
+    let of = |status: u16| answers.iter().filter(move |answer| answer.status == status);
+    let told: Vec<_> = answers.iter().map(|answer| answer.status).collect();
+    assert!((15..=16).contains(&of(200).count()), "{told:?}");
+    assert_eq!(of(200).count() + of(429).count(), 20, "{told:?}");
+    assert!(of(429).all(|answer| answer.field("retry-after").is_some()));
+    assert_eq!(app.calls().len(), of(200).count());
+}
