@@ -57,7 +57,7 @@ test-tools:
 	@deploy/tools/install.sh redis-server:redis-server faketime:faketime promtool:prometheus \
 	  curl:curl h2load:nghttp2-client python3:python3 nginx:nginx-light caddy:caddy \
 	  pg_ctlcluster:postgresql setpriv:util-linux mariadbd:mariadb-server chromium:chromium \
-	  chromedriver:chromium-driver
+	  chromedriver:chromium-driver haproxy:haproxy
 	@deploy/tools/clients.sh
 
 fuzz-tools:

@@ -1,6 +1,6 @@
 //! Envoy's rate limit service, asked by the official gRPC library and by Envoy itself.
 
-use crate::support::{Conn, Gateway, OtherProxy, Upstream, blocks, envoy, eventually, request};
+use crate::support::{Conn, Gateway, OtherProxy, Upstream, blocks, eventually, request};
 use serde_json::Value;
 use std::{env, net::SocketAddr, process::Stdio};
 use tokio::process::Command;
@@ -97,9 +97,6 @@ async fn a_call_that_ends_returns_its_slot_and_its_deadline_bounds_the_wait() {
 /// Envoy's own filter, with the configuration of the page.
 #[tokio::test(flavor = "multi_thread")]
 async fn envoy_holds_requests_until_their_slots() {
-    if envoy().is_none() {
-        return;
-    }
     let app = Upstream::ok().await;
     let shown = &blocks("docs/services/envoy.md", "yaml")[2];
     let rest =

@@ -1,8 +1,8 @@
 //! The service for other proxies: what a call means, and what real proxies make of the answers.
 
 use crate::support::{
-    Answer, Conn, Gateway, OtherProxy, Redis, Upstream, assert_lawful, blocks, eventually,
-    other_proxies, request,
+    Answer, Conn, Gateway, OTHER_PROXIES, OtherProxy, Redis, Upstream, assert_lawful, blocks,
+    eventually, request,
 };
 use rstest::rstest;
 use serde_json::json;
@@ -192,7 +192,7 @@ async fn a_change_of_services_needs_a_restart_and_a_drain_ends_the_waits() {
 /// 20 requests at once at 5/s with a budget of 2 s: 5 pass, 10 wait, 5 are refused at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn twenty_requests_at_once_through_real_proxies() {
-    for name in other_proxies() {
+    for name in OTHER_PROXIES {
         let app = Upstream::ok().await;
         let (gateway, address) = service_of(name, LIMITED).await;
         let proxy = OtherProxy::start(name, address, app.address()).await;
@@ -219,7 +219,7 @@ async fn twenty_requests_at_once_through_real_proxies() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn callers_of_real_proxies_that_leave_return_their_slots() {
-    for name in other_proxies().into_iter().filter(|name| *name != "haproxy") {
+    for name in OTHER_PROXIES.into_iter().filter(|name| *name != "haproxy") {
         let app = Upstream::ok().await;
         let rest = "upstream: http://127.0.0.1:9\nlimiters: { slow: { rate: 1/min, burst: 1 } }\n\
             routes: [{ name: slow, suffix: '*', limiters: [slow], max_wait: 5min }]\n";
@@ -250,7 +250,7 @@ async fn callers_of_real_proxies_that_leave_return_their_slots() {
 /// A proxy whose service is away refuses, and serves again when it is back.
 #[tokio::test(flavor = "multi_thread")]
 async fn real_proxies_survive_a_gateway_that_is_killed() {
-    for name in other_proxies() {
+    for name in OTHER_PROXIES {
         let app = Upstream::ok().await;
         let (mut gateway, address) = service_of(name, LIMITED).await;
         let proxy = OtherProxy::start(name, address, app.address()).await;

@@ -16,11 +16,8 @@ pub(crate) struct OtherProxy {
     _dir: tempfile::TempDir,
 }
 
-/// The proxies that a page of docs/services describes and this machine has.
-pub(crate) fn other_proxies() -> Vec<&'static str> {
-    let all = ["nginx", "caddy", "haproxy", "envoy"];
-    all.into_iter().filter(|name| *name != "envoy" || envoy().is_some()).collect()
-}
+/// The proxies that `make test-tools` installs, each with a page in docs/services.
+pub(crate) const OTHER_PROXIES: [&str; 4] = ["nginx", "caddy", "haproxy", "envoy"];
 
 /// The blocks of a language in a page, such as `nginx`.
 pub(crate) fn blocks(page: &str, language: &str) -> Vec<String> {
@@ -30,13 +27,12 @@ pub(crate) fn blocks(page: &str, language: &str) -> Vec<String> {
     rest.map(|rest| rest.split("\n```").next().expect("an end").to_owned() + "\n").collect()
 }
 
-/// Where `deploy/tools/clients.sh` installs it.
-pub(crate) fn envoy() -> Option<PathBuf> {
+/// Envoy, where `deploy/tools/clients.sh` installs it.
+fn envoy() -> PathBuf {
     let clients = env::current_dir().expect("a directory").join("target/clients/python/lib");
-    let versions = fs::read_dir(clients).ok()?.flatten();
-    let own = versions.map(|version| version.path().join("site-packages/envoy/_bin/envoy"));
-    let given = env::var_os("ENVOY").map(PathBuf::from);
-    given.into_iter().chain(own).find(|path| path.exists())
+    let versions = fs::read_dir(clients).expect("the clients, by `make test-tools`").flatten();
+    let mut own = versions.map(|version| version.path().join("site-packages/envoy/_bin/envoy"));
+    own.find(|path| path.exists()).expect("envoy, by `make test-tools`")
 }
 
 // === impl OtherProxy ===
@@ -123,7 +119,7 @@ fn command(name: &str, dir: &Path, set: impl Fn(&str) -> String) -> Command {
         _ => {
             let of_rate_limit = name != "envoy";
             write("envoy.yaml", &block("yaml", if of_rate_limit { 3 } else { 1 }));
-            let mut command = Command::new(envoy().expect("envoy"));
+            let mut command = Command::new(envoy());
             command.args([
                 "--use-dynamic-base-id",
                 "--concurrency",
