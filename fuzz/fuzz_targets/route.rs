@@ -83,7 +83,7 @@ fn slowly(routes: &[Route], method: &Method, host: Option<&str>, path: &str) -> 
                 Some((Reverse(suffix.len()), !matches!(suffix, Suffix::Segments(_))))
             }
             // No path matches both templates here.
-            PathRule::Template(_) => None,
+            PathRule::Template(_) | PathRule::Descriptor => None,
         };
         let methods = (route.methods.is_empty(), route.methods.len());
         (suffix, route.host.is_none(), methods)

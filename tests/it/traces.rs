@@ -15,6 +15,7 @@ use prost::Message;
 use rstest::rstest;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{net::TcpListener, task::JoinHandle, time::Instant};
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, transport::Server};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -27,6 +28,7 @@ struct Received(Arc<Mutex<Vec<(String, Span)>>>);
 /// A collector that speaks gRPC.
 struct GrpcCollector {
     received: Received,
+    stopping: CancellationToken,
     task: JoinHandle<()>,
 }
 
@@ -80,11 +82,20 @@ impl GrpcCollector {
         let received = Received::default();
         let service = TraceServiceServer::new(received.clone());
         let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let stopping = CancellationToken::new();
+        let end = stopping.clone().cancelled_owned();
         let task = tokio::spawn(async move {
-            Server::builder().add_service(service).serve(address).await.expect("a collector");
+            let server = Server::builder().add_service(service);
+            server.serve_with_shutdown(address, end).await.expect("a collector");
         });
         eventually("the collector", async || Conn::to(address).await.ok()).await;
-        Self { received, task }
+        Self { received, stopping, task }
+    }
+
+    /// Stops, and tells the clients so: the connections of a server that is only dropped go on.
+    async fn stop(mut self) {
+        self.stopping.cancel();
+        (&mut self.task).await.expect("its end");
     }
 }
 
@@ -298,6 +309,7 @@ async fn a_collector_that_is_away_loses_spans_and_no_request() {
             (!collector.received.spans().is_empty()).then_some(())
         })
         .await;
+        collector.stop().await;
     }
     let lines = gateway.events();
     assert!(lines.iter().any(|line| line["message"] == "spans were not exported"), "{lines:?}");
