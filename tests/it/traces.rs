@@ -92,7 +92,7 @@ impl GrpcCollector {
         Self { received, stopping, task }
     }
 
-    /// Stops, and tells the clients so: the connections of a server that is only dropped go on.
+    /// Stops, and tells the clients so: a server that is only dropped keeps its connections.
     async fn stop(mut self) {
         self.stopping.cancel();
         (&mut self.task).await.expect("its end");
