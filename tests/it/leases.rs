@@ -44,7 +44,7 @@ async fn assert_passed(conn: &mut Conn) {
     assert_eq!(conn.answer().await.expect("a whole answer").status, 200);
 }
 
-// ------------------------------------------------------------------------------- who waits for a permit
+// ------------------------------------------------------------------- requests that wait for a permit
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_is_lost_is_made_up_for() {
