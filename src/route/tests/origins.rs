@@ -105,11 +105,11 @@ fn serves(table: &Table, routes: &[config::Route], segments: Vec<String>) -> Opt
     table.find(&Method::GET, None, &spelt(&segments))
 }
 
-/// The plain spelling of a path.
+/// The plain spelling of a path, as a client can send it: no request line has a space within its path.
 fn spelt(segments: &[String]) -> String {
     let escape = |segment: &String| {
         let escaped = segment.replace('%', "%25").replace('/', "%2F");
-        let escaped = escaped.replace('?', "%3F").replace('#', "%23");
+        let escaped = escaped.replace('?', "%3F").replace('#', "%23").replace(' ', "%20");
         escaped.replace('\0', "%00").replace('\n', "%0A")
     };
     segments.iter().map(|segment| format!("/{}", escape(segment))).collect()
