@@ -69,8 +69,8 @@ pub const MAX_HOLES: usize = 2048;
 /// share one Redis.
 pub const STATE_VERSION: u8 = 1;
 
-/// The Redis script in its order: the short way of plain requests, the twins of all the rules here, and the
-/// loop over the limiters of a request.
+/// The Redis script in its order: the short way of plain requests, the twins of all the rules here, the loop
+/// over the limiters of a request, and the loop over the entries of a call.
 pub const SCRIPT: &str = concat!(
     include_str!("algorithm/common.lua"),
     include_str!("algorithm/epoch.lua"),
@@ -86,7 +86,9 @@ pub const SCRIPT: &str = concat!(
     include_str!("algorithm/fixed_window.lua"),
     include_str!("algorithm/warm_up.lua"),
     include_str!("algorithm/concurrency.lua"),
+    include_str!("algorithm/opened.lua"),
     include_str!("algorithm/reserve.lua"),
+    include_str!("algorithm/entries.lua"),
 );
 
 /// The rule of a limiter with its parameters. A limiter with several rates has one `Algorithm` for each rate.

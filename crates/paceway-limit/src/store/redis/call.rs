@@ -1,7 +1,7 @@
 //! One call of the script: its entries in the form in which the script reads them. Sends nothing; `answer` reads the reply.
 //!
 //! Requests that ask only one token bucket, all for the same cost, are a *group*: they take as many numbers as one of them,
-//! and are decided in one step (`plain.lua`). Every other entry is written out (`reserve.lua`).
+//! and are decided in one step (`plain.lua`). Every other entry is written out (`entries.lua`).
 
 use super::epoch::Expected;
 use crate::{

@@ -1,0 +1,169 @@
+-- Executes a batch of entries in order.
+--
+--   KEYS[k]   the states, and the epoch; on a cluster the keys of one call share a {hash tag}
+--   ARGV[1-3] those of plain.lua
+--   ARGV[4..] the entries, each one of
+--     D budget n, then n times: k kind cost enforce ARGS…    decide; ARGS are the horizon (how long after a loss of
+--                                                            data earlier grants can count) in µs, then the rule's
+--     T gateway number deadline, then as D                   the same with a ticket for concurrency permits; deadline
+--                                                            -1: it holds one already, which an observing limiter counts
+--     R k kind gateway number ARGS…                          renew a lease
+--     X k kind ARGS…                                         forget the state
+--     G k kind cost whole ticks born aux ARGS…               refund a grant
+--     P k kind ARGS…                                         look
+--     Z k kind span status ARGS…                             pause for `span` µs, and look
+--     M k kind most ARGS…                                    lower the level to `most`, and look
+--   reply     that of plain.lua, then (ahead of an epoch) flat integers, for each entry one of
+--     D  1 at 0 bound remaining next reset_after, then n times: at whole ticks born aux
+--        0 at retry_after bound remaining next reset_after   refused; nothing is written
+--        2 at 0 bound remaining next reset_after deadline ask_after   waits for a concurrency permit
+--     G, R, X  1 refunded, renewed, forgotten | 0 there was nothing | 2 refunded, and a waiter was notified
+--     P, Z, M  1 remaining next reset_after
+--     D, P, Z, M of a paused limiter  10 more, and after reset_after the µs that the pause still takes
+--     any -1 k                                               KEYS[k] holds a foreign value
+
+local function push(...)
+  for i = 1, select('#', ...) do reply[#reply + 1] = (select(i, ...)) end
+end
+
+local function push_decision(code, at, retry_after, bound, remaining, next, reset_after, paused)
+  push(paused > 0 and code + 10 or code, at, retry_after, bound, remaining, next, reset_after)
+  if paused > 0 then push(paused) end
+end
+
+local function push_level(remaining, next, reset_after, paused)
+  push(paused > 0 and 11 or 1, remaining, next, reset_after)
+  if paused > 0 then push(paused) end
+end
+
+-- Pauses a limiter for `span` µs. A pause that ends earlier than the present one changes nothing.
+local function pause(state, span, status)
+  local open, stop = state.open, now + span
+  if state.algorithm.pause then
+    if not state.algorithm.pause(open, stop, status) then return end
+    state.dirty = true
+  else
+    if open.gate and stop <= open.gate.stop then return end
+    -- Permits that were granted for instants after the later end keep their slots.
+    local old, spent = open.gate, 0
+    if old then spent = math.max(old.spent - (stop - old.stop) * 1000, 0) end
+    local gate = { stop = stop, spent = spent, status = status }
+    local algorithm = state.algorithm
+    if not old and algorithm.promised_after then
+      gate.period, gate.count = algorithm.ramp(open.rule)
+      gate.spent = math.min(gate_time(gate, algorithm.promised_after(open, stop - 1)), EXACT - 1)
+    end
+    gate = open_gate(algorithm, gate, now, open.rule)
+    if not gate then return end
+    open.gate, state.has_new_gate = gate, true
+  end
+  publish_pause(state.key, span, status)
+end
+
+local i = 4
+
+local function next_arg()
+  i = i + 1
+  return args[i - 1]
+end
+
+local function next_number() return tonumber(next_arg()) end
+
+-- The state that the rule at args[i] asks for.
+local function next_state(k, algorithm)
+  local horizon, rule = next_number(), algorithm.rule(args, i)
+  i = i + algorithm.args
+  return open(k, algorithm, rule, horizon)
+end
+
+while i <= #args do
+  local what = next_arg()
+  if what == 'D' or what == 'T' then
+    local ticket
+    if what == 'T' then
+      ticket = { gateway = next_number(), number = next_number(), deadline = next_number() }
+    end
+    local budget, n = next_number(), next_number()
+    local wants, foreign = {}, nil
+    for w = 1, n do
+      local k, algorithm = next_number(), algorithm_of(next_number())
+      local cost, enforce = next_number(), next_arg() == '1'
+      local state = next_state(k, algorithm)
+      if not state then foreign = foreign or k end
+      wants[w] = { state = state, cost = cost, enforce = enforce }
+    end
+    if foreign then
+      push(-1, foreign)
+    else
+      local at, retry_after, bound, parts, deadline, ask_after = decide(wants, budget, ticket)
+      if n > 1 and at == 0 and parts then
+        push_decision(1, at, retry_after, tightest(wants))
+      else
+        local code = parts and 1 or deadline and 2 or 0
+        push_decision(code, at, retry_after, bound, level_of_want(wants[bound]))
+      end
+      if deadline then push(deadline, ask_after) end
+      for _, part in ipairs(parts or {}) do push(unpack(part)) end
+    end
+  elseif what == 'G' then
+    local k, algorithm = next_number(), algorithm_of(next_number())
+    local cost, whole, ticks = next_number(), next_number(), next_number()
+    local born, aux = next_number(), next_number()
+    local state = next_state(k, algorithm)
+    if not state then
+      push(-1, k)
+    else
+      local given = algorithm.refund(state.open, whole, ticks, born, aux, cost)
+      if given then state.dirty, state.opened = true, true end
+      if state.open.gate and refund_behind(state.open, algorithm, ticks, aux, cost) then state.has_new_gate = true end
+      push(state.open.handed_over and 2 or given and 1 or 0)
+    end
+  elseif what == 'R' then
+    local k, algorithm = next_number(), algorithm_of(next_number())
+    local gateway, number = next_number(), next_number()
+    local state = next_state(k, algorithm)
+    if not state then
+      push(-1, k)
+    else
+      local renewed = algorithm.renew(state.open, gateway, number)
+      state.dirty = true
+      push(renewed and 1 or 0)
+    end
+  elseif what == 'X' then
+    local k, algorithm = next_number(), algorithm_of(next_number())
+    local state = next_state(k, algorithm)
+    local gate = state and state.open.gate
+    if gate and gate.stop > now then publish_pause(state.key, 0, gate.status) end
+    if state and algorithm.forget then
+      state.dirty = true
+      push(algorithm.forget(state.open) and 1 or 0)
+    else
+      -- The decisions that this call made on the state before are dropped with it.
+      if state then state.dirty, state.has_new_gate = false, false end
+      states[k] = nil
+      local gone
+      if state then
+        gone = vacate(algorithm, KEYS[k], now, state.open.rule, state.horizon)
+      else
+        gone = redis.call('DEL', KEYS[k]) == 1
+      end
+      push(gone and 1 or 0)
+    end
+  else
+    local k, algorithm = next_number(), algorithm_of(next_number())
+    local span, status, most
+    if what == 'Z' then span, status = next_number(), next_number() end
+    if what == 'M' then most = next_number() end
+    local state = next_state(k, algorithm)
+    if state and span then pause(state, span, status) end
+    if state and most then lower(state, most) end
+    if not state then push(-1, k) else push_level(level_of(state, true)) end
+  end
+end
+
+for _, state in ipairs(used) do
+  if state.opened and not state.algorithm.lease then publish_opening(state.key, state.algorithm, state.open) end
+  save(state)
+end
+reply[#reply + 1] = new_epoch
+return reply
