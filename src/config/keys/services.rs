@@ -50,23 +50,11 @@ pub(in crate::config) const FORWARD_AUTH: Keys = Keys {
     meaning: "The service that decides requests of another proxy over HTTP.",
     rules: r##""required": ["listen"]"##,
     specs: &[
-        KeySpec {
-            name: "listen",
-            algorithms: "",
-            kind: "address",
-            default: "required",
-            meaning: "the address of the service. No other listener may have it",
-            schema: r##""examples": ["127.0.0.1:8082", "0.0.0.0:8082"],
+        listen(
+            r##""examples": ["127.0.0.1:8082", "0.0.0.0:8082"],
 "$ref": "#/$defs/address""##,
-        },
-        KeySpec {
-            name: "tls",
-            algorithms: "",
-            kind: "[certificates](#tls)",
-            default: "clear text",
-            meaning: "the service speaks TLS, and nothing else. With `client_ca` only proxies with a certificate may call it",
-            schema: r##""anyOf": [{ "title": "certificates", "$ref": "#/$defs/tls" }, { "type": "null" }]"##,
-        },
+        ),
+        TLS,
         KeySpec {
             name: "token",
             algorithms: "",
@@ -125,23 +113,11 @@ pub(in crate::config) const ENVOY_RATE_LIMIT: Keys = Keys {
     meaning: "Envoy's rate limit service.",
     rules: r##""required": ["listen"]"##,
     specs: &[
-        KeySpec {
-            name: "listen",
-            algorithms: "",
-            kind: "address",
-            default: "required",
-            meaning: "the address of the service. No other listener may have it",
-            schema: r##""examples": ["127.0.0.1:8081", "0.0.0.0:8081"],
+        listen(
+            r##""examples": ["127.0.0.1:8081", "0.0.0.0:8081"],
 "$ref": "#/$defs/address""##,
-        },
-        KeySpec {
-            name: "tls",
-            algorithms: "",
-            kind: "[certificates](#tls)",
-            default: "clear text",
-            meaning: "the service speaks TLS, and nothing else. With `client_ca` only proxies with a certificate may call it",
-            schema: r##""anyOf": [{ "title": "certificates", "$ref": "#/$defs/tls" }, { "type": "null" }]"##,
-        },
+        ),
+        TLS,
         KeySpec {
             name: "token",
             algorithms: "",
@@ -159,3 +135,24 @@ pub(in crate::config) const ENVOY_RATE_LIMIT: Keys = Keys {
         meant("password", &["token"]),
     ],
 };
+
+const TLS: KeySpec = KeySpec {
+    name: "tls",
+    algorithms: "",
+    kind: "[certificates](#tls)",
+    default: "clear text",
+    meaning: "the service speaks TLS, and nothing else. With `client_ca` only proxies with a certificate may call it",
+    schema: r##""anyOf": [{ "title": "certificates", "$ref": "#/$defs/tls" }, { "type": "null" }]"##,
+};
+
+/// The key `listen`: the services differ only in the example addresses, which are in the schema.
+const fn listen(schema: &'static str) -> KeySpec {
+    KeySpec {
+        name: "listen",
+        algorithms: "",
+        kind: "address",
+        default: "required",
+        meaning: "the address of the service. No other listener may have it",
+        schema,
+    }
+}
