@@ -1,20 +1,19 @@
 //! A request as its limiters see it: one attempt at the upstream, for which permits are taken. `limit::pace` drives it.
 
-use super::{Proxy, forward::Received, quota_left::QuotaLeft, record::Record};
+mod notes;
+
+use super::{Proxy, forward::Received, record::Record};
 use crate::{
     algorithm::Micros,
     answer::{Failure, is_reason},
-    config::Mode,
     limit::{self, Caller, Reservation, Waiter},
     metrics::Verdict,
-    plan::{RecentReason, RecentRequest, RoutePolicy, Waiting},
-    store::{Check, Checks, Decision, Source, StoreError},
-    throttle::Timestamp,
+    plan::{RecentReason, RoutePolicy, Waiting},
+    store::{Checks, Decision, Source, StoreError},
 };
-use smallvec::SmallVec;
+use notes::{Times, is_logged};
 use std::{future::pending, time::Duration};
 use tokio::time::Instant;
-use tracing::Level;
 
 /// An attempt to send a request, as the side that asks the limiters.
 pub(super) struct Attempt<'r, 'p> {
@@ -52,9 +51,7 @@ impl<'r, 'p> Attempt<'r, 'p> {
         checks: &'r Checks,
         budget: Duration,
     ) -> Self {
-        if let Some(trace) = &mut record.trace {
-            trace.asks();
-        }
+        record.traces_question();
         let is_at_max_waiting =
             !budget.is_zero() && proxy.0.plan.waiting.of(route) >= policy.max_waiting;
         let (until, waiting) = (None, None);
@@ -85,9 +82,8 @@ impl<'r, 'p> Attempt<'r, 'p> {
         (checks, refused): (&'r Checks, &'r mut Option<Box<Received>>),
         budget: Duration,
     ) -> Self {
-        let until = record.started + budget;
-        let first = Self::first(proxy, record, (route, policy), checks, budget);
-        Self { refused: Some(refused), is_at_max_waiting: false, until: Some(until), ..first }
+        let again = Self::again(proxy, record, (route, policy), checks, budget);
+        Self { refused: Some(refused), ..again }
     }
 
     /// A second attempt, within what is left of the request's budget. It asks for all permits again, except for the
@@ -99,39 +95,27 @@ impl<'r, 'p> Attempt<'r, 'p> {
         (checks, indices): (&'r Checks, &'r [usize]),
         budget: Duration,
     ) -> Self {
+        let again = Self::again(proxy, record, (route, policy), checks, budget);
+        Self { indices: Some(indices), ..again }
+    }
+
+    /// An attempt after another one of the same request. `budget` has begun with the request, and it may wait however many
+    /// others do.
+    fn again(
+        proxy: &'r Proxy,
+        record: &'r mut Record<'p>,
+        (route, policy): (usize, &'r RoutePolicy),
+        checks: &'r Checks,
+        budget: Duration,
+    ) -> Self {
         let until = record.started + budget;
         let first = Self::first(proxy, record, (route, policy), checks, budget);
-        Self { indices: Some(indices), is_at_max_waiting: false, until: Some(until), ..first }
+        Self { is_at_max_waiting: false, until: Some(until), ..first }
     }
 
     /// The index of a check among those of the route.
     fn index(&self, check: usize) -> usize {
         self.indices.map_or(check, |indices| indices[check])
-    }
-
-    /// Notes the limiter of a check as the one that bound the request.
-    fn bind(&mut self, check: usize) {
-        let limiter = self.policy.limiter(self.index(check));
-        self.record.bind(limiter, self.checks.get(check));
-    }
-
-    /// Notes a decision about the limiter of a check, for the trace.
-    #[inline]
-    fn trace(&mut self, decision: &'static str, bound_by: Option<usize>, source: Option<Source>) {
-        if let Some(trace) = &mut self.record.trace {
-            let limiter = bound_by.map(|check| {
-                let check = self.indices.map_or(check, |indices| indices[check]);
-                &self.proxy.0.plan.limiters[self.policy.limiter(check)].limiter.name
-            });
-            trace.decided(decision, limiter.map(String::as_str), source.map(Source::name));
-        }
-    }
-
-    /// Notes for the trace that the limiters are asked again.
-    fn traces_another(&mut self) {
-        if let Some(trace) = &mut self.record.trace {
-            trace.asks();
-        }
     }
 
     /// Frees the refusal of the attempt before when this one waits for a slot, and not in a queue.
@@ -141,65 +125,6 @@ impl<'r, 'p> Attempt<'r, 'p> {
         {
             *refused = None;
         }
-    }
-
-    fn decided(&self, limiter: usize, verdict: Verdict, source: Source) {
-        self.proxy.own().limiters[limiter].decisions.count(verdict, source);
-    }
-
-    /// Counts the verdict of each limiter: of a limiter with several rates the verdict that is furthest from "pass".
-    fn count(&mut self, reservation: &Reservation) {
-        let mut said: SmallVec<[(usize, Verdict); 4]> = SmallVec::new();
-        for (i, part) in reservation.parts().iter().enumerate() {
-            let limiter = self.policy.limiter(self.index(i));
-            let plan = &self.proxy.0.plan.limiters[limiter];
-            let enforce = plan.limiter.mode == Mode::Enforce;
-            if let Some(auto) = plan.auto().filter(|_| !reservation.is_after_pause()) {
-                auto.asked(part.at > 0 && reservation.bound_by == i);
-            }
-            let verdict = match (enforce, part.at) {
-                (true, at) if at > 0 && reservation.bound_by == i => Verdict::Wait,
-                (true, _) => Verdict::Pass,
-                (false, ..0) => Verdict::WouldRefuse,
-                (false, 0) => Verdict::WouldPass,
-                (false, _) => Verdict::WouldWait,
-            };
-            match said.last_mut() {
-                Some((last, most)) if *last == limiter => *most = verdict.max(*most),
-                _ => said.push((limiter, verdict)),
-            }
-        }
-        for (limiter, verdict) in said {
-            self.record.observed |= matches!(verdict, Verdict::WouldWait | Verdict::WouldRefuse);
-            self.decided(limiter, verdict, reservation.source);
-        }
-    }
-
-    /// Logs a reservation, and keeps what its answer tells of it.
-    #[inline]
-    fn sees(&mut self, outcome: &'static str, reservation: &Reservation) {
-        if is_logged() {
-            let times = Times { wait: Some(reservation.wait), ..Times::default() };
-            let (bound_by, source) = (reservation.bound_by, reservation.source);
-            self.log(outcome, reservation.bound(), bound_by, source, times);
-        }
-        if self.record.trace.is_some() {
-            self.trace(outcome, Some(reservation.bound_by), Some(reservation.source));
-        }
-        if self.policy.tells_quota {
-            self.note_quota(reservation);
-        }
-    }
-
-    /// Keeps what the limiter that bound has left, for the answer.
-    #[cold]
-    fn note_quota(&mut self, reservation: &Reservation) {
-        let (limiter, rate) = self.policy.owner(self.index(reservation.bound_by));
-        let is_decided = reservation.bound().enforce && reservation.source != Source::None;
-        self.record.quota = is_decided.then(|| {
-            let policy = self.proxy.0.plan.limiters[limiter].policy(rate);
-            Box::new(QuotaLeft::new(policy, reservation))
-        });
     }
 
     /// Counts a refusal, and makes its answer.
@@ -222,19 +147,6 @@ impl<'r, 'p> Attempt<'r, 'p> {
             Some(left) => Failure::closed(policy, retry_after, remaining, left),
             None => Failure::Limited { policy, retry_after, remaining },
         }
-    }
-
-    /// Notes a request that does not pass at once, for operators; `check` is the index of the one that holds or refuses it.
-    #[cold]
-    fn note(&self, check: Option<usize>, reason: RecentReason) {
-        let plan = &self.proxy.0.plan;
-        plan.recent.note(RecentRequest {
-            at: Timestamp::now(),
-            id: self.record.id.clone(),
-            route: plan.route_names[self.route].clone(),
-            state: check.and_then(|check| self.checks.get(check)).map(|check| check.key.clone()),
-            reason,
-        });
     }
 
     /// The answer to a request that the limiters refuse.
@@ -270,36 +182,6 @@ impl<'r, 'p> Attempt<'r, 'p> {
         // A key that an operator has reset since the loss is open earlier.
         self.proxy.0.store.closed_for(check).filter(|left| is_reason(decision.wait, *left))
     }
-
-    /// Logs an answer of the store, at the level `debug`. Names of states hold secrets as hashes only.
-    #[cold]
-    fn log(&self, outcome: &str, check: &Check, bound_by: usize, source: Source, times: Times) {
-        let millis = |span: Duration| span.as_secs_f64() * 1e3;
-        let limiter = self.policy.limiter(self.index(bound_by));
-        tracing::debug!(
-            request_id = self.record.id.to_str().unwrap_or("-"),
-            route = self.proxy.0.plan.config.routes[self.route].name,
-            limiter = self.proxy.0.plan.limiters[limiter].limiter.name,
-            key = &*check.key,
-            cost = check.cost,
-            outcome,
-            wait_ms = times.wait.map(millis),
-            retry_after_ms = times.retry_after.map(millis),
-            source = source.name(),
-            "decision"
-        );
-    }
-}
-
-/// The times in a line about a decision.
-#[derive(Default)]
-struct Times {
-    wait: Option<Duration>,
-    retry_after: Option<Duration>,
-}
-
-fn is_logged() -> bool {
-    tracing::enabled!(Level::DEBUG)
 }
 
 impl Caller for Attempt<'_, '_> {
@@ -409,11 +291,11 @@ impl Caller for Attempt<'_, '_> {
     fn late(&mut self, reservation: &Reservation) {
         let limiter = self.policy.limiter(self.index(reservation.bound_by));
         self.proxy.0.plan.limiters[limiter].metrics.late.increment(1);
-        self.traces_another();
+        self.record.traces_question();
     }
 
     fn paused(&mut self, _: &Reservation) {
-        self.traces_another();
+        self.record.traces_question();
     }
 
     /// At the last call no time is left to wait: the request gets its permit with the next answer, or 503.
@@ -426,7 +308,7 @@ impl Caller for Attempt<'_, '_> {
             () = waiter.notified() => {}
             () = self.proxy.0.drain.last_call() => self.is_last_call = true,
         }
-        self.traces_another();
+        self.record.traces_question();
         Ok(())
     }
 

@@ -23,6 +23,7 @@ use std::{fmt::Write, net::IpAddr, time::Duration};
 use tokio::time::Instant;
 
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
+
 /// The record of one request, from its head to the head of its answer.
 pub(super) struct Record<'a> {
     plan: &'a Plan,
@@ -150,6 +151,14 @@ impl<'a> Record<'a> {
         if let (Some(trace), Some(check)) = (&mut self.trace, check) {
             let key = self.plan.limiters[limiter].key_in(&check.key).flatten();
             trace.bind(key.map(key::hashed));
+        }
+    }
+
+    /// Notes for the trace that the limiters are asked.
+    #[inline]
+    pub(super) fn traces_question(&mut self) {
+        if let Some(trace) = &mut self.trace {
+            trace.asks();
         }
     }
 
