@@ -1,7 +1,11 @@
 //! Limiters that learn, before upstreams whose quota is not the configured one, steps, or is shared with another program.
 //! The limiter and its rules are those of this crate; callers, round trips and the upstream are a model on virtual time.
 
+mod outcome;
+mod scenes;
+
 use super::{EPOCH, Random, SECOND, table};
+use outcome::Outcome;
 use paceway::{
     algorithm::{
         Algorithm, Micros, SlidingWindow, TokenBucket,
@@ -10,6 +14,7 @@ use paceway::{
     },
     store::{Check, Entry, Pause, Reply, memory::MemoryStore},
 };
+use scenes::{SCENES, Scene, Strategy};
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BinaryHeap, VecDeque},
@@ -31,100 +36,6 @@ pub(crate) const LEGEND: &str = "Learning. The vendor accepts N calls in any sec
 A cell: calls that the upstream refused, of those sent · share of what strangers leave of the quota, or of the load if that
 is less, that it accepted.
 ";
-
-/// How the limiter before the upstream learns.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Strategy {
-    /// `rate: N/s`; callers get the refusals.
-    Fixed,
-    /// The same; a refusal pauses the limiter.
-    Paused,
-    /// The same; answers say how many calls remain in the upstream's window.
-    Remaining,
-    /// `rate: auto` with `start: N/s`, between 1/s and 100/s; a refusal pauses the limiter, too.
-    Auto,
-}
-
-/// An upstream, its other user, and the callers of the gateways.
-#[derive(Clone, Copy)]
-struct Scene {
-    name: &'static str,
-    /// The configured rate, or that from which an automatic one starts, per second.
-    rate: i64,
-    /// From which second on the upstream accepts how many calls a second.
-    quota: &'static [(i64, i64)],
-    /// Calls of another program in 10 s.
-    strangers: i64,
-    /// Requests for 100 calls of the quota.
-    load: i64,
-    /// Whether the limiter is a sliding window with a margin of 30 ms in place of a token bucket.
-    is_sliding: bool,
-    /// Whether calls that the upstream refuses count in its windows.
-    counts_refused: bool,
-    /// Whether refusals say to the ms when the next call would be accepted.
-    is_exact: bool,
-    /// How long requests may wait.
-    max_wait: Micros,
-    /// The seconds that are measured.
-    measured: (i64, i64),
-}
-
-const SCENE: Scene = Scene {
-    name: "",
-    rate: 30,
-    quota: &[(0, 30)],
-    strangers: 0,
-    load: 200,
-    is_sliding: false,
-    counts_refused: false,
-    is_exact: false,
-    max_wait: 2 * SECOND,
-    measured: (0, 120),
-};
-
-const SCENES: &[Scene] = &[
-    Scene { name: "strangers use 20 %, load 75 %", strangers: 60, load: 75, ..SCENE },
-    Scene { name: "strangers use 20 %, load 2 ×", strangers: 60, counts_refused: true, ..SCENE },
-    Scene { name: "10 % below the configured rate", rate: 33, ..SCENE },
-    Scene { name: "the same, refused calls count", rate: 33, counts_refused: true, ..SCENE },
-    Scene { name: "the same, a sliding window", rate: 33, is_sliding: true, ..SCENE },
-    Scene {
-        name: "the same, 20 s later",
-        rate: 33,
-        is_sliding: true,
-        measured: (20, 140),
-        ..SCENE
-    },
-    Scene {
-        name: "the same, calls wait up to 0.5 s",
-        rate: 33,
-        max_wait: SECOND / 2,
-        measured: (20, 140),
-        ..SCENE
-    },
-    Scene { name: "unknown, starts at 5/s", rate: 5, measured: (20, 140), ..SCENE },
-    Scene {
-        name: "unknown, refusals with times in ms",
-        rate: 5,
-        is_exact: true,
-        max_wait: SECOND / 2,
-        measured: (20, 140),
-        ..SCENE
-    },
-    Scene { name: "unknown, ten minutes later", rate: 5, measured: (600, 1200), ..SCENE },
-    Scene {
-        name: "falls from 30/s to 10/s",
-        quota: &[(0, 30), (60, 10)],
-        measured: (60, 180),
-        ..SCENE
-    },
-    Scene {
-        name: "grows from 30/s to 60/s",
-        quota: &[(0, 30), (60, 60)],
-        measured: (60, 360),
-        ..SCENE
-    },
-];
 
 /// A request that waits for its slot.
 struct Waiting {
@@ -157,15 +68,6 @@ struct Verdict {
     remaining: i64,
     /// For how long a refusal says to wait.
     pause: Micros,
-}
-
-/// The calls of one run that were sent, and those that the upstream refused, and the quota that strangers left.
-#[derive(Clone, Copy, Default)]
-struct Outcome {
-    sent: i64,
-    refused: i64,
-    strangers: i64,
-    wanted: f64,
 }
 
 struct Run {
@@ -207,43 +109,6 @@ pub(crate) fn simulate(seeds: u64, markdown: bool) -> (String, Vec<String>) {
         }
     }
     (table(&lines, markdown), broken)
-}
-
-// === impl Strategy ===
-
-impl Strategy {
-    fn name(self, rate: i64) -> String {
-        match self {
-            Self::Fixed => format!("rate: {rate}/s, no pauses"),
-            Self::Paused => format!("rate: {rate}/s"),
-            Self::Remaining => format!("rate: {rate}/s, remaining"),
-            Self::Auto => format!("rate: auto from {rate}/s"),
-        }
-    }
-}
-
-// === impl Scene ===
-
-impl Scene {
-    fn strategies(&self) -> Vec<Strategy> {
-        match self.rate {
-            5 => vec![Strategy::Auto],
-            _ => vec![Strategy::Fixed, Strategy::Paused, Strategy::Remaining, Strategy::Auto],
-        }
-    }
-
-    fn quota_at(&self, now: Micros) -> i64 {
-        let steps = self.quota.iter().rev();
-        steps.clone().find(|(from, _)| from * SECOND <= now).map_or(0, |(_, quota)| *quota)
-    }
-
-    /// Whatever the quota, a rate that is learned meets few refusals, and uses most of a quota that it has for itself.
-    fn broken_law(&self, strategy: Strategy, seen: Outcome) -> Option<String> {
-        // A single seed is up to five points away from the mean of the table.
-        let least = if self.strangers > 0 || self.quota.len() > 1 { 0.55 } else { 0.75 };
-        let is_good = seen.refused_share() <= 0.03 && seen.used() >= least;
-        (strategy == Strategy::Auto && !is_good).then(|| format!("{}: {}", self.name, seen.cell()))
-    }
 }
 
 // === impl Run ===
@@ -435,30 +300,5 @@ impl Run {
         };
         let pause = if self.scene.is_exact { (free - now).max(LEAST_PAUSE) } else { PAUSE };
         Verdict { accepted: left > 0, remaining: (left - 1).max(0), pause }
-    }
-}
-
-// === impl Outcome ===
-
-impl Outcome {
-    fn and(self, other: Self) -> Self {
-        Self {
-            sent: self.sent + other.sent,
-            refused: self.refused + other.refused,
-            strangers: self.strangers + other.strangers,
-            wanted: self.wanted + other.wanted,
-        }
-    }
-
-    fn refused_share(self) -> f64 {
-        self.refused as f64 / self.sent.max(1) as f64
-    }
-
-    fn used(self) -> f64 {
-        (self.sent - self.refused) as f64 / self.wanted.max(1.0)
-    }
-
-    fn cell(self) -> String {
-        format!("{:.1} % · {:.1} %", 100.0 * self.refused_share(), 100.0 * self.used())
     }
 }
