@@ -1,34 +1,16 @@
 //! A gateway's life as its operator sees it: pages, metrics, lines, and the way down.
 
-use crate::support::{
-    Answer, Conn, Gateway, Redis, Reply, Upstream, eventually, paceway_in, request,
-};
-use rstest::rstest;
-use serde_json::{Value, json};
+mod lines;
+mod stop;
+
+use crate::support::{Answer, Conn, Gateway, Redis, Reply, Upstream, paceway_in, request};
+use serde_json::json;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     io::Write,
     process::{Command, Stdio},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
-    time::Duration,
 };
-use tokio::sync::Semaphore;
-
-/// An upstream that answers nothing until its gate has permits.
-async fn gated() -> (Upstream, Arc<Semaphore>) {
-    let gate = Arc::new(Semaphore::new(0));
-    let behind = gate.clone();
-    (Upstream::start(move |_| Reply::ok().behind(&behind)).await, gate)
-}
-
-async fn until_asked(upstream: &Upstream, count: usize) {
-    let what = format!("{count} calls at the upstream");
-    eventually(&what, async || (upstream.calls().len() >= count).then_some(())).await;
-}
 
 /// A connection to the admin side, which takes no new ones during a drain.
 async fn operator(gateway: &Gateway) -> Conn {
@@ -42,186 +24,7 @@ async fn page(operator: &mut Conn, path: &str) -> Answer {
     operator.answer().await.expect("a page")
 }
 
-async fn until_draining(operator: &mut Conn) -> Value {
-    eventually("it drains", async || {
-        let page = page(operator, "/readyz").await;
-        (page.status == 503).then(|| page.json())
-    })
-    .await
-}
-
 // ---------------------------------------------------------------------------------------- the way down
-
-/// Sends one request after the other on a kept connection, and makes a new one only when an answer announces the close;
-/// until the port is closed. Returns the requests that failed although they were sent.
-async fn closed_loop(address: std::net::SocketAddr, answered: Arc<AtomicUsize>) -> Vec<String> {
-    let mut failed = Vec::new();
-    while let Ok(mut conn) = Conn::to(address).await {
-        loop {
-            let sent = conn.send(request("GET", "/load", &[])).await;
-            let answer = match sent {
-                Ok(()) => conn.answer().await,
-                Err(error) => Err(error),
-            };
-            match answer {
-                Ok(answer) if answer.status == 200 => {
-                    answered.fetch_add(1, Relaxed);
-                    if answer.field("connection") == Some("close") {
-                        break;
-                    }
-                }
-                Ok(answer) => failed.push(format!("{answer:?}")),
-                Err(error) => {
-                    failed.push(error.to_string());
-                    break;
-                }
-            }
-        }
-    }
-    failed
-}
-
-#[rstest]
-#[case::sigterm("TERM")]
-#[case::sigint("INT")]
-#[tokio::test(flavor = "multi_thread")]
-async fn a_stop_under_load_fails_no_request(#[case] signal: &str) {
-    let upstream = Upstream::start(|_| Reply::ok().after(Duration::from_millis(5))).await;
-    // Some are sent at once and some wait.
-    let mut gateway = Gateway::start(&format!(
-        "upstream: {}
-limiters: {{ load: {{ rate: 500/s, burst: 50 }} }}
-routes: [{{ suffix: \"*\", limiters: [load], max_wait: 20s }}]
-",
-        upstream.url()
-    ))
-    .await;
-    let answered = Arc::<AtomicUsize>::default();
-    let load = (0..16).map(|_| tokio::spawn(closed_loop(gateway.listen, answered.clone())));
-    let load: Vec<_> = load.collect();
-    eventually("load", async || (answered.load(Relaxed) > 300).then_some(())).await;
-    gateway.signal(signal);
-    let mut failed = Vec::new();
-    for task in load {
-        failed.extend(task.await.expect("task"));
-    }
-    assert_eq!(failed, [""; 0], "of {}", answered.load(Relaxed));
-    assert_eq!(gateway.end().await.code(), Some(0));
-    assert_eq!(upstream.calls().len(), answered.load(Relaxed));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn requests_that_run_or_wait_finish_before_the_end() {
-    let (upstream, gate) = gated().await;
-    let mut gateway = Gateway::start(&format!(
-        "upstream: {}
-limiters: {{ search: {{ rate: 2/s, burst: 1 }} }}
-routes:
-  - {{ suffix: /running }}
-  - {{ name: search, suffix: /search, limiters: [search], max_wait: 20s }}
-",
-        upstream.url()
-    ))
-    .await;
-    let mut asked = vec![gateway.ask("/running", &[]).await];
-    for _ in 0..4 {
-        asked.push(gateway.ask("/search", &[]).await);
-    }
-    until_asked(&upstream, 2).await;
-    let mut operator = operator(&gateway).await;
-    gateway.signal("TERM");
-    let draining = until_draining(&mut operator).await;
-    assert_eq!((&draining["ready"], &draining["reasons"]), (&json!(false), &json!(["draining"])));
-    assert_eq!(page(&mut operator, "/healthz").await.status, 200, "it still lives");
-    eventually("no new connection is accepted", async || Conn::to(gateway.listen).await.err())
-        .await;
-    assert!(gateway.is_running());
-
-    gate.add_permits(5);
-    for mut conn in asked {
-        let answer = conn.answer().await.expect("a whole answer");
-        assert_eq!((answer.status, answer.field("connection")), (200, Some("close")));
-    }
-    assert_eq!(gateway.end().await.code(), Some(0));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn idle_connections_do_not_hold_up_the_end() {
-    let upstream = Upstream::ok().await;
-    let mut gateway = Gateway::start(&format!(
-        "drain_timeout: 10min\nupstream: {}\nroutes: [{{ suffix: \"*\" }}]\n",
-        upstream.url()
-    ))
-    .await;
-    let mut used = Conn::to(gateway.listen).await.expect("connect");
-    used.send(request("GET", "/", &[])).await.expect("send");
-    assert_eq!(used.answer().await.expect("an answer").status, 200);
-    let unused = Conn::to(gateway.listen).await.expect("connect");
-    let admin = Conn::to(gateway.admin).await.expect("connect");
-    gateway.signal("TERM");
-    assert_eq!(gateway.end().await.code(), Some(0));
-    assert_eq!(used.rest().await, b"");
-    drop((unused, admin));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_drain_timeout_ends_what_is_stuck_and_gives_back_what_waits() {
-    let redis = Redis::start();
-    let (upstream, _never) = gated().await;
-    let yaml = format!(
-        "drain_timeout: 1500ms
-store: {{ url: \"{}\", timeout: 2s }}
-upstream: {}
-limiters: {{ search: {{ rate: 1/hour, burst: 1 }} }}
-routes:
-  - {{ suffix: /stuck }}
-  - {{ name: search, suffix: /search, limiters: [search], max_wait: 1h, max_wait_cap: 1h }}
-",
-        redis.url(),
-        upstream.url()
-    );
-    let mut gateway = Gateway::start(&yaml).await;
-    let mut stuck = gateway.ask("/stuck", &[]).await;
-    let _spends = gateway.ask("/search", &[]).await;
-    until_asked(&upstream, 2).await;
-    let mut waiting = gateway.ask("/search", &[]).await;
-    gateway.until_waiting("search", 1).await;
-    let hour = 3_600_000.0;
-    assert!(gateway.limiter("search").await["next_slot_ms"].as_f64() > Some(hour));
-
-    gateway.signal("TERM");
-    assert!(stuck.answer().await.is_err(), "it got no answer, and nothing claims that it did");
-    let told = waiting.answer().await.expect("a whole answer");
-    assert_eq!((told.status, told.problem().as_str()), (503, "draining"));
-    assert_eq!(gateway.end().await.code(), Some(0));
-    let next = Gateway::start(&yaml).await;
-    let slot = next.limiter("search").await["next_slot_ms"].as_f64().expect("ms");
-    assert!(slot > 0.0 && slot <= hour, "the slot of the one that waited is free: {slot} ms");
-}
-
-#[rstest]
-#[case::twice_the_same("TERM", "TERM")]
-#[case::impatient_ctrl_c("INT", "INT")]
-#[case::one_of_each("TERM", "INT")]
-#[tokio::test(flavor = "multi_thread")]
-async fn a_second_signal_ends_it_at_once(#[case] first: &str, #[case] second: &str) {
-    let (upstream, _never) = gated().await;
-    let mut gateway = Gateway::start(&format!(
-        "drain_timeout: 10min\nupstream: {}\nroutes: [{{ suffix: \"*\" }}]\n",
-        upstream.url()
-    ))
-    .await;
-    let stuck = gateway.ask("/", &[]).await;
-    until_asked(&upstream, 1).await;
-    let mut operator = operator(&gateway).await;
-    gateway.signal(first);
-    until_draining(&mut operator).await;
-    assert!(gateway.is_running());
-    gateway.signal(second);
-    let code = gateway.end().await.code().expect("a code, not the signal itself");
-    assert_ne!(code, 0);
-    drop(stuck);
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_gateways_do_not_share_a_port() {
@@ -346,6 +149,7 @@ pub(crate) const METRICS: [(&str, &str, &[&str]); 47] = [
     ("paceway_config_info", "gauge", &["hash"]),
     ("paceway_build_info", "gauge", &["version"]),
 ];
+
 /// The metrics that appear only with the keys that they are for, such as `tracing`.
 pub(crate) const OPTIONAL_METRICS: [&str; 8] = [
     "paceway_trace_spans_total",
@@ -513,98 +317,6 @@ async fn the_metrics_count_what_happened() {
     // One for each of the 30 answers, and a store call for no more than were asked.
     assert_eq!(gateway.metric("paceway_overhead_seconds_count", &[]).await, 31.0);
     assert!(gateway.metric("paceway_store_seconds_count", &[]).await >= 1.0);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn each_request_has_one_access_line_and_no_line_holds_a_query() {
-    let (redis, upstream) = (Redis::start(), vendor().await);
-    let gateway = after_traffic(&redis, &upstream).await;
-    let lines = eventually("31 lines", async || {
-        let lines = gateway.access();
-        (lines.len() == 31).then_some(lines)
-    })
-    .await;
-    for line in &lines {
-        let keys: BTreeSet<_> =
-            line.as_object().expect("a map").keys().map(String::as_str).collect();
-        let all = [
-            "timestamp",
-            "client",
-            "method",
-            "path",
-            "route",
-            "limiter",
-            "outcome",
-            "wait_ms",
-            "status",
-        ];
-        for key in all {
-            assert!(keys.contains(key), "no {key} in {line}");
-        }
-        assert_eq!(line["client"], "127.0.0.1");
-    }
-    let of = |path: &str| lines.iter().filter(|line| line["path"] == path).collect::<Vec<_>>();
-    let searches = of("/search");
-    assert_eq!(searches.len(), 3);
-    for line in searches {
-        assert_eq!((&line["route"], &line["limiter"]), (&json!("search"), &json!("account")));
-        assert_eq!((&line["method"], &line["status"]), (&json!("GET"), &json!(200)));
-        assert!(line["upstream_ms"].as_f64().is_some_and(|ms| ms > 0.0), "{line}");
-        let waited = line["wait_ms"].as_f64().expect("ms") > 0.0;
-        assert_eq!(line["outcome"], if waited { "waited" } else { "passed" });
-    }
-    let strict = of("/strict");
-    let outcomes: Vec<_> =
-        strict.iter().map(|line| line["outcome"].as_str().expect("it")).collect();
-    assert_eq!(outcomes, ["passed", "observed", "observed", "observed", "observed", "refused"]);
-    let refused = strict[5];
-    assert_eq!((&refused["limiter"], &refused["status"]), (&json!("day"), &json!(429)));
-    assert!(refused["upstream_ms"].is_null(), "the upstream never saw it: {refused}");
-    let nowhere = of("/nowhere/3")[0];
-    assert_eq!((&nowhere["route"], &nowhere["outcome"]), (&json!("-"), &json!("no_route")));
-    assert_eq!((&nowhere["method"], &nowhere["status"]), (&json!("M3"), &json!(404)));
-    let (out, err) = gateway.output();
-    for line in out.iter().chain(&err) {
-        assert!(!line.contains("hunter"), "{line}");
-    }
-}
-
-#[rstest]
-#[case::off("off")]
-#[case::text("text")]
-#[tokio::test(flavor = "multi_thread")]
-async fn access_lines_can_be_texts_or_left_out(#[case] kind: &str) {
-    let upstream = Upstream::ok().await;
-    let mut gateway = Gateway::start(&format!(
-        "access_log: {kind}\nupstream: {}\nroutes: [{{ name: all, suffix: \"*\" }}]\n",
-        upstream.url()
-    ))
-    .await;
-    assert_eq!(gateway.get("/path?a=1&token=hunter2").await.status, 200);
-    gateway.signal("TERM");
-    assert_eq!(gateway.end().await.code(), Some(0));
-    // Whatever is written is written by now.
-    let lines = eventually("the lines", async || {
-        let (out, _) = gateway.output();
-        (kind == "off" || !out.is_empty()).then_some(out)
-    })
-    .await;
-    if kind == "off" {
-        assert_eq!(lines, [""; 0]);
-        return;
-    }
-    assert_eq!(lines.len(), 1);
-    assert!(serde_json::from_str::<Value>(&lines[0]).is_err(), "{lines:?}");
-    for part in [
-        "GET",
-        "path=\"/path\"",
-        "query=\"a=1&token=***\"",
-        "route=\"all\"",
-        "outcome=\"passed\"",
-        "status=200",
-    ] {
-        assert!(lines[0].contains(part), "no {part} in {lines:?}");
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

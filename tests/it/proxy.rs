@@ -1,8 +1,9 @@
 //! The parts of messages that pass through the gateway, in both directions, and those that do not.
 
-use crate::support::{
-    Answer, Conn, Gateway, PATIENCE, Reply, Upstream, eventually, reached, reply, request,
-};
+mod paths;
+mod streams;
+
+use crate::support::{Answer, Conn, Gateway, Reply, Upstream, eventually, reached, reply, request};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rstest::rstest;
 use std::{net::SocketAddr, sync::Arc};
@@ -27,43 +28,6 @@ async fn exchange(address: SocketAddr, bytes: impl AsRef<[u8]>) -> Answer {
 
 fn closed() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(0))
-}
-
-#[rstest]
-#[case::plain("/search", "/search")]
-#[case::query("/search?q=a&&b=%20c&q=", "/search?q=a&&b=%20c&q=")]
-#[case::empty_query("/search?", "/search?")]
-#[case::query_with_a_url("/r?u=http://x/../y?z", "/r?u=http://x/../y?z")]
-#[case::escapes("/a%2fb%2Fc%41%zz%", "/a%2fb%2Fc%41%zz%")]
-#[case::slashes("//a///b//", "//a///b//")]
-#[case::dot_segments("/a/./b/../c/%2e%2E/..", "/a/./b/../c/%2e%2E/..")]
-#[case::above_the_root("/../../a", "/../../a")]
-#[case::parameters("/a;x=1/b;y", "/a;x=1/b;y")]
-#[case::reserved("/a:b@c!$&'()*+,=", "/a:b@c!$&'()*+,=")]
-#[case::root("/", "/")]
-#[case::absolute("http://other.example:81/a//b?c", "/a//b?c")]
-#[case::absolute_without_a_path("http://other.example", "/")]
-#[tokio::test(flavor = "multi_thread")]
-async fn the_path_arrives_as_it_was_sent(#[case] sent: &str, #[case] arrives: &str) {
-    let upstream = Upstream::ok().await;
-    let gateway = before(&upstream).await;
-    assert_eq!(gateway.get(sent).await.status, 200);
-    let calls = upstream.calls();
-    assert_eq!((calls.len(), calls[0].target.as_str()), (1, arrives));
-}
-
-#[rstest]
-#[case::without_a_slash("/v2")]
-#[case::with_one("/v2/")]
-#[tokio::test(flavor = "multi_thread")]
-async fn the_base_path_stands_before_the_path(#[case] base: &str) {
-    let upstream = Upstream::ok().await;
-    let gateway = before_url(&format!("{}{base}", upstream.url())).await;
-    for target in ["/", "/a//b?c=d", "/../e", "http://other.example/f?g"] {
-        assert_eq!(gateway.get(target).await.status, 200);
-    }
-    let targets: Vec<_> = upstream.calls().into_iter().map(|call| call.target).collect();
-    assert_eq!(targets, ["/v2/", "/v2/a//b?c=d", "/v2/../e", "/v2/f?g"]);
 }
 
 #[rstest]
@@ -162,128 +126,6 @@ async fn what_was_meant_for_one_hop_stays_there_and_the_rest_passes() {
     assert_eq!(answer.field("server"), Some("origin/1"));
     assert_eq!(answer.field("x-ratelimit-remaining"), Some("17"));
     assert_eq!(answer.field("paceway-origin"), None);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_response_streams() {
-    let go_on = closed();
-    let gate = go_on.clone();
-    let upstream = Upstream::raw(move |mut conn| {
-        let gate = gate.clone();
-        async move {
-            conn.head().await.expect("a request");
-            let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n";
-            conn.send(head).await.expect("send");
-            reached(&gate, "the client has seen the first piece").await;
-            conn.send("6\r\nsecond\r\n0\r\n\r\n").await.expect("send");
-        }
-    })
-    .await;
-    let gateway = before(&upstream).await;
-    let mut conn = gateway.ask("/", &[]).await;
-    conn.until("first").await.expect("the first piece, while the second is not sent");
-    go_on.add_permits(1);
-    let rest = conn.until("0\r\n\r\n").await.expect("the rest");
-    assert!(rest.contains("second"), "{rest}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_upload_streams() {
-    let arrived = closed();
-    let seen = arrived.clone();
-    let upstream = Upstream::raw(move |mut conn| {
-        let seen = seen.clone();
-        async move {
-            conn.until("first").await.expect("the first piece, while the second is not sent");
-            seen.add_permits(1);
-            conn.until("second").await.expect("the second piece");
-            conn.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await.expect("send");
-        }
-    })
-    .await;
-    let gateway = before(&upstream).await;
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
-    conn.send(request("POST", "/", &[("Transfer-Encoding", "chunked")])).await.expect("send");
-    conn.send("5\r\nfirst\r\n").await.expect("send");
-    reached(&arrived, "the upstream has the first piece").await;
-    conn.send("6\r\nsecond\r\n0\r\n\r\n").await.expect("send");
-    assert_eq!(conn.answer().await.expect("an answer").status, 200);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn large_bodies_pass_both_ways_unchanged() {
-    let upstream = Upstream::start(|call| {
-        let mut reply = reply("200 OK", &[], "");
-        let length = call.body.len();
-        reply.bytes = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n").into_bytes();
-        reply.bytes.extend(&call.body);
-        reply
-    })
-    .await;
-    let gateway = before(&upstream).await;
-    // No two pieces of it are alike.
-    let mut state = 1_u32;
-    let mut next = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        state.to_le_bytes()
-    };
-    let body: Vec<u8> = (0..5 << 20).flat_map(|_| next()).collect();
-    assert_eq!(body.len(), 20 << 20);
-    // A client that shares nothing with the rest of these tests.
-    let client = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build().expect("a client");
-    let answer = client.post(format!("http://{}/", gateway.listen)).body(body.clone());
-    let answer = answer.send().await.expect("an answer");
-    assert_eq!(answer.status(), 200);
-    let echoed = answer.bytes().await.expect("a whole body");
-    assert!(echoed == body, "{} bytes came back and differ", echoed.len());
-    assert!(upstream.calls()[0].body == body);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn responses_without_a_body_leave_the_connection_in_step() {
-    let upstream = Upstream::start(|call| match (call.method.as_str(), call.target.as_str()) {
-        ("HEAD", _) => Reply {
-            bytes: b"HTTP/1.1 200 OK\r\nContent-Length: 1234\r\n\r\n".to_vec(),
-            ..Reply::default()
-        },
-        (_, "/204") => {
-            Reply { bytes: b"HTTP/1.1 204 No Content\r\n\r\n".to_vec(), ..Reply::default() }
-        }
-        (_, "/304") => Reply {
-            bytes: b"HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\nETag: \"x\"\r\n\r\n"
-                .to_vec(),
-            ..Reply::default()
-        },
-        _ => Reply::ok(),
-    })
-    .await;
-    let gateway = before(&upstream).await;
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
-    for (method, target, status, body) in [
-        ("HEAD", "/", 200, ""),
-        ("GET", "/204", 204, ""),
-        ("GET", "/304", 304, ""),
-        ("GET", "/", 200, "ok"),
-        ("HEAD", "/", 200, ""),
-        ("GET", "/", 200, "ok"),
-    ] {
-        conn.send(request(method, target, &[])).await.expect("send");
-        let answer = conn.answer_to(method).await.expect("a whole answer");
-        assert_eq!((answer.status, answer.text().as_str()), (status, body), "{method} {target}");
-        if method == "HEAD" {
-            assert_eq!(answer.field("content-length"), Some("1234"));
-        }
-        if status == 304 {
-            assert_eq!(answer.field("etag"), Some("\"x\""));
-        }
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_body_that_ends_with_its_connection_is_complete() {
-    let upstream = Upstream::start(|_| Reply::raw("HTTP/1.1 200 OK\r\n\r\nall of it")).await;
-    let gateway = before(&upstream).await;
-    assert_eq!(gateway.get("/").await.text(), "all of it");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -444,95 +286,6 @@ async fn a_client_that_leaves_takes_its_upstream_call_along(#[case] sent: &'stat
     if sent.is_empty() {
         assert_eq!(gateway.line("/").await["outcome"], "cancelled");
     }
-}
-
-#[rstest]
-#[case::escaped("/%73earch")]
-#[case::escaped_twice_over("/%73%65%61%72%63%68")]
-#[case::double_slash("//search")]
-#[case::trailing_slash("/search/")]
-#[case::trailing_slashes("/search///")]
-#[case::parameters("/search;x")]
-#[case::parameters_and_slash("/search;x=1/;y")]
-#[case::dot("/./search")]
-#[case::dot_behind("/search/.")]
-#[case::escaped_dot("/%2e/search")]
-#[case::dot_dot("/x/../search")]
-#[case::dot_dot_behind("/search/x/..")]
-#[case::escaped_dot_dot("/x/%2e%2E/search")]
-#[case::above_the_root("/../search")]
-#[case::dot_dot_with_parameters("/x/..;y/search")]
-#[case::query("/search?x")]
-#[case::query_with_a_path("/search?/other")]
-#[case::longer("/v2/flights/search")]
-#[case::absolute("http://other.example/search")]
-#[case::absolute_disguised("http://other.example//x/..//%73earch;y?z")]
-#[tokio::test(flavor = "multi_thread")]
-async fn no_spelling_of_a_path_escapes_its_limiter(#[case] target: &str) {
-    let upstream = Upstream::ok().await;
-    let gateway = Gateway::start(&format!(
-        "upstream: {}
-limiters: {{ search: 1/day }}
-routes: [{{ suffix: /search, limiters: [search] }}, {{ suffix: \"*\" }}]
-",
-        upstream.url()
-    ))
-    .await;
-    assert_eq!(gateway.get("/search").await.status, 200);
-    assert_eq!(gateway.get(target).await.status, 429, "{target}");
-    assert_eq!(gateway.get("/research").await.status, 200, "and no other is caught");
-    assert_eq!(upstream.calls().len(), 2);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn without_a_route_it_is_a_404_and_the_upstream_hears_nothing() {
-    let upstream = Upstream::ok().await;
-    let gateway =
-        Gateway::start(&format!("upstream: {}\nroutes: [{{ suffix: /search }}]\n", upstream.url()))
-            .await;
-    for target in ["/", "/other", "/research", "/search/x"] {
-        let answer = gateway.get(target).await;
-        assert_eq!((answer.status, answer.problem().as_str()), (404, "no-route"), "{target}");
-        assert_eq!(answer.field("retry-after"), None);
-    }
-    assert_eq!(upstream.calls().len(), 0);
-    assert_eq!(gateway.count("-", "no_route").await, 4.0);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn routes_are_chosen_by_suffix_host_and_method() {
-    let (a, b) = (Upstream::ok().await, Upstream::ok().await);
-    let gateway = Gateway::start(&format!(
-        "upstreams: {{ a: \"{}\", b: \"{}/b\" }}
-routes:
-  - {{ name: all, suffix: \"*\", upstream: a }}
-  - {{ name: posts, suffix: \"*\", methods: [POST, PUT], upstream: b }}
-  - {{ name: internal, suffix: \"*\", host: API.internal, upstream: b }}
-  - {{ name: flights, suffix: /flights/search, upstream: b }}
-  - {{ name: search, suffix: /search, upstream: a }}
-  - {{ name: json, suffix: .json, upstream: b }}
-",
-        a.url(),
-        b.url()
-    ))
-    .await;
-    let cases = [
-        ("GET", "/x", "any.example", "all"),
-        ("POST", "/x", "any.example", "posts"),
-        ("GET", "/x", "api.INTERNAL:8080", "internal"),
-        ("GET", "http://api.internal/x", "any.example", "internal"),
-        ("POST", "/v2/flights/search", "any.example", "flights"),
-        ("GET", "/v2/search", "api.internal", "search"),
-        ("GET", "/x/y.json", "any.example", "json"),
-    ];
-    for (method, target, host, route) in cases {
-        let bytes =
-            format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 0\r\n\r\n");
-        let before = gateway.count(route, "passed").await;
-        assert_eq!(exchange(gateway.listen, bytes).await.status, 200);
-        assert_eq!(gateway.count(route, "passed").await, before + 1.0, "{method} {target} {host}");
-    }
-    assert_eq!((a.calls().len(), b.calls().len()), (2, 5));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,8 @@
 //! The connection to a store whose server misbehaves: each call ends, with what is known of it, nothing is sent twice,
 //! and the next connection works.
 
+mod replies;
+
 use paceway::{
     algorithm::{Algorithm, TokenBucket},
     store::{
@@ -24,6 +26,7 @@ use tokio::{
 };
 
 const NOW: i64 = 1_700_000_000_000_000;
+
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// How the server treats the first connection; it serves all others well.
@@ -168,52 +171,6 @@ async fn assert_recovers(store: &RedisStore) {
 }
 
 #[rstest]
-#[case::nothing("", "unreachable")]
-#[case::half_a_list("*8\r\n:1\r\n", "unreachable")]
-#[case::half_of_bytes("$32\r\n12345678", "unreachable")]
-#[case::half_a_number(":1", "unreachable")]
-#[case::http("HTTP/1.1 400 Bad Request\r\n\r\n", "protocol")]
-#[case::zeros("\0\0\0\0\0\0\0\0", "protocol")]
-#[case::long_bytes("$99999999999\r\n", "protocol")]
-#[case::long_list("*2147483647\r\n", "protocol")]
-#[case::negative("$-7\r\n", "protocol")]
-#[case::resp3("%1\r\n+a\r\n:1\r\n", "protocol")]
-#[case::deep("*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n", "protocol")]
-#[tokio::test]
-async fn what_is_no_reply_ends_the_connection(#[case] words: &'static str, #[case] kind: &str) {
-    let server = Server::start(Manner::SaysAndCloses(words)).await;
-    let store = server.store().await;
-    let error = decide(&store).await.expect_err("no answer");
-    assert_eq!(error.kind(), kind, "{error}");
-    assert_eq!(server.commands.load(SeqCst), 1, "sent twice");
-    assert_recovers(&store).await;
-    assert_eq!(server.connections.load(SeqCst), 2);
-}
-
-#[rstest]
-#[case::number(":5\r\n")]
-#[case::line("+OK\r\n")]
-#[case::null("$-1\r\n")]
-#[case::null_list("*-1\r\n")]
-#[case::empty("$0\r\n\r\n")]
-#[case::empty_list("*0\r\n")]
-#[case::short_bytes("$3\r\nabc\r\n")]
-#[case::too_few("$8\r\nabcdefgh\r\n")]
-#[case::absurd("$32\r\nzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz\r\n")]
-#[case::the_long_way_without_words("*1\r\n$0\r\n\r\n")]
-#[case::no_integers("$32\r\n????????????????????????????????\r\n")]
-#[case::numbers_alone("*2\r\n:1\r\n:2\r\n")]
-#[tokio::test]
-async fn a_reply_to_something_else_is_not_believed(#[case] words: &'static str) {
-    let server = Server::start(Manner::Says(words)).await;
-    let store = server.store().await;
-    for _ in 0..3 {
-        assert_eq!(decide(&store).await, Err(StoreError::Protocol));
-    }
-    assert_eq!(server.connections.load(SeqCst), 1, "it speaks as a server does");
-}
-
-#[rstest]
 #[case::busy("-BUSY Redis is busy running a script.\r\n")]
 #[case::full("-OOM command not allowed when used memory > 'maxmemory'.\r\n")]
 #[case::moved("-MOVED 1234 127.0.0.1:7001\r\n")]
@@ -321,50 +278,6 @@ async fn a_server_that_never_knows_the_script_is_told_it_once_a_call() {
 }
 
 #[tokio::test]
-async fn a_reply_that_dribbles_is_one() {
-    let server = Server::start(Manner::Dribbles).await;
-    let store = server.store().await;
-    assert_eq!(decide(&store).await, Ok(true));
-    assert_eq!(server.connections.load(SeqCst), 1);
-}
-
-#[tokio::test]
-async fn a_reply_that_nobody_asked_for_is_nobodys_answer() {
-    let server = Server::start(Manner::SaysTwice).await;
-    let store = server.store().await;
-    assert_eq!(decide(&store).await, Ok(true));
-    assert_recovers(&store).await;
-    assert!(server.connections.load(SeqCst) <= 2);
-}
-
-#[tokio::test]
-async fn a_long_reply_that_is_cut_is_none() {
-    let server = Server::start(Manner::Promises(3_000_000)).await;
-    let store = server.store().await;
-    assert_eq!(decide(&store).await.map_err(|error| error.kind()), Err("unreachable"));
-    assert_recovers(&store).await;
-}
-
-/// redis-rs would read any of these as far as they come; the connection ends before it has to.
-#[rstest]
-#[case::a_megabyte_of_nested_lists("*1\r\n", 250_000)]
-#[case::bytes_of_400_megabytes("$419430400\r\n", 1)]
-#[case::a_list_of_400_megabytes("*104857600\r\n:1\r\n", 1)]
-#[case::lists_that_add_up("*4\r\n$2621440\r\n", 1_000_000)]
-#[case::an_endless_line("-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx", 1_000_000)]
-#[tokio::test]
-async fn a_reply_without_bounds_ends_the_connection(
-    #[case] bytes: &'static str,
-    #[case] count: usize,
-) {
-    let server = Server::start(Manner::Repeats(bytes, count)).await;
-    let store = server.store().await;
-    assert_eq!(decide(&store).await, Err(StoreError::Protocol));
-    assert_recovers(&store).await;
-    assert_eq!((server.commands.load(SeqCst), server.connections.load(SeqCst)), (2, 2));
-}
-
-#[tokio::test]
 async fn a_server_that_says_nothing_is_given_up() {
     let server = Server::start(Manner::IsSilent).await;
     let store = server.store().await;
@@ -378,22 +291,6 @@ async fn a_server_that_says_nothing_is_given_up() {
     }
     assert!(server.commands.load(SeqCst) <= 3, "sent twice");
     assert_recovers(&store).await;
-}
-
-#[tokio::test]
-async fn who_leaves_takes_nobody_elses_answer() {
-    let server = Server::start(Manner::Works).await;
-    let store = server.store().await;
-    for _ in 0..20 {
-        let left = tokio::spawn({
-            let store = store.clone();
-            async move { decide(&store).await }
-        });
-        tokio::task::yield_now().await;
-        left.abort();
-        assert_eq!(decide(&store).await, Ok(true));
-    }
-    assert_eq!(server.connections.load(SeqCst), 1);
 }
 
 #[tokio::test]

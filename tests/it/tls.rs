@@ -1,5 +1,8 @@
 //! TLS with clients: which certificate, which protocol, whose clients, and new files without a restart.
 
+mod protocols;
+mod reload;
+
 use crate::support::{Conn, Gateway, Upstream, eventually, request};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rstest::rstest;
@@ -87,11 +90,6 @@ async fn connect(
     let tcp = TcpStream::connect(gateway.listen).await?;
     let name = ServerName::try_from(name.to_owned()).expect("a name");
     TlsConnector::from(Arc::new(config)).connect(name, tcp).await
-}
-
-fn shown(stream: &TlsStream<TcpStream>) -> CertificateDer<'static> {
-    let chain = stream.get_ref().1.peer_certificates().expect("a certificate");
-    chain[0].clone().into_owned()
 }
 
 async fn refused(gateway: &Gateway, reason: &str) -> f64 {
@@ -216,66 +214,6 @@ impl tokio_rustls::rustls::client::danger::ServerCertVerifier for Looks {
     }
 }
 
-#[rstest]
-#[case::both(&["h2", "http/1.1"], Some("h2"))]
-#[case::ours_comes_first(&["http/1.1", "h2"], Some("h2"))]
-#[case::one(&["http/1.1"], Some("http/1.1"))]
-#[case::none(&[], None)]
-#[tokio::test(flavor = "multi_thread")]
-async fn the_protocol_is_agreed_on(#[case] offered: &[&str], #[case] agreed: Option<&str>) {
-    let (upstream, directory) = (Upstream::ok().await, tempfile::tempdir().expect("a directory"));
-    let authority = Authority::new();
-    authority.write(directory.path(), "a.example");
-    let gateway =
-        start(&upstream, &format!("{{ {} }}", pair(directory.path(), "a.example")), "").await;
-    let stream = connect(&gateway, authority.client(offered), "a.example").await.expect("TLS");
-    let protocol = stream.get_ref().1.alpn_protocol().map(<[u8]>::to_vec);
-    assert_eq!(protocol.as_deref(), agreed.map(str::as_bytes));
-    let mut conn = Conn::over(stream);
-    if agreed == Some("h2") {
-        conn.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.expect("send");
-        // Its settings.
-        conn.until("\x04\0\0\0\0\0").await.expect("HTTP/2");
-    } else {
-        conn.send(request("GET", "/", &[])).await.expect("send");
-        assert_eq!(conn.answer().await.expect("an answer").status, 200);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn nothing_in_common_is_no_connection() {
-    let (upstream, directory) = (Upstream::ok().await, tempfile::tempdir().expect("a directory"));
-    let authority = Authority::new();
-    authority.write(directory.path(), "a.example");
-    let gateway =
-        start(&upstream, &format!("{{ {} }}", pair(directory.path(), "a.example")), "").await;
-    assert!(connect(&gateway, authority.client(&["h3"]), "a.example").await.is_err());
-    let mut clear = Conn::to(gateway.listen).await.expect("connect");
-    clear.send(request("GET", "/", &[])).await.expect("send");
-    clear.rest().await;
-    until_refused(&gateway, "tls", 2).await;
-    assert_eq!(upstream.calls().len(), 0);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_handshake_that_takes_too_long_is_left_while_others_are_served() {
-    let (upstream, directory) = (Upstream::ok().await, tempfile::tempdir().expect("a directory"));
-    let authority = Authority::new();
-    authority.write(directory.path(), "a.example");
-    let tls = format!("{{ {} }}", pair(directory.path(), "a.example"));
-    let more = "workers: 1\nclient: { header_timeout: 500ms }";
-    let gateway = start(&upstream, &tls, more).await;
-    let mut slow = Conn::to(gateway.listen).await.expect("connect");
-    // The beginning of a record, and no more.
-    slow.send(b"\x16\x03\x01\x02\0\x01").await.expect("send");
-    let stream = connect(&gateway, authority.client(&[]), "a.example").await.expect("TLS");
-    let mut conn = Conn::over(stream);
-    conn.send(request("GET", "/", &[])).await.expect("send");
-    assert_eq!(conn.answer().await.expect("an answer").status, 200);
-    slow.rest().await;
-    until_refused(&gateway, "header_timeout", 1).await;
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_show_a_certificate_of_the_right_authority() {
     let (upstream, directory) = (Upstream::ok().await, tempfile::tempdir().expect("a directory"));
@@ -308,80 +246,8 @@ async fn clients_show_a_certificate_of_the_right_authority() {
     until_refused(&gateway, "tls", 2).await;
 }
 
-/// Connects to the gateway, and returns the certificate that it shows now.
-async fn now_shown(gateway: &Gateway, authority: &Authority) -> CertificateDer<'static> {
-    shown(&connect(gateway, authority.client(&[]), "a.example").await.expect("a handshake"))
-}
-
 fn said(gateway: &Gateway, message: &str) -> usize {
     gateway.events().iter().filter(|event| event["message"] == message).count()
-}
-
-const AGAIN: &str = "certificates read again";
-const BAD: &str = "new certificates cannot be used; the old ones stay";
-
-#[rstest]
-#[case::in_place(false)]
-#[case::behind_links_that_are_swapped(true)]
-#[tokio::test(flavor = "multi_thread")]
-async fn new_files_are_used_without_a_restart(#[case] linked: bool) {
-    let (upstream, directory) = (Upstream::ok().await, tempfile::tempdir().expect("a directory"));
-    let (authority, path) = (Authority::new(), directory.path());
-    let (one, two, now) = (path.join("1"), path.join("2"), path.join("now"));
-    fs::create_dir(&one).expect("a directory");
-    fs::create_dir(&two).expect("a directory");
-    std::os::unix::fs::symlink("1", &now).expect("a link");
-    let first = authority.write(&one, "a.example");
-    let gateway = start(&upstream, &format!("{{ {} }}", pair(&now, "a.example")), "").await;
-    assert_eq!(now_shown(&gateway, &authority).await, first);
-    let mut old = Conn::over(
-        connect(&gateway, authority.client(&[]), "a.example").await.expect("a handshake"),
-    );
-    let second = if linked {
-        let second = authority.write(&two, "a.example");
-        std::os::unix::fs::symlink("2", path.join("next")).expect("a link");
-        fs::rename(path.join("next"), &now).expect("a swap");
-        second
-    } else {
-        authority.write(&one, "a.example")
-    };
-    eventually("the new one is shown", async || {
-        (now_shown(&gateway, &authority).await == second).then_some(())
-    })
-    .await;
-    eventually("the log says so", async || (said(&gateway, AGAIN) > 0).then_some(())).await;
-    // A connected client stays connected.
-    old.send(request("GET", "/", &[])).await.expect("send");
-    assert_eq!(old.answer().await.expect("an answer").status, 200);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_used_replaces_nothing() {
-    let (upstream, directory) = (Upstream::ok().await, tempfile::tempdir().expect("a directory"));
-    let (authority, path) = (Authority::new(), directory.path());
-    let first = authority.write(path, "a.example");
-    let gateway = start(&upstream, &format!("{{ {} }}", pair(path, "a.example")), "").await;
-    fs::write(path.join("a.example.key"), "no key").expect("write");
-    eventually("it is said", async || (said(&gateway, BAD) == 1).then_some(())).await;
-    let events = gateway.events();
-    let event = events.iter().find(|event| event["message"] == BAD).expect("seen above");
-    assert_eq!(event["level"], "ERROR");
-    assert!(event["file"].as_str().is_some_and(|file| file.ends_with("a.example.key")), "{event}");
-    assert_eq!(now_shown(&gateway, &authority).await, first);
-    // On demand too, though nothing has changed since.
-    gateway.signal("HUP");
-    eventually("it is said again", async || (said(&gateway, BAD) == 2).then_some(())).await;
-    assert_eq!(now_shown(&gateway, &authority).await, first);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_hangup_reads_the_files_at_once() {
-    let (upstream, directory) = (Upstream::ok().await, tempfile::tempdir().expect("a directory"));
-    let (authority, path) = (Authority::new(), directory.path());
-    authority.write(path, "a.example");
-    let gateway = start(&upstream, &format!("{{ {} }}", pair(path, "a.example")), "").await;
-    gateway.signal("HUP");
-    eventually("it is said", async || (said(&gateway, AGAIN) == 1).then_some(())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,9 @@
 //! Upstreams of HTTP/2: what requests become, how connections are shared and left, and when a request is sent once
 //! more.
 
+mod again;
+mod bodies;
+
 use crate::support::{Conn, Gateway, PATIENCE, Upstream, eventually, request};
 use bytes::Bytes;
 use h2::{
@@ -269,89 +272,6 @@ async fn an_upstream_that_goes_away_politely_costs_nobody_a_request() {
     assert_eq!(spent(&gateway).await, 30);
 }
 
-/// The signal of an upstream that has done nothing with a request.
-#[derive(Debug, Clone, Copy)]
-enum Says {
-    Refused,
-    /// A GOAWAY that names no stream as the last.
-    GoneAway,
-    /// A reset that does not say whether the upstream has acted on the request.
-    Cancelled,
-}
-
-/// The first call that is for `/x` meets `says`; the others are answered.
-async fn saying(says: Says) -> (Origin, Arc<AtomicUsize>) {
-    let calls = Arc::new(AtomicUsize::new(0));
-    let called = calls.clone();
-    let origin = Origin::raw(None, move |_, mut wire| {
-        let called = called.clone();
-        async move {
-            while let Some(Ok((request, mut respond))) = wire.accept().await {
-                let (head, incoming) = request.into_parts();
-                if head.uri.path() == "/v2/x" && called.fetch_add(1, Relaxed) == 0 {
-                    match says {
-                        Says::Refused => respond.send_reset(Reason::REFUSED_STREAM),
-                        Says::Cancelled => respond.send_reset(Reason::CANCEL),
-                        Says::GoneAway => wire.abrupt_shutdown(Reason::NO_ERROR),
-                    }
-                    continue;
-                }
-                let mut call = Call { head, incoming, respond };
-                tokio::spawn(async move {
-                    let (body, _) = call.body().await;
-                    call.answer(if body.is_empty() { Bytes::from("ok") } else { body.into() });
-                });
-            }
-        }
-    })
-    .await;
-    (origin, calls)
-}
-
-#[rstest]
-#[case::get_refused("GET", "", Says::Refused, 200, 2)]
-#[case::post_refused("POST", "", Says::Refused, 200, 2)]
-#[case::a_small_body_refused("POST", "data", Says::Refused, 200, 2)]
-#[case::a_large_body_refused("POST", &"a".repeat(100_000), Says::Refused, 502, 1)]
-#[case::cancelled("GET", "", Says::Cancelled, 502, 1)]
-#[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_nothing_was_done_with_is_sent_once_more(
-    #[case] method: &str,
-    #[case] body: &str,
-    #[case] says: Says,
-    #[case] status: u16,
-    #[case] expected: usize,
-) {
-    let (origin, calls) = saying(says).await;
-    let gateway = origin.gateway("").await;
-    assert_eq!(gateway.get("/first").await.status, 200);
-    let mut conn = Conn::to(gateway.listen).await.expect("connect");
-    let length = body.len().to_string();
-    let fields = [("Content-Length", length.as_str())];
-    let fields = if body.is_empty() { &[] } else { &fields[..] };
-    conn.send(request(method, "/x", fields) + body).await.expect("send");
-    let answer = conn.answer().await.expect("an answer");
-    assert_eq!(answer.status, status);
-    if status == 200 && !body.is_empty() {
-        assert_eq!(answer.text(), body, "the second attempt has the whole body");
-    }
-    assert_eq!(calls.load(Relaxed), expected);
-    assert_eq!(spent(&gateway).await, 1 + expected as i64, "each attempt takes a permit");
-    assert_eq!(gateway.get("/last").await.status, 200);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_is_gone_with_its_requests_is_replaced() {
-    let (origin, _calls) = saying(Says::GoneAway).await;
-    let gateway = origin.gateway("").await;
-    assert_eq!(gateway.get("/first").await.status, 200);
-    // It was under way when the connection ended: whether something was done with it, the upstream did not say.
-    let status = gateway.get("/x").await.status;
-    assert!([200, 502].contains(&status), "{status}");
-    assert_eq!(gateway.get("/last").await.status, 200);
-    assert_eq!(origin.connections(), 2);
-}
-
 #[rstest]
 #[case::before_the_response(false, "")]
 #[case::in_the_middle_of_it(true, "")]
@@ -412,60 +332,6 @@ async fn a_client_that_leaves_ends_its_stream_and_no_other(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn large_bodies_pass_both_ways() {
-    let origin = Origin::start(None, |_, mut call| async move {
-        let response = Response::new(());
-        let mut stream = call.respond.send_response(response, false).expect("sent");
-        // An echo, piece by piece.
-        while let Some(Ok(data)) = call.incoming.data().await {
-            let _ = call.incoming.flow_control().release_capacity(data.len());
-            stream.send_data(data, false).expect("sent");
-        }
-        stream.send_data(Bytes::new(), true).expect("sent");
-    })
-    .await;
-    let gateway = origin.gateway("").await;
-    let body: Vec<u8> = (0..8_000_000_u32).map(|i| (i * 7 + i / 251) as u8).collect();
-    let client = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build().expect("a client");
-    let answer = client.post(format!("http://{}/", gateway.listen)).body(body.clone());
-    let answer = answer.send().await.expect("an answer").bytes().await.expect("a whole body");
-    assert!(answer == body, "{} bytes came back", answer.len());
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_response_that_is_reset_in_its_middle_is_never_whole() {
-    let origin = Origin::start(None, |_, mut call| async move {
-        let mut stream = call.respond.send_response(Response::new(()), false).expect("sent");
-        stream.send_data("some".into(), false).expect("sent");
-        // The bytes that were sent arrive first.
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        stream.send_reset(Reason::INTERNAL_ERROR);
-    })
-    .await;
-    let gateway = origin.gateway("").await;
-    let answer = gateway.ask("/", &[]).await.answer().await;
-    assert!(answer.is_err(), "{answer:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_length_that_is_not_kept_is_never_whole() {
-    let origin = Origin::start(None, |_, mut call| async move {
-        let response = Response::builder().header("content-length", "9").body(());
-        let response = response.expect("a response");
-        let mut stream = call.respond.send_response(response, false).expect("sent");
-        let _ = stream.send_data("some".into(), true);
-    })
-    .await;
-    let gateway = origin.gateway("").await;
-    let mut conn = gateway.ask("/", &[]).await;
-    let answer = conn.answer().await;
-    assert!(
-        answer.as_ref().is_err() || answer.as_ref().is_ok_and(|a| a.status == 502),
-        "{answer:?}"
-    );
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn one_that_speaks_only_http_1_in_clear_text_is_a_502() {
     let upstream = Upstream::raw(|mut conn| async move {
         let _ = conn.send("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").await;
@@ -505,23 +371,4 @@ async fn one_that_says_nothing_at_all_is_given_up() {
         (origin.connections() == 2).then_some(())
     })
     .await;
-}
-
-/// Above 64 KiB, which the head of a response may have; the HTTP/2 library would drop what is too large.
-#[tokio::test(flavor = "multi_thread")]
-async fn trailers_of_a_response_that_are_too_large_break_it_off() {
-    let origin = Origin::start(None, |_, mut call| async move {
-        let response = Response::new(());
-        let Ok(mut stream) = call.respond.send_response(response, false) else { return };
-        let _ = stream.send_data("body".into(), false);
-        let trailers = (0..100).map(|i| {
-            let name = http::HeaderName::try_from(format!("x-{i}")).expect("a name");
-            (name, http::HeaderValue::try_from("a".repeat(1_000)).expect("a value"))
-        });
-        let _ = stream.send_trailers(trailers.collect());
-    })
-    .await;
-    let gateway = origin.gateway("").await;
-    let mut conn = gateway.ask("/", &[]).await;
-    assert!(conn.answer().await.is_err(), "it never looks whole");
 }

@@ -1,0 +1,67 @@
+//! A step of a random sequence, and how it is drawn.
+
+use paceway::{algorithm::Algorithm, store::Pause};
+use proptest::prelude::*;
+
+#[derive(Debug, Clone)]
+pub(super) struct Step {
+    pub(super) after: i64,
+    pub(super) what: What,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum What {
+    /// Keys used (at least one of three), which of them observe, costs, budget.
+    Decide {
+        used: [bool; 3],
+        observe: [bool; 3],
+        cost: i64,
+        budget: i64,
+    },
+    GiveBack(usize),
+    /// A request turned out to have used so many of its permits.
+    Settle(usize, i64),
+    Look(usize),
+    Renew(usize),
+    Forget(usize),
+    /// The limiter of a key is paused.
+    Pause(usize, Pause),
+    /// The level of a key is lowered.
+    Lower(usize, i64),
+    /// A request that waits for a place asks again.
+    AskAgain(usize),
+    /// The limiter of a key gets another rule, as after an edit of the configuration.
+    Change(usize, Algorithm),
+    /// The store loses what it knows: the states themselves, or only that they are all.
+    Lose {
+        states: bool,
+    },
+}
+
+fn pause() -> impl Strategy<Value = Pause> {
+    let spans = prop_oneof![Just(0), 0..1_000i64, 0..9_000_000i64, 0..90_000_000_000i64];
+    (spans, any::<u16>()).prop_map(|(span, status)| Pause { span, status })
+}
+
+/// A step of a sequence whose limiters get such rules.
+pub(super) fn step(rule: BoxedStrategy<Algorithm>) -> impl Strategy<Value = Step> {
+    let spans = || prop_oneof![Just(0), 0..1_000i64, 0..2_000_000i64, 0..90_000_000_000i64];
+    let budgets = prop_oneof![Just(0), 0..5_000_000i64, 0..90_000_000_000i64];
+    let decide = (any::<[bool; 3]>(), any::<[bool; 3]>(), 1..4i64, budgets);
+    let what = prop_oneof![
+        8 => decide.prop_map(|(used, observe, cost, budget)| What::Decide { used, observe, cost, budget }),
+        3 => (0..5usize).prop_map(What::GiveBack),
+        2 => (0..5usize, 0..3i64).prop_map(|(i, used)| What::Settle(i, used)),
+        1 => (0..3usize).prop_map(What::Look),
+        1 => (0..5usize).prop_map(What::Renew),
+        1 => (0..5usize).prop_map(What::AskAgain),
+        1 => (0..30usize).prop_map(What::Forget),
+        1 => (0..3usize, pause()).prop_map(|(key, pause)| What::Pause(key, pause)),
+        1 => (0..3usize, 0..4i64).prop_map(|(key, remaining)| What::Lower(key, remaining)),
+        1 => (0..3usize, rule).prop_map(|(key, rule)| What::Change(key, rule)),
+        1 => any::<[bool; 3]>().prop_filter_map("seldom", |[seldom, also, states]| {
+            (seldom && also).then_some(What::Lose { states })
+        }),
+    ];
+    (spans(), what).prop_map(|(after, what)| Step { after, what })
+}
