@@ -72,12 +72,19 @@ pub(crate) fn known_after(history: &History, refusal: &SeenRefusal, seen: &Seen)
 }
 
 /// How much sooner than the refusals a pause may end: a store that has lost the pause, or whose clock was set, decides on its
-/// last 100 ms.
+/// last 100 ms. A clock that is set 200 ms ahead ends the store's pauses 200 ms early.
 pub(crate) fn end_differs(history: &History) -> Micros {
     let differs = |fault: &Fault| {
         !matches!(fault.what, What::Cut(_) | What::Silence(_) | What::Stall(_) | What::Freeze)
     };
-    if history.faults.iter().any(differs) { KNOWN } else { 0 }
+    let ahead = history.faults.iter().map(|fault| match fault.what {
+        What::Step(by) => by.max(0),
+        _ => 0,
+    });
+    match history.faults.iter().any(differs) {
+        true => ahead.sum::<Micros>().max(KNOWN),
+        false => 0,
+    }
 }
 
 /// For how long within a span a route is paused, with the time in which its first call after a pause comes.

@@ -269,6 +269,10 @@ impl Fleet {
             return (free != most)
                 .then(|| format!("route {route}: {free} places are free, of {most}"));
         }
+        // The answers of a distant store were late, so this gateway decided, and the store is charged after the refusal.
+        if held.iter().any(|slot| slot.source != Source::Shared) {
+            return None;
+        }
         held.iter_mut().for_each(limit::Reservation::spend);
         drop(held);
         sleep(limit::duration(refused.retry_after)).await;

@@ -6,7 +6,11 @@ use crate::store::{
     calls::Callable,
 };
 use std::{sync::Arc, time::Duration};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
+
+/// The pause before a waiter leaves a queue to which it had to return: Redis is back, say, but the call of the waiter had no
+/// answer. Without it, the waiters of one queue would hand their turns around as fast as the processor can.
+const LULL: Duration = Duration::from_millis(5);
 
 /// The store's answer to a call that asked for its permits.
 #[derive(Debug)]
@@ -210,11 +214,23 @@ impl Waiter {
     /// As [`ask`].
     pub async fn ask_again(mut self, budget: Duration) -> Result<Admission, StoreError> {
         if self.store.decides_alone(&self.checks) != (self.source == Source::Local) {
-            let (store, checks) = (self.store.clone(), self.checks.clone());
-            drop(self);
-            return ask(&store, &checks, budget).await;
+            return self.ask_the_other_store(budget).await;
         }
         let ticket = self.ticket.take();
         ask_as(&self.store, &self.checks, budget, ticket).await
+    }
+
+    async fn ask_the_other_store(self, mut budget: Duration) -> Result<Admission, StoreError> {
+        if self.is_back {
+            sleep(LULL).await;
+            budget = budget.saturating_sub(LULL);
+        }
+        let (store, checks, source) = (self.store.clone(), self.checks.clone(), self.source);
+        drop(self);
+        let mut admission = ask(&store, &checks, budget).await?;
+        if let Admission::Queued(waiter) = &mut admission {
+            waiter.is_back = waiter.source == source;
+        }
+        Ok(admission)
     }
 }

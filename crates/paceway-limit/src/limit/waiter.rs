@@ -16,6 +16,8 @@ pub struct Waiter {
     pub source: Source,
     /// Index of the check whose permits are all held.
     pub bound_by: usize,
+    /// It has left this queue before, because another store was to decide, and that store gave no answer.
+    pub(super) is_back: bool,
 }
 
 // === impl Waiter ===
@@ -31,6 +33,7 @@ impl Waiter {
             ask_at: Instant::now(),
             source: Source::Shared,
             bound_by: 0,
+            is_back: false,
         }
     }
 
@@ -54,7 +57,7 @@ impl Waiter {
     pub(super) fn for_all(mut self, checks: Checks, bound_by: usize) -> Self {
         let ticket = self.ticket.take();
         let (store, ask_at, source) = (self.store.clone(), self.ask_at, self.source);
-        Self { store, checks, ticket, ask_at, source, bound_by }
+        Self { store, checks, ticket, ask_at, source, bound_by, is_back: false }
     }
 }
 

@@ -34,6 +34,8 @@ use waiting::WaitingCalls;
 const MAX_PAUSES: usize = 65_536;
 /// No pause is longer than a year, so that its end is an instant that the clock can count.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
+/// The error of an end: the store counts in µs, and timers in ms.
+const TIMER_ERROR: Duration = Duration::from_millis(1);
 /// The calls of a process that ask again at one time because of a pause. 10,000 at once would take the time of all others.
 const AT_ONCE: usize = 128;
 
@@ -70,6 +72,9 @@ pub struct KnownPause {
     /// The status of the answer that caused it, such as 429; 0 as long as only the length of the pause is known.
     pub status: u16,
     version: u64,
+    /// The store has said that it knows of this end. A pause that this process has learned from an answer of the upstream
+    /// is on its way to the store until then.
+    is_told: bool,
     /// The store decided as if there were no pause; when that was noticed.
     doubted: Option<Instant>,
 }
@@ -106,40 +111,57 @@ impl Pauses {
         PauseVersion(self.version.load(SeqCst))
     }
 
-    /// Records that the state `key` is paused for `left` µs from now on because of an answer with `status` (0: not known). A
-    /// pause is never shortened. The calls that wait for an instant within it are woken, the earliest first.
+    /// Records that the store has paused the state `key` for `left` µs from now on because of an answer with `status` (0: not
+    /// known). A pause is never shortened. The calls that wait for an instant within it are woken, the earliest first.
     pub fn learn(&self, key: &str, left: Micros, status: u16) {
-        self.learn_until(key, Instant::now() + span(left), status);
+        self.learn_until(key, Instant::now() + span(left), status, true);
+    }
+
+    /// The same for a pause of which the store does not know yet: this process has received the answer that causes it.
+    pub fn learn_first(&self, key: &str, left: Micros, status: u16) {
+        self.learn_until(key, Instant::now() + span(left), status, false);
     }
 
     /// The same for a pause of which `left` µs were left at some instant since `asked`: when a call of the store was sent,
     /// say. The end that is learned is never later than the true one.
     pub fn learn_since(&self, key: &str, asked: Instant, left: Micros, status: u16) {
-        self.learn_until(key, asked + span(left), status);
+        self.learn_until(key, asked + span(left), status, true);
     }
 
-    fn learn_until(&self, key: &str, until: Instant, status: u16) {
+    fn learn_until(&self, key: &str, until: Instant, status: u16, tells: bool) {
         let now = Instant::now();
+        let covers = |known: KnownPause| {
+            known.covers(until, status) && (known.is_told || !(tells && known.ends_by(until)))
+        };
         // Every reply of a paused limiter says so.
-        if until <= now || self.get(key).is_some_and(|known| known.covers(until, status)) {
+        if until <= now || self.get(key).is_some_and(covers) {
             return;
         }
         let event = {
             let mut table = self.table.write();
             let before = table.all.get_key_value(key).map(|(key, known)| (key.clone(), *known));
             let (key, before) = match before {
-                Some((_, known)) if known.covers(until, status) => return,
+                Some((_, known)) if covers(known) => return,
                 Some((key, known)) => (key, Some(known).filter(|known| known.until > now)),
                 None => (key.into(), None),
             };
             let known = before.map_or(0, |known| known.status);
             let status = if status == 0 { known } else { status };
             let grows = before.is_none_or(|known| known.until < until);
-            let (until, version) = match before {
-                Some(known) if !grows => (known.until, known.version),
-                _ => (until, self.version.fetch_add(1, SeqCst) + 1),
+            let is_told = match before {
+                Some(known) if !grows => known.is_told || tells && known.ends_by(until),
+                _ => tells,
             };
-            table.put(&key, KnownPause { until, status, version, doubted: None });
+            // A call that was asked before the store knew of the pause may have been decided without it.
+            let is_news = grows || before.is_some_and(|known| known.is_told != is_told);
+            let (until, version) = match before {
+                Some(known) if !is_news => (known.until, known.version),
+                before => {
+                    let until = before.map_or(until, |known| known.until.max(until));
+                    (until, self.version.fetch_add(1, SeqCst) + 1)
+                }
+            };
+            table.put(&key, KnownPause { until, status, version, is_told, doubted: None });
             self.count.store(table.count(), SeqCst);
             match before {
                 None => Some(PauseEvent::Began { key, until, status }),
@@ -275,6 +297,11 @@ impl KnownPause {
     /// The same pause for a store.
     pub fn pause(&self) -> Pause {
         Pause { span: self.left(), status: self.status }
+    }
+
+    /// Whether the end `until`, as a message of the store tells it, is that of this pause or a later one.
+    fn ends_by(&self, until: Instant) -> bool {
+        self.until <= until + TIMER_ERROR
     }
 
     /// Whether a pause until `until` with `status` says nothing that this one does not say.

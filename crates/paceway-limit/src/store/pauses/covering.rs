@@ -67,13 +67,13 @@ impl Pauses {
             return None;
         }
         let covers = |(index, check): (usize, &Check)| {
-            let KnownPause { until, status, version, .. } =
+            let KnownPause { until, status, version, is_told, .. } =
                 self.get(&check.key).filter(|known| check.enforce && at < known.until)?;
             let is_lost = version <= asked.0;
-            // The store's clock decides on the last 100 ms, which is how well the end is known here. A decision that is older
-            // would have said that the limiter is paused.
-            let is_true =
-                is_lost && (is_behind || until.saturating_duration_since(decided) <= KNOWN_WITHIN);
+            // The store's clock decides on the last 100 ms, which is how well the end is known here, once it knows of the pause.
+            // A decision that is older would have said that the limiter is paused.
+            let is_last = || until.saturating_duration_since(decided) <= KNOWN_WITHIN;
+            let is_true = is_lost && (is_behind || is_told && is_last());
             (!is_true).then_some(Covering { index, until, status, is_lost, is_held: false })
         };
         let held = self.held(checks).filter(|(_, until)| at < *until).map(|(index, until)| {

@@ -111,6 +111,27 @@ async fn a_grant_is_covered_by_a_pause_that_came_later() {
 
 /// A pause that the store seems to have lost is written again, by one call each 100 ms and not before the message of its end
 /// had the time to come.
+/// This process has received the refusal, and its message to the store is on the way: a decision of the store that was
+/// asked meanwhile may be older than the pause, even if the pause ends within 100 ms.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_does_not_know_of_a_pause_yet_is_not_believed() {
+    let (pauses, checks) = (Pauses::default(), [check("a")]);
+    let end = Instant::now() + KNOWN_WITHIN;
+    pauses.learn_first("a", 100_000, 429);
+    let asked = pauses.version();
+    let covers = |asked| {
+        let now = Instant::now();
+        pauses.covering(&checks, now, (asked, now), false).map(|covering| covering.until)
+    };
+    assert_eq!(covers(asked), Some(end));
+    advance(KNOWN_WITHIN / 2).await;
+    // The store knows of another pause, which ends sooner.
+    pauses.learn("a", 20_000, 429);
+    assert_eq!(covers(pauses.version()), Some(end));
+    pauses.learn("a", 50_000, 429);
+    assert_eq!((covers(asked), covers(pauses.version())), (Some(end), None));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lost_pause_is_restored_by_one_call() {
     let (pauses, now) = (Pauses::default(), Instant::now());
