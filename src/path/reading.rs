@@ -53,13 +53,17 @@ pub(super) fn read(path: &[u8], differences: Differences) -> Vec<u8> {
             }
             _ => {
                 out.push(b'/');
-                // `%2E` becomes a dot only here, after the dot segments have been resolved.
                 let mut rest = kept;
-                while let Some((byte, after)) = rest.split_first() {
-                    let dot = after.strip_prefix(b"2E").filter(|_| *byte == b'%' && differs(DOTS));
-                    out.push(if dot.is_some() { b'.' } else { *byte });
-                    rest = dot.unwrap_or(after);
+                // `%2E` becomes a dot only here, after the dot segments have been resolved.
+                while differs(DOTS)
+                    && let Some(at) = memchr::memchr(b'%', rest)
+                {
+                    out.extend_from_slice(&rest[..at]);
+                    let dot = rest[at..].strip_prefix(b"%2E");
+                    out.push(if dot.is_some() { b'.' } else { b'%' });
+                    rest = dot.unwrap_or(&rest[at + 1..]);
                 }
+                out.extend_from_slice(rest);
             }
         }
     }
@@ -129,10 +133,13 @@ fn flat(path: &[u8], differences: Differences) -> Vec<u8> {
 pub(super) fn decode(segment: &[u8], differences: Differences, out: &mut Vec<u8>) {
     let differs = |difference| differences & difference != 0;
     let mut rest = segment;
-    while let Some((&byte, after)) = rest.split_first() {
+    while let Some(at) = memchr::memchr2(b'%', b'\\', rest) {
+        out.extend_from_slice(&rest[..at]);
+        let after = &rest[at + 1..];
+        let byte = rest[at];
         rest = after;
         if byte != b'%' {
-            out.push(if byte == b'\\' && !differs(BACKSLASH) { b'/' } else { byte });
+            out.push(if differs(BACKSLASH) { byte } else { b'/' });
             continue;
         }
         if let (true, [b'u' | b'U', after @ ..]) = (differs(UNICODE), after)
@@ -164,6 +171,7 @@ pub(super) fn decode(segment: &[u8], differences: Differences, out: &mut Vec<u8>
             decoded => out.push(decoded),
         }
     }
+    out.extend_from_slice(rest);
 }
 
 /// Reads the first `length` bytes of `digits` as one hexadecimal number, if all of them are hexadecimal digits.
