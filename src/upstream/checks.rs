@@ -68,7 +68,7 @@ async fn rounds(cluster: Weak<Cluster>, check: HealthCheck) {
 /// Checks one address, and notes the result.
 async fn once(cluster: &Cluster, check: &HealthCheck, address: &Arc<Address>) {
     // A gateway without file descriptors learns nothing about the address.
-    let Some(_socket) = cluster.settings.sockets.take() else { return };
+    let Some(_socket) = cluster.settings.sockets.take().await else { return };
     let limit = check.every.min(LONGEST);
     let result = timeout(limit, ask(cluster, check, address)).await;
     let result = result.unwrap_or(Err(CheckError::Timeout));

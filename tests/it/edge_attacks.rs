@@ -5,9 +5,10 @@ mod drain;
 mod log;
 
 use crate::support::{
-    Conn, Frames, Gateway, Reply, Upstream, eventually, frame, free_port, get, headers, reply,
-    request,
+    Conn, Frames, Gateway, PATIENCE, Reply, Upstream, eventually, frame, free_port, get, headers,
+    reply, request,
 };
+use bytes::Bytes;
 use rstest::rstest;
 use serde_json::{Value, json};
 use std::{
@@ -17,7 +18,7 @@ use std::{
     process::{Child, ChildStderr, Command, Stdio},
     sync::Arc,
 };
-use tokio::{sync::Semaphore, task::JoinSet};
+use tokio::{net::TcpListener, sync::Semaphore, task::JoinSet, time::timeout};
 
 const HEADERS: u8 = 1;
 
@@ -232,6 +233,72 @@ routes: [{{ suffix: /one, upstream: one }}, {{ suffix: /other, upstream: other }
         for client in &mut clients {
             assert_eq!(client.answer().await.expect("an answer").status, 200, "{target}");
         }
+    }
+}
+
+/// An upstream of HTTP/2 that allows one call on each connection. Each permit of `gate` answers one.
+async fn one_call_each(arrived: Arc<Semaphore>, gate: Arc<Semaphore>) -> (SocketAddr, JoinSet<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("its address");
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        let mut sessions = JoinSet::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            let (arrived, gate) = (arrived.clone(), gate.clone());
+            sessions.spawn(async move {
+                let mut builder = h2::server::Builder::new();
+                let session = builder.max_concurrent_streams(1).handshake::<_, Bytes>(stream);
+                let mut session = session.await.expect("a session");
+                let mut calls = JoinSet::new();
+                while let Some(Ok((_, mut respond))) = session.accept().await {
+                    arrived.add_permits(1);
+                    let gate = gate.clone();
+                    calls.spawn(async move {
+                        gate.acquire().await.expect("open").forget();
+                        let _ = respond.send_response(http::Response::new(()), true);
+                    });
+                }
+            });
+        }
+    });
+    (address, tasks)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_sessions_of_one_upstream_leave_room_for_another() {
+    const CALLS: usize = 60;
+    let [arrived, gate] = [(), ()].map(|()| Arc::new(Semaphore::new(0)));
+    let (one, _tasks) = one_call_each(arrived.clone(), gate.clone()).await;
+    let held = gate.clone();
+    let other = Upstream::start(move |_| Reply::ok().behind(&held)).await;
+    // The idle sessions outlast the test.
+    let yaml = format!(
+        "upstreams:\n  one: {{ url: \"http://{one}\", http2: true, idle_timeout: 10m }}\n  other: {}
+routes: [{{ suffix: /one, upstream: one }}, {{ suffix: /other, upstream: other }}]\nworkers: 2\n",
+        other.url()
+    );
+    // Room for 77 connections to upstreams.
+    let gateway = Unread::start(&yaml, "ulimit -n 256;", "");
+    let mut clients = Vec::new();
+    for _ in 0..CALLS {
+        let mut client = Conn::to(gateway.listen).await.expect("connect");
+        client.send(request("GET", "/one", &[])).await.expect("send");
+        let reached = timeout(PATIENCE, arrived.acquire()).await.expect("it reaches the upstream");
+        reached.expect("open").forget();
+        clients.push(client);
+    }
+    gate.add_permits(CALLS);
+    for client in &mut clients {
+        assert_eq!(client.answer().await.expect("an answer").status, 200);
+        client.send(request("GET", "/other", &[])).await.expect("send");
+    }
+    eventually("all calls have a connection", async || {
+        (other.connections() == CALLS).then_some(())
+    })
+    .await;
+    gate.add_permits(CALLS);
+    for client in &mut clients {
+        assert_eq!(client.answer().await.expect("an answer").status, 200);
     }
 }
 

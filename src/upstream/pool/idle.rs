@@ -53,11 +53,26 @@ impl IdleConnections {
         }
     }
 
-    /// Takes out the HTTP/1.1 connection that has been idle for longest; the caller closes it.
-    pub(super) fn take_oldest(&mut self) -> Option<Box<H1Connection>> {
-        let used = self.by_address.iter_mut().filter(|connections| !connections.idle.is_empty());
-        let oldest = used.min_by_key(|connections| connections.idle[0].since)?;
-        Some(oldest.idle.remove(0).wire)
+    /// Takes out the connection that has been idle for longest, an HTTP/1.1 connection or an HTTP/2 session; the caller
+    /// closes it by dropping it.
+    pub(super) fn take_oldest(&mut self) -> Option<Box<dyn Send>> {
+        let at = |connections: &AddressConnections| {
+            let http1 = connections.idle.first().map(|idle| idle.since);
+            let http2 = connections.sessions.iter().filter_map(H2Session::idle_since).min();
+            http1.into_iter().chain(http2).min()
+        };
+        let all = self.by_address.iter_mut();
+        let (oldest, since) = all
+            .filter_map(|connections| at(connections).map(|since| (connections, since)))
+            .min_by_key(|(_, since)| *since)?;
+        match oldest.idle.first() {
+            Some(idle) if idle.since == since => Some(oldest.idle.remove(0).wire),
+            _ => {
+                let is_oldest = |session: &H2Session| session.idle_since() == Some(since);
+                let session = oldest.sessions.iter().position(is_oldest)?;
+                Some(Box::new(oldest.sessions.swap_remove(session)))
+            }
+        }
     }
 
     /// Closes the connections that have been idle for `limit`, and all idle ones of addresses that DNS no longer returns.

@@ -237,7 +237,7 @@ async fn connect_now(
     in_handshake: &AtomicBool,
 ) -> Result<Wire, OpenError> {
     let cluster = &pool.cluster;
-    let socket = cluster.settings.sockets.take().ok_or(OpenError::TooMany)?;
+    let socket = cluster.settings.sockets.take().await.ok_or(OpenError::TooMany)?;
     let guard = OpenConnection::new(&pool.open, socket);
     let started = Instant::now();
     let (stream, http2) = open(cluster, address, in_handshake).await?;
