@@ -199,7 +199,8 @@ impl AutoRate {
         let grown = match phase {
             Phase::Free => tenth,
             Phase::Below(target) => tenth.min(target),
-            Phase::Halfway => learned.target(),
+            // Calls that were promised at a lower rate may be refused, so the distance can be more than a tenth.
+            Phase::Halfway => learned.target().min(tenth),
             Phase::Knee | Phase::Near => rate + (refused / 100).max(1),
             Phase::Above => tenth.min(rate + (rate - refused)),
         };

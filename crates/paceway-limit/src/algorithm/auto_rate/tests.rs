@@ -91,6 +91,19 @@ fn the_distance_of_an_accepted_and_a_refused_rate_is_halved() {
     assert_eq!(steps, expected);
 }
 
+/// A run of 20,000 found it: refusals of calls that were promised at a lower rate leave the accepted rate at half of the
+/// refused one. The rate grew by a sixth from there.
+#[test]
+fn a_step_halfway_to_a_distant_rate_is_a_tenth() {
+    let rule = rule(5);
+    let [rate, refused, accepted] = [287, 382, 191].map(per_second);
+    let learned = LearnedRate { rate, changed: 0, fell: 1, refused, accepted, hold: FIRST_HOLD };
+    let rule = AutoRate { max: per_second(1000), ..rule };
+    let report = RateReport { used: true, refused: None };
+    let next = rule.next(learned, report, NEAR * rule.period);
+    assert!(next.rate > rate && next.rate <= rate + rate / 10, "{next:?}");
+}
+
 #[test]
 fn the_text_of_a_record_is_read_again() {
     let learned = rule(5).next(rule(5).first(7), refused(8, per_second(5)), 9);
