@@ -5,7 +5,8 @@
 //! that instant on it is a token bucket of the limiter's rate and capacity that holds one permit: of the
 //! permits of cost 1 at most `1 + t·count/period` are granted in the first `t` µs, so that the waiting
 //! requests are no burst. The rule of the limiter applies as well, and the later instant wins. When the bucket is full the
-//! gate delays no request any more, and is removed.
+//! gate delays no request any more, and is removed; from then on fixed windows may again grant `count` at the end of one
+//! window and `count` at the beginning of the next.
 //!
 //! A leaky bucket and a warm-up grant one permit at a time by themselves, so their gate ends with the pause.
 //! The pause of a [`Concurrency`](super::Concurrency) is part of its state.
