@@ -183,7 +183,8 @@ impl Queue {
             (room, after) = (room + mover.cost, *slot);
             movers.push(Mover { limit: mover.deadline, ..mover });
         }
-        winner.limit = after;
+        // The slots that it costs may end after its own deadline.
+        winner.limit = after.min(winner.deadline);
         movers.push(winner);
         self.exchange(open, now, movers)
     }

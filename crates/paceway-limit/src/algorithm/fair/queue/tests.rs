@@ -3,6 +3,7 @@
 use super::*;
 use crate::algorithm::{
     Algorithm, FixedWindow, LeakyBucket, SlidingWindow, State, TokenBucket, fair::Priority,
+    tests::cases,
 };
 use proptest::{collection::vec, prelude::*};
 
@@ -225,6 +226,20 @@ fn assert_lawful(world: &World, arrivals: &[Arrival]) {
     }
 }
 
+/// A run of 20,000 found it: a request of three permits takes the turn of others, which need the earlier slots. It got a
+/// slot 25 ms after its deadline.
+#[test]
+fn a_turn_does_not_outlast_a_deadline() {
+    let mut winner = arrival(0, "b", 50_000);
+    (winner.claim.priority, winner.claim.cost) = (Priority::High, 3);
+    let others = [0, 25_000, 125_000, SECOND].map(|budget| arrival(0, "a", budget));
+    let [first, second, third, last] = others;
+    let world = World::new(leaky(40)).live(&[first, second, winner, third, last]);
+    for (number, end) in &world.ends {
+        assert!(matches!(end, End::Sent(at) if *at <= world.deadlines[number]), "{number} {end:?}");
+    }
+}
+
 fn rules() -> impl Strategy<Value = Algorithm> {
     let rule = |algorithm: Option<Algorithm>| Just(algorithm.expect("a rule"));
     prop_oneof![
@@ -250,7 +265,7 @@ fn arrivals(most_cost: i64) -> impl Strategy<Value = Vec<Arrival>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(cases(96))]
 
     /// With any rule, costs, weights and priorities: no limit is exceeded, each admitted request is sent by its deadline, and
     /// at the end nothing is left of any.
