@@ -140,10 +140,15 @@ fn a_sentinel_that_calls_its_mode_by_another_name() {
 
 #[rstest]
 #[case("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", "an HTTP server")]
-#[case("SSH-2.0-OpenSSH_9.2\r\n", "does not speak as a Redis server does")]
-fn who_is_no_redis_server(#[case] words: &str, #[case] says: &str) {
-    let url = format!("redis://127.0.0.1:{}", actor(vec![words.to_owned()]));
-    assert_refused(&url, &[says]);
+#[case("<!DOCTYPE HTML>\r\n<html>", "an HTTP server")]
+#[case("SSH-2.0-OpenSSH_9.2\r\n", "an SSH server")]
+#[case("220 mail.example ESMTP\r\n", "a mail or FTP server")]
+#[case("ERROR\r\nERROR\r\n", "a memcached server")]
+#[case("J\0\0\0\n8.0.36\0", "does not speak as a Redis server does")]
+#[case("500 unknown command: AUTH open-sesame\r\n", "does not speak as a Redis server does")]
+fn a_server_that_is_no_redis(#[case] words: &str, #[case] says: &str) {
+    let url = format!("redis://:open-sesame@127.0.0.1:{}", actor(vec![words.to_owned()]));
+    assert_refused(&url, &[says, "correct the host or the port in the URL"]);
 }
 
 #[test]

@@ -134,20 +134,29 @@ pub(in crate::store::redis) async fn ask(
     asked.await.map_err(|error: io::Error| failure(endpoint, &error))
 }
 
-/// Makes an error from the first bytes of a server that does not speak RESP2.
+/// Makes an error from the first bytes of a server that does not speak RESP2. It never quotes them: a server may repeat our
+/// password.
 fn stranger(bytes: &[u8], why: Malformed) -> io::Error {
-    /// The first bytes of a TLS alert record.
+    /// The first bytes of a TLS alert record, and those of servers that listen where Redis was expected. A web server that
+    /// takes our command for HTTP/0.9 answers with HTML alone.
     const TLS: &[u8] = &[0x15, 0x03];
-    match bytes {
-        _ if bytes.starts_with(TLS) => {
-            let what = "it speaks TLS: write rediss:// in place of redis://";
-            io::Error::new(io::ErrorKind::InvalidData, what)
+    const OTHERS: [(&[u8], &str); 5] = [
+        (b"HTTP/", "an HTTP server"),
+        (b"<", "an HTTP server"),
+        (b"SSH-", "an SSH server"),
+        (b"220", "a mail or FTP server"),
+        (b"ERROR\r\n", "a memcached server"),
+    ];
+    let other = OTHERS.iter().find(|(start, _)| bytes.starts_with(start));
+    let words = match (other, why) {
+        _ if bytes.starts_with(TLS) => "it speaks TLS: write rediss:// in place of redis://".into(),
+        (Some((_, what)), _) => {
+            format!("it is {what}, not a Redis server; correct the host or the port in the URL")
         }
-        _ if bytes.starts_with(b"HTTP/") => {
-            io::Error::new(io::ErrorKind::InvalidData, "it is an HTTP server, not a Redis server")
-        }
-        _ => why.into(),
-    }
+        (None, Malformed::Foreign) => format!("{why}; correct the host or the port in the URL"),
+        (None, _) => return why.into(),
+    };
+    io::Error::new(io::ErrorKind::InvalidData, words)
 }
 
 /// The error of a server whose reply no Redis server sends to this command.
