@@ -41,6 +41,13 @@ pub(super) fn raise() -> usize {
     limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
 }
 
+/// The limit of open files that holds now. A program that mounts the proxy decides itself whether to raise it: one that uses
+/// `select` must not.
+pub(super) fn current() -> usize {
+    let limit = getrlimit(Resource::Nofile).current;
+    limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
+}
+
 // === impl Shares ===
 
 impl Shares {

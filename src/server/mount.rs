@@ -25,6 +25,10 @@ impl Proxy {
     /// time-outs of clients are ignored: they are for the server that mounts the proxy. The configuration stays as it is:
     /// files, overrides and `limits_from` are not followed.
     ///
+    /// The limit of open files stays as it is (the binary raises it): about half of it is for connections to upstreams. When
+    /// the program ends, it does not sign off from a Redis store, so the other gateways leave it its share for up to 10 s, as
+    /// after `kill -9`.
+    ///
     /// # Errors
     ///
     /// [`ServerError::Store`] if Redis refuses, [`ServerError::Upstream`] if the certificates of an upstream cannot be used,
@@ -39,7 +43,7 @@ impl Proxy {
                 "`limits_from` is for the gateway's own process; this router has the limiters of the file"
             );
         }
-        let shares = Shares::of(descriptors::raise(), &config);
+        let shares = Shares::of(descriptors::current(), &config);
         // Its task ends with the last plan.
         let tracer = tracer(&config)?.map(|(tracer, _)| tracer);
         let plan = Arc::new(Plan::new(config, false).traced(tracer));

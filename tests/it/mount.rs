@@ -5,6 +5,7 @@ use axum::{Router, body::Body, routing::get};
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use paceway::{Config, Proxy};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::path::Path;
 use tower::ServiceExt;
 
@@ -62,4 +63,16 @@ async fn a_body_of_the_program_reaches_the_upstream_whole() {
     let (status, _) = send(&program, request.expect("a request")).await;
     assert_eq!(status, StatusCode::OK);
     assert_eq!(upstream.calls()[0].body.len(), 100_000);
+}
+
+#[tokio::test]
+async fn the_limit_of_open_files_is_the_programs_own() {
+    let before = getrlimit(Resource::Nofile);
+    let lower = before.maximum.map(|most| most - 1);
+    setrlimit(Resource::Nofile, Rlimit { current: lower, ..before.clone() })
+        .expect("a lower limit");
+    proxy(&Upstream::ok().await).await;
+    let after = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, before).expect("the limit as it was");
+    assert_eq!(after.current, lower);
 }

@@ -16,6 +16,10 @@ use tower::{Layer, Service};
 /// Puts a [`Limiter`] in front of an HTTP service. A request takes one permit of each limit unless a closure says
 /// otherwise; a refused one is answered with 429 and `Retry-After`, `RateLimit` and a problem of RFC 9457.
 ///
+/// A permit of [`Limit::concurrency`](crate::Limit::concurrency) comes back when the service has answered, which for a
+/// streamed response is before the end of its body. A handler that streams for long calls
+/// [`Limiter::acquire`](crate::Limiter::acquire) itself, and keeps the permits in the body.
+///
 /// ```
 /// use http::{Request, Response, StatusCode};
 /// use paceway_limit::{Limit, LimitLayer, Limiter, Rate, memory};
