@@ -21,7 +21,7 @@ pub use ledger::CountLedger;
 pub use limiter_plan::LimiterPlan;
 pub use recent::{MOST_RECENT, RecentReason, RecentRequest, RecentRequests};
 pub(crate) use redact::Redactor;
-pub(crate) use remainders::{Consequence, Remainders};
+pub(crate) use remainders::{Consequence, HeardRemainder, Remainders};
 pub(crate) use route_policy::RoutePolicy;
 pub(crate) use service_counts::ServiceCounts;
 pub use totals::{ExchangeTotals, ROUTE_KINDS, UPSTREAM_KINDS};

@@ -119,6 +119,7 @@ pub(super) fn state(
         state["paused_until"] = end(left).into();
         state["pause_reason"] = match status {
             0 => "the upstream refused a request".into(),
+            200..300 => "the upstream says that its quota is used up".into(),
             status => format!("the upstream answered {status}").into(),
         };
     }

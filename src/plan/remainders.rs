@@ -3,11 +3,15 @@
 //!
 //! An upstream of 10,000 calls a second would otherwise cause as many calls of the store. So the store learns at most one
 //! value per key in 50 ms, the newest, and none that cannot lower the level.
+//!
+//! A busy limiter has no level to lower, because its next slots are promised. If the upstream has refused a call of the key
+//! lately, other programs use its quota, and the call after an answer that says "nothing remains" would be refused, too. So
+//! that answer pauses the limiter.
 
 use crate::algorithm::Micros;
 use ahash::RandomState;
 use parking_lot::Mutex;
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, mem, sync::Arc};
 
 /// Keys whose answers are known at one time. A further key replaces the one whose last answer is the oldest: of that key an
 /// answer that was overtaken counts once more.
@@ -16,6 +20,10 @@ const MAX_KEYS: usize = 1_024;
 const APART: u64 = 50_000;
 /// For how long a value bounds the level of a bucket, µs. An operator may have reset the limiter since.
 const BOUNDS: u64 = 1_000_000;
+/// For how long after a refusal an answer that says "nothing remains" pauses a limiter: 20 s, or the time of 32 permits if
+/// that is longer. A limiter that is alone at its quota gets such answers, too, and no call is refused.
+const SUSPECTED: u64 = 20_000_000;
+const SUSPECTED_PERMITS: u64 = 32;
 
 /// The newest values of one upstream. All workers share them.
 #[derive(Debug, Default)]
@@ -26,6 +34,10 @@ pub(crate) struct Remainders(Mutex<HashMap<Arc<str>, Remainder, RandomState>>);
 struct Remainder {
     /// When the request was sent whose answer said the newest value.
     sent: u64,
+    /// Whether the newest value was enough for the request that came after it.
+    has_rest: bool,
+    /// When the upstream refused a call of this key last.
+    refused: Option<u64>,
     /// The value that the store learned last, and when.
     told: Option<(i64, u64)>,
     /// The value that the store learns when 50 ms are over.
@@ -41,30 +53,44 @@ pub(crate) enum Consequence {
     Tell,
     /// The store learns the value that is the newest after this time, µs.
     TellIn(u64),
+    /// The upstream would refuse the next call, so the limiter is paused.
+    Pause,
+}
+
+/// The rest of a limiter's quota, as an answer says it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HeardRemainder {
+    pub(crate) remaining: i64,
+    /// The cost of the request, in permits.
+    pub(crate) cost: i64,
+    /// The time of one permit by the rate of the limiter, µs.
+    pub(crate) permit: Micros,
+    /// Whether the limiter gets one permit after the other. A window may give back all at once.
+    pub(crate) is_bucket: bool,
 }
 
 // === impl Remainders ===
 
 impl Remainders {
-    /// Takes the value `remaining` from the answer to a request that was `sent` at that instant. `interval` is the time in
-    /// which a bucket gets a permit; `None` for a window, which may get all at once.
+    /// Takes a value from the answer to a request that was `sent` at that instant.
     pub(crate) fn hears(
         &self,
         key: &Arc<str>,
         (sent, now): (u64, u64),
-        remaining: i64,
-        interval: Option<Micros>,
+        heard: HeardRemainder,
     ) -> Consequence {
+        let HeardRemainder { remaining, cost, permit, is_bucket } = heard;
         let mut all = self.0.lock();
-        if all.len() >= MAX_KEYS && !all.contains_key(key) {
-            let oldest = all.iter().min_by_key(|(_, known)| known.sent).map(|(key, _)| key.clone());
-            oldest.and_then(|key| all.remove(&key));
-        }
-        let known = all.entry(key.clone()).or_insert(Remainder { sent, told: None, next: None });
+        let known = entry(&mut all, key, sent);
         if sent < known.sent {
             return Consequence::None;
         }
         known.sent = sent;
+        let had_rest = mem::replace(&mut known.has_rest, remaining >= cost);
+        // Some upstreams say 0 all the time, so only the first 0 after a larger value counts.
+        if had_rest && !known.has_rest && known.is_suspected(now, permit) {
+            return Consequence::Pause;
+        }
         if known.next.is_some() {
             known.next = Some(remaining);
             return Consequence::None;
@@ -74,7 +100,7 @@ impl Remainders {
             return Consequence::Tell;
         };
         let since = now.saturating_sub(at);
-        let most = interval.map(|interval| told + gained(since, interval));
+        let most = is_bucket.then(|| told + gained(since, permit));
         if since < BOUNDS && most.is_some_and(|most| remaining >= most) {
             return Consequence::None;
         }
@@ -86,6 +112,11 @@ impl Remainders {
         Consequence::Tell
     }
 
+    /// Notes that the upstream has refused a call of `key`.
+    pub(crate) fn refuses(&self, key: &Arc<str>, now: u64) {
+        entry(&mut self.0.lock(), key, 0).refused = Some(now);
+    }
+
     /// The newest value of a key, which the store learns `now`, after [`Consequence::TellIn`].
     pub(crate) fn next(&self, key: &str, now: u64) -> Option<i64> {
         let mut all = self.0.lock();
@@ -93,6 +124,30 @@ impl Remainders {
         let next = known.next.take()?;
         known.told = Some((next, now));
         Some(next)
+    }
+}
+
+/// The entry of a key. A new one knows of no value.
+fn entry<'a>(
+    all: &'a mut HashMap<Arc<str>, Remainder, RandomState>,
+    key: &Arc<str>,
+    sent: u64,
+) -> &'a mut Remainder {
+    if all.len() >= MAX_KEYS && !all.contains_key(key) {
+        let oldest = all.iter().min_by_key(|(_, known)| known.sent).map(|(key, _)| key.clone());
+        oldest.and_then(|key| all.remove(&key));
+    }
+    let new = Remainder { sent, has_rest: false, refused: None, told: None, next: None };
+    all.entry(key.clone()).or_insert(new)
+}
+
+// === impl Remainder ===
+
+impl Remainder {
+    /// Whether the upstream has refused a call of the key so lately that other programs probably use its quota.
+    fn is_suspected(&self, now: u64, permit: Micros) -> bool {
+        let span = u64::try_from(permit).unwrap_or(0).saturating_mul(SUSPECTED_PERMITS);
+        self.refused.is_some_and(|at| now.saturating_sub(at) < span.max(SUSPECTED))
     }
 }
 
@@ -107,8 +162,15 @@ mod tests {
     use super::*;
 
     const MS: u64 = 1_000;
-    /// 10 permits a second.
-    const BUCKET: Option<Micros> = Some(100_000);
+
+    /// A value of a bucket of 10/s, or of a window.
+    fn bucket(remaining: i64) -> HeardRemainder {
+        HeardRemainder { remaining, cost: 1, permit: 100_000, is_bucket: true }
+    }
+
+    fn window(remaining: i64) -> HeardRemainder {
+        HeardRemainder { is_bucket: false, ..bucket(remaining) }
+    }
 
     fn key(name: &str) -> Arc<str> {
         name.into()
@@ -117,37 +179,62 @@ mod tests {
     #[test]
     fn an_answer_is_overtaken_by_those_of_its_own_key_only() {
         let all = Remainders::default();
-        assert_eq!(all.hears(&key("a"), (200, 300), 5, None), Consequence::Tell);
-        assert_eq!(all.hears(&key("b"), (100, 400), 5, None), Consequence::Tell);
-        assert_eq!(all.hears(&key("a"), (100, 90 * MS), 0, None), Consequence::None);
+        assert_eq!(all.hears(&key("a"), (200, 300), window(5)), Consequence::Tell);
+        assert_eq!(all.hears(&key("b"), (100, 400), window(5)), Consequence::Tell);
+        assert_eq!(all.hears(&key("a"), (100, 90 * MS), window(0)), Consequence::None);
     }
 
     #[test]
     fn the_store_learns_the_newest_value_every_50_ms() {
         let (all, a) = (Remainders::default(), key("a"));
-        assert_eq!(all.hears(&a, (0, 0), 9, None), Consequence::Tell);
-        assert_eq!(all.hears(&a, (1, 20 * MS), 7, None), Consequence::TellIn(30 * MS));
+        assert_eq!(all.hears(&a, (0, 0), window(9)), Consequence::Tell);
+        assert_eq!(all.hears(&a, (1, 20 * MS), window(7)), Consequence::TellIn(30 * MS));
         // One task is enough for all that follow.
-        assert_eq!(all.hears(&a, (3, 25 * MS), 5, None), Consequence::None);
-        assert_eq!(all.hears(&a, (2, 26 * MS), 6, None), Consequence::None);
+        assert_eq!(all.hears(&a, (3, 25 * MS), window(5)), Consequence::None);
+        assert_eq!(all.hears(&a, (2, 26 * MS), window(6)), Consequence::None);
         assert_eq!(all.next("a", 50 * MS), Some(5));
         assert_eq!(all.next("a", 51 * MS), None);
-        assert_eq!(all.hears(&a, (4, 99 * MS), 4, None), Consequence::TellIn(MS));
+        assert_eq!(all.hears(&a, (4, 99 * MS), window(4)), Consequence::TellIn(MS));
         assert_eq!(all.next("a", 100 * MS), Some(4));
-        assert_eq!(all.hears(&a, (5, 150 * MS), 3, None), Consequence::Tell);
+        assert_eq!(all.hears(&a, (5, 150 * MS), window(3)), Consequence::Tell);
     }
 
     /// A bucket of 10/s whose level was lowered to 5 has at most 6 permits within 100 ms, and 8 after 250 ms.
     #[test]
     fn a_value_that_cannot_lower_a_bucket_is_not_told() {
         let (all, a) = (Remainders::default(), key("a"));
-        assert_eq!(all.hears(&a, (0, 0), 5, BUCKET), Consequence::Tell);
-        assert_eq!(all.hears(&a, (1, 99 * MS), 6, BUCKET), Consequence::None);
-        assert_eq!(all.hears(&a, (2, 250 * MS), 8, BUCKET), Consequence::None);
-        assert_eq!(all.hears(&a, (3, 250 * MS), 7, BUCKET), Consequence::Tell);
+        assert_eq!(all.hears(&a, (0, 0), bucket(5)), Consequence::Tell);
+        assert_eq!(all.hears(&a, (1, 99 * MS), bucket(6)), Consequence::None);
+        assert_eq!(all.hears(&a, (2, 250 * MS), bucket(8)), Consequence::None);
+        assert_eq!(all.hears(&a, (3, 250 * MS), bucket(7)), Consequence::Tell);
         // A window may have all of its permits again, and a limiter may have been reset.
-        assert_eq!(all.hears(&a, (4, 300 * MS), 9, None), Consequence::Tell);
-        assert_eq!(all.hears(&a, (5, 1_300 * MS), 99, BUCKET), Consequence::Tell);
+        assert_eq!(all.hears(&a, (4, 300 * MS), window(9)), Consequence::Tell);
+        assert_eq!(all.hears(&a, (5, 1_300 * MS), bucket(99)), Consequence::Tell);
+    }
+
+    #[test]
+    fn after_a_refusal_an_answer_that_says_0_pauses_the_limiter() {
+        let (all, a, second) = (Remainders::default(), key("a"), 1_000 * MS);
+        let hears = |at: u64, value| all.hears(&a, (at, at), value);
+        // Without a refusal the upstream counts our calls alone.
+        assert_eq!(hears(1, window(2)), Consequence::Tell);
+        assert_eq!(hears(second, window(0)), Consequence::Tell);
+        all.refuses(&a, 2 * second);
+        // It said 0 before.
+        assert_eq!(hears(3 * second, window(0)), Consequence::Tell);
+        assert_eq!(hears(4 * second, window(2)), Consequence::Tell);
+        assert_eq!(hears(5 * second, window(0)), Consequence::Pause);
+        assert_eq!(hears(6 * second, window(0)), Consequence::Tell);
+        assert_eq!(hears(7 * second, bucket(2)), Consequence::Tell);
+        // Less than the cost of the request is nothing, too.
+        let costs = HeardRemainder { cost: 3, ..bucket(2) };
+        assert_eq!(hears(8 * second, bucket(3)), Consequence::Tell);
+        assert_eq!(hears(9 * second, costs), Consequence::Pause);
+        // An answer that was overtaken says nothing.
+        assert_eq!(hears(10 * second, bucket(3)), Consequence::Tell);
+        assert_eq!(all.hears(&a, (9 * second, 11 * second), bucket(0)), Consequence::None);
+        // The refusal came too long ago.
+        assert_eq!(hears(63 * second, bucket(0)), Consequence::Tell);
     }
 
     #[test]
@@ -155,7 +242,7 @@ mod tests {
         let all = Remainders::default();
         for i in 0..3_000 {
             let key = key(&i.to_string());
-            assert_eq!(all.hears(&key, (i, i), 1, None), Consequence::Tell);
+            assert_eq!(all.hears(&key, (i, i), window(1)), Consequence::Tell);
         }
         assert_eq!(all.0.lock().len(), MAX_KEYS);
         assert!(all.0.lock().contains_key("2999"));

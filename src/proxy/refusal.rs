@@ -125,6 +125,8 @@ impl Proxy {
         if checks.is_empty() {
             return None;
         }
+        let remaining = &plan.heard[routed.policy.upstream].remaining;
+        checks.iter().for_each(|check| remaining.refuses(&check.key, now));
         // A refusal that comes during a pause begins none.
         let known = self.0.store.pauses();
         let begins = zip(&limiters, &checks).filter(|(_, check)| known.get(&check.key).is_none());

@@ -1,14 +1,16 @@
-//! Lowers limiters to what the upstream says is left of their quotas, which other programs use as well. Raises none.
+//! Lowers limiters to what the upstream says is left of their quotas, which other programs use as well, and pauses those of
+//! which nothing is left. Raises none.
 
 use super::{Proxy, Routed, forward::Received};
 use crate::{
-    algorithm::{Algorithm, Micros},
+    algorithm::Algorithm,
     config::Rate,
-    plan::Consequence,
-    store::{Answer, Check},
-    throttle::Heard,
+    limit::micros,
+    plan::{Consequence, HeardRemainder},
+    store::{Answer, Check, Pause},
+    throttle::{Heard, MIN_PAUSE},
 };
-use std::time::Duration;
+use std::{slice, time::Duration};
 use tokio::time::{Instant, sleep};
 
 // === impl Proxy ===
@@ -48,8 +50,21 @@ impl Proxy {
                 continue;
             }
             let all = &plan.heard[routed.policy.upstream].remaining;
-            match all.hears(&check.key, times, remaining, interval(&check.algorithm)) {
+            let is_bucket =
+                matches!(check.algorithm, Algorithm::TokenBucket(_) | Algorithm::LeakyBucket(_));
+            let permit = 1_000_000_000_000_000 / check.algorithm.rate().max(1);
+            let of = HeardRemainder { remaining, cost: check.cost, permit, is_bucket };
+            match all.hears(&check.key, times, of) {
                 Consequence::None => {}
+                Consequence::Pause => {
+                    let limiter = routed.policy.limiter(i);
+                    if self.throttle(routed).pauses.has(limiter) {
+                        // The next slot is one permit away, so that a shorter pause would change nothing.
+                        let span = micros(MIN_PAUSE).max(2 * permit);
+                        let status = received.response.status().as_u16();
+                        self.hold_back((limiter, check), Pause { span, status });
+                    }
+                }
                 Consequence::Tell => self.tell(check, remaining),
                 Consequence::TellIn(span) => {
                     let (own, upstream) = (self.clone(), routed.policy.upstream);
@@ -67,6 +82,19 @@ impl Proxy {
         }
     }
 
+    /// Pauses one limiter before its upstream refuses a call. No request waits for that.
+    fn hold_back(&self, (limiter, check): (usize, &Check), pause: Pause) {
+        if self.0.store.pauses().get(&check.key).is_none() {
+            self.0.plan.limiters[limiter].metrics.pauses.increment(1);
+        }
+        let paused = self.0.store.pause(&slice::from_ref(check).to_vec().into(), pause);
+        tokio::spawn(async move {
+            if let Err(error) = paused.get().await {
+                tracing::debug!(%error, "the store did not confirm a pause");
+            }
+        });
+    }
+
     /// Lowers a level to `remaining`. No request waits for that.
     fn tell(&self, check: &Check, remaining: i64) {
         let lowered = self.0.store.lower(check, remaining);
@@ -78,16 +106,6 @@ impl Proxy {
                 tracing::debug!(%error, "the store did not lower a level");
             }
         });
-    }
-}
-
-/// The time in which a bucket gets a permit, µs; `None` for a rule that may give back all at once.
-fn interval(algorithm: &Algorithm) -> Option<Micros> {
-    match algorithm {
-        Algorithm::TokenBucket(_) | Algorithm::LeakyBucket(_) => {
-            Some(1_000_000_000_000_000 / algorithm.rate().max(1))
-        }
-        _ => None,
     }
 }
 

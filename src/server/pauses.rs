@@ -27,6 +27,10 @@ pub(super) async fn report(live: Arc<Live>, mut events: PauseEvents) {
                     let (limiter, key) = shown(&plan, &key);
                     let left = until.saturating_duration_since(Instant::now());
                     let (until, pause_s) = (end(micros(left)), left.as_secs_f64());
+                    let why = match status {
+                        200..300 => "the upstream says that its quota is used up",
+                        _ => "the upstream refuses calls",
+                    };
                     let status = (status > 0).then_some(status);
                     tracing::warn!(
                         limiter,
@@ -35,7 +39,7 @@ pub(super) async fn report(live: Arc<Live>, mut events: PauseEvents) {
                         pause_s,
                         status,
                         suppressed,
-                        "a pause begins: the upstream refuses calls"
+                        "a pause begins: {why}"
                     );
                 }
             }

@@ -81,7 +81,7 @@ pub(in crate::config) const THROTTLE: Keys = Keys {
             kind: "`off` `remaining`",
             default: "`remaining`",
             meaning: "`remaining`: headers in which the upstream says what remains of its quota lower the level of the \
-                      limiter that has this quota. They never raise it",
+                      limiter that has this quota. A quota that is used up can pause it. They never raise it",
             schema: r##""default": "remaining",
 "anyOf": [{ "enum": ["off", "remaining", false, null] }, { "$ref": "#/$defs/variable" }]"##,
         },

@@ -35,6 +35,40 @@ async fn a_limiter_is_lowered_to_what_remains(
     assert_eq!(passed(throttle, fields).await, expected);
 }
 
+/// The upstream has refused a call, so that other programs use its quota. An answer that says that nothing remains pauses the
+/// limiter before the next call is refused. Without a refusal our own calls have used the quota up.
+#[rstest]
+#[case::after_a_refusal(true, "upstream-throttled")]
+#[case::alone(false, "quota-exceeded")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_that_others_use_up_pauses_its_limiter(#[case] refuses: bool, #[case] code: &str) {
+    let remaining = |left| reply("200 OK", &[("X-RateLimit-Remaining", left)], "ok");
+    let first = if refuses { too_many("1") } else { remaining("5") };
+    let upstream = scripted([first, remaining("3"), remaining("0")]).await;
+    let limiters = "quota: { rate: 10/min }";
+    let gateway = gateway_on(None, &upstream, ("", limiters, ", limiters: [quota]")).await;
+    assert_eq!(gateway.get("/first").await.status, if refuses { 429 } else { 200 });
+    // Ends the pause of the refusal.
+    assert_eq!(gateway.admin_request(request("DELETE", "/limiters/quota", &[])).await.status, 200);
+    for _ in 0..2 {
+        assert_eq!(gateway.get("/next").await.status, 200);
+    }
+    let reason = "the upstream says that its quota is used up";
+    eventually("the consequence", async || {
+        let limiter = gateway.limiter("quota").await;
+        match refuses {
+            true => limiter["pause_reason"] == reason,
+            // The store learns a further value 50 ms after the first one.
+            false => limiter["level"] == 0,
+        }
+        .then_some(())
+    })
+    .await;
+    let refused = gateway.get("/last").await;
+    assert_eq!((refused.status, &refused.json()["code"]), (429, &code.into()));
+    assert_eq!(upstream.calls().len(), 3);
+}
+
 /// An hour's window would stay full after the upstream has begun a new one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_window_is_not_filled_for_longer_than_the_upstreams() {
