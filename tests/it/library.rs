@@ -108,3 +108,26 @@ async fn two_processes_connect_and_share_a_limit() {
     assert_eq!(&*refused(&here).await, "daily");
     drop(second);
 }
+
+/// One process pauses a limit that its vendor has refused; no call of another one is granted before the end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_holds_the_calls_of_all_processes() {
+    let redis = Redis::start();
+    let limiter = async || {
+        let store = paceway::redis::connect(&redis.url()).await.expect("a store");
+        let rate = Limit::token_bucket("vendor", Rate::new(1000, Duration::from_secs(1)), 1000);
+        Limiter::new(rate, store).expect("a rule")
+    };
+    let (here, there) = (limiter().await, limiter().await);
+    there.try_acquire(1, Duration::ZERO).await.expect("permits");
+    let span = Duration::from_secs(2);
+    let paused = Instant::now();
+    here.pause(span).await.expect("a pause");
+    match there.try_acquire(1, span / 4).await {
+        Err(AcquireError::Refused { retry_after, .. }) => assert!(retry_after <= span),
+        other => panic!("{other:?}"),
+    }
+    there.acquire(1).await.expect("permits");
+    // The clock of Redis ends the pause.
+    assert!(paused.elapsed() > span - Duration::from_millis(50), "{:?}", paused.elapsed());
+}

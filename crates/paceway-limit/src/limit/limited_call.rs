@@ -1,7 +1,10 @@
 //! One call of a program with its keys, costs and time: what a [`Limiter`] is asked for.
 
 use super::{AcquireError, Acquired, Limiter};
-use crate::store::Checks;
+use crate::{
+    algorithm::{Micros, gate::MAX_PAUSE},
+    store::{Checks, Pause},
+};
 use smallvec::SmallVec;
 use std::{sync::Arc, time::Duration};
 
@@ -104,6 +107,43 @@ impl<'a> LimitedCall<'a> {
     pub async fn try_acquire(self, timeout: Duration) -> Result<Acquired, AcquireError> {
         let limiter = self.limiter;
         limiter.acquire_within(&self.asked()?, timeout).await
+    }
+
+    /// Pauses the limits of the call, each for the key that the call has there: no call is granted before the end, in any
+    /// process that shares them. Use it when the vendor says "slow down", with the time that it names.
+    ///
+    /// Calls that wait ask again, with what is left of their time. A pause that ends earlier than the present one changes
+    /// nothing. After the pause each limit begins with one permit. A limit with [`observe`](crate::Limit::observe) or with a
+    /// cost of 0 is not paused.
+    ///
+    /// ```
+    /// use paceway_limit::{AcquireError, Limit, Limiter, Rate, memory};
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(Limit::token_bucket("tenant", Rate::per_second(5), 5), memory())?;
+    /// let acme = limiter.call().key("tenant", "acme");
+    /// // The vendor answered a call of this tenant with 429 and `Retry-After: 30`.
+    /// acme.clone().pause(Duration::from_secs(30)).await?;
+    /// match acme.try_acquire(Duration::from_secs(2)).await {
+    ///     Err(AcquireError::Refused { retry_after, .. }) => assert!(retry_after > Duration::from_secs(29)),
+    ///     other => panic!("the tenant is paused: {other:?}"),
+    /// }
+    /// limiter.call().key("tenant", "zenith").try_acquire(Duration::ZERO).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// All of [`AcquireError`] except [`Refused`](AcquireError::Refused). With [`AcquireError::Store`] other processes may
+    /// not know of the pause.
+    pub async fn pause(self, span: Duration) -> Result<(), AcquireError> {
+        let store = self.limiter.store.clone();
+        let span = Micros::try_from(span.as_micros()).unwrap_or(MAX_PAUSE).min(MAX_PAUSE);
+        let checks = self.asked()?.checks;
+        Ok(store.pause(&checks, Pause { span, status: 0 }).get().await?)
     }
 
     /// The checks of the call, or the reason why it can never be granted.

@@ -225,6 +225,16 @@ impl Limiter {
         self.call().permits(permits).try_acquire(timeout).await
     }
 
+    /// Pauses all limits: no call is granted before the end, in any process that shares them. [`LimitedCall::pause`] says
+    /// more, and pauses the limits of calls with keys.
+    ///
+    /// # Errors
+    ///
+    /// [`AcquireError::Store`] when the store gave no answer, so that other processes may not know of the pause.
+    pub async fn pause(&self, span: Duration) -> Result<(), AcquireError> {
+        self.call().pause(span).await
+    }
+
     /// Takes the permits of `asked`, as long as that may take.
     pub(super) async fn acquire_all(&self, asked: &Asked) -> Result<Acquired, AcquireError> {
         let started = Instant::now();

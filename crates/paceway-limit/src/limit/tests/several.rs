@@ -142,3 +142,35 @@ async fn a_layer_reads_key_and_cost_of_requests_of_any_type() {
     assert_eq!(&*limit_of(service.call(("acme", 2)).await.expect_err("refused")), "tenant");
     assert_eq!(service.call(("zenith", 3)).await.expect("permits"), 3);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_program_pauses_the_limits_and_keys_of_a_call() {
+    let second = Duration::from_secs(1);
+    let bucket = |name| Limit::token_bucket(name, Rate::per_second(2), 1);
+    let limits = [bucket("account"), bucket("tenant")];
+    let limiter = Limiter::all("vendor", limits, memory()).expect("rules");
+    let of_tenant = |name: &str| limiter.call().cost("account", 0).key("tenant", name);
+    let started = Instant::now();
+    limiter.acquire(1).await.expect("permits");
+    // It waits for a slot half a second away, which the pause covers.
+    let waiting = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.acquire(1).await.map(|_| Instant::now()) }
+    });
+    tokio::task::yield_now().await;
+    limiter.pause(10 * second).await.expect("a pause");
+    // A shorter pause changes nothing.
+    limiter.pause(second).await.expect("a pause");
+    assert_eq!(&*refused(limiter.call().cost("tenant", 0)).await, "account");
+    let granted = waiting.await.expect("a task").expect("permits") - started;
+    assert!(granted >= 10 * second && granted < 11 * second, "{granted:?}");
+
+    of_tenant("acme").pause(10 * second).await.expect("a pause");
+    assert_eq!(&*refused(of_tenant("acme")).await, "tenant");
+    of_tenant("zenith").try_acquire(Duration::ZERO).await.expect("another tenant");
+    limiter.call().cost("tenant", 0).try_acquire(second).await.expect("the account");
+    assert!(matches!(
+        limiter.call().key("nothing", "acme").pause(second).await,
+        Err(AcquireError::Unknown(name)) if &*name == "nothing"
+    ));
+}
