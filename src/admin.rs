@@ -108,9 +108,13 @@ pub fn router(parts: AdminParts) -> Router {
         .route("/limiters/{name}/acquire", post(limiters::acquire))
         .route("/limiters/{name}/renew", post(limiters::renew))
         .route("/limiters/{name}/release", post(limiters::release))
-        .fallback(async || PageError(StatusCode::NOT_FOUND, "there is no such page".into()))
+        .fallback(async || {
+            PageError(StatusCode::NOT_FOUND, "there is no such page; `GET /` lists them".into())
+        })
         .method_not_allowed_fallback(async || {
-            PageError(StatusCode::METHOD_NOT_ALLOWED, "this page has other methods".into())
+            let why =
+                "this page has other methods: `Allow` names them, and `GET /` lists all pages";
+            PageError(StatusCode::METHOD_NOT_ALLOWED, why.into())
         })
         .layer(Extension(dashboard))
         .with_state(state.clone())

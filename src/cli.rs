@@ -24,7 +24,7 @@ use admin_client::AdminArgs;
 use change::ChangeArgs;
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::{
     io::Write,
     net::IpAddr,
@@ -162,7 +162,9 @@ const USAGE: u8 = 2;
 /// Reads the arguments of the process, runs the command that they name, and returns its exit code.
 pub fn main() -> ExitCode {
     // `parse` itself ends the process for `--help` (exit code 0) and for usage errors (2).
-    let done = match Args::parse().command {
+    let command = Args::parse().command;
+    let json = command.prints_json();
+    let done = match command {
         Command::Run { config } => run::run(config.as_deref()),
         Command::Check { files, offline, json } => check::check(&files, offline, json),
         Command::Explain { file, method, url, headers, data, client_ip, json } => {
@@ -187,6 +189,11 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.message.is_empty() {
+                if json {
+                    let reason = failure.message.trim_start_matches("error: ");
+                    // If stdout is closed, stderr has the reason.
+                    let _ = print_json(&json!({ "error": reason }));
+                }
                 // The message follows the lines that the log has yet to write.
                 LogStream::Stderr.say(&failure.message, log::LAST_LINES);
             }
@@ -200,6 +207,26 @@ pub fn main() -> ExitCode {
 struct CommandError {
     code: u8,
     message: String,
+}
+
+// === impl Command ===
+
+impl Command {
+    /// Whether the command prints JSON, also about a failure.
+    fn prints_json(&self) -> bool {
+        match self {
+            Self::Check { json, .. } | Self::Explain { json, .. } | Self::Replay { json, .. } => {
+                *json
+            }
+            // It has a page of its own for a gateway that does not answer.
+            Self::Health(_) => false,
+            Self::Status(admin) | Self::Reload(admin) => admin.json,
+            Self::Top { admin, .. } | Self::Resume { admin, .. } => admin.json,
+            Self::Pause { change, .. } | Self::Set { change, .. } => change.prints_json(),
+            Self::Run { .. } | Self::Schema | Self::Demo { .. } | Self::Man => false,
+            Self::Completions { .. } => false,
+        }
+    }
 }
 
 // === impl CommandError ===

@@ -81,7 +81,9 @@ pub enum OverrideError {
     #[error("other gateways change the overrides at this moment; try again")]
     Contended,
     /// The store gave no answer, so that the override may be set or not.
-    #[error(transparent)]
+    #[error(
+        "{0}; the store keeps the overrides: `/limiters` shows later whether this one was changed"
+    )]
     Store(#[from] StoreError),
 }
 

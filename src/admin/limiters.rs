@@ -13,6 +13,7 @@ use crate::{
     key, learn, limit,
     plan::LimiterPlan,
     store::{Answer, Check, Checks, Decision, Source, StoreError, batch::parts_of},
+    suggest::suggest,
 };
 use axum::{
     Extension, Json,
@@ -24,6 +25,9 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::Instant;
+
+/// The most names of limiters in an error.
+const MOST_NAMED: usize = 20;
 
 /// The body of `POST /limiters/NAME/acquire`: the permits that a program asks for.
 #[derive(Debug, Deserialize)]
@@ -195,13 +199,19 @@ pub(super) async fn release(
 impl Admin {
     pub(super) fn limiter(&self, name: &str) -> Result<&LimiterPlan> {
         let found = self.plan.limiters.iter().find(|plan| plan.limiter.name == name);
-        let names = || self.plan.limiters.iter().map(|plan| plan.limiter.name.as_str());
         found.ok_or_else(|| {
-            let names = names().collect::<Vec<_>>().join(", ");
-            PageError(
-                StatusCode::NOT_FOUND,
-                format!("there is no such limiter; there are: {names}"),
-            )
+            let names = || self.plan.limiters.iter().map(|plan| plan.limiter.name.as_str());
+            let meant = suggest(name, names()).map_or(String::new(), |meant| format!("{meant} "));
+            let mut shown = names().take(MOST_NAMED).collect::<Vec<_>>().join(", ");
+            let others = self.plan.limiters.len().saturating_sub(MOST_NAMED);
+            if others > 0 {
+                shown += &format!(", and {others} others, which /limiters lists");
+            }
+            let why = match shown.is_empty() {
+                true => "there is no such limiter, because the configuration has none".into(),
+                false => format!("there is no such limiter; {meant}there are: {shown}"),
+            };
+            PageError(StatusCode::NOT_FOUND, why)
         })
     }
 

@@ -26,6 +26,9 @@ const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 /// The most characters of a rate or a mode, and the most rates, that are passed on to the checks of a configuration.
 const MOST_WORD: usize = 64;
 const MOST_RATES: usize = 8;
+/// Examples of bodies, for errors.
+const RATE_CHANGE: &str = r#"{"rate": "2/s", "for": "10m", "reason": "..."}"#;
+const SWITCH_CHANGE: &str = r#"{"limiting": "off", "for": "10m", "reason": "..."}"#;
 
 /// The body of `PUT /limiters/NAME/override`.
 #[derive(Deserialize)]
@@ -57,7 +60,7 @@ pub(super) async fn set(
     body: Bytes,
 ) -> Result<Json<Value>> {
     let plan = admin.limiter(&name)?;
-    let LimiterChange { rate, mode, pause, span, reason } = read(&body)?;
+    let LimiterChange { rate, mode, pause, span, reason } = read(&body, RATE_CHANGE)?;
     if rate.is_none() && mode.is_none() && !pause {
         return Err(bad("name a change: `rate`, `mode`, or `\"pause\": true`"));
     }
@@ -106,7 +109,7 @@ pub(super) async fn set_limiting(
     Extension(operator): Extension<Operator>,
     body: Bytes,
 ) -> Result<Json<Value>> {
-    let LimitingChange { limiting, span, reason } = read(&body)?;
+    let LimitingChange { limiting, span, reason } = read(&body, SWITCH_CHANGE)?;
     if !["on", "off"].contains(&limiting.as_str()) {
         return Err(bad("`limiting` is `on` or `off`"));
     }
@@ -130,12 +133,13 @@ pub(super) async fn remove_limiting(
     Ok(Json(json!({ "removed": before.is_some() })))
 }
 
-/// Reads a body of JSON, whatever its content type says: curl names another one.
-fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
+/// Reads a body of JSON, whatever its content type says: curl names another one. An error shows the `example`.
+fn read<T: DeserializeOwned>(body: &[u8], example: &str) -> Result<T> {
     serde_json::from_slice(body).map_err(|error| {
-        let why = format!(
-            "the body is no change such as {{\"rate\": \"2/s\", \"for\": \"10m\", \"reason\": \"...\"}}: {error}"
-        );
+        let why = match body.is_empty() {
+            true => format!("the body is empty; send a change such as {example}"),
+            false => format!("the body is no change such as {example}: {error}"),
+        };
         PageError(StatusCode::UNPROCESSABLE_ENTITY, why)
     })
 }
@@ -170,7 +174,9 @@ fn word(name: &str, text: String) -> Result<String> {
 fn span_of(span: Option<String>) -> Result<Duration> {
     let text = span.ok_or_else(|| bad("`for` is missing: how long it lasts, as in \"10m\""))?;
     let text = word("for", text)?;
-    let span = duration(&text).map_err(|why| bad(format!("`for`: `{text}` {why}")))?;
+    let span = duration(&text).map_err(|why| {
+        bad(format!("`for`: `{text}` {why}; write how long it lasts, as in \"10m\""))
+    })?;
     match span {
         span if span < Duration::from_millis(1) => Err(bad("`for` must be at least 1ms")),
         span if span > LONGEST => Err(bad("`for` must be at most 366d")),

@@ -174,12 +174,20 @@ impl AdminClient {
     }
 
     async fn send(&self, request: RequestBuilder) -> anyhow::Result<Response> {
-        request.send().await.map_err(|error| match error.is_timeout() {
-            true => anyhow!("no answer of {} within {PATIENCE:?}", self.admin),
-            false => anyhow!(error.without_url()).context(format!(
-                "nothing answers on {}; is the gateway running, and is this its admin address (`admin`)?",
-                self.admin
-            )),
+        request.send().await.map_err(|error| {
+            let admin = &self.admin;
+            // A change may have been made although its answer is missing.
+            let later = "`paceway status` shows whether a change was made";
+            if error.is_timeout() {
+                return anyhow!("no answer of {admin} within {PATIENCE:?}; {later}");
+            }
+            let why = match error.is_connect() {
+                true => format!(
+                    "nothing answers on {admin}; is the gateway running, and is this its admin address (`admin`)?"
+                ),
+                false => format!("{admin} broke the connection off before it answered; {later}"),
+            };
+            anyhow!(error.without_url()).context(why)
         })
     }
 }

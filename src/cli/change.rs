@@ -25,6 +25,16 @@ pub(super) struct ChangeArgs {
     admin: AdminArgs,
 }
 
+// === impl ChangeArgs ===
+
+impl ChangeArgs {
+    pub(super) fn prints_json(&self) -> bool {
+        self.admin.json
+    }
+}
+
+// === commands
+
 pub(super) fn pause(name: &str, args: &ChangeArgs) -> Result<(), CommandError> {
     let body = Map::from_iter([("pause".to_owned(), true.into())]);
     put(name, &path(name), body, args)
@@ -36,12 +46,30 @@ pub(super) fn resume(name: &str, args: &AdminArgs) -> Result<(), CommandError> {
         "limiting" => "/limiting".to_owned(),
         name => path(name),
     };
-    let answer = AdminClient::connect(args)?.ask(&Method::DELETE, &path, None)?;
-    match (args.json, answer["removed"] == false) {
-        (true, _) => print_json(&answer),
-        (false, false) => print(&format!("{name}: as the configuration says")),
-        (false, true) => print(&format!("{name}: as the configuration says; no override was set")),
+    let client = AdminClient::connect(args)?;
+    let answer = client.ask(&Method::DELETE, &path, None)?;
+    if args.json {
+        return print_json(&answer);
     }
+    if answer["removed"] != false {
+        return print(&format!("{name}: as the configuration says"));
+    }
+    print(&format!("{name}: as the configuration says; no override was set"))?;
+    if name == "limiting" {
+        return Ok(());
+    }
+    let page = format!("/limiters/{}", segment(name));
+    let state = client.get(&page)?;
+    // A pause that the upstream has asked for is no override.
+    let paused = state["paused_until"].as_str().map(|until| {
+        let why = state["pause_reason"].as_str().unwrap_or("the upstream refused a request");
+        let end = match state["key"].is_string() {
+            true => format!("`DELETE {page}/keys/KEY` ends the pause of one key"),
+            false => format!("`DELETE {page}` ends that"),
+        };
+        format!("it is paused until {until}, because {why}; {end} on the admin side, and resets the level")
+    });
+    paused.map_or(Ok(()), |paused| print(&paused))
 }
 
 /// Sets `rate=2/s`, `mode=observe` or both for a limiter, or `limiting=off` for all.

@@ -73,9 +73,10 @@ pub(super) fn replay(file: &Path, log: &Path, json: bool) -> Result<(), CommandE
         }))?;
     } else {
         complain(log, lines, &notes);
-        let (from, to) = (from.unwrap_or_default(), to.unwrap_or_default());
-        let text = simulation.tally.text();
-        print(&format!("{decided} requests from {from} to {to}\n\n{}", text.trim_end()))?;
+        if let (Some(from), Some(to)) = (from, to) {
+            let text = simulation.tally.text();
+            print(&format!("{decided} requests from {from} to {to}\n\n{}", text.trim_end()))?;
+        }
     }
     match decided {
         0 => Err(anyhow::anyhow!("{} has no line that can be decided", log.display()).into()),

@@ -73,8 +73,16 @@ fn look(client: &AdminClient, order: TopOrder, limit: u16) -> Result<Value, Comm
     let mut is_complete = keyed.len() <= MOST_LIMITERS;
     for limiter in keyed.iter().filter(|limiter| limiter["mode"] != "off").take(MOST_LIMITERS) {
         let name = segment(&said(&limiter["name"]));
-        let page =
-            client.get(&format!("/limiters/{name}/keys?sort={}&limit={limit}", order.name()))?;
+        let keys = format!("/limiters/{name}/keys?sort={}&limit={limit}", order.name());
+        let page = match client.get(&keys) {
+            Ok(page) => page,
+            // Without the store the gateway still knows which limiters hold requests.
+            Err(failure) => {
+                rows.push(TopRow::without_keys(limiter, &failure));
+                is_complete = false;
+                continue;
+            }
+        };
         is_complete &= page["complete"] != false;
         let keys = page["keys"].as_array().map(Vec::as_slice).unwrap_or_default();
         rows.extend(keys.iter().map(|key| TopRow::of(limiter, Some(key))));
@@ -113,7 +121,7 @@ fn text(admin: &str, page: &Value) -> String {
         out += "no limiter has requests\n";
     }
     if page["complete"] == false {
-        out += "\nthere are more keys than one look at the store lists\n";
+        out += "\nnot all keys are listed\n";
     }
     out
 }
@@ -157,6 +165,16 @@ impl TopRow {
             _ => 0.0,
         };
         Self { waiting: state["waiting"].as_i64().unwrap_or_default(), used, shown }
+    }
+
+    /// The row of a limiter whose keys could not be listed, with the reason.
+    fn without_keys(limiter: &Value, failure: &CommandError) -> Self {
+        let mut row = Self::of(limiter, None);
+        let reason = failure.message.trim_start_matches("error: ");
+        let notes = row.shown["notes"].as_str().filter(|notes| !notes.is_empty());
+        let notes = notes.map_or(String::new(), |notes| format!("{notes}; "));
+        row.shown["notes"] = format!("{notes}its keys are not listed: {reason}").into();
+        row
     }
 
     fn place(&self, other: &Self, order: TopOrder) -> Ordering {

@@ -1,6 +1,6 @@
 //! The commands that ask a running gateway, as an operator types them.
 
-use crate::support::{Gateway, Redis, Upstream, eventually, free_port, paceway};
+use crate::support::{Gateway, Redis, Upstream, eventually, free_port, paceway, reply};
 use serde_json::Value;
 use std::fs;
 
@@ -93,6 +93,29 @@ async fn errors_say_what_to_do() {
         assert_eq!((output.status.code(), text(&output.stdout)), (Some(code), String::new()));
         assert!(text(&output.stderr).contains(expected), "{output:?}");
     }
+    for args in [&["status"][..], &["top"], &["reload"], &["resume", "account"]] {
+        let closed = format!("127.0.0.1:{}", free_port());
+        let output = paceway(&[args, &["--json", "--admin", &closed]].concat());
+        let said: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(output.status.code(), Some(1));
+        let why = said["error"].as_str().expect("a reason");
+        assert!(why.starts_with("nothing answers on"), "{why}");
+    }
+}
+
+/// A pause that the upstream has asked for is no override, so that `resume` does not end it.
+#[tokio::test(flavor = "multi_thread")]
+async fn resume_says_that_the_upstream_has_paused_a_limiter() {
+    let after = [("Retry-After", "60")];
+    let upstream = Upstream::start(move |_| reply("429 Too Many Requests", &after, "")).await;
+    let gateway = Gateway::start(&config(&upstream, "")).await;
+    let (_, out, _) = ask(&gateway, &["resume", "account"]);
+    assert_eq!(out, "account: as the configuration says; no override was set\n");
+    assert_eq!(gateway.get("/").await.status, 429);
+    let (code, out, err) = ask(&gateway, &["resume", "account"]);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let reason = "because the upstream answered 429; `DELETE /limiters/account` ends that";
+    assert!(out.contains("it is paused until 20") && out.contains(reason), "{out}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -167,7 +190,12 @@ async fn changes_take_effect_on_all_gateways() {
     assert_eq!(ask(&other, &["resume", "limiting", "--json"]).1, "{\n  \"removed\": true\n}\n");
 
     for (args, code, expected) in [
-        (&["pause", "acount"][..], 1, "there is no such limiter"),
+        (
+            &["pause", "acount"][..],
+            1,
+            "there is no such limiter; did you mean `account`? there are: account, shop",
+        ),
+        (&["set", "account", "rate=5/fortnight"], 1, "has the unknown unit `fortnight`"),
         (&["set", "account", "rate=0/s"], 1, "at least 1"),
         (&["set", "account"], 2, "as in `paceway set search rate=2/s`"),
         (&["set", "account", "burst=5"], 2, "`burst=5` is neither rate=RATE nor mode=MODE"),
@@ -178,6 +206,21 @@ async fn changes_take_effect_on_all_gateways() {
         assert_eq!((said.0, said.1.as_str()), (Some(code), ""), "{said:?}");
         assert!(said.2.starts_with("error: ") && said.2.contains(expected), "{said:?}");
     }
+    let json = ask(&one, &[&["pause", "acount", "--json"][..], &end].concat());
+    let said: Value = serde_json::from_str(&json.1).expect("JSON");
+    assert_eq!(json.0, Some(1));
+    assert!(
+        said["error"].as_str().is_some_and(|why| json.2 == format!("error: {why}\n")),
+        "{json:?}"
+    );
     let (code, _, err) = ask(&one, &["pause", "account"]);
     assert!(code == Some(2) && err.contains("--for <TIME>") && err.contains("--reason"), "{err}");
+
+    // Without the store nothing is changed, and the limiters are shown without their keys.
+    drop(redis);
+    let (code, _, err) = ask(&one, &[&["pause", "account"][..], &end].concat());
+    assert!(code == Some(1) && err.contains("the store keeps the overrides"), "{err}");
+    let (code, out, err) = ask(&one, &["top"]);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    assert!(out.contains("its keys are not listed: the store"), "{out}");
 }

@@ -112,6 +112,7 @@ fn a_replay_without_requests_is_an_error(
     let output = paceway_fed(dir.path(), &[&["replay", "gateway.yaml"], args].concat(), "oops\n");
     assert_eq!(output.status.code(), Some(code));
     assert!(String::from_utf8_lossy(&output.stderr).contains(reason), "{output:?}");
+    assert!(output.stdout.is_empty(), "a table without requests: {output:?}");
 }
 
 /// The log of a gateway, replayed under the same configuration.
