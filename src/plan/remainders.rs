@@ -20,9 +20,9 @@ const MAX_KEYS: usize = 1_024;
 const APART: u64 = 50_000;
 /// For how long a value bounds the level of a bucket, µs. An operator may have reset the limiter since.
 const BOUNDS: u64 = 1_000_000;
-/// For how long after a refusal an answer that says "nothing remains" pauses a limiter: 20 s, or the time of 32 permits if
+/// For how long after a refusal an answer that says "nothing remains" pauses a limiter: a minute, or the time of 32 permits if
 /// that is longer. A limiter that is alone at its quota gets such answers, too, and no call is refused.
-const SUSPECTED: u64 = 20_000_000;
+const SUSPECTED: u64 = 60_000_000;
 const SUSPECTED_PERMITS: u64 = 32;
 
 /// The newest values of one upstream. All workers share them.
