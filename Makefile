@@ -2,7 +2,7 @@
 CARGO ?= cargo
 CONFIG ?= config/quickstart.yaml
 
-.PHONY: help run demo test lint docs bench micro instructions soak failures fuzz fmt test-tools lint-tools docs-tools bench-tools fuzz-tools
+.PHONY: help run demo test lint docs package bench micro instructions soak failures fuzz fmt test-tools lint-tools docs-tools bench-tools fuzz-tools
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,6 +33,9 @@ docs: docs-tools ## the documentation site in target/book; fails on links that l
 	@deploy/tools/links.py
 	mdbook build docs
 	@deploy/tools/links.py --site target/book
+
+package: ## static binary, .deb, image, Helm chart and list of components, in target/package; PARTS="deb chart" only these
+	@deploy/package/all.sh
 
 bench: bench-tools ## the cost of a request, compared with nginx and haproxy; ROUNDS, DURATION, ONLY="cpu redis" set what and how long
 	@benches/run.sh bench

@@ -86,6 +86,23 @@ fn used_modules(text: &str) -> Vec<String> {
     used
 }
 
+/// The package, the packages that depend on it, the image and the chart are released under one version.
+#[test]
+fn every_package_has_one_version() {
+    let read =
+        |file: &str| fs::read_to_string(file).unwrap_or_else(|error| panic!("{file}: {error}"));
+    let (cargo, chart) = (read("Cargo.toml"), read("deploy/helm/paceway/Chart.yaml"));
+    let value = |text: &str, start: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(start)).expect(start);
+        let end = line.find(',').unwrap_or(line.len());
+        line[..end].trim().trim_matches('"').to_owned()
+    };
+    let version = value(&cargo, "version = ");
+    assert_eq!(value(&cargo, "paceway-limit = { version = "), version);
+    assert_eq!(value(&chart, "version:"), version);
+    assert_eq!(value(&chart, "appVersion:"), version);
+}
+
 /// The directories that the pages leave out of a name: `redis/cluster` is a file of the limiters' store.
 const FOLDERS: [&str; 9] = [
     "",

@@ -124,23 +124,74 @@ fn seconds(text: &str, key: &str) -> u64 {
     line.trim_end_matches('s').parse().expect("seconds")
 }
 
+/// Reads a configuration as `paceway check` does: no mistake, no warning.
+fn assert_right(config: &str) {
+    let dir = tempfile::tempdir().expect("a folder");
+    fs::write(dir.path().join("paceway.yaml"), config).expect("a file");
+    let said = paceway_in(dir.path(), &["check", "--offline", "paceway.yaml"], &[]);
+    assert_success(&said);
+    assert!(said.stderr.is_empty(), "no warning: {}", String::from_utf8_lossy(&said.stderr));
+}
+
+/// The text of a YAML block after `start`, without its indentation, up to the first line that is not of it.
+fn block(text: &str, start: &str, indent: &str) -> String {
+    let (_, rest) = text.split_once(start).expect(start);
+    let lines = rest.lines().map_while(|line| line.strip_prefix(indent));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+const UNIT: &str = "deploy/systemd/paceway.service";
+
 #[test]
 fn the_manifests_hold_a_configuration_that_is_right_and_wait_for_its_drain() {
     let text = read("deploy/kubernetes/paceway.yaml");
-    let (_, rest) = text.split_once("paceway.yaml: |\n").expect("a configuration");
-    let (config, _) = rest.split_once("---").expect("its end");
-    let config: Vec<_> =
-        config.lines().map(|line| line.strip_prefix("    ").unwrap_or(line)).collect();
-    let config = config.join("\n");
-    let dir = tempfile::tempdir().expect("a folder");
-    fs::write(dir.path().join("paceway.yaml"), &config).expect("a file");
-    let said = paceway_in(dir.path(), &["check", "paceway.yaml"], &[]);
-    assert_success(&said);
-    assert!(said.stderr.is_empty(), "no warning: {}", String::from_utf8_lossy(&said.stderr));
+    let config = block(&text, "paceway.yaml: |\n", "    ");
+    assert_right(&config);
     let stop = seconds(&config, "shutdown_delay: ") + seconds(&config, "drain_timeout: ");
     let waits = [
         seconds(&text, "terminationGracePeriodSeconds: "),
-        seconds(&read("deploy/systemd/paceway.service"), "TimeoutStopSec="),
+        seconds(&read(UNIT), "TimeoutStopSec="),
     ];
     assert!(waits.iter().all(|wait| *wait > stop), "{waits:?} above {stop}");
+}
+
+/// `deploy/package/chart.sh` renders the chart with Helm itself; this is the part of it that needs no Helm.
+#[test]
+fn the_chart_and_the_package_begin_with_a_configuration_that_is_right() {
+    let values = read("deploy/helm/paceway/values.yaml");
+    let config = block(&values, "config: |\n", "  ");
+    // The keys that templates/_helpers.tpl sets.
+    let delay = seconds(&values, "shutdownDelaySeconds: ");
+    let drain = seconds(&values, "drainTimeoutSeconds: ");
+    assert_right(&format!(
+        "listen: 0.0.0.0:8080\nadmin: {{ listen: 0.0.0.0:9090, read: open }}\nshutdown_delay: {delay}s\n\
+         drain_timeout: {drain}s\nstore: {{ url: \"redis://redis:6379\", gateways: 2 }}\n{config}"
+    ));
+    assert_right(&read("deploy/package/deb/paceway.yaml"));
+}
+
+/// The page explains options of the unit by their names, with `=`.
+#[test]
+fn the_unit_has_the_options_that_its_page_explains() {
+    let units = read(UNIT) + &read("deploy/systemd/paceway.socket");
+    let page = read("docs/deployment.md");
+    let (_, section) = page.split_once("\n## systemd\n").expect("the section");
+    let (section, _) = section.split_once("\n## ").expect("its end");
+    let options: BTreeSet<_> = section
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .filter_map(|code| code.split_once('=').map(|(name, _)| name))
+        .filter(|name| name.starts_with(char::is_uppercase) && name.contains(char::is_lowercase))
+        .collect();
+    assert!(options.len() > 7, "{options:?}");
+    // An option that is commented out, or that the page tells to leave out, is named in the unit as well. `Sockets` is of
+    // units that two gateways at one socket would have.
+    for name in options.into_iter().filter(|name| *name != "Sockets") {
+        assert!(units.contains(&format!("{name}=")), "{UNIT} has no {name}");
+    }
+    // It begins with the program by its name alone, so that it is found in /usr/bin and in /usr/local/bin.
+    for start in ["ExecStartPre=paceway check ", "ExecStart=paceway run "] {
+        assert!(units.contains(start), "{UNIT} has no {start}");
+    }
 }
