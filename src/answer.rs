@@ -299,6 +299,17 @@ impl Failure {
         }
     }
 
+    /// The limiter that refused the request, and the permits that it has left; `None` for a failure that is no refusal.
+    pub fn limited(&self) -> Option<(&Policy, i64)> {
+        match self {
+            Self::Limited { policy, remaining, .. } | Self::Throttled { policy, remaining, .. } => {
+                Some((policy, *remaining))
+            }
+            Self::Closed(closed) => Some((&closed.policy, closed.remaining)),
+            _ => None,
+        }
+    }
+
     fn retry_after_ms(&self) -> Option<Micros> {
         self.retry_after().map(whole_millis)
     }
@@ -328,13 +339,7 @@ impl Failure {
             response.headers_mut().insert(PACEWAY_ORIGIN, HeaderValue::from_static("gateway"));
             return response;
         }
-        let limited = match self {
-            Self::Limited { policy, remaining, .. } | Self::Throttled { policy, remaining, .. } => {
-                Some((policy, *remaining))
-            }
-            Self::Closed(closed) => Some((&closed.policy, closed.remaining)),
-            _ => None,
-        };
+        let limited = self.limited();
         let (detail, retry_after) = (self.detail(), self.retry_after());
         let problem = Problem { status, name, title, detail, retry_after, limited };
         let mut response = problem.response();

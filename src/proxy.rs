@@ -9,6 +9,7 @@ mod client;
 mod connecting;
 mod current;
 mod drain;
+mod ext_authz;
 mod forward;
 mod forward_auth;
 mod interim;
@@ -28,6 +29,7 @@ mod service;
 mod settling;
 mod websocket;
 mod tunnel;
+mod unary;
 mod upgrade;
 mod validate;
 

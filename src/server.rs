@@ -210,6 +210,7 @@ impl Server {
                 admin = %self.admin_address,
                 forward_auth = address(Service::ForwardAuth),
                 envoy_rate_limit = address(Service::EnvoyRateLimit),
+                ext_authz = address(Service::ExtAuthz),
                 workers = live.plan().config.workers,
                 version = env!("CARGO_PKG_VERSION"),
                 "listening"

@@ -45,7 +45,7 @@ impl Failure {
 
 /// Maps an HTTP status to that of gRPC ("HTTP to gRPC Status Code Mapping"). 413, 414, 431 and 408 are mapped more exactly
 /// than there, because the gateway knows their reason.
-fn code(status: StatusCode) -> u16 {
+pub(crate) fn code(status: StatusCode) -> u16 {
     match status.as_u16() {
         // INTERNAL
         400 => 13,

@@ -30,6 +30,7 @@ impl Document {
         if let Some(services) = self.root.value_mut("services") {
             hide(services.value_mut("forward_auth"));
             hide(services.value_mut("envoy_rate_limit"));
+            hide(services.value_mut("ext_authz"));
         }
         self
     }

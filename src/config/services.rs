@@ -11,6 +11,8 @@ pub struct Services {
     pub forward_auth: Option<ForwardAuthConfig>,
     /// Envoy's rate limit service; `None` if there is none.
     pub envoy_rate_limit: Option<ServiceListener>,
+    /// The service that decides requests of Envoy's filter `ext_authz` over gRPC; `None` if there is none.
+    pub ext_authz: Option<ServiceListener>,
 }
 
 /// An entry of `descriptors`: which descriptors of Envoy it takes.
@@ -30,6 +32,8 @@ pub enum Service {
     ForwardAuth,
     /// Envoy's rate limit service.
     EnvoyRateLimit,
+    /// Decisions over gRPC for Envoy's filter `ext_authz`.
+    ExtAuthz,
 }
 
 /// The listener of a service.
@@ -77,6 +81,7 @@ impl Service {
         match self {
             Self::ForwardAuth => "forward_auth",
             Self::EnvoyRateLimit => "envoy_rate_limit",
+            Self::ExtAuthz => "ext_authz",
         }
     }
 
@@ -85,6 +90,7 @@ impl Service {
         match self {
             Self::ForwardAuth => "services.forward_auth",
             Self::EnvoyRateLimit => "services.envoy_rate_limit",
+            Self::ExtAuthz => "services.ext_authz",
         }
     }
 }
@@ -97,7 +103,8 @@ impl Services {
         let forward_auth = self.forward_auth.as_ref();
         let forward_auth = forward_auth.map(|own| (Service::ForwardAuth, &own.listener));
         let envoy = self.envoy_rate_limit.as_ref().map(|own| (Service::EnvoyRateLimit, own));
-        forward_auth.into_iter().chain(envoy)
+        let ext_authz = self.ext_authz.as_ref().map(|own| (Service::ExtAuthz, own));
+        forward_auth.into_iter().chain(envoy).chain(ext_authz)
     }
 }
 

@@ -11,10 +11,15 @@ const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 pub fn budget(max_wait: Duration, max_wait_cap: Duration, headers: &HeaderMap) -> Duration {
     let asked = headers.get_all(PREFER).iter().find_map(preferred_wait);
     let budget = asked.map_or(max_wait, |asked| asked.min(max_wait_cap));
-    match headers.get(GRPC_TIMEOUT).and_then(grpc_timeout) {
+    match deadline(headers) {
         Some(deadline) => budget.min(deadline),
         None => budget,
     }
+}
+
+/// The time that the client of a gRPC call leaves for its answer; `None` if it waits as long as it takes.
+pub(super) fn deadline(headers: &HeaderMap) -> Option<Duration> {
+    headers.get(GRPC_TIMEOUT).and_then(grpc_timeout)
 }
 
 /// Reads the `wait` of a `Prefer` field; a value that is not a number of seconds is ignored (RFC 7240 section 2).

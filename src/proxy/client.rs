@@ -85,6 +85,12 @@ impl Client {
         }
     }
 
+    /// The client at `ip`, for which this one speaks. The connection is that of this one.
+    pub(super) fn for_client(&self, ip: IpAddr, trusted: &[IpNet]) -> Self {
+        let new = Self::new(ip, 0, self.is_tls, trusted, self.line.clone());
+        Self { port: self.port.clone(), ..new }
+    }
+
     /// Watches the client from the body of a response, which outlives the request's future.
     pub(super) fn leaving(&self) -> DisconnectWatch {
         DisconnectWatch { line: self.line.clone(), timer: None }

@@ -3,7 +3,7 @@
 
 use super::{
     Arrival, Body, Client, Ending, Exchange, Proxy, Routed, attempt::Attempt, original,
-    record::Record, request_id::X_REQUEST_ID, respond,
+    record::Record, request_id::X_REQUEST_ID, respond, unary::unless_left,
 };
 use crate::{
     algorithm::Grant,
@@ -15,19 +15,14 @@ use crate::{
     upstream::headers::HeaderFlags,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version};
-use std::{
-    future::{Future as _, poll_fn},
-    pin::pin,
-    sync::Arc,
-    task::Poll,
-};
+use std::sync::Arc;
 
 /// The token of the service. `Authorization` is the caller's own.
 static PACEWAY_TOKEN: HeaderName = HeaderName::from_static("paceway-token");
 /// The status of a denial that has another one for the sake of the proxy.
 static PACEWAY_STATUS: HeaderName = HeaderName::from_static("paceway-status");
 /// A concurrency permit that the request holds from now on.
-static PACEWAY_LEASE: HeaderName = HeaderName::from_static("paceway-lease");
+pub(super) static PACEWAY_LEASE: HeaderName = HeaderName::from_static("paceway-lease");
 
 // === impl Proxy ===
 
@@ -44,17 +39,23 @@ impl Proxy {
         let counters = plan.services.iter().find(|own| own.service == service);
         let counters = counters.map(|own| &own.workers[self.0.worker]);
         let services = &plan.config.services;
-        let (forward_auth, envoy) = (services.forward_auth.as_ref(), &services.envoy_rate_limit);
-        match (service, forward_auth, envoy, counters) {
-            (Service::ForwardAuth, Some(config), _, Some(counters)) => {
+        // The port of a service is open only while the configuration has the service.
+        let closed = || (Failure::NoRoute.response().map(Body::whole), Ending::Open);
+        let Some(counters) = counters else { return closed() };
+        match service {
+            Service::ForwardAuth => {
+                let Some(config) = &services.forward_auth else { return closed() };
                 let (answer, ending) = self.forward_auth((config, counters), client, arrival).await;
                 (for_proxy(config, answer), ending)
             }
-            (Service::EnvoyRateLimit, _, Some(listener), Some(counters)) => {
+            Service::EnvoyRateLimit => {
+                let Some(listener) = &services.envoy_rate_limit else { return closed() };
                 self.rate_limit((listener, counters), client, arrival).await
             }
-            // The port of a service is open only while the configuration has the service.
-            _ => (Failure::NoRoute.response().map(Body::whole), Ending::Open),
+            Service::ExtAuthz => {
+                let Some(listener) = &services.ext_authz else { return closed() };
+                self.ext_authz((listener, counters), client, arrival).await
+            }
         }
     }
 
@@ -79,15 +80,7 @@ impl Proxy {
         let routed = described
             .and_then(|()| self.route(&mut exchange.record, client, (request, body), seen));
         let outcome = match routed {
-            Ok(mut routed) => {
-                let (mut slot, mut leaves) =
-                    (pin!(self.slot(&mut exchange, &mut routed)), pin!(client.leaves()));
-                poll_fn(|cx| match slot.as_mut().poll(cx) {
-                    Poll::Pending => leaves.as_mut().poll(cx).map(|()| Err(Failure::ClientLeft)),
-                    slot => slot,
-                })
-                .await
-            }
+            Ok(mut routed) => unless_left(client, self.slot(&mut exchange, &mut routed)).await,
             Err(failure) => Err(failure),
         };
         let outcome = outcome.map(|leases| granted(&exchange.record, &leases));
@@ -96,7 +89,7 @@ impl Proxy {
 
     /// Waits for the slot of a request, and spends it. Returns the concurrency permits that the request holds from then on,
     /// each as the value of a header.
-    async fn slot<'p>(
+    pub(super) async fn slot<'p>(
         &'p self,
         exchange: &mut Exchange<'_>,
         routed: &mut Routed<'p>,
@@ -155,7 +148,7 @@ pub(super) fn has_token(headers: &HeaderMap, is: impl Fn(&[u8]) -> bool) -> bool
 }
 
 /// The answer to a request whose slot has come.
-fn granted(record: &Record<'_>, leases: &[HeaderValue]) -> Response<Body> {
+pub(super) fn granted(record: &Record<'_>, leases: &[HeaderValue]) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     let headers = response.headers_mut();
     headers.insert(PACEWAY_ORIGIN, HeaderValue::from_static("gateway"));

@@ -4,8 +4,11 @@
 mod messages;
 
 use super::{
-    Arrival, Body, Client, Ending, Proxy, attempt::Attempt, budget, forward::spoilt,
-    forward_auth::has_token, record::Record,
+    Arrival, Body, Client, Ending, Proxy,
+    attempt::Attempt,
+    budget,
+    record::Record,
+    unary::{AddedHeader, UnaryMethod, answered, text, unless_left},
 };
 use crate::{
     answer::{Failure, Policy, Quota, grpc},
@@ -13,24 +16,21 @@ use crate::{
     key::{Descriptor, Parts},
     limit::{self, AlwaysReady, Reservation},
     plan::WorkerCounters,
-    upstream::{Upload, UploadLimits, headers::HeaderFlags},
+    upstream::{Upload, headers::HeaderFlags},
 };
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderMap, Request, Response, StatusCode};
 use messages::{
-    AddedHeader, CurrentLimit, DescriptorStatus, RateLimitCode, RateLimitDescriptor,
-    RateLimitRequest, RateLimitResponse, decode, encode,
+    CurrentLimit, DescriptorStatus, RateLimitCode, RateLimitDescriptor, RateLimitRequest,
+    RateLimitResponse,
 };
-use std::{
-    future::{Future as _, poll_fn},
-    pin::pin,
-    sync::Arc,
-    task::Poll,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-/// The most bytes of a question, 64 KiB.
-const MOST: usize = 64 << 10;
+/// The only method. A question has at most 64 KiB.
+const SHOULD_RATE_LIMIT: UnaryMethod = UnaryMethod {
+    path: "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+    message: "RateLimitRequest",
+    most: 64 << 10,
+};
 /// The most descriptors of a question that are decided. Envoy sends some.
 const MOST_DESCRIPTORS: usize = 64;
 /// The headers of a refusal that the caller gets.
@@ -53,35 +53,13 @@ impl Proxy {
         &self,
         (listener, counters): (&ServiceListener, &WorkerCounters),
         client: &Arc<Client>,
-        Arrival { request, body }: &mut Arrival,
+        arrival: &mut Arrival,
     ) -> (Response<Body>, Ending) {
-        if !grpc::is_call(request) {
+        if !grpc::is_call(&arrival.request) {
             return (Failure::NoRoute.response().map(Body::whole), Ending::Open);
         }
-        if let Some(incoming) = body.take() {
-            let config = &self.0.plan.config;
-            let patience = config.client.body_timeout;
-            let limits =
-                UploadLimits { limit: None, patience, trailers: config.limits.header_bytes };
-            *request.body_mut() = Upload::new(incoming, true, limits, &client.boundary);
-        }
-        let answer = {
-            let (mut answer, mut leaves) =
-                (pin!(self.answer_of(listener, counters, client, request)), pin!(client.leaves()));
-            poll_fn(|cx| match answer.as_mut().poll(cx) {
-                Poll::Pending => leaves.as_mut().poll(cx).map(|()| Err(Failure::ClientLeft)),
-                answer => answer,
-            })
-            .await
-        };
-        match answer {
-            Ok(answer) => {
-                let mut response = Response::new(Body::unary(encode(&answer)));
-                response.headers_mut().insert(http::header::CONTENT_TYPE, grpc::GRPC);
-                (response, Ending::Open)
-            }
-            Err(failure) => (failure.grpc_response().map(Body::whole), Ending::Open),
-        }
+        let answer = self.answer_of(listener, counters, client, arrival);
+        answered(unless_left(client, answer).await)
     }
 
     async fn answer_of(
@@ -89,19 +67,11 @@ impl Proxy {
         listener: &ServiceListener,
         counters: &WorkerCounters,
         client: &Arc<Client>,
-        request: &mut Request<Upload>,
+        arrival: &mut Arrival,
     ) -> Result<RateLimitResponse, Failure> {
-        if let Some(token) = &listener.token
-            && !has_token(request.headers(), |own| token.is(own))
-        {
-            return Err(Failure::Unauthorized);
-        }
-        if request.uri().path() != PATH || *request.method() != Method::POST {
-            return Err(Failure::NoRoute);
-        }
-        let body = request.body_mut().read_ahead(MOST).await.map_err(spoilt)?;
         let asked: RateLimitRequest =
-            decode(&body).ok_or(Failure::BadRequest("the body is no RateLimitRequest".into()))?;
+            self.called((listener, SHOULD_RATE_LIMIT), client, arrival).await?;
+        let request = &mut arrival.request;
         if asked.descriptors.len() > MOST_DESCRIPTORS {
             return Err(Failure::BadRequest("there are more than 64 descriptors".into()));
         }
@@ -150,10 +120,7 @@ impl Proxy {
                 let left = reservation.map(Reservation::leave).unwrap_or_default();
                 let leases = left.iter().filter_map(|(check, grant)| self.lease(check, *grant));
                 answer.request_headers_to_add.extend(leases.filter_map(|lease| {
-                    Some(AddedHeader {
-                        key: "paceway-lease".into(),
-                        value: lease.to_str().ok()?.into(),
-                    })
+                    Some(AddedHeader { key: "paceway-lease".into(), value: text(&lease)? })
                 }));
             }
         }
@@ -211,11 +178,8 @@ impl Proxy {
                     return Err(failure);
                 }
                 let until = failure.retry_after().map(limit::duration).unwrap_or_default();
-                let (policy, remaining) = match &failure {
-                    Failure::Limited { policy, remaining, .. }
-                    | Failure::Throttled { policy, remaining, .. } => (Some(policy), *remaining),
-                    _ => (None, 0),
-                };
+                let (policy, remaining) = failure.limited().unzip();
+                let remaining = remaining.unwrap_or_default();
                 let status = status(RateLimitCode::OverLimit, policy, remaining, until);
                 let refusal = Some(response.into_parts().0.headers);
                 Ok(Decided { status, reservation: None, refusal })
@@ -254,7 +218,7 @@ fn status(
 
 /// The headers of these names, as Envoy adds them.
 fn added(headers: &HeaderMap, names: &[&str]) -> Vec<AddedHeader> {
-    let value = |name: &str| headers.get(name).map(HeaderValue::to_str)?.ok();
-    let one = |name: &&str| Some(AddedHeader { key: (*name).into(), value: value(name)?.into() });
+    let one =
+        |name: &&str| Some(AddedHeader { key: (*name).into(), value: text(headers.get(*name)?)? });
     names.iter().filter_map(one).collect()
 }

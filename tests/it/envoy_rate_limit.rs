@@ -1,6 +1,6 @@
-//! Envoy's rate limit service, asked by the official gRPC library and by Envoy itself.
+//! Envoy's rate limit service, asked by the official gRPC library. tests/it/other_proxies.rs has Envoy itself.
 
-use crate::support::{Conn, Gateway, OtherProxy, Upstream, blocks, eventually, request};
+use crate::support::{Gateway, eventually, service_address};
 use serde_json::Value;
 use std::{env, net::SocketAddr, process::Stdio};
 use tokio::process::Command;
@@ -13,10 +13,13 @@ const CONFIG: &str = "services: { envoy_rate_limit: 127.0.0.1:0 }\nupstream: htt
     - { name: slow, match: { path: /slow }, limiters: [slow], max_wait: 5min }\n\
     routes: [{ suffix: '*' }]\n";
 
-fn service(gateway: &Gateway) -> SocketAddr {
-    let events = gateway.events();
-    let line = events.iter().find(|line| line["message"] == "listening").expect("a line");
-    line["envoy_rate_limit"].as_str().expect("an address").parse().expect("an address")
+/// The command that sends `count` calls at once.
+fn client(address: SocketAddr, timeout: &str, count: &str, hits: &str) -> Command {
+    let python = env::current_dir().expect("a directory").join("target/clients/python/bin/python");
+    let mut command = Command::new(python);
+    command.args(["tests/clients/envoy_rate_limit.py", &address.to_string(), timeout, count, hits]);
+    command.stderr(Stdio::inherit());
+    command
 }
 
 /// The answers to `count` calls at once with one descriptor of these pairs.
@@ -27,10 +30,8 @@ async fn ask(
     hits: &str,
     pairs: &[&str],
 ) -> Vec<Value> {
-    let python = env::current_dir().expect("a directory").join("target/clients/python/bin/python");
-    let mut command = Command::new(python);
-    command.args(["tests/clients/envoy_rate_limit.py", &address.to_string(), timeout, count, hits]);
-    let output = command.args(pairs).stderr(Stdio::inherit()).output().await.expect("Python");
+    let mut command = client(address, timeout, count, hits);
+    let output = command.args(pairs).output().await.expect("Python");
     let text = String::from_utf8(output.stdout).expect("text");
     text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
@@ -38,7 +39,7 @@ async fn ask(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grpc_client_gets_the_slots_of_its_descriptors() {
     let gateway = Gateway::start(CONFIG).await;
-    let address = service(&gateway);
+    let address = service_address(&gateway, "envoy_rate_limit");
     let all = ask(address, "20", "20", "1", &["path=/search", "method=GET"]).await;
     let of = |code: u64| all.iter().filter(move |answer| answer["code"] == code);
     assert!((15..=16).contains(&of(1).count()), "{all:?}");
@@ -72,7 +73,7 @@ async fn a_grpc_client_gets_the_slots_of_its_descriptors() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_ends_returns_its_slot_and_its_deadline_bounds_the_wait() {
     let gateway = Gateway::start(CONFIG).await;
-    let address = service(&gateway);
+    let address = service_address(&gateway, "envoy_rate_limit");
     assert_eq!(ask(address, "20", "1", "1", &["path=/slow"]).await[0]["code"], 1);
     // The deadline of the call is shorter than the wait for the slot: refused at once.
     let refused = &ask(address, "10", "1", "1", &["path=/slow"]).await[0];
@@ -92,35 +93,4 @@ async fn a_call_that_ends_returns_its_slot_and_its_deadline_bounds_the_wait() {
         state["next_slot_ms"].as_f64().filter(|next| *next <= 60_000.0)
     })
     .await;
-}
-
-/// Envoy's own filter, with the configuration of the page.
-#[tokio::test(flavor = "multi_thread")]
-async fn envoy_holds_requests_until_their_slots() {
-    let app = Upstream::ok().await;
-    let shown = &blocks("docs/services/envoy.md", "yaml")[2];
-    let rest =
-        "limiters: { search: 5/s }\nupstream: http://127.0.0.1:9\nroutes: [{ suffix: '*' }]\n";
-    let gateway = Gateway::start(&(shown.replace("8081", "0") + rest)).await;
-    let proxy = OtherProxy::start("envoy rate limit", service(&gateway), app.address()).await;
-    let address = proxy.address;
-    let asked: Vec<_> = (0..20)
-        .map(|_| {
-            tokio::spawn(async move {
-                let mut conn = Conn::to(address).await.expect("connect");
-                conn.send(request("GET", "/search", &[])).await.expect("send");
-                conn.answer().await.expect("a whole answer")
-            })
-        })
-        .collect();
-    let mut answers = Vec::new();
-    for answer in asked {
-        answers.push(answer.await.expect("a task"));
-    }
-    let of = |status: u16| answers.iter().filter(move |answer| answer.status == status);
-    let told: Vec<_> = answers.iter().map(|answer| answer.status).collect();
-    assert!((15..=16).contains(&of(200).count()), "{told:?}");
-    assert_eq!(of(200).count() + of(429).count(), 20, "{told:?}");
-    assert!(of(429).all(|answer| answer.field("retry-after").is_some()));
-    assert_eq!(app.calls().len(), of(200).count());
 }

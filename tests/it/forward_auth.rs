@@ -1,13 +1,8 @@
-//! The service for other proxies: what a call means, and what real proxies make of the answers.
+//! The service for other proxies: what a call means. tests/it/other_proxies.rs has what real proxies make of the answers.
 
-use crate::support::{
-    Answer, Conn, Gateway, OTHER_PROXIES, OtherProxy, Redis, Upstream, assert_lawful, blocks,
-    eventually, request,
-};
-use rstest::rstest;
+use crate::support::{Answer, Conn, Gateway, request, service_address};
 use serde_json::json;
-use std::{net::SocketAddr, time::Duration};
-use tokio::time::{Instant, sleep};
+use std::net::SocketAddr;
 
 const LIMITED: &str = "upstream: http://127.0.0.1:9\nlimiters: { search: 5/s }\nroutes:\n\
     - { name: search, suffix: /search, limiters: [search], max_wait: 2s }\n- { name: rest, suffix: '*' }\n";
@@ -16,21 +11,7 @@ const LIMITED: &str = "upstream: http://127.0.0.1:9\nlimiters: { search: 5/s }\n
 async fn service(settings: &str, rest: &str) -> (Gateway, SocketAddr) {
     let services = format!("services: {{ forward_auth: {{ listen: 127.0.0.1:0{settings} }} }}\n");
     let gateway = Gateway::start(&(services + rest)).await;
-    let address = service_address(&gateway);
-    (gateway, address)
-}
-
-fn service_address(gateway: &Gateway) -> SocketAddr {
-    let events = gateway.events();
-    let line = events.iter().find(|line| line["message"] == "listening").expect("a line");
-    line["forward_auth"].as_str().expect("an address").parse().expect("an address")
-}
-
-/// A gateway with the settings that the page of a proxy shows.
-async fn service_of(proxy: &str, rest: &str) -> (Gateway, SocketAddr) {
-    let shown = &blocks(&format!("docs/services/{proxy}.md"), "yaml")[0];
-    let gateway = Gateway::start(&(shown.replace("8082", "0") + rest)).await;
-    let address = service_address(&gateway);
+    let address = service_address(&gateway, "forward_auth");
     (gateway, address)
 }
 
@@ -38,17 +19,6 @@ async fn call(address: SocketAddr, target: &str, fields: &[(&str, &str)]) -> Ans
     let mut conn = Conn::to(address).await.expect("connect");
     conn.send(request("GET", target, fields)).await.expect("send");
     conn.answer().await.expect("a whole answer")
-}
-
-/// The answers to this many GET at one time, each on a connection of its own.
-async fn at_once(address: SocketAddr, target: &'static str, count: usize) -> Vec<Answer> {
-    let ask = || tokio::spawn(async move { call(address, target, &[]).await });
-    let asked: Vec<_> = (0..count).map(|_| ask()).collect();
-    let mut answers = Vec::new();
-    for answer in asked {
-        answers.push(answer.await.expect("a task"));
-    }
-    answers
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -185,117 +155,4 @@ async fn a_change_of_services_needs_a_restart_and_a_drain_ends_the_waits() {
     let answer = waiting.await.expect("a task");
     assert_eq!((answer.status, answer.problem().as_str()), (503, "draining"));
     assert!(gateway.end().await.success());
-}
-
-// ---------------------------------------------------------------------------------- proxies that others wrote
-
-/// 20 requests at once at 5/s with a budget of 2 s: 5 pass, 10 wait, 5 are refused at once.
-#[tokio::test(flavor = "multi_thread")]
-async fn twenty_requests_at_once_through_real_proxies() {
-    for name in OTHER_PROXIES {
-        let app = Upstream::ok().await;
-        let (gateway, address) = service_of(name, LIMITED).await;
-        let proxy = OtherProxy::start(name, address, app.address()).await;
-        let start = Instant::now();
-        let answers = at_once(proxy.address, "/search?q=1", 20).await;
-        let of = |status: u16| answers.iter().filter(move |answer| answer.status == status);
-        let told: Vec<_> = answers.iter().map(|answer| answer.status).collect();
-        assert!((15..=16).contains(&of(200).count()), "{name}: {told:?}");
-        assert_eq!(of(200).count() + of(429).count(), 20, "{name}: {told:?}");
-        for refused in of(429) {
-            assert!(refused.field("retry-after").is_some(), "{name}: {refused:?}");
-        }
-        // A refusal never comes after waiting in vain: it is there before the last slots of those that wait.
-        let last = of(200).map(|answer| answer.at).max().expect("answers");
-        assert!(of(429).all(|answer| answer.at < last), "{name}");
-        assert_eq!(app.calls().len(), of(200).count(), "{name}");
-        assert_lawful(start, &app.arrivals(), 5.0, 5.0);
-        let waited = [("route", "search"), ("service", "forward_auth"), ("outcome", "waited")];
-        let waited = gateway.metric("paceway_requests_total", &waited).await;
-        assert!(waited >= 10.0, "{name}: {waited}");
-        assert_eq!(call(proxy.address, "/other", &[]).await.status, 200, "{name}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn callers_of_real_proxies_that_leave_return_their_slots() {
-    for name in OTHER_PROXIES.into_iter().filter(|name| *name != "haproxy") {
-        let app = Upstream::ok().await;
-        let rest = "upstream: http://127.0.0.1:9\nlimiters: { slow: { rate: 1/min, burst: 1 } }\n\
-            routes: [{ name: slow, suffix: '*', limiters: [slow], max_wait: 5min }]\n";
-        let (gateway, address) = service_of(name, rest).await;
-        let proxy = OtherProxy::start(name, address, app.address()).await;
-        assert_eq!(call(proxy.address, "/", &[]).await.status, 200, "{name}");
-        let mut waiting = Vec::new();
-        for count in 1..=4 {
-            let mut conn = Conn::to(proxy.address).await.expect("connect");
-            conn.send(request("GET", "/", &[])).await.expect("send");
-            waiting.push(conn);
-            gateway.until_waiting("slow", count).await;
-        }
-        drop(waiting);
-        gateway.until_waiting("slow", 0).await;
-        let left = [("route", "slow"), ("service", "forward_auth"), ("outcome", "cancelled")];
-        assert_eq!(gateway.metric("paceway_requests_total", &left).await, 4.0, "{name}");
-        // The slots are free again: a caller that asks now would get the next one.
-        let slot = eventually("the slots return", async || {
-            let state = gateway.limiter("slow").await;
-            state["next_slot_ms"].as_f64().filter(|next| *next <= 60_000.0)
-        });
-        assert!(slot.await > 0.0, "{name}");
-        assert_eq!(app.calls().len(), 1, "{name}");
-    }
-}
-
-/// A proxy whose service is away refuses, and serves again when it is back.
-#[tokio::test(flavor = "multi_thread")]
-async fn real_proxies_survive_a_gateway_that_is_killed() {
-    for name in OTHER_PROXIES {
-        let app = Upstream::ok().await;
-        let (mut gateway, address) = service_of(name, LIMITED).await;
-        let proxy = OtherProxy::start(name, address, app.address()).await;
-        assert_eq!(call(proxy.address, "/", &[]).await.status, 200, "{name}");
-        gateway.signal("KILL");
-        gateway.end().await;
-        let away = call(proxy.address, "/", &[]).await.status;
-        assert!((500..=503).contains(&away), "{name}: {away}");
-        let shown = &blocks(&format!("docs/services/{name}.md"), "yaml")[0];
-        let again = shown.replace("8082", &address.port().to_string()) + LIMITED;
-        let _gateway = Gateway::start(&again).await;
-        eventually(&format!("{name} asks again"), async || {
-            (call(proxy.address, "/", &[]).await.status == 200).then_some(())
-        })
-        .await;
-    }
-}
-
-/// Two proxies with a gateway each share one quota through Redis, and the upstream counts.
-#[rstest]
-#[case::nginx_and_caddy(["nginx", "caddy"])]
-#[tokio::test(flavor = "multi_thread")]
-async fn two_proxies_share_one_quota(#[case] names: [&'static str; 2]) {
-    let redis = Redis::start();
-    let app = Upstream::ok().await;
-    let rest = format!("store: {{ url: \"{}\", timeout: 2s }}\n{LIMITED}", redis.url());
-    let (mut gateways, mut proxies) = (Vec::new(), Vec::new());
-    for name in names {
-        let (gateway, address) = service_of(name, &rest).await;
-        proxies.push(OtherProxy::start(name, address, app.address()).await);
-        gateways.push(gateway);
-    }
-    let start = Instant::now();
-    let rounds = 4;
-    let mut passed = 0;
-    for _ in 0..rounds {
-        let [one, other] = &proxies[..] else { panic!("two proxies") };
-        let (a, b) =
-            tokio::join!(at_once(one.address, "/search", 6), at_once(other.address, "/search", 6));
-        passed += a.iter().chain(&b).filter(|answer| answer.status == 200).count();
-        sleep(Duration::from_millis(50)).await;
-    }
-    assert_eq!(app.calls().len(), passed);
-    assert_lawful(start, &app.arrivals(), 5.0, 5.0);
-    let most = 5.0 + 5.0 * start.elapsed().as_secs_f64();
-    // At saturation nearly all of the quota is used; the last slots are those of requests that were refused.
-    assert!(passed as f64 >= most * 0.7, "{passed} of {most:.1}");
 }

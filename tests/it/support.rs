@@ -25,7 +25,7 @@ pub(crate) use database::{DatabaseServer, ServerKind};
 pub(crate) use dns::{Dns, Says};
 pub(crate) use frames::{Frames, PREFACE, block, frame, headers};
 pub(crate) use gateway::{Gateway, faketime, paceway, paceway_fed, paceway_in};
-pub(crate) use proxies::{OTHER_PROXIES, OtherProxy, blocks};
+pub(crate) use proxies::{OTHER_PROXIES, OtherProxy, blocks, service_address, service_of};
 pub(crate) use redis::{Chaos, Redis, Said};
 pub(crate) use rights::rights;
 pub(crate) use sentinels::Sentinels;

@@ -21,6 +21,19 @@ pub(in crate::config) const SERVICES: Keys = Keys {
 ]"##,
         },
         KeySpec {
+            name: "ext_authz",
+            algorithms: "",
+            kind: "address or [map](#servicesext_authz)",
+            default: "none",
+            meaning: "decides requests of Envoy's filter `ext_authz` over gRPC, see [Envoy](services/envoy.md#ext_authz-over-grpc)",
+            schema: r##""examples": ["127.0.0.1:8083", "0.0.0.0:8083"],
+"anyOf": [
+  { "title": "an address", "$ref": "#/$defs/address" },
+  { "title": "the long form", "$ref": "#/$defs/ext_authz" },
+  { "type": "null" }
+]"##,
+        },
+        KeySpec {
             name: "forward_auth",
             algorithms: "",
             kind: "address or [map](#servicesforward_auth)",
@@ -41,7 +54,7 @@ pub(in crate::config) const SERVICES: Keys = Keys {
         meant("envoy", &["envoy_rate_limit"]),
         meant("forwardAuth", &["forward_auth"]),
         meant("auth_request", &["forward_auth"]),
-        meant("ext_authz", &["forward_auth"]),
+        meant("envoy_ext_authz", &["ext_authz"]),
     ],
 };
 
@@ -118,22 +131,44 @@ pub(in crate::config) const ENVOY_RATE_LIMIT: Keys = Keys {
 "$ref": "#/$defs/address""##,
         ),
         TLS,
-        KeySpec {
-            name: "token",
-            algorithms: "",
-            kind: "text",
-            default: "none",
-            meaning: "every call needs it, in the header `paceway-token` of its metadata; without it the answer is an error",
-            schema: r##""type": ["string", "integer", "null"],
-"pattern": "^[!-~]{1,4096}$|\\$\\{",
-"examples": ["${file:/run/secrets/envoy}"]"##,
-        },
+        GRPC_TOKEN,
     ],
     others: &[
         meant("address", &["listen"]),
         meant("bind", &["listen"]),
         meant("password", &["token"]),
     ],
+};
+
+pub(in crate::config) const EXT_AUTHZ: Keys = Keys {
+    name: "ext_authz",
+    meaning: "The service that decides requests of Envoy's filter `ext_authz` over gRPC.",
+    rules: r##""required": ["listen"]"##,
+    specs: &[
+        listen(
+            r##""examples": ["127.0.0.1:8083", "0.0.0.0:8083"],
+"$ref": "#/$defs/address""##,
+        ),
+        TLS,
+        GRPC_TOKEN,
+    ],
+    others: &[
+        meant("address", &["listen"]),
+        meant("bind", &["listen"]),
+        meant("password", &["token"]),
+    ],
+};
+
+/// The key `token` of a service that is called by gRPC.
+const GRPC_TOKEN: KeySpec = KeySpec {
+    name: "token",
+    algorithms: "",
+    kind: "text",
+    default: "none",
+    meaning: "every call needs it, in the header `paceway-token` of its metadata; without it the answer is an error",
+    schema: r##""type": ["string", "integer", "null"],
+"pattern": "^[!-~]{1,4096}$|\\$\\{",
+"examples": ["${file:/run/secrets/envoy}"]"##,
 };
 
 const TLS: KeySpec = KeySpec {

@@ -2,7 +2,7 @@
 
 use super::address;
 use crate::config::{
-    keys::{ENVOY_RATE_LIMIT, FORWARD_AUTH, Keys, SERVICES},
+    keys::{ENVOY_RATE_LIMIT, EXT_AUTHZ, FORWARD_AUTH, Keys, SERVICES},
     reader::{ConfigReader, ConfigSection, Field},
     services::{ForwardAuthConfig, OriginalRequest, Service, ServiceListener, Services},
     yaml::YamlValue,
@@ -26,6 +26,10 @@ impl ConfigReader {
         if let Some(field) = section.get(Service::EnvoyRateLimit.name()) {
             let listener = self.service_listener(&field, &ENVOY_RATE_LIMIT);
             services.envoy_rate_limit = listener.map(|(listener, _)| listener);
+        }
+        if let Some(field) = section.get(Service::ExtAuthz.name()) {
+            let listener = self.service_listener(&field, &EXT_AUTHZ);
+            services.ext_authz = listener.map(|(listener, _)| listener);
         }
         let mut taken = Vec::from(taken);
         for (service, listener) in services.all() {

@@ -1,8 +1,8 @@
 //! The messages of Envoy's rate limit service, version 3, as far as the gateway reads and writes them. Unknown fields are
 //! skipped. The tags are those of `envoy/service/ratelimit/v3/rls.proto` and the files that it names.
 
+use super::super::unary::AddedHeader;
 use crate::config::Rate;
-use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
 use std::time::Duration;
 
@@ -98,35 +98,6 @@ pub(super) struct ProtoDuration {
     nanos: i32,
 }
 
-/// A header that Envoy adds: `envoy.config.core.v3.HeaderValue`.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct AddedHeader {
-    #[prost(string, tag = "1")]
-    pub(super) key: String,
-    #[prost(string, tag = "2")]
-    pub(super) value: String,
-}
-
-/// Reads the one message of a unary call, which is not compressed; `None` if the bytes are none.
-pub(super) fn decode<M: Message + Default>(body: &[u8]) -> Option<M> {
-    let (head, message) = body.split_at_checked(5)?;
-    let (flag, length) = head.split_first()?;
-    let length = u32::from_be_bytes(length.try_into().ok()?);
-    let is_whole = *flag == 0 && usize::try_from(length).ok()? == message.len();
-    is_whole.then(|| M::decode(message).ok()).flatten()
-}
-
-/// Writes the one message of a unary answer.
-pub(super) fn encode(message: &impl Message) -> Bytes {
-    let length = message.encoded_len();
-    let mut body = BytesMut::with_capacity(5 + length);
-    body.put_u8(0);
-    body.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
-    // A buffer that grows has room for each message.
-    let _ = message.encode(&mut body);
-    body.freeze()
-}
-
 // === impl CurrentLimit ===
 
 impl CurrentLimit {
@@ -156,7 +127,7 @@ impl From<Duration> for ProtoDuration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rstest::rstest;
+    use crate::proxy::unary::{decode, encode};
 
     #[test]
     fn a_question_as_envoy_writes_it() {
@@ -175,16 +146,6 @@ mod tests {
         assert_eq!(asked, RateLimitRequest { descriptors, hits_addend: 2 });
         body.push(0);
         assert_eq!(decode::<RateLimitRequest>(&body), None, "bytes after the message");
-    }
-
-    #[rstest]
-    #[case::nothing(b"")]
-    #[case::no_length(b"\0\0\0")]
-    #[case::compressed(b"\x01\0\0\0\0")]
-    #[case::less_than_its_length(b"\0\0\0\0\x01")]
-    #[case::no_message(b"\0\0\0\0\x01\x0a")]
-    fn bytes_that_are_no_question(#[case] body: &[u8]) {
-        assert_eq!(decode::<RateLimitRequest>(body), None);
     }
 
     #[test]

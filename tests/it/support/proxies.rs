@@ -1,6 +1,6 @@
-//! Proxies that others wrote, with the configurations of docs/services: only addresses are replaced.
+//! Proxies that others wrote, with the configurations of docs/services: only addresses and the time-outs of Envoy are replaced.
 
-use super::{eventually, free_port};
+use super::{Gateway, eventually, free_port};
 use std::{
     env, fs,
     net::SocketAddr,
@@ -16,8 +16,28 @@ pub(crate) struct OtherProxy {
     _dir: tempfile::TempDir,
 }
 
-/// The proxies that `make test-tools` installs, each with a page in docs/services.
-pub(crate) const OTHER_PROXIES: [&str; 4] = ["nginx", "caddy", "haproxy", "envoy"];
+/// The proxies that `make test-tools` installs, each with a page in docs/services; Envoy in each of its ways.
+pub(crate) const OTHER_PROXIES: [&str; 6] =
+    ["nginx", "caddy", "haproxy", "envoy", "envoy grpc", "envoy rate limit"];
+
+/// The service that a proxy asks, the page of the proxy, and the index of the YAML there that configures the service.
+pub(crate) fn service_of(proxy: &str) -> (&'static str, &'static str, usize) {
+    match proxy {
+        "nginx" => ("forward_auth", "docs/services/nginx.md", 0),
+        "caddy" => ("forward_auth", "docs/services/caddy.md", 0),
+        "haproxy" => ("forward_auth", "docs/services/haproxy.md", 0),
+        "envoy grpc" => ("ext_authz", "docs/services/envoy.md", 2),
+        "envoy rate limit" => ("envoy_rate_limit", "docs/services/envoy.md", 4),
+        _ => ("forward_auth", "docs/services/envoy.md", 0),
+    }
+}
+
+/// The address of a service, as the gateway says it.
+pub(crate) fn service_address(gateway: &Gateway, service: &str) -> SocketAddr {
+    let events = gateway.events();
+    let line = events.iter().find(|line| line["message"] == "listening").expect("a line");
+    line[service].as_str().expect("an address").parse().expect("an address")
+}
 
 /// The blocks of a language in a page, such as `nginx`.
 pub(crate) fn blocks(page: &str, language: &str) -> Vec<String> {
@@ -45,6 +65,8 @@ impl OtherProxy {
         let set = |text: &str| {
             text.replace("8082", &paceway.port().to_string())
                 .replace("8081", &paceway.port().to_string())
+                .replace("8083", &paceway.port().to_string())
+                .replace("timeout: 10s", "timeout: 600s")
                 .replace("8000", &port.to_string())
                 .replace("3000", &app.port().to_string())
         };
@@ -79,9 +101,9 @@ impl Drop for OtherProxy {
 
 /// The command that starts a proxy, with the configuration of its page.
 fn command(name: &str, dir: &Path, set: impl Fn(&str) -> String) -> Command {
-    let page = format!("docs/services/{}.md", name.split(' ').next().unwrap_or(name));
+    let (_, page, settings) = service_of(name);
     let write = |file: &str, text: &str| fs::write(dir.join(file), set(text)).expect("a file");
-    let block = |language: &str, i: usize| blocks(&page, language)[i].clone();
+    let block = |language: &str, i: usize| blocks(page, language)[i].clone();
     let own = |name: &str| {
         // Where Debian puts it, which is not on every PATH.
         let own = format!("/usr/sbin/{name}");
@@ -117,8 +139,7 @@ fn command(name: &str, dir: &Path, set: impl Fn(&str) -> String) -> Command {
             command
         }
         _ => {
-            let of_rate_limit = name != "envoy";
-            write("envoy.yaml", &block("yaml", if of_rate_limit { 3 } else { 1 }));
+            write("envoy.yaml", &block("yaml", settings + 1));
             let mut command = Command::new(envoy());
             command.args([
                 "--use-dynamic-base-id",

@@ -1,0 +1,184 @@
+//! Envoy's filter `ext_authz` over gRPC: the attributes of a call describe a request, and the answer comes when the slot of that
+//! request has come. The route, its limiters and the loop that waits are those of the data plane.
+
+mod messages;
+
+use super::{
+    Arrival, Body, Client, Ending, Exchange, Proxy,
+    budget::deadline,
+    forward_auth::{PACEWAY_LEASE, granted},
+    record::Record,
+    unary::{AddedHeader, UnaryMethod, answered, text, unless_left},
+};
+use crate::{
+    answer::{Failure, grpc},
+    config::{Service, ServiceListener},
+    plan::WorkerCounters,
+    upstream::headers::HeaderFlags,
+};
+use axum::body::Body as FullBody;
+use bytes::Bytes;
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri,
+    header::{
+        CONNECTION, CONTENT_LENGTH, EXPECT, HOST, MAX_FORWARDS, TE, TRANSFER_ENCODING, UPGRADE,
+    },
+};
+use messages::{
+    CheckRequest, CheckResponse, DeniedResponse, HeaderOption, HttpAttributes, HttpStatusCode,
+    OkResponse, RpcStatus,
+};
+use std::{net::IpAddr, sync::Arc};
+
+/// The only method. A question has at most 256 KiB: a body of 64 KiB, which is the most that is read for keys, and headers.
+const CHECK: UnaryMethod = UnaryMethod {
+    path: "/envoy.service.auth.v3.Authorization/Check",
+    message: "CheckRequest",
+    most: 256 << 10,
+};
+/// The fields that say how a message was framed on the connection to Envoy. They say nothing about the description.
+const FRAMING: [HeaderName; 8] =
+    [CONNECTION, CONTENT_LENGTH, EXPECT, HOST, MAX_FORWARDS, TE, TRANSFER_ENCODING, UPGRADE];
+/// `OVERWRITE_IF_EXISTS_OR_ADD`: the caller may have sent a header of the name.
+const REPLACE: i32 = 2;
+
+// === impl Proxy ===
+
+impl Proxy {
+    /// Answers a call of Envoy. A future that is dropped while the request waits refunds what it took.
+    pub(super) async fn ext_authz(
+        &self,
+        (listener, counters): (&ServiceListener, &WorkerCounters),
+        client: &Arc<Client>,
+        arrival: &mut Arrival,
+    ) -> (Response<Body>, Ending) {
+        if !grpc::is_call(&arrival.request) {
+            return (Failure::NoRoute.response().map(Body::whole), Ending::Open);
+        }
+        answered(unless_left(client, self.checked((listener, counters), client, arrival)).await)
+    }
+
+    async fn checked(
+        &self,
+        (listener, counters): (&ServiceListener, &WorkerCounters),
+        client: &Arc<Client>,
+        arrival: &mut Arrival,
+    ) -> Result<CheckResponse, Failure> {
+        let asked: CheckRequest = self.called((listener, CHECK), client, arrival).await?;
+        let deadline = deadline(arrival.request.headers());
+        let attributes = asked.attributes.unwrap_or_default();
+        let source = attributes.source.and_then(|peer| peer.address?.socket?.address.parse().ok());
+        let described = attributes.request.and_then(|request| request.http).unwrap_or_default();
+        let client = self.described_client(client, source);
+        let Arrival { mut request, mut body } = Arrival::new(restored(described)?);
+        let seen = HeaderFlags::of(request.headers());
+        let id = self.0.ids.of(request.headers_mut(), seen);
+        let record = Record::new(self, &client, id, &request);
+        let mut exchange =
+            Exchange { record, client: &client, is_http2: true, is_grpc: false, closes: false };
+        exchange.record.serves(Service::ExtAuthz, counters);
+        let slot = match self.route(&mut exchange.record, &client, (&mut request, &mut body), seen)
+        {
+            Ok(mut routed) => {
+                routed.budget = deadline.map_or(routed.budget, |left| routed.budget.min(left));
+                self.slot(&mut exchange, &mut routed).await
+            }
+            Err(failure) => Err(failure),
+        };
+        Ok(match slot {
+            Ok(leases) => {
+                let response = granted(&exchange.record, &leases);
+                exchange.record.answered(response.status());
+                passed(response.headers())
+            }
+            Err(failure) => denied(exchange.record.refusal(&failure, false)),
+        })
+    }
+
+    /// The client of a request that Envoy describes: the one that it names, if Envoy is one of `trusted_proxies`.
+    fn described_client(&self, client: &Arc<Client>, source: Option<IpAddr>) -> Arc<Client> {
+        match source.filter(|_| client.is_trusted) {
+            Some(ip) => Arc::new(client.for_client(ip, &self.0.plan.config.trusted_proxies)),
+            None => client.clone(),
+        }
+    }
+}
+
+/// Makes the request that the attributes describe.
+fn restored(http: HttpAttributes) -> Result<Request<FullBody>, Failure> {
+    let bad = |why: &'static str| Failure::BadRequest(why.into());
+    let body: Bytes = if http.raw_body.is_empty() { http.body.into() } else { http.raw_body };
+    let mut request = Request::new(FullBody::from(body));
+    *request.method_mut() = Method::from_bytes(http.method.as_bytes())
+        .map_err(|_| bad("the attributes name no method"))?;
+    let target = Uri::try_from(http.path).map_err(|_| bad("the attributes name no target"))?;
+    let target = target.into_parts().path_and_query;
+    *request.uri_mut() = target.ok_or_else(|| bad("the attributes name no path"))?.into();
+    let headers = request.headers_mut();
+    let mut add = |name: &str, value: &[u8]| {
+        // Envoy writes the method, the path and the host of HTTP/2 as fields, too.
+        if name.starts_with(':') {
+            return Ok(());
+        }
+        let name = HeaderName::from_bytes(name.as_bytes());
+        let value = HeaderValue::from_bytes(value);
+        let (Ok(name), Ok(value)) = (name, value) else {
+            return Err(bad("a header of the attributes is no field of HTTP"));
+        };
+        if !FRAMING.contains(&name) {
+            headers
+                .try_append(name, value)
+                .map_err(|_| bad("the attributes have too many headers"))?;
+        }
+        Ok(())
+    };
+    http.headers.iter().try_for_each(|(name, value)| add(name, value.as_bytes()))?;
+    for field in http.header_map.iter().flat_map(|all| &all.headers) {
+        let raw = &field.raw_value;
+        add(&field.key, if raw.is_empty() { field.value.as_bytes() } else { raw })?;
+    }
+    if !http.host.is_empty() {
+        let host = HeaderValue::try_from(http.host);
+        request.headers_mut().insert(HOST, host.map_err(|_| bad("the host is no host of HTTP"))?);
+    }
+    Ok(request)
+}
+
+/// The answer to a request whose slot has come. Its concurrency permits are for the application, all else for the caller.
+fn passed(headers: &HeaderMap) -> CheckResponse {
+    let (leases, others): (Vec<_>, Vec<_>) =
+        headers.iter().partition(|(name, _)| *name == PACEWAY_LEASE);
+    let ok = OkResponse {
+        headers_to_remove: if leases.is_empty() { vec![PACEWAY_LEASE.to_string()] } else { vec![] },
+        headers: options(leases.into_iter(), REPLACE),
+        response_headers_to_add: options(others.into_iter(), REPLACE),
+    };
+    CheckResponse { status: Some(RpcStatus { code: 0 }), denied: None, ok: Some(ok) }
+}
+
+/// The answer to a request that is refused, or that breaks a rule: the one of the data plane.
+fn denied(response: Response<Bytes>) -> CheckResponse {
+    let (head, body) = response.into_parts();
+    let fields = head.headers.iter().filter(|(name, _)| *name != CONTENT_LENGTH);
+    let denied = DeniedResponse {
+        status: Some(HttpStatusCode { code: head.status.as_u16().into() }),
+        headers: options(fields, REPLACE),
+        body: String::from_utf8_lossy(&body).into_owned(),
+    };
+    let code = grpc::code(head.status).into();
+    CheckResponse { status: Some(RpcStatus { code }), denied: Some(denied), ok: None }
+}
+
+fn options<'h>(
+    headers: impl Iterator<Item = (&'h HeaderName, &'h HeaderValue)>,
+    append_action: i32,
+) -> Vec<HeaderOption> {
+    let option = |(name, value): (&HeaderName, &HeaderValue)| {
+        let header = AddedHeader { key: name.to_string(), value: text(value)? };
+        Some(HeaderOption { header: Some(header), append_action })
+    };
+    headers.filter_map(option).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,78 @@
+use super::*;
+use messages::{RawHeader, RawHeaders};
+use rstest::rstest;
+
+fn described(method: &str, path: &str, headers: &[(&str, &str)]) -> HttpAttributes {
+    HttpAttributes {
+        method: method.into(),
+        path: path.into(),
+        host: "api.test".into(),
+        headers: headers.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
+        ..HttpAttributes::default()
+    }
+}
+
+#[test]
+fn the_attributes_are_a_request_without_the_framing_of_the_original() {
+    let fields = [
+        (":path", "/other"),
+        ("host", "other.test"),
+        ("content-length", "7"),
+        ("expect", "100-continue"),
+        ("x-shop", "acme"),
+    ];
+    let request = restored(described("POST", "/search?q=1", &fields)).expect("a request");
+    assert_eq!(
+        (request.method().as_str(), request.uri().to_string()),
+        ("POST", "/search?q=1".into())
+    );
+    let headers: Vec<_> = request.headers().iter().collect();
+    assert_eq!(headers.len(), 2, "{headers:?}");
+    assert_eq!(
+        (&request.headers()["host"], &request.headers()["x-shop"]),
+        (&HeaderValue::from_static("api.test"), &HeaderValue::from_static("acme"))
+    );
+}
+
+#[test]
+fn raw_headers_keep_their_bytes_and_their_number() {
+    let field = |value: &'static [u8]| RawHeader {
+        key: "x-a".into(),
+        raw_value: Bytes::from_static(value),
+        ..RawHeader::default()
+    };
+    let header_map = Some(RawHeaders { headers: vec![field(b"\xff"), field(b"b")] });
+    let http = HttpAttributes { header_map, ..described("GET", "/", &[]) };
+    let request = restored(http).expect("a request");
+    let values: Vec<_> =
+        request.headers().get_all("x-a").iter().map(|value| value.as_bytes()).collect();
+    assert_eq!(values, [b"\xff", b"b"]);
+}
+
+#[rstest]
+#[case::nothing("", "")]
+#[case::no_method("", "/")]
+#[case::no_path("GET", "")]
+#[case::an_authority("CONNECT", "api.test:443")]
+#[case::a_space("GET", "/a b")]
+fn attributes_that_describe_no_request(#[case] method: &str, #[case] path: &str) {
+    assert!(matches!(restored(described(method, path, &[])), Err(Failure::BadRequest(_))));
+}
+
+#[test]
+fn a_header_that_is_none_of_http_is_refused() {
+    let refused = restored(described("GET", "/", &[("x-a", "b\r\nx-c: d")]));
+    assert!(matches!(refused, Err(Failure::BadRequest(_))));
+}
+
+#[test]
+fn only_a_granted_permit_is_shown_to_the_application() {
+    let mut headers = HeaderMap::new();
+    headers.insert("server-timing", HeaderValue::from_static("paceway;dur=1"));
+    let ok = passed(&headers).ok.expect("it passes");
+    assert_eq!((ok.headers.len(), ok.headers_to_remove), (0, vec!["paceway-lease".to_owned()]));
+    headers.insert(&PACEWAY_LEASE, HeaderValue::from_static("few; lease=\"1-2\""));
+    let ok = passed(&headers).ok.expect("it passes");
+    assert_eq!((ok.headers.len(), ok.response_headers_to_add.len()), (1, 1));
+    assert!(ok.headers_to_remove.is_empty());
+}
