@@ -31,7 +31,8 @@ pub use limiter::{AutoRule, Charge, FailurePolicy, LimiterConfig, Mode, Scope};
 pub use limits_from::{DatabaseKind, DatabaseUrl, LimitsFrom, MissingLimiter};
 pub use mistake::{ConfigError, Mistake, Position};
 pub use services::{
-    DescriptorRule, ForwardAuthConfig, OriginalRequest, Service, ServiceListener, Services,
+    DecisionsConfig, DescriptorRule, ForwardAuthConfig, OriginalRequest, Service, ServiceListener,
+    Services,
 };
 pub use settings::{AccessLog, Config, EventFormat, Route, StoreConfig, Upstream};
 pub use throttle::{PausedLimiters, RetryConfig, ThrottleConfig};

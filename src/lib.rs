@@ -22,6 +22,7 @@ pub mod trace;
 pub mod route;
 pub mod answer;
 pub mod plan;
+pub mod decision;
 pub mod learn;
 pub mod proxy;
 pub mod live;

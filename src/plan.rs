@@ -3,6 +3,7 @@
 
 mod auto_limit;
 mod counters;
+mod kept_reservations;
 mod ledger;
 mod limiter_plan;
 mod previous;
@@ -17,6 +18,7 @@ mod waiting;
 pub use auto_limit::{AutoLimit, Observed};
 pub(crate) use counters::LimiterCounters;
 pub use counters::WorkerCounters;
+pub(crate) use kept_reservations::{KEPT_FOR, KeptReservation, KeptReservations, release};
 pub use ledger::CountLedger;
 pub use limiter_plan::LimiterPlan;
 pub use recent::{MOST_RECENT, RecentReason, RecentRequest, RecentRequests};
@@ -79,6 +81,8 @@ pub struct Plan {
     pub(crate) route_names: Box<[Arc<str>]>,
     /// The requests that were held or refused last. Plans that follow each other share them.
     pub recent: Arc<RecentRequests>,
+    /// The reservations that programs may still refund or settle. Plans that follow each other share them.
+    pub(crate) kept_reservations: Arc<KeptReservations>,
     /// Begins traces of requests; `None` if none are traced.
     pub(crate) tracer: Option<Arc<Tracer>>,
     /// The part of the names of states that no other gateway has. Each start has another one.
@@ -151,6 +155,9 @@ impl Plan {
             redactor: access_log.then(|| Redactor::new(&config.redact)),
             route_names: config.routes.iter().map(|route| route.name.as_str().into()).collect(),
             recent: before.map(|before| before.recent.clone()).unwrap_or_default(),
+            kept_reservations: before
+                .map(|before| before.kept_reservations.clone())
+                .unwrap_or_default(),
             tracer: before.and_then(|before| before.tracer.clone()),
             config,
             instance,

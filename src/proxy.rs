@@ -8,6 +8,7 @@ mod budget;
 mod client;
 mod connecting;
 mod current;
+mod decisions;
 mod drain;
 mod ext_authz;
 mod forward;

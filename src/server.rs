@@ -211,6 +211,7 @@ impl Server {
                 forward_auth = address(Service::ForwardAuth),
                 envoy_rate_limit = address(Service::EnvoyRateLimit),
                 ext_authz = address(Service::ExtAuthz),
+                decisions = address(Service::Decisions),
                 workers = live.plan().config.workers,
                 version = env!("CARGO_PKG_VERSION"),
                 "listening"

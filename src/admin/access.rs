@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{
     config::{AdminConfig, AdminRead},
+    decision::foreign_host,
     log::{Permit, Throttle},
 };
 use axum::{
@@ -15,7 +16,6 @@ use axum::{
     http::{
         HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri,
         header::{AUTHORIZATION, HOST, ORIGIN, WWW_AUTHENTICATE},
-        uri::Authority,
     },
     middleware::Next,
     response::{IntoResponse, Response},
@@ -166,18 +166,6 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let (value, None) = (all.next()?.as_bytes(), all.next()) else { return None };
     let (scheme, text) = value.split_at_checked("Bearer ".len())?;
     scheme.eq_ignore_ascii_case(b"Bearer ").then(|| text.trim_ascii())
-}
-
-/// The first `Host` that is neither an IP address nor `localhost`. A request without `Host` comes from no browser.
-fn foreign_host(headers: &HeaderMap) -> Option<String> {
-    let is_own = |value: &&HeaderValue| {
-        let Ok(authority) = Authority::try_from(value.as_bytes()) else { return false };
-        let host = authority.host();
-        let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-        host.eq_ignore_ascii_case("localhost") || address.unwrap_or(host).parse::<IpAddr>().is_ok()
-    };
-    let foreign = headers.get_all(HOST).iter().find(|value| !is_own(value))?;
-    Some(String::from_utf8_lossy(foreign.as_bytes()).into_owned())
 }
 
 /// Whether a browser says that the request was made by a page of another address than this one. `none` is an address that an

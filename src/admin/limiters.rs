@@ -4,15 +4,15 @@ use super::{
     Admin,
     access::Operator,
     page_error::{PageError, Result, bad},
-    shown::{self, decision, state},
+    shown::{self, state},
 };
 use crate::{
-    algorithm::{Grant, Level, concurrency::Ticket},
+    algorithm::{Grant, Level},
     answer::end,
     config::Mode,
-    key, learn, limit,
-    plan::LimiterPlan,
-    store::{Answer, Check, Checks, Decision, Source, StoreError, batch::parts_of},
+    decision, key, learn, limit,
+    plan::{LimiterPlan, release as release_permit},
+    store::{Answer, Check, Checks, Decision, Source, Store, StoreError},
     suggest::suggest,
 };
 use axum::{
@@ -23,7 +23,7 @@ use axum::{
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 /// The most names of limiters in an error.
@@ -145,13 +145,13 @@ pub(super) async fn acquire(
     let limit = |i: usize| checks[i].algorithm.limit();
     if plan.limiter.mode == Mode::Off || !admin.plan.config.limiting {
         let level = Level { remaining: limit(0), ..Level::default() };
-        return Ok(Json(decision(&name, None, 0, limit(0), level)));
+        return Ok(Json(decision::shown(&name, None, 0, limit(0), level)));
     }
     if let Some((bound_by, until)) = admin.store.pauses().held(&checks) {
         let left = until.saturating_duration_since(Instant::now()).as_micros();
         let left = i64::try_from(left).unwrap_or(i64::MAX);
         let level = Decision::paused(bound_by, left).level;
-        return Ok(Json(decision(&name, Some(left), 0, limit(bound_by), level)));
+        return Ok(Json(decision::shown(&name, Some(left), 0, limit(bound_by), level)));
     }
     let is_lease = checks.iter().any(Check::is_lease);
     // The admin side has no queue for concurrency permits: a program that gets none asks again.
@@ -160,13 +160,12 @@ pub(super) async fn acquire(
     let budget = limit::micros(budget);
     let decided = admin.store.reserve(&checks, budget, ticket).get().await?;
     let limited = (!decided.admitted).then_some(decided.retry_after);
-    let mut answer = decision(&name, limited, decided.wait, limit(decided.bound_by), decided.level);
+    let mut answer =
+        decision::shown(&name, limited, decided.wait, limit(decided.bound_by), decided.level);
     // A limiter in `mode: observe` that would have refused gives no concurrency permit.
     let has_place = decided.parts.first().is_some_and(|part| part.at == 0);
-    if let Some(Ticket { gateway, number, .. }) = ticket.filter(|_| has_place) {
-        let lease = checks[0].algorithm.lease().unwrap_or_default();
-        answer["lease"] = format!("{gateway}-{number}").into();
-        answer["lease_ms"] = (lease / 1000).into();
+    if let Some(ticket) = ticket.filter(|_| has_place) {
+        decision::add_permit(&mut answer, &checks[0], ticket.grant());
     }
     Ok(Json(answer))
 }
@@ -187,9 +186,8 @@ pub(super) async fn release(
     body: std::result::Result<Json<Lease>, JsonRejection>,
 ) -> Result<Json<Value>> {
     let (check, grant) = admin.lease(&name, body?.0)?;
-    let checks: Checks = [check].into();
-    let ticket = Ticket { gateway: grant.whole, number: grant.ticks, deadline: 0 };
-    admin.store.refund(Source::Shared, &checks, &parts_of(&checks, ticket));
+    let store: Arc<dyn Store> = admin.store.clone();
+    release_permit(&store, Source::Shared, check, grant);
     admin.store.flush().await;
     Ok(Json(json!({ "released": true })))
 }
@@ -216,37 +214,13 @@ impl Admin {
     }
 
     fn lease(&self, name: &str, Lease { key, lease }: Lease) -> Result<(Check, Grant)> {
-        let plan = self.limiter(name)?;
-        let check = checks(plan, key.as_deref(), 1)?.into_iter().find(Check::is_lease);
-        let check = check.ok_or_else(|| bad("only a concurrency limiter has leases"))?;
-        let ids = lease.split_once('-').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
-        let fits = |id: &i64| (0..1 << 53).contains(id);
-        let (gateway, number) = ids
-            .filter(|(gateway, number)| fits(gateway) && fits(number))
-            .ok_or_else(|| bad("`lease` is not what `acquire` gave"))?;
-        Ok((check, Ticket { gateway, number, deadline: 0 }.grant()))
+        decision::permit(self.limiter(name)?, key.as_deref(), &lease).map_err(bad)
     }
 }
 
-/// Returns the checks with which the limiter is asked about one bucket. An operator may have typed the `key`.
+/// Returns the checks with which the limiter is asked about one bucket.
 fn checks(plan: &LimiterPlan, key: Option<&str>, cost: i64) -> Result<Vec<Check>> {
-    let capacity = plan.limiter.capacity();
-    if !(1..=capacity).contains(&cost) {
-        return Err(bad(format!("`cost` must be between 1 and {capacity}")));
-    }
-    match (&plan.limiter.key, key) {
-        (None, None) => Ok(plan.checks(None, cost).collect()),
-        (Some(template), Some(key)) => {
-            Ok(plan.checks(Some(&template.canonical(key)), cost).collect())
-        }
-        (Some(template), None) => Err(bad(format!(
-            "this limiter has a bucket for each `{}`; name one, as `key` in the body or in \
-             /limiters/{}/keys/KEY",
-            template.text(),
-            plan.limiter.name
-        ))),
-        (None, Some(_)) => Err(bad("this limiter has one bucket for all; give no key")),
-    }
+    decision::checks(plan, key, cost).map_err(bad)
 }
 
 fn has_level(plan: &LimiterPlan) -> bool {

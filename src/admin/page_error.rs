@@ -1,6 +1,6 @@
 //! The answer of an admin page that is an error: a problem of `application/problem+json`.
 
-use crate::store::StoreError;
+use crate::{decision::without_quoted, store::StoreError};
 use axum::{
     extract::rejection::JsonRejection,
     http::{StatusCode, header::CONTENT_TYPE},
@@ -31,16 +31,6 @@ impl From<StoreError> for PageError {
 impl From<JsonRejection> for PageError {
     fn from(rejection: JsonRejection) -> Self {
         Self(rejection.status(), without_quoted(&rejection.body_text()))
-    }
-}
-
-/// Returns the message of the JSON parser without the text that it quotes from the body, which may be a credential.
-fn without_quoted(said: &str) -> String {
-    match (said.find('"'), said.rfind('"')) {
-        (Some(start), Some(end)) if start < end => {
-            format!("{}\"***\"{}", &said[..start], &said[end + 1..])
-        }
-        _ => said.to_owned(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Writes limiters and decisions as the JSON of the admin pages. Never asks a store.
 
 use super::Admin;
+pub(super) use crate::decision::millis;
 use crate::{
     algorithm::{
         Algorithm, Level, MAX_BUDGET, Micros,
@@ -47,29 +48,6 @@ fn auto_rate_text(rate: Nanohertz, start: &Rate) -> String {
 
 fn per_second(rate: Nanohertz) -> f64 {
     rate as f64 / nanohertz(1, 1_000_000) as f64
-}
-
-pub(super) fn millis(micros: Micros) -> f64 {
-    micros as f64 / 1000.0
-}
-
-/// Writes the figures of a decision. `limited` is the time in µs after which to ask again, `None` if permits were given.
-pub(super) fn decision(
-    name: &str,
-    limited: Option<Micros>,
-    wait: Micros,
-    limit: i64,
-    level: Level,
-) -> Value {
-    json!({
-        "limiter": name,
-        "limited": limited.is_some(),
-        "wait_ms": if limited.is_some() { 0.0 } else { millis(wait) },
-        "limit": limit,
-        "remaining": level.remaining,
-        "retry_after_ms": millis(limited.unwrap_or_default()),
-        "reset_after_ms": millis(level.reset_after),
-    })
 }
 
 /// Writes a limiter: its rule, its level, and the share that this gateway grants while the store does not decide. `checks` are

@@ -31,6 +31,7 @@ impl Document {
             hide(services.value_mut("forward_auth"));
             hide(services.value_mut("envoy_rate_limit"));
             hide(services.value_mut("ext_authz"));
+            hide(services.value_mut("decisions"));
         }
         self
     }

@@ -28,7 +28,7 @@ pub(super) use limits_from::LIMITS_FROM;
 pub(super) use observability::{ACCESS_LOG, LOG, TRACING};
 pub(super) use process::ROOT;
 pub(super) use route::ROUTE;
-pub(super) use services::{ENVOY_RATE_LIMIT, EXT_AUTHZ, FORWARD_AUTH, SERVICES};
+pub(super) use services::{DECISIONS, ENVOY_RATE_LIMIT, EXT_AUTHZ, FORWARD_AUTH, SERVICES};
 pub(super) use spec::{KeySpec, Keys};
 pub(super) use store::STORE;
 pub(super) use throttle::{RETRY, THROTTLE};
@@ -36,7 +36,7 @@ pub(super) use tls::{CERTIFICATE, STORE_TLS, TLS};
 pub(super) use upstream::{HEALTH, UPSTREAM};
 
 /// The sections below the top of the file, in the order of the schema.
-pub(super) const SECTIONS: [&Keys; 27] = [
+pub(super) const SECTIONS: [&Keys; 28] = [
     &ADMIN,
     &ACCESS_LOG,
     &LOG,
@@ -45,6 +45,7 @@ pub(super) const SECTIONS: [&Keys; 27] = [
     &FORWARD_AUTH,
     &ENVOY_RATE_LIMIT,
     &EXT_AUTHZ,
+    &DECISIONS,
     &DESCRIPTOR,
     &STORE,
     &STORE_TLS,

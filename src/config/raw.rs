@@ -25,7 +25,8 @@ use super::{
     limiter::FailurePolicy,
     mistake::{ConfigError, Mistake},
     reader::{ConfigReader, ConfigSection, Field, MAX_TIMEOUT, positive, span},
-    settings::{Config, StoreConfig},
+    services::{Service, Services},
+    settings::{Config, Route, StoreConfig},
     yaml::{self, Outside, YamlValue},
 };
 use crate::store::{OnLoss, redis::RedisUrl};
@@ -99,6 +100,7 @@ impl ConfigReader {
         let paths = self.paths(&root);
         let mut routes = self.routes(&root, &limiters, &upstreams, &paths);
         let descriptors = self.descriptors(&root, &services, &limiters, &mut routes);
+        self.find_named_decisions(&root, &services, &routes);
         let (access_log, logs_user_agent) = self.access_log(&root);
         let mut config = Config {
             listen,
@@ -139,8 +141,28 @@ impl ConfigReader {
             clear_secrets: std::mem::take(&mut self.clear_secrets),
             unheld: std::mem::take(&mut self.unheld),
         };
+        config.route_decisions();
         config.group_limiters();
         Some(config)
+    }
+
+    /// Refuses a route or a descriptor with the name under which decisions of programs are counted.
+    fn find_named_decisions(
+        &mut self,
+        root: &ConfigSection<'_>,
+        services: &Services,
+        routes: &[Route],
+    ) {
+        let name = Service::Decisions.name();
+        let is_taken = routes.iter().any(|route| route.name == name);
+        if let (Some(field), true, true) =
+            (root.get("services"), services.decisions.is_some(), is_taken)
+        {
+            let why = format!(
+                "the name `{name}` of a route or descriptor is that of the decisions; give it another one"
+            );
+            self.note_at(&field, why);
+        }
     }
 
     fn find_shared_address(

@@ -1,8 +1,14 @@
 //! The settings of the services for programs that keep their own proxy. Keeps no token, only its digest.
 
-use super::{admin::AdminToken, http::ServerTls};
+use super::{
+    admin::AdminToken,
+    http::ServerTls,
+    limiter::Charge,
+    settings::{Config, Route},
+};
+use crate::{key::Cost, path::PathRule, upstream::headers::Rules};
 use http::StatusCode;
-use std::net::SocketAddr;
+use std::{net::SocketAddr, time::Duration};
 
 /// The services beside the data plane. Each has a listener of its own.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -13,6 +19,8 @@ pub struct Services {
     pub envoy_rate_limit: Option<ServiceListener>,
     /// The service that decides requests of Envoy's filter `ext_authz` over gRPC; `None` if there is none.
     pub ext_authz: Option<ServiceListener>,
+    /// The service that decides calls which programs make themselves; `None` if there is none.
+    pub decisions: Option<DecisionsConfig>,
 }
 
 /// An entry of `descriptors`: which descriptors of Envoy it takes.
@@ -34,6 +42,8 @@ pub enum Service {
     EnvoyRateLimit,
     /// Decisions over gRPC for Envoy's filter `ext_authz`.
     ExtAuthz,
+    /// Decisions over HTTP and JSON for programs that call a vendor themselves.
+    Decisions,
 }
 
 /// The listener of a service.
@@ -60,6 +70,17 @@ pub struct ForwardAuthConfig {
     pub denied_status: Option<StatusCode>,
 }
 
+/// The settings of `services.decisions`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DecisionsConfig {
+    /// The listener.
+    pub listener: ServiceListener,
+    /// The longest time that a call may wait, and that a slot may be in the future.
+    pub max_wait: Duration,
+    /// The number of calls that may wait in this gateway at the same time.
+    pub max_waiting: usize,
+}
+
 /// The place in a call to `forward_auth` that describes the original request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OriginalRequest {
@@ -82,6 +103,7 @@ impl Service {
             Self::ForwardAuth => "forward_auth",
             Self::EnvoyRateLimit => "envoy_rate_limit",
             Self::ExtAuthz => "ext_authz",
+            Self::Decisions => "decisions",
         }
     }
 
@@ -91,6 +113,7 @@ impl Service {
             Self::ForwardAuth => "services.forward_auth",
             Self::EnvoyRateLimit => "services.envoy_rate_limit",
             Self::ExtAuthz => "services.ext_authz",
+            Self::Decisions => "services.decisions",
         }
     }
 }
@@ -104,8 +127,49 @@ impl Services {
         let forward_auth = forward_auth.map(|own| (Service::ForwardAuth, &own.listener));
         let envoy = self.envoy_rate_limit.as_ref().map(|own| (Service::EnvoyRateLimit, own));
         let ext_authz = self.ext_authz.as_ref().map(|own| (Service::ExtAuthz, own));
-        forward_auth.into_iter().chain(envoy).chain(ext_authz)
+        let decisions = self.decisions.as_ref();
+        let decisions = decisions.map(|own| (Service::Decisions, &own.listener));
+        forward_auth.into_iter().chain(envoy).chain(ext_authz).chain(decisions)
     }
+}
+
+// === impl Config ===
+
+impl Config {
+    /// Gives the decisions of programs a route without paths, so that they have a budget and counters as every route has. It
+    /// has all limiters, because a call may name any of them; in a Cluster they are therefore one group.
+    pub(crate) fn route_decisions(&mut self) {
+        self.routes.retain(|route| !is_of_decisions(route));
+        let Some(own) = &self.services.decisions else { return };
+        let charge = |limiter| Charge { limiter, cost: Cost::ONE };
+        self.routes.push(Route {
+            name: Service::Decisions.name().to_owned(),
+            path: PathRule::Descriptor,
+            captures: false,
+            methods: Vec::new(),
+            host: None,
+            upstream: 0,
+            limiters: (0..self.limiters.len()).map(charge).collect(),
+            key: None,
+            missing: Vec::new(),
+            max_wait: Duration::ZERO,
+            max_wait_cap: own.max_wait,
+            max_waiting: own.max_waiting,
+            headers: Rules::default(),
+            tells_quota: false,
+        });
+    }
+
+    /// The index of the route of the decisions of programs; `None` without `services.decisions`.
+    pub(crate) fn decisions_route(&self) -> Option<usize> {
+        let last = self.routes.len().checked_sub(1)?;
+        is_of_decisions(&self.routes[last]).then_some(last)
+    }
+}
+
+/// Whether it is the route of the decisions of programs. Descriptors may not have its name.
+pub(super) fn is_of_decisions(route: &Route) -> bool {
+    route.path == PathRule::Descriptor && route.name == Service::Decisions.name()
 }
 
 // === impl DescriptorRule ===

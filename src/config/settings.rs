@@ -6,7 +6,7 @@ use super::{
     http::{ClientLimits, Limits, ServerTls},
     limiter::{Charge, FailurePolicy, LimiterConfig},
     limits_from::{LimitsFrom, MissingLimiter},
-    services::{DescriptorRule, Services},
+    services::{DescriptorRule, Services, is_of_decisions},
     throttle::ThrottleConfig,
     traces::TracingConfig,
 };
@@ -228,7 +228,10 @@ impl Config {
             return;
         }
         let mut leader: Vec<usize> = (0..self.limiters.len()).collect();
-        for route in &self.routes {
+        // In memory a limiter keeps its states when a reload adds others that programs may name together with it.
+        let is_memory = self.store == StoreConfig::Memory;
+        let grouped = |route: &&Route| !(is_memory && is_of_decisions(route));
+        for route in self.routes.iter().filter(grouped) {
             let Some(first) = route.limiters.first() else { continue };
             for charge in &route.limiters {
                 let (a, b) = (leader[first.limiter], leader[charge.limiter]);

@@ -14,7 +14,7 @@ pub(super) fn keep(running: &Config, config: &mut Config) -> Vec<&'static str> {
     };
     kept("listen", keep_one(&running.listen, &mut config.listen));
     kept("admin", keep_one(&running.admin.listen, &mut config.admin.listen));
-    kept("services", keep_one(&running.services, &mut config.services));
+    kept("services", keep_services(running, config));
     kept("workers", keep_one(&running.workers, &mut config.workers));
     kept("access_log", keep_one(&running.access_log, &mut config.access_log));
     kept("log", keep_one(&running.log, &mut config.log));
@@ -31,6 +31,16 @@ fn keep_one<T: Clone + PartialEq>(running: &T, new: &mut T) -> bool {
         new.clone_from(running);
         true
     }
+}
+
+/// Keeps the services that are in use, with the route of the decisions of programs.
+fn keep_services(running: &Config, config: &mut Config) -> bool {
+    let is_other = keep_one(&running.services, &mut config.services);
+    if is_other {
+        config.route_decisions();
+        config.group_limiters();
+    }
+    is_other
 }
 
 /// Keeps the collector of traces that is in use, or the lack of one. `sample` takes effect at once.

@@ -230,6 +230,27 @@ impl RoutePolicy {
         Ok(policy.filter(|_| !checks.is_empty()).map(|policy| (checks.into(), policy)))
     }
 
+    /// The policy of one call of a program, which names its limiters itself: for each check the index of its limiter and of
+    /// its rate there. All else is that of this policy.
+    pub(crate) fn for_call(&self, owners: SmallVec<[(usize, usize); 1]>) -> Self {
+        Self {
+            learns: self.learns,
+            owners,
+            is_special: false,
+            missing: None,
+            settles: false,
+            without: Vec::new(),
+            charges: Vec::new(),
+            rules: None,
+            key: None,
+            upstream: self.upstream,
+            max_wait: self.max_wait,
+            max_wait_cap: self.max_wait_cap,
+            max_waiting: self.max_waiting,
+            tells_quota: self.tells_quota,
+        }
+    }
+
     /// The limiters whose cost the answer says, each with the part of the answer and the index of its limiter. A limiter
     /// with several rates has a check for each of them.
     pub(crate) fn settled(&self) -> impl Iterator<Item = (usize, usize, &TrueCost)> {

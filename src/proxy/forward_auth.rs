@@ -52,6 +52,10 @@ impl Proxy {
                 let Some(listener) = &services.envoy_rate_limit else { return closed() };
                 self.rate_limit((listener, counters), client, arrival).await
             }
+            Service::Decisions => {
+                let Some(config) = &services.decisions else { return closed() };
+                self.decisions((config, counters), client, arrival).await
+            }
             Service::ExtAuthz => {
                 let Some(listener) = &services.ext_authz else { return closed() };
                 self.ext_authz((listener, counters), client, arrival).await

@@ -188,7 +188,8 @@ impl<'a> Record<'a> {
         self.sent = true;
     }
 
-    fn failed(&mut self, failure: &Failure, status: StatusCode) {
+    /// Notes that the request is refused for `failure`, with an answer of this status.
+    pub(super) fn failed(&mut self, failure: &Failure, status: StatusCode) {
         self.outcome = failure.outcome();
         self.status = (self.outcome != Outcome::Cancelled).then_some(status);
     }

@@ -30,19 +30,28 @@ pub(super) fn finish(
     outcome: Result<Response<Body>, Failure>,
     exchange: &mut Exchange<'_>,
 ) -> (Response<Body>, Ending) {
-    let mut is_gone = false;
-    let mut response = match outcome {
+    match outcome {
         Ok(response) => {
             exchange.record.answered(response.status());
-            logged(response, exchange)
+            ended(response, exchange, false)
         }
         Err(failure) => {
             let response = exchange.record.refusal(&failure, exchange.is_grpc);
-            is_gone = failure.outcome() == Outcome::Cancelled;
+            let is_gone = failure.outcome() == Outcome::Cancelled;
             exchange.closes |= failure.ends_connection();
-            logged(response.map(Body::whole), exchange)
+            ended(response.map(Body::whole), exchange, is_gone)
         }
-    };
+    }
+}
+
+/// Ends a request whose record has its outcome, with this answer. `is_gone` says that its client has left.
+#[inline]
+pub(super) fn ended(
+    response: Response<Body>,
+    exchange: &mut Exchange<'_>,
+    is_gone: bool,
+) -> (Response<Body>, Ending) {
+    let mut response = logged(response, exchange);
     if exchange.is_http2 || !(exchange.closes || exchange.client.boundary.is_doubtful()) {
         return (response, if is_gone { Ending::ClientGone } else { Ending::Open });
     }

@@ -315,7 +315,7 @@ fn why(route: &Route) -> String {
         PathRule::Template(template) => {
             format!("the most literal path that matches is {}", template.text())
         }
-        PathRule::Descriptor => "it is for descriptors of Envoy".to_owned(),
+        PathRule::Descriptor => "it is for a service, which asks without a path".to_owned(),
     };
     let host = route.host.as_ref().map_or(String::new(), |host| format!(", for host {host}"));
     let methods: Vec<_> = route.methods.iter().map(Method::as_str).collect();

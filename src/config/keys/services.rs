@@ -8,6 +8,19 @@ pub(in crate::config) const SERVICES: Keys = Keys {
     rules: r##""type": ["object", "null"]"##,
     specs: &[
         KeySpec {
+            name: "decisions",
+            algorithms: "",
+            kind: "address or [map](#servicesdecisions)",
+            default: "none",
+            meaning: "decides calls that programs make themselves, over HTTP and JSON, see [decisions](services/decisions.md)",
+            schema: r##""examples": ["127.0.0.1:8084"],
+"anyOf": [
+  { "title": "an address", "$ref": "#/$defs/address" },
+  { "title": "the long form", "$ref": "#/$defs/decisions" },
+  { "type": "null" }
+]"##,
+        },
+        KeySpec {
             name: "envoy_rate_limit",
             algorithms: "",
             kind: "address or [map](#servicesenvoy_rate_limit)",
@@ -55,6 +68,8 @@ pub(in crate::config) const SERVICES: Keys = Keys {
         meant("forwardAuth", &["forward_auth"]),
         meant("auth_request", &["forward_auth"]),
         meant("envoy_ext_authz", &["ext_authz"]),
+        meant("decision", &["decisions"]),
+        meant("acquire", &["decisions"]),
     ],
 };
 
@@ -156,6 +171,59 @@ pub(in crate::config) const EXT_AUTHZ: Keys = Keys {
         meant("address", &["listen"]),
         meant("bind", &["listen"]),
         meant("password", &["token"]),
+    ],
+};
+
+pub(in crate::config) const DECISIONS: Keys = Keys {
+    name: "decisions",
+    meaning: "The service that decides calls which programs make themselves. They may use every limiter, so that in a Redis \
+              Cluster all limiters are one group.",
+    rules: r##""required": ["listen"]"##,
+    specs: &[
+        listen(
+            r##""examples": ["127.0.0.1:8084", "0.0.0.0:8084"],
+"$ref": "#/$defs/address""##,
+        ),
+        TLS,
+        KeySpec {
+            name: "token",
+            algorithms: "",
+            kind: "text",
+            default: "none",
+            meaning: "every call needs it, in the header `Paceway-Token`; without it the answer is 401. An address that other \
+                      hosts reach needs a token, or `tls` with `client_ca`",
+            schema: r##""type": ["string", "integer", "null"],
+"pattern": "^[!-~]{1,4096}$|\\$\\{",
+"examples": ["${file:/run/secrets/decisions}"]"##,
+        },
+        KeySpec {
+            name: "max_wait",
+            algorithms: "",
+            kind: "duration, at most 1h",
+            default: "`30s`",
+            meaning: "the longest time that a call may wait, whatever its `max_wait_ms`",
+            schema: r##""default": "30s",
+"examples": ["10s", "5min"],
+"$ref": "#/$defs/duration""##,
+        },
+        KeySpec {
+            name: "max_waiting",
+            algorithms: "",
+            kind: "number, 1 to 10000000",
+            default: "`10000`",
+            meaning: "the calls that may wait at one time in one gateway; a further one gets 503 `queue-full`",
+            schema: r##""type": ["integer", "string", "null"],
+"default": 10000,
+"minimum": 1,
+"maximum": 10000000,
+"pattern": "^[0-9]+$|\\$\\{""##,
+        },
+    ],
+    others: &[
+        meant("address", &["listen"]),
+        meant("bind", &["listen"]),
+        meant("password", &["token"]),
+        meant("timeout", &["max_wait"]),
     ],
 };
 

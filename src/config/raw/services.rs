@@ -2,13 +2,15 @@
 
 use super::address;
 use crate::config::{
-    keys::{ENVOY_RATE_LIMIT, EXT_AUTHZ, FORWARD_AUTH, Keys, SERVICES},
-    reader::{ConfigReader, ConfigSection, Field},
-    services::{ForwardAuthConfig, OriginalRequest, Service, ServiceListener, Services},
+    keys::{DECISIONS, ENVOY_RATE_LIMIT, EXT_AUTHZ, FORWARD_AUTH, Keys, SERVICES},
+    reader::{ConfigReader, ConfigSection, Field, positive, span},
+    services::{
+        DecisionsConfig, ForwardAuthConfig, OriginalRequest, Service, ServiceListener, Services,
+    },
     yaml::YamlValue,
 };
 use http::StatusCode;
-use std::net::SocketAddr;
+use std::{net::SocketAddr, time::Duration};
 
 impl ConfigReader {
     /// Reads the services. `taken` has the addresses of the other listeners, with their keys.
@@ -30,6 +32,9 @@ impl ConfigReader {
         if let Some(field) = section.get(Service::ExtAuthz.name()) {
             let listener = self.service_listener(&field, &EXT_AUTHZ);
             services.ext_authz = listener.map(|(listener, _)| listener);
+        }
+        if let Some(field) = section.get(Service::Decisions.name()) {
+            services.decisions = self.decisions(&field);
         }
         let mut taken = Vec::from(taken);
         for (service, listener) in services.all() {
@@ -70,6 +75,30 @@ impl ConfigReader {
                 ("429", StatusCode::TOO_MANY_REQUESTS),
             ];
             config.denied_status = self.one_of(&section, "denied_status", &statuses);
+        }
+        Some(config)
+    }
+
+    /// Reads the service of programs. A program that reaches it can use up every quota, so that it is closed to other hosts
+    /// unless they show who they are.
+    fn decisions(&mut self, field: &Field<'_>) -> Option<DecisionsConfig> {
+        let (listener, section) = self.service_listener(field, &DECISIONS)?;
+        let is_open = listener.token.is_none()
+            && listener.tls.as_ref().is_none_or(|tls| tls.client_ca.is_none());
+        if is_open && !listener.listen.ip().is_loopback() {
+            self.note_at(
+                field,
+                "other hosts reach this address: set `token`, or `tls` with `client_ca`, or listen on a loopback address",
+            );
+        }
+        let mut config =
+            DecisionsConfig { listener, max_wait: Duration::from_secs(30), max_waiting: 10_000 };
+        if let Some(section) = section {
+            config.max_wait = self.get(&section, "max_wait", config.max_wait, |text| {
+                span(text, Duration::ZERO, Duration::from_secs(3600))
+            });
+            let most = self.get(&section, "max_waiting", 10_000, |text| positive(text, 10_000_000));
+            config.max_waiting = usize::try_from(most).unwrap_or(usize::MAX);
         }
         Some(config)
     }

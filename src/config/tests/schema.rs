@@ -24,6 +24,7 @@ fn schema_and_parser_know_the_same_keys() {
     defined("/$defs/tracing", &keys::TRACING);
     defined("/$defs/envoy_rate_limit", &keys::ENVOY_RATE_LIMIT);
     defined("/$defs/ext_authz", &keys::EXT_AUTHZ);
+    defined("/$defs/decisions", &keys::DECISIONS);
     defined("/$defs/descriptor", &keys::DESCRIPTOR);
     defined("/$defs/store", &keys::STORE);
     defined("/$defs/store_tls", &keys::STORE_TLS);

@@ -58,6 +58,23 @@ fn on_one_server_the_keys_of_a_limiter_do_not_depend_on_routes() {
     assert_eq!(names("redis-cluster://r", BOTH), ["p:{a}:T:a", "p:{a}:T:b:::1", "p:{a}:T:b/1:::1"]);
 }
 
+/// A program may name any limiters together. Only a Cluster needs one tag for them, and a reload that adds a limiter renames
+/// no state in memory.
+#[test]
+fn decisions_of_programs_group_limiters_in_a_cluster_alone() {
+    let tags = |store: &str| {
+        let config = parse(&format!(
+            "services: {{ decisions: 127.0.0.1:1 }}\nupstream: http://a\n{store}\
+             limiters: {{ a: 5/s, b: 5/s }}\nroutes: [{{ suffix: '*' }}]\n"
+        ))
+        .expect("a config");
+        config.limiters.iter().map(|own| own.group.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(tags(""), ["a", "b"]);
+    assert_eq!(tags("store: redis://r\n"), ["a", "b"]);
+    assert_eq!(tags("store: redis-cluster://r\n"), ["a", "a"]);
+}
+
 #[test]
 fn the_state_of_an_instance_is_its_own() {
     let limiter = limiter("{ rate: [3/s, 20/min], key: '{host}', scope: instance }");

@@ -175,6 +175,14 @@ impl Reservation {
     /// held until its lease expires, or until its grant is released or renewed through the store. Returns these grants with
     /// their limiters.
     pub fn leave(mut self) -> Vec<(Check, Grant)> {
+        self.hand_over()
+    }
+
+    /// As [`Self::leave`], and keeps the right to [refund](Self::refund) or [settle](Self::settlement) the permits of rates.
+    pub fn hand_over(&mut self) -> Vec<(Check, Grant)> {
+        // The holder renews them from now on.
+        self.renewals.drain(..).for_each(|renewal| renewal.abort());
+        self.ticket = None;
         let mut left = self.held.take().map_or_else(Vec::new, |held| held.leave());
         left.extend(self.leases().map(|(check, part)| (check.clone(), part.grant)));
         let own = self.parts.iter_mut().zip(self.checks.iter());

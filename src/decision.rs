@@ -1,0 +1,103 @@
+//! The questions of programs about limiters, and the JSON of a decision: for the admin side and for `services.decisions`. Asks no
+//! store.
+
+use crate::{
+    algorithm::{Grant, Level, Micros, concurrency::Ticket},
+    plan::LimiterPlan,
+    store::Check,
+};
+use http::{HeaderMap, HeaderValue, header::HOST, uri::Authority};
+use serde_json::{Value, json};
+use std::net::IpAddr;
+
+/// Returns the checks with which a limiter is asked about one bucket. A person may have typed the `key`.
+///
+/// # Errors
+///
+/// A sentence for the program: the cost is none that the limiter gives, or the key is missing or too much.
+pub fn checks(plan: &LimiterPlan, key: Option<&str>, cost: i64) -> Result<Vec<Check>, String> {
+    let capacity = plan.limiter.capacity();
+    if !(1..=capacity).contains(&cost) {
+        return Err(format!("`cost` must be between 1 and {capacity}"));
+    }
+    match (&plan.limiter.key, key) {
+        (None, None) => Ok(plan.checks(None, cost).collect()),
+        (Some(template), Some(key)) => {
+            Ok(plan.checks(Some(&template.canonical(key)), cost).collect())
+        }
+        (Some(template), None) => Err(format!(
+            "this limiter has a bucket for each `{}`; name one, as `key` in the body or in /limiters/{}/keys/KEY",
+            template.text(),
+            plan.limiter.name
+        )),
+        (None, Some(_)) => Err("this limiter has one bucket for all; give no key".into()),
+    }
+}
+
+/// Returns the concurrency permit that a program names by the `lease` that it was given.
+///
+/// # Errors
+///
+/// A sentence for the program.
+pub fn permit(
+    plan: &LimiterPlan,
+    key: Option<&str>,
+    lease: &str,
+) -> Result<(Check, Grant), String> {
+    let check = checks(plan, key, 1)?.into_iter().find(Check::is_lease);
+    let check = check.ok_or("only a concurrency limiter has leases")?;
+    let ids = lease.split_once('-').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+    let fits = |id: &i64| (0..1 << 53).contains(id);
+    let (gateway, number) = ids
+        .filter(|(gateway, number)| fits(gateway) && fits(number))
+        .ok_or("`lease` is not what `acquire` gave")?;
+    Ok((check, Ticket { gateway, number, deadline: 0 }.grant()))
+}
+
+/// Adds a concurrency permit to a decision: its name in later calls, and the time after which it expires.
+pub fn add_permit(answer: &mut Value, check: &Check, grant: Grant) {
+    let Grant { whole: gateway, ticks: number, .. } = grant;
+    answer["lease"] = format!("{gateway}-{number}").into();
+    answer["lease_ms"] = (check.algorithm.lease().unwrap_or_default() / 1000).into();
+}
+
+/// Writes the figures of a decision. `limited` is the time in µs after which to ask again, `None` if permits were given.
+pub fn shown(name: &str, limited: Option<Micros>, wait: Micros, limit: i64, level: Level) -> Value {
+    json!({
+        "limiter": name,
+        "limited": limited.is_some(),
+        "wait_ms": if limited.is_some() { 0.0 } else { millis(wait) },
+        "limit": limit,
+        "remaining": level.remaining,
+        "retry_after_ms": millis(limited.unwrap_or_default()),
+        "reset_after_ms": millis(level.reset_after),
+    })
+}
+
+/// A span of µs in ms, as JSON has it.
+pub fn millis(micros: Micros) -> f64 {
+    micros as f64 / 1000.0
+}
+
+/// Returns the message of the JSON parser without the text that it quotes from the body, which may be a credential.
+pub fn without_quoted(said: &str) -> String {
+    match (said.find('"'), said.rfind('"')) {
+        (Some(start), Some(end)) if start < end => {
+            format!("{}\"***\"{}", &said[..start], &said[end + 1..])
+        }
+        _ => said.to_owned(),
+    }
+}
+
+/// The first `Host` that is neither an IP address nor `localhost`. A web page whose name resolves to this address sends it (DNS
+/// rebinding). A request without `Host` comes from no browser.
+pub fn foreign_host(headers: &HeaderMap) -> Option<String> {
+    let is_own = |value: &&HeaderValue| {
+        let Ok(authority) = Authority::try_from(value.as_bytes()) else { return false };
+        let host = authority.host();
+        let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        host.eq_ignore_ascii_case("localhost") || address.unwrap_or(host).parse::<IpAddr>().is_ok()
+    };
+    let foreign = headers.get_all(HOST).iter().find(|value| !is_own(value))?;
+    Some(String::from_utf8_lossy(foreign.as_bytes()).into_owned())
+}

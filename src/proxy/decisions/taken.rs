@@ -1,0 +1,112 @@
+//! Calls about permits that a program has taken: refunds, true costs and concurrency permits. Each reservation is refunded or settled
+//! once, so that no program gets back more than it took.
+
+use super::{
+    Told, bad,
+    calls::{PermitCall, RefundCall, SettleCall, TrueCostSaid},
+    check_number,
+};
+use crate::{
+    algorithm::Grant,
+    answer::Failure,
+    decision,
+    limit::{Reservation, Settled},
+    plan::{KeptReservation, release},
+    proxy::Proxy,
+    store::{Check, Source},
+};
+use serde_json::json;
+
+/// The greatest true cost, as large as a number of JSON that every program reads exactly.
+const MOST_COST: i64 = (1 << 53) - 1;
+
+impl Proxy {
+    /// Refunds all permits of a reservation, once.
+    pub(super) fn refunded(&self, call: RefundCall) -> Result<Told, Failure> {
+        let kept = self.0.plan.kept_reservations.take(&call.reservation, |_| Ok(()))?;
+        let refunded = kept.is_some();
+        if let Some((kept, ())) = kept {
+            kept.refund(&self.0.store);
+        }
+        Ok(Told::Done(json!({ "refunded": refunded })))
+    }
+
+    /// Settles the permits of a reservation for their true cost, once.
+    pub(super) fn settled(&self, call: SettleCall) -> Result<Told, Failure> {
+        let plan = &self.0.plan;
+        check_number(call.limiters.len())?;
+        let judge = |reservation: &Reservation| -> Result<Vec<_>, Failure> {
+            let places = call.limiters.iter().map(|said| self.places(said, reservation));
+            places.collect()
+        };
+        let kept = plan.kept_reservations.take(&call.reservation, judge)?;
+        let Some((KeptReservation { mut reservation, .. }, places)) = kept else {
+            return Ok(Told::Done(json!({ "settled": false, "limiters": [] })));
+        };
+        let mut all = Vec::new();
+        for (said, (limiter, checks)) in call.limiters.iter().zip(places) {
+            let metrics = &plan.limiters[limiter].metrics.settled;
+            let mut changed = Settled::Exact;
+            for check in checks {
+                let Some(settlement) = reservation.settlement(check) else { continue };
+                changed = settlement.settle(said.cost);
+            }
+            let (refunded, owed) = match changed {
+                Settled::Exact => (0, 0),
+                Settled::Refunded(permits) => {
+                    metrics.refunded.increment(permits.unsigned_abs());
+                    (permits, 0)
+                }
+                Settled::Owed(permits) => {
+                    metrics.owed.increment(permits.unsigned_abs());
+                    (0, permits)
+                }
+            };
+            all.push(json!({ "limiter": said.limiter, "refunded": refunded, "owed": owed }));
+        }
+        Ok(Told::Done(json!({ "settled": true, "limiters": all })))
+    }
+
+    /// The index of the limiter of a true cost, and those of its checks in a reservation.
+    fn places(
+        &self,
+        said: &TrueCostSaid,
+        reservation: &Reservation,
+    ) -> Result<(usize, Vec<usize>), Failure> {
+        let (limiter, plan) = self.limiter(&said.limiter)?;
+        if !(0..=MOST_COST).contains(&said.cost) {
+            return Err(bad(format!("`cost` must be between 0 and {MOST_COST}")));
+        }
+        let own = decision::checks(plan, said.key.as_deref(), 1).map_err(bad)?;
+        let is_own = |check: &Check| own.iter().any(|own| own.key == check.key);
+        let checks = reservation.checks().iter().enumerate();
+        let places: Vec<_> = checks.filter(|(_, check)| is_own(check)).map(|(i, _)| i).collect();
+        match places.is_empty() {
+            true => Err(bad(format!(
+                "the reservation has no permits of `{}` with this key",
+                said.limiter
+            ))),
+            false => Ok((limiter, places)),
+        }
+    }
+
+    /// The concurrency permit of a call of `renew` or `release`.
+    fn permit(&self, call: PermitCall) -> Result<(Check, Grant), Failure> {
+        let plan = self.limiter(&call.limiter)?.1;
+        decision::permit(plan, call.key.as_deref(), &call.lease).map_err(bad)
+    }
+
+    /// Extends a concurrency permit by its lease.
+    pub(super) async fn renewed(&self, call: PermitCall) -> Result<Told, Failure> {
+        let (check, grant) = self.permit(call)?;
+        let renewed = self.0.store.renew(Source::Shared, &check, grant).get().await;
+        Ok(Told::Done(json!({ "renewed": renewed.map_err(Failure::Store)? })))
+    }
+
+    /// Ends a concurrency permit.
+    pub(super) fn released(&self, call: PermitCall) -> Result<Told, Failure> {
+        let (check, grant) = self.permit(call)?;
+        release(&self.0.store, Source::Shared, check, grant);
+        Ok(Told::Done(json!({ "released": true })))
+    }
+}
