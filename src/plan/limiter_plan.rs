@@ -2,7 +2,7 @@
 
 use super::{auto_limit::AutoLimit, previous::Previous};
 use crate::{
-    algorithm::{Algorithm, Micros},
+    algorithm::{Algorithm, Micros, auto_rate::nanohertz},
     answer::{Policy, Quota},
     config::{self, Config, Mode, Rate},
     key::StateNames,
@@ -122,6 +122,25 @@ impl LimiterPlan {
             let check = Check { key, cost, overflow, ..*check };
             if self.auto.is_some() { self.renewed(&check, rate) } else { check }
         })
+    }
+
+    /// The checks of `cost` permits at another rate, as a descriptor of Envoy may name it. They have states of their own, so
+    /// that no rate counts what another one granted. `None` for an algorithm whose rate is part of its windows.
+    #[cold]
+    pub(crate) fn checks_at(
+        &self,
+        rate: Rate,
+        filled: Option<&str>,
+        cost: i64,
+    ) -> Option<Vec<Check>> {
+        let filled = format!("{}@{rate}", filled.unwrap_or_default());
+        let per_second = nanohertz(i64::try_from(rate.count).ok()?, micros(rate.period));
+        let Demand { wait, cost: most } = self.demand;
+        let at = |check: Check| {
+            let algorithm = check.algorithm.at_rate(per_second, most)?;
+            Some(Check { algorithm, horizon: algorithm.horizon(wait, most), ..check })
+        };
+        self.checks(Some(&filled), cost).map(at).collect()
     }
 
     /// The check with the rule of the rate with index `i` that holds now.

@@ -3,7 +3,7 @@
 
 use super::LimiterPlan;
 use crate::{
-    config::{self, Charge, Config, Mode},
+    config::{self, Charge, Config, Mode, Rate},
     key::{Parts, Template, TrueCost},
     store::{Check, Checks},
     upstream::headers::Rules,
@@ -188,7 +188,8 @@ impl RoutePolicy {
         Ok(policy.filter(|_| !checks.is_empty()).map(|(_, policy)| (checks.into(), policy)))
     }
 
-    /// Makes the checks of a descriptor of Envoy that is about `hits` requests, as [`Self::checks`] makes those of a request.
+    /// Makes the checks of a descriptor of Envoy that is about `hits` requests, at a `rate` of its own if it names one, as
+    /// [`Self::checks`] makes those of a request.
     ///
     /// # Errors
     ///
@@ -198,7 +199,7 @@ impl RoutePolicy {
         &self,
         limiters: &[LimiterPlan],
         parts: &Parts<'_>,
-        hits: u64,
+        (hits, rate): (u64, Option<Rate>),
     ) -> Result<Option<(Checks, &Self)>, String> {
         let (mut checks, mut zeroes) = (Vec::with_capacity(self.owners.len()), 0);
         if hits == 0 {
@@ -221,7 +222,16 @@ impl RoutePolicy {
             }
             let template = self.key.as_ref().or(plan.limiter.key.as_ref());
             let filled = template.map(|template| template.fill(parts));
-            checks.extend(plan.checks(filled.as_deref(), cost));
+            let filled = filled.as_deref();
+            match rate.filter(|_| !plan.limiter.rates.is_empty()) {
+                None => checks.extend(plan.checks(filled, cost)),
+                Some(rate) => checks.extend(plan.checks_at(rate, filled, cost).ok_or_else(|| {
+                    format!(
+                        "`{name}` cannot be asked at another rate, as `limit` of the descriptor says; a token_bucket, a \
+                         leaky_bucket and a sliding_window can"
+                    )
+                })?),
+            }
         }
         let policy = match zeroes {
             0 => Some(self),

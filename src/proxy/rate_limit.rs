@@ -151,7 +151,14 @@ impl Proxy {
             template: None,
             descriptor: Some(Descriptor(&pairs)),
         };
-        let checks = policy.descriptor_checks(&plan.limiters, &parts, hits);
+        let rate = match &descriptor.limit {
+            None => None,
+            Some(own) => Some(own.rate().ok_or(Failure::BadRequest(
+                "`limit` of a descriptor is no rate in a second, minute, hour or day".into(),
+            ))?),
+        };
+        let own_quota = |quota| rate.map_or(quota, Quota::Rate);
+        let checks = policy.descriptor_checks(&plan.limiters, &parts, (hits, rate));
         let checks = checks.map_err(|why| Failure::BadRequest(why.into()))?;
         let Some((checks, policy)) = checks else {
             let code = RateLimitCode::Ok.into();
@@ -166,13 +173,19 @@ impl Proxy {
         record.waited();
         match paced {
             Ok((reservation, ())) => {
-                let (limiter, rate) = policy.owner(reservation.bound_by);
-                let (level, policy) = (reservation.level, plan.limiters[limiter].policy(rate));
+                let (limiter, place) = policy.owner(reservation.bound_by);
+                let (level, mut policy) = (reservation.level, plan.limiters[limiter].policy(place));
+                policy.quota = own_quota(policy.quota);
                 let until = limit::duration(level.reset_after);
                 let status = status(RateLimitCode::Ok, Some(&policy), level.remaining, until);
                 Ok(Decided { status, reservation: Some(reservation), refusal: None })
             }
-            Err(failure) => {
+            Err(mut failure) => {
+                if let Failure::Limited { policy, .. } | Failure::Throttled { policy, .. } =
+                    &mut failure
+                {
+                    policy.quota = own_quota(policy.quota);
+                }
                 let response = record.refusal(&failure, false);
                 if response.status() != StatusCode::TOO_MANY_REQUESTS {
                     return Err(failure);

@@ -2,10 +2,11 @@
 
     envoy_rate_limit.py ADDRESS TIMEOUT COUNT [HITS] KEY=VALUE ...
 
-Sends COUNT calls at once, each with one descriptor of these pairs, and prints a line of JSON for each answer.
+Sends COUNT calls at once, each with one descriptor of these pairs (with an override of LIMIT requests a minute), and prints a line of JSON for each answer.
 """
 
 import json
+import os
 import sys
 import time
 
@@ -15,12 +16,14 @@ from protobuf import field, fields
 ADDRESS, TIMEOUT, COUNT = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
 HITS = int(sys.argv[4])
 PAIRS = [pair.split("=", 1) for pair in sys.argv[5:]]
+LIMIT = os.environ.get("LIMIT")
 METHOD = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 
 
 def question():
     entries = b"".join(field(1, field(1, k.encode()) + field(2, v.encode())) for k, v in PAIRS)
-    return field(1, b"domain") + field(2, entries) + field(3, HITS)
+    limit = b"" if LIMIT is None else field(2, field(1, int(LIMIT)) + field(2, 2))
+    return field(1, b"domain") + field(2, entries + limit) + field(3, HITS)
 
 
 channel = grpc.insecure_channel(ADDRESS)

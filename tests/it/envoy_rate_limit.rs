@@ -70,6 +70,31 @@ async fn a_grpc_client_gets_the_slots_of_its_descriptors() {
     assert!(over["error"].is_string(), "{over}");
 }
 
+/// An override replaces the rate, and has a state of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_of_a_descriptor_replaces_the_rate() {
+    let gateway = Gateway::start(CONFIG).await;
+    let address = service_address(&gateway, "envoy_rate_limit");
+    let ask = async |limit: &'static str| {
+        let mut command = client(address, "20", "4", "1");
+        let output = command.arg("shop=acme").env("LIMIT", limit).output().await.expect("Python");
+        let text = String::from_utf8(output.stdout).expect("text");
+        let all = text.lines().map(|line| serde_json::from_str(line).expect("JSON"));
+        all.collect::<Vec<Value>>()
+    };
+    for (limit, count) in [("6", 6), ("3", 3)] {
+        let all = ask(limit).await;
+        let refused: Vec<_> = all.iter().filter(|answer| answer["code"] == 2).collect();
+        // The burst of the limiter stays.
+        assert_eq!(refused.len(), 2, "{all:?}");
+        assert_eq!(refused[0]["limit"], serde_json::json!([count, 2, "shop"]));
+        let reset = refused[0]["reset"].as_f64().expect("a number");
+        assert!(reset <= 60.0 / f64::from(count), "{all:?}");
+    }
+    let none = ask("0").await;
+    assert!(none[0]["error"].is_string(), "{none:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_ends_returns_its_slot_and_its_deadline_bounds_the_wait() {
     let gateway = Gateway::start(CONFIG).await;

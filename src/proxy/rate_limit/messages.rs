@@ -21,6 +21,9 @@ pub(super) struct RateLimitRequest {
 pub(super) struct RateLimitDescriptor {
     #[prost(message, repeated, tag = "1")]
     pub(super) entries: Vec<DescriptorEntry>,
+    /// A rate in place of the configured one.
+    #[prost(message, optional, tag = "2")]
+    pub(super) limit: Option<LimitOverride>,
     /// How many requests this descriptor is about, 0 included; those of the question without it.
     #[prost(message, optional, tag = "3")]
     pub(super) hits_addend: Option<UInt64Value>,
@@ -33,6 +36,15 @@ pub(super) struct DescriptorEntry {
     pub(super) key: String,
     #[prost(string, tag = "2")]
     pub(super) value: String,
+}
+
+/// `envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.RateLimitOverride`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct LimitOverride {
+    #[prost(uint32, tag = "1")]
+    pub(super) requests_per_unit: u32,
+    #[prost(int32, tag = "2")]
+    pub(super) unit: i32,
 }
 
 /// `google.protobuf.UInt64Value`.
@@ -98,6 +110,23 @@ pub(super) struct ProtoDuration {
     nanos: i32,
 }
 
+// === impl LimitOverride ===
+
+impl LimitOverride {
+    /// The rate; `None` if it is 0, or in a month or a year, whose lengths differ.
+    pub(super) fn rate(&self) -> Option<Rate> {
+        let period = match self.unit {
+            1 => 1,
+            2 => 60,
+            3 => 3_600,
+            4 => 86_400,
+            _ => return None,
+        };
+        let (count, period) = (self.requests_per_unit.into(), Duration::from_secs(period));
+        (count > 0).then_some(Rate { count, period })
+    }
+}
+
 // === impl CurrentLimit ===
 
 impl CurrentLimit {
@@ -142,7 +171,10 @@ mod tests {
         let asked: RateLimitRequest = decode(&body).expect("a question");
         let entry = DescriptorEntry { key: "a".into(), value: "b".into() };
         let hits_addend = Some(UInt64Value { value: 3 });
-        let descriptors = vec![RateLimitDescriptor { entries: vec![entry], hits_addend }];
+        let limit = Some(LimitOverride { requests_per_unit: 5, unit: 1 });
+        let rate = limit.as_ref().and_then(LimitOverride::rate);
+        assert_eq!(rate, Some(Rate { count: 5, period: Duration::from_secs(1) }));
+        let descriptors = vec![RateLimitDescriptor { entries: vec![entry], limit, hits_addend }];
         assert_eq!(asked, RateLimitRequest { descriptors, hits_addend: 2 });
         body.push(0);
         assert_eq!(decode::<RateLimitRequest>(&body), None, "bytes after the message");
