@@ -69,8 +69,7 @@ async fn a_body_of_the_program_reaches_the_upstream_whole() {
 async fn the_limit_of_open_files_is_the_programs_own() {
     let before = getrlimit(Resource::Nofile);
     let lower = before.maximum.map(|most| most - 1);
-    setrlimit(Resource::Nofile, Rlimit { current: lower, ..before.clone() })
-        .expect("a lower limit");
+    setrlimit(Resource::Nofile, Rlimit { current: lower, ..before }).expect("a lower limit");
     proxy(&Upstream::ok().await).await;
     let after = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, before).expect("the limit as it was");
