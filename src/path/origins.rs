@@ -132,7 +132,7 @@ impl Paths {
     /// Whether all readings of the path together cost little. Each reading is one more look-up, so a client could otherwise
     /// make one request as expensive as thousands.
     pub fn is_legible(&self, path: &str) -> bool {
-        const MOST: usize = 8 << 10;
+        const MOST: usize = 32 << 10;
         const MOST_DIFFERENCES: u32 = 6;
         if look(path.as_bytes()) != Look::Odd {
             return true;
