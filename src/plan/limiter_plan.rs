@@ -76,6 +76,7 @@ impl LimiterPlan {
                 on_loss: limiter.on_loss,
                 overflow,
                 on_failure: limiter.without_store(rate),
+                turn: None,
             }
         });
         let checks = checks.collect();

@@ -14,6 +14,7 @@ mod note;
 mod openings;
 mod pauses;
 mod scan;
+mod turn;
 #[cfg(feature = "redis")]
 pub mod redis;
 
@@ -28,6 +29,7 @@ pub use pauses::{
     WaitingCount,
 };
 pub use scan::{ScanPlace, ScanStep};
+pub use turn::{TenantLevel, Turn};
 
 use crate::algorithm::{
     Algorithm, Grant, Level, Micros,
@@ -197,6 +199,14 @@ pub trait StoreAdmin: Store {
     ///
     /// [`StoreError`] when the store gave no answer.
     fn scan(&self, prefix: Arc<str>, place: ScanPlace) -> BoxFuture<Result<ScanStep, StoreError>>;
+
+    /// Reads which tenants wait for a limiter that shares its slots fairly, those with the most waiting requests first, and
+    /// what each was granted. Empty for a limiter whose checks have no [`Turn`].
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when the store gave no answer.
+    fn tenants(&self, check: &Check) -> Answer<Vec<TenantLevel>>;
 
     /// The share by which this gateway decides `check` while the store is away. `None` while the store decides, and for a
     /// limiter with another policy.

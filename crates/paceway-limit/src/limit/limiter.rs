@@ -332,6 +332,7 @@ impl Planned {
             // A store in memory that is full of keys counts further ones together.
             overflow: key.map(|_| self.names.of(Some("#overflow")).into()),
             on_failure: self.on_failure,
+            turn: None,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The limiters of one request as a store sees them: key, rule, cost, and the policy for an outage.
 
+use super::Turn;
 use crate::algorithm::{Algorithm, DataLoss, Micros};
 use memchr::memchr;
 use std::sync::Arc;
@@ -24,6 +25,8 @@ pub struct Check {
     pub overflow: Option<Arc<str>>,
     /// The policy that applies when the store gives no decision.
     pub on_failure: OnFailure,
+    /// How the request takes its turn among those that wait for this limiter; `None`: first come, first served.
+    pub turn: Option<Turn>,
 }
 
 /// A request's limiters: at least one, and no key twice. They are made once, when a configuration is loaded.
@@ -96,6 +99,7 @@ impl Check {
             on_loss: OnLoss::Close,
             overflow: None,
             on_failure,
+            turn: None,
         }
     }
 
@@ -121,6 +125,13 @@ impl Check {
     #[must_use]
     pub fn with_on_failure(self, on_failure: OnFailure) -> Self {
         Self { on_failure, ..self }
+    }
+
+    /// Sets how the request takes its turn among those that wait for this limiter, first come, first served unless this is
+    /// called.
+    #[must_use]
+    pub fn with_turn(self, turn: Turn) -> Self {
+        Self { turn: Some(turn), ..self }
     }
 
     /// The loss at the instant `at` as this limiter sees it; `None` if it trusts the store.

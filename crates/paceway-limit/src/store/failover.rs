@@ -16,7 +16,7 @@ pub use process::Process;
 
 use super::{
     Answer, BoxFuture, Check, Checks, Decision, Note, NoteChange, OnFailure, Pause, Pauses,
-    ScanPlace, ScanStep, Share, Source, Store, StoreAdmin, StoreError,
+    ScanPlace, ScanStep, Share, Source, Store, StoreAdmin, StoreError, TenantLevel,
     batch::{Batched, Script, StoreMetrics},
     calls::Calls,
     health::Member,
@@ -258,6 +258,10 @@ impl StoreAdmin for Failover {
             true => Box::pin(std::future::ready(Err(StoreError::NotConnected))),
             false => self.script.scan(prefix, place),
         }
+    }
+
+    fn tenants(&self, check: &Check) -> Answer<Vec<TenantLevel>> {
+        self.store.tenants(check)
     }
 
     fn flush(&self) -> BoxFuture<()> {

@@ -8,8 +8,8 @@ use crate::{
     algorithm::{Grant, Level, Micros, concurrency::Ticket, reserve},
     store::{
         Answer, BoxFuture, Check, Checks, Decision, Entry, Note, NoteChange, Pause, Pauses, Reply,
-        ScanPlace, ScanStep, Source, Store, StoreAdmin, StoreError, calls::Calls, health::Member,
-        settlement,
+        ScanPlace, ScanStep, Source, Store, StoreAdmin, StoreError, TenantLevel, calls::Calls,
+        health::Member, settlement,
     },
 };
 use ahash::RandomState;
@@ -165,6 +165,10 @@ impl StoreAdmin for Batched {
 
     fn scan(&self, prefix: Arc<str>, place: ScanPlace) -> BoxFuture<Result<ScanStep, StoreError>> {
         self.backend.script.scan(prefix, place)
+    }
+
+    fn tenants(&self, _check: &Check) -> Answer<Vec<TenantLevel>> {
+        Answer::Ready(Ok(Vec::new()))
     }
 
     fn flush(&self) -> BoxFuture<()> {

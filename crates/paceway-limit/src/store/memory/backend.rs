@@ -5,7 +5,7 @@ use crate::{
     algorithm::{Grant, Level, Micros, concurrency::Ticket, reserve},
     store::{
         Answer, BoxFuture, Check, Checks, Decision, Entry, Note, NoteChange, Pause, Pauses, Reply,
-        ScanPlace, ScanStep, Source, Store, StoreAdmin, StoreError,
+        ScanPlace, ScanStep, Source, Store, StoreAdmin, StoreError, TenantLevel,
         batch::{Script, releases},
         calls::Calls,
         settlement,
@@ -79,6 +79,10 @@ impl StoreAdmin for MemoryStore {
 
     fn scan(&self, prefix: Arc<str>, place: ScanPlace) -> BoxFuture<Result<ScanStep, StoreError>> {
         Script::scan(self, prefix, place)
+    }
+
+    fn tenants(&self, _check: &Check) -> Answer<Vec<TenantLevel>> {
+        Answer::Ready(Ok(Vec::new()))
     }
 
     fn flush(&self) -> BoxFuture<()> {
