@@ -9,7 +9,7 @@ use crate::{
 };
 use metrics::Gauge;
 use paceway::{
-    algorithm::{Grant, Level, concurrency::Ticket, reserve::Part},
+    algorithm::{Grant, Level, concurrency::Ticket, fair::Place, reserve::Part},
     limit::{self, Callee, Caller, Reservation, Waiter},
     store::{
         Answer, Check, Checks, Decision, Pause, Pauses, Source, Store, StoreError,
@@ -314,6 +314,10 @@ impl Callee for Awake<'_> {
 impl Store for Unpaused {
     fn reserve(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision> {
         self.store.reserve(checks, budget, ticket)
+    }
+
+    fn confirm(&self, checks: &Checks, place: Place) -> Answer<Decision> {
+        self.store.confirm(checks, place)
     }
 
     fn refund(&self, source: Source, checks: &Checks, parts: &[Part]) {

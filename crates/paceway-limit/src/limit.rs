@@ -16,6 +16,7 @@ mod reservation;
 mod rule;
 pub mod service;
 mod settlement;
+mod turn;
 mod waiter;
 
 pub use acquired::Acquired;

@@ -34,6 +34,7 @@ pub use turn::{TenantLevel, Turn};
 use crate::algorithm::{
     Algorithm, Grant, Level, Micros,
     concurrency::{Queued, Ticket},
+    fair::Place,
     reserve,
 };
 use calls::Calls;
@@ -111,6 +112,14 @@ pub trait Store: Send + Sync + fmt::Debug {
     ///
     /// [`StoreError`] when the store gives no decision and a limiter says [`OnFailure::Reject`].
     fn reserve(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision>;
+
+    /// Decides whether a request that waits for its turn, and whose slot comes, is sent or yields its slot to another one. A
+    /// decision that is not admitted says that the request does not wait any more, because the store has lost its queue.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when the store gave no answer. Then the request may have been sent or have another slot.
+    fn confirm(&self, checks: &Checks, place: Place) -> Answer<Decision>;
 
     /// Returns the grants of a decision by `source` that were not used. It never waits; a grant that the store does not
     /// receive counts as spent.

@@ -2,10 +2,13 @@
 //! limiter decides which slots there are.
 //!
 //! [`Turns`] has the order: by priority, by the weights of tenants, and first come, first served within a tenant. [`Queue`]
-//! has the waiting requests with their slots and deadlines, and changes which request has which slot.
+//! has the waiting requests with their slots and deadlines, and changes which request has which slot. [`Place`] names a
+//! waiting request where a grant names permits.
 
+mod place;
 pub mod queue;
 pub mod turns;
 
+pub use place::Place;
 pub use queue::Queue;
 pub use turns::{Claim, Priority, Turns};

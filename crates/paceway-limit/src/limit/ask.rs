@@ -33,7 +33,8 @@ pub async fn ask(
     checks: &Checks,
     budget: Duration,
 ) -> Result<Admission, StoreError> {
-    let ticket = checks.iter().any(Check::is_lease).then(|| store.calls().ticket());
+    let needs = |check: &Check| check.is_lease() || check.turn.is_some();
+    let ticket = checks.iter().any(needs).then(|| store.calls().ticket());
     ask_as(store, checks, budget, ticket).await
 }
 

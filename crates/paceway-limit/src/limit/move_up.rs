@@ -3,7 +3,10 @@
 
 use super::{Admission, Reservation, ask::ask};
 use crate::{
-    algorithm::reserve::{Part, Parts},
+    algorithm::{
+        fair::Place,
+        reserve::{Part, Parts},
+    },
     store::{Check, Checks, LEAST_GAIN, Opening, Source},
 };
 use smallvec::SmallVec;
@@ -21,7 +24,9 @@ impl Reservation {
     /// Resolves shortly before a slot that has become free and comes earlier than this one. Never from `lead` before the
     /// instant on, when the call makes its callee ready.
     pub async fn near_opening(&self, lead: Duration) -> Opening {
-        let is_movable = self.source != Source::None && self.bound().enforce;
+        // The store itself moves the calls that take turns.
+        let takes_turns = self.is_confirmed || self.place().is_some();
+        let is_movable = self.source != Source::None && self.bound().enforce && !takes_turns;
         if is_movable && self.wait > lead + LEAST_GAIN {
             let openings = self.store.pauses().openings();
             let place = openings.enter(&self.bound().key, self.at);
@@ -109,8 +114,9 @@ impl Reservation {
 
     /// Offers the slot of refunded `parts` to the calls that wait for later ones.
     pub(super) fn offer(&self, parts: &[Part]) {
-        let rates =
-            |(check, part): &(&Check, &Part)| check.enforce && !check.is_lease() && part.at >= 0;
+        let rates = |(check, part): &(&Check, &Part)| {
+            check.enforce && !check.is_lease() && part.at >= 0 && Place::of(part.grant).is_none()
+        };
         for (check, _) in self.checks.iter().zip(parts).filter(rates) {
             self.store.pauses().openings().opened(&check.key, Opening::new(self.at));
         }

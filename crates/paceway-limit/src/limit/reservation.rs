@@ -44,6 +44,8 @@ pub struct Reservation {
     /// The level of the limiter of `bound_by` after the grant.
     pub level: Level,
     pub(super) spent: bool,
+    /// The store has confirmed its slot, or given it another one, because it takes turns with other calls.
+    pub(super) is_confirmed: bool,
     /// Holds the concurrency permits, by this number.
     pub(super) ticket: Option<Callable>,
     renewals: Vec<AbortHandle>,
@@ -74,6 +76,7 @@ impl Reservation {
             known,
             level: decision.level,
             spent: false,
+            is_confirmed: false,
             ticket,
             renewals: Vec::new(),
             held: None,

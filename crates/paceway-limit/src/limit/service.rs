@@ -3,7 +3,8 @@
 //! A connection must be ready before its permits are spent: a connection that takes 300 ms to make would otherwise send
 //! the call 300 ms after its instant, together with later ones. So [`pace`] asks for permits first, waits until shortly
 //! before their instant, lets the [`Callee`] make ready what the call needs, and waits for the instant itself. A call that is
-//! late by then, or whose concurrency permits other calls hold, asks again. Dropping the future refunds everything.
+//! late by then, or whose concurrency permits other calls hold, asks again. At a limiter that shares its slots fairly, a call
+//! confirms its slot before it makes anything ready, because it may have to yield it. Dropping the future refunds everything.
 
 use super::{
     Reservation, Waiter,
@@ -151,6 +152,8 @@ enum Woken<R> {
     Slowed,
     /// A slot before the instant has become free, and is near.
     NearOpening(Opening),
+    /// The slot has to be confirmed, or the store says that it is another one.
+    Turn,
 }
 
 /// Takes the permits of `checks`, makes the callee ready, and returns both at the instant of the reservation. The permits
@@ -208,6 +211,7 @@ async fn wait<C: Caller, M: Callee<Error = C::Error>>(
                     biased;
                     covering = reservation.until_paused() => Woken::Paused(covering),
                     ready = ready_at(&reservation, callee) => Woken::Ready(ready?),
+                    () = reservation.turn_comes() => Woken::Turn,
                     opening = reservation.near_opening(lead) => Woken::NearOpening(opening),
                     error = caller.interrupted(reservation.at) => return Err(error),
                     () = caller.slowed(&reservation) => Woken::Slowed,
@@ -219,6 +223,17 @@ async fn wait<C: Caller, M: Callee<Error = C::Error>>(
                         }
                         admission = Admission::Granted(reservation);
                         continue;
+                    }
+                    Woken::Turn => {
+                        let was = reservation.at;
+                        if Box::pin(reservation.confirm()).await {
+                            if reservation.at < was {
+                                caller.moved(&reservation);
+                            }
+                            admission = Admission::Granted(reservation);
+                            continue;
+                        }
+                        Box::pin(reservation.ask_again(caller.renewed(), caller.left())).await
                     }
                     Woken::Slowed => {
                         let renewed = caller.renewed();
@@ -288,6 +303,10 @@ async fn ready_at<M: Callee>(
     reservation: &Reservation,
     callee: &mut M,
 ) -> Result<M::Ready, M::Error> {
+    if reservation.place().is_some() {
+        // Another call may have its slot by then.
+        return pending().await;
+    }
     // How long it takes is known best when a call has just been made.
     reservation.wait_until(MOST_LEAD).await;
     reservation.wait_until(callee.lead()).await;

@@ -1,7 +1,7 @@
-//! The steps that a store executes in one call, and its reply to each. Every backend executes the same seven steps.
+//! The steps that a store executes in one call, and its reply to each. Every backend executes the same ten steps.
 
-use super::{Check, Checks, Decision, StoreError};
-use crate::algorithm::{Grant, Level, Micros, concurrency::Ticket};
+use super::{Check, Checks, Decision, StoreError, TenantLevel};
+use crate::algorithm::{Grant, Level, Micros, concurrency::Ticket, fair::Place};
 
 /// One step of a call to the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,6 +54,26 @@ pub enum Entry {
         /// The permits that may be left, at least 0.
         remaining: i64,
     },
+    /// Decides whether a request that waits for its turn is sent in its slot or yields it, when the slot comes. Long before
+    /// the slot it only says that the request still waits.
+    Confirm {
+        /// The limiters of the request, as in its [`Entry::Reserve`].
+        checks: Checks,
+        /// The place in the queue.
+        place: Place,
+    },
+    /// Removes a request that waits for its turn from the queue, and gives its slot to another one.
+    Leave {
+        /// The limiters of the request, as in its [`Entry::Reserve`].
+        checks: Checks,
+        /// The place in the queue.
+        place: Place,
+    },
+    /// Reads which tenants wait for a limiter.
+    Tenants {
+        /// The limiter.
+        check: Check,
+    },
 }
 
 /// A pause of limiters, which an upstream has asked for.
@@ -76,6 +96,8 @@ pub enum Reply {
     HandedOver,
     /// The level that an [`Entry::Look`], [`Entry::Pause`] or [`Entry::Lower`] read.
     Level(Level),
+    /// The tenants that an [`Entry::Tenants`] read.
+    Tenants(Vec<TenantLevel>),
     /// This step failed alone; the others of its call did not.
     Failed(StoreError),
 }
@@ -83,16 +105,20 @@ pub enum Reply {
 // === impl Entry ===
 
 impl Entry {
-    /// The limiters that the step concerns: all of the request for [`Self::Reserve`], otherwise one.
+    /// The limiters that the step concerns: all of the request for [`Self::Reserve`],
+    /// [`Self::Confirm`] and [`Self::Leave`], otherwise one.
     pub fn checks(&self) -> &[Check] {
         match self {
-            Self::Reserve { checks, .. } => checks,
+            Self::Reserve { checks, .. }
+            | Self::Confirm { checks, .. }
+            | Self::Leave { checks, .. } => checks,
             Self::Refund { check, .. }
             | Self::Renew { check, .. }
             | Self::Forget { check }
             | Self::Look { check }
             | Self::Pause { check, .. }
-            | Self::Lower { check, .. } => std::slice::from_ref(check),
+            | Self::Lower { check, .. }
+            | Self::Tenants { check } => std::slice::from_ref(check),
         }
     }
 }
@@ -114,7 +140,11 @@ impl Reply {
     pub fn error(&self) -> Option<&StoreError> {
         match self {
             Self::Failed(error) => Some(error),
-            Self::Decision(_) | Self::Done(_) | Self::HandedOver | Self::Level(_) => None,
+            Self::Decision(_)
+            | Self::Done(_)
+            | Self::HandedOver
+            | Self::Level(_)
+            | Self::Tenants(_) => None,
         }
     }
 }

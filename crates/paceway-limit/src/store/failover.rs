@@ -22,7 +22,7 @@ use super::{
     health::Member,
     settlement,
 };
-use crate::algorithm::{Grant, Level, Micros, concurrency::Ticket, reserve::Part};
+use crate::algorithm::{Grant, Level, Micros, concurrency::Ticket, fair::Place, reserve::Part};
 use local::IsBack;
 use std::{fmt, sync::Arc, time::Duration};
 use tokio::{sync::watch, time::Instant};
@@ -128,6 +128,13 @@ impl Store for Failover {
                 Ok(decision) => Answer::Ready(Ok(passed(checks, decision, held))),
                 Err(IsBack) => self.ask(checks, budget, ticket),
             },
+        }
+    }
+
+    fn confirm(&self, checks: &Checks, place: Place) -> Answer<Decision> {
+        match self.is_away() {
+            true => Answer::Ready(Err(StoreError::NotConnected)),
+            false => self.store.confirm(checks, place),
         }
     }
 
@@ -261,7 +268,10 @@ impl StoreAdmin for Failover {
     }
 
     fn tenants(&self, check: &Check) -> Answer<Vec<TenantLevel>> {
-        self.store.tenants(check)
+        match self.is_away() {
+            true => Answer::Ready(Err(StoreError::NotConnected)),
+            false => self.store.tenants(check),
+        }
     }
 
     fn flush(&self) -> BoxFuture<()> {

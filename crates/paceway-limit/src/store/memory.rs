@@ -9,8 +9,11 @@ mod pages;
 mod scan;
 mod shard;
 mod stored_state;
+mod turns;
 
-use super::{Check, Checks, Decision, Entry, Pauses, Reply, calls::Calls, hash_tag};
+use super::{
+    Check, Checks, Decision, Entry, Pauses, Reply, calls::Calls, hash_tag, turn::of_queue,
+};
 use crate::algorithm::{
     DataLoss, Level, Micros, Open,
     concurrency::Ticket,
@@ -155,6 +158,11 @@ impl MemoryStore {
                 Entry::Lower { check, remaining } => {
                     Reply::Level(self.lower_at(now, check, *remaining))
                 }
+                Entry::Confirm { checks, place } => {
+                    Reply::Decision(self.confirm_at(now, checks, *place))
+                }
+                Entry::Leave { checks, place } => Reply::Done(self.leave_at(now, checks, *place)),
+                Entry::Tenants { check } => Reply::Tenants(self.tenants_of(check)),
             })
             .collect()
     }
@@ -166,6 +174,11 @@ impl MemoryStore {
         budget: Micros,
         ticket: Option<Ticket>,
     ) -> Decision {
+        if let Some(ticket) = ticket
+            && let Some(q) = of_queue(checks)
+        {
+            return self.decide_in_turn(now, checks, q, budget, ticket);
+        }
         let mut shard = self.shard(&checks[0].key).lock();
         if let [check] = &checks[..] {
             // Most requests have one limiter.

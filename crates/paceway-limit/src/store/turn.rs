@@ -1,8 +1,13 @@
 //! The turn of a request at a limiter that shares its slots fairly: the tenant that it belongs to, and what operators see
 //! of each tenant. It decides nothing: `algorithm/fair` does.
 
-use crate::algorithm::fair::{Priority, turns::MAX_WEIGHT};
-use std::sync::Arc;
+use super::{Check, Decision, Source};
+use crate::algorithm::{
+    Grant, Level, Micros,
+    fair::{Place, Priority, turns::MAX_WEIGHT},
+    reserve::{Part, Parts},
+};
+use std::{cmp::Reverse, sync::Arc};
 
 /// How a request takes its turn among those that wait for the same limiter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,7 +20,7 @@ pub struct Turn {
     pub priority: Priority,
 }
 
-/// What one tenant has of a limiter's slots.
+/// A tenant of a limiter that shares its slots fairly, with its waiting requests and its grants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TenantLevel {
     /// The tenant, such as the value of `x-team`; empty for all tenants together beyond the first
@@ -47,5 +52,69 @@ impl Turn {
             false => tenant,
         };
         Self { tenant, weight: weight.clamp(1, MAX_WEIGHT), priority }
+    }
+}
+
+// === impl TenantLevel ===
+
+impl TenantLevel {
+    /// Sorts tenants: those with the most waiting requests first.
+    pub(super) fn sort(tenants: &mut [Self]) {
+        tenants.sort_by(|a, b| {
+            let key = |it: &Self| (Reverse(it.waiting), it.priority);
+            key(a).cmp(&key(b)).then_with(|| a.tenant.cmp(&b.tenant))
+        });
+    }
+}
+
+/// Whether a check is one whose permits a waiting request exchanges: it enforces a rate.
+pub(super) fn is_rate(check: &Check) -> bool {
+    check.enforce && !check.is_lease()
+}
+
+/// The index of the check in whose queue the request waits: the first that enforces a rate and has a turn.
+pub(super) fn of_queue(checks: &[Check]) -> Option<usize> {
+    checks.iter().position(|check| check.turn.is_some() && is_rate(check))
+}
+
+/// The costs and keys of the other limiters whose permits the request exchanges.
+pub(super) fn others(checks: &[Check], q: usize) -> impl Iterator<Item = (i64, &str)> {
+    let others = checks.iter().enumerate().filter(move |(i, check)| *i != q && is_rate(check));
+    others.map(|(_, check)| (check.cost, &*check.key))
+}
+
+// === impl Decision ===
+
+impl Decision {
+    /// The answer to a request that does not wait for its turn any more at the limiter of check `q`.
+    pub(super) fn gone(q: usize, level: Level) -> Self {
+        Self {
+            admitted: false,
+            wait: 0,
+            retry_after: 0,
+            bound_by: q,
+            level,
+            parts: Parts::default(),
+            queued: None,
+            source: Source::Shared,
+        }
+    }
+
+    /// Makes it the answer to a request that waits for its turn for `wait` µs, at this place.
+    pub(super) fn waits(&mut self, checks: &[Check], q: usize, wait: Micros, place: Place) {
+        (self.admitted, self.wait) = (true, wait);
+        self.parts = checks.iter().map(|_| Part::NOTHING).collect();
+        self.parts[q] = Part { at: wait, grant: place.grant() };
+    }
+
+    /// Makes it the answer to a request that is sent in `wait` µs, with these permits.
+    pub(super) fn is_sent(&mut self, checks: &[Check], wait: Micros, grants: &[Grant]) {
+        (self.admitted, self.wait) = (true, wait);
+        let mut grants = grants.iter();
+        let mut part = |check: &Check| match is_rate(check).then(|| grants.next()).flatten() {
+            Some(grant) => Part { at: wait, grant: *grant },
+            None => Part::NOTHING,
+        };
+        self.parts = checks.iter().map(|check| part(check)).collect();
     }
 }

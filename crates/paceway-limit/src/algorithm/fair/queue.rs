@@ -1,95 +1,128 @@
-//! The requests that wait for one limiter, each with a slot of its own. The rule of the limiter gave these slots; the queue
-//! only changes which request has which.
+//! The requests that wait for one limiter, each with a slot of its own, and which of them takes which slot.
 //!
-//! The slot of a request is a promise: it comes before the request's deadline, and every exchange keeps that true. A
-//! request asks once more when its slot comes ([`Queue::confirm`]). If it is another one's turn, that one takes the slot,
-//! and the first gets the slot of the other or an earlier one. Both are operations of the rule (refunds and reservations),
-//! tried on a copy of its state, so no exchange can exceed a limit, whatever the rule and the costs are.
+//! The rule gives a slot to each request that is admitted, as it does without fair sharing. The queue only lets requests
+//! exchange slots, whole: no permit is taken or refunded by an exchange, so none can exceed a limit. Requests exchange slots
+//! if they are *alike*: they ask the same limiters for the same costs.
 //!
-//! A request that cannot be moved as far makes others move: the one with the latest deadline among those whose slots come
-//! before its own deadline takes the later slot, and so on. For requests of one permit that finds an assignment if there is
-//! one: if it finds none, the slots up to that instant are taken by requests that all have to be served until then (Hall).
+//! Each slot comes before the deadline of the request that has it: the promise, which every exchange keeps. A request
+//! confirms shortly before its slot ([`Queue::confirm`]). If it is the turn of another request, the two exchange their slots,
+//! and the other one is notified. If the first has no time left for the slot of the other, a third request with a later
+//! deadline takes that one instead, and so on ([`Queue::chain`]). The same step finds a slot for a newcomer whose own slot
+//! would come too late. For requests that are alike it finds an assignment if there is one, within its bounds: if it finds
+//! none, the slots up to that instant belong to requests that all have to be served until then (Hall).
 
-use super::{Claim, Turns};
-use crate::algorithm::{Grant, MAX_BUDGET, Micros, Open};
+use super::{Claim, Priority, Turns};
+use crate::algorithm::{Grant, Micros};
 use smallvec::SmallVec;
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 /// The requests that wait for one limiter. Further ones are refused.
 pub const MAX_WAITING: usize = 10_000;
+/// A request is sent or yields its slot when it confirms at most so many µs before the slot: 50 ms. The request that gets the
+/// slot learns it from a message, which takes some ms.
+pub const AHEAD: Micros = 50_000;
+/// A gateway whose requests wait says so at least once in this time, in µs: 10 s. After that its requests count as gone when
+/// their turn comes, and others get their slots.
+pub const LEASE: Micros = 10_000_000;
+/// A request whose slot has passed by so many µs is forgotten: 1 s.
+pub const OVERDUE: Micros = 1_000_000;
 /// The requests that one exchange moves. A request that needs more of them to move keeps its slot, or is refused.
 const MOST_MOVED: usize = 16;
-/// The requests that are looked at for one that can make room.
+/// The requests that are looked at for one that can make room, or take a slot over.
 const LOOKS: usize = 128;
+/// The tenants that are looked at for a request whose turn it is. The first of them may wait for other limiters, too.
+const TENANTS: usize = 8;
+/// The requests that one step finds gone.
+const GONE: usize = 16;
 
 /// The requests that wait for one limiter.
 #[derive(Debug, Clone, Default)]
 pub struct Queue {
     turns: Turns,
-    waiting: BTreeMap<u64, Slot>,
+    waiting: BTreeMap<u64, Waiting>,
     /// The same requests in the order of their slots.
     slots: BTreeSet<(Micros, u64)>,
+    /// The gateways with waiting requests: when its last request came, and how many of its requests wait.
+    gateways: BTreeMap<i64, (Micros, i64)>,
+    /// The number of the last request.
+    last: u64,
 }
 
-/// The promise to a request that waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Slot {
-    /// The instant at which the request may be sent.
-    pub at: Micros,
-    /// The latest such instant.
-    pub deadline: Micros,
-    /// The permits.
-    pub grant: Grant,
-    cost: i64,
-}
-
-/// The answer to a request that comes.
+/// A slot: permits of each limiter of a request at one instant.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Asked {
-    /// It is sent at once. It never waited.
-    Granted(Grant),
-    /// It waits for its slot. Others may have other slots now.
-    Waits(Moved),
-    /// No order of the waiting requests leaves a slot for it. Alone it would have one so many µs later.
-    Refused(Micros),
+pub struct Slot {
+    /// The instant at which the request may be sent, on the store's clock.
+    pub at: Micros,
+    /// The permits, in the order of the request's enforcing limiters of rates.
+    pub grants: Grants,
 }
 
-/// The answer to a request whose slot comes.
+/// The permits of a slot.
+pub type Grants = SmallVec<[Grant; 2]>;
+
+/// A request that comes to wait.
+#[derive(Debug, Clone)]
+pub struct Newcomer<'a> {
+    /// Its tenant, weight and priority.
+    pub turn: (&'a Arc<str>, i64, Priority),
+    /// The permits that it costs at the limiter of the queue.
+    pub cost: i64,
+    /// The gateway and the number of its ticket, by which it is notified.
+    pub ticket: Ticket,
+    /// The latest instant of its slot.
+    pub deadline: Micros,
+    /// The limiters and the costs of the request, as [`like`] writes them.
+    pub like: Arc<str>,
+}
+
+/// The gateway and the number of a request's ticket.
+pub type Ticket = (i64, i64);
+
+/// A request that waits.
+#[derive(Debug, Clone)]
+struct Waiting {
+    ticket: Ticket,
+    deadline: Micros,
+    like: Arc<str>,
+    slot: Slot,
+    /// Its turn has come: it has been notified, and keeps its slot until it confirms.
+    is_called: bool,
+}
+
+/// The answer to a request that confirms.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Confirmed {
-    /// It is sent in its slot, and waits no longer.
+    /// It is sent in this slot, and waits no longer.
     Sent(Slot),
-    /// It was another one's turn, which waits no longer and is sent in this slot. Those of the list have other slots now,
-    /// the request that asked among them.
-    Yields {
-        /// The number of the request whose turn it was.
-        to: u64,
-        /// The slot of that request.
-        slot: Slot,
-        /// The requests with other slots.
-        moved: Moved,
-    },
+    /// It has a slot at this instant now, and confirms again.
+    Waits(Micros),
     /// No request of this number waits.
     Gone,
 }
 
-/// Numbers of requests that have another slot than before.
-pub type Moved = SmallVec<[u64; 4]>;
-
-/// A request that gets another slot.
-#[derive(Debug, Clone, Copy)]
-struct Mover {
-    number: u64,
-    cost: i64,
-    /// The latest instant at which its new slot may come.
-    limit: Micros,
-    deadline: Micros,
-    old: Option<Grant>,
+/// The effects of a step on other requests, besides its answer.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Effects {
+    /// The requests that have earlier or later slots now.
+    pub notified: Vec<Ticket>,
+    /// Slots that no request has any more. Their permits are refunded.
+    pub refunds: Vec<Slot>,
 }
 
-type Movers = SmallVec<[Mover; 4]>;
-/// The instants and the permits of movers, in their order.
-type NewSlots = SmallVec<[(Micros, Grant); 4]>;
+/// The requests that move for one that needs a slot: each takes the slot of the next one, the last a slot that is free.
+pub type Chain = SmallVec<[u64; 4]>;
+
+/// The text by which requests are alike: the cost at the queue's limiter, and the costs and keys of the other limiters.
+pub fn like<'a>(cost: i64, others: impl Iterator<Item = (i64, &'a str)>) -> Arc<str> {
+    let mut text = cost.to_string();
+    for (cost, key) in others {
+        text.push_str(&format!(" {cost} {key}"));
+    }
+    text.into()
+}
 
 // === impl Queue ===
 
@@ -104,183 +137,196 @@ impl Queue {
         self.waiting.is_empty()
     }
 
-    /// The slot of a request that waits.
-    pub fn slot(&self, number: u64) -> Option<Slot> {
-        self.waiting.get(&number).copied()
+    /// The order in which the waiting requests take slots, and the tenants.
+    pub fn turns(&self) -> &Turns {
+        &self.turns
     }
 
-    /// All requests that wait, in the order of their slots.
-    pub fn slots(&self) -> impl Iterator<Item = (u64, Slot)> {
-        self.slots.iter().map(|(_, number)| (*number, self.waiting[number]))
+    /// The instant of the slot of a request that waits.
+    pub fn at(&self, number: u64) -> Option<Micros> {
+        Some(self.waiting.get(&number)?.slot.at)
     }
 
-    /// Decides a request that may wait up to `budget` µs. `open` is the state of the limiter at `now`.
-    pub fn ask(&mut self, open: &mut Open, now: Micros, claim: &Claim, budget: Micros) -> Asked {
-        let (cost, deadline) = (claim.cost, now + budget.min(MAX_BUDGET));
-        let (wait, start) = open.earliest(0, cost);
-        if wait == 0 {
-            return Asked::Granted(open.take(start, cost));
+    /// Forgets requests whose slots have passed: their gateways have died, or do not reach the store.
+    pub fn forget_overdue(&mut self, now: Micros) {
+        for _ in 0..GONE {
+            let Some((at, number)) = self.slots.first().copied() else { break };
+            if at >= now - OVERDUE {
+                break;
+            }
+            self.turns.remove(number);
+            self.forget(number);
         }
-        let refused = Asked::Refused((wait - budget).max(1));
-        if self.len() >= MAX_WAITING {
-            return refused;
+    }
+
+    /// The requests that have to move so that a request with this `deadline` gets a slot, if a slot at `goal` is free; `None`
+    /// if there is no way. `but` do not move.
+    pub fn chain(
+        &self,
+        now: Micros,
+        deadline: Micros,
+        like: &str,
+        goal: Micros,
+        but: &[u64],
+    ) -> Option<Chain> {
+        let (mut chain, mut limit) = (Chain::new(), deadline);
+        while goal > limit {
+            if chain.len() >= MOST_MOVED {
+                return None;
+            }
+            let before = self.slots.range(..=(limit, u64::MAX)).rev().take(LOOKS);
+            let can_move = before.filter_map(|(at, number)| {
+                let it = self.waiting.get(number)?;
+                let is_free = !but.contains(number) && !chain.contains(number) && !it.is_called;
+                let is_alike = *it.like == *like && *at > now;
+                (is_free && is_alike && it.deadline > limit).then_some((it.deadline, *number))
+            });
+            let (deadline, number) = can_move.max()?;
+            chain.push(number);
+            limit = deadline;
         }
-        let newcomer = Mover { number: claim.number, cost, limit: deadline, deadline, old: None };
-        let Some(moved) = self.exchange(open, now, [newcomer].into_iter().collect()) else {
-            return refused;
-        };
-        self.turns.add(claim);
-        Asked::Waits(moved)
+        Some(chain)
+    }
+
+    /// The latest instant at which the free slot of `chain` may come: the deadline of the last request that moves.
+    pub fn limit(&self, chain: &Chain, deadline: Micros) -> Micros {
+        chain.last().and_then(|last| self.waiting.get(last)).map_or(deadline, |last| last.deadline)
+    }
+
+    /// Lets a request wait. The last of `chain` takes `slot`, and each other one the slot of the next. Returns its number and
+    /// the instant of its slot.
+    pub fn join(
+        &mut self,
+        now: Micros,
+        newcomer: Newcomer<'_>,
+        chain: &Chain,
+        slot: Slot,
+        effects: &mut Effects,
+    ) -> (u64, Micros) {
+        let Newcomer { turn: (tenant, weight, priority), cost, ticket, deadline, like } = newcomer;
+        let number = (self.last + 1).max(now.unsigned_abs());
+        self.last = number;
+        let slot = self.shift(chain, slot, effects);
+        let at = slot.at;
+        self.waiting.insert(number, Waiting { ticket, deadline, like, slot, is_called: false });
+        self.slots.insert((at, number));
+        let count = self.gateways.get(&ticket.0).map_or(0, |(_, count)| *count);
+        self.gateways.insert(ticket.0, (now, count + 1));
+        self.turns.add(&Claim { number, tenant: tenant.clone(), weight, priority, cost });
+        (number, at)
     }
 
     /// Decides whether the request `number`, whose slot comes, is sent or yields its slot.
-    pub fn confirm(&mut self, open: &mut Open, now: Micros, number: u64) -> Confirmed {
-        let Some(own) = self.slot(number) else { return Confirmed::Gone };
-        if let Some(first) = self.turns.first()
-            && self.slot(first).is_some_and(|slot| slot.at > own.at)
-            && let Some(moved) = self.yield_to(open, now, own.at, first)
-        {
-            let slot = self.sent(first).unwrap_or(own);
-            let moved = moved.into_iter().filter(|moved| *moved != first).collect();
-            return Confirmed::Yields { to: first, slot, moved };
+    pub fn confirm(&mut self, now: Micros, number: u64, effects: &mut Effects) -> Confirmed {
+        let Some(own) = self.waiting.get(&number) else { return Confirmed::Gone };
+        if let Some((heard, _)) = self.gateways.get_mut(&own.ticket.0) {
+            *heard = now;
         }
-        self.sent(number);
-        Confirmed::Sent(own)
+        let at = own.slot.at;
+        if !own.is_called {
+            if at - now > AHEAD {
+                return Confirmed::Waits(at);
+            }
+            if let Some(at) = self.yields(now, number, effects) {
+                return Confirmed::Waits(at);
+            }
+            self.turns.serve(number);
+        }
+        self.forget(number).map_or(Confirmed::Gone, Confirmed::Sent)
     }
 
-    /// Removes a request that waits no longer, and refunds its slot. The last requests move up to it. Returns those that did.
-    pub fn leave(&mut self, open: &mut Open, now: Micros, number: u64) -> Moved {
-        let mut moved = Moved::new();
-        let Some(slot) = self.slot(number) else { return moved };
+    /// Removes a request that waits no longer. The last request that is alike takes its slot.
+    pub fn leave(&mut self, now: Micros, number: u64, effects: &mut Effects) -> bool {
         self.turns.remove(number);
+        let Some(left) = self.waiting.get(&number).cloned() else { return false };
         self.forget(number);
-        open.refund(slot.grant, slot.cost);
-        for _ in 0..MOST_MOVED {
-            let Some((at, last)) = self.slots.last().copied() else { break };
-            let earlier = Mover { limit: at - 1, ..self.mover(last, at) };
-            let (wait, _) = open.earliest(0, earlier.cost);
-            if now + wait >= at {
-                break;
-            }
-            match self.exchange(open, now, [earlier].into_iter().collect()) {
-                Some(more) => moved.extend(more),
-                None => break,
-            }
-        }
-        moved
+        let later = self.slots.range((left.slot.at + 1, 0)..).rev().take(LOOKS);
+        let alike = |number: &u64| {
+            self.waiting.get(number).is_some_and(|it| !it.is_called && it.like == left.like)
+        };
+        let last = later.map(|(_, number)| *number).find(alike).filter(|_| left.slot.at >= now);
+        let unused = match last {
+            Some(last) => self.give(last, left.slot, effects),
+            None => Some(left.slot),
+        };
+        effects.refunds.extend(unused);
+        true
     }
 
-    /// Gives the slot that comes at `at` to the request `first`, together with as many of the next slots as it costs.
-    fn yield_to(&mut self, open: &mut Open, now: Micros, at: Micros, first: u64) -> Option<Moved> {
-        let mut winner = self.mover(first, at);
-        let mut movers = Movers::new();
-        let (mut room, mut after) = (0, at);
-        for (slot, number) in self.slots.range((at, 0)..).filter(|(_, number)| *number != first) {
-            if room >= winner.cost || movers.len() >= MOST_MOVED {
-                break;
+    /// Gives the slot of a request that confirms to the one whose turn it is; returns the instant of the slot that it has
+    /// instead, or `None` if it keeps its own.
+    fn yields(&mut self, now: Micros, number: u64, effects: &mut Effects) -> Option<Micros> {
+        for _ in 0..GONE {
+            let own = self.waiting.get(&number)?.clone();
+            let first = self.first(number, &own)?;
+            let other = self.waiting.get(&first)?;
+            let heard = self.gateways.get(&other.ticket.0).map_or(0, |(heard, _)| *heard);
+            if heard < now - LEASE {
+                self.leave(now, first, effects);
+                continue;
             }
-            let mover = self.mover(*number, *slot);
-            (room, after) = (room + mover.cost, *slot);
-            movers.push(Mover { limit: mover.deadline, ..mover });
+            let but = [number, first];
+            let mut chain = self.chain(now, own.deadline, &own.like, other.slot.at, &but)?;
+            let slot = self.give(first, own.slot.clone(), effects)?;
+            self.turns.serve(first);
+            self.waiting.get_mut(&first)?.is_called = true;
+            let at = match chain.is_empty() {
+                true => slot.at,
+                false => self.at(chain[0])?,
+            };
+            chain.insert(0, number);
+            // The other one has its old slot by now. It learns its new one from the answer.
+            self.shift(&chain, slot, effects);
+            effects.notified.pop();
+            return Some(at);
         }
-        // The slots that it costs may end after its own deadline.
-        winner.limit = after.min(winner.deadline);
-        movers.push(winner);
-        self.exchange(open, now, movers)
+        None
     }
 
-    /// The request is sent: it takes its turn, and waits no longer.
-    fn sent(&mut self, number: u64) -> Option<Slot> {
-        self.turns.serve(number);
-        self.forget(number)
+    /// The request whose turn it is, other than `number`, if it is alike and has a later slot.
+    fn first(&mut self, number: u64, own: &Waiting) -> Option<u64> {
+        for first in self.turns.firsts(TENANTS) {
+            if first == number {
+                return None;
+            }
+            let Some(other) = self.waiting.get(&first) else { continue };
+            if other.like == own.like && other.slot.at > own.slot.at {
+                return Some(first);
+            }
+        }
+        None
+    }
+
+    /// Gives `slot` to the last of `chain`, its slot to the one before, and so on; returns the slot of the first.
+    fn shift(&mut self, chain: &Chain, slot: Slot, effects: &mut Effects) -> Slot {
+        let mut free = slot;
+        for number in chain.iter().rev() {
+            if let Some(old) = self.give(*number, free.clone(), effects) {
+                free = old;
+            }
+        }
+        free
+    }
+
+    /// Gives a slot to a request that waits, and returns the one that it had.
+    fn give(&mut self, number: u64, slot: Slot, effects: &mut Effects) -> Option<Slot> {
+        let waiting = self.waiting.get_mut(&number)?;
+        self.slots.remove(&(waiting.slot.at, number));
+        self.slots.insert((slot.at, number));
+        effects.notified.push(waiting.ticket);
+        Some(std::mem::replace(&mut waiting.slot, slot))
     }
 
     fn forget(&mut self, number: u64) -> Option<Slot> {
-        let slot = self.waiting.remove(&number)?;
-        self.slots.remove(&(slot.at, number));
-        Some(slot)
-    }
-
-    fn mover(&self, number: u64, limit: Micros) -> Mover {
-        let Slot { deadline, grant, cost, .. } = self.waiting[&number];
-        Mover { number, cost, limit, deadline, old: Some(grant) }
-    }
-
-    /// Gives each of `movers` a slot before its limit, and moves others where it has to. Returns all that have another slot;
-    /// `None` if there is no way, and then nothing has changed.
-    fn exchange(&mut self, open: &mut Open, now: Micros, mut movers: Movers) -> Option<Moved> {
-        loop {
-            match self.place(open, now, &mut movers) {
-                Ok((changed, slots)) => {
-                    *open = changed;
-                    let mut moved = Moved::new();
-                    for (mover, (at, grant)) in movers.iter().zip(slots) {
-                        if self.forget(mover.number).is_none_or(|old| old.at != at) {
-                            moved.push(mover.number);
-                        }
-                        let (cost, deadline) = (mover.cost, mover.deadline);
-                        self.waiting.insert(mover.number, Slot { at, deadline, grant, cost });
-                        self.slots.insert((at, mover.number));
-                    }
-                    return Some(moved);
-                }
-                Err(stuck) => {
-                    let room = self.room_for(&stuck, &movers)?;
-                    movers.push(room);
-                }
+        let gone = self.waiting.remove(&number)?;
+        self.slots.remove(&(gone.slot.at, number));
+        if let Some((_, count)) = self.gateways.get_mut(&gone.ticket.0) {
+            *count -= 1;
+            if *count == 0 {
+                self.gateways.remove(&gone.ticket.0);
             }
         }
-    }
-
-    /// Tries to give each of `movers` a slot on a copy of the state, the one with the earliest limit first.
-    ///
-    /// # Errors
-    ///
-    /// The first that gets none before its limit.
-    fn place(
-        &self,
-        open: &Open,
-        now: Micros,
-        movers: &mut Movers,
-    ) -> Result<(Open, NewSlots), Mover> {
-        let mut trial = open.clone();
-        movers.sort_by_key(|mover| (mover.limit, mover.number));
-        for mover in movers.iter() {
-            if let Some(old) = mover.old
-                && !trial.refund(old, mover.cost)
-            {
-                // The limiter was reset or has lost the slot: it cannot be given to another one.
-                return Err(Mover { limit: Micros::MIN, ..*mover });
-            }
-        }
-        let mut slots = NewSlots::new();
-        for mover in movers.iter() {
-            let (wait, start) = trial.earliest(0, mover.cost);
-            if now + wait > mover.limit {
-                return Err(*mover);
-            }
-            slots.push((now + wait, trial.take(start, mover.cost)));
-        }
-        Ok((trial, slots))
-    }
-
-    /// A request with a slot before the limit of `stuck` that can be moved beyond it; `None` if there is none. A request of
-    /// several permits needs them side by side, so the last such request makes room; otherwise the one with the latest
-    /// deadline does.
-    fn room_for(&self, stuck: &Mover, movers: &Movers) -> Option<Mover> {
-        if movers.len() >= MOST_MOVED || stuck.limit == Micros::MIN {
-            return None;
-        }
-        let before = self.slots.range(..=(stuck.limit, u64::MAX)).rev().take(LOOKS);
-        let others = before.filter(|(_, number)| movers.iter().all(|it| it.number != *number));
-        let mut can_move = others
-            .map(|(_, number)| (self.waiting[number].deadline, *number))
-            .filter(|(deadline, _)| *deadline > stuck.limit);
-        let (deadline, number) = match stuck.cost {
-            1 => can_move.max()?,
-            _ => can_move.next()?,
-        };
-        Some(self.mover(number, deadline))
+        Some(gone.slot)
     }
 }
 

@@ -11,6 +11,7 @@
 //! All numbers are integers below 2^53, as in Lua.
 
 use crate::algorithm::ceil_div;
+use smallvec::SmallVec;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
@@ -26,7 +27,11 @@ pub const MAX_TENANTS: usize = 1_024;
 /// A lower priority that waits is served once for so many permits of others: it keeps a twentieth.
 const PATIENCE: i64 = 19;
 /// A virtual time beyond this is moved back to zero, together with all that depend on it.
-const LATEST: i64 = 1 << 50;
+const LATEST: i64 = 1 << 47;
+/// How far a tenant can be ahead of the virtual time, and the greatest cost that counts. They keep every virtual time below
+/// 2^49, so that the script can sort six kinds of them in one sorted set.
+const FAR: i64 = 1 << 46;
+const MOST: i64 = 1_000_000;
 /// The tenant of all those that come after the first [`MAX_TENANTS`].
 const OTHERS: &str = "";
 
@@ -39,6 +44,22 @@ pub enum Priority {
     Normal,
     /// After all others.
     Low,
+}
+
+// === impl Priority ===
+
+impl Priority {
+    /// All priorities, the highest first.
+    pub const ALL: [Self; 3] = [Self::High, Self::Normal, Self::Low];
+
+    /// The name in the configuration and in metrics, such as `high`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::High => "high",
+            Self::Normal => "normal",
+            Self::Low => "low",
+        }
+    }
 }
 
 /// A request that waits, as the order sees it.
@@ -87,6 +108,8 @@ struct Tenant {
     /// The numbers and costs of the waiting requests, in the order in which they came.
     waiting: VecDeque<(u64, i64)>,
     is_started: bool,
+    /// The permits that it was granted since it is known.
+    granted: i64,
 }
 
 // === impl Turns ===
@@ -94,13 +117,39 @@ struct Tenant {
 impl Turns {
     /// Adds a request that waits from now on.
     pub fn add(&mut self, claim: &Claim) {
-        self.classes[claim.priority as usize].add(claim);
+        let class = claim.priority as usize;
+        let is_new = !self.classes[class].tenants.contains_key(&claim.tenant);
+        if is_new && self.tenants() >= MAX_TENANTS {
+            self.classes.iter_mut().for_each(Class::forget_idle);
+        }
+        let is_full = is_new && self.tenants() >= MAX_TENANTS;
+        self.classes[class].add(claim, is_full);
     }
 
     /// The number of the request whose turn it is; `None` if none waits.
     pub fn first(&mut self) -> Option<u64> {
         let class = self.class()?;
         self.classes[class].first()
+    }
+
+    /// The first requests of the tenants whose turns come first among those that would have started, `most` at most.
+    pub fn firsts(&mut self, most: usize) -> SmallVec<[u64; 8]> {
+        let Some(class) = self.class() else { return SmallVec::new() };
+        let class = &mut self.classes[class];
+        class.advance();
+        let tenants =
+            class.started.iter().take(most).filter_map(|(_, name)| class.tenants.get(name));
+        tenants.filter_map(|tenant| Some(tenant.waiting.front()?.0)).collect()
+    }
+
+    /// The tenants with waiting requests, and those that are ahead of their shares: priority, name, weight, number of
+    /// waiting requests, permits granted.
+    pub fn known(&self) -> impl Iterator<Item = (Priority, &Arc<str>, i64, usize, i64)> {
+        Priority::ALL.into_iter().zip(&self.classes).flat_map(|(priority, class)| {
+            class.tenants.iter().map(move |(name, tenant)| {
+                (priority, name, tenant.weight, tenant.waiting.len(), tenant.granted)
+            })
+        })
     }
 
     /// The numbers of all requests in their order, beginning with [`Self::first`], if no other comes.
@@ -157,18 +206,25 @@ impl Turns {
 // === impl Class ===
 
 impl Class {
-    fn add(&mut self, claim: &Claim) {
+    /// Forgets tenants without waiting requests that are not ahead of their shares any more.
+    fn forget_idle(&mut self) {
         let now = self.now;
-        let is_new = !self.tenants.contains_key(&claim.tenant);
-        if is_new && self.tenants.len() >= MAX_TENANTS {
-            self.tenants.retain(|_, tenant| !tenant.waiting.is_empty() || tenant.start > now);
-        }
-        let name = match is_new && self.tenants.len() >= MAX_TENANTS {
+        self.tenants.retain(|_, tenant| !tenant.waiting.is_empty() || tenant.start > now);
+    }
+
+    fn add(&mut self, claim: &Claim, is_full: bool) {
+        let now = self.now;
+        let name = match is_full {
             true => Arc::from(OTHERS),
             false => claim.tenant.clone(),
         };
-        let fresh =
-            || Tenant { weight: 1, start: now, waiting: VecDeque::new(), is_started: false };
+        let fresh = || Tenant {
+            weight: 1,
+            start: now,
+            waiting: VecDeque::new(),
+            is_started: false,
+            granted: 0,
+        };
         self.requests.insert(claim.number, name.clone());
         let tenant = self.tenants.entry(name.clone()).or_insert_with(fresh);
         tenant.waiting.push_back((claim.number, claim.cost));
@@ -218,8 +274,9 @@ impl Class {
         let all = self.weight.max(1);
         let tenant = self.tenants.get_mut(&name)?;
         let (_, cost) = tenant.waiting.remove(at)?;
-        tenant.start += tenant.span(cost);
-        self.now += cost * PERMIT / all;
+        tenant.start = (tenant.start + tenant.span(cost)).min(self.now + FAR);
+        tenant.granted += cost;
+        self.now += cost.min(MOST) * PERMIT / all;
         self.left(&name);
         if self.now >= LATEST {
             self.begin_again();
@@ -302,7 +359,7 @@ impl Class {
 impl Tenant {
     /// The virtual time that a request takes.
     fn span(&self, cost: i64) -> i64 {
-        cost * ceil_div(PERMIT, self.weight)
+        cost.min(MOST) * ceil_div(PERMIT, self.weight)
     }
 
     /// Where it is sorted in: by the virtual finish of its first request if that would have started, else by the start.

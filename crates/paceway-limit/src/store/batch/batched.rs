@@ -5,7 +5,7 @@ use super::{
     store_metrics::StoreMetrics,
 };
 use crate::{
-    algorithm::{Grant, Level, Micros, concurrency::Ticket, reserve},
+    algorithm::{Grant, Level, Micros, concurrency::Ticket, fair::Place, reserve},
     store::{
         Answer, BoxFuture, Check, Checks, Decision, Entry, Note, NoteChange, Pause, Pauses, Reply,
         ScanPlace, ScanStep, Source, Store, StoreAdmin, StoreError, TenantLevel, calls::Calls,
@@ -99,6 +99,16 @@ impl Store for Batched {
         })
     }
 
+    fn confirm(&self, checks: &Checks, place: Place) -> Answer<Decision> {
+        let entry = Entry::Confirm { checks: checks.clone(), place };
+        let queue = self.queue(&entry);
+        let reply = PendingReply::new(queue.ask(entry)).deciding(queue, checks.clone(), None);
+        Answer::Pending(reply, |reply| match reply {
+            Reply::Decision(decision) => Some(decision),
+            _ => None,
+        })
+    }
+
     fn refund(&self, _: Source, checks: &Checks, parts: &[reserve::Part]) {
         for entry in releases(checks, parts) {
             self.queue(&entry).release(entry);
@@ -167,8 +177,11 @@ impl StoreAdmin for Batched {
         self.backend.script.scan(prefix, place)
     }
 
-    fn tenants(&self, _check: &Check) -> Answer<Vec<TenantLevel>> {
-        Answer::Ready(Ok(Vec::new()))
+    fn tenants(&self, check: &Check) -> Answer<Vec<TenantLevel>> {
+        Answer::Pending(self.ask(Entry::Tenants { check: check.clone() }), |reply| match reply {
+            Reply::Tenants(tenants) => Some(tenants),
+            _ => None,
+        })
     }
 
     fn flush(&self) -> BoxFuture<()> {

@@ -1,7 +1,7 @@
 //! The entries that give grants back. Decides nothing and sends nothing.
 
 use crate::{
-    algorithm::{concurrency::Ticket, reserve},
+    algorithm::{concurrency::Ticket, fair::Place, reserve},
     store::{Check, Checks, Decision, Entry, OnFailure, StoreError},
 };
 use std::time::Duration;
@@ -13,7 +13,10 @@ pub(in crate::store) fn releases(
     parts: &[reserve::Part],
 ) -> impl Iterator<Item = Entry> {
     let given = checks.iter().zip(parts).filter(|(_, part)| part.at >= 0);
-    given.map(|(check, part)| Entry::Refund { check: check.clone(), grant: part.grant })
+    given.map(|(check, part)| match Place::of(part.grant) {
+        Some(place) => Entry::Leave { checks: checks.clone(), place },
+        None => Entry::Refund { check: check.clone(), grant: part.grant },
+    })
 }
 
 /// Returns the parts that remove `ticket` from every queue and every concurrency limiter that it may be in.

@@ -47,7 +47,7 @@ pub(super) fn handle(backlog: &mut Backlog, call: Call, answer: CallAnswer, is_l
                     None => Some(reply),
                 };
                 match (unsent, entry) {
-                    (Some(reply), Entry::Reserve { .. }) => {
+                    (Some(reply), Entry::Reserve { .. } | Entry::Confirm { .. }) => {
                         undo_reply(backlog, entry, reply, is_late)
                     }
                     (None, Entry::Reserve { checks, .. }) if is_granted => {
@@ -96,15 +96,17 @@ fn undo_reply(
     reply: Result<Reply, StoreError>,
     is_late: bool,
 ) {
-    if let (Entry::Reserve { checks, ticket, .. }, Ok(Reply::Decision(mut decision))) =
-        (entry, reply)
-    {
-        if is_late && backlog.backend.spends_late() {
-            spend_shared(checks, &mut decision);
-        }
-        for entry in undo(checks, *ticket, &decision) {
-            backlog.release(entry, Instant::now());
-        }
+    let Ok(Reply::Decision(mut decision)) = reply else { return };
+    let (checks, ticket) = match entry {
+        Entry::Reserve { checks, ticket, .. } => (checks, *ticket),
+        Entry::Confirm { checks, .. } => (checks, None),
+        _ => return,
+    };
+    if is_late && backlog.backend.spends_late() {
+        spend_shared(checks, &mut decision);
+    }
+    for entry in undo(checks, ticket, &decision) {
+        backlog.release(entry, Instant::now());
     }
 }
 

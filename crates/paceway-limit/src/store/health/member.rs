@@ -94,7 +94,9 @@ impl Member {
             let level = match reply {
                 Reply::Decision(decision) => &decision.level,
                 Reply::Level(level) => level,
-                Reply::Done(_) | Reply::HandedOver | Reply::Failed(_) => continue,
+                Reply::Done(_) | Reply::HandedOver | Reply::Tenants(_) | Reply::Failed(_) => {
+                    continue;
+                }
             };
             if level.paused > 0 {
                 self.learn_pause(entry, reply, (level.paused, started));

@@ -2,7 +2,7 @@
 
 use super::MemoryStore;
 use crate::{
-    algorithm::{Grant, Level, Micros, concurrency::Ticket, reserve},
+    algorithm::{Grant, Level, Micros, concurrency::Ticket, fair::Place, reserve},
     store::{
         Answer, BoxFuture, Check, Checks, Decision, Entry, Note, NoteChange, Pause, Pauses, Reply,
         ScanPlace, ScanStep, Source, Store, StoreAdmin, StoreError, TenantLevel,
@@ -16,6 +16,10 @@ use std::sync::Arc;
 impl Store for MemoryStore {
     fn reserve(&self, checks: &Checks, budget: Micros, ticket: Option<Ticket>) -> Answer<Decision> {
         Answer::Ready(Ok(self.decide_at(self.now(), checks, budget, ticket)))
+    }
+
+    fn confirm(&self, checks: &Checks, place: Place) -> Answer<Decision> {
+        Answer::Ready(Ok(self.confirm_at(self.now(), checks, place)))
     }
 
     fn refund(&self, _: Source, checks: &Checks, parts: &[reserve::Part]) {
@@ -81,8 +85,8 @@ impl StoreAdmin for MemoryStore {
         Script::scan(self, prefix, place)
     }
 
-    fn tenants(&self, _check: &Check) -> Answer<Vec<TenantLevel>> {
-        Answer::Ready(Ok(Vec::new()))
+    fn tenants(&self, check: &Check) -> Answer<Vec<TenantLevel>> {
+        Answer::Ready(Ok(self.tenants_of(check)))
     }
 
     fn flush(&self) -> BoxFuture<()> {

@@ -10,6 +10,7 @@ use super::{
 use crate::{
     algorithm::{
         Algorithm, DataLoss, Micros, Open, State, TokenBucket,
+        fair::Queue,
         gate::OpenGate,
         timeline::{self, Pace},
         token_bucket,
@@ -53,6 +54,8 @@ pub(super) struct Shard {
     gates: Gates,
     /// The names of the states of limiters with a key, for operators. A state without a key is not listed.
     listed: HashMap<Print, Arc<str>>,
+    /// The requests that wait for limiters with fair sharing. A queue without requests is not kept.
+    pub(super) queues: HashMap<Print, Box<Queue>>,
 }
 
 #[derive(Debug)]

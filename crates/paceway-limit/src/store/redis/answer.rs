@@ -97,6 +97,15 @@ impl ScriptCall<'_> {
             Entry::Refund { .. } | Entry::Renew { .. } | Entry::Forget { .. } => {
                 Reply::Done(code == 1)
             }
+            Entry::Confirm { .. } => Reply::Decision(Decision::gone(0, read_level(code, numbers)?)),
+            Entry::Leave { .. } => {
+                read_level(code, numbers)?;
+                Reply::Done(false)
+            }
+            Entry::Tenants { .. } => {
+                read_level(code, numbers)?;
+                Reply::Tenants(Vec::new())
+            }
             Entry::Look { .. } | Entry::Pause { .. } | Entry::Lower { .. } => {
                 Reply::Level(read_level(code, numbers)?)
             }

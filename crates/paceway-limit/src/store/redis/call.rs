@@ -60,7 +60,11 @@ impl<'e> Plain<'e> {
         let [check] = &**checks else { return None };
         let Algorithm::TokenBucket(rule) = check.algorithm else { return None };
         let budget = (*budget).min(MAX_BUDGET);
-        (check.enforce && budget >= 0).then_some(Self { check, rule, budget })
+        (check.enforce && budget >= 0 && check.turn.is_none()).then_some(Self {
+            check,
+            rule,
+            budget,
+        })
     }
 }
 
@@ -264,7 +268,15 @@ impl<'e> ScriptCall<'e> {
                 self.head(check);
                 self.rule(check);
             }
-            Entry::Look { check } => {
+            // The script keeps no queue of turns: requests are served first come, first served, and none has a place.
+            Entry::Confirm { checks, .. } | Entry::Leave { checks, .. } => {
+                if let Some(check) = checks.first() {
+                    self.word(b"P");
+                    self.head(check);
+                    self.rule(check);
+                }
+            }
+            Entry::Look { check } | Entry::Tenants { check } => {
                 self.word(b"P");
                 self.head(check);
                 self.rule(check);

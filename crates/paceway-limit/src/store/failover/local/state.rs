@@ -125,7 +125,8 @@ impl LocalState {
             (whole, OnFailure::Share { period }) => whole.share(self.gateways, period, check.cost),
             (whole, _) => whole,
         };
-        Check { key, algorithm, overflow: None, ..check.clone() }
+        // First come, first served: the tenants of one gateway are not those of all.
+        Check { key, algorithm, overflow: None, turn: None, ..check.clone() }
     }
 
     /// The share of `check`, as [`Self::share`]. The first request of a key begins its state.
