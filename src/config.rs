@@ -4,6 +4,7 @@
 mod admin;
 mod document;
 mod edits;
+mod fair;
 mod http;
 mod keys;
 mod limit_row;
@@ -25,6 +26,7 @@ mod yaml;
 
 pub use admin::{AdminConfig, AdminRead, AdminToken};
 pub use edits::ConfigEdit;
+pub use fair::{FairSharing, PRIORITIES, PriorityRule, priority_name};
 pub use http::{ClientLimits, Limits, ServerTls};
 pub use limit_row::LimitRow;
 pub use limiter::{AutoRule, Charge, FailurePolicy, LimiterConfig, Mode, Scope};

@@ -58,6 +58,9 @@ pub struct WorkerCounts<R, L, U> {
     pub longest_wait: Duration,
 }
 
+/// The waits of a route's requests, each with the label `priority` that they have.
+pub type ShownWaits = Vec<(&'static str, TimeHistogram)>;
+
 /// The counts of one limiter, over all workers.
 pub struct LimiterCounts {
     /// Its decisions.
@@ -79,7 +82,7 @@ pub fn config_info(text: &mut String, hash: &str) {
 pub fn text<'a>(
     exporter: &PrometheusHandle,
     counted: WorkerCounts<
-        impl Iterator<Item = (&'a str, Outcomes, TimeHistogram)>,
+        impl Iterator<Item = (&'a str, (Outcomes, ShownWaits))>,
         impl Iterator<Item = (&'a LimiterMetrics, LimiterCounts)>,
         impl Iterator<Item = (&'a UpstreamMetrics, Statuses, TimeHistogram)>,
     >,
@@ -91,9 +94,12 @@ pub fn text<'a>(
     let (mut waits, mut seconds) = (String::new(), String::new());
     family(&mut text, REQUESTS, "counter", "Requests, by route and outcome.");
     family(&mut waits, WAIT, "histogram", "Time that forwarded requests were held.");
-    for (route, outcomes, wait) in counted.routes {
+    for (route, (outcomes, times)) in counted.routes {
         outcomes.write(&mut text, REQUESTS, route);
-        wait.write(&mut waits, WAIT, route, wait_bounds);
+        for (priority, times) in times {
+            let labels = format!("{route},priority=\"{priority}\"");
+            times.write(&mut waits, WAIT, &labels, wait_bounds);
+        }
     }
     text.push_str(&waits);
     let help = "Decisions of a limiter, by their source; would_* are those of mode observe.";

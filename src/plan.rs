@@ -30,6 +30,7 @@ pub use totals::{ExchangeTotals, ROUTE_KINDS, UPSTREAM_KINDS};
 pub(crate) use waiting::{Waiting, WaitingCounts};
 
 use crate::{
+    algorithm::fair::Priority,
     config::{self, Config, Mode},
     metrics::{RouteMetrics, UpstreamMetrics},
     route::Table,
@@ -127,6 +128,11 @@ impl Plan {
             .map(|i| LimiterPlan::new(i, &config, names, previous))
             .collect();
         let (policies, of_routes) = RoutePolicy::all(&config, &limiters);
+        let of_routes: Vec<_> = of_routes
+            .into_iter()
+            .zip(&config.routes)
+            .map(|(policy, route)| (policy, route.priority.fixed().unwrap_or(Priority::Normal)))
+            .collect();
         let counters = |_| {
             let fixed = policies.iter().map(|policies| policies.fixed(&limiters)).collect();
             WorkerCounters::new(&of_routes, fixed, limiters.len(), config.upstreams.len())

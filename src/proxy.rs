@@ -226,7 +226,7 @@ impl Proxy {
                     true => Box::pin(self.before_limits(routed)).await?,
                     false => None,
                 };
-                own = match self.checks(exchange.client, routed, body.as_deref())? {
+                own = match self.checks(exchange, routed, body.as_deref())? {
                     Some((checks, policy)) => {
                         routed.policy = policy;
                         Some(checks)
@@ -266,11 +266,13 @@ impl Proxy {
     /// `None`: nothing limits it.
     fn checks<'p>(
         &'p self,
-        client: &Client,
+        exchange: &mut Exchange<'_>,
         routed: &Routed<'p>,
         body: Option<&[u8]>,
     ) -> Result<Option<(Checks, &'p RoutePolicy)>, Failure> {
         let (config, request) = (&self.0.plan.config, &*routed.request);
+        let (client, rule) = (exchange.client, &routed.policy.priority);
+        let priority = exchange.record.priority(rule, request.headers(), client.is_trusted);
         let parts = || Parts {
             client_ip: client.client_ip(request.headers(), &config.trusted_proxies),
             host: asked_host(request.uri(), routed.host.as_ref()),
@@ -282,7 +284,7 @@ impl Proxy {
             template: config.routes[routed.route].path.template().map(|template| &**template),
             descriptor: None,
         };
-        let checks = routed.policy.checks(&self.0.plan.limiters, parts);
+        let checks = routed.policy.checks(&self.0.plan.limiters, priority, parts);
         checks.map_err(|why| Failure::BadRequest(why.into()))
     }
 

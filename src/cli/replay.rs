@@ -111,6 +111,8 @@ fn notes(config: &Config, lines: &LineCounts) -> Vec<String> {
     let mut templates: Vec<(&str, &str, &Template)> = Vec::new();
     for limiter in &config.limiters {
         templates.extend(limiter.key.as_ref().map(|key| (&*limiter.name, "key", key)));
+        let tenant = limiter.fair.as_ref().map(|fair| &fair.by);
+        templates.extend(tenant.map(|by| (&*limiter.name, "tenant", by)));
     }
     for charge in config.routes.iter().flat_map(|route| &route.limiters) {
         let name = &*config.limiters[charge.limiter].name;
@@ -123,6 +125,7 @@ fn notes(config: &Config, lines: &LineCounts) -> Vec<String> {
         if lacks_header || lacks_host || template.reads_body() {
             let effect = match what {
                 "key" => "all requests without it share one bucket",
+                "tenant" => "requests whose line has no `tenant` are one",
                 _ => "every request has the cost that is charged without it",
             };
             notes.push(format!(

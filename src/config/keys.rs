@@ -5,6 +5,7 @@ mod admin;
 mod charge;
 mod descriptors;
 mod client;
+mod fair;
 mod headers;
 mod limiter;
 mod limits_from;
@@ -22,6 +23,7 @@ pub(super) use admin::ADMIN;
 pub(super) use charge::{CHARGE, RESERVED_COST};
 pub(super) use client::{CLIENT, LIMITS, PATHS};
 pub(super) use descriptors::DESCRIPTOR;
+pub(super) use fair::FAIR;
 pub(super) use headers::{EDITS, HEADERS};
 pub(super) use limiter::LIMITER;
 pub(super) use limits_from::LIMITS_FROM;
@@ -36,7 +38,7 @@ pub(super) use tls::{CERTIFICATE, STORE_TLS, TLS};
 pub(super) use upstream::{HEALTH, UPSTREAM};
 
 /// The sections below the top of the file, in the order of the schema.
-pub(super) const SECTIONS: [&Keys; 28] = [
+pub(super) const SECTIONS: [&Keys; 29] = [
     &ADMIN,
     &ACCESS_LOG,
     &LOG,
@@ -61,6 +63,7 @@ pub(super) const SECTIONS: [&Keys; 28] = [
     &HEADERS,
     &EDITS,
     &LIMITER,
+    &FAIR,
     &LIMITS_FROM,
     &CHARGE,
     &RESERVED_COST,

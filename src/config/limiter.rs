@@ -1,10 +1,13 @@
 //! A limiter as the configuration describes it, and the names of its states in the store. Holds no state.
 
-use super::unit::Rate;
+use super::{
+    fair::{FairSharing, no_tenant},
+    unit::Rate,
+};
 use crate::{
-    algorithm::{Algorithm, auto_margin::AutoMargin, auto_rate::AutoRate},
-    key::{Cost, StateNames, Template},
-    store::{self, OnLoss},
+    algorithm::{Algorithm, auto_margin::AutoMargin, auto_rate::AutoRate, fair::Priority},
+    key::{Cost, Parts, StateNames, Template},
+    store::{self, OnLoss, Turn},
 };
 use std::time::Duration;
 
@@ -21,6 +24,10 @@ pub struct LimiterConfig {
     pub auto: Option<AutoRule>,
     /// The template that assigns requests to buckets; `None` means one bucket for all requests.
     pub key: Option<Template>,
+    /// The tenants that share its slots; `None` means first come, first served.
+    pub fair: Option<FairSharing>,
+    /// Whether its waiting requests take turns, by `fair` or by the priorities of routes.
+    pub has_turns: bool,
     /// The gateways that share its state: all of them, or none.
     pub scope: Scope,
     /// Whether it holds and refuses requests, only counts them, or does nothing.
@@ -92,6 +99,22 @@ impl LimiterConfig {
     /// Returns the greatest cost in permits that the limiter can grant at once, for example the burst of a token bucket.
     pub fn capacity(&self) -> i64 {
         self.algorithms.iter().map(Algorithm::capacity).min().unwrap_or(i64::MAX)
+    }
+
+    /// Returns the turn of a request among those that wait; `None` if the limiter serves them first come, first served.
+    pub fn turn(&self, priority: Priority, parts: &Parts<'_>) -> Option<Turn> {
+        let Some(fair) = self.fair.as_ref().filter(|_| self.has_turns) else {
+            return self.turn_of_all(priority);
+        };
+        let tenant = fair.tenant(parts);
+        let weight = fair.weight(&tenant);
+        Some(Turn::new(tenant, weight, priority))
+    }
+
+    /// Returns the turn of every request of this priority; `None` if turns depend on more, or if there are none.
+    pub fn turn_of_all(&self, priority: Priority) -> Option<Turn> {
+        let is_shared = self.has_turns && self.fair.is_none();
+        is_shared.then(|| Turn::new(no_tenant(), 1, priority))
     }
 
     /// Returns the names of the states in the store for the rate with index `part`. `instance` is the gateway's id, which is

@@ -17,6 +17,7 @@ mod rule_keys;
 mod rules;
 mod services;
 mod throttle;
+mod turns;
 mod upstreams;
 
 use super::{
@@ -95,12 +96,13 @@ impl ConfigReader {
         let store = self.store(&root);
         let limits_from = self.limits_from(&root);
         self.has_rows = root.get("limits_from").is_some();
-        let limiters = self.limiters(&root, &store);
+        let mut limiters = self.limiters(&root, &store);
         let upstreams = self.upstreams(&root, &limiters);
         let paths = self.paths(&root);
         let mut routes = self.routes(&root, &limiters, &upstreams, &paths);
         let descriptors = self.descriptors(&root, &services, &limiters, &mut routes);
         self.find_named_decisions(&root, &services, &routes);
+        turns::find_turns(&mut limiters, &routes);
         let (access_log, logs_user_agent) = self.access_log(&root);
         let mut config = Config {
             listen,

@@ -2,6 +2,7 @@
 
 use super::{
     admin::AdminToken,
+    fair::PriorityRule,
     http::ServerTls,
     limiter::Charge,
     settings::{Config, Route},
@@ -152,6 +153,7 @@ impl Config {
             limiters: (0..self.limiters.len()).map(charge).collect(),
             key: None,
             missing: Vec::new(),
+            priority: PriorityRule::Normal,
             max_wait: Duration::ZERO,
             max_wait_cap: own.max_wait,
             max_waiting: own.max_waiting,

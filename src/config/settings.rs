@@ -3,6 +3,7 @@
 use super::{
     admin::AdminConfig,
     document::Document,
+    fair::PriorityRule,
     http::{ClientLimits, Limits, ServerTls},
     limiter::{Charge, FailurePolicy, LimiterConfig},
     limits_from::{LimitsFrom, MissingLimiter},
@@ -181,6 +182,8 @@ pub struct Route {
     /// The names of its limiters, and of those of its upstream, that a row of `limits_from` has to add. Until then each
     /// request gets 503.
     pub missing: Vec<String>,
+    /// The priority of its requests among those that wait for the same limiter.
+    pub priority: PriorityRule,
     /// The time that a request may wait for its slot if it has no `Prefer: wait=`.
     pub max_wait: Duration,
     /// The longest time that a request may ask for with `Prefer: wait=`.

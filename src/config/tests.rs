@@ -6,6 +6,7 @@ mod http;
 mod limiters;
 mod schema;
 mod state_names;
+mod turns;
 mod upstreams;
 mod vendors;
 mod warnings;

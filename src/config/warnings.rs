@@ -1,6 +1,7 @@
 //! Warns of settings that are allowed and probably not meant. Refuses nothing.
 
 mod throttle;
+mod turns;
 
 use super::{
     limiter::{Charge, FailurePolicy, LimiterConfig, Mode},
@@ -37,6 +38,7 @@ impl Config {
             warnings.extend(self.forged_addresses(limiter));
             warnings.extend(self.daily_windows(limiter));
             warnings.extend(costly_margin(limiter));
+            warnings.extend(self.nothing_to_share(i, limiter));
             if self.store == StoreConfig::Memory && limiter.on_loss == OnLoss::Trust {
                 warnings.push(format!(
                     "`on_loss` of the limiter `{name}` is for a store that can lose states; `store: memory` never does"
@@ -50,6 +52,7 @@ impl Config {
         }
         for route in &self.routes {
             warnings.extend(self.nothing_waits(route));
+            warnings.extend(self.idle_priority(route));
         }
         warnings.extend(self.nothing_is_held());
         warnings.extend(self.drains_early());

@@ -172,7 +172,7 @@ impl ConfigParts {
 
 /// A limiter without what follows from routes and other limiters.
 fn plain(limiter: LimiterConfig) -> LimiterConfig {
-    LimiterConfig { group: String::new(), spread: false, ..limiter }
+    LimiterConfig { group: String::new(), spread: false, has_turns: false, ..limiter }
 }
 
 /// Adds the edits to `fit` that the configuration can have together with those before them, and the others to `unfit`.

@@ -95,6 +95,11 @@ impl TimeHistogram {
         }
     }
 
+    /// Whether no time was recorded so far.
+    pub fn is_empty(&self) -> bool {
+        self.counts.iter().all(|count| count.load(Relaxed) == 0)
+    }
+
     /// The numbers of times that were recorded so far.
     pub fn counts(&self) -> TimeCounts {
         TimeCounts(self.counts.each_ref().map(|count| count.load(Relaxed)))

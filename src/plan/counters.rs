@@ -3,11 +3,16 @@
 
 use super::Plan;
 use crate::{
-    metrics::{Decisions, LimiterCounts, Outcome, Outcomes, Statuses, TimeHistogram},
+    algorithm::fair::Priority,
+    config::{PRIORITIES, PriorityRule},
+    metrics::{Decisions, LimiterCounts, Outcome, Outcomes, ShownWaits, Statuses, TimeHistogram},
     store::Checks,
 };
 use std::{
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -39,16 +44,31 @@ pub(crate) struct DirectCounter {
     at_once: AtomicU64,
     /// The index of the policy of the route.
     pub(crate) policy: usize,
+    /// The priority of the route's requests, except for those that say their own.
+    priority: Priority,
 }
 
 /// Requests by outcome, and the waits of those that were forwarded. A worker has one for each route, beside its
-/// [`DirectCounter`], and one for requests without a route; `/metrics` adds them up in a further one.
+/// [`DirectCounter`], and one for requests without a route; `/metrics` adds them up in a [`RouteCounts`].
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct RequestCounters {
     pub(crate) requests: Outcomes,
-    /// The time for which forwarded requests were held.
+    /// The time for which forwarded requests were held that have the priority of their route.
     pub(crate) wait: TimeHistogram,
+    /// The same for requests that say their own priority, by [`Priority`]. Made by the first of them.
+    claimed: OnceLock<Box<WaitsByPriority>>,
+}
+
+/// The waits of the requests of each [`Priority`].
+pub(crate) type WaitsByPriority = [TimeHistogram; PRIORITIES.len()];
+
+/// The counts of one route, added up over workers.
+#[derive(Debug, Default)]
+pub(crate) struct RouteCounts {
+    pub(crate) requests: Outcomes,
+    /// The time for which forwarded requests were held.
+    pub(crate) waits: WaitsByPriority,
 }
 
 /// The counters of one limiter in one worker.
@@ -78,17 +98,17 @@ pub(crate) struct Overhead(pub(crate) TimeHistogram);
 // === impl WorkerCounters ===
 
 impl WorkerCounters {
-    /// Makes the counters of a worker. `policy` has the index of the policy of each route, and `fixed` the checks that
-    /// the worker owns.
+    /// Makes the counters of a worker. `routes` has the index of the policy and the priority of each route, and `fixed` the
+    /// checks that the worker owns.
     pub(crate) fn new(
-        policy: &[usize],
+        routes: &[(usize, Priority)],
         fixed: Box<[Option<Checks>]>,
         limiters: usize,
         upstreams: usize,
     ) -> Self {
         Self {
-            direct: policy.iter().map(|policy| DirectCounter::new(*policy)).collect(),
-            routes: policy.iter().map(|_| RequestCounters::default()).collect(),
+            direct: routes.iter().map(|route| DirectCounter::new(*route)).collect(),
+            routes: routes.iter().map(|_| RequestCounters::default()).collect(),
             fixed,
             no_route: RequestCounters::default(),
             limiters: (0..limiters).map(|_| LimiterCounters::default()).collect(),
@@ -103,28 +123,64 @@ impl WorkerCounters {
     }
 
     /// Adds all that this worker counted of `route` to `all`, which was empty for the first worker.
-    pub(super) fn add_to(&self, all: &RequestCounters, route: usize) {
-        all.add(&self.routes[route]);
-        let at_once = self.direct[route].at_once.load(Relaxed);
+    pub(super) fn add_to(&self, all: &RouteCounts, route: usize) {
+        let DirectCounter { at_once, priority, .. } = &self.direct[route];
+        all.add_counters(&self.routes[route], *priority);
+        let at_once = at_once.load(Relaxed);
         all.requests.count_many(Outcome::Passed, at_once);
-        all.wait.record_many(Duration::ZERO, at_once);
+        all.waits[*priority as usize].record_many(Duration::ZERO, at_once);
     }
 }
 
 // === impl DirectCounter ===
 
 impl DirectCounter {
-    fn new(policy: usize) -> Self {
-        Self { at_once: AtomicU64::new(0), policy }
+    fn new((policy, priority): (usize, Priority)) -> Self {
+        Self { at_once: AtomicU64::new(0), policy, priority }
     }
 }
 
 // === impl RequestCounters ===
 
 impl RequestCounters {
+    /// The waits to which that of a request belongs; `claimed` is its own priority, if it says one.
+    pub(crate) fn waits_of(&self, claimed: Option<Priority>) -> &TimeHistogram {
+        match claimed {
+            None => &self.wait,
+            Some(priority) => &self.claimed.get_or_init(Box::default)[priority as usize],
+        }
+    }
+}
+
+// === impl RouteCounts ===
+
+impl RouteCounts {
     pub(super) fn add(&self, other: &Self) {
         self.requests.add(&other.requests);
-        self.wait.add(&other.wait);
+        self.waits.iter().zip(&other.waits).for_each(|(own, other)| own.add(other));
+    }
+
+    /// Adds what one worker counted of a route whose requests have this priority, except for those that say their own.
+    pub(super) fn add_counters(&self, counted: &RequestCounters, priority: Priority) {
+        self.requests.add(&counted.requests);
+        self.waits[priority as usize].add(&counted.wait);
+        let claimed = counted.claimed.get().into_iter().flat_map(|waits| &**waits);
+        self.waits.iter().zip(claimed).for_each(|(own, other)| own.add(other));
+    }
+
+    /// The waits of all priorities.
+    pub(super) fn wait(&self) -> TimeHistogram {
+        let all = TimeHistogram::default();
+        self.waits.iter().for_each(|waits| all.add(waits));
+        all
+    }
+
+    /// The counts as `/metrics` shows them: the waits of each priority that a request of the route can have, or has had.
+    pub(super) fn into_shown(self, rule: &PriorityRule) -> (Outcomes, ShownWaits) {
+        let can_be = |priority| rule.fixed().is_none_or(|fixed| fixed == priority);
+        let waits = self.waits.into_iter().zip(PRIORITIES);
+        let shown = waits.filter(|(waits, (_, own))| can_be(*own) || !waits.is_empty());
+        (self.requests, shown.map(|(waits, (name, _))| (name, waits)).collect())
     }
 }
 
@@ -157,8 +213,8 @@ impl UpstreamCounters {
 
 impl Plan {
     /// The counts of the route with index `i`, over all workers.
-    pub(super) fn route_counts(&self, i: usize) -> RequestCounters {
-        let all = RequestCounters::default();
+    pub(super) fn route_counts(&self, i: usize) -> RouteCounts {
+        let all = RouteCounts::default();
         self.counters.iter().for_each(|own| own.add_to(&all, i));
         all
     }
@@ -178,9 +234,9 @@ impl Plan {
     }
 
     /// Adds the counts of requests without a route, and the gateway's own time, over all workers.
-    pub(super) fn add_unrouted(&self, no_route: &RequestCounters, overhead: &TimeHistogram) {
+    pub(super) fn add_unrouted(&self, no_route: &RouteCounts, overhead: &TimeHistogram) {
         for own in &self.counters {
-            no_route.add(&own.no_route);
+            no_route.add_counters(&own.no_route, Priority::Normal);
             overhead.add(&own.overhead.0);
         }
         for own in self.services.iter().flat_map(|service| &service.workers) {
@@ -195,16 +251,39 @@ mod tests {
 
     #[test]
     fn requests_that_went_at_once_are_among_all() {
-        let counters = WorkerCounters::new(&[0, 0], [None].into(), 0, 0);
+        let routes = [(0, Priority::Normal), (0, Priority::High)];
+        let counters = WorkerCounters::new(&routes, [None].into(), 0, 0);
         counters.passed(1);
         counters.passed(1);
         counters.routes[1].requests.count(Outcome::Passed);
         counters.routes[1].wait.record(Duration::from_nanos(1));
-        let (all, expected) = (RequestCounters::default(), RequestCounters::default());
+        let (all, expected) = (RouteCounts::default(), RouteCounts::default());
         counters.add_to(&all, 1);
         expected.requests.count_many(Outcome::Passed, 3);
-        expected.wait.record_many(Duration::ZERO, 2);
-        expected.wait.record(Duration::from_nanos(1));
+        expected.waits[0].record_many(Duration::ZERO, 2);
+        expected.waits[0].record(Duration::from_nanos(1));
         assert_eq!(format!("{all:?}"), format!("{expected:?}"));
+    }
+
+    #[test]
+    fn waits_have_the_priority_that_a_request_says() {
+        let counters = WorkerCounters::new(&[(0, Priority::Normal)], [None].into(), 0, 0);
+        for claimed in [Priority::Low, Priority::Low, Priority::High] {
+            counters.routes[0].waits_of(Some(claimed)).record(Duration::ZERO);
+        }
+        let all = RouteCounts::default();
+        counters.add_to(&all, 0);
+        let names = |rule| all.clone_shown(rule);
+        assert_eq!(names(PriorityRule::Rfc9218), ["high", "normal", "low"]);
+        assert_eq!(names(PriorityRule::High), ["high", "low"]);
+        assert_eq!(names(PriorityRule::Normal), ["high", "normal", "low"]);
+    }
+
+    impl RouteCounts {
+        fn clone_shown(&self, rule: PriorityRule) -> Vec<&'static str> {
+            let copy = Self::default();
+            copy.add(self);
+            copy.into_shown(&rule).1.into_iter().map(|(name, _)| name).collect()
+        }
     }
 }

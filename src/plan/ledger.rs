@@ -5,12 +5,15 @@
 
 use super::{
     Plan,
-    counters::{LimiterCounters, RequestCounters, UpstreamCounters},
+    counters::{LimiterCounters, RouteCounts, UpstreamCounters},
     previous::Previous,
     service_counts::EndedServiceCounts,
     totals::ExchangeTotals,
 };
-use crate::metrics::{self, TimeHistogram, WorkerCounts};
+use crate::{
+    config::PriorityRule,
+    metrics::{self, TimeHistogram, WorkerCounts},
+};
 use metrics_exporter_prometheus::PrometheusHandle;
 use parking_lot::Mutex;
 use std::{collections::HashMap, mem, sync::Arc};
@@ -29,10 +32,10 @@ struct ReplacedPlans {
 /// The counts of plans without a request, by the names of routes, limiters and upstreams that the newest plan has as well.
 #[derive(Default)]
 struct EndedCounts {
-    routes: HashMap<String, RequestCounters>,
+    routes: HashMap<String, RouteCounts>,
     limiters: HashMap<String, LimiterCounters>,
     upstreams: HashMap<String, UpstreamCounters>,
-    no_route: RequestCounters,
+    no_route: RouteCounts,
     services: EndedServiceCounts,
     overhead: TimeHistogram,
 }
@@ -78,7 +81,7 @@ impl CountLedger {
         let ReplacedPlans { in_use: plans, ended } = &*replaced;
         let routes = current.routes.iter().enumerate().map(|(i, metrics)| {
             let all = ended.route(&in_use, current, i);
-            (metrics.label(), all.requests, all.wait)
+            (metrics.label(), all.into_shown(&current.config.routes[i].priority))
         });
         let limiters = current.limiters.iter().enumerate().map(|(i, plan)| {
             let all = current.limiter_counts(i);
@@ -93,13 +96,14 @@ impl CountLedger {
             let all = ended.upstream(&in_use, current, i);
             (metrics, all.statuses, all.seconds)
         });
-        let (no_route, overhead) = (RequestCounters::default(), TimeHistogram::default());
+        let (no_route, overhead) = (RouteCounts::default(), TimeHistogram::default());
         no_route.add(&ended.no_route);
         overhead.add(&ended.overhead);
         for plan in plans.iter().map(|plan| &**plan).chain([current]) {
             plan.add_unrouted(&no_route, &overhead);
         }
-        let routes = routes.chain([(current.no_route.label(), no_route.requests, no_route.wait)]);
+        let no_route = no_route.into_shown(&PriorityRule::Normal);
+        let routes = routes.chain([(current.no_route.label(), no_route)]);
         let routes = routes.chain(ended.services.measured(current, &in_use));
         let waits =
             current.config.routes.iter().map(|route| route.max_wait.max(route.max_wait_cap));
@@ -134,7 +138,7 @@ impl ReplacedPlans {
 
 impl EndedCounts {
     /// The counts of the route with index `i` of `current`, over all plans.
-    fn route(&self, in_use: &[Previous<'_>], current: &Plan, i: usize) -> RequestCounters {
+    fn route(&self, in_use: &[Previous<'_>], current: &Plan, i: usize) -> RouteCounts {
         let all = current.route_counts(i);
         let name = &current.config.routes[i].name;
         self.routes.get(name).into_iter().for_each(|ended| all.add(ended));

@@ -2,10 +2,10 @@
 
 use super::{auto_limit::AutoLimit, previous::Previous};
 use crate::{
-    algorithm::{Algorithm, Micros, auto_rate::nanohertz},
+    algorithm::{Algorithm, Micros, auto_rate::nanohertz, fair::Priority},
     answer::{Policy, Quota},
     config::{self, Config, Mode, Rate},
-    key::StateNames,
+    key::{Parts, StateNames},
     limit::micros,
     metrics::{self, LimiterMetrics},
     path::PathRule,
@@ -120,7 +120,7 @@ impl LimiterPlan {
                 filled => names.of(filled).into(),
             };
             let overflow = check.overflow.clone().filter(|_| filled.is_some());
-            let check = Check { key, cost, overflow, ..*check };
+            let check = Check { key, cost, overflow, turn: None, ..*check };
             if self.auto.is_some() { self.renewed(&check, rate) } else { check }
         })
     }
@@ -142,6 +142,13 @@ impl LimiterPlan {
             Some(Check { algorithm, horizon: algorithm.horizon(wait, most), ..check })
         };
         self.checks(Some(&filled), cost).map(at).collect()
+    }
+
+    /// Gives the checks of a request at this limiter the turn of the request, if it has one here.
+    #[cold]
+    pub(super) fn take_turns(&self, checks: &mut [Check], priority: Priority, parts: &Parts<'_>) {
+        let turn = self.limiter.turn(priority, parts);
+        checks.iter_mut().for_each(|check| check.turn.clone_from(&turn));
     }
 
     /// The check with the rule of the rate with index `i` that holds now.

@@ -3,7 +3,8 @@
 
 use super::LimiterPlan;
 use crate::{
-    config::{self, Charge, Config, Mode, Rate},
+    algorithm::fair::Priority,
+    config::{self, Charge, Config, Mode, PriorityRule, Rate},
     key::{Parts, Template, TrueCost},
     store::{Check, Checks},
     upstream::headers::Rules,
@@ -35,6 +36,8 @@ pub(crate) struct RoutePolicy {
     key: Option<Template>,
     /// The index of the upstream.
     pub(crate) upstream: usize,
+    /// The priority of a request among those that wait.
+    pub(crate) priority: PriorityRule,
     pub(crate) max_wait: Duration,
     pub(crate) max_wait_cap: Duration,
     /// The most requests of one route that may wait at one time in this gateway.
@@ -52,6 +55,7 @@ struct PolicyKey<'a> {
     /// The index of the route if it changes headers: a value may be secret in one route and not in another.
     headers: Option<usize>,
     upstream: usize,
+    priority: &'a PriorityRule,
     max_wait: Duration,
     max_wait_cap: Duration,
     max_waiting: usize,
@@ -109,8 +113,10 @@ impl RoutePolicy {
         limiters: &[LimiterPlan],
         config: &Config,
     ) -> Self {
-        let keys =
-            charges.iter().filter_map(|charge| limiters[charge.limiter].limiter.key.as_ref());
+        let keys = charges.iter().flat_map(|charge| {
+            let limiter = &limiters[charge.limiter].limiter;
+            limiter.key.iter().chain(limiter.fair.as_ref().map(|fair| &fair.by))
+        });
         let mut templates = keys.chain(charges.iter().filter_map(|charge| charge.cost.template()));
         let owners = charges.iter().flat_map(|charge| {
             let rates = 0..limiters[charge.limiter].checks.len();
@@ -131,6 +137,7 @@ impl RoutePolicy {
             rules: rules.iter().any(|rules| !rules.is_empty()).then_some(rules),
             key: route.key.clone(),
             upstream: route.upstream,
+            priority: route.priority.clone(),
             max_wait: route.max_wait,
             max_wait_cap: route.max_wait_cap,
             max_waiting: route.max_waiting,
@@ -148,14 +155,19 @@ impl RoutePolicy {
             let limiter = &limiters[charge.limiter];
             // A rule that is learned may be another one for each request.
             let cost = charge.cost.fixed().filter(|_| limiter.has_fixed_checks())?;
-            Some(limiter.checks(None, cost))
+            // A tenant or a priority that a request says is another one for each request.
+            let turn = match limiter.limiter.has_turns {
+                true => Some(limiter.limiter.turn_of_all(self.priority.fixed()?)?),
+                false => None,
+            };
+            Some(limiter.checks(None, cost).map(move |check| Check { turn: turn.clone(), ..check }))
         });
         let fixed = fixed.collect::<Option<Vec<_>>>().filter(|fixed| !fixed.is_empty())?;
         Some(fixed.into_iter().flatten().collect())
     }
 
-    /// Makes the checks of one request, if they depend on it, with the policy of the limiters at which it costs something;
-    /// returns `None` if no limiter applies.
+    /// Makes the checks of one request of this `priority`, if they depend on it, with the policy of the limiters at which it
+    /// costs something; returns `None` if no limiter applies.
     ///
     /// # Errors
     ///
@@ -163,6 +175,7 @@ impl RoutePolicy {
     pub(crate) fn checks<'p>(
         &self,
         limiters: &[LimiterPlan],
+        priority: Priority,
         parts: impl FnOnce() -> Parts<'p>,
     ) -> Result<Option<(Checks, &Self)>, String> {
         if self.charges.is_empty() {
@@ -179,7 +192,11 @@ impl RoutePolicy {
                 continue;
             }
             let filled = plan.limiter.key.as_ref().map(|template| template.fill(&parts));
+            let asked = checks.len();
             checks.extend(plan.checks(filled.as_deref(), cost));
+            if plan.limiter.has_turns {
+                plan.take_turns(&mut checks[asked..], priority, &parts);
+            }
         }
         if zeroes == 0 {
             return Ok(Some((checks.into(), self)));
@@ -222,7 +239,7 @@ impl RoutePolicy {
             }
             let template = self.key.as_ref().or(plan.limiter.key.as_ref());
             let filled = template.map(|template| template.fill(parts));
-            let filled = filled.as_deref();
+            let (filled, asked) = (filled.as_deref(), checks.len());
             match rate.filter(|_| !plan.limiter.rates.is_empty()) {
                 None => checks.extend(plan.checks(filled, cost)),
                 Some(rate) => checks.extend(plan.checks_at(rate, filled, cost).ok_or_else(|| {
@@ -232,6 +249,8 @@ impl RoutePolicy {
                     )
                 })?),
             }
+            let priority = self.priority.fixed().unwrap_or(Priority::Normal);
+            plan.take_turns(&mut checks[asked..], priority, parts);
         }
         let policy = match zeroes {
             0 => Some(self),
@@ -254,6 +273,7 @@ impl RoutePolicy {
             rules: None,
             key: None,
             upstream: self.upstream,
+            priority: PriorityRule::Normal,
             max_wait: self.max_wait,
             max_wait_cap: self.max_wait_cap,
             max_waiting: self.max_waiting,
@@ -317,6 +337,7 @@ impl<'a> PolicyKey<'a> {
             limiters,
             key,
             missing,
+            priority,
             max_wait,
             max_wait_cap,
             max_waiting,
@@ -329,6 +350,7 @@ impl<'a> PolicyKey<'a> {
             missing,
             headers: (!headers.is_empty()).then_some(i),
             upstream: *upstream,
+            priority,
             max_wait: *max_wait,
             max_wait_cap: *max_wait_cap,
             max_waiting: *max_waiting,
@@ -338,47 +360,4 @@ impl<'a> PolicyKey<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use crate::{config::Config, plan::Plan};
-    use rstest::rstest;
-    use std::{path::Path, sync::Arc};
-
-    fn plan(routes: [&str; 2]) -> Plan {
-        let text = format!(
-            "workers: 2\nupstreams:\n  a: http://a\n  b: http://b\n\
-             limiters:\n  x: {{ rate: 1/s }}\n  y: {{ rate: 1/s }}\n\
-             routes:\n- {{ suffix: /1, {} }}\n- {{ suffix: /2, {} }}\n",
-            routes[0], routes[1]
-        );
-        let config = Config::parse(&text, "test", Path::new("."), &|_| None).expect("a config");
-        Plan::new(config, false)
-    }
-
-    #[rstest]
-    #[case::same("upstream: a, limiters: [x], max_wait: 2s", 1)]
-    #[case::fewer_may_wait("upstream: a, limiters: [x], max_wait: 2s, max_waiting: 7", 2)]
-    #[case::tells_more("upstream: a, limiters: [x], max_wait: 2s, ratelimit_headers: all", 2)]
-    #[case::longer("upstream: a, limiters: [x], max_wait: 3s", 2)]
-    #[case::longer_for_who_asks("upstream: a, limiters: [x], max_wait: 2s, max_wait_cap: 90s", 2)]
-    #[case::other_upstream("upstream: b, limiters: [x], max_wait: 2s", 2)]
-    #[case::other_limiter("upstream: a, limiters: [y], max_wait: 2s", 2)]
-    #[case::other_headers(
-        "upstream: a, limiters: [x], max_wait: 2s, headers: { response: { remove: [Server] } }",
-        2
-    )]
-    fn routes_share_what_is_the_same(#[case] other: &str, #[case] expected: usize) {
-        let plan = plan(["upstream: a, limiters: [x], max_wait: 2s", other]);
-        let of_the_second = plan.counters[0].direct[1].policy;
-        assert_eq!((plan.policies.len(), of_the_second), (expected, expected - 1));
-    }
-
-    #[test]
-    fn each_worker_asks_with_its_own() {
-        let plan = plan(["upstream: a, limiters: [x]", "upstream: a"]);
-        let [one, other] = &plan.counters[..] else { panic!("two workers") };
-        assert_eq!(one.fixed, other.fixed);
-        let (own, its) = (one.fixed[0].as_ref(), other.fixed[0].as_ref());
-        assert!(!Arc::ptr_eq(own.expect("checks"), its.expect("checks")));
-        assert_eq!(one.fixed[1], None);
-    }
-}
+mod tests;

@@ -3,12 +3,13 @@
 
 use super::{
     Plan,
-    counters::{RequestCounters, WorkerCounters},
+    counters::{RouteCounts, WorkerCounters},
     previous::Previous,
 };
 use crate::{
-    config::{Config, Service},
-    metrics::{Outcomes, TimeHistogram, service_label},
+    algorithm::fair::Priority,
+    config::{Config, PriorityRule, Service},
+    metrics::{Outcomes, ShownWaits, service_label},
 };
 use std::collections::HashMap;
 
@@ -23,13 +24,14 @@ pub(crate) struct ServiceCounts {
 
 /// The counts of services in plans without a request, by the names of routes; empty for requests without a route.
 #[derive(Default)]
-pub(super) struct EndedServiceCounts(HashMap<(Service, String), RequestCounters>);
+pub(super) struct EndedServiceCounts(HashMap<(Service, String), RouteCounts>);
 
 // === impl ServiceCounts ===
 
 impl ServiceCounts {
-    /// Makes the counters of the services of `config`; `of_routes` has the index of the policy of each route.
-    pub(super) fn all(config: &Config, of_routes: &[usize]) -> Vec<Self> {
+    /// Makes the counters of the services of `config`; `of_routes` has the index of the policy of each route and its
+    /// priority.
+    pub(super) fn all(config: &Config, of_routes: &[(usize, Priority)]) -> Vec<Self> {
         let of = |service: Service| {
             let routes = config.routes.iter().map(|route| &*route.name).chain(["-"]);
             let worker = |_| WorkerCounters::new(of_routes, Box::default(), 0, 0);
@@ -43,11 +45,11 @@ impl ServiceCounts {
     }
 
     /// The counts of the route with index `i`, over all workers; of requests without a route if there is no such route.
-    fn route(&self, i: usize) -> RequestCounters {
-        let all = RequestCounters::default();
+    fn route(&self, i: usize) -> RouteCounts {
+        let all = RouteCounts::default();
         self.workers.iter().for_each(|own| match own.routes.get(i) {
             Some(_) => own.add_to(&all, i),
-            None => all.add(&own.no_route),
+            None => all.add_counters(&own.no_route, Priority::Normal),
         });
         all
     }
@@ -76,7 +78,7 @@ impl EndedServiceCounts {
         &self,
         current: &'a Plan,
         in_use: &[Previous<'_>],
-    ) -> Vec<(&'a str, Outcomes, TimeHistogram)> {
+    ) -> Vec<(&'a str, (Outcomes, ShownWaits))> {
         let of = |own: &'a ServiceCounts, (i, name): (usize, &str)| {
             let all = own.route(i);
             let ended = self.0.get(&(own.service, name.to_owned()));
@@ -89,7 +91,9 @@ impl EndedServiceCounts {
                 let counts = names.plan.and_then(|plan| ServiceCounts::of(plan, own.service));
                 i.zip(counts).into_iter().for_each(|(i, counts)| all.add(&counts.route(i)));
             }
-            (&*own.labels[i], all.requests, all.wait)
+            let route = current.config.routes.get(i);
+            let rule = route.map_or(&PriorityRule::Normal, |route| &route.priority);
+            (&*own.labels[i], all.into_shown(rule))
         };
         let services = current.services.iter();
         services

@@ -1,6 +1,6 @@
 //! The counts of one route or of one upstream at one moment, as the dashboard draws them. Two moments give a rate.
 
-use super::counters::{RequestCounters, UpstreamCounters};
+use super::counters::{RouteCounts, UpstreamCounters};
 use crate::metrics::{Outcome, TimeCounts};
 
 /// The counts of one route or one upstream since the start.
@@ -21,7 +21,7 @@ pub const UPSTREAM_KINDS: [&str; 4] = ["answers", "status_429", "status_4xx", "s
 // === impl ExchangeTotals ===
 
 impl ExchangeTotals {
-    pub(super) fn of_route(counted: &RequestCounters) -> Self {
+    pub(super) fn of_route(counted: &RouteCounts) -> Self {
         let mut counts = [0; 4];
         for outcome in Outcome::ALL {
             let requests = counted.requests.get(outcome);
@@ -42,7 +42,7 @@ impl ExchangeTotals {
             };
             counts[kind] += requests;
         }
-        Self { counts, times: counted.wait.counts() }
+        Self { counts, times: counted.wait().counts() }
     }
 
     pub(super) fn of_upstream(counted: &UpstreamCounters) -> Self {

@@ -4,7 +4,7 @@
 
 use super::{Client, Proxy, validate};
 use crate::{
-    config::Service,
+    config::{Service, priority_name},
     metrics::Outcome,
     plan::{Plan, Redactor},
     store::Check,
@@ -40,6 +40,8 @@ pub(super) struct AccessLine {
     uri: Uri,
     /// The key at the limiter that bound, in the form that pages show, and the cost there.
     charge: Option<(Option<Box<str>>, i64)>,
+    /// Its tenant and its priority at the limiter that bound, if its requests take turns; no tenant without `fair`.
+    turn: Option<(Option<Box<str>>, &'static str)>,
     upstream_address: Option<SocketAddr>,
     /// The service that decides the request; `None` for a request that is forwarded.
     pub(super) service: Option<Service>,
@@ -103,6 +105,7 @@ impl AccessLine {
             user_agent: config.logs_user_agent.then(agent).flatten(),
             uri: request.uri().clone(),
             charge: None,
+            turn: None,
             upstream_address: None,
             service: None,
             sent: 0,
@@ -118,7 +121,13 @@ impl AccessLine {
         };
         let key = plan.key_in(&check.key).flatten();
         let key = key.map(|key| redactor.key(plan.limiter.key.as_ref(), key).into());
+        let turn = check.turn.as_ref().map(|turn| {
+            let fair = plan.limiter.fair.as_ref();
+            let tenant = fair.map(|fair| redactor.key(Some(&fair.by), &turn.tenant).into());
+            (tenant, priority_name(turn.priority))
+        });
         self.charge = Some((key, check.cost));
+        self.turn = turn;
     }
 
     /// Notes the connection on which the request is sent.
@@ -143,6 +152,7 @@ impl AccessLine {
         let route = result.route.map(|route| &plan.config.routes[route]);
         let forwarded = route.filter(|_| self.service.is_none());
         let upstream = forwarded.map(|route| &plan.config.upstreams[route.upstream].name);
+        let (tenant, priority) = self.turn.as_ref().map(|(t, p)| (t.as_deref(), *p)).unzip();
         let (key, cost) = self.charge.as_ref().map(|(key, cost)| (key.as_deref(), *cost)).unzip();
         tracing::info!(
             target: "paceway::access",
@@ -162,6 +172,8 @@ impl AccessLine {
             limiter = bound.unwrap_or("-"),
             key = key.flatten(),
             cost,
+            tenant = tenant.flatten(),
+            priority,
             outcome = result.outcome.name(),
             wait_ms = millis(result.wait),
             upstream_ms = result.upstream.map(millis),

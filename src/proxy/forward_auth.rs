@@ -105,7 +105,7 @@ impl Proxy {
                     true => self.before_limits(routed).await?,
                     false => None,
                 };
-                self.checks(exchange.client, routed, body.as_deref())?.map(|(checks, policy)| {
+                self.checks(exchange, routed, body.as_deref())?.map(|(checks, policy)| {
                     routed.policy = policy;
                     checks
                 })

@@ -8,8 +8,9 @@ use super::{
     request_id::X_REQUEST_ID,
 };
 use crate::{
+    algorithm::fair::Priority,
     answer::Failure,
-    config::Service,
+    config::{PriorityRule, Service},
     key,
     metrics::Outcome,
     plan::{LimiterCounters, Plan, WorkerCounters},
@@ -40,6 +41,8 @@ pub(super) struct Record<'a> {
     sent: bool,
     /// The index of the limiter that bound the request.
     bound: Option<usize>,
+    /// The priority that the request says itself; `None` if it has that of its route.
+    claimed: Option<Priority>,
     /// Whether a limiter in mode `observe` would have held or refused it.
     pub(super) observed: bool,
     /// How long the request was held, before the first attempt at the upstream and before the second.
@@ -107,6 +110,7 @@ impl<'a> Record<'a> {
             status: None,
             sent: false,
             bound: None,
+            claimed: None,
             observed: false,
             wait: Duration::ZERO,
             waits_since: None,
@@ -124,6 +128,16 @@ impl<'a> Record<'a> {
         if let Some(line) = &mut self.line {
             line.service = Some(service);
         }
+    }
+
+    /// The priority of the request, by the rule of its route. One that the request says itself is counted apart.
+    pub(super) fn priority(
+        &mut self,
+        rule: &PriorityRule,
+        headers: &HeaderMap,
+        is_trusted: bool,
+    ) -> Priority {
+        rule.fixed().unwrap_or_else(|| *self.claimed.insert(rule.of(headers, is_trusted)))
     }
 
     /// Ends the wait of the request, and adds it to the sum of its waits.
@@ -299,7 +313,9 @@ impl Drop for Record<'_> {
         // A client that left during a wait has ended that wait.
         self.waited();
         match self.route {
-            Some(route) if self.outcome == Outcome::Passed && self.sent => {
+            Some(route)
+                if self.outcome == Outcome::Passed && self.sent && self.claimed.is_none() =>
+            {
                 self.counters.passed(route);
             }
             route => {
@@ -307,7 +323,7 @@ impl Drop for Record<'_> {
                 let own = route.map_or(no_route, |route| &self.counters.routes[route]);
                 own.requests.count(self.outcome);
                 if self.sent {
-                    own.wait.record(self.wait);
+                    own.waits_of(self.claimed).record(self.wait);
                 }
             }
         }

@@ -158,10 +158,12 @@ impl Explanation {
             template,
             descriptor: None,
         };
+        let is_trusted = key::is_trusted(peer.to_canonical(), &config.trusted_proxies);
+        let priority = route.priority.of(headers, is_trusted);
         let charges = route.limiters.iter().filter(|_| config.limiting);
         let limiters = charges.map(|charge| {
             let of = if upstream.limiters.contains(charge) { "upstream" } else { "route" };
-            ExplainedLimiter::of(config, charge, of, &parts)
+            ExplainedLimiter::of(config, charge, of, (priority, &parts))
         });
         explained.limiters = limiters.collect();
         if config.limiting {
@@ -238,6 +240,9 @@ impl Explanation {
             };
             line("limiter", &format!("{}, {from}", limiter.line()));
             line("", &limiter.bucket());
+            if let Some(what) = limiter.turn() {
+                line("", &what);
+            }
             if let Some(what) = &limiter.without_store {
                 line("", what);
             }
@@ -286,12 +291,14 @@ fn refusal(config: &Config, method: &Method, uri: &Uri, headers: &HeaderMap) -> 
     crate::proxy::validate(config, &request).err().map(|failure| failure.summary())
 }
 
-/// Whether a key or a cost of the route is a part of the request's body.
+/// Whether a key, a tenant or a cost of the route is a part of the request's body.
 fn reads_body(config: &Config, route: &Route) -> bool {
     let works = |charge: &&Charge| config.limiters[charge.limiter].mode != Mode::Off;
     let reads = |charge: &Charge| {
-        let key = config.limiters[charge.limiter].key.as_ref();
-        charge.cost.reads_body() || key.is_some_and(Template::reads_body)
+        let limiter = &config.limiters[charge.limiter];
+        let tenant = limiter.fair.as_ref().map(|fair| &fair.by);
+        let mut templates = limiter.key.iter().chain(tenant);
+        charge.cost.reads_body() || templates.any(Template::reads_body)
     };
     config.limiting && route.limiters.iter().filter(works).any(reads)
 }

@@ -1,9 +1,12 @@
 //! Describes what each limiter of a request does: its rule, the cost of the request, and the bucket that is charged.
 
 use crate::{
-    algorithm::{Algorithm, MAX_BUDGET, auto_rate::nanohertz},
-    config::{AutoRule, Charge, Config, FailurePolicy, LimiterConfig, Mode, Scope, StoreConfig},
-    key::{Cost, Parts},
+    algorithm::{Algorithm, MAX_BUDGET, auto_rate::nanohertz, fair::Priority},
+    config::{
+        AutoRule, Charge, Config, FailurePolicy, LimiterConfig, Mode, Scope, StoreConfig,
+        priority_name,
+    },
+    key::{self, Cost, Parts},
     store::OnLoss,
 };
 use serde::Serialize;
@@ -30,6 +33,11 @@ pub(super) struct ExplainedLimiter {
     pub(super) key: Option<String>,
     /// The names of its states in the store, one for each rate.
     pub(super) states: Vec<String>,
+    /// The tenant that the request is at a limiter with `fair`, and its weight there.
+    pub(super) tenant: Option<String>,
+    pub(super) weight: Option<i64>,
+    /// The priority of the request at a limiter whose requests take turns.
+    pub(super) priority: Option<&'static str>,
     #[serde(skip)]
     scope: Scope,
     /// Its behaviour while the store is away; `None` for a store that never is.
@@ -43,7 +51,7 @@ impl ExplainedLimiter {
         config: &Config,
         charge: &Charge,
         of: &'static str,
-        parts: &Parts<'_>,
+        (priority, parts): (Priority, &Parts<'_>),
     ) -> Self {
         let limiter = &config.limiters[charge.limiter];
         let cost = match limiter.mode {
@@ -58,7 +66,12 @@ impl ExplainedLimiter {
         let states = 0..limiter.algorithms.len();
         let states = states
             .map(|part| limiter.state_names(prefix, Some("INSTANCE"), part).of(key.as_deref()));
+        let turn = limiter.turn(priority, parts);
+        let shared = turn.as_ref().filter(|_| limiter.fair.is_some());
         Self {
+            tenant: shared.map(|turn| key::shown(&turn.tenant)),
+            weight: shared.map(|turn| turn.weight),
+            priority: turn.as_ref().map(|turn| priority_name(turn.priority)),
             name: limiter.name.clone(),
             of,
             rule: rule(limiter),
@@ -100,6 +113,16 @@ impl ExplainedLimiter {
             Some(key) => format!("key {key}, kept as {names}{whose}"),
             None => format!("one bucket for all, kept as {names}{whose}"),
         }
+    }
+
+    /// The turn of the request among those that wait, in a sentence; `None` where they are served first come, first served.
+    pub(super) fn turn(&self) -> Option<String> {
+        let priority = self.priority?;
+        let tenant = self.tenant.as_ref().zip(self.weight);
+        let tenant = tenant.map_or_else(String::new, |(tenant, weight)| {
+            format!("tenant {tenant} of weight {weight}, ")
+        });
+        Some(format!("{tenant}priority {priority} among those that wait"))
     }
 }
 

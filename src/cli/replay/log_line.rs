@@ -1,6 +1,9 @@
 //! One line of an access log as a request: the gateway's JSON lines, and nginx's combined format. Never decides it.
 
-use crate::algorithm::Micros;
+use crate::{
+    algorithm::{Micros, fair::Priority},
+    config::PRIORITIES,
+};
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Uri,
     header::{HOST, REFERER, USER_AGENT},
@@ -37,6 +40,10 @@ pub(super) struct LoggedRequest {
     pub(super) waited: Option<Micros>,
     /// The limiter that bound it.
     pub(super) limiter: Option<String>,
+    /// Its tenant at that limiter.
+    pub(super) tenant: Option<String>,
+    /// Its priority there.
+    pub(super) priority: Option<Priority>,
 }
 
 /// The end of a request, in a log or in a replay.
@@ -119,6 +126,10 @@ fn json(line: &str) -> Result<LoggedRequest, LineError> {
         recorded,
         waited,
         limiter: text("limiter").filter(|name| *name != "-").map(str::to_owned),
+        tenant: text("tenant").map(str::to_owned),
+        priority: text("priority").and_then(|text| {
+            PRIORITIES.iter().find(|(name, _)| *name == text).map(|(_, priority)| *priority)
+        }),
     })
 }
 
@@ -163,6 +174,8 @@ fn combined(line: &str) -> Result<LoggedRequest, LineError> {
         recorded,
         waited: None,
         limiter: None,
+        tenant: None,
+        priority: None,
     })
 }
 

@@ -6,13 +6,13 @@ use super::{
     tally::Tally,
 };
 use crate::{
-    algorithm::{Algorithm, Concurrency, Micros, concurrency::Ticket},
-    config::{Config, Mode},
-    key::Parts,
+    algorithm::{Algorithm, Concurrency, Micros, concurrency::Ticket, fair::Priority},
+    config::{Config, LimiterConfig, Mode},
+    key::{Parts, Template},
     limit::micros,
     plan::Plan,
     route::host_of,
-    store::{Check, Checks, Decision, Entry, Reply, memory::MemoryStore},
+    store::{Check, Checks, Decision, Entry, Reply, Turn, memory::MemoryStore},
 };
 use http::{HeaderValue, Request, header::HOST};
 use std::{
@@ -127,6 +127,8 @@ impl Simulation {
         let found = plan.table.find_covering(&logged.method, host, logged.uri.path(), covers);
         let route = found.ok().flatten().ok_or(None)?;
         let policy = plan.counters[0].direct[route].policy;
+        let rule = &plan.policies[policy].priority;
+        let priority = rule.fixed().or(logged.priority).unwrap_or(Priority::Normal);
         let parts = || Parts {
             client_ip: logged.client,
             host,
@@ -138,12 +140,17 @@ impl Simulation {
             template: config.routes[route].path.template().map(|template| &**template),
             descriptor: None,
         };
-        let checks =
-            plan.policies[policy].checks(&plan.limiters, parts).map_err(|_| Some(route))?;
+        let checks = plan.policies[policy]
+            .checks(&plan.limiters, priority, parts)
+            .map_err(|_| Some(route))?;
         let (checks, limiters) = match checks {
             Some((checks, own)) => {
                 let limiters = (0..checks.len()).map(|i| own.limiter(i)).collect();
-                (checks.iter().cloned().map(with_long_lease).collect(), limiters)
+                let checks = checks.iter().cloned().enumerate().map(|(i, check)| {
+                    let limiter = &plan.limiters[own.limiter(i)].limiter;
+                    with_long_lease(with_logged_tenant(check, limiter, logged))
+                });
+                (checks.collect(), limiters)
             }
             None => (Checks::from([]), Vec::new()),
         };
@@ -340,6 +347,21 @@ impl Simulation {
 
     fn run(&self, entry: Entry) -> Option<Reply> {
         self.store.run_at(self.now, &[entry]).pop()
+    }
+}
+
+/// The check with the tenant that the log has, if that is one of this limiter and the log lacks the parts that say it.
+fn with_logged_tenant(check: Check, limiter: &LimiterConfig, logged: &LoggedRequest) -> Check {
+    let is_own = logged.limiter.as_ref() == Some(&limiter.name);
+    let lacks = |by: &&Template| by.reads_body() || by.headers().next().is_some();
+    let by = limiter.fair.as_ref().map(|fair| &fair.by).filter(lacks);
+    match (check.turn.clone(), by, &logged.tenant, &limiter.fair) {
+        (Some(turn), Some(by), Some(tenant), Some(fair)) if is_own => {
+            let tenant = by.canonical(tenant);
+            let weight = fair.weight(&tenant);
+            check.with_turn(Turn::new(tenant, weight, turn.priority))
+        }
+        _ => check,
     }
 }
 

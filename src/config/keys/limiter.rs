@@ -269,6 +269,15 @@ pub(in crate::config) const LIMITER: Keys = Keys {
             schema: r##""$ref": "#/$defs/template""##,
         },
         KeySpec {
+            name: "fair",
+            algorithms: "",
+            kind: "[tenants and weights](fair.md)",
+            default: "first come, first served",
+            meaning: "the tenants that share the slots while several of them wait, such as \
+                      `{ by: \"{header.x-team}\", weights: { checkout: 4 } }`. With a `key`, they share each bucket",
+            schema: r##""anyOf": [{ "title": "tenants", "$ref": "#/$defs/fair" }, { "type": "null" }]"##,
+        },
+        KeySpec {
             name: "scope",
             algorithms: "",
             kind: "`cluster` `instance`",
@@ -320,8 +329,13 @@ pub(in crate::config) const LIMITER: Keys = Keys {
         elsewhere("max_wait_cap", WAIT),
         elsewhere("max_waiting", WAIT),
         elsewhere("cost", COST),
+        elsewhere("priority", "it belongs to the route, as in `priority: high`"),
+        elsewhere("weights", FAIR),
+        elsewhere("weight", FAIR),
+        meant("fairness", &["fair"]),
     ],
 };
 
 const PERIOD: &str = "a period is a part of the rate, as in `rate: 5/s`";
+const FAIR: &str = "weights are written `fair: { by: \"{header.x-team}\", weights: { NAME: 4 } }`";
 const WAIT: &str = "it belongs to the route";

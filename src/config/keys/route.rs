@@ -105,6 +105,22 @@ pub(in crate::config) const ROUTE: Keys = Keys {
 "$ref": "#/$defs/charges""##,
         },
         KeySpec {
+            name: "priority",
+            algorithms: "",
+            kind: "`high` `normal` `low` `rfc9218`, or a header",
+            default: "`normal`",
+            meaning: "the priority among the requests that wait for [the same limiter](fair.md). `\"{header.x-priority}\"`: each \
+                      request says its own, by one of the three words in this header; `rfc9218`: by the urgency in its field \
+                      `Priority`, as in `u=7`. Both count only from `trusted_proxies`, and all other requests are `normal`",
+            schema: r##""default": "normal",
+"anyOf": [
+  { "enum": ["high", "normal", "low", "rfc9218", null] },
+  { "title": "a header", "type": "string", "pattern": "^\\{header\\.[!#$%&'*+.^_`|~0-9A-Za-z-]+\\}$" },
+  { "$ref": "#/$defs/variable" }
+],
+"examples": ["high", "{header.x-priority}"]"##,
+        },
+        KeySpec {
             name: "max_wait",
             algorithms: "",
             kind: "duration, at most 1h, or a [percentage](#how-long-a-request-waits)",
@@ -165,6 +181,11 @@ pub(in crate::config) const ROUTE: Keys = Keys {
         elsewhere("key", QUOTA),
         elsewhere("mode", QUOTA),
         elsewhere("cost", COST),
+        elsewhere("fair", QUOTA),
+        elsewhere(
+            "weight",
+            "weights belong to a limiter, as in `fair: { by: \"{header.x-team}\", weights: { NAME: 4 } }`",
+        ),
         elsewhere("url", "a route names one of the `upstreams`, which have the URLs"),
         elsewhere("urls", "a route names one of the `upstreams`, which have the URLs"),
         elsewhere("timeout", "time-outs belong to the upstream"),

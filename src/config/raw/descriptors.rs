@@ -4,6 +4,7 @@
 use super::routes::route_name;
 use crate::{
     config::{
+        fair::PriorityRule,
         keys::DESCRIPTOR,
         limiter::LimiterConfig,
         reader::{ConfigReader, ConfigSection, Field, positive},
@@ -99,6 +100,7 @@ impl ConfigReader {
             limiters: charges,
             key,
             missing,
+            priority: PriorityRule::Normal,
             max_wait,
             max_wait_cap: max_wait,
             max_waiting: usize::try_from(max_waiting).unwrap_or(usize::MAX),

@@ -67,6 +67,8 @@ impl ConfigReader {
             rates: Vec::new(),
             auto: None,
             key: None,
+            fair: None,
+            has_turns: false,
             scope: Scope::Cluster,
             mode: Mode::Enforce,
             on_failure,
@@ -101,6 +103,7 @@ impl ConfigReader {
         limiter.on_failure = self.on_failure(&section).unwrap_or(on_failure);
         limiter.on_loss = self.on_loss(&section).unwrap_or(on_loss);
         limiter.key = self.get(&section, "key", None, |text| Template::parse(text).map(Some));
+        limiter.fair = self.fair(&section);
         let kind = match section.get("algorithm") {
             Some(field) => self.scalar(&field, Kind::parse),
             None => Some(Kind::TokenBucket),

@@ -68,11 +68,17 @@ impl ConfigReader {
     }
 }
 
-/// The parameters of paths that the key of a limiter or a cost at it uses.
+/// The parameters of paths that the key of a limiter, its tenant or a cost at it uses.
 pub(super) fn parameters<'c>(
     charge: &'c Charge,
     limiters: &'c [LimiterConfig],
 ) -> impl Iterator<Item = &'c str> {
-    let key = limiters[charge.limiter].key.as_ref();
-    key.into_iter().chain(charge.cost.template()).flat_map(|template| template.path_parameters())
+    let limiter = &limiters[charge.limiter];
+    let tenant = limiter.fair.as_ref().map(|fair| &fair.by);
+    limiter
+        .key
+        .iter()
+        .chain(tenant)
+        .chain(charge.cost.template())
+        .flat_map(|template| template.path_parameters())
 }

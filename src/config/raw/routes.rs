@@ -158,6 +158,7 @@ impl ConfigReader {
             limiters: used,
             key: None,
             missing,
+            priority: self.priority(&section),
             max_wait,
             max_wait_cap,
             max_waiting: usize::try_from(max_waiting).unwrap_or(usize::MAX),

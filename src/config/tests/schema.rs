@@ -32,6 +32,7 @@ fn schema_and_parser_know_the_same_keys() {
     defined("/$defs/throttle", &keys::THROTTLE);
     defined("/$defs/retry", &keys::RETRY);
     defined("/$defs/limiter", &keys::LIMITER);
+    defined("/$defs/fair", &keys::FAIR);
     defined("/$defs/charge", &keys::CHARGE);
     defined("/$defs/reserved_cost", &keys::RESERVED_COST);
     defined("/$defs/route", &keys::ROUTE);

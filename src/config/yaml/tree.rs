@@ -178,6 +178,7 @@ fn is_measure(path: &str) -> bool {
         "user_agent",
         "sample",
         "protocol",
+        "priority",
     ];
     let path = path.trim_end_matches(|c: char| c == ']' || c == '[' || c.is_ascii_digit());
     let key = path.rsplit('.').next().unwrap_or_default();

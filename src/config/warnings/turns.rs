@@ -1,0 +1,56 @@
+//! Warns of tenants and priorities that change nothing.
+
+use crate::config::{
+    fair::PriorityRule,
+    limiter::{LimiterConfig, Mode},
+    settings::{Config, Route},
+};
+
+impl Config {
+    /// Warns of `fair` at the limiter with index `i`, if no request ever waits for that.
+    pub(super) fn nothing_to_share(&self, i: usize, limiter: &LimiterConfig) -> Option<String> {
+        limiter.fair.as_ref()?;
+        let name = &limiter.name;
+        if limiter.mode == Mode::Observe {
+            return Some(format!(
+                "`fair` of the limiter `{name}` shares nothing: a limiter in mode `observe` holds no request"
+            ));
+        }
+        let mut routes = self.routes.iter().filter(|route| uses(route, i)).peekable();
+        // Another warning is about a limiter that nothing uses.
+        routes.peek()?;
+        let can_wait = |route: &Route| !route.max_wait.max(route.max_wait_cap).is_zero();
+        (!routes.any(can_wait)).then(|| {
+            format!(
+                "`fair` of the limiter `{name}` shares nothing: no route that uses it has a `max_wait`, so that no request waits"
+            )
+        })
+    }
+
+    /// Warns of a `priority` that no request can make use of.
+    pub(super) fn idle_priority(&self, route: &Route) -> Option<String> {
+        let enforces = |limiter: usize| self.limiters[limiter].mode == Mode::Enforce;
+        let name = &route.name;
+        match &route.priority {
+            PriorityRule::Normal => None,
+            _ if !route.limiters.iter().any(|charge| enforces(charge.limiter))
+                && route.missing.is_empty() =>
+            {
+                Some(format!(
+                    "`priority` of the route `{name}` changes nothing: no limiter holds its requests"
+                ))
+            }
+            PriorityRule::Header(_) | PriorityRule::Rfc9218 if self.trusted_proxies.is_empty() => {
+                Some(format!(
+                    "every request of the route `{name}` has the priority `normal`: callers whose `priority` counts are named \
+                     in `trusted_proxies`, which is empty"
+                ))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn uses(route: &Route, limiter: usize) -> bool {
+    route.limiters.iter().any(|charge| charge.limiter == limiter)
+}
