@@ -11,6 +11,7 @@ mod page_error;
 mod pages;
 mod reload;
 mod shown;
+mod tenants;
 
 use crate::{
     answer::PACEWAY_ORIGIN,
@@ -105,6 +106,7 @@ pub fn router(parts: AdminParts) -> Router {
         .route("/limiters/{name}/keys", get(keys::list).delete(keys::reset))
         .route("/limiters/{name}/keys/", any(limiters::no_key))
         .route("/limiters/{name}/keys/{key}", get(limiters::one_key).delete(limiters::reset_key))
+        .route("/limiters/{name}/tenants", get(tenants::list))
         .route("/limiters/{name}/acquire", post(limiters::acquire))
         .route("/limiters/{name}/renew", post(limiters::renew))
         .route("/limiters/{name}/release", post(limiters::release))

@@ -219,7 +219,7 @@ impl Admin {
 }
 
 /// Returns the checks with which the limiter is asked about one bucket.
-fn checks(plan: &LimiterPlan, key: Option<&str>, cost: i64) -> Result<Vec<Check>> {
+pub(super) fn checks(plan: &LimiterPlan, key: Option<&str>, cost: i64) -> Result<Vec<Check>> {
     decision::checks(plan, key, cost).map_err(bad)
 }
 

@@ -40,9 +40,10 @@ static FILES: [(&str, &str, &str); FILE_COUNT] = [
     ("series.js", JS, include_str!("page/series.js")),
     ("store.js", JS, include_str!("page/store.js")),
     ("summary.js", JS, include_str!("page/summary.js")),
+    ("tenants.js", JS, include_str!("page/tenants.js")),
     ("upstreams.js", JS, include_str!("page/upstreams.js")),
 ];
-const FILE_COUNT: usize = 18;
+const FILE_COUNT: usize = 19;
 const JS: &str = "text/javascript; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
 

@@ -92,6 +92,12 @@ pub(super) fn state(
     if let Some(template) = &limiter.key {
         state["key"] = template.text().into();
     }
+    if let Some(fair) = &limiter.fair {
+        state["fair"] = json!({ "by": fair.by.text(), "weights": fair.weights.len() });
+    }
+    if limiter.has_turns {
+        state["turns"] = true.into();
+    }
     if let Some((left, status)) = pause(admin, plan, checks, level.as_ref()) {
         state["paused_ms"] = millis(left).into();
         state["paused_until"] = end(left).into();

@@ -1,4 +1,5 @@
-//! `paceway top`: shows the limiters and keys with the most waiting requests, or the fewest free permits, again and again.
+//! `paceway top`: shows the limiters and keys with the most waiting requests, or the fewest free permits, and the tenants that
+//! wait, again and again.
 
 use super::{
     CommandError,
@@ -88,13 +89,50 @@ fn look(client: &AdminClient, order: TopOrder, limit: u16) -> Result<Value, Comm
         rows.extend(keys.iter().map(|key| TopRow::of(limiter, Some(key))));
     }
     rows.sort_by(|one, other| one.place(other, order));
+    let tenants = tenants(client, &single, &rows, limit)?;
     let rows = rows.into_iter().take(limit.into()).map(|row| row.shown);
     Ok(json!({
         "limiting": page["limiting"],
         "sort": order.name(),
         "complete": is_complete,
         "rows": rows.collect::<Vec<_>>(),
+        "tenants": tenants,
     }))
+}
+
+/// Asks for the tenants of each limiter with one bucket, and of each key with waiting requests, whose requests take turns.
+/// Returns those with the most waiting requests.
+fn tenants(
+    client: &AdminClient,
+    single: &[Value],
+    rows: &[TopRow],
+    limit: u16,
+) -> Result<Vec<Value>, CommandError> {
+    let limit_asked = limit.min(1000);
+    let page = |limiter: &Value, key: Option<&Value>| {
+        let name = segment(&said(&limiter["name"]));
+        let key = key.map_or_else(String::new, |key| format!("&key={}", segment(&said(key))));
+        format!("/limiters/{name}/tenants?limit={limit_asked}{key}")
+    };
+    let has_turns = |limiter: &&Value| limiter["turns"] == true;
+    let one = single.iter().filter(has_turns).map(|limiter| page(limiter, None));
+    let keyed = rows.iter().filter(|row| row.waiting > 0 && row.shown["turns"] == true);
+    let keyed = keyed.filter(|row| row.shown["key"].is_string());
+    let keyed =
+        keyed.map(|row| page(&json!({ "name": row.shown["limiter"] }), Some(&row.shown["key"])));
+    let mut all = Vec::new();
+    for page in one.chain(keyed).take(MOST_LIMITERS) {
+        let page = client.get(&page)?;
+        for tenant in page["tenants"].as_array().into_iter().flatten() {
+            let mut tenant = tenant.clone();
+            tenant["limiter"] = page["limiter"].clone();
+            tenant["key"] = page["key"].clone();
+            all.push(tenant);
+        }
+    }
+    all.sort_by_key(|tenant| Reverse(tenant["waiting"].as_i64()));
+    all.truncate(limit.into());
+    Ok(all)
 }
 
 fn text(admin: &str, page: &Value) -> String {
@@ -119,6 +157,19 @@ fn text(admin: &str, page: &Value) -> String {
     out += &table(["LIMITER", "KEY", "RATE", "LEVEL", "WAITING", "NEXT SLOT", "NOTES"], &cells);
     if rows.is_empty() {
         out += "no limiter has requests\n";
+    }
+    let tenants = page["tenants"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if !tenants.is_empty() {
+        let cells = tenants.iter().map(|tenant| {
+            ["limiter", "key", "tenant", "weight", "priority", "waiting", "granted"]
+                .map(|field| said(&tenant[field]))
+        });
+        let cells: Vec<_> = cells.collect();
+        out.push('\n');
+        out += &table(
+            ["LIMITER", "KEY", "TENANT", "WEIGHT", "PRIORITY", "WAITING", "GRANTED"],
+            &cells,
+        );
     }
     if page["complete"] == false {
         out += "\nnot all keys are listed\n";
@@ -158,6 +209,7 @@ impl TopRow {
             "waiting": state["waiting"],
             "next_slot_ms": state["next_slot_ms"],
             "notes": notes.join("; "),
+            "turns": limiter["turns"],
         });
         let number = |value: &Value| value.as_f64();
         let used = match (number(&state["level"]), number(&limiter["limit"])) {

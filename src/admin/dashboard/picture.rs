@@ -8,6 +8,7 @@ use crate::{
         limiters::{levels_of, pauses},
         reload,
         shown::{millis, override_in_force, state},
+        tenants,
     },
     key,
     metrics::{self, Outcome},
@@ -39,6 +40,8 @@ pub(super) async fn all(admin: &Admin, dashboard: &Dashboard) -> Value {
         })
     });
     let keys: Vec<_> = keys.collect();
+    let named = waiting.keys.iter().map(|(limiter, key, _)| (&**limiter, &**key));
+    let tenants = tenants::with_most_waiting(admin, named).await;
     let (tick, routes, upstreams) = {
         let history = dashboard.history.lock();
         (history.number, history.routes_now(&admin.plan), history.upstreams_now(&admin.plan))
@@ -60,6 +63,7 @@ pub(super) async fn all(admin: &Admin, dashboard: &Dashboard) -> Value {
         "upstreams": upstreams,
         "upstreams_total": config.upstreams.len(),
         "keys": keys,
+        "tenants": tenants,
         "requests": requests(admin),
         "store": store(admin),
         "config": self::config(admin),

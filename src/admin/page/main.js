@@ -11,9 +11,10 @@ import * as requests from "./requests.js";
 import * as routes from "./routes.js";
 import * as store from "./store.js";
 import * as summary from "./summary.js";
+import * as tenants from "./tenants.js";
 import * as upstreams from "./upstreams.js";
 
-const panels = [limiters, routes, upstreams, keys, store, requests, config];
+const panels = [limiters, routes, upstreams, keys, tenants, store, requests, config];
 let following = new AbortController();
 let latest = null;
 let last = 0;
