@@ -287,8 +287,8 @@ fn is_name(text: &str) -> bool {
 
 /// Returns the reason for a map or list where a single value is wanted. A template without quotes is a map with one key.
 fn not_single(field: &Field<'_>) -> String {
-    let ends = |key: &&str| field.path.ends_with(*key);
-    let template = [".key", ".cost", ".by", ".priority"].iter().any(|key| ends(key));
+    let keys = [".key", ".cost", ".by", ".priority"];
+    let template = keys.iter().any(|key| field.path.ends_with(key));
     match &field.node.value {
         YamlValue::Map(entries) if template => match &**entries {
             [(key, node)] if node.is_null() => format!("needs quotes: `\"{{{}}}\"`", key.name),
