@@ -111,8 +111,6 @@ fn notes(config: &Config, lines: &LineCounts) -> Vec<String> {
     let mut templates: Vec<(&str, &str, &Template)> = Vec::new();
     for limiter in &config.limiters {
         templates.extend(limiter.key.as_ref().map(|key| (&*limiter.name, "key", key)));
-        let tenant = limiter.fair.as_ref().map(|fair| &fair.by);
-        templates.extend(tenant.map(|by| (&*limiter.name, "tenant", by)));
     }
     for charge in config.routes.iter().flat_map(|route| &route.limiters) {
         let name = &*config.limiters[charge.limiter].name;
@@ -125,7 +123,6 @@ fn notes(config: &Config, lines: &LineCounts) -> Vec<String> {
         if lacks_header || lacks_host || template.reads_body() {
             let effect = match what {
                 "key" => "all requests without it share one bucket",
-                "tenant" => "requests whose line has no `tenant` are one",
                 _ => "every request has the cost that is charged without it",
             };
             notes.push(format!(
@@ -150,6 +147,12 @@ fn notes(config: &Config, lines: &LineCounts) -> Vec<String> {
             notes
                 .push(format!("the log has no hosts: no request takes the route `{}`", route.name));
         }
+    }
+    for limiter in config.limiters.iter().filter(|limiter| limiter.has_turns) {
+        notes.push(format!(
+            "the limiter `{}` serves requests first come, first served here: tenants and priorities are not replayed",
+            limiter.name
+        ));
     }
     for limiter in &config.limiters {
         match limiter.auto {

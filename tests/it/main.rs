@@ -36,6 +36,7 @@ mod deploy;
 mod edge_attacks;
 mod explained;
 mod ext_authz;
+mod fair;
 mod failures;
 mod faults;
 mod forward_auth;

@@ -1,9 +1,6 @@
 //! One line of an access log as a request: the gateway's JSON lines, and nginx's combined format. Never decides it.
 
-use crate::{
-    algorithm::{Micros, fair::Priority},
-    config::PRIORITIES,
-};
+use crate::algorithm::Micros;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Uri,
     header::{HOST, REFERER, USER_AGENT},
@@ -40,10 +37,6 @@ pub(super) struct LoggedRequest {
     pub(super) waited: Option<Micros>,
     /// The limiter that bound it.
     pub(super) limiter: Option<String>,
-    /// Its tenant at that limiter.
-    pub(super) tenant: Option<String>,
-    /// Its priority there.
-    pub(super) priority: Option<Priority>,
 }
 
 /// The end of a request, in a log or in a replay.
@@ -126,10 +119,6 @@ fn json(line: &str) -> Result<LoggedRequest, LineError> {
         recorded,
         waited,
         limiter: text("limiter").filter(|name| *name != "-").map(str::to_owned),
-        tenant: text("tenant").map(str::to_owned),
-        priority: text("priority").and_then(|text| {
-            PRIORITIES.iter().find(|(name, _)| *name == text).map(|(_, priority)| *priority)
-        }),
     })
 }
 
@@ -174,8 +163,6 @@ fn combined(line: &str) -> Result<LoggedRequest, LineError> {
         recorded,
         waited: None,
         limiter: None,
-        tenant: None,
-        priority: None,
     })
 }
 

@@ -7,12 +7,12 @@ use super::{
 };
 use crate::{
     algorithm::{Algorithm, Concurrency, Micros, concurrency::Ticket, fair::Priority},
-    config::{Config, LimiterConfig, Mode},
-    key::{Parts, Template},
+    config::{Config, Mode},
+    key::Parts,
     limit::micros,
     plan::Plan,
     route::host_of,
-    store::{Check, Checks, Decision, Entry, Reply, Turn, memory::MemoryStore},
+    store::{Check, Checks, Decision, Entry, Reply, memory::MemoryStore},
 };
 use http::{HeaderValue, Request, header::HOST};
 use std::{
@@ -127,8 +127,6 @@ impl Simulation {
         let found = plan.table.find_covering(&logged.method, host, logged.uri.path(), covers);
         let route = found.ok().flatten().ok_or(None)?;
         let policy = plan.counters[0].direct[route].policy;
-        let rule = &plan.policies[policy].priority;
-        let priority = rule.fixed().or(logged.priority).unwrap_or(Priority::Normal);
         let parts = || Parts {
             client_ip: logged.client,
             host,
@@ -140,16 +138,14 @@ impl Simulation {
             template: config.routes[route].path.template().map(|template| &**template),
             descriptor: None,
         };
+        let priority = Priority::Normal;
         let checks = plan.policies[policy]
             .checks(&plan.limiters, priority, parts)
             .map_err(|_| Some(route))?;
         let (checks, limiters) = match checks {
             Some((checks, own)) => {
                 let limiters = (0..checks.len()).map(|i| own.limiter(i)).collect();
-                let checks = checks.iter().cloned().enumerate().map(|(i, check)| {
-                    let limiter = &plan.limiters[own.limiter(i)].limiter;
-                    with_long_lease(with_logged_tenant(check, limiter, logged))
-                });
+                let checks = checks.iter().cloned().map(without_turn).map(with_long_lease);
                 (checks.collect(), limiters)
             }
             None => (Checks::from([]), Vec::new()),
@@ -350,19 +346,9 @@ impl Simulation {
     }
 }
 
-/// The check with the tenant that the log has, if that is one of this limiter and the log lacks the parts that say it.
-fn with_logged_tenant(check: Check, limiter: &LimiterConfig, logged: &LoggedRequest) -> Check {
-    let is_own = logged.limiter.as_ref() == Some(&limiter.name);
-    let lacks = |by: &&Template| by.reads_body() || by.headers().next().is_some();
-    let by = limiter.fair.as_ref().map(|fair| &fair.by).filter(lacks);
-    match (check.turn.clone(), by, &logged.tenant, &limiter.fair) {
-        (Some(turn), Some(by), Some(tenant), Some(fair)) if is_own => {
-            let tenant = by.canonical(tenant);
-            let weight = fair.weight(&tenant);
-            check.with_turn(Turn::new(tenant, weight, turn.priority))
-        }
-        _ => check,
-    }
+/// The check of a request that is served first come, first served.
+fn without_turn(check: Check) -> Check {
+    Check { turn: None, ..check }
 }
 
 /// The check with a lease that no call outlives.
