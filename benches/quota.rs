@@ -124,7 +124,7 @@ impl Case {
         let (started, mut requests) = (Instant::now(), JoinSet::new());
         for i in 0..offered {
             sleep_until(started + pause * i).await;
-            requests.spawn(stage.request(i as usize));
+            requests.spawn(stage.request(i as usize, "/x"));
         }
         let end = Instant::now();
         let (mut passed, mut refused) = (0, 0);
@@ -170,7 +170,7 @@ async fn places() -> io::Result<bool> {
                 routes: [{ suffix: /x, limiters: [it], max_wait: 10s }]\n";
     let stage = Stage::set(2, upstream.address, rest).await?;
     let (started, mut requests) = (Instant::now(), JoinSet::new());
-    (0..80).for_each(|i| drop(requests.spawn(stage.request(i))));
+    (0..80).for_each(|i| drop(requests.spawn(stage.request(i, "/x"))));
     let mut passed = 0;
     while let Some(status) = requests.join_next().await {
         passed += usize::from(status.map_err(io::Error::other)??.status == 200);

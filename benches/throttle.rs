@@ -218,7 +218,7 @@ impl Case {
         let (mut at, mut offered) = (0.0, 0);
         while at < seconds {
             sleep_until(start + Duration::from_secs_f64(at)).await;
-            requests.spawn(stage.request(offered));
+            requests.spawn(stage.request(offered, "/x"));
             offered += 1;
             at -= (1.0 - random.f64()).ln() / (quota * self.offered);
         }

@@ -13,7 +13,7 @@ use tokio::{
 };
 
 /// The longest time that any step of a bench may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A child process that is killed with the bench.
 pub(crate) struct Process(pub(crate) Child);

@@ -28,11 +28,16 @@ pub(crate) struct Stage {
 }
 
 /// The head of an answer.
+#[allow(dead_code, reason = "no bench reads all of it")]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
     /// The gateway made it.
     pub(crate) is_own: bool,
+    /// How long the gateway held the request, in ms.
+    pub(crate) wait: f64,
+    /// When the request may come again.
+    pub(crate) retry_after: Duration,
 }
 
 // === impl Stage ===
@@ -79,6 +84,7 @@ impl Stage {
     }
 
     /// Sums the counter `name` of all gateways.
+    #[allow(dead_code, reason = "not every bench sums a counter")]
     pub(crate) async fn sum(&self, name: &str) -> io::Result<u64> {
         let mut sum = 0;
         for admin in &self.admins {
@@ -90,11 +96,13 @@ impl Stage {
         Ok(sum)
     }
 
-    /// Sends a request, to each gateway in turn, and returns the head of the answer.
+    /// Sends a request for `target`, to each gateway in turn, and returns the head of the answer.
     pub(crate) fn request(
         &self,
         number: usize,
-    ) -> impl Future<Output = io::Result<Answer>> + Send + 'static {
+        target: &str,
+    ) -> impl Future<Output = io::Result<Answer>> + Send + use<> {
+        let request = format!("GET {target} HTTP/1.1\r\nHost: bench\r\n\r\n");
         let (i, idle) = (number % self.gateways.len(), self.idle.clone());
         let gateway = self.gateways[i];
         async move {
@@ -104,7 +112,7 @@ impl Stage {
                 None => TcpStream::connect(gateway).await?,
             };
             stream.set_nodelay(true)?;
-            stream.write_all(b"GET /x HTTP/1.1\r\nHost: bench\r\n\r\n").await?;
+            stream.write_all(request.as_bytes()).await?;
             let answer = timeout(PATIENCE, head(&mut stream)).await??;
             let answer = answer.ok_or(io::ErrorKind::UnexpectedEof)?;
             let status = answer.get(9..12).and_then(|status| status.parse().ok());
@@ -112,7 +120,14 @@ impl Stage {
             if status == 200 {
                 idle.lock()[i].push_back(stream);
             }
-            Ok(Answer { status, is_own: answer.contains("paceway-origin: gateway") })
+            let field = |name: &str| answer.split_once(name)?.1.split(['\r', ';', ',']).next();
+            let number = |name: &str| field(name)?.trim().parse::<f64>().ok();
+            Ok(Answer {
+                status,
+                is_own: answer.contains("paceway-origin: gateway"),
+                wait: number("paceway;dur=").unwrap_or_default(),
+                retry_after: Duration::from_secs_f64(number("retry-after: ").unwrap_or_default()),
+            })
         }
     }
 }

@@ -1,7 +1,9 @@
 //! Tenants and priorities among the requests that wait, over all gateways of a Redis. The tests assert
 //! which requests came before which, and how many; never how fast a machine is.
 
+mod order;
 mod pages;
+mod tenants;
 
 use crate::support::{Gateway, Redis, Upstream, eventually};
 use std::sync::Arc;
@@ -63,6 +65,13 @@ impl Fleet {
             (waiting as usize + self.upstream.calls().len() >= count).then_some(())
         })
         .await;
+    }
+
+    /// The teams of the calls so far, in their order at the upstream.
+    fn teams(&self) -> Vec<String> {
+        let team =
+            |target: &str| target.split_once("team=").map_or(String::new(), |(_, t)| t.into());
+        self.upstream.calls().iter().map(|call| team(&call.target)).collect()
     }
 }
 
