@@ -1,4 +1,4 @@
-//! Gateways on one Redis, as a bench starts and asks them. Gateways and redis-server are real.
+//! Gateways on one Redis, or one gateway with the memory store, as a bench starts and asks them. All of them are real.
 
 use super::gateway::{PATIENCE, Process, free_port, page, until_ready};
 use parking_lot::Mutex;
@@ -17,7 +17,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// Gateways on one Redis, and the connections of their clients.
+/// Gateways, and the connections of their clients.
 pub(crate) struct Stage {
     gateways: Vec<SocketAddr>,
     admins: Vec<SocketAddr>,
@@ -43,25 +43,31 @@ pub(crate) struct Answer {
 // === impl Stage ===
 
 impl Stage {
-    /// Starts `count` gateways for the upstream at `upstream`; `rest` is the further text of their configuration.
+    /// Starts `count` gateways for the upstream at `upstream`; `rest` is the further text of their configuration. A lone
+    /// gateway has the memory store.
     pub(crate) async fn set(count: usize, upstream: SocketAddr, rest: &str) -> io::Result<Self> {
-        let (dir, redis) = (tempfile::tempdir()?, free_port()?);
-        let mut processes = vec![
-            Command::new("redis-server")
-                .args(["--bind", "127.0.0.1", "--port", &redis.port().to_string()])
-                .args(["--save", "", "--appendonly", "no"])
-                .stdout(Stdio::null())
-                .spawn()
-                .map(Process)?,
-        ];
-        until_open(redis).await?;
+        let dir = tempfile::tempdir()?;
+        let (mut processes, mut store) = (Vec::new(), "store: memory".to_owned());
+        if count > 1 {
+            let redis = free_port()?;
+            processes.push(
+                Command::new("redis-server")
+                    .args(["--bind", "127.0.0.1", "--port", &redis.port().to_string()])
+                    .args(["--save", "", "--appendonly", "no"])
+                    .stdout(Stdio::null())
+                    .spawn()
+                    .map(Process)?,
+            );
+            until_open(redis).await?;
+            store = format!("store: {{ url: \"redis://{redis}\", timeout: 2s }}");
+        }
         let (mut gateways, mut admins) = (Vec::new(), Vec::new());
         for i in 0..count {
             let (listen, admin) = (free_port()?, free_port()?);
             let file = dir.path().join(format!("{i}.yaml"));
             let yaml = format!(
                 "listen: {listen}\nadmin: {admin}\nupstream: http://{upstream}\n\
-                 store: {{ url: \"redis://{redis}\", timeout: 2s }}\n{rest}"
+                 {store}\n{rest}"
             );
             fs::write(&file, yaml)?;
             processes.push(

@@ -215,6 +215,11 @@ fn a_tenant_can_be_a_parameter_of_the_path() {
     "limiters: [a], max_wait: 1s",
     &["`fair` of the limiter `a` shares nothing: a limiter in mode `observe` holds no request"]
 )]
+#[case::concurrency(
+    "a: { algorithm: concurrency, max: 4, fair: { by: '{host}' } }",
+    "limiters: [a], max_wait: 1s",
+    &["`fair` of the limiter `a` shares nothing: requests get the permits of `concurrency` first come"]
+)]
 #[case::no_limiters(
     "a: 5/s",
     "priority: high",
@@ -236,4 +241,24 @@ fn what_changes_nothing_is_warned_of(
     for (warning, expected) in warnings.iter().zip(expected) {
         assert!(warning.starts_with(expected), "{warning}");
     }
+}
+
+#[rstest]
+#[case::fair("a: FAIR", "limiters: [a], max_wait: 1s", 1)]
+#[case::priority("a: 5/s", "limiters: [a], max_wait: 1s, priority: low", 1)]
+#[case::neither("a: 5/s", "limiters: [a], max_wait: 1s", 0)]
+fn an_order_on_redis_is_warned_of(
+    #[case] limiters: &str,
+    #[case] route: &str,
+    #[case] count: usize,
+) {
+    let mut config = with(&limiters.replace("FAIR", FAIR), &[route]);
+    config.store = parse("store: redis://a\nupstream: http://a\nroutes: [{ suffix: '*' }]\n")
+        .expect("a store")
+        .store;
+    let warnings = config.warnings();
+    let about = |warning: &&String| {
+        warning.starts_with("`fair` and `priority` change nothing with a store on Redis")
+    };
+    assert_eq!(warnings.iter().filter(about).count(), count, "{warnings:?}");
 }

@@ -1,9 +1,10 @@
 //! Warns of tenants and priorities that change nothing.
 
+use crate::algorithm::Algorithm;
 use crate::config::{
     fair::PriorityRule,
     limiter::{LimiterConfig, Mode},
-    settings::{Config, Route},
+    settings::{Config, Route, StoreConfig},
 };
 
 impl Config {
@@ -16,6 +17,12 @@ impl Config {
                 "`fair` of the limiter `{name}` shares nothing: a limiter in mode `observe` holds no request"
             ));
         }
+        if matches!(limiter.algorithms[..], [Algorithm::Concurrency(_)]) {
+            return Some(format!(
+                "`fair` of the limiter `{name}` shares nothing: requests get the permits of `concurrency` first come, first \
+                 served"
+            ));
+        }
         let mut routes = self.routes.iter().filter(|route| uses(route, i)).peekable();
         // Another warning is about a limiter that nothing uses.
         routes.peek()?;
@@ -24,6 +31,17 @@ impl Config {
             format!(
                 "`fair` of the limiter `{name}` shares nothing: no route that uses it has a `max_wait`, so that no request waits"
             )
+        })
+    }
+
+    /// Warns of `fair` and `priority` where the store is on Redis, which serves requests in the order in which they come.
+    pub(super) fn unordered_store(&self) -> Option<String> {
+        let is_ordered = self.limiters.iter().any(|limiter| limiter.fair.is_some())
+            || self.routes.iter().any(|route| route.priority != PriorityRule::Normal);
+        (is_ordered && self.store != StoreConfig::Memory).then(|| {
+            "`fair` and `priority` change nothing with a store on Redis, which serves requests first come, first served: they \
+             need `store: memory`, so one gateway"
+                .to_owned()
         })
     }
 

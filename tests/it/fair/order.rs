@@ -1,6 +1,6 @@
 //! The order of the requests that wait: shares, newcomers, priorities, and slots of requests that leave.
 
-use super::{Fleet, served};
+use super::{Ordered, served};
 use crate::support::{assert_lawful, eventually};
 use std::time::Duration;
 use tokio::{task::JoinHandle, time::Instant};
@@ -12,8 +12,7 @@ fn count(teams: &[String], team: &str) -> usize {
 /// 4 s of a batch wait at 20/s. Users who wait for a second at most are served before it has ended, and the batch is, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn users_beside_a_batch_are_all_served() {
-    let fleet = Fleet::start(
-        3,
+    let ordered = Ordered::start(
         "limiters: { vendor: { rate: 20/s, burst: 1, fair: { by: '{query.team}' } } }
 routes:
   - { name: batch, suffix: /batch, limiters: [vendor], max_wait: 60s }
@@ -22,23 +21,22 @@ routes:
     )
     .await;
     let start = Instant::now();
-    let batch = fleet.ask("/batch?team=batch", &[], 80);
-    fleet.until_asked(80).await;
+    let batch = ordered.ask("/batch?team=batch", &[], 80);
+    ordered.until_asked(80).await;
     for _ in 0..6 {
-        served(fleet.ask("/x?team=users", &[], 1)).await;
+        served(ordered.ask("/x?team=users", &[], 1)).await;
     }
-    assert!(count(&fleet.teams(), "batch") < 80, "the batch ended before its users");
+    assert!(count(&ordered.teams(), "batch") < 80, "the batch ended before its users");
     served(batch).await;
-    assert_eq!(fleet.upstream.calls().len(), 86);
-    assert_lawful(start, &fleet.upstream.arrivals(), 1.0, 20.0);
+    assert_eq!(ordered.upstream.calls().len(), 86);
+    assert_lawful(start, &ordered.upstream.arrivals(), 1.0, 20.0);
 }
 
-/// While all of them wait, each tenant gets the share of its weight, whatever the gateway.
+/// While all of them wait, each tenant gets the share of its weight.
 #[tokio::test(flavor = "multi_thread")]
 async fn slots_are_shared_by_weight() {
     const EACH: usize = 60;
-    let fleet = Fleet::start(
-        3,
+    let ordered = Ordered::start(
         "limiters: { vendor: { rate: 30/s, burst: 1, fair: { by: '{query.team}', weights: { a: 4 } } } }
 routes: [{ name: x, suffix: /x, limiters: [vendor], max_wait: 60s }]
 ",
@@ -46,13 +44,13 @@ routes: [{ name: x, suffix: /x, limiters: [vendor], max_wait: 60s }]
     .await;
     let asked: Vec<_> = ["b", "c", "a"]
         .iter()
-        .flat_map(|team| fleet.ask(&format!("/x?team={team}"), &[], EACH))
+        .flat_map(|team| ordered.ask(&format!("/x?team={team}"), &[], EACH))
         .collect();
-    fleet.until_asked(3 * EACH).await;
+    ordered.until_asked(3 * EACH).await;
     // The calls that were about to be sent, and those that have passed before all waited, do not count.
-    let first = fleet.upstream.calls().len() + 3;
+    let first = ordered.upstream.calls().len() + 3;
     let teams = eventually("they are sent", async || {
-        let teams = fleet.teams();
+        let teams = ordered.teams();
         (teams.len() >= first + 48).then(|| teams[first..first + 48].to_vec())
     })
     .await;
@@ -66,18 +64,17 @@ routes: [{ name: x, suffix: /x, limiters: [vendor], max_wait: 60s }]
 /// 50 requests wait, ten seconds of slots. A tenant that comes then waits for its turn, and not for theirs.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_newcomer_is_served_in_its_turn() {
-    let fleet = Fleet::start(
-        2,
+    let ordered = Ordered::start(
         "limiters: { vendor: { rate: 5/s, burst: 1, fair: { by: '{query.team}' } } }
 routes: [{ name: x, suffix: /x, limiters: [vendor], max_wait: 60s }]
 ",
     )
     .await;
-    let batch = fleet.ask("/x?team=batch", &[], 50);
-    fleet.until_asked(50).await;
-    let before = fleet.upstream.calls().len();
-    served(fleet.ask("/x?team=new", &[], 1)).await;
-    let place = fleet.teams().iter().position(|team| team == "new").expect("its call");
+    let batch = ordered.ask("/x?team=batch", &[], 50);
+    ordered.until_asked(50).await;
+    let before = ordered.upstream.calls().len();
+    served(ordered.ask("/x?team=new", &[], 1)).await;
+    let place = ordered.teams().iter().position(|team| team == "new").expect("its call");
     assert!(place - before <= 8, "{} calls came before it", place - before);
     batch.iter().for_each(JoinHandle::abort);
 }
@@ -85,20 +82,19 @@ routes: [{ name: x, suffix: /x, limiters: [vendor], max_wait: 60s }]
 /// The caller says the priority. High comes first, and the lower two keep a twentieth each.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lower_priority_keeps_a_part_of_the_slots() {
-    let fleet = Fleet::start(
-        2,
+    let ordered = Ordered::start(
         "trusted_proxies: [127.0.0.0/8]
 limiters: { vendor: { rate: 30/s, burst: 1 } }
 routes: [{ name: x, suffix: /x, limiters: [vendor], priority: '{header.x-priority}', max_wait: 60s }]
 ",
     )
     .await;
-    let low = fleet.ask("/x?team=low", &[("X-Priority", "low")], 20);
-    let high = fleet.ask("/x?team=high", &[("X-Priority", "high")], 100);
-    fleet.until_asked(120).await;
-    let first = fleet.upstream.calls().len() + 3;
+    let low = ordered.ask("/x?team=low", &[("X-Priority", "low")], 20);
+    let high = ordered.ask("/x?team=high", &[("X-Priority", "high")], 100);
+    ordered.until_asked(120).await;
+    let first = ordered.upstream.calls().len() + 3;
     let teams = eventually("they are sent", async || {
-        let teams = fleet.teams();
+        let teams = ordered.teams();
         (teams.len() >= first + 60).then(|| teams[first..first + 60].to_vec())
     })
     .await;
@@ -106,12 +102,10 @@ routes: [{ name: x, suffix: /x, limiters: [vendor], priority: '{header.x-priorit
     assert!((2..=5).contains(&own), "{own} of 60: {teams:?}");
     served(high).await;
     served(low).await;
-    let mut waits = [0.0; 3];
-    for gateway in &fleet.gateways {
-        for (sum, priority) in waits.iter_mut().zip(["high", "normal", "low"]) {
-            let labels = [("route", "x"), ("priority", priority)];
-            *sum += gateway.metric("paceway_wait_seconds_count", &labels).await;
-        }
+    let mut waits = Vec::new();
+    for priority in ["high", "normal", "low"] {
+        let labels = [("route", "x"), ("priority", priority)];
+        waits.push(ordered.gateway.metric("paceway_wait_seconds_count", &labels).await);
     }
     assert_eq!(waits, [100.0, 0.0, 20.0]);
 }
@@ -120,21 +114,20 @@ routes: [{ name: x, suffix: /x, limiters: [vendor], priority: '{header.x-priorit
 #[tokio::test(flavor = "multi_thread")]
 async fn slots_of_a_tenant_that_leaves_are_used() {
     const RATE: f64 = 5.0;
-    let fleet = Fleet::start(
-        2,
+    let ordered = Ordered::start(
         "limiters: { vendor: { rate: 5/s, burst: 1, fair: { by: '{query.team}', weights: { batch: 1000 } } } }
 routes: [{ name: x, suffix: /x, limiters: [vendor], max_wait: 60s }]
 ",
     )
     .await;
     let start = Instant::now();
-    let batch = fleet.ask("/x?team=batch", &[], 60);
-    fleet.until_asked(60).await;
-    let users = fleet.ask("/x?team=users", &[], 6);
-    fleet.until_asked(66).await;
+    let batch = ordered.ask("/x?team=batch", &[], 60);
+    ordered.until_asked(60).await;
+    let users = ordered.ask("/x?team=users", &[], 6);
+    ordered.until_asked(66).await;
     batch.iter().for_each(JoinHandle::abort);
     served(users).await;
     let promised = start + Duration::from_secs_f64(60.0 / RATE);
     assert!(Instant::now() < promised, "the slots of those that left passed unused");
-    assert_lawful(start, &fleet.upstream.arrivals(), 1.0, RATE);
+    assert_lawful(start, &ordered.upstream.arrivals(), 1.0, RATE);
 }

@@ -1,6 +1,6 @@
 //! The pages, commands and lines that show tenants and priorities to operators, and the mistakes of a file.
 
-use super::{Fleet, served};
+use super::{Ordered, served};
 use crate::support::{eventually, paceway_in};
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -20,8 +20,8 @@ routes:
   - { name: other, suffix: /other, limiters: [other] }
   - { name: plain, suffix: /plain, limiters: [plain] }
 ";
-    let fleet = Fleet::start(1, config).await;
-    let gateway = &fleet.gateways[0];
+    let ordered = Ordered::start(config).await;
+    let gateway = &ordered.gateway;
     let mut expected = Vec::new();
     let rows: &[(&str, &'static [(&str, &str)])] = &[
         ("/1/x?team=a", &[("X-Priority", "low")]),
@@ -44,7 +44,7 @@ routes:
         let output = paceway_in(Path::new("."), &args, &[]);
         let said: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         let limiter = &said["limiters"][0];
-        served(fleet.ask(target, fields, 1)).await;
+        served(ordered.ask(target, fields, 1)).await;
         let line = gateway.line(target.split('?').next().expect("a path")).await;
         assert_eq!(
             (&line["tenant"], &line["priority"]),
@@ -102,20 +102,20 @@ async fn a_reload_changes_the_order_and_loses_no_request() {
              routes: [{{ name: x, suffix: /x, limiters: [vendor], max_wait: 60s }}]\n"
         )
     };
-    let fleet = Fleet::start(1, &config("")).await;
-    let gateway = &fleet.gateways[0];
+    let ordered = Ordered::start(&config("")).await;
+    let gateway = &ordered.gateway;
     let before = fs::read_to_string(gateway.file()).expect("a file");
-    let first = fleet.ask("/x?team=a", &[], 20);
-    fleet.until_asked(20).await;
+    let first = ordered.ask("/x?team=a", &[], 20);
+    ordered.until_asked(20).await;
     let fair = config(", fair: { by: '{query.team}' }");
     gateway.rewrite(&before.replace(&config(""), &fair));
     assert_eq!(gateway.reload().await.status, 200);
-    let second = fleet.ask("/x?team=a", &[], 20);
-    let third = fleet.ask("/x?team=b", &[], 5);
-    fleet.until_asked(45).await;
+    let second = ordered.ask("/x?team=a", &[], 20);
+    let third = ordered.ask("/x?team=b", &[], 5);
+    ordered.until_asked(45).await;
     gateway.rewrite(&before);
     assert_eq!(gateway.reload().await.status, 200);
-    let last = fleet.ask("/x?team=b", &[], 5);
+    let last = ordered.ask("/x?team=b", &[], 5);
     for asked in [first, second, third, last] {
         served(asked).await;
     }
@@ -123,5 +123,5 @@ async fn a_reload_changes_the_order_and_loses_no_request() {
         (gateway.metric("paceway_waiting", &[("route", "x")]).await == 0.0).then_some(())
     })
     .await;
-    assert_eq!(fleet.upstream.calls().len(), 50);
+    assert_eq!(ordered.upstream.calls().len(), 50);
 }

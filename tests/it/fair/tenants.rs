@@ -1,6 +1,6 @@
 //! The tenants that wait, as the admin side and `paceway top` show them.
 
-use super::{Fleet, served};
+use super::{Ordered, served};
 use crate::support::paceway_in;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -25,16 +25,16 @@ fn rows(page: &Value) -> Vec<Value> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_page_lists_the_tenants_that_wait() {
-    let fleet = Fleet::start(2, TENANTS).await;
-    served(fleet.ask("/x?team=b", &[], 1)).await;
+    let ordered = Ordered::start(TENANTS).await;
+    served(ordered.ask("/x?team=b", &[], 1)).await;
     let _waiting = [
-        fleet.ask("/x?team=a", &[], 5),
-        fleet.ask("/x?team=b", &[], 3),
-        fleet.ask("/low?team=a", &[], 2),
-        fleet.ask("/x", &[], 1),
+        ordered.ask("/x?team=a", &[], 5),
+        ordered.ask("/x?team=b", &[], 3),
+        ordered.ask("/low?team=a", &[], 2),
+        ordered.ask("/x", &[], 1),
     ];
-    fleet.until_asked(12).await;
-    let gateway = &fleet.gateways[1];
+    ordered.until_asked(12).await;
+    let gateway = &ordered.gateway;
     let page = gateway.page("/limiters/vendor/tenants").await.json();
     let expected = [
         json!(["a", 4, "normal", 5]),
@@ -60,12 +60,12 @@ async fn the_page_lists_the_tenants_that_wait() {
 /// Tenants by a credential are hashes wherever they are shown. Each bucket has tenants of its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_has_tenants_of_its_own_and_secrets_are_hashes() {
-    let fleet = Fleet::start(1, TENANTS).await;
-    let gateway = &fleet.gateways[0];
+    let ordered = Ordered::start(TENANTS).await;
+    let gateway = &ordered.gateway;
     const FIELDS: &[(&str, &str)] = &[("X-Shop", "acme"), ("Authorization", "Bearer hunter2")];
-    served(fleet.ask("/shop", FIELDS, 1)).await;
-    let _waiting = fleet.ask("/shop", FIELDS, 2);
-    fleet.until_asked(3).await;
+    served(ordered.ask("/shop", FIELDS, 1)).await;
+    let _waiting = ordered.ask("/shop", FIELDS, 2);
+    ordered.until_asked(3).await;
     let page = gateway.page("/limiters/shop/tenants?key=acme").await.json();
     let [row] = &rows(&page)[..] else { panic!("one: {page}") };
     let tenant = row[0].as_str().expect("a name").to_owned();

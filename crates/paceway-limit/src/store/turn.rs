@@ -111,10 +111,10 @@ impl Decision {
     pub(super) fn is_sent(&mut self, checks: &[Check], wait: Micros, grants: &[Grant]) {
         (self.admitted, self.wait) = (true, wait);
         let mut grants = grants.iter();
-        let mut part = |check: &Check| match is_rate(check).then(|| grants.next()).flatten() {
+        let part = |check: &Check| match is_rate(check).then(|| grants.next()).flatten() {
             Some(grant) => Part { at: wait, grant: *grant },
             None => Part::NOTHING,
         };
-        self.parts = checks.iter().map(|check| part(check)).collect();
+        self.parts = checks.iter().map(part).collect();
     }
 }
