@@ -151,6 +151,9 @@ async fn measured(State(admin): State<Admin>) -> impl IntoResponse {
     for (plan, left) in limiters::pauses(&admin) {
         plan.metrics.paused.set(left);
     }
+    if let Some(states) = admin.store.states() {
+        metrics::store_states().set(states as f64);
+    }
     let tasks: usize = admin.runtimes.iter().map(RuntimeMetrics::num_alive_tasks).sum();
     metrics::tasks().set(tasks as f64);
     for stream in log::LogStream::ALL {

@@ -30,6 +30,7 @@ const STORE_BREAKER: &str = "paceway_store_breaker_state";
 const STORE_GATEWAYS: &str = "paceway_store_gateways";
 const STORE_ROUND_TRIP: &str = "paceway_store_round_trip_seconds";
 const STORE_TIMEOUT: &str = "paceway_store_timeout_seconds";
+const STORE_STATES: &str = "paceway_store_states";
 const TASKS: &str = "paceway_tasks";
 const LOG_DROPPED: &str = "paceway_log_lines_dropped_total";
 const MAX_FILES: &str = "process_max_fds";
@@ -107,6 +108,12 @@ pub fn store_health() -> HealthMetrics {
 /// Makes the handles for the round trip of a store and for the time-out that results from it.
 pub fn store_pace() -> PaceMetrics {
     PaceMetrics { round_trip: gauge!(STORE_ROUND_TRIP), timeout: gauge!(STORE_TIMEOUT) }
+}
+
+/// Returns the gauge of states that the memory store keeps, which the admin side sets at each scrape. With Redis it is
+/// absent.
+pub fn store_states() -> Gauge {
+    gauge!(STORE_STATES)
 }
 
 /// Returns the gauge of tasks on the workers, which the admin side sets at each scrape.
@@ -223,6 +230,10 @@ fn describe() {
         STORE_TIMEOUT,
         Unit::Seconds,
         "Time that a request waits for the store: store.timeout, or longer while the store is slow."
+    );
+    describe_gauge!(
+        STORE_STATES,
+        "States that the memory store keeps, one for each limiter and key; at most 1048576. Absent with Redis."
     );
     describe_gauge!(
         TASKS,

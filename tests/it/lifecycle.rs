@@ -151,7 +151,8 @@ pub(crate) const METRICS: [(&str, &str, &[&str]); 47] = [
 ];
 
 /// The metrics that appear only with the keys that they are for, such as `tracing`.
-pub(crate) const OPTIONAL_METRICS: [&str; 8] = [
+pub(crate) const OPTIONAL_METRICS: [&str; 9] = [
+    "paceway_store_states",
     "paceway_trace_spans_total",
     "paceway_certificate_expiry_timestamp_seconds",
     "paceway_limits_from_up",
@@ -318,6 +319,30 @@ async fn the_metrics_count_what_happened() {
     // One for each of the 30 answers, and a store call for no more than were asked.
     assert_eq!(gateway.metric("paceway_overhead_seconds_count", &[]).await, 31.0);
     assert!(gateway.metric("paceway_store_seconds_count", &[]).await >= 1.0);
+}
+
+/// The store keeps a state for each key that a limiter has seen. With Redis there is no such series, as the list of the
+/// contract says.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_states_of_the_memory_store_are_counted() {
+    let upstream = Upstream::ok().await;
+    let gateway = Gateway::start(&format!(
+        "upstream: {}
+limiters:
+  caller: {{ rate: 5/d, key: \"{{header.x-key}}\" }}
+routes: [{{ suffix: \"*\", limiters: [caller] }}]
+",
+        upstream.url()
+    ))
+    .await;
+    assert_eq!(gateway.metric("paceway_store_states", &[]).await, 0.0);
+    for key in ["one", "two", "three", "two"] {
+        let mut answer = gateway.ask("/", &[("X-Key", key)]).await;
+        assert_eq!(answer.answer().await.expect("an answer").status, 200);
+    }
+    assert_eq!(gateway.metric("paceway_store_states", &[]).await, 3.0);
+    let text = gateway.page("/metrics").await.text();
+    assert!(text.contains("# HELP paceway_store_states ") && text.contains("memory store"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -217,6 +217,11 @@ pub trait StoreAdmin: Store {
     /// [`StoreError`] when the store gave no answer.
     fn tenants(&self, check: &Check) -> Answer<Vec<TenantLevel>>;
 
+    /// The states that the store keeps now, of all limiters and keys. `None` for a store outside of this process.
+    fn states(&self) -> Option<usize> {
+        None
+    }
+
     /// The share by which this gateway decides `check` while the store is away. `None` while the store decides, and for a
     /// limiter with another policy.
     fn share(&self, _check: &Check) -> Option<Share> {

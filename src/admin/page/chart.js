@@ -34,19 +34,22 @@ export function stacked(classes, width = 180) {
   };
 }
 
-/** A line over an area. Values that are null count as 0. */
+/** A line over an area, and a second line below it where `draw` gets one. Values that are null count as 0. */
 export function line(width = 180, length = 180) {
   const area = h("path", { class: "area" });
   const stroke = h("path", { class: "line" });
-  const svg = h("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": "nothing to draw yet" }, area, stroke);
+  const second = h("path", { class: "line low" });
+  const svg = h("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": "nothing to draw yet" }, area, stroke, second);
   return {
     svg,
-    draw(values, sentence) {
+    draw(values, sentence, low = []) {
       const most = Math.max(1e-9, ...values.map((value) => value ?? 0));
       const step = width / Math.max(1, length - 1);
       const start = width - (values.length - 1) * step;
-      const points = values.map((value, i) => `${(start + i * step).toFixed(1)} ${(HEIGHT - 1.5 - ((value ?? 0) / most) * (HEIGHT - 3)).toFixed(1)}`);
+      const place = (value, i) => `${(start + i * step).toFixed(1)} ${(HEIGHT - 1.5 - ((value ?? 0) / most) * (HEIGHT - 3)).toFixed(1)}`;
+      const points = values.map(place);
       stroke.setAttribute("d", points.length ? `M${points.join("L")}` : "");
+      second.setAttribute("d", low.length ? `M${low.map(place).join("L")}` : "");
       area.setAttribute("d", points.length ? `M${start.toFixed(1)} ${HEIGHT}L${points.join("L")}V${HEIGHT}z` : "");
       svg.setAttribute("aria-label", sentence);
     },

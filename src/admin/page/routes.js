@@ -42,7 +42,8 @@ function update(row, route) {
   const passed = points.requests.map((all, i) => Math.max(0, all - points.waited[i] - points.refused[i]));
   const { requests, waited, refused } = route.last_15_min;
   own.requests.draw([passed, points.waited, points.refused], `${many(requests, "request")} in 15 minutes, ${count(waited)} of them waited, ${count(refused)} were refused`);
-  own.waits.draw(points.p99_ms, `the 99th percentile of waits in 15 minutes: at most ${span(Math.max(0, ...points.p99_ms))}`);
+  const most = (values) => span(Math.max(0, ...values));
+  own.waits.draw(points.p99_ms, `waits in 15 minutes: the 99th percentile at most ${most(points.p99_ms)}, the median at most ${most(points.p50_ms)}`, points.p50_ms);
 }
 
 export function draw(picture) {

@@ -68,6 +68,10 @@ impl Store for MemoryStore {
 }
 
 impl StoreAdmin for MemoryStore {
+    fn states(&self) -> Option<usize> {
+        Some(self.keys())
+    }
+
     fn forget(&self, check: &Check) -> Answer<bool> {
         self.shared.pauses.end(&check.key);
         self.done(Entry::Forget { check: check.clone() })
