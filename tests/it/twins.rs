@@ -7,7 +7,8 @@ use crate::support::{Redis, Said};
 use metrics::Counter;
 use paceway::{
     algorithm::{
-        Algorithm, Concurrency, FixedWindow, Grant, SlidingWindow, TokenBucket, concurrency::Ticket,
+        Algorithm, Concurrency, FixedWindow, Grant, LeakyBucket, SlidingWindow, TokenBucket,
+        WarmUp, concurrency::Ticket,
     },
     key::StateNames,
     store::{
@@ -123,6 +124,31 @@ async fn what_was_reset_behind_a_loss_stays_so_when_an_older_grant_is_given_back
         step(0, decide([false, false, true], 0)),
     ];
     compare(&redis, 0, (rules, [OnLoss::Close; 3]), steps).await.expect("the same");
+}
+
+/// The clock of the store is set back by 3 s after a loss.
+#[rstest]
+#[case::token_bucket(TokenBucket::new(40, 1_000_000, 10).map(Algorithm::TokenBucket))]
+#[case::sliding_window(SlidingWindow::new(10, 250_000, 0).map(Algorithm::SlidingWindow))]
+#[case::fixed_window(FixedWindow::new(10, 250_000).map(Algorithm::FixedWindow))]
+#[case::leaky_bucket(LeakyBucket::new(40, 1_000_000, 0, None).map(Algorithm::LeakyBucket))]
+#[case::warm_up(WarmUp::new(40, 1_000_000, 1_000_000, 3.0).map(Algorithm::WarmUp))]
+#[tokio::test]
+async fn a_clock_that_is_set_back_after_a_loss_forgets_no_grant(#[case] rule: Option<Algorithm>) {
+    let redis = Redis::start();
+    let decide = |used| What::Decide { used, observe: [false; 3], cost: 1, budget: 60_000_000 };
+    let step = |after, what| Step { after, what };
+    let mut steps = vec![
+        step(0, decide([true; 3])),
+        step(0, What::Lose { states: true }),
+        step(1_000, decide([true, false, false])),
+        step(-3_000_000, decide([true; 3])),
+    ];
+    let asks = [[true, false, false], [false, true, false], [true; 3]];
+    steps.extend(asks.iter().cycle().take(60).map(|used| step(1_000, decide(*used))));
+    let rules = [rule.expect("a rule"); 3];
+    let on_loss = [OnLoss::Close, OnLoss::Close, OnLoss::Trust];
+    compare(&redis, 0, (rules, on_loss), steps).await.expect("the same");
 }
 
 /// Runs random sequences of up to `steps` steps on limiters with such rules.
@@ -269,7 +295,7 @@ async fn compare(
             }
         };
         // Steps without time between them go in one call, as group commit sends them.
-        if after > 0 || batch.len() >= 4 {
+        if after != 0 || batch.len() >= 4 {
             run(redis, &memory, now, &mut batch, &mut so_far).await?;
         }
         now += after;

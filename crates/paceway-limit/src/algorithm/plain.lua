@@ -84,6 +84,7 @@ if #ARGV[2] > 0 then
     if is_lost then
       local ahead = clamp(lost_at + horizon - now, far) * den
       if ahead > -den then tail = ahead end
+      if now < lost_at then born = lost_at end
     end
 
     if admitted == 0 then

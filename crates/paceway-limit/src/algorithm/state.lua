@@ -34,7 +34,8 @@ end
 -- Gives an algorithm `load` and `save` if all of its state is one short string. `read(raw, now, rule)` makes
 -- an open state of it, nil of a foreign value; `write(open)` returns the string to keep and for how many µs
 -- it matters; `used_up(rule, now, from, to)` is the string of a state that is born now and is full between
--- these instants; `born_at` is the position of the birth in a string.
+-- these instants (`load` lets it be born at the loss if the clock was set back since); `born_at` is the position of
+-- the birth in a string.
 local function in_one_string(algorithm, used_up, born_at)
   function algorithm.unused(rule, now) return used_up(rule, now, 0, 0) end
 
@@ -45,7 +46,8 @@ local function in_one_string(algorithm, used_up, born_at)
     local open = algorithm.read(raw, now, rule)
     if not open then return nil end
     if lost_at > 0 and is_lost(raw and struct.unpack('<i8', raw, born_at), horizon) then
-      open = algorithm.read(used_up(rule, now, lost_at, lost_at + horizon), now, rule)
+      local born = math.max(now, lost_at)
+      open = algorithm.read(used_up(rule, born, lost_at, lost_at + horizon), now, rule)
     end
     open.kept, open.horizon, open.gate = raw, horizon, gate
     return open

@@ -128,13 +128,16 @@ local function convert_holes(holes, raw, tail, old, new)
   for at = 83, #raw, 24 do
     local s, e, c = struct.unpack(HOLE, raw, at)
     local after = math.floor(e / old.per * new.per)
-    local length = math.ceil((s - e) / old.per * new.per)
-    local start = math.max(tail - after - length, free_from)
-    local cold = math.min(math.ceil(c / old.window * new.window), new.window)
-    local hole = { start = start, stop = start + length, cold = cold }
-    if hole.stop <= tail and place(new, hole, 0, 1) then
-      holes[#holes + 1] = hole
-      free_from = hole.stop
+    if after < tail then
+      local length = math.ceil((s - e) / old.per * new.per)
+      length = math.min(length, tail - after + new.window)
+      local start = math.max(tail - after - length, free_from)
+      local cold = math.min(math.ceil(c / old.window * new.window), new.window)
+      local hole = { start = start, stop = start + length, cold = cold }
+      if hole.stop <= tail and place(new, hole, 0, 1) then
+        holes[#holes + 1] = hole
+        free_from = hole.stop
+      end
     end
   end
 end

@@ -362,7 +362,13 @@ fn converted_holes(holes: &[Hole], tail: i64, old: WarmUp, new: WarmUp) -> Vec<H
     for hole in holes {
         let (wide, narrow) = (new.pace.per as f64, old.pace.per as f64);
         let after = (hole.end as f64 / narrow * wide).floor() as i64;
+        // No permit begins in the past. Those that waited for an hour at a fast rate take ages at a slow one, more than fits
+        // into exact integers; a hole is as cold now as it was a whole warm-up ago.
+        if after >= tail {
+            continue;
+        }
         let length = ((hole.start - hole.end) as f64 / narrow * wide).ceil() as i64;
+        let length = length.min(tail - after + new.window);
         let start = (tail - after - length).max(free);
         let cold = (hole.cold as f64 / old.window as f64 * new.window as f64).ceil() as i64;
         let hole = Hole { start, end: start + length, cold: cold.min(new.window) };

@@ -5,7 +5,7 @@
 -- the loss.
 local function use_up(open, horizon)
   local at, count = grained(open.rule, lost_at + horizon), open.rule.count
-  open.fresh, open.born, open.floor, open.base, open.most = false, open.now, 0, 0, count
+  open.fresh, open.born, open.floor, open.base, open.most = false, math.max(open.now, lost_at), 0, 0, count
   open.span, open.closed_count, open.closed_span = open.rule.span, count, open.rule.span
   open.first, open.count, open.written, open.new = 0, 1, 0, { at, count }
   open.chunk, open.from, open.to, open.whole, open.ahead = '', 0, 0, true, {}

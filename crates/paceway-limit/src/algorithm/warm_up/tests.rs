@@ -341,3 +341,15 @@ fn a_change_there_and_back_gives_no_free_permits() {
     let expected = alone(3.0);
     assert!((expected - 1..=expected).contains(&alone(3.001)), "{expected}");
 }
+
+/// The permits of an hour at a million a second are an age at one in an hour.
+#[test]
+fn a_hole_that_is_an_age_before_the_tail_of_a_slower_rule_is_dropped() {
+    let mut limiter = Limiter::new(rule(1_000_000, SECOND, 1, 3.0));
+    let (_, early) = limiter.take_from(T0, SECOND, 1_000);
+    limiter.take_from(T0, MAX_BUDGET - SECOND, 1_000);
+    assert!(limiter.refund(T0, early, 1_000));
+    assert!(!limiter.open(T0).holes.is_empty());
+    limiter.rule = rule(3, 3 * MAX_BUDGET, MAX_BUDGET, 3.0);
+    assert_eq!(limiter.open(T0).holes, []);
+}
