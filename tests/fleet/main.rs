@@ -131,10 +131,11 @@ fn every_law_holds_over_every_history() {
 /// of a pause sent calls within its last 100 ms, which the store had granted before it knew. In 7248 a slot is a fraction
 /// of a microsecond late. In 8492 waiters of a queue handed their turns around without an end. In 16805 a gateway was
 /// killed 1.47 s before a restart of the store, so it was missed for 10 s after that: the end of a history waits for it. In
-/// 93233 the clock was set back after a loss, and every decision forgot the grants of those before it.
+/// 93233 the clock was set back after a loss, and every decision forgot the grants of those before it. In 62558 a gateway that
+/// started during a restart of the store reached it 6 s early: a defect of the network here.
 #[test]
 fn every_history_that_was_found_keeps_the_laws() {
-    for seed in [1639, 7199, 7248, 8492, 16_805, 33_659, 54_646, 56_813, 77_189, 93_233] {
+    for seed in [1639, 7199, 7248, 8492, 16_805, 33_659, 54_646, 56_813, 62_558, 77_189, 93_233] {
         if let Some((history, broken)) = try_one(History::draw(seed), None) {
             panic!("{history}\n{} is broken: {}", broken.law, broken.how);
         }

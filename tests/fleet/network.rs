@@ -47,6 +47,8 @@ pub(crate) struct World {
     coming: BTreeMap<(Micros, usize, u64), Event>,
     links: Vec<Line>,
     frozen_until: Micros,
+    /// The instant from which on the store takes connections again after it has ended.
+    store_up: Micros,
     /// Messages that arrived while the store stalled.
     waiting: Vec<Message>,
     /// For each gateway, the instant until which it stalls, and in `silent` the instant until which no message passes.
@@ -147,6 +149,7 @@ impl Network {
             coming: BTreeMap::new(),
             links: Vec::new(),
             frozen_until: 0,
+            store_up: 0,
             waiting: Vec::new(),
             stalled: vec![0; gateways],
             silent: vec![0; gateways],
@@ -179,7 +182,8 @@ impl Network {
                 history.seed ^ number.unsigned_abs().wrapping_mul(0x9E37_79B9_7F4A_7C15),
             ),
             number: 0,
-            up: 0,
+            // A gateway that starts while the store is away reaches it as late as others do.
+            up: world.store_up,
             last: [0; 2],
             asked: BTreeMap::new(),
             calls: calls.clone(),

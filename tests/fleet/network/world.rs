@@ -170,6 +170,9 @@ impl World {
 
     /// Ends the connections of one gateway or all; no other can be made until `until`.
     pub(crate) fn cut_all(&mut self, gateway: Option<usize>, until: Micros) {
+        if gateway.is_none() {
+            self.store_up = until.max(self.store_up);
+        }
         for line in self.lines(gateway) {
             let again = self.links[line].rng.i64(0..=AGAIN);
             self.cut(line, until + again, "cut");
