@@ -17,6 +17,7 @@ use crate::{
     limit::{self, Admission, AlwaysReady, Caller as _, Reservation},
     plan::{KEPT_FOR, KeptReservation, LimiterPlan, WorkerCounters},
     store::{Check, Checks, Decision},
+    suggest::suggest,
     upstream::{RequestBody, Upload, UploadLimits, headers::HeaderFlags},
 };
 use bytes::Bytes;
@@ -259,7 +260,10 @@ impl Proxy {
         let all = &self.0.plan.limiters;
         let found = all.iter().enumerate().find(|(_, plan)| plan.limiter.name == name);
         found.ok_or_else(|| {
-            bad("`limiters` names a limiter that there is not; the admin side lists all")
+            let known = all.iter().map(|plan| plan.limiter.name.as_str());
+            let hint = suggest(name, known)
+                .unwrap_or_else(|| "`GET /limiters` on the admin side lists all".into());
+            bad(format!("`limiters` names a limiter that the configuration does not have; {hint}"))
         })
     }
 }

@@ -268,6 +268,9 @@ async fn calls_that_break_a_rule(#[case] path: &str, #[case] body: &str, #[case]
     let answer = send(address, path, body, &[]).await.answer().await.expect("a whole answer");
     assert_eq!(answer.status, status, "{answer:?}");
     assert_eq!(answer.field("content-type"), Some("application/problem+json"));
+    if body.contains("serch") {
+        assert!(answer.text().contains("did you mean `search`?"), "{}", answer.text());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
