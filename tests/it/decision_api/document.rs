@@ -107,11 +107,15 @@ async fn schemathesis_finds_no_answer_that_is_wrong() {
 async fn the_examples_take_permits() {
     let own = env::current_dir().expect("a directory").join("target/clients/python/bin");
     let path = format!("{}:{}", env::var("PATH").unwrap_or_default(), own.display());
-    for (tool, file) in
-        [("python3", "acquire.py"), ("node", "acquire.mjs"), ("java", "Acquire.java")]
-    {
+    for (tool, args, file) in [
+        ("python3", None, "acquire.py"),
+        ("node", None, "acquire.mjs"),
+        ("java", None, "Acquire.java"),
+        ("go", Some("run"), "acquire.go"),
+    ] {
         let (_gateway, address) = service(", token: hunter2").await;
         let output = Command::new(tool)
+            .args(args)
             .arg(format!("examples/decisions/{file}"))
             .args([&format!("http://{address}"), "search", "8"])
             .env("PATH", &path)
@@ -121,8 +125,8 @@ async fn the_examples_take_permits() {
             .await;
         let output = match output {
             Ok(output) => output,
-            // Not every machine has a JDK.
-            Err(error) if tool == "java" => {
+            // Not every machine has a JDK or Go, and `make test` does not install them.
+            Err(error) if matches!(tool, "java" | "go") => {
                 eprintln!("{tool}: {error}");
                 continue;
             }
