@@ -126,8 +126,9 @@ impl<'a> LimitedCall<'a> {
     /// let acme = limiter.call().key("tenant", "acme");
     /// // The vendor answered a call of this tenant with 429 and `Retry-After: 30`.
     /// acme.clone().pause(Duration::from_secs(30)).await?;
+    /// // A call that waits up to 2 s is admitted 2 s before the end of the pause.
     /// match acme.try_acquire(Duration::from_secs(2)).await {
-    ///     Err(AcquireError::Refused { retry_after, .. }) => assert!(retry_after > Duration::from_secs(29)),
+    ///     Err(AcquireError::Refused { retry_after, .. }) => assert!(retry_after > Duration::from_secs(27)),
     ///     other => panic!("the tenant is paused: {other:?}"),
     /// }
     /// limiter.call().key("tenant", "zenith").try_acquire(Duration::ZERO).await?;
