@@ -13,8 +13,10 @@ fi
 targets=("$@")
 [ ${#targets[@]} -gt 0 ] || mapfile -t targets < <(cd fuzz/fuzz_targets && printf '%s\n' *.rs | sed 's/\.rs$//')
 
+# In the target directory of the gateway, whose tests have compiled most dependencies with the same settings. The packages
+# that the wrapper instruments have settings of their own (fuzz/Cargo.toml), so that nothing else uses them.
 RUSTC_WRAPPER=$PWD/deploy/tools/fuzz-rustc.sh cargo build --manifest-path fuzz/Cargo.toml \
-  --target-dir target/fuzz "${targets[@]/#/--bin=}"
+  --target-dir target "${targets[@]/#/--bin=}"
 
 mkdir -p target/fuzz/found
 for target in "${targets[@]}"; do
@@ -27,7 +29,7 @@ for target in "${targets[@]}"; do
   [ "$target" != throttle ] || longest=512
   [ "$target" != config ] || longest=2048
   log=target/fuzz/$target.log
-  if ! "target/fuzz/debug/$target" "$bound" "-seed=${SEED:-1}" -max_len=$longest -timeout=10 \
+  if ! "target/debug/$target" "$bound" "-seed=${SEED:-1}" -max_len=$longest -timeout=10 \
     "-artifact_prefix=target/fuzz/found/$target-" "${words[@]}" "$corpus" "fuzz/seeds/$target" >"$log" 2>&1; then
     tail -n 60 "$log" >&2
     echo "fuzz: $target: an input that breaks it is in target/fuzz/found" >&2
