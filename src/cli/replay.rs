@@ -14,6 +14,7 @@ use crate::{
 };
 use anyhow::Context;
 use jiff::Timestamp;
+use log_line::LogFormat;
 use log_reader::{LineCounts, LogReader};
 use serde_json::json;
 use simulation::Simulation;
@@ -103,14 +104,17 @@ fn complain(log: &Path, lines: &LineCounts, notes: &[String]) {
 /// Sentences about all that the log lacks, and that the replay therefore cannot know.
 fn notes(config: &Config, lines: &LineCounts) -> Vec<String> {
     let mut notes = Vec::new();
-    let is_known = |header: &str| match header {
-        "host" => lines.combined == 0,
-        "referer" | "user-agent" => lines.json == 0,
-        _ => false,
+    let has_lines = |format: &LogFormat| match format {
+        LogFormat::Json => lines.json > 0,
+        LogFormat::Combined => lines.combined > 0,
     };
+    let formats: Vec<_> =
+        [LogFormat::Json, LogFormat::Combined].into_iter().filter(has_lines).collect();
     let mut templates: Vec<(&str, &str, &Template)> = Vec::new();
     for limiter in &config.limiters {
         templates.extend(limiter.key.as_ref().map(|key| (&*limiter.name, "key", key)));
+        let tenant = limiter.fair.as_ref().filter(|_| limiter.has_turns);
+        templates.extend(tenant.map(|fair| (&*limiter.name, "tenant", &fair.by)));
     }
     for charge in config.routes.iter().flat_map(|route| &route.limiters) {
         let name = &*config.limiters[charge.limiter].name;
@@ -118,11 +122,10 @@ fn notes(config: &Config, lines: &LineCounts) -> Vec<String> {
         templates.extend(cost.filter(|cost| !templates.contains(cost)));
     }
     for (name, what, template) in templates {
-        let lacks_header = template.headers().any(|header| !is_known(header.as_str()));
-        let lacks_host = template.text().contains("{host}") && lines.combined > 0;
-        if lacks_header || lacks_host || template.reads_body() {
+        if formats.iter().any(|format| format.lacks(template)) {
             let effect = match what {
                 "key" => "all requests without it share one bucket",
+                "tenant" => "requests have the tenant that the log names, or are all one tenant",
                 _ => "every request has the cost that is charged without it",
             };
             notes.push(format!(
@@ -147,12 +150,12 @@ fn notes(config: &Config, lines: &LineCounts) -> Vec<String> {
             notes
                 .push(format!("the log has no hosts: no request takes the route `{}`", route.name));
         }
-    }
-    for limiter in config.limiters.iter().filter(|limiter| limiter.has_turns) {
-        notes.push(format!(
-            "the limiter `{}` serves requests first come, first served here: tenants and priorities are not replayed",
-            limiter.name
-        ));
+        for route in config.routes.iter().filter(|route| route.priority.fixed().is_none()) {
+            notes.push(format!(
+                "the combined format has no priorities: all requests of the route `{}` are normal",
+                route.name
+            ));
+        }
     }
     for limiter in &config.limiters {
         match limiter.auto {

@@ -25,8 +25,12 @@ fn line(at: u64, path: &str, client: &str) -> String {
 }
 
 fn replay(log: &str) -> (Value, String) {
+    replay_under(CONFIG, log)
+}
+
+fn replay_under(config: &str, log: &str) -> (Value, String) {
     let dir = tempfile::tempdir().expect("a directory");
-    fs::write(dir.path().join("gateway.yaml"), CONFIG).expect("a file");
+    fs::write(dir.path().join("gateway.yaml"), config).expect("a file");
     let args = ["replay", "gateway.yaml", "--log", "-", "--json"];
     let output = paceway_fed(dir.path(), &args, log);
     let err = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -146,4 +150,57 @@ async fn the_log_of_a_gateway_is_replayed() {
     };
     assert_eq!(run("3/day"), [3, 0, 5, 0]);
     assert_eq!(run("5/day"), [5, 0, 3, 0]);
+}
+
+/// A batch of 80 takes the slots of the next four seconds; ten users come within them, and wait for half a second at most.
+fn batch_and_users(tenant: impl Fn(&str) -> String) -> String {
+    let named = |line: String, name| line.replacen('{', &format!("{{{}", tenant(name)), 1);
+    let mut log = String::new();
+    (0..80).for_each(|_| log += &named(line(0, "/batch", "10.0.0.1"), "batch"));
+    (0..10).for_each(|i| log += &named(line(500 + 300 * i, "/x", "10.0.0.2"), "users"));
+    log
+}
+
+const SHARED: &str = "upstream: http://a
+limiters: { vendor: { rate: 20/s, burst: 1, FAIR } }
+routes:
+- { suffix: /batch, limiters: [vendor], max_wait: 60s, PRIORITY }
+- { suffix: /x, limiters: [vendor], max_wait: 500ms }
+";
+
+/// Tenants and priorities change who is served, in a replay as in a gateway: 80 slots and ten more, each used once.
+#[rstest]
+#[case::first_come("", "", [0, 0, 10, 0])]
+#[case::by_address("fair: { by: '{client_ip}' }", "", [0, 10, 0, 0])]
+#[case::by_a_header_that_the_log_names_as_tenant("fair: { by: '{header.x-team}' }", "", [0, 10, 0, 0])]
+#[case::by_priority("", "priority: low", [0, 10, 0, 0])]
+fn a_replay_shares_slots_fairly(
+    #[case] fair: &str,
+    #[case] priority: &str,
+    #[case] users: [i64; 4],
+) {
+    let config = SHARED.replace("FAIR", fair).replace("PRIORITY", priority);
+    let log = batch_and_users(|name| format!("\"tenant\":\"{name}\","));
+    let (said, _) = replay_under(&config, &log);
+    let routes = ["/batch", "/x"].map(|route| counts(&said, "route", route, "replay"));
+    assert_eq!(routes, [[1, 79, 0, 0], users], "{said}");
+    let served = 79 + users[1];
+    assert_eq!(counts(&said, "limiter", "vendor", "replay"), [1, served, users[2], 0]);
+    let p99 = said["routes"][0]["replay"]["wait_ms"]["p99"].as_f64().expect("a wait");
+    let end = 50.0 * served as f64;
+    assert!((end - 100.0..end + 50.0).contains(&p99), "{p99} ms, and the slots end at {end} ms");
+}
+
+/// A priority that a request says is in its line of the log.
+#[test]
+fn a_replay_takes_the_priority_from_the_log() {
+    let config = SHARED.replace("FAIR", "").replace("PRIORITY", "priority: '{header.x-p}'");
+    let config = format!("trusted_proxies: [127.0.0.1]\n{config}");
+    let priority = |name: &str| match name {
+        "batch" => "\"priority\":\"low\",".to_owned(),
+        _ => String::new(),
+    };
+    let (said, _) = replay_under(&config, &batch_and_users(priority));
+    let routes = ["/batch", "/x"].map(|route| counts(&said, "route", route, "replay"));
+    assert_eq!(routes, [[1, 79, 0, 0], [0, 10, 0, 0]], "{said}");
 }

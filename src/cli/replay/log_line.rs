@@ -1,6 +1,9 @@
 //! One line of an access log as a request: the gateway's JSON lines, and nginx's combined format. Never decides it.
 
-use crate::algorithm::Micros;
+use crate::{
+    algorithm::{Micros, fair::Priority},
+    key::Template,
+};
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Uri,
     header::{HOST, REFERER, USER_AGENT},
@@ -37,6 +40,10 @@ pub(super) struct LoggedRequest {
     pub(super) waited: Option<Micros>,
     /// The limiter that bound it.
     pub(super) limiter: Option<String>,
+    /// Its tenant at that limiter, if the log says it.
+    pub(super) tenant: Option<String>,
+    /// Its priority among those that waited, if the log says it.
+    pub(super) priority: Option<Priority>,
 }
 
 /// The end of a request, in a log or in a replay.
@@ -57,6 +64,20 @@ pub(super) enum LineError {
     Bad(String),
     /// The gateway logged bytes that were no request.
     NoRequest,
+}
+
+// === impl LogFormat ===
+
+impl LogFormat {
+    /// Whether a log of this form lacks parts of requests that the template reads.
+    pub(super) fn lacks(self, template: &Template) -> bool {
+        let has = |header: &str| match self {
+            Self::Json => header == "host",
+            Self::Combined => matches!(header, "referer" | "user-agent"),
+        };
+        let lacks_host = self == Self::Combined && template.text().contains("{host}");
+        lacks_host || template.reads_body() || template.headers().any(|name| !has(name.as_str()))
+    }
 }
 
 // === impl LoggedRequest ===
@@ -119,6 +140,9 @@ fn json(line: &str) -> Result<LoggedRequest, LineError> {
         recorded,
         waited,
         limiter: text("limiter").filter(|name| *name != "-").map(str::to_owned),
+        tenant: text("tenant").map(str::to_owned),
+        priority: text("priority")
+            .and_then(|name| Priority::ALL.into_iter().find(|it| it.name() == name)),
     })
 }
 
@@ -163,6 +187,8 @@ fn combined(line: &str) -> Result<LoggedRequest, LineError> {
         recorded,
         waited: None,
         limiter: None,
+        tenant: None,
+        priority: None,
     })
 }
 

@@ -1,18 +1,20 @@
 //! Decides requests under a configuration on virtual time, by the gateway's own routes, keys, costs and rules. Sends
 //! nothing and reads no clock.
 
+mod turns;
+
 use super::{
     log_line::{LoggedEnding, LoggedRequest},
     tally::Tally,
 };
 use crate::{
     algorithm::{Algorithm, Concurrency, Micros, concurrency::Ticket, fair::Priority},
-    config::{Config, Mode},
+    config::{Config, FairSharing, Mode},
     key::Parts,
     limit::micros,
     plan::Plan,
     route::host_of,
-    store::{Check, Checks, Decision, Entry, Reply, memory::MemoryStore},
+    store::{Check, Checks, Decision, Entry, Reply, Turn, calls::Calls, memory::MemoryStore},
 };
 use http::{HeaderValue, Request, header::HOST};
 use std::{
@@ -20,6 +22,7 @@ use std::{
     collections::{BTreeMap, BinaryHeap, HashMap},
     sync::Arc,
 };
+use turns::{TurnCall, place_of};
 
 /// The gateway's number in all tickets of a replay.
 const GATEWAY: i64 = 1;
@@ -30,6 +33,7 @@ const LEASE: Micros = 10 * 365 * 86_400_000_000;
 pub(super) struct Simulation {
     plan: Plan,
     store: MemoryStore,
+    calls: Arc<Calls>,
     now: Micros,
     /// The instants of later steps, and the order in which they were planned.
     later: BinaryHeap<Reverse<(Micros, u64)>>,
@@ -37,6 +41,8 @@ pub(super) struct Simulation {
     planned: u64,
     /// The requests that wait for a concurrency permit, by the number of their ticket.
     queue: BTreeMap<i64, ReplayedCall>,
+    /// The requests that wait for their turn, by the number of their ticket.
+    in_turn: HashMap<i64, TurnCall>,
     tickets: i64,
     /// The requests of each route that wait.
     held: Vec<usize>,
@@ -68,6 +74,8 @@ enum Step {
     Release(Checks, Ticket),
     /// A request in a queue asks again, because its time ends.
     Ask(i64),
+    /// A request that waits for its turn confirms.
+    Confirm(i64),
 }
 
 // === impl Simulation ===
@@ -76,15 +84,18 @@ impl Simulation {
     pub(super) fn new(config: Config) -> Self {
         let tally = Tally::new(&config);
         let held = vec![0; config.routes.len()];
+        let calls = Arc::new(Calls::listed(GATEWAY));
         Self {
             plan: Plan::new(config, false),
             // One lock for all states: the limiters of one request may have different hash tags.
-            store: MemoryStore::calling(Arc::default()),
+            store: MemoryStore::calling(calls.clone()),
+            calls,
             now: Micros::MIN,
             later: BinaryHeap::new(),
             steps: HashMap::new(),
             planned: 0,
             queue: BTreeMap::new(),
+            in_turn: HashMap::new(),
             tickets: 0,
             held,
             tally,
@@ -106,6 +117,7 @@ impl Simulation {
             }
             Ok(call) => self.ask(ReplayedCall { took, ..call }),
         }
+        self.confirm_woken();
     }
 
     /// Lets the rest happen: requests that wait get their slots.
@@ -138,19 +150,24 @@ impl Simulation {
             template: config.routes[route].path.template().map(|template| &**template),
             descriptor: None,
         };
-        let priority = Priority::Normal;
+        let own = plan.policies[policy].priority.fixed().or(logged.priority);
+        let priority = own.unwrap_or(Priority::Normal);
         let checks = plan.policies[policy]
             .checks(&plan.limiters, priority, parts)
             .map_err(|_| Some(route))?;
         let (checks, limiters) = match checks {
             Some((checks, own)) => {
-                let limiters = (0..checks.len()).map(|i| own.limiter(i)).collect();
-                let checks = checks.iter().cloned().map(without_turn).map(with_long_lease);
+                let limiters: Vec<_> = (0..checks.len()).map(|i| own.limiter(i)).collect();
+                let checks = checks.iter().zip(&limiters).map(|(check, limiter)| {
+                    let fair = plan.limiters[*limiter].limiter.fair.as_ref();
+                    with_long_lease(with_logged_tenant(check.clone(), fair, logged))
+                });
                 (checks.collect(), limiters)
             }
             None => (Checks::from([]), Vec::new()),
         };
-        let ticket = checks.iter().any(Check::is_lease).then(|| {
+        let needs_ticket = |check: &Check| check.is_lease() || check.turn.is_some();
+        let ticket = checks.iter().any(needs_ticket).then(|| {
             self.tickets += 1;
             Ticket { gateway: GATEWAY, number: self.tickets, deadline: 0 }
         });
@@ -181,6 +198,14 @@ impl Simulation {
         if !decision.admitted {
             return self.refuse(call, decision.bound_by);
         }
+        match place_of(&decision) {
+            Some(place) => self.wait_for_turn(call, decision, place),
+            None => self.go(call, decision),
+        }
+    }
+
+    /// The rates have granted a request, and its slot is certain.
+    fn go(&mut self, call: ReplayedCall, decision: Decision) {
         self.count(&call, &decision);
         let has_concurrency = call.checks.iter().any(Check::is_lease);
         let at = self.now + decision.wait;
@@ -239,7 +264,7 @@ impl Simulation {
         if call.is_held {
             self.plan_step(at, Step::Leave(call.route));
         }
-        if let Some(ticket) = call.ticket {
+        if let Some(ticket) = call.ticket.filter(|_| call.checks.iter().any(Check::is_lease)) {
             self.plan_step(at + call.took, Step::Release(call.checks, ticket));
         }
     }
@@ -301,8 +326,10 @@ impl Simulation {
                         self.ask(call);
                     }
                 }
+                Some(Step::Confirm(number)) => self.confirm_as_planned(number),
                 None => {}
             }
+            self.confirm_woken();
         }
     }
 
@@ -346,9 +373,15 @@ impl Simulation {
     }
 }
 
-/// The check of a request that is served first come, first served.
-fn without_turn(check: Check) -> Check {
-    Check { turn: None, ..check }
+/// The check with the tenant that the log names, if the log lacks what names it in the configuration.
+fn with_logged_tenant(check: Check, fair: Option<&FairSharing>, logged: &LoggedRequest) -> Check {
+    let turn = match (&check.turn, fair, &logged.tenant) {
+        (Some(turn), Some(fair), Some(tenant)) if logged.format.lacks(&fair.by) => {
+            Some(Turn::new(tenant.as_str(), fair.weight(tenant), turn.priority))
+        }
+        _ => check.turn.clone(),
+    };
+    Check { turn, ..check }
 }
 
 /// The check with a lease that no call outlives.

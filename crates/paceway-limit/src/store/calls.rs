@@ -25,6 +25,8 @@ pub struct Calls {
     waiting: Mutex<BTreeMap<i64, Arc<Notify>>>,
     /// Other connections of this process by the number in their tickets: as many as there are workers.
     others: Mutex<HashMap<i64, Weak<Calls>>>,
+    /// The tickets that have been woken since the last [`Calls::take_woken`], if they are listed.
+    woken: Option<Mutex<Vec<i64>>>,
 }
 
 /// A ticket whose request can be woken, until this is dropped.
@@ -64,7 +66,19 @@ impl Calls {
             next: AtomicI64::new(1),
             waiting: Mutex::default(),
             others: Mutex::default(),
+            woken: None,
         }
+    }
+
+    /// The same for a simulation on virtual time, which has no tasks to wake: it takes the list of woken tickets after each
+    /// step.
+    pub fn listed(gateway: i64) -> Self {
+        Self { woken: Some(Mutex::default()), ..Self::numbered(gateway) }
+    }
+
+    /// Takes the numbers of the tickets that have been woken since the last time, in their order.
+    pub fn take_woken(&self) -> Vec<i64> {
+        self.woken.as_ref().map(|woken| std::mem::take(&mut *woken.lock())).unwrap_or_default()
     }
 
     /// The number in all of its tickets.
@@ -83,6 +97,9 @@ impl Calls {
 
     /// Wakes the request with this ticket number, if it still waits.
     pub fn call(&self, number: i64) {
+        if let Some(woken) = &self.woken {
+            woken.lock().push(number);
+        }
         if let Some(notify) = self.waiting.lock().get(&number) {
             notify.notify_one();
         }
