@@ -2,7 +2,7 @@
 
 use crate::support::{
     Answer, Cluster, Gateway, Redis, Reply, Said, Sentinels, Upstream, assert_lawful, eventually,
-    reply,
+    reply, request,
 };
 use paceway::{
     algorithm::{Algorithm, TokenBucket},
@@ -250,10 +250,8 @@ async fn a_reset_of_the_limiter_ends_the_pause_everywhere() {
         (refused == 2).then_some(())
     })
     .await;
-    let reset = crate::support::request("DELETE", "/limiters/vendor", &[]);
-    let mut admin = crate::support::Conn::to(gateways[0].admin).await.expect("a connection");
-    admin.send(reset).await.expect("sent");
-    assert_eq!(admin.answer().await.expect("an answer").status, 200);
+    let reset = request("DELETE", "/limiters/vendor", &[]);
+    assert_eq!(gateways[0].admin_request(reset).await.status, 200);
     for gateway in &gateways {
         eventually("it is open again", async || {
             (gateway.get("/never").await.status == 200).then_some(())
@@ -261,6 +259,32 @@ async fn a_reset_of_the_limiter_ends_the_pause_everywhere() {
         .await;
     }
     assert!(Instant::now() < pause.end());
+}
+
+/// The message of a reset reaches neither gateway. The one that did not make the reset does not bring the pause back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_missed_a_reset_does_not_write_the_pause_again() {
+    let (redis, upstream) = (Redis::start(), Upstream::ok().await);
+    let yaml = config(&redis.url(), &upstream, "");
+    let gateways = [start(&yaml).await, start(&yaml).await];
+    let pause = pause(&redis.url(), Duration::from_secs(600)).await;
+    for gateway in &gateways {
+        eventually("it knows of the pause", async || {
+            (gateway.get("/never").await.status == 429).then_some(())
+        })
+        .await;
+    }
+    // They subscribe again 200 ms later.
+    redis.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    let reset = request("DELETE", "/limiters/vendor", &[]);
+    assert_eq!(gateways[0].admin_request(reset).await.status, 200);
+    for gateway in gateways.iter().rev() {
+        eventually("it is open again", async || {
+            (gateway.get("/never").await.status == 200).then_some(())
+        })
+        .await;
+    }
+    assert!(!is_paused(&redis) && Instant::now() < pause.end());
 }
 
 /// The gateway whose call was refused dies. The others keep the pause, and so does one that starts then.

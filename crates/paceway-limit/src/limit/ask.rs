@@ -157,6 +157,7 @@ impl Reservation {
             let check = &self.checks[covering.index];
             match pauses.doubt(&check.key) {
                 Doubt::Restore => self.restore(covering).await,
+                Doubt::Ask => {}
                 Doubt::Wait(_) if covering.until > Instant::now() + left() => {
                     let refused = Decision::paused(covering.index, covering.left());
                     return Ok(Admission::Refused(refused));

@@ -134,6 +134,7 @@ impl Health {
         metrics.breaker.set(0.0);
         metrics.gateways.set(1.0);
         metrics.up.set(1.0);
+        let pauses = Arc::default();
         Arc::new(Self {
             id: id.into(),
             breaker: AtomicU8::new(Breaker::Closed as u8),
@@ -151,8 +152,8 @@ impl Health {
             members: Mutex::default(),
             wake: Notify::new(),
             known: LastKnown::default(),
-            pauses: Arc::default(),
-            losses: Arc::default(),
+            losses: Arc::new(StateLosses::new(&pauses)),
+            pauses,
             pace,
             metrics,
         })

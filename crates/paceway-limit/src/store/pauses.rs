@@ -46,6 +46,11 @@ pub struct Pauses {
     count: AtomicUsize,
     /// The number of the pause that was learned last.
     version: AtomicU64,
+    /// The number of the pause that was learned last when messages of the store could be missed last: an operator may have ended it and those
+    /// before it, unheard.
+    unheard: AtomicU64,
+    /// The same for the last loss of the store's states.
+    lost: AtomicU64,
     table: RwLock<PauseTable>,
     waiting: WaitingCalls,
     events: Events,
@@ -90,6 +95,8 @@ impl Default for Pauses {
         Self {
             count: AtomicUsize::new(0),
             version: AtomicU64::new(0),
+            unheard: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
             table: RwLock::default(),
             waiting: WaitingCalls::default(),
             events: Events::default(),

@@ -3,13 +3,16 @@
 
 use crate::{
     algorithm::Micros,
-    store::{Check, hash_tag},
+    store::{Check, Pauses, hash_tag},
 };
 use ahash::RandomState;
 use parking_lot::Mutex;
 use std::{
     collections::HashMap,
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 use tokio::sync::watch;
 
@@ -22,11 +25,18 @@ pub struct StateLosses {
     lanes: Mutex<HashMap<Box<str>, Micros, RandomState>>,
     /// How many losses have been found while this process ran.
     found: watch::Sender<u64>,
+    /// The pauses that the process knows, which a store that has lost its states may not know.
+    pauses: Arc<Pauses>,
 }
 
 // === impl StateLosses ===
 
 impl StateLosses {
+    /// Knows no loss yet. `pauses` learn of each.
+    pub(super) fn new(pauses: &Arc<Pauses>) -> Self {
+        Self { pauses: pauses.clone(), ..Self::default() }
+    }
+
     /// Notes the epoch of a lane: it began with a loss at the instant `lost`, µs of the store's clock, or no loss is known.
     /// `is_new` says that the loss was found just now.
     pub(in crate::store) fn note(&self, lane: &str, lost: Option<Micros>, is_new: bool) {
@@ -38,6 +48,7 @@ impl StateLosses {
         self.some.store(!lanes.is_empty(), Relaxed);
         drop(lanes);
         if is_new {
+            self.pauses.lost_states();
             self.found.send_modify(|found| *found += 1);
         }
     }
@@ -63,7 +74,12 @@ impl StateLosses {
 
 impl Default for StateLosses {
     fn default() -> Self {
-        Self { some: AtomicBool::new(false), lanes: Mutex::default(), found: watch::Sender::new(0) }
+        Self {
+            some: AtomicBool::new(false),
+            lanes: Mutex::default(),
+            found: watch::Sender::new(0),
+            pauses: Arc::default(),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use crate::{
     algorithm::Micros,
     store::{Check, Pause},
 };
-use std::time::Duration;
+use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 use tokio::time::Instant;
 
 /// A pause is known within 100 ms, and its end to 100 ms: messages and replies take time.
@@ -34,6 +34,9 @@ pub enum Doubt {
     Wait(Instant),
     /// It writes the pause to the store again; no other call does that within the next 100 ms.
     Restore,
+    /// It asks again: the pause is forgotten, because an operator has probably ended it while the messages of the store were
+    /// missed.
+    Ask,
 }
 
 // === impl Covering ===
@@ -100,18 +103,38 @@ impl Pauses {
         }
     }
 
+    /// Notes that messages of the store may have been missed until now: a subscription begins, for example after its connection broke.
+    pub(in crate::store) fn missed_messages(&self) {
+        self.unheard.store(self.version.load(SeqCst), SeqCst);
+    }
+
+    /// Notes that the store has lost states, and with them perhaps the pauses that are known.
+    pub(in crate::store) fn lost_states(&self) {
+        self.lost.store(self.version.load(SeqCst), SeqCst);
+    }
+
+    /// Whether the store may have ended a pause without a message that reached this process. It has lost no states since then, so
+    /// it was an operator.
+    fn may_be_ended(&self, known: KnownPause) -> bool {
+        let is_unheard = known.version <= self.unheard.load(SeqCst);
+        known.is_told && is_unheard && known.version > self.lost.load(SeqCst)
+    }
+
     /// Notes that the store decided as if `key` were not paused, and says what the call does next.
     pub fn doubt(&self, key: &str) -> Doubt {
         let now = Instant::now();
         let mut table = self.table.write();
         let Some(known) = table.all.get_mut(key) else { return Doubt::Wait(now) };
         let since = *known.doubted.get_or_insert(now);
-        match now.duration_since(since) >= KNOWN_WITHIN {
-            true => {
-                known.doubted = Some(now);
-                Doubt::Restore
-            }
-            false => Doubt::Wait(since + KNOWN_WITHIN),
+        if now.duration_since(since) < KNOWN_WITHIN {
+            return Doubt::Wait(since + KNOWN_WITHIN);
         }
+        if self.may_be_ended(*known) {
+            drop(table);
+            self.end(key);
+            return Doubt::Ask;
+        }
+        known.doubted = Some(now);
+        Doubt::Restore
     }
 }

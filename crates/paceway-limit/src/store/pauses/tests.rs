@@ -146,6 +146,31 @@ async fn a_lost_pause_is_restored_by_one_call() {
     assert_eq!(pauses.doubt("a"), Doubt::Wait(Instant::now()));
 }
 
+/// While messages were missed an operator may have ended the pause, so it is not written again. A store that has lost its
+/// states has lost the pause, too; and one that does not know of the pause yet cannot have ended it.
+#[tokio::test(start_paused = true)]
+async fn a_pause_that_may_have_been_ended_unheard_is_not_restored() {
+    let doubted = async |pauses: &Pauses, key| {
+        assert!(matches!(pauses.doubt(key), Doubt::Wait(_)));
+        advance(KNOWN_WITHIN).await;
+        pauses.doubt(key)
+    };
+    let pauses = Pauses::default();
+    pauses.learn("ended", 60 * SECOND, 429);
+    pauses.learn_first("first", 60 * SECOND, 429);
+    pauses.missed_messages();
+    pauses.learn("later", 60 * SECOND, 429);
+    assert_eq!(doubted(&pauses, "ended").await, Doubt::Ask);
+    assert_eq!(pauses.get("ended"), None);
+    assert_eq!(doubted(&pauses, "first").await, Doubt::Restore);
+    assert_eq!(doubted(&pauses, "later").await, Doubt::Restore);
+    pauses.learn("lost", 60 * SECOND, 429);
+    pauses.lost_states();
+    // The connection to a store that has lost its states often breaks, too.
+    pauses.missed_messages();
+    assert_eq!(doubted(&pauses, "lost").await, Doubt::Restore);
+}
+
 /// A pause wakes those of 10,000 waiting calls whose instants it covers, and no others.
 #[tokio::test(start_paused = true)]
 async fn a_pause_wakes_the_calls_that_it_covers() {

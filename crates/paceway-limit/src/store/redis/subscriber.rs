@@ -60,6 +60,7 @@ async fn keep(access: Arc<Access>, destination: Destination, topic: Topic) {
                 Ok(Err(error)) => Unsubscribed::Lost(io::Error::other(error)),
                 Err(late) => Unsubscribed::Lost(late.into()),
             };
+            topic.ends();
             match ended {
                 // Logged once for each reason, because it is tried again.
                 Unsubscribed::Refused(words) if reported.as_ref() != Some(&words) => {
