@@ -73,6 +73,11 @@ pub enum SetupError {
 /// Schemes are `redis://`, `rediss://` (TLS), `unix:`, `redis-sentinel://` and `redis-cluster://`. A Redis that does not
 /// answer is no error: the process works without it until it comes back.
 ///
+/// On a Redis Cluster the `group` of a [`Limiter`](crate::Limiter::all) is the hash tag of its states, so it decides their
+/// node. A gateway records which tag is in use for each limiter and refuses to count one under two tags. This store keeps no
+/// such record: if one process declares a limit in the group `a` and another one in the group `b`, each group grants the
+/// whole limit.
+///
 /// It runs on the current tokio runtime, and so must all callers of its limiters.
 ///
 /// ```

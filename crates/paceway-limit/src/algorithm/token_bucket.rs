@@ -92,6 +92,7 @@ impl TokenBucket {
     }
 
     /// The greatest distance between a state of this rule and now, µs; [`Pace::far`] gives the reason.
+    #[cfg(feature = "redis")]
     pub(crate) fn far(&self) -> Micros {
         self.pace().far()
     }

@@ -39,6 +39,7 @@ impl StateLosses {
 
     /// Notes the epoch of a lane: it began with a loss at the instant `lost`, µs of the store's clock, or no loss is known.
     /// `is_new` says that the loss was found just now.
+    #[cfg(any(test, feature = "redis"))]
     pub(in crate::store) fn note(&self, lane: &str, lost: Option<Micros>, is_new: bool) {
         let mut lanes = self.lanes.lock();
         match lost {
