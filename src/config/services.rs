@@ -1,13 +1,6 @@
 //! The settings of the services for programs that keep their own proxy. Keeps no token, only its digest.
 
-use super::{
-    admin::AdminToken,
-    fair::PriorityRule,
-    http::ServerTls,
-    limiter::Charge,
-    settings::{Config, Route},
-};
-use crate::{key::Cost, path::PathRule, upstream::headers::Rules};
+use super::{admin::AdminToken, http::ServerTls};
 use http::StatusCode;
 use std::{net::SocketAddr, time::Duration};
 
@@ -132,46 +125,6 @@ impl Services {
         let decisions = decisions.map(|own| (Service::Decisions, &own.listener));
         forward_auth.into_iter().chain(envoy).chain(ext_authz).chain(decisions)
     }
-}
-
-// === impl Config ===
-
-impl Config {
-    /// Gives the decisions of programs a route without paths, so that they have a budget and counters as every route has. It
-    /// has all limiters, because a call may name any of them; in a Cluster they are therefore one group.
-    pub(crate) fn route_decisions(&mut self) {
-        self.routes.retain(|route| !is_of_decisions(route));
-        let Some(own) = &self.services.decisions else { return };
-        let charge = |limiter| Charge { limiter, cost: Cost::ONE };
-        self.routes.push(Route {
-            name: Service::Decisions.name().to_owned(),
-            path: PathRule::Descriptor,
-            captures: false,
-            methods: Vec::new(),
-            host: None,
-            upstream: 0,
-            limiters: (0..self.limiters.len()).map(charge).collect(),
-            key: None,
-            missing: Vec::new(),
-            priority: PriorityRule::Normal,
-            max_wait: Duration::ZERO,
-            max_wait_cap: own.max_wait,
-            max_waiting: own.max_waiting,
-            headers: Rules::default(),
-            tells_quota: false,
-        });
-    }
-
-    /// The index of the route of the decisions of programs; `None` without `services.decisions`.
-    pub(crate) fn decisions_route(&self) -> Option<usize> {
-        let last = self.routes.len().checked_sub(1)?;
-        is_of_decisions(&self.routes[last]).then_some(last)
-    }
-}
-
-/// Whether it is the route of the decisions of programs. Descriptors may not have its name.
-pub(super) fn is_of_decisions(route: &Route) -> bool {
-    route.path == PathRule::Descriptor && route.name == Service::Decisions.name()
 }
 
 // === impl DescriptorRule ===

@@ -7,7 +7,7 @@ use super::{
     http::{ClientLimits, Limits, ServerTls},
     limiter::{Charge, FailurePolicy, LimiterConfig},
     limits_from::{LimitsFrom, MissingLimiter},
-    services::{DescriptorRule, Services, is_of_decisions},
+    services::{DescriptorRule, Service, Services},
     throttle::ThrottleConfig,
     traces::TracingConfig,
 };
@@ -233,7 +233,7 @@ impl Config {
         let mut leader: Vec<usize> = (0..self.limiters.len()).collect();
         // In memory a limiter keeps its states when a reload adds others that programs may name together with it.
         let is_memory = self.store == StoreConfig::Memory;
-        let grouped = |route: &&Route| !(is_memory && is_of_decisions(route));
+        let grouped = |route: &&Route| !(is_memory && route.is_of_decisions());
         for route in self.routes.iter().filter(grouped) {
             let Some(first) = route.limiters.first() else { continue };
             for charge in &route.limiters {
@@ -251,11 +251,47 @@ impl Config {
             limiter.spread = alone && limiter.key.is_some();
         }
     }
+
+    /// Gives the decisions of programs a route without paths, so that they have a budget and counters as every route has. It
+    /// has all limiters, because a call may name any of them; in a Cluster they are therefore one group.
+    pub(crate) fn route_decisions(&mut self) {
+        self.routes.retain(|route| !route.is_of_decisions());
+        let Some(own) = &self.services.decisions else { return };
+        let charge = |limiter| Charge { limiter, cost: Cost::ONE };
+        self.routes.push(Route {
+            name: Service::Decisions.name().to_owned(),
+            path: PathRule::Descriptor,
+            captures: false,
+            methods: Vec::new(),
+            host: None,
+            upstream: 0,
+            limiters: (0..self.limiters.len()).map(charge).collect(),
+            key: None,
+            missing: Vec::new(),
+            priority: PriorityRule::Normal,
+            max_wait: Duration::ZERO,
+            max_wait_cap: own.max_wait,
+            max_waiting: own.max_waiting,
+            headers: Rules::default(),
+            tells_quota: false,
+        });
+    }
+
+    /// The index of the route of the decisions of programs; `None` without `services.decisions`.
+    pub(crate) fn decisions_route(&self) -> Option<usize> {
+        let last = self.routes.len().checked_sub(1)?;
+        self.routes[last].is_of_decisions().then_some(last)
+    }
 }
 
 // === impl Route ===
 
 impl Route {
+    /// Whether it is the route of the decisions of programs. Descriptors may not have its name.
+    fn is_of_decisions(&self) -> bool {
+        self.path == PathRule::Descriptor && self.name == Service::Decisions.name()
+    }
+
     /// Whether this route has all limiters of `other`, each at no smaller cost. A path that origins may read as a path of
     /// either route then takes this one.
     pub fn covers(&self, other: &Self) -> bool {

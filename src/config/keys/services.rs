@@ -1,6 +1,6 @@
 //! The keys of `services`.
 
-use super::spec::{KeySpec, Keys, meant};
+use super::spec::{KeySpec, Keys, Other, meant};
 
 pub(in crate::config) const SERVICES: Keys = Keys {
     name: "services",
@@ -126,9 +126,9 @@ pub(in crate::config) const FORWARD_AUTH: Keys = Keys {
         },
     ],
     others: &[
-        meant("address", &["listen"]),
-        meant("bind", &["listen"]),
-        meant("password", &["token"]),
+        ADDRESS,
+        BIND,
+        PASSWORD,
         meant("prefix", &["path_prefix"]),
         meant("status", &["denied_status"]),
         meant("denied", &["denied_status"]),
@@ -148,11 +148,7 @@ pub(in crate::config) const ENVOY_RATE_LIMIT: Keys = Keys {
         TLS,
         GRPC_TOKEN,
     ],
-    others: &[
-        meant("address", &["listen"]),
-        meant("bind", &["listen"]),
-        meant("password", &["token"]),
-    ],
+    others: &[ADDRESS, BIND, PASSWORD],
 };
 
 pub(in crate::config) const EXT_AUTHZ: Keys = Keys {
@@ -167,11 +163,7 @@ pub(in crate::config) const EXT_AUTHZ: Keys = Keys {
         TLS,
         GRPC_TOKEN,
     ],
-    others: &[
-        meant("address", &["listen"]),
-        meant("bind", &["listen"]),
-        meant("password", &["token"]),
-    ],
+    others: &[ADDRESS, BIND, PASSWORD],
 };
 
 pub(in crate::config) const DECISIONS: Keys = Keys {
@@ -219,13 +211,13 @@ pub(in crate::config) const DECISIONS: Keys = Keys {
 "pattern": "^[0-9]+$|\\$\\{""##,
         },
     ],
-    others: &[
-        meant("address", &["listen"]),
-        meant("bind", &["listen"]),
-        meant("password", &["token"]),
-        meant("timeout", &["max_wait"]),
-    ],
+    others: &[ADDRESS, BIND, PASSWORD, meant("timeout", &["max_wait"])],
 };
+
+/// Names that users write for the keys which every service has.
+const ADDRESS: Other = meant("address", &["listen"]);
+const BIND: Other = meant("bind", &["listen"]);
+const PASSWORD: Other = meant("password", &["token"]);
 
 /// The key `token` of a service that is called by gRPC.
 const GRPC_TOKEN: KeySpec = KeySpec {
