@@ -181,28 +181,7 @@ impl RoutePolicy {
         if self.charges.is_empty() {
             return Ok(None);
         }
-        let parts = parts();
-        let mut checks = Vec::with_capacity(self.owners.len());
-        let mut zeroes = 0;
-        for (i, Charge { limiter, cost }) in self.charges.iter().enumerate() {
-            let plan = &limiters[*limiter];
-            let cost = cost.of(&parts, plan.limiter.capacity(), &plan.limiter.name)?;
-            if cost == 0 {
-                zeroes |= 1 << i;
-                continue;
-            }
-            let filled = plan.limiter.key.as_ref().map(|template| template.fill(&parts));
-            let asked = checks.len();
-            checks.extend(plan.checks(filled.as_deref(), cost));
-            if plan.limiter.has_turns {
-                plan.take_turns(&mut checks[asked..], priority, &parts);
-            }
-        }
-        if zeroes == 0 {
-            return Ok(Some((checks.into(), self)));
-        }
-        let policy = self.without.iter().find(|(set, _)| *set == zeroes);
-        Ok(policy.filter(|_| !checks.is_empty()).map(|(_, policy)| (checks.into(), policy)))
+        self.checks_of(limiters, priority, &parts(), (1, None))
     }
 
     /// Makes the checks of a descriptor of Envoy that is about `hits` requests, at a `rate` of its own if it names one, as
@@ -218,39 +197,56 @@ impl RoutePolicy {
         parts: &Parts<'_>,
         (hits, rate): (u64, Option<Rate>),
     ) -> Result<Option<(Checks, &Self)>, String> {
-        let (mut checks, mut zeroes) = (Vec::with_capacity(self.owners.len()), 0);
         if hits == 0 {
             return Ok(None);
         }
+        let hits = i64::try_from(hits).unwrap_or(i64::MAX);
+        let priority = self.priority.fixed().unwrap_or(Priority::Normal);
+        self.checks_of(limiters, priority, parts, (hits, rate))
+    }
+
+    /// Makes the checks of as many requests as `hits` says, at a `rate` in place of those of the limiters if there is one.
+    fn checks_of(
+        &self,
+        limiters: &[LimiterPlan],
+        priority: Priority,
+        parts: &Parts<'_>,
+        (hits, rate): (i64, Option<Rate>),
+    ) -> Result<Option<(Checks, &Self)>, String> {
+        let (mut checks, mut zeroes) = (Vec::with_capacity(self.owners.len()), 0);
         for (i, Charge { limiter, cost }) in self.charges.iter().enumerate() {
             let plan = &limiters[*limiter];
-            let (most, name) = (plan.limiter.capacity(), &plan.limiter.name);
-            let cost = cost.of(parts, most, name)?;
-            let hits = i64::try_from(hits).unwrap_or(i64::MAX);
-            let cost = if plan.limiter.rates.is_empty() { cost } else { cost.saturating_mul(hits) };
-            if cost > most {
-                return Err(format!(
-                    "`{name}` never gives {cost} permits at once; the most is {most}"
-                ));
+            let (own, has_rates) = (&plan.limiter, !plan.limiter.rates.is_empty());
+            let mut cost = cost.of(parts, own.capacity(), &own.name)?;
+            if hits > 1 && has_rates {
+                let (most, name) = (own.capacity(), &own.name);
+                cost = cost.saturating_mul(hits);
+                if cost > most {
+                    return Err(format!(
+                        "`{name}` never gives {cost} permits at once; the most is {most}"
+                    ));
+                }
             }
             if cost == 0 {
                 zeroes |= 1 << i;
                 continue;
             }
-            let template = self.key.as_ref().or(plan.limiter.key.as_ref());
+            let template = self.key.as_ref().or(own.key.as_ref());
             let filled = template.map(|template| template.fill(parts));
             let (filled, asked) = (filled.as_deref(), checks.len());
-            match rate.filter(|_| !plan.limiter.rates.is_empty()) {
+            match rate.filter(|_| has_rates) {
                 None => checks.extend(plan.checks(filled, cost)),
                 Some(rate) => checks.extend(plan.checks_at(rate, filled, cost).ok_or_else(|| {
                     format!(
-                        "`{name}` cannot be asked at another rate, as `limit` of the descriptor says; a token_bucket, a \
-                         leaky_bucket and a sliding_window can"
+                        "`{}` cannot be asked at another rate, as `limit` of the descriptor says; a token_bucket, a \
+                         leaky_bucket and a sliding_window can",
+                        own.name
                     )
                 })?),
             }
-            let priority = self.priority.fixed().unwrap_or(Priority::Normal);
-            plan.take_turns(&mut checks[asked..], priority, parts);
+            if own.has_turns {
+                plan.take_turns(&mut checks[asked..], priority, parts);
+            }
         }
         let policy = match zeroes {
             0 => Some(self),
