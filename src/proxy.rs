@@ -27,6 +27,7 @@ mod resend;
 mod respond;
 mod retry;
 mod service;
+mod service_call;
 mod settling;
 mod websocket;
 mod tunnel;

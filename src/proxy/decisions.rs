@@ -5,8 +5,13 @@ mod calls;
 mod taken;
 
 use super::{
-    Arrival, Body, Client, Ending, Exchange, Proxy, attempt::Attempt, forward::spoilt,
-    forward_auth::has_token, record::Record, request_json::is_json, respond, unary::unless_left,
+    Arrival, Body, Client, Ending, Exchange, Proxy,
+    attempt::Attempt,
+    forward::spoilt,
+    record::Record,
+    request_json::is_json,
+    respond,
+    service_call::{has_token, unless_left},
     validate,
 };
 use crate::{
@@ -94,7 +99,7 @@ impl Proxy {
         let limits = &plan.config.limits;
         validate::request(exchange.client, (limits, &plan.config.paths), request, seen)?;
         match &config.listener.token {
-            Some(token) if !has_token(request.headers(), |own| token.is(own)) => {
+            Some(token) if !has_token(request.headers(), token) => {
                 return Err(Failure::Unauthorized);
             }
             None => {

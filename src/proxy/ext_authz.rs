@@ -8,7 +8,7 @@ use super::{
     budget::deadline,
     forward_auth::{PACEWAY_LEASE, granted},
     record::Record,
-    unary::{AddedHeader, UnaryMethod, answered, text, unless_left},
+    unary::{AddedHeader, UnaryMethod, answered, text},
 };
 use crate::{
     answer::{Failure, grpc},
@@ -52,10 +52,8 @@ impl Proxy {
         client: &Arc<Client>,
         arrival: &mut Arrival,
     ) -> (Response<Body>, Ending) {
-        if !grpc::is_call(&arrival.request) {
-            return (Failure::NoRoute.response().map(Body::whole), Ending::Open);
-        }
-        answered(unless_left(client, self.checked((listener, counters), client, arrival)).await)
+        let is_call = grpc::is_call(&arrival.request);
+        answered(client, is_call, self.checked((listener, counters), client, arrival)).await
     }
 
     async fn checked(

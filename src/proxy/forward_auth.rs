@@ -2,8 +2,13 @@
 //! when the slot of that request has come. The route, its limiters and the loop that waits are those of the data plane.
 
 use super::{
-    Arrival, Body, Client, Ending, Exchange, Proxy, Routed, attempt::Attempt, original,
-    record::Record, request_id::X_REQUEST_ID, respond, unary::unless_left,
+    Arrival, Body, Client, Ending, Exchange, Proxy, Routed,
+    attempt::Attempt,
+    original,
+    record::Record,
+    request_id::X_REQUEST_ID,
+    respond,
+    service_call::{has_token, unless_left},
 };
 use crate::{
     algorithm::Grant,
@@ -14,11 +19,9 @@ use crate::{
     store::Check,
     upstream::headers::HeaderFlags,
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version};
+use http::{HeaderName, HeaderValue, Response, StatusCode, Version};
 use std::sync::Arc;
 
-/// The token of the service. `Authorization` is the caller's own.
-static PACEWAY_TOKEN: HeaderName = HeaderName::from_static("paceway-token");
 /// The status of a denial that has another one for the sake of the proxy.
 static PACEWAY_STATUS: HeaderName = HeaderName::from_static("paceway-status");
 /// A concurrency permit that the request holds from now on.
@@ -71,9 +74,7 @@ impl Proxy {
     ) -> (Response<Body>, Ending) {
         let is_http2 = request.version() == Version::HTTP_2;
         let described = match &config.listener.token {
-            Some(token) if !has_token(request.headers(), |own| token.is(own)) => {
-                Err(Failure::Unauthorized)
-            }
+            Some(token) if !has_token(request.headers(), token) => Err(Failure::Unauthorized),
             _ => original::restore(request, config),
         };
         let seen = HeaderFlags::of(request.headers());
@@ -143,12 +144,6 @@ impl Proxy {
         text.push_str(&format!("; expires={seconds:.3}"));
         HeaderValue::from_str(&text).ok()
     }
-}
-
-/// Whether a call has exactly one token, which `is` the configured one.
-pub(super) fn has_token(headers: &HeaderMap, is: impl Fn(&[u8]) -> bool) -> bool {
-    let mut all = headers.get_all(&PACEWAY_TOKEN).iter();
-    matches!((all.next(), all.next()), (Some(own), None) if is(own.as_bytes()))
 }
 
 /// The answer to a request whose slot has come.

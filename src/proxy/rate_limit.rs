@@ -8,7 +8,7 @@ use super::{
     attempt::Attempt,
     budget,
     record::Record,
-    unary::{AddedHeader, UnaryMethod, answered, text, unless_left},
+    unary::{AddedHeader, UnaryMethod, answered, text},
 };
 use crate::{
     answer::{Failure, Policy, Quota, grpc},
@@ -55,11 +55,8 @@ impl Proxy {
         client: &Arc<Client>,
         arrival: &mut Arrival,
     ) -> (Response<Body>, Ending) {
-        if !grpc::is_call(&arrival.request) {
-            return (Failure::NoRoute.response().map(Body::whole), Ending::Open);
-        }
-        let answer = self.answer_of(listener, counters, client, arrival);
-        answered(unless_left(client, answer).await)
+        let is_call = grpc::is_call(&arrival.request);
+        answered(client, is_call, self.answer_of(listener, counters, client, arrival)).await
     }
 
     async fn answer_of(

@@ -1,6 +1,10 @@
 //! Unary gRPC calls to a service: reads the one message of a call and writes the one of its answer. Decides nothing.
 
-use super::{Arrival, Body, Client, Ending, Proxy, forward::spoilt, forward_auth::has_token};
+use super::{
+    Arrival, Body, Client, Ending, Proxy,
+    forward::spoilt,
+    service_call::{has_token, unless_left},
+};
 use crate::{
     answer::{Failure, grpc},
     config::ServiceListener,
@@ -9,11 +13,7 @@ use crate::{
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderValue, Method, Response, header::CONTENT_TYPE};
 use prost::Message;
-use std::{
-    future::{Future, poll_fn},
-    pin::pin,
-    task::Poll,
-};
+use std::future::Future;
 
 /// A method that a service has.
 #[derive(Debug, Clone, Copy)]
@@ -54,22 +54,17 @@ pub(super) fn encode(message: &impl Message) -> Bytes {
     body.freeze()
 }
 
-/// Waits for the answer of a call unless its client leaves.
-pub(super) async fn unless_left<T>(
+/// Answers a request to a gRPC service by `answer`, unless its client leaves. A request that `is_call` says is no gRPC call
+/// gets 404.
+pub(super) async fn answered(
     client: &Client,
-    answer: impl Future<Output = Result<T, Failure>>,
-) -> Result<T, Failure> {
-    let (mut answer, mut leaves) = (pin!(answer), pin!(client.leaves()));
-    poll_fn(|cx| match answer.as_mut().poll(cx) {
-        Poll::Pending => leaves.as_mut().poll(cx).map(|()| Err(Failure::ClientLeft)),
-        answer => answer,
-    })
-    .await
-}
-
-/// Makes the answer of a unary call.
-pub(super) fn answered(answer: Result<impl Message, Failure>) -> (Response<Body>, Ending) {
-    match answer {
+    is_call: bool,
+    answer: impl Future<Output = Result<impl Message, Failure>>,
+) -> (Response<Body>, Ending) {
+    if !is_call {
+        return (Failure::NoRoute.response().map(Body::whole), Ending::Open);
+    }
+    match unless_left(client, answer).await {
         Ok(answer) => {
             let mut response = Response::new(Body::unary(encode(&answer)));
             response.headers_mut().insert(CONTENT_TYPE, grpc::GRPC);
@@ -102,7 +97,7 @@ impl Proxy {
             *request.body_mut() = Upload::new(incoming, true, limits, &client.boundary);
         }
         if let Some(token) = &listener.token
-            && !has_token(request.headers(), |own| token.is(own))
+            && !has_token(request.headers(), token)
         {
             return Err(Failure::Unauthorized);
         }
