@@ -8,6 +8,7 @@
 mod client;
 mod gate;
 mod machine;
+mod mounted;
 mod origin;
 mod pace;
 mod parts;
@@ -32,7 +33,8 @@ use std::{
     time::Duration,
 };
 
-const USAGE: &str = "paceway-cost bench GATEWAY ROOT | gate GATEWAY FILE [record]";
+const USAGE: &str =
+    "paceway-cost bench GATEWAY ROOT | gate GATEWAY FILE [record] | mounted GATEWAY PROGRAM";
 
 /// The peers and the tools of the measurements; a part whose tool is missing is left out.
 const TOOLS: [&str; 6] = ["nginx", "haproxy", "redis-server", "wrk", "valgrind", "vgdb"];
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
         ["bench", gateway, root] => bench(Path::new(gateway), Path::new(root)),
         ["gate", gateway, file] => gate(Path::new(gateway), Path::new(file), false),
         ["gate", gateway, file, "record"] => gate(Path::new(gateway), Path::new(file), true),
+        ["mounted", gateway, program] => mounted(Path::new(gateway), Path::new(program)),
         role => play(role).map(|()| true),
     };
     match ended {
@@ -157,6 +160,13 @@ fn gate(gateway: &Path, file: &Path, record: bool) -> io::Result<bool> {
     let scratch = Scratch::new()?;
     let stage = Stage::set(&scratch.0, gateway)?;
     gate::run(&Bench { stage: &stage, settings: &settings }, file, record)
+}
+
+fn mounted(gateway: &Path, program: &Path) -> io::Result<bool> {
+    let settings = Settings::read()?;
+    let scratch = Scratch::new()?;
+    let stage = Stage::set(&scratch.0, gateway)?;
+    mounted::run(&Bench { stage: &stage, settings: &settings }, program).map(|()| true)
 }
 
 // === impl Scratch ===

@@ -85,6 +85,33 @@ impl Stage {
 
     pub fn paceway(&self, gateway: &Gateway) -> io::Result<Server> {
         let (address, admin) = (free_port()?, free_port()?);
+        let file = self.configuration(gateway, address, admin)?;
+        let mut command = gateway.under.clone();
+        command.extend([path(&self.gateway), "run".into(), "--config".into(), path(&file)]);
+        let process = Process::start(&gateway.cores, &self.dir, &command)?
+            .until_open(&[address, admin], &command)?;
+        page(admin, "/readyz")?;
+        Ok(Server { address, admin: Some(admin), process })
+    }
+
+    /// Starts `program`, which serves the routes of the usual gateway by `front` and has no admin side.
+    pub fn mounted(&self, program: &Path, front: &str, under: &[String]) -> io::Result<Server> {
+        let address = free_port()?;
+        let file = self.configuration(&self.usual(), address, free_port()?)?;
+        let mut command = under.to_vec();
+        command.extend([path(program), front.to_owned(), path(&file)]);
+        let process = Process::start(&self.layout.measured, &self.dir, &command)?
+            .until_open(&[address], &command)?;
+        Ok(Server { address, admin: None, process })
+    }
+
+    /// Writes the configuration file of `gateway`.
+    fn configuration(
+        &self,
+        gateway: &Gateway,
+        address: SocketAddr,
+        admin: SocketAddr,
+    ) -> io::Result<PathBuf> {
         let store = gateway.redis.map_or("memory".into(), |redis| {
             format!("{{ url: \"redis://{redis}\", timeout: {} }}", gateway.timeout)
         });
@@ -105,12 +132,7 @@ impl Stage {
         }
         let file = self.dir.join(format!("paceway-{}.yaml", address.port()));
         fs::write(&file, text)?;
-        let mut command = gateway.under.clone();
-        command.extend([path(&self.gateway), "run".into(), "--config".into(), path(&file)]);
-        let process = Process::start(&gateway.cores, &self.dir, &command)?
-            .until_open(&[address, admin], &command)?;
-        page(admin, "/readyz")?;
-        Ok(Server { address, admin: Some(admin), process })
+        Ok(file)
     }
 
     /// Starts nginx with `limit_req`, or with a decision in `redis` for each request.

@@ -9,7 +9,7 @@ use crate::{
     rounds::Spread,
     stage::{Gateway, Server, nginx_modules, own},
 };
-use std::{fs, io, time::Duration};
+use std::{fs, io, path::Path, time::Duration};
 
 /// Requests before the first counted one: afterwards connections, pools and caches are there.
 const WARM: u32 = 2000;
@@ -68,6 +68,11 @@ pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
 /// Starts the usual gateway under callgrind.
 pub fn gateway(bench: &Bench<'_>) -> io::Result<Server> {
     bench.stage.paceway(&Gateway { under: under(bench), ..bench.stage.usual() })
+}
+
+/// Starts `program`, an axum program, with the routes of the usual gateway and the given front under callgrind.
+pub fn mounted(bench: &Bench<'_>, program: &Path, front: &str) -> io::Result<Server> {
+    bench.stage.mounted(program, front, &under(bench))
 }
 
 fn under(bench: &Bench<'_>) -> Vec<String> {
