@@ -72,3 +72,40 @@ pub(super) const SECTIONS: [&Keys; 29] = [
 
 /// The JSON Schema of the kinds of values to which keys refer, such as a duration.
 pub(super) const KINDS: &str = include_str!("keys/kinds.json");
+
+/// Whether each key of this name takes only numbers, rates, times, addresses or fixed words, none of which can be a secret.
+pub(super) fn is_measure(name: &str) -> bool {
+    let all = || [&ROOT].into_iter().chain(SECTIONS).flat_map(|keys| keys.specs);
+    let mut own = all().filter(|key| key.name == name).peekable();
+    own.peek().is_some() && own.all(KeySpec::is_measure)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_measure;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::addresses("listen", true)]
+    #[case::an_address_or_a_map("admin", true)]
+    #[case::durations("max_wait", true)]
+    #[case::a_time_out("connect_timeout", true)]
+    #[case::numbers("burst", true)]
+    #[case::rates("start", true)]
+    #[case::sizes("max_body", true)]
+    #[case::switches("http2", true)]
+    #[case::words("on_failure", true)]
+    #[case::vendors("style", true)]
+    #[case::tokens("token", false)]
+    #[case::urls("url", false)]
+    #[case::words_or_a_url("store", false)]
+    #[case::files("client_cert", false)]
+    #[case::a_part_of_a_request("cost", false)]
+    #[case::a_text_of_some_length("prefix", false)]
+    #[case::values_of_headers("set", false)]
+    #[case::a_number_here_and_a_map_there("headers", false)]
+    #[case::no_key("password", false)]
+    fn a_measure_is_no_secret(#[case] name: &str, #[case] expected: bool) {
+        assert_eq!(is_measure(name), expected);
+    }
+}

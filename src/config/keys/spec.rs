@@ -39,6 +39,19 @@ pub(in crate::config) struct Other {
     pub(super) says: Option<&'static str>,
 }
 
+// === impl KeySpec ===
+
+impl KeySpec {
+    /// Whether its kind allows only numbers, rates, times, addresses or fixed words. A variable in such a value may be shown.
+    pub(super) fn is_measure(&self) -> bool {
+        const MEASURES: [&str; 8] =
+            ["address", "duration", "name of a [vendor]", "number", "rate", "size", "switch", "`"];
+        const TEXTS: [&str; 4] = ["URL", "file", "list", "part of"];
+        MEASURES.iter().any(|kind| self.kind.starts_with(kind))
+            && !TEXTS.iter().any(|text| self.kind.contains(text))
+    }
+}
+
 // === impl Keys ===
 
 impl Keys {

@@ -40,7 +40,7 @@ pub(in crate::config) const STORE: Keys = Keys {
         KeySpec {
             name: "gateways",
             algorithms: "",
-            kind: "1 to 10000",
+            kind: "number, 1 to 10000",
             default: "`1`",
             meaning: "the least number of gateways that share the store. Without the store each enforces its \
                       [share](operation.md#when-redis-is-away): the rule divided by this number, or by the \

@@ -252,7 +252,7 @@ pub(in crate::config) const HEALTH: Keys = Keys {
         KeySpec {
             name: "healthy",
             algorithms: "",
-            kind: "1 to 100",
+            kind: "number, 1 to 100",
             default: "`2`",
             meaning: "how many checks in a row must pass until an address gets requests again",
             schema: r##""type": ["integer", "string", "null"],
@@ -264,7 +264,7 @@ pub(in crate::config) const HEALTH: Keys = Keys {
         KeySpec {
             name: "unhealthy",
             algorithms: "",
-            kind: "1 to 100",
+            kind: "number, 1 to 100",
             default: "`3`",
             meaning: "how many checks in a row must fail until an address gets no requests",
             schema: r##""type": ["integer", "string", "null"],

@@ -5,6 +5,7 @@ use super::{
     rules::{Kind, Rule, micros},
 };
 use crate::config::{
+    keys::{KeySpec, LIMITER},
     reader::{ConfigReader, ConfigSection, Field, positive, span},
     yaml::YamlValue,
 };
@@ -15,28 +16,16 @@ const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// The keys that only some algorithms have, with these algorithms.
-const USES: &[(&str, &[Kind])] = &[
-    ("burst", &[Kind::TokenBucket]),
-    ("margin", &[Kind::SlidingWindow, Kind::LeakyBucket]),
-    ("capacity", &[Kind::LeakyBucket]),
-    ("warm_up", &[Kind::WarmUp]),
-    ("cold_factor", &[Kind::WarmUp]),
-    ("start", &[Kind::TokenBucket, Kind::SlidingWindow, Kind::LeakyBucket]),
-    ("min", &[Kind::TokenBucket, Kind::SlidingWindow, Kind::LeakyBucket]),
-    ("max", &[Kind::Concurrency]),
-    ("lease", &[Kind::Concurrency]),
-];
-
 impl ConfigReader {
     /// Notes a mistake for each key that belongs to another algorithm. Returns whether one is there.
     pub(super) fn misused(&mut self, section: &ConfigSection<'_>, kind: Kind) -> bool {
         let before = self.mistakes.len();
         let default = if section.get("algorithm").is_none() { ", the default" } else { "" };
         let has_auto_rate = section.get("rate").as_ref().is_some_and(is_auto);
-        for (key, kinds) in USES {
+        for key in LIMITER.specs {
+            let (key, Some(kinds)) = (key.name, kinds_of(key)) else { continue };
             // With `rate: auto`, `max` is the highest rate.
-            let is_bound = *key == "max" && has_auto_rate && kind.has_auto_rate();
+            let is_bound = key == "max" && has_auto_rate && kind.has_auto_rate();
             if let Some(field) = section.get(key).filter(|_| !kinds.contains(&kind) && !is_bound) {
                 let names: Vec<_> = kinds.iter().map(|kind| kind.name()).collect();
                 let reason = format!(
@@ -113,11 +102,22 @@ pub(super) fn uses(field: &Field<'_>, key: &str) -> bool {
     if matches!(key, "start" | "min") || (key == "max" && learns) {
         return learns;
     }
-    let kinds = USES.iter().find(|(name, _)| *name == key).map(|(_, kinds)| *kinds);
+    let kinds = LIMITER.specs.iter().find(|own| own.name == key).and_then(kinds_of);
     match (kind, kinds) {
         (Some(Kind::Concurrency), None) => key != "rate",
         (Some(kind), Some(kinds)) => kinds.contains(&kind),
         _ => true,
+    }
+}
+
+/// The algorithms that have a key, as its description says; `None` for a key that all of them have, or all with a rate.
+fn kinds_of(key: &KeySpec) -> Option<Vec<Kind>> {
+    let named = |kind: &Kind| key.algorithms.contains(&format!("`{}`", kind.name()));
+    let all = || Kind::ALL.into_iter();
+    match key.algorithms {
+        text if text.is_empty() || text.starts_with("all but") => None,
+        "those with `rate: auto`" => Some(all().filter(|kind| kind.has_auto_rate()).collect()),
+        _ => Some(all().filter(named).collect()),
     }
 }
 

@@ -47,7 +47,7 @@ pub(super) enum Rule {
 // === impl Kind ===
 
 impl Kind {
-    const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 6] = [
         Self::TokenBucket,
         Self::SlidingWindow,
         Self::FixedWindow,

@@ -1,6 +1,6 @@
 //! The tree of a YAML document, and which of its values a message may quote.
 
-use crate::config::mistake::Position;
+use crate::config::{keys::is_measure, mistake::Position};
 
 /// A value of the document, with its line and column.
 #[derive(Debug, Clone)]
@@ -88,7 +88,7 @@ impl Scalar {
     /// Whether the value may be secret at this key. That is so if it comes from a file, or from the environment and the key
     /// takes any text.
     pub(in crate::config) fn is_secret_at(&self, path: &str) -> bool {
-        self.is_from_outside() && (!is_measure(path) || self.written.contains("${file:"))
+        self.is_from_outside() && (!is_measure_at(path) || self.written.contains("${file:"))
     }
 
     /// Returns the value as written, with `***` for credentials and the query of a URL.
@@ -126,66 +126,14 @@ impl Scalar {
     }
 }
 
-/// Whether a key takes only numbers, rates, times, addresses or fixed words, none of which can be a secret.
-fn is_measure(path: &str) -> bool {
-    const KEYS: &[&str] = &[
-        "listen",
-        "admin",
-        "workers",
-        "access_log",
-        "limiting",
-        "watch",
-        "rate",
-        "burst",
-        "margin",
-        "start",
-        "min",
-        "capacity",
-        "warm_up",
-        "cold_factor",
-        "max",
-        "lease",
-        "algorithm",
-        "mode",
-        "scope",
-        "on_failure",
-        "on_loss",
-        "max_wait",
-        "max_wait_cap",
-        "max_waiting",
-        "header_bytes",
-        "body",
-        "uri",
-        "pool_size",
-        "max_connections",
-        "max_connections_per_address",
-        "fold_case",
-        "encoded_slash",
-        "trailing_dots",
-        "retry_bodies",
-        "max_body",
-        "attempts",
-        "default_pause",
-        "max_pause",
-        "learn",
-        "style",
-        "throttle",
-        "read",
-        "shutdown_delay",
-        "ratelimit_headers",
-        "log",
-        "format",
-        "user_agent",
-        "sample",
-        "protocol",
-        "priority",
-    ];
+/// Whether the key at this path takes only values that cannot be a secret. A limiter may be written as its rate alone.
+fn is_measure_at(path: &str) -> bool {
     let path = path.trim_end_matches(|c: char| c == ']' || c == '[' || c.is_ascii_digit());
     let key = path.rsplit('.').next().unwrap_or_default();
     let is_short_limiter = path
         .split_once('.')
         .is_some_and(|(section, name)| section == "limiters" && !name.contains('.'));
-    is_short_limiter || KEYS.contains(&key) || key.ends_with("timeout")
+    is_short_limiter || is_measure(key)
 }
 
 /// Replaces the credentials and the query of a URL by `***`. The names of variables in it stay.
