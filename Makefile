@@ -17,7 +17,7 @@ test: test-tools ## every test, with a real redis-server and real clients
 	$(CARGO) test --workspace --lib --bins --tests --examples
 	$(CARGO) test --workspace --doc
 	$(CARGO) check -p paceway-limit --no-default-features
-	$(CARGO) package -p paceway-limit --allow-dirty --no-verify --quiet
+	$(CARGO) package --workspace --allow-dirty --no-verify --quiet
 
 lint: lint-tools ## format, sentences, clippy, oldest Rust, licences and advisories
 	@deploy/tools/prose

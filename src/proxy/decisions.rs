@@ -46,7 +46,7 @@ const MOST_LIMITERS: usize = 8;
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// The answer to a call that is no error.
-enum Told {
+enum ProgramAnswer {
     Done(Value),
     /// The limiters refuse: a decision, and no error.
     Limited(Value, Failure),
@@ -72,15 +72,15 @@ impl Proxy {
         let record = Record::new(self, client, id, request);
         let mut exchange = Exchange { record, client, is_http2, is_grpc: false, closes: false };
         exchange.record.serves(Service::Decisions, counters);
-        let told = self.told(&mut exchange, config, (request, body), seen);
-        match unless_left(client, told).await {
-            Ok(Told::Done(answer)) => {
+        let answer = self.call_answer(&mut exchange, config, (request, body), seen);
+        match unless_left(client, answer).await {
+            Ok(ProgramAnswer::Done(answer)) => {
                 respond::finish(Ok(of_json(answer.to_string().into())), &mut exchange)
             }
-            Ok(Told::Document) => {
+            Ok(ProgramAnswer::Document) => {
                 respond::finish(Ok(of_json(Bytes::from_static(OPENAPI.as_bytes()))), &mut exchange)
             }
-            Ok(Told::Limited(answer, failure)) => {
+            Ok(ProgramAnswer::Limited(answer, failure)) => {
                 exchange.record.failed(&failure, StatusCode::OK);
                 respond::ended(of_json(answer.to_string().into()), &mut exchange, false)
             }
@@ -88,13 +88,13 @@ impl Proxy {
         }
     }
 
-    async fn told(
+    async fn call_answer(
         &self,
         exchange: &mut Exchange<'_>,
         config: &DecisionsConfig,
         (request, incoming): (&mut Request<Upload>, &mut Option<RequestBody>),
         seen: HeaderFlags,
-    ) -> Result<Told, Failure> {
+    ) -> Result<ProgramAnswer, Failure> {
         let plan = &self.0.plan;
         let limits = &plan.config.limits;
         validate::request(exchange.client, (limits, &plan.config.paths), request, seen)?;
@@ -120,7 +120,7 @@ impl Proxy {
         }
         let call = (request.method().clone(), request.uri().path().to_owned());
         match (&call.0, &*call.1) {
-            (&Method::GET, "/openapi.json") => Ok(Told::Document),
+            (&Method::GET, "/openapi.json") => Ok(ProgramAnswer::Document),
             (&Method::POST, "/v1/acquire") => {
                 let asked = read(request).await?;
                 self.acquire(exchange, asked).await
@@ -141,7 +141,7 @@ impl Proxy {
         &self,
         exchange: &mut Exchange<'_>,
         call: AcquireCall,
-    ) -> Result<Told, Failure> {
+    ) -> Result<ProgramAnswer, Failure> {
         let plan = &*self.0.plan;
         let route = plan.config.decisions_route().ok_or(Failure::NoRoute)?;
         exchange.record.route = Some(route);
@@ -156,7 +156,7 @@ impl Proxy {
             exchange.record.sent();
             let mut answer = decision::shown(&limiter.limiter.name, None, 0, limit, level);
             answer["waited_ms"] = 0.0.into();
-            return Ok(Told::Done(answer));
+            return Ok(ProgramAnswer::Done(answer));
         };
         let (limit_of_one, policy) = (first.algorithm.limit(), own.for_call(owners));
         let (way, mut callee) = ((route, &policy), AlwaysReady::default());
@@ -186,7 +186,7 @@ impl Proxy {
                 // The store does not say it about a refusal.
                 answer.as_object_mut().map(|answer| answer.remove("reset_after_ms"));
                 answer["waited_ms"] = decision::millis(waited).into();
-                return Ok(Told::Limited(answer, failure));
+                return Ok(ProgramAnswer::Limited(answer, failure));
             }
         };
         exchange.record.sent();
@@ -205,7 +205,7 @@ impl Proxy {
         let kept = KeptReservation { reservation, permits };
         answer["reservation"] = plan.kept_reservations.keep(kept).into();
         answer["kept_ms"] = u64::try_from(KEPT_FOR.as_millis()).unwrap_or(u64::MAX).into();
-        Ok(Told::Done(answer))
+        Ok(ProgramAnswer::Done(answer))
     }
 
     /// Asks once for permits whose instant comes within `budget`, and does not wait for it: the program does.

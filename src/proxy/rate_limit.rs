@@ -34,7 +34,7 @@ const SHOULD_RATE_LIMIT: UnaryMethod = UnaryMethod {
 /// The most descriptors of a question that are decided. Envoy sends some.
 const MOST_DESCRIPTORS: usize = 64;
 /// The headers of a refusal that the caller gets.
-const TOLD: [&str; 3] = ["retry-after", "ratelimit", "ratelimit-policy"];
+const PASSED_ON: [&str; 3] = ["retry-after", "ratelimit", "ratelimit-policy"];
 
 /// The decision on one descriptor.
 struct Decided {
@@ -108,7 +108,7 @@ impl Proxy {
                 continue;
             };
             answer.overall_code = RateLimitCode::OverLimit.into();
-            answer.response_headers_to_add.extend(added(&refusal, &TOLD));
+            answer.response_headers_to_add.extend(added(&refusal, &PASSED_ON));
         }
         if answer.overall_code == i32::from(RateLimitCode::Ok) {
             for (mut record, reservation) in granted {

@@ -2,7 +2,7 @@
 //! once, so that no program gets back more than it took.
 
 use super::{
-    Told, bad,
+    ProgramAnswer, bad,
     calls::{PermitCall, RefundCall, SettleCall, TrueCostSaid},
     check_number,
 };
@@ -22,17 +22,17 @@ const MOST_COST: i64 = (1 << 53) - 1;
 
 impl Proxy {
     /// Refunds all permits of a reservation, once.
-    pub(super) fn refunded(&self, call: RefundCall) -> Result<Told, Failure> {
+    pub(super) fn refunded(&self, call: RefundCall) -> Result<ProgramAnswer, Failure> {
         let kept = self.0.plan.kept_reservations.take(&call.reservation, |_| Ok(()))?;
         let refunded = kept.is_some();
         if let Some((kept, ())) = kept {
             kept.refund(&self.0.store);
         }
-        Ok(Told::Done(json!({ "refunded": refunded })))
+        Ok(ProgramAnswer::Done(json!({ "refunded": refunded })))
     }
 
     /// Settles the permits of a reservation for their true cost, once.
-    pub(super) fn settled(&self, call: SettleCall) -> Result<Told, Failure> {
+    pub(super) fn settled(&self, call: SettleCall) -> Result<ProgramAnswer, Failure> {
         let plan = &self.0.plan;
         check_number(call.limiters.len())?;
         let judge = |reservation: &Reservation| -> Result<Vec<_>, Failure> {
@@ -41,7 +41,7 @@ impl Proxy {
         };
         let kept = plan.kept_reservations.take(&call.reservation, judge)?;
         let Some((KeptReservation { mut reservation, .. }, places)) = kept else {
-            return Ok(Told::Done(json!({ "settled": false, "limiters": [] })));
+            return Ok(ProgramAnswer::Done(json!({ "settled": false, "limiters": [] })));
         };
         let mut all = Vec::new();
         for (said, (limiter, checks)) in call.limiters.iter().zip(places) {
@@ -64,7 +64,7 @@ impl Proxy {
             };
             all.push(json!({ "limiter": said.limiter, "refunded": refunded, "owed": owed }));
         }
-        Ok(Told::Done(json!({ "settled": true, "limiters": all })))
+        Ok(ProgramAnswer::Done(json!({ "settled": true, "limiters": all })))
     }
 
     /// The index of the limiter of a true cost, and those of its checks in a reservation.
@@ -97,16 +97,16 @@ impl Proxy {
     }
 
     /// Extends a concurrency permit by its lease.
-    pub(super) async fn renewed(&self, call: PermitCall) -> Result<Told, Failure> {
+    pub(super) async fn renewed(&self, call: PermitCall) -> Result<ProgramAnswer, Failure> {
         let (check, grant) = self.permit(call)?;
         let renewed = self.0.store.renew(Source::Shared, &check, grant).get().await;
-        Ok(Told::Done(json!({ "renewed": renewed.map_err(Failure::Store)? })))
+        Ok(ProgramAnswer::Done(json!({ "renewed": renewed.map_err(Failure::Store)? })))
     }
 
     /// Ends a concurrency permit.
-    pub(super) fn released(&self, call: PermitCall) -> Result<Told, Failure> {
+    pub(super) fn released(&self, call: PermitCall) -> Result<ProgramAnswer, Failure> {
         let (check, grant) = self.permit(call)?;
         release(&self.0.store, Source::Shared, check, grant);
-        Ok(Told::Done(json!({ "released": true })))
+        Ok(ProgramAnswer::Done(json!({ "released": true })))
     }
 }
