@@ -81,8 +81,8 @@ docs-tools:
 	  $(CARGO) install --locked --debug --no-default-features --features search mdbook@0.5.4
 
 bench-tools: instructions-tools
-	@deploy/tools/install.sh redis-server:redis-server wrk:wrk nginx:nginx-light haproxy:haproxy \
-	  /usr/lib/nginx/modules/ngx_http_lua_module.so:libnginx-mod-http-lua
+	@deploy/tools/install.sh redis-server:redis-server wrk:wrk h2load:nghttp2-client openssl:openssl nginx:nginx-light \
+	  haproxy:haproxy /usr/lib/nginx/modules/ngx_http_lua_module.so:libnginx-mod-http-lua
 
 instructions-tools:
 	@deploy/tools/install.sh valgrind:valgrind

@@ -5,8 +5,10 @@
     reason = "it measures real time; no test runs it on virtual time"
 )]
 
+mod certificate;
 mod client;
 mod gate;
+mod h2load;
 mod machine;
 mod mounted;
 mod origin;
@@ -37,7 +39,8 @@ const USAGE: &str =
     "paceway-cost bench GATEWAY ROOT | gate GATEWAY FILE [record] | mounted GATEWAY PROGRAM";
 
 /// The peers and the tools of the measurements; a part whose tool is missing is left out.
-const TOOLS: [&str; 6] = ["nginx", "haproxy", "redis-server", "wrk", "valgrind", "vgdb"];
+const TOOLS: [&str; 8] =
+    ["nginx", "haproxy", "redis-server", "wrk", "h2load", "openssl", "valgrind", "vgdb"];
 
 /// A directory for files of the run, removed at its end, also after an error.
 struct Scratch(PathBuf);
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
 fn play(role: &[&str]) -> io::Result<()> {
     match role {
         ["--serve", address] => origin::serve(address),
+        ["--serve-grpc", address] => origin::serve_grpc(address),
         ["--repeat", address, path, count] => client::repeat(parse(address)?, path, parse(count)?),
         ["--keys", address, path, count] => client::each_key(parse(address)?, path, parse(count)?),
         ["--hold", address, path, count] => {
@@ -90,8 +94,12 @@ type Part = fn(&Bench<'_>) -> io::Result<Report>;
 
 /// Measures the parts that were asked for, and returns whether all of them have figures.
 fn bench(gateway: &Path, root: &Path) -> io::Result<bool> {
-    let parts: [(&str, Part); 8] = [
+    let parts: [(&str, Part); 12] = [
         ("cpu", parts::cpu::measure),
+        ("tls", parts::tls::measure),
+        ("h2", parts::h2::measure),
+        ("bodies", parts::bodies::measure),
+        ("grpc", parts::grpc::measure),
         ("redis", parts::redis::measure),
         ("latency", parts::latency::measure),
         ("away", parts::away::measure),

@@ -1,20 +1,26 @@
 //! The parts of the table, each measured by a file of its own.
 
 pub mod away;
+pub mod bodies;
+pub mod contest;
 pub mod cpu;
+pub mod grpc;
+pub mod h2;
 pub mod instructions;
 pub mod latency;
 pub mod memory;
 pub mod redis;
 pub mod scale;
+pub mod tls;
 pub mod workers;
 
 use crate::{
+    h2load::H2Load,
     machine::has,
     rounds::{Spread, paired},
     settings::Settings,
     stage::{Server, Stage},
-    wrk::{Expect, Wrk},
+    wrk::{Expect, Load, Wrk},
 };
 use std::io;
 
@@ -58,14 +64,17 @@ impl<'a> Ask<'a> {
 // === impl Bench ===
 
 impl<'a> Bench<'a> {
-    pub fn wrk(&self, server: &Server, ask: Ask<'a>) -> Wrk<'a> {
+    pub fn wrk<'b>(&self, server: &'b Server, ask: Ask<'b>) -> Wrk<'b>
+    where
+        'a: 'b,
+    {
         Wrk {
             cores: &self.stage.layout.load,
             dir: &self.stage.dir,
             seconds: self.settings.seconds,
             threads: 1,
             connections: 64,
-            address: server.address,
+            server,
             path: ask.path,
             expect: ask.expect,
             script: ask.script,
@@ -79,9 +88,33 @@ impl<'a> Bench<'a> {
         redis: Option<&Server>,
         ask: Ask<'a>,
     ) -> io::Result<Sample> {
+        self.cost(server, redis, || self.wrk(server, ask).run())
+    }
+
+    /// Returns the load of HTTP/2 whose answers have 128 bytes.
+    pub fn h2load(&self, connections: u32, streams: u32) -> H2Load<'a> {
+        H2Load {
+            cores: &self.stage.layout.load,
+            dir: &self.stage.dir,
+            seconds: self.settings.seconds,
+            connections,
+            streams,
+            path: "/v1/search",
+            message: None,
+            body: 128,
+        }
+    }
+
+    /// Runs one load, and returns what it cost `server` and `redis`.
+    pub fn cost(
+        &self,
+        server: &Server,
+        redis: Option<&Server>,
+        run: impl Fn() -> io::Result<Load>,
+    ) -> io::Result<Sample> {
         let cpu_of_redis = || redis.map_or(Ok(0), |redis| redis.process.cpu());
         let before = (server.process.cpu()?, cpu_of_redis()?);
-        let load = self.wrk(server, ask).run()?;
+        let load = run()?;
         let each = |after: u64, before: u64| (after - before) as f64 / 1e3 / load.requests;
         Ok(Sample {
             per_second: load.per_second,

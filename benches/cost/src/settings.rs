@@ -3,8 +3,20 @@
 use std::{env, io};
 
 /// The names of the parts, each of which can be measured alone with `ONLY`.
-pub const PARTS: [&str; 8] =
-    ["cpu", "redis", "latency", "away", "memory", "workers", "scale", "instructions"];
+pub const PARTS: [&str; 12] = [
+    "cpu",
+    "tls",
+    "h2",
+    "bodies",
+    "grpc",
+    "redis",
+    "latency",
+    "away",
+    "memory",
+    "workers",
+    "scale",
+    "instructions",
+];
 
 #[derive(Debug, Clone)]
 pub struct Settings {

@@ -1,6 +1,7 @@
 //! The servers of a measurement, all on loopback: the origin, the gateway, its peers, Redis.
 
 use crate::{
+    certificate::Certificate,
     client::page,
     machine::{Cores, Layout, find, free_port, line_of},
     process::Process,
@@ -12,13 +13,17 @@ use std::{
 };
 
 const PACEWAY: &str = include_str!("../peers/paceway.yaml");
+/// The gateway before an origin that answers calls of gRPC.
+const CALLS: &str = include_str!("../peers/grpc.yaml");
 const NGINX: &str = include_str!("../peers/nginx.conf");
 const HAPROXY: &str = include_str!("../peers/haproxy.cfg");
 const LUA: &str = include_str!("../peers/limit.lua");
 /// The Lua scripts of wrk, which are written to the temporary directory.
-const SCRIPTS: [(&str, &str); 2] = [
+const SCRIPTS: [(&str, &str); 4] = [
+    ("close.lua", include_str!("../peers/close.lua")),
     ("keys.lua", include_str!("../peers/keys.lua")),
     ("paths.lua", include_str!("../peers/paths.lua")),
+    ("upload.lua", include_str!("../peers/upload.lua")),
 ];
 
 /// The origin, and all that is needed to start the other servers of a measurement.
@@ -31,12 +36,23 @@ pub struct Stage {
     gateway: PathBuf,
 }
 
+/// How clients speak to a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Door {
+    Clear,
+    /// TLS, with HTTP/2 and HTTP/1.1 by ALPN.
+    Tls,
+    /// HTTP/2 in clear text, for calls of gRPC, which the origin gets in the same way.
+    Calls,
+}
+
 /// A server whose cost is measured.
 #[derive(Debug)]
 pub struct Server {
     pub address: SocketAddr,
     /// The admin address, if the server is a gateway.
     pub admin: Option<SocketAddr>,
+    pub door: Door,
     pub process: Process,
 }
 
@@ -48,11 +64,21 @@ pub struct Gateway {
     /// `store.timeout` of the configuration.
     pub timeout: &'static str,
     pub workers: usize,
+    pub door: Door,
     pub cores: Cores,
     /// The number of additional routes, `/r0` and so on.
     pub routes: usize,
     /// A command that runs the gateway, such as valgrind with its arguments.
     pub under: Vec<String>,
+}
+
+// === impl Server ===
+
+impl Server {
+    pub fn url(&self, path: &str) -> String {
+        let scheme = if self.door == Door::Tls { "https" } else { "http" };
+        format!("{scheme}://{}{path}", self.address)
+    }
 }
 
 // === impl Stage ===
@@ -65,13 +91,23 @@ impl Stage {
             fs::write(dir.join(name), text)?;
         }
         let layout = Layout::new();
-        let origin = origin(dir, &layout.load)?;
+        let origin = origin("--serve", dir, &layout.load)?;
         Ok(Self { layout, dir: dir.into(), origin, gateway })
     }
 
     /// Starts another origin, on other cores.
     pub fn another_origin(&self, cores: &Cores) -> io::Result<Server> {
-        origin(&self.dir, cores)
+        origin("--serve", &self.dir, cores)
+    }
+
+    /// Starts an origin that answers calls of gRPC.
+    pub fn grpc_origin(&self) -> io::Result<Server> {
+        origin("--serve-grpc", &self.dir, &self.layout.load)
+    }
+
+    /// Returns the certificate of all servers with TLS, which the first of them makes.
+    fn certificate(&self) -> io::Result<Certificate> {
+        Certificate::of(&self.dir)
     }
 
     /// The usual gateway: one worker with the memory store, on the measured core.
@@ -80,7 +116,16 @@ impl Stage {
         let origin = self.origin.address;
         // Valgrind is slow: no request may reach the usual time-out.
         let timeout = "10s";
-        Gateway { origin, redis: None, timeout, workers: 1, cores, routes: 0, under: Vec::new() }
+        Gateway {
+            origin,
+            redis: None,
+            timeout,
+            workers: 1,
+            door: Door::Clear,
+            cores,
+            routes: 0,
+            under: Vec::new(),
+        }
     }
 
     pub fn paceway(&self, gateway: &Gateway) -> io::Result<Server> {
@@ -91,7 +136,7 @@ impl Stage {
         let process = Process::start(&gateway.cores, &self.dir, &command)?
             .until_open(&[address, admin], &command)?;
         page(admin, "/readyz")?;
-        Ok(Server { address, admin: Some(admin), process })
+        Ok(Server { address, admin: Some(admin), door: gateway.door, process })
     }
 
     /// Starts `program`, which serves the routes of the usual gateway by `front` and has no admin side.
@@ -102,7 +147,7 @@ impl Stage {
         command.extend([path(program), front.to_owned(), path(&file)]);
         let process = Process::start(&self.layout.measured, &self.dir, &command)?
             .until_open(&[address], &command)?;
-        Ok(Server { address, admin: None, process })
+        Ok(Server { address, admin: None, door: Door::Clear, process })
     }
 
     /// Writes the configuration file of `gateway`.
@@ -115,14 +160,22 @@ impl Stage {
         let store = gateway.redis.map_or("memory".into(), |redis| {
             format!("{{ url: \"redis://{redis}\", timeout: {} }}", gateway.timeout)
         });
+        let secure = match gateway.door {
+            Door::Tls => {
+                let Certificate { chain, key, .. } = self.certificate()?;
+                format!("tls: {{ cert: {}, key: {} }}", path(&chain), path(&key))
+            }
+            Door::Clear | Door::Calls => String::new(),
+        };
         let mut text = self.fill(
-            PACEWAY,
+            if gateway.door == Door::Calls { CALLS } else { PACEWAY },
             address,
             &[
                 ("ADMIN", &admin.to_string()),
                 ("ORIGIN", &gateway.origin.to_string()),
                 ("WORKERS", &gateway.workers.to_string()),
                 ("STORE", &store),
+                ("SECURE", &secure),
             ],
         );
         for i in 0..gateway.routes {
@@ -136,7 +189,23 @@ impl Stage {
     }
 
     /// Starts nginx with `limit_req`, or with a decision in `redis` for each request.
-    pub fn nginx(&self, redis: Option<SocketAddr>, under: &[String]) -> io::Result<Server> {
+    pub fn nginx(
+        &self,
+        door: Door,
+        redis: Option<SocketAddr>,
+        under: &[String],
+    ) -> io::Result<Server> {
+        self.nginx_to(self.origin.address, door, redis, under)
+    }
+
+    /// Starts nginx before another origin than the usual one.
+    pub fn nginx_to(
+        &self,
+        origin: SocketAddr,
+        door: Door,
+        redis: Option<SocketAddr>,
+        under: &[String],
+    ) -> io::Result<Server> {
         let (modules, lua, limit) = match redis {
             None => {
                 (String::new(), String::new(), "limit_req zone=plenty burst=100000 nodelay;".into())
@@ -155,22 +224,47 @@ impl Stage {
             }
         };
         let address = free_port()?;
-        let text = self.fill(
-            NGINX,
-            address,
-            &[("MODULES", &modules), ("LUA", &lua), ("LIMIT", &limit), ("DIR", &path(&self.dir))],
-        );
+        let (secure, certificate) = match door {
+            Door::Clear => ("", String::new()),
+            Door::Calls => (" http2", String::new()),
+            Door::Tls => {
+                let Certificate { chain, key, .. } = self.certificate()?;
+                let files = (path(&chain), path(&key));
+                let lines = format!(
+                    "ssl_certificate {}; ssl_certificate_key {}; ssl_protocols TLSv1.2 TLSv1.3;",
+                    files.0, files.1
+                );
+                (" ssl http2", lines)
+            }
+        };
+        let values = [
+            ("MODULES", modules.as_str()),
+            ("LUA", &lua),
+            ("LIMIT", &limit),
+            ("DIR", &path(&self.dir)),
+            ("SECURE", secure),
+            ("CERTIFICATE", &certificate),
+            ("ORIGIN", &origin.to_string()),
+        ];
+        let text = self.fill(NGINX, address, &values);
         let file = self.dir.join(format!("nginx-{}.conf", address.port()));
         fs::write(&file, text)?;
         let command = ["-p", &path(&self.dir), "-e", "stderr", "-c", &path(&file)];
-        self.peer("nginx", &command, address, under)
+        self.peer("nginx", &command, address, door, under)
     }
 
-    pub fn haproxy(&self, under: &[String]) -> io::Result<Server> {
+    pub fn haproxy(&self, door: Door, under: &[String]) -> io::Result<Server> {
         let address = free_port()?;
+        let secure = match door {
+            Door::Tls => {
+                let both = path(&self.certificate()?.both);
+                format!(" ssl crt {both} alpn h2,http/1.1")
+            }
+            Door::Clear | Door::Calls => String::new(),
+        };
         let file = self.dir.join(format!("haproxy-{}.cfg", address.port()));
-        fs::write(&file, self.fill(HAPROXY, address, &[]))?;
-        self.peer("haproxy", &["-db", "-f", &path(&file)], address, under)
+        fs::write(&file, self.fill(HAPROXY, address, &[("SECURE", &secure)]))?;
+        self.peer("haproxy", &["-db", "-f", &path(&file)], address, door, under)
     }
 
     fn peer(
@@ -178,6 +272,7 @@ impl Stage {
         name: &str,
         args: &[&str],
         address: SocketAddr,
+        door: Door,
         under: &[String],
     ) -> io::Result<Server> {
         let mut command = under.to_vec();
@@ -185,7 +280,7 @@ impl Stage {
         command.extend(args.iter().map(|arg| (*arg).to_owned()));
         let process = Process::start(&self.layout.measured, &self.dir, &command)?
             .until_open(&[address], &command)?;
-        Ok(Server { address, admin: None, process })
+        Ok(Server { address, admin: None, door, process })
     }
 
     /// Starts an empty Redis on the cores of the load.
@@ -206,7 +301,7 @@ impl Stage {
         let command = words.map(String::from).to_vec();
         let process = Process::start(&self.layout.load, &self.dir, &command)?
             .until_open(&[address], &command)?;
-        Ok(Server { address, admin: None, process })
+        Ok(Server { address, admin: None, door: Door::Clear, process })
     }
 
     fn fill(&self, template: &str, listen: SocketAddr, values: &[(&str, &str)]) -> String {
@@ -219,11 +314,11 @@ impl Stage {
     }
 }
 
-fn origin(dir: &Path, cores: &Cores) -> io::Result<Server> {
+fn origin(role: &str, dir: &Path, cores: &Cores) -> io::Result<Server> {
     let address = free_port()?;
-    let command = own(&["--serve", &address.to_string()])?;
+    let command = own(&[role, &address.to_string()])?;
     let process = Process::start(cores, dir, &command)?.until_open(&[address], &command)?;
-    Ok(Server { address, admin: None, process })
+    Ok(Server { address, admin: None, door: Door::Clear, process })
 }
 
 /// The command that starts this program in another role.
@@ -266,6 +361,6 @@ pub fn versions() -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-fn path(path: &Path) -> String {
+pub fn path(path: &Path) -> String {
     path.display().to_string()
 }

@@ -1,7 +1,7 @@
 //! wrk, the load of 64 keep-alive connections, and its output.
 
-use crate::{machine::Cores, process::Process};
-use std::{io, net::SocketAddr, path::Path, time::Duration};
+use crate::{machine::Cores, process::Process, stage::Server};
+use std::{io, path::Path, time::Duration};
 
 /// The status that every answer of a load must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub struct Wrk<'a> {
     pub seconds: u64,
     pub threads: u32,
     pub connections: u32,
-    pub address: SocketAddr,
+    pub server: &'a Server,
     pub path: &'a str,
     pub expect: Expect,
     /// One of the scripts in `dir`, and the number of keys or paths that it varies.
@@ -68,7 +68,7 @@ impl Wrk<'_> {
         if let Some((script, _)) = self.script {
             command.extend(["-s".into(), self.dir.join(script).display().to_string()]);
         }
-        command.push(format!("http://{}{}", self.address, self.path));
+        command.push(self.server.url(self.path));
         if let Some((_, count)) = self.script {
             command.extend(["--".into(), count.to_string()]);
         }

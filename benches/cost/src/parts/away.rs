@@ -10,7 +10,7 @@ use crate::{
     client::page,
     report::{Report, Row, Target},
     rounds::{Turn, paired, rounds},
-    stage::{Gateway, Server},
+    stage::{Door, Gateway, Server},
 };
 use std::{
     io, thread,
@@ -35,7 +35,8 @@ pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
         stage.paceway(&Gateway { redis: Some(redis.address), timeout, ..stage.usual() })?;
     redis.process.freeze()?;
     until_open(&gateway)?;
-    let nginx = missing(&["nginx"]).is_none().then(|| stage.nginx(None, &[])).transpose()?;
+    let nginx =
+        missing(&["nginx"]).is_none().then(|| stage.nginx(Door::Clear, None, &[])).transpose()?;
     let mut loads =
         vec![("straight to the origin", &stage.origin), ("paceway, Redis is frozen", &gateway)];
     loads.extend(nginx.as_ref().map(|nginx| ("nginx `limit_req`", nginx)));

@@ -4,7 +4,7 @@ use super::{Ask, Bench, Sample, cpu_ratio, line, missing};
 use crate::{
     report::{Bar, Report, Row, Table, Target},
     rounds::{Turn, rounds},
-    stage::Server,
+    stage::{Door, Server},
     wrk::Expect,
 };
 use std::io;
@@ -18,8 +18,14 @@ pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
         return Err(io::Error::other(why));
     }
     let gateway = bench.stage.paceway(&bench.stage.usual())?;
-    let nginx = missing(&["nginx"]).is_none().then(|| bench.stage.nginx(None, &[])).transpose()?;
-    let haproxy = missing(&["haproxy"]).is_none().then(|| bench.stage.haproxy(&[])).transpose()?;
+    let nginx = missing(&["nginx"])
+        .is_none()
+        .then(|| bench.stage.nginx(Door::Clear, None, &[]))
+        .transpose()?;
+    let haproxy = missing(&["haproxy"])
+        .is_none()
+        .then(|| bench.stage.haproxy(Door::Clear, &[]))
+        .transpose()?;
     let search = Ask::path("/v1/search");
     let refused = Ask { expect: Expect::Refusal, ..Ask::path("/v1/refused") };
 

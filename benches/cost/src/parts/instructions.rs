@@ -7,7 +7,7 @@ use crate::{
     process::Process,
     report::{Bar, Report, Row, Table, Target},
     rounds::Spread,
-    stage::{Gateway, Server, nginx_modules, own},
+    stage::{Door, Gateway, Server, nginx_modules, own},
 };
 use std::{fs, io, path::Path, time::Duration};
 
@@ -34,13 +34,16 @@ pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
         counts.push(count("paceway, Redis", stage.paceway(&gateway))?);
     }
     if missing(&["nginx"]).is_none() {
-        counts.push(count("nginx `limit_req`", stage.nginx(None, &under))?);
+        counts.push(count("nginx `limit_req`", stage.nginx(Door::Clear, None, &under))?);
         if let (Some(redis), Some(_)) = (&redis, nginx_modules()) {
-            counts.push(count("nginx + Lua, Redis", stage.nginx(Some(redis.address), &under))?);
+            counts.push(count(
+                "nginx + Lua, Redis",
+                stage.nginx(Door::Clear, Some(redis.address), &under),
+            )?);
         }
     }
     if missing(&["haproxy"]).is_none() {
-        counts.push(count("haproxy", stage.haproxy(&under))?);
+        counts.push(count("haproxy", stage.haproxy(Door::Clear, &under))?);
     }
     eprintln!();
     let target = Target::AtMost { must: 36_000.0, aim: Some(29_000.0) };

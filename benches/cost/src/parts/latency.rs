@@ -6,7 +6,7 @@ use crate::{
     process::Process,
     report::{Report, Row, Table, Target},
     rounds::{Spread, Turn, rounds},
-    stage::{Gateway, nginx_modules, own},
+    stage::{Door, Gateway, nginx_modules, own},
 };
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -22,7 +22,8 @@ pub struct Latency {
 pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
     let stage = bench.stage;
     let memory = stage.paceway(&stage.usual())?;
-    let nginx = missing(&["nginx"]).is_none().then(|| stage.nginx(None, &[])).transpose()?;
+    let nginx =
+        missing(&["nginx"]).is_none().then(|| stage.nginx(Door::Clear, None, &[])).transpose()?;
     let redis = missing(&["redis-server"]).is_none().then(|| stage.redis()).transpose()?;
     let shared = redis
         .as_ref()
@@ -30,7 +31,7 @@ pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
     let shared = shared.transpose()?;
     let lua = match &redis {
         Some(redis) if nginx.is_some() && nginx_modules().is_some() => {
-            Some(stage.nginx(Some(redis.address), &[])?)
+            Some(stage.nginx(Door::Clear, Some(redis.address), &[])?)
         }
         _ => None,
     };

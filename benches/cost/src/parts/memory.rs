@@ -6,7 +6,7 @@ use crate::{
     process::Process,
     report::{Report, Row, Target},
     rounds::Spread,
-    stage::{Server, own},
+    stage::{Door, Server, own},
 };
 use std::{
     io, thread,
@@ -44,7 +44,7 @@ pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
         ),
     ];
     if missing(&["nginx"]).is_none() {
-        let nginx = || bench.stage.nginx(None, &[]);
+        let nginx = || bench.stage.nginx(Door::Clear, None, &[]);
         rows.push(row(
             "nginx: memory of an idle connection, KiB",
             None,

@@ -4,7 +4,7 @@ use super::{Ask, Bench, Sample, cpu_ratio, line, missing};
 use crate::{
     report::{Bar, Report, Row, Table, Target},
     rounds::{Spread, Turn, rounds},
-    stage::{Gateway, Server, nginx_modules},
+    stage::{Door, Gateway, Server, nginx_modules},
 };
 use std::io;
 
@@ -21,7 +21,8 @@ pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
     let gateway = Gateway { redis: Some(redis.address), ..bench.stage.usual() };
     let gateway = bench.stage.paceway(&gateway)?;
     let lua = missing(&["nginx"]).is_none() && nginx_modules().is_some();
-    let lua = lua.then(|| bench.stage.nginx(Some(their_redis.address), &[])).transpose()?;
+    let lua =
+        lua.then(|| bench.stage.nginx(Door::Clear, Some(their_redis.address), &[])).transpose()?;
     let alone = bench.stage.paceway(&bench.stage.usual())?;
 
     let mut loads: Vec<(&str, &Server, &Server, Ask<'_>)> = vec![

@@ -1,0 +1,2 @@
+-- wrk: each request comes on a connection of its own.
+wrk.headers["Connection"] = "close"
