@@ -10,6 +10,7 @@ mod laws;
 mod leaving;
 mod losses;
 mod twins;
+mod twins_fair;
 mod twins_fixed_window;
 mod twins_gates;
 mod twins_plain;

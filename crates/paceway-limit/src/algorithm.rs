@@ -90,6 +90,11 @@ pub const SCRIPT: &str = concat!(
     include_str!("algorithm/concurrency.lua"),
     include_str!("algorithm/opened.lua"),
     include_str!("algorithm/reserve.lua"),
+    include_str!("algorithm/replies.lua"),
+    include_str!("algorithm/fair/stored.lua"),
+    include_str!("algorithm/fair/turns.lua"),
+    include_str!("algorithm/fair/queue.lua"),
+    include_str!("algorithm/fair/steps.lua"),
     include_str!("algorithm/entries.lua"),
 );
 

@@ -7,6 +7,11 @@
 --                                                            data earlier grants can count) in µs, then the rule's
 --     T gateway number deadline, then as D                   the same with a ticket for concurrency permits; deadline
 --                                                            -1: it holds one already, which an observing limiter counts
+--     Q k w class weight tenant, then as T without its letter   the same for a request that takes turns at the w-th of its
+--                                                            limiters, whose queue is KEYS[k] and KEYS[k + 1]
+--     C k w number n, then n times as D                      the request of this number confirms its slot
+--     V k w number n, then n times as D                      it leaves the queue
+--     N k horizon                                            the tenants of the queue
 --     R k kind gateway number ARGS…                          renew a lease
 --     X k kind ARGS…                                         forget the state
 --     G k kind cost whole ticks born aux ARGS…               refund a grant
@@ -17,24 +22,13 @@
 --     D  1 at 0 bound remaining next reset_after, then n times: at whole ticks born aux
 --        0 at retry_after bound remaining next reset_after   refused; nothing is written
 --        2 at 0 bound remaining next reset_after deadline ask_after   waits for a concurrency permit
+--     Q, C  as D; the part of the w-th limiter is wait number 0 -1 0 if the request waits for its turn
+--     V     1 left | 0 it did not wait
+--     N     n, then n times: name class weight waiting granted
 --     G, R, X  1 refunded, renewed, forgotten | 0 there was nothing | 2 refunded, and a waiter was notified
 --     P, Z, M  1 remaining next reset_after
 --     D, P, Z, M of a paused limiter  10 more, and after reset_after the µs that the pause still takes
 --     any -1 k                                               KEYS[k] holds a foreign value
-
-local function push(...)
-  for i = 1, select('#', ...) do reply[#reply + 1] = (select(i, ...)) end
-end
-
-local function push_decision(code, at, retry_after, bound, remaining, next, reset_after, paused)
-  push(paused > 0 and code + 10 or code, at, retry_after, bound, remaining, next, reset_after)
-  if paused > 0 then push(paused) end
-end
-
-local function push_level(remaining, next, reset_after, paused)
-  push(paused > 0 and 11 or 1, remaining, next, reset_after)
-  if paused > 0 then push(paused) end
-end
 
 -- Pauses a limiter for `span` µs. A pause that ends earlier than the present one changes nothing.
 local function pause(state, span, status)
@@ -76,35 +70,53 @@ local function next_state(k, algorithm)
   return open(k, algorithm, rule, horizon)
 end
 
+-- The limiters of a request; and the number of a key with a foreign value.
+local function next_wants()
+  local wants, foreign = {}, nil
+  for w = 1, next_number() do
+    local k, algorithm = next_number(), algorithm_of(next_number())
+    local cost, enforce = next_number(), next_arg() == '1'
+    local state = next_state(k, algorithm)
+    if not state then foreign = foreign or k end
+    wants[w] = { state = state, cost = cost, enforce = enforce }
+  end
+  return wants, foreign
+end
+
+local function next_ticket()
+  return { gateway = next_number(), number = next_number(), deadline = next_number() }
+end
+
+local steps
+
 while i <= #args do
   local what = next_arg()
   if what == 'D' or what == 'T' then
-    local ticket
-    if what == 'T' then
-      ticket = { gateway = next_number(), number = next_number(), deadline = next_number() }
-    end
-    local budget, n = next_number(), next_number()
-    local wants, foreign = {}, nil
-    for w = 1, n do
-      local k, algorithm = next_number(), algorithm_of(next_number())
-      local cost, enforce = next_number(), next_arg() == '1'
-      local state = next_state(k, algorithm)
-      if not state then foreign = foreign or k end
-      wants[w] = { state = state, cost = cost, enforce = enforce }
-    end
+    local ticket = what == 'T' and next_ticket() or nil
+    local budget = next_number()
+    local wants, foreign = next_wants()
     if foreign then
       push(-1, foreign)
     else
-      local at, retry_after, bound, parts, deadline, ask_after = decide(wants, budget, ticket)
-      if n > 1 and at == 0 and parts then
-        push_decision(1, at, retry_after, tightest(wants))
-      else
-        local code = parts and 1 or deadline and 2 or 0
-        push_decision(code, at, retry_after, bound, level_of_want(wants[bound]))
-      end
-      if deadline then push(deadline, ask_after) end
-      for _, part in ipairs(parts or {}) do push(unpack(part)) end
+      push_decided(wants, decide(wants, budget, ticket))
     end
+  elseif what == 'Q' then
+    steps = steps or make_steps()
+    local k, w = next_number(), next_number()
+    local newcomer = { class = next_number(), weight = next_number(), tenant = next_arg() }
+    local ticket, budget = next_ticket(), next_number()
+    newcomer.gateway, newcomer.ticket = ticket.gateway, ticket.number
+    local wants, foreign = next_wants()
+    if foreign then push(-1, foreign) else steps.decide(k, w, newcomer, wants, budget, ticket) end
+  elseif what == 'C' or what == 'V' then
+    steps = steps or make_steps()
+    local k, w, number = next_number(), next_number(), next_number()
+    local wants, foreign = next_wants()
+    local step = what == 'C' and steps.confirm or steps.leave
+    if foreign then push(-1, foreign) else step(k, w, number, wants) end
+  elseif what == 'N' then
+    steps = steps or make_steps()
+    steps.tenants(next_number(), next_number())
   elseif what == 'G' then
     local k, algorithm = next_number(), algorithm_of(next_number())
     local cost, whole, ticks = next_number(), next_number(), next_number()
@@ -113,9 +125,7 @@ while i <= #args do
     if not state then
       push(-1, k)
     else
-      local given = algorithm.refund(state.open, whole, ticks, born, aux, cost)
-      if given then state.dirty, state.opened = true, true end
-      if state.open.gate and refund_behind(state.open, algorithm, ticks, aux, cost) then state.has_new_gate = true end
+      local given = give_back(state, cost, whole, ticks, born, aux)
       push(state.open.handed_over and 2 or given and 1 or 0)
     end
   elseif what == 'R' then
@@ -161,6 +171,7 @@ while i <= #args do
   end
 end
 
+if steps then steps.save() end
 for _, state in ipairs(used) do
   if state.opened and not state.algorithm.lease then publish_opening(state.key, state.algorithm, state.open) end
   save(state)

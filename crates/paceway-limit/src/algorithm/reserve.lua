@@ -178,3 +178,12 @@ local function lower(state, most)
     state.dirty = true
   end
 end
+
+-- Refunds the permits of a grant.
+local function give_back(state, cost, whole, ticks, born, aux)
+  local algorithm, open = state.algorithm, state.open
+  local given = algorithm.refund(open, whole, ticks, born, aux, cost)
+  if given then state.dirty, state.opened = true, true end
+  if open.gate and refund_behind(open, algorithm, ticks, aux, cost) then state.has_new_gate = true end
+  return given
+end

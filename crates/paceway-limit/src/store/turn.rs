@@ -107,9 +107,11 @@ impl Decision {
         self.parts[q] = Part { at: wait, grant: place.grant() };
     }
 
-    /// Makes it the answer to a request that is sent in `wait` µs, with these permits.
+    /// Makes it the answer to a request that is sent in `wait` µs, with these permits. A slot that has passed has a negative
+    /// wait: the request may be too late for it.
     pub(super) fn is_sent(&mut self, checks: &[Check], wait: Micros, grants: &[Grant]) {
         (self.admitted, self.wait) = (true, wait);
+        let wait = wait.max(0);
         let mut grants = grants.iter();
         let part = |check: &Check| match is_rate(check).then(|| grants.next()).flatten() {
             Some(grant) => Part { at: wait, grant: *grant },

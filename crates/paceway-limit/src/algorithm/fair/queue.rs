@@ -41,6 +41,8 @@ const GONE: usize = 16;
 /// The requests that wait for one limiter.
 #[derive(Debug, Clone, Default)]
 pub struct Queue {
+    /// The instant at which it was made: a queue from before a loss of data is lost, too.
+    born: Micros,
     turns: Turns,
     waiting: BTreeMap<u64, Waiting>,
     /// The same requests in the order of their slots.
@@ -127,6 +129,16 @@ pub fn like<'a>(cost: i64, others: impl Iterator<Item = (i64, &'a str)>) -> Arc<
 // === impl Queue ===
 
 impl Queue {
+    /// An empty queue, made at the instant `born`.
+    pub fn new(born: Micros) -> Self {
+        Self { born, ..Self::default() }
+    }
+
+    /// The instant at which it was made.
+    pub fn born(&self) -> Micros {
+        self.born
+    }
+
     /// How many requests wait.
     pub fn len(&self) -> usize {
         self.waiting.len()
@@ -175,13 +187,18 @@ impl Queue {
                 return None;
             }
             let before = self.slots.range(..=(limit, u64::MAX)).rev().take(LOOKS);
-            let can_move = before.filter_map(|(at, number)| {
-                let it = self.waiting.get(number)?;
+            let mut best: Option<(Micros, u64)> = None;
+            for (at, number) in before {
+                let Some(it) = self.waiting.get(number) else { continue };
                 let is_free = !but.contains(number) && !chain.contains(number) && !it.is_called;
-                let is_alike = *it.like == *like && *at > now;
-                (is_free && is_alike && it.deadline > limit).then_some((it.deadline, *number))
-            });
-            let (deadline, number) = can_move.max()?;
+                if is_free && *it.like == *like && *at > now && it.deadline > limit {
+                    best = best.max(Some((it.deadline, *number)));
+                    if it.deadline >= goal {
+                        break;
+                    }
+                }
+            }
+            let (deadline, number) = best?;
             chain.push(number);
             limit = deadline;
         }

@@ -268,6 +268,9 @@ impl Class {
 
     /// Removes a request that takes a slot, and returns its cost.
     fn serve(&mut self, number: u64) -> Option<i64> {
+        if !self.requests.contains_key(&number) {
+            return None;
+        }
         self.advance();
         let (name, at) = self.take(number)?;
         self.leave(&name);

@@ -36,7 +36,9 @@ impl MemoryStore {
             opened.push(self.open(&mut shard, check, now));
         }
         let print = opened[q].print;
-        let mut queue = shard.queues.remove(&print).unwrap_or_default();
+        let lost = self.loss(&checks[q]).map_or(0, |loss| loss.at);
+        let kept = shard.queues.remove(&print).filter(|queue| queue.born() >= lost);
+        let mut queue = kept.unwrap_or_else(|| Box::new(Queue::new(now.max(lost))));
         queue.forget_overdue(now);
         let mut wants: SmallVec<[Want<'_>; 2]> = SmallVec::new();
         for (check, OpenedState { open, gate, .. }) in checks.iter().zip(&mut opened) {
@@ -75,7 +77,7 @@ impl MemoryStore {
         match confirmed {
             Confirmed::Gone => {}
             Confirmed::Waits(at) => decision.waits(checks, q, (at - now).max(0), place),
-            Confirmed::Sent(slot) => decision.is_sent(checks, (slot.at - now).max(0), &slot.grants),
+            Confirmed::Sent(slot) => decision.is_sent(checks, slot.at - now, &slot.grants),
         }
         decision
     }
@@ -115,7 +117,8 @@ impl MemoryStore {
         let shared = check.overflow.as_ref().map(|shared| self.print(shared));
         let has = |print: &Print| shard.queues.contains_key(print);
         let print = Some(own).filter(has).or(shared.filter(has))?;
-        let mut queue = shard.queues.remove(&print)?;
+        let lost = self.loss(check).map_or(0, |loss| loss.at);
+        let mut queue = shard.queues.remove(&print).filter(|queue| queue.born() >= lost)?;
         let done = work(&mut queue);
         keep(&mut shard, print, queue);
         Some(done)

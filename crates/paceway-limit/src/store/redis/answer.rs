@@ -9,13 +9,14 @@ use crate::{
     algorithm::{
         EXACT, Grant, Level, Open,
         concurrency::Queued,
+        fair::{Priority, turns::MAX_TENANTS},
         reserve::{self, Want},
         token_bucket,
     },
-    store::{Checks, Decision, Entry, Reply, StoreError},
+    store::{Checks, Decision, Entry, Reply, StoreError, TenantLevel},
 };
 use redis::Value;
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 /// The code of a reply is greater by this if its limiter is paused: then the level has a fourth number.
 const PAUSED: i64 = 10;
@@ -89,7 +90,7 @@ impl ScriptCall<'_> {
         let code = numbers.next()?;
         if code < 0 {
             let key = self.keys.get(usize::try_from(numbers.next()?.checked_sub(2)?).ok()?)?;
-            return Some(Reply::Failed(StoreError::Foreign((*key).clone())));
+            return Some(Reply::Failed(StoreError::Foreign(Arc::from(&**key))));
         }
         Some(match entry {
             Entry::Reserve { checks, .. } => Reply::Decision(read_decision(checks, code, numbers)?),
@@ -97,15 +98,9 @@ impl ScriptCall<'_> {
             Entry::Refund { .. } | Entry::Renew { .. } | Entry::Forget { .. } => {
                 Reply::Done(code == 1)
             }
-            Entry::Confirm { .. } => Reply::Decision(Decision::gone(0, read_level(code, numbers)?)),
-            Entry::Leave { .. } => {
-                read_level(code, numbers)?;
-                Reply::Done(false)
-            }
-            Entry::Tenants { .. } => {
-                read_level(code, numbers)?;
-                Reply::Tenants(Vec::new())
-            }
+            Entry::Confirm { checks, .. } => Reply::Decision(read_decision(checks, code, numbers)?),
+            Entry::Leave { .. } => Reply::Done(code == 1),
+            Entry::Tenants { .. } => Reply::Tenants(read_tenants(code, numbers)?),
             Entry::Look { .. } | Entry::Pause { .. } | Entry::Lower { .. } => {
                 Reply::Level(read_level(code, numbers)?)
             }
@@ -164,6 +159,14 @@ impl Numbers<'_> {
             _ => None,
         }
     }
+
+    /// A text among the numbers.
+    fn text(&mut self) -> Option<&str> {
+        match self.0.next()? {
+            Value::BulkString(text) => str::from_utf8(text).ok(),
+            _ => None,
+        }
+    }
 }
 
 fn read_decision(checks: &Checks, code: i64, numbers: &mut Numbers<'_>) -> Option<Decision> {
@@ -194,6 +197,25 @@ fn read_decision(checks: &Checks, code: i64, numbers: &mut Numbers<'_>) -> Optio
     };
     let reserved = reserve::Reserved { at, retry_after, bound_by, level, parts, queued };
     Some(Decision::new(reserved))
+}
+
+/// Reads as many tenants, those with the most waiting requests first.
+fn read_tenants(count: i64, numbers: &mut Numbers<'_>) -> Option<Vec<TenantLevel>> {
+    let mut tenants = Vec::new();
+    for _ in 0..count {
+        let tenant = numbers.text()?.into();
+        let class = usize::try_from(numbers.next()?.checked_sub(1)?).ok()?;
+        tenants.push(TenantLevel {
+            tenant,
+            priority: *Priority::ALL.get(class)?,
+            weight: numbers.next()?,
+            waiting: u64::try_from(numbers.next()?).ok()?,
+            granted: u64::try_from(numbers.next()?).ok()?,
+        });
+    }
+    TenantLevel::sort(&mut tenants);
+    tenants.truncate(MAX_TENANTS);
+    Some(tenants)
 }
 
 /// Reads a level, which tells of a pause if the step's code says so.

@@ -7,9 +7,9 @@ use super::epoch::Expected;
 use crate::{
     algorithm::{
         Algorithm, MAX_BUDGET, Micros, STATE_VERSION, TokenBucket, concurrency::Ticket,
-        gate::MAX_PAUSE,
+        fair::Place, gate::MAX_PAUSE,
     },
-    store::{Check, Entry, OnLoss},
+    store::{Check, Checks, Entry, OnLoss, turn::of_queue},
 };
 use ahash::{HashMap, HashSet};
 use redis::{Arg, Cmd, RedisWrite};
@@ -18,6 +18,9 @@ use std::{borrow::Cow, sync::Arc};
 /// The greatest number of groups in a call. The script passes their keys to one `MGET` as arguments, of which Lua takes a
 /// few thousand at most.
 const GROUPS: usize = 1024;
+/// The ends of the names of the two keys in which the requests of a limiter wait for their turns. The key of a limiter has
+/// no such sign: names and values of keys are written with escapes.
+pub(super) const QUEUE_KEYS: [&str; 2] = ["#queue", "#order"];
 /// The number in the place of a group's for an entry that is in none.
 const ALONE: u32 = u32::MAX;
 
@@ -30,8 +33,10 @@ pub(super) struct ScriptCall<'e> {
     /// The name of the epoch's key, which is the first key of the call.
     epoch: Cow<'e, str>,
     /// The other keys: first those of the groups, then those of the other entries.
-    pub(super) keys: Vec<&'e Arc<str>>,
+    pub(super) keys: Vec<Cow<'e, str>>,
     numbers: HashMap<&'e str, usize>,
+    /// The numbers of the keys of queues, by the keys of their limiters.
+    queues: HashMap<&'e str, usize>,
     /// The words after the keys: the instant, the groups, the expected epoch, and the other entries.
     args: Cmd,
 }
@@ -87,6 +92,7 @@ impl<'e> ScriptCall<'e> {
             epoch,
             keys: Vec::with_capacity(1),
             numbers: HashMap::default(),
+            queues: HashMap::default(),
             args: Cmd::with_capacity(16, 128),
         };
         let mut shared = HashSet::default();
@@ -187,7 +193,7 @@ impl<'e> ScriptCall<'e> {
         if place > 0 {
             self.numbers.insert(&check.key, place);
         }
-        self.keys.push(&check.key);
+        self.keys.push(Cow::Borrowed(&check.key));
         self.groups.push(BucketGroup { check, rule, count: 1, least: budget, greatest: budget });
         Ok(place as u32)
     }
@@ -231,22 +237,25 @@ impl<'e> ScriptCall<'e> {
 
     fn push(&mut self, entry: &'e Entry) {
         match entry {
-            Entry::Reserve { checks, budget, ticket } => {
-                match ticket {
-                    None => self.word(b"D"),
-                    Some(Ticket { gateway, number, deadline }) => {
-                        self.word(b"T");
-                        [*gateway, *number, *deadline].into_iter().for_each(|n| self.number(n));
+            Entry::Reserve { checks, budget, ticket: Some(ticket) } => {
+                match of_queue(checks).and_then(|q| Some((q, checks[q].turn.as_ref()?))) {
+                    None => self.word(b"T"),
+                    Some((q, turn)) => {
+                        self.word(b"Q");
+                        self.queue(checks, q);
+                        self.number(turn.priority as i64 + 1);
+                        self.number(turn.weight);
+                        self.word(turn.tenant.as_bytes());
                     }
                 }
+                let Ticket { gateway, number, deadline } = *ticket;
+                [gateway, number, deadline, *budget].into_iter().for_each(|n| self.number(n));
+                self.checks(checks);
+            }
+            Entry::Reserve { checks, budget, ticket: None } => {
+                self.word(b"D");
                 self.number(*budget);
-                self.number(checks.len() as i64);
-                for check in checks.iter() {
-                    self.head(check);
-                    self.number(check.cost);
-                    self.number(i64::from(check.enforce));
-                    self.rule(check);
-                }
+                self.checks(checks);
             }
             Entry::Refund { check, grant } => {
                 self.word(b"G");
@@ -268,15 +277,14 @@ impl<'e> ScriptCall<'e> {
                 self.head(check);
                 self.rule(check);
             }
-            // The script keeps no queue of turns: requests are served first come, first served, and none has a place.
-            Entry::Confirm { checks, .. } | Entry::Leave { checks, .. } => {
-                if let Some(check) = checks.first() {
-                    self.word(b"P");
-                    self.head(check);
-                    self.rule(check);
-                }
+            Entry::Confirm { checks, place } => self.push_place(b"C", checks, *place),
+            Entry::Leave { checks, place } => self.push_place(b"V", checks, *place),
+            Entry::Tenants { check } => {
+                self.word(b"N");
+                self.queue_of(check);
+                self.number(horizon(check));
             }
-            Entry::Look { check } | Entry::Tenants { check } => {
+            Entry::Look { check } => {
                 self.word(b"P");
                 self.head(check);
                 self.rule(check);
@@ -297,11 +305,45 @@ impl<'e> ScriptCall<'e> {
         }
     }
 
+    fn push_place(&mut self, step: &[u8], checks: &'e Checks, place: Place) {
+        self.word(step);
+        self.queue(checks, of_queue(checks).unwrap_or_default());
+        self.number(place.0.cast_signed());
+        self.checks(checks);
+    }
+
+    fn checks(&mut self, checks: &'e Checks) {
+        self.number(checks.len() as i64);
+        for check in checks.iter() {
+            self.head(check);
+            self.number(check.cost);
+            self.number(i64::from(check.enforce));
+            self.rule(check);
+        }
+    }
+
+    /// Writes the number of the queue of check `q`, and of that check.
+    fn queue(&mut self, checks: &'e Checks, q: usize) {
+        self.queue_of(&checks[q]);
+        self.number(q as i64 + 1);
+    }
+
+    /// Writes the number of the first key of a limiter's queue. The other one follows it.
+    fn queue_of(&mut self, check: &'e Check) {
+        let next = self.keys.len();
+        let number = *self.queues.entry(&check.key).or_insert(next);
+        if number == next {
+            let names = QUEUE_KEYS.iter().map(|end| Cow::Owned(format!("{}{end}", check.key)));
+            self.keys.extend(names);
+        }
+        self.number(number as i64 + 2);
+    }
+
     fn head(&mut self, check: &'e Check) {
         let next = self.keys.len();
         let number = *self.numbers.entry(&check.key).or_insert(next);
         if number == next {
-            self.keys.push(&check.key);
+            self.keys.push(Cow::Borrowed(&check.key));
         }
         // Lua counts from 1, and the epoch's key is the first.
         self.number(number as i64 + 2);

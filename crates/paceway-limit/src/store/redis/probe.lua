@@ -20,6 +20,11 @@ local function failure(of, keys)
     { 'ZREVRANGE', keys[2], 0, 0 },
     { 'ZREM', keys[2], 'a' },
     { 'ZREMRANGEBYSCORE', keys[2], 0, 1 },
+    { 'DEL', keys[1] },
+    { 'HSET', keys[1], 'a', 1 },
+    { 'HGET', keys[1], 'a' },
+    { 'HMGET', keys[1], 'a', 'b' },
+    { 'HDEL', keys[1], 'a' },
     { 'DEL', keys[1], keys[2] },
   }
   for _, words in ipairs(tries) do

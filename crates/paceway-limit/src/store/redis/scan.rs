@@ -2,6 +2,7 @@
 
 use super::{
     Connected, RedisStore,
+    call::QUEUE_KEYS,
     transport::{command, words},
 };
 use crate::store::{ScanPlace, ScanStep, StoreError};
@@ -89,6 +90,8 @@ fn read(said: &Value) -> Result<(Vec<Arc<str>>, u64), StoreError> {
         Value::BulkString(name) => std::str::from_utf8(name).ok().map(Arc::from),
         _ => None,
     });
+    // The requests that wait for a limiter are a part of its state.
+    let names = names.filter(|name: &Arc<str>| !QUEUE_KEYS.iter().any(|end| name.ends_with(end)));
     Ok((names.collect(), cursor.ok_or(StoreError::Protocol)?))
 }
 

@@ -1,0 +1,128 @@
+-- The steps of requests that take turns at a limiter. Twin of store/memory/turns.rs.
+
+local function make_steps()
+local queue, steps = make_queue(), {}
+local GRANT = '<dddd'
+
+-- The text by which requests are alike: the cost at the queue's limiter, and the costs and keys of the other limiters.
+local function like_of(wants, at)
+  local like = string.format('%.0f', wants[at].cost)
+  for w, want in ipairs(wants) do
+    if w ~= at and is_permits(want) then like = like .. string.format(' %.0f ', want.cost) .. want.state.key end
+  end
+  return like
+end
+
+-- Refunds the permits of a slot to the limiters of a request.
+local function refund_to(wants)
+  return function(grants)
+    local from, whole, ticks, born, aux = 1, nil, nil, nil, nil
+    for _, want in ipairs(wants) do
+      if is_permits(want) and from <= #grants then
+        whole, ticks, born, aux, from = struct.unpack(GRANT, grants, from)
+        give_back(want.state, want.cost, whole, ticks, born, aux)
+      end
+    end
+  end
+end
+
+local function has_lease(wants)
+  for _, want in ipairs(wants) do
+    if want.enforce and want.state.algorithm.lease then return true end
+  end
+  return false
+end
+
+-- The parts of a request that waits at this place, with those of the limiters whose permits are not exchanged.
+local function push_place(wants, at, wait, number, parts)
+  for w, want in ipairs(wants) do
+    if w == at then
+      push(wait, number, 0, -1, 0)
+    elseif parts and not is_permits(want) then
+      push(unpack(parts[w]))
+    else
+      push(-1, 0, 0, 0, 0)
+    end
+  end
+end
+
+-- Decides a request that takes its turn at the limiter of want `at`.
+function steps.decide(k, at, newcomer, wants, budget, ticket)
+  local fields = queue.fields_of_newcomer(newcomer.class, newcomer.tenant, newcomer.gateway)
+  local q = queue.open(k, wants[at].state.horizon, fields)
+  if not q then return push(-1, k) end
+  budget = math.min(budget, MAX_BUDGET)
+  queue.forget_overdue(q)
+  local most = queue.is_full(q) and math.min(budget, 0) or budget
+  newcomer.deadline, newcomer.like, newcomer.cost = now + budget, like_of(wants, at), wants[at].cost
+  local chain, outcome = {}, { decide(wants, most, ticket) }
+  local first, parts = outcome[1], outcome[4]
+  if not parts and first > most and most > 0 and not has_lease(wants) then
+    -- Other requests make room for it.
+    local moved, limit = queue.chain(q, newcomer.deadline, newcomer.like, now + first, {})
+    local again = moved and { decide(wants, limit - now, ticket) }
+    if again and again[4] then
+      chain, outcome, first, parts = moved, again, again[1], again[4]
+    end
+  end
+  if parts and first > 0 then
+    local grants = {}
+    for w, want in ipairs(wants) do
+      local part = parts[w]
+      if is_permits(want) then grants[#grants + 1] = struct.pack(GRANT, part[2], part[3], part[4], part[5]) end
+    end
+    local number, slot = queue.join(q, newcomer, chain, { at = now + first, grants = table.concat(grants) })
+    local bound = outcome[3]
+    push_decision(1, slot - now, 0, bound, level_of_want(wants[bound]))
+    push_place(wants, at, slot - now, number, parts)
+  else
+    push_decided(wants, unpack(outcome, 1, 6))
+  end
+  queue.settle(q)
+end
+
+-- Decides whether a request with this place is sent in its slot or yields it.
+function steps.confirm(k, at, number, wants)
+  local q = queue.open(k, wants[at].state.horizon, queue.fields_of(number))
+  if not q then return push(-1, k) end
+  local slot, grants = queue.confirm(q, number, refund_to(wants))
+  queue.settle(q)
+  local function push_wait(code, wait) push_decision(code, wait, 0, at, level_of_want(wants[at])) end
+  if not slot then return push_wait(0, 0) end
+  local wait = math.max(slot - now, 0)
+  if not grants then
+    push_wait(1, wait)
+    return push_place(wants, at, wait, number)
+  end
+  push_wait(1, slot - now)
+  local from, whole, ticks, born, aux = 1, nil, nil, nil, nil
+  for _, want in ipairs(wants) do
+    if is_permits(want) and from <= #grants then
+      whole, ticks, born, aux, from = struct.unpack(GRANT, grants, from)
+      push(wait, whole, ticks, born, aux)
+    else
+      push(-1, 0, 0, 0, 0)
+    end
+  end
+end
+
+-- Removes a request from the queue.
+function steps.leave(k, at, number, wants)
+  local q = queue.open(k, wants[at].state.horizon, queue.fields_of(number))
+  if not q then return push(-1, k) end
+  push(queue.leave(q, number, refund_to(wants)) and 1 or 0)
+  queue.settle(q)
+end
+
+-- The tenants of a limiter.
+function steps.tenants(k, horizon)
+  local q = queue.open(k, horizon, {})
+  if not q then return push(-1, k) end
+  local known = queue.known(q)
+  push(#known)
+  for _, tenant in ipairs(known) do push(unpack(tenant)) end
+end
+
+steps.save = queue.save_all
+return steps
+end

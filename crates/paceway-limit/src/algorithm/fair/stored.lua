@@ -1,0 +1,205 @@
+-- The queue of requests that take turns at a limiter, as Redis keeps it. Decides nothing: turns.lua and queue.lua do.
+--
+--   KEY#queue  a hash, whose numbers are doubles:
+--     m            version (1 byte), born, last number, requests that wait, a lower bound of the first slot, the instant at
+--                  which the keys expire; for each priority the virtual time, the weight, the permits of others that passed,
+--                  the tenants, a lower bound of the first later start
+--     t CLASS NAME a tenant: weight, start, requests that wait, permits granted, the first request and its cost, the last one
+--     r ID         a request: gateway, number of its ticket, deadline, slot, cost; class and called (a byte each); tenant and
+--                  alike (each after 2 bytes of length); the grants of its slot, four numbers each
+--     n ID, p ID   the next request of the same tenant with its cost, and the one before
+--     g GATEWAY    when the last request of the gateway came, and how many of its requests wait
+--   KEY#order  a sorted set: the requests by the instants of their slots, and with negative scores the tenants of each
+--     class: those that would have started by their virtual finish, later ones by their start, and those that wait for
+--     nothing by theirs
+--
+-- The hash is written once per call, the sorted set at once. An ID is a big-endian double, so that equal scores are in the
+-- order of arrival.
+
+local function make_stored_queue()
+local stored, pack, unpack_from = {}, struct.pack, struct.unpack
+local META = '<B' .. string.rep('d', 20)
+local TENANT, REQUEST = '<ddddddd', '<dddddBBI2c0I2c0'
+-- The keys of a queue live so much longer than its last deadline, so that their end is not set with each request, µs.
+local LIFE = 60000000
+
+local function clear(q)
+  q.raw, q.dirty, q.requests, q.tenants = {}, {}, {}, {}
+  -- No request waits there; the hash has nothing that counts.
+  q.is_new, q.is_bare = true, true
+  q.born, q.last, q.len, q.first, q.expires, q.until_ms = math.max(now, lost_at), 0, 0, 0, 0, nil
+  for class = 1, 3 do q[class] = { now = 0, weight = 0, passed = 0, tenants = 0, next = math.huge } end
+end
+
+-- The queue of KEYS[k], with these fields read; nil where the key holds a foreign value.
+function stored.open(k, horizon, fields)
+  local values = ask('HMGET', KEYS[k], 'm', unpack(fields))
+  if not values then return nil end
+  local q = { hash = KEYS[k], order = KEYS[k + 1] }
+  clear(q)
+  local meta = values[1]
+  if not meta then return q end
+  if #meta ~= 161 or string.byte(meta) ~= VERSION then return nil end
+  local all = { unpack_from(META, meta) }
+  if is_lost(all[2], horizon) then return q end
+  q.is_new, q.is_bare = false, false
+  q.born, q.last, q.len, q.first, q.expires = all[2], all[3], all[4], all[5], all[6]
+  for class = 1, 3 do
+    local c, at = q[class], 2 + class * 5
+    c.now, c.weight, c.passed, c.tenants, c.next = all[at], all[at + 1], all[at + 2], all[at + 3], all[at + 4]
+  end
+  for i, field in ipairs(fields) do q.raw[field] = values[i + 1] end
+  return q
+end
+
+function stored.id(number) return pack('>d', number) end
+function stored.number(id) return (unpack_from('>d', id)) end
+
+-- Reads fields together.
+function stored.fetch(q, fields)
+  local missing = {}
+  for _, field in ipairs(fields) do
+    if q.raw[field] == nil then missing[#missing + 1] = field end
+  end
+  if #missing == 0 or q.is_bare then return end
+  local values = redis.call('HMGET', q.hash, unpack(missing))
+  for i, field in ipairs(missing) do q.raw[field] = values[i] end
+end
+
+local function get(q, field)
+  local raw = q.raw[field]
+  if raw == nil then
+    raw = not q.is_bare and redis.call('HGET', q.hash, field)
+    q.raw[field] = raw
+  end
+  return raw
+end
+
+-- Without a value the field is deleted.
+local function put(q, field, raw) q.raw[field], q.dirty[field] = raw or false, true end
+
+function stored.tenant(q, class, name)
+  local member = class .. name
+  local it = q.tenants[member]
+  if it == nil then
+    local raw = get(q, 't' .. member)
+    it = false
+    if raw then
+      it = {}
+      it.weight, it.start, it.waiting, it.granted, it.head, it.head_cost, it.tail = unpack_from(TENANT, raw)
+    end
+    q.tenants[member] = it
+  end
+  return it or nil
+end
+
+function stored.put_tenant(q, class, name, it)
+  local member = class .. name
+  q.tenants[member] = it or false
+  put(q, 't' .. member, it and pack(TENANT, it.weight, it.start, it.waiting, it.granted, it.head, it.head_cost, it.tail))
+end
+
+function stored.request(q, id)
+  local it = q.requests[id]
+  if it == nil then
+    if q.raw['r' .. id] == nil then stored.fetch(q, { 'r' .. id, 'n' .. id, 'p' .. id }) end
+    local raw = get(q, 'r' .. id)
+    it = false
+    if raw then
+      local from
+      it = {}
+      it.gateway, it.ticket, it.deadline, it.at, it.cost, it.class, it.called, it.tenant, it.like, from =
+        unpack_from(REQUEST, raw)
+      it.grants, it.called = string.sub(raw, from), it.called == 1
+    end
+    q.requests[id] = it
+  end
+  return it or nil
+end
+
+function stored.put_request(q, id, it)
+  q.requests[id] = it or false
+  put(q, 'r' .. id, it and pack(REQUEST, it.gateway, it.ticket, it.deadline, it.at, it.cost, it.class, it.called and 1 or 0,
+    #it.tenant, it.tenant, #it.like, it.like) .. it.grants)
+end
+
+function stored.next_of(q, id)
+  local raw = get(q, 'n' .. id)
+  if raw then return unpack_from('<dd', raw) end
+end
+
+function stored.put_next(q, id, next, cost) put(q, 'n' .. id, next and pack('<dd', next, cost)) end
+
+function stored.previous_of(q, id)
+  local raw = get(q, 'p' .. id)
+  return raw and unpack_from('<d', raw) or nil
+end
+
+function stored.put_previous(q, id, previous) put(q, 'p' .. id, previous and pack('<d', previous)) end
+
+-- When the last request of a gateway came, and how many of its requests wait.
+function stored.gateway(q, gateway)
+  local raw = get(q, 'g' .. stored.id(gateway))
+  if raw then return unpack_from('<dd', raw) end
+  return nil, 0
+end
+
+function stored.put_gateway(q, gateway, heard, count)
+  put(q, 'g' .. stored.id(gateway), count > 0 and pack('<dd', heard, count))
+end
+
+-- Lets the keys live until a request with this deadline is gone.
+function stored.keep_until(q, deadline)
+  if deadline <= q.expires then return end
+  q.expires = deadline + LIFE
+  q.until_ms = lifetime(q.expires - now)
+end
+
+-- Makes room for a queue: the keys may have a value that was lost.
+function stored.begin(q)
+  if not q.is_new then return end
+  redis.call('DEL', q.hash, q.order)
+  q.is_new = false
+end
+
+-- After an entry: nothing is kept of a queue in which no request waits.
+function stored.settle(q)
+  if q.len > 0 or q.is_new then return end
+  redis.call('DEL', q.hash, q.order)
+  clear(q)
+end
+
+function stored.save(q)
+  if q.is_new or not q.changed then return end
+  local meta = { q.born, q.last, q.len, q.first, q.expires }
+  for class = 1, 3 do
+    local c = q[class]
+    for _, number in ipairs({ c.now, c.weight, c.passed, c.tenants, c.next }) do meta[#meta + 1] = number end
+  end
+  local set, gone = { 'm', pack(META, VERSION, unpack(meta)) }, {}
+  for field in pairs(q.dirty) do
+    local raw = q.raw[field]
+    if raw then
+      set[#set + 1], set[#set + 2] = field, raw
+    else
+      gone[#gone + 1] = field
+    end
+    -- Lua passes a few thousand arguments at most.
+    if #set >= 1000 then
+      redis.call('HSET', q.hash, unpack(set))
+      set = {}
+    end
+    if #gone >= 1000 then
+      redis.call('HDEL', q.hash, unpack(gone))
+      gone = {}
+    end
+  end
+  if #set > 0 then redis.call('HSET', q.hash, unpack(set)) end
+  if #gone > 0 then redis.call('HDEL', q.hash, unpack(gone)) end
+  if q.until_ms then
+    redis.call('PEXPIRE', q.hash, q.until_ms)
+    redis.call('PEXPIRE', q.order, q.until_ms)
+  end
+end
+return stored
+end
