@@ -54,7 +54,7 @@ pub struct Live {
     /// The checks of the limiters whose levels are read once a second, so that they are known when the store is away.
     levels: watch::Sender<Arc<[Check]>>,
     /// Whether a limiter counts calls at a time. The stores then subscribe to notifications.
-    leases: watch::Sender<bool>,
+    notifies: watch::Sender<bool>,
     /// The store of the admin side, by which limiters learn.
     store: OnceLock<Arc<dyn StoreAdmin>>,
     /// The runtime of the tasks that serve all workers.
@@ -92,7 +92,7 @@ struct LiveWorker {
 
 impl Live {
     /// Begins with `plan`, which was made from `parts`, and opens its upstreams, with at most `most` connections together. The
-    /// current runtime resolves their names. `leases` tells the stores when a limiter counts calls at a time.
+    /// current runtime resolves their names. `notifies` tells the stores when they have to notify requests.
     ///
     /// # Errors
     ///
@@ -101,7 +101,7 @@ impl Live {
         plan: Arc<Plan>,
         parts: ConfigParts,
         most: usize,
-        leases: watch::Sender<bool>,
+        notifies: watch::Sender<bool>,
     ) -> Result<Self, ReloadError> {
         let sockets = Sockets::new(most);
         let clusters = clusters(&plan.config, &sockets, None)?;
@@ -116,7 +116,7 @@ impl Live {
             ledger: CountLedger::default(),
             certificates,
             of_services,
-            leases,
+            notifies,
             levels: watch::Sender::new(plan.levels().into()),
             store: OnceLock::new(),
             runtime: Handle::current(),
@@ -221,7 +221,7 @@ impl Live {
         }
         self.plan.store(plan.clone());
         self.levels.send_replace(plan.levels().into());
-        self.leases.send_replace(plan.has_leases());
+        self.notifies.send_replace(plan.is_notified());
         if let Some(store) = self.store.get() {
             learn::follow(&plan, before, store);
         }

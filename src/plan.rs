@@ -30,7 +30,7 @@ pub use totals::{ExchangeTotals, ROUTE_KINDS, UPSTREAM_KINDS};
 pub(crate) use waiting::{Waiting, WaitingCounts};
 
 use crate::{
-    algorithm::fair::Priority,
+    algorithm::{Algorithm, fair::Priority},
     config::{self, Config, Mode},
     metrics::{RouteMetrics, UpstreamMetrics},
     route::Table,
@@ -175,10 +175,11 @@ impl Plan {
         Self { tracer, ..self }
     }
 
-    /// Whether a limiter counts calls at a time, so that requests may wait for a notification of the store.
-    pub fn has_leases(&self) -> bool {
-        let mut rules = self.config.limiters.iter().flat_map(|limiter| &limiter.algorithms);
-        rules.any(|rule| rule.lease().is_some())
+    /// Whether the store notifies requests: a limiter counts calls at a time, or its requests take turns.
+    pub fn is_notified(&self) -> bool {
+        let has_leases = |rules: &[Algorithm]| rules.iter().any(|rule| rule.lease().is_some());
+        let mut limiters = self.config.limiters.iter();
+        limiters.any(|limiter| limiter.has_turns || has_leases(&limiter.algorithms))
     }
 
     /// The limiters that hold or refuse requests.

@@ -139,10 +139,10 @@ impl Server {
             let plan = Plan::new(self.file.config.clone(), self.access_log).traced(tracer);
             let plan = Arc::new(plan);
             shares.log(plan.config.client.max_connections);
-            let (leases, notified) = watch::channel(plan.has_leases());
+            let (notifies, notified) = watch::channel(plan.is_notified());
             let source = StoreSource::open(&plan, notified).await?;
             let parts = ConfigParts::of(self.file);
-            let live = Arc::new(Live::new(plan, parts, shares.upstreams, leases)?);
+            let live = Arc::new(Live::new(plan, parts, shares.upstreams, notifies)?);
             let mut limits = LimitsFollower::new(live.clone());
             limits.load().await;
             tokio::spawn(limits.follow());

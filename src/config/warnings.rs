@@ -54,7 +54,6 @@ impl Config {
             warnings.extend(self.nothing_waits(route));
             warnings.extend(self.idle_priority(route));
         }
-        warnings.extend(self.unordered_store());
         warnings.extend(self.nothing_is_held());
         warnings.extend(self.drains_early());
         for net in self.trusted_proxies.iter().filter(|net| net.prefix_len() == 0) {

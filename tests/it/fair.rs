@@ -1,17 +1,21 @@
-//! Tenants and priorities among the requests that wait in a gateway with the memory store. The tests assert which requests
+//! Tenants and priorities among the requests that wait, in one gateway with the memory store and in several on Redis. The tests assert which requests
 //! came before which, and how many; never how fast a machine is.
 
 mod order;
 mod pages;
+mod shared;
 mod tenants;
 
-use crate::support::{Gateway, Upstream, eventually};
+use crate::support::{Gateway, Redis, Upstream, eventually};
 use std::sync::Arc;
 use tokio::task::JoinHandle;
 
-/// A gateway before an upstream.
+/// Gateways before an upstream.
 struct Ordered {
     gateway: Arc<Gateway>,
+    /// The gateways that share a Redis with it.
+    others: Vec<Arc<Gateway>>,
+    redis: Option<Redis>,
     upstream: Upstream,
 }
 
@@ -23,20 +27,58 @@ type Asked = JoinHandle<u16>;
 impl Ordered {
     /// `rest` is the text of the configuration after its upstream.
     async fn start(rest: &str) -> Self {
-        let upstream = Upstream::ok().await;
-        let yaml = format!("upstream: {}\n{rest}", upstream.url());
-        Self { gateway: Arc::new(Gateway::start(&yaml).await), upstream }
+        Self::of(0, rest).await
     }
 
-    /// Sends requests for `target`.
+    /// The number of gateways on one Redis; with 0, one gateway with the memory store.
+    async fn of(gateways: usize, rest: &str) -> Self {
+        let upstream = Upstream::ok().await;
+        let redis = (gateways > 0).then(Redis::start);
+        let store = redis.as_ref().map_or_else(|| "memory".to_owned(), Redis::url);
+        let yaml = format!("store: {store}\nupstream: {}\n{rest}", upstream.url());
+        let gateway = Arc::new(Gateway::start(&yaml).await);
+        let mut others = Vec::new();
+        for _ in 1..gateways {
+            others.push(Arc::new(Gateway::start(&yaml).await));
+        }
+        Self { gateway, others, redis, upstream }
+    }
+
+    fn gateways(&self) -> impl Iterator<Item = &Arc<Gateway>> {
+        std::iter::once(&self.gateway).chain(&self.others)
+    }
+
+    /// The sum of a metric over all gateways.
+    async fn metric(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        let mut sum = 0.0;
+        for gateway in self.gateways() {
+            sum += gateway.metric(name, labels).await;
+        }
+        sum
+    }
+
+    /// Sends requests for `target`, to all gateways in turn.
     fn ask(
         &self,
         target: &str,
         fields: &'static [(&'static str, &'static str)],
         count: usize,
     ) -> Vec<Asked> {
+        let gateways: Vec<_> = self.gateways().cloned().collect();
+        (0..count)
+            .flat_map(|i| Self::ask_at(&gateways[i % gateways.len()], target, fields, 1))
+            .collect()
+    }
+
+    /// Sends requests for `target` to one gateway.
+    fn ask_at(
+        gateway: &Arc<Gateway>,
+        target: &str,
+        fields: &'static [(&'static str, &'static str)],
+        count: usize,
+    ) -> Vec<Asked> {
         let one = |_| {
-            let gateway = self.gateway.clone();
+            let gateway = gateway.clone();
             let (target, fields) = (target.to_owned(), fields);
             tokio::spawn(async move {
                 let mut conn = gateway.ask(&target, fields).await;
@@ -49,7 +91,7 @@ impl Ordered {
     /// Waits until `count` requests wait or have been sent.
     async fn until_asked(&self, count: usize) {
         eventually(&format!("{count} requests have been decided"), async || {
-            let waiting = self.gateway.metric("paceway_waiting", &[]).await;
+            let waiting = self.metric("paceway_waiting", &[]).await;
             (waiting as usize + self.upstream.calls().len() >= count).then_some(())
         })
         .await;

@@ -242,23 +242,3 @@ fn what_changes_nothing_is_warned_of(
         assert!(warning.starts_with(expected), "{warning}");
     }
 }
-
-#[rstest]
-#[case::fair("a: FAIR", "limiters: [a], max_wait: 1s", 1)]
-#[case::priority("a: 5/s", "limiters: [a], max_wait: 1s, priority: low", 1)]
-#[case::neither("a: 5/s", "limiters: [a], max_wait: 1s", 0)]
-fn an_order_on_redis_is_warned_of(
-    #[case] limiters: &str,
-    #[case] route: &str,
-    #[case] count: usize,
-) {
-    let mut config = with(&limiters.replace("FAIR", FAIR), &[route]);
-    config.store = parse("store: redis://a\nupstream: http://a\nroutes: [{ suffix: '*' }]\n")
-        .expect("a store")
-        .store;
-    let warnings = config.warnings();
-    let about = |warning: &&String| {
-        warning.starts_with("`fair` and `priority` change nothing with a store on Redis")
-    };
-    assert_eq!(warnings.iter().filter(about).count(), count, "{warnings:?}");
-}

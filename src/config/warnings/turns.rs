@@ -4,7 +4,7 @@ use crate::algorithm::Algorithm;
 use crate::config::{
     fair::PriorityRule,
     limiter::{LimiterConfig, Mode},
-    settings::{Config, Route, StoreConfig},
+    settings::{Config, Route},
 };
 
 impl Config {
@@ -31,17 +31,6 @@ impl Config {
             format!(
                 "`fair` of the limiter `{name}` shares nothing: no route that uses it has a `max_wait`, so that no request waits"
             )
-        })
-    }
-
-    /// Warns of `fair` and `priority` where the store is on Redis, which serves requests in the order in which they come.
-    pub(super) fn unordered_store(&self) -> Option<String> {
-        let is_ordered = self.limiters.iter().any(|limiter| limiter.fair.is_some())
-            || self.routes.iter().any(|route| route.priority != PriorityRule::Normal);
-        (is_ordered && self.store != StoreConfig::Memory).then(|| {
-            "`fair` and `priority` change nothing with a store on Redis, which serves requests first come, first served: they \
-             need `store: memory`, so one gateway"
-                .to_owned()
         })
     }
 

@@ -2,6 +2,7 @@
 
 use super::{Ordered, served};
 use crate::support::{assert_lawful, eventually};
+use rstest::rstest;
 use std::time::Duration;
 use tokio::{task::JoinHandle, time::Instant};
 
@@ -10,9 +11,13 @@ fn count(teams: &[String], team: &str) -> usize {
 }
 
 /// 4 s of a batch wait at 20/s. Users who wait for a second at most are served before it has ended, and the batch is, too.
+#[rstest]
+#[case::in_memory(0)]
+#[case::on_redis(3)]
 #[tokio::test(flavor = "multi_thread")]
-async fn users_beside_a_batch_are_all_served() {
-    let ordered = Ordered::start(
+async fn users_beside_a_batch_are_all_served(#[case] gateways: usize) {
+    let ordered = Ordered::of(
+        gateways,
         "limiters: { vendor: { rate: 20/s, burst: 1, fair: { by: '{query.team}' } } }
 routes:
   - { name: batch, suffix: /batch, limiters: [vendor], max_wait: 60s }
@@ -33,10 +38,14 @@ routes:
 }
 
 /// While all of them wait, each tenant gets the share of its weight.
+#[rstest]
+#[case::in_memory(0)]
+#[case::on_redis(3)]
 #[tokio::test(flavor = "multi_thread")]
-async fn slots_are_shared_by_weight() {
+async fn slots_are_shared_by_weight(#[case] gateways: usize) {
     const EACH: usize = 60;
-    let ordered = Ordered::start(
+    let ordered = Ordered::of(
+        gateways,
         "limiters: { vendor: { rate: 30/s, burst: 1, fair: { by: '{query.team}', weights: { a: 4 } } } }
 routes: [{ name: x, suffix: /x, limiters: [vendor], max_wait: 60s }]
 ",
@@ -62,9 +71,13 @@ routes: [{ name: x, suffix: /x, limiters: [vendor], max_wait: 60s }]
 }
 
 /// 50 requests wait, ten seconds of slots. A tenant that comes then waits for its turn, and not for theirs.
+#[rstest]
+#[case::in_memory(0)]
+#[case::on_redis(3)]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_newcomer_is_served_in_its_turn() {
-    let ordered = Ordered::start(
+async fn a_newcomer_is_served_in_its_turn(#[case] gateways: usize) {
+    let ordered = Ordered::of(
+        gateways,
         "limiters: { vendor: { rate: 5/s, burst: 1, fair: { by: '{query.team}' } } }
 routes: [{ name: x, suffix: /x, limiters: [vendor], max_wait: 60s }]
 ",
@@ -80,9 +93,13 @@ routes: [{ name: x, suffix: /x, limiters: [vendor], max_wait: 60s }]
 }
 
 /// The caller says the priority. High comes first, and the lower two keep a twentieth each.
+#[rstest]
+#[case::in_memory(0)]
+#[case::on_redis(3)]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lower_priority_keeps_a_part_of_the_slots() {
-    let ordered = Ordered::start(
+async fn a_lower_priority_keeps_a_part_of_the_slots(#[case] gateways: usize) {
+    let ordered = Ordered::of(
+        gateways,
         "trusted_proxies: [127.0.0.0/8]
 limiters: { vendor: { rate: 30/s, burst: 1 } }
 routes: [{ name: x, suffix: /x, limiters: [vendor], priority: '{header.x-priority}', max_wait: 60s }]
@@ -105,16 +122,20 @@ routes: [{ name: x, suffix: /x, limiters: [vendor], priority: '{header.x-priorit
     let mut waits = Vec::new();
     for priority in ["high", "normal", "low"] {
         let labels = [("route", "x"), ("priority", priority)];
-        waits.push(ordered.gateway.metric("paceway_wait_seconds_count", &labels).await);
+        waits.push(ordered.metric("paceway_wait_seconds_count", &labels).await);
     }
     assert_eq!(waits, [100.0, 0.0, 20.0]);
 }
 
 /// 60 requests of a tenant wait, twelve seconds of slots, and leave at once. Those after them do not wait for these slots.
+#[rstest]
+#[case::in_memory(0)]
+#[case::on_redis(3)]
 #[tokio::test(flavor = "multi_thread")]
-async fn slots_of_a_tenant_that_leaves_are_used() {
+async fn slots_of_a_tenant_that_leaves_are_used(#[case] gateways: usize) {
     const RATE: f64 = 5.0;
-    let ordered = Ordered::start(
+    let ordered = Ordered::of(
+        gateways,
         "limiters: { vendor: { rate: 5/s, burst: 1, fair: { by: '{query.team}', weights: { batch: 1000 } } } }
 routes: [{ name: x, suffix: /x, limiters: [vendor], max_wait: 60s }]
 ",

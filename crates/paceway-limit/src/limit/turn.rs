@@ -50,14 +50,17 @@ impl Reservation {
     }
 
     /// Asks the store whether the call is sent in its slot. Afterwards the slot is certain, or another one. False if the call
-    /// does not wait there any more, or if the store gave no answer: then it has to ask for everything again.
+    /// does not wait there any more, or if the store gave no answer shortly before the slot: then it has to ask for everything
+    /// again. It must not be sent without an answer: gateways that reach the store may have given its slot to another call. Long
+    /// before the slot it keeps its place without an answer, and asks later: the store may be back by then.
     pub async fn confirm(&mut self) -> bool {
         let Some(place) = self.place() else { return true };
         let decision = match self.store.confirm(&self.checks, place).get().await {
             Ok(decision) => decision,
             Err(error) => {
                 tracing::debug!(%error, "a slot was not confirmed");
-                return false;
+                self.wait = self.at.saturating_duration_since(Instant::now());
+                return self.wait > BEFORE;
             }
         };
         if decision.admitted {
@@ -68,8 +71,11 @@ impl Reservation {
 
     /// Takes over the slot of a decision, and the permits if it is certain.
     fn follow(&mut self, decision: &Decision) {
+        let now = Instant::now();
         self.wait = duration(decision.wait);
-        self.at = Instant::now() + self.wait;
+        // The slot has passed if the message that it came earlier was late.
+        let late = now.checked_sub(duration(decision.wait.saturating_neg()));
+        self.at = late.unwrap_or(now) + self.wait;
         (self.level, self.is_confirmed) = (decision.level, true);
         for (own, new) in self.parts.iter_mut().zip(&decision.parts) {
             if new.at >= 0 {

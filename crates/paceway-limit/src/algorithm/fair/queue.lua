@@ -5,7 +5,7 @@ local function make_queue()
 local stored = make_stored_queue()
 local turns, queue = make_turns(stored), {}
 local MAX_WAITING, AHEAD, LEASE, OVERDUE = 10000, 50000, 10000000, 1000000
-local MOST_MOVED, LOOKS, FEW, GONE, TENANTS = 16, 128, 8, 16, 8
+local MOST_MOVED, LOOKS, FEW, GONE, TENANTS, LOOK_EVERY = 16, 128, 8, 16, 8, 500000
 local opened = {}
 
 -- The queue of KEYS[k], opened once per call; nil where the key holds a foreign value.
@@ -145,6 +145,12 @@ function queue.join(q, newcomer, chain, slot)
   return number, slot.at
 end
 
+-- Whether the gateway of a request has died, or does not reach the store.
+local function is_gone(q, it)
+  local heard = stored.gateway(q, it.gateway)
+  return not heard or heard < now - LEASE
+end
+
 local function leave(q, id, it, refund)
   if not it.called then turns.remove(q, id, it) end
   forget(q, id, it)
@@ -152,7 +158,7 @@ local function leave(q, id, it, refund)
   if it.at >= now then
     for last in last_slots(q, it.at + 1, '+inf') do
       local other = stored.request(q, last)
-      if other and not other.called and other.like == it.like then
+      if other and not other.called and other.like == it.like and not is_gone(q, other) then
         slot = give(q, last, slot)
         break
       end
@@ -189,8 +195,7 @@ local function yields(q, id, own, refund)
   for _ = 1, GONE do
     local first, other = first_other(q, id, own)
     if not first then return nil end
-    local heard = stored.gateway(q, other.gateway) or 0
-    if heard < now - LEASE then
+    if is_gone(q, other) then
       leave(q, first, other, refund)
     else
       local chain = queue.chain(q, own.deadline, own.like, other.at, { id, first })
@@ -207,6 +212,23 @@ local function yields(q, id, own, refund)
   end
 end
 
+-- Gives the slots of the first requests whose gateways have died to other requests, if they are alike to the one that confirms.
+local function forget_gone(q, like, refund)
+  if now < q.next_look and q.next_look <= now + LOOK_EVERY then return end
+  local firsts = redis.call('ZRANGEBYSCORE', q.order, 0, '+inf', 'LIMIT', 0, GONE)
+  local fields = {}
+  for i, id in ipairs(firsts) do fields[i] = 'r' .. id end
+  stored.fetch(q, fields)
+  q.next_look = now + LOOK_EVERY
+  for _, id in ipairs(firsts) do
+    local it = stored.request(q, id)
+    if it and it.like == like and is_gone(q, it) then
+      leave(q, id, it, refund)
+      q.next_look = now
+    end
+  end
+end
+
 -- Decides whether a request, whose slot comes, is sent or yields its slot. Returns nil when it waits there no longer, else the
 -- instant of its slot, and the grants if it is sent.
 function queue.confirm(q, number, refund)
@@ -217,6 +239,7 @@ function queue.confirm(q, number, refund)
   local _, count = stored.gateway(q, own.gateway)
   stored.put_gateway(q, own.gateway, now, count)
   q.changed = true
+  forget_gone(q, own.like, refund)
   if not own.called then
     if own.at - now > AHEAD then return own.at end
     local at = yields(q, id, own, refund)

@@ -37,6 +37,9 @@ const LOOKS: usize = 128;
 const TENANTS: usize = 8;
 /// The requests that one step finds gone.
 const GONE: usize = 16;
+/// How often the first requests are looked at for those whose gateways have died, in µs: each 0.5 s, and with each step while
+/// there are any.
+const LOOK_EVERY: Micros = 500_000;
 
 /// The requests that wait for one limiter.
 #[derive(Debug, Clone, Default)]
@@ -51,6 +54,8 @@ pub struct Queue {
     gateways: BTreeMap<i64, (Micros, i64)>,
     /// The number of the last request.
     last: u64,
+    /// When requests of gateways that have died are looked for.
+    next_look: Micros,
 }
 
 /// A slot: permits of each limiter of a request at one instant.
@@ -239,6 +244,9 @@ impl Queue {
         if let Some((heard, _)) = self.gateways.get_mut(&own.ticket.0) {
             *heard = now;
         }
+        let like = own.like.clone();
+        self.forget_gone(now, &like, effects);
+        let Some(own) = self.waiting.get(&number) else { return Confirmed::Gone };
         let at = own.slot.at;
         if !own.is_called {
             if at - now > AHEAD {
@@ -252,6 +260,29 @@ impl Queue {
         self.forget(number).map_or(Confirmed::Gone, Confirmed::Sent)
     }
 
+    /// Gives the slots of the first requests whose gateways have died to other requests. No request of such a gateway confirms,
+    /// and so none yields its slot. They are removed if they are alike to the one that confirms, whose limiters take the refund.
+    fn forget_gone(&mut self, now: Micros, like: &str, effects: &mut Effects) {
+        if now < self.next_look && self.next_look <= now + LOOK_EVERY {
+            return;
+        }
+        let firsts: SmallVec<[u64; GONE]> =
+            self.slots.iter().take(GONE).map(|(_, number)| *number).collect();
+        self.next_look = now + LOOK_EVERY;
+        for number in firsts {
+            let it = self.waiting.get(&number);
+            if it.is_some_and(|it| *it.like == *like && self.is_gone(now, it)) {
+                self.leave(now, number, effects);
+                self.next_look = now;
+            }
+        }
+    }
+
+    /// Whether the gateway of a request has died, or does not reach the store.
+    fn is_gone(&self, now: Micros, it: &Waiting) -> bool {
+        self.gateways.get(&it.ticket.0).is_none_or(|(heard, _)| *heard < now - LEASE)
+    }
+
     /// Removes a request that waits no longer. The last request that is alike takes its slot.
     pub fn leave(&mut self, now: Micros, number: u64, effects: &mut Effects) -> bool {
         self.turns.remove(number);
@@ -259,7 +290,8 @@ impl Queue {
         self.forget(number);
         let later = self.slots.range((left.slot.at + 1, 0)..).rev().take(LOOKS);
         let alike = |number: &u64| {
-            self.waiting.get(number).is_some_and(|it| !it.is_called && it.like == left.like)
+            let it = self.waiting.get(number);
+            it.is_some_and(|it| !it.is_called && it.like == left.like && !self.is_gone(now, it))
         };
         let last = later.map(|(_, number)| *number).find(alike).filter(|_| left.slot.at >= now);
         let unused = match last {
@@ -277,8 +309,7 @@ impl Queue {
             let own = self.waiting.get(&number)?.clone();
             let first = self.first(number, &own)?;
             let other = self.waiting.get(&first)?;
-            let heard = self.gateways.get(&other.ticket.0).map_or(0, |(heard, _)| *heard);
-            if heard < now - LEASE {
+            if self.is_gone(now, other) {
                 self.leave(now, first, effects);
                 continue;
             }

@@ -2,7 +2,7 @@
 --
 --   KEY#queue  a hash, whose numbers are doubles:
 --     m            version (1 byte), born, last number, requests that wait, a lower bound of the first slot, the instant at
---                  which the keys expire; for each priority the virtual time, the weight, the permits of others that passed,
+--                  which the keys expire, when requests of dead gateways are looked for; for each priority the virtual time, the weight, the permits of others that passed,
 --                  the tenants, a lower bound of the first later start
 --     t CLASS NAME a tenant: weight, start, requests that wait, permits granted, the first request and its cost, the last one
 --     r ID         a request: gateway, number of its ticket, deadline, slot, cost; class and called (a byte each); tenant and
@@ -18,7 +18,7 @@
 
 local function make_stored_queue()
 local stored, pack, unpack_from = {}, struct.pack, struct.unpack
-local META = '<B' .. string.rep('d', 20)
+local META = '<B' .. string.rep('d', 21)
 local TENANT, REQUEST = '<ddddddd', '<dddddBBI2c0I2c0'
 -- The keys of a queue live so much longer than its last deadline, so that their end is not set with each request, µs.
 local LIFE = 60000000
@@ -27,7 +27,7 @@ local function clear(q)
   q.raw, q.dirty, q.requests, q.tenants = {}, {}, {}, {}
   -- No request waits there; the hash has nothing that counts.
   q.is_new, q.is_bare = true, true
-  q.born, q.last, q.len, q.first, q.expires, q.until_ms = math.max(now, lost_at), 0, 0, 0, 0, nil
+  q.born, q.last, q.len, q.first, q.expires, q.next_look, q.until_ms = math.max(now, lost_at), 0, 0, 0, 0, 0, nil
   for class = 1, 3 do q[class] = { now = 0, weight = 0, passed = 0, tenants = 0, next = math.huge } end
 end
 
@@ -39,13 +39,13 @@ function stored.open(k, horizon, fields)
   clear(q)
   local meta = values[1]
   if not meta then return q end
-  if #meta ~= 161 or string.byte(meta) ~= VERSION then return nil end
+  if #meta ~= 169 or string.byte(meta) ~= VERSION then return nil end
   local all = { unpack_from(META, meta) }
   if is_lost(all[2], horizon) then return q end
   q.is_new, q.is_bare = false, false
-  q.born, q.last, q.len, q.first, q.expires = all[2], all[3], all[4], all[5], all[6]
+  q.born, q.last, q.len, q.first, q.expires, q.next_look = all[2], all[3], all[4], all[5], all[6], all[7]
   for class = 1, 3 do
-    local c, at = q[class], 2 + class * 5
+    local c, at = q[class], 3 + class * 5
     c.now, c.weight, c.passed, c.tenants, c.next = all[at], all[at + 1], all[at + 2], all[at + 3], all[at + 4]
   end
   for i, field in ipairs(fields) do q.raw[field] = values[i + 1] end
@@ -171,7 +171,7 @@ end
 
 function stored.save(q)
   if q.is_new or not q.changed then return end
-  local meta = { q.born, q.last, q.len, q.first, q.expires }
+  local meta = { q.born, q.last, q.len, q.first, q.expires, q.next_look }
   for class = 1, 3 do
     local c = q[class]
     for _, number in ipairs({ c.now, c.weight, c.passed, c.tenants, c.next }) do meta[#meta + 1] = number end
