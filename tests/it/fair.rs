@@ -34,7 +34,9 @@ impl Ordered {
     async fn of(gateways: usize, rest: &str) -> Self {
         let upstream = Upstream::ok().await;
         let redis = (gateways > 0).then(Redis::start);
-        let store = redis.as_ref().map_or_else(|| "memory".to_owned(), Redis::url);
+        // Hundreds of requests come at once. A slow machine is no outage.
+        let on = |redis: &Redis| format!("{{ url: \"{}\", timeout: 2s }}", redis.url());
+        let store = redis.as_ref().map_or_else(|| "memory".to_owned(), on);
         let yaml = format!("store: {store}\nupstream: {}\n{rest}", upstream.url());
         let gateway = Arc::new(Gateway::start(&yaml).await);
         let mut others = Vec::new();

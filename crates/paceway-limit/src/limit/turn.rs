@@ -9,32 +9,48 @@ use crate::{
     },
     store::Decision,
 };
-use std::{future::pending, time::Duration};
+use std::{future::pending, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep_until};
 
-/// A call that waits confirms at least this often, so that the store knows that its gateway lives. A third of the store's
-/// [`LEASE`].
-const TOUCH: Duration = Duration::from_micros(LEASE.unsigned_abs() / 3);
+/// One of the calls that wait at a limiter confirms at least this often, so that the store knows that their gateway lives: a
+/// fifth of the store's [`LEASE`].
+const TOUCH: Duration = Duration::from_micros(LEASE.unsigned_abs() / 5);
 /// The time before its slot at which a call confirms.
 const BEFORE: Duration = Duration::from_micros(AHEAD.unsigned_abs());
 
 impl Reservation {
     /// The place in the queue of a limiter, until the slot is confirmed.
     pub(super) fn place(&self) -> Option<Place> {
-        let given = self.parts.iter().filter(|part| part.at >= 0);
-        given.filter_map(|part| Place::of(part.grant)).next()
+        self.queue().map(|(place, _)| place)
     }
 
-    /// Resolves when the slot has to be confirmed: shortly before it, or when the store says that the call has another one.
+    /// The place with the key of the limiter in whose queue it is.
+    fn queue(&self) -> Option<(Place, &Arc<str>)> {
+        let given = self.parts.iter().zip(self.checks.iter()).filter(|(part, _)| part.at >= 0);
+        given.filter_map(|(part, check)| Some((Place::of(part.grant)?, &check.key))).next()
+    }
+
+    /// Resolves when the slot has to be confirmed: shortly before it, when the store has to know that its gateway lives, or when the store says that the call has another one.
     /// Never for a reservation whose slot is certain.
     pub async fn turn_comes(&self) {
-        let (Some(_), Some(callable)) = (self.place(), &self.ticket) else {
+        let (Some((_, key)), Some(callable)) = (self.queue(), &self.ticket) else {
             return pending().await;
         };
-        tokio::select! {
-            biased;
-            () = callable.notified() => {}
-            () = sleep_until(self.confirms_at()) => {}
+        let mut at = self.confirms_at();
+        loop {
+            tokio::select! {
+                biased;
+                () = callable.notified() => return,
+                () = sleep_until(at) => {}
+            }
+            if self.at.saturating_duration_since(Instant::now()) <= BEFORE {
+                return;
+            }
+            // The sign of one call is enough for all of its gateway.
+            match callable.sign_due(key, TOUCH) {
+                Some(due) => at = due.min(self.at - BEFORE),
+                None => return,
+            }
         }
     }
 

@@ -9,12 +9,16 @@ use std::{
         Arc, Weak,
         atomic::{AtomicI64, Ordering::Relaxed},
     },
+    time::Duration,
 };
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 
 /// A bit in the gateway's number of a ticket that asks its own gateway for a permit, and not the store. Under the number
 /// without the bit, the store may have granted a permit in a call whose answer came late; that one is refunded there.
 const HERE: i64 = 1 << 52;
+
+/// The limiters whose last signs are kept. At a further one each request gives signs of its own.
+const MAX_SIGNS: usize = 4_096;
 
 /// The tickets of one connection to a store.
 #[derive(Debug)]
@@ -23,6 +27,8 @@ pub struct Calls {
     next: AtomicI64,
     /// One per request that holds or waits for a permit, in the order in which they came; each is removed with its request.
     waiting: Mutex<BTreeMap<i64, Arc<Notify>>>,
+    /// When one of these requests last told the store that they wait for their turns at a limiter, by the key of that.
+    signs: Mutex<HashMap<Arc<str>, Instant>>,
     /// Other connections of this process by the number in their tickets: as many as there are workers.
     others: Mutex<HashMap<i64, Weak<Calls>>>,
     /// The tickets that have been woken since the last [`Calls::take_woken`], if they are listed.
@@ -65,6 +71,7 @@ impl Calls {
             gateway,
             next: AtomicI64::new(1),
             waiting: Mutex::default(),
+            signs: Mutex::default(),
             others: Mutex::default(),
             woken: None,
         }
@@ -136,6 +143,28 @@ impl Callable {
     /// Resolves when the request has been woken, once for each notification.
     pub async fn notified(&self) {
         self.notify.notified().await;
+    }
+}
+
+impl Callable {
+    /// Whether the request has to tell the store that requests of this connection wait at the limiter `key`. If another one
+    /// has done so less than `every` ago, it returns when the next sign is due.
+    pub(crate) fn sign_due(&self, key: &Arc<str>, every: Duration) -> Option<Instant> {
+        let (now, mut signs) = (Instant::now(), self.calls.signs.lock());
+        if let Some(last) = signs.get_mut(key) {
+            if now < *last + every {
+                return Some(*last + every);
+            }
+            *last = now;
+            return None;
+        }
+        if signs.len() >= MAX_SIGNS {
+            signs.retain(|_, last| now < *last + every);
+        }
+        if signs.len() < MAX_SIGNS {
+            signs.insert(key.clone(), now);
+        }
+        None
     }
 }
 

@@ -212,10 +212,10 @@ local function yields(q, id, own, refund)
   end
 end
 
--- Gives the slots of the first requests whose gateways have died to other requests, if they are alike to the one that confirms.
+-- Gives the next slots whose gateways have died to other requests, if they are alike to the one that confirms.
 local function forget_gone(q, like, refund)
   if now < q.next_look and q.next_look <= now + LOOK_EVERY then return end
-  local firsts = redis.call('ZRANGEBYSCORE', q.order, 0, '+inf', 'LIMIT', 0, GONE)
+  local firsts = redis.call('ZRANGEBYSCORE', q.order, now, '+inf', 'LIMIT', 0, GONE)
   local fields = {}
   for i, id in ipairs(firsts) do fields[i] = 'r' .. id end
   stored.fetch(q, fields)
@@ -232,6 +232,7 @@ end
 -- Decides whether a request, whose slot comes, is sent or yields its slot. Returns nil when it waits there no longer, else the
 -- instant of its slot, and the grants if it is sent.
 function queue.confirm(q, number, refund)
+  queue.forget_overdue(q)
   local id = stored.id(number)
   local own = stored.request(q, id)
   if not own then return nil end

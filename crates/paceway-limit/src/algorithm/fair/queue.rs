@@ -37,7 +37,7 @@ const LOOKS: usize = 128;
 const TENANTS: usize = 8;
 /// The requests that one step finds gone.
 const GONE: usize = 16;
-/// How often the first requests are looked at for those whose gateways have died, in µs: each 0.5 s, and with each step while
+/// How often the requests with the next slots are looked at for those whose gateways have died, in µs: each 0.5 s, and with each step while
 /// there are any.
 const LOOK_EVERY: Micros = 500_000;
 
@@ -240,6 +240,7 @@ impl Queue {
 
     /// Decides whether the request `number`, whose slot comes, is sent or yields its slot.
     pub fn confirm(&mut self, now: Micros, number: u64, effects: &mut Effects) -> Confirmed {
+        self.forget_overdue(now);
         let Some(own) = self.waiting.get(&number) else { return Confirmed::Gone };
         if let Some((heard, _)) = self.gateways.get_mut(&own.ticket.0) {
             *heard = now;
@@ -260,14 +261,14 @@ impl Queue {
         self.forget(number).map_or(Confirmed::Gone, Confirmed::Sent)
     }
 
-    /// Gives the slots of the first requests whose gateways have died to other requests. No request of such a gateway confirms,
+    /// Gives the next slots whose gateways have died to other requests. No request of such a gateway confirms,
     /// and so none yields its slot. They are removed if they are alike to the one that confirms, whose limiters take the refund.
     fn forget_gone(&mut self, now: Micros, like: &str, effects: &mut Effects) {
         if now < self.next_look && self.next_look <= now + LOOK_EVERY {
             return;
         }
-        let firsts: SmallVec<[u64; GONE]> =
-            self.slots.iter().take(GONE).map(|(_, number)| *number).collect();
+        let next = self.slots.range((now, 0)..).take(GONE);
+        let firsts: SmallVec<[u64; GONE]> = next.map(|(_, number)| *number).collect();
         self.next_look = now + LOOK_EVERY;
         for number in firsts {
             let it = self.waiting.get(&number);

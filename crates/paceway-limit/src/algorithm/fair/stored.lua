@@ -40,14 +40,14 @@ function stored.open(k, horizon, fields)
   local meta = values[1]
   if not meta then return q end
   if #meta ~= 169 or string.byte(meta) ~= VERSION then return nil end
-  local all = { unpack_from(META, meta) }
-  if is_lost(all[2], horizon) then return q end
+  local born = unpack_from('<d', meta, 2)
+  if is_lost(born, horizon) then return q end
+  local first, second, third, _ = q[1], q[2], q[3], nil
+  _, q.born, q.last, q.len, q.first, q.expires, q.next_look,
+    first.now, first.weight, first.passed, first.tenants, first.next,
+    second.now, second.weight, second.passed, second.tenants, second.next,
+    third.now, third.weight, third.passed, third.tenants, third.next = unpack_from(META, meta)
   q.is_new, q.is_bare = false, false
-  q.born, q.last, q.len, q.first, q.expires, q.next_look = all[2], all[3], all[4], all[5], all[6], all[7]
-  for class = 1, 3 do
-    local c, at = q[class], 3 + class * 5
-    c.now, c.weight, c.passed, c.tenants, c.next = all[at], all[at + 1], all[at + 2], all[at + 3], all[at + 4]
-  end
   for i, field in ipairs(fields) do q.raw[field] = values[i + 1] end
   return q
 end
@@ -171,12 +171,12 @@ end
 
 function stored.save(q)
   if q.is_new or not q.changed then return end
-  local meta = { q.born, q.last, q.len, q.first, q.expires, q.next_look }
-  for class = 1, 3 do
-    local c = q[class]
-    for _, number in ipairs({ c.now, c.weight, c.passed, c.tenants, c.next }) do meta[#meta + 1] = number end
-  end
-  local set, gone = { 'm', pack(META, VERSION, unpack(meta)) }, {}
+  local first, second, third = q[1], q[2], q[3]
+  local meta = pack(META, VERSION, q.born, q.last, q.len, q.first, q.expires, q.next_look,
+    first.now, first.weight, first.passed, first.tenants, first.next,
+    second.now, second.weight, second.passed, second.tenants, second.next,
+    third.now, third.weight, third.passed, third.tenants, third.next)
+  local set, gone = { 'm', meta }, {}
   for field in pairs(q.dirty) do
     local raw = q.raw[field]
     if raw then

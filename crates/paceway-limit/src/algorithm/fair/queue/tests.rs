@@ -56,7 +56,7 @@ impl World {
                     self.sent.push((slot.at, number));
                 }
                 Confirmed::Waits(later) => assert!(later > at),
-                Confirmed::Gone => panic!("gone"),
+                Confirmed::Gone => assert!(at < now - OVERDUE, "gone"),
             }
         }
         self.free.extend(effects.refunds.iter().map(|slot| slot.at));
