@@ -1,4 +1,4 @@
-//! Batch jobs beside interactive users at one quota: a gateway with the memory store serves the requests that wait first
+//! Batch jobs beside interactive users at one quota: three gateways on one Redis serve the requests that wait first
 //! come, first served, with a limiter for each tenant, and with `fair`. The gateway and the upstream are real. Ends with 1
 //! when a bound is broken that `fair` has to keep. `-- TEXT` runs only the scenarios with that text in their name.
 #![allow(clippy::print_stdout, reason = "a table is what it is for")]
@@ -18,8 +18,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-/// The store on Redis has no order of tenants.
-const GATEWAYS: usize = 1;
+const GATEWAYS: usize = 3;
 /// Between the moment that the last request of a backlog is sent and the first one that it competes with.
 const SETTLED: Duration = Duration::from_millis(500);
 
