@@ -27,7 +27,7 @@ mod resend;
 mod respond;
 mod retry;
 mod service;
-mod service_call;
+mod service_token;
 mod settling;
 mod websocket;
 mod tunnel;
@@ -65,14 +65,7 @@ use http::{HeaderValue, Request, Response, StatusCode, Uri, Version, header::EXP
 use http_body::Body as _;
 use record::Record;
 use request_id::RequestIds;
-use std::{
-    error::Error,
-    future::{Future as _, poll_fn},
-    pin::pin,
-    sync::Arc,
-    task::Poll,
-    time::Duration,
-};
+use std::{error::Error, pin::pin, sync::Arc, time::Duration};
 use tokio::time::Instant;
 use tunnel::Tunnels;
 use upgrade::Upgrade;
@@ -173,13 +166,7 @@ impl Proxy {
         let mut exchange = Exchange { record, client, is_http2, is_grpc, closes: false };
         let outcome = match self.route(&mut exchange.record, client, (request, body), seen) {
             Ok(mut routed) => {
-                let (mut answer, mut leaves) =
-                    (pin!(self.forward(&mut exchange, &mut routed)), pin!(client.leaves()));
-                poll_fn(|cx| match answer.as_mut().poll(cx) {
-                    Poll::Pending => leaves.as_mut().poll(cx).map(|()| Err(Failure::ClientLeft)),
-                    answer => answer,
-                })
-                .await
+                client.unless_left(pin!(self.forward(&mut exchange, &mut routed))).await
             }
             Err(failure) => Err(failure),
         };
@@ -385,17 +372,4 @@ fn expects(request: &mut Request<Upload>) -> bool {
         request.body_mut().hold();
     }
     is_expected
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::metrics::Outcome;
-
-    #[test]
-    fn outcomes_of_a_forwarded_request_are_three() {
-        assert_eq!(record::forwarded(Duration::ZERO, false), Outcome::Passed);
-        assert_eq!(record::forwarded(Duration::ZERO, true), Outcome::Observed);
-        assert_eq!(record::forwarded(Duration::from_millis(1), true), Outcome::Waited);
-    }
 }

@@ -1,7 +1,7 @@
 //! The client at the other end of a connection, and the facts that only the connection knows. It is made once for each
 //! connection.
 
-use crate::{key, upstream::RequestBoundary};
+use crate::{answer::Failure, key, upstream::RequestBoundary};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use ipnet::IpNet;
 use std::{
@@ -9,7 +9,7 @@ use std::{
     fmt,
     future::{Future, poll_fn},
     net::IpAddr,
-    pin::Pin,
+    pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
@@ -100,6 +100,20 @@ impl Client {
     pub(super) async fn leaves(&self) {
         let mut leaving = DisconnectWatch { line: &self.line, timer: None };
         poll_fn(|cx| leaving.poll(cx)).await;
+    }
+
+    /// Waits for an answer unless the client leaves. The answer is pinned by the caller: a future that is passed by value is
+    /// copied.
+    pub(super) async fn unless_left<T>(
+        &self,
+        mut answer: Pin<&mut impl Future<Output = Result<T, Failure>>>,
+    ) -> Result<T, Failure> {
+        let mut leaves = pin!(self.leaves());
+        poll_fn(|cx| match answer.as_mut().poll(cx) {
+            Poll::Pending => leaves.as_mut().poll(cx).map(|()| Err(Failure::ClientLeft)),
+            answer => answer,
+        })
+        .await
     }
 
     /// Whether the head of this request, which has a Transfer-Encoding, had a Content-Length beside it. The parser

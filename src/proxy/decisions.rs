@@ -5,14 +5,8 @@ mod calls;
 mod taken;
 
 use super::{
-    Arrival, Body, Client, Ending, Exchange, Proxy,
-    attempt::Attempt,
-    forward::spoilt,
-    record::Record,
-    request_json::is_json,
-    respond,
-    service_call::{has_token, unless_left},
-    validate,
+    Arrival, Body, Client, Ending, Exchange, Proxy, attempt::Attempt, forward::spoilt,
+    record::Record, request_json::is_json, respond, service_token::has_token, validate,
 };
 use crate::{
     algorithm::{Level, Micros},
@@ -34,7 +28,7 @@ use http::{
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use smallvec::SmallVec;
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 /// The description of all calls, in OpenAPI 3.1.
@@ -72,8 +66,10 @@ impl Proxy {
         let record = Record::new(self, client, id, request);
         let mut exchange = Exchange { record, client, is_http2, is_grpc: false, closes: false };
         exchange.record.serves(Service::Decisions, counters);
-        let answer = self.call_answer(&mut exchange, config, (request, body), seen);
-        match unless_left(client, answer).await {
+        let call = (request, body);
+        let answer =
+            client.unless_left(pin!(self.call_answer(&mut exchange, config, call, seen))).await;
+        match answer {
             Ok(ProgramAnswer::Done(answer)) => {
                 respond::finish(Ok(of_json(answer.to_string().into())), &mut exchange)
             }

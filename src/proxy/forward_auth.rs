@@ -2,13 +2,8 @@
 //! when the slot of that request has come. The route, its limiters and the loop that waits are those of the data plane.
 
 use super::{
-    Arrival, Body, Client, Ending, Exchange, Proxy, Routed,
-    attempt::Attempt,
-    original,
-    record::Record,
-    request_id::X_REQUEST_ID,
-    respond,
-    service_call::{has_token, unless_left},
+    Arrival, Body, Client, Ending, Exchange, Proxy, Routed, attempt::Attempt, original,
+    record::Record, request_id::X_REQUEST_ID, respond, service_token::has_token,
 };
 use crate::{
     algorithm::Grant,
@@ -20,7 +15,7 @@ use crate::{
     upstream::headers::HeaderFlags,
 };
 use http::{HeaderName, HeaderValue, Response, StatusCode, Version};
-use std::sync::Arc;
+use std::{pin::pin, sync::Arc};
 
 /// The status of a denial that has another one for the sake of the proxy.
 static PACEWAY_STATUS: HeaderName = HeaderName::from_static("paceway-status");
@@ -85,7 +80,7 @@ impl Proxy {
         let routed = described
             .and_then(|()| self.route(&mut exchange.record, client, (request, body), seen));
         let outcome = match routed {
-            Ok(mut routed) => unless_left(client, self.slot(&mut exchange, &mut routed)).await,
+            Ok(mut routed) => client.unless_left(pin!(self.slot(&mut exchange, &mut routed))).await,
             Err(failure) => Err(failure),
         };
         let outcome = outcome.map(|leases| granted(&exchange.record, &leases));

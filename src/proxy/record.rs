@@ -357,3 +357,15 @@ impl Drop for AnswerEnd {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outcomes_of_a_forwarded_request_are_three() {
+        assert_eq!(forwarded(Duration::ZERO, false), Outcome::Passed);
+        assert_eq!(forwarded(Duration::ZERO, true), Outcome::Observed);
+        assert_eq!(forwarded(Duration::from_millis(1), true), Outcome::Waited);
+    }
+}

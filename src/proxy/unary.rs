@@ -1,10 +1,6 @@
 //! Unary gRPC calls to a service: reads the one message of a call and writes the one of its answer. Decides nothing.
 
-use super::{
-    Arrival, Body, Client, Ending, Proxy,
-    forward::spoilt,
-    service_call::{has_token, unless_left},
-};
+use super::{Arrival, Body, Client, Ending, Proxy, forward::spoilt, service_token::has_token};
 use crate::{
     answer::{Failure, grpc},
     config::ServiceListener,
@@ -13,7 +9,7 @@ use crate::{
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderValue, Method, Response, header::CONTENT_TYPE};
 use prost::Message;
-use std::future::Future;
+use std::{future::Future, pin::pin};
 
 /// A method that a service has.
 #[derive(Debug, Clone, Copy)]
@@ -64,7 +60,7 @@ pub(super) async fn answered(
     if !is_call {
         return (Failure::NoRoute.response().map(Body::whole), Ending::Open);
     }
-    match unless_left(client, answer).await {
+    match client.unless_left(pin!(answer)).await {
         Ok(answer) => {
             let mut response = Response::new(Body::unary(encode(&answer)));
             response.headers_mut().insert(CONTENT_TYPE, grpc::GRPC);

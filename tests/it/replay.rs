@@ -168,7 +168,8 @@ routes:
 - { suffix: /x, limiters: [vendor], max_wait: 500ms }
 ";
 
-/// Tenants and priorities change who is served, in a replay as in a gateway: 80 slots and ten more, each used once.
+/// Tenants and priorities decide which requests get slots in time, in a replay as in a gateway: 80 slots and ten more, each
+/// used once.
 #[rstest]
 #[case::first_come("", "", [0, 0, 10, 0])]
 #[case::by_address("fair: { by: '{client_ip}' }", "", [0, 10, 0, 0])]

@@ -8,7 +8,11 @@ use super::{
     tally::Tally,
 };
 use crate::{
-    algorithm::{Algorithm, Concurrency, Micros, concurrency::Ticket, fair::Priority},
+    algorithm::{
+        Algorithm, Concurrency, Micros,
+        concurrency::Ticket,
+        fair::{Place, Priority},
+    },
     config::{Config, FairSharing, Mode},
     key::Parts,
     limit::micros,
@@ -22,7 +26,7 @@ use std::{
     collections::{BTreeMap, BinaryHeap, HashMap},
     sync::Arc,
 };
-use turns::{TurnCall, place_of};
+use turns::TurnCall;
 
 /// The gateway's number in all tickets of a replay.
 const GATEWAY: i64 = 1;
@@ -198,8 +202,8 @@ impl Simulation {
         if !decision.admitted {
             return self.refuse(call, decision.bound_by);
         }
-        match place_of(&decision) {
-            Some(place) => self.wait_for_turn(call, decision, place),
+        match Place::among(&decision.parts) {
+            Some((_, place)) => self.wait_for_turn(call, decision, place),
             None => self.go(call, decision),
         }
     }

@@ -11,7 +11,7 @@ use std::io;
 
 /// The gateway and its peers at one door.
 pub struct Rivals {
-    pub gateway: Server,
+    gateway: Server,
     nginx: Option<Server>,
     haproxy: Option<Server>,
 }
@@ -21,7 +21,7 @@ type Run<'a> = Box<dyn Fn(&Server) -> io::Result<Load> + 'a>;
 
 /// One load of a contest, with the targets of the gateway.
 pub struct Heat<'a> {
-    /// The load in the names of the table's lines; empty where there is only one.
+    /// The load in the names of the table's lines.
     pub load: &'static str,
     /// The row of the gateway among the targets.
     pub what: &'static str,
@@ -98,9 +98,7 @@ pub fn contest(
         }
     }
     let lines = lanes.iter().zip(&samples).map(|((i, name, _), own)| {
-        let load = heats[*i].1.load;
-        let name = if load.is_empty() { (*name).to_owned() } else { format!("{name}, {load}") };
-        line(&name, own, of(*i, "nginx"))
+        line(&format!("{name}, {}", heats[*i].1.load), own, of(*i, "nginx"))
     });
     let head = vec![title, "requests/s", "CPU, µs per request", "CPU × nginx"];
     let table = Table { head, rows: lines.collect() };

@@ -26,12 +26,12 @@ impl Reservation {
 
     /// The place with the key of the limiter in whose queue it is.
     fn queue(&self) -> Option<(Place, &Arc<str>)> {
-        let given = self.parts.iter().zip(self.checks.iter()).filter(|(part, _)| part.at >= 0);
-        given.filter_map(|(part, check)| Some((Place::of(part.grant)?, &check.key))).next()
+        let (i, place) = Place::among(&self.parts)?;
+        Some((place, &self.checks[i].key))
     }
 
-    /// Resolves when the slot has to be confirmed: shortly before it, when the store has to know that its gateway lives, or when the store says that the call has another one.
-    /// Never for a reservation whose slot is certain.
+    /// Resolves when the slot has to be confirmed: shortly before it, when the store has to know that its gateway lives, or
+    /// when the store says that the call has another one. Never for a reservation whose slot is certain.
     pub async fn turn_comes(&self) {
         let (Some((_, key)), Some(callable)) = (self.queue(), &self.ticket) else {
             return pending().await;
@@ -65,10 +65,11 @@ impl Reservation {
         decided + before.min(TOUCH)
     }
 
-    /// Asks the store whether the call is sent in its slot. Afterwards the slot is certain, or another one. False if the call
-    /// does not wait there any more, or if the store gave no answer shortly before the slot: then it has to ask for everything
-    /// again. It must not be sent without an answer: gateways that reach the store may have given its slot to another call. Long
-    /// before the slot it keeps its place without an answer, and asks later: the store may be back by then.
+    /// Asks the store whether the call is sent in its slot. Afterwards the slot is certain, or another one. False if the
+    /// call does not wait there any more, or if the store gave no answer shortly before the slot: then it has to ask for
+    /// everything again. It must not be sent without an answer: gateways that reach the store may have given its slot to
+    /// another call. Long before the slot it keeps its place without an answer, and asks later: the store may be back by
+    /// then.
     pub async fn confirm(&mut self) -> bool {
         let Some(place) = self.place() else { return true };
         let decision = match self.store.confirm(&self.checks, place).get().await {

@@ -144,9 +144,7 @@ impl Callable {
     pub async fn notified(&self) {
         self.notify.notified().await;
     }
-}
 
-impl Callable {
     /// Whether the request has to tell the store that requests of this connection wait at the limiter `key`. If another one
     /// has done so less than `every` ago, it returns when the next sign is due.
     pub(crate) fn sign_due(&self, key: &Arc<str>, every: Duration) -> Option<Instant> {

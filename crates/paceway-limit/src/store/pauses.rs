@@ -46,8 +46,8 @@ pub struct Pauses {
     count: AtomicUsize,
     /// The number of the pause that was learned last.
     version: AtomicU64,
-    /// The number of the pause that was learned last when messages of the store could be missed last: an operator may have ended it and those
-    /// before it, unheard.
+    /// The number of the pause that was learned last when messages of the store could be missed last: an operator may have
+    /// ended it and those before it, unheard.
     unheard: AtomicU64,
     /// The same for the last loss of the store's states.
     lost: AtomicU64,

@@ -9,9 +9,6 @@ use crate::{
     store::{Decision, Entry, Reply},
 };
 
-/// A request that waits confirms at least this often, µs: 3 s. The store counts a gateway as gone after 10 s.
-const TOUCH: Micros = 3_000_000;
-
 /// A request that waits for its turn.
 pub(super) struct TurnCall {
     call: ReplayedCall,
@@ -20,12 +17,6 @@ pub(super) struct TurnCall {
     place: Place,
     /// When it confirms, unless it is woken before.
     confirms_at: Micros,
-}
-
-/// The place in a queue for which a request waits; `None` if its slot is certain.
-pub(super) fn place_of(decision: &Decision) -> Option<Place> {
-    let given = decision.parts.iter().filter(|part| part.at >= 0);
-    given.filter_map(|part| Place::of(part.grant)).next()
 }
 
 // === impl Simulation ===
@@ -66,7 +57,7 @@ impl Simulation {
             _ => None,
         };
         match decision {
-            Some(decision) if place_of(&decision).is_some() => {
+            Some(decision) if Place::among(&decision.parts).is_some() => {
                 self.plan_confirmation(number, decision.wait);
             }
             decision => {
@@ -80,8 +71,9 @@ impl Simulation {
     }
 
     fn plan_confirmation(&mut self, number: i64, wait: Micros) {
-        let before = if wait > AHEAD { wait - AHEAD } else { wait / 2 };
-        let at = self.now + before.min(TOUCH);
+        // The gateway confirms more often, so that the store knows that it lives. Here it is the only one, and the store
+        // hears of it with each confirmation.
+        let at = self.now + if wait > AHEAD { wait - AHEAD } else { wait / 2 };
         if let Some(turn) = self.in_turn.get_mut(&number) {
             turn.confirms_at = at;
             self.plan_step(at, Step::Confirm(number));

@@ -1,7 +1,7 @@
 //! The name of a request that waits in the queue of a limiter, in the form of a grant: the request has no permits that it
 //! could name, because its slot can be exchanged.
 
-use crate::algorithm::Grant;
+use crate::algorithm::{Grant, reserve::Part};
 
 /// The `born` of a grant that is none: every state was born later.
 const PLACE: i64 = -1;
@@ -16,6 +16,12 @@ impl Place {
     /// The grant that names the place.
     pub fn grant(self) -> Grant {
         Grant { whole: self.0.cast_signed(), ticks: 0, born: PLACE, aux: 0 }
+    }
+
+    /// The place that one of the parts of a decision names, with the index of that part; `None` if the slot is certain.
+    pub fn among(parts: &[Part]) -> Option<(usize, Self)> {
+        let mut parts = parts.iter().enumerate().filter(|(_, part)| part.at >= 0);
+        parts.find_map(|(i, part)| Some((i, Self::of(part.grant)?)))
     }
 
     /// The place that a grant names; `None` if it names permits.

@@ -37,8 +37,8 @@ const LOOKS: usize = 128;
 const TENANTS: usize = 8;
 /// The requests that one step finds gone.
 const GONE: usize = 16;
-/// How often the requests with the next slots are looked at for those whose gateways have died, in µs: each 0.5 s, and with each step while
-/// there are any.
+/// How often the requests with the next slots are looked at for those whose gateways have died, in µs: each 0.5 s, and with
+/// each step while there are any.
 const LOOK_EVERY: Micros = 500_000;
 
 /// The requests that wait for one limiter.
@@ -261,8 +261,8 @@ impl Queue {
         self.forget(number).map_or(Confirmed::Gone, Confirmed::Sent)
     }
 
-    /// Gives the next slots whose gateways have died to other requests. No request of such a gateway confirms,
-    /// and so none yields its slot. They are removed if they are alike to the one that confirms, whose limiters take the refund.
+    /// Gives the next slots whose gateways have died to other requests. No request of such a gateway confirms, and so none
+    /// yields its slot. They are removed if they are alike to the one that confirms, whose limiters take the refund.
     fn forget_gone(&mut self, now: Micros, like: &str, effects: &mut Effects) {
         if now < self.next_look && self.next_look <= now + LOOK_EVERY {
             return;

@@ -13,15 +13,23 @@ local function like_of(wants, at)
   return like
 end
 
+-- The permits of a slot by the limiters of a request: whole ticks born aux, or nil for one that gave none.
+local function permits_of(wants, grants)
+  local permits, from = {}, 1
+  for w, want in ipairs(wants) do
+    if is_permits(want) and from <= #grants then
+      local whole, ticks, born, aux, next = struct.unpack(GRANT, grants, from)
+      permits[w], from = { whole, ticks, born, aux }, next
+    end
+  end
+  return permits
+end
+
 -- Refunds the permits of a slot to the limiters of a request.
 local function refund_to(wants)
   return function(grants)
-    local from, whole, ticks, born, aux = 1, nil, nil, nil, nil
-    for _, want in ipairs(wants) do
-      if is_permits(want) and from <= #grants then
-        whole, ticks, born, aux, from = struct.unpack(GRANT, grants, from)
-        give_back(want.state, want.cost, whole, ticks, born, aux)
-      end
+    for w, permits in pairs(permits_of(wants, grants)) do
+      give_back(wants[w].state, wants[w].cost, unpack(permits))
     end
   end
 end
@@ -95,14 +103,9 @@ function steps.confirm(k, at, number, wants)
     return push_place(wants, at, wait, number)
   end
   push_wait(1, slot - now)
-  local from, whole, ticks, born, aux = 1, nil, nil, nil, nil
-  for _, want in ipairs(wants) do
-    if is_permits(want) and from <= #grants then
-      whole, ticks, born, aux, from = struct.unpack(GRANT, grants, from)
-      push(wait, whole, ticks, born, aux)
-    else
-      push(-1, 0, 0, 0, 0)
-    end
+  local permits = permits_of(wants, grants)
+  for w = 1, #wants do
+    if permits[w] then push(wait, unpack(permits[w])) else push(-1, 0, 0, 0, 0) end
   end
 end
 

@@ -2,8 +2,8 @@
 --
 --   KEY#queue  a hash, whose numbers are doubles:
 --     m            version (1 byte), born, last number, requests that wait, a lower bound of the first slot, the instant at
---                  which the keys expire, when requests of dead gateways are looked for; for each priority the virtual time, the weight, the permits of others that passed,
---                  the tenants, a lower bound of the first later start
+--                  which the keys expire, when requests of dead gateways are looked for; for each priority the virtual
+--                  time, the weight, the permits of others that passed, the tenants, a lower bound of the first later start
 --     t CLASS NAME a tenant: weight, start, requests that wait, permits granted, the first request and its cost, the last one
 --     r ID         a request: gateway, number of its ticket, deadline, slot, cost; class and called (a byte each); tenant and
 --                  alike (each after 2 bytes of length); the grants of its slot, four numbers each

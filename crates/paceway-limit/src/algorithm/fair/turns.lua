@@ -6,6 +6,8 @@ local turns, floor = {}, math.floor
 local PERMIT, MAX_WEIGHT, MAX_TENANTS, PATIENCE = 1000000, 1000, 1024, 19
 local LATEST, FAR, MOST = 2 ^ 47, 2 ^ 46, 1000000
 local OTHERS = ''
+-- The tenants that are looked at for a request whose turn it is, as in queue.lua, and those that start in one step.
+local TENANTS, PIECE = 8, 16
 -- The tenants of a class in the sorted set: those that would have started, later ones, and those that wait for nothing.
 local RANGE, STARTED, LATER, IDLE = 2 ^ 49, 0, 1, 2
 
@@ -50,10 +52,10 @@ local function advance(q, class)
   local c = q[class]
   if c.started then return c.started end
   if c.weight == 0 then return {} end
-  local started = between(q, class, STARTED, STARTED, 'LIMIT', 0, 8)
+  local started = between(q, class, STARTED, STARTED, 'LIMIT', 0, TENANTS)
   local moved = false
   while #started == 0 and not moved or c.next <= c.now do
-    local later = between(q, class, LATER, LATER, 'WITHSCORES', 'LIMIT', 0, 16)
+    local later = between(q, class, LATER, LATER, 'WITHSCORES', 'LIMIT', 0, PIECE)
     c.next = math.huge
     for i = 1, #later, 2 do
       local start = tonumber(later[i + 1]) - base(class, LATER)
@@ -66,11 +68,11 @@ local function advance(q, class)
       local tenant = stored.tenant(q, class, name)
       if tenant then enter(q, class, name, tenant) else redis.call('ZREM', q.order, later[i]) end
       moved = true
-      if i + 2 > 32 then c.next = c.now end
+      if i + 2 > 2 * PIECE then c.next = c.now end
     end
     if #later == 0 then break end
   end
-  if moved then started = between(q, class, STARTED, STARTED, 'LIMIT', 0, 8) end
+  if moved then started = between(q, class, STARTED, STARTED, 'LIMIT', 0, TENANTS) end
   c.started = started
   return started
 end

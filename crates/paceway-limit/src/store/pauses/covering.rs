@@ -103,7 +103,8 @@ impl Pauses {
         }
     }
 
-    /// Notes that messages of the store may have been missed until now: a subscription begins, for example after its connection broke.
+    /// Notes that messages of the store may have been missed until now: a subscription begins, for example after its
+    /// connection broke.
     pub(in crate::store) fn missed_messages(&self) {
         self.unheard.store(self.version.load(SeqCst), SeqCst);
     }

@@ -16,8 +16,8 @@ const CHANNEL: &str = "paceway:call:";
 pub(super) enum Topic {
     /// Tickets of this connection whose requests get a concurrency permit. The channel has the number of the connection.
     Calls(Arc<Calls>),
-    /// News that concern all gateways: the pauses of limiters, and slots that have become free. Other deployments may use the server, so only keys that begin
-    /// with this prefix are meant.
+    /// News that concern all gateways: the pauses of limiters, and slots that have become free. Other deployments may use
+    /// the server, so only keys that begin with this prefix are meant.
     News { prefix: Arc<str>, pauses: Arc<Pauses> },
 }
 
