@@ -71,8 +71,8 @@ impl Simulation {
     }
 
     fn plan_confirmation(&mut self, number: i64, wait: Micros) {
-        // The gateway confirms more often, so that the store knows that it lives. Here it is the only one, and the store
-        // hears of it with each confirmation.
+        // A gateway confirms more often, as a sign that it lives. A replay has one gateway, and each confirmation is such a
+        // sign, so that the store never takes it for dead.
         let at = self.now + if wait > AHEAD { wait - AHEAD } else { wait / 2 };
         if let Some(turn) = self.in_turn.get_mut(&number) {
             turn.confirms_at = at;
