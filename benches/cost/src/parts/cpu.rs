@@ -56,7 +56,7 @@ pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
         },
     };
     let rows = vec![
-        ratio(PACEWAY, "paceway", Some(Target::AtMost { must: 1.2, aim: Some(1.0) })),
+        ratio(PACEWAY, "paceway", Some(Target::AtMost { must: 1.08, aim: Some(1.0) })),
         Row::new(
             REFUSED,
             2,

@@ -17,6 +17,7 @@ const RATE: u32 = 2000;
 pub struct Latency {
     pub median: f64,
     pub p99: f64,
+    pub p999: f64,
 }
 
 pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
@@ -61,7 +62,7 @@ pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
             _ => Err("a part of it is not installed".into()),
         },
     };
-    let rows = vec![
+    let mut rows = vec![
         row(
             "added median latency at 2,000/s, memory / nginx `limit_req`",
             "paceway, memory",
@@ -73,6 +74,15 @@ pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
             "nginx + Lua, Redis",
         ),
     ];
+    if let (Some(ours), Some(theirs)) = (of("paceway, memory"), of("nginx `limit_req`")) {
+        let added = |own: &[Latency]| p999(own) - p999(&samples[0]);
+        rows.push(Row::new(
+            "added to the 99.9 % at 2,000/s, memory / nginx `limit_req`",
+            2,
+            Some(Target::AtMost { must: 1.3, aim: Some(1.0) }),
+            Spread::one(added(ours) / added(theirs)),
+        ));
+    }
     let names: Vec<&str> = loads.iter().map(|(name, _)| *name).collect();
     Ok(Report { rows, tables: vec![table(&names, &samples)], bars: Vec::new() })
 }
@@ -81,20 +91,28 @@ pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
 pub fn table(names: &[&str], samples: &[Vec<Latency>]) -> Table {
     let lines = names.iter().zip(samples).enumerate().map(|(i, (name, own))| {
         let median = Spread::of(own.iter().map(|sample| sample.median));
-        let p99 = Spread::of(own.iter().map(|sample| sample.p99));
+        let p99 = Spread::of(own.iter().map(|sample| sample.p99)).median;
+        let p999 = p999(own);
         let more = match i {
             0 => String::new(),
             _ => format!("{:.0}", Spread::of(added(own, &samples[0]).into_iter())),
         };
-        vec![(*name).to_owned(), format!("{median:.0}"), more, format!("{:.0}", p99.median)]
+        let parts = [format!("{median:.0}"), more, format!("{p99:.0}"), format!("{p999:.0}")];
+        [(*name).to_owned()].into_iter().chain(parts).collect()
     });
-    let head = vec!["2,000 requests/s", "median, µs", "added to the median, µs", "99 %, µs"];
+    let head =
+        vec!["2,000 requests/s", "median, µs", "added to the median, µs", "99 %, µs", "99.9 %, µs"];
     Table { head, rows: lines.collect() }
 }
 
 /// Subtracts the median of the origin from that of a server, round by round.
 fn added(own: &[Latency], direct: &[Latency]) -> Vec<f64> {
     own.iter().zip(direct).map(|(own, direct)| own.median - direct.median).collect()
+}
+
+/// The 99.9th percentile, the median of all rounds. A ratio round by round would divide by what one pause of the host left.
+fn p999(own: &[Latency]) -> f64 {
+    Spread::of(own.iter().map(|sample| sample.p999)).median
 }
 
 pub fn pace(bench: &Bench<'_>, address: SocketAddr) -> io::Result<Latency> {
@@ -104,8 +122,8 @@ pub fn pace(bench: &Bench<'_>, address: SocketAddr) -> io::Result<Latency> {
     let within = Duration::from_secs(seconds + 60);
     let text = Process::run(&stage.layout.load, &stage.dir, &command, within)?;
     let mut fields = text.split_whitespace().map_while(|field| field.parse().ok());
-    match (fields.next(), fields.next()) {
-        (Some(median), Some(p99)) => Ok(Latency { median, p99 }),
+    match (fields.next(), fields.next(), fields.next()) {
+        (Some(median), Some(p99), Some(p999)) => Ok(Latency { median, p99, p999 }),
         _ => Err(io::Error::other(format!("no latency: {text}"))),
     }
 }
