@@ -12,6 +12,7 @@ mod remainders;
 mod recent;
 mod route_policy;
 mod service_counts;
+mod streaks;
 mod totals;
 mod waiting;
 
@@ -26,6 +27,7 @@ pub(crate) use redact::Redactor;
 pub(crate) use remainders::{Consequence, HeardRemainder, Remainders};
 pub(crate) use route_policy::RoutePolicy;
 pub(crate) use service_counts::ServiceCounts;
+pub(crate) use streaks::RefusalStreaks;
 pub use totals::{ExchangeTotals, ROUTE_KINDS, UPSTREAM_KINDS};
 pub(crate) use waiting::{Waiting, WaitingCounts};
 
@@ -35,7 +37,6 @@ use crate::{
     metrics::{RouteMetrics, UpstreamMetrics},
     route::Table,
     store::Check,
-    throttle::RefusalStreak,
     trace::Tracer,
     upstream::KeptBytes,
 };
@@ -93,8 +94,8 @@ pub struct Plan {
 /// The knowledge from the answers of one upstream. Plans that follow each other share it.
 #[derive(Debug, Default)]
 pub(crate) struct HeardAnswers {
-    /// The refusals in a row.
-    pub(crate) streak: RefusalStreak,
+    /// The refusals in a row of each key.
+    pub(crate) streaks: RefusalStreaks,
     /// The newest values of what remains of its quotas.
     pub(crate) remaining: Remainders,
 }

@@ -7,7 +7,6 @@ mod dialect;
 mod grpc;
 mod pointer;
 mod quota;
-mod streak;
 pub(crate) mod structured;
 mod style;
 mod time;
@@ -15,7 +14,6 @@ mod time;
 pub use condition::Condition;
 pub use jiff::Timestamp;
 pub use quota::QuotaReport;
-pub use streak::RefusalStreak;
 pub use style::Style;
 
 use crate::upstream::headers::{HeaderFlags, number};

@@ -8,18 +8,20 @@ use super::{
 };
 use crate::{
     config,
-    limit::{Reservation, micros},
+    limit::Reservation,
+    plan::RefusalStreaks,
     store::{Check, Checks, Pause},
-    throttle::{RefusalStreak, Timestamp, UpstreamRefusal},
+    throttle::{Timestamp, UpstreamRefusal},
     upstream::{KeptBytes, ResponseBody},
 };
-use std::{iter::zip, mem, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, mem, sync::Arc, time::Duration};
 use tokio::{task::JoinHandle, time::Instant};
 
 /// A pause that a refusal has asked for, on its way to the store.
 pub(super) struct Pausing {
+    /// The longest pause of the limiters that it pauses.
     pub(super) span: Duration,
-    /// Ends when the store has answered, with whether it confirmed the pause.
+    /// Ends when the store has answered, with whether it confirmed the pauses.
     pub(super) task: JoinHandle<bool>,
 }
 
@@ -57,8 +59,8 @@ impl Proxy {
         &self.upstream_config(routed).throttle
     }
 
-    fn streak(&self, routed: &Routed<'_>) -> &RefusalStreak {
-        &self.0.plan.heard[routed.policy.upstream].streak
+    fn streaks(&self, routed: &Routed<'_>) -> &RefusalStreaks {
+        &self.0.plan.heard[routed.policy.upstream].streaks
     }
 
     /// Notes an answer that refuses its request, or does not.
@@ -72,8 +74,12 @@ impl Proxy {
         let plan = &self.0.plan;
         if is_refusal {
             plan.upstreams[routed.policy.upstream].throttled.increment(1);
-        } else if self.streak(routed).is_begun() {
-            self.streak(routed).accepted(plan.micros(sent));
+        } else if self.streaks(routed).is_begun()
+            && let Some(reservation) = reservation
+        {
+            let keys = reservation.checks().iter().map(|check| &check.key);
+            let longest = as_micros(self.throttle(routed).rules.max_pause);
+            self.streaks(routed).accepted(keys, plan.micros(sent), longest);
         }
         if let Some(reservation) = reservation
             && routed.policy.learns
@@ -114,42 +120,55 @@ impl Proxy {
         (refusal, sent): (&UpstreamRefusal, Instant),
     ) -> Option<Pausing> {
         let (plan, config) = (&self.0.plan, self.throttle(routed));
-        let (sent, now) = (plan.micros(sent), plan.micros(Instant::now()));
-        let in_a_row = self.streak(routed).refused(sent, now);
-        let span = config.rules.pause(refusal, in_a_row);
-        let limiter = |i: usize| routed.policy.limiter(i);
-        let checks = checks?.iter().enumerate();
-        let paused = checks.filter(|(i, check)| check.enforce && config.pauses.has(limiter(*i)));
-        let (limiters, checks): (Vec<usize>, Vec<Check>) =
-            paused.map(|(i, check)| (limiter(i), check.clone())).unzip();
-        if checks.is_empty() {
-            return None;
-        }
-        let remaining = &plan.heard[routed.policy.upstream].remaining;
-        checks.iter().for_each(|check| remaining.refuses(&check.key, now));
-        // A refusal that comes during a pause begins none.
+        let times = (plan.micros(sent), plan.micros(Instant::now()));
+        let (rules, streaks) = (&config.rules, self.streaks(routed));
         let known = self.0.store.pauses();
-        let begins = zip(&limiters, &checks).filter(|(_, check)| known.get(&check.key).is_none());
-        let mut begun: Vec<usize> = begins.map(|(limiter, _)| *limiter).collect();
+        let remaining = &plan.heard[routed.policy.upstream].remaining;
+        // Each key has its own refusals in a row. Only a refusal that names no time makes pauses of different lengths.
+        let mut spans: BTreeMap<Duration, Vec<Check>> = BTreeMap::new();
+        let mut begun = Vec::new();
+        for (i, check) in checks?.iter().enumerate() {
+            let limiter = routed.policy.limiter(i);
+            if !check.enforce || !config.pauses.has(limiter) {
+                continue;
+            }
+            let in_a_row = streaks.refused(&check.key, times, as_micros(rules.max_pause));
+            remaining.refuses(&check.key, times.1);
+            // A refusal that comes during a pause begins none.
+            if known.get(&check.key).is_none() {
+                begun.push(limiter);
+            }
+            spans.entry(rules.pause(refusal, in_a_row)).or_default().push(check.clone());
+        }
+        let span = *spans.last_key_value()?.0;
         begun.dedup();
         begun.iter().for_each(|limiter| plan.limiters[*limiter].metrics.pauses.increment(1));
         tracing::debug!(
             upstream = self.upstream_config(routed).name,
             status = refusal.status.as_u16(),
             source = ?refusal.source,
-            in_a_row,
             pause_ms = span.as_secs_f64() * 1e3,
             "the upstream refuses a request"
         );
-        let pause = Pause { span: micros(span), status: refusal.status.as_u16() };
-        let asked = self.0.store.pause(&checks.into(), pause);
+        let asked = spans.into_iter().map(|(span, checks)| {
+            self.0.store.pause(&checks.into(), Pause::of(span, refusal.status.as_u16()))
+        });
+        let asked: Vec<_> = asked.collect();
         let task = tokio::spawn(async move {
-            let answer = asked.get().await;
-            if let Err(error) = &answer {
-                tracing::debug!(%error, "the store did not confirm a pause");
+            let mut is_confirmed = true;
+            for asked in asked {
+                if let Err(error) = asked.get().await {
+                    tracing::debug!(%error, "the store did not confirm a pause");
+                    is_confirmed = false;
+                }
             }
-            answer.is_ok()
+            is_confirmed
         });
         Some(Pausing { span, task })
     }
+}
+
+/// A span of the configuration in µs; it is at most a day.
+fn as_micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }

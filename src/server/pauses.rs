@@ -3,11 +3,10 @@
 use crate::{
     answer::end,
     key,
-    limit::micros,
     live::Live,
     log::{Permit, Throttle},
     plan::Plan,
-    store::{PauseEvent, PauseEvents},
+    store::{Pause, PauseEvent, PauseEvents},
 };
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -26,7 +25,7 @@ pub(super) async fn report(live: Arc<Live>, mut events: PauseEvents) {
                 if let Some(Permit { suppressed }) = BEGINS.permit() {
                     let (limiter, key) = shown(&plan, &key);
                     let left = until.saturating_duration_since(Instant::now());
-                    let (until, pause_s) = (end(micros(left)), left.as_secs_f64());
+                    let (until, pause_s) = (end(Pause::of(left, status).span), left.as_secs_f64());
                     let why = match status {
                         200..300 => "the upstream says that its quota is used up",
                         _ => "the upstream refuses calls",
@@ -45,7 +44,8 @@ pub(super) async fn report(live: Arc<Live>, mut events: PauseEvents) {
             }
             PauseEvent::Grew { key, until, status } => {
                 let (limiter, key) = shown(&plan, &key);
-                let until = end(micros(until.saturating_duration_since(Instant::now())));
+                let left = until.saturating_duration_since(Instant::now());
+                let until = end(Pause::of(left, status).span);
                 tracing::debug!(limiter, key, until, status, "a pause becomes longer");
             }
             PauseEvent::Ended { key, is_over } => {

@@ -55,7 +55,7 @@ pub(in crate::config) const THROTTLE: Keys = Keys {
             kind: "duration, 100ms to `max_pause`",
             default: "`1s`, or that of `style`",
             meaning: "how long the limiters are paused when the answer names no time. It doubles with each refusal in a \
-                      row, up to `max_pause`; refusals of requests that were under way together count once",
+                      row of one key, up to `max_pause`; refusals of requests that were under way together count once",
             schema: r##""$ref": "#/$defs/duration""##,
         },
         KeySpec {

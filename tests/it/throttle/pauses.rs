@@ -167,6 +167,85 @@ async fn a_refusal_without_a_time_pauses_longer_each_time() {
     }
 }
 
+/// A gateway whose shops have a limiter state each; the upstream refuses `/refused` without a time, `/named` with one.
+async fn shops(default_pause: &str) -> (Upstream, Gateway) {
+    let upstream = Upstream::start(|call| match call.target.as_str() {
+        "/refused" => reply("429 Too Many Requests", &[], "slow down"),
+        "/named" => too_many("0.1"),
+        _ => Reply::ok(),
+    })
+    .await;
+    let throttle = format!(
+        ", throttle: {{ default_pause: {default_pause}, max_pause: 1h, retry: {{ attempts: 1 }} }}"
+    );
+    let shop = "shop: { rate: 1000/s, key: \"{header.x-shop}\" }";
+    let route = ", limiters: [shop], max_wait: 20s";
+    let gateway = gateway_on(None, &upstream, (&throttle, shop, route)).await;
+    (upstream, gateway)
+}
+
+async fn call(gateway: &Gateway, target: &str, shop: &str) -> Answer {
+    gateway.ask(target, &[("X-Shop", shop)]).await.answer().await.expect("an answer")
+}
+
+/// The calls of one shop that are answered do not end the row of refusals of another.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_success_of_one_key_does_not_end_the_row_of_another() {
+    let (upstream, gateway) = shops("300ms").await;
+    assert_eq!(call(&gateway, "/refused", "one").await.status, 429);
+    assert_eq!(call(&gateway, "/answered", "other").await.status, 200);
+    assert_eq!(call(&gateway, "/refused", "one").await.status, 429);
+    assert_eq!(call(&gateway, "/answered", "other").await.status, 200);
+    assert_eq!(call(&gateway, "/answered", "one").await.status, 200);
+    let arrivals = upstream.arrivals();
+    let pause = arrivals[4] - arrivals[2];
+    assert!(pause + ON_THE_WAY >= 600 * MS, "the second in a row: {pause:?}");
+}
+
+/// The refusals of one shop do not double the pause of another.
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_of_one_key_do_not_double_the_pause_of_another() {
+    let (_upstream, gateway) = shops("100s").await;
+    for _ in 0..3 {
+        assert_eq!(call(&gateway, "/named", "one").await.status, 429);
+    }
+    assert_eq!(call(&gateway, "/refused", "other").await.status, 429);
+    let refused = call(&gateway, "/answered", "other").await;
+    assert_eq!(refused.problem(), "upstream-throttled");
+    let after = refused.json()["retry_after_ms"].as_u64().expect("a time");
+    assert!(after <= 100_000, "{after}");
+}
+
+/// A pause may be longer than the longest time that a request may wait, which is an hour.
+#[rstest]
+#[case::memory(Place::Memory)]
+#[case::redis(Place::Redis)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_may_last_for_hours(#[case] place: Place) {
+    let redis = redis_of(place);
+    let upstream = scripted([too_many("10800")]).await;
+    let throttle = ", throttle: { max_pause: 1d }";
+    let gateway = gateway_on(redis.as_ref(), &upstream, (throttle, WIDE, WAITS)).await;
+    assert_eq!(gateway.get("/a").await.status, 429);
+    let refused = eventually("the pause is known", async || {
+        let answer = gateway.get("/b").await;
+        (answer.status == 429).then_some(answer)
+    })
+    .await;
+    assert_eq!(refused.problem(), "upstream-throttled");
+    let after: u64 = refused.field("retry-after").expect("it").parse().expect("a number");
+    assert!((10_700..=10_800).contains(&after), "{after}");
+    let shown = gateway.limiter("quota").await;
+    assert!(shown["paused_ms"].as_f64().is_some_and(|ms| ms > 10_700_000.0), "{shown}");
+    let begins = |line: &&serde_json::Value| {
+        line["message"].as_str().is_some_and(|said| said.starts_with("a pause begins"))
+    };
+    let line = eventually("the line", async || gateway.events().iter().find(begins).cloned()).await;
+    let until: Timestamp = line["until"].as_str().expect("an instant").parse().expect("one");
+    assert!(until > Timestamp::now() + Duration::from_secs(10_700), "{line}");
+    assert_eq!(upstream.calls().len(), 1);
+}
+
 /// A pause counts from the answer, whatever the clock of the upstream says: `Date` is read against itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_date_is_read_against_the_upstreams_own_clock() {

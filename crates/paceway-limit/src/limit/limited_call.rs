@@ -1,10 +1,7 @@
 //! One call of a program with its keys, costs and time: what a [`Limiter`] is asked for.
 
 use super::{AcquireError, Acquired, Limiter};
-use crate::{
-    algorithm::{Micros, gate::MAX_PAUSE},
-    store::{Checks, Pause},
-};
+use crate::store::{Checks, Pause};
 use smallvec::SmallVec;
 use std::{sync::Arc, time::Duration};
 
@@ -142,9 +139,8 @@ impl<'a> LimitedCall<'a> {
     /// not know of the pause.
     pub async fn pause(self, span: Duration) -> Result<(), AcquireError> {
         let store = self.limiter.store.clone();
-        let span = Micros::try_from(span.as_micros()).unwrap_or(MAX_PAUSE).min(MAX_PAUSE);
         let checks = self.asked()?.checks;
-        Ok(store.pause(&checks, Pause { span, status: 0 }).get().await?)
+        Ok(store.pause(&checks, Pause::of(span, 0)).get().await?)
     }
 
     /// The checks of the call, or the reason why it can never be granted.

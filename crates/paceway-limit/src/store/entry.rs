@@ -1,7 +1,8 @@
 //! The steps that a store executes in one call, and its reply to each. Every backend executes the same ten steps.
 
 use super::{Check, Checks, Decision, StoreError, TenantLevel};
-use crate::algorithm::{Grant, Level, Micros, concurrency::Ticket, fair::Place};
+use crate::algorithm::{Grant, Level, Micros, concurrency::Ticket, fair::Place, gate::MAX_PAUSE};
+use std::time::Duration;
 
 /// One step of a call to the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,7 +80,7 @@ pub enum Entry {
 /// A pause of limiters, which an upstream has asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pause {
-    /// How long nothing is granted, in µs from the store's now; at most [`MAX_PAUSE`](crate::algorithm::gate::MAX_PAUSE).
+    /// How long nothing is granted, in µs from the store's now; at most [`MAX_PAUSE`].
     pub span: Micros,
     /// The status of the upstream's answer that asked for it, such as 429.
     pub status: u16,
@@ -126,6 +127,12 @@ impl Entry {
 // === impl Pause ===
 
 impl Pause {
+    /// The pause of `span`, or of [`MAX_PAUSE`] if that is shorter.
+    pub fn of(span: Duration, status: u16) -> Self {
+        let span = Micros::try_from(span.as_micros()).unwrap_or(MAX_PAUSE).min(MAX_PAUSE);
+        Self { span, status }
+    }
+
     /// The entries that pause the limiters of a request, except those that only observe.
     pub fn entries(self, checks: &[Check]) -> impl Iterator<Item = Entry> {
         let enforced = checks.iter().filter(|check| check.enforce);
