@@ -52,7 +52,7 @@ pub(crate) fn token_bucket() -> BoxedStrategy<Algorithm> {
     .boxed()
 }
 
-fn sliding_window() -> BoxedStrategy<Algorithm> {
+pub(crate) fn sliding_window() -> BoxedStrategy<Algorithm> {
     let small = (3..9i64, 1_000..3_000_000i64, 0..50_000i64);
     // Long enough that a state is written in pieces.
     let long = (30..200i64, 1_000_000..90_000_000i64, Just(0));

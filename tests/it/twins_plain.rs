@@ -3,7 +3,7 @@
 
 use crate::{
     support::Redis,
-    twins::{T0, connect, token_bucket},
+    twins::{T0, connect, sliding_window, token_bucket},
 };
 use paceway::{
     algorithm::{Algorithm, Concurrency, Grant, TokenBucket, concurrency::Ticket},
@@ -49,11 +49,13 @@ enum Ask {
 }
 
 /// With `plain` nothing leaves a hole, and the clock runs back, too.
-fn calls(plain: bool) -> impl Strategy<Value = Vec<Call>> {
+fn calls(plain: bool, most: usize) -> impl Strategy<Value = Vec<Call>> {
     let budget = || prop_oneof![3 => Just(0), 2 => 0..3_000_000i64, 1 => 0..2 * HOUR];
     let budgets = prop_oneof![
-        (budget(), 1..20usize).prop_map(|(budget, count)| vec![budget; count]),
-        prop::collection::vec(budget(), 1..20),
+        // A window takes the plain way for one request of a call.
+        3 => budget().prop_map(|budget| vec![budget]),
+        1 => (budget(), 1..20usize).prop_map(|(budget, count)| vec![budget; count]),
+        1 => prop::collection::vec(budget(), 1..20),
     ];
     let cost = prop_oneof![4 => Just(1), 1 => 1..4i64];
     let same = (0..3usize, cost, budgets)
@@ -73,18 +75,25 @@ fn calls(plain: bool) -> impl Strategy<Value = Vec<Call>> {
     let back = if plain { -2_000_000 } else { 0 };
     let after = prop_oneof![Just(0), 0..1_000i64, 0..3_000_000i64, 0..3 * HOUR, back..1i64];
     let call = (after, prop::collection::vec(ask, 1..4));
-    prop::collection::vec(call.prop_map(|(after, asks)| Call { after, asks }), 1..20)
+    prop::collection::vec(call.prop_map(|(after, asks)| Call { after, asks }), 1..most)
 }
 
 #[rstest]
-fn the_short_way_is_the_long_way(#[values(true, false)] plain: bool) {
+#[case::token_bucket(token_bucket(), 20)]
+#[case::sliding_window(sliding_window(), 60)]
+#[case::both(prop_oneof![token_bucket(), sliding_window()].boxed(), 20)]
+fn the_short_way_is_the_long_way(
+    #[case] rule: BoxedStrategy<Algorithm>,
+    #[case] most: usize,
+    #[values(true, false)] plain: bool,
+) {
     let servers = [Redis::that_is_heard(), Redis::that_is_heard()];
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let stores = servers.each_ref().map(|redis| runtime.block_on(connect(redis)));
     let case = AtomicU64::new(0);
     let mut runner = TestRunner::new(ProptestConfig::with_cases(256));
-    let rules = [token_bucket(), token_bucket(), token_bucket()];
-    let result = runner.run(&(rules, calls(plain)), |(rules, calls)| {
+    let rules = [rule.clone(), rule.clone(), rule];
+    let result = runner.run(&(rules, calls(plain, most)), |(rules, calls)| {
         let case = case.fetch_add(1, Relaxed);
         let key = |i: usize| format!("{{{case}}}:{i}");
         let check = |i: usize, cost: i64| {

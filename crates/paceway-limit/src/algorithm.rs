@@ -77,6 +77,8 @@ pub const SCRIPT: &str = concat!(
     include_str!("algorithm/common.lua"),
     include_str!("algorithm/epoch.lua"),
     include_str!("algorithm/plain.lua"),
+    include_str!("algorithm/sliding_window/plain.lua"),
+    include_str!("algorithm/packed.lua"),
     include_str!("algorithm/gate.lua"),
     include_str!("algorithm/state.lua"),
     include_str!("algorithm/timeline.lua"),

@@ -1,22 +1,26 @@
--- The plain way: any number of requests that ask one token bucket alone, for the same cost each. A bucket
--- without holes is one instant, so all these requests together are one step of it: the state is read and
--- written once. The decisions are those of token_bucket.lua, one after the other. The gateway, which knows
+-- The plain way: requests that ask one limiter alone, whose state has nothing but grants in a row. Their states are read and
+-- written at once, by none of the functions of the long way. Here are the token buckets: any number of requests that ask
+-- one of them for the same cost each. A bucket without holes is one instant, so all these requests together are one
+-- step of it. The decisions are those of token_bucket.lua, one after the other. The gateway, which knows
 -- the budgets, computes the answers by the same rule from the bucket's state before the step.
+-- sliding_window/plain.lua has the windows.
 --
 --   KEYS[1]     the epoch, or the key that epoch.lua names
---   KEYS[2..]   the states of the n groups, no key twice, none of which another entry of the call uses
+--   KEYS[2..]   the states of the n groups, then of the w windows, no key twice, none of which another entry of the call
+--               uses
 --   ARGV[1]     now in µs, or -1 for the server's TIME (tests bring their own clock)
---   ARGV[2]     empty, or n (2 bytes) and for groups of one rule and cost in a row: the 26 bytes that a state of the
---               rule begins with; as doubles ticks a µs, ticks of a full bucket, ticks of one request, the longest
+--   ARGV[2]     empty, or n (2 bytes), w (2 bytes), and for groups of one rule and cost in a row: the 26 bytes that a state of
+--               the rule begins with; as doubles ticks a µs, ticks of a full bucket, ticks of one request, the longest
 --               distance from now in µs, the horizon in µs (how long after a loss of data earlier grants can count: epoch.lua),
 --               the number of these groups; and for each of them the number of its requests, their least and greatest
---               budget, and where these differ the budget of each
+--               budget, and where these differ the budget of each. After all groups the windows
 --   ARGV[3]     the epoch as the gateway knows it: see epoch.lua
---   reply       doubles: now, then for each group admitted, tail, born, before the step. admitted is -1 where the
---               state is not that plain or foreign: those groups take the long way, ahead of the other entries.
+--   reply       doubles: now, then for each group admitted, tail, born, before the step; then those of the windows.
+--               admitted is -1 where the state is not that plain or foreign: those take the long way, ahead of the other
+--               entries.
 --
 -- All numbers are little-endian, and integers are in doubles: Lua's numbers are doubles, and eight single
--- bytes take eight times as long. If no group takes the long way the reply is this string, else a list that
+-- bytes take eight times as long. If no group and no window takes the long way the reply is this string, else a list that
 -- begins with it. Such a list ends in the epoch when the gateway does not know that one.
 
 local now = tonumber(ARGV[1])
@@ -25,43 +29,53 @@ if now < 0 then
   now = time[1] * 1000000 + time[2]
 end
 
--- The values of the first n keys; for a value of another type a text that is no state.
-local function one_by_one(n)
-  local states = {}
-  for k = 1, n do
-    local raw = redis.pcall('GET', KEYS[k])
-    if type(raw) == 'table' and raw.err then
-      if not string.find(raw.err, 'WRONGTYPE', 1, true) then error(raw.err, 0) end
-      raw = ''
-    end
-    states[k] = raw
-  end
-  return states
+-- The value of a key; for one of another type a text that is no state.
+local function value_of(key)
+  local raw = redis.pcall('GET', key)
+  if type(raw) ~= 'table' or not raw.err then return raw end
+  if not string.find(raw.err, 'WRONGTYPE', 1, true) then error(raw.err, 0) end
+  return ''
 end
 
 -- The arguments of the long way, and its reply.
 local args, reply = ARGV, {}
+local pack, unpack_from, floor, call = struct.pack, struct.unpack, math.floor, redis.call
+local plain, groups, windows, at = ARGV[2], 0, 0, nil
+if plain ~= '' then groups, windows, at = unpack_from('<I2I2', plain) end
 
-if #ARGV[2] > 0 then
-  local pack, unpack_from, floor, call = struct.pack, struct.unpack, math.floor, redis.call
-  local plain = ARGV[2]
-  local groups, head, den, full, length, far, horizon, alike, count, least, greatest, at =
-    unpack_from('<I2c26ddddddddd', plain)
+local epoch, states
+if groups == 0 then
+  epoch = value_of(KEYS[1])
+else
+  states = redis.pcall('MGET', unpack(KEYS, 1, groups + 1))
+  if states.err then
+    -- The user may not read many keys at once.
+    states = {}
+    for k = 1, groups + 1 do states[k] = value_of(KEYS[k]) end
+  end
+  epoch = states[1]
+end
+if epoch ~= ARGV[3] or epoch == '' then
+  epoch = judge(epoch, ARGV[3], now)
+  if epoch ~= string.match(ARGV[3], '^%w*') then new_epoch = epoch end
+end
+if string.byte(epoch) == 76 then lost_at = tonumber(string.sub(epoch, 2)) end
 
-  local states = redis.pcall('MGET', unpack(KEYS, 1, groups + 1))
-  if states.err then states = one_by_one(groups + 1) end
-  apply_epoch(states[1], now)
+-- The numbers of the reply, and how many; and the arguments of those that take the long way.
+local said, n, long = { now, 0, 0, 0, 0, 0, 0, 0 }, 1, nil
 
-  local said, n, long, lived, ttl = { now, 0, 0, 0 }, 1, nil, nil, nil
+if groups > 0 then
+  local head, den, full, length, far, horizon, count, least, greatest, lived, ttl
+  local alike = 0
   for k = 1, groups do
-    if k > 1 then
-      if alike == 0 then
-        head, den, full, length, far, horizon, alike, at = unpack_from('<c26dddddd', plain, at)
-      end
+    if alike == 0 then
+      head, den, full, length, far, horizon, alike, count, least, greatest, at =
+        unpack_from('<c26ddddddddd', plain, at)
+    else
       count, least, greatest, at = unpack_from('<ddd', plain, at)
     end
     alike = alike - 1
-    local lost_at = loss_of(horizon)
+    local lost_at = horizon >= 0 and lost_at or 0
     local budgets = at
     if least < greatest then at = at + 8 * count end
 
@@ -120,9 +134,7 @@ if #ARGV[2] > 0 then
     said[n + 1], said[n + 2], said[n + 3] = admitted, tail, born
     n = n + 3
     if admitted < 0 then
-      if not long then
-        long = { ARGV[1], '', '' }
-      end
+      long = long or { ARGV[1], '', '' }
       local _, kind, per, _, most = unpack_from('<BBi8i8i8', head)
       for i = 0, count - 1 do
         local budget = least
@@ -133,14 +145,4 @@ if #ARGV[2] > 0 then
       end
     end
   end
-
-  reply[1] = pack(n == 4 and '<dddd' or '<' .. string.rep('d', n), unpack(said))
-  if not long and not new_epoch and #ARGV == 3 then return reply[1] end
-  if long then
-    for i = 4, #ARGV do long[#long + 1] = ARGV[i] end
-    args = long
-  end
-else
-  apply_epoch(one_by_one(1)[1], now)
-  reply[1] = ''
 end

@@ -8,6 +8,9 @@ local function ask(...)
   if not string.find(answer.err, 'WRONGTYPE', 1, true) then error(answer.err, 0) end
 end
 
+-- The instant of the last loss for a limiter with this horizon: 0 also for one that trusts the store.
+local function loss_of(horizon) return horizon >= 0 and lost_at or 0 end
+
 -- Whether a state that was born at `born`, or is absent (nil), is lost for a limiter with this horizon. A state
 -- that is written after a loss was opened after it, and is born then.
 local function is_lost(born, horizon)

@@ -10,6 +10,7 @@ mod groups;
 mod identity;
 mod info;
 mod note;
+mod plain;
 mod presence;
 mod probe;
 mod reason;

@@ -22,10 +22,8 @@
 make[83] = function()
 local sliding_window = { kind = 83, args = 3 }
 
-local HEAD, HEAD_SIZE, ENTRY, SIZE = '<BBi8i8i8i8i8i8i8i8i8i8i4i4I2I2', 94, '<i8i8', 16
--- The slots that are read at once; and the number of slots up to which a state is read and written whole.
-local CHUNK, SMALL = 32, 24
-local MAX_STAMPS, MAX_OTHERS, KNOWN_PAST, FAR = 10000, 3, 5000000, EXACT / 8
+local HEAD = '<BBi8i8i8i8i8i8i8i8i8i8i4i4I2I2'
+local MAX_OTHERS, FAR = 3, EXACT / 8
 
 function sliding_window.rule(args, i)
   return { count = tonumber(args[i]), span = tonumber(args[i + 1]), grain = tonumber(args[i + 2]) }

@@ -2,15 +2,16 @@
 //! a foreign server or a renamed command grants nothing.
 
 use super::{
-    call::{Plain, ScriptCall},
+    call::ScriptCall,
     epoch::Epoch,
+    plain::{Plain, Way},
 };
 use crate::{
     algorithm::{
         EXACT, Grant, Level, Open,
         concurrency::Queued,
         fair::{Priority, turns::MAX_TENANTS},
-        reserve::{self, Want},
+        reserve::{self, Parts, Reserved, Want},
         token_bucket,
     },
     store::{Checks, Decision, Entry, Reply, StoreError, TenantLevel},
@@ -39,41 +40,54 @@ impl ScriptCall<'_> {
             [numbers @ .., Value::BulkString(epoch)] => (Some(Epoch::parse(epoch)?), numbers),
             numbers => (None, numbers),
         };
-        let mut steps = self.steps(packed)?;
+        let (mut steps, windows) = self.read_plain(packed)?;
         let mut numbers = Numbers(numbers.iter());
         let mut long = Vec::new();
-        // The groups that were decided entry by entry come first.
-        for (place, _) in (0..).zip(&steps).filter(|(_, step)| step.is_none()) {
-            for (i, entry) in
-                self.entries.iter().enumerate().filter(|(i, _)| self.places[*i] == place)
-            {
+        // The groups and the windows that were decided entry by entry come first.
+        let ways = self.entries.iter().zip(&self.plain.ways).enumerate();
+        for (place, _) in steps.iter().enumerate().filter(|(_, step)| step.is_none()) {
+            let is_own = |way: &Way| matches!(way, Way::Group(own) if *own == place);
+            for (i, (entry, _)) in ways.clone().filter(|(_, (_, way))| is_own(way)) {
                 long.push((i, self.read_one(entry, &mut numbers)?));
             }
         }
+        let windows_of_call = self.plain.windows.iter().zip(&windows);
+        for (window, _) in windows_of_call.filter(|(_, decision)| decision.is_none()) {
+            let entry = self.entries.get(window.entry)?;
+            long.push((window.entry, self.read_one(entry, &mut numbers)?));
+        }
         let mut long = Replies::new(long);
         let mut replies = Vec::with_capacity(self.entries.len());
-        for (i, (entry, place)) in self.entries.iter().zip(&self.places).enumerate() {
-            replies.push(match steps.get_mut(*place as usize) {
-                Some(Some(step)) => Reply::Decision(step.decide(entry)?),
-                Some(None) => long.take(i)?,
-                None => self.read_one(entry, &mut numbers)?,
+        for (i, (entry, way)) in ways {
+            replies.push(match way {
+                Way::Long => self.read_one(entry, &mut numbers)?,
+                Way::Group(place) => match steps.get_mut(*place)? {
+                    Some(step) => Reply::Decision(step.decide(entry)?),
+                    None => long.take(i)?,
+                },
+                Way::Window(place) => match windows.get(*place)? {
+                    Some(decision) => Reply::Decision(decision.clone()),
+                    None => long.take(i)?,
+                },
             });
         }
         let agreed = steps.iter().flatten().all(|step| step.admitted == 0);
         (numbers.0.len() == 0 && agreed).then_some((replies, epoch))
     }
 
-    /// Reads the state of each group's bucket before the call; `None` for a group that was decided entry by entry.
-    fn steps(&self, packed: &[u8]) -> Option<Vec<Option<GroupReplay>>> {
-        if self.groups.is_empty() {
-            return packed.is_empty().then(Vec::new);
+    /// Reads the state of each group's bucket before the call, and the decision about each window; `None` for one that was
+    /// decided entry by entry.
+    fn read_plain(&self, packed: &[u8]) -> Option<PlainReply> {
+        let plain = &self.plain;
+        if plain.groups.is_empty() && plain.windows.is_empty() {
+            return packed.is_empty().then(PlainReply::default);
         }
         let (numbers, rest) = packed.as_chunks::<8>();
         let mut numbers = numbers.iter().map(|bytes| integer(f64::from_le_bytes(*bytes)));
         let mut next = || numbers.next().flatten();
         let now = next()?;
-        let mut steps = Vec::with_capacity(self.groups.len());
-        for group in &self.groups {
+        let mut steps = Vec::with_capacity(plain.groups.len());
+        for group in &plain.groups {
             let [admitted, tail, born] = [next()?, next()?, next()?];
             steps.push(match admitted {
                 -1 => None,
@@ -83,7 +97,27 @@ impl ScriptCall<'_> {
                 }
             });
         }
-        (numbers.next().is_none() && rest.is_empty()).then_some(steps)
+        let mut windows = Vec::with_capacity(plain.windows.len());
+        for window in &plain.windows {
+            let (admitted, at) = (next()?, next()?);
+            let level =
+                Level { remaining: next()?, next: next()?, reset_after: next()?, paused: 0 };
+            let grant = Grant { whole: next()?, ticks: 0, born: next()?, aux: 0 };
+            let retry_after = (at - window.budget).max(0);
+            // The script admits a request just when its budget is enough.
+            let is_admitted = match (admitted, retry_after) {
+                (-1, _) => None,
+                (1, 0) => Some(true),
+                (0, 1..) => Some(false),
+                _ => return None,
+            };
+            windows.push(is_admitted.map(|is_admitted| {
+                let parts = is_admitted.then(|| Parts::from_slice(&[reserve::Part { at, grant }]));
+                let (bound_by, queued) = (0, None);
+                Decision::new(Reserved { at, retry_after, bound_by, level, parts, queued })
+            }));
+        }
+        (numbers.next().is_none() && rest.is_empty()).then_some((steps, windows))
     }
 
     fn read_one(&self, entry: &Entry, numbers: &mut Numbers<'_>) -> Option<Reply> {
@@ -114,6 +148,9 @@ fn integer(double: f64) -> Option<i64> {
     is_one.then_some(double as i64)
 }
 
+/// The steps of the groups, and the decisions about the windows.
+type PlainReply = (Vec<Option<GroupReplay>>, Vec<Option<Decision>>);
+
 /// A bucket in the state in which the script found it, and how many requests of the group the script has admitted.
 struct GroupReplay {
     open: Open,
@@ -125,7 +162,7 @@ struct GroupReplay {
 impl GroupReplay {
     /// Repeats the decision for the next request of the group by the native rule, which is the same.
     fn decide(&mut self, entry: &Entry) -> Option<Decision> {
-        let Plain { check, budget, .. } = Plain::of(entry)?;
+        let Plain { check, budget } = Plain::of(entry)?;
         let want = Want { open: &mut self.open, cost: check.cost, enforce: true, gate: None };
         let decision = Decision::new(reserve::decide(&mut [want], budget, None));
         self.admitted -= i64::from(decision.admitted);

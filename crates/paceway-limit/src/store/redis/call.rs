@@ -1,76 +1,36 @@
 //! One call of the script: its entries in the form in which the script reads them. Sends nothing; `answer` reads the reply.
 //!
-//! Requests that ask only one token bucket, all for the same cost, are a *group*: they take as many numbers as one of them,
-//! and are decided in one step (`plain.lua`). Every other entry is written out (`entries.lua`).
+//! Requests that ask one token bucket or one window alone take `plain`. Every other entry is written out (`entries.lua`).
 
-use super::epoch::Expected;
-use crate::{
-    algorithm::{
-        Algorithm, MAX_BUDGET, Micros, STATE_VERSION, TokenBucket, concurrency::Ticket,
-        fair::Place, gate::MAX_PAUSE,
-    },
-    store::{Check, Checks, Entry, OnLoss, turn::of_queue},
+use super::{
+    epoch::Expected,
+    plain::{PlainWay, Way, horizon},
 };
-use ahash::{HashMap, HashSet};
+use crate::{
+    algorithm::{Micros, concurrency::Ticket, fair::Place, gate::MAX_PAUSE},
+    store::{Check, Checks, Entry, turn::of_queue},
+};
+use ahash::HashMap;
 use redis::{Arg, Cmd, RedisWrite};
-use std::{borrow::Cow, sync::Arc};
+use std::borrow::Cow;
 
-/// The greatest number of groups in a call. The script passes their keys to one `MGET` as arguments, of which Lua takes a
-/// few thousand at most.
-const GROUPS: usize = 1024;
 /// The ends of the names of the two keys in which the requests of a limiter wait for their turns. The key of a limiter has
 /// no such sign: names and values of keys are written with escapes.
 pub(super) const QUEUE_KEYS: [&str; 2] = ["#queue", "#order"];
-/// The number in the place of a group's for an entry that is in none.
-const ALONE: u32 = u32::MAX;
 
 /// Entries in the form of a call of the script, and what is needed to read its reply.
 pub(super) struct ScriptCall<'e> {
     pub(super) entries: &'e [Entry],
-    /// The number of each entry's group, or [`ALONE`].
-    pub(super) places: Vec<u32>,
-    pub(super) groups: Vec<BucketGroup<'e>>,
+    pub(super) plain: PlainWay<'e>,
     /// The name of the epoch's key, which is the first key of the call.
     epoch: Cow<'e, str>,
-    /// The other keys: first those of the groups, then those of the other entries.
+    /// The other keys: first those of the plain way, then those of the other entries.
     pub(super) keys: Vec<Cow<'e, str>>,
     numbers: HashMap<&'e str, usize>,
     /// The numbers of the keys of queues, by the keys of their limiters.
     queues: HashMap<&'e str, usize>,
-    /// The words after the keys: the instant, the groups, the expected epoch, and the other entries.
+    /// The words after the keys: the instant, those of the plain way, the expected epoch, and the other entries.
     args: Cmd,
-}
-
-#[derive(Clone, Copy)]
-pub(super) struct BucketGroup<'e> {
-    check: &'e Check,
-    pub(super) rule: TokenBucket,
-    count: i64,
-    least: Micros,
-    greatest: Micros,
-}
-
-/// A request that can be in a group: it asks for permits of one token bucket, and is not waiting for concurrency.
-pub(super) struct Plain<'e> {
-    pub(super) check: &'e Check,
-    rule: TokenBucket,
-    pub(super) budget: Micros,
-}
-
-// === impl Plain ===
-
-impl<'e> Plain<'e> {
-    pub(super) fn of(entry: &'e Entry) -> Option<Self> {
-        let Entry::Reserve { checks, budget, ticket: None } = entry else { return None };
-        let [check] = &**checks else { return None };
-        let Algorithm::TokenBucket(rule) = check.algorithm else { return None };
-        let budget = (*budget).min(MAX_BUDGET);
-        (check.enforce && budget >= 0 && check.turn.is_none()).then_some(Self {
-            check,
-            rule,
-            budget,
-        })
-    }
 }
 
 // === impl ScriptCall ===
@@ -84,35 +44,26 @@ impl<'e> ScriptCall<'e> {
         expected: Expected,
         entries: &'e [Entry],
     ) -> Self {
+        let plain = PlainWay::of(entries);
+        let mut keys = Vec::with_capacity(1);
+        keys.extend(plain.keys().map(Cow::Borrowed));
         let mut call = Self {
             entries,
-            places: Vec::with_capacity(entries.len()),
-            // Often all requests ask for one bucket.
-            groups: Vec::with_capacity(1),
+            plain,
             epoch,
-            keys: Vec::with_capacity(1),
+            keys,
             numbers: HashMap::default(),
             queues: HashMap::default(),
             args: Cmd::with_capacity(16, 128),
         };
-        let mut shared = HashSet::default();
-        for entry in entries {
-            if Plain::of(entry).is_none() {
-                shared.extend(entry.checks().iter().map(|check| &*check.key));
-            }
-        }
-        // When one entry of a key is written out, all of them are, so that they keep their order.
-        while let Err(key) = call.group(&shared) {
-            shared.insert(key);
-        }
         call.number(now.unwrap_or(-1));
-        call.push_groups();
+        let packed = call.plain.packed();
+        call.word(&packed);
         call.word(expected.word().as_bytes());
-        for (entry, place) in entries.iter().zip(std::mem::take(&mut call.places)) {
-            if place == ALONE {
+        for (i, entry) in entries.iter().enumerate() {
+            if matches!(call.plain.ways[i], Way::Long) {
                 call.push(entry);
             }
-            call.places.push(place);
         }
         call
     }
@@ -141,98 +92,6 @@ impl<'e> ScriptCall<'e> {
             }
         }
         command
-    }
-
-    /// Puts each entry into its group, except those that use `shared` keys.
-    ///
-    /// # Errors
-    ///
-    /// A key whose entries differ in more than their budgets.
-    fn group(&mut self, shared: &HashSet<&str>) -> Result<(), &'e str> {
-        self.places.clear();
-        self.groups.clear();
-        self.keys.clear();
-        self.numbers.clear();
-        for entry in self.entries {
-            let plain = Plain::of(entry).filter(|plain| !shared.contains(&*plain.check.key));
-            let place = match plain {
-                Some(plain) => self.place(&plain)?,
-                None => ALONE,
-            };
-            self.places.push(place);
-        }
-        Ok(())
-    }
-
-    fn place(&mut self, plain: &Plain<'e>) -> Result<u32, &'e str> {
-        let Plain { check, rule, budget } = *plain;
-        let known = match self.groups.last() {
-            // Often all requests ask for one bucket, and no second group exists.
-            Some(last) if Arc::ptr_eq(&last.check.key, &check.key) => Some(self.groups.len() - 1),
-            Some(last) if last.check.key == check.key => Some(self.groups.len() - 1),
-            Some(_) => self.numbers.get(&*check.key).copied(),
-            None => None,
-        };
-        if let Some(place) = known {
-            let group = &mut self.groups[place];
-            if group.rule != rule || group.check.cost != check.cost {
-                return Err(&check.key);
-            }
-            group.count += 1;
-            group.least = group.least.min(budget);
-            group.greatest = group.greatest.max(budget);
-            return Ok(place as u32);
-        }
-        let place = self.groups.len();
-        if place >= GROUPS {
-            return Ok(ALONE);
-        }
-        if place == 1 {
-            self.numbers.insert(&self.groups[0].check.key, 0);
-        }
-        if place > 0 {
-            self.numbers.insert(&check.key, place);
-        }
-        self.keys.push(Cow::Borrowed(&check.key));
-        self.groups.push(BucketGroup { check, rule, count: 1, least: budget, greatest: budget });
-        Ok(place as u32)
-    }
-
-    fn push_groups(&mut self) {
-        if self.groups.is_empty() {
-            return self.word(b"");
-        }
-        let mut packed = Vec::with_capacity(80 + 24 * self.groups.len());
-        packed.extend((self.groups.len() as u16).to_le_bytes());
-        let doubles = |packed: &mut Vec<u8>, numbers: &[i64]| {
-            numbers.iter().for_each(|n| packed.extend_from_slice(&(*n as f64).to_le_bytes()));
-        };
-        let mut place = 0;
-        let alike = |a: &BucketGroup<'_>, b: &BucketGroup<'_>| {
-            (a.rule, a.check.cost, horizon(a.check)) == (b.rule, b.check.cost, horizon(b.check))
-        };
-        for groups in self.groups.chunk_by(alike) {
-            let BucketGroup { check, rule, .. } = groups[0];
-            let [per, den, most] = rule.args();
-            packed.extend_from_slice(&[STATE_VERSION, check.algorithm.letter()]);
-            for number in [per, den, most] {
-                packed.extend_from_slice(&number.to_le_bytes());
-            }
-            let (full, length, count) = (most * per, check.cost * per, groups.len() as i64);
-            doubles(&mut packed, &[den, full, length, rule.far(), horizon(check), count]);
-            for BucketGroup { count, least, greatest, .. } in groups {
-                doubles(&mut packed, &[*count, *least, *greatest]);
-                if least < greatest {
-                    let entries = self.entries.iter().zip(&self.places);
-                    let own = entries.filter(|(_, at)| **at == place);
-                    for plain in own.filter_map(|(entry, _)| Plain::of(entry)) {
-                        doubles(&mut packed, &[plain.budget]);
-                    }
-                }
-                place += 1;
-            }
-        }
-        self.word(&packed);
     }
 
     fn push(&mut self, entry: &'e Entry) {
@@ -361,13 +220,5 @@ impl<'e> ScriptCall<'e> {
 
     fn number(&mut self, number: i64) {
         self.args.arg(number);
-    }
-}
-
-/// The horizon as the script reads it: that of a limiter which trusts the store after a loss is negative.
-fn horizon(check: &Check) -> Micros {
-    match check.on_loss {
-        OnLoss::Close => check.horizon,
-        OnLoss::Trust => -1 - check.horizon,
     }
 }

@@ -1,0 +1,12 @@
+-- Ends a call whose requests all took the plain way. The others begin the reply with those that did.
+
+if plain == '' then
+  reply[1] = ''
+else
+  reply[1] = pack(n == 4 and '<dddd' or n == 8 and '<dddddddd' or '<' .. string.rep('d', n), unpack(said, 1, n))
+  if not long and not new_epoch and #ARGV == 3 then return reply[1] end
+  if long then
+    for i = 4, #ARGV do long[#long + 1] = ARGV[i] end
+    args = long
+  end
+end
