@@ -140,6 +140,9 @@ impl Proxy {
                 self.own().limiters[limiter].permits.fetch_add(cost, Relaxed);
             }
         }
+        let plan = &self.0.plan;
+        let heard = &plan.heard[policy.upstream];
+        heard.remaining.sends(checks, || plan.micros(Instant::now()));
     }
 
     /// Makes one attempt: sends the request on `connection`, and waits for the head of the response.

@@ -16,11 +16,9 @@ use tokio::time::{Instant, sleep};
 // === impl Proxy ===
 
 impl Proxy {
-    /// Lowers the limiters of a request to the quotas that its answer reports. An answer says nothing of a key if another one
-    /// has been read whose request was sent later: calls that have been sent since would not be counted in it. Calls under
-    /// way are not deducted, because a count of them for each key would be kept on the way of every request: the next answers
-    /// count them, and until then as many calls too many can be sent as were under way.
-    /// The pause after a refusal makes the limiters empty by itself.
+    /// Lowers the limiters of a request to the quotas that its answer reports, less the calls of this gateway that were sent
+    /// after its request. An answer says nothing of a key if another one has been read whose request was sent later. The
+    /// pause after a refusal makes the limiters empty by itself.
     #[cold]
     pub(super) fn lower(&self, routed: &Routed<'_>, received: &Received, heard: &Heard) {
         let plan = &self.0.plan;
@@ -65,7 +63,7 @@ impl Proxy {
                         self.hold_back((limiter, check), Pause { span, status });
                     }
                 }
-                Consequence::Tell => self.tell(check, remaining),
+                Consequence::Tell(left) => self.tell(check, left),
                 Consequence::TellIn(span) => {
                     let (own, upstream) = (self.clone(), routed.policy.upstream);
                     let (check, at) = (check.clone(), times.1 + span);

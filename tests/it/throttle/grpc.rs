@@ -17,6 +17,10 @@ use std::{
 };
 use tokio::{net::TcpListener, time::timeout};
 
+/// A `google.rpc.Status` of code 14 with a `RetryInfo` of 300 ms.
+const RETRY_INFO: &str =
+    "CA4aNAoodHlwZS5nb29nbGVhcGlzLmNvbS9nb29nbGUucnBjLlJldHJ5SW5mbxIICgYQgMaGjwE";
+
 /// A gRPC server that answers its first call with these fields in trailers alone, and sends the message of each later call
 /// back. It counts its calls.
 async fn refuses_once(fields: &'static [(&str, &str)]) -> (SocketAddr, Arc<AtomicUsize>) {
@@ -75,6 +79,9 @@ routes: [{{ name: all, suffix: \"*\", limiters: [quota]{wait} }}]
 #[rstest]
 #[case::pushback(&[("grpc-status", "8"), ("grpc-retry-pushback-ms", "300")], 2)]
 #[case::unavailable_for_a_time(&[("grpc-status", "14"), ("grpc-retry-pushback-ms", "300")], 2)]
+#[case::unavailable_with_retry_info(&[("grpc-status", "14"), ("grpc-status-details-bin", RETRY_INFO)], 2)]
+#[case::exhausted_with_retry_info(&[("grpc-status", "8"), ("grpc-status-details-bin", RETRY_INFO)], 2)]
+#[case::exhausted_without_a_time(&[("grpc-status", "8")], 2)]
 #[case::never_again(&[("grpc-status", "8"), ("grpc-retry-pushback-ms", "-1")], 1)]
 #[case::unavailable(&[("grpc-status", "14")], 1)]
 #[tokio::test(flavor = "multi_thread")]

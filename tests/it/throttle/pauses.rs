@@ -107,6 +107,47 @@ async fn a_shorter_pause_never_shortens_a_longer_one() {
     assert!(after > 590, "{after}");
 }
 
+/// A new configuration, by a request and by a signal, ends neither the pause nor the wait for its end.
+#[rstest]
+#[case::memory(Place::Memory)]
+#[case::redis(Place::Redis)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_survives_reloads(#[case] place: Place) {
+    let redis = redis_of(place);
+    let store =
+        redis.as_ref().map_or_else(String::new, |redis| format!("store: {}\n", redis.url()));
+    let upstream = scripted([too_many("4")]).await;
+    let yaml = |rate: &str| {
+        format!(
+            "{store}upstream: {}
+limiters: {{ quota: {{ rate: {rate} }} }}
+routes:
+  - {{ name: all, suffix: \"*\", limiters: [quota], max_wait: 20s }}
+  - {{ name: now, suffix: /now, limiters: [quota] }}
+",
+            upstream.url()
+        )
+    };
+    let gateway = Gateway::start(&yaml("1000/s")).await;
+    let mut waits = gateway.ask("/waits", &[]).await;
+    gateway.until_waiting("all", 1).await;
+    gateway.rewrite(&yaml("500/s"));
+    assert_eq!(gateway.reload().await.json()["changed"], true);
+    assert_eq!(gateway.get("/now").await.problem(), "upstream-throttled");
+    gateway.rewrite(&yaml("200/s"));
+    gateway.signal("HUP");
+    eventually("the second reload", async || {
+        (gateway.limiter("quota").await["rate"] == "200/s").then_some(())
+    })
+    .await;
+    assert_eq!(gateway.get("/now").await.problem(), "upstream-throttled");
+    let shown = gateway.limiter("quota").await;
+    assert_eq!(shown["pause_reason"], "the upstream answered 429");
+    assert_eq!(waits.answer().await.expect("an answer").status, 200);
+    assert!(gap(&upstream, 0) + ON_THE_WAY >= 4000 * MS, "{:?}", gap(&upstream, 0));
+    assert_eq!(upstream.calls().len(), 2);
+}
+
 /// A refusal of one shop pauses that shop alone, and one of a limiter without a key pauses every route that has it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pause_is_that_of_the_limiters_and_their_keys() {

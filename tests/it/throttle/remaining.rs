@@ -109,3 +109,34 @@ async fn an_answer_that_was_overtaken_changes_nothing(#[case] second: &str, #[ca
     }
     assert_eq!(passed, left);
 }
+
+/// An answer does not count the calls that were sent after its own: it says 5, and two more are under way. The cost of a call
+/// is what counts.
+#[rstest]
+#[case::of_one_permit("quota", 3)]
+#[case::of_two_permits("{ limiter: quota, cost: 2 }", 1)]
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_that_were_sent_later_are_deducted(#[case] limiter: &str, #[case] left: i64) {
+    let gate = Arc::new(tokio::sync::Semaphore::new(0));
+    let (first, last) = (gate.clone(), Arc::new(tokio::sync::Semaphore::new(0)));
+    let remaining = |left| reply("200 OK", &[("X-RateLimit-Remaining", left)], "ok");
+    let later = || remaining("0").behind(&last);
+    let upstream =
+        scripted([remaining("19"), remaining("5").behind(&first), later(), later()]).await;
+    let limiters = "quota: { rate: 20/hour }";
+    let route = format!(", limiters: [{limiter}]");
+    let gateway = gateway_on(None, &upstream, ("", limiters, &route)).await;
+    assert_eq!(gateway.get("/known").await.status, 200);
+    let mut asked = Vec::new();
+    for calls in 2..5 {
+        asked.push(gateway.ask("/held", &[]).await);
+        let is_sent = async || (upstream.calls().len() == calls).then_some(());
+        eventually("it is sent", is_sent).await;
+    }
+    gate.add_permits(1);
+    assert_eq!(asked[0].answer().await.expect("an answer").status, 200);
+    eventually("the level is lowered", async || {
+        (gateway.limiter("quota").await["level"] == left).then_some(())
+    })
+    .await;
+}
