@@ -8,6 +8,7 @@ use crate::{
 use paceway::{
     algorithm::{
         Algorithm, Concurrency, FixedWindow, Grant, SlidingWindow, TokenBucket,
+        concurrency::Ticket,
         fair::{Place, Priority, queue::AHEAD},
     },
     key::StateNames,
@@ -42,6 +43,8 @@ enum What {
     Confirm(usize),
     /// The request whose slot comes first confirms shortly before it.
     Next,
+    /// The request that was refused last comes back after its `retry_after`, and so much later.
+    Back(i64),
     Leave(usize),
     /// A request that was sent did not use its permits.
     GiveBack(usize),
@@ -79,6 +82,7 @@ fn step() -> impl Strategy<Value = (i64, What)> {
         3 => (0..40_usize).prop_map(What::Confirm),
         9 => Just(What::Next),
         2 => (0..40_usize).prop_map(What::Leave),
+        3 => prop_oneof![2 => Just(0), 1 => -100_000..400_000_i64].prop_map(What::Back),
         1 => (0..9_usize).prop_map(What::GiveBack),
         1 => (0..2_usize).prop_map(What::Tenants),
         1 => (0..2_usize, prop_oneof![Just(0), 0..2_000_000_i64])
@@ -166,6 +170,8 @@ struct Sequence<'r> {
     ear: Ear,
     waiting: Vec<Waiting>,
     granted: Vec<(Check, Grant)>,
+    /// The last request that was refused, with its budget and when it is to come back.
+    refused: Option<(Checks, i64, i64)>,
     lost: bool,
     met: bool,
 }
@@ -189,9 +195,7 @@ impl Sequence<'_> {
         &mut self,
         (tenant, weight, priority, gateway, limiters, observe, cost, budget): Newcomer,
     ) -> Entry {
-        let callable = self.gateways[gateway as usize - 1].ticket();
-        let ticket = Some(callable.ticket);
-        self.tickets.insert((callable.ticket.gateway, callable.ticket.number), callable);
+        let ticket = Some(self.ticket(gateway));
         let used: &[usize] = match limiters {
             0 => &[0],
             1 => &[1],
@@ -207,6 +211,13 @@ impl Sequence<'_> {
             if *i != 1 || tenant % 2 == 0 { check.with_turn(turn.clone()) } else { check }
         };
         Entry::Reserve { checks: used.iter().map(check).collect(), budget, ticket }
+    }
+
+    fn ticket(&mut self, gateway: i64) -> Ticket {
+        let callable = self.gateways[gateway as usize - 1].ticket();
+        let ticket = callable.ticket;
+        self.tickets.insert((ticket.gateway, ticket.number), callable);
+        ticket
     }
 
     /// The entries of a step.
@@ -225,6 +236,13 @@ impl Sequence<'_> {
                 let next = self.waiting.iter().min_by_key(|it| (it.at, it.place.0)).expect("one");
                 vec![Entry::Confirm { checks: next.checks.clone(), place: next.place }]
             }
+            What::Back(_) => match self.refused.clone() {
+                Some((checks, budget, _)) => {
+                    let ticket = Some(self.ticket(1));
+                    vec![Entry::Reserve { checks, budget, ticket }]
+                }
+                None => Vec::new(),
+            },
             What::Leave(i) if i < self.waiting.len() => {
                 let Waiting { checks, place, .. } = self.waiting.swap_remove(i);
                 vec![Entry::Leave { checks, place }]
@@ -281,7 +299,12 @@ impl Sequence<'_> {
                 self.waiting.retain(|it| it.place != place);
                 checks
             }
-            Entry::Reserve { checks, .. } => checks,
+            Entry::Reserve { checks, budget, .. } => {
+                if !decision.admitted && decision.queued.is_none() {
+                    self.refused = Some((checks.clone(), budget, self.now + decision.retry_after));
+                }
+                checks
+            }
             _ => return,
         };
         for (check, part) in checks.iter().zip(decision.parts).filter(|(_, part)| part.at >= 0) {
@@ -321,6 +344,7 @@ async fn compare(
         ear: Ear::open(server),
         waiting: Vec::new(),
         granted: Vec::new(),
+        refused: None,
         lost: false,
         met: false,
     };
@@ -341,6 +365,11 @@ async fn compare(
         sequence.now += after;
         if let (What::Next, Some(at)) = (&what, sequence.waiting.iter().map(|it| it.at).min()) {
             sequence.now = sequence.now.max(at - AHEAD);
+        }
+        if let (What::Back(after), Some((.., back))) = (&what, &sequence.refused) {
+            // Times of hours are those of budgets that are as long.
+            let back = (back + after).min(sequence.now + 20_000_000);
+            sequence.now = sequence.now.max(back);
         }
         let entries = sequence.entries(what);
         batch.extend(entries);
@@ -401,4 +430,25 @@ async fn virtual_time_begins_again() {
     let mut steps: Vec<_> = (0..600).map(|i| ask(i % 3)).collect();
     steps.extend((0..550).map(|_| (0, What::Next)));
     compare(&redis, 0, bucket(1_000_000, 1_000_000), OnLoss::Close, steps).await.expect("the same");
+}
+
+/// A request of three permits that is refused among those of one, and books its turn: it comes back, or others get the slots.
+#[tokio::test]
+async fn a_booked_turn_is_claimed_or_lapses() {
+    let redis = Redis::start();
+    let light = || (1_000, What::Ask((0, 1, 1, 1, 0, false, 1, 400_000)));
+    let heavy = || (0, What::Ask((2, 1, 1, 2, 0, false, 3, 400_000)));
+    for case in 0..2_u64 {
+        let mut steps = Vec::new();
+        for i in 0..300 {
+            steps.extend([light(), (15_000, What::Next)]);
+            if i % 40 == 10 {
+                steps.push(heavy());
+            }
+            if case == 0 && i % 40 == 30 {
+                steps.push((0, What::Back(0)));
+            }
+        }
+        compare(&redis, case, bucket(40, 3), OnLoss::Close, steps).await.expect("the same");
+    }
 }

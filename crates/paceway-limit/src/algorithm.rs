@@ -95,6 +95,7 @@ pub const SCRIPT: &str = concat!(
     include_str!("algorithm/replies.lua"),
     include_str!("algorithm/fair/stored.lua"),
     include_str!("algorithm/fair/turns.lua"),
+    include_str!("algorithm/fair/bookings.lua"),
     include_str!("algorithm/fair/queue.lua"),
     include_str!("algorithm/fair/steps.lua"),
     include_str!("algorithm/entries.lua"),
@@ -258,6 +259,21 @@ impl Algorithm {
             | Self::WarmUp(_)
             | Self::Concurrency(_) => 0,
         }
+    }
+
+    /// The time in which so many permits flow in, µs, at most [`MAX_BUDGET`]; 0 for a [`Concurrency`]. Both twins compute it
+    /// in doubles and round up.
+    pub(crate) fn time_of(&self, permits: i64) -> Micros {
+        let [period, count] = match self {
+            Self::TokenBucket(rule) => [rule.args()[0], rule.args()[1]],
+            Self::LeakyBucket(rule) => [rule.args()[0], rule.args()[1]],
+            Self::WarmUp(rule) => [rule.args()[0], rule.args()[1]],
+            Self::SlidingWindow(rule) => [rule.span(), rule.capacity()],
+            Self::FixedWindow(rule) => [rule.period(), rule.capacity()],
+            Self::Concurrency(_) => [0, 1],
+        };
+        let time = (permits as f64 * period as f64 / count as f64).ceil();
+        time.min(MAX_BUDGET as f64) as Micros
     }
 
     /// The arguments of the rule for the script, in the order in which `rule` of its Lua twin reads them.

@@ -15,7 +15,7 @@ use super::{
     Check, Checks, Decision, Entry, Pauses, Reply, calls::Calls, hash_tag, turn::of_queue,
 };
 use crate::algorithm::{
-    DataLoss, Level, Micros, Open,
+    DataLoss, Grant, Level, Micros, Open,
     concurrency::Ticket,
     gate::OpenGate,
     reserve::{self, Want},
@@ -329,6 +329,15 @@ impl MemoryStore {
 // === impl OpenedState ===
 
 impl OpenedState {
+    /// Returns the permits of a grant to the state and to its gate; false if the state has nothing of this grant.
+    fn refund(&mut self, grant: Grant, cost: i64, horizon: Micros) -> bool {
+        let given = self.open.settle(grant, cost, horizon);
+        if let Some(gate) = &mut self.gate {
+            gate.refund(&self.open, grant, cost);
+        }
+        given
+    }
+
     fn level(&self) -> Level {
         match &self.gate {
             Some(gate) => gate.level(&self.open),

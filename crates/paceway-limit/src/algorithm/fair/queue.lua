@@ -4,6 +4,7 @@
 local function make_queue()
 local stored = make_stored_queue()
 local turns, queue = make_turns(stored), {}
+local bookings, GRANT, GRANT_SIZE = make_bookings(stored, turns), '<dddd', 32
 local MAX_WAITING, AHEAD, LEASE, OVERDUE = 10000, 50000, 10000000, 1000000
 local MOST_MOVED, LOOKS, FEW, GONE, TENANTS, LOOK_EVERY = 16, 128, 8, 16, 8, 500000
 local opened = {}
@@ -167,6 +168,50 @@ local function leave(q, id, it, refund)
   refund(slot.grants)
 end
 
+-- The request with the last slot that can move and costs less than `below`.
+local function last_movable(q, below)
+  for id in last_slots(q, now + 1, '+inf') do
+    local it = stored.request(q, id)
+    if it and not it.called and it.cost < below and #it.grants == GRANT_SIZE and not is_gone(q, it) then return id, it end
+  end
+end
+
+-- Gives free permits to the requests with the last slots, as free_permits.rs explains. A gate counts permits, and knows no
+-- free ones before others.
+function queue.fill(q, state)
+  if q.room == 0 or q.len == 0 or state.open.gate then return end
+  q.room, q.changed = 0, true
+  local algorithm, open, below = state.algorithm, state.open, math.huge
+  for _ = 1, MOST_MOVED do
+    local id, it = last_movable(q, below)
+    if not id then return end
+    local wait, start = algorithm.earliest(open, 0, it.cost)
+    if now + wait < it.at then
+      local grants = struct.pack(GRANT, algorithm.take(open, start, it.cost))
+      state.dirty = true
+      local old = give(q, id, { at = now + wait, grants = grants })
+      give_back(state, it.cost, struct.unpack(GRANT, old.grants))
+      below = math.huge
+    elseif it.cost == 1 then
+      return
+    else
+      below = it.cost
+    end
+  end
+  -- The next step moves others.
+  q.room = 1
+end
+
+-- Whether a request that costs less waits for one of the last slots before `deadline`.
+function queue.has_cheaper(q, deadline, cost)
+  if cost == 1 then return false end
+  for id in last_slots(q, 0, deadline) do
+    local it = stored.request(q, id)
+    if it and it.cost < cost then return true end
+  end
+  return false
+end
+
 -- Removes a request that waits no longer. The last request that is alike takes its slot.
 function queue.leave(q, number, refund)
   local id = stored.id(number)
@@ -251,7 +296,14 @@ function queue.confirm(q, number, refund)
   return own.at, own.grants
 end
 
+-- The instant of the slot of a request that waits.
+function queue.at(q, number)
+  local it = stored.request(q, stored.id(number))
+  return it and it.at
+end
+
 queue.known, queue.settle = turns.known, stored.settle
+queue.book, queue.claim, queue.lapse = bookings.book, bookings.claim, bookings.lapse
 
 function queue.save_all()
   for _, q in pairs(opened) do

@@ -11,8 +11,14 @@
 //! would come too late. For requests that are alike it finds an assignment if there is one, within its bounds: if it finds
 //! none, the slots up to that instant belong to requests that all have to be served until then (Hall).
 
+mod bookings;
+mod free_permits;
+
+pub use bookings::{Booking, Refused};
+
 use super::{Claim, Priority, Turns};
 use crate::algorithm::{Grant, Micros};
+use bookings::Bookings;
 use smallvec::SmallVec;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -56,6 +62,9 @@ pub struct Queue {
     last: u64,
     /// When requests of gateways that have died are looked for.
     next_look: Micros,
+    bookings: Bookings,
+    /// Permits before the last slots may be free.
+    has_room: bool,
 }
 
 /// A slot: permits of each limiter of a request at one instant.
@@ -92,6 +101,8 @@ pub type Ticket = (i64, i64);
 #[derive(Debug, Clone)]
 struct Waiting {
     ticket: Ticket,
+    /// The permits that it costs at the limiter of the queue.
+    cost: i64,
     deadline: Micros,
     like: Arc<str>,
     slot: Slot,
@@ -117,6 +128,8 @@ pub struct Effects {
     pub notified: Vec<Ticket>,
     /// Slots that no request has any more. Their permits are refunded.
     pub refunds: Vec<Slot>,
+    /// Bookings that have lapsed. Their permits are refunded, before those of `refunds`.
+    pub lapsed: Vec<Booking>,
 }
 
 /// The requests that move for one that needs a slot: each takes the slot of the next one, the last a slot that is free.
@@ -230,7 +243,8 @@ impl Queue {
         self.last = number;
         let slot = self.shift(chain, slot, effects);
         let at = slot.at;
-        self.waiting.insert(number, Waiting { ticket, deadline, like, slot, is_called: false });
+        self.waiting
+            .insert(number, Waiting { ticket, cost, deadline, like, slot, is_called: false });
         self.slots.insert((at, number));
         let count = self.gateways.get(&ticket.0).map_or(0, |(_, count)| *count);
         self.gateways.insert(ticket.0, (now, count + 1));
@@ -300,6 +314,7 @@ impl Queue {
             None => Some(left.slot),
         };
         effects.refunds.extend(unused);
+        self.has_room = true;
         true
     }
 

@@ -25,13 +25,26 @@ local function permits_of(wants, grants)
   return permits
 end
 
--- Refunds the permits of a slot to the limiters of a request.
-local function refund_to(wants)
+-- Refunds the permits of a slot to the limiters of a request. Waiting requests may get them.
+local function refund_to(wants, q)
   return function(grants)
+    q.room = 1
     for w, permits in pairs(permits_of(wants, grants)) do
       give_back(wants[w].state, wants[w].cost, unpack(permits))
     end
   end
+end
+
+-- Refunds the permits of a booking.
+local function refund_booking(want)
+  return function(cost, grant) give_back(want.state, cost, struct.unpack(GRANT, grant)) end
+end
+
+-- After a step the requests with the last slots get free permits, and nothing is kept of a queue in which none waits.
+local function settle(q, want)
+  queue.fill(q, want.state)
+  if q.len == 0 then queue.lapse(q, refund_booking(want)) end
+  queue.settle(q)
 end
 
 local function has_lease(wants)
@@ -59,13 +72,18 @@ function steps.decide(k, at, newcomer, wants, budget, ticket)
   local fields = queue.fields_of_newcomer(newcomer.class, newcomer.tenant, newcomer.gateway)
   local q = queue.open(k, wants[at].state.horizon, fields)
   if not q then return push(-1, k) end
+  local refund, own = refund_booking(wants[at]), wants[at].state
   budget = math.min(budget, MAX_BUDGET)
   queue.forget_overdue(q)
+  queue.lapse(q, refund)
+  queue.fill(q, own)
   local most = queue.is_full(q) and math.min(budget, 0) or budget
   newcomer.deadline, newcomer.like, newcomer.cost = now + budget, like_of(wants, at), wants[at].cost
+  queue.claim(q, newcomer.deadline, newcomer, refund)
   local chain, outcome = {}, { decide(wants, most, ticket) }
   local first, parts = outcome[1], outcome[4]
-  if not parts and first > most and most > 0 and not has_lease(wants) then
+  local is_too_late = not parts and first > most and most > 0 and not has_lease(wants)
+  if is_too_late then
     -- Other requests make room for it.
     local moved, limit = queue.chain(q, newcomer.deadline, newcomer.like, now + first, {})
     local again = moved and { decide(wants, limit - now, ticket) }
@@ -84,17 +102,26 @@ function steps.decide(k, at, newcomer, wants, budget, ticket)
     push_decision(1, slot - now, 0, bound, level_of_want(wants[bound]))
     push_place(wants, at, slot - now, number, parts)
   else
+    local from = #reply
     push_decided(wants, unpack(outcome, 1, 6))
+    local is_its_own = is_too_late and not parts and outcome[3] == at and not own.open.gate
+    if is_its_own and queue.has_cheaper(q, newcomer.deadline, newcomer.cost) then
+      local back = queue.book(q, own, newcomer, budget, outcome[2])
+      if back then reply[from + 3] = back end
+    end
   end
-  queue.settle(q)
+  settle(q, wants[at])
 end
 
 -- Decides whether a request with this place is sent in its slot or yields it.
 function steps.confirm(k, at, number, wants)
   local q = queue.open(k, wants[at].state.horizon, queue.fields_of(number))
   if not q then return push(-1, k) end
-  local slot, grants = queue.confirm(q, number, refund_to(wants))
-  queue.settle(q)
+  queue.lapse(q, refund_booking(wants[at]))
+  local slot, grants = queue.confirm(q, number, refund_to(wants, q))
+  settle(q, wants[at])
+  -- It may have moved up since.
+  if slot and not grants then slot = queue.at(q, number) or slot end
   local function push_wait(code, wait) push_decision(code, wait, 0, at, level_of_want(wants[at])) end
   if not slot then return push_wait(0, 0) end
   local wait = math.max(slot - now, 0)
@@ -113,8 +140,9 @@ end
 function steps.leave(k, at, number, wants)
   local q = queue.open(k, wants[at].state.horizon, queue.fields_of(number))
   if not q then return push(-1, k) end
-  push(queue.leave(q, number, refund_to(wants)) and 1 or 0)
-  queue.settle(q)
+  queue.lapse(q, refund_booking(wants[at]))
+  push(queue.leave(q, number, refund_to(wants, q)) and 1 or 0)
+  settle(q, wants[at])
 end
 
 -- The tenants of a limiter.

@@ -3,7 +3,10 @@
 --   KEY#queue  a hash, whose numbers are doubles:
 --     m            version (1 byte), born, last number, requests that wait, a lower bound of the first slot, the instant at
 --                  which the keys expire, when requests of dead gateways are looked for; for each priority the virtual
---                  time, the weight, the permits of others that passed, the tenants, a lower bound of the first later start
+--                  time, the weight, the permits of others that passed, the tenants, a lower bound of the first later start;
+--                  the bookings, a lower bound of when the first lapses, the slot of the last one, and whether permits
+--                  before the last slots may be free
+--     b            the bookings: slot, cost, class (a byte), tenant and alike (each after 2 bytes of length), the grant
 --     t CLASS NAME a tenant: weight, start, requests that wait, permits granted, the first request and its cost, the last one
 --     r ID         a request: gateway, number of its ticket, deadline, slot, cost; class and called (a byte each); tenant and
 --                  alike (each after 2 bytes of length); the grants of its slot, four numbers each
@@ -18,7 +21,7 @@
 
 local function make_stored_queue()
 local stored, pack, unpack_from = {}, struct.pack, struct.unpack
-local META = '<B' .. string.rep('d', 21)
+local META, META_SIZE, BOOKING = '<B' .. string.rep('d', 25), 201, '<ddBI2c0I2c0c32'
 local TENANT, REQUEST = '<ddddddd', '<dddddBBI2c0I2c0'
 -- The keys of a queue live so much longer than its last deadline, so that their end is not set with each request, µs.
 local LIFE = 60000000
@@ -28,6 +31,7 @@ local function clear(q)
   -- No request waits there; the hash has nothing that counts.
   q.is_new, q.is_bare = true, true
   q.born, q.last, q.len, q.first, q.expires, q.next_look, q.until_ms = math.max(now, lost_at), 0, 0, 0, 0, 0, nil
+  q.booked, q.lapse, q.last_booked, q.room, q.booking_list = 0, math.huge, 0, 0, nil
   for class = 1, 3 do q[class] = { now = 0, weight = 0, passed = 0, tenants = 0, next = math.huge } end
 end
 
@@ -39,14 +43,15 @@ function stored.open(k, horizon, fields)
   clear(q)
   local meta = values[1]
   if not meta then return q end
-  if #meta ~= 169 or string.byte(meta) ~= VERSION then return nil end
+  if #meta ~= META_SIZE or string.byte(meta) ~= VERSION then return nil end
   local born = unpack_from('<d', meta, 2)
   if is_lost(born, horizon) then return q end
   local first, second, third, _ = q[1], q[2], q[3], nil
   _, q.born, q.last, q.len, q.first, q.expires, q.next_look,
     first.now, first.weight, first.passed, first.tenants, first.next,
     second.now, second.weight, second.passed, second.tenants, second.next,
-    third.now, third.weight, third.passed, third.tenants, third.next = unpack_from(META, meta)
+    third.now, third.weight, third.passed, third.tenants, third.next,
+    q.booked, q.lapse, q.last_booked, q.room = unpack_from(META, meta)
   q.is_new, q.is_bare = false, false
   for i, field in ipairs(fields) do q.raw[field] = values[i + 1] end
   return q
@@ -148,6 +153,28 @@ function stored.put_gateway(q, gateway, heard, count)
   put(q, 'g' .. stored.id(gateway), count > 0 and pack('<dd', heard, count))
 end
 
+-- The bookings, in the order in which they were made.
+function stored.bookings(q)
+  if q.booking_list then return q.booking_list end
+  local list, raw, from = {}, q.booked > 0 and get(q, 'b') or '', 1
+  while from <= #raw do
+    local it = {}
+    it.at, it.cost, it.class, it.tenant, it.like, it.grant, from = unpack_from(BOOKING, raw, from)
+    list[#list + 1] = it
+  end
+  q.booking_list = list
+  return list
+end
+
+function stored.put_bookings(q, list)
+  local parts = {}
+  for i, it in ipairs(list) do
+    parts[i] = pack(BOOKING, it.at, it.cost, it.class, #it.tenant, it.tenant, #it.like, it.like, it.grant)
+  end
+  q.booking_list, q.booked, q.changed = list, #list, true
+  put(q, 'b', #list > 0 and table.concat(parts))
+end
+
 -- Lets the keys live until a request with this deadline is gone.
 function stored.keep_until(q, deadline)
   if deadline <= q.expires then return end
@@ -175,7 +202,8 @@ function stored.save(q)
   local meta = pack(META, VERSION, q.born, q.last, q.len, q.first, q.expires, q.next_look,
     first.now, first.weight, first.passed, first.tenants, first.next,
     second.now, second.weight, second.passed, second.tenants, second.next,
-    third.now, third.weight, third.passed, third.tenants, third.next)
+    third.now, third.weight, third.passed, third.tenants, third.next,
+    q.booked, q.lapse, q.last_booked, q.room)
   local set, gone = { 'm', meta }, {}
   for field in pairs(q.dirty) do
     local raw = q.raw[field]

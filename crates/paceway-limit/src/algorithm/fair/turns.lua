@@ -183,6 +183,15 @@ local function highest(q)
   end
 end
 
+-- How many permits all requests together have for one that a tenant of this weight and class has.
+function turns.permits_between(q, class, name, weight)
+  local first = highest(q)
+  if first and class > first then return 1 + PATIENCE end
+  local tenant, others = stored.tenant(q, class, name), q[class].weight
+  if tenant and tenant.waiting > 0 then others = others - tenant.weight end
+  return 1 + math.max(ceil_div(others, math.min(math.max(weight, 1), MAX_WEIGHT)), 1)
+end
+
 -- The highest priority with a waiting request, or a lower one that has waited for long enough.
 local function turn_of(q)
   local first = highest(q)

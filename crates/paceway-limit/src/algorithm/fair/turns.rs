@@ -187,6 +187,18 @@ impl Turns {
         self.classes.iter().map(|class| class.tenants.len()).sum()
     }
 
+    /// How many permits all requests together have for one that a tenant of this weight and priority has, at least 2. The waiting
+    /// requests of this tenant do not count.
+    pub fn permits_between(&self, tenant: &Arc<str>, weight: i64, priority: Priority) -> i64 {
+        if self.highest().is_some_and(|highest| priority as usize > highest) {
+            return 1 + PATIENCE;
+        }
+        let class = &self.classes[priority as usize];
+        let own = class.tenants.get(tenant).filter(|own| !own.waiting.is_empty());
+        let others = class.weight - own.map_or(0, |own| own.weight);
+        1 + ceil_div(others, weight.clamp(1, MAX_WEIGHT)).max(1)
+    }
+
     /// The highest priority with a waiting request, or a lower one that has waited for long enough.
     fn class(&self) -> Option<usize> {
         let highest = self.highest()?;

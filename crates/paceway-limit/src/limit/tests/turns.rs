@@ -144,3 +144,74 @@ async fn operators_see_the_tenants() {
     }
     assert!(memory.tenants(&check(bucket(), "", 1)).get().await.expect("an answer").is_empty());
 }
+
+/// Calls of cost 1 take each slot at twice the rate, as soon as it is within their budgets. A call of cost 5 is refused once,
+/// and served when it comes back after its `Retry-After`; no slot is lost by that, nor when it does not come back.
+#[rstest]
+#[case::comes_back(true)]
+#[case::stays_away(false)]
+#[tokio::test(start_paused = true)]
+async fn a_call_of_five_permits_is_served_in_its_turn(#[case] comes_back: bool) {
+    const BURST: i64 = 5;
+    const END: Duration = Duration::from_secs(20);
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+    let start = Instant::now();
+    let once = {
+        let store = store.clone();
+        move |tenant: &str, cost: i64| {
+            let rule = TokenBucket::new(RATE, SECOND, BURST).map(Algorithm::TokenBucket);
+            let checks = Checks::from([check(rule, tenant, 1).with_cost(cost)]);
+            let (store, began) = (store.clone(), Instant::now());
+            tokio::spawn(async move {
+                let mut caller = Waits(began + 10 * SLOT);
+                let mut callee = AlwaysReady::default();
+                let (mut reservation, ()) = pace(&store, &checks, &mut caller, &mut callee).await?;
+                reservation.spend();
+                Ok::<_, &'static str>((start.elapsed(), cost))
+            })
+        }
+    };
+    let heavy = tokio::spawn({
+        let once = once.clone();
+        async move {
+            let (mut sent, mut tries) = (Vec::new(), Vec::new());
+            sleep(Duration::from_secs(2)).await;
+            while start.elapsed() < END {
+                for attempt in 1.. {
+                    if let Ok(own) = once("heavy", 5).await.expect("no panic") {
+                        sent.push(own);
+                        tries.push(attempt);
+                        break;
+                    }
+                    // `Retry-After: 1`.
+                    sleep(Duration::from_secs(if comes_back { 1 } else { 3 })).await;
+                }
+            }
+            (sent, tries)
+        }
+    });
+    let mut light = Vec::new();
+    for i in 0..(20 * RATE * 2) as u32 {
+        tokio::time::sleep_until(start + SLOT / 2 * i).await;
+        light.push(once("light", 1));
+    }
+    let (mut sent, tries) = heavy.await.expect("no panic");
+    for served in light {
+        sent.extend(served.await.expect("no panic"));
+    }
+    if comes_back {
+        assert!(tries.len() >= 10 && tries.iter().all(|tries| *tries <= 2), "{tries:?}");
+    }
+    sent.sort_unstable();
+    let within = |from: Duration, to: Duration| {
+        sent.iter().filter(|(at, _)| (from..=to).contains(at)).map(|(_, cost)| cost).sum::<i64>()
+    };
+    for (i, (from, _)) in sent.iter().enumerate() {
+        for (to, _) in &sent[i..] {
+            let most = BURST as f64 + (*to - *from).as_secs_f64() * RATE as f64;
+            assert!(within(*from, *to) as f64 <= most + 0.1, "from {from:?} to {to:?}");
+        }
+    }
+    let used = within(Duration::from_secs(2), END);
+    assert!(used * 100 >= 18 * RATE * 99, "{used} permits of {}", 18 * RATE);
+}

@@ -13,14 +13,7 @@ use crate::{
 impl MemoryStore {
     /// Gives the permits of `grant` back to the limiter, or hands a concurrency permit to the next request in the queue.
     pub(super) fn refund_at(&self, now: Micros, check: &Check, grant: Grant) -> Reply {
-        let refund = |OpenedState { open, gate, .. }: &mut OpenedState| {
-            let given = open.settle(grant, check.cost, check.horizon);
-            if let Some(gate) = gate {
-                gate.refund(open, grant, check.cost);
-            }
-            given
-        };
-        match self.change(now, check, refund) {
+        match self.change(now, check, |opened| opened.refund(grant, check.cost, check.horizon)) {
             (_, true) => Reply::HandedOver,
             (given, false) => Reply::Done(given),
         }

@@ -7,7 +7,7 @@ use crate::{
         concurrency::Ticket,
         fair::{
             Place, Queue,
-            queue::{Chain, Confirmed, Effects, MAX_WAITING, Newcomer, Slot, like},
+            queue::{Chain, Confirmed, Effects, MAX_WAITING, Newcomer, Refused, Slot, like},
             turns::MAX_TENANTS,
         },
         reserve::{self, Part, Want},
@@ -18,6 +18,7 @@ use crate::{
     },
 };
 use smallvec::SmallVec;
+use std::sync::Arc;
 
 impl MemoryStore {
     /// Decides a request that takes its turn at the limiter of check `q`.
@@ -40,22 +41,41 @@ impl MemoryStore {
         let kept = shard.queues.remove(&print).filter(|queue| queue.born() >= lost);
         let mut queue = kept.unwrap_or_else(|| Box::new(Queue::new(now.max(lost))));
         queue.forget_overdue(now);
+        let (mut effects, horizon) = (Effects::default(), checks[q].horizon);
+        let mut changed = false;
+        for booking in queue.lapse(now) {
+            changed |= opened[q].refund(booking.grant, booking.cost, horizon);
+        }
+        changed |= opened[q].fill(&mut queue, now, horizon, &mut effects);
+        let budget = budget.min(MAX_BUDGET);
+        let asked = AskedInTurn { checks, q, budget, ticket, like: &like_of(checks, q) };
+        if let Some(turn) = &checks[q].turn
+            && let Some(own) = queue.claim(now + budget, (turn.priority, &turn.tenant, asked.like))
+        {
+            changed |= opened[q].refund(own.grant, own.cost, horizon);
+        }
         let mut wants: SmallVec<[Want<'_>; 2]> = SmallVec::new();
         for (check, OpenedState { open, gate, .. }) in checks.iter().zip(&mut opened) {
             let gate = gate.as_deref_mut();
             wants.push(Want { open, cost: check.cost, enforce: check.enforce, gate });
         }
-        let mut effects = Effects::default();
-        let asked = (checks, q, budget.min(MAX_BUDGET), ticket);
         let (mut decision, chain) = decide(&mut wants, &queue, now, asked);
         drop(wants);
         let taken: SmallVec<[bool; 2]> = decision.parts.iter().map(|part| part.at >= 0).collect();
         if decision.admitted && decision.wait > 0 {
             wait(&mut queue, now, asked, (&mut decision, &chain), &mut effects);
+        } else if let Some(back) = book(&mut queue, now, asked, &decision, &mut opened[q]) {
+            (decision.retry_after, changed) = (back, true);
+        }
+        changed |= opened[q].fill(&mut queue, now, horizon, &mut effects);
+        if queue.is_empty() {
+            for booking in queue.lapse(now) {
+                changed |= opened[q].refund(booking.grant, booking.cost, horizon);
+            }
         }
         let mut called = Vec::new();
         for (i, (check, opened)) in checks.iter().zip(opened).enumerate() {
-            let taken = taken.get(i).copied().unwrap_or_default();
+            let taken = taken.get(i).copied().unwrap_or_default() || changed && i == q;
             called.append(&mut self.put(&mut shard, check, opened, taken, now));
         }
         keep(&mut shard, print, queue);
@@ -67,16 +87,18 @@ impl MemoryStore {
 
     /// Decides whether a request with this place is sent in its slot or yields it.
     pub(super) fn confirm_at(&self, now: Micros, checks: &Checks, place: Place) -> Decision {
-        let mut effects = Effects::default();
         let q = of_queue(checks).unwrap_or_default();
-        let confirmed = self
-            .in_queue(&checks[q], |queue| queue.confirm(now, place.0, &mut effects))
-            .unwrap_or(Confirmed::Gone);
-        self.apply(now, checks, effects);
+        let confirmed =
+            self.step(now, checks, q, |queue, effects| queue.confirm(now, place.0, effects));
         let mut decision = Decision::gone(q, self.look_at(now, &checks[q]));
-        match confirmed {
+        match confirmed.unwrap_or(Confirmed::Gone) {
             Confirmed::Gone => {}
-            Confirmed::Waits(at) => decision.waits(checks, q, (at - now).max(0), place),
+            Confirmed::Waits(at) => {
+                // It may have moved up since.
+                let at =
+                    self.in_queue(&checks[q], |queue| queue.at(place.0)).flatten().unwrap_or(at);
+                decision.waits(checks, q, (at - now).max(0), place);
+            }
             Confirmed::Sent(slot) => decision.is_sent(checks, slot.at - now, &slot.grants),
         }
         decision
@@ -84,11 +106,48 @@ impl MemoryStore {
 
     /// Removes a request from the queue; false if it did not wait.
     pub(super) fn leave_at(&self, now: Micros, checks: &Checks, place: Place) -> bool {
-        let mut effects = Effects::default();
         let q = of_queue(checks).unwrap_or_default();
-        let left = self.in_queue(&checks[q], |queue| queue.leave(now, place.0, &mut effects));
+        self.step(now, checks, q, |queue, effects| queue.leave(now, place.0, effects)) == Some(true)
+    }
+
+    /// Works on the queue of check `q`, refunds what no request has any more, and gives that to requests that wait.
+    fn step<T>(
+        &self,
+        now: Micros,
+        checks: &Checks,
+        q: usize,
+        work: impl FnOnce(&mut Queue, &mut Effects) -> T,
+    ) -> Option<T> {
+        let mut effects = Effects::default();
+        let (done, has_room, lapsed) = self.in_queue(&checks[q], |queue| {
+            effects.lapsed = queue.lapse(now);
+            let done = work(queue, &mut effects);
+            let lapsed = if queue.is_empty() { queue.lapse(now) } else { Vec::new() };
+            (done, queue.has_room(), lapsed)
+        })?;
         self.apply(now, checks, effects);
-        left == Some(true)
+        if has_room {
+            self.fill(now, &checks[q]);
+        }
+        self.apply(now, checks, Effects { lapsed, ..Effects::default() });
+        Some(done)
+    }
+
+    /// Gives free permits to the requests that wait for the last slots.
+    fn fill(&self, now: Micros, check: &Check) {
+        let mut effects = Effects::default();
+        let mut shard = self.shard(&check.key).lock();
+        let mut opened = self.open(&mut shard, check, now);
+        let print = opened.print;
+        let mut changed = false;
+        if let Some(mut queue) = shard.queues.remove(&print) {
+            changed = opened.fill(&mut queue, now, check.horizon, &mut effects);
+            keep(&mut shard, print, queue);
+        }
+        let called = self.put(&mut shard, check, opened, changed, now);
+        drop(shard);
+        self.call(called);
+        self.call(effects.notified.into_iter().map(ticket_of).collect());
     }
 
     /// The tenants of a limiter, those with the most waiting requests first.
@@ -126,36 +185,76 @@ impl MemoryStore {
 
     /// Notifies the requests that have other slots, and refunds slots that no request has.
     fn apply(&self, now: Micros, checks: &Checks, effects: Effects) {
+        let q = of_queue(checks).unwrap_or_default();
+        for booking in effects.lapsed {
+            self.refund_at(now, &checks[q].clone().with_cost(booking.cost), booking.grant);
+        }
         for slot in effects.refunds {
             let rates = checks.iter().filter(|check| is_rate(check));
             for (check, grant) in rates.zip(slot.grants) {
                 self.refund_at(now, check, grant);
             }
         }
-        let ticket = |(gateway, number)| Ticket { gateway, number, deadline: 0 };
-        self.call(effects.notified.into_iter().map(ticket).collect());
+        self.call(effects.notified.into_iter().map(ticket_of).collect());
     }
 }
 
-/// A request that asks: its checks, the index of the one whose queue it joins, its budget, and its ticket.
-type Asked<'a> = (&'a Checks, usize, Micros, Ticket);
+// === impl OpenedState ===
+
+impl OpenedState {
+    /// Gives free permits to the requests that wait for the last slots; returns whether the state has changed. A gate counts
+    /// permits, and knows no free ones before others.
+    fn fill(
+        &mut self,
+        queue: &mut Queue,
+        now: Micros,
+        horizon: Micros,
+        effects: &mut Effects,
+    ) -> bool {
+        queue.has_room() && self.gate.is_none() && queue.fill(now, &mut self.open, horizon, effects)
+    }
+}
+
+/// A request that asks: its checks, the index of the one whose queue it joins, its budget, its ticket, and the text by which
+/// it is alike to others.
+#[derive(Clone, Copy)]
+struct AskedInTurn<'a> {
+    checks: &'a Checks,
+    q: usize,
+    budget: Micros,
+    ticket: Ticket,
+    like: &'a Arc<str>,
+}
+
+// === impl AskedInTurn ===
+
+impl AskedInTurn<'_> {
+    /// The longest wait of the request. In a full queue it cannot wait.
+    fn most(&self, queue: &Queue) -> Micros {
+        if queue.len() >= MAX_WAITING { self.budget.min(0) } else { self.budget }
+    }
+
+    /// Whether its slot came too late, so that other requests may make room for it.
+    fn is_too_late(&self, queue: &Queue, decision: &Decision) -> bool {
+        let most = self.most(queue);
+        let has_lease = self.checks.iter().any(|check| check.is_lease() && check.enforce);
+        !decision.admitted && decision.wait > most && most > 0 && !has_lease
+    }
+}
 
 /// Decides by the rules. If the slot comes too late, other requests make room for it; returns those that have to move.
 fn decide(
     wants: &mut [Want<'_>],
     queue: &Queue,
     now: Micros,
-    (checks, q, budget, ticket): Asked<'_>,
+    asked: AskedInTurn<'_>,
 ) -> (Decision, Chain) {
-    let budget = if queue.len() >= MAX_WAITING { budget.min(0) } else { budget };
-    let decision = Decision::new(reserve::decide(wants, budget, Some(ticket)));
-    let has_lease = checks.iter().any(|check| check.is_lease() && check.enforce);
-    if !decision.admitted && decision.wait > budget && budget > 0 && !has_lease {
-        let like = like(checks[q].cost, others(checks, q));
-        let deadline = now + budget;
-        if let Some(chain) = queue.chain(now, deadline, &like, now + decision.wait, &[]) {
+    let decision = Decision::new(reserve::decide(wants, asked.most(queue), Some(asked.ticket)));
+    if asked.is_too_late(queue, &decision) {
+        let deadline = now + asked.budget;
+        if let Some(chain) = queue.chain(now, deadline, asked.like, now + decision.wait, &[]) {
             let limit = queue.limit(&chain, deadline) - now;
-            let moved = Decision::new(reserve::decide(wants, limit, Some(ticket)));
+            let moved = Decision::new(reserve::decide(wants, limit, Some(asked.ticket)));
             if moved.admitted {
                 return (moved, chain);
             }
@@ -164,11 +263,35 @@ fn decide(
     (decision, Chain::new())
 }
 
+/// Books a turn for a request that is refused because of the limiter of its queue. Returns how much later its caller has to
+/// come back, µs.
+fn book(
+    queue: &mut Queue,
+    now: Micros,
+    asked: AskedInTurn<'_>,
+    decision: &Decision,
+    opened: &mut OpenedState,
+) -> Option<Micros> {
+    let check = &asked.checks[asked.q];
+    let turn = check.turn.as_ref()?;
+    let is_its_own = decision.bound_by == asked.q && opened.gate.is_none();
+    let refused = Refused {
+        turn: (&turn.tenant, turn.weight, turn.priority),
+        like: asked.like,
+        cost: check.cost,
+        budget: asked.budget,
+        retry_after: decision.retry_after,
+    };
+    (is_its_own && asked.is_too_late(queue, decision))
+        .then(|| queue.book(now, &mut opened.open, &check.algorithm, refused))
+        .flatten()
+}
+
 /// Lets an admitted request wait for its turn: the queue has its permits, and the decision names its place.
 fn wait(
     queue: &mut Queue,
     now: Micros,
-    (checks, q, budget, ticket): Asked<'_>,
+    AskedInTurn { checks, q, budget, ticket, like }: AskedInTurn<'_>,
     (decision, chain): (&mut Decision, &Chain),
     effects: &mut Effects,
 ) {
@@ -180,7 +303,7 @@ fn wait(
         cost: checks[q].cost,
         ticket: (ticket.gateway, ticket.number),
         deadline: now + budget,
-        like: like(checks[q].cost, others(checks, q)),
+        like: like.clone(),
     };
     let slot = Slot { at: now + decision.wait, grants };
     let (number, at) = queue.join(now, newcomer, chain, slot, effects);
@@ -193,9 +316,20 @@ fn wait(
     }
 }
 
+fn like_of(checks: &Checks, q: usize) -> Arc<str> {
+    like(checks[q].cost, others(checks, q))
+}
+
+fn ticket_of((gateway, number): (i64, i64)) -> Ticket {
+    Ticket { gateway, number, deadline: 0 }
+}
+
 /// Keeps a queue in which requests wait.
 fn keep(shard: &mut Shard, print: Print, queue: Box<Queue>) {
     if !queue.is_empty() {
         shard.queues.insert(print, queue);
     }
 }
+
+#[cfg(test)]
+mod tests;
