@@ -2,7 +2,7 @@
 //! weights, and the priority of a request. Decides no turn.
 
 use crate::{
-    algorithm::fair::Priority,
+    algorithm::fair::{NO_TENANT, Priority},
     key::{Parts, Template},
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -14,8 +14,6 @@ pub const PRIORITIES: [(&str, Priority); 3] =
     [("high", Priority::High), ("normal", Priority::Normal), ("low", Priority::Low)];
 /// The most weights of one limiter.
 pub(super) const MAX_WEIGHTS: usize = 1_024;
-/// The tenant of a request without the part of the template, and of all requests at a limiter without `fair`.
-const NO_TENANT: &str = "-";
 
 const PRIORITY: HeaderName = HeaderName::from_static("priority");
 /// The longest `Priority` field that is read. A browser sends `u=1, i`.

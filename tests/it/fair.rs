@@ -3,6 +3,7 @@
 
 mod order;
 mod pages;
+mod permits;
 mod shared;
 mod tenants;
 
@@ -32,7 +33,10 @@ impl Ordered {
 
     /// The number of gateways on one Redis; with 0, one gateway with the memory store.
     async fn of(gateways: usize, rest: &str) -> Self {
-        let upstream = Upstream::ok().await;
+        Self::before(Upstream::ok().await, gateways, rest).await
+    }
+
+    async fn before(upstream: Upstream, gateways: usize, rest: &str) -> Self {
         let redis = (gateways > 0).then(Redis::start);
         // Hundreds of requests come at once. A slow machine is no outage.
         let on = |redis: &Redis| format!("{{ url: \"{}\", timeout: 2s }}", redis.url());

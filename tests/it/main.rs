@@ -13,6 +13,7 @@ mod twins;
 mod twins_fair;
 mod twins_fixed_window;
 mod twins_gates;
+mod twins_permits;
 mod twins_plain;
 mod twins_timeline;
 

@@ -115,12 +115,12 @@ struct Waiting {
 }
 
 /// Hears the notifications that the script sends.
-struct Ear(BufReader<TcpStream>);
+pub(crate) struct Ear(BufReader<TcpStream>);
 
 // === impl Ear ===
 
 impl Ear {
-    fn open(redis: &Redis) -> Self {
+    pub(crate) fn open(redis: &Redis) -> Self {
         let mut ear = TcpStream::connect(("127.0.0.1", redis.port())).expect("a connection");
         ear.write_all(b"PSUBSCRIBE paceway:call:*\r\n").expect("a subscription");
         let mut ear = Self(BufReader::new(ear));
@@ -135,7 +135,7 @@ impl Ear {
     }
 
     /// The gateways and numbers of the tickets that were notified since the last look.
-    fn heard(&mut self, redis: &Redis) -> BTreeSet<(i64, i64)> {
+    pub(crate) fn heard(&mut self, redis: &Redis) -> BTreeSet<(i64, i64)> {
         redis.command(&["PUBLISH", "paceway:call:end", "0"]);
         let mut heard = BTreeSet::new();
         loop {
@@ -153,6 +153,16 @@ impl Ear {
             }
         }
     }
+}
+
+/// The tickets that the memory store has notified since the last look.
+pub(crate) fn notified(tickets: &BTreeMap<(i64, i64), Callable>) -> BTreeSet<(i64, i64)> {
+    let is_notified = |callable: &Callable| {
+        let mut context = Context::from_waker(Waker::noop());
+        matches!(pin!(callable.notified()).poll(&mut context), Poll::Ready(()))
+    };
+    let notified = tickets.iter().filter(|(_, callable)| is_notified(callable));
+    notified.map(|(ticket, _)| *ticket).collect()
 }
 
 /// One sequence: three limiters, the third of which counts concurrency permits.
@@ -279,12 +289,7 @@ impl Sequence<'_> {
         }
         prop_assert_eq!(replies.as_ref(), Ok(&expected), "{} {:?}", self.now, batch);
         let heard = self.ear.heard(self.server);
-        let notified = |callable: &Callable| {
-            let mut context = Context::from_waker(Waker::noop());
-            matches!(pin!(callable.notified()).poll(&mut context), Poll::Ready(()))
-        };
-        let tickets = self.tickets.iter().filter(|(_, callable)| notified(callable));
-        let called: BTreeSet<_> = tickets.map(|(ticket, _)| *ticket).collect();
+        let called = notified(&self.tickets);
         prop_assert_eq!(heard, called, "notified at {} by {:?}", self.now, batch);
         for (entry, reply) in batch.drain(..).zip(expected) {
             self.learn(entry, reply);

@@ -18,6 +18,7 @@ mod turn;
 #[cfg(feature = "redis")]
 pub mod redis;
 
+pub use crate::algorithm::fair::Turn;
 pub use check::{Check, Checks, OnFailure, OnLoss, hash_tag};
 pub use entry::{Entry, Pause, Reply};
 pub use error::StoreError;
@@ -29,7 +30,7 @@ pub use pauses::{
     WaitingCount,
 };
 pub use scan::{ScanPlace, ScanStep};
-pub use turn::{TenantLevel, Turn};
+pub use turn::TenantLevel;
 
 use crate::algorithm::{
     Algorithm, Grant, Level, Micros,

@@ -392,7 +392,8 @@ fn with_logged_tenant(check: Check, fair: Option<&FairSharing>, logged: &LoggedR
 fn with_long_lease(check: Check) -> Check {
     match check.algorithm {
         Algorithm::Concurrency(rule) => {
-            let rule = Concurrency::new(rule.max(), LEASE).unwrap_or(rule);
+            let rule = Concurrency::new(rule.max(), LEASE)
+                .map_or(rule, |long| long.with_turns(rule.takes_turns()));
             Check { algorithm: Algorithm::Concurrency(rule), ..check }
         }
         _ => check,

@@ -273,7 +273,7 @@ pub(in crate::config) const LIMITER: Keys = Keys {
             algorithms: "",
             kind: "[tenants and weights](fair.md)",
             default: "first come, first served",
-            meaning: "the tenants that share the slots while several of them wait, such as \
+            meaning: "the tenants that share the slots, or the permits of `concurrency`, while several of them wait, such as \
                       `{ by: \"{header.x-team}\", weights: { checkout: 4 } }`. With a `key`, they share each bucket",
             schema: r##""anyOf": [{ "title": "tenants", "$ref": "#/$defs/fair" }, { "type": "null" }]"##,
         },

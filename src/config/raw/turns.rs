@@ -1,7 +1,7 @@
 //! Reads `fair` of a limiter and `priority` of a route, and finds the limiters whose requests take turns.
 
 use crate::{
-    algorithm::fair::Priority,
+    algorithm::{Algorithm, fair::Priority},
     config::{
         fair::{FairSharing, MAX_WEIGHTS, PRIORITIES, PriorityRule},
         keys::FAIR,
@@ -96,5 +96,10 @@ pub(super) fn find_turns(limiters: &mut [LimiterConfig], routes: &[Route]) {
     for (i, limiter) in limiters.iter_mut().enumerate() {
         let has_order = limiter.fair.is_some() || ranked.contains(&i);
         limiter.has_turns = has_order && limiter.mode == Mode::Enforce;
+        for algorithm in &mut limiter.algorithms {
+            if let Algorithm::Concurrency(rule) = algorithm {
+                *rule = rule.with_turns(limiter.has_turns);
+            }
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{limiters::with, mistakes, parse, schema::verdicts};
 use crate::{
-    algorithm::fair::Priority,
+    algorithm::{Algorithm, fair::Priority},
     config::{Config, PriorityRule},
 };
 use rstest::rstest;
@@ -188,6 +188,28 @@ fn schema_and_parser_agree(#[case] limiter: &str, #[case] route: &str, #[case] i
     assert_eq!(verdicts(&text), (is_right, is_right));
 }
 
+/// `fair`, or the priority of a route, gives the permits of a concurrency limiter an order.
+#[rstest]
+#[case::fair("max: 4, fair: { by: '{host}' }", "max_wait: 1s", true)]
+#[case::a_priority("max: 4", "priority: high", true)]
+#[case::none("max: 4", "max_wait: 1s", false)]
+#[case::observes("max: 4, mode: observe, fair: { by: '{host}' }", "max_wait: 1s", false)]
+fn permits_are_handed_over_in_turns(
+    #[case] limiter: &str,
+    #[case] route: &str,
+    #[case] expected: bool,
+) {
+    let config = parse(&format!(
+        "upstream: http://a\nlimiters: {{ a: {{ algorithm: concurrency, {limiter} }} }}\n\
+         routes: [{{ suffix: /a, limiters: [a], {route} }}]\n"
+    ))
+    .expect("a config");
+    let [Algorithm::Concurrency(rule)] = &*config.limiters[0].algorithms else {
+        panic!("no concurrency")
+    };
+    assert_eq!(rule.takes_turns(), expected);
+}
+
 #[test]
 fn a_tenant_can_be_a_parameter_of_the_path() {
     let text = |path: &str| {
@@ -218,7 +240,7 @@ fn a_tenant_can_be_a_parameter_of_the_path() {
 #[case::concurrency(
     "a: { algorithm: concurrency, max: 4, fair: { by: '{host}' } }",
     "limiters: [a], max_wait: 1s",
-    &["`fair` of the limiter `a` shares nothing: requests get the permits of `concurrency` first come"]
+    &[]
 )]
 #[case::no_limiters(
     "a: 5/s",

@@ -1,6 +1,5 @@
 //! Warns of tenants and priorities that change nothing.
 
-use crate::algorithm::Algorithm;
 use crate::config::{
     fair::PriorityRule,
     limiter::{LimiterConfig, Mode},
@@ -15,12 +14,6 @@ impl Config {
         if limiter.mode == Mode::Observe {
             return Some(format!(
                 "`fair` of the limiter `{name}` shares nothing: a limiter in mode `observe` holds no request"
-            ));
-        }
-        if matches!(limiter.algorithms[..], [Algorithm::Concurrency(_)]) {
-            return Some(format!(
-                "`fair` of the limiter `{name}` shares nothing: requests get the permits of `concurrency` first come, first \
-                 served"
             ));
         }
         let mut routes = self.routes.iter().filter(|route| uses(route, i)).peekable();

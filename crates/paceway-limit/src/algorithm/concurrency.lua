@@ -3,11 +3,13 @@
 --
 -- A stored state is one sorted set. A holder is `gateway number` (8 bytes each) with its expiry (µs) as
 -- score. A waiter is `gateway number deadline` with a negative score that grows in the order of arrival. A
--- waiter that gets a permit is notified on the channel of its gateway. A paused limiter has the member `P`, end
--- of the pause, status (8 and 2 bytes) with the score -inf.
+-- waiter that gets a permit is notified on the channel of its gateway. The turns of the waiters are in other keys
+-- (concurrency/waiters.lua). A paused limiter has the member `P`, end of the pause, status (8 and 2 bytes) with the
+-- score -inf.
 
 make[67] = function()
-local concurrency = { kind = 67, args = 2, lease = true }
+local concurrency = { kind = 67, args = 3, lease = true }
+local waiters
 
 local HOLDER, WAITER, PAUSED = '<i8i8', '<i8i8i8', '<c1i8I2'
 local CLAIM, MAX_QUEUE = 2000000, 100000
@@ -16,10 +18,12 @@ local FIRST = -4503599627370496
 local function plain(number) return string.format('%.0f', number) end
 
 function concurrency.rule(args, i)
-  return { max = tonumber(args[i]), lease = tonumber(args[i + 1]) }
+  -- The number of the first of the two keys with the turns; 0 without turns.
+  local queue = tonumber(args[i + 2])
+  return { max = tonumber(args[i]), lease = tonumber(args[i + 1]), queue = queue > 0 and queue or nil }
 end
 
-function concurrency.same(a, b) return a.max == b.max and a.lease == b.lease end
+function concurrency.same(a, b) return a.max == b.max and a.lease == b.lease and a.queue == b.queue end
 
 -- Whether holders may exist that the state does not know: until then no new request gets a permit, and every
 -- request that renews a lease stays a holder.
@@ -34,30 +38,52 @@ local function hold(open, member, lease)
   open.expires = math.max(open.expires or 0, expiry)
 end
 
-local function first_waiter(open)
-  return redis.call('ZRANGEBYSCORE', open.key, '(-inf', '(0', 'LIMIT', 0, 1)[1]
+-- The number of a waiter in its turns.
+local function number_of(order) return tonumber(order) - FIRST end
+
+-- The member and the number of the waiter that came first.
+local function oldest_waiter(open)
+  local first = redis.call('ZRANGEBYSCORE', open.key, '(-inf', '(0', 'WITHSCORES', 'LIMIT', 0, 1)
+  return first[1], number_of(first[2])
+end
+
+-- The member and the number of the waiter whose turn it is. One without a turn is the next when it came before all others.
+local function next_waiter(open)
+  local oldest, number = oldest_waiter(open)
+  if not open.turns or not waiters.has(open.turns, number) then return oldest, number end
+  while true do
+    local first, it = waiters.first(open.turns)
+    if not it then return oldest, number end
+    local member = struct.pack(WAITER, it.gateway, it.ticket, it.deadline)
+    local order = redis.call('ZSCORE', open.key, member)
+    if order and number_of(order) == first then return member, first end
+    -- It got a permit from a gateway whose configuration has no turns.
+    waiters.remove(open.turns, first)
+  end
 end
 
 local function hand_over(open)
   local is_closed = is_unknown(open) or open.gate
   while open.queued > 0 and (has_room(open) or is_closed) do
-    local member = first_waiter(open)
+    local member, place
+    if is_closed then member, place = oldest_waiter(open) else member, place = next_waiter(open) end
     local gateway, number, deadline
     if #member == 24 then gateway, number, deadline = struct.unpack(WAITER, member) end
     local waits = deadline and deadline > open.now
     if waits and is_closed then break end
     redis.call('ZREM', open.key, member)
     open.queued = open.queued - 1
-    if waits then
-      -- A refused PUBLISH must not end the script after other keys were written: the waiter asks again by
-      -- itself.
-      local heard = redis.pcall('PUBLISH', 'paceway:call:' .. plain(gateway), plain(number))
-      -- A gateway without a subscription is dead, or asks for all of its waiters again when it is back.
-      if heard ~= 0 then
-        hold(open, struct.pack(HOLDER, gateway, number), math.min(open.rule.lease, CLAIM))
-        open.handed_over = true
-      end
+    local heard = 0
+    -- A refused PUBLISH must not end the script after other keys were written: the waiter asks again by
+    -- itself.
+    if waits then heard = redis.pcall('PUBLISH', 'paceway:call:' .. plain(gateway), plain(number)) end
+    -- A gateway without a subscription is dead, or asks for all of its waiters again when it is back.
+    local is_served = heard ~= 0
+    if is_served then
+      hold(open, struct.pack(HOLDER, gateway, number), math.min(open.rule.lease, CLAIM))
+      open.handed_over = true
     end
+    if open.turns then waiters.remove(open.turns, place, is_served) end
   end
 end
 
@@ -82,6 +108,11 @@ function concurrency.load(key, now, rule, horizon)
   open.held = redis.call('ZCOUNT', key, 0, '+inf')
   open.queued = redis.call('ZCARD', key) - open.held
   if open.queued > 0 then load_gate(open) end
+  if rule.queue then
+    waiters = waiters or make_waiters()
+    open.turns = waiters.open(rule.queue, open.queued)
+    if not open.turns then return nil end
+  end
   hand_over(open)
   concurrency.save(open, key)
   return open
@@ -124,13 +155,13 @@ end
 
 -- Until when the ticket waits, and after how many µs it asks again without a notification; nil when the queue
 -- is full, or the deadline is past or within a pause.
-function concurrency.enqueue(open, ticket, budget)
+function concurrency.enqueue(open, ticket, budget, turn)
   local deadline = ticket.deadline
   if deadline == 0 then deadline = open.now + budget end
   if deadline <= math.max(open.now, open.gate and open.gate.stop or 0) then return nil end
   local member = struct.pack(WAITER, ticket.gateway, ticket.number, deadline)
   if ticket.deadline == 0 or not redis.call('ZSCORE', open.key, member) then
-    if open.queued >= MAX_QUEUE then return nil end
+    if open.queued >= MAX_QUEUE or open.turns and waiters.is_full(open.turns) then return nil end
     local order
     if ticket.deadline ~= 0 and open.gate then
       -- A request that was notified just before a pause returns to the head.
@@ -142,6 +173,7 @@ function concurrency.enqueue(open, ticket, budget)
     end
     redis.call('ZADD', open.key, plain(order), member)
     open.queued, open.expires = open.queued + 1, math.max(open.expires or 0, deadline)
+    if open.turns then waiters.add(open.turns, number_of(order), ticket, deadline, turn) end
     concurrency.save(open, open.key)
   end
   return deadline, next_free(open)
@@ -160,8 +192,11 @@ function concurrency.refund(open, gateway, number, deadline)
     hand_over(open)
     return true
   end
-  if redis.call('ZREM', open.key, struct.pack(WAITER, gateway, number, deadline)) == 1 then
+  local member = struct.pack(WAITER, gateway, number, deadline)
+  local order = open.turns and redis.call('ZSCORE', open.key, member)
+  if redis.call('ZREM', open.key, member) == 1 then
     open.queued = open.queued - 1
+    if order then waiters.remove(open.turns, number_of(order)) end
     return true
   end
   return false

@@ -4,14 +4,20 @@
 //! A holder counts until its lease expires; the lease is renewed while its gateway lives and ends when the
 //! work of the request is done. A permit that becomes free is handed to the head of the queue at once: that
 //! waiter is *notified*, and holds the permit for a short claim, within which it must ask again. So no waiter
-//! polls, a free permit wakes one waiter only, and the order is that of asking. An expired holder is
-//! forgotten: its late release or renewal changes nothing.
+//! polls, and a free permit wakes one waiter only. The order is that of asking, or that of turns at a limiter with
+//! fair sharing. An expired holder is forgotten: its late release or renewal changes nothing.
 
-use super::{Gate, Grant, Level, Micros};
+mod waiters;
+
+use super::{
+    Gate, Grant, Level, Micros,
+    fair::{Turn, Turns},
+};
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{BTreeSet, HashMap},
     mem,
 };
+use waiters::Waiters;
 
 /// How long a notified waiter holds its permit without having asked again, µs: 2 s. That is longer than a
 /// call of the store, and short enough that a gateway which died in the queue blocks the permit only briefly.
@@ -35,6 +41,7 @@ pub const RETRY: Micros = 1_000_000;
 pub struct Concurrency {
     max: i64,
     lease: Micros,
+    takes_turns: bool,
 }
 
 /// Identifies a request that asks for a concurrency permit: unique among all gateways of a store.
@@ -58,7 +65,8 @@ type Id = (i64, i64);
 pub struct State {
     holders: HashMap<Id, Micros>,
     expiries: BTreeSet<(Micros, Id)>,
-    queue: VecDeque<(Id, Micros)>,
+    /// Boxed, because few limiters have any.
+    waiters: Option<Box<Waiters>>,
     /// Until when the limiter is paused; until 0 if it is not.
     gate: Gate,
 }
@@ -70,6 +78,8 @@ pub struct Open {
     now: Micros,
     state: State,
     notified: Vec<Ticket>,
+    /// The turn of the request that asks.
+    turn: Option<Turn>,
     /// The instant until which unknown holders may exist after a loss of data, µs; 0 without a loss.
     unknown_until: Micros,
 }
@@ -91,7 +101,7 @@ impl Concurrency {
     pub fn new(max: i64, lease: Micros) -> Option<Self> {
         let exact =
             (1..=super::EXACT / 8).contains(&max) && (1..=super::EXACT / 8).contains(&lease);
-        exact.then_some(Self { max, lease })
+        exact.then_some(Self { max, lease, takes_turns: false })
     }
 
     /// The greatest cost of a request: each request holds exactly one permit.
@@ -109,6 +119,17 @@ impl Concurrency {
         self.lease
     }
 
+    /// Whether the requests that wait take turns; otherwise they get permits in the order in which they asked.
+    pub fn takes_turns(&self) -> bool {
+        self.takes_turns
+    }
+
+    /// The same rule for requests that take turns, or for those that do not.
+    #[must_use]
+    pub fn with_turns(self, takes_turns: bool) -> Self {
+        Self { takes_turns, ..self }
+    }
+
     /// The same rule with `max` permits instead. A rule with 0 permits admits no further holder.
     pub fn with_max(&self, max: i64) -> Self {
         Self { max: max.clamp(0, self.max), ..*self }
@@ -116,7 +137,8 @@ impl Concurrency {
 
     /// One gateway's share of the rule, see [`Algorithm::share`](super::Algorithm::share).
     pub(super) fn share(&self, gateways: i64) -> Self {
-        Self { max: (self.max / gateways).max(1), ..*self }
+        // The tenants of one gateway are not those of all.
+        Self { max: (self.max / gateways).max(1), takes_turns: false, ..*self }
     }
 
     /// The arguments of the rule for the script, in the order in which `rule` of `concurrency.lua` reads
@@ -155,6 +177,15 @@ impl Ticket {
     }
 }
 
+// === impl State ===
+
+impl State {
+    /// The turns of the requests that wait; `None` if none waits.
+    pub(crate) fn turns(&self) -> Option<&Turns> {
+        Some(self.waiters.as_ref()?.turns())
+    }
+}
+
 // === impl Open ===
 
 impl Open {
@@ -172,7 +203,7 @@ impl Open {
         rule: Concurrency,
     ) -> Self {
         let state = state.map(mem::take).unwrap_or_default();
-        let mut open = Self { rule, now, state, notified: Vec::new(), unknown_until };
+        let mut open = Self { rule, now, state, notified: Vec::new(), turn: None, unknown_until };
         while let Some((expiry, id)) = open.state.expiries.first().copied()
             && expiry <= now
         {
@@ -208,7 +239,9 @@ impl Open {
 
     /// Pauses the limiter. The pause ends with the later one of this gate and the one before.
     pub fn pause(&mut self, gate: Gate) {
-        self.state.gate = self.state.gate.or_later(gate);
+        if gate.until > self.now {
+            self.state.gate = self.state.gate.or_later(gate);
+        }
     }
 
     /// The gate of the pause, if the limiter is paused.
@@ -230,14 +263,30 @@ impl Open {
         self.state.expiries.insert((expiry, id));
     }
 
-    /// Hands the free permits to the head of the queue, and removes the waiters whose deadline is past.
+    /// The turn of the request that asks next, at a limiter with fair sharing.
+    pub(crate) fn take_turn(&mut self, turn: &Turn) {
+        self.turn = Some(turn.clone());
+    }
+
+    /// Hands the free permits to the waiters whose turn it is, and removes those whose deadline is past.
     fn hand_over(&mut self) {
         let is_closed = self.is_unknown() || self.is_paused();
-        while let Some((id, deadline)) = self.state.queue.front().copied()
-            && (if is_closed { deadline <= self.now } else { self.has_room() })
+        let takes_turns = self.rule.takes_turns;
+        while (is_closed || self.has_room())
+            && let Some(waiters) = &mut self.state.waiters
         {
-            self.state.queue.pop_front();
-            if deadline > self.now {
+            let next = if takes_turns && !is_closed { waiters.next() } else { waiters.oldest() };
+            let Some((number, (id, deadline))) = next else { break };
+            let waits = deadline > self.now;
+            match waits {
+                true if is_closed => break,
+                true => waiters.serve(number, takes_turns),
+                false => drop(waiters.remove((id, deadline), takes_turns)),
+            }
+            if waiters.is_empty() {
+                self.state.waiters = None;
+            }
+            if waits {
                 self.hold(id, self.rule.lease.min(CLAIM));
                 self.notified.push(Ticket { gateway: id.0, number: id.1, deadline });
             }
@@ -264,8 +313,6 @@ impl Open {
     /// Puts the request into the queue for `budget` µs, or lets it wait on. `None` when the queue is full, or
     /// its deadline is past or within a pause.
     pub fn enqueue(&mut self, ticket: Ticket, budget: Micros) -> Option<Queued> {
-        let waits =
-            |(id, deadline): &(Id, Micros)| (*id, *deadline) == (ticket.id(), ticket.deadline);
         let deadline = match ticket.deadline {
             0 => self.now + budget,
             deadline => deadline,
@@ -273,15 +320,16 @@ impl Open {
         if deadline <= self.now.max(self.state.gate.until) {
             return None;
         }
-        if ticket.deadline == 0 || !self.state.queue.iter().any(waits) {
-            if self.state.queue.len() >= MAX_QUEUE {
+        let (waiter, takes_turns) = ((ticket.id(), deadline), self.rule.takes_turns);
+        // A request that was notified just before a pause returns to the head.
+        let is_first = ticket.deadline != 0 && self.is_paused();
+        let waiters = self.state.waiters.get_or_insert_default();
+        if !waiters.has(waiter) {
+            if waiters.is_full(takes_turns) {
                 return None;
             }
-            // A request that was notified just before a pause returns to the head.
-            match ticket.deadline != 0 && self.is_paused() {
-                true => self.state.queue.push_front((ticket.id(), deadline)),
-                false => self.state.queue.push_back((ticket.id(), deadline)),
-            }
+            let turn = takes_turns.then(|| self.turn.clone().unwrap_or_else(Turn::of_nobody));
+            waiters.add(self.now, waiter, is_first, turn.as_ref());
         }
         Some(Queued { deadline, ask_after: self.next() })
     }
@@ -317,10 +365,12 @@ impl Open {
             self.hand_over();
             return true;
         }
-        let waits =
-            |(id, deadline): &(Id, Micros)| (*id, *deadline) == (ticket.id(), ticket.deadline);
-        let waiting = self.state.queue.iter().position(waits);
-        waiting.and_then(|i| self.state.queue.remove(i)).is_some()
+        let takes_turns = self.rule.takes_turns;
+        let waiters = self.state.waiters.as_mut();
+        let left = waiters
+            .is_some_and(|waiters| waiters.remove((ticket.id(), ticket.deadline), takes_turns));
+        self.state.waiters.take_if(|waiters| waiters.is_empty());
+        left
     }
 
     /// Frees all permits, ends the pause, and hands the permits to the waiters; false when none was held and
@@ -365,7 +415,7 @@ impl Open {
     /// The state to keep and how long it matters, µs; `None` when it has neither holders nor waiters.
     pub fn close(self) -> Option<(State, Micros)> {
         let expiry = self.state.expiries.last().map(|(expiry, _)| *expiry);
-        let deadline = self.state.queue.iter().map(|(_, deadline)| *deadline).max();
+        let deadline = self.state.waiters.as_ref().map(|waiters| waiters.latest());
         let paused = self.is_paused().then_some(self.state.gate.until);
         let until = expiry.max(deadline).max(paused)?;
         Some((self.state, until - self.now))

@@ -6,7 +6,9 @@
 --     D budget n, then n times: k kind cost enforce ARGS…    decide; ARGS are the horizon (how long after a loss of
 --                                                            data earlier grants can count) in µs, then the rule's
 --     T gateway number deadline, then as D                   the same with a ticket for concurrency permits; deadline
---                                                            -1: it holds one already, which an observing limiter counts
+--                                                            -1: it holds one already, which an observing limiter counts.
+--                                                            After the ARGS of a concurrency limiter with turns: class weight
+--                                                            tenant
 --     Q k w class weight tenant, then as T without its letter   the same for a request that takes turns at the w-th of its
 --                                                            limiters, whose queue is KEYS[k] and KEYS[k + 1]
 --     C k w number n, then n times as D                      the request of this number confirms its slot
@@ -63,11 +65,11 @@ end
 
 local function next_number() return tonumber(next_arg()) end
 
--- The state that the rule at args[i] asks for.
+-- The state that the rule at args[i] asks for, and the rule.
 local function next_state(k, algorithm)
   local horizon, rule = next_number(), algorithm.rule(args, i)
   i = i + algorithm.args
-  return open(k, algorithm, rule, horizon)
+  return open(k, algorithm, rule, horizon), rule
 end
 
 -- The limiters of a request; and the number of a key with a foreign value.
@@ -76,9 +78,10 @@ local function next_wants()
   for w = 1, next_number() do
     local k, algorithm = next_number(), algorithm_of(next_number())
     local cost, enforce = next_number(), next_arg() == '1'
-    local state = next_state(k, algorithm)
+    local state, rule = next_state(k, algorithm)
     if not state then foreign = foreign or k end
     wants[w] = { state = state, cost = cost, enforce = enforce }
+    if rule.queue then wants[w].turn = { class = next_number(), weight = next_number(), tenant = next_arg() } end
   end
   return wants, foreign
 end
@@ -171,7 +174,7 @@ while i <= #args do
   end
 end
 
-if steps then steps.save() end
+if queues then queues.save_all() end
 for _, state in ipairs(used) do
   if state.opened and not state.algorithm.lease then publish_opening(state.key, state.algorithm, state.open) end
   save(state)

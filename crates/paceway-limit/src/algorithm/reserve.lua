@@ -82,7 +82,7 @@ local function concurrent(wants, budget, at, ticket)
   if not taken then return true end
   local algorithm, open = wants[taken].state.algorithm, wants[taken].state.open
   local deadline, ask_after
-  if budget > 0 then deadline, ask_after = algorithm.enqueue(open, ticket, budget) end
+  if budget > 0 then deadline, ask_after = algorithm.enqueue(open, ticket, budget, wants[taken].turn) end
   if deadline then return taken, deadline, ask_after end
   if not open.gate then return taken, nil, nil, RETRY end
   -- It must not be notified when the pause ends: it is refused now.

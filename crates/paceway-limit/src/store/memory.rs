@@ -183,6 +183,7 @@ impl MemoryStore {
         if let [check] = &checks[..] {
             // Most requests have one limiter.
             let mut opened = self.open(&mut shard, check, now);
+            opened.take_turn(check);
             let (enforce, cost) = (check.enforce, check.cost);
             let gate = opened.gate.as_deref_mut();
             let mut wants = [Want { open: &mut opened.open, cost, enforce, gate }];
@@ -199,7 +200,9 @@ impl MemoryStore {
             opened.push(self.open(&mut shard, check, now));
         }
         let mut wants: SmallVec<[Want<'_>; 2]> = SmallVec::new();
-        for (check, OpenedState { open, gate, .. }) in checks.iter().zip(&mut opened) {
+        for (check, state) in checks.iter().zip(&mut opened) {
+            state.take_turn(check);
+            let OpenedState { open, gate, .. } = state;
             let gate = gate.as_deref_mut();
             wants.push(Want { open, cost: check.cost, enforce: check.enforce, gate });
         }
@@ -336,6 +339,16 @@ impl OpenedState {
             gate.refund(&self.open, grant, cost);
         }
         given
+    }
+
+    /// Tells a concurrency limiter whose turn it is that asks.
+    #[inline]
+    pub(super) fn take_turn(&mut self, check: &Check) {
+        if let Some(turn) = &check.turn
+            && let Some(leases) = self.open.leases()
+        {
+            leases.take_turn(turn);
+        }
     }
 
     fn level(&self) -> Level {

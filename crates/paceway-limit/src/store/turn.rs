@@ -1,24 +1,13 @@
-//! The turn of a request at a limiter that shares its slots fairly: the tenant that it belongs to, and what operators see
-//! of each tenant. It decides nothing: `algorithm/fair` does.
+//! The requests that take turns at a limiter, as a store sees them, and what operators see of each tenant. It decides
+//! nothing: `algorithm/fair` does.
 
 use super::{Check, Decision, Source};
 use crate::algorithm::{
     Grant, Level, Micros,
-    fair::{Place, Priority, turns::MAX_WEIGHT},
+    fair::{Place, Priority},
     reserve::{Part, Parts},
 };
 use std::{cmp::Reverse, sync::Arc};
-
-/// How a request takes its turn among those that wait for the same limiter.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Turn {
-    /// The tenant that slots are counted for, such as the value of `x-team`. At most [`Turn::LONGEST`] bytes count.
-    pub tenant: Arc<str>,
-    /// The share of the tenant among the tenants that wait, from 1 to [`MAX_WEIGHT`].
-    pub weight: i64,
-    /// The priority of the request; higher ones are served first.
-    pub priority: Priority,
-}
 
 /// A tenant of a limiter that shares its slots fairly, with its waiting requests and its grants.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,24 +24,6 @@ pub struct TenantLevel {
     /// The permits that it was granted since it is known. A tenant is forgotten when none of its requests waits and it is
     /// not ahead of its share.
     pub granted: u64,
-}
-
-// === impl Turn ===
-
-impl Turn {
-    /// The longest name of a tenant, in bytes. Longer ones are cut, so that a caller cannot fill the store with them.
-    pub const LONGEST: usize = 128;
-
-    /// The turn of a request of `tenant` with this weight, which is brought into the range from 1 to [`MAX_WEIGHT`].
-    pub fn new(tenant: impl Into<Arc<str>>, weight: i64, priority: Priority) -> Self {
-        let tenant: Arc<str> = tenant.into();
-        let end = (0..=Self::LONGEST).rev().find(|end| tenant.is_char_boundary(*end)).unwrap_or(0);
-        let tenant = match tenant.len() > Self::LONGEST {
-            true => Arc::from(&tenant[..end]),
-            false => tenant,
-        };
-        Self { tenant, weight: weight.clamp(1, MAX_WEIGHT), priority }
-    }
 }
 
 // === impl TenantLevel ===

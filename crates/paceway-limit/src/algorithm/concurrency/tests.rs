@@ -213,17 +213,19 @@ enum Step {
     Renew(usize),
     Leave(usize),
     Late(usize),
-    /// Another rule is asked with, as by a gateway before or after an edit.
-    Edit(i64),
+    /// Another rule is asked with, as by a gateway before or after an edit: one with turns or without.
+    Edit(i64, bool),
 }
 
 proptest! {
     #![proptest_config(crate::algorithm::tests::cases(512))]
 
-    /// Compared with a list of holders and their expiries, and a list of waiters.
+    /// Compared with a list of holders and their expiries, and a list of waiters. Requests of one tenant take turns in the
+    /// order in which they came.
     #[test]
     fn never_too_many_never_idle_first_come_first_served(
         mut max in 1..4i64,
+        takes_turns in any::<bool>(),
         steps in prop::collection::vec(prop_oneof![
             1 => (0..3 * SECOND).prop_map(Step::Wait),
             3 => any::<bool>().prop_map(Step::Ask),
@@ -231,12 +233,13 @@ proptest! {
             1 => (0..4usize).prop_map(Step::Renew),
             1 => (0..4usize).prop_map(Step::Leave),
             1 => (0..4usize).prop_map(Step::Late),
-            1 => (1..4i64).prop_map(Step::Edit),
+            1 => (1..4i64, any::<bool>()).prop_map(|(max, turns)| Step::Edit(max, turns)),
         ], 1..80),
     ) {
         const LEASE: Micros = 5 * SECOND;
         const BUDGET: Micros = 4 * SECOND;
         let mut permits = Permits::new(max, LEASE);
+        permits.rule = permits.rule.with_turns(takes_turns);
         let (mut holding, mut waiting, mut gone) = (Vec::<(i64, Micros)>::new(), Vec::<(i64, Micros)>::new(), Vec::new());
         let mut expected_calls = Vec::new();
         for (number, step) in steps.into_iter().enumerate() {
@@ -244,9 +247,10 @@ proptest! {
             if let Step::Wait(span) = step {
                 permits.now += span;
             }
-            if let Step::Edit(edited) = step {
+            if let Step::Edit(edited, takes_turns) = step {
                 max = edited;
-                permits.rule = Concurrency::new(max, LEASE).expect("a rule");
+                let rule = Concurrency::new(max, LEASE).expect("a rule");
+                permits.rule = rule.with_turns(takes_turns);
             }
             let held = holding.len() as i64;
             let now = permits.now;
@@ -264,7 +268,7 @@ proptest! {
             } }
             settle!();
             match step {
-                Step::Wait(_) | Step::Edit(_) => {}
+                Step::Wait(_) | Step::Edit(..) => {}
                 Step::Ask(waits) => {
                     let reserved = permits.ask(ticket(number), if waits { BUDGET } else { 0 });
                     let free = (holding.len() as i64) < max;

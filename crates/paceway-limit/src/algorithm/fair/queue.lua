@@ -302,7 +302,7 @@ function queue.at(q, number)
   return it and it.at
 end
 
-queue.known, queue.settle = turns.known, stored.settle
+queue.known, queue.settle, queue.stored, queue.turns = turns.known, stored.settle, stored, turns
 queue.book, queue.claim, queue.lapse = bookings.book, bookings.claim, bookings.lapse
 
 function queue.save_all()
@@ -311,4 +311,11 @@ function queue.save_all()
   end
 end
 return queue
+end
+
+-- The queues of this call, made when the first entry needs one.
+local queues
+local function queues_of_call()
+  queues = queues or make_queue()
+  return queues
 end

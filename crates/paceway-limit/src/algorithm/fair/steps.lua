@@ -1,7 +1,7 @@
 -- The steps of requests that take turns at a limiter. Twin of store/memory/turns.rs.
 
 local function make_steps()
-local queue, steps = make_queue(), {}
+local queue, steps = queues_of_call(), {}
 local GRANT = '<dddd'
 
 -- The text by which requests are alike: the cost at the queue's limiter, and the costs and keys of the other limiters.
@@ -154,6 +154,5 @@ function steps.tenants(k, horizon)
   for _, tenant in ipairs(known) do push(unpack(tenant)) end
 end
 
-steps.save = queue.save_all
 return steps
 end

@@ -140,7 +140,8 @@ end
 
 local function tenants(q) return q[1].tenants + q[2].tenants + q[3].tenants end
 
--- Adds a request that waits from now on. Returns the tenant that it counts for.
+-- Adds a request that waits from now on. One whose number is smaller than those of its tenant comes before them. Returns the
+-- tenant that it counts for.
 function turns.add(q, class, name, weight, number, cost)
   local c, tenant = q[class], stored.tenant(q, class, name)
   if not tenant then
@@ -159,20 +160,27 @@ function turns.add(q, class, name, weight, number, cost)
   weight = math.min(math.max(weight, 1), MAX_WEIGHT)
   tenant.waiting = tenant.waiting + 1
   if tenant.waiting == 1 then
-    tenant.head, tenant.head_cost = number, cost
+    tenant.head, tenant.head_cost, tenant.tail = number, cost, number
     tenant.weight, tenant.start = weight, math.max(tenant.start, c.now)
     c.weight = c.weight + weight
     enter(q, class, name, tenant)
   else
-    stored.put_next(q, stored.id(tenant.tail), number, cost)
-    stored.put_previous(q, stored.id(number), tenant.tail)
-    if tenant.weight ~= weight then
+    local is_first = number < tenant.head
+    if is_first then
+      stored.put_next(q, stored.id(number), tenant.head, tenant.head_cost)
+      stored.put_previous(q, stored.id(tenant.head), number)
+      tenant.head, tenant.head_cost = number, cost
+    else
+      stored.put_next(q, stored.id(tenant.tail), number, cost)
+      stored.put_previous(q, stored.id(number), tenant.tail)
+      tenant.tail = number
+    end
+    if is_first or tenant.weight ~= weight then
       c.weight = c.weight + weight - tenant.weight
       tenant.weight = weight
       enter(q, class, name, tenant)
     end
   end
-  tenant.tail = number
   stored.put_tenant(q, class, name, tenant)
   return name
 end

@@ -78,13 +78,13 @@ pub struct Claim {
 }
 
 /// The requests that wait for one limiter, and whose turn it is.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Turns {
     classes: [Class; 3],
 }
 
 /// The requests of one priority.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Class {
     /// The virtual time.
     now: i64,
@@ -100,7 +100,7 @@ struct Class {
     requests: BTreeMap<u64, Arc<str>>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Tenant {
     weight: i64,
     /// The virtual start of the first waiting request; without any, the virtual finish of the last one.
@@ -115,7 +115,22 @@ struct Tenant {
 // === impl Turns ===
 
 impl Turns {
-    /// Adds a request that waits from now on.
+    /// How many requests wait.
+    pub fn len(&self) -> usize {
+        self.classes.iter().map(|class| class.requests.len()).sum()
+    }
+
+    /// Whether no request waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the request `number` waits.
+    pub fn has(&self, number: u64) -> bool {
+        self.classes.iter().any(|class| class.requests.contains_key(&number))
+    }
+
+    /// Adds a request that waits from now on. One whose number is smaller than those of its tenant comes before them.
     pub fn add(&mut self, claim: &Claim) {
         let class = claim.priority as usize;
         let is_new = !self.classes[class].tenants.contains_key(&claim.tenant);
@@ -239,21 +254,25 @@ impl Class {
         };
         self.requests.insert(claim.number, name.clone());
         let tenant = self.tenants.entry(name.clone()).or_insert_with(fresh);
-        tenant.waiting.push_back((claim.number, claim.cost));
         let weight = claim.weight.clamp(1, MAX_WEIGHT);
-        if tenant.waiting.len() == 1 {
-            tenant.weight = weight;
-            tenant.start = tenant.start.max(now);
-            self.weight += weight;
-            self.enter(&name);
-        } else if tenant.weight != weight {
-            self.leave(&name);
-            if let Some(tenant) = self.tenants.get_mut(&name) {
-                self.weight += weight - tenant.weight;
-                tenant.weight = weight;
-            }
-            self.enter(&name);
+        let (first, was) = (tenant.waiting.front().map(|(number, _)| *number), tenant.weight);
+        let is_first = first.is_some_and(|first| claim.number < first);
+        if first.is_some() && !is_first && was == weight {
+            return tenant.waiting.push_back((claim.number, claim.cost));
         }
+        self.leave(&name);
+        if let Some(tenant) = self.tenants.get_mut(&name) {
+            match is_first {
+                true => tenant.waiting.push_front((claim.number, claim.cost)),
+                false => tenant.waiting.push_back((claim.number, claim.cost)),
+            }
+            match first {
+                None => (tenant.start, self.weight) = (tenant.start.max(now), self.weight + weight),
+                Some(_) => self.weight += weight - was,
+            }
+            tenant.weight = weight;
+        }
+        self.enter(&name);
     }
 
     fn first(&mut self) -> Option<u64> {

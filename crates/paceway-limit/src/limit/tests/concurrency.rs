@@ -1,8 +1,12 @@
 //! Requests that need permits of a rate and a concurrency permit, in virtual time: as many are let in as both rules allow.
 
 use super::*;
-use crate::algorithm::{Concurrency, SlidingWindow};
+use crate::{
+    algorithm::{Concurrency, SlidingWindow, fair::Priority},
+    store::Turn,
+};
 use rstest::rstest;
+use tokio::task::JoinHandle;
 
 /// Waits in the loop of the gateway, and holds its permit for the length of a call. Returns the instant of its start.
 async fn call(
@@ -92,4 +96,84 @@ async fn who_leaves_while_it_waits_for_permits_gives_its_concurrency_permit_to_t
     let left = Instant::now();
     let at = next.await.expect("no panic").expect("let in");
     assert!(at - left < Duration::from_millis(10), "{:?}", at - left);
+}
+
+/// Checks of a call of `tenant` at a limiter whose calls take turns: permits alone, or a rate besides.
+fn in_turns(max: i64, (tenant, weight, priority): (&str, i64, Priority), has_rate: bool) -> Checks {
+    let turn = Turn::new(tenant, weight, priority);
+    let permits = Concurrency::new(max, 60_000_000).expect("a rule").with_turns(true);
+    let window = SlidingWindow::new(1_000, 1_000_000, 0).expect("a rule");
+    let rate = Check::new("{k}:S", Algorithm::SlidingWindow(window)).with_turn(turn.clone());
+    let permits = Check::new("{k}:C", Algorithm::Concurrency(permits)).with_turn(turn);
+    std::iter::once(rate).filter(|_| has_rate).chain([permits]).collect()
+}
+
+/// Starts `count` calls of 100 ms, which may wait for a minute.
+fn calls(
+    store: &Arc<dyn Store>,
+    checks: &Checks,
+    count: usize,
+) -> Vec<JoinHandle<Option<Instant>>> {
+    let length = Duration::from_millis(100);
+    let one = |_| call(store.clone(), checks.clone(), Duration::from_secs(60), length);
+    (0..count).map(one).map(tokio::spawn).collect()
+}
+
+/// How many calls of each group are among the first `first` that were made.
+async fn among<const N: usize>(
+    first: usize,
+    groups: [Vec<JoinHandle<Option<Instant>>>; N],
+) -> [usize; N] {
+    let mut made = Vec::new();
+    for (i, group) in groups.into_iter().enumerate() {
+        for call in group {
+            made.push((call.await.expect("no panic").expect("let in"), i));
+        }
+    }
+    made.sort_unstable();
+    let mut counts = [0; N];
+    made.iter().take(first).for_each(|(_, i)| counts[*i] += 1);
+    counts
+}
+
+/// Three tenants with 100 calls each. Each makes its share by weight of the first 120.
+#[rstest]
+#[case::permits_alone(false)]
+#[case::with_a_rate(true)]
+#[tokio::test(start_paused = true)]
+async fn tenants_share_permits_by_weight(#[case] has_rate: bool) {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+    let all = [("b", 1), ("c", 1), ("a", 4)].map(|(tenant, weight)| {
+        calls(&store, &in_turns(3, (tenant, weight, Priority::Normal), has_rate), 100)
+    });
+    let counts = among(120, all).await;
+    // Three of the first tenant were made at once.
+    for (own, share) in counts.iter().zip([23, 20, 78_usize]) {
+        assert!(own.abs_diff(share) <= 2, "{counts:?}");
+    }
+}
+
+/// A call beside a batch of 100 gets the next permit or the one after it. First come, first served it would wait for 10 s.
+#[tokio::test(start_paused = true)]
+async fn a_newcomer_gets_a_permit_in_its_turn() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+    let batch = calls(&store, &in_turns(1, ("batch", 1, Priority::Normal), false), 100);
+    sleep(Duration::from_millis(1_050)).await;
+    let asked = Instant::now();
+    let user = calls(&store, &in_turns(1, ("user", 1, Priority::Normal), false), 1);
+    for call in user {
+        let at = call.await.expect("no panic").expect("let in");
+        assert!(at - asked < Duration::from_millis(210), "{:?}", at - asked);
+    }
+    assert_eq!(among(100, [batch]).await, [100]);
+}
+
+/// A lower priority keeps a twentieth of the permits while a higher one waits.
+#[tokio::test(start_paused = true)]
+async fn a_lower_priority_keeps_a_part_of_the_permits() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+    let low = calls(&store, &in_turns(1, ("-", 1, Priority::Low), false), 20);
+    let high = calls(&store, &in_turns(1, ("-", 1, Priority::High), false), 100);
+    // The first call was made at once.
+    assert_eq!(among(101, [low, high]).await, [1 + 5, 95]);
 }

@@ -102,6 +102,15 @@ impl Shard {
         }
     }
 
+    /// The state of a print, if it is of a kind that is not packed.
+    pub(super) fn kept(&self, print: Print) -> Option<&State> {
+        let place = self.states.get(self.find(print)?)?.place_aside()?;
+        match self.asides.get(place)? {
+            Aside::State(_, state) => Some(state),
+            Aside::Holes(_) => None,
+        }
+    }
+
     fn open_packed(
         &mut self,
         kept: StoredState,

@@ -3,10 +3,10 @@
 use super::{MemoryStore, OpenedState, shard::Shard, stored_state::Print};
 use crate::{
     algorithm::{
-        MAX_BUDGET, Micros,
+        MAX_BUDGET, Micros, State,
         concurrency::Ticket,
         fair::{
-            Place, Queue,
+            Place, Queue, Turns,
             queue::{Chain, Confirmed, Effects, MAX_WAITING, Newcomer, Refused, Slot, like},
             turns::MAX_TENANTS,
         },
@@ -55,7 +55,9 @@ impl MemoryStore {
             changed |= opened[q].refund(own.grant, own.cost, horizon);
         }
         let mut wants: SmallVec<[Want<'_>; 2]> = SmallVec::new();
-        for (check, OpenedState { open, gate, .. }) in checks.iter().zip(&mut opened) {
+        for (check, state) in checks.iter().zip(&mut opened) {
+            state.take_turn(check);
+            let OpenedState { open, gate, .. } = state;
             let gate = gate.as_deref_mut();
             wants.push(Want { open, cost: check.cost, enforce: check.enforce, gate });
         }
@@ -152,21 +154,25 @@ impl MemoryStore {
 
     /// The tenants of a limiter, those with the most waiting requests first.
     pub(super) fn tenants_of(&self, check: &Check) -> Vec<TenantLevel> {
-        let known = self.in_queue(check, |queue| {
-            let known = queue.turns().known();
-            let level = known.map(|(priority, tenant, weight, waiting, granted)| TenantLevel {
-                tenant: tenant.clone(),
-                weight,
-                priority,
-                waiting: waiting as u64,
-                granted: granted.unsigned_abs(),
-            });
-            level.collect()
-        });
-        let mut known: Vec<_> = known.unwrap_or_default();
+        let known = match check.is_lease() {
+            true => self.in_waiters(check, levels),
+            false => self.in_queue(check, |queue| levels(queue.turns())),
+        };
+        let mut known = known.unwrap_or_default();
         TenantLevel::sort(&mut known);
         known.truncate(MAX_TENANTS);
         known
+    }
+
+    /// Reads the turns at a concurrency limiter; `None` if no request waits there.
+    fn in_waiters<T>(&self, check: &Check, read: impl Fn(&Turns) -> T) -> Option<T> {
+        let shard = self.shard(&check.key).lock();
+        let shared = check.overflow.as_ref().map(|shared| self.print(shared));
+        let mut prints = [Some(self.print(&check.key)), shared].into_iter().flatten();
+        prints.find_map(|print| match shard.kept(print)? {
+            State::Concurrency(state) => state.turns().map(&read),
+            _ => None,
+        })
     }
 
     /// Works on the queue of a limiter; `None` if no request waits there.
@@ -197,6 +203,17 @@ impl MemoryStore {
         }
         self.call(effects.notified.into_iter().map(ticket_of).collect());
     }
+}
+
+fn levels(turns: &Turns) -> Vec<TenantLevel> {
+    let known = turns.known().map(|(priority, tenant, weight, waiting, granted)| TenantLevel {
+        tenant: tenant.clone(),
+        weight,
+        priority,
+        waiting: waiting as u64,
+        granted: granted.unsigned_abs(),
+    });
+    known.collect()
 }
 
 // === impl OpenedState ===

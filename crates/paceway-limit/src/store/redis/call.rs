@@ -7,8 +7,8 @@ use super::{
     plain::{PlainWay, Way, horizon},
 };
 use crate::{
-    algorithm::{Micros, concurrency::Ticket, fair::Place, gate::MAX_PAUSE},
-    store::{Check, Checks, Entry, turn::of_queue},
+    algorithm::{Algorithm, Micros, concurrency::Ticket, fair::Place, gate::MAX_PAUSE},
+    store::{Check, Checks, Entry, Turn, turn::of_queue},
 };
 use ahash::HashMap;
 use redis::{Arg, Cmd, RedisWrite};
@@ -141,7 +141,8 @@ impl<'e> ScriptCall<'e> {
             Entry::Tenants { check } => {
                 self.word(b"N");
                 self.queue_of(check);
-                self.number(horizon(check));
+                // The turns at a concurrency limiter are not lost with other data.
+                self.number(if check.is_lease() { -1 } else { horizon(check) });
             }
             Entry::Look { check } => {
                 self.word(b"P");
@@ -178,6 +179,13 @@ impl<'e> ScriptCall<'e> {
             self.number(check.cost);
             self.number(i64::from(check.enforce));
             self.rule(check);
+            if takes_turns(check) {
+                let nobody = Turn::of_nobody();
+                let Turn { tenant, weight, priority } = check.turn.as_ref().unwrap_or(&nobody);
+                self.number(*priority as i64 + 1);
+                self.number(*weight);
+                self.word(tenant.as_bytes());
+            }
         }
     }
 
@@ -209,9 +217,14 @@ impl<'e> ScriptCall<'e> {
         self.number(check.algorithm.letter().into());
     }
 
-    fn rule(&mut self, check: &Check) {
+    fn rule(&mut self, check: &'e Check) {
         self.number(horizon(check));
         check.algorithm.args().into_iter().for_each(|arg| self.number(arg));
+        match check.is_lease() {
+            true if takes_turns(check) => self.queue_of(check),
+            true => self.number(0),
+            false => {}
+        }
     }
 
     fn word(&mut self, word: &[u8]) {
@@ -221,4 +234,9 @@ impl<'e> ScriptCall<'e> {
     fn number(&mut self, number: i64) {
         self.args.arg(number);
     }
+}
+
+/// Whether the requests that wait for permits of a concurrency limiter take turns.
+fn takes_turns(check: &Check) -> bool {
+    matches!(check.algorithm, Algorithm::Concurrency(rule) if rule.takes_turns())
 }

@@ -120,7 +120,7 @@ impl LocalState {
                 let permits = self.limiters.get(&key).map(|limiter| &limiter.permits);
                 let (gateways, now) = (self.sharing(check), self.now());
                 let rule = permits.map(|permits| permits.rule(&whole, gateways, now));
-                Algorithm::Concurrency(rule.unwrap_or(whole))
+                Algorithm::Concurrency(rule.unwrap_or(whole).with_turns(false))
             }
             (whole, OnFailure::Share { period }) => whole.share(self.gateways, period, check.cost),
             (whole, _) => whole,

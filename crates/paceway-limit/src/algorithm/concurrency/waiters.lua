@@ -1,0 +1,57 @@
+-- The turns of requests that wait for concurrency permits, in the keys that a queue of requests has (fair/stored.lua). The set of
+-- the limiter has the same requests in the order in which they came. Twin of waiters.rs.
+
+local function make_waiters()
+local queue, waiters = queues_of_call(), {}
+local stored, turns = queue.stored, queue.turns
+
+-- The turns in KEYS[k] and the key after it; nil where it holds a foreign value. `count` requests wait.
+function waiters.open(k, count)
+  -- A loss of data does not concern turns: requests without one get permits in the order in which they came.
+  local q = queue.open(k, -1, {})
+  if q and count == 0 and q.len > 0 then
+    -- Those that had turns were served by gateways whose configuration has none.
+    q.len = 0
+    stored.settle(q)
+  end
+  return q
+end
+
+waiters.is_full = queue.is_full
+
+local function forget(q, id)
+  stored.put_request(q, id, nil)
+  q.len, q.changed = q.len - 1, true
+  stored.settle(q)
+end
+
+-- Adds a request that waits until `deadline`.
+function waiters.add(q, number, ticket, deadline, turn)
+  stored.begin(q)
+  q.len, q.changed = q.len + 1, true
+  local it = { gateway = ticket.gateway, ticket = ticket.number, deadline = deadline, at = deadline, cost = 1 }
+  it.class, it.called, it.like, it.grants = turn.class, false, '', ''
+  it.tenant = turns.add(q, turn.class, turn.tenant, turn.weight, number, 1)
+  stored.put_request(q, stored.id(number), it)
+  stored.keep_until(q, deadline)
+end
+
+-- Whether this request has a turn.
+function waiters.has(q, number) return q.len > 0 and stored.request(q, stored.id(number)) ~= nil end
+
+-- The number and the record of the request whose turn it is; nil if none has one.
+function waiters.first(q)
+  local number = q.len > 0 and turns.firsts(q)()
+  if number then return number, stored.request(q, stored.id(number)) end
+end
+
+-- Removes a request, and counts a permit for its tenant if it `is_served`.
+function waiters.remove(q, number, is_served)
+  local id = stored.id(number)
+  local it = q.len > 0 and stored.request(q, id)
+  if not it then return end
+  if is_served then turns.serve(q, id, it) else turns.remove(q, id, it) end
+  forget(q, id)
+end
+return waiters
+end
