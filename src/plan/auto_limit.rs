@@ -219,7 +219,7 @@ impl AutoLimit {
         self.wake.notify_one();
     }
 
-    /// Notes how long the upstream took to accept a connection or to answer. Only a limiter with `margin: auto` needs it.
+    /// Notes how long the upstream took to answer. Only a limiter with `margin: auto` needs it.
     pub(crate) fn took(&self, time: Duration) {
         if let AutoRule::Margin(_) = self.rule {
             let now = Instant::now();

@@ -68,7 +68,7 @@ struct Remainder {
 pub(crate) enum Consequence {
     /// Nothing: the value is older than another one, cannot lower the level, or replaces one that waits already.
     None,
-    /// The store learns this value now: the one that was heard, less the permits of calls that were sent since.
+    /// The store learns this value now: that of the answer, less the permits of calls that were sent since.
     Tell(i64),
     /// The store learns the value that is the newest after this time, µs.
     TellIn(u64),
@@ -195,7 +195,7 @@ fn entry<'a>(
 // === impl Remainder ===
 
 impl Remainder {
-    /// What is left of the newest value after the calls that were sent since.
+    /// The newest value less the permits of the calls that were sent since.
     fn less_sent(&self, remaining: i64) -> i64 {
         let sent = self.since.iter().fold(0_i64, |sum, (_, permits)| sum.saturating_add(*permits));
         remaining.saturating_sub(sent).max(0)
@@ -309,7 +309,7 @@ mod tests {
         for (at, key, cost) in [(100, "a", 1), (200, "a", 3), (300, "b", 1), (400, "a", 1)] {
             all.sends(&[check(key, cost)], || at);
         }
-        // Of the calls at 100, 200 and 400, the answer to the first counts that one.
+        // The answer to the call at 100 counts that one, and not those at 200 and 400.
         assert_eq!(all.hears(&a, (101, 100 * MS), window(8)), Consequence::Tell(4));
         // The value that the store learns later is less the calls of that moment.
         assert_eq!(all.hears(&a, (201, 110 * MS), window(5)), Consequence::TellIn(40 * MS));

@@ -4,7 +4,7 @@ use crate::support::{
     Conn, Gateway, Redis, Reply, Said, Upstream, eventually, get, reply, request,
 };
 use paceway::{
-    algorithm::auto_rate::LearnedRate,
+    algorithm::{auto_margin::LearnedMargin, auto_rate::LearnedRate},
     store::{
         NoteChange,
         batch::Script,
@@ -131,6 +131,76 @@ async fn gateways_share_a_rate_that_falls_once_for_each_wave_and_survives_a_rest
     admin.send(request("DELETE", "/limiters/unknown", &[])).await.expect("send");
     assert_eq!(admin.answer().await.expect("an answer").status, 200);
     assert!((shared(&redis, &again).await - 50.0).abs() < 1e-6);
+}
+
+async fn margin(gateway: &Gateway) -> f64 {
+    gateway.limiter("strict").await["margin_ms"].as_f64().expect("a margin")
+}
+
+/// Waits until every gateway shows the same margin, which is above 0, and returns it.
+async fn shared_margin(gateways: &[Gateway]) -> f64 {
+    eventually("all gateways show the same margin", async || {
+        let first = margin(&gateways[0]).await;
+        for gateway in gateways {
+            if margin(gateway).await != first {
+                return None;
+            }
+        }
+        (first > 0.0).then_some(first)
+    })
+    .await
+}
+
+/// The upstream refuses a call while the limiter has no permit left: the limiter kept its window, so the delay is the reason.
+#[tokio::test]
+async fn gateways_share_a_margin_that_grows_at_a_refusal_and_survives_a_restart() {
+    let redis = Redis::start();
+    let refusals = Arc::new(AtomicI64::new(0));
+    let left = refusals.clone();
+    let upstream = Upstream::start(move |_| {
+        match left.fetch_update(SeqCst, SeqCst, |left| (left > 0).then_some(left - 1)) {
+            Ok(_) => reply("429 Too Many Requests", &[("retry-after", "0.1")], ""),
+            Err(_) => Reply::ok(),
+        }
+    })
+    .await;
+    let yaml = format!(
+        "store: {{ url: \"{}\", timeout: 2s }}\nupstream: {}\n\
+         limiters: {{ strict: {{ algorithm: sliding_window, rate: 50/s, margin: auto }} }}\n\
+         routes: [{{ suffix: \"*\", limiters: [strict], max_wait: 500ms }}]\n",
+        redis.url(),
+        upstream.url()
+    );
+    let mut gateways = [Gateway::start(&yaml).await, Gateway::start(&yaml).await];
+    assert_eq!(margin(&gateways[0]).await, 0.0, "begins without a margin");
+    let callers = callers(&gateways.each_ref().map(|gateway| gateway.listen));
+    eventually("the limiter is saturated", async || {
+        (gateways[0].limiter("strict").await["level"] == 0).then_some(())
+    })
+    .await;
+    // A refusal counts if requests were held since the last report.
+    let grown = eventually("the margin grows", async || {
+        refusals.store(1, SeqCst);
+        (margin(&gateways[0]).await > 0.0).then_some(())
+    });
+    grown.await;
+    refusals.store(0, SeqCst);
+    callers.iter().for_each(AbortHandle::abort);
+    shared_margin(&gateways).await;
+    for gateway in &mut gateways {
+        gateway.signal("TERM");
+        gateway.end().await;
+    }
+    let Said::Bytes(Some(text)) = redis.command(&["GET", "paceway:{strict}:A:strict"]) else {
+        panic!("no record")
+    };
+    let learned = LearnedMargin::parse(std::str::from_utf8(&text).expect("text")).expect("one");
+    let again = [Gateway::start(&yaml).await];
+    let shown = shared_margin(&again).await;
+    assert!((shown - learned.margin as f64 / 1e3).abs() < 1e-6, "it continues where it was");
+    let reset = request("DELETE", "/limiters/strict", &[]);
+    assert_eq!(again[0].admin_request(reset).await.status, 200);
+    assert_eq!(margin(&again[0]).await, 0.0);
 }
 
 async fn a_writer_that_has_not_read_the_text_changes_nothing(store: &dyn Script) {

@@ -178,7 +178,10 @@ impl Explanation {
             explained.max_wait_ms = is_held.then_some(wait.as_secs_f64() * 1e3);
             explained.waits = Some(waits(is_held, wait, headers.contains_key("prefer")));
         }
-        for (name, what) in throttle::lines(config, route, wait) {
+        // A limiter that the request costs nothing is not asked, so its refusal does not pause it.
+        let asked = explained.limiters.iter().filter(|limiter| limiter.asked);
+        let asked: Vec<_> = asked.map(|limiter| limiter.name.as_str()).collect();
+        for (name, what) in throttle::lines(config, route, &asked, wait) {
             match name {
                 "retries" => explained.retries = Some(what),
                 _ => explained.throttle.push(what),

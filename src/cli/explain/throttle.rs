@@ -7,14 +7,19 @@ use crate::{
 use std::time::Duration;
 
 /// Returns the lines about refusals of the upstream: which answers they are, what they pause, and whether a refused request is
-/// sent again. `wait` is the budget of the request.
-pub(super) fn lines(config: &Config, route: &Route, wait: Duration) -> Vec<(&'static str, String)> {
+/// sent again. `asked` are the limiters that the request takes permits of, and `wait` is its budget.
+pub(super) fn lines(
+    config: &Config,
+    route: &Route,
+    asked: &[&str],
+    wait: Duration,
+) -> Vec<(&'static str, String)> {
     let throttle = &config.upstreams[route.upstream].throttle;
     if !throttle.is_on {
         return vec![("throttle", "off: refusals of the upstream are passed on".into())];
     }
     let when: Vec<_> = throttle.rules.when.iter().map(ToString::to_string).collect();
-    let paused = paused(config, route, throttle);
+    let paused = paused(config, route, throttle, asked);
     vec![
         ("throttle", format!("refusals are: {}", when.join(" · "))),
         ("", paused),
@@ -23,12 +28,13 @@ pub(super) fn lines(config: &Config, route: &Route, wait: Duration) -> Vec<(&'st
 }
 
 /// The limiters that a refusal pauses, and for how long.
-fn paused(config: &Config, route: &Route, throttle: &ThrottleConfig) -> String {
+fn paused(config: &Config, route: &Route, throttle: &ThrottleConfig, asked: &[&str]) -> String {
     let charged = route.limiters.iter().filter(|_| config.limiting);
     let names = charged.filter(|charge| {
         throttle.pauses.has(charge.limiter) && config.limiters[charge.limiter].mode == Mode::Enforce
     });
-    let names: Vec<_> = names.map(|charge| &*config.limiters[charge.limiter].name).collect();
+    let names = names.map(|charge| &*config.limiters[charge.limiter].name);
+    let names: Vec<_> = names.filter(|name| asked.contains(name)).collect();
     if names.is_empty() {
         return "a refusal pauses no limiter".into();
     }

@@ -41,10 +41,12 @@ fn explain_says_what_a_refusal_of_the_upstream_does(
 ) {
     let yaml = format!(
         "upstreams:\n  v:\n    url: http://a\n    {throttle}\n\
-         limiters: {{ a: 5/s, b: 9/s, c: {{ rate: 9/s, mode: observe }} }}\n\
-         routes: [{{ suffix: '*', limiters: [a, b, c], max_wait: 2s }}]\n"
+         limiters: {{ a: 5/s, b: 9/s, free: 9/s, c: {{ rate: 9/s, mode: observe }} }}\n\
+         routes: [{{ suffix: '*', limiters: [a, b, c, {{ limiter: free, cost: '{{header.x-cost}}' }}], max_wait: 2s }}]\n"
     );
-    let (code, out, _) = with_file(&yaml, &["explain", "gateway.yaml", "GET", "/x"], &[]);
+    // A limiter that the request costs nothing is not paused by its refusal.
+    let request = ["explain", "gateway.yaml", "GET", "/x", "-H", "X-Cost: 0"];
+    let (code, out, _) = with_file(&yaml, &request, &[]);
     assert_eq!(code, Some(0));
     let words = out.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in expected {

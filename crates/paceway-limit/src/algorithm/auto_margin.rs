@@ -53,7 +53,7 @@ pub struct LearnedMargin {
 /// The observations of one gateway since its last report.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MarginReport {
-    /// By how much the times to connect and to answer differed, µs. `None` without two of them.
+    /// By how much the times of answers differed, µs. `None` without two of them.
     pub spread: Option<Micros>,
     /// When the last call was sent that the upstream refused while the limiter had no permit left.
     pub refused: Option<Micros>,
