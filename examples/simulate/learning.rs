@@ -4,11 +4,12 @@
 mod outcome;
 mod scenes;
 
-use super::{EPOCH, Random, SECOND, table};
+use super::{EPOCH, MS, Random, SECOND, table};
 use outcome::Outcome;
 use paceway::{
     algorithm::{
         Algorithm, Micros, SlidingWindow, TokenBucket,
+        auto_margin::{AutoMargin, LearnedMargin, MarginReport},
         auto_rate::{AutoRate, LearnedRate, RateReport, RefusedCall, nanohertz},
         reserve::Part,
     },
@@ -20,10 +21,6 @@ use std::{
     collections::{BTreeMap, BinaryHeap, VecDeque},
 };
 
-const MS: Micros = 1_000;
-/// The way to the upstream takes this long, and up to [`JITTER`] more; so does the way back.
-const DELAY: Micros = 20 * MS;
-const JITTER: Micros = 5 * MS;
 /// Refusals say `Retry-After: 1`.
 const PAUSE: Micros = SECOND;
 /// The shortest pause of a gateway, where refusals say to the ms when the next call would be accepted.
@@ -36,6 +33,7 @@ pub(crate) const LEGEND: &str = "Learning. The vendor accepts N calls in any sec
 A cell: calls that the upstream refused, of those sent · share of what strangers leave of the quota, or of the load if that
 is less, that it accepted.
 ";
+const LEARNED: &str = "The rates and margins that were learned, after ten minutes.\n";
 
 /// A request that waits for its slot.
 struct Waiting {
@@ -81,34 +79,49 @@ struct Run {
     base: Algorithm,
     auto: AutoRate,
     learned: LearnedRate,
+    auto_margin: AutoMargin,
+    margin: LearnedMargin,
+    /// Since when the shortest and the longest time of an answer are those of this minute; and those of the one before.
+    times: [(Micros, Micros, Micros); 2],
+    /// When the calls were sent that are not answered yet.
+    flying: Vec<Micros>,
     waiting: BTreeMap<u64, Waiting>,
     paused: Micros,
     /// The instants of the calls that count in the upstream's windows.
     log: VecDeque<Micros>,
     /// When the newest answer was sent that said how many calls remain.
     heard: Micros,
+    /// Whether that answer left a call for the next request; and when the upstream refused a call last.
+    had_rest: bool,
+    refused: Micros,
     /// Requests of each gateway since its last report, and those of them that the limiter held.
     asked: [(i64, i64); GATEWAYS],
     seen: Outcome,
 }
 
-/// The table of all scenes, and what broke a law.
+/// The table of all scenes, that of the learned rates and margins, and what broke a law.
 pub(crate) fn simulate(seeds: u64, markdown: bool) -> (String, Vec<String>) {
     let head = ["scene", "limiter", "sliding log", "fixed window"].map(str::to_owned);
-    let (mut lines, mut broken) = (vec![head], Vec::new());
+    let (mut lines, mut learned, mut broken) = (vec![head.clone()], vec![head], Vec::new());
     for scene in SCENES {
-        for strategy in scene.strategies() {
-            let cells = [false, true].map(|is_window| {
+        for &strategy in scene.strategies {
+            let seen = [false, true].map(|is_window| {
                 let seen = (0..seeds).map(|seed| Run::new(*scene, strategy, is_window, seed).run());
                 let seen = seen.reduce(Outcome::and).unwrap_or_default();
-                broken.extend(scene.broken_law(strategy, seen));
-                seen.cell()
+                broken.extend(scene.broken_law(strategy, is_window, seen));
+                seen
             });
-            let [log, window] = cells;
-            lines.push([scene.name.to_owned(), strategy.name(scene.rate), log, window]);
+            let line = |[log, window]: [String; 2]| {
+                [scene.name.to_owned(), strategy.name(scene.rate), log, window]
+            };
+            lines.push(line(seen.map(Outcome::cell)));
+            if scene.is_settled() && strategy.learns() {
+                learned.push(line(seen.map(|seen| seen.learned(strategy))));
+            }
         }
     }
-    (table(&lines, markdown), broken)
+    let all = format!("{}\n{LEARNED}\n{}", table(&lines, markdown), table(&learned, markdown));
+    (all, broken)
 }
 
 // === impl Run ===
@@ -120,9 +133,15 @@ impl Run {
             AutoRate { start: rate(scene.rate), min: rate(1), max: rate(100), period: SECOND };
         // An automatic rate has no burst.
         let burst = if strategy == Strategy::Auto { 1 } else { scene.rate };
+        let margin = match strategy {
+            Strategy::Margin(ms) | Strategy::PausedMargin(ms) => ms * MS,
+            Strategy::AutoMargin => 0,
+            _ => 30 * MS,
+        };
+        let auto_margin = AutoMargin { most: SECOND };
         let base = match scene.is_sliding {
             true => Algorithm::SlidingWindow(
-                SlidingWindow::new(scene.rate, SECOND, 30 * MS).expect("a legal rule"),
+                SlidingWindow::new(scene.rate, SECOND, margin).expect("a legal rule"),
             ),
             false => Algorithm::TokenBucket(
                 TokenBucket::new(scene.rate, SECOND, burst).expect("a legal rule"),
@@ -139,10 +158,16 @@ impl Run {
             base,
             auto,
             learned: auto.first(0),
+            auto_margin,
+            margin: auto_margin.first(0),
+            times: [(0, Micros::MAX, 0); 2],
+            flying: Vec::new(),
             waiting: BTreeMap::new(),
             paused: 0,
             log: VecDeque::new(),
             heard: -1,
+            had_rest: false,
+            refused: Micros::MIN / 2,
             asked: [(0, 0); GATEWAYS],
             seen: Outcome::default(),
         }
@@ -190,6 +215,7 @@ impl Run {
             Event::Slot(number) => {
                 if let Some(Waiting { check, .. }) = self.waiting.remove(&number) {
                     self.seen.sent += i64::from(is_measured);
+                    self.flying.push(now);
                     let arrival = now + self.delay();
                     self.push(arrival, Event::Arrival(now, check.algorithm.rate()));
                 }
@@ -201,12 +227,16 @@ impl Run {
                 self.push(answer, Event::Answer(sent, rate, verdict));
             }
             Event::Answer(sent, rate, Verdict { accepted, remaining, pause }) => {
-                if self.strategy == Strategy::Remaining && sent > self.heard {
-                    self.heard = sent;
-                    let lower = Entry::Lower { check: self.check(), remaining };
-                    self.store.run_at(EPOCH + now, &[lower]);
+                if let Some(i) = self.flying.iter().position(|at| *at == sent) {
+                    self.flying.swap_remove(i);
                 }
-                if !accepted && self.strategy != Strategy::Fixed {
+                if accepted && sent > self.heard {
+                    self.hears(now, sent, remaining);
+                }
+                if accepted {
+                    self.took(now, now - sent);
+                } else if self.strategy.pauses() {
+                    self.refused = now;
                     let refused = Some(RefusedCall { sent, rate });
                     self.report(now, RateReport { used: false, refused });
                     self.pause(now, pause);
@@ -227,18 +257,65 @@ impl Run {
     }
 
     fn delay(&mut self) -> Micros {
-        DELAY + self.random.below(JITTER + 1)
+        self.scene.delay + self.random.below(self.scene.jitter + 1)
+    }
+
+    /// Lowers the limiter to what an answer says remains, or pauses it, as `lower` of the gateway does.
+    fn hears(&mut self, now: Micros, sent: Micros, remaining: i64) {
+        let since = self.flying.iter().filter(|at| **at > sent).count() as i64;
+        let (span, since) = match self.strategy {
+            Strategy::Remaining(span) => (span, since),
+            Strategy::Undeducted => (10, 0),
+            _ => return,
+        };
+        self.heard = sent;
+        let remaining = (remaining - since).max(0);
+        let had_rest = std::mem::replace(&mut self.had_rest, remaining > 0);
+        if had_rest && remaining == 0 && now - self.refused < span * SECOND {
+            self.pause(now, LEAST_PAUSE.max(2 * SECOND / self.scene.rate));
+        } else {
+            let lower = Entry::Lower { check: self.check(), remaining };
+            self.store.run_at(EPOCH + now, &[lower]);
+        }
+    }
+
+    /// Notes the time of an answer, as `AutoLimit` of the gateway does.
+    fn took(&mut self, now: Micros, time: Micros) {
+        if now - self.times[0].0 >= 60 * SECOND {
+            self.times = [(now, time, time), self.times[0]];
+        }
+        let (_, least, most) = &mut self.times[0];
+        (*least, *most) = ((*least).min(time), (*most).max(time));
+    }
+
+    fn spread(&self) -> Option<Micros> {
+        let [new, old] = self.times;
+        Some(new.2.max(old.2) - new.1.min(old.1)).filter(|spread| *spread > 0)
     }
 
     fn report(&mut self, now: Micros, report: RateReport) {
-        if self.strategy == Strategy::Auto {
-            self.learned = self.auto.next(self.learned, report, now);
+        match self.strategy {
+            Strategy::Auto => self.learned = self.auto.next(self.learned, report, now),
+            Strategy::AutoMargin => {
+                let refused = report.refused.map(|call| call.sent);
+                let report = MarginReport { spread: self.spread(), refused };
+                self.margin = self.auto_margin.next(self.margin, report, now);
+            }
+            _ => {}
+        }
+        if now >= self.scene.measured.0 * SECOND {
+            self.seen.rates.is(self.learned.rate);
+            self.seen.margins.is(self.margin.margin);
         }
     }
 
     fn check(&self) -> Check {
         let rule = match self.strategy {
             Strategy::Auto => self.base.at_rate(self.learned.rate, 1).expect("a legal rule"),
+            Strategy::AutoMargin => Algorithm::SlidingWindow(
+                SlidingWindow::new(self.scene.rate, SECOND, self.margin.margin)
+                    .expect("a legal rule"),
+            ),
             _ => self.base,
         };
         Check::new("it", rule)
@@ -289,6 +366,10 @@ impl Run {
             self.log.pop_front();
         }
         let quota = self.scene.quota_at(now);
+        let (from, until) = self.scene.closed;
+        if (from * SECOND..until * SECOND).contains(&now) {
+            return Verdict { accepted: false, remaining: 0, pause: until * SECOND - now };
+        }
         let left = quota - self.log.len() as i64;
         if left > 0 || self.scene.counts_refused {
             self.log.push_back(now);
