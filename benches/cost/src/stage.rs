@@ -68,6 +68,8 @@ pub struct Gateway {
     pub cores: Cores,
     /// The number of additional routes, `/r0` and so on.
     pub routes: usize,
+    /// Whether refusals of the origin would be handled; `throttle: off` if not.
+    pub throttle: bool,
     /// A command that runs the gateway, such as valgrind with its arguments.
     pub under: Vec<String>,
 }
@@ -124,6 +126,7 @@ impl Stage {
             door: Door::Clear,
             cores,
             routes: 0,
+            throttle: true,
             under: Vec::new(),
         }
     }
@@ -178,6 +181,11 @@ impl Stage {
                 ("SECURE", &secure),
             ],
         );
+        if !gateway.throttle {
+            let url = format!("http://{}", gateway.origin);
+            let off = format!("upstreams: {{ origin: {{ url: \"{url}\", throttle: off }} }}");
+            text = text.replacen(&format!("upstream: {url}"), &off, 1);
+        }
         for i in 0..gateway.routes {
             text.push_str(&format!(
                 "  - {{ suffix: /r{i:04}, limiters: [plenty], max_wait: 2s }}\n"

@@ -28,6 +28,8 @@ pub fn measure(bench: &Bench<'_>) -> io::Result<Report> {
         };
     let under = under(bench);
     let mut counts: Vec<(&'static str, f64)> = vec![count("paceway, memory", gateway(bench))?];
+    let off = Gateway { throttle: false, under: under.clone(), ..stage.usual() };
+    counts.push(count("paceway, memory, `throttle: off`", stage.paceway(&off))?);
     let redis = missing(&["redis-server"]).is_none().then(|| stage.redis()).transpose()?;
     if let Some(redis) = &redis {
         let gateway = Gateway { redis: Some(redis.address), under: under.clone(), ..stage.usual() };
