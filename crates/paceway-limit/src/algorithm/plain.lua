@@ -6,21 +6,21 @@
 -- sliding_window/plain.lua has the windows.
 --
 --   KEYS[1]     the epoch, or the key that epoch.lua names
---   KEYS[2..]   the states of the n groups, then of the w windows, no key twice, none of which another entry of the call
---               uses
+--   KEYS[2..]   the states of the n groups, then those of the windows, no key twice, none of which another entry of the
+--               call uses
 --   ARGV[1]     now in µs, or -1 for the server's TIME (tests bring their own clock)
---   ARGV[2]     empty, or n (2 bytes), w (2 bytes), and for groups of one rule and cost in a row: the 26 bytes that a state of
+--   ARGV[2]     empty, or n and the number of requests for windows (2 bytes each), and for groups of one rule and cost in a row: the 26 bytes that a state of
 --               the rule begins with; as doubles ticks a µs, ticks of a full bucket, ticks of one request, the longest
 --               distance from now in µs, the horizon in µs (how long after a loss of data earlier grants can count: epoch.lua),
 --               the number of these groups; and for each of them the number of its requests, their least and greatest
---               budget, and where these differ the budget of each. After all groups the windows
+--               budget, and where these differ the budget of each. After all groups the requests for windows
 --   ARGV[3]     the epoch as the gateway knows it: see epoch.lua
 --   reply       doubles: now, then for each group admitted, tail, born, before the step; then those of the windows.
 --               admitted is -1 where the state is not that plain or foreign: those take the long way, ahead of the other
 --               entries.
 --
 -- All numbers are little-endian, and integers are in doubles: Lua's numbers are doubles, and eight single
--- bytes take eight times as long. If no group and no window takes the long way the reply is this string, else a list that
+-- bytes take eight times as long. If nothing takes the long way the reply is this string, else a list that
 -- begins with it. Such a list ends in the epoch when the gateway does not know that one.
 
 local now = tonumber(ARGV[1])

@@ -1,10 +1,10 @@
--- The plain way of a sliding window that one request asks alone. It serves a window under one rule, without entries ahead, a
+-- The plain way of requests that ask one sliding window alone, one after the other. It serves a window under one rule, without entries ahead, a
 -- gate or a recent loss. The decision, and the bytes that it leaves, are those of sliding_window.lua. A function that is
 -- made costs more than one that is called, so that this has none.
 --
---   ARGV[2]     for each window, after the groups: the 32 bytes of span, count, count and span in a state of its rule; as
---               doubles the cost, the budget, the rule's count, span and grain, and the horizon
---   reply       for each window admitted (1, 0, or -1 for the long way), wait, remaining, next, reset_after, and of a grant
+--   ARGV[2]     for each request, after the groups: the 32 bytes of span, count, count and span in a state of the rule; as
+--               doubles the number of its key, the cost, the budget, the rule's count, span and grain, and the horizon
+--   reply       for each request admitted (1, 0, or -1 for the long way), wait, remaining, next, reset_after, and of a grant
 --               its instant and born
 
 -- The stored state of sliding_window/state.lua: the bytes of its head and of an entry, the slots that are read at once, and
@@ -12,14 +12,19 @@
 local HEAD_SIZE, ENTRY, SIZE, CHUNK, SMALL = 94, '<i8i8', 16, 32, 24
 local MAX_STAMPS, KNOWN_PAST = 10000, 5000000
 
-for k = groups + 2, groups + windows + 1 do
+-- The keys of which a request takes the long way: all later ones follow it, so that they keep their order.
+local is_long
+
+for _ = 1, windows do
   local HEAD, KIND, NONE = '<c2i8i8i8i8i8c32i8i4i4c4', '\1S', '\0\0\0\0'
-  local key, law, cost, budget, count, span, grain, horizon = KEYS[k], nil
-  law, cost, budget, count, span, grain, horizon, at = unpack_from('<c32dddddd', plain, at)
+  local law, k, cost, budget, count, span, grain, horizon
+  law, k, cost, budget, count, span, grain, horizon, at = unpack_from('<c32ddddddd', plain, at)
+  local key = KEYS[k]
   local admitted, wait, left, next, reset_after, slot, born = -1, 0, 0, 0, 0, 0, 0
 
   -- `break` leaves the window to the long way, before anything is written.
   repeat
+    if is_long and is_long[k] then break end
     local value = redis.pcall('GETRANGE', key, 0, HEAD_SIZE + CHUNK * SIZE - 1)
     if type(value) == 'table' then break end
     local its_born, floor_at, base, last, total, lives, first, entries = now, 0, 0, 0, 0, 0, 0, 0
@@ -141,6 +146,8 @@ for k = groups + 2, groups + windows + 1 do
   until true
 
   if admitted < 0 then
+    is_long = is_long or {}
+    is_long[k] = true
     long = long or { ARGV[1], '', '' }
     for _, arg in ipairs({ 'D', budget, 1, k, 83, cost, '1', horizon, count, span, grain }) do
       long[#long + 1] = arg

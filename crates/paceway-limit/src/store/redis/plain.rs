@@ -1,7 +1,7 @@
 //! The requests of a call that take the plain way: they ask one token bucket or one sliding window alone. Sends nothing.
 //!
 //! Requests that ask one token bucket, all for the same cost, are a *group*: they take as many numbers as one of them, and
-//! are decided in one step (`plain.lua`). A window is decided for one request of a call (`sliding_window/plain.lua`).
+//! are decided in one step (`plain.lua`). Windows are decided request by request (`sliding_window/plain.lua`).
 
 use crate::{
     algorithm::{Algorithm, MAX_BUDGET, Micros, STATE_VERSION, SlidingWindow, TokenBucket},
@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// The greatest number of groups in a call. The script passes their keys to one `MGET` as arguments, of which Lua takes a
 /// few thousand at most.
 const GROUPS: usize = 1024;
-/// The greatest number of windows in a call, for the same reason: each has seven numbers in the reply.
+/// The greatest number of requests for windows in a call, for the same reason: each has seven numbers in the reply.
 const WINDOWS: usize = 512;
 
 /// The way of an entry through the script.
@@ -21,21 +21,23 @@ const WINDOWS: usize = 512;
 pub(super) enum Way {
     /// With the group of this number.
     Group(usize),
-    /// As the window of this number.
+    /// As the request for a window of this number.
     Window(usize),
     /// Written out.
     Long,
 }
 
-/// The groups and the windows of a call.
+/// The groups, and the requests for windows, of a call.
 pub(super) struct PlainWay<'e> {
     entries: &'e [Entry],
     /// The way of each entry.
     pub(super) ways: Vec<Way>,
     pub(super) groups: Vec<BucketGroup<'e>>,
     pub(super) windows: Vec<WindowRequest<'e>>,
-    /// The ways of the keys, while more than one is known.
-    known: HashMap<&'e str, Way>,
+    /// The keys of the windows.
+    window_keys: Vec<&'e str>,
+    /// The places of the keys among the groups or the windows, while more than one is known.
+    known: HashMap<&'e str, Place>,
 }
 
 #[derive(Clone, Copy)]
@@ -51,9 +53,18 @@ pub(super) struct BucketGroup<'e> {
 pub(super) struct WindowRequest<'e> {
     /// The position of the request among the entries of the call.
     pub(super) entry: usize,
+    /// The position of the key among those of the windows.
+    key: usize,
     check: &'e Check,
     rule: SlidingWindow,
     pub(super) budget: Micros,
+}
+
+/// The place of a key.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    Group(usize),
+    Window(usize),
 }
 
 /// A request that can take the plain way: it asks for permits of one token bucket or one sliding window, and is not waiting
@@ -88,20 +99,12 @@ impl<'e> PlainWay<'e> {
             // Often all requests ask for one bucket.
             groups: Vec::with_capacity(1),
             windows: Vec::new(),
+            window_keys: Vec::new(),
             known: HashMap::default(),
         };
         let mut shared = HashSet::default();
-        let mut windows = HashSet::default();
-        for entry in entries {
-            match Plain::of(entry) {
-                None => shared.extend(entry.checks().iter().map(|check| &*check.key)),
-                Some(Plain { check, .. }) => {
-                    let is_window = matches!(check.algorithm, Algorithm::SlidingWindow(_));
-                    if is_window && entries.len() > 1 && !windows.insert(&*check.key) {
-                        shared.insert(&*check.key);
-                    }
-                }
-            }
+        for entry in entries.iter().filter(|entry| Plain::of(entry).is_none()) {
+            shared.extend(entry.checks().iter().map(|check| &*check.key));
         }
         while let Err(key) = way.find(&shared) {
             shared.insert(key);
@@ -112,7 +115,7 @@ impl<'e> PlainWay<'e> {
     /// Returns the keys in the order in which the script expects them.
     pub(super) fn keys(&self) -> impl Iterator<Item = &'e str> {
         let groups = self.groups.iter().map(|group| &*group.check.key);
-        groups.chain(self.windows.iter().map(|window| &*window.check.key))
+        groups.chain(self.window_keys.iter().copied())
     }
 
     /// Finds the way of each entry, where those of `shared` keys are written out.
@@ -124,6 +127,7 @@ impl<'e> PlainWay<'e> {
         self.ways.clear();
         self.groups.clear();
         self.windows.clear();
+        self.window_keys.clear();
         self.known.clear();
         for (i, entry) in self.entries.iter().enumerate() {
             let plain = Plain::of(entry).filter(|plain| !shared.contains(&*plain.check.key));
@@ -145,13 +149,13 @@ impl<'e> PlainWay<'e> {
         let known = match self.groups.last() {
             // Often all requests ask for one bucket, and no second group exists.
             Some(last) if Arc::ptr_eq(&last.check.key, &check.key) => {
-                Some(Way::Group(self.groups.len() - 1))
+                Some(Place::Group(self.groups.len() - 1))
             }
-            _ => self.known_way(&check.key),
+            _ => self.place_of(&check.key),
         };
         let place = self.groups.len();
         match known {
-            Some(Way::Group(place)) => {
+            Some(Place::Group(place)) => {
                 let group = &mut self.groups[place];
                 if group.rule != rule || group.check.cost != check.cost {
                     return Err(&check.key);
@@ -161,10 +165,10 @@ impl<'e> PlainWay<'e> {
                 group.greatest = group.greatest.max(budget);
                 Ok(Way::Group(place))
             }
-            Some(_) => Err(&check.key),
+            Some(Place::Window(_)) => Err(&check.key),
             None if place >= GROUPS => Ok(Way::Long),
             None => {
-                self.note(check, Way::Group(place));
+                self.note(&check.key, Place::Group(place));
                 let (least, greatest) = (budget, budget);
                 self.groups.push(BucketGroup { check, rule, count: 1, least, greatest });
                 Ok(Way::Group(place))
@@ -180,36 +184,39 @@ impl<'e> PlainWay<'e> {
     ) -> Result<Way, &'e str> {
         let Plain { check, budget } = *plain;
         let place = self.windows.len();
-        if self.known_way(&check.key).is_some() {
-            return Err(&check.key);
-        }
-        if place >= WINDOWS {
-            return Ok(Way::Long);
-        }
-        self.note(check, Way::Window(place));
-        self.windows.push(WindowRequest { entry, check, rule, budget });
+        let key = match self.place_of(&check.key) {
+            Some(Place::Window(key)) if place < WINDOWS => key,
+            Some(_) => return Err(&check.key),
+            None if place >= WINDOWS => return Ok(Way::Long),
+            None => {
+                let key = self.window_keys.len();
+                self.note(&check.key, Place::Window(key));
+                self.window_keys.push(&check.key);
+                key
+            }
+        };
+        self.windows.push(WindowRequest { entry, key, check, rule, budget });
         Ok(Way::Window(place))
     }
 
-    /// Returns the way of an earlier entry with this key.
-    fn known_way(&self, key: &str) -> Option<Way> {
-        match (&*self.groups, &*self.windows) {
+    fn place_of(&self, key: &str) -> Option<Place> {
+        match (&*self.groups, &*self.window_keys) {
             ([], []) => None,
-            ([one], []) => (*one.check.key == *key).then_some(Way::Group(0)),
-            ([], [one]) => (*one.check.key == *key).then_some(Way::Window(0)),
+            ([one], []) => (*one.check.key == *key).then_some(Place::Group(0)),
+            ([], [one]) => (*one == key).then_some(Place::Window(0)),
             _ => self.known.get(key).copied(),
         }
     }
 
-    /// Notes the way of a new key. The first key of a call is noted with the second one.
-    fn note(&mut self, check: &'e Check, way: Way) {
-        match (&*self.groups, &*self.windows) {
+    /// Notes the place of a new key. The first key of a call is noted with the second one.
+    fn note(&mut self, key: &'e str, place: Place) {
+        match (&*self.groups, &*self.window_keys) {
             ([], []) => return,
-            ([one], []) => drop(self.known.insert(&one.check.key, Way::Group(0))),
-            ([], [one]) => drop(self.known.insert(&one.check.key, Way::Window(0))),
+            ([one], []) => drop(self.known.insert(&one.check.key, Place::Group(0))),
+            ([], [one]) => drop(self.known.insert(one, Place::Window(0))),
             _ => {}
         }
-        self.known.insert(&check.key, way);
+        self.known.insert(key, place);
     }
 
     /// Returns the groups and the windows as one word of the call, as `plain.lua` describes it.
@@ -218,7 +225,7 @@ impl<'e> PlainWay<'e> {
         if groups + windows == 0 {
             return Vec::new();
         }
-        let mut packed = Vec::with_capacity(82 + 24 * groups + 80 * windows);
+        let mut packed = Vec::with_capacity(82 + 24 * groups + 88 * windows);
         packed.extend((groups as u16).to_le_bytes());
         packed.extend((windows as u16).to_le_bytes());
         let mut place = 0;
@@ -240,10 +247,13 @@ impl<'e> PlainWay<'e> {
                 place += 1;
             }
         }
-        for WindowRequest { check, rule, budget, .. } in &self.windows {
+        for WindowRequest { key, check, rule, budget, .. } in &self.windows {
             let [count, span, grain] = rule.args();
             integers(&mut packed, &[span, count, count, span]);
-            doubles(&mut packed, &[check.cost, *budget, count, span, grain, horizon(check)]);
+            // Lua counts from 1, and the epoch's key is the first.
+            let number = (self.groups.len() + key + 2) as i64;
+            let horizon = horizon(check);
+            doubles(&mut packed, &[number, check.cost, *budget, count, span, grain, horizon]);
         }
         packed
     }
