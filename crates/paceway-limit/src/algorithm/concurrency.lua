@@ -7,6 +7,9 @@
 -- (concurrency/waiters.lua). A paused limiter has the member `P`, end of the pause, status (8 and 2 bytes) with the
 -- score -inf.
 
+-- In concurrency/waiters.lua.
+local make_waiters
+
 make[67] = function()
 local concurrency = { kind = 67, args = 3, lease = true }
 local waiters

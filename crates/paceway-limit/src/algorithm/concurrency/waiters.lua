@@ -1,7 +1,8 @@
 -- The turns of requests that wait for concurrency permits, in the keys that a queue of requests has (fair/stored.lua). The set of
 -- the limiter has the same requests in the order in which they came. Twin of waiters.rs.
 
-local function make_waiters()
+-- Declared in concurrency.lua, which comes before.
+make_waiters = function()
 local queue, waiters = queues_of_call(), {}
 local stored, turns = queue.stored, queue.turns
 
