@@ -16,6 +16,10 @@ profile=profiling
 mounted=()
 [ "${1:-bench}" != mounted ] || mounted=(--example mounted)
 cargo build --locked --profile "$profile" --bin paceway "${mounted[@]}"
+if [ "${1:-bench}" = bench ] && [[ -z "${ONLY:-}" || "$ONLY" = *fleet* ]]; then
+  # The gateways of the part `fleet` are a load, which is not measured.
+  cargo build --locked --profile counted --example fleet
+fi
 cargo build --locked --release --manifest-path benches/cost/Cargo.toml --target-dir "$target/cost"
 cost=$target/cost/release/paceway-cost
 gateway=$target/$profile/paceway

@@ -94,13 +94,14 @@ type Part = fn(&Bench<'_>) -> io::Result<Report>;
 
 /// Measures the parts that were asked for, and returns whether all of them have figures.
 fn bench(gateway: &Path, root: &Path) -> io::Result<bool> {
-    let parts: [(&str, Part); 12] = [
+    let parts: [(&str, Part); 13] = [
         ("cpu", parts::cpu::measure),
         ("tls", parts::tls::measure),
         ("h2", parts::h2::measure),
         ("bodies", parts::bodies::measure),
         ("grpc", parts::grpc::measure),
         ("redis", parts::redis::measure),
+        ("fleet", parts::fleet::measure),
         ("latency", parts::latency::measure),
         ("away", parts::away::measure),
         ("memory", parts::memory::measure),

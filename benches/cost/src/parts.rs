@@ -4,6 +4,7 @@ pub mod away;
 pub mod bodies;
 pub mod contest;
 pub mod cpu;
+pub mod fleet;
 pub mod grpc;
 pub mod h2;
 pub mod instructions;

@@ -3,13 +3,14 @@
 use std::{env, io};
 
 /// The names of the parts, each of which can be measured alone with `ONLY`.
-pub const PARTS: [&str; 12] = [
+pub const PARTS: [&str; 13] = [
     "cpu",
     "tls",
     "h2",
     "bodies",
     "grpc",
     "redis",
+    "fleet",
     "latency",
     "away",
     "memory",

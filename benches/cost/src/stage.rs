@@ -97,6 +97,14 @@ impl Stage {
         Ok(Self { layout, dir: dir.into(), origin, gateway })
     }
 
+    /// Returns the program that plays gateways, which `benches/run.sh` builds beside the gateway with the profile `counted`.
+    pub fn fleet(&self) -> io::Result<PathBuf> {
+        let target = self.gateway.parent().unwrap_or(&self.gateway);
+        let program = target.with_file_name("counted").join("examples/fleet");
+        fs::canonicalize(&program)
+            .map_err(|error| io::Error::other(format!("{}: {error}", program.display())))
+    }
+
     /// Starts another origin, on other cores.
     pub fn another_origin(&self, cores: &Cores) -> io::Result<Server> {
         origin("--serve", &self.dir, cores)
@@ -293,6 +301,15 @@ impl Stage {
 
     /// Starts an empty Redis on the cores of the load.
     pub fn redis(&self) -> io::Result<Server> {
+        self.redis_on(&self.layout.load)
+    }
+
+    /// Starts an empty Redis on the measured core.
+    pub fn measured_redis(&self) -> io::Result<Server> {
+        self.redis_on(&self.layout.measured)
+    }
+
+    fn redis_on(&self, cores: &Cores) -> io::Result<Server> {
         let address = free_port()?;
         let port = address.port().to_string();
         let words = [
@@ -307,8 +324,8 @@ impl Stage {
             "no",
         ];
         let command = words.map(String::from).to_vec();
-        let process = Process::start(&self.layout.load, &self.dir, &command)?
-            .until_open(&[address], &command)?;
+        let process =
+            Process::start(cores, &self.dir, &command)?.until_open(&[address], &command)?;
         Ok(Server { address, admin: None, door: Door::Clear, process })
     }
 
