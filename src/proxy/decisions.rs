@@ -15,7 +15,7 @@ use crate::{
     decision,
     limit::{self, Admission, AlwaysReady, Caller as _, Reservation},
     plan::{KEPT_FOR, KeptReservation, LimiterPlan, WorkerCounters},
-    store::{Check, Checks, Decision},
+    store::{Check, Checks, Decision, Turn},
     suggest::suggest,
     upstream::{RequestBody, Upload, UploadLimits, headers::HeaderFlags},
 };
@@ -143,7 +143,7 @@ impl Proxy {
         exchange.record.route = Some(route);
         let own = &plan.policies[self.own().direct[route].policy];
         let budget = Duration::from_millis(call.max_wait_ms).min(own.max_wait_cap);
-        let (checks, owners) = self.asked(&call.limiters)?;
+        let (checks, owners) = self.asked(&call.limiters, call.wait)?;
         let Some(first) = checks.first() else {
             // None of its limiters counts now.
             let limiter = self.limiter(&call.limiters[0].limiter)?.1;
@@ -230,8 +230,9 @@ impl Proxy {
         }
     }
 
-    /// The checks of a call. Limiters that do not count now are left out.
-    fn asked(&self, limiters: &[PermitsAsked]) -> Result<Asked, Failure> {
+    /// The checks of a call. Limiters that do not count now are left out. Only a call that `waits` here takes turns: it confirms
+    /// its slot, and a program that waits by itself cannot.
+    fn asked(&self, limiters: &[PermitsAsked], waits: bool) -> Result<Asked, Failure> {
         check_number(limiters.len())?;
         let mut asked: (Vec<Check>, SmallVec<_>) = Default::default();
         for PermitsAsked { limiter, key, cost } in limiters {
@@ -250,7 +251,8 @@ impl Proxy {
                 if asked.0.iter().any(|other| other.key == check.key) {
                     return Err(bad(format!("`limiters` names a bucket of `{limiter}` twice")));
                 }
-                asked.0.push(check);
+                let turn = (waits && plan.limiter.has_turns).then(Turn::of_nobody);
+                asked.0.push(Check { turn, ..check });
                 asked.1.push((index, rate));
             }
         }

@@ -1,7 +1,7 @@
 //! The order of the requests that wait: shares, newcomers, priorities, and slots of requests that leave.
 
 use super::{Ordered, served};
-use crate::support::{assert_lawful, eventually};
+use crate::support::{Conn, assert_lawful, eventually, request, service_address};
 use rstest::rstest;
 use std::time::Duration;
 use tokio::{task::JoinHandle, time::Instant};
@@ -151,4 +151,30 @@ routes: [{ name: x, suffix: /x, limiters: [vendor], max_wait: 60s }]
     let promised = start + Duration::from_secs_f64(60.0 / RATE);
     assert!(Instant::now() < promised, "the slots of those that left passed unused");
     assert_lawful(start, &ordered.upstream.arrivals(), 1.0, RATE);
+}
+
+/// 50 requests wait, ten seconds of slots. A program that waits for its answer takes its turn, as the tenant `-`.
+#[rstest]
+#[case::in_memory(0)]
+#[case::on_redis(2)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_waits_for_a_decision_takes_its_turn(#[case] gateways: usize) {
+    let ordered = Ordered::of(
+        gateways,
+        "services: { decisions: { listen: 127.0.0.1:0, max_wait: 5s } }
+limiters: { vendor: { rate: 5/s, burst: 1, fair: { by: '{query.team}' } } }
+routes: [{ name: x, suffix: /x, limiters: [vendor], max_wait: 60s }]
+",
+    )
+    .await;
+    let batch = ordered.ask("/x?team=batch", &[], 50);
+    ordered.until_asked(50).await;
+    let mut conn = Conn::to(service_address(&ordered.gateway, "decisions")).await.expect("connect");
+    let body = r#"{"limiters":[{"limiter":"vendor"}],"wait":true,"max_wait_ms":5000}"#;
+    let length = body.len().to_string();
+    let fields = [("Content-Type", "application/json"), ("Content-Length", &*length)];
+    conn.send(request("POST", "/v1/acquire", &fields) + body).await.expect("send");
+    let answer = conn.answer().await.expect("a whole answer").json();
+    assert_eq!(answer["limited"], false, "{answer}");
+    batch.iter().for_each(JoinHandle::abort);
 }
