@@ -37,7 +37,7 @@ pub(super) struct PlainWay<'e> {
     /// The keys of the windows.
     window_keys: Vec<&'e str>,
     /// The places of the keys among the groups or the windows, while more than one is known.
-    known: HashMap<&'e str, Place>,
+    known: HashMap<&'e str, KeyPlace>,
 }
 
 #[derive(Clone, Copy)]
@@ -62,7 +62,7 @@ pub(super) struct WindowRequest<'e> {
 
 /// The place of a key.
 #[derive(Debug, Clone, Copy)]
-enum Place {
+enum KeyPlace {
     Group(usize),
     Window(usize),
 }
@@ -149,13 +149,13 @@ impl<'e> PlainWay<'e> {
         let known = match self.groups.last() {
             // Often all requests ask for one bucket, and no second group exists.
             Some(last) if Arc::ptr_eq(&last.check.key, &check.key) => {
-                Some(Place::Group(self.groups.len() - 1))
+                Some(KeyPlace::Group(self.groups.len() - 1))
             }
             _ => self.place_of(&check.key),
         };
         let place = self.groups.len();
         match known {
-            Some(Place::Group(place)) => {
+            Some(KeyPlace::Group(place)) => {
                 let group = &mut self.groups[place];
                 if group.rule != rule || group.check.cost != check.cost {
                     return Err(&check.key);
@@ -165,10 +165,10 @@ impl<'e> PlainWay<'e> {
                 group.greatest = group.greatest.max(budget);
                 Ok(Way::Group(place))
             }
-            Some(Place::Window(_)) => Err(&check.key),
+            Some(KeyPlace::Window(_)) => Err(&check.key),
             None if place >= GROUPS => Ok(Way::Long),
             None => {
-                self.note(&check.key, Place::Group(place));
+                self.note(&check.key, KeyPlace::Group(place));
                 let (least, greatest) = (budget, budget);
                 self.groups.push(BucketGroup { check, rule, count: 1, least, greatest });
                 Ok(Way::Group(place))
@@ -185,12 +185,12 @@ impl<'e> PlainWay<'e> {
         let Plain { check, budget } = *plain;
         let place = self.windows.len();
         let key = match self.place_of(&check.key) {
-            Some(Place::Window(key)) if place < WINDOWS => key,
+            Some(KeyPlace::Window(key)) if place < WINDOWS => key,
             Some(_) => return Err(&check.key),
             None if place >= WINDOWS => return Ok(Way::Long),
             None => {
                 let key = self.window_keys.len();
-                self.note(&check.key, Place::Window(key));
+                self.note(&check.key, KeyPlace::Window(key));
                 self.window_keys.push(&check.key);
                 key
             }
@@ -199,21 +199,21 @@ impl<'e> PlainWay<'e> {
         Ok(Way::Window(place))
     }
 
-    fn place_of(&self, key: &str) -> Option<Place> {
+    fn place_of(&self, key: &str) -> Option<KeyPlace> {
         match (&*self.groups, &*self.window_keys) {
             ([], []) => None,
-            ([one], []) => (*one.check.key == *key).then_some(Place::Group(0)),
-            ([], [one]) => (*one == key).then_some(Place::Window(0)),
+            ([one], []) => (*one.check.key == *key).then_some(KeyPlace::Group(0)),
+            ([], [one]) => (*one == key).then_some(KeyPlace::Window(0)),
             _ => self.known.get(key).copied(),
         }
     }
 
     /// Notes the place of a new key. The first key of a call is noted with the second one.
-    fn note(&mut self, key: &'e str, place: Place) {
+    fn note(&mut self, key: &'e str, place: KeyPlace) {
         match (&*self.groups, &*self.window_keys) {
             ([], []) => return,
-            ([one], []) => drop(self.known.insert(&one.check.key, Place::Group(0))),
-            ([], [one]) => drop(self.known.insert(one, Place::Window(0))),
+            ([one], []) => drop(self.known.insert(&one.check.key, KeyPlace::Group(0))),
+            ([], [one]) => drop(self.known.insert(one, KeyPlace::Window(0))),
             _ => {}
         }
         self.known.insert(key, place);
