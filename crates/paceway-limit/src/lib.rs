@@ -32,6 +32,7 @@ pub mod answer;
 #[doc(hidden)]
 pub mod limit;
 
+pub use algorithm::fair::Priority;
 pub use handle::{StoreHandle, memory};
 pub use limit::{
     AcquireError, Acquired, Limit, LimitLayer, LimitService, LimitedCall, Limiter, PaceError,

@@ -2,7 +2,7 @@
 //! or answers 429 in its place. [`PaceLayer`] does the same for requests of any type, with errors.
 
 use super::{AcquireError, Limiter, PaceError, PaceLayer};
-use crate::answer::CallFailure;
+use crate::{algorithm::fair::Priority, answer::CallFailure};
 use bytes::Bytes;
 use http::{Request, Response, request::Parts};
 use std::{
@@ -91,6 +91,19 @@ impl LimitLayer {
     #[must_use]
     pub fn cost(self, limit: &str, cost: impl Fn(&Parts) -> u32 + Send + Sync + 'static) -> Self {
         Self(self.0.cost(limit, cost))
+    }
+
+    /// Reads the tenant of a request, for limits with [`Limit::fair`](crate::Limit::fair). Requests without one are a tenant
+    /// together.
+    #[must_use]
+    pub fn tenant(self, tenant: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
+        Self(self.0.tenant(tenant))
+    }
+
+    /// Reads the priority of a request, for limits with [`Limit::fair`](crate::Limit::fair).
+    #[must_use]
+    pub fn priority(self, priority: impl Fn(&Parts) -> Priority + Send + Sync + 'static) -> Self {
+        Self(self.0.priority(priority))
     }
 }
 

@@ -1,7 +1,10 @@
 //! One call of a program with its keys, costs and time: what a [`Limiter`] is asked for.
 
 use super::{AcquireError, Acquired, Limiter};
-use crate::store::{Checks, Pause};
+use crate::{
+    algorithm::fair::{NO_TENANT, Priority},
+    store::{Checks, Pause},
+};
 use smallvec::SmallVec;
 use std::{sync::Arc, time::Duration};
 
@@ -37,6 +40,8 @@ pub struct LimitedCall<'a> {
     permits: u32,
     /// A key and a cost for each limit, in their order.
     demands: SmallVec<[(Option<String>, Option<u32>); 2]>,
+    /// The tenant and the priority at limits that are shared fairly.
+    turn: (Arc<str>, Priority),
     wrong: Option<AcquireError>,
 }
 
@@ -52,7 +57,8 @@ pub(super) struct Asked {
 impl<'a> LimitedCall<'a> {
     pub(super) fn new(limiter: &'a Limiter) -> Self {
         let demands = limiter.limits.iter().map(|_| (None, None)).collect();
-        Self { limiter, permits: 1, demands, wrong: None }
+        let turn = (NO_TENANT.into(), Priority::Normal);
+        Self { limiter, permits: 1, demands, turn, wrong: None }
     }
 
     /// The cost for each rate without a [`cost`](Self::cost) of its own: 1 unless declared.
@@ -73,6 +79,17 @@ impl<'a> LimitedCall<'a> {
     /// Takes `cost` permits of `limit`. A limit with a cost of 0 is not asked.
     pub fn cost(self, limit: &str, cost: u32) -> Self {
         self.set(limit, |demand| demand.1 = Some(cost))
+    }
+
+    /// The tenant whose turn the call takes at limits with [`Limit::fair`](crate::Limit::fair), such as a customer or a job.
+    /// Calls without one are a tenant together. At most 128 bytes of the name count.
+    pub fn tenant(self, tenant: impl Into<Arc<str>>) -> Self {
+        Self { turn: (tenant.into(), self.turn.1), ..self }
+    }
+
+    /// The priority of the call at limits with [`Limit::fair`](crate::Limit::fair); [`Priority::Normal`] unless declared.
+    pub fn priority(self, priority: Priority) -> Self {
+        Self { turn: (self.turn.0, priority), ..self }
     }
 
     fn set(mut self, limit: &str, set: impl FnOnce(&mut (Option<String>, Option<u32>))) -> Self {
@@ -161,7 +178,8 @@ impl<'a> LimitedCall<'a> {
                 0 if *cost == Some(0) => continue,
                 cost if !(1..=limit.most).contains(&cost) => return Err(impossible()),
                 cost => {
-                    checks.push(limit.check(key.as_deref(), cost, self.limiter.max_wait));
+                    let (max_wait, turn) = (self.limiter.max_wait, (&self.turn.0, self.turn.1));
+                    checks.push(limit.check(key.as_deref(), cost, max_wait, turn));
                     limits.push(limit.name.clone());
                 }
             }

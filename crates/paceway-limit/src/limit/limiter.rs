@@ -7,13 +7,16 @@ use super::{
     service::{AlwaysReady, Caller, pace},
 };
 use crate::{
-    algorithm::{Algorithm, MAX_BUDGET},
+    algorithm::{
+        Algorithm, MAX_BUDGET,
+        fair::{Priority, Turn},
+    },
     answer::Policy,
     handle::StoreHandle,
     key::StateNames,
     store::{Check, Decision, OnFailure, OnLoss, Store, StoreError},
 };
-use std::{marker::PhantomData, sync::Arc, time::Duration};
+use std::{collections::HashMap, marker::PhantomData, sync::Arc, time::Duration};
 use tokio::{
     sync::{Mutex, MutexGuard},
     time::{Instant, sleep},
@@ -73,6 +76,8 @@ pub(super) struct Planned {
     enforce: bool,
     on_failure: OnFailure,
     on_loss: OnLoss,
+    /// The weights of its tenants; `None`: first come, first served.
+    weights: Option<HashMap<Arc<str>, i64>>,
 }
 
 /// Why a [`Limiter`] gave no permits.
@@ -311,6 +316,12 @@ impl Planned {
             enforce: limit.enforce,
             on_failure: limit.on_failure(),
             on_loss: limit.on_loss,
+            weights: limit.weights.as_ref().map(|weights| {
+                weights
+                    .iter()
+                    .map(|(tenant, weight)| ((**tenant).into(), (*weight).into()))
+                    .collect()
+            }),
         })
     }
 
@@ -319,8 +330,17 @@ impl Planned {
         matches!(self.algorithm, Algorithm::Concurrency(_))
     }
 
-    /// The check of a call that costs `cost`, on the state of `key`.
-    pub(super) fn check(&self, key: Option<&str>, cost: i64, max_wait: Duration) -> Check {
+    /// The check of a call of `tenant` that costs `cost`, on the state of `key`.
+    pub(super) fn check(
+        &self,
+        key: Option<&str>,
+        cost: i64,
+        max_wait: Duration,
+        (tenant, priority): (&Arc<str>, Priority),
+    ) -> Check {
+        let turn = |weights: &HashMap<Arc<str>, i64>| {
+            Turn::new(tenant.clone(), weights.get(tenant).copied().unwrap_or(1), priority)
+        };
         let algorithm = self.algorithm;
         Check {
             key: key.map_or_else(|| self.shared.clone(), |key| self.names.of(Some(key)).into()),
@@ -332,7 +352,7 @@ impl Planned {
             // A store in memory that is full of keys counts further ones together.
             overflow: key.map(|_| self.names.of(Some("#overflow")).into()),
             on_failure: self.on_failure,
-            turn: None,
+            turn: self.weights.as_ref().map(turn),
         }
     }
 }

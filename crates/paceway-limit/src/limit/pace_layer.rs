@@ -12,6 +12,7 @@ use super::{
     micros,
     service::{Callee, MOST_LEAD, lead, pace},
 };
+use crate::algorithm::fair::Priority;
 use std::{
     future::{Future, poll_fn},
     marker::PhantomData,
@@ -141,6 +142,21 @@ impl<R> PaceLayer<R> {
     #[must_use]
     pub fn cost(mut self, limit: &str, cost: impl Fn(&R) -> u32 + Send + Sync + 'static) -> Self {
         self.extract.cost(limit, cost);
+        self
+    }
+
+    /// Reads the tenant of a request, for limits with [`Limit::fair`](crate::Limit::fair). Requests without one are a tenant
+    /// together.
+    #[must_use]
+    pub fn tenant(mut self, tenant: impl Fn(&R) -> Option<String> + Send + Sync + 'static) -> Self {
+        self.extract.tenant(tenant);
+        self
+    }
+
+    /// Reads the priority of a request, for limits with [`Limit::fair`](crate::Limit::fair).
+    #[must_use]
+    pub fn priority(mut self, priority: impl Fn(&R) -> Priority + Send + Sync + 'static) -> Self {
+        self.extract.priority(priority);
         self
     }
 

@@ -40,6 +40,8 @@ pub struct Limit {
     pub(super) enforce: bool,
     without_store: WithoutStore,
     pub(super) on_loss: OnLoss,
+    /// The weights of tenants that share it fairly; `None`: first come, first served.
+    pub(super) weights: Option<Vec<(String, u32)>>,
 }
 
 /// The algorithm with the numbers that only it has.
@@ -103,6 +105,7 @@ impl Limit {
             enforce: true,
             without_store: WithoutStore::Share,
             on_loss: OnLoss::Close,
+            weights: None,
         }
     }
 
@@ -193,6 +196,48 @@ impl Limit {
         Self { on_loss, ..self }
     }
 
+    /// Shares the limit among the tenants of the calls that wait: while several tenants wait, each gets the share of its
+    /// weight, however many of its calls wait. A tenant without a weight here has 1; weights go from 1 to 1,000. Within a
+    /// tenant the order is first come, first served. [`LimitedCall::tenant`](super::LimitedCall::tenant) names the tenant,
+    /// [`LimitedCall::priority`](super::LimitedCall::priority) the priority.
+    ///
+    /// A call that waits for a later instant than [`Limiter::max_wait`](super::Limiter::max_wait) has no turn yet: it gets one
+    /// once its instant is that near, in the order of arrival. Where several limits of a limiter are fair, a call takes its
+    /// turn at the first of them.
+    ///
+    /// ```
+    /// use paceway_limit::{Limit, Limiter, Priority, Rate, memory};
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let account = Limit::token_bucket("account", Rate::per_second(100), 1).fair([("checkout", 4)]);
+    /// let limiter = Limiter::new(account, memory())?;
+    ///
+    /// // The nightly job asks for 40 calls at once, which are 400 ms of the limit.
+    /// let job = limiter.call().tenant("job").priority(Priority::Low);
+    /// let job: Vec<_> = std::iter::repeat_with(|| job.clone()).take(40).collect();
+    /// let job = futures_util::future::join_all(job.into_iter().map(|call| call.acquire()));
+    /// let checkout = async {
+    ///     tokio::time::sleep(Duration::from_millis(20)).await;
+    ///     limiter.call().tenant("checkout").try_acquire(Duration::from_secs(5)).await
+    /// };
+    /// // A call of another tenant waits for its turn, and not for the job.
+    /// let waited = tokio::select! {
+    ///     biased;
+    ///     checkout = checkout => checkout?.waited(),
+    ///     _ = job => unreachable!("the job is longer"),
+    /// };
+    /// assert!(waited < Duration::from_millis(300), "{waited:?}");
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn fair<T: Into<String>>(self, weights: impl IntoIterator<Item = (T, u32)>) -> Self {
+        let weights = weights.into_iter().map(|(tenant, weight)| (tenant.into(), weight));
+        Self { weights: Some(weights.collect()), ..self }
+    }
+
     /// The rule that the numbers make, or the bound that they do not keep.
     pub(super) fn algorithm(&self) -> Result<Algorithm, RuleError> {
         let (count, period) = (i64::try_from(self.rate.count).unwrap_or(0), span(self.rate.period));
@@ -221,7 +266,8 @@ impl Limit {
                  factor above 1 and at most 100",
             ),
             Shape::Concurrency { max, lease } => (
-                Concurrency::new(max.into(), span(lease)).map(Algorithm::Concurrency),
+                Concurrency::new(max.into(), span(lease))
+                    .map(|rule| Algorithm::Concurrency(rule.with_turns(self.weights.is_some()))),
                 "at least one call at a time, and a lease of at least a microsecond",
             ),
         };

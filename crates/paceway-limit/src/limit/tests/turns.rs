@@ -215,3 +215,58 @@ async fn a_call_of_five_permits_is_served_in_its_turn(#[case] comes_back: bool) 
     let used = within(Duration::from_secs(2), END);
     assert!(used * 100 >= 18 * RATE * 99, "{used} permits of {}", 18 * RATE);
 }
+
+/// A batch of `calls` calls of the tenant `job` through `limiter`.
+fn job(limiter: &Limiter, calls: usize) -> Vec<JoinHandle<Duration>> {
+    let one = |_| {
+        let limiter = limiter.clone();
+        tokio::spawn(async move {
+            let call = limiter.call().tenant("job").priority(Priority::Low);
+            call.acquire().await.expect("let in").waited()
+        })
+    };
+    (0..calls).map(one).collect()
+}
+
+#[rstest]
+#[case::rate(Limit::token_bucket("account", Rate::per_second(20), 1))]
+#[case::permits(Limit::concurrency("account", 1))]
+#[tokio::test(start_paused = true)]
+async fn a_program_shares_a_limit_by_tenants_and_priorities(#[case] limit: Limit) {
+    let limiter = Limiter::new(limit.fair([("checkout", 4)]), memory()).expect("a rule");
+    let held = limiter.acquire(1).await.expect("the first");
+    let batch = job(&limiter, 40);
+    sleep(Duration::from_millis(10)).await;
+    let checkout = tokio::spawn({
+        let limiter = limiter.clone();
+        async move {
+            let call = limiter.call().tenant("checkout");
+            call.try_acquire(Duration::from_secs(5)).await.expect("let in").waited()
+        }
+    });
+    sleep(Duration::from_millis(10)).await;
+    drop(held);
+    let waited = checkout.await.expect("no panic");
+    assert!(waited <= 3 * SLOT, "{waited:?} beside a batch of 40");
+    for call in batch {
+        call.await.expect("no panic");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_layer_reads_the_tenant_and_the_priority_of_a_request() {
+    let limit = Limit::token_bucket("account", Rate::per_second(20), 1).fair([("a", 1)]);
+    let limiter = Limiter::new(limit, memory()).expect("a rule");
+    limiter.acquire(1).await.expect("the first");
+    let batch = job(&limiter, 40);
+    sleep(Duration::from_millis(10)).await;
+    let layer = PaceLayer::new(limiter)
+        .max_wait(Duration::from_secs(5))
+        .tenant(|tenant: &&str| Some((*tenant).to_owned()))
+        .priority(|_| Priority::High);
+    let service = tower::service_fn(async |_: &str| Ok::<_, AcquireError>(()));
+    let began = Instant::now();
+    tower::Service::call(&mut tower::Layer::layer(&layer, service), "a").await.expect("let in");
+    assert!(began.elapsed() <= 2 * SLOT, "{:?}", began.elapsed());
+    batch.iter().for_each(JoinHandle::abort);
+}
