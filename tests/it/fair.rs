@@ -1,6 +1,7 @@
 //! Tenants and priorities among the requests that wait, in one gateway with the memory store and in several on Redis. The tests assert which requests
 //! came before which, and how many; never how fast a machine is.
 
+mod effort;
 mod order;
 mod pages;
 mod permits;

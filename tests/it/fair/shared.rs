@@ -1,10 +1,10 @@
 //! Gateways that share a Redis: the death of one, the page of tenants, and outages of the store.
 
 use super::{Ordered, served};
-use crate::support::{assert_lawful, eventually};
+use crate::support::{Gateway, Redis, Upstream, assert_lawful, eventually, faketime};
 use rstest::rstest;
 use serde_json::json;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep};
 
 /// The requests of two gateways are on the page of each, with the tenants of both.
@@ -156,4 +156,69 @@ routes: [{{ name: x, suffix: /x, limiters: [vendor], max_wait: 60s }}]
     if policy == "share" {
         assert_lawful(start, &ordered.upstream.arrivals(), 1.0, 4.0);
     }
+}
+
+/// The clocks of three gateways are minutes apart. They still share the slots by weight, at the rate of one limiter.
+#[tokio::test(flavor = "multi_thread")]
+async fn clocks_that_differ_change_no_turn() {
+    const EACH: usize = 40;
+    let (upstream, redis) = (Upstream::ok().await, Redis::start());
+    let yaml = format!(
+        "store: {{ url: \"{}\", timeout: 2s }}\nupstream: {}
+limiters: {{ vendor: {{ rate: 12/s, burst: 1, fair: {{ by: '{{query.team}}', weights: {{ a: 3 }} }} }} }}
+routes: [{{ name: x, suffix: /x, limiters: [vendor], max_wait: 60s }}]
+",
+        redis.url(),
+        upstream.url()
+    );
+    let mut gateways = Vec::new();
+    for shift in ["-5m", "+0", "+5m"] {
+        gateways.push(Arc::new(Gateway::start_with(&yaml, &faketime(shift)).await));
+    }
+    let (gateway, others) = (gateways.remove(0), gateways);
+    let ordered = Ordered { gateway, others, redis: Some(redis), upstream };
+    let start = Instant::now();
+    let mut asked = ordered.ask("/x?team=b", &[], EACH);
+    asked.extend(ordered.ask("/x?team=a", &[], EACH));
+    ordered.until_asked(2 * EACH).await;
+    let first = ordered.upstream.calls().len() + 3;
+    let teams = eventually("they are sent", async || {
+        let teams = ordered.teams();
+        (teams.len() >= first + 32).then(|| teams[first..first + 32].to_vec())
+    })
+    .await;
+    let own = teams.iter().filter(|team| *team == "a").count();
+    assert!(own.abs_diff(24) <= 3, "{own} of a, whose share is 24: {teams:?}");
+    served(asked).await;
+    assert_lawful(start, &ordered.upstream.arrivals(), 1.0, 12.0);
+}
+
+/// Redis loses all data while requests wait. Nothing is sent above the rate, all of them have an answer, and turns continue.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_loses_its_data_exceeds_no_limit() {
+    let ordered = Ordered::of(
+        2,
+        "limiters: { vendor: { rate: 10/s, burst: 1, fair: { by: '{query.team}' } } }
+routes: [{ name: x, suffix: /x, limiters: [vendor], max_wait: 4s }]
+",
+    )
+    .await;
+    let start = Instant::now();
+    let mut waiting = ordered.ask("/x?team=a", &[], 20);
+    waiting.extend(ordered.ask("/x?team=b", &[], 10));
+    ordered.until_asked(30).await;
+    let redis = ordered.redis.as_ref().expect("a server");
+    redis.command(&["FLUSHALL"]);
+    for request in waiting {
+        let status = request.await.expect("a task");
+        assert!([200, 429].contains(&status), "{status}");
+    }
+    // Until the lost slots have passed the limiter counts as used up.
+    eventually("requests are served again", async || {
+        let asked = ordered.ask("/x?team=a", &[], 1).pop().expect("one");
+        (asked.await.expect("a task") == 200).then_some(())
+    })
+    .await;
+    served(ordered.ask("/x?team=b", &[], 4)).await;
+    assert_lawful(start, &ordered.upstream.arrivals(), 1.0, 10.0);
 }

@@ -4,7 +4,7 @@
 local function make_queue()
 local stored = make_stored_queue()
 local turns, queue = make_turns(stored), {}
-local bookings, GRANT, GRANT_SIZE = make_bookings(stored, turns), '<dddd', 32
+local GRANT, GRANT_SIZE = '<dddd', 32
 local MAX_WAITING, AHEAD, LEASE, OVERDUE = 10000, 50000, 10000000, 1000000
 local MOST_MOVED, LOOKS, FEW, GONE, TENANTS, LOOK_EVERY = 16, 128, 8, 16, 8, 500000
 local opened = {}
@@ -93,7 +93,7 @@ function queue.chain(q, deadline, like, goal, but)
     local best, furthest
     for id in last_slots(q, 0, limit) do
       local it = stored.request(q, id)
-      if it and not fixed[id] and not it.called and it.like == like and it.at > now and it.deadline > limit then
+      if it and not fixed[id] and not it.called and it.like == like and it.at > now and it.at >= q.closed and it.deadline > limit then
         if not furthest or it.deadline > furthest or it.deadline == furthest and stored.number(id) > stored.number(best) then
           best, furthest = id, it.deadline
         end
@@ -156,7 +156,7 @@ local function leave(q, id, it, refund)
   if not it.called then turns.remove(q, id, it) end
   forget(q, id, it)
   local slot = { at = it.at, grants = it.grants }
-  if it.at >= now then
+  if it.at >= math.max(q.closed, now) then
     for last in last_slots(q, it.at + 1, '+inf') do
       local other = stored.request(q, last)
       if other and not other.called and other.like == it.like and not is_gone(q, other) then
@@ -286,6 +286,11 @@ function queue.confirm(q, number, refund)
   stored.put_gateway(q, own.gateway, now, count)
   q.changed = true
   forget_gone(q, own.like, refund)
+  if own.at < q.closed then
+    -- It asks again, and its slot comes after the pause.
+    leave(q, id, own, refund)
+    return nil
+  end
   if not own.called then
     if own.at - now > AHEAD then return own.at end
     local at = yields(q, id, own, refund)
@@ -303,7 +308,23 @@ function queue.at(q, number)
 end
 
 queue.known, queue.settle, queue.stored, queue.turns = turns.known, stored.settle, stored, turns
-queue.book, queue.claim, queue.lapse = bookings.book, bookings.claim, bookings.lapse
+
+-- Few calls meet bookings.
+local made
+local function bookings()
+  made = made or make_bookings(stored, turns)
+  return made
+end
+
+function queue.book(...) return bookings().book(...) end
+
+function queue.claim(q, ...)
+  if q.booked > 0 then bookings().claim(q, ...) end
+end
+
+function queue.lapse(q, ...)
+  if q.booked > 0 then bookings().lapse(q, ...) end
+end
 
 function queue.save_all()
   for _, q in pairs(opened) do

@@ -13,6 +13,7 @@
 
 mod bookings;
 mod free_permits;
+mod gone;
 
 pub use bookings::{Booking, Refused};
 
@@ -65,6 +66,8 @@ pub struct Queue {
     bookings: Bookings,
     /// Permits before the last slots may be free.
     has_room: bool,
+    /// The end of a pause of a limiter: no request is given a slot before it.
+    closed_until: Micros,
 }
 
 /// A slot: permits of each limiter of a request at one instant.
@@ -177,18 +180,6 @@ impl Queue {
         Some(self.waiting.get(&number)?.slot.at)
     }
 
-    /// Forgets requests whose slots have passed: their gateways have died, or do not reach the store.
-    pub fn forget_overdue(&mut self, now: Micros) {
-        for _ in 0..GONE {
-            let Some((at, number)) = self.slots.first().copied() else { break };
-            if at >= now - OVERDUE {
-                break;
-            }
-            self.turns.remove(number);
-            self.forget(number);
-        }
-    }
-
     /// The requests that have to move so that a request with this `deadline` gets a slot, if a slot at `goal` is free; `None`
     /// if there is no way. `but` do not move.
     pub fn chain(
@@ -209,7 +200,8 @@ impl Queue {
             for (at, number) in before {
                 let Some(it) = self.waiting.get(number) else { continue };
                 let is_free = !but.contains(number) && !chain.contains(number) && !it.is_called;
-                if is_free && *it.like == *like && *at > now && it.deadline > limit {
+                let is_open = *at > now && *at >= self.closed_until;
+                if is_free && *it.like == *like && is_open && it.deadline > limit {
                     best = best.max(Some((it.deadline, *number)));
                     if it.deadline >= goal {
                         break;
@@ -263,6 +255,11 @@ impl Queue {
         self.forget_gone(now, &like, effects);
         let Some(own) = self.waiting.get(&number) else { return Confirmed::Gone };
         let at = own.slot.at;
+        if at < self.closed_until {
+            // It asks again, and its slot comes after the pause.
+            self.leave(now, number, effects);
+            return Confirmed::Gone;
+        }
         if !own.is_called {
             if at - now > AHEAD {
                 return Confirmed::Waits(at);
@@ -275,29 +272,6 @@ impl Queue {
         self.forget(number).map_or(Confirmed::Gone, Confirmed::Sent)
     }
 
-    /// Gives the next slots whose gateways have died to other requests. No request of such a gateway confirms, and so none
-    /// yields its slot. They are removed if they are alike to the one that confirms, whose limiters take the refund.
-    fn forget_gone(&mut self, now: Micros, like: &str, effects: &mut Effects) {
-        if now < self.next_look && self.next_look <= now + LOOK_EVERY {
-            return;
-        }
-        let next = self.slots.range((now, 0)..).take(GONE);
-        let firsts: SmallVec<[u64; GONE]> = next.map(|(_, number)| *number).collect();
-        self.next_look = now + LOOK_EVERY;
-        for number in firsts {
-            let it = self.waiting.get(&number);
-            if it.is_some_and(|it| *it.like == *like && self.is_gone(now, it)) {
-                self.leave(now, number, effects);
-                self.next_look = now;
-            }
-        }
-    }
-
-    /// Whether the gateway of a request has died, or does not reach the store.
-    fn is_gone(&self, now: Micros, it: &Waiting) -> bool {
-        self.gateways.get(&it.ticket.0).is_none_or(|(heard, _)| *heard < now - LEASE)
-    }
-
     /// Removes a request that waits no longer. The last request that is alike takes its slot.
     pub fn leave(&mut self, now: Micros, number: u64, effects: &mut Effects) -> bool {
         self.turns.remove(number);
@@ -308,7 +282,10 @@ impl Queue {
             let it = self.waiting.get(number);
             it.is_some_and(|it| !it.is_called && it.like == left.like && !self.is_gone(now, it))
         };
-        let last = later.map(|(_, number)| *number).find(alike).filter(|_| left.slot.at >= now);
+        let last = later
+            .map(|(_, number)| *number)
+            .find(alike)
+            .filter(|_| left.slot.at >= self.closed_until.max(now));
         let unused = match last {
             Some(last) => self.give(last, left.slot, effects),
             None => Some(left.slot),

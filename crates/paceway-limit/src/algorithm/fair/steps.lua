@@ -47,6 +47,16 @@ local function settle(q, want)
   queue.settle(q)
 end
 
+-- Notes until when a limiter of the requests is paused, 0 if none is: no request is given a slot
+-- before that.
+local function close(q, wants)
+  q.closed = 0
+  for _, want in ipairs(wants) do
+    local gate = is_permits(want) and want.state.open.gate
+    if gate then q.closed = math.max(q.closed, gate.stop) end
+  end
+end
+
 local function has_lease(wants)
   for _, want in ipairs(wants) do
     if want.enforce and want.state.algorithm.lease then return true end
@@ -73,6 +83,7 @@ function steps.decide(k, at, newcomer, wants, budget, ticket)
   local q = queue.open(k, wants[at].state.horizon, fields)
   if not q then return push(-1, k) end
   local refund, own = refund_booking(wants[at]), wants[at].state
+  close(q, wants)
   budget = math.min(budget, MAX_BUDGET)
   queue.forget_overdue(q)
   queue.lapse(q, refund)
@@ -117,6 +128,7 @@ end
 function steps.confirm(k, at, number, wants)
   local q = queue.open(k, wants[at].state.horizon, queue.fields_of(number))
   if not q then return push(-1, k) end
+  close(q, wants)
   queue.lapse(q, refund_booking(wants[at]))
   local slot, grants = queue.confirm(q, number, refund_to(wants, q))
   settle(q, wants[at])
@@ -140,6 +152,7 @@ end
 function steps.leave(k, at, number, wants)
   local q = queue.open(k, wants[at].state.horizon, queue.fields_of(number))
   if not q then return push(-1, k) end
+  close(q, wants)
   queue.lapse(q, refund_booking(wants[at]))
   push(queue.leave(q, number, refund_to(wants, q)) and 1 or 0)
   settle(q, wants[at])

@@ -20,7 +20,7 @@
 -- order of arrival.
 
 local function make_stored_queue()
-local stored, pack, unpack_from = {}, struct.pack, struct.unpack
+local pack, unpack_from = struct.pack, struct.unpack
 local META, META_SIZE, BOOKING = '<B' .. string.rep('d', 25), 201, '<ddBI2c0I2c0c32'
 local TENANT, REQUEST = '<ddddddd', '<dddddBBI2c0I2c0'
 -- The keys of a queue live so much longer than its last deadline, so that their end is not set with each request, µs.
@@ -36,7 +36,7 @@ local function clear(q)
 end
 
 -- The queue of KEYS[k], with these fields read; nil where the key holds a foreign value.
-function stored.open(k, horizon, fields)
+local function open(k, horizon, fields)
   local values = ask('HMGET', KEYS[k], 'm', unpack(fields))
   if not values then return nil end
   local q = { hash = KEYS[k], order = KEYS[k + 1] }
@@ -57,11 +57,11 @@ function stored.open(k, horizon, fields)
   return q
 end
 
-function stored.id(number) return pack('>d', number) end
-function stored.number(id) return (unpack_from('>d', id)) end
+local function id(number) return pack('>d', number) end
+local function number(id) return (unpack_from('>d', id)) end
 
 -- Reads fields together.
-function stored.fetch(q, fields)
+local function fetch(q, fields)
   local missing = {}
   for _, field in ipairs(fields) do
     if q.raw[field] == nil then missing[#missing + 1] = field end
@@ -83,7 +83,7 @@ end
 -- Without a value the field is deleted.
 local function put(q, field, raw) q.raw[field], q.dirty[field] = raw or false, true end
 
-function stored.tenant(q, class, name)
+local function tenant(q, class, name)
   local member = class .. name
   local it = q.tenants[member]
   if it == nil then
@@ -98,16 +98,16 @@ function stored.tenant(q, class, name)
   return it or nil
 end
 
-function stored.put_tenant(q, class, name, it)
+local function put_tenant(q, class, name, it)
   local member = class .. name
   q.tenants[member] = it or false
   put(q, 't' .. member, it and pack(TENANT, it.weight, it.start, it.waiting, it.granted, it.head, it.head_cost, it.tail))
 end
 
-function stored.request(q, id)
+local function request(q, id)
   local it = q.requests[id]
   if it == nil then
-    if q.raw['r' .. id] == nil then stored.fetch(q, { 'r' .. id, 'n' .. id, 'p' .. id }) end
+    if q.raw['r' .. id] == nil then fetch(q, { 'r' .. id, 'n' .. id, 'p' .. id }) end
     local raw = get(q, 'r' .. id)
     it = false
     if raw then
@@ -122,39 +122,39 @@ function stored.request(q, id)
   return it or nil
 end
 
-function stored.put_request(q, id, it)
+local function put_request(q, id, it)
   q.requests[id] = it or false
   put(q, 'r' .. id, it and pack(REQUEST, it.gateway, it.ticket, it.deadline, it.at, it.cost, it.class, it.called and 1 or 0,
     #it.tenant, it.tenant, #it.like, it.like) .. it.grants)
 end
 
-function stored.next_of(q, id)
+local function next_of(q, id)
   local raw = get(q, 'n' .. id)
   if raw then return unpack_from('<dd', raw) end
 end
 
-function stored.put_next(q, id, next, cost) put(q, 'n' .. id, next and pack('<dd', next, cost)) end
+local function put_next(q, id, next, cost) put(q, 'n' .. id, next and pack('<dd', next, cost)) end
 
-function stored.previous_of(q, id)
+local function previous_of(q, id)
   local raw = get(q, 'p' .. id)
   return raw and unpack_from('<d', raw) or nil
 end
 
-function stored.put_previous(q, id, previous) put(q, 'p' .. id, previous and pack('<d', previous)) end
+local function put_previous(q, id, previous) put(q, 'p' .. id, previous and pack('<d', previous)) end
 
 -- When the last request of a gateway came, and how many of its requests wait.
-function stored.gateway(q, gateway)
-  local raw = get(q, 'g' .. stored.id(gateway))
+local function gateway(q, gateway)
+  local raw = get(q, 'g' .. id(gateway))
   if raw then return unpack_from('<dd', raw) end
   return nil, 0
 end
 
-function stored.put_gateway(q, gateway, heard, count)
-  put(q, 'g' .. stored.id(gateway), count > 0 and pack('<dd', heard, count))
+local function put_gateway(q, gateway, heard, count)
+  put(q, 'g' .. id(gateway), count > 0 and pack('<dd', heard, count))
 end
 
 -- The bookings, in the order in which they were made.
-function stored.bookings(q)
+local function bookings(q)
   if q.booking_list then return q.booking_list end
   local list, raw, from = {}, q.booked > 0 and get(q, 'b') or '', 1
   while from <= #raw do
@@ -166,7 +166,7 @@ function stored.bookings(q)
   return list
 end
 
-function stored.put_bookings(q, list)
+local function put_bookings(q, list)
   local parts = {}
   for i, it in ipairs(list) do
     parts[i] = pack(BOOKING, it.at, it.cost, it.class, #it.tenant, it.tenant, #it.like, it.like, it.grant)
@@ -176,27 +176,27 @@ function stored.put_bookings(q, list)
 end
 
 -- Lets the keys live until a request with this deadline is gone.
-function stored.keep_until(q, deadline)
+local function keep_until(q, deadline)
   if deadline <= q.expires then return end
   q.expires = deadline + LIFE
   q.until_ms = lifetime(q.expires - now)
 end
 
 -- Makes room for a queue: the keys may have a value that was lost.
-function stored.begin(q)
+local function begin(q)
   if not q.is_new then return end
   redis.call('DEL', q.hash, q.order)
   q.is_new = false
 end
 
 -- After an entry: nothing is kept of a queue in which no request waits.
-function stored.settle(q)
+local function settle(q)
   if q.len > 0 or q.is_new then return end
   redis.call('DEL', q.hash, q.order)
   clear(q)
 end
 
-function stored.save(q)
+local function save(q)
   if q.is_new or not q.changed then return end
   local first, second, third = q[1], q[2], q[3]
   local meta = pack(META, VERSION, q.born, q.last, q.len, q.first, q.expires, q.next_look,
@@ -229,5 +229,11 @@ function stored.save(q)
     redis.call('PEXPIRE', q.order, q.until_ms)
   end
 end
-return stored
+-- As locals they cost half of what fields cost that are added one by one.
+return {
+  open = open, id = id, number = number, fetch = fetch, tenant = tenant, put_tenant = put_tenant, request = request,
+  put_request = put_request, next_of = next_of, put_next = put_next, previous_of = previous_of,
+  put_previous = put_previous, gateway = gateway, put_gateway = put_gateway, bookings = bookings,
+  put_bookings = put_bookings, keep_until = keep_until, begin = begin, settle = settle, save = save,
+}
 end

@@ -5,7 +5,7 @@ use crate::{
     algorithm::{
         FixedWindow, LeakyBucket, Micros, SlidingWindow, TokenBucket, WarmUp, fair::Priority,
     },
-    store::{Decision, StoreAdmin, StoreError, Turn},
+    store::{Decision, Pause, StoreAdmin, StoreError, Turn},
 };
 use rstest::rstest;
 use tokio::task::JoinHandle;
@@ -269,4 +269,48 @@ async fn a_layer_reads_the_tenant_and_the_priority_of_a_request() {
     tower::Service::call(&mut tower::Layer::layer(&layer, service), "a").await.expect("let in");
     assert!(began.elapsed() <= 2 * SLOT, "{:?}", began.elapsed());
     batch.iter().for_each(JoinHandle::abort);
+}
+
+/// Three tenants wait at 20/s, and the upstream asks for 5 s. Nothing is made meanwhile. The calls of a tenant with budgets of 3
+/// s are refused at once, and the other two alternate afterwards as before.
+#[tokio::test(start_paused = true)]
+async fn a_pause_keeps_the_order() {
+    let (store, start) = (Arc::new(MemoryStore::default()), Instant::now());
+    let shared: Arc<dyn Store> = store.clone();
+    let mut calls = Vec::new();
+    for (tenant, count, budget) in [("a", 40, 60), ("b", 40, 60), ("c", 20, 3)] {
+        for _ in 0..count {
+            let served = call(&shared, check(bucket(), tenant, 1), budget);
+            let ended = tokio::spawn(async move {
+                let made = served.await.expect("no panic");
+                (start.elapsed(), tenant, made.is_ok())
+            });
+            calls.push(ended);
+        }
+    }
+    sleep(Duration::from_millis(975)).await;
+    let checks = Checks::from([check(bucket(), "", 1)]);
+    let pause = Pause { span: 5 * SECOND, status: 429 };
+    shared.pause(&checks, pause).get().await.expect("an answer");
+    let mut ended = Vec::new();
+    for call in calls {
+        ended.push(call.await.expect("no panic"));
+    }
+    ended.sort_unstable();
+    let (paused, released) = (Duration::from_millis(975), Duration::from_millis(5_975));
+    let is_during = |at: &Duration| *at > paused && *at < released;
+    assert!(!ended.iter().any(|(at, _, is_made)| *is_made && is_during(at)), "{ended:?}");
+    let refused: Vec<_> = ended.iter().filter(|(.., is_made)| !is_made).collect();
+    assert!(refused.len() >= 10, "{refused:?}");
+    let at_once = paused + Duration::from_millis(1);
+    assert!(refused.iter().all(|(at, tenant, _)| *tenant == "c" && *at <= at_once), "{refused:?}");
+    let made: Vec<_> = ended.iter().filter(|(at, ..)| *at >= released).collect();
+    assert!(made.len() >= 60, "{made:?}");
+    for stretch in made.windows(8) {
+        let own = stretch.iter().filter(|(_, tenant, _)| *tenant == "a").count();
+        assert!((3..=5).contains(&own), "{made:?}");
+    }
+    for pair in made.windows(2) {
+        assert!(pair[1].0 - pair[0].0 >= SLOT - Duration::from_millis(1), "{made:?}");
+    }
 }

@@ -40,6 +40,9 @@ impl MemoryStore {
         let lost = self.loss(&checks[q]).map_or(0, |loss| loss.at);
         let kept = shard.queues.remove(&print).filter(|queue| queue.born() >= lost);
         let mut queue = kept.unwrap_or_else(|| Box::new(Queue::new(now.max(lost))));
+        let gates = checks.iter().zip(&opened).filter(|(check, _)| is_rate(check));
+        let ends = gates.filter_map(|(_, opened)| Some(opened.gate.as_ref()?.gate().until));
+        queue.close_until(ends.max().unwrap_or(0));
         queue.forget_overdue(now);
         let (mut effects, horizon) = (Effects::default(), checks[q].horizon);
         let mut changed = false;
@@ -121,7 +124,9 @@ impl MemoryStore {
         work: impl FnOnce(&mut Queue, &mut Effects) -> T,
     ) -> Option<T> {
         let mut effects = Effects::default();
+        let closed_until = self.closed_until(now, checks);
         let (done, has_room, lapsed) = self.in_queue(&checks[q], |queue| {
+            queue.close_until(closed_until);
             effects.lapsed = queue.lapse(now);
             let done = work(queue, &mut effects);
             let lapsed = if queue.is_empty() { queue.lapse(now) } else { Vec::new() };
@@ -133,6 +138,15 @@ impl MemoryStore {
         }
         self.apply(now, checks, Effects { lapsed, ..Effects::default() });
         Some(done)
+    }
+
+    /// The end of the pauses of the limiters whose permits a waiting request has; 0 if none was paused lately.
+    fn closed_until(&self, now: Micros, checks: &Checks) -> Micros {
+        let mut shard = self.shard(&checks[0].key).lock();
+        let rates = checks.iter().filter(|check| is_rate(check));
+        let gates = rates
+            .filter_map(|check| shard.open_gate(self.print(&check.key), &check.algorithm, now));
+        gates.map(|gate| gate.gate().until).max().unwrap_or(0)
     }
 
     /// Gives free permits to the requests that wait for the last slots.

@@ -5,6 +5,11 @@ use super::{Effects, Grants, LOOKS, MOST_MOVED, Queue, Slot};
 use crate::algorithm::{Micros, Open};
 
 impl Queue {
+    /// Notes that a limiter of the requests is paused until this instant; 0 if none is.
+    pub fn close_until(&mut self, until: Micros) {
+        self.closed_until = until;
+    }
+
     /// Whether permits before the last slots may be free.
     pub fn has_room(&self) -> bool {
         self.has_room
