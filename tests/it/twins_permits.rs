@@ -238,15 +238,12 @@ async fn compare(
     };
     let mut batch = Vec::new();
     for (after, what) in steps {
-        match what {
-            What::Lose => {
-                sequence.run(&mut batch).await?;
-                sequence.server.command(&["DEL", &format!("{}:marker", sequence.prefix)]);
-                sequence.lost = sequence.met;
-                sequence.now += 1;
-                continue;
-            }
-            _ => {}
+        if let What::Lose = what {
+            sequence.run(&mut batch).await?;
+            sequence.server.command(&["DEL", &format!("{}:marker", sequence.prefix)]);
+            sequence.lost = sequence.met;
+            sequence.now += 1;
+            continue;
         }
         // A step that depends on the answers before it comes after them.
         let is_independent =
