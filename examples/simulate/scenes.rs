@@ -60,9 +60,9 @@ pub(super) struct Scene {
 }
 
 const RATES: &[Strategy] =
-    &[Strategy::Fixed, Strategy::Paused, Strategy::Remaining(10), Strategy::Auto];
+    &[Strategy::Fixed, Strategy::Paused, Strategy::Remaining(60), Strategy::Auto];
 const REMAINDERS: &[Strategy] =
-    &[Strategy::Paused, Strategy::Undeducted, Strategy::Remaining(10), Strategy::Remaining(60)];
+    &[Strategy::Paused, Strategy::Undeducted, Strategy::Remaining(60), Strategy::Remaining(10)];
 const MARGINS: &[Strategy] = &[
     Strategy::Margin(0),
     Strategy::Margin(30),
@@ -226,7 +226,7 @@ impl Strategy {
         match self {
             Self::Fixed => format!("rate: {rate}/s, no pauses"),
             Self::Paused => format!("rate: {rate}/s"),
-            Self::Remaining(10) => format!("rate: {rate}/s, remaining"),
+            Self::Remaining(60) => format!("rate: {rate}/s, remaining"),
             Self::Remaining(span) => format!("the same, suspicion of {span} s"),
             Self::Undeducted => "the same, nothing deducted".to_owned(),
             Self::Auto => format!("rate: auto from {rate}/s"),
