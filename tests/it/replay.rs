@@ -205,3 +205,28 @@ fn a_replay_takes_the_priority_from_the_log() {
     let routes = ["/batch", "/x"].map(|route| counts(&said, "route", route, "replay"));
     assert_eq!(routes, [[1, 79, 0, 0], [0, 10, 0, 0]], "{said}");
 }
+
+/// One call at a time, each for a second. A batch waits for eight seconds; the user gets a permit within 1.7 s by turns, and
+/// each permit is handed over once.
+#[rstest]
+#[case::first_come("", "", [0, 0, 1, 0])]
+#[case::by_address("fair: { by: '{client_ip}' }", "", [0, 1, 0, 0])]
+#[case::by_priority("", "priority: low", [0, 1, 0, 0])]
+fn a_replay_hands_permits_over_in_turns(
+    #[case] fair: &str,
+    #[case] priority: &str,
+    #[case] user: [i64; 4],
+) {
+    let limiter = "algorithm: concurrency, max: 1, FAIR";
+    let config = SHARED.replace("rate: 20/s, burst: 1, FAIR", limiter).replace("500ms", "1700ms");
+    let config = config.replace("FAIR", fair).replace("PRIORITY", priority);
+    let mut log = String::new();
+    (0..8).for_each(|_| log += &line(0, "/batch", "10.0.0.1"));
+    log += &line(500, "/x", "10.0.0.2");
+    let (said, _) = replay_under(&config, &log);
+    let routes = ["/batch", "/x"].map(|route| counts(&said, "route", route, "replay"));
+    assert_eq!(routes, [[1, 7, 0, 0], user], "{said}");
+    let last = 1000.0 * (7 + user[1]) as f64;
+    let p99 = said["routes"][0]["replay"]["wait_ms"]["p99"].as_f64().expect("a wait");
+    assert!((p99 - last).abs() <= 100.0, "{p99} ms, and the last permit is free at {last} ms");
+}

@@ -1,6 +1,7 @@
 //! Decides requests under a configuration on virtual time, by the gateway's own routes, keys, costs and rules. Sends
 //! nothing and reads no clock.
 
+mod checks;
 mod turns;
 
 use super::{
@@ -9,17 +10,18 @@ use super::{
 };
 use crate::{
     algorithm::{
-        Algorithm, Concurrency, Micros,
+        Micros,
         concurrency::Ticket,
         fair::{Place, Priority},
     },
-    config::{Config, FairSharing, Mode},
+    config::{Config, Mode},
     key::Parts,
     limit::micros,
     plan::Plan,
     route::host_of,
-    store::{Check, Checks, Decision, Entry, Reply, Turn, calls::Calls, memory::MemoryStore},
+    store::{Check, Checks, Decision, Entry, Reply, calls::Calls, memory::MemoryStore},
 };
+use checks::{with_logged_tenant, with_long_lease};
 use http::{HeaderValue, Request, header::HOST};
 use std::{
     cmp::Reverse,
@@ -30,8 +32,6 @@ use turns::TurnCall;
 
 /// The gateway's number in all tickets of a replay.
 const GATEWAY: i64 = 1;
-/// The lease of concurrency permits, µs: ten years. The gateway renews the lease of a call as long as the call runs.
-const LEASE: Micros = 10 * 365 * 86_400_000_000;
 
 /// A configuration with the states of its limiters at one instant.
 pub(super) struct Simulation {
@@ -121,7 +121,7 @@ impl Simulation {
             }
             Ok(call) => self.ask(ReplayedCall { took, ..call }),
         }
-        self.confirm_woken();
+        self.serve_woken();
     }
 
     /// Lets the rest happen: requests that wait get their slots.
@@ -333,28 +333,15 @@ impl Simulation {
                 Some(Step::Confirm(number)) => self.confirm_as_planned(number),
                 None => {}
             }
-            self.confirm_woken();
+            self.serve_woken();
         }
     }
 
-    /// Releases the concurrency permits of a call. Those that wait for one ask again, in the order in which they came, until
-    /// one is not granted.
-    fn release(&mut self, checks: &Checks, ticket: Ticket) {
+    /// Releases the concurrency permits of a call. The store wakes the requests that get them.
+    fn release(&self, checks: &Checks, ticket: Ticket) {
+        let grant = ticket.grant();
         for check in checks.iter().filter(|check| check.is_lease()) {
-            let grant = ticket.grant();
-            if self.run(Entry::Refund { check: check.clone(), grant }) != Some(Reply::HandedOver) {
-                continue;
-            }
-            let waits = |call: &ReplayedCall| call.checks.iter().any(|own| own.key == check.key);
-            let numbers: Vec<_> =
-                self.queue.iter().filter(|(_, call)| waits(call)).map(|(n, _)| *n).collect();
-            for number in numbers {
-                let Some(call) = self.queue.remove(&number) else { continue };
-                self.ask(call);
-                if self.queue.contains_key(&number) {
-                    break;
-                }
-            }
+            self.run(Entry::Refund { check: check.clone(), grant });
         }
     }
 
@@ -374,28 +361,5 @@ impl Simulation {
 
     fn run(&self, entry: Entry) -> Option<Reply> {
         self.store.run_at(self.now, &[entry]).pop()
-    }
-}
-
-/// The check with the tenant that the log names, if the log lacks what names it in the configuration.
-fn with_logged_tenant(check: Check, fair: Option<&FairSharing>, logged: &LoggedRequest) -> Check {
-    let turn = match (&check.turn, fair, &logged.tenant) {
-        (Some(turn), Some(fair), Some(tenant)) if logged.format.lacks(&fair.by) => {
-            Some(Turn::new(tenant.as_str(), fair.weight(tenant), turn.priority))
-        }
-        _ => check.turn.clone(),
-    };
-    Check { turn, ..check }
-}
-
-/// The check with a lease that no call outlives.
-fn with_long_lease(check: Check) -> Check {
-    match check.algorithm {
-        Algorithm::Concurrency(rule) => {
-            let rule = Concurrency::new(rule.max(), LEASE)
-                .map_or(rule, |long| long.with_turns(rule.takes_turns()));
-            Check { algorithm: Algorithm::Concurrency(rule), ..check }
-        }
-        _ => check,
     }
 }

@@ -38,14 +38,19 @@ impl Simulation {
         }
     }
 
-    /// Lets the requests confirm that have other slots now.
-    pub(super) fn confirm_woken(&mut self) {
+    /// Lets the requests ask that have concurrency permits now, and those confirm that have other slots.
+    pub(super) fn serve_woken(&mut self) {
         loop {
             let woken = self.calls.take_woken();
             if woken.is_empty() {
                 return;
             }
-            woken.into_iter().for_each(|number| self.confirm(number));
+            for number in woken {
+                match self.queue.remove(&number) {
+                    Some(call) => self.ask(call),
+                    None => self.confirm(number),
+                }
+            }
         }
     }
 
