@@ -12,6 +12,7 @@ mod limited_call;
 mod limiter;
 mod move_up;
 mod pace_layer;
+mod planned;
 mod reservation;
 mod rule;
 pub mod service;

@@ -7,6 +7,7 @@
 //! polls, and a free permit wakes one waiter only. The order is that of asking, or that of turns at a limiter with
 //! fair sharing. An expired holder is forgotten: its late release or renewal changes nothing.
 
+mod ticket;
 mod waiters;
 
 use super::{
@@ -17,6 +18,8 @@ use std::{
     collections::{BTreeSet, HashMap},
     mem,
 };
+use ticket::Id;
+pub use ticket::Ticket;
 use waiters::Waiters;
 
 /// How long a notified waiter holds its permit without having asked again, µs: 2 s. That is longer than a
@@ -43,21 +46,6 @@ pub struct Concurrency {
     lease: Micros,
     takes_turns: bool,
 }
-
-/// Identifies a request that asks for a concurrency permit: unique among all gateways of a store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Ticket {
-    /// The number of the gateway's store connection, 1 to 2^52.
-    pub gateway: i64,
-    /// The request's number on that connection.
-    pub number: i64,
-    /// When the request leaves the queue by itself, µs of the store's clock; 0 before it is in the queue,
-    /// [`HELD`](Self::HELD) when it holds a permit already.
-    pub deadline: Micros,
-}
-
-/// The gateway and the number of a ticket: its deadline is no part of its identity.
-type Id = (i64, i64);
 
 /// The state that a store keeps: the holders with the end of their leases, and the waiters with their
 /// deadlines.
@@ -145,35 +133,6 @@ impl Concurrency {
     /// them.
     pub fn args(&self) -> [i64; 2] {
         [self.max, self.lease]
-    }
-}
-
-// === impl Ticket ===
-
-impl Ticket {
-    /// The deadline of a ticket whose permit was granted without this state: an observing limiter counts it
-    /// even if no permit is free. Otherwise a state that is full, or whose holders are unknown, would not
-    /// count a running call.
-    pub const HELD: Micros = -1;
-
-    /// Whether the permit of the ticket was granted without this state.
-    pub(super) fn is_held(self) -> bool {
-        self.deadline == Self::HELD
-    }
-
-    /// The identity of the request in the maps of the state.
-    fn id(self) -> Id {
-        (self.gateway, self.number)
-    }
-
-    /// The grant that a refund passes to leave the queue or to return the permit.
-    pub fn grant(self) -> Grant {
-        Grant { whole: self.gateway, ticks: self.number, born: self.deadline, aux: 1 }
-    }
-
-    /// The ticket of the request to which `grant` belongs.
-    pub fn of(grant: Grant) -> Self {
-        Self { gateway: grant.whole, number: grant.ticks, deadline: grant.born }
     }
 }
 

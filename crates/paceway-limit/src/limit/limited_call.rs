@@ -2,7 +2,7 @@
 
 use super::{AcquireError, Acquired, Limiter};
 use crate::{
-    algorithm::fair::{NO_TENANT, Priority},
+    algorithm::fair::Priority,
     store::{Checks, Pause},
 };
 use smallvec::SmallVec;
@@ -41,7 +41,7 @@ pub struct LimitedCall<'a> {
     /// A key and a cost for each limit, in their order.
     demands: SmallVec<[(Option<String>, Option<u32>); 2]>,
     /// The tenant and the priority at limits that are shared fairly.
-    turn: (Arc<str>, Priority),
+    turn: (Option<Arc<str>>, Priority),
     wrong: Option<AcquireError>,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Asked {
 impl<'a> LimitedCall<'a> {
     pub(super) fn new(limiter: &'a Limiter) -> Self {
         let demands = limiter.limits.iter().map(|_| (None, None)).collect();
-        let turn = (NO_TENANT.into(), Priority::Normal);
+        let turn = (None, Priority::Normal);
         Self { limiter, permits: 1, demands, turn, wrong: None }
     }
 
@@ -84,7 +84,7 @@ impl<'a> LimitedCall<'a> {
     /// The tenant whose turn the call takes at limits with [`Limit::fair`](crate::Limit::fair), such as a customer or a job.
     /// Calls without one are a tenant together. At most 128 bytes of the name count.
     pub fn tenant(self, tenant: impl Into<Arc<str>>) -> Self {
-        Self { turn: (tenant.into(), self.turn.1), ..self }
+        Self { turn: (Some(tenant.into()), self.turn.1), ..self }
     }
 
     /// The priority of the call at limits with [`Limit::fair`](crate::Limit::fair); [`Priority::Normal`] unless declared.
@@ -178,7 +178,8 @@ impl<'a> LimitedCall<'a> {
                 0 if *cost == Some(0) => continue,
                 cost if !(1..=limit.most).contains(&cost) => return Err(impossible()),
                 cost => {
-                    let (max_wait, turn) = (self.limiter.max_wait, (&self.turn.0, self.turn.1));
+                    let (max_wait, turn) =
+                        (self.limiter.max_wait, (self.turn.0.as_ref(), self.turn.1));
                     checks.push(limit.check(key.as_deref(), cost, max_wait, turn));
                     limits.push(limit.name.clone());
                 }

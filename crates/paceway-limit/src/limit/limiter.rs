@@ -3,20 +3,15 @@
 use super::{
     Acquired, Limit, LimitedCall, Reservation, RuleError, duration,
     limited_call::Asked,
-    micros,
+    planned::Planned,
     service::{AlwaysReady, Caller, pace},
 };
 use crate::{
-    algorithm::{
-        Algorithm, MAX_BUDGET,
-        fair::{Priority, Turn},
-    },
-    answer::Policy,
+    algorithm::MAX_BUDGET,
     handle::StoreHandle,
-    key::StateNames,
-    store::{Check, Decision, OnFailure, OnLoss, Store, StoreError},
+    store::{Decision, Store, StoreError},
 };
-use std::{collections::HashMap, marker::PhantomData, sync::Arc, time::Duration};
+use std::{marker::PhantomData, sync::Arc, time::Duration};
 use tokio::{
     sync::{Mutex, MutexGuard},
     time::{Instant, sleep},
@@ -61,23 +56,6 @@ pub struct Limiter {
     /// Held by the one caller of `acquire` that asks for permits further ahead than `max_wait`; later callers wait for
     /// the lock, in order.
     beyond: Arc<Mutex<()>>,
-}
-
-/// A limit as it is asked.
-#[derive(Debug)]
-pub(super) struct Planned {
-    pub(super) name: Arc<str>,
-    pub(super) policy: Policy,
-    algorithm: Algorithm,
-    /// The name of the state that calls without a key share.
-    shared: Arc<str>,
-    names: StateNames,
-    pub(super) most: i64,
-    enforce: bool,
-    on_failure: OnFailure,
-    on_loss: OnLoss,
-    /// The weights of its tenants; `None`: first come, first served.
-    weights: Option<HashMap<Arc<str>, i64>>,
 }
 
 /// Why a [`Limiter`] gave no permits.
@@ -297,63 +275,6 @@ impl Limiter {
         .await;
         let (reservation, ()) = paced?;
         Ok(Acquired::new(reservation, asked, started.elapsed()))
-    }
-}
-
-// === impl Planned ===
-
-impl Planned {
-    fn new(prefix: &str, group: &str, limit: &Limit) -> Result<Self, RuleError> {
-        let algorithm = limit.algorithm()?;
-        let names = StateNames::new(prefix, group, algorithm.letter(), &limit.name);
-        Ok(Self {
-            name: limit.name.as_str().into(),
-            policy: limit.policy(),
-            algorithm,
-            shared: names.of(None).into(),
-            names,
-            most: limit.most(&algorithm),
-            enforce: limit.enforce,
-            on_failure: limit.on_failure(),
-            on_loss: limit.on_loss,
-            weights: limit.weights.as_ref().map(|weights| {
-                weights
-                    .iter()
-                    .map(|(tenant, weight)| ((**tenant).into(), (*weight).into()))
-                    .collect()
-            }),
-        })
-    }
-
-    /// Whether it counts calls at a time, each with one permit.
-    pub(super) fn is_concurrency(&self) -> bool {
-        matches!(self.algorithm, Algorithm::Concurrency(_))
-    }
-
-    /// The check of a call of `tenant` that costs `cost`, on the state of `key`.
-    pub(super) fn check(
-        &self,
-        key: Option<&str>,
-        cost: i64,
-        max_wait: Duration,
-        (tenant, priority): (&Arc<str>, Priority),
-    ) -> Check {
-        let turn = |weights: &HashMap<Arc<str>, i64>| {
-            Turn::new(tenant.clone(), weights.get(tenant).copied().unwrap_or(1), priority)
-        };
-        let algorithm = self.algorithm;
-        Check {
-            key: key.map_or_else(|| self.shared.clone(), |key| self.names.of(Some(key)).into()),
-            algorithm,
-            cost,
-            enforce: self.enforce,
-            horizon: algorithm.horizon(micros(max_wait), self.most),
-            on_loss: self.on_loss,
-            // A store in memory that is full of keys counts further ones together.
-            overflow: key.map(|_| self.names.of(Some("#overflow")).into()),
-            on_failure: self.on_failure,
-            turn: self.weights.as_ref().map(turn),
-        }
     }
 }
 

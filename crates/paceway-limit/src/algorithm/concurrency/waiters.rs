@@ -1,5 +1,5 @@
 //! The requests that wait for concurrency permits, in the order in which they came, and in that of their turns at a limiter
-//! with fair sharing. It holds no permit. The order of turns is `algorithm/fair`'s; twin of `permits.lua`.
+//! with fair sharing. It holds no permit. The order of turns is `algorithm/fair`'s; twin of `waiters.lua`.
 
 use super::{Id, MAX_QUEUE};
 use crate::algorithm::{

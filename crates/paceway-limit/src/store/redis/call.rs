@@ -180,11 +180,13 @@ impl<'e> ScriptCall<'e> {
             self.number(i64::from(check.enforce));
             self.rule(check);
             if takes_turns(check) {
-                let nobody = Turn::of_nobody();
-                let Turn { tenant, weight, priority } = check.turn.as_ref().unwrap_or(&nobody);
-                self.number(*priority as i64 + 1);
-                self.number(*weight);
-                self.word(tenant.as_bytes());
+                let turn = match &check.turn {
+                    Some(turn) => Cow::Borrowed(turn),
+                    None => Cow::Owned(Turn::of_nobody()),
+                };
+                self.number(turn.priority as i64 + 1);
+                self.number(turn.weight);
+                self.word(turn.tenant.as_bytes());
             }
         }
     }

@@ -1,7 +1,11 @@
 //! The order of waiting requests: shares, newcomers, priorities, bounds, and no starvation.
 
-use super::*;
+use super::{
+    class::{LATEST, PERMIT},
+    *,
+};
 use proptest::{collection::vec, prelude::*};
+use std::collections::BTreeMap;
 
 const HIGH: Priority = Priority::High;
 const NORMAL: Priority = Priority::Normal;

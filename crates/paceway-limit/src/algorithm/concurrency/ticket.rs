@@ -1,0 +1,47 @@
+//! The name of a request that asks for a concurrency permit. It holds nothing.
+
+use crate::algorithm::{Grant, Micros};
+
+/// Identifies a request that asks for a concurrency permit: unique among all gateways of a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ticket {
+    /// The number of the gateway's store connection, 1 to 2^52.
+    pub gateway: i64,
+    /// The request's number on that connection.
+    pub number: i64,
+    /// When the request leaves the queue by itself, µs of the store's clock; 0 before it is in the queue,
+    /// [`HELD`](Self::HELD) when it holds a permit already.
+    pub deadline: Micros,
+}
+
+/// The gateway and the number of a ticket: its deadline is no part of its identity.
+pub(super) type Id = (i64, i64);
+
+// === impl Ticket ===
+
+impl Ticket {
+    /// The deadline of a ticket whose permit was granted without this state: an observing limiter counts it
+    /// even if no permit is free. Otherwise a state that is full, or whose holders are unknown, would not
+    /// count a running call.
+    pub const HELD: Micros = -1;
+
+    /// Whether the permit of the ticket was granted without this state.
+    pub(in crate::algorithm) fn is_held(self) -> bool {
+        self.deadline == Self::HELD
+    }
+
+    /// The identity of the request in the maps of the state.
+    pub(super) fn id(self) -> Id {
+        (self.gateway, self.number)
+    }
+
+    /// The grant that a refund passes to leave the queue or to return the permit.
+    pub fn grant(self) -> Grant {
+        Grant { whole: self.gateway, ticks: self.number, born: self.deadline, aux: 1 }
+    }
+
+    /// The ticket of the request to which `grant` belongs.
+    pub fn of(grant: Grant) -> Self {
+        Self { gateway: grant.whole, number: grant.ticks, deadline: grant.born }
+    }
+}
