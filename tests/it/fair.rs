@@ -1,5 +1,5 @@
-//! Tenants and priorities among the requests that wait, in one gateway with the memory store and in several on Redis. The tests assert which requests
-//! came before which, and how many; never how fast a machine is.
+//! Tenants and priorities among the requests that wait, in one gateway with the memory store and in several on Redis. The
+//! tests assert which requests came before which, and how many; never how fast a machine is.
 
 mod effort;
 mod order;
@@ -110,6 +110,19 @@ impl Ordered {
             |target: &str| target.split_once("team=").map_or(String::new(), |(_, t)| t.into());
         self.upstream.calls().iter().map(|call| team(&call.target)).collect()
     }
+
+    /// The teams of the calls that come after `first` ones, once there are as many.
+    async fn next_teams(&self, first: usize, count: usize) -> Vec<String> {
+        eventually("they are sent", async || {
+            let teams = self.teams();
+            (teams.len() >= first + count).then(|| teams[first..first + count].to_vec())
+        })
+        .await
+    }
+}
+
+fn count(teams: &[String], team: &str) -> usize {
+    teams.iter().filter(|own| *own == team).count()
 }
 
 async fn served(asked: Vec<Asked>) {

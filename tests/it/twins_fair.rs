@@ -16,6 +16,7 @@ use paceway::{
         Check, Checks, Entry, OnLoss, Pause, Reply, Turn,
         calls::{Callable, Calls},
         memory::MemoryStore,
+        redis::RedisStore,
     },
 };
 use proptest::{collection::vec, prelude::*, test_runner::TestRunner};
@@ -156,7 +157,7 @@ impl Ear {
 }
 
 /// The tickets that the memory store has notified since the last look.
-pub(crate) fn notified(tickets: &BTreeMap<(i64, i64), Callable>) -> BTreeSet<(i64, i64)> {
+fn notified(tickets: &BTreeMap<(i64, i64), Callable>) -> BTreeSet<(i64, i64)> {
     let is_notified = |callable: &Callable| {
         let mut context = Context::from_waker(Waker::noop());
         matches!(pin!(callable.notified()).poll(&mut context), Poll::Ready(()))
@@ -165,10 +166,39 @@ pub(crate) fn notified(tickets: &BTreeMap<(i64, i64), Callable>) -> BTreeSet<(i6
     notified.map(|(ticket, _)| *ticket).collect()
 }
 
+/// Executes the entries in both stores, and returns their answers, which are the same.
+pub(crate) async fn both_answer(
+    (memory, redis): (&MemoryStore, &RedisStore),
+    now: i64,
+    batch: &[Entry],
+) -> Result<Vec<Reply>, TestCaseError> {
+    let expected = memory.run_at(now, batch);
+    let mut replies = redis.run_at(Some(now), batch).await;
+    for (i, _) in batch.iter().enumerate().filter(|(_, e)| matches!(e, Entry::Forget { .. })) {
+        if let Ok(replies) = &mut replies {
+            // Virtual time expires no key of a real server.
+            replies[i] = expected[i].clone();
+        }
+    }
+    prop_assert_eq!(replies.as_ref(), Ok(&expected), "{} {:?}", now, batch);
+    Ok(expected)
+}
+
+/// The tickets that both stores have notified for the entries of `batch`: the same.
+pub(crate) fn both_notify(
+    tickets: &BTreeMap<(i64, i64), Callable>,
+    (ear, server): (&mut Ear, &Redis),
+    (now, batch): (i64, &[Entry]),
+) -> Result<BTreeSet<(i64, i64)>, TestCaseError> {
+    let (heard, called) = (ear.heard(server), notified(tickets));
+    prop_assert_eq!(&heard, &called, "notified at {} by {:?}", now, batch);
+    Ok(called)
+}
+
 /// One sequence: three limiters, the third of which counts concurrency permits.
 struct Sequence<'r> {
     server: &'r Redis,
-    redis: paceway::store::redis::RedisStore,
+    redis: RedisStore,
     memory: MemoryStore,
     prefix: String,
     rules: [Algorithm; 2],
@@ -279,18 +309,9 @@ impl Sequence<'_> {
             self.memory.lose(self.now);
         }
         self.met = true;
-        let expected = self.memory.run_at(self.now, batch);
-        let mut replies = self.redis.run_at(Some(self.now), batch).await;
-        for (i, _) in batch.iter().enumerate().filter(|(_, e)| matches!(e, Entry::Forget { .. })) {
-            if let Ok(replies) = &mut replies {
-                // Virtual time expires no key of a real server.
-                replies[i] = expected[i].clone();
-            }
-        }
-        prop_assert_eq!(replies.as_ref(), Ok(&expected), "{} {:?}", self.now, batch);
-        let heard = self.ear.heard(self.server);
-        let called = notified(&self.tickets);
-        prop_assert_eq!(heard, called, "notified at {} by {:?}", self.now, batch);
+        let stores = (&self.memory, &self.redis);
+        let expected = both_answer(stores, self.now, batch).await?;
+        both_notify(&self.tickets, (&mut self.ear, self.server), (self.now, batch))?;
         for (entry, reply) in batch.drain(..).zip(expected) {
             self.learn(entry, reply);
         }

@@ -4,7 +4,7 @@
 use crate::{
     support::Redis,
     twins::{T0, connect_as},
-    twins_fair::Ear,
+    twins_fair::{Ear, both_answer, both_notify},
 };
 use paceway::{
     algorithm::{Algorithm, Concurrency, Grant, TokenBucket, concurrency::Ticket, fair::Priority},
@@ -178,18 +178,9 @@ impl Sequence<'_> {
             self.memory.lose(self.now);
         }
         self.met = true;
-        let expected = self.memory.run_at(self.now, batch);
-        let mut replies = self.redis.run_at(Some(self.now), batch).await;
-        for (i, _) in batch.iter().enumerate().filter(|(_, e)| matches!(e, Entry::Forget { .. })) {
-            if let Ok(replies) = &mut replies {
-                // Virtual time expires no key of a real server.
-                replies[i] = expected[i].clone();
-            }
-        }
-        prop_assert_eq!(replies.as_ref(), Ok(&expected), "{} {:?}", self.now, batch);
-        let heard = self.ear.heard(self.server);
-        let called = crate::twins_fair::notified(&self.tickets);
-        prop_assert_eq!(&heard, &called, "notified at {} by {:?}", self.now, batch);
+        let stores = (&self.memory, &self.redis);
+        let expected = both_answer(stores, self.now, batch).await?;
+        let called = both_notify(&self.tickets, (&mut self.ear, self.server), (self.now, batch))?;
         self.called.extend(called);
         for (entry, reply) in batch.drain(..).zip(expected) {
             let (Entry::Reserve { checks, ticket: Some(ticket), .. }, Reply::Decision(decision)) =

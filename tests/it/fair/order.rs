@@ -1,14 +1,10 @@
 //! The order of the requests that wait: shares, newcomers, priorities, and slots of requests that leave.
 
-use super::{Ordered, served};
+use super::{Ordered, count, served};
 use crate::support::{Conn, assert_lawful, eventually, request, service_address};
 use rstest::rstest;
 use std::time::Duration;
 use tokio::{task::JoinHandle, time::Instant};
-
-fn count(teams: &[String], team: &str) -> usize {
-    teams.iter().filter(|own| *own == team).count()
-}
 
 /// 4 s of a batch wait at 20/s. Users who wait for a second at most are served before it has ended, and the batch is, too.
 #[rstest]
@@ -58,11 +54,7 @@ routes: [{ name: x, suffix: /x, limiters: [vendor], max_wait: 60s }]
     ordered.until_asked(3 * EACH).await;
     // The calls that were about to be sent, and those that have passed before all waited, do not count.
     let first = ordered.upstream.calls().len() + 3;
-    let teams = eventually("they are sent", async || {
-        let teams = ordered.teams();
-        (teams.len() >= first + 48).then(|| teams[first..first + 48].to_vec())
-    })
-    .await;
+    let teams = ordered.next_teams(first, 48).await;
     for (team, share) in [("a", 32), ("b", 8), ("c", 8)] {
         let own = count(&teams, team);
         assert!(own.abs_diff(share) <= 3, "{own} of {team}, whose share is {share}: {teams:?}");

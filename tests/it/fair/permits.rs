@@ -1,6 +1,6 @@
 //! Concurrency permits whose waiting requests take turns.
 
-use super::{Ordered, served};
+use super::{Ordered, count, served};
 use crate::support::{Call, Reply, Upstream, eventually};
 use rstest::rstest;
 use serde_json::json;
@@ -13,19 +13,6 @@ async fn gated(gateways: usize, rest: &str) -> (Ordered, Arc<Semaphore>) {
     let behind = gate.clone();
     let upstream = Upstream::start(move |_: &Call| Reply::ok().behind(&behind)).await;
     (Ordered::before(upstream, gateways, rest).await, gate)
-}
-
-fn count(teams: &[String], team: &str) -> usize {
-    teams.iter().filter(|own| *own == team).count()
-}
-
-/// The teams of the calls that come after `first` ones.
-async fn next_teams(ordered: &Ordered, first: usize, count: usize) -> Vec<String> {
-    eventually("they are sent", async || {
-        let teams = ordered.teams();
-        (teams.len() >= first + count).then(|| teams[first..first + count].to_vec())
-    })
-    .await
 }
 
 #[rstest]
@@ -48,7 +35,7 @@ routes: [{ name: x, suffix: /x, limiters: [places], max_wait: 60s }]
         .collect();
     ordered.until_asked(3 * EACH).await;
     gate.add_permits(3 * EACH);
-    let teams = next_teams(&ordered, 2, 48).await;
+    let teams = ordered.next_teams(2, 48).await;
     for (team, share) in [("a", 32), ("b", 8), ("c", 8)] {
         let own = count(&teams, team);
         assert!(own.abs_diff(share) <= 2, "{own} of {team}, whose share is {share}: {teams:?}");
@@ -76,7 +63,7 @@ routes:
     let normal = ordered.ask("/x?team=normal", &[], 80);
     ordered.until_asked(90).await;
     gate.add_permits(90);
-    let teams = next_teams(&ordered, 1, 60).await;
+    let teams = ordered.next_teams(1, 60).await;
     let own = count(&teams, "low");
     assert!((2..=4).contains(&own), "{own} of 60: {teams:?}");
     served(normal).await;

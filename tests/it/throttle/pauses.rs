@@ -4,6 +4,18 @@
 use super::*;
 use paceway::throttle::Timestamp;
 
+/// The refusal of a call during a pause, once the gateway knows of it, and its `Retry-After`.
+async fn refused_in_a_pause(gateway: &Gateway) -> (Answer, u64) {
+    let refused = eventually("the pause is known", async || {
+        let answer = gateway.get("/b").await;
+        (answer.status == 429).then_some(answer)
+    })
+    .await;
+    assert_eq!(refused.problem(), "upstream-throttled");
+    let after = refused.field("retry-after").expect("it").parse().expect("a number");
+    (refused, after)
+}
+
 /// Nothing reaches the upstream before the time that it named; waiting calls are sent after it, at the pace of the limiter, and
 /// those without the time for that are refused at once.
 #[rstest]
@@ -46,13 +58,7 @@ async fn during_a_pause_requests_are_refused_at_once(#[case] place: Place) {
     let route = ", limiters: [quota], max_wait: 5s";
     let gateway = gateway_on(redis.as_ref(), &upstream, ("", WIDE, route)).await;
     assert_eq!(gateway.get("/a").await.status, 429);
-    let refused = eventually("the pause is known", async || {
-        let answer = gateway.get("/b").await;
-        (answer.status == 429).then_some(answer)
-    })
-    .await;
-    assert_eq!(refused.problem(), "upstream-throttled");
-    let after: u64 = refused.field("retry-after").expect("it").parse().expect("a number");
+    let (refused, after) = refused_in_a_pause(&gateway).await;
     assert!((595..=600).contains(&after), "{after}");
     assert!(refused.json()["retry_after_ms"].as_u64().is_some_and(|ms| ms <= 600_000));
     let limit = refused.field("ratelimit").expect("it");
@@ -268,13 +274,7 @@ async fn a_pause_may_last_for_hours(#[case] place: Place) {
     let throttle = ", throttle: { max_pause: 1d }";
     let gateway = gateway_on(redis.as_ref(), &upstream, (throttle, WIDE, WAITS)).await;
     assert_eq!(gateway.get("/a").await.status, 429);
-    let refused = eventually("the pause is known", async || {
-        let answer = gateway.get("/b").await;
-        (answer.status == 429).then_some(answer)
-    })
-    .await;
-    assert_eq!(refused.problem(), "upstream-throttled");
-    let after: u64 = refused.field("retry-after").expect("it").parse().expect("a number");
+    let (_, after) = refused_in_a_pause(&gateway).await;
     assert!((10_700..=10_800).contains(&after), "{after}");
     let shown = gateway.limiter("quota").await;
     assert!(shown["paused_ms"].as_f64().is_some_and(|ms| ms > 10_700_000.0), "{shown}");
