@@ -1,5 +1,6 @@
 //! Lists the names of fields that the gateway treats in a special way. Changes no message.
 
+use super::flags::HeaderFlags;
 use http::{
     HeaderName,
     header::{
@@ -20,15 +21,15 @@ const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
 /// Fields that are meant for one connection only (RFC 9110 section 7.6.1), and `Proxy-Connection`, which clients send by
-/// mistake. None of them is forwarded.
-pub(super) static HOP_BY_HOP: [HeaderName; 7] = [
-    KEEP_ALIVE,
-    PROXY_CONNECTION,
-    PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION,
-    TE,
-    TRANSFER_ENCODING,
-    UPGRADE,
+/// mistake, each with the flag of messages that have it. None of them is forwarded.
+pub(super) static HOP_BY_HOP: [(HeaderFlags, HeaderName); 7] = [
+    (HeaderFlags::OTHER_HOP_BY_HOP, KEEP_ALIVE),
+    (HeaderFlags::OTHER_HOP_BY_HOP, PROXY_CONNECTION),
+    (HeaderFlags::OTHER_HOP_BY_HOP, PROXY_AUTHENTICATE),
+    (HeaderFlags::OTHER_HOP_BY_HOP, PROXY_AUTHORIZATION),
+    (HeaderFlags::TE, TE),
+    (HeaderFlags::TRANSFER_ENCODING, TRANSFER_ENCODING),
+    (HeaderFlags::UPGRADE, UPGRADE),
 ];
 
 /// Fields that stay although `Connection` nominates them: they delimit a message, route it, or tell which proxies it

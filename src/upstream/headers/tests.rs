@@ -22,6 +22,14 @@ fn hop_by_hop_and_nominated_headers_go_the_rest_stays() {
 }
 
 #[test]
+fn a_field_that_only_the_second_connection_field_nominates_is_removed() {
+    let mut got =
+        headers(&[("connection", "Keep-Alive"), ("connection", "close , x-mine"), ("x-mine", "1")]);
+    remove_hop_by_hop(&mut got);
+    assert_eq!(got, headers(&[]));
+}
+
+#[test]
 fn a_length_beside_a_transfer_coding_goes_with_it() {
     let mut got = headers(&[("content-length", "3"), ("transfer-encoding", "chunked")]);
     remove_hop_by_hop(&mut got);
