@@ -142,7 +142,7 @@ impl ThrottleRules {
         match self.when.iter().any(|condition| condition.is_met(status, headers, None)) {
             true => {
                 let clock = UpstreamClock::new(None, Timestamp::UNIX_EPOCH);
-                named_by_head(headers, clock).is_none()
+                named_by_head(headers, &clock).is_none()
             }
             false => self.when.iter().any(|condition| condition.asks_body(status, headers)),
         }
@@ -163,8 +163,8 @@ impl ThrottleRules {
         let clock = UpstreamClock::new(text(headers, &DATE), now);
         let body = body.filter(|body| body.len() <= MAX_BODY);
         let body: Option<Value> = body.and_then(|body| serde_json::from_slice(body).ok());
-        let head = HeadQuotas::read(headers, self.style, clock);
-        let refusal = self.refusal((status, headers, &head), body.as_ref(), clock);
+        let head = HeadQuotas::read(headers, self.style, &clock);
+        let refusal = self.refusal((status, headers, &head), body.as_ref(), &clock);
         let points = body.as_ref().and_then(body::points);
         let quotas = match self.learns {
             true => head.reports().chain(points).collect(),
@@ -177,7 +177,7 @@ impl ThrottleRules {
         &self,
         (status, headers, head): (StatusCode, &HeaderMap, &HeadQuotas),
         body: Option<&Value>,
-        clock: UpstreamClock,
+        clock: &UpstreamClock<'_>,
     ) -> Option<UpstreamRefusal> {
         if !self.when.iter().any(|condition| condition.is_met(status, headers, body)) {
             return of_grpc(headers);
@@ -249,7 +249,7 @@ fn bit(status: StatusCode) -> (usize, u64) {
 }
 
 /// The time that a head names for coming back, apart from the resets of its quotas.
-fn named_by_head(headers: &HeaderMap, clock: UpstreamClock) -> Option<(Duration, TimeSource)> {
+fn named_by_head(headers: &HeaderMap, clock: &UpstreamClock<'_>) -> Option<(Duration, TimeSource)> {
     let in_millis = |name| time::millis(text(headers, name)?);
     let millis = in_millis(&RETRY_AFTER_MS).or_else(|| in_millis(&X_MS_RETRY_AFTER_MS));
     let named = || Some((clock.read(text(headers, &RETRY_AFTER)?)?, TimeSource::RetryAfter));

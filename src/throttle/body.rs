@@ -49,7 +49,7 @@ const COST: &str = "/extensions/cost";
 const MILLIS: &[&str] = &["retry_after_ms"];
 
 /// Returns the time after which the upstream may be called again.
-pub(super) fn retry_after(body: &Value, clock: UpstreamClock) -> Option<Duration> {
+pub(super) fn retry_after(body: &Value, clock: &UpstreamClock<'_>) -> Option<Duration> {
     let read = |value: &Value| match value {
         Value::Number(number) => clock.number(number.as_f64()?),
         Value::String(text) => clock.read(text),

@@ -69,7 +69,7 @@ const AZURE: [&str; 3] = ["apim-request-id", "x-ms-region", "azureml-model-sessi
 
 impl HeadQuotas {
     /// Reads the headers of an answer, in one pass.
-    pub(super) fn read(headers: &HeaderMap, style: Style, clock: UpstreamClock) -> Self {
+    pub(super) fn read(headers: &HeaderMap, style: Style, clock: &UpstreamClock<'_>) -> Self {
         let mut quotas = Self::default();
         for (name, value) in headers {
             let Some((family, bucket, part)) = known(name.as_str()) else { continue };
@@ -79,14 +79,25 @@ impl HeadQuotas {
                 quotas.take((family, bucket), part, text.trim(), clock);
             }
         }
-        let has_azure = || AZURE.iter().any(|name| headers.contains_key(*name));
-        if style == Style::Azure || (style == Style::Auto && has_azure()) {
-            quotas.buckets.retain(|bucket| bucket.remaining != Some(Some(0)));
+        let is_azure = || match style {
+            Style::Azure => true,
+            Style::Auto => AZURE.iter().any(|name| headers.contains_key(*name)),
+            _ => false,
+        };
+        let is_zero = |bucket: &HeadBucket| bucket.remaining == Some(Some(0));
+        if quotas.buckets.iter().any(is_zero) && is_azure() {
+            quotas.buckets.retain(|bucket| !is_zero(bucket));
         }
         quotas
     }
 
-    fn take(&mut self, of: (Family, &str), part: HeaderPart, text: &str, clock: UpstreamClock) {
+    fn take(
+        &mut self,
+        of: (Family, &str),
+        part: HeaderPart,
+        text: &str,
+        clock: &UpstreamClock<'_>,
+    ) {
         match part {
             HeaderPart::Rate => {
                 let pace = number(text).filter(|rate| *rate > 0.0).map(|rate| 1.0 / rate);
@@ -165,7 +176,7 @@ impl HeadBucket {
         Self { family, name, limit: None, remaining: None, used: None, window, reset: None }
     }
 
-    fn set(&mut self, part: HeaderPart, text: &str, clock: UpstreamClock) {
+    fn set(&mut self, part: HeaderPart, text: &str, clock: &UpstreamClock<'_>) {
         match part {
             // `100, 100;w=60`: the drafts before 06 put the policy after the limit.
             HeaderPart::Limit => {

@@ -2,7 +2,7 @@
 //! `1700000000` an instant, `6m0s` a duration. Text without sense is `None`, never an error.
 
 use jiff::{SignedDuration, Timestamp, civil::DateTime, fmt::rfc2822, fmt::strtime, tz::Offset};
-use std::time::Duration;
+use std::{cell::OnceCell, time::Duration};
 
 /// A number above it is an instant in seconds since 1970; below it, a duration of at most 31 years.
 const EPOCH_SECONDS: f64 = 1e9;
@@ -17,20 +17,25 @@ const NANOS: f64 = 1e9;
 
 /// The upstream's own time when it answered, against which the instants that it names are read: its clock may differ from
 /// ours by hours.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct UpstreamClock(Timestamp);
+#[derive(Debug)]
+pub(super) struct UpstreamClock<'a> {
+    date: Option<&'a str>,
+    now: Timestamp,
+    /// The time, once an instant was read. Most answers name none, and to read a date takes 1,000 instructions.
+    time: OnceCell<Timestamp>,
+}
 
 // === impl UpstreamClock ===
 
-impl UpstreamClock {
+impl<'a> UpstreamClock<'a> {
     /// Takes the time of a `Date` field; if the answer has none, or one that no date can be read from, the gateway's own time.
-    pub(super) fn new(date: Option<&str>, now: Timestamp) -> Self {
-        Self(date.and_then(instant).unwrap_or(now))
+    pub(super) fn new(date: Option<&'a str>, now: Timestamp) -> Self {
+        Self { date, now, time: OnceCell::new() }
     }
 
     /// Reads a duration or an instant, by its form, and returns how long it is until then. `None` for the past, negative
     /// numbers, NaN, and text without sense.
-    pub(super) fn read(self, text: &str) -> Option<Duration> {
+    pub(super) fn read(&self, text: &str) -> Option<Duration> {
         let text = text.trim();
         if text.is_empty() || text.len() > MAX_LENGTH {
             return None;
@@ -42,7 +47,7 @@ impl UpstreamClock {
     }
 
     /// Reads a number without a unit: an instant if it is large, otherwise seconds.
-    pub(super) fn number(self, number: f64) -> Option<Duration> {
+    pub(super) fn number(&self, number: f64) -> Option<Duration> {
         match number {
             _ if number > EPOCH_MILLIS => self.until(epoch(number / 1000.0)?),
             _ if number > EPOCH_SECONDS => self.until(epoch(number)?),
@@ -50,8 +55,9 @@ impl UpstreamClock {
         }
     }
 
-    fn until(self, instant: Timestamp) -> Option<Duration> {
-        let span = Duration::try_from(self.0.duration_until(instant)).ok()?;
+    fn until(&self, instant: Timestamp) -> Option<Duration> {
+        let time = self.time.get_or_init(|| self.date.and_then(self::instant).unwrap_or(self.now));
+        let span = Duration::try_from(time.duration_until(instant)).ok()?;
         (span <= FARTHEST).then_some(span)
     }
 }
@@ -121,7 +127,7 @@ mod tests {
 
     const DATE: &str = "Tue, 16 Feb 2021 08:00:00 GMT";
 
-    fn clock() -> UpstreamClock {
+    fn clock() -> UpstreamClock<'static> {
         UpstreamClock::new(Some(DATE), Timestamp::UNIX_EPOCH)
     }
 
