@@ -14,7 +14,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::{sync::Semaphore, time::timeout};
+use tokio::{net::TcpStream, sync::Semaphore, time::timeout};
 
 async fn before(urls: &[String], more: &str) -> Gateway {
     let urls: Vec<_> = urls.iter().map(|url| format!("\"{url}\"")).collect();
@@ -194,9 +194,11 @@ async fn an_address_that_comes_back_while_the_last_one_is_dead_is_found_at_once(
     assert_eq!(gateway.get("/").await.status, 502);
     // Which of them is out is not known here: both orders must do.
     for port in [port, other] {
-        let _alive =
-            Upstream::on(port, |_| reply("200 OK", &[("Connection", "close")], "ok")).await;
+        let alive = Upstream::on(port, |_| reply("200 OK", &[("Connection", "close")], "ok")).await;
         assert_eq!(gateway.get("/").await.status, 200);
+        drop(alive);
+        let connect = || TcpStream::connect(("127.0.0.1", port));
+        eventually("its port is closed", async || connect().await.is_err().then_some(())).await;
     }
 }
 
