@@ -44,6 +44,9 @@ const LOOKS: usize = 128;
 const TENANTS: usize = 8;
 /// The requests that one step finds gone.
 const GONE: usize = 16;
+/// The requests that one step calls in their own slots, because their turns come first. A window of 100 calls has 100 slots at
+/// one instant. With more of them the request that confirms keeps its slot.
+const MOST_CALLED: usize = 64;
 /// How often the requests with the next slots are looked at for those whose gateways have died, in µs: each 0.5 s, and with
 /// each step while there are any.
 const LOOK_EVERY: Micros = 500_000;
@@ -300,7 +303,7 @@ impl Queue {
     fn yields(&mut self, now: Micros, number: u64, effects: &mut Effects) -> Option<Micros> {
         for _ in 0..GONE {
             let own = self.waiting.get(&number)?.clone();
-            let first = self.first(number, &own)?;
+            let first = self.first(now, number, &own)?;
             let other = self.waiting.get(&first)?;
             if self.is_gone(now, other) {
                 self.leave(now, first, effects);
@@ -324,16 +327,23 @@ impl Queue {
         None
     }
 
-    /// The request whose turn it is, other than `number`, if it is alike and has a later slot.
-    fn first(&mut self, number: u64, own: &Waiting) -> Option<u64> {
-        for first in self.turns.firsts(TENANTS) {
-            if first == number {
-                return None;
-            }
-            let Some(other) = self.waiting.get(&first) else { continue };
-            if other.like == own.like && other.slot.at > own.slot.at {
+    /// The request whose turn it is, other than `number`, if it is alike and has a later slot. A request whose turn comes
+    /// before, and whose own slot is no later than that of `number`, needs no other slot: it is called.
+    fn first(&mut self, now: Micros, number: u64, own: &Waiting) -> Option<u64> {
+        for _ in 0..MOST_CALLED {
+            let firsts = self.turns.firsts(TENANTS);
+            let is_it = |first: &u64| {
+                let other = self.waiting.get(first);
+                let is_in_time = |it: &Waiting| it.slot.at <= own.slot.at && !self.is_gone(now, it);
+                *first == number || other.is_some_and(|it| it.like == own.like || is_in_time(it))
+            };
+            let first = firsts.into_iter().find(is_it).filter(|first| *first != number)?;
+            let other = self.waiting.get(&first)?;
+            if other.slot.at > own.slot.at || self.is_gone(now, other) {
                 return Some(first);
             }
+            self.turns.serve(first);
+            self.waiting.get_mut(&first)?.is_called = true;
         }
         None
     }

@@ -203,3 +203,25 @@ fn each_booked_turn_is_kept_and_others_keep_their_share() {
     assert!(heavy >= 5 * 16 && light >= heavy, "{light} : {heavy}");
     world.assert_lawful();
 }
+
+/// All calls of a window have their slots at one instant. One tenant sends three of four requests and another the fourth: each
+/// gets half of a window.
+#[test]
+fn slots_of_one_instant_are_shared() {
+    let rule = FixedWindow::new(20, 1_000_000).map(Algorithm::FixedWindow).expect("a rule");
+    let mut world = World::new(rule);
+    for i in 0..160 {
+        assert!(world.ask(world.checks(u8::from(i % 4 == 3), 1), 60_000_000).admitted);
+    }
+    let waiting = |world: &World, tenant: &str| {
+        let own = |(checks, ..): &&(Checks, _, _)| {
+            checks[0].turn.as_ref().is_some_and(|turn| &*turn.tenant == tenant)
+        };
+        world.waiting.values().filter(own).count()
+    };
+    let before = ["0", "1"].map(|tenant| waiting(&world, tenant));
+    assert_eq!(before, [105, 35]);
+    world.until(T0 + 3_500_000);
+    assert_eq!(["0", "1"].map(|tenant| waiting(&world, tenant)), [75, 5]);
+    world.assert_lawful();
+}
