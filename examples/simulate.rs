@@ -1,15 +1,18 @@
-//! Two tables. The calls that an upstream refuses, and the part of its quota that is used: policy × upstream × delay that varies,
-//! on virtual time. The policies are the rules of this crate; the same run prints the same numbers.
+//! Tables on virtual time. The calls that an upstream refuses, and the part of its quota that is used: policy × upstream × delay
+//! that varies; limiters that learn; requests that share a limiter. The policies are the rules of this crate; the same run prints
+//! the same numbers.
 //!
 //! ```sh
 //! cargo run --release --example simulate
-//! cargo run --release --example simulate -- --markdown
+//! cargo run --release --example simulate -- --markdown --learning    # or --sharing: this part alone
 //! ```
 //!
 //! Ends with exit code 1 when a law is broken.
 
 #[path = "simulate/learning.rs"]
 mod learning;
+#[path = "simulate/sharing.rs"]
+mod sharing;
 
 use paceway::{
     algorithm::{Algorithm, FixedWindow, LeakyBucket, Micros, SlidingWindow, TokenBucket},
@@ -81,15 +84,15 @@ struct Row {
 struct Random(u64);
 
 fn main() -> ExitCode {
-    let markdown = env::args().any(|arg| arg == "--markdown");
-    let mut out = std::io::stdout();
+    let has = |name: &str| env::args().any(|arg| arg == name);
+    let (markdown, learning, sharing) = (has("--markdown"), has("--learning"), has("--sharing"));
+    let is_whole = !learning && !sharing;
+    let mut text = String::new();
     let mut broken = Vec::new();
-    // A reader that closes the pipe has read enough, but not the verdict: that is a failure, too.
-    if writeln!(out, "{LEGEND}").is_err() {
-        return ExitCode::FAILURE;
+    if is_whole {
+        text.push_str(&format!("{LEGEND}\n"));
     }
-    // `--learning` leaves the first table out.
-    let counts = if env::args().any(|arg| arg == "--learning") { &[][..] } else { &[5, 50] };
+    let counts = if is_whole { &[5, 50][..] } else { &[] };
     for &count in counts {
         let rows = simulate(count, 600 * SECOND, SEEDS);
         broken.extend(rows.iter().flat_map(|row| row.broken_laws(count)));
@@ -99,20 +102,24 @@ fn main() -> ExitCode {
         let lines: Vec<_> = [head.map(str::to_owned)].into_iter().chain(lines).collect();
         let title =
             format!("{count}/s, {SEEDS} × 10 min, offered {LOAD} × the quota, max_wait 500 ms");
-        if writeln!(out, "{title}\n\n{}", table(&lines, markdown)).is_err() {
-            return ExitCode::FAILURE;
-        }
+        text.push_str(&format!("{title}\n\n{}\n", table(&lines, markdown)));
     }
-    let (text, more) = learning::simulate(SEEDS, markdown);
-    broken.extend(more);
-    if writeln!(out, "{}\n{text}", learning::LEGEND).is_err() {
-        return ExitCode::FAILURE;
+    if is_whole || learning {
+        let (tables, more) = learning::simulate(SEEDS, markdown);
+        broken.extend(more);
+        text.push_str(&format!("{}\n{tables}\n", learning::LEGEND));
+    }
+    if is_whole || sharing {
+        let (tables, more) = sharing::simulate(SEEDS, markdown);
+        broken.extend(more);
+        text.push_str(&format!("{}\n{tables}\n", sharing::LEGEND));
     }
     let verdict = match broken.is_empty() {
         true => "Every law holds.".to_owned(),
         false => format!("Broken:\n{}", broken.join("\n")),
     };
-    match writeln!(out, "{verdict}") {
+    // A reader that closes the pipe has read enough, but not the verdict: that is a failure, too.
+    match writeln!(std::io::stdout(), "{text}{verdict}") {
         Ok(()) if broken.is_empty() => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
     }
@@ -380,4 +387,9 @@ fn the_laws_hold_in_a_shorter_run() {
 #[test]
 fn a_rate_that_is_learned_meets_few_refusals() {
     assert_eq!(learning::simulate(1, false).1, Vec::<String>::new());
+}
+
+#[test]
+fn requests_that_wait_share_the_slots_by_law() {
+    assert_eq!(sharing::simulate(1, false).1, Vec::<String>::new());
 }
