@@ -86,7 +86,7 @@ impl PriorityRule {
     /// claim has no sense, is `normal`.
     pub fn of(&self, headers: &HeaderMap, is_trusted: bool) -> Priority {
         let claimed = match self {
-            Self::Header(name) if is_trusted => headers.get(name).and_then(|value| {
+            Self::Header(name) if is_trusted => only(headers, name).and_then(|value| {
                 let value = value.as_bytes().trim_ascii();
                 let is_it = |(name, _): &&(&str, _)| value.eq_ignore_ascii_case(name.as_bytes());
                 PRIORITIES.iter().find(is_it).map(|(_, priority)| *priority)
@@ -96,6 +96,13 @@ impl PriorityRule {
         };
         claimed.unwrap_or(Priority::Normal)
     }
+}
+
+/// The value of a header that comes once. A proxy that adds a field of its own to that of its caller leaves two, and the first
+/// is the caller's: neither counts.
+fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue> {
+    let mut values = headers.get_all(name).iter();
+    values.next().filter(|_| values.next().is_none())
 }
 
 /// The priority by the urgency `u` of RFC 9218 section 4.1, from 0 to 7: the default is 3, and 7 is for background work.
@@ -161,5 +168,15 @@ mod tests {
         assert_eq!(rule.of(&headers, true), expected);
         assert_eq!(rule.of(&headers, false), Priority::Normal);
         assert_eq!(rule.of(&HeaderMap::new(), true), Priority::Normal);
+    }
+
+    #[test]
+    fn a_header_that_comes_twice_is_no_priority() {
+        let name = HeaderName::from_static("x-priority");
+        let mut headers = HeaderMap::new();
+        for value in ["high", "low"] {
+            headers.append(&name, HeaderValue::from_static(value));
+        }
+        assert_eq!(PriorityRule::Header(name).of(&headers, true), Priority::Normal);
     }
 }
