@@ -5,6 +5,7 @@ mod effort;
 mod order;
 mod pages;
 mod permits;
+mod services;
 mod shared;
 mod tenants;
 
