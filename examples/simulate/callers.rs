@@ -17,6 +17,8 @@ pub(super) struct Callers {
     /// Requests in 10 s that come at random from then on.
     pub(super) later: i64,
     pub(super) max_wait: Micros,
+    /// The permits that their requests cost, one after the other.
+    pub(super) costs: &'static [i64],
     /// When all of them that wait leave.
     pub(super) leave_at: Option<Micros>,
     /// The longest wait in slots of the token bucket, a law: the turn of a newcomer.
@@ -38,6 +40,7 @@ const BATCH: Callers = Callers {
     at_once: 600,
     later: 0,
     max_wait: 120 * SECOND,
+    costs: &[1],
     leave_at: None,
     most_slots: None,
 };
@@ -91,7 +94,31 @@ pub(super) const SCENES: &[Scene] = &[
         ],
         length: 10 * SECOND,
     },
+    Scene {
+        name: "costs from 1 to 5",
+        callers: &[
+            Callers { name: "a", weight: 4, costs: &[3, 1, 5, 2, 4], ..QUEUED },
+            Callers { name: "b", costs: &[2, 5, 1, 4, 3], ..QUEUED },
+        ],
+        length: SECOND,
+    },
 ];
+
+// === impl Scene ===
+
+impl Scene {
+    /// The greatest cost of a request, which is the burst of the token bucket.
+    pub(super) fn burst(&self) -> i64 {
+        let costs = self.callers.iter().flat_map(|callers| callers.costs);
+        costs.copied().max().unwrap_or(1)
+    }
+
+    /// The share of callers by their weight, while all callers wait.
+    pub(super) fn share(&self, callers: usize) -> f64 {
+        let all: i64 = self.callers.iter().map(|callers| callers.weight).sum();
+        self.callers[callers].weight as f64 / all as f64
+    }
+}
 
 // === impl Callers ===
 

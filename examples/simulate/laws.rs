@@ -6,6 +6,8 @@ use paceway::algorithm::{Algorithm, Micros, fair::Priority};
 
 /// The distance from its share that a tenant may reach in any stretch, in slots: one, and what integers round.
 const ONE_SLOT: f64 = 1.001;
+/// The distance from its share that a tenant may reach at the end, if requests have different costs.
+const A_TENTH: f64 = 0.1;
 /// A slot of the token bucket.
 const SLOT: Micros = SECOND / 20;
 
@@ -15,6 +17,7 @@ pub(super) struct Sent {
     pub(super) arrival: Micros,
     /// Its slot.
     pub(super) at: Micros,
+    pub(super) cost: i64,
     /// The requests of all callers that waited when its slot was certain, itself included. Empty if it did not wait.
     pub(super) waiting: Vec<i64>,
     /// How often callers had begun or ceased to wait until then.
@@ -64,8 +67,12 @@ impl Seen {
         let is_one = scene.callers.iter().all(|own| own.priority == scene.callers[0].priority);
         for (i, callers) in scene.callers.iter().enumerate() {
             let error = self.greatest_error(scene, i);
-            if is_one && error > ONE_SLOT {
+            if is_one && scene.burst() == 1 && error > ONE_SLOT {
                 broken.push(format!("{} was {error:.3} slots from its share", callers.name));
+            }
+            let error = (self.share(i) - scene.share(i)).abs();
+            if scene.burst() > 1 && error > A_TENTH {
+                broken.push(format!("{} was {error:.3} from its share", callers.name));
             }
             let missing = self.missing_of_a_twentieth(scene, callers.priority);
             if missing > ONE_SLOT {
@@ -97,9 +104,10 @@ impl Seen {
         let (mut ahead, mut least, mut most) = (0.0, 0.0_f64, 0.0_f64);
         for together in self.instants() {
             let Sent { waiting, changes: own, .. } = &together[0];
-            let got = |i: usize| together.iter().filter(|sent| sent.callers == i).count();
+            let of = |i: usize| together.iter().filter(move |sent| sent.callers == i);
             // All of these wait afterwards, too.
-            let is_same = (0..waiting.len()).all(|i| waiting[i] == 0 || waiting[i] > got(i) as i64);
+            let is_same =
+                (0..waiting.len()).all(|i| waiting[i] == 0 || waiting[i] > of(i).count() as i64);
             if *own != changes || !is_same {
                 (ahead, least, most, changes) = (0.0, 0.0, 0.0, *own);
             }
@@ -109,7 +117,9 @@ impl Seen {
             let weights = scene.callers.iter().zip(waiting).filter(|(_, count)| **count > 0);
             let all: i64 = weights.map(|(own, _)| own.weight).sum();
             let share = scene.callers[callers].weight as f64 / all as f64;
-            ahead += got(callers) as f64 - share * together.len() as f64;
+            let all: i64 = together.iter().map(|sent| sent.cost).sum();
+            let got: i64 = of(callers).map(|sent| sent.cost).sum();
+            ahead += got as f64 - share * all as f64;
             (least, most) = (least.min(ahead), most.max(ahead));
             worst = worst.max(most - least);
         }
@@ -138,23 +148,26 @@ impl Seen {
 
     /// Describes the first slot that the rule does not have, or that passed unused while a request waited.
     fn broken_rule(&self, rule: &Algorithm) -> Option<String> {
-        let mut all: Vec<_> = self.sent.iter().map(|sent| (sent.at, sent.arrival)).collect();
+        let mut all: Vec<_> =
+            self.sent.iter().map(|sent| (sent.at, sent.arrival, sent.cost)).collect();
         all.sort_unstable();
         let mut open = rule.open(None, EPOCH);
         let mut before = EPOCH;
-        for (i, (at, _)) in all.iter().enumerate() {
-            let (wait, _) = open.earliest(before - EPOCH, 1);
+        for (i, (at, _, cost)) in all.iter().enumerate() {
+            let (wait, _) = open.earliest(before - EPOCH, *cost);
             let first = EPOCH + wait;
             if first > *at {
                 return Some(format!("a slot {} µs too early", first - at));
             }
             let waits = |(arrival, end): &(Micros, Micros)| *arrival <= first && *end > first;
-            let sent = all[i..].iter().map(|(at, arrival)| (*arrival, *at));
+            // One that costs more may not fit.
+            let sent = all[i..].iter().filter(|(.., own)| own <= cost);
+            let sent = sent.map(|(at, arrival, _)| (*arrival, *at));
             if first < *at && sent.chain(self.left.iter().copied()).any(|own| waits(&own)) {
                 return Some(format!("no slot in {} µs while a request waited", at - first));
             }
-            let (_, start) = open.earliest(at - EPOCH, 1);
-            open.take(start, 1);
+            let (_, start) = open.earliest(at - EPOCH, *cost);
+            open.take(start, *cost);
             before = *at;
         }
         None
@@ -168,18 +181,22 @@ impl Seen {
         waits
     }
 
+    /// The part of the permits that callers got while all callers waited.
+    fn share(&self, callers: usize) -> f64 {
+        let (mut own, mut all) = (0, 0);
+        let waits = |sent: &&Sent| sent.waiting.iter().all(|count| *count > 0);
+        for sent in self.sent.iter().filter(|sent| !sent.waiting.is_empty()).filter(waits) {
+            own += if sent.callers == callers { sent.cost } else { 0 };
+            all += sent.cost;
+        }
+        own as f64 / all.max(1) as f64
+    }
+
     /// The lines of the scene, one for each of its callers.
     pub(super) fn lines(&self, scene: &Scene) -> Vec<[String; 7]> {
-        let together: Vec<_> = self
-            .sent
-            .iter()
-            .filter(|sent| !sent.waiting.is_empty() && sent.waiting.iter().all(|count| *count > 0))
-            .map(|sent| sent.callers)
-            .collect();
         let line = |(i, callers): (usize, &Callers)| {
             let (waits, name) = (self.waits(i), if i == 0 { scene.name } else { "" });
-            let own = together.iter().filter(|own| **own == i).count();
-            let share = 100.0 * own as f64 / together.len().max(1) as f64;
+            let share = 100.0 * self.share(i);
             let at = |part: usize| waits.get(waits.len() * part / 100).copied().unwrap_or_default();
             [
                 name.to_owned(),

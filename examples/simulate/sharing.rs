@@ -70,7 +70,7 @@ pub(crate) fn simulate(seeds: u64, markdown: bool) -> (String, Vec<String>) {
     let (mut lines, mut broken) = (vec![head.map(str::to_owned)], Vec::new());
     for scene in SCENES {
         let rules = [
-            TokenBucket::new(20, SECOND, 1).map(Algorithm::TokenBucket),
+            TokenBucket::new(20, SECOND, scene.burst()).map(Algorithm::TokenBucket),
             SlidingWindow::new(20, SECOND, 0).map(Algorithm::SlidingWindow),
             FixedWindow::new(20, SECOND).map(Algorithm::FixedWindow),
         ];
@@ -153,10 +153,11 @@ impl Run {
     }
 
     fn ask(&mut self, i: usize) {
-        let Callers { name, weight, priority, max_wait, .. } = self.scene.callers[i];
+        let Callers { name, weight, priority, max_wait, costs, .. } = self.scene.callers[i];
         let turn = Turn::new(name, weight, priority);
-        let checks = Checks::from([Check::new("it", self.rule).with_turn(turn)]);
         self.tickets += 1;
+        let cost = costs[self.tickets as usize % costs.len()];
+        let checks = Checks::from([Check::new("it", self.rule).with_cost(cost).with_turn(turn)]);
         let ticket = Ticket { gateway: GATEWAY, number: self.tickets, deadline: 0 };
         let (checks, budget, ticket) = (checks, max_wait, Some(ticket));
         let Some(decision) = self.decide(Entry::Reserve { checks: checks.clone(), budget, ticket })
@@ -166,7 +167,8 @@ impl Run {
         let arrival = self.now;
         let Some((_, place)) = Place::among(&decision.parts) else {
             let (at, waiting) = (self.now + decision.wait, Vec::new());
-            let sent = Sent { callers: i, arrival, at, waiting, changes: 0, is_newcomer: true };
+            let sent =
+                Sent { callers: i, arrival, at, waiting, cost, changes: 0, is_newcomer: true };
             return self.seen.sent.push(sent);
         };
         let is_newcomer = self.counts[i] == 0;
@@ -192,8 +194,8 @@ impl Run {
             Some(decision) => {
                 let (waiting, at) = (self.counts.clone(), self.now + decision.wait);
                 let Waiting { callers, arrival, is_newcomer, .. } = *own;
-                let changes = self.changes;
-                let sent = Sent { callers, arrival, at, waiting, changes, is_newcomer };
+                let (changes, cost) = (self.changes, own.checks[0].cost);
+                let sent = Sent { callers, arrival, at, waiting, cost, changes, is_newcomer };
                 self.seen.sent.push(sent);
             }
         }

@@ -6,7 +6,7 @@ local stored = make_stored_queue()
 local turns, queue = make_turns(stored), {}
 local GRANT, GRANT_SIZE = '<dddd', 32
 local MAX_WAITING, AHEAD, LEASE, OVERDUE = 10000, 50000, 10000000, 1000000
-local MOST_MOVED, MOST_CALLED, LOOKS, FEW, GONE, TENANTS, LOOK_EVERY = 16, 64, 128, 8, 16, 8, 500000
+local MOST_MOVED, MOST_CALLED, MOST_LOOKED, LOOKS, FEW, GONE, LOOK_EVERY = 16, 64, 24, 128, 8, 16, 500000
 local opened = {}
 
 -- The queue of KEYS[k], opened once per call; nil where the key holds a foreign value.
@@ -221,7 +221,7 @@ function queue.leave(q, number, refund)
   return true
 end
 
--- The first request in turn that is `id`, alike, or has a slot that is no later.
+-- The first request in turn that is alike, or has a slot that is no later; nil if that is `id`.
 local function next_in_turn(q, id, own)
   local looked = 0
   for number in turns.firsts(q) do
@@ -230,12 +230,12 @@ local function next_in_turn(q, id, own)
     local other = stored.request(q, first)
     if other and (other.like == own.like or other.at <= own.at and not is_gone(q, other)) then return first, other end
     looked = looked + 1
-    if looked >= TENANTS then return nil end
+    if looked >= MOST_LOOKED then return nil end
   end
 end
 
--- The request whose turn it is, other than `id`, if it is alike and has a later slot. A request whose turn comes before, and
--- whose own slot is no later than that of `id`, needs no other slot: it is called.
+-- The first request, other than `id`, of the tenant whose turn it is, if it is alike and has a later slot. A request whose own
+-- slot is no later than that of `id` needs no other slot in its turn: it is called.
 local function first_other(q, id, own)
   for _ = 1, MOST_CALLED do
     local first, other = next_in_turn(q, id, own)

@@ -20,6 +20,7 @@ pub use bookings::{Booking, Refused};
 use super::{Claim, Priority, Turns};
 use crate::algorithm::{Grant, Micros};
 use bookings::Bookings;
+use gone::is_gone;
 use smallvec::SmallVec;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -42,6 +43,10 @@ const MOST_MOVED: usize = 16;
 const LOOKS: usize = 128;
 /// The tenants that are looked at for a request whose turn it is. The first of them may wait for other limiters, too.
 const TENANTS: usize = 8;
+/// The requests of each of them that are looked at for one that is alike: the first may have another cost.
+const REQUESTS: usize = 8;
+/// The requests of all of them.
+const MOST_LOOKED: usize = 24;
 /// The requests that one step finds gone.
 const GONE: usize = 16;
 /// The requests that one step calls in their own slots, because their turns come first. A window of 100 calls has 100 slots at
@@ -327,18 +332,20 @@ impl Queue {
         None
     }
 
-    /// The request whose turn it is, other than `number`, if it is alike and has a later slot. A request whose turn comes
-    /// before, and whose own slot is no later than that of `number`, needs no other slot: it is called.
+    /// The first request, other than `number`, of the tenant whose turn it is, if it is alike and has a later slot. A request
+    /// whose own slot is no later than that of `number` needs no other slot in its turn: it is called.
     fn first(&mut self, now: Micros, number: u64, own: &Waiting) -> Option<u64> {
         for _ in 0..MOST_CALLED {
-            let firsts = self.turns.firsts(TENANTS);
-            let is_it = |first: &u64| {
-                let other = self.waiting.get(first);
-                let is_in_time = |it: &Waiting| it.slot.at <= own.slot.at && !self.is_gone(now, it);
-                *first == number || other.is_some_and(|it| it.like == own.like || is_in_time(it))
-            };
-            let first = firsts.into_iter().find(is_it).filter(|first| *first != number)?;
-            let other = self.waiting.get(&first)?;
+            let (waiting, gateways) = (&self.waiting, &self.gateways);
+            let mut firsts = self.turns.firsts(TENANTS, REQUESTS).take(MOST_LOOKED);
+            let first = firsts.find(|first| {
+                let is_it = |it: &Waiting| {
+                    it.like == own.like || it.slot.at <= own.slot.at && !is_gone(gateways, now, it)
+                };
+                *first == number || waiting.get(first).is_some_and(is_it)
+            })?;
+            drop(firsts);
+            let other = self.waiting.get(&first).filter(|_| first != number)?;
             if other.slot.at > own.slot.at || self.is_gone(now, other) {
                 return Some(first);
             }

@@ -6,8 +6,9 @@ local turns, floor = {}, math.floor
 local PERMIT, MAX_WEIGHT, MAX_TENANTS, PATIENCE = 1000000, 1000, 1024, 19
 local LATEST, FAR, MOST = 2 ^ 47, 2 ^ 46, 1000000
 local OTHERS = ''
--- The tenants that are looked at for a request whose turn it is, as in queue.lua, and those that start in one step.
-local TENANTS, PIECE = 8, 16
+-- The tenants that are looked at for a request whose turn it is, the requests of each, as in queue.rs, and the tenants that start
+-- in one step.
+local TENANTS, REQUESTS, PIECE = 8, 8, 16
 -- The tenants of a class in the sorted set: those that would have started, later ones, and those that wait for nothing.
 local RANGE, STARTED, LATER, IDLE = 2 ^ 49, 0, 1, 2
 
@@ -215,11 +216,16 @@ end
 function turns.firsts(q)
   local class = turn_of(q)
   if not class then return function() end end
-  local started, i = advance(q, class), 0
+  local started, i, number, seen = advance(q, class), 0, nil, 0
   return function()
-    i = i + 1
-    local tenant = started[i] and stored.tenant(q, class, string.sub(started[i], 2))
-    return tenant and tenant.head or nil
+    number = number and seen < REQUESTS and stored.next_of(q, stored.id(number)) or nil
+    seen = seen + 1
+    if not number then
+      i = i + 1
+      local tenant = started[i] and stored.tenant(q, class, string.sub(started[i], 2))
+      number, seen = tenant and tenant.head or nil, 1
+    end
+    return number
   end
 end
 

@@ -14,7 +14,6 @@ mod class;
 
 use crate::algorithm::ceil_div;
 use class::Class;
-use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// The greatest weight of a tenant.
@@ -106,14 +105,16 @@ impl Turns {
         self.classes[class].first()
     }
 
-    /// The first requests of the tenants whose turns come first among those that would have started, `most` at most.
-    pub fn firsts(&mut self, most: usize) -> SmallVec<[u64; 8]> {
-        let Some(class) = self.class() else { return SmallVec::new() };
-        let class = &mut self.classes[class];
-        class.advance();
-        let tenants =
-            class.started.iter().take(most).filter_map(|(_, name)| class.tenants.get(name));
-        tenants.filter_map(|tenant| Some(tenant.waiting.front()?.0)).collect()
+    /// The first requests, `each` at most, of the tenants whose turns come first among those that would have started, `most`
+    /// at most.
+    pub fn firsts(&mut self, most: usize, each: usize) -> impl Iterator<Item = u64> {
+        let class = self.class().map(|class| &mut self.classes[class]);
+        let tenants = class.into_iter().flat_map(move |class| {
+            class.advance();
+            let started = class.started.iter().take(most);
+            started.filter_map(|(_, name)| class.tenants.get(name))
+        });
+        tenants.flat_map(move |tenant| tenant.waiting.iter().take(each).map(|(number, _)| *number))
     }
 
     /// The tenants with waiting requests, and those that are ahead of their shares: priority, name, weight, number of

@@ -3,6 +3,7 @@
 use super::{Effects, GONE, LEASE, LOOK_EVERY, OVERDUE, Queue, Waiting};
 use crate::algorithm::Micros;
 use smallvec::SmallVec;
+use std::collections::BTreeMap;
 
 impl Queue {
     /// Forgets requests whose slots have passed: their gateways have died, or do not reach the store.
@@ -37,6 +38,11 @@ impl Queue {
 
     /// Whether the gateway of a request has died, or does not reach the store.
     pub(super) fn is_gone(&self, now: Micros, it: &Waiting) -> bool {
-        self.gateways.get(&it.ticket.0).is_none_or(|(heard, _)| *heard < now - LEASE)
+        is_gone(&self.gateways, now, it)
     }
+}
+
+/// Whether the gateway of a request has died: `gateways` has the instant of the last sign of each.
+pub(super) fn is_gone(gateways: &BTreeMap<i64, (Micros, i64)>, now: Micros, it: &Waiting) -> bool {
+    gateways.get(&it.ticket.0).is_none_or(|(heard, _)| *heard < now - LEASE)
 }
