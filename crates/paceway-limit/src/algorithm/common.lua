@@ -9,6 +9,9 @@ local RETRY = 1000000
 -- over after a failover still has it.
 local GRACE_MS = 5000
 
+-- The bytes of a stored gate (gate.lua), which are ahead of a state.
+local GATE_SIZE = 19
+
 local function clamp(x, far)
   if x > far then return far elseif x < -far then return -far end
   return x

@@ -7,12 +7,8 @@
 -- (concurrency/waiters.lua). A paused limiter has the member `P`, end of the pause, status (8 and 2 bytes) with the
 -- score -inf.
 
--- In concurrency/waiters.lua.
-local make_waiters
-
-make[67] = function()
+if part == 67 then
 local concurrency = { kind = 67, args = 3, lease = true }
-local waiters
 
 local HOLDER, WAITER, PAUSED = '<i8i8', '<i8i8i8', '<c1i8I2'
 local CLAIM, MAX_QUEUE = 2000000, 100000
@@ -53,15 +49,15 @@ end
 -- The member and the number of the waiter whose turn it is. One without a turn is the next when it came before all others.
 local function next_waiter(open)
   local oldest, number = oldest_waiter(open)
-  if not open.turns or not waiters.has(open.turns, number) then return oldest, number end
+  if not open.turns or not lazy.waiters.has(open.turns, number) then return oldest, number end
   while true do
-    local first, it = waiters.first(open.turns)
+    local first, it = lazy.waiters.first(open.turns)
     if not it then return oldest, number end
     local member = struct.pack(WAITER, it.gateway, it.ticket, it.deadline)
     local order = redis.call('ZSCORE', open.key, member)
     if order and number_of(order) == first then return member, first end
     -- It got a permit from a gateway whose configuration has no turns.
-    waiters.remove(open.turns, first)
+    lazy.waiters.remove(open.turns, first)
   end
 end
 
@@ -86,7 +82,7 @@ local function hand_over(open)
       hold(open, struct.pack(HOLDER, gateway, number), math.min(open.rule.lease, CLAIM))
       open.handed_over = true
     end
-    if open.turns then waiters.remove(open.turns, place, is_served) end
+    if open.turns then lazy.waiters.remove(open.turns, place, is_served) end
   end
 end
 
@@ -106,14 +102,13 @@ end
 -- nil for a value that this version did not write
 function concurrency.load(key, now, rule, horizon)
   if not ask('ZREMRANGEBYSCORE', key, 0, plain(now)) then return nil end
-  local lost = loss_of(horizon)
+  local lost = horizon >= 0 and lost_at or 0
   local open = { rule = rule, now = now, key = key, unknown_until = lost > 0 and lost + horizon or 0 }
   open.held = redis.call('ZCOUNT', key, 0, '+inf')
   open.queued = redis.call('ZCARD', key) - open.held
   if open.queued > 0 then load_gate(open) end
   if rule.queue then
-    waiters = waiters or make_waiters()
-    open.turns = waiters.open(rule.queue, open.queued)
+    open.turns = lazy.waiters.open(rule.queue, open.queued)
     if not open.turns then return nil end
   end
   hand_over(open)
@@ -164,7 +159,7 @@ function concurrency.enqueue(open, ticket, budget, turn)
   if deadline <= math.max(open.now, open.gate and open.gate.stop or 0) then return nil end
   local member = struct.pack(WAITER, ticket.gateway, ticket.number, deadline)
   if ticket.deadline == 0 or not redis.call('ZSCORE', open.key, member) then
-    if open.queued >= MAX_QUEUE or open.turns and waiters.is_full(open.turns) then return nil end
+    if open.queued >= MAX_QUEUE or open.turns and lazy.waiters.is_full(open.turns) then return nil end
     local order
     if ticket.deadline ~= 0 and open.gate then
       -- A request that was notified just before a pause returns to the head.
@@ -176,7 +171,7 @@ function concurrency.enqueue(open, ticket, budget, turn)
     end
     redis.call('ZADD', open.key, plain(order), member)
     open.queued, open.expires = open.queued + 1, math.max(open.expires or 0, deadline)
-    if open.turns then waiters.add(open.turns, number_of(order), ticket, deadline, turn) end
+    if open.turns then lazy.waiters.add(open.turns, number_of(order), ticket, deadline, turn) end
     concurrency.save(open, open.key)
   end
   return deadline, next_free(open)
@@ -199,7 +194,7 @@ function concurrency.refund(open, gateway, number, deadline)
   local order = open.turns and redis.call('ZSCORE', open.key, member)
   if redis.call('ZREM', open.key, member) == 1 then
     open.queued = open.queued - 1
-    if order then waiters.remove(open.turns, number_of(order)) end
+    if order then lazy.waiters.remove(open.turns, number_of(order)) end
     return true
   end
   return false

@@ -1,4 +1,4 @@
--- Executes a batch of entries in order.
+-- Executes a batch of entries in order. The function that begins in make.lua ends here.
 --
 --   KEYS[k]   the states, and the epoch; on a cluster the keys of one call share a {hash tag}
 --   ARGV[1-3] those of plain.lua
@@ -32,28 +32,6 @@
 --     D, P, Z, M of a paused limiter  10 more, and after reset_after the µs that the pause still takes
 --     any -1 k                                               KEYS[k] holds a foreign value
 
--- Pauses a limiter for `span` µs. A pause that ends earlier than the present one changes nothing.
-local function pause(state, span, status)
-  local open, stop = state.open, now + span
-  if state.algorithm.pause then
-    if not state.algorithm.pause(open, stop, status) then return end
-    state.dirty = true
-  else
-    if open.gate and stop <= open.gate.stop then return end
-    -- Permits that were granted for instants after the later end keep their slots.
-    local old, spent = open.gate, 0
-    if old then spent = math.max(old.spent - (stop - old.stop) * 1000, 0) end
-    local gate = { stop = stop, spent = spent, status = status }
-    local algorithm = state.algorithm
-    if not old and algorithm.promised_after then
-      gate.period, gate.count = algorithm.ramp(open.rule)
-      gate.spent = math.min(gate_time(gate, algorithm.promised_after(open, stop - 1)), EXACT - 1)
-    end
-    gate = open_gate(algorithm, gate, now, open.rule)
-    if not gate then return end
-    open.gate, state.has_new_gate = gate, true
-  end
-  publish_pause(state.key, span, status)
 end
 
 local i = 4
@@ -63,7 +41,10 @@ local function next_arg()
   return args[i - 1]
 end
 
-local function next_number() return tonumber(next_arg()) end
+local function next_number()
+  i = i + 1
+  return tonumber(args[i - 1])
+end
 
 -- The state that the rule at args[i] asks for, and the rule.
 local function next_state(k, algorithm)
@@ -76,11 +57,12 @@ end
 local function next_wants()
   local wants, foreign = {}, nil
   for w = 1, next_number() do
-    local k, algorithm = next_number(), algorithm_of(next_number())
+    local k, algorithm = next_number(), lazy[next_number()]
     local cost, enforce = next_number(), next_arg() == '1'
     local state, rule = next_state(k, algorithm)
     if not state then foreign = foreign or k end
-    wants[w] = { state = state, cost = cost, enforce = enforce }
+    local is_permits = enforce and not algorithm.lease
+    wants[w] = { state = state, cost = cost, enforce = enforce, is_permits = is_permits, start = 0 }
     if rule.queue then wants[w].turn = { class = next_number(), weight = next_number(), tenant = next_arg() } end
   end
   return wants, foreign
@@ -89,8 +71,6 @@ end
 local function next_ticket()
   return { gateway = next_number(), number = next_number(), deadline = next_number() }
 end
-
-local steps
 
 while i <= #args do
   local what = next_arg()
@@ -104,35 +84,35 @@ while i <= #args do
       push_decided(wants, decide(wants, budget, ticket))
     end
   elseif what == 'Q' then
-    steps = steps or make_steps()
     local k, w = next_number(), next_number()
-    local newcomer = { class = next_number(), weight = next_number(), tenant = next_arg() }
+    local newcomer = {
+      class = next_number(), weight = next_number(), tenant = next_arg(), gateway = 0, ticket = 0, deadline = 0, like = '',
+      cost = 0, at = 0, called = false, grants = '',
+    }
     local ticket, budget = next_ticket(), next_number()
     newcomer.gateway, newcomer.ticket = ticket.gateway, ticket.number
     local wants, foreign = next_wants()
-    if foreign then push(-1, foreign) else steps.decide(k, w, newcomer, wants, budget, ticket) end
+    if foreign then push(-1, foreign) else lazy.steps.decide(k, w, newcomer, wants, budget, ticket) end
   elseif what == 'C' or what == 'V' then
-    steps = steps or make_steps()
     local k, w, number = next_number(), next_number(), next_number()
     local wants, foreign = next_wants()
-    local step = what == 'C' and steps.confirm or steps.leave
+    local step = lazy.steps[what == 'C' and 'confirm' or 'leave']
     if foreign then push(-1, foreign) else step(k, w, number, wants) end
   elseif what == 'N' then
-    steps = steps or make_steps()
-    steps.tenants(next_number(), next_number())
+    lazy.steps.tenants(next_number(), next_number())
   elseif what == 'G' then
-    local k, algorithm = next_number(), algorithm_of(next_number())
+    local k, algorithm = next_number(), lazy[next_number()]
     local cost, whole, ticks = next_number(), next_number(), next_number()
     local born, aux = next_number(), next_number()
     local state = next_state(k, algorithm)
     if not state then
       push(-1, k)
     else
-      local given = give_back(state, cost, whole, ticks, born, aux)
+      local given = lazy.adjust.give_back(state, cost, whole, ticks, born, aux)
       push(state.open.handed_over and 2 or given and 1 or 0)
     end
   elseif what == 'R' then
-    local k, algorithm = next_number(), algorithm_of(next_number())
+    local k, algorithm = next_number(), lazy[next_number()]
     local gateway, number = next_number(), next_number()
     local state = next_state(k, algorithm)
     if not state then
@@ -143,10 +123,10 @@ while i <= #args do
       push(renewed and 1 or 0)
     end
   elseif what == 'X' then
-    local k, algorithm = next_number(), algorithm_of(next_number())
+    local k, algorithm = next_number(), lazy[next_number()]
     local state = next_state(k, algorithm)
     local gate = state and state.open.gate
-    if gate and gate.stop > now then publish_pause(state.key, 0, gate.status) end
+    if gate and gate.stop > now then lazy.gates.publish(state.key, 0, gate.status) end
     if state and algorithm.forget then
       state.dirty = true
       push(algorithm.forget(state.open) and 1 or 0)
@@ -156,27 +136,35 @@ while i <= #args do
       states[k] = nil
       local gone
       if state then
-        gone = vacate(algorithm, KEYS[k], now, state.open.rule, state.horizon)
+        gone = lazy.vacate(algorithm, KEYS[k], now, state.open.rule, state.horizon)
       else
         gone = redis.call('DEL', KEYS[k]) == 1
       end
       push(gone and 1 or 0)
     end
   else
-    local k, algorithm = next_number(), algorithm_of(next_number())
+    local k, algorithm = next_number(), lazy[next_number()]
     local span, status, most
     if what == 'Z' then span, status = next_number(), next_number() end
     if what == 'M' then most = next_number() end
     local state = next_state(k, algorithm)
-    if state and span then pause(state, span, status) end
-    if state and most then lower(state, most) end
-    if not state then push(-1, k) else push_level(level_of(state, true)) end
+    if state and span then lazy.gates.pause(state, span, status) end
+    if state and most then lazy.adjust.lower(state, most) end
+    if not state then
+      push(-1, k)
+    else
+      local remaining, next, reset_after, paused = level_of(state, true)
+      push(paused > 0 and 11 or 1, remaining)
+      push(next, reset_after)
+      if paused > 0 then push(paused) end
+    end
   end
 end
 
-if queues then queues.save_all() end
-for _, state in ipairs(used) do
-  if state.opened and not state.algorithm.lease then publish_opening(state.key, state.algorithm, state.open) end
+if queues then lazy.queue.save_all() end
+for u = 1, #used do
+  local state = used[u]
+  if state.opened and not state.algorithm.lease then lazy.adjust.publish(state) end
   save(state)
 end
 reply[#reply + 1] = new_epoch

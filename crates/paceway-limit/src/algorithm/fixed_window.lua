@@ -14,19 +14,20 @@
 -- A stored state: version, kind, number of sections (1 byte each), born, clock (8 bytes each), then for
 -- each section period, asked, limit, since, source (8 bytes each), number of runs (4 bytes), and for each run
 -- first, last, count (8 bytes each); little-endian.
-make[70] = function()
-local fixed_window = { kind = 70, args = 2 }
+if part == 70 then
+local fixed_window = { kind = 70, args = 2, lease = false, born_at = 4 }
 
 local HEAD, SECTION, RUN = '<BBBi8i8', '<i8i8i8i8i8i4', '<i8i8i8'
 local MAX_SECTIONS, UNUSED, MOST, KNOWN_PAST = 4, 60000000, 1000000000000, 5000000
 local MIN_PERIOD, MAX_PERIOD, MAX_COUNT = 1000, 31622400000000, 1000000000
-in_one_string(fixed_window, function(rule, now, from, to)
+
+function fixed_window.used_up(rule, now, from, to)
   local function window(instant) return math.floor(instant / rule.period) end
   local first, last, run = math.max(window(from), window(now)), window(to), ''
   if first <= last then run = struct.pack(RUN, first, last, rule.count) end
   return struct.pack(HEAD, VERSION, fixed_window.kind, 1, now, now)
     .. struct.pack(SECTION, rule.period, now, rule.count, 0, 0, #run / 24) .. run
-end, 4)
+end
 
 local function new_section(period, asked)
   return { period = period, asked = asked, limit = 0, since = 0, source = 0, runs = {} }

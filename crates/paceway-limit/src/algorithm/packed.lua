@@ -10,3 +10,6 @@ else
     args = long
   end
 end
+
+-- The reply gets room for one entry at once: a table that grows number by number is copied again and again.
+reply = { reply[1], nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil }

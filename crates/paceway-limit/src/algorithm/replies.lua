@@ -1,27 +1,31 @@
 -- The numbers of a reply, as entries.lua lists them.
 
-local function push(...)
-  for i = 1, select('#', ...) do reply[#reply + 1] = (select(i, ...)) end
+local function push(a, b)
+  reply[#reply + 1] = a
+  if b then reply[#reply + 1] = b end
+end
+
+local function push_part(part)
+  local n = #reply
+  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = part[1], part[2], part[3], part[4], part[5]
 end
 
 local function push_decision(code, at, retry_after, bound, remaining, next, reset_after, paused)
-  push(paused > 0 and code + 10 or code, at, retry_after, bound, remaining, next, reset_after)
-  if paused > 0 then push(paused) end
+  local n = #reply
+  if paused > 0 then code = code + 10 end
+  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = code, at, retry_after, bound
+  reply[n + 5], reply[n + 6], reply[n + 7] = remaining, next, reset_after
+  if paused > 0 then reply[n + 8] = paused end
 end
 
 -- The outcome of `decide`.
 local function push_decided(wants, at, retry_after, bound, parts, deadline, ask_after)
-  if #wants > 1 and at == 0 and parts then
-    push_decision(1, at, retry_after, tightest(wants))
+  if parts and at == 0 and #wants > 1 then
+    push_decision(1, at, retry_after, lazy.tightest(wants))
   else
-    local code = parts and 1 or deadline and 2 or 0
-    push_decision(code, at, retry_after, bound, level_of_want(wants[bound]))
+    local code, want = parts and 1 or deadline and 2 or 0, wants[bound]
+    push_decision(code, at, retry_after, bound, level_of(want.state, want.enforce))
   end
   if deadline then push(deadline, ask_after) end
-  for _, part in ipairs(parts or {}) do push(unpack(part)) end
-end
-
-local function push_level(remaining, next, reset_after, paused)
-  push(paused > 0 and 11 or 1, remaining, next, reset_after)
-  if paused > 0 then push(paused) end
+  for i = 1, parts and #parts or 0 do push_part(parts[i]) end
 end

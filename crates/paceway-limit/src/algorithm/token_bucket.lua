@@ -1,36 +1,25 @@
 -- Token bucket as a generic cell rate algorithm with reservations. Twin of token_bucket.rs, which
 -- explains the rule: same names, same order, same arithmetic. Pure: no redis.call.
 --
--- A rule is { per, den, most }: most is the burst. States are those of timeline.lua.
-make[84] = function()
-local token_bucket = { kind = 84, args = 3 }
-local free, reset_after = on_a_timeline(token_bucket, function(rule) return rule.most end, function(open)
-  local debt = ceil_div(open.rule.most * open.rule.per, open.rule.den)
-  local horizon = open.horizon
-  if horizon < 0 then horizon = -1 - horizon end
-  return math.min(math.max(horizon - debt, 0), MAX_BUDGET)
-end)
-
-function token_bucket.rule(args, i)
-  return { per = tonumber(args[i]), den = tonumber(args[i + 1]), most = tonumber(args[i + 2]) }
-end
-
-function token_bucket.same(a, b)
-  return a.per == b.per and a.den == b.den and a.most == b.most
-end
-
-token_bucket.names = 'aux'
-function token_bucket.ramp(rule) return rule.per, rule.den, rule.most end
-
-function token_bucket.earliest(open, from, cost)
+-- A rule is { per, den, most, saved }: most is the burst. States are those of timeline.lua, where this branch begins.
+if kind == 84 then
+local function earliest(open, from, cost)
   local rule = open.rule
   local length = cost * rule.per
   local start = free(open, from, length)
-  local at = ceil_div(start + length - rule.most * rule.per, rule.den)
-  return math.max(at, from), start
+  local at = -floor(-(start + length - rule.most * rule.per) / rule.den)
+  return at > from and at or from, start
 end
 
-function token_bucket.promised_after(open, at)
+local function refund(open, whole, ticks, born, aux, cost)
+  local rule, horizon = open.rule, open.horizon
+  local debt = ceil_div(rule.most * rule.per, rule.den)
+  if horizon < 0 then horizon = -1 - horizon end
+  local ahead = math.min(math.max(horizon - debt, 0), MAX_BUDGET)
+  return lazy.holes.settle(ahead, open, whole, ticks, born, aux, cost)
+end
+
+local function promised_after(open, at)
   local rule, from = open.rule, at - open.now
   if from > MAX_BUDGET then return 0 end
   local full = math.max(from, 0) * rule.den + rule.most * rule.per
@@ -38,19 +27,31 @@ function token_bucket.promised_after(open, at)
 end
 
 -- remaining, next, reset_after
-function token_bucket.level(open)
-  local rule = open.rule
-  local full = rule.most * rule.per
-  local function permits(s, e)
-    e = math.min(e, full)
+local function level(open)
+  local rule, holes, remaining = open.rule, open.holes, 0
+  local full, per = rule.most * rule.per, rule.per
+  -- after the holes comes what is left from the tail on
+  for i = 1, #holes + 1, 2 do
+    local s, e = holes[i] or open.tail, holes[i + 1] or full
+    if e > full then e = full end
+    local past = 1 - rule.den
     -- one by one from now on, and where not even one fits so, one that ends with the room
-    local last = left(rule, s, e) >= rule.per and 1 or 0
-    return math.max(math.floor((e - clip(rule, s, 0)) / rule.per), last)
+    local last = e - (s > past and s or past) >= per and 1 or 0
+    local permits = floor((e - (s > -rule.den and s or 0)) / per)
+    remaining = remaining + (permits > last and permits or last)
   end
-  local remaining = permits(open.tail, full)
-  for i = 1, #open.holes, 2 do remaining = remaining + permits(open.holes[i], open.holes[i + 1]) end
-  local next = token_bucket.earliest(open, 0, 1)
+  local next = earliest(open, 0, 1)
   return remaining, next, reset_after(open)
 end
-return token_bucket
+
+return {
+  kind = 84, args = 3, lease = false, names = 'aux', born_at = 43, earliest = earliest, take = take, level = level,
+  read = read, write = write, used_up = used_up, refund = refund, promised_after = promised_after,
+  rule = function(args, i)
+    local per, den, most = tonumber(args[i]), tonumber(args[i + 1]), tonumber(args[i + 2])
+    return { per = per, den = den, most = most, saved = most }
+  end,
+  same = function(a, b) return a.per == b.per and a.den == b.den and a.most == b.most end,
+  ramp = function(rule) return rule.per, rule.den, rule.most end,
+}
 end

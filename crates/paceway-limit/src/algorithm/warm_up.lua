@@ -14,15 +14,26 @@
 -- factor, tail in µs, its ticks, born, written, cold, and for each hole its start and end in ticks before the
 -- tail and its coldness. WarmUp::new keeps every sum below 2^53.
 
-make[87] = function()
-local warm_up = { kind = 87, args = 5 }
+if part == 87 then
+local warm_up = { kind = 87, args = 5, lease = false, born_at = 59 }
 
 local HEAD, HOLE = '<BBi8i8i8i8i8i8i8i8i8i8', '<i8i8i8'
-in_one_string(warm_up, function(rule, now, _, to)
+function warm_up.used_up(rule, now, _, to)
   return struct.pack(
     HEAD, VERSION, warm_up.kind, rule.per, rule.den, rule.most, rule.window, rule.factor,
     to, 0, now, now, rule.window)
-end, 59)
+end
+
+-- As in timeline.lua.
+local function clip(rule, start, from)
+  from = from * rule.den
+  if start <= from - rule.den then return from end
+  return start
+end
+
+local function slack_of(rule) return math.min(2 * rule.den + 2, math.floor(rule.per / 4)) end
+
+local function absolute(rule, now, tick) return now + math.floor(tick / rule.den), tick % rule.den end
 
 local function with_curve(rule)
   local factor = rule.factor / 1000
@@ -265,8 +276,6 @@ function warm_up.refund(open, whole, ticks, born, aux, cost)
   tidy(open)
   return true
 end
-
-warm_up.is_taken_after = is_taken_after(warm_up)
 
 -- remaining, next, reset_after
 function warm_up.level(open)

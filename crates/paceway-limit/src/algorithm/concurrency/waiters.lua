@@ -1,10 +1,9 @@
 -- The turns of requests that wait for concurrency permits, in the keys that a queue of requests has (fair/stored.lua). The set of
 -- the limiter has the same requests in the order in which they came. Twin of waiters.rs.
 
--- Declared in concurrency.lua, which comes before.
-make_waiters = function()
-local queue, waiters = queues_of_call(), {}
-local stored, turns = queue.stored, queue.turns
+if part == 'waiters' then
+local stored, queue, turns = lazy.stored, lazy.queue, lazy.turns
+local waiters = { is_full = queue.is_full }
 
 -- The turns in KEYS[k] and the key after it; nil where it holds a foreign value. `count` requests wait.
 function waiters.open(k, count)
@@ -18,11 +17,8 @@ function waiters.open(k, count)
   return q
 end
 
-waiters.is_full = queue.is_full
-
 local function forget(q, id)
-  stored.put_request(q, id, nil)
-  q.len, q.changed = q.len - 1, true
+  stored.forget(q, id)
   stored.settle(q)
 end
 
@@ -32,7 +28,7 @@ function waiters.add(q, number, ticket, deadline, turn)
   q.len, q.changed = q.len + 1, true
   local it = { gateway = ticket.gateway, ticket = ticket.number, deadline = deadline, at = deadline, cost = 1 }
   it.class, it.called, it.like, it.grants = turn.class, false, '', ''
-  it.tenant = turns.add(q, turn.class, turn.tenant, turn.weight, number, 1)
+  it.tenant = lazy.add_turn(q, turn.class, turn.tenant, turn.weight, number, 1)
   stored.put_request(q, stored.id(number), it)
   stored.keep_until(q, deadline)
 end
@@ -42,8 +38,10 @@ function waiters.has(q, number) return q.len > 0 and stored.request(q, stored.id
 
 -- The number and the record of the request whose turn it is; nil if none has one.
 function waiters.first(q)
-  local number = q.len > 0 and turns.firsts(q)()
-  if number then return number, stored.request(q, stored.id(number)) end
+  if q.len == 0 then return nil end
+  local class, started = turns.firsts(q)
+  local tenant = started[1] and stored.tenant(q, class, string.sub(started[1], 2))
+  if tenant then return tenant.head, stored.request(q, stored.id(tenant.head)) end
 end
 
 -- Removes a request, and counts a permit for its tenant if it `is_served`.

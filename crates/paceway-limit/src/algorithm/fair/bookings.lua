@@ -1,10 +1,32 @@
 -- The turns that refused requests have booked. Twin of queue/bookings.rs, which explains them: same names, same order, same
 -- arithmetic.
 
-local function make_bookings(stored, turns)
-local bookings = {}
+if part == 'bookings' then
+local stored = lazy.stored
 local MAX_BOOKED, LEAST_BUDGET, MARGIN, MOST_AHEAD, TRIES, SECOND = 16, 200000, 1000000, 60000000, 4, 1000000
-local AHEAD, GRANT = 50000, '<dddd'
+local AHEAD, GRANT, BOOKING = 50000, '<dddd', '<ddBI2c0I2c0c32'
+
+-- The bookings, in the order in which they were made.
+local function all(q)
+  if q.booking_list then return q.booking_list end
+  local list, raw, from = {}, q.booked > 0 and stored.get(q, 'b') or '', 1
+  while from <= #raw do
+    local it = {}
+    it.at, it.cost, it.class, it.tenant, it.like, it.grant, from = unpack_from(BOOKING, raw, from)
+    list[#list + 1] = it
+  end
+  q.booking_list = list
+  return list
+end
+
+local function put_all(q, list)
+  local parts = {}
+  for i, it in ipairs(list) do
+    parts[i] = pack(BOOKING, it.at, it.cost, it.class, #it.tenant, it.tenant, #it.like, it.like, it.grant)
+  end
+  q.booking_list, q.booked, q.changed = list, #list, true
+  stored.put(q, 'b', #list > 0 and table.concat(parts))
+end
 
 local function whole_seconds(span) return math.max(math.ceil(span / SECOND), 1) * SECOND end
 
@@ -15,16 +37,16 @@ end
 
 local function position(q, whose)
   if q.booked == 0 then return nil end
-  for i, it in ipairs(stored.bookings(q)) do
+  for i, it in ipairs(all(q)) do
     if it.class == whose.class and it.tenant == whose.tenant and it.like == whose.like then return i, it end
   end
 end
 
 -- Books a turn for a request that is refused. Returns how much later its caller has to come back.
-function bookings.book(q, state, refused, budget, retry_after)
+local function book(q, state, refused, budget, retry_after)
   if budget < LEAST_BUDGET or q.booked >= MAX_BOOKED or position(q, refused) then return nil end
   local algorithm, open, cost = state.algorithm, state.open, refused.cost
-  local apart = time_of(open.rule, cost * turns.permits_between(q, refused.class, refused.tenant, refused.weight))
+  local apart = time_of(open.rule, cost * lazy.tenants.permits_between(q, refused.class, refused.tenant, refused.weight))
   local least = math.max(q.last_booked + apart - now, 0)
   local margin = math.min(MARGIN, math.floor(budget * 4 / 5))
   local back = whole_seconds(math.max(retry_after, least - budget))
@@ -34,10 +56,10 @@ function bookings.book(q, state, refused, budget, retry_after)
     if wait <= back + budget then
       local grant = struct.pack(GRANT, algorithm.take(open, start, cost))
       state.dirty = true
-      local list = stored.bookings(q)
+      local list = all(q)
       list[#list + 1] = {
         class = refused.class, tenant = refused.tenant, like = refused.like, at = now + wait, grant = grant, cost = cost }
-      stored.put_bookings(q, list)
+      put_all(q, list)
       q.last_booked, q.lapse = now + wait, math.min(q.lapse, now + wait - AHEAD)
       return back
     end
@@ -46,24 +68,24 @@ function bookings.book(q, state, refused, budget, retry_after)
 end
 
 -- Refunds the booking of a request that comes back, if its slot is within the budget.
-function bookings.claim(q, deadline, whose, refund)
+local function claim(q, deadline, whose, refund)
   local i, it = position(q, whose)
   if not i or it.at > deadline then return end
-  local list = stored.bookings(q)
+  local list = all(q)
   table.remove(list, i)
-  stored.put_bookings(q, list)
+  put_all(q, list)
   q.room = 1
   refund(it.cost, it.grant)
 end
 
 -- Refunds the bookings whose slots come within 50 ms; without waiting requests all of them, because then the limiter has room
 -- without them.
-function bookings.lapse(q, refund)
+local function lapse(q, refund)
   local is_all = q.len == 0
   if q.booked == 0 or not is_all and q.lapse > now then return end
   local kept = {}
   q.lapse = math.huge
-  for _, it in ipairs(stored.bookings(q)) do
+  for _, it in ipairs(all(q)) do
     if is_all or it.at - AHEAD <= now then
       refund(it.cost, it.grant)
       if not is_all then q.room = 1 end
@@ -72,7 +94,7 @@ function bookings.lapse(q, refund)
       q.lapse = math.min(q.lapse, it.at - AHEAD)
     end
   end
-  stored.put_bookings(q, kept)
+  put_all(q, kept)
 end
-return bookings
+return { book = book, claim = claim, lapse = lapse }
 end

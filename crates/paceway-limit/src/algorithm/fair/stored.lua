@@ -16,36 +16,42 @@
 --     class: those that would have started by their virtual finish, later ones by their start, and those that wait for
 --     nothing by theirs
 --
--- The hash is written once per call, the sorted set at once. An ID is a big-endian double, so that equal scores are in the
--- order of arrival.
+-- Both are written at the end of a call; the sorted set also before it is read. An ID is a big-endian double, so that equal
+-- scores are in the order of arrival.
 
-local function make_stored_queue()
-local pack, unpack_from = struct.pack, struct.unpack
-local META, META_SIZE, BOOKING = '<B' .. string.rep('d', 25), 201, '<ddBI2c0I2c0c32'
+if part == 'stored' then
+local META, META_SIZE = '<Bddddddddddddddddddddddddd', 201
 local TENANT, REQUEST = '<ddddddd', '<dddddBBI2c0I2c0'
 -- The keys of a queue live so much longer than its last deadline, so that their end is not set with each request, µs.
 local LIFE = 60000000
+-- Lua passes a few thousand arguments at most.
+local MOST = 1000
 
-local function clear(q)
-  q.raw, q.dirty, q.requests, q.tenants = {}, {}, {}, {}
-  -- No request waits there; the hash has nothing that counts.
-  q.is_new, q.is_bare = true, true
-  q.born, q.last, q.len, q.first, q.expires, q.next_look, q.until_ms = math.max(now, lost_at), 0, 0, 0, 0, 0, nil
-  q.booked, q.lapse, q.last_booked, q.room, q.booking_list = 0, math.huge, 0, 0, nil
-  for class = 1, 3 do q[class] = { now = 0, weight = 0, passed = 0, tenants = 0, next = math.huge } end
+-- A queue in which no request waits; the hash has nothing that counts.
+local function unused(hash, order)
+  return {
+    hash = hash, order = order,
+    -- The fields of the hash as they are read and written, the names of those to write, and what is to be set in the order.
+    raw = {}, dirty = { nil, nil, nil, nil, nil, nil, nil, nil }, scores = { nil, nil, nil, nil, nil, nil, nil, nil },
+    requests = {}, tenants = {},
+    is_new = true, is_bare = true, changed = false, closed = 0, until_ms = false,
+    born = lost_at > now and lost_at or now, last = 0, len = 0, first = 0, expires = 0, next_look = 0,
+    booked = 0, lapse = math.huge, last_booked = 0, room = 0, booking_list = false,
+    { now = 0, weight = 0, passed = 0, tenants = 0, next = math.huge, started = false },
+    { now = 0, weight = 0, passed = 0, tenants = 0, next = math.huge, started = false },
+    { now = 0, weight = 0, passed = 0, tenants = 0, next = math.huge, started = false },
+  }
 end
 
 -- The queue of KEYS[k], with these fields read; nil where the key holds a foreign value.
 local function open(k, horizon, fields)
-  local values = ask('HMGET', KEYS[k], 'm', unpack(fields))
+  local q = unused(KEYS[k], KEYS[k + 1])
+  local values = ask('HMGET', q.hash, 'm', unpack(fields))
   if not values then return nil end
-  local q = { hash = KEYS[k], order = KEYS[k + 1] }
-  clear(q)
   local meta = values[1]
   if not meta then return q end
   if #meta ~= META_SIZE or string.byte(meta) ~= VERSION then return nil end
-  local born = unpack_from('<d', meta, 2)
-  if is_lost(born, horizon) then return q end
+  if is_lost(unpack_from('<d', meta, 2), horizon) then return q end
   local first, second, third, _ = q[1], q[2], q[3], nil
   _, q.born, q.last, q.len, q.first, q.expires, q.next_look,
     first.now, first.weight, first.passed, first.tenants, first.next,
@@ -53,35 +59,39 @@ local function open(k, horizon, fields)
     third.now, third.weight, third.passed, third.tenants, third.next,
     q.booked, q.lapse, q.last_booked, q.room = unpack_from(META, meta)
   q.is_new, q.is_bare = false, false
-  for i, field in ipairs(fields) do q.raw[field] = values[i + 1] end
+  local raw = q.raw
+  for i = 1, #fields do raw[fields[i]] = values[i + 1] end
   return q
 end
 
 local function id(number) return pack('>d', number) end
-local function number(id) return (unpack_from('>d', id)) end
 
 -- Reads fields together.
 local function fetch(q, fields)
-  local missing = {}
-  for _, field in ipairs(fields) do
-    if q.raw[field] == nil then missing[#missing + 1] = field end
+  if q.is_bare then return end
+  local raw, missing = q.raw, {}
+  for i = 1, #fields do
+    if raw[fields[i]] == nil then missing[#missing + 1] = fields[i] end
   end
-  if #missing == 0 or q.is_bare then return end
-  local values = redis.call('HMGET', q.hash, unpack(missing))
-  for i, field in ipairs(missing) do q.raw[field] = values[i] end
+  if #missing == 0 then return end
+  local values = call('HMGET', q.hash, unpack(missing))
+  for i = 1, #missing do raw[missing[i]] = values[i] end
 end
 
 local function get(q, field)
   local raw = q.raw[field]
   if raw == nil then
-    raw = not q.is_bare and redis.call('HGET', q.hash, field)
+    raw = not q.is_bare and call('HGET', q.hash, field)
     q.raw[field] = raw
   end
   return raw
 end
 
 -- Without a value the field is deleted.
-local function put(q, field, raw) q.raw[field], q.dirty[field] = raw or false, true end
+local function put(q, field, raw)
+  local dirty = q.dirty
+  q.raw[field], dirty[#dirty + 1] = raw or false, field
+end
 
 local function tenant(q, class, name)
   local member = class .. name
@@ -90,8 +100,9 @@ local function tenant(q, class, name)
     local raw = get(q, 't' .. member)
     it = false
     if raw then
-      it = {}
-      it.weight, it.start, it.waiting, it.granted, it.head, it.head_cost, it.tail = unpack_from(TENANT, raw)
+      local weight, start, waiting, granted, head, head_cost, tail = unpack_from(TENANT, raw)
+      it = {
+        weight = weight, start = start, waiting = waiting, granted = granted, head = head, head_cost = head_cost, tail = tail }
     end
     q.tenants[member] = it
   end
@@ -107,15 +118,15 @@ end
 local function request(q, id)
   local it = q.requests[id]
   if it == nil then
-    if q.raw['r' .. id] == nil then fetch(q, { 'r' .. id, 'n' .. id, 'p' .. id }) end
-    local raw = get(q, 'r' .. id)
+    local field = 'r' .. id
+    if q.raw[field] == nil then fetch(q, { field, 'n' .. id, 'p' .. id }) end
+    local raw = q.raw[field]
     it = false
     if raw then
-      local from
-      it = {}
-      it.gateway, it.ticket, it.deadline, it.at, it.cost, it.class, it.called, it.tenant, it.like, from =
-        unpack_from(REQUEST, raw)
-      it.grants, it.called = string.sub(raw, from), it.called == 1
+      local gateway, ticket, deadline, at, cost, class, called, tenant, like, from = unpack_from(REQUEST, raw)
+      it = {
+        gateway = gateway, ticket = ticket, deadline = deadline, at = at, cost = cost, class = class, called = called == 1,
+        tenant = tenant, like = like, grants = string.sub(raw, from) }
     end
     q.requests[id] = it
   end
@@ -128,6 +139,7 @@ local function put_request(q, id, it)
     #it.tenant, it.tenant, #it.like, it.like) .. it.grants)
 end
 
+-- The request of the same tenant that comes after this one, and its cost.
 local function next_of(q, id)
   local raw = get(q, 'n' .. id)
   if raw then return unpack_from('<dd', raw) end
@@ -153,26 +165,86 @@ local function put_gateway(q, gateway, heard, count)
   put(q, 'g' .. id(gateway), count > 0 and pack('<dd', heard, count))
 end
 
--- The bookings, in the order in which they were made.
-local function bookings(q)
-  if q.booking_list then return q.booking_list end
-  local list, raw, from = {}, q.booked > 0 and get(q, 'b') or '', 1
-  while from <= #raw do
-    local it = {}
-    it.at, it.cost, it.class, it.tenant, it.like, it.grant, from = unpack_from(BOOKING, raw, from)
-    list[#list + 1] = it
-  end
-  q.booking_list = list
-  return list
+-- Deletes what is kept about a request, and counts it no longer.
+local function forget(q, id)
+  local raw = q.raw
+  put_request(q, id, nil)
+  if raw['n' .. id] ~= false then put(q, 'n' .. id, nil) end
+  if raw['p' .. id] ~= false then put(q, 'p' .. id, nil) end
+  q.len, q.changed = q.len - 1, true
 end
 
-local function put_bookings(q, list)
-  local parts = {}
-  for i, it in ipairs(list) do
-    parts[i] = pack(BOOKING, it.at, it.cost, it.class, #it.tenant, it.tenant, #it.like, it.like, it.grant)
+-- Writes what is to be set in the order.
+local function sort(q)
+  local scores = q.scores
+  if #scores == 0 then return end
+  call('ZADD', q.order, unpack(scores))
+  q.scores = {}
+end
+
+-- Sets the place of a request or of a tenant in the order.
+local function set_score(q, score, member)
+  local scores = q.scores
+  local n = #scores
+  scores[n + 1], scores[n + 2] = score, member
+  if n >= MOST then sort(q) end
+end
+
+-- Calls a command on the order.
+local function ordered(q, command, ...)
+  sort(q)
+  return call(command, q.order, ...)
+end
+
+-- Makes room for a queue: the keys may have a value that was lost.
+local function begin(q)
+  if not q.is_new then return end
+  call('DEL', q.hash, q.order)
+  q.is_new = false
+end
+
+-- After an entry: nothing is kept of a queue in which no request waits.
+local function settle(q)
+  if q.len > 0 or q.is_new then return end
+  call('DEL', q.hash, q.order)
+  for name, value in pairs(unused(q.hash, q.order)) do q[name] = value end
+end
+
+local function save(q)
+  if q.is_new or not q.changed then return end
+  sort(q)
+  local first, second, third, raw, dirty = q[1], q[2], q[3], q.raw, q.dirty
+  local meta = pack(META, VERSION, q.born, q.last, q.len, q.first, q.expires, q.next_look,
+    first.now, first.weight, first.passed, first.tenants, first.next,
+    second.now, second.weight, second.passed, second.tenants, second.next,
+    third.now, third.weight, third.passed, third.tenants, third.next,
+    q.booked, q.lapse, q.last_booked, q.room)
+  local set, gone = { 'm', meta, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil }, nil
+  for i = 1, #dirty do
+    local field = dirty[i]
+    local value = raw[field]
+    if value then
+      local n = #set
+      set[n + 1], set[n + 2] = field, value
+      if n >= MOST then
+        call('HSET', q.hash, unpack(set))
+        set = { 'm', meta }
+      end
+    else
+      gone = gone or { nil, nil, nil, nil }
+      gone[#gone + 1] = field
+      if #gone >= MOST then
+        call('HDEL', q.hash, unpack(gone))
+        gone = nil
+      end
+    end
   end
-  q.booking_list, q.booked, q.changed = list, #list, true
-  put(q, 'b', #list > 0 and table.concat(parts))
+  call('HSET', q.hash, unpack(set))
+  if gone then call('HDEL', q.hash, unpack(gone)) end
+  if q.until_ms then
+    call('PEXPIRE', q.hash, q.until_ms)
+    call('PEXPIRE', q.order, q.until_ms)
+  end
 end
 
 -- Lets the keys live until a request with this deadline is gone.
@@ -182,58 +254,10 @@ local function keep_until(q, deadline)
   q.until_ms = lifetime(q.expires - now)
 end
 
--- Makes room for a queue: the keys may have a value that was lost.
-local function begin(q)
-  if not q.is_new then return end
-  redis.call('DEL', q.hash, q.order)
-  q.is_new = false
-end
-
--- After an entry: nothing is kept of a queue in which no request waits.
-local function settle(q)
-  if q.len > 0 or q.is_new then return end
-  redis.call('DEL', q.hash, q.order)
-  clear(q)
-end
-
-local function save(q)
-  if q.is_new or not q.changed then return end
-  local first, second, third = q[1], q[2], q[3]
-  local meta = pack(META, VERSION, q.born, q.last, q.len, q.first, q.expires, q.next_look,
-    first.now, first.weight, first.passed, first.tenants, first.next,
-    second.now, second.weight, second.passed, second.tenants, second.next,
-    third.now, third.weight, third.passed, third.tenants, third.next,
-    q.booked, q.lapse, q.last_booked, q.room)
-  local set, gone = { 'm', meta }, {}
-  for field in pairs(q.dirty) do
-    local raw = q.raw[field]
-    if raw then
-      set[#set + 1], set[#set + 2] = field, raw
-    else
-      gone[#gone + 1] = field
-    end
-    -- Lua passes a few thousand arguments at most.
-    if #set >= 1000 then
-      redis.call('HSET', q.hash, unpack(set))
-      set = {}
-    end
-    if #gone >= 1000 then
-      redis.call('HDEL', q.hash, unpack(gone))
-      gone = {}
-    end
-  end
-  if #set > 0 then redis.call('HSET', q.hash, unpack(set)) end
-  if #gone > 0 then redis.call('HDEL', q.hash, unpack(gone)) end
-  if q.until_ms then
-    redis.call('PEXPIRE', q.hash, q.until_ms)
-    redis.call('PEXPIRE', q.order, q.until_ms)
-  end
-end
--- As locals they cost half of what fields cost that are added one by one.
 return {
-  open = open, id = id, number = number, fetch = fetch, tenant = tenant, put_tenant = put_tenant, request = request,
+  open = open, id = id, fetch = fetch, tenant = tenant, put_tenant = put_tenant, request = request, get = get, put = put,
   put_request = put_request, next_of = next_of, put_next = put_next, previous_of = previous_of,
-  put_previous = put_previous, gateway = gateway, put_gateway = put_gateway, bookings = bookings,
-  put_bookings = put_bookings, keep_until = keep_until, begin = begin, settle = settle, save = save,
+  put_previous = put_previous, forget = forget, gateway = gateway, put_gateway = put_gateway, set_score = set_score, ordered = ordered,
+  keep_until = keep_until, begin = begin, settle = settle, save = save,
 }
 end

@@ -1,5 +1,5 @@
 -- Sliding window log with reservations: its state, and the questions that the rule asks about it. Twin of
--- sliding_window/state.rs: same names, same order, same arithmetic. The function that begins here ends in
+-- sliding_window/state.rs: same names, same order, same arithmetic. The branch that begins here ends in
 -- stored.lua.
 --
 -- An open state is a table; an instant is µs of the store's clock, permits are numbered from 0 on:
@@ -19,8 +19,8 @@
 -- past, the ring from `first` on (instant, permits up to it), the entries ahead (instant, permits), and
 -- `others`. A long ring is read and written in pieces: a decision costs the same whatever its count.
 
-make[83] = function()
-local sliding_window = { kind = 83, args = 3 }
+if part == 83 then
+local sliding_window = { kind = 83, args = 3, lease = false }
 
 local HEAD = '<BBi8i8i8i8i8i8i8i8i8i8i4i4I2I2'
 local MAX_OTHERS, FAR = 3, EXACT / 8

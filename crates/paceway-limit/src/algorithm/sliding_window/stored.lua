@@ -21,8 +21,11 @@ function sliding_window.load(key, now, rule, horizon)
   local stored = ask('GETRANGE', key, 0, GATE_SIZE + HEAD_SIZE + CHUNK * SIZE - 1)
   if not stored then return nil end
   local open = { rule = rule, horizon = horizon, now = now, key = key, fresh = true, ahead = {}, hint = 0, skip = 0 }
-  local gate, raw = read_gate(sliding_window, key, stored, now, rule)
-  if gate then open.gate, open.skip = gate, GATE_SIZE end
+  local raw = stored
+  if string.byte(stored) == 80 then
+    open.gate, raw = lazy.gates.read(sliding_window, key, stored, now, rule)
+    if open.gate then open.skip = GATE_SIZE end
+  end
   if not raw or raw == '' then return is_lost(nil, horizon) and use_up(open, horizon) or open end
   if #raw < HEAD_SIZE then return nil end
   local version, kind, born, floor, base, last, total, span, most, closed_count, closed_span, lives, first, count,
@@ -125,16 +128,16 @@ function sliding_window.save(open, key)
   if not open.fresh then ttl = last_of_all(open) + open.span - open.now end
   local gate = open.gate
   if ttl <= 0 then
-    if open.exists or gate then vacate(sliding_window, key, open.now, open.rule, open.horizon, gate) end
+    if open.exists or gate then lazy.vacate(sliding_window, key, open.now, open.rule, open.horizon, gate) end
     return
   end
-  if gate then ttl = math.max(ttl, gate_ends(gate) - open.now) end
+  if gate then ttl = math.max(ttl, lazy.gates.ends(gate) - open.now) end
   local tail = pack_all(open.new) .. pack_all(open.ahead)
   local slots = open.count + #open.ahead / 2
   if open.others then
     tail, slots = tail .. pack_all(open.others), slots + #open.others / 2
   end
-  local skip = gate and GATE_SIZE or 0
+  local skip, before = gate and GATE_SIZE or 0, gate and lazy.gates.pack(gate) or ''
   if open.whole or slots <= SMALL or open.first > slots + 64 or skip ~= open.skip then
     local kept = ''
     if open.written > 0 then
@@ -147,7 +150,7 @@ function sliding_window.save(open, key)
       end
     end
     open.first, open.lives = 0, open.now + ttl
-    redis.call('SET', key, pack_gate(gate) .. head(open) .. kept .. tail, 'PX', lifetime(ttl))
+    redis.call('SET', key, before .. head(open) .. kept .. tail, 'PX', lifetime(ttl))
     return
   end
   -- The lifetime is set longer than needed, so that it is not set again each time.
@@ -156,7 +159,7 @@ function sliding_window.save(open, key)
   if tail ~= '' then
     redis.call('SETRANGE', key, skip + HEAD_SIZE + SIZE * (open.first + open.written), tail)
   end
-  redis.call('SETRANGE', key, 0, pack_gate(gate) .. head(open))
+  redis.call('SETRANGE', key, 0, before .. head(open))
   if longer then redis.call('PEXPIRE', key, lifetime(open.lives - open.now)) end
 end
 return sliding_window

@@ -1,0 +1,39 @@
+if part == 'gone' then
+-- Requests of gateways that have died, or do not reach the store. Twin of queue/gone.rs.
+local stored, queue = lazy.stored, lazy.queue
+local GONE, LOOK_EVERY = 16, 500000
+
+-- Forgets requests whose slots were before `overdue`.
+local function forget_overdue(q, overdue)
+  local first = stored.ordered(q, 'ZRANGEBYSCORE', 0, '+inf', 'WITHSCORES', 'LIMIT', 0, GONE + 1)
+  for i = 1, #first, 2 do
+    local id = first[i]
+    q.first = tonumber(first[i + 1])
+    if q.first >= overdue or i > 2 * GONE then break end
+    local it = stored.request(q, id)
+    if it then
+      if not it.called then lazy.turns.remove(q, id, it) end
+      queue.forget(q, id, it)
+    else
+      stored.ordered(q, 'ZREM', id)
+    end
+  end
+end
+
+-- Gives the next slots whose gateways have died to other requests, if they are alike to the one that confirms.
+local function forget_gone(q, like, refund)
+  local firsts = stored.ordered(q, 'ZRANGEBYSCORE', now, '+inf', 'LIMIT', 0, GONE)
+  local fields = {}
+  for i, id in ipairs(firsts) do fields[i] = 'r' .. id end
+  stored.fetch(q, fields)
+  q.next_look = now + LOOK_EVERY
+  for _, id in ipairs(firsts) do
+    local it = stored.request(q, id)
+    if it and it.like == like and queue.is_gone(q, it) then
+      lazy.slots.leave(q, id, it, refund)
+      q.next_look = now
+    end
+  end
+end
+return { forget_overdue = forget_overdue, forget_gone = forget_gone }
+end

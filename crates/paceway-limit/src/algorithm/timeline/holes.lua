@@ -1,0 +1,150 @@
+if part == 'holes' then
+-- The free intervals before the tail of a line of time: permits that come back make them, and later requests take them. Twin of
+-- timeline/refund.rs, and of the part of `take` in timeline.rs that meets holes.
+
+-- How far a line is moved back before the count begins again, ticks.
+local MOST_MOVED = 1125899906842624
+
+local function left(rule, start, stop) return stop - math.max(start, 1 - rule.den) end
+
+local function slack_of(rule) return math.min(2 * rule.den + 2, math.floor(rule.per / 4)) end
+
+local function drop_shortest_above_bound(holes)
+  while #holes > 2 * MAX_HOLES do
+    local shortest, length = 1, holes[2] - holes[1]
+    for i = 3, #holes, 2 do
+      if holes[i + 1] - holes[i] <= length then shortest, length = i, holes[i + 1] - holes[i] end
+    end
+    table.remove(holes, shortest)
+    table.remove(holes, shortest)
+  end
+end
+
+local function insert_hole(holes, i, s, e)
+  table.insert(holes, i, e)
+  table.insert(holes, i, s)
+end
+
+local function take(open, start, stop)
+  local rule, holes, found = open.rule, open.holes, nil
+  local per = rule.per
+  for i = 1, #holes, 2 do
+    if holes[i] <= start and stop <= holes[i + 1] then
+      found = i
+      break
+    end
+  end
+  if found then
+    local hole_start = table.remove(holes, found)
+    local hole_end = table.remove(holes, found)
+    if hole_end - stop >= per then insert_hole(holes, found, stop, hole_end) end
+    if left(rule, hole_start, start) >= per then insert_hole(holes, found, hole_start, start) end
+  else
+    if start - open.tail >= per then insert_hole(holes, #holes + 1, open.tail, start) end
+    open.tail = stop
+  end
+  drop_shortest_above_bound(holes)
+end
+
+-- The ticks that a grant owns if all moves of the line since it was made moved it, too.
+local function interval(open, whole, ticks, cost)
+  local rule, moved = open.rule, open.moved
+  local most = floor(rule.most * rule.per / rule.den) + 2 * MAX_BUDGET + ceil_div(moved, rule.den)
+  local start = clamp(whole - open.now, most) * rule.den + ticks - moved
+  return start, start + cost * rule.per
+end
+
+local function undo_last(open, start, stop)
+  local holes, slack = open.holes, slack_of(open.rule)
+  if open.tail - stop > slack then return false end
+  open.tail = start
+  if holes[#holes] and holes[#holes] + slack >= start then
+    table.remove(holes)
+    open.tail = table.remove(holes)
+  end
+  if open.tail == 0 or open.tail <= -open.rule.den then open.tail, open.born, open.moved, open.holes = 0, open.now, 0, {} end
+  return true
+end
+
+-- The position of the first hole that is not before an interval; nil when a hole overlaps with it.
+local function gap(open, start, stop)
+  local holes, slack = open.holes, slack_of(open.rule)
+  local at = #holes + 1
+  for i = 1, #holes, 2 do
+    if holes[i] >= start then
+      at = i
+      break
+    end
+  end
+  local before, after = at > 1 and holes[at - 1] or start, holes[at] or stop
+  if before > start + slack or after < stop - slack then return nil end
+  return at, before, after
+end
+
+local function usable(open)
+  local kept, holes = {}, open.holes
+  for i = 1, #holes, 2 do
+    if left(open.rule, holes[i], holes[i + 1]) >= open.rule.per then
+      kept[#kept + 1] = holes[i]
+      kept[#kept + 1] = holes[i + 1]
+    end
+  end
+  open.holes = kept
+end
+
+local function leave_free(open, start, stop)
+  if left(open.rule, start, stop) < open.rule.per then return false end
+  local at, before, after = gap(open, start, stop)
+  if not at then return false end
+  local holes = open.holes
+  start, stop = math.max(start, before), math.min(stop, after)
+  insert_hole(holes, at, start, stop)
+  if holes[at + 2] == stop then
+    table.remove(holes, at + 1)
+    table.remove(holes, at + 1)
+  end
+  if at > 1 and holes[at - 1] == start then
+    table.remove(holes, at - 1)
+    table.remove(holes, at - 1)
+  end
+  usable(open)
+  drop_shortest_above_bound(open.holes)
+  return true
+end
+
+-- Returns the interval of an unused grant; false when the state has nothing (left) of it.
+local function refund(open, whole, ticks, born, _, cost)
+  local start, stop = interval(open, whole, ticks, cost)
+  if born ~= open.born or stop > open.tail then return false end
+  return undo_last(open, start, stop) or leave_free(open, start, stop)
+end
+
+-- Moves the line after the last `cost` permits of a grant whose ticks are negative back. The instants of the grants on this line
+-- can be `ahead` µs from now.
+local function settle(ahead, open, whole, ticks, born, aux, cost)
+  local is_used, is_exact = ticks < 0, open.moved == 0
+  if is_used then ticks = -1 - ticks end
+  if is_exact and not is_used then return refund(open, whole, ticks, born, aux, cost) end
+  local rule, start, stop = open.rule, interval(open, whole, ticks, cost)
+  if born ~= open.born or stop > open.tail then return false end
+  if undo_last(open, start, stop) then return true end
+  local back = math.min(stop - start, stop - ahead * rule.den)
+  if back < 1 then return is_exact and leave_free(open, start, stop) end
+  if is_exact and not gap(open, start, stop) then return false end
+  local holes = open.holes
+  for i = 1, #holes, 2 do
+    if is_exact and holes[i] >= stop then
+      holes[i], holes[i + 1] = holes[i] - back, holes[i + 1] - back
+    elseif holes[i + 1] > start then
+      -- It may lie before the permits or after them: what is free in both cases stays.
+      holes[i + 1] = holes[i + 1] - back
+    end
+  end
+  open.tail, open.moved = open.tail - back, open.moved + back
+  usable(open)
+  if is_exact then leave_free(open, start, stop - back) end
+  if open.moved >= MOST_MOVED then open.moved, open.born = 0, open.now end
+  return true
+end
+return { take = take, refund = refund, settle = settle }
+end
