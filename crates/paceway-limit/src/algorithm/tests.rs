@@ -3,6 +3,7 @@
 //! algorithm's own file.
 
 mod changes;
+mod script;
 mod side_by_side;
 mod together;
 mod upstream;
